@@ -1,0 +1,10 @@
+// The version of these headers.
+#pragma once
+
+#include <string_view>
+
+namespace tessera {
+
+inline constexpr std::string_view version = "0.1.0";
+
+}  // namespace tessera
