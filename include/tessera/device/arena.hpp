@@ -1,0 +1,35 @@
+// One allocation that holds every buffer of a rank's runtime. Its size comes from the plan and never changes.
+// On the CPU: one anonymous mapping, page-aligned, zero-filled and touched at construction, so that no page fault
+// is left for the training step and residency equals size.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+
+#include "tessera/base/bytes.hpp"
+#include "tessera/device/device.hpp"
+
+namespace tessera {
+
+class Arena {
+ public:
+  // The granularity of arena regions; the plan rounds with the same figure.
+  static constexpr Bytes page{4096};
+
+  // Takes exactly round_up(size, page). Throws MemoryError naming size and device. Synchronises.
+  Arena(Device device, Bytes size);
+  Arena(Arena&&) noexcept;
+  Arena& operator=(Arena&&) noexcept;
+  ~Arena();
+
+  Bytes size() const;
+  std::byte* data();  // null for an arena of size 0
+  std::span<std::byte> range(Bytes offset, Bytes size);  // throws InternalError when outside
+
+ private:
+  class Mapping;
+  std::unique_ptr<Mapping> mapping_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,67 @@
+// An ordered queue of work on a device. On the CPU it is a worker thread with a bounded ring of tasks (`queued`),
+// or it runs each task at once on the calling thread (`immediate`); both keep the semantics of a CUDA stream.
+//
+// Invariants: work runs in the order of submission, one piece at a time. When a task throws, the first exception is
+//   kept, `on_failure` is told once, later tasks are dropped, and events still complete, so nobody hangs.
+// Thread safety: one host thread at a time submits. Destruction drains the queue and joins the worker.
+// Allocation: only on construction.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "tessera/device/device.hpp"
+#include "tessera/device/event.hpp"
+#include "tessera/device/task.hpp"
+
+namespace tessera {
+
+enum class StreamMode { queued, immediate };
+
+struct StreamOptions {
+  std::string name = "stream";  // appears in errors and traces, and as the thread's name
+  StreamMode mode = StreamMode::queued;
+  std::size_t queue_capacity = 256;                        // tasks; submit() blocks while the ring is full
+  std::chrono::milliseconds wait_timeout{600'000};         // for waits on events; the error names stream and event
+  std::optional<std::uint64_t> delay_seed = std::nullopt;  // test mode: sleeps 0 to 300 µs, by seed, before each task
+  std::function<void(std::exception_ptr)> on_failure = nullptr;  // called once, on the thread that ran the failed task
+};
+
+class Stream {
+ public:
+  Stream(Device device, StreamOptions options);  // throws UnavailableError for a device that this build cannot drive
+  Stream(Stream&&) noexcept;
+  Stream& operator=(Stream&&) noexcept;
+  ~Stream();
+
+  Device device() const;
+  const std::string& name() const;
+  StreamMode mode() const;
+
+  // Enqueues a host task. CPU streams only (UsageError otherwise). Does not synchronise; an immediate stream runs it now
+  // and does not throw what the task throws: see failure().
+  void submit(Task task);
+
+  void record(Event& event);  // does not synchronise
+  void wait(Event& event);    // later work waits for the event's latest record; throws UsageError when never recorded
+
+  // Blocks the host until everything submitted has run; rethrows the stream's first failure.
+  void synchronize();
+
+  std::exception_ptr failure() const;  // null while nothing failed
+  void rethrow_failure() const;        // throws the first failure, if any; does not synchronise
+
+  class Implementation;
+  Implementation& implementation() { return *implementation_; }
+
+ private:
+  std::unique_ptr<Implementation> implementation_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,57 @@
+// The arena: device memory and the bounds of what may be asked of it.
+#include "tessera/device/arena.hpp"
+
+#include <fmt/format.h>
+
+#include <limits>
+
+#include "device/device_memory.hpp"
+#include "tessera/base/error.hpp"
+
+namespace tessera {
+namespace {
+
+Bytes whole_pages(Device device, Bytes size) {
+  if (size.count() > std::numeric_limits<std::uint64_t>::max() - Arena::page.count()) {
+    throw MemoryError(fmt::format("an arena of {} bytes cannot be had on {}: no address space is that large",
+                                  size.count(), to_string(device)));
+  }
+  return round_up(size, Arena::page);
+}
+
+std::unique_ptr<device::DeviceMemory> map(Device device, Bytes size) {
+  if (size == Bytes(0)) return nullptr;
+  return device.kind() == DeviceKind::cpu ? device::map_cpu_memory(size) : device::map_cuda_memory(device, size);
+}
+
+}  // namespace
+
+class Arena::Mapping {
+ public:
+  Mapping(Device device, Bytes size) : size_(whole_pages(device, size)), memory_(map(device, size_)) {}
+
+  Bytes size() const { return size_; }
+  std::byte* data() { return memory_ ? memory_->data() : nullptr; }
+
+ private:
+  Bytes size_;
+  std::unique_ptr<device::DeviceMemory> memory_;
+};
+
+Arena::Arena(Device device, Bytes size) : mapping_(std::make_unique<Mapping>(device, size)) {}
+Arena::Arena(Arena&&) noexcept = default;
+Arena& Arena::operator=(Arena&&) noexcept = default;
+Arena::~Arena() = default;
+
+Bytes Arena::size() const { return mapping_->size(); }
+std::byte* Arena::data() { return mapping_->data(); }
+
+std::span<std::byte> Arena::range(Bytes offset, Bytes size) {
+  if (offset > mapping_->size() || size > mapping_->size() - offset) {
+    throw InternalError(fmt::format("range of {} bytes at offset {} lies outside the arena of {} bytes", size.count(),
+                                    offset.count(), mapping_->size().count()));
+  }
+  return {mapping_->data() + offset.count(), size.count()};
+}
+
+}  // namespace tessera
