@@ -1,0 +1,21 @@
+// Makes the plan of a step from layout, options and program. A pure function: the same input gives the same plan on every rank.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tessera/plan/plan.hpp"
+
+namespace tessera::plan {
+
+struct CompileInput {
+  std::vector<UnitSpec> units;                // in the order of use; names unique
+  Program program;                            // over these units
+  PlanOptions options;
+  std::vector<std::string> optimizer_states;  // fp32 buffers per parameter: AdamW {"m", "v"}
+};
+
+// Throws UsageError for options out of range, an impossible combination, an empty model, or names used twice.
+Plan compile(const CompileInput& input);
+
+}  // namespace tessera::plan

@@ -1,0 +1,210 @@
+// The plan of a training step: every operation of every segment with its stream, the buffer ranges that it reads and
+// writes, and its waits. Immutable data, the same for every rank of a group: the rank stays symbolic in the ranges.
+// Made by compile(), and read by execute (shard/), verify, memory and draw.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/base/bytes.hpp"
+#include "tessera/base/dtype.hpp"
+#include "tessera/plan/layout.hpp"
+#include "tessera/plan/program.hpp"
+#include "tessera/plan/strategy.hpp"
+
+namespace tessera::plan {
+
+// ---- memory ----
+
+enum class MemorySpace { device, host };
+
+// What bytes are for (docs/numerics.md). Each category is a page-aligned region of the arena.
+enum class Category {
+  parameters,       // fp32 masters, and the whole parameters of ddp
+  gradients,        // reduced fp32 gradients
+  optimizer,        // the optimizer's states
+  accumulation,     // whole fp32 gradients that add up on the rank
+  parameter_slots,  // gathered parameters; units take turns
+  gradient_slots,   // unreduced gradients; units take turns
+  scalars,          // norms, step count, flags
+};
+inline constexpr std::size_t category_count = 7;
+std::string_view to_string(Category category);
+
+struct Buffer {
+  std::string name;  // "blocks.3.master", "p0"
+  Category category;
+  MemorySpace space = MemorySpace::device;
+  Bytes size;
+  Bytes offset;  // in the arena of its space
+};
+
+// Bytes of one buffer as rank r sees them: [offset + r * rank_stride, … + size). A stride of 0 is the same place on every rank.
+struct Range {
+  std::size_t buffer;
+  Bytes offset;
+  Bytes rank_stride;
+  Bytes size;
+  friend bool operator==(const Range&, const Range&) = default;
+};
+
+enum class AccessMode {
+  read,
+  write,    // every byte of the range, whatever was there
+  update,   // reads, then writes
+  discard,  // the content ends here; in the poison test mode it is overwritten
+};
+
+struct Access {
+  Range range;
+  AccessMode mode;
+  // Whose content: the unit that holds a slot. A read under another tenant's content is an error that the verifier finds.
+  std::size_t tenant;
+};
+
+// ---- order ----
+
+enum class StreamId { compute, gather, reduce };
+inline constexpr std::size_t stream_count = 3;
+std::string_view to_string(StreamId stream);
+
+enum class WaitType {
+  data,      // a hazard on a buffer: the stream waits for the event's latest record
+  order,     // collectives: launched after, on every rank; nothing waits for completion
+  throttle,  // the host waits, so that it does not run too far ahead
+};
+std::string_view to_string(WaitType type);
+
+struct Wait {
+  std::size_t event;
+  WaitType type;
+  friend bool operator==(const Wait&, const Wait&) = default;
+};
+
+// ---- operations ----
+
+enum class OperationKind {
+  initialize,         // initial values of my shard, zero for the rest; cold start only
+  initialize_scalars,
+  cast,               // my master shard, or whole masters, into the parameter dtype
+  all_gather,         // parameters from shards
+  window,             // the user's
+  prepare_gradient,   // acquires a gradient slot; zero in the padding
+  accumulate,         // accumulation (+)= gradient slot
+  reduce_scatter,     // my fp32 shard (+)= sum over ranks
+  all_gather_sum,     // ddp: the fp32 sum, from everybody's shards
+  sum_of_squares,     // of my reduced shard
+  gather_norms,       // everybody's partial norms
+  begin_update,       // norm, clip factor, skip flag, step count
+  optimize,
+  release,            // a slot is given back
+};
+std::string_view to_string(OperationKind kind);
+constexpr bool is_collective(OperationKind kind) {
+  return kind == OperationKind::all_gather || kind == OperationKind::reduce_scatter ||
+         kind == OperationKind::all_gather_sum || kind == OperationKind::gather_norms;
+}
+
+// Which ranks a collective joins. `replica` is for hybrid sharding; compile() makes `shard` only.
+enum class Group { shard, replica };
+
+inline constexpr std::size_t no_unit = static_cast<std::size_t>(-1);
+
+struct Operation {
+  OperationKind kind;
+  StreamId stream;
+  std::size_t unit = no_unit;
+  std::vector<Access> accesses;
+  std::vector<Wait> waits;
+  Group group = Group::shard;
+  WindowKind window = WindowKind::forward;  // of kind window
+  bool add = false;                         // accumulate, reduce_scatter: add to the target instead of replacing it
+  std::size_t divisor = 1;                  // reduce_scatter: ranks × micro-batches once, in the last reduction
+  DType wire = DType::fp32;                 // reduce_scatter: dtype of what is read
+};
+
+// ---- segments ----
+
+enum class SegmentKind {
+  cold,        // once, in finalize()
+  refresh,     // after masters were written from outside
+  only,        // the one micro-batch of a step
+  first,       // … of several
+  middle,
+  last,
+  update,
+  evaluation,
+};
+std::string_view to_string(SegmentKind kind);
+
+struct Segment {
+  SegmentKind kind;
+  std::vector<Operation> operations;  // in the order of launch, the same on every rank
+};
+
+// A point that waits refer to: the latest completion of one operation. All count as recorded when the plan starts.
+struct EventPoint {
+  std::size_t segment;
+  std::size_t operation;
+  friend bool operator==(const EventPoint&, const EventPoint&) = default;
+};
+
+struct PlanOptions {
+  Strategy strategy = Strategy::fsdp;
+  Precision precision = {};
+  std::size_t ranks = 1;
+  std::size_t micro_batches = 1;
+  AccumulationMode accumulation = AccumulationMode::automatic;  // in a Plan: never automatic
+  std::size_t prefetch = 1;
+  bool reshard_after_forward = true;
+  bool overlap_reduction = true;
+};
+
+// Where a unit's content stands. Buffers are indices into Plan::buffers; no_buffer where the strategy has none.
+inline constexpr std::size_t no_buffer = static_cast<std::size_t>(-1);
+struct UnitBuffers {
+  std::size_t master = no_buffer;          // fp32: fsdp my shard, ddp whole
+  std::size_t parameters = no_buffer;      // what windows read: a slot (fsdp), the master (ddp in fp32), a whole copy (ddp else)
+  std::size_t gradient_slot = no_buffer;   // what backward windows write
+  std::size_t accumulation = no_buffer;    // whole fp32 gradient, where gradients add up before the reduction
+  std::size_t gradient = no_buffer;        // reduced: fsdp my shard, ddp whole
+  std::vector<std::size_t> states;         // like master
+};
+
+struct Plan {
+  PlanOptions options;
+  Program program;
+  std::vector<UnitSpec> units;
+  std::vector<UnitLayout> layouts;
+  std::vector<std::string> optimizer_states;
+
+  std::vector<Buffer> buffers;
+  std::vector<UnitBuffers> unit_buffers;
+  std::size_t scalars = no_buffer;  // kernels::StepScalars
+  std::size_t norms = no_buffer;    // fp64 [ranks][units]
+
+  std::vector<Segment> segments;
+  std::vector<EventPoint> events;
+
+  // True for strategies whose masters, gradients and states are whole on every rank; a shard is then a view of its place.
+  bool keeps_whole() const { return options.strategy == Strategy::ddp; }
+  const Operation& at(EventPoint point) const { return segments[point.segment].operations[point.operation]; }
+  std::optional<std::size_t> find(SegmentKind kind) const;
+};
+
+// The segments that may follow `kind`, of those that the plan has.
+std::vector<std::size_t> successors(const Plan& plan, std::size_t segment);
+
+// "all-gather blocks.3": for errors and drawings.
+std::string describe(const Plan& plan, const Operation& operation);
+std::string describe(const Plan& plan, EventPoint point);  // with the segment's name
+
+// Equal plans have equal hashes; compared across ranks when training starts. FNV-1a over the canonical text (draw.hpp).
+std::uint64_t hash(const Plan& plan);
+
+}  // namespace tessera::plan

@@ -1,0 +1,33 @@
+// The options of a model that shape its plan.
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+
+#include "tessera/base/dtype.hpp"
+
+namespace tessera {
+
+// What each rank keeps whole. ddp: everything. fsdp: nothing (ZeRO-3).
+enum class Strategy { ddp, fsdp };
+
+// Types of the four hops of a value (numerics.md). Masters, sums, accumulation, norms and optimizer are fp32 always.
+struct Precision {
+  DType parameter = DType::fp32;  // what windows show as parameters
+  DType gradient = DType::fp32;   // what windows take as gradients
+  DType wire = DType::fp32;       // what travels to the reduction
+  friend bool operator==(const Precision&, const Precision&) = default;
+};
+inline constexpr Precision fp32_precision{};
+inline constexpr Precision bf16_mixed{DType::bf16, DType::bf16, DType::bf16};
+
+// Where micro-batches add up. reduced: each is reduced, and fp32 shards add up. local: whole fp32 gradients add up on the
+// rank and are reduced once. automatic: local for ddp, reduced for fsdp. With one micro-batch all are `reduced`.
+enum class AccumulationMode { automatic, reduced, local };
+
+std::string_view to_string(Strategy strategy);
+std::string_view to_string(AccumulationMode mode);
+Strategy strategy_from_string(std::string_view name);                   // throws UsageError, naming the choices
+AccumulationMode accumulation_mode_from_string(std::string_view name);  // likewise
+
+}  // namespace tessera

@@ -1,0 +1,42 @@
+// Proves a plan free of races, stale reads, early reuse and deadlock, or names the operations that break it.
+//
+// It runs the plan in the abstract on representative ranks, the first and the last (or one that deviates), over every sequence of
+// segments that the plan allows, until no new state appears: the happens-before relation as vector clocks over all streams of both
+// ranks, each collective one node fused across them. Cost: linear in operations, independent of the number of ranks.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "tessera/plan/plan.hpp"
+
+namespace tessera::plan {
+
+enum class ViolationKind {
+  race,         // conflicting accesses that no path of streams and waits orders
+  stale_read,   // an element is read that was not written since its slot was acquired
+  layout,       // a collective's ranges are not the layout's, or buffers overlap in the arena
+  order,        // collectives without one total order of launch
+  mismatch,     // ranks disagree about a collective
+  deadlock,     // a cycle in the fused graph
+};
+std::string_view to_string(ViolationKind kind);
+
+struct Violation {
+  ViolationKind kind;
+  std::string text;  // names operations, segments and buffer
+};
+
+struct Verification {
+  std::vector<Violation> violations;  // the first of each kind and pair of operations
+  std::size_t states = 0;             // distinct states visited
+  std::size_t operations = 0;         // operations run in the abstract
+  bool ok() const { return violations.empty(); }
+};
+
+Verification verify(const Plan& plan);
+// All ranks follow `plan` but the last one, which follows `deviating`.
+Verification verify(const Plan& plan, const Plan& deviating);
+
+}  // namespace tessera::plan

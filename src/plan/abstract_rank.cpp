@@ -1,0 +1,189 @@
+// Clocks, contents and conflicts of one rank.
+#include "plan/abstract_rank.hpp"
+
+#include <fmt/format.h>
+
+#include <set>
+#include <utility>
+
+namespace tessera::plan {
+
+namespace {
+
+std::vector<EventPoint> crossing_events(const Plan& plan) {
+  std::set<std::size_t> crossing;
+  for (std::size_t segment = 0; segment < plan.segments.size(); ++segment) {
+    for (const Operation& operation : plan.segments[segment].operations) {
+      for (const Wait& wait : operation.waits) {
+        if (plan.events[wait.event].segment != segment) crossing.insert(wait.event);
+      }
+    }
+  }
+  std::vector<EventPoint> result;
+  for (const std::size_t event : crossing) result.push_back(plan.events[event]);
+  return result;
+}
+
+}  // namespace
+
+AbstractRank::AbstractRank(const Plan& plan, std::size_t party, std::size_t rank)
+    : plan_(&plan), party_(party), rank_(rank), contents_(plan.buffers.size()), past_(plan.buffers.size()),
+      queues_(stream_count), crossing_(crossing_events(plan)) {
+  for (const Segment& segment : plan.segments) completed_.emplace_back(segment.operations.size(), FusedClock{});
+}
+
+void AbstractRank::enter(std::size_t segment) {
+  segment_ = segment;
+  const auto& operations = plan_->segments[segment].operations;
+  for (auto& queue : queues_) queue.clear();
+  for (std::size_t index = 0; index < operations.size(); ++index) {
+    queues_[static_cast<std::size_t>(operations[index].stream)].push_back(index);
+  }
+  position_ = {};
+  done_.assign(operations.size(), false);
+  started_.assign(operations.size(), FusedClock{});
+  before_ = completed_[segment];
+}
+
+bool AbstractRank::finished() const {
+  for (std::size_t stream = 0; stream < stream_count; ++stream) {
+    if (head(stream) != none) return false;
+  }
+  return true;
+}
+
+std::size_t AbstractRank::head(std::size_t stream) const {
+  return position_[stream] < queues_[stream].size() ? queues_[stream][position_[stream]] : none;
+}
+
+// A wait refers to the latest record launched before it: of this run when the recording operation stands earlier in the list,
+// of an earlier run otherwise.
+bool AbstractRank::runnable(std::size_t index) const {
+  for (const Wait& wait : operation(index).waits) {
+    const EventPoint point = plan_->events[wait.event];
+    if (wait.type != WaitType::data || point.segment != segment_ || point.operation >= index) continue;
+    if (!done_[point.operation]) return false;
+  }
+  return true;
+}
+
+FusedClock AbstractRank::start_of(std::size_t index) const {
+  FusedClock clock = streams_[static_cast<std::size_t>(operation(index).stream)];
+  for (const Wait& wait : operation(index).waits) {
+    if (wait.type != WaitType::data) continue;
+    const EventPoint point = plan_->events[wait.event];
+    const bool earlier_run = point.segment == segment_ && point.operation >= index;
+    join(clock, earlier_run ? before_[point.operation] : completed_[point.segment][point.operation]);
+  }
+  return clock;
+}
+
+void AbstractRank::complete(std::size_t index, FusedClock clock, const Report& report) {
+  const Operation& current = operation(index);
+  const std::size_t stream = static_cast<std::size_t>(current.stream);
+  started_[index] = clock;
+  for (const Access& access : current.accesses) check_access(point(index), access, clock, report);
+  const std::uint64_t count = ++clock[lane(current.stream)];
+  for (const Access& access : current.accesses) apply_access(point(index), access, count);
+  streams_[stream] = clock;
+  completed_[segment_][index] = clock;
+  done_[index] = true;
+  ++position_[stream];
+}
+
+void AbstractRank::learn(std::size_t stream, const FusedClock& end) {
+  join(streams_[stream], end);
+  join(completed_[segment_][queues_[stream][position_[stream] - 1]], end);
+}
+
+void AbstractRank::check_access(EventPoint here, const Access& access, const FusedClock& start, const Report& report) {
+  const std::size_t buffer = access.range.buffer;
+  const Interval bytes = interval(access.range, rank_);
+  for (const PastAccess& past : past_[buffer]) {
+    if ((!writes(access.mode) && !past.write) || !overlap(past.bytes, bytes) || knows(start, past)) continue;
+    report(ViolationKind::race, here, past.by,
+           fmt::format("race on {}: {} does not wait for {}", plan_->buffers[buffer].name, describe(*plan_, here),
+                       describe(*plan_, past.by)));
+  }
+  if (reads(access.mode) && !contents_[buffer].readable(access.tenant, bytes)) {
+    report(ViolationKind::stale_read, here, here,
+           fmt::format("{} reads bytes {} to {} of {}, which were not all written since {} took it",
+                       describe(*plan_, here), bytes.begin, bytes.end, plan_->buffers[buffer].name,
+                       access.tenant == no_unit ? std::string("the plan") : plan_->units[access.tenant].name));
+  }
+}
+
+void AbstractRank::apply_access(EventPoint here, const Access& access, std::uint64_t count) {
+  const std::size_t buffer = access.range.buffer;
+  const Interval bytes = interval(access.range, rank_);
+  if (access.mode == AccessMode::discard) contents_[buffer].discard();
+  if (access.mode == AccessMode::write || access.mode == AccessMode::update) contents_[buffer].write(access.tenant, bytes);
+
+  const std::size_t mine = lane(plan_->at(here).stream);
+  auto& past = past_[buffer];
+  const auto superseded = [&](const PastAccess& other) {
+    if (!contains(bytes, other.bytes)) return false;
+    return writes(access.mode) || (!other.write && other.lane == mine);
+  };
+  past.erase(std::remove_if(past.begin(), past.end(), superseded), past.end());
+  past.push_back({bytes, writes(access.mode), mine, count, here});
+}
+
+void AbstractRank::check_launch_order(const Report& report) {
+  const auto& operations = plan_->segments[segment_].operations;
+  for (std::size_t index = 0; index < operations.size(); ++index) {
+    if (!is_collective(operations[index].kind)) continue;
+    const EventPoint here = point(index);
+    const EventPoint last = std::exchange(last_collective_, here);
+    if (last.segment == none || plan_->at(last).stream == operations[index].stream) continue;
+    const std::size_t last_lane = lane(plan_->at(last).stream);
+    const bool completed_before = started_[index][last_lane] >= completed_[last.segment][last.operation][last_lane];
+    const bool ordered = std::any_of(operations[index].waits.begin(), operations[index].waits.end(), [&](const Wait& wait) {
+      return wait.type == WaitType::order && plan_->events[wait.event] == last;
+    });
+    if (completed_before || ordered) continue;
+    report(ViolationKind::order, here, last,
+           fmt::format("no order of launch between {} and {}: ranks could launch them differently",
+                       describe(*plan_, last), describe(*plan_, here)));
+  }
+}
+
+void AbstractRank::append_observers(std::vector<const FusedClock*>& out) const {
+  for (const FusedClock& clock : streams_) out.push_back(&clock);
+  for (const EventPoint point : crossing_) out.push_back(&completed_[point.segment][point.operation]);
+}
+
+void AbstractRank::append_signature(const std::vector<const FusedClock*>& observers, std::vector<std::uint64_t>& out) const {
+  out.insert(out.end(), {last_collective_.segment, last_collective_.operation});
+  // What every stream here knows can no longer race; of the rest counts where it stands in its stream.
+  std::array<std::vector<std::uint64_t>, stream_count> counts;
+  const auto settled = [&](const PastAccess& access) {
+    return std::all_of(streams_.begin(), streams_.end(), [&](const FusedClock& clock) { return knows(clock, access); });
+  };
+  for (const auto& buffer : past_) {
+    for (const PastAccess& access : buffer) {
+      if (!settled(access)) counts[access.lane % stream_count].push_back(access.count);
+    }
+  }
+  for (auto& stream : counts) std::sort(stream.begin(), stream.end());
+  for (std::size_t buffer = 0; buffer < past_.size(); ++buffer) {
+    out.push_back(contents_[buffer].tenant());
+    for (const Interval& bytes : contents_[buffer].written()) out.insert(out.end(), {bytes.begin, bytes.end});
+    for (const PastAccess& access : past_[buffer]) {
+      if (settled(access)) continue;
+      const auto& stream = counts[access.lane % stream_count];
+      const auto place = std::lower_bound(stream.begin(), stream.end(), access.count) - stream.begin();
+      out.insert(out.end(), {buffer, access.bytes.begin, access.bytes.end, access.lane * 2 + (access.write ? 1 : 0),
+                             static_cast<std::uint64_t>(place)});
+    }
+  }
+  for (const FusedClock* clock : observers) {
+    for (std::size_t stream = 0; stream < stream_count; ++stream) {
+      const std::uint64_t known = (*clock)[party_ * stream_count + stream];
+      const auto end = std::upper_bound(counts[stream].begin(), counts[stream].end(), known);
+      out.push_back(static_cast<std::uint64_t>(end - counts[stream].begin()));
+    }
+  }
+}
+
+}  // namespace tessera::plan

@@ -1,0 +1,15 @@
+// Lists a plan's buffers and gives each its place in the arena.
+#pragma once
+
+#include "tessera/plan/plan.hpp"
+
+namespace tessera::plan {
+
+// Fills buffers, unit_buffers, scalars and norms of a plan whose options, program, units and layouts are set.
+void make_buffers(Plan& plan);
+
+// True when the unit's gradients add up in a buffer of their own before the reduction: several micro-batches in mode
+// `local`, or several backward windows.
+bool accumulates(const Plan& plan, std::size_t unit);
+
+}  // namespace tessera::plan

@@ -1,0 +1,146 @@
+// The two texts of a plan.
+#include "tessera/plan/draw.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+
+#include "plan/overlap.hpp"
+
+namespace tessera::plan {
+
+namespace {
+
+// "p0", "p0[mine]", "norms[2]": the part of the buffer in the reader's terms.
+std::string part(const Plan& plan, const Range& range) {
+  const Buffer& buffer = plan.buffers[range.buffer];
+  if (range.rank_stride != Bytes(0)) return buffer.name + "[mine]";
+  return buffer.name;
+}
+
+std::string parts(const Plan& plan, const Operation& operation, bool (*selects)(AccessMode)) {
+  std::string result;
+  for (const Access& access : operation.accesses) {
+    if (!selects(access.mode)) continue;
+    if (!result.empty()) result += ", ";
+    result += part(plan, access.range);
+  }
+  return result;
+}
+
+std::string waits(const Plan& plan, std::size_t segment, const Operation& operation) {
+  std::string result;
+  for (const Wait& wait : operation.waits) {
+    if (!result.empty()) result += "; ";
+    const EventPoint point = plan.events[wait.event];
+    result += point.segment == segment ? fmt::format("{}", point.operation) : describe(plan, point);
+    if (wait.type != WaitType::data) result += fmt::format(" ({})", to_string(wait.type));
+  }
+  return result;
+}
+
+using Row = std::array<std::string, 5>;
+
+// Columns as wide as their widest cell; no trailing blanks. Every cell but the arrow is ASCII.
+std::string table(const std::vector<Row>& rows) {
+  std::array<std::size_t, 5> widths{};
+  for (const Row& row : rows) {
+    for (std::size_t column = 0; column < row.size(); ++column) {
+      widths[column] = std::max(widths[column], row[column].size());
+    }
+  }
+  std::string text;
+  for (const Row& row : rows) {
+    std::string line;
+    for (std::size_t column = 0; column < row.size(); ++column) {
+      line += fmt::format("{:<{}}  ", row[column], widths[column]);
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string draw(const Plan& plan, std::size_t segment) {
+  std::vector<Row> rows = {{"#", "stream", "operation", "reads -> writes", "waits for"}};
+  const auto& operations = plan.segments[segment].operations;
+  for (std::size_t index = 0; index < operations.size(); ++index) {
+    const Operation& operation = operations[index];
+    const std::string from = parts(plan, operation, reads);
+    const std::string to = parts(plan, operation, writes);
+    const std::string flow = to.empty() ? from : fmt::format("{}{}-> {}", from, from.empty() ? "" : " ", to);
+    rows.push_back({fmt::format("{}", index), std::string(to_string(operation.stream)), describe(plan, operation), flow,
+                    waits(plan, segment, operation)});
+  }
+  return fmt::format("segment {}\n{}", to_string(plan.segments[segment].kind), table(rows));
+}
+
+std::string draw(const Plan& plan) {
+  std::string text;
+  for (std::size_t segment = 0; segment < plan.segments.size(); ++segment) {
+    if (segment > 0) text += '\n';
+    text += draw(plan, segment);
+  }
+  return text;
+}
+
+namespace {
+
+void append_options(const Plan& plan, fmt::memory_buffer& out) {
+  const PlanOptions& options = plan.options;
+  fmt::format_to(std::back_inserter(out), "options {} {} {} {} ranks {} micro {} {} prefetch {} reshard {} overlap {}\n",
+                 to_string(options.strategy), to_string(options.precision.parameter),
+                 to_string(options.precision.gradient), to_string(options.precision.wire), options.ranks,
+                 options.micro_batches, to_string(options.accumulation), options.prefetch,
+                 options.reshard_after_forward, options.overlap_reduction);
+}
+
+void append_units(const Plan& plan, fmt::memory_buffer& out) {
+  for (const UnitSpec& unit : plan.units) {
+    fmt::format_to(std::back_inserter(out), "unit {}\n", unit.name);
+    for (const ParameterSpec& parameter : unit.parameters) {
+      fmt::format_to(std::back_inserter(out), "parameter {} {}{}\n", parameter.name, tessera::to_string(parameter.shape),
+                     parameter.optional ? " optional" : "");
+    }
+  }
+  for (const std::string& state : plan.optimizer_states) fmt::format_to(std::back_inserter(out), "state {}\n", state);
+}
+
+void append_operation(const Plan& plan, const Operation& operation, fmt::memory_buffer& out) {
+  auto to = std::back_inserter(out);
+  fmt::format_to(to, "{} {} {} {} add {} divisor {} wire {} group {}", to_string(operation.stream),
+                 to_string(operation.kind), operation.unit, to_string(operation.window), operation.add,
+                 operation.divisor, to_string(operation.wire), static_cast<int>(operation.group));
+  for (const Access& access : operation.accesses) {
+    fmt::format_to(to, " access {} {}+{}r {} mode {} tenant {}", access.range.buffer, access.range.offset.count(),
+                   access.range.rank_stride.count(), access.range.size.count(), static_cast<int>(access.mode),
+                   access.tenant);
+  }
+  for (const Wait& wait : operation.waits) {
+    const EventPoint point = plan.events[wait.event];
+    fmt::format_to(to, " wait {} {}.{}", to_string(wait.type), point.segment, point.operation);
+  }
+  out.push_back('\n');
+}
+
+}  // namespace
+
+std::string canonical_text(const Plan& plan) {
+  fmt::memory_buffer out;
+  append_options(plan, out);
+  append_units(plan, out);
+  for (const Buffer& buffer : plan.buffers) {
+    fmt::format_to(std::back_inserter(out), "buffer {} {} {} {} {}\n", buffer.name, to_string(buffer.category),
+                   static_cast<int>(buffer.space), buffer.size.count(), buffer.offset.count());
+  }
+  for (const Segment& segment : plan.segments) {
+    fmt::format_to(std::back_inserter(out), "segment {}\n", to_string(segment.kind));
+    for (const Operation& operation : segment.operations) append_operation(plan, operation, out);
+  }
+  return fmt::to_string(out);
+}
+
+}  // namespace tessera::plan

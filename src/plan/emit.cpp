@@ -1,0 +1,252 @@
+// One function per segment. A strategy is which of these operations it emits.
+#include "plan/emit.hpp"
+
+#include <utility>
+
+#include "plan/buffers.hpp"
+#include "plan/ranges.hpp"
+#include "plan/residency.hpp"
+
+namespace tessera::plan {
+
+namespace {
+
+class Emitter {
+ public:
+  explicit Emitter(const Plan& plan) : plan_(plan) {}
+
+  std::vector<Operation> cold();
+  std::vector<Operation> refresh();
+  std::vector<Operation> micro_batch(bool first, bool last);
+  std::vector<Operation> update();
+  std::vector<Operation> evaluation();
+
+ private:
+  Operation& add(OperationKind kind, StreamId stream, std::size_t unit) {
+    operations_.push_back({.kind = kind, .stream = stream, .unit = unit, .accesses = {}, .waits = {}});
+    return operations_.back();
+  }
+  std::vector<Operation> take() { return std::exchange(operations_, {}); }
+
+  void publish(std::size_t unit);
+  void windows(const std::vector<WindowUse>& windows, bool first, bool last);
+  void gather(std::size_t unit);
+  void read_window(const WindowUse& use);
+  void backward_window(std::size_t unit);
+  void release_parameters(std::size_t unit);
+  void release_gradient(std::size_t unit, StreamId stream);
+  void accumulate(std::size_t unit, bool add_to_earlier);
+  void reduce(std::size_t unit, bool first, bool last);
+  void finish_reduction(std::size_t unit);
+
+  DType parameter_type() const { return plan_.options.precision.parameter; }
+  DType gradient_type() const { return plan_.options.precision.gradient; }
+  bool several_ranks() const { return plan_.options.ranks > 1; }
+  const UnitBuffers& buffers(std::size_t unit) const { return plan_.unit_buffers[unit]; }
+
+  const Plan& plan_;
+  std::vector<Operation> operations_;
+};
+
+std::vector<Operation> Emitter::cold() {
+  add(OperationKind::initialize_scalars, StreamId::compute, no_unit).accesses = {
+      {scalars_range(plan_), AccessMode::write, no_unit}};
+  for (std::size_t unit = 0; unit < plan_.units.size(); ++unit) {
+    Operation& initialize = add(OperationKind::initialize, StreamId::compute, unit);
+    initialize.accesses.push_back({my_shard(plan_, unit, buffers(unit).master), AccessMode::write, unit});
+    for (const std::size_t state : buffers(unit).states) {
+      initialize.accesses.push_back({kept(plan_, unit, state), AccessMode::write, unit});
+    }
+  }
+  for (std::size_t unit = 0; unit < plan_.units.size(); ++unit) publish(unit);
+  return take();
+}
+
+std::vector<Operation> Emitter::refresh() {
+  for (std::size_t unit = 0; unit < plan_.units.size(); ++unit) publish(unit);
+  return take();
+}
+
+// Where parameters stay whole: everybody's shard of the masters to everybody, and into the type that windows read.
+void Emitter::publish(std::size_t unit) {
+  if (!plan_.keeps_whole()) return;
+  const std::size_t master = buffers(unit).master;
+  if (several_ranks()) {
+    add(OperationKind::all_gather, StreamId::gather, unit).accesses = {
+        {mine_in_whole(plan_, unit, master, DType::fp32), AccessMode::read, unit},
+        {whole_range(plan_, unit, master, DType::fp32), AccessMode::write, unit}};
+  }
+  if (buffers(unit).parameters != master) {
+    add(OperationKind::cast, StreamId::gather, unit).accesses = {
+        {whole_range(plan_, unit, master, DType::fp32), AccessMode::read, unit},
+        {whole_range(plan_, unit, buffers(unit).parameters, parameter_type()), AccessMode::write, unit}};
+  }
+}
+
+std::vector<Operation> Emitter::micro_batch(bool first, bool last) {
+  windows(plan_.program.micro_batch, first, last);
+  return take();
+}
+
+std::vector<Operation> Emitter::evaluation() {
+  windows(plan_.program.evaluation, false, false);
+  return take();
+}
+
+void Emitter::windows(const std::vector<WindowUse>& windows, bool first, bool last) {
+  const bool gathers = !plan_.keeps_whole();
+  std::vector<Residency> stays(windows.size());
+  if (gathers) {
+    std::vector<std::size_t> slots;
+    for (const UnitBuffers& unit : plan_.unit_buffers) slots.push_back(unit.parameters);
+    stays = residency(windows, slots, plan_.options.prefetch);
+  }
+  std::vector<std::size_t> backward_left(plan_.units.size(), 0);
+  for (const WindowUse& use : windows) backward_left[use.unit] += use.kind == WindowKind::backward ? 1 : 0;
+  std::vector<bool> added(plan_.units.size(), false);
+  const bool local = plan_.options.accumulation == AccumulationMode::local;
+
+  std::size_t next_gather = 0;
+  for (std::size_t position = 0; position < windows.size(); ++position) {
+    for (; next_gather < windows.size(); ++next_gather) {
+      if (!stays[next_gather].gather) continue;
+      if (stays[next_gather].gather_before > position) break;
+      gather(windows[next_gather].unit);
+    }
+    const WindowUse& use = windows[position];
+    if (use.kind == WindowKind::backward) {
+      backward_window(use.unit);
+    } else {
+      read_window(use);
+    }
+    if (gathers && stays[position].release_after) release_parameters(use.unit);
+    if (use.kind != WindowKind::backward) continue;
+    const bool accumulating = accumulates(plan_, use.unit);
+    if (accumulating) {
+      accumulate(use.unit, added[use.unit] || (local && !first));
+      added[use.unit] = true;
+    }
+    const bool reduces = --backward_left[use.unit] == 0 && (last || !local);
+    if (reduces) reduce(use.unit, first, last);
+    if (!accumulating) release_gradient(use.unit, StreamId::reduce);
+    if (reduces && last) finish_reduction(use.unit);
+  }
+}
+
+void Emitter::gather(std::size_t unit) {
+  const std::size_t slot = buffers(unit).parameters;
+  const Range mine = mine_in_whole(plan_, unit, slot, parameter_type());
+  add(OperationKind::cast, StreamId::gather, unit).accesses = {
+      {my_shard(plan_, unit, buffers(unit).master), AccessMode::read, unit}, {mine, AccessMode::write, unit}};
+  if (!several_ranks()) return;
+  add(OperationKind::all_gather, StreamId::gather, unit).accesses = {
+      {mine, AccessMode::read, unit}, {whole_range(plan_, unit, slot, parameter_type()), AccessMode::write, unit}};
+}
+
+void Emitter::read_window(const WindowUse& use) {
+  Operation& window = add(OperationKind::window, StreamId::compute, use.unit);
+  window.window = use.kind;
+  window.accesses = {
+      {whole_range(plan_, use.unit, buffers(use.unit).parameters, parameter_type()), AccessMode::read, use.unit}};
+}
+
+void Emitter::backward_window(std::size_t unit) {
+  const Range gradient = whole_range(plan_, unit, buffers(unit).gradient_slot, gradient_type());
+  add(OperationKind::prepare_gradient, StreamId::compute, unit).accesses = {{gradient, AccessMode::write, unit}};
+  Operation& window = add(OperationKind::window, StreamId::compute, unit);
+  window.window = WindowKind::backward;
+  window.accesses = {{whole_range(plan_, unit, buffers(unit).parameters, parameter_type()), AccessMode::read, unit},
+                     {gradient, AccessMode::update, unit},
+                     {loss_scale_range(plan_), AccessMode::read, no_unit}};
+}
+
+// On the compute stream, right after the last reader: whoever gathers next waits for it.
+void Emitter::release_parameters(std::size_t unit) {
+  add(OperationKind::release, StreamId::compute, unit).accesses = {
+      {whole_range(plan_, unit, buffers(unit).parameters, parameter_type()), AccessMode::discard, unit}};
+}
+
+void Emitter::release_gradient(std::size_t unit, StreamId stream) {
+  add(OperationKind::release, stream, unit).accesses = {
+      {whole_range(plan_, unit, buffers(unit).gradient_slot, gradient_type()), AccessMode::discard, unit}};
+}
+
+void Emitter::accumulate(std::size_t unit, bool add_to_earlier) {
+  Operation& sum = add(OperationKind::accumulate, StreamId::compute, unit);
+  sum.add = add_to_earlier;
+  sum.accesses = {{whole_range(plan_, unit, buffers(unit).gradient_slot, gradient_type()), AccessMode::read, unit},
+                  {whole_range(plan_, unit, buffers(unit).accumulation, DType::fp32),
+                   add_to_earlier ? AccessMode::update : AccessMode::write, unit}};
+  release_gradient(unit, StreamId::compute);
+}
+
+void Emitter::reduce(std::size_t unit, bool first, bool last) {
+  const bool accumulated = accumulates(plan_, unit);
+  const DType wire = accumulated ? DType::fp32 : plan_.options.precision.wire;
+  const std::size_t source = accumulated ? buffers(unit).accumulation : buffers(unit).gradient_slot;
+  // In mode `local` this is the one reduction of the step; in mode `reduced` micro-batches add up here.
+  const bool adds = plan_.options.accumulation == AccumulationMode::reduced && !first;
+  Operation& reduction = add(OperationKind::reduce_scatter, StreamId::reduce, unit);
+  reduction.wire = wire;
+  reduction.add = adds;
+  reduction.divisor = last ? plan_.options.ranks * plan_.options.micro_batches : 1;
+  reduction.accesses = {{whole_range(plan_, unit, source, wire), AccessMode::read, unit},
+                        {my_shard(plan_, unit, buffers(unit).gradient), adds ? AccessMode::update : AccessMode::write, unit}};
+}
+
+// The gradient of the whole step stands in the shards.
+void Emitter::finish_reduction(std::size_t unit) {
+  const Range mine = my_shard(plan_, unit, buffers(unit).gradient);
+  if (plan_.keeps_whole() && several_ranks()) {
+    add(OperationKind::all_gather_sum, StreamId::reduce, unit).accesses = {
+        {mine, AccessMode::read, unit}, {kept(plan_, unit, buffers(unit).gradient), AccessMode::write, unit}};
+  }
+  add(OperationKind::sum_of_squares, StreamId::reduce, unit).accesses = {
+      {mine, AccessMode::read, unit}, {my_norm(plan_, unit), AccessMode::write, no_unit}};
+}
+
+std::vector<Operation> Emitter::update() {
+  if (several_ranks()) {
+    add(OperationKind::gather_norms, StreamId::reduce, no_unit).accesses = {
+        {my_norms(plan_), AccessMode::read, no_unit}, {all_norms(plan_), AccessMode::write, no_unit}};
+  }
+  add(OperationKind::begin_update, StreamId::compute, no_unit).accesses = {
+      {all_norms(plan_), AccessMode::read, no_unit}, {scalars_range(plan_), AccessMode::update, no_unit}};
+  for (std::size_t unit = 0; unit < plan_.units.size(); ++unit) {
+    Operation& optimize = add(OperationKind::optimize, StreamId::compute, unit);
+    optimize.accesses = {{kept(plan_, unit, buffers(unit).gradient), AccessMode::read, unit},
+                         {scalars_range(plan_), AccessMode::read, no_unit},
+                         {kept(plan_, unit, buffers(unit).master), AccessMode::update, unit}};
+    for (const std::size_t state : buffers(unit).states) {
+      optimize.accesses.push_back({kept(plan_, unit, state), AccessMode::update, unit});
+    }
+    if (plan_.keeps_whole() && buffers(unit).parameters != buffers(unit).master) {
+      add(OperationKind::cast, StreamId::compute, unit).accesses = {
+          {kept(plan_, unit, buffers(unit).master), AccessMode::read, unit},
+          {whole_range(plan_, unit, buffers(unit).parameters, parameter_type()), AccessMode::write, unit}};
+    }
+  }
+  return take();
+}
+
+}  // namespace
+
+void emit_segments(Plan& plan) {
+  Emitter emitter(plan);
+  const auto add = [&](SegmentKind kind, std::vector<Operation> operations) {
+    if (!operations.empty()) plan.segments.push_back({kind, std::move(operations)});
+  };
+  add(SegmentKind::cold, emitter.cold());
+  add(SegmentKind::refresh, emitter.refresh());
+  if (plan.options.micro_batches == 1) {
+    add(SegmentKind::only, emitter.micro_batch(true, true));
+  } else {
+    add(SegmentKind::first, emitter.micro_batch(true, false));
+    if (plan.options.micro_batches > 2) add(SegmentKind::middle, emitter.micro_batch(false, false));
+    add(SegmentKind::last, emitter.micro_batch(false, true));
+  }
+  add(SegmentKind::update, emitter.update());
+  add(SegmentKind::evaluation, emitter.evaluation());
+}
+
+}  // namespace tessera::plan

@@ -1,0 +1,139 @@
+// Names, successors and descriptions of a plan's parts.
+#include "tessera/plan/plan.hpp"
+
+#include <fmt/format.h>
+
+#include <initializer_list>
+
+#include "tessera/base/error.hpp"
+#include "tessera/plan/draw.hpp"
+
+namespace tessera::plan {
+
+std::string_view to_string(Category category) {
+  switch (category) {
+    case Category::parameters: return "parameters";
+    case Category::gradients: return "gradients";
+    case Category::optimizer: return "optimizer";
+    case Category::accumulation: return "accumulation";
+    case Category::parameter_slots: return "parameter_slots";
+    case Category::gradient_slots: return "gradient_slots";
+    case Category::scalars: return "scalars";
+  }
+  throw InternalError("a category without a name");
+}
+
+std::string_view to_string(StreamId stream) {
+  switch (stream) {
+    case StreamId::compute: return "compute";
+    case StreamId::gather: return "gather";
+    case StreamId::reduce: return "reduce";
+  }
+  throw InternalError("a stream without a name");
+}
+
+std::string_view to_string(WaitType type) {
+  switch (type) {
+    case WaitType::data: return "data";
+    case WaitType::order: return "order";
+    case WaitType::throttle: return "throttle";
+  }
+  throw InternalError("a wait type without a name");
+}
+
+std::string_view to_string(OperationKind kind) {
+  switch (kind) {
+    case OperationKind::initialize: return "initialize";
+    case OperationKind::initialize_scalars: return "initialize scalars";
+    case OperationKind::cast: return "cast";
+    case OperationKind::all_gather: return "all-gather";
+    case OperationKind::window: return "window";
+    case OperationKind::prepare_gradient: return "prepare gradient";
+    case OperationKind::accumulate: return "accumulate";
+    case OperationKind::reduce_scatter: return "reduce-scatter";
+    case OperationKind::all_gather_sum: return "all-gather sum";
+    case OperationKind::sum_of_squares: return "sum of squares";
+    case OperationKind::gather_norms: return "gather norms";
+    case OperationKind::begin_update: return "begin update";
+    case OperationKind::optimize: return "optimize";
+    case OperationKind::release: return "release";
+  }
+  throw InternalError("an operation kind without a name");
+}
+
+std::string_view to_string(SegmentKind kind) {
+  switch (kind) {
+    case SegmentKind::cold: return "cold";
+    case SegmentKind::refresh: return "refresh";
+    case SegmentKind::only: return "only";
+    case SegmentKind::first: return "first";
+    case SegmentKind::middle: return "middle";
+    case SegmentKind::last: return "last";
+    case SegmentKind::update: return "update";
+    case SegmentKind::evaluation: return "evaluation";
+  }
+  throw InternalError("a segment kind without a name");
+}
+
+std::optional<std::size_t> Plan::find(SegmentKind kind) const {
+  for (std::size_t index = 0; index < segments.size(); ++index) {
+    if (segments[index].kind == kind) return index;
+  }
+  return std::nullopt;
+}
+
+namespace {
+
+std::initializer_list<SegmentKind> successor_kinds(SegmentKind kind) {
+  using enum SegmentKind;
+  static constexpr std::initializer_list<SegmentKind> between_steps = {refresh, only, first, evaluation};
+  static constexpr std::initializer_list<SegmentKind> inside_step = {middle, last};
+  static constexpr std::initializer_list<SegmentKind> step_end = {update};
+  switch (kind) {
+    case first:
+    case middle: return inside_step;
+    case only:
+    case last: return step_end;
+    default: return between_steps;
+  }
+}
+
+}  // namespace
+
+std::vector<std::size_t> successors(const Plan& plan, std::size_t segment) {
+  std::vector<std::size_t> result;
+  for (const SegmentKind kind : successor_kinds(plan.segments[segment].kind)) {
+    // Two micro-batches have no middle; three and more have one that repeats, and the first never leads to the last.
+    if (kind == SegmentKind::last && plan.segments[segment].kind == SegmentKind::first && plan.options.micro_batches > 2) {
+      continue;
+    }
+    if (const auto index = plan.find(kind)) result.push_back(*index);
+  }
+  return result;
+}
+
+std::string describe(const Plan& plan, const Operation& operation) {
+  const std::string_view unit = operation.unit == no_unit ? std::string_view() : plan.units[operation.unit].name;
+  if (operation.kind == OperationKind::window) return fmt::format("{} window {}", to_string(operation.window), unit);
+  if (operation.unit == no_unit) return std::string(to_string(operation.kind));
+  if (operation.kind == OperationKind::release) {
+    return fmt::format("release {} of {}", plan.buffers[operation.accesses.front().range.buffer].name, unit);
+  }
+  return fmt::format("{} {}", to_string(operation.kind), unit);
+}
+
+std::string describe(const Plan& plan, EventPoint point) {
+  return fmt::format("{} (segment {}, #{})", describe(plan, plan.at(point)),
+                     to_string(plan.segments[point.segment].kind), point.operation);
+}
+
+std::uint64_t hash(const Plan& plan) {
+  std::uint64_t value = 14695981039346656037ull;
+  for (const char c : canonical_text(plan)) {
+    value ^= static_cast<unsigned char>(c);
+    value *= 1099511628211ull;
+  }
+  return value;
+}
+
+}  // namespace tessera::plan

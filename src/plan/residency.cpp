@@ -1,0 +1,150 @@
+// Slot colouring and tenancies.
+#include "plan/residency.hpp"
+
+#include <algorithm>
+#include <limits>
+
+#include "tessera/base/error.hpp"
+
+namespace tessera::plan {
+
+namespace {
+
+constexpr std::size_t none = std::numeric_limits<std::size_t>::max();
+
+// A stretch of a sequence of windows, ends included, during which a unit holds a slot.
+struct Tenancy {
+  std::size_t unit;
+  std::size_t begin;
+  std::size_t end;
+};
+
+// Greedy colouring in the order of `tenancies`: the lowest slot that no overlapping unit has. `sequences` keeps positions of
+// different sequences apart.
+std::vector<std::size_t> colour(const std::vector<std::vector<Tenancy>>& sequences, std::size_t units) {
+  std::vector<std::vector<Tenancy>> of_unit(units);
+  std::vector<std::size_t> order;
+  std::vector<bool> seen(units, false);
+  std::size_t shift = 0;
+  for (const auto& sequence : sequences) {
+    std::size_t length = 0;
+    for (Tenancy tenancy : sequence) {
+      length = std::max(length, tenancy.end + 1);
+      tenancy.begin += shift;
+      tenancy.end += shift;
+      of_unit[tenancy.unit].push_back(tenancy);
+      if (!seen[tenancy.unit]) order.push_back(tenancy.unit);
+      seen[tenancy.unit] = true;
+    }
+    shift += length;
+  }
+  std::vector<std::size_t> result(units, none);
+  std::vector<std::vector<Tenancy>> taken;  // by slot
+  for (const std::size_t unit : order) {
+    const auto clashes = [&](const std::vector<Tenancy>& others) {
+      for (const Tenancy& mine : of_unit[unit]) {
+        // `others` is sorted by begin and its tenancies do not overlap, so ends are sorted too.
+        auto other = std::lower_bound(others.begin(), others.end(), mine.begin,
+                                      [](const Tenancy& t, std::size_t begin) { return t.end < begin; });
+        if (other != others.end() && other->begin <= mine.end) return true;
+      }
+      return false;
+    };
+    std::size_t slot = 0;
+    while (slot < taken.size() && clashes(taken[slot])) ++slot;
+    if (slot == taken.size()) taken.emplace_back();
+    result[unit] = slot;
+    // A unit's own tenancies may overlap each other (prefetched again while still whole): merge them.
+    auto& here = taken[slot];
+    here.insert(here.end(), of_unit[unit].begin(), of_unit[unit].end());
+    std::sort(here.begin(), here.end(), [](const Tenancy& a, const Tenancy& b) { return a.begin < b.begin; });
+    std::vector<Tenancy> merged;
+    for (const Tenancy& tenancy : here) {
+      if (!merged.empty() && tenancy.begin <= merged.back().end) {
+        merged.back().end = std::max(merged.back().end, tenancy.end);
+      } else {
+        merged.push_back(tenancy);
+      }
+    }
+    here = std::move(merged);
+  }
+  return result;
+}
+
+// Around each window a unit holds its slot from the position at which its gather may be issued.
+std::vector<Tenancy> window_tenancies(const std::vector<WindowUse>& windows, std::size_t prefetch) {
+  std::vector<Tenancy> result;
+  for (std::size_t k = 0; k < windows.size(); ++k) {
+    result.push_back({windows[k].unit, k > prefetch ? k - prefetch : 0, k});
+  }
+  return result;
+}
+
+std::vector<Tenancy> whole_pass_tenancies(const std::vector<WindowUse>& windows, const SlotOptions& options) {
+  std::vector<Tenancy> result;
+  std::vector<std::size_t> index(options.units, none);
+  for (std::size_t k = 0; k < windows.size(); ++k) {
+    std::size_t& mine = index[windows[k].unit];
+    if (mine == none) {
+      mine = result.size();
+      result.push_back({windows[k].unit, k > options.prefetch ? k - options.prefetch : 0, k});
+    }
+    result[mine].end = k;
+  }
+  return result;
+}
+
+}  // namespace
+
+std::vector<std::size_t> parameter_slots(const Program& program, const SlotOptions& options) {
+  return colour({options.keep ? whole_pass_tenancies(program.micro_batch, options)
+                              : window_tenancies(program.micro_batch, options.prefetch),
+                 window_tenancies(program.evaluation, options.prefetch)},
+                options.units);
+}
+
+std::vector<Residency> residency(const std::vector<WindowUse>& windows, const std::vector<std::size_t>& slots,
+                                 std::size_t prefetch) {
+  struct Holder {
+    std::size_t unit = none;
+    std::size_t last_window = none;
+  };
+  std::vector<Residency> result(windows.size());
+  std::vector<Holder> holders;
+  for (std::size_t k = 0; k < windows.size(); ++k) {
+    const std::size_t slot = slots[windows[k].unit];
+    if (slot >= holders.size()) holders.resize(slot + 1);
+    Holder& holder = holders[slot];
+    if (holder.unit != windows[k].unit) {
+      result[k].gather = true;
+      result[k].gather_before = k > prefetch ? k - prefetch : 0;
+      if (holder.unit != none) {
+        result[holder.last_window].release_after = true;
+        if (holder.last_window >= result[k].gather_before) {
+          throw InternalError("a slot would be gathered into while its unit is still used");
+        }
+      }
+      holder.unit = windows[k].unit;
+    }
+    holder.last_window = k;
+  }
+  for (const Holder& holder : holders) {
+    if (holder.unit != none) result[holder.last_window].release_after = true;
+  }
+  return result;
+}
+
+std::vector<std::size_t> gradient_slots(const std::vector<WindowUse>& micro_batch, const std::vector<bool>& accumulates,
+                                        bool overlap) {
+  std::vector<Tenancy> tenancies;
+  std::size_t position = 0;
+  for (const WindowUse& use : micro_batch) {
+    if (use.kind != WindowKind::backward) continue;
+    const bool reduced_from_slot = !accumulates[use.unit];
+    tenancies.push_back({use.unit, position, position + (overlap && reduced_from_slot ? 1 : 0)});
+    ++position;
+  }
+  return colour({tenancies}, accumulates.size());
+}
+
+}  // namespace tessera::plan

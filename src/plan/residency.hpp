@@ -1,0 +1,35 @@
+// Which unit is whole in which slot, and when: slots by colouring, gathers as early as the prefetch depth allows,
+// releases as soon as the content is not used again.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "tessera/plan/program.hpp"
+
+namespace tessera::plan {
+
+// Slot of each unit for its parameters, the same in every segment. Units that are gathered at the same time get different slots.
+// `keep` (no reshard after forward): in a micro-batch a unit stays whole from its first window to its last.
+struct SlotOptions {
+  std::size_t units;
+  std::size_t prefetch;
+  bool keep;
+};
+std::vector<std::size_t> parameter_slots(const Program& program, const SlotOptions& options);
+
+// What happens around the window at one position of a sequence.
+struct Residency {
+  bool gather = false;            // not whole from an earlier window: gather first
+  std::size_t gather_before = 0;  // … and issue that before the window at this position
+  bool release_after = false;     // the last window of this tenancy
+};
+std::vector<Residency> residency(const std::vector<WindowUse>& windows, const std::vector<std::size_t>& slots,
+                                 std::size_t prefetch);
+
+// Slot of each unit for its gradient. A unit holds it from its backward window to the end of what consumes it: its reduction, which with
+// `overlap` runs beside the next backward window, or a sum on the compute stream (`accumulates`).
+std::vector<std::size_t> gradient_slots(const std::vector<WindowUse>& micro_batch, const std::vector<bool>& accumulates,
+                                        bool overlap);
+
+}  // namespace tessera::plan

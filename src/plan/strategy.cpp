@@ -1,0 +1,41 @@
+// Names of strategies and accumulation modes.
+#include "tessera/plan/strategy.hpp"
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.hpp"
+
+namespace tessera {
+
+std::string_view to_string(Strategy strategy) {
+  switch (strategy) {
+    case Strategy::ddp: return "ddp";
+    case Strategy::fsdp: return "fsdp";
+  }
+  throw InternalError("a strategy without a name");
+}
+
+std::string_view to_string(AccumulationMode mode) {
+  switch (mode) {
+    case AccumulationMode::automatic: return "automatic";
+    case AccumulationMode::reduced: return "reduced";
+    case AccumulationMode::local: return "local";
+  }
+  throw InternalError("an accumulation mode without a name");
+}
+
+Strategy strategy_from_string(std::string_view name) {
+  for (const Strategy strategy : {Strategy::ddp, Strategy::fsdp}) {
+    if (name == to_string(strategy)) return strategy;
+  }
+  throw UsageError(fmt::format("unknown strategy \"{}\": choose ddp or fsdp", name));
+}
+
+AccumulationMode accumulation_mode_from_string(std::string_view name) {
+  for (const AccumulationMode mode : {AccumulationMode::automatic, AccumulationMode::reduced, AccumulationMode::local}) {
+    if (name == to_string(mode)) return mode;
+  }
+  throw UsageError(fmt::format("unknown accumulation mode \"{}\": choose automatic, local or reduced", name));
+}
+
+}  // namespace tessera

@@ -1,0 +1,175 @@
+// Explores every sequence of segments on two fused ranks.
+#include "tessera/plan/verify.hpp"
+
+#include <fmt/format.h>
+
+#include <set>
+#include <tuple>
+
+#include "plan/abstract_rank.hpp"
+#include "plan/verify_layout.hpp"
+#include "tessera/base/error.hpp"
+
+namespace tessera::plan {
+
+std::string_view to_string(ViolationKind kind) {
+  switch (kind) {
+    case ViolationKind::race: return "race";
+    case ViolationKind::stale_read: return "stale read";
+    case ViolationKind::layout: return "layout";
+    case ViolationKind::order: return "order";
+    case ViolationKind::mismatch: return "mismatch";
+    case ViolationKind::deadlock: return "deadlock";
+  }
+  throw InternalError("a kind of violation without a name");
+}
+
+namespace {
+
+using Parties = std::vector<AbstractRank>;
+
+class Explorer {
+ public:
+  Explorer(const Plan& plan, const Plan& deviating) : plan_(plan), deviating_(deviating) {}
+
+  Verification run() {
+    verify_layout(plan_, reporter());
+    if (&plan_ != &deviating_) verify_layout(deviating_, reporter());
+    if (same_segments()) explore();
+    return std::move(result_);
+  }
+
+ private:
+  Report reporter() {
+    return [this](ViolationKind kind, EventPoint here, EventPoint other, std::string text) {
+      if (!seen_.insert({kind, here.segment, here.operation, other.segment, other.operation}).second) return;
+      result_.violations.push_back({kind, std::move(text)});
+    };
+  }
+
+  bool same_segments() {
+    bool same = plan_.segments.size() == deviating_.segments.size();
+    for (std::size_t s = 0; same && s < plan_.segments.size(); ++s) {
+      same = plan_.segments[s].kind == deviating_.segments[s].kind;
+    }
+    if (!same) reporter()(ViolationKind::mismatch, {}, {}, "ranks have different segments");
+    return same;
+  }
+
+  void explore() {
+    Parties start;
+    start.emplace_back(plan_, 0, 0);
+    start.emplace_back(deviating_, 1, plan_.options.ranks - 1);
+    std::set<std::vector<std::uint64_t>> seen;
+    std::vector<std::pair<std::size_t, Parties>> pending;
+    pending.emplace_back(0, std::move(start));  // segment 0 is the cold start
+    while (!pending.empty()) {
+      auto [segment, parties] = std::move(pending.back());
+      pending.pop_back();
+      ++result_.states;
+      if (!run_segment(segment, parties)) continue;
+      for (const std::size_t next : successors(plan_, segment)) {
+        if (seen.insert(signature(next, parties)).second) pending.emplace_back(next, parties);
+      }
+    }
+  }
+
+  // False when the ranks got stuck; what comes after would say nothing.
+  bool run_segment(std::size_t segment, Parties& parties) {
+    for (AbstractRank& party : parties) party.enter(segment);
+    bool progress = true;
+    while (progress) {
+      progress = false;
+      for (AbstractRank& party : parties) {
+        for (std::size_t stream = 0; stream < stream_count; ++stream) {
+          while (advance(parties, party, stream)) progress = true;
+        }
+      }
+    }
+    for (const AbstractRank& party : parties) {
+      if (party.finished()) continue;
+      report_stuck(parties);
+      return false;
+    }
+    for (AbstractRank& party : parties) party.check_launch_order(reporter());
+    return true;
+  }
+
+  bool advance(Parties& parties, AbstractRank& party, std::size_t stream) {
+    const std::size_t index = party.head(stream);
+    if (index == AbstractRank::none || !party.runnable(index)) return false;
+    if (is_collective(party.operation(index).kind)) return fuse(parties, stream);
+    party.complete(index, party.start_of(index), reporter());
+    ++result_.operations;
+    return true;
+  }
+
+  // Completes one collective on every rank at once: it starts when all have arrived and ends when all are done.
+  bool fuse(Parties& parties, std::size_t stream) {
+    FusedClock clock{};
+    for (const AbstractRank& party : parties) {
+      const std::size_t index = party.head(stream);
+      if (index == AbstractRank::none || !party.runnable(index) || !agrees(parties, stream)) return false;
+      join(clock, party.start_of(index));
+    }
+    for (AbstractRank& party : parties) {
+      party.complete(party.head(stream), clock, reporter());
+      ++result_.operations;
+    }
+    FusedClock end = clock;
+    for (const AbstractRank& party : parties) ++end[party.lane(static_cast<StreamId>(stream))];
+    for (AbstractRank& party : parties) party.learn(stream, end);
+    return true;
+  }
+
+  static bool agrees(const Parties& parties, std::size_t stream) {
+    const Operation& first = parties.front().operation(parties.front().head(stream));
+    for (const AbstractRank& party : parties) {
+      const Operation& other = party.operation(party.head(stream));
+      if (other.kind != first.kind || other.unit != first.unit || other.wire != first.wire) return false;
+      if (other.accesses.size() != first.accesses.size()) return false;
+      for (std::size_t a = 0; a < first.accesses.size(); ++a) {
+        if (other.accesses[a].range.size != first.accesses[a].range.size) return false;
+      }
+    }
+    return true;
+  }
+
+  void report_stuck(const Parties& parties) {
+    std::string text = "ranks wait for each other for ever:";
+    bool disagree = false;
+    EventPoint here{};
+    for (std::size_t party = 0; party < parties.size(); ++party) {
+      for (std::size_t stream = 0; stream < stream_count; ++stream) {
+        const std::size_t index = parties[party].head(stream);
+        if (index == AbstractRank::none) continue;
+        here = parties[party].point(index);
+        text += fmt::format(" {} rank's {} stream at {};", party == 0 ? "first" : "last",
+                            to_string(static_cast<StreamId>(stream)), describe(parties[party].plan(), here));
+        disagree = disagree || (parties[party].runnable(index) && is_collective(parties[party].operation(index).kind));
+      }
+    }
+    reporter()(disagree ? ViolationKind::mismatch : ViolationKind::deadlock, here, here, text);
+  }
+
+  static std::vector<std::uint64_t> signature(std::size_t next, const Parties& parties) {
+    std::vector<std::uint64_t> result = {next};
+    std::vector<const FusedClock*> observers;
+    for (const AbstractRank& party : parties) party.append_observers(observers);
+    for (const AbstractRank& party : parties) party.append_signature(observers, result);
+    return result;
+  }
+
+  const Plan& plan_;
+  const Plan& deviating_;
+  Verification result_;
+  std::set<std::tuple<ViolationKind, std::size_t, std::size_t, std::size_t, std::size_t>> seen_;
+};
+
+}  // namespace
+
+Verification verify(const Plan& plan) { return verify(plan, plan); }
+
+Verification verify(const Plan& plan, const Plan& deviating) { return Explorer(plan, deviating).run(); }
+
+}  // namespace tessera::plan
