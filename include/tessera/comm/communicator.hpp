@@ -1,0 +1,81 @@
+// Collectives among a group of ranks, on a stream, in place. Backends: local (ranks are threads); mpi, nccl and modelled follow.
+//
+// Contract, the same for every backend and proved by one conformance suite:
+// - Every rank of the group calls the same collectives in the same order, each time with the same signature (kind, label,
+//   bytes, dtype, divisor, root). Ranks that disagree all get a CommunicationError that names both calls.
+// - A call enqueues and returns; it never synchronises or blocks the host thread. The stream must be `queued`, and one
+//   communicator is driven by one stream at a time.
+// - When a collective has completed on a rank's stream, every peer is finished with that rank's memory.
+// - A peer that does not come within the world's timeout is a CommunicationError on the ranks that waited, naming the
+//   collective, its sequence number and the missing ranks. After any failure the world is aborted: collectives in
+//   flight and later ones fail with an AbortedError that carries the first cause. Errors surface as the stream's failure.
+// - Sums are formed in fp32 in rank order (numerics.md).
+// - Labels are views: the caller keeps the text alive until the collective has run.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include "tessera/base/bytes.hpp"
+#include "tessera/base/dtype.hpp"
+#include "tessera/device/stream.hpp"
+
+namespace tessera {
+
+// In place: rank r's part is the `shard` bytes at data + r * shard; afterwards all size() * shard bytes are the same on every rank.
+struct AllGather {
+  std::byte* data = nullptr;
+  Bytes shard{};
+  std::string_view label{};
+};
+
+// data: size() * shard_elements of dtype `wire` on every rank. result: this rank's shard_elements in fp32,
+//   result = (accumulate ? result + sum : sum) / divisor.
+// `result` may be this rank's own part of `data` (when wire is fp32); otherwise they do not overlap. `data` is left as it was.
+struct ReduceScatter {
+  const std::byte* data = nullptr;
+  DType wire = DType::fp32;
+  float* result = nullptr;
+  std::size_t shard_elements = 0;
+  bool accumulate = false;
+  float divisor = 1.0f;
+  std::string_view label{};
+};
+
+// data[i] = (sum over ranks of data[i]) / divisor, fp32, in place, any count.
+struct AllReduce {
+  float* data = nullptr;
+  std::size_t elements = 0;
+  float divisor = 1.0f;
+  std::string_view label{};
+};
+
+struct Broadcast {
+  std::byte* data = nullptr;
+  Bytes size{};
+  int root = 0;
+  std::string_view label{};
+};
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual const std::string& name() const = 0;  // appears in errors: "gather", "reduce", "control"
+
+  virtual void all_gather(Stream& stream, const AllGather& operation) = 0;
+  virtual void reduce_scatter(Stream& stream, const ReduceScatter& operation) = 0;
+  virtual void all_reduce(Stream& stream, const AllReduce& operation) = 0;
+  virtual void broadcast(Stream& stream, const Broadcast& operation) = 0;
+  virtual void barrier(Stream& stream, std::string_view label) = 0;
+
+ protected:
+  Communicator() = default;
+};
+
+}  // namespace tessera

@@ -1,0 +1,44 @@
+// Errors of collectives in words: what happened, on which ranks, and what to look at.
+#include "comm/collective_errors.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "comm/rank_list.hpp"
+
+namespace tessera::comm {
+namespace {
+
+// A communicator that is still being made has no sequence numbers, and its name is the label.
+std::string place(const Standstill& standstill) {
+  const Signature& signature = standstill.signature;
+  if (signature.kind == CollectiveKind::creation) return brief(signature);
+  return fmt::format("{} (communicator {}, #{})", brief(signature), standstill.communicator, signature.sequence);
+}
+
+}  // namespace
+
+std::string timeout_text(const Standstill& standstill, std::chrono::milliseconds timeout) {
+  return fmt::format(
+      "{} waited up to {:.3g} s in {} for {}, which did not come; raise the timeout if they are only slow",
+      rank_list(standstill.waiting), std::chrono::duration<double>(timeout).count(), place(standstill),
+      rank_list(standstill.missing));
+}
+
+std::string left_text(const Standstill& standstill) {
+  return fmt::format("{} left the job while {} waited in {}; every rank must call the same collectives",
+                     rank_list(standstill.missing) + (standstill.missing.size() == 1 ? " has" : " have"),
+                     rank_list(standstill.waiting), place(standstill));
+}
+
+std::string disagreement_text(std::string_view communicator, const std::vector<Signature>& signatures) {
+  const bool creation = std::all_of(signatures.begin(), signatures.end(),
+                                    [](const Signature& each) { return each.kind == CollectiveKind::creation; });
+  const std::string where = creation ? "" : fmt::format(" in communicator {}", communicator);
+  const auto call = [](const Signature& signature) { return "called " + describe(signature); };
+  return fmt::format("the ranks disagree{}: {}", where, ranks_by_value(signatures, call));
+}
+
+}  // namespace tessera::comm

@@ -1,0 +1,35 @@
+// The local backend: a rank is a thread of this process, on the CPU.
+#pragma once
+
+#include <memory>
+
+#include "comm/local/local_job.hpp"
+#include "comm/world_backend.hpp"
+
+namespace tessera::comm {
+
+class LocalBackend final : public World::Backend {
+ public:
+  // The job outlives its Worlds, their communicators and all streams that these run on.
+  LocalBackend(LocalJob& job, int rank, int threads) : job_(job), rank_(rank), threads_(threads) {}
+
+  int rank() const final { return rank_; }
+  int size() const final { return job_.size(); }
+  Device device() const final { return Device::cpu(); }
+  int threads() const final { return threads_; }
+  std::chrono::milliseconds timeout() const final { return job_.timeout(); }
+  std::string_view name() const final { return "local"; }
+
+  std::unique_ptr<Communicator> make_communicator(std::string name) final;
+
+  void abort(std::string_view cause) noexcept final { job_.abort(rank_, cause, nullptr); }
+  const JobFailure* failure() const noexcept final { return job_.failure(); }
+
+ private:
+  LocalJob& job_;
+  int rank_;
+  int threads_;
+  std::size_t communicators_made_ = 0;
+};
+
+}  // namespace tessera::comm

@@ -1,0 +1,125 @@
+// What each rank reads and writes. In every stage the ranges that a rank writes in its own memory are read by no peer;
+// that is why one meeting before and one after suffice (all-reduce: one more between its two stages).
+#include "comm/local/local_collectives.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+
+#include "tessera/kernels/reduce.hpp"
+
+namespace tessera::comm {
+namespace {
+
+// A half-open range of elements.
+struct Slice {
+  std::size_t begin;
+  std::size_t end;
+  std::size_t size() const { return end - begin; }
+};
+
+// Rank r's share of `count` elements when they divide by nothing: sizes differ by one at most.
+Slice slice_of(std::size_t count, int rank, int ranks) {
+  const auto parts = static_cast<std::size_t>(ranks);
+  const auto part = static_cast<std::size_t>(rank);
+  const std::size_t least = count / parts;
+  const std::size_t larger = count % parts;  // the first so many slices have one element more
+  const std::size_t begin = part * least + std::min(part, larger);
+  return {.begin = begin, .end = begin + least + (part < larger ? 1 : 0)};
+}
+
+// Peers after this rank, in cyclic order, so that not all ranks read the same one at a time.
+template <typename Function>
+void for_each_peer(const LocalCall& call, Function&& function) {
+  for (int step = 1; step < call.group.size(); ++step) function((call.rank + step) % call.group.size());
+}
+
+void copy(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+}
+
+// Every rank's data from `offset` bytes on.
+std::span<const void* const> contributions(const LocalCall& call, std::size_t offset) {
+  const std::span<const void*> pointers = call.group.scratch(call.rank);
+  for (int rank = 0; rank < call.group.size(); ++rank) {
+    pointers[static_cast<std::size_t>(rank)] = call.group.data_of(rank) + offset;
+  }
+  return pointers;
+}
+
+template <typename Stage>
+void move(const LocalCall& call, Stage& stage) {
+  try {
+    stage();
+  } catch (...) {
+    call.group.fail(call.rank, std::current_exception());
+    throw;
+  }
+}
+
+template <typename First, typename... Later>
+void meet(const LocalCall& call, const std::byte* data, First first, Later... later) {
+  call.group.enter(call.rank, {.signature = call.signature, .data = data});
+  move(call, first);
+  ((call.group.regroup(call.rank), move(call, later)), ...);
+  call.group.finish(call.rank);
+}
+
+}  // namespace
+
+void run_collective(const LocalCall& call, const AllGather& operation) {
+  const std::size_t shard_bytes = operation.shard.count();
+  meet(call, operation.data, [&] {
+    for_each_peer(call, [&](int peer) {
+      const std::size_t offset = static_cast<std::size_t>(peer) * shard_bytes;
+      copy(operation.data + offset, call.group.data_of(peer) + offset, shard_bytes);
+    });
+  });
+}
+
+void run_collective(const LocalCall& call, const ReduceScatter& operation) {
+  const std::size_t shard_bytes = call.signature.bytes.count();
+  meet(call, operation.data, [&] {
+    if (operation.shard_elements == 0) return;
+    kernels::ranked_sum_cpu({.contributions = contributions(call, static_cast<std::size_t>(call.rank) * shard_bytes),
+                             .type = operation.wire,
+                             .result = operation.result,
+                             .count = operation.shard_elements,
+                             .accumulate = operation.accumulate,
+                             .divisor = operation.divisor});
+  });
+}
+
+// First each rank sums its slice into its own memory, then it copies the other slices from those who summed them.
+void run_collective(const LocalCall& call, const AllReduce& operation) {
+  auto* const data = reinterpret_cast<std::byte*>(operation.data);
+  const auto sum_own_slice = [&] {
+    const Slice own = slice_of(operation.elements, call.rank, call.group.size());
+    if (own.size() == 0) return;
+    kernels::ranked_sum_cpu({.contributions = contributions(call, own.begin * sizeof(float)),
+                             .result = operation.data + own.begin,
+                             .count = own.size(),
+                             .divisor = operation.divisor});
+  };
+  const auto copy_other_slices = [&] {
+    for_each_peer(call, [&](int peer) {
+      const Slice slice = slice_of(operation.elements, peer, call.group.size());
+      const std::size_t offset = slice.begin * sizeof(float);
+      copy(data + offset, call.group.data_of(peer) + offset, slice.size() * sizeof(float));
+    });
+  };
+  meet(call, data, sum_own_slice, copy_other_slices);
+}
+
+void run_collective(const LocalCall& call, const Broadcast& operation) {
+  meet(call, operation.data, [&] {
+    if (call.rank == operation.root) return;
+    copy(operation.data, call.group.data_of(operation.root), operation.size.count());
+  });
+}
+
+void run_collective(const LocalCall& call, const Barrier&) {
+  meet(call, nullptr, [] {});
+}
+
+}  // namespace tessera::comm

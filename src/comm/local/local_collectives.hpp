@@ -1,0 +1,23 @@
+// One rank's part of each collective among threads, on the calling thread. Blocks until all ranks have done theirs.
+#pragma once
+
+#include "comm/local/local_group.hpp"
+#include "comm/signature.hpp"
+#include "tessera/comm/communicator.hpp"
+
+namespace tessera::comm {
+
+struct LocalCall {
+  LocalGroup& group;
+  int rank;
+  Signature signature;
+};
+
+// Throws what LocalGroup::enter() throws; any other exception has aborted the job.
+void run_collective(const LocalCall& call, const AllGather& operation);
+void run_collective(const LocalCall& call, const ReduceScatter& operation);
+void run_collective(const LocalCall& call, const AllReduce& operation);
+void run_collective(const LocalCall& call, const Broadcast& operation);
+void run_collective(const LocalCall& call, const Barrier& operation);
+
+}  // namespace tessera::comm

@@ -1,0 +1,165 @@
+// The meeting point of a communicator's ranks. All state is under the job's mutex.
+#include "comm/local/local_group.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "comm/collective_errors.hpp"
+#include "comm/rank_error.hpp"
+#include "tessera/base/error.hpp"
+
+namespace tessera::comm {
+
+LocalGroup::LocalGroup(LocalJob& job, std::string name)
+    : job_(job), name_(std::move(name)), slots_(static_cast<std::size_t>(job.size())) {
+  for (Slot& each : slots_) each.scratch.resize(slots_.size());
+}
+
+void LocalGroup::enter(int rank, const LocalPost& post) {
+  Lock lock(job_.mutex());
+  if (job_.failure() != nullptr) leave_aborted(lock);
+  claim(lock, rank);
+  slot(rank).post = post;
+  ++slot(rank).posts;
+  std::uint64_t phase = 0;
+  if (arrive(phase)) {
+    check_agreement(lock, rank);
+    open_next_phase();
+  } else {
+    wait_for_posts(lock, rank, phase);
+  }
+  start_moving(lock);
+}
+
+void LocalGroup::regroup(int) {
+  Lock lock(job_.mutex());
+  stop_moving();
+  pass(lock);
+  start_moving(lock);
+}
+
+void LocalGroup::finish(int rank) {
+  Lock lock(job_.mutex());
+  stop_moving();
+  pass(lock);
+  slot(rank).busy = false;
+}
+
+void LocalGroup::fail(int rank, const std::exception_ptr& exception) {
+  Lock lock(job_.mutex());
+  job_.abort(lock, rank, text_of(exception), exception);
+  stop_moving();
+  wait_for_movers(lock);
+}
+
+// Whether this rank is the last to come to the end of the present phase, whose number is stored.
+bool LocalGroup::arrive(std::uint64_t& phase) {
+  phase = phase_;
+  return ++arrived_ == size();
+}
+
+void LocalGroup::open_next_phase() {
+  arrived_ = 0;
+  ++phase_;
+  wake();
+}
+
+// The checks stand in this order so that all ranks of a failed collective get its verdict, not the abort it caused.
+void LocalGroup::wait_for_posts(Lock& lock, int rank, std::uint64_t phase) {
+  const auto deadline = std::chrono::steady_clock::now() + job_.timeout();
+  bool expired = false;
+  while (phase_ == phase) {
+    if (verdict_) throw CommunicationError(*verdict_);
+    if (job_.failure() != nullptr) leave_aborted(lock);
+    if (job_.anyone_left(lock)) check_left(lock, rank);
+    if (expired) give_up(lock, rank);
+    expired = changed_.wait_until(lock, deadline) == std::cv_status::timeout;
+  }
+}
+
+// No deadline here and below: the peers compute and wait for nobody, and must be done before this rank may leave.
+void LocalGroup::wait_for_movers(Lock& lock) {
+  changed_.wait(lock, [this] { return moving_ == 0; });
+}
+
+void LocalGroup::pass(Lock& lock) {
+  std::uint64_t phase = 0;
+  if (arrive(phase)) return open_next_phase();
+  while (phase_ == phase) {
+    if (job_.failure() != nullptr) leave_aborted(lock);
+    changed_.wait(lock);
+  }
+}
+
+void LocalGroup::start_moving(Lock& lock) {
+  if (job_.failure() != nullptr) leave_aborted(lock);
+  ++moving_;
+}
+
+void LocalGroup::stop_moving() {
+  if (--moving_ == 0 && job_.failure() != nullptr) wake();
+}
+
+void LocalGroup::claim(const Lock& lock, int rank) {
+  if (!std::exchange(slot(rank).busy, true)) return;
+  const UsageError error(fmt::format(
+      "rank {} drives communicator {} from two streams at once; give each stream its own communicator", rank, name_));
+  job_.abort(lock, rank, error.what(), std::make_exception_ptr(error));
+  throw error;
+}
+
+// Waiting for a rank whose body has returned would only end with the deadline.
+void LocalGroup::check_left(const Lock& lock, int rank) {
+  std::vector<int> left = missing_ranks(rank);
+  std::erase_if(left, [&](int missing) { return !job_.has_left(lock, missing); });
+  if (!left.empty()) conclude(lock, rank, left_text(standstill(rank, waiting_ranks(rank), left)));
+}
+
+void LocalGroup::check_agreement(const Lock& lock, int rank) {
+  const auto agrees = [&](const Slot& other) { return other.post.signature == slot(rank).post.signature; };
+  if (std::all_of(slots_.begin(), slots_.end(), agrees)) return;
+  std::vector<Signature> signatures;
+  for (const Slot& each : slots_) signatures.push_back(each.post.signature);
+  conclude(lock, rank, disagreement_text(name_, signatures));
+}
+
+void LocalGroup::give_up(const Lock& lock, int rank) {
+  conclude(lock, rank, timeout_text(standstill(rank, waiting_ranks(rank), missing_ranks(rank)), job_.timeout()));
+}
+
+// All ranks in the present collective get `text`, all other waits of the job an AbortedError with it as cause.
+void LocalGroup::conclude(const Lock& lock, int rank, const std::string& text) {
+  verdict_ = text;
+  job_.abort(lock, rank, text, std::make_exception_ptr(CommunicationError(text)));
+  throw CommunicationError(text);
+}
+
+void LocalGroup::leave_aborted(Lock& lock) {
+  wait_for_movers(lock);
+  throw_aborted(*job_.failure());
+}
+
+Standstill LocalGroup::standstill(int rank, std::span<const int> waiting, std::span<const int> missing) const {
+  return {.communicator = name_, .signature = slot(rank).post.signature, .waiting = waiting, .missing = missing};
+}
+
+// The ranks that have posted the collective that `rank` is in, and those that have not.
+std::vector<int> LocalGroup::waiting_ranks(int rank) const {
+  std::vector<int> ranks;
+  for (int other = 0; other < size(); ++other) {
+    if (slot(other).posts >= slot(rank).posts) ranks.push_back(other);
+  }
+  return ranks;
+}
+
+std::vector<int> LocalGroup::missing_ranks(int rank) const {
+  std::vector<int> ranks;
+  for (int other = 0; other < size(); ++other) {
+    if (slot(other).posts < slot(rank).posts) ranks.push_back(other);
+  }
+  return ranks;
+}
+
+}  // namespace tessera::comm

@@ -1,0 +1,52 @@
+// The error family is closed, so each member is named once here.
+#include "comm/rank_error.hpp"
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.hpp"
+
+namespace tessera::comm {
+namespace {
+
+// Tries the members in turn; a base comes after the classes that derive from it.
+template <typename Member, typename... Others>
+[[noreturn]] void rethrow_as(const std::exception_ptr& exception, const std::string& text) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const Member&) {
+    throw Member(text);
+  } catch (...) {
+    if constexpr (sizeof...(Others) > 0) rethrow_as<Others...>(exception, text);
+  }
+  throw Error(text);
+}
+
+}  // namespace
+
+std::string text_of(const std::exception_ptr& exception) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "unknown exception";
+  }
+}
+
+bool is_aborted_error(const std::exception_ptr& exception) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const AbortedError&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
+void rethrow_from_rank(int rank, const std::exception_ptr& exception) {
+  const std::string text = fmt::format("rank {}: {}", rank, text_of(exception));
+  rethrow_as<UsageError, DataError, MemoryError, CommunicationError, AbortedError, UnavailableError, InternalError>(
+      exception, text);
+}
+
+}  // namespace tessera::comm
