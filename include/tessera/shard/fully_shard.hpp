@@ -1,0 +1,164 @@
+// The runtime of one model: it flattens and shards the units' parameters, gradients and optimizer state over the ranks of a
+// world, and runs the verified plan of a training step around the user's windows. Strategy ddp is a plan like any other.
+//
+// Life: construct → add units → finalize → windows and updates. A call out of place is a UsageError.
+// Thread safety: none; one FullyShard belongs to its rank's thread. Allocates nothing once every segment has run.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "tessera/comm/world.hpp"
+#include "tessera/plan/plan.hpp"
+#include "tessera/plan/program.hpp"
+#include "tessera/plan/strategy.hpp"
+#include "tessera/shard/module.hpp"
+#include "tessera/shard/optimizer.hpp"
+#include "tessera/shard/parameter.hpp"
+#include "tessera/shard/unit.hpp"
+#include "tessera/shard/window.hpp"
+
+namespace tessera {
+
+// Test modes. None of them changes a bit of the results.
+struct Diagnostics {
+  std::optional<std::uint64_t> delay_seed;  // random delays on every queued stream
+  bool poison = false;                      // freed slots are filled with NaN
+  bool touch = false;                       // every operation touches the ends of the ranges that it declares, for sanitizers
+  bool queue_compute = false;               // CPU: the compute stream is a queue, so the host runs ahead as it does with CUDA
+};
+
+struct FullyShardOptions {
+  // These change results or memory.
+  Strategy strategy = Strategy::fsdp;
+  Precision precision = fp32_precision;
+  std::size_t micro_batches = 1;
+  AccumulationMode accumulation = AccumulationMode::automatic;
+  std::uint64_t seed = 0;  // of the initial values
+
+  // These change memory and speed only. fsdp alone reads the first two.
+  std::size_t prefetch = 1;            // units gathered ahead of the window that computes
+  bool reshard_after_forward = true;   // false: units stay whole from forward to backward
+  bool overlap_reduction = true;       // a second gradient slot, so that a reduction runs beside the next backward window
+  std::optional<plan::Program> program;  // default: Program::chain
+
+  std::optional<Bytes> memory_limit;   // finalize() refuses a plan whose arena is larger, and names a setting that fits
+  Diagnostics diagnostics;
+};
+
+// What one update did. Reading it synchronises with the update.
+struct StepReport {
+  double gradient_norm;         // global, before clipping
+  bool skipped;                 // the norm was not finite: nothing changed
+  std::int64_t updates;         // applied so far
+  std::int64_t skipped_updates;
+};
+
+class FullyShard {
+ public:
+  explicit FullyShard(World& world, FullyShardOptions options = {});
+  FullyShard(const FullyShard&) = delete;
+  FullyShard& operator=(const FullyShard&) = delete;
+  ~FullyShard();  // waits for its own streams; never communicates
+
+  // One unit per call, in the order of use. Default name: "units.N". The module must keep its address. Names are unique.
+  Unit& add(Module& module, std::string name = {});
+  // The layer below modules: named parameters, and windows opened by hand or with a callback.
+  Unit& add_unit(std::string name, std::span<const NamedParameter> parameters);
+
+  // Makes layout and plan, verifies the plan, compares its hash across ranks, takes the arena, fills this rank's share of
+  // the initial values. Collective; synchronises. Throws UsageError, MemoryError, or CommunicationError when ranks differ.
+  void finalize(std::unique_ptr<Optimizer> optimizer);
+
+  // Opens the module's next window, calls module.forward(window, args…), closes the window, returns what it returned.
+  // backward and evaluate likewise (evaluate calls forward in an evaluation window).
+  template <typename M, typename... Args>
+  decltype(auto) forward(M& module, Args&&... args) {
+    return within(unit_of(module), plan::WindowKind::forward,
+                  [&](Window& window) -> decltype(auto) { return module.forward(window, std::forward<Args>(args)...); });
+  }
+  template <typename M, typename... Args>
+  decltype(auto) recompute(M& module, Args&&... args) {
+    return within(unit_of(module), plan::WindowKind::recompute,
+                  [&](Window& window) -> decltype(auto) { return module.forward(window, std::forward<Args>(args)...); });
+  }
+  template <typename M, typename... Args>
+  decltype(auto) evaluate(M& module, Args&&... args) {
+    return within(unit_of(module), plan::WindowKind::evaluate,
+                  [&](Window& window) -> decltype(auto) { return module.forward(window, std::forward<Args>(args)...); });
+  }
+  template <typename M, typename... Args>
+  decltype(auto) backward(M& module, Args&&... args) {
+    return within(unit_of(module), plan::WindowKind::backward,
+                  [&](Window& window) -> decltype(auto) { return module.backward(window, std::forward<Args>(args)...); });
+  }
+
+  // The callback form on a unit: opens, calls body(window), closes, returns what body returned. An exception inside aborts
+  // the world and is rethrown.
+  template <typename Body>
+  std::invoke_result_t<Body, Window&> within(Unit& unit, plan::WindowKind kind, Body&& body) {
+    using Result = std::invoke_result_t<Body, Window&>;
+    Window window = open(unit, kind);
+    try {
+      if constexpr (std::is_void_v<Result>) {
+        body(window);
+        window.close();
+      } else {
+        Result result = body(window);
+        window.close();
+        return std::forward<Result>(result);
+      }
+    } catch (...) {
+      abandon(window);
+      throw;
+    }
+  }
+  // The explicit form: the caller closes the window.
+  Window open(Unit& unit, plan::WindowKind kind);
+
+  // Reduces what is left, clips, updates. After the last micro-batch's last window. Does not synchronise (but waits for the
+  // update before the last one, so that the host is never more than a step ahead).
+  void update();
+  void update(float learning_rate);  // of this step, in place of the optimizer's
+
+  // The compute stream. What the user enqueues between windows (losses, say) belongs here too.
+  Stream& stream();
+  StepReport last_step();  // synchronises the compute stream
+  void synchronize();      // waits for every stream of this model; throws what failed there
+
+  const plan::Plan& plan() const;
+  const FullyShardOptions& options() const;
+  World& world();
+  std::size_t unit_count() const;
+  const Unit& unit(std::size_t index) const;
+
+  // This rank's share of a unit, in fp32: its pieces of the named parameters (plan/layout). For inspection, saving and loading.
+  // Only between steps. `state` is "master" or one of the optimizer's states. Synchronises.
+  std::span<float> shard(const Unit& unit, std::string_view state = "master");
+  // Call after writing to shard(): makes the whole parameters of ddp follow. Collective.
+  void shards_changed();
+
+  // Bytes of the arena by category, with the addresses at which they stand, so that others can measure them.
+  struct Region {
+    plan::Category category;
+    std::span<const std::byte> memory;
+  };
+  std::vector<Region> regions() const;
+
+ private:
+  Unit& unit_of(const Module& module);
+  void abandon(const Window& window) noexcept;  // inside a catch block: aborts the world with the current exception as cause
+
+  class Implementation;
+  std::unique_ptr<Implementation> implementation_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,55 @@
+// What the runtime needs to know of an optimizer. AdamW and Sgd (optim/) are two; users may bring their own.
+// An optimizer works elementwise on fp32 shards, so that every strategy gives the same bits.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/device/stream.hpp"
+#include "tessera/kernels/step_scalars.hpp"
+
+namespace tessera {
+
+// Parameters whose full names match get other settings than the rest. The first group that matches wins.
+struct ParameterGroup {
+  std::vector<std::string> patterns;    // shell patterns over full names: "*.bias", "head.*"
+  float learning_rate_scale = 1.0f;     // times the learning rate of the step
+  float weight_decay = 0.0f;            // in place of the optimizer's own
+};
+
+// One contiguous run of a rank's flat shard in which every element has the same settings. Device memory.
+struct OptimizerSpans {
+  float* master;
+  std::span<float* const> states;  // one pointer per Optimizer::states(), same length as master
+  const float* gradient;           // reduced and averaged, not yet clipped: multiply with scalars->gradient_factor
+  std::size_t count;
+};
+
+struct OptimizerGroup {
+  float learning_rate;  // of this step, the group's scale included
+  float weight_decay;
+};
+
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+
+  virtual std::string_view name() const = 0;
+  // Names of the fp32 buffers of the parameters' size that it keeps; zero at the start. AdamW: {"m", "v"}.
+  virtual std::vector<std::string> states() const = 0;
+  virtual float learning_rate() const = 0;  // of a step that is given no other
+  virtual float weight_decay() const = 0;   // of parameters in no group
+  virtual std::vector<ParameterGroup> groups() const { return {}; }
+  virtual kernels::StepSettings step_settings() const = 0;  // clipping and exponential decays
+
+  // Enqueues the update of one run on `stream`. Must do nothing to memory when scalars->skip is set (a device predicate:
+  // the host must not look). Does not synchronise, does not allocate.
+  virtual void update(Stream& stream, const OptimizerSpans& spans, const OptimizerGroup& group,
+                      const kernels::StepScalars* scalars) const = 0;
+};
+
+}  // namespace tessera

@@ -1,0 +1,365 @@
+// The life of an executor: what it owns, how it walks through segments and windows. What single operations do stands in
+// executor_operations.cpp.
+#include "shard/executor.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "tessera/base/error.hpp"
+#include "tessera/kernels/elementwise.hpp"
+#include "tessera/plan/memory.hpp"
+
+namespace tessera {
+
+using plan::SegmentKind;
+using plan::StreamId;
+using plan::WaitType;
+using plan::WindowKind;
+
+static_assert(plan::scalars_size == Bytes(sizeof(kernels::StepScalars)));
+static_assert(plan::loss_scale_offset == Bytes(offsetof(kernels::StepScalars, loss_scale)));
+static_assert(plan::region_alignment == Arena::page);
+
+Executor::Executor(const ExecutorInput& input)
+    : world_(input.world), plan_(input.plan), units_(input.units), optimizer_(input.optimizer), seed_(input.seed),
+      diagnostics_(input.diagnostics), arena_(world_.device(), plan::memory(plan_).peak), progress_(plan_) {
+  const std::size_t rank = static_cast<std::size_t>(world_.rank());
+  backward_windows_.assign(units_.size(), 0);
+  backward_done_.assign(units_.size(), 0);
+  for (const plan::WindowUse& use : plan_.program.micro_batch) {
+    if (use.kind == WindowKind::backward) ++backward_windows_[use.unit];
+  }
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    ledgers_.emplace_back(units_[unit]->parameters().size());
+    runs_.push_back(optimizer_runs(plan_, unit, rank, optimizer_));
+    auto& states = run_states_.emplace_back();
+    for (const OptimizerRun& run : runs_.back()) {
+      for (const std::size_t state : plan_.unit_buffers[unit].states) {
+        states.push_back(reinterpret_cast<float*>(base(state)) + run.first);
+      }
+    }
+  }
+  gather_communicator_ = world_.make_communicator("gather");
+  reduce_communicator_ = world_.make_communicator("reduce");
+  make_streams();
+  make_events();
+  make_touches();
+  launch_segment(SegmentKind::cold);
+  synchronize();
+}
+
+Executor::~Executor() = default;
+
+void Executor::make_streams() {
+  for (std::size_t id = 0; id < plan::stream_count; ++id) {
+    StreamOptions options;
+    options.name = fmt::format("r{}.{}", world_.rank(), to_string(static_cast<StreamId>(id)));
+    const bool compute = static_cast<StreamId>(id) == StreamId::compute;
+    options.mode = compute && !diagnostics_.queue_compute ? StreamMode::immediate : StreamMode::queued;
+    // Longer than a communicator's deadline, whose error says more.
+    options.wait_timeout = 4 * world_.timeout();
+    if (diagnostics_.delay_seed) {
+      options.delay_seed = *diagnostics_.delay_seed * 64 + static_cast<std::uint64_t>(world_.rank()) * 4 + id;
+    }
+    options.on_failure = [this](std::exception_ptr failure) {
+      try {
+        std::rethrow_exception(failure);
+      } catch (const AbortedError&) {
+        // Somebody else's failure, and known.
+      } catch (const std::exception& error) {
+        world_.abort(error.what());
+      } catch (...) {
+        world_.abort("a stream task threw something that is no std::exception");
+      }
+    };
+    streams_.push_back(std::make_unique<Stream>(world_.device(), std::move(options)));
+  }
+  host_ = std::make_unique<Stream>(Device::cpu(), StreamOptions{.name = fmt::format("r{}.host", world_.rank()),
+                                                                .mode = StreamMode::immediate,
+                                                                .wait_timeout = 4 * world_.timeout()});
+}
+
+// Every event counts as recorded when the plan starts: what it stands for has not happened yet, so there is nothing to wait for.
+void Executor::make_events() {
+  for (const plan::Segment& segment : plan_.segments) recorded_by_.emplace_back(segment.operations.size());
+  std::vector<bool> awaited(plan_.events.size(), false);
+  for (const plan::Segment& segment : plan_.segments) {
+    for (const plan::Operation& operation : segment.operations) {
+      for (const plan::Wait& wait : operation.waits) {
+        if (wait.type != WaitType::order) awaited[wait.event] = true;
+      }
+    }
+  }
+  events_.reserve(plan_.events.size());
+  for (std::size_t event = 0; event < plan_.events.size(); ++event) {
+    const plan::EventPoint point = plan_.events[event];
+    events_.emplace_back(world_.device(), plan::describe(plan_, point));
+    if (!awaited[event]) continue;  // an order edge: the order of launch keeps it
+    recorded_by_[point.segment][point.operation] = event;
+    stream(plan_.at(point).stream).record(events_.back());
+  }
+}
+
+void Executor::make_touches() {
+  for (const plan::Segment& segment : plan_.segments) {
+    auto& operations = touches_.emplace_back(segment.operations.size());
+    if (!diagnostics_.touch) continue;
+    for (std::size_t index = 0; index < segment.operations.size(); ++index) {
+      for (const plan::Access& access : segment.operations[index].accesses) {
+        if (access.range.size == Bytes(0)) continue;
+        std::byte* first = address(access.range);
+        operations[index].push_back({first, first + (access.range.size.count() - 1), access.mode != plan::AccessMode::read});
+      }
+    }
+  }
+}
+
+void Executor::check_health() {
+  for (const auto& stream : streams_) stream->rethrow_failure();
+  world_.throw_if_aborted();
+}
+
+// ---- segments ----
+
+void Executor::launch_segment(SegmentKind kind) {
+  const auto index = plan_.find(kind);
+  if (!index) return;
+  segment_ = *index;
+  next_operation_ = 0;
+  if (!launch_to_window()) throw InternalError("a segment without windows stopped at a window");
+}
+
+bool Executor::launch_to_window() {
+  const auto& operations = segment().operations;
+  for (; next_operation_ < operations.size(); ++next_operation_) {
+    if (operations[next_operation_].kind == plan::OperationKind::window) return false;
+    launch(operations[next_operation_], next_operation_);
+  }
+  return true;
+}
+
+void Executor::launch(const plan::Operation& operation, std::size_t index) {
+  Stream& on = stream(operation.stream);
+  make_waits(operation, on);
+  touch(index, on);
+  dispatch(operation, on);
+  touch(index, on);
+  record(index, on);
+}
+
+void Executor::make_waits(const plan::Operation& operation, Stream& on) {
+  for (const plan::Wait& wait : operation.waits) {
+    switch (wait.type) {
+      case WaitType::data: on.wait(events_[wait.event]); break;
+      case WaitType::throttle: host_->wait(events_[wait.event]); break;
+      case WaitType::order: break;  // launched later in the same order on every rank
+    }
+  }
+}
+
+void Executor::record(std::size_t index, Stream& on) {
+  if (const auto event = recorded_by_[segment_][index]) on.record(events_[*event]);
+}
+
+void Executor::touch(std::size_t index, Stream& on) {
+  const std::vector<Touch>& touches = touches_[segment_][index];
+  if (touches.empty()) return;
+  on.submit([&touches] {
+    for (const Touch& touch : touches) {
+      for (volatile std::byte* place : {touch.first, touch.last}) {
+        const std::byte value = *place;
+        if (touch.write) *place = value;
+      }
+    }
+  });
+}
+
+// ---- windows ----
+
+Window Executor::open(const plan::WindowUse& use) {
+  check_health();
+  const std::size_t segment = progress_.check_open(use);
+  if (progress_.begins_segment()) {
+    segment_ = segment;
+    next_operation_ = 0;
+    std::fill(backward_done_.begin(), backward_done_.end(), std::size_t{0});
+    for (GradientLedger& ledger : ledgers_) ledger.begin_micro_batch();
+    launch_to_window();
+  }
+  progress_.open(segment);
+  const plan::Operation& operation = this->segment().operations[next_operation_];
+  make_waits(operation, compute());
+  touch(next_operation_, compute());
+  bool last_backward = false;
+  if (use.kind == WindowKind::backward) {
+    ledgers_[use.unit].begin_window();
+    last_backward = ++backward_done_[use.unit] == backward_windows_[use.unit];
+  }
+  open_window_ = OpenWindow{use, ++serial_, next_operation_, last_backward};
+  return Window(*this, serial_);
+}
+
+void Executor::close() {
+  if (open_kind() == WindowKind::backward) settle_gradients();
+  for (Joined& joined : joined_) {
+    if (!std::exchange(joined.active, false)) continue;
+    joined.stream->record(joined.join);
+    compute().wait(joined.join);
+  }
+  touch(open_window_->operation, compute());
+  record(open_window_->operation, compute());
+  open_window_.reset();
+  ++next_operation_;
+  progress_.close(launch_to_window());
+  check_health();
+}
+
+// Gradients that nobody asked for: zero in an earlier window of several and for optional parameters, else an error.
+void Executor::settle_gradients() {
+  const std::size_t unit = open_window_->use.unit;
+  const GradientLedger& ledger = ledgers_[unit];
+  for (std::size_t p = 0; p < units_[unit]->parameters().size(); ++p) {
+    if (ledger.asked_in_window(p)) continue;
+    const Parameter& parameter = *units_[unit]->parameters()[p];
+    const bool missing = open_window_->last_backward && !ledger.asked_in_micro_batch(p);
+    if (missing && parameter.elements() > 0 && !parameter.options().optional) {
+      throw UsageError(fmt::format("{}: the gradient of {} was never asked for; write it, or declare the parameter optional",
+                                   describe_open_window(), parameter.name()));
+    }
+    fill_gradient_zero(unit, p);
+  }
+}
+
+void Executor::fill_gradient_zero(std::size_t unit, std::size_t parameter) {
+  const plan::UnitLayout& layout = plan_.layouts[unit];
+  const Bytes element = size_of(plan_.options.precision.gradient);
+  std::byte* gradient = base(plan_.unit_buffers[unit].gradient_slot) + (element * layout.offset(parameter)).count();
+  kernels::fill_zero(compute(), gradient, element * layout.elements(parameter));
+}
+
+void Executor::require_open(std::size_t serial) const {
+  if (is_open(serial)) return;
+  throw UsageError(fmt::format("rank {}: a window was used after it had closed; parameters are whole only inside their window",
+                               world_.rank()));
+}
+
+Executor::View Executor::parameter(const Parameter& parameter, DType type) {
+  const std::size_t unit = open_window_->use.unit;
+  const std::size_t index = units_[unit]->index_of(parameter);
+  const DType actual = plan_.options.precision.parameter;
+  if (type != actual) {
+    throw UsageError(fmt::format("{}: parameter {} is {} here, not {}", describe_open_window(), parameter.name(),
+                                 to_string(actual), to_string(type)));
+  }
+  const plan::UnitLayout& layout = plan_.layouts[unit];
+  std::byte* data = base(plan_.unit_buffers[unit].parameters) + (size_of(actual) * layout.offset(index)).count();
+  return {data, layout.elements(index)};
+}
+
+Executor::View Executor::gradient(const Parameter& parameter, DType type, GradientMode mode) {
+  const std::size_t unit = open_window_->use.unit;
+  const std::size_t index = units_[unit]->index_of(parameter);
+  if (open_kind() != WindowKind::backward) {
+    throw UsageError(fmt::format("{}: gradient of {} asked for outside a backward window", describe_open_window(),
+                                 parameter.name()));
+  }
+  const DType actual = plan_.options.precision.gradient;
+  if (type != actual) {
+    throw UsageError(fmt::format("{}: the gradient of {} is {} here, not {}", describe_open_window(), parameter.name(),
+                                 to_string(actual), to_string(type)));
+  }
+  if (ledgers_[unit].ask(index) && mode == GradientMode::accumulate) fill_gradient_zero(unit, index);
+  const plan::UnitLayout& layout = plan_.layouts[unit];
+  std::byte* data = base(plan_.unit_buffers[unit].gradient_slot) + (size_of(actual) * layout.offset(index)).count();
+  return {data, layout.elements(index)};
+}
+
+const float* Executor::loss_scale() const {
+  return &const_cast<Executor*>(this)->scalars()->loss_scale;
+}
+
+void Executor::join(Stream& other) {
+  auto known = std::find_if(joined_.begin(), joined_.end(), [&](const Joined& joined) { return joined.stream == &other; });
+  if (known == joined_.end()) {
+    joined_.push_back({&other, Event(other.device(), other.name() + " after the window opened"),
+                       Event(other.device(), other.name() + " before the window closes"), false});
+    known = joined_.end() - 1;
+  }
+  known->active = true;
+  compute().record(known->fork);
+  other.wait(known->fork);
+}
+
+std::string Executor::describe_open_window() const {
+  return fmt::format("rank {}, {} window of unit {}", world_.rank(), to_string(open_kind()), open_unit().name());
+}
+
+void Executor::abandon(std::string_view what) noexcept {
+  try {
+    world_.abort(open_window_ ? fmt::format("{}: {}", describe_open_window(), what) : std::string(what));
+  } catch (...) {
+    world_.abort(what);
+  }
+}
+
+// ---- steps ----
+
+void Executor::update(float learning_rate) {
+  check_health();
+  progress_.check_update();
+  learning_rate_ = learning_rate;
+  launch_segment(SegmentKind::update);
+  progress_.update();
+}
+
+void Executor::refresh() {
+  check_health();
+  progress_.check_between_steps("shards_changed()");
+  launch_segment(SegmentKind::refresh);
+  synchronize();
+}
+
+void Executor::synchronize() {
+  for (const auto& stream : streams_) stream->synchronize();
+  world_.throw_if_aborted();
+}
+
+StepReport Executor::last_step() {
+  compute().synchronize();
+  world_.throw_if_aborted();
+  const kernels::StepScalars& now = *scalars();
+  return {.gradient_norm = now.gradient_norm, .skipped = now.skip != 0, .updates = now.step,
+          .skipped_updates = now.skipped_steps};
+}
+
+std::span<float> Executor::shard(std::size_t unit, std::size_t buffer) {
+  progress_.check_between_steps("shard()");
+  synchronize();
+  const plan::UnitLayout& layout = plan_.layouts[unit];
+  const std::size_t first = plan_.keeps_whole() ? layout.shard_begin(static_cast<std::size_t>(world_.rank())) : 0;
+  return {reinterpret_cast<float*>(base(buffer)) + first, layout.shard_elements()};
+}
+
+std::vector<FullyShard::Region> Executor::regions() {
+  std::vector<FullyShard::Region> result;
+  for (const plan::CategoryBytes& category : plan::memory(plan_).categories) {
+    if (category.size == Bytes(0)) continue;
+    result.push_back({category.category, arena_.range(category.offset, category.size)});
+  }
+  return result;
+}
+
+// ---- addresses ----
+
+std::byte* Executor::base(std::size_t buffer) { return arena_.data() + plan_.buffers[buffer].offset.count(); }
+
+std::byte* Executor::address(const plan::Range& range) {
+  const Bytes offset = range.offset + range.rank_stride * static_cast<std::uint64_t>(world_.rank());
+  return base(range.buffer) + offset.count();
+}
+
+kernels::StepScalars* Executor::scalars() { return reinterpret_cast<kernels::StepScalars*>(base(plan_.scalars)); }
+
+}  // namespace tessera

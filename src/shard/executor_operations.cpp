@@ -1,0 +1,133 @@
+// What each kind of operation does on its stream. Addresses and sizes come from the operation's own ranges.
+#include <algorithm>
+
+#include "shard/executor.hpp"
+#include "tessera/base/error.hpp"
+#include "tessera/kernels/elementwise.hpp"
+#include "tessera/kernels/norm.hpp"
+#include "tessera/kernels/step_scalars.hpp"
+
+namespace tessera {
+
+using plan::Access;
+using plan::Operation;
+using plan::OperationKind;
+
+void Executor::dispatch(const Operation& operation, Stream& on) {
+  switch (operation.kind) {
+    case OperationKind::initialize: return initialize(operation, on);
+    case OperationKind::initialize_scalars: return on.submit([scalars = scalars()] { *scalars = {}; });
+    case OperationKind::cast: return cast(operation, on);
+    case OperationKind::all_gather: return gather(operation, on, *gather_communicator_);
+    case OperationKind::prepare_gradient: return prepare_gradient(operation, on);
+    case OperationKind::accumulate: return accumulate(operation, on);
+    case OperationKind::reduce_scatter: return reduce_scatter(operation, on);
+    case OperationKind::all_gather_sum:
+    case OperationKind::gather_norms: return gather(operation, on, *reduce_communicator_);
+    case OperationKind::sum_of_squares: {
+      const Access& from = operation.accesses[0];
+      const Access& to = operation.accesses[1];
+      return kernels::sum_of_squares(on, reinterpret_cast<const float*>(address(from.range)),
+                                     plan_.layouts[operation.unit].shard_elements(),
+                                     reinterpret_cast<double*>(address(to.range)));
+    }
+    case OperationKind::begin_update: return begin_update(on);
+    case OperationKind::optimize: return optimize(operation, on);
+    case OperationKind::release: return release(operation, on);
+    case OperationKind::window: break;
+  }
+  throw InternalError("an operation that the executor cannot run");
+}
+
+// The arena starts at zero, and with it padding and the optimizer's states.
+void Executor::initialize(const Operation& operation, Stream& on) {
+  const std::size_t unit = operation.unit;
+  float* master = reinterpret_cast<float*>(address(operation.accesses[0].range));
+  on.submit([this, unit, master] {
+    for (const plan::ShardPiece& piece : plan_.layouts[unit].pieces(static_cast<std::size_t>(world_.rank()))) {
+      const Parameter& parameter = *units_[unit]->parameters()[piece.parameter];
+      parameter.initial().fill({master + piece.shard_offset, piece.count}, seed_, parameter.name(), piece.parameter_offset);
+    }
+  });
+}
+
+DType Executor::type_of(std::size_t unit, std::size_t buffer) const {
+  const plan::UnitBuffers& buffers = plan_.unit_buffers[unit];
+  if (buffer == buffers.master) return DType::fp32;  // also where windows read the masters themselves
+  if (buffer == buffers.parameters) return plan_.options.precision.parameter;
+  if (buffer == buffers.gradient_slot) return plan_.options.precision.gradient;
+  return DType::fp32;
+}
+
+void Executor::cast(const Operation& operation, Stream& on) {
+  const plan::Range& from = operation.accesses[0].range;
+  const plan::Range& to = operation.accesses[1].range;
+  const DType type = type_of(operation.unit, to.buffer);
+  kernels::cast(on, {address(to), type}, {address(from), DType::fp32}, to.size.count() / size_of(type).count());
+}
+
+// In place: the part that this rank contributes stands at its place in the whole.
+void Executor::gather(const Operation& operation, Stream& on, Communicator& communicator) {
+  const std::string_view label = operation.unit == plan::no_unit ? to_string(operation.kind) : std::string_view(plan_.units[operation.unit].name);
+  communicator.all_gather(on, {.data = address(operation.accesses[1].range), .shard = operation.accesses[0].range.size, .label = label});
+}
+
+// The user writes parameters; what lies between them must be zero for norms and sums.
+void Executor::prepare_gradient(const Operation& operation, Stream& on) {
+  const plan::UnitLayout& layout = plan_.layouts[operation.unit];
+  const Bytes element = size_of(plan_.options.precision.gradient);
+  std::byte* gradient = address(operation.accesses[0].range);
+  for (std::size_t p = 0; p < layout.parameters(); ++p) {
+    const std::size_t begin = layout.offset(p) + layout.elements(p);
+    const std::size_t end = p + 1 < layout.parameters() ? layout.offset(p + 1) : layout.padded_elements();
+    if (begin < end) kernels::fill_zero(on, gradient + (element * begin).count(), element * (end - begin));
+  }
+}
+
+void Executor::accumulate(const Operation& operation, Stream& on) {
+  const DType type = plan_.options.precision.gradient;
+  const kernels::Source from{address(operation.accesses[0].range), type};
+  float* to = reinterpret_cast<float*>(address(operation.accesses[1].range));
+  const std::size_t count = plan_.layouts[operation.unit].padded_elements();
+  if (operation.add) {
+    kernels::accumulate(on, to, from, count);
+  } else {
+    kernels::cast(on, {to, DType::fp32}, from, count);
+  }
+}
+
+void Executor::reduce_scatter(const Operation& operation, Stream& on) {
+  reduce_communicator_->reduce_scatter(on, {.data = address(operation.accesses[0].range),
+                                            .wire = operation.wire,
+                                            .result = reinterpret_cast<float*>(address(operation.accesses[1].range)),
+                                            .shard_elements = plan_.layouts[operation.unit].shard_elements(),
+                                            .accumulate = operation.add,
+                                            .divisor = static_cast<float>(operation.divisor),
+                                            .label = plan_.units[operation.unit].name});
+}
+
+void Executor::begin_update(Stream& on) {
+  const kernels::NormPartials partials{reinterpret_cast<const double*>(base(plan_.norms)), plan_.units.size(), plan_.options.ranks};
+  kernels::begin_update(on, scalars(), partials, optimizer_.step_settings());
+}
+
+void Executor::optimize(const Operation& operation, Stream& on) {
+  const std::size_t unit = operation.unit;
+  const plan::UnitBuffers& buffers = plan_.unit_buffers[unit];
+  float* master = reinterpret_cast<float*>(base(buffers.master));
+  const float* gradient = reinterpret_cast<const float*>(base(buffers.gradient));
+  for (std::size_t index = 0; index < runs_[unit].size(); ++index) {
+    const OptimizerRun& run = runs_[unit][index];
+    const std::span<float* const> states(run_states_[unit].data() + index * buffers.states.size(), buffers.states.size());
+    optimizer_.update(on, {.master = master + run.first, .states = states, .gradient = gradient + run.first, .count = run.count},
+                      {.learning_rate = learning_rate_ * run.learning_rate_scale, .weight_decay = run.weight_decay}, scalars());
+  }
+}
+
+void Executor::release(const Operation& operation, Stream& on) {
+  if (!diagnostics_.poison) return;
+  const plan::Range& slot = operation.accesses[0].range;
+  kernels::poison(on, address(slot), slot.size);
+}
+
+}  // namespace tessera

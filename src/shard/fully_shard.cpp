@@ -1,0 +1,210 @@
+// From units to a running plan.
+#include "tessera/shard/fully_shard.hpp"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <memory>
+
+#include "shard/executor.hpp"
+#include "shard/memory_advice.hpp"
+#include "tessera/base/error.hpp"
+#include "tessera/plan/compile.hpp"
+#include "tessera/plan/verify.hpp"
+
+namespace tessera {
+
+namespace {
+
+// Walks a module's parts and writes down its parameters under their joined names.
+class Collector : public ModuleVisitor {
+ public:
+  void operator()(std::string_view name, Parameter& parameter) override {
+    parameters_.push_back({prefix_ + std::string(name), &parameter});
+  }
+  void operator()(std::string_view name, Module& part) override {
+    const std::size_t length = prefix_.size();
+    prefix_ += std::string(name) + ".";
+    part.visit(*this);
+    prefix_.resize(length);
+  }
+  const std::vector<NamedParameter>& parameters() const { return parameters_; }
+
+ private:
+  std::string prefix_;
+  std::vector<NamedParameter> parameters_;
+};
+
+std::uint64_t fnv1a(const std::string& text) {
+  std::uint64_t value = 14695981039346656037ull;
+  for (const char c : text) value = (value ^ static_cast<unsigned char>(c)) * 1099511628211ull;
+  return value;
+}
+
+// What ranks must agree on beside the plan.
+std::string settings_text(const FullyShardOptions& options, const Optimizer& optimizer) {
+  const kernels::StepSettings step = optimizer.step_settings();
+  std::string text = fmt::format("seed {} optimizer {} lr {} wd {} clip {} decay {} {}", options.seed, optimizer.name(),
+                                 optimizer.learning_rate(), optimizer.weight_decay(), step.clip_norm, step.decay[0],
+                                 step.decay[1]);
+  for (const ParameterGroup& group : optimizer.groups()) {
+    text += fmt::format(" group {} {}", group.learning_rate_scale, group.weight_decay);
+    for (const std::string& pattern : group.patterns) text.append(" ").append(pattern);
+  }
+  return text;
+}
+
+}  // namespace
+
+class FullyShard::Implementation {
+ public:
+  Implementation(World& world, FullyShardOptions options) : world_(world), options_(std::move(options)) {}
+
+  Unit& add(std::string name, std::span<const NamedParameter> parameters) {
+    if (executor_) throw UsageError(fmt::format("unit {}: added after finalize()", name));
+    units_.push_back(std::make_unique<Unit>(std::move(name), units_.size(), parameters));
+    return *units_.back();
+  }
+
+  Unit& add(Module& module, std::string name) {
+    if (unit_of_.contains(&module)) {
+      throw UsageError(fmt::format("unit {}: this module was already added as {}", name, unit_of_.at(&module)->name()));
+    }
+    Collector collector;
+    module.visit(collector);
+    Unit& unit = add(name.empty() ? fmt::format("units.{}", units_.size()) : std::move(name), collector.parameters());
+    unit_of_[&module] = &unit;
+    return unit;
+  }
+
+  void finalize(std::unique_ptr<Optimizer> optimizer) {
+    if (executor_) throw UsageError("finalize() was called twice");
+    if (optimizer == nullptr) throw UsageError("finalize() needs an optimizer");
+    optimizer_ = std::move(optimizer);
+    const plan::CompileInput input = compile_input();
+    plan_ = plan::compile(input);
+    const plan::Verification verification = plan::verify(plan_);
+    if (!verification.ok()) throw InternalError("the plan is not sound: " + verification.violations.front().text);
+    if (options_.memory_limit) require_fit(plan_, input, *options_.memory_limit);
+    world_.require_equal(plan::hash(plan_), "the plan (units, their shapes and order, options)");
+    world_.require_equal(fnv1a(settings_text(options_, *optimizer_)), "the seed and the optimizer's settings");
+    executor_ = std::make_unique<Executor>(ExecutorInput{.world = world_, .plan = plan_, .units = units_,
+                                                         .optimizer = *optimizer_, .seed = options_.seed,
+                                                         .diagnostics = options_.diagnostics});
+  }
+
+  Executor& executor() {
+    if (!executor_) throw UsageError("the model is not finalized: call finalize() with an optimizer first");
+    return *executor_;
+  }
+
+  Unit& unit_of(const Module& module) {
+    const auto found = unit_of_.find(&module);
+    if (found == unit_of_.end()) throw UsageError("this module was not added to the model (or moved since)");
+    return *found->second;
+  }
+
+  void require_mine(const Unit& unit) const {
+    if (unit.index() < units_.size() && units_[unit.index()].get() == &unit) return;
+    throw UsageError(fmt::format("unit {} belongs to another model", unit.name()));
+  }
+
+  std::size_t state_buffer(const Unit& unit, std::string_view state) const {
+    require_mine(unit);
+    const plan::UnitBuffers& buffers = plan_.unit_buffers[unit.index()];
+    if (state == "master") return buffers.master;
+    for (std::size_t i = 0; i < plan_.optimizer_states.size(); ++i) {
+      if (state == plan_.optimizer_states[i]) return buffers.states[i];
+    }
+    std::string known = "master";
+    for (const std::string& name : plan_.optimizer_states) known.append(", ").append(name);
+    throw UsageError(fmt::format("unit {}: no state \"{}\"; there are {}", unit.name(), state, known));
+  }
+
+  World& world() { return world_; }
+  const FullyShardOptions& options() const { return options_; }
+  const plan::Plan& plan() const { return plan_; }
+  const Optimizer& optimizer() const { return *optimizer_; }
+  const std::vector<std::unique_ptr<Unit>>& units() const { return units_; }
+
+ private:
+  plan::CompileInput compile_input() const {
+    plan::CompileInput input;
+    for (const auto& unit : units_) input.units.push_back(unit->spec());
+    input.program = options_.program.value_or(plan::Program::chain(units_.size()));
+    input.options = {.strategy = options_.strategy, .precision = options_.precision,
+                     .ranks = static_cast<std::size_t>(world_.size()), .micro_batches = options_.micro_batches,
+                     .accumulation = options_.accumulation, .prefetch = options_.prefetch,
+                     .reshard_after_forward = options_.reshard_after_forward,
+                     .overlap_reduction = options_.overlap_reduction};
+    input.optimizer_states = optimizer_->states();
+    return input;
+  }
+
+  World& world_;
+  FullyShardOptions options_;
+  std::vector<std::unique_ptr<Unit>> units_;
+  std::map<const Module*, Unit*> unit_of_;
+  std::unique_ptr<Optimizer> optimizer_;
+  plan::Plan plan_;
+  std::unique_ptr<Executor> executor_;  // last: it uses all of the above
+};
+
+FullyShard::FullyShard(World& world, FullyShardOptions options)
+    : implementation_(std::make_unique<Implementation>(world, std::move(options))) {}
+FullyShard::~FullyShard() = default;
+
+Unit& FullyShard::add(Module& module, std::string name) { return implementation_->add(module, std::move(name)); }
+Unit& FullyShard::add_unit(std::string name, std::span<const NamedParameter> parameters) {
+  return implementation_->add(std::move(name), parameters);
+}
+void FullyShard::finalize(std::unique_ptr<Optimizer> optimizer) { implementation_->finalize(std::move(optimizer)); }
+
+Window FullyShard::open(Unit& unit, plan::WindowKind kind) {
+  Executor& executor = implementation_->executor();
+  implementation_->require_mine(unit);
+  return executor.open({unit.index(), kind});
+}
+
+void FullyShard::update() {
+  Executor& executor = implementation_->executor();
+  executor.update(implementation_->optimizer().learning_rate());
+}
+void FullyShard::update(float learning_rate) { implementation_->executor().update(learning_rate); }
+
+Stream& FullyShard::stream() { return implementation_->executor().compute(); }
+StepReport FullyShard::last_step() { return implementation_->executor().last_step(); }
+void FullyShard::synchronize() { implementation_->executor().synchronize(); }
+
+const plan::Plan& FullyShard::plan() const {
+  implementation_->executor();
+  return implementation_->plan();
+}
+const FullyShardOptions& FullyShard::options() const { return implementation_->options(); }
+World& FullyShard::world() { return implementation_->world(); }
+std::size_t FullyShard::unit_count() const { return implementation_->units().size(); }
+const Unit& FullyShard::unit(std::size_t index) const { return *implementation_->units().at(index); }
+
+std::span<float> FullyShard::shard(const Unit& unit, std::string_view state) {
+  Executor& executor = implementation_->executor();
+  return executor.shard(unit.index(), implementation_->state_buffer(unit, state));
+}
+void FullyShard::shards_changed() { implementation_->executor().refresh(); }
+std::vector<FullyShard::Region> FullyShard::regions() const { return implementation_->executor().regions(); }
+
+Unit& FullyShard::unit_of(const Module& module) { return implementation_->unit_of(module); }
+
+void FullyShard::abandon(const Window&) noexcept {
+  Executor& executor = implementation_->executor();
+  try {
+    throw;
+  } catch (const AbortedError&) {
+    // Another rank failed first.
+  } catch (const std::exception& error) {
+    executor.abandon(error.what());
+  } catch (...) {
+    executor.abandon("something that is no std::exception was thrown");
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,11 @@
+// Parameters own no bytes: only facts.
+#include "tessera/shard/parameter.hpp"
+
+#include <utility>
+
+namespace tessera {
+
+Parameter::Parameter(Shape shape, Initial initial, ParameterOptions options)
+    : shape_(std::move(shape)), elements_(element_count(shape_)), initial_(initial), options_(options) {}
+
+}  // namespace tessera

@@ -1,0 +1,100 @@
+// The allowed transitions.
+#include "shard/progress.hpp"
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.hpp"
+
+namespace tessera {
+
+using plan::SegmentKind;
+using plan::WindowKind;
+using plan::WindowUse;
+
+const std::vector<WindowUse>& Progress::windows(std::size_t segment) const {
+  return plan_->segments[segment].kind == SegmentKind::evaluation ? plan_->program.evaluation : plan_->program.micro_batch;
+}
+
+std::string Progress::describe(const WindowUse& use) const {
+  return fmt::format("the {} window of unit {}", to_string(use.kind), plan_->units[use.unit].name);
+}
+
+std::size_t Progress::next_micro_batch() const {
+  const std::size_t last = plan_->options.micro_batches - 1;
+  const SegmentKind kind = last == 0                      ? SegmentKind::only
+                           : micro_batches_done_ == 0     ? SegmentKind::first
+                           : micro_batches_done_ == last  ? SegmentKind::last
+                                                          : SegmentKind::middle;
+  return plan_->find(kind).value();
+}
+
+std::size_t Progress::check_open(const WindowUse& use) const {
+  if (phase_ == Phase::in_window) {
+    throw UsageError(fmt::format("{} cannot open: {} is still open, close it first", describe(use),
+                                 describe(windows(segment_)[windows_opened_ - 1])));
+  }
+  if (phase_ == Phase::before_update) {
+    throw UsageError(fmt::format("{} cannot open: all {} micro-batches of this step are done, so update() was expected",
+                                 describe(use), plan_->options.micro_batches));
+  }
+  std::size_t segment = segment_;
+  if (begins_segment()) {
+    const bool evaluates = use.kind == WindowKind::evaluate;
+    if (evaluates && phase_ != Phase::between_steps) {
+      throw UsageError(fmt::format("{} cannot open between the micro-batches of a step: evaluate before the first or after "
+                                   "update()", describe(use)));
+    }
+    const auto evaluation = plan_->find(SegmentKind::evaluation);
+    if (evaluates && !evaluation) {
+      throw UsageError(fmt::format("{} cannot open: the program declares no evaluation", describe(use)));
+    }
+    segment = evaluates ? *evaluation : next_micro_batch();
+  }
+  const WindowUse& expected = windows(segment)[begins_segment() ? 0 : windows_opened_];
+  if (expected != use) {
+    throw UsageError(fmt::format("{} was opened out of order: {} was expected", describe(use), describe(expected)));
+  }
+  return segment;
+}
+
+void Progress::open(std::size_t segment) {
+  if (begins_segment()) windows_opened_ = 0;
+  segment_ = segment;
+  ++windows_opened_;
+  phase_ = Phase::in_window;
+}
+
+void Progress::close(bool ended) {
+  if (!ended) {
+    phase_ = Phase::in_segment;
+  } else if (plan_->segments[segment_].kind == SegmentKind::evaluation) {
+    phase_ = Phase::between_steps;
+  } else {
+    ++micro_batches_done_;
+    phase_ = micro_batches_done_ == plan_->options.micro_batches ? Phase::before_update : Phase::between_micro_batches;
+  }
+}
+
+void Progress::check_update() const {
+  if (phase_ == Phase::before_update) return;
+  if (phase_ == Phase::in_window || phase_ == Phase::in_segment) {
+    const bool open = phase_ == Phase::in_window;
+    throw UsageError(fmt::format("update() came inside a pass: {} {}",
+                                 describe(windows(segment_)[windows_opened_ - (open ? 1 : 0)]),
+                                 open ? "is still open" : "was expected"));
+  }
+  throw UsageError(fmt::format("update() came after {} of {} micro-batches: {} was expected", micro_batches_done_,
+                               plan_->options.micro_batches, describe(plan_->program.micro_batch.front())));
+}
+
+void Progress::update() {
+  micro_batches_done_ = 0;
+  phase_ = Phase::between_steps;
+}
+
+void Progress::check_between_steps(const char* what) const {
+  if (phase_ == Phase::between_steps) return;
+  throw UsageError(fmt::format("{} works between steps only: finish this one with its windows and update() first", what));
+}
+
+}  // namespace tessera

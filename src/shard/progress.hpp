@@ -1,0 +1,51 @@
+// Where the program stands: which segment runs, which window may open next. The state machine of a model; every transition
+// that the contract does not allow is a UsageError that says what was expected.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+
+#include "tessera/plan/plan.hpp"
+
+namespace tessera {
+
+class Progress {
+ public:
+  explicit Progress(const plan::Plan& plan) : plan_(&plan) {}
+
+  enum class Phase {
+    between_steps,   // a step, an evaluation, a refresh or an inspection may begin
+    in_segment,      // inside a micro-batch or an evaluation, between two windows
+    in_window,       // a window is open
+    between_micro_batches,
+    before_update,   // all micro-batches are done
+  };
+  Phase phase() const { return phase_; }
+
+  // The segment that a window of this kind would begin or continue; throws when `use` is not the next window.
+  std::size_t check_open(const plan::WindowUse& use) const;
+  void open(std::size_t segment);
+  // `ended`: that was the segment's last window.
+  void close(bool ended);
+  void check_update() const;
+  void update();
+  void check_between_steps(const char* what) const;
+
+  // Windows of the current segment that were opened so far.
+  std::size_t windows_opened() const { return windows_opened_; }
+  bool begins_segment() const { return phase_ != Phase::in_segment; }
+
+ private:
+  const std::vector<plan::WindowUse>& windows(std::size_t segment) const;
+  std::size_t next_micro_batch() const;
+  std::string describe(const plan::WindowUse& use) const;
+
+  const plan::Plan* plan_;
+  Phase phase_ = Phase::between_steps;
+  std::size_t segment_ = 0;
+  std::size_t windows_opened_ = 0;
+  std::size_t micro_batches_done_ = 0;
+};
+
+}  // namespace tessera
