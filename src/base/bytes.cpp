@@ -1,4 +1,4 @@
-// Sizes in words: three significant digits, in the smallest binary unit that needs no more before the point.
+// Sizes in words: three significant digits (four from 1000 to 1023), in the largest binary unit not above the size.
 #include "tessera/base/bytes.hpp"
 
 #include <fmt/format.h>

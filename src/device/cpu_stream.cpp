@@ -26,6 +26,7 @@ CpuStream::CpuStream(StreamOptions options)
 void CpuStream::record(Event::Implementation& event) { static_cast<CpuEvent&>(event).record(progress_, submitted_); }
 
 void CpuStream::wait(Event::Implementation& event) {
+  if (event.complete()) return;
   submit([this, record = static_cast<CpuEvent&>(event).latest()] { await(record); });
 }
 

@@ -30,7 +30,7 @@ struct StreamOptions {
   std::size_t queue_capacity = 256;                        // tasks; submit() blocks while the ring is full
   std::chrono::milliseconds wait_timeout{600'000};         // for waits on events; the error names stream and event
   std::optional<std::uint64_t> delay_seed = std::nullopt;  // test mode: sleeps 0 to 300 µs, by seed, before each task
-  std::function<void(std::exception_ptr)> on_failure = nullptr;  // called once, on the thread that ran the failed task
+  std::function<void(std::exception_ptr)> on_failure = nullptr;  // called once, where the failed task ran; must not throw
 };
 
 class Stream {

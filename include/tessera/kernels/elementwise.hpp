@@ -1,0 +1,39 @@
+// Elementwise kernels on raw memory. Each enqueues on `stream` and does not synchronise; pointers belong to the
+// stream's device, counts are in elements, buffers may overlap only where stated, and a count of 0 is fine.
+// Pointers need only the alignment of their element type; 64-byte aligned ones are fastest.
+// Every instruction set gives the same bits: one rounding per operation as written, no contraction.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "tessera/base/bytes.hpp"
+#include "tessera/base/dtype.hpp"
+#include "tessera/device/stream.hpp"
+
+namespace tessera::kernels {
+
+struct Source {
+  const void* data;
+  DType type;
+};
+struct Target {
+  void* data;
+  DType type;
+};
+
+// to[i] = from[i], rounded to nearest even. Equal types copy bits. `to` may equal `from` when the types are equal.
+void cast(Stream& stream, Target to, Source from, std::size_t count);
+
+// to[i] = to[i] + float(from[i]); `to` is fp32.
+void accumulate(Stream& stream, float* to, Source from, std::size_t count);
+
+// data[i] = data[i] / divisor (true division, correctly rounded; divisor 1 leaves the bits alone).
+void divide(Stream& stream, float* data, float divisor, std::size_t count);
+
+void fill_zero(Stream& stream, void* data, Bytes size);
+
+// Every byte 0xFF: a NaN in each dtype, so that a reader of freed memory cannot miss it.
+void poison(Stream& stream, void* data, Bytes size);
+
+}  // namespace tessera::kernels

@@ -1,0 +1,17 @@
+// The squared norm of a shard, in a fixed order: fp32 within blocks of `norm_block` elements (16 lanes, lane k takes the
+// elements k, k+16, …; the lanes are then added pairwise), fp64 over blocks from first to last. Neither the instruction set nor the number
+// of threads changes the bits.
+#pragma once
+
+#include <cstddef>
+
+#include "tessera/device/stream.hpp"
+
+namespace tessera::kernels {
+
+inline constexpr std::size_t norm_block = 1024;
+
+// *result = sum of data[i]^2. `data` and `result` are memory of the stream's device. Does not synchronise.
+void sum_of_squares(Stream& stream, const float* data, std::size_t count, double* result);
+
+}  // namespace tessera::kernels

@@ -1,0 +1,53 @@
+// Fused optimizer updates: one pass over fp32 shards, elementwise, predicated on StepScalars::skip.
+// Each enqueues on `stream` and does not synchronise. Same bits on every instruction set: the order of operations is the
+// formula's, every a*b+c below written as fma is one fused operation, nothing else is contracted.
+#pragma once
+
+#include <cstddef>
+
+#include "tessera/device/stream.hpp"
+#include "tessera/kernels/step_scalars.hpp"
+
+namespace tessera::kernels {
+
+// AdamW: decoupled weight decay (Loshchilov & Hutter 2019, algorithm 2), bias correction as in Kingma & Ba 2015.
+//   g = gradient * gradient_factor
+//   m = fma(beta1, m, (1 - beta1) * g);  v = fma(beta2, v, ((1 - beta2) * g) * g)
+//   m_hat = m / (1 - beta1^t);           v_hat = v / (1 - beta2^t)
+//   master = master * (1 - lr * weight_decay);  master = master - lr * (m_hat / (sqrt(v_hat) + epsilon))
+struct AdamWSettings {
+  float learning_rate;
+  float beta1;
+  float beta2;
+  float epsilon;
+  float weight_decay;
+};
+struct AdamWSpans {
+  float* master;
+  float* first_moment;
+  float* second_moment;
+  const float* gradient;
+  std::size_t count;
+};
+void adamw(Stream& stream, AdamWSpans spans, AdamWSettings settings, const StepScalars* scalars);
+
+// SGD with momentum, PyTorch's form (no dampening):
+//   g = fma(weight_decay, master, gradient * gradient_factor)
+//   velocity = fma(momentum, velocity, g);  d = nesterov ? fma(momentum, velocity, g) : velocity
+//   master = fma(-lr, d, master)
+// With momentum 0 `velocity` may be null and d = g.
+struct SgdSettings {
+  float learning_rate;
+  float momentum;
+  float weight_decay;
+  bool nesterov;
+};
+struct SgdSpans {
+  float* master;
+  float* velocity;
+  const float* gradient;
+  std::size_t count;
+};
+void sgd(Stream& stream, SgdSpans spans, SgdSettings settings, const StepScalars* scalars);
+
+}  // namespace tessera::kernels

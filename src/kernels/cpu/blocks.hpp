@@ -1,0 +1,68 @@
+// Sixteen elements at a time: reading, writing, and a loop whose last round may have fewer.
+//
+// `Lanes` is the vector type of one instruction set (lanes_*.hpp), defined in one translation unit only; everything
+// here is a template over it, so that no function compiled with one set's flags is shared with another.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/kernel_table.hpp"
+
+namespace tessera::kernels {
+
+inline constexpr std::size_t lane_count = 16;
+
+template <Format>
+struct Storage {
+  using Element = std::uint16_t;
+};
+template <>
+struct Storage<Format::fp32> {
+  using Element = float;
+};
+
+template <typename Lanes, Format format>
+[[gnu::always_inline]] inline Lanes read_whole(const typename Storage<format>::Element* from) {
+  if constexpr (format == Format::fp32) return Lanes::load(from);
+  if constexpr (format == Format::bf16) return Lanes::load_bf16(from);
+  if constexpr (format == Format::fp16) return Lanes::load_fp16(from);
+}
+
+template <typename Lanes, Format format>
+[[gnu::always_inline]] inline void write_whole(typename Storage<format>::Element* to, Lanes value) {
+  if constexpr (format == Format::fp32) value.store(to);
+  if constexpr (format == Format::bf16) value.store_bf16(to);
+  if constexpr (format == Format::fp16) value.store_fp16(to);
+}
+
+// The elements data[at], … data[at + n - 1], then zeros; 1 <= n <= lane_count.
+template <typename Lanes, Format format = Format::fp32>
+[[gnu::always_inline]] inline Lanes read(const void* data, std::size_t at, std::size_t n) {
+  using Element = typename Storage<format>::Element;
+  const auto* from = static_cast<const Element*>(data) + at;
+  if (n == lane_count) return read_whole<Lanes, format>(from);
+  Element padded[lane_count] = {};
+  __builtin_memcpy(padded, from, n * sizeof(Element));
+  return read_whole<Lanes, format>(padded);
+}
+
+template <typename Lanes, Format format = Format::fp32>
+[[gnu::always_inline]] inline void write(void* data, std::size_t at, std::size_t n, Lanes value) {
+  using Element = typename Storage<format>::Element;
+  auto* to = static_cast<Element*>(data) + at;
+  if (n == lane_count) return write_whole<Lanes, format>(to, value);
+  Element padded[lane_count];
+  write_whole<Lanes, format>(padded, value);
+  __builtin_memcpy(to, padded, n * sizeof(Element));
+}
+
+// body(at, n) for consecutive blocks; n is a constant in all but the last.
+template <typename Body>
+[[gnu::always_inline]] inline void for_each_block(std::size_t count, Body body) {
+  std::size_t at = 0;
+  for (; at + lane_count <= count; at += lane_count) body(at, lane_count);
+  if (at < count) body(at, count - at);
+}
+
+}  // namespace tessera::kernels

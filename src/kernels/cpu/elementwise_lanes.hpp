@@ -1,0 +1,58 @@
+// cast, accumulate and divide for any instruction set.
+#pragma once
+
+#include "kernels/cpu/blocks.hpp"
+
+namespace tessera::kernels {
+
+template <typename Lanes, Format to, Format from>
+void cast_between(const CastArguments& a) {
+  for_each_block(
+      a.count, [&](std::size_t at, std::size_t n)
+                   __attribute__((always_inline)) { write<Lanes, to>(a.to, at, n, read<Lanes, from>(a.from, at, n)); });
+}
+
+template <typename Lanes, Format to>
+void cast_to(const CastArguments& a) {
+  switch (a.from_format) {
+    case Format::fp32: return cast_between<Lanes, to, Format::fp32>(a);
+    case Format::bf16: return cast_between<Lanes, to, Format::bf16>(a);
+    case Format::fp16: return cast_between<Lanes, to, Format::fp16>(a);
+  }
+}
+
+template <typename Lanes>
+void cast_lanes(const CastArguments& a) {
+  switch (a.to_format) {
+    case Format::fp32: return cast_to<Lanes, Format::fp32>(a);
+    case Format::bf16: return cast_to<Lanes, Format::bf16>(a);
+    case Format::fp16: return cast_to<Lanes, Format::fp16>(a);
+  }
+}
+
+template <typename Lanes, Format from>
+void accumulate_from(const AccumulateArguments& a) {
+  for_each_block(
+      a.count, [&](std::size_t at, std::size_t n) __attribute__((always_inline)) {
+        write(a.to, at, n, read<Lanes>(a.to, at, n) + read<Lanes, from>(a.from, at, n));
+      });
+}
+
+template <typename Lanes>
+void accumulate_lanes(const AccumulateArguments& a) {
+  switch (a.from_format) {
+    case Format::fp32: return accumulate_from<Lanes, Format::fp32>(a);
+    case Format::bf16: return accumulate_from<Lanes, Format::bf16>(a);
+    case Format::fp16: return accumulate_from<Lanes, Format::fp16>(a);
+  }
+}
+
+template <typename Lanes>
+void divide_lanes(float* data, float divisor, std::size_t count) {
+  const Lanes by = Lanes::all(divisor);
+  for_each_block(
+      count, [&](std::size_t at, std::size_t n)
+                 __attribute__((always_inline)) { write(data, at, n, read<Lanes>(data, at, n) / by); });
+}
+
+}  // namespace tessera::kernels

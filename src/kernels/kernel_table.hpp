@@ -1,0 +1,80 @@
+// The CPU kernels of one instruction set, as plain functions on plain arguments. The files compiled with that set's
+// flags include this and nothing of the standard library that has code: a shared inline function compiled with AVX
+// flags could be the copy that the linker keeps for everybody, and a machine without AVX would die in it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace tessera::kernels {
+
+enum class Format { fp32, bf16, fp16 };  // DType, without its header
+
+struct CastArguments {
+  void* to;
+  Format to_format;
+  const void* from;
+  Format from_format;
+  std::size_t count;
+};
+
+struct AccumulateArguments {
+  float* to;
+  const void* from;
+  Format from_format;
+  std::size_t count;
+};
+
+struct RankedSumArguments {
+  const void* const* contributions;
+  std::size_t ranks;  // at least 1
+  Format format;
+  float* result;
+  std::size_t count;
+  bool accumulate;
+  float divisor;
+};
+
+struct AdamWArguments {
+  float* master;
+  float* first_moment;
+  float* second_moment;
+  const float* gradient;
+  std::size_t count;
+  float gradient_factor;
+  float learning_rate;
+  float beta1;
+  float beta2;
+  float epsilon;
+  float weight_decay;
+  float first_correction;   // 1 - beta1^t
+  float second_correction;  // 1 - beta2^t
+};
+
+struct SgdArguments {
+  float* master;
+  float* velocity;  // null: no momentum
+  const float* gradient;
+  std::size_t count;
+  float gradient_factor;
+  float learning_rate;
+  float momentum;
+  float weight_decay;
+  bool nesterov;
+};
+
+struct KernelTable {
+  void (*cast)(const CastArguments&);  // of different formats
+  void (*accumulate)(const AccumulateArguments&);
+  void (*divide)(float* data, float divisor, std::size_t count);
+  double (*sum_of_squares)(const float* data, std::size_t count);
+  void (*ranked_sum)(const RankedSumArguments&);
+  void (*adamw)(const AdamWArguments&);
+  void (*sgd)(const SgdArguments&);
+};
+
+const KernelTable& portable_table();
+const KernelTable& avx2_table();
+const KernelTable& avx512_table();
+
+}  // namespace tessera::kernels

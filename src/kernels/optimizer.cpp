@@ -1,0 +1,62 @@
+// Optimizer updates, enqueued on CPU streams. What begin_update decided is read when the task runs.
+#include "tessera/kernels/optimizer.hpp"
+
+#include <fmt/format.h>
+
+#include "kernels/active_table.hpp"
+#include "kernels/cpu_only.hpp"
+#include "tessera/base/error.hpp"
+
+namespace tessera::kernels {
+namespace {
+
+AdamWArguments adamw_arguments(const AdamWSpans& spans, const AdamWSettings& settings, const StepScalars& scalars) {
+  return {
+      .master = spans.master,
+      .first_moment = spans.first_moment,
+      .second_moment = spans.second_moment,
+      .gradient = spans.gradient,
+      .count = spans.count,
+      .gradient_factor = scalars.gradient_factor,
+      .learning_rate = settings.learning_rate,
+      .beta1 = settings.beta1,
+      .beta2 = settings.beta2,
+      .epsilon = settings.epsilon,
+      .weight_decay = settings.weight_decay,
+      .first_correction = static_cast<float>(1.0 - scalars.decay_power[0]),
+      .second_correction = static_cast<float>(1.0 - scalars.decay_power[1]),
+  };
+}
+
+SgdArguments sgd_arguments(const SgdSpans& spans, const SgdSettings& settings, const StepScalars& scalars) {
+  return {
+      .master = spans.master,
+      .velocity = spans.velocity,
+      .gradient = spans.gradient,
+      .count = spans.count,
+      .gradient_factor = scalars.gradient_factor,
+      .learning_rate = settings.learning_rate,
+      .momentum = settings.momentum,
+      .weight_decay = settings.weight_decay,
+      .nesterov = settings.nesterov,
+  };
+}
+
+}  // namespace
+
+void adamw(Stream& stream, AdamWSpans spans, AdamWSettings settings, const StepScalars* scalars) {
+  cpu_only(stream, "adamw").submit([=, run = active_table().adamw] {
+    if (scalars->skip == 0) run(adamw_arguments(spans, settings, *scalars));
+  });
+}
+
+void sgd(Stream& stream, SgdSpans spans, SgdSettings settings, const StepScalars* scalars) {
+  if (spans.count > 0 && spans.velocity == nullptr && settings.momentum != 0.0f) {
+    throw UsageError(fmt::format("sgd with momentum {} was given no velocity buffer", settings.momentum));
+  }
+  cpu_only(stream, "sgd").submit([=, run = active_table().sgd] {
+    if (scalars->skip == 0) run(sgd_arguments(spans, settings, *scalars));
+  });
+}
+
+}  // namespace tessera::kernels

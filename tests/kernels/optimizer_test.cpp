@@ -1,0 +1,178 @@
+// Optimizer updates against their formulas, written out in scalar code.
+#include "tessera/kernels/optimizer.hpp"
+
+#include "cases.hpp"
+#include "tessera/base/error.hpp"
+
+using namespace tessera;
+using namespace tessera::test;
+using kernels::StepScalars;
+
+namespace {
+
+// Shards as after some steps: the second moment is not negative.
+struct Shards {
+  Shards(std::size_t count, std::size_t shift, bool patterns = false)
+      : master(numbers(count, 1), shift),
+        first(numbers(count, 2), shift),
+        second(absolute(numbers(count, 3)), shift),
+        gradient(patterns ? numbers_and_patterns(count, 4) : numbers(count, 4), shift) {}
+
+  static std::vector<float> absolute(std::vector<float> values) {
+    for (float& value : values) value = std::fabs(value);
+    return values;
+  }
+  bool guards_intact() const { return master.guards_intact() && first.guards_intact() && second.guards_intact(); }
+
+  Buffer<float> master, first, second, gradient;
+};
+
+struct Moments {
+  std::vector<float> master, first, second;
+};
+
+StepScalars scalars_at_step_3() {
+  StepScalars scalars;
+  scalars.step = 3;
+  scalars.decay_power[0] = 0.9 * 0.9 * 0.9;
+  scalars.decay_power[1] = 0.95 * 0.95 * 0.95;
+  scalars.gradient_factor = 0.37f;
+  return scalars;
+}
+
+constexpr kernels::AdamWSettings adamw_settings = {
+    .learning_rate = 3e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .epsilon = 1e-8f, .weight_decay = 0.1f};
+
+Moments adamw_by_formula(Shards& s, const kernels::AdamWSettings& o, const StepScalars& scalars) {
+  Moments to = {s.master.values(), s.first.values(), s.second.values()};
+  const auto correction1 = static_cast<float>(1.0 - scalars.decay_power[0]);
+  const auto correction2 = static_cast<float>(1.0 - scalars.decay_power[1]);
+  for (std::size_t i = 0; i < to.master.size(); ++i) {
+    const float g = s.gradient.data()[i] * scalars.gradient_factor;
+    const float m = std::fma(o.beta1, to.first[i], (1.0f - o.beta1) * g);
+    const float v = std::fma(o.beta2, to.second[i], ((1.0f - o.beta2) * g) * g);
+    const float m_hat = m / correction1;
+    const float v_hat = v / correction2;
+    const float decayed = to.master[i] * (1.0f - o.learning_rate * o.weight_decay);
+    to.master[i] = decayed - o.learning_rate * (m_hat / (std::sqrt(v_hat) + o.epsilon));
+    to.first[i] = m;
+    to.second[i] = v;
+  }
+  return to;
+}
+
+Moments sgd_by_formula(Shards& s, const kernels::SgdSettings& o, const StepScalars& scalars) {
+  Moments to = {s.master.values(), s.first.values(), s.second.values()};
+  for (std::size_t i = 0; i < to.master.size(); ++i) {
+    const float g = std::fma(o.weight_decay, to.master[i], s.gradient.data()[i] * scalars.gradient_factor);
+    const float velocity = std::fma(o.momentum, to.first[i], g);
+    const float d = o.nesterov ? std::fma(o.momentum, velocity, g) : velocity;
+    to.master[i] = std::fma(-o.learning_rate, d, to.master[i]);
+    to.first[i] = velocity;
+  }
+  return to;
+}
+
+kernels::AdamWSpans adamw_spans(Shards& s, std::size_t count) {
+  return {s.master.data(), s.first.data(), s.second.data(), s.gradient.data(), count};
+}
+
+}  // namespace
+
+TEST_CASE("adamw has the bits of its formula, on numbers and on NaN, infinity and subnormal gradients") {
+  Stream stream = host_stream();
+  for (bool patterns : {false, true}) {
+    with_each_case([&](std::size_t count, std::size_t shift) {
+      Shards s(count, shift, patterns);
+      const StepScalars scalars = scalars_at_step_3();
+      const Moments expected = adamw_by_formula(s, adamw_settings, scalars);
+      kernels::adamw(stream, adamw_spans(s, count), adamw_settings, &scalars);
+      CHECK(differences(s.master.values(), expected.master) == 0);
+      CHECK(differences(s.first.values(), expected.first) == 0);
+      CHECK(differences(s.second.values(), expected.second) == 0);
+      CHECK(s.guards_intact());
+    });
+  }
+}
+
+TEST_CASE("sgd has the bits of its formula, with momentum and with nesterov") {
+  Stream stream = host_stream();
+  for (bool nesterov : {false, true}) {
+    const kernels::SgdSettings settings = {
+        .learning_rate = 0.1f, .momentum = 0.9f, .weight_decay = 1e-2f, .nesterov = nesterov};
+    with_each_case([&](std::size_t count, std::size_t shift) {
+      Shards s(count, shift);
+      const StepScalars scalars = scalars_at_step_3();
+      const Moments expected = sgd_by_formula(s, settings, scalars);
+      kernels::sgd(stream, {s.master.data(), s.first.data(), s.gradient.data(), count}, settings, &scalars);
+      CHECK(differences(s.master.values(), expected.master) == 0);
+      CHECK(differences(s.first.values(), expected.first) == 0);
+      CHECK(s.guards_intact());
+    });
+  }
+}
+
+TEST_CASE("sgd without momentum needs no velocity and is the plain rule") {
+  Stream stream = host_stream();
+  const kernels::SgdSettings settings = {
+      .learning_rate = 0.1f, .momentum = 0.0f, .weight_decay = 0.0f, .nesterov = false};
+  with_each_case([&](std::size_t count, std::size_t shift) {
+    Shards s(count, shift);
+    const StepScalars scalars = scalars_at_step_3();
+    std::vector<float> expected = s.master.values();
+    for (std::size_t i = 0; i < count; ++i) {
+      expected[i] = std::fma(-0.1f, s.gradient.data()[i] * scalars.gradient_factor, expected[i]);
+    }
+    kernels::sgd(stream, {s.master.data(), nullptr, s.gradient.data(), count}, settings, &scalars);
+    CHECK(differences(s.master.values(), expected) == 0);
+  });
+}
+
+TEST_CASE("momentum without a velocity buffer is an error") {
+  Stream stream = host_stream();
+  const StepScalars scalars;
+  const kernels::SgdSettings settings = {
+      .learning_rate = 0.1f, .momentum = 0.9f, .weight_decay = 0.0f, .nesterov = false};
+  CHECK_THROWS_AS(kernels::sgd(stream, {nullptr, nullptr, nullptr, 1}, settings, &scalars), UsageError);
+}
+
+TEST_CASE("a skipped step changes nothing") {
+  Stream stream = host_stream();
+  StepScalars scalars = scalars_at_step_3();
+  scalars.skip = 1;
+  Shards s(129, 1);
+  const Moments before = {s.master.values(), s.first.values(), s.second.values()};
+  kernels::adamw(stream, adamw_spans(s, 129), adamw_settings, &scalars);
+  kernels::sgd(stream, {s.master.data(), s.first.data(), s.gradient.data(), 129},
+               {.learning_rate = 0.1f, .momentum = 0.9f, .weight_decay = 0.1f, .nesterov = true}, &scalars);
+  CHECK(bit_differences(s.master.values(), before.master) == 0);
+  CHECK(bit_differences(s.first.values(), before.first) == 0);
+  CHECK(bit_differences(s.second.values(), before.second) == 0);
+}
+
+TEST_CASE("the update reads the step's scalars when it runs, not when it is enqueued") {
+  Stream stream(Device::cpu(), {});
+  StepScalars scalars = scalars_at_step_3();
+  Shards queued(17, 0), expected(17, 0);
+  stream.submit([&scalars] { scalars.gradient_factor = 0.5f; });
+  kernels::adamw(stream, adamw_spans(queued, 17), adamw_settings, &scalars);
+  stream.synchronize();
+  const Moments moments = adamw_by_formula(expected, adamw_settings, scalars);
+  CHECK(differences(queued.master.values(), moments.master) == 0);
+}
+
+TEST_CASE("the first adamw step moves every master by the learning rate against its gradient's sign") {
+  Stream stream = host_stream();
+  StepScalars scalars;
+  const double norm[] = {4.0};
+  kernels::begin_update(stream, &scalars, {norm, 1, 1}, {.decay = {0.9f, 0.95f}});
+  std::vector<float> master(5, 1.0f), first(5), second(5);
+  const std::vector<float> gradient = {0.3f, -0.3f, 2.0f, -2.0f, 1e-3f};
+  kernels::AdamWSettings settings = adamw_settings;
+  settings.weight_decay = 0.0f;
+  kernels::adamw(stream, {master.data(), first.data(), second.data(), gradient.data(), 5}, settings, &scalars);
+  for (std::size_t i = 0; i < 5; ++i) {
+    const float moved = gradient[i] > 0 ? 1.0f - 3e-3f : 1.0f + 3e-3f;
+    CHECK(master[i] == doctest::Approx(moved).epsilon(1e-5));
+  }
+}

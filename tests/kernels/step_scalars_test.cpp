@@ -1,0 +1,54 @@
+// The scalars of a step: norm, clipping, skipping, running powers.
+#include "tessera/kernels/step_scalars.hpp"
+
+#include <limits>
+
+#include "cases.hpp"
+
+using namespace tessera;
+using namespace tessera::test;
+using kernels::StepScalars;
+
+TEST_CASE("partials are combined unit by unit, and within a unit rank by rank") {
+  Stream stream = host_stream();
+  // Large and small alternate, so that another order gives other bits.
+  const std::vector<double> partials = {1e16, 1.0, 1.0, -1e16, 1.0, 1.0};  // [rank][unit], 2 ranks, 3 units
+  StepScalars scalars;
+  kernels::begin_update(stream, &scalars, {partials.data(), 3, 2}, {});
+  CHECK(scalars.gradient_norm == 2.0);  // rank by rank it would be the root of 2
+}
+
+TEST_CASE("gradients are clipped only when the norm is above the limit") {
+  Stream stream = host_stream();
+  const double partials[] = {9.0, 16.0};
+  for (auto [clip, factor] : {std::pair(0.0f, 1.0f), {5.0f, 1.0f}, {6.0f, 1.0f}, {1.0f, 0.2f}, {4.0f, 0.8f}}) {
+    StepScalars scalars;
+    kernels::begin_update(stream, &scalars, {partials, 1, 2}, {.clip_norm = clip});
+    CHECK(scalars.gradient_norm == 5.0);
+    CHECK(scalars.gradient_factor == factor);
+    CHECK(scalars.skip == 0);
+  }
+}
+
+TEST_CASE("a step multiplies the running powers; a skipped one counts as skipped and leaves them") {
+  Stream stream = host_stream();
+  const double infinity = std::numeric_limits<double>::infinity();
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  StepScalars scalars;
+  scalars.loss_scale = 8.0f;
+  double power[2] = {1.0, 1.0};
+  std::int64_t steps = 0, skipped = 0;
+  for (double squared : {1.0, infinity, 4.0, nan, 9.0, 0.0}) {
+    kernels::begin_update(stream, &scalars, {&squared, 1, 1}, {.clip_norm = 1.0f, .decay = {0.9, 0.999}});
+    const bool finite = std::isfinite(squared);
+    for (std::size_t i = 0; i < 2 && finite; ++i) power[i] *= i == 0 ? 0.9 : 0.999;
+    ++(finite ? steps : skipped);
+    CHECK(scalars.skip == (finite ? 0 : 1));
+    CHECK(scalars.step == steps);
+    CHECK(scalars.skipped_steps == skipped);
+    CHECK(scalars.decay_power[0] == power[0]);
+    CHECK(scalars.decay_power[1] == power[1]);
+    CHECK(std::isfinite(scalars.gradient_norm) == finite);
+  }
+  CHECK(scalars.loss_scale == 8.0f);
+}
