@@ -1,0 +1,76 @@
+// Deals the samples of a data set to ranks: in an epoch each sample goes to exactly one rank, once, in an order that
+// depends on (seed, epoch) alone and not on the number of ranks.
+//
+// The order is cut into global batches of ranks × batch samples, and each global batch into one run per rank: with 6 ×
+// 1 and with 2 × 3 (batch × ranks) every step sees the same samples, in the same order when the ranks are put one after
+// the other. Thread safety: none. Allocates on construction and in the first next() of a SampleBatch only.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace tessera {
+
+// What becomes of the samples that do not fill a last global batch.
+enum class Tail {
+  drop,  // they are left out of this epoch (which ones differs from epoch to epoch when shuffled)
+  pad,   // they come, and the batch is filled up with repeats of weight 0
+};
+
+struct SamplerOptions {
+  std::size_t samples = 0;  // size of the data set
+  std::size_t ranks = 1;
+  std::size_t rank = 0;
+  std::size_t batch = 1;  // samples per rank
+  std::uint64_t seed = 0;
+  bool shuffle = true;
+  Tail tail = Tail::drop;
+};
+
+// One rank's part of a global batch. The vectors keep their capacity when it is filled again.
+struct SampleBatch {
+  std::vector<std::size_t> indices;  // of samples; always SamplerOptions::batch of them
+  std::vector<float> weights;        // 1, or 0 for a repeat that only fills up
+  std::uint64_t epoch = 0;
+  std::size_t global_samples = 0;  // samples of weight 1 in the global batch, over all ranks
+};
+
+// Where a sampler stands: everything that a checkpoint needs. Independent of ranks and batch size.
+struct SamplerState {
+  std::uint64_t samples = 0;
+  std::uint64_t seed = 0;
+  std::uint64_t epoch = 0;
+  std::uint64_t position = 0;  // samples of this epoch that were dealt, over all ranks
+  friend bool operator==(const SamplerState&, const SamplerState&) = default;
+};
+
+class DistributedSampler {
+ public:
+  explicit DistributedSampler(SamplerOptions options);  // epoch 0; throws UsageError naming the option
+
+  // Fills `batch` with this rank's part of the next global batch. False, and `batch` as it was, at the end of the
+  // epoch.
+  bool next(SampleBatch& batch);
+
+  void set_epoch(std::uint64_t epoch);  // from its start; reshuffles
+  std::uint64_t epoch() const { return epoch_; }
+  std::size_t batches_per_epoch() const;  // global batches; each rank gets a part of each
+
+  SamplerState state() const;
+  // Continues where `state` was taken, also with other ranks and another batch. Throws UsageError when it is another
+  // data set's or another seed's.
+  void restore(const SamplerState& state);
+
+  const SamplerOptions& options() const { return options_; }
+
+ private:
+  std::size_t global_batch() const { return options_.ranks * options_.batch; }
+
+  SamplerOptions options_;
+  std::uint64_t epoch_ = 0;
+  std::size_t position_ = 0;
+  std::vector<std::size_t> order_;  // of the epoch; empty when not shuffled
+};
+
+}  // namespace tessera

@@ -1,0 +1,28 @@
+// AdamW: Adam with decoupled weight decay (Loshchilov & Hutter 2019). The formula, operation by operation, is in
+// kernels/optimizer.hpp; clipping by the global norm in kernels/step_scalars.hpp.
+//
+//   model.finalize(tessera::AdamW{.learning_rate = 3e-4f, .weight_decay = 0.1f, .clip_norm = 1.0f});
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "tessera/shard/optimizer.hpp"
+
+namespace tessera {
+
+struct AdamW {
+  float learning_rate = 1e-3f;  // of a step that is given no other; >= 0
+  float beta1 = 0.9f;           // decay of the first moment, in [0, 1)
+  float beta2 = 0.999f;         // decay of the second moment, in [0, 1)
+  float epsilon = 1e-8f;        // > 0
+  float weight_decay = 0.01f;   // of parameters in no group; >= 0
+  float clip_norm = 0.0f;       // the global gradient norm is clipped to it; 0: no clipping
+  std::vector<ParameterGroup> groups = {};
+
+  // The optimizer with these settings. Throws UsageError naming a setting that is out of range, and its value.
+  operator std::unique_ptr<Optimizer>()
+      const;  // NOLINT(google-explicit-constructor): settings stand for their optimizer
+};
+
+}  // namespace tessera

@@ -1,0 +1,46 @@
+// The learning rate of each step: a linear warm-up, then constant or decaying to a minimum. A pure function of the
+// step, so a resumed run continues it without any state.
+#pragma once
+
+#include <cstddef>
+
+namespace tessera {
+
+enum class Decay { constant, linear, cosine };
+
+struct ScheduleSettings {
+  float learning_rate = 1e-3f;     // at the end of the warm-up; finite, >= 0
+  float min_learning_rate = 0.0f;  // at total_steps, where the rate decays; in [0, learning_rate]
+  std::size_t warmup_steps = 0;
+  std::size_t total_steps =
+      0;  // of the whole schedule, the warm-up included; decays need it, and more than warmup_steps
+  Decay decay = Decay::constant;
+};
+
+class Schedule {
+ public:
+  explicit Schedule(ScheduleSettings settings);  // throws UsageError naming the setting and its value
+
+  // The rate of step `step`, counted from 1; computed in double, rounded once.
+  //   step <= warmup_steps: learning_rate * step / warmup_steps: step 1 gets a first small part, step warmup_steps all
+  //   of it afterwards, with p = (step - warmup_steps) / (total_steps - warmup_steps), at most 1:
+  //     constant: learning_rate
+  //     linear:   min + (learning_rate - min) * (1 - p)
+  //     cosine:   min + (learning_rate - min) * (1 + cos(pi p)) / 2      (Loshchilov & Hutter 2017, one period)
+  // Step total_steps gets the minimum, and so does every step after it.
+  float at(std::size_t step) const;
+
+  const ScheduleSettings& settings() const { return settings_; }
+
+ private:
+  ScheduleSettings settings_;
+};
+
+// The linear scaling rule (Goyal et al. 2017, "Accurate, Large Minibatch SGD"): when the global batch (ranks × batch ×
+// micro-batches) is k times the batch for which a learning rate was tuned, multiply the rate with k. The rule fails in
+// the first epochs, when weights change fast: begin with a warm-up of a few epochs (the paper takes 5), linear from the
+// small rate. It was found for SGD with momentum; with Adam the square root of k is often the better factor. Throws
+// UsageError for a rate that is negative or not finite, and for a batch of 0.
+float scaled_learning_rate(float base_rate, std::size_t base_batch, std::size_t global_batch);
+
+}  // namespace tessera

@@ -1,0 +1,86 @@
+// Which samples each rank gets, and in which order.
+#include "tessera/data/sampler.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "data/permutation.hpp"
+#include "tessera/base/error.hpp"
+
+namespace tessera {
+
+namespace {
+
+void check(const SamplerOptions& options) {
+  if (options.ranks == 0) throw UsageError("DistributedSampler: ranks must be above 0, but is 0");
+  if (options.batch == 0) throw UsageError("DistributedSampler: batch must be above 0, but is 0");
+  if (options.rank >= options.ranks) {
+    throw UsageError(
+        fmt::format("DistributedSampler: rank must be below the {} ranks, but is {}", options.ranks, options.rank));
+  }
+  if (options.batch > std::numeric_limits<std::size_t>::max() / options.ranks) {
+    throw UsageError(
+        fmt::format("DistributedSampler: {} ranks times a batch of {} is too large", options.ranks, options.batch));
+  }
+}
+
+}  // namespace
+
+DistributedSampler::DistributedSampler(SamplerOptions options) : options_(options) {
+  check(options_);
+  if (options_.shuffle) order_.resize(options_.samples);
+  set_epoch(0);
+}
+
+void DistributedSampler::set_epoch(std::uint64_t epoch) {
+  epoch_ = epoch;
+  position_ = 0;
+  data::permute(order_, options_.seed, epoch);
+}
+
+std::size_t DistributedSampler::batches_per_epoch() const {
+  const std::size_t whole = options_.samples / global_batch();
+  const bool has_tail = options_.samples % global_batch() != 0;
+  return whole + (has_tail && options_.tail == Tail::pad ? 1 : 0);
+}
+
+bool DistributedSampler::next(SampleBatch& batch) {
+  const std::size_t left = options_.samples - position_;
+  if (left == 0 || (left < global_batch() && options_.tail == Tail::drop)) return false;
+  batch.indices.resize(options_.batch);
+  batch.weights.resize(options_.batch);
+  batch.epoch = epoch_;
+  batch.global_samples = std::min(left, global_batch());
+  const std::size_t first = options_.rank * options_.batch;  // of this rank, within the global batch
+  for (std::size_t i = 0; i < options_.batch; ++i) {
+    const bool real = first + i < left;
+    // Repeats come from the epoch's beginning, where every rank finds some.
+    const std::size_t place = real ? position_ + first + i : (first + i - left) % options_.samples;
+    batch.indices[i] = options_.shuffle ? order_[place] : place;
+    batch.weights[i] = real ? 1.0f : 0.0f;
+  }
+  position_ += batch.global_samples;
+  return true;
+}
+
+SamplerState DistributedSampler::state() const {
+  return {.samples = options_.samples, .seed = options_.seed, .epoch = epoch_, .position = position_};
+}
+
+void DistributedSampler::restore(const SamplerState& state) {
+  if (state.samples != options_.samples || state.seed != options_.seed) {
+    throw UsageError(
+        fmt::format("DistributedSampler: the state is of {} samples and seed {}, but this sampler has {} and {}",
+                    state.samples, state.seed, options_.samples, options_.seed));
+  }
+  if (state.position > state.samples) {
+    throw UsageError(fmt::format("DistributedSampler: the state's position {} is beyond its {} samples", state.position,
+                                 state.samples));
+  }
+  set_epoch(state.epoch);
+  position_ = state.position;
+}
+
+}  // namespace tessera

@@ -1,0 +1,60 @@
+// SGD as the runtime sees it: settings around the fused kernel.
+#include "tessera/optim/sgd.hpp"
+
+#include "optim/settings.hpp"
+#include "tessera/base/error.hpp"
+#include "tessera/kernels/optimizer.hpp"
+
+namespace tessera {
+
+namespace {
+
+void check(const Sgd& settings) {
+  constexpr std::string_view self = "Sgd";
+  optim::require_not_negative({self, "learning_rate", settings.learning_rate});
+  optim::require_fraction({self, "momentum", settings.momentum});
+  optim::require_not_negative({self, "weight_decay", settings.weight_decay});
+  optim::require_not_negative({self, "clip_norm", settings.clip_norm});
+  optim::check_groups(self, settings.groups);
+  if (settings.nesterov && settings.momentum == 0.0f)
+    throw UsageError("Sgd: nesterov needs momentum above 0, but it is 0");
+}
+
+class SgdOptimizer final : public Optimizer {
+ public:
+  explicit SgdOptimizer(const Sgd& settings) : settings_(settings) { check(settings_); }
+
+  std::string_view name() const final { return "sgd"; }
+  std::vector<std::string> states() const final {
+    return keeps_velocity() ? std::vector<std::string>{"velocity"} : std::vector<std::string>{};
+  }
+  float learning_rate() const final { return settings_.learning_rate; }
+  float weight_decay() const final { return settings_.weight_decay; }
+  std::vector<ParameterGroup> groups() const final { return settings_.groups; }
+  kernels::StepSettings step_settings() const final { return {.clip_norm = settings_.clip_norm}; }
+
+  void update(Stream& stream, const OptimizerSpans& spans, const OptimizerGroup& group,
+              const kernels::StepScalars* scalars) const final {
+    kernels::sgd(stream,
+                 {.master = spans.master,
+                  .velocity = keeps_velocity() ? spans.states[0] : nullptr,
+                  .gradient = spans.gradient,
+                  .count = spans.count},
+                 {.learning_rate = group.learning_rate,
+                  .momentum = settings_.momentum,
+                  .weight_decay = group.weight_decay,
+                  .nesterov = settings_.nesterov},
+                 scalars);
+  }
+
+ private:
+  bool keeps_velocity() const { return settings_.momentum != 0.0f; }
+
+  Sgd settings_;
+};
+
+}  // namespace
+
+Sgd::operator std::unique_ptr<Optimizer>() const { return std::make_unique<SgdOptimizer>(*this); }
+
+}  // namespace tessera

@@ -1,0 +1,236 @@
+// The sampler deals each sample once, in an order that does not depend on the number of ranks.
+#include "tessera/data/sampler.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
+#include "tessera/base/error.hpp"
+
+using namespace tessera;
+
+namespace {
+
+constexpr std::size_t rank_counts[] = {1, 2, 3, 4, 5, 7};
+constexpr std::size_t sizes[] = {0, 1, 2, 5, 12, 101, 120};
+constexpr std::size_t batches[] = {1, 2, 3, 7};
+
+struct Sample {
+  std::size_t index;
+  float weight;
+  friend bool operator==(const Sample&, const Sample&) = default;
+};
+
+std::vector<DistributedSampler> make_ranks(SamplerOptions options) {
+  std::vector<DistributedSampler> result;
+  for (options.rank = 0; options.rank < options.ranks; ++options.rank) result.emplace_back(options);
+  return result;
+}
+
+// One global batch: the parts of all ranks, one after the other; empty at the epoch's end.
+std::vector<Sample> next_global(std::vector<DistributedSampler>& ranks) {
+  std::vector<Sample> result;
+  std::size_t ended = 0;
+  for (DistributedSampler& rank : ranks) {
+    SampleBatch batch;
+    if (!rank.next(batch)) {
+      ++ended;
+      continue;
+    }
+    REQUIRE(batch.indices.size() == rank.options().batch);
+    REQUIRE(batch.weights.size() == rank.options().batch);
+    for (std::size_t i = 0; i < batch.indices.size(); ++i) result.push_back({batch.indices[i], batch.weights[i]});
+  }
+  REQUIRE((ended == 0 || ended == ranks.size()));
+  return result;
+}
+
+// The samples of weight 1 in the order in which they are dealt.
+std::vector<std::size_t> dealt(std::vector<DistributedSampler>& ranks) {
+  std::vector<std::size_t> result;
+  std::vector<Sample> global;
+  while (!(global = next_global(ranks)).empty()) {
+    for (const Sample& sample : global) {
+      if (sample.weight == 1.0f) result.push_back(sample.index);
+    }
+  }
+  return result;
+}
+
+template <typename Check>
+void for_each_layout(Check check) {
+  for (const std::size_t ranks : rank_counts) {
+    for (const std::size_t size : sizes) {
+      for (const std::size_t batch : batches) {
+        CAPTURE(ranks);
+        CAPTURE(size);
+        CAPTURE(batch);
+        check(SamplerOptions{.samples = size, .ranks = ranks, .batch = batch, .seed = 11});
+      }
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("padded_epochs_deal_every_sample_once_and_fill_up_with_weight_zero") {
+  for_each_layout([](SamplerOptions options) {
+    options.tail = Tail::pad;
+    std::vector<DistributedSampler> ranks = make_ranks(options);
+    for (std::uint64_t epoch = 0; epoch < 2; ++epoch) {
+      for (DistributedSampler& rank : ranks) rank.set_epoch(epoch);
+      std::vector<int> seen(options.samples, 0);
+      std::size_t steps = 0;
+      std::vector<Sample> global;
+      for (; !(global = next_global(ranks)).empty(); ++steps) {
+        for (const Sample& sample : global) {
+          REQUIRE(sample.index < options.samples);
+          REQUIRE((sample.weight == 0.0f || sample.weight == 1.0f));
+          if (sample.weight == 1.0f) ++seen[sample.index];
+        }
+      }
+      CHECK(std::all_of(seen.begin(), seen.end(), [](int times) { return times == 1; }));
+      CHECK(steps == ranks[0].batches_per_epoch());
+    }
+  });
+}
+
+TEST_CASE("dropped_tails_leave_out_less_than_a_global_batch_and_repeat_nothing") {
+  for_each_layout([](const SamplerOptions& options) {
+    std::vector<DistributedSampler> ranks = make_ranks(options);
+    std::vector<std::size_t> order = dealt(ranks);
+    CHECK(order.size() == options.samples / (options.ranks * options.batch) * options.ranks * options.batch);
+    std::sort(order.begin(), order.end());
+    CHECK(std::adjacent_find(order.begin(), order.end()) == order.end());
+  });
+}
+
+TEST_CASE("the_order_is_the_same_for_every_number_of_ranks") {
+  for (const std::size_t size : sizes) {
+    for (const Tail tail : {Tail::drop, Tail::pad}) {
+      for (const bool shuffle : {true, false}) {
+        std::vector<DistributedSampler> one =
+            make_ranks({.samples = size, .ranks = 1, .batch = 12, .seed = 3, .shuffle = shuffle, .tail = tail});
+        for (const std::size_t ranks : std::vector<std::size_t>{2, 3, 4, 6, 12}) {
+          std::vector<DistributedSampler> many = make_ranks(
+              {.samples = size, .ranks = ranks, .batch = 12 / ranks, .seed = 3, .shuffle = shuffle, .tail = tail});
+          for (std::vector<DistributedSampler>* samplers : {&one, &many}) {
+            for (DistributedSampler& rank : *samplers) rank.set_epoch(5);
+          }
+          std::vector<Sample> expected;
+          do {
+            expected = next_global(one);
+            CHECK(next_global(many) == expected);
+          } while (!expected.empty());
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("set_epoch_reshuffles_and_the_same_epoch_comes_back") {
+  std::vector<DistributedSampler> one = make_ranks({.samples = 101, .seed = 9});
+  const std::vector<std::size_t> first = dealt(one);
+  one[0].set_epoch(1);
+  CHECK(dealt(one) != first);
+  one[0].set_epoch(0);
+  CHECK(dealt(one) == first);
+  std::vector<DistributedSampler> other_seed = make_ranks({.samples = 101, .seed = 10});
+  CHECK(dealt(other_seed) != first);
+}
+
+TEST_CASE("neighbouring_seeds_and_epochs_do_not_share_orders") {
+  std::vector<std::vector<std::size_t>> orders;
+  for (std::uint64_t seed = 0; seed < 8; ++seed) {
+    std::vector<DistributedSampler> one = make_ranks({.samples = 31, .seed = seed});
+    for (std::uint64_t epoch = 0; epoch < 8; ++epoch) {
+      one[0].set_epoch(epoch);
+      orders.push_back(dealt(one));
+    }
+  }
+  std::sort(orders.begin(), orders.end());
+  CHECK(std::adjacent_find(orders.begin(), orders.end()) == orders.end());
+}
+
+TEST_CASE("every_place_gets_every_sample_about_equally_often") {
+  constexpr std::size_t size = 5;
+  constexpr std::size_t epochs = 5000;
+  std::vector<DistributedSampler> one = make_ranks({.samples = size, .seed = 1});
+  std::vector<std::size_t> times(size * size, 0);
+  for (std::uint64_t epoch = 0; epoch < epochs; ++epoch) {
+    one[0].set_epoch(epoch);
+    const std::vector<std::size_t> order = dealt(one);
+    for (std::size_t place = 0; place < size; ++place) ++times[place * size + order[place]];
+  }
+  // 1000 expected, deviation 28: five deviations.
+  CHECK(*std::min_element(times.begin(), times.end()) > 860);
+  CHECK(*std::max_element(times.begin(), times.end()) < 1140);
+}
+
+TEST_CASE("without_shuffling_samples_come_in_order") {
+  std::vector<DistributedSampler> ranks = make_ranks({.samples = 12, .ranks = 3, .batch = 2, .shuffle = false});
+  CHECK(dealt(ranks) == std::vector<std::size_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11});
+}
+
+TEST_CASE("a_padded_batch_counts_its_real_samples_on_every_rank") {
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    DistributedSampler sampler({.samples = 7, .ranks = 3, .rank = rank, .batch = 2, .tail = Tail::pad});
+    SampleBatch batch;
+    REQUIRE(sampler.next(batch));
+    CHECK(batch.global_samples == 6);
+    REQUIRE(sampler.next(batch));
+    CHECK(batch.global_samples == 1);
+    CHECK_FALSE(sampler.next(batch));
+  }
+}
+
+TEST_CASE("a_restored_sampler_continues_as_if_uninterrupted") {
+  for_each_layout([](SamplerOptions options) {
+    options.tail = Tail::pad;
+    std::vector<DistributedSampler> ranks = make_ranks(options);
+    for (DistributedSampler& rank : ranks) rank.set_epoch(3);
+    for (int step = 0; step < 3; ++step) next_global(ranks);
+    std::vector<DistributedSampler> resumed = make_ranks(options);
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) resumed[rank].restore(ranks[rank].state());
+    std::vector<Sample> expected;
+    do {
+      expected = next_global(ranks);
+      CHECK(next_global(resumed) == expected);
+    } while (!expected.empty());
+    CHECK(resumed[0].epoch() == 3);
+  });
+}
+
+TEST_CASE("a_state_moves_to_another_number_of_ranks") {
+  std::vector<DistributedSampler> one = make_ranks({.samples = 101, .ranks = 1, .batch = 6, .seed = 2});
+  for (int step = 0; step < 4; ++step) next_global(one);
+  std::vector<DistributedSampler> three = make_ranks({.samples = 101, .ranks = 3, .batch = 2, .seed = 2});
+  for (DistributedSampler& rank : three) rank.restore(one[0].state());
+  CHECK(dealt(three) == dealt(one));
+}
+
+TEST_CASE("states_of_other_data_are_refused") {
+  DistributedSampler sampler({.samples = 10, .seed = 4});
+  const SamplerState good = sampler.state();
+  SamplerState bad = good;
+  bad.samples = 11;
+  CHECK_THROWS_AS(sampler.restore(bad), UsageError);
+  bad = good;
+  bad.seed = 5;
+  CHECK_THROWS_AS(sampler.restore(bad), UsageError);
+  bad = good;
+  bad.position = 11;
+  CHECK_THROWS_AS(sampler.restore(bad), UsageError);
+  CHECK_NOTHROW(sampler.restore(good));
+}
+
+TEST_CASE("impossible_options_are_refused") {
+  CHECK_THROWS_WITH_AS(DistributedSampler({.samples = 3, .ranks = 0}),
+                       "DistributedSampler: ranks must be above 0, but is 0", UsageError);
+  CHECK_THROWS_AS(DistributedSampler({.samples = 3, .batch = 0}), UsageError);
+  CHECK_THROWS_WITH_AS(DistributedSampler({.samples = 3, .ranks = 2, .rank = 2}),
+                       "DistributedSampler: rank must be below the 2 ranks, but is 2", UsageError);
+  CHECK_THROWS_AS(DistributedSampler({.samples = 3, .ranks = 3, .batch = static_cast<std::size_t>(-1)}), UsageError);
+}
