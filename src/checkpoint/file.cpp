@@ -1,0 +1,142 @@
+// Files through POSIX: positioned reads and writes need no shared position, so ranks can share one file.
+#include "checkpoint/file.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "tessera/base/error.hpp"
+
+namespace tessera::checkpoint {
+
+namespace {
+
+constexpr int no_handle = -1;
+
+int open_handle(const std::filesystem::path& path, int flags) {
+  // O_NONBLOCK: a pipe in the place of a file is an error later, not a wait for its other end.
+  int handle = no_handle;
+  do {
+    handle = ::open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK, 0666);
+  } while (handle < 0 && errno == EINTR);
+  return handle;
+}
+
+struct stat status_of(int handle, const std::filesystem::path& path) {
+  struct stat status {};
+  if (::fstat(handle, &status) != 0) fail(path, "cannot be examined");
+  return status;
+}
+
+off_t to_offset(std::uint64_t offset, const std::filesystem::path& path) {
+  if (offset > static_cast<std::uint64_t>(std::numeric_limits<off_t>::max())) {
+    throw DataError(fmt::format("{}: {} bytes are more than a file can have", path.string(), offset));
+  }
+  return static_cast<off_t>(offset);
+}
+
+}  // namespace
+
+void fail(const std::filesystem::path& path, std::string_view tried) {
+  throw DataError(fmt::format("{}: {}: {}", path.string(), tried, std::strerror(errno)));
+}
+
+File::File(File&& other) noexcept : handle_(std::exchange(other.handle_, no_handle)), path_(std::move(other.path_)) {}
+
+File& File::operator=(File&& other) noexcept {
+  std::swap(handle_, other.handle_);
+  std::swap(path_, other.path_);
+  return *this;
+}
+
+File::~File() {
+  if (handle_ != no_handle) ::close(handle_);
+}
+
+File File::open_to_read(const std::filesystem::path& path) {
+  const int handle = open_handle(path, O_RDONLY);
+  if (handle < 0) fail(path, "cannot be opened");
+  File file(handle, path);
+  const mode_t mode = status_of(handle, path).st_mode;
+  if (S_ISDIR(mode)) throw DataError(fmt::format("{}: is a directory, not a file", path.string()));
+  if (!S_ISREG(mode)) throw DataError(fmt::format("{}: is not a regular file", path.string()));
+  return file;
+}
+
+File File::open_to_write(const std::filesystem::path& path) {
+  const int handle = open_handle(path, O_WRONLY);
+  if (handle < 0) fail(path, "cannot be opened for writing");
+  return {handle, path};
+}
+
+File File::create_locked(const std::filesystem::path& path) {
+  for (;;) {
+    const int handle = open_handle(path, O_RDWR | O_CREAT);
+    if (handle < 0) fail(path, "cannot be created");
+    File file(handle, path);
+    if (::flock(handle, LOCK_EX | LOCK_NB) != 0) {
+      if (errno == EWOULDBLOCK) throw DataError(fmt::format("{}: another program is writing this file", path.string()));
+      fail(path, "cannot be locked");
+    }
+    // The writer before may have renamed its file between our opening and locking it: then it is no longer ours to
+    // write.
+    if (!file.still_has_its_name()) continue;
+    file.resize(0);
+    return file;
+  }
+}
+
+bool File::still_has_its_name() const {
+  struct stat named {};
+  const struct stat mine = status_of(handle_, path_);
+  return ::stat(path_.c_str(), &named) == 0 && named.st_dev == mine.st_dev && named.st_ino == mine.st_ino;
+}
+
+std::uint64_t File::size() const { return static_cast<std::uint64_t>(status_of(handle_, path_).st_size); }
+
+void File::read(std::uint64_t offset, std::span<std::byte> to) const {
+  while (!to.empty()) {
+    const ssize_t count = ::pread(handle_, to.data(), to.size(), to_offset(offset, path_));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) fail(path_, "cannot be read");
+    if (count == 0) throw DataError(fmt::format("{}: ends at byte {}, before its data does", path_.string(), offset));
+    offset += static_cast<std::uint64_t>(count);
+    to = to.subspan(static_cast<std::size_t>(count));
+  }
+}
+
+void File::write(std::uint64_t offset, std::span<const std::byte> from) {
+  while (!from.empty()) {
+    const ssize_t count = ::pwrite(handle_, from.data(), from.size(), to_offset(offset, path_));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) fail(path_, "cannot be written");
+    offset += static_cast<std::uint64_t>(count);
+    from = from.subspan(static_cast<std::size_t>(count));
+  }
+}
+
+void File::resize(std::uint64_t size) {
+  if (::ftruncate(handle_, to_offset(size, path_)) != 0) fail(path_, "cannot be given its size");
+}
+
+void File::flush() {
+  if (::fsync(handle_) != 0) fail(path_, "cannot be flushed");
+}
+
+void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to) {
+  if (::rename(from.c_str(), to.c_str()) != 0) fail(to, "cannot be put in place");
+  const std::filesystem::path folder = to.has_parent_path() ? to.parent_path() : ".";
+  const int handle = open_handle(folder, O_RDONLY | O_DIRECTORY);
+  if (handle < 0) return;  // a folder that may not be read: the file is in place all the same
+  ::fsync(handle);
+  ::close(handle);
+}
+
+}  // namespace tessera::checkpoint

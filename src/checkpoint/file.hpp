@@ -1,0 +1,43 @@
+// An open file with positioned reads and writes. Every failure is a DataError that begins with the path.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string_view>
+
+namespace tessera::checkpoint {
+
+class File {
+ public:
+  static File open_to_read(const std::filesystem::path& path);   // a regular file only
+  static File open_to_write(const std::filesystem::path& path);  // one that exists
+  // Empty, and locked against other writers for as long as it is open. Made when it does not exist.
+  static File create_locked(const std::filesystem::path& path);
+
+  File(File&& other) noexcept;
+  File& operator=(File&& other) noexcept;
+  ~File();
+
+  std::uint64_t size() const;
+  void read(std::uint64_t offset, std::span<std::byte> to) const;  // all of it, or an error
+  void write(std::uint64_t offset, std::span<const std::byte> from);
+  void resize(std::uint64_t size);
+  void flush();
+
+ private:
+  File(int handle, std::filesystem::path path) : handle_(handle), path_(std::move(path)) {}
+  bool still_has_its_name() const;
+
+  int handle_;
+  std::filesystem::path path_;
+};
+
+// Renames within a folder, and makes that last.
+void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to);
+
+// Throws DataError: the path, what was tried, and what errno says.
+[[noreturn]] void fail(const std::filesystem::path& path, std::string_view tried);
+
+}  // namespace tessera::checkpoint

@@ -1,0 +1,37 @@
+// The JSON header of a safetensors file: parsed with suspicion, and composed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/checkpoint/safetensors.hpp"
+
+namespace tessera::checkpoint {
+
+struct SafetensorsHeader {
+  std::vector<StoredTensor> tensors;  // offsets are from the beginning of the data
+  std::map<std::string, std::string> metadata;
+};
+
+// `data_size`: the bytes after the header. Throws DataError whose text begins with `path`.
+SafetensorsHeader parse_header(std::string_view json, std::uint64_t data_size, const std::string& path);
+
+// The JSON, filled up with blanks so that the data behind it is aligned to 64 bytes in the file.
+std::string compose_header(std::span<const StoredTensor> tensors, const std::map<std::string, std::string>& metadata);
+
+// Bytes of one element; 0 for a dtype that the format does not have.
+std::size_t element_size(std::string_view dtype);
+std::string_view stored_name(DType type);  // "F32", "BF16", "F16"
+
+// A name from a file, fit for an error message: quoted, escaped, not too long.
+std::string shown_name(std::string_view name);
+
+inline constexpr std::string_view metadata_key = "__metadata__";
+inline constexpr std::size_t length_field = 8;  // bytes before the header
+
+}  // namespace tessera::checkpoint

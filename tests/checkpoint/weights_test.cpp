@@ -1,0 +1,257 @@
+// Weights as one file: the same bytes whatever the strategy and the number of ranks, and an error on every rank or
+// none.
+#include "tessera/checkpoint/weights.hpp"
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "checkpoint/agreement.hpp"
+#include "temporary_folder.hpp"
+#include "tessera/base/error.hpp"
+#include "tessera/checkpoint/safetensors.hpp"
+#include "tessera/comm/run.hpp"
+#include "tessera/optim/sgd.hpp"
+
+using namespace tessera;
+
+namespace {
+
+constexpr int rank_counts[] = {1, 2, 3, 5, 7};
+
+// Parameters of odd sizes, one of them empty, some smaller than an alignment, some larger than a shard.
+class Layer final : public Module {
+ public:
+  explicit Layer(std::size_t width)
+      : weight_({width, 13}, Initial::normal(0.0f, 1.0f)), bias_({width}, Initial::uniform(-1.0f, 1.0f)) {}
+  void visit(ModuleVisitor& visitor) override {
+    visitor("weight", weight_);
+    visitor("scale", scale_);
+    visitor("nothing", nothing_);
+    visitor("bias", bias_);
+  }
+
+ private:
+  Parameter weight_;
+  Parameter scale_{{}, Initial::constant(0.75f)};
+  Parameter nothing_{{0, 5}, Initial::ones()};
+  Parameter bias_;
+};
+
+struct Job {
+  int ranks = 1;
+  Strategy strategy = Strategy::fsdp;
+  std::uint64_t seed = 1;
+  std::size_t width = 97;  // of the second layer
+};
+
+void with_model(const Job& job, const std::function<void(FullyShard&)>& body) {
+  launch({.ranks = job.ranks}, [&](World& world) {
+    Layer first(31);
+    Layer second(job.width);
+    FullyShard model(world, {.strategy = job.strategy, .seed = job.seed});
+    model.add(first, "first");
+    model.add(second, "second");
+    model.finalize(Sgd{});
+    body(model);
+  });
+}
+
+std::string bytes_of(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+// The messages with which `work` fails on each rank.
+std::vector<std::string> failures(const Job& job, const std::function<void(FullyShard&)>& work) {
+  std::mutex mutex;
+  std::vector<std::string> messages;
+  with_model(job, [&](FullyShard& model) {
+    try {
+      work(model);
+    } catch (const DataError& error) {
+      const std::lock_guard lock(mutex);
+      messages.emplace_back(error.what());
+    }
+  });
+  return messages;
+}
+
+void write_file(const std::filesystem::path& path, const std::vector<TensorSpec>& specs) {
+  SafetensorsWriter writer(path, specs);
+  writer.create();
+  writer.finish();
+}
+
+const std::vector<TensorSpec> right_specs = {
+    {.name = "first.weight", .shape = {31, 13}},  {.name = "first.scale", .shape = {}},
+    {.name = "first.nothing", .shape = {0, 5}},   {.name = "first.bias", .shape = {31}},
+    {.name = "second.weight", .shape = {97, 13}}, {.name = "second.scale", .shape = {}},
+    {.name = "second.nothing", .shape = {0, 5}},  {.name = "second.bias", .shape = {97}}};
+
+}  // namespace
+
+TEST_CASE("dumped_weights_are_the_initial_values_whatever_the_strategy_and_ranks") {
+  const TemporaryFolder folder;
+  std::set<std::string> contents;
+  for (const int ranks : rank_counts) {
+    for (const Strategy strategy : {Strategy::fsdp, Strategy::ddp}) {
+      with_model({.ranks = ranks, .strategy = strategy},
+                 [&](FullyShard& model) { dump_weights(model, folder / "weights"); });
+      contents.insert(bytes_of(folder / "weights"));
+    }
+  }
+  CHECK(contents.size() == 1);
+  const SafetensorsReader reader(folder / "weights");
+  REQUIRE(reader.tensors().size() == right_specs.size());
+  for (std::size_t i = 0; i < right_specs.size(); ++i) {
+    CHECK(reader.tensors()[i].name == right_specs[i].name);
+    CHECK(reader.tensors()[i].shape == right_specs[i].shape);
+  }
+  std::vector<float> expected(97 * 13);
+  Initial::normal(0.0f, 1.0f).fill(expected, 1, "second.weight", 0);
+  std::vector<float> stored(97 * 13);
+  reader.read_floats(*reader.find("second.weight"), 0, stored);
+  CHECK(stored == expected);
+}
+
+TEST_CASE("loaded_weights_are_the_dumped_ones_on_any_number_of_ranks") {
+  const TemporaryFolder folder;
+  with_model({.ranks = 3, .seed = 42}, [&](FullyShard& model) { dump_weights(model, folder / "source"); });
+  for (const int ranks : rank_counts) {
+    for (const Strategy strategy : {Strategy::fsdp, Strategy::ddp}) {
+      with_model({.ranks = ranks, .strategy = strategy}, [&](FullyShard& model) {
+        load_weights(model, folder / "source");
+        dump_weights(model, folder / "copy");
+      });
+      CHECK(bytes_of(folder / "copy") == bytes_of(folder / "source"));
+    }
+  }
+}
+
+TEST_CASE("windows_see_loaded_weights_at_once") {
+  const TemporaryFolder folder;
+  with_model({.seed = 42}, [&](FullyShard& model) { dump_weights(model, folder / "source"); });
+  std::vector<float> expected(31);
+  Initial::uniform(-1.0f, 1.0f).fill(expected, 42, "first.bias", 0);
+  for (const Strategy strategy : {Strategy::fsdp, Strategy::ddp}) {
+    launch({.ranks = 3}, [&](World& world) {
+      Parameter bias({31}, Initial::zeros());
+      const NamedParameter named[] = {{"bias", &bias}};
+      FullyShard model(world, {.strategy = strategy});
+      Unit& unit = model.add_unit("first", named);
+      model.finalize(Sgd{});
+      const SafetensorsReader source(folder / "source");
+      SafetensorsWriter writer(folder / "bias", {{.name = "first.bias", .shape = {31}}});
+      if (world.rank() == 0) {
+        std::vector<float> values(31);
+        source.read_floats(*source.find("first.bias"), 0, values);
+        writer.create();
+        writer.write(0, Bytes(0), std::as_bytes(std::span(values)));
+        writer.finish();
+      }
+      world.barrier("written");
+      load_weights(model, folder / "bias");
+      model.within(unit, plan::WindowKind::evaluate, [&](Window& window) {
+        window.stream().synchronize();
+        const std::span<const float> seen = window.parameter(bias);
+        CHECK(std::vector<float>(seen.begin(), seen.end()) == expected);
+      });
+      model.synchronize();
+    });
+  }
+}
+
+TEST_CASE("half_precision_weights_are_widened") {
+  const TemporaryFolder folder;
+  std::vector<TensorSpec> specs = right_specs;
+  for (TensorSpec& spec : specs) spec.dtype = DType::bf16;
+  write_file(folder / "half", specs);  // zeros
+  with_model({.ranks = 2}, [&](FullyShard& model) {
+    load_weights(model, folder / "half");
+    for (const float value : model.shard(model.unit(0))) CHECK(value == 0.0f);
+  });
+}
+
+TEST_CASE("everything_that_does_not_fit_is_one_error_on_every_rank") {
+  const TemporaryFolder folder;
+  std::vector<TensorSpec> specs = right_specs;
+  specs[0].shape = {13, 31};
+  specs[3].name = "first.bios";
+  specs.push_back({.name = "third.weight", .shape = {1}});
+  write_file(folder / "wrong", specs);
+  const std::string expected =
+      (folder / "wrong").string() +
+      R"(: does not fit the model: tensor "first.weight" is [13, 31], the model's is [31, 13]; )"
+      R"(tensor "first.bias" [31] is missing; tensor "first.bios" is not in the model; )"
+      R"(tensor "third.weight" is not in the model)";
+  for (const Strategy strategy : {Strategy::fsdp, Strategy::ddp}) {
+    const std::vector<std::string> messages =
+        failures({.ranks = 3, .strategy = strategy}, [&](FullyShard& model) { load_weights(model, folder / "wrong"); });
+    CHECK(messages == std::vector<std::string>(3, expected));
+  }
+}
+
+TEST_CASE("a_file_that_does_not_fit_changes_nothing") {
+  const TemporaryFolder folder;
+  with_model({}, [&](FullyShard& model) { dump_weights(model, folder / "before"); });
+  write_file(folder / "wrong", {{.name = "first.weight", .shape = {31, 13}}});
+  failures({.ranks = 2}, [&](FullyShard& model) {
+    try {
+      load_weights(model, folder / "wrong");
+    } catch (const DataError&) {
+    }
+    dump_weights(model, folder / "after");
+  });
+  CHECK(bytes_of(folder / "after") == bytes_of(folder / "before"));
+}
+
+TEST_CASE("a_missing_file_is_an_error_on_every_rank") {
+  const TemporaryFolder folder;
+  const std::vector<std::string> messages =
+      failures({.ranks = 3}, [&](FullyShard& model) { load_weights(model, folder / "none"); });
+  REQUIRE(messages.size() == 3);
+  for (const std::string& message : messages) CHECK(message.rfind((folder / "none").string(), 0) == 0);
+}
+
+TEST_CASE("a_dump_that_fails_anywhere_fails_everywhere_and_leaves_nothing") {
+  const TemporaryFolder folder;
+  const std::vector<std::string> creation =
+      failures({.ranks = 3}, [&](FullyShard& model) { dump_weights(model, folder / "no/folder/weights"); });
+  CHECK(creation.size() == 3);
+  const std::vector<std::string> writing = failures({.ranks = 3}, [&](FullyShard& model) {
+    // Rank 2 looks for the file in another place than the one where rank 0 makes it.
+    dump_weights(model, folder / (model.world().rank() == 2 ? "elsewhere" : "weights"));
+  });
+  REQUIRE(writing.size() == 3);
+  for (const std::string& message : writing) {
+    CHECK(message.rfind((folder / "elsewhere.partial").string() + ": cannot be opened", 0) == 0);
+  }
+  CHECK(folder.empty());
+}
+
+TEST_CASE("a_rank_that_fails_with_any_exception_is_named_to_the_others") {
+  launch({.ranks = 3}, [](World& world) {
+    std::string message;
+    try {
+      checkpoint::run_together(world, "test", [&] {
+        if (world.rank() == 1) throw std::runtime_error("out of luck");
+      });
+    } catch (const DataError& error) {
+      message = error.what();
+      CHECK(message == "out of luck (on rank 1)");
+    } catch (const std::runtime_error& error) {
+      message = error.what();
+      CHECK(world.rank() == 1);
+    }
+    CHECK_FALSE(message.empty());
+    checkpoint::run_together(world, "test", [] {});  // the ranks are still in step
+  });
+}
