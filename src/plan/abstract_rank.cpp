@@ -43,6 +43,15 @@ void AbstractRank::enter(std::size_t segment) {
   done_.assign(operations.size(), false);
   started_.assign(operations.size(), FusedClock{});
   before_ = completed_[segment];
+  if (plan_->segments[segment].kind == SegmentKind::refresh) write_masters_from_outside();
+}
+
+// Somebody gave every rank its shards, a loaded checkpoint's; nobody has the others' yet.
+void AbstractRank::write_masters_from_outside() {
+  for (std::size_t unit = 0; unit < plan_->units.size(); ++unit) {
+    const Bytes shard = size_of(DType::fp32) * plan_->layouts[unit].shard_elements();
+    write_content({{plan_->unit_buffers[unit].master, Bytes(0), shard, shard}, AccessMode::write, unit});
+  }
 }
 
 bool AbstractRank::finished() const {
@@ -116,8 +125,9 @@ void AbstractRank::check_access(EventPoint here, const Access& access, const Fus
 void AbstractRank::apply_access(EventPoint here, const Access& access, std::uint64_t count) {
   const std::size_t buffer = access.range.buffer;
   const Interval bytes = interval(access.range, rank_);
+  if (bytes.begin >= bytes.end) return;  // an empty unit takes no part of the slot that it is given
   if (access.mode == AccessMode::discard) contents_[buffer].discard();
-  if (access.mode == AccessMode::write || access.mode == AccessMode::update) contents_[buffer].write(access.tenant, bytes);
+  if (access.mode == AccessMode::write || access.mode == AccessMode::update) write_content(access);
 
   const std::size_t mine = lane(plan_->at(here).stream);
   auto& past = past_[buffer];
@@ -127,6 +137,14 @@ void AbstractRank::apply_access(EventPoint here, const Access& access, std::uint
   };
   past.erase(std::remove_if(past.begin(), past.end(), superseded), past.end());
   past.push_back({bytes, writes(access.mode), mine, count, here});
+}
+
+void AbstractRank::write_content(const Access& access) {
+  Contents& contents = contents_[access.range.buffer];
+  const Interval bytes = interval(access.range, rank_);
+  const Bytes stride = access.range.rank_stride;
+  if (stride == Bytes(0)) return contents.write(access.tenant, bytes);
+  contents.write_shard(access.tenant, bytes, interval({access.range.buffer, Bytes(0), stride, stride}, rank_));
 }
 
 void AbstractRank::check_launch_order(const Report& report) {

@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <limits>
 #include <set>
 
 #include "plan/buffers.hpp"
@@ -36,10 +35,36 @@ void check_precision(const Precision& precision) {
                                to_string(precision.gradient), to_string(precision.wire)));
 }
 
+// Far above any machine, and low enough that no product of sizes overflows.
+constexpr std::size_t most_ranks = std::size_t{1} << 20;
+constexpr std::size_t most_micro_batches = std::size_t{1} << 20;
+constexpr std::size_t most_elements = std::size_t{1} << 48;
+
+void check_sizes(const CompileInput& input) {
+  if (input.options.ranks == 0) throw UsageError("a plan needs at least one rank");
+  if (input.options.ranks > most_ranks) {
+    throw UsageError(fmt::format("{} ranks: a plan is for at most {}", input.options.ranks, most_ranks));
+  }
+  if (input.options.micro_batches == 0 || input.options.micro_batches > most_micro_batches) {
+    throw UsageError(fmt::format("micro_batches is {}: choose 1 to {}", input.options.micro_batches, most_micro_batches));
+  }
+  std::size_t elements = 0;
+  for (const UnitSpec& unit : input.units) {
+    for (const ParameterSpec& parameter : unit.parameters) {
+      const std::size_t count = element_count(parameter.shape);
+      if (count <= most_elements - elements) {
+        elements += count;
+        continue;
+      }
+      throw UsageError(fmt::format("parameter \"{}\" of shape {} brings the model above {} elements", parameter.name,
+                                   tessera::to_string(parameter.shape), most_elements));
+    }
+  }
+}
+
 void check_input(const CompileInput& input) {
   if (input.units.empty()) throw UsageError("the model has no units: add at least one before finalize()");
-  if (input.options.ranks == 0) throw UsageError("a plan needs at least one rank");
-  if (input.options.micro_batches == 0) throw UsageError("micro_batches must be at least 1");
+  check_sizes(input);
   check_names(input.units);
   check_precision(input.options.precision);
   check(input.program, input.units.size());

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "plan/overlap.hpp"
@@ -16,6 +17,16 @@ class Contents {
     if (tenant != tenant_) written_.clear();
     tenant_ = tenant;
     insert(bytes);
+  }
+  // All ranks write their shards of the buffer at once: what stands here of the others' is out of date.
+  void write_shard(std::size_t tenant, Interval bytes, Interval shard) {
+    std::vector<Interval> kept;
+    for (const Interval& known : written_) {
+      const Interval mine{std::max(known.begin, shard.begin), std::min(known.end, shard.end)};
+      if (mine.begin < mine.end) kept.push_back(mine);
+    }
+    written_ = std::move(kept);
+    write(tenant, bytes);
   }
   void discard() { written_.clear(); }
   bool readable(std::size_t tenant, Interval bytes) const {

@@ -29,12 +29,17 @@ std::string parts(const Plan& plan, const Operation& operation, bool (*selects)(
   return result;
 }
 
-std::string waits(const Plan& plan, std::size_t segment, const Operation& operation) {
+// "5", or with its segment where that is another; what is launched later in the list was recorded in an earlier run.
+std::string record(const Plan& plan, EventPoint here, EventPoint point) {
+  if (point.segment != here.segment) return describe(plan, point);
+  return fmt::format("{}{}", point.operation, point.operation < here.operation ? "" : " of the last run");
+}
+
+std::string waits(const Plan& plan, EventPoint here) {
   std::string result;
-  for (const Wait& wait : operation.waits) {
+  for (const Wait& wait : plan.at(here).waits) {
     if (!result.empty()) result += "; ";
-    const EventPoint point = plan.events[wait.event];
-    result += point.segment == segment ? fmt::format("{}", point.operation) : describe(plan, point);
+    result += record(plan, here, plan.events[wait.event]);
     if (wait.type != WaitType::data) result += fmt::format(" ({})", to_string(wait.type));
   }
   return result;
@@ -73,7 +78,7 @@ std::string draw(const Plan& plan, std::size_t segment) {
     const std::string to = parts(plan, operation, writes);
     const std::string flow = to.empty() ? from : fmt::format("{}{}-> {}", from, from.empty() ? "" : " ", to);
     rows.push_back({fmt::format("{}", index), std::string(to_string(operation.stream)), describe(plan, operation), flow,
-                    waits(plan, segment, operation)});
+                    waits(plan, {segment, index})});
   }
   return fmt::format("segment {}\n{}", to_string(plan.segments[segment].kind), table(rows));
 }
@@ -91,19 +96,19 @@ namespace {
 
 void append_options(const Plan& plan, fmt::memory_buffer& out) {
   const PlanOptions& options = plan.options;
-  fmt::format_to(std::back_inserter(out), "options {} {} {} {} ranks {} micro {} {} prefetch {} reshard {} overlap {}\n",
-                 to_string(options.strategy), to_string(options.precision.parameter),
-                 to_string(options.precision.gradient), to_string(options.precision.wire), options.ranks,
-                 options.micro_batches, to_string(options.accumulation), options.prefetch,
-                 options.reshard_after_forward, options.overlap_reduction);
+  fmt::format_to(
+      std::back_inserter(out), "options {} {} {} {} ranks {} micro {} {} prefetch {} reshard {} overlap {}\n",
+      to_string(options.strategy), to_string(options.precision.parameter), to_string(options.precision.gradient),
+      to_string(options.precision.wire), options.ranks, options.micro_batches, to_string(options.accumulation),
+      options.prefetch, options.reshard_after_forward, options.overlap_reduction);
 }
 
 void append_units(const Plan& plan, fmt::memory_buffer& out) {
   for (const UnitSpec& unit : plan.units) {
     fmt::format_to(std::back_inserter(out), "unit {}\n", unit.name);
     for (const ParameterSpec& parameter : unit.parameters) {
-      fmt::format_to(std::back_inserter(out), "parameter {} {}{}\n", parameter.name, tessera::to_string(parameter.shape),
-                     parameter.optional ? " optional" : "");
+      fmt::format_to(std::back_inserter(out), "parameter {} {}{}\n", parameter.name,
+                     tessera::to_string(parameter.shape), parameter.optional ? " optional" : "");
     }
   }
   for (const std::string& state : plan.optimizer_states) fmt::format_to(std::back_inserter(out), "state {}\n", state);

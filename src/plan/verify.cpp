@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <set>
 #include <tuple>
 
@@ -35,7 +36,10 @@ class Explorer {
   Verification run() {
     verify_layout(plan_, reporter());
     if (&plan_ != &deviating_) verify_layout(deviating_, reporter());
-    if (same_segments()) explore();
+    if (same_segments()) {
+      compare_launch_orders();
+      explore();
+    }
     return std::move(result_);
   }
 
@@ -54,6 +58,30 @@ class Explorer {
     }
     if (!same) reporter()(ViolationKind::mismatch, {}, {}, "ranks have different segments");
     return same;
+  }
+
+  // Per stream the fused run compares the ranks; between the streams only the order of the lists tells.
+  void compare_launch_orders() {
+    for (std::size_t s = 0; s < plan_.segments.size(); ++s) {
+      const auto ours = collectives(plan_, s);
+      const auto theirs = collectives(deviating_, s);
+      for (std::size_t i = 0; i < std::min(ours.size(), theirs.size()); ++i) {
+        if (plan_.at(ours[i]).stream == deviating_.at(theirs[i]).stream) continue;
+        reporter()(ViolationKind::order, ours[i], theirs[i],
+                   fmt::format("ranks launch collectives in different orders: the first rank {}, the last rank {}",
+                               describe(plan_, ours[i]), describe(deviating_, theirs[i])));
+        break;
+      }
+    }
+  }
+
+  static std::vector<EventPoint> collectives(const Plan& plan, std::size_t segment) {
+    std::vector<EventPoint> result;
+    const auto& operations = plan.segments[segment].operations;
+    for (std::size_t index = 0; index < operations.size(); ++index) {
+      if (is_collective(operations[index].kind)) result.push_back({segment, index});
+    }
+    return result;
   }
 
   void explore() {
@@ -135,6 +163,14 @@ class Explorer {
     return true;
   }
 
+  // The head is a collective that may start, and the other rank's stream has ended or may start something else.
+  static bool meets_no_partner(const Parties& parties, std::size_t party, std::size_t stream) {
+    const AbstractRank& mine = parties[party];
+    const AbstractRank& other = parties[1 - party];
+    if (!is_collective(mine.operation(mine.head(stream)).kind) || !mine.runnable(mine.head(stream))) return false;
+    return other.head(stream) == AbstractRank::none || other.runnable(other.head(stream));
+  }
+
   void report_stuck(const Parties& parties) {
     std::string text = "ranks wait for each other for ever:";
     bool disagree = false;
@@ -146,7 +182,7 @@ class Explorer {
         here = parties[party].point(index);
         text += fmt::format(" {} rank's {} stream at {};", party == 0 ? "first" : "last",
                             to_string(static_cast<StreamId>(stream)), describe(parties[party].plan(), here));
-        disagree = disagree || (parties[party].runnable(index) && is_collective(parties[party].operation(index).kind));
+        disagree = disagree || meets_no_partner(parties, party, stream);
       }
     }
     reporter()(disagree ? ViolationKind::mismatch : ViolationKind::deadlock, here, here, text);

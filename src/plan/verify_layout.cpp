@@ -35,35 +35,55 @@ Bytes element_size(const Plan& plan, std::size_t unit, std::size_t buffer) {
   return Bytes(0);
 }
 
-bool is_layouts(const Plan& plan, const Access& access) {
+enum class Share { whole, mine };
+
+// What each kind of operation names of its unit, by access.
+Share share_of(const Plan& plan, OperationKind kind, std::size_t access) {
+  const Share kept = plan.keeps_whole() ? Share::whole : Share::mine;
+  switch (kind) {
+    case OperationKind::initialize: return access == 0 ? Share::mine : kept;
+    case OperationKind::cast:
+    case OperationKind::optimize: return kept;
+    case OperationKind::all_gather:
+    case OperationKind::all_gather_sum: return access == 0 ? Share::mine : Share::whole;
+    case OperationKind::reduce_scatter: return access == 0 ? Share::whole : Share::mine;
+    case OperationKind::sum_of_squares: return Share::mine;
+    default: return Share::whole;
+  }
+}
+
+bool is_layouts(const Plan& plan, const Access& access, Share share) {
   const UnitLayout& layout = plan.layouts[access.tenant];
   const Bytes element = element_size(plan, access.tenant, access.range.buffer);
-  if (element == Bytes(0)) return false;
-  const Bytes shard = element * layout.shard_elements();
   const Range& range = access.range;
-  if (range.offset != Bytes(0)) return false;
-  const bool whole = range.rank_stride == Bytes(0) && range.size == element * layout.padded_elements();
-  const bool place_in_whole = range.rank_stride == shard && range.size == shard;
-  const bool shard_alone =
-      range.rank_stride == Bytes(0) && range.size == shard && plan.buffers[range.buffer].size == shard;
-  return whole || place_in_whole || shard_alone;
+  if (element == Bytes(0) || range.offset != Bytes(0)) return false;
+  if (share == Share::whole) return range.rank_stride == Bytes(0) && range.size == element * layout.padded_elements();
+  const Bytes shard = element * layout.shard_elements();
+  const bool alone = range.rank_stride == Bytes(0) && plan.buffers[range.buffer].size == shard;
+  return range.size == shard && (alone || range.rank_stride == shard);
+}
+
+// Of the scalars: all, or the loss scale alone. Of the norms, a row of units per rank: all, my row, or my cell of the operation's unit.
+bool is_plans(const Plan& plan, const Operation& operation, const Range& range) {
+  const Bytes row = norm_size * plan.units.size();
+  if (range.buffer == plan.scalars) {
+    return range == Range{plan.scalars, Bytes(0), Bytes(0), scalars_size} ||
+           range == Range{plan.scalars, loss_scale_offset, Bytes(0), Bytes(4)};
+  }
+  if (range.buffer != plan.norms) return false;
+  if (operation.unit != no_unit) return range == Range{plan.norms, norm_size * operation.unit, row, norm_size};
+  return range == Range{plan.norms, Bytes(0), Bytes(0), row * plan.options.ranks} ||
+         range == Range{plan.norms, Bytes(0), row, row};
 }
 
 bool inside_buffer(const Plan& plan, const Range& range) {
   return interval(range, plan.options.ranks - 1).end <= plan.buffers[range.buffer].size.count();
 }
 
-// A collective over a unit reads or writes everybody's part: whole on one side, this rank's shard on the other.
-bool is_collectives(const Plan& plan, const Operation& operation) {
-  if (!is_collective(operation.kind) || operation.kind == OperationKind::gather_norms) return true;
-  const bool reduces = operation.kind == OperationKind::reduce_scatter;
-  const Access& whole = operation.accesses[reduces ? 0 : 1];
-  const Access& mine = operation.accesses[reduces ? 1 : 0];
-  const UnitLayout& layout = plan.layouts[operation.unit];
-  const Bytes whole_element = element_size(plan, operation.unit, whole.range.buffer);
-  const Bytes my_element = element_size(plan, operation.unit, mine.range.buffer);
-  return whole.range.size == whole_element * layout.padded_elements() &&
-         mine.range.size == my_element * layout.shard_elements() && (reduces || whole.range.buffer == mine.range.buffer);
+// Gathers are in place.
+bool is_in_place(const Operation& operation) {
+  if (operation.kind != OperationKind::all_gather && operation.kind != OperationKind::all_gather_sum) return true;
+  return operation.accesses[0].range.buffer == operation.accesses[1].range.buffer;
 }
 
 }  // namespace
@@ -76,16 +96,16 @@ void verify_layout(const Plan& plan, const Report& report) {
       const EventPoint here{segment, index};
       for (std::size_t a = 0; a < operations[index].accesses.size(); ++a) {
         const Access& access = operations[index].accesses[a];
-        const bool fits = inside_buffer(plan, access.range) &&
-                          (access.tenant == no_unit ? access.range.size > Bytes(0) : is_layouts(plan, access));
-        if (fits) continue;
+        const bool is_right = access.tenant == no_unit
+                                  ? is_plans(plan, operations[index], access.range)
+                                  : is_layouts(plan, access, share_of(plan, operations[index].kind, a));
+        if (is_right && inside_buffer(plan, access.range)) continue;
         report(ViolationKind::layout, here, {segment, a},
                fmt::format("{}: its range of {} is not the layout's", describe(plan, here),
                            plan.buffers[access.range.buffer].name));
       }
-      if (is_collectives(plan, operations[index])) continue;
-      report(ViolationKind::layout, here, here,
-             fmt::format("{}: a collective joins the whole of a unit with this rank's shard", describe(plan, here)));
+      if (is_in_place(operations[index])) continue;
+      report(ViolationKind::layout, here, here, fmt::format("{}: not in place", describe(plan, here)));
     }
   }
 }

@@ -1,0 +1,231 @@
+// What holds for every plan of the matrix: sound, made of the program's windows, each gradient summed once, the same
+// everywhere.
+#include "tessera/plan/compile.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "errors.hpp"
+#include "matrix.hpp"
+#include "tessera/plan/draw.hpp"
+#include "tessera/plan/verify.hpp"
+
+namespace tessera::plan {
+
+namespace {
+
+bool is_micro_batch(SegmentKind kind) {
+  return kind == SegmentKind::only || kind == SegmentKind::first || kind == SegmentKind::middle ||
+         kind == SegmentKind::last;
+}
+bool is_first(SegmentKind kind) { return kind == SegmentKind::only || kind == SegmentKind::first; }
+bool is_last(SegmentKind kind) { return kind == SegmentKind::only || kind == SegmentKind::last; }
+
+std::vector<WindowUse> windows_of(const Segment& segment) {
+  std::vector<WindowUse> result;
+  for (const Operation& operation : segment.operations) {
+    if (operation.kind == OperationKind::window) result.push_back({operation.unit, operation.window});
+  }
+  return result;
+}
+
+std::size_t count(const Segment& segment, OperationKind kind, std::size_t unit) {
+  return static_cast<std::size_t>(
+      std::count_if(segment.operations.begin(), segment.operations.end(),
+                    [&](const Operation& operation) { return operation.kind == kind && operation.unit == unit; }));
+}
+
+const Access* access_to(const Operation& operation, std::size_t buffer, AccessMode mode) {
+  for (const Access& access : operation.accesses) {
+    if (access.range.buffer == buffer && access.mode == mode) return &access;
+  }
+  return nullptr;
+}
+
+// Between a backward window and the release of its gradient slot, exactly one operation takes the gradient away.
+bool every_gradient_is_taken_once(const Plan& plan, const Segment& segment) {
+  std::map<std::size_t, std::size_t> taken;  // by slot, since its last backward window
+  for (const Operation& operation : segment.operations) {
+    if (operation.unit == no_unit) continue;
+    const std::size_t slot = plan.unit_buffers[operation.unit].gradient_slot;
+    if (access_to(operation, slot, AccessMode::update)) taken[slot] = 0;
+    if (access_to(operation, slot, AccessMode::read)) ++taken[slot];
+    if (access_to(operation, slot, AccessMode::discard) && taken[slot] != 1) return false;
+  }
+  return true;
+}
+
+// One micro-batch's sums of a unit start anew or go on, as its place in the step demands.
+bool sums_are_formed_right(const Plan& plan, const Segment& segment, std::size_t unit) {
+  const bool local = plan.options.accumulation == AccumulationMode::local;
+  bool started = local && !is_first(segment.kind);
+  for (const Operation& operation : segment.operations) {
+    if (operation.unit != unit) continue;
+    if (operation.kind == OperationKind::accumulate) {
+      if (operation.add != started) return false;
+      started = true;
+    }
+    if (operation.kind != OperationKind::reduce_scatter) continue;
+    const bool adds = !local && !is_first(segment.kind);
+    const std::size_t divisor = is_last(segment.kind) ? plan.options.ranks * plan.options.micro_batches : 1;
+    if (operation.add != adds || operation.divisor != divisor) return false;
+  }
+  const std::size_t reductions = !local || is_last(segment.kind) ? 1 : 0;
+  return count(segment, OperationKind::reduce_scatter, unit) == reductions;
+}
+
+}  // namespace
+
+TEST_CASE("verify_accepts_every_plan") {
+  std::size_t plans = 0;
+  for_each_nth_plan(3, [&](const Model& model, const PlanOptions& options, const Plan& plan) {
+    ++plans;
+    const Verification verification = verify(plan);
+    CHECK_MESSAGE(verification.ok(), model.name << ", " << describe(options) << ": "
+                                                << (verification.ok() ? "" : verification.violations.front().text));
+  });
+  MESSAGE("plans verified: " << plans);
+}
+
+TEST_CASE("windows_open_in_the_order_of_the_program") {
+  for_sampled_plans([](const Model& model, const PlanOptions& options, const Plan& plan) {
+    for (const Segment& segment : plan.segments) {
+      if (is_micro_batch(segment.kind) && windows_of(segment) == model.program.micro_batch) continue;
+      if (segment.kind == SegmentKind::evaluation && windows_of(segment) == model.program.evaluation) continue;
+      CHECK_MESSAGE((!is_micro_batch(segment.kind) && windows_of(segment).empty()),
+                    model.name << ", " << describe(options) << ", " << to_string(segment.kind));
+    }
+    CHECK(plan.find(SegmentKind::evaluation).has_value() == !model.program.evaluation.empty());
+  });
+}
+
+TEST_CASE("each_gradient_is_summed_and_reduced_exactly_once_and_divided_once") {
+  for_sampled_plans([](const Model& model, const PlanOptions& options, const Plan& plan) {
+    for (const Segment& segment : plan.segments) {
+      if (!is_micro_batch(segment.kind)) continue;
+      INFO(model.name << ", " << describe(options) << ", " << to_string(segment.kind));
+      CHECK(every_gradient_is_taken_once(plan, segment));
+      for (std::size_t unit = 0; unit < plan.units.size(); ++unit) CHECK(sums_are_formed_right(plan, segment, unit));
+    }
+  });
+}
+
+TEST_CASE("each_unit_is_optimized_and_its_norm_taken_once_a_step") {
+  for_sampled_plans([](const Model& model, const PlanOptions& options, const Plan& plan) {
+    INFO(model.name << ", " << describe(options));
+    for (const Segment& segment : plan.segments) {
+      for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
+        CHECK(count(segment, OperationKind::optimize, unit) == (segment.kind == SegmentKind::update ? 1 : 0));
+        CHECK(count(segment, OperationKind::sum_of_squares, unit) == (is_last(segment.kind) ? 1 : 0));
+      }
+    }
+  });
+}
+
+TEST_CASE("one_rank_has_no_gathers") {
+  for (const Strategy strategy : {Strategy::ddp, Strategy::fsdp}) {
+    const Plan plan = compile(input_of(chain_model(3), {.strategy = strategy, .ranks = 1}));
+    for (const Segment& segment : plan.segments) {
+      for (const Operation& operation : segment.operations) {
+        CHECK((!is_collective(operation.kind) || operation.kind == OperationKind::reduce_scatter));
+      }
+    }
+  }
+}
+
+TEST_CASE("a_unit_keeps_one_address_for_the_plans_whole_life") {
+  for_sampled_plans([](const Model&, const PlanOptions&, const Plan& plan) {
+    for (const Segment& segment : plan.segments) {
+      for (const Operation& operation : segment.operations) {
+        if (operation.kind != OperationKind::window) continue;
+        CHECK(operation.accesses.front().range.buffer == plan.unit_buffers[operation.unit].parameters);
+        CHECK(operation.accesses.front().range.offset == Bytes(0));
+      }
+    }
+  });
+}
+
+TEST_CASE("waits_are_between_streams_and_every_event_is_waited_for") {
+  for_sampled_plans([](const Model&, const PlanOptions&, const Plan& plan) {
+    std::set<std::size_t> used;
+    for (const Segment& segment : plan.segments) {
+      for (const Operation& operation : segment.operations) {
+        for (const Wait& wait : operation.waits) {
+          used.insert(wait.event);
+          if (wait.type != WaitType::throttle) CHECK(plan.at(plan.events[wait.event]).stream != operation.stream);
+          if (wait.type == WaitType::order) CHECK(is_collective(plan.at(plan.events[wait.event]).kind));
+        }
+      }
+    }
+    CHECK(used.size() == plan.events.size());
+  });
+}
+
+TEST_CASE("the_schedule_is_the_same_for_any_number_of_ranks_above_one") {
+  for (const Model& model : all_models()) {
+    for (const Strategy strategy : {Strategy::ddp, Strategy::fsdp}) {
+      INFO(model.name << ", " << to_string(strategy));
+      const auto schedule = [&](std::size_t ranks) {
+        return draw(compile(input_of(model, {.strategy = strategy, .ranks = ranks, .micro_batches = 3})));
+      };
+      for (const std::size_t ranks : {3u, 7u, 64u}) CHECK(schedule(ranks) == schedule(2));
+    }
+  }
+}
+
+TEST_CASE("the_update_is_throttled_by_the_one_before_it") {
+  const Plan plan = compile(input_of(chain_model(3), {.ranks = 2}));
+  const std::size_t update = *plan.find(SegmentKind::update);
+  const auto& operations = plan.segments[update].operations;
+  const auto& waits = operations.front().waits;
+  CHECK(
+      std::count_if(waits.begin(), waits.end(), [&](const Wait& wait) {
+        return wait.type == WaitType::throttle && plan.events[wait.event] == EventPoint{update, operations.size() - 1};
+      }) == 1);
+}
+
+TEST_CASE("a_plan_never_says_automatic") {
+  using enum AccumulationMode;
+  const auto resolved = [](Strategy strategy, std::size_t micro_batches) {
+    return compile(input_of(chain_model(2), {.strategy = strategy, .micro_batches = micro_batches}))
+        .options.accumulation;
+  };
+  CHECK(resolved(Strategy::ddp, 2) == local);
+  CHECK(resolved(Strategy::fsdp, 2) == reduced);
+  CHECK(resolved(Strategy::ddp, 1) == reduced);
+  CHECK(resolved(Strategy::fsdp, 1) == reduced);
+}
+
+TEST_CASE("two_hundred_units_on_16384_ranks_are_compiled_and_verified") {
+  const Plan plan = compile(input_of(chain_model(200), {.ranks = 16384, .micro_batches = 2, .prefetch = 2}));
+  CHECK(verify(plan).ok());
+}
+
+TEST_CASE("impossible_input_is_refused_by_name") {
+  const auto refused = [](auto change) {
+    CompileInput input = input_of(chain_model(2), {});
+    change(input);
+    return usage_error([&] { compile(input); });
+  };
+  CHECK(contains(refused([](CompileInput& in) { in.units.clear(); }), "no units"));
+  CHECK(contains(refused([](CompileInput& in) { in.options.ranks = 0; }), "at least one rank"));
+  CHECK(contains(refused([](CompileInput& in) { in.options.ranks = (1u << 20) + 1; }), "at most 1048576"));
+  CHECK(contains(refused([](CompileInput& in) { in.options.micro_batches = 0; }), "micro_batches"));
+  CHECK(contains(refused([](CompileInput& in) { in.options.micro_batches = static_cast<std::size_t>(-1); }),
+                 "micro_batches"));
+  CHECK(contains(refused([](CompileInput& in) { in.units[1].name = "u0"; }), "two units have the name \"u0\""));
+  CHECK(contains(refused([](CompileInput& in) { in.units[1].parameters[0].name = "u0.p1"; }),
+                 "two parameters have the name \"u0.p1\""));
+  CHECK(contains(refused([](CompileInput& in) { in.options.precision.wire = DType::bf16; }),
+                 "fp32 cannot travel as bf16"));
+  CHECK(contains(refused([](CompileInput& in) { in.program = Program::chain(1); }), "unit 1 has no backward window"));
+  CHECK(contains(refused([](CompileInput& in) { in.units[0].parameters[1].shape = {std::size_t{1} << 49}; }),
+                 "\"u0.p1\""));
+}
+
+}  // namespace tessera::plan

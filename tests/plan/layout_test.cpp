@@ -1,0 +1,120 @@
+// Properties of UnitLayout: alignment, equal shards, and every element owned exactly once.
+#include "tessera/plan/layout.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "models.hpp"
+#include "tessera/base/error.hpp"
+#include "tessera/base/shape.hpp"
+
+namespace tessera::plan {
+
+namespace {
+
+constexpr std::size_t rank_counts[] = {1, 2, 3, 4, 5, 7, 8, 13};
+
+std::vector<UnitSpec> edge_units() {
+  std::vector<UnitSpec> units = {unit_of("empty", {}),    unit_of("nothing", {0}),
+                                 unit_of("one", {1}),     unit_of("primes", {2, 3, 1021, 7919}),
+                                 unit_of("below", {127}), unit_of("even", {128}),
+                                 unit_of("above", {129}), unit_of("mixed", {0, 129, 1, 0, 128, 127, 4093})};
+  units.push_back({"shaped", {{"weight", {13, 7, 3}, false}, {"scale", {}, false}, {"none", {5, 0}, true}}});
+  return units;
+}
+
+template <typename Body>
+void for_each_layout(Body body) {
+  for (const UnitSpec& unit : edge_units()) {
+    for (const std::size_t ranks : rank_counts) {
+      INFO(unit.name << ", " << ranks << " ranks");
+      body(unit, UnitLayout(unit, ranks));
+    }
+  }
+}
+
+std::size_t round_to_128(std::size_t count) { return (count + 127) / 128 * 128; }
+
+}  // namespace
+
+TEST_CASE("parameters_follow_each_other_on_multiples_of_128") {
+  for_each_layout([](const UnitSpec& unit, const UnitLayout& layout) {
+    REQUIRE(layout.parameters() == unit.parameters.size());
+    std::size_t end = 0;
+    for (std::size_t p = 0; p < layout.parameters(); ++p) {
+      CHECK(layout.offset(p) == end);
+      CHECK(layout.offset(p) % 128 == 0);
+      CHECK(layout.elements(p) == element_count(unit.parameters[p].shape));
+      end = round_to_128(end + layout.elements(p));
+    }
+    CHECK(layout.padded_elements() >= end);
+  });
+}
+
+TEST_CASE("shards_are_equal_aligned_and_no_larger_than_padding_demands") {
+  for_each_layout([](const UnitSpec&, const UnitLayout& layout) {
+    std::size_t used = 0;
+    for (std::size_t p = 0; p < layout.parameters(); ++p) used = layout.offset(p) + round_to_128(layout.elements(p));
+    CHECK(layout.shard_elements() % 128 == 0);
+    CHECK(layout.padded_elements() == layout.ranks() * layout.shard_elements());
+    CHECK(layout.padded_elements() - used < layout.ranks() * 128);
+    for (std::size_t rank = 0; rank < layout.ranks(); ++rank) {
+      CHECK(layout.shard_begin(rank) == rank * layout.shard_elements());
+    }
+  });
+}
+
+TEST_CASE("pieces_of_all_ranks_cover_every_element_exactly_once") {
+  for_each_layout([](const UnitSpec&, const UnitLayout& layout) {
+    std::vector<std::vector<std::size_t>> owners(layout.parameters());
+    for (std::size_t p = 0; p < layout.parameters(); ++p) owners[p].assign(layout.elements(p), 0);
+    for (std::size_t rank = 0; rank < layout.ranks(); ++rank) {
+      for (const ShardPiece& piece : layout.pieces(rank)) {
+        REQUIRE(piece.parameter_offset + piece.count <= layout.elements(piece.parameter));
+        for (std::size_t i = 0; i < piece.count; ++i) ++owners[piece.parameter][piece.parameter_offset + i];
+      }
+    }
+    for (const auto& counts : owners) {
+      CHECK(std::all_of(counts.begin(), counts.end(), [](std::size_t count) { return count == 1; }));
+    }
+  });
+}
+
+TEST_CASE("pieces_stand_in_the_shard_where_the_flat_unit_has_them") {
+  for_each_layout([](const UnitSpec&, const UnitLayout& layout) {
+    for (std::size_t rank = 0; rank < layout.ranks(); ++rank) {
+      std::size_t end = 0;
+      for (const ShardPiece& piece : layout.pieces(rank)) {
+        CHECK(piece.count > 0);
+        CHECK(piece.shard_offset >= end);
+        end = piece.shard_offset + piece.count;
+        CHECK(end <= layout.shard_elements());
+        CHECK(layout.shard_begin(rank) + piece.shard_offset == layout.offset(piece.parameter) + piece.parameter_offset);
+      }
+    }
+  });
+}
+
+TEST_CASE("ranks_that_own_only_padding_have_no_pieces") {
+  const UnitLayout layout(unit_of("one", {1}), 5);
+  CHECK(layout.shard_elements() == 128);
+  CHECK(layout.pieces(0).size() == 1);
+  for (std::size_t rank = 1; rank < 5; ++rank) CHECK(layout.pieces(rank).empty());
+}
+
+TEST_CASE("an_empty_unit_has_empty_shards") {
+  const UnitLayout layout(unit_of("empty", {}), 3);
+  CHECK(layout.padded_elements() == 0);
+  CHECK(layout.pieces(2).empty());
+}
+
+TEST_CASE("a_scalar_is_one_element") {
+  const UnitLayout layout({"u", {{"scale", {}, false}}}, 1);
+  CHECK(layout.elements(0) == 1);
+}
+
+TEST_CASE("a_layout_for_no_ranks_is_a_bug") { CHECK_THROWS_AS(UnitLayout(unit_of("u", {1}), 0), InternalError); }
+
+}  // namespace tessera::plan

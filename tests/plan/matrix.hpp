@@ -1,0 +1,69 @@
+// Every combination of the options that shape a plan, and of the programs in models.hpp. The mode `automatic` is one of
+// the others.
+#pragma once
+
+#include <functional>
+
+#include "models.hpp"
+
+namespace tessera::plan {
+
+inline void for_each_accumulation(const PlanOptions& options, const std::function<void(const PlanOptions&)>& body) {
+  using enum AccumulationMode;
+  for (const std::size_t micro_batches : {1u, 2u, 3u, 4u}) {
+    for (const AccumulationMode accumulation : {reduced, local}) {
+      PlanOptions chosen = options;
+      chosen.micro_batches = micro_batches;
+      chosen.accumulation = accumulation;
+      body(chosen);
+      if (micro_batches == 1) break;  // both modes are one
+    }
+  }
+}
+
+// ddp gathers nothing ahead: prefetch and reshard stay as they are.
+inline void for_each_gathering(const PlanOptions& options, const std::function<void(const PlanOptions&)>& body) {
+  if (options.strategy == Strategy::ddp) return body(options);
+  for (const std::size_t prefetch : {0u, 1u, 2u, 5u}) {
+    for (const bool reshard : {true, false}) {
+      PlanOptions chosen = options;
+      chosen.prefetch = prefetch;
+      chosen.reshard_after_forward = reshard;
+      body(chosen);
+    }
+  }
+}
+
+inline void for_each_options(const std::function<void(const PlanOptions&)>& body) {
+  for (const Strategy strategy : {Strategy::ddp, Strategy::fsdp}) {
+    for (const Precision& precision : {fp32_precision, bf16_mixed}) {
+      for (const std::size_t ranks : {1u, 2u, 3u, 4u, 7u, 64u}) {
+        for (const bool overlap : {true, false}) {
+          PlanOptions options;
+          options.strategy = strategy;
+          options.precision = precision;
+          options.ranks = ranks;
+          options.overlap_reduction = overlap;
+          for_each_gathering(options, [&](const PlanOptions& gathering) { for_each_accumulation(gathering, body); });
+        }
+      }
+    }
+  }
+}
+
+using PlanBody = std::function<void(const Model&, const PlanOptions&, const Plan&)>;
+
+// Every `stride`th plan: with a prime, all values of all options and most of their pairs appear.
+inline void for_each_nth_plan(std::size_t stride, const PlanBody& body) {
+  std::size_t index = 0;
+  for (const Model& model : all_models()) {
+    for_each_options([&](const PlanOptions& options) {
+      if (index++ % stride == 0) body(model, options, compile(input_of(model, options)));
+    });
+  }
+}
+
+// Enough for a property that does not depend on the finer points of a schedule.
+inline void for_sampled_plans(const PlanBody& body) { for_each_nth_plan(17, body); }
+
+}  // namespace tessera::plan

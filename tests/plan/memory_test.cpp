@@ -1,0 +1,201 @@
+// The plan's bytes against the formulas of docs/numerics.md, written out here without the library's helpers.
+#include "tessera/plan/memory.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "matrix.hpp"
+
+namespace tessera::plan {
+
+namespace {
+
+std::uint64_t up(std::uint64_t value, std::uint64_t step) { return (value + step - 1) / step * step; }
+
+// Elements of a unit's shard: parameters on multiples of 128, then equal shards on multiples of 128.
+std::uint64_t shard_of(const UnitSpec& unit, std::uint64_t ranks) {
+  std::uint64_t flat = 0;
+  for (const ParameterSpec& parameter : unit.parameters) flat += up(element_count(parameter.shape), 128);
+  return up((flat + ranks - 1) / ranks, 128);
+}
+
+std::uint64_t category(const MemoryReport& report, Category which) {
+  return report.categories[static_cast<std::size_t>(which)].size.count();
+}
+
+bool sums_apart(const Model& model, const PlanOptions& options, std::size_t unit) {
+  const auto& windows = model.program.micro_batch;
+  const bool tied = std::count(windows.begin(), windows.end(), WindowUse{unit, WindowKind::backward}) > 1;
+  const bool local_by_default =
+      options.strategy == Strategy::ddp && options.accumulation == AccumulationMode::automatic;
+  return tied || (options.micro_batches > 1 && (local_by_default || options.accumulation == AccumulationMode::local));
+}
+
+// Bytes that a category holds for the plan's whole life, not yet rounded to pages.
+struct Persistent {
+  std::uint64_t parameters = 0;
+  std::uint64_t gradients = 0;
+  std::uint64_t optimizer = 0;
+  std::uint64_t accumulation = 0;
+};
+
+Persistent persistent_of(const Model& model, const PlanOptions& options) {
+  Persistent sum;
+  const bool ddp = options.strategy == Strategy::ddp;
+  for (std::size_t unit = 0; unit < model.units.size(); ++unit) {
+    const std::uint64_t shard = shard_of(model.units[unit], options.ranks);
+    const std::uint64_t whole = shard * options.ranks;
+    const std::uint64_t kept = ddp ? whole : shard;
+    sum.parameters += 4 * kept;
+    if (ddp && options.precision.parameter != DType::fp32) sum.parameters += up(2 * whole, 512);
+    sum.gradients += 4 * kept;
+    sum.optimizer += 8 * kept;
+    // ddp forms its sums where they will be reduced, unless reduced sums of earlier micro-batches stand there.
+    const bool reduced_sums_there = options.micro_batches > 1 && options.accumulation == AccumulationMode::reduced;
+    if (sums_apart(model, options, unit) && (!ddp || reduced_sums_there)) sum.accumulation += 4 * whole;
+  }
+  return sum;
+}
+
+std::uint64_t largest(const Model& model, const PlanOptions& options, DType type) {
+  std::uint64_t most = 0;
+  for (const UnitSpec& unit : model.units) {
+    most = std::max(most, shard_of(unit, options.ranks) * options.ranks * size_of(type).count());
+  }
+  return most;
+}
+
+}  // namespace
+
+TEST_CASE("persistent_bytes_are_those_of_the_table") {
+  for_sampled_plans([](const Model& model, const PlanOptions& options, const Plan& plan) {
+    INFO(model.name << ", " << describe(options));
+    const MemoryReport report = memory(plan);
+    const Persistent expected = persistent_of(model, options);
+    CHECK(category(report, Category::parameters) == up(expected.parameters, 4096));
+    CHECK(category(report, Category::gradients) == up(expected.gradients, 4096));
+    CHECK(category(report, Category::optimizer) == up(expected.optimizer, 4096));
+    CHECK(category(report, Category::accumulation) == up(expected.accumulation, 4096));
+    const std::uint64_t norms = 8 * options.ranks * model.units.size();
+    CHECK(category(report, Category::scalars) == up(512 + norms, 4096));
+  });
+}
+
+// 2^20 elements, divisible by every number of ranks here with nothing to pad.
+TEST_CASE("bytes_per_parameter_are_18_for_ddp_and_16_over_n_for_fsdp") {
+  const std::uint64_t elements = 1u << 20;
+  const Model model{"one large unit", {unit_of("u", {elements})}, Program::chain(1)};
+  for (const std::size_t ranks : {1u, 2u, 4u, 8u}) {
+    const auto persistent = [&](Strategy strategy) {
+      const MemoryReport report =
+          memory(compile(input_of(model, {.strategy = strategy, .precision = bf16_mixed, .ranks = ranks})));
+      return category(report, Category::parameters) + category(report, Category::gradients) +
+             category(report, Category::optimizer) + category(report, Category::accumulation);
+    };
+    CHECK(persistent(Strategy::ddp) == 18 * elements);
+    CHECK(persistent(Strategy::fsdp) == 16 * elements / ranks);
+  }
+}
+
+TEST_CASE("equal_units_take_one_slot_more_than_the_prefetch_depth_and_two_gradient_slots") {
+  const Model model{"equal",
+                    {unit_of("a", {4096}), unit_of("b", {4096}), unit_of("c", {4096}), unit_of("d", {4096})},
+                    Program::chain(4)};
+  for (const std::size_t prefetch : {0u, 1u, 2u, 3u, 9u}) {
+    for (const bool overlap : {false, true}) {
+      const MemoryReport report = memory(compile(
+          input_of(model, {.precision = bf16_mixed, .ranks = 4, .prefetch = prefetch, .overlap_reduction = overlap})));
+      const std::size_t slots = std::min<std::size_t>(1 + prefetch, 4);
+      CHECK(category(report, Category::parameter_slots) == slots * 2 * 4096);
+      CHECK(category(report, Category::gradient_slots) == (overlap ? 2u : 1u) * 2 * 4096);
+    }
+  }
+}
+
+TEST_CASE("slots_of_a_chain_are_at_most_one_more_than_the_prefetch_depth_times_the_largest_unit") {
+  for (const std::size_t units : {1u, 2u, 3u, 5u, 8u}) {
+    const Model model = chain_model(units);
+    for_each_gathering({.ranks = 3}, [&](const PlanOptions& options) {
+      INFO(model.name << ", " << describe(options));
+      const MemoryReport report = memory(compile(input_of(model, options)));
+      const std::uint64_t parameters = category(report, Category::parameter_slots);
+      const std::uint64_t slots = options.reshard_after_forward ? 1 + options.prefetch : units;
+      CHECK(parameters <= up(slots * largest(model, options, options.precision.parameter), 4096));
+      if (options.strategy == Strategy::ddp) CHECK(parameters == 0);
+      CHECK(category(report, Category::gradient_slots) <=
+            up(2 * largest(model, options, options.precision.gradient), 4096));
+    });
+  }
+}
+
+TEST_CASE("regions_are_page_aligned_disjoint_and_hold_their_buffers") {
+  for_sampled_plans([](const Model& model, const PlanOptions& options, const Plan& plan) {
+    INFO(model.name << ", " << describe(options));
+    const MemoryReport report = memory(plan);
+    Bytes end;
+    Bytes sum;
+    for (const CategoryBytes& region : report.categories) {
+      sum += region.size;
+      if (region.size == Bytes(0)) continue;
+      CHECK(region.offset.count() % 4096 == 0);
+      CHECK(region.size.count() % 4096 == 0);
+      CHECK(region.offset >= end);
+      end = region.offset + region.size;
+    }
+    CHECK(report.peak == sum);
+    CHECK(report.peak == end);
+    for (const Buffer& buffer : plan.buffers) {
+      const CategoryBytes& region = report.categories[static_cast<std::size_t>(buffer.category)];
+      CHECK(buffer.offset.count() % 512 == 0);
+      CHECK(buffer.offset >= region.offset);
+      CHECK((buffer.size == Bytes(0) || buffer.offset + buffer.size <= region.offset + region.size));
+    }
+  });
+}
+
+TEST_CASE("live_bytes_lie_between_the_persistent_ones_and_the_peak") {
+  for_sampled_plans([](const Model& model, const PlanOptions& options, const Plan& plan) {
+    INFO(model.name << ", " << describe(options));
+    const MemoryReport report = memory(plan);
+    const Persistent expected = persistent_of(model, options);
+    const std::uint64_t persistent =
+        expected.parameters + expected.gradients + expected.optimizer + expected.accumulation;
+    CHECK(report.live.count() >= persistent);
+    CHECK(report.live <= report.peak);
+  });
+}
+
+// numerics.md: persistent + 2B of parameters + 2B of gradients, B less when reductions do not overlap.
+TEST_CASE("live_bytes_of_fsdp_keep_to_their_bound") {
+  for (const std::size_t units : {1u, 2u, 3u, 5u, 8u}) {
+    const Model model = chain_model(units);
+    for (const std::size_t ranks : {1u, 2u, 3u, 7u}) {
+      for (const bool overlap : {false, true}) {
+        const PlanOptions options{.ranks = ranks, .prefetch = 1, .overlap_reduction = overlap};
+        INFO(model.name << ", " << describe(options));
+        const Persistent held = persistent_of(model, options);
+        const std::uint64_t scalars = 56 + 8 * ranks * units;
+        const std::uint64_t bound = held.parameters + held.gradients + held.optimizer + scalars +
+                                    (overlap ? 4 : 3) * largest(model, options, DType::fp32);
+        CHECK(memory(compile(input_of(model, options))).live.count() <= bound);
+      }
+    }
+  }
+}
+
+TEST_CASE("local_accumulation_adds_a_whole_fp32_gradient_to_fsdp_only") {
+  const Model model{"one", {unit_of("u", {4096})}, Program::chain(1)};
+  const auto accumulation = [&](Strategy strategy, AccumulationMode mode) {
+    return category(
+        memory(compile(input_of(model, {.strategy = strategy, .ranks = 4, .micro_batches = 2, .accumulation = mode}))),
+        Category::accumulation);
+  };
+  CHECK(accumulation(Strategy::fsdp, AccumulationMode::local) == 4 * 4096);
+  CHECK(accumulation(Strategy::fsdp, AccumulationMode::reduced) == 0);
+  CHECK(accumulation(Strategy::ddp, AccumulationMode::local) == 0);
+}
+
+}  // namespace tessera::plan

@@ -1,0 +1,106 @@
+// Inputs of the plan tests: units of odd sizes, and programs of several forms over them.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "tessera/plan/compile.hpp"
+
+namespace tessera::plan {
+
+// A unit with one parameter for each of `sizes`.
+inline UnitSpec unit_of(const std::string& name, const std::vector<std::size_t>& sizes) {
+  UnitSpec unit{name, {}};
+  for (std::size_t p = 0; p < sizes.size(); ++p) {
+    unit.parameters.push_back({fmt::format("{}.p{}", name, p), {sizes[p]}, false});
+  }
+  return unit;
+}
+
+// Units of different, odd sizes; some smaller than the alignment.
+inline std::vector<UnitSpec> odd_units(std::size_t count) {
+  const std::vector<std::vector<std::size_t>> sizes = {{997, 13}, {1}, {129, 127, 0}, {128}, {4099}, {257, 2, 3}};
+  std::vector<UnitSpec> units;
+  for (std::size_t unit = 0; unit < count; ++unit) {
+    units.push_back(unit_of(fmt::format("u{}", unit), sizes[unit % sizes.size()]));
+  }
+  return units;
+}
+
+struct Model {
+  std::string name;
+  std::vector<UnitSpec> units;
+  Program program;
+};
+
+inline Model chain_model(std::size_t units) {
+  return {fmt::format("chain of {}", units), odd_units(units), Program::chain(units)};
+}
+
+// Unit 0 is the embedding and the head: two forward and two backward windows.
+inline Model tied_model() {
+  using enum WindowKind;
+  return {"tied",
+          odd_units(3),
+          {{{0, forward},
+            {1, forward},
+            {2, forward},
+            {0, forward},
+            {0, backward},
+            {2, backward},
+            {1, backward},
+            {0, backward}},
+           {{0, evaluate}, {1, evaluate}, {2, evaluate}, {0, evaluate}}}};
+}
+
+// Activation checkpointing: stretches of two units run forward again inside the backward pass.
+inline Model recompute_model() {
+  using enum WindowKind;
+  return {"recompute",
+          odd_units(4),
+          {{{0, forward},
+            {1, forward},
+            {2, forward},
+            {3, forward},
+            {2, recompute},
+            {3, recompute},
+            {3, backward},
+            {2, backward},
+            {0, recompute},
+            {1, recompute},
+            {1, backward},
+            {0, backward}},
+           {{0, evaluate}, {1, evaluate}, {2, evaluate}, {3, evaluate}}}};
+}
+
+inline Model no_evaluation_model() {
+  Model model{"no evaluation", odd_units(3), Program::chain(3)};
+  model.program.evaluation.clear();
+  return model;
+}
+
+// A unit without any element between two that have some.
+inline Model empty_unit_model() {
+  return {"empty unit", {unit_of("a", {5}), unit_of("b", {}), unit_of("c", {131})}, Program::chain(3)};
+}
+
+inline std::vector<Model> all_models() {
+  return {chain_model(1), chain_model(2),    chain_model(3),        chain_model(5),    chain_model(8),
+          tied_model(),   recompute_model(), no_evaluation_model(), empty_unit_model()};
+}
+
+inline CompileInput input_of(const Model& model, const PlanOptions& options) {
+  return {model.units, model.program, options, {"m", "v"}};
+}
+
+inline std::string describe(const PlanOptions& options) {
+  return fmt::format("{} {} ranks {} micro-batches {} {} prefetch {} reshard {} overlap {}",
+                     to_string(options.strategy), to_string(options.precision.parameter), options.ranks,
+                     options.micro_batches, to_string(options.accumulation), options.prefetch,
+                     options.reshard_after_forward, options.overlap_reduction);
+}
+
+}  // namespace tessera::plan

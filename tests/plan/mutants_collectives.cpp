@@ -1,0 +1,157 @@
+// Collectives swapped, missing, or of another unit or type on one rank; and missing on all.
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "mutants.hpp"
+#include "plan/waits.hpp"
+#include "plan_edits.hpp"
+
+namespace tessera::plan {
+
+namespace {
+
+std::vector<std::size_t> collectives_of(const Plan& plan, std::size_t segment) {
+  std::vector<std::size_t> result;
+  const auto& operations = plan.segments[segment].operations;
+  for (std::size_t o = 0; o < operations.size(); ++o) {
+    if (is_collective(operations[o].kind)) result.push_back(o);
+  }
+  return result;
+}
+
+std::string name_of(const Plan& plan, std::size_t segment, std::size_t a, std::size_t b) {
+  return fmt::format("{} and {}", describe(plan, EventPoint{segment, a}), describe(plan, EventPoint{segment, b}));
+}
+
+// Any two of one stream. Two gathers of one unit are the same operation, wherever they stand.
+void swapped_on_one_stream(const Plan& plan, const MutantSink& sink) {
+  for (std::size_t s = 0; s < plan.segments.size(); ++s) {
+    const auto collectives = collectives_of(plan, s);
+    const auto& operations = plan.segments[s].operations;
+    for (std::size_t i = 0; i < collectives.size(); ++i) {
+      for (std::size_t j = i + 1; j < collectives.size(); ++j) {
+        const Operation& a = operations[collectives[i]];
+        const Operation& b = operations[collectives[j]];
+        if (a.stream != b.stream) continue;
+        if (a.kind == b.kind && a.unit == b.unit) {
+          sink.exclude();
+          continue;
+        }
+        Plan mutant = plan;
+        exchange(mutant, s, collectives[i], collectives[j]);
+        sink.take(std::move(mutant), name_of(plan, s, collectives[i], collectives[j]));
+      }
+    }
+  }
+}
+
+template <typename Finish>
+void swapped_across_streams(const Plan& plan, const MutantSink& sink, Finish finish) {
+  for (std::size_t s = 0; s < plan.segments.size(); ++s) {
+    const auto collectives = collectives_of(plan, s);
+    for (std::size_t i = 0; i + 1 < collectives.size(); ++i) {
+      const auto& operations = plan.segments[s].operations;
+      if (operations[collectives[i]].stream == operations[collectives[i + 1]].stream) continue;
+      Plan mutant = plan;
+      launch_before(mutant, s, collectives[i + 1], collectives[i]);
+      finish(mutant);
+      sink.take(std::move(mutant), name_of(plan, s, collectives[i], collectives[i + 1]));
+    }
+  }
+}
+
+void launched_in_other_order(const Plan& plan, const MutantSink& sink) {
+  swapped_across_streams(plan, sink, [](Plan&) {});
+}
+
+// The deviating rank's plan is sound in itself: only the comparison of ranks can tell.
+void launched_in_other_order_with_its_own_waits(const Plan& plan, const MutantSink& sink) {
+  swapped_across_streams(plan, sink, [](Plan& mutant) {
+    for (Segment& segment : mutant.segments) {
+      for (Operation& operation : segment.operations) operation.waits.clear();
+    }
+    mutant.events.clear();
+    derive_waits(mutant);
+  });
+}
+
+template <typename Change>
+void at_each_collective(const Plan& plan, const MutantSink& sink, Change change) {
+  for (std::size_t s = 0; s < plan.segments.size(); ++s) {
+    for (const std::size_t o : collectives_of(plan, s)) {
+      Plan mutant = plan;
+      if (change(mutant, EventPoint{s, o})) sink.take(std::move(mutant), describe(plan, EventPoint{s, o}));
+    }
+  }
+}
+
+void missing(const Plan& plan, const MutantSink& sink) {
+  at_each_collective(plan, sink, [](Plan& mutant, EventPoint point) {
+    erase(mutant, point);
+    return true;
+  });
+}
+
+// Nothing moves in a collective over an empty unit, and when all leave it out nobody waits. Without a reduction that
+// adds, the sum of the earlier micro-batches still stands in the shard: no hazard; that every gradient is summed is a
+// property of compile_test.
+void missing_everywhere(const Plan& plan, const MutantSink& sink) {
+  at_each_collective(plan, sink, [&](Plan& mutant, EventPoint point) {
+    const Operation& operation = plan.at(point);
+    const bool excluded = operation.accesses.front().range.size == Bytes(0) || operation.add;
+    if (excluded) sink.exclude();
+    erase(mutant, point);
+    return !excluded;
+  });
+}
+
+// The same kind of collective, as the plan has it for the next unit.
+void another_units(const Plan& plan, const MutantSink& sink) {
+  at_each_collective(plan, sink, [&](Plan& mutant, EventPoint point) {
+    Operation& operation = mutant.segments[point.segment].operations[point.operation];
+    for (const std::size_t o : collectives_of(plan, point.segment)) {
+      const Operation& other = plan.segments[point.segment].operations[o];
+      if (other.kind != operation.kind || other.unit == operation.unit) continue;
+      operation.unit = other.unit;
+      operation.accesses = other.accesses;
+      return true;
+    }
+    return false;  // the only one of its kind
+  });
+}
+
+void another_wire_type(const Plan& plan, const MutantSink& sink) {
+  at_each_collective(plan, sink, [](Plan& mutant, EventPoint point) {
+    Operation& operation = mutant.segments[point.segment].operations[point.operation];
+    operation.wire = operation.wire == DType::fp32 ? DType::bf16 : DType::fp32;
+    return true;
+  });
+}
+
+// As if the elements were half as wide.
+void another_width(const Plan& plan, const MutantSink& sink) {
+  at_each_collective(plan, sink, [&](Plan& mutant, EventPoint point) {
+    for (Access& access : mutant.segments[point.segment].operations[point.operation].accesses) {
+      access.range.size = Bytes(access.range.size.count() / 2);
+    }
+    const bool empty = plan.at(point).accesses.front().range.size == Bytes(0);
+    if (empty) sink.exclude();
+    return !empty;
+  });
+}
+
+}  // namespace
+
+std::vector<MutantClass> collective_mutants() {
+  return {{"collectives of a stream swapped on one rank", true, swapped_on_one_stream},
+          {"launch order swapped on one rank", true, launched_in_other_order},
+          {"launch order swapped, with its own waits", true, launched_in_other_order_with_its_own_waits},
+          {"collective missing on one rank", true, missing},
+          {"collective missing on all ranks", false, missing_everywhere},
+          {"another unit's collective on one rank", true, another_units},
+          {"another wire type on one rank", true, another_wire_type},
+          {"another element width on one rank", true, another_width}};
+}
+
+}  // namespace tessera::plan

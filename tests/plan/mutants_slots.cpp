@@ -1,0 +1,156 @@
+// Slots freed early or given to two units, and buffers put upon each other.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "mutants.hpp"
+#include "plan_edits.hpp"
+#include "tessera/plan/memory.hpp"
+
+namespace tessera::plan {
+
+namespace {
+
+bool reads_buffer(const Operation& operation, std::size_t buffer) {
+  return std::any_of(operation.accesses.begin(), operation.accesses.end(), [&](const Access& access) {
+    return access.range.buffer == buffer && (access.mode == AccessMode::read || access.mode == AccessMode::update);
+  });
+}
+
+// The last operation before `release` on its stream that reads the slot.
+std::size_t last_reader(const Plan& plan, std::size_t segment, std::size_t release) {
+  const auto& operations = plan.segments[segment].operations;
+  const std::size_t slot = operations[release].accesses.front().range.buffer;
+  std::size_t operation = previous_on_stream(plan, segment, release);
+  while (operation != no_operation && !reads_buffer(operations[operation], slot)) {
+    operation = previous_on_stream(plan, segment, operation);
+  }
+  return operation;
+}
+
+template <typename Before>
+void freed_early(const Plan& plan, const MutantSink& sink, Before before) {
+  for (std::size_t s = 0; s < plan.segments.size(); ++s) {
+    const auto& operations = plan.segments[s].operations;
+    for (std::size_t o = 0; o < operations.size(); ++o) {
+      if (operations[o].kind != OperationKind::release) continue;
+      // The slot of an empty unit holds nothing.
+      if (operations[o].accesses.front().range.size == Bytes(0)) {
+        sink.exclude();
+        continue;
+      }
+      Plan mutant = plan;
+      move_up(mutant, s, o, before(s, o));
+      sink.take(std::move(mutant), describe(plan, EventPoint{s, o}));
+    }
+  }
+}
+
+void freed_before_last_reader(const Plan& plan, const MutantSink& sink) {
+  freed_early(plan, sink,
+              [&](std::size_t segment, std::size_t release) { return last_reader(plan, segment, release); });
+}
+void freed_before_previous_operation(const Plan& plan, const MutantSink& sink) {
+  freed_early(plan, sink,
+              [&](std::size_t segment, std::size_t release) { return previous_on_stream(plan, segment, release); });
+}
+
+void rename_buffer(Plan& plan, std::size_t unit, std::size_t from, std::size_t to) {
+  for (Segment& segment : plan.segments) {
+    for (Operation& operation : segment.operations) {
+      for (Access& access : operation.accesses) {
+        if (access.tenant == unit && access.range.buffer == from) access.range.buffer = to;
+      }
+    }
+  }
+}
+
+// A place behind all others, so that a slot may grow there.
+void make_room(Plan& plan, std::size_t buffer, Bytes size) {
+  Bytes end;
+  for (const Buffer& other : plan.buffers) end = std::max(end, other.offset + other.size);
+  plan.buffers[buffer].size = std::max(plan.buffers[buffer].size, size);
+  plan.buffers[buffer].offset = round_up(end, buffer_alignment);
+}
+
+// One unit moves into the slot of another that holds it at the same time: slots are coloured greedily, so of the units
+// of a lower slot at least one overlaps. Two units that never overlap are given one slot by the compiler; such a pair
+// in different slots may share, given the waits, and its mutant lacks them.
+void slot_merged(const Plan& plan, const MutantSink& sink, std::size_t UnitBuffers::*slot) {
+  for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
+    for (std::size_t other = 0; other < plan.units.size(); ++other) {
+      const std::size_t from = plan.unit_buffers[unit].*slot;
+      const std::size_t to = plan.unit_buffers[other].*slot;
+      if (from == to) continue;
+      // An empty unit takes no place in any slot.
+      if (plan.layouts[unit].padded_elements() == 0 || plan.layouts[other].padded_elements() == 0) {
+        sink.exclude();
+        continue;
+      }
+      Plan mutant = plan;
+      mutant.unit_buffers[unit].*slot = to;
+      make_room(mutant, to, plan.buffers[from].size);
+      rename_buffer(mutant, unit, from, to);
+      sink.take(std::move(mutant), fmt::format("{} to the slot of {}", plan.units[unit].name, plan.units[other].name));
+    }
+  }
+}
+
+void parameter_slot_shared(const Plan& plan, const MutantSink& sink) {
+  if (!plan.keeps_whole()) slot_merged(plan, sink, &UnitBuffers::parameters);
+}
+void gradient_slot_shared(const Plan& plan, const MutantSink& sink) {
+  slot_merged(plan, sink, &UnitBuffers::gradient_slot);
+}
+
+// The next buffer in the arena that holds bytes.
+std::optional<std::size_t> neighbour(const Plan& plan, std::size_t buffer) {
+  std::optional<std::size_t> best;
+  for (std::size_t other = 0; other < plan.buffers.size(); ++other) {
+    if (plan.buffers[other].size == Bytes(0) || plan.buffers[other].offset <= plan.buffers[buffer].offset) continue;
+    if (!best || plan.buffers[other].offset < plan.buffers[*best].offset) best = other;
+  }
+  return best;
+}
+
+void upon_its_neighbour(const Plan& plan, const MutantSink& sink) {
+  for (std::size_t buffer = 0; buffer < plan.buffers.size(); ++buffer) {
+    const auto other = neighbour(plan, buffer);
+    if (!other) continue;
+    // A buffer without bytes lies upon nothing.
+    if (plan.buffers[buffer].size == Bytes(0)) {
+      sink.exclude();
+      continue;
+    }
+    Plan mutant = plan;
+    mutant.buffers[buffer].offset = plan.buffers[*other].offset;
+    sink.take(std::move(mutant), plan.buffers[buffer].name);
+  }
+}
+
+// Into the last aligned place at which it still meets the neighbour's first bytes.
+void into_its_neighbour(const Plan& plan, const MutantSink& sink) {
+  for (std::size_t buffer = 0; buffer < plan.buffers.size(); ++buffer) {
+    const auto other = neighbour(plan, buffer);
+    if (!other || plan.buffers[buffer].size == Bytes(0)) continue;
+    Plan mutant = plan;
+    const Bytes reach = round_up(plan.buffers[buffer].size, buffer_alignment) - buffer_alignment;
+    mutant.buffers[buffer].offset = plan.buffers[*other].offset - std::min(reach, plan.buffers[*other].offset);
+    sink.take(std::move(mutant), plan.buffers[buffer].name);
+  }
+}
+
+}  // namespace
+
+std::vector<MutantClass> slot_mutants() {
+  return {{"slot freed before its last reader", false, freed_before_last_reader},
+          {"slot freed one operation early", false, freed_before_previous_operation},
+          {"parameter slot shared", false, parameter_slot_shared},
+          {"gradient slot shared", false, gradient_slot_shared},
+          {"buffer upon its neighbour", false, upon_its_neighbour},
+          {"buffer one step into its neighbour", false, into_its_neighbour}};
+}
+
+}  // namespace tessera::plan

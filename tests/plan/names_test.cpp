@@ -1,0 +1,59 @@
+// Names of strategies, modes and enumerators: complete, and back again where they are options.
+#include <doctest/doctest.h>
+
+#include <set>
+#include <string_view>
+
+#include "errors.hpp"
+#include "tessera/plan/plan.hpp"
+#include "tessera/plan/verify.hpp"
+
+namespace tessera::plan {
+
+namespace {
+
+// All enumerators up to `last` have a name, each its own.
+template <typename Enum>
+void check_names(Enum last) {
+  std::set<std::string_view> names;
+  const int count = static_cast<int>(last) + 1;
+  for (int value = 0; value < count; ++value) names.insert(to_string(static_cast<Enum>(value)));
+  CHECK(names.size() == static_cast<std::size_t>(count));
+  CHECK(names.count("") == 0);
+  CHECK_THROWS_AS(to_string(static_cast<Enum>(count)), InternalError);
+}
+
+}  // namespace
+
+TEST_CASE("every_enumerator_has_a_name_of_its_own") {
+  check_names(Category::scalars);
+  check_names(StreamId::reduce);
+  check_names(WaitType::throttle);
+  check_names(OperationKind::release);
+  check_names(SegmentKind::evaluation);
+  check_names(ViolationKind::deadlock);
+  check_names(WindowKind::evaluate);
+  check_names(Strategy::fsdp);
+  check_names(AccumulationMode::local);
+  CHECK(static_cast<std::size_t>(Category::scalars) + 1 == category_count);
+  CHECK(static_cast<std::size_t>(StreamId::reduce) + 1 == stream_count);
+}
+
+TEST_CASE("options_are_read_back_from_their_names") {
+  for (const Strategy strategy : {Strategy::ddp, Strategy::fsdp}) {
+    CHECK(strategy_from_string(to_string(strategy)) == strategy);
+  }
+  using enum AccumulationMode;
+  for (const AccumulationMode mode : {automatic, reduced, local}) {
+    CHECK(accumulation_mode_from_string(to_string(mode)) == mode);
+  }
+}
+
+TEST_CASE("unknown_names_are_refused_with_the_choices") {
+  CHECK(usage_error([] { strategy_from_string("zero9"); }) == "unknown strategy \"zero9\": choose ddp or fsdp");
+  CHECK(usage_error([] { strategy_from_string(""); }) == "unknown strategy \"\": choose ddp or fsdp");
+  CHECK(usage_error([] { accumulation_mode_from_string("Local"); }) ==
+        "unknown accumulation mode \"Local\": choose automatic, local or reduced");
+}
+
+}  // namespace tessera::plan

@@ -1,0 +1,153 @@
+// Slots and tenancies: units in flight never share a slot, chains need prefetch + 1, and nothing whole is gathered
+// again.
+#include "plan/residency.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <set>
+#include <vector>
+
+#include "models.hpp"
+#include "tessera/plan/plan.hpp"
+
+namespace tessera::plan {
+
+namespace {
+
+constexpr std::size_t prefetch_depths[] = {0, 1, 2, 5, 100};
+
+std::size_t count_of(const std::vector<std::size_t>& slots) {
+  return std::set<std::size_t>(slots.begin(), slots.end()).size();
+}
+
+std::size_t gathers_of(const std::vector<Residency>& stays) {
+  return static_cast<std::size_t>(
+      std::count_if(stays.begin(), stays.end(), [](const Residency& r) { return r.gather; }));
+}
+
+std::vector<std::size_t> slots_of(const Model& model, std::size_t prefetch, bool keep) {
+  return parameter_slots(model.program, {.units = model.units.size(), .prefetch = prefetch, .keep = keep});
+}
+
+template <typename Body>
+void for_each_sequence(Body body) {
+  for (const Model& model : all_models()) {
+    for (const std::size_t prefetch : prefetch_depths) {
+      for (const bool keep : {false, true}) {
+        INFO(model.name << ", prefetch " << prefetch << ", keep " << keep);
+        const auto slots = slots_of(model, prefetch, keep);
+        body(model.program.micro_batch, slots, prefetch);
+        body(model.program.evaluation, slots, prefetch);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a_chain_needs_one_slot_more_than_its_prefetch_depth") {
+  for (std::size_t units = 1; units <= 8; ++units) {
+    for (const std::size_t prefetch : prefetch_depths) {
+      INFO(units << " units, prefetch " << prefetch);
+      CHECK(count_of(slots_of(chain_model(units), prefetch, false)) == std::min(prefetch + 1, units));
+      CHECK(count_of(slots_of(chain_model(units), prefetch, true)) == units);
+    }
+  }
+}
+
+TEST_CASE("units_in_flight_never_share_a_slot") {
+  for_each_sequence(
+      [](const std::vector<WindowUse>& windows, const std::vector<std::size_t>& slots, std::size_t prefetch) {
+        for (std::size_t k = 0; k < windows.size(); ++k) {
+          std::set<std::size_t> units;
+          std::set<std::size_t> held;
+          for (std::size_t ahead = k; ahead < windows.size() && ahead - k <= prefetch; ++ahead) {
+            units.insert(windows[ahead].unit);
+            held.insert(slots[windows[ahead].unit]);
+          }
+          CHECK(held.size() == units.size());
+        }
+      });
+}
+
+TEST_CASE("a_unit_is_whole_at_each_of_its_windows_and_gathered_only_when_it_is_not") {
+  for_each_sequence(
+      [](const std::vector<WindowUse>& windows, const std::vector<std::size_t>& slots, std::size_t prefetch) {
+        const std::vector<Residency> stays = residency(windows, slots, prefetch);
+        std::vector<std::size_t> holder(slots.size(), no_unit);
+        for (std::size_t k = 0; k < windows.size(); ++k) {
+          std::size_t& here = holder[slots[windows[k].unit]];
+          CHECK(stays[k].gather == (here != windows[k].unit));
+          if (stays[k].gather) CHECK(here == no_unit);  // the tenant before was released
+          here = stays[k].release_after ? no_unit : windows[k].unit;
+        }
+        CHECK(std::all_of(holder.begin(), holder.end(), [](std::size_t unit) { return unit == no_unit; }));
+      });
+}
+
+TEST_CASE("a_gather_is_issued_prefetch_windows_ahead_and_after_the_tenant_before") {
+  for_each_sequence(
+      [](const std::vector<WindowUse>& windows, const std::vector<std::size_t>& slots, std::size_t prefetch) {
+        const std::vector<Residency> stays = residency(windows, slots, prefetch);
+        for (std::size_t k = 0; k < windows.size(); ++k) {
+          if (!stays[k].gather) continue;
+          CHECK(stays[k].gather_before == k - std::min(k, prefetch));
+          for (std::size_t between = stays[k].gather_before; between < k; ++between) {
+            CHECK(slots[windows[between].unit] != slots[windows[k].unit]);
+          }
+        }
+      });
+}
+
+TEST_CASE("the_turn_around_keeps_the_last_units_of_a_chain") {
+  for (std::size_t units = 1; units <= 8; ++units) {
+    for (const std::size_t prefetch : prefetch_depths) {
+      INFO(units << " units, prefetch " << prefetch);
+      const Model model = chain_model(units);
+      const auto stays = residency(model.program.micro_batch, slots_of(model, prefetch, false), prefetch);
+      const std::size_t kept = std::min(prefetch + 1, units);
+      for (std::size_t k = units; k < 2 * units; ++k) CHECK(stays[k].gather == (k - units >= kept));
+    }
+  }
+}
+
+TEST_CASE("without_reshard_every_unit_is_gathered_once") {
+  for (const Model& model : all_models()) {
+    for (const std::size_t prefetch : prefetch_depths) {
+      INFO(model.name << ", prefetch " << prefetch);
+      const auto stays = residency(model.program.micro_batch, slots_of(model, prefetch, true), prefetch);
+      CHECK(gathers_of(stays) == model.units.size());
+    }
+  }
+}
+
+TEST_CASE("a_prefetch_depth_beyond_the_model_gathers_everything_at_the_start_and_once") {
+  const Model model = chain_model(5);
+  const auto stays = residency(model.program.micro_batch, slots_of(model, 100, false), 100);
+  CHECK(gathers_of(stays) == 5);
+  for (std::size_t k = 0; k < 5; ++k) CHECK(stays[k].gather_before == 0);
+}
+
+TEST_CASE("gradient_slots_are_two_when_a_reduction_overlaps_and_one_when_not") {
+  const Model model = chain_model(5);
+  const std::vector<bool> none(5, false);
+  CHECK(count_of(gradient_slots(model.program.micro_batch, none, true)) == 2);
+  CHECK(count_of(gradient_slots(model.program.micro_batch, none, false)) == 1);
+  CHECK(count_of(gradient_slots(model.program.micro_batch, std::vector<bool>(5, true), true)) == 1);
+}
+
+TEST_CASE("a_backward_window_never_writes_the_slot_that_is_being_reduced") {
+  for (const Model& model : all_models()) {
+    INFO(model.name);
+    const auto slots = gradient_slots(model.program.micro_batch, std::vector<bool>(model.units.size(), false), true);
+    std::size_t before = no_unit;
+    for (const WindowUse& use : model.program.micro_batch) {
+      if (use.kind != WindowKind::backward) continue;
+      if (before != no_unit && before != use.unit) CHECK(slots[before] != slots[use.unit]);
+      before = use.unit;
+    }
+  }
+}
+
+}  // namespace tessera::plan

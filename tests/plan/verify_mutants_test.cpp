@@ -1,0 +1,130 @@
+// The verifier's own test: plans broken at every place, of every class in mutants.hpp, on plans of every form.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "models.hpp"
+#include "mutants.hpp"
+#include "tessera/plan/verify.hpp"
+
+namespace tessera::plan {
+
+namespace {
+
+struct Subject {
+  std::string name;
+  Plan plan;
+};
+
+void add(std::vector<Subject>& subjects, const Model& model, const PlanOptions& options) {
+  subjects.push_back({fmt::format("{}, {}", model.name, describe(options)), compile(input_of(model, options))});
+}
+
+// Every value of every option, every program, and the pairs that change the schedule.
+std::vector<Subject> subjects() {
+  std::vector<Subject> result;
+  using enum AccumulationMode;
+  for (const std::size_t prefetch : {0u, 1u, 2u, 5u}) {
+    add(result, chain_model(3), {.ranks = 3, .prefetch = prefetch});
+    add(result, chain_model(3), {.ranks = 2, .prefetch = prefetch, .reshard_after_forward = false});
+    add(result, tied_model(), {.ranks = 4, .micro_batches = 2, .prefetch = prefetch});
+    add(result, recompute_model(), {.ranks = 2, .prefetch = prefetch});
+  }
+  for (const std::size_t ranks : {1u, 2u, 7u, 64u}) {
+    add(result, chain_model(3), {.ranks = ranks, .micro_batches = 2});
+    add(result, chain_model(2), {.strategy = Strategy::ddp, .precision = bf16_mixed, .ranks = ranks});
+  }
+  for (const std::size_t micro_batches : {1u, 2u, 3u, 4u}) {
+    for (const AccumulationMode accumulation : {reduced, local}) {
+      const bool overlap = (micro_batches % 2 == 0) == (accumulation == local);
+      add(result, chain_model(3),
+          {.precision = bf16_mixed,
+           .ranks = 3,
+           .micro_batches = micro_batches,
+           .accumulation = accumulation,
+           .overlap_reduction = overlap});
+      add(result, tied_model(),
+          {.strategy = Strategy::ddp,
+           .ranks = 2,
+           .micro_batches = micro_batches,
+           .accumulation = accumulation,
+           .overlap_reduction = overlap});
+    }
+  }
+  for (const Model& model : all_models()) {
+    add(result, model, {.ranks = 3, .micro_batches = 3});
+    add(result, model, {.strategy = Strategy::ddp, .precision = bf16_mixed, .ranks = 3});
+  }
+  return result;
+}
+
+// Damage to ranges is judged without the schedule, so that fewer plans show as much: those of few operations.
+std::vector<Subject> small_subjects(const std::vector<Subject>& all) {
+  std::vector<Subject> result;
+  for (const Subject& subject : all) {
+    std::size_t operations = 0;
+    for (const Segment& segment : subject.plan.segments) operations += segment.operations.size();
+    if (operations < 60) result.push_back(subject);
+  }
+  return result;
+}
+
+struct Tally {
+  std::size_t mutants = 0;
+  std::size_t caught = 0;
+  std::size_t excluded = 0;
+};
+
+struct Score {
+  std::vector<std::pair<std::string_view, Tally>> classes;
+
+  std::string table() const {
+    std::string text = fmt::format("{:<44} {:>8} {:>8} {:>9}\n", "class", "mutants", "caught", "excluded");
+    Tally total;
+    for (const auto& [name, tally] : classes) {
+      text += fmt::format("{:<44} {:>8} {:>8} {:>9}\n", name, tally.mutants, tally.caught, tally.excluded);
+      total.mutants += tally.mutants;
+      total.caught += tally.caught;
+    }
+    return text + fmt::format("{:<44} {:>8} {:>8}", "all", total.mutants, total.caught);
+  }
+};
+
+Tally judge(const MutantClass& mutants, const std::vector<Subject>& plans) {
+  Tally tally;
+  for (const Subject& subject : plans) {
+    const auto take = [&](const Plan& mutant, const std::string& place) {
+      ++tally.mutants;
+      const Verification verification = mutants.on_one_rank ? verify(subject.plan, mutant) : verify(mutant);
+      tally.caught += verification.ok() ? 0 : 1;
+      CHECK_MESSAGE(!verification.ok(), mutants.name << ": " << place << " in " << subject.name);
+    };
+    mutants.make(subject.plan, {.take = take, .exclude = [&] { ++tally.excluded; }});
+  }
+  return tally;
+}
+
+}  // namespace
+
+TEST_CASE("verify_objects_to_every_mutant_of_every_class") {
+  const std::vector<Subject> plans = subjects();
+  for (const Subject& subject : plans) REQUIRE_MESSAGE(verify(subject.plan).ok(), subject.name);
+  Score score;
+  const auto judge_all = [&](const std::vector<MutantClass>& group, const std::vector<Subject>& on) {
+    for (const MutantClass& mutants : group) {
+      score.classes.emplace_back(mutants.name, judge(mutants, on));
+      CHECK_MESSAGE(score.classes.back().second.mutants > 0, mutants.name);
+    }
+  };
+  judge_all(wait_mutants(), plans);
+  judge_all(range_mutants(), small_subjects(plans));
+  judge_all(slot_mutants(), plans);
+  judge_all(collective_mutants(), plans);
+  MESSAGE(fmt::format("{} plans, ranges on {}\n{}", plans.size(), small_subjects(plans).size(), score.table()));
+}
+
+}  // namespace tessera::plan

@@ -1,0 +1,112 @@
+// What verify() says: the kind of the violation, and the operations and the buffer by name.
+#include "tessera/plan/verify.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "errors.hpp"
+#include "models.hpp"
+#include "plan_edits.hpp"
+
+namespace tessera::plan {
+
+namespace {
+
+Plan sample(std::size_t ranks = 3) { return compile(input_of(chain_model(3), {.ranks = ranks})); }
+
+std::size_t find(const Plan& plan, SegmentKind segment, const std::string& description, std::size_t nth = 0) {
+  const auto& operations = plan.segments[*plan.find(segment)].operations;
+  for (std::size_t o = 0; o < operations.size(); ++o) {
+    if (describe(plan, operations[o]) == description && nth-- == 0) return o;
+  }
+  throw InternalError("no " + description);
+}
+
+bool says(const Verification& verification, ViolationKind kind, const std::string& part) {
+  return std::any_of(verification.violations.begin(), verification.violations.end(),
+                     [&](const Violation& v) { return v.kind == kind && contains(v.text, part); });
+}
+
+}  // namespace
+
+TEST_CASE("a_sound_plan_has_no_violation_and_was_run_in_more_than_one_state") {
+  const Verification verification = verify(sample());
+  CHECK(verification.ok());
+  CHECK(verification.states > sample().segments.size());
+  CHECK(verification.operations > 0);
+}
+
+TEST_CASE("the_cost_does_not_grow_with_the_world") {
+  CHECK(verify(sample(4096)).operations == verify(sample(2)).operations);
+}
+
+TEST_CASE("a_race_names_both_operations_and_the_buffer") {
+  Plan plan = sample();
+  const std::size_t only = *plan.find(SegmentKind::only);
+  const std::size_t cast = find(plan, SegmentKind::only, "cast u2");
+  plan.segments[only].operations[cast].waits.clear();
+  CHECK(says(verify(plan), ViolationKind::race,
+             "race on p0: cast u2 (segment only, #6) does not wait for release p0 of u0 (segment only, #5)"));
+}
+
+TEST_CASE("a_stale_read_names_the_reader_the_buffer_and_the_tenant") {
+  Plan plan = sample();
+  erase(plan, {*plan.find(SegmentKind::only), find(plan, SegmentKind::only, "all-gather u1")});
+  const Verification verification = verify(plan);
+  CHECK(says(verification, ViolationKind::stale_read, "forward window u1"));
+  CHECK(says(verification, ViolationKind::stale_read, "of p1, which were not all written since u1 took it"));
+}
+
+TEST_CASE("a_layout_violation_names_the_buffers") {
+  Plan plan = sample();
+  plan.buffers[1].offset = plan.buffers[0].offset;
+  CHECK(says(verify(plan), ViolationKind::layout, "overlap in the arena"));
+  plan = sample();
+  plan.buffers.back().offset += Bytes(8);
+  CHECK(says(verify(plan), ViolationKind::layout, "norms is not aligned in the arena"));
+}
+
+TEST_CASE("collectives_without_an_order_of_launch_are_named") {
+  Plan plan = sample();
+  const std::size_t only = *plan.find(SegmentKind::only);
+  plan.segments[only].operations[find(plan, SegmentKind::only, "all-gather u0", 1)].waits.clear();
+  CHECK(says(verify(plan), ViolationKind::order, "between reduce-scatter u2"));
+}
+
+TEST_CASE("ranks_that_disagree_about_a_collective_are_a_mismatch") {
+  const Plan plan = sample();
+  Plan deviating = plan;
+  erase(deviating, {*plan.find(SegmentKind::update), 0});
+  const Verification verification = verify(plan, deviating);
+  CHECK(says(verification, ViolationKind::mismatch, "first rank's reduce stream at gather norms"));
+  CHECK(verify(plan, sample()).ok());
+}
+
+TEST_CASE("ranks_with_different_segments_are_a_mismatch") {
+  const Plan deviating = compile(input_of(chain_model(3), {.ranks = 3, .micro_batches = 2}));
+  CHECK(says(verify(sample(), deviating), ViolationKind::mismatch, "different segments"));
+}
+
+// One rank reduces after its gather, the other gathers after its reduction.
+TEST_CASE("ranks_that_wait_for_each_other_are_a_deadlock") {
+  Plan plan = sample();
+  const std::size_t only = *plan.find(SegmentKind::only);
+  const std::size_t reduce = find(plan, SegmentKind::only, "reduce-scatter u2");
+  const std::size_t gather = find(plan, SegmentKind::only, "all-gather u0", 1);
+  REQUIRE(reduce < gather);
+  Plan deviating = plan;
+  launch_before(deviating, only, gather, reduce);
+  const auto wait_for = [&](Plan& changed, const std::string& waiter, std::size_t nth, const std::string& recorder,
+                            std::size_t of) {
+    changed.events.push_back({only, find(changed, SegmentKind::only, recorder, of)});
+    changed.segments[only].operations[find(changed, SegmentKind::only, waiter, nth)].waits.push_back(
+        {changed.events.size() - 1, WaitType::data});
+  };
+  wait_for(plan, "all-gather u0", 1, "reduce-scatter u2", 0);
+  wait_for(deviating, "reduce-scatter u2", 0, "all-gather u0", 1);
+  CHECK(says(verify(plan, deviating), ViolationKind::deadlock, "reduce-scatter u2"));
+}
+
+}  // namespace tessera::plan
