@@ -30,7 +30,7 @@ namespace tessera {
 
 // Test modes. None of them changes a bit of the results.
 struct Diagnostics {
-  std::optional<std::uint64_t> delay_seed;  // random delays on every queued stream
+  std::optional<std::uint64_t> delay_seed = std::nullopt;  // random delays on every queued stream
   bool poison = false;                      // freed slots are filled with NaN
   bool touch = false;                       // every operation touches the ends of the ranges that it declares, for sanitizers
   bool queue_compute = false;               // CPU: the compute stream is a queue, so the host runs ahead as it does with CUDA
@@ -48,10 +48,10 @@ struct FullyShardOptions {
   std::size_t prefetch = 1;            // units gathered ahead of the window that computes
   bool reshard_after_forward = true;   // false: units stay whole from forward to backward
   bool overlap_reduction = true;       // a second gradient slot, so that a reduction runs beside the next backward window
-  std::optional<plan::Program> program;  // default: Program::chain
+  std::optional<plan::Program> program = std::nullopt;  // default: Program::chain
 
-  std::optional<Bytes> memory_limit;   // finalize() refuses a plan whose arena is larger, and names a setting that fits
-  Diagnostics diagnostics;
+  std::optional<Bytes> memory_limit = std::nullopt;   // finalize() refuses a plan whose arena is larger, and names a setting that fits
+  Diagnostics diagnostics = {};
 };
 
 // What one update did. Reading it synchronises with the update.

@@ -1,0 +1,416 @@
+// The window contract: what is allowed works, and everything else is an error that names rank, unit and what was
+// expected, on every rank and before the deadline.
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/base/error.hpp"
+#include "toy_model.hpp"
+
+namespace {
+
+using tessera::plan::WindowKind;
+using Layer = toy::Layer<float>;
+
+// Two layers on every rank, ready to train.
+struct Fixture {
+  explicit Fixture(tessera::World& world, tessera::FullyShardOptions options = {})
+      : first(4, 5, 2), second(5, 3, 2), model(world, std::move(options)) {
+    first_unit = &model.add(first, "first");
+    second_unit = &model.add(second, "second");
+    model.finalize(tessera::AdamW{});
+  }
+  void forward() {
+    model.forward(first, x);
+    model.forward(second, first.y);
+  }
+  void backward() {
+    model.backward(second, dy);
+    model.backward(first, second.dx);
+  }
+
+  Layer first, second;
+  tessera::FullyShard model;
+  tessera::Unit* first_unit;
+  tessera::Unit* second_unit;
+  toy::Values x = toy::Values(8, 0.5f);
+  toy::Values dy = toy::Values(6, 0.25f);
+};
+
+// What launch() reports when every rank runs `body` on a fixture of its own.
+std::string error_of(int ranks, const std::function<void(Fixture&, tessera::World&)>& body,
+                     tessera::FullyShardOptions options = {}) {
+  try {
+    tessera::launch({.ranks = ranks, .timeout = std::chrono::seconds(5)}, [&](tessera::World& world) {
+      Fixture fixture(world, options);
+      body(fixture, world);
+    });
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
+}
+
+bool contains(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
+
+#define CHECK_NAMES(text, part) \
+  do {                          \
+    const std::string t = text; \
+    INFO(t);                    \
+    CHECK(contains(t, part));   \
+  } while (false)
+
+TEST_CASE("a_window_out_of_order_names_what_was_expected") {
+  CHECK_NAMES(
+      error_of(2, [](Fixture& f, auto&) { f.model.forward(f.second, f.x); }),
+      "the forward window of unit second was opened out of order: the forward window of unit first was expected");
+  CHECK_NAMES(error_of(1, [](Fixture& f, auto&) { f.forward(), f.model.backward(f.first, f.dy); }),
+              "the backward window of unit second was expected");
+  CHECK_NAMES(error_of(1, [](Fixture& f, auto&) { f.forward(), f.backward(), f.forward(); }), "update() was expected");
+  CHECK_NAMES(error_of(1, [](Fixture& f, auto&) { f.forward(), f.model.update(); }), "update() came inside a pass");
+  CHECK_NAMES(error_of(1, [](Fixture& f, auto&) { f.model.update(); }), "update() came after 0 of 1 micro-batches");
+}
+
+TEST_CASE("evaluation_inside_a_step_is_refused") {
+  tessera::FullyShardOptions options;
+  options.micro_batches = 2;
+  CHECK_NAMES(error_of(
+                  1, [](Fixture& f, auto&) { f.forward(), f.backward(), f.model.evaluate(f.first, f.x); }, options),
+              "evaluate before the first or after update()");
+  CHECK_NAMES(error_of(1, [](Fixture& f, auto&) { f.model.forward(f.first, f.x), f.model.evaluate(f.first, f.x); }),
+              "the forward window of unit second was expected");
+}
+
+TEST_CASE("a_second_window_while_one_is_open_is_refused") {
+  CHECK_NAMES(error_of(1,
+                       [](Fixture& f, auto&) {
+                         auto window = f.model.open(*f.first_unit, WindowKind::forward);
+                         f.model.open(*f.second_unit, WindowKind::forward);
+                       }),
+              "the forward window of unit first is still open");
+}
+
+TEST_CASE("a_parameter_outside_its_window_is_refused") {
+  CHECK_NAMES(error_of(2,
+                       [](Fixture& f, auto&) {
+                         auto window = f.model.open(*f.first_unit, WindowKind::forward);
+                         window.close();
+                         window.parameter(f.first.weight);
+                       }),
+              "a window was used after it had closed");
+  CHECK_NAMES(error_of(2,
+                       [](Fixture& f, auto&) {
+                         auto window = f.model.open(*f.first_unit, WindowKind::forward);
+                         window.parameter(f.second.weight);
+                       }),
+              "unit first: parameter second.weight belongs to unit second");
+  CHECK_NAMES(error_of(1,
+                       [](Fixture& f, auto&) {
+                         tessera::Parameter stranger({3}, tessera::Initial::zeros());
+                         auto window = f.model.open(*f.first_unit, WindowKind::forward);
+                         window.parameter(stranger);
+                       }),
+              "never added to a model");
+}
+
+TEST_CASE("the_wrong_type_and_gradients_in_a_forward_window_are_refused") {
+  CHECK_NAMES(error_of(1,
+                       [](Fixture& f, auto&) {
+                         auto window = f.model.open(*f.first_unit, WindowKind::forward);
+                         window.parameter<tessera::bf16>(f.first.weight);
+                       }),
+              "parameter first.weight is fp32 here, not bf16");
+  CHECK_NAMES(error_of(1,
+                       [](Fixture& f, auto&) {
+                         auto window = f.model.open(*f.first_unit, WindowKind::forward);
+                         window.gradient(f.first.weight);
+                       }),
+              "gradient of first.weight asked for outside a backward window");
+}
+
+TEST_CASE("a_forgotten_gradient_is_an_error_that_names_it") {
+  CHECK_NAMES(error_of(3,
+                       [](Fixture& f, auto&) {
+                         f.forward();
+                         auto window = f.model.open(*f.second_unit, WindowKind::backward);
+                         window.gradient(f.second.weight);
+                         window.close();
+                       }),
+              "backward window of unit second: the gradient of second.bias was never asked for");
+}
+
+TEST_CASE("an_exception_in_a_window_reaches_every_rank_with_unit_and_cause") {
+  for (const int failing : {0, 2}) {
+    std::vector<std::string> seen(4);
+    const auto start = std::chrono::steady_clock::now();
+    const std::string first_cause = error_of(4, [&](Fixture& f, tessera::World& world) {
+      try {
+        for (int step = 0; step < 3; ++step) {
+          f.forward();
+          if (step == 1 && world.rank() == failing) {
+            f.model.within(*f.second_unit, WindowKind::backward,
+                           [](tessera::Window&) { throw std::runtime_error("the layer broke"); });
+          }
+          f.backward();
+          f.model.update();
+          f.model.synchronize();
+        }
+      } catch (const std::exception& error) {
+        seen[std::size_t(world.rank())] = error.what();
+        throw;
+      }
+    });
+    CHECK_NAMES(first_cause, "the layer broke");
+    CHECK_NAMES(first_cause, "rank " + std::to_string(failing));
+    for (int rank = 0; rank < 4; ++rank) {
+      CAPTURE(rank);
+      CHECK_NAMES(seen[std::size_t(rank)], "the layer broke");
+      if (rank == failing) continue;
+      CHECK_NAMES(seen[std::size_t(rank)], "backward window of unit second");
+      CHECK_NAMES(seen[std::size_t(rank)], "rank " + std::to_string(failing));
+    }
+    CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(4));
+  }
+}
+
+TEST_CASE("a_window_left_open_by_an_exception_aborts_the_world") {
+  const std::string cause = error_of(3, [](Fixture& f, tessera::World& world) {
+    auto window = f.model.open(*f.first_unit, WindowKind::forward);
+    if (world.rank() == 1) throw std::runtime_error("no data left");
+    window.close();
+    f.model.forward(f.second, f.first.y);
+    f.model.synchronize();
+    world.barrier("end");
+  });
+  CHECK_NAMES(cause, "rank 1");
+}
+
+TEST_CASE("parameters_and_gradients_keep_their_addresses") {
+  tessera::launch({.ranks = 3}, [](tessera::World& world) {
+    for (const std::size_t prefetch : {0, 1, 2}) {
+      tessera::FullyShardOptions options;
+      options.prefetch = prefetch;
+      Fixture f(world, options);
+      std::set<const float*> weights, gradients;
+      for (int step = 0; step < 3; ++step) {
+        for (auto* layer : {&f.first, &f.second}) {
+          f.model.within(layer == &f.first ? *f.first_unit : *f.second_unit, WindowKind::forward,
+                         [&](tessera::Window& window) {
+                           if (layer == &f.first) weights.insert(window.parameter(f.first.weight).data());
+                         });
+        }
+        for (auto* layer : {&f.second, &f.first}) {
+          f.model.within(layer == &f.first ? *f.first_unit : *f.second_unit, WindowKind::backward,
+                         [&](tessera::Window& window) {
+                           window.gradient(layer->bias);
+                           float* gradient = window.gradient(layer->weight).data();
+                           if (layer != &f.first) return;
+                           weights.insert(window.parameter(f.first.weight).data());
+                           gradients.insert(gradient);
+                         });
+        }
+        f.model.update();
+      }
+      CHECK(weights.size() == 1);
+      CHECK(gradients.size() == 1);
+    }
+  });
+}
+
+TEST_CASE("freed_slots_are_poisoned") {
+  tessera::launch({.ranks = 2}, [](tessera::World& world) {
+    for (const bool poison : {true, false}) {
+      tessera::FullyShardOptions options;
+      options.diagnostics.poison = poison;
+      Fixture f(world, options);
+      const float* weight = nullptr;
+      const float* gradient = nullptr;
+      f.forward();
+      f.model.backward(f.second, f.dy);
+      f.model.within(*f.first_unit, WindowKind::backward, [&](tessera::Window& window) {
+        weight = window.parameter(f.first.weight).data();
+        gradient = window.gradient(f.first.weight).data();
+        f.first.backward(window, f.second.dx);
+      });
+      f.model.update();
+      f.model.synchronize();
+      CHECK(std::isnan(*weight) == poison);
+      CHECK(std::isnan(*gradient) == poison);
+    }
+  });
+}
+
+TEST_CASE("accumulate_starts_from_zero_and_adds_within_the_window") {
+  tessera::launch({.ranks = 2}, [](tessera::World& world) {
+    tessera::FullyShardOptions options;
+    options.diagnostics.poison = true;
+    Fixture f(world, options);
+    f.forward();
+    f.model.within(*f.second_unit, WindowKind::backward, [&](tessera::Window& window) {
+      for (int pass = 0; pass < 2; ++pass) {
+        for (float& value : window.gradient(f.second.weight, tessera::GradientMode::accumulate)) value += 1.5f;
+        for (float& value : window.gradient(f.second.bias, tessera::GradientMode::accumulate)) value += 1.0f;
+      }
+    });
+    f.model.within(*f.first_unit, WindowKind::backward, [&](tessera::Window& window) {
+      for (float& value : window.gradient(f.first.weight)) value = 0.0f;
+      for (float& value : window.gradient(f.first.bias)) value = 0.0f;
+    });
+    f.model.update();
+    const double expected = std::sqrt(15 * 9.0 + 3 * 4.0);  // averaged over equal ranks
+    CHECK(f.model.last_step().gradient_norm == doctest::Approx(expected).epsilon(1e-12));
+  });
+}
+
+TEST_CASE("an_optional_parameter_without_a_gradient_counts_as_zero") {
+  tessera::launch({.ranks = 3}, [](tessera::World& world) {
+    tessera::Parameter used({7}, tessera::Initial::ones());
+    tessera::Parameter unused({129}, tessera::Initial::ones(), {.optional = true});
+    tessera::FullyShardOptions options;
+    options.diagnostics.poison = true;
+    tessera::FullyShard model(world, options);
+    const tessera::NamedParameter parameters[] = {{"used", &used}, {"unused", &unused}};
+    tessera::Unit& unit = model.add_unit("unit", parameters);
+    model.finalize(tessera::AdamW{.learning_rate = 0.1f, .weight_decay = 0.0f});
+    model.within(unit, WindowKind::forward, [](tessera::Window&) {});
+    model.within(unit, WindowKind::backward, [&](tessera::Window& w) {
+      for (float& value : w.gradient(used)) value = 2.0f;
+    });
+    model.update();
+    CHECK(model.last_step().gradient_norm == doctest::Approx(std::sqrt(28.0)));
+    model.within(unit, WindowKind::forward, [&](tessera::Window& w) {
+      for (const float value : w.parameter(unused)) CHECK(value == 1.0f);
+      for (const float value : w.parameter(used)) CHECK(value == doctest::Approx(0.9f));
+    });
+  });
+}
+
+TEST_CASE("work_on_a_joined_stream_belongs_to_the_window") {
+  tessera::launch({.ranks = 2}, [](tessera::World& world) {
+    tessera::FullyShardOptions options;
+    options.diagnostics.poison = true;
+    options.prefetch = 0;
+    Fixture f(world, options);
+    tessera::Stream side(world.device(), {.name = "side", .delay_seed = 7});
+    for (int step = 0; step < 3; ++step) {
+      float sum = 0.0f;
+      f.model.within(*f.first_unit, WindowKind::forward, [&](tessera::Window& window) {
+        f.first.forward(window, f.x);
+        window.join(side);
+        side.submit([&sum, w = window.parameter(f.first.weight)] {
+          for (const float value : w) sum += value;
+        });
+      });
+      f.model.forward(f.second, f.first.y);  // another unit takes the slot
+      side.synchronize();
+      CHECK(std::isfinite(sum));
+      f.backward();
+      f.model.update();
+    }
+  });
+}
+
+TEST_CASE("a_gradient_that_is_not_finite_changes_nothing_on_any_rank") {
+  for (const auto strategy : {tessera::Strategy::ddp, tessera::Strategy::fsdp}) {
+    tessera::launch({.ranks = 3}, [&](tessera::World& world) {
+      tessera::FullyShardOptions options;
+      options.strategy = strategy;
+      Fixture f(world, options);
+      const auto before = [&] {
+        const auto shard = f.model.shard(*f.first_unit);
+        return toy::Values(shard.begin(), shard.end());
+      }();
+      f.forward();
+      if (world.rank() == 1) f.dy[0] = std::numeric_limits<float>::infinity();
+      f.backward();
+      f.model.update();
+      CHECK(f.model.last_step().skipped);
+      CHECK(f.model.last_step().updates == 0);
+      CHECK(f.model.last_step().skipped_updates == 1);
+      const auto after = f.model.shard(*f.first_unit);
+      CHECK(toy::same_bits(before, toy::Values(after.begin(), after.end())));
+      f.dy[0] = 0.25f;
+      f.forward();
+      f.backward();
+      f.model.update();
+      CHECK_FALSE(f.model.last_step().skipped);
+      CHECK(f.model.last_step().updates == 1);
+    });
+  }
+}
+
+TEST_CASE("ranks_with_different_models_or_settings_are_told_at_finalize") {
+  const auto cause = [](const std::function<void(tessera::FullyShardOptions&, std::size_t&, int)>& change) {
+    try {
+      tessera::launch({.ranks = 3, .timeout = std::chrono::seconds(5)}, [&](tessera::World& world) {
+        tessera::FullyShardOptions options;
+        std::size_t width = 5;
+        change(options, width, world.rank());
+        Layer layer(4, width, 2);
+        tessera::FullyShard model(world, options);
+        model.add(layer);
+        model.finalize(tessera::AdamW{});
+      });
+    } catch (const tessera::CommunicationError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  CHECK_NAMES(cause([](auto&, std::size_t& width, int rank) { width += rank == 1 ? 1 : 0; }), "the plan");
+  CHECK_NAMES(cause([](auto& options, std::size_t&, int rank) { options.prefetch = rank == 2 ? 0 : 1; }), "the plan");
+  CHECK_NAMES(cause([](auto& options, std::size_t&, int rank) { options.seed = rank == 2 ? 1 : 0; }), "seed");
+  CHECK(cause([](auto&, std::size_t&, int) {}).empty());
+}
+
+TEST_CASE("calls_out_of_place_are_refused") {
+  tessera::launch({.ranks = 1}, [](tessera::World& world) {
+    Layer layer(4, 5, 2), other(5, 3, 2);
+    tessera::FullyShard empty(world);
+    CHECK_THROWS_WITH_AS(empty.finalize(tessera::AdamW{}), doctest::Contains("no units"), tessera::UsageError);
+    tessera::FullyShard model(world);
+    CHECK_THROWS_WITH_AS(model.update(), doctest::Contains("not finalized"), tessera::UsageError);
+    model.add(layer, "layer");
+    CHECK_THROWS_WITH_AS(model.add(layer, "again"), doctest::Contains("already added as layer"), tessera::UsageError);
+    CHECK_THROWS_WITH_AS(model.forward(other, toy::Values()), doctest::Contains("not added"), tessera::UsageError);
+    model.finalize(tessera::AdamW{});
+    CHECK_THROWS_WITH_AS(model.finalize(tessera::AdamW{}), doctest::Contains("twice"), tessera::UsageError);
+    CHECK_THROWS_WITH_AS(model.add(other, "late"), doctest::Contains("after finalize"), tessera::UsageError);
+    CHECK_THROWS_WITH_AS(model.shard(model.unit(0), "velocity"), doctest::Contains("there are master, m, v"),
+                         tessera::UsageError);
+  });
+}
+
+TEST_CASE("a_plan_over_the_limit_is_refused_with_a_setting_that_fits") {
+  const auto cause = [](tessera::Bytes limit, tessera::Strategy strategy) {
+    try {
+      tessera::launch({.ranks = 4}, [&](tessera::World& world) {
+        std::vector<std::unique_ptr<Layer>> layers;
+        tessera::FullyShardOptions options;
+        options.strategy = strategy;
+        options.reshard_after_forward = false;
+        options.memory_limit = limit;
+        tessera::FullyShard model(world, options);
+        for (int l = 0; l < 6; ++l) model.add(*layers.emplace_back(std::make_unique<Layer>(64, 64, 1)));
+        model.finalize(tessera::AdamW{});
+      });
+    } catch (const tessera::MemoryError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  CHECK(cause(tessera::Bytes(1 << 24), tessera::Strategy::ddp).empty());
+  CHECK_NAMES(cause(tessera::Bytes(250'000), tessera::Strategy::ddp), "strategy = fsdp");
+  CHECK_NAMES(cause(tessera::Bytes(200'000), tessera::Strategy::fsdp), "it fits");
+  CHECK_NAMES(cause(tessera::Bytes(10'000), tessera::Strategy::fsdp), "no setting fits on 4 ranks");
+}
+
+}  // namespace

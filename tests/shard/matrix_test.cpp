@@ -1,0 +1,145 @@
+// Strategies, prefetch depths, resharding, overlap and test modes leave the bits alone.
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <string_view>
+
+#include "toy_model.hpp"
+
+namespace {
+
+using tessera::AccumulationMode;
+using tessera::Strategy;
+using toy::Run;
+
+bool reduced_matrix() {
+  const char* value = std::getenv("TESSERA_TEST_MATRIX");
+  return value != nullptr && std::string_view(value) == "reduced";
+}
+
+std::vector<int> rank_counts() { return reduced_matrix() ? std::vector<int>{1, 3} : std::vector<int>{1, 2, 3, 4, 7}; }
+
+struct Accumulation {
+  std::size_t micro_batches;
+  AccumulationMode mode;
+};
+std::vector<Accumulation> accumulations() {
+  return {{1, AccumulationMode::automatic}, {3, AccumulationMode::reduced}, {3, AccumulationMode::local}};
+}
+
+// Calls `check` for every fsdp variant of `base`.
+template <typename Check>
+void for_each_variant(const Run& base, Check check) {
+  for (const std::size_t prefetch : {0, 1, 2}) {
+    for (const bool reshard : {true, false}) {
+      Run run = base;
+      run.options.strategy = Strategy::fsdp;
+      run.options.prefetch = prefetch;
+      run.options.reshard_after_forward = reshard;
+      check(run);
+    }
+  }
+}
+
+template <typename T>
+void check_matrix(tessera::Precision precision) {
+  int compared = 0;
+  for (const int ranks : rank_counts()) {
+    for (const Accumulation& accumulation : accumulations()) {
+      Run base;
+      base.ranks = ranks;
+      base.steps = 20;
+      base.options.precision = precision;
+      base.options.micro_batches = accumulation.micro_batches;
+      base.options.accumulation = accumulation.mode;
+      base.options.strategy = Strategy::ddp;
+      const toy::Result reference = toy::train<T>(base);
+      for_each_variant(base, [&](const Run& run) {
+        CAPTURE(toy::describe(run));
+        CHECK(toy::same_bits(toy::train<T>(run), reference));
+        ++compared;
+      });
+    }
+  }
+  MESSAGE(compared << " runs compared with ddp");
+}
+
+TEST_CASE("fsdp_equals_ddp_bitwise") { check_matrix<float>(tessera::fp32_precision); }
+
+TEST_CASE("fsdp_equals_ddp_bitwise_with_bf16_parameters_gradients_and_wire") {
+  check_matrix<tessera::bf16>(tessera::bf16_mixed);
+}
+
+TEST_CASE("test_modes_and_a_queued_compute_stream_leave_the_bits_alone") {
+  for (const int ranks : reduced_matrix() ? std::vector<int>{2} : std::vector<int>{1, 2, 4}) {
+    for (const Strategy strategy : {Strategy::ddp, Strategy::fsdp}) {
+      for (const Accumulation& accumulation : accumulations()) {
+        Run run;
+        run.ranks = ranks;
+        run.options.strategy = strategy;
+        run.options.micro_batches = accumulation.micro_batches;
+        run.options.accumulation = accumulation.mode;
+        CAPTURE(toy::describe(run));
+        const toy::Result reference = toy::train(run);
+        Run stressed = run;
+        stressed.options.diagnostics.poison = true;
+        stressed.options.diagnostics.touch = true;
+        CHECK(toy::same_bits(toy::train(stressed), reference));
+        stressed.options.diagnostics.queue_compute = true;
+        CHECK(toy::same_bits(toy::train(stressed), reference));
+        for (const std::uint64_t seed : {1u, 2u}) {
+          stressed.options.diagnostics.delay_seed = seed;
+          CHECK(toy::same_bits(toy::train(stressed), reference));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("reductions_without_overlap_give_the_same_bits") {
+  Run run;
+  run.ranks = 3;
+  const toy::Result reference = toy::train(run);
+  run.options.overlap_reduction = false;
+  CHECK(toy::same_bits(toy::train(run), reference));
+}
+
+TEST_CASE("evaluation_between_steps_changes_nothing") {
+  for (const Strategy strategy : {Strategy::ddp, Strategy::fsdp}) {
+    Run run;
+    run.ranks = 3;
+    run.options.strategy = strategy;
+    const toy::Result reference = toy::train(run);
+    run.evaluate_every = 2;
+    const toy::Result evaluated = toy::train(run);
+    CHECK(evaluated.evaluations == 2);
+    CHECK(toy::same_bits(evaluated, reference));
+  }
+}
+
+TEST_CASE("units_of_size_zero_and_one_and_ranks_that_own_only_padding_are_ordinary") {
+  for (const int ranks : {1, 2, 5, 7}) {
+    Run run;
+    run.ranks = ranks;
+    run.widths = {1, 1, 1};
+    run.options.strategy = Strategy::ddp;
+    const toy::Result reference = toy::train(run);
+    run.options.strategy = Strategy::fsdp;
+    CHECK(toy::same_bits(toy::train(run), reference));
+  }
+}
+
+// What the comparison rests on: a different number of micro-batches, another clip or another model is seen.
+TEST_CASE("the_comparison_sees_differences") {
+  Run run;
+  run.ranks = 2;
+  const toy::Result reference = toy::train(run);
+  Run other = run;
+  other.clip = 0.25f;
+  CHECK_FALSE(toy::same_bits(toy::train(other), reference));
+  other = run;
+  other.options.seed = 1;
+  CHECK_FALSE(toy::same_bits(toy::train(other), reference));
+}
+
+}  // namespace

@@ -1,0 +1,72 @@
+// Optimizer runs cover every element once, with the settings of its parameter's group, wherever shards begin and end.
+#include "shard/optimizer_runs.hpp"
+
+#include <doctest/doctest.h>
+
+#include "tessera/optim/adamw.hpp"
+#include "tessera/plan/compile.hpp"
+
+namespace {
+
+using namespace tessera;
+
+plan::Plan plan_of(Strategy strategy, std::size_t ranks) {
+  plan::CompileInput input;
+  input.units = {
+      {"u", {{"u.weight", {17, 19}}, {"u.bias", {17}}, {"u.scale", {1}}, {"u.empty", {0}}, {"u.table", {301}}}}};
+  input.program = plan::Program::chain(1);
+  input.options.strategy = strategy;
+  input.options.ranks = ranks;
+  input.optimizer_states = {"m", "v"};
+  return plan::compile(input);
+}
+
+TEST_CASE("patterns_match_as_in_a_shell") {
+  CHECK(matches("*.bias", "blocks.3.bias"));
+  CHECK(matches("head.*", "head.weight"));
+  CHECK(matches("blocks.?.weight", "blocks.3.weight"));
+  CHECK(matches("*", ""));
+  CHECK(matches("a*b*c", "axxbyyc"));
+  CHECK_FALSE(matches("*.bias", "bias"));
+  CHECK_FALSE(matches("head.*", "ahead.weight"));
+  CHECK_FALSE(matches("", "a"));
+}
+
+TEST_CASE("every_element_is_updated_once_with_its_groups_settings") {
+  const std::unique_ptr<Optimizer> optimizer =
+      AdamW{.weight_decay = 0.1f,
+            .groups = {{.patterns = {"*.bias", "*.scale"}, .weight_decay = 0.0f},
+                       {.patterns = {"*.scale", "*.table"}, .learning_rate_scale = 0.5f, .weight_decay = 0.2f}}};
+  for (const Strategy strategy : {Strategy::ddp, Strategy::fsdp}) {
+    for (const std::size_t ranks : {1, 2, 3, 5, 7, 13}) {
+      const plan::Plan plan = plan_of(strategy, ranks);
+      const plan::UnitLayout& layout = plan.layouts[0];
+      for (std::size_t p = 0; p < layout.parameters(); ++p) {
+        const float decay = p == 0 ? 0.1f : p == 4 ? 0.2f : 0.0f;
+        const float scale = p == 4 ? 0.5f : 1.0f;
+        for (std::size_t element = 0; element < layout.elements(p); ++element) {
+          const std::size_t flat = layout.offset(p) + element;
+          int updates = 0;
+          for (std::size_t rank = 0; rank < (strategy == Strategy::ddp ? 1 : ranks); ++rank) {
+            const std::size_t base = strategy == Strategy::ddp ? 0 : layout.shard_begin(rank);
+            for (const OptimizerRun& run : optimizer_runs(plan, 0, rank, *optimizer)) {
+              if (flat < base + run.first || flat >= base + run.first + run.count) continue;
+              ++updates;
+              CHECK(run.weight_decay == decay);
+              CHECK(run.learning_rate_scale == scale);
+            }
+          }
+          CHECK(updates == 1);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("without_groups_a_shard_is_one_run") {
+  const std::unique_ptr<Optimizer> optimizer = AdamW{};
+  const plan::Plan plan = plan_of(Strategy::ddp, 3);
+  CHECK(optimizer_runs(plan, 0, 0, *optimizer).size() == 1);
+}
+
+}  // namespace

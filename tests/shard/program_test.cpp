@@ -1,0 +1,149 @@
+// Programs other than the chain: a unit in two windows, recomputation, no evaluation.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <mutex>
+
+#include "tessera/base/error.hpp"
+#include "toy_model.hpp"
+
+namespace {
+
+using tessera::FullyShardOptions;
+using tessera::Strategy;
+using tessera::plan::Program;
+using tessera::plan::WindowKind;
+using toy::Values;
+
+// One layer used twice in a row (its input and output have the same width), between nothing else: weights tied over two
+// windows.
+struct TiedResult {
+  Values weights;
+  double norm;
+};
+
+TiedResult train_tied(int ranks, FullyShardOptions options, int steps) {
+  TiedResult result{};
+  std::mutex mutex;
+  std::map<std::string, Values> weights;
+  options.program = Program{{{0, WindowKind::forward},
+                             {1, WindowKind::forward},
+                             {0, WindowKind::forward},
+                             {0, WindowKind::backward},
+                             {1, WindowKind::backward},
+                             {0, WindowKind::backward}},
+                            {}};
+  tessera::launch({.ranks = ranks}, [&](tessera::World& world) {
+    tessera::Parameter shared({131}, tessera::Initial::uniform(-1, 1));
+    tessera::Parameter middle({17}, tessera::Initial::uniform(-1, 1));
+    tessera::FullyShard model(world, options);
+    const tessera::NamedParameter tied_parameters[] = {{"weight", &shared}};
+    const tessera::NamedParameter middle_parameters[] = {{"weight", &middle}};
+    tessera::Unit& tied = model.add_unit("tied", tied_parameters);
+    tessera::Unit& between = model.add_unit("middle", middle_parameters);
+    model.finalize(tessera::AdamW{.learning_rate = 0.05f});
+    const auto nothing = [](tessera::Window&) {};
+    // The loss is a sum of a[i] * w[i] over both uses: the gradients are 1 + rank and then 10 * (1 + rank).
+    const auto gradient_of = [&](const tessera::Parameter& parameter, float value) {
+      return [&parameter, value](tessera::Window& window) {
+        window.stream().submit([g = window.gradient(parameter), value] {
+          for (std::size_t i = 0; i < g.size(); ++i) g[i] = value * static_cast<float>(i % 5);
+        });
+      };
+    };
+    for (int step = 0; step < steps; ++step) {
+      for (std::size_t micro = 0; micro < options.micro_batches; ++micro) {
+        const float mine = static_cast<float>(world.rank() + 1);
+        model.within(tied, WindowKind::forward, nothing);
+        model.within(between, WindowKind::forward, nothing);
+        model.within(tied, WindowKind::forward, nothing);
+        model.within(tied, WindowKind::backward, gradient_of(shared, mine));
+        model.within(between, WindowKind::backward, gradient_of(middle, 1.0f));
+        model.within(tied, WindowKind::backward, gradient_of(shared, 10.0f * mine));
+      }
+      model.update();
+    }
+    if (world.rank() == 0) result.norm = model.last_step().gradient_norm;
+    toy::collect_weights(model, world, weights, mutex);
+  });
+  result.weights = weights["tied.weight"];
+  return result;
+}
+
+TEST_CASE("gradients_of_a_unit_in_two_windows_add_up_and_are_reduced_once") {
+  for (const int ranks : {1, 2, 3}) {
+    double squares = 0.0;
+    const double average = (ranks + 1) / 2.0;
+    for (std::size_t i = 0; i < 131; ++i) squares += std::pow(11.0 * average * double(i % 5), 2);
+    for (std::size_t i = 0; i < 17; ++i) squares += std::pow(double(i % 5), 2);
+    for (const Strategy strategy : {Strategy::ddp, Strategy::fsdp}) {
+      for (const std::size_t micro_batches : {1, 3}) {
+        for (const auto mode : {tessera::AccumulationMode::reduced, tessera::AccumulationMode::local}) {
+          FullyShardOptions options;
+          options.strategy = strategy;
+          options.micro_batches = micro_batches;
+          options.accumulation = mode;
+          options.diagnostics.poison = true;
+          CHECK(train_tied(ranks, options, 1).norm == doctest::Approx(std::sqrt(squares)).epsilon(1e-6));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("tied_weights_are_bitwise_equal_between_strategies") {
+  for (const int ranks : {2, 3, 5}) {
+    for (const std::size_t micro_batches : {1, 3}) {
+      for (const auto mode : {tessera::AccumulationMode::reduced, tessera::AccumulationMode::local}) {
+        FullyShardOptions options;
+        options.micro_batches = micro_batches;
+        options.accumulation = mode;
+        options.strategy = Strategy::ddp;
+        const TiedResult reference = train_tied(ranks, options, 3);
+        options.strategy = Strategy::fsdp;
+        for (const std::size_t prefetch : {0, 1, 2}) {
+          options.prefetch = prefetch;
+          const TiedResult other = train_tied(ranks, options, 3);
+          CHECK(other.norm == reference.norm);
+          CHECK(toy::same_bits(other.weights, reference.weights));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("recomputation_windows_see_the_same_parameters_as_the_forward_pass") {
+  FullyShardOptions options;
+  options.diagnostics.poison = true;
+  options.prefetch = 0;
+  options.program = Program{{{0, WindowKind::forward},
+                             {1, WindowKind::forward},
+                             {1, WindowKind::backward},
+                             {0, WindowKind::recompute},
+                             {0, WindowKind::backward}},
+                            {}};
+  tessera::launch({.ranks = 3}, [&](tessera::World& world) {
+    toy::Layer<float> first(5, 7, 2), second(7, 3, 2);
+    tessera::FullyShard model(world, options);
+    model.add(first);
+    model.add(second);
+    model.finalize(tessera::AdamW{});
+    const Values x = toy::sample(10, 0, 0, world.rank(), 0);
+    Values dy(6, 1.0f);
+    for (int step = 0; step < 3; ++step) {
+      model.forward(first, x);
+      const Values before = first.y;
+      model.forward(second, first.y);
+      model.backward(second, dy);
+      std::fill(first.y.begin(), first.y.end(), -7.0f);
+      model.recompute(first, x);
+      CHECK(toy::same_bits(first.y, before));
+      model.backward(first, second.dx);
+      model.update();
+    }
+    CHECK_THROWS_WITH_AS(model.evaluate(first, x), doctest::Contains("declares no evaluation"), tessera::UsageError);
+  });
+}
+
+}  // namespace

@@ -1,0 +1,211 @@
+// A small network in plain loops, in any parameter type, and a way to train it under given options: what the tests of
+// the runtime compare bit for bit.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "tessera/comm/run.hpp"
+#include "tessera/optim/adamw.hpp"
+#include "tessera/shard/fully_shard.hpp"
+
+namespace toy {
+
+using tessera::FullyShardOptions;
+using Values = std::vector<float>;
+
+// y = tanh(W x + b) for `rows` samples. T is the parameter and gradient type; sums are in float.
+template <typename T>
+class Layer : public tessera::Module {
+ public:
+  Layer(std::size_t in, std::size_t out, std::size_t rows)
+      : weight({out, in}, tessera::Initial::fan_in(in)),
+        bias({out}, tessera::Initial::fan_in(in)),
+        in_(in),
+        out_(out),
+        rows_(rows),
+        y(rows * out),
+        dx(rows * in) {}
+
+  void visit(tessera::ModuleVisitor& visitor) override {
+    visitor("weight", weight);
+    visitor("bias", bias);
+  }
+
+  // The host may be a micro-batch ahead of the stream: each task takes the pointers that were current when it was
+  // enqueued.
+  const Values& forward(tessera::Window& window, const Values& input) {
+    x_ = &input;
+    window.stream().submit([this, x = x_, w = window.parameter<T>(weight), b = window.parameter<T>(bias)] {
+      for (std::size_t r = 0; r < rows_; ++r) {
+        for (std::size_t o = 0; o < out_; ++o) {
+          float sum = float(b[o]);
+          for (std::size_t i = 0; i < in_; ++i) sum += float(w[o * in_ + i]) * (*x)[r * in_ + i];
+          y[r * out_ + o] = std::tanh(sum);
+        }
+      }
+    });
+    return y;
+  }
+
+  const Values& backward(tessera::Window& window, const Values& dy) {
+    window.stream().submit([this, &dy, x = x_, w = window.parameter<T>(weight), dw = window.gradient<T>(weight),
+                            db = window.gradient<T>(bias)] {
+      std::fill(dx.begin(), dx.end(), 0.0f);
+      for (std::size_t o = 0; o < out_; ++o) {
+        float bias_sum = 0.0f;
+        for (std::size_t i = 0; i < in_; ++i) {
+          float sum = 0.0f;
+          for (std::size_t r = 0; r < rows_; ++r) {
+            const float d = dy[r * out_ + o] * (1.0f - y[r * out_ + o] * y[r * out_ + o]);
+            sum += d * (*x)[r * in_ + i];
+            dx[r * in_ + i] += d * float(w[o * in_ + i]);
+          }
+          dw[o * in_ + i] = T(sum);
+        }
+        for (std::size_t r = 0; r < rows_; ++r)
+          bias_sum += dy[r * out_ + o] * (1.0f - y[r * out_ + o] * y[r * out_ + o]);
+        db[o] = T(bias_sum);
+      }
+    });
+    return dx;
+  }
+
+  tessera::Parameter weight, bias;
+
+ private:
+  std::size_t in_, out_, rows_;
+  const Values* x_ = nullptr;
+
+ public:
+  Values y, dx;
+};
+
+struct Run {
+  FullyShardOptions options;
+  int ranks = 1;
+  int steps = 4;
+  std::vector<std::size_t> widths = {5, 13, 131, 7, 3};  // divide by nothing
+  float clip = 0.5f;
+  int evaluate_every = 0;
+};
+
+struct Result {
+  std::vector<std::uint32_t> losses;  // bits of the average over ranks and micro-batches, by step
+  std::vector<double> norms;
+  std::map<std::string, Values> weights;  // whole, by name
+  std::size_t evaluations = 0;
+};
+
+// Inputs and targets are a function of (step, micro-batch, rank), so that two runs on the same ranks see the same
+// samples.
+inline Values sample(std::size_t count, int step, std::size_t micro, int rank, int salt) {
+  Values values(count);
+  tessera::Initial::uniform(-1.0f, 1.0f)
+      .fill(values, 77, "sample",
+            (std::uint64_t(step) * 64 + micro * 16 + std::uint64_t(rank)) * 4096 + std::uint64_t(salt) * 2048);
+  return values;
+}
+
+// Adds this rank's pieces of every parameter to `weights`.
+inline void collect_weights(tessera::FullyShard& model, tessera::World& world, std::map<std::string, Values>& weights,
+                            std::mutex& mutex) {
+  const std::lock_guard lock(mutex);
+  for (std::size_t u = 0; u < model.unit_count(); ++u) {
+    const tessera::Unit& unit = model.unit(u);
+    const auto shard = model.shard(unit);
+    for (const auto& piece : model.plan().layouts[u].pieces(std::size_t(world.rank()))) {
+      const tessera::Parameter& parameter = *unit.parameters()[piece.parameter];
+      Values& whole = weights[parameter.name()];
+      whole.resize(parameter.elements());
+      std::copy_n(shard.data() + piece.shard_offset, piece.count, whole.data() + piece.parameter_offset);
+    }
+  }
+}
+
+template <typename T = float>
+Result train(const Run& run) {
+  constexpr std::size_t rows = 3;
+  Result result;
+  std::mutex mutex;
+  tessera::launch({.ranks = run.ranks, .timeout = std::chrono::seconds(20)}, [&](tessera::World& world) {
+    std::vector<std::unique_ptr<Layer<T>>> layers;
+    for (std::size_t l = 0; l + 1 < run.widths.size(); ++l) {
+      layers.push_back(std::make_unique<Layer<T>>(run.widths[l], run.widths[l + 1], rows));
+    }
+    tessera::FullyShard model(world, run.options);
+    for (auto& layer : layers) model.add(*layer);
+    model.finalize(tessera::AdamW{.learning_rate = 0.01f, .weight_decay = 0.1f, .clip_norm = run.clip});
+
+    const std::size_t micro_batches = run.options.micro_batches;
+    std::vector<Values> inputs(micro_batches), targets(micro_batches), dys(micro_batches);
+    for (int step = 0; step < run.steps; ++step) {
+      if (run.evaluate_every > 0 && step % run.evaluate_every == 0) {
+        const Values input = sample(rows * run.widths.front(), step, 0, world.rank(), 1);
+        const Values* x = &input;
+        for (auto& layer : layers) x = &model.evaluate(*layer, *x);
+        model.synchronize();
+        if (world.rank() == 0) ++result.evaluations;
+      }
+      float loss = 0.0f;
+      for (std::size_t micro = 0; micro < micro_batches; ++micro) {
+        inputs[micro] = sample(rows * run.widths.front(), step, micro, world.rank(), 0);
+        targets[micro] = sample(rows * run.widths.back(), step, micro, world.rank(), 1);
+        dys[micro].resize(rows * run.widths.back());
+        const Values* x = &inputs[micro];
+        for (auto& layer : layers) x = &model.forward(*layer, *x);
+        model.stream().submit([&loss, x, &target = targets[micro], &dy = dys[micro]] {
+          for (std::size_t i = 0; i < target.size(); ++i) {
+            const float error = (*x)[i] - target[i];
+            loss += error * error;
+            dy[i] = 2.0f * error;
+          }
+        });
+        const Values* dx = &dys[micro];
+        for (std::size_t l = layers.size(); l > 0; --l) dx = &model.backward(*layers[l - 1], *dx);
+        // The next micro-batch's samples take the same layers' buffers: the stream keeps the order.
+      }
+      model.update();
+      const tessera::StepReport report = model.last_step();
+      const float mean = world.average(loss, "loss") / static_cast<float>(micro_batches);
+      if (world.rank() == 0) {
+        result.losses.push_back(std::bit_cast<std::uint32_t>(mean));
+        result.norms.push_back(report.gradient_norm);
+      }
+    }
+    collect_weights(model, world, result.weights, mutex);
+  });
+  return result;
+}
+
+inline bool same_bits(const Values& a, const Values& b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
+}
+
+inline bool same_bits(const Result& a, const Result& b) {
+  if (a.losses != b.losses || a.norms != b.norms || a.weights.size() != b.weights.size()) return false;
+  for (const auto& [name, values] : a.weights) {
+    const auto other = b.weights.find(name);
+    if (other == b.weights.end() || !same_bits(values, other->second)) return false;
+  }
+  return true;
+}
+
+inline std::string describe(const Run& run) {
+  const FullyShardOptions& o = run.options;
+  return std::string(to_string(o.strategy)) + " ranks " + std::to_string(run.ranks) + " prefetch " +
+         std::to_string(o.prefetch) + " reshard " + std::to_string(o.reshard_after_forward) + " micro-batches " +
+         std::to_string(o.micro_batches) + " " + std::string(to_string(o.accumulation));
+}
+
+}  // namespace toy
