@@ -1,0 +1,233 @@
+// Conformance: what collectives move and sum, against naive references, for counts that divide by nothing.
+#include <algorithm>
+#include <span>
+#include <thread>
+
+#include "conformance.hpp"
+#include "property.hpp"
+#include "tessera/base/error.hpp"
+
+namespace tessera::conformance {
+namespace {
+
+constexpr std::size_t small_counts[] = {0, 1, 2, 3, 7, 127, 128, 1009};
+constexpr std::size_t large_count = 300'007;
+
+void fill_own_part(std::vector<std::byte>& data, std::size_t shard_bytes, int rank) {
+  for (std::size_t i = 0; i < shard_bytes; ++i) {
+    data[static_cast<std::size_t>(rank) * shard_bytes + i] = test_byte(rank, i);
+  }
+}
+
+bool holds_every_part(const std::vector<std::byte>& data, std::size_t shard_bytes, int ranks) {
+  for (int rank = 0; rank < ranks; ++rank) {
+    for (std::size_t i = 0; i < shard_bytes; ++i) {
+      if (data[static_cast<std::size_t>(rank) * shard_bytes + i] != test_byte(rank, i)) return false;
+    }
+  }
+  return true;
+}
+
+struct SumCase {
+  std::size_t shard_elements = 0;
+  bool accumulate = false;
+  float divisor = 1.0f;
+};
+
+// What rank `shard_owner` must hold, written as numerics.md says it.
+template <typename Element>
+float expected_sum(const SumCase& sum_case, int ranks, std::size_t index, float before) {
+  float sum = static_cast<float>(static_cast<Element>(test_value(0, index)));
+  for (int rank = 1; rank < ranks; ++rank)
+    sum = sum + static_cast<float>(static_cast<Element>(test_value(rank, index)));
+  if (sum_case.accumulate) sum = before + sum;
+  return sum / sum_case.divisor;
+}
+
+template <typename Element>
+void check_reduce_scatter(World& world, Communicator& communicator, Stream& stream, const SumCase& sum_case) {
+  const std::size_t shard = sum_case.shard_elements;
+  const std::size_t whole = shard * static_cast<std::size_t>(world.size());
+  std::vector<std::byte> data(whole * sizeof(Element));
+  for (std::size_t i = 0; i < whole; ++i) store<Element>(data, i, test_value(world.rank(), i));
+  const std::vector<std::byte> data_before = data;
+  std::vector<float> result(shard);
+  for (std::size_t i = 0; i < shard; ++i) result[i] = test_value(world.rank(), i, 1);
+
+  communicator.reduce_scatter(stream, {.data = data.data(),
+                                       .wire = dtype_of<Element>,
+                                       .result = result.data(),
+                                       .shard_elements = shard,
+                                       .accumulate = sum_case.accumulate,
+                                       .divisor = sum_case.divisor,
+                                       .label = "gradients"});
+  stream.synchronize();
+  const std::size_t first = shard * static_cast<std::size_t>(world.rank());
+  for (std::size_t i = 0; i < shard; ++i) {
+    const float before = test_value(world.rank(), i, 1);
+    const float expected = expected_sum<Element>(sum_case, world.size(), first + i, before);
+    require(same_bits(result[i], expected),
+            "{} reduce-scatter of {} elements, accumulate {}, divisor {}: element {} is {}, expected {}",
+            to_string(dtype_of<Element>), shard, sum_case.accumulate, sum_case.divisor, i, result[i], expected);
+  }
+  require(data == data_before, "reduce-scatter leaves data as it was");
+}
+
+template <typename Element>
+void check_reduce_scatter(World& world, Communicator& communicator, Stream& stream) {
+  for (const std::size_t count : small_counts) {
+    for (const bool accumulate : {false, true}) {
+      for (const float divisor : {1.0f, 3.0f, static_cast<float>(world.size())}) {
+        check_reduce_scatter<Element>(world, communicator, stream,
+                                      {.shard_elements = count, .accumulate = accumulate, .divisor = divisor});
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void all_gather_collects_every_part(World& world) {
+  const auto communicator = world.make_communicator("gather");
+  Stream stream = queued_stream("gather");
+  std::vector<std::size_t> counts(std::begin(small_counts), std::end(small_counts));
+  counts.push_back(1'000'003);
+  for (const std::size_t shard_bytes : counts) {
+    std::vector<std::byte> data(shard_bytes * static_cast<std::size_t>(world.size()));
+    fill_own_part(data, shard_bytes, world.rank());
+    communicator->all_gather(stream, {.data = data.data(), .shard = Bytes(shard_bytes), .label = "parameters"});
+    stream.synchronize();
+    require(holds_every_part(data, shard_bytes, world.size()), "all-gather of {} bytes", shard_bytes);
+  }
+}
+
+void reduce_scatter_sums_in_rank_order_bitwise(World& world) {
+  const auto communicator = world.make_communicator("reduce");
+  Stream stream = queued_stream("reduce");
+  check_reduce_scatter<float>(world, *communicator, stream);
+  check_reduce_scatter<bf16>(world, *communicator, stream);
+  check_reduce_scatter<fp16>(world, *communicator, stream);
+}
+
+void reduce_scatter_of_large_data_is_bitwise_too(World& world) {
+  const auto communicator = world.make_communicator("reduce");
+  Stream stream = queued_stream("reduce");
+  const SumCase sum_case = {.shard_elements = large_count, .accumulate = true, .divisor = 7.0f};
+  check_reduce_scatter<float>(world, *communicator, stream, sum_case);
+  check_reduce_scatter<bf16>(world, *communicator, stream, sum_case);
+}
+
+void reduce_scatter_result_may_be_own_part_of_data(World& world) {
+  const auto communicator = world.make_communicator("reduce");
+  Stream stream = queued_stream("reduce");
+  for (const std::size_t shard : {std::size_t{1}, std::size_t{7}, std::size_t{1009}}) {
+    std::vector<float> data(shard * static_cast<std::size_t>(world.size()));
+    for (std::size_t i = 0; i < data.size(); ++i) data[i] = test_value(world.rank(), i);
+    const std::size_t first = shard * static_cast<std::size_t>(world.rank());
+    communicator->reduce_scatter(stream, {.data = reinterpret_cast<const std::byte*>(data.data()),
+                                          .result = data.data() + first,
+                                          .shard_elements = shard,
+                                          .label = "in place"});
+    stream.synchronize();
+    for (std::size_t i = 0; i < data.size(); ++i) {
+      const bool own = i >= first && i < first + shard;
+      const float expected =
+          own ? expected_sum<float>({.shard_elements = shard}, world.size(), i, 0) : test_value(world.rank(), i);
+      require(same_bits(data[i], expected), "in-place reduce-scatter of {}, element {}", shard, i);
+    }
+  }
+}
+
+void all_reduce_sums_in_rank_order_bitwise(World& world) {
+  const auto communicator = world.make_communicator("reduce");
+  Stream stream = queued_stream("reduce");
+  std::vector<std::size_t> counts(std::begin(small_counts), std::end(small_counts));
+  counts.push_back(large_count);
+  for (const std::size_t count : counts) {
+    std::vector<float> data(count);
+    for (std::size_t i = 0; i < count; ++i) data[i] = test_value(world.rank(), i);
+    communicator->all_reduce(stream, {.data = data.data(), .elements = count, .divisor = 3.0f, .label = "norm"});
+    stream.synchronize();
+    for (std::size_t i = 0; i < count; ++i) {
+      const float expected = expected_sum<float>({.divisor = 3.0f}, world.size(), i, 0);
+      require(same_bits(data[i], expected), "all-reduce of {}, element {}", count, i);
+    }
+  }
+}
+
+void broadcast_copies_from_every_root(World& world) {
+  const auto communicator = world.make_communicator("broadcast");
+  Stream stream = queued_stream("broadcast");
+  constexpr std::size_t counts[] = {0, 1, 1009, 500'009};
+  for (int root = 0; root < world.size(); ++root) {
+    for (const std::size_t count : counts) {
+      std::vector<std::byte> data(count);
+      for (std::size_t i = 0; i < count; ++i) data[i] = test_byte(world.rank(), i);
+      communicator->broadcast(stream, {.data = data.data(), .size = Bytes(count), .root = root, .label = "weights"});
+      stream.synchronize();
+      for (std::size_t i = 0; i < count; ++i) {
+        require(data[i] == test_byte(root, i), "broadcast of {} bytes from rank {}", count, root);
+      }
+    }
+  }
+}
+
+void nobody_passes_a_barrier_before_all_have_come(World& world) {
+  const auto communicator = world.make_communicator("barrier");
+  Stream stream = queued_stream("barrier");
+  for (int late = 0; late < world.size(); ++late) {
+    if (world.rank() == late) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    const auto came = std::chrono::steady_clock::now().time_since_epoch().count();
+    communicator->barrier(stream, "meeting");
+    stream.synchronize();
+    const auto passed = std::chrono::steady_clock::now().time_since_epoch().count();
+    const std::int64_t times[] = {came, passed};
+    const std::vector<std::byte> all = world.gather(std::as_bytes(std::span(times)), "times");
+    std::vector<std::int64_t> values(all.size() / sizeof(std::int64_t));
+    std::memcpy(values.data(), all.data(), all.size());
+    std::int64_t last_came = values[0];
+    std::int64_t first_passed = values[1];
+    for (std::size_t i = 0; i < values.size(); i += 2) {
+      last_came = std::max(last_came, values[i]);
+      first_passed = std::min(first_passed, values[i + 1]);
+    }
+    require(last_came <= first_passed, "nobody passes before the last has come");
+  }
+}
+
+void host_conveniences_agree_on_every_rank(World& world) {
+  const int ranks = world.size();
+  float expected_average = test_value(0, 0);
+  double expected_sum_of_doubles = test_value(0, 1);
+  for (int rank = 1; rank < ranks; ++rank) {
+    expected_average += test_value(rank, 0);
+    expected_sum_of_doubles += test_value(rank, 1);
+  }
+  expected_average /= static_cast<float>(ranks);
+  require(same_bits(world.average(test_value(world.rank(), 0), "loss"), expected_average), "average in rank order");
+  const double sum = world.sum(test_value(world.rank(), 1), "samples");
+  require(std::bit_cast<std::uint64_t>(sum) == std::bit_cast<std::uint64_t>(expected_sum_of_doubles),
+          "sum in rank order");
+  for (const std::size_t size : {std::size_t{0}, std::size_t{1}, std::size_t{13}}) {
+    std::vector<std::byte> mine(size);
+    for (std::size_t i = 0; i < size; ++i) mine[i] = test_byte(world.rank(), i);
+    const std::vector<std::byte> all = world.gather(mine, "names");
+    require(all.size() == size * static_cast<std::size_t>(ranks), "gather returns every rank's bytes");
+    require(holds_every_part(all, size, ranks), "gather keeps rank order");
+  }
+  world.require_equal(42, "plan hash");
+  world.barrier("end");
+}
+
+void require_equal_names_ranks_and_values(World& world) {
+  const int last = world.size() - 1;
+  const std::string text = text_of_expected<CommunicationError>(
+      [&] { world.require_equal(world.rank() == last ? 77777 : 55555, "plan hash"); });
+  require_contains(text, "plan hash");
+  require_contains(text, "55555");
+  require_contains(text, fmt::format("rank {} said 77777", last));
+  require_contains(text, last == 1 ? "rank 0 said" : "ranks 0");
+  world.barrier("an inequality does not end the world");
+}
+
+}  // namespace tessera::conformance

@@ -1,0 +1,270 @@
+// Conformance: ranks that do not come, disagree, leave, or fail. Every rank gets an error that says so; nobody hangs.
+#include <thread>
+
+#include "conformance.hpp"
+#include "property.hpp"
+#include "tessera/base/error.hpp"
+
+namespace tessera::conformance {
+namespace {
+
+using std::chrono::steady_clock;
+
+// Far below the worlds' 60 s and far above what an error needs to travel.
+constexpr double at_once_seconds = 20;
+
+int last_rank(const World& world) { return world.size() - 1; }
+bool is_last(const World& world) { return world.rank() == last_rank(world); }
+
+void wait_for_abort(const World& world) {
+  const auto start = steady_clock::now();
+  while (!world.aborted()) {
+    require(seconds_since(start) < at_once_seconds, "the world is aborted");
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+std::string aborted_text(Communicator& communicator) {
+  Stream stream = queued_stream("after the failure");
+  return text_of_expected<AbortedError>([&] {
+    communicator.barrier(stream, "after the failure");
+    stream.synchronize();
+  });
+}
+
+// Which rank the error is attributed to differs between backends; the rest of it must not.
+void check_aborted_world(const World& world, Communicator& communicator, std::string_view cause) {
+  require(world.aborted(), "a failed collective aborts the world");
+  require_contains(text_of_expected<AbortedError>([&] { world.throw_if_aborted(); }), cause);
+  require_contains(aborted_text(communicator), cause);
+}
+
+struct Disagreement {
+  std::string_view text_of_first;  // what ranks 0 to size - 2 called
+  std::string_view text_of_last;   // what the last rank called instead
+};
+
+// The last rank calls `last`, all others `first`, as the second collective of a communicator.
+template <typename First, typename Last>
+void check_disagreement(World& world, const Disagreement& expected, First&& first, Last&& last) {
+  const auto communicator = world.make_communicator("reduce");
+  Stream stream = queued_stream("reduce");
+  communicator->barrier(stream, "agreed");
+  const std::string text = text_of_expected<CommunicationError>([&] {
+    if (is_last(world)) {
+      last(*communicator, stream);
+    } else {
+      first(*communicator, stream);
+    }
+    stream.synchronize();
+  });
+  require_contains(text, "communicator reduce");
+  require_contains(text, fmt::format("called #2 {}", expected.text_of_first));
+  require_contains(text, fmt::format("rank {} called #2 {}", last_rank(world), expected.text_of_last));
+  require_contains(text, world.size() == 2 ? "rank 0 called" : "ranks 0");
+  check_aborted_world(world, *communicator, expected.text_of_last);
+}
+
+}  // namespace
+
+void misuse_is_an_error_at_the_call(World& world) {
+  const auto communicator = world.make_communicator("gather");
+  Stream stream = queued_stream("gather");
+  Stream immediate(Device::cpu(), {.name = "compute", .mode = StreamMode::immediate});
+  std::vector<float> data(static_cast<std::size_t>(world.size()) * 4);
+  auto* const bytes = reinterpret_cast<std::byte*>(data.data());
+  const auto rejected = [](auto&& call) { return text_of_expected<UsageError>(call); };
+
+  require_contains(rejected([&] { communicator->barrier(immediate, "start"); }), "compute");
+  const std::string null_text =
+      rejected([&] { communicator->all_gather(stream, {.shard = Bytes(4), .label = "blocks.3"}); });
+  require_contains(null_text, "blocks.3");
+  require_contains(null_text, "gather");
+  rejected([&] { communicator->reduce_scatter(stream, {.result = data.data(), .shard_elements = 1, .label = "x"}); });
+  rejected([&] { communicator->reduce_scatter(stream, {.data = bytes, .shard_elements = 1, .label = "x"}); });
+  rejected([&] { communicator->all_reduce(stream, {.elements = 1, .label = "x"}); });
+  rejected([&] { communicator->broadcast(stream, {.size = Bytes(1), .label = "x"}); });
+  rejected(
+      [&] { communicator->all_reduce(stream, {.data = data.data(), .elements = 1, .divisor = 0.0f, .label = "x"}); });
+  const ReduceScatter overlapping = {
+      .data = bytes, .wire = DType::bf16, .result = data.data() + 1, .shard_elements = 4, .label = "x"};
+  rejected([&] { communicator->reduce_scatter(stream, overlapping); });
+  for (const int root : {-1, world.size()}) {
+    const Broadcast operation = {.data = bytes, .size = Bytes(4), .root = root, .label = "x"};
+    require_contains(rejected([&] { communicator->broadcast(stream, operation); }), fmt::format("rank {}", root));
+  }
+  communicator->barrier(stream, "a rejected call leaves no trace");
+  stream.synchronize();
+}
+
+void rank_that_never_comes_is_named(World& world) {
+  const auto communicator = world.make_communicator("gather");
+  Stream stream = queued_stream("gather");
+  communicator->barrier(stream, "start");
+  stream.synchronize();
+  const std::string missing = fmt::format("rank {}", last_rank(world));
+  if (is_last(world)) {
+    wait_for_abort(world);
+    require_contains(aborted_text(*communicator), missing);
+    return;
+  }
+  std::vector<std::byte> data(static_cast<std::size_t>(world.size()));
+  const auto start = steady_clock::now();
+  const std::string text = text_of_expected<CommunicationError>([&] {
+    communicator->all_gather(stream, {.data = data.data(), .shard = Bytes(1), .label = "blocks.3"});
+    stream.synchronize();
+  });
+  const double waited = seconds_since(start);
+  require(waited < at_once_seconds, "the error came after {} s", waited);
+  for (const std::string_view part : {"all-gather \"blocks.3\"", "communicator gather", "#2", "0.4 s"}) {
+    require_contains(text, part);
+  }
+  require_contains(text, fmt::format("for {}", missing));
+  require_contains(text, world.size() == 2 ? "rank 0 waited" : "ranks 0");
+  check_aborted_world(world, *communicator, "all-gather \"blocks.3\"");
+}
+
+void rank_that_never_makes_a_communicator_is_named(World& world) {
+  if (is_last(world)) return wait_for_abort(world);
+  const std::string text = text_of_expected<CommunicationError>([&] { world.make_communicator("gather"); });
+  require_contains(text, "make_communicator \"gather\"");
+  require_contains(text, fmt::format("for rank {}", last_rank(world)));
+}
+
+// A rank that reaches the collective only after another one has seen this gets the same cause as an AbortedError.
+void rank_that_has_left_is_named_at_once(World& world) {
+  const auto communicator = world.make_communicator("gather");
+  if (is_last(world)) return;
+  Stream stream = queued_stream("gather");
+  const auto start = steady_clock::now();
+  const std::string text = text_of_expected<Error>([&] {
+    communicator->barrier(stream, "blocks.3");
+    stream.synchronize();
+  });
+  require(seconds_since(start) < at_once_seconds, "the error does not wait for the deadline");
+  require_contains(text, fmt::format("rank {} has left", last_rank(world)));
+  require_contains(text, "barrier \"blocks.3\" (communicator gather, #1)");
+}
+
+void disagreement_about_the_kind_names_both(World& world) {
+  std::vector<float> data(static_cast<std::size_t>(world.size()));
+  check_disagreement(
+      world, {"all-reduce \"blocks.3\"", "barrier \"blocks.3\""},
+      [&](Communicator& communicator, Stream& stream) {
+        communicator.all_reduce(stream, {.data = data.data(), .elements = 1, .label = "blocks.3"});
+      },
+      [](Communicator& communicator, Stream& stream) { communicator.barrier(stream, "blocks.3"); });
+}
+
+void disagreement_about_the_label_names_both(World& world) {
+  check_disagreement(
+      world, {"barrier \"blocks.3\"", "barrier \"blocks.4\""},
+      [](Communicator& communicator, Stream& stream) { communicator.barrier(stream, "blocks.3"); },
+      [](Communicator& communicator, Stream& stream) { communicator.barrier(stream, "blocks.4"); });
+}
+
+void disagreement_about_the_bytes_names_both(World& world) {
+  std::vector<std::byte> data(8 * static_cast<std::size_t>(world.size()));
+  const auto gather = [&](std::uint64_t shard_bytes) {
+    return [&data, shard_bytes](Communicator& communicator, Stream& stream) {
+      communicator.all_gather(stream, {.data = data.data(), .shard = Bytes(shard_bytes), .label = "blocks.3"});
+    };
+  };
+  check_disagreement(world, {"all-gather \"blocks.3\" of 8 bytes", "all-gather \"blocks.3\" of 4 bytes"}, gather(8),
+                     gather(4));
+}
+
+void disagreement_about_the_dtype_names_both(World& world) {
+  std::vector<std::byte> data(8 * static_cast<std::size_t>(world.size()));
+  std::vector<float> result(4);
+  const auto sum = [&](DType wire) {
+    return [&data, &result, wire](Communicator& communicator, Stream& stream) {
+      communicator.reduce_scatter(
+          stream,
+          {.data = data.data(), .wire = wire, .result = result.data(), .shard_elements = 4, .label = "blocks.3"});
+    };
+  };
+  check_disagreement(world,
+                     {"reduce-scatter \"blocks.3\" of 8 bytes bf16", "reduce-scatter \"blocks.3\" of 8 bytes fp16"},
+                     sum(DType::bf16), sum(DType::fp16));
+}
+
+void disagreement_about_the_divisor_names_both(World& world) {
+  std::vector<float> data(3);
+  const auto sum = [&](float divisor) {
+    return [&data, divisor](Communicator& communicator, Stream& stream) {
+      communicator.all_reduce(stream, {.data = data.data(), .elements = 3, .divisor = divisor, .label = "loss"});
+    };
+  };
+  check_disagreement(world,
+                     {"all-reduce \"loss\" of 12 bytes fp32", "all-reduce \"loss\" of 12 bytes fp32, divided by 5"},
+                     sum(1.0f), sum(5.0f));
+}
+
+void disagreement_about_the_root_names_both(World& world) {
+  std::vector<std::byte> data(4);
+  const auto broadcast = [&](int root) {
+    return [&data, root](Communicator& communicator, Stream& stream) {
+      communicator.broadcast(stream, {.data = data.data(), .size = Bytes(4), .root = root, .label = "weights"});
+    };
+  };
+  check_disagreement(world,
+                     {"broadcast \"weights\" of 4 bytes from rank 0", "broadcast \"weights\" of 4 bytes from rank 1"},
+                     broadcast(0), broadcast(1));
+}
+
+void disagreement_about_a_communicators_name_names_both(World& world) {
+  const std::string text =
+      text_of_expected<CommunicationError>([&] { world.make_communicator(is_last(world) ? "reduce" : "gather"); });
+  require_contains(text, "called make_communicator \"gather\"");
+  require_contains(text, fmt::format("rank {} called make_communicator \"reduce\"", last_rank(world)));
+}
+
+void abort_reaches_every_wait_with_the_first_cause(World& world) {
+  const auto communicator = world.make_communicator("gather");
+  Stream stream = queued_stream("gather");
+  world.barrier("start");
+  const auto start = steady_clock::now();
+  if (is_last(world)) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    world.abort("disk full");
+    world.abort("a later cause");
+  }
+  // Waits of three kinds: on a stream, in a convenience, for a new communicator.
+  const std::string text = text_of_expected<AbortedError>([&] {
+    if (world.rank() % 3 == 1) world.barrier("end");
+    if (world.rank() % 3 == 2) world.make_communicator("another");
+    communicator->barrier(stream, "end");
+    stream.synchronize();
+  });
+  require(seconds_since(start) < at_once_seconds, "the error does not wait for the deadline");
+  require_contains(text, fmt::format("rank {}", last_rank(world)));
+  require_contains(text, "disk full");
+  check_aborted_world(world, *communicator, "disk full");
+}
+
+// Peers may be reading this rank's buffer when it learns of the failure: AddressSanitizer sees a buffer freed too
+// early.
+void memory_may_be_freed_right_after_a_failure(World& world) {
+  const auto communicator = world.make_communicator("gather");
+  constexpr std::size_t shard_bytes = 400'003;
+  const auto start = steady_clock::now();
+  std::thread aborter;
+  if (world.rank() == 0) {
+    aborter = std::thread([&world] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      world.abort("enough");
+    });
+  }
+  text_of_expected<AbortedError>([&] {
+    while (seconds_since(start) < at_once_seconds) {
+      std::vector<std::byte> data(shard_bytes * static_cast<std::size_t>(world.size()));
+      Stream stream = queued_stream("gather");
+      communicator->all_gather(stream, {.data = data.data(), .shard = Bytes(shard_bytes), .label = "blocks.3"});
+      stream.synchronize();
+    }
+  });
+  if (aborter.joinable()) aborter.join();
+}
+
+}  // namespace tessera::conformance

@@ -1,0 +1,233 @@
+// launch(): ranks, their errors, and which of several errors is the first cause.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <mutex>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tessera/base/error.hpp"
+#include "tessera/comm/run.hpp"
+#include "tessera/device/stream.hpp"
+
+using namespace tessera;
+using std::chrono::milliseconds;
+
+namespace {
+
+// The text of what launch() throws, which must be an Expected.
+template <typename Expected>
+std::string failure_of(const LaunchOptions& options, const std::function<void(World&)>& body) {
+  try {
+    launch(options, body);
+  } catch (const Expected& error) {
+    return error.what();
+  }
+  return "launch() succeeded";
+}
+
+template <typename Thrown>
+void check_family_member_is_kept() {
+  const auto body = [](World& world) {
+    if (world.rank() == 2) throw Thrown("the cause");
+    world.barrier("end");
+  };
+  CHECK(failure_of<Thrown>({.ranks = 3}, body) == "rank 2: the cause");
+}
+
+}  // namespace
+
+TEST_CASE("every_rank_runs_once_and_rank_0_on_the_calling_thread") {
+  for (const int ranks : {1, 2, 3, 7, 16}) {
+    std::mutex mutex;
+    std::multiset<int> seen;
+    std::thread::id thread_of_rank_0;
+    launch({.ranks = ranks, .threads = 3}, [&](World& world) {
+      const std::lock_guard lock(mutex);
+      seen.insert(world.rank());
+      if (world.rank() == 0) thread_of_rank_0 = std::this_thread::get_id();
+      CHECK(world.size() == ranks);
+      CHECK(world.threads() == 3);
+      CHECK(world.timeout() == milliseconds(60'000));
+      CHECK(world.backend_name() == "local");
+      CHECK(world.device() == Device::cpu());
+      CHECK_FALSE(world.aborted());
+    });
+    CHECK(seen.size() == static_cast<std::size_t>(ranks));
+    for (int rank = 0; rank < ranks; ++rank) CHECK(seen.count(rank) == 1);
+    CHECK(thread_of_rank_0 == std::this_thread::get_id());
+  }
+}
+
+TEST_CASE("threads_default_to_cores_per_rank_and_at_least_one") {
+  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  launch({.ranks = 1}, [&](World& world) { CHECK(world.threads() == cores); });
+  launch({.ranks = cores + 1}, [&](World& world) { CHECK(world.threads() == 1); });
+}
+
+TEST_CASE("first_cause_keeps_its_type_and_names_its_rank") {
+  check_family_member_is_kept<Error>();
+  check_family_member_is_kept<UsageError>();
+  check_family_member_is_kept<DataError>();
+  check_family_member_is_kept<MemoryError>();
+  check_family_member_is_kept<CommunicationError>();
+  check_family_member_is_kept<AbortedError>();
+  check_family_member_is_kept<UnavailableError>();
+  check_family_member_is_kept<InternalError>();
+}
+
+TEST_CASE("foreign_exceptions_become_errors") {
+  const auto standard = [](World& world) {
+    if (world.rank() == 1) throw std::out_of_range("the cause");
+    world.barrier("end");
+  };
+  CHECK(failure_of<Error>({.ranks = 2}, standard) == "rank 1: the cause");
+  const auto unknown = [](World& world) {
+    if (world.rank() == 1) throw 7;
+    world.barrier("end");
+  };
+  CHECK(failure_of<Error>({.ranks = 2}, unknown) == "rank 1: unknown exception");
+}
+
+TEST_CASE("single_rank_throws_the_exception_itself") {
+  CHECK(failure_of<std::out_of_range>({}, [](World&) { throw std::out_of_range("the cause"); }) == "the cause");
+  CHECK(failure_of<DataError>({}, [](World&) { throw DataError("the cause"); }) == "the cause");
+}
+
+TEST_CASE("other_ranks_get_an_aborted_error_with_the_first_cause") {
+  std::atomic<int> told = 0;
+  const auto body = [&](World& world) {
+    if (world.rank() == 1) throw DataError("train.bin: empty");
+    try {
+      world.barrier("end");
+    } catch (const AbortedError& error) {
+      CHECK(std::string(error.what()) == "rank 1 failed first: train.bin: empty");
+      ++told;
+      throw;
+    }
+  };
+  CHECK(failure_of<DataError>({.ranks = 5}, body) == "rank 1: train.bin: empty");
+  CHECK(told == 4);
+}
+
+TEST_CASE("swallowing_the_aborted_error_does_not_make_launch_succeed") {
+  const auto body = [](World& world) {
+    try {
+      if (world.rank() == 0) world.abort("disk full");
+      world.barrier("end");
+    } catch (const AbortedError&) {
+    }
+  };
+  CHECK(failure_of<AbortedError>({.ranks = 3}, body) == "rank 0: disk full");
+}
+
+TEST_CASE("abort_ends_waits_while_the_aborting_rank_goes_on") {
+  std::atomic<int> told = 0;
+  const auto body = [&](World& world) {
+    if (world.rank() == 0) {
+      std::this_thread::sleep_for(milliseconds(20));  // the others are likely to wait by now
+      world.abort("disk full");
+      const auto start = std::chrono::steady_clock::now();
+      while (told < 4 && std::chrono::steady_clock::now() - start < std::chrono::seconds(20)) std::this_thread::yield();
+      CHECK(told == 4);
+      return;
+    }
+    CHECK_THROWS_WITH_AS(world.barrier("end"), "rank 0 failed first: disk full", AbortedError);
+    ++told;
+  };
+  CHECK(failure_of<AbortedError>({.ranks = 5}, body) == "rank 0: disk full");
+}
+
+TEST_CASE("abort_without_any_collective_makes_launch_fail") {
+  CHECK(failure_of<AbortedError>({.ranks = 2}, [](World& world) {
+          if (world.rank() == 1) world.abort("disk full");
+        }) == "rank 1: disk full");
+}
+
+TEST_CASE("what_the_aborting_rank_throws_is_the_first_cause") {
+  const auto body = [](World& world) {
+    if (world.rank() == 1) {
+      world.abort("a stream failed");
+      throw DataError("train.bin: empty");
+    }
+    world.barrier("end");
+  };
+  CHECK(failure_of<DataError>({.ranks = 2}, body) == "rank 1: train.bin: empty");
+}
+
+TEST_CASE("failed_collective_that_nobody_synchronises_makes_launch_fail") {
+  const std::string text = failure_of<CommunicationError>({.ranks = 3}, [](World& world) {
+    const auto communicator = world.make_communicator("gather");
+    Stream stream(Device::cpu(), {.name = "gather"});
+    communicator->barrier(stream, world.rank() == 0 ? "here" : "there");
+  });
+  CHECK(text.find("ranks 1, 2 called #1 barrier \"there\"") != std::string::npos);
+}
+
+TEST_CASE("exception_while_a_collective_is_queued_reaches_all_ranks") {
+  const auto start = std::chrono::steady_clock::now();
+  const auto body = [](World& world) {
+    const auto communicator = world.make_communicator("gather");
+    Stream stream(Device::cpu(), {.name = "gather"});
+    communicator->barrier(stream, "all come here");
+    if (world.rank() == 1) throw UsageError("window out of order");
+    communicator->barrier(stream, "rank 1 never comes here");
+    stream.synchronize();
+  };
+  CHECK(failure_of<UsageError>({.ranks = 4}, body) == "rank 1: window out of order");
+  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(20));
+}
+
+TEST_CASE("one_communicator_on_two_streams_at_once_is_an_error") {
+  const std::string text = failure_of<UsageError>({.ranks = 2}, [](World& world) {
+    const auto communicator = world.make_communicator("gather");
+    if (world.rank() == 1) {
+      while (!world.aborted()) std::this_thread::yield();
+      return;
+    }
+    Stream first(Device::cpu(), {.name = "first"});
+    Stream second(Device::cpu(), {.name = "second"});
+    communicator->barrier(first, "a");
+    communicator->barrier(second, "b");
+  });
+  CHECK(text.find("rank 0 drives communicator gather from two streams at once") != std::string::npos);
+}
+
+TEST_CASE("world_may_be_moved") {
+  launch({.ranks = 3}, [](World& world) {
+    World moved = std::move(world);
+    CHECK(moved.sum(1.0, "ranks") == 3.0);
+    world = std::move(moved);
+    CHECK(world.sum(1.0, "ranks") == 3.0);
+  });
+}
+
+TEST_CASE("worlds_are_independent") {
+  launch({.ranks = 2}, [](World& outer) {
+    CHECK(failure_of<DataError>({.ranks = 3}, [](World& inner) {
+            if (inner.rank() == 1) throw DataError("inner");
+            inner.barrier("end");
+          }) == "rank 1: inner");
+    CHECK_FALSE(outer.aborted());
+    CHECK(outer.sum(1.0, "ranks") == 2.0);
+  });
+}
+
+TEST_CASE("many_ranks_meet") {
+  launch({.ranks = 67}, [](World& world) { CHECK(world.sum(world.rank(), "ranks") == 67.0 * 66.0 / 2.0); });
+}
+
+TEST_CASE("launch_options_outside_their_limits_are_errors") {
+  const auto never = [](World&) { FAIL("the body must not run"); };
+  CHECK_THROWS_AS(launch({.ranks = 0}, never), UsageError);
+  CHECK_THROWS_AS(launch({.ranks = -1}, never), UsageError);
+  CHECK_THROWS_AS(launch({.ranks = 1025}, never), UsageError);
+  CHECK_THROWS_AS(launch({.timeout = milliseconds(0)}, never), UsageError);
+  CHECK_THROWS_AS(launch({.timeout = milliseconds::max()}, never), UsageError);
+  CHECK_THROWS_AS(launch({.threads = 0}, never), UsageError);
+}

@@ -1,0 +1,66 @@
+// After construction, local collectives allocate nothing. An executable of its own: it replaces operator new.
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+#include <vector>
+
+#include "tessera/comm/run.hpp"
+#include "tessera/device/stream.hpp"
+
+namespace {
+std::atomic<long> allocations = 0;
+}
+
+void* operator new(std::size_t size) {
+  ++allocations;
+  if (void* memory = std::malloc(size > 0 ? size : 1)) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace {
+
+using namespace tessera;
+
+struct Buffers {
+  explicit Buffers(std::size_t ranks) : data(ranks * shard), result(shard) {}
+  static constexpr std::size_t shard = 129;
+  std::vector<float> data;
+  std::vector<float> result;
+};
+
+void run_each_collective(Communicator& communicator, Stream& stream, Buffers& buffers) {
+  auto* const bytes = reinterpret_cast<std::byte*>(buffers.data.data());
+  communicator.all_gather(stream, {.data = bytes, .shard = Bytes(Buffers::shard * sizeof(float)), .label = "a"});
+  communicator.reduce_scatter(
+      stream, {.data = bytes, .result = buffers.result.data(), .shard_elements = Buffers::shard, .label = "b"});
+  communicator.all_reduce(stream, {.data = buffers.data.data(), .elements = buffers.data.size(), .label = "c"});
+  communicator.broadcast(stream, {.data = bytes, .size = Bytes(buffers.data.size() * sizeof(float)), .label = "d"});
+  communicator.barrier(stream, "e");
+  stream.synchronize();
+}
+
+}  // namespace
+
+TEST_CASE("collectives_allocate_nothing_once_their_communicator_exists") {
+  for (const int ranks : {1, 2, 5}) {
+    long before = 0;
+    long after = 0;
+    launch({.ranks = ranks}, [&](World& world) {
+      const auto communicator = world.make_communicator("gather");
+      Stream stream(Device::cpu(), {.name = "gather"});
+      Buffers buffers(static_cast<std::size_t>(ranks));
+      run_each_collective(*communicator, stream, buffers);
+      if (world.rank() == 0) before = allocations;
+      // The barrier inside keeps every rank's first and last round apart from what rank 0 counts.
+      for (int round = 0; round < 50; ++round) run_each_collective(*communicator, stream, buffers);
+      if (world.rank() == 0) after = allocations;
+      communicator->barrier(stream, "counted");
+      stream.synchronize();
+    });
+    CHECK(after == before);
+  }
+}

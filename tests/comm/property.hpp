@@ -1,0 +1,84 @@
+// Tools of the conformance suite: violated properties, expected errors, streams, and values whose sums depend on order.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <chrono>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "tessera/base/dtype.hpp"
+#include "tessera/base/half.hpp"
+#include "tessera/comm/world.hpp"
+#include "tessera/device/stream.hpp"
+
+namespace tessera::conformance {
+
+// The text is formatted only when it is needed: some properties are required of millions of elements.
+template <typename... Values>
+void require(bool holds, fmt::format_string<Values...> property, Values&&... values) {
+  if (!holds) throw std::runtime_error("violated: " + fmt::format(property, std::forward<Values>(values)...));
+}
+
+inline void require_contains(const std::string& text, std::string_view part) {
+  require(text.find(part) != std::string::npos, "\"{}\" contains \"{}\"", text, part);
+}
+
+// The text of the Expected that `function` throws; anything else is a violation.
+template <typename Expected, typename Function>
+std::string text_of_expected(Function&& function) {
+  try {
+    function();
+  } catch (const Expected& error) {
+    return error.what();
+  } catch (const std::exception& error) {
+    throw std::runtime_error(fmt::format("violated: the wrong kind of error: {}", error.what()));
+  }
+  throw std::runtime_error("violated: an error was expected");
+}
+
+inline Stream queued_stream(std::string name, std::optional<std::uint64_t> delay_seed = std::nullopt) {
+  return Stream(Device::cpu(), {.name = std::move(name), .delay_seed = delay_seed});
+}
+
+inline double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+inline std::uint64_t mix(std::uint64_t x) {
+  x = (x ^ (x >> 31)) * 0x9e3779b97f4a7c15u;
+  x = (x ^ (x >> 29)) * 0xbf58476d1ce4e5b9u;
+  return x ^ (x >> 32);
+}
+
+// Both signs and magnitudes from 2^-8 to 2^8, so that fp32 sums in another order have other bits.
+inline float test_value(int rank, std::size_t index, std::uint64_t seed = 0) {
+  const std::uint64_t bits = mix(mix(seed * 1000 + static_cast<std::uint64_t>(rank)) + index);
+  const float unit = static_cast<float>(bits & 0xffffff) / 16777216.0f - 0.5f;
+  return std::ldexp(unit, static_cast<int>((bits >> 24) % 17) - 8);
+}
+
+inline std::byte test_byte(int rank, std::size_t index, std::uint64_t seed = 0) {
+  return static_cast<std::byte>(mix(mix(seed * 1000 + static_cast<std::uint64_t>(rank)) + index) & 0xff);
+}
+
+// Elements of any wire type, in bytes.
+template <typename Element>
+void store(std::vector<std::byte>& bytes, std::size_t index, float value) {
+  const Element element = static_cast<Element>(value);
+  std::memcpy(bytes.data() + index * sizeof(Element), &element, sizeof(Element));
+}
+
+inline bool same_bits(float a, float b) { return std::bit_cast<std::uint32_t>(a) == std::bit_cast<std::uint32_t>(b); }
+
+}  // namespace tessera::conformance

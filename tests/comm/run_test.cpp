@@ -1,0 +1,155 @@
+// run(): the launch options of a command line, exit codes, and one line on stderr.
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "tessera/base/error.hpp"
+#include "tessera/comm/run.hpp"
+
+using namespace tessera;
+
+namespace {
+
+struct Outcome {
+  int exit_code = 0;
+  std::string errors;  // what was written to stderr
+};
+
+// Runs `function` with stderr going to a file.
+template <typename Function>
+Outcome outcome_of(Function&& function) {
+  std::fflush(stderr);
+  std::FILE* const file = std::tmpfile();
+  const int saved = dup(STDERR_FILENO);
+  dup2(fileno(file), STDERR_FILENO);
+  Outcome outcome;
+  outcome.exit_code = function();
+  std::fflush(stderr);
+  dup2(saved, STDERR_FILENO);
+  close(saved);
+  std::rewind(file);
+  char buffer[4096];
+  outcome.errors.assign(buffer, std::fread(buffer, 1, sizeof(buffer), file));
+  std::fclose(file);
+  return outcome;
+}
+
+// What a body saw of one command line.
+struct Seen {
+  Outcome outcome;
+  int ranks = 0;
+  int threads = 0;
+  std::chrono::milliseconds timeout{0};
+  std::vector<std::string> rest;
+};
+
+struct CommandLine {
+  explicit CommandLine(std::vector<std::string> arguments) : text(std::move(arguments)) {
+    text.insert(text.begin(), "program");
+    for (std::string& argument : text) pointers.push_back(argument.data());
+    pointers.push_back(nullptr);
+  }
+  int argc() const { return static_cast<int>(text.size()); }
+  char** argv() { return pointers.data(); }
+
+  std::vector<std::string> text;
+  std::vector<char*> pointers;
+};
+
+Seen run_with(std::vector<std::string> arguments) {
+  CommandLine line(std::move(arguments));
+  Seen seen;
+  seen.outcome = outcome_of([&] {
+    return run(line.argc(), line.argv(), [&](World& world, Arguments rest) {
+      if (world.rank() != 0) return;
+      seen.ranks = world.size();
+      seen.threads = world.threads();
+      seen.timeout = world.timeout();
+      seen.rest.assign(rest.begin(), rest.end());
+    });
+  });
+  return seen;
+}
+
+bool is_one_line(const std::string& text) {
+  return !text.empty() && std::count(text.begin(), text.end(), '\n') == 1 && text.back() == '\n';
+}
+
+}  // namespace
+
+TEST_CASE("run_takes_its_options_and_hands_on_the_rest_in_order") {
+  const Seen seen = run_with({"--lr", "0.1", "--ranks", "3", "input", "--threads=2", "--timeout", "2.5", "--ranksx"});
+  CHECK(seen.outcome.exit_code == 0);
+  CHECK(seen.outcome.errors.empty());
+  CHECK(seen.ranks == 3);
+  CHECK(seen.threads == 2);
+  CHECK(seen.timeout == std::chrono::milliseconds(2500));
+  CHECK(seen.rest == std::vector<std::string>{"--lr", "0.1", "input", "--ranksx"});
+}
+
+TEST_CASE("run_without_options_has_one_rank") {
+  const Seen seen = run_with({});
+  CHECK(seen.outcome.exit_code == 0);
+  CHECK(seen.ranks == 1);
+  CHECK(seen.rest.empty());
+}
+
+TEST_CASE("bad_launch_options_are_one_line_and_exit_code_2") {
+  const std::vector<std::vector<std::string>> bad = {{"--ranks"},
+                                                     {"--ranks", ""},
+                                                     {"--ranks="},
+                                                     {"--ranks", "0"},
+                                                     {"--ranks", "-1"},
+                                                     {"--ranks", "1025"},
+                                                     {"--ranks", "four"},
+                                                     {"--ranks", "4x"},
+                                                     {"--ranks", "2.0"},
+                                                     {"--ranks", " 2"},
+                                                     {"--threads", "0"},
+                                                     {"--threads", "999999999999"},
+                                                     {"--timeout", "0"},
+                                                     {"--timeout", "nan"},
+                                                     {"--timeout", "inf"},
+                                                     {"--timeout", "1e9"},
+                                                     {"--timeout", "x"},
+                                                     {"--timeout", "0.0001"},
+                                                     {"--ranks", "2", "--ranks", "2"},
+                                                     {"--ranks=2", "--ranks", "2"}};
+  for (const std::vector<std::string>& arguments : bad) {
+    const Seen seen = run_with(arguments);
+    CAPTURE(arguments.back());
+    CHECK(seen.outcome.exit_code == 2);
+    CHECK(seen.ranks == 0);
+    CHECK(is_one_line(seen.outcome.errors));
+    CHECK(seen.outcome.errors.rfind("error: " + arguments[0].substr(0, arguments[0].find('=')), 0) == 0);
+  }
+}
+
+TEST_CASE("run_without_arguments_for_the_body_rejects_what_is_left") {
+  CommandLine line({"--ranks", "2", "--fast"});
+  const Outcome outcome =
+      outcome_of([&] { return run(line.argc(), line.argv(), [](World&) { FAIL("the body must not run"); }); });
+  CHECK(outcome.exit_code == 2);
+  CHECK(outcome.errors == "error: unknown argument \"--fast\"\n");
+}
+
+TEST_CASE("exception_in_a_rank_is_one_line_and_exit_code_1") {
+  const Outcome outcome = outcome_of([] {
+    return run({.ranks = 3}, [](World& world) {
+      if (world.rank() == 1) throw DataError("train.bin: empty");
+      world.barrier("end");
+    });
+  });
+  CHECK(outcome.exit_code == 1);
+  CHECK(outcome.errors == "error: rank 1: train.bin: empty\n");
+}
+
+TEST_CASE("run_with_bad_options_in_code_is_exit_code_2") {
+  const Outcome outcome = outcome_of([] { return run({.ranks = 0}, [](World&) { FAIL("the body must not run"); }); });
+  CHECK(outcome.exit_code == 2);
+  CHECK(is_one_line(outcome.errors));
+}
