@@ -1,0 +1,85 @@
+#!/usr/bin/env python3
+"""Include directions: each part includes only parts below it, programs and nn only public headers.
+
+usage: include_rules.py ROOT    prints each violation and exits with 1 when there is one
+"""
+import pathlib
+import re
+import sys
+
+PARTS = ["base", "plan", "device", "kernels", "comm", "shard", "optim", "data", "checkpoint"]  # lowest first
+SUFFIXES = {".hpp", ".cpp", ".cu", ".cuh"}
+INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^">]+)[">]', re.MULTILINE)
+LOCAL_INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"/]+)"', re.MULTILINE)
+KERNEL_LAUNCH = re.compile(r"<<<")
+ONE_FILE_ONLY = ["nccl.h", "mpi.h"]
+KERNEL_LAUNCH_FOLDERS = ["src/kernels/cuda/", "nn/cuda/", "nn/src/cuda/"]
+UMBRELLA = "include/tessera/tessera.hpp"
+
+
+def source_files(root):
+    for folder in ["include", "src", "nn", "examples", "bench", "tools", "tests"]:
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix in SUFFIXES:
+                yield path.relative_to(root).as_posix(), path.read_text(encoding="utf-8")
+
+
+def part_of_file(path):
+    """The library part that a file belongs to, or None for nn, programs and tests."""
+    for prefix in ["include/tessera/", "src/"]:
+        if path.startswith(prefix) and path[len(prefix):].split("/")[0] in PARTS:
+            return path[len(prefix):].split("/")[0]
+    return None
+
+
+def part_of_include(include):
+    """The library part that an include names, and whether that header is public."""
+    public = include.startswith("tessera/")
+    first = include[len("tessera/"):].split("/")[0] if public else include.split("/")[0]
+    return (first if first in PARTS and "/" in include else None), public
+
+
+def layer_violation(path, include):
+    """Why this file may not have this include; None where it may."""
+    if path == UMBRELLA:
+        return None
+    part = part_of_file(path)
+    target, public = part_of_include(include)
+    in_library = path.startswith(("include/", "src/"))
+    if ".." in include.split("/") and not path.startswith("tests/"):
+        return "an include is spelled from an include folder, not relative to its file"
+    if in_library and include.startswith("tessera/nn/"):
+        return "the library must not know nn"
+    if include == "tessera/tessera.hpp" and in_library:
+        return "the library includes its own headers one by one"
+    if part and target and PARTS.index(target) > PARTS.index(part):
+        return f"{part} stands below {target}"
+    if path.startswith("include/") and target and not public:
+        return "a public header includes an internal one"
+    if path.startswith(("nn/", "examples/", "bench/", "tools/")) and target and not public:
+        return "only public headers are for nn and programs"
+    return None
+
+
+def violations(root):
+    users = {header: [] for header in ONE_FILE_ONLY}
+    for path, text in source_files(root):
+        for include in INCLUDE.findall(text):
+            reason = layer_violation(path, include)
+            if reason:
+                yield f"{path}: includes {include}, but {reason}"
+            if include in users:
+                users[include].append(path)
+        for include in LOCAL_INCLUDE.findall(text) if path.startswith(("include/", "src/", "nn/")) else []:
+            yield f"{path}: includes {include} without its part's folder, so that no rule sees its direction"
+        if KERNEL_LAUNCH.search(text) and not path.startswith(tuple(KERNEL_LAUNCH_FOLDERS)):
+            yield f"{path}: launches a kernel (<<<) outside {', '.join(KERNEL_LAUNCH_FOLDERS[:2])}"
+    for header, paths in users.items():
+        if len(paths) > 1:
+            yield f"{header} may be included in one file, but is in {', '.join(paths)}"
+
+
+if __name__ == "__main__":
+    found = list(violations(pathlib.Path(sys.argv[1])))
+    print("\n".join(found) if found else "include directions hold")
+    sys.exit(1 if found else 0)
