@@ -1,0 +1,70 @@
+// A program's options, parsed strictly: a number is a number within its limits, nothing is given twice, and whatever is
+// wrong is one line that names the option. A thin layer over CLI11, which does the help page.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <initializer_list>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace examples {
+
+// What a command line may say wrong. The text names the option.
+class OptionError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+inline constexpr int exit_bad_options = 2;
+
+struct WholeLimits {
+  std::uint64_t least;
+  std::uint64_t most;
+};
+struct RealLimits {
+  double least;
+  double most;
+};
+
+struct Choice {
+  std::string name;
+  std::function<void()> choose;
+};
+
+class CommandLine {
+ public:
+  CommandLine(const std::string& description, const std::string& footer);
+
+  void group(const std::string& title) { group_ = title; }  // of the options that follow
+
+  // An option's present value is its default; an empty one has the default that `what` tells.
+  void whole(const std::string& name, std::size_t& target, WholeLimits limits, const std::string& what);
+  void whole(const std::string& name, std::optional<std::size_t>& target, WholeLimits limits, const std::string& what);
+  void real(const std::string& name, double& target, RealLimits limits, const std::string& what);
+  void real(const std::string& name, std::optional<double>& target, RealLimits limits, const std::string& what);
+  void choice(const std::string& name, const std::vector<Choice>& choices, const std::string& what);
+  void path(const std::string& name, std::optional<std::filesystem::path>& target, const std::string& what);
+  void text(const std::string& name, std::string& target, const std::string& what);
+  void flag(const std::string& name, bool& target, const std::string& what);
+
+  bool given(const std::string& name) const;
+
+  // Sets the targets. False when only the help page was asked for, and printed. Throws OptionError.
+  bool parse(int argc, char** argv);
+
+ private:
+  CLI::Option* add(const std::string& name, std::function<void(const std::string&)> take, const std::string& what,
+                   const std::string& type);
+
+  CLI::App app_;
+  std::string group_;
+};
+
+}  // namespace examples

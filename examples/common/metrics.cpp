@@ -1,0 +1,61 @@
+// Metrics as JSON lines.
+#include "common/metrics.hpp"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "tessera/base/error.hpp"
+
+namespace examples {
+
+namespace {
+
+std::string bits_of(float value) {
+  std::uint32_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return fmt::format("{:08x}", bits);
+}
+
+std::string bits_of(double value) {
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return fmt::format("{:016x}", bits);
+}
+
+}  // namespace
+
+nlohmann::ordered_json to_json(const StepMetrics& metrics, const nlohmann::ordered_json& memory) {
+  nlohmann::ordered_json object = {
+      {"step", metrics.step},
+      {"loss", metrics.loss},
+      {"loss_bits", bits_of(metrics.loss)},
+      {"grad_norm", metrics.gradient_norm},
+      {"grad_norm_bits", bits_of(metrics.gradient_norm)},
+      {"lr", metrics.learning_rate},
+      {"samples", metrics.samples},
+      {"step_seconds", metrics.seconds},
+      {"samples_per_second", metrics.samples_per_second()},
+  };
+  if (metrics.accuracy) object["accuracy"] = *metrics.accuracy;
+  if (memory.is_object()) object["memory"] = memory;
+  return object;
+}
+
+MetricsFile::MetricsFile(std::filesystem::path path) : path_(std::move(path)), file_(std::fopen(path_.c_str(), "w")) {
+  if (file_) return;
+  throw tessera::DataError(fmt::format("{}: cannot be written: {}", path_.string(), std::strerror(errno)));
+}
+
+void MetricsFile::write(const nlohmann::ordered_json& object) {
+  const std::string text = object.dump() + "\n";
+  const bool written = std::fwrite(text.data(), 1, text.size(), file_.get()) == text.size();
+  if (written && std::fflush(file_.get()) == 0) return;
+  throw tessera::DataError(fmt::format("{}: cannot be written: {}", path_.string(), std::strerror(errno)));
+}
+
+}  // namespace examples

@@ -1,0 +1,45 @@
+// The file of --metrics: one JSON object per line and step. Figures that claims of equality rest on stand there twice:
+// as a number, and as the bits of the value in hexadecimal.
+#pragma once
+
+#include <cstddef>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+namespace examples {
+
+struct StepMetrics {
+  std::size_t step = 0;  // from 1
+  float loss = 0.0f;     // average over ranks and micro-batches
+  double gradient_norm = 0.0;
+  float learning_rate = 0.0f;
+  std::size_t samples = 0;  // of this step, over all ranks
+  double seconds = 0.0;
+  std::optional<double> accuracy;  // where the step was followed by an evaluation
+
+  double samples_per_second() const { return seconds > 0.0 ? static_cast<double>(samples) / seconds : 0.0; }
+};
+
+// `memory` is added when it is an object.
+nlohmann::ordered_json to_json(const StepMetrics& metrics, const nlohmann::ordered_json& memory = {});
+
+class MetricsFile {
+ public:
+  // Makes the file, or empties it. Throws DataError naming the path.
+  explicit MetricsFile(std::filesystem::path path);
+
+  // One line, on its way to the file system when this returns. Throws DataError, when the disk is full for example.
+  void write(const nlohmann::ordered_json& object);
+
+ private:
+  struct Close {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+  std::filesystem::path path_;
+  std::unique_ptr<std::FILE, Close> file_;
+};
+
+}  // namespace examples

@@ -1,0 +1,49 @@
+// What a person sees of a run: on a terminal one line that is rewritten in place, elsewhere a line every tenth of the
+// run, and lines that stay (an evaluation, say) above it.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <string>
+
+namespace examples {
+
+class Progress {
+ public:
+  struct Step {
+    std::size_t step;  // from 1
+    double loss;
+    double samples_per_second;
+  };
+
+  enum class Output { none, lines, live };
+  static Output output_for(bool quiet);  // live when stdout is a terminal
+
+  Progress(Output output, std::size_t steps);
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+  ~Progress();  // leaves the cursor at the beginning of a line, also when an error ends the run
+
+  void start();  // the clock of "time left"
+  void show(const Step& now);
+  void line(const std::string& text);  // stays
+  void end();                          // no more steps; lines may follow
+
+  double seconds() const;  // since start()
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  std::string text_of(const Step& now) const;
+  std::string bar(double done, std::size_t room) const;
+  void show_live(const Step& now);
+  void clear_live();
+
+  Output output_;
+  std::size_t steps_;
+  Clock::time_point start_ = Clock::now();
+  Clock::time_point shown_{};
+  bool line_is_live_ = false;
+};
+
+}  // namespace examples

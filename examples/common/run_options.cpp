@@ -1,0 +1,214 @@
+// The shared options, their limits, and what they mean to the library.
+#include "common/run_options.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "common/number_text.hpp"
+#include "tessera/optim/adamw.hpp"
+#include "tessera/optim/sgd.hpp"
+
+namespace examples {
+
+using tessera::AccumulationMode;
+using tessera::Strategy;
+
+namespace {
+
+constexpr std::size_t most_ranks = 1024;
+constexpr std::size_t most_samples = std::size_t{1} << 24;  // in one micro-batch of a rank
+constexpr std::size_t most_steps = 1'000'000'000;
+constexpr float sgd_momentum = 0.9f;
+
+template <typename Value>
+Choice choose(std::string name, Value& target, Value value) {
+  return {std::move(name), [&target, value] { target = value; }};
+}
+
+void add_job_options(CommandLine& line, RunOptions& options) {
+  line.group("Ranks");
+  line.whole("--ranks", options.ranks, {1, most_ranks}, "Ranks, each a thread of this process");
+  line.whole("--threads", options.threads, {1, most_ranks},
+             "Threads that one rank's matrix products may use [cores / ranks]");
+  line.real("--timeout", options.timeout_seconds, {0.001, 604800}, "Seconds that a rank waits for another one");
+}
+
+void add_sharding_options(CommandLine& line, RunOptions& options) {
+  line.group("Sharding");
+  line.choice("--strategy",
+              {choose("ddp", options.strategy, Strategy::ddp), choose("fsdp", options.strategy, Strategy::fsdp)},
+              "What each rank keeps whole: all (ddp) or nothing [fsdp]");
+  line.choice("--precision", {choose("fp32", options.precision, tessera::fp32_precision)},
+              "Of parameters and gradients in the windows [fp32]");
+  line.whole("--prefetch", options.prefetch, {0, 1024}, "Units gathered ahead of the one that computes");
+  line.choice("--reshard-after-forward",
+              {choose("yes", options.reshard_after_forward, true), choose("no", options.reshard_after_forward, false)},
+              "Gather units again for the backward pass [yes]; no: keep them whole");
+}
+
+void add_length_options(CommandLine& line, RunOptions& options) {
+  line.group("Steps");
+  line.whole("--batch", options.batch, {1, most_samples}, "Samples per rank and micro-batch");
+  line.whole("--accumulate", options.accumulate, {1, 65536}, "Micro-batches per step");
+  line.choice("--accumulate-mode",
+              {choose("local", options.accumulate_mode, AccumulationMode::local),
+               choose("reduced", options.accumulate_mode, AccumulationMode::reduced)},
+              "Micro-batches add up on the rank and are reduced once, or each is reduced [ddp: local, fsdp: reduced]");
+  line.whole("--steps", options.steps, {1, most_steps}, "Length of the run in steps");
+  line.whole("--epochs", options.epochs, {1, most_steps}, "Length of the run in passes over the data");
+  line.whole("--stop-after", options.stop_after, {1, most_steps},
+             "End after this step, counted from the first one ever; the schedule stays that of the whole run");
+  line.whole("--eval-every", options.eval_every, {0, most_steps},
+             "Steps between evaluations; 0: at the end only [a tenth of the run]");
+}
+
+void add_optimizer_options(CommandLine& line, RunOptions& options) {
+  line.group("Optimizer");
+  line.choice(
+      "--optimizer",
+      {choose("adamw", options.optimizer, OptimizerKind::adamw), choose("sgd", options.optimizer, OptimizerKind::sgd)},
+      fmt::format("sgd has momentum {} [adamw]", sgd_momentum));
+  line.real("--lr", options.learning_rate, {0, 1000},
+            "Learning rate after the warm-up, as it is used: nothing scales it [adamw: 0.002, sgd: 0.05]");
+  line.real("--min-lr", options.min_learning_rate, {0, 1000}, "Learning rate at the end of the cosine");
+  line.whole("--warmup", options.warmup, {0, most_steps},
+             "Steps of the linear warm-up [a tenth of the run, at most 100]");
+  line.real("--weight-decay", options.weight_decay, {0, 1000}, "Of all parameters but biases");
+  line.real("--clip", options.clip, {0, 1e30}, "The gradient's global norm is clipped to it; 0: no clipping");
+  line.whole("--seed", options.seed, {0, std::numeric_limits<std::uint64_t>::max()},
+             "Of the initial values, and of the order of the samples");
+}
+
+void add_file_options(CommandLine& line, RunOptions& options) {
+  line.group("Files");
+  line.path("--metrics", options.metrics,
+            "One JSON object per step: step, loss, grad_norm, lr, samples (of the step, over all ranks), step_seconds, "
+            "samples_per_second; the bits of loss (fp32) and grad_norm (fp64); accuracy after an evaluation; memory in "
+            "the first and the last");
+  line.path("--dump-weights", options.dump_weights, "Writes the trained weights, in safetensors format");
+  line.path("--init", options.init, "Starts from the weights of such a file");
+  line.flag("--quiet", options.quiet, "Prints errors only");
+}
+
+void add_test_options(CommandLine& line, RunOptions& options) {
+  line.group("Test modes (none of them changes a bit of the results)");
+  line.whole("--test-delays", options.test_delays, {0, std::numeric_limits<std::uint64_t>::max()},
+             "Random delays on every queued stream, by this seed");
+  line.flag("--test-poison", options.test_poison, "Fills freed slots with NaN");
+  line.flag("--test-touch", options.test_touch, "Touches the ends of every range that an operation declares");
+  line.flag("--test-queue", options.test_queue, "Makes the compute stream a queue");
+}
+
+void require_distinct_files(const RunOptions& options) {
+  const auto same = [](const auto& a, const auto& b) {
+    std::error_code error;
+    return a && b && (*a == *b || std::filesystem::equivalent(*a, *b, error));
+  };
+  if (same(options.metrics, options.dump_weights)) {
+    throw OptionError(fmt::format("--metrics and --dump-weights are the same file, {}", options.metrics->string()));
+  }
+  if (same(options.metrics, options.init)) {
+    throw OptionError(fmt::format("--metrics would overwrite the file of --init, {}", options.init->string()));
+  }
+}
+
+std::size_t default_warmup(std::size_t steps) { return std::min<std::size_t>(steps / 10, 100); }
+
+}  // namespace
+
+void add_run_options(CommandLine& line, RunOptions& options) {
+  add_job_options(line, options);
+  add_sharding_options(line, options);
+  add_length_options(line, options);
+  add_optimizer_options(line, options);
+  add_file_options(line, options);
+  add_test_options(line, options);
+}
+
+void check_run_options(const CommandLine& line, RunOptions& options) {
+  if (options.steps && options.epochs) throw OptionError("--steps and --epochs exclude each other");
+  if (options.min_learning_rate > learning_rate(options)) {
+    throw OptionError(fmt::format("--min-lr {} is above --lr {}", options.min_learning_rate, learning_rate(options)));
+  }
+  require_distinct_files(options);
+  if (options.strategy != Strategy::ddp) return;
+  for (const char* name : {"--prefetch", "--reshard-after-forward"}) {
+    if (line.given(name)) options.without_effect.emplace_back(name);
+  }
+}
+
+RunLength run_length(const RunOptions& options, std::size_t steps_per_epoch, std::size_t default_epochs) {
+  const std::size_t epochs = options.epochs.value_or(default_epochs);
+  if (!options.steps && epochs > most_steps / steps_per_epoch) {
+    throw OptionError(fmt::format("--epochs {} of {} steps each is more than {} steps", epochs,
+                                  grouped(steps_per_epoch), grouped(most_steps)));
+  }
+  const std::size_t steps = options.steps.value_or(epochs * steps_per_epoch);
+  if (options.stop_after.value_or(0) > steps) {
+    throw OptionError(fmt::format("--stop-after {} is beyond the {} steps of this run", *options.stop_after, steps));
+  }
+  if (options.warmup && *options.warmup >= steps) {
+    throw OptionError(fmt::format("--warmup {} leaves nothing of the {} steps of this run", *options.warmup, steps));
+  }
+  return {.steps = steps,
+          .last_step = options.stop_after.value_or(steps),
+          .warmup = options.warmup.value_or(default_warmup(steps)),
+          .eval_every = options.eval_every.value_or(std::max<std::size_t>(1, steps / 10))};
+}
+
+double learning_rate(const RunOptions& options) {
+  return options.learning_rate.value_or(options.optimizer == OptimizerKind::adamw ? 0.002 : 0.05);
+}
+
+tessera::LaunchOptions launch_options(const RunOptions& options) {
+  tessera::LaunchOptions launch;
+  launch.ranks = static_cast<int>(options.ranks);
+  launch.timeout = std::chrono::milliseconds(std::llround(options.timeout_seconds * 1000));
+  if (options.threads) launch.threads = static_cast<int>(*options.threads);
+  return launch;
+}
+
+tessera::FullyShardOptions sharding_options(const RunOptions& options) {
+  tessera::FullyShardOptions sharding;
+  sharding.strategy = options.strategy;
+  sharding.precision = options.precision;
+  sharding.micro_batches = options.accumulate;
+  sharding.accumulation = options.accumulate_mode;
+  sharding.seed = options.seed;
+  sharding.prefetch = options.prefetch;
+  sharding.reshard_after_forward = options.reshard_after_forward;
+  sharding.diagnostics = {.delay_seed = options.test_delays,
+                          .poison = options.test_poison,
+                          .touch = options.test_touch,
+                          .queue_compute = options.test_queue};
+  return sharding;
+}
+
+tessera::Schedule schedule(const RunOptions& options, const RunLength& length) {
+  return tessera::Schedule({.learning_rate = static_cast<float>(learning_rate(options)),
+                            .min_learning_rate = static_cast<float>(options.min_learning_rate),
+                            .warmup_steps = length.warmup,
+                            .total_steps = length.steps,
+                            .decay = tessera::Decay::cosine});
+}
+
+std::unique_ptr<tessera::Optimizer> make_optimizer(const RunOptions& options) {
+  const std::vector<tessera::ParameterGroup> groups = {{.patterns = {"*bias"}, .weight_decay = 0.0f}};
+  const auto rate = static_cast<float>(learning_rate(options));
+  const auto decay = static_cast<float>(options.weight_decay);
+  const auto clip = static_cast<float>(options.clip);
+  if (options.optimizer == OptimizerKind::adamw) {
+    return tessera::AdamW{.learning_rate = rate, .weight_decay = decay, .clip_norm = clip, .groups = groups};
+  }
+  return tessera::Sgd{
+      .learning_rate = rate, .momentum = sgd_momentum, .weight_decay = decay, .clip_norm = clip, .groups = groups};
+}
+
+std::string_view to_string(OptimizerKind kind) { return kind == OptimizerKind::adamw ? "adamw" : "sgd"; }
+
+}  // namespace examples

@@ -1,0 +1,86 @@
+// The options that all trainers share: ranks, sharding, batches, schedule, optimizer, files and test modes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/command_line.hpp"
+#include "tessera/comm/run.hpp"
+#include "tessera/optim/schedule.hpp"
+#include "tessera/shard/fully_shard.hpp"
+
+namespace examples {
+
+enum class OptimizerKind { adamw, sgd };
+
+struct RunOptions {
+  std::size_t ranks = 1;
+  double timeout_seconds = 60.0;
+  std::optional<std::size_t> threads;
+
+  tessera::Strategy strategy = tessera::Strategy::fsdp;
+  tessera::Precision precision = tessera::fp32_precision;
+  std::size_t prefetch = 1;
+  bool reshard_after_forward = true;
+  std::vector<std::string> without_effect;  // options that were given, and that the strategy does not read
+
+  std::size_t batch = 16;  // samples per rank and micro-batch
+  std::size_t accumulate = 1;
+  tessera::AccumulationMode accumulate_mode = tessera::AccumulationMode::automatic;
+  std::optional<std::size_t> steps;
+  std::optional<std::size_t> epochs;
+  std::optional<std::size_t> stop_after;
+  std::optional<std::size_t> eval_every;
+
+  OptimizerKind optimizer = OptimizerKind::adamw;
+  std::optional<double> learning_rate;
+  double min_learning_rate = 0.0;
+  std::optional<std::size_t> warmup;
+  double weight_decay = 0.01;
+  double clip = 1.0;
+  std::size_t seed = 0;
+
+  std::optional<std::filesystem::path> metrics;
+  std::optional<std::filesystem::path> dump_weights;
+  std::optional<std::filesystem::path> init;
+  bool quiet = false;
+
+  std::optional<std::size_t> test_delays;
+  bool test_poison = false;
+  bool test_touch = false;
+  bool test_queue = false;
+
+  std::size_t samples_per_rank() const { return batch * accumulate; }  // in a step
+  std::size_t samples_per_step() const { return samples_per_rank() * ranks; }
+};
+
+// Adds the options to the command line, in groups. Present values are the defaults. `options` must stay.
+void add_run_options(CommandLine& line, RunOptions& options);
+
+// What no single option can tell: contradictions, and options without effect. After parse(). Throws OptionError.
+void check_run_options(const CommandLine& line, RunOptions& options);
+
+// How long a run is: decided once the size of an epoch is known. Throws OptionError naming the option that does not
+// fit.
+struct RunLength {
+  std::size_t steps;       // of the whole schedule
+  std::size_t last_step;   // where this run ends: --stop-after, or steps
+  std::size_t warmup;      // steps
+  std::size_t eval_every;  // steps; 0: at the end only
+};
+RunLength run_length(const RunOptions& options, std::size_t steps_per_epoch, std::size_t default_epochs);
+
+double learning_rate(const RunOptions& options);
+tessera::LaunchOptions launch_options(const RunOptions& options);
+tessera::FullyShardOptions sharding_options(const RunOptions& options);
+tessera::Schedule schedule(const RunOptions& options, const RunLength& length);
+std::unique_ptr<tessera::Optimizer> make_optimizer(const RunOptions& options);
+
+std::string_view to_string(OptimizerKind kind);
+
+}  // namespace examples

@@ -1,0 +1,40 @@
+// How much of the held-out samples the model gets right: every rank takes a slice, and all get the same answer.
+#pragma once
+
+#include <cstddef>
+
+#include "train_mlp/dataset.hpp"
+#include "train_mlp/model.hpp"
+
+namespace examples {
+
+struct EvaluationResult {
+  std::size_t correct = 0;
+  std::size_t samples = 0;
+  double accuracy() const { return static_cast<double>(correct) / static_cast<double>(samples); }
+};
+
+class Evaluation {
+ public:
+  // rows: samples of one pass at most. `held_out` must stay, and the evaluation until the model is gone.
+  Evaluation(const HeldOut& held_out, tessera::World& world, std::size_t rows);
+
+  // Between steps. Every rank opens the same number of windows, also with a shorter slice than others', or none.
+  // Collective; synchronises.
+  EvaluationResult run(Mlp& mlp, tessera::FullyShard& model);
+
+ private:
+  void count(std::size_t first, std::size_t rows, Mlp& mlp, tessera::FullyShard& model);
+
+  const HeldOut& held_out_;
+  tessera::World& world_;
+  std::size_t rows_;
+  std::size_t passes_;
+  std::size_t first_;  // this rank's slice of the source
+  std::size_t end_;
+  tessera::SampleBatch chosen_;
+  tessera::LabelledBatch batch_;
+  double correct_ = 0.0;  // of the last pass; written on the stream
+};
+
+}  // namespace examples

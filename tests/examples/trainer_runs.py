@@ -1,0 +1,47 @@
+"""Runs of train_mlp for the tests beside this file: start it, read its metrics, read and write safetensors files."""
+import json
+import pathlib
+import struct
+import subprocess
+
+SECONDS = 120  # no run of these tests takes a fraction of it
+
+
+def run(program, *options, seconds=SECONDS):
+    """Runs the trainer to its end, whatever that is."""
+    command = [str(program), *map(str, options)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=seconds, errors="replace")
+
+
+def train(program, folder, *options):
+    """Runs the trainer with --metrics and --quiet; returns the objects of the metrics file. A failure is an error."""
+    metrics = pathlib.Path(folder) / "metrics.jsonl"
+    done = run(program, *options, "--metrics", metrics, "--quiet")
+    if done.returncode != 0 or done.stderr or done.stdout:
+        raise AssertionError(f"{' '.join(done.args)}\nended with {done.returncode}: {done.stdout}{done.stderr}")
+    return [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
+
+
+def read_safetensors(path):
+    """{name: (shape, bytes)} of a safetensors file of F32 tensors."""
+    content = pathlib.Path(path).read_bytes()
+    (length,) = struct.unpack_from("<Q", content)
+    header = json.loads(content[8:8 + length])
+    data = content[8 + length:]
+    tensors = {}
+    for name, entry in header.items():
+        if name != "__metadata__":
+            assert entry["dtype"] == "F32", entry
+            begin, end = entry["data_offsets"]
+            tensors[name] = (entry["shape"], data[begin:end])
+    return tensors
+
+
+def write_safetensors(path, tensors):
+    """The inverse of read_safetensors."""
+    header, data = {}, b""
+    for name, (shape, content) in tensors.items():
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + len(content)]}
+        data += content
+    text = json.dumps(header).encode()
+    pathlib.Path(path).write_bytes(struct.pack("<Q", len(text)) + text + data)
