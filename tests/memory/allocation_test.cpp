@@ -1,0 +1,142 @@
+// Once every segment has run once, the runtime allocates nothing: no heap, no mapping, on no thread of any rank.
+#include <doctest/doctest.h>
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "memory/require_probe.hpp"
+#include "memory/trainee.hpp"
+
+namespace {
+
+using namespace tessera;
+using toy::Run;
+
+struct Counted {
+  std::uint64_t allocations = 0;
+  std::string where;
+};
+
+// A layer that brings a stream of its own into its windows.
+class JoiningLayer : public toy::Layer<float> {
+ public:
+  using Layer::Layer;
+  const toy::Values& forward(Window& window, const toy::Values& x) {
+    window.join(side_);
+    return Layer::forward(window, x);
+  }
+  const toy::Values& backward(Window& window, const toy::Values& dy) {
+    window.join(side_);
+    return Layer::backward(window, dy);
+  }
+
+ private:
+  Stream side_{Device::cpu(), {.name = "side"}};
+};
+
+// `stray` happens once on each rank in the middle of what is counted.
+template <typename T, typename L = toy::Layer<T>>
+Counted count_allocations(const Run& run, const std::function<void(World&)>& stray) {
+  Counted counted;
+  std::optional<probe::AllocationWatch> watch;
+  launch({.ranks = run.ranks, .timeout = std::chrono::seconds(20)}, [&](World& world) {
+    toy::Trainee<T, L> trainee(world, run);
+    trainee.run_every_segment();
+    world.barrier("every segment has run");
+    if (world.rank() == 0) watch.emplace();
+    world.barrier("watching");
+    for (int step = 0; step < 5; ++step) {
+      trainee.step();
+      if (step == 2) stray(world);
+    }
+    trainee.evaluate();
+    trainee.model().shards_changed();
+    trainee.step();
+    trainee.model().last_step();
+    trainee.model().synchronize();
+    world.barrier("counted");
+    if (world.rank() == 0) {
+      counted = {watch->count(), watch->describe()};
+      watch.reset();
+    }
+    world.barrier("the end");
+  });
+  return counted;
+}
+
+template <typename T = float, typename L = toy::Layer<T>>
+Counted count_allocations(const Run& run) {
+  return count_allocations<T, L>(run, [](World&) {});
+}
+
+template <typename T = float, typename L = toy::Layer<T>>
+void check(const Run& run) {
+  CAPTURE(toy::describe(run));
+  const Counted counted = count_allocations<T, L>(run);
+  CHECK_MESSAGE(counted.allocations == 0, counted.where);
+}
+
+TEST_CASE("nothing_is_allocated_once_every_segment_has_run") {
+  REQUIRE_PROBE();
+  for (const int ranks : {1, 2, 3, 7}) {
+    for (const Strategy strategy : {Strategy::ddp, Strategy::fsdp}) {
+      for (const toy::Accumulation& accumulation : toy::accumulations()) {
+        for (const bool queue_compute : {false, true}) {
+          Run run;
+          run.ranks = ranks;
+          run.options.strategy = strategy;
+          run.options.micro_batches = accumulation.micro_batches;
+          run.options.accumulation = accumulation.mode;
+          run.options.diagnostics.queue_compute = queue_compute;
+          check(run);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("nothing_is_allocated_with_bf16_nor_with_other_depths_and_test_modes") {
+  REQUIRE_PROBE();
+  for (const Strategy strategy : {Strategy::ddp, Strategy::fsdp}) {
+    for (const std::size_t prefetch : {0u, 2u}) {
+      Run run;
+      run.ranks = 3;
+      run.options.strategy = strategy;
+      run.options.prefetch = prefetch;
+      run.options.reshard_after_forward = prefetch == 0;
+      run.options.micro_batches = 3;
+      check(run);
+      run.options.diagnostics = {.delay_seed = 1, .poison = true, .touch = true, .queue_compute = true};
+      check(run);
+      run.options.precision = bf16_mixed;
+      check<bf16>(run);
+    }
+  }
+}
+
+TEST_CASE("nothing_is_allocated_when_windows_join_other_streams") {
+  REQUIRE_PROBE();
+  for (const Strategy strategy : {Strategy::ddp, Strategy::fsdp}) {
+    Run run;
+    run.ranks = 2;
+    run.options.strategy = strategy;
+    run.options.diagnostics.queue_compute = true;
+    check<float, JoiningLayer>(run);
+  }
+}
+
+// What the count rests on.
+TEST_CASE("one_allocation_of_one_rank_in_the_middle_of_training_is_seen") {
+  REQUIRE_PROBE();
+  Run run;
+  run.ranks = 3;
+  const Counted counted = count_allocations<float>(run, [](World& world) {
+    if (world.rank() == 2) ::operator delete(::operator new(1));
+  });
+  CAPTURE(counted.where);
+  CHECK(counted.allocations == 1);
+  CHECK(counted.where.find("operator new") != std::string::npos);
+}
+
+}  // namespace

@@ -1,0 +1,204 @@
+// Planned bytes equal measured bytes: every category, and the arena, on every rank, before and after training.
+#include <doctest/doctest.h>
+
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "memory/require_probe.hpp"
+#include "memory/trainee.hpp"
+#include "probe/memory_report.hpp"
+#include "tessera/plan/memory.hpp"
+
+namespace {
+
+using namespace tessera;
+using toy::Run;
+
+struct Observed {
+  std::vector<probe::RankMemory> finalized;
+  std::vector<probe::RankMemory> trained;
+  Bytes mapped;  // by finalize, on all ranks together
+  std::size_t mappings = 0;
+};
+
+template <typename T>
+Observed observe(const Run& run) {
+  Observed observed;
+  launch({.ranks = run.ranks, .timeout = std::chrono::seconds(20)}, [&](World& world) {
+    const probe::Mappings before = probe::mappings();
+    world.barrier("before");
+    toy::Trainee<T> trainee(world, run);
+    world.barrier("finalized");
+    const probe::Mappings after = probe::mappings();
+    const auto finalized = probe::gather(world, probe::measure(trainee.model()));
+    trainee.run_every_segment();
+    trainee.step();
+    trainee.model().synchronize();
+    const auto trained = probe::gather(world, probe::measure(trainee.model()));
+    if (world.rank() == 0) observed = {finalized, trained, after.size - before.size, after.count - before.count};
+  });
+  return observed;
+}
+
+std::string category_name(std::size_t index) { return std::string(to_string(static_cast<plan::Category>(index))); }
+
+void check_measured_as_planned(const std::vector<probe::RankMemory>& ranks) {
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    CAPTURE(rank);
+    Bytes sum;
+    for (std::size_t index = 0; index < plan::category_count; ++index) {
+      const probe::Figure& category = ranks[rank].categories[index];
+      CAPTURE(category_name(index));
+      CHECK(category.measured.count() == category.planned.count());
+      sum += category.measured;
+    }
+    CHECK(ranks[rank].peak.measured.count() == ranks[rank].peak.planned.count());
+    CHECK(ranks[rank].peak.measured == sum);
+    CHECK(ranks[rank].live <= ranks[rank].peak.planned);
+    CHECK(ranks[rank].live > Bytes(0));
+  }
+}
+
+template <typename T>
+void check(const Run& run) {
+  CAPTURE(toy::describe(run));
+  const Observed observed = observe<T>(run);
+  REQUIRE(observed.finalized.size() == std::size_t(run.ranks));
+  check_measured_as_planned(observed.finalized);
+  check_measured_as_planned(observed.trained);
+  Bytes planned;
+  for (const probe::RankMemory& rank : observed.finalized) planned += rank.peak.planned;
+  CHECK(observed.mapped.count() == planned.count());
+  CHECK(observed.mappings == std::size_t(run.ranks));
+}
+
+// prefetch and reshard_after_forward mean nothing to ddp, so it takes one combination of them.
+template <typename Function>
+void for_each_variant(Run run, Function function) {
+  run.options.strategy = Strategy::ddp;
+  function(run);
+  run.options.strategy = Strategy::fsdp;
+  for (const std::size_t prefetch : {0u, 1u, 2u}) {
+    for (const bool reshard : {true, false}) {
+      run.options.prefetch = prefetch;
+      run.options.reshard_after_forward = reshard;
+      function(run);
+    }
+  }
+}
+
+template <typename T>
+void check_matrix(Precision precision) {
+  int checked = 0;
+  for (const int ranks : {1, 2, 3, 4, 7}) {
+    for (const toy::Accumulation& accumulation : toy::accumulations()) {
+      Run base;
+      base.ranks = ranks;
+      base.options.precision = precision;
+      base.options.micro_batches = accumulation.micro_batches;
+      base.options.accumulation = accumulation.mode;
+      for_each_variant(base, [&](const Run& run) {
+        check<T>(run);
+        ++checked;
+      });
+    }
+  }
+  MESSAGE(checked << " plans measured");
+}
+
+TEST_CASE("planned_bytes_equal_measured_bytes") {
+  REQUIRE_PROBE();
+  check_matrix<float>(fp32_precision);
+}
+
+TEST_CASE("planned_bytes_equal_measured_bytes_with_bf16_parameters_gradients_and_wire") {
+  REQUIRE_PROBE();
+  check_matrix<bf16>(bf16_mixed);
+}
+
+TEST_CASE("planned_bytes_equal_measured_bytes_without_overlapped_reduction_and_in_test_modes") {
+  REQUIRE_PROBE();
+  for (const Strategy strategy : {Strategy::ddp, Strategy::fsdp}) {
+    Run run;
+    run.ranks = 3;
+    run.options.strategy = strategy;
+    run.options.overlap_reduction = false;
+    check<float>(run);
+    run.options.diagnostics = {.poison = true, .touch = true, .queue_compute = true};
+    check<float>(run);
+  }
+}
+
+TEST_CASE("planned_bytes_equal_measured_bytes_where_ranks_own_only_padding_and_where_slots_take_many_pages") {
+  REQUIRE_PROBE();
+  for (const std::vector<std::size_t>& widths : {std::vector<std::size_t>{1, 1, 1}, {257, 521, 3, 1031}}) {
+    Run run;
+    run.ranks = 7;
+    run.widths = widths;
+    check<float>(run);
+    run.options.strategy = Strategy::ddp;
+    check<float>(run);
+  }
+}
+
+// ---- attributed by address ----
+
+bool inside(const FullyShard& model, plan::Category category, const void* address, std::size_t bytes) {
+  const auto* first = static_cast<const std::byte*>(address);
+  for (const FullyShard::Region& region : model.regions()) {
+    const std::byte* begin = region.memory.data();
+    if (region.category == category) return begin <= first && first + bytes <= begin + region.memory.size();
+  }
+  return false;
+}
+
+// Asks in each window where the parameters and gradients stand that it shows.
+class Watched : public toy::Layer<float> {
+ public:
+  using Layer::Layer;
+  const toy::Values& forward(Window& window, const toy::Values& x) {
+    const auto whole = window.parameter(weight);
+    parameters_inside &= inside(*model, parameters, whole.data(), whole.size_bytes());
+    return Layer::forward(window, x);
+  }
+  const toy::Values& backward(Window& window, const toy::Values& dy) {
+    const auto whole = window.gradient(weight);
+    gradients_inside &= inside(*model, plan::Category::gradient_slots, whole.data(), whole.size_bytes());
+    return Layer::backward(window, dy);
+  }
+  FullyShard* model = nullptr;
+  plan::Category parameters = plan::Category::parameter_slots;
+  bool parameters_inside = true;
+  bool gradients_inside = true;
+};
+
+TEST_CASE("what_the_user_sees_stands_in_the_region_of_its_category") {
+  for (const Strategy strategy : {Strategy::ddp, Strategy::fsdp}) {
+    Run run;
+    run.options.strategy = strategy;
+    launch({.ranks = 1}, [&](World& world) {
+      toy::Trainee<float, Watched> trainee(world, run);
+      FullyShard& model = trainee.model();
+      for (const auto& layer : trainee.layers()) {
+        layer->model = &model;
+        if (strategy == Strategy::ddp) layer->parameters = plan::Category::parameters;
+      }
+      trainee.run_every_segment();
+      for (std::size_t u = 0; u < model.unit_count(); ++u) {
+        const auto stands_in = [&](plan::Category category, std::string_view state) {
+          const std::span<const float> shard = model.shard(model.unit(u), state);
+          return inside(model, category, shard.data(), shard.size_bytes());
+        };
+        CHECK(stands_in(plan::Category::parameters, "master"));
+        CHECK(stands_in(plan::Category::optimizer, "m"));
+        CHECK(stands_in(plan::Category::optimizer, "v"));
+        CHECK_FALSE(stands_in(plan::Category::gradients, "master"));
+        CHECK(trainee.layers()[u]->parameters_inside);
+        CHECK(trainee.layers()[u]->gradients_inside);
+      }
+    });
+  }
+}
+
+}  // namespace

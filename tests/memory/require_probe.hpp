@@ -1,0 +1,13 @@
+// Tests that need the probe say so where a build has none.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include "probe/memory_probe.hpp"
+
+// Leaves the test case: under sanitizers, which own the allocators themselves, there is nothing to measure with.
+#define REQUIRE_PROBE()                                                            \
+  if (!tessera::probe::available()) {                                              \
+    MESSAGE("skipped: this build cannot interpose the allocators (a sanitizer?)"); \
+    return;                                                                        \
+  }

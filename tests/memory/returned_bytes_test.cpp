@@ -1,0 +1,90 @@
+// What a model took goes back when it ends, and the heap that it holds besides its arena is small and does not grow
+// with it.
+#include <doctest/doctest.h>
+
+#include <optional>
+
+#include "memory/require_probe.hpp"
+#include "memory/trainee.hpp"
+
+namespace {
+
+using namespace tessera;
+using toy::Run;
+
+void train(World& world, const Run& run) {
+  toy::Trainee<float> trainee(world, run);
+  trainee.run_every_segment();
+  trainee.step();
+}
+
+TEST_CASE("a_model_that_ends_gives_its_mapping_back") {
+  REQUIRE_PROBE();
+  for (const Strategy strategy : {Strategy::ddp, Strategy::fsdp}) {
+    Run run;
+    run.ranks = 3;
+    run.options.strategy = strategy;
+    probe::Mappings before{}, after{};
+    launch({.ranks = run.ranks}, [&](World& world) {
+      if (world.rank() == 0) before = probe::mappings();
+      world.barrier("before");
+      train(world, run);
+      world.barrier("gone");
+      if (world.rank() == 0) after = probe::mappings();
+    });
+    CHECK(after.count == before.count);
+    CHECK(after.size == before.size);
+  }
+}
+
+TEST_CASE("a_job_that_ends_gives_its_heap_back") {
+  REQUIRE_PROBE();
+  for (const int ranks : {1, 3}) {
+    CAPTURE(ranks);
+    Run run;
+    run.ranks = ranks;
+    const auto job = [&] { launch({.ranks = run.ranks}, [&](World& world) { train(world, run); }); };
+    job();  // what the C and C++ libraries make on first use, once
+    const std::int64_t before = probe::heap().live_bytes;
+    job();
+    job();
+    CHECK(probe::heap().live_bytes == before);
+  }
+}
+
+Bytes runtime_heap(const Run& run) {
+  Bytes heap;
+  launch({.ranks = run.ranks}, [&](World& world) {
+    toy::Layer<float> first(run.widths[0], run.widths[1], 1), second(run.widths[1], run.widths[2], 1);
+    const probe::HeapGrowth growth;
+    FullyShard model(world, run.options);
+    model.add(first);
+    model.add(second);
+    model.finalize(AdamW{});
+    if (world.rank() == 0) heap = growth.bytes();
+  });
+  return heap;
+}
+
+// Streams' queues, the plan, events: control structures, whatever the number of parameters.
+TEST_CASE("the_heap_of_the_runtime_does_not_grow_with_the_parameters") {
+  REQUIRE_PROBE();
+  for (const int ranks : {1, 3}) {
+    for (const Strategy strategy : {Strategy::ddp, Strategy::fsdp}) {
+      Run run;
+      run.ranks = ranks;
+      run.options.strategy = strategy;
+      run.widths = {3, 5, 7};
+      const Bytes small = runtime_heap(run);
+      run.widths = {301, 503, 701};
+      const Bytes large = runtime_heap(run);
+      MESSAGE(to_string(strategy) << ", " << ranks << " ranks: runtime_heap " << small.count() << " and "
+                                  << large.count() << " bytes");
+      CHECK(small > Bytes(0));
+      CHECK(large < small + Bytes(2048));
+      CHECK(large < Bytes(1 << 20));
+    }
+  }
+}
+
+}  // namespace

@@ -1,0 +1,84 @@
+// The toy model on one rank, taken through a step or an evaluation at a time: whoever measures decides when. A step of
+// it allocates nothing that is not the runtime's.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "shard/toy_model.hpp"
+
+namespace toy {
+
+template <typename T = float, typename L = Layer<T>>
+class Trainee {
+ public:
+  Trainee(tessera::World& world, const Run& run)
+      : layers_(make_layers(run)),
+        targets_(rows * run.widths.back()),
+        dys_(run.options.micro_batches),
+        model_(world, run.options) {
+    for (std::size_t micro = 0; micro < run.options.micro_batches; ++micro) {
+      inputs_.push_back(sample(rows * run.widths.front(), 0, micro, world.rank(), 0));
+      dys_[micro].resize(targets_.size());
+    }
+    for (auto& layer : layers_) model_.add(*layer);
+    model_.finalize(tessera::AdamW{.learning_rate = 0.01f, .clip_norm = run.clip});
+  }
+
+  tessera::FullyShard& model() { return model_; }
+  const std::vector<std::unique_ptr<L>>& layers() const { return layers_; }
+
+  void step() {
+    for (std::size_t micro = 0; micro < inputs_.size(); ++micro) {
+      const Values* y = &inputs_[micro];
+      for (auto& layer : layers_) y = &model_.forward(*layer, *y);
+      model_.stream().submit([this, y, micro] {
+        for (std::size_t i = 0; i < targets_.size(); ++i) dys_[micro][i] = (*y)[i] - targets_[i];
+      });
+      const Values* dx = &dys_[micro];
+      for (std::size_t l = layers_.size(); l > 0; --l) dx = &model_.backward(*layers_[l - 1], *dx);
+    }
+    model_.update();
+  }
+
+  void evaluate() {
+    const Values* y = &inputs_.front();
+    for (auto& layer : layers_) y = &model_.evaluate(*layer, *y);
+  }
+
+  // Every segment that the plan has, once.
+  void run_every_segment() {
+    step();
+    evaluate();
+    model_.shards_changed();
+  }
+
+ private:
+  static constexpr std::size_t rows = 3;
+
+  static std::vector<std::unique_ptr<L>> make_layers(const Run& run) {
+    std::vector<std::unique_ptr<L>> layers;
+    for (std::size_t l = 0; l + 1 < run.widths.size(); ++l) {
+      layers.push_back(std::make_unique<L>(run.widths[l], run.widths[l + 1], rows));
+    }
+    return layers;
+  }
+
+  // What the model's queued work reads and writes must outlive it: the model comes last.
+  std::vector<std::unique_ptr<L>> layers_;
+  std::vector<Values> inputs_;
+  Values targets_;
+  std::vector<Values> dys_;
+  tessera::FullyShard model_;
+};
+
+struct Accumulation {
+  std::size_t micro_batches;
+  tessera::AccumulationMode mode;
+};
+inline std::vector<Accumulation> accumulations() {
+  using tessera::AccumulationMode;
+  return {{1, AccumulationMode::automatic}, {3, AccumulationMode::reduced}, {3, AccumulationMode::local}};
+}
+
+}  // namespace toy

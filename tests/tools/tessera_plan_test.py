@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+"""The tool `tessera plan`: right bytes, a verified plan, a drawing; and one line that names the option when it is bad.
+
+usage: tessera_plan_test.py TESSERA
+"""
+import json
+import subprocess
+import sys
+import unittest
+
+TOOL = sys.argv.pop(1)
+BAD_OPTIONS, FAILED = 2, 1
+MODEL = ["--mlp", "64x128x128x10"]
+HUGE = "99999999999999999999999999"
+
+
+def tessera(*arguments):
+    return subprocess.run([TOOL, *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False)
+
+
+def plan(*arguments):
+    """The JSON object of a plan that must be made."""
+    done = tessera("plan", *arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def round_up(value, step):
+    return -(-value // step) * step
+
+
+def shard(layer, ranks):
+    """Elements of a layer's shard: weight and bias on multiples of 128, then equal shards on multiples of 128."""
+    inputs, outputs = layer
+    flat = round_up(inputs * outputs, 128) + round_up(outputs, 128)
+    return round_up(-(-flat // ranks), 128)
+
+
+class TesseraPlan(unittest.TestCase):
+    layers = [(64, 128), (128, 128), (128, 10)]
+
+    def test_bytes_are_those_of_the_layout(self):
+        for ranks in [1, 2, 3, 7, 64]:
+            for strategy, copies in [("fsdp", 1), ("ddp", ranks)]:
+                for optimizer, states in [("adamw", 2), ("sgd", 1)]:
+                    found = plan(*MODEL, "--world", ranks, "--strategy", strategy, "--optimizer", optimizer)
+                    kept = 4 * copies * sum(shard(layer, ranks) for layer in self.layers)
+                    self.assertEqual(found["categories"]["parameters"], round_up(kept, 4096))
+                    self.assertEqual(found["categories"]["gradients"], round_up(kept, 4096))
+                    self.assertEqual(found["categories"]["optimizer"], round_up(states * kept, 4096))
+                    self.assertEqual(found["peak"], sum(found["categories"].values()))
+                    self.assertLessEqual(found["live"], found["peak"])
+
+    def test_every_plan_is_verified(self):
+        for extra in [[], ["--prefetch", 0], ["--micro-batches", 3, "--accumulate-mode", "local"],
+                      ["--reshard-after-forward", "no"], ["--overlap-reduction", "no"], ["--precision", "bf16"]]:
+            verified = plan(*MODEL, "--world", 4, *extra)["verified"]
+            self.assertTrue(verified["sound"])
+            self.assertGreater(verified["states"], 1)
+            self.assertGreater(verified["operations"], verified["states"])
+            self.assertEqual(verified["violations"], [])
+
+    def test_each_option_changes_the_plan(self):
+        base = [*MODEL, "--world", 4, "--micro-batches", 2]
+        changes = [[], ["--prefetch", 2], ["--reshard-after-forward", "no"], ["--overlap-reduction", "no"],
+                   ["--strategy", "ddp"], ["--accumulate-mode", "local"], ["--precision", "bf16"], ["--optimizer", "sgd"]]
+        self.assertEqual(len({plan(*base, *change)["hash"] for change in changes}), len(changes))
+
+    def test_the_text_has_every_category_and_the_verdict(self):
+        done = tessera("plan", *MODEL, "--world", 4)
+        self.assertEqual(done.returncode, 0)
+        self.assertIn("26122 parameters in 3 units; fsdp on 4 ranks", done.stdout)
+        self.assertIn("verified: sound in all", done.stdout)
+        for name in ["parameters", "gradients", "optimizer", "parameter_slots", "gradient_slots", "scalars", "peak", "live"]:
+            self.assertRegex(done.stdout, rf"(?m)^{name} +\d+ ")
+        self.assertNotIn("segment", done.stdout)
+
+    def test_the_drawing_follows_when_asked_for(self):
+        done = tessera("plan", *MODEL, "--world", 4, "--draw")
+        self.assertEqual(done.returncode, 0)
+        for part in ["segment cold", "segment only", "segment update", "segment evaluation", "all-gather layers.0",
+                     "forward window layers.1", "backward window layers.2", "reduce-scatter layers.2", "optimize layers.0"]:
+            self.assertIn(part, done.stdout)
+
+    def test_the_largest_worlds_are_planned_too(self):
+        self.assertEqual(plan(*MODEL, "--world", 16384)["ranks"], 16384)
+
+    def test_help_names_every_option(self):
+        done = tessera("plan", "--help")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        for name in ["--mlp", "--world", "--strategy", "--precision", "--prefetch", "--reshard-after-forward",
+                     "--overlap-reduction", "--micro-batches", "--accumulate-mode", "--optimizer", "--draw", "--json"]:
+            self.assertIn(name, done.stdout)
+        self.assertIn("tessera plan", tessera("--help").stdout)
+        self.assertRegex(tessera("--version").stdout, r"^tessera \d+\.\d+\.\d+$")
+
+
+class BadOptions(unittest.TestCase):
+    def assert_refused(self, arguments, words, code=BAD_OPTIONS):
+        done = tessera(*arguments)
+        self.assertEqual(done.returncode, code, (arguments, done.stdout, done.stderr))
+        self.assertEqual(done.stdout, "", arguments)
+        self.assertEqual(done.stderr.count("\n"), 1, (arguments, done.stderr))
+        self.assertIn(words, done.stderr, arguments)
+
+    def test_a_number_out_of_its_limits_is_named(self):
+        for name in ["--world", "--prefetch", "--micro-batches"]:
+            for value in ["-1", "abc", "", "1.5", "0x10", "1e3", " 1", "+1", HUGE, "nan"]:
+                self.assert_refused(["plan", *MODEL, f"{name}={value}"], name)
+        for name in ["--world", "--micro-batches"]:
+            self.assert_refused(["plan", *MODEL, name, "0"], name)
+
+    def test_an_unknown_choice_is_named_with_the_choices(self):
+        for name, choice in [("--strategy", "ddp|fsdp"), ("--precision", "fp32|bf16"), ("--optimizer", "adamw|sgd"),
+                             ("--accumulate-mode", "local|reduced"), ("--reshard-after-forward", "yes|no"),
+                             ("--overlap-reduction", "yes|no")]:
+            for value in ["xyz", "YES", "0", " yes"]:
+                self.assert_refused(["plan", *MODEL, f"{name}={value}"], f"{name} takes {choice}")
+            self.assert_refused(["plan", *MODEL, f"{name}="], name)
+
+    def test_impossible_widths_are_named(self):
+        for value in ["", "x", "64", "64x", "x64", "64xx10", "64x-1", "64x0", "64,10", "64x1e3", f"64x{HUGE}", "64X10"]:
+            self.assert_refused(["plan", f"--mlp={value}"], "--mlp")
+
+    def test_a_missing_model_is_named(self):
+        self.assert_refused(["plan"], "--mlp")
+
+    def test_options_without_value_given_twice_or_unknown_are_named(self):
+        for name in ["--mlp", "--world", "--strategy", "--prefetch"]:
+            self.assert_refused(["plan", name], name)
+        self.assert_refused(["plan", *MODEL, "--world", "2", "--world=2"], "--world is given twice")
+        self.assert_refused(["plan", *MODEL, "--ranks", "2"], "--ranks")
+        self.assert_refused(["plan", *MODEL, "surplus"], "surplus")
+        self.assert_refused(["plan", *MODEL, "--draw", "--json"], "--draw and --json")
+
+    def test_unknown_commands_are_named(self):
+        self.assert_refused([], "command")
+        self.assert_refused(["train"], "train")
+        self.assert_refused(["--help", "plan"], "--help")
+
+    def test_a_model_beyond_counting_cannot_be_planned(self):
+        self.assert_refused(["plan", "--mlp", "16777216x16777216x16777216"], "layers.0.bias", FAILED)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,66 @@
+// The command-line tool: `tessera plan` says what a training step will do and hold, before anything is allocated.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "report.hpp"
+#include "request.hpp"
+#include "tessera/base/version.hpp"
+#include "tessera/plan/draw.hpp"
+
+namespace {
+
+constexpr int success = 0;
+constexpr int failure = 1;
+constexpr int bad_options = 2;
+
+constexpr std::string_view usage =
+    "Usage: tessera plan [options]   the bytes and the schedule of a training step; see tessera plan --help\n"
+    "       tessera --version\n"
+    "       tessera --help\n";
+
+int run_plan(std::vector<std::string> arguments) {
+  const auto request = tools::parse_plan_request(std::move(arguments));
+  if (!request) return success;
+  const tessera::plan::Plan plan = compile(compile_input(*request));
+  const tessera::plan::MemoryReport memory = tessera::plan::memory(plan);
+  const tessera::plan::Verification verification = verify(plan);
+  const tools::PlanReport report{plan, memory, verification};
+  fmt::print("{}", request->json ? json_of(report) : text_of(report));
+  if (request->draw) fmt::print("\n{}", draw(plan));
+  return verification.ok() ? success : failure;
+}
+
+int run(const std::vector<std::string>& arguments) {
+  if (arguments.empty()) throw tools::OptionError("a command is missing: tessera plan, or tessera --help");
+  const std::string& command = arguments.front();
+  if (command == "plan") return run_plan({arguments.begin() + 1, arguments.end()});
+  if (arguments.size() > 1)
+    throw tools::OptionError(fmt::format("unknown command \"{}\": see tessera --help", command));
+  if (command == "--help") {
+    fmt::print("{}", usage);
+  } else if (command == "--version") {
+    fmt::print("tessera {}\n", tessera::version);
+  } else {
+    throw tools::OptionError(fmt::format("unknown command \"{}\": see tessera --help", command));
+  }
+  return success;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run({argv + 1, argv + argc});
+  } catch (const tools::OptionError& error) {
+    fmt::print(stderr, "tessera: {}\n", error.what());
+    return bad_options;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "tessera: {}\n", error.what());
+    return failure;
+  }
+}
