@@ -20,6 +20,7 @@ Job make_job(const MlpOptions& options) {
   require_enough_samples(options.run, job.data);
   job.length =
       run_length(options.run, job.data.training_samples / options.run.samples_per_step(), job.data.default_epochs);
+  job.sharding = fitting_options(job);
   return job;
 }
 

@@ -88,9 +88,10 @@ std::string headline(const Job& job, tessera::FullyShard& model) {
   return text + notes(run) + "\n";
 }
 
-std::string evaluation_line(std::size_t step, std::size_t steps, const EvaluationResult& result) {
-  return fmt::format("step {:>{}}/{}   held-out accuracy {:5.1f} %   {} of {}", step, fmt::formatted_size("{}", steps),
-                     steps, 100.0 * result.accuracy(), result.correct, result.samples);
+std::string evaluation_line(const StepMetrics& now, std::size_t steps, const EvaluationResult& result) {
+  return fmt::format("step {:>{}}/{}   loss {:.4f}   held-out accuracy {:5.1f} % ({} of {})", now.step,
+                     fmt::formatted_size("{}", steps), steps, now.loss, 100.0 * result.accuracy(), result.correct,
+                     result.samples);
 }
 
 std::string closing_line(const Job& job, double seconds) {

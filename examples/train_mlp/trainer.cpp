@@ -61,7 +61,7 @@ class Trainer {
     for (std::size_t step = 1; step <= job_.length.last_step; ++step) {
       StepMetrics now = train_step(step);
       progress_.show({step, now.loss, now.samples_per_second()});
-      if (evaluates_after(step)) now.accuracy = evaluate(step);
+      if (evaluates_after(step)) now.accuracy = evaluate(now);
       write_metrics(now);
     }
     progress_.end();
@@ -113,9 +113,9 @@ class Trainer {
     return job_.data.held_out.count > 0 && (due || step == job_.length.last_step);
   }
 
-  double evaluate(std::size_t step) {
+  double evaluate(const StepMetrics& now) {
     const EvaluationResult result = evaluation_.run(mlp_, model_);
-    progress_.line(evaluation_line(step, job_.length.last_step, result));
+    progress_.line(evaluation_line(now, job_.length.last_step, result));
     return result.accuracy();
   }
 

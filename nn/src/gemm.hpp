@@ -1,6 +1,6 @@
-// Matrix products: the one door to the BLAS. OpenBLAS was measured against oneDNN 2.6.3 (one thread, three products of
-// a layer): 1.3 to 2.5 times as fast on layers of 10 to 128 features, 0.7 to 0.9 times on 512 to 2048, and needs no
-// OpenMP.
+// Matrix products: the one door to the BLAS. OpenBLAS 0.3.21 against oneDNN 2.6.3, one thread, the three products of a
+// layer together: 2.1 to 2.3 times as fast with 10 outputs, 0.7 to 0.95 times with 53 to 1024, 1.0 to 1.2 times with
+// 2048 (batch 64; 0.6 at batch 16). It was taken because it needs no OpenMP runtime and comes with pkg-config.
 #pragma once
 
 #include <cstddef>

@@ -27,8 +27,13 @@ std::vector<EventPoint> crossing_events(const Plan& plan) {
 }  // namespace
 
 AbstractRank::AbstractRank(const Plan& plan, std::size_t party, std::size_t rank)
-    : plan_(&plan), party_(party), rank_(rank), contents_(plan.buffers.size()), past_(plan.buffers.size()),
-      queues_(stream_count), crossing_(crossing_events(plan)) {
+    : plan_(&plan),
+      party_(party),
+      rank_(rank),
+      contents_(plan.buffers.size()),
+      past_(plan.buffers.size()),
+      queues_(stream_count),
+      crossing_(crossing_events(plan)) {
   for (const Segment& segment : plan.segments) completed_.emplace_back(segment.operations.size(), FusedClock{});
 }
 
@@ -65,8 +70,8 @@ std::size_t AbstractRank::head(std::size_t stream) const {
   return position_[stream] < queues_[stream].size() ? queues_[stream][position_[stream]] : none;
 }
 
-// A wait refers to the latest record launched before it: of this run when the recording operation stands earlier in the list,
-// of an earlier run otherwise.
+// A wait refers to the latest record launched before it: of this run when the recording operation stands earlier in the
+// list, of an earlier run otherwise.
 bool AbstractRank::runnable(std::size_t index) const {
   for (const Wait& wait : operation(index).waits) {
     const EventPoint point = plan_->events[wait.event];
@@ -156,9 +161,9 @@ void AbstractRank::check_launch_order(const Report& report) {
     if (last.segment == none || plan_->at(last).stream == operations[index].stream) continue;
     const std::size_t last_lane = lane(plan_->at(last).stream);
     const bool completed_before = started_[index][last_lane] >= completed_[last.segment][last.operation][last_lane];
-    const bool ordered = std::any_of(operations[index].waits.begin(), operations[index].waits.end(), [&](const Wait& wait) {
-      return wait.type == WaitType::order && plan_->events[wait.event] == last;
-    });
+    const bool ordered = std::any_of(
+        operations[index].waits.begin(), operations[index].waits.end(),
+        [&](const Wait& wait) { return wait.type == WaitType::order && plan_->events[wait.event] == last; });
     if (completed_before || ordered) continue;
     report(ViolationKind::order, here, last,
            fmt::format("no order of launch between {} and {}: ranks could launch them differently",
@@ -171,7 +176,8 @@ void AbstractRank::append_observers(std::vector<const FusedClock*>& out) const {
   for (const EventPoint point : crossing_) out.push_back(&completed_[point.segment][point.operation]);
 }
 
-void AbstractRank::append_signature(const std::vector<const FusedClock*>& observers, std::vector<std::uint64_t>& out) const {
+void AbstractRank::append_signature(const std::vector<const FusedClock*>& observers,
+                                    std::vector<std::uint64_t>& out) const {
   out.insert(out.end(), {last_collective_.segment, last_collective_.operation});
   // What every stream here knows can no longer race; of the rest counts where it stands in its stream.
   std::array<std::vector<std::uint64_t>, stream_count> counts;

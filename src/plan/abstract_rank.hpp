@@ -1,5 +1,5 @@
-// One representative rank while the verifier runs a plan in the abstract: its streams' clocks, the contents of its buffers, and the
-// accesses that a later one could still conflict with.
+// One representative rank while the verifier runs a plan in the abstract: its streams' clocks, the contents of its
+// buffers, and the accesses that a later one could still conflict with.
 #pragma once
 
 #include <array>
@@ -81,9 +81,9 @@ class AbstractRank {
   std::vector<std::vector<std::size_t>> queues_;  // by stream: operations of the segment
   std::array<std::size_t, stream_count> position_{};
   std::vector<bool> done_;
-  std::vector<FusedClock> started_;            // by operation of the segment
-  std::vector<FusedClock> before_;             // completed_ of this segment when it was entered
-  std::vector<EventPoint> crossing_;           // events that another segment waits for
+  std::vector<FusedClock> started_;   // by operation of the segment
+  std::vector<FusedClock> before_;    // completed_ of this segment when it was entered
+  std::vector<EventPoint> crossing_;  // events that another segment waits for
 };
 
 }  // namespace tessera::plan

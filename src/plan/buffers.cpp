@@ -22,7 +22,8 @@ class BufferList {
   }
 
   // The slots that units take turns in: each as large as its largest tenant.
-  std::vector<std::size_t> add_slots(char letter, Category category, const std::vector<std::size_t>& slot_of_unit, DType type) {
+  std::vector<std::size_t> add_slots(char letter, Category category, const std::vector<std::size_t>& slot_of_unit,
+                                     DType type) {
     std::vector<Bytes> sizes;
     for (std::size_t unit = 0; unit < slot_of_unit.size(); ++unit) {
       const std::size_t slot = slot_of_unit[unit];
@@ -67,9 +68,9 @@ void add_persistent(Plan& plan, BufferList& list, std::size_t unit) {
   }
   buffers.gradient = list.add(name + ".gradient", Category::gradients, list.persistent(unit));
   if (accumulates(plan, unit)) {
-    buffers.accumulation = accumulates_in_gradient(plan)
-                               ? buffers.gradient
-                               : list.add(name + ".accumulation", Category::accumulation, list.whole(unit, DType::fp32));
+    buffers.accumulation = accumulates_in_gradient(plan) ? buffers.gradient
+                                                         : list.add(name + ".accumulation", Category::accumulation,
+                                                                    list.whole(unit, DType::fp32));
   }
   for (const std::string& state : plan.optimizer_states) {
     buffers.states.push_back(list.add(name + "." + state, Category::optimizer, list.persistent(unit)));

@@ -30,9 +30,10 @@ void check_names(const std::vector<UnitSpec>& units) {
 
 void check_precision(const Precision& precision) {
   if (precision.wire == precision.gradient) return;
-  throw UsageError(fmt::format("precision: gradients in {} cannot travel as {}: this version reduces what the backward "
-                               "pass wrote, so set both to the same type",
-                               to_string(precision.gradient), to_string(precision.wire)));
+  throw UsageError(
+      fmt::format("precision: gradients in {} cannot travel as {}: this version reduces what the backward "
+                  "pass wrote, so set both to the same type",
+                  to_string(precision.gradient), to_string(precision.wire)));
 }
 
 // Far above any machine, and low enough that no product of sizes overflows.
@@ -46,7 +47,8 @@ void check_sizes(const CompileInput& input) {
     throw UsageError(fmt::format("{} ranks: a plan is for at most {}", input.options.ranks, most_ranks));
   }
   if (input.options.micro_batches == 0 || input.options.micro_batches > most_micro_batches) {
-    throw UsageError(fmt::format("micro_batches is {}: choose 1 to {}", input.options.micro_batches, most_micro_batches));
+    throw UsageError(
+        fmt::format("micro_batches is {}: choose 1 to {}", input.options.micro_batches, most_micro_batches));
   }
   std::size_t elements = 0;
   for (const UnitSpec& unit : input.units) {

@@ -190,8 +190,9 @@ void Emitter::reduce(std::size_t unit, bool first, bool last) {
   reduction.wire = wire;
   reduction.add = adds;
   reduction.divisor = last ? plan_.options.ranks * plan_.options.micro_batches : 1;
-  reduction.accesses = {{whole_range(plan_, unit, source, wire), AccessMode::read, unit},
-                        {my_shard(plan_, unit, buffers(unit).gradient), adds ? AccessMode::update : AccessMode::write, unit}};
+  reduction.accesses = {
+      {whole_range(plan_, unit, source, wire), AccessMode::read, unit},
+      {my_shard(plan_, unit, buffers(unit).gradient), adds ? AccessMode::update : AccessMode::write, unit}};
 }
 
 // The gradient of the whole step stands in the shards.

@@ -1,4 +1,5 @@
-// Writes down the operations of every segment, in the order of launch, with what they read and write. Waits come later (waits.hpp).
+// Writes down the operations of every segment, in the order of launch, with what they read and write. Waits come later
+// (waits.hpp).
 #pragma once
 
 #include "tessera/plan/plan.hpp"

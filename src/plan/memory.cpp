@@ -25,7 +25,8 @@ Bytes live_in_slots(const Plan& plan) {
         if (!is_slot(plan.buffers[buffer])) continue;
         // A slot is taken for the whole unit, also while only this rank's shard stands in it.
         const std::size_t ranks = access.range.rank_stride == Bytes(0) ? 1 : plan.options.ranks;
-        const Bytes after = access.mode == AccessMode::discard ? Bytes(0) : std::max(held[buffer], access.range.size * ranks);
+        const Bytes after =
+            access.mode == AccessMode::discard ? Bytes(0) : std::max(held[buffer], access.range.size * ranks);
         now = now - held[buffer] + after;
         held[buffer] = after;
         most = std::max(most, now);

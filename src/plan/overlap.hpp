@@ -1,5 +1,5 @@
-// Whether two ranges can share a byte on one rank. Exact for the first and the last rank, which represent all: ranges are
-// linear in the rank.
+// Whether two ranges can share a byte on one rank. Exact for the first and the last rank, which represent all: ranges
+// are linear in the rank.
 #pragma once
 
 #include "tessera/plan/plan.hpp"

@@ -104,7 +104,8 @@ std::vector<std::size_t> successors(const Plan& plan, std::size_t segment) {
   std::vector<std::size_t> result;
   for (const SegmentKind kind : successor_kinds(plan.segments[segment].kind)) {
     // Two micro-batches have no middle; three and more have one that repeats, and the first never leads to the last.
-    if (kind == SegmentKind::last && plan.segments[segment].kind == SegmentKind::first && plan.options.micro_batches > 2) {
+    if (kind == SegmentKind::last && plan.segments[segment].kind == SegmentKind::first &&
+        plan.options.micro_batches > 2) {
       continue;
     }
     if (const auto index = plan.find(kind)) result.push_back(*index);

@@ -46,8 +46,10 @@ void check_micro_batch(const Program& program, std::size_t units) {
       case WindowKind::backward: backward[use.unit] = true; break;
       case WindowKind::recompute: break;
       case WindowKind::evaluate:
-        throw UsageError(fmt::format("program: window {} of the micro-batch is an evaluate window; those belong to the "
-                                     "evaluation list", position));
+        throw UsageError(
+            fmt::format("program: window {} of the micro-batch is an evaluate window; those belong to the "
+                        "evaluation list",
+                        position));
     }
     if (use.kind != WindowKind::forward && !forward[use.unit]) {
       throw UsageError(fmt::format("program: window {} ({}) of unit {} comes before any forward window of that unit",
@@ -67,8 +69,9 @@ void check(const Program& program, std::size_t units) {
     const WindowUse& use = program.evaluation[position];
     check_unit(use, position, units);
     if (use.kind != WindowKind::evaluate) {
-      throw UsageError(fmt::format("program: window {} of the evaluation is a {} window; only evaluate windows belong there",
-                                   position, to_string(use.kind)));
+      throw UsageError(
+          fmt::format("program: window {} of the evaluation is a {} window; only evaluate windows belong there",
+                      position, to_string(use.kind)));
     }
   }
 }

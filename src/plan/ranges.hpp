@@ -16,7 +16,8 @@ inline Range mine_in_whole(const Plan& plan, std::size_t unit, std::size_t buffe
   return {buffer, Bytes(0), shard, shard};
 }
 
-// This rank's shard of a persistent fp32 buffer: a view of its place where the strategy keeps the whole, else all there is.
+// This rank's shard of a persistent fp32 buffer: a view of its place where the strategy keeps the whole, else all there
+// is.
 inline Range my_shard(const Plan& plan, std::size_t unit, std::size_t buffer) {
   if (plan.keeps_whole()) return mine_in_whole(plan, unit, buffer, DType::fp32);
   return {buffer, Bytes(0), Bytes(0), size_of(DType::fp32) * plan.layouts[unit].shard_elements()};

@@ -19,8 +19,8 @@ struct Tenancy {
   std::size_t end;
 };
 
-// Greedy colouring in the order of `tenancies`: the lowest slot that no overlapping unit has. `sequences` keeps positions of
-// different sequences apart.
+// Greedy colouring in the order of `tenancies`: the lowest slot that no overlapping unit has. `sequences` keeps
+// positions of different sequences apart.
 std::vector<std::size_t> colour(const std::vector<std::vector<Tenancy>>& sequences, std::size_t units) {
   std::vector<std::vector<Tenancy>> of_unit(units);
   std::vector<std::size_t> order;

@@ -9,8 +9,9 @@
 
 namespace tessera::plan {
 
-// Slot of each unit for its parameters, the same in every segment. Units that are gathered at the same time get different slots.
-// `keep` (no reshard after forward): in a micro-batch a unit stays whole from its first window to its last.
+// Slot of each unit for its parameters, the same in every segment. Units that are gathered at the same time get
+// different slots. `keep` (no reshard after forward): in a micro-batch a unit stays whole from its first window to its
+// last.
 struct SlotOptions {
   std::size_t units;
   std::size_t prefetch;
@@ -27,8 +28,8 @@ struct Residency {
 std::vector<Residency> residency(const std::vector<WindowUse>& windows, const std::vector<std::size_t>& slots,
                                  std::size_t prefetch);
 
-// Slot of each unit for its gradient. A unit holds it from its backward window to the end of what consumes it: its reduction, which with
-// `overlap` runs beside the next backward window, or a sum on the compute stream (`accumulates`).
+// Slot of each unit for its gradient. A unit holds it from its backward window to the end of what consumes it: its
+// reduction, which with `overlap` runs beside the next backward window, or a sum on the compute stream (`accumulates`).
 std::vector<std::size_t> gradient_slots(const std::vector<WindowUse>& micro_batch, const std::vector<bool>& accumulates,
                                         bool overlap);
 

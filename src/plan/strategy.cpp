@@ -32,7 +32,8 @@ Strategy strategy_from_string(std::string_view name) {
 }
 
 AccumulationMode accumulation_mode_from_string(std::string_view name) {
-  for (const AccumulationMode mode : {AccumulationMode::automatic, AccumulationMode::reduced, AccumulationMode::local}) {
+  for (const AccumulationMode mode :
+       {AccumulationMode::automatic, AccumulationMode::reduced, AccumulationMode::local}) {
     if (name == to_string(mode)) return mode;
   }
   throw UsageError(fmt::format("unknown accumulation mode \"{}\": choose automatic, local or reduced", name));

@@ -63,7 +63,8 @@ bool is_layouts(const Plan& plan, const Access& access, Share share) {
   return range.size == shard && (alone || range.rank_stride == shard);
 }
 
-// Of the scalars: all, or the loss scale alone. Of the norms, a row of units per rank: all, my row, or my cell of the operation's unit.
+// Of the scalars: all, or the loss scale alone. Of the norms, a row of units per rank: all, my row, or my cell of the
+// operation's unit.
 bool is_plans(const Plan& plan, const Operation& operation, const Range& range) {
   const Bytes row = norm_size * plan.units.size();
   if (range.buffer == plan.scalars) {

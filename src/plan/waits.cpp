@@ -1,6 +1,6 @@
 // Runs the segments in the abstract on one rank, over every allowed sequence, and adds a wait wherever a conflicting
-// earlier access is not yet known to have finished. A collective completes on a rank when every peer is finished with that
-// rank's memory, so one rank's view is enough. verify() checks the result by other means, on several ranks.
+// earlier access is not yet known to have finished. A collective completes on a rank when every peer is finished with
+// that rank's memory, so one rank's view is enough. verify() checks the result by other means, on several ranks.
 #include "plan/waits.hpp"
 
 #include <algorithm>
@@ -100,7 +100,8 @@ class Deriver {
   }
 
   void run(std::size_t segment, State& state) {
-    for (std::size_t index = 0; index < plan_.segments[segment].operations.size(); ++index) run({segment, index}, state);
+    for (std::size_t index = 0; index < plan_.segments[segment].operations.size(); ++index)
+      run({segment, index}, state);
   }
 
   void run(EventPoint here, State& state) {
@@ -128,7 +129,8 @@ class Deriver {
     }
   }
 
-  // Consistent with happens-before: what knows more has a larger total. Ties by place, so that the result is one and the same.
+  // Consistent with happens-before: what knows more has a larger total. Ties by place, so that the result is one and
+  // the same.
   bool later(const State& state, EventPoint a, EventPoint b) const {
     return std::pair(total(state, a), key(a)) > std::pair(total(state, b), key(b));
   }
@@ -169,10 +171,10 @@ class Deriver {
   void add_wait(EventPoint here, Operation& operation, EventPoint point, WaitType type) {
     const auto [entry, is_new] = event_of_.try_emplace(key(point), plan_.events.size());
     if (is_new) plan_.events.push_back(point);
-    useful_.insert({here.segment, here.operation, entry->second});
-    const auto same = [&](const Wait& wait) { return wait.event == entry->second && wait.type == type; };
-    if (std::any_of(operation.waits.begin(), operation.waits.end(), same)) return;
-    operation.waits.push_back({entry->second, type});
+    const Wait wait{entry->second, type};
+    useful_.insert({here.segment, here.operation, wait.event});
+    if (std::find(operation.waits.begin(), operation.waits.end(), wait) != operation.waits.end()) return;
+    operation.waits.push_back(wait);
     added_ = true;
   }
 
@@ -192,8 +194,8 @@ class Deriver {
     }
   }
 
-  // What the future can depend on: the accesses that some stream does not know of, in the order of their streams, and how many of
-  // them each stream and each event knows.
+  // What the future can depend on: the accesses that some stream does not know of, in the order of their streams, and
+  // how many of them each stream and each event knows.
   std::vector<std::uint64_t> signature(std::size_t next, const State& state) const {
     std::vector<std::uint64_t> result = {next, state.last_collective.segment, state.last_collective.operation};
     std::vector<LiveAccess> unsettled;
@@ -211,9 +213,10 @@ class Deriver {
     for (auto& stream : counts) std::sort(stream.begin(), stream.end());
     for (const LiveAccess& access : unsettled) {
       const std::size_t stream = stream_of(plan_.at(access.by));
-      const auto place = std::lower_bound(counts[stream].begin(), counts[stream].end(), completed(state, access.by)[stream]);
-      result.insert(result.end(), {access.range.buffer, access.range.offset.count(), access.by.segment, access.by.operation,
-                                   static_cast<std::uint64_t>(place - counts[stream].begin())});
+      const auto place =
+          std::lower_bound(counts[stream].begin(), counts[stream].end(), completed(state, access.by)[stream]);
+      result.insert(result.end(), {access.range.buffer, access.range.offset.count(), access.by.segment,
+                                   access.by.operation, static_cast<std::uint64_t>(place - counts[stream].begin())});
     }
     const auto append = [&](const Clock& observer) {
       for (std::size_t s = 0; s < stream_count; ++s) {

@@ -5,8 +5,8 @@
 
 namespace tessera::plan {
 
-// Fills Operation::waits and Plan::events of a plan whose segments are emitted. Adds only what no other path of streams and
-// waits implies, over every sequence of segments that the plan allows.
+// Fills Operation::waits and Plan::events of a plan whose segments are emitted. Adds only what no other path of streams
+// and waits implies, over every sequence of segments that the plan allows.
 void derive_waits(Plan& plan);
 
 }  // namespace tessera::plan

@@ -23,8 +23,14 @@ static_assert(plan::loss_scale_offset == Bytes(offsetof(kernels::StepScalars, lo
 static_assert(plan::region_alignment == Arena::page);
 
 Executor::Executor(const ExecutorInput& input)
-    : world_(input.world), plan_(input.plan), units_(input.units), optimizer_(input.optimizer), seed_(input.seed),
-      diagnostics_(input.diagnostics), arena_(world_.device(), plan::memory(plan_).peak), progress_(plan_) {
+    : world_(input.world),
+      plan_(input.plan),
+      units_(input.units),
+      optimizer_(input.optimizer),
+      seed_(input.seed),
+      diagnostics_(input.diagnostics),
+      arena_(world_.device(), plan::memory(plan_).peak),
+      progress_(plan_) {
   const std::size_t rank = static_cast<std::size_t>(world_.rank());
   backward_windows_.assign(units_.size(), 0);
   backward_done_.assign(units_.size(), 0);
@@ -81,7 +87,8 @@ void Executor::make_streams() {
                                                                 .wait_timeout = 4 * world_.timeout()});
 }
 
-// Every event counts as recorded when the plan starts: what it stands for has not happened yet, so there is nothing to wait for.
+// Every event counts as recorded when the plan starts: what it stands for has not happened yet, so there is nothing to
+// wait for.
 void Executor::make_events() {
   for (const plan::Segment& segment : plan_.segments) recorded_by_.emplace_back(segment.operations.size());
   std::vector<bool> awaited(plan_.events.size(), false);
@@ -110,7 +117,8 @@ void Executor::make_touches() {
       for (const plan::Access& access : segment.operations[index].accesses) {
         if (access.range.size == Bytes(0)) continue;
         std::byte* first = address(access.range);
-        operations[index].push_back({first, first + (access.range.size.count() - 1), access.mode != plan::AccessMode::read});
+        operations[index].push_back(
+            {first, first + (access.range.size.count() - 1), access.mode != plan::AccessMode::read});
       }
     }
   }
@@ -225,8 +233,9 @@ void Executor::settle_gradients() {
     const Parameter& parameter = *units_[unit]->parameters()[p];
     const bool missing = open_window_->last_backward && !ledger.asked_in_micro_batch(p);
     if (missing && parameter.elements() > 0 && !parameter.options().optional) {
-      throw UsageError(fmt::format("{}: the gradient of {} was never asked for; write it, or declare the parameter optional",
-                                   describe_open_window(), parameter.name()));
+      throw UsageError(
+          fmt::format("{}: the gradient of {} was never asked for; write it, or declare the parameter optional",
+                      describe_open_window(), parameter.name()));
     }
     fill_gradient_zero(unit, p);
   }
@@ -241,8 +250,8 @@ void Executor::fill_gradient_zero(std::size_t unit, std::size_t parameter) {
 
 void Executor::require_open(std::size_t serial) const {
   if (is_open(serial)) return;
-  throw UsageError(fmt::format("rank {}: a window was used after it had closed; parameters are whole only inside their window",
-                               world_.rank()));
+  throw UsageError(fmt::format(
+      "rank {}: a window was used after it had closed; parameters are whole only inside their window", world_.rank()));
 }
 
 Executor::View Executor::parameter(const Parameter& parameter, DType type) {
@@ -276,12 +285,11 @@ Executor::View Executor::gradient(const Parameter& parameter, DType type, Gradie
   return {data, layout.elements(index)};
 }
 
-const float* Executor::loss_scale() const {
-  return &const_cast<Executor*>(this)->scalars()->loss_scale;
-}
+const float* Executor::loss_scale() const { return &const_cast<Executor*>(this)->scalars()->loss_scale; }
 
 void Executor::join(Stream& other) {
-  auto known = std::find_if(joined_.begin(), joined_.end(), [&](const Joined& joined) { return joined.stream == &other; });
+  auto known =
+      std::find_if(joined_.begin(), joined_.end(), [&](const Joined& joined) { return joined.stream == &other; });
   if (known == joined_.end()) {
     joined_.push_back({&other, Event(other.device(), other.name() + " after the window opened"),
                        Event(other.device(), other.name() + " before the window closes"), false});
@@ -330,7 +338,9 @@ StepReport Executor::last_step() {
   compute().synchronize();
   world_.throw_if_aborted();
   const kernels::StepScalars& now = *scalars();
-  return {.gradient_norm = now.gradient_norm, .skipped = now.skip != 0, .updates = now.step,
+  return {.gradient_norm = now.gradient_norm,
+          .skipped = now.skip != 0,
+          .updates = now.step,
           .skipped_updates = now.skipped_steps};
 }
 

@@ -1,7 +1,7 @@
 // Runs a plan on one rank: streams, events, communicators and the arena, and the user's windows in between.
 //
-// Invariants: operations are launched in the order of the plan; every data wait is made on the device, every throttle wait on
-// the host, and order waits are kept by the order of launch itself. It knows no strategy: only operations.
+// Invariants: operations are launched in the order of the plan; every data wait is made on the device, every throttle
+// wait on the host, and order waits are kept by the order of launch itself. It knows no strategy: only operations.
 #pragma once
 
 #include <cstddef>
@@ -131,18 +131,18 @@ class Executor {
 
   Arena arena_;
   // Streams drain and stop before anything that their tasks use goes away.
-  std::vector<Event> events_;                                          // by Plan::events
-  std::vector<std::vector<std::optional<std::size_t>>> recorded_by_;   // event that an operation records
-  std::vector<std::vector<std::vector<Touch>>> touches_;               // by segment and operation
-  std::vector<std::vector<OptimizerRun>> runs_;                        // by unit
-  std::vector<std::vector<float*>> run_states_;                        // by unit: states of each run, run after run
-  std::vector<GradientLedger> ledgers_;                                // by unit
-  std::vector<std::size_t> backward_windows_;                          // by unit, in a micro-batch
-  std::vector<std::size_t> backward_done_;                             // by unit, in this micro-batch
+  std::vector<Event> events_;                                         // by Plan::events
+  std::vector<std::vector<std::optional<std::size_t>>> recorded_by_;  // event that an operation records
+  std::vector<std::vector<std::vector<Touch>>> touches_;              // by segment and operation
+  std::vector<std::vector<OptimizerRun>> runs_;                       // by unit
+  std::vector<std::vector<float*>> run_states_;                       // by unit: states of each run, run after run
+  std::vector<GradientLedger> ledgers_;                               // by unit
+  std::vector<std::size_t> backward_windows_;                         // by unit, in a micro-batch
+  std::vector<std::size_t> backward_done_;                            // by unit, in this micro-batch
   std::unique_ptr<Communicator> gather_communicator_;
   std::unique_ptr<Communicator> reduce_communicator_;
-  std::vector<std::unique_ptr<Stream>> streams_;                       // by StreamId
-  std::unique_ptr<Stream> host_;                                       // immediate: its waits are the host's
+  std::vector<std::unique_ptr<Stream>> streams_;  // by StreamId
+  std::unique_ptr<Stream> host_;                  // immediate: its waits are the host's
   std::vector<Joined> joined_;
 
   Progress progress_;

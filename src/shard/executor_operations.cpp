@@ -46,7 +46,8 @@ void Executor::initialize(const Operation& operation, Stream& on) {
   on.submit([this, unit, master] {
     for (const plan::ShardPiece& piece : plan_.layouts[unit].pieces(static_cast<std::size_t>(world_.rank()))) {
       const Parameter& parameter = *units_[unit]->parameters()[piece.parameter];
-      parameter.initial().fill({master + piece.shard_offset, piece.count}, seed_, parameter.name(), piece.parameter_offset);
+      parameter.initial().fill({master + piece.shard_offset, piece.count}, seed_, parameter.name(),
+                               piece.parameter_offset);
     }
   });
 }
@@ -68,8 +69,10 @@ void Executor::cast(const Operation& operation, Stream& on) {
 
 // In place: the part that this rank contributes stands at its place in the whole.
 void Executor::gather(const Operation& operation, Stream& on, Communicator& communicator) {
-  const std::string_view label = operation.unit == plan::no_unit ? to_string(operation.kind) : std::string_view(plan_.units[operation.unit].name);
-  communicator.all_gather(on, {.data = address(operation.accesses[1].range), .shard = operation.accesses[0].range.size, .label = label});
+  const std::string_view label =
+      operation.unit == plan::no_unit ? to_string(operation.kind) : std::string_view(plan_.units[operation.unit].name);
+  communicator.all_gather(
+      on, {.data = address(operation.accesses[1].range), .shard = operation.accesses[0].range.size, .label = label});
 }
 
 // The user writes parameters; what lies between them must be zero for norms and sums.
@@ -107,7 +110,8 @@ void Executor::reduce_scatter(const Operation& operation, Stream& on) {
 }
 
 void Executor::begin_update(Stream& on) {
-  const kernels::NormPartials partials{reinterpret_cast<const double*>(base(plan_.norms)), plan_.units.size(), plan_.options.ranks};
+  const kernels::NormPartials partials{reinterpret_cast<const double*>(base(plan_.norms)), plan_.units.size(),
+                                       plan_.options.ranks};
   kernels::begin_update(on, scalars(), partials, optimizer_.step_settings());
 }
 
@@ -118,9 +122,11 @@ void Executor::optimize(const Operation& operation, Stream& on) {
   const float* gradient = reinterpret_cast<const float*>(base(buffers.gradient));
   for (std::size_t index = 0; index < runs_[unit].size(); ++index) {
     const OptimizerRun& run = runs_[unit][index];
-    const std::span<float* const> states(run_states_[unit].data() + index * buffers.states.size(), buffers.states.size());
-    optimizer_.update(on, {.master = master + run.first, .states = states, .gradient = gradient + run.first, .count = run.count},
-                      {.learning_rate = learning_rate_ * run.learning_rate_scale, .weight_decay = run.weight_decay}, scalars());
+    const std::span<float* const> states(run_states_[unit].data() + index * buffers.states.size(),
+                                         buffers.states.size());
+    optimizer_.update(
+        on, {.master = master + run.first, .states = states, .gradient = gradient + run.first, .count = run.count},
+        {.learning_rate = learning_rate_ * run.learning_rate_scale, .weight_decay = run.weight_decay}, scalars());
   }
 }
 

@@ -44,9 +44,9 @@ std::uint64_t fnv1a(const std::string& text) {
 // What ranks must agree on beside the plan.
 std::string settings_text(const FullyShardOptions& options, const Optimizer& optimizer) {
   const kernels::StepSettings step = optimizer.step_settings();
-  std::string text = fmt::format("seed {} optimizer {} lr {} wd {} clip {} decay {} {}", options.seed, optimizer.name(),
-                                 optimizer.learning_rate(), optimizer.weight_decay(), step.clip_norm, step.decay[0],
-                                 step.decay[1]);
+  std::string text =
+      fmt::format("seed {} optimizer {} lr {} wd {} clip {} decay {} {}", options.seed, optimizer.name(),
+                  optimizer.learning_rate(), optimizer.weight_decay(), step.clip_norm, step.decay[0], step.decay[1]);
   for (const ParameterGroup& group : optimizer.groups()) {
     text += fmt::format(" group {} {}", group.learning_rate_scale, group.weight_decay);
     for (const std::string& pattern : group.patterns) text.append(" ").append(pattern);
@@ -88,8 +88,11 @@ class FullyShard::Implementation {
     if (options_.memory_limit) require_fit(plan_, input, *options_.memory_limit);
     world_.require_equal(plan::hash(plan_), "the plan (units, their shapes and order, options)");
     world_.require_equal(fnv1a(settings_text(options_, *optimizer_)), "the seed and the optimizer's settings");
-    executor_ = std::make_unique<Executor>(ExecutorInput{.world = world_, .plan = plan_, .units = units_,
-                                                         .optimizer = *optimizer_, .seed = options_.seed,
+    executor_ = std::make_unique<Executor>(ExecutorInput{.world = world_,
+                                                         .plan = plan_,
+                                                         .units = units_,
+                                                         .optimizer = *optimizer_,
+                                                         .seed = options_.seed,
                                                          .diagnostics = options_.diagnostics});
   }
 
@@ -132,9 +135,12 @@ class FullyShard::Implementation {
     plan::CompileInput input;
     for (const auto& unit : units_) input.units.push_back(unit->spec());
     input.program = options_.program.value_or(plan::Program::chain(units_.size()));
-    input.options = {.strategy = options_.strategy, .precision = options_.precision,
-                     .ranks = static_cast<std::size_t>(world_.size()), .micro_batches = options_.micro_batches,
-                     .accumulation = options_.accumulation, .prefetch = options_.prefetch,
+    input.options = {.strategy = options_.strategy,
+                     .precision = options_.precision,
+                     .ranks = static_cast<std::size_t>(world_.size()),
+                     .micro_batches = options_.micro_batches,
+                     .accumulation = options_.accumulation,
+                     .prefetch = options_.prefetch,
                      .reshard_after_forward = options_.reshard_after_forward,
                      .overlap_reduction = options_.overlap_reduction};
     input.optimizer_states = optimizer_->states();

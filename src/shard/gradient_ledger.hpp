@@ -1,5 +1,5 @@
-// Which gradients a unit's backward windows were asked for, in this window and in this micro-batch: what is missing is an error or,
-// for optional parameters and earlier windows, zero.
+// Which gradients a unit's backward windows were asked for, in this window and in this micro-batch: what is missing is
+// an error or, for optional parameters and earlier windows, zero.
 #pragma once
 
 #include <algorithm>
@@ -10,8 +10,7 @@ namespace tessera {
 
 class GradientLedger {
  public:
-  explicit GradientLedger(std::size_t parameters)
-      : in_window_(parameters, false), in_micro_batch_(parameters, false) {}
+  explicit GradientLedger(std::size_t parameters) : in_window_(parameters, false), in_micro_batch_(parameters, false) {}
 
   void begin_micro_batch() { std::fill(in_micro_batch_.begin(), in_micro_batch_.end(), false); }
   void begin_window() { std::fill(in_window_.begin(), in_window_.end(), false); }

@@ -74,8 +74,10 @@ void Initial::fill(std::span<float> values, std::uint64_t seed, std::string_view
   switch (kind_) {
     case Kind::constant: std::fill(values.begin(), values.end(), a_); return;
     case Kind::uniform:
-      fill_pairs(values, first, key, uniform_pair,
-                 [=](double drawn) { return std::min(static_cast<float>(a + (b - a) * drawn), std::nextafter(static_cast<float>(b), static_cast<float>(a))); });
+      fill_pairs(values, first, key, uniform_pair, [=](double drawn) {
+        return std::min(static_cast<float>(a + (b - a) * drawn),
+                        std::nextafter(static_cast<float>(b), static_cast<float>(a)));
+      });
       return;
     case Kind::normal:
       fill_pairs(values, first, key, normal_pair, [=](double drawn) { return static_cast<float>(a + b * drawn); });

@@ -50,9 +50,10 @@ void require_fit(const plan::Plan& plan, const plan::CompileInput& input, Bytes 
   if (report.peak <= limit) return;
   const auto largest = std::max_element(report.categories.begin(), report.categories.end(),
                                         [](const auto& a, const auto& b) { return a.size < b.size; });
-  throw MemoryError(fmt::format("the plan needs {} per rank, more than the limit of {}; the largest term is {} with {}; {}",
-                                to_string(report.peak), to_string(limit), to_string(largest->category),
-                                to_string(largest->size), advice(input, limit)));
+  throw MemoryError(
+      fmt::format("the plan needs {} per rank, more than the limit of {}; the largest term is {} with {}; {}",
+                  to_string(report.peak), to_string(limit), to_string(largest->category), to_string(largest->size),
+                  advice(input, limit)));
 }
 
 }  // namespace tessera

@@ -50,7 +50,8 @@ std::vector<OptimizerRun> optimizer_runs(const plan::Plan& plan, std::size_t uni
   std::vector<OptimizerRun> runs;
   for (const plan::ShardPiece& piece : kept_pieces(plan, unit, rank)) {
     const Settings settings = settings_of(plan.units[unit].parameters[piece.parameter].name, groups, optimizer);
-    const bool continues = !runs.empty() && Settings{runs.back().learning_rate_scale, runs.back().weight_decay} == settings;
+    const bool continues =
+        !runs.empty() && Settings{runs.back().learning_rate_scale, runs.back().weight_decay} == settings;
     if (continues) {
       runs.back().count = piece.shard_offset + piece.count - runs.back().first;
     } else {

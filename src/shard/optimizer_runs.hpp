@@ -17,8 +17,8 @@ struct OptimizerRun {
   float weight_decay;
 };
 
-// Runs of one unit on `rank`, in ascending order. Padding between parameters of equal settings joins their run: it is zero and
-// stays zero under any elementwise update of zeros.
+// Runs of one unit on `rank`, in ascending order. Padding between parameters of equal settings joins their run: it is
+// zero and stays zero under any elementwise update of zeros.
 std::vector<OptimizerRun> optimizer_runs(const plan::Plan& plan, std::size_t unit, std::size_t rank,
                                          const Optimizer& optimizer);
 

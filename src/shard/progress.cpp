@@ -12,7 +12,8 @@ using plan::WindowKind;
 using plan::WindowUse;
 
 const std::vector<WindowUse>& Progress::windows(std::size_t segment) const {
-  return plan_->segments[segment].kind == SegmentKind::evaluation ? plan_->program.evaluation : plan_->program.micro_batch;
+  return plan_->segments[segment].kind == SegmentKind::evaluation ? plan_->program.evaluation
+                                                                  : plan_->program.micro_batch;
 }
 
 std::string Progress::describe(const WindowUse& use) const {
@@ -21,10 +22,10 @@ std::string Progress::describe(const WindowUse& use) const {
 
 std::size_t Progress::next_micro_batch() const {
   const std::size_t last = plan_->options.micro_batches - 1;
-  const SegmentKind kind = last == 0                      ? SegmentKind::only
-                           : micro_batches_done_ == 0     ? SegmentKind::first
-                           : micro_batches_done_ == last  ? SegmentKind::last
-                                                          : SegmentKind::middle;
+  const SegmentKind kind = last == 0                     ? SegmentKind::only
+                           : micro_batches_done_ == 0    ? SegmentKind::first
+                           : micro_batches_done_ == last ? SegmentKind::last
+                                                         : SegmentKind::middle;
   return plan_->find(kind).value();
 }
 
@@ -41,8 +42,10 @@ std::size_t Progress::check_open(const WindowUse& use) const {
   if (begins_segment()) {
     const bool evaluates = use.kind == WindowKind::evaluate;
     if (evaluates && phase_ != Phase::between_steps) {
-      throw UsageError(fmt::format("{} cannot open between the micro-batches of a step: evaluate before the first or after "
-                                   "update()", describe(use)));
+      throw UsageError(
+          fmt::format("{} cannot open between the micro-batches of a step: evaluate before the first or after "
+                      "update()",
+                      describe(use)));
     }
     const auto evaluation = plan_->find(SegmentKind::evaluation);
     if (evaluates && !evaluation) {
@@ -94,7 +97,8 @@ void Progress::update() {
 
 void Progress::check_between_steps(const char* what) const {
   if (phase_ == Phase::between_steps) return;
-  throw UsageError(fmt::format("{} works between steps only: finish this one with its windows and update() first", what));
+  throw UsageError(
+      fmt::format("{} works between steps only: finish this one with its windows and update() first", what));
 }
 
 }  // namespace tessera

@@ -1,5 +1,5 @@
-// Where the program stands: which segment runs, which window may open next. The state machine of a model; every transition
-// that the contract does not allow is a UsageError that says what was expected.
+// Where the program stands: which segment runs, which window may open next. The state machine of a model; every
+// transition that the contract does not allow is a UsageError that says what was expected.
 #pragma once
 
 #include <cstddef>
@@ -15,11 +15,11 @@ class Progress {
   explicit Progress(const plan::Plan& plan) : plan_(&plan) {}
 
   enum class Phase {
-    between_steps,   // a step, an evaluation, a refresh or an inspection may begin
-    in_segment,      // inside a micro-batch or an evaluation, between two windows
-    in_window,       // a window is open
+    between_steps,  // a step, an evaluation, a refresh or an inspection may begin
+    in_segment,     // inside a micro-batch or an evaluation, between two windows
+    in_window,      // a window is open
     between_micro_batches,
-    before_update,   // all micro-batches are done
+    before_update,  // all micro-batches are done
   };
   Phase phase() const { return phase_; }
 

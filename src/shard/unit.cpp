@@ -12,8 +12,10 @@ Unit::Unit(std::string name, std::size_t index, std::span<const NamedParameter> 
   for (const NamedParameter& named : parameters) {
     Parameter& parameter = *named.parameter;
     if (parameter.unit_ != nullptr) {
-      throw UsageError(fmt::format("unit {}: parameter \"{}\" already belongs to unit {} as \"{}\"; use one unit in several "
-                                   "windows to share it", name_, named.name, parameter.unit_->name(), parameter.name_));
+      throw UsageError(
+          fmt::format("unit {}: parameter \"{}\" already belongs to unit {} as \"{}\"; use one unit in several "
+                      "windows to share it",
+                      name_, named.name, parameter.unit_->name(), parameter.name_));
     }
     parameter.name_ = fmt::format("{}.{}", name_, named.name);
     parameter.unit_ = this;
@@ -25,8 +27,8 @@ Unit::Unit(std::string name, std::size_t index, std::span<const NamedParameter> 
 std::size_t Unit::index_of(const Parameter& parameter) const {
   if (parameter.unit_ == this) return parameter.index_;
   if (parameter.unit_ == nullptr) {
-    throw UsageError(fmt::format("unit {}: a parameter of shape {} was asked for that was never added to a model", name_,
-                                 to_string(parameter.shape())));
+    throw UsageError(fmt::format("unit {}: a parameter of shape {} was asked for that was never added to a model",
+                                 name_, to_string(parameter.shape())));
   }
   throw UsageError(fmt::format("unit {}: parameter {} belongs to unit {} and is not whole in this window", name_,
                                parameter.name(), parameter.unit_->name()));

@@ -12,10 +12,12 @@ Window::Window(Executor& executor, std::size_t serial)
     : executor_(&executor), serial_(serial), exceptions_at_opening_(std::uncaught_exceptions()) {}
 
 Window::Window(Window&& other) noexcept
-    : executor_(std::exchange(other.executor_, nullptr)), serial_(other.serial_),
+    : executor_(std::exchange(other.executor_, nullptr)),
+      serial_(other.serial_),
       exceptions_at_opening_(other.exceptions_at_opening_) {}
 
-// Aborting tells the other ranks; it does not communicate. A window that was merely forgotten is found by the next open().
+// Aborting tells the other ranks; it does not communicate. A window that was merely forgotten is found by the next
+// open().
 Window::~Window() {
   if (executor_ == nullptr || !executor_->is_open(serial_)) return;
   if (std::uncaught_exceptions() > exceptions_at_opening_) executor_->abandon("the window was left by an exception");

@@ -22,7 +22,7 @@ std::size_t resident_pages(Arena& arena) {
 }  // namespace
 
 TEST_CASE("an arena has whole pages, zero-filled, aligned and resident") {
-  for (std::uint64_t size : {1, 4095, 4096, 4097, 5'000'011}) {
+  for (std::uint64_t size : {1u, 4095u, 4096u, 4097u, 5'000'011u}) {
     CAPTURE(size);
     Arena arena(Device::cpu(), Bytes(size));
     CHECK(arena.size() == round_up(Bytes(size), Arena::page));

@@ -15,7 +15,7 @@ using namespace tessera;
 using namespace std::chrono_literals;
 
 TEST_CASE("tasks run in the order of submission, one at a time, through a ring of any capacity") {
-  for (std::size_t capacity : {1, 2, 3, 7, 256}) {
+  for (std::size_t capacity : {1u, 2u, 3u, 7u, 256u}) {
     for (StreamMode mode : {StreamMode::queued, StreamMode::immediate}) {
       CAPTURE(capacity);
       std::vector<int> order;  // not atomic: ThreadSanitizer sees whether tasks and host are ordered

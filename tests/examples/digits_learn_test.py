@@ -13,7 +13,7 @@ def main(program):
     for strategy in ["fsdp", "ddp"]:
         with tempfile.TemporaryDirectory() as folder:
             steps = trainer_runs.train(program, folder, "--ranks", 4, "--strategy", strategy, "--epochs", 8,
-                                       "--threads", 1)
+                                       "--hidden", 128, "--depth", 2, "--lr", 0.003, "--threads", 1)
         accuracy = steps[-1]["accuracy"]
         print(f"{strategy}: {len(steps)} steps, loss {steps[0]['loss']:.3f} to {steps[-1]['loss']:.3f}, "
               f"held-out accuracy {accuracy:.3f}")

@@ -21,7 +21,7 @@ def main(program):
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         first = folder / "first.safetensors"
-        trainer_runs.train(program, folder, *MODEL, "--ranks", 3, "--steps", 150, "--dump-weights", first)
+        trainer_runs.train(program, folder, *MODEL, "--ranks", 3, "--steps", 150, "--lr", 0.005, "--dump-weights", first)
         tensors = trainer_runs.read_safetensors(first)
         assert {name: shape for name, (shape, _) in tensors.items()} == SHAPES, tensors.keys()
         for tensor, (shape, content) in tensors.items():

@@ -125,7 +125,7 @@ template <typename Body>
 void with_each_case(Body body) {
   with_each_instruction_set([&] {
     for (std::size_t count : sizes) {
-      for (std::size_t shift : {0, 1, 3}) {
+      for (std::size_t shift : {0u, 1u, 3u}) {
         CAPTURE(count);
         CAPTURE(shift);
         body(count, shift);

@@ -54,7 +54,7 @@ TEST_CASE("the test's numbers tell the documented order from others") {
 
 TEST_CASE("a NaN or an infinity anywhere is seen, a zero padding is not") {
   with_each_instruction_set([] {
-    for (std::size_t where : {0, 15, 16, 1023, 1024, 1029}) {
+    for (std::size_t where : {0u, 15u, 16u, 1023u, 1024u, 1029u}) {
       std::vector<float> data = numbers(1030, 71);
       data[where] = -HUGE_VALF;
       CHECK(std::isinf(sum_of_squares(data.data(), data.size())));

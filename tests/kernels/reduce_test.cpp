@@ -56,7 +56,7 @@ void check_sums(std::size_t rank_count, bool accumulate, float divisor) {
 }  // namespace
 
 TEST_CASE_TEMPLATE("the sum has the bits of the rank order", T, float, bf16, fp16) {
-  for (std::size_t ranks : {1, 2, 3, 5, 7, 8}) check_sums<T>(ranks, false, 1.0f);
+  for (std::size_t ranks : {1u, 2u, 3u, 5u, 7u, 8u}) check_sums<T>(ranks, false, 1.0f);
   check_sums<T>(3, true, 1.0f);
   check_sums<T>(3, false, 3.0f);
   check_sums<T>(7, true, 14.0f);
@@ -74,7 +74,7 @@ TEST_CASE("a thousand ranks are summed like a few") {
 }
 
 TEST_CASE("the result may be any rank's contribution") {
-  for (std::size_t own : {0, 1, 4}) {
+  for (std::size_t own : {0u, 1u, 4u}) {
     CAPTURE(own);
     with_each_case([&](std::size_t count, std::size_t shift) {
       Ranks<float> ranks(5, count, shift);

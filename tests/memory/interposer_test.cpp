@@ -86,7 +86,9 @@ TEST_CASE("every_way_to_the_heap_counts_once_and_is_given_back_whole") {
     CHECK(held.allocations - before.allocations == 1);
     CHECK(held.live_bytes - before.live_bytes >= std::int64_t(way.bytes));
     CHECK(held.live_bytes - before.live_bytes < std::int64_t(way.bytes + 2 * page));
+    CHECK(held.live_blocks - before.live_blocks == 1);
     CHECK(after.live_bytes == before.live_bytes);
+    CHECK(after.live_blocks == before.live_blocks);
     CHECK(after.allocations == held.allocations);
   }
 }

@@ -49,15 +49,30 @@ const Access* access_to(const Operation& operation, std::size_t buffer, AccessMo
 
 // Between a backward window and the release of its gradient slot, exactly one operation takes the gradient away.
 bool every_gradient_is_taken_once(const Plan& plan, const Segment& segment) {
-  std::map<std::size_t, std::size_t> taken;  // by slot, since its last backward window
+  std::map<std::size_t, std::size_t> taken;  // by slot, while a unit holds it
   for (const Operation& operation : segment.operations) {
     if (operation.unit == no_unit) continue;
     const std::size_t slot = plan.unit_buffers[operation.unit].gradient_slot;
-    if (access_to(operation, slot, AccessMode::update)) taken[slot] = 0;
+    if (access_to(operation, slot, AccessMode::write) && !taken.try_emplace(slot, 0).second) return false;
     if (access_to(operation, slot, AccessMode::read)) ++taken[slot];
-    if (access_to(operation, slot, AccessMode::discard) && taken[slot] != 1) return false;
+    if (!access_to(operation, slot, AccessMode::discard)) continue;
+    if (taken[slot] != 1) return false;
+    taken.erase(slot);
   }
-  return true;
+  return taken.empty();
+}
+
+// A gathered unit is given back once, in the segment that gathered it.
+bool every_gather_is_released(const Plan& plan, const Segment& segment) {
+  std::set<std::size_t> held;
+  for (const Operation& operation : segment.operations) {
+    if (operation.unit == no_unit) continue;
+    const std::size_t slot = plan.unit_buffers[operation.unit].parameters;
+    const bool takes = operation.kind == OperationKind::cast && access_to(operation, slot, AccessMode::write);
+    if (takes && !held.insert(operation.unit).second) return false;
+    if (access_to(operation, slot, AccessMode::discard) && held.erase(operation.unit) != 1) return false;
+  }
+  return held.empty();
 }
 
 // One micro-batch's sums of a unit start anew or go on, as its place in the step demands.
@@ -112,6 +127,14 @@ TEST_CASE("each_gradient_is_summed_and_reduced_exactly_once_and_divided_once") {
       CHECK(every_gradient_is_taken_once(plan, segment));
       for (std::size_t unit = 0; unit < plan.units.size(); ++unit) CHECK(sums_are_formed_right(plan, segment, unit));
     }
+  });
+}
+
+TEST_CASE("each_gathered_unit_is_released_once") {
+  for_sampled_plans([](const Model& model, const PlanOptions& options, const Plan& plan) {
+    if (options.strategy == Strategy::ddp) return;
+    INFO(model.name << ", " << describe(options));
+    for (const Segment& segment : plan.segments) CHECK(every_gather_is_released(plan, segment));
   });
 }
 

@@ -12,8 +12,9 @@ namespace {
 
 constinit std::atomic<std::int64_t> live_bytes = 0;
 constinit std::atomic<std::uint64_t> allocations = 0;
+constinit std::atomic<std::uint64_t> frees = 0;
 // initial-exec: reaching these must not itself allocate, as a dynamic thread-local may.
-[[gnu::tls_model("initial-exec")]] constinit thread_local Heap of_this_thread = {0, 0};
+[[gnu::tls_model("initial-exec")]] constinit thread_local Heap of_this_thread = {};
 [[gnu::tls_model("initial-exec")]] constinit thread_local bool collecting = false;
 
 constinit std::atomic<bool> taken = false;     // there is a watch
@@ -45,6 +46,7 @@ void note_block(std::size_t bytes) noexcept {
   live_bytes.fetch_add(size, std::memory_order_relaxed);
   allocations.fetch_add(1, std::memory_order_relaxed);
   of_this_thread.live_bytes += size;
+  ++of_this_thread.live_blocks;
   ++of_this_thread.allocations;
   note_allocation();
 }
@@ -52,10 +54,17 @@ void note_block(std::size_t bytes) noexcept {
 void note_free(std::size_t bytes) noexcept {
   const auto size = static_cast<std::int64_t>(bytes);
   live_bytes.fetch_sub(size, std::memory_order_relaxed);
+  frees.fetch_add(1, std::memory_order_relaxed);
   of_this_thread.live_bytes -= size;
+  --of_this_thread.live_blocks;
 }
 
-Heap heap() { return {live_bytes.load(), allocations.load()}; }
+Heap heap() {
+  const std::uint64_t freed = frees.load();
+  const std::uint64_t allocated = allocations.load();
+  return {live_bytes.load(), static_cast<std::int64_t>(allocated - freed), allocated};
+}
+
 Heap heap_of_this_thread() { return of_this_thread; }
 
 bool start_watching() {

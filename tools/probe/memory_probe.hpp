@@ -32,12 +32,14 @@ struct Mappings {
 };
 Mappings mappings();
 
+// The live figures of one thread are what it allocated less what it freed: they may be negative.
 struct Heap {
-  std::int64_t live_bytes;    // in live blocks, as the allocator rounded them; a thread's may be negative
+  std::int64_t live_bytes;  // as the allocator rounded them, which need not be the same each time
+  std::int64_t live_blocks;
   std::uint64_t allocations;  // so far; one for each call that returned a block, or made one larger or smaller
 };
-Heap heap();                 // of all threads
-Heap heap_of_this_thread();  // what this thread allocated, less what it freed
+Heap heap();  // of all threads
+Heap heap_of_this_thread();
 
 // How many bytes of heap the calling thread has come to hold since construction.
 class HeapGrowth {

@@ -15,8 +15,14 @@ class Bytes {
 
   constexpr std::uint64_t count() const { return count_; }
 
-  constexpr Bytes& operator+=(Bytes other) { count_ += other.count_; return *this; }
-  constexpr Bytes& operator-=(Bytes other) { count_ -= other.count_; return *this; }
+  constexpr Bytes& operator+=(Bytes other) {
+    count_ += other.count_;
+    return *this;
+  }
+  constexpr Bytes& operator-=(Bytes other) {
+    count_ -= other.count_;
+    return *this;
+  }
   friend constexpr Bytes operator+(Bytes a, Bytes b) { return Bytes(a.count_ + b.count_); }
   friend constexpr Bytes operator-(Bytes a, Bytes b) { return Bytes(a.count_ - b.count_); }
   friend constexpr Bytes operator*(Bytes a, std::uint64_t n) { return Bytes(a.count_ * n); }
@@ -28,12 +34,8 @@ class Bytes {
 };
 
 // The smallest multiple of `step` that is not below `value`. `step` > 0.
-constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t step) {
-  return (value + step - 1) / step * step;
-}
-constexpr Bytes round_up(Bytes value, Bytes step) {
-  return Bytes(round_up(value.count(), step.count()));
-}
+constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t step) { return (value + step - 1) / step * step; }
+constexpr Bytes round_up(Bytes value, Bytes step) { return Bytes(round_up(value.count(), step.count())); }
 
 // "1.50 MiB": three significant digits, for people.
 std::string to_string(Bytes value);

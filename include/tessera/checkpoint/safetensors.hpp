@@ -1,7 +1,6 @@
-// The safetensors file format (https://github.com/huggingface/safetensors): eight bytes, little-endian, with the
-// header's length; the header, a JSON object {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]},
-// …,
-// "__metadata__": {"key": "text"}}; then the tensors' bytes, row-major, little-endian, without gaps.
+// The safetensors file format (https://github.com/huggingface/safetensors), in this order: eight bytes, little-endian,
+// with the header's length; the header, a JSON object; the tensors' bytes, row-major, little-endian, without gaps.
+//   {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, …, "__metadata__": {"key": "text"}}
 //
 // Both classes move byte ranges of one tensor at a time, so that no rank ever holds a model.
 // Errors: DataError; the text begins with the path and names the tensor.

@@ -1,14 +1,17 @@
-// Collectives among a group of ranks, on a stream, in place. Backends: local (ranks are threads); mpi, nccl and modelled follow.
+// Collectives among a group of ranks, on a stream, in place. Backends: local (ranks are threads); mpi, nccl and
+// modelled follow.
 //
 // Contract, the same for every backend and proved by one conformance suite:
-// - Every rank of the group calls the same collectives in the same order, each time with the same signature (kind, label,
+// - Every rank of the group calls the same collectives in the same order, each time with the same signature (kind,
+// label,
 //   bytes, dtype, divisor, root). Ranks that disagree all get a CommunicationError that names both calls.
 // - A call enqueues and returns; it never synchronises or blocks the host thread. The stream must be `queued`, and one
 //   communicator is driven by one stream at a time.
 // - When a collective has completed on a rank's stream, every peer is finished with that rank's memory.
 // - A peer that does not come within the world's timeout is a CommunicationError on the ranks that waited, naming the
 //   collective, its sequence number and the missing ranks. After any failure the world is aborted: collectives in
-//   flight and later ones fail with an AbortedError that carries the first cause. Errors surface as the stream's failure.
+//   flight and later ones fail with an AbortedError that carries the first cause. Errors surface as the stream's
+//   failure.
 // - Sums are formed in fp32 in rank order (numerics.md).
 // - Labels are views: the caller keeps the text alive until the collective has run.
 #pragma once
@@ -23,7 +26,8 @@
 
 namespace tessera {
 
-// In place: rank r's part is the `shard` bytes at data + r * shard; afterwards all size() * shard bytes are the same on every rank.
+// In place: rank r's part is the `shard` bytes at data + r * shard; afterwards all size() * shard bytes are the same on
+// every rank.
 struct AllGather {
   std::byte* data = nullptr;
   Bytes shard{};
@@ -32,7 +36,8 @@ struct AllGather {
 
 // data: size() * shard_elements of dtype `wire` on every rank. result: this rank's shard_elements in fp32,
 //   result = (accumulate ? result + sum : sum) / divisor.
-// `result` may be this rank's own part of `data` (when wire is fp32); otherwise they do not overlap. `data` is left as it was.
+// `result` may be this rank's own part of `data` (when wire is fp32); otherwise they do not overlap. `data` is left as
+// it was.
 struct ReduceScatter {
   const std::byte* data = nullptr;
   DType wire = DType::fp32;

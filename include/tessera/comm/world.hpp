@@ -1,7 +1,8 @@
-// One rank's view of the job: who it is, its device, its communicators, and how the job ends. There is no global: a World
-// is handed to the user's function by run() (run.hpp) and passed on from there.
+// One rank's view of the job: who it is, its device, its communicators, and how the job ends. There is no global: a
+// World is handed to the user's function by run() (run.hpp) and passed on from there.
 //
-// Thread safety: the accessors and abort() may be called from any thread of the rank; the rest from the rank's own thread.
+// Thread safety: the accessors and abort() may be called from any thread of the rank; the rest from the rank's own
+// thread.
 #pragma once
 
 #include <chrono>
@@ -28,7 +29,7 @@ class World {
   int rank() const;
   int size() const;
   Device device() const;
-  int threads() const;                        // host threads that this rank may use to compute (BLAS): cores / ranks, at least 1
+  int threads() const;  // host threads that this rank may use to compute (BLAS): cores / ranks, at least 1
   std::chrono::milliseconds timeout() const;  // the deadline of every wait for another rank
   std::string_view backend_name() const;      // "local"
 
@@ -36,7 +37,8 @@ class World {
   // CommunicationError names both). Synchronises the host with the other ranks.
   std::unique_ptr<Communicator> make_communicator(std::string name);
 
-  // Conveniences on the host, over a communicator of their own. All are collective, block, and throw as the stream would.
+  // Conveniences on the host, over a communicator of their own. All are collective, block, and throw as the stream
+  // would.
   void barrier(std::string_view label);
   // The sum over ranks in rank order, in fp32, divided once.
   float average(float value, std::string_view label);
@@ -46,7 +48,8 @@ class World {
   // Throws CommunicationError on all ranks, naming ranks and values, when `value` is not the same everywhere.
   void require_equal(std::uint64_t value, std::string_view what);
 
-  // Ends the job: every rank's present and later waits throw AbortedError with this rank and this cause. The first call wins.
+  // Ends the job: every rank's present and later waits throw AbortedError with this rank and this cause. The first call
+  // wins.
   void abort(std::string_view cause) noexcept;
   bool aborted() const noexcept;
   void throw_if_aborted() const;  // AbortedError naming the failed rank and its cause

@@ -1,9 +1,10 @@
 // Deals the samples of a data set to ranks: in an epoch each sample goes to exactly one rank, once, in an order that
 // depends on (seed, epoch) alone and not on the number of ranks.
 //
-// The order is cut into global batches of ranks × batch samples, and each global batch into one run per rank: with 6 ×
-// 1 and with 2 × 3 (batch × ranks) every step sees the same samples, in the same order when the ranks are put one after
-// the other. Thread safety: none. Allocates on construction and in the first next() of a SampleBatch only.
+// The order is cut into global batches of ranks × batch samples, and each global batch into one run per rank: a batch
+// of 6 on 1 rank and of 2 on 3 ranks see the same samples at each step, in the same order from rank to rank.
+//
+// Thread safety: none. Allocates on construction, and in the first next() of a SampleBatch only.
 #pragma once
 
 #include <cstddef>

@@ -24,7 +24,7 @@ class Arena {
   ~Arena();
 
   Bytes size() const;
-  std::byte* data();  // null for an arena of size 0
+  std::byte* data();                                     // null for an arena of size 0
   std::span<std::byte> range(Bytes offset, Bytes size);  // throws InternalError when outside
 
  private:

@@ -2,7 +2,8 @@
 // made before the wait was issued.
 //
 // Invariants: waiting for an event that was never recorded is a UsageError (CUDA would ignore it).
-// Thread safety: one host thread at a time may record it and issue waits for it; streams complete it from their own threads.
+// Thread safety: one host thread at a time may record it and issue waits for it; streams complete it from their own
+// threads.
 #pragma once
 
 #include <memory>

@@ -30,7 +30,8 @@ struct StreamOptions {
   std::size_t queue_capacity = 256;                        // tasks; submit() blocks while the ring is full
   std::chrono::milliseconds wait_timeout{600'000};         // for waits on events; the error names stream and event
   std::optional<std::uint64_t> delay_seed = std::nullopt;  // test mode: sleeps 0 to 300 µs, by seed, before each task
-  std::function<void(std::exception_ptr)> on_failure = nullptr;  // called once, where the failed task ran; must not throw
+  std::function<void(std::exception_ptr)> on_failure =
+      nullptr;  // called once, where the failed task ran; must not throw
 };
 
 class Stream {
@@ -44,8 +45,8 @@ class Stream {
   const std::string& name() const;
   StreamMode mode() const;
 
-  // Enqueues a host task. CPU streams only (UsageError otherwise). Does not synchronise; an immediate stream runs it now
-  // and does not throw what the task throws: see failure().
+  // Enqueues a host task. CPU streams only (UsageError otherwise). Does not synchronise; an immediate stream runs it
+  // now and does not throw what the task throws: see failure().
   void submit(Task task);
 
   void record(Event& event);  // does not synchronise

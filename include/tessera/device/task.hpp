@@ -16,8 +16,8 @@ class Task {
   Task() = default;
 
   template <typename Function>
-    requires(!std::is_same_v<std::remove_cvref_t<Function>, Task> && std::is_invocable_v<Function&>)
-  Task(Function&& function) {  // NOLINT(google-explicit-constructor): a lambda is a task
+  requires(!std::is_same_v<std::remove_cvref_t<Function>, Task> && std::is_invocable_v<Function&>)
+      Task(Function&& function) {  // NOLINT(google-explicit-constructor): a lambda is a task
     using Stored = std::remove_cvref_t<Function>;
     static_assert(sizeof(Stored) <= capacity, "a stream task captures too much: pass a pointer to a prepared struct");
     static_assert(alignof(Stored) <= alignof(std::max_align_t));

@@ -1,6 +1,7 @@
-// The squared norm of a shard, in a fixed order: fp32 within blocks of `norm_block` elements (16 lanes, lane k takes the
-// elements k, k+16, …; the lanes are then added pairwise), fp64 over blocks from first to last. Neither the instruction set nor the number
-// of threads changes the bits.
+// The squared norm of a shard, in a fixed order: fp32 within blocks of `norm_block` elements, fp64 over blocks from
+// first to last. In a block, lane k of 16 takes the elements k, k+16, …, each square rounded before it is added; then
+// the lanes k and k+8 are added, k and k+4, k and k+2, k and k+1. A last block that is not full goes on with zeros.
+// Neither the instruction set nor the number of threads changes the bits.
 #pragma once
 
 #include <cstddef>

@@ -22,8 +22,8 @@ class Schedule {
   explicit Schedule(ScheduleSettings settings);  // throws UsageError naming the setting and its value
 
   // The rate of step `step`, counted from 1; computed in double, rounded once.
-  //   step <= warmup_steps: learning_rate * step / warmup_steps: step 1 gets a first small part, step warmup_steps all
-  //   of it afterwards, with p = (step - warmup_steps) / (total_steps - warmup_steps), at most 1:
+  //   step <= warmup_steps: learning_rate * step / warmup_steps; step warmup_steps is the first to get all of it
+  //   later steps, where p = (step - warmup_steps) / (total_steps - warmup_steps), at most 1:
   //     constant: learning_rate
   //     linear:   min + (learning_rate - min) * (1 - p)
   //     cosine:   min + (learning_rate - min) * (1 + cos(pi p)) / 2      (Loshchilov & Hutter 2017, one period)
@@ -39,8 +39,8 @@ class Schedule {
 // The linear scaling rule (Goyal et al. 2017, "Accurate, Large Minibatch SGD"): when the global batch (ranks × batch ×
 // micro-batches) is k times the batch for which a learning rate was tuned, multiply the rate with k. The rule fails in
 // the first epochs, when weights change fast: begin with a warm-up of a few epochs (the paper takes 5), linear from the
-// small rate. It was found for SGD with momentum; with Adam the square root of k is often the better factor. Throws
-// UsageError for a rate that is negative or not finite, and for a batch of 0.
+// small rate. It was found for SGD with momentum; with Adam the square root of k is often the better factor.
+// Throws UsageError for a rate that is negative or not finite, and for a batch of 0.
 float scaled_learning_rate(float base_rate, std::size_t base_batch, std::size_t global_batch);
 
 }  // namespace tessera

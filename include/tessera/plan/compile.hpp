@@ -1,4 +1,5 @@
-// Makes the plan of a step from layout, options and program. A pure function: the same input gives the same plan on every rank.
+// Makes the plan of a step from layout, options and program. A pure function: the same input gives the same plan on
+// every rank.
 #pragma once
 
 #include <string>
@@ -9,8 +10,8 @@
 namespace tessera::plan {
 
 struct CompileInput {
-  std::vector<UnitSpec> units;                // in the order of use; names unique
-  Program program;                            // over these units
+  std::vector<UnitSpec> units;  // in the order of use; names unique
+  Program program;              // over these units
   PlanOptions options;
   std::vector<std::string> optimizer_states;  // fp32 buffers per parameter: AdamW {"m", "v"}
 };

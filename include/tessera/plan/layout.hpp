@@ -1,4 +1,5 @@
-// The flat layout of a unit: the one place that decides offset, size, padding and ownership. Pure integers, in elements.
+// The flat layout of a unit: the one place that decides offset, size, padding and ownership. Pure integers, in
+// elements.
 //
 // Parameters follow each other in the order given, each starting on a multiple of `alignment_elements` whatever the
 // dtype; the whole is padded so that every rank's shard has the same size and starts on that multiple too.

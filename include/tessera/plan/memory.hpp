@@ -12,7 +12,8 @@ inline constexpr Bytes region_alignment{4096};
 // Every buffer starts on this many bytes inside its region: alignment_elements of fp32.
 inline constexpr Bytes buffer_alignment{512};
 
-// The step's scalars (kernels::StepScalars) and one partial norm (fp64). plan/ stands below kernels/, which asserts the sizes.
+// The step's scalars (kernels::StepScalars) and one partial norm (fp64). plan/ stands below kernels/, which asserts the
+// sizes.
 inline constexpr Bytes scalars_size{56};
 inline constexpr Bytes loss_scale_offset{44};
 inline constexpr Bytes norm_size{8};
@@ -26,7 +27,8 @@ struct CategoryBytes {
 struct MemoryReport {
   std::array<CategoryBytes, category_count> categories;
   Bytes peak;  // the arena: the sum of the regions
-  Bytes live;  // the largest sum of bytes in use at one operation: persistent buffers, and slots from acquisition to release
+  Bytes live;  // the largest sum of bytes in use at one operation: persistent buffers, and slots from acquisition to
+               // release
 };
 
 MemoryReport memory(const Plan& plan);

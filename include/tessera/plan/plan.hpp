@@ -44,7 +44,8 @@ struct Buffer {
   Bytes offset;  // in the arena of its space
 };
 
-// Bytes of one buffer as rank r sees them: [offset + r * rank_stride, … + size). A stride of 0 is the same place on every rank.
+// Bytes of one buffer as rank r sees them: [offset + r * rank_stride, … + size). A stride of 0 is the same place on
+// every rank.
 struct Range {
   std::size_t buffer;
   Bytes offset;
@@ -63,7 +64,8 @@ enum class AccessMode {
 struct Access {
   Range range;
   AccessMode mode;
-  // Whose content: the unit that holds a slot. A read under another tenant's content is an error that the verifier finds.
+  // Whose content: the unit that holds a slot. A read under another tenant's content is an error that the verifier
+  // finds.
   std::size_t tenant;
 };
 
@@ -89,20 +91,20 @@ struct Wait {
 // ---- operations ----
 
 enum class OperationKind {
-  initialize,         // initial values of my shard, zero for the rest; cold start only
+  initialize,  // initial values of my shard, zero for the rest; cold start only
   initialize_scalars,
-  cast,               // my master shard, or whole masters, into the parameter dtype
-  all_gather,         // parameters from shards
-  window,             // the user's
-  prepare_gradient,   // acquires a gradient slot; zero in the padding
-  accumulate,         // accumulation (+)= gradient slot
-  reduce_scatter,     // my fp32 shard (+)= sum over ranks
-  all_gather_sum,     // ddp: the fp32 sum, from everybody's shards
-  sum_of_squares,     // of my reduced shard
-  gather_norms,       // everybody's partial norms
-  begin_update,       // norm, clip factor, skip flag, step count
+  cast,              // my master shard, or whole masters, into the parameter dtype
+  all_gather,        // parameters from shards
+  window,            // the user's
+  prepare_gradient,  // acquires a gradient slot; zero in the padding
+  accumulate,        // accumulation (+)= gradient slot
+  reduce_scatter,    // my fp32 shard (+)= sum over ranks
+  all_gather_sum,    // ddp: the fp32 sum, from everybody's shards
+  sum_of_squares,    // of my reduced shard
+  gather_norms,      // everybody's partial norms
+  begin_update,      // norm, clip factor, skip flag, step count
   optimize,
-  release,            // a slot is given back
+  release,  // a slot is given back
 };
 std::string_view to_string(OperationKind kind);
 constexpr bool is_collective(OperationKind kind) {
@@ -131,10 +133,10 @@ struct Operation {
 // ---- segments ----
 
 enum class SegmentKind {
-  cold,        // once, in finalize()
-  refresh,     // after masters were written from outside
-  only,        // the one micro-batch of a step
-  first,       // … of several
+  cold,     // once, in finalize()
+  refresh,  // after masters were written from outside
+  only,     // the one micro-batch of a step
+  first,    // … of several
   middle,
   last,
   update,
@@ -168,12 +170,13 @@ struct PlanOptions {
 // Where a unit's content stands. Buffers are indices into Plan::buffers; no_buffer where the strategy has none.
 inline constexpr std::size_t no_buffer = static_cast<std::size_t>(-1);
 struct UnitBuffers {
-  std::size_t master = no_buffer;          // fp32: fsdp my shard, ddp whole
-  std::size_t parameters = no_buffer;      // what windows read: a slot (fsdp), the master (ddp in fp32), a whole copy (ddp else)
-  std::size_t gradient_slot = no_buffer;   // what backward windows write
-  std::size_t accumulation = no_buffer;    // whole fp32 gradient, where gradients add up before the reduction
-  std::size_t gradient = no_buffer;        // reduced: fsdp my shard, ddp whole
-  std::vector<std::size_t> states;         // like master
+  std::size_t master = no_buffer;  // fp32: fsdp my shard, ddp whole
+  std::size_t parameters =
+      no_buffer;  // what windows read: a slot (fsdp), the master (ddp in fp32), a whole copy (ddp else)
+  std::size_t gradient_slot = no_buffer;  // what backward windows write
+  std::size_t accumulation = no_buffer;   // whole fp32 gradient, where gradients add up before the reduction
+  std::size_t gradient = no_buffer;       // reduced: fsdp my shard, ddp whole
+  std::vector<std::size_t> states;        // like master
 };
 
 struct Plan {
@@ -191,7 +194,8 @@ struct Plan {
   std::vector<Segment> segments;
   std::vector<EventPoint> events;
 
-  // True for strategies whose masters, gradients and states are whole on every rank; a shard is then a view of its place.
+  // True for strategies whose masters, gradients and states are whole on every rank; a shard is then a view of its
+  // place.
   bool keeps_whole() const { return options.strategy == Strategy::ddp; }
   const Operation& at(EventPoint point) const { return segments[point.segment].operations[point.operation]; }
   std::optional<std::size_t> find(SegmentKind kind) const;

@@ -21,8 +21,8 @@ struct Precision {
 inline constexpr Precision fp32_precision{};
 inline constexpr Precision bf16_mixed{DType::bf16, DType::bf16, DType::bf16};
 
-// Where micro-batches add up. reduced: each is reduced, and fp32 shards add up. local: whole fp32 gradients add up on the
-// rank and are reduced once. automatic: local for ddp, reduced for fsdp. With one micro-batch all are `reduced`.
+// Where micro-batches add up. reduced: each is reduced, and fp32 shards add up. local: whole fp32 gradients add up on
+// the rank and are reduced once. automatic: local for ddp, reduced for fsdp. With one micro-batch all are `reduced`.
 enum class AccumulationMode { automatic, reduced, local };
 
 std::string_view to_string(Strategy strategy);

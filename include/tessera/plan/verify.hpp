@@ -1,8 +1,9 @@
 // Proves a plan free of races, stale reads, early reuse and deadlock, or names the operations that break it.
 //
-// It runs the plan in the abstract on representative ranks, the first and the last (or one that deviates), over every sequence of
-// segments that the plan allows, until no new state appears: the happens-before relation as vector clocks over all streams of both
-// ranks, each collective one node fused across them. Cost: linear in operations, independent of the number of ranks.
+// It runs the plan in the abstract on representative ranks, the first and the last (or one that deviates), over every
+// sequence of segments that the plan allows, until no new state appears: the happens-before relation as vector clocks
+// over all streams of both ranks, each collective one node fused across them. Cost: linear in operations, independent
+// of the number of ranks.
 #pragma once
 
 #include <cstddef>
@@ -14,12 +15,12 @@
 namespace tessera::plan {
 
 enum class ViolationKind {
-  race,         // conflicting accesses that no path of streams and waits orders
-  stale_read,   // an element is read that was not written since its slot was acquired
-  layout,       // a collective's ranges are not the layout's, or buffers overlap in the arena
-  order,        // collectives without one total order of launch
-  mismatch,     // ranks disagree about a collective
-  deadlock,     // a cycle in the fused graph
+  race,        // conflicting accesses that no path of streams and waits orders
+  stale_read,  // an element is read that was not written since its slot was acquired
+  layout,      // a collective's ranges are not the layout's, or buffers overlap in the arena
+  order,       // collectives without one total order of launch
+  mismatch,    // ranks disagree about a collective
+  deadlock,    // a cycle in the fused graph
 };
 std::string_view to_string(ViolationKind kind);
 

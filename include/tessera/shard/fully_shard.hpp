@@ -1,5 +1,6 @@
-// The runtime of one model: it flattens and shards the units' parameters, gradients and optimizer state over the ranks of a
-// world, and runs the verified plan of a training step around the user's windows. Strategy ddp is a plan like any other.
+// The runtime of one model: it flattens and shards the units' parameters, gradients and optimizer state over the ranks
+// of a world, and runs the verified plan of a training step around the user's windows. Strategy ddp is a plan like any
+// other.
 //
 // Life: construct → add units → finalize → windows and updates. A call out of place is a UsageError.
 // Thread safety: none; one FullyShard belongs to its rank's thread. Allocates nothing once every segment has run.
@@ -31,9 +32,9 @@ namespace tessera {
 // Test modes. None of them changes a bit of the results.
 struct Diagnostics {
   std::optional<std::uint64_t> delay_seed = std::nullopt;  // random delays on every queued stream
-  bool poison = false;                      // freed slots are filled with NaN
-  bool touch = false;                       // every operation touches the ends of the ranges that it declares, for sanitizers
-  bool queue_compute = false;               // CPU: the compute stream is a queue, so the host runs ahead as it does with CUDA
+  bool poison = false;                                     // freed slots are filled with NaN
+  bool touch = false;          // every operation touches the ends of the ranges that it declares, for sanitizers
+  bool queue_compute = false;  // CPU: the compute stream is a queue, so the host runs ahead as it does with CUDA
 };
 
 struct FullyShardOptions {
@@ -45,20 +46,21 @@ struct FullyShardOptions {
   std::uint64_t seed = 0;  // of the initial values
 
   // These change memory and speed only. fsdp alone reads the first two.
-  std::size_t prefetch = 1;            // units gathered ahead of the window that computes
-  bool reshard_after_forward = true;   // false: units stay whole from forward to backward
-  bool overlap_reduction = true;       // a second gradient slot, so that a reduction runs beside the next backward window
+  std::size_t prefetch = 1;           // units gathered ahead of the window that computes
+  bool reshard_after_forward = true;  // false: units stay whole from forward to backward
+  bool overlap_reduction = true;  // a second gradient slot, so that a reduction runs beside the next backward window
   std::optional<plan::Program> program = std::nullopt;  // default: Program::chain
 
-  std::optional<Bytes> memory_limit = std::nullopt;   // finalize() refuses a plan whose arena is larger, and names a setting that fits
+  std::optional<Bytes> memory_limit =
+      std::nullopt;  // finalize() refuses a plan whose arena is larger, and names a setting that fits
   Diagnostics diagnostics = {};
 };
 
 // What one update did. Reading it synchronises with the update.
 struct StepReport {
-  double gradient_norm;         // global, before clipping
-  bool skipped;                 // the norm was not finite: nothing changed
-  std::int64_t updates;         // applied so far
+  double gradient_norm;  // global, before clipping
+  bool skipped;          // the norm was not finite: nothing changed
+  std::int64_t updates;  // applied so far
   std::int64_t skipped_updates;
 };
 
@@ -69,40 +71,46 @@ class FullyShard {
   FullyShard& operator=(const FullyShard&) = delete;
   ~FullyShard();  // waits for its own streams; never communicates
 
-  // One unit per call, in the order of use. Default name: "units.N". The module must keep its address. Names are unique.
+  // One unit per call, in the order of use. Default name: "units.N". The module must keep its address. Names are
+  // unique.
   Unit& add(Module& module, std::string name = {});
   // The layer below modules: named parameters, and windows opened by hand or with a callback.
   Unit& add_unit(std::string name, std::span<const NamedParameter> parameters);
 
-  // Makes layout and plan, verifies the plan, compares its hash across ranks, takes the arena, fills this rank's share of
-  // the initial values. Collective; synchronises. Throws UsageError, MemoryError, or CommunicationError when ranks differ.
+  // Makes layout and plan, verifies the plan, compares its hash across ranks, takes the arena, fills this rank's share
+  // of the initial values. Collective; synchronises. Throws UsageError, MemoryError, or CommunicationError when ranks
+  // differ.
   void finalize(std::unique_ptr<Optimizer> optimizer);
 
   // Opens the module's next window, calls module.forward(window, args…), closes the window, returns what it returned.
   // backward and evaluate likewise (evaluate calls forward in an evaluation window).
   template <typename M, typename... Args>
   decltype(auto) forward(M& module, Args&&... args) {
-    return within(unit_of(module), plan::WindowKind::forward,
-                  [&](Window& window) -> decltype(auto) { return module.forward(window, std::forward<Args>(args)...); });
+    return within(unit_of(module), plan::WindowKind::forward, [&](Window& window) -> decltype(auto) {
+      return module.forward(window, std::forward<Args>(args)...);
+    });
   }
   template <typename M, typename... Args>
   decltype(auto) recompute(M& module, Args&&... args) {
-    return within(unit_of(module), plan::WindowKind::recompute,
-                  [&](Window& window) -> decltype(auto) { return module.forward(window, std::forward<Args>(args)...); });
+    return within(unit_of(module), plan::WindowKind::recompute, [&](Window& window) -> decltype(auto) {
+      return module.forward(window, std::forward<Args>(args)...);
+    });
   }
   template <typename M, typename... Args>
   decltype(auto) evaluate(M& module, Args&&... args) {
-    return within(unit_of(module), plan::WindowKind::evaluate,
-                  [&](Window& window) -> decltype(auto) { return module.forward(window, std::forward<Args>(args)...); });
+    return within(unit_of(module), plan::WindowKind::evaluate, [&](Window& window) -> decltype(auto) {
+      return module.forward(window, std::forward<Args>(args)...);
+    });
   }
   template <typename M, typename... Args>
   decltype(auto) backward(M& module, Args&&... args) {
-    return within(unit_of(module), plan::WindowKind::backward,
-                  [&](Window& window) -> decltype(auto) { return module.backward(window, std::forward<Args>(args)...); });
+    return within(unit_of(module), plan::WindowKind::backward, [&](Window& window) -> decltype(auto) {
+      return module.backward(window, std::forward<Args>(args)...);
+    });
   }
 
-  // The callback form on a unit: opens, calls body(window), closes, returns what body returned. An exception inside aborts
-  // the world and is rethrown.
+  // The callback form on a unit: opens, calls body(window), closes, returns what body returned. An exception inside
+  // aborts the world and is rethrown.
   template <typename Body>
   std::invoke_result_t<Body, Window&> within(Unit& unit, plan::WindowKind kind, Body&& body) {
     using Result = std::invoke_result_t<Body, Window&>;
@@ -124,8 +132,8 @@ class FullyShard {
   // The explicit form: the caller closes the window.
   Window open(Unit& unit, plan::WindowKind kind);
 
-  // Reduces what is left, clips, updates. After the last micro-batch's last window. Does not synchronise (but waits for the
-  // update before the last one, so that the host is never more than a step ahead).
+  // Reduces what is left, clips, updates. After the last micro-batch's last window. Does not synchronise (but waits for
+  // the update before the last one, so that the host is never more than a step ahead).
   void update();
   void update(float learning_rate);  // of this step, in place of the optimizer's
 
@@ -140,8 +148,8 @@ class FullyShard {
   std::size_t unit_count() const;
   const Unit& unit(std::size_t index) const;
 
-  // This rank's share of a unit, in fp32: its pieces of the named parameters (plan/layout). For inspection, saving and loading.
-  // Only between steps. `state` is "master" or one of the optimizer's states. Synchronises.
+  // This rank's share of a unit, in fp32: its pieces of the named parameters (plan/layout). For inspection, saving and
+  // loading. Only between steps. `state` is "master" or one of the optimizer's states. Synchronises.
   std::span<float> shard(const Unit& unit, std::string_view state = "master");
   // Call after writing to shard(): makes the whole parameters of ddp follow. Collective.
   void shards_changed();
@@ -155,7 +163,8 @@ class FullyShard {
 
  private:
   Unit& unit_of(const Module& module);
-  void abandon(const Window& window) noexcept;  // inside a catch block: aborts the world with the current exception as cause
+  void abandon(
+      const Window& window) noexcept;  // inside a catch block: aborts the world with the current exception as cause
 
   class Implementation;
   std::unique_ptr<Implementation> implementation_;

@@ -1,6 +1,6 @@
-// Initial values of parameters: a function of (seed, parameter name, element index) and of nothing else, so that the same
-// seed gives the same model for any number of ranks, and each rank fills only its shard.
-// The generator is Philox4x32-10 (Salmon et al., SC'11), keyed by the seed and a hash of the name, counted by the index.
+// Initial values of parameters: a function of (seed, parameter name, element index) and of nothing else, so that the
+// same seed gives the same model for any number of ranks, and each rank fills only its shard. The generator is
+// Philox4x32-10 (Salmon et al., SC'11), keyed by the seed and a hash of the name, counted by the index.
 #pragma once
 
 #include <cstddef>

@@ -21,8 +21,8 @@ class Module {
  public:
   virtual ~Module() = default;
 
-  // Names every parameter and part, always in the same order and the same on every rank. Called by FullyShard::add; from then on
-  // the module must stay at its address.
+  // Names every parameter and part, always in the same order and the same on every rank. Called by FullyShard::add;
+  // from then on the module must stay at its address.
   virtual void visit(ModuleVisitor& visitor) = 0;
 };
 

@@ -16,9 +16,9 @@ namespace tessera {
 
 // Parameters whose full names match get other settings than the rest. The first group that matches wins.
 struct ParameterGroup {
-  std::vector<std::string> patterns;    // shell patterns over full names: "*.bias", "head.*"
-  float learning_rate_scale = 1.0f;     // times the learning rate of the step
-  float weight_decay = 0.0f;            // in place of the optimizer's own
+  std::vector<std::string> patterns;  // shell patterns over full names: "*.bias", "head.*"
+  float learning_rate_scale = 1.0f;   // times the learning rate of the step
+  float weight_decay = 0.0f;          // in place of the optimizer's own
 };
 
 // One contiguous run of a rank's flat shard in which every element has the same settings. Device memory.
@@ -46,8 +46,8 @@ class Optimizer {
   virtual std::vector<ParameterGroup> groups() const { return {}; }
   virtual kernels::StepSettings step_settings() const = 0;  // clipping and exponential decays
 
-  // Enqueues the update of one run on `stream`. Must do nothing to memory when scalars->skip is set (a device predicate:
-  // the host must not look). Does not synchronise, does not allocate.
+  // Enqueues the update of one run on `stream`. Must do nothing to memory when scalars->skip is set (a device
+  // predicate: the host must not look). Does not synchronise, does not allocate.
   virtual void update(Stream& stream, const OptimizerSpans& spans, const OptimizerGroup& group,
                       const kernels::StepScalars* scalars) const = 0;
 };

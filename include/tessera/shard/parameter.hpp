@@ -15,7 +15,8 @@ namespace tessera {
 class Unit;
 
 struct ParameterOptions {
-  // An optional parameter may get no gradient in a backward window; it then counts as zero. Without this, that is an error.
+  // An optional parameter may get no gradient in a backward window; it then counts as zero. Without this, that is an
+  // error.
   bool optional = false;
 };
 

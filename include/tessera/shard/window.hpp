@@ -1,18 +1,22 @@
 // A window: the stretch of the program in which one unit's parameters are whole on this rank.
 //
 // The contract:
-// - Order. Windows open in the order of the program (units in the order of FullyShard::add, backward in reverse, or the declared
+// - Order. Windows open in the order of the program (units in the order of FullyShard::add, backward in reverse, or the
+// declared
 //   program). Opening another one is a UsageError that names what was expected.
-// - Address. Inside its windows a unit's parameters and gradients stand at one address for the model's whole life, so pointers
+// - Address. Inside its windows a unit's parameters and gradients stand at one address for the model's whole life, so
+// pointers
 //   taken in one window and captured graphs stay valid in the unit's next window. Outside, the memory may belong to
 //   another unit; the accessors throw.
 // - Stream. The window's work is enqueued on stream(). It is ordered after the gather of the parameters and before
 //   everything that happens to the memory later. Work on other streams is brought in with join().
-// - Gradients. In a backward window, gradient() says for each parameter whether the caller overwrites (default) or adds; the first
-//   `accumulate` of a window starts from zero. The caller divides by nothing: the runtime divides once by ranks × micro-batches. A
-//   parameter whose gradient was not asked for in its unit's backward windows is a UsageError at close, unless it is
-//   optional. In a unit with several backward windows the runtime adds them up.
-// - End. A window ends with the callback that got it, or with close(). A window that is left by an exception aborts the world:
+// - Gradients. In a backward window, gradient() says for each parameter whether the caller overwrites (default) or
+// adds; the first
+//   `accumulate` of a window starts from zero. The caller divides by nothing: the runtime divides once by ranks ×
+//   micro-batches. A parameter whose gradient was not asked for in its unit's backward windows is a UsageError at
+//   close, unless it is optional. In a unit with several backward windows the runtime adds them up.
+// - End. A window ends with the callback that got it, or with close(). A window that is left by an exception aborts the
+// world:
 //   every rank gets an error that carries the first cause. Destructors never communicate.
 //
 // Thread safety: none; a window belongs to its rank's thread.
@@ -47,18 +51,20 @@ class Window {
 
   // The compute stream: what is enqueued here sees whole parameters. The same stream in every window of a model.
   Stream& stream();
-  // Orders `other` after the window's opening, and the window's end after everything that is enqueued on `other` until close().
+  // Orders `other` after the window's opening, and the window's end after everything that is enqueued on `other` until
+  // close().
   void join(Stream& other);
 
-  // The whole parameter, row-major in its shape, on the stream's device. T is the unit's parameter dtype (float, bf16 or fp16).
-  // Throws UsageError for a closed window, another unit's parameter, or the wrong T.
+  // The whole parameter, row-major in its shape, on the stream's device. T is the unit's parameter dtype (float, bf16
+  // or fp16). Throws UsageError for a closed window, another unit's parameter, or the wrong T.
   template <typename T = float>
   std::span<const T> parameter(const Parameter& parameter) {
     const Raw raw = raw_parameter(parameter, dtype_of<T>);
     return {static_cast<const T*>(raw.data), raw.elements};
   }
 
-  // The whole unreduced gradient. T is the unit's gradient dtype. Throws as parameter() does, and outside backward windows.
+  // The whole unreduced gradient. T is the unit's gradient dtype. Throws as parameter() does, and outside backward
+  // windows.
   template <typename T = float>
   std::span<T> gradient(const Parameter& parameter, GradientMode mode = GradientMode::overwrite) {
     const Raw raw = raw_gradient(parameter, dtype_of<T>, mode);
@@ -82,8 +88,8 @@ class Window {
   Raw raw_gradient(const Parameter& parameter, DType type, GradientMode mode);
 
   Executor* executor_;
-  std::size_t serial_;           // which opening this handle belongs to
-  int exceptions_at_opening_;    // tells an unwinding from a forgotten close()
+  std::size_t serial_;         // which opening this handle belongs to
+  int exceptions_at_opening_;  // tells an unwinding from a forgotten close()
 };
 
 }  // namespace tessera

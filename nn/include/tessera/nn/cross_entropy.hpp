@@ -1,9 +1,10 @@
 // Softmax and cross entropy against labels: loss = Σ weight[i] · -log softmax(logits[i])[label[i]] / denominator.
 //
-// With the number of rows as denominator, every rank's and micro-batch's mean counts the same in the runtime's average,
-// and rows of weight 0 (which fill up a last batch) only make it smaller; weights of (global batch / samples in it)
-// make that up. The functions enqueue on the stream, capture everything by value, do not synchronise and allocate
-// nothing. A label out of range is a UsageError in the stream. Rows of weight 0 are not looked at.
+// With the number of rows as denominator, every rank's and micro-batch's mean counts the same in the runtime's average.
+// Rows of weight 0 (which fill up a last batch) then make it smaller; weights of global batch / samples make that up.
+//
+// The functions enqueue on the stream, capture everything by value, do not synchronise and allocate nothing.
+// A label out of range is a UsageError in the stream. Rows of weight 0 are not looked at.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,6 @@
 // A linear layer: y = x Wᵀ + b, with x [batch, in], W [out, in], b [out], y [batch, out].
 // The functions enqueue on the stream, capture everything by value, do not synchronise and allocate nothing; a batch of
-// 0 rows is fine. Sums over the batch are formed in the order of the rows (bias) and by the BLAS (weights): the same
-// bits every time.
+// 0 rows is fine. Sums over the batch are formed in the order of the rows (bias) and by the BLAS (weights).
 #pragma once
 
 #include <cstddef>
