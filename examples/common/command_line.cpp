@@ -83,7 +83,7 @@ CommandLine::CommandLine(const std::string& description, const std::string& foot
   app_.get_formatter()->column_width(option_columns);
 }
 
-CLI::Option* CommandLine::add(const std::string& name, std::function<void(const std::string&)> take,
+CLI::Option* CommandLine::add(const std::string& name, const std::function<void(const std::string&)>& take,
                               const std::string& what, const std::string& type) {
   return app_.add_option_function<std::string>(name, take, wrapped(what, page_columns - option_columns))
       ->group(group_)

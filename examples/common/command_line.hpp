@@ -60,8 +60,8 @@ class CommandLine {
   bool parse(int argc, char** argv);
 
  private:
-  CLI::Option* add(const std::string& name, std::function<void(const std::string&)> take, const std::string& what,
-                   const std::string& type);
+  CLI::Option* add(const std::string& name, const std::function<void(const std::string&)>& take,
+                   const std::string& what, const std::string& type);
 
   CLI::App app_;
   std::string group_;
