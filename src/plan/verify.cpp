@@ -134,12 +134,13 @@ class Explorer {
 
   // Completes one collective on every rank at once: it starts when all have arrived and ends when all are done.
   bool fuse(Parties& parties, std::size_t stream) {
-    FusedClock clock{};
     for (const AbstractRank& party : parties) {
       const std::size_t index = party.head(stream);
-      if (index == AbstractRank::none || !party.runnable(index) || !agrees(parties, stream)) return false;
-      join(clock, party.start_of(index));
+      if (index == AbstractRank::none || !party.runnable(index)) return false;
     }
+    if (!agrees(parties, stream)) return false;
+    FusedClock clock{};
+    for (const AbstractRank& party : parties) join(clock, party.start_of(party.head(stream)));
     for (AbstractRank& party : parties) {
       party.complete(party.head(stream), clock, reporter());
       ++result_.operations;
