@@ -5,6 +5,7 @@
 #include "tessera/base/dtype.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/base/half.hpp"
+#include "tessera/base/philox.hpp"
 #include "tessera/base/shape.hpp"
 #include "tessera/base/version.hpp"
 #include "tessera/checkpoint/safetensors.hpp"

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "shard/philox.hpp"
+#include "tessera/base/philox.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tessera {

@@ -5,7 +5,7 @@
 #include <set>
 #include <vector>
 
-#include "shard/philox.hpp"
+#include "tessera/base/philox.hpp"
 #include "tessera/shard/initial.hpp"
 
 namespace {

@@ -1,0 +1,64 @@
+// Where layers keep what the backward pass needs, and their scratch memory: one block of bytes, used as a stack and
+// reused every step. The same calls run twice: once on a stack without memory, which only counts, so that the bytes
+// are known before anything is allocated; then on the block itself.
+//
+// Memory is handed out at once and used by work on the compute stream in the order of enqueueing, so giving it back and
+// handing it out again needs no wait. Thread safety: none; it belongs to its rank's thread.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "tessera/base/bytes.hpp"
+#include "tessera/nn/view.hpp"
+
+namespace tessera::nn {
+
+class ActivationStack {
+ public:
+  // Counts only: what it hands out has the right shape and no memory.
+  ActivationStack() = default;
+  // Hands out parts of `memory`, which must start on 64 bytes.
+  explicit ActivationStack(std::span<std::byte> memory);
+
+  // Aligned to 64 bytes; the elements are undefined. Throws UsageError, with the bytes needed and those there, when the
+  // block is full: then it was planned for another shape.
+  template <typename T>
+  std::span<T> push(std::size_t count) {
+    return {static_cast<T*>(push_bytes(Bytes(count * sizeof(T)))), count};
+  }
+  template <typename T>
+  MatrixView<T> push(std::size_t rows, std::size_t columns) {
+    return {push<T>(rows * columns).data(), rows, columns};
+  }
+
+  // Everything that was pushed since a mark is given back by going back to it.
+  Bytes mark() const { return used_; }
+  void rewind(Bytes mark);  // throws InternalError for a mark above the top
+
+  bool counts_only() const { return memory_.data() == nullptr; }
+  Bytes used() const { return used_; }
+  Bytes peak() const { return peak_; }  // the most that was in use: what the block must have
+
+ private:
+  void* push_bytes(Bytes size);
+
+  std::span<std::byte> memory_;
+  Bytes used_;
+  Bytes peak_;
+};
+
+// Gives back what a scope pushed: for scratch memory.
+class ScratchScope {
+ public:
+  explicit ScratchScope(ActivationStack& stack) : stack_(stack), mark_(stack.mark()) {}
+  ScratchScope(const ScratchScope&) = delete;
+  ScratchScope& operator=(const ScratchScope&) = delete;
+  ~ScratchScope() { stack_.rewind(mark_); }
+
+ private:
+  ActivationStack& stack_;
+  Bytes mark_;
+};
+
+}  // namespace tessera::nn

@@ -1,0 +1,31 @@
+// Views of row-major matrices: what layers pass to each other. They own nothing.
+#pragma once
+
+#include <cstddef>
+#include <type_traits>
+
+namespace tessera::nn {
+
+// rows × columns elements, rows following each other without gaps, in the memory of the stream's device. T is float,
+// bf16, fp16, or double (which gradient checks use), const for what is only read.
+template <typename T>
+struct MatrixView {
+  T* data = nullptr;
+  std::size_t rows = 0;
+  std::size_t columns = 0;
+
+  std::size_t elements() const { return rows * columns; }
+
+  // As a span<T> becomes a span<const T>.
+  operator MatrixView<const T>() const  // NOLINT(google-explicit-constructor)
+    requires(!std::is_const_v<T>)
+  {
+    return {data, rows, columns};
+  }
+};
+
+// So that templates find T: MatrixView<std::type_identity_t<const T>> takes both.
+template <typename T>
+using ConstMatrixView = MatrixView<const std::type_identity_t<T>>;
+
+}  // namespace tessera::nn
