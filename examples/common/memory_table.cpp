@@ -1,9 +1,11 @@
-// The other strategy's figures need no run: its plan is compiled and added up.
+// The other strategies' figures need no run: their plans are compiled and added up.
 #include "common/memory_table.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <iterator>
 #include <optional>
 #include <string_view>
 
@@ -19,8 +21,6 @@ namespace probe = tessera::probe;
 using tessera::Bytes;
 using tessera::Strategy;
 
-Strategy other_than(Strategy strategy) { return strategy == Strategy::fsdp ? Strategy::ddp : Strategy::fsdp; }
-
 plan::MemoryReport plan_of(const tessera::FullyShard& model, Strategy strategy) {
   const plan::Plan& ran = model.plan();
   if (strategy == ran.options.strategy) return plan::memory(ran);
@@ -31,47 +31,36 @@ plan::MemoryReport plan_of(const tessera::FullyShard& model, Strategy strategy) 
   return plan::memory(plan::compile(input));
 }
 
+constexpr std::size_t strategies = std::size(tessera::all_strategies);
+
 struct Row {
   std::string_view name;
-  Bytes fsdp;
-  Bytes ddp;
+  std::array<Bytes, strategies> planned;
   std::optional<Bytes> measured;  // of the strategy that ran
 };
 
 std::string shown(std::optional<Bytes> bytes) { return bytes ? to_string(*bytes) : "-"; }
 
-std::string shown_ratio(Bytes fsdp, Bytes ddp) {
-  if (ddp == Bytes(0)) return "-";
-  return fmt::format("{:.2f}", static_cast<double>(fsdp.count()) / static_cast<double>(ddp.count()));
-}
-
 class Table {
  public:
-  explicit Table(Strategy ran) : ran_(ran) {
-    const std::string measured = fmt::format("{} measured", to_string(ran));
-    text_ = line("Bytes per rank", {"fsdp planned", measured, "ddp planned", "fsdp/ddp"});
+  explicit Table(Strategy ran) {
+    text_ = fmt::format("{:<18}", "Bytes per rank");
+    for (const Strategy strategy : tessera::all_strategies) text_ += fmt::format("{:>12}", to_string(strategy));
+    text_ += fmt::format("{:>18}\n", fmt::format("{} measured", to_string(ran)));
   }
 
   void add(const Row& row) {
-    text_ += line(row.name, {shown(row.fsdp), shown(row.measured), shown(row.ddp), shown_ratio(row.fsdp, row.ddp)});
+    text_ += fmt::format("{:<18}", row.name);
+    for (const Bytes planned : row.planned) text_ += fmt::format("{:>12}", to_string(planned));
+    text_ += fmt::format("{:>18}\n", shown(row.measured));
   }
-  void add_unplanned(std::string_view name, Bytes size) { text_ += line(name, {"-", to_string(size), "-", "-"}); }
+  void add_unplanned(std::string_view name, Bytes size) {
+    text_ += fmt::format("{:<18}{:>{}}\n", name, to_string(size), 12 * strategies + 18);
+  }
 
   const std::string& text() const { return text_; }
 
  private:
-  struct Cells {
-    std::string fsdp, measured, ddp, ratio;
-  };
-
-  // The measured column stands beside its own strategy's plan.
-  std::string line(std::string_view name, const Cells& cells) const {
-    const bool fsdp_ran = ran_ == Strategy::fsdp;
-    return fmt::format("{:<18}{:>15}{:>15}{:>15}{:>10}\n", name, cells.fsdp, fsdp_ran ? cells.measured : cells.ddp,
-                       fsdp_ran ? cells.ddp : cells.measured, cells.ratio);
-  }
-
-  Strategy ran_;
   std::string text_;
 };
 
@@ -94,24 +83,27 @@ const probe::Figure& peak_figure(const probe::RankMemory& rank, std::size_t) { r
 }  // namespace
 
 std::string memory_table(const tessera::FullyShard& model, std::span<const probe::RankMemory> ranks) {
-  const Strategy ran = model.plan().options.strategy;
-  const plan::MemoryReport reports[] = {plan_of(model, ran), plan_of(model, other_than(ran))};
-  const plan::MemoryReport& fsdp = reports[ran == Strategy::fsdp ? 0 : 1];
-  const plan::MemoryReport& ddp = reports[ran == Strategy::fsdp ? 1 : 0];
-  Table table(ran);
+  std::array<plan::MemoryReport, strategies> reports;
+  for (std::size_t i = 0; i < strategies; ++i) reports[i] = plan_of(model, tessera::all_strategies[i]);
+  const auto of_all = [&](auto figure) {
+    std::array<Bytes, strategies> sizes;
+    std::transform(reports.begin(), reports.end(), sizes.begin(), figure);
+    return sizes;
+  };
+  Table table(model.plan().options.strategy);
   for (std::size_t index = 0; index < plan::category_count; ++index) {
-    const Bytes sizes[] = {fsdp.categories[index].size, ddp.categories[index].size};
-    if (sizes[0] == Bytes(0) && sizes[1] == Bytes(0)) continue;
+    const auto sizes = of_all([&](const plan::MemoryReport& report) { return report.categories[index].size; });
+    if (std::all_of(sizes.begin(), sizes.end(), [](Bytes size) { return size == Bytes(0); })) continue;
     table.add({.name = to_string(static_cast<plan::Category>(index)),
-               .fsdp = sizes[0],
-               .ddp = sizes[1],
+               .planned = sizes,
                .measured = largest_measured(ranks, category_figure, index)});
   }
   table.add({.name = "all of the above",
-             .fsdp = fsdp.peak,
-             .ddp = ddp.peak,
+             .planned = of_all([](const plan::MemoryReport& report) { return report.peak; }),
              .measured = largest_measured(ranks, peak_figure, 0)});
-  table.add({.name = "in use at once", .fsdp = fsdp.live, .ddp = ddp.live, .measured = std::nullopt});
+  table.add({.name = "in use at once",
+             .planned = of_all([](const plan::MemoryReport& report) { return report.live; }),
+             .measured = std::nullopt});
   const probe::RankMemory& first = ranks.front();
   for (std::size_t index = 0; index < first.unplanned_count; ++index) {
     table.add_unplanned(first.unplanned[index].name.data(), first.unplanned[index].size);

@@ -40,9 +40,12 @@ void add_job_options(CommandLine& line, RunOptions& options) {
 
 void add_sharding_options(CommandLine& line, RunOptions& options) {
   line.group("Sharding");
-  line.choice("--strategy",
-              {choose("ddp", options.strategy, Strategy::ddp), choose("fsdp", options.strategy, Strategy::fsdp)},
-              "What each rank keeps whole: all (ddp) or nothing [fsdp]");
+  line.choice(
+      "--strategy",
+      {choose("ddp", options.strategy, Strategy::ddp), choose("zero1", options.strategy, Strategy::zero1),
+       choose("zero2", options.strategy, Strategy::zero2), choose("fsdp", options.strategy, Strategy::fsdp)},
+      "What each rank keeps whole: all (ddp), parameters and sums of micro-batches (zero1), parameters (zero2), "
+      "or nothing [fsdp]");
   line.choice("--precision", {choose("fp32", options.precision, tessera::fp32_precision)},
               "Of parameters and gradients in the windows [fp32]");
   line.whole("--prefetch", options.prefetch, {0, 1024}, "Units gathered ahead of the one that computes");
@@ -58,7 +61,8 @@ void add_length_options(CommandLine& line, RunOptions& options) {
   line.choice("--accumulate-mode",
               {choose("local", options.accumulate_mode, AccumulationMode::local),
                choose("reduced", options.accumulate_mode, AccumulationMode::reduced)},
-              "Micro-batches add up on the rank and are reduced once, or each is reduced [ddp: local, fsdp: reduced]");
+              "Micro-batches add up on the rank and are reduced once, or each is reduced [ddp, zero1: local; zero2, "
+              "fsdp: reduced]");
   line.whole("--steps", options.steps, {1, most_steps}, "Length of the run in steps");
   line.whole("--epochs", options.epochs, {1, most_steps}, "Length of the run in passes over the data");
   line.whole("--stop-after", options.stop_after, {1, most_steps},
@@ -136,7 +140,7 @@ void check_run_options(const CommandLine& line, RunOptions& options) {
     throw OptionError(fmt::format("--min-lr {} is above --lr {}", options.min_learning_rate, learning_rate(options)));
   }
   require_distinct_files(options);
-  if (options.strategy != Strategy::ddp) return;
+  if (options.strategy == Strategy::fsdp) return;
   for (const char* name : {"--prefetch", "--reshard-after-forward"}) {
     if (line.given(name)) options.without_effect.emplace_back(name);
   }

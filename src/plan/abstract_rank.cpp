@@ -54,8 +54,10 @@ void AbstractRank::enter(std::size_t segment) {
 // Somebody gave every rank its shards, a loaded checkpoint's; nobody has the others' yet.
 void AbstractRank::write_masters_from_outside() {
   for (std::size_t unit = 0; unit < plan_->units.size(); ++unit) {
+    const std::size_t master = plan_->unit_buffers[unit].master;
     const Bytes shard = size_of(DType::fp32) * plan_->layouts[unit].shard_elements();
-    write_content({{plan_->unit_buffers[unit].master, Bytes(0), shard, shard}, AccessMode::write, unit});
+    const Bytes stride = plan_->buffers[master].size == shard ? Bytes(0) : shard;
+    write_content({{master, Bytes(0), stride, shard}, AccessMode::write, unit});
   }
 }
 

@@ -40,46 +40,52 @@ class BufferList {
   }
 
   Bytes whole(std::size_t unit, DType type) const { return size_of(type) * plan_.layouts[unit].padded_elements(); }
-  Bytes persistent(std::size_t unit) const {
-    const UnitLayout& layout = plan_.layouts[unit];
-    return size_of(DType::fp32) * (plan_.keeps_whole() ? layout.padded_elements() : layout.shard_elements());
+  Bytes shard(std::size_t unit) const { return size_of(DType::fp32) * plan_.layouts[unit].shard_elements(); }
+  Bytes whole_or_shard(std::size_t unit, bool is_whole) const {
+    return is_whole ? whole(unit, DType::fp32) : shard(unit);
   }
 
  private:
   Plan& plan_;
 };
 
-// In ddp the reduced gradient is whole, so sums can be formed where they will be reduced in place, unless earlier
-// micro-batches' reduced gradients already stand there.
-bool accumulates_in_gradient(const Plan& plan) {
-  return plan.keeps_whole() &&
-         (plan.options.micro_batches == 1 || plan.options.accumulation == AccumulationMode::local);
+// ddp and zero1 keep a whole gradient while micro-batches add up: their sums are formed where they are then reduced in
+// place, unless earlier micro-batches' reduced gradients already stand there.
+bool accumulates_in_gradient(const Plan& plan, std::size_t unit) {
+  const bool may = plan.options.strategy == Strategy::ddp || plan.options.strategy == Strategy::zero1;
+  const bool reduces_once = plan.options.micro_batches == 1 || plan.options.accumulation == AccumulationMode::local;
+  return may && reduces_once && accumulates(plan, unit);
 }
 
 void add_persistent(Plan& plan, BufferList& list, std::size_t unit) {
   const std::string& name = plan.units[unit].name;
   UnitBuffers& buffers = plan.unit_buffers[unit];
-  buffers.master = list.add(name + ".master", Category::parameters, list.persistent(unit));
-  if (plan.keeps_whole()) {
-    const DType type = plan.options.precision.parameter;
-    buffers.parameters = type == DType::fp32
+  const DType type = plan.options.precision.parameter;
+  const bool windows_read_masters = plan.parameters_stay_whole() && type == DType::fp32;
+  buffers.master = list.add(name + ".master", Category::parameters,
+                            list.whole_or_shard(unit, windows_read_masters || plan.updates_whole()));
+  if (plan.parameters_stay_whole()) {
+    buffers.parameters = windows_read_masters
                              ? buffers.master
                              : list.add(name + ".parameters", Category::parameters, list.whole(unit, type));
   }
-  buffers.gradient = list.add(name + ".gradient", Category::gradients, list.persistent(unit));
+  const bool in_place = accumulates_in_gradient(plan, unit);
+  buffers.gradient =
+      list.add(name + ".gradient", Category::gradients, list.whole_or_shard(unit, in_place || plan.updates_whole()));
   if (accumulates(plan, unit)) {
-    buffers.accumulation = accumulates_in_gradient(plan) ? buffers.gradient
-                                                         : list.add(name + ".accumulation", Category::accumulation,
-                                                                    list.whole(unit, DType::fp32));
+    buffers.accumulation =
+        in_place ? buffers.gradient
+                 : list.add(name + ".accumulation", Category::accumulation, list.whole(unit, DType::fp32));
   }
   for (const std::string& state : plan.optimizer_states) {
-    buffers.states.push_back(list.add(name + "." + state, Category::optimizer, list.persistent(unit)));
+    buffers.states.push_back(
+        list.add(name + "." + state, Category::optimizer, list.whole_or_shard(unit, plan.updates_whole())));
   }
 }
 
 void add_slots(Plan& plan, BufferList& list) {
   const std::size_t units = plan.units.size();
-  if (!plan.keeps_whole()) {
+  if (!plan.parameters_stay_whole()) {
     const auto slots = parameter_slots(
         plan.program, {.units = units, .prefetch = plan.options.prefetch, .keep = !plan.options.reshard_after_forward});
     const auto buffers = list.add_slots('p', Category::parameter_slots, slots, plan.options.precision.parameter);

@@ -75,7 +75,8 @@ void check_input(const CompileInput& input) {
 AccumulationMode resolve(const PlanOptions& options) {
   if (options.micro_batches == 1) return AccumulationMode::reduced;
   if (options.accumulation != AccumulationMode::automatic) return options.accumulation;
-  return options.strategy == Strategy::ddp ? AccumulationMode::local : AccumulationMode::reduced;
+  const bool sums_stay_whole = options.strategy == Strategy::ddp || options.strategy == Strategy::zero1;
+  return sums_stay_whole ? AccumulationMode::local : AccumulationMode::reduced;
 }
 
 }  // namespace

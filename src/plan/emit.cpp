@@ -29,8 +29,11 @@ class Emitter {
   std::vector<Operation> take() { return std::exchange(operations_, {}); }
 
   void publish(std::size_t unit);
+  void republish(std::size_t unit);
   void windows(const std::vector<WindowUse>& windows, bool first, bool last);
   void gather(std::size_t unit);
+  void gather_whole(std::size_t unit, std::size_t buffer, DType type);
+  void cast_whole(std::size_t unit, StreamId stream);
   void read_window(const WindowUse& use);
   void backward_window(std::size_t unit);
   void release_parameters(std::size_t unit);
@@ -55,7 +58,7 @@ std::vector<Operation> Emitter::cold() {
     Operation& initialize = add(OperationKind::initialize, StreamId::compute, unit);
     initialize.accesses.push_back({my_shard(plan_, unit, buffers(unit).master), AccessMode::write, unit});
     for (const std::size_t state : buffers(unit).states) {
-      initialize.accesses.push_back({kept(plan_, unit, state), AccessMode::write, unit});
+      initialize.accesses.push_back({updated(plan_, unit, state), AccessMode::write, unit});
     }
   }
   for (std::size_t unit = 0; unit < plan_.units.size(); ++unit) publish(unit);
@@ -67,20 +70,29 @@ std::vector<Operation> Emitter::refresh() {
   return take();
 }
 
-// Where parameters stay whole: everybody's shard of the masters to everybody, and into the type that windows read.
+// Where parameters stay whole: everybody's shard to everybody. Masters that are whole travel themselves.
 void Emitter::publish(std::size_t unit) {
-  if (!plan_.keeps_whole()) return;
+  if (!plan_.parameters_stay_whole()) return;
   const std::size_t master = buffers(unit).master;
-  if (several_ranks()) {
-    add(OperationKind::all_gather, StreamId::gather, unit).accesses = {
-        {mine_in_whole(plan_, unit, master, DType::fp32), AccessMode::read, unit},
-        {whole_range(plan_, unit, master, DType::fp32), AccessMode::write, unit}};
+  if (plan_.holds_whole(unit, master)) {
+    gather_whole(unit, master, DType::fp32);
+    if (buffers(unit).parameters != master) cast_whole(unit, StreamId::gather);
+  } else {
+    gather(unit);
   }
-  if (buffers(unit).parameters != master) {
-    add(OperationKind::cast, StreamId::gather, unit).accesses = {
-        {whole_range(plan_, unit, master, DType::fp32), AccessMode::read, unit},
-        {whole_range(plan_, unit, buffers(unit).parameters, parameter_type()), AccessMode::write, unit}};
-  }
+}
+
+void Emitter::gather_whole(std::size_t unit, std::size_t buffer, DType type) {
+  if (!several_ranks()) return;
+  add(OperationKind::all_gather, StreamId::gather, unit).accesses = {
+      {mine_in_whole(plan_, unit, buffer, type), AccessMode::read, unit},
+      {whole_range(plan_, unit, buffer, type), AccessMode::write, unit}};
+}
+
+void Emitter::cast_whole(std::size_t unit, StreamId stream) {
+  add(OperationKind::cast, stream, unit).accesses = {
+      {whole_range(plan_, unit, buffers(unit).master, DType::fp32), AccessMode::read, unit},
+      {whole_range(plan_, unit, buffers(unit).parameters, parameter_type()), AccessMode::write, unit}};
 }
 
 std::vector<Operation> Emitter::micro_batch(bool first, bool last) {
@@ -94,7 +106,7 @@ std::vector<Operation> Emitter::evaluation() {
 }
 
 void Emitter::windows(const std::vector<WindowUse>& windows, bool first, bool last) {
-  const bool gathers = !plan_.keeps_whole();
+  const bool gathers = !plan_.parameters_stay_whole();
   std::vector<Residency> stays(windows.size());
   if (gathers) {
     std::vector<std::size_t> slots;
@@ -133,14 +145,13 @@ void Emitter::windows(const std::vector<WindowUse>& windows, bool first, bool la
   }
 }
 
+// My masters into their place in what windows read, and everybody's to everybody.
 void Emitter::gather(std::size_t unit) {
-  const std::size_t slot = buffers(unit).parameters;
-  const Range mine = mine_in_whole(plan_, unit, slot, parameter_type());
+  const std::size_t parameters = buffers(unit).parameters;
   add(OperationKind::cast, StreamId::gather, unit).accesses = {
-      {my_shard(plan_, unit, buffers(unit).master), AccessMode::read, unit}, {mine, AccessMode::write, unit}};
-  if (!several_ranks()) return;
-  add(OperationKind::all_gather, StreamId::gather, unit).accesses = {
-      {mine, AccessMode::read, unit}, {whole_range(plan_, unit, slot, parameter_type()), AccessMode::write, unit}};
+      {my_shard(plan_, unit, buffers(unit).master), AccessMode::read, unit},
+      {mine_in_whole(plan_, unit, parameters, parameter_type()), AccessMode::write, unit}};
+  gather_whole(unit, parameters, parameter_type());
 }
 
 void Emitter::read_window(const WindowUse& use) {
@@ -198,9 +209,9 @@ void Emitter::reduce(std::size_t unit, bool first, bool last) {
 // The gradient of the whole step stands in the shards.
 void Emitter::finish_reduction(std::size_t unit) {
   const Range mine = my_shard(plan_, unit, buffers(unit).gradient);
-  if (plan_.keeps_whole() && several_ranks()) {
+  if (plan_.updates_whole() && several_ranks()) {
     add(OperationKind::all_gather_sum, StreamId::reduce, unit).accesses = {
-        {mine, AccessMode::read, unit}, {kept(plan_, unit, buffers(unit).gradient), AccessMode::write, unit}};
+        {mine, AccessMode::read, unit}, {updated(plan_, unit, buffers(unit).gradient), AccessMode::write, unit}};
   }
   add(OperationKind::sum_of_squares, StreamId::reduce, unit).accesses = {
       {mine, AccessMode::read, unit}, {my_norm(plan_, unit), AccessMode::write, no_unit}};
@@ -215,19 +226,22 @@ std::vector<Operation> Emitter::update() {
       {all_norms(plan_), AccessMode::read, no_unit}, {scalars_range(plan_), AccessMode::update, no_unit}};
   for (std::size_t unit = 0; unit < plan_.units.size(); ++unit) {
     Operation& optimize = add(OperationKind::optimize, StreamId::compute, unit);
-    optimize.accesses = {{kept(plan_, unit, buffers(unit).gradient), AccessMode::read, unit},
+    optimize.accesses = {{updated(plan_, unit, buffers(unit).gradient), AccessMode::read, unit},
                          {scalars_range(plan_), AccessMode::read, no_unit},
-                         {kept(plan_, unit, buffers(unit).master), AccessMode::update, unit}};
+                         {updated(plan_, unit, buffers(unit).master), AccessMode::update, unit}};
     for (const std::size_t state : buffers(unit).states) {
-      optimize.accesses.push_back({kept(plan_, unit, state), AccessMode::update, unit});
+      optimize.accesses.push_back({updated(plan_, unit, state), AccessMode::update, unit});
     }
-    if (plan_.keeps_whole() && buffers(unit).parameters != buffers(unit).master) {
-      add(OperationKind::cast, StreamId::compute, unit).accesses = {
-          {kept(plan_, unit, buffers(unit).master), AccessMode::read, unit},
-          {whole_range(plan_, unit, buffers(unit).parameters, parameter_type()), AccessMode::write, unit}};
-    }
+    republish(unit);
   }
   return take();
+}
+
+// After its update: whole masters need a cast at most; shards travel, beside the other units' updates and the first
+// windows of the next step.
+void Emitter::republish(std::size_t unit) {
+  if (!plan_.updates_whole()) return publish(unit);
+  if (buffers(unit).parameters != buffers(unit).master) cast_whole(unit, StreamId::compute);
 }
 
 }  // namespace

@@ -16,16 +16,15 @@ inline Range mine_in_whole(const Plan& plan, std::size_t unit, std::size_t buffe
   return {buffer, Bytes(0), shard, shard};
 }
 
-// This rank's shard of a persistent fp32 buffer: a view of its place where the strategy keeps the whole, else all there
-// is.
+// This rank's shard of a persistent fp32 buffer: a view of its place in a whole one, else all there is.
 inline Range my_shard(const Plan& plan, std::size_t unit, std::size_t buffer) {
-  if (plan.keeps_whole()) return mine_in_whole(plan, unit, buffer, DType::fp32);
+  if (plan.holds_whole(unit, buffer)) return mine_in_whole(plan, unit, buffer, DType::fp32);
   return {buffer, Bytes(0), Bytes(0), size_of(DType::fp32) * plan.layouts[unit].shard_elements()};
 }
 
-// All that this rank keeps of a persistent fp32 buffer.
-inline Range kept(const Plan& plan, std::size_t unit, std::size_t buffer) {
-  return plan.keeps_whole() ? whole_range(plan, unit, buffer, DType::fp32) : my_shard(plan, unit, buffer);
+// What this rank's update reads or writes of a persistent fp32 buffer.
+inline Range updated(const Plan& plan, std::size_t unit, std::size_t buffer) {
+  return plan.updates_whole() ? whole_range(plan, unit, buffer, DType::fp32) : my_shard(plan, unit, buffer);
 }
 
 inline Range scalars_range(const Plan& plan) { return {plan.scalars, Bytes(0), Bytes(0), scalars_size}; }

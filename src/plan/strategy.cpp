@@ -10,6 +10,8 @@ namespace tessera {
 std::string_view to_string(Strategy strategy) {
   switch (strategy) {
     case Strategy::ddp: return "ddp";
+    case Strategy::zero1: return "zero1";
+    case Strategy::zero2: return "zero2";
     case Strategy::fsdp: return "fsdp";
   }
   throw InternalError("a strategy without a name");
@@ -25,10 +27,10 @@ std::string_view to_string(AccumulationMode mode) {
 }
 
 Strategy strategy_from_string(std::string_view name) {
-  for (const Strategy strategy : {Strategy::ddp, Strategy::fsdp}) {
+  for (const Strategy strategy : all_strategies) {
     if (name == to_string(strategy)) return strategy;
   }
-  throw UsageError(fmt::format("unknown strategy \"{}\": choose ddp or fsdp", name));
+  throw UsageError(fmt::format("unknown strategy \"{}\": choose ddp, zero1, zero2 or fsdp", name));
 }
 
 AccumulationMode accumulation_mode_from_string(std::string_view name) {

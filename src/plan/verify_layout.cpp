@@ -39,11 +39,11 @@ enum class Share { whole, mine };
 
 // What each kind of operation names of its unit, by access.
 Share share_of(const Plan& plan, OperationKind kind, std::size_t access) {
-  const Share kept = plan.keeps_whole() ? Share::whole : Share::mine;
+  const Share updated = plan.updates_whole() ? Share::whole : Share::mine;
   switch (kind) {
-    case OperationKind::initialize: return access == 0 ? Share::mine : kept;
+    case OperationKind::initialize: return access == 0 ? Share::mine : updated;
     case OperationKind::cast:
-    case OperationKind::optimize: return kept;
+    case OperationKind::optimize: return updated;
     case OperationKind::all_gather:
     case OperationKind::all_gather_sum: return access == 0 ? Share::mine : Share::whole;
     case OperationKind::reduce_scatter: return access == 0 ? Share::whole : Share::mine;

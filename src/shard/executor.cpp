@@ -348,7 +348,8 @@ std::span<float> Executor::shard(std::size_t unit, std::size_t buffer) {
   progress_.check_between_steps("shard()");
   synchronize();
   const plan::UnitLayout& layout = plan_.layouts[unit];
-  const std::size_t first = plan_.keeps_whole() ? layout.shard_begin(static_cast<std::size_t>(world_.rank())) : 0;
+  const std::size_t first =
+      plan_.holds_whole(unit, buffer) ? layout.shard_begin(static_cast<std::size_t>(world_.rank())) : 0;
   return {reinterpret_cast<float*>(base(buffer)) + first, layout.shard_elements()};
 }
 

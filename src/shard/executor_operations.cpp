@@ -118,8 +118,8 @@ void Executor::begin_update(Stream& on) {
 void Executor::optimize(const Operation& operation, Stream& on) {
   const std::size_t unit = operation.unit;
   const plan::UnitBuffers& buffers = plan_.unit_buffers[unit];
-  float* master = reinterpret_cast<float*>(base(buffers.master));
-  const float* gradient = reinterpret_cast<const float*>(base(buffers.gradient));
+  const float* gradient = reinterpret_cast<const float*>(address(operation.accesses[0].range));
+  float* master = reinterpret_cast<float*>(address(operation.accesses[2].range));
   for (std::size_t index = 0; index < runs_[unit].size(); ++index) {
     const OptimizerRun& run = runs_[unit][index];
     const std::span<float* const> states(run_states_[unit].data() + index * buffers.states.size(),

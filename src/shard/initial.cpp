@@ -6,8 +6,8 @@
 #include <cmath>
 #include <numbers>
 
-#include "tessera/base/philox.hpp"
 #include "tessera/base/error.hpp"
+#include "tessera/base/philox.hpp"
 
 namespace tessera {
 

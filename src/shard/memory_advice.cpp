@@ -26,6 +26,8 @@ constexpr Setting settings[] = {
     {"accumulation = reduced", [](plan::PlanOptions& o) { o.accumulation = AccumulationMode::reduced; }},
     {"overlap_reduction = false", [](plan::PlanOptions& o) { o.overlap_reduction = false; }},
     {"prefetch = 0", [](plan::PlanOptions& o) { o.prefetch = 0; }},
+    {"strategy = zero2",
+     [](plan::PlanOptions& o) { o.strategy = o.strategy == Strategy::fsdp ? Strategy::fsdp : Strategy::zero2; }},
     {"strategy = fsdp", [](plan::PlanOptions& o) { o.strategy = Strategy::fsdp; }},
 };
 
@@ -33,7 +35,9 @@ std::string advice(plan::CompileInput input, Bytes limit) {
   std::string changed;
   Bytes smallest = plan::memory(plan::compile(input)).peak;
   for (const Setting& setting : settings) {
+    const plan::PlanOptions before = input.options;
     setting.apply(input.options);
+    if (input.options == before) continue;
     changed += (changed.empty() ? "" : ", ") + std::string(setting.text);
     const Bytes peak = plan::memory(plan::compile(input)).peak;
     if (peak <= limit) return fmt::format("it fits ({}) with {}", to_string(peak), changed);

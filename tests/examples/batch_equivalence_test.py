@@ -41,7 +41,7 @@ def distance(one, other):
 def main(program):
     reference = losses(program, 1, 6, 1)
     failures = []
-    for (ranks, batch, accumulate), strategy in itertools.product(SPREADS, ["ddp", "fsdp"]):
+    for (ranks, batch, accumulate), strategy in itertools.product(SPREADS, ["ddp", "zero1", "zero2", "fsdp"]):
         for mode in ["local", "reduced"] if accumulate > 1 else ["reduced"]:
             options = ["--strategy", strategy, "--accumulate-mode", mode]
             found = distance(reference, losses(program, ranks, batch, accumulate, *options))

@@ -29,6 +29,8 @@ TEST_MODES = ["--test-delays", 11, "--test-poison", "--test-touch", "--test-queu
 def variants():
     """The first one is the reference of all."""
     yield ["--strategy", "ddp"]
+    yield ["--strategy", "zero1"]
+    yield ["--strategy", "zero2"]
     for prefetch, reshard in itertools.product([0, 1, 2], ["yes", "no"]):
         if not REDUCED or (prefetch, reshard) in [(0, "yes"), (1, "yes"), (2, "no")]:
             yield ["--strategy", "fsdp", "--prefetch", prefetch, "--reshard-after-forward", reshard]

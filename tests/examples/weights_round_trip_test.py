@@ -30,7 +30,7 @@ def main(program):
 
         losses = {}
         for ranks in [1, 2, 3, 7]:
-            for strategy in ["ddp", "fsdp"]:
+            for strategy in ["ddp", "zero2", "fsdp"]:
                 again = folder / f"{ranks}-{strategy}.safetensors"
                 steps = trainer_runs.train(program, folder, *MODEL, *NOTHING_LEARNED, "--ranks", ranks, "--strategy",
                                            strategy, "--init", first, "--dump-weights", again)
@@ -42,8 +42,8 @@ def main(program):
         # A dump may replace the file that the run began with.
         trainer_runs.train(program, folder, *MODEL, "--ranks", 2, "--steps", 3, "--init", first, "--dump-weights", first)
         assert trainer_runs.read_safetensors(first) != tensors
-        assert sorted(path.suffix for path in folder.iterdir()) == [".jsonl"] + 9 * [".safetensors"], "files left behind"
-    print("8 round trips, bit for bit")
+        assert sorted(path.suffix for path in folder.iterdir()) == [".jsonl"] + 13 * [".safetensors"], "files left behind"
+    print("12 round trips, bit for bit")
 
 
 if __name__ == "__main__":

@@ -80,7 +80,7 @@ void check(const Run& run) {
 TEST_CASE("nothing_is_allocated_once_every_segment_has_run") {
   REQUIRE_PROBE();
   for (const int ranks : {1, 2, 3, 7}) {
-    for (const Strategy strategy : {Strategy::ddp, Strategy::fsdp}) {
+    for (const Strategy strategy : all_strategies) {
       for (const toy::Accumulation& accumulation : toy::accumulations()) {
         for (const bool queue_compute : {false, true}) {
           Run run;
@@ -98,7 +98,7 @@ TEST_CASE("nothing_is_allocated_once_every_segment_has_run") {
 
 TEST_CASE("nothing_is_allocated_with_bf16_nor_with_other_depths_and_test_modes") {
   REQUIRE_PROBE();
-  for (const Strategy strategy : {Strategy::ddp, Strategy::fsdp}) {
+  for (const Strategy strategy : all_strategies) {
     for (const std::size_t prefetch : {0u, 2u}) {
       Run run;
       run.ranks = 3;
@@ -117,7 +117,7 @@ TEST_CASE("nothing_is_allocated_with_bf16_nor_with_other_depths_and_test_modes")
 
 TEST_CASE("nothing_is_allocated_when_windows_join_other_streams") {
   REQUIRE_PROBE();
-  for (const Strategy strategy : {Strategy::ddp, Strategy::fsdp}) {
+  for (const Strategy strategy : all_strategies) {
     Run run;
     run.ranks = 2;
     run.options.strategy = strategy;

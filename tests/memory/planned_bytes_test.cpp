@@ -73,11 +73,13 @@ void check(const Run& run) {
   CHECK(observed.mappings == std::size_t(run.ranks));
 }
 
-// prefetch and reshard_after_forward mean nothing to ddp, so it takes one combination of them.
+// prefetch and reshard_after_forward mean something to fsdp alone.
 template <typename Function>
 void for_each_variant(Run run, Function function) {
-  run.options.strategy = Strategy::ddp;
-  function(run);
+  for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2}) {
+    run.options.strategy = strategy;
+    function(run);
+  }
   run.options.strategy = Strategy::fsdp;
   for (const std::size_t prefetch : {0u, 1u, 2u}) {
     for (const bool reshard : {true, false}) {
@@ -119,7 +121,7 @@ TEST_CASE("planned_bytes_equal_measured_bytes_with_bf16_parameters_gradients_and
 
 TEST_CASE("planned_bytes_equal_measured_bytes_without_overlapped_reduction_and_in_test_modes") {
   REQUIRE_PROBE();
-  for (const Strategy strategy : {Strategy::ddp, Strategy::fsdp}) {
+  for (const Strategy strategy : all_strategies) {
     Run run;
     run.ranks = 3;
     run.options.strategy = strategy;
@@ -136,9 +138,10 @@ TEST_CASE("planned_bytes_equal_measured_bytes_where_ranks_own_only_padding_and_w
     Run run;
     run.ranks = 7;
     run.widths = widths;
-    check<float>(run);
-    run.options.strategy = Strategy::ddp;
-    check<float>(run);
+    for (const Strategy strategy : all_strategies) {
+      run.options.strategy = strategy;
+      check<float>(run);
+    }
   }
 }
 
@@ -174,7 +177,7 @@ class Watched : public toy::Layer<float> {
 };
 
 TEST_CASE("what_the_user_sees_stands_in_the_region_of_its_category") {
-  for (const Strategy strategy : {Strategy::ddp, Strategy::fsdp}) {
+  for (const Strategy strategy : all_strategies) {
     Run run;
     run.options.strategy = strategy;
     launch({.ranks = 1}, [&](World& world) {
@@ -182,7 +185,7 @@ TEST_CASE("what_the_user_sees_stands_in_the_region_of_its_category") {
       FullyShard& model = trainee.model();
       for (const auto& layer : trainee.layers()) {
         layer->model = &model;
-        if (strategy == Strategy::ddp) layer->parameters = plan::Category::parameters;
+        if (strategy != Strategy::fsdp) layer->parameters = plan::Category::parameters;
       }
       trainee.run_every_segment();
       for (std::size_t u = 0; u < model.unit_count(); ++u) {

@@ -30,7 +30,7 @@ nlohmann::ordered_json report_of(const toy::Run& run, plan::MemoryReport& planne
 }
 
 TEST_CASE("the_report_has_every_category_of_the_plan_and_no_other_for_every_rank") {
-  for (const Strategy strategy : {Strategy::ddp, Strategy::fsdp}) {
+  for (const Strategy strategy : all_strategies) {
     toy::Run run;
     run.ranks = 3;
     run.options.strategy = strategy;

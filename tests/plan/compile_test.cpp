@@ -132,7 +132,7 @@ TEST_CASE("each_gradient_is_summed_and_reduced_exactly_once_and_divided_once") {
 
 TEST_CASE("each_gathered_unit_is_released_once") {
   for_sampled_plans([](const Model& model, const PlanOptions& options, const Plan& plan) {
-    if (options.strategy == Strategy::ddp) return;
+    if (options.strategy != Strategy::fsdp) return;
     INFO(model.name << ", " << describe(options));
     for (const Segment& segment : plan.segments) CHECK(every_gather_is_released(plan, segment));
   });
@@ -151,7 +151,7 @@ TEST_CASE("each_unit_is_optimized_and_its_norm_taken_once_a_step") {
 }
 
 TEST_CASE("one_rank_has_no_gathers") {
-  for (const Strategy strategy : {Strategy::ddp, Strategy::fsdp}) {
+  for (const Strategy strategy : all_strategies) {
     const Plan plan = compile(input_of(chain_model(3), {.strategy = strategy, .ranks = 1}));
     for (const Segment& segment : plan.segments) {
       for (const Operation& operation : segment.operations) {
@@ -191,7 +191,7 @@ TEST_CASE("waits_are_between_streams_and_every_event_is_waited_for") {
 
 TEST_CASE("the_schedule_is_the_same_for_any_number_of_ranks_above_one") {
   for (const Model& model : all_models()) {
-    for (const Strategy strategy : {Strategy::ddp, Strategy::fsdp}) {
+    for (const Strategy strategy : all_strategies) {
       INFO(model.name << ", " << to_string(strategy));
       const auto schedule = [&](std::size_t ranks) {
         return draw(compile(input_of(model, {.strategy = strategy, .ranks = ranks, .micro_batches = 3})));
@@ -219,9 +219,10 @@ TEST_CASE("a_plan_never_says_automatic") {
         .options.accumulation;
   };
   CHECK(resolved(Strategy::ddp, 2) == local);
+  CHECK(resolved(Strategy::zero1, 2) == local);
+  CHECK(resolved(Strategy::zero2, 2) == reduced);
   CHECK(resolved(Strategy::fsdp, 2) == reduced);
-  CHECK(resolved(Strategy::ddp, 1) == reduced);
-  CHECK(resolved(Strategy::fsdp, 1) == reduced);
+  for (const Strategy strategy : all_strategies) CHECK(resolved(strategy, 1) == reduced);
 }
 
 TEST_CASE("two_hundred_units_on_16384_ranks_are_compiled_and_verified") {

@@ -21,9 +21,9 @@ inline void for_each_accumulation(const PlanOptions& options, const std::functio
   }
 }
 
-// ddp gathers nothing ahead: prefetch and reshard stay as they are.
+// Where parameters stay whole nothing is gathered ahead: prefetch and reshard stay as they are.
 inline void for_each_gathering(const PlanOptions& options, const std::function<void(const PlanOptions&)>& body) {
-  if (options.strategy == Strategy::ddp) return body(options);
+  if (options.strategy != Strategy::fsdp) return body(options);
   for (const std::size_t prefetch : {0u, 1u, 2u, 5u}) {
     for (const bool reshard : {true, false}) {
       PlanOptions chosen = options;
@@ -35,7 +35,7 @@ inline void for_each_gathering(const PlanOptions& options, const std::function<v
 }
 
 inline void for_each_options(const std::function<void(const PlanOptions&)>& body) {
-  for (const Strategy strategy : {Strategy::ddp, Strategy::fsdp}) {
+  for (const Strategy strategy : all_strategies) {
     for (const Precision& precision : {fp32_precision, bf16_mixed}) {
       for (const std::size_t ranks : {1u, 2u, 3u, 4u, 7u, 64u}) {
         for (const bool overlap : {true, false}) {

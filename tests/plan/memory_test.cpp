@@ -26,11 +26,15 @@ std::uint64_t category(const MemoryReport& report, Category which) {
   return report.categories[static_cast<std::size_t>(which)].size.count();
 }
 
-bool sums_apart(const Model& model, const PlanOptions& options, std::size_t unit) {
+// ddp and zero1 form the sums of micro-batches, and of tied windows, where they will be reduced.
+bool keeps_sums_whole(const PlanOptions& options) {
+  return options.strategy == Strategy::ddp || options.strategy == Strategy::zero1;
+}
+
+bool adds_up_on_the_rank(const Model& model, const PlanOptions& options, std::size_t unit) {
   const auto& windows = model.program.micro_batch;
   const bool tied = std::count(windows.begin(), windows.end(), WindowUse{unit, WindowKind::backward}) > 1;
-  const bool local_by_default =
-      options.strategy == Strategy::ddp && options.accumulation == AccumulationMode::automatic;
+  const bool local_by_default = keeps_sums_whole(options) && options.accumulation == AccumulationMode::automatic;
   return tied || (options.micro_batches > 1 && (local_by_default || options.accumulation == AccumulationMode::local));
 }
 
@@ -45,17 +49,19 @@ struct Persistent {
 Persistent persistent_of(const Model& model, const PlanOptions& options) {
   Persistent sum;
   const bool ddp = options.strategy == Strategy::ddp;
+  const bool fp32 = options.precision.parameter == DType::fp32;
   for (std::size_t unit = 0; unit < model.units.size(); ++unit) {
     const std::uint64_t shard = shard_of(model.units[unit], options.ranks);
     const std::uint64_t whole = shard * options.ranks;
-    const std::uint64_t kept = ddp ? whole : shard;
-    sum.parameters += 4 * kept;
-    if (ddp && options.precision.parameter != DType::fp32) sum.parameters += up(2 * whole, 512);
-    sum.gradients += 4 * kept;
-    sum.optimizer += 8 * kept;
-    // ddp forms its sums where they will be reduced, unless reduced sums of earlier micro-batches stand there.
+    const bool windows_read_masters = options.strategy != Strategy::fsdp && fp32;
+    sum.parameters += 4 * (ddp || windows_read_masters ? whole : shard);
+    if (options.strategy != Strategy::fsdp && !fp32) sum.parameters += up(2 * whole, 512);
     const bool reduced_sums_there = options.micro_batches > 1 && options.accumulation == AccumulationMode::reduced;
-    if (sums_apart(model, options, unit) && (!ddp || reduced_sums_there)) sum.accumulation += 4 * whole;
+    const bool adds_up = adds_up_on_the_rank(model, options, unit);
+    const bool in_place = adds_up && keeps_sums_whole(options) && !reduced_sums_there;
+    sum.gradients += 4 * (ddp || in_place ? whole : shard);
+    sum.optimizer += 8 * (ddp ? whole : shard);
+    if (adds_up && !in_place) sum.accumulation += 4 * whole;
   }
   return sum;
 }
@@ -85,17 +91,19 @@ TEST_CASE("persistent_bytes_are_those_of_the_table") {
 }
 
 // 2^20 elements, divisible by every number of ranks here with nothing to pad.
-TEST_CASE("bytes_per_parameter_are_18_for_ddp_and_16_over_n_for_fsdp") {
+TEST_CASE("bytes_per_parameter_are_those_of_numerics_md") {
   const std::uint64_t elements = 1u << 20;
   const Model model{"one large unit", {unit_of("u", {elements})}, Program::chain(1)};
   for (const std::size_t ranks : {1u, 2u, 4u, 8u}) {
     const auto persistent = [&](Strategy strategy) {
-      const MemoryReport report =
-          memory(compile(input_of(model, {.strategy = strategy, .precision = bf16_mixed, .ranks = ranks})));
+      const MemoryReport report = memory(compile(
+          input_of(model, {.strategy = strategy, .precision = bf16_mixed, .ranks = ranks, .micro_batches = 2})));
       return category(report, Category::parameters) + category(report, Category::gradients) +
              category(report, Category::optimizer) + category(report, Category::accumulation);
     };
     CHECK(persistent(Strategy::ddp) == 18 * elements);
+    CHECK(persistent(Strategy::zero1) == 6 * elements + 12 * elements / ranks);
+    CHECK(persistent(Strategy::zero2) == 2 * elements + 16 * elements / ranks);
     CHECK(persistent(Strategy::fsdp) == 16 * elements / ranks);
   }
 }
@@ -124,7 +132,7 @@ TEST_CASE("slots_of_a_chain_are_at_most_one_more_than_the_prefetch_depth_times_t
       const std::uint64_t parameters = category(report, Category::parameter_slots);
       const std::uint64_t slots = options.reshard_after_forward ? 1 + options.prefetch : units;
       CHECK(parameters <= up(slots * largest(model, options, options.precision.parameter), 4096));
-      if (options.strategy == Strategy::ddp) CHECK(parameters == 0);
+      if (options.strategy != Strategy::fsdp) CHECK(parameters == 0);
       CHECK(category(report, Category::gradient_slots) <=
             up(2 * largest(model, options, options.precision.gradient), 4096));
     });
@@ -186,7 +194,7 @@ TEST_CASE("live_bytes_of_fsdp_keep_to_their_bound") {
   }
 }
 
-TEST_CASE("local_accumulation_adds_a_whole_fp32_gradient_to_fsdp_only") {
+TEST_CASE("local_accumulation_adds_a_whole_fp32_gradient_to_zero2_and_fsdp") {
   const Model model{"one", {unit_of("u", {4096})}, Program::chain(1)};
   const auto accumulation = [&](Strategy strategy, AccumulationMode mode) {
     return category(
@@ -195,6 +203,8 @@ TEST_CASE("local_accumulation_adds_a_whole_fp32_gradient_to_fsdp_only") {
   };
   CHECK(accumulation(Strategy::fsdp, AccumulationMode::local) == 4 * 4096);
   CHECK(accumulation(Strategy::fsdp, AccumulationMode::reduced) == 0);
+  CHECK(accumulation(Strategy::zero2, AccumulationMode::local) == 4 * 4096);
+  CHECK(accumulation(Strategy::zero1, AccumulationMode::local) == 0);
   CHECK(accumulation(Strategy::ddp, AccumulationMode::local) == 0);
 }
 

@@ -99,7 +99,7 @@ void slot_merged(const Plan& plan, const MutantSink& sink, std::size_t UnitBuffe
 }
 
 void parameter_slot_shared(const Plan& plan, const MutantSink& sink) {
-  if (!plan.keeps_whole()) slot_merged(plan, sink, &UnitBuffers::parameters);
+  if (!plan.parameters_stay_whole()) slot_merged(plan, sink, &UnitBuffers::parameters);
 }
 void gradient_slot_shared(const Plan& plan, const MutantSink& sink) {
   slot_merged(plan, sink, &UnitBuffers::gradient_slot);

@@ -40,7 +40,7 @@ TEST_CASE("every_enumerator_has_a_name_of_its_own") {
 }
 
 TEST_CASE("options_are_read_back_from_their_names") {
-  for (const Strategy strategy : {Strategy::ddp, Strategy::fsdp}) {
+  for (const Strategy strategy : all_strategies) {
     CHECK(strategy_from_string(to_string(strategy)) == strategy);
   }
   using enum AccumulationMode;
@@ -50,8 +50,9 @@ TEST_CASE("options_are_read_back_from_their_names") {
 }
 
 TEST_CASE("unknown_names_are_refused_with_the_choices") {
-  CHECK(usage_error([] { strategy_from_string("zero9"); }) == "unknown strategy \"zero9\": choose ddp or fsdp");
-  CHECK(usage_error([] { strategy_from_string(""); }) == "unknown strategy \"\": choose ddp or fsdp");
+  CHECK(usage_error([] { strategy_from_string("zero9"); }) ==
+        "unknown strategy \"zero9\": choose ddp, zero1, zero2 or fsdp");
+  CHECK(usage_error([] { strategy_from_string(""); }) == "unknown strategy \"\": choose ddp, zero1, zero2 or fsdp");
   CHECK(usage_error([] { accumulation_mode_from_string("Local"); }) ==
         "unknown accumulation mode \"Local\": choose automatic, local or reduced");
 }

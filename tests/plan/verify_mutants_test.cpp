@@ -55,6 +55,12 @@ std::vector<Subject> subjects() {
            .overlap_reduction = overlap});
     }
   }
+  for (const Strategy strategy : {Strategy::zero1, Strategy::zero2}) {
+    for (const Precision& precision : {fp32_precision, bf16_mixed}) {
+      add(result, chain_model(2), {.strategy = strategy, .precision = precision, .ranks = 3});
+      add(result, tied_model(), {.strategy = strategy, .precision = precision, .ranks = 2, .micro_batches = 2});
+    }
+  }
   for (const Model& model : all_models()) {
     add(result, model, {.ranks = 3, .micro_batches = 3});
     add(result, model, {.strategy = Strategy::ddp, .precision = bf16_mixed, .ranks = 3});

@@ -77,7 +77,7 @@ TEST_CASE("gradients_of_a_unit_in_two_windows_add_up_and_are_reduced_once") {
     const double average = (ranks + 1) / 2.0;
     for (std::size_t i = 0; i < 131; ++i) squares += std::pow(11.0 * average * double(i % 5), 2);
     for (std::size_t i = 0; i < 17; ++i) squares += std::pow(double(i % 5), 2);
-    for (const Strategy strategy : {Strategy::ddp, Strategy::fsdp}) {
+    for (const Strategy strategy : tessera::all_strategies) {
       for (const std::size_t micro_batches : {1, 3}) {
         for (const auto mode : {tessera::AccumulationMode::reduced, tessera::AccumulationMode::local}) {
           FullyShardOptions options;
@@ -101,6 +101,10 @@ TEST_CASE("tied_weights_are_bitwise_equal_between_strategies") {
         options.accumulation = mode;
         options.strategy = Strategy::ddp;
         const TiedResult reference = train_tied(ranks, options, 3);
+        for (const Strategy strategy : {Strategy::zero1, Strategy::zero2}) {
+          options.strategy = strategy;
+          CHECK(toy::same_bits(train_tied(ranks, options, 3).weights, reference.weights));
+        }
         options.strategy = Strategy::fsdp;
         for (const std::size_t prefetch : {0, 1, 2}) {
           options.prefetch = prefetch;

@@ -63,7 +63,7 @@ class TesseraPlan(unittest.TestCase):
     def test_each_option_changes_the_plan(self):
         base = [*MODEL, "--world", 4, "--micro-batches", 2]
         changes = [[], ["--prefetch", 2], ["--reshard-after-forward", "no"], ["--overlap-reduction", "no"],
-                   ["--strategy", "ddp"], ["--accumulate-mode", "local"], ["--precision", "bf16"], ["--optimizer", "sgd"]]
+                   ["--strategy", "ddp"], ["--strategy", "zero1"], ["--strategy", "zero2"], ["--accumulate-mode", "local"], ["--precision", "bf16"], ["--optimizer", "sgd"]]
         self.assertEqual(len({plan(*base, *change)["hash"] for change in changes}), len(changes))
 
     def test_the_text_has_every_category_and_the_verdict(self):
@@ -111,7 +111,7 @@ class BadOptions(unittest.TestCase):
             self.assert_refused(["plan", *MODEL, name, "0"], name)
 
     def test_an_unknown_choice_is_named_with_the_choices(self):
-        for name, choice in [("--strategy", "ddp|fsdp"), ("--precision", "fp32|bf16"), ("--optimizer", "adamw|sgd"),
+        for name, choice in [("--strategy", "ddp|zero1|zero2|fsdp"), ("--precision", "fp32|bf16"), ("--optimizer", "adamw|sgd"),
                              ("--accumulate-mode", "local|reduced"), ("--reshard-after-forward", "yes|no"),
                              ("--overlap-reduction", "yes|no")]:
             for value in ["xyz", "YES", "0", " yes"]:

@@ -152,8 +152,11 @@ void add_options(Options& line, PlanRequest& request) {
                              "adamw keeps two fp32 states per parameter, sgd (with momentum) one [adamw]");
   line.group("Ranks and sharding");
   line.whole("--world", options.ranks, {1, most_ranks}, "Ranks");
-  line.choice<Strategy>("--strategy", options.strategy, {{"ddp", Strategy::ddp}, {"fsdp", Strategy::fsdp}},
-                        "What each rank keeps whole: all (ddp) or nothing [fsdp]");
+  line.choice<Strategy>(
+      "--strategy", options.strategy,
+      {{"ddp", Strategy::ddp}, {"zero1", Strategy::zero1}, {"zero2", Strategy::zero2}, {"fsdp", Strategy::fsdp}},
+      "What each rank keeps whole: all (ddp), parameters and sums of micro-batches (zero1), "
+      "parameters (zero2), or nothing [fsdp]");
   line.choice<tessera::Precision>("--precision", options.precision,
                                   {{"fp32", tessera::fp32_precision}, {"bf16", tessera::bf16_mixed}},
                                   "Of parameters and gradients in the windows and on the wire [fp32]");
@@ -167,7 +170,7 @@ void add_options(Options& line, PlanRequest& request) {
   line.choice<AccumulationMode>("--accumulate-mode", options.accumulation,
                                 {{"local", AccumulationMode::local}, {"reduced", AccumulationMode::reduced}},
                                 "Micro-batches add up on the rank and are reduced once, or each is reduced "
-                                "[ddp: local, fsdp: reduced]");
+                                "[ddp, zero1: local; zero2, fsdp: reduced]");
   line.group("Output");
   line.flag("--draw", request.draw, "Prints the schedule of every segment too");
   line.flag("--json", request.json, "Prints one JSON object instead of text, sizes in bytes");

@@ -25,7 +25,7 @@ enum class MemorySpace { device, host };
 
 // What bytes are for (docs/numerics.md). Each category is a page-aligned region of the arena.
 enum class Category {
-  parameters,       // fp32 masters, and the whole parameters of ddp
+  parameters,       // fp32 masters, and whole parameters
   gradients,        // reduced fp32 gradients
   optimizer,        // the optimizer's states
   accumulation,     // whole fp32 gradients that add up on the rank
@@ -99,7 +99,7 @@ enum class OperationKind {
   prepare_gradient,  // acquires a gradient slot; zero in the padding
   accumulate,        // accumulation (+)= gradient slot
   reduce_scatter,    // my fp32 shard (+)= sum over ranks
-  all_gather_sum,    // ddp: the fp32 sum, from everybody's shards
+  all_gather_sum,    // the fp32 sum, from everybody's shards
   sum_of_squares,    // of my reduced shard
   gather_norms,      // everybody's partial norms
   begin_update,      // norm, clip factor, skip flag, step count
@@ -165,18 +165,19 @@ struct PlanOptions {
   std::size_t prefetch = 1;
   bool reshard_after_forward = true;
   bool overlap_reduction = true;
+  friend bool operator==(const PlanOptions&, const PlanOptions&) = default;
 };
 
 // Where a unit's content stands. Buffers are indices into Plan::buffers; no_buffer where the strategy has none.
 inline constexpr std::size_t no_buffer = static_cast<std::size_t>(-1);
 struct UnitBuffers {
-  std::size_t master = no_buffer;  // fp32: fsdp my shard, ddp whole
+  std::size_t master = no_buffer;  // fp32: my shard; whole where windows read the masters themselves, and in ddp
   std::size_t parameters =
-      no_buffer;  // what windows read: a slot (fsdp), the master (ddp in fp32), a whole copy (ddp else)
+      no_buffer;  // what windows read: a slot (fsdp), the masters (others in fp32), a whole copy (others else)
   std::size_t gradient_slot = no_buffer;  // what backward windows write
   std::size_t accumulation = no_buffer;   // whole fp32 gradient, where gradients add up before the reduction
-  std::size_t gradient = no_buffer;       // reduced: fsdp my shard, ddp whole
-  std::vector<std::size_t> states;        // like master
+  std::size_t gradient = no_buffer;       // reduced: my shard; whole in ddp, and where sums of micro-batches stand
+  std::vector<std::size_t> states;        // my shard; whole in ddp
 };
 
 struct Plan {
@@ -194,9 +195,14 @@ struct Plan {
   std::vector<Segment> segments;
   std::vector<EventPoint> events;
 
-  // True for strategies whose masters, gradients and states are whole on every rank; a shard is then a view of its
-  // place.
-  bool keeps_whole() const { return options.strategy == Strategy::ddp; }
+  // What windows read is whole at all times; else it is gathered into slots.
+  bool parameters_stay_whole() const { return options.strategy != Strategy::fsdp; }
+  // Every rank updates every parameter, from whole sums; else its shard.
+  bool updates_whole() const { return options.strategy == Strategy::ddp; }
+  // Whether one of a unit's fp32 buffers has room for the whole unit: this rank's shard is then a view of its place.
+  bool holds_whole(std::size_t unit, std::size_t buffer) const {
+    return buffers[buffer].size == size_of(DType::fp32) * layouts[unit].padded_elements();
+  }
   const Operation& at(EventPoint point) const { return segments[point.segment].operations[point.operation]; }
   std::optional<std::size_t> find(SegmentKind kind) const;
 };

@@ -8,8 +8,10 @@
 
 namespace tessera {
 
-// What each rank keeps whole. ddp: everything. fsdp: nothing (ZeRO-3).
-enum class Strategy { ddp, fsdp };
+// What each rank keeps whole. ddp: everything. zero1, zero2: the parameters, and zero1 also the sums of several
+// micro-batches (by its default accumulation mode). fsdp: nothing (ZeRO-3).
+enum class Strategy { ddp, zero1, zero2, fsdp };
+inline constexpr Strategy all_strategies[] = {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::fsdp};
 
 // Types of the four hops of a value (numerics.md). Masters, sums, accumulation, norms and optimizer are fp32 always.
 struct Precision {
@@ -22,7 +24,8 @@ inline constexpr Precision fp32_precision{};
 inline constexpr Precision bf16_mixed{DType::bf16, DType::bf16, DType::bf16};
 
 // Where micro-batches add up. reduced: each is reduced, and fp32 shards add up. local: whole fp32 gradients add up on
-// the rank and are reduced once. automatic: local for ddp, reduced for fsdp. With one micro-batch all are `reduced`.
+// the rank and are reduced once. automatic: local for ddp and zero1, reduced for zero2 and fsdp. With one micro-batch
+// all are `reduced`.
 enum class AccumulationMode { automatic, reduced, local };
 
 std::string_view to_string(Strategy strategy);

@@ -18,8 +18,7 @@ struct MatrixView {
 
   // As a span<T> becomes a span<const T>.
   operator MatrixView<const T>() const  // NOLINT(google-explicit-constructor)
-    requires(!std::is_const_v<T>)
-  {
+      requires(!std::is_const_v<T>) {
     return {data, rows, columns};
   }
 };
