@@ -42,18 +42,13 @@ struct Piece {
 };
 
 void for_each_piece(FullyShard& model, const std::function<void(const Piece&)>& visit) {
-  World& world = model.world();
   std::size_t tensors_before = 0;
   for (std::size_t u = 0; u < model.unit_count(); ++u) {
     const Unit& unit = model.unit(u);
-    const plan::UnitLayout layout(unit.spec(), static_cast<std::size_t>(world.size()));
-    const std::span<float> shard = model.shard(unit);
-    for (const plan::ShardPiece& piece : layout.pieces(static_cast<std::size_t>(world.rank()))) {
-      visit({.tensor = tensors_before + piece.parameter,
-             .first = piece.parameter_offset,
-             .values = shard.subspan(piece.shard_offset, piece.count)});
+    for (const ParameterPiece& piece : model.pieces(unit)) {
+      visit({.tensor = tensors_before + unit.index_of(*piece.parameter), .first = piece.first, .values = piece.values});
     }
-    tensors_before += layout.parameters();
+    tensors_before += unit.parameters().size();
   }
 }
 

@@ -1,6 +1,7 @@
 // The scalars of one optimizer step, computed on CPU streams.
 #include "tessera/kernels/step_scalars.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/cpu_only.hpp"
@@ -16,11 +17,27 @@ double sum_by_unit_and_rank(const NormPartials& partials) {
   return sum;
 }
 
-void set_step(StepScalars& scalars, double norm, const StepSettings& settings) {
+void adapt_loss_scale(StepScalars& scalars, const LossScaling& scaling) {
+  if (!scaling.dynamic) return;
+  if (scalars.skip != 0) {
+    scalars.loss_scale = std::max(scaling.smallest, scalars.loss_scale * scaling.backoff);
+    scalars.good_steps = 0;
+  } else if (++scalars.good_steps == scaling.growth_interval) {
+    scalars.loss_scale = std::min(scaling.largest, scalars.loss_scale * scaling.growth);
+    scalars.good_steps = 0;
+  }
+}
+
+// `scaled_norm` is that of the gradients as they came, with the loss scale in them.
+void set_step(StepScalars& scalars, double scaled_norm, const StepSettings& settings) {
   const double clip = static_cast<double>(settings.clip_norm);
+  const double scale = static_cast<double>(scalars.loss_scale);
+  const double norm = scaled_norm / scale;
   scalars.gradient_norm = norm;
   scalars.skip = std::isfinite(norm) ? 0 : 1;
-  scalars.gradient_factor = clip > 0.0 && norm > clip ? static_cast<float>(clip / norm) : 1.0f;
+  scalars.gradient_factor = static_cast<float>((clip > 0.0 && norm > clip ? clip / norm : 1.0) / scale);
+  scalars.applied_loss_scale = scalars.loss_scale;
+  adapt_loss_scale(scalars, settings.loss_scaling);
   if (scalars.skip != 0) {
     ++scalars.skipped_steps;
     return;

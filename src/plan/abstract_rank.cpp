@@ -55,9 +55,13 @@ void AbstractRank::enter(std::size_t segment) {
 void AbstractRank::write_masters_from_outside() {
   for (std::size_t unit = 0; unit < plan_->units.size(); ++unit) {
     const std::size_t master = plan_->unit_buffers[unit].master;
-    const Bytes shard = size_of(DType::fp32) * plan_->layouts[unit].shard_elements();
-    const Bytes stride = plan_->buffers[master].size == shard ? Bytes(0) : shard;
-    write_content({{master, Bytes(0), stride, shard}, AccessMode::write, unit});
+    const UnitLayout& layout = plan_->layouts[unit];
+    const bool alone = plan_->buffers[master].size == size_of(DType::fp32) * layout.shard_elements();
+    for (const Part part : all_parts) {
+      const Bytes offset = size_of(DType::fp32) * (alone ? layout.begin_in_shard(part) : layout.begin(part));
+      const Bytes shard = size_of(DType::fp32) * layout.shard_elements(part);
+      write_content({{master, offset, alone ? Bytes(0) : shard, shard}, AccessMode::write, unit});
+    }
   }
 }
 
@@ -151,7 +155,9 @@ void AbstractRank::write_content(const Access& access) {
   const Interval bytes = interval(access.range, rank_);
   const Bytes stride = access.range.rank_stride;
   if (stride == Bytes(0)) return contents.write(access.tenant, bytes);
-  contents.write_shard(access.tenant, bytes, interval({access.range.buffer, Bytes(0), stride, stride}, rank_));
+  const Interval shard = interval({access.range.buffer, access.range.offset, stride, stride}, rank_);
+  const std::uint64_t begin = access.range.offset.count();
+  contents.write_shard(access.tenant, bytes, {shard, {begin, begin + stride.count() * plan_->options.ranks}});
 }
 
 void AbstractRank::check_launch_order(const Report& report) {

@@ -21,28 +21,32 @@ class BufferList {
     return plan_.buffers.size() - 1;
   }
 
-  // The slots that units take turns in: each as large as its largest tenant.
+  // The slots that units take turns in: each as large as its largest tenant. Units without one have no_slot.
   std::vector<std::size_t> add_slots(char letter, Category category, const std::vector<std::size_t>& slot_of_unit,
-                                     DType type) {
+                                     const std::vector<Bytes>& size_of_unit) {
     std::vector<Bytes> sizes;
     for (std::size_t unit = 0; unit < slot_of_unit.size(); ++unit) {
       const std::size_t slot = slot_of_unit[unit];
+      if (slot == no_slot) continue;
       if (slot >= sizes.size()) sizes.resize(slot + 1);
-      sizes[slot] = std::max(sizes[slot], whole(unit, type));
+      sizes[slot] = std::max(sizes[slot], size_of_unit[unit]);
     }
     std::vector<std::size_t> buffers;
     for (std::size_t slot = 0; slot < sizes.size(); ++slot) {
       buffers.push_back(add(fmt::format("{}{}", letter, slot), category, sizes[slot]));
     }
     std::vector<std::size_t> of_unit;
-    for (const std::size_t slot : slot_of_unit) of_unit.push_back(buffers[slot]);
+    for (const std::size_t slot : slot_of_unit) of_unit.push_back(slot == no_slot ? no_buffer : buffers[slot]);
     return of_unit;
   }
 
   Bytes whole(std::size_t unit, DType type) const { return size_of(type) * plan_.layouts[unit].padded_elements(); }
-  Bytes shard(std::size_t unit) const { return size_of(DType::fp32) * plan_.layouts[unit].shard_elements(); }
-  Bytes whole_or_shard(std::size_t unit, bool is_whole) const {
-    return is_whole ? whole(unit, DType::fp32) : shard(unit);
+  Bytes gradient(std::size_t unit, DType type) const {
+    return size_of(type) * plan_.layouts[unit].padded_elements(Part::trained);
+  }
+  Bytes master_shard(std::size_t unit) const { return size_of(DType::fp32) * plan_.layouts[unit].shard_elements(); }
+  Bytes trained_shard(std::size_t unit) const {
+    return size_of(DType::fp32) * plan_.layouts[unit].shard_elements(Part::trained);
   }
 
  private:
@@ -57,45 +61,87 @@ bool accumulates_in_gradient(const Plan& plan, std::size_t unit) {
   return may && reduces_once && accumulates(plan, unit);
 }
 
-void add_persistent(Plan& plan, BufferList& list, std::size_t unit) {
+// Masters, and the whole parameters of strategies that keep them.
+void add_parameters(Plan& plan, BufferList& list, std::size_t unit) {
   const std::string& name = plan.units[unit].name;
   UnitBuffers& buffers = plan.unit_buffers[unit];
-  const DType type = plan.options.precision.parameter;
+  const DType type = plan.precision(unit).parameter;
   const bool windows_read_masters = plan.parameters_stay_whole() && type == DType::fp32;
+  const bool whole_masters = windows_read_masters || plan.updates_whole();
   buffers.master = list.add(name + ".master", Category::parameters,
-                            list.whole_or_shard(unit, windows_read_masters || plan.updates_whole()));
-  if (plan.parameters_stay_whole()) {
-    buffers.parameters = windows_read_masters
-                             ? buffers.master
-                             : list.add(name + ".parameters", Category::parameters, list.whole(unit, type));
-  }
+                            whole_masters ? list.whole(unit, DType::fp32) : list.master_shard(unit));
+  if (!plan.parameters_stay_whole()) return;
+  buffers.parameters = windows_read_masters
+                           ? buffers.master
+                           : list.add(name + ".parameters", Category::parameters, list.whole(unit, type));
+}
+
+// Reduced gradients, sums on the rank, and the optimizer's states: of what is trained.
+void add_training(Plan& plan, BufferList& list, std::size_t unit) {
+  const std::string& name = plan.units[unit].name;
+  UnitBuffers& buffers = plan.unit_buffers[unit];
+  const Bytes whole = list.gradient(unit, DType::fp32);
+  const Bytes shard = list.trained_shard(unit);
   const bool in_place = accumulates_in_gradient(plan, unit);
   buffers.gradient =
-      list.add(name + ".gradient", Category::gradients, list.whole_or_shard(unit, in_place || plan.updates_whole()));
+      list.add(name + ".gradient", Category::gradients, in_place || plan.updates_whole() ? whole : shard);
   if (accumulates(plan, unit)) {
     buffers.accumulation =
-        in_place ? buffers.gradient
-                 : list.add(name + ".accumulation", Category::accumulation, list.whole(unit, DType::fp32));
+        in_place ? buffers.gradient : list.add(name + ".accumulation", Category::accumulation, whole);
   }
   for (const std::string& state : plan.optimizer_states) {
-    buffers.states.push_back(
-        list.add(name + "." + state, Category::optimizer, list.whole_or_shard(unit, plan.updates_whole())));
+    buffers.states.push_back(list.add(name + "." + state, Category::optimizer, plan.updates_whole() ? whole : shard));
   }
 }
 
-void add_slots(Plan& plan, BufferList& list) {
-  const std::size_t units = plan.units.size();
-  if (!plan.parameters_stay_whole()) {
-    const auto slots = parameter_slots(
-        plan.program, {.units = units, .prefetch = plan.options.prefetch, .keep = !plan.options.reshard_after_forward});
-    const auto buffers = list.add_slots('p', Category::parameter_slots, slots, plan.options.precision.parameter);
-    for (std::size_t unit = 0; unit < units; ++unit) plan.unit_buffers[unit].parameters = buffers[unit];
+void add_untrained_state(Plan& plan, BufferList& list, std::size_t unit) {
+  const UnitSpec& spec = plan.units[unit];
+  if (spec.buffers.empty()) return;
+  std::size_t elements = 0;
+  for (const BufferSpec& buffer : spec.buffers) elements += round_up(element_count(buffer.shape), alignment_elements);
+  plan.unit_buffers[unit].buffers =
+      list.add(spec.name + ".buffers", Category::buffers, size_of(DType::fp32) * elements);
+}
+
+void add_parameter_slots(Plan& plan, BufferList& list) {
+  if (plan.parameters_stay_whole()) return;
+  std::vector<Bytes> sizes;
+  for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
+    sizes.push_back(list.whole(unit, plan.precision(unit).parameter));
   }
+  const auto slots = parameter_slots(
+      plan.program,
+      {.units = plan.units.size(), .prefetch = plan.options.prefetch, .keep = !plan.options.reshard_after_forward});
+  const auto buffers = list.add_slots('p', Category::parameter_slots, slots, sizes);
+  for (std::size_t unit = 0; unit < plan.units.size(); ++unit) plan.unit_buffers[unit].parameters = buffers[unit];
+}
+
+void add_gradient_slots(Plan& plan, BufferList& list) {
+  const std::size_t units = plan.units.size();
   std::vector<bool> accumulating(units);
-  for (std::size_t unit = 0; unit < units; ++unit) accumulating[unit] = accumulates(plan, unit);
-  const auto slots = gradient_slots(plan.program.micro_batch, accumulating, plan.options.overlap_reduction);
-  const auto buffers = list.add_slots('g', Category::gradient_slots, slots, plan.options.precision.gradient);
+  std::vector<Bytes> sizes;
+  for (std::size_t unit = 0; unit < units; ++unit) {
+    accumulating[unit] = accumulates(plan, unit);
+    sizes.push_back(list.gradient(unit, plan.precision(unit).gradient));
+  }
+  auto slots = gradient_slots(trained_windows(plan), accumulating, plan.options.overlap_reduction);
+  slots.resize(units, no_slot);
+  const auto buffers = list.add_slots('g', Category::gradient_slots, slots, sizes);
   for (std::size_t unit = 0; unit < units; ++unit) plan.unit_buffers[unit].gradient_slot = buffers[unit];
+}
+
+// One buffer for all: only one gradient at a time travels.
+void add_staging(Plan& plan, BufferList& list) {
+  Bytes size;
+  std::vector<std::size_t> users;
+  for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
+    if (!converts(plan, unit)) continue;
+    users.push_back(unit);
+    size = std::max(size, list.gradient(unit, plan.precision(unit).wire));
+  }
+  if (users.empty()) return;
+  const std::size_t staging = list.add("staging", Category::staging, size);
+  for (const std::size_t unit : users) plan.unit_buffers[unit].staging = staging;
 }
 
 void place(Plan& plan) {
@@ -112,19 +158,43 @@ void place(Plan& plan) {
 
 }  // namespace
 
+std::vector<WindowUse> trained_windows(const Plan& plan) {
+  std::vector<WindowUse> result;
+  for (const WindowUse& use : plan.program.micro_batch) {
+    if (plan.trains(use.unit)) result.push_back(use);
+  }
+  return result;
+}
+
 bool accumulates(const Plan& plan, std::size_t unit) {
+  if (!plan.trains(unit)) return false;
   if (plan.options.micro_batches > 1 && plan.options.accumulation == AccumulationMode::local) return true;
   const auto& windows = plan.program.micro_batch;
   return std::count(windows.begin(), windows.end(), WindowUse{unit, WindowKind::backward}) > 1;
 }
 
+bool converts(const Plan& plan, std::size_t unit) {
+  const Precision& precision = plan.precision(unit);
+  return plan.trains(unit) && !accumulates(plan, unit) && precision.wire != precision.gradient;
+}
+
 void make_buffers(Plan& plan) {
   BufferList list(plan);
-  plan.unit_buffers.resize(plan.units.size());
-  for (std::size_t unit = 0; unit < plan.units.size(); ++unit) add_persistent(plan, list, unit);
-  add_slots(plan, list);
+  const std::size_t units = plan.units.size();
+  plan.unit_buffers.resize(units);
+  for (std::size_t unit = 0; unit < units; ++unit) {
+    add_parameters(plan, list, unit);
+    if (plan.trains(unit)) add_training(plan, list, unit);
+    add_untrained_state(plan, list, unit);
+  }
+  add_parameter_slots(plan, list);
+  add_gradient_slots(plan, list);
+  add_staging(plan, list);
   plan.scalars = list.add("scalars", Category::scalars, scalars_size);
-  plan.norms = list.add("norms", Category::scalars, norm_size * (plan.options.ranks * plan.units.size()));
+  plan.norms = list.add("norms", Category::scalars, norm_size * (plan.options.ranks * plan.trained_units()));
+  if (plan.options.activations > Bytes(0)) {
+    plan.activations = list.add("activations", Category::activations, plan.options.activations);
+  }
   place(plan);
 }
 

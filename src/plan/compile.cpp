@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <set>
 
 #include "plan/buffers.hpp"
@@ -25,15 +26,11 @@ void check_names(const std::vector<UnitSpec>& units) {
       if (parameter_names.insert(parameter.name).second) continue;
       throw UsageError(fmt::format("two parameters have the name \"{}\": give each its own", parameter.name));
     }
+    for (const BufferSpec& buffer : unit.buffers) {
+      if (parameter_names.insert(buffer.name).second) continue;
+      throw UsageError(fmt::format("two tensors have the name \"{}\": give each its own", buffer.name));
+    }
   }
-}
-
-void check_precision(const Precision& precision) {
-  if (precision.wire == precision.gradient) return;
-  throw UsageError(
-      fmt::format("precision: gradients in {} cannot travel as {}: this version reduces what the backward "
-                  "pass wrote, so set both to the same type",
-                  to_string(precision.gradient), to_string(precision.wire)));
 }
 
 // Far above any machine, and low enough that no product of sizes overflows.
@@ -51,25 +48,47 @@ void check_sizes(const CompileInput& input) {
         fmt::format("micro_batches is {}: choose 1 to {}", input.options.micro_batches, most_micro_batches));
   }
   std::size_t elements = 0;
-  for (const UnitSpec& unit : input.units) {
-    for (const ParameterSpec& parameter : unit.parameters) {
-      const std::size_t count = element_count(parameter.shape);
-      if (count <= most_elements - elements) {
-        elements += count;
-        continue;
-      }
-      throw UsageError(fmt::format("parameter \"{}\" of shape {} brings the model above {} elements", parameter.name,
-                                   tessera::to_string(parameter.shape), most_elements));
+  const auto add = [&](const char* what, const std::string& name, const Shape& shape) {
+    const std::size_t count = element_count(shape);
+    if (count > most_elements - elements) {
+      throw UsageError(fmt::format("{} \"{}\" of shape {} brings the model above {} elements", what, name,
+                                   tessera::to_string(shape), most_elements));
     }
+    elements += count;
+  };
+  for (const UnitSpec& unit : input.units) {
+    for (const ParameterSpec& parameter : unit.parameters) add("parameter", parameter.name, parameter.shape);
+    for (const BufferSpec& buffer : unit.buffers) add("buffer", buffer.name, buffer.shape);
   }
+  if (input.options.activations.count() > 4 * most_elements) {
+    throw UsageError(
+        fmt::format("activations of {} are more than any machine has", tessera::to_string(input.options.activations)));
+  }
+}
+
+// A unit without parameters counts as trained: its windows are those of any other.
+std::vector<bool> trained_units(const std::vector<UnitSpec>& units) {
+  std::vector<bool> result;
+  for (const UnitSpec& unit : units) {
+    const auto& parameters = unit.parameters;
+    result.push_back(parameters.empty() || std::any_of(parameters.begin(), parameters.end(),
+                                                       [](const ParameterSpec& spec) { return !spec.frozen; }));
+  }
+  return result;
+}
+
+std::vector<std::size_t> norm_columns(const std::vector<UnitSpec>& units) {
+  std::vector<std::size_t> result;
+  std::size_t next = 0;
+  for (const bool trained : trained_units(units)) result.push_back(trained ? next++ : no_unit);
+  return result;
 }
 
 void check_input(const CompileInput& input) {
   if (input.units.empty()) throw UsageError("the model has no units: add at least one before finalize()");
   check_sizes(input);
   check_names(input.units);
-  check_precision(input.options.precision);
-  check(input.program, input.units.size());
+  check(input.program, trained_units(input.units));
 }
 
 AccumulationMode resolve(const PlanOptions& options) {
@@ -88,6 +107,7 @@ Plan compile(const CompileInput& input) {
   plan.options.accumulation = resolve(input.options);
   plan.program = input.program;
   plan.units = input.units;
+  plan.norm_columns = norm_columns(input.units);
   plan.optimizer_states = input.optimizer_states;
   for (const UnitSpec& unit : input.units) plan.layouts.emplace_back(unit, input.options.ranks);
   make_buffers(plan);

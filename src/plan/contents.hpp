@@ -18,12 +18,20 @@ class Contents {
     tenant_ = tenant;
     insert(bytes);
   }
-  // All ranks write their shards of the buffer at once: what stands here of the others' is out of date.
-  void write_shard(std::size_t tenant, Interval bytes, Interval shard) {
+  // Where this rank's shard stands, and those of all ranks.
+  struct Shards {
+    Interval mine;
+    Interval all;
+  };
+  // All ranks write their shards at once: what stands here of the others' is out of date.
+  void write_shard(std::size_t tenant, Interval bytes, Shards shards) {
+    const Interval current[] = {{0, shards.all.begin}, shards.mine, {shards.all.end, static_cast<std::uint64_t>(-1)}};
     std::vector<Interval> kept;
     for (const Interval& known : written_) {
-      const Interval mine{std::max(known.begin, shard.begin), std::min(known.end, shard.end)};
-      if (mine.begin < mine.end) kept.push_back(mine);
+      for (const Interval& part : current) {
+        const Interval both{std::max(known.begin, part.begin), std::min(known.end, part.end)};
+        if (both.begin < both.end) kept.push_back(both);
+      }
     }
     written_ = std::move(kept);
     write(tenant, bytes);

@@ -96,19 +96,33 @@ namespace {
 
 void append_options(const Plan& plan, fmt::memory_buffer& out) {
   const PlanOptions& options = plan.options;
-  fmt::format_to(
-      std::back_inserter(out), "options {} {} {} {} ranks {} micro {} {} prefetch {} reshard {} overlap {}\n",
-      to_string(options.strategy), to_string(options.precision.parameter), to_string(options.precision.gradient),
-      to_string(options.precision.wire), options.ranks, options.micro_batches, to_string(options.accumulation),
-      options.prefetch, options.reshard_after_forward, options.overlap_reduction);
+  fmt::format_to(std::back_inserter(out),
+                 "options {} {} {} {} ranks {} micro {} {} prefetch {} reshard {} overlap {} hooks {} activations {}\n",
+                 to_string(options.strategy), to_string(options.precision.parameter),
+                 to_string(options.precision.gradient), to_string(options.precision.wire), options.ranks,
+                 options.micro_batches, to_string(options.accumulation), options.prefetch,
+                 options.reshard_after_forward, options.overlap_reduction, options.gradient_hooks,
+                 options.activations.count());
 }
 
 void append_units(const Plan& plan, fmt::memory_buffer& out) {
   for (const UnitSpec& unit : plan.units) {
-    fmt::format_to(std::back_inserter(out), "unit {}\n", unit.name);
+    fmt::format_to(std::back_inserter(out), "unit {}", unit.name);
+    if (unit.precision) {
+      fmt::format_to(std::back_inserter(out), " {} {} {}", to_string(unit.precision->parameter),
+                     to_string(unit.precision->gradient), to_string(unit.precision->wire));
+    }
+    out.push_back('\n');
     for (const ParameterSpec& parameter : unit.parameters) {
-      fmt::format_to(std::back_inserter(out), "parameter {} {}{}\n", parameter.name,
-                     tessera::to_string(parameter.shape), parameter.optional ? " optional" : "");
+      fmt::format_to(std::back_inserter(out), "parameter {} {}{}{}\n", parameter.name,
+                     tessera::to_string(parameter.shape), parameter.optional ? " optional" : "",
+                     parameter.frozen ? " frozen" : "");
+    }
+  }
+  for (const UnitSpec& unit : plan.units) {
+    for (const BufferSpec& buffer : unit.buffers) {
+      fmt::format_to(std::back_inserter(out), "buffer of {}: {} {}\n", unit.name, buffer.name,
+                     tessera::to_string(buffer.shape));
     }
   }
   for (const std::string& state : plan.optimizer_states) fmt::format_to(std::back_inserter(out), "state {}\n", state);

@@ -20,6 +20,7 @@ class Emitter {
   std::vector<Operation> micro_batch(bool first, bool last);
   std::vector<Operation> update();
   std::vector<Operation> evaluation();
+  std::vector<Operation> synchronize();
 
  private:
   Operation& add(OperationKind kind, StreamId stream, std::size_t unit) {
@@ -28,22 +29,24 @@ class Emitter {
   }
   std::vector<Operation> take() { return std::exchange(operations_, {}); }
 
-  void publish(std::size_t unit);
+  void publish(std::size_t unit, Part part);
   void republish(std::size_t unit);
   void windows(const std::vector<WindowUse>& windows, bool first, bool last);
-  void gather(std::size_t unit);
-  void gather_whole(std::size_t unit, std::size_t buffer, DType type);
-  void cast_whole(std::size_t unit, StreamId stream);
-  void read_window(const WindowUse& use);
-  void backward_window(std::size_t unit);
+  void gather(std::size_t unit, Part part);
+  void gather_whole(std::size_t unit, std::size_t buffer, DType type, Part part);
+  void cast_whole(std::size_t unit, StreamId stream, Part part);
+  Operation& window(const WindowUse& use);
+  void backward_window(const WindowUse& use);
   void release_parameters(std::size_t unit);
   void release_gradient(std::size_t unit, StreamId stream);
   void accumulate(std::size_t unit, bool add_to_earlier);
   void reduce(std::size_t unit, bool first, bool last);
+  void reduce_from(std::size_t source, DType wire, std::size_t unit, bool first, bool last);
   void finish_reduction(std::size_t unit);
 
-  DType parameter_type() const { return plan_.options.precision.parameter; }
-  DType gradient_type() const { return plan_.options.precision.gradient; }
+  DType parameter_type(std::size_t unit) const { return plan_.precision(unit).parameter; }
+  DType gradient_type(std::size_t unit) const { return plan_.precision(unit).gradient; }
+  std::vector<Part> parts(std::size_t unit) const;
   bool several_ranks() const { return plan_.options.ranks > 1; }
   const UnitBuffers& buffers(std::size_t unit) const { return plan_.unit_buffers[unit]; }
 
@@ -51,48 +54,71 @@ class Emitter {
   std::vector<Operation> operations_;
 };
 
+// Those that have elements; a unit without any counts as trained.
+std::vector<Part> Emitter::parts(std::size_t unit) const {
+  const UnitLayout& layout = plan_.layouts[unit];
+  if (layout.padded_elements(Part::frozen) == 0) return {Part::trained};
+  if (!plan_.trains(unit)) return {Part::frozen};
+  return {Part::trained, Part::frozen};
+}
+
 std::vector<Operation> Emitter::cold() {
   add(OperationKind::initialize_scalars, StreamId::compute, no_unit).accesses = {
       {scalars_range(plan_), AccessMode::write, no_unit}};
   for (std::size_t unit = 0; unit < plan_.units.size(); ++unit) {
     Operation& initialize = add(OperationKind::initialize, StreamId::compute, unit);
-    initialize.accesses.push_back({my_shard(plan_, unit, buffers(unit).master), AccessMode::write, unit});
+    for (const Part part : parts(unit)) {
+      initialize.accesses.push_back({my_shard(plan_, unit, buffers(unit).master, part), AccessMode::write, unit});
+    }
     for (const std::size_t state : buffers(unit).states) {
       initialize.accesses.push_back({updated(plan_, unit, state), AccessMode::write, unit});
     }
+    if (buffers(unit).buffers != no_buffer) {
+      initialize.accesses.push_back({buffers_range(plan_, unit), AccessMode::write, unit});
+    }
   }
-  for (std::size_t unit = 0; unit < plan_.units.size(); ++unit) publish(unit);
-  return take();
+  return refresh();
 }
 
 std::vector<Operation> Emitter::refresh() {
-  for (std::size_t unit = 0; unit < plan_.units.size(); ++unit) publish(unit);
+  for (std::size_t unit = 0; unit < plan_.units.size(); ++unit) {
+    for (const Part part : parts(unit)) publish(unit, part);
+  }
+  return take();
+}
+
+std::vector<Operation> Emitter::synchronize() {
+  for (std::size_t unit = 0; unit < plan_.units.size() && several_ranks(); ++unit) {
+    if (buffers(unit).buffers == no_buffer) continue;
+    add(OperationKind::broadcast, StreamId::gather, unit).accesses = {
+        {buffers_range(plan_, unit), AccessMode::update, unit}};
+  }
   return take();
 }
 
 // Where parameters stay whole: everybody's shard to everybody. Masters that are whole travel themselves.
-void Emitter::publish(std::size_t unit) {
+void Emitter::publish(std::size_t unit, Part part) {
   if (!plan_.parameters_stay_whole()) return;
   const std::size_t master = buffers(unit).master;
   if (plan_.holds_whole(unit, master)) {
-    gather_whole(unit, master, DType::fp32);
-    if (buffers(unit).parameters != master) cast_whole(unit, StreamId::gather);
+    gather_whole(unit, master, DType::fp32, part);
+    if (buffers(unit).parameters != master) cast_whole(unit, StreamId::gather, part);
   } else {
-    gather(unit);
+    gather(unit, part);
   }
 }
 
-void Emitter::gather_whole(std::size_t unit, std::size_t buffer, DType type) {
+void Emitter::gather_whole(std::size_t unit, std::size_t buffer, DType type, Part part) {
   if (!several_ranks()) return;
   add(OperationKind::all_gather, StreamId::gather, unit).accesses = {
-      {mine_in_whole(plan_, unit, buffer, type), AccessMode::read, unit},
-      {whole_range(plan_, unit, buffer, type), AccessMode::write, unit}};
+      {mine_in_whole(plan_, unit, buffer, type, part), AccessMode::read, unit},
+      {part_range(plan_, unit, buffer, type, part), AccessMode::write, unit}};
 }
 
-void Emitter::cast_whole(std::size_t unit, StreamId stream) {
+void Emitter::cast_whole(std::size_t unit, StreamId stream, Part part) {
   add(OperationKind::cast, stream, unit).accesses = {
-      {whole_range(plan_, unit, buffers(unit).master, DType::fp32), AccessMode::read, unit},
-      {whole_range(plan_, unit, buffers(unit).parameters, parameter_type()), AccessMode::write, unit}};
+      {part_range(plan_, unit, buffers(unit).master, DType::fp32, part), AccessMode::read, unit},
+      {part_range(plan_, unit, buffers(unit).parameters, parameter_type(unit), part), AccessMode::write, unit}};
 }
 
 std::vector<Operation> Emitter::micro_batch(bool first, bool last) {
@@ -123,16 +149,16 @@ void Emitter::windows(const std::vector<WindowUse>& windows, bool first, bool la
     for (; next_gather < windows.size(); ++next_gather) {
       if (!stays[next_gather].gather) continue;
       if (stays[next_gather].gather_before > position) break;
-      gather(windows[next_gather].unit);
+      for (const Part part : parts(windows[next_gather].unit)) gather(windows[next_gather].unit, part);
     }
     const WindowUse& use = windows[position];
     if (use.kind == WindowKind::backward) {
-      backward_window(use.unit);
+      backward_window(use);
     } else {
-      read_window(use);
+      window(use);
     }
     if (gathers && stays[position].release_after) release_parameters(use.unit);
-    if (use.kind != WindowKind::backward) continue;
+    if (use.kind != WindowKind::backward || !plan_.trains(use.unit)) continue;
     const bool accumulating = accumulates(plan_, use.unit);
     if (accumulating) {
       accumulate(use.unit, added[use.unit] || (local && !first));
@@ -140,61 +166,84 @@ void Emitter::windows(const std::vector<WindowUse>& windows, bool first, bool la
     }
     const bool reduces = --backward_left[use.unit] == 0 && (last || !local);
     if (reduces) reduce(use.unit, first, last);
-    if (!accumulating) release_gradient(use.unit, StreamId::reduce);
     if (reduces && last) finish_reduction(use.unit);
   }
 }
 
 // My masters into their place in what windows read, and everybody's to everybody.
-void Emitter::gather(std::size_t unit) {
+void Emitter::gather(std::size_t unit, Part part) {
   const std::size_t parameters = buffers(unit).parameters;
   add(OperationKind::cast, StreamId::gather, unit).accesses = {
-      {my_shard(plan_, unit, buffers(unit).master), AccessMode::read, unit},
-      {mine_in_whole(plan_, unit, parameters, parameter_type()), AccessMode::write, unit}};
-  gather_whole(unit, parameters, parameter_type());
+      {my_shard(plan_, unit, buffers(unit).master, part), AccessMode::read, unit},
+      {mine_in_whole(plan_, unit, parameters, parameter_type(unit), part), AccessMode::write, unit}};
+  gather_whole(unit, parameters, parameter_type(unit), part);
 }
 
-void Emitter::read_window(const WindowUse& use) {
-  Operation& window = add(OperationKind::window, StreamId::compute, use.unit);
+Operation& Emitter::window(const WindowUse& use) {
+  const std::size_t unit = use.unit;
+  Operation& window = add(OperationKind::window, StreamId::compute, unit);
   window.window = use.kind;
   window.accesses = {
-      {whole_range(plan_, use.unit, buffers(use.unit).parameters, parameter_type()), AccessMode::read, use.unit}};
+      {whole_range(plan_, unit, buffers(unit).parameters, parameter_type(unit)), AccessMode::read, unit}};
+  if (buffers(unit).buffers != no_buffer) {
+    window.accesses.push_back({buffers_range(plan_, unit), AccessMode::update, unit});
+  }
+  return window;
 }
 
-void Emitter::backward_window(std::size_t unit) {
-  const Range gradient = whole_range(plan_, unit, buffers(unit).gradient_slot, gradient_type());
-  add(OperationKind::prepare_gradient, StreamId::compute, unit).accesses = {{gradient, AccessMode::write, unit}};
-  Operation& window = add(OperationKind::window, StreamId::compute, unit);
-  window.window = WindowKind::backward;
-  window.accesses = {{whole_range(plan_, unit, buffers(unit).parameters, parameter_type()), AccessMode::read, unit},
-                     {gradient, AccessMode::update, unit},
-                     {loss_scale_range(plan_), AccessMode::read, no_unit}};
+// A unit in which nothing is trained only passes the gradient of its input on.
+void Emitter::backward_window(const WindowUse& use) {
+  if (!plan_.trains(use.unit)) {
+    window(use);
+    return;
+  }
+  const Range gradient = gradient_range(plan_, use.unit, buffers(use.unit).gradient_slot, gradient_type(use.unit));
+  add(OperationKind::prepare_gradient, StreamId::compute, use.unit).accesses = {
+      {gradient, AccessMode::write, use.unit}};
+  Operation& backward = window(use);
+  backward.accesses.push_back({gradient, AccessMode::update, use.unit});
+  backward.accesses.push_back({loss_scale_range(plan_), AccessMode::read, no_unit});
 }
 
 // On the compute stream, right after the last reader: whoever gathers next waits for it.
 void Emitter::release_parameters(std::size_t unit) {
   add(OperationKind::release, StreamId::compute, unit).accesses = {
-      {whole_range(plan_, unit, buffers(unit).parameters, parameter_type()), AccessMode::discard, unit}};
+      {whole_range(plan_, unit, buffers(unit).parameters, parameter_type(unit)), AccessMode::discard, unit}};
 }
 
 void Emitter::release_gradient(std::size_t unit, StreamId stream) {
   add(OperationKind::release, stream, unit).accesses = {
-      {whole_range(plan_, unit, buffers(unit).gradient_slot, gradient_type()), AccessMode::discard, unit}};
+      {gradient_range(plan_, unit, buffers(unit).gradient_slot, gradient_type(unit)), AccessMode::discard, unit}};
 }
 
 void Emitter::accumulate(std::size_t unit, bool add_to_earlier) {
   Operation& sum = add(OperationKind::accumulate, StreamId::compute, unit);
   sum.add = add_to_earlier;
-  sum.accesses = {{whole_range(plan_, unit, buffers(unit).gradient_slot, gradient_type()), AccessMode::read, unit},
-                  {whole_range(plan_, unit, buffers(unit).accumulation, DType::fp32),
-                   add_to_earlier ? AccessMode::update : AccessMode::write, unit}};
+  sum.accesses = {
+      {gradient_range(plan_, unit, buffers(unit).gradient_slot, gradient_type(unit)), AccessMode::read, unit},
+      {gradient_range(plan_, unit, buffers(unit).accumulation, DType::fp32),
+       add_to_earlier ? AccessMode::update : AccessMode::write, unit}};
   release_gradient(unit, StreamId::compute);
 }
 
+// From the sum on the rank, from the slot, or by way of the wire's type.
 void Emitter::reduce(std::size_t unit, bool first, bool last) {
-  const bool accumulated = accumulates(plan_, unit);
-  const DType wire = accumulated ? DType::fp32 : plan_.options.precision.wire;
-  const std::size_t source = accumulated ? buffers(unit).accumulation : buffers(unit).gradient_slot;
+  if (accumulates(plan_, unit)) return reduce_from(buffers(unit).accumulation, DType::fp32, unit, first, last);
+  const DType wire = plan_.precision(unit).wire;
+  if (!converts(plan_, unit)) {
+    reduce_from(buffers(unit).gradient_slot, wire, unit, first, last);
+    return release_gradient(unit, StreamId::reduce);
+  }
+  const Range staged = gradient_range(plan_, unit, buffers(unit).staging, wire);
+  add(OperationKind::convert, StreamId::reduce, unit).accesses = {
+      {gradient_range(plan_, unit, buffers(unit).gradient_slot, gradient_type(unit)), AccessMode::read, unit},
+      {staged, AccessMode::write, unit}};
+  release_gradient(unit, StreamId::reduce);
+  reduce_from(buffers(unit).staging, wire, unit, first, last);
+  add(OperationKind::release, StreamId::reduce, unit).accesses = {{staged, AccessMode::discard, unit}};
+}
+
+void Emitter::reduce_from(std::size_t source, DType wire, std::size_t unit, bool first, bool last) {
   // In mode `local` this is the one reduction of the step; in mode `reduced` micro-batches add up here.
   const bool adds = plan_.options.accumulation == AccumulationMode::reduced && !first;
   Operation& reduction = add(OperationKind::reduce_scatter, StreamId::reduce, unit);
@@ -202,13 +251,16 @@ void Emitter::reduce(std::size_t unit, bool first, bool last) {
   reduction.add = adds;
   reduction.divisor = last ? plan_.options.ranks * plan_.options.micro_batches : 1;
   reduction.accesses = {
-      {whole_range(plan_, unit, source, wire), AccessMode::read, unit},
+      {gradient_range(plan_, unit, source, wire), AccessMode::read, unit},
       {my_shard(plan_, unit, buffers(unit).gradient), adds ? AccessMode::update : AccessMode::write, unit}};
 }
 
 // The gradient of the whole step stands in the shards.
 void Emitter::finish_reduction(std::size_t unit) {
   const Range mine = my_shard(plan_, unit, buffers(unit).gradient);
+  if (plan_.options.gradient_hooks) {
+    add(OperationKind::hook, StreamId::reduce, unit).accesses = {{mine, AccessMode::update, unit}};
+  }
   if (plan_.updates_whole() && several_ranks()) {
     add(OperationKind::all_gather_sum, StreamId::reduce, unit).accesses = {
         {mine, AccessMode::read, unit}, {updated(plan_, unit, buffers(unit).gradient), AccessMode::write, unit}};
@@ -225,6 +277,7 @@ std::vector<Operation> Emitter::update() {
   add(OperationKind::begin_update, StreamId::compute, no_unit).accesses = {
       {all_norms(plan_), AccessMode::read, no_unit}, {scalars_range(plan_), AccessMode::update, no_unit}};
   for (std::size_t unit = 0; unit < plan_.units.size(); ++unit) {
+    if (!plan_.trains(unit)) continue;
     Operation& optimize = add(OperationKind::optimize, StreamId::compute, unit);
     optimize.accesses = {{updated(plan_, unit, buffers(unit).gradient), AccessMode::read, unit},
                          {scalars_range(plan_), AccessMode::read, no_unit},
@@ -240,8 +293,8 @@ std::vector<Operation> Emitter::update() {
 // After its update: whole masters need a cast at most; shards travel, beside the other units' updates and the first
 // windows of the next step.
 void Emitter::republish(std::size_t unit) {
-  if (!plan_.updates_whole()) return publish(unit);
-  if (buffers(unit).parameters != buffers(unit).master) cast_whole(unit, StreamId::compute);
+  if (!plan_.updates_whole()) return publish(unit, Part::trained);
+  if (buffers(unit).parameters != buffers(unit).master) cast_whole(unit, StreamId::compute, Part::trained);
 }
 
 }  // namespace
@@ -262,6 +315,7 @@ void emit_segments(Plan& plan) {
   }
   add(SegmentKind::update, emitter.update());
   add(SegmentKind::evaluation, emitter.evaluation());
+  add(SegmentKind::synchronize, emitter.synchronize());
 }
 
 }  // namespace tessera::plan

@@ -10,25 +10,36 @@ namespace tessera::plan {
 
 UnitLayout::UnitLayout(const UnitSpec& unit, std::size_t ranks) : ranks_(ranks) {
   if (ranks == 0) throw InternalError("a layout for no ranks");
-  std::size_t end = 0;
   for (const ParameterSpec& parameter : unit.parameters) {
-    const std::size_t count = element_count(parameter.shape);
-    offsets_.push_back(end);
-    counts_.push_back(count);
-    end += round_up(count, alignment_elements);
+    offsets_.push_back(0);
+    counts_.push_back(element_count(parameter.shape));
+    parts_.push_back(parameter.frozen ? Part::frozen : Part::trained);
   }
-  shard_elements_ = round_up((end + ranks - 1) / ranks, alignment_elements);
+  for (const Part part : all_parts) place(unit, part);
+}
+
+void UnitLayout::place(const UnitSpec& unit, Part part) {
+  std::size_t end = 0;
+  for (std::size_t parameter = 0; parameter < unit.parameters.size(); ++parameter) {
+    if (parts_[parameter] != part) continue;
+    offsets_[parameter] = begin(part) + end;
+    end += round_up(counts_[parameter], alignment_elements);
+  }
+  shard_elements_[static_cast<std::size_t>(part)] = round_up((end + ranks_ - 1) / ranks_, alignment_elements);
 }
 
 std::vector<ShardPiece> UnitLayout::pieces(std::size_t rank) const {
-  const std::size_t begin = shard_begin(rank);
-  const std::size_t end = begin + shard_elements_;
   std::vector<ShardPiece> result;
-  for (std::size_t parameter = 0; parameter < offsets_.size(); ++parameter) {
-    const std::size_t first = std::max(begin, offsets_[parameter]);
-    const std::size_t last = std::min(end, offsets_[parameter] + counts_[parameter]);
-    if (first >= last) continue;
-    result.push_back({parameter, first - offsets_[parameter], first - begin, last - first});
+  for (const Part part : all_parts) {
+    const std::size_t begin = shard_begin(part, rank);
+    const std::size_t end = begin + shard_elements(part);
+    for (std::size_t parameter = 0; parameter < offsets_.size(); ++parameter) {
+      if (parts_[parameter] != part) continue;
+      const std::size_t first = std::max(begin, offsets_[parameter]);
+      const std::size_t last = std::min(end, offsets_[parameter] + counts_[parameter]);
+      if (first >= last) continue;
+      result.push_back({parameter, first - offsets_[parameter], begin_in_shard(part) + first - begin, last - first});
+    }
   }
   return result;
 }

@@ -10,7 +10,8 @@ namespace tessera::plan {
 namespace {
 
 bool is_slot(const Buffer& buffer) {
-  return buffer.category == Category::parameter_slots || buffer.category == Category::gradient_slots;
+  return buffer.category == Category::parameter_slots || buffer.category == Category::gradient_slots ||
+         buffer.category == Category::staging;
 }
 
 // The most that slots hold at once, in the order of launch: from the first write of a tenant to its release.
@@ -25,8 +26,9 @@ Bytes live_in_slots(const Plan& plan) {
         if (!is_slot(plan.buffers[buffer])) continue;
         // A slot is taken for the whole unit, also while only this rank's shard stands in it.
         const std::size_t ranks = access.range.rank_stride == Bytes(0) ? 1 : plan.options.ranks;
-        const Bytes after =
-            access.mode == AccessMode::discard ? Bytes(0) : std::max(held[buffer], access.range.size * ranks);
+        const Bytes after = access.mode == AccessMode::discard
+                                ? Bytes(0)
+                                : std::max(held[buffer], access.range.offset + access.range.size * ranks);
         now = now - held[buffer] + after;
         held[buffer] = after;
         most = std::max(most, now);

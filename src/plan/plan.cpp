@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <initializer_list>
 
 #include "tessera/base/error.hpp"
@@ -18,6 +19,9 @@ std::string_view to_string(Category category) {
     case Category::accumulation: return "accumulation";
     case Category::parameter_slots: return "parameter_slots";
     case Category::gradient_slots: return "gradient_slots";
+    case Category::staging: return "staging";
+    case Category::buffers: return "buffers";
+    case Category::activations: return "activations";
     case Category::scalars: return "scalars";
   }
   throw InternalError("a category without a name");
@@ -50,6 +54,9 @@ std::string_view to_string(OperationKind kind) {
     case OperationKind::window: return "window";
     case OperationKind::prepare_gradient: return "prepare gradient";
     case OperationKind::accumulate: return "accumulate";
+    case OperationKind::convert: return "convert";
+    case OperationKind::hook: return "hook";
+    case OperationKind::broadcast: return "broadcast";
     case OperationKind::reduce_scatter: return "reduce-scatter";
     case OperationKind::all_gather_sum: return "all-gather sum";
     case OperationKind::sum_of_squares: return "sum of squares";
@@ -71,8 +78,14 @@ std::string_view to_string(SegmentKind kind) {
     case SegmentKind::last: return "last";
     case SegmentKind::update: return "update";
     case SegmentKind::evaluation: return "evaluation";
+    case SegmentKind::synchronize: return "synchronize";
   }
   throw InternalError("a segment kind without a name");
+}
+
+std::size_t Plan::trained_units() const {
+  return static_cast<std::size_t>(
+      std::count_if(norm_columns.begin(), norm_columns.end(), [](std::size_t column) { return column != no_unit; }));
 }
 
 std::optional<std::size_t> Plan::find(SegmentKind kind) const {
@@ -86,7 +99,7 @@ namespace {
 
 std::initializer_list<SegmentKind> successor_kinds(SegmentKind kind) {
   using enum SegmentKind;
-  static constexpr std::initializer_list<SegmentKind> between_steps = {refresh, only, first, evaluation};
+  static constexpr std::initializer_list<SegmentKind> between_steps = {refresh, only, first, evaluation, synchronize};
   static constexpr std::initializer_list<SegmentKind> inside_step = {middle, last};
   static constexpr std::initializer_list<SegmentKind> step_end = {update};
   switch (kind) {

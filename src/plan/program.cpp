@@ -35,7 +35,8 @@ void check_unit(const WindowUse& use, std::size_t position, std::size_t units) {
                                to_string(use.kind), use.unit, units));
 }
 
-void check_micro_batch(const Program& program, std::size_t units) {
+void check_micro_batch(const Program& program, const std::vector<bool>& trained) {
+  const std::size_t units = trained.size();
   std::vector<bool> forward(units, false);
   std::vector<bool> backward(units, false);
   for (std::size_t position = 0; position < program.micro_batch.size(); ++position) {
@@ -57,17 +58,18 @@ void check_micro_batch(const Program& program, std::size_t units) {
     }
   }
   for (std::size_t unit = 0; unit < units; ++unit) {
-    if (!backward[unit]) throw UsageError(fmt::format("program: unit {} has no backward window", unit));
+    if (trained[unit] && !backward[unit])
+      throw UsageError(fmt::format("program: unit {} has no backward window", unit));
   }
 }
 
 }  // namespace
 
-void check(const Program& program, std::size_t units) {
-  check_micro_batch(program, units);
+void check(const Program& program, const std::vector<bool>& trained) {
+  check_micro_batch(program, trained);
   for (std::size_t position = 0; position < program.evaluation.size(); ++position) {
     const WindowUse& use = program.evaluation[position];
-    check_unit(use, position, units);
+    check_unit(use, position, trained.size());
     if (use.kind != WindowKind::evaluate) {
       throw UsageError(
           fmt::format("program: window {} of the evaluation is a {} window; only evaluate windows belong there",

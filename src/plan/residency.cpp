@@ -2,7 +2,6 @@
 #include "plan/residency.hpp"
 
 #include <algorithm>
-#include <limits>
 
 #include "tessera/base/error.hpp"
 
@@ -10,7 +9,7 @@ namespace tessera::plan {
 
 namespace {
 
-constexpr std::size_t none = std::numeric_limits<std::size_t>::max();
+constexpr std::size_t none = no_slot;
 
 // A stretch of a sequence of windows, ends included, during which a unit holds a slot.
 struct Tenancy {

@@ -30,6 +30,8 @@ std::vector<Residency> residency(const std::vector<WindowUse>& windows, const st
 
 // Slot of each unit for its gradient. A unit holds it from its backward window to the end of what consumes it: its
 // reduction, which with `overlap` runs beside the next backward window, or a sum on the compute stream (`accumulates`).
+// Units without a backward window get no_slot.
+inline constexpr std::size_t no_slot = static_cast<std::size_t>(-1);
 std::vector<std::size_t> gradient_slots(const std::vector<WindowUse>& micro_batch, const std::vector<bool>& accumulates,
                                         bool overlap);
 

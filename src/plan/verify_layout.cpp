@@ -25,54 +25,89 @@ void check_arena(const Plan& plan, const Report& report) {
   }
 }
 
-// Bytes per element of one of a unit's buffers; 0 when it is none of them.
-Bytes element_size(const Plan& plan, std::size_t unit, std::size_t buffer) {
+// What one of a unit's buffers holds: bytes per element (0 when it is none of them), and whether the frozen part too.
+struct Holding {
+  Bytes element{};
+  bool frozen = false;
+};
+
+Holding holding(const Plan& plan, std::size_t unit, std::size_t buffer) {
   const UnitBuffers& buffers = plan.unit_buffers[unit];
-  if (buffer == buffers.master || buffer == buffers.gradient || buffer == buffers.accumulation) return Bytes(4);
-  if (std::find(buffers.states.begin(), buffers.states.end(), buffer) != buffers.states.end()) return Bytes(4);
-  if (buffer == buffers.parameters) return size_of(plan.options.precision.parameter);
-  if (buffer == buffers.gradient_slot) return size_of(plan.options.precision.gradient);
-  return Bytes(0);
+  const Precision& precision = plan.units[unit].precision ? *plan.units[unit].precision : plan.options.precision;
+  if (buffer == buffers.master) return {Bytes(4), true};
+  if (buffer == buffers.parameters) return {size_of(precision.parameter), true};
+  if (buffer == buffers.gradient || buffer == buffers.accumulation) return {Bytes(4), false};
+  if (std::find(buffers.states.begin(), buffers.states.end(), buffer) != buffers.states.end()) return {Bytes(4), false};
+  if (buffer == buffers.gradient_slot) return {size_of(precision.gradient), false};
+  if (buffer == buffers.staging) return {size_of(precision.wire), false};
+  return {};
 }
 
-enum class Share { whole, mine };
+enum class Share { everything, whole, mine };  // both parts; a part; my shard of a part
 
 // What each kind of operation names of its unit, by access.
-Share share_of(const Plan& plan, OperationKind kind, std::size_t access) {
+Share share_of(const Plan& plan, const Operation& operation, const Access& access) {
   const Share updated = plan.updates_whole() ? Share::whole : Share::mine;
-  switch (kind) {
-    case OperationKind::initialize: return access == 0 ? Share::mine : updated;
+  const bool is_first = &access == &operation.accesses.front();
+  const std::size_t buffer = access.range.buffer;
+  const UnitBuffers& buffers = plan.unit_buffers[access.tenant];
+  switch (operation.kind) {
+    case OperationKind::initialize: return buffer == buffers.master ? Share::mine : updated;
     case OperationKind::cast:
     case OperationKind::optimize: return updated;
     case OperationKind::all_gather:
-    case OperationKind::all_gather_sum: return access == 0 ? Share::mine : Share::whole;
-    case OperationKind::reduce_scatter: return access == 0 ? Share::whole : Share::mine;
-    case OperationKind::sum_of_squares: return Share::mine;
+    case OperationKind::all_gather_sum: return is_first ? Share::mine : Share::whole;
+    case OperationKind::reduce_scatter: return is_first ? Share::whole : Share::mine;
+    case OperationKind::sum_of_squares:
+    case OperationKind::hook: return Share::mine;
+    case OperationKind::release:
+    case OperationKind::window: return buffer == buffers.parameters ? Share::everything : Share::whole;
     default: return Share::whole;
   }
 }
 
-bool is_layouts(const Plan& plan, const Access& access, Share share) {
+bool is_part(const Plan& plan, const Access& access, Share share, Part part) {
   const UnitLayout& layout = plan.layouts[access.tenant];
-  const Bytes element = element_size(plan, access.tenant, access.range.buffer);
+  const Bytes element = holding(plan, access.tenant, access.range.buffer).element;
   const Range& range = access.range;
-  if (element == Bytes(0) || range.offset != Bytes(0)) return false;
-  if (share == Share::whole) return range.rank_stride == Bytes(0) && range.size == element * layout.padded_elements();
-  const Bytes shard = element * layout.shard_elements();
-  const bool alone = range.rank_stride == Bytes(0) && plan.buffers[range.buffer].size == shard;
-  return range.size == shard && (alone || range.rank_stride == shard);
+  const Bytes begin = element * layout.begin(part);
+  if (share == Share::whole) {
+    return range.offset == begin && range.rank_stride == Bytes(0) &&
+           range.size == element * layout.padded_elements(part);
+  }
+  const Bytes shard = element * layout.shard_elements(part);
+  if (range.size != shard) return false;
+  const bool shards_alone = range.rank_stride == Bytes(0) && range.offset == element * layout.begin_in_shard(part);
+  const Bytes whole = element * layout.padded_elements();
+  if (shards_alone && (plan.buffers[range.buffer].size != whole || plan.options.ranks == 1)) return true;
+  return range.rank_stride == shard && range.offset == begin;
+}
+
+bool is_layouts(const Plan& plan, const Access& access, Share share) {
+  const Range& range = access.range;
+  const UnitLayout& layout = plan.layouts[access.tenant];
+  if (range.buffer == plan.unit_buffers[access.tenant].buffers) {
+    return range == Range{range.buffer, Bytes(0), Bytes(0), plan.buffers[range.buffer].size};
+  }
+  const Holding held = holding(plan, access.tenant, range.buffer);
+  if (held.element == Bytes(0)) return false;
+  if (share == Share::everything) {
+    return range == Range{range.buffer, Bytes(0), Bytes(0), held.element * layout.padded_elements()};
+  }
+  return is_part(plan, access, share, Part::trained) || (held.frozen && is_part(plan, access, share, Part::frozen));
 }
 
 // Of the scalars: all, or the loss scale alone. Of the norms, a row of units per rank: all, my row, or my cell of the
 // operation's unit.
 bool is_plans(const Plan& plan, const Operation& operation, const Range& range) {
-  const Bytes row = norm_size * plan.units.size();
+  const Bytes row = norm_size * plan.trained_units();
   if (range.buffer == plan.scalars) {
     return range == Range{plan.scalars, Bytes(0), Bytes(0), scalars_size} ||
            range == Range{plan.scalars, loss_scale_offset, Bytes(0), Bytes(4)};
   }
   if (range.buffer != plan.norms) return false;
-  if (operation.unit != no_unit) return range == Range{plan.norms, norm_size * operation.unit, row, norm_size};
+  if (operation.unit != no_unit)
+    return range == Range{plan.norms, norm_size * plan.norm_columns[operation.unit], row, norm_size};
   return range == Range{plan.norms, Bytes(0), Bytes(0), row * plan.options.ranks} ||
          range == Range{plan.norms, Bytes(0), row, row};
 }
@@ -81,10 +116,12 @@ bool inside_buffer(const Plan& plan, const Range& range) {
   return interval(range, plan.options.ranks - 1).end <= plan.buffers[range.buffer].size.count();
 }
 
-// Gathers are in place.
+// Gathers are in place: my shard and the whole are of one buffer and one part.
 bool is_in_place(const Operation& operation) {
   if (operation.kind != OperationKind::all_gather && operation.kind != OperationKind::all_gather_sum) return true;
-  return operation.accesses[0].range.buffer == operation.accesses[1].range.buffer;
+  const Range& mine = operation.accesses[0].range;
+  const Range& whole = operation.accesses[1].range;
+  return mine.buffer == whole.buffer && mine.offset == whole.offset;
 }
 
 }  // namespace
@@ -99,7 +136,7 @@ void verify_layout(const Plan& plan, const Report& report) {
         const Access& access = operations[index].accesses[a];
         const bool is_right = access.tenant == no_unit
                                   ? is_plans(plan, operations[index], access.range)
-                                  : is_layouts(plan, access, share_of(plan, operations[index].kind, a));
+                                  : is_layouts(plan, access, share_of(plan, operations[index], access));
         if (is_right && inside_buffer(plan, access.range)) continue;
         report(ViolationKind::layout, here, {segment, a},
                fmt::format("{}: its range of {} is not the layout's", describe(plan, here),

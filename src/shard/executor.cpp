@@ -29,6 +29,8 @@ Executor::Executor(const ExecutorInput& input)
       optimizer_(input.optimizer),
       seed_(input.seed),
       diagnostics_(input.diagnostics),
+      loss_scaling_(input.loss_scaling),
+      gradient_hook_(input.gradient_hook),
       arena_(world_.device(), plan::memory(plan_).peak),
       progress_(plan_) {
   const std::size_t rank = static_cast<std::size_t>(world_.rank());
@@ -40,6 +42,9 @@ Executor::Executor(const ExecutorInput& input)
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     ledgers_.emplace_back(units_[unit]->parameters().size());
     runs_.push_back(optimizer_runs(plan_, unit, rank, optimizer_));
+    const bool hooked = plan_.options.gradient_hooks && plan_.trains(unit);
+    gradient_pieces_.push_back(hooked ? pieces_at(unit, plan_.unit_buffers[unit].gradient)
+                                      : std::vector<ParameterPiece>{});
     auto& states = run_states_.emplace_back();
     for (const OptimizerRun& run : runs_.back()) {
       for (const std::size_t state : plan_.unit_buffers[unit].states) {
@@ -201,7 +206,7 @@ Window Executor::open(const plan::WindowUse& use) {
   make_waits(operation, compute());
   touch(next_operation_, compute());
   bool last_backward = false;
-  if (use.kind == WindowKind::backward) {
+  if (use.kind == WindowKind::backward && plan_.trains(use.unit)) {
     ledgers_[use.unit].begin_window();
     last_backward = ++backward_done_[use.unit] == backward_windows_[use.unit];
   }
@@ -210,7 +215,7 @@ Window Executor::open(const plan::WindowUse& use) {
 }
 
 void Executor::close() {
-  if (open_kind() == WindowKind::backward) settle_gradients();
+  if (open_kind() == WindowKind::backward && plan_.trains(open_window_->use.unit)) settle_gradients();
   for (Joined& joined : joined_) {
     if (!std::exchange(joined.active, false)) continue;
     joined.stream->record(joined.join);
@@ -229,9 +234,10 @@ void Executor::settle_gradients() {
   const std::size_t unit = open_window_->use.unit;
   const GradientLedger& ledger = ledgers_[unit];
   for (std::size_t p = 0; p < units_[unit]->parameters().size(); ++p) {
-    if (ledger.asked_in_window(p)) continue;
+    if (plan_.units[unit].parameters[p].frozen) continue;
+    if (ledger.asked_in_window(p) && !open_window_->skipped) continue;
     const Parameter& parameter = *units_[unit]->parameters()[p];
-    const bool missing = open_window_->last_backward && !ledger.asked_in_micro_batch(p);
+    const bool missing = open_window_->last_backward && !ledger.asked_in_micro_batch(p) && !open_window_->skipped;
     if (missing && parameter.elements() > 0 && !parameter.options().optional) {
       throw UsageError(
           fmt::format("{}: the gradient of {} was never asked for; write it, or declare the parameter optional",
@@ -243,7 +249,7 @@ void Executor::settle_gradients() {
 
 void Executor::fill_gradient_zero(std::size_t unit, std::size_t parameter) {
   const plan::UnitLayout& layout = plan_.layouts[unit];
-  const Bytes element = size_of(plan_.options.precision.gradient);
+  const Bytes element = size_of(plan_.precision(unit).gradient);
   std::byte* gradient = base(plan_.unit_buffers[unit].gradient_slot) + (element * layout.offset(parameter)).count();
   kernels::fill_zero(compute(), gradient, element * layout.elements(parameter));
 }
@@ -257,7 +263,7 @@ void Executor::require_open(std::size_t serial) const {
 Executor::View Executor::parameter(const Parameter& parameter, DType type) {
   const std::size_t unit = open_window_->use.unit;
   const std::size_t index = units_[unit]->index_of(parameter);
-  const DType actual = plan_.options.precision.parameter;
+  const DType actual = plan_.precision(unit).parameter;
   if (type != actual) {
     throw UsageError(fmt::format("{}: parameter {} is {} here, not {}", describe_open_window(), parameter.name(),
                                  to_string(actual), to_string(type)));
@@ -274,7 +280,11 @@ Executor::View Executor::gradient(const Parameter& parameter, DType type, Gradie
     throw UsageError(fmt::format("{}: gradient of {} asked for outside a backward window", describe_open_window(),
                                  parameter.name()));
   }
-  const DType actual = plan_.options.precision.gradient;
+  if (plan_.units[unit].parameters[index].frozen) {
+    throw UsageError(fmt::format("{}: {} is frozen and has no gradient; ask Window::trains() first",
+                                 describe_open_window(), parameter.name()));
+  }
+  const DType actual = plan_.precision(unit).gradient;
   if (type != actual) {
     throw UsageError(fmt::format("{}: the gradient of {} is {} here, not {}", describe_open_window(), parameter.name(),
                                  to_string(actual), to_string(type)));
@@ -283,6 +293,23 @@ Executor::View Executor::gradient(const Parameter& parameter, DType type, Gradie
   const plan::UnitLayout& layout = plan_.layouts[unit];
   std::byte* data = base(plan_.unit_buffers[unit].gradient_slot) + (size_of(actual) * layout.offset(index)).count();
   return {data, layout.elements(index)};
+}
+
+bool Executor::trains(const Parameter& parameter) const {
+  const std::size_t unit = open_window_->use.unit;
+  return !plan_.units[unit].parameters[units_[unit]->index_of(parameter)].frozen;
+}
+
+void Executor::skip() { open_window_->skipped = true; }
+
+std::span<float> Executor::buffer(const Unit& unit, const Buffer& buffer) {
+  const std::size_t offset = unit.offset_of(buffer);
+  return {reinterpret_cast<float*>(base(plan_.unit_buffers[unit.index()].buffers)) + offset, buffer.elements()};
+}
+
+std::span<std::byte> Executor::activation_memory() {
+  if (plan_.activations == plan::no_buffer) return {};
+  return {base(plan_.activations), plan_.buffers[plan_.activations].size.count()};
 }
 
 const float* Executor::loss_scale() const { return &const_cast<Executor*>(this)->scalars()->loss_scale; }
@@ -329,6 +356,13 @@ void Executor::refresh() {
   synchronize();
 }
 
+void Executor::synchronize_buffers() {
+  check_health();
+  progress_.check_between_steps("synchronize_buffers()");
+  launch_segment(SegmentKind::synchronize);
+  synchronize();
+}
+
 void Executor::synchronize() {
   for (const auto& stream : streams_) stream->synchronize();
   world_.throw_if_aborted();
@@ -341,16 +375,30 @@ StepReport Executor::last_step() {
   return {.gradient_norm = now.gradient_norm,
           .skipped = now.skip != 0,
           .updates = now.step,
-          .skipped_updates = now.skipped_steps};
+          .skipped_updates = now.skipped_steps,
+          .loss_scale = now.loss_scale};
 }
 
-std::span<float> Executor::shard(std::size_t unit, std::size_t buffer) {
-  progress_.check_between_steps("shard()");
+std::vector<ParameterPiece> Executor::pieces(std::size_t unit, std::size_t buffer) {
+  progress_.check_between_steps("pieces()");
   synchronize();
+  return pieces_at(unit, buffer);
+}
+
+// Of masters every parameter's, of everything else the trained ones'.
+std::vector<ParameterPiece> Executor::pieces_at(std::size_t unit, std::size_t buffer) {
   const plan::UnitLayout& layout = plan_.layouts[unit];
-  const std::size_t first =
-      plan_.holds_whole(unit, buffer) ? layout.shard_begin(static_cast<std::size_t>(world_.rank())) : 0;
-  return {reinterpret_cast<float*>(base(buffer)) + first, layout.shard_elements()};
+  const std::size_t rank = static_cast<std::size_t>(world_.rank());
+  const bool whole = plan_.holds_whole(unit, buffer);
+  const bool masters = buffer == plan_.unit_buffers[unit].master;
+  float* data = reinterpret_cast<float*>(base(buffer));
+  std::vector<ParameterPiece> result;
+  for (const plan::ShardPiece& piece : layout.pieces(rank)) {
+    if (!masters && layout.part(piece.parameter) == plan::Part::frozen) continue;
+    const std::size_t at = whole ? layout.offset(piece.parameter) + piece.parameter_offset : piece.shard_offset;
+    result.push_back({units_[unit]->parameters()[piece.parameter], piece.parameter_offset, {data + at, piece.count}});
+  }
+  return result;
 }
 
 std::vector<FullyShard::Region> Executor::regions() {

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -25,6 +26,8 @@
 
 namespace tessera {
 
+using GradientHook = std::function<void(const ReducedGradient&)>;
+
 struct ExecutorInput {
   World& world;
   const plan::Plan& plan;
@@ -32,6 +35,8 @@ struct ExecutorInput {
   const Optimizer& optimizer;
   std::uint64_t seed;
   Diagnostics diagnostics;
+  kernels::LossScaling loss_scaling;
+  const GradientHook& gradient_hook;  // empty: none
 };
 
 class Executor {
@@ -48,7 +53,14 @@ class Executor {
   void abandon(std::string_view what) noexcept;
   Stream& compute() { return stream(plan::StreamId::compute); }
   StepReport last_step();
-  std::span<float> shard(std::size_t unit, std::size_t buffer);
+  void synchronize_buffers();
+  // This rank's share of one of a unit's fp32 buffers, parameter by parameter. Only between steps; synchronises.
+  std::vector<ParameterPiece> pieces(std::size_t unit, std::size_t buffer);
+  std::span<float> buffer(const Unit& unit, const Buffer& buffer);
+  void require_between_steps(const char* what) const { progress_.check_between_steps(what); }
+  std::span<std::byte> activation_memory();
+  // The step's scalars; the caller has synchronised.
+  kernels::StepScalars& step_scalars() { return *scalars(); }
   std::vector<FullyShard::Region> regions();
 
   // ---- what an open window does ----
@@ -62,6 +74,8 @@ class Executor {
   plan::WindowKind open_kind() const { return open_window_->use.kind; }
   View parameter(const Parameter& parameter, DType type);
   View gradient(const Parameter& parameter, DType type, GradientMode mode);
+  bool trains(const Parameter& parameter) const;
+  void skip();  // the open window: its gradients count as zero
   const float* loss_scale() const;
   void join(Stream& other);
   void close();
@@ -73,6 +87,7 @@ class Executor {
     std::size_t serial;
     std::size_t operation;  // in the current segment
     bool last_backward;     // of its unit, in this micro-batch
+    bool skipped = false;   // by the user: an optional unit
   };
   // A stream of the user's that took part in a window.
   struct Joined {
@@ -107,11 +122,15 @@ class Executor {
   void gather(const plan::Operation& operation, Stream& on, Communicator& communicator);
   void prepare_gradient(const plan::Operation& operation, Stream& on);
   void accumulate(const plan::Operation& operation, Stream& on);
+  void convert(const plan::Operation& operation, Stream& on);
+  void hook(const plan::Operation& operation, Stream& on);
+  void broadcast(const plan::Operation& operation, Stream& on);
   void reduce_scatter(const plan::Operation& operation, Stream& on);
   void begin_update(Stream& on);
   void optimize(const plan::Operation& operation, Stream& on);
   void release(const plan::Operation& operation, Stream& on);
 
+  std::vector<ParameterPiece> pieces_at(std::size_t unit, std::size_t buffer);
   void settle_gradients();
   void fill_gradient_zero(std::size_t unit, std::size_t parameter);
 
@@ -128,6 +147,8 @@ class Executor {
   const Optimizer& optimizer_;
   std::uint64_t seed_;
   Diagnostics diagnostics_;
+  kernels::LossScaling loss_scaling_;
+  const GradientHook& gradient_hook_;
 
   Arena arena_;
   // Streams drain and stop before anything that their tasks use goes away.
@@ -136,6 +157,7 @@ class Executor {
   std::vector<std::vector<std::vector<Touch>>> touches_;              // by segment and operation
   std::vector<std::vector<OptimizerRun>> runs_;                       // by unit
   std::vector<std::vector<float*>> run_states_;                       // by unit: states of each run, run after run
+  std::vector<std::vector<ParameterPiece>> gradient_pieces_;          // by unit, for hooks
   std::vector<GradientLedger> ledgers_;                               // by unit
   std::vector<std::size_t> backward_windows_;                         // by unit, in a micro-batch
   std::vector<std::size_t> backward_done_;                            // by unit, in this micro-batch

@@ -16,11 +16,18 @@ using plan::OperationKind;
 void Executor::dispatch(const Operation& operation, Stream& on) {
   switch (operation.kind) {
     case OperationKind::initialize: return initialize(operation, on);
-    case OperationKind::initialize_scalars: return on.submit([scalars = scalars()] { *scalars = {}; });
+    case OperationKind::initialize_scalars:
+      return on.submit([scalars = scalars(), initial = loss_scaling_.initial] {
+        *scalars = {};
+        scalars->loss_scale = initial;
+      });
     case OperationKind::cast: return cast(operation, on);
     case OperationKind::all_gather: return gather(operation, on, *gather_communicator_);
     case OperationKind::prepare_gradient: return prepare_gradient(operation, on);
     case OperationKind::accumulate: return accumulate(operation, on);
+    case OperationKind::convert: return convert(operation, on);
+    case OperationKind::hook: return hook(operation, on);
+    case OperationKind::broadcast: return broadcast(operation, on);
     case OperationKind::reduce_scatter: return reduce_scatter(operation, on);
     case OperationKind::all_gather_sum:
     case OperationKind::gather_norms: return gather(operation, on, *reduce_communicator_);
@@ -28,7 +35,7 @@ void Executor::dispatch(const Operation& operation, Stream& on) {
       const Access& from = operation.accesses[0];
       const Access& to = operation.accesses[1];
       return kernels::sum_of_squares(on, reinterpret_cast<const float*>(address(from.range)),
-                                     plan_.layouts[operation.unit].shard_elements(),
+                                     plan_.layouts[operation.unit].shard_elements(plan::Part::trained),
                                      reinterpret_cast<double*>(address(to.range)));
     }
     case OperationKind::begin_update: return begin_update(on);
@@ -42,12 +49,12 @@ void Executor::dispatch(const Operation& operation, Stream& on) {
 // The arena starts at zero, and with it padding and the optimizer's states.
 void Executor::initialize(const Operation& operation, Stream& on) {
   const std::size_t unit = operation.unit;
-  float* master = reinterpret_cast<float*>(address(operation.accesses[0].range));
-  on.submit([this, unit, master] {
-    for (const plan::ShardPiece& piece : plan_.layouts[unit].pieces(static_cast<std::size_t>(world_.rank()))) {
-      const Parameter& parameter = *units_[unit]->parameters()[piece.parameter];
-      parameter.initial().fill({master + piece.shard_offset, piece.count}, seed_, parameter.name(),
-                               piece.parameter_offset);
+  on.submit([this, unit] {
+    for (const ParameterPiece& piece : pieces_at(unit, plan_.unit_buffers[unit].master)) {
+      piece.parameter->initial().fill(piece.values, seed_, piece.parameter->name(), piece.first);
+    }
+    for (const Buffer* state : units_[unit]->buffers()) {
+      state->initial().fill(buffer(*units_[unit], *state), seed_, state->name(), 0);
     }
   });
 }
@@ -55,8 +62,9 @@ void Executor::initialize(const Operation& operation, Stream& on) {
 DType Executor::type_of(std::size_t unit, std::size_t buffer) const {
   const plan::UnitBuffers& buffers = plan_.unit_buffers[unit];
   if (buffer == buffers.master) return DType::fp32;  // also where windows read the masters themselves
-  if (buffer == buffers.parameters) return plan_.options.precision.parameter;
-  if (buffer == buffers.gradient_slot) return plan_.options.precision.gradient;
+  if (buffer == buffers.parameters) return plan_.precision(unit).parameter;
+  if (buffer == buffers.gradient_slot) return plan_.precision(unit).gradient;
+  if (buffer == buffers.staging) return plan_.precision(unit).wire;
   return DType::fp32;
 }
 
@@ -78,20 +86,25 @@ void Executor::gather(const Operation& operation, Stream& on, Communicator& comm
 // The user writes parameters; what lies between them must be zero for norms and sums.
 void Executor::prepare_gradient(const Operation& operation, Stream& on) {
   const plan::UnitLayout& layout = plan_.layouts[operation.unit];
-  const Bytes element = size_of(plan_.options.precision.gradient);
+  const Bytes element = size_of(plan_.precision(operation.unit).gradient);
   std::byte* gradient = address(operation.accesses[0].range);
-  for (std::size_t p = 0; p < layout.parameters(); ++p) {
-    const std::size_t begin = layout.offset(p) + layout.elements(p);
-    const std::size_t end = p + 1 < layout.parameters() ? layout.offset(p + 1) : layout.padded_elements();
+  const auto clear = [&](std::size_t begin, std::size_t end) {
     if (begin < end) kernels::fill_zero(on, gradient + (element * begin).count(), element * (end - begin));
+  };
+  std::size_t end_of_last = 0;
+  for (std::size_t p = 0; p < layout.parameters(); ++p) {
+    if (layout.part(p) == plan::Part::frozen) continue;
+    clear(end_of_last, layout.offset(p));
+    end_of_last = layout.offset(p) + layout.elements(p);
   }
+  clear(end_of_last, layout.padded_elements(plan::Part::trained));
 }
 
 void Executor::accumulate(const Operation& operation, Stream& on) {
-  const DType type = plan_.options.precision.gradient;
+  const DType type = plan_.precision(operation.unit).gradient;
   const kernels::Source from{address(operation.accesses[0].range), type};
   float* to = reinterpret_cast<float*>(address(operation.accesses[1].range));
-  const std::size_t count = plan_.layouts[operation.unit].padded_elements();
+  const std::size_t count = plan_.layouts[operation.unit].padded_elements(plan::Part::trained);
   if (operation.add) {
     kernels::accumulate(on, to, from, count);
   } else {
@@ -99,20 +112,44 @@ void Executor::accumulate(const Operation& operation, Stream& on) {
   }
 }
 
+void Executor::convert(const Operation& operation, Stream& on) {
+  const Precision& types = plan_.precision(operation.unit);
+  kernels::cast(on, {address(operation.accesses[1].range), types.wire},
+                {address(operation.accesses[0].range), types.gradient},
+                plan_.layouts[operation.unit].padded_elements(plan::Part::trained));
+}
+
+// Called here, so that what it enqueues stands between the reduction and the norm.
+void Executor::hook(const Operation& operation, Stream& on) {
+  gradient_hook_({.unit = *units_[operation.unit],
+                  .pieces = gradient_pieces_[operation.unit],
+                  .loss_scale = &scalars()->loss_scale,
+                  .stream = on});
+}
+
+void Executor::broadcast(const Operation& operation, Stream& on) {
+  const plan::Range& range = operation.accesses[0].range;
+  gather_communicator_->broadcast(
+      on, {.data = address(range), .size = range.size, .root = 0, .label = plan_.units[operation.unit].name});
+}
+
 void Executor::reduce_scatter(const Operation& operation, Stream& on) {
-  reduce_communicator_->reduce_scatter(on, {.data = address(operation.accesses[0].range),
-                                            .wire = operation.wire,
-                                            .result = reinterpret_cast<float*>(address(operation.accesses[1].range)),
-                                            .shard_elements = plan_.layouts[operation.unit].shard_elements(),
-                                            .accumulate = operation.add,
-                                            .divisor = static_cast<float>(operation.divisor),
-                                            .label = plan_.units[operation.unit].name});
+  reduce_communicator_->reduce_scatter(
+      on, {.data = address(operation.accesses[0].range),
+           .wire = operation.wire,
+           .result = reinterpret_cast<float*>(address(operation.accesses[1].range)),
+           .shard_elements = plan_.layouts[operation.unit].shard_elements(plan::Part::trained),
+           .accumulate = operation.add,
+           .divisor = static_cast<float>(operation.divisor),
+           .label = plan_.units[operation.unit].name});
 }
 
 void Executor::begin_update(Stream& on) {
-  const kernels::NormPartials partials{reinterpret_cast<const double*>(base(plan_.norms)), plan_.units.size(),
+  const kernels::NormPartials partials{reinterpret_cast<const double*>(base(plan_.norms)), plan_.trained_units(),
                                        plan_.options.ranks};
-  kernels::begin_update(on, scalars(), partials, optimizer_.step_settings());
+  kernels::StepSettings settings = optimizer_.step_settings();
+  settings.loss_scaling = loss_scaling_;
+  kernels::begin_update(on, scalars(), partials, settings);
 }
 
 void Executor::optimize(const Operation& operation, Stream& on) {

@@ -6,8 +6,13 @@
 #include <map>
 #include <memory>
 
+#include "shard/carried_state.hpp"
 #include "shard/executor.hpp"
+#include "shard/gradient_norms.hpp"
+#include "shard/loss_scaling.hpp"
 #include "shard/memory_advice.hpp"
+#include "shard/types_table.hpp"
+#include "shard/whole_parameter.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/plan/compile.hpp"
 #include "tessera/plan/verify.hpp"
@@ -22,6 +27,9 @@ class Collector : public ModuleVisitor {
   void operator()(std::string_view name, Parameter& parameter) override {
     parameters_.push_back({prefix_ + std::string(name), &parameter});
   }
+  void operator()(std::string_view name, Buffer& buffer) override {
+    buffers_.push_back({prefix_ + std::string(name), &buffer});
+  }
   void operator()(std::string_view name, Module& part) override {
     const std::size_t length = prefix_.size();
     prefix_ += std::string(name) + ".";
@@ -29,10 +37,12 @@ class Collector : public ModuleVisitor {
     prefix_.resize(length);
   }
   const std::vector<NamedParameter>& parameters() const { return parameters_; }
+  const std::vector<NamedBuffer>& buffers() const { return buffers_; }
 
  private:
   std::string prefix_;
   std::vector<NamedParameter> parameters_;
+  std::vector<NamedBuffer> buffers_;
 };
 
 std::uint64_t fnv1a(const std::string& text) {
@@ -42,11 +52,14 @@ std::uint64_t fnv1a(const std::string& text) {
 }
 
 // What ranks must agree on beside the plan.
-std::string settings_text(const FullyShardOptions& options, const Optimizer& optimizer) {
+std::string settings_text(const FullyShardOptions& options, const kernels::LossScaling& scaling,
+                          const Optimizer& optimizer) {
   const kernels::StepSettings step = optimizer.step_settings();
   std::string text =
       fmt::format("seed {} optimizer {} lr {} wd {} clip {} decay {} {}", options.seed, optimizer.name(),
                   optimizer.learning_rate(), optimizer.weight_decay(), step.clip_norm, step.decay[0], step.decay[1]);
+  text += fmt::format(" loss scale {} {} {} {} {} {} {}", scaling.initial, scaling.dynamic, scaling.growth,
+                      scaling.backoff, scaling.growth_interval, scaling.smallest, scaling.largest);
   for (const ParameterGroup& group : optimizer.groups()) {
     text += fmt::format(" group {} {}", group.learning_rate_scale, group.weight_decay);
     for (const std::string& pattern : group.patterns) text.append(" ").append(pattern);
@@ -60,19 +73,21 @@ class FullyShard::Implementation {
  public:
   Implementation(World& world, FullyShardOptions options) : world_(world), options_(std::move(options)) {}
 
-  Unit& add(std::string name, std::span<const NamedParameter> parameters) {
-    if (executor_) throw UsageError(fmt::format("unit {}: added after finalize()", name));
-    units_.push_back(std::make_unique<Unit>(std::move(name), units_.size(), parameters));
+  Unit& add(UnitOptions options, std::span<const NamedParameter> parameters, std::span<const NamedBuffer> buffers) {
+    if (options.name.empty()) options.name = fmt::format("units.{}", units_.size());
+    if (executor_) throw UsageError(fmt::format("unit {}: added after finalize()", options.name));
+    units_.push_back(std::make_unique<Unit>(std::move(options), units_.size(), parameters, buffers));
     return *units_.back();
   }
 
-  Unit& add(Module& module, std::string name) {
+  Unit& add(Module& module, UnitOptions options) {
     if (unit_of_.contains(&module)) {
-      throw UsageError(fmt::format("unit {}: this module was already added as {}", name, unit_of_.at(&module)->name()));
+      throw UsageError(
+          fmt::format("unit {}: this module was already added as {}", options.name, unit_of_.at(&module)->name()));
     }
     Collector collector;
     module.visit(collector);
-    Unit& unit = add(name.empty() ? fmt::format("units.{}", units_.size()) : std::move(name), collector.parameters());
+    Unit& unit = add(std::move(options), collector.parameters(), collector.buffers());
     unit_of_[&module] = &unit;
     return unit;
   }
@@ -81,20 +96,30 @@ class FullyShard::Implementation {
     if (executor_) throw UsageError("finalize() was called twice");
     if (optimizer == nullptr) throw UsageError("finalize() needs an optimizer");
     optimizer_ = std::move(optimizer);
-    const plan::CompileInput input = compile_input();
-    plan_ = plan::compile(input);
-    const plan::Verification verification = plan::verify(plan_);
-    if (!verification.ok()) throw InternalError("the plan is not sound: " + verification.violations.front().text);
-    if (options_.memory_limit) require_fit(plan_, input, *options_.memory_limit);
-    world_.require_equal(plan::hash(plan_), "the plan (units, their shapes and order, options)");
-    world_.require_equal(fnv1a(settings_text(options_, *optimizer_)), "the seed and the optimizer's settings");
-    executor_ = std::make_unique<Executor>(ExecutorInput{.world = world_,
-                                                         .plan = plan_,
-                                                         .units = units_,
-                                                         .optimizer = *optimizer_,
-                                                         .seed = options_.seed,
-                                                         .diagnostics = options_.diagnostics});
+    plan_ = sound_plan();
+    loss_scaling_ = resolved(options_.loss_scaling, plan_);
+    world_.require_equal(fnv1a(settings_text(options_, loss_scaling_, *optimizer_)),
+                         "the seed, the loss scale and the optimizer's settings");
+    make_executor();
   }
+
+  void recompile() {
+    executor().require_between_steps("recompile()");
+    plan::Plan next = sound_plan();
+    const CarriedState carried(world_, plan_, units_, *executor_);
+    executor_.reset();
+    plan_ = std::move(next);
+    make_executor();
+    carried.restore(plan_, units_, *executor_);
+  }
+
+  void set_hook(GradientHook hook) {
+    if (executor_) throw UsageError("on_reduced_gradient() came after finalize()");
+    hook_ = std::move(hook);
+  }
+
+  Unit& unit_of(const Buffer& buffer) { return owner(buffer, &Unit::buffers, "buffer"); }
+  Unit& unit_of(const Parameter& parameter) { return owner(parameter, &Unit::parameters, "parameter"); }
 
   Executor& executor() {
     if (!executor_) throw UsageError("the model is not finalized: call finalize() with an optimizer first");
@@ -116,10 +141,14 @@ class FullyShard::Implementation {
     require_mine(unit);
     const plan::UnitBuffers& buffers = plan_.unit_buffers[unit.index()];
     if (state == "master") return buffers.master;
+    if (!plan_.trains(unit.index())) {
+      throw UsageError(fmt::format("unit {}: every parameter is frozen, so there is no \"{}\"", unit.name(), state));
+    }
+    if (state == "gradient") return buffers.gradient;
     for (std::size_t i = 0; i < plan_.optimizer_states.size(); ++i) {
       if (state == plan_.optimizer_states[i]) return buffers.states[i];
     }
-    std::string known = "master";
+    std::string known = "master, gradient";
     for (const std::string& name : plan_.optimizer_states) known.append(", ").append(name);
     throw UsageError(fmt::format("unit {}: no state \"{}\"; there are {}", unit.name(), state, known));
   }
@@ -128,6 +157,7 @@ class FullyShard::Implementation {
   const FullyShardOptions& options() const { return options_; }
   const plan::Plan& plan() const { return plan_; }
   const Optimizer& optimizer() const { return *optimizer_; }
+  std::string types_table() const { return tessera::types_table(plan_); }
   const std::vector<std::unique_ptr<Unit>>& units() const { return units_; }
 
  private:
@@ -142,13 +172,50 @@ class FullyShard::Implementation {
                      .accumulation = options_.accumulation,
                      .prefetch = options_.prefetch,
                      .reshard_after_forward = options_.reshard_after_forward,
-                     .overlap_reduction = options_.overlap_reduction};
+                     .overlap_reduction = options_.overlap_reduction,
+                     .gradient_hooks = static_cast<bool>(hook_),
+                     .activations = options_.activations};
     input.optimizer_states = optimizer_->states();
     return input;
   }
 
+  // Compiled, verified, within the memory limit, and the same on every rank.
+  plan::Plan sound_plan() {
+    const plan::CompileInput input = compile_input();
+    plan::Plan plan = plan::compile(input);
+    const plan::Verification verification = plan::verify(plan);
+    if (!verification.ok()) throw InternalError("the plan is not sound: " + verification.violations.front().text);
+    if (options_.memory_limit) require_fit(plan, input, *options_.memory_limit);
+    world_.require_equal(plan::hash(plan), "the plan (units, their shapes and order, options)");
+    return plan;
+  }
+
+  void make_executor() {
+    executor_ = std::make_unique<Executor>(ExecutorInput{.world = world_,
+                                                         .plan = plan_,
+                                                         .units = units_,
+                                                         .optimizer = *optimizer_,
+                                                         .seed = options_.seed,
+                                                         .diagnostics = options_.diagnostics,
+                                                         .loss_scaling = loss_scaling_,
+                                                         .gradient_hook = hook_});
+  }
+
+  template <typename Tensor, typename Tensors>
+  Unit& owner(const Tensor& tensor, Tensors tensors_of, const char* what) {
+    for (const auto& unit : units_) {
+      for (const Tensor* mine : (unit.get()->*tensors_of)()) {
+        if (mine == &tensor) return *unit;
+      }
+    }
+    throw UsageError(fmt::format("a {} of shape {} was asked for that does not belong to this model", what,
+                                 to_string(tensor.shape())));
+  }
+
   World& world_;
   FullyShardOptions options_;
+  GradientHook hook_;
+  kernels::LossScaling loss_scaling_;
   std::vector<std::unique_ptr<Unit>> units_;
   std::map<const Module*, Unit*> unit_of_;
   std::unique_ptr<Optimizer> optimizer_;
@@ -160,11 +227,31 @@ FullyShard::FullyShard(World& world, FullyShardOptions options)
     : implementation_(std::make_unique<Implementation>(world, std::move(options))) {}
 FullyShard::~FullyShard() = default;
 
-Unit& FullyShard::add(Module& module, std::string name) { return implementation_->add(module, std::move(name)); }
+Unit& FullyShard::add(Module& module, std::string name) {
+  return implementation_->add(module, UnitOptions{.name = std::move(name)});
+}
+Unit& FullyShard::add(Module& module, UnitOptions options) { return implementation_->add(module, std::move(options)); }
+Unit& FullyShard::add_unit(UnitOptions options, std::span<const NamedParameter> parameters,
+                           std::span<const NamedBuffer> buffers) {
+  return implementation_->add(std::move(options), parameters, buffers);
+}
 Unit& FullyShard::add_unit(std::string name, std::span<const NamedParameter> parameters) {
-  return implementation_->add(std::move(name), parameters);
+  return implementation_->add(UnitOptions{.name = std::move(name)}, parameters, {});
+}
+void FullyShard::on_reduced_gradient(std::function<void(const ReducedGradient&)> hook) {
+  implementation_->set_hook(std::move(hook));
 }
 void FullyShard::finalize(std::unique_ptr<Optimizer> optimizer) { implementation_->finalize(std::move(optimizer)); }
+void FullyShard::recompile() { implementation_->recompile(); }
+
+void FullyShard::skip(Unit& unit, plan::WindowKind kind) {
+  if (!unit.options().optional) {
+    throw UsageError(fmt::format("unit {} cannot be skipped: add it with UnitOptions::optional", unit.name()));
+  }
+  Window window = open(unit, kind);
+  implementation_->executor().skip();
+  window.close();
+}
 
 Window FullyShard::open(Unit& unit, plan::WindowKind kind) {
   Executor& executor = implementation_->executor();
@@ -191,11 +278,33 @@ World& FullyShard::world() { return implementation_->world(); }
 std::size_t FullyShard::unit_count() const { return implementation_->units().size(); }
 const Unit& FullyShard::unit(std::size_t index) const { return *implementation_->units().at(index); }
 
-std::span<float> FullyShard::shard(const Unit& unit, std::string_view state) {
+std::vector<ParameterPiece> FullyShard::pieces(const Unit& unit, std::string_view state) {
   Executor& executor = implementation_->executor();
-  return executor.shard(unit.index(), implementation_->state_buffer(unit, state));
+  return executor.pieces(unit.index(), implementation_->state_buffer(unit, state));
 }
 void FullyShard::shards_changed() { implementation_->executor().refresh(); }
+
+std::vector<float> FullyShard::whole(const Parameter& parameter, std::string_view state) {
+  const Unit& unit = implementation_->unit_of(parameter);
+  return whole_parameter(world(), plan(), parameter_place(unit, parameter), pieces(unit, state));
+}
+std::vector<GradientNorm> FullyShard::gradient_norms() {
+  return tessera::gradient_norms(world(), plan(), implementation_->units(), implementation_->executor());
+}
+
+std::span<float> FullyShard::buffer(const Buffer& buffer) {
+  Executor& executor = implementation_->executor();
+  executor.require_between_steps("buffer()");
+  executor.synchronize();
+  return executor.buffer(implementation_->unit_of(buffer), buffer);
+}
+void FullyShard::synchronize_buffers() { implementation_->executor().synchronize_buffers(); }
+std::span<std::byte> FullyShard::activation_memory() { return implementation_->executor().activation_memory(); }
+std::string FullyShard::types_table() const {
+  implementation_->executor();
+  return implementation_->types_table();
+}
+
 std::vector<FullyShard::Region> FullyShard::regions() const { return implementation_->executor().regions(); }
 
 Unit& FullyShard::unit_of(const Module& module) { return implementation_->unit_of(module); }

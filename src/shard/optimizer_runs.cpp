@@ -25,10 +25,16 @@ Settings settings_of(std::string_view name, const std::vector<ParameterGroup>& g
 // What the rank keeps: its shard's pieces, or every parameter where they stay whole.
 std::vector<plan::ShardPiece> kept_pieces(const plan::Plan& plan, std::size_t unit, std::size_t rank) {
   const plan::UnitLayout& layout = plan.layouts[unit];
-  if (!plan.updates_whole()) return layout.pieces(rank);
   std::vector<plan::ShardPiece> result;
+  if (!plan.updates_whole()) {
+    for (const plan::ShardPiece& piece : layout.pieces(rank)) {
+      if (layout.part(piece.parameter) == plan::Part::trained) result.push_back(piece);
+    }
+    return result;
+  }
   for (std::size_t p = 0; p < layout.parameters(); ++p) {
-    if (layout.elements(p) > 0) result.push_back({p, 0, layout.offset(p), layout.elements(p)});
+    if (layout.elements(p) > 0 && layout.part(p) == plan::Part::trained)
+      result.push_back({p, 0, layout.offset(p), layout.elements(p)});
   }
   return result;
 }

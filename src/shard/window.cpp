@@ -35,6 +35,16 @@ plan::WindowKind Window::kind() const {
   return executor_->open_kind();
 }
 
+bool Window::trains(const Parameter& parameter) const {
+  executor_->require_open(serial_);
+  return executor_->trains(parameter);
+}
+
+std::span<float> Window::buffer(const Buffer& buffer) {
+  executor_->require_open(serial_);
+  return executor_->buffer(executor_->open_unit(), buffer);
+}
+
 Stream& Window::stream() {
   executor_->require_open(serial_);
   return executor_->compute();

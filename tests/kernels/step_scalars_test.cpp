@@ -35,7 +35,6 @@ TEST_CASE("a step multiplies the running powers; a skipped one counts as skipped
   const double infinity = std::numeric_limits<double>::infinity();
   const double nan = std::numeric_limits<double>::quiet_NaN();
   StepScalars scalars;
-  scalars.loss_scale = 8.0f;
   double power[2] = {1.0, 1.0};
   std::int64_t steps = 0, skipped = 0;
   for (double squared : {1.0, infinity, 4.0, nan, 9.0, 0.0}) {
@@ -50,5 +49,36 @@ TEST_CASE("a step multiplies the running powers; a skipped one counts as skipped
     CHECK(scalars.decay_power[1] == power[1]);
     CHECK(std::isfinite(scalars.gradient_norm) == finite);
   }
-  CHECK(scalars.loss_scale == 8.0f);
+  CHECK(scalars.loss_scale == 1.0f);
+}
+
+TEST_CASE("the loss scale is taken out of the norm and, with clipping, out of the factor") {
+  Stream stream = host_stream();
+  const double squared = 25.0 * 1024 * 1024;
+  for (auto [clip, factor] : {std::pair(0.0f, 1.0f), {2.5f, 0.5f}, {6.0f, 1.0f}}) {
+    StepScalars scalars;
+    scalars.loss_scale = 1024.0f;
+    kernels::begin_update(stream, &scalars, {&squared, 1, 1}, {.clip_norm = clip});
+    CHECK(scalars.gradient_norm == 5.0);
+    CHECK(scalars.gradient_factor == factor / 1024);
+    CHECK(scalars.applied_loss_scale == 1024.0f);
+    CHECK(scalars.loss_scale == 1024.0f);  // static: it stays
+  }
+}
+
+TEST_CASE("a dynamic loss scale halves with each skipped step and doubles after an interval of good ones") {
+  Stream stream = host_stream();
+  const double infinity = std::numeric_limits<double>::infinity();
+  const kernels::LossScaling scaling{.initial = 8, .dynamic = true, .growth_interval = 3, .smallest = 2, .largest = 16};
+  StepScalars scalars;
+  scalars.loss_scale = scaling.initial;
+  const std::pair<double, float> steps[] = {
+      {1, 8},        {1, 8},        {1, 16}, {1, 16}, {1, 16},       {1, 16}, {1, 16}, {infinity, 8},
+      {infinity, 4}, {infinity, 2}, {1, 2},  {1, 2},  {infinity, 2}, {1, 2},  {1, 2},  {1, 4}};
+  for (const auto& [squared, expected] : steps) {
+    kernels::begin_update(stream, &scalars, {&squared, 1, 1}, {.loss_scaling = scaling});
+    CHECK(scalars.loss_scale == expected);
+  }
+  CHECK(scalars.skipped_steps == 4);
+  CHECK(scalars.step == 12);
 }

@@ -190,8 +190,10 @@ TEST_CASE("what_the_user_sees_stands_in_the_region_of_its_category") {
       trainee.run_every_segment();
       for (std::size_t u = 0; u < model.unit_count(); ++u) {
         const auto stands_in = [&](plan::Category category, std::string_view state) {
-          const std::span<const float> shard = model.shard(model.unit(u), state);
-          return inside(model, category, shard.data(), shard.size_bytes());
+          const auto pieces = model.pieces(model.unit(u), state);
+          return !pieces.empty() && std::all_of(pieces.begin(), pieces.end(), [&](const ParameterPiece& piece) {
+            return inside(model, category, piece.values.data(), piece.values.size_bytes());
+          });
         };
         CHECK(stands_in(plan::Category::parameters, "master"));
         CHECK(stands_in(plan::Category::optimizer, "m"));

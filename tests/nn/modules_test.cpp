@@ -109,10 +109,8 @@ struct Network {
 std::vector<float> masters(FullyShard& model) {
   std::vector<float> result;
   for (std::size_t u = 0; u < model.unit_count(); ++u) {
-    const std::span<float> shard = model.shard(model.unit(u));
-    for (const plan::ShardPiece& piece : plan::UnitLayout(model.unit(u).spec(), 1).pieces(0)) {
-      result.insert(result.end(), shard.begin() + static_cast<std::ptrdiff_t>(piece.shard_offset),
-                    shard.begin() + static_cast<std::ptrdiff_t>(piece.shard_offset + piece.count));
+    for (const ParameterPiece& piece : model.pieces(model.unit(u))) {
+      result.insert(result.end(), piece.values.begin(), piece.values.end());
     }
   }
   return result;

@@ -61,7 +61,7 @@ TEST_CASE("shards_are_equal_aligned_and_no_larger_than_padding_demands") {
     CHECK(layout.padded_elements() == layout.ranks() * layout.shard_elements());
     CHECK(layout.padded_elements() - used < layout.ranks() * 128);
     for (std::size_t rank = 0; rank < layout.ranks(); ++rank) {
-      CHECK(layout.shard_begin(rank) == rank * layout.shard_elements());
+      CHECK(layout.shard_begin(Part::trained, rank) == rank * layout.shard_elements());
     }
   });
 }
@@ -91,7 +91,8 @@ TEST_CASE("pieces_stand_in_the_shard_where_the_flat_unit_has_them") {
         CHECK(piece.shard_offset >= end);
         end = piece.shard_offset + piece.count;
         CHECK(end <= layout.shard_elements());
-        CHECK(layout.shard_begin(rank) + piece.shard_offset == layout.offset(piece.parameter) + piece.parameter_offset);
+        CHECK(layout.shard_begin(Part::trained, rank) + piece.shard_offset ==
+              layout.offset(piece.parameter) + piece.parameter_offset);
       }
     }
   });

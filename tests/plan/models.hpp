@@ -87,6 +87,35 @@ inline Model empty_unit_model() {
   return {"empty unit", {unit_of("a", {5}), unit_of("b", {}), unit_of("c", {131})}, Program::chain(3)};
 }
 
+// What units may differ in: types of their own, frozen parameters beside trained ones, nothing but frozen ones (with
+// and without a backward window), untrained state, and a wire in another type than the gradient.
+inline Model varied_model() {
+  using enum WindowKind;
+  std::vector<UnitSpec> units = odd_units(5);
+  units[0].parameters.push_back({.name = "u0.frozen", .shape = {301}, .frozen = true});
+  units[0].precision = fp32_precision;
+  units[0].buffers = {{"u0.mean", {7}}, {"u0.count", {}}};
+  for (const std::size_t unit : {std::size_t{1}, std::size_t{2}}) {
+    for (ParameterSpec& parameter : units[unit].parameters) parameter.frozen = true;
+  }
+  units[2].buffers = {{"u2.table", {129}}};
+  units[3].precision = Precision{DType::bf16, DType::bf16, DType::fp32};
+  units[3].parameters.insert(units[3].parameters.begin(), {.name = "u3.frozen", .shape = {3, 5}, .frozen = true});
+  units[4].precision = Precision{DType::fp16, DType::fp32, DType::fp16};
+  return {"varied",
+          std::move(units),
+          {{{0, forward},
+            {1, forward},
+            {2, forward},
+            {3, forward},
+            {4, forward},
+            {4, backward},
+            {3, backward},
+            {2, backward},
+            {0, backward}},
+           {{0, evaluate}, {1, evaluate}, {2, evaluate}, {3, evaluate}, {4, evaluate}}}};
+}
+
 inline std::vector<Model> all_models() {
   return {chain_model(1), chain_model(2),    chain_model(3),        chain_model(5),    chain_model(8),
           tied_model(),   recompute_model(), no_evaluation_model(), empty_unit_model()};

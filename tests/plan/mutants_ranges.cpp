@@ -10,13 +10,15 @@ namespace tessera::plan {
 
 namespace {
 
-// Bytes of one element of what a range holds: from the layout's count where it is a unit's.
+// Bytes of one element of what a range holds.
 Bytes element_of(const Plan& plan, const Access& access) {
-  if (access.tenant == no_unit) return access.range.buffer == plan.norms ? norm_size : Bytes(4);
-  const UnitLayout& layout = plan.layouts[access.tenant];
-  const std::uint64_t size = access.range.size.count();
-  const bool whole = size == 4 * layout.padded_elements() || size == 2 * layout.padded_elements();
-  return Bytes(size / (whole ? layout.padded_elements() : layout.shard_elements()));
+  const std::size_t buffer = access.range.buffer;
+  if (access.tenant == no_unit) return buffer == plan.norms ? norm_size : Bytes(4);
+  const UnitBuffers& buffers = plan.unit_buffers[access.tenant];
+  const Precision& types = plan.precision(access.tenant);
+  if (buffer == buffers.parameters && buffer != buffers.master) return size_of(types.parameter);
+  if (buffer == buffers.gradient_slot) return size_of(types.gradient);
+  return buffer == buffers.staging ? size_of(types.wire) : Bytes(4);
 }
 
 using Damage = void (*)(const Plan& plan, Access& access);
@@ -80,6 +82,7 @@ void next_ranks_shard(const Plan& plan, const MutantSink& sink) {
 // Both forms of a unit's range in a buffer that holds the whole: they differ where there are other ranks.
 bool stands_in_whole(const Plan& plan, const Access& access) {
   if (access.tenant == no_unit || plan.options.ranks == 1) return false;
+  if (access.range.buffer == plan.unit_buffers[access.tenant].buffers) return false;
   const std::uint64_t held = plan.buffers[access.range.buffer].size.count();
   return held >= 2 * plan.layouts[access.tenant].padded_elements();
 }

@@ -83,7 +83,7 @@ void slot_merged(const Plan& plan, const MutantSink& sink, std::size_t UnitBuffe
     for (std::size_t other = 0; other < plan.units.size(); ++other) {
       const std::size_t from = plan.unit_buffers[unit].*slot;
       const std::size_t to = plan.unit_buffers[other].*slot;
-      if (from == to) continue;
+      if (from == to || from == no_buffer || to == no_buffer) continue;
       // An empty unit takes no place in any slot.
       if (plan.layouts[unit].padded_elements() == 0 || plan.layouts[other].padded_elements() == 0) {
         sink.exclude();

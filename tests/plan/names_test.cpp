@@ -29,8 +29,8 @@ TEST_CASE("every_enumerator_has_a_name_of_its_own") {
   check_names(Category::scalars);
   check_names(StreamId::reduce);
   check_names(WaitType::throttle);
-  check_names(OperationKind::release);
-  check_names(SegmentKind::evaluation);
+  check_names(OperationKind::broadcast);
+  check_names(SegmentKind::synchronize);
   check_names(ViolationKind::deadlock);
   check_names(WindowKind::evaluate);
   check_names(Strategy::fsdp);

@@ -20,39 +20,39 @@ TEST_CASE("a_chain_runs_forward_in_order_and_backward_in_reverse") {
 TEST_CASE("check_accepts_every_program_of_the_matrix") {
   for (const Model& model : all_models()) {
     INFO(model.name);
-    CHECK_NOTHROW(check(model.program, model.units.size()));
+    CHECK_NOTHROW(check(model.program, std::vector<bool>(model.units.size(), true)));
   }
 }
 
 TEST_CASE("check_names_a_unit_that_does_not_exist") {
   const Program program{{{0, forward}, {1, forward}}, {}};
-  CHECK(usage_error([&] { check(program, 1); }) ==
+  CHECK(usage_error([&] { check(program, std::vector<bool>(1, true)); }) ==
         "program: window 1 (forward) names unit 1, but the model has 1 units");
   Program evaluation = Program::chain(1);
   evaluation.evaluation.push_back({7, evaluate});
-  CHECK(contains(usage_error([&] { check(evaluation, 1); }), "window 1 (evaluate) names unit 7"));
+  CHECK(contains(usage_error([&] { check(evaluation, {true}); }), "window 1 (evaluate) names unit 7"));
 }
 
 TEST_CASE("check_names_a_unit_without_backward_window") {
   const Program program{{{0, forward}, {1, forward}, {0, backward}}, {}};
-  CHECK(usage_error([&] { check(program, 2); }) == "program: unit 1 has no backward window");
+  CHECK(usage_error([&] { check(program, std::vector<bool>(2, true)); }) == "program: unit 1 has no backward window");
 }
 
 TEST_CASE("check_refuses_backward_and_recompute_before_forward") {
   CHECK(contains(usage_error([] {
-                   check({{{0, backward}}, {}}, 1);
+                   check({{{0, backward}}, {}}, {true});
                  }),
                  "window 0 (backward) of unit 0 comes before any forward"));
   CHECK(contains(usage_error([] {
-                   check({{{0, recompute}, {0, forward}, {0, backward}}, {}}, 1);
+                   check({{{0, recompute}, {0, forward}, {0, backward}}, {}}, {true});
                  }),
                  "window 0 (recompute) of unit 0 comes before any forward"));
 }
 
 TEST_CASE("check_refuses_kinds_in_the_wrong_list") {
-  CHECK(contains(usage_error([] { check({{{0, forward}, {0, evaluate}, {0, backward}}, {}}, 1); }), "window 1"));
+  CHECK(contains(usage_error([] { check({{{0, forward}, {0, evaluate}, {0, backward}}, {}}, {true}); }), "window 1"));
   CHECK(contains(usage_error([] {
-                   check({{{0, forward}, {0, backward}}, {{0, forward}}}, 1);
+                   check({{{0, forward}, {0, backward}}, {{0, forward}}}, {true});
                  }),
                  "window 0 of the evaluation is a forward window"));
 }

@@ -61,6 +61,10 @@ std::vector<Subject> subjects() {
       add(result, tied_model(), {.strategy = strategy, .precision = precision, .ranks = 2, .micro_batches = 2});
     }
   }
+  for (const Strategy strategy : all_strategies) {
+    add(result, varied_model(), {.strategy = strategy, .precision = bf16_mixed, .ranks = 3, .gradient_hooks = true});
+    add(result, varied_model(), {.strategy = strategy, .ranks = 2, .micro_batches = 2, .activations = Bytes(100)});
+  }
   for (const Model& model : all_models()) {
     add(result, model, {.ranks = 3, .micro_batches = 3});
     add(result, model, {.strategy = Strategy::ddp, .precision = bf16_mixed, .ranks = 3});

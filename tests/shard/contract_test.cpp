@@ -325,10 +325,7 @@ TEST_CASE("a_gradient_that_is_not_finite_changes_nothing_on_any_rank") {
       tessera::FullyShardOptions options;
       options.strategy = strategy;
       Fixture f(world, options);
-      const auto before = [&] {
-        const auto shard = f.model.shard(*f.first_unit);
-        return toy::Values(shard.begin(), shard.end());
-      }();
+      const toy::Values before = toy::share(f.model, *f.first_unit);
       f.forward();
       if (world.rank() == 1) f.dy[0] = std::numeric_limits<float>::infinity();
       f.backward();
@@ -336,8 +333,7 @@ TEST_CASE("a_gradient_that_is_not_finite_changes_nothing_on_any_rank") {
       CHECK(f.model.last_step().skipped);
       CHECK(f.model.last_step().updates == 0);
       CHECK(f.model.last_step().skipped_updates == 1);
-      const auto after = f.model.shard(*f.first_unit);
-      CHECK(toy::same_bits(before, toy::Values(after.begin(), after.end())));
+      CHECK(toy::same_bits(before, toy::share(f.model, *f.first_unit)));
       f.dy[0] = 0.25f;
       f.forward();
       f.backward();
@@ -384,7 +380,7 @@ TEST_CASE("calls_out_of_place_are_refused") {
     model.finalize(tessera::AdamW{});
     CHECK_THROWS_WITH_AS(model.finalize(tessera::AdamW{}), doctest::Contains("twice"), tessera::UsageError);
     CHECK_THROWS_WITH_AS(model.add(other, "late"), doctest::Contains("after finalize"), tessera::UsageError);
-    CHECK_THROWS_WITH_AS(model.shard(model.unit(0), "velocity"), doctest::Contains("there are master, m, v"),
+    CHECK_THROWS_WITH_AS(model.pieces(model.unit(0), "velocity"), doctest::Contains("there are master, gradient, m, v"),
                          tessera::UsageError);
   });
 }

@@ -13,7 +13,9 @@ using namespace tessera;
 plan::Plan plan_of(Strategy strategy, std::size_t ranks) {
   plan::CompileInput input;
   input.units = {
-      {"u", {{"u.weight", {17, 19}}, {"u.bias", {17}}, {"u.scale", {1}}, {"u.empty", {0}}, {"u.table", {301}}}}};
+      {.name = "u",
+       .parameters = {
+           {"u.weight", {17, 19}}, {"u.bias", {17}}, {"u.scale", {1}}, {"u.empty", {0}}, {"u.table", {301}}}}};
   input.program = plan::Program::chain(1);
   input.options.strategy = strategy;
   input.options.ranks = ranks;
@@ -48,7 +50,7 @@ TEST_CASE("every_element_is_updated_once_with_its_groups_settings") {
           const std::size_t flat = layout.offset(p) + element;
           int updates = 0;
           for (std::size_t rank = 0; rank < (strategy == Strategy::ddp ? 1 : ranks); ++rank) {
-            const std::size_t base = strategy == Strategy::ddp ? 0 : layout.shard_begin(rank);
+            const std::size_t base = strategy == Strategy::ddp ? 0 : layout.shard_begin(plan::Part::trained, rank);
             for (const OptimizerRun& run : optimizer_runs(plan, 0, rank, *optimizer)) {
               if (flat < base + run.first || flat >= base + run.first + run.count) continue;
               ++updates;

@@ -65,7 +65,7 @@ TiedResult train_tied(int ranks, FullyShardOptions options, int steps) {
       model.update();
     }
     if (world.rank() == 0) result.norm = model.last_step().gradient_norm;
-    toy::collect_weights(model, world, weights, mutex);
+    toy::collect_weights(model, weights, mutex);
   });
   result.weights = weights["tied.weight"];
   return result;

@@ -117,18 +117,23 @@ inline Values sample(std::size_t count, int step, std::size_t micro, int rank, i
   return values;
 }
 
+// This rank's share of a unit, one piece after the other.
+inline Values share(tessera::FullyShard& model, const tessera::Unit& unit, std::string_view state = "master") {
+  Values values;
+  for (const tessera::ParameterPiece& piece : model.pieces(unit, state)) {
+    values.insert(values.end(), piece.values.begin(), piece.values.end());
+  }
+  return values;
+}
+
 // Adds this rank's pieces of every parameter to `weights`.
-inline void collect_weights(tessera::FullyShard& model, tessera::World& world, std::map<std::string, Values>& weights,
-                            std::mutex& mutex) {
+inline void collect_weights(tessera::FullyShard& model, std::map<std::string, Values>& weights, std::mutex& mutex) {
   const std::lock_guard lock(mutex);
   for (std::size_t u = 0; u < model.unit_count(); ++u) {
-    const tessera::Unit& unit = model.unit(u);
-    const auto shard = model.shard(unit);
-    for (const auto& piece : model.plan().layouts[u].pieces(std::size_t(world.rank()))) {
-      const tessera::Parameter& parameter = *unit.parameters()[piece.parameter];
-      Values& whole = weights[parameter.name()];
-      whole.resize(parameter.elements());
-      std::copy_n(shard.data() + piece.shard_offset, piece.count, whole.data() + piece.parameter_offset);
+    for (const tessera::ParameterPiece& piece : model.pieces(model.unit(u))) {
+      Values& whole = weights[piece.parameter->name()];
+      whole.resize(piece.parameter->elements());
+      std::copy(piece.values.begin(), piece.values.end(), whole.begin() + std::ptrdiff_t(piece.first));
     }
   }
 }
@@ -183,7 +188,7 @@ Result train(const Run& run) {
         result.norms.push_back(report.gradient_norm);
       }
     }
-    collect_weights(model, world, result.weights, mutex);
+    collect_weights(model, result.weights, mutex);
   });
   return result;
 }

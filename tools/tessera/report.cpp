@@ -29,6 +29,9 @@ std::string_view purpose(plan::Category category) {
     case plan::Category::accumulation: return "whole fp32 gradients of several micro-batches";
     case plan::Category::parameter_slots: return "gathered units";
     case plan::Category::gradient_slots: return "unreduced gradients";
+    case plan::Category::staging: return "a gradient in the type in which it travels";
+    case plan::Category::buffers: return "state that is not trained, fp32";
+    case plan::Category::activations: return "the layers' own block";
     case plan::Category::scalars: return "norms and flags";
   }
   return "";

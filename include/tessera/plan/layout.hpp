@@ -1,15 +1,19 @@
 // The flat layout of a unit: the one place that decides offset, size, padding and ownership. Pure integers, in
 // elements.
 //
-// Parameters follow each other in the order given, each starting on a multiple of `alignment_elements` whatever the
-// dtype; the whole is padded so that every rank's shard has the same size and starts on that multiple too.
+// A flat unit has two parts: what is trained, then what is frozen, which has no gradient and no optimizer state. In
+// each, parameters follow each other in the order given, each starting on a multiple of `alignment_elements` whatever
+// the dtype; each part is padded so that every rank's shard of it has the same size and starts on that multiple too.
 #pragma once
 
+#include <array>
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "tessera/base/shape.hpp"
+#include "tessera/plan/strategy.hpp"
 
 namespace tessera::plan {
 
@@ -19,18 +23,30 @@ struct ParameterSpec {
   std::string name;  // full name, unique in the model
   Shape shape;
   bool optional = false;
+  bool frozen = false;
+};
+
+// State that is not trained: whole and fp32 on every rank.
+struct BufferSpec {
+  std::string name;  // full name, unique in the model, also among parameters
+  Shape shape;
 };
 
 struct UnitSpec {
   std::string name;
   std::vector<ParameterSpec> parameters;
+  std::vector<BufferSpec> buffers = {};
+  std::optional<Precision> precision = std::nullopt;  // of this unit; else the plan's
 };
+
+enum class Part { trained, frozen };
+inline constexpr Part all_parts[] = {Part::trained, Part::frozen};
 
 // A run of one parameter's elements inside one rank's shard.
 struct ShardPiece {
   std::size_t parameter;         // index in the unit
   std::size_t parameter_offset;  // first element of the parameter that this shard holds
-  std::size_t shard_offset;      // where it stands in the shard
+  std::size_t shard_offset;      // where it stands in the shard: the trained part's elements come first
   std::size_t count;             // > 0
 };
 
@@ -42,18 +58,32 @@ class UnitLayout {
   std::size_t parameters() const { return offsets_.size(); }
   std::size_t offset(std::size_t parameter) const { return offsets_.at(parameter); }
   std::size_t elements(std::size_t parameter) const { return counts_.at(parameter); }
-  std::size_t padded_elements() const { return shard_elements_ * ranks_; }  // of the whole flat unit
-  std::size_t shard_elements() const { return shard_elements_; }            // of each rank
-  std::size_t shard_begin(std::size_t rank) const { return shard_elements_ * rank; }
+  Part part(std::size_t parameter) const { return parts_.at(parameter); }
 
-  // What rank `rank` owns, by parameter, in ascending order; empty when it owns padding only.
+  // Of both parts.
+  std::size_t padded_elements() const { return shard_elements() * ranks_; }
+  std::size_t shard_elements() const { return shard_elements(Part::trained) + shard_elements(Part::frozen); }
+
+  // Of one: elements of the whole flat unit, and of each rank's shard; where the part begins in the whole unit; where
+  // a rank's shard of it begins there; where that stands in a buffer that has the rank's shards alone.
+  std::size_t padded_elements(Part part) const { return shard_elements(part) * ranks_; }
+  std::size_t shard_elements(Part part) const { return shard_elements_[static_cast<std::size_t>(part)]; }
+  std::size_t begin(Part part) const { return part == Part::trained ? 0 : padded_elements(Part::trained); }
+  std::size_t shard_begin(Part part, std::size_t rank) const { return begin(part) + shard_elements(part) * rank; }
+  std::size_t begin_in_shard(Part part) const { return part == Part::trained ? 0 : shard_elements(Part::trained); }
+
+  // What rank `rank` owns, by parameter, the trained ones first, each part in ascending order; empty when it owns
+  // padding only.
   std::vector<ShardPiece> pieces(std::size_t rank) const;
 
  private:
+  void place(const UnitSpec& unit, Part part);
+
   std::size_t ranks_;
   std::vector<std::size_t> offsets_;
   std::vector<std::size_t> counts_;
-  std::size_t shard_elements_;
+  std::vector<Part> parts_;
+  std::array<std::size_t, 2> shard_elements_{};
 };
 
 }  // namespace tessera::plan

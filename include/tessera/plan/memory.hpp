@@ -14,7 +14,7 @@ inline constexpr Bytes buffer_alignment{512};
 
 // The step's scalars (kernels::StepScalars) and one partial norm (fp64). plan/ stands below kernels/, which asserts the
 // sizes.
-inline constexpr Bytes scalars_size{56};
+inline constexpr Bytes scalars_size{64};
 inline constexpr Bytes loss_scale_offset{44};
 inline constexpr Bytes norm_size{8};
 

@@ -31,9 +31,12 @@ enum class Category {
   accumulation,     // whole fp32 gradients that add up on the rank
   parameter_slots,  // gathered parameters; units take turns
   gradient_slots,   // unreduced gradients; units take turns
+  staging,          // gradients in the type in which they travel, where that is another than they are written in
+  buffers,          // state that is not trained
+  activations,      // what the user's layers keep, in a block that they divide up themselves
   scalars,          // norms, step count, flags
 };
-inline constexpr std::size_t category_count = 7;
+inline constexpr std::size_t category_count = 10;
 std::string_view to_string(Category category);
 
 struct Buffer {
@@ -98,18 +101,22 @@ enum class OperationKind {
   window,            // the user's
   prepare_gradient,  // acquires a gradient slot; zero in the padding
   accumulate,        // accumulation (+)= gradient slot
+  convert,           // gradient slot into the wire's type
   reduce_scatter,    // my fp32 shard (+)= sum over ranks
+  hook,              // the user's, on my reduced shard
   all_gather_sum,    // the fp32 sum, from everybody's shards
   sum_of_squares,    // of my reduced shard
   gather_norms,      // everybody's partial norms
   begin_update,      // norm, clip factor, skip flag, step count
   optimize,
-  release,  // a slot is given back
+  release,    // a slot is given back
+  broadcast,  // buffers, from rank 0
 };
 std::string_view to_string(OperationKind kind);
 constexpr bool is_collective(OperationKind kind) {
   return kind == OperationKind::all_gather || kind == OperationKind::reduce_scatter ||
-         kind == OperationKind::all_gather_sum || kind == OperationKind::gather_norms;
+         kind == OperationKind::all_gather_sum || kind == OperationKind::gather_norms ||
+         kind == OperationKind::broadcast;
 }
 
 // Which ranks a collective joins. `replica` is for hybrid sharding; compile() makes `shard` only.
@@ -141,6 +148,7 @@ enum class SegmentKind {
   last,
   update,
   evaluation,
+  synchronize,  // buffers become rank 0's
 };
 std::string_view to_string(SegmentKind kind);
 
@@ -165,6 +173,8 @@ struct PlanOptions {
   std::size_t prefetch = 1;
   bool reshard_after_forward = true;
   bool overlap_reduction = true;
+  bool gradient_hooks = false;  // the user's hook sees every unit's reduced gradient
+  Bytes activations{};          // of the user's block
   friend bool operator==(const PlanOptions&, const PlanOptions&) = default;
 };
 
@@ -175,9 +185,11 @@ struct UnitBuffers {
   std::size_t parameters =
       no_buffer;  // what windows read: a slot (fsdp), the masters (others in fp32), a whole copy (others else)
   std::size_t gradient_slot = no_buffer;  // what backward windows write
+  std::size_t staging = no_buffer;        // the same in the wire's type, where that is another
   std::size_t accumulation = no_buffer;   // whole fp32 gradient, where gradients add up before the reduction
   std::size_t gradient = no_buffer;       // reduced: my shard; whole in ddp, and where sums of micro-batches stand
   std::vector<std::size_t> states;        // my shard; whole in ddp
+  std::size_t buffers = no_buffer;        // BufferSpecs one after the other, each aligned as parameters are
 };
 
 struct Plan {
@@ -190,7 +202,9 @@ struct Plan {
   std::vector<Buffer> buffers;
   std::vector<UnitBuffers> unit_buffers;
   std::size_t scalars = no_buffer;  // kernels::StepScalars
-  std::size_t norms = no_buffer;    // fp64 [ranks][units]
+  std::size_t norms = no_buffer;    // fp64 [ranks][trained units]
+  std::size_t activations = no_buffer;
+  std::vector<std::size_t> norm_columns;  // by unit: its place among the trained ones, or no_unit
 
   std::vector<Segment> segments;
   std::vector<EventPoint> events;
@@ -201,8 +215,16 @@ struct Plan {
   bool updates_whole() const { return options.strategy == Strategy::ddp; }
   // Whether one of a unit's fp32 buffers has room for the whole unit: this rank's shard is then a view of its place.
   bool holds_whole(std::size_t unit, std::size_t buffer) const {
-    return buffers[buffer].size == size_of(DType::fp32) * layouts[unit].padded_elements();
+    const std::size_t elements = buffer == unit_buffers[unit].master ? layouts[unit].padded_elements()
+                                                                     : layouts[unit].padded_elements(Part::trained);
+    return buffers[buffer].size == size_of(DType::fp32) * elements;
   }
+  const Precision& precision(std::size_t unit) const {
+    return units[unit].precision ? *units[unit].precision : options.precision;
+  }
+  // Whether any of the unit's parameters is trained: it then has gradients, a norm and an update.
+  bool trains(std::size_t unit) const { return norm_columns[unit] != no_unit; }
+  std::size_t trained_units() const;
   const Operation& at(EventPoint point) const { return segments[point.segment].operations[point.operation]; }
   std::optional<std::size_t> find(SegmentKind kind) const;
 };

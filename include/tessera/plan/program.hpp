@@ -23,15 +23,15 @@ struct WindowUse {
 
 struct Program {
   std::vector<WindowUse>
-      micro_batch;  // forward, recompute and backward windows; every unit has at least one backward window
+      micro_batch;  // forward, recompute and backward windows; every trained unit has at least one backward window
   std::vector<WindowUse> evaluation;  // evaluate windows; may be empty
 
   // Units 0 … n-1 forward, n-1 … 0 backward; evaluation 0 … n-1.
   static Program chain(std::size_t units);
 };
 
-// Throws UsageError naming the window: a unit that does not exist or has no backward window, a kind that does not
-// belong there, a backward window before any forward one of its unit.
-void check(const Program& program, std::size_t units);
+// Throws UsageError naming the window: a unit that does not exist, or is trained (by unit) and has no backward window,
+// a kind that does not belong there, a backward window before any forward one of its unit.
+void check(const Program& program, const std::vector<bool>& trained);
 
 }  // namespace tessera::plan

@@ -17,11 +17,12 @@ inline constexpr Strategy all_strategies[] = {Strategy::ddp, Strategy::zero1, St
 struct Precision {
   DType parameter = DType::fp32;  // what windows show as parameters
   DType gradient = DType::fp32;   // what windows take as gradients
-  DType wire = DType::fp32;       // what travels to the reduction
+  DType wire = DType::fp32;       // what travels to the reduction; sums that add up on the rank travel in fp32
   friend bool operator==(const Precision&, const Precision&) = default;
 };
 inline constexpr Precision fp32_precision{};
 inline constexpr Precision bf16_mixed{DType::bf16, DType::bf16, DType::bf16};
+inline constexpr Precision fp16_mixed{DType::fp16, DType::fp16, DType::fp16};  // wants loss scaling
 
 // Where micro-batches add up. reduced: each is reduced, and fp32 shards add up. local: whole fp32 gradients add up on
 // the rank and are reduced once. automatic: local for ddp and zero1, reduced for zero2 and fsdp. With one micro-batch

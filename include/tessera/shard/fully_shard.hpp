@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -24,6 +25,7 @@
 #include "tessera/shard/module.hpp"
 #include "tessera/shard/optimizer.hpp"
 #include "tessera/shard/parameter.hpp"
+#include "tessera/shard/pieces.hpp"
 #include "tessera/shard/unit.hpp"
 #include "tessera/shard/window.hpp"
 
@@ -44,12 +46,17 @@ struct FullyShardOptions {
   std::size_t micro_batches = 1;
   AccumulationMode accumulation = AccumulationMode::automatic;
   std::uint64_t seed = 0;  // of the initial values
+  // Default: dynamic, from 65536, when gradients of any unit are fp16; else the loss is not scaled.
+  std::optional<kernels::LossScaling> loss_scaling = std::nullopt;
 
   // These change memory and speed only. fsdp alone reads the first two.
   std::size_t prefetch = 1;           // units gathered ahead of the window that computes
   bool reshard_after_forward = true;  // false: units stay whole from forward to backward
   bool overlap_reduction = true;  // a second gradient slot, so that a reduction runs beside the next backward window
   std::optional<plan::Program> program = std::nullopt;  // default: Program::chain
+
+  // Bytes of the arena that belong to the user's layers: FullyShard::activation_memory().
+  Bytes activations{};
 
   std::optional<Bytes> memory_limit =
       std::nullopt;  // finalize() refuses a plan whose arena is larger, and names a setting that fits
@@ -59,9 +66,25 @@ struct FullyShardOptions {
 // What one update did. Reading it synchronises with the update.
 struct StepReport {
   double gradient_norm;  // global, before clipping
-  bool skipped;          // the norm was not finite: nothing changed
+  bool skipped;          // the norm was not finite: no parameter changed
   std::int64_t updates;  // applied so far
   std::int64_t skipped_updates;
+  float loss_scale;  // of the next step
+};
+
+// What a hook on reduced gradients gets. Once per step and unit that trains, after the last reduction and before norm
+// and clipping, whatever it writes counts. Nothing may outlive the call but work enqueued on `stream`, which must not
+// look at host memory that changes.
+struct ReducedGradient {
+  const Unit& unit;
+  std::span<const ParameterPiece> pieces;  // this rank's shard: averaged over ranks and micro-batches, times loss_scale
+  const float* loss_scale;                 // in the device's memory
+  Stream& stream;
+};
+
+struct GradientNorm {
+  const Parameter* parameter;
+  double norm;  // of the averaged gradient, the loss scale taken out; before clipping
 };
 
 class FullyShard {
@@ -74,13 +97,25 @@ class FullyShard {
   // One unit per call, in the order of use. Default name: "units.N". The module must keep its address. Names are
   // unique.
   Unit& add(Module& module, std::string name = {});
+  Unit& add(Module& module, UnitOptions options);
   // The layer below modules: named parameters, and windows opened by hand or with a callback.
+  Unit& add_unit(UnitOptions options, std::span<const NamedParameter> parameters,
+                 std::span<const NamedBuffer> buffers = {});
   Unit& add_unit(std::string name, std::span<const NamedParameter> parameters);
+
+  // Called for every unit that trains, once per step. Before finalize(); the same on every rank.
+  void on_reduced_gradient(std::function<void(const ReducedGradient&)> hook);
 
   // Makes layout and plan, verifies the plan, compares its hash across ranks, takes the arena, fills this rank's share
   // of the initial values. Collective; synchronises. Throws UsageError, MemoryError, or CommunicationError when ranks
   // differ.
   void finalize(std::unique_ptr<Optimizer> optimizer);
+
+  // Makes a new plan after Parameter::set_frozen() changed what is trained. Weights, buffers, step count and loss scale
+  // stay, and so do the optimizer's states of what was trained and still is; of what starts to be trained they are
+  // zero. Only between steps. Collective; synchronises. While it runs, the rank holds its share of the old state twice.
+  // Spans and pointers taken before are invalid.
+  void recompile();
 
   // Opens the module's next window, calls module.forward(window, args…), closes the window, returns what it returned.
   // backward and evaluate likewise (evaluate calls forward in an evaluation window).
@@ -108,6 +143,11 @@ class FullyShard {
       return module.backward(window, std::forward<Args>(args)...);
     });
   }
+
+  // The next window of a unit that was added as optional, without computing: its gradient counts as zero in this
+  // window. Ranks may differ in what they skip.
+  void skip(Unit& unit, plan::WindowKind kind);
+  void skip(const Module& module, plan::WindowKind kind) { skip(unit_of(module), kind); }
 
   // The callback form on a unit: opens, calls body(window), closes, returns what body returned. An exception inside
   // aborts the world and is rethrown.
@@ -148,11 +188,31 @@ class FullyShard {
   std::size_t unit_count() const;
   const Unit& unit(std::size_t index) const;
 
-  // This rank's share of a unit, in fp32: its pieces of the named parameters (plan/layout). For inspection, saving and
-  // loading. Only between steps. `state` is "master" or one of the optimizer's states. Synchronises.
-  std::span<float> shard(const Unit& unit, std::string_view state = "master");
-  // Call after writing to shard(): makes the whole parameters of ddp follow. Collective.
+  // This rank's share of a unit, in fp32, parameter by parameter (plan/layout). For inspection, saving and loading.
+  // Only between steps. Synchronises. `state` is "master", one of the optimizer's states, or "gradient": what the last
+  // step reduced, averaged and times its loss scale. Frozen parameters have a master alone.
+  std::vector<ParameterPiece> pieces(const Unit& unit, std::string_view state = "master");
+  // Call after writing to pieces(): makes whole parameters follow. Collective.
   void shards_changed();
+
+  // One whole parameter, or its state, on every rank, in host memory: the model is never whole on any. Only between
+  // steps. Collective; synchronises.
+  std::vector<float> whole(const Parameter& parameter, std::string_view state = "master");
+  // Of every trained parameter, of the last step, in the order of units and parameters; the same bits for every
+  // strategy. After update() and before the next window. Collective; synchronises.
+  std::vector<GradientNorm> gradient_norms();
+
+  // A buffer's values, between steps. Synchronises. Every rank has its own until synchronize_buffers(), which gives
+  // everybody rank 0's. Collective.
+  std::span<float> buffer(const Buffer& buffer);
+  void synchronize_buffers();
+
+  // The block of FullyShardOptions::activations bytes, page-aligned, at one address until recompile(). Empty when none
+  // were asked for.
+  std::span<std::byte> activation_memory();
+
+  // A line per unit: the types of parameters, gradients and wire, as they were resolved; and where sums are formed.
+  std::string types_table() const;
 
   // Bytes of the arena by category, with the addresses at which they stand, so that others can measure them.
   struct Region {

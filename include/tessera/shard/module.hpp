@@ -1,11 +1,12 @@
-// The base of a user's layers: a module names its parameters and its parts. It computes in functions of its own,
-// forward(Window&, …) and backward(Window&, …), with whatever arguments and results it likes.
+// The base of a user's layers: a module names its parameters, its buffers and its parts. It computes in functions of
+// its own, forward(Window&, …) and backward(Window&, …), with whatever arguments and results it likes.
 #pragma once
 
 #include <string_view>
 
 namespace tessera {
 
+class Buffer;
 class Parameter;
 class Module;
 
@@ -14,6 +15,7 @@ class ModuleVisitor {
  public:
   virtual ~ModuleVisitor() = default;
   virtual void operator()(std::string_view name, Parameter& parameter) = 0;
+  virtual void operator()(std::string_view name, Buffer& buffer) = 0;
   virtual void operator()(std::string_view name, Module& part) = 0;
 };
 
@@ -21,8 +23,8 @@ class Module {
  public:
   virtual ~Module() = default;
 
-  // Names every parameter and part, always in the same order and the same on every rank. Called by FullyShard::add;
-  // from then on the module must stay at its address.
+  // Names every parameter, buffer and part, always in the same order and the same on every rank. Called by
+  // FullyShard::add; from then on the module must stay at its address.
   virtual void visit(ModuleVisitor& visitor) = 0;
 };
 

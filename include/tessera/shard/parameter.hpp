@@ -18,6 +18,8 @@ struct ParameterOptions {
   // An optional parameter may get no gradient in a backward window; it then counts as zero. Without this, that is an
   // error.
   bool optional = false;
+  // A frozen parameter has no gradient and no optimizer state.
+  bool frozen = false;
 };
 
 class Parameter {
@@ -28,6 +30,9 @@ class Parameter {
   std::size_t elements() const { return elements_; }
   const Initial& initial() const { return initial_; }
   const ParameterOptions& options() const { return options_; }
+
+  // What the next plan does with it: the one of finalize(), or of FullyShard::recompile(). The same on every rank.
+  void set_frozen(bool frozen) { options_.frozen = frozen; }
 
   // Full name, "blocks.3.weight"; empty before the module was added.
   const std::string& name() const { return name_; }

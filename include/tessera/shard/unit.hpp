@@ -2,11 +2,14 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "tessera/plan/layout.hpp"
+#include "tessera/plan/strategy.hpp"
+#include "tessera/shard/buffer.hpp"
 #include "tessera/shard/parameter.hpp"
 
 namespace tessera {
@@ -16,24 +19,41 @@ struct NamedParameter {
   Parameter* parameter;
 };
 
+struct NamedBuffer {
+  std::string name;  // within the unit
+  Buffer* buffer;
+};
+
+struct UnitOptions {
+  std::string name = {};                              // default: "units.N"
+  std::optional<Precision> precision = std::nullopt;  // of this unit, in place of the model's
+  bool optional = false;                              // its windows may be skipped (FullyShard::skip)
+};
+
 class Unit {
  public:
-  Unit(std::string name, std::size_t index, std::span<const NamedParameter> parameters);
+  Unit(UnitOptions options, std::size_t index, std::span<const NamedParameter> parameters,
+       std::span<const NamedBuffer> buffers = {});
   Unit(const Unit&) = delete;
   Unit& operator=(const Unit&) = delete;
 
-  const std::string& name() const { return name_; }
+  const std::string& name() const { return options_.name; }
+  const UnitOptions& options() const { return options_; }
   std::size_t index() const { return index_; }
   std::span<Parameter* const> parameters() const { return parameters_; }
+  std::span<Buffer* const> buffers() const { return buffers_; }
 
   // Where a parameter of this unit stands in parameters(). Throws UsageError for another unit's.
   std::size_t index_of(const Parameter& parameter) const;
+  // Where a buffer of this unit begins among the unit's buffers, in elements. Throws UsageError for another unit's.
+  std::size_t offset_of(const Buffer& buffer) const;
   plan::UnitSpec spec() const;
 
  private:
-  std::string name_;
+  UnitOptions options_;
   std::size_t index_;
   std::vector<Parameter*> parameters_;
+  std::vector<Buffer*> buffers_;
 };
 
 }  // namespace tessera

@@ -31,6 +31,7 @@
 #include "tessera/base/half.hpp"
 #include "tessera/device/stream.hpp"
 #include "tessera/plan/program.hpp"
+#include "tessera/shard/buffer.hpp"
 #include "tessera/shard/parameter.hpp"
 
 namespace tessera {
@@ -46,7 +47,9 @@ class Window {
   ~Window();
 
   const std::string& unit() const;
-  plan::WindowKind kind() const;  // forward, backward or evaluate
+  plan::WindowKind kind() const;
+  // Whether the parameter has a gradient: false when it is frozen. Throws as parameter() does.
+  bool trains(const Parameter& parameter) const;
   bool is_open() const;
 
   // The compute stream: what is enqueued here sees whole parameters. The same stream in every window of a model.
@@ -63,13 +66,16 @@ class Window {
     return {static_cast<const T*>(raw.data), raw.elements};
   }
 
-  // The whole unreduced gradient. T is the unit's gradient dtype. Throws as parameter() does, and outside backward
-  // windows.
+  // The whole unreduced gradient. T is the unit's gradient dtype. Throws as parameter() does, outside backward windows,
+  // and for frozen parameters.
   template <typename T = float>
   std::span<T> gradient(const Parameter& parameter, GradientMode mode = GradientMode::overwrite) {
     const Raw raw = raw_gradient(parameter, dtype_of<T>, mode);
     return {static_cast<T*>(raw.data), raw.elements};
   }
+
+  // The buffer's values, to read and to write on the stream. Throws UsageError as parameter() does.
+  std::span<float> buffer(const Buffer& buffer);
 
   // The current loss scale, a scalar in the stream's device memory: whoever seeds the backward pass multiplies with it.
   const float* loss_scale() const;

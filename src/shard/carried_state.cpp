@@ -1,0 +1,84 @@
+// A state's buffer of a unit is asked for by its place: 0 is the master, i > 0 the optimizer's state i - 1.
+#include "shard/carried_state.hpp"
+
+#include <algorithm>
+
+#include "shard/whole_parameter.hpp"
+
+namespace tessera {
+
+namespace {
+
+std::size_t buffer_of(const plan::Plan& plan, std::size_t unit, std::size_t state) {
+  const plan::UnitBuffers& buffers = plan.unit_buffers[unit];
+  return state == 0 ? buffers.master : buffers.states[state - 1];
+}
+
+std::vector<ParameterPiece> pieces_of(const plan::Plan& plan, std::size_t unit, std::size_t state, Executor& executor) {
+  if (state > 0 && !plan.trains(unit)) return {};
+  return executor.pieces(unit, buffer_of(plan, unit, state));
+}
+
+// Whether the plan keeps this state of the parameter.
+bool keeps(const plan::Plan& plan, std::size_t unit, std::size_t parameter, std::size_t state) {
+  return state == 0 || plan.layouts[unit].part(parameter) == plan::Part::trained;
+}
+
+}  // namespace
+
+CarriedState::CarriedState(World& world, const plan::Plan& plan, std::span<const std::unique_ptr<Unit>> units,
+                           Executor& from)
+    : world_(world), plan_(plan), states_(1 + plan.optimizer_states.size()) {
+  for (std::size_t state = 0; state < states_.size(); ++state) {
+    for (const auto& unit : units) {
+      for (const ParameterPiece& piece : pieces_of(plan, unit->index(), state, from)) {
+        states_[state][piece.parameter] = {piece.first, {piece.values.begin(), piece.values.end()}};
+      }
+    }
+  }
+  for (const auto& unit : units) {
+    for (const Buffer* buffer : unit->buffers()) {
+      const std::span<const float> values = from.buffer(*unit, *buffer);
+      buffers_[buffer].assign(values.begin(), values.end());
+    }
+  }
+  scalars_ = from.step_scalars();
+}
+
+std::vector<float> CarriedState::whole(const Unit& unit, const Parameter& parameter, const Shares& shares) const {
+  std::vector<ParameterPiece> mine;
+  std::vector<float> values;
+  if (const auto share = shares.find(&parameter); share != shares.end()) {
+    values = share->second.values;
+    mine.push_back({&parameter, share->second.first, values});
+  }
+  return whole_parameter(world_, plan_, parameter_place(unit, parameter), mine);
+}
+
+void CarriedState::restore(const plan::Plan& plan, std::span<const std::unique_ptr<Unit>> units, Executor& to) const {
+  for (std::size_t state = 0; state < states_.size(); ++state) {
+    for (const auto& unit : units) {
+      const std::vector<ParameterPiece> pieces = pieces_of(plan, unit->index(), state, to);
+      for (std::size_t p = 0; p < unit->parameters().size(); ++p) {
+        const Parameter& parameter = *unit->parameters()[p];
+        if (!keeps(plan_, unit->index(), p, state) || !keeps(plan, unit->index(), p, state)) continue;
+        const std::vector<float> values = whole(*unit, parameter, states_[state]);
+        for (const ParameterPiece& piece : pieces) {
+          if (piece.parameter != &parameter) continue;
+          std::copy_n(values.begin() + static_cast<std::ptrdiff_t>(piece.first), piece.values.size(),
+                      piece.values.begin());
+        }
+      }
+    }
+  }
+  for (const auto& unit : units) {
+    for (const Buffer* buffer : unit->buffers()) {
+      const std::vector<float>& values = buffers_.at(buffer);
+      std::copy(values.begin(), values.end(), to.buffer(*unit, *buffer).begin());
+    }
+  }
+  to.step_scalars() = scalars_;
+  to.refresh();
+}
+
+}  // namespace tessera

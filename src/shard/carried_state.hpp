@@ -1,0 +1,41 @@
+// What outlives a plan: masters, buffers, optimizer states and the step's scalars, taken from one executor and put into
+// the next, whose shards lie elsewhere.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "shard/executor.hpp"
+
+namespace tessera {
+
+class CarriedState {
+ public:
+  // Copies this rank's share to host memory. Synchronises.
+  CarriedState(World& world, const plan::Plan& plan, std::span<const std::unique_ptr<Unit>> units, Executor& from);
+
+  // Collective: parameters are put together one at a time.
+  void restore(const plan::Plan& plan, std::span<const std::unique_ptr<Unit>> units, Executor& to) const;
+
+ private:
+  struct Share {
+    std::size_t first;
+    std::vector<float> values;
+  };
+  // By parameter: the state's share of this rank; parameters without that state are missing.
+  using Shares = std::map<const Parameter*, Share>;
+
+  std::vector<float> whole(const Unit& unit, const Parameter& parameter, const Shares& shares) const;
+
+  World& world_;
+  plan::Plan plan_;             // the old one: it knows where shares were
+  std::vector<Shares> states_;  // masters, then the optimizer's
+  std::map<const Buffer*, std::vector<float>> buffers_;
+  kernels::StepScalars scalars_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,212 @@
+// Units with types, frozen parameters, untrained state and wires of their own.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "errors.hpp"
+#include "matrix.hpp"
+#include "tessera/plan/draw.hpp"
+#include "tessera/plan/memory.hpp"
+#include "tessera/plan/verify.hpp"
+
+namespace tessera::plan {
+
+namespace {
+
+std::uint64_t up(std::uint64_t value, std::uint64_t step) { return (value + step - 1) / step * step; }
+
+std::uint64_t shard_of(const UnitSpec& unit, std::uint64_t ranks, bool frozen) {
+  std::uint64_t flat = 0;
+  for (const ParameterSpec& parameter : unit.parameters) {
+    if (parameter.frozen == frozen) flat += up(element_count(parameter.shape), 128);
+  }
+  return up((flat + ranks - 1) / ranks, 128);
+}
+
+std::uint64_t bytes_in(const Plan& plan, Category category) {
+  std::uint64_t sum = 0;
+  for (const Buffer& buffer : plan.buffers) sum += buffer.category == category ? buffer.size.count() : 0;
+  return sum;
+}
+
+std::size_t count(const Plan& plan, OperationKind kind, std::size_t unit) {
+  std::size_t result = 0;
+  for (const Segment& segment : plan.segments) {
+    for (const Operation& operation : segment.operations) result += operation.kind == kind && operation.unit == unit;
+  }
+  return result;
+}
+
+template <typename Body>
+void for_each_varied_plan(Body body) {
+  for_each_options([&](PlanOptions options) {
+    options.gradient_hooks = options.ranks % 2 == 1;
+    const Model model = varied_model();
+    INFO(describe(options));
+    body(model, options, compile(input_of(model, options)));
+  });
+}
+
+}  // namespace
+
+TEST_CASE("plans_of_varied_units_are_sound") {
+  std::size_t index = 0;
+  for_each_varied_plan([&](const Model&, const PlanOptions&, const Plan& plan) {
+    if (index++ % 5 != 0) return;
+    const Verification verification = verify(plan);
+    CHECK_MESSAGE(verification.ok(), (verification.ok() ? "" : verification.violations.front().text));
+  });
+}
+
+TEST_CASE("frozen_parameters_have_masters_but_neither_gradients_nor_states") {
+  for_each_varied_plan([](const Model& model, const PlanOptions& options, const Plan& plan) {
+    const std::uint64_t ranks = options.ranks;
+    std::uint64_t masters = 0, trained = 0;
+    for (std::size_t u = 0; u < model.units.size(); ++u) {
+      const std::uint64_t own = shard_of(model.units[u], ranks, false);
+      const bool whole = options.strategy == Strategy::ddp ||
+                         (options.strategy != Strategy::fsdp && plan.precision(u).parameter == DType::fp32);
+      masters += 4 * (own + shard_of(model.units[u], ranks, true)) * (whole ? ranks : 1);
+      trained += 4 * own * (options.strategy == Strategy::ddp ? ranks : 1);
+    }
+    std::uint64_t held = 0;
+    for (const UnitBuffers& unit : plan.unit_buffers) held += plan.buffers[unit.master].size.count();
+    CHECK(held == masters);
+    CHECK(bytes_in(plan, Category::optimizer) == 2 * trained);
+    for (const std::size_t unit : {1u, 2u}) {
+      CHECK_FALSE(plan.trains(unit));
+      CHECK(plan.unit_buffers[unit].gradient == no_buffer);
+      CHECK(plan.unit_buffers[unit].gradient_slot == no_buffer);
+      for (const auto kind : {OperationKind::reduce_scatter, OperationKind::optimize, OperationKind::sum_of_squares,
+                              OperationKind::prepare_gradient, OperationKind::accumulate, OperationKind::hook}) {
+        CHECK(count(plan, kind, unit) == 0);
+      }
+    }
+    CHECK(bytes_in(plan, Category::scalars) == scalars_size.count() + 8 * ranks * 3);
+  });
+}
+
+TEST_CASE("a_layout_places_what_is_trained_first_and_shards_both_parts_evenly") {
+  const UnitSpec unit{.name = "u",
+                      .parameters = {{.name = "a", .shape = {5}, .frozen = true},
+                                     {.name = "b", .shape = {300}},
+                                     {.name = "c", .shape = {700}, .frozen = true},
+                                     {.name = "d", .shape = {1}}}};
+  for (const std::size_t ranks : {1u, 2u, 3u, 5u, 7u}) {
+    const UnitLayout layout(unit, ranks);
+    CHECK(layout.offset(1) == 0);
+    CHECK(layout.offset(3) == 384);
+    CHECK(layout.offset(0) == layout.padded_elements(Part::trained));
+    CHECK(layout.offset(2) == layout.offset(0) + 128);
+    std::vector<std::size_t> seen(4, 0);
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      std::size_t last = 0;
+      for (const ShardPiece& piece : layout.pieces(rank)) {
+        const Part part = layout.part(piece.parameter);
+        CHECK(piece.shard_offset >= last);
+        last = piece.shard_offset + piece.count;
+        CHECK(piece.parameter_offset == seen[piece.parameter]);
+        seen[piece.parameter] += piece.count;
+        CHECK(layout.shard_begin(part, rank) + piece.shard_offset - layout.begin_in_shard(part) ==
+              layout.offset(piece.parameter) + piece.parameter_offset);
+      }
+      CHECK(last <= layout.shard_elements());
+    }
+    for (std::size_t p = 0; p < 4; ++p) CHECK(seen[p] == layout.elements(p));
+  }
+}
+
+TEST_CASE("a_gradient_travels_in_the_wires_type_through_one_staging_buffer") {
+  for_each_varied_plan([](const Model& model, const PlanOptions& options, const Plan& plan) {
+    const bool local = options.micro_batches > 1 && plan.options.accumulation == AccumulationMode::local;
+    CHECK((count(plan, OperationKind::convert, 3) > 0) == !local);
+    CHECK((count(plan, OperationKind::convert, 4) > 0) == !local);
+    CHECK(count(plan, OperationKind::convert, 0) == 0);
+    const std::uint64_t fp32_of_3 = 4 * options.ranks * shard_of(model.units[3], options.ranks, false);
+    const std::uint64_t fp16_of_4 = 2 * options.ranks * shard_of(model.units[4], options.ranks, false);
+    CHECK(bytes_in(plan, Category::staging) == (local ? 0 : std::max(fp32_of_3, fp16_of_4)));
+    for (const Segment& segment : plan.segments) {
+      for (const Operation& operation : segment.operations) {
+        if (operation.kind != OperationKind::reduce_scatter) continue;
+        CHECK(operation.wire == (local ? DType::fp32 : plan.precision(operation.unit).wire));
+      }
+    }
+  });
+}
+
+TEST_CASE("untrained_state_is_whole_on_every_rank_and_broadcast_once") {
+  for_each_varied_plan([](const Model&, const PlanOptions& options, const Plan& plan) {
+    CHECK(bytes_in(plan, Category::buffers) == 4 * (256 + 256));
+    for (const std::size_t unit : {0u, 2u}) {
+      CHECK(count(plan, OperationKind::broadcast, unit) == (options.ranks > 1 ? 1 : 0));
+    }
+    CHECK(plan.find(SegmentKind::synchronize).has_value() == (options.ranks > 1));
+  });
+}
+
+TEST_CASE("hooks_see_every_trained_unit_once_a_step_before_its_norm") {
+  for_each_varied_plan([](const Model&, const PlanOptions& options, const Plan& plan) {
+    for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
+      CHECK(count(plan, OperationKind::hook, unit) == (options.gradient_hooks && plan.trains(unit) ? 1 : 0));
+    }
+    for (const Segment& segment : plan.segments) {
+      for (std::size_t o = 0; o < segment.operations.size(); ++o) {
+        if (segment.operations[o].kind != OperationKind::hook) continue;
+        CHECK(segment.operations[o - 1].kind != OperationKind::sum_of_squares);
+        const auto norm = std::find_if(
+            segment.operations.begin(), segment.operations.begin() + std::ptrdiff_t(o), [&](const Operation& other) {
+              return other.kind == OperationKind::sum_of_squares && other.unit == segment.operations[o].unit;
+            });
+        CHECK(norm == segment.operations.begin() + std::ptrdiff_t(o));
+      }
+    }
+  });
+}
+
+TEST_CASE("activations_are_a_region_of_their_own") {
+  const Plan plan = compile(input_of(chain_model(2), {.ranks = 2, .activations = Bytes(5000)}));
+  CHECK(bytes_in(plan, Category::activations) == 5000);
+  CHECK(memory(plan).categories[static_cast<std::size_t>(Category::activations)].size == Bytes(8192));
+  CHECK(compile(input_of(chain_model(2), {})).activations == no_buffer);
+}
+
+TEST_CASE("a_model_in_which_everything_is_frozen_compiles_and_has_nothing_to_update") {
+  Model model = chain_model(2);
+  for (UnitSpec& unit : model.units) {
+    for (ParameterSpec& parameter : unit.parameters) parameter.frozen = true;
+  }
+  for (const Strategy strategy : all_strategies) {
+    const Plan plan = compile(input_of(model, {.strategy = strategy, .precision = bf16_mixed, .ranks = 3}));
+    CHECK(verify(plan).ok());
+    for (std::size_t unit = 0; unit < 2; ++unit) CHECK(count(plan, OperationKind::optimize, unit) == 0);
+  }
+}
+
+TEST_CASE("the_hash_sees_types_frozen_parameters_buffers_hooks_and_activations") {
+  const auto hash_of = [](auto change) {
+    CompileInput input = input_of(varied_model(), {.ranks = 3});
+    change(input);
+    return hash(compile(input));
+  };
+  const std::vector<std::uint64_t> hashes = {
+      hash_of([](CompileInput&) {}),
+      hash_of([](CompileInput& in) {
+        in.units[0].precision.reset();
+        in.options.precision = bf16_mixed;
+      }),
+      hash_of([](CompileInput& in) { in.units[0].parameters.back().frozen = false; }),
+      hash_of([](CompileInput& in) { in.units[0].buffers[0].name = "u0.other"; }),
+      hash_of([](CompileInput& in) { in.options.gradient_hooks = true; }),
+      hash_of([](CompileInput& in) { in.options.activations = Bytes(1); })};
+  for (std::size_t a = 0; a < hashes.size(); ++a) {
+    for (std::size_t b = 0; b < a; ++b) CHECK(hashes[a] != hashes[b]);
+  }
+}
+
+TEST_CASE("a_buffer_may_not_have_the_name_of_a_parameter") {
+  CompileInput input = input_of(varied_model(), {});
+  input.units[0].buffers[0].name = "u3.p0";
+  CHECK(contains(usage_error([&] { compile(input); }), "two"));
+}
+
+}  // namespace tessera::plan
