@@ -48,11 +48,11 @@ void AbstractRank::enter(std::size_t segment) {
   done_.assign(operations.size(), false);
   started_.assign(operations.size(), FusedClock{});
   before_ = completed_[segment];
-  if (plan_->segments[segment].kind == SegmentKind::refresh) write_masters_from_outside();
+  if (plan_->segments[segment].kind == SegmentKind::refresh) write_shards_from_outside();
 }
 
-// Somebody gave every rank its shards, a loaded checkpoint's; nobody has the others' yet.
-void AbstractRank::write_masters_from_outside() {
+// Somebody gave every rank its shards of masters and states, a loaded checkpoint's; nobody has the others' yet.
+void AbstractRank::write_shards_from_outside() {
   for (std::size_t unit = 0; unit < plan_->units.size(); ++unit) {
     const std::size_t master = plan_->unit_buffers[unit].master;
     const UnitLayout& layout = plan_->layouts[unit];
@@ -61,6 +61,11 @@ void AbstractRank::write_masters_from_outside() {
       const Bytes offset = size_of(DType::fp32) * (alone ? layout.begin_in_shard(part) : layout.begin(part));
       const Bytes shard = size_of(DType::fp32) * layout.shard_elements(part);
       write_content({{master, offset, alone ? Bytes(0) : shard, shard}, AccessMode::write, unit});
+    }
+    const Bytes trained = size_of(DType::fp32) * layout.shard_elements(Part::trained);
+    for (const std::size_t state : plan_->unit_buffers[unit].states) {
+      const bool shard_alone = plan_->buffers[state].size == trained;
+      write_content({{state, Bytes(0), shard_alone ? Bytes(0) : trained, trained}, AccessMode::write, unit});
     }
   }
 }

@@ -64,7 +64,7 @@ class AbstractRank {
   bool knows(const FusedClock& clock, const PastAccess& access) const { return clock[access.lane] >= access.count; }
   void check_access(EventPoint here, const Access& access, const FusedClock& start, const Report& report);
   void apply_access(EventPoint here, const Access& access, std::uint64_t count);
-  void write_masters_from_outside();
+  void write_shards_from_outside();
   void write_content(const Access& access);
 
   const Plan* plan_;

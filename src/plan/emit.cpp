@@ -77,12 +77,18 @@ std::vector<Operation> Emitter::cold() {
       initialize.accesses.push_back({buffers_range(plan_, unit), AccessMode::write, unit});
     }
   }
-  return refresh();
+  for (std::size_t unit = 0; unit < plan_.units.size(); ++unit) {
+    for (const Part part : parts(unit)) publish(unit, part);
+  }
+  return take();
 }
 
+// Everybody's shards were written from outside: what is whole follows, in ddp the optimizer's states too.
 std::vector<Operation> Emitter::refresh() {
   for (std::size_t unit = 0; unit < plan_.units.size(); ++unit) {
     for (const Part part : parts(unit)) publish(unit, part);
+    if (!plan_.updates_whole()) continue;
+    for (const std::size_t state : buffers(unit).states) gather_whole(unit, state, DType::fp32, Part::trained);
   }
   return take();
 }

@@ -266,6 +266,7 @@ void FullyShard::update() {
 void FullyShard::update(float learning_rate) { implementation_->executor().update(learning_rate); }
 
 Stream& FullyShard::stream() { return implementation_->executor().compute(); }
+const float* FullyShard::loss_scale() const { return implementation_->executor().loss_scale(); }
 StepReport FullyShard::last_step() { return implementation_->executor().last_step(); }
 void FullyShard::synchronize() { implementation_->executor().synchronize(); }
 
@@ -286,6 +287,9 @@ void FullyShard::shards_changed() { implementation_->executor().refresh(); }
 
 std::vector<float> FullyShard::whole(const Parameter& parameter, std::string_view state) {
   const Unit& unit = implementation_->unit_of(parameter);
+  if (state != "master" && plan().units[unit.index()].parameters[unit.index_of(parameter)].frozen) {
+    throw UsageError(fmt::format("{} is frozen: of it there is a master alone, no \"{}\"", parameter.name(), state));
+  }
   return whole_parameter(world(), plan(), parameter_place(unit, parameter), pieces(unit, state));
 }
 std::vector<GradientNorm> FullyShard::gradient_norms() {

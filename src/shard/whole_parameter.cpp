@@ -39,7 +39,7 @@ std::vector<float> whole_parameter(World& world, const plan::Plan& plan, const P
   const auto mine = std::find_if(pieces.begin(), pieces.end(),
                                  [&](const ParameterPiece& piece) { return piece.parameter == place.parameter; });
   if (mine == pieces.end() && shares[static_cast<std::size_t>(world.rank())]) {
-    throw UsageError(fmt::format("{} is frozen: of it there is a master alone", place.parameter->name()));
+    throw InternalError(fmt::format("this rank's share of {} is missing", place.parameter->name()));
   }
   std::vector<float> sent(largest, 0.0f);
   if (mine != pieces.end()) std::copy(mine->values.begin(), mine->values.end(), sent.begin());

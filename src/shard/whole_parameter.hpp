@@ -19,8 +19,7 @@ struct ParameterPlace {
 };
 ParameterPlace parameter_place(const Unit& unit, const Parameter& parameter);
 
-// `pieces`: this rank's of the unit, of which those of the parameter are taken. A frozen parameter has none of a state,
-// and throws UsageError. Collective; blocks.
+// `pieces`: this rank's of the unit, of which those of the parameter are taken. Collective; blocks.
 std::vector<float> whole_parameter(World& world, const plan::Plan& plan, const ParameterPlace& place,
                                    std::span<const ParameterPiece> pieces);
 

@@ -47,7 +47,8 @@ void for_each_variant(const Run& base, Check check) {
 }
 
 template <typename T>
-void check_matrix(tessera::Precision precision) {
+void check_matrix(
+    tessera::Precision precision, void (*vary)(Run&) = [](Run&) {}) {
   int compared = 0;
   for (const int ranks : rank_counts()) {
     for (const Accumulation& accumulation : accumulations()) {
@@ -58,6 +59,7 @@ void check_matrix(tessera::Precision precision) {
       base.options.micro_batches = accumulation.micro_batches;
       base.options.accumulation = accumulation.mode;
       base.options.strategy = Strategy::ddp;
+      vary(base);
       const toy::Result reference = toy::train<T>(base);
       for_each_variant(base, [&](const Run& run) {
         CAPTURE(toy::describe(run));
@@ -73,6 +75,23 @@ TEST_CASE("every_strategy_equals_ddp_bitwise") { check_matrix<float>(tessera::fp
 
 TEST_CASE("every_strategy_equals_ddp_bitwise_with_bf16_parameters_gradients_and_wire") {
   check_matrix<tessera::bf16>(tessera::bf16_mixed);
+}
+
+// Overflows on one rank are skipped by all; small gradients live on the loss scale.
+TEST_CASE("every_strategy_equals_ddp_bitwise_with_fp16_and_a_dynamic_loss_scale") {
+  check_matrix<tessera::fp16>(tessera::fp16_mixed, [](Run& run) { run.overflows = {0, 3, 4, 11}; });
+}
+
+TEST_CASE("every_strategy_equals_ddp_bitwise_when_gradients_travel_in_another_type") {
+  using tessera::DType;
+  check_matrix<tessera::bf16>({DType::bf16, DType::bf16, DType::fp32}, [](Run& run) {
+    run.precisions = {
+        {DType::bf16, DType::bf16, DType::fp32}, tessera::bf16_mixed, {DType::bf16, DType::bf16, DType::fp16}};
+  });
+}
+
+TEST_CASE("every_strategy_equals_ddp_bitwise_with_frozen_parameters_and_units") {
+  check_matrix<float>(tessera::fp32_precision, [](Run& run) { run.frozen = {0, 1, 2}; });
 }
 
 TEST_CASE("test_modes_and_a_queued_compute_stream_leave_the_bits_alone") {

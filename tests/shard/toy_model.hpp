@@ -9,9 +9,11 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -59,8 +61,10 @@ class Layer : public tessera::Module {
   }
 
   const Values& backward(tessera::Window& window, const Values& dy) {
-    window.stream().submit([this, &dy, x = x_, w = window.parameter<T>(weight), dw = window.gradient<T>(weight),
-                            db = window.gradient<T>(bias)] {
+    const std::span<T> none;
+    window.stream().submit([this, &dy, x = x_, w = window.parameter<T>(weight),
+                            dw = window.trains(weight) ? window.gradient<T>(weight) : none,
+                            db = window.trains(bias) ? window.gradient<T>(bias) : none] {
       std::fill(dx.begin(), dx.end(), 0.0f);
       for (std::size_t o = 0; o < out_; ++o) {
         float bias_sum = 0.0f;
@@ -71,11 +75,11 @@ class Layer : public tessera::Module {
             sum += d * (*x)[r * in_ + i];
             dx[r * in_ + i] += d * float(w[o * in_ + i]);
           }
-          dw[o * in_ + i] = T(sum);
+          if (!dw.empty()) dw[o * in_ + i] = T(sum);
         }
         for (std::size_t r = 0; r < rows_; ++r)
           bias_sum += dy[r * out_ + o] * (1.0f - y[r * out_ + o] * y[r * out_ + o]);
-        db[o] = T(bias_sum);
+        if (!db.empty()) db[o] = T(bias_sum);
       }
     });
     return dx;
@@ -98,12 +102,18 @@ struct Run {
   std::vector<std::size_t> widths = {5, 13, 131, 7, 3};  // divide by nothing
   float clip = 0.5f;
   int evaluate_every = 0;
+  std::set<int> overflows = {};                // steps in which the last rank's gradient is infinite
+  std::vector<tessera::Precision> precisions;  // of the units, in turn; none: the model's
+  std::set<std::size_t> frozen = {};           // layers whose weight (even ones) or all of which (odd ones) is frozen
 };
 
 struct Result {
   std::vector<std::uint32_t> losses;  // bits of the average over ranks and micro-batches, by step
   std::vector<double> norms;
-  std::map<std::string, Values> weights;  // whole, by name
+  std::vector<float> loss_scales;            // after each step, the same on all ranks
+  std::vector<std::int64_t> skipped;         // so far, after each step
+  std::vector<double> parameter_norms = {};  // of the last step
+  std::map<std::string, Values> weights;     // whole, by name
   std::size_t evaluations = 0;
 };
 
@@ -149,7 +159,13 @@ Result train(const Run& run) {
       layers.push_back(std::make_unique<Layer<T>>(run.widths[l], run.widths[l + 1], rows));
     }
     tessera::FullyShard model(world, run.options);
-    for (auto& layer : layers) model.add(*layer);
+    for (std::size_t l = 0; l < layers.size(); ++l) {
+      if (run.frozen.contains(l)) layers[l]->weight.set_frozen(true);
+      if (run.frozen.contains(l) && l % 2 == 1) layers[l]->bias.set_frozen(true);
+      tessera::UnitOptions unit;
+      if (!run.precisions.empty()) unit.precision = run.precisions[l % run.precisions.size()];
+      model.add(*layers[l], unit);
+    }
     model.finalize(tessera::AdamW{.learning_rate = 0.01f, .weight_decay = 0.1f, .clip_norm = run.clip});
 
     const std::size_t micro_batches = run.options.micro_batches;
@@ -169,24 +185,35 @@ Result train(const Run& run) {
         dys[micro].resize(rows * run.widths.back());
         const Values* x = &inputs[micro];
         for (auto& layer : layers) x = &model.forward(*layer, *x);
-        model.stream().submit([&loss, x, &target = targets[micro], &dy = dys[micro]] {
-          for (std::size_t i = 0; i < target.size(); ++i) {
-            const float error = (*x)[i] - target[i];
-            loss += error * error;
-            dy[i] = 2.0f * error;
-          }
-        });
+        const bool overflow = run.overflows.contains(step) && world.rank() + 1 == world.size();
+        model.stream().submit(
+            [&loss, x, &target = targets[micro], &dy = dys[micro], overflow, scale = model.loss_scale()] {
+              for (std::size_t i = 0; i < target.size(); ++i) {
+                const float error = (*x)[i] - target[i];
+                loss += error * error;
+                dy[i] = 2.0f * error * *scale;
+              }
+              if (overflow) dy[0] = std::numeric_limits<float>::infinity();
+            });
         const Values* dx = &dys[micro];
         for (std::size_t l = layers.size(); l > 0; --l) dx = &model.backward(*layers[l - 1], *dx);
         // The next micro-batch's samples take the same layers' buffers: the stream keeps the order.
       }
       model.update();
       const tessera::StepReport report = model.last_step();
+      world.require_equal(std::bit_cast<std::uint32_t>(report.loss_scale), "loss scale");
+      world.require_equal(std::uint64_t(report.skipped_updates), "skipped updates");
       const float mean = world.average(loss, "loss") / static_cast<float>(micro_batches);
       if (world.rank() == 0) {
         result.losses.push_back(std::bit_cast<std::uint32_t>(mean));
         result.norms.push_back(report.gradient_norm);
+        result.loss_scales.push_back(report.loss_scale);
+        result.skipped.push_back(report.skipped_updates);
       }
+    }
+    const std::vector<tessera::GradientNorm> norms = model.gradient_norms();
+    if (world.rank() == 0) {
+      for (const tessera::GradientNorm& entry : norms) result.parameter_norms.push_back(entry.norm);
     }
     collect_weights(model, result.weights, mutex);
   });
@@ -198,7 +225,15 @@ inline bool same_bits(const Values& a, const Values& b) {
 }
 
 inline bool same_bits(const Result& a, const Result& b) {
-  if (a.losses != b.losses || a.norms != b.norms || a.weights.size() != b.weights.size()) return false;
+  const auto bits = [](const std::vector<double>& values) {
+    std::vector<std::uint64_t> result;
+    for (const double value : values) result.push_back(std::bit_cast<std::uint64_t>(value));
+    return result;
+  };
+  if (a.losses != b.losses || bits(a.norms) != bits(b.norms) || bits(a.parameter_norms) != bits(b.parameter_norms)) {
+    return false;
+  }
+  if (a.loss_scales != b.loss_scales || a.skipped != b.skipped || a.weights.size() != b.weights.size()) return false;
   for (const auto& [name, values] : a.weights) {
     const auto other = b.weights.find(name);
     if (other == b.weights.end() || !same_bits(values, other->second)) return false;

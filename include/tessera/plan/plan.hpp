@@ -141,7 +141,7 @@ struct Operation {
 
 enum class SegmentKind {
   cold,     // once, in finalize()
-  refresh,  // after masters were written from outside
+  refresh,  // after shards of masters or states were written from outside
   only,     // the one micro-batch of a step
   first,    // … of several
   middle,

@@ -179,6 +179,9 @@ class FullyShard {
 
   // The compute stream. What the user enqueues between windows (losses, say) belongs here too.
   Stream& stream();
+  // The current loss scale, a scalar in the device's memory, for work on stream(): what seeds the backward pass is
+  // multiplied with it, here or in a window (Window::loss_scale).
+  const float* loss_scale() const;
   StepReport last_step();  // synchronises the compute stream
   void synchronize();      // waits for every stream of this model; throws what failed there
 
@@ -192,7 +195,7 @@ class FullyShard {
   // Only between steps. Synchronises. `state` is "master", one of the optimizer's states, or "gradient": what the last
   // step reduced, averaged and times its loss scale. Frozen parameters have a master alone.
   std::vector<ParameterPiece> pieces(const Unit& unit, std::string_view state = "master");
-  // Call after writing to pieces(): makes whole parameters follow. Collective.
+  // Call after writing to pieces() of masters or states: makes what is whole follow. Collective.
   void shards_changed();
 
   // One whole parameter, or its state, on every rank, in host memory: the model is never whole on any. Only between

@@ -1,0 +1,381 @@
+// What real models ask of the runtime: frozen parameters, untrained state, units that are skipped, hooks, inspection.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <map>
+#include <string>
+
+#include "tessera/base/error.hpp"
+#include "tessera/optim/sgd.hpp"
+#include "toy_model.hpp"
+
+namespace {
+
+using tessera::Buffer;
+using tessera::FullyShard;
+using tessera::FullyShardOptions;
+using tessera::Parameter;
+using tessera::ParameterPiece;
+using tessera::Strategy;
+using tessera::World;
+using tessera::plan::WindowKind;
+using toy::Values;
+using Layer = toy::Layer<float>;
+
+// Two layers and one fixed batch per rank.
+struct Job {
+  Job(World& world, FullyShardOptions options, tessera::UnitOptions second_unit = {})
+      : first(5, 13, 2), second(13, 3, 2), model(world, std::move(options)), x(toy::sample(10, 0, 0, world.rank(), 0)) {
+    model.add(first, "first");
+    second_unit.name = "second";
+    model.add(second, second_unit);
+  }
+  void finalize() { model.finalize(tessera::AdamW{.learning_rate = 0.01f, .clip_norm = 0.1f}); }
+  void step() {
+    model.forward(first, x);
+    model.forward(second, first.y);
+    model.backward(second, dy);
+    model.backward(first, second.dx);
+    model.update();
+  }
+  std::map<std::string, Values> all(std::string_view state = "master") {
+    std::map<std::string, Values> result;
+    for (const Layer* layer : {&first, &second}) {
+      for (const Parameter* parameter : {&layer->weight, &layer->bias}) {
+        if (state == "master" || !parameter->options().frozen)
+          result[parameter->name()] = model.whole(*parameter, state);
+      }
+    }
+    return result;
+  }
+
+  Layer first, second;
+  FullyShard model;
+  Values x;
+  Values dy = Values(6, 0.25f);
+};
+
+template <typename Body>
+void on_every_strategy(Body body) {
+  for (const Strategy strategy : tessera::all_strategies) {
+    for (const int ranks : {1, 3, 5}) {
+      FullyShardOptions options;
+      options.strategy = strategy;
+      options.diagnostics = {.poison = true, .touch = true};
+      CAPTURE(to_string(strategy));
+      CAPTURE(ranks);
+      tessera::launch({.ranks = ranks}, [&](World& world) { body(world, options); });
+    }
+  }
+}
+
+bool same(const std::map<std::string, Values>& a, const std::map<std::string, Values>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& x, const auto& y) {
+    return x.first == y.first && toy::same_bits(x.second, y.second);
+  });
+}
+
+// ---- frozen ----
+
+TEST_CASE("a_frozen_parameter_keeps_its_bits_while_the_others_learn") {
+  on_every_strategy([](World& world, const FullyShardOptions& options) {
+    Job job(world, options);
+    job.first.weight.set_frozen(true);
+    job.finalize();
+    const auto before = job.all();
+    for (int i = 0; i < 3; ++i) job.step();
+    const auto after = job.all();
+    for (const auto& [name, values] : after) {
+      CHECK(toy::same_bits(values, before.at(name)) == (name == "first.weight"));
+    }
+    CHECK_THROWS_WITH_AS(job.model.whole(job.first.weight, "m"), doctest::Contains("first.weight is frozen"),
+                         tessera::UsageError);
+  });
+}
+
+TEST_CASE("recompiling_keeps_weights_and_states_and_trains_what_was_thawed") {
+  on_every_strategy([](World& world, const FullyShardOptions& options) {
+    Job job(world, options);
+    job.second.weight.set_frozen(true);
+    job.finalize();
+    for (int i = 0; i < 3; ++i) job.step();
+    const auto weights = job.all();
+    const auto moments = job.all("m");
+    job.second.weight.set_frozen(false);
+    job.first.bias.set_frozen(true);
+    job.model.recompile();
+    CHECK(same(job.all(), weights));
+    CHECK(toy::same_bits(job.model.whole(job.first.weight, "m"), moments.at("first.weight")));
+    CHECK(toy::same_bits(job.model.whole(job.second.bias, "m"), moments.at("second.bias")));
+    CHECK(toy::same_bits(job.model.whole(job.second.weight, "m"), Values(39, 0.0f)));
+    CHECK(job.model.last_step().updates == 3);
+    job.step();
+    const auto after = job.all();
+    CHECK_FALSE(toy::same_bits(after.at("second.weight"), weights.at("second.weight")));
+    CHECK(toy::same_bits(after.at("first.bias"), weights.at("first.bias")));
+  });
+}
+
+TEST_CASE("recompiling_what_did_not_change_leaves_every_later_bit_alone") {
+  on_every_strategy([](World& world, const FullyShardOptions& options) {
+    Job straight(world, options), broken(world, options);
+    straight.finalize();
+    broken.finalize();
+    for (int i = 0; i < 4; ++i) {
+      straight.step();
+      broken.step();
+      if (i == 1) broken.model.recompile();
+    }
+    CHECK(same(straight.all(), broken.all()));
+    CHECK(same(straight.all("v"), broken.all("v")));
+  });
+}
+
+TEST_CASE("asking_for_a_frozen_parameters_gradient_is_an_error_that_names_it") {
+  tessera::launch({.ranks = 1}, [](World& world) {
+    Job job(world, {});
+    job.first.bias.set_frozen(true);
+    job.finalize();
+    job.model.forward(job.first, job.x);
+    job.model.forward(job.second, job.first.y);
+    job.model.backward(job.second, job.dy);
+    auto window = job.model.open(const_cast<tessera::Unit&>(job.model.unit(0)), WindowKind::backward);
+    CHECK_FALSE(window.trains(job.first.bias));
+    CHECK(window.trains(job.first.weight));
+    CHECK_THROWS_WITH_AS(window.gradient(job.first.bias), doctest::Contains("first.bias is frozen"),
+                         tessera::UsageError);
+    window.gradient(job.first.weight);
+    window.close();
+  });
+}
+
+// ---- untrained state ----
+
+// Counts its samples, and adds up its inputs.
+class Counting : public tessera::Module {
+ public:
+  void visit(tessera::ModuleVisitor& visitor) override {
+    visitor("layer", layer);
+    visitor("count", count);
+    visitor("sums", sums);
+  }
+  const Values& forward(tessera::Window& window, const Values& x) {
+    window.stream().submit([&x, counted = window.buffer(count), summed = window.buffer(sums)] {
+      counted[0] += 2.0f;
+      for (std::size_t i = 0; i < x.size(); ++i) summed[i % summed.size()] += x[i];
+    });
+    return layer.forward(window, x);
+  }
+  const Values& backward(tessera::Window& window, const Values& dy) { return layer.backward(window, dy); }
+
+  Layer layer{5, 3, 2};
+  Buffer count{{}};
+  Buffer sums{{5}, tessera::Initial::ones()};
+};
+
+TEST_CASE("buffers_live_through_steps_and_become_rank_0s_when_synchronized") {
+  on_every_strategy([](World& world, const FullyShardOptions& options) {
+    Counting module;
+    FullyShard model(world, options);
+    model.add(module, "counting");
+    model.finalize(tessera::AdamW{});
+    CHECK(module.sums.name() == "counting.sums");
+    const Values x = toy::sample(10, 0, 0, world.rank(), 0);
+    const Values dy(6, 0.5f);
+    Values expected(5, 1.0f);
+    for (int step = 0; step < 3; ++step) {
+      model.forward(module, x);
+      model.backward(module, dy);
+      model.update();
+      for (std::size_t i = 0; i < x.size(); ++i) expected[i % 5] += x[i];
+    }
+    const auto held = [&] {
+      const auto values = model.buffer(module.sums);
+      return Values(values.begin(), values.end());
+    };
+    CHECK(model.buffer(module.count)[0] == 6.0f);
+    CHECK(toy::same_bits(held(), expected));
+    model.recompile();
+    CHECK(toy::same_bits(held(), expected));
+    model.synchronize_buffers();
+    Values of_rank_0(5, 1.0f);
+    const Values x0 = toy::sample(10, 0, 0, 0, 0);
+    for (int step = 0; step < 3; ++step) {
+      for (std::size_t i = 0; i < x0.size(); ++i) of_rank_0[i % 5] += x0[i];
+    }
+    CHECK(toy::same_bits(held(), of_rank_0));
+    Buffer stranger({2});
+    CHECK_THROWS_WITH_AS(model.buffer(stranger), doctest::Contains("does not belong to this model"),
+                         tessera::UsageError);
+  });
+}
+
+// ---- skipped units ----
+
+TEST_CASE("a_skipped_unit_counts_as_a_gradient_of_zero_on_the_ranks_that_skip_it") {
+  on_every_strategy([](World& world, const FullyShardOptions& options) {
+    Job job(world, options, {.optional = true});
+    job.finalize();
+    const bool skips = world.rank() % 2 == 1;
+    job.model.forward(job.first, job.x);
+    if (skips) {
+      job.model.skip(job.second, WindowKind::forward);
+      job.model.skip(job.second, WindowKind::backward);
+    } else {
+      job.model.forward(job.second, job.first.y);
+      job.model.backward(job.second, job.dy);
+    }
+    job.model.backward(job.first, skips ? Values(26, 0.0f) : job.second.dx);
+    job.model.synchronize();
+    job.model.update();
+    double squares = 0.0;
+    for (const float g : job.model.whole(job.second.bias, "gradient")) squares += double(g) * double(g);
+    const auto norms = job.model.gradient_norms();
+    CHECK(norms[3].parameter == &job.second.bias);
+    CHECK(norms[3].norm == doctest::Approx(std::sqrt(squares)).epsilon(1e-6));
+    CHECK(squares > 0.0);
+  });
+}
+
+TEST_CASE("when_every_rank_skips_a_unit_it_is_only_decayed_by_nothing") {
+  on_every_strategy([](World& world, const FullyShardOptions& options) {
+    Job job(world, options, {.optional = true});
+    job.finalize();
+    job.model.forward(job.first, job.x);
+    job.model.skip(job.second, WindowKind::forward);
+    job.model.skip(job.second, WindowKind::backward);
+    job.model.backward(job.first, Values(26, 0.1f));
+    job.model.update();
+    for (const float g : job.model.whole(job.second.weight, "gradient")) CHECK(g == 0.0f);
+    for (const float m : job.model.whole(job.second.weight, "m")) CHECK(m == 0.0f);
+  });
+}
+
+TEST_CASE("only_an_optional_unit_may_be_skipped") {
+  tessera::launch({.ranks = 1}, [](World& world) {
+    Job job(world, {});
+    job.finalize();
+    CHECK_THROWS_WITH_AS(job.model.skip(job.first, WindowKind::forward),
+                         doctest::Contains("unit first cannot be skipped"), tessera::UsageError);
+  });
+}
+
+// ---- hooks and norms ----
+
+TEST_CASE("a_hook_sees_every_shard_once_a_step_and_what_it_writes_counts") {
+  on_every_strategy([](World& world, const FullyShardOptions& options) {
+    Job plain(world, options), hooked(world, options);
+    std::map<std::string, std::size_t> seen;
+    hooked.model.on_reduced_gradient([&](const tessera::ReducedGradient& gradient) {
+      for (const ParameterPiece& piece : gradient.pieces) {
+        seen[piece.parameter->name()] += piece.values.size();
+        gradient.stream.submit([values = piece.values] {
+          for (float& value : values) value *= 0.5f;
+        });
+      }
+    });
+    plain.finalize();
+    hooked.finalize();
+    plain.step();
+    hooked.step();
+    CHECK(hooked.model.last_step().gradient_norm == 0.5 * plain.model.last_step().gradient_norm);
+    for (const auto& [name, gradient] : plain.all("gradient")) {
+      Values half = gradient;
+      for (float& value : half) value *= 0.5f;
+      CHECK(toy::same_bits(half, hooked.all("gradient").at(name)));
+    }
+    for (const Layer* layer : {&hooked.first, &hooked.second}) {
+      for (const Parameter* parameter : {&layer->weight, &layer->bias}) {
+        CHECK(world.sum(double(seen[parameter->name()]), "seen") == double(parameter->elements()));
+      }
+    }
+    CHECK_THROWS_WITH_AS(hooked.model.on_reduced_gradient({}), doctest::Contains("after finalize()"),
+                         tessera::UsageError);
+  });
+}
+
+TEST_CASE("norms_of_the_parameters_add_up_to_the_global_one") {
+  on_every_strategy([](World& world, const FullyShardOptions& options) {
+    FullyShardOptions scaled = options;
+    scaled.loss_scaling = tessera::kernels::LossScaling{.initial = 4};
+    Job job(world, scaled);
+    job.finalize();
+    for (float& value : job.dy) value *= 4.0f;
+    job.step();
+    double squares = 0.0;
+    for (const tessera::GradientNorm& entry : job.model.gradient_norms()) squares += entry.norm * entry.norm;
+    CHECK(std::sqrt(squares) == doctest::Approx(job.model.last_step().gradient_norm).epsilon(1e-6));
+  });
+}
+
+// ---- several forwards ----
+
+TEST_CASE("several_forwards_may_come_before_a_backward") {
+  on_every_strategy([](World& world, FullyShardOptions options) {
+    using enum WindowKind;
+    options.program = tessera::plan::Program{{{0, forward},
+                                              {1, forward},
+                                              {0, forward},
+                                              {1, forward},
+                                              {1, backward},
+                                              {0, backward},
+                                              {1, backward},
+                                              {0, backward}},
+                                             {}};
+    Layer first(5, 13, 2), second(13, 3, 2);
+    FullyShard model(world, options);
+    model.add(first, "first");
+    model.add(second, "second");
+    model.finalize(tessera::Sgd{.learning_rate = 0.1f});
+    const Values dy(6, 0.25f);
+    const Values x = toy::sample(10, 0, 0, 0, 0);
+    // The same sample twice, with its activations in between: twice the gradient of one pass.
+    for (int pass = 0; pass < 2; ++pass) {
+      model.forward(first, x);
+      model.forward(second, first.y);
+    }
+    for (int pass = 0; pass < 2; ++pass) {
+      model.backward(second, dy);
+      model.backward(first, second.dx);
+    }
+    model.update();
+    const Values twice = model.whole(first.weight, "gradient");
+    options.program.reset();
+    Layer one(5, 13, 2), two(13, 3, 2);
+    FullyShard single(world, options);
+    single.add(one, "first");
+    single.add(two, "second");
+    single.finalize(tessera::Sgd{.learning_rate = 0.1f});
+    single.forward(one, x);
+    single.forward(two, one.y);
+    single.backward(two, dy);
+    single.backward(one, two.dx);
+    single.update();
+    Values expected = single.whole(one.weight, "gradient");
+    for (float& value : expected) value *= 2.0f;
+    CHECK(toy::same_bits(twice, expected));
+  });
+}
+
+// ---- the block for activations ----
+
+TEST_CASE("the_activation_block_is_the_arenas_and_keeps_its_address") {
+  tessera::launch({.ranks = 2}, [](World& world) {
+    FullyShardOptions options;
+    options.activations = tessera::Bytes(12345);
+    Job job(world, options);
+    job.finalize();
+    const auto block = job.model.activation_memory();
+    CHECK(block.size() == 12345);
+    CHECK(reinterpret_cast<std::uintptr_t>(block.data()) % 4096 == 0);
+    block.front() = block.back() = std::byte{7};
+    job.step();
+    CHECK(job.model.activation_memory().data() == block.data());
+    CHECK(block.front() == std::byte{7});
+    Job without(world, {});
+    without.finalize();
+    CHECK(without.model.activation_memory().empty());
+  });
+}
+
+}  // namespace

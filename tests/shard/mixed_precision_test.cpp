@@ -1,0 +1,116 @@
+// Types per unit, and the loss scale: what they do to a run, and what is refused.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <string>
+
+#include "tessera/base/error.hpp"
+#include "toy_model.hpp"
+
+namespace {
+
+using tessera::FullyShard;
+using tessera::FullyShardOptions;
+using tessera::Strategy;
+using tessera::World;
+using toy::Run;
+
+double last_loss(const toy::Result& result) { return double(std::bit_cast<float>(result.losses.back())); }
+
+TEST_CASE("sixteen_bit_training_follows_fp32_within_its_rounding") {
+  Run run;
+  run.ranks = 2;
+  run.steps = 20;
+  const double fp32 = last_loss(toy::train(run));
+  run.options.precision = tessera::bf16_mixed;
+  CHECK(last_loss(toy::train<tessera::bf16>(run)) == doctest::Approx(fp32).epsilon(0.02));
+  run.options.precision = tessera::fp16_mixed;
+  run.options.loss_scaling = tessera::kernels::LossScaling{.initial = 64};
+  CHECK(last_loss(toy::train<tessera::fp16>(run)) == doctest::Approx(fp32).epsilon(0.005));
+}
+
+TEST_CASE("fp16_survives_overflows_on_one_rank_and_every_rank_has_the_same_scale") {
+  for (const Strategy strategy : tessera::all_strategies) {
+    for (const int ranks : {1, 3}) {
+      Run run;
+      run.ranks = ranks;
+      run.steps = 14;
+      run.options.strategy = strategy;
+      run.options.precision = tessera::fp16_mixed;
+      run.options.loss_scaling = tessera::kernels::LossScaling{.initial = 1024, .dynamic = true, .growth_interval = 4};
+      run.overflows = {1, 2, 9};
+      const toy::Result result = toy::train<tessera::fp16>(run);
+      CHECK(result.loss_scales ==
+            std::vector<float>{1024, 512, 256, 256, 256, 256, 512, 512, 512, 256, 256, 256, 256, 512});
+      CHECK(result.skipped.back() == 3);
+      for (const auto& [name, values] : result.weights) {
+        for (const float value : values) CHECK(std::isfinite(value));
+      }
+    }
+  }
+}
+
+// A loss scale that is a power of two changes no bit as long as nothing under- or overflows.
+TEST_CASE("a_static_loss_scale_leaves_fp32_bits_alone") {
+  Run run;
+  run.ranks = 3;
+  const toy::Result reference = toy::train(run);
+  run.options.loss_scaling = tessera::kernels::LossScaling{.initial = 64};
+  const toy::Result scaled = toy::train(run);
+  CHECK(scaled.losses == reference.losses);
+  CHECK(scaled.norms == reference.norms);
+  CHECK(scaled.loss_scales.back() == 64);
+}
+
+TEST_CASE("a_loss_scale_out_of_range_is_refused_by_name") {
+  const auto refused = [](tessera::kernels::LossScaling scaling) -> std::string {
+    try {
+      Run run;
+      run.options.loss_scaling = scaling;
+      toy::train(run);
+    } catch (const tessera::UsageError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const auto names = [&](tessera::kernels::LossScaling scaling, const char* part) {
+    return refused(scaling).find(part) != std::string::npos;
+  };
+  CHECK(names({.initial = 0}, "loss_scaling.initial is 0"));
+  CHECK(names({.initial = INFINITY}, "loss_scaling.initial"));
+  CHECK(names({.initial = 8, .dynamic = true, .growth = 1}, "loss_scaling.growth"));
+  CHECK(names({.initial = 8, .dynamic = true, .backoff = 1}, "loss_scaling.backoff"));
+  CHECK(names({.initial = 8, .dynamic = true, .growth_interval = 0}, "loss_scaling.growth_interval"));
+  CHECK(names({.initial = 8, .dynamic = true, .smallest = 16}, "loss_scaling.smallest"));
+  CHECK(names({.initial = 8, .dynamic = true, .largest = 4}, "loss_scaling.largest"));
+}
+
+TEST_CASE("a_unit_kept_in_fp32_shows_fp32_and_the_table_says_so") {
+  tessera::launch({.ranks = 3}, [](World& world) {
+    toy::Layer<tessera::bf16> half(5, 7, 2);
+    toy::Layer<float> full(7, 3, 2);
+    FullyShardOptions options;
+    options.precision = tessera::bf16_mixed;
+    FullyShard model(world, options);
+    model.add(half, "half");
+    model.add(full, {.name = "full", .precision = tessera::fp32_precision});
+    model.finalize(tessera::AdamW{});
+    const toy::Values x = toy::sample(10, 0, 0, world.rank(), 0);
+    const toy::Values dy(6, 1.0f);
+    for (int step = 0; step < 3; ++step) {
+      model.forward(half, x);
+      model.forward(full, half.y);
+      model.backward(full, dy);
+      model.backward(half, full.dx);
+      model.update();
+    }
+    const std::string table = model.types_table();
+    CHECK(table.find("half        bf16      bf16   bf16  fp32    fp32            42             0") !=
+          std::string::npos);
+    CHECK(table.find("full        fp32      fp32   fp32  fp32    fp32            24             0") !=
+          std::string::npos);
+    INFO(table);
+  });
+}
+
+}  // namespace
