@@ -9,7 +9,8 @@ namespace examples {
 
 namespace nn = tessera::nn;
 
-Evaluation::Evaluation(const HeldOut& held_out, tessera::World& world, std::size_t rows)
+template <typename T>
+Evaluation<T>::Evaluation(const HeldOut& held_out, tessera::World& world, std::size_t rows)
     : held_out_(held_out), world_(world), rows_(rows) {
   const auto ranks = static_cast<std::size_t>(world.size());
   const auto rank = static_cast<std::size_t>(world.rank());
@@ -20,7 +21,8 @@ Evaluation::Evaluation(const HeldOut& held_out, tessera::World& world, std::size
   passes_ = (longest + rows - 1) / rows;
 }
 
-EvaluationResult Evaluation::run(Mlp& mlp, tessera::FullyShard& model) {
+template <typename T>
+EvaluationResult Evaluation<T>::run(Mlp<T>& mlp, tessera::FullyShard& model) {
   double correct = 0.0;
   for (std::size_t pass = 0; pass < passes_; ++pass) {
     const std::size_t first = std::min(first_ + pass * rows_, end_);
@@ -31,16 +33,19 @@ EvaluationResult Evaluation::run(Mlp& mlp, tessera::FullyShard& model) {
   return {static_cast<std::size_t>(std::llround(all)), held_out_.count};
 }
 
-void Evaluation::count(std::size_t first, std::size_t rows, Mlp& mlp, tessera::FullyShard& model) {
+template <typename T>
+void Evaluation<T>::count(std::size_t first, std::size_t rows, Mlp<T>& mlp, tessera::FullyShard& model) {
   chosen_.indices.resize(rows);
   std::iota(chosen_.indices.begin(), chosen_.indices.end(), first);
   chosen_.weights.assign(rows, 1.0f);
   held_out_.source->read(chosen_, batch_);
-  nn::CrossEntropyRows answer;
+  nn::CrossEntropyRows<T> answer;
   answer.logits = mlp.evaluate(model, {batch_.features.data(), rows, held_out_.source->columns()});
   answer.labels = batch_.labels.data();
-  nn::count_correct(model.stream(), answer, &correct_);
+  nn::count_correct<T>(model.stream(), answer, &correct_);
   model.synchronize();
 }
+
+template class Evaluation<float>;
 
 }  // namespace examples

@@ -14,6 +14,7 @@ struct EvaluationResult {
   double accuracy() const { return static_cast<double>(correct) / static_cast<double>(samples); }
 };
 
+template <typename T>
 class Evaluation {
  public:
   // rows: samples of one pass at most. `held_out` must stay, and the evaluation until the model is gone.
@@ -21,10 +22,10 @@ class Evaluation {
 
   // Between steps. Every rank opens the same number of windows, also with a shorter slice than others', or none.
   // Collective; synchronises.
-  EvaluationResult run(Mlp& mlp, tessera::FullyShard& model);
+  EvaluationResult run(Mlp<T>& mlp, tessera::FullyShard& model);
 
  private:
-  void count(std::size_t first, std::size_t rows, Mlp& mlp, tessera::FullyShard& model);
+  void count(std::size_t first, std::size_t rows, Mlp<T>& mlp, tessera::FullyShard& model);
 
   const HeldOut& held_out_;
   tessera::World& world_;

@@ -6,6 +6,7 @@
 #include "common/host_memory.hpp"
 #include "common/number_text.hpp"
 #include "tessera/base/error.hpp"
+#include "train_mlp/element.hpp"
 
 namespace examples {
 
@@ -27,6 +28,12 @@ void require_enough_samples(const RunOptions& options, const Dataset& data) {
                   grouped(data.training_samples)));
 }
 
+Bytes activation_bytes(const Job& job) {
+  return with_element(job.options.run.precision, [&](auto element) {
+    return Mlp<decltype(element)>::planned_activation_bytes(shape_of(job), job.options.run.batch);
+  });
+}
+
 Bytes batch_bytes(const Job& job) {
   constexpr std::size_t slots = batches_ahead + 1;
   const std::size_t per_sample = job.data.columns() * sizeof(float) + sizeof(std::int32_t) + sizeof(float);
@@ -35,7 +42,7 @@ Bytes batch_bytes(const Job& job) {
 
 tessera::FullyShardOptions fitting_options(const Job& job) {
   const Bytes share(host_memory().count() / job.options.run.ranks);
-  const Bytes own = Mlp::planned_activation_bytes(shape_of(job), job.options.run.batch) + batch_bytes(job);
+  const Bytes own = activation_bytes(job) + batch_bytes(job);
   if (own >= share) {
     throw tessera::MemoryError(fmt::format(
         "activations and batches need {} per rank, but each of the {} ranks has {} of this machine's memory: "

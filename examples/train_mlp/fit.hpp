@@ -11,6 +11,9 @@ MlpShape shape_of(const Job& job);
 // Throws OptionError when one step takes more samples than there are.
 void require_enough_samples(const RunOptions& options, const Dataset& data);
 
+// Held by a rank's model, for micro-batches of --batch rows.
+tessera::Bytes activation_bytes(const Job& job);
+
 // The runtime's options, with a memory limit: what activations and batches leave to it of this machine, shared by the
 // ranks. Throws MemoryError when they leave nothing.
 tessera::FullyShardOptions fitting_options(const Job& job);

@@ -3,66 +3,146 @@
 
 #include <fmt/format.h>
 
+#include <type_traits>
+
+#include "tessera/kernels/elementwise.hpp"
+#include "tessera/nn/counting_model.hpp"
+
 namespace examples {
 
 namespace nn = tessera::nn;
 
-nn::MatrixView HiddenLayer::forward(tessera::Window& window, nn::ConstMatrixView x) {
-  return gelu_.forward(window, linear_.forward(window, x));
+template <typename T>
+typename HiddenLayer<T>::Saved HiddenLayer<T>::forward(nn::LayerWindow window, nn::ActivationStack& stack,
+                                                       nn::MatrixView<const T> x, nn::MatrixView<T> y) {
+  const auto sums = stack.push<T>(y.rows, y.columns);
+  return {.linear = linear_.forward(window, stack, x, sums), .gelu = gelu_.forward(window, stack, sums, y)};
 }
 
-nn::MatrixView HiddenLayer::backward(tessera::Window& window, nn::MatrixView dy, nn::InputGradient input) {
-  return linear_.backward(window, gelu_.backward(window, dy), input);
+template <typename T>
+void HiddenLayer<T>::backward(nn::LayerWindow window, nn::ActivationStack& stack, const Saved& saved,
+                              nn::MatrixView<T> dy, nn::MatrixView<T> dx) {
+  gelu_.backward(window, stack, saved.gelu, dy, dy);
+  linear_.backward(window, stack, saved.linear, dy, dx);
 }
 
-nn::MatrixView OutputLayer::forward(tessera::Window& window, nn::ConstMatrixView x, const nn::Targets& targets,
-                                    float* loss) {
-  const nn::MatrixView logits = linear_.forward(window, x);
-  loss_.forward(window, logits, targets, loss);
-  return logits;
+template <typename T>
+void OutputLayer<T>::forward(nn::LayerWindow window, nn::ActivationStack& stack, nn::MatrixView<const T> x,
+                             nn::MatrixView<T> logits) {
+  linear_.forward(window, stack, x, logits);
 }
 
-nn::MatrixView OutputLayer::backward(tessera::Window& window) {
-  return linear_.backward(window, loss_.backward(window));
+template <typename T>
+typename OutputLayer<T>::Saved OutputLayer<T>::forward(nn::LayerWindow window, nn::ActivationStack& stack,
+                                                       nn::MatrixView<const T> x, nn::MatrixView<T> logits,
+                                                       const Answers& answers) {
+  return {.linear = linear_.forward(window, stack, x, logits),
+          .loss = loss_.forward(window, stack, logits, answers.targets, answers.loss)};
 }
 
-Mlp::Mlp(const MlpShape& shape) : output_(shape.hidden, shape.classes) {
-  hidden_.push_back(std::make_unique<HiddenLayer>(shape.in, shape.hidden));
+template <typename T>
+void OutputLayer<T>::backward(nn::LayerWindow window, nn::ActivationStack& stack, const Saved& saved,
+                              nn::MatrixView<T> logits, nn::MatrixView<T> dx) {
+  loss_.backward(window, stack, saved.loss, logits);
+  linear_.backward(window, stack, saved.linear, logits, dx);
+}
+
+template <typename T>
+Mlp<T>::Mlp(const MlpShape& shape) : output_(shape.hidden, shape.classes), kept_(shape.depth + 1) {
+  hidden_.push_back(std::make_unique<HiddenLayer<T>>(shape.in, shape.hidden));
   for (std::size_t i = 0; i < shape.depth; ++i) {
-    hidden_.push_back(std::make_unique<HiddenLayer>(shape.hidden, shape.hidden));
+    hidden_.push_back(std::make_unique<HiddenLayer<T>>(shape.hidden, shape.hidden));
   }
 }
 
-void Mlp::add_to(tessera::FullyShard& model) {
+template <typename T>
+void Mlp<T>::add_to(tessera::FullyShard& model) {
   model.add(*hidden_.front(), "input");
   for (std::size_t i = 1; i < hidden_.size(); ++i) model.add(*hidden_[i], fmt::format("hidden.{}", i - 1));
   model.add(output_, "output");
 }
 
-void Mlp::train(tessera::FullyShard& model, nn::ConstMatrixView x, const nn::Targets& targets, float* loss) {
-  for (const auto& layer : hidden_) x = model.forward(*layer, x);
-  model.forward(output_, x, targets, loss);
-  nn::MatrixView dy = model.backward(output_);
+template <typename T>
+void Mlp<T>::train(tessera::FullyShard& model, nn::MatrixView<const float> x, const Answers& answers) {
+  train_pass(model, x, answers);
+}
+
+template <typename T>
+nn::MatrixView<T> Mlp<T>::evaluate(tessera::FullyShard& model, nn::MatrixView<const float> x) {
+  return evaluation_pass(model, x);
+}
+
+template <typename T>
+tessera::Bytes Mlp<T>::planned_activation_bytes(const MlpShape& shape, std::size_t rows) {
+  Mlp mlp(shape);  // without use(): its stack counts
+  nn::CountingModel counting;
+  const nn::MatrixView<const float> x{nullptr, rows, shape.in};
+  mlp.train_pass(counting, x, {});
+  mlp.evaluation_pass(counting, x);
+  return mlp.stack_.peak();
+}
+
+template <typename T>
+template <typename Model>
+void Mlp<T>::train_pass(Model& model, nn::MatrixView<const float> features, const Answers& answers) {
+  const nn::ScratchScope pass(stack_);
+  nn::MatrixView<const T> x = as_input(model, features);
+  for (std::size_t i = 0; i < hidden_.size(); ++i) {
+    kept_[i].y = stack_.push<T>(x.rows, hidden_[i]->out());
+    kept_[i].saved = model.forward(*hidden_[i], stack_, x, kept_[i].y);
+    x = kept_[i].y;
+  }
+  const auto logits = stack_.push<T>(x.rows, output_.out());
+  const auto saved = model.forward(output_, stack_, x, logits, answers);
+  const auto dx = stack_.push<T>(x.rows, x.columns);
+  model.backward(output_, stack_, saved, logits, dx);
+  backward_pass(model, dx);
+}
+
+// A layer's output is of no use to those before it, and as large as the gradient of its input: dx takes its place.
+template <typename T>
+template <typename Model>
+void Mlp<T>::backward_pass(Model& model, nn::MatrixView<T> dy) {
   for (std::size_t i = hidden_.size(); i-- > 0;) {
-    dy = model.backward(*hidden_[i], dy, i == 0 ? nn::InputGradient::skip : nn::InputGradient::compute);
+    const nn::MatrixView<T> dx = i == 0 ? nn::MatrixView<T>{} : kept_[i].y;
+    model.backward(*hidden_[i], stack_, kept_[i].saved, dy, dx);
+    dy = dx;
   }
 }
 
-nn::MatrixView Mlp::evaluate(tessera::FullyShard& model, nn::ConstMatrixView x) {
-  for (const auto& layer : hidden_) x = model.evaluate(*layer, x);
-  return model.evaluate(output_, x);
+// The scope ends before the logits are read: nothing is pushed in between.
+template <typename T>
+template <typename Model>
+nn::MatrixView<T> Mlp<T>::evaluation_pass(Model& model, nn::MatrixView<const float> features) {
+  const nn::ScratchScope pass(stack_);
+  nn::MatrixView<const T> x = as_input(model, features);
+  for (const auto& layer : hidden_) {
+    const auto y = stack_.push<T>(x.rows, layer->out());
+    const nn::ScratchScope only_y_stays(stack_);
+    model.evaluate(*layer, stack_, x, y);
+    x = y;
+  }
+  const auto logits = stack_.push<T>(x.rows, output_.out());
+  model.evaluate(output_, stack_, x, logits);
+  return logits;
 }
 
-tessera::Bytes Mlp::activation_bytes() const {
-  tessera::Bytes bytes = output_.activation_bytes();
-  for (const auto& layer : hidden_) bytes += layer->activation_bytes();
-  return bytes;
+// The features in the type that the layers compute with.
+template <typename T>
+template <typename Model>
+nn::MatrixView<const T> Mlp<T>::as_input(Model& model, nn::MatrixView<const float> features) {
+  if constexpr (std::is_same_v<T, float>) {
+    return features;
+  } else {
+    const auto x = stack_.push<T>(features.rows, features.columns);
+    if constexpr (std::is_same_v<Model, tessera::FullyShard>) {
+      tessera::kernels::cast(model.stream(), {x.data, tessera::dtype_of<T>}, {features.data, tessera::DType::fp32},
+                             x.elements());
+    }
+    return x;
+  }
 }
 
-tessera::Bytes Mlp::planned_activation_bytes(const MlpShape& shape, std::size_t rows) {
-  // A hidden layer keeps y, GELU(y) and dx (the first: no dx); the last one logits, dx and two statistics of the loss.
-  const std::size_t per_row = 2 * shape.hidden + shape.depth * 3 * shape.hidden + shape.classes + shape.hidden + 2;
-  return tessera::Bytes(per_row * sizeof(float)) * rows;
-}
+template class Mlp<float>;
 
 }  // namespace examples

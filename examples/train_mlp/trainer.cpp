@@ -14,7 +14,9 @@
 #include "tessera/base/error.hpp"
 #include "tessera/checkpoint/weights.hpp"
 #include "tessera/data/loader.hpp"
+#include "tessera/device/arena.hpp"
 #include "tessera/nn/threads.hpp"
+#include "train_mlp/element.hpp"
 #include "train_mlp/evaluation.hpp"
 #include "train_mlp/fit.hpp"
 #include "train_mlp/model.hpp"
@@ -34,6 +36,7 @@ tessera::DistributedSampler make_sampler(const Job& job, const tessera::World& w
                                       .seed = job.options.run.seed});
 }
 
+template <typename T>
 class Trainer {
  public:
   Trainer(tessera::World& world, const Job& job, MetricsFile* metrics)
@@ -44,13 +47,16 @@ class Trainer {
         progress_(world.rank() == 0 ? Progress::output_for(run_.quiet) : Progress::Output::none, job.length.last_step),
         schedule_(schedule(run_, job.length)),
         losses_(run_.accumulate),
+        activations_(world.device(), activation_bytes(job)),
         mlp_(shape_of(job)),
         evaluation_(job.data.held_out, world, run_.batch),
         loader_(make_sampler(job, world), {.depth = batches_ahead},
                 [&job](const tessera::SampleBatch& chosen, LabelledBatch& batch) {
                   job.data.training->read(chosen, batch);
                 }),
-        model_(world, job.sharding) {}
+        model_(world, job.sharding) {
+    mlp_.use({activations_.data(), activations_.size().count()});
+  }
 
   void run() {
     mlp_.add_to(model_);
@@ -88,9 +94,10 @@ class Trainer {
 
   void train_micro_batch(const LabelledBatch& batch, std::size_t micro) {
     const std::size_t first = micro * run_.batch;
-    const tessera::nn::ConstMatrixView x(batch.features.data() + first * batch.columns, run_.batch, batch.columns);
+    const tessera::nn::MatrixView<const float> x{batch.features.data() + first * batch.columns, run_.batch,
+                                                 batch.columns};
     const std::span<const std::int32_t> labels(batch.labels);
-    mlp_.train(model_, x, {.labels = labels.subspan(first, run_.batch)}, &losses_[micro]);
+    mlp_.train(model_, x, {.targets = {.labels = labels.subspan(first, run_.batch)}, .loss = &losses_[micro]});
   }
 
   // Over ranks and micro-batches: fp32 on the rank, in the order of micro-batches, then over ranks in their order.
@@ -130,7 +137,7 @@ class Trainer {
   // Of every rank, on every rank.
   std::vector<tessera::probe::RankMemory> measure_memory() {
     tessera::probe::RankMemory mine = tessera::probe::measure(model_);
-    mine.add_unplanned("activations", mlp_.activation_bytes());
+    mine.add_unplanned("activations", activations_.size());
     mine.add_unplanned("batches", batch_bytes(job_));
     return tessera::probe::gather(world_, mine);
   }
@@ -151,8 +158,9 @@ class Trainer {
   tessera::Schedule schedule_;
   // What the model's queued work writes to or reads from must outlive it: the model comes last.
   std::vector<float> losses_;  // of this step's micro-batches
-  Mlp mlp_;
-  Evaluation evaluation_;
+  tessera::Arena activations_;
+  Mlp<T> mlp_;
+  Evaluation<T> evaluation_;
   tessera::Loader<LabelledBatch> loader_;
   tessera::FullyShard model_;
 };
@@ -163,7 +171,7 @@ void train(tessera::World& world, const Job& job, MetricsFile* metrics) {
   // The setting belongs to the process: one rank makes it, before any rank computes.
   if (world.rank() == 0) tessera::nn::set_threads(world.threads());
   world.barrier("set_threads");
-  Trainer(world, job, metrics).run();
+  with_element(job.options.run.precision, [&](auto element) { Trainer<decltype(element)>(world, job, metrics).run(); });
 }
 
 }  // namespace examples

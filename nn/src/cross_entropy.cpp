@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "src/arithmetic.hpp"
+#include "src/instantiate.hpp"
 #include "src/shapes.hpp"
 #include "tessera/base/error.hpp"
 
@@ -13,11 +15,13 @@ namespace tessera::nn {
 
 namespace {
 
-float weight_of(const CrossEntropyRows& rows, std::size_t row) {
+template <typename T>
+float weight_of(const CrossEntropyRows<T>& rows, std::size_t row) {
   return rows.weights == nullptr ? 1.0f : rows.weights[row];
 }
 
-std::size_t label_of(const CrossEntropyRows& rows, std::size_t row) {
+template <typename T>
+std::size_t label_of(const CrossEntropyRows<T>& rows, std::size_t row) {
   const std::int32_t label = rows.labels[row];
   if (label < 0 || static_cast<std::size_t>(label) >= rows.logits.columns) {
     throw UsageError(fmt::format("cross entropy: the label of row {} is {}, but there are {} classes", row, label,
@@ -26,104 +30,137 @@ std::size_t label_of(const CrossEntropyRows& rows, std::size_t row) {
   return static_cast<std::size_t>(label);
 }
 
-const float* logits_of(const CrossEntropyRows& rows, std::size_t row) {
+template <typename T>
+const T* logits_of(const CrossEntropyRows<T>& rows, std::size_t row) {
   return rows.logits.data + row * rows.logits.columns;
 }
 
-// -log softmax(logits)[label], leaving what backward needs in `statistics`.
-double row_loss(const CrossEntropyRows& rows, std::size_t row) {
-  const float* logits = logits_of(rows, row);
-  const std::size_t label = label_of(rows, row);
-  const float largest = *std::max_element(logits, logits + rows.logits.columns);
-  double sum = 0.0;
-  for (std::size_t i = 0; i < rows.logits.columns; ++i) sum += static_cast<double>(std::exp(logits[i] - largest));
-  rows.statistics[2 * row] = largest;
-  rows.statistics[2 * row + 1] = static_cast<float>(sum);
-  return std::log(sum) + static_cast<double>(largest) - static_cast<double>(logits[label]);
+// The first of equals.
+template <typename T>
+std::size_t largest_of(const T* logits, std::size_t classes) {
+  const auto below = [](T a, T b) { return load(a) < load(b); };
+  return static_cast<std::size_t>(std::max_element(logits, logits + classes, below) - logits);
 }
 
-void forward_now(const CrossEntropyRows& rows, float* loss) {
+// -log softmax(logits)[label], leaving what backward needs in `statistics`.
+template <typename T>
+double row_loss(const CrossEntropyRows<T>& rows, std::size_t row) {
+  const T* logits = logits_of(rows, row);
+  const std::size_t label = label_of(rows, row);
+  const Arithmetic<T> largest = load(logits[largest_of(logits, rows.logits.columns)]);
+  double sum = 0.0;
+  for (std::size_t i = 0; i < rows.logits.columns; ++i) {
+    sum += static_cast<double>(std::exp(load(logits[i]) - largest));
+  }
+  rows.statistics[2 * row] = largest;
+  rows.statistics[2 * row + 1] = static_cast<Arithmetic<T>>(sum);
+  return std::log(sum) + static_cast<double>(largest) - static_cast<double>(load(logits[label]));
+}
+
+template <typename T>
+void forward_now(const CrossEntropyRows<T>& rows, Arithmetic<T>* loss) {
   double sum = 0.0;
   for (std::size_t row = 0; row < rows.logits.rows; ++row) {
     const float weight = weight_of(rows, row);
     if (weight != 0.0f) sum += static_cast<double>(weight) * row_loss(rows, row);
   }
-  *loss = static_cast<float>(sum / static_cast<double>(rows.denominator));
+  *loss = static_cast<Arithmetic<T>>(sum / static_cast<double>(rows.denominator));
 }
 
-void backward_now(const CrossEntropyRows& rows, float loss_scale, float* dlogits) {
+template <typename T>
+void row_gradient(const CrossEntropyRows<T>& rows, std::size_t row, Arithmetic<T> factor, T* gradient) {
+  const T* logits = logits_of(rows, row);
+  const Arithmetic<T> largest = rows.statistics[2 * row];
+  const Arithmetic<T> sum = rows.statistics[2 * row + 1];
+  const std::size_t label = label_of(rows, row);
+  for (std::size_t i = 0; i < rows.logits.columns; ++i) {
+    const Arithmetic<T> probability = std::exp(load(logits[i]) - largest) / sum;
+    gradient[i] = store<T>((i == label ? probability - 1 : probability) * factor);
+  }
+}
+
+template <typename T>
+void backward_now(const CrossEntropyRows<T>& rows, float loss_scale, T* dlogits) {
   const std::size_t classes = rows.logits.columns;
   for (std::size_t row = 0; row < rows.logits.rows; ++row) {
-    float* gradient = dlogits + row * classes;
-    const float weight = weight_of(rows, row);
-    if (weight == 0.0f) {
-      std::fill_n(gradient, classes, 0.0f);
-      continue;
-    }
-    const float* logits = logits_of(rows, row);
-    const float largest = rows.statistics[2 * row];
-    const float sum = rows.statistics[2 * row + 1];
-    const float factor = weight / rows.denominator * loss_scale;
-    const std::size_t label = label_of(rows, row);
-    for (std::size_t i = 0; i < classes; ++i) {
-      const float probability = std::exp(logits[i] - largest) / sum;
-      gradient[i] = (i == label ? probability - 1.0f : probability) * factor;
+    const Arithmetic<T> weight = weight_of(rows, row);
+    if (weight == 0) {
+      std::fill_n(dlogits + row * classes, classes, T{});
+    } else {
+      row_gradient(rows, row, weight / rows.denominator * loss_scale, dlogits + row * classes);
     }
   }
 }
 
-void check(const CrossEntropyRows& rows) {
+template <typename T>
+void check(const CrossEntropyRows<T>& rows) {
   if (!(rows.denominator > 0.0f)) {
     throw UsageError(fmt::format("cross entropy: denominator must be above 0, but is {}", rows.denominator));
   }
   if (rows.logits.rows > 0 && rows.logits.columns == 0) throw UsageError("cross entropy: logits must have a class");
 }
 
+void require_as_many(std::size_t rows, const Targets& targets) {
+  if (targets.labels.size() == rows && (targets.weights.empty() || targets.weights.size() == rows)) return;
+  throw UsageError(fmt::format("cross entropy: {} rows of logits, but {} labels and {} weights", rows,
+                               targets.labels.size(), targets.weights.size()));
+}
+
 }  // namespace
 
-void cross_entropy_forward(Stream& stream, const CrossEntropyRows& rows, float* loss) {
+template <Element T>
+void cross_entropy_forward(Stream& stream, const CrossEntropyRows<T>& rows, Arithmetic<T>* loss) {
   check(rows);
   stream.submit([rows, loss] { forward_now(rows, loss); });
 }
 
-void cross_entropy_backward(Stream& stream, const CrossEntropyRows& rows, const float* loss_scale, MatrixView dlogits) {
+template <Element T>
+void cross_entropy_backward(Stream& stream, const CrossEntropyRows<T>& rows, const float* loss_scale,
+                            MatrixView<T> dlogits) {
   check(rows);
   require_shape("cross entropy: dlogits", dlogits, rows.logits.rows, rows.logits.columns);
   stream.submit([rows, loss_scale, dlogits] { backward_now(rows, *loss_scale, dlogits.data); });
 }
 
-void count_correct(Stream& stream, const CrossEntropyRows& rows, double* correct) {
+template <Element T>
+void count_correct(Stream& stream, const CrossEntropyRows<T>& rows, double* correct) {
   check(rows);
   stream.submit([rows, correct] {
     double sum = 0.0;
     for (std::size_t row = 0; row < rows.logits.rows; ++row) {
       const float weight = weight_of(rows, row);
       if (weight == 0.0f) continue;
-      const float* logits = logits_of(rows, row);
-      const float* largest = std::max_element(logits, logits + rows.logits.columns);
-      if (static_cast<std::size_t>(largest - logits) == label_of(rows, row)) sum += static_cast<double>(weight);
+      const std::size_t largest = largest_of(logits_of(rows, row), rows.logits.columns);
+      if (largest == label_of(rows, row)) sum += static_cast<double>(weight);
     }
     *correct = sum;
   });
 }
 
-void CrossEntropy::forward(Stream& stream, MatrixView logits, const Targets& targets, float* loss) {
-  if (targets.labels.size() != logits.rows || (!targets.weights.empty() && targets.weights.size() != logits.rows)) {
-    throw UsageError(fmt::format("cross entropy: {} rows of logits, but {} labels and {} weights", logits.rows,
-                                 targets.labels.size(), targets.weights.size()));
-  }
-  logits_ = logits;
-  rows_ = {.logits = logits,
-           .labels = targets.labels.data(),
-           .weights = targets.weights.empty() ? nullptr : targets.weights.data(),
-           .denominator = static_cast<float>(std::max<std::size_t>(1, logits.rows)),
-           .statistics = statistics_.reshape(stream, logits.rows, 2).data};
-  cross_entropy_forward(stream, rows_, loss);
+template <Element T>
+typename CrossEntropy<T>::Saved CrossEntropy<T>::forward(LayerWindow window, ActivationStack& stack,
+                                                         MatrixView<const T> logits, const Targets& targets,
+                                                         Arithmetic<T>* loss) {
+  if (!window.counts_only()) require_as_many(logits.rows, targets);
+  const CrossEntropyRows<T> rows{.logits = logits,
+                                 .labels = targets.labels.data(),
+                                 .weights = targets.weights.empty() ? nullptr : targets.weights.data(),
+                                 .denominator = static_cast<float>(std::max<std::size_t>(1, logits.rows)),
+                                 .statistics = stack.push<Arithmetic<T>>(2 * logits.rows).data()};
+  window.enqueue(cross_entropy_forward<T>, rows, loss);
+  return {rows};
 }
 
-MatrixView CrossEntropy::backward(Stream& stream, const float* loss_scale) {
-  cross_entropy_backward(stream, rows_, loss_scale, logits_);
-  return logits_;
+template <Element T>
+void CrossEntropy<T>::backward(LayerWindow window, ActivationStack&, const Saved& saved, MatrixView<T> dlogits) {
+  window.enqueue(cross_entropy_backward<T>, saved.rows, window.loss_scale(), dlogits);
 }
+
+#define TESSERA_CROSS_ENTROPY(T)                                                                          \
+  template void cross_entropy_forward(Stream&, const CrossEntropyRows<T>&, Arithmetic<T>*);               \
+  template void cross_entropy_backward(Stream&, const CrossEntropyRows<T>&, const float*, MatrixView<T>); \
+  template void count_correct(Stream&, const CrossEntropyRows<T>&, double*);                              \
+  template class CrossEntropy<T>;
+TESSERA_FOR_EACH_ELEMENT(TESSERA_CROSS_ENTROPY)
 
 }  // namespace tessera::nn

@@ -3,53 +3,69 @@
 
 #include <cmath>
 
+#include "src/arithmetic.hpp"
+#include "src/instantiate.hpp"
 #include "src/shapes.hpp"
 
 namespace tessera::nn {
 
 namespace {
 
-constexpr float scale = 0.7978845608028654f;  // sqrt(2/π)
-constexpr float cubic = 0.044715f;
+template <typename A>
+constexpr A scale = static_cast<A>(0.79788456080286535588);  // sqrt(2/π)
+template <typename A>
+constexpr A cubic = static_cast<A>(0.044715);
 
-float gelu(float x) {
-  const float t = std::tanh(scale * (x + cubic * x * x * x));
-  return 0.5f * x * (1.0f + t);
+template <typename A>
+A gelu(A x) {
+  const A t = std::tanh(scale<A> * (x + cubic<A> * x * x * x));
+  return A(0.5) * x * (1 + t);
 }
 
-float gelu_derivative(float x) {
-  const float t = std::tanh(scale * (x + cubic * x * x * x));
-  const float inner = scale * (1.0f + 3.0f * cubic * x * x);
-  return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * inner;
+template <typename A>
+A gelu_derivative(A x) {
+  const A t = std::tanh(scale<A> * (x + cubic<A> * x * x * x));
+  const A inner = scale<A> * (1 + 3 * cubic<A> * x * x);
+  return A(0.5) * (1 + t) + A(0.5) * x * (1 - t * t) * inner;
 }
 
 }  // namespace
 
-void gelu_forward(Stream& stream, ConstMatrixView x, MatrixView y) {
+template <Element T>
+void gelu_forward(Stream& stream, ConstMatrixView<T> x, MatrixView<T> y) {
   require_shape("gelu: y", y, x.rows, x.columns);
   stream.submit([x, y] {
-    for (std::size_t i = 0; i < x.elements(); ++i) y.data[i] = gelu(x.data[i]);
+    for (std::size_t i = 0; i < x.elements(); ++i) y.data[i] = store<T>(gelu(load(x.data[i])));
   });
 }
 
-void gelu_backward(Stream& stream, ConstMatrixView x, ConstMatrixView dy, MatrixView dx) {
+template <Element T>
+void gelu_backward(Stream& stream, ConstMatrixView<T> x, ConstMatrixView<T> dy, MatrixView<T> dx) {
   require_shape("gelu: dy", dy, x.rows, x.columns);
   require_shape("gelu: dx", dx, x.rows, x.columns);
   stream.submit([x, dy, dx] {
-    for (std::size_t i = 0; i < x.elements(); ++i) dx.data[i] = dy.data[i] * gelu_derivative(x.data[i]);
+    for (std::size_t i = 0; i < x.elements(); ++i) {
+      dx.data[i] = store<T>(load(dy.data[i]) * gelu_derivative(load(x.data[i])));
+    }
   });
 }
 
-MatrixView Gelu::forward(Window& window, ConstMatrixView x) {
-  const MatrixView y = y_.reshape(window.stream(), x.rows, x.columns);
-  x_ = x;
-  gelu_forward(window.stream(), x, y);
-  return y;
+template <Element T>
+typename Gelu<T>::Saved Gelu<T>::forward(LayerWindow window, ActivationStack&, MatrixView<const T> x, MatrixView<T> y) {
+  window.enqueue(gelu_forward<T>, x, y);
+  return {x};
 }
 
-MatrixView Gelu::backward(Window& window, MatrixView dy) {
-  gelu_backward(window.stream(), x_, dy, dy);
-  return dy;
+template <Element T>
+void Gelu<T>::backward(LayerWindow window, ActivationStack&, const Saved& saved, MatrixView<const T> dy,
+                       MatrixView<T> dx) {
+  window.enqueue(gelu_backward<T>, saved.x, dy, dx);
 }
+
+#define TESSERA_GELU(T)                                                                        \
+  template void gelu_forward(Stream&, ConstMatrixView<T>, MatrixView<T>);                      \
+  template void gelu_backward(Stream&, ConstMatrixView<T>, ConstMatrixView<T>, MatrixView<T>); \
+  template class Gelu<T>;
+TESSERA_FOR_EACH_ELEMENT(TESSERA_GELU)
 
 }  // namespace tessera::nn

@@ -1,4 +1,5 @@
-// Matrix products through OpenBLAS. Calls from several threads at once are safe; each takes scratch memory of its own.
+// Matrix products through OpenBLAS. Calls from several threads at once are safe; the BLAS takes scratch memory of its
+// own for each.
 #include "src/gemm.hpp"
 
 #include <cblas.h>
@@ -7,12 +8,18 @@
 #include <algorithm>
 #include <limits>
 
+#include "src/arithmetic.hpp"
+#include "src/instantiate.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/nn/threads.hpp"
 
 namespace tessera::nn {
 
 namespace {
+
+// Extents of the tiles in which 16-bit operands become floats: large enough that the casts cost a hundredth of the
+// products, small enough that three of them (3 MiB) do not count beside the activations.
+constexpr std::size_t tile = 512;
 
 blasint extent(std::size_t value) {
   if (value > static_cast<std::size_t>(std::numeric_limits<blasint>::max())) {
@@ -21,26 +28,116 @@ blasint extent(std::size_t value) {
   return static_cast<blasint>(value);
 }
 
-CBLAS_TRANSPOSE transposition(const Operand& operand) { return operand.transposed ? CblasTrans : CblasNoTrans; }
+template <typename T>
+CBLAS_TRANSPOSE transposition(const Operand<T>& operand) {
+  return operand.transposed ? CblasTrans : CblasNoTrans;
+}
 
-// Row length of an operand as it stands in memory, of which the product sees rows × columns; never 0, which the BLAS
-// refuses.
-blasint leading(const Operand& operand, std::size_t rows, std::size_t columns) {
-  return std::max<blasint>(1, extent(operand.transposed ? rows : columns));
+// Elements from row to row of an operand of which the product sees rows × columns; never 0, which the BLAS refuses.
+template <typename T>
+std::size_t stride_of(const Operand<T>& operand, std::size_t rows, std::size_t columns) {
+  if (operand.stride != 0) return operand.stride;
+  return std::max<std::size_t>(1, operand.transposed ? rows : columns);
+}
+
+void call_blas(const Gemm<float>& of) {
+  cblas_sgemm(CblasRowMajor, transposition(of.a), transposition(of.b), extent(of.m), extent(of.n), extent(of.k), 1.0f,
+              of.a.data, extent(of.a.stride), of.b.data, extent(of.b.stride), of.add ? 1.0f : 0.0f, of.c,
+              extent(of.c_stride));
+}
+
+void call_blas(const Gemm<double>& of) {
+  cblas_dgemm(CblasRowMajor, transposition(of.a), transposition(of.b), extent(of.m), extent(of.n), extent(of.k), 1.0,
+              of.a.data, extent(of.a.stride), of.b.data, extent(of.b.stride), of.add ? 1.0 : 0.0, of.c,
+              extent(of.c_stride));
+}
+
+struct Cut {
+  std::size_t begin;
+  std::size_t count;
+};
+
+Cut cut(std::size_t begin, std::size_t all) { return {begin, std::min(tile, all - begin)}; }
+
+// Part of an operand as the product means it, in floats, standing as the operand does.
+template <typename T>
+Operand<float> widened(const Operand<T>& from, Cut rows, Cut columns, float* to) {
+  if (from.transposed) std::swap(rows, columns);
+  for (std::size_t row = 0; row < rows.count; ++row) {
+    const T* source = from.data + (rows.begin + row) * from.stride + columns.begin;
+    for (std::size_t i = 0; i < columns.count; ++i) to[row * columns.count + i] = load(source[i]);
+  }
+  return {to, from.transposed, columns.count};
+}
+
+// One tile of c: summed up in floats over all of k, then stored.
+template <typename T>
+void multiply_tile(const Gemm<T>& of, Cut rows, Cut columns) {
+  float* const sums = of.scratch;
+  float* const a = sums + rows.count * columns.count;
+  float* const b = a + rows.count * std::min(tile, of.k);
+  const auto target = [&](std::size_t row) { return of.c + (rows.begin + row) * of.c_stride + columns.begin; };
+  for (std::size_t row = 0; of.add && row < rows.count; ++row) {
+    for (std::size_t i = 0; i < columns.count; ++i) sums[row * columns.count + i] = load(target(row)[i]);
+  }
+  for (std::size_t first = 0; first < of.k; first += tile) {
+    const Cut depth = cut(first, of.k);
+    call_blas(Gemm<float>{.a = widened(of.a, rows, depth, a),
+                          .b = widened(of.b, depth, columns, b),
+                          .c = sums,
+                          .m = rows.count,
+                          .n = columns.count,
+                          .k = depth.count,
+                          .add = of.add || first > 0,
+                          .c_stride = columns.count});
+  }
+  for (std::size_t row = 0; row < rows.count; ++row) {
+    for (std::size_t i = 0; i < columns.count; ++i) target(row)[i] = store<T>(sums[row * columns.count + i]);
+  }
+}
+
+template <typename T>
+void multiply(const Gemm<T>& of) {
+  if constexpr (std::is_same_v<T, Arithmetic<T>>) {
+    call_blas(of);
+  } else {
+    for (std::size_t row = 0; row < of.m; row += tile) {
+      for (std::size_t column = 0; column < of.n; column += tile) {
+        multiply_tile(of, cut(row, of.m), cut(column, of.n));
+      }
+    }
+  }
 }
 
 }  // namespace
 
-void gemm(const Gemm& product) {
-  const auto [a, b, c, m, n, k, add] = product;
-  if (m == 0 || n == 0) return;
-  if (k == 0) {
-    if (!add) std::fill_n(c, m * n, 0.0f);
+template <typename T>
+void gemm(const Gemm<T>& product) {
+  Gemm<T> of = product;
+  if (of.c_stride == 0) of.c_stride = of.n;
+  if (of.m == 0 || of.n == 0) return;
+  if (of.k == 0) {
+    for (std::size_t row = 0; !of.add && row < of.m; ++row) std::fill_n(of.c + row * of.c_stride, of.n, T{});
     return;
   }
-  cblas_sgemm(CblasRowMajor, transposition(a), transposition(b), extent(m), extent(n), extent(k), 1.0f, a.data,
-              leading(a, m, k), b.data, leading(b, k, n), add ? 1.0f : 0.0f, c, extent(n));
+  of.a.stride = stride_of(of.a, of.m, of.k);
+  of.b.stride = stride_of(of.b, of.k, of.n);
+  multiply(of);
 }
+
+template <typename T>
+std::size_t gemm_scratch(std::size_t m, std::size_t n, std::size_t k) {
+  if (std::is_same_v<T, Arithmetic<T>>) return 0;
+  const std::size_t rows = std::min(tile, m);
+  const std::size_t columns = std::min(tile, n);
+  const std::size_t depth = std::min(tile, k);
+  return rows * columns + rows * depth + depth * columns;
+}
+
+#define TESSERA_GEMM(T)               \
+  template void gemm(const Gemm<T>&); \
+  template std::size_t gemm_scratch<T>(std::size_t, std::size_t, std::size_t);
+TESSERA_FOR_EACH_ELEMENT(TESSERA_GEMM)
 
 void set_threads(int threads) {
   if (threads < 1) throw UsageError(fmt::format("nn::set_threads: threads must be at least 1, but is {}", threads));

@@ -2,103 +2,141 @@
 #include "tessera/nn/linear.hpp"
 
 #include <algorithm>
+#include <array>
 
+#include "src/arithmetic.hpp"
 #include "src/gemm.hpp"
+#include "src/instantiate.hpp"
 #include "src/shapes.hpp"
-#include "tessera/base/error.hpp"
 
 namespace tessera::nn {
 
 namespace {
 
-void forward_now(const LinearForward& of) {
+template <typename T>
+void forward_now(const LinearForward<T>& of) {
   const std::size_t out = of.weight.rows;
   if (of.bias != nullptr) {
     for (std::size_t row = 0; row < of.y.rows; ++row) std::copy_n(of.bias, out, of.y.data + row * out);
   }
-  gemm({.a = {of.x.data, false},
-        .b = {of.weight.data, true},
-        .c = of.y.data,
-        .m = of.x.rows,
-        .n = out,
-        .k = of.x.columns,
-        .add = of.bias != nullptr});
+  gemm<T>({.a = {of.x.data},
+           .b = {of.weight.data, true},
+           .c = of.y.data,
+           .m = of.x.rows,
+           .n = out,
+           .k = of.x.columns,
+           .add = of.bias != nullptr,
+           .scratch = of.scratch});
 }
 
-void bias_gradient_now(const LinearBackward& of) {
+// A strip of columns at a time, so that sums stay in the type of the arithmetic without memory for a whole row.
+template <typename T>
+void bias_gradient_now(const LinearBackward<T>& of) {
+  constexpr std::size_t strip = 64;
   const std::size_t out = of.dy.columns;
-  if (!of.accumulate) std::fill_n(of.dbias, out, 0.0f);
-  for (std::size_t row = 0; row < of.dy.rows; ++row) {
-    const float* dy = of.dy.data + row * out;
-    for (std::size_t i = 0; i < out; ++i) of.dbias[i] += dy[i];
+  std::array<Arithmetic<T>, strip> sums;
+  for (std::size_t first = 0; first < out; first += strip) {
+    const std::size_t count = std::min(strip, out - first);
+    T* const target = of.dbias + first;
+    for (std::size_t i = 0; i < count; ++i) sums[i] = of.accumulate ? load(target[i]) : 0;
+    for (std::size_t row = 0; row < of.dy.rows; ++row) {
+      const T* const dy = of.dy.data + row * out + first;
+      for (std::size_t i = 0; i < count; ++i) sums[i] += load(dy[i]);
+    }
+    for (std::size_t i = 0; i < count; ++i) target[i] = store<T>(sums[i]);
   }
 }
 
-void backward_now(const LinearBackward& of) {
+template <typename T>
+void backward_now(const LinearBackward<T>& of) {
   const std::size_t batch = of.x.rows;
   const std::size_t in = of.weight.columns;
   const std::size_t out = of.weight.rows;
-  gemm({.a = {of.dy.data, true},
-        .b = {of.x.data, false},
-        .c = of.dweight,
-        .m = out,
-        .n = in,
-        .k = batch,
-        .add = of.accumulate});
+  gemm<T>({.a = {of.dy.data, true},
+           .b = {of.x.data},
+           .c = of.dweight,
+           .m = out,
+           .n = in,
+           .k = batch,
+           .add = of.accumulate,
+           .scratch = of.scratch});
   if (of.dbias != nullptr) bias_gradient_now(of);
-  if (of.dx.data != nullptr) {
-    gemm({.a = {of.dy.data, false}, .b = {of.weight.data, false}, .c = of.dx.data, .m = batch, .n = in, .k = out});
-  }
+  if (of.dx.columns == 0) return;
+  gemm<T>({.a = {of.dy.data},
+           .b = {of.weight.data},
+           .c = of.dx.data,
+           .m = batch,
+           .n = in,
+           .k = out,
+           .scratch = of.scratch});
 }
 
 }  // namespace
 
-void linear_forward(Stream& stream, const LinearForward& operation) {
+template <Element T>
+void linear_forward(Stream& stream, const LinearForward<T>& operation) {
   require_shape("linear: x", operation.x, operation.x.rows, operation.weight.columns);
   require_shape("linear: y", operation.y, operation.x.rows, operation.weight.rows);
   stream.submit([operation] { forward_now(operation); });
 }
 
-void linear_backward(Stream& stream, const LinearBackward& operation) {
+template <Element T>
+void linear_backward(Stream& stream, const LinearBackward<T>& operation) {
   require_shape("linear: x", operation.x, operation.x.rows, operation.weight.columns);
   require_shape("linear: dy", operation.dy, operation.x.rows, operation.weight.rows);
-  if (operation.dx.data != nullptr) {
+  if (operation.dx.columns != 0) {
     require_shape("linear: dx", operation.dx, operation.x.rows, operation.weight.columns);
   }
   stream.submit([operation] { backward_now(operation); });
 }
 
-Linear::Linear(std::size_t in, std::size_t out, LinearOptions options)
-    : in_(in), out_(out), weight_({out, in}, Initial::fan_in(in)) {
-  if (options.bias) bias_.emplace(Shape{out}, Initial::fan_in(in));
+template <Element T>
+std::size_t linear_scratch(std::size_t batch, std::size_t in, std::size_t out) {
+  return std::max({gemm_scratch<T>(batch, out, in), gemm_scratch<T>(out, in, batch), gemm_scratch<T>(batch, in, out)});
 }
 
-void Linear::visit(ModuleVisitor& visitor) {
+template <Element T>
+Linear<T>::Linear(std::size_t in, std::size_t out, const LinearOptions& options)
+    : in_(in), out_(out), weight_({out, in}, options.initial_weight.value_or(Initial::fan_in(in))) {
+  if (options.bias) bias_.emplace(Shape{out}, options.initial_bias.value_or(Initial::fan_in(in)));
+}
+
+template <Element T>
+void Linear<T>::visit(ModuleVisitor& visitor) {
   visitor("weight", weight_);
   if (bias_) visitor("bias", *bias_);
 }
 
-MatrixView Linear::forward(Window& window, ConstMatrixView x) {
-  const MatrixView y = y_.reshape(window.stream(), x.rows, out_);
-  x_ = x;
-  linear_forward(window.stream(), {.x = x,
-                                   .weight = {window.parameter(weight_).data(), out_, in_},
-                                   .bias = bias_ ? window.parameter(*bias_).data() : nullptr,
-                                   .y = y});
-  return y;
+template <Element T>
+typename Linear<T>::Saved Linear<T>::forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> x,
+                                             MatrixView<T> y) {
+  const ScratchScope scratch(stack);
+  window.enqueue(linear_forward<T>, {.x = x,
+                                     .weight = weight(window),
+                                     .bias = bias_ ? window.parameter<T>(*bias_) : nullptr,
+                                     .y = y,
+                                     .scratch = stack.push<float>(linear_scratch<T>(x.rows, in_, out_)).data()});
+  return {x};
 }
 
-MatrixView Linear::backward(Window& window, ConstMatrixView dy, InputGradient input) {
-  if (!x_) throw UsageError("linear: backward() before forward()");
-  const bool wanted = input == InputGradient::compute;
-  const MatrixView dx = wanted ? dx_.reshape(window.stream(), dy.rows, in_) : MatrixView{};
-  linear_backward(window.stream(), {.x = *x_,
-                                    .weight = {window.parameter(weight_).data(), out_, in_},
-                                    .dy = dy,
-                                    .dx = dx,
-                                    .dweight = window.gradient(weight_).data(),
-                                    .dbias = bias_ ? window.gradient(*bias_).data() : nullptr});
-  return dx;
+template <Element T>
+void Linear<T>::backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
+                         MatrixView<T> dx) {
+  const ScratchScope scratch(stack);
+  window.enqueue(linear_backward<T>, {.x = saved.x,
+                                      .weight = weight(window),
+                                      .dy = dy,
+                                      .dx = dx,
+                                      .dweight = window.gradient<T>(weight_),
+                                      .dbias = bias_ ? window.gradient<T>(*bias_) : nullptr,
+                                      .scratch = stack.push<float>(linear_scratch<T>(dy.rows, in_, out_)).data()});
 }
+
+#define TESSERA_LINEAR(T)                                                        \
+  template void linear_forward(Stream&, const LinearForward<T>&);                \
+  template void linear_backward(Stream&, const LinearBackward<T>&);              \
+  template std::size_t linear_scratch<T>(std::size_t, std::size_t, std::size_t); \
+  template class Linear<T>;
+TESSERA_FOR_EACH_ELEMENT(TESSERA_LINEAR)
 
 }  // namespace tessera::nn

@@ -1,35 +1,46 @@
 // The rectifier.
 #include "tessera/nn/relu.hpp"
 
+#include "src/arithmetic.hpp"
+#include "src/instantiate.hpp"
 #include "src/shapes.hpp"
 
 namespace tessera::nn {
 
-void relu_forward(Stream& stream, ConstMatrixView x, MatrixView y) {
+template <Element T>
+void relu_forward(Stream& stream, ConstMatrixView<T> x, MatrixView<T> y) {
   require_shape("relu: y", y, x.rows, x.columns);
   stream.submit([x, y] {
     // Written so that a NaN fails the comparison and passes through.
-    for (std::size_t i = 0; i < x.elements(); ++i) y.data[i] = x.data[i] <= 0.0f ? 0.0f : x.data[i];
+    for (std::size_t i = 0; i < x.elements(); ++i) y.data[i] = load(x.data[i]) <= 0 ? T{} : x.data[i];
   });
 }
 
-void relu_backward(Stream& stream, ConstMatrixView y, ConstMatrixView dy, MatrixView dx) {
+template <Element T>
+void relu_backward(Stream& stream, ConstMatrixView<T> y, ConstMatrixView<T> dy, MatrixView<T> dx) {
   require_shape("relu: dy", dy, y.rows, y.columns);
   require_shape("relu: dx", dx, y.rows, y.columns);
   stream.submit([y, dy, dx] {
-    for (std::size_t i = 0; i < y.elements(); ++i) dx.data[i] = y.data[i] <= 0.0f ? 0.0f : dy.data[i];
+    for (std::size_t i = 0; i < y.elements(); ++i) dx.data[i] = load(y.data[i]) <= 0 ? T{} : dy.data[i];
   });
 }
 
-MatrixView Relu::forward(Window& window, MatrixView x) {
-  relu_forward(window.stream(), x, x);
-  y_ = x;
-  return x;
+template <Element T>
+typename Relu<T>::Saved Relu<T>::forward(LayerWindow window, ActivationStack&, MatrixView<const T> x, MatrixView<T> y) {
+  window.enqueue(relu_forward<T>, x, y);
+  return {y};
 }
 
-MatrixView Relu::backward(Window& window, MatrixView dy) {
-  relu_backward(window.stream(), y_, dy, dy);
-  return dy;
+template <Element T>
+void Relu<T>::backward(LayerWindow window, ActivationStack&, const Saved& saved, MatrixView<const T> dy,
+                       MatrixView<T> dx) {
+  window.enqueue(relu_backward<T>, saved.y, dy, dx);
 }
+
+#define TESSERA_RELU(T)                                                                        \
+  template void relu_forward(Stream&, ConstMatrixView<T>, MatrixView<T>);                      \
+  template void relu_backward(Stream&, ConstMatrixView<T>, ConstMatrixView<T>, MatrixView<T>); \
+  template class Relu<T>;
+TESSERA_FOR_EACH_ELEMENT(TESSERA_RELU)
 
 }  // namespace tessera::nn

@@ -7,9 +7,10 @@
 
 namespace tessera::nn {
 
-void require_shape(std::string_view what, ConstMatrixView view, std::size_t rows, std::size_t columns) {
-  if (view.rows != rows || view.columns != columns) {
-    throw UsageError(fmt::format("{} must be [{}, {}], but is [{}, {}]", what, rows, columns, view.rows, view.columns));
+void require_extents(std::string_view what, Extents extents, std::size_t rows, std::size_t columns) {
+  if (extents.rows != rows || extents.columns != columns) {
+    throw UsageError(
+        fmt::format("{} must be [{}, {}], but is [{}, {}]", what, rows, columns, extents.rows, extents.columns));
   }
 }
 

@@ -4,11 +4,21 @@
 #include <cstddef>
 #include <string_view>
 
-#include "tessera/nn/matrix.hpp"
+#include "tessera/nn/view.hpp"
 
 namespace tessera::nn {
 
-// Throws UsageError unless `view` has this shape.
-void require_shape(std::string_view what, ConstMatrixView view, std::size_t rows, std::size_t columns);
+struct Extents {
+  std::size_t rows;
+  std::size_t columns;
+};
+
+// Throws UsageError unless they are [rows, columns].
+void require_extents(std::string_view what, Extents extents, std::size_t rows, std::size_t columns);
+
+template <typename T>
+void require_shape(std::string_view what, MatrixView<T> view, std::size_t rows, std::size_t columns) {
+  require_extents(what, {view.rows, view.columns}, rows, columns);
+}
 
 }  // namespace tessera::nn

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <thread>
@@ -12,6 +13,7 @@
 #include "tessera/base/error.hpp"
 #include "tessera/nn/threads.hpp"
 
+using namespace tessera;
 using namespace tessera::nn;
 
 namespace {
@@ -27,13 +29,14 @@ const std::vector<Shape3> shapes = {{1, 1, 1},    {2, 3, 4},     {7, 5, 3},   {0
                                     {3, 4, 0},    {1, 53, 97},   {53, 1, 97}, {53, 97, 1},   {64, 10, 128},
                                     {13, 97, 64}, {101, 67, 31}, {5, 128, 7}, {33, 65, 129}, {128, 128, 128}};
 
-double element(const std::vector<float>& data, std::size_t row, std::size_t column, std::size_t rows,
-               std::size_t columns, bool transposed) {
+template <typename T>
+double element(const std::vector<T>& data, std::size_t row, std::size_t column, std::size_t rows, std::size_t columns,
+               bool transposed) {
   return static_cast<double>(transposed ? data[column * rows + row] : data[row * columns + column]);
 }
 
-std::vector<double> reference(const Shape3& s, const std::vector<float>& a, bool ta, const std::vector<float>& b,
-                              bool tb) {
+template <typename T>
+std::vector<double> reference(const Shape3& s, const std::vector<T>& a, bool ta, const std::vector<T>& b, bool tb) {
   std::vector<double> c(s.m * s.n, 0.0);
   for (std::size_t i = 0; i < s.m; ++i) {
     for (std::size_t j = 0; j < s.n; ++j) {
@@ -67,9 +70,9 @@ std::vector<float> three_products(std::size_t batch, std::size_t in, std::size_t
   std::vector<float> y(batch * out);
   std::vector<float> dw(out * in);
   std::vector<float> dx(batch * in);
-  gemm({.a = {x.data(), false}, .b = {w.data(), true}, .c = y.data(), .m = batch, .n = out, .k = in});
-  gemm({.a = {y.data(), true}, .b = {x.data(), false}, .c = dw.data(), .m = out, .n = in, .k = batch});
-  gemm({.a = {y.data(), false}, .b = {w.data(), false}, .c = dx.data(), .m = batch, .n = in, .k = out});
+  gemm<float>({.a = {x.data()}, .b = {w.data(), true}, .c = y.data(), .m = batch, .n = out, .k = in});
+  gemm<float>({.a = {y.data(), true}, .b = {x.data()}, .c = dw.data(), .m = out, .n = in, .k = batch});
+  gemm<float>({.a = {y.data()}, .b = {w.data()}, .c = dx.data(), .m = batch, .n = in, .k = out});
   y.insert(y.end(), dw.begin(), dw.end());
   y.insert(y.end(), dx.begin(), dx.end());
   return y;
@@ -88,15 +91,75 @@ TEST_CASE("products_are_right_for_every_transposition_and_replace_what_was_there
         CAPTURE(s.k);
         std::vector<double> expected = reference(s, a, ta, b, tb);
         std::vector<float> c(s.m * s.n, unset);
-        gemm({.a = {a.data(), ta}, .b = {b.data(), tb}, .c = c.data(), .m = s.m, .n = s.n, .k = s.k});
+        gemm<float>({.a = {a.data(), ta}, .b = {b.data(), tb}, .c = c.data(), .m = s.m, .n = s.n, .k = s.k});
         check_close(c, expected);
         c.assign(s.m * s.n, 0.5f);
-        gemm({.a = {a.data(), ta}, .b = {b.data(), tb}, .c = c.data(), .m = s.m, .n = s.n, .k = s.k, .add = true});
+        gemm<float>(
+            {.a = {a.data(), ta}, .b = {b.data(), tb}, .c = c.data(), .m = s.m, .n = s.n, .k = s.k, .add = true});
         for (double& value : expected) value += 0.5;
         check_close(c, expected);
       }
     }
   }
+}
+
+// Extents around those of a tile.
+TEST_CASE_TEMPLATE("products_of_every_element_type_are_rounded_once", T, float, double, bf16, fp16) {
+  for (const Shape3& s :
+       std::vector<Shape3>{{1, 1, 1}, {3, 5, 0}, {0, 2, 3}, {5, 7, 1031}, {513, 3, 13}, {2, 515, 512}}) {
+    const std::vector<T> a = random_elements<T>(s.m * s.k, 1);
+    const std::vector<T> b = random_elements<T>(s.k * s.n, 2);
+    const std::vector<T> before = random_elements<T>(s.m * s.n, 3);
+    const double magnitude = std::sqrt(static_cast<double>(s.k + 1));
+    for (const int bits : {0, 1, 2, 3, 4, 5, 6, 7}) {
+      const bool ta = bits % 2 != 0, tb = bits / 2 % 2 != 0, add = bits / 4 != 0;
+      std::vector<double> expected = reference(s, widened(a), ta, widened(b), tb);
+      std::vector<T> c = add ? before : std::vector<T>(s.m * s.n, T(unset));
+      for (std::size_t i = 0; add && i < c.size(); ++i) expected[i] += widened(before)[i];
+      std::vector<float> scratch(gemm_scratch<T>(s.m, s.n, s.k) + 1, 7.25f);
+      gemm<T>({.a = {a.data(), ta},
+               .b = {b.data(), tb},
+               .c = c.data(),
+               .m = s.m,
+               .n = s.n,
+               .k = s.k,
+               .add = add,
+               .scratch = scratch.data()});
+      check_stored(c, expected, magnitude);
+      CHECK(scratch.back() == 7.25f);
+    }
+  }
+}
+
+TEST_CASE_TEMPLATE("rows_may_stand_apart_in_memory", T, float, double, bf16, fp16) {
+  const Shape3 s{3, 4, 5};
+  const std::vector<T> a = random_elements<T>(s.m * 7, 1);
+  const std::vector<T> b = random_elements<T>(s.n * 6, 2);
+  std::vector<T> c(s.m * 9, T(2.0f));
+  std::vector<float> scratch(gemm_scratch<T>(s.m, s.n, s.k));
+  gemm<T>({.a = {a.data(), false, 7},
+           .b = {b.data(), true, 6},
+           .c = c.data(),
+           .m = s.m,
+           .n = s.n,
+           .k = s.k,
+           .c_stride = 9,
+           .scratch = scratch.data()});
+  std::vector<double> expected(c.size(), 2.0);
+  for (std::size_t i = 0; i < s.m; ++i) {
+    for (std::size_t j = 0; j < s.n; ++j) {
+      expected[i * 9 + j] = 0.0;
+      for (std::size_t p = 0; p < s.k; ++p) expected[i * 9 + j] += widened(a)[i * 7 + p] * widened(b)[j * 6 + p];
+    }
+  }
+  check_stored(c, expected);
+}
+
+TEST_CASE("scratch_of_a_product_is_bounded_and_grows_with_the_extents") {
+  CHECK(gemm_scratch<float>(1000, 1000, 1000) == 0);
+  CHECK(gemm_scratch<double>(1000, 1000, 1000) == 0);
+  CHECK(gemm_scratch<bf16>(3, 5, 7) == 3 * 5 + 3 * 7 + 7 * 5);
+  CHECK(gemm_scratch<fp16>(100000, 50000, 10000) == 3 * 512 * 512);
 }
 
 TEST_CASE("where_operands_stand_does_not_change_bits") {
@@ -111,7 +174,7 @@ TEST_CASE("where_operands_stand_does_not_change_bits") {
           Placed pa(a, offset);
           Placed pb(b, (offset * 3) % 4096);
           Placed pc(std::vector<float>(s.m * s.n, unset), (offset * 5) % 4096);
-          gemm({.a = {pa.data(), ta}, .b = {pb.data(), tb}, .c = pc.data(), .m = s.m, .n = s.n, .k = s.k});
+          gemm<float>({.a = {pa.data(), ta}, .b = {pb.data(), tb}, .c = pc.data(), .m = s.m, .n = s.n, .k = s.k});
           const std::vector<float> c(pc.data(), pc.data() + s.m * s.n);
           if (first.empty()) first = c;
           CHECK(c == first);
@@ -145,7 +208,7 @@ TEST_CASE("ranks_that_multiply_at_the_same_time_get_the_same_bits") {
 TEST_CASE("impossible_extents_and_threads_are_refused") {
   const std::size_t huge = std::size_t{1} << 40;
   float value = 0.0f;
-  CHECK_THROWS_AS(gemm({.a = {&value, false}, .b = {&value, false}, .c = &value, .m = 1, .n = 1, .k = huge}),
+  CHECK_THROWS_AS(gemm<float>({.a = {&value}, .b = {&value}, .c = &value, .m = 1, .n = 1, .k = huge}),
                   tessera::UsageError);
   CHECK_THROWS_WITH_AS(set_threads(0), "nn::set_threads: threads must be at least 1, but is 0", tessera::UsageError);
 }

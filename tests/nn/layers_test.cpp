@@ -22,10 +22,10 @@ namespace {
 
 constexpr float unset = std::numeric_limits<float>::quiet_NaN();
 
-ConstMatrixView view(const std::vector<float>& data, std::size_t rows, std::size_t columns) {
+MatrixView<const float> view(const std::vector<float>& data, std::size_t rows, std::size_t columns) {
   return {data.data(), rows, columns};
 }
-MatrixView view(std::vector<float>& data, std::size_t rows, std::size_t columns) {
+MatrixView<float> view(std::vector<float>& data, std::size_t rows, std::size_t columns) {
   return {data.data(), rows, columns};
 }
 
@@ -95,7 +95,7 @@ struct CrossEntropyCase {
     }
   }
 
-  CrossEntropyRows operands() {
+  CrossEntropyRows<float> operands() {
     return {.logits = view(std::as_const(logits), rows, classes),
             .labels = labels.data(),
             .weights = weights.empty() ? nullptr : weights.data(),
@@ -130,16 +130,16 @@ TEST_CASE("linear_forward_is_the_formula_with_and_without_bias") {
   for (const LinearSizes& s : linear_sizes) {
     LinearCase c(s);
     std::vector<float> y(s.batch * s.out, unset);
-    linear_forward(stream, {.x = view(std::as_const(c.x), s.batch, s.in),
-                            .weight = view(std::as_const(c.w), s.out, s.in),
-                            .bias = c.b.data(),
-                            .y = view(y, s.batch, s.out)});
+    linear_forward<float>(stream, {.x = view(std::as_const(c.x), s.batch, s.in),
+                                   .weight = view(std::as_const(c.w), s.out, s.in),
+                                   .bias = c.b.data(),
+                                   .y = view(y, s.batch, s.out)});
     check_close(y, c.reference());
     std::fill(y.begin(), y.end(), unset);
     std::fill(c.wide_b.begin(), c.wide_b.end(), 0.0);
-    linear_forward(stream, {.x = view(std::as_const(c.x), s.batch, s.in),
-                            .weight = view(std::as_const(c.w), s.out, s.in),
-                            .y = view(y, s.batch, s.out)});
+    linear_forward<float>(stream, {.x = view(std::as_const(c.x), s.batch, s.in),
+                                   .weight = view(std::as_const(c.w), s.out, s.in),
+                                   .y = view(y, s.batch, s.out)});
     check_close(y, c.reference());
   }
   stream.synchronize();
@@ -152,13 +152,13 @@ TEST_CASE("linear_gradients_are_the_central_differences") {
     std::vector<float> dx(s.batch * s.in, unset);
     std::vector<float> dw(s.out * s.in, unset);
     std::vector<float> db(s.out, unset);
-    LinearBackward operation{.x = view(std::as_const(c.x), s.batch, s.in),
-                             .weight = view(std::as_const(c.w), s.out, s.in),
-                             .dy = view(std::as_const(c.dy), s.batch, s.out),
-                             .dx = view(dx, s.batch, s.in),
-                             .dweight = dw.data(),
-                             .dbias = db.data()};
-    linear_backward(stream, operation);
+    LinearBackward<float> operation{.x = view(std::as_const(c.x), s.batch, s.in),
+                                    .weight = view(std::as_const(c.w), s.out, s.in),
+                                    .dy = view(std::as_const(c.dy), s.batch, s.out),
+                                    .dx = view(dx, s.batch, s.in),
+                                    .dweight = dw.data(),
+                                    .dbias = db.data()};
+    linear_backward<float>(stream, operation);
     const std::vector<double> expected_dw = numeric_gradient(c.wide_w, [&] { return c.loss(); });
     check_close(dx, numeric_gradient(c.wide_x, [&] { return c.loss(); }));
     check_close(dw, expected_dw);
@@ -168,7 +168,7 @@ TEST_CASE("linear_gradients_are_the_central_differences") {
     operation.accumulate = true;
     operation.dx = {};
     operation.dbias = nullptr;
-    linear_backward(stream, operation);
+    linear_backward<float>(stream, operation);
     std::vector<double> twice = expected_dw;
     for (double& value : twice) value *= 2.0;
     check_close(dw, twice);
@@ -184,17 +184,17 @@ TEST_CASE("relu_keeps_what_is_positive_and_its_gradient_follows") {
     const std::vector<float> dy = random_floats(count, 7);
     std::vector<float> y(count, unset);
     std::vector<float> dx(count, unset);
-    relu_forward(stream, view(std::as_const(x), 1, count), view(y, 1, count));
-    relu_backward(stream, view(std::as_const(y), 1, count), view(dy, 1, count), view(dx, 1, count));
+    relu_forward<float>(stream, view(std::as_const(x), 1, count), view(y, 1, count));
+    relu_backward<float>(stream, view(std::as_const(y), 1, count), view(dy, 1, count), view(dx, 1, count));
     for (std::size_t i = 0; i < count; ++i) {
       CHECK(y[i] == std::max(x[i], 0.0f));
       CHECK(dx[i] == (x[i] > 0.0f ? dy[i] : 0.0f));
     }
-    relu_forward(stream, view(std::as_const(x), 1, count), view(x, 1, count));  // in place
+    relu_forward<float>(stream, view(std::as_const(x), 1, count), view(x, 1, count));  // in place
     CHECK(x == y);
   }
   std::vector<float> x = {unset};
-  relu_forward(stream, view(std::as_const(x), 1, 1), view(x, 1, 1));
+  relu_forward<float>(stream, view(std::as_const(x), 1, 1), view(x, 1, 1));
   CHECK(std::isnan(x[0]));
   stream.synchronize();
 }
@@ -205,13 +205,13 @@ TEST_CASE("gelu_is_its_formula_and_its_gradient_the_central_difference") {
     const std::vector<float> x = scaled(random_floats(count, 8), 4.0f);
     std::vector<float> dy = random_floats(count, 9);
     std::vector<float> y(count, unset);
-    gelu_forward(stream, view(x, 1, count), view(y, 1, count));
+    gelu_forward<float>(stream, view(x, 1, count), view(y, 1, count));
     std::vector<double> wide_x = widened(x);
     const std::vector<double> expected = gelu_reference(wide_x);
     for (std::size_t i = 0; i < count; ++i) CHECK(std::abs(static_cast<double>(y[i]) - expected[i]) < 2e-6);
     const std::vector<double> wide_dy = widened(dy);
     const std::vector<double> gradient = numeric_gradient(wide_x, [&] { return dot(gelu_reference(wide_x), wide_dy); });
-    gelu_backward(stream, view(x, 1, count), view(std::as_const(dy), 1, count), view(dy, 1, count));  // in place
+    gelu_backward<float>(stream, view(x, 1, count), view(std::as_const(dy), 1, count), view(dy, 1, count));  // in place
     for (std::size_t i = 0; i < count; ++i) CHECK(std::abs(static_cast<double>(dy[i]) - gradient[i]) < 2e-6);
   }
   stream.synchronize();
@@ -225,15 +225,15 @@ TEST_CASE("cross_entropy_and_its_gradient_are_those_of_the_formula") {
         CrossEntropyCase c(rows, classes, weighted);
         float loss = unset;
         const float loss_scale = 8.0f;
-        cross_entropy_forward(stream, c.operands(), &loss);
+        cross_entropy_forward<float>(stream, c.operands(), &loss);
         CHECK(std::abs(static_cast<double>(loss) - c.reference()) <= 1e-5 * (1.0 + c.reference()));
         std::vector<float> gradient(rows * classes, unset);
-        cross_entropy_backward(stream, c.operands(), &loss_scale, view(gradient, rows, classes));
+        cross_entropy_backward<float>(stream, c.operands(), &loss_scale, view(gradient, rows, classes));
         std::vector<double> expected = numeric_gradient(c.wide_logits, [&] { return 8.0 * c.reference(); });
         for (std::size_t i = 0; i < gradient.size(); ++i) {
           CHECK(std::abs(static_cast<double>(gradient[i]) - expected[i]) < 1e-4);
         }
-        cross_entropy_backward(stream, c.operands(), &loss_scale, view(c.logits, rows, classes));  // in place
+        cross_entropy_backward<float>(stream, c.operands(), &loss_scale, view(c.logits, rows, classes));  // in place
         CHECK(c.logits == gradient);
       }
     }
@@ -246,9 +246,10 @@ TEST_CASE("large_logits_do_not_overflow_the_cross_entropy") {
   const std::vector<float> logits = {1000.0f, -1000.0f, 3e38f, -3e38f};
   const std::vector<std::int32_t> labels = {0, 0};
   std::vector<float> statistics(4);
-  const CrossEntropyRows rows{.logits = view(logits, 2, 2), .labels = labels.data(), .statistics = statistics.data()};
+  const CrossEntropyRows<float> rows{
+      .logits = view(logits, 2, 2), .labels = labels.data(), .statistics = statistics.data()};
   float loss = unset;
-  cross_entropy_forward(stream, rows, &loss);
+  cross_entropy_forward<float>(stream, rows, &loss);
   CHECK(loss == 0.0f);
   stream.synchronize();
 }
@@ -257,19 +258,19 @@ TEST_CASE("rows_of_weight_zero_count_nothing_whatever_they_hold") {
   Stream stream = immediate_stream();
   CrossEntropyCase c(5, 3, true);
   float clean = unset;
-  cross_entropy_forward(stream, c.operands(), &clean);
+  cross_entropy_forward<float>(stream, c.operands(), &clean);
   std::vector<float> clean_gradient(15);
   const float one = 1.0f;
-  cross_entropy_backward(stream, c.operands(), &one, view(clean_gradient, 5, 3));
+  cross_entropy_backward<float>(stream, c.operands(), &one, view(clean_gradient, 5, 3));
   for (const std::size_t row : std::vector<std::size_t>{1, 4}) {  // the rows of weight 0
     c.labels[row] = -77;
     for (std::size_t i = 0; i < 3; ++i) c.logits[row * 3 + i] = unset;
   }
   float dirty = unset;
-  cross_entropy_forward(stream, c.operands(), &dirty);
+  cross_entropy_forward<float>(stream, c.operands(), &dirty);
   CHECK(dirty == clean);
   std::vector<float> gradient(15, unset);
-  cross_entropy_backward(stream, c.operands(), &one, view(gradient, 5, 3));
+  cross_entropy_backward<float>(stream, c.operands(), &one, view(gradient, 5, 3));
   CHECK(gradient == clean_gradient);
   stream.synchronize();
 }
@@ -280,7 +281,7 @@ TEST_CASE("a_label_out_of_range_is_an_error_of_the_stream") {
     CrossEntropyCase c(2, 3, false);
     c.labels[1] = label;
     float loss = 0.0f;
-    cross_entropy_forward(stream, c.operands(), &loss);
+    cross_entropy_forward<float>(stream, c.operands(), &loss);
     const std::string expected =
         "cross entropy: the label of row 1 is " + std::to_string(label) + ", but there are 3 classes";
     CHECK_THROWS_WITH_AS(stream.synchronize(), expected.c_str(), UsageError);
@@ -293,10 +294,11 @@ TEST_CASE("correct_predictions_are_counted_by_weight") {
   std::vector<std::int32_t> labels = {1, 0, 2};
   const std::vector<float> weights = {1.0f, 1.0f, 0.0f};
   double correct = -1.0;
-  count_correct(stream, {.logits = view(logits, 3, 3), .labels = labels.data()}, &correct);
+  count_correct<float>(stream, {.logits = view(logits, 3, 3), .labels = labels.data()}, &correct);
   CHECK(correct == 3.0);
   labels[2] = -7;  // of weight 0: not looked at
-  count_correct(stream, {.logits = view(logits, 3, 3), .labels = labels.data(), .weights = weights.data()}, &correct);
+  count_correct<float>(stream, {.logits = view(logits, 3, 3), .labels = labels.data(), .weights = weights.data()},
+                       &correct);
   CHECK(correct == 2.0);
   stream.synchronize();
 }
@@ -304,12 +306,12 @@ TEST_CASE("correct_predictions_are_counted_by_weight") {
 TEST_CASE("shapes_that_do_not_fit_are_named") {
   Stream stream = immediate_stream();
   std::vector<float> data(64);
-  CHECK_THROWS_WITH_AS(linear_forward(stream, {.x = view(std::as_const(data), 2, 3),
-                                               .weight = view(std::as_const(data), 5, 4),
-                                               .y = view(data, 2, 5)}),
+  CHECK_THROWS_WITH_AS(linear_forward<float>(stream, {.x = view(std::as_const(data), 2, 3),
+                                                      .weight = view(std::as_const(data), 5, 4),
+                                                      .y = view(data, 2, 5)}),
                        "linear: x must be [2, 4], but is [2, 3]", UsageError);
-  CHECK_THROWS_AS(relu_forward(stream, view(std::as_const(data), 2, 3), view(data, 3, 2)), UsageError);
-  CHECK_THROWS_AS(gelu_forward(stream, view(std::as_const(data), 2, 3), view(data, 3, 2)), UsageError);
+  CHECK_THROWS_AS(relu_forward<float>(stream, view(std::as_const(data), 2, 3), view(data, 3, 2)), UsageError);
+  CHECK_THROWS_AS(gelu_forward<float>(stream, view(std::as_const(data), 2, 3), view(data, 3, 2)), UsageError);
 }
 
 TEST_CASE("on_a_queued_stream_the_host_runs_ahead_and_bits_stay_the_same") {
@@ -324,24 +326,24 @@ TEST_CASE("on_a_queued_stream_the_host_runs_ahead_and_bits_stay_the_same") {
     float loss = unset;
     const float one = 1.0f;
     {  // what describes the operations is gone before they run
-      const CrossEntropyRows rows{.logits = view(y, s.batch, s.out),
-                                  .labels = labels.data(),
-                                  .denominator = 13.0f,
-                                  .statistics = statistics.data()};
-      linear_forward(stream, {.x = view(c.x, s.batch, s.in),
-                              .weight = view(c.w, s.out, s.in),
-                              .bias = c.b.data(),
-                              .y = view(y, s.batch, s.out)});
-      relu_forward(stream, view(y, s.batch, s.out), view(y, s.batch, s.out));
-      gelu_forward(stream, view(y, s.batch, s.out), view(y, s.batch, s.out));
-      cross_entropy_forward(stream, rows, &loss);
-      cross_entropy_backward(stream, rows, &one, view(y, s.batch, s.out));
-      linear_backward(stream, {.x = view(c.x, s.batch, s.in),
-                               .weight = view(c.w, s.out, s.in),
-                               .dy = view(y, s.batch, s.out),
-                               .dx = {},
-                               .dweight = dw.data(),
-                               .dbias = db.data()});
+      const CrossEntropyRows<float> rows{.logits = view(y, s.batch, s.out),
+                                         .labels = labels.data(),
+                                         .denominator = 13.0f,
+                                         .statistics = statistics.data()};
+      linear_forward<float>(stream, {.x = view(c.x, s.batch, s.in),
+                                     .weight = view(c.w, s.out, s.in),
+                                     .bias = c.b.data(),
+                                     .y = view(y, s.batch, s.out)});
+      relu_forward<float>(stream, view(y, s.batch, s.out), view(y, s.batch, s.out));
+      gelu_forward<float>(stream, view(y, s.batch, s.out), view(y, s.batch, s.out));
+      cross_entropy_forward<float>(stream, rows, &loss);
+      cross_entropy_backward<float>(stream, rows, &one, view(y, s.batch, s.out));
+      linear_backward<float>(stream, {.x = view(c.x, s.batch, s.in),
+                                      .weight = view(c.w, s.out, s.in),
+                                      .dy = view(y, s.batch, s.out),
+                                      .dx = {},
+                                      .dweight = dw.data(),
+                                      .dbias = db.data()});
     }
     stream.synchronize();
     dw.insert(dw.end(), db.begin(), db.end());
@@ -367,39 +369,23 @@ TEST_CASE("layer_functions_allocate_nothing") {
   float loss = 0.0f;
   const std::size_t before = allocations_so_far();
   for (int round = 0; round < 3; ++round) {
-    linear_forward(stream, {.x = view(c.x, s.batch, s.in),
-                            .weight = view(c.w, s.out, s.in),
-                            .bias = c.b.data(),
-                            .y = view(y, s.batch, s.out)});
-    relu_forward(stream, view(std::as_const(y), s.batch, s.out), view(y, s.batch, s.out));
-    gelu_forward(stream, view(std::as_const(y), s.batch, s.out), view(y, s.batch, s.out));
-    const CrossEntropyRows rows{
+    linear_forward<float>(stream, {.x = view(c.x, s.batch, s.in),
+                                   .weight = view(c.w, s.out, s.in),
+                                   .bias = c.b.data(),
+                                   .y = view(y, s.batch, s.out)});
+    relu_forward<float>(stream, view(std::as_const(y), s.batch, s.out), view(y, s.batch, s.out));
+    gelu_forward<float>(stream, view(std::as_const(y), s.batch, s.out), view(y, s.batch, s.out));
+    const CrossEntropyRows<float> rows{
         .logits = view(std::as_const(y), s.batch, s.out), .labels = labels.data(), .statistics = statistics.data()};
-    cross_entropy_forward(stream, rows, &loss);
-    cross_entropy_backward(stream, rows, &loss, view(y, s.batch, s.out));
-    linear_backward(stream, {.x = view(c.x, s.batch, s.in),
-                             .weight = view(c.w, s.out, s.in),
-                             .dy = view(std::as_const(y), s.batch, s.out),
-                             .dx = view(dx, s.batch, s.in),
-                             .dweight = dw.data(),
-                             .dbias = db.data()});
+    cross_entropy_forward<float>(stream, rows, &loss);
+    cross_entropy_backward<float>(stream, rows, &loss, view(y, s.batch, s.out));
+    linear_backward<float>(stream, {.x = view(c.x, s.batch, s.in),
+                                    .weight = view(c.w, s.out, s.in),
+                                    .dy = view(std::as_const(y), s.batch, s.out),
+                                    .dx = view(dx, s.batch, s.in),
+                                    .dweight = dw.data(),
+                                    .dbias = db.data()});
   }
   CHECK(allocations_so_far() == before);
   stream.synchronize();
-}
-
-TEST_CASE("a_matrix_keeps_its_memory_while_it_suffices") {
-  Stream stream(Device::cpu(), {.name = "compute"});
-  Matrix matrix;
-  CHECK(matrix.bytes() == Bytes(0));
-  CHECK(matrix.reshape(stream, 0, 5).rows == 0);
-  const float* data = matrix.reshape(stream, 7, 5).data;
-  CHECK(reinterpret_cast<std::uintptr_t>(data) % 64 == 0);
-  CHECK(matrix.bytes() == Bytes(140));
-  CHECK(matrix.reshape(stream, 3, 5).data == data);
-  CHECK(matrix.view().rows == 3);
-  CHECK(matrix.bytes() == Bytes(140));
-  CHECK(matrix.reshape(stream, 5, 7).data == data);
-  matrix.reshape(stream, 6, 6);
-  CHECK(matrix.bytes() == Bytes(144));
 }

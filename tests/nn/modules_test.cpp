@@ -11,6 +11,8 @@
 #include "reference.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/comm/run.hpp"
+#include "tessera/device/arena.hpp"
+#include "tessera/nn/counting_model.hpp"
 #include "tessera/nn/cross_entropy.hpp"
 #include "tessera/nn/gelu.hpp"
 #include "tessera/nn/linear.hpp"
@@ -28,38 +30,78 @@ constexpr std::size_t hidden = 7;
 constexpr std::size_t classes = 3;
 constexpr std::size_t batch = 11;
 
-// relu(linear), and gelu(linear without bias).
+// relu(linear), in place.
+template <typename T>
 class First final : public Module {
  public:
   void visit(ModuleVisitor& visitor) override { visitor("linear", linear); }
-  MatrixView forward(Window& window, ConstMatrixView x) { return relu.forward(window, linear.forward(window, x)); }
-  void backward(Window& window, MatrixView dy) {
-    linear.backward(window, relu.backward(window, dy), InputGradient::skip);
+
+  struct Saved {
+    typename Linear<T>::Saved linear;
+    typename Relu<T>::Saved relu;
+  };
+  Saved forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> x, MatrixView<T> y) {
+    return {.linear = linear.forward(window, stack, x, y), .relu = relu.forward(window, stack, y, y)};
   }
-  Linear linear{in, hidden};
-  Relu relu;
+  void backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<T> dy) {
+    relu.backward(window, stack, saved.relu, dy, dy);
+    linear.backward(window, stack, saved.linear, dy, {});
+  }
+
+ private:
+  Linear<T> linear{in, hidden};
+  Relu<T> relu;
 };
 
+// gelu(linear without bias).
+template <typename T>
 class Second final : public Module {
  public:
   void visit(ModuleVisitor& visitor) override { visitor("linear", linear); }
-  MatrixView forward(Window& window, ConstMatrixView x) { return gelu.forward(window, linear.forward(window, x)); }
-  MatrixView backward(Window& window, MatrixView dy) { return linear.backward(window, gelu.backward(window, dy)); }
-  Linear linear{hidden, hidden, {.bias = false}};
-  Gelu gelu;
+
+  struct Saved {
+    typename Linear<T>::Saved linear;
+    typename Gelu<T>::Saved gelu;
+  };
+  Saved forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> x, MatrixView<T> y) {
+    const MatrixView<T> sums = stack.push<T>(y.rows, y.columns);
+    return {.linear = linear.forward(window, stack, x, sums), .gelu = gelu.forward(window, stack, sums, y)};
+  }
+  void backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<T> dy, MatrixView<T> dx) {
+    gelu.backward(window, stack, saved.gelu, dy, dy);
+    linear.backward(window, stack, saved.linear, dy, dx);
+  }
+
+ private:
+  Linear<T> linear{hidden, hidden, {.bias = false}};
+  Gelu<T> gelu;
 };
 
+template <typename T>
 class Head final : public Module {
  public:
   void visit(ModuleVisitor& visitor) override { visitor("linear", linear); }
-  void forward(Window& window, ConstMatrixView x, const Targets& targets, float* loss) {
-    loss_.forward(window, linear.forward(window, x), targets, loss);
+
+  struct Saved {
+    typename Linear<T>::Saved linear;
+    typename CrossEntropy<T>::Saved loss;
+    MatrixView<T> logits;
+  };
+  Saved forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> x, const Targets& targets,
+                float* loss) {
+    const MatrixView<T> logits = stack.push<T>(x.rows, classes);
+    return {.linear = linear.forward(window, stack, x, logits),
+            .loss = loss_.forward(window, stack, logits, targets, loss),
+            .logits = logits};
   }
-  MatrixView backward(Window& window) { return linear.backward(window, loss_.backward(window)); }
-  Linear linear{hidden, classes};
+  void backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<T> dx) {
+    loss_.backward(window, stack, saved.loss, saved.logits);
+    linear.backward(window, stack, saved.linear, saved.logits, dx);
+  }
 
  private:
-  CrossEntropy loss_;
+  Linear<T> linear{hidden, classes};
+  CrossEntropy<T> loss_;
 };
 
 struct Samples {
@@ -71,37 +113,74 @@ struct Samples {
     }
     weights[1] = 0.0f;
   }
-  ConstMatrixView view() const { return {x.data(), batch, in}; }
+  template <typename T>
+  MatrixView<const T> view() {
+    if constexpr (std::is_same_v<T, float>) {
+      return {x.data(), batch, in};
+    } else {
+      rounded.resize(x.size() * sizeof(T));
+      T* const data = reinterpret_cast<T*>(rounded.data());
+      for (std::size_t i = 0; i < x.size(); ++i) data[i] = T(x[i]);
+      return {data, batch, in};
+    }
+  }
   Targets targets() const { return {.labels = labels, .weights = weights}; }
 
   std::vector<float> x;
+  std::vector<std::byte> rounded;
   std::vector<std::int32_t> labels;
   std::vector<float> weights;
 };
 
+// The layers, and a pass over them with windows or without.
+template <typename T>
+struct Layers {
+  template <typename Model>
+  void pass(Model& model, ActivationStack& stack, MatrixView<const T> x, const Targets& targets, float* loss) {
+    const ScratchScope scope(stack);
+    const MatrixView<T> y1 = stack.push<T>(x.rows, hidden), y2 = stack.push<T>(x.rows, hidden);
+    const auto saved1 = model.forward(first, stack, x, y1);
+    const auto saved2 = model.forward(second, stack, y1, y2);
+    const auto saved3 = model.forward(head, stack, y2, targets, loss);
+    model.backward(head, stack, saved3, y2);
+    const MatrixView<T> dy1 = stack.push<T>(x.rows, hidden);
+    model.backward(second, stack, saved2, y2, dy1);
+    model.backward(first, stack, saved1, dy1);
+  }
+
+  First<T> first;
+  Second<T> second;
+  Head<T> head;
+};
+
+template <typename T>
 struct Network {
-  Network(World& world, const FullyShardOptions& options, float rate) : model(world, options) {
-    model.add(first, "first");
-    model.add(second, "second");
-    model.add(head, "head");
+  Network(World& world, const FullyShardOptions& options, float rate)
+      : memory(world.device(), planned()), stack({memory.data(), planned().count()}), model(world, options) {
+    model.add(layers.first, "first");
+    model.add(layers.second, "second");
+    model.add(layers.head, "head");
     model.finalize(Sgd{.learning_rate = rate});
   }
 
-  void step(const Samples& samples, float* loss) {
+  void step(Samples& samples, float* loss) {
+    const MatrixView<const T> x = samples.view<T>();
     for (std::size_t k = 0; k < model.options().micro_batches; ++k) {
-      ConstMatrixView x = model.forward(first, samples.view());
-      x = model.forward(second, x);
-      model.forward(head, x, samples.targets(), loss);
-      MatrixView dx = model.backward(head);
-      dx = model.backward(second, dx);
-      model.backward(first, dx);
+      layers.pass(model, stack, x, samples.targets(), loss);
     }
     model.update();
   }
 
-  First first;
-  Second second;
-  Head head;
+  static Bytes planned() {
+    ActivationStack counting;
+    CountingModel model;
+    Layers<T>().pass(model, counting, {nullptr, batch, in}, {}, nullptr);
+    return counting.peak();
+  }
+
+  Layers<T> layers;
+  Arena memory;
+  ActivationStack stack;
   FullyShard model;
 };
 
@@ -150,17 +229,26 @@ double loss_reference(const Samples& samples, const Doubles& parameters) {
   return loss / static_cast<double>(batch);
 }
 
+struct NoParameters final : ParameterMemory {
+  Stream& stream() override { return stream_; }
+  const void* parameter(const Parameter&) override { return nullptr; }
+  void* gradient(const Parameter&) override { return nullptr; }
+  const float* loss_scale() override { return nullptr; }
+  Stream stream_ = immediate_stream();
+};
+
 struct Run {
   int ranks = 1;
   FullyShardOptions options = {};
 };
 
 // The losses of 12 steps, averaged over ranks.
+template <typename T = float>
 std::vector<float> train(const Run& run) {
   std::vector<float> losses(12);
   launch({.ranks = run.ranks}, [&](World& world) {
-    Network network(world, run.options, 0.3f);
-    const Samples samples(10 + static_cast<unsigned>(world.rank()));
+    Network<T> network(world, run.options, 0.3f);
+    Samples samples(10 + static_cast<unsigned>(world.rank()));
     for (float& kept : losses) {
       float loss = 0.0f;
       network.step(samples, &loss);
@@ -176,8 +264,8 @@ std::vector<float> train(const Run& run) {
 
 TEST_CASE("gradients_through_a_network_are_the_central_differences") {
   launch({}, [](World& world) {
-    Network network(world, {}, 1.0f);
-    const Samples samples(3);
+    Network<float> network(world, {}, 1.0f);
+    Samples samples(3);
     const std::vector<float> before = masters(network.model);
     Doubles parameters = widened(before);
     float loss = 0.0f;
@@ -209,10 +297,16 @@ TEST_CASE("losses_fall_and_are_the_same_bits_for_every_strategy_and_stream_mode"
   }
 }
 
+TEST_CASE("networks_of_16_bits_learn_as_those_of_32_do") {
+  const std::vector<float> expected = train({.ranks = 2});
+  const std::vector<float> losses = train<bf16>({.ranks = 2, .options = {.precision = bf16_mixed}});
+  for (std::size_t i = 0; i < losses.size(); ++i) CHECK(losses[i] == doctest::Approx(expected[i]).epsilon(0.02));
+}
+
 TEST_CASE("modules_allocate_nothing_after_their_first_step") {
   launch({}, [](World& world) {
-    Network network(world, {.micro_batches = 2}, 0.1f);
-    const Samples samples(3);
+    Network<float> network(world, {.micro_batches = 2}, 0.1f);
+    Samples samples(3);
     float loss = 0.0f;
     for (int step = 0; step < 2; ++step) network.step(samples, &loss);
     network.model.synchronize();
@@ -220,17 +314,19 @@ TEST_CASE("modules_allocate_nothing_after_their_first_step") {
     for (int step = 0; step < 5; ++step) network.step(samples, &loss);
     network.model.synchronize();
     CHECK(allocations_so_far() == before);
-    CHECK(network.first.linear.activation_bytes() == Bytes(batch * hidden * sizeof(float)));
-    CHECK(network.second.linear.activation_bytes() == Bytes(2 * batch * hidden * sizeof(float)));
+    CHECK(network.stack.peak() == Network<float>::planned());
+    CHECK(network.stack.used() == Bytes(0));
   });
 }
 
 TEST_CASE("targets_that_do_not_fit_are_refused") {
-  Stream stream = immediate_stream();
-  CrossEntropy loss;
+  NoParameters memory;
+  ActivationStack counting;
+  CrossEntropy<float> loss;
   std::vector<float> logits(6);
   float value = 0.0f;
   const std::vector<std::int32_t> labels(3);
-  CHECK_THROWS_WITH_AS(loss.forward(stream, {logits.data(), 2, 3}, {.labels = labels, .weights = {}}, &value),
-                       "cross entropy: 2 rows of logits, but 3 labels and 0 weights", UsageError);
+  CHECK_THROWS_WITH_AS(
+      loss.forward(LayerWindow(memory), counting, matrix(logits, 2, 3), {.labels = labels, .weights = {}}, &value),
+      "cross entropy: 2 rows of logits, but 3 labels and 0 weights", UsageError);
 }

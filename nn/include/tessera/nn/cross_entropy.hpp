@@ -11,27 +11,35 @@
 #include <cstdint>
 #include <span>
 
-#include "tessera/nn/matrix.hpp"
+#include "tessera/nn/activation_stack.hpp"
+#include "tessera/nn/element.hpp"
+#include "tessera/nn/layer_window.hpp"
+#include "tessera/nn/view.hpp"
 #include "tessera/shard/module.hpp"
-#include "tessera/shard/window.hpp"
 
 namespace tessera::nn {
 
 // All memory belongs to the stream's device and must stay until the stream is through.
+template <Element T>
 struct CrossEntropyRows {
-  ConstMatrixView logits;                // [batch, classes]
+  MatrixView<const T> logits;            // [batch, classes]
   const std::int32_t* labels = nullptr;  // [batch], 0 … classes - 1
   const float* weights = nullptr;        // [batch]; null: 1 for all
   float denominator = 1.0f;              // > 0
-  float* statistics = nullptr;  // [batch, 2]: forward leaves each row's largest logit and sum of exponentials here
+  // [batch, 2]: forward leaves each row's largest logit and sum of exponentials here.
+  Arithmetic<T>* statistics = nullptr;
 };
 
-void cross_entropy_forward(Stream& stream, const CrossEntropyRows& rows, float* loss);
+template <Element T>
+void cross_entropy_forward(Stream& stream, const CrossEntropyRows<T>& rows, Arithmetic<T>* loss);
 // dlogits = (softmax - one-hot) · weight / denominator · *loss_scale. May be the logits themselves. After forward.
-void cross_entropy_backward(Stream& stream, const CrossEntropyRows& rows, const float* loss_scale, MatrixView dlogits);
+template <Element T>
+void cross_entropy_backward(Stream& stream, const CrossEntropyRows<T>& rows, const float* loss_scale,
+                            MatrixView<T> dlogits);
 
 // *correct = Σ weight[i] where the largest logit (the first of equals) is the label's.
-void count_correct(Stream& stream, const CrossEntropyRows& rows, double* correct);
+template <Element T>
+void count_correct(Stream& stream, const CrossEntropyRows<T>& rows, double* correct);
 
 // What a batch brings to its loss. `weights` may be empty: 1 for all.
 struct Targets {
@@ -39,28 +47,20 @@ struct Targets {
   std::span<const float> weights = {};
 };
 
+template <Element T>
 class CrossEntropy final : public Module {
  public:
   void visit(ModuleVisitor&) override {}
 
-  // *loss = the mean over the rows; 0 without rows. Logits and targets must stay until backward() has run. The first
-  // form is for evaluation, and for losses between windows. Throws UsageError when there are not as many targets as
-  // rows.
-  void forward(Stream& stream, MatrixView logits, const Targets& targets, float* loss);
-  void forward(Window& window, MatrixView logits, const Targets& targets, float* loss) {
-    forward(window.stream(), logits, targets, loss);
-  }
-
-  // The gradient of the logits, times *loss_scale (Window::loss_scale), in their place.
-  MatrixView backward(Stream& stream, const float* loss_scale);
-  MatrixView backward(Window& window) { return backward(window.stream(), window.loss_scale()); }
-
-  Bytes activation_bytes() const { return statistics_.bytes(); }
-
- private:
-  CrossEntropyRows rows_;  // of the last forward()
-  MatrixView logits_;
-  Matrix statistics_;
+  struct Saved {
+    CrossEntropyRows<T> rows;
+  };
+  // *loss = the mean over the rows; 0 without rows. Logits and targets must stay until backward() has run. Throws
+  // UsageError when there are not as many targets as rows.
+  Saved forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> logits, const Targets& targets,
+                Arithmetic<T>* loss);
+  // The gradient of the logits, times the window's loss scale. dlogits may be the logits.
+  void backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<T> dlogits);
 };
 
 }  // namespace tessera::nn

@@ -3,28 +3,31 @@
 // The functions enqueue on the stream, capture everything by value, do not synchronise and allocate nothing.
 #pragma once
 
-#include "tessera/nn/matrix.hpp"
+#include "tessera/nn/activation_stack.hpp"
+#include "tessera/nn/element.hpp"
+#include "tessera/nn/layer_window.hpp"
+#include "tessera/nn/view.hpp"
 #include "tessera/shard/module.hpp"
-#include "tessera/shard/window.hpp"
 
 namespace tessera::nn {
 
-void gelu_forward(Stream& stream, ConstMatrixView x, MatrixView y);                        // y may be x
-void gelu_backward(Stream& stream, ConstMatrixView x, ConstMatrixView dy, MatrixView dx);  // dx may be dy
+template <Element T>
+void gelu_forward(Stream& stream, ConstMatrixView<T> x, MatrixView<T> y);  // y may be x
+template <Element T>
+void gelu_backward(Stream& stream, ConstMatrixView<T> x, ConstMatrixView<T> dy, MatrixView<T> dx);  // dx may be dy
 
+template <Element T>
 class Gelu final : public Module {
  public:
   void visit(ModuleVisitor&) override {}
 
-  // x must stay as it is until backward() has run. The result is this layer's buffer, valid until its next forward().
-  MatrixView forward(Window& window, ConstMatrixView x);
-  MatrixView backward(Window& window, MatrixView dy);  // overwrites dy
-
-  Bytes activation_bytes() const { return y_.bytes(); }
-
- private:
-  ConstMatrixView x_;  // of the last forward()
-  Matrix y_;
+  struct Saved {
+    MatrixView<const T> x;
+  };
+  // y must not be x when backward() follows.
+  Saved forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> x, MatrixView<T> y);
+  void backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
+                MatrixView<T> dx);  // dx may be dy
 };
 
 }  // namespace tessera::nn

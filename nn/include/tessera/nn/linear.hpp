@@ -6,62 +6,75 @@
 #include <cstddef>
 #include <optional>
 
-#include "tessera/nn/matrix.hpp"
+#include "tessera/nn/activation_stack.hpp"
+#include "tessera/nn/element.hpp"
+#include "tessera/nn/layer_window.hpp"
+#include "tessera/nn/view.hpp"
 #include "tessera/shard/module.hpp"
 #include "tessera/shard/parameter.hpp"
-#include "tessera/shard/window.hpp"
 
 namespace tessera::nn {
 
+template <Element T>
 struct LinearForward {
-  ConstMatrixView x;            // [batch, in]
-  ConstMatrixView weight;       // [out, in]
-  const float* bias = nullptr;  // [out]; null: none
-  MatrixView y;                 // [batch, out]; overlaps nothing
+  MatrixView<const T> x;       // [batch, in]
+  MatrixView<const T> weight;  // [out, in]
+  const T* bias = nullptr;     // [out]; null: none
+  MatrixView<T> y;             // [batch, out]; overlaps nothing
+  float* scratch = nullptr;    // linear_scratch<T>(batch, in, out) floats
 };
-void linear_forward(Stream& stream, const LinearForward& operation);  // throws UsageError when shapes do not fit
+template <Element T>
+void linear_forward(Stream& stream, const LinearForward<T>& operation);  // throws UsageError when shapes do not fit
 
+template <Element T>
 struct LinearBackward {
-  ConstMatrixView x;         // [batch, in]
-  ConstMatrixView weight;    // [out, in]
-  ConstMatrixView dy;        // [batch, out]
-  MatrixView dx;             // [batch, in] = dy W; without data: not wanted
-  float* dweight = nullptr;  // [out, in] = dyᵀ x
-  float* dbias = nullptr;    // [out] = sum of dy over the batch; null: no bias
-  bool accumulate = false;   // adds to dweight and dbias instead of replacing them
+  MatrixView<const T> x;       // [batch, in]
+  MatrixView<const T> weight;  // [out, in]
+  MatrixView<const T> dy;      // [batch, out]
+  MatrixView<T> dx;            // [batch, in] = dy W; without columns: not wanted
+  T* dweight = nullptr;        // [out, in] = dyᵀ x
+  T* dbias = nullptr;          // [out] = sum of dy over the batch; null: no bias
+  bool accumulate = false;     // adds to dweight and dbias instead of replacing them
+  float* scratch = nullptr;    // linear_scratch<T>(batch, in, out) floats
 };
-void linear_backward(Stream& stream, const LinearBackward& operation);  // throws UsageError when shapes do not fit
+template <Element T>
+void linear_backward(Stream& stream, const LinearBackward<T>& operation);  // throws UsageError when shapes do not fit
 
-enum class InputGradient { compute, skip };
+// Floats that either direction needs: none for float and double.
+template <Element T>
+std::size_t linear_scratch(std::size_t batch, std::size_t in, std::size_t out);
 
 struct LinearOptions {
   bool bias = true;
+  std::optional<Initial> initial_weight = std::nullopt;  // default: Initial::fan_in(in), and the bias likewise
+  std::optional<Initial> initial_bias = std::nullopt;
 };
 
+template <Element T>
 class Linear final : public Module {
  public:
-  Linear(std::size_t in, std::size_t out, LinearOptions options = {});  // weight and bias start as Initial::fan_in(in)
+  Linear(std::size_t in, std::size_t out, const LinearOptions& options = {});
 
   void visit(ModuleVisitor& visitor) override;  // "weight", "bias"
 
-  // x must stay as it is until backward() has run. The result is this layer's buffer, valid until its next forward().
-  MatrixView forward(Window& window, ConstMatrixView x);
-  // The gradient of x: this layer's buffer, valid until its next backward(); empty when skipped.
-  MatrixView backward(Window& window, ConstMatrixView dy, InputGradient input = InputGradient::compute);
+  struct Saved {
+    MatrixView<const T> x;
+  };
+  Saved forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> x, MatrixView<T> y);
+  void backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
+                MatrixView<T> dx);
 
   const Parameter& weight() const { return weight_; }
   std::size_t in() const { return in_; }
   std::size_t out() const { return out_; }
-  Bytes activation_bytes() const { return y_.bytes() + dx_.bytes(); }
 
  private:
+  MatrixView<const T> weight(LayerWindow window) const { return {window.parameter<T>(weight_), out_, in_}; }
+
   std::size_t in_;
   std::size_t out_;
   Parameter weight_;
   std::optional<Parameter> bias_;
-  std::optional<ConstMatrixView> x_;  // of the last forward()
-  Matrix y_;
-  Matrix dx_;
 };
 
 }  // namespace tessera::nn

@@ -2,25 +2,30 @@
 // The functions enqueue on the stream, capture everything by value, do not synchronise and allocate nothing.
 #pragma once
 
-#include "tessera/nn/matrix.hpp"
+#include "tessera/nn/activation_stack.hpp"
+#include "tessera/nn/element.hpp"
+#include "tessera/nn/layer_window.hpp"
+#include "tessera/nn/view.hpp"
 #include "tessera/shard/module.hpp"
-#include "tessera/shard/window.hpp"
 
 namespace tessera::nn {
 
-void relu_forward(Stream& stream, ConstMatrixView x, MatrixView y);                        // y may be x
-void relu_backward(Stream& stream, ConstMatrixView y, ConstMatrixView dy, MatrixView dx);  // dx may be dy
+template <Element T>
+void relu_forward(Stream& stream, ConstMatrixView<T> x, MatrixView<T> y);  // y may be x
+template <Element T>
+void relu_backward(Stream& stream, ConstMatrixView<T> y, ConstMatrixView<T> dy, MatrixView<T> dx);  // dx may be dy
 
-// Works in place, on its caller's buffers: it holds no activations of its own.
+template <Element T>
 class Relu final : public Module {
  public:
   void visit(ModuleVisitor&) override {}
 
-  MatrixView forward(Window& window, MatrixView x);    // overwrites x, which must then stay until backward() has run
-  MatrixView backward(Window& window, MatrixView dy);  // overwrites dy
-
- private:
-  ConstMatrixView y_;  // of the last forward()
+  struct Saved {
+    MatrixView<const T> y;
+  };
+  Saved forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> x, MatrixView<T> y);  // y may be x
+  void backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
+                MatrixView<T> dx);  // dx may be dy
 };
 
 }  // namespace tessera::nn

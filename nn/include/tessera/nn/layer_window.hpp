@@ -1,0 +1,83 @@
+// What a layer runs in. Usually a window of the runtime. Or nothing at all, when a pass only counts its activations:
+// then parameters have no memory and nothing is enqueued, so the same code counts that computes. Or memory of the
+// caller's, for layers without the runtime.
+//
+// All layers have one form, so that chains of them read alike:
+//   Saved forward(LayerWindow, ActivationStack&, x, y, …)            writes y, which the caller pushed, and pushes
+//                                                                    what its backward needs
+//   void backward(LayerWindow, ActivationStack&, const Saved&, dy, dx)   writes dx, which the caller pushed; gives back
+//                                                                    what it pushed. dx without columns: not wanted
+// `Saved` is a handful of views. What they show must stay until backward() was called: x, and y where the layer says
+// so. Several forwards may come before their backwards. When only y is wanted (evaluation, checkpointing), a
+// ScratchScope around forward() gives the rest back.
+#pragma once
+
+#include <type_traits>
+
+#include "tessera/base/error.hpp"
+#include "tessera/shard/window.hpp"
+
+namespace tessera::nn {
+
+// Whole parameters and gradients in memory that somebody else owns, of the element type that the layers have.
+class ParameterMemory {
+ public:
+  virtual ~ParameterMemory() = default;
+  virtual Stream& stream() = 0;
+  virtual const void* parameter(const Parameter& parameter) = 0;
+  virtual void* gradient(const Parameter& parameter) = 0;
+  virtual const float* loss_scale() = 0;
+};
+
+class LayerWindow {
+ public:
+  LayerWindow(Window& window) : window_(&window) {}  // NOLINT(google-explicit-constructor): FullyShard passes windows
+  explicit LayerWindow(ParameterMemory& memory) : memory_(&memory) {}
+  static LayerWindow counting() { return {}; }
+
+  bool counts_only() const { return window_ == nullptr && memory_ == nullptr; }
+
+  // As Window's; null when counting.
+  template <typename T>
+  const T* parameter(const Parameter& parameter) const {
+    if (memory_ != nullptr) return static_cast<const T*>(memory_->parameter(parameter));
+    if constexpr (std::is_same_v<T, double>)
+      return without_window<T>();
+    else
+      return window_ == nullptr ? nullptr : window_->parameter<T>(parameter).data();
+  }
+  template <typename T>
+  T* gradient(const Parameter& parameter) const {
+    if (memory_ != nullptr) return static_cast<T*>(memory_->gradient(parameter));
+    if constexpr (std::is_same_v<T, double>)
+      return without_window<T>();
+    else
+      return window_ == nullptr ? nullptr : window_->gradient<T>(parameter).data();
+  }
+  const float* loss_scale() const {
+    if (memory_ != nullptr) return memory_->loss_scale();
+    return window_ == nullptr ? nullptr : window_->loss_scale();
+  }
+
+  // function(stream, arguments…), unless counting.
+  template <typename... Arguments>
+  void enqueue(void (*function)(Stream&, Arguments...), std::type_identity_t<Arguments>... arguments) const {
+    if (!counts_only()) function(stream(), arguments...);
+  }
+
+ private:
+  LayerWindow() = default;
+
+  Stream& stream() const { return memory_ != nullptr ? memory_->stream() : window_->stream(); }
+  template <typename T>
+  T* without_window() const {
+    if (window_ != nullptr)
+      throw UsageError("layers of double run without the runtime only: it has no such parameters");
+    return nullptr;
+  }
+
+  Window* window_ = nullptr;
+  ParameterMemory* memory_ = nullptr;
+};
+
+}  // namespace tessera::nn
