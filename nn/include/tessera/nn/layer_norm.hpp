@@ -1,0 +1,45 @@
+// Layer normalisation (Ba, Kiros & Hinton 2016): of each row, y = (x - mean) / sqrt(variance + 1e-5) · weight + bias,
+// with the variance's sum divided by dim.
+//
+// The functions enqueue on the stream, capture everything by value, do not synchronise and allocate nothing. Sums over
+// a row run in sixteen lanes, sums over rows in the order of the rows, in fp32 (fp64 for double). 0 rows are fine; a
+// row has at least one element. They throw UsageError when shapes do not fit.
+#pragma once
+
+#include "tessera/device/stream.hpp"
+#include "tessera/nn/element.hpp"
+#include "tessera/nn/view.hpp"
+
+namespace tessera::nn {
+
+inline constexpr double layer_norm_epsilon = 1e-5;
+
+template <Element T>
+struct LayerNormForward {
+  MatrixView<const T> x;             // [rows, dim]
+  const T* weight = nullptr;         // [dim]
+  const T* bias = nullptr;           // [dim]
+  MatrixView<T> y;                   // [rows, dim]; may be x, when no backward pass follows
+  Arithmetic<T>* mean = nullptr;     // [rows], written: what backward needs besides x
+  Arithmetic<T>* inverse = nullptr;  // [rows], written: 1 / sqrt(variance + epsilon)
+};
+template <Element T>
+void layer_norm_forward(Stream& stream, const LayerNormForward<T>& operation);
+
+template <Element T>
+struct LayerNormBackward {
+  MatrixView<const T> x;                   // [rows, dim]
+  const T* weight = nullptr;               // [dim]
+  const Arithmetic<T>* mean = nullptr;     // [rows]
+  const Arithmetic<T>* inverse = nullptr;  // [rows]
+  MatrixView<const T> dy;                  // [rows, dim]
+  const T* residual = nullptr;             // [rows, dim], added to dx: the gradient that went past this layer; or null
+  MatrixView<T> dx;                        // [rows, dim]; may be dy, and may be residual
+  T* dweight = nullptr;                    // [dim]
+  T* dbias = nullptr;                      // [dim]
+  bool accumulate = false;                 // adds to dweight and dbias instead of replacing them
+};
+template <Element T>
+void layer_norm_backward(Stream& stream, const LayerNormBackward<T>& operation);
+
+}  // namespace tessera::nn

@@ -1,0 +1,148 @@
+// Token and position embeddings.
+#include "tessera/nn/embedding.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "src/instantiate.hpp"
+#include "src/rows/active_rows.hpp"
+#include "src/shapes.hpp"
+#include "tessera/base/error.hpp"
+
+namespace tessera::nn {
+
+namespace {
+
+void check_ids(const std::int32_t* ids, std::size_t rows, std::size_t vocabulary) {
+  for (std::size_t row = 0; row < rows; ++row) {
+    if (ids[row] < 0 || static_cast<std::size_t>(ids[row]) >= vocabulary) {
+      throw UsageError(
+          fmt::format("embedding: the id of row {} is {}, but the table has {} rows", row, ids[row], vocabulary));
+    }
+  }
+}
+
+struct Sequences {
+  std::size_t rows;
+  std::size_t sequence;
+  std::size_t first_position;
+};
+
+void check_sequences(const Sequences& of) {
+  if (of.sequence == 0 || of.rows % of.sequence != 0) {
+    throw UsageError(fmt::format("embedding: {} rows are no whole sequences of {}", of.rows, of.sequence));
+  }
+}
+
+void check_positions(const Sequences& of, std::size_t context) {
+  if (of.first_position + of.sequence > context) {
+    throw UsageError(fmt::format("embedding: positions {} to {} are wanted, but the table of positions has {} rows",
+                                 of.first_position, of.first_position + of.sequence - 1, context));
+  }
+}
+
+template <Element T>
+void forward_now(const EmbeddingForward<T>& of, const RowTable& run) {
+  const std::size_t dim = of.y.columns;
+  check_ids(of.ids, of.y.rows, of.table.rows);
+  for (std::size_t row = 0; row < of.y.rows; ++row) {
+    const T* token = of.table.data + static_cast<std::size_t>(of.ids[row]) * dim;
+    T* const y = of.y.data + row * dim;
+    if (of.positions.data == nullptr) {
+      std::copy_n(token, dim, y);
+      continue;
+    }
+    const T* position = of.positions.data + (of.first_position + row % of.sequence) * dim;
+    run.add({.format = format_of<T>, .a = token, .b = position, .y = y, .count = dim});
+  }
+}
+
+// Sorts the rows by id, stably: row_of[starts[id]] … row_of[starts[id + 1] - 1] are those of an id, in their order.
+struct RowsById {
+  std::int32_t* starts;  // [vocabulary + 1]
+  std::int32_t* row_of;  // [rows]
+};
+
+RowsById sort_rows(const std::int32_t* ids, std::size_t rows, std::size_t vocabulary, std::int32_t* scratch) {
+  const RowsById sorted{scratch, scratch + vocabulary + 1};
+  std::fill_n(sorted.starts, vocabulary + 1, 0);
+  for (std::size_t row = 0; row < rows; ++row) ++sorted.starts[ids[row]];
+  std::int32_t end = 0;
+  for (std::size_t id = 0; id <= vocabulary; ++id) sorted.starts[id] = end += sorted.starts[id];
+  for (std::size_t row = rows; row-- > 0;) sorted.row_of[--sorted.starts[ids[row]]] = static_cast<std::int32_t>(row);
+  return sorted;
+}
+
+template <Element T>
+void table_gradient(const EmbeddingBackward<T>& of, const RowTable& run) {
+  const std::size_t dim = of.dy.columns;
+  const RowsById sorted = sort_rows(of.ids, of.dy.rows, of.dtable.rows, of.scratch);
+  for (std::size_t id = 0; id < of.dtable.rows; ++id) {
+    const std::int32_t* const first = sorted.row_of + sorted.starts[id];
+    const auto count = static_cast<std::size_t>(sorted.starts[id + 1] - sorted.starts[id]);
+    run.sum_rows({.format = format_of<T>,
+                  .from = of.dy.data,
+                  .index = first,
+                  .step = 1,
+                  .count = count,
+                  .dim = dim,
+                  .to = of.dtable.data + id * dim,
+                  .accumulate = of.accumulate});
+  }
+}
+
+template <Element T>
+void position_gradient(const EmbeddingBackward<T>& of, const RowTable& run) {
+  const std::size_t dim = of.dy.columns;
+  for (std::size_t row = 0; row < of.dpositions.rows; ++row) {
+    const bool used = row >= of.first_position && row < of.first_position + of.sequence;
+    run.sum_rows({.format = format_of<T>,
+                  .from = used ? of.dy.data + (row - of.first_position) * dim : nullptr,
+                  .index = nullptr,
+                  .step = of.sequence,
+                  .count = used ? of.dy.rows / of.sequence : 0,
+                  .dim = dim,
+                  .to = of.dpositions.data + row * dim,
+                  .accumulate = of.accumulate});
+  }
+}
+
+}  // namespace
+
+template <Element T>
+void embedding_forward(Stream& stream, const EmbeddingForward<T>& of) {
+  const Sequences sequences{of.y.rows, of.sequence, of.first_position};
+  require_shape("embedding: table", of.table, of.table.rows, of.y.columns);
+  check_sequences(sequences);
+  if (of.positions.data != nullptr) {
+    require_shape("embedding: positions", of.positions, of.positions.rows, of.y.columns);
+    check_positions(sequences, of.positions.rows);
+  }
+  stream.submit([of, &run = active_rows()] { forward_now(of, run); });
+}
+
+template <Element T>
+void embedding_backward(Stream& stream, const EmbeddingBackward<T>& of) {
+  const Sequences sequences{of.dy.rows, of.sequence, of.first_position};
+  require_shape("embedding: dtable", of.dtable, of.dtable.rows, of.dy.columns);
+  check_sequences(sequences);
+  if (of.dpositions.data != nullptr) {
+    require_shape("embedding: dpositions", of.dpositions, of.dpositions.rows, of.dy.columns);
+    check_positions(sequences, of.dpositions.rows);
+  }
+  stream.submit([of, &run = active_rows()] {
+    check_ids(of.ids, of.dy.rows, of.dtable.rows);
+    table_gradient(of, run);
+    if (of.dpositions.data != nullptr) position_gradient(of, run);
+  });
+}
+
+std::size_t embedding_scratch(std::size_t rows, std::size_t vocabulary) { return rows + vocabulary + 1; }
+
+#define TESSERA_EMBEDDING(T)                                            \
+  template void embedding_forward(Stream&, const EmbeddingForward<T>&); \
+  template void embedding_backward(Stream&, const EmbeddingBackward<T>&);
+TESSERA_FOR_EACH_ELEMENT(TESSERA_EMBEDDING)
+
+}  // namespace tessera::nn

@@ -1,0 +1,96 @@
+// The inner loops of the layers over rows of elements, as plain functions on plain arguments, once per instruction set.
+// The files compiled with a set's flags include this and nothing of the standard library that has code, because the
+// linker may keep any copy of a shared inline function for everybody. All sets give the same bits: sixteen lanes in a
+// fixed order, and no operation is contracted into another.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace tessera::nn {
+
+enum class Format { fp32, fp64, bf16, fp16 };  // of elements in memory
+
+struct LayerNormForwardRows {
+  Format format;
+  const void* x;  // [rows, dim]
+  const void* weight;
+  const void* bias;
+  void* y;        // [rows, dim]; may be x
+  void* mean;     // [rows], in the type of arithmetic: float, or double for fp64
+  void* inverse;  // [rows]: 1 / sqrt(variance + epsilon)
+  std::size_t rows;
+  std::size_t dim;
+  double epsilon;
+};
+
+struct LayerNormBackwardRows {
+  Format format;
+  const void* x;
+  const void* weight;
+  const void* mean;
+  const void* inverse;
+  const void* dy;
+  const void* residual;  // null: none
+  void* dx;              // may be dy, residual or both
+  void* dweight;
+  void* dbias;
+  std::size_t rows;
+  std::size_t dim;
+  bool accumulate;
+};
+
+// y = a + b; y may be either.
+struct AddRow {
+  Format format;
+  const void* a;
+  const void* b;
+  void* y;
+  std::size_t count;
+};
+
+// to[dim] = the sum of rows of a matrix, in their order: those of `index`, or without it each step-th from the first.
+struct SumRows {
+  Format format;
+  const void* from;           // [.., dim]
+  const std::int32_t* index;  // [count]; null: use step
+  std::size_t step;
+  std::size_t count;
+  std::size_t dim;
+  void* to;
+  bool accumulate;  // adds to what is there
+};
+
+// Where a mask is drawn from. An element is dropped when its word is below `drop_below`.
+struct DropoutMask {
+  std::uint32_t key[2];
+  std::uint32_t step;
+  std::uint32_t layer;      // below 2^16
+  std::uint64_t first_row;  // below 2^48
+  std::uint32_t drop_below;
+  float scale;  // of what is kept
+};
+
+struct DropoutRows {
+  Format format;
+  DropoutMask mask;
+  const void* residual;  // [rows, columns], added; null: none
+  const void* x;
+  void* y;  // may be x or residual
+  std::size_t rows;
+  std::size_t columns;
+};
+
+struct RowTable {
+  void (*add)(const AddRow&);
+  void (*sum_rows)(const SumRows&);
+  void (*dropout)(const DropoutRows&);
+  void (*layer_norm_forward)(const LayerNormForwardRows&);
+  void (*layer_norm_backward)(const LayerNormBackwardRows&);
+};
+
+const RowTable& portable_rows();
+const RowTable& avx2_rows();
+const RowTable& avx512_rows();
+
+}  // namespace tessera::nn

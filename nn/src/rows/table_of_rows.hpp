@@ -1,0 +1,19 @@
+// All row loops of one instruction set.
+#pragma once
+
+#include "src/rows/dropout_lanes.hpp"
+#include "src/rows/layer_norm_lanes.hpp"
+#include "src/rows/sum_lanes.hpp"
+
+namespace tessera::nn {
+
+template <typename Set>
+inline constexpr RowTable table_of_rows = {
+    .add = add_lanes<Set>,
+    .sum_rows = sum_rows_lanes<Set>,
+    .dropout = dropout_lanes<Set>,
+    .layer_norm_forward = layer_norm_forward_lanes<Set>,
+    .layer_norm_backward = layer_norm_backward_lanes<Set>,
+};
+
+}  // namespace tessera::nn
