@@ -139,5 +139,7 @@ template <Format format>
 
 [[gnu::always_inline]] inline float square_root(float x) { return __builtin_sqrtf(x); }
 [[gnu::always_inline]] inline double square_root(double x) { return __builtin_sqrt(x); }
+[[gnu::always_inline]] inline float logarithm(float x) { return __builtin_logf(x); }
+[[gnu::always_inline]] inline double logarithm(double x) { return __builtin_log(x); }
 
 }  // namespace tessera::nn

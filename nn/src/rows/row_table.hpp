@@ -81,7 +81,43 @@ struct DropoutRows {
   std::size_t columns;
 };
 
+// Rows of scores q kᵀ, one for each query; row r may look at the first first_keys + r keys. Without `gradients`
+// (forward) they become e^(scale · (score - largest)), times the mask's factors; with them (backward) see
+// attention_lanes.hpp. Between the keys that a row may look at and `keys`, zeros are written. Memory of a row goes on
+// to a multiple of 16.
+struct AttentionRows {
+  Format format;    // fp32 or fp64
+  void* scores;     // [rows, stride]
+  void* gradients;  // [rows, stride]
+  std::size_t stride;
+  std::size_t rows;
+  std::size_t first_keys;
+  std::size_t keys;
+  double scale;               // above 0
+  void* new_statistics;       // [rows]: forward writes log Σ e^(scale · score) there
+  const void* statistics;     // [rows]: backward reads it there
+  void* inverse_sums;         // [rows]: forward writes what makes probabilities of the exponentials
+  const DropoutMask* mask;    // null: nothing is dropped
+  std::size_t mask_row_step;  // from one query to the next
+  float* factors;             // [keys, up to a multiple of 64]: scratch memory, when there is a mask
+};
+
+// Between `format` and the type of arithmetic: loaded into it, or stored from it.
+struct PanelRows {
+  Format format;
+  const void* from;
+  std::size_t from_stride;
+  void* to;  // may be `from` when the types are the same
+  std::size_t to_stride;
+  std::size_t rows;
+  std::size_t columns;
+  const void* factors;  // [rows], in the type that is read (of store: of arithmetic), multiply each row; null: 1
+};
+
 struct RowTable {
+  void (*attention_rows)(const AttentionRows&);
+  void (*load_panel)(const PanelRows&);
+  void (*store_panel)(const PanelRows&);
   void (*add)(const AddRow&);
   void (*sum_rows)(const SumRows&);
   void (*dropout)(const DropoutRows&);

@@ -1,14 +1,19 @@
 // All row loops of one instruction set.
 #pragma once
 
+#include "src/rows/attention_lanes.hpp"
 #include "src/rows/dropout_lanes.hpp"
 #include "src/rows/layer_norm_lanes.hpp"
+#include "src/rows/panel_lanes.hpp"
 #include "src/rows/sum_lanes.hpp"
 
 namespace tessera::nn {
 
 template <typename Set>
 inline constexpr RowTable table_of_rows = {
+    .attention_rows = attention_rows_lanes<Set>,
+    .load_panel = load_panel_lanes<Set>,
+    .store_panel = store_panel_lanes<Set>,
     .add = add_lanes<Set>,
     .sum_rows = sum_rows_lanes<Set>,
     .dropout = dropout_lanes<Set>,

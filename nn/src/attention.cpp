@@ -1,0 +1,388 @@
+// Causal multi-head self-attention, block by block of queries: the products are the BLAS's, and what stands between
+// them is in rows/attention_lanes.hpp.
+#include "tessera/nn/attention.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "src/dropout_mask.hpp"
+#include "src/gemm.hpp"
+#include "src/instantiate.hpp"
+#include "src/panel.hpp"
+#include "src/rows/active_rows.hpp"
+#include "src/shapes.hpp"
+#include "tessera/base/error.hpp"
+
+namespace tessera::nn {
+
+namespace {
+
+constexpr std::size_t block_rows = 64;  // queries at a time
+
+constexpr std::size_t round_up(std::size_t count, std::size_t unit) { return (count + unit - 1) / unit * unit; }
+
+// Hands out parts of a pass's scratch memory, 16 numbers aligned; without memory it counts them.
+template <typename Real>
+class Parts {
+ public:
+  explicit Parts(Real* memory) : memory_(memory) {}
+
+  Real* take(std::size_t count) {
+    Real* const part = memory_ == nullptr ? nullptr : memory_ + used_;
+    used_ += round_up(count, 16);
+    return part;
+  }
+  std::size_t used() const { return used_; }
+
+ private:
+  Real* memory_;
+  std::size_t used_ = 0;
+};
+
+// Scratch memory of both passes. Panels are for bf16 and fp16 alone.
+template <typename T>
+struct Rooms {
+  using Real = Arithmetic<T>;
+
+  Rooms(const AttentionShape& shape, Parts<Real>& parts)
+      : rows(std::min(block_rows, shape.sequence)),
+        stride(round_up(shape.sequence, 16)),
+        scores(parts.take(rows * stride)),
+        factors(reinterpret_cast<float*>(parts.take(round_up(shape.sequence, 64)))),
+        q(panel(parts, rows * shape.head_dim)),
+        k(panel(parts, shape.sequence * shape.head_dim)),
+        v(panel(parts, shape.sequence * shape.head_dim)) {}
+
+  static Real* panel(Parts<Real>& parts, std::size_t count) { return has_panels<T> ? parts.take(count) : nullptr; }
+
+  std::size_t rows;
+  std::size_t stride;  // of scores
+  Real* scores;        // [rows, stride]
+  float* factors;      // [a sequence, rounded up to 64]
+  Real* q;             // [rows, head_dim]
+  Real* k;             // [sequence, head_dim]
+  Real* v;             // [sequence, head_dim]
+};
+
+template <typename T>
+struct ForwardRooms : Rooms<T> {
+  using typename Rooms<T>::Real;
+
+  ForwardRooms(const AttentionShape& shape, Parts<Real>& parts)
+      : Rooms<T>(shape, parts),
+        out(Rooms<T>::panel(parts, this->rows * shape.head_dim)),
+        inverse_sums(parts.take(this->rows)),
+        statistics(parts.take(this->rows)) {}
+
+  Real* out;           // [rows, head_dim]
+  Real* inverse_sums;  // [rows]
+  Real* statistics;    // [rows], when the caller wants none
+};
+
+template <typename T>
+struct BackwardRooms : Rooms<T> {
+  using typename Rooms<T>::Real;
+
+  BackwardRooms(const AttentionShape& shape, Parts<Real>& parts)
+      : Rooms<T>(shape, parts),
+        gradients(parts.take(this->rows * this->stride)),
+        dout(Rooms<T>::panel(parts, this->rows * shape.head_dim)),
+        dq(Rooms<T>::panel(parts, this->rows * shape.head_dim)),
+        dk(Rooms<T>::panel(parts, shape.sequence * shape.head_dim)),
+        dv(Rooms<T>::panel(parts, shape.sequence * shape.head_dim)) {}
+
+  Real* gradients;  // [rows, stride]
+  Real* dout;       // [rows, head_dim]
+  Real* dq;         // [rows, head_dim]
+  Real* dk;         // [sequence, head_dim]
+  Real* dv;         // [sequence, head_dim]
+};
+
+// One head of one sequence, and where its columns are.
+struct Head {
+  AttentionShape shape;
+  std::size_t sequence;
+  std::size_t head;
+
+  // Part 0, 1 or 2: q, k or v.
+  template <typename T>
+  Columns<T> of_qkv(MatrixView<T> qkv, std::size_t part, std::size_t first_row, std::size_t rows) const {
+    return columns_of(qkv, {.first_row = sequence * shape.sequence + first_row,
+                            .rows = rows,
+                            .first_column = part * shape.dim() + head * shape.head_dim,
+                            .columns = shape.head_dim});
+  }
+  // Of a matrix with `queries` rows for each sequence.
+  template <typename T>
+  Columns<T> of_out(MatrixView<T> out, std::size_t queries, std::size_t first_row, std::size_t rows) const {
+    return columns_of(out, {.first_row = sequence * queries + first_row,
+                            .rows = rows,
+                            .first_column = head * shape.head_dim,
+                            .columns = shape.head_dim});
+  }
+  std::size_t first_statistic() const { return (sequence * shape.heads + head) * shape.sequence; }
+  double scale() const { return 1.0 / std::sqrt(static_cast<double>(shape.head_dim)); }
+};
+
+// Queries first, … first + rows - 1 of a sequence; they look at `keys` keys.
+struct Block {
+  std::size_t first;
+  std::size_t rows;
+  std::size_t keys;
+};
+
+template <typename Body>
+void for_each_block(std::size_t first, std::size_t sequence, Body body) {
+  for (; first < sequence; first += block_rows) {
+    const std::size_t rows = std::min(block_rows, sequence - first);
+    body(Block{first, rows, first + rows});
+  }
+}
+
+// The mask of all heads from the first row of qkv on.
+DropoutMask mask_of(const Dropout& of, const AttentionShape& shape) {
+  Dropout rows = of;
+  rows.key.first_row *= shape.heads;
+  return mask_of(rows, shape.statistics());
+}
+
+DropoutMask mask_of(const DropoutMask& all, const Head& head, const Block& block) {
+  DropoutMask mask = all;
+  mask.first_row += (head.sequence * head.shape.sequence + block.first) * head.shape.heads + head.head;
+  return mask;
+}
+
+// What softmax and its gradient have in common.
+template <typename T>
+AttentionRows rows_of(const Rooms<T>& rooms, const Head& head, const Block& block, const DropoutMask& mask) {
+  return {.format = format_of<Arithmetic<T>>,
+          .scores = rooms.scores,
+          .gradients = nullptr,
+          .stride = rooms.stride,
+          .rows = block.rows,
+          .first_keys = block.first + 1,
+          .keys = block.keys,
+          .scale = head.scale(),
+          .new_statistics = nullptr,
+          .statistics = nullptr,
+          .inverse_sums = nullptr,
+          .mask = mask.drop_below == 0 ? nullptr : &mask,
+          .mask_row_step = head.shape.heads,
+          .factors = rooms.factors};
+}
+
+template <typename T>
+class ForwardPass {
+ public:
+  using Real = Arithmetic<T>;
+
+  ForwardPass(const AttentionForward<T>& of, const RowTable& run)
+      : of_(of), run_(run), parts_(of.scratch), rooms_(of.shape, parts_), mask_(mask_of(of.dropout, of.shape)) {}
+
+  void head(const Head& head) {
+    const std::size_t all = of_.shape.sequence;
+    const Panel<const Real> k = load_panel(run_, head.of_qkv(of_.qkv, 1, 0, all), rooms_.k);
+    const Panel<const Real> v = load_panel(run_, head.of_qkv(of_.qkv, 2, 0, all), rooms_.v);
+    for_each_block(all - queries(), all, [&](const Block& block) {
+      multiply_with_keys(head, block, k);
+      softmax(head, block);
+      multiply_with_values(head, block, v);
+    });
+  }
+
+ private:
+  std::size_t queries() const { return of_.queries == 0 ? of_.shape.sequence : of_.queries; }
+
+  void multiply_with_keys(const Head& head, const Block& block, Panel<const Real> k) {
+    const Panel<const Real> q = load_panel(run_, head.of_qkv(of_.qkv, 0, block.first, block.rows), rooms_.q);
+    gemm<Real>({.a = {q.data, false, q.stride},
+                .b = {k.data, true, k.stride},
+                .c = rooms_.scores,
+                .m = block.rows,
+                .n = block.keys,
+                .k = of_.shape.head_dim,
+                .c_stride = rooms_.stride});
+  }
+
+  void softmax(const Head& head, const Block& block) {
+    const DropoutMask mask = mask_of(mask_, head, block);
+    AttentionRows rows = rows_of<T>(rooms_, head, block, mask);
+    rows.new_statistics =
+        of_.statistics == nullptr ? rooms_.statistics : of_.statistics + head.first_statistic() + block.first;
+    rows.inverse_sums = rooms_.inverse_sums;
+    run_.attention_rows(rows);
+  }
+
+  void multiply_with_values(const Head& head, const Block& block, Panel<const Real> v) {
+    const std::size_t first = block.first - (of_.shape.sequence - queries());
+    const Columns<T> target = head.of_out(of_.out, queries(), first, block.rows);
+    const Panel<Real> out = panel_for(target, rooms_.out);
+    gemm<Real>({.a = {rooms_.scores, false, rooms_.stride},
+                .b = {v.data, false, v.stride},
+                .c = out.data,
+                .m = block.rows,
+                .n = of_.shape.head_dim,
+                .k = block.keys,
+                .c_stride = out.stride});
+    store_panel(run_, out, target, rooms_.inverse_sums);
+  }
+
+  const AttentionForward<T>& of_;
+  const RowTable& run_;
+  Parts<Real> parts_;
+  ForwardRooms<T> rooms_;
+  DropoutMask mask_;
+};
+
+template <typename T>
+class BackwardPass {
+ public:
+  using Real = Arithmetic<T>;
+
+  BackwardPass(const AttentionBackward<T>& of, const RowTable& run)
+      : of_(of), run_(run), parts_(of.scratch), rooms_(of.shape, parts_), mask_(mask_of(of.dropout, of.shape)) {}
+
+  void head(const Head& head) {
+    const std::size_t all = of_.shape.sequence;
+    const Columns<T> dk = head.of_qkv(of_.dqkv, 1, 0, all);
+    const Columns<T> dv = head.of_qkv(of_.dqkv, 2, 0, all);
+    const KeysAndValues kv{load_panel(run_, head.of_qkv(of_.qkv, 1, 0, all), rooms_.k),
+                           load_panel(run_, head.of_qkv(of_.qkv, 2, 0, all), rooms_.v), panel_for(dk, rooms_.dk),
+                           panel_for(dv, rooms_.dv)};
+    fill_zero(kv.dk, all, of_.shape.head_dim);
+    fill_zero(kv.dv, all, of_.shape.head_dim);
+    for_each_block(0, all, [&](const Block& block) { add_block(head, block, kv); });
+    if (has_panels<T>) store_panel(run_, kv.dk, dk, nullptr);
+    if (has_panels<T>) store_panel(run_, kv.dv, dv, nullptr);
+  }
+
+ private:
+  struct KeysAndValues {
+    Panel<const Real> k;
+    Panel<const Real> v;
+    Panel<Real> dk;  // sums over the blocks
+    Panel<Real> dv;
+  };
+
+  void add_block(const Head& head, const Block& block, const KeysAndValues& kv) {
+    const Panel<const Real> q = load_panel(run_, head.of_qkv(of_.qkv, 0, block.first, block.rows), rooms_.q);
+    const Panel<const Real> dout =
+        load_panel(run_, head.of_out(of_.dout, of_.shape.sequence, block.first, block.rows), rooms_.dout);
+    multiply_with_keys(block, q, kv.k, rooms_.scores);
+    multiply_with_keys(block, dout, kv.v, rooms_.gradients);
+    softmax_gradient(head, block);
+    const Columns<T> target = head.of_qkv(of_.dqkv, 0, block.first, block.rows);
+    const Panel<Real> dq = panel_for(target, rooms_.dq);
+    gemm<Real>({.a = {rooms_.gradients, false, rooms_.stride},
+                .b = {kv.k.data, false, kv.k.stride},
+                .c = dq.data,
+                .m = block.rows,
+                .n = of_.shape.head_dim,
+                .k = block.keys,
+                .c_stride = dq.stride});
+    if (has_panels<T>) store_panel(run_, dq, target, nullptr);
+    add_for_keys(block, rooms_.gradients, q, kv.dk);
+    add_for_keys(block, rooms_.scores, dout, kv.dv);
+  }
+
+  // to [rows, keys] = rows · keysᵀ
+  void multiply_with_keys(const Block& block, Panel<const Real> rows, Panel<const Real> keys, Real* to) {
+    gemm<Real>({.a = {rows.data, false, rows.stride},
+                .b = {keys.data, true, keys.stride},
+                .c = to,
+                .m = block.rows,
+                .n = block.keys,
+                .k = of_.shape.head_dim,
+                .c_stride = rooms_.stride});
+  }
+
+  // sums [keys, head_dim] += ofᵀ · rows
+  void add_for_keys(const Block& block, const Real* of, Panel<const Real> rows, Panel<Real> sums) {
+    gemm<Real>({.a = {of, true, rooms_.stride},
+                .b = {rows.data, false, rows.stride},
+                .c = sums.data,
+                .m = block.keys,
+                .n = of_.shape.head_dim,
+                .k = block.rows,
+                .add = true,
+                .c_stride = sums.stride});
+  }
+
+  void softmax_gradient(const Head& head, const Block& block) {
+    const DropoutMask mask = mask_of(mask_, head, block);
+    AttentionRows rows = rows_of<T>(rooms_, head, block, mask);
+    rows.gradients = rooms_.gradients;
+    rows.statistics = of_.statistics + head.first_statistic() + block.first;
+    run_.attention_rows(rows);
+  }
+
+  const AttentionBackward<T>& of_;
+  const RowTable& run_;
+  Parts<Real> parts_;
+  BackwardRooms<T> rooms_;
+  DropoutMask mask_;
+};
+
+template <typename Pass>
+void for_each_head(const AttentionShape& shape, Pass pass) {
+  for (std::size_t sequence = 0; sequence < shape.sequences; ++sequence) {
+    for (std::size_t head = 0; head < shape.heads; ++head) pass.head(Head{shape, sequence, head});
+  }
+}
+
+template <typename T>
+void check(const AttentionShape& shape, MatrixView<const T> qkv, const Dropout& dropout) {
+  if (shape.sequence == 0 || shape.heads == 0 || shape.head_dim == 0) {
+    throw UsageError(fmt::format("attention: sequence {}, heads {} and head_dim {} must all be at least 1",
+                                 shape.sequence, shape.heads, shape.head_dim));
+  }
+  require_shape("attention: qkv", qkv, shape.rows(), 3 * shape.dim());
+  mask_of(dropout, shape);
+}
+
+}  // namespace
+
+template <Element T>
+void attention_forward(Stream& stream, const AttentionForward<T>& of) {
+  check(of.shape, of.qkv, of.dropout);
+  if (of.queries > of.shape.sequence) {
+    throw UsageError(
+        fmt::format("attention: the last {} rows of sequences of {} are wanted", of.queries, of.shape.sequence));
+  }
+  const std::size_t queries = of.queries == 0 ? of.shape.sequence : of.queries;
+  require_shape("attention: out", of.out, of.shape.sequences * queries, of.shape.dim());
+  stream.submit([of, &run = active_rows()] { for_each_head(of.shape, ForwardPass<T>(of, run)); });
+}
+
+template <Element T>
+void attention_backward(Stream& stream, const AttentionBackward<T>& of) {
+  check(of.shape, of.qkv, of.dropout);
+  require_shape("attention: dout", of.dout, of.shape.rows(), of.shape.dim());
+  require_shape("attention: dqkv", of.dqkv, of.shape.rows(), 3 * of.shape.dim());
+  stream.submit([of, &run = active_rows()] { for_each_head(of.shape, BackwardPass<T>(of, run)); });
+}
+
+template <Element T>
+std::size_t attention_forward_scratch(const AttentionShape& shape) {
+  Parts<Arithmetic<T>> parts(nullptr);
+  ForwardRooms<T>(shape, parts);
+  return parts.used();
+}
+
+template <Element T>
+std::size_t attention_backward_scratch(const AttentionShape& shape) {
+  Parts<Arithmetic<T>> parts(nullptr);
+  BackwardRooms<T>(shape, parts);
+  return parts.used();
+}
+
+#define TESSERA_ATTENTION(T)                                                \
+  template void attention_forward(Stream&, const AttentionForward<T>&);     \
+  template void attention_backward(Stream&, const AttentionBackward<T>&);   \
+  template std::size_t attention_forward_scratch<T>(const AttentionShape&); \
+  template std::size_t attention_backward_scratch<T>(const AttentionShape&);
+TESSERA_FOR_EACH_ELEMENT(TESSERA_ATTENTION)
+
+}  // namespace tessera::nn
