@@ -9,6 +9,7 @@
 #include "src/rows/active_rows.hpp"
 #include "src/shapes.hpp"
 #include "tessera/base/error.hpp"
+#include "tessera/nn/linear.hpp"
 
 namespace tessera::nn {
 
@@ -140,9 +141,77 @@ void embedding_backward(Stream& stream, const EmbeddingBackward<T>& of) {
 
 std::size_t embedding_scratch(std::size_t rows, std::size_t vocabulary) { return rows + vocabulary + 1; }
 
-#define TESSERA_EMBEDDING(T)                                            \
-  template void embedding_forward(Stream&, const EmbeddingForward<T>&); \
-  template void embedding_backward(Stream&, const EmbeddingBackward<T>&);
+template <Element T>
+Embedding<T>::Embedding(const EmbeddingShape& shape, std::size_t drop_place)
+    : shape_(shape),
+      drop_place_(drop_place),
+      table_({shape.vocabulary, shape.dim}, Initial::normal(0.0f, 0.02f)),
+      positions_({shape.context, shape.dim}, Initial::normal(0.0f, 0.02f)) {}
+
+template <Element T>
+void Embedding<T>::visit(ModuleVisitor& visitor) {
+  visitor("wte.weight", table_);
+  visitor("wpe.weight", positions_);
+}
+
+template <Element T>
+typename Embedding<T>::Saved Embedding<T>::forward(LayerWindow window, ActivationStack&,
+                                                   std::span<const std::int32_t> ids, MatrixView<T> y,
+                                                   const SequenceBatch& sequences) {
+  if (!window.counts_only() && ids.size() != y.rows) {
+    throw UsageError(fmt::format("embedding: {} ids, but y has {} rows", ids.size(), y.rows));
+  }
+  window.enqueue(embedding_forward<T>, {.table = table(window),
+                                        .positions = {window.parameter<T>(positions_), shape_.context, shape_.dim},
+                                        .ids = ids.data(),
+                                        .sequence = sequences.length,
+                                        .y = y});
+  window.enqueue(dropout<T>, sequences.dropout_at(drop_place_), y, y);
+  return {.ids = ids.data(), .sequences = sequences};
+}
+
+template <Element T>
+void Embedding<T>::backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<T> dy) {
+  const ScratchScope scratch(stack);
+  window.enqueue(dropout<T>, saved.sequences.dropout_at(drop_place_), dy, dy);
+  window.enqueue(embedding_backward<T>,
+                 {.ids = saved.ids,
+                  .sequence = saved.sequences.length,
+                  .dy = dy,
+                  .dtable = {window.gradient<T>(table_), shape_.vocabulary, shape_.dim},
+                  .dpositions = {window.gradient<T>(positions_), shape_.context, shape_.dim},
+                  .scratch = stack.push<std::int32_t>(embedding_scratch(dy.rows, shape_.vocabulary)).data()});
+}
+
+template <Element T>
+typename Embedding<T>::SavedLogits Embedding<T>::forward(LayerWindow window, ActivationStack& stack,
+                                                         MatrixView<const T> x, MatrixView<T> logits) {
+  const ScratchScope scratch(stack);
+  window.enqueue(linear_forward<T>,
+                 {.x = x,
+                  .weight = table(window),
+                  .y = logits,
+                  .scratch = stack.push<float>(linear_scratch<T>(x.rows, shape_.dim, shape_.vocabulary)).data()});
+  return {x};
+}
+
+template <Element T>
+void Embedding<T>::backward(LayerWindow window, ActivationStack& stack, const SavedLogits& saved,
+                            MatrixView<const T> dlogits, MatrixView<T> dx) {
+  const ScratchScope scratch(stack);
+  window.enqueue(linear_backward<T>,
+                 {.x = saved.x,
+                  .weight = table(window),
+                  .dy = dlogits,
+                  .dx = dx,
+                  .dweight = window.gradient<T>(table_),
+                  .scratch = stack.push<float>(linear_scratch<T>(dlogits.rows, shape_.dim, shape_.vocabulary)).data()});
+}
+
+#define TESSERA_EMBEDDING(T)                                              \
+  template void embedding_forward(Stream&, const EmbeddingForward<T>&);   \
+  template void embedding_backward(Stream&, const EmbeddingBackward<T>&); \
+  template class Embedding<T>;
 TESSERA_FOR_EACH_ELEMENT(TESSERA_EMBEDDING)
 
 }  // namespace tessera::nn

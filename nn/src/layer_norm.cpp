@@ -55,9 +55,58 @@ void layer_norm_backward(Stream& stream, const LayerNormBackward<T>& of) {
   stream.submit([rows, run = active_rows().layer_norm_backward] { run(rows); });
 }
 
-#define TESSERA_LAYER_NORM(T)                                            \
-  template void layer_norm_forward(Stream&, const LayerNormForward<T>&); \
-  template void layer_norm_backward(Stream&, const LayerNormBackward<T>&);
+template <Element T>
+LayerNorm<T>::LayerNorm(std::size_t dim) : weight_({dim}, Initial::ones()), bias_({dim}, Initial::zeros()) {}
+
+template <Element T>
+void LayerNorm<T>::visit(ModuleVisitor& visitor) {
+  visitor("weight", weight_);
+  visitor("bias", bias_);
+}
+
+template <Element T>
+typename LayerNorm<T>::Saved LayerNorm<T>::forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> x,
+                                                   MatrixView<T> y) {
+  const Saved saved{.x = x, .mean = stack.push<Arithmetic<T>>(x.rows), .inverse = stack.push<Arithmetic<T>>(x.rows)};
+  window.enqueue(layer_norm_forward<T>, {.x = x,
+                                         .weight = window.parameter<T>(weight_),
+                                         .bias = window.parameter<T>(bias_),
+                                         .y = y,
+                                         .mean = saved.mean.data(),
+                                         .inverse = saved.inverse.data()});
+  return saved;
+}
+
+template <Element T>
+void LayerNorm<T>::backward(LayerWindow window, ActivationStack&, const Saved& saved, MatrixView<const T> dy,
+                            MatrixView<T> dx) {
+  backward_with(window, saved, dy, nullptr, dx);
+}
+
+template <Element T>
+void LayerNorm<T>::add_backward(LayerWindow window, ActivationStack&, const Saved& saved, MatrixView<const T> dy,
+                                MatrixView<T> dx) {
+  backward_with(window, saved, dy, dx.data, dx);
+}
+
+template <Element T>
+void LayerNorm<T>::backward_with(LayerWindow window, const Saved& saved, MatrixView<const T> dy, const T* residual,
+                                 MatrixView<T> dx) {
+  window.enqueue(layer_norm_backward<T>, {.x = saved.x,
+                                          .weight = window.parameter<T>(weight_),
+                                          .mean = saved.mean.data(),
+                                          .inverse = saved.inverse.data(),
+                                          .dy = dy,
+                                          .residual = residual,
+                                          .dx = dx,
+                                          .dweight = window.gradient<T>(weight_),
+                                          .dbias = window.gradient<T>(bias_)});
+}
+
+#define TESSERA_LAYER_NORM(T)                                              \
+  template void layer_norm_forward(Stream&, const LayerNormForward<T>&);   \
+  template void layer_norm_backward(Stream&, const LayerNormBackward<T>&); \
+  template class LayerNorm<T>;
 TESSERA_FOR_EACH_ELEMENT(TESSERA_LAYER_NORM)
 
 }  // namespace tessera::nn

@@ -8,10 +8,16 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "tessera/device/stream.hpp"
+#include "tessera/nn/activation_stack.hpp"
 #include "tessera/nn/element.hpp"
+#include "tessera/nn/layer_window.hpp"
+#include "tessera/nn/sequence_batch.hpp"
 #include "tessera/nn/view.hpp"
+#include "tessera/shard/module.hpp"
+#include "tessera/shard/parameter.hpp"
 
 namespace tessera::nn {
 
@@ -42,5 +48,51 @@ template <Element T>
 void embedding_backward(Stream& stream, const EmbeddingBackward<T>& operation);
 
 std::size_t embedding_scratch(std::size_t rows, std::size_t vocabulary);
+
+// The tables as a layer, with GPT-2's dropout on the sum. Where a model ties its last layer to the token table (Press &
+// Wolf 2017), a second window of the same unit makes the logits with it, and the runtime adds up both gradients.
+struct EmbeddingShape {
+  std::size_t vocabulary;
+  std::size_t context;  // positions: no sequence is longer
+  std::size_t dim;
+};
+
+template <Element T>
+class Embedding final : public Module {
+ public:
+  // Both tables start as normal(0, 0.02). drop_place: of SequenceBatch::dropout_at, another one than the blocks'.
+  explicit Embedding(const EmbeddingShape& shape, std::size_t drop_place = 0);
+
+  void visit(ModuleVisitor& visitor) override;  // "wte.weight" [vocabulary, dim], "wpe.weight" [context, dim]
+  const EmbeddingShape& shape() const { return shape_; }
+
+  struct Saved {
+    const std::int32_t* ids;
+    SequenceBatch sequences;
+  };
+  // y [ids, dim] = drop(table[id] + positions[row mod length]). `ids` must stay until backward() has run. Throws
+  // UsageError when there are not as many ids as rows.
+  Saved forward(LayerWindow window, ActivationStack& stack, std::span<const std::int32_t> ids, MatrixView<T> y,
+                const SequenceBatch& sequences);
+  void backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<T> dy);  // overwrites dy
+
+  // As the last layer: logits [rows, vocabulary] = x tableᵀ, with x [rows, dim].
+  struct SavedLogits {
+    MatrixView<const T> x;
+  };
+  SavedLogits forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> x, MatrixView<T> logits);
+  void backward(LayerWindow window, ActivationStack& stack, const SavedLogits& saved, MatrixView<const T> dlogits,
+                MatrixView<T> dx);
+
+ private:
+  MatrixView<const T> table(LayerWindow window) const {
+    return {window.parameter<T>(table_), shape_.vocabulary, shape_.dim};
+  }
+
+  EmbeddingShape shape_;
+  std::size_t drop_place_;
+  Parameter table_;
+  Parameter positions_;
+};
 
 }  // namespace tessera::nn

@@ -6,9 +6,16 @@
 // row has at least one element. They throw UsageError when shapes do not fit.
 #pragma once
 
+#include <cstddef>
+#include <span>
+
 #include "tessera/device/stream.hpp"
+#include "tessera/nn/activation_stack.hpp"
 #include "tessera/nn/element.hpp"
+#include "tessera/nn/layer_window.hpp"
 #include "tessera/nn/view.hpp"
+#include "tessera/shard/module.hpp"
+#include "tessera/shard/parameter.hpp"
 
 namespace tessera::nn {
 
@@ -41,5 +48,32 @@ struct LayerNormBackward {
 };
 template <Element T>
 void layer_norm_backward(Stream& stream, const LayerNormBackward<T>& operation);
+
+template <Element T>
+class LayerNorm final : public Module {
+ public:
+  explicit LayerNorm(std::size_t dim);  // weight starts as ones, bias as zeros
+
+  void visit(ModuleVisitor& visitor) override;  // "weight", "bias": [dim]
+
+  struct Saved {
+    MatrixView<const T> x;
+    std::span<Arithmetic<T>> mean;     // [rows]
+    std::span<Arithmetic<T>> inverse;  // [rows]
+  };
+  Saved forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> x, MatrixView<T> y);
+  void backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
+                MatrixView<T> dx);  // dx may be dy
+  // Adds the gradient of x to dx: for a layer beside a residual path, whose gradient dx holds.
+  void add_backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
+                    MatrixView<T> dx);
+
+ private:
+  void backward_with(LayerWindow window, const Saved& saved, MatrixView<const T> dy, const T* residual,
+                     MatrixView<T> dx);
+
+  Parameter weight_;
+  Parameter bias_;
+};
 
 }  // namespace tessera::nn

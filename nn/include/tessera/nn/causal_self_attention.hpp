@@ -1,0 +1,54 @@
+// Causal self-attention as a layer: q, k and v from one linear layer, attention (attention.hpp), output projection.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "tessera/nn/activation_stack.hpp"
+#include "tessera/nn/attention.hpp"
+#include "tessera/nn/element.hpp"
+#include "tessera/nn/layer_window.hpp"
+#include "tessera/nn/linear.hpp"
+#include "tessera/nn/sequence_batch.hpp"
+#include "tessera/nn/view.hpp"
+#include "tessera/shard/module.hpp"
+
+namespace tessera::nn {
+
+struct CausalSelfAttentionOptions {
+  std::size_t dim;
+  std::size_t heads;           // divides dim
+  float projection_deviation;  // of the output projection's initial weights; the others have 0.02
+  std::size_t drop_place;      // of the probabilities, for SequenceBatch::dropout_at
+};
+
+template <Element T>
+class CausalSelfAttention final : public Module {
+ public:
+  // Weights start as normal(0, deviation), biases as zeros. Throws UsageError when heads do not divide dim.
+  explicit CausalSelfAttention(const CausalSelfAttentionOptions& options);
+
+  void visit(ModuleVisitor& visitor) override;  // "c_attn" [3 · dim, dim], "c_proj" [dim, dim]
+
+  struct Saved {
+    typename Linear<T>::Saved attn;
+    typename Linear<T>::Saved proj;
+    MatrixView<const T> qkv;  // [rows, 3 · dim]
+    std::span<Arithmetic<T>> statistics;
+    SequenceBatch sequences;
+  };
+  // x and y [rows, dim]. Throws UsageError when the sequences' length does not divide the rows.
+  Saved forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> x, MatrixView<T> y,
+                const SequenceBatch& sequences);
+  void backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
+                MatrixView<T> dx);  // dx may be dy
+
+ private:
+  AttentionShape shape_of(std::size_t rows, const SequenceBatch& sequences) const;
+
+  CausalSelfAttentionOptions options_;
+  Linear<T> attn_;
+  Linear<T> proj_;
+};
+
+}  // namespace tessera::nn

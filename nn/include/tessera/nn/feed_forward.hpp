@@ -1,0 +1,44 @@
+// A transformer's feed-forward network: linear, GELU, linear.
+#pragma once
+
+#include <cstddef>
+
+#include "tessera/nn/activation_stack.hpp"
+#include "tessera/nn/element.hpp"
+#include "tessera/nn/gelu.hpp"
+#include "tessera/nn/layer_window.hpp"
+#include "tessera/nn/linear.hpp"
+#include "tessera/nn/view.hpp"
+#include "tessera/shard/module.hpp"
+
+namespace tessera::nn {
+
+struct FeedForwardOptions {
+  std::size_t dim;
+  std::size_t hidden;
+  float projection_deviation;  // of the second layer's initial weights; the first one's have 0.02
+};
+
+template <Element T>
+class FeedForward final : public Module {
+ public:
+  explicit FeedForward(const FeedForwardOptions& options);  // weights start as normal(0, deviation), biases as zeros
+
+  void visit(ModuleVisitor& visitor) override;  // "c_fc" [hidden, dim], "c_proj" [dim, hidden]
+
+  struct Saved {
+    typename Linear<T>::Saved fc;
+    typename Gelu<T>::Saved gelu;
+    typename Linear<T>::Saved proj;
+  };
+  Saved forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> x, MatrixView<T> y);  // [rows, dim]
+  void backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
+                MatrixView<T> dx);  // dx may be dy
+
+ private:
+  Linear<T> fc_;
+  Gelu<T> gelu_;
+  Linear<T> proj_;
+};
+
+}  // namespace tessera::nn

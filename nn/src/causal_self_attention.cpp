@@ -1,0 +1,91 @@
+// Causal self-attention as a layer.
+#include "tessera/nn/causal_self_attention.hpp"
+
+#include <fmt/format.h>
+
+#include "src/instantiate.hpp"
+#include "src/transformer_initial.hpp"
+#include "tessera/base/error.hpp"
+
+namespace tessera::nn {
+
+template <Element T>
+CausalSelfAttention<T>::CausalSelfAttention(const CausalSelfAttentionOptions& options)
+    : options_(options),
+      attn_(options.dim, 3 * options.dim, normal_weights(transformer_deviation)),
+      proj_(options.dim, options.dim, normal_weights(options.projection_deviation)) {
+  if (options.heads == 0 || options.dim % options.heads != 0) {
+    throw UsageError(
+        fmt::format("attention: heads must divide dim, but {} does not divide {}", options.heads, options.dim));
+  }
+}
+
+template <Element T>
+void CausalSelfAttention<T>::visit(ModuleVisitor& visitor) {
+  visitor("c_attn", attn_);
+  visitor("c_proj", proj_);
+}
+
+template <Element T>
+AttentionShape CausalSelfAttention<T>::shape_of(std::size_t rows, const SequenceBatch& sequences) const {
+  if (sequences.length == 0 || rows % sequences.length != 0) {
+    throw UsageError(fmt::format("attention: {} rows are no whole number of sequences of {}", rows, sequences.length));
+  }
+  return {.sequences = rows / sequences.length,
+          .sequence = sequences.length,
+          .heads = options_.heads,
+          .head_dim = options_.dim / options_.heads};
+}
+
+template <Element T>
+typename CausalSelfAttention<T>::Saved CausalSelfAttention<T>::forward(LayerWindow window, ActivationStack& stack,
+                                                                       MatrixView<const T> x, MatrixView<T> y,
+                                                                       const SequenceBatch& sequences) {
+  const AttentionShape shape = shape_of(x.rows, sequences);
+  const auto qkv = stack.push<T>(x.rows, 3 * options_.dim);
+  const auto out = stack.push<T>(x.rows, options_.dim);
+  const auto statistics = stack.push<Arithmetic<T>>(shape.statistics());
+  const auto saved_attn = attn_.forward(window, stack, x, qkv);
+  {
+    const ScratchScope scratch(stack);
+    window.enqueue(attention_forward<T>,
+                   {.shape = shape,
+                    .qkv = qkv,
+                    .out = out,
+                    .statistics = statistics.data(),
+                    .dropout = sequences.dropout_at(options_.drop_place),
+                    .scratch = stack.push<Arithmetic<T>>(attention_forward_scratch<T>(shape)).data()});
+  }
+  return {.attn = saved_attn,
+          .proj = proj_.forward(window, stack, out, y),
+          .qkv = qkv,
+          .statistics = statistics,
+          .sequences = sequences};
+}
+
+template <Element T>
+void CausalSelfAttention<T>::backward(LayerWindow window, ActivationStack& stack, const Saved& saved,
+                                      MatrixView<const T> dy, MatrixView<T> dx) {
+  const ScratchScope scope(stack);
+  const AttentionShape shape = shape_of(dy.rows, saved.sequences);
+  const auto dqkv = stack.push<T>(dy.rows, 3 * options_.dim);
+  {
+    const ScratchScope scratch(stack);
+    const auto dout = stack.push<T>(dy.rows, options_.dim);
+    proj_.backward(window, stack, saved.proj, dy, dout);
+    window.enqueue(attention_backward<T>,
+                   {.shape = shape,
+                    .qkv = saved.qkv,
+                    .statistics = saved.statistics.data(),
+                    .dout = dout,
+                    .dqkv = dqkv,
+                    .dropout = saved.sequences.dropout_at(options_.drop_place),
+                    .scratch = stack.push<Arithmetic<T>>(attention_backward_scratch<T>(shape)).data()});
+  }
+  attn_.backward(window, stack, saved.attn, dqkv, dx);
+}
+
+#define TESSERA_CAUSAL_SELF_ATTENTION(T) template class CausalSelfAttention<T>;
+TESSERA_FOR_EACH_ELEMENT(TESSERA_CAUSAL_SELF_ATTENTION)
+
+}  // namespace tessera::nn

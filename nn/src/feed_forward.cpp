@@ -1,0 +1,43 @@
+// A transformer's feed-forward network.
+#include "tessera/nn/feed_forward.hpp"
+
+#include "src/instantiate.hpp"
+#include "src/transformer_initial.hpp"
+
+namespace tessera::nn {
+
+template <Element T>
+FeedForward<T>::FeedForward(const FeedForwardOptions& options)
+    : fc_(options.dim, options.hidden, normal_weights(transformer_deviation)),
+      proj_(options.hidden, options.dim, normal_weights(options.projection_deviation)) {}
+
+template <Element T>
+void FeedForward<T>::visit(ModuleVisitor& visitor) {
+  visitor("c_fc", fc_);
+  visitor("c_proj", proj_);
+}
+
+template <Element T>
+typename FeedForward<T>::Saved FeedForward<T>::forward(LayerWindow window, ActivationStack& stack,
+                                                       MatrixView<const T> x, MatrixView<T> y) {
+  const auto sums = stack.push<T>(x.rows, fc_.out());
+  const auto bent = stack.push<T>(x.rows, fc_.out());
+  return {.fc = fc_.forward(window, stack, x, sums),
+          .gelu = gelu_.forward(window, stack, sums, bent),
+          .proj = proj_.forward(window, stack, bent, y)};
+}
+
+template <Element T>
+void FeedForward<T>::backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
+                              MatrixView<T> dx) {
+  const ScratchScope scope(stack);
+  const auto dbent = stack.push<T>(dy.rows, fc_.out());
+  proj_.backward(window, stack, saved.proj, dy, dbent);
+  gelu_.backward(window, stack, saved.gelu, dbent, dbent);
+  fc_.backward(window, stack, saved.fc, dbent, dx);
+}
+
+#define TESSERA_FEED_FORWARD(T) template class FeedForward<T>;
+TESSERA_FOR_EACH_ELEMENT(TESSERA_FEED_FORWARD)
+
+}  // namespace tessera::nn

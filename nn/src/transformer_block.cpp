@@ -1,0 +1,84 @@
+// GPT-2's transformer block.
+#include "tessera/nn/transformer_block.hpp"
+
+#include <cmath>
+
+#include "src/instantiate.hpp"
+#include "src/transformer_initial.hpp"
+
+namespace tessera::nn {
+
+namespace {
+
+// So that the variance of the residual path, to which 2 · layers projections add, stays where it starts.
+float projection_deviation(const TransformerShape& shape) {
+  return transformer_deviation / std::sqrt(2.0f * static_cast<float>(shape.layers));
+}
+
+// The gradient of drop(x), given that of drop(x) + residual: dy itself where nothing is dropped, or in `to`.
+template <typename T>
+MatrixView<const T> dropped(LayerWindow window, const Dropout& dropout, MatrixView<const T> dy, MatrixView<T> to) {
+  if (dropout.probability == 0.0f) return dy;
+  window.enqueue(nn::dropout<T>, dropout, dy, to);
+  return to;
+}
+
+}  // namespace
+
+template <Element T>
+TransformerBlock<T>::TransformerBlock(const TransformerShape& shape, std::size_t index)
+    : index_(index),
+      ln_1_(shape.dim),
+      attn_({.dim = shape.dim,
+             .heads = shape.heads,
+             .projection_deviation = projection_deviation(shape),
+             .drop_place = 3 * index + 1}),
+      ln_2_(shape.dim),
+      mlp_({.dim = shape.dim,
+            .hidden = shape.hidden == 0 ? 4 * shape.dim : shape.hidden,
+            .projection_deviation = projection_deviation(shape)}) {}
+
+template <Element T>
+void TransformerBlock<T>::visit(ModuleVisitor& visitor) {
+  visitor("ln_1", ln_1_);
+  visitor("attn", attn_);
+  visitor("ln_2", ln_2_);
+  visitor("mlp", mlp_);
+}
+
+template <Element T>
+typename TransformerBlock<T>::Saved TransformerBlock<T>::forward(LayerWindow window, ActivationStack& stack,
+                                                                 MatrixView<const T> x, MatrixView<T> y,
+                                                                 const SequenceBatch& sequences) {
+  const auto normal_x = stack.push<T>(x.rows, x.columns);
+  const auto h = stack.push<T>(x.rows, x.columns);
+  const auto normal_h = stack.push<T>(x.rows, x.columns);
+  Saved saved;
+  saved.sequences = sequences;
+  saved.ln_1 = ln_1_.forward(window, stack, x, normal_x);
+  saved.attn = attn_.forward(window, stack, normal_x, h, sequences);
+  window.enqueue(add_dropped<T>, {.residual = x, .x = h, .y = h, .dropout = sequences.dropout_at(attention_place())});
+  saved.ln_2 = ln_2_.forward(window, stack, h, normal_h);
+  saved.mlp = mlp_.forward(window, stack, normal_h, y);
+  window.enqueue(add_dropped<T>, {.residual = h, .x = y, .y = y, .dropout = sequences.dropout_at(mlp_place())});
+  return saved;
+}
+
+template <Element T>
+void TransformerBlock<T>::backward(LayerWindow window, ActivationStack& stack, const Saved& saved,
+                                   MatrixView<T> gradient) {
+  const ScratchScope scope(stack);
+  const auto branch = stack.push<T>(gradient.rows, gradient.columns);
+  const auto of = [&](std::size_t place) {
+    return dropped<T>(window, saved.sequences.dropout_at(place), gradient, branch);
+  };
+  mlp_.backward(window, stack, saved.mlp, of(mlp_place()), branch);
+  ln_2_.add_backward(window, stack, saved.ln_2, branch, gradient);
+  attn_.backward(window, stack, saved.attn, of(attention_place()), branch);
+  ln_1_.add_backward(window, stack, saved.ln_1, branch, gradient);
+}
+
+#define TESSERA_TRANSFORMER_BLOCK(T) template class TransformerBlock<T>;
+TESSERA_FOR_EACH_ELEMENT(TESSERA_TRANSFORMER_BLOCK)
+
+}  // namespace tessera::nn

@@ -1,0 +1,14 @@
+// How a transformer's linear layers start (Radford et al. 2019, GPT-2): normal weights, biases of zero.
+#pragma once
+
+#include "tessera/nn/linear.hpp"
+
+namespace tessera::nn {
+
+inline constexpr float transformer_deviation = 0.02f;
+
+inline LinearOptions normal_weights(float deviation) {
+  return {.initial_weight = Initial::normal(0.0f, deviation), .initial_bias = Initial::zeros()};
+}
+
+}  // namespace tessera::nn
