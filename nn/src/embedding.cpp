@@ -208,6 +208,21 @@ void Embedding<T>::backward(LayerWindow window, ActivationStack& stack, const Sa
                   .scratch = stack.push<float>(linear_scratch<T>(dlogits.rows, shape_.dim, shape_.vocabulary)).data()});
 }
 
+template <Element T>
+typename Embedding<T>::SavedLoss Embedding<T>::forward(LayerWindow window, ActivationStack& stack,
+                                                       MatrixView<const T> x, const Prediction<T>& prediction) {
+  const SavedLogits saved = forward(window, stack, x, prediction.logits);
+  return {.linear = saved,
+          .loss = loss_.forward(window, stack, prediction.logits, prediction.targets, prediction.loss),
+          .logits = prediction.logits};
+}
+
+template <Element T>
+void Embedding<T>::backward(LayerWindow window, ActivationStack& stack, const SavedLoss& saved, MatrixView<T> dx) {
+  loss_.backward(window, stack, saved.loss, saved.logits);
+  backward(window, stack, saved.linear, saved.logits, dx);
+}
+
 #define TESSERA_EMBEDDING(T)                                              \
   template void embedding_forward(Stream&, const EmbeddingForward<T>&);   \
   template void embedding_backward(Stream&, const EmbeddingBackward<T>&); \

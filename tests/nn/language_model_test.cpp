@@ -12,7 +12,6 @@
 #include "tessera/comm/run.hpp"
 #include "tessera/device/arena.hpp"
 #include "tessera/nn/counting_model.hpp"
-#include "tessera/nn/cross_entropy.hpp"
 #include "tessera/nn/embedding.hpp"
 #include "tessera/nn/layer_norm.hpp"
 #include "tessera/nn/transformer_block.hpp"
@@ -112,16 +111,9 @@ class LanguageModel {
     const ScratchScope scope(stack);
     const MatrixView<T> normal = stack.push<T>(rows, dim), logits = stack.push<T>(rows, vocabulary);
     const auto saved_norm = model.forward(norm_, stack, x, normal);
-    const auto saved = model.forward(embedding_, stack, normal, logits);
-    if constexpr (std::is_same_v<Model, FullyShard>) {
-      const CrossEntropyRows<T> of{.logits = logits,
-                                   .labels = tokens.labels.data(),
-                                   .denominator = static_cast<float>(rows),
-                                   .statistics = statistics_};
-      cross_entropy_forward<T>(model.stream(), of, loss);
-      cross_entropy_backward<T>(model.stream(), of, &one_, logits);
-    }
-    model.backward(embedding_, stack, saved, logits, dx);
+    const Prediction<T> prediction{.logits = logits, .targets = {.labels = tokens.labels}, .loss = loss};
+    const auto saved = model.forward(embedding_, stack, normal, prediction);
+    model.backward(embedding_, stack, saved, dx);
     model.backward(norm_, stack, saved_norm, dx, dx);
   }
 
@@ -129,8 +121,6 @@ class LanguageModel {
   Embedding<T> embedding_{{.vocabulary = vocabulary, .context = context, .dim = dim}};
   std::vector<std::unique_ptr<TransformerBlock<T>>> blocks_;
   LayerNorm<T> norm_{dim};
-  Arithmetic<T> statistics_[2 * rows];
-  float one_ = 1.0f;
 };
 
 struct Run {

@@ -57,9 +57,9 @@ void block_pass(Model& model, TransformerBlock<T>& block, ActivationStack& stack
 
 template <typename T>
 struct BlockRun {
-  explicit BlockRun(const Sizes& sizes_, float probability = 0.0f)
+  explicit BlockRun(const Sizes& sizes_, float probability = 0.0f, std::size_t index = 1)
       : sizes(sizes_),
-        block({.dim = sizes.dim, .heads = sizes.heads, .layers = 3}, 1),
+        block({.dim = sizes.dim, .heads = sizes.heads, .layers = 3}, index),
         model(block),
         batch(batch_of(sizes, probability)),
         x(random_elements<T>(sizes.rows() * sizes.dim, 1)),
@@ -249,6 +249,14 @@ TEST_CASE_TEMPLATE("a_counted_pass_has_the_peak_of_the_real_one_and_neither_allo
       CHECK(allocations_so_far() == before);
     }
   }
+}
+
+TEST_CASE("blocks_of_different_index_drop_differently") {
+  const Sizes sizes{2, 3, 3, 6};
+  BlockRun<float> first(sizes, 0.25f, 0), again(sizes, 0.25f, 0), second(sizes, 0.25f, 1);
+  first.run(), again.run(), second.run();
+  CHECK(bits_of(again) == bits_of(first));
+  CHECK(bits_of(second) != bits_of(first));
 }
 
 TEST_CASE("gradients_of_tied_embeddings_in_double_are_the_central_differences") {

@@ -12,6 +12,7 @@
 
 #include "tessera/device/stream.hpp"
 #include "tessera/nn/activation_stack.hpp"
+#include "tessera/nn/cross_entropy.hpp"
 #include "tessera/nn/element.hpp"
 #include "tessera/nn/layer_window.hpp"
 #include "tessera/nn/sequence_batch.hpp"
@@ -57,6 +58,14 @@ struct EmbeddingShape {
   std::size_t dim;
 };
 
+// What a language model says to a batch, and what is right.
+template <Element T>
+struct Prediction {
+  MatrixView<T> logits;           // [rows, vocabulary]; backward leaves their gradient here
+  Targets targets;                // the next tokens
+  Arithmetic<T>* loss = nullptr;  // becomes the mean cross entropy
+};
+
 template <Element T>
 class Embedding final : public Module {
  public:
@@ -84,6 +93,15 @@ class Embedding final : public Module {
   void backward(LayerWindow window, ActivationStack& stack, const SavedLogits& saved, MatrixView<const T> dlogits,
                 MatrixView<T> dx);
 
+  // Likewise, with the loss (cross_entropy.hpp) in the same window.
+  struct SavedLoss {
+    SavedLogits linear;
+    typename CrossEntropy<T>::Saved loss;
+    MatrixView<T> logits;
+  };
+  SavedLoss forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> x, const Prediction<T>& prediction);
+  void backward(LayerWindow window, ActivationStack& stack, const SavedLoss& saved, MatrixView<T> dx);
+
  private:
   MatrixView<const T> table(LayerWindow window) const {
     return {window.parameter<T>(table_), shape_.vocabulary, shape_.dim};
@@ -93,6 +111,7 @@ class Embedding final : public Module {
   std::size_t drop_place_;
   Parameter table_;
   Parameter positions_;
+  CrossEntropy<T> loss_;
 };
 
 }  // namespace tessera::nn
