@@ -11,11 +11,8 @@ MlpShape shape_of(const Job& job);
 // Throws OptionError when one step takes more samples than there are.
 void require_enough_samples(const RunOptions& options, const Dataset& data);
 
-// Held by a rank's model, for micro-batches of --batch rows.
-tessera::Bytes activation_bytes(const Job& job);
-
-// The runtime's options, with a memory limit: what activations and batches leave to it of this machine, shared by the
-// ranks. Throws MemoryError when they leave nothing.
+// The runtime's options, with the bytes of the model's activations and a memory limit: what batches leave of this
+// machine, shared by the ranks. Throws MemoryError when activations and batches leave nothing.
 tessera::FullyShardOptions fitting_options(const Job& job);
 
 // Held in batches that are loaded ahead.

@@ -14,7 +14,6 @@
 #include "tessera/base/error.hpp"
 #include "tessera/checkpoint/weights.hpp"
 #include "tessera/data/loader.hpp"
-#include "tessera/device/arena.hpp"
 #include "tessera/nn/threads.hpp"
 #include "train_mlp/element.hpp"
 #include "train_mlp/evaluation.hpp"
@@ -47,20 +46,18 @@ class Trainer {
         progress_(world.rank() == 0 ? Progress::output_for(run_.quiet) : Progress::Output::none, job.length.last_step),
         schedule_(schedule(run_, job.length)),
         losses_(run_.accumulate),
-        activations_(world.device(), activation_bytes(job)),
         mlp_(shape_of(job)),
         evaluation_(job.data.held_out, world, run_.batch),
         loader_(make_sampler(job, world), {.depth = batches_ahead},
                 [&job](const tessera::SampleBatch& chosen, LabelledBatch& batch) {
                   job.data.training->read(chosen, batch);
                 }),
-        model_(world, job.sharding) {
-    mlp_.use({activations_.data(), activations_.size().count()});
-  }
+        model_(world, job.sharding) {}
 
   void run() {
     mlp_.add_to(model_);
     model_.finalize(make_optimizer(run_));
+    mlp_.use(model_.activation_memory());
     if (run_.init) tessera::load_weights(model_, *run_.init);
     progress_.line(headline(job_, model_));
     progress_.start();
@@ -137,7 +134,6 @@ class Trainer {
   // Of every rank, on every rank.
   std::vector<tessera::probe::RankMemory> measure_memory() {
     tessera::probe::RankMemory mine = tessera::probe::measure(model_);
-    mine.add_unplanned("activations", activations_.size());
     mine.add_unplanned("batches", batch_bytes(job_));
     return tessera::probe::gather(world_, mine);
   }
@@ -158,7 +154,6 @@ class Trainer {
   tessera::Schedule schedule_;
   // What the model's queued work writes to or reads from must outlive it: the model comes last.
   std::vector<float> losses_;  // of this step's micro-batches
-  tessera::Arena activations_;
   Mlp<T> mlp_;
   Evaluation<T> evaluation_;
   tessera::Loader<LabelledBatch> loader_;

@@ -67,6 +67,7 @@ class Standalone final : public tessera::nn::ParameterMemory, private tessera::M
                         .values = stored<T>(widened(values)),
                         .gradient = stored<T>(std::vector<double>(parameter.elements(), 1e4))});
   }
+  void operator()(std::string_view name, tessera::Buffer&) override { FAIL("no layer here has the buffer ", name); }
   void operator()(std::string_view name, tessera::Module& part) override {
     const std::string before = prefix_;
     prefix_ += std::string(name) + ".";
