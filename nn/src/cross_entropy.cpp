@@ -1,4 +1,4 @@
-// Softmax and cross entropy. Sums run in fp64, from first to last.
+// Softmax and cross entropy: the loops are in rows/softmax_lanes.hpp. Sums over rows run in fp64, from first to last.
 #include "tessera/nn/cross_entropy.hpp"
 
 #include <fmt/format.h>
@@ -8,6 +8,7 @@
 
 #include "src/arithmetic.hpp"
 #include "src/instantiate.hpp"
+#include "src/rows/active_rows.hpp"
 #include "src/shapes.hpp"
 #include "tessera/base/error.hpp"
 
@@ -44,50 +45,49 @@ std::size_t largest_of(const T* logits, std::size_t classes) {
 
 // -log softmax(logits)[label], leaving what backward needs in `statistics`.
 template <typename T>
-double row_loss(const CrossEntropyRows<T>& rows, std::size_t row) {
+double row_loss(const CrossEntropyRows<T>& rows, std::size_t row, const RowTable& run) {
   const T* logits = logits_of(rows, row);
   const std::size_t label = label_of(rows, row);
-  const Arithmetic<T> largest = load(logits[largest_of(logits, rows.logits.columns)]);
+  double largest = 0.0;
   double sum = 0.0;
-  for (std::size_t i = 0; i < rows.logits.columns; ++i) {
-    sum += static_cast<double>(std::exp(load(logits[i]) - largest));
-  }
-  rows.statistics[2 * row] = largest;
+  run.softmax_sum({format_of<T>, logits, rows.logits.columns, &largest, &sum});
+  rows.statistics[2 * row] = static_cast<Arithmetic<T>>(largest);
   rows.statistics[2 * row + 1] = static_cast<Arithmetic<T>>(sum);
-  return std::log(sum) + static_cast<double>(largest) - static_cast<double>(load(logits[label]));
+  return std::log(sum) + largest - static_cast<double>(load(logits[label]));
 }
 
 template <typename T>
-void forward_now(const CrossEntropyRows<T>& rows, Arithmetic<T>* loss) {
+void forward_now(const CrossEntropyRows<T>& rows, Arithmetic<T>* loss, const RowTable& run) {
   double sum = 0.0;
   for (std::size_t row = 0; row < rows.logits.rows; ++row) {
     const float weight = weight_of(rows, row);
-    if (weight != 0.0f) sum += static_cast<double>(weight) * row_loss(rows, row);
+    if (weight != 0.0f) sum += static_cast<double>(weight) * row_loss(rows, row, run);
   }
   *loss = static_cast<Arithmetic<T>>(sum / static_cast<double>(rows.denominator));
 }
 
+// The label's gradient is taken first: the gradients may replace the logits.
 template <typename T>
-void row_gradient(const CrossEntropyRows<T>& rows, std::size_t row, Arithmetic<T> factor, T* gradient) {
+void row_gradient(const CrossEntropyRows<T>& rows, std::size_t row, double factor, T* gradient, const RowTable& run) {
   const T* logits = logits_of(rows, row);
-  const Arithmetic<T> largest = rows.statistics[2 * row];
-  const Arithmetic<T> sum = rows.statistics[2 * row + 1];
   const std::size_t label = label_of(rows, row);
-  for (std::size_t i = 0; i < rows.logits.columns; ++i) {
-    const Arithmetic<T> probability = std::exp(load(logits[i]) - largest) / sum;
-    gradient[i] = store<T>((i == label ? probability - 1 : probability) * factor);
-  }
+  const auto largest = static_cast<double>(rows.statistics[2 * row]);
+  const auto sum = static_cast<double>(rows.statistics[2 * row + 1]);
+  const double probability = std::exp(static_cast<double>(load(logits[label])) - largest) / sum;
+  run.softmax_scaled({format_of<T>, logits, gradient, rows.logits.columns, largest, factor / sum});
+  gradient[label] = store<T>(static_cast<Arithmetic<T>>((probability - 1.0) * factor));
 }
 
 template <typename T>
-void backward_now(const CrossEntropyRows<T>& rows, float loss_scale, T* dlogits) {
+void backward_now(const CrossEntropyRows<T>& rows, float loss_scale, T* dlogits, const RowTable& run) {
   const std::size_t classes = rows.logits.columns;
   for (std::size_t row = 0; row < rows.logits.rows; ++row) {
-    const Arithmetic<T> weight = weight_of(rows, row);
-    if (weight == 0) {
+    const auto weight = static_cast<double>(weight_of(rows, row));
+    if (weight == 0.0) {
       std::fill_n(dlogits + row * classes, classes, T{});
     } else {
-      row_gradient(rows, row, weight / rows.denominator * loss_scale, dlogits + row * classes);
+      const double factor = weight / static_cast<double>(rows.denominator) * static_cast<double>(loss_scale);
+      row_gradient(rows, row, factor, dlogits + row * classes, run);
     }
   }
 }
@@ -111,7 +111,7 @@ void require_as_many(std::size_t rows, const Targets& targets) {
 template <Element T>
 void cross_entropy_forward(Stream& stream, const CrossEntropyRows<T>& rows, Arithmetic<T>* loss) {
   check(rows);
-  stream.submit([rows, loss] { forward_now(rows, loss); });
+  stream.submit([rows, loss, &run = active_rows()] { forward_now(rows, loss, run); });
 }
 
 template <Element T>
@@ -119,7 +119,8 @@ void cross_entropy_backward(Stream& stream, const CrossEntropyRows<T>& rows, con
                             MatrixView<T> dlogits) {
   check(rows);
   require_shape("cross entropy: dlogits", dlogits, rows.logits.rows, rows.logits.columns);
-  stream.submit([rows, loss_scale, dlogits] { backward_now(rows, *loss_scale, dlogits.data); });
+  stream.submit(
+      [rows, loss_scale, dlogits, &run = active_rows()] { backward_now(rows, *loss_scale, dlogits.data, run); });
 }
 
 template <Element T>

@@ -43,17 +43,16 @@ template <typename Set, Format format>
   using V = Values<Set, format>;
   using R = Real<format>;
   const AttentionRow<Set, format> of(a, row);
-  constexpr R lowest = format == Format::fp64 ? static_cast<R>(-__DBL_MAX__) : static_cast<R>(-__FLT_MAX__);
-  V largest_lanes = all<V>(lowest);
+  V largest_lanes = all<V>(lowest<format>);
   for (std::size_t at = 0; at < of.known; at += lane_count) {
-    largest_lanes = larger(largest_lanes, of.part(of.scores, at, lowest));
+    largest_lanes = larger(largest_lanes, of.part(of.scores, at, lowest<format>));
   }
   const R largest = reduce<Larger>(largest_lanes);
   if (a.mask != nullptr) draw_factors<Set>(a, row, of.known);
   V total{};
   std::size_t at = 0;
   for (; at < of.known; at += lane_count) {
-    const V shifted = (of.part(of.scores, at, lowest) - all<V>(largest)) * all<V>(of.scale);
+    const V shifted = (of.part(of.scores, at, lowest<format>) - all<V>(largest)) * all<V>(of.scale);
     V e = first_lanes<Set, format>(of.known - at, exponential<Set, format>(shifted), 0);
     total = total + e;
     if (a.mask != nullptr) e = e * factor_lanes<Set, format>(a.factors + at);

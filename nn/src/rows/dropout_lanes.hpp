@@ -8,31 +8,39 @@ namespace tessera::nn {
 
 inline constexpr std::size_t mask_columns = 64;
 
-// Factors of the columns 64 · block, … of a row: 0 or the mask's scale. Ten rounds of Philox4x32 in each lane, as in
-// base/philox.hpp; written so that compilers vectorise over the lanes.
+// Philox4x32 as in base/philox.hpp. Calls instead of a loop: compilers then vectorise over the lanes.
+template <typename Set, int rounds>
+[[gnu::always_inline]] inline void philox_rounds(std::uint32_t (&c)[4], std::uint32_t key0, std::uint32_t key1) {
+  if constexpr (rounds > 0) {
+    const std::uint64_t a = std::uint64_t{0xD2511F53} * c[0];
+    const std::uint64_t b = std::uint64_t{0xCD9E8D57} * c[2];
+    c[0] = static_cast<std::uint32_t>(b >> 32) ^ c[1] ^ key0;
+    c[1] = static_cast<std::uint32_t>(b);
+    c[2] = static_cast<std::uint32_t>(a >> 32) ^ c[3] ^ key1;
+    c[3] = static_cast<std::uint32_t>(a);
+    philox_rounds<Set, rounds - 1>(c, key0 + 0x9E3779B9, key1 + 0xBB67AE85);
+  }
+}
+
+// Factors of the columns 64 · block, … of a row: 0 or the mask's scale.
 template <typename Set>
 void mask_block(const DropoutMask& mask, std::uint64_t row, std::size_t block, float* factors) {
-  for (std::size_t lane = 0; lane < lane_count; ++lane) {
-    std::uint32_t c0 = static_cast<std::uint32_t>(block * lane_count + lane);
-    std::uint32_t c1 = static_cast<std::uint32_t>(row);
-    std::uint32_t c2 = mask.step;
-    std::uint32_t c3 = static_cast<std::uint32_t>(row >> 32) << 16 | mask.layer;
-    std::uint32_t key0 = mask.key[0];
-    std::uint32_t key1 = mask.key[1];
-    for (int round = 0; round < 10; ++round) {
-      const std::uint64_t a = std::uint64_t{0xD2511F53} * c0;
-      const std::uint64_t b = std::uint64_t{0xCD9E8D57} * c2;
-      c0 = static_cast<std::uint32_t>(b >> 32) ^ c1 ^ key0;
-      c1 = static_cast<std::uint32_t>(b);
-      c2 = static_cast<std::uint32_t>(a >> 32) ^ c3 ^ key1;
-      c3 = static_cast<std::uint32_t>(a);
-      key0 += 0x9E3779B9;
-      key1 += 0xBB67AE85;
-    }
-    factors[lane] = c0 < mask.drop_below ? 0.0f : mask.scale;
-    factors[lane + 16] = c1 < mask.drop_below ? 0.0f : mask.scale;
-    factors[lane + 32] = c2 < mask.drop_below ? 0.0f : mask.scale;
-    factors[lane + 48] = c3 < mask.drop_below ? 0.0f : mask.scale;
+  const auto first = static_cast<std::uint32_t>(block * lane_count);
+  const std::uint32_t layer = static_cast<std::uint32_t>(row >> 32) << 16 | mask.layer;
+  std::uint32_t drawn[4][lane_count];
+  for (std::uint32_t lane = 0; lane < lane_count; ++lane) {
+    std::uint32_t counter[4] = {first + lane, static_cast<std::uint32_t>(row), mask.step, layer};
+    philox_rounds<Set, 10>(counter, mask.key[0], mask.key[1]);
+    drawn[0][lane] = counter[0];
+    drawn[1][lane] = counter[1];
+    drawn[2][lane] = counter[2];
+    drawn[3][lane] = counter[3];
+  }
+  const auto threshold = words<Set>(mask.drop_below);
+  const auto scale = all<Floats<Set>>(mask.scale);
+  for (std::size_t word = 0; word < 4; ++word) {
+    const auto dropped = load_lanes<Words<Set>>(drawn[word]) < threshold;
+    store_lanes(factors + word * lane_count, select(dropped, Floats<Set>{}, scale));
   }
 }
 

@@ -25,6 +25,11 @@ template <Format format>
 using Stored = std::conditional_t<format == Format::fp64, double,
                                   std::conditional_t<format == Format::fp32, float, std::uint16_t>>;
 
+// Below every number: what a search for the largest starts from.
+template <Format format>
+inline constexpr Real<format> lowest = format == Format::fp64 ? static_cast<Real<format>>(-__DBL_MAX__)
+                                                              : static_cast<Real<format>>(-__FLT_MAX__);
+
 template <typename Set>
 [[gnu::always_inline]] inline Words<Set> words(std::uint32_t value) {
   return all<Words<Set>>(value);

@@ -1,6 +1,6 @@
 // The exponential in sixteen lanes. In fp32: x = n ln 2 + r with |r| <= ln 2 / 2, 2^n by its bits and e^r by the
-// polynomial of Moshier's Cephes (expf), without fused operations. Within 2 units in the last place; 0 below -87, where
-// results are about to become subnormal, infinity above 88.7, and NaN for NaN. In fp64: the C library's.
+// polynomial of Moshier's Cephes (expf), without fused operations. Within one unit in the last place; 0 below -86.98,
+// where results are about to become subnormal, infinity above 88.73, and NaN for NaN. In fp64: the C library's.
 #pragma once
 
 #include "src/rows/elements.hpp"
@@ -11,7 +11,7 @@ template <typename Set>
 [[gnu::always_inline]] inline Floats<Set> exponential_of_floats(const Floats<Set>& of) {
   using V = Floats<Set>;
   const auto constant = [](float value) __attribute__((always_inline)) { return all<V>(value); };
-  const V low = constant(-87.0f);
+  const V low = constant(-86.98f);
   const V high = constant(88.73f);  // beyond it, n = 128 and e^r overflow together
   const V x = select(high < of, high, select(of < low, low, of));
   const V shift = constant(0x1.8p23f);  // makes the units of the sum its last place

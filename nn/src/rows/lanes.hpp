@@ -125,14 +125,24 @@ template <typename To, typename From>
 
 template <typename V>
 [[gnu::always_inline]] inline V load_lanes(const void* from) {
-  V value;
-  __builtin_memcpy(&value, from, sizeof value);
-  return value;
+  if constexpr (is_pair<V>) {
+    using Half = decltype(V::low);
+    return V{load_lanes<Half>(from), load_lanes<Half>(static_cast<const char*>(from) + sizeof(Half))};
+  } else {
+    V value;
+    __builtin_memcpy(&value, from, sizeof value);
+    return value;
+  }
 }
 
 template <typename V>
 [[gnu::always_inline]] inline void store_lanes(void* to, const V& value) {
-  __builtin_memcpy(to, &value, sizeof value);
+  if constexpr (is_pair<V>) {
+    store_lanes(to, value.low);
+    store_lanes(static_cast<char*>(to) + sizeof value.low, value.high);
+  } else {
+    __builtin_memcpy(to, &value, sizeof value);
+  }
 }
 
 // The larger of both; b where either is a NaN.

@@ -14,10 +14,11 @@ template <typename Set, Format from, Format to>
   for (std::size_t row = 0; row < a.rows; ++row) {
     const void* const source = row_of<from>(a.from, row, a.from_stride);
     void* const target = row_of<to>(a.to, row, a.to_stride);
-    const V factor = all<V>(a.factors == nullptr ? Real<from>{1} : static_cast<const Real<from>*>(a.factors)[row]);
     for (std::size_t at = 0; at < a.columns; at += lane_count) {
       const std::size_t n = a.columns - at;
-      write<Set, to>(target, at, n, read<Set, from>(source, at, n) * factor);
+      V value = read<Set, from>(source, at, n);
+      if (a.factors != nullptr) value = value * all<V>(static_cast<const Real<from>*>(a.factors)[row]);
+      write<Set, to>(target, at, n, value);
     }
   }
 }

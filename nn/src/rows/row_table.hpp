@@ -114,7 +114,38 @@ struct PanelRows {
   const void* factors;  // [rows], in the type that is read (of store: of arithmetic), multiply each row; null: 1
 };
 
+// to = gelu(x), or with dy: dy · gelu'(x).
+struct GeluRow {
+  Format format;
+  const void* x;
+  const void* dy;  // null: forward
+  void* to;        // may be either
+  std::size_t count;
+};
+
+// The largest logit, and the sum of e^(logit - largest).
+struct SoftmaxSum {
+  Format format;
+  const void* logits;  // [count]
+  std::size_t count;   // at least 1
+  double* largest;
+  double* sum;
+};
+
+// to = e^(logit - largest) · factor
+struct SoftmaxScaled {
+  Format format;
+  const void* logits;  // [count]
+  void* to;            // may be logits
+  std::size_t count;
+  double largest;
+  double factor;
+};
+
 struct RowTable {
+  void (*gelu)(const GeluRow&);
+  void (*softmax_sum)(const SoftmaxSum&);
+  void (*softmax_scaled)(const SoftmaxScaled&);
   void (*attention_rows)(const AttentionRows&);
   void (*load_panel)(const PanelRows&);
   void (*store_panel)(const PanelRows&);
