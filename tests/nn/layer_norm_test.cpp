@@ -108,21 +108,39 @@ TEST_CASE_TEMPLATE("layer_norm_gradients_are_the_central_differences", T, TESSER
   stream.synchronize();
 }
 
-TEST_CASE("layer_norm_backward_accumulates_and_works_in_place_with_a_residual") {
+TEST_CASE("layer_norm_backward_works_in_place_and_adds_a_residual") {
   Stream stream = immediate_stream();
   LayerNormCase<float> c({5, 37});
   c.forward(stream);
   LayerNormBackward<float> operands = c.backward_operands();
   layer_norm_backward<float>(stream, operands);
   const std::vector<float> dx = c.dx;
-  const std::vector<float> dweight = c.dweight;
   const std::vector<float> residual = c.dy;
-  operands.accumulate = true;
   operands.residual = c.dy.data();
   operands.dx = matrix(c.dy, 5, 37);
   layer_norm_backward<float>(stream, operands);
   for (std::size_t i = 0; i < dx.size(); ++i) CHECK(c.dy[i] == residual[i] + dx[i]);
-  for (std::size_t i = 0; i < dweight.size(); ++i) CHECK(c.dweight[i] == dweight[i] + dweight[i]);
+  stream.synchronize();
+}
+
+TEST_CASE("layer_norm_gradients_accumulated_over_parts_are_those_of_the_whole") {
+  Stream stream = immediate_stream();
+  LayerNormCase<float> c({7, 83});
+  c.forward(stream);
+  layer_norm_backward<float>(stream, c.backward_operands());
+  const std::string whole = bytes_of(c.dweight, c.dbias);
+  for (const std::size_t first : std::vector<std::size_t>{0, 3}) {
+    LayerNormBackward<float> operands = c.backward_operands();
+    operands.x.rows = operands.dy.rows = operands.dx.rows = first == 0 ? 3 : 4;
+    operands.x.data += first * 83;
+    operands.dy.data += first * 83;
+    operands.dx.data += first * 83;
+    operands.mean += first;
+    operands.inverse += first;
+    operands.accumulate = first > 0;
+    layer_norm_backward<float>(stream, operands);
+  }
+  CHECK(bytes_of(c.dweight, c.dbias) == whole);
   stream.synchronize();
 }
 

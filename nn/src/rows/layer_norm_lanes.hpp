@@ -65,6 +65,11 @@ template <typename Set, Format format, std::size_t blocks>
   using V = Values<Set, format>;
   V weight[blocks] = {};
   V bias[blocks] = {};
+  for (std::size_t block = 0; a.accumulate && block < blocks; ++block) {
+    const std::size_t at = first + block * lane_count;
+    weight[block] = read<Set, format>(a.dweight, at, a.dim - at);
+    bias[block] = read<Set, format>(a.dbias, at, a.dim - at);
+  }
   for (std::size_t row = 0; row < a.rows; ++row) {
     const NormalRow<Set, format> normal(a, row);
     const auto* const dy = row_of<format>(a.dy, row, a.dim);
@@ -78,10 +83,6 @@ template <typename Set, Format format, std::size_t blocks>
   for (std::size_t block = 0; block < blocks; ++block) {
     const std::size_t at = first + block * lane_count;
     const std::size_t n = a.dim - at;
-    if (a.accumulate) {
-      weight[block] = read<Set, format>(a.dweight, at, n) + weight[block];
-      bias[block] = read<Set, format>(a.dbias, at, n) + bias[block];
-    }
     write<Set, format>(a.dweight, at, n, weight[block]);
     write<Set, format>(a.dbias, at, n, bias[block]);
   }

@@ -58,7 +58,7 @@ struct SumRows {
   std::size_t count;
   std::size_t dim;
   void* to;
-  bool accumulate;  // adds to what is there
+  bool accumulate;  // starts from what is there
 };
 
 // Where a mask is drawn from. An element is dropped when its word is below `drop_below`.

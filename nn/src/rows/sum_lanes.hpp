@@ -17,6 +17,10 @@ void add_of(const AddRow& a) {
 template <typename Set, Format format, std::size_t blocks>
 [[gnu::always_inline]] inline void sum_columns(const SumRows& a, std::size_t first) {
   Values<Set, format> total[blocks] = {};
+  for (std::size_t block = 0; a.accumulate && block < blocks; ++block) {
+    const std::size_t at = first + block * lane_count;
+    total[block] = read<Set, format>(a.to, at, a.dim - at);
+  }
   for (std::size_t i = 0; i < a.count; ++i) {
     const std::size_t row = a.index == nullptr ? i * a.step : static_cast<std::size_t>(a.index[i]);
     for (std::size_t block = 0; block < blocks; ++block) {
@@ -26,7 +30,6 @@ template <typename Set, Format format, std::size_t blocks>
   }
   for (std::size_t block = 0; block < blocks; ++block) {
     const std::size_t at = first + block * lane_count;
-    if (a.accumulate) total[block] = read<Set, format>(a.to, at, a.dim - at) + total[block];
     write<Set, format>(a.to, at, a.dim - at, total[block]);
   }
 }
