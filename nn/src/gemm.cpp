@@ -8,8 +8,9 @@
 #include <algorithm>
 #include <limits>
 
-#include "src/arithmetic.hpp"
 #include "src/instantiate.hpp"
+#include "src/panel.hpp"
+#include "src/rows/active_rows.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/nn/threads.hpp"
 
@@ -63,10 +64,9 @@ Cut cut(std::size_t begin, std::size_t all) { return {begin, std::min(tile, all 
 template <typename T>
 Operand<float> widened(const Operand<T>& from, Cut rows, Cut columns, float* to) {
   if (from.transposed) std::swap(rows, columns);
-  for (std::size_t row = 0; row < rows.count; ++row) {
-    const T* source = from.data + (rows.begin + row) * from.stride + columns.begin;
-    for (std::size_t i = 0; i < columns.count; ++i) to[row * columns.count + i] = load(source[i]);
-  }
+  const Columns<const T> part{from.data + rows.begin * from.stride + columns.begin, from.stride, rows.count,
+                              columns.count};
+  load_panel(active_rows(), part, to);
   return {to, from.transposed, columns.count};
 }
 
@@ -76,10 +76,8 @@ void multiply_tile(const Gemm<T>& of, Cut rows, Cut columns) {
   float* const sums = of.scratch;
   float* const a = sums + rows.count * columns.count;
   float* const b = a + rows.count * std::min(tile, of.k);
-  const auto target = [&](std::size_t row) { return of.c + (rows.begin + row) * of.c_stride + columns.begin; };
-  for (std::size_t row = 0; of.add && row < rows.count; ++row) {
-    for (std::size_t i = 0; i < columns.count; ++i) sums[row * columns.count + i] = load(target(row)[i]);
-  }
+  const Columns<T> target{of.c + rows.begin * of.c_stride + columns.begin, of.c_stride, rows.count, columns.count};
+  if (of.add) load_panel(active_rows(), Columns<const T>{target.data, target.stride, target.rows, target.count}, sums);
   for (std::size_t first = 0; first < of.k; first += tile) {
     const Cut depth = cut(first, of.k);
     call_blas(Gemm<float>{.a = widened(of.a, rows, depth, a),
@@ -91,9 +89,7 @@ void multiply_tile(const Gemm<T>& of, Cut rows, Cut columns) {
                           .add = of.add || first > 0,
                           .c_stride = columns.count});
   }
-  for (std::size_t row = 0; row < rows.count; ++row) {
-    for (std::size_t i = 0; i < columns.count; ++i) target(row)[i] = store<T>(sums[row * columns.count + i]);
-  }
+  store_panel<T>(active_rows(), {sums, columns.count}, target, nullptr);
 }
 
 template <typename T>

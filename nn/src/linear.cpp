@@ -2,11 +2,10 @@
 #include "tessera/nn/linear.hpp"
 
 #include <algorithm>
-#include <array>
 
-#include "src/arithmetic.hpp"
 #include "src/gemm.hpp"
 #include "src/instantiate.hpp"
+#include "src/rows/active_rows.hpp"
 #include "src/shapes.hpp"
 
 namespace tessera::nn {
@@ -29,22 +28,16 @@ void forward_now(const LinearForward<T>& of) {
            .scratch = of.scratch});
 }
 
-// A strip of columns at a time, so that sums stay in the type of the arithmetic without memory for a whole row.
 template <typename T>
 void bias_gradient_now(const LinearBackward<T>& of) {
-  constexpr std::size_t strip = 64;
-  const std::size_t out = of.dy.columns;
-  std::array<Arithmetic<T>, strip> sums;
-  for (std::size_t first = 0; first < out; first += strip) {
-    const std::size_t count = std::min(strip, out - first);
-    T* const target = of.dbias + first;
-    for (std::size_t i = 0; i < count; ++i) sums[i] = of.accumulate ? load(target[i]) : 0;
-    for (std::size_t row = 0; row < of.dy.rows; ++row) {
-      const T* const dy = of.dy.data + row * out + first;
-      for (std::size_t i = 0; i < count; ++i) sums[i] += load(dy[i]);
-    }
-    for (std::size_t i = 0; i < count; ++i) target[i] = store<T>(sums[i]);
-  }
+  active_rows().sum_rows({.format = format_of<T>,
+                          .from = of.dy.data,
+                          .index = nullptr,
+                          .step = 1,
+                          .count = of.dy.rows,
+                          .dim = of.dy.columns,
+                          .to = of.dbias,
+                          .accumulate = of.accumulate});
 }
 
 template <typename T>
