@@ -19,6 +19,7 @@
 #include "tessera/data/prefetcher.hpp"
 #include "tessera/data/sampler.hpp"
 #include "tessera/data/synthetic.hpp"
+#include "tessera/data/tokens.hpp"
 #include "tessera/device/arena.hpp"
 #include "tessera/device/device.hpp"
 #include "tessera/device/event.hpp"

@@ -71,7 +71,7 @@ std::string complaint(const std::string& text, const CsvOptions& options = {}) {
 }  // namespace
 
 TEST_CASE("the_shipped_digits_are_whole") {
-  const LabelledData digits = read_labelled_csv(TESSERA_TEST_DIGITS, {.columns = 64, .classes = 10});
+  const LabelledData digits = read_labelled_csv(TESSERA_TEST_DATA "/digits.csv", {.columns = 64, .classes = 10});
   CHECK(digits.size() == 1797);
   CHECK(digits.columns() == 64);
   const LabelledBatch all = read_all(digits);
