@@ -134,7 +134,7 @@ void embedding_backward(Stream& stream, const EmbeddingBackward<T>& of) {
   }
   stream.submit([of, &run = active_rows()] {
     check_ids(of.ids, of.dy.rows, of.dtable.rows);
-    table_gradient(of, run);
+    if (of.dtable.data != nullptr) table_gradient(of, run);
     if (of.dpositions.data != nullptr) position_gradient(of, run);
   });
 }

@@ -45,14 +45,16 @@ void backward_now(const LinearBackward<T>& of) {
   const std::size_t batch = of.x.rows;
   const std::size_t in = of.weight.columns;
   const std::size_t out = of.weight.rows;
-  gemm<T>({.a = {of.dy.data, true},
-           .b = {of.x.data},
-           .c = of.dweight,
-           .m = out,
-           .n = in,
-           .k = batch,
-           .add = of.accumulate,
-           .scratch = of.scratch});
+  if (of.dweight != nullptr) {
+    gemm<T>({.a = {of.dy.data, true},
+             .b = {of.x.data},
+             .c = of.dweight,
+             .m = out,
+             .n = in,
+             .k = batch,
+             .add = of.accumulate,
+             .scratch = of.scratch});
+  }
   if (of.dbias != nullptr) bias_gradient_now(of);
   if (of.dx.columns == 0) return;
   gemm<T>({.a = {of.dy.data},

@@ -1,6 +1,7 @@
 // A small language model in real windows: tied embeddings, checkpointed blocks, dropout; the same bits however it runs.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -68,6 +69,27 @@ class LanguageModel {
     }
   }
 
+  // Every kind of parameter, in units that go on training something and in one that does not.
+  void freeze_some() {
+    struct Freeze : ModuleVisitor {
+      explicit Freeze(std::initializer_list<std::string_view> names_) : names(names_) {}
+      void operator()(std::string_view name, Parameter& parameter) override {
+        if (names.empty() || std::find(names.begin(), names.end(), name) != names.end()) parameter.set_frozen(true);
+      }
+      void operator()(std::string_view, Buffer&) override {}
+      void operator()(std::string_view name, Module& part) override {
+        if (names.empty() || std::find(names.begin(), names.end(), name) == names.end()) return part.visit(*this);
+        Freeze everything({});
+        part.visit(everything);
+      }
+      std::vector<std::string_view> names;
+    };
+    Freeze tables({"wte.weight"}), pieces({"ln_1", "c_fc", "bias"}), everything({});
+    embedding_.visit(tables);
+    blocks_[0]->visit(pieces);
+    blocks_[1]->visit(everything);
+  }
+
   void add_to(FullyShard& model) {
     model.add(embedding_, "embedding");
     for (auto& block : blocks_) model.add(*block);
@@ -127,6 +149,7 @@ struct Run {
   int ranks = 1;
   FullyShardOptions options = {};
   bool recompute = false;
+  bool freeze = false;
   std::size_t steps = 20;
 };
 
@@ -144,6 +167,7 @@ Outcome train(Run run) {
   run.options.program = program(run.recompute);
   launch({.ranks = run.ranks}, [&](World& world) {
     LanguageModel<T> language_model(run.recompute);
+    if (run.freeze) language_model.freeze_some();
     const Bytes planned = language_model.planned();
     Arena memory(world.device(), planned);
     ActivationStack stack({memory.data(), planned.count()});
@@ -179,7 +203,7 @@ TEST_CASE("a_language_model_learns_with_the_same_bits_for_every_way_to_run_it") 
   for (const int ranks : {1, 3}) {
     const std::vector<float> expected = train<float>({.ranks = ranks, .options = {.strategy = Strategy::ddp}}).losses;
     CHECK(expected.back() < 0.8f * expected.front());
-    for (const Strategy strategy : {Strategy::ddp, Strategy::fsdp}) {
+    for (const Strategy strategy : all_strategies) {
       for (const bool recompute : {false, true}) {
         for (const bool queued : {false, true}) {
           Run run{.ranks = ranks, .options = {.strategy = strategy}, .recompute = recompute};
@@ -189,6 +213,20 @@ TEST_CASE("a_language_model_learns_with_the_same_bits_for_every_way_to_run_it") 
           CHECK(train<float>(run).losses == expected);
         }
       }
+    }
+  }
+}
+
+TEST_CASE("a_language_model_with_frozen_parameters_learns_with_the_same_bits_for_every_strategy") {
+  const std::vector<float> expected =
+      train<float>({.ranks = 3, .options = {.strategy = Strategy::ddp}, .freeze = true}).losses;
+  CHECK(expected.back() < expected.front());
+  CHECK(expected != train<float>({.ranks = 3}).losses);
+  for (const Strategy strategy : all_strategies) {
+    for (const bool recompute : {false, true}) {
+      Run run{.ranks = 3, .options = {.strategy = strategy}, .recompute = recompute, .freeze = true};
+      run.options.diagnostics.poison = true;
+      CHECK(train<float>(run).losses == expected);
     }
   }
 }

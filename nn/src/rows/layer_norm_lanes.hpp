@@ -67,8 +67,8 @@ template <typename Set, Format format, std::size_t blocks>
   V bias[blocks] = {};
   for (std::size_t block = 0; a.accumulate && block < blocks; ++block) {
     const std::size_t at = first + block * lane_count;
-    weight[block] = read<Set, format>(a.dweight, at, a.dim - at);
-    bias[block] = read<Set, format>(a.dbias, at, a.dim - at);
+    if (a.dweight != nullptr) weight[block] = read<Set, format>(a.dweight, at, a.dim - at);
+    if (a.dbias != nullptr) bias[block] = read<Set, format>(a.dbias, at, a.dim - at);
   }
   for (std::size_t row = 0; row < a.rows; ++row) {
     const NormalRow<Set, format> normal(a, row);
@@ -83,13 +83,14 @@ template <typename Set, Format format, std::size_t blocks>
   for (std::size_t block = 0; block < blocks; ++block) {
     const std::size_t at = first + block * lane_count;
     const std::size_t n = a.dim - at;
-    write<Set, format>(a.dweight, at, n, weight[block]);
-    write<Set, format>(a.dbias, at, n, bias[block]);
+    if (a.dweight != nullptr) write<Set, format>(a.dweight, at, n, weight[block]);
+    if (a.dbias != nullptr) write<Set, format>(a.dbias, at, n, bias[block]);
   }
 }
 
 template <typename Set, Format format>
 void parameter_gradients(const LayerNormBackwardRows& a) {
+  if (a.dweight == nullptr && a.dbias == nullptr) return;
   constexpr std::size_t blocks = 4;
   std::size_t at = 0;
   for (; at + blocks * lane_count <= a.dim; at += blocks * lane_count) parameter_columns<Set, format, blocks>(a, at);

@@ -33,8 +33,8 @@ struct LayerNormBackwardRows {
   const void* dy;
   const void* residual;  // null: none
   void* dx;              // may be dy, residual or both
-  void* dweight;
-  void* dbias;
+  void* dweight;         // null: not wanted
+  void* dbias;           // null: not wanted
   std::size_t rows;
   std::size_t dim;
   bool accumulate;

@@ -39,10 +39,10 @@ struct EmbeddingBackward {
   const std::int32_t* ids = nullptr;  // [rows]
   std::size_t sequence = 1;           // rows of each sequence; divides rows
   std::size_t first_position = 0;
-  MatrixView<const T> dy;           // [rows, dim]
-  MatrixView<T> dtable;             // [vocabulary, dim]; rows of ids that do not occur become 0
-  MatrixView<T> dpositions;         // [context, dim]; without data: not wanted. Other rows become 0
-  bool accumulate = false;          // adds to dtable and dpositions instead of replacing them
+  MatrixView<const T> dy;    // [rows, dim]
+  MatrixView<T> dtable;      // [vocabulary, dim]; without data: not wanted. Rows of ids that do not occur become 0
+  MatrixView<T> dpositions;  // [context, dim]; without data: not wanted. Other rows become 0
+  bool accumulate = false;   // adds to dtable and dpositions instead of replacing them
   std::int32_t* scratch = nullptr;  // embedding_scratch(rows, vocabulary) numbers
 };
 template <Element T>

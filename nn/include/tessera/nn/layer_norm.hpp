@@ -42,8 +42,8 @@ struct LayerNormBackward {
   MatrixView<const T> dy;                  // [rows, dim]
   const T* residual = nullptr;             // [rows, dim], added to dx: the gradient that went past this layer; or null
   MatrixView<T> dx;                        // [rows, dim]; may be dy, and may be residual
-  T* dweight = nullptr;                    // [dim]
-  T* dbias = nullptr;                      // [dim]
+  T* dweight = nullptr;                    // [dim]; null: not wanted
+  T* dbias = nullptr;                      // [dim]; null: not wanted
   bool accumulate = false;                 // adds to dweight and dbias instead of replacing them
 };
 template <Element T>

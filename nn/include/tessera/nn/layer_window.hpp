@@ -25,7 +25,7 @@ class ParameterMemory {
   virtual ~ParameterMemory() = default;
   virtual Stream& stream() = 0;
   virtual const void* parameter(const Parameter& parameter) = 0;
-  virtual void* gradient(const Parameter& parameter) = 0;
+  virtual void* gradient(const Parameter& parameter) = 0;  // null: not wanted
   virtual const float* loss_scale() = 0;
 };
 
@@ -37,7 +37,7 @@ class LayerWindow {
 
   bool counts_only() const { return window_ == nullptr && memory_ == nullptr; }
 
-  // As Window's; null when counting.
+  // As Window's; null when counting, and the gradient of a frozen parameter is null.
   template <typename T>
   const T* parameter(const Parameter& parameter) const {
     if (memory_ != nullptr) return static_cast<const T*>(memory_->parameter(parameter));
@@ -52,7 +52,7 @@ class LayerWindow {
     if constexpr (std::is_same_v<T, double>)
       return without_window<T>();
     else
-      return window_ == nullptr ? nullptr : window_->gradient<T>(parameter).data();
+      return window_ == nullptr || !window_->trains(parameter) ? nullptr : window_->gradient<T>(parameter).data();
   }
   const float* loss_scale() const {
     if (memory_ != nullptr) return memory_->loss_scale();

@@ -32,8 +32,8 @@ struct LinearBackward {
   MatrixView<const T> weight;  // [out, in]
   MatrixView<const T> dy;      // [batch, out]
   MatrixView<T> dx;            // [batch, in] = dy W; without columns: not wanted
-  T* dweight = nullptr;        // [out, in] = dyᵀ x
-  T* dbias = nullptr;          // [out] = sum of dy over the batch; null: no bias
+  T* dweight = nullptr;        // [out, in] = dyᵀ x; null: not wanted
+  T* dbias = nullptr;          // [out] = sum of dy over the batch; null: not wanted
   bool accumulate = false;     // adds to dweight and dbias instead of replacing them
   float* scratch = nullptr;    // linear_scratch<T>(batch, in, out) floats
 };
