@@ -142,6 +142,15 @@ void CommandLine::text(const std::string& name, std::string& target, const std::
   add(name, take, what, "NAME")->default_str(target);
 }
 
+void CommandLine::text(const std::string& name, std::optional<std::string>& target, const std::string& type,
+                       const std::string& what) {
+  const auto take = [=, &target](const std::string& text) {
+    if (text.empty()) throw OptionError(fmt::format("{} takes a text that is not empty", name));
+    target = text;
+  };
+  add(name, take, what, type);
+}
+
 void CommandLine::flag(const std::string& name, bool& target, const std::string& what) {
   app_.add_flag(name, target, wrapped(what, page_columns - option_columns))->group(group_);
 }

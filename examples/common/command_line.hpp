@@ -52,6 +52,8 @@ class CommandLine {
   void choice(const std::string& name, const std::vector<Choice>& choices, const std::string& what);
   void path(const std::string& name, std::optional<std::filesystem::path>& target, const std::string& what);
   void text(const std::string& name, std::string& target, const std::string& what);
+  void text(const std::string& name, std::optional<std::string>& target, const std::string& type,
+            const std::string& what);
   void flag(const std::string& name, bool& target, const std::string& what);
 
   bool given(const std::string& name) const;

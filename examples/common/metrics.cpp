@@ -29,7 +29,7 @@ std::string bits_of(double value) {
 
 }  // namespace
 
-nlohmann::ordered_json to_json(const StepMetrics& metrics, const nlohmann::ordered_json& memory) {
+nlohmann::ordered_json to_json(const StepMetrics& metrics, const WorkUnit& unit, const nlohmann::ordered_json& memory) {
   nlohmann::ordered_json object = {
       {"step", metrics.step},
       {"loss", metrics.loss},
@@ -41,7 +41,16 @@ nlohmann::ordered_json to_json(const StepMetrics& metrics, const nlohmann::order
       {"step_seconds", metrics.seconds},
       {"samples_per_second", metrics.samples_per_second()},
   };
+  if (unit.per_sample != 1) object[fmt::format("{}_per_second", unit.name)] = metrics.units_per_second(unit);
+  if (metrics.loss_scale) {
+    object["loss_scale"] = *metrics.loss_scale;
+    object["skipped"] = metrics.skipped;
+  }
   if (metrics.accuracy) object["accuracy"] = *metrics.accuracy;
+  if (metrics.held_out_loss) {
+    object["held_out_loss"] = *metrics.held_out_loss;
+    object["held_out_loss_bits"] = bits_of(*metrics.held_out_loss);
+  }
   if (memory.is_object()) object["memory"] = memory;
   return object;
 }

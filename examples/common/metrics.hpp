@@ -9,6 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "common/work_unit.hpp"
+
 namespace examples {
 
 struct StepMetrics {
@@ -18,13 +20,20 @@ struct StepMetrics {
   float learning_rate = 0.0f;
   std::size_t samples = 0;  // of this step, over all ranks
   double seconds = 0.0;
-  std::optional<double> accuracy;  // where the step was followed by an evaluation
+  bool skipped = false;             // the gradient was not finite, and nothing changed
+  std::optional<float> loss_scale;  // of the next step; where the loss is scaled
+  // Where the step was followed by an evaluation.
+  std::optional<double> accuracy;
+  std::optional<double> held_out_loss;
 
   double samples_per_second() const { return seconds > 0.0 ? static_cast<double>(samples) / seconds : 0.0; }
+  double units_per_second(const WorkUnit& unit) const {
+    return samples_per_second() * static_cast<double>(unit.per_sample);
+  }
 };
 
-// `memory` is added when it is an object.
-nlohmann::ordered_json to_json(const StepMetrics& metrics, const nlohmann::ordered_json& memory = {});
+// Speed stands there in samples, and in `unit` where that is another. `memory` is added when it is an object.
+nlohmann::ordered_json to_json(const StepMetrics& metrics, const WorkUnit& unit, const nlohmann::ordered_json& memory);
 
 class MetricsFile {
  public:

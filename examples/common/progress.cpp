@@ -32,7 +32,8 @@ Progress::Output Progress::output_for(bool quiet) {
   return isatty(STDOUT_FILENO) == 1 ? Output::live : Output::lines;
 }
 
-Progress::Progress(Output output, std::size_t steps) : output_(output), steps_(steps) {}
+Progress::Progress(Output output, std::size_t steps, std::string_view unit)
+    : output_(output), steps_(steps), unit_(unit) {}
 
 Progress::~Progress() { clear_live(); }
 
@@ -60,9 +61,9 @@ void Progress::end() { clear_live(); }
 
 std::string Progress::text_of(const Step& now) const {
   const double left = seconds() / static_cast<double>(now.step) * static_cast<double>(steps_ - now.step);
-  return fmt::format("step {:>{}}/{}   loss {:.4f}   {:>7} samples/s   {} left", now.step,
-                     fmt::formatted_size("{}", steps_), steps_, now.loss,
-                     grouped(static_cast<std::uint64_t>(std::llround(now.samples_per_second))), duration(left));
+  return fmt::format("step {:>{}}/{}   loss {:.4f}   {:>7} {}/s   {} left", now.step, fmt::formatted_size("{}", steps_),
+                     steps_, now.loss, grouped(static_cast<std::uint64_t>(std::llround(now.units_per_second))), unit_,
+                     duration(left));
 }
 
 std::string Progress::bar(double done, std::size_t room) const {

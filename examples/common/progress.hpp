@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <string>
+#include <string_view>
 
 namespace examples {
 
@@ -13,13 +14,13 @@ class Progress {
   struct Step {
     std::size_t step;  // from 1
     double loss;
-    double samples_per_second;
+    double units_per_second;
   };
 
   enum class Output { none, lines, live };
   static Output output_for(bool quiet);  // live when stdout is a terminal
 
-  Progress(Output output, std::size_t steps);
+  Progress(Output output, std::size_t steps, std::string_view unit);  // unit: of the speed; a literal
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
   ~Progress();  // leaves the cursor at the beginning of a line, also when an error ends the run
@@ -41,6 +42,7 @@ class Progress {
 
   Output output_;
   std::size_t steps_;
+  std::string_view unit_;
   Clock::time_point start_ = Clock::now();
   Clock::time_point shown_{};
   bool line_is_live_ = false;

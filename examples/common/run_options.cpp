@@ -46,8 +46,14 @@ void add_sharding_options(CommandLine& line, RunOptions& options) {
        choose("zero2", options.strategy, Strategy::zero2), choose("fsdp", options.strategy, Strategy::fsdp)},
       "What each rank keeps whole: all (ddp), parameters and sums of micro-batches (zero1), parameters (zero2), "
       "or nothing [fsdp]");
-  line.choice("--precision", {choose("fp32", options.precision, tessera::fp32_precision)},
-              "Of parameters and gradients in the windows [fp32]");
+  line.choice(
+      "--precision",
+      {choose("fp32", options.precision, tessera::fp32_precision),
+       choose("bf16", options.precision, tessera::bf16_mixed), choose("fp16", options.precision, tessera::fp16_mixed)},
+      "Of activations, of parameters and gradients in the windows, and of what travels; masters, sums and "
+      "optimizer are fp32 in all of them [fp32]");
+  line.real("--loss-scale", options.loss_scale, {0, 0x1p24},
+            "Factor on the loss, for the gradients of fp16; 0: dynamic, from 65536");
   line.whole("--prefetch", options.prefetch, {0, 1024}, "Units gathered ahead of the one that computes");
   line.choice("--reshard-after-forward",
               {choose("yes", options.reshard_after_forward, true), choose("no", options.reshard_after_forward, false)},
@@ -78,7 +84,8 @@ void add_optimizer_options(CommandLine& line, RunOptions& options) {
       {choose("adamw", options.optimizer, OptimizerKind::adamw), choose("sgd", options.optimizer, OptimizerKind::sgd)},
       fmt::format("sgd has momentum {} [adamw]", sgd_momentum));
   line.real("--lr", options.learning_rate, {0, 1000},
-            "Learning rate after the warm-up, as it is used: nothing scales it [adamw: 0.002, sgd: 0.05]");
+            fmt::format("Learning rate after the warm-up, as it is used: nothing scales it [adamw: {}, sgd: {}]",
+                        options.adamw_learning_rate, options.sgd_learning_rate));
   line.real("--min-lr", options.min_learning_rate, {0, 1000}, "Learning rate at the end of the cosine");
   line.whole("--warmup", options.warmup, {0, most_steps},
              "Steps of the linear warm-up [a tenth of the run, at most 100]");
@@ -140,9 +147,24 @@ void check_run_options(const CommandLine& line, RunOptions& options) {
     throw OptionError(fmt::format("--min-lr {} is above --lr {}", options.min_learning_rate, learning_rate(options)));
   }
   require_distinct_files(options);
+  if (line.given("--loss-scale") && !scales_loss(options)) {
+    options.notes.emplace_back("--loss-scale is without effect: only fp16 needs it");
+  }
   if (options.strategy == Strategy::fsdp) return;
   for (const char* name : {"--prefetch", "--reshard-after-forward"}) {
-    if (line.given(name)) options.without_effect.emplace_back(name);
+    if (!line.given(name)) continue;
+    options.notes.push_back(
+        fmt::format("{} is without effect: strategy {} keeps every unit whole", name, to_string(options.strategy)));
+  }
+}
+
+void require_data_is_no_output(const RunOptions& options, const std::string& data) {
+  for (const auto& [name, path] :
+       {std::pair("--metrics", options.metrics), std::pair("--dump-weights", options.dump_weights)}) {
+    std::error_code error;
+    if (path && std::filesystem::equivalent(*path, data, error)) {
+      throw OptionError(fmt::format("{} would overwrite the file of --data, {}", name, data));
+    }
   }
 }
 
@@ -166,8 +188,11 @@ RunLength run_length(const RunOptions& options, std::size_t steps_per_epoch, std
 }
 
 double learning_rate(const RunOptions& options) {
-  return options.learning_rate.value_or(options.optimizer == OptimizerKind::adamw ? 0.002 : 0.05);
+  return options.learning_rate.value_or(options.optimizer == OptimizerKind::adamw ? options.adamw_learning_rate
+                                                                                  : options.sgd_learning_rate);
 }
+
+bool scales_loss(const RunOptions& options) { return options.precision.gradient == tessera::DType::fp16; }
 
 tessera::LaunchOptions launch_options(const RunOptions& options) {
   tessera::LaunchOptions launch;
@@ -184,6 +209,9 @@ tessera::FullyShardOptions sharding_options(const RunOptions& options) {
   sharding.micro_batches = options.accumulate;
   sharding.accumulation = options.accumulate_mode;
   sharding.seed = options.seed;
+  if (scales_loss(options) && options.loss_scale > 0.0) {
+    sharding.loss_scaling = {.initial = static_cast<float>(options.loss_scale)};
+  }
   sharding.prefetch = options.prefetch;
   sharding.reshard_after_forward = options.reshard_after_forward;
   sharding.diagnostics = {.delay_seed = options.test_delays,
@@ -191,6 +219,14 @@ tessera::FullyShardOptions sharding_options(const RunOptions& options) {
                           .touch = options.test_touch,
                           .queue_compute = options.test_queue};
   return sharding;
+}
+
+tessera::SamplerOptions sampler_options(const RunOptions& options, std::size_t samples, const tessera::World& world) {
+  return {.samples = samples,
+          .ranks = static_cast<std::size_t>(world.size()),
+          .rank = static_cast<std::size_t>(world.rank()),
+          .batch = options.samples_per_rank(),
+          .seed = options.seed};
 }
 
 tessera::Schedule schedule(const RunOptions& options, const RunLength& length) {
@@ -202,7 +238,7 @@ tessera::Schedule schedule(const RunOptions& options, const RunLength& length) {
 }
 
 std::unique_ptr<tessera::Optimizer> make_optimizer(const RunOptions& options) {
-  const std::vector<tessera::ParameterGroup> groups = {{.patterns = {"*bias"}, .weight_decay = 0.0f}};
+  const std::vector<tessera::ParameterGroup> groups = {{.patterns = options.undecayed, .weight_decay = 0.0f}};
   const auto rate = static_cast<float>(learning_rate(options));
   const auto decay = static_cast<float>(options.weight_decay);
   const auto clip = static_cast<float>(options.clip);

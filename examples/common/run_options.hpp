@@ -11,6 +11,7 @@
 
 #include "common/command_line.hpp"
 #include "tessera/comm/run.hpp"
+#include "tessera/data/sampler.hpp"
 #include "tessera/optim/schedule.hpp"
 #include "tessera/shard/fully_shard.hpp"
 
@@ -25,9 +26,10 @@ struct RunOptions {
 
   tessera::Strategy strategy = tessera::Strategy::fsdp;
   tessera::Precision precision = tessera::fp32_precision;
+  double loss_scale = 0.0;  // 0: dynamic; only fp16 reads it
   std::size_t prefetch = 1;
   bool reshard_after_forward = true;
-  std::vector<std::string> without_effect;  // options that were given, and that the strategy does not read
+  std::vector<std::string> notes;  // on options that were given, and that nothing reads
 
   std::size_t batch = 16;  // samples per rank and micro-batch
   std::size_t accumulate = 1;
@@ -39,9 +41,12 @@ struct RunOptions {
 
   OptimizerKind optimizer = OptimizerKind::adamw;
   std::optional<double> learning_rate;
+  double adamw_learning_rate = 0.002;  // where none is given; the program's choice
+  double sgd_learning_rate = 0.05;
   double min_learning_rate = 0.0;
   std::optional<std::size_t> warmup;
   double weight_decay = 0.01;
+  std::vector<std::string> undecayed = {"*bias"};  // patterns over names of parameters; the program's choice
   double clip = 1.0;
   std::size_t seed = 0;
 
@@ -65,6 +70,12 @@ void add_run_options(CommandLine& line, RunOptions& options);
 // What no single option can tell: contradictions, and options without effect. After parse(). Throws OptionError.
 void check_run_options(const CommandLine& line, RunOptions& options);
 
+// Throws OptionError where an output would replace the file of --data.
+void require_data_is_no_output(const RunOptions& options, const std::string& data);
+
+// Batches that a loader fills ahead of the step.
+inline constexpr std::size_t batches_ahead = 2;
+
 // How long a run is: decided once the size of an epoch is known. Throws OptionError naming the option that does not
 // fit.
 struct RunLength {
@@ -76,8 +87,10 @@ struct RunLength {
 RunLength run_length(const RunOptions& options, std::size_t steps_per_epoch, std::size_t default_epochs);
 
 double learning_rate(const RunOptions& options);
+bool scales_loss(const RunOptions& options);  // in fp16
 tessera::LaunchOptions launch_options(const RunOptions& options);
 tessera::FullyShardOptions sharding_options(const RunOptions& options);
+tessera::SamplerOptions sampler_options(const RunOptions& options, std::size_t samples, const tessera::World& world);
 tessera::Schedule schedule(const RunOptions& options, const RunLength& length);
 std::unique_ptr<tessera::Optimizer> make_optimizer(const RunOptions& options);
 

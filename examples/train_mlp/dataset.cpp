@@ -31,7 +31,7 @@ Dataset split_in_two(std::string name, const tessera::LabelledData& data) {
 
 // Pixels are 0 to 16.
 Dataset digits() {
-  const std::filesystem::path path = std::filesystem::path(TRAIN_MLP_DATA_DIRECTORY) / "digits.csv";
+  const std::filesystem::path path = std::filesystem::path(EXAMPLES_DATA_DIRECTORY) / "digits.csv";
   return split_in_two("digits", tessera::read_labelled_csv(path, {.columns = 64, .classes = 10, .scale = 1.0f / 16}));
 }
 

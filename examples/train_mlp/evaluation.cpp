@@ -1,9 +1,7 @@
-// Slices differ by one sample at most, so the longest slice decides the number of passes.
+// Correct answers, pass by pass.
 #include "train_mlp/evaluation.hpp"
 
-#include <algorithm>
 #include <cmath>
-#include <numeric>
 
 namespace examples {
 
@@ -11,22 +9,13 @@ namespace nn = tessera::nn;
 
 template <typename T>
 Evaluation<T>::Evaluation(const HeldOut& held_out, tessera::World& world, std::size_t rows)
-    : held_out_(held_out), world_(world), rows_(rows) {
-  const auto ranks = static_cast<std::size_t>(world.size());
-  const auto rank = static_cast<std::size_t>(world.rank());
-  const auto begin = [&](std::size_t of_rank) { return held_out.first + held_out.count * of_rank / ranks; };
-  first_ = begin(rank);
-  end_ = begin(rank + 1);
-  const std::size_t longest = (held_out.count + ranks - 1) / ranks;
-  passes_ = (longest + rows - 1) / rows;
-}
+    : held_out_(held_out), world_(world), slice_(held_out.count, world, rows) {}
 
 template <typename T>
 EvaluationResult Evaluation<T>::run(Mlp<T>& mlp, tessera::FullyShard& model) {
   double correct = 0.0;
-  for (std::size_t pass = 0; pass < passes_; ++pass) {
-    const std::size_t first = std::min(first_ + pass * rows_, end_);
-    count(first, std::min(rows_, end_ - first), mlp, model);
+  for (std::size_t pass = 0; pass < slice_.passes(); ++pass) {
+    count(slice_.samples(pass, held_out_.first), mlp, model);
     correct += correct_;
   }
   const double all = world_.sum(correct, "correct held-out samples");
@@ -34,18 +23,17 @@ EvaluationResult Evaluation<T>::run(Mlp<T>& mlp, tessera::FullyShard& model) {
 }
 
 template <typename T>
-void Evaluation<T>::count(std::size_t first, std::size_t rows, Mlp<T>& mlp, tessera::FullyShard& model) {
-  chosen_.indices.resize(rows);
-  std::iota(chosen_.indices.begin(), chosen_.indices.end(), first);
-  chosen_.weights.assign(rows, 1.0f);
-  held_out_.source->read(chosen_, batch_);
+void Evaluation<T>::count(const tessera::SampleBatch& chosen, Mlp<T>& mlp, tessera::FullyShard& model) {
+  held_out_.source->read(chosen, batch_);
   nn::CrossEntropyRows<T> answer;
-  answer.logits = mlp.evaluate(model, {batch_.features.data(), rows, held_out_.source->columns()});
+  answer.logits = mlp.evaluate(model, {batch_.features.data(), batch_.rows, batch_.columns});
   answer.labels = batch_.labels.data();
   nn::count_correct<T>(model.stream(), answer, &correct_);
   model.synchronize();
 }
 
 template class Evaluation<float>;
+template class Evaluation<tessera::bf16>;
+template class Evaluation<tessera::fp16>;
 
 }  // namespace examples

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 
+#include "common/held_out_slice.hpp"
 #include "train_mlp/dataset.hpp"
 #include "train_mlp/model.hpp"
 
@@ -25,15 +26,11 @@ class Evaluation {
   EvaluationResult run(Mlp<T>& mlp, tessera::FullyShard& model);
 
  private:
-  void count(std::size_t first, std::size_t rows, Mlp<T>& mlp, tessera::FullyShard& model);
+  void count(const tessera::SampleBatch& chosen, Mlp<T>& mlp, tessera::FullyShard& model);
 
   const HeldOut& held_out_;
   tessera::World& world_;
-  std::size_t rows_;
-  std::size_t passes_;
-  std::size_t first_;  // this rank's slice of the source
-  std::size_t end_;
-  tessera::SampleBatch chosen_;
+  HeldOutSlice slice_;
   tessera::LabelledBatch batch_;
   double correct_ = 0.0;  // of the last pass; written on the stream
 };

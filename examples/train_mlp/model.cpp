@@ -144,5 +144,7 @@ nn::MatrixView<const T> Mlp<T>::as_input(Model& model, nn::MatrixView<const floa
 }
 
 template class Mlp<float>;
+template class Mlp<tessera::bf16>;
+template class Mlp<tessera::fp16>;
 
 }  // namespace examples

@@ -1,11 +1,6 @@
 // The model's and the data's options, beside those that all trainers share.
 #include "train_mlp/options.hpp"
 
-#include <fmt/format.h>
-
-#include <filesystem>
-#include <system_error>
-
 #include "common/command_line.hpp"
 
 namespace examples {
@@ -34,16 +29,6 @@ void add_model_options(CommandLine& line, MlpOptions& options) {
       "file: features and a label per line, no header");
 }
 
-void require_data_is_no_output(const MlpOptions& options) {
-  for (const auto& [name, path] :
-       {std::pair("--metrics", options.run.metrics), std::pair("--dump-weights", options.run.dump_weights)}) {
-    std::error_code error;
-    if (path && std::filesystem::equivalent(*path, options.data, error)) {
-      throw OptionError(fmt::format("{} would overwrite the file of --data, {}", name, options.data));
-    }
-  }
-}
-
 }  // namespace
 
 std::optional<MlpOptions> parse_options(int argc, char** argv) {
@@ -53,7 +38,7 @@ std::optional<MlpOptions> parse_options(int argc, char** argv) {
   add_run_options(line, options.run);
   if (!line.parse(argc, argv)) return std::nullopt;
   check_run_options(line, options.run);
-  require_data_is_no_output(options);
+  require_data_is_no_output(options.run, options.data);
   return options;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "tessera/base/error.hpp"
+#include "tessera/base/half.hpp"
 #include "tessera/plan/strategy.hpp"
 
 namespace examples {
@@ -11,10 +12,10 @@ template <typename Body>
 auto with_element(const tessera::Precision& precision, Body&& body) {
   switch (precision.parameter) {
     case tessera::DType::fp32: return body(float{});
-    case tessera::DType::bf16:
-    case tessera::DType::fp16: break;
+    case tessera::DType::bf16: return body(tessera::bf16{});
+    case tessera::DType::fp16: return body(tessera::fp16{});
   }
-  throw tessera::UnavailableError("train_mlp computes in fp32 only");
+  throw tessera::InternalError("an element type that is none");
 }
 
 }  // namespace examples

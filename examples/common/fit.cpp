@@ -1,0 +1,37 @@
+// Limits on options keep every product here below 2^64.
+#include "common/fit.hpp"
+
+#include <fmt/format.h>
+
+#include "common/host_memory.hpp"
+#include "common/number_text.hpp"
+#include "tessera/base/error.hpp"
+
+namespace examples {
+
+using tessera::Bytes;
+
+void require_enough_samples(const RunOptions& options, const std::string& data, std::size_t samples) {
+  if (options.samples_per_step() <= samples) return;
+  throw OptionError(fmt::format(
+      "--batch {} × --accumulate {} × --ranks {} takes {} samples for a step, but {} has {} to "
+      "train on",
+      options.batch, options.accumulate, options.ranks, grouped(options.samples_per_step()), data, grouped(samples)));
+}
+
+tessera::FullyShardOptions fitting_options(const RunOptions& options, const ModelMemory& memory) {
+  const Bytes share(host_memory().count() / options.ranks);
+  const Bytes needed = memory.activations + memory.batches;
+  if (needed >= share) {
+    throw tessera::MemoryError(fmt::format(
+        "activations and batches need {} per rank, but each of the {} ranks has {} of this machine's memory: take a "
+        "smaller {}",
+        to_string(needed), options.ranks, to_string(share), memory.smaller));
+  }
+  tessera::FullyShardOptions sharding = sharding_options(options);
+  sharding.activations = memory.activations;
+  sharding.memory_limit = share - memory.batches;
+  return sharding;
+}
+
+}  // namespace examples

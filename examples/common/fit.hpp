@@ -1,0 +1,26 @@
+// Whether a run fits the machine and its data: asked before anything is allocated, answered with the option to change.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "common/run_options.hpp"
+#include "tessera/base/bytes.hpp"
+
+namespace examples {
+
+// Throws OptionError when one step takes more samples than there are. data: its name.
+void require_enough_samples(const RunOptions& options, const std::string& data, std::size_t samples);
+
+// What a rank's model and data take beside the runtime's own bytes, and the options that make it less.
+struct ModelMemory {
+  tessera::Bytes activations;  // in the runtime's arena
+  tessera::Bytes batches;      // outside of it
+  std::string smaller;         // "--batch, --hidden or --depth"
+};
+
+// The runtime's options, with a memory limit: this machine's memory, shared by the ranks, without the batches. Throws
+// MemoryError when activations and batches alone are more than that.
+tessera::FullyShardOptions fitting_options(const RunOptions& options, const ModelMemory& memory);
+
+}  // namespace examples

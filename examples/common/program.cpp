@@ -1,0 +1,36 @@
+// Everything that can be found wrong before the ranks start is found here.
+#include "common/program.hpp"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <exception>
+#include <optional>
+
+#include "common/output_file.hpp"
+#include "tessera/checkpoint/safetensors.hpp"
+
+namespace examples {
+
+int run_program(const std::function<int()>& body) {
+  try {
+    return body();
+  } catch (const OptionError& error) {
+    fmt::print(stderr, "error: {}\n", error.what());
+    return exit_bad_options;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "error: {}\n", error.what());
+    return 1;
+  }
+}
+
+int run_ranks(const RunOptions& options, const std::function<void(tessera::World&, MetricsFile*)>& train) {
+  if (options.init) tessera::SafetensorsReader header_is_sound(*options.init);
+  if (options.dump_weights) require_writable(*options.dump_weights);
+  std::optional<MetricsFile> metrics;
+  if (options.metrics) metrics.emplace(*options.metrics);
+  return tessera::run(launch_options(options),
+                      [&](tessera::World& world) { train(world, metrics ? &*metrics : nullptr); });
+}
+
+}  // namespace examples

@@ -1,0 +1,94 @@
+// Lines for people.
+#include "common/run_summary.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdint>
+
+#include "common/number_text.hpp"
+
+namespace examples {
+
+namespace {
+
+std::size_t parameter_count(const tessera::FullyShard& model) {
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < model.unit_count(); ++i) {
+    for (const tessera::Parameter* parameter : model.unit(i).parameters()) count += parameter->elements();
+  }
+  return count;
+}
+
+std::size_t operation_count(const tessera::plan::Plan& plan) {
+  std::size_t count = 0;
+  for (const tessera::plan::Segment& segment : plan.segments) count += segment.operations.size();
+  return count;
+}
+
+std::string sharding_text(const RunOptions& options) {
+  std::string text = fmt::format("strategy {}", to_string(options.strategy));
+  if (options.strategy == tessera::Strategy::fsdp) {
+    text += fmt::format(", prefetch {}", options.prefetch);
+    if (!options.reshard_after_forward) text += ", units stay whole from forward to backward";
+  }
+  return text;
+}
+
+std::string threads_text(int threads) {
+  return threads == 1 ? "threads of this process" : fmt::format("with {} threads each", threads);
+}
+
+std::string notes(const RunOptions& options) {
+  std::string text;
+  for (const std::string& note : options.notes) text += fmt::format("note     {}\n", note);
+  return text;
+}
+
+std::string batch_text(const RunOptions& options) {
+  std::string text = fmt::format("{} ranks x {}", options.ranks, options.batch);
+  if (options.accumulate > 1) text += fmt::format(" x {} micro-batches", options.accumulate);
+  return text;
+}
+
+}  // namespace
+
+std::string ranks_line(const RunOptions& options, tessera::FullyShard& model) {
+  return fmt::format("ranks    {}, {}; {}, {}\n", options.ranks, threads_text(model.world().threads()),
+                     sharding_text(options), to_string(options.precision.parameter));
+}
+
+std::string model_lines(const std::string& what, const tessera::FullyShard& model) {
+  return fmt::format(
+      "model    {}: {} parameters in {} units\n"
+      "plan     {} operations in {} segments, verified\n",
+      what, grouped(parameter_count(model)), model.unit_count(), grouped(operation_count(model.plan())),
+      model.plan().segments.size());
+}
+
+std::string run_lines(const RunOptions& options, const RunLength& length, std::size_t training_samples) {
+  const std::size_t steps_per_epoch = training_samples / options.samples_per_step();
+  const double epochs = static_cast<double>(length.steps) / static_cast<double>(steps_per_epoch);
+  std::string text = fmt::format("run      {} steps of {} samples ({}), {:.1f} epochs; {}, learning rate {}",
+                                 grouped(length.steps), grouped(options.samples_per_step()), batch_text(options),
+                                 epochs, to_string(options.optimizer), learning_rate(options));
+  if (length.last_step < length.steps) text += fmt::format(", ends after step {}", length.last_step);
+  return text + "\n" + notes(options);
+}
+
+std::string step_text(const StepMetrics& now, const RunLength& length) {
+  return fmt::format("step {:>{}}/{}   loss {:.4f}", now.step, fmt::formatted_size("{}", length.last_step),
+                     length.last_step, now.loss);
+}
+
+std::string closing_line(const RunOptions& options, const RunLength& length, const RunResult& result) {
+  const std::size_t units = length.last_step * options.samples_per_step() * result.unit.per_sample;
+  const double speed = static_cast<double>(units) / result.seconds;
+  std::string text = fmt::format("\n{} steps in {}, {} {}/s with evaluations", grouped(length.last_step),
+                                 shown_seconds(result.seconds),
+                                 grouped(static_cast<std::uint64_t>(std::llround(speed))), result.unit.name);
+  if (result.skipped > 0) text += fmt::format("; steps skipped for overflow in fp16: {}", grouped(result.skipped));
+  return text;
+}
+
+}  // namespace examples

@@ -1,0 +1,31 @@
+// The lines that tell what a run is, and what became of it, as far as all trainers share them.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "common/metrics.hpp"
+#include "common/run_options.hpp"
+#include "common/work_unit.hpp"
+#include "tessera/shard/fully_shard.hpp"
+
+namespace examples {
+
+// "ranks    4, threads of this process; strategy fsdp, prefetch 1, fp32"
+std::string ranks_line(const RunOptions& options, tessera::FullyShard& model);
+// "model    (what): 1,234 parameters in 8 units" and the plan's own line
+std::string model_lines(const std::string& what, const tessera::FullyShard& model);
+// "run      1,000 steps of 64 samples (4 ranks x 16), 2.5 epochs; adamw, learning rate 0.002", and notes on options
+// without effect.
+std::string run_lines(const RunOptions& options, const RunLength& length, std::size_t training_samples);
+// "step 10/100   loss 1.2345", what evaluations begin with.
+std::string step_text(const StepMetrics& now, const RunLength& length);
+
+struct RunResult {
+  WorkUnit unit;
+  double seconds;
+  std::size_t skipped;  // steps whose gradients were not finite
+};
+std::string closing_line(const RunOptions& options, const RunLength& length, const RunResult& result);
+
+}  // namespace examples

@@ -1,0 +1,131 @@
+// The loop reads one loss and one norm per step: its only wait for the device. Everything else runs ahead.
+#include "common/training_loop.hpp"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cmath>
+#include <numeric>
+
+#include "common/memory_table.hpp"
+#include "common/run_summary.hpp"
+#include "tessera/base/error.hpp"
+#include "tessera/checkpoint/weights.hpp"
+#include "tessera/nn/threads.hpp"
+
+namespace examples {
+
+namespace {
+
+// Below this a dynamic loss scale has not found one under which gradients are finite: there is none.
+constexpr float hopeless_loss_scale = 0x1p-10f;
+
+// A skipped step is how a dynamic loss scale finds its way down.
+void require_finite(const StepMetrics& now) {
+  const bool finds_its_way = now.skipped && now.loss_scale.value_or(0.0f) > hopeless_loss_scale;
+  if (std::isfinite(now.loss) && (std::isfinite(now.gradient_norm) || finds_its_way)) return;
+  throw tessera::Error(
+      fmt::format("step {}: the loss is {} and the gradient's norm {}, so training stops; a smaller --lr, a longer "
+                  "--warmup or --clip may help{}",
+                  now.step, now.loss, now.gradient_norm, now.loss_scale ? ", or --loss-scale 0" : ""));
+}
+
+}  // namespace
+
+TrainingLoop::TrainingLoop(tessera::World& world, const RunOptions& options, const RunLength& length,
+                           MetricsFile* metrics, const WorkUnit& unit)
+    : world_(world),
+      options_(options),
+      length_(length),
+      metrics_(world.rank() == 0 ? metrics : nullptr),
+      unit_(unit),
+      progress_(world.rank() == 0 ? Progress::output_for(options.quiet) : Progress::Output::none, length.last_step,
+                unit.name),
+      schedule_(schedule(options, length)),
+      losses_(options.accumulate) {
+  // The setting belongs to the process: one rank makes it, before any rank computes.
+  if (world.rank() == 0) tessera::nn::set_threads(world.threads());
+  world.barrier("set_threads");
+}
+
+void TrainingLoop::run(Training& training) {
+  start(training);
+  for (std::size_t step = 1; step <= length_.last_step; ++step) {
+    StepMetrics now = train_step(training, step);
+    progress_.show({step, now.loss, now.units_per_second(unit_)});
+    if (evaluates_after(training, step)) progress_.line(training.evaluate(now));
+    write_metrics(training, now);
+  }
+  progress_.end();
+  finish(training);
+}
+
+void TrainingLoop::start(Training& training) {
+  tessera::FullyShard& model = training.model();
+  model.finalize(make_optimizer(options_));
+  training.ready();
+  if (options_.init) tessera::load_weights(model, *options_.init);
+  progress_.line(training.headline());
+  progress_.start();
+}
+
+StepMetrics TrainingLoop::train_step(Training& training, std::size_t step) {
+  const auto start = std::chrono::steady_clock::now();
+  tessera::FullyShard& model = training.model();
+  training.begin_step(step);
+  for (std::size_t micro = 0; micro < options_.accumulate; ++micro) training.train_micro_batch(micro, &losses_[micro]);
+  StepMetrics now;
+  now.step = step;
+  now.learning_rate = schedule_.at(step);
+  model.update(now.learning_rate);
+  const tessera::StepReport report = model.last_step();
+  now.loss = average_loss();
+  now.gradient_norm = report.gradient_norm;
+  now.skipped = report.skipped;
+  if (scales_loss(options_)) now.loss_scale = report.loss_scale;
+  now.samples = options_.samples_per_step();
+  now.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  require_finite(now);
+  return now;
+}
+
+// Over ranks and micro-batches: fp32 on the rank, in the order of micro-batches, then over ranks in their order.
+float TrainingLoop::average_loss() {
+  const float mine = std::accumulate(losses_.begin(), losses_.end(), 0.0f);
+  const double parts = static_cast<double>(options_.ranks) * static_cast<double>(options_.accumulate);
+  return static_cast<float>(world_.sum(static_cast<double>(mine), "loss") / parts);
+}
+
+bool TrainingLoop::evaluates_after(const Training& training, std::size_t step) const {
+  const bool due = length_.eval_every != 0 && step % length_.eval_every == 0;
+  return training.has_held_out() && (due || step == length_.last_step);
+}
+
+// Memory stands in the first object and in the last.
+void TrainingLoop::write_metrics(Training& training, const StepMetrics& now) {
+  nlohmann::ordered_json memory;
+  const bool told = options_.metrics && (now.step == 1 || now.step == length_.last_step);
+  if (told) memory = tessera::probe::to_json(measure_memory(training));
+  if (metrics_ != nullptr) metrics_->write(to_json(now, unit_, memory));
+}
+
+// Of every rank, on every rank.
+std::vector<tessera::probe::RankMemory> TrainingLoop::measure_memory(Training& training) {
+  tessera::probe::RankMemory mine = tessera::probe::measure(training.model());
+  training.add_unplanned(mine);
+  return tessera::probe::gather(world_, mine);
+}
+
+void TrainingLoop::finish(Training& training) {
+  const double seconds = progress_.seconds();
+  if (options_.dump_weights) tessera::dump_weights(training.model(), *options_.dump_weights);
+  if (options_.quiet) return;
+  const std::string words = training.last_words();
+  if (!words.empty()) progress_.line(words);
+  const std::vector<tessera::probe::RankMemory> memory = measure_memory(training);
+  const auto skipped = static_cast<std::size_t>(training.model().last_step().skipped_updates);
+  progress_.line(closing_line(options_, length_, {.unit = unit_, .seconds = seconds, .skipped = skipped}) + "\n\n" +
+                 memory_table(training.model(), memory));
+}
+
+}  // namespace examples

@@ -1,0 +1,74 @@
+// The loop that all trainers share: steps, losses, evaluations, metrics, progress, and the files at the end. What is
+// trained, and on which data, is a Training's.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/metrics.hpp"
+#include "common/progress.hpp"
+#include "common/run_options.hpp"
+#include "probe/memory_report.hpp"
+#include "tessera/comm/world.hpp"
+#include "tessera/optim/schedule.hpp"
+#include "tessera/shard/fully_shard.hpp"
+
+namespace examples {
+
+// One rank's model and data.
+class Training {
+ public:
+  virtual ~Training() = default;
+
+  // All of its units are added. The loop finalizes it.
+  virtual tessera::FullyShard& model() = 0;
+  virtual void ready() = 0;  // once, after finalize(): the model's memory is there
+  virtual std::string headline() = 0;
+
+  // Takes the samples of step `step` (from 1).
+  virtual void begin_step(std::size_t step) = 0;
+  // Forward and backward of one micro-batch; enqueues. *loss becomes its mean loss, and stays there.
+  virtual void train_micro_batch(std::size_t micro, float* loss) = 0;
+
+  virtual bool has_held_out() const = 0;
+  // Between steps: adds what it found to `now`, and returns the lines for people. Collective; synchronises.
+  virtual std::string evaluate(StepMetrics& now) = 0;
+  // After the last step: what is printed below the run, if anything. Collective; synchronises.
+  virtual std::string last_words() { return {}; }
+
+  // What it holds outside the runtime's arena.
+  virtual void add_unplanned(tessera::probe::RankMemory& memory) const = 0;
+};
+
+class TrainingLoop {
+ public:
+  // Options and length must stay. Only rank 0 prints, and writes `metrics` where there is one. The loop must outlive
+  // the Training that it runs, whose queued work writes losses into it.
+  TrainingLoop(tessera::World& world, const RunOptions& options, const RunLength& length, MetricsFile* metrics,
+               const WorkUnit& unit);
+
+  // The whole run. Collective.
+  void run(Training& training);
+
+ private:
+  void start(Training& training);
+  StepMetrics train_step(Training& training, std::size_t step);
+  float average_loss();
+  bool evaluates_after(const Training& training, std::size_t step) const;
+  void write_metrics(Training& training, const StepMetrics& now);
+  std::vector<tessera::probe::RankMemory> measure_memory(Training& training);
+  void finish(Training& training);
+
+  tessera::World& world_;
+  const RunOptions& options_;
+  const RunLength& length_;
+  MetricsFile* metrics_;
+  WorkUnit unit_;
+  Progress progress_;
+  tessera::Schedule schedule_;
+  std::vector<float> losses_;  // of this step's micro-batches
+};
+
+}  // namespace examples

@@ -1,0 +1,38 @@
+// What a GPT is, apart from its weights.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/plan/program.hpp"
+
+namespace examples {
+
+struct GptShape {
+  std::size_t layers;
+  std::size_t dim;
+  std::size_t heads;
+  std::size_t seq;
+  std::size_t vocabulary;
+  float dropout = 0.0f;
+  std::uint64_t dropout_seed = 0;
+  bool activation_checkpointing = false;
+  std::vector<std::string> fp32_units = {};  // shell patterns over unit_names()
+};
+
+inline constexpr const char* embedding_name = "embedding";
+inline constexpr const char* final_name = "final";
+std::string block_name(std::size_t index);  // "blocks.0"
+
+// In the order of their forward windows.
+std::vector<std::string> unit_names(const GptShape& shape);
+
+bool stays_in_fp32(const GptShape& shape, std::string_view unit);
+
+// The unit "embedding" has two forward and two backward windows: it is the output head, too.
+tessera::plan::Program program(const GptShape& shape);
+
+}  // namespace examples
