@@ -1,6 +1,7 @@
 // train_gpt: trains a GPT with sharded data parallelism, and lets it write. Try: ./train_gpt --ranks 4
 #include <optional>
 
+#include "common/blas_kernels.hpp"
 #include "common/program.hpp"
 #include "train_gpt/trainer.hpp"
 
@@ -18,5 +19,6 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  examples::require_fast_blas(argv);
   return examples::run_program([&] { return run(argc, argv); });
 }

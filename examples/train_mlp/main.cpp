@@ -1,6 +1,7 @@
 // train_mlp: trains a multilayer perceptron with sharded data parallelism. Try: ./train_mlp --ranks 4 --strategy fsdp
 #include <optional>
 
+#include "common/blas_kernels.hpp"
 #include "common/program.hpp"
 #include "train_mlp/trainer.hpp"
 
@@ -18,5 +19,6 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  examples::require_fast_blas(argv);
   return examples::run_program([&] { return run(argc, argv); });
 }

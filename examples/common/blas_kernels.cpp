@@ -1,0 +1,44 @@
+// The library reads the variable once, when it is loaded, so only a new start can change it.
+#include "common/blas_kernels.hpp"
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string_view>
+
+#include "tessera/kernels/instruction_set.hpp"
+
+namespace examples {
+
+namespace {
+
+constexpr const char* variable = "OPENBLAS_CORETYPE";
+
+// As OpenBLAS names the kernels in use; empty when it is not the BLAS, or is linked statically.
+std::string_view kernels_in_use() {
+  void* const function = dlsym(RTLD_DEFAULT, "openblas_get_corename");
+  return function == nullptr ? "" : reinterpret_cast<const char* (*)()>(function)();
+}
+
+const char* better_kernels() {
+  using tessera::kernels::InstructionSet;
+  switch (tessera::kernels::available_instruction_sets().back()) {
+    case InstructionSet::avx512: return "SkylakeX";
+    case InstructionSet::avx2: return "Haswell";
+    case InstructionSet::portable: break;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+void require_fast_blas(char** argv) {
+  constexpr std::string_view oldest = "Prescott";
+  if (std::getenv(variable) != nullptr || kernels_in_use() != oldest) return;
+  const char* const better = better_kernels();
+  if (better == nullptr || setenv(variable, better, 1) != 0) return;
+  execv("/proc/self/exe", argv);  // returns when it fails; then these kernels must do
+}
+
+}  // namespace examples
