@@ -6,14 +6,11 @@ usage: bitwise_matrix_test.py TRAIN_MLP [--test-modes]     TESSERA_TEST_MATRIX=r
 For the same ranks, micro-batches and accumulation mode, every run must equal the first one: ddp without test modes.
 """
 import concurrent.futures
-import hashlib
 import itertools
 import os
-import pathlib
 import sys
-import tempfile
 
-import trainer_runs
+import bitwise_runs
 
 REDUCED = os.environ.get("TESSERA_TEST_MATRIX") == "reduced"
 RANKS = [3] if REDUCED else [1, 2, 3, 4, 7]
@@ -21,7 +18,7 @@ ACCUMULATION = [("1", "reduced"), ("3", "local"), ("3", "reduced")]  # with 1, b
 STEPS = 20
 CLIP = 0.02  # below every norm of these runs
 # 37 divides by nothing, and 5 samples neither.
-MODEL = ["--hidden", 37, "--depth", 2, "--batch", 5, "--steps", STEPS, "--lr", 0.01, "--clip", CLIP, "--seed", 3,
+MODEL = ["--hidden", 37, "--depth", 2, "--batch", 5, "--steps", STEPS, "--lr", 0.01, "--seed", 3,
          "--threads", 1, "--eval-every", 7]
 TEST_MODES = ["--test-delays", 11, "--test-poison", "--test-touch", "--test-queue"]
 
@@ -37,31 +34,7 @@ def variants():
 
 
 def outcome(program, options):
-    """All bits that a run computed."""
-    with tempfile.TemporaryDirectory() as folder:
-        weights = pathlib.Path(folder) / "weights.safetensors"
-        steps = trainer_runs.train(program, folder, *MODEL, *options, "--dump-weights", weights)
-        tensors = trainer_runs.read_safetensors(weights)
-    assert len(steps) == STEPS, f"{len(steps)} steps instead of {STEPS}"
-    assert all(step["grad_norm"] > CLIP for step in steps), "clipping was not active"
-    losses = [step["loss"] for step in steps]
-    assert sum(losses[-5:]) < sum(losses[:5]), "the loss does not fall"
-    return {
-        "loss_bits": [step["loss_bits"] for step in steps],
-        "grad_norm_bits": [step["grad_norm_bits"] for step in steps],
-        "accuracy": [step.get("accuracy") for step in steps],
-        "weights": {name: hashlib.sha256(content).hexdigest() for name, (_, content) in tensors.items()},
-    }
-
-
-def difference(reference, other):
-    """Where two outcomes part, in words; None when they are equal."""
-    for what in ["loss_bits", "grad_norm_bits", "accuracy"]:
-        for step, (expected, actual) in enumerate(zip(reference[what], other[what]), start=1):
-            if expected != actual:
-                return f"{what} of step {step}: {actual} instead of {expected}"
-    unequal = [name for name, digest in reference["weights"].items() if other["weights"].get(name) != digest]
-    return f"weights of {', '.join(unequal)}" if unequal or reference != other else None
+    return bitwise_runs.outcome(program, [*MODEL, *options], CLIP)
 
 
 def main(program, with_test_modes):
@@ -75,7 +48,7 @@ def main(program, with_test_modes):
             outcomes = list(pool.map(lambda options: outcome(program, options), runs))
             for options, result in zip(runs[1:], outcomes[1:]):
                 compared += 1
-                found = difference(outcomes[0], result)
+                found = bitwise_runs.difference(outcomes[0], result)
                 if found:
                     failures.append(f"{' '.join(map(str, options))}: {found}")
     print("\n".join(failures[:20]))
