@@ -115,6 +115,20 @@ TEST_CASE("nothing_is_allocated_with_bf16_nor_with_other_depths_and_test_modes")
   }
 }
 
+TEST_CASE("nothing_is_allocated_with_fp16_wires_in_other_types_and_frozen_parameters") {
+  REQUIRE_PROBE();
+  for (const Strategy strategy : all_strategies) {
+    Run run;
+    run.ranks = 3;
+    run.options.strategy = strategy;
+    run.options.precision = fp16_mixed;
+    run.precisions = {fp16_mixed, {DType::fp16, DType::fp16, DType::fp32}};
+    run.frozen = {0, 1, 2};
+    run.options.diagnostics.poison = true;
+    check<fp16>(run);
+  }
+}
+
 TEST_CASE("nothing_is_allocated_when_windows_join_other_streams") {
   REQUIRE_PROBE();
   for (const Strategy strategy : all_strategies) {

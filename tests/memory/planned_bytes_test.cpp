@@ -119,6 +119,25 @@ TEST_CASE("planned_bytes_equal_measured_bytes_with_bf16_parameters_gradients_and
   check_matrix<bf16>(bf16_mixed);
 }
 
+TEST_CASE("planned_bytes_equal_measured_bytes_with_other_types_on_the_wire_frozen_parameters_and_a_users_block") {
+  REQUIRE_PROBE();
+  for (const Strategy strategy : all_strategies) {
+    for (const int ranks : {1, 3}) {
+      Run run;
+      run.ranks = ranks;
+      run.options.strategy = strategy;
+      run.options.precision = fp16_mixed;
+      check<fp16>(run);
+      run.precisions = {fp16_mixed, {DType::fp16, DType::fp16, DType::fp32}, {DType::fp16, DType::fp16, DType::bf16}};
+      check<fp16>(run);
+      run.frozen = {0, 1, 2};
+      check<fp16>(run);
+      run.options.activations = Bytes(70'001);
+      check<fp16>(run);
+    }
+  }
+}
+
 TEST_CASE("planned_bytes_equal_measured_bytes_without_overlapped_reduction_and_in_test_modes") {
   REQUIRE_PROBE();
   for (const Strategy strategy : all_strategies) {

@@ -21,7 +21,7 @@ class Trainee {
       inputs_.push_back(sample(rows * run.widths.front(), 0, micro, world.rank(), 0));
       dys_[micro].resize(targets_.size());
     }
-    for (auto& layer : layers_) model_.add(*layer);
+    add_layers(model_, layers_, run);
     model_.finalize(tessera::AdamW{.learning_rate = 0.01f, .clip_norm = run.clip});
   }
 

@@ -148,6 +148,18 @@ inline void collect_weights(tessera::FullyShard& model, std::map<std::string, Va
   }
 }
 
+// One unit each, with what the run says of types and frozen parameters.
+template <typename L>
+void add_layers(tessera::FullyShard& model, std::vector<std::unique_ptr<L>>& layers, const Run& run) {
+  for (std::size_t l = 0; l < layers.size(); ++l) {
+    if (run.frozen.contains(l)) layers[l]->weight.set_frozen(true);
+    if (run.frozen.contains(l) && l % 2 == 1) layers[l]->bias.set_frozen(true);
+    tessera::UnitOptions unit;
+    if (!run.precisions.empty()) unit.precision = run.precisions[l % run.precisions.size()];
+    model.add(*layers[l], unit);
+  }
+}
+
 template <typename T = float>
 Result train(const Run& run) {
   constexpr std::size_t rows = 3;
@@ -159,13 +171,7 @@ Result train(const Run& run) {
       layers.push_back(std::make_unique<Layer<T>>(run.widths[l], run.widths[l + 1], rows));
     }
     tessera::FullyShard model(world, run.options);
-    for (std::size_t l = 0; l < layers.size(); ++l) {
-      if (run.frozen.contains(l)) layers[l]->weight.set_frozen(true);
-      if (run.frozen.contains(l) && l % 2 == 1) layers[l]->bias.set_frozen(true);
-      tessera::UnitOptions unit;
-      if (!run.precisions.empty()) unit.precision = run.precisions[l % run.precisions.size()];
-      model.add(*layers[l], unit);
-    }
+    add_layers(model, layers, run);
     model.finalize(tessera::AdamW{.learning_rate = 0.01f, .weight_decay = 0.1f, .clip_norm = run.clip});
 
     const std::size_t micro_batches = run.options.micro_batches;
