@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <string_view>
+#include <system_error>
 
 #include "tessera/kernels/instruction_set.hpp"
 
@@ -38,7 +40,9 @@ void require_fast_blas(char** argv) {
   if (std::getenv(variable) != nullptr || kernels_in_use() != oldest) return;
   const char* const better = better_kernels();
   if (better == nullptr || setenv(variable, better, 1) != 0) return;
-  execv("/proc/self/exe", argv);  // returns when it fails; then these kernels must do
+  std::error_code error;
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
+  execv(program.c_str(), argv);  // returns when it fails; then these kernels must do
 }
 
 }  // namespace examples

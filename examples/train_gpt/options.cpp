@@ -115,8 +115,8 @@ void check(GptOptions& options) {
 
 std::optional<GptOptions> parse_options(int argc, char** argv) {
   GptOptions options;
-  options.run.batch = 8;
-  options.run.adamw_learning_rate = 0.002;
+  options.run.batch = 4;
+  options.run.adamw_learning_rate = 0.003;
   options.run.weight_decay = 0.1;
   options.run.undecayed = {"*bias", "*.ln_*", "final.*"};
   Given given;
