@@ -103,6 +103,7 @@ void add_file_options(CommandLine& line, RunOptions& options) {
             "the first and the last");
   line.path("--dump-weights", options.dump_weights, "Writes the trained weights, in safetensors format");
   line.path("--init", options.init, "Starts from the weights of such a file");
+  line.flag("--show-types", options.show_types, "Prints for each unit in which types it computes, travels and adds up");
   line.flag("--quiet", options.quiet, "Prints errors only");
 }
 

@@ -54,6 +54,7 @@ struct RunOptions {
   std::optional<std::filesystem::path> dump_weights;
   std::optional<std::filesystem::path> init;
   bool quiet = false;
+  bool show_types = false;
 
   std::optional<std::size_t> test_delays;
   bool test_poison = false;

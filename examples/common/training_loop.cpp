@@ -66,6 +66,7 @@ void TrainingLoop::start(Training& training) {
   training.ready();
   if (options_.init) tessera::load_weights(model, *options_.init);
   progress_.line(training.headline());
+  if (options_.show_types) progress_.line(model.types_table());
   progress_.start();
 }
 

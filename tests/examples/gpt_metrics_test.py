@@ -53,6 +53,11 @@ def check_text(program):
     assert done.stdout.count("| Prompt!") == 2, done.stdout  # with the first evaluation, and at the end
     for words in ["tokens/s", "held-out loss", "--loss-scale is without effect", "--fp32-units is without effect"]:
         assert words in done.stdout, f"{words} not in\n{done.stdout}"
+    types = trainer_runs.run(program, *MODEL, "--show-types", "--precision", "bf16", "--fp32-units", "final").stdout
+    table = {line.split()[0]: line.split()[1:4] for line in types.splitlines() if " fp32 " in line and "bytes" not in line}
+    # The table is used twice, so its gradients add up on the rank and travel in fp32.
+    assert table["embedding"] == ["bf16", "bf16", "fp32"] and table["blocks.0"] == ["bf16", "bf16", "bf16"], types
+    assert table["final"] == ["fp32", "fp32", "fp32"], types
     assert "|" not in trainer_runs.run(program, *MODEL, "--sample", 0).stdout
 
 

@@ -111,7 +111,7 @@ class BadOptions(unittest.TestCase):
             self.assert_refused(["plan", *MODEL, name, "0"], name)
 
     def test_an_unknown_choice_is_named_with_the_choices(self):
-        for name, choice in [("--strategy", "ddp|zero1|zero2|fsdp"), ("--precision", "fp32|bf16"), ("--optimizer", "adamw|sgd"),
+        for name, choice in [("--strategy", "ddp|zero1|zero2|fsdp"), ("--precision", "fp32|bf16|fp16"), ("--optimizer", "adamw|sgd"),
                              ("--accumulate-mode", "local|reduced"), ("--reshard-after-forward", "yes|no"),
                              ("--overlap-reduction", "yes|no")]:
             for value in ["xyz", "YES", "0", " yes"]:

@@ -158,7 +158,9 @@ void add_options(Options& line, PlanRequest& request) {
       "What each rank keeps whole: all (ddp), parameters and sums of micro-batches (zero1), "
       "parameters (zero2), or nothing [fsdp]");
   line.choice<tessera::Precision>("--precision", options.precision,
-                                  {{"fp32", tessera::fp32_precision}, {"bf16", tessera::bf16_mixed}},
+                                  {{"fp32", tessera::fp32_precision},
+                                   {"bf16", tessera::bf16_mixed},
+                                   {"fp16", tessera::fp16_mixed}},
                                   "Of parameters and gradients in the windows and on the wire [fp32]");
   line.whole("--prefetch", options.prefetch, {0, most_prefetch}, "Units gathered ahead of the one that computes");
   line.yes_or_no("--reshard-after-forward", options.reshard_after_forward,
