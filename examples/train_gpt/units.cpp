@@ -158,13 +158,16 @@ std::unique_ptr<HiddenUnit<T>> make_final(const GptShape& shape) {
   return std::make_unique<HiddenUnitIn<T, T, FinalLayer<T>>>(shape);
 }
 
-#define EXAMPLES_UNITS(T)                                                           \
-  template std::unique_ptr<EmbeddingUnit<T>> make_embedding(const GptShape&);       \
-  template std::unique_ptr<HiddenUnit<T>> make_block(const GptShape&, std::size_t); \
-  template std::unique_ptr<HiddenUnit<T>> make_final(const GptShape&);
-EXAMPLES_UNITS(float)
-EXAMPLES_UNITS(tessera::bf16)
-EXAMPLES_UNITS(tessera::fp16)
-#undef EXAMPLES_UNITS
+template std::unique_ptr<EmbeddingUnit<float>> make_embedding(const GptShape&);
+template std::unique_ptr<HiddenUnit<float>> make_block(const GptShape&, std::size_t);
+template std::unique_ptr<HiddenUnit<float>> make_final(const GptShape&);
+
+template std::unique_ptr<EmbeddingUnit<tessera::bf16>> make_embedding(const GptShape&);
+template std::unique_ptr<HiddenUnit<tessera::bf16>> make_block(const GptShape&, std::size_t);
+template std::unique_ptr<HiddenUnit<tessera::bf16>> make_final(const GptShape&);
+
+template std::unique_ptr<EmbeddingUnit<tessera::fp16>> make_embedding(const GptShape&);
+template std::unique_ptr<HiddenUnit<tessera::fp16>> make_block(const GptShape&, std::size_t);
+template std::unique_ptr<HiddenUnit<tessera::fp16>> make_final(const GptShape&);
 
 }  // namespace examples
