@@ -103,7 +103,7 @@ int main(int argc, char** argv) {
     for (const AccumulationMode mode : {AccumulationMode::reduced, AccumulationMode::local}) {
       const Values losses = train(world, 4, mode);
       float largest = 0.0f;
-      for (int i = 0; i < steps; ++i) largest = std::fmax(largest, std::abs(losses[i] - reference[i]));
+      for (std::size_t i = 0; i < losses.size(); ++i) largest = std::fmax(largest, std::abs(losses[i] - reference[i]));
       if (world.rank() == 0) std::printf("largest difference of a loss %.1e\n", largest);
     }
   });
