@@ -27,10 +27,11 @@ void check(const kernels::LossScaling& scaling) {
           "finite and at least the initial scale");
 }
 
+// Frozen units count: they may be thawed, and pass the gradient of their input on.
 bool has_fp16_gradients(const plan::Plan& plan) {
   for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
     const Precision& types = plan.precision(unit);
-    if (plan.trains(unit) && (types.gradient == DType::fp16 || types.wire == DType::fp16)) return true;
+    if (types.gradient == DType::fp16 || types.wire == DType::fp16) return true;
   }
   return false;
 }

@@ -50,6 +50,26 @@ TEST_CASE("fp16_survives_overflows_on_one_rank_and_every_rank_has_the_same_scale
   }
 }
 
+TEST_CASE("fp16_is_scaled_by_default_from_the_first_step_also_where_it_is_frozen_at_first") {
+  tessera::launch({.ranks = 2}, [](World& world) {
+    for (const bool half : {true, false}) {
+      toy::Layer<tessera::fp16> first(5, 7, 2);
+      toy::Layer<float> second(7, 3, 2);
+      first.weight.set_frozen(true);
+      first.bias.set_frozen(true);
+      FullyShard model(world);
+      const tessera::Precision types = half ? tessera::fp16_mixed : tessera::fp32_precision;
+      model.add(first, {.name = "first", .precision = types});
+      model.add(second, "second");
+      model.finalize(tessera::AdamW{});
+      CHECK(model.last_step().loss_scale == (half ? 65536.0f : 1.0f));
+      first.weight.set_frozen(false);
+      model.recompile();
+      CHECK(model.last_step().loss_scale == (half ? 65536.0f : 1.0f));
+    }
+  });
+}
+
 // A loss scale that is a power of two changes no bit as long as nothing under- or overflows.
 TEST_CASE("a_static_loss_scale_leaves_fp32_bits_alone") {
   Run run;

@@ -46,7 +46,7 @@ struct FullyShardOptions {
   std::size_t micro_batches = 1;
   AccumulationMode accumulation = AccumulationMode::automatic;
   std::uint64_t seed = 0;  // of the initial values
-  // Default: dynamic, from 65536, when gradients of any unit are fp16; else the loss is not scaled.
+  // Default: dynamic, from 65536, when gradients of any unit are fp16, frozen now or not; else the loss is not scaled.
   std::optional<kernels::LossScaling> loss_scaling = std::nullopt;
 
   // These change memory and speed only. fsdp alone reads the first two.
