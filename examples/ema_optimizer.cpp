@@ -20,7 +20,7 @@ struct Averaged final : tessera::Optimizer {
   std::vector<tessera::ParameterGroup> groups() const override { return inner->groups(); }
   tessera::kernels::StepSettings step_settings() const override { return inner->step_settings(); }
 
-  // One contiguous run of this rank's shard, whatever the strategy. Nothing but work on the stream.
+  // One contiguous run of what this rank updates: its shard, with ddp everything. Nothing but work on the stream.
   void update(tessera::Stream& stream, const tessera::OptimizerSpans& spans, const tessera::OptimizerGroup& group,
               const tessera::kernels::StepScalars* scalars) const override {
     const auto its_states = spans.states.first(spans.states.size() - 1);
