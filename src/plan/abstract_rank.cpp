@@ -160,8 +160,10 @@ void AbstractRank::write_content(const Access& access) {
   const Interval bytes = interval(access.range, rank_);
   const Bytes stride = access.range.rank_stride;
   if (stride == Bytes(0)) return contents.write(access.tenant, bytes);
-  const Interval shard = interval({access.range.buffer, access.range.offset, stride, stride}, rank_);
-  const std::uint64_t begin = access.range.offset.count();
+  // The norms are a table with a row per rank, of which each unit writes one column: the shard is the row.
+  const Bytes first = access.range.buffer == plan_->norms ? Bytes(0) : access.range.offset;
+  const Interval shard = interval({access.range.buffer, first, stride, stride}, rank_);
+  const std::uint64_t begin = first.count();
   contents.write_shard(access.tenant, bytes, {shard, {begin, begin + stride.count() * plan_->options.ranks}});
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include "errors.hpp"
 #include "models.hpp"
@@ -36,6 +37,22 @@ TEST_CASE("a_sound_plan_has_no_violation_and_was_run_in_more_than_one_state") {
   CHECK(verification.ok());
   CHECK(verification.states > sample().segments.size());
   CHECK(verification.operations > 0);
+}
+
+TEST_CASE("backward_windows_may_come_in_any_order") {
+  using enum WindowKind;
+  std::vector<std::size_t> order = {0, 1, 2};
+  do {
+    Model model = chain_model(3);
+    model.program = {{{0, forward}, {1, forward}, {2, forward}}, {}};
+    for (const std::size_t unit : order) model.program.micro_batch.push_back({unit, backward});
+    for (const Strategy strategy : all_strategies) {
+      for (const std::size_t ranks : {1u, 2u, 3u, 5u}) {
+        INFO(order[0] << order[1] << order[2] << " " << to_string(strategy) << " " << ranks << " ranks");
+        CHECK(verify(compile(input_of(model, {.strategy = strategy, .ranks = ranks}))).ok());
+      }
+    }
+  } while (std::next_permutation(order.begin(), order.end()));
 }
 
 TEST_CASE("the_cost_does_not_grow_with_the_world") {
