@@ -232,12 +232,14 @@ void Executor::close() {
 // Gradients that nobody asked for: zero in an earlier window of several and for optional parameters, else an error.
 void Executor::settle_gradients() {
   const std::size_t unit = open_window_->use.unit;
-  const GradientLedger& ledger = ledgers_[unit];
+  GradientLedger& ledger = ledgers_[unit];
+  if (!open_window_->skipped) ledger.end_computed_window();
   for (std::size_t p = 0; p < units_[unit]->parameters().size(); ++p) {
     if (plan_.units[unit].parameters[p].frozen) continue;
     if (ledger.asked_in_window(p) && !open_window_->skipped) continue;
     const Parameter& parameter = *units_[unit]->parameters()[p];
-    const bool missing = open_window_->last_backward && !ledger.asked_in_micro_batch(p) && !open_window_->skipped;
+    const bool missing =
+        open_window_->last_backward && ledger.computed_in_micro_batch() && !ledger.asked_in_micro_batch(p);
     if (missing && parameter.elements() > 0 && !parameter.options().optional) {
       throw UsageError(
           fmt::format("{}: the gradient of {} was never asked for; write it, or declare the parameter optional",

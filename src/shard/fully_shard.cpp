@@ -227,16 +227,16 @@ FullyShard::FullyShard(World& world, FullyShardOptions options)
     : implementation_(std::make_unique<Implementation>(world, std::move(options))) {}
 FullyShard::~FullyShard() = default;
 
-Unit& FullyShard::add(Module& module, std::string name) {
-  return implementation_->add(module, UnitOptions{.name = std::move(name)});
+Unit& FullyShard::add(Module& module, std::string_view name) {
+  return implementation_->add(module, UnitOptions{.name = std::string(name)});
 }
 Unit& FullyShard::add(Module& module, UnitOptions options) { return implementation_->add(module, std::move(options)); }
 Unit& FullyShard::add_unit(UnitOptions options, std::span<const NamedParameter> parameters,
                            std::span<const NamedBuffer> buffers) {
   return implementation_->add(std::move(options), parameters, buffers);
 }
-Unit& FullyShard::add_unit(std::string name, std::span<const NamedParameter> parameters) {
-  return implementation_->add(UnitOptions{.name = std::move(name)}, parameters, {});
+Unit& FullyShard::add_unit(std::string_view name, std::span<const NamedParameter> parameters) {
+  return implementation_->add(UnitOptions{.name = std::string(name)}, parameters, {});
 }
 void FullyShard::on_reduced_gradient(std::function<void(const ReducedGradient&)> hook) {
   implementation_->set_hook(std::move(hook));

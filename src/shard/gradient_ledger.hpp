@@ -12,7 +12,10 @@ class GradientLedger {
  public:
   explicit GradientLedger(std::size_t parameters) : in_window_(parameters, false), in_micro_batch_(parameters, false) {}
 
-  void begin_micro_batch() { std::fill(in_micro_batch_.begin(), in_micro_batch_.end(), false); }
+  void begin_micro_batch() {
+    std::fill(in_micro_batch_.begin(), in_micro_batch_.end(), false);
+    computed_ = false;
+  }
   void begin_window() { std::fill(in_window_.begin(), in_window_.end(), false); }
 
   // True the first time in this window: nothing stands there yet that could be added to.
@@ -22,12 +25,16 @@ class GradientLedger {
     in_micro_batch_[parameter] = true;
     return first;
   }
+  // A window that the user did not skip.
+  void end_computed_window() { computed_ = true; }
+  bool computed_in_micro_batch() const { return computed_; }
   bool asked_in_window(std::size_t parameter) const { return in_window_[parameter]; }
   bool asked_in_micro_batch(std::size_t parameter) const { return in_micro_batch_[parameter]; }
 
  private:
   std::vector<bool> in_window_;
   std::vector<bool> in_micro_batch_;
+  bool computed_ = false;
 };
 
 }  // namespace tessera

@@ -37,9 +37,12 @@ std::size_t count(const Plan& plan, OperationKind kind, std::size_t unit) {
   return result;
 }
 
+// Every seventh: all values of all options, and most of their pairs.
 template <typename Body>
 void for_each_varied_plan(Body body) {
+  std::size_t index = 0;
   for_each_options([&](PlanOptions options) {
+    if (index++ % 7 != 0) return;
     options.gradient_hooks = options.ranks % 2 == 1;
     const Model model = varied_model();
     INFO(describe(options));
@@ -50,9 +53,7 @@ void for_each_varied_plan(Body body) {
 }  // namespace
 
 TEST_CASE("plans_of_varied_units_are_sound") {
-  std::size_t index = 0;
   for_each_varied_plan([&](const Model&, const PlanOptions&, const Plan& plan) {
-    if (index++ % 5 != 0) return;
     const Verification verification = verify(plan);
     CHECK_MESSAGE(verification.ok(), (verification.ok() ? "" : verification.violations.front().text));
   });

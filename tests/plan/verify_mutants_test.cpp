@@ -1,7 +1,9 @@
 // The verifier's own test: plans broken at every place, of every class in mutants.hpp, on plans of every form.
 #include <doctest/doctest.h>
+
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -118,10 +120,22 @@ Tally judge(const MutantClass& mutants, const std::vector<Subject>& plans) {
   return tally;
 }
 
+// Under sanitizers a mutant takes ten times as long.
+std::vector<Subject> every_third(const std::vector<Subject>& all) {
+  std::vector<Subject> result;
+  for (std::size_t index = 0; index < all.size(); index += 3) result.push_back(all[index]);
+  return result;
+}
+
+bool reduced_matrix() {
+  const char* value = std::getenv("TESSERA_TEST_MATRIX");
+  return value != nullptr && std::string_view(value) == "reduced";
+}
+
 }  // namespace
 
 TEST_CASE("verify_objects_to_every_mutant_of_every_class") {
-  const std::vector<Subject> plans = subjects();
+  const std::vector<Subject> plans = reduced_matrix() ? every_third(subjects()) : subjects();
   for (const Subject& subject : plans) REQUIRE_MESSAGE(verify(subject.plan).ok(), subject.name);
   Score score;
   const auto judge_all = [&](const std::vector<MutantClass>& group, const std::vector<Subject>& on) {

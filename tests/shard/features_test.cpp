@@ -177,7 +177,7 @@ TEST_CASE("buffers_live_through_steps_and_become_rank_0s_when_synchronized") {
   on_every_strategy([](World& world, const FullyShardOptions& options) {
     Counting module;
     FullyShard model(world, options);
-    model.add(module, "counting");
+    model.add(module, {.name = "counting"});
     model.finalize(tessera::AdamW{});
     CHECK(module.sums.name() == "counting.sums");
     const Values x = toy::sample(10, 0, 0, world.rank(), 0);
@@ -249,6 +249,31 @@ TEST_CASE("when_every_rank_skips_a_unit_it_is_only_decayed_by_nothing") {
     for (const float g : job.model.whole(job.second.weight, "gradient")) CHECK(g == 0.0f);
     for (const float m : job.model.whole(job.second.weight, "m")) CHECK(m == 0.0f);
   });
+}
+
+TEST_CASE("a_forgotten_gradient_is_found_also_when_the_units_last_window_is_skipped") {
+  using enum WindowKind;
+  FullyShardOptions options;
+  options.program = tessera::plan::Program{{{0, forward}, {0, forward}, {0, backward}, {0, backward}}, {}};
+  const auto run = [&](bool forgets) {
+    tessera::launch({.ranks = 1}, [&](World& world) {
+      Layer layer(5, 3, 2);
+      FullyShard model(world, options);
+      tessera::Unit& unit = model.add(layer, {.name = "layer", .optional = true});
+      model.finalize(tessera::AdamW{});
+      const Values x = toy::sample(10, 0, 0, 0, 0);
+      model.forward(layer, x);
+      model.skip(layer, forward);
+      model.within(unit, backward, [&](tessera::Window& window) {
+        if (!forgets) layer.backward(window, Values(6, 0.5f));
+      });
+      model.skip(layer, backward);
+      model.update();
+    });
+  };
+  CHECK_NOTHROW(run(false));
+  CHECK_THROWS_WITH_AS(run(true), doctest::Contains("gradient of layer.weight was never asked for"),
+                       tessera::UsageError);
 }
 
 TEST_CASE("only_an_optional_unit_may_be_skipped") {

@@ -96,12 +96,12 @@ class FullyShard {
 
   // One unit per call, in the order of use. Default name: "units.N". The module must keep its address. Names are
   // unique.
-  Unit& add(Module& module, std::string name = {});
+  Unit& add(Module& module, std::string_view name = {});
   Unit& add(Module& module, UnitOptions options);
   // The layer below modules: named parameters, and windows opened by hand or with a callback.
   Unit& add_unit(UnitOptions options, std::span<const NamedParameter> parameters,
                  std::span<const NamedBuffer> buffers = {});
-  Unit& add_unit(std::string name, std::span<const NamedParameter> parameters);
+  Unit& add_unit(std::string_view name, std::span<const NamedParameter> parameters);
 
   // Called for every unit that trains, once per step. Before finalize(); the same on every rank.
   void on_reduced_gradient(std::function<void(const ReducedGradient&)> hook);
