@@ -15,8 +15,8 @@ void CheckedCommunicator::call(Stream& stream, const Operation& operation) {
   ++sequence_;
 }
 
-template void CheckedCommunicator::call(Stream&, const AllGather&);
-template void CheckedCommunicator::call(Stream&, const ReduceScatter&);
+template void CheckedCommunicator::call(Stream&, const std::span<const AllGather>&);
+template void CheckedCommunicator::call(Stream&, const std::span<const ReduceScatter>&);
 template void CheckedCommunicator::call(Stream&, const AllReduce&);
 template void CheckedCommunicator::call(Stream&, const Broadcast&);
 template void CheckedCommunicator::call(Stream&, const Barrier&);

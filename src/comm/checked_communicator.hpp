@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "comm/signature.hpp"
@@ -16,8 +17,10 @@ class CheckedCommunicator : public Communicator {
   int size() const final { return size_; }
   const std::string& name() const final { return name_; }
 
-  void all_gather(Stream& stream, const AllGather& operation) final { call(stream, operation); }
-  void reduce_scatter(Stream& stream, const ReduceScatter& operation) final { call(stream, operation); }
+  using Communicator::all_gather;
+  using Communicator::reduce_scatter;
+  void all_gather(Stream& stream, std::span<const AllGather> segments) final { call(stream, segments); }
+  void reduce_scatter(Stream& stream, std::span<const ReduceScatter> segments) final { call(stream, segments); }
   void all_reduce(Stream& stream, const AllReduce& operation) final { call(stream, operation); }
   void broadcast(Stream& stream, const Broadcast& operation) final { call(stream, operation); }
   void barrier(Stream& stream, std::string_view label) final { call(stream, Barrier{label}); }
@@ -25,9 +28,10 @@ class CheckedCommunicator : public Communicator {
  protected:
   CheckedCommunicator(int rank, int size, std::string name) : rank_(rank), size_(size), name_(std::move(name)) {}
 
-  // The arguments are valid, the stream is queued. Enqueues and returns; allocates nothing.
-  virtual void enqueue(Stream& stream, const Signature& signature, const AllGather& operation) = 0;
-  virtual void enqueue(Stream& stream, const Signature& signature, const ReduceScatter& operation) = 0;
+  // The arguments are valid, the stream is queued. Enqueues and returns; allocates nothing. There is a segment at
+  // least; a single one does not outlive the call.
+  virtual void enqueue(Stream& stream, const Signature& signature, std::span<const AllGather> segments) = 0;
+  virtual void enqueue(Stream& stream, const Signature& signature, std::span<const ReduceScatter> segments) = 0;
   virtual void enqueue(Stream& stream, const Signature& signature, const AllReduce& operation) = 0;
   virtual void enqueue(Stream& stream, const Signature& signature, const Broadcast& operation) = 0;
   virtual void enqueue(Stream& stream, const Signature& signature, const Barrier& operation) = 0;

@@ -18,6 +18,19 @@ std::string place(const Standstill& standstill) {
   return fmt::format("{} (communicator {}, #{})", brief(signature), standstill.communicator, signature.sequence);
 }
 
+// The first segment about which ranks disagree. What has one segment alone is that segment.
+std::size_t disputed_segment(const std::vector<Signature>& signatures) {
+  const Signature& first = signatures.front();
+  std::size_t disputed = static_cast<std::size_t>(-1);
+  for (const Signature& other : signatures) {
+    const std::size_t both = std::min(first.segments(), other.segments());
+    std::size_t segment = 0;
+    while (segment < both && segment_of(first, segment) == segment_of(other, segment)) ++segment;
+    if (segment < std::max(first.segments(), other.segments())) disputed = std::min(disputed, segment);
+  }
+  return disputed;
+}
+
 }  // namespace
 
 std::string timeout_text(const Standstill& standstill, std::chrono::milliseconds timeout) {
@@ -37,7 +50,11 @@ std::string disagreement_text(std::string_view communicator, const std::vector<S
   const bool creation = std::all_of(signatures.begin(), signatures.end(),
                                     [](const Signature& each) { return each.kind == CollectiveKind::creation; });
   const std::string where = creation ? "" : fmt::format(" in communicator {}", communicator);
-  const auto call = [](const Signature& signature) { return "called " + describe(signature); };
+  const std::size_t disputed = disputed_segment(signatures);
+  // Whoever lists fewer segments is described by its last.
+  const auto call = [&](const Signature& signature) {
+    return "called " + describe(signature, std::min(disputed, signature.segments() - 1));
+  };
   return fmt::format("the ranks disagree{}: {}", where, ranks_by_value(signatures, call));
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -21,14 +22,28 @@ struct Barrier {
   std::string_view label;
 };
 
+// The segments of a grouped call after its first: a view of the caller's.
+struct FurtherSegments {
+  std::span<const AllGather> gathers = {};
+  std::span<const ReduceScatter> reductions = {};
+  std::size_t size() const { return gathers.size() + reductions.size(); }
+  const std::byte* data(std::size_t segment) const {
+    return gathers.empty() ? reductions[segment].data : gathers[segment].data;
+  }
+  friend bool operator==(const FurtherSegments& a, const FurtherSegments& b);
+};
+
 struct Signature {
   CollectiveKind kind = CollectiveKind::barrier;
-  std::string_view label;                     // of a creation: the communicator's name
+  std::string_view label = {};                // of a creation: the communicator's name
   Bytes bytes{};                              // of one rank's part (all-gather, reduce-scatter) or of the whole buffer
   std::optional<DType> dtype = std::nullopt;  // of sums
   float divisor = 1.0f;                       // of sums
   int root = 0;
   std::uint64_t sequence = 0;  // counts the calls on one communicator from 1; its creation is 0
+  FurtherSegments further{};   // label to divisor are those of the first
+
+  std::size_t segments() const { return 1 + further.size(); }
 
   friend bool operator==(const Signature&, const Signature&) = default;
 };
@@ -38,11 +53,16 @@ Signature signature_of(const ReduceScatter& operation, std::uint64_t sequence);
 Signature signature_of(const AllReduce& operation, std::uint64_t sequence);
 Signature signature_of(const Broadcast& operation, std::uint64_t sequence);
 Signature signature_of(const Barrier& operation, std::uint64_t sequence);
+Signature signature_of(std::span<const AllGather> segments, std::uint64_t sequence);
+Signature signature_of(std::span<const ReduceScatter> segments, std::uint64_t sequence);
 Signature signature_of_creation(std::string_view communicator);
 
-// `all-gather "blocks.3"`
-std::string brief(const Signature& signature);
+// One segment's part of a call, as if it were the only one.
+Signature segment_of(const Signature& signature, std::size_t segment);
+
+// `all-gather "blocks.3"`; of a group: `all-gather "blocks.3" (segment 2 of 5)`
+std::string brief(const Signature& signature, std::size_t segment = 0);
 // `#17 reduce-scatter "blocks.3" of 4096 bytes bf16, divided by 4`
-std::string describe(const Signature& signature);
+std::string describe(const Signature& signature, std::size_t segment = 0);
 
 }  // namespace tessera::comm

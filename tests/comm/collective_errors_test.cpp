@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <numeric>
+#include <span>
 #include <vector>
 
 #include "comm/rank_list.hpp"
@@ -44,6 +45,18 @@ TEST_CASE("disagreement_text_groups_ranks_by_what_they_called") {
         "the ranks disagree in communicator reduce: "
         "ranks 0, 2, 4 called #17 reduce-scatter \"blocks.3\" of 4096 bytes bf16, divided by 4; "
         "ranks 1, 3 called #17 barrier \"end\"");
+}
+
+TEST_CASE("disagreement_text_names_the_first_segment_in_dispute") {
+  const AllGather most[] = {{.shard = Bytes(4), .label = "a"}, {.shard = Bytes(8), .label = "b"}};
+  const AllGather another[] = {{.shard = Bytes(4), .label = "a"}, {.shard = Bytes(8), .label = "c"}};
+  const auto signature = [](std::span<const AllGather> segments) { return signature_of(segments, 17); };
+  CHECK(signature(most) == signature(std::vector<AllGather>(std::begin(most), std::end(most))));
+  CHECK(disagreement_text("gather", {signature(most), signature(another), signature(std::span(most, 1))}) ==
+        "the ranks disagree in communicator gather: "
+        "rank 0 called #17 all-gather \"b\" (segment 2 of 2) of 8 bytes; "
+        "rank 1 called #17 all-gather \"c\" (segment 2 of 2) of 8 bytes; "
+        "rank 2 called #17 all-gather \"a\" of 4 bytes");
 }
 
 TEST_CASE("signatures_differ_in_every_field_that_ranks_must_agree_on") {

@@ -7,32 +7,38 @@
 
 #include "tessera/comm/world.hpp"
 
-#define TESSERA_CONFORMANCE_PROPERTIES(X)                          \
-  X(all_gather_collects_every_part, 1, 60'000)                     \
-  X(reduce_scatter_sums_in_rank_order_bitwise, 1, 60'000)          \
-  X(reduce_scatter_of_large_data_is_bitwise_too, 1, 60'000)        \
-  X(reduce_scatter_result_may_be_own_part_of_data, 1, 60'000)      \
-  X(all_reduce_sums_in_rank_order_bitwise, 1, 60'000)              \
-  X(broadcast_copies_from_every_root, 1, 60'000)                   \
-  X(nobody_passes_a_barrier_before_all_have_come, 1, 60'000)       \
-  X(host_conveniences_agree_on_every_rank, 1, 60'000)              \
-  X(require_equal_names_ranks_and_values, 2, 60'000)               \
-  X(two_communicators_run_concurrently, 1, 60'000)                 \
-  X(buffers_may_be_reused_right_after_completion, 1, 60'000)       \
-  X(enqueue_never_blocks_the_host, 1, 60'000)                      \
-  X(communicator_may_end_before_its_collectives_ran, 1, 60'000)    \
-  X(misuse_is_an_error_at_the_call, 1, 60'000)                     \
-  X(rank_that_never_comes_is_named, 2, 400)                        \
-  X(rank_that_never_makes_a_communicator_is_named, 2, 400)         \
-  X(rank_that_has_left_is_named_at_once, 2, 60'000)                \
-  X(disagreement_about_the_kind_names_both, 2, 60'000)             \
-  X(disagreement_about_the_label_names_both, 2, 60'000)            \
-  X(disagreement_about_the_bytes_names_both, 2, 60'000)            \
-  X(disagreement_about_the_dtype_names_both, 2, 60'000)            \
-  X(disagreement_about_the_divisor_names_both, 2, 60'000)          \
-  X(disagreement_about_the_root_names_both, 2, 60'000)             \
-  X(disagreement_about_a_communicators_name_names_both, 2, 60'000) \
-  X(abort_reaches_every_wait_with_the_first_cause, 1, 60'000)      \
+#define TESSERA_CONFORMANCE_PROPERTIES(X)                            \
+  X(all_gather_collects_every_part, 1, 60'000)                       \
+  X(reduce_scatter_sums_in_rank_order_bitwise, 1, 60'000)            \
+  X(reduce_scatter_of_large_data_is_bitwise_too, 1, 60'000)          \
+  X(reduce_scatter_result_may_be_own_part_of_data, 1, 60'000)        \
+  X(grouped_all_gathers_equal_single_ones, 1, 60'000)                \
+  X(grouped_reduce_scatters_equal_single_ones_bitwise, 1, 60'000)    \
+  X(grouped_reduce_scatter_results_may_be_own_parts, 1, 60'000)      \
+  X(all_reduce_sums_in_rank_order_bitwise, 1, 60'000)                \
+  X(broadcast_copies_from_every_root, 1, 60'000)                     \
+  X(nobody_passes_a_barrier_before_all_have_come, 1, 60'000)         \
+  X(host_conveniences_agree_on_every_rank, 1, 60'000)                \
+  X(require_equal_names_ranks_and_values, 2, 60'000)                 \
+  X(two_communicators_run_concurrently, 1, 60'000)                   \
+  X(buffers_may_be_reused_right_after_completion, 1, 60'000)         \
+  X(enqueue_never_blocks_the_host, 1, 60'000)                        \
+  X(communicator_may_end_before_its_collectives_ran, 1, 60'000)      \
+  X(misuse_is_an_error_at_the_call, 1, 60'000)                       \
+  X(misuse_in_a_group_names_the_segment, 1, 60'000)                  \
+  X(rank_that_never_comes_is_named, 2, 400)                          \
+  X(rank_that_never_makes_a_communicator_is_named, 2, 400)           \
+  X(rank_that_has_left_is_named_at_once, 2, 60'000)                  \
+  X(disagreement_about_the_kind_names_both, 2, 60'000)               \
+  X(disagreement_about_the_label_names_both, 2, 60'000)              \
+  X(disagreement_about_the_bytes_names_both, 2, 60'000)              \
+  X(disagreement_about_the_dtype_names_both, 2, 60'000)              \
+  X(disagreement_about_the_divisor_names_both, 2, 60'000)            \
+  X(disagreement_about_the_root_names_both, 2, 60'000)               \
+  X(disagreement_about_a_segment_names_both, 2, 60'000)              \
+  X(disagreement_about_the_number_of_segments_names_both, 2, 60'000) \
+  X(disagreement_about_a_communicators_name_names_both, 2, 60'000)   \
+  X(abort_reaches_every_wait_with_the_first_cause, 1, 60'000)        \
   X(memory_may_be_freed_right_after_a_failure, 1, 60'000)
 
 namespace tessera::conformance {

@@ -73,6 +73,47 @@ void check_reduce_scatter(World& world, Communicator& communicator, Stream& stre
   require(data == data_before, "reduce-scatter leaves data as it was");
 }
 
+// Buffers of one segment: of any of the wire's types, sized for it.
+struct SumBuffers {
+  std::vector<std::byte> data;
+  std::vector<float> result;
+};
+
+template <typename Element>
+SumBuffers sum_buffers(const World& world, std::size_t shard) {
+  const std::size_t whole = shard * static_cast<std::size_t>(world.size());
+  SumBuffers buffers{std::vector<std::byte>(whole * sizeof(Element)), std::vector<float>(shard)};
+  for (std::size_t i = 0; i < whole; ++i) store<Element>(buffers.data, i, test_value(world.rank(), i, shard));
+  for (std::size_t i = 0; i < shard; ++i) buffers.result[i] = test_value(world.rank(), i, shard + 1);
+  return buffers;
+}
+
+// Segments of every size and type, with and without accumulation.
+std::vector<SumBuffers> group_buffers(const World& world) {
+  std::vector<SumBuffers> all;
+  for (const std::size_t shard : small_counts) {
+    all.push_back(sum_buffers<float>(world, shard));
+    all.push_back(sum_buffers<bf16>(world, shard));
+    all.push_back(sum_buffers<fp16>(world, shard));
+  }
+  return all;
+}
+
+std::vector<ReduceScatter> group_of(std::vector<SumBuffers>& buffers) {
+  constexpr DType types[] = {DType::fp32, DType::bf16, DType::fp16};
+  std::vector<ReduceScatter> segments;
+  for (std::size_t i = 0; i < buffers.size(); ++i) {
+    segments.push_back({.data = buffers[i].data.data(),
+                        .wire = types[i % 3],
+                        .result = buffers[i].result.data(),
+                        .shard_elements = buffers[i].result.size(),
+                        .accumulate = i % 2 == 1,
+                        .divisor = static_cast<float>(i % 5 + 1),
+                        .label = "segment"});
+  }
+  return segments;
+}
+
 template <typename Element>
 void check_reduce_scatter(World& world, Communicator& communicator, Stream& stream) {
   for (const std::size_t count : small_counts) {
@@ -134,6 +175,71 @@ void reduce_scatter_result_may_be_own_part_of_data(World& world) {
       const float expected =
           own ? expected_sum<float>({.shard_elements = shard}, world.size(), i, 0) : test_value(world.rank(), i);
       require(same_bits(data[i], expected), "in-place reduce-scatter of {}, element {}", shard, i);
+    }
+  }
+}
+
+void grouped_all_gathers_equal_single_ones(World& world) {
+  const auto communicator = world.make_communicator("gather");
+  Stream stream = queued_stream("gather");
+  std::vector<std::vector<std::byte>> buffers;
+  std::vector<AllGather> segments;
+  for (const std::size_t shard_bytes : small_counts) {
+    auto& data = buffers.emplace_back(shard_bytes * static_cast<std::size_t>(world.size()));
+    fill_own_part(data, shard_bytes, world.rank());
+    segments.push_back({.data = data.data(), .shard = Bytes(shard_bytes), .label = "parameters"});
+  }
+  communicator->all_gather(stream, segments);
+  stream.synchronize();
+  for (std::size_t i = 0; i < buffers.size(); ++i) {
+    require(holds_every_part(buffers[i], small_counts[i], world.size()), "all-gather of {} bytes in a group",
+            small_counts[i]);
+  }
+}
+
+void grouped_reduce_scatters_equal_single_ones_bitwise(World& world) {
+  const auto communicator = world.make_communicator("reduce");
+  Stream stream = queued_stream("reduce");
+  std::vector<SumBuffers> together = group_buffers(world);
+  std::vector<SumBuffers> alone = together;
+  const std::vector<ReduceScatter> group = group_of(together);
+  for (int round = 0; round < 2; ++round) {  // the second adds to what the first left
+    communicator->reduce_scatter(stream, group);
+    for (const ReduceScatter& segment : group_of(alone)) communicator->reduce_scatter(stream, segment);
+    stream.synchronize();
+    for (std::size_t s = 0; s < together.size(); ++s) {
+      for (std::size_t i = 0; i < together[s].result.size(); ++i) {
+        require(same_bits(together[s].result[i], alone[s].result[i]), "round {}, segment {}, element {}", round, s, i);
+      }
+      require(together[s].data == alone[s].data, "a grouped reduce-scatter leaves data as it was");
+    }
+  }
+}
+
+void grouped_reduce_scatter_results_may_be_own_parts(World& world) {
+  const auto communicator = world.make_communicator("reduce");
+  Stream stream = queued_stream("reduce");
+  std::vector<std::vector<float>> buffers;
+  std::vector<ReduceScatter> segments;
+  for (const std::size_t shard : small_counts) {
+    auto& data = buffers.emplace_back(shard * static_cast<std::size_t>(world.size()));
+    for (std::size_t i = 0; i < data.size(); ++i) data[i] = test_value(world.rank(), i, shard);
+    segments.push_back({.data = reinterpret_cast<const std::byte*>(data.data()),
+                        .result = data.data() + shard * static_cast<std::size_t>(world.rank()),
+                        .shard_elements = shard,
+                        .label = "in place"});
+  }
+  communicator->reduce_scatter(stream, segments);
+  stream.synchronize();
+  for (std::size_t s = 0; s < buffers.size(); ++s) {
+    const std::size_t first = small_counts[s] * static_cast<std::size_t>(world.rank());
+    for (std::size_t i = 0; i < buffers[s].size(); ++i) {
+      float expected = test_value(world.rank(), i, small_counts[s]);
+      if (i >= first && i < first + small_counts[s]) {
+        expected = test_value(0, i, small_counts[s]);
+        for (int rank = 1; rank < world.size(); ++rank) expected += test_value(rank, i, small_counts[s]);
+      }
+      require(same_bits(buffers[s][i], expected), "in place, segment {}, element {}", s, i);
     }
   }
 }

@@ -1,4 +1,7 @@
 // Conformance: ranks that do not come, disagree, leave, or fail. Every rank gets an error that says so; nobody hangs.
+#include <array>
+#include <initializer_list>
+#include <span>
 #include <thread>
 
 #include "conformance.hpp"
@@ -93,6 +96,42 @@ void misuse_is_an_error_at_the_call(World& world) {
     const Broadcast operation = {.data = bytes, .size = Bytes(4), .root = root, .label = "x"};
     require_contains(rejected([&] { communicator->broadcast(stream, operation); }), fmt::format("rank {}", root));
   }
+  communicator->barrier(stream, "a rejected call leaves no trace");
+  stream.synchronize();
+}
+
+void misuse_in_a_group_names_the_segment(World& world) {
+  const auto communicator = world.make_communicator("gather");
+  Stream stream = queued_stream("gather");
+  std::vector<float> data(static_cast<std::size_t>(world.size()) * 8);
+  std::vector<float> result(8);
+  auto* const bytes = reinterpret_cast<std::byte*>(data.data());
+  auto* const other_half = bytes + data.size() * sizeof(float) / 2;
+  const auto rejected_gather = [&](std::initializer_list<AllGather> segments) {
+    return text_of_expected<UsageError>(
+        [&] { communicator->all_gather(stream, std::span<const AllGather>(segments)); });
+  };
+  const auto rejected_sum = [&](std::initializer_list<ReduceScatter> segments) {
+    return text_of_expected<UsageError>(
+        [&] { communicator->reduce_scatter(stream, std::span<const ReduceScatter>(segments)); });
+  };
+  const AllGather whole = {.data = bytes, .shard = Bytes(32), .label = "whole"};
+  const ReduceScatter sum = {.data = bytes, .result = result.data(), .shard_elements = 4, .label = "sum"};
+  require_contains(rejected_gather({}), "a segment");
+  require_contains(rejected_sum({}), "a segment");
+  require_contains(rejected_gather({whole, {.shard = Bytes(4), .label = "null"}}), "all-gather \"null\"");
+  const std::string gathers = rejected_gather({whole, {.data = other_half, .shard = Bytes(4), .label = "inner"}});
+  require_contains(gathers, "all-gather \"whole\"");
+  require_contains(gathers, "\"inner\"");
+  const ReduceScatter by_zero = {
+      .data = other_half, .result = result.data() + 4, .shard_elements = 4, .divisor = 0.0f, .label = "by zero"};
+  require_contains(rejected_sum({sum, by_zero}), "reduce-scatter \"by zero\"");
+  ReduceScatter same_result = sum;
+  same_result.label = "same result";
+  require_contains(rejected_sum({sum, same_result}), "\"same result\"");
+  const ReduceScatter into_data = {
+      .data = other_half, .result = data.data(), .shard_elements = 4, .label = "into data"};
+  require_contains(rejected_sum({sum, into_data}), "reduce-scatter \"into data\"");
   communicator->barrier(stream, "a rejected call leaves no trace");
   stream.synchronize();
 }
@@ -211,6 +250,54 @@ void disagreement_about_the_root_names_both(World& world) {
   check_disagreement(world,
                      {"broadcast \"weights\" of 4 bytes from rank 0", "broadcast \"weights\" of 4 bytes from rank 1"},
                      broadcast(0), broadcast(1));
+}
+
+// The first segments agree, so that only the second can tell; of each of its facts.
+void disagreement_about_a_segment_names_both(World& world) {
+  std::vector<std::byte> data(32 * static_cast<std::size_t>(world.size()));
+  std::vector<float> results(16);
+  const ReduceScatter first = {.data = data.data(), .result = results.data(), .shard_elements = 4, .label = "a"};
+  const ReduceScatter second = {.data = data.data() + data.size() / 2,
+                                .wire = DType::bf16,
+                                .result = results.data() + 4,
+                                .shard_elements = 4,
+                                .label = "b"};
+  const std::array<ReduceScatter, 2> group = {first, second};
+  const auto check = [&](auto change, std::string_view text_of_last) {
+    std::array<ReduceScatter, 2> changed = group;
+    change(changed[1]);
+    const auto sum = [](const std::array<ReduceScatter, 2>& segments) {
+      return [&segments](Communicator& communicator, Stream& stream) {
+        communicator.reduce_scatter(stream, std::span<const ReduceScatter>(segments));
+      };
+    };
+    check_disagreement(world, {"reduce-scatter \"b\" (segment 2 of 2) of 8 bytes bf16", text_of_last}, sum(group),
+                       sum(changed));
+  };
+  // A disagreement ends the world: one fact per run of the property, by the number of ranks.
+  switch (world.size() % 4) {
+    case 0: return check([](ReduceScatter& s) { s.label = "c"; }, "reduce-scatter \"c\" (segment 2 of 2) of 8 bytes");
+    case 1: return check([](ReduceScatter& s) { s.shard_elements = 3; }, "reduce-scatter \"b\" (segment 2 of 2) of 6");
+    case 2:
+      return check([](ReduceScatter& s) { s.wire = DType::fp16; },
+                   "reduce-scatter \"b\" (segment 2 of 2) of 8 bytes fp16");
+    default:
+      return check([](ReduceScatter& s) { s.divisor = 5.0f; },
+                   "reduce-scatter \"b\" (segment 2 of 2) of 8 bytes bf16, divided by 5");
+  }
+}
+
+void disagreement_about_the_number_of_segments_names_both(World& world) {
+  std::vector<std::byte> data(8 * static_cast<std::size_t>(world.size()));
+  const AllGather group[] = {{.data = data.data(), .shard = Bytes(4), .label = "a"},
+                             {.data = data.data() + data.size() / 2, .shard = Bytes(4), .label = "b"}};
+  const auto gather = [&](std::size_t segments) {
+    return [&group, segments](Communicator& communicator, Stream& stream) {
+      communicator.all_gather(stream, std::span(group).first(segments));
+    };
+  };
+  check_disagreement(world, {"all-gather \"b\" (segment 2 of 2) of 4 bytes", "all-gather \"a\" of 4 bytes"}, gather(2),
+                     gather(1));
 }
 
 void disagreement_about_a_communicators_name_names_both(World& world) {

@@ -26,10 +26,23 @@ namespace {
 using namespace tessera;
 
 struct Buffers {
-  explicit Buffers(std::size_t ranks) : data(ranks * shard), result(shard) {}
+  explicit Buffers(std::size_t ranks) : data(ranks * shard), result(shard) {
+    auto* const bytes = reinterpret_cast<std::byte*>(data.data());
+    for (std::size_t segment = 0; segment < 3; ++segment) {
+      std::byte* const part = bytes + segment * ranks * segment_elements * sizeof(float);
+      gathers.push_back({.data = part, .shard = Bytes(segment_elements * sizeof(float)), .label = "f"});
+      sums.push_back({.data = part,
+                      .result = result.data() + segment * segment_elements,
+                      .shard_elements = segment_elements,
+                      .label = "g"});
+    }
+  }
+  static constexpr std::size_t segment_elements = 43;
   static constexpr std::size_t shard = 129;
   std::vector<float> data;
   std::vector<float> result;
+  std::vector<AllGather> gathers;  // three groups of segments fill data
+  std::vector<ReduceScatter> sums;
 };
 
 void run_each_collective(Communicator& communicator, Stream& stream, Buffers& buffers) {
@@ -37,6 +50,8 @@ void run_each_collective(Communicator& communicator, Stream& stream, Buffers& bu
   communicator.all_gather(stream, {.data = bytes, .shard = Bytes(Buffers::shard * sizeof(float)), .label = "a"});
   communicator.reduce_scatter(
       stream, {.data = bytes, .result = buffers.result.data(), .shard_elements = Buffers::shard, .label = "b"});
+  communicator.all_gather(stream, buffers.gathers);
+  communicator.reduce_scatter(stream, buffers.sums);
   communicator.all_reduce(stream, {.data = buffers.data.data(), .elements = buffers.data.size(), .label = "c"});
   communicator.broadcast(stream, {.data = bytes, .size = Bytes(buffers.data.size() * sizeof(float)), .label = "d"});
   communicator.barrier(stream, "e");

@@ -14,9 +14,14 @@
 //   failure.
 // - Sums are formed in fp32 in rank order (numerics.md).
 // - Labels are views: the caller keeps the text alive until the collective has run.
+// - all_gather and reduce_scatter take a group of segments: one collective with one signature, in which every rank
+//   arrives once and departs once, and which gives each segment what a collective of its own would give it, bit for
+//   bit. Segments may differ in size, type and divisor; what one of them writes, no other one reads or writes. Several
+//   segments are a view, as labels are; a single one is copied.
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -73,8 +78,12 @@ class Communicator {
   virtual int size() const = 0;
   virtual const std::string& name() const = 0;  // appears in errors: "gather", "reduce", "control"
 
-  virtual void all_gather(Stream& stream, const AllGather& operation) = 0;
-  virtual void reduce_scatter(Stream& stream, const ReduceScatter& operation) = 0;
+  void all_gather(Stream& stream, const AllGather& operation) { all_gather(stream, std::span(&operation, 1)); }
+  void reduce_scatter(Stream& stream, const ReduceScatter& operation) {
+    reduce_scatter(stream, std::span(&operation, 1));
+  }
+  virtual void all_gather(Stream& stream, std::span<const AllGather> segments) = 0;
+  virtual void reduce_scatter(Stream& stream, std::span<const ReduceScatter> segments) = 0;
   virtual void all_reduce(Stream& stream, const AllReduce& operation) = 0;
   virtual void broadcast(Stream& stream, const Broadcast& operation) = 0;
   virtual void barrier(Stream& stream, std::string_view label) = 0;

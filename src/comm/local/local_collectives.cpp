@@ -38,11 +38,11 @@ void copy(std::byte* to, const std::byte* from, std::size_t bytes) {
   if (bytes > 0) std::memcpy(to, from, bytes);
 }
 
-// Every rank's data from `offset` bytes on.
-std::span<const void* const> contributions(const LocalCall& call, std::size_t offset) {
+// Every rank's data of a segment from `offset` bytes on.
+std::span<const void* const> contributions(const LocalCall& call, std::size_t offset, std::size_t segment = 0) {
   const std::span<const void*> pointers = call.group.scratch(call.rank);
   for (int rank = 0; rank < call.group.size(); ++rank) {
-    pointers[static_cast<std::size_t>(rank)] = call.group.data_of(rank) + offset;
+    pointers[static_cast<std::size_t>(rank)] = call.group.data_of(rank, segment) + offset;
   }
   return pointers;
 }
@@ -67,26 +67,33 @@ void meet(const LocalCall& call, const std::byte* data, First first, Later... la
 
 }  // namespace
 
-void run_collective(const LocalCall& call, const AllGather& operation) {
-  const std::size_t shard_bytes = operation.shard.count();
-  meet(call, operation.data, [&] {
-    for_each_peer(call, [&](int peer) {
-      const std::size_t offset = static_cast<std::size_t>(peer) * shard_bytes;
-      copy(operation.data + offset, call.group.data_of(peer) + offset, shard_bytes);
-    });
+void run_collective(const LocalCall& call, std::span<const AllGather> segments) {
+  meet(call, segments.front().data, [&] {
+    for (std::size_t segment = 0; segment < segments.size(); ++segment) {
+      const AllGather& operation = segments[segment];
+      const std::size_t shard_bytes = operation.shard.count();
+      for_each_peer(call, [&](int peer) {
+        const std::size_t offset = static_cast<std::size_t>(peer) * shard_bytes;
+        copy(operation.data + offset, call.group.data_of(peer, segment) + offset, shard_bytes);
+      });
+    }
   });
 }
 
-void run_collective(const LocalCall& call, const ReduceScatter& operation) {
-  const std::size_t shard_bytes = call.signature.bytes.count();
-  meet(call, operation.data, [&] {
-    if (operation.shard_elements == 0) return;
-    kernels::ranked_sum_cpu({.contributions = contributions(call, static_cast<std::size_t>(call.rank) * shard_bytes),
-                             .type = operation.wire,
-                             .result = operation.result,
-                             .count = operation.shard_elements,
-                             .accumulate = operation.accumulate,
-                             .divisor = operation.divisor});
+void run_collective(const LocalCall& call, std::span<const ReduceScatter> segments) {
+  meet(call, segments.front().data, [&] {
+    for (std::size_t segment = 0; segment < segments.size(); ++segment) {
+      const ReduceScatter& operation = segments[segment];
+      if (operation.shard_elements == 0) continue;
+      const std::uint64_t shard_bytes = (operation.shard_elements * size_of(operation.wire)).count();
+      kernels::ranked_sum_cpu(
+          {.contributions = contributions(call, static_cast<std::size_t>(call.rank) * shard_bytes, segment),
+           .type = operation.wire,
+           .result = operation.result,
+           .count = operation.shard_elements,
+           .accumulate = operation.accumulate,
+           .divisor = operation.divisor});
+    }
   });
 }
 

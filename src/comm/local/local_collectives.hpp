@@ -1,6 +1,8 @@
 // One rank's part of each collective among threads, on the calling thread. Blocks until all ranks have done theirs.
 #pragma once
 
+#include <span>
+
 #include "comm/local/local_group.hpp"
 #include "comm/signature.hpp"
 #include "tessera/comm/communicator.hpp"
@@ -14,8 +16,8 @@ struct LocalCall {
 };
 
 // Throws what LocalGroup::enter() throws; any other exception has aborted the job.
-void run_collective(const LocalCall& call, const AllGather& operation);
-void run_collective(const LocalCall& call, const ReduceScatter& operation);
+void run_collective(const LocalCall& call, std::span<const AllGather> segments);
+void run_collective(const LocalCall& call, std::span<const ReduceScatter> segments);
 void run_collective(const LocalCall& call, const AllReduce& operation);
 void run_collective(const LocalCall& call, const Broadcast& operation);
 void run_collective(const LocalCall& call, const Barrier& operation);

@@ -13,14 +13,16 @@ class LocalCommunicator final : public CheckedCommunicator {
       : CheckedCommunicator(rank, group.size(), group.name()), group_(group) {}
 
  private:
-  void enqueue(Stream& stream, const Signature& signature, const AllGather& operation) final;
-  void enqueue(Stream& stream, const Signature& signature, const ReduceScatter& operation) final;
+  void enqueue(Stream& stream, const Signature& signature, std::span<const AllGather> segments) final;
+  void enqueue(Stream& stream, const Signature& signature, std::span<const ReduceScatter> segments) final;
   void enqueue(Stream& stream, const Signature& signature, const AllReduce& operation) final;
   void enqueue(Stream& stream, const Signature& signature, const Broadcast& operation) final;
   void enqueue(Stream& stream, const Signature& signature, const Barrier& operation) final;
 
   template <typename Operation>
   void submit(Stream& stream, const Signature& signature, const Operation& operation);
+  template <typename Operation>
+  void submit_group(Stream& stream, const Signature& signature, std::span<const Operation> segments);
 
   LocalGroup& group_;
 };

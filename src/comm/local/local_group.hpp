@@ -24,7 +24,7 @@ namespace tessera::comm {
 // What a rank brings to a collective.
 struct LocalPost {
   Signature signature{};
-  const std::byte* data = nullptr;  // what peers may read until finish() returns
+  const std::byte* data = nullptr;  // what peers may read until finish() returns; of a group, the first segment's
 };
 
 class LocalGroup {
@@ -43,8 +43,11 @@ class LocalGroup {
   // Instead of finish(), when moving threw: aborts the job.
   void fail(int rank, const std::exception_ptr& exception);
 
-  // While moving: what each rank posted.
-  const std::byte* data_of(int rank) const { return slot(rank).post.data; }
+  // While moving: what each rank posted, by segment.
+  const std::byte* data_of(int rank, std::size_t segment = 0) const {
+    const LocalPost& post = slot(rank).post;
+    return segment == 0 ? post.data : post.signature.further.data(segment - 1);
+  }
   // Room for one pointer per rank, this rank's own.
   std::span<const void*> scratch(int rank) { return slot(rank).scratch; }
 
