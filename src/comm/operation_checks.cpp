@@ -35,6 +35,7 @@ struct Memory {
 };
 
 bool overlap(Memory a, Memory b) {
+  if (a.size == Bytes(0) || b.size == Bytes(0)) return false;
   const auto a_begin = reinterpret_cast<std::uintptr_t>(a.begin);
   const auto b_begin = reinterpret_cast<std::uintptr_t>(b.begin);
   return a_begin < b_begin + b.size.count() && b_begin < a_begin + a.size.count();
@@ -83,7 +84,7 @@ void check_group(const Communicator& communicator, std::span<const Operation> se
   for (const Operation& one : segments) {
     const Memory written = written_by(communicator, one);
     for (const Operation& other : segments) {
-      if (&one == &other || written.size == Bytes(0)) continue;
+      if (&one == &other) continue;
       const bool clash =
           overlap(written, data_of(communicator, other)) || overlap(written, written_by(communicator, other));
       if (!clash) continue;

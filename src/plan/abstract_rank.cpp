@@ -32,6 +32,7 @@ AbstractRank::AbstractRank(const Plan& plan, std::size_t party, std::size_t rank
       rank_(rank),
       contents_(plan.buffers.size()),
       past_(plan.buffers.size()),
+      unread_(plan.buffers.size(), false),
       queues_(stream_count),
       crossing_(crossing_events(plan)) {
   for (const Segment& segment : plan.segments) completed_.emplace_back(segment.operations.size(), FusedClock{});
@@ -107,9 +108,15 @@ void AbstractRank::complete(std::size_t index, FusedClock clock, const Report& r
   const Operation& current = operation(index);
   const std::size_t stream = static_cast<std::size_t>(current.stream);
   started_[index] = clock;
-  for (const Access& access : current.accesses) check_access(point(index), access, clock, report);
+  for (const Access& access : current.accesses) {
+    check_access(point(index), access, clock, report);
+    check_not_lost(point(index), access, report);
+  }
   const std::uint64_t count = ++clock[lane(current.stream)];
-  for (const Access& access : current.accesses) apply_access(point(index), access, count);
+  for (const Access& access : current.accesses) {
+    apply_access(point(index), access, count);
+    note_unread(current, access);
+  }
   streams_[stream] = clock;
   completed_[segment_][index] = clock;
   done_[index] = true;
@@ -135,6 +142,37 @@ void AbstractRank::check_access(EventPoint here, const Access& access, const Fus
            fmt::format("{} reads bytes {} to {} of {}, which were not all written since {} took it",
                        describe(*plan_, here), bytes.begin, bytes.end, plan_->buffers[buffer].name,
                        access.tenant == no_unit ? std::string("the plan") : plan_->units[access.tenant].name));
+  }
+}
+
+// Gradients travel by way of slots and of sums on the rank: each must have been taken on before its place is used
+// again, and before its unit's norm and update.
+void AbstractRank::check_not_lost(EventPoint here, const Access& access, const Report& report) {
+  const OperationKind kind = plan_->at(here).kind;
+  const bool ends =
+      access.mode == AccessMode::discard || (kind == OperationKind::accumulate && access.mode == AccessMode::write);
+  std::size_t buffer = ends ? access.range.buffer : no_buffer;
+  const bool uses_sum = kind == OperationKind::hook || kind == OperationKind::all_gather_sum ||
+                        kind == OperationKind::sum_of_squares || kind == OperationKind::optimize;
+  if (uses_sum && access.tenant != no_unit) buffer = plan_->unit_buffers[access.tenant].accumulation;
+  if (access.range.size == Bytes(0) || buffer == no_buffer || !unread_[buffer]) return;
+  report(ViolationKind::lost, here, here,
+         fmt::format("{} comes before anybody has read what stands in {}", describe(*plan_, here),
+                     plan_->buffers[buffer].name));
+}
+
+void AbstractRank::note_unread(const Operation& operation, const Access& access) {
+  if (access.range.size == Bytes(0)) return;
+  const std::size_t buffer = access.range.buffer;
+  const Category category = plan_->buffers[buffer].category;
+  const bool is_slot =
+      category == Category::parameter_slots || category == Category::gradient_slots || category == Category::staging;
+  const bool is_written = access.mode == AccessMode::write || access.mode == AccessMode::update;
+  if (!is_written) {
+    // A sum on the rank may stand where it is reduced: others read the result there.
+    if (is_slot || operation.kind == OperationKind::reduce_scatter) unread_[buffer] = false;
+  } else if (is_slot || operation.kind == OperationKind::accumulate) {
+    unread_[buffer] = true;
   }
 }
 
@@ -207,6 +245,7 @@ void AbstractRank::append_signature(const std::vector<const FusedClock*>& observ
   for (auto& stream : counts) std::sort(stream.begin(), stream.end());
   for (std::size_t buffer = 0; buffer < past_.size(); ++buffer) {
     out.push_back(contents_[buffer].tenant());
+    out.push_back(unread_[buffer] ? 1 : 0);
     for (const Interval& bytes : contents_[buffer].written()) out.insert(out.end(), {bytes.begin, bytes.end});
     for (const PastAccess& access : past_[buffer]) {
       if (settled(access)) continue;

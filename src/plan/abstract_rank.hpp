@@ -63,6 +63,8 @@ class AbstractRank {
  private:
   bool knows(const FusedClock& clock, const PastAccess& access) const { return clock[access.lane] >= access.count; }
   void check_access(EventPoint here, const Access& access, const FusedClock& start, const Report& report);
+  void check_not_lost(EventPoint here, const Access& access, const Report& report);
+  void note_unread(const Operation& operation, const Access& access);
   void apply_access(EventPoint here, const Access& access, std::uint64_t count);
   void write_shards_from_outside();
   void write_content(const Access& access);
@@ -75,6 +77,7 @@ class AbstractRank {
   std::vector<std::vector<FusedClock>> completed_;  // latest record of every operation
   std::vector<Contents> contents_;                  // by buffer
   std::vector<std::vector<PastAccess>> past_;       // by buffer
+  std::vector<bool> unread_;                        // by buffer: slots and sums on the rank that nobody has read yet
   EventPoint last_collective_{none, none};
 
   std::size_t segment_ = 0;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "plan/buckets.hpp"
 #include "plan/residency.hpp"
 #include "tessera/plan/memory.hpp"
 
@@ -22,7 +23,8 @@ class BufferList {
   }
 
   // The slots that units take turns in: each as large as its largest tenant. Units without one have no_slot.
-  std::vector<std::size_t> add_slots(char letter, Category category, const std::vector<std::size_t>& slot_of_unit,
+  std::vector<std::size_t> add_slots(std::string_view prefix, Category category,
+                                     const std::vector<std::size_t>& slot_of_unit,
                                      const std::vector<Bytes>& size_of_unit) {
     std::vector<Bytes> sizes;
     for (std::size_t unit = 0; unit < slot_of_unit.size(); ++unit) {
@@ -33,7 +35,7 @@ class BufferList {
     }
     std::vector<std::size_t> buffers;
     for (std::size_t slot = 0; slot < sizes.size(); ++slot) {
-      buffers.push_back(add(fmt::format("{}{}", letter, slot), category, sizes[slot]));
+      buffers.push_back(add(fmt::format("{}{}", prefix, slot), category, sizes[slot]));
     }
     std::vector<std::size_t> of_unit;
     for (const std::size_t slot : slot_of_unit) of_unit.push_back(slot == no_slot ? no_buffer : buffers[slot]);
@@ -112,36 +114,54 @@ void add_parameter_slots(Plan& plan, BufferList& list) {
   const auto slots = parameter_slots(
       plan.program,
       {.units = plan.units.size(), .prefetch = plan.options.prefetch, .keep = !plan.options.reshard_after_forward});
-  const auto buffers = list.add_slots('p', Category::parameter_slots, slots, sizes);
+  const auto buffers = list.add_slots("p", Category::parameter_slots, slots, sizes);
   for (std::size_t unit = 0; unit < plan.units.size(); ++unit) plan.unit_buffers[unit].parameters = buffers[unit];
+}
+
+// Gradients that travel from their slots wait there for their bucket's reduction; others leave at once.
+std::vector<std::optional<std::size_t>> gradients_taken_after(const Plan& plan) {
+  std::vector<std::optional<std::size_t>> result(plan.units.size());
+  std::size_t position = 0;
+  for (const WindowUse& use : trained_windows(plan)) {
+    if (use.kind != WindowKind::backward) continue;
+    if (converts(plan, use.unit)) result[use.unit] = position;
+    ++position;
+  }
+  for (const Bucket& bucket : reduction_buckets(plan)) {
+    for (const std::size_t unit : bucket.units) {
+      if (!accumulates(plan, unit) && !converts(plan, unit)) result[unit] = bucket.closes;
+    }
+  }
+  return result;
 }
 
 void add_gradient_slots(Plan& plan, BufferList& list) {
   const std::size_t units = plan.units.size();
-  std::vector<bool> accumulating(units);
   std::vector<Bytes> sizes;
   for (std::size_t unit = 0; unit < units; ++unit) {
-    accumulating[unit] = accumulates(plan, unit);
     sizes.push_back(list.gradient(unit, plan.precision(unit).gradient));
   }
-  auto slots = gradient_slots(trained_windows(plan), accumulating, plan.options.overlap_reduction);
+  auto slots = gradient_slots(trained_windows(plan), gradients_taken_after(plan), plan.options.overlap_reduction);
   slots.resize(units, no_slot);
-  const auto buffers = list.add_slots('g', Category::gradient_slots, slots, sizes);
+  const auto buffers = list.add_slots("g", Category::gradient_slots, slots, sizes);
   for (std::size_t unit = 0; unit < units; ++unit) plan.unit_buffers[unit].gradient_slot = buffers[unit];
 }
 
-// One buffer for all: only one gradient at a time travels.
+// Only one bucket at a time travels: the largest units of all buckets share a buffer, the second largest, and so on.
 void add_staging(Plan& plan, BufferList& list) {
-  Bytes size;
-  std::vector<std::size_t> users;
+  std::vector<Bytes> sizes;
   for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
-    if (!converts(plan, unit)) continue;
-    users.push_back(unit);
-    size = std::max(size, list.gradient(unit, plan.precision(unit).wire));
+    sizes.push_back(list.gradient(unit, plan.precision(unit).wire));
   }
-  if (users.empty()) return;
-  const std::size_t staging = list.add("staging", Category::staging, size);
-  for (const std::size_t unit : users) plan.unit_buffers[unit].staging = staging;
+  std::vector<std::size_t> slots(plan.units.size(), no_slot);
+  for (const Bucket& bucket : reduction_buckets(plan)) {
+    if (!converts(plan, bucket.units.front())) continue;
+    std::vector<std::size_t> by_size = bucket.units;
+    std::stable_sort(by_size.begin(), by_size.end(), [&](std::size_t a, std::size_t b) { return sizes[a] > sizes[b]; });
+    for (std::size_t place = 0; place < by_size.size(); ++place) slots[by_size[place]] = place;
+  }
+  const auto buffers = list.add_slots("staging", Category::staging, slots, sizes);
+  for (std::size_t unit = 0; unit < plan.units.size(); ++unit) plan.unit_buffers[unit].staging = buffers[unit];
 }
 
 void place(Plan& plan) {

@@ -98,6 +98,11 @@ AccumulationMode resolve(const PlanOptions& options) {
   return sums_stay_whole ? AccumulationMode::local : AccumulationMode::reduced;
 }
 
+Bytes resolve_bucket_cap(const PlanOptions& options) {
+  constexpr Bytes shared_synchronisations{1u << 20};
+  return options.bucket_cap.value_or(options.strategy == Strategy::fsdp ? Bytes(0) : shared_synchronisations);
+}
+
 }  // namespace
 
 Plan compile(const CompileInput& input) {
@@ -105,6 +110,7 @@ Plan compile(const CompileInput& input) {
   Plan plan;
   plan.options = input.options;
   plan.options.accumulation = resolve(input.options);
+  plan.options.bucket_cap = resolve_bucket_cap(input.options);
   plan.program = input.program;
   plan.units = input.units;
   plan.norm_columns = norm_columns(input.units);

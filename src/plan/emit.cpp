@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "plan/buckets.hpp"
 #include "plan/buffers.hpp"
 #include "plan/ranges.hpp"
 #include "plan/residency.hpp"
@@ -40,9 +41,10 @@ class Emitter {
   void release_parameters(std::size_t unit);
   void release_gradient(std::size_t unit, StreamId stream);
   void accumulate(std::size_t unit, bool add_to_earlier);
-  void reduce(std::size_t unit, bool first, bool last);
-  void reduce_from(std::size_t source, DType wire, std::size_t unit, bool first, bool last);
-  void finish_reduction(std::size_t unit);
+  void stage(std::size_t unit);
+  void reduce(const Bucket& bucket, bool first, bool last);
+  void release_reduced(std::size_t unit);
+  void finish_reduction(const Bucket& bucket);
 
   DType parameter_type(std::size_t unit) const { return plan_.precision(unit).parameter; }
   DType gradient_type(std::size_t unit) const { return plan_.precision(unit).gradient; }
@@ -145,11 +147,12 @@ void Emitter::windows(const std::vector<WindowUse>& windows, bool first, bool la
     for (const UnitBuffers& unit : plan_.unit_buffers) slots.push_back(unit.parameters);
     stays = residency(windows, slots, plan_.options.prefetch);
   }
-  std::vector<std::size_t> backward_left(plan_.units.size(), 0);
-  for (const WindowUse& use : windows) backward_left[use.unit] += use.kind == WindowKind::backward ? 1 : 0;
   std::vector<bool> added(plan_.units.size(), false);
   const bool local = plan_.options.accumulation == AccumulationMode::local;
 
+  const std::vector<Bucket> buckets = reduction_buckets(plan_);
+  auto bucket = buckets.begin();
+  std::size_t backward = 0;  // windows so far, of trained units
   std::size_t next_gather = 0;
   for (std::size_t position = 0; position < windows.size(); ++position) {
     for (; next_gather < windows.size(); ++next_gather) {
@@ -170,9 +173,12 @@ void Emitter::windows(const std::vector<WindowUse>& windows, bool first, bool la
       accumulate(use.unit, added[use.unit] || (local && !first));
       added[use.unit] = true;
     }
-    const bool reduces = --backward_left[use.unit] == 0 && (last || !local);
-    if (reduces) reduce(use.unit, first, last);
-    if (reduces && last) finish_reduction(use.unit);
+    const bool reduces = last || !local;
+    if (reduces && converts(plan_, use.unit)) stage(use.unit);
+    if (backward++ != bucket->closes) continue;
+    if (reduces) reduce(*bucket, first, last);
+    if (last) finish_reduction(*bucket);
+    ++bucket;
   }
 }
 
@@ -232,47 +238,59 @@ void Emitter::accumulate(std::size_t unit, bool add_to_earlier) {
   release_gradient(unit, StreamId::compute);
 }
 
-// From the sum on the rank, from the slot, or by way of the wire's type.
-void Emitter::reduce(std::size_t unit, bool first, bool last) {
-  if (accumulates(plan_, unit)) return reduce_from(buffers(unit).accumulation, DType::fp32, unit, first, last);
-  const DType wire = plan_.precision(unit).wire;
-  if (!converts(plan_, unit)) {
-    reduce_from(buffers(unit).gradient_slot, wire, unit, first, last);
-    return release_gradient(unit, StreamId::reduce);
-  }
-  const Range staged = gradient_range(plan_, unit, buffers(unit).staging, wire);
+// Into the wire's type at once, so that the slot is free before the bucket is full. The unit has one backward window.
+void Emitter::stage(std::size_t unit) {
   add(OperationKind::convert, StreamId::reduce, unit).accesses = {
       {gradient_range(plan_, unit, buffers(unit).gradient_slot, gradient_type(unit)), AccessMode::read, unit},
-      {staged, AccessMode::write, unit}};
+      {gradient_range(plan_, unit, buffers(unit).staging, wire_type(plan_, unit)), AccessMode::write, unit}};
   release_gradient(unit, StreamId::reduce);
-  reduce_from(buffers(unit).staging, wire, unit, first, last);
-  add(OperationKind::release, StreamId::reduce, unit).accesses = {{staged, AccessMode::discard, unit}};
 }
 
-void Emitter::reduce_from(std::size_t source, DType wire, std::size_t unit, bool first, bool last) {
-  // In mode `local` this is the one reduction of the step; in mode `reduced` micro-batches add up here.
+// From sums on the rank, from slots, or from staging. In mode `local` this is the one reduction of the step; in mode
+// `reduced` micro-batches add up here.
+void Emitter::reduce(const Bucket& bucket, bool first, bool last) {
   const bool adds = plan_.options.accumulation == AccumulationMode::reduced && !first;
-  Operation& reduction = add(OperationKind::reduce_scatter, StreamId::reduce, unit);
-  reduction.wire = wire;
+  Operation& reduction = add(OperationKind::reduce_scatter, StreamId::reduce, bucket.units.front());
+  reduction.wire = wire_type(plan_, reduction.unit);
   reduction.add = adds;
   reduction.divisor = last ? plan_.options.ranks * plan_.options.micro_batches : 1;
-  reduction.accesses = {
-      {gradient_range(plan_, unit, source, wire), AccessMode::read, unit},
-      {my_shard(plan_, unit, buffers(unit).gradient), adds ? AccessMode::update : AccessMode::write, unit}};
+  for (const std::size_t unit : bucket.units) {
+    const UnitBuffers& own = buffers(unit);
+    const std::size_t source = accumulates(plan_, unit) ? own.accumulation
+                               : converts(plan_, unit)  ? own.staging
+                                                        : own.gradient_slot;
+    reduction.accesses.push_back({gradient_range(plan_, unit, source, reduction.wire), AccessMode::read, unit});
+    reduction.accesses.push_back(
+        {my_shard(plan_, unit, own.gradient), adds ? AccessMode::update : AccessMode::write, unit});
+  }
+  for (const std::size_t unit : bucket.units) release_reduced(unit);
+}
+
+void Emitter::release_reduced(std::size_t unit) {
+  if (accumulates(plan_, unit)) return;
+  if (!converts(plan_, unit)) return release_gradient(unit, StreamId::reduce);
+  add(OperationKind::release, StreamId::reduce, unit).accesses = {
+      {gradient_range(plan_, unit, buffers(unit).staging, wire_type(plan_, unit)), AccessMode::discard, unit}};
 }
 
 // The gradient of the whole step stands in the shards.
-void Emitter::finish_reduction(std::size_t unit) {
-  const Range mine = my_shard(plan_, unit, buffers(unit).gradient);
-  if (plan_.options.gradient_hooks) {
-    add(OperationKind::hook, StreamId::reduce, unit).accesses = {{mine, AccessMode::update, unit}};
+void Emitter::finish_reduction(const Bucket& bucket) {
+  const auto mine = [&](std::size_t unit) { return my_shard(plan_, unit, buffers(unit).gradient); };
+  for (const std::size_t unit : bucket.units) {
+    if (!plan_.options.gradient_hooks) break;
+    add(OperationKind::hook, StreamId::reduce, unit).accesses = {{mine(unit), AccessMode::update, unit}};
   }
   if (plan_.updates_whole() && several_ranks()) {
-    add(OperationKind::all_gather_sum, StreamId::reduce, unit).accesses = {
-        {mine, AccessMode::read, unit}, {updated(plan_, unit, buffers(unit).gradient), AccessMode::write, unit}};
+    Operation& gather = add(OperationKind::all_gather_sum, StreamId::reduce, bucket.units.front());
+    for (const std::size_t unit : bucket.units) {
+      gather.accesses.push_back({mine(unit), AccessMode::read, unit});
+      gather.accesses.push_back({updated(plan_, unit, buffers(unit).gradient), AccessMode::write, unit});
+    }
   }
-  add(OperationKind::sum_of_squares, StreamId::reduce, unit).accesses = {
-      {mine, AccessMode::read, unit}, {my_norm(plan_, unit), AccessMode::write, no_unit}};
+  for (const std::size_t unit : bucket.units) {
+    add(OperationKind::sum_of_squares, StreamId::reduce, unit).accesses = {
+        {mine(unit), AccessMode::read, unit}, {my_norm(plan_, unit), AccessMode::write, no_unit}};
+  }
 }
 
 std::vector<Operation> Emitter::update() {

@@ -133,6 +133,12 @@ std::string describe(const Plan& plan, const Operation& operation) {
   if (operation.kind == OperationKind::release) {
     return fmt::format("release {} of {}", plan.buffers[operation.accesses.front().range.buffer].name, unit);
   }
+  const bool of_bucket =
+      operation.kind == OperationKind::reduce_scatter || operation.kind == OperationKind::all_gather_sum;
+  if (of_bucket && operation.accesses.size() > 2) {
+    return fmt::format("{} {} to {} ({} units)", to_string(operation.kind), unit,
+                       plan.units[operation.accesses.back().tenant].name, operation.accesses.size() / 2);
+  }
   return fmt::format("{} {}", to_string(operation.kind), unit);
 }
 

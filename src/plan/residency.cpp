@@ -133,17 +133,17 @@ std::vector<Residency> residency(const std::vector<WindowUse>& windows, const st
   return result;
 }
 
-std::vector<std::size_t> gradient_slots(const std::vector<WindowUse>& micro_batch, const std::vector<bool>& accumulates,
-                                        bool overlap) {
+std::vector<std::size_t> gradient_slots(const std::vector<WindowUse>& micro_batch,
+                                        const std::vector<std::optional<std::size_t>>& taken_after, bool overlap) {
   std::vector<Tenancy> tenancies;
   std::size_t position = 0;
   for (const WindowUse& use : micro_batch) {
     if (use.kind != WindowKind::backward) continue;
-    const bool reduced_from_slot = !accumulates[use.unit];
-    tenancies.push_back({use.unit, position, position + (overlap && reduced_from_slot ? 1 : 0)});
+    const auto& taken = taken_after[use.unit];
+    tenancies.push_back({use.unit, position, taken ? *taken + (overlap ? 1 : 0) : position});
     ++position;
   }
-  return colour({tenancies}, accumulates.size());
+  return colour({tenancies}, taken_after.size());
 }
 
 }  // namespace tessera::plan

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <vector>
 
 #include "tessera/plan/program.hpp"
@@ -28,11 +29,11 @@ struct Residency {
 std::vector<Residency> residency(const std::vector<WindowUse>& windows, const std::vector<std::size_t>& slots,
                                  std::size_t prefetch);
 
-// Slot of each unit for its gradient. A unit holds it from its backward window to the end of what consumes it: its
-// reduction, which with `overlap` runs beside the next backward window, or a sum on the compute stream (`accumulates`).
-// Units without a backward window get no_slot.
+// Slot of each unit for its gradient. A unit holds it from its backward window to the end of what consumes it: a sum on
+// the compute stream, or an operation of the reduce stream that follows backward window `taken_after` of the unit and
+// with `overlap` runs beside the next one. Units without a backward window get no_slot.
 inline constexpr std::size_t no_slot = static_cast<std::size_t>(-1);
-std::vector<std::size_t> gradient_slots(const std::vector<WindowUse>& micro_batch, const std::vector<bool>& accumulates,
-                                        bool overlap);
+std::vector<std::size_t> gradient_slots(const std::vector<WindowUse>& micro_batch,
+                                        const std::vector<std::optional<std::size_t>>& taken_after, bool overlap);
 
 }  // namespace tessera::plan

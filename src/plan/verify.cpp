@@ -17,6 +17,7 @@ std::string_view to_string(ViolationKind kind) {
   switch (kind) {
     case ViolationKind::race: return "race";
     case ViolationKind::stale_read: return "stale read";
+    case ViolationKind::lost: return "lost";
     case ViolationKind::layout: return "layout";
     case ViolationKind::order: return "order";
     case ViolationKind::mismatch: return "mismatch";
@@ -159,6 +160,7 @@ class Explorer {
       if (other.accesses.size() != first.accesses.size()) return false;
       for (std::size_t a = 0; a < first.accesses.size(); ++a) {
         if (other.accesses[a].range.size != first.accesses[a].range.size) return false;
+        if (other.accesses[a].tenant != first.accesses[a].tenant) return false;
       }
     }
     return true;

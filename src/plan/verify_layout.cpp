@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <set>
+
 #include "tessera/plan/memory.hpp"
 
 namespace tessera::plan {
@@ -48,7 +50,7 @@ enum class Share { everything, whole, mine };  // both parts; a part; my shard o
 // What each kind of operation names of its unit, by access.
 Share share_of(const Plan& plan, const Operation& operation, const Access& access) {
   const Share updated = plan.updates_whole() ? Share::whole : Share::mine;
-  const bool is_first = &access == &operation.accesses.front();
+  const bool is_source = (&access - operation.accesses.data()) % 2 == 0;
   const std::size_t buffer = access.range.buffer;
   const UnitBuffers& buffers = plan.unit_buffers[access.tenant];
   switch (operation.kind) {
@@ -56,8 +58,8 @@ Share share_of(const Plan& plan, const Operation& operation, const Access& acces
     case OperationKind::cast:
     case OperationKind::optimize: return updated;
     case OperationKind::all_gather:
-    case OperationKind::all_gather_sum: return is_first ? Share::mine : Share::whole;
-    case OperationKind::reduce_scatter: return is_first ? Share::whole : Share::mine;
+    case OperationKind::all_gather_sum: return is_source ? Share::mine : Share::whole;
+    case OperationKind::reduce_scatter: return is_source ? Share::whole : Share::mine;
     case OperationKind::sum_of_squares:
     case OperationKind::hook: return Share::mine;
     case OperationKind::release:
@@ -116,12 +118,55 @@ bool inside_buffer(const Plan& plan, const Range& range) {
   return interval(range, plan.options.ranks - 1).end <= plan.buffers[range.buffer].size.count();
 }
 
+bool moves_shards(const Operation& operation) {
+  return operation.kind == OperationKind::all_gather || operation.kind == OperationKind::all_gather_sum ||
+         operation.kind == OperationKind::reduce_scatter;
+}
+
+// A source and a target for each unit; no unit twice, the operation's own first.
+bool is_paired(const Operation& operation) {
+  if (!moves_shards(operation)) return true;
+  const std::vector<Access>& accesses = operation.accesses;
+  if (accesses.empty() || accesses.size() % 2 != 0 || accesses.front().tenant != operation.unit) return false;
+  std::set<std::size_t> units;
+  for (std::size_t a = 0; a < accesses.size(); a += 2) {
+    const AccessMode expected = operation.add ? AccessMode::update : AccessMode::write;
+    if (accesses[a].mode != AccessMode::read || accesses[a + 1].mode != expected) return false;
+    if (accesses[a].tenant != accesses[a + 1].tenant || !units.insert(accesses[a].tenant).second) return false;
+  }
+  return true;
+}
+
+// What is reduced stands in the wire's type, and its sum in the unit's gradient.
+bool is_sum(const Plan& plan, const Operation& operation) {
+  if (operation.kind != OperationKind::reduce_scatter) return true;
+  for (std::size_t a = 0; a < operation.accesses.size(); a += 2) {
+    const std::size_t unit = operation.accesses[a].tenant;
+    if (holding(plan, unit, operation.accesses[a].range.buffer).element != size_of(operation.wire)) return false;
+    if (operation.accesses[a + 1].range.buffer != plan.unit_buffers[unit].gradient) return false;
+  }
+  return true;
+}
+
 // Gathers are in place: my shard and the whole are of one buffer and one part.
 bool is_in_place(const Operation& operation) {
-  if (operation.kind != OperationKind::all_gather && operation.kind != OperationKind::all_gather_sum) return true;
-  const Range& mine = operation.accesses[0].range;
-  const Range& whole = operation.accesses[1].range;
-  return mine.buffer == whole.buffer && mine.offset == whole.offset;
+  if (!moves_shards(operation) || operation.kind == OperationKind::reduce_scatter) return true;
+  for (std::size_t a = 0; a < operation.accesses.size(); a += 2) {
+    const Range& mine = operation.accesses[a].range;
+    const Range& whole = operation.accesses[a + 1].range;
+    if (mine.buffer != whole.buffer || mine.offset != whole.offset) return false;
+  }
+  return true;
+}
+
+void check_shape(const Plan& plan, EventPoint here, const Report& report) {
+  const Operation& operation = plan.at(here);
+  const auto object = [&](const char* why) {
+    report(ViolationKind::layout, here, here, fmt::format("{}: {}", describe(plan, here), why));
+  };
+  if (!is_paired(operation)) return object("not a source and a target for each of its units");
+  if (!is_sum(plan, operation)) object("not a sum of gradients in the wire's type");
+  if (!is_in_place(operation)) object("not in place");
 }
 
 }  // namespace
@@ -142,8 +187,7 @@ void verify_layout(const Plan& plan, const Report& report) {
                fmt::format("{}: its range of {} is not the layout's", describe(plan, here),
                            plan.buffers[access.range.buffer].name));
       }
-      if (is_in_place(operations[index])) continue;
-      report(ViolationKind::layout, here, here, fmt::format("{}: not in place", describe(plan, here)));
+      check_shape(plan, here, report);
     }
   }
 }

@@ -57,6 +57,7 @@ Executor::Executor(const ExecutorInput& input)
   make_streams();
   make_events();
   make_touches();
+  make_collectives();
   launch_segment(SegmentKind::cold);
   synchronize();
 }
@@ -157,7 +158,7 @@ void Executor::launch(const plan::Operation& operation, std::size_t index) {
   Stream& on = stream(operation.stream);
   make_waits(operation, on);
   touch(index, on);
-  dispatch(operation, on);
+  dispatch(operation, index, on);
   touch(index, on);
   record(index, on);
 }

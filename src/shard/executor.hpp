@@ -103,8 +103,16 @@ class Executor {
     bool write;
   };
 
+  // What a collective is called with, made once: communicators keep views of groups.
+  struct Collective {
+    std::vector<AllGather> gathers;
+    std::vector<ReduceScatter> reductions;
+  };
+
   void make_streams();
   void make_events();
+  void make_collectives();
+  Collective collective_of(const plan::Operation& operation);
   void make_touches();
   void check_health();
 
@@ -115,17 +123,15 @@ class Executor {
   void make_waits(const plan::Operation& operation, Stream& on);
   void record(std::size_t index, Stream& on);
   void touch(std::size_t index, Stream& on);
-  void dispatch(const plan::Operation& operation, Stream& on);
+  void dispatch(const plan::Operation& operation, std::size_t index, Stream& on);
 
   void initialize(const plan::Operation& operation, Stream& on);
   void cast(const plan::Operation& operation, Stream& on);
-  void gather(const plan::Operation& operation, Stream& on, Communicator& communicator);
   void prepare_gradient(const plan::Operation& operation, Stream& on);
   void accumulate(const plan::Operation& operation, Stream& on);
   void convert(const plan::Operation& operation, Stream& on);
   void hook(const plan::Operation& operation, Stream& on);
   void broadcast(const plan::Operation& operation, Stream& on);
-  void reduce_scatter(const plan::Operation& operation, Stream& on);
   void begin_update(Stream& on);
   void optimize(const plan::Operation& operation, Stream& on);
   void release(const plan::Operation& operation, Stream& on);
@@ -155,6 +161,7 @@ class Executor {
   std::vector<Event> events_;                                         // by Plan::events
   std::vector<std::vector<std::optional<std::size_t>>> recorded_by_;  // event that an operation records
   std::vector<std::vector<std::vector<Touch>>> touches_;              // by segment and operation
+  std::vector<std::vector<Collective>> collectives_;                  // by segment and operation
   std::vector<std::vector<OptimizerRun>> runs_;                       // by unit
   std::vector<std::vector<float*>> run_states_;                       // by unit: states of each run, run after run
   std::vector<std::vector<ParameterPiece>> gradient_pieces_;          // by unit, for hooks

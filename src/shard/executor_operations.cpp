@@ -13,7 +13,8 @@ using plan::Access;
 using plan::Operation;
 using plan::OperationKind;
 
-void Executor::dispatch(const Operation& operation, Stream& on) {
+void Executor::dispatch(const Operation& operation, std::size_t index, Stream& on) {
+  const Collective& collective = collectives_[segment_][index];
   switch (operation.kind) {
     case OperationKind::initialize: return initialize(operation, on);
     case OperationKind::initialize_scalars:
@@ -22,15 +23,15 @@ void Executor::dispatch(const Operation& operation, Stream& on) {
         scalars->loss_scale = initial;
       });
     case OperationKind::cast: return cast(operation, on);
-    case OperationKind::all_gather: return gather(operation, on, *gather_communicator_);
+    case OperationKind::all_gather: return gather_communicator_->all_gather(on, collective.gathers);
     case OperationKind::prepare_gradient: return prepare_gradient(operation, on);
     case OperationKind::accumulate: return accumulate(operation, on);
     case OperationKind::convert: return convert(operation, on);
     case OperationKind::hook: return hook(operation, on);
     case OperationKind::broadcast: return broadcast(operation, on);
-    case OperationKind::reduce_scatter: return reduce_scatter(operation, on);
+    case OperationKind::reduce_scatter: return reduce_communicator_->reduce_scatter(on, collective.reductions);
     case OperationKind::all_gather_sum:
-    case OperationKind::gather_norms: return gather(operation, on, *reduce_communicator_);
+    case OperationKind::gather_norms: return reduce_communicator_->all_gather(on, collective.gathers);
     case OperationKind::sum_of_squares: {
       const Access& from = operation.accesses[0];
       const Access& to = operation.accesses[1];
@@ -75,12 +76,38 @@ void Executor::cast(const Operation& operation, Stream& on) {
   kernels::cast(on, {address(to), type}, {address(from), DType::fp32}, to.size.count() / size_of(type).count());
 }
 
-// In place: the part that this rank contributes stands at its place in the whole.
-void Executor::gather(const Operation& operation, Stream& on, Communicator& communicator) {
-  const std::string_view label =
-      operation.unit == plan::no_unit ? to_string(operation.kind) : std::string_view(plan_.units[operation.unit].name);
-  communicator.all_gather(
-      on, {.data = address(operation.accesses[1].range), .shard = operation.accesses[0].range.size, .label = label});
+void Executor::make_collectives() {
+  for (const plan::Segment& segment : plan_.segments) {
+    auto& collectives = collectives_.emplace_back();
+    for (const Operation& operation : segment.operations) collectives.push_back(collective_of(operation));
+  }
+}
+
+// A segment for each pair of accesses, source and target. Gathers are in place: the part that this rank contributes
+// stands at its place in the whole.
+Executor::Collective Executor::collective_of(const Operation& operation) {
+  Collective result;
+  const bool reduces = operation.kind == OperationKind::reduce_scatter;
+  if (!is_collective(operation.kind) || operation.kind == OperationKind::broadcast) return result;
+  for (std::size_t a = 0; a < operation.accesses.size(); a += 2) {
+    const plan::Range& source = operation.accesses[a].range;
+    const plan::Range& target = operation.accesses[a + 1].range;
+    const std::size_t unit = operation.accesses[a].tenant;
+    const std::string_view label =
+        unit == plan::no_unit ? to_string(operation.kind) : std::string_view(plan_.units[unit].name);
+    if (!reduces) {
+      result.gathers.push_back({.data = address(target), .shard = source.size, .label = label});
+      continue;
+    }
+    result.reductions.push_back({.data = address(source),
+                                 .wire = operation.wire,
+                                 .result = reinterpret_cast<float*>(address(target)),
+                                 .shard_elements = plan_.layouts[unit].shard_elements(plan::Part::trained),
+                                 .accumulate = operation.add,
+                                 .divisor = static_cast<float>(operation.divisor),
+                                 .label = label});
+  }
+  return result;
 }
 
 // The user writes parameters; what lies between them must be zero for norms and sums.
@@ -131,17 +158,6 @@ void Executor::broadcast(const Operation& operation, Stream& on) {
   const plan::Range& range = operation.accesses[0].range;
   gather_communicator_->broadcast(
       on, {.data = address(range), .size = range.size, .root = 0, .label = plan_.units[operation.unit].name});
-}
-
-void Executor::reduce_scatter(const Operation& operation, Stream& on) {
-  reduce_communicator_->reduce_scatter(
-      on, {.data = address(operation.accesses[0].range),
-           .wire = operation.wire,
-           .result = reinterpret_cast<float*>(address(operation.accesses[1].range)),
-           .shard_elements = plan_.layouts[operation.unit].shard_elements(plan::Part::trained),
-           .accumulate = operation.add,
-           .divisor = static_cast<float>(operation.divisor),
-           .label = plan_.units[operation.unit].name});
 }
 
 void Executor::begin_update(Stream& on) {

@@ -173,6 +173,7 @@ class FullyShard::Implementation {
                      .prefetch = options_.prefetch,
                      .reshard_after_forward = options_.reshard_after_forward,
                      .overlap_reduction = options_.overlap_reduction,
+                     .bucket_cap = options_.bucket_cap,
                      .gradient_hooks = static_cast<bool>(hook_),
                      .activations = options_.activations};
     input.optimizer_states = optimizer_->states();

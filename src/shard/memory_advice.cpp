@@ -24,6 +24,10 @@ struct Setting {
 constexpr Setting settings[] = {
     {"reshard_after_forward = true", [](plan::PlanOptions& o) { o.reshard_after_forward = true; }},
     {"accumulation = reduced", [](plan::PlanOptions& o) { o.accumulation = AccumulationMode::reduced; }},
+    {"bucket_cap = 0",
+     [](plan::PlanOptions& o) {
+       if (o.bucket_cap || o.strategy != Strategy::fsdp) o.bucket_cap = Bytes(0);
+     }},
     {"overlap_reduction = false", [](plan::PlanOptions& o) { o.overlap_reduction = false; }},
     {"prefetch = 0", [](plan::PlanOptions& o) { o.prefetch = 0; }},
     {"strategy = zero2",

@@ -129,6 +129,19 @@ TEST_CASE("nothing_is_allocated_with_fp16_wires_in_other_types_and_frozen_parame
   }
 }
 
+TEST_CASE("nothing_is_allocated_whatever_is_reduced_together") {
+  REQUIRE_PROBE();
+  for (const Strategy strategy : all_strategies) {
+    for (const std::uint64_t cap : {0u, 3800u, 1u << 20}) {
+      Run run;
+      run.ranks = 3;
+      run.options.strategy = strategy;
+      run.options.bucket_cap = Bytes(cap);
+      check(run);
+    }
+  }
+}
+
 TEST_CASE("nothing_is_allocated_when_windows_join_other_streams") {
   REQUIRE_PROBE();
   for (const Strategy strategy : all_strategies) {

@@ -151,6 +151,25 @@ TEST_CASE("planned_bytes_equal_measured_bytes_without_overlapped_reduction_and_i
   }
 }
 
+// Merging keeps slots of gradients alive, and where they travel in another type, staging: 3800 bytes take two of the
+// toy's units together, 1 MiB takes all.
+TEST_CASE("planned_bytes_equal_measured_bytes_whatever_is_reduced_together") {
+  REQUIRE_PROBE();
+  for (const Strategy strategy : all_strategies) {
+    for (const std::uint64_t cap : {0u, 3800u, 1u << 20}) {
+      Run run;
+      run.ranks = 3;
+      run.options.strategy = strategy;
+      run.options.bucket_cap = Bytes(cap);
+      check<float>(run);
+      run.options.precision = {DType::bf16, DType::bf16, DType::fp32};
+      run.options.micro_batches = 2;
+      run.options.accumulation = AccumulationMode::reduced;
+      check<bf16>(run);
+    }
+  }
+}
+
 TEST_CASE("planned_bytes_equal_measured_bytes_where_ranks_own_only_padding_and_where_slots_take_many_pages") {
   REQUIRE_PROBE();
   for (const std::vector<std::size_t>& widths : {std::vector<std::size_t>{1, 1, 1}, {257, 521, 3, 1031}}) {

@@ -40,6 +40,22 @@ std::size_t count(const Segment& segment, OperationKind kind, std::size_t unit) 
                     [&](const Operation& operation) { return operation.kind == kind && operation.unit == unit; }));
 }
 
+// How many operations of a kind move the unit's gradient, alone or with others'.
+std::size_t moves_of(const Segment& segment, OperationKind kind, std::size_t unit) {
+  std::size_t result = 0;
+  for (const Operation& operation : segment.operations) {
+    if (operation.kind != kind) continue;
+    for (std::size_t a = 0; a < operation.accesses.size(); a += 2) result += operation.accesses[a].tenant == unit;
+  }
+  return result;
+}
+
+std::vector<std::size_t> units_of(const Operation& operation) {
+  std::vector<std::size_t> units;
+  for (std::size_t a = 0; a < operation.accesses.size(); a += 2) units.push_back(operation.accesses[a].tenant);
+  return units;
+}
+
 const Access* access_to(const Operation& operation, std::size_t buffer, AccessMode mode) {
   for (const Access& access : operation.accesses) {
     if (access.range.buffer == buffer && access.mode == mode) return &access;
@@ -51,13 +67,15 @@ const Access* access_to(const Operation& operation, std::size_t buffer, AccessMo
 bool every_gradient_is_taken_once(const Plan& plan, const Segment& segment) {
   std::map<std::size_t, std::size_t> taken;  // by slot, while a unit holds it
   for (const Operation& operation : segment.operations) {
-    if (operation.unit == no_unit) continue;
-    const std::size_t slot = plan.unit_buffers[operation.unit].gradient_slot;
-    if (access_to(operation, slot, AccessMode::write) && !taken.try_emplace(slot, 0).second) return false;
-    if (access_to(operation, slot, AccessMode::read)) ++taken[slot];
-    if (!access_to(operation, slot, AccessMode::discard)) continue;
-    if (taken[slot] != 1) return false;
-    taken.erase(slot);
+    for (const Access& access : operation.accesses) {
+      const std::size_t slot = access.range.buffer;
+      if (plan.buffers[slot].category != Category::gradient_slots) continue;
+      if (access.mode == AccessMode::write && !taken.try_emplace(slot, 0).second) return false;
+      if (access.mode == AccessMode::read) ++taken[slot];
+      if (access.mode != AccessMode::discard) continue;
+      if (taken[slot] != 1) return false;
+      taken.erase(slot);
+    }
   }
   return taken.empty();
 }
@@ -80,7 +98,8 @@ bool sums_are_formed_right(const Plan& plan, const Segment& segment, std::size_t
   const bool local = plan.options.accumulation == AccumulationMode::local;
   bool started = local && !is_first(segment.kind);
   for (const Operation& operation : segment.operations) {
-    if (operation.unit != unit) continue;
+    const std::vector<std::size_t> units = units_of(operation);
+    if (std::find(units.begin(), units.end(), unit) == units.end()) continue;
     if (operation.kind == OperationKind::accumulate) {
       if (operation.add != started) return false;
       started = true;
@@ -91,14 +110,14 @@ bool sums_are_formed_right(const Plan& plan, const Segment& segment, std::size_t
     if (operation.add != adds || operation.divisor != divisor) return false;
   }
   const std::size_t reductions = !local || is_last(segment.kind) ? 1 : 0;
-  return count(segment, OperationKind::reduce_scatter, unit) == reductions;
+  return moves_of(segment, OperationKind::reduce_scatter, unit) == reductions;
 }
 
 }  // namespace
 
 TEST_CASE("verify_accepts_every_plan") {
   std::size_t plans = 0;
-  for_each_nth_plan(3, [&](const Model& model, const PlanOptions& options, const Plan& plan) {
+  for_each_nth_plan(13, [&](const Model& model, const PlanOptions& options, const Plan& plan) {
     ++plans;
     const Verification verification = verify(plan);
     CHECK_MESSAGE(verification.ok(), model.name << ", " << describe(options) << ": "
@@ -128,6 +147,56 @@ TEST_CASE("each_gradient_is_summed_and_reduced_exactly_once_and_divided_once") {
       for (std::size_t unit = 0; unit < plan.units.size(); ++unit) CHECK(sums_are_formed_right(plan, segment, unit));
     }
   });
+}
+
+// Of a chain of units of 4040, 4, 1024, 512 and 16396 bytes, from the last to the first.
+TEST_CASE("small_units_are_reduced_together_up_to_the_cap_and_none_is_split") {
+  const auto reductions = [](PlanOptions options, OperationKind kind = OperationKind::reduce_scatter) {
+    options.ranks = 3;
+    const Plan plan = compile(input_of(chain_model(5), options));
+    std::vector<std::vector<std::size_t>> result;
+    for (const Operation& operation : plan.segments[*plan.find(SegmentKind::only)].operations) {
+      if (operation.kind == kind) result.push_back(units_of(operation));
+    }
+    return result;
+  };
+  using Units = std::vector<std::vector<std::size_t>>;
+  for (const Strategy strategy : all_strategies) {
+    const auto with = [&](std::size_t cap) { return reductions({.strategy = strategy, .bucket_cap = Bytes(cap)}); };
+    CHECK(with(0) == Units{{4}, {3}, {2}, {1}, {0}});
+    CHECK(with(1) == Units{{4}, {3}, {2}, {1}, {0}});
+    CHECK(with(1536) == Units{{4}, {3, 2}, {1}, {0}});
+    CHECK(with(1540) == Units{{4}, {3, 2, 1}, {0}});
+    CHECK(with(5580) == Units{{4}, {3, 2, 1, 0}});
+    CHECK(with(16396) == Units{{4}, {3, 2, 1, 0}});
+    CHECK(with(1 << 20) == Units{{4, 3, 2, 1, 0}});
+  }
+  CHECK(reductions({.strategy = Strategy::fsdp}).size() == 5);
+  for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2}) {
+    CHECK(reductions({.strategy = strategy}).size() == 1);
+  }
+  const PlanOptions bf16{.strategy = Strategy::ddp, .precision = bf16_mixed, .bucket_cap = Bytes(1540)};
+  CHECK(reductions(bf16) == Units{{4}, {3, 2, 1}, {0}});
+  CHECK(reductions(bf16, OperationKind::all_gather_sum) == reductions(bf16));
+}
+
+TEST_CASE("units_that_travel_in_other_types_or_add_up_on_the_rank_are_reduced_apart") {
+  const auto reductions = [](const Model& model, const PlanOptions& options) {
+    const Plan plan = compile(input_of(model, options));
+    std::vector<std::vector<std::size_t>> result;
+    for (const Operation& operation : plan.segments[*plan.find(SegmentKind::last)].operations) {
+      if (operation.kind == OperationKind::reduce_scatter) result.push_back(units_of(operation));
+    }
+    return result;
+  };
+  using Units = std::vector<std::vector<std::size_t>>;
+  PlanOptions options{.ranks = 3, .micro_batches = 2, .bucket_cap = Bytes(1 << 30)};
+  options.accumulation = AccumulationMode::reduced;
+  CHECK(reductions(tied_model(), options) == Units{{2, 1}, {0}});
+  CHECK(reductions(varied_model(), options) == Units{{4}, {3}, {0}});
+  options.accumulation = AccumulationMode::local;  // everything adds up on the rank, and travels in fp32
+  CHECK(reductions(tied_model(), options) == Units{{2, 1, 0}});
+  CHECK(reductions(varied_model(), options) == Units{{4, 3, 0}});
 }
 
 TEST_CASE("each_gathered_unit_is_released_once") {
@@ -193,10 +262,13 @@ TEST_CASE("the_schedule_is_the_same_for_any_number_of_ranks_above_one") {
   for (const Model& model : all_models()) {
     for (const Strategy strategy : all_strategies) {
       INFO(model.name << ", " << to_string(strategy));
-      const auto schedule = [&](std::size_t ranks) {
-        return draw(compile(input_of(model, {.strategy = strategy, .ranks = ranks, .micro_batches = 3})));
-      };
-      for (const std::size_t ranks : {3u, 7u, 64u}) CHECK(schedule(ranks) == schedule(2));
+      for (const std::size_t cap : bucket_caps) {
+        const auto schedule = [&](std::size_t ranks) {
+          return draw(compile(
+              input_of(model, {.strategy = strategy, .ranks = ranks, .micro_batches = 3, .bucket_cap = Bytes(cap)})));
+        };
+        for (const std::size_t ranks : {3u, 7u, 64u}) CHECK(schedule(ranks) == schedule(2));
+      }
     }
   }
 }
@@ -222,7 +294,11 @@ TEST_CASE("a_plan_never_says_automatic") {
   CHECK(resolved(Strategy::zero1, 2) == local);
   CHECK(resolved(Strategy::zero2, 2) == reduced);
   CHECK(resolved(Strategy::fsdp, 2) == reduced);
-  for (const Strategy strategy : all_strategies) CHECK(resolved(strategy, 1) == reduced);
+  for (const Strategy strategy : all_strategies) {
+    CHECK(resolved(strategy, 1) == reduced);
+    const auto cap = compile(input_of(chain_model(2), {.strategy = strategy})).options.bucket_cap;
+    CHECK(cap == (strategy == Strategy::fsdp ? Bytes(0) : Bytes(1 << 20)));
+  }
 }
 
 TEST_CASE("two_hundred_units_on_16384_ranks_are_compiled_and_verified") {

@@ -34,6 +34,17 @@ inline void for_each_gathering(const PlanOptions& options, const std::function<v
   }
 }
 
+// No merging, some units together, all of them.
+inline constexpr std::size_t bucket_caps[] = {0, 2048, std::size_t{1} << 40};
+
+inline void for_each_bucket_cap(const PlanOptions& options, const std::function<void(const PlanOptions&)>& body) {
+  for (const std::size_t cap : bucket_caps) {
+    PlanOptions chosen = options;
+    chosen.bucket_cap = Bytes(cap);
+    body(chosen);
+  }
+}
+
 inline void for_each_options(const std::function<void(const PlanOptions&)>& body) {
   for (const Strategy strategy : all_strategies) {
     for (const Precision& precision : {fp32_precision, bf16_mixed}) {
@@ -44,7 +55,10 @@ inline void for_each_options(const std::function<void(const PlanOptions&)>& body
           options.precision = precision;
           options.ranks = ranks;
           options.overlap_reduction = overlap;
-          for_each_gathering(options, [&](const PlanOptions& gathering) { for_each_accumulation(gathering, body); });
+          for_each_gathering(options, [&](const PlanOptions& gathering) {
+            for_each_accumulation(gathering,
+                                  [&](const PlanOptions& accumulating) { for_each_bucket_cap(accumulating, body); });
+          });
         }
       }
     }
@@ -64,6 +78,6 @@ inline void for_each_nth_plan(std::size_t stride, const PlanBody& body) {
 }
 
 // Enough for a property that does not depend on the finer points of a schedule.
-inline void for_sampled_plans(const PlanBody& body) { for_each_nth_plan(17, body); }
+inline void for_sampled_plans(const PlanBody& body) { for_each_nth_plan(53, body); }
 
 }  // namespace tessera::plan

@@ -126,10 +126,11 @@ inline CompileInput input_of(const Model& model, const PlanOptions& options) {
 }
 
 inline std::string describe(const PlanOptions& options) {
-  return fmt::format("{} {} ranks {} micro-batches {} {} prefetch {} reshard {} overlap {}",
+  const std::string cap = options.bucket_cap ? fmt::format("{}", options.bucket_cap->count()) : "default";
+  return fmt::format("{} {} ranks {} micro-batches {} {} prefetch {} reshard {} overlap {} bucket {}",
                      to_string(options.strategy), to_string(options.precision.parameter), options.ranks,
                      options.micro_batches, to_string(options.accumulation), options.prefetch,
-                     options.reshard_after_forward, options.overlap_reduction);
+                     options.reshard_after_forward, options.overlap_reduction, cap);
 }
 
 }  // namespace tessera::plan

@@ -1,6 +1,7 @@
 // Collectives swapped, missing, or of another unit or type on one rank; and missing on all.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "mutants.hpp"
@@ -18,6 +19,11 @@ std::vector<std::size_t> collectives_of(const Plan& plan, std::size_t segment) {
     if (is_collective(operations[o].kind)) result.push_back(o);
   }
   return result;
+}
+
+bool moves_nothing(const Operation& operation) {
+  return std::all_of(operation.accesses.begin(), operation.accesses.end(),
+                     [](const Access& access) { return access.range.size == Bytes(0); });
 }
 
 std::string name_of(const Plan& plan, std::size_t segment, std::size_t a, std::size_t b) {
@@ -93,14 +99,12 @@ void missing(const Plan& plan, const MutantSink& sink) {
   });
 }
 
-// Nothing moves in a collective over an empty unit, and when all leave it out nobody waits. Without a reduction that
-// adds, the sum of the earlier micro-batches still stands in the shard: no hazard; that every gradient is summed is a
-// property of compile_test. A rank that gets no broadcast goes on with its own values.
+// Nothing moves in a collective over an empty unit, and when all leave it out nobody waits. A rank that gets no
+// broadcast goes on with its own values.
 void missing_everywhere(const Plan& plan, const MutantSink& sink) {
   at_each_collective(plan, sink, [&](Plan& mutant, EventPoint point) {
     const Operation& operation = plan.at(point);
-    const bool excluded = operation.accesses.front().range.size == Bytes(0) || operation.add ||
-                          operation.kind == OperationKind::broadcast;
+    const bool excluded = moves_nothing(operation) || operation.kind == OperationKind::broadcast;
     if (excluded) sink.exclude();
     erase(mutant, point);
     return !excluded;
@@ -136,7 +140,7 @@ void another_width(const Plan& plan, const MutantSink& sink) {
     for (Access& access : mutant.segments[point.segment].operations[point.operation].accesses) {
       access.range.size = Bytes(access.range.size.count() / 2);
     }
-    const bool empty = plan.at(point).accesses.front().range.size == Bytes(0);
+    const bool empty = moves_nothing(plan.at(point));
     if (empty) sink.exclude();
     return !empty;
   });

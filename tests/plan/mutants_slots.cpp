@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "mutants.hpp"
+#include "plan/overlap.hpp"
 #include "plan_edits.hpp"
 #include "tessera/plan/memory.hpp"
 
@@ -52,9 +53,15 @@ void freed_before_last_reader(const Plan& plan, const MutantSink& sink) {
   freed_early(plan, sink,
               [&](std::size_t segment, std::size_t release) { return last_reader(plan, segment, release); });
 }
+// Slots of one bucket are given back one after the other, in any order: the operation before is the one before all.
 void freed_before_previous_operation(const Plan& plan, const MutantSink& sink) {
-  freed_early(plan, sink,
-              [&](std::size_t segment, std::size_t release) { return previous_on_stream(plan, segment, release); });
+  freed_early(plan, sink, [&](std::size_t segment, std::size_t release) {
+    std::size_t operation = previous_on_stream(plan, segment, release);
+    while (plan.segments[segment].operations[operation].kind == OperationKind::release) {
+      operation = previous_on_stream(plan, segment, operation);
+    }
+    return operation;
+  });
 }
 
 void rename_buffer(Plan& plan, std::size_t unit, std::size_t from, std::size_t to) {
@@ -75,9 +82,44 @@ void make_room(Plan& plan, std::size_t buffer, Bytes size) {
   plan.buffers[buffer].offset = round_up(end, buffer_alignment);
 }
 
+// When a unit holds a slot, in operations of the micro-batch `segment`. A slot that another stream gives back than took
+// it may be in use until the next backward window ends.
+std::vector<Interval> tenancies(const Plan& plan, std::size_t segment, std::size_t unit, std::size_t slot) {
+  const auto& operations = plan.segments[segment].operations;
+  std::vector<Interval> result;
+  std::optional<std::size_t> taken;
+  for (std::size_t o = 0; o < operations.size(); ++o) {
+    for (const Access& access : operations[o].accesses) {
+      if (access.tenant != unit || access.range.buffer != slot) continue;
+      if (!taken) taken = o;
+      if (access.mode != AccessMode::discard) continue;
+      std::size_t end = o + 1;
+      const bool runs_on = operations[*taken].stream != operations[o].stream;
+      while (runs_on && end < operations.size() && operations[end - 1].kind != OperationKind::window) ++end;
+      result.push_back({*taken, end});
+      taken.reset();
+    }
+  }
+  return result;
+}
+
+bool meets_a_tenant(const Plan& plan, std::size_t unit, std::size_t to, std::size_t UnitBuffers::*slot) {
+  const std::size_t segment = *plan.find(plan.options.micro_batches == 1 ? SegmentKind::only : SegmentKind::last);
+  for (std::size_t other = 0; other < plan.units.size(); ++other) {
+    if (other == unit || plan.unit_buffers[other].*slot != to) continue;
+    for (const Interval& mine : tenancies(plan, segment, unit, plan.unit_buffers[unit].*slot)) {
+      for (const Interval& theirs : tenancies(plan, segment, other, to)) {
+        if (overlap(mine, theirs)) return true;
+      }
+    }
+  }
+  return false;
+}
+
 // One unit moves into the slot of another that holds it at the same time: slots are coloured greedily, so of the units
-// of a lower slot at least one overlaps. Two units that never overlap are given one slot by the compiler; such a pair
-// in different slots may share, given the waits, and its mutant lacks them.
+// of a lower slot at least one overlaps. Of parameters, two units that never overlap are given one slot by the
+// compiler; such a pair in different slots may share, given the waits, and its mutant lacks them. Gradients of one
+// bucket spread over slots that an earlier unit could as well have had: no hazard.
 void slot_merged(const Plan& plan, const MutantSink& sink, std::size_t UnitBuffers::*slot) {
   for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
     for (std::size_t other = 0; other < plan.units.size(); ++other) {
@@ -86,6 +128,10 @@ void slot_merged(const Plan& plan, const MutantSink& sink, std::size_t UnitBuffe
       if (from == to || from == no_buffer || to == no_buffer) continue;
       // An empty unit takes no place in any slot.
       if (plan.layouts[unit].padded_elements() == 0 || plan.layouts[other].padded_elements() == 0) {
+        sink.exclude();
+        continue;
+      }
+      if (slot != &UnitBuffers::parameters && !meets_a_tenant(plan, unit, to, slot)) {
         sink.exclude();
         continue;
       }
@@ -104,6 +150,9 @@ void parameter_slot_shared(const Plan& plan, const MutantSink& sink) {
 void gradient_slot_shared(const Plan& plan, const MutantSink& sink) {
   slot_merged(plan, sink, &UnitBuffers::gradient_slot);
 }
+
+// Buckets travel one after the other on one stream: what is the only one of its bucket in a buffer may stand in any.
+void staging_shared(const Plan& plan, const MutantSink& sink) { slot_merged(plan, sink, &UnitBuffers::staging); }
 
 // The next buffer in the arena that holds bytes.
 std::optional<std::size_t> neighbour(const Plan& plan, std::size_t buffer) {
@@ -149,6 +198,7 @@ std::vector<MutantClass> slot_mutants() {
           {"slot freed one operation early", false, freed_before_previous_operation},
           {"parameter slot shared", false, parameter_slot_shared},
           {"gradient slot shared", false, gradient_slot_shared},
+          {"staging shared", false, staging_shared},
           {"buffer upon its neighbour", false, upon_its_neighbour},
           {"buffer one step into its neighbour", false, into_its_neighbour}};
 }

@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -20,6 +21,10 @@ constexpr std::size_t prefetch_depths[] = {0, 1, 2, 5, 100};
 std::size_t count_of(const std::vector<std::size_t>& slots) {
   return std::set<std::size_t>(slots.begin(), slots.end()).size();
 }
+
+// By unit: the backward window after which its gradient is taken from its slot by the reduce stream.
+using TakenAfter = std::vector<std::optional<std::size_t>>;
+TakenAfter reduced_at(const std::vector<std::size_t>& windows) { return TakenAfter(windows.begin(), windows.end()); }
 
 std::size_t gathers_of(const std::vector<Residency>& stays) {
   return static_cast<std::size_t>(
@@ -131,16 +136,30 @@ TEST_CASE("a_prefetch_depth_beyond_the_model_gathers_everything_at_the_start_and
 
 TEST_CASE("gradient_slots_are_two_when_a_reduction_overlaps_and_one_when_not") {
   const Model model = chain_model(5);
-  const std::vector<bool> none(5, false);
-  CHECK(count_of(gradient_slots(model.program.micro_batch, none, true)) == 2);
-  CHECK(count_of(gradient_slots(model.program.micro_batch, none, false)) == 1);
-  CHECK(count_of(gradient_slots(model.program.micro_batch, std::vector<bool>(5, true), true)) == 1);
+  const auto each = reduced_at({4, 3, 2, 1, 0});
+  CHECK(count_of(gradient_slots(model.program.micro_batch, each, true)) == 2);
+  CHECK(count_of(gradient_slots(model.program.micro_batch, each, false)) == 1);
+  CHECK(count_of(gradient_slots(model.program.micro_batch, TakenAfter(5), true)) == 1);
+}
+
+// Units 4 and 3 are reduced together, then 2 and 1, then 0.
+TEST_CASE("gradients_that_are_reduced_together_stand_side_by_side") {
+  const Model model = chain_model(5);
+  const auto pairs = reduced_at({4, 3, 3, 1, 1});
+  CHECK(gradient_slots(model.program.micro_batch, pairs, false) == std::vector<std::size_t>{0, 1, 0, 1, 0});
+  CHECK(gradient_slots(model.program.micro_batch, pairs, true) == std::vector<std::size_t>{1, 0, 2, 1, 0});
+  CHECK(count_of(gradient_slots(model.program.micro_batch, reduced_at({4, 4, 4, 4, 4}), true)) == 5);
 }
 
 TEST_CASE("a_backward_window_never_writes_the_slot_that_is_being_reduced") {
   for (const Model& model : all_models()) {
     INFO(model.name);
-    const auto slots = gradient_slots(model.program.micro_batch, std::vector<bool>(model.units.size(), false), true);
+    TakenAfter last(model.units.size());
+    std::size_t position = 0;
+    for (const WindowUse& use : model.program.micro_batch) {
+      if (use.kind == WindowKind::backward) last[use.unit] = position++;
+    }
+    const auto slots = gradient_slots(model.program.micro_batch, last, true);
     std::size_t before = no_unit;
     for (const WindowUse& use : model.program.micro_batch) {
       if (use.kind != WindowKind::backward) continue;

@@ -67,6 +67,29 @@ std::vector<Subject> subjects() {
     add(result, varied_model(), {.strategy = strategy, .precision = bf16_mixed, .ranks = 3, .gradient_hooks = true});
     add(result, varied_model(), {.strategy = strategy, .ranks = 2, .micro_batches = 2, .activations = Bytes(100)});
   }
+  for (const std::size_t cap : {std::size_t{1540}, std::size_t{1} << 30}) {
+    for (const Strategy strategy : all_strategies) {
+      add(result, chain_model(5), {.strategy = strategy, .ranks = 3, .bucket_cap = Bytes(cap)});
+      for (const AccumulationMode accumulation : {reduced, local}) {
+        add(result, tied_model(),
+            {.strategy = strategy,
+             .precision = bf16_mixed,
+             .ranks = 2,
+             .micro_batches = 3,
+             .accumulation = accumulation,
+             .overlap_reduction = accumulation == local,
+             .bucket_cap = Bytes(cap),
+             .gradient_hooks = true});
+      }
+    }
+    add(result, chain_model(3), {.strategy = Strategy::ddp, .ranks = 1, .bucket_cap = Bytes(cap)});
+    add(result, chain_model(5),
+        {.precision = {DType::bf16, DType::bf16, DType::fp32},
+         .ranks = 3,
+         .micro_batches = 2,
+         .bucket_cap = Bytes(cap)});
+    add(result, empty_unit_model(), {.ranks = 3, .overlap_reduction = false, .bucket_cap = Bytes(cap)});
+  }
   for (const Model& model : all_models()) {
     add(result, model, {.ranks = 3, .micro_batches = 3});
     add(result, model, {.strategy = Strategy::ddp, .precision = bf16_mixed, .ranks = 3});
@@ -148,6 +171,7 @@ TEST_CASE("verify_objects_to_every_mutant_of_every_class") {
   judge_all(range_mutants(), small_subjects(plans));
   judge_all(slot_mutants(), plans);
   judge_all(collective_mutants(), plans);
+  judge_all(group_mutants(), plans);
   MESSAGE(fmt::format("{} plans, ranges on {}\n{}", plans.size(), small_subjects(plans).size(), score.table()));
 }
 

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <cstdlib>
+#include <optional>
 #include <string_view>
 
 #include "toy_model.hpp"
@@ -126,6 +127,70 @@ TEST_CASE("reductions_without_overlap_give_the_same_bits") {
   const toy::Result reference = toy::train(run);
   run.options.overlap_reduction = false;
   CHECK(toy::same_bits(toy::train(run), reference));
+}
+
+// No merging, some units together (the toy's are of 312, 7336, 3696 and 96 bytes in fp32), all of them.
+constexpr std::size_t bucket_caps[] = {0, 3800, 1 << 20};
+
+template <typename T>
+void check_bucket_caps(const Run& base) {
+  int compared = 0;
+  for (const int ranks : reduced_matrix() ? std::vector<int>{1, 3} : std::vector<int>{1, 2, 3, 7}) {
+    for (const Accumulation& accumulation : accumulations()) {
+      Run run = base;
+      run.ranks = ranks;
+      run.options.micro_batches = accumulation.micro_batches;
+      run.options.accumulation = accumulation.mode;
+      std::optional<toy::Result> reference;
+      for (const Strategy strategy : tessera::all_strategies) {
+        for (const std::size_t cap : bucket_caps) {
+          run.options.strategy = strategy;
+          run.options.bucket_cap = tessera::Bytes(cap);
+          CAPTURE(toy::describe(run));
+          const toy::Result result = toy::train<T>(run);
+          if (!reference) reference = result;
+          CHECK(toy::same_bits(result, *reference));
+          ++compared;
+        }
+      }
+    }
+  }
+  MESSAGE(compared << " runs compared");
+}
+
+TEST_CASE("gradients_reduced_together_have_the_bits_of_those_reduced_alone") {
+  check_bucket_caps<float>(Run());
+  Run mixed;
+  mixed.options.precision = tessera::bf16_mixed;
+  check_bucket_caps<tessera::bf16>(mixed);
+}
+
+// By way of a staging buffer for each unit of a bucket; and with units that may not share one.
+TEST_CASE("gradients_reduced_together_keep_their_bits_when_they_travel_in_another_type") {
+  using tessera::DType;
+  Run run;
+  run.options.precision = {DType::bf16, DType::bf16, DType::fp32};
+  check_bucket_caps<tessera::bf16>(run);
+  run.precisions = {{DType::bf16, DType::bf16, DType::fp32}, tessera::bf16_mixed};
+  check_bucket_caps<tessera::bf16>(run);
+}
+
+TEST_CASE("gradients_reduced_together_keep_their_bits_in_test_modes") {
+  for (const Strategy strategy : tessera::all_strategies) {
+    Run run;
+    run.ranks = 3;
+    run.options.strategy = strategy;
+    run.options.bucket_cap = tessera::Bytes(0);
+    const toy::Result reference = toy::train(run);
+    run.options.diagnostics = {.delay_seed = 1, .poison = true, .touch = true, .queue_compute = true};
+    for (const std::size_t cap : bucket_caps) {
+      for (const bool overlap : {true, false}) {
+        run.options.bucket_cap = tessera::Bytes(cap);
+        run.options.overlap_reduction = overlap;
+        CHECK(toy::same_bits(toy::train(run), reference));
+      }
+    }
+  }
 }
 
 TEST_CASE("evaluation_between_steps_changes_nothing") {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <mutex>
+#include <optional>
 
 #include "tessera/base/error.hpp"
 #include "toy_model.hpp"
@@ -20,6 +21,7 @@ using toy::Values;
 // windows.
 struct TiedResult {
   Values weights;
+  Values middle;
   double norm;
 };
 
@@ -68,6 +70,7 @@ TiedResult train_tied(int ranks, FullyShardOptions options, int steps) {
     toy::collect_weights(model, weights, mutex);
   });
   result.weights = weights["tied.weight"];
+  result.middle = weights["middle.weight"];
   return result;
 }
 
@@ -111,6 +114,33 @@ TEST_CASE("tied_weights_are_bitwise_equal_between_strategies") {
           const TiedResult other = train_tied(ranks, options, 3);
           CHECK(other.norm == reference.norm);
           CHECK(toy::same_bits(other.weights, reference.weights));
+        }
+      }
+    }
+  }
+}
+
+// With a cap of 592 bytes the two units share a bucket where both add up on the rank, in mode `local`; else they are
+// reduced apart.
+TEST_CASE("tied_weights_are_bitwise_equal_whatever_is_reduced_together") {
+  for (const int ranks : {1, 2, 3, 7}) {
+    for (const std::size_t micro_batches : {1, 3}) {
+      for (const auto mode : {tessera::AccumulationMode::reduced, tessera::AccumulationMode::local}) {
+        std::optional<TiedResult> reference;
+        for (const Strategy strategy : tessera::all_strategies) {
+          for (const std::uint64_t cap : {0u, 591u, 592u}) {
+            FullyShardOptions options;
+            options.strategy = strategy;
+            options.micro_batches = micro_batches;
+            options.accumulation = mode;
+            options.bucket_cap = tessera::Bytes(cap);
+            options.diagnostics.poison = true;
+            const TiedResult result = train_tied(ranks, options, 3);
+            if (!reference) reference = result;
+            CHECK(result.norm == reference->norm);
+            CHECK(toy::same_bits(result.weights, reference->weights));
+            CHECK(toy::same_bits(result.middle, reference->middle));
+          }
         }
       }
     }

@@ -124,6 +124,8 @@ enum class Group { shard, replica };
 
 inline constexpr std::size_t no_unit = static_cast<std::size_t>(-1);
 
+// The reduction of a bucket, and the gathering of its sums, name several units: pairs of accesses, source and target,
+// one for each. `unit` is the first.
 struct Operation {
   OperationKind kind;
   StreamId stream;
@@ -173,6 +175,9 @@ struct PlanOptions {
   std::size_t prefetch = 1;
   bool reshard_after_forward = true;
   bool overlap_reduction = true;
+  // Gradients of at most so many bytes, in the wire's type, are reduced in one operation; 0: each unit's alone.
+  // Default: 1 MiB; 0 for fsdp, because merging keeps more gradients alive. In a Plan: always set.
+  std::optional<Bytes> bucket_cap = std::nullopt;
   bool gradient_hooks = false;  // the user's hook sees every unit's reduced gradient
   Bytes activations{};          // of the user's block
   friend bool operator==(const PlanOptions&, const PlanOptions&) = default;
@@ -232,7 +237,7 @@ struct Plan {
 // The segments that may follow `kind`, of those that the plan has.
 std::vector<std::size_t> successors(const Plan& plan, std::size_t segment);
 
-// "all-gather blocks.3": for errors and drawings.
+// "all-gather blocks.3", "reduce-scatter blocks.3 to blocks.1 (3 units)": for errors and drawings.
 std::string describe(const Plan& plan, const Operation& operation);
 std::string describe(const Plan& plan, EventPoint point);  // with the segment's name
 

@@ -17,6 +17,7 @@ namespace tessera::plan {
 enum class ViolationKind {
   race,        // conflicting accesses that no path of streams and waits orders
   stale_read,  // an element is read that was not written since its slot was acquired
+  lost,        // a slot is given back, or a sum begun anew or used, before what was written there was read
   layout,      // a collective's ranges are not the layout's, or buffers overlap in the arena
   order,       // collectives without one total order of launch
   mismatch,    // ranks disagree about a collective

@@ -53,6 +53,10 @@ struct FullyShardOptions {
   std::size_t prefetch = 1;           // units gathered ahead of the window that computes
   bool reshard_after_forward = true;  // false: units stay whole from forward to backward
   bool overlap_reduction = true;  // a second gradient slot, so that a reduction runs beside the next backward window
+  // Gradients of at most so many bytes, in the type in which they travel, are reduced in one operation, so that small
+  // units share a synchronisation; a larger unit's alone, never split. 0: each unit's alone. Default: 1 MiB; 0 for
+  // fsdp, where merging keeps more gradients alive at once.
+  std::optional<Bytes> bucket_cap = std::nullopt;
   std::optional<plan::Program> program = std::nullopt;  // default: Program::chain
 
   // Bytes of the arena that belong to the user's layers: FullyShard::activation_memory().

@@ -1,0 +1,59 @@
+// Fills buckets in the order in which gradients become complete.
+#include "plan/buckets.hpp"
+
+#include <tuple>
+
+#include "plan/buffers.hpp"
+
+namespace tessera::plan {
+
+namespace {
+
+Bytes gradient_bytes(const Plan& plan, std::size_t unit) {
+  const UnitLayout& layout = plan.layouts[unit];
+  std::size_t elements = 0;
+  for (std::size_t p = 0; p < layout.parameters(); ++p) {
+    if (layout.part(p) == Part::trained) elements += layout.elements(p);
+  }
+  return size_of(wire_type(plan, unit)) * elements;
+}
+
+// One operation has one type, and one way by which gradients come to it.
+bool travel_alike(const Plan& plan, std::size_t a, std::size_t b) {
+  const auto way = [&](std::size_t unit) {
+    return std::tuple(wire_type(plan, unit), accumulates(plan, unit), converts(plan, unit));
+  };
+  return way(a) == way(b);
+}
+
+}  // namespace
+
+DType wire_type(const Plan& plan, std::size_t unit) {
+  return accumulates(plan, unit) ? DType::fp32 : plan.precision(unit).wire;
+}
+
+std::vector<Bucket> reduction_buckets(const Plan& plan) {
+  const std::vector<WindowUse> windows = trained_windows(plan);
+  std::vector<std::size_t> left(plan.units.size(), 0);
+  for (const WindowUse& use : windows) left[use.unit] += use.kind == WindowKind::backward ? 1 : 0;
+  const Bytes cap = plan.options.bucket_cap.value_or(Bytes(0));
+  std::vector<Bucket> buckets;
+  Bytes filled;
+  std::size_t position = 0;
+  for (const WindowUse& use : windows) {
+    if (use.kind != WindowKind::backward) continue;
+    if (--left[use.unit] == 0) {
+      const Bytes bytes = gradient_bytes(plan, use.unit);
+      const bool joins = cap > Bytes(0) && !buckets.empty() && filled + bytes <= cap &&
+                         travel_alike(plan, buckets.back().units.front(), use.unit);
+      if (!joins) buckets.emplace_back();
+      filled = joins ? filled + bytes : bytes;
+      buckets.back().units.push_back(use.unit);
+      buckets.back().closes = position;
+    }
+    ++position;
+  }
+  return buckets;
+}
+
+}  // namespace tessera::plan

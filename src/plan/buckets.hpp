@@ -1,0 +1,26 @@
+// Buckets: units whose gradients are reduced in one operation, so that small ones share a synchronisation.
+//
+// A bucket is a run of units in the order of their reductions, whose gradients in the wire's type add up to at most the
+// cap. A unit above the cap is a bucket of its own: nothing is split, so that shards, and with them the order in which
+// the norm is summed, are the same for every strategy and cap. Padding does not count: a plan's buckets do not depend
+// on the number of ranks.
+#pragma once
+
+#include <vector>
+
+#include "tessera/plan/plan.hpp"
+
+namespace tessera::plan {
+
+struct Bucket {
+  std::vector<std::size_t> units;  // in the order in which their gradients become complete
+  std::size_t closes;              // reduced after this one of the micro-batch's backward windows of trained units
+};
+
+// In the order of reduction; each trained unit is in one. Of a plan whose options, program, units and layouts are set.
+std::vector<Bucket> reduction_buckets(const Plan& plan);
+
+// The type in which a unit's gradient travels: fp32 where it adds up on the rank.
+DType wire_type(const Plan& plan, std::size_t unit);
+
+}  // namespace tessera::plan
