@@ -58,6 +58,8 @@ void add_sharding_options(CommandLine& line, RunOptions& options) {
   line.choice("--reshard-after-forward",
               {choose("yes", options.reshard_after_forward, true), choose("no", options.reshard_after_forward, false)},
               "Gather units again for the backward pass [yes]; no: keep them whole");
+  line.whole("--bucket-cap", options.bucket_cap, {0, std::size_t{1} << 40},
+             "Gradients of at most so many bytes are reduced in one operation; 0: each unit's alone [1 MiB; fsdp: 0]");
 }
 
 void add_length_options(CommandLine& line, RunOptions& options) {
@@ -215,6 +217,7 @@ tessera::FullyShardOptions sharding_options(const RunOptions& options) {
   }
   sharding.prefetch = options.prefetch;
   sharding.reshard_after_forward = options.reshard_after_forward;
+  if (options.bucket_cap) sharding.bucket_cap = tessera::Bytes(*options.bucket_cap);
   sharding.diagnostics = {.delay_seed = options.test_delays,
                           .poison = options.test_poison,
                           .touch = options.test_touch,

@@ -29,7 +29,8 @@ struct RunOptions {
   double loss_scale = 0.0;  // 0: dynamic; only fp16 reads it
   std::size_t prefetch = 1;
   bool reshard_after_forward = true;
-  std::vector<std::string> notes;  // on options that were given, and that nothing reads
+  std::optional<std::size_t> bucket_cap;  // bytes; none: the strategy's default
+  std::vector<std::string> notes;         // on options that were given, and that nothing reads
 
   std::size_t batch = 16;  // samples per rank and micro-batch
   std::size_t accumulate = 1;

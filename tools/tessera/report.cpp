@@ -91,6 +91,7 @@ std::string json_of(const PlanReport& report) {
                                          {"prefetch", options.prefetch},
                                          {"reshard_after_forward", options.reshard_after_forward},
                                          {"overlap_reduction", options.overlap_reduction},
+                                         {"bucket_cap", options.bucket_cap->count()},
                                          {"micro_batches", options.micro_batches},
                                          {"accumulate_mode", to_string(options.accumulation)},
                                          {"optimizer_states", report.plan.optimizer_states},

@@ -27,6 +27,7 @@ constexpr std::size_t most_micro_batches = 65536;
 constexpr std::size_t most_prefetch = 1024;
 constexpr std::size_t most_width = std::size_t{1} << 24;
 constexpr std::size_t most_layers = 4096;
+constexpr std::size_t most_bucket_bytes = std::size_t{1} << 40;
 
 struct Limits {
   std::size_t least;
@@ -157,16 +158,20 @@ void add_options(Options& line, PlanRequest& request) {
       {{"ddp", Strategy::ddp}, {"zero1", Strategy::zero1}, {"zero2", Strategy::zero2}, {"fsdp", Strategy::fsdp}},
       "What each rank keeps whole: all (ddp), parameters and sums of micro-batches (zero1), "
       "parameters (zero2), or nothing [fsdp]");
-  line.choice<tessera::Precision>("--precision", options.precision,
-                                  {{"fp32", tessera::fp32_precision},
-                                   {"bf16", tessera::bf16_mixed},
-                                   {"fp16", tessera::fp16_mixed}},
-                                  "Of parameters and gradients in the windows and on the wire [fp32]");
+  line.choice<tessera::Precision>(
+      "--precision", options.precision,
+      {{"fp32", tessera::fp32_precision}, {"bf16", tessera::bf16_mixed}, {"fp16", tessera::fp16_mixed}},
+      "Of parameters and gradients in the windows and on the wire [fp32]");
   line.whole("--prefetch", options.prefetch, {0, most_prefetch}, "Units gathered ahead of the one that computes");
   line.yes_or_no("--reshard-after-forward", options.reshard_after_forward,
                  "Gather units again for the backward pass; no: keep them whole until then");
   line.yes_or_no("--overlap-reduction", options.overlap_reduction,
                  "Reduce a unit's gradient beside the next unit's backward pass, in a second slot");
+  line.take("--bucket-cap", "N",
+            "Gradients of at most so many bytes are reduced in one operation; 0: each unit's alone [1 MiB; fsdp: 0]",
+            [&](const std::string& text) {
+              options.bucket_cap = tessera::Bytes(whole_number("--bucket-cap", text, {0, most_bucket_bytes}));
+            });
   line.group("Step");
   line.whole("--micro-batches", options.micro_batches, {1, most_micro_batches}, "Micro-batches per step");
   line.choice<AccumulationMode>("--accumulate-mode", options.accumulation,
