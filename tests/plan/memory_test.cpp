@@ -123,6 +123,33 @@ TEST_CASE("equal_units_take_one_slot_more_than_the_prefetch_depth_and_two_gradie
   }
 }
 
+// Units of 8192 bytes in bf16: alone, in two pairs, and all together.
+TEST_CASE("units_of_a_bucket_take_a_gradient_slot_each_and_one_of_the_next_bucket_where_reductions_overlap") {
+  const Model model{"equal",
+                    {unit_of("a", {4096}), unit_of("b", {4096}), unit_of("c", {4096}), unit_of("d", {4096})},
+                    Program::chain(4)};
+  for (const Strategy strategy : all_strategies) {
+    for (const bool overlap : {false, true}) {
+      const auto bytes = [&](std::uint64_t units, DType wire, Category which) {
+        const PlanOptions options{.strategy = strategy,
+                                  .precision = {DType::bf16, DType::bf16, wire},
+                                  .ranks = 4,
+                                  .overlap_reduction = overlap,
+                                  .bucket_cap = units * 4096 * size_of(wire)};
+        return category(memory(compile(input_of(model, options))), which);
+      };
+      CHECK(bytes(1, DType::bf16, Category::gradient_slots) == (overlap ? 2u : 1u) * 8192);
+      CHECK(bytes(2, DType::bf16, Category::gradient_slots) == (overlap ? 3u : 2u) * 8192);
+      CHECK(bytes(4, DType::bf16, Category::gradient_slots) == 4 * 8192);
+      // What changes its type leaves its slot at once and waits in staging, one bucket at a time.
+      for (const std::uint64_t units : {1u, 2u, 4u}) {
+        CHECK(bytes(units, DType::fp32, Category::gradient_slots) == (overlap ? 2u : 1u) * 8192);
+        CHECK(bytes(units, DType::fp32, Category::staging) == units * 16384);
+      }
+    }
+  }
+}
+
 TEST_CASE("slots_of_a_chain_are_at_most_one_more_than_the_prefetch_depth_times_the_largest_unit") {
   for (const std::size_t units : {1u, 2u, 3u, 5u, 8u}) {
     const Model model = chain_model(units);

@@ -97,8 +97,13 @@ TEST_CASE("the_hash_sees_every_field_that_is_executed") {
       hash_after([](Plan& plan) { plan.buffers[1].space = MemorySpace::host; }),
       hash_after([](Plan& plan) { plan.segments[1].kind = SegmentKind::only; }),
       hash_after([](Plan& plan) { plan.options.prefetch = 9; }),
+      hash_after([](Plan& plan) { plan.options.bucket_cap = Bytes(9); }),
+      hash_after([](Plan& plan) {
+        Operation& first = first_of(plan, reduce_scatter);  // as if it were of a bucket of two
+        first.accesses.insert(first.accesses.end(), {first.accesses[0], first.accesses[1]});
+      }),
   };
-  CHECK(hashes.size() == 23);
+  CHECK(hashes.size() == 25);
 }
 
 TEST_CASE("a_step_runs_its_micro_batches_and_then_its_update") {

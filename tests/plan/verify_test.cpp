@@ -76,6 +76,21 @@ TEST_CASE("a_stale_read_names_the_reader_the_buffer_and_the_tenant") {
   CHECK(says(verification, ViolationKind::stale_read, "of p1, which were not all written since u1 took it"));
 }
 
+TEST_CASE("a_gradient_that_is_dropped_or_used_unreduced_is_lost") {
+  Plan plan = sample();
+  erase(plan, {*plan.find(SegmentKind::only), find(plan, SegmentKind::only, "reduce-scatter u1")});
+  CHECK(says(verify(plan), ViolationKind::lost, "comes before anybody has read what stands in g1"));
+  // Sums on the rank stand where they are reduced: only the reduction makes a gradient of them.
+  plan = compile(input_of(chain_model(3), {.strategy = Strategy::ddp, .ranks = 3, .micro_batches = 2}));
+  auto& operations = plan.segments[*plan.find(SegmentKind::last)].operations;
+  auto& reduced = operations[find(plan, SegmentKind::last, "reduce-scatter u2 to u0 (3 units)")].accesses;
+  reduced.resize(4, reduced.front());
+  const Verification verification = verify(plan);
+  CHECK(says(verification, ViolationKind::lost, "sum of squares u0"));
+  CHECK(says(verification, ViolationKind::lost, "optimize u0"));
+  CHECK_FALSE(says(verification, ViolationKind::lost, "optimize u1"));
+}
+
 TEST_CASE("a_layout_violation_names_the_buffers") {
   Plan plan = sample();
   plan.buffers[1].offset = plan.buffers[0].offset;
