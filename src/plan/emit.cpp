@@ -278,7 +278,8 @@ void Emitter::finish_reduction(const Bucket& bucket) {
   const auto mine = [&](std::size_t unit) { return my_shard(plan_, unit, buffers(unit).gradient); };
   for (const std::size_t unit : bucket.units) {
     if (!plan_.options.gradient_hooks) break;
-    add(OperationKind::hook, StreamId::reduce, unit).accesses = {{mine(unit), AccessMode::update, unit}};
+    add(OperationKind::hook, StreamId::reduce, unit).accesses = {{mine(unit), AccessMode::update, unit},
+                                                                 {loss_scale_range(plan_), AccessMode::read, no_unit}};
   }
   if (plan_.updates_whole() && several_ranks()) {
     Operation& gather = add(OperationKind::all_gather_sum, StreamId::reduce, bucket.units.front());
