@@ -1,0 +1,247 @@
+#!/usr/bin/env python3
+"""Draws a chart that a JSON object describes, as SVG or PNG, in colours that the colour-blind can tell apart.
+
+usage: plot_chart.py CHART.json|- FIGURE.svg|FIGURE.png
+
+  {"kind": "lines",                     lines with markers; or "stacked_bars"
+   "title": "…",
+   "note": "…",                         optional: small print below the title, such as what was assumed
+   "x": {"label": "…", "scale": "log", "format": "count"},
+   "y": {"label": "…"},                 scale: linear (default), log, log2; format: below
+   "bars": ["ddp", "fsdp"],             stacked bars only: the names below the bars; x is optional then
+   "series": [{"name": "…", "x": [1, 2], "y": [3, 4], "reference": true}],
+                                        lines only: x, and reference for a thin dashed line to compare with;
+                                        bars are stacked in the order of the series
+   "limits": [{"name": "…", "y": 5}]}   optional: horizontal dashed lines
+
+Formats of an axis: plain (default), count (1 M), bytes (10^n B) and bytes2 (2^n B), seconds (10 ms), percent (of 1).
+A log2 axis of x ticks at the points of the lines. Exit codes: 0, 1 where the figure cannot be written, 2 for a chart
+that cannot be drawn, 3 where matplotlib is missing. The figure appears whole or not at all.
+"""
+import io
+import json
+import math
+import os
+import sys
+
+FORMATS = {
+    "plain": [(1, "")],
+    "count": [(1, ""), (1e3, " K"), (1e6, " M"), (1e9, " B"), (1e12, " T")],
+    "bytes": [(1, " B"), (1e3, " KB"), (1e6, " MB"), (1e9, " GB"), (1e12, " TB"), (1e15, " PB")],
+    "bytes2": [(1, " B")] + [(1024.0**n, f" {unit}iB") for n, unit in enumerate("KMGTP", start=1)],
+    "seconds": [(1e-9, " ns"), (1e-6, " µs"), (1e-3, " ms"), (1, " s"), (60, " min"), (3600, " h"), (86400, " days")],
+    "percent": [(0.01, " %")],
+}
+SCALES = ["linear", "log", "log2"]
+# Okabe and Ito, "Color Universal Design" (2008); lines differ in marker and bars in hatching too.
+COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#8C6D31"]
+MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*"]
+HATCHES = [None, "///", "...", "xxx"]
+KEYS = {"chart": {"kind", "title", "note", "x", "y", "bars", "series", "limits"}, "axis": {"label", "scale", "format"},
+        "lines": {"name", "x", "y", "reference"}, "stacked_bars": {"name", "y"}, "limit": {"name", "y"}}
+
+
+class ChartError(Exception):
+    """The chart cannot be drawn; the text says which part of it."""
+
+
+def require(holds, text):
+    if not holds:
+        raise ChartError(text)
+
+
+def check_keys(thing, kind, where):
+    require(isinstance(thing, dict), f"{where} must be an object")
+    surplus = sorted(set(thing) - KEYS[kind])
+    require(not surplus, f"{where} has {', '.join(surplus)}, but takes only {', '.join(sorted(KEYS[kind]))}")
+
+
+def is_number(value):
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def check_numbers(values, where, scale="linear"):
+    require(isinstance(values, list) and values and all(map(is_number, values)), f"{where} must be a list of finite numbers")
+    require(scale == "linear" or min(values) > 0, f"{where} must be above 0 on a {scale} scale")
+
+
+def check_axis(axis, where):
+    check_keys(axis, "axis", where)
+    for key, known in [("scale", SCALES), ("format", list(FORMATS))]:
+        require(axis.get(key, known[0]) in known, f"{where}.{key} must be one of {', '.join(known)}")
+
+
+def check_series(chart, index, series):
+    where, lines = f"series[{index}]", chart["kind"] == "lines"
+    check_keys(series, chart["kind"], where)
+    require(isinstance(series.get("name"), str), f"{where} needs a name")
+    check_numbers(series.get("y"), f"{where}.y", chart["y"].get("scale", "linear") if lines else "linear")
+    if lines:
+        check_numbers(series.get("x"), f"{where}.x", chart["x"].get("scale", "linear"))
+        require(len(series["x"]) == len(series["y"]), f"{where} needs as many x as y")
+    else:
+        require(len(series["y"]) == len(chart["bars"]), f"{where}.y needs a number for each of bars")
+        require(min(series["y"]) >= 0, f"{where}.y cannot be stacked below 0")
+
+
+def check(chart):
+    """Refuses what would draw something else than was meant."""
+    check_keys(chart, "chart", "the chart")
+    require(chart.get("kind") in ("lines", "stacked_bars"), "kind must be lines or stacked_bars")
+    require(isinstance(chart.get("title"), str), "the chart needs a title")
+    bars = chart["kind"] == "stacked_bars"
+    chart.setdefault("x", {} if bars else None)
+    for name in ["x", "y"]:
+        check_axis(chart.get(name), name)
+    require(bars == ("bars" in chart), "stacked_bars, and only they, need bars")
+    require(not bars or (isinstance(chart["bars"], list) and chart["bars"]), "bars must be a list of names")
+    require(not bars or chart["y"].get("scale", "linear") == "linear", "stacked_bars need a linear y")
+    require(isinstance(chart.get("series"), list) and chart["series"], "the chart needs series")
+    require(len(chart["series"]) <= len(COLOURS) * len(HATCHES), "the chart has more series than colours")
+    for index, series in enumerate(chart["series"]):
+        check_series(chart, index, series)
+    for index, limit in enumerate(chart.get("limits", [])):
+        check_keys(limit, "limit", f"limits[{index}]")
+        check_numbers([limit.get("y")], f"limits[{index}].y", chart["y"].get("scale", "linear"))
+
+
+def text_of(value, kind):
+    """At most four digits, in the largest unit that is not above the number and in which they say it exactly."""
+    if value == 0:
+        return "0"
+    units = [(size, unit) for size, unit in FORMATS[kind] if size <= abs(value) * (1 + 1e-9)] or FORMATS[kind][:1]
+    exact = [(size, unit) for size, unit in units if math.isclose(float(f"{value / size:.4g}") * size, value, rel_tol=1e-9)]
+    size, unit = max(exact or units)
+    return f"{value / size:,.4g}{unit}" if abs(value / size) < 1e4 else f"{value / size:,.0f}{unit}"
+
+
+def spread(points):
+    """Those of the points whose labels have room beside each other on a log2 axis."""
+    points = sorted(set(points))
+    kept = points[:1]
+    for point in points[1:]:
+        if math.log2(point / kept[-1]) >= math.log2(points[-1] / points[0]) / 14:
+            kept.append(point)
+    return kept
+
+
+def set_axis(axes, name, description, points=None):
+    """Scale, label, grid and ticks of axis x or y. `points`: where a log2 axis may tick."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
+    axis, scale = getattr(axes, f"{name}axis"), description.get("scale", "linear")
+    if scale != "linear":
+        getattr(axes, f"set_{name}scale")("log", base=2 if scale == "log2" else 10)
+        axis.set_minor_formatter(NullFormatter())
+    if scale == "log":
+        axis.set_major_locator(LogLocator(numticks=12))
+    elif scale == "log2":
+        axis.set_major_locator(FixedLocator(spread(points)) if points else LogLocator(base=2, numticks=12))
+        axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: text_of(value, description.get("format", "plain"))))
+    axis.set_label_text(description.get("label", ""))
+    axis.grid(True, color="#dddddd", linewidth=0.8)
+
+
+def draw_lines(axes, chart):
+    for index, series in enumerate(chart["series"]):
+        style = {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)], "linewidth": 2}
+        if series.get("reference"):
+            style = {"color": "#444444", "linestyle": "--", "linewidth": 1.4, "zorder": 1.5}
+        axes.plot(series["x"], series["y"], label=series["name"], markersize=6, **style)
+    set_axis(axes, "x", chart["x"], [x for series in chart["series"] for x in series["x"]])
+
+
+def draw_bars(axes, chart):
+    count = len(chart["bars"])
+    bottom = [0.0] * count
+    for index, series in enumerate(chart["series"]):
+        axes.bar(range(count), series["y"], 0.6, bottom, label=series["name"], edgecolor="white", linewidth=0.8,
+                 color=COLOURS[index % len(COLOURS)], hatch=HATCHES[index // len(COLOURS)])
+        bottom = [a + b for a, b in zip(bottom, series["y"])]
+    for place, total in enumerate(bottom):
+        axes.annotate(text_of(total, chart["y"].get("format", "plain")), (place, total), (0, 3), fontsize=10,
+                      textcoords="offset points", ha="center", va="bottom")
+    crowded = max(len(str(name)) for name in chart["bars"]) * count > 70
+    axes.set_xticks(range(count), chart["bars"], rotation=30 if crowded else 0, ha="right" if crowded else "center")
+    axes.set_xlabel(chart["x"].get("label", ""))
+    axes.set_ylim(0, max([*bottom, *(limit["y"] for limit in chart.get("limits", []))], default=1) * 1.1 or 1)
+
+
+def draw(chart):
+    """The figure. The legend stands to the right, where it hides nothing."""
+    from matplotlib.figure import Figure
+    figure = Figure(figsize=(9, 4.8), dpi=120, facecolor="white")
+    axes = figure.add_subplot()
+    bars = chart["kind"] == "stacked_bars"
+    (draw_bars if bars else draw_lines)(axes, chart)
+    set_axis(axes, "y", chart["y"])
+    axes.xaxis.grid(not bars)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    for limit in chart.get("limits", []):
+        axes.axhline(limit["y"], color="#444444", linestyle="--", linewidth=1.4, label=limit["name"])
+    note = chart.get("note", "")
+    axes.set_title(chart["title"], loc="left", fontsize=13, pad=14 + 13 * len(note.splitlines()))
+    axes.annotate(note, (0, 1), (0, 10), xycoords="axes fraction", textcoords="offset points", fontsize=9,
+                  color="#555555", va="bottom")
+    handles, labels = axes.get_legend_handles_labels()
+    if bars:  # in the order in which they are seen, the topmost first
+        handles, labels = handles[::-1], labels[::-1]
+    axes.legend(handles, labels, loc="upper left", bbox_to_anchor=(1.02, 1), borderaxespad=0, frameon=False)
+    return figure
+
+
+def render(chart, kind):
+    """The file's bytes, the same for the same chart."""
+    import matplotlib
+    settings = {"svg.hashsalt": "tessera", "svg.fonttype": "none", "font.size": 11, "hatch.linewidth": 0.8,
+                "hatch.color": "white"}
+    with matplotlib.rc_context(settings):
+        memory = io.BytesIO()
+        draw(chart).savefig(memory, format=kind, bbox_inches="tight", pad_inches=0.15,
+                            metadata={"Date": None} if kind == "svg" else None)
+    return memory.getvalue()
+
+
+def write(path, content):
+    part = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{os.getpid()}.part")
+    try:
+        with open(part, "wb") as file:
+            file.write(content)
+        os.replace(part, path)
+    finally:
+        if os.path.exists(part):
+            os.remove(part)
+
+
+def main(arguments):
+    if arguments in (["--help"], ["-h"]):
+        print(__doc__.strip())
+        return 0
+    kind = os.path.splitext(arguments[-1])[1][1:] if len(arguments) == 2 else ""
+    if kind not in ("svg", "png"):
+        print("plot_chart.py: takes CHART.json (or -) and FIGURE.svg or FIGURE.png; see --help", file=sys.stderr)
+        return 2
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        print(f"drawing needs matplotlib, which {sys.executable} lacks ({error}): install python3-matplotlib (Debian: "
+              "apt-get install python3-matplotlib)", file=sys.stderr)
+        return 3
+    try:
+        with (sys.stdin if arguments[0] == "-" else open(arguments[0], encoding="utf-8")) as file:
+            chart = json.load(file)
+        check(chart)
+    except (OSError, ValueError, ChartError) as error:
+        print(f"the chart cannot be drawn: {error}", file=sys.stderr)
+        return 2
+    try:
+        write(arguments[1], render(chart, kind))
+    except OSError as error:
+        print(f"cannot write {arguments[1]}: {error.strerror}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
