@@ -85,6 +85,7 @@ const Quantity gain = {"a gain such as 0.3 or 30%", part_units, 0, 1000, "from 0
 const Quantity part = {"a part such as 0.1 or 10%", part_units, 0, 0.999999, "from 0 to 0.999999"};
 const Quantity count = {"a whole number such as 1280000 or 1.28M (K, M, B)", count_units, 1, 1e12, "from 1 to 10^12"};
 const Quantity rank_count = {"a whole number of ranks", no_units, 1, 1048576, "from 1 to 1048576"};
+const Quantity epoch_count = {"a whole number of epochs", no_units, 1, 1e6, "from 1 to 10^6"};
 const Quantity sample_rate = {"samples per second, such as 200 or 200/s", per_second, 1e-6, 1e12,
                               "from 10^-6 to 10^12"};
 const Quantity learning_rate = {"a learning rate such as 0.1 or 3e-4", no_units, 1e-30, 1e6, "from 10^-30 to 10^6"};

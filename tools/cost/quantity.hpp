@@ -31,6 +31,7 @@ extern const Quantity gain;         // 0.3 or 30%; from 0 to 1000
 extern const Quantity part;         // 0.1 or 10%; from 0, below 1
 extern const Quantity count;        // from 1 to 10^12: 1280000, 1.28M, 70B
 extern const Quantity rank_count;   // from 1 to 2^20
+extern const Quantity epoch_count;  // from 1 to 10^6
 extern const Quantity sample_rate;  // per second; 200 or 200/s
 extern const Quantity learning_rate;
 

@@ -1,4 +1,5 @@
-// The command-line tool: `tessera plan` says what a training step will do and hold, before anything is allocated.
+// The command-line tool: `tessera plan` says what a training step will do and hold, before anything is allocated,
+// and `tessera cost` what a job's communication and steps will take.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -7,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cost_command.hpp"
 #include "report.hpp"
 #include "request.hpp"
 #include "tessera/base/version.hpp"
@@ -20,6 +22,7 @@ constexpr int bad_options = 2;
 
 constexpr std::string_view usage =
     "Usage: tessera plan [options]   the bytes and the schedule of a training step; see tessera plan --help\n"
+    "       tessera cost [options]   times of collectives, jobs and scaling; see tessera cost --help\n"
     "       tessera --version\n"
     "       tessera --help\n";
 
@@ -36,8 +39,10 @@ int run_plan(std::vector<std::string> arguments) {
 }
 
 int run(const std::vector<std::string>& arguments) {
-  if (arguments.empty()) throw tools::OptionError("a command is missing: tessera plan, or tessera --help");
+  if (arguments.empty())
+    throw tools::OptionError("a command is missing: tessera plan, tessera cost, or tessera --help");
   const std::string& command = arguments.front();
+  if (command == "cost") return tools::run_cost({arguments.begin() + 1, arguments.end()});
   if (command == "plan") return run_plan({arguments.begin() + 1, arguments.end()});
   if (arguments.size() > 1)
     throw tools::OptionError(fmt::format("unknown command \"{}\": see tessera --help", command));

@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+"""plot_chart.py: what a chart says is in the figure, and a chart that cannot be drawn is refused by its part.
+
+usage: plot_chart_test.py PLOT_CHART
+"""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SCRIPT = sys.argv.pop(1)
+BAD_CHART, NO_MATPLOTLIB = 2, 3
+LINES = {"kind": "lines", "title": "The title", "note": "The note",
+         "x": {"label": "ranks", "scale": "log2"}, "y": {"label": "time", "scale": "log", "format": "seconds"},
+         "series": [{"name": "measured", "x": [1, 2, 4], "y": [0.1, 1, 100]},
+                    {"name": "ideal", "x": [1, 4], "y": [1, 100], "reference": True}]}
+BARS = {"kind": "stacked_bars", "title": "The title", "bars": ["ddp", "fsdp"], "y": {"label": "memory", "format": "bytes"},
+        "series": [{"name": "parameters", "y": [28e9, 7e9]}, {"name": "optimizer", "y": [56e9, 14e9]}],
+        "limits": [{"name": "what a GPU has", "y": 80e9}]}
+
+
+def runs(python):
+    try:
+        return subprocess.run([python, "-c", "import matplotlib"], capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
+
+
+PYTHON = next(filter(runs, [os.environ.get("TESSERA_PLOT_PYTHON", "python3"), "/usr/bin/python3"]), None)
+
+
+@unittest.skipIf(PYTHON is None, "matplotlib is missing (Debian: python3-matplotlib)")
+class PlotChart(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.figure = pathlib.Path(folder.name) / "a.svg"
+
+    def draw(self, chart):
+        return subprocess.run([PYTHON, SCRIPT, "-", str(self.figure)], input=chart if isinstance(chart, str) else json.dumps(chart),
+                              capture_output=True, text=True, check=False)
+
+    def drawn(self, chart):
+        done = self.draw(chart)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        return self.figure.read_text(encoding="utf-8")
+
+    def assert_refused(self, chart, words):
+        done = self.draw(chart)
+        self.assertEqual((done.returncode, done.stderr.count("\n")), (BAD_CHART, 1), done.stderr)
+        self.assertIn(words, done.stderr)
+        self.assertEqual(list(self.figure.parent.iterdir()), [])
+
+    def test_lines_have_their_names_labels_and_ticks_with_units(self):
+        drawing = self.drawn(LINES)
+        for text in ["The title", "The note", "ranks", "time", "measured", "ideal", "100 ms", "1 s", "100 s"]:
+            self.assertIn(f">{text}</text>", drawing)
+
+    def test_bars_have_their_names_totals_and_limits(self):
+        drawing = self.drawn(BARS)
+        for text in ["ddp", "fsdp", "memory", "parameters", "optimizer", "84 GB", "21 GB", "what a GPU has"]:
+            self.assertIn(f">{text}</text>", drawing)
+
+    def test_odd_charts_are_drawn(self):
+        self.drawn({**LINES, "series": [{"name": "one", "x": [7], "y": [3]}]})
+        self.drawn({**BARS, "series": [{"name": "nothing", "y": [0, 0]}], "limits": []})
+        self.drawn({**BARS, "series": [{"name": f"part {n}", "y": [n, 1]} for n in range(13)]})
+        self.drawn({**LINES, "x": {"label": "x"}, "series": [{"name": "falls", "x": [0, 1], "y": [1e-9, 1e12]}]})
+
+    def test_a_chart_that_cannot_be_drawn_is_refused_by_its_part(self):
+        series = LINES["series"][0]
+        for chart, words in [("", "Expecting value"), ([], "must be an object"), ({}, "kind must be"),
+                             ({**LINES, "kind": "pie"}, "kind must be"), ({**LINES, "title": None}, "title"),
+                             ({**LINES, "colour": "red"}, "colour"), ({**LINES, "x": None}, "x must be"),
+                             ({**LINES, "y": {"scale": "cubic"}}, "y.scale"), ({**LINES, "y": {"format": "miles"}}, "y.format"),
+                             ({**LINES, "series": []}, "series"), ({**LINES, "series": [{**series, "x": [1]}]}, "series[0]"),
+                             ({**LINES, "series": [{**series, "y": [0, 1, 2]}]}, "above 0"),
+                             ({**LINES, "series": [{**series, "y": [1, 2, None]}]}, "series[0].y"),
+                             ({**LINES, "series": [{**series, "y": [1, 2, float("nan")]}]}, "finite"),
+                             ({**LINES, "bars": ["a"]}, "bars"), ({**LINES, "limits": [{"name": "zero", "y": 0}]}, "limits[0]"),
+                             ({**BARS, "bars": ["ddp"]}, "each of bars"), ({**BARS, "y": {"scale": "log"}}, "linear"),
+                             ({**BARS, "series": [{"name": "a", "y": [-1, 1]}]}, "below 0")]:
+            with self.subTest(words=words):
+                self.assert_refused(chart, words)
+
+
+class PlotChartWithoutMatplotlib(unittest.TestCase):
+    def test_the_package_is_named(self):
+        done = subprocess.run([sys.executable, "-I", "-S", SCRIPT, "-", "a.svg"], input="{}", capture_output=True, text=True,
+                              check=False)
+        self.assertEqual(done.returncode, NO_MATPLOTLIB)
+        self.assertIn("apt-get install python3-matplotlib", done.stderr)
+
+    def test_help_describes_a_chart(self):
+        done = subprocess.run([sys.executable, SCRIPT, "--help"], capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0)
+        for word in ["stacked_bars", "lines", "log2", "seconds", "limits"]:
+            self.assertIn(word, done.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,64 @@
+// Finds the subcommand, and turns its complaint into one line and an exit code.
+#include "cost_command.hpp"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <map>
+#include <string_view>
+
+#include "cost_subcommands.hpp"
+#include "tessera/base/error.hpp"
+
+namespace tools {
+
+namespace {
+
+constexpr int success = 0;
+constexpr int bad_options = 2;
+
+constexpr std::string_view usage = R"(Usage: tessera cost SUBCOMMAND [options]
+
+  allreduce  bytes and time of a ring all-reduce, and what of it a step hides
+             tessera cost allreduce --bytes 100MB --ranks 4 --bandwidth 1.25GB/s --compute 300ms
+  job        global batch, steps, time and learning rate of a training job
+             tessera cost job --samples 1.28M --batch 256 --ranks 4 --throughput 200 --lr 0.1 --epochs 90
+  scaling    Amdahl's speed-up and efficiency
+             tessera cost scaling --serial-fraction 0.01,0.1 --plot scaling.svg
+  chart      all-reduce time by model size and kind of link
+             tessera cost chart --ranks 8 --dtype bf16 --plot allreduce.svg
+
+Each has --help and --json. Numbers take the units that people write: 100MB, 64MiB, 10Gbit/s, 5us, 1.28M, 30%.
+Exit code: 0; 1 when a figure cannot be drawn; 2 for bad options.
+)";
+
+void run(const std::vector<std::string>& arguments) {
+  const std::map<std::string_view, void (*)(std::vector<std::string>)> subcommands = {{"allreduce", run_cost_allreduce},
+                                                                                      {"job", run_cost_job},
+                                                                                      {"scaling", run_cost_scaling},
+                                                                                      {"chart", run_cost_chart}};
+  constexpr std::string_view remedy = "tessera cost takes allreduce, job, scaling or chart; see tessera cost --help";
+  if (arguments.empty()) throw tessera::UsageError(fmt::format("a subcommand is missing: {}", remedy));
+  const auto found = subcommands.find(arguments.front());
+  if (found != subcommands.end()) {
+    found->second({arguments.begin() + 1, arguments.end()});
+  } else if (arguments.size() == 1 && arguments.front() == "--help") {
+    fmt::print("{}", usage);
+  } else {
+    throw tessera::UsageError(fmt::format("unknown subcommand \"{}\": {}", arguments.front(), remedy));
+  }
+}
+
+}  // namespace
+
+int run_cost(const std::vector<std::string>& arguments) {
+  try {
+    run(arguments);
+    return success;
+  } catch (const tessera::UsageError& error) {
+    fmt::print(stderr, "tessera: {}\n", error.what());
+    return bad_options;
+  }
+}
+
+}  // namespace tools
