@@ -56,6 +56,8 @@ TEST_CASE("sizes_rates_and_times_are_the_nearest_doubles") {
     CHECK(number("--rate", text, byte_rate) == value);
   }
   for (const auto& [text, value] : {Case{"300ms", 0.3},
+                                    {"9ms", 0.009},
+                                    {"10us", 10e-6},
                                     {"5us", 5e-6},
                                     {"5µs", 5e-6},
                                     {"7ns", 7e-9},
@@ -66,6 +68,7 @@ TEST_CASE("sizes_rates_and_times_are_the_nearest_doubles") {
     CHECK(number("--time", text, duration) == value);
   }
   CHECK(number("--part", "30%", fraction) == 0.3);
+  CHECK(number("--part", "35%", fraction) == 0.35);
 }
 
 TEST_CASE("a_unit_of_another_kind_none_or_a_mistyped_one_is_refused") {

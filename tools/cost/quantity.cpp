@@ -94,13 +94,14 @@ double number(const std::string& option, std::string_view text, const Quantity& 
   double value = 0;
   const char* const last = text.data() + text.size();
   const auto [end, error] = std::from_chars(text.data(), last, value);
-  if (error != std::errc() || !std::isfinite(value)) refuse(option, text, quantity);
+  if (error != std::errc()) refuse(option, text, quantity);
   std::string_view name(end, static_cast<std::size_t>(last - end));
   if (name.size() > 1 && name.front() == ' ') name.remove_prefix(1);
   const auto unit = std::find_if(quantity.units.begin(), quantity.units.end(),
                                  [&](const Unit& candidate) { return candidate.name == name; });
   if (unit == quantity.units.end()) refuse(option, text, quantity);
   const double result = value * unit->times / unit->over;
+  // Not a number is outside of every range, too.
   if (!(result >= quantity.least && result <= quantity.most)) refuse(option, text, quantity);
   return result;
 }

@@ -33,8 +33,9 @@ FORMATS = {
     "percent": [(0.01, " %")],
 }
 SCALES = ["linear", "log", "log2"]
-# Okabe and Ito, "Color Universal Design" (2008); lines differ in marker and bars in hatching too.
-COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#8C6D31"]
+# Okabe and Ito, "Color Universal Design" (2008), with Tol's wine for their yellow, which is pale on white. Lines differ in
+# their markers too.
+COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#882255"]
 MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*"]
 HATCHES = [None, "///", "...", "xxx"]
 KEYS = {"chart": {"kind", "title", "note", "x", "y", "bars", "series", "limits"}, "axis": {"label", "scale", "format"},
@@ -162,7 +163,8 @@ def draw_bars(axes, chart):
         axes.annotate(text_of(total, chart["y"].get("format", "plain")), (place, total), (0, 3), fontsize=10,
                       textcoords="offset points", ha="center", va="bottom")
     crowded = max(len(str(name)) for name in chart["bars"]) * count > 70
-    axes.set_xticks(range(count), chart["bars"], rotation=30 if crowded else 0, ha="right" if crowded else "center")
+    axes.set_xticks(range(count), chart["bars"], rotation=30 if crowded else 0,
+                    ha="right" if crowded else "center", rotation_mode="anchor")
     axes.set_xlabel(chart["x"].get("label", ""))
     axes.set_ylim(0, max([*bottom, *(limit["y"] for limit in chart.get("limits", []))], default=1) * 1.1 or 1)
 

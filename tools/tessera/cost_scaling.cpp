@@ -112,7 +112,7 @@ ordered_json chart_of(const Request& request) {
   ordered_json lines = ordered_json::array();
   for (const double fraction : request.fractions) lines.push_back(line_of(request, fraction));
   ordered_json ideal = line_of(request, 0);
-  ideal["name"] = "ideal: as many times as ranks";
+  ideal["name"] = "ideal: N times on N ranks";
   ideal["reference"] = true;
   lines.push_back(ideal);
   return {{"kind", "lines"},
