@@ -13,6 +13,7 @@ namespace tools::cost {
 
 namespace {
 
+constexpr std::size_t rank_counts[] = {1, 2, 3, 1'048'576};
 constexpr double nan = std::numeric_limits<double>::quiet_NaN();
 constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr Job imagenet{.samples = 1'280'000,
@@ -95,7 +96,7 @@ TEST_CASE("amdahl_goes_from_one_to_its_limit") {
   CHECK(amdahl_speedup(1, 7) == 1);
   CHECK(amdahl_limit(0.01) == 100);
   CHECK(std::isinf(amdahl_limit(0)));
-  for (const std::size_t ranks : {1, 2, 3, 1'048'576}) CHECK(amdahl_speedup(0.05, ranks) < amdahl_limit(0.05));
+  for (const std::size_t ranks : rank_counts) CHECK(amdahl_speedup(0.05, ranks) < amdahl_limit(0.05));
 }
 
 TEST_CASE("what_amdahl_does_not_know_is_refused") {

@@ -14,6 +14,7 @@ namespace tools::cost {
 namespace {
 
 constexpr Link ethernet{.bandwidth = 1.25e9};
+constexpr std::size_t rank_counts[] = {1, 2, 3, 4, 5, 7, 8, 13, 64};
 constexpr double nan = std::numeric_limits<double>::quiet_NaN();
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
@@ -49,7 +50,7 @@ TEST_CASE("four_ranks_reduce_100_MB_over_10_Gbit_in_120_ms") {
 }
 
 TEST_CASE("the_rounds_are_those_after_which_each_rank_has_its_sum") {
-  for (const std::size_t ranks : {1, 2, 3, 4, 5, 7, 8, 13}) {
+  for (const std::size_t ranks : rank_counts) {
     const Traffic traffic = ring_reduce_scatter(1e6, ranks, ethernet);
     CHECK(traffic.rounds == rounds_until_reduced(ranks));
     CHECK(traffic.bytes == doctest::Approx(static_cast<double>(traffic.rounds) * 1e6 / static_cast<double>(ranks)));
@@ -57,7 +58,7 @@ TEST_CASE("the_rounds_are_those_after_which_each_rank_has_its_sum") {
 }
 
 TEST_CASE("an_all_reduce_is_a_reduce_scatter_and_an_all_gather") {
-  for (const std::size_t ranks : {1, 2, 3, 5, 7, 64}) {
+  for (const std::size_t ranks : rank_counts) {
     const Link link{.bandwidth = 50e9, .latency = 5e-6};
     const Traffic reduce = ring_reduce_scatter(12345, ranks, link);
     const Traffic gather = ring_all_gather(12345, ranks, link);

@@ -306,5 +306,15 @@ class Help(unittest.TestCase):
             self.assertEqual(done.returncode, 0, (words, done.stderr))
 
 
+class Documentation(unittest.TestCase):
+    def test_docs_show_what_the_tool_prints(self):
+        page = (pathlib.Path(__file__).parents[2] / "docs" / "cost.md").read_text(encoding="utf-8")
+        blocks = [block for block in page.split("```\n") if block.startswith("$ tessera cost ")]
+        self.assertEqual(len(blocks), 2)
+        for block in blocks:
+            command, shown = block.split("\n", 1)
+            self.assertEqual(cost(*command.split()[3:]).stdout, shown)
+
+
 if __name__ == "__main__":
     unittest.main()
