@@ -61,9 +61,9 @@ std::string ranks_line(const RunOptions& options, tessera::FullyShard& model) {
 std::string model_lines(const std::string& what, const tessera::FullyShard& model) {
   return fmt::format(
       "model    {}: {} parameters in {} units\n"
-      "plan     {} operations in {} segments, verified\n",
+      "plan     {} operations in {} segments, verified; hash {:016x}\n",
       what, grouped(parameter_count(model)), model.unit_count(), grouped(operation_count(model.plan())),
-      model.plan().segments.size());
+      model.plan().segments.size(), hash(model.plan()));
 }
 
 std::string run_lines(const RunOptions& options, const RunLength& length, std::size_t training_samples) {

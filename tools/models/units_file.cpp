@@ -1,0 +1,214 @@
+// Parsed with a bounded depth, then read key by key, each place known by its path.
+#include "models/units_file.hpp"
+
+#include <fmt/format.h>
+
+#include <fstream>
+#include <initializer_list>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "tessera/base/error.hpp"
+
+namespace models {
+
+namespace plan = tessera::plan;
+using Json = nlohmann::json;
+
+namespace {
+
+constexpr int most_depth = 8;
+constexpr std::size_t most_quoted = 40;  // characters of a file that a message repeats
+
+std::string shown(const Json& value) {
+  std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
+  if (text.size() > most_quoted) text = text.substr(0, most_quoted) + "…";
+  return text;
+}
+
+// A value and where it stands.
+class Place {
+ public:
+  Place(const Json& value, std::string file, std::string path)
+      : value_(value), file_(std::move(file)), path_(std::move(path)) {}
+
+  [[noreturn]] void refuse(const std::string& why) const {
+    throw tessera::DataError(fmt::format("{}: {}: {}", file_, path_.empty() ? "the file" : path_, why));
+  }
+
+  // An object with these keys, of which those marked with ? may be missing.
+  void require_keys(std::initializer_list<std::string_view> keys) const {
+    if (!value_.is_object()) refuse(fmt::format("takes an object, not {}", shown(value_)));
+    std::set<std::string_view> known;
+    for (std::string_view key : keys) {
+      const bool optional = key.back() == '?';
+      if (optional) key.remove_suffix(1);
+      known.insert(key);
+      if (!optional && !has(key)) refuse(fmt::format("\"{}\" is missing", key));
+    }
+    for (const auto& [key, unused] : value_.items()) {
+      if (!known.contains(key)) refuse(fmt::format("unknown key {}", shown(Json(key))));
+    }
+  }
+  bool has(std::string_view key) const { return value_.contains(std::string(key)); }
+  Place at(const std::string& key) const {
+    return {value_.at(key), file_, path_.empty() ? key : fmt::format("{}.{}", path_, key)};
+  }
+
+  std::vector<Place> list(std::size_t most) const {
+    if (!value_.is_array()) refuse(fmt::format("takes a list, not {}", shown(value_)));
+    if (value_.size() > most) refuse(fmt::format("has {} entries, more than {}", value_.size(), most));
+    std::vector<Place> result;
+    for (std::size_t index = 0; index < value_.size(); ++index) {
+      result.emplace_back(value_[index], file_, fmt::format("{}[{}]", path_, index));
+    }
+    return result;
+  }
+  std::size_t whole(std::size_t most) const {
+    if (value_.is_number_unsigned() && value_.get<std::uint64_t>() <= most) return value_.get<std::size_t>();
+    refuse(fmt::format("takes a whole number from 0 to {}, not {}", most, shown(value_)));
+  }
+  bool truth() const {
+    if (value_.is_boolean()) return value_.get<bool>();
+    refuse(fmt::format("takes true or false, not {}", shown(value_)));
+  }
+  std::string text() const {
+    if (value_.is_string() && !value_.get_ref<const std::string&>().empty() &&
+        value_.get_ref<const std::string&>().size() <= most_name_bytes) {
+      return value_.get<std::string>();
+    }
+    refuse(fmt::format("takes a text of 1 to {} bytes, not {}", most_name_bytes, shown(value_)));
+  }
+
+ private:
+  const Json& value_;
+  std::string file_;
+  std::string path_;
+};
+
+tessera::Precision precision_of(const Place& place) {
+  const std::string name = place.text();
+  if (name == "fp32") return tessera::fp32_precision;
+  if (name == "bf16") return tessera::bf16_mixed;
+  if (name == "fp16") return tessera::fp16_mixed;
+  place.refuse(fmt::format("takes fp32, bf16 or fp16, not \"{}\"", name));
+}
+
+plan::ParameterSpec parameter_of(const Place& place, const std::string& unit) {
+  place.require_keys({"name", "shape", "frozen?"});
+  plan::ParameterSpec spec{.name = unit + "." + place.at("name").text(), .shape = {}};
+  for (const Place& extent : place.at("shape").list(most_extents)) spec.shape.push_back(extent.whole(most_extent));
+  try {
+    tessera::element_count(spec.shape);
+  } catch (const tessera::UsageError& error) {
+    place.at("shape").refuse(error.what());
+  }
+  spec.frozen = place.has("frozen") && place.at("frozen").truth();
+  return spec;
+}
+
+plan::UnitSpec unit_of(const Place& place, std::size_t& parameters_left) {
+  place.require_keys({"name", "parameters", "precision?"});
+  plan::UnitSpec unit{place.at("name").text(), {}};
+  if (place.has("precision")) unit.precision = precision_of(place.at("precision"));
+  for (const Place& parameter : place.at("parameters").list(parameters_left)) {
+    unit.parameters.push_back(parameter_of(parameter, unit.name));
+  }
+  parameters_left -= unit.parameters.size();
+  return unit;
+}
+
+std::vector<plan::UnitSpec> units_of(const Place& place) {
+  std::vector<plan::UnitSpec> units;
+  std::set<std::string> names;
+  std::size_t parameters_left = most_parameters;
+  for (const Place& entry : place.list(most_units)) {
+    units.push_back(unit_of(entry, parameters_left));
+    if (!names.insert(units.back().name).second) {
+      entry.at("name").refuse(fmt::format("two units have the name \"{}\"", units.back().name));
+    }
+  }
+  if (units.empty()) place.refuse("has no unit");
+  return units;
+}
+
+std::vector<plan::WindowUse> windows_of(const Place& place, const std::map<std::string, std::size_t>& units) {
+  static const std::map<std::string, plan::WindowKind> kinds = {{"forward", plan::WindowKind::forward},
+                                                                {"recompute", plan::WindowKind::recompute},
+                                                                {"backward", plan::WindowKind::backward},
+                                                                {"evaluate", plan::WindowKind::evaluate}};
+  std::vector<plan::WindowUse> windows;
+  for (const Place& entry : place.list(most_windows)) {
+    const std::string text = entry.text();
+    const std::size_t blank = text.find(' ');
+    const auto kind = kinds.find(text.substr(0, blank));
+    const auto unit = blank == std::string::npos ? units.end() : units.find(text.substr(blank + 1));
+    if (kind == kinds.end() || unit == units.end()) {
+      entry.refuse(fmt::format("takes forward, recompute, backward or evaluate and the name of a unit, not \"{}\"",
+                               text.substr(0, most_quoted)));
+    }
+    windows.push_back({unit->second, kind->second});
+  }
+  return windows;
+}
+
+plan::Program program_of(const Place& place, const std::vector<plan::UnitSpec>& units) {
+  place.require_keys({"micro_batch", "evaluation?"});
+  std::map<std::string, std::size_t> numbers;
+  for (std::size_t unit = 0; unit < units.size(); ++unit) numbers[units[unit].name] = unit;
+  plan::Program program{windows_of(place.at("micro_batch"), numbers), {}};
+  if (place.has("evaluation")) program.evaluation = windows_of(place.at("evaluation"), numbers);
+  return program;
+}
+
+std::string content_of(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file || std::filesystem::is_directory(path)) {
+    throw tessera::DataError(fmt::format("{}: cannot be read", path.string()));
+  }
+  std::string content(most_file_bytes + 1, '\0');
+  file.read(content.data(), static_cast<std::streamsize>(content.size()));
+  content.resize(static_cast<std::size_t>(file.gcount()));
+  if (content.size() <= most_file_bytes) return content;
+  throw tessera::DataError(fmt::format("{}: larger than {} bytes", path.string(), most_file_bytes));
+}
+
+// Depth is bounded before anything is built; a key that is there twice would hide one of its values.
+Json parsed(const std::string& content, const std::string& file) {
+  std::vector<std::set<std::string>> keys;
+  const auto watch = [&](int depth, Json::parse_event_t event, Json& value) {
+    if (depth > most_depth) throw tessera::DataError(fmt::format("{}: nested deeper than {} levels", file, most_depth));
+    if (event == Json::parse_event_t::object_start) keys.emplace_back();
+    if (event == Json::parse_event_t::object_end) keys.pop_back();
+    if (event == Json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second) {
+      throw tessera::DataError(fmt::format("{}: the key {} is there twice in one object", file, shown(value)));
+    }
+    return true;
+  };
+  try {
+    return Json::parse(content, watch);
+  } catch (const Json::exception& error) {
+    const std::string text(error.what());  // "[json.exception.parse_error.101] parse error at line 1, column 2: …"
+    throw tessera::DataError(fmt::format("{}: {}", file, text.substr(text.find("] ") + 2)));
+  }
+}
+
+}  // namespace
+
+Model read_units(const std::filesystem::path& path) {
+  const Json content = parsed(content_of(path), path.string());
+  const Place file(content, path.string(), "");
+  file.require_keys({"units", "program?"});
+  Model model;
+  model.units = units_of(file.at("units"));
+  model.program =
+      file.has("program") ? program_of(file.at("program"), model.units) : plan::Program::chain(model.units.size());
+  return model;
+}
+
+}  // namespace models
