@@ -69,7 +69,7 @@ class TesseraPlan(unittest.TestCase):
     def test_the_text_has_every_category_and_the_verdict(self):
         done = tessera("plan", *MODEL, "--world", 4)
         self.assertEqual(done.returncode, 0)
-        self.assertIn("26122 parameters in 3 units; fsdp on 4 ranks", done.stdout)
+        self.assertIn("26,122 parameters in 3 units; fsdp on 4 ranks", done.stdout)
         self.assertIn("verified: sound in all", done.stdout)
         for name in ["parameters", "gradients", "optimizer", "parameter_slots", "gradient_slots", "scalars", "peak", "live"]:
             self.assertRegex(done.stdout, rf"(?m)^{name} +\d+ ")
@@ -89,7 +89,9 @@ class TesseraPlan(unittest.TestCase):
         done = tessera("plan", "--help")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         for name in ["--mlp", "--world", "--strategy", "--precision", "--prefetch", "--reshard-after-forward",
-                     "--overlap-reduction", "--micro-batches", "--accumulate-mode", "--optimizer", "--draw", "--json"]:
+                     "--overlap-reduction", "--micro-batches", "--accumulate-mode", "--optimizer", "--draw", "--json", "--model",
+                     "--layers", "--dim", "--heads", "--seq", "--vocabulary", "--units", "--params", "--batch",
+                     "--activation-checkpointing", "--compare", "--fit"]:
             self.assertIn(name, done.stdout)
         self.assertIn("tessera plan", tessera("--help").stdout)
         self.assertRegex(tessera("--version").stdout, r"^tessera \d+\.\d+\.\d+$")
@@ -132,6 +134,30 @@ class BadOptions(unittest.TestCase):
         self.assert_refused(["plan", *MODEL, "--ranks", "2"], "--ranks")
         self.assert_refused(["plan", *MODEL, "surplus"], "surplus")
         self.assert_refused(["plan", *MODEL, "--draw", "--json"], "--draw and --json")
+
+    def test_options_that_exclude_each_other_or_have_no_effect_are_named(self):
+        for options, words in [
+                ([*MODEL, "--model", "llama-7b"], "--model and --mlp exclude"),
+                ([*MODEL, "--params", "7e9"], "--mlp and --params exclude"),
+                ([*MODEL, "--compare", "--fit", "8GB"], "--compare and --fit exclude"),
+                ([*MODEL, "--compare", "--strategy", "ddp"], "--compare and --strategy exclude"),
+                ([*MODEL, "--batch", "2"], "--batch is without effect with --mlp"),
+                (["--units", "x.json", "--seq", "2"], "--seq is without effect with --units"),
+                (["--model", "llama-7b", "--layers", "2"], "--layers is without effect with llama-7b"),
+                (["--params", "7e9", "--strategy", "ddp"], "--strategy is without effect with --params"),
+                (["--params", "7e9", "--draw"], "--draw is without effect with --params")]:
+            self.assert_refused(["plan", *options], words)
+
+    def test_impossible_models_and_sizes_are_named(self):
+        for value in ["gpt2", "", "GPT2-124M", "llama"]:
+            self.assert_refused(["plan", f"--model={value}"], "--model")
+        self.assert_refused(["plan", "--layers", "2", "--dim", "8"], "--heads")
+        self.assert_refused(["plan", "--layers", "2", "--dim", "8", "--heads", "3"], "not a multiple")
+        self.assert_refused(["plan", "--model", "gpt2-124m", "--batch", "16777216"], "more than 268435456 tokens")
+        for value in ["banana", "", "0", "0GB", "-1GB", "80G", "80gigabyte", "1e3GB", "nan", "80GBGB", "GB", HUGE, "80  GB"]:
+            self.assert_refused(["plan", *MODEL, f"--fit={value}"], "--fit")
+        for value in ["0", "-1", "many", "nan", "inf", "1e19", "", "7B"]:
+            self.assert_refused(["plan", f"--params={value}"], "--params")
 
     def test_unknown_commands_are_named(self):
         self.assert_refused([], "command")

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <fstream>
 #include <initializer_list>
 #include <map>
@@ -24,11 +25,21 @@ namespace {
 
 constexpr int most_depth = 8;
 constexpr std::size_t most_quoted = 40;  // characters of a file that a message repeats
+constexpr std::size_t most_message = 200;
 
 std::string shown(const Json& value) {
   std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
   if (text.size() > most_quoted) text = text.substr(0, most_quoted) + "…";
   return text;
+}
+
+bool is_control(char byte) { return static_cast<unsigned char>(byte) < 0x20 || byte == 0x7f; }
+
+// What the parser repeats of a file may be any bytes.
+std::string printable(std::string text) {
+  std::replace_if(
+      text.begin(), text.end(), [](char byte) { return byte < 0 || is_control(byte); }, '?');
+  return text.substr(0, most_message);
 }
 
 // A value and where it stands.
@@ -78,11 +89,13 @@ class Place {
     refuse(fmt::format("takes true or false, not {}", shown(value_)));
   }
   std::string text() const {
-    if (value_.is_string() && !value_.get_ref<const std::string&>().empty() &&
-        value_.get_ref<const std::string&>().size() <= most_name_bytes) {
-      return value_.get<std::string>();
+    if (value_.is_string()) {
+      std::string text = value_.get<std::string>();
+      const bool is_line = std::none_of(text.begin(), text.end(), is_control);
+      if (!text.empty() && text.size() <= most_name_bytes && is_line) return text;
     }
-    refuse(fmt::format("takes a text of 1 to {} bytes, not {}", most_name_bytes, shown(value_)));
+    refuse(fmt::format("takes a text of 1 to {} bytes without control characters, not {}", most_name_bytes,
+                       shown(value_)));
   }
 
  private:
@@ -194,7 +207,7 @@ Json parsed(const std::string& content, const std::string& file) {
     return Json::parse(content, watch);
   } catch (const Json::exception& error) {
     const std::string text(error.what());  // "[json.exception.parse_error.101] parse error at line 1, column 2: …"
-    throw tessera::DataError(fmt::format("{}: {}", file, text.substr(text.find("] ") + 2)));
+    throw tessera::DataError(fmt::format("{}: {}", file, printable(text.substr(text.find("] ") + 2))));
   }
 }
 

@@ -9,10 +9,9 @@
 #include <vector>
 
 #include "cost_command.hpp"
-#include "report.hpp"
-#include "request.hpp"
+#include "options.hpp"
+#include "plan_command.hpp"
 #include "tessera/base/version.hpp"
-#include "tessera/plan/draw.hpp"
 
 namespace {
 
@@ -21,29 +20,18 @@ constexpr int failure = 1;
 constexpr int bad_options = 2;
 
 constexpr std::string_view usage =
-    "Usage: tessera plan [options]   the bytes and the schedule of a training step; see tessera plan --help\n"
+    "Usage: tessera plan [options]   the bytes, the traffic and the schedule of a training step; see tessera plan "
+    "--help\n"
     "       tessera cost [options]   times of collectives, jobs and scaling; see tessera cost --help\n"
     "       tessera --version\n"
     "       tessera --help\n";
-
-int run_plan(std::vector<std::string> arguments) {
-  const auto request = tools::parse_plan_request(std::move(arguments));
-  if (!request) return success;
-  const tessera::plan::Plan plan = compile(compile_input(*request));
-  const tessera::plan::MemoryReport memory = tessera::plan::memory(plan);
-  const tessera::plan::Verification verification = verify(plan);
-  const tools::PlanReport report{plan, memory, verification};
-  fmt::print("{}", request->json ? json_of(report) : text_of(report));
-  if (request->draw) fmt::print("\n{}", draw(plan));
-  return verification.ok() ? success : failure;
-}
 
 int run(const std::vector<std::string>& arguments) {
   if (arguments.empty())
     throw tools::OptionError("a command is missing: tessera plan, tessera cost, or tessera --help");
   const std::string& command = arguments.front();
   if (command == "cost") return tools::run_cost({arguments.begin() + 1, arguments.end()});
-  if (command == "plan") return run_plan({arguments.begin() + 1, arguments.end()});
+  if (command == "plan") return tools::run_plan({arguments.begin() + 1, arguments.end()}) ? success : failure;
   if (arguments.size() > 1)
     throw tools::OptionError(fmt::format("unknown command \"{}\": see tessera --help", command));
   if (command == "--help") {

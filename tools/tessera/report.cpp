@@ -1,24 +1,17 @@
-// A headline, the verdict, and the bytes of a rank by category.
+// A headline, the verdict, the bytes of a rank by category, and its traffic.
 #include "report.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
-#include <nlohmann/json.hpp>
+#include "accounting.hpp"
+#include "text.hpp"
 
 namespace tools {
 
 namespace plan = tessera::plan;
+using nlohmann::ordered_json;
 using tessera::Bytes;
-
-namespace {
-
-std::size_t parameters_of(const plan::Plan& planned) {
-  std::size_t count = 0;
-  for (const plan::UnitLayout& layout : planned.layouts) {
-    for (std::size_t p = 0; p < layout.parameters(); ++p) count += layout.elements(p);
-  }
-  return count;
-}
 
 // What a category is for, in the reader's terms.
 std::string_view purpose(plan::Category category) {
@@ -37,14 +30,103 @@ std::string_view purpose(plan::Category category) {
   return "";
 }
 
-std::string headline(const plan::Plan& planned) {
-  const plan::PlanOptions& options = planned.options;
-  return fmt::format(
-      "{} parameters in {} units; {} on {} ranks, {}, prefetch {}, {} micro-batches ({}), states of the "
-      "optimizer: {}\n",
-      parameters_of(planned), planned.units.size(), to_string(options.strategy), options.ranks,
-      to_string(options.precision.parameter), options.prefetch, options.micro_batches, to_string(options.accumulation),
-      fmt::join(planned.optimizer_states, ", "));
+namespace {
+
+std::string headline(const PlanReport& report) {
+  const plan::PlanOptions& options = report.plan.options;
+  std::string text =
+      fmt::format("{}; {} on {}, {}", model_text(report.subject, report.plan), to_string(options.strategy),
+                  counted(options.ranks, "rank", "ranks"), to_string(options.precision.parameter));
+  if (!report.plan.parameters_stay_whole()) {
+    text += fmt::format(", prefetch {}{}", options.prefetch,
+                        options.reshard_after_forward ? "" : ", units stay whole from forward to backward");
+  }
+  text += fmt::format(", {}", counted(options.micro_batches, "micro-batch", "micro-batches"));
+  if (options.micro_batches > 1) text += fmt::format(" ({})", to_string(options.accumulation));
+  if (report.setting.activation_checkpointing) text += ", activations recomputed";
+  return text + fmt::format(", states of the optimizer: {}\n", fmt::join(report.plan.optimizer_states, ", "));
+}
+
+std::string row(std::string_view name, Bytes size, std::string_view what) {
+  return fmt::format("{:<16} {:>16} {:>10}  {}\n", name, size.count(), to_string(size), what);
+}
+
+std::string memory_text(const PlanReport& report) {
+  std::string text = fmt::format("\n{:<16} {:>16}\n", "on each rank", "bytes");
+  for (const plan::CategoryBytes& category : report.memory.categories) {
+    text += row(to_string(category.category), category.size, purpose(category.category));
+  }
+  text += row("peak", report.memory.peak, "the arena: the sum of these regions, each of whole pages");
+  text += row("live", report.memory.live, "the most that is in use at once");
+  text += fmt::format("{:<16} {:>16} {:>10}  {}\n", "by formula", "",
+                      to_string(Bytes(static_cast<std::uint64_t>(report.persistent))),
+                      "what persists, without slots, activations and padding");
+  return text + activations_note(report);
+}
+
+std::string traffic_text(const PlanReport& report) {
+  if (report.traffic.kinds.empty()) return "\ntraffic: none on one rank\n";
+  std::vector<std::vector<std::string>> rows = {
+      {"in each step", "count", "smallest", "median", "largest", "sent by a rank", "in bytes"}};
+  for (const CollectiveSizes& kind : report.traffic.kinds) {
+    rows.push_back({std::string(to_string(kind.kind)), grouped(kind.count), to_string(kind.smallest),
+                    to_string(kind.median), to_string(kind.largest), to_string(kind.moved),
+                    fmt::to_string(kind.moved.count())});
+  }
+  rows.push_back(
+      {"all", "", "", "", "", to_string(report.traffic.moved), fmt::to_string(report.traffic.moved.count())});
+  return fmt::format("\n{}", table(rows));
+}
+
+ordered_json traffic_json(const Traffic& traffic) {
+  ordered_json kinds = ordered_json::object();
+  for (const CollectiveSizes& kind : traffic.kinds) {
+    kinds[std::string(to_string(kind.kind))] = {{"count", kind.count},
+                                                {"smallest", kind.smallest.count()},
+                                                {"median", kind.median.count()},
+                                                {"largest", kind.largest.count()},
+                                                {"moved", kind.moved.count()}};
+  }
+  return {{"moved", traffic.moved.count()}, {"collectives", kinds}};
+}
+
+ordered_json verification_json(const plan::Verification& verification) {
+  ordered_json violations = ordered_json::array();
+  for (const plan::Violation& violation : verification.violations) violations.push_back(violation.text);
+  return {{"sound", verification.ok()},
+          {"states", verification.states},
+          {"operations", verification.operations},
+          {"violations", violations}};
+}
+
+}  // namespace
+
+PlanReport make_report(const Subject& subject, const Setting& setting,
+                       const std::vector<std::string>& optimizer_states) {
+  PlanReport report{
+      .subject = subject, .setting = setting, .plan = compile(compile_input(subject, setting, optimizer_states))};
+  report.memory = plan::memory(report.plan);
+  report.verification = verify(report.plan);
+  report.traffic = traffic(report.plan);
+  const models::ParameterCounts counts = models::count_parameters(report.plan.units);
+  const Parameters parameters{static_cast<double>(counts.trained), static_cast<double>(counts.frozen)};
+  report.persistent = persistent_bytes(parameters, report.plan.options, optimizer_states.size());
+  report.zero_paper =
+      zero_paper_bytes(report.plan.options.strategy, static_cast<double>(counts.all()), setting.options.ranks);
+  return report;
+}
+
+std::string model_text(const Subject& subject, const plan::Plan& planned) {
+  return fmt::format("{}: {} parameters in {}", subject.name(), grouped(models::count_parameters(planned.units).all()),
+                     counted(planned.units.size(), "unit", "units"));
+}
+
+std::string activations_note(const PlanReport& report) {
+  if (!report.subject.counts_activations()) {
+    return fmt::format("activations of {} are not counted\n", report.subject.name());
+  }
+  return fmt::format("activations are those of {} of {} tokens\n",
+                     counted(report.setting.batch, "sequence", "sequences"), report.subject.seq());
 }
 
 std::string verdict(const plan::Verification& verification) {
@@ -59,52 +141,40 @@ std::string verdict(const plan::Verification& verification) {
   return text;
 }
 
-std::string row(std::string_view name, Bytes size, std::string_view what) {
-  return fmt::format("{:<16} {:>16} {:>10}  {}\n", name, size.count(), to_string(size), what);
-}
-
-}  // namespace
-
 std::string text_of(const PlanReport& report) {
-  std::string text = headline(report.plan) + verdict(report.verification);
-  text += fmt::format("\n{:<16} {:>16}\n", "on each rank", "bytes");
-  for (const plan::CategoryBytes& category : report.memory.categories) {
-    text += row(to_string(category.category), category.size, purpose(category.category));
-  }
-  text += row("peak", report.memory.peak, "the arena: the sum of these regions, each of whole pages");
-  return text + row("live", report.memory.live, "the most that is in use at once");
+  return headline(report) + verdict(report.verification) + memory_text(report) + traffic_text(report);
 }
 
-std::string json_of(const PlanReport& report) {
+ordered_json json_of(const PlanReport& report) {
   const plan::PlanOptions& options = report.plan.options;
-  nlohmann::ordered_json categories;
+  ordered_json categories;
   for (const plan::CategoryBytes& category : report.memory.categories) {
     categories[std::string(to_string(category.category))] = category.size.count();
   }
-  nlohmann::ordered_json violations = nlohmann::ordered_json::array();
-  for (const plan::Violation& violation : report.verification.violations) violations.push_back(violation.text);
-  const nlohmann::ordered_json object = {{"parameters", parameters_of(report.plan)},
-                                         {"units", report.plan.units.size()},
-                                         {"ranks", options.ranks},
-                                         {"strategy", to_string(options.strategy)},
-                                         {"precision", to_string(options.precision.parameter)},
-                                         {"prefetch", options.prefetch},
-                                         {"reshard_after_forward", options.reshard_after_forward},
-                                         {"overlap_reduction", options.overlap_reduction},
-                                         {"bucket_cap", options.bucket_cap->count()},
-                                         {"micro_batches", options.micro_batches},
-                                         {"accumulate_mode", to_string(options.accumulation)},
-                                         {"optimizer_states", report.plan.optimizer_states},
-                                         {"hash", fmt::format("{:016x}", hash(report.plan))},
-                                         {"categories", categories},
-                                         {"peak", report.memory.peak.count()},
-                                         {"live", report.memory.live.count()},
-                                         {"verified",
-                                          {{"sound", report.verification.ok()},
-                                           {"states", report.verification.states},
-                                           {"operations", report.verification.operations},
-                                           {"violations", violations}}}};
-  return object.dump(2) + "\n";
+  return {{"model", report.subject.name()},
+          {"parameters", models::count_parameters(report.plan.units).all()},
+          {"units", report.plan.units.size()},
+          {"ranks", options.ranks},
+          {"strategy", to_string(options.strategy)},
+          {"precision", to_string(options.precision.parameter)},
+          {"prefetch", options.prefetch},
+          {"reshard_after_forward", options.reshard_after_forward},
+          {"overlap_reduction", options.overlap_reduction},
+          {"bucket_cap", options.bucket_cap->count()},
+          {"micro_batches", options.micro_batches},
+          {"accumulate_mode", to_string(options.accumulation)},
+          {"activation_checkpointing", report.setting.activation_checkpointing},
+          {"activations_counted", report.subject.counts_activations()},
+          {"batch", report.setting.batch},
+          {"optimizer_states", report.plan.optimizer_states},
+          {"hash", fmt::format("{:016x}", hash(report.plan))},
+          {"categories", categories},
+          {"peak", report.memory.peak.count()},
+          {"live", report.memory.live.count()},
+          {"persistent_by_formula", report.persistent},
+          {"zero_paper", report.zero_paper},
+          {"traffic", traffic_json(report.traffic)},
+          {"verified", verification_json(report.verification)}};
 }
 
 }  // namespace tools

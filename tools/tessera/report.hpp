@@ -1,20 +1,39 @@
-// What `tessera plan` found out, as text for people and as JSON for programs.
+// One plan, worked out: what `tessera plan` found, as text for people and as JSON for programs.
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 
+#include "subject.hpp"
 #include "tessera/plan/memory.hpp"
 #include "tessera/plan/verify.hpp"
+#include "traffic.hpp"
 
 namespace tools {
 
 struct PlanReport {
-  const tessera::plan::Plan& plan;
-  const tessera::plan::MemoryReport& memory;
-  const tessera::plan::Verification& verification;
+  const Subject& subject;
+  Setting setting;
+  tessera::plan::Plan plan;
+  tessera::plan::MemoryReport memory = {};
+  tessera::plan::Verification verification = {};
+  Traffic traffic = {};
+  double persistent = 0;  // by formula (accounting.hpp)
+  double zero_paper = 0;  // likewise
 };
 
+// Compiles, verifies and adds up. Throws UsageError for what cannot be planned.
+PlanReport make_report(const Subject& subject, const Setting& setting,
+                       const std::vector<std::string>& optimizer_states);
+
 std::string text_of(const PlanReport& report);
-std::string json_of(const PlanReport& report);
+nlohmann::ordered_json json_of(const PlanReport& report);
+
+// The parts of the text, for tables of several plans.
+std::string model_text(const Subject& subject, const tessera::plan::Plan& plan);  // "NAME: 1,234 parameters in 3 units"
+std::string activations_note(const PlanReport& report);                           // a line
+std::string verdict(const tessera::plan::Verification& verification);             // lines
+std::string_view purpose(tessera::plan::Category category);
 
 }  // namespace tools

@@ -1,13 +1,11 @@
-// The options of `tessera plan`, read strictly: a number is digits within its limits, and nothing is given twice.
+// The options of `tessera plan`, and what no single one of them can tell.
 #include "request.hpp"
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 
-#include <algorithm>
 #include <charconv>
-#include <functional>
-#include <set>
+#include <filesystem>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -28,29 +26,25 @@ constexpr std::size_t most_prefetch = 1024;
 constexpr std::size_t most_width = std::size_t{1} << 24;
 constexpr std::size_t most_layers = 4096;
 constexpr std::size_t most_bucket_bytes = std::size_t{1} << 40;
-
-struct Limits {
-  std::size_t least;
-  std::size_t most;
-};
+constexpr std::size_t most_tokens = std::size_t{1} << 28;  // in one micro-batch of a rank
+constexpr double most_parameters = 1e18;
 
 constexpr const char* description =
-    "Compiles the plan of a training step of a multilayer perceptron, verifies it, and prints the bytes that the "
-    "runtime of each rank would hold. Needs no device and moves no data, so that any --world can be asked for.";
+    "Compiles the plan of a training step, verifies it, and prints the bytes that each rank would hold and send. Needs "
+    "no device and moves no data, so that any model and any --world can be asked for.";
 constexpr const char* footer =
-    "Example: tessera plan --mlp 64x128x128x10 --world 4 --strategy fsdp --draw\n\n"
-    "peak is the size of the arena that a rank allocates; live is the most of it that is in use at once. What the "
-    "user's own code holds (activations) is not the runtime's and not counted.\n"
-    "Exit code: 0; 1 when the plan cannot be made or is not sound; 2 for bad options.";
-
-std::size_t whole_number(const std::string& name, std::string_view text, Limits limits) {
-  std::size_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const bool is_number = error == std::errc() && end == text.data() + text.size();
-  if (is_number && value >= limits.least && value <= limits.most) return value;
-  throw OptionError(
-      fmt::format("{} takes a whole number from {} to {}, not \"{}\"", name, limits.least, limits.most, text));
-}
+    "Examples:\n"
+    "  tessera plan --model gpt2-1558m --world 64 --precision bf16 --batch 4\n"
+    "  tessera plan --model llama-70b --world 512 --precision bf16 --compare\n"
+    "  tessera plan --model gpt2-1558m --world 64 --precision bf16 --fit 80GB\n"
+    "  tessera plan --params 7.5e9 --world 64\n"
+    "  tessera plan --mlp 64x128x128x10 --world 4 --draw\n\n"
+    "A file of --units is JSON: {\"units\": [{\"name\": \"head\", \"precision\": \"fp32\", \"parameters\": [{\"name\": "
+    "\"weight\", \"shape\": [10, 64], \"frozen\": false}]}], \"program\": {\"micro_batch\": [\"forward head\", "
+    "\"backward head\"], \"evaluation\": [\"evaluate head\"]}}; precision, frozen and program may be left out.\n\n"
+    "peak is the size of the arena that a rank allocates; live is the most of it that is in use at once. Activations "
+    "are counted for GPTs, by train_gpt's own passes.\n"
+    "Exit code: 0; 1 when the plan cannot be made, is not sound, or nothing fits; 2 for bad options.";
 
 std::vector<std::size_t> widths(const std::string& name, const std::string& text) {
   std::vector<std::size_t> result;
@@ -69,88 +63,52 @@ std::vector<std::size_t> widths(const std::string& name, const std::string& text
       fmt::format("{} takes 2 to {} widths, not the {} of \"{}\"", name, most_layers + 1, result.size(), text));
 }
 
-void require_each_once(const std::vector<std::string>& arguments) {
-  std::set<std::string> seen;
-  for (const std::string& argument : arguments) {
-    if (argument.size() < 3 || argument.compare(0, 2, "--") != 0) continue;
-    const std::string name = argument.substr(0, argument.find('='));
-    if (!seen.insert(name).second) throw OptionError(fmt::format("{} is given twice", name));
-  }
+double parameter_number(const std::string& name, const std::string& text) {
+  double value = 0.0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool is_number = error == std::errc() && end == text.data() + text.size();
+  if (is_number && value >= 1.0 && value <= most_parameters) return value;
+  throw OptionError(
+      fmt::format("{} takes a number from 1 to {:g}, as in 7.5e9, not \"{}\"", name, most_parameters, text));
 }
 
-class Options {
- public:
-  Options() : app_(description, "tessera plan") {
-    app_.footer(footer);
-    app_.set_help_flag("--help", "Prints this page")->group("");
-    app_.get_formatter()->column_width(34);
-  }
-
-  void group(const char* title) { group_ = title; }
-
-  CLI::Option* take(const std::string& name, const std::string& type, const std::string& what,
-                    std::function<void(const std::string&)> take) {
-    CLI::Option* option = app_.add_option_function<std::string>(name, std::move(take), what);
-    return option->group(group_)->type_name(type);
-  }
-
-  void whole(const std::string& name, std::size_t& target, Limits limits, const std::string& what) {
-    take(name, "N", fmt::format("{} [{}]", what, target),
-         [=, &target](const std::string& text) { target = whole_number(name, text, limits); });
-  }
-
-  template <typename Value>
-  using Choices = std::vector<std::pair<std::string, Value>>;
-
-  template <typename Value>
-  void choice(const std::string& name, Value& target, const Choices<Value>& choices, const std::string& what) {
-    std::string names;
-    for (const auto& [choice, value] : choices) names += (names.empty() ? "" : "|") + choice;
-    take(name, names, what, [=, &target](const std::string& text) {
-      const auto is_it = [&](const auto& choice) { return choice.first == text; };
-      const auto chosen = std::find_if(choices.begin(), choices.end(), is_it);
-      if (chosen == choices.end()) throw OptionError(fmt::format("{} takes {}, not \"{}\"", name, names, text));
-      target = chosen->second;
-    });
-  }
-
-  void yes_or_no(const std::string& name, bool& target, const std::string& what) {
-    choice<bool>(name, target, {{"yes", true}, {"no", false}}, fmt::format("{} [{}]", what, target ? "yes" : "no"));
-  }
-
-  void flag(const std::string& name, bool& target, const std::string& what) {
-    app_.add_flag(name, target, what)->group(group_);
-  }
-
-  // As parse_plan_request().
-  bool parse(std::vector<std::string> arguments) {
-    require_each_once(arguments);
-    std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
-    try {
-      app_.parse(std::move(arguments));
-      return true;
-    } catch (const CLI::CallForHelp&) {
-      fmt::print("{}", app_.help());
-      return false;
-    } catch (const CLI::ParseError& error) {
-      throw OptionError(error.what());
-    }
-  }
-
- private:
-  CLI::App app_;
-  std::string group_;
+// What the command line says of a model.
+struct ModelOptions {
+  std::optional<std::string> name, units;
+  std::optional<std::vector<std::size_t>> widths;
+  std::optional<std::size_t> layers, dim, heads, seq, vocabulary, batch;
 };
 
-void add_options(Options& line, PlanRequest& request) {
-  tessera::plan::PlanOptions& options = request.options;
+std::string model_names() {
+  std::string names;
+  for (const examples::Preset& preset : examples::presets) names += std::string(preset.name) + "|";
+  for (const models::LlamaShape& shape : models::llamas) names += std::string(shape.name) + "|";
+  names.pop_back();
+  return names;
+}
+
+void add_model_options(Options& line, ModelOptions& model, PlanRequest& request) {
   line.group("Model");
-  line.take("--mlp", "WxW[xW...]", "Widths of the perceptron: 64x128x10 has two layers. Each layer is a unit",
-            [&](const std::string& text) { request.widths = widths("--mlp", text); })
-      ->required();
+  line.take("--model", model_names(), "A model by name; the options below change a GPT-2",
+            [&](const std::string& text) { model.name = text; });
+  line.whole("--layers", model.layers, {1, 1024}, "Blocks of a GPT; without --model also --dim and --heads");
+  line.whole("--dim", model.dim, {1, 1 << 15}, "Its width, a multiple of --heads");
+  line.whole("--heads", model.heads, {1, 1 << 15}, "Its attention heads");
+  line.whole("--seq", model.seq, {1, 1 << 20}, fmt::format("Tokens of a sequence [{}]", examples::preset_seq));
+  line.whole("--vocabulary", model.vocabulary, {1, 1 << 24},
+             fmt::format("Ids that it knows [{}]", examples::preset_vocabulary));
+  line.take("--mlp", "WxW[xW...]", "Widths of a perceptron: 64x128x10 has two layers. Each layer is a unit",
+            [&](const std::string& text) { model.widths = widths("--mlp", text); });
+  line.take("--units", "FILE", "A model of your own: units with names and shapes, see below",
+            [&](const std::string& text) { model.units = text; });
+  line.take("--params", "N", "A number of parameters alone: bytes by formula, the ZeRO paper's and ours",
+            [&](const std::string& text) { request.parameters = parameter_number("--params", text); });
   line.choice<OptimizerKind>("--optimizer", request.optimizer,
                              {{"adamw", OptimizerKind::adamw}, {"sgd", OptimizerKind::sgd}},
                              "adamw keeps two fp32 states per parameter, sgd (with momentum) one [adamw]");
+}
+
+void add_sharding_options(Options& line, tessera::plan::PlanOptions& options) {
   line.group("Ranks and sharding");
   line.whole("--world", options.ranks, {1, most_ranks}, "Ranks");
   line.choice<Strategy>(
@@ -172,47 +130,143 @@ void add_options(Options& line, PlanRequest& request) {
             [&](const std::string& text) {
               options.bucket_cap = tessera::Bytes(whole_number("--bucket-cap", text, {0, most_bucket_bytes}));
             });
+}
+
+void add_step_options(Options& line, ModelOptions& model, Setting& setting) {
   line.group("Step");
-  line.whole("--micro-batches", options.micro_batches, {1, most_micro_batches}, "Micro-batches per step");
-  line.choice<AccumulationMode>("--accumulate-mode", options.accumulation,
+  line.whole("--batch", model.batch, {1, std::size_t{1} << 24},
+             "Sequences of a rank and micro-batch, for activations [1]");
+  line.yes_or_no("--activation-checkpointing", setting.activation_checkpointing,
+                 "Blocks keep only their input, and compute again what backward needs");
+  line.whole("--micro-batches", setting.options.micro_batches, {1, most_micro_batches}, "Micro-batches per step");
+  line.choice<AccumulationMode>("--accumulate-mode", setting.options.accumulation,
                                 {{"local", AccumulationMode::local}, {"reduced", AccumulationMode::reduced}},
                                 "Micro-batches add up on the rank and are reduced once, or each is reduced "
                                 "[ddp, zero1: local; zero2, fsdp: reduced]");
+}
+
+void add_question_options(Options& line, PlanRequest& request) {
+  line.group("Question");
+  line.flag("--compare", request.compare, "All strategies side by side");
+  line.take("--fit", "SIZE",
+            "Searches strategy, prefetch, resharding, checkpointing and batch, as far as they are not given, for what "
+            "fits into so much memory of a rank: 80GB, 80GiB",
+            [&](const std::string& text) { request.fit = size_in_bytes("--fit", text); });
   line.group("Output");
   line.flag("--draw", request.draw, "Prints the schedule of every segment too");
   line.flag("--json", request.json, "Prints one JSON object instead of text, sizes in bytes");
 }
 
-std::vector<std::string> states_of(OptimizerKind kind) {
-  const std::unique_ptr<tessera::Optimizer> optimizer =
-      kind == OptimizerKind::adamw ? std::unique_ptr<tessera::Optimizer>(tessera::AdamW{})
-                                   : std::unique_ptr<tessera::Optimizer>(tessera::Sgd{.momentum = 0.9f});
-  return optimizer->states();
+void refuse_together(const Options& line, const std::vector<std::string>& names) {
+  std::string first;
+  for (const std::string& name : names) {
+    if (!line.given(name)) continue;
+    if (!first.empty()) throw OptionError(fmt::format("{} and {} exclude each other", first, name));
+    first = name;
+  }
+}
+
+// Options that say nothing about `what` were not meant.
+void refuse_with(const Options& line, const std::string& what, const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    if (line.given(name)) throw OptionError(fmt::format("{} is without effect with {}", name, what));
+  }
+}
+
+// The shape of a preset or of a custom model, with what is given instead.
+examples::GptShape gpt_shape(const ModelOptions& given, const examples::Preset* preset) {
+  if (!preset && !(given.layers && given.dim && given.heads)) {
+    throw OptionError("a GPT of your own takes all of --layers, --dim and --heads");
+  }
+  const examples::Preset own{"", given.layers.value_or(0), given.dim.value_or(0), given.heads.value_or(0)};
+  examples::GptShape shape = models::shape_of(preset ? *preset : own);
+  shape.layers = given.layers.value_or(shape.layers);
+  shape.dim = given.dim.value_or(shape.dim);
+  shape.heads = given.heads.value_or(shape.heads);
+  shape.seq = given.seq.value_or(shape.seq);
+  shape.vocabulary = given.vocabulary.value_or(shape.vocabulary);
+  if (shape.dim % shape.heads != 0) {
+    throw OptionError(fmt::format("--dim {} is not a multiple of --heads {}", shape.dim, shape.heads));
+  }
+  if (given.batch.value_or(1) > most_tokens / shape.seq) {
+    throw OptionError(fmt::format("--batch {} x --seq {} is more than {} tokens in a micro-batch", *given.batch,
+                                  shape.seq, most_tokens));
+  }
+  return shape;
+}
+
+Subject named_subject(const Options& line, const ModelOptions& given) {
+  if (const examples::Preset* preset = models::find_gpt(*given.name)) {
+    return Subject::gpt(*given.name, gpt_shape(given, preset));
+  }
+  if (const models::LlamaShape* llama = models::find_llama(*given.name)) {
+    refuse_with(line, *given.name, {"--layers", "--dim", "--heads", "--vocabulary"});
+    return Subject::llama(*llama);
+  }
+  throw OptionError(fmt::format("--model takes {}, not \"{}\"", model_names(), *given.name));
+}
+
+Subject subject_of(const Options& line, const ModelOptions& given) {
+  if (given.name) return named_subject(line, given);
+  if (given.widths || given.units) {
+    const std::string source = given.widths ? "--mlp" : "--units";
+    refuse_with(line, source,
+                {"--layers", "--dim", "--heads", "--vocabulary", "--seq", "--batch", "--activation-checkpointing"});
+    return given.widths ? Subject::perceptron(*given.widths) : Subject::file(*given.units);
+  }
+  if (given.layers || given.dim || given.heads) {
+    const examples::GptShape shape = gpt_shape(given, nullptr);
+    return Subject::gpt(fmt::format("GPT, {} layers of {} with {} heads", shape.layers, shape.dim, shape.heads), shape);
+  }
+  throw OptionError(
+      "a model is missing: --model NAME, --layers with --dim and --heads, --mlp WIDTHS, --units FILE, or --params N");
+}
+
+void check_parameters_alone(const Options& line) {
+  refuse_with(line, "--params",
+              {"--layers", "--dim", "--heads", "--vocabulary", "--seq", "--batch", "--activation-checkpointing",
+               "--strategy", "--precision", "--prefetch", "--reshard-after-forward", "--overlap-reduction",
+               "--bucket-cap", "--micro-batches", "--accumulate-mode", "--compare", "--fit", "--draw"});
+}
+
+Freedom freedom_of(const Options& line) {
+  return {.strategy = !line.given("--strategy"),
+          .prefetch = !line.given("--prefetch"),
+          .reshard = !line.given("--reshard-after-forward"),
+          .checkpointing = !line.given("--activation-checkpointing"),
+          .batch = !line.given("--batch")};
 }
 
 }  // namespace
 
 std::optional<PlanRequest> parse_plan_request(std::vector<std::string> arguments) {
   PlanRequest request;
-  Options line;
-  add_options(line, request);
+  ModelOptions model;
+  Options line("tessera plan", description, footer);
+  add_model_options(line, model, request);
+  add_sharding_options(line, request.setting.options);
+  add_step_options(line, model, request.setting);
+  add_question_options(line, request);
   if (!line.parse(std::move(arguments))) return std::nullopt;
-  if (request.draw && request.json) throw OptionError("--draw and --json exclude each other");
+  refuse_together(line, {"--model", "--mlp", "--units", "--params"});
+  refuse_together(line, {"--draw", "--json"});
+  refuse_together(line, {"--compare", "--fit"});
+  refuse_together(line, {"--compare", "--strategy"});
+  request.setting.batch = model.batch.value_or(1);
+  request.freedom = freedom_of(line);
+  if (request.parameters) {
+    check_parameters_alone(line);
+  } else {
+    request.subject = subject_of(line, model);
+  }
   return request;
 }
 
-tessera::plan::CompileInput compile_input(const PlanRequest& request) {
-  tessera::plan::CompileInput input;
-  for (std::size_t layer = 0; layer + 1 < request.widths.size(); ++layer) {
-    const std::size_t in = request.widths[layer];
-    const std::size_t out = request.widths[layer + 1];
-    const std::string name = fmt::format("layers.{}", layer);
-    input.units.push_back({name, {{name + ".weight", {out, in}}, {name + ".bias", {out}}}});
-  }
-  input.program = tessera::plan::Program::chain(input.units.size());
-  input.options = request.options;
-  input.optimizer_states = states_of(request.optimizer);
-  return input;
+std::vector<std::string> optimizer_states(OptimizerKind kind) {
+  const std::unique_ptr<tessera::Optimizer> optimizer =
+      kind == OptimizerKind::adamw ? std::unique_ptr<tessera::Optimizer>(tessera::AdamW{})
+                                   : std::unique_ptr<tessera::Optimizer>(tessera::Sgd{.momentum = 0.9f});
+  return optimizer->states();
 }
 
 }  // namespace tools

@@ -1,37 +1,37 @@
-// What `tessera plan` is asked for: a perceptron's widths, the options that shape a plan, and what to print.
+// What `tessera plan` is asked for: a model or a number of parameters, how it is trained, and which question about it.
 #pragma once
 
-#include <cstddef>
-#include <memory>
 #include <optional>
-#include <stdexcept>
+#include <string>
 #include <vector>
 
-#include "tessera/plan/compile.hpp"
+#include "fit.hpp"
+#include "options.hpp"
+#include "parameters_report.hpp"
+#include "subject.hpp"
 
 namespace tools {
-
-// A command line that cannot be followed. The text names the option.
-class OptionError : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
 
 enum class OptimizerKind { adamw, sgd };
 
 struct PlanRequest {
-  std::vector<std::size_t> widths;  // of the layers' inputs, and of the last one's output
-  tessera::plan::PlanOptions options;
+  // One of these two.
+  std::optional<Subject> subject;
+  std::optional<double> parameters;
+
+  Setting setting;
   OptimizerKind optimizer = OptimizerKind::adamw;
+  bool compare = false;
+  std::optional<tessera::Bytes> fit;
+  Freedom freedom;  // of --fit: what the command line did not settle
   bool draw = false;
   bool json = false;
 };
 
 // `arguments`: what follows `tessera plan`. Empty when only the help page was asked for, and printed. Throws
-// OptionError.
+// OptionError; DataError for the file of --units.
 std::optional<PlanRequest> parse_plan_request(std::vector<std::string> arguments);
 
-// Each layer, from in to out, is a unit "layers.N" with a weight [out, in] and a bias [out].
-tessera::plan::CompileInput compile_input(const PlanRequest& request);
+std::vector<std::string> optimizer_states(OptimizerKind kind);
 
 }  // namespace tools

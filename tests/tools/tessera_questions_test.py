@@ -1,0 +1,216 @@
+#!/usr/bin/env python3
+"""The questions that `tessera plan` answers for real models: traffic, comparison, what fits, parameters alone.
+
+usage: tessera_questions_test.py TESSERA
+"""
+import json
+import pathlib
+import sys
+import tempfile
+import time
+import unittest
+
+import plan_runs
+
+TOOL = sys.argv.pop(1)
+STRATEGIES = ["ddp", "zero1", "zero2", "fsdp"]
+GPT = ["--layers", 3, "--dim", 64, "--heads", 4, "--seq", 32, "--vocabulary", 256]
+
+
+def plan(*arguments):
+    return plan_runs.plan(TOOL, *arguments)
+
+
+class Traffic(unittest.TestCase):
+    """Against the formulas of docs/numerics.md, for a chain of equal units without padding."""
+    units = 5
+
+    def model(self, folder, ranks):
+        path = pathlib.Path(folder) / "model.json"
+        self.unit_elements = 128 * ranks * 11
+        path.write_text(json.dumps({"units": [
+            {"name": f"u{u}", "parameters": [{"name": "w", "shape": [128 * ranks, 11]}]} for u in range(self.units)]}))
+        return ["--units", path, "--world", ranks]
+
+    def moved(self, strategy, precision, micro_batches, mode, prefetch=1, reshard=True):
+        """Bytes of all collectives of a step, whole: (N - 1) / N of them travel."""
+        p = w = {"fp32": 4, "bf16": 2}[precision]
+        everything = self.units * self.unit_elements
+        local = mode == "local" and micro_batches > 1
+        reduced = 4 if local else micro_batches * w
+        if strategy == "ddp":
+            return everything * (reduced + 4)
+        if strategy != "fsdp":
+            return everything * (reduced + p)
+        # The units at the turn stay in their slots: as many as there are slots.
+        again = (self.units - min(self.units, 1 + prefetch)) * self.unit_elements if reshard else 0
+        return everything * reduced + micro_batches * p * (everything + again)
+
+    def check(self, folder, ranks, **changed):
+        options = {"strategy": "fsdp", "precision": "fp32", "micro_batches": 1, "mode": "reduced", **changed}
+        found = plan(*self.model(folder, ranks), "--strategy", options["strategy"], "--precision", options["precision"],
+                     "--micro-batches", options["micro_batches"], "--accumulate-mode", options["mode"],
+                     "--prefetch", options.get("prefetch", 1), "--reshard-after-forward",
+                     "yes" if options.get("reshard", True) else "no")["traffic"]
+        norms = 8 * self.units * (ranks - 1)
+        self.assertEqual(found["moved"], self.moved(**options) // ranks * (ranks - 1) + norms, (ranks, options))
+        self.assertEqual(found["moved"], sum(kind["moved"] for kind in found["collectives"].values()))
+
+    def test_traffic_is_that_of_the_formulas(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for ranks in [2, 3, 7]:
+                for strategy in STRATEGIES:
+                    for precision in ["fp32", "bf16"]:
+                        for micro_batches in [1, 2, 5]:
+                            for mode in ["reduced", "local"]:
+                                self.check(folder, ranks, strategy=strategy, precision=precision,
+                                           micro_batches=micro_batches, mode=mode)
+
+    def test_traffic_without_resharding_and_with_other_prefetch_depths(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for prefetch in [0, 2, 7]:
+                self.check(folder, 4, prefetch=prefetch)
+            self.check(folder, 4, reshard=False, micro_batches=3)
+
+    def test_sizes_of_collectives(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "model.json"
+            path.write_text(json.dumps({"units": [{"name": f"u{u}", "parameters": [{"name": "w", "shape": [256, rows]}]}
+                                                  for u, rows in enumerate([1, 9, 3, 2])]}))
+            gathers = plan("--units", path, "--world", 2, "--strategy", "zero2")["traffic"]["collectives"]["all-gather"]
+            self.assertEqual((gathers["count"], gathers["smallest"], gathers["median"], gathers["largest"]),
+                             (4, 1024, 2048, 9216))
+
+    def test_one_rank_sends_nothing(self):
+        self.assertEqual(plan("--mlp", "64x128x10")["traffic"], {"moved": 0, "collectives": {}})
+
+
+class Models(unittest.TestCase):
+    def test_known_models_have_their_sizes(self):
+        for name, parameters in [("gpt2-124m", 124475904), ("gpt2-355m", 354871296), ("gpt2-774m", 774090240),
+                                 ("gpt2-1558m", 1557686400), ("llama-7b", 6738415616), ("llama-70b", 68976648192)]:
+            found = plan("--model", name, "--world", 64, "--precision", "bf16")
+            self.assertEqual(found["parameters"], parameters)
+            self.assertEqual(found["activations_counted"], name.startswith("gpt2"))
+            self.assertEqual(found["categories"]["activations"] > 0, name.startswith("gpt2"))
+            self.assertTrue(found["verified"]["sound"])
+
+    def test_what_is_given_wins_over_the_name(self):
+        found = plan("--model", "gpt2-124m", "--layers", 1, "--dim", 24, "--heads", 2, "--seq", 8, "--vocabulary", 100)
+        self.assertEqual(found["parameters"], (100 + 8) * 24 + 12 * 24 * 24 + 13 * 24 + 2 * 24)
+
+    def test_activations_follow_batch_and_recomputation(self):
+        def size(*extra):
+            return plan(*GPT, *extra)["categories"]["activations"]
+        self.assertGreater(size("--batch", 8), 3 * size("--batch", 2))
+        self.assertLess(size("--batch", 8, "--activation-checkpointing", "yes"), size("--batch", 8))
+        self.assertIn("not counted", plan_runs.run(TOOL, "--model", "llama-7b", "--batch", 2, "--seq", 4096).stdout)
+
+
+class Comparison(unittest.TestCase):
+    def test_each_column_is_the_plan_of_its_strategy(self):
+        options = [*GPT, "--world", 5, "--precision", "bf16", "--micro-batches", 3]
+        compared = plan(*options, "--compare")["strategies"]
+        self.assertEqual(list(compared), STRATEGIES)
+        for strategy in STRATEGIES:
+            self.assertEqual(compared[strategy], plan(*options, "--strategy", strategy))
+        text = plan_runs.run(TOOL, *options, "--compare").stdout
+        for words in STRATEGIES + ["peak", "live", "sent in a step", "the ZeRO paper's", "all four are sound"]:
+            self.assertIn(words, text)
+
+    def test_the_formula_is_what_persists_but_for_padding(self):
+        for precision in ["fp32", "bf16"]:
+            for micro_batches, mode in [(1, "reduced"), (4, "reduced"), (4, "local")]:
+                compared = plan("--mlp", "4096x4096x4096", "--world", 8, "--precision", precision, "--micro-batches",
+                                micro_batches, "--accumulate-mode", mode, "--compare")["strategies"]
+                for strategy, found in compared.items():
+                    kept = sum(found["categories"][name] for name in ["parameters", "gradients", "optimizer", "accumulation"])
+                    self.assertAlmostEqual(kept / found["persistent_by_formula"], 1.0, delta=0.001,
+                                           msg=(strategy, precision, micro_batches, mode))
+
+
+class Fit(unittest.TestCase):
+    def test_what_fits_is_what_its_plan_says(self):
+        options = [*GPT, "--world", 4, "--precision", "bf16"]
+        limit = plan(*options, "--batch", 8, "--strategy", "zero1")["peak"]
+        found = plan(*options, "--fit", limit)
+        self.assertGreater(len(found["fits"]), 0)
+        for entry in found["fits"] + found["does_not_fit"]:
+            again = plan(*options, "--strategy", entry["strategy"], "--prefetch", entry["prefetch"], "--batch", entry["batch"],
+                         "--reshard-after-forward", "yes" if entry["reshard_after_forward"] else "no",
+                         "--activation-checkpointing", "yes" if entry["activation_checkpointing"] else "no")
+            self.assertEqual((entry["peak"], entry["moved"]), (again["peak"], again["traffic"]["moved"]))
+            self.assertEqual(entry in found["fits"], again["peak"] <= limit)
+        costs = [entry["moved_per_sample"] for entry in found["fits"]]
+        self.assertEqual(costs, sorted(costs))
+        self.assertEqual(found["best"]["peak"], found["fits"][0]["peak"])
+
+    def test_the_limit_is_met_to_the_byte(self):
+        options = [*GPT, "--world", 4, "--strategy", "zero2", "--batch", 8, "--activation-checkpointing", "no"]
+        peak = plan(*options)["peak"]
+        self.assertEqual(len(plan(*options, "--fit", peak)["fits"]), 1)
+        self.assertEqual(plan_runs.run(TOOL, *options, "--fit", peak - 1).returncode, 1)
+
+    def test_a_larger_batch_than_the_one_found_does_not_fit(self):
+        options = [*GPT, "--world", 4, "--strategy", "fsdp", "--prefetch", 1, "--reshard-after-forward", "yes",
+                   "--activation-checkpointing", "no"]
+        entry, = plan(*options, "--fit", "16MB")["fits"]
+        self.assertLessEqual(plan(*options, "--batch", entry["batch"])["peak"], 16e6)
+        self.assertGreater(plan(*options, "--batch", 2 * entry["batch"])["peak"], 16e6)
+
+    def test_what_is_given_is_kept(self):
+        for entry in plan(*GPT, "--world", 4, "--strategy", "fsdp", "--prefetch", 3, "--batch", 5, "--fit", "1GB")["fits"]:
+            self.assertEqual((entry["strategy"], entry["prefetch"], entry["batch"]), ("fsdp", 3, 5))
+
+    def test_why_the_others_do_not_fit(self):
+        done = plan_runs.run(TOOL, "--model", "llama-70b", "--world", 512, "--precision", "bf16", "--fit", "80GB")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stdout, r"ddp: needs 1\.13 TiB; optimizer alone takes 514 GiB")
+        self.assertRegex(done.stdout, r"zero2: needs \d+ GiB; parameters alone takes")
+
+    def test_what_fits_nowhere_is_an_error_with_its_term(self):
+        done = plan_runs.run(TOOL, "--model", "llama-70b", "--world", 2, "--fit", "80 GB")
+        self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (1, "", 1))
+        self.assertRegex(done.stderr, "llama-70b fits nowhere into 74.5 GiB on 2 ranks: the smallest, fsdp.*optimizer alone")
+
+    def test_sizes_are_read_as_people_write_them(self):
+        for text, size in [("1GB", 10**9), ("1GiB", 2**30), ("1.5 MiB", 3 * 2**19), ("2000000", 2000000), ("7000KB", 7000000)]:
+            self.assertEqual(plan("--mlp", "8x8", "--fit", text)["limit"], size)
+
+    def test_the_largest_models_take_seconds(self):
+        start = time.monotonic()
+        for name in ["gpt2-1558m", "llama-70b"]:
+            first, second = (plan("--model", name, "--world", 512, "--precision", "bf16", "--fit", "80GiB") for _ in range(2))
+            self.assertEqual(first, second)
+        self.assertLess(time.monotonic() - start, 60.0, "each of four answers takes about half a second")
+
+
+class ParametersAlone(unittest.TestCase):
+    def test_the_zero_papers_figure(self):
+        found = plan("--params", "7.5e9", "--world", 64)["bytes"]
+        for strategy, gigabytes in [("ddp", 120), ("zero1", 31.4), ("zero2", 16.6), ("fsdp", 1.88)]:
+            self.assertEqual(float(f"{found[strategy]['zero_paper'] / 1e9:.3g}"), gigabytes)
+        text = plan_runs.run(TOOL, "--params", "7.5e9", "--world", 64).stdout
+        for words in ["120 GB", "31.4 GB", "16.6 GB", "1.88 GB"]:
+            self.assertIn(words, text)
+
+    def test_ours_are_the_table_of_numerics(self):
+        ranks = 10
+        found = plan("--params", 1000, "--world", ranks)["bytes"]
+        n = 1 / ranks
+        for strategy, each in {"ddp": (16, 18, 16, 18), "zero1": (4 + 12 * n, 2 + 16 * n, 8 + 8 * n, 6 + 12 * n),
+                               "zero2": (4 + 12 * n, 2 + 16 * n, 4 + 12 * n, 2 + 16 * n), "fsdp": (16 * n,) * 4}.items():
+            keys = ["fp32", "mixed", "fp32_accumulating", "mixed_accumulating"]
+            for key, bytes_each in zip(keys, each):
+                self.assertAlmostEqual(found[strategy][key], 1000 * bytes_each, places=6, msg=(strategy, key))
+
+
+class Drawings(unittest.TestCase):
+    def test_comparisons_and_fits_are_drawn_too(self):
+        for question, drawings in [(["--compare"], 4), (["--fit", "1GB"], 1)]:
+            text = plan_runs.run(TOOL, *GPT, "--world", 2, *question, "--draw").stdout
+            self.assertEqual(text.count("\nsegment cold"), drawings)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,126 @@
+#!/usr/bin/env python3
+"""Models from a file for `tessera plan --units`: what the format says, and errors that name the place.
+
+usage: units_file_test.py TESSERA
+"""
+import json
+import pathlib
+import sys
+import tempfile
+import unittest
+
+import plan_runs
+
+TOOL = sys.argv.pop(1)
+
+
+def unit(name, *shapes, **more):
+    return {"name": name, "parameters": [{"name": f"p{i}", "shape": shape} for i, shape in enumerate(shapes)], **more}
+
+
+class UnitsFile(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.path = pathlib.Path(self.folder.name) / "model.json"
+
+    def run_text(self, text, *options):
+        self.path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return plan_runs.run(TOOL, "--units", self.path, "--world", 3, *options)
+
+    def plan(self, content, *options):
+        done = self.run_text(json.dumps(content), *options, "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)
+
+    def assert_refused(self, content, words):
+        text = content if isinstance(content, (str, bytes)) else json.dumps(content)
+        done = self.run_text(text)
+        self.assertEqual((done.returncode, done.stdout), (1, ""), (text[:200], done.stderr))
+        self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+        self.assertIn("model.json", done.stderr)
+        self.assertIn(words, done.stderr)
+        self.assertLess(len(done.stderr), 1000)
+
+    def test_a_perceptron_written_down_is_the_perceptron(self):
+        def layer(name, inputs, outputs):
+            return {"name": name, "parameters": [{"name": "weight", "shape": [outputs, inputs]},
+                                                 {"name": "bias", "shape": [outputs]}]}
+        content = {"units": [layer("layers.0", 64, 128), layer("layers.1", 128, 10)]}
+        expected = plan_runs.plan(TOOL, "--mlp", "64x128x10", "--world", 3)
+        self.assertEqual(self.plan(content)["hash"], expected["hash"])
+        windows = [f"{kind} layers.{layer}" for kind, layers in [("forward", [0, 1]), ("backward", [1, 0])]
+                   for layer in layers]
+        program = {"micro_batch": windows, "evaluation": ["evaluate layers.0", "evaluate layers.1"]}
+        self.assertEqual(self.plan({**content, "program": program})["hash"], expected["hash"])
+        program["micro_batch"].insert(2, "recompute layers.1")
+        self.assertNotEqual(self.plan({**content, "program": program})["hash"], expected["hash"])
+
+    def test_frozen_parameters_and_types_of_a_unit(self):
+        content = {"units": [unit("a", [1000, 128]), unit("b", [1000, 128])]}
+        plain = self.plan(content, "--strategy", "zero2")
+        content["units"][0]["parameters"][0]["frozen"] = True
+        frozen = self.plan(content, "--strategy", "zero2")
+        self.assertLess(frozen["categories"]["optimizer"], plain["categories"]["optimizer"])
+        content["units"][1]["precision"] = "bf16"
+        mixed = self.plan(content, "--strategy", "zero2")
+        # 2 bytes whole and a master's shard instead of a whole master.
+        self.assertLess(mixed["categories"]["parameters"], frozen["categories"]["parameters"])
+
+    def test_small_and_empty_shapes_are_planned(self):
+        self.assertEqual(self.plan({"units": [unit("a", [], [0], [1, 3])]})["parameters"], 4)
+        self.assertEqual(self.plan({"units": [unit("a", [5]), unit("b")]})["parameters"], 5)
+
+    def test_wrong_places_are_named(self):
+        good = unit("a", [3])
+        for content, words in [
+                ([], "the file: takes an object"),
+                ({}, '"units" is missing'),
+                ({"units": []}, "units: has no unit"),
+                ({"units": {}}, "units: takes a list"),
+                ({"units": [3]}, "units[0]: takes an object"),
+                ({"units": [good], "x": 1}, 'unknown key "x"'),
+                ({"units": [good, {"name": "b"}]}, 'units[1]: "parameters" is missing'),
+                ({"units": [good, good]}, 'units[1].name: two units have the name "a"'),
+                ({"units": [{**good, "name": ""}]}, "units[0].name"),
+                ({"units": [{**good, "name": "n" * 513}]}, "units[0].name"),
+                ({"units": [{**good, "name": "two\nlines"}]}, "units[0].name"),
+                ({"units": [{**good, "precision": "fp8"}]}, "units[0].precision: takes fp32, bf16 or fp16"),
+                ({"units": [unit("a", [3, -1])]}, "units[0].parameters[0].shape[1]: takes a whole number"),
+                ({"units": [unit("a", [3.0])]}, "units[0].parameters[0].shape[0]"),
+                ({"units": [unit("a", [2**41])]}, "units[0].parameters[0].shape[0]"),
+                ({"units": [unit("a", [2**40] * 4)]}, "units[0].parameters[0].shape"),
+                ({"units": [unit("a", [1] * 9)]}, "units[0].parameters[0].shape: has 9 entries"),
+                ({"units": [unit("a", 3)]}, "units[0].parameters[0].shape: takes a list"),
+                ({"units": [{"name": "a", "parameters": [{"name": "p", "shape": [], "frozen": 1}]}]}, "parameters[0].frozen"),
+                ({"units": [good], "program": {}}, 'program: "micro_batch" is missing'),
+                ({"units": [good], "program": {"micro_batch": ["forward b"]}}, "program.micro_batch[0]"),
+                ({"units": [good], "program": {"micro_batch": ["sideways a"]}}, "program.micro_batch[0]"),
+                ({"units": [good], "program": {"micro_batch": ["forward"]}}, "program.micro_batch[0]")]:
+            self.assert_refused(content, words)
+
+    def test_broken_files_are_refused(self):
+        for content, words in [("", "parse error"), ("{", "parse error"), ('{"units": [1e999]}', "model.json"),
+                               (b"\xff\xfe", "parse error"), ("[" * 100000, "deeper than"), ('{"a":' * 100000, "deeper than"),
+                               ('{"units": [], "units": []}', 'the key "units" is there twice'),
+                               (" " * (16 * 2**20 + 1), "larger than")]:
+            self.assert_refused(content, words)
+        for path in [self.folder.name, self.path.with_name("none.json")]:
+            done = plan_runs.run(TOOL, "--units", path)
+            self.assertEqual((done.returncode, done.stderr.count("\n")), (1, 1))
+            self.assertIn(str(path), done.stderr)
+
+    def test_programs_and_sizes_that_cannot_be_planned_are_refused(self):
+        good = unit("a", [3])
+        for content, words in [
+                ({"units": [good], "program": {"micro_batch": ["forward a"]}}, "no backward window"),
+                ({"units": [good], "program": {"micro_batch": ["backward a"]}}, "before any forward"),
+                ({"units": [unit("a", [2**40, 2**10])]}, "elements"),
+                ({"units": [{"name": "a", "parameters": good["parameters"] * 2}]}, "a.p0")]:
+            done = self.run_text(json.dumps(content))
+            self.assertEqual((done.returncode, done.stdout), (1, ""))
+            self.assertIn(words, done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

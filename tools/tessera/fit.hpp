@@ -1,0 +1,57 @@
+// `tessera plan --fit SIZE`: which settings fit into a rank's memory, and which of them moves the fewest bytes.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "report.hpp"
+
+namespace tools {
+
+// What is searched; the rest stays as it is in the setting.
+struct Freedom {
+  bool strategy = true;
+  bool prefetch = true;  // 1, 2 and 0 units ahead; fsdp only
+  bool reshard = true;   // fsdp only
+  bool checkpointing = true;
+  bool batch = true;  // powers of two up to most_batch
+};
+inline constexpr std::size_t most_batch = 4096;
+
+struct FitQuestion {
+  const Subject& subject;
+  Setting setting;
+  Freedom freedom;
+  tessera::Bytes limit;  // of a rank
+};
+
+// One setting, with the largest batch that fits, or with the smallest when none does.
+struct FitCandidate {
+  Setting setting;
+  tessera::plan::MemoryReport memory;
+  tessera::Bytes moved;  // per rank and step
+  // What settings are ranked by: the bytes that a rank sends per sequence that it trains on; per micro-batch where
+  // activations are not counted.
+  double moved_per_sample = 0;
+};
+
+struct Fit {
+  // The fewest bytes first. Among equals in the order of the search: without recomputation, then by strategy, prefetch
+  // 1, 2, 0, resharding and not.
+  std::vector<FitCandidate> fitting;
+  std::vector<FitCandidate> too_large;  // in the order of the search
+};
+Fit find_fit(const FitQuestion& question, const std::vector<std::string>& optimizer_states);
+
+// Why it does not fit: the term that is too large.
+std::string reason(const FitCandidate& candidate, tessera::Bytes limit);
+
+// "fsdp, prefetch 1, batch 8": what was searched.
+std::string setting_text(const Subject& subject, const Setting& setting);
+
+std::string text_of(const FitQuestion& question, const Fit& fit);
+nlohmann::ordered_json json_of(const FitQuestion& question, const Fit& fit);
+
+}  // namespace tools

@@ -1,0 +1,48 @@
+// Plain text.
+#include "text.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+namespace tools {
+
+std::string grouped(std::uint64_t value) {
+  std::string text = fmt::to_string(value);
+  for (std::size_t place = text.size(); place > 3;) text.insert(place -= 3, 1, ',');
+  return text;
+}
+
+std::string decimal_size(double bytes) {
+  constexpr std::array units = {"B", "KB", "MB", "GB", "TB", "PB", "EB"};
+  std::size_t unit = 0;
+  for (; bytes >= 999.5 && unit + 1 < units.size(); ++unit) bytes /= 1000.0;
+  const int decimals = unit == 0 || bytes >= 99.95 ? 0 : bytes >= 9.995 ? 1 : 2;
+  return fmt::format("{:.{}f} {}", bytes, decimals, units[unit]);
+}
+
+std::string counted(std::uint64_t count, const std::string& one, const std::string& many) {
+  return fmt::format("{} {}", grouped(count), count == 1 ? one : many);
+}
+
+std::string table(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<std::size_t> widths;
+  for (const auto& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (std::size_t column = 0; column < row.size(); ++column) {
+      widths[column] = std::max(widths[column], row[column].size());
+    }
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    for (std::size_t column = 0; column < row.size(); ++column) {
+      text += column == 0 ? fmt::format("{:<{}}", row[column], widths[column])
+                          : fmt::format("  {:>{}}", row[column], widths[column]);
+    }
+    text += "\n";
+  }
+  return text;
+}
+
+}  // namespace tools

@@ -1,0 +1,19 @@
+// Numbers and tables as people read them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tools {
+
+std::string grouped(std::uint64_t value);  // "1,234,567"
+std::string decimal_size(double bytes);    // "31.4 GB": three significant digits, in powers of 1000
+// "1 rank", "1,024 ranks"
+std::string counted(std::uint64_t count, const std::string& one, const std::string& many);
+
+// Columns as wide as they must be, two blanks apart; the first to the left, the others to the right. Rows of equal
+// length.
+std::string table(const std::vector<std::vector<std::string>>& rows);
+
+}  // namespace tools
