@@ -131,12 +131,12 @@ void AbstractRank::learn(std::size_t stream, const FusedClock& end) {
 void AbstractRank::check_access(EventPoint here, const Access& access, const FusedClock& start, const Report& report) {
   const std::size_t buffer = access.range.buffer;
   const Interval bytes = interval(access.range, rank_);
-  for (const PastAccess& past : past_[buffer]) {
-    if ((!writes(access.mode) && !past.write) || !overlap(past.bytes, bytes) || knows(start, past)) continue;
+  past_[buffer].for_each_overlapping({bytes, bytes}, [&](const PastAccess& past) {
+    if ((!writes(access.mode) && !past.write) || knows(start, past)) return;
     report(ViolationKind::race, here, past.by,
            fmt::format("race on {}: {} does not wait for {}", plan_->buffers[buffer].name, describe(*plan_, here),
                        describe(*plan_, past.by)));
-  }
+  });
   if (reads(access.mode) && !contents_[buffer].readable(access.tenant, bytes)) {
     report(ViolationKind::stale_read, here, here,
            fmt::format("{} reads bytes {} to {} of {}, which were not all written since {} took it",
@@ -184,13 +184,10 @@ void AbstractRank::apply_access(EventPoint here, const Access& access, std::uint
   if (access.mode == AccessMode::write || access.mode == AccessMode::update) write_content(access);
 
   const std::size_t mine = lane(plan_->at(here).stream);
-  auto& past = past_[buffer];
-  const auto superseded = [&](const PastAccess& other) {
-    if (!contains(bytes, other.bytes)) return false;
+  past_[buffer].erase_contained({bytes, bytes}, [&](const PastAccess& other) {
     return writes(access.mode) || (!other.write && other.lane == mine);
-  };
-  past.erase(std::remove_if(past.begin(), past.end(), superseded), past.end());
-  past.push_back({bytes, writes(access.mode), mine, count, here});
+  });
+  past_[buffer].insert({{bytes, bytes}, writes(access.mode), mine, count, here});
 }
 
 void AbstractRank::write_content(const Access& access) {
@@ -251,8 +248,8 @@ void AbstractRank::append_signature(const std::vector<const FusedClock*>& observ
       if (settled(access)) continue;
       const auto& stream = counts[access.lane % stream_count];
       const auto place = std::lower_bound(stream.begin(), stream.end(), access.count) - stream.begin();
-      out.insert(out.end(), {buffer, access.bytes.begin, access.bytes.end, access.lane * 2 + (access.write ? 1 : 0),
-                             static_cast<std::uint64_t>(place)});
+      out.insert(out.end(), {buffer, access.place.first.begin, access.place.first.end,
+                             access.lane * 2 + (access.write ? 1 : 0), static_cast<std::uint64_t>(place)});
     }
   }
   for (const FusedClock* clock : observers) {

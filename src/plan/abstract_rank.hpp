@@ -7,6 +7,7 @@
 #include <functional>
 #include <vector>
 
+#include "plan/access_list.hpp"
 #include "plan/contents.hpp"
 #include "tessera/plan/verify.hpp"
 
@@ -21,7 +22,7 @@ inline void join(FusedClock& into, const FusedClock& other) {
 }
 
 struct PastAccess {
-  Interval bytes;
+  Place place;  // of this rank alone: both ends are its own
   bool write;
   std::size_t lane;     // stream of the rank, in the fused clock
   std::uint64_t count;  // its place in that stream
@@ -76,7 +77,7 @@ class AbstractRank {
   std::array<FusedClock, stream_count> streams_{};
   std::vector<std::vector<FusedClock>> completed_;  // latest record of every operation
   std::vector<Contents> contents_;                  // by buffer
-  std::vector<std::vector<PastAccess>> past_;       // by buffer
+  std::vector<AccessList<PastAccess>> past_;        // by buffer
   std::vector<bool> unread_;                        // by buffer: slots and sums on the rank that nobody has read yet
   EventPoint last_collective_{none, none};
 

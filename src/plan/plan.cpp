@@ -83,9 +83,11 @@ std::string_view to_string(SegmentKind kind) {
   throw InternalError("a segment kind without a name");
 }
 
+// Columns are numbered in the order of units.
 std::size_t Plan::trained_units() const {
-  return static_cast<std::size_t>(
-      std::count_if(norm_columns.begin(), norm_columns.end(), [](std::size_t column) { return column != no_unit; }));
+  const auto last =
+      std::find_if(norm_columns.rbegin(), norm_columns.rend(), [](std::size_t column) { return column != no_unit; });
+  return last == norm_columns.rend() ? 0 : *last + 1;
 }
 
 std::optional<std::size_t> Plan::find(SegmentKind kind) const {

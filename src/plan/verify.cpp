@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <tuple>
 
@@ -89,7 +90,7 @@ class Explorer {
     Parties start;
     start.emplace_back(plan_, 0, 0);
     start.emplace_back(deviating_, 1, plan_.options.ranks - 1);
-    std::set<std::vector<std::uint64_t>> seen;
+    std::map<std::vector<std::uint64_t>, std::set<std::size_t>> seen;  // by state: the segments that followed
     std::vector<std::pair<std::size_t, Parties>> pending;
     pending.emplace_back(0, std::move(start));  // segment 0 is the cold start
     while (!pending.empty()) {
@@ -97,8 +98,9 @@ class Explorer {
       pending.pop_back();
       ++result_.states;
       if (!run_segment(segment, parties)) continue;
+      std::set<std::size_t>& followed = seen[signature(parties)];
       for (const std::size_t next : successors(plan_, segment)) {
-        if (seen.insert(signature(next, parties)).second) pending.emplace_back(next, parties);
+        if (followed.insert(next).second) pending.emplace_back(next, parties);
       }
     }
   }
@@ -191,8 +193,8 @@ class Explorer {
     reporter()(disagree ? ViolationKind::mismatch : ViolationKind::deadlock, here, here, text);
   }
 
-  static std::vector<std::uint64_t> signature(std::size_t next, const Parties& parties) {
-    std::vector<std::uint64_t> result = {next};
+  static std::vector<std::uint64_t> signature(const Parties& parties) {
+    std::vector<std::uint64_t> result;
     std::vector<const FusedClock*> observers;
     for (const AbstractRank& party : parties) party.append_observers(observers);
     for (const AbstractRank& party : parties) party.append_signature(observers, result);

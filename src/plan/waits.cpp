@@ -9,7 +9,7 @@
 #include <set>
 #include <utility>
 
-#include "plan/overlap.hpp"
+#include "plan/access_list.hpp"
 
 namespace tessera::plan {
 
@@ -26,14 +26,15 @@ void join(Clock& into, const Clock& other) {
 
 // An access that a later one may conflict with.
 struct LiveAccess {
-  Range range;
+  Place place;
   bool write;
+  std::size_t stream;
   EventPoint by;
 };
 
 struct State {
   std::array<Clock, stream_count> streams{};
-  std::vector<std::vector<LiveAccess>> live;  // by buffer
+  std::vector<AccessList<LiveAccess>> live;   // by buffer
   std::vector<std::vector<Clock>> completed;  // by segment and operation: the clock at its latest completion
   EventPoint last_collective{none, none};
 };
@@ -51,15 +52,16 @@ class Deriver {
     State start;
     start.live.resize(plan_.buffers.size());
     for (const Segment& segment : plan_.segments) start.completed.emplace_back(segment.operations.size(), Clock{});
-    std::set<std::vector<std::uint64_t>> seen;
+    std::map<std::vector<std::uint64_t>, std::set<std::size_t>> seen;  // by state: the segments that followed
     std::vector<std::pair<std::size_t, State>> pending;
     pending.emplace_back(0, std::move(start));  // segment 0 is the cold start
     while (!pending.empty()) {
       auto [segment, state] = std::move(pending.back());
       pending.pop_back();
       run(segment, state);
+      std::set<std::size_t>& followed = seen[signature(state)];
       for (const std::size_t next : successors(plan_, segment)) {
-        if (seen.insert(signature(next, state)).second) pending.emplace_back(next, state);
+        if (followed.insert(next).second) pending.emplace_back(next, state);
       }
     }
     return added_;
@@ -97,6 +99,13 @@ class Deriver {
   bool known(const State& state, const Clock& clock, EventPoint point) const {
     const std::size_t stream = stream_of(plan_.at(point));
     return clock[stream] >= completed(state, point)[stream];
+  }
+
+  bool known(const State& state, const Clock& clock, const LiveAccess& access) const {
+    return clock[access.stream] >= count_of(state, access);
+  }
+  std::uint64_t count_of(const State& state, const LiveAccess& access) const {
+    return completed(state, access.by)[access.stream];
   }
 
   void run(std::size_t segment, State& state) {
@@ -143,23 +152,15 @@ class Deriver {
   std::vector<EventPoint> conflicts(const Operation& operation, const Clock& clock, const State& state) const {
     std::vector<EventPoint> result;
     for (const Access& access : operation.accesses) {
-      for (const LiveAccess& other : state.live[access.range.buffer]) {
-        if (!writes(access.mode) && !other.write) continue;
-        if (!may_overlap(access.range, other.range) || known(state, clock, other.by)) continue;
-        result.push_back(other.by);
-      }
+      state.live[access.range.buffer].for_each_overlapping(place_of(access.range), [&](const LiveAccess& other) {
+        if (!writes(access.mode) && !other.write) return;
+        if (!known(state, clock, other)) result.push_back(other.by);
+      });
     }
     return result;
   }
 
-  bool may_overlap(const Range& a, const Range& b) const {
-    const std::size_t last = plan_.options.ranks - 1;
-    return overlap(interval(a, 0), interval(b, 0)) || overlap(interval(a, last), interval(b, last));
-  }
-  bool always_contains(const Range& outer, const Range& inner) const {
-    const std::size_t last = plan_.options.ranks - 1;
-    return contains(interval(outer, 0), interval(inner, 0)) && contains(interval(outer, last), interval(inner, last));
-  }
+  Place place_of(const Range& range) const { return {interval(range, 0), interval(range, plan_.options.ranks - 1)}; }
 
   // One total order of launch over both communicators: unless completion already orders them, an order edge does.
   void follow_last_collective(EventPoint here, Operation& operation, const Clock& clock, State& state) {
@@ -181,42 +182,37 @@ class Deriver {
   // A write stands for every earlier access that it covers: whoever conflicts with those conflicts with it.
   void remember(EventPoint here, const Operation& operation, State& state) {
     for (const Access& access : operation.accesses) {
-      auto& live = state.live[access.range.buffer];
-      const auto covered = [&](const LiveAccess& other) {
-        if (!always_contains(access.range, other.range)) return false;
-        if (writes(access.mode)) return true;
-        return !other.write && plan_.at(other.by).stream == operation.stream;
-      };
-      live.erase(std::remove_if(live.begin(), live.end(), covered), live.end());
+      state.live[access.range.buffer].erase_contained(place_of(access.range), [&](const LiveAccess& other) {
+        return writes(access.mode) || (!other.write && other.stream == stream_of(operation));
+      });
     }
     for (const Access& access : operation.accesses) {
-      state.live[access.range.buffer].push_back({access.range, writes(access.mode), here});
+      state.live[access.range.buffer].insert({place_of(access.range), writes(access.mode), stream_of(operation), here});
     }
   }
 
   // What the future can depend on: the accesses that some stream does not know of, in the order of their streams, and
   // how many of them each stream and each event knows.
-  std::vector<std::uint64_t> signature(std::size_t next, const State& state) const {
-    std::vector<std::uint64_t> result = {next, state.last_collective.segment, state.last_collective.operation};
-    std::vector<LiveAccess> unsettled;
+  std::vector<std::uint64_t> signature(const State& state) const {
+    std::vector<std::uint64_t> result = {state.last_collective.segment, state.last_collective.operation};
     std::array<std::vector<std::uint64_t>, stream_count> counts;
-    for (const std::vector<LiveAccess>& buffer : state.live) {
-      for (const LiveAccess& access : buffer) {
+    std::vector<std::pair<std::size_t, const LiveAccess*>> unsettled;  // with their buffers
+    for (std::size_t buffer = 0; buffer < state.live.size(); ++buffer) {
+      for (const LiveAccess& access : state.live[buffer]) {
+        const std::uint64_t count = count_of(state, access);
         const bool settled = std::all_of(state.streams.begin(), state.streams.end(),
-                                         [&](const Clock& clock) { return known(state, clock, access.by); });
+                                         [&](const Clock& clock) { return clock[access.stream] >= count; });
         if (settled) continue;
-        unsettled.push_back(access);
-        const std::size_t stream = stream_of(plan_.at(access.by));
-        counts[stream].push_back(completed(state, access.by)[stream]);
+        unsettled.emplace_back(buffer, &access);
+        counts[access.stream].push_back(count);
       }
     }
     for (auto& stream : counts) std::sort(stream.begin(), stream.end());
-    for (const LiveAccess& access : unsettled) {
-      const std::size_t stream = stream_of(plan_.at(access.by));
-      const auto place =
-          std::lower_bound(counts[stream].begin(), counts[stream].end(), completed(state, access.by)[stream]);
-      result.insert(result.end(), {access.range.buffer, access.range.offset.count(), access.by.segment,
-                                   access.by.operation, static_cast<std::uint64_t>(place - counts[stream].begin())});
+    for (const auto& [buffer, access] : unsettled) {
+      const auto& stream = counts[access->stream];
+      const auto place = std::lower_bound(stream.begin(), stream.end(), count_of(state, *access)) - stream.begin();
+      result.insert(result.end(), {buffer, access->place.first.begin, access->by.segment, access->by.operation,
+                                   static_cast<std::uint64_t>(place)});
     }
     const auto append = [&](const Clock& observer) {
       for (std::size_t s = 0; s < stream_count; ++s) {

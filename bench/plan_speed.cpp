@@ -1,0 +1,84 @@
+// How long it takes to compile and to verify a plan, over units, ranks, strategies, types and micro-batches: the median
+// of several runs on one thread. Usage: plan_speed [RUNS]
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cstddef>
+#include <cstring>
+#include <functional>
+#include <vector>
+
+#include "models/perceptron.hpp"
+#include "tessera/plan/compile.hpp"
+#include "tessera/plan/verify.hpp"
+
+namespace {
+
+using namespace tessera;
+
+constexpr std::size_t width = 256;
+constexpr int most_runs = 1000;
+
+double median_milliseconds(int runs, const std::function<void()>& body) {
+  std::vector<double> times;
+  for (int run = 0; run < runs; ++run) {
+    const auto start = std::chrono::steady_clock::now();
+    body();
+    times.push_back(std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
+  }
+  std::nth_element(times.begin(), times.begin() + runs / 2, times.end());
+  return times[static_cast<std::size_t>(runs / 2)];
+}
+
+std::size_t operations(const plan::Plan& plan) {
+  std::size_t count = 0;
+  for (const plan::Segment& segment : plan.segments) count += segment.operations.size();
+  return count;
+}
+
+void measure(const plan::CompileInput& input, int runs) {
+  plan::Plan plan;
+  bool sound = true;
+  const double compiled = median_milliseconds(runs, [&] { plan = compile(input); });
+  const double verified = median_milliseconds(runs, [&] { sound = sound && verify(plan).ok(); });
+  fmt::print("| {} | {} | {} | {} | {} | {} | {:.1f} | {:.1f} |{}\n", input.units.size(), input.options.ranks,
+             to_string(input.options.strategy), to_string(input.options.precision.parameter),
+             input.options.micro_batches, operations(plan), compiled, verified, sound ? "" : " NOT SOUND");
+}
+
+void measure_all(std::size_t units, std::size_t ranks, int runs) {
+  models::Model model = models::perceptron(std::vector<std::size_t>(units + 1, width));
+  plan::CompileInput input{std::move(model.units), std::move(model.program), {.ranks = ranks}, {"m", "v"}};
+  for (const Strategy strategy : all_strategies) {
+    for (const Precision& precision : {fp32_precision, bf16_mixed}) {
+      for (const std::size_t micro_batches : {1, 4}) {
+        input.options.strategy = strategy;
+        input.options.precision = precision;
+        input.options.micro_batches = micro_batches;
+        measure(input, runs);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  int runs = 5;
+  if (argc > 1) {
+    const auto [end, error] = std::from_chars(argv[1], argv[1] + std::strlen(argv[1]), runs);
+    if (argc > 2 || error != std::errc() || *end != '\0' || runs < 1 || runs > most_runs) {
+      fmt::print(stderr, "usage: plan_speed [RUNS], from 1 to {}\n", most_runs);
+      return 2;
+    }
+  }
+  fmt::print("plan_speed {}: milliseconds on one thread, the median of {} runs\n\n", runs, runs);
+  fmt::print("| units | ranks | strategy | parameters | micro-batches | operations | compile | verify |\n");
+  fmt::print("|--:|--:|---|---|--:|--:|--:|--:|\n");
+  for (const std::size_t units : {10, 100, 1000}) {
+    for (const std::size_t ranks : {8, 16384}) measure_all(units, ranks, runs);
+  }
+  return 0;
+}
