@@ -19,7 +19,7 @@ std::string_view purpose(plan::Category category) {
     case plan::Category::parameters: return "fp32 masters, and whole copies";
     case plan::Category::gradients: return "reduced, fp32";
     case plan::Category::optimizer: return "states, fp32";
-    case plan::Category::accumulation: return "whole fp32 gradients of several micro-batches";
+    case plan::Category::accumulation: return "whole fp32 gradients that add up on the rank";
     case plan::Category::parameter_slots: return "gathered units";
     case plan::Category::gradient_slots: return "unreduced gradients";
     case plan::Category::staging: return "a gradient in the type in which it travels";
