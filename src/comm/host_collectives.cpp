@@ -23,7 +23,7 @@ Value sum_in_rank_order(const std::vector<Value>& values) {
 }  // namespace
 
 World::HostCollectives::HostCollectives(World::Backend& backend)
-    : communicator_(backend.make_communicator("control")),
+    : communicator_(backend.make_host_communicator("control")),
       stream_(backend.device(), {.name = "control", .queue_capacity = 1}) {}
 
 void World::HostCollectives::barrier(std::string_view label) {

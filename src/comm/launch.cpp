@@ -39,7 +39,7 @@ class RankThreads {
   void rethrow_failure() const {
     const comm::JobFailure* failure = job_.failure();
     if (failure == nullptr) return;
-    const std::exception_ptr cause = first_cause(*failure);
+    const std::exception_ptr cause = comm::first_cause(*failure, thrown_[static_cast<std::size_t>(failure->rank)]);
     if (job_.size() == 1) std::rethrow_exception(cause);
     comm::rethrow_from_rank(failure->rank, cause);
   }
@@ -69,14 +69,6 @@ class RankThreads {
       job_.abort(rank, comm::text_of(thrown), thrown);
     }
     job_.leave(rank);
-  }
-
-  // World::abort() gives a text only; what that rank then threw says more.
-  std::exception_ptr first_cause(const comm::JobFailure& failure) const {
-    if (failure.exception != nullptr) return failure.exception;
-    const std::exception_ptr& thrown = thrown_[static_cast<std::size_t>(failure.rank)];
-    if (thrown != nullptr && !comm::is_aborted_error(thrown)) return thrown;
-    return std::make_exception_ptr(AbortedError(failure.cause));
   }
 
   LocalJob job_;

@@ -43,6 +43,12 @@ bool is_aborted_error(const std::exception_ptr& exception) {
   }
 }
 
+std::exception_ptr first_cause(const JobFailure& failure, const std::exception_ptr& thrown) {
+  if (failure.exception != nullptr) return failure.exception;
+  if (thrown != nullptr && !is_aborted_error(thrown)) return thrown;
+  return std::make_exception_ptr(AbortedError(failure.cause));
+}
+
 void rethrow_from_rank(int rank, const std::exception_ptr& exception) {
   const std::string text = fmt::format("rank {}: {}", rank, text_of(exception));
   rethrow_as<UsageError, DataError, MemoryError, CommunicationError, AbortedError, UnavailableError, InternalError>(

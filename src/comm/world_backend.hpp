@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "comm/job_failure.hpp"
 #include "tessera/comm/world.hpp"
@@ -28,6 +29,10 @@ class World::Backend {
 
   // As World::make_communicator.
   virtual std::unique_ptr<Communicator> make_communicator(std::string name) = 0;
+  // For World's conveniences on the host. Collective.
+  virtual std::unique_ptr<Communicator> make_host_communicator(std::string name) {
+    return make_communicator(std::move(name));
+  }
 
   // The first call of any rank wins; all waits end.
   virtual void abort(std::string_view cause) noexcept = 0;

@@ -1,7 +1,8 @@
-// Collectives among a group of ranks, on a stream, in place. Backends: local (ranks are threads); mpi, nccl and
-// modelled follow.
+// Collectives among a group of ranks, on a stream, in place. Backends: local (ranks are threads) and modelled (one real
+// rank of an imagined job, simulate.hpp); mpi and nccl follow.
 //
-// Contract, the same for every backend and proved by one conformance suite:
+// Contract, the same for every backend and proved by one conformance suite (of modelled, what makes sense without
+// peers):
 // - Every rank of the group calls the same collectives in the same order, each time with the same signature (kind,
 // label,
 //   bytes, dtype, divisor, root). Ranks that disagree all get a CommunicationError that names both calls.

@@ -31,7 +31,7 @@ class World {
   Device device() const;
   int threads() const;  // host threads that this rank may use to compute (BLAS): cores / ranks, at least 1
   std::chrono::milliseconds timeout() const;  // the deadline of every wait for another rank
-  std::string_view backend_name() const;      // "local"
+  std::string_view backend_name() const;      // "local", "modelled"
 
   // A new communicator over all ranks. Collective: every rank calls it in the same order with the same name (else a
   // CommunicationError names both). Synchronises the host with the other ranks.

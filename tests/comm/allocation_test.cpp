@@ -1,4 +1,4 @@
-// After construction, local collectives allocate nothing. An executable of its own: it replaces operator new.
+// After construction, collectives allocate nothing, local or modelled. An executable of its own: it replaces operator new.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tessera/comm/run.hpp"
+#include "tessera/comm/simulate.hpp"
 #include "tessera/device/stream.hpp"
 
 namespace {
@@ -78,4 +79,16 @@ TEST_CASE("collectives_allocate_nothing_once_their_communicator_exists") {
     });
     CHECK(after == before);
   }
+}
+
+TEST_CASE("collectives_of_an_imagined_job_allocate_nothing_once_their_communicator_exists") {
+  simulate({.ranks = 5, .rank = 3}, [&](World& world) {
+    const auto communicator = world.make_communicator("gather");
+    Stream stream(Device::cpu(), {.name = "gather"});
+    Buffers buffers(5);
+    run_each_collective(*communicator, stream, buffers);
+    const long before = allocations;
+    for (int round = 0; round < 50; ++round) run_each_collective(*communicator, stream, buffers);
+    CHECK(allocations == before);
+  });
 }

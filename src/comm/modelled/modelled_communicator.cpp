@@ -1,0 +1,139 @@
+// What each collective leaves in memory.
+#include "comm/modelled/modelled_communicator.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+#include <string>
+
+#include "comm/modelled/collective_time.hpp"
+#include "tessera/base/error.hpp"
+#include "tessera/device/arena.hpp"
+#include "tessera/kernels/reduce.hpp"
+
+namespace tessera::comm {
+namespace {
+
+struct Place {
+  std::size_t rank;
+  std::size_t ranks;
+  Peers peers;
+};
+
+void leave(const Place& place, const AllGather& operation) {
+  const std::size_t bytes = operation.shard.count();
+  if (bytes == 0) return;
+  const std::byte* own = operation.data + place.rank * bytes;
+  for (std::size_t rank = 0; rank < place.ranks; ++rank) {
+    if (rank == place.rank) continue;
+    std::byte* const part = operation.data + rank * bytes;
+    if (place.peers == Peers::zero) {
+      std::memset(part, 0, bytes);
+    } else {
+      std::memcpy(part, own, bytes);
+    }
+  }
+}
+
+// The sum over this rank alone: zeros change none of its values.
+void leave(const Place& place, const ReduceScatter& operation) {
+  if (operation.shard_elements == 0) return;
+  const void* own = operation.data + place.rank * (operation.shard_elements * size_of(operation.wire)).count();
+  kernels::ranked_sum_cpu({.contributions = std::span(&own, 1),
+                           .type = operation.wire,
+                           .result = operation.result,
+                           .count = operation.shard_elements,
+                           .accumulate = operation.accumulate,
+                           .divisor = operation.divisor});
+}
+
+void leave(const Place&, const AllReduce& operation) {
+  if (operation.elements == 0) return;
+  const void* own = operation.data;
+  kernels::ranked_sum_cpu({.contributions = std::span(&own, 1),
+                           .result = operation.data,
+                           .count = operation.elements,
+                           .divisor = operation.divisor});
+}
+
+// Every page is written, with what is there.
+void leave(const Place& place, const Broadcast& operation) {
+  if (static_cast<std::size_t>(operation.root) == place.rank) return;
+  const std::size_t size = operation.size.count();
+  const auto touch = [&](std::size_t offset) {
+    volatile std::byte* const byte = operation.data + offset;
+    *byte = *byte;
+  };
+  for (std::size_t offset = 0; offset < size; offset += Arena::page.count()) touch(offset);
+  if (size > 0) touch(size - 1);
+}
+
+void leave(const Place&, const Barrier&) {}
+
+template <typename Operation>
+void leave(const Place& place, std::span<const Operation> segments) {
+  for (const Operation& segment : segments) leave(place, segment);
+}
+
+// One collective of a communicator at a time, as with peers.
+class Claim {
+ public:
+  Claim(ModelledJob& job, ModelledChannel& channel) : channel_(channel) {
+    if (!channel.busy.exchange(true)) return;
+    const UsageError error(
+        fmt::format("rank {} drives communicator {} from two streams at once; give each stream its own communicator",
+                    job.options().rank, channel.name));
+    job.abort(error.what(), std::make_exception_ptr(error));
+    throw error;
+  }
+  ~Claim() { channel_.busy = false; }
+  Claim(const Claim&) = delete;
+  Claim& operator=(const Claim&) = delete;
+
+ private:
+  ModelledChannel& channel_;
+};
+
+}  // namespace
+
+template <typename Operation>
+void ModelledCommunicator::submit(Stream& stream, const Signature& signature, const Operation& operation) {
+  const Place place{static_cast<std::size_t>(rank()), static_cast<std::size_t>(size()), peers_};
+  const std::chrono::nanoseconds duration = duration_of(job_.options().collectives, signature, size());
+  stream.submit([&job = job_, &channel = channel_, place, duration, operation] {
+    const auto end = std::chrono::steady_clock::now() + duration;
+    job.throw_if_failed();
+    const Claim claim(job, channel);
+    leave(place, operation);
+    job.sleep_until(end);
+  });
+}
+
+// A task has room for one segment, not for any number.
+template <typename Operation>
+void ModelledCommunicator::submit_group(Stream& stream, const Signature& signature,
+                                        std::span<const Operation> segments) {
+  if (segments.size() > 1) return submit(stream, signature, segments);
+  submit(stream, signature, segments.front());
+}
+
+void ModelledCommunicator::enqueue(Stream& stream, const Signature& signature, std::span<const AllGather> segments) {
+  submit_group(stream, signature, segments);
+}
+void ModelledCommunicator::enqueue(Stream& stream, const Signature& signature,
+                                   std::span<const ReduceScatter> segments) {
+  submit_group(stream, signature, segments);
+}
+void ModelledCommunicator::enqueue(Stream& stream, const Signature& signature, const AllReduce& operation) {
+  submit(stream, signature, operation);
+}
+void ModelledCommunicator::enqueue(Stream& stream, const Signature& signature, const Broadcast& operation) {
+  submit(stream, signature, operation);
+}
+void ModelledCommunicator::enqueue(Stream& stream, const Signature& signature, const Barrier& operation) {
+  submit(stream, signature, operation);
+}
+
+}  // namespace tessera::comm

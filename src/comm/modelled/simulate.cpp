@@ -1,0 +1,62 @@
+// simulate(): the body on the calling thread, and one way out for whatever ends the job.
+#include "tessera/comm/simulate.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <exception>
+#include <memory>
+
+#include "comm/launch_options.hpp"
+#include "comm/modelled/modelled_backend.hpp"
+#include "comm/rank_error.hpp"
+#include "tessera/base/error.hpp"
+#include "tessera/comm/run.hpp"
+
+namespace tessera {
+namespace {
+
+constexpr int most_ranks = 1 << 20;
+
+// As for one rank that is really launched.
+LaunchOptions real_rank(const SimulateOptions& options) {
+  return {.ranks = 1, .timeout = options.timeout, .threads = options.threads};
+}
+
+void validate(const SimulateOptions& options) {
+  if (options.ranks < 1 || options.ranks > most_ranks) {
+    throw UsageError(fmt::format("an imagined job has 1 to {} ranks, not {}", most_ranks, options.ranks));
+  }
+  if (options.rank < 0 || options.rank >= options.ranks) {
+    throw UsageError(
+        fmt::format("rank {} is none of an imagined job's {} ranks, which count from 0", options.rank, options.ranks));
+  }
+  const CollectiveTime& time = options.collectives;
+  if (time.latency.count() < 0 || !std::isfinite(time.bytes_per_second) || time.bytes_per_second < 0) {
+    throw UsageError(fmt::format("collectives cannot take {} ns at {} bytes per second", time.latency.count(),
+                                 time.bytes_per_second));
+  }
+  comm::validate(real_rank(options));
+}
+
+}  // namespace
+
+void simulate(const SimulateOptions& options, const std::function<void(World&)>& body) {
+  validate(options);
+  comm::ModelledJob job(options);
+  std::exception_ptr thrown;
+  try {
+    World world(std::make_unique<comm::ModelledBackend>(job, comm::threads_per_rank(real_rank(options))));
+    body(world);
+  } catch (...) {
+    thrown = std::current_exception();
+    job.abort(comm::text_of(thrown), thrown);
+  }
+  const comm::JobFailure* failure = job.failure();
+  if (failure == nullptr) return;
+  const std::exception_ptr cause = comm::first_cause(*failure, thrown);
+  if (options.ranks == 1) std::rethrow_exception(cause);
+  comm::rethrow_from_rank(options.rank, cause);
+}
+
+}  // namespace tessera
