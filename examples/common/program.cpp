@@ -29,8 +29,10 @@ int run_ranks(const RunOptions& options, const std::function<void(tessera::World
   if (options.dump_weights) require_writable(*options.dump_weights);
   std::optional<MetricsFile> metrics;
   if (options.metrics) metrics.emplace(*options.metrics);
-  return tessera::run(launch_options(options),
-                      [&](tessera::World& world) { train(world, metrics ? &*metrics : nullptr); });
+  const auto body = [&](tessera::World& world) { train(world, metrics ? &*metrics : nullptr); };
+  if (!options.simulated) return tessera::run(launch_options(options), body);
+  tessera::simulate(simulate_options(options), body);
+  return 0;
 }
 
 }  // namespace examples

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "common/number_text.hpp"
+#include "common/simulation.hpp"
 #include "tessera/optim/adamw.hpp"
 #include "tessera/optim/sgd.hpp"
 
@@ -36,6 +37,7 @@ void add_job_options(CommandLine& line, RunOptions& options) {
   line.whole("--threads", options.threads, {1, most_ranks},
              "Threads that one rank's matrix products may use [cores / ranks]");
   line.real("--timeout", options.timeout_seconds, {0.001, 604800}, "Seconds that a rank waits for another one");
+  add_simulation_options(line, options);
 }
 
 void add_sharding_options(CommandLine& line, RunOptions& options) {
@@ -145,6 +147,7 @@ void add_run_options(CommandLine& line, RunOptions& options) {
 }
 
 void check_run_options(const CommandLine& line, RunOptions& options) {
+  check_simulation_options(line, options);
   if (options.steps && options.epochs) throw OptionError("--steps and --epochs exclude each other");
   if (options.min_learning_rate > learning_rate(options)) {
     throw OptionError(fmt::format("--min-lr {} is above --lr {}", options.min_learning_rate, learning_rate(options)));
@@ -205,6 +208,18 @@ tessera::LaunchOptions launch_options(const RunOptions& options) {
   return launch;
 }
 
+tessera::SimulateOptions simulate_options(const RunOptions& options) {
+  const tessera::LaunchOptions launch = launch_options(options);
+  return {.ranks = static_cast<int>(options.simulated->ranks),
+          .rank = static_cast<int>(options.simulated->rank),
+          .timeout = launch.timeout,
+          .threads = launch.threads};
+}
+
+bool speaks_for_all(const RunOptions& options, const tessera::World& world) {
+  return world.rank() == 0 || options.simulated.has_value();
+}
+
 tessera::FullyShardOptions sharding_options(const RunOptions& options) {
   tessera::FullyShardOptions sharding;
   sharding.strategy = options.strategy;
@@ -227,8 +242,8 @@ tessera::FullyShardOptions sharding_options(const RunOptions& options) {
 
 tessera::SamplerOptions sampler_options(const RunOptions& options, std::size_t samples, const tessera::World& world) {
   return {.samples = samples,
-          .ranks = static_cast<std::size_t>(world.size()),
-          .rank = static_cast<std::size_t>(world.rank()),
+          .ranks = options.ranks,
+          .rank = options.simulated ? 0 : static_cast<std::size_t>(world.rank()),
           .batch = options.samples_per_rank(),
           .seed = options.seed};
 }

@@ -11,6 +11,7 @@
 
 #include "common/command_line.hpp"
 #include "tessera/comm/run.hpp"
+#include "tessera/comm/simulate.hpp"
 #include "tessera/data/sampler.hpp"
 #include "tessera/optim/schedule.hpp"
 #include "tessera/shard/fully_shard.hpp"
@@ -19,10 +20,25 @@ namespace examples {
 
 enum class OptimizerKind { adamw, sgd };
 
+// What the command line says of a simulation.
+struct Simulation {
+  std::optional<std::size_t> ranks;
+  std::optional<std::size_t> rank;
+  std::string backend = "local";
+};
+
+// One real rank of an imagined job.
+struct SimulatedRank {
+  std::size_t rank;
+  std::size_t ranks;
+};
+
 struct RunOptions {
-  std::size_t ranks = 1;
+  std::size_t ranks = 1;  // of this machine: 1 in a simulation
   double timeout_seconds = 60.0;
   std::optional<std::size_t> threads;
+  Simulation simulation;                   // as given
+  std::optional<SimulatedRank> simulated;  // instead of real ranks; set by check_run_options()
 
   tessera::Strategy strategy = tessera::Strategy::fsdp;
   tessera::Precision precision = tessera::fp32_precision;
@@ -69,6 +85,9 @@ struct RunOptions {
 // Adds the options to the command line, in groups. Present values are the defaults. `options` must stay.
 void add_run_options(CommandLine& line, RunOptions& options);
 
+// The rank that prints and writes metrics: 0, or the only one there is.
+bool speaks_for_all(const RunOptions& options, const tessera::World& world);
+
 // What no single option can tell: contradictions, and options without effect. After parse(). Throws OptionError.
 void check_run_options(const CommandLine& line, RunOptions& options);
 
@@ -91,7 +110,9 @@ RunLength run_length(const RunOptions& options, std::size_t steps_per_epoch, std
 double learning_rate(const RunOptions& options);
 bool scales_loss(const RunOptions& options);  // in fp16
 tessera::LaunchOptions launch_options(const RunOptions& options);
+tessera::SimulateOptions simulate_options(const RunOptions& options);  // of a simulated rank
 tessera::FullyShardOptions sharding_options(const RunOptions& options);
+// A simulated rank takes all samples in turn: its peers take none.
 tessera::SamplerOptions sampler_options(const RunOptions& options, std::size_t samples, const tessera::World& world);
 tessera::Schedule schedule(const RunOptions& options, const RunLength& length);
 std::unique_ptr<tessera::Optimizer> make_optimizer(const RunOptions& options);

@@ -46,7 +46,8 @@ std::string notes(const RunOptions& options) {
 }
 
 std::string batch_text(const RunOptions& options) {
-  std::string text = fmt::format("{} ranks x {}", options.ranks, options.batch);
+  std::string text = options.simulated ? fmt::format("of this rank alone, {}", options.batch)
+                                       : fmt::format("{} ranks x {}", options.ranks, options.batch);
   if (options.accumulate > 1) text += fmt::format(" x {} micro-batches", options.accumulate);
   return text;
 }
@@ -54,6 +55,11 @@ std::string batch_text(const RunOptions& options) {
 }  // namespace
 
 std::string ranks_line(const RunOptions& options, tessera::FullyShard& model) {
+  if (options.simulated) {
+    return fmt::format("ranks    SIMULATED: rank {} of {}, with {} threads; {}, {}\n", grouped(options.simulated->rank),
+                       grouped(options.simulated->ranks), model.world().threads(), sharding_text(options),
+                       to_string(options.precision.parameter));
+  }
   return fmt::format("ranks    {}, {}; {}, {}\n", options.ranks, threads_text(model.world().threads()),
                      sharding_text(options), to_string(options.precision.parameter));
 }
@@ -87,6 +93,7 @@ std::string closing_line(const RunOptions& options, const RunLength& length, con
   std::string text = fmt::format("\n{} steps in {}, {} {}/s with evaluations", grouped(length.last_step),
                                  shown_seconds(result.seconds),
                                  grouped(static_cast<std::uint64_t>(std::llround(speed))), result.unit.name);
+  if (options.simulated) text += "; simulated, so losses and speed are not a training's";
   if (result.skipped > 0) text += fmt::format("; steps skipped for overflow in fp16: {}", grouped(result.skipped));
   return text;
 }

@@ -37,14 +37,14 @@ TrainingLoop::TrainingLoop(tessera::World& world, const RunOptions& options, con
     : world_(world),
       options_(options),
       length_(length),
-      metrics_(world.rank() == 0 ? metrics : nullptr),
+      metrics_(speaks_for_all(options, world) ? metrics : nullptr),
       unit_(unit),
-      progress_(world.rank() == 0 ? Progress::output_for(options.quiet) : Progress::Output::none, length.last_step,
-                unit.name),
+      progress_(speaks_for_all(options, world) ? Progress::output_for(options.quiet) : Progress::Output::none,
+                length.last_step, unit.name),
       schedule_(schedule(options, length)),
       losses_(options.accumulate) {
   // The setting belongs to the process: one rank makes it, before any rank computes.
-  if (world.rank() == 0) tessera::nn::set_threads(world.threads());
+  if (speaks_for_all(options, world)) tessera::nn::set_threads(world.threads());
   world.barrier("set_threads");
 }
 
@@ -93,13 +93,13 @@ StepMetrics TrainingLoop::train_step(Training& training, std::size_t step) {
 // Over ranks and micro-batches: fp32 on the rank, in the order of micro-batches, then over ranks in their order.
 float TrainingLoop::average_loss() {
   const float mine = std::accumulate(losses_.begin(), losses_.end(), 0.0f);
-  const double parts = static_cast<double>(options_.ranks) * static_cast<double>(options_.accumulate);
+  const double parts = static_cast<double>(world_.size()) * static_cast<double>(options_.accumulate);
   return static_cast<float>(world_.sum(static_cast<double>(mine), "loss") / parts);
 }
 
 bool TrainingLoop::evaluates_after(const Training& training, std::size_t step) const {
   const bool due = length_.eval_every != 0 && step % length_.eval_every == 0;
-  return training.has_held_out() && (due || step == length_.last_step);
+  return !options_.simulated && training.has_held_out() && (due || step == length_.last_step);
 }
 
 // Memory stands in the first object and in the last.
@@ -107,13 +107,19 @@ void TrainingLoop::write_metrics(Training& training, const StepMetrics& now) {
   nlohmann::ordered_json memory;
   const bool told = options_.metrics && (now.step == 1 || now.step == length_.last_step);
   if (told) memory = tessera::probe::to_json(measure_memory(training));
-  if (metrics_ != nullptr) metrics_->write(to_json(now, unit_, memory));
+  if (metrics_ == nullptr) return;
+  nlohmann::ordered_json object = to_json(now, unit_, memory);
+  if (options_.simulated) {
+    object["simulated"] = {{"rank", options_.simulated->rank}, {"ranks", options_.simulated->ranks}};
+  }
+  metrics_->write(object);
 }
 
-// Of every rank, on every rank.
+// Of every rank, on every rank; in a simulation of the one there is.
 std::vector<tessera::probe::RankMemory> TrainingLoop::measure_memory(Training& training) {
   tessera::probe::RankMemory mine = tessera::probe::measure(training.model());
   training.add_unplanned(mine);
+  if (options_.simulated) return {mine};
   return tessera::probe::gather(world_, mine);
 }
 
@@ -121,7 +127,7 @@ void TrainingLoop::finish(Training& training) {
   const double seconds = progress_.seconds();
   if (options_.dump_weights) tessera::dump_weights(training.model(), *options_.dump_weights);
   if (options_.quiet) return;
-  const std::string words = training.last_words();
+  const std::string words = options_.simulated ? std::string() : training.last_words();
   if (!words.empty()) progress_.line(words);
   const std::vector<tessera::probe::RankMemory> memory = measure_memory(training);
   const auto skipped = static_cast<std::size_t>(training.model().last_step().skipped_updates);
