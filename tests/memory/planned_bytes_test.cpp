@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "memory/measured.hpp"
 #include "memory/require_probe.hpp"
 #include "memory/trainee.hpp"
 #include "probe/memory_report.hpp"
@@ -41,32 +42,13 @@ Observed observe(const Run& run) {
   return observed;
 }
 
-std::string category_name(std::size_t index) { return std::string(to_string(static_cast<plan::Category>(index))); }
-
-void check_measured_as_planned(const std::vector<probe::RankMemory>& ranks) {
-  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    CAPTURE(rank);
-    Bytes sum;
-    for (std::size_t index = 0; index < plan::category_count; ++index) {
-      const probe::Figure& category = ranks[rank].categories[index];
-      CAPTURE(category_name(index));
-      CHECK(category.measured.count() == category.planned.count());
-      sum += category.measured;
-    }
-    CHECK(ranks[rank].peak.measured.count() == ranks[rank].peak.planned.count());
-    CHECK(ranks[rank].peak.measured == sum);
-    CHECK(ranks[rank].live <= ranks[rank].peak.planned);
-    CHECK(ranks[rank].live > Bytes(0));
-  }
-}
-
 template <typename T>
 void check(const Run& run) {
   CAPTURE(toy::describe(run));
   const Observed observed = observe<T>(run);
   REQUIRE(observed.finalized.size() == std::size_t(run.ranks));
-  check_measured_as_planned(observed.finalized);
-  check_measured_as_planned(observed.trained);
+  measured::check_as_planned(observed.finalized);
+  measured::check_as_planned(observed.trained);
   Bytes planned;
   for (const probe::RankMemory& rank : observed.finalized) planned += rank.peak.planned;
   CHECK(observed.mapped.count() == planned.count());

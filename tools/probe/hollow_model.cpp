@@ -1,0 +1,76 @@
+// Units without layers, and the windows of their program.
+#include "probe/hollow_model.hpp"
+
+#include <string>
+
+#include "tessera/kernels/elementwise.hpp"
+#include "tessera/optim/adamw.hpp"
+
+namespace tessera::probe {
+namespace {
+
+// Specs have full names; units are given those within.
+std::string name_within(const std::string& unit, const std::string& full) {
+  return full.rfind(unit + ".", 0) == 0 ? full.substr(unit.size() + 1) : full;
+}
+
+template <typename T>
+void write_zero(Window& window, const Parameter& parameter) {
+  const std::span<T> gradient = window.gradient<T>(parameter);
+  kernels::fill_zero(window.stream(), gradient.data(), Bytes(gradient.size_bytes()));
+}
+
+}  // namespace
+
+HollowModel::HollowModel(World& world, std::span<const plan::UnitSpec> units, const FullyShardOptions& options)
+    : program_(options.program.value_or(plan::Program::chain(units.size()))), model_(world, options) {
+  for (const plan::UnitSpec& spec : units) add(spec);
+  model_.finalize(AdamW{});
+}
+
+void HollowModel::add(const plan::UnitSpec& spec) {
+  std::vector<NamedParameter> parameters;
+  for (const plan::ParameterSpec& each : spec.parameters) {
+    const ParameterOptions options{.optional = each.optional, .frozen = each.frozen};
+    parameters_.push_back(std::make_unique<Parameter>(each.shape, Initial::zeros(), options));
+    parameters.push_back({name_within(spec.name, each.name), parameters_.back().get()});
+  }
+  std::vector<NamedBuffer> buffers;
+  for (const plan::BufferSpec& each : spec.buffers) {
+    buffers_.push_back(std::make_unique<Buffer>(each.shape));
+    buffers.push_back({name_within(spec.name, each.name), buffers_.back().get()});
+  }
+  const UnitOptions options{.name = spec.name, .precision = spec.precision};
+  units_.push_back(&model_.add_unit(options, parameters, buffers));
+}
+
+void HollowModel::step() {
+  for (std::size_t micro = 0; micro < model_.options().micro_batches; ++micro) {
+    for (const plan::WindowUse& use : program_.micro_batch) run(use);
+  }
+  model_.update();
+}
+
+void HollowModel::evaluate() {
+  for (const plan::WindowUse& use : program_.evaluation) run(use);
+}
+
+void HollowModel::run(const plan::WindowUse& use) {
+  Window window = model_.open(*units_[use.unit], use.kind);
+  if (use.kind == plan::WindowKind::backward) write_gradients(window, *units_[use.unit]);
+  window.close();
+}
+
+void HollowModel::write_gradients(Window& window, const Unit& unit) {
+  const DType type = model_.plan().precision(unit.index()).gradient;
+  for (const Parameter* parameter : unit.parameters()) {
+    if (!window.trains(*parameter)) continue;
+    switch (type) {
+      case DType::fp32: write_zero<float>(window, *parameter); break;
+      case DType::bf16: write_zero<bf16>(window, *parameter); break;
+      case DType::fp16: write_zero<fp16>(window, *parameter); break;
+    }
+  }
+}
+
+}  // namespace tessera::probe
