@@ -1,0 +1,133 @@
+// Planning, and measuring where there is memory for it. Layers compute nothing: what is measured is the runtime's.
+#include "memory_per_gpu/rows.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "memory_per_gpu/formula.hpp"
+#include "memory_per_gpu/machine.hpp"
+#include "probe/hollow_model.hpp"
+#include "probe/memory_probe.hpp"
+#include "tessera/comm/run.hpp"
+#include "tessera/comm/simulate.hpp"
+#include "tessera/optim/adamw.hpp"
+#include "tessera/plan/compile.hpp"
+#include "tessera/plan/memory.hpp"
+
+namespace bench {
+
+using tessera::Bytes;
+using tessera::FullyShardOptions;
+using tessera::World;
+using tessera::plan::Category;
+using tessera::probe::RankMemory;
+
+namespace {
+
+RankMemory planned(const Comparison& comparison, const FullyShardOptions& options, std::size_t ranks) {
+  const tessera::plan::MemoryReport report = tessera::plan::memory(
+      tessera::plan::compile({.units = comparison.model.units,
+                              .program = comparison.model.program,
+                              .options = {.strategy = options.strategy,
+                                          .precision = options.precision,
+                                          .ranks = ranks,
+                                          .micro_batches = options.micro_batches,
+                                          .prefetch = options.prefetch,
+                                          .activations = options.activations},
+                              .optimizer_states = std::unique_ptr<tessera::Optimizer>(tessera::AdamW{})->states()}));
+  RankMemory memory;
+  for (std::size_t index = 0; index < tessera::plan::category_count; ++index) {
+    memory.categories[index] = {report.categories[index].size, Bytes(0)};
+  }
+  memory.peak = {report.peak, Bytes(0)};
+  memory.live = report.live;
+  return memory;
+}
+
+RankMemory take_a_step(World& world, const Comparison& comparison, const FullyShardOptions& options) {
+  tessera::probe::HollowModel hollow(world, comparison.model.units, options);
+  hollow.step();
+  hollow.model().synchronize();
+  return tessera::probe::measure(hollow.model());
+}
+
+RankMemory largest_of_real_ranks(const Comparison& comparison, const FullyShardOptions& options, std::size_t ranks) {
+  std::vector<RankMemory> all;
+  tessera::launch({.ranks = static_cast<int>(ranks)}, [&](World& world) {
+    const auto gathered = tessera::probe::gather(world, take_a_step(world, comparison, options));
+    if (world.rank() == 0) all = gathered;
+  });
+  return *std::max_element(all.begin(), all.end(),
+                           [](const RankMemory& a, const RankMemory& b) { return a.peak.measured < b.peak.measured; });
+}
+
+RankMemory simulated_rank(const Comparison& comparison, const FullyShardOptions& options, std::size_t ranks) {
+  RankMemory memory;
+  tessera::simulate({.ranks = static_cast<int>(ranks)},
+                    [&](World& world) { memory = take_a_step(world, comparison, options); });
+  return memory;
+}
+
+void measure(const Comparison& comparison, const FullyShardOptions& options, Row& row) {
+  const Bytes one = row.memory.peak.planned;
+  const Bytes room = memory_to_take();
+  if (!tessera::probe::available()) {
+    row.how = "not measured: this build cannot interpose the allocators";
+  } else if (one > room) {
+    row.how =
+        fmt::format("not measured: a rank takes {}, the machine has {} free for it", to_string(one), to_string(room));
+  } else if (row.ranks <= comparison.most_real_ranks && row.ranks * one <= room) {
+    row.memory = largest_of_real_ranks(comparison, options, row.ranks);
+    row.how = fmt::format("{} real rank{}", row.ranks, row.ranks == 1 ? "" : "s");
+  } else {
+    row.memory = simulated_rank(comparison, options, row.ranks);
+    row.how = fmt::format("rank 0 of {}, simulated", row.ranks);
+    if (row.ranks <= comparison.most_real_ranks) {
+      row.how +=
+          fmt::format(": {} real ones take {}, {} is free", row.ranks, to_string(row.ranks * one), to_string(room));
+    }
+  }
+}
+
+}  // namespace
+
+Bytes Row::persistent() const {
+  Bytes sum;
+  for (const Category category : {Category::parameters, Category::gradients, Category::optimizer}) {
+    sum += memory.categories[static_cast<std::size_t>(category)].planned;
+  }
+  return sum;
+}
+
+bool Row::measured_as_planned() const {
+  return memory.measurable && memory.peak.planned == memory.peak.measured &&
+         std::all_of(memory.categories.begin(), memory.categories.end(),
+                     [](const auto& category) { return category.planned == category.measured; });
+}
+
+Row make_row(const Comparison& comparison, tessera::Strategy strategy, const NamedPrecision& precision,
+             std::size_t ranks) {
+  const FullyShardOptions options{.strategy = strategy,
+                                  .precision = precision.precision,
+                                  .micro_batches = comparison.micro_batches,
+                                  .prefetch = comparison.prefetch,
+                                  .program = comparison.model.program,
+                                  .activations = precision.activations};
+  const auto parameters = static_cast<double>(models::count_parameters(comparison.model.units).trained);
+  const FormulaInput formula{.strategy = strategy,
+                             .mixed = precision.precision.parameter != tessera::DType::fp32,
+                             .ranks = ranks,
+                             .micro_batches = comparison.micro_batches};
+  Row row{.strategy = strategy,
+          .precision = precision.name,
+          .ranks = ranks,
+          .formula = Bytes(static_cast<std::uint64_t>(parameters * bytes_per_parameter(formula))),
+          .paper = Bytes(static_cast<std::uint64_t>(parameters * bytes_per_parameter_in_the_paper(formula))),
+          .memory = planned(comparison, options, ranks),
+          .how = "planned only"};
+  if (comparison.measure) measure(comparison, options, row);
+  return row;
+}
+
+}  // namespace bench

@@ -1,0 +1,72 @@
+// What is compared: one row per strategy, precision and number of ranks, with the bytes that the plan says, those that
+// a rank really took, and those of the formula.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "models/model.hpp"
+#include "probe/memory_report.hpp"
+#include "tessera/base/bytes.hpp"
+#include "tessera/plan/plan.hpp"
+
+namespace bench {
+
+struct NamedPrecision {
+  std::string name;
+  tessera::Precision precision;
+  tessera::Bytes activations;  // asked for as a block of the arena; none: not counted
+};
+
+struct Comparison {
+  std::string model_name;
+  models::Model model;
+  std::vector<tessera::Strategy> strategies;
+  std::vector<NamedPrecision> precisions;
+  std::vector<std::size_t> ranks;
+  std::size_t prefetch = 1;
+  std::size_t micro_batches = 1;
+  std::size_t most_real_ranks = 8;  // of which all run; of more one runs, and the others are imagined
+  bool measure = true;
+};
+
+struct Row {
+  tessera::Strategy strategy;
+  std::string precision;
+  std::size_t ranks;
+  tessera::Bytes formula;             // persistent, by numerics.md
+  tessera::Bytes paper;               // the ZeRO paper's accounting
+  tessera::probe::RankMemory memory;  // of the rank that took most; measurable: it really ran
+  std::string how;                    // "8 real ranks", "rank 0 of 512 simulated", "not measured: …"
+
+  // What formula speaks of: parameters, gradients and optimizer's states. Planned.
+  tessera::Bytes persistent() const;
+  bool measured_as_planned() const;  // in every category
+};
+
+// Plans all rows, and measures them one after the other, each when the machine has the memory for it. `shown` is called
+// with each row as it is done.
+template <typename Shown>
+std::vector<Row> compare(const Comparison& comparison, Shown&& shown);
+
+Row make_row(const Comparison& comparison, tessera::Strategy strategy, const NamedPrecision& precision,
+             std::size_t ranks);
+
+template <typename Shown>
+std::vector<Row> compare(const Comparison& comparison, Shown&& shown) {
+  std::vector<Row> rows;
+  for (const NamedPrecision& precision : comparison.precisions) {
+    for (const tessera::Strategy strategy : comparison.strategies) {
+      for (const std::size_t ranks : comparison.ranks) {
+        rows.push_back(make_row(comparison, strategy, precision, ranks));
+        shown(rows.back());
+      }
+    }
+  }
+  return rows;
+}
+
+}  // namespace bench
