@@ -66,7 +66,7 @@ std::string heading(const Request& request, std::span<char* const> command) {
   return fmt::format(
       "command      {}\nmachine      {}\ndate         {}, Tessera {}\n"
       "model        {}: {} parameters in {} units\n"
-      "options      AdamW, prefetch {}, {} micro-batches per step\nactivations  {}\n\n",
+      "options      AdamW, prefetch {}, micro-batches per step: {}\nactivations  {}\n\n",
       joined(command), machine(), today(), tessera::version, asked.model_name, count.all(), asked.model.units.size(),
       asked.prefetch, asked.micro_batches, request.activations);
 }

@@ -52,14 +52,21 @@ RankMemory take_a_step(World& world, const Comparison& comparison, const FullySh
   return tessera::probe::measure(hollow.model());
 }
 
-RankMemory largest_of_real_ranks(const Comparison& comparison, const FullyShardOptions& options, std::size_t ranks) {
+bool as_planned(const RankMemory& memory) {
+  return memory.measurable && memory.peak.planned == memory.peak.measured &&
+         std::all_of(memory.categories.begin(), memory.categories.end(),
+                     [](const auto& category) { return category.planned == category.measured; });
+}
+
+// One whose bytes are not those of the plan, if there is one.
+RankMemory worst_of_real_ranks(const Comparison& comparison, const FullyShardOptions& options, std::size_t ranks) {
   std::vector<RankMemory> all;
   tessera::launch({.ranks = static_cast<int>(ranks)}, [&](World& world) {
     const auto gathered = tessera::probe::gather(world, take_a_step(world, comparison, options));
     if (world.rank() == 0) all = gathered;
   });
-  return *std::max_element(all.begin(), all.end(),
-                           [](const RankMemory& a, const RankMemory& b) { return a.peak.measured < b.peak.measured; });
+  const auto different = std::find_if_not(all.begin(), all.end(), as_planned);
+  return different == all.end() ? all.front() : *different;
 }
 
 RankMemory simulated_rank(const Comparison& comparison, const FullyShardOptions& options, std::size_t ranks) {
@@ -75,17 +82,16 @@ void measure(const Comparison& comparison, const FullyShardOptions& options, Row
   if (!tessera::probe::available()) {
     row.how = "not measured: this build cannot interpose the allocators";
   } else if (one > room) {
-    row.how =
-        fmt::format("not measured: a rank takes {}, the machine has {} free for it", to_string(one), to_string(room));
+    row.how = fmt::format("not measured: a rank takes {}, half of what is free is {}", to_string(one), to_string(room));
   } else if (row.ranks <= comparison.most_real_ranks && row.ranks * one <= room) {
-    row.memory = largest_of_real_ranks(comparison, options, row.ranks);
+    row.memory = worst_of_real_ranks(comparison, options, row.ranks);
     row.how = fmt::format("{} real rank{}", row.ranks, row.ranks == 1 ? "" : "s");
   } else {
     row.memory = simulated_rank(comparison, options, row.ranks);
     row.how = fmt::format("rank 0 of {}, simulated", row.ranks);
     if (row.ranks <= comparison.most_real_ranks) {
-      row.how +=
-          fmt::format(": {} real ones take {}, {} is free", row.ranks, to_string(row.ranks * one), to_string(room));
+      row.how += fmt::format(": {} real ones take {}, half of what is free is {}", row.ranks,
+                             to_string(row.ranks * one), to_string(room));
     }
   }
 }
@@ -100,11 +106,7 @@ Bytes Row::persistent() const {
   return sum;
 }
 
-bool Row::measured_as_planned() const {
-  return memory.measurable && memory.peak.planned == memory.peak.measured &&
-         std::all_of(memory.categories.begin(), memory.categories.end(),
-                     [](const auto& category) { return category.planned == category.measured; });
-}
+bool Row::measured_as_planned() const { return as_planned(memory); }
 
 Row make_row(const Comparison& comparison, tessera::Strategy strategy, const NamedPrecision& precision,
              std::size_t ranks) {

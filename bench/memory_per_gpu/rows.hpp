@@ -37,10 +37,11 @@ struct Row {
   tessera::Strategy strategy;
   std::string precision;
   std::size_t ranks;
-  tessera::Bytes formula;             // persistent, by numerics.md
-  tessera::Bytes paper;               // the ZeRO paper's accounting
-  tessera::probe::RankMemory memory;  // of the rank that took most; measurable: it really ran
-  std::string how;                    // "8 real ranks", "rank 0 of 512 simulated", "not measured: …"
+  tessera::Bytes formula;  // persistent, by numerics.md
+  tessera::Bytes paper;    // the ZeRO paper's accounting
+  tessera::probe::RankMemory
+      memory;       // of a rank, one that differs from the plan if any does; measurable: it really ran
+  std::string how;  // "8 real ranks", "rank 0 of 512 simulated", "not measured: …"
 
   // What formula speaks of: parameters, gradients and optimizer's states. Planned.
   tessera::Bytes persistent() const;
