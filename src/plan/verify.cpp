@@ -99,8 +99,10 @@ class Explorer {
       ++result_.states;
       if (!run_segment(segment, parties)) continue;
       std::set<std::size_t>& followed = seen[signature(parties)];
-      for (const std::size_t next : successors(plan_, segment)) {
-        if (followed.insert(next).second) pending.emplace_back(next, parties);
+      std::vector<std::size_t> unseen = successors(plan_, segment);
+      std::erase_if(unseen, [&](std::size_t next) { return !followed.insert(next).second; });
+      for (const std::size_t next : unseen) {
+        pending.emplace_back(next, next == unseen.back() ? std::move(parties) : Parties(parties));
       }
     }
   }

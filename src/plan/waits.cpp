@@ -60,8 +60,10 @@ class Deriver {
       pending.pop_back();
       run(segment, state);
       std::set<std::size_t>& followed = seen[signature(state)];
-      for (const std::size_t next : successors(plan_, segment)) {
-        if (followed.insert(next).second) pending.emplace_back(next, state);
+      std::vector<std::size_t> unseen = successors(plan_, segment);
+      std::erase_if(unseen, [&](std::size_t next) { return !followed.insert(next).second; });
+      for (const std::size_t next : unseen) {
+        pending.emplace_back(next, next == unseen.back() ? std::move(state) : State(state));
       }
     }
     return added_;
