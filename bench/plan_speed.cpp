@@ -53,7 +53,7 @@ void measure_all(std::size_t units, std::size_t ranks, int runs) {
   plan::CompileInput input{std::move(model.units), std::move(model.program), {.ranks = ranks}, {"m", "v"}};
   for (const Strategy strategy : all_strategies) {
     for (const Precision& precision : {fp32_precision, bf16_mixed}) {
-      for (const std::size_t micro_batches : {1, 4}) {
+      for (const std::size_t micro_batches : {1u, 4u}) {
         input.options.strategy = strategy;
         input.options.precision = precision;
         input.options.micro_batches = micro_batches;
@@ -77,8 +77,8 @@ int main(int argc, char** argv) {
   fmt::print("plan_speed {}: milliseconds on one thread, the median of {} runs\n\n", runs, runs);
   fmt::print("| units | ranks | strategy | parameters | micro-batches | operations | compile | verify |\n");
   fmt::print("|--:|--:|---|---|--:|--:|--:|--:|\n");
-  for (const std::size_t units : {10, 100, 1000}) {
-    for (const std::size_t ranks : {8, 16384}) measure_all(units, ranks, runs);
+  for (const std::size_t units : {10u, 100u, 1000u}) {
+    for (const std::size_t ranks : {8u, 16384u}) measure_all(units, ranks, runs);
   }
   return 0;
 }
