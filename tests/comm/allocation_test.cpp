@@ -1,4 +1,5 @@
-// After construction, collectives allocate nothing, local or modelled. An executable of its own: it replaces operator new.
+// After construction, collectives allocate nothing, local or modelled. An executable of its own: it replaces operator
+// new.
 #include <doctest/doctest.h>
 
 #include <atomic>
