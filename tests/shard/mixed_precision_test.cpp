@@ -125,11 +125,28 @@ TEST_CASE("a_unit_kept_in_fp32_shows_fp32_and_the_table_says_so") {
       model.update();
     }
     const std::string table = model.types_table();
+    INFO(table);
     CHECK(table.find("half        bf16      bf16   bf16  fp32    fp32            42             0") !=
           std::string::npos);
     CHECK(table.find("full        fp32      fp32   fp32  fp32    fp32            24             0") !=
           std::string::npos);
+  });
+}
+
+// Where small units are reduced in one operation, too.
+TEST_CASE("the_table_says_of_every_unit_in_a_bucket_how_it_travels") {
+  tessera::launch({.ranks = 2}, [](World& world) {
+    toy::Layer<float> first(5, 7, 2), second(7, 3, 2);
+    FullyShardOptions options;
+    options.strategy = Strategy::ddp;
+    FullyShard model(world, options);
+    model.add(first, "first");
+    model.add(second, "second");
+    model.finalize(tessera::AdamW{});
+    const std::string table = model.types_table();
     INFO(table);
+    CHECK(table.find("first         fp32      fp32   fp32  fp32") != std::string::npos);
+    CHECK(table.find("second        fp32      fp32   fp32  fp32") != std::string::npos);
   });
 }
 
