@@ -99,10 +99,8 @@ void add_training(Plan& plan, BufferList& list, std::size_t unit) {
 void add_untrained_state(Plan& plan, BufferList& list, std::size_t unit) {
   const UnitSpec& spec = plan.units[unit];
   if (spec.buffers.empty()) return;
-  std::size_t elements = 0;
-  for (const BufferSpec& buffer : spec.buffers) elements += round_up(element_count(buffer.shape), alignment_elements);
   plan.unit_buffers[unit].buffers =
-      list.add(spec.name + ".buffers", Category::buffers, size_of(DType::fp32) * elements);
+      list.add(spec.name + ".buffers", Category::buffers, size_of(DType::fp32) * plan.layouts[unit].buffer_elements());
 }
 
 void add_parameter_slots(Plan& plan, BufferList& list) {

@@ -16,6 +16,10 @@ UnitLayout::UnitLayout(const UnitSpec& unit, std::size_t ranks) : ranks_(ranks) 
     parts_.push_back(parameter.frozen ? Part::frozen : Part::trained);
   }
   for (const Part part : all_parts) place(unit, part);
+  for (const BufferSpec& buffer : unit.buffers) {
+    buffer_offsets_.push_back(buffer_elements_);
+    buffer_elements_ += round_up(element_count(buffer.shape), alignment_elements);
+  }
 }
 
 void UnitLayout::place(const UnitSpec& unit, Part part) {

@@ -237,7 +237,7 @@ void Executor::settle_gradients() {
   if (!open_window_->skipped) ledger.end_computed_window();
   for (std::size_t p = 0; p < units_[unit]->parameters().size(); ++p) {
     if (plan_.units[unit].parameters[p].frozen) continue;
-    if (ledger.asked_in_window(p) && !open_window_->skipped) continue;
+    if (ledger.asked_in_window(p)) continue;
     const Parameter& parameter = *units_[unit]->parameters()[p];
     const bool missing =
         open_window_->last_backward && ledger.computed_in_micro_batch() && !ledger.asked_in_micro_batch(p);
@@ -306,7 +306,7 @@ bool Executor::trains(const Parameter& parameter) const {
 void Executor::skip() { open_window_->skipped = true; }
 
 std::span<float> Executor::buffer(const Unit& unit, const Buffer& buffer) {
-  const std::size_t offset = unit.offset_of(buffer);
+  const std::size_t offset = plan_.layouts[unit.index()].buffer_offset(unit.index_of(buffer));
   return {reinterpret_cast<float*>(base(plan_.unit_buffers[unit.index()].buffers)) + offset, buffer.elements()};
 }
 

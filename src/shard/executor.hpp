@@ -129,7 +129,6 @@ class Executor {
   void cast(const plan::Operation& operation, Stream& on);
   void prepare_gradient(const plan::Operation& operation, Stream& on);
   void accumulate(const plan::Operation& operation, Stream& on);
-  void convert(const plan::Operation& operation, Stream& on);
   void hook(const plan::Operation& operation, Stream& on);
   void broadcast(const plan::Operation& operation, Stream& on);
   void begin_update(Stream& on);

@@ -22,11 +22,11 @@ void Executor::dispatch(const Operation& operation, std::size_t index, Stream& o
         *scalars = {};
         scalars->loss_scale = initial;
       });
-    case OperationKind::cast: return cast(operation, on);
+    case OperationKind::cast:
+    case OperationKind::convert: return cast(operation, on);
     case OperationKind::all_gather: return gather_communicator_->all_gather(on, collective.gathers);
     case OperationKind::prepare_gradient: return prepare_gradient(operation, on);
     case OperationKind::accumulate: return accumulate(operation, on);
-    case OperationKind::convert: return convert(operation, on);
     case OperationKind::hook: return hook(operation, on);
     case OperationKind::broadcast: return broadcast(operation, on);
     case OperationKind::reduce_scatter: return reduce_communicator_->reduce_scatter(on, collective.reductions);
@@ -73,7 +73,8 @@ void Executor::cast(const Operation& operation, Stream& on) {
   const plan::Range& from = operation.accesses[0].range;
   const plan::Range& to = operation.accesses[1].range;
   const DType type = type_of(operation.unit, to.buffer);
-  kernels::cast(on, {address(to), type}, {address(from), DType::fp32}, to.size.count() / size_of(type).count());
+  kernels::cast(on, {address(to), type}, {address(from), type_of(operation.unit, from.buffer)},
+                to.size.count() / size_of(type).count());
 }
 
 void Executor::make_collectives() {
@@ -137,13 +138,6 @@ void Executor::accumulate(const Operation& operation, Stream& on) {
   } else {
     kernels::cast(on, {to, DType::fp32}, from, count);
   }
-}
-
-void Executor::convert(const Operation& operation, Stream& on) {
-  const Precision& types = plan_.precision(operation.unit);
-  kernels::cast(on, {address(operation.accesses[1].range), types.wire},
-                {address(operation.accesses[0].range), types.gradient},
-                plan_.layouts[operation.unit].padded_elements(plan::Part::trained));
 }
 
 // Called here, so that what it enqueues stands between the reduction and the norm.

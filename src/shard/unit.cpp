@@ -5,7 +5,6 @@
 
 #include <utility>
 
-#include "tessera/base/bytes.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tessera {
@@ -33,14 +32,12 @@ Unit::Unit(UnitOptions options, std::size_t index, std::span<const NamedParamete
     parameter.index_ = parameters_.size();
     parameters_.push_back(&parameter);
   }
-  std::size_t end = 0;
   for (const NamedBuffer& named : buffers) {
     Buffer& buffer = *named.buffer;
     require_free(buffer, buffer.unit_, name(), named.name);
     buffer.name_ = fmt::format("{}.{}", name(), named.name);
     buffer.unit_ = this;
-    buffer.offset_ = end;
-    end += round_up(buffer.elements(), plan::alignment_elements);
+    buffer.index_ = buffers_.size();
     buffers_.push_back(&buffer);
   }
 }
@@ -55,8 +52,8 @@ std::size_t Unit::index_of(const Parameter& parameter) const {
                                parameter.name(), parameter.unit_->name()));
 }
 
-std::size_t Unit::offset_of(const Buffer& buffer) const {
-  if (buffer.unit_ == this) return buffer.offset_;
+std::size_t Unit::index_of(const Buffer& buffer) const {
+  if (buffer.unit_ == this) return buffer.index_;
   if (buffer.unit_ == nullptr) {
     throw UsageError(fmt::format("unit {}: a buffer of shape {} was asked for that was never added to a model", name(),
                                  to_string(buffer.shape())));

@@ -4,6 +4,7 @@
 // A flat unit has two parts: what is trained, then what is frozen, which has no gradient and no optimizer state. In
 // each, parameters follow each other in the order given, each starting on a multiple of `alignment_elements` whatever
 // the dtype; each part is padded so that every rank's shard of it has the same size and starts on that multiple too.
+// Untrained state has a place of its own, whole, laid out in the same way and not padded to shards.
 #pragma once
 
 #include <array>
@@ -72,6 +73,10 @@ class UnitLayout {
   std::size_t shard_begin(Part part, std::size_t rank) const { return begin(part) + shard_elements(part) * rank; }
   std::size_t begin_in_shard(Part part) const { return part == Part::trained ? 0 : shard_elements(Part::trained); }
 
+  // Of the unit's untrained state.
+  std::size_t buffer_offset(std::size_t buffer) const { return buffer_offsets_.at(buffer); }
+  std::size_t buffer_elements() const { return buffer_elements_; }  // of all, with the padding between them
+
   // What rank `rank` owns, by parameter, the trained ones first, each part in ascending order; empty when it owns
   // padding only.
   std::vector<ShardPiece> pieces(std::size_t rank) const;
@@ -84,6 +89,8 @@ class UnitLayout {
   std::vector<std::size_t> counts_;
   std::vector<Part> parts_;
   std::array<std::size_t, 2> shard_elements_{};
+  std::vector<std::size_t> buffer_offsets_;
+  std::size_t buffer_elements_ = 0;
 };
 
 }  // namespace tessera::plan

@@ -30,7 +30,7 @@ class Buffer {
   Initial initial_;
   std::string name_;
   const Unit* unit_ = nullptr;  // set by FullyShard::add
-  std::size_t offset_ = 0;      // elements, in the unit's buffers
+  std::size_t index_ = 0;       // within the unit's buffers
 };
 
 }  // namespace tessera

@@ -45,8 +45,8 @@ class Unit {
 
   // Where a parameter of this unit stands in parameters(). Throws UsageError for another unit's.
   std::size_t index_of(const Parameter& parameter) const;
-  // Where a buffer of this unit begins among the unit's buffers, in elements. Throws UsageError for another unit's.
-  std::size_t offset_of(const Buffer& buffer) const;
+  // Where a buffer of this unit stands in buffers(). Throws UsageError for another unit's.
+  std::size_t index_of(const Buffer& buffer) const;
   plan::UnitSpec spec() const;
 
  private:
