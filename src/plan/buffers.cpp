@@ -7,6 +7,7 @@
 
 #include "plan/buckets.hpp"
 #include "plan/residency.hpp"
+#include "tessera/plan/checkpoint_memory.hpp"
 #include "tessera/plan/memory.hpp"
 
 namespace tessera::plan {
@@ -162,6 +163,14 @@ void add_staging(Plan& plan, BufferList& list) {
   for (std::size_t unit = 0; unit < plan.units.size(); ++unit) plan.unit_buffers[unit].staging = buffers[unit];
 }
 
+void add_checkpoints(Plan& plan, BufferList& list) {
+  if (plan.options.checkpointing == Checkpointing::none) return;
+  plan.checkpoint_staging =
+      list.add("checkpoint staging", Category::checkpoints, checkpoint_staging(plan.options.ranks).size());
+  if (plan.options.checkpointing != Checkpointing::background) return;
+  plan.checkpoint_copy = list.add("checkpoint copy", Category::checkpoints, checkpoint_copy(plan));
+}
+
 void place(Plan& plan) {
   Bytes end;
   for (std::size_t category = 0; category < category_count; ++category) {
@@ -213,6 +222,7 @@ void make_buffers(Plan& plan) {
   if (plan.options.activations > Bytes(0)) {
     plan.activations = list.add("activations", Category::activations, plan.options.activations);
   }
+  add_checkpoints(plan, list);
   place(plan);
 }
 

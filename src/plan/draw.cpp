@@ -96,13 +96,14 @@ namespace {
 
 void append_options(const Plan& plan, fmt::memory_buffer& out) {
   const PlanOptions& options = plan.options;
-  fmt::format_to(
-      std::back_inserter(out),
-      "options {} {} {} {} ranks {} micro {} {} prefetch {} reshard {} overlap {} bucket {} hooks {} activations {}\n",
-      to_string(options.strategy), to_string(options.precision.parameter), to_string(options.precision.gradient),
-      to_string(options.precision.wire), options.ranks, options.micro_batches, to_string(options.accumulation),
-      options.prefetch, options.reshard_after_forward, options.overlap_reduction, options.bucket_cap->count(),
-      options.gradient_hooks, options.activations.count());
+  fmt::format_to(std::back_inserter(out),
+                 "options {} {} {} {} ranks {} micro {} {} prefetch {} reshard {} overlap {} bucket {} hooks {} "
+                 "activations {} checkpoints {}\n",
+                 to_string(options.strategy), to_string(options.precision.parameter),
+                 to_string(options.precision.gradient), to_string(options.precision.wire), options.ranks,
+                 options.micro_batches, to_string(options.accumulation), options.prefetch,
+                 options.reshard_after_forward, options.overlap_reduction, options.bucket_cap->count(),
+                 options.gradient_hooks, options.activations.count(), to_string(options.checkpointing));
 }
 
 void append_units(const Plan& plan, fmt::memory_buffer& out) {

@@ -32,6 +32,14 @@ void UnitLayout::place(const UnitSpec& unit, Part part) {
   shard_elements_[static_cast<std::size_t>(part)] = round_up((end + ranks_ - 1) / ranks_, alignment_elements);
 }
 
+UnitLayout::Owned UnitLayout::owner(std::size_t parameter, std::size_t element) const {
+  const Part part = parts_.at(parameter);
+  const std::size_t place = offsets_[parameter] - begin(part) + element;
+  const std::size_t rank = place / shard_elements(part);
+  const std::size_t left_in_shard = shard_elements(part) * (rank + 1) - place;
+  return {rank, std::min(left_in_shard, counts_[parameter] - element)};
+}
+
 std::vector<ShardPiece> UnitLayout::pieces(std::size_t rank) const {
   std::vector<ShardPiece> result;
   for (const Part part : all_parts) {

@@ -22,6 +22,7 @@ std::string_view to_string(Category category) {
     case Category::staging: return "staging";
     case Category::buffers: return "buffers";
     case Category::activations: return "activations";
+    case Category::checkpoints: return "checkpoints";
     case Category::scalars: return "scalars";
   }
   throw InternalError("a category without a name");

@@ -26,6 +26,15 @@ std::string_view to_string(AccumulationMode mode) {
   throw InternalError("an accumulation mode without a name");
 }
 
+std::string_view to_string(Checkpointing checkpointing) {
+  switch (checkpointing) {
+    case Checkpointing::none: return "none";
+    case Checkpointing::blocking: return "blocking";
+    case Checkpointing::background: return "background";
+  }
+  throw InternalError("a kind of checkpointing without a name");
+}
+
 Strategy strategy_from_string(std::string_view name) {
   for (const Strategy strategy : all_strategies) {
     if (name == to_string(strategy)) return strategy;

@@ -310,9 +310,9 @@ std::span<float> Executor::buffer(const Unit& unit, const Buffer& buffer) {
   return {reinterpret_cast<float*>(base(plan_.unit_buffers[unit.index()].buffers)) + offset, buffer.elements()};
 }
 
-std::span<std::byte> Executor::activation_memory() {
-  if (plan_.activations == plan::no_buffer) return {};
-  return {base(plan_.activations), plan_.buffers[plan_.activations].size.count()};
+std::span<std::byte> Executor::memory(std::size_t buffer) {
+  if (buffer == plan::no_buffer) return {};
+  return {base(buffer), plan_.buffers[buffer].size.count()};
 }
 
 const float* Executor::loss_scale() const { return &const_cast<Executor*>(this)->scalars()->loss_scale; }

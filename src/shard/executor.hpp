@@ -58,7 +58,7 @@ class Executor {
   std::vector<ParameterPiece> pieces(std::size_t unit, std::size_t buffer);
   std::span<float> buffer(const Unit& unit, const Buffer& buffer);
   void require_between_steps(const char* what) const { progress_.check_between_steps(what); }
-  std::span<std::byte> activation_memory();
+  std::span<std::byte> memory(std::size_t buffer);  // of one of the plan's buffers; empty for no_buffer
   // The step's scalars; the caller has synchronised.
   kernels::StepScalars& step_scalars() { return *scalars(); }
   std::vector<FullyShard::Region> regions();

@@ -105,12 +105,19 @@ class FullyShard::Implementation {
 
   void recompile() {
     executor().require_between_steps("recompile()");
+    if (const auto why = held_.lock()) throw UsageError("recompile() was called while " + *why);
     plan::Plan next = sound_plan();
     const CarriedState carried(world_, plan_, units_, *executor_);
     executor_.reset();
     plan_ = std::move(next);
     make_executor();
     carried.restore(plan_, units_, *executor_);
+  }
+
+  std::shared_ptr<const std::string> hold_plan(std::string why) {
+    auto held = std::make_shared<const std::string>(std::move(why));
+    held_ = held;
+    return held;
   }
 
   void set_hook(GradientHook hook) {
@@ -175,7 +182,8 @@ class FullyShard::Implementation {
                      .overlap_reduction = options_.overlap_reduction,
                      .bucket_cap = options_.bucket_cap,
                      .gradient_hooks = static_cast<bool>(hook_),
-                     .activations = options_.activations};
+                     .activations = options_.activations,
+                     .checkpointing = options_.checkpointing};
     input.optimizer_states = optimizer_->states();
     return input;
   }
@@ -220,6 +228,7 @@ class FullyShard::Implementation {
   std::vector<std::unique_ptr<Unit>> units_;
   std::map<const Module*, Unit*> unit_of_;
   std::unique_ptr<Optimizer> optimizer_;
+  std::weak_ptr<const std::string> held_;
   plan::Plan plan_;
   std::unique_ptr<Executor> executor_;  // last: it uses all of the above
 };
@@ -304,7 +313,31 @@ std::span<float> FullyShard::buffer(const Buffer& buffer) {
   return executor.buffer(implementation_->unit_of(buffer), buffer);
 }
 void FullyShard::synchronize_buffers() { implementation_->executor().synchronize_buffers(); }
-std::span<std::byte> FullyShard::activation_memory() { return implementation_->executor().activation_memory(); }
+std::span<std::byte> FullyShard::activation_memory() {
+  return implementation_->executor().memory(implementation_->plan().activations);
+}
+FullyShard::CheckpointMemory FullyShard::checkpoint_memory() {
+  Executor& executor = implementation_->executor();
+  return {.staging = executor.memory(implementation_->plan().checkpoint_staging),
+          .copy = executor.memory(implementation_->plan().checkpoint_copy)};
+}
+std::shared_ptr<const std::string> FullyShard::hold_plan(std::string why) {
+  return implementation_->hold_plan(std::move(why));
+}
+
+kernels::StepScalars FullyShard::step_scalars() {
+  Executor& executor = implementation_->executor();
+  executor.require_between_steps("step_scalars()");
+  executor.synchronize();
+  return executor.step_scalars();
+}
+void FullyShard::set_step_scalars(const kernels::StepScalars& scalars) {
+  Executor& executor = implementation_->executor();
+  executor.require_between_steps("set_step_scalars()");
+  executor.synchronize();
+  executor.step_scalars() = scalars;
+}
+
 std::string FullyShard::types_table() const {
   implementation_->executor();
   return implementation_->types_table();

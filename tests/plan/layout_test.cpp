@@ -39,6 +39,21 @@ std::size_t round_to_128(std::size_t count) { return (count + 127) / 128 * 128; 
 
 }  // namespace
 
+TEST_CASE("owners_of_elements_are_the_ranks_whose_pieces_they_are_in") {
+  for_each_layout([](const UnitSpec&, const UnitLayout& layout) {
+    for (std::size_t rank = 0; rank < layout.ranks(); ++rank) {
+      for (const ShardPiece& piece : layout.pieces(rank)) {
+        const UnitLayout::Owned first = layout.owner(piece.parameter, piece.parameter_offset);
+        CHECK(first.rank == rank);
+        CHECK(first.count == piece.count);
+        const UnitLayout::Owned last = layout.owner(piece.parameter, piece.parameter_offset + piece.count - 1);
+        CHECK(last.rank == rank);
+        CHECK(last.count == 1);
+      }
+    }
+  });
+}
+
 TEST_CASE("parameters_follow_each_other_on_multiples_of_128") {
   for_each_layout([](const UnitSpec& unit, const UnitLayout& layout) {
     REQUIRE(layout.parameters() == unit.parameters.size());

@@ -35,6 +35,7 @@ TEST_CASE("every_enumerator_has_a_name_of_its_own") {
   check_names(WindowKind::evaluate);
   check_names(Strategy::fsdp);
   check_names(AccumulationMode::local);
+  check_names(Checkpointing::background);
   CHECK(static_cast<std::size_t>(Category::scalars) + 1 == category_count);
   CHECK(static_cast<std::size_t>(StreamId::reduce) + 1 == stream_count);
 }

@@ -5,6 +5,7 @@
 
 #include "errors.hpp"
 #include "matrix.hpp"
+#include "tessera/plan/checkpoint_memory.hpp"
 #include "tessera/plan/draw.hpp"
 #include "tessera/plan/memory.hpp"
 #include "tessera/plan/verify.hpp"
@@ -171,6 +172,31 @@ TEST_CASE("activations_are_a_region_of_their_own") {
   CHECK(compile(input_of(chain_model(2), {})).activations == no_buffer);
 }
 
+TEST_CASE("checkpoints_take_staging_that_does_not_grow_with_the_model_and_in_the_background_a_copy_of_the_shards") {
+  const auto bytes = [](std::size_t units, std::size_t ranks, Checkpointing checkpointing) {
+    const Plan plan = compile(input_of(chain_model(units), {.ranks = ranks, .checkpointing = checkpointing}));
+    CHECK(verify(plan).ok());
+    return bytes_in(plan, Category::checkpoints);
+  };
+  for (const std::size_t ranks : {1, 2, 3, 7}) {
+    CHECK(bytes(3, ranks, Checkpointing::none) == 0);
+    const std::size_t staging = checkpoint_staging(ranks).size().count();
+    CHECK(bytes(3, ranks, Checkpointing::blocking) == staging);
+    CHECK(bytes(5, ranks, Checkpointing::blocking) == staging);
+    const Plan plan = compile(input_of(chain_model(3), {.ranks = ranks}));
+    std::size_t shards = 0;
+    for (const UnitLayout& layout : plan.layouts) shards += layout.shard_elements();
+    CHECK(bytes(3, ranks, Checkpointing::background) == staging + 4 * shards * (1 + plan.optimizer_states.size()));
+  }
+}
+
+TEST_CASE("staging_of_checkpoints_is_a_block_and_a_part_per_rank_that_shrinks_to_a_page") {
+  CHECK(checkpoint_staging(1).size() == checkpoint_block);
+  CHECK(checkpoint_staging(4).size() == Bytes(2 * checkpoint_block.count()));
+  CHECK(checkpoint_staging(1024).part == Bytes(4096));
+  CHECK(checkpoint_staging(16384).part == Bytes(4096));
+}
+
 TEST_CASE("a_model_in_which_everything_is_frozen_compiles_and_has_nothing_to_update") {
   Model model = chain_model(2);
   for (UnitSpec& unit : model.units) {
@@ -183,7 +209,7 @@ TEST_CASE("a_model_in_which_everything_is_frozen_compiles_and_has_nothing_to_upd
   }
 }
 
-TEST_CASE("the_hash_sees_types_frozen_parameters_buffers_hooks_and_activations") {
+TEST_CASE("the_hash_sees_types_frozen_parameters_buffers_hooks_activations_and_checkpointing") {
   const auto hash_of = [](auto change) {
     CompileInput input = input_of(varied_model(), {.ranks = 3});
     change(input);
@@ -198,7 +224,8 @@ TEST_CASE("the_hash_sees_types_frozen_parameters_buffers_hooks_and_activations")
       hash_of([](CompileInput& in) { in.units[0].parameters.back().frozen = false; }),
       hash_of([](CompileInput& in) { in.units[0].buffers[0].name = "u0.other"; }),
       hash_of([](CompileInput& in) { in.options.gradient_hooks = true; }),
-      hash_of([](CompileInput& in) { in.options.activations = Bytes(1); })};
+      hash_of([](CompileInput& in) { in.options.activations = Bytes(1); }),
+      hash_of([](CompileInput& in) { in.options.checkpointing = Checkpointing::blocking; })};
   for (std::size_t a = 0; a < hashes.size(); ++a) {
     for (std::size_t b = 0; b < a; ++b) CHECK(hashes[a] != hashes[b]);
   }

@@ -7,6 +7,7 @@
 
 #include "tessera/base/error.hpp"
 #include "tessera/optim/sgd.hpp"
+#include "tessera/plan/checkpoint_memory.hpp"
 #include "toy_model.hpp"
 
 namespace {
@@ -400,6 +401,51 @@ TEST_CASE("the_activation_block_is_the_arenas_and_keeps_its_address") {
     Job without(world, {});
     without.finalize();
     CHECK(without.model.activation_memory().empty());
+  });
+}
+
+// ---- what checkpoints need ----
+
+TEST_CASE("memory_of_checkpoints_is_the_arenas_and_as_large_as_asked_for") {
+  tessera::launch({.ranks = 3}, [](World& world) {
+    FullyShardOptions options;
+    options.checkpointing = tessera::Checkpointing::background;
+    Job job(world, options);
+    job.finalize();
+    const auto memory = job.model.checkpoint_memory();
+    CHECK(memory.staging.size() == tessera::plan::checkpoint_staging(3).size().count());
+    CHECK(memory.copy.size() == tessera::plan::checkpoint_copy(job.model.plan()).count());
+    Job without(world, {});
+    without.finalize();
+    CHECK(without.model.checkpoint_memory().staging.empty());
+    CHECK(without.model.checkpoint_memory().copy.empty());
+  });
+}
+
+TEST_CASE("a_plan_that_is_held_is_not_recompiled_and_the_error_says_why") {
+  tessera::launch({.ranks = 2}, [](World& world) {
+    Job job(world, {});
+    job.finalize();
+    auto held = job.model.hold_plan("somebody reads its memory");
+    CHECK_THROWS_WITH_AS(job.model.recompile(), "recompile() was called while somebody reads its memory",
+                         tessera::UsageError);
+    held.reset();
+    job.model.recompile();
+    job.step();
+  });
+}
+
+TEST_CASE("step_scalars_are_read_and_replaced_between_steps") {
+  tessera::launch({.ranks = 2}, [](World& world) {
+    Job job(world, {});
+    job.finalize();
+    job.step();
+    auto scalars = job.model.step_scalars();
+    CHECK(scalars.step == 1);
+    scalars.step = 41;
+    job.model.set_step_scalars(scalars);
+    job.step();
+    CHECK(job.model.last_step().updates == 42);
   });
 }
 

@@ -77,6 +77,13 @@ class UnitLayout {
   std::size_t buffer_offset(std::size_t buffer) const { return buffer_offsets_.at(buffer); }
   std::size_t buffer_elements() const { return buffer_elements_; }  // of all, with the padding between them
 
+  // The owner of one of a parameter's elements, and how many elements from there on are the same rank's.
+  struct Owned {
+    std::size_t rank;
+    std::size_t count;  // > 0
+  };
+  Owned owner(std::size_t parameter, std::size_t element) const;  // element < elements(parameter)
+
   // What rank `rank` owns, by parameter, the trained ones first, each part in ascending order; empty when it owns
   // padding only.
   std::vector<ShardPiece> pieces(std::size_t rank) const;

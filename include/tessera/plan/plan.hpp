@@ -34,9 +34,10 @@ enum class Category {
   staging,          // gradients in the type in which they travel, where that is another than they are written in
   buffers,          // state that is not trained
   activations,      // what the user's layers keep, in a block that they divide up themselves
+  checkpoints,      // staging of saves and loads, and the copy of the shards that is written in the background
   scalars,          // norms, step count, flags
 };
-inline constexpr std::size_t category_count = 10;
+inline constexpr std::size_t category_count = 11;
 std::string_view to_string(Category category);
 
 struct Buffer {
@@ -180,6 +181,7 @@ struct PlanOptions {
   std::optional<Bytes> bucket_cap = std::nullopt;
   bool gradient_hooks = false;  // the user's hook sees every unit's reduced gradient
   Bytes activations{};          // of the user's block
+  Checkpointing checkpointing = Checkpointing::none;
   friend bool operator==(const PlanOptions&, const PlanOptions&) = default;
 };
 
@@ -209,6 +211,8 @@ struct Plan {
   std::size_t scalars = no_buffer;  // kernels::StepScalars
   std::size_t norms = no_buffer;    // fp64 [ranks][trained units]
   std::size_t activations = no_buffer;
+  std::size_t checkpoint_staging = no_buffer;
+  std::size_t checkpoint_copy = no_buffer;
   std::vector<std::size_t> norm_columns;  // by unit: its place among the trained ones, or no_unit
 
   std::vector<Segment> segments;

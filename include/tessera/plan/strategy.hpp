@@ -29,8 +29,14 @@ inline constexpr Precision fp16_mixed{DType::fp16, DType::fp16, DType::fp16};  /
 // all are `reduced`.
 enum class AccumulationMode { automatic, reduced, local };
 
+// What the arena keeps for checkpoints. none: nothing, so none can be written or read. blocking: what a save needs
+// while training waits for it. background: the same, and a copy of the rank's shards that is written while training
+// goes on.
+enum class Checkpointing { none, blocking, background };
+
 std::string_view to_string(Strategy strategy);
 std::string_view to_string(AccumulationMode mode);
+std::string_view to_string(Checkpointing checkpointing);
 Strategy strategy_from_string(std::string_view name);                   // throws UsageError, naming the choices
 AccumulationMode accumulation_mode_from_string(std::string_view name);  // likewise
 

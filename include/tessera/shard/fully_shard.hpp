@@ -61,6 +61,7 @@ struct FullyShardOptions {
 
   // Bytes of the arena that belong to the user's layers: FullyShard::activation_memory().
   Bytes activations{};
+  Checkpointing checkpointing = Checkpointing::none;  // what a Checkpointer (checkpoint/checkpointer.hpp) needs
 
   std::optional<Bytes> memory_limit =
       std::nullopt;  // finalize() refuses a plan whose arena is larger, and names a setting that fits
@@ -217,6 +218,22 @@ class FullyShard {
   // The block of FullyShardOptions::activations bytes, page-aligned, at one address until recompile(). Empty when none
   // were asked for.
   std::span<std::byte> activation_memory();
+
+  // The regions that FullyShardOptions::checkpointing asked for; what was not asked for is empty. At one address until
+  // recompile().
+  struct CheckpointMemory {
+    std::span<std::byte> staging;  // plan::checkpoint_staging()
+    std::span<std::byte> copy;     // plan::checkpoint_copy()
+  };
+  CheckpointMemory checkpoint_memory();
+  // While the result lives, recompile() is refused with a UsageError that says `why`: work that goes on between steps
+  // uses this plan's memory. The last one counts.
+  [[nodiscard]] std::shared_ptr<const std::string> hold_plan(std::string why);
+
+  // What updates carry from step to step beside the shards: counts, the loss scale, powers of the decays. Only between
+  // steps. Synchronises.
+  kernels::StepScalars step_scalars();
+  void set_step_scalars(const kernels::StepScalars& scalars);
 
   // A line per unit: the types of parameters, gradients and wire, as they were resolved; and where sums are formed.
   std::string types_table() const;
