@@ -8,6 +8,7 @@
 #include "tessera/base/philox.hpp"
 #include "tessera/base/shape.hpp"
 #include "tessera/base/version.hpp"
+#include "tessera/checkpoint/manifest.hpp"
 #include "tessera/checkpoint/safetensors.hpp"
 #include "tessera/checkpoint/weights.hpp"
 #include "tessera/comm/communicator.hpp"

@@ -130,6 +130,17 @@ void File::flush() {
   if (::fsync(handle_) != 0) fail(path_, "cannot be flushed");
 }
 
+std::string read_whole(const std::filesystem::path& path, Bytes limit) {
+  const File file = File::open_to_read(path);
+  const std::uint64_t size = file.size();
+  if (size > limit.count()) {
+    throw DataError(fmt::format("{}: has {} bytes; more than {} are refused", path.string(), size, limit.count()));
+  }
+  std::string text(size, '\0');
+  file.read(0, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
 void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to) {
   if (::rename(from.c_str(), to.c_str()) != 0) fail(to, "cannot be put in place");
   const std::filesystem::path folder = to.has_parent_path() ? to.parent_path() : ".";

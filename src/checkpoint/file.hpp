@@ -5,7 +5,10 @@
 #include <cstdint>
 #include <filesystem>
 #include <span>
+#include <string>
 #include <string_view>
+
+#include "tessera/base/bytes.hpp"
 
 namespace tessera::checkpoint {
 
@@ -33,6 +36,9 @@ class File {
   int handle_;
   std::filesystem::path path_;
 };
+
+// All of a small file. Throws DataError also where it is longer than `limit`.
+std::string read_whole(const std::filesystem::path& path, Bytes limit);
 
 // Renames within a folder, and makes that last.
 void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to);
