@@ -1,0 +1,45 @@
+// A folder of checkpoints: DIR/step-00000100/, one for each step that was saved. What is being written, or being
+// removed, has a name that ends in ".tmp" and is none.
+// Blocks on the file system; reads manifests and sizes, and no tensors.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/checkpoint/manifest.hpp"
+
+namespace tessera {
+
+std::string checkpoint_name(std::uint64_t step);                             // "step-00000100": eight digits, or more
+std::optional<std::uint64_t> checkpoint_step(std::string_view folder_name);  // the inverse; nothing for other names
+
+struct FoundCheckpoint {
+  std::uint64_t step = 0;
+  std::filesystem::path path = {};
+  std::string fault = {};  // why it is none, beginning with a path; empty: it is valid
+  bool valid() const { return fault.empty(); }
+};
+
+// Throws DataError where the folder is not the checkpoint that it must be: no manifest, one of another step than the
+// folder's name, files that are missing or of another size. Returns the manifest.
+Manifest check_checkpoint(const std::filesystem::path& checkpoint);
+
+// Ascending by step, those that are not valid too. A folder that does not exist has none. Throws DataError where it
+// cannot be listed.
+std::vector<FoundCheckpoint> list_checkpoints(const std::filesystem::path& folder);
+
+// The names "step-….tmp" of a folder, sorted: what a job is writing, or was when it ended.
+std::vector<std::filesystem::path> unfinished_checkpoints(const std::filesystem::path& folder);
+
+// The valid one of the highest step, if there is any.
+std::optional<FoundCheckpoint> latest_checkpoint(const std::filesystem::path& folder);
+
+// A checkpoint itself (a folder with a manifest), or else the latest of a folder of checkpoints. Throws DataError where
+// there is neither, and says why for each that is not valid.
+std::filesystem::path find_checkpoint(const std::filesystem::path& path);
+
+}  // namespace tessera

@@ -1,0 +1,111 @@
+// A checkpoint's state: every bit of it comes back, and files of later revisions can be read.
+#include "tessera/checkpoint/state.hpp"
+
+#include <doctest/doctest.h>
+
+#include <bit>
+#include <cstring>
+#include <limits>
+#include <string>
+
+#include "tessera/base/error.hpp"
+
+using namespace tessera;
+
+namespace {
+
+CheckpointState full_state() {
+  return {
+      .step = 100,
+      .updates = 98,
+      .skipped_updates = 2,
+      .loss_scale = 65536.0f,
+      .good_steps = 17,
+      .decay_power = {0.1 + 0.2, 1e-310},
+      .sampler =
+          SamplerState{.samples = 1797, .seed = std::numeric_limits<std::uint64_t>::max(), .epoch = 3, .position = 64},
+      .values = {{"", ""}, {"note", "line\nand \"quotes\", naïve"}}};
+}
+
+std::string complaint(const std::string& text) {
+  try {
+    parse_state(text, "folder/state.json");
+  } catch (const DataError& error) {
+    const std::string message = error.what();
+    REQUIRE(message.rfind("folder/state.json: ", 0) == 0);
+    return message.substr(std::strlen("folder/state.json: "));
+  }
+  return "accepted";
+}
+
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  const std::size_t place = text.find(from);
+  REQUIRE(place != std::string::npos);
+  return text.replace(place, from.size(), to);
+}
+
+}  // namespace
+
+TEST_CASE("a_state_comes_back_as_it_was") {
+  CHECK(parse_state(compose(CheckpointState{}), "x") == CheckpointState{});
+  CHECK(parse_state(compose(full_state()), "x") == full_state());
+}
+
+TEST_CASE("numbers_keep_every_bit_and_those_that_json_lacks_too") {
+  CheckpointState state;
+  state.loss_scale = std::bit_cast<float>(0x7fc01234u);  // a NaN with a payload
+  state.decay_power = {-std::numeric_limits<double>::infinity(), -0.0};
+  const CheckpointState again = parse_state(compose(state), "x");
+  CHECK(std::bit_cast<std::uint32_t>(again.loss_scale) == 0x7fc01234u);
+  CHECK(std::bit_cast<std::uint64_t>(again.decay_power[0]) == std::bit_cast<std::uint64_t>(state.decay_power[0]));
+  CHECK(std::bit_cast<std::uint64_t>(again.decay_power[1]) == std::bit_cast<std::uint64_t>(-0.0));
+}
+
+TEST_CASE("the_bits_are_read_and_not_the_decimal") {
+  const std::string text = replaced(compose(full_state()), "65536.0", "1.0");
+  CHECK(parse_state(text, "x") == full_state());
+}
+
+TEST_CASE("members_of_a_later_revision_are_skipped_and_unknown_ones_of_this_are_refused") {
+  const std::string member = R"("colour": {"of": [{}, [[1.5]], null], "bits": "x"}, "shade": true, "step":)";
+  const std::string text = replaced(compose(full_state()), "\"step\":", member);
+  CHECK(complaint(text) == R"(has an unknown member "colour")");
+  CHECK(parse_state(replaced(text, "\"revision\": 0", "\"revision\": 1"), "x") == full_state());
+  CHECK(complaint(replaced(replaced(text, "\"revision\": 0", "\"revision\": 1"), "\"shade\"", "\"colour\"")) ==
+        R"("colour" is given twice)");
+}
+
+TEST_CASE("a_later_version_is_refused_with_what_to_do") {
+  CHECK(complaint(replaced(compose(full_state()), "\"version\": 1", "\"version\": 2")) ==
+        "version: 2 was written by a newer version of Tessera; this one reads up to 1: read it with that version or a "
+        "later one");
+}
+
+TEST_CASE("states_that_are_not_the_json_they_must_be_are_refused") {
+  const std::string good = compose(full_state());
+  CHECK(complaint("") == "is not JSON: wrong at its byte 1");
+  CHECK(complaint("[]") == "expected an object, found a list");
+  CHECK(complaint(replaced(good, "tessera-state", "other")) == "format: is not that of a checkpoint's state");
+  CHECK(complaint(replaced(good, "\"updates\": 98,", "")) == R"(has no member "updates")");
+  CHECK(complaint(replaced(good, "47800000", "4780000")) ==
+        R"(loss_scale.bits: expected 8 hexadecimal digits, found "4780000")");
+  CHECK(complaint(replaced(good, "\"good_steps\": 17", "\"good_steps\": 2147483648")) ==
+        "good_steps: 2147483648 is too large");
+  CHECK(complaint(replaced(good, "\"note\": ", "\"note\": 1, \"other\": ")) ==
+        R"(values."note": expected a text, found a number)");
+  CHECK(
+      complaint(replaced(good, "\"decay_power\": [", "\"decay_power\": [{\"value\":0,\"bits\":\"0000000000000000\"},"))
+          .find("decay_power[2].bits: there must be two") == 0);
+  CHECK(complaint(R"({"decay_power":[]})") == "decay_power[0]: there must be two");
+  for (std::size_t length = 0; length + 1 < good.size(); ++length)
+    CHECK(complaint(good.substr(0, length)) != "accepted");
+}
+
+TEST_CASE("states_that_no_file_can_hold_are_the_users_error") {
+  CheckpointState state;
+  state.good_steps = -1;
+  CHECK_THROWS_AS(compose(state), UsageError);
+  CHECK_THROWS_WITH_AS(compose(CheckpointState{.values = {{"a", "\xff"}}}),
+                       "checkpoint: values and their names must be UTF-8", UsageError);
+  CHECK_THROWS_AS(compose(CheckpointState{.values = {{"a", std::string(16'000'000, 'a')}}}), UsageError);
+}
