@@ -7,7 +7,7 @@
 #include <charconv>
 #include <system_error>
 
-#include "checkpoint/file.hpp"
+#include "checkpoint/checked_file.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tessera {
@@ -54,12 +54,13 @@ std::vector<FoundCheckpoint> named_checkpoints(const fs::path& folder) {
   return found;
 }
 
+bool is_unfinished(const std::string& name) {
+  return name.ends_with(unfinished_suffix) && checkpoint_step(name.substr(0, name.size() - unfinished_suffix.size()));
+}
+
 void check_file(const fs::path& checkpoint, const ManifestFile& file) {
-  const fs::path path = checkpoint / file.name;
-  const std::uint64_t size = checkpoint::File::open_to_read(path).size();
-  if (size == file.size.count()) return;
-  throw DataError(fmt::format("{}: has {} bytes, and {} by the manifest: {}", path.string(), size, file.size.count(),
-                              size < file.size.count() ? "cut off, or another checkpoint's" : "another checkpoint's"));
+  const std::string fault = checkpoint::CheckedFile(checkpoint, file).size_fault();
+  if (!fault.empty()) throw DataError(fault);
 }
 
 }  // namespace
@@ -75,15 +76,22 @@ std::optional<std::uint64_t> checkpoint_step(std::string_view folder_name) {
   return checkpoint_name(step) == folder_name ? std::optional(step) : std::nullopt;
 }
 
-Manifest check_checkpoint(const fs::path& checkpoint) {
-  Manifest manifest = read_manifest(checkpoint);
+Manifest read_checkpoint_manifest(const fs::path& checkpoint) {
   // "DIR/step-00000100/" has its name before the last stroke.
-  const fs::path name = checkpoint.has_filename() ? checkpoint.filename() : checkpoint.parent_path().filename();
-  const auto step = checkpoint_step(name.string());
+  const std::string name = (checkpoint.has_filename() ? checkpoint : checkpoint.parent_path()).filename().string();
+  if (is_unfinished(name))
+    throw DataError(fmt::format("{}: is a checkpoint that was not finished", checkpoint.string()));
+  Manifest manifest = read_manifest(checkpoint);
+  const auto step = checkpoint_step(name);
   if (step && *step != manifest.step) {
     throw DataError(fmt::format("{}: is the manifest of step {}, in the folder of step {}",
                                 (checkpoint / manifest_name).string(), manifest.step, *step));
   }
+  return manifest;
+}
+
+Manifest check_checkpoint(const fs::path& checkpoint) {
+  Manifest manifest = read_checkpoint_manifest(checkpoint);
   for (const ManifestFile& file : manifest.files) check_file(checkpoint, file);
   return manifest;
 }
@@ -95,9 +103,7 @@ std::vector<FoundCheckpoint> list_checkpoints(const fs::path& folder) {
 }
 
 std::vector<fs::path> unfinished_checkpoints(const fs::path& folder) {
-  std::vector<fs::path> names = names_in(folder, [](const std::string& name) {
-    return name.ends_with(unfinished_suffix) && checkpoint_step(name.substr(0, name.size() - unfinished_suffix.size()));
-  });
+  std::vector<fs::path> names = names_in(folder, is_unfinished);
   std::sort(names.begin(), names.end());
   return names;
 }

@@ -5,8 +5,11 @@
 #include <fmt/format.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <limits>
@@ -109,6 +112,26 @@ void File::read(std::uint64_t offset, std::span<std::byte> to) const {
     if (count == 0) throw DataError(fmt::format("{}: ends at byte {}, before its data does", path_.string(), offset));
     offset += static_cast<std::uint64_t>(count);
     to = to.subspan(static_cast<std::size_t>(count));
+  }
+}
+
+void File::read_scattered(std::uint64_t offset, std::span<const std::span<std::byte>> to) const {
+  std::array<iovec, 64> vectors;
+  std::size_t skipped = 0;  // bytes of to.front() that were read
+  for (;;) {
+    for (; !to.empty() && skipped >= to.front().size(); to = to.subspan(1)) skipped -= to.front().size();
+    if (to.empty()) return;
+    const std::size_t count = std::min(vectors.size(), to.size());
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::span<std::byte> span = i == 0 ? to[0].subspan(skipped) : to[i];
+      vectors[i] = {.iov_base = span.data(), .iov_len = span.size()};
+    }
+    const ssize_t result = ::preadv(handle_, vectors.data(), static_cast<int>(count), to_offset(offset, path_));
+    if (result < 0 && errno == EINTR) continue;
+    if (result < 0) fail(path_, "cannot be read");
+    if (result == 0) throw DataError(fmt::format("{}: ends at byte {}, before its data does", path_.string(), offset));
+    offset += static_cast<std::uint64_t>(result);
+    skipped += static_cast<std::size_t>(result);
   }
 }
 

@@ -25,6 +25,8 @@ class File {
 
   std::uint64_t size() const;
   void read(std::uint64_t offset, std::span<std::byte> to) const;  // all of it, or an error
+  // The same into several places in turn, in few system calls.
+  void read_scattered(std::uint64_t offset, std::span<const std::span<std::byte>> to) const;
   void write(std::uint64_t offset, std::span<const std::byte> from);
   void resize(std::uint64_t size);
   void flush();

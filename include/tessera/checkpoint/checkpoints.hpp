@@ -24,8 +24,11 @@ struct FoundCheckpoint {
   bool valid() const { return fault.empty(); }
 };
 
-// Throws DataError where the folder is not the checkpoint that it must be: no manifest, one of another step than the
-// folder's name, files that are missing or of another size. Returns the manifest.
+// The manifest of a checkpoint. Throws DataError where there is none, where it is of another step than the folder's
+// name says, and where the checkpoint is not finished: "step-….tmp". The folder may have any other name.
+Manifest read_checkpoint_manifest(const std::filesystem::path& checkpoint);
+
+// The same, and all files are there with their sizes.
 Manifest check_checkpoint(const std::filesystem::path& checkpoint);
 
 // Ascending by step, those that are not valid too. A folder that does not exist has none. Throws DataError where it

@@ -1,0 +1,165 @@
+// Reading blocks. What is parsed is what was checked: a header is taken out of checked blocks, and not read again.
+#include "checkpoint/checked_file.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "checkpoint/checksum.hpp"
+#include "tessera/base/error.hpp"
+
+namespace tessera::checkpoint {
+
+namespace {
+
+constexpr std::size_t most_names = 8;  // of tensors, in an error
+
+// The block as spans without gaps: the parts, and pieces of the staging between them.
+std::vector<std::span<std::byte>> fill_up(std::span<const BlockPart> parts, Bytes block, std::span<std::byte> staging) {
+  std::vector<std::span<std::byte>> spans;
+  std::uint64_t end = 0;
+  const auto fill_to = [&](std::uint64_t place) {
+    if (place < end) throw UsageError("checkpoint: parts of a block overlap");
+    if (place == end) return;
+    if (staging.size() < place) {
+      throw UsageError(fmt::format("checkpoint: a staging of {} bytes is not that of a block", staging.size()));
+    }
+    spans.push_back(staging.subspan(end, place - end));
+  };
+  for (const BlockPart& part : parts) {
+    if (part.first > block || part.to.size() > (block - part.first).count()) {
+      throw UsageError(fmt::format("checkpoint: {} bytes from byte {} are outside a block of {}", part.to.size(),
+                                   part.first.count(), block.count()));
+    }
+    if (part.to.empty()) continue;
+    fill_to(part.first.count());
+    spans.push_back(part.to);
+    end = part.first.count() + part.to.size();
+  }
+  fill_to(block.count());
+  return spans;
+}
+
+void add_offset(SafetensorsHeader& header, std::uint64_t offset) {
+  for (StoredTensor& tensor : header.tensors) tensor.offset += Bytes(offset);
+}
+
+}  // namespace
+
+CheckedFile::CheckedFile(const std::filesystem::path& folder, ManifestFile expected)
+    : path_(folder / expected.name), expected_(std::move(expected)), file_(File::open_to_read(path_)) {}
+
+std::string CheckedFile::size_fault() const {
+  const Bytes size(file_.size());
+  if (size == expected_.size) return {};
+  const std::string lost = size < expected_.size ? contents(size, expected_.size - size) : "";
+  return fmt::format("{}: has {} bytes, and {} by the manifest: {}{}", path_.string(), size.count(),
+                     expected_.size.count(),
+                     size < expected_.size ? "cut off, or another checkpoint's" : "another checkpoint's",
+                     lost.empty() ? "" : fmt::format("; {} missing", lost));
+}
+
+Bytes CheckedFile::block_size(std::uint64_t block) const {
+  if (block >= expected_.blocks.size()) {
+    throw UsageError(fmt::format("{}: has no block {}", path_.string(), block));
+  }
+  return std::min(checkpoint_block, expected_.size - block * checkpoint_block);
+}
+
+void CheckedFile::read_block(std::uint64_t block, std::span<const BlockPart> parts,
+                             std::span<std::byte> staging) const {
+  const Bytes first = block * checkpoint_block;
+  const Bytes size = block_size(block);
+  const std::vector<std::span<std::byte>> spans = fill_up(parts, size, staging);
+  file_.read_scattered(first.count(), spans);
+  std::uint32_t checksum = 0;
+  for (const std::span<std::byte> span : spans) checksum = extend_crc32c(checksum, span);
+  if (checksum == expected_.blocks[block]) return;
+  const std::string inside = contents(first, size);
+  throw DataError(fmt::format(
+      "{}: bytes {} to {} do not match the manifest's checksum: damaged, or another checkpoint's{}", path_.string(),
+      first.count(), (first + size).count() - 1, inside.empty() ? "" : fmt::format("; {} in them", inside)));
+}
+
+void CheckedFile::read(Bytes first, std::span<std::byte> to, std::span<std::byte> staging) const {
+  while (!to.empty()) {
+    const std::uint64_t block = first.count() / checkpoint_block.count();
+    const Bytes within(first.count() % checkpoint_block.count());
+    const std::size_t count = std::min<std::size_t>(to.size(), (checkpoint_block - within).count());
+    const BlockPart part{within, to.first(count)};
+    read_block(block, std::span(&part, 1), staging);
+    first += Bytes(count);
+    to = to.subspan(count);
+  }
+}
+
+std::string CheckedFile::read_text(Bytes limit) const {
+  if (expected_.size > limit) {
+    throw DataError(fmt::format("{}: has {} bytes; more than {} are refused", path_.string(), expected_.size.count(),
+                                limit.count()));
+  }
+  std::string text(expected_.size.count(), '\0');
+  read(Bytes(0), std::as_writable_bytes(std::span(text)), {});
+  return text;
+}
+
+std::size_t CheckedFile::header_length(std::uint64_t stored) const {
+  if (stored > expected_.size.count() - length_field || stored > safetensors_header_limit.count()) {
+    throw DataError(
+        fmt::format("{}: is not a safetensors file, or damaged: its header would be {} bytes long, in a file of {}",
+                    path_.string(), stored, expected_.size.count()));
+  }
+  return stored;
+}
+
+SafetensorsHeader CheckedFile::parse(std::string_view json) const {
+  const std::uint64_t data = length_field + json.size();
+  SafetensorsHeader header = parse_header(json, expected_.size.count() - data, path_.string());
+  add_offset(header, data);
+  return header;
+}
+
+SafetensorsHeader CheckedFile::read_tensors() const {
+  if (expected_.size.count() < length_field) {
+    throw DataError(fmt::format("{}: is too short to be a safetensors file", path_.string()));
+  }
+  std::vector<std::byte> staging(block_size(0).count());
+  std::uint64_t stored = 0;
+  read(Bytes(0), std::as_writable_bytes(std::span(&stored, 1)), staging);
+  std::string json(header_length(stored), '\0');
+  read(Bytes(length_field), std::as_writable_bytes(std::span(json)), staging);
+  return parse(json);
+}
+
+// For the text of an error alone: what it says may be damaged too, and is parsed with the same suspicion.
+SafetensorsHeader CheckedFile::read_unchecked_tensors() const {
+  std::uint64_t stored = 0;
+  file_.read(0, std::as_writable_bytes(std::span(&stored, 1)));
+  std::string json(header_length(stored), '\0');
+  file_.read(length_field, std::as_writable_bytes(std::span(json)));
+  return parse(json);
+}
+
+// "tensors "a", "b"" of those that lie in the bytes [first, first + size); empty where it cannot be told.
+std::string CheckedFile::contents(Bytes first, Bytes size) const {
+  if (!path_.string().ends_with(".safetensors") || expected_.size.count() < length_field) return {};
+  SafetensorsHeader header;
+  try {
+    header = read_unchecked_tensors();
+  } catch (const DataError&) {
+    return {};
+  }
+  std::size_t count = 0;
+  std::string names;
+  for (const StoredTensor& tensor : header.tensors) {
+    if (tensor.offset >= first + size || tensor.offset + tensor.size <= first) continue;
+    if (++count <= most_names) names += fmt::format("{}{}", count == 1 ? "" : ", ", shown_name(tensor.name));
+  }
+  if (count == 0) return "no tensor is";
+  const std::string more = count > most_names ? fmt::format(" and {} more", count - most_names) : "";
+  return fmt::format("tensor{} {}{} {}", count == 1 ? "" : "s", names, more, count == 1 ? "is" : "are");
+}
+
+}  // namespace tessera::checkpoint

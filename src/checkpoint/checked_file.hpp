@@ -1,0 +1,47 @@
+// A file of a checkpoint, read in blocks, each of which is held against the manifest's checksum. Where one does not
+// match, the error names the tensors that lie in it.
+#pragma once
+
+#include <filesystem>
+#include <span>
+#include <string>
+
+#include "checkpoint/file.hpp"
+#include "checkpoint/safetensors_header.hpp"
+#include "tessera/checkpoint/checkpoint_reader.hpp"
+#include "tessera/checkpoint/manifest.hpp"
+
+namespace tessera::checkpoint {
+
+class CheckedFile {
+ public:
+  CheckedFile(const std::filesystem::path& folder, ManifestFile expected);
+
+  const std::filesystem::path& path() const { return path_; }
+  const ManifestFile& expected() const { return expected_; }
+
+  // Empty, or that the file has another size than it must have, and which tensors lack.
+  std::string size_fault() const;
+
+  Bytes block_size(std::uint64_t block) const;  // the last one may be short
+  // See CheckpointReader::read_block().
+  void read_block(std::uint64_t block, std::span<const BlockPart> parts, std::span<std::byte> staging) const;
+  // Bytes [first, first + to.size()) of the file.
+  void read(Bytes first, std::span<std::byte> to, std::span<std::byte> staging) const;
+
+  std::string read_text(Bytes limit) const;  // all of it
+  // With offsets from the file's beginning.
+  SafetensorsHeader read_tensors() const;
+
+ private:
+  std::string contents(Bytes first, Bytes size) const;
+  SafetensorsHeader read_unchecked_tensors() const;
+  SafetensorsHeader parse(std::string_view json) const;
+  std::size_t header_length(std::uint64_t stored) const;
+
+  std::filesystem::path path_;
+  ManifestFile expected_;
+  File file_;
+};
+
+}  // namespace tessera::checkpoint

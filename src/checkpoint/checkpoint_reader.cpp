@@ -1,0 +1,243 @@
+// Opening a checkpoint puts its parts together; reading goes block by block.
+#include "tessera/checkpoint/checkpoint_reader.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <set>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+
+#include "checkpoint/aliases.hpp"
+#include "checkpoint/checked_file.hpp"
+#include "checkpoint/safetensors_header.hpp"
+#include "tessera/base/error.hpp"
+#include "tessera/checkpoint/checkpoints.hpp"
+#include "tessera/checkpoint/tensor_index.hpp"
+
+namespace tessera {
+
+namespace {
+
+using checkpoint::CheckedFile;
+using checkpoint::shown_name;
+
+// The tensors of one kind.
+struct Tensors {
+  std::vector<CheckpointTensor> list;
+  std::unordered_map<std::string, std::size_t> places;
+  std::map<std::string, std::string> metadata;  // of all files together
+};
+
+// A piece of a range within one block.
+struct Piece {
+  std::size_t file;
+  std::uint64_t block;
+  BlockPart part;
+};
+
+void cut_into_blocks(const TensorRange& range, std::vector<Piece>& pieces) {
+  Bytes first = range.tensor->offset + range.first;
+  std::span<std::byte> to = range.to;
+  while (!to.empty()) {
+    const Bytes within(first.count() % checkpoint_block.count());
+    const std::size_t count = std::min<std::size_t>(to.size(), (checkpoint_block - within).count());
+    pieces.push_back({range.tensor->file, first.count() / checkpoint_block.count(), {within, to.first(count)}});
+    first += Bytes(count);
+    to = to.subspan(count);
+  }
+}
+
+}  // namespace
+
+class CheckpointReader::Implementation {
+ public:
+  explicit Implementation(std::filesystem::path folder)
+      : folder_(std::move(folder)), manifest_(read_checkpoint_manifest(folder_)) {
+    for (const ManifestFile& file : manifest_.files) {
+      files_.emplace_back(folder_, file);
+      const std::string fault = files_.back().size_fault();
+      if (!fault.empty()) throw DataError(fault);
+    }
+    read_state();
+    for (const TensorKind kind : tensor_kinds) collect(kind);
+    require_all_known();
+    const Tensors& model = of(TensorKind::model);
+    aliases_ = checkpoint::find_aliases(model.metadata, [&](const auto& name) { return model.places.contains(name); });
+  }
+
+  const Tensors& of(TensorKind kind) const { return tensors_[static_cast<std::size_t>(kind)]; }
+
+  const std::filesystem::path folder_;
+  const Manifest manifest_;
+  std::vector<CheckedFile> files_;  // as in the manifest
+  CheckpointState state_;
+  std::map<std::string, std::string> aliases_;
+
+ private:
+  const CheckedFile* find_file(const std::string& name) {
+    const auto found = std::find_if(files_.begin(), files_.end(),
+                                    [&](const CheckedFile& file) { return file.expected().name == name; });
+    if (found == files_.end()) return nullptr;
+    known_.insert(name);
+    return &*found;
+  }
+
+  [[noreturn]] void refuse(std::string_view file, const std::string& what) const {
+    throw DataError(fmt::format("{}: {}", (folder_ / file).string(), what));
+  }
+
+  void read_state() {
+    const CheckedFile* file = find_file(std::string(state_name));
+    if (file == nullptr) refuse(manifest_name, fmt::format("names no {}", state_name));
+    state_ = parse_state(file->read_text(state_limit), file->path());
+    if (state_.step != manifest_.step) {
+      refuse(state_name,
+             fmt::format("is the state of step {}, and the manifest that of step {}", state_.step, manifest_.step));
+    }
+  }
+
+  void collect(TensorKind kind) {
+    const std::string name = tensor_file_name(to_string(kind));
+    const std::string index_name = tensor_index_name(to_string(kind));
+    const CheckedFile* const file = find_file(name);
+    const CheckedFile* const index = find_file(index_name);
+    if (file != nullptr && index != nullptr)
+      refuse(index_name, fmt::format("stands beside {}: one of them is too many", name));
+    if (file != nullptr) add_file(kind, *file);
+    if (index != nullptr) add_indexed(kind, *index);
+    if (file == nullptr && index == nullptr && kind == TensorKind::model) {
+      refuse(manifest_name, fmt::format("names neither {} nor {}", name, index_name));
+    }
+  }
+
+  void add_file(TensorKind kind, const CheckedFile& file) {
+    Tensors& tensors = tensors_[static_cast<std::size_t>(kind)];
+    checkpoint::SafetensorsHeader header = file.read_tensors();
+    for (StoredTensor& stored : header.tensors) {
+      if (!tensors.places.emplace(stored.name, tensors.list.size()).second) {
+        refuse(file.expected().name, fmt::format("tensor {} stands in another file too", shown_name(stored.name)));
+      }
+      tensors.list.push_back({std::move(stored), static_cast<std::size_t>(&file - files_.data())});
+    }
+    tensors.metadata.merge(header.metadata);
+  }
+
+  void add_indexed(TensorKind kind, const CheckedFile& index_file) {
+    const std::string& index_name = index_file.expected().name;
+    const TensorIndex index = parse_tensor_index(index_file.read_text(tensor_index_limit), index_file.path());
+    std::set<std::string> names;
+    for (const auto& [tensor, file] : index.files) names.insert(file);
+    std::size_t place = 0;
+    for (const std::string& name : names) {
+      const CheckedFile* const file = find_file(name);
+      if (file == nullptr || name != tensor_file_name(to_string(kind), place++, names.size())) {
+        refuse(index_name, fmt::format("{} is none of the {} files", shown_name(name), names.size()));
+      }
+      add_file(kind, *file);
+    }
+    check_index(of(kind), index, index_name);
+  }
+
+  void check_index(const Tensors& tensors, const TensorIndex& index, const std::string& index_name) const {
+    Bytes total;
+    for (const CheckpointTensor& tensor : tensors.list) {
+      total += tensor.size;
+      const auto entry = index.files.find(tensor.name);
+      if (entry == index.files.end() || entry->second != manifest_.files[tensor.file].name) {
+        refuse(index_name, fmt::format("does not say that tensor {} is in {}", shown_name(tensor.name),
+                                       manifest_.files[tensor.file].name));
+      }
+    }
+    for (const auto& [name, file] : index.files) {
+      if (!tensors.places.contains(name))
+        refuse(index_name, fmt::format("tensor {} is not in {}", shown_name(name), file));
+    }
+    if (total != index.total_size) {
+      refuse(index_name,
+             fmt::format("total_size is {}, and the tensors have {} bytes", index.total_size.count(), total.count()));
+    }
+  }
+
+  void require_all_known() const {
+    for (const ManifestFile& file : manifest_.files) {
+      if (!known_.contains(file.name))
+        refuse(manifest_name, fmt::format("names {}, which no checkpoint has", shown_name(file.name)));
+    }
+  }
+
+  std::array<Tensors, std::size(tensor_kinds)> tensors_;
+  std::set<std::string> known_;  // files that have a meaning
+};
+
+std::string_view to_string(TensorKind kind) {
+  switch (kind) {
+    case TensorKind::model: return "model";
+    case TensorKind::optimizer: return "optimizer";
+    case TensorKind::buffers: return "buffers";
+  }
+  throw InternalError("checkpoint: a kind of tensors that does not exist");
+}
+
+CheckpointReader::CheckpointReader(std::filesystem::path folder)
+    : implementation_(std::make_unique<Implementation>(std::move(folder))) {}
+CheckpointReader::CheckpointReader(CheckpointReader&&) noexcept = default;
+CheckpointReader& CheckpointReader::operator=(CheckpointReader&&) noexcept = default;
+CheckpointReader::~CheckpointReader() = default;
+
+const std::filesystem::path& CheckpointReader::folder() const { return implementation_->folder_; }
+const Manifest& CheckpointReader::manifest() const { return implementation_->manifest_; }
+const CheckpointState& CheckpointReader::state() const { return implementation_->state_; }
+const std::map<std::string, std::string>& CheckpointReader::aliases() const { return implementation_->aliases_; }
+const std::vector<CheckpointTensor>& CheckpointReader::tensors(TensorKind kind) const {
+  return implementation_->of(kind).list;
+}
+
+const CheckpointTensor* CheckpointReader::find(TensorKind kind, std::string_view name) const {
+  const Tensors& tensors = implementation_->of(kind);
+  auto place = tensors.places.find(std::string(name));
+  if (place == tensors.places.end() && kind == TensorKind::model) {
+    const auto alias = aliases().find(std::string(name));
+    if (alias != aliases().end()) place = tensors.places.find(alias->second);
+  }
+  return place == tensors.places.end() ? nullptr : &tensors.list[place->second];
+}
+
+void CheckpointReader::read_block(std::size_t file, std::uint64_t block, std::span<const BlockPart> parts,
+                                  std::span<std::byte> staging) const {
+  implementation_->files_.at(file).read_block(block, parts, staging);
+}
+
+void CheckpointReader::read(std::span<const TensorRange> ranges, std::span<std::byte> staging) const {
+  std::vector<Piece> pieces;
+  for (const TensorRange& range : ranges) {
+    const StoredTensor& tensor = *range.tensor;
+    if (range.first > tensor.size || range.to.size() > (tensor.size - range.first).count()) {
+      throw UsageError(fmt::format("{}: tensor {}: {} bytes from byte {} are outside its {}", folder().string(),
+                                   shown_name(tensor.name), range.to.size(), range.first.count(), tensor.size.count()));
+    }
+    cut_into_blocks(range, pieces);
+  }
+  std::sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) {
+    return std::tuple(a.file, a.block, a.part.first) < std::tuple(b.file, b.block, b.part.first);
+  });
+  std::vector<BlockPart> parts;
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    parts.push_back(pieces[i].part);
+    const bool last = i + 1 == pieces.size() ||
+                      std::pair(pieces[i + 1].file, pieces[i + 1].block) != std::pair(pieces[i].file, pieces[i].block);
+    if (!last) continue;
+    read_block(pieces[i].file, pieces[i].block, parts, staging);
+    parts.clear();
+  }
+}
+
+void CheckpointReader::read(const CheckpointTensor& tensor, Bytes first, std::span<std::byte> to,
+                            std::span<std::byte> staging) const {
+  const TensorRange range{&tensor, first, to};
+  read(std::span(&range, 1), staging);
+}
+
+}  // namespace tessera
