@@ -6,7 +6,9 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <fstream>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "tessera/base/error.hpp"
@@ -55,9 +57,31 @@ nlohmann::ordered_json to_json(const StepMetrics& metrics, const WorkUnit& unit,
   return object;
 }
 
-MetricsFile::MetricsFile(std::filesystem::path path) : path_(std::move(path)), file_(std::fopen(path_.c_str(), "w")) {
+MetricsFile::MetricsFile(std::filesystem::path path, bool go_on)
+    : path_(std::move(path)), file_(std::fopen(path_.c_str(), go_on ? "a" : "w")) {
   if (file_) return;
   throw tessera::DataError(fmt::format("{}: cannot be written: {}", path_.string(), std::strerror(errno)));
+}
+
+void MetricsFile::keep_first(std::size_t steps) {
+  std::ifstream lines(path_);
+  std::uintmax_t kept = 0;
+  std::size_t number = 1;
+  for (std::string line; std::getline(lines, line); ++number) {
+    // What a run that was killed left of its last line counts as nothing.
+    if (lines.eof()) break;
+    const auto object = nlohmann::json::parse(line, nullptr, false);
+    if (!object.is_object() || !object.contains("step") || !object["step"].is_number_unsigned()) {
+      throw tessera::DataError(fmt::format(
+          "{}: line {} is not a step's metrics, so this run cannot go on with it: choose another file for --metrics",
+          path_.string(), number));
+    }
+    if (object["step"].get<std::uint64_t>() > steps) break;
+    kept += line.size() + 1;
+  }
+  std::error_code error;
+  std::filesystem::resize_file(path_, kept, error);
+  if (error) throw tessera::DataError(fmt::format("{}: cannot be shortened: {}", path_.string(), error.message()));
 }
 
 void MetricsFile::write(const nlohmann::ordered_json& object) {

@@ -37,8 +37,12 @@ nlohmann::ordered_json to_json(const StepMetrics& metrics, const WorkUnit& unit,
 
 class MetricsFile {
  public:
-  // Makes the file, or empties it. Throws DataError naming the path.
-  explicit MetricsFile(std::filesystem::path path);
+  // Makes the file. One that exists is emptied, or, to go on, left as it is for now. Throws DataError naming the path.
+  MetricsFile(std::filesystem::path path, bool go_on);
+
+  // Before the first write(): leaves the objects of the run's first `steps` steps, and removes those of steps that will
+  // be taken again. Throws DataError naming the path and the line that is no such object.
+  void keep_first(std::size_t steps);
 
   // One line, on its way to the file system when this returns. Throws DataError, when the disk is full for example.
   void write(const nlohmann::ordered_json& object);

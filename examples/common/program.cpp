@@ -7,6 +7,7 @@
 #include <exception>
 #include <optional>
 
+#include "common/checkpoint_options.hpp"
 #include "common/output_file.hpp"
 #include "tessera/checkpoint/safetensors.hpp"
 
@@ -27,8 +28,9 @@ int run_program(const std::function<int()>& body) {
 int run_ranks(const RunOptions& options, const std::function<void(tessera::World&, MetricsFile*)>& train) {
   if (options.init) tessera::SafetensorsReader header_is_sound(*options.init);
   if (options.dump_weights) require_writable(*options.dump_weights);
+  require_resumed_or_new(options.checkpoints);
   std::optional<MetricsFile> metrics;
-  if (options.metrics) metrics.emplace(*options.metrics);
+  if (options.metrics) metrics.emplace(*options.metrics, options.checkpoints.resume);
   const auto body = [&](tessera::World& world) { train(world, metrics ? &*metrics : nullptr); };
   if (!options.simulated) return tessera::run(launch_options(options), body);
   tessera::simulate(simulate_options(options), body);

@@ -37,7 +37,10 @@ Progress::Progress(Output output, std::size_t steps, std::string_view unit)
 
 Progress::~Progress() { clear_live(); }
 
-void Progress::start() { start_ = Clock::now(); }
+void Progress::start(std::size_t done) {
+  start_ = Clock::now();
+  done_before_ = done;
+}
 
 double Progress::seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
 
@@ -45,7 +48,7 @@ void Progress::show(const Step& now) {
   if (output_ == Output::none) return;
   if (output_ == Output::live) return show_live(now);
   const auto tenth = [&](std::size_t step) { return step * 10 / steps_; };
-  if (now.step != 1 && tenth(now.step) == tenth(now.step - 1)) return;
+  if (now.step != done_before_ + 1 && tenth(now.step) == tenth(now.step - 1)) return;
   fmt::print("{}\n", text_of(now));
   std::fflush(stdout);
 }
@@ -60,7 +63,7 @@ void Progress::line(const std::string& text) {
 void Progress::end() { clear_live(); }
 
 std::string Progress::text_of(const Step& now) const {
-  const double left = seconds() / static_cast<double>(now.step) * static_cast<double>(steps_ - now.step);
+  const double left = seconds() / static_cast<double>(now.step - done_before_) * static_cast<double>(steps_ - now.step);
   return fmt::format("step {:>{}}/{}   loss {:.4f}   {:>7} {}/s   {} left", now.step, fmt::formatted_size("{}", steps_),
                      steps_, now.loss, grouped(static_cast<std::uint64_t>(std::llround(now.units_per_second))), unit_,
                      duration(left));

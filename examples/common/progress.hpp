@@ -25,7 +25,7 @@ class Progress {
   Progress& operator=(const Progress&) = delete;
   ~Progress();  // leaves the cursor at the beginning of a line, also when an error ends the run
 
-  void start();  // the clock of "time left"
+  void start(std::size_t done);  // the clock of "time left", with so many steps done before
   void show(const Step& now);
   void line(const std::string& text);  // stays
   void end();                          // no more steps; lines may follow
@@ -46,6 +46,7 @@ class Progress {
   Clock::time_point start_ = Clock::now();
   Clock::time_point shown_{};
   bool line_is_live_ = false;
+  std::size_t done_before_ = 0;
 };
 
 }  // namespace examples

@@ -9,6 +9,7 @@
 #include <limits>
 #include <utility>
 
+#include "common/checkpoint_options.hpp"
 #include "common/number_text.hpp"
 #include "common/simulation.hpp"
 #include "tessera/optim/adamw.hpp"
@@ -143,11 +144,13 @@ void add_run_options(CommandLine& line, RunOptions& options) {
   add_length_options(line, options);
   add_optimizer_options(line, options);
   add_file_options(line, options);
+  add_checkpoint_options(line, options);
   add_test_options(line, options);
 }
 
 void check_run_options(const CommandLine& line, RunOptions& options) {
   check_simulation_options(line, options);
+  check_checkpoint_options(line, options);
   if (options.steps && options.epochs) throw OptionError("--steps and --epochs exclude each other");
   if (options.min_learning_rate > learning_rate(options)) {
     throw OptionError(fmt::format("--min-lr {} is above --lr {}", options.min_learning_rate, learning_rate(options)));
@@ -233,6 +236,10 @@ tessera::FullyShardOptions sharding_options(const RunOptions& options) {
   sharding.prefetch = options.prefetch;
   sharding.reshard_after_forward = options.reshard_after_forward;
   if (options.bucket_cap) sharding.bucket_cap = tessera::Bytes(*options.bucket_cap);
+  if (options.checkpoints.directory) {
+    sharding.checkpointing =
+        options.checkpoints.in_background ? tessera::Checkpointing::background : tessera::Checkpointing::blocking;
+  }
   sharding.diagnostics = {.delay_seed = options.test_delays,
                           .poison = options.test_poison,
                           .touch = options.test_touch,

@@ -33,6 +33,15 @@ struct SimulatedRank {
   std::size_t ranks;
 };
 
+// Where checkpoints go, and when.
+struct CheckpointOptions {
+  std::optional<std::filesystem::path> directory;
+  std::optional<std::size_t> every;  // steps; and after the last one
+  std::optional<std::size_t> keep;
+  bool in_background = false;
+  bool resume = false;
+};
+
 struct RunOptions {
   std::size_t ranks = 1;  // of this machine: 1 in a simulation
   double timeout_seconds = 60.0;
@@ -70,6 +79,7 @@ struct RunOptions {
   std::optional<std::filesystem::path> metrics;
   std::optional<std::filesystem::path> dump_weights;
   std::optional<std::filesystem::path> init;
+  CheckpointOptions checkpoints;
   bool quiet = false;
   bool show_types = false;
 

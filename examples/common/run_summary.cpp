@@ -87,12 +87,17 @@ std::string step_text(const StepMetrics& now, const RunLength& length) {
                      length.last_step, now.loss);
 }
 
-std::string closing_line(const RunOptions& options, const RunLength& length, const RunResult& result) {
-  const std::size_t units = length.last_step * options.samples_per_step() * result.unit.per_sample;
+std::string nothing_left(const RunLength& length, std::size_t done) {
+  return fmt::format("resume   {} steps are done, and this run ends after step {}: nothing is left to train",
+                     grouped(done), grouped(length.last_step));
+}
+
+std::string closing_line(const RunOptions& options, const RunResult& result) {
+  const std::size_t units = result.steps * options.samples_per_step() * result.unit.per_sample;
   const double speed = static_cast<double>(units) / result.seconds;
-  std::string text = fmt::format("\n{} steps in {}, {} {}/s with evaluations", grouped(length.last_step),
-                                 shown_seconds(result.seconds),
-                                 grouped(static_cast<std::uint64_t>(std::llround(speed))), result.unit.name);
+  std::string text =
+      fmt::format("\n{} steps in {}, {} {}/s with evaluations", grouped(result.steps), shown_seconds(result.seconds),
+                  grouped(static_cast<std::uint64_t>(std::llround(speed))), result.unit.name);
   if (options.simulated) text += "; simulated, so losses and speed are not a training's";
   if (result.skipped > 0) text += fmt::format("; steps skipped for overflow in fp16: {}", grouped(result.skipped));
   return text;

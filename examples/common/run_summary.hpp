@@ -23,9 +23,12 @@ std::string step_text(const StepMetrics& now, const RunLength& length);
 
 struct RunResult {
   WorkUnit unit;
+  std::size_t steps;  // of this run, without those before it was resumed
   double seconds;
   std::size_t skipped;  // steps whose gradients were not finite
 };
-std::string closing_line(const RunOptions& options, const RunLength& length, const RunResult& result);
+std::string closing_line(const RunOptions& options, const RunResult& result);
+// What is said where a resumed run was at its end before.
+std::string nothing_left(const RunLength& length, std::size_t done);
 
 }  // namespace examples

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <numeric>
@@ -50,24 +51,31 @@ TrainingLoop::TrainingLoop(tessera::World& world, const RunOptions& options, con
 
 void TrainingLoop::run(Training& training) {
   start(training);
-  for (std::size_t step = 1; step <= length_.last_step; ++step) {
+  for (std::size_t step = done_before_ + 1; step <= length_.last_step; ++step) {
     StepMetrics now = train_step(training, step);
     progress_.show({step, now.loss, now.units_per_second(unit_)});
     if (evaluates_after(training, step)) progress_.line(training.evaluate(now));
     write_metrics(training, now);
+    if (checkpoints_->due(step, length_.last_step)) checkpoints_->save(step, training.sampler());
   }
   progress_.end();
+  checkpoints_->finish();
   finish(training);
 }
 
 void TrainingLoop::start(Training& training) {
   tessera::FullyShard& model = training.model();
   model.finalize(make_optimizer(options_));
-  training.ready();
-  if (options_.init) tessera::load_weights(model, *options_.init);
+  checkpoints_.emplace(model, options_, training.aliases(), [this](const std::string& text) { progress_.line(text); });
+  const std::optional<ResumedRun> resumed = checkpoints_->resume();
+  if (options_.init && !resumed) tessera::load_weights(model, *options_.init);
+  training.ready(resumed ? resumed->sampler : std::nullopt);
+  if (resumed) done_before_ = resumed->step;
+  if (metrics_ != nullptr && options_.checkpoints.resume) metrics_->keep_first(done_before_);
   progress_.line(training.headline());
   if (options_.show_types) progress_.line(model.types_table());
-  progress_.start();
+  if (done_before_ >= length_.last_step) progress_.line(nothing_left(length_, done_before_));
+  progress_.start(done_before_);
 }
 
 StepMetrics TrainingLoop::train_step(Training& training, std::size_t step) {
@@ -105,7 +113,7 @@ bool TrainingLoop::evaluates_after(const Training& training, std::size_t step) c
 // Memory stands in the first object and in the last.
 void TrainingLoop::write_metrics(Training& training, const StepMetrics& now) {
   nlohmann::ordered_json memory;
-  const bool told = options_.metrics && (now.step == 1 || now.step == length_.last_step);
+  const bool told = options_.metrics && (now.step == done_before_ + 1 || now.step == length_.last_step);
   if (told) memory = tessera::probe::to_json(measure_memory(training));
   if (metrics_ == nullptr) return;
   nlohmann::ordered_json object = to_json(now, unit_, memory);
@@ -131,8 +139,11 @@ void TrainingLoop::finish(Training& training) {
   if (!words.empty()) progress_.line(words);
   const std::vector<tessera::probe::RankMemory> memory = measure_memory(training);
   const auto skipped = static_cast<std::size_t>(training.model().last_step().skipped_updates);
-  progress_.line(closing_line(options_, length_, {.unit = unit_, .seconds = seconds, .skipped = skipped}) + "\n\n" +
-                 memory_table(training.model(), memory));
+  progress_.line(closing_line(options_, {.unit = unit_,
+                                         .steps = length_.last_step - std::min(done_before_, length_.last_step),
+                                         .seconds = seconds,
+                                         .skipped = skipped}) +
+                 "\n\n" + memory_table(training.model(), memory));
 }
 
 }  // namespace examples

@@ -3,12 +3,15 @@
 #pragma once
 
 #include <cstddef>
+#include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "common/metrics.hpp"
 #include "common/progress.hpp"
+#include "common/run_checkpoints.hpp"
 #include "common/run_options.hpp"
 #include "probe/memory_report.hpp"
 #include "tessera/comm/world.hpp"
@@ -24,9 +27,14 @@ class Training {
 
   // All of its units are added. The loop finalizes it.
   virtual tessera::FullyShard& model() = 0;
-  virtual void ready() = 0;  // once, after finalize(): the model's memory is there
+  // Once, after finalize(): the model's memory is there. Samples come from where a run before left off, or from the
+  // first.
+  virtual void ready(const std::optional<tessera::SamplerState>& from) = 0;
+  // Other names of tied parameters: name → the parameter's own.
+  virtual std::map<std::string, std::string> aliases() const { return {}; }
   virtual std::string headline() = 0;
 
+  virtual tessera::SamplerState sampler() const = 0;  // after the steps begun so far
   // Takes the samples of step `step` (from 1).
   virtual void begin_step(std::size_t step) = 0;
   // Forward and backward of one micro-batch; enqueues. *loss becomes its mean loss, and stays there.
@@ -68,6 +76,8 @@ class TrainingLoop {
   WorkUnit unit_;
   Progress progress_;
   tessera::Schedule schedule_;
+  std::size_t done_before_ = 0;  // steps, by the run that this one resumes
+  std::optional<RunCheckpoints> checkpoints_;
   std::vector<float> losses_;  // of this step's micro-batches
 };
 

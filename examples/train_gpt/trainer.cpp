@@ -28,22 +28,29 @@ class GptTraining final : public Training {
         gpt_(job.shape),
         evaluation_(job.data.parts.held_out, world, job.options.run.batch),
         writer_(job, world),
-        loader_(tessera::DistributedSampler(sampler_options(job.options.run, job.data.parts.training.size(), world)),
-                {.depth = batches_ahead},
-                [&job](const tessera::SampleBatch& chosen, TokenBatch& batch) {
-                  job.data.parts.training.read(chosen, batch);
-                }),
+        sampler_(sampler_options(job.options.run, job.data.parts.training.size(), world)),
         model_(world, job.sharding) {
     gpt_.add_to(model_);
   }
 
   tessera::FullyShard& model() override { return model_; }
-  void ready() override { gpt_.use(model_.activation_memory()); }
+  void ready(const std::optional<tessera::SamplerState>& from) override {
+    gpt_.use(model_.activation_memory());
+    if (from) sampler_.restore(*from);
+    loader_.emplace(sampler_, tessera::LoaderOptions{.depth = batches_ahead},
+                    [this](const tessera::SampleBatch& chosen, TokenBatch& batch) {
+                      job_.data.parts.training.read(chosen, batch);
+                    });
+  }
+  std::map<std::string, std::string> aliases() const override {
+    return {{"lm_head.weight", std::string(embedding_name) + ".wte.weight"}};
+  }
+  tessera::SamplerState sampler() const override { return loader_->state(); }
   std::string headline() override { return examples::headline(job_, model_); }
 
   void begin_step(std::size_t step) override {
     step_ = step;
-    batch_ = loader_.next();
+    batch_ = loader_->next();
   }
 
   void train_micro_batch(std::size_t micro, float* loss) override {
@@ -84,7 +91,8 @@ class GptTraining final : public Training {
   Gpt<T> gpt_;
   Evaluation<T> evaluation_;
   Writer<T> writer_;
-  tessera::Loader<TokenBatch> loader_;
+  tessera::DistributedSampler sampler_;  // where the loader starts
+  std::optional<tessera::Loader<TokenBatch>> loader_;
   const TokenBatch* batch_ = nullptr;  // of this step
   tessera::FullyShard model_;
 };

@@ -21,19 +21,22 @@ class MlpTraining final : public Training {
       : job_(job),
         mlp_(shape_of(job)),
         evaluation_(job.data.held_out, world, job.options.run.batch),
-        loader_(tessera::DistributedSampler(sampler_options(job.options.run, job.data.training_samples, world)),
-                {.depth = batches_ahead},
-                [&job](const tessera::SampleBatch& chosen, LabelledBatch& batch) {
-                  job.data.training->read(chosen, batch);
-                }),
+        sampler_(sampler_options(job.options.run, job.data.training_samples, world)),
         model_(world, job.sharding) {
     mlp_.add_to(model_);
   }
 
   tessera::FullyShard& model() override { return model_; }
-  void ready() override { mlp_.use(model_.activation_memory()); }
+  void ready(const std::optional<tessera::SamplerState>& from) override {
+    mlp_.use(model_.activation_memory());
+    if (from) sampler_.restore(*from);
+    loader_.emplace(
+        sampler_, tessera::LoaderOptions{.depth = batches_ahead},
+        [this](const tessera::SampleBatch& chosen, LabelledBatch& batch) { job_.data.training->read(chosen, batch); });
+  }
+  tessera::SamplerState sampler() const override { return loader_->state(); }
   std::string headline() override { return examples::headline(job_, model_); }
-  void begin_step(std::size_t) override { batch_ = loader_.next(); }
+  void begin_step(std::size_t) override { batch_ = loader_->next(); }
 
   void train_micro_batch(std::size_t micro, float* loss) override {
     const std::size_t rows = job_.options.run.batch;
@@ -61,7 +64,8 @@ class MlpTraining final : public Training {
   // What the model's queued work writes to or reads from must outlive it: the model comes last.
   Mlp<T> mlp_;
   Evaluation<T> evaluation_;
-  tessera::Loader<LabelledBatch> loader_;
+  tessera::DistributedSampler sampler_;  // where the loader starts
+  std::optional<tessera::Loader<LabelledBatch>> loader_;
   const LabelledBatch* batch_ = nullptr;  // of this step
   tessera::FullyShard model_;
 };

@@ -9,6 +9,7 @@
 #include "tessera/base/shape.hpp"
 #include "tessera/base/version.hpp"
 #include "tessera/checkpoint/checkpoint_reader.hpp"
+#include "tessera/checkpoint/checkpointer.hpp"
 #include "tessera/checkpoint/checkpoints.hpp"
 #include "tessera/checkpoint/manifest.hpp"
 #include "tessera/checkpoint/safetensors.hpp"

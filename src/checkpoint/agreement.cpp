@@ -37,7 +37,7 @@ Outcome outcome_of(std::exception_ptr failure) {
 
 }  // namespace
 
-void run_together(World& world, std::string_view label, const std::function<void()>& work) {
+void run_together(const Gather& gather, const std::function<void()>& work) {
   std::exception_ptr failure;
   try {
     work();
@@ -45,13 +45,17 @@ void run_together(World& world, std::string_view label, const std::function<void
     failure = std::current_exception();
   }
   const Outcome mine = outcome_of(failure);
-  const std::vector<std::byte> all = world.gather(std::as_bytes(std::span(mine)), label);
+  const std::vector<std::byte> all = gather(std::as_bytes(std::span(mine)));
   if (failure) std::rethrow_exception(failure);
   for (std::size_t rank = 0; rank * sizeof(Outcome) < all.size(); ++rank) {
     Outcome outcome{};
     std::memcpy(outcome.data(), all.data() + rank * sizeof(Outcome), sizeof(Outcome));
     if (outcome[0] != '\0') throw DataError(fmt::format("{} (on rank {})", outcome.data(), rank));
   }
+}
+
+void run_together(World& world, std::string_view label, const std::function<void()>& work) {
+  run_together([&](std::span<const std::byte> mine) { return world.gather(mine, label); }, work);
 }
 
 }  // namespace tessera::checkpoint

@@ -79,6 +79,12 @@ File File::open_to_write(const std::filesystem::path& path) {
   return {handle, path};
 }
 
+File File::create_new(const std::filesystem::path& path) {
+  const int handle = open_handle(path, O_WRONLY | O_CREAT | O_EXCL);
+  if (handle < 0) fail(path, "cannot be created");
+  return {handle, path};
+}
+
 File File::create_locked(const std::filesystem::path& path) {
   for (;;) {
     const int handle = open_handle(path, O_RDWR | O_CREAT);
@@ -145,6 +151,45 @@ void File::write(std::uint64_t offset, std::span<const std::byte> from) {
   }
 }
 
+void File::write(std::uint64_t offset, std::span<const std::span<const std::byte>> from) {
+  constexpr std::size_t at_once = 512;  // below IOV_MAX everywhere
+  std::array<iovec, at_once> parts;
+  while (!from.empty()) {
+    const std::size_t count = std::min(at_once, from.size());
+    std::size_t size = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      parts[i] = {const_cast<std::byte*>(from[i].data()), from[i].size()};
+      size += from[i].size();
+    }
+    write_all(offset, std::span(parts).first(count));
+    offset += size;
+    from = from.subspan(count);
+  }
+}
+
+// Changes the parts.
+void File::write_all(std::uint64_t offset, std::span<iovec> parts) {
+  while (!parts.empty()) {
+    const ssize_t count = ::pwritev(handle_, parts.data(), static_cast<int>(parts.size()), to_offset(offset, path_));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) fail(path_, "cannot be written");
+    offset += static_cast<std::uint64_t>(count);
+    auto left = static_cast<std::size_t>(count);
+    while (!parts.empty() && left >= parts.front().iov_len) {
+      left -= parts.front().iov_len;
+      parts = parts.subspan(1);
+    }
+    if (parts.empty()) return;
+    parts.front().iov_base = static_cast<std::byte*>(parts.front().iov_base) + left;
+    parts.front().iov_len -= left;
+  }
+}
+
+void File::begin_flush(std::uint64_t offset, std::uint64_t size) {
+  // Not every file system has it, and flush() reports what goes wrong.
+  ::sync_file_range(handle_, to_offset(offset, path_), to_offset(size, path_), SYNC_FILE_RANGE_WRITE);
+}
+
 void File::resize(std::uint64_t size) {
   if (::ftruncate(handle_, to_offset(size, path_)) != 0) fail(path_, "cannot be given its size");
 }
@@ -162,6 +207,22 @@ std::string read_whole(const std::filesystem::path& path, Bytes limit) {
   std::string text(size, '\0');
   file.read(0, std::as_writable_bytes(std::span(text)));
   return text;
+}
+
+void write_new_file(const std::filesystem::path& path, std::string_view text) {
+  File file = File::create_new(path);
+  file.write(0, std::as_bytes(std::span(text)));
+  file.flush();
+}
+
+void flush_folder(const std::filesystem::path& folder) {
+  const int handle = open_handle(folder, O_RDONLY | O_DIRECTORY);
+  if (handle < 0) fail(folder, "cannot be opened to flush it");
+  const int result = ::fsync(handle);
+  const int error = errno;
+  ::close(handle);
+  errno = error;
+  if (result != 0) fail(folder, "cannot be flushed");
 }
 
 void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to) {

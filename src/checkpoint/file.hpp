@@ -7,8 +7,11 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "tessera/base/bytes.hpp"
+
+struct iovec;
 
 namespace tessera::checkpoint {
 
@@ -16,6 +19,7 @@ class File {
  public:
   static File open_to_read(const std::filesystem::path& path);   // a regular file only
   static File open_to_write(const std::filesystem::path& path);  // one that exists
+  static File create_new(const std::filesystem::path& path);     // one that does not exist; to write
   // Empty, and locked against other writers for as long as it is open. Made when it does not exist.
   static File create_locked(const std::filesystem::path& path);
 
@@ -28,12 +32,15 @@ class File {
   // The same into several places in turn, in few system calls.
   void read_scattered(std::uint64_t offset, std::span<const std::span<std::byte>> to) const;
   void write(std::uint64_t offset, std::span<const std::byte> from);
+  void write(std::uint64_t offset, std::span<const std::span<const std::byte>> from);  // one after the other
+  void begin_flush(std::uint64_t offset, std::uint64_t size);  // a hint: the device may begin with these bytes
   void resize(std::uint64_t size);
   void flush();
 
  private:
   File(int handle, std::filesystem::path path) : handle_(handle), path_(std::move(path)) {}
   bool still_has_its_name() const;
+  void write_all(std::uint64_t offset, std::span<iovec> parts);
 
   int handle_;
   std::filesystem::path path_;
@@ -41,6 +48,11 @@ class File {
 
 // All of a small file. Throws DataError also where it is longer than `limit`.
 std::string read_whole(const std::filesystem::path& path, Bytes limit);
+
+// A new file with this text, on the device. An existing one is an error.
+void write_new_file(const std::filesystem::path& path, std::string_view text);
+// The folder's entries are on the device.
+void flush_folder(const std::filesystem::path& folder);
 
 // Renames within a folder, and makes that last.
 void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to);

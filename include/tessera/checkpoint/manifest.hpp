@@ -10,11 +10,12 @@
 #include <vector>
 
 #include "tessera/base/bytes.hpp"
+#include "tessera/plan/checkpoint_memory.hpp"
 
 namespace tessera {
 
 inline constexpr std::string_view manifest_name = "manifest.json";
-inline constexpr Bytes checkpoint_block{4 << 20};              // files are checked, and written, in blocks of this size
+using plan::checkpoint_block;                                  // files are checked, and written, in blocks of it
 inline constexpr std::uint64_t checkpoint_format_version = 1;  // of manifests, and with them of checkpoints
 inline constexpr Bytes manifest_limit{100'000'000};            // a longer one is refused
 

@@ -1,0 +1,91 @@
+// Saves and loads all that training needs to go on: weights, the optimizer's states, untrained state, step count, loss
+// scale, the sampler's position. Every rank writes and reads its own parts of ordinary safetensors files, so a
+// checkpoint knows neither strategy nor ranks, and nobody ever holds the model (docs/checkpoint_format.md).
+//
+//   tessera::Checkpointer checkpoints(model, {.directory = "runs/7", .keep = 3});
+//   if (const auto found = checkpoints.latest()) step = checkpoints.load(found->path).step;
+//   …
+//   checkpoints.save({.step = step, .sampler = loader.state()});
+//
+// A checkpoint is a directory step-00000100 in `directory`. It appears under that name in one step, when everything in
+// it is on the device, and is never changed afterwards. Only one job at a time may save to a directory.
+//
+// Thread safety: none; all functions are called by the rank's own thread, between steps, on all ranks alike
+// (collective). Destroy it before its model.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "tessera/base/bytes.hpp"
+#include "tessera/checkpoint/checkpoints.hpp"
+#include "tessera/checkpoint/state.hpp"
+#include "tessera/checkpoint/tensor_index.hpp"
+#include "tessera/data/sampler.hpp"
+#include "tessera/shard/fully_shard.hpp"
+
+namespace tessera {
+
+struct CheckpointerOptions {
+  std::filesystem::path directory;
+  std::size_t keep = 0;  // checkpoints; older ones are removed once a new one stands. 0: all stay
+  // Other names of tied parameters: each is written down in the metadata as one of the stored tensor of that name.
+  std::map<std::string, std::string> aliases = {};
+  Bytes split = split_limit;  // tensors of a file; what is more goes to further files, with an index
+};
+
+// What a save is told by the training loop; the rest it takes from the model.
+struct TrainingProgress {
+  std::uint64_t step = 0;  // steps done; names the checkpoint
+  std::optional<SamplerState> sampler = std::nullopt;
+  std::map<std::string, std::string> values = {};  // the user's own
+};
+
+struct LoadOptions {
+  // Only the tensors that the model and the checkpoint have in common, in the same shape; the rest of the model stays
+  // as it is.
+  bool partial = false;
+};
+
+class Checkpointer {
+ public:
+  // The model is finalized, with FullyShardOptions::checkpointing other than none. Makes the directory, locks it, and
+  // removes what jobs that died left unfinished. Throws UsageError, or DataError naming the path.
+  Checkpointer(FullyShard& model, CheckpointerOptions options);
+  Checkpointer(const Checkpointer&) = delete;
+  Checkpointer& operator=(const Checkpointer&) = delete;
+  // Waits for a save in the background. Its error is lost: call wait() before.
+  ~Checkpointer();
+
+  // Writes a checkpoint; it stands when this returns. That of a step which stands there already stays as it is: with
+  // the same contents that is fine, with others a DataError. When a rank fails (the device is full, say), all ranks get
+  // a DataError that names the path, what stood before stands, and training may go on. Synchronises.
+  void save(const TrainingProgress& progress);
+
+  // Copies this rank's shards and returns; threads write them while training goes on. Needs
+  // FullyShardOptions::checkpointing = background. One at a time: waits for the save before, and throws its error,
+  // after which this one was not begun. Synchronises.
+  void save_async(const TrainingProgress& progress);
+  // Until the save in the background, if any, has ended. Throws its error, once.
+  void wait();
+  bool saving() const;  // a save in the background has not been waited for
+
+  // The newest whole checkpoint in the directory, the same on every rank. Waits for the save in the background.
+  std::optional<FoundCheckpoint> latest();
+
+  // Puts a checkpoint into the model, whatever ranks, strategy and precision either has; every byte that is read is
+  // checked. Returns what the training loop needs to go on. Tensors that are missing, unknown or of another shape are
+  // one DataError that names them all, before anything is replaced; after any other error the model's values are
+  // undefined. Synchronises.
+  CheckpointState load(const std::filesystem::path& checkpoint, LoadOptions options = {});
+
+ private:
+  class Implementation;
+  std::unique_ptr<Implementation> implementation_;
+};
+
+}  // namespace tessera

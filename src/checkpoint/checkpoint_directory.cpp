@@ -1,0 +1,90 @@
+// Order is everything here: contents reach the device before the manifest, the manifest before the folder's name.
+#include "checkpoint/checkpoint_directory.hpp"
+
+#include <fmt/format.h>
+
+#include <system_error>
+#include <vector>
+
+#include "tessera/base/error.hpp"
+#include "tessera/checkpoint/checkpoints.hpp"
+
+namespace tessera::checkpoint {
+
+namespace {
+
+constexpr std::string_view growing_suffix = ".tmp";
+
+void make_directories(const std::filesystem::path& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error) throw DataError(fmt::format("{}: cannot be made: {}", path.string(), error.message()));
+}
+
+void remove_tree(const std::filesystem::path& path) {
+  std::error_code error;
+  std::filesystem::remove_all(path, error);
+  if (error) throw DataError(fmt::format("{}: cannot be removed: {}", path.string(), error.message()));
+}
+
+File lock(const std::filesystem::path& path) {
+  make_directories(path);
+  try {
+    return File::create_locked(path / ".lock");
+  } catch (const DataError& error) {
+    throw DataError(fmt::format("{}: no checkpoints can be written here: {}", path.string(), error.what()));
+  }
+}
+
+}  // namespace
+
+CheckpointDirectory::CheckpointDirectory(std::filesystem::path path) : path_(std::move(path)), lock_(lock(path_)) {
+  for (const std::filesystem::path& unfinished : unfinished_checkpoints(path_)) remove_tree(unfinished);
+}
+
+std::filesystem::path CheckpointDirectory::finished(std::uint64_t step) const { return path_ / checkpoint_name(step); }
+std::filesystem::path CheckpointDirectory::growing(std::uint64_t step) const {
+  return finished(step) += growing_suffix;
+}
+
+std::optional<Manifest> CheckpointDirectory::existing(std::uint64_t step) const {
+  const std::filesystem::path path = finished(step);
+  std::error_code error;
+  if (std::filesystem::symlink_status(path, error).type() == std::filesystem::file_type::not_found) return std::nullopt;
+  return check_checkpoint(path);
+}
+
+void CheckpointDirectory::begin(std::uint64_t step, const CheckpointFiles& files) {
+  const std::filesystem::path folder = growing(step);
+  remove_tree(folder);  // of a save that failed, where it could not be removed then
+  make_directories(folder);
+  for (const LaidFile& file : files.tensors) File::create_new(folder / file.name).resize(file.size());
+}
+
+void CheckpointDirectory::commit(const Manifest& manifest) {
+  const std::filesystem::path folder = growing(manifest.step);
+  write_new_file(folder / manifest_name, compose(manifest));
+  flush_folder(folder);
+  const std::filesystem::path name = finished(manifest.step);
+  if (::rename(folder.c_str(), name.c_str()) != 0) fail(name, "cannot be put in place");
+  flush_folder(path_);
+}
+
+void CheckpointDirectory::abandon(std::uint64_t step) noexcept {
+  std::error_code ignored;  // the failure that led here is what is reported
+  std::filesystem::remove_all(growing(step), ignored);
+}
+
+// Renamed before it is removed, so that what is half removed is never taken for whole.
+void CheckpointDirectory::prune(std::size_t keep) {
+  if (keep == 0) return;
+  std::vector<FoundCheckpoint> all = list_checkpoints(path_);
+  std::erase_if(all, [](const FoundCheckpoint& found) { return !found.valid(); });
+  for (std::size_t i = 0; i + keep < all.size(); ++i) {
+    const std::filesystem::path doomed = growing(all[i].step);
+    if (::rename(all[i].path.c_str(), doomed.c_str()) != 0) fail(all[i].path, "cannot be renamed to remove it");
+    remove_tree(doomed);
+  }
+}
+
+}  // namespace tessera::checkpoint

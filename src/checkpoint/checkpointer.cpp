@@ -1,0 +1,147 @@
+// What one rank keeps between saves, and the thread of a save in the background.
+#include "tessera/checkpoint/checkpointer.hpp"
+
+#include <fmt/format.h>
+
+#include <future>
+#include <string>
+#include <utility>
+
+#include "checkpoint/load.hpp"
+#include "checkpoint/save.hpp"
+#include "tessera/base/error.hpp"
+
+namespace tessera {
+
+namespace {
+
+using namespace checkpoint;
+
+void require_memory(const FullyShard& model) {
+  model.plan();  // finalized
+  if (model.options().checkpointing != Checkpointing::none) return;
+  throw UsageError(
+      "a Checkpointer needs memory in the model's plan: set FullyShardOptions::checkpointing to blocking or "
+      "background");
+}
+
+CheckpointState state_of(FullyShard& model, const TrainingProgress& progress) {
+  const kernels::StepScalars scalars = model.step_scalars();
+  CheckpointState state;
+  state.step = progress.step;
+  state.updates = static_cast<std::uint64_t>(scalars.step);
+  state.skipped_updates = static_cast<std::uint64_t>(scalars.skipped_steps);
+  state.loss_scale = scalars.loss_scale;
+  state.good_steps = scalars.good_steps;
+  state.decay_power = {scalars.decay_power[0], scalars.decay_power[1]};
+  state.sampler = progress.sampler;
+  state.values = progress.values;
+  return state;
+}
+
+void put_scalars(FullyShard& model, const CheckpointState& state) {
+  kernels::StepScalars scalars = model.step_scalars();
+  scalars.step = static_cast<std::int64_t>(state.updates);
+  scalars.skipped_steps = static_cast<std::int64_t>(state.skipped_updates);
+  scalars.loss_scale = state.loss_scale;
+  scalars.good_steps = state.good_steps;
+  scalars.decay_power[0] = state.decay_power[0];
+  scalars.decay_power[1] = state.decay_power[1];
+  model.set_step_scalars(scalars);
+}
+
+}  // namespace
+
+class Checkpointer::Implementation {
+ public:
+  Implementation(FullyShard& model, CheckpointerOptions options)
+      : model_(model), options_(std::move(options)), channel_((require_memory(model), model.world())) {
+    if (options_.directory.empty()) throw UsageError("CheckpointerOptions::directory is empty");
+    channel_.together("checkpoint: directory", [&] {
+      if (channel_.rank() == 0) directory_.emplace(options_.directory);
+    });
+  }
+
+  ~Implementation() {
+    if (writing_.valid()) writing_.wait();
+  }
+
+  void save(const TrainingProgress& progress) {
+    wait();
+    write(ShardValues(model_), composed(progress), progress.step);
+  }
+
+  void save_async(const TrainingProgress& progress) {
+    const std::span<std::byte> memory = model_.checkpoint_memory().copy;
+    if (model_.options().checkpointing != Checkpointing::background) {
+      throw UsageError("save_async() needs FullyShardOptions::checkpointing = background");
+    }
+    wait();
+    const ShardValues values = ShardValues(model_).copied_to(memory);
+    auto held = model_.hold_plan(fmt::format("step {} is being saved: call Checkpointer::wait() first", progress.step));
+    writing_ = std::async(std::launch::async, [this, values, held = std::move(held), text = composed(progress),
+                                               step = progress.step] { write(values, text, step); });
+  }
+
+  void wait() {
+    if (writing_.valid()) writing_.get();
+  }
+  bool saving() const { return writing_.valid(); }
+
+  std::optional<FoundCheckpoint> latest() {
+    wait();
+    return checkpoint::latest(channel_, options_.directory);
+  }
+
+  CheckpointState load(const std::filesystem::path& path, const LoadOptions& options) {
+    wait();
+    const CheckpointState state = checkpoint::load(
+        {.model = model_, .path = path, .partial = options.partial, .channel = channel_, .block = staging().block});
+    put_scalars(model_, state);
+    model_.shards_changed();
+    return state;
+  }
+
+ private:
+  Staging staging() { return {model_.checkpoint_memory().staging, channel_.size()}; }
+
+  std::string composed(const TrainingProgress& progress) { return compose(state_of(model_, progress)); }
+
+  // On whatever thread: of the model it uses the plan and the staging, which hold_plan() keeps.
+  void write(const ShardValues& values, const std::string& state, std::uint64_t step) {
+    const plan::Plan& plan = model_.plan();
+    const CheckpointFiles files = lay_out(plan, {.aliases = options_.aliases, .split = options_.split});
+    const BlockMap map(plan, files);
+    checkpoint::save({.step = step,
+                      .files = files,
+                      .map = map,
+                      .values = values,
+                      .state = state,
+                      .staging = staging(),
+                      .channel = channel_,
+                      .directory = directory_ ? &*directory_ : nullptr,
+                      .path = options_.directory,
+                      .keep = options_.keep});
+  }
+
+  FullyShard& model_;
+  CheckpointerOptions options_;
+  Channel channel_;
+  std::optional<CheckpointDirectory> directory_;  // on rank 0
+  std::future<void> writing_;                     // last: its thread uses all of the above
+};
+
+Checkpointer::Checkpointer(FullyShard& model, CheckpointerOptions options)
+    : implementation_(std::make_unique<Implementation>(model, std::move(options))) {}
+Checkpointer::~Checkpointer() = default;
+
+void Checkpointer::save(const TrainingProgress& progress) { implementation_->save(progress); }
+void Checkpointer::save_async(const TrainingProgress& progress) { implementation_->save_async(progress); }
+void Checkpointer::wait() { implementation_->wait(); }
+bool Checkpointer::saving() const { return implementation_->saving(); }
+std::optional<FoundCheckpoint> Checkpointer::latest() { return implementation_->latest(); }
+CheckpointState Checkpointer::load(const std::filesystem::path& checkpoint, LoadOptions options) {
+  return implementation_->load(checkpoint, options);
+}
+
+}  // namespace tessera

@@ -1,0 +1,168 @@
+// Masters in the order of units; then the optimizer's states, one after the other; then untrained state.
+#include "checkpoint/file_layout.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+#include <utility>
+
+#include "checkpoint/safetensors_header.hpp"
+#include "tessera/base/error.hpp"
+#include "tessera/checkpoint/tensor_index.hpp"
+
+namespace tessera::checkpoint {
+
+namespace {
+
+using Kind = TensorSource::Kind;
+using Metadata = std::map<std::string, std::string>;
+
+LaidTensor tensor(TensorSource source, std::string name, const Shape& shape) {
+  return {.source = source,
+          .spec = {.name = std::move(name), .shape = shape, .dtype = DType::fp32},
+          .elements = element_count(shape),
+          .begin = 0};
+}
+
+std::vector<LaidTensor> masters(const plan::Plan& plan) {
+  std::vector<LaidTensor> result;
+  for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
+    const auto& parameters = plan.units[unit].parameters;
+    for (std::size_t p = 0; p < parameters.size(); ++p) {
+      result.push_back(
+          tensor({.kind = Kind::master, .unit = unit, .place = p}, parameters[p].name, parameters[p].shape));
+    }
+  }
+  return result;
+}
+
+std::vector<LaidTensor> states(const plan::Plan& plan) {
+  std::vector<LaidTensor> result;
+  for (std::size_t state = 0; state < plan.optimizer_states.size(); ++state) {
+    for (const LaidTensor& master : masters(plan)) {
+      TensorSource source = master.source;
+      if (plan.units[source.unit].parameters[source.place].frozen) continue;
+      source.kind = Kind::state;
+      source.state = state;
+      result.push_back(
+          tensor(source, state_tensor_name(plan.optimizer_states[state], master.spec.name), master.spec.shape));
+    }
+  }
+  return result;
+}
+
+std::vector<LaidTensor> untrained(const plan::Plan& plan) {
+  std::vector<LaidTensor> result;
+  for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
+    const auto& buffers = plan.units[unit].buffers;
+    for (std::size_t b = 0; b < buffers.size(); ++b) {
+      result.push_back(tensor({.kind = Kind::buffer, .unit = unit, .place = b}, buffers[b].name, buffers[b].shape));
+    }
+  }
+  return result;
+}
+
+// Gives the tensors their places behind the header that names them.
+LaidFile lay_out_file(std::string name, std::vector<LaidTensor> tensors, const Metadata& metadata) {
+  std::vector<StoredTensor> stored;
+  Bytes end;
+  for (const LaidTensor& tensor : tensors) {
+    const Bytes size(sizeof(float) * tensor.elements);
+    stored.push_back({.name = tensor.spec.name,
+                      .dtype = std::string(stored_name(tensor.spec.dtype)),
+                      .shape = tensor.spec.shape,
+                      .offset = end,
+                      .size = size});
+    end += size;
+  }
+  const std::string header = compose_header(stored, metadata);
+  const std::uint64_t length = header.size();
+  LaidFile file{
+      .name = std::move(name), .head = std::string(length_field, '\0') + header, .tensors = std::move(tensors)};
+  std::memcpy(file.head.data(), &length, length_field);
+  for (std::size_t i = 0; i < stored.size(); ++i) file.tensors[i].begin = file.head.size() + stored[i].offset.count();
+  return file;
+}
+
+std::vector<std::vector<LaidTensor>> split(std::vector<LaidTensor> tensors, Bytes limit) {
+  std::vector<Bytes> sizes;
+  for (const LaidTensor& tensor : tensors) sizes.emplace_back(sizeof(float) * tensor.elements);
+  const std::vector<std::size_t> firsts = split_tensors(sizes, limit);
+  std::vector<std::vector<LaidTensor>> parts(firsts.size());
+  for (std::size_t part = 0; part < parts.size(); ++part) {
+    const std::size_t last = part + 1 < firsts.size() ? firsts[part + 1] : tensors.size();
+    for (std::size_t t = firsts[part]; t < last; ++t) parts[part].push_back(std::move(tensors[t]));
+  }
+  return parts;
+}
+
+TextFile index_of(const std::string& stem, const std::vector<LaidFile>& files) {
+  TensorIndex index;
+  for (const LaidFile& file : files) {
+    for (const LaidTensor& tensor : file.tensors) {
+      index.files[tensor.spec.name] = file.name;
+      index.total_size += Bytes(sizeof(float) * tensor.elements);
+    }
+  }
+  return {.name = tensor_index_name(stem), .text = compose(index)};
+}
+
+struct Part {
+  std::string stem;  // "model"
+  std::vector<LaidTensor> tensors;
+  Metadata metadata;
+};
+
+void add(CheckpointFiles& files, Part part, Bytes limit) {
+  std::vector<std::vector<LaidTensor>> groups = split(std::move(part.tensors), limit);
+  if (groups.size() == 1) {
+    files.tensors.push_back(lay_out_file(tensor_file_name(part.stem), std::move(groups.front()), part.metadata));
+    return;
+  }
+  std::vector<LaidFile> laid;
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    laid.push_back(lay_out_file(tensor_file_name(part.stem, i, groups.size()), std::move(groups[i]), part.metadata));
+  }
+  files.indices.push_back(index_of(part.stem, laid));
+  std::move(laid.begin(), laid.end(), std::back_inserter(files.tensors));
+}
+
+// The metadata of the model's files: what Python's readers expect of weights, and the names of tied parameters.
+Metadata model_metadata(const std::vector<LaidTensor>& masters, const Metadata& aliases) {
+  Metadata metadata = {{"format", "pt"}};
+  const auto stored = [&](const std::string& name) {
+    return std::any_of(masters.begin(), masters.end(), [&](const LaidTensor& t) { return t.spec.name == name; });
+  };
+  for (const auto& [alias, name] : aliases) {
+    if (!stored(name)) throw UsageError(fmt::format("alias {}: the model has no parameter {}", alias, name));
+    if (stored(alias) || metadata.contains(alias)) {
+      throw UsageError(fmt::format("alias {} of {}: the name is taken", alias, name));
+    }
+    metadata[alias] = name;
+  }
+  return metadata;
+}
+
+}  // namespace
+
+std::string state_tensor_name(const std::string& state, const std::string& parameter) {
+  return state + "/" + parameter;
+}
+
+CheckpointFiles lay_out(const plan::Plan& plan, const LayoutOptions& options) {
+  CheckpointFiles files;
+  std::vector<LaidTensor> of_model = masters(plan);
+  const Metadata metadata = model_metadata(of_model, options.aliases);
+  add(files, {.stem = "model", .tensors = std::move(of_model), .metadata = metadata}, options.split);
+  const std::string names = fmt::format("{}", fmt::join(plan.optimizer_states, ","));
+  add(files, {.stem = "optimizer", .tensors = states(plan), .metadata = {{"states", names}}}, options.split);
+  std::vector<LaidTensor> buffers = untrained(plan);
+  if (!buffers.empty()) {
+    add(files, {.stem = "buffers", .tensors = std::move(buffers), .metadata = {{"format", "pt"}}}, options.split);
+  }
+  return files;
+}
+
+}  // namespace tessera::checkpoint

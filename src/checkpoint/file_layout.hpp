@@ -1,0 +1,64 @@
+// The tensor files of a checkpoint: which tensor stands where. A pure function of the model, the same on every rank,
+// whatever the strategy and the number of ranks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tessera/base/bytes.hpp"
+#include "tessera/checkpoint/safetensors.hpp"
+#include "tessera/checkpoint/tensor_index.hpp"
+#include "tessera/plan/plan.hpp"
+
+namespace tessera::checkpoint {
+
+// What a tensor is of the model.
+struct TensorSource {
+  enum class Kind { master, state, buffer };
+  Kind kind;
+  std::size_t unit;
+  std::size_t place;      // of the parameter or the buffer in its unit
+  std::size_t state = 0;  // in Plan::optimizer_states
+};
+
+struct LaidTensor {
+  TensorSource source;
+  TensorSpec spec;  // fp32
+  std::size_t elements;
+  std::uint64_t begin;  // in the file
+  std::uint64_t end() const { return begin + sizeof(float) * elements; }
+};
+
+struct LaidFile {
+  std::string name;
+  std::string head;  // the length field and the header
+  std::vector<LaidTensor> tensors;
+  std::uint64_t size() const { return tensors.empty() ? head.size() : tensors.back().end(); }
+};
+
+// A file of text that one rank writes.
+struct TextFile {
+  std::string name;
+  std::string text;
+};
+
+struct CheckpointFiles {
+  std::vector<LaidFile> tensors;
+  std::vector<TextFile> indices;  // of what was split
+};
+
+struct LayoutOptions {
+  std::map<std::string, std::string> aliases = {};  // of tied parameters: another name → the stored tensor's
+  Bytes split = split_limit;
+};
+
+// Throws UsageError for an alias of what is not there, or whose name is taken.
+CheckpointFiles lay_out(const plan::Plan& plan, const LayoutOptions& options);
+
+// The name of an optimizer's state of a parameter: "m/blocks.3.weight".
+std::string state_tensor_name(const std::string& state, const std::string& parameter);
+
+}  // namespace tessera::checkpoint

@@ -1,0 +1,132 @@
+// What a checkpoint has is held against what the model wants, as a whole, before the first byte is replaced.
+#include "checkpoint/load.hpp"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "checkpoint/file_layout.hpp"
+#include "checkpoint/safetensors_header.hpp"
+#include "checkpoint/shard_values.hpp"
+#include "tessera/base/error.hpp"
+#include "tessera/checkpoint/checkpoint_reader.hpp"
+
+namespace tessera::checkpoint {
+
+namespace {
+
+constexpr std::size_t most_differences = 20;  // shown; a model of another shape differs in thousands
+
+TensorKind kind_of(const TensorSource& source) {
+  switch (source.kind) {
+    case TensorSource::Kind::master: return TensorKind::model;
+    case TensorSource::Kind::state: return TensorKind::optimizer;
+    case TensorSource::Kind::buffer: return TensorKind::buffers;
+  }
+  throw InternalError("a tensor of no kind");
+}
+
+std::string_view file_stem(TensorKind kind) { return to_string(kind); }
+
+class Differences {
+ public:
+  void add(std::string text) { list_.push_back(std::move(text)); }
+  bool empty() const { return list_.empty(); }
+  std::string text() const {
+    const std::size_t shown = std::min(most_differences, list_.size());
+    std::string all =
+        fmt::format("{}", fmt::join(list_.begin(), list_.begin() + static_cast<std::ptrdiff_t>(shown), "; "));
+    if (shown < list_.size()) all += fmt::format("; and {} more", list_.size() - shown);
+    return all;
+  }
+
+ private:
+  std::vector<std::string> list_;
+};
+
+// Why a stored tensor cannot be the model's; empty when it can.
+std::string difference(const LaidTensor& wanted, const CheckpointTensor* stored) {
+  const std::string what = fmt::format("{} tensor {}", file_stem(kind_of(wanted.source)), shown_name(wanted.spec.name));
+  if (stored == nullptr) return fmt::format("{} {} is missing", what, to_string(wanted.spec.shape));
+  if (stored->shape != wanted.spec.shape) {
+    return fmt::format("{} is {}, the model's is {}", what, to_string(stored->shape), to_string(wanted.spec.shape));
+  }
+  if (stored->dtype != stored_name(wanted.spec.dtype)) {
+    return fmt::format("{} is {}, expected {}", what, stored->dtype, stored_name(wanted.spec.dtype));
+  }
+  return {};
+}
+
+struct Match {
+  const LaidTensor* wanted;
+  const CheckpointTensor* stored;
+};
+
+// The tensors that both have. Throws a DataError with all that differs, unless part of them is enough.
+std::vector<Match> matches(const CheckpointReader& reader, const CheckpointFiles& files, bool partial) {
+  std::vector<Match> result;
+  Differences differences;
+  std::set<const CheckpointTensor*> known;
+  for (const LaidFile& file : files.tensors) {
+    for (const LaidTensor& wanted : file.tensors) {
+      const CheckpointTensor* stored = reader.find(kind_of(wanted.source), wanted.spec.name);
+      const std::string text = difference(wanted, stored);
+      if (text.empty()) result.push_back({&wanted, stored});
+      if (!text.empty()) differences.add(text);
+      known.insert(stored);
+    }
+  }
+  for (const TensorKind kind : tensor_kinds) {
+    for (const CheckpointTensor& stored : reader.tensors(kind)) {
+      if (known.contains(&stored)) continue;
+      differences.add(fmt::format("{} tensor {} is not in the model", file_stem(kind), shown_name(stored.name)));
+    }
+  }
+  if (differences.empty() || partial) return result;
+  throw DataError(fmt::format("{}: does not fit the model: {}", reader.folder().string(), differences.text()));
+}
+
+std::vector<TensorRange> my_ranges(const std::vector<Match>& matches, const ShardValues& values) {
+  std::vector<TensorRange> ranges;
+  for (const Match& match : matches) {
+    const ShardValues::Share& share = values.share(match.wanted->source);
+    if (share.values.empty()) continue;
+    ranges.push_back({match.stored, Bytes(sizeof(float) * share.first), std::as_writable_bytes(share.values)});
+  }
+  return ranges;
+}
+
+}  // namespace
+
+CheckpointState load(const LoadInput& input) {
+  std::optional<CheckpointReader> reader;
+  std::vector<Match> found;
+  const CheckpointFiles files = lay_out(input.model.plan(), {});
+  const ShardValues values(input.model);
+  input.channel.together("checkpoint: open", [&] {
+    reader.emplace(input.path);
+    found = matches(*reader, files, input.partial);
+  });
+  input.channel.together("checkpoint: read", [&] { reader->read(my_ranges(found, values), input.block); });
+  return reader->state();
+}
+
+std::optional<FoundCheckpoint> latest(Channel& channel, const std::filesystem::path& directory) {
+  struct Answer {
+    bool found;
+    std::uint64_t step;
+  } mine{};
+  channel.together("checkpoint: latest", [&] {
+    if (channel.rank() != 0) return;
+    if (const auto found = latest_checkpoint(directory)) mine = {true, found->step};
+  });
+  const std::vector<std::byte> all = channel.gather(std::as_bytes(std::span(&mine, 1)), "checkpoint: latest step");
+  std::memcpy(&mine, all.data(), sizeof(mine));  // rank 0's
+  if (!mine.found) return std::nullopt;
+  return FoundCheckpoint{.step = mine.step, .path = directory / checkpoint_name(mine.step)};
+}
+
+}  // namespace tessera::checkpoint

@@ -1,0 +1,29 @@
+// One load: every rank reads the blocks in which its own elements stand, and no others, and checks each.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <span>
+
+#include "checkpoint/channel.hpp"
+#include "tessera/checkpoint/checkpoints.hpp"
+#include "tessera/checkpoint/state.hpp"
+#include "tessera/shard/fully_shard.hpp"
+
+namespace tessera::checkpoint {
+
+struct LoadInput {
+  FullyShard& model;
+  const std::filesystem::path& path;
+  bool partial;
+  Channel& channel;
+  std::span<std::byte> block;  // staging for one
+};
+
+// Fills masters, states and untrained state. Collective.
+CheckpointState load(const LoadInput& input);
+
+// The newest whole checkpoint, as rank 0 sees it. Collective.
+std::optional<FoundCheckpoint> latest(Channel& channel, const std::filesystem::path& directory);
+
+}  // namespace tessera::checkpoint

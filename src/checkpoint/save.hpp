@@ -1,0 +1,34 @@
+// One save: every rank's blocks, then one rank's manifest. Runs on any thread, in step with the same call on all ranks.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "checkpoint/block_exchange.hpp"
+#include "checkpoint/block_map.hpp"
+#include "checkpoint/channel.hpp"
+#include "checkpoint/checkpoint_directory.hpp"
+#include "checkpoint/file_layout.hpp"
+#include "checkpoint/shard_values.hpp"
+
+namespace tessera::checkpoint {
+
+struct SaveInput {
+  std::uint64_t step;
+  const CheckpointFiles& files;
+  const BlockMap& map;
+  const ShardValues& values;
+  const std::string& state;  // the text of state.json
+  Staging staging;
+  Channel& channel;
+  CheckpointDirectory* directory;     // on rank 0; null elsewhere
+  const std::filesystem::path& path;  // of the directory
+  std::size_t keep;
+};
+
+// Writes the checkpoint of a step, or finds it written already with the same contents. Throws DataError on every rank
+// when a rank fails, or when that step stands there with other contents; then older checkpoints are as they were. What
+// goes wrong once the new one stands (removing old ones) is an error too. Collective.
+void save(const SaveInput& input);
+
+}  // namespace tessera::checkpoint

@@ -1,0 +1,104 @@
+// A model whose every element is known, for tests of checkpoints: odd sizes, an empty parameter, several blocks, a
+// frozen parameter and untrained state.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tessera/checkpoint/checkpointer.hpp"
+#include "tessera/comm/run.hpp"
+#include "tessera/optim/adamw.hpp"
+#include "tessera/shard/fully_shard.hpp"
+
+namespace checkpoint_model {
+
+using namespace tessera;
+
+class Layer final : public Module {
+ public:
+  Layer(Shape weight, std::size_t bias)
+      : weight_(std::move(weight), Initial::zeros()), bias_({bias}, Initial::zeros()) {}
+  void visit(ModuleVisitor& visitor) override {
+    visitor("weight", weight_);
+    visitor("nothing", nothing_);
+    visitor("fixed", fixed_);
+    visitor("bias", bias_);
+    visitor("mean", mean_);
+  }
+  Parameter& bias() { return bias_; }
+
+ private:
+  Parameter weight_;
+  Parameter nothing_{{0, 5}, Initial::ones()};
+  Parameter fixed_{{31}, Initial::zeros(), {.frozen = true}};
+  Parameter bias_;
+  Buffer mean_{{7, 3}};
+};
+
+struct Job {
+  int ranks = 1;
+  Strategy strategy = Strategy::fsdp;
+  Precision precision = fp32_precision;
+  Checkpointing checkpointing = Checkpointing::blocking;
+  std::size_t rows = 1031;  // of the large weight
+  std::size_t layers = 3;
+};
+
+// A value that no other element of the checkpoint has, most likely.
+inline float value(const std::string& tensor, std::size_t element, std::uint64_t salt) {
+  std::uint64_t hash = 14695981039346656037ull ^ salt;
+  for (const char c : tensor) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;
+  hash = (hash ^ element) * 0x9E3779B97F4A7C15ull;
+  return static_cast<float>(static_cast<std::int32_t>(hash >> 32)) * 0x1p-31f;
+}
+
+using Visit = std::function<void(const std::string& tensor, std::size_t first, std::span<float> values)>;
+
+// All that this rank holds: masters, states as "m/name", untrained state.
+inline void for_each_share(FullyShard& model, const Visit& visit) {
+  for (std::size_t u = 0; u < model.unit_count(); ++u) {
+    const Unit& unit = model.unit(u);
+    for (const ParameterPiece& piece : model.pieces(unit)) visit(piece.parameter->name(), piece.first, piece.values);
+    for (const std::string& state : model.plan().optimizer_states) {
+      for (const ParameterPiece& piece : model.pieces(unit, state)) {
+        visit(state + "/" + piece.parameter->name(), piece.first, piece.values);
+      }
+    }
+    for (const Buffer* buffer : unit.buffers()) visit(buffer->name(), 0, model.buffer(*buffer));
+  }
+}
+
+inline void fill(FullyShard& model, std::uint64_t salt) {
+  for_each_share(model, [&](const std::string& tensor, std::size_t first, std::span<float> values) {
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = value(tensor, first + i, salt);
+  });
+  model.shards_changed();
+}
+
+// Elements that are not what fill() made them.
+inline std::size_t differing(FullyShard& model, std::uint64_t salt) {
+  std::size_t count = 0;
+  for_each_share(model, [&](const std::string& tensor, std::size_t first, std::span<float> values) {
+    for (std::size_t i = 0; i < values.size(); ++i) count += values[i] != value(tensor, first + i, salt);
+  });
+  return count;
+}
+
+inline void with_model(const Job& job, const std::function<void(FullyShard&)>& body) {
+  launch({.ranks = job.ranks}, [&](World& world) {
+    std::vector<std::unique_ptr<Layer>> layers;
+    layers.push_back(std::make_unique<Layer>(Shape{13, 17}, 29));
+    layers.push_back(std::make_unique<Layer>(Shape{job.rows, 1301}, 1301));
+    while (layers.size() < job.layers) layers.push_back(std::make_unique<Layer>(Shape{}, 1));
+    FullyShard model(world, {.strategy = job.strategy, .precision = job.precision, .checkpointing = job.checkpointing});
+    for (auto& layer : layers) model.add(*layer);
+    model.finalize(AdamW{});
+    body(model);
+  });
+}
+
+}  // namespace checkpoint_model

@@ -1,0 +1,301 @@
+// Checkpoints of a model: the same files whatever the strategy and the ranks, every element back where it belongs, and
+// all or nothing.
+#include "tessera/checkpoint/checkpointer.hpp"
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <mutex>
+#include <set>
+
+#include "checkpoint_model.hpp"
+#include "temporary_folder.hpp"
+#include "tessera/base/error.hpp"
+#include "tessera/checkpoint/safetensors.hpp"
+#include "tessera/plan/memory.hpp"
+
+using namespace checkpoint_model;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr Strategy strategies[] = {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::fsdp};
+
+using Contents = std::map<std::string, std::string>;
+
+Contents contents(const fs::path& folder) {
+  Contents result;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    std::ifstream file(entry.path(), std::ios::binary);
+    result[entry.path().filename().string()] = {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  }
+  return result;
+}
+
+std::set<std::string> names(const fs::path& folder) {
+  std::set<std::string> result;
+  for (const auto& entry : fs::directory_iterator(folder)) result.insert(entry.path().filename().string());
+  return result;
+}
+
+TrainingProgress progress(std::uint64_t step) {
+  return {.step = step,
+          .sampler = SamplerState{.samples = 1000, .seed = 5, .epoch = 2, .position = 36},
+          .values = {{"data", "plays"}}};
+}
+
+void save(const Job& job, const fs::path& directory, std::uint64_t step, std::uint64_t salt = 1) {
+  with_model(job, [&](FullyShard& model) {
+    fill(model, salt);
+    Checkpointer(model, {.directory = directory}).save(progress(step));
+  });
+}
+
+// The errors that `work` fails with, one per rank that fails.
+template <typename Error>
+std::vector<std::string> failures(const Job& job, const std::function<void(FullyShard&)>& work) {
+  std::mutex mutex;
+  std::vector<std::string> messages;
+  with_model(job, [&](FullyShard& model) {
+    try {
+      work(model);
+    } catch (const Error& error) {
+      const std::lock_guard lock(mutex);
+      messages.emplace_back(error.what());
+    }
+  });
+  return messages;
+}
+
+bool mention(const std::vector<std::string>& messages, std::size_t count, const std::string& text) {
+  for (const std::string& message : messages) {
+    INFO(message);
+    CHECK(message.find(text) != std::string::npos);
+  }
+  return messages.size() == count;
+}
+
+}  // namespace
+
+TEST_CASE("a_checkpoint_has_the_same_bytes_whatever_the_strategy_and_the_ranks") {
+  const TemporaryFolder folder;
+  save({}, folder / "1", 7);
+  const Contents expected = contents(folder / "1/step-00000007");
+  CHECK(expected.size() == 5);
+  for (const int ranks : {1, 2, 3, 5, 7}) {
+    for (const Strategy strategy : strategies) {
+      const fs::path directory = folder / (std::to_string(ranks) + std::string(to_string(strategy)));
+      save({.ranks = ranks, .strategy = strategy, .precision = ranks % 2 == 0 ? bf16_mixed : fp32_precision}, directory,
+           7);
+      CHECK(contents(directory / "step-00000007") == expected);
+      CHECK(names(directory) == std::set<std::string>{".lock", "step-00000007"});
+      fs::remove_all(directory);
+    }
+  }
+}
+
+TEST_CASE("every_element_is_loaded_by_any_number_of_ranks_and_any_strategy") {
+  const TemporaryFolder folder;
+  save({.ranks = 4}, folder.path(), 7);
+  for (const int ranks : {1, 2, 3, 7}) {
+    for (const Strategy strategy : strategies) {
+      with_model({.ranks = ranks, .strategy = strategy, .precision = bf16_mixed}, [&](FullyShard& model) {
+        fill(model, 2);
+        CHECK(differing(model, 1) > 0);
+        Checkpointer checkpoints(model, {.directory = folder.path()});
+        const auto latest = checkpoints.latest();
+        REQUIRE(latest);
+        CHECK(latest->step == 7);
+        const CheckpointState state = checkpoints.load(latest->path);
+        CHECK(differing(model, 1) == 0);
+        CHECK(state.step == 7);
+        CHECK(state.sampler == progress(7).sampler);
+        CHECK(state.values == progress(7).values);
+      });
+    }
+  }
+}
+
+TEST_CASE("what_updates_carry_from_step_to_step_comes_back") {
+  const TemporaryFolder folder;
+  kernels::StepScalars saved;
+  saved.step = 17;
+  saved.skipped_steps = 3;
+  saved.loss_scale = 4096.0f;
+  saved.good_steps = 11;
+  saved.decay_power[0] = 0.1234567890123;
+  saved.decay_power[1] = 0.9876543210987;
+  with_model({.ranks = 2}, [&](FullyShard& model) {
+    model.set_step_scalars(saved);
+    Checkpointer(model, {.directory = folder.path()}).save({.step = 20});
+  });
+  with_model({.ranks = 3}, [&](FullyShard& model) {
+    Checkpointer checkpoints(model, {.directory = folder.path()});
+    CHECK_FALSE(checkpoints.load(checkpoints.latest()->path).sampler);
+    const kernels::StepScalars loaded = model.step_scalars();
+    CHECK(loaded.step == saved.step);
+    CHECK(loaded.skipped_steps == saved.skipped_steps);
+    CHECK(loaded.loss_scale == saved.loss_scale);
+    CHECK(loaded.good_steps == saved.good_steps);
+    CHECK(loaded.decay_power[0] == saved.decay_power[0]);
+    CHECK(loaded.decay_power[1] == saved.decay_power[1]);
+  });
+}
+
+TEST_CASE("what_is_saved_in_the_background_is_what_stood_there_when_it_began") {
+  const TemporaryFolder folder;
+  save({}, folder / "expected", 7);
+  for (const int ranks : {1, 3}) {
+    const fs::path directory = folder / std::to_string(ranks);
+    with_model({.ranks = ranks, .checkpointing = Checkpointing::background}, [&](FullyShard& model) {
+      Checkpointer checkpoints(model, {.directory = directory});
+      fill(model, 1);
+      checkpoints.save_async(progress(7));
+      CHECK(checkpoints.saving());
+      fill(model, 2);
+      CHECK_THROWS_AS(model.recompile(), UsageError);
+      checkpoints.save_async(progress(8));
+      fill(model, 3);
+      checkpoints.wait();
+      CHECK_FALSE(checkpoints.saving());
+      model.recompile();
+      checkpoints.load(checkpoints.latest()->path);
+      CHECK(differing(model, 2) == 0);
+    });
+    CHECK(contents(directory / "step-00000007") == contents(folder / "expected/step-00000007"));
+  }
+}
+
+TEST_CASE("a_step_that_stands_there_stays_and_with_other_contents_it_is_an_error") {
+  const TemporaryFolder folder;
+  save({.ranks = 2}, folder.path(), 7);
+  const Contents before = contents(folder / "step-00000007");
+  save({.ranks = 3, .strategy = Strategy::ddp}, folder.path(), 7);
+  CHECK(contents(folder / "step-00000007") == before);
+  const auto messages = failures<DataError>({.ranks = 3}, [&](FullyShard& model) {
+    Checkpointer checkpoints(model, {.directory = folder.path()});
+    fill(model, 2);
+    try {
+      checkpoints.save(progress(7));
+    } catch (const DataError&) {
+      checkpoints.save(progress(8));  // training goes on
+      throw;
+    }
+  });
+  CHECK(mention(messages, 3, "step-00000007: this step was saved before, with other contents"));
+  CHECK(contents(folder / "step-00000007") == before);
+  CHECK(names(folder.path()) == std::set<std::string>{".lock", "step-00000007", "step-00000008"});
+}
+
+TEST_CASE("the_newest_stay_and_older_ones_go_once_the_new_one_stands") {
+  const TemporaryFolder folder;
+  with_model({.ranks = 2}, [&](FullyShard& model) {
+    Checkpointer checkpoints(model, {.directory = folder.path(), .keep = 2});
+    for (std::uint64_t step = 1; step <= 4; ++step) checkpoints.save({.step = step});
+    CHECK(checkpoints.latest()->step == 4);
+  });
+  CHECK(names(folder.path()) == std::set<std::string>{".lock", "step-00000003", "step-00000004"});
+}
+
+TEST_CASE("leftovers_of_dead_jobs_go_and_a_second_job_is_refused") {
+  const TemporaryFolder folder;
+  fs::create_directories(folder / "step-00000003.tmp");
+  std::ofstream(folder / "step-00000003.tmp/model.safetensors") << "half";
+  fs::create_directories(folder / "step-00000002");  // without a manifest
+  fs::create_directories(folder / "mine.tmp");       // somebody else's
+  with_model({.ranks = 2}, [&](FullyShard& model) {
+    Checkpointer checkpoints(model, {.directory = folder.path()});
+    CHECK_FALSE(checkpoints.latest());
+    const auto second = [&] { Checkpointer(model, {.directory = folder.path()}); };
+    CHECK_THROWS_WITH_AS(second(), doctest::Contains("another program is writing"), DataError);
+    checkpoints.save({.step = 3});
+    CHECK(checkpoints.latest()->step == 3);
+  });
+  CHECK(names(folder.path()) == std::set<std::string>{".lock", "mine.tmp", "step-00000002", "step-00000003"});
+}
+
+TEST_CASE("large_models_are_split_over_files_with_an_index") {
+  const TemporaryFolder folder;
+  with_model({.ranks = 3}, [&](FullyShard& model) {
+    fill(model, 1);
+    Checkpointer(model, {.directory = folder.path(), .split = Bytes(5'000'000)}).save({.step = 1});
+  });
+  const std::set<std::string> found = names(folder / "step-00000001");
+  CHECK(found.contains("model-00001-of-00003.safetensors"));
+  CHECK(found.contains("model-00003-of-00003.safetensors"));
+  CHECK(found.contains("model.safetensors.index.json"));
+  CHECK(found.contains("optimizer.safetensors.index.json"));
+  CHECK(found.contains("buffers.safetensors"));
+  with_model({.ranks = 2}, [&](FullyShard& model) {
+    Checkpointer checkpoints(model, {.directory = folder.path()});
+    checkpoints.load(folder / "step-00000001");
+    CHECK(differing(model, 1) == 0);
+  });
+}
+
+TEST_CASE("a_model_that_does_not_fit_is_told_everything_and_left_as_it_was") {
+  const TemporaryFolder folder;
+  save({.ranks = 2}, folder.path(), 7);
+  const auto load = [&](FullyShard& model, LoadOptions options) {
+    fill(model, 2);
+    Checkpointer(model, {.directory = folder.path()}).load(folder / "step-00000007", options);
+  };
+  const Job job{.ranks = 3, .rows = 1033, .layers = 4};
+  with_model(job, [&](FullyShard& model) {
+    try {
+      load(model, {});
+      FAIL("loaded");
+    } catch (const DataError& error) {
+      const std::string text = error.what();
+      for (const char* part :
+           {"step-00000007: does not fit the model", "model tensor \"units.1.weight\" is [1031, 1301]",
+            "the model's is [1033, 1301]", "model tensor \"units.3.weight\" [] is missing",
+            "optimizer tensor \"m/units.3.bias\" [1] is missing",
+            "buffers tensor \"units.3.mean\" [7, 3] is missing"}) {
+        INFO(text);
+        CHECK(text.find(part) != std::string::npos);
+      }
+    }
+    CHECK(differing(model, 2) == 0);
+  });
+  const auto messages = failures<DataError>({.ranks = 2, .layers = 2}, [&](FullyShard& model) { load(model, {}); });
+  CHECK(mention(messages, 2, "model tensor \"units.2.bias\" is not in the model"));
+  with_model(job, [&](FullyShard& model) {
+    load(model, {.partial = true});
+    for_each_share(model, [&](const std::string& tensor, std::size_t first, std::span<float> values) {
+      const bool other =
+          tensor.find("units.3") != std::string::npos || tensor.find("units.1.weight") != std::string::npos;
+      for (std::size_t i = 0; i < values.size(); ++i) REQUIRE(values[i] == value(tensor, first + i, other ? 2 : 1));
+    });
+  });
+}
+
+TEST_CASE("names_of_tied_parameters_stand_in_the_metadata") {
+  const TemporaryFolder folder;
+  with_model({.ranks = 2}, [&](FullyShard& model) {
+    Checkpointer(model, {.directory = folder.path(), .aliases = {{"head.weight", "units.1.weight"}}}).save({.step = 1});
+    Checkpointer wrong(model, {.directory = folder.path(), .aliases = {{"head", "units.9.weight"}}});
+    CHECK_THROWS_WITH_AS(wrong.save({.step = 2}), "alias head: the model has no parameter units.9.weight", UsageError);
+  });
+  const SafetensorsReader file(folder / "step-00000001/model.safetensors");
+  CHECK(file.metadata().at("head.weight") == "units.1.weight");
+  CHECK(file.find("head.weight") == nullptr);
+}
+
+TEST_CASE("misuse_is_named") {
+  const TemporaryFolder folder;
+  const auto construct = [&](FullyShard& model) { Checkpointer(model, {.directory = folder.path()}); };
+  CHECK(mention(failures<UsageError>({.ranks = 2, .checkpointing = Checkpointing::none}, construct), 2,
+                "FullyShardOptions::checkpointing"));
+  const auto in_background = [&](FullyShard& model) {
+    Checkpointer(model, {.directory = folder.path()}).save_async({.step = 1});
+  };
+  CHECK(mention(failures<UsageError>({.ranks = 2}, in_background), 2, "checkpointing = background"));
+  std::ofstream(folder / "file") << "no directory";
+  const auto in_file = [&](FullyShard& model) { Checkpointer(model, {.directory = folder / "file"}); };
+  CHECK(mention(failures<DataError>({.ranks = 3}, in_file), 3, "/file"));
+}

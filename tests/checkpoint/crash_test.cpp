@@ -1,0 +1,229 @@
+// The order of writes, flushes and renames of a save is recorded, and every loss that a power failure may cause is
+// played through: the latest checkpoint is always a whole one. And calls that fail: an error that names the path, and
+// nothing lost.
+#include <doctest/doctest.h>
+
+#include <cerrno>
+#include <fstream>
+#include <iterator>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "crash_model.hpp"
+#include "small_save.hpp"
+#include "temporary_folder.hpp"
+#include "tessera/base/error.hpp"
+#include "tessera/checkpoint/checkpoint_reader.hpp"
+#include "watched_files.hpp"
+
+using namespace checkpoint_model;
+
+namespace {
+
+namespace fs = std::filesystem;
+using crash_model::Device;
+using crash_model::Files;
+using watched::Operation;
+
+Files files_in(const fs::path& folder) {
+  Files result;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    if (!entry.is_regular_file()) continue;
+    std::ifstream file(entry.path(), std::ios::binary);
+    result[fs::relative(entry.path(), folder).string()] = {std::istreambuf_iterator<char>(file),
+                                                           std::istreambuf_iterator<char>()};
+  }
+  return result;
+}
+
+Files below(const Files& files, const std::string& folder) {
+  Files result;
+  for (const auto& [path, bytes] : files) {
+    if (path.starts_with(folder + "/")) result[path] = bytes;
+  }
+  return result;
+}
+
+// Whether a reader takes the folder for a checkpoint: its manifest is whole, and all files have their sizes. A manifest
+// with holes fails its own checksum.
+bool counts(const Files& found, const Files& whole, const std::string& folder) {
+  const auto manifest = found.find(folder + "/manifest.json");
+  if (manifest == found.end() || manifest->second != whole.at(folder + "/manifest.json")) return false;
+  for (const auto& [path, bytes] : whole) {
+    if (!found.contains(path) || found.at(path).size() != bytes.size()) return false;
+  }
+  return true;
+}
+
+struct Recording {
+  Files before;
+  std::vector<Operation> operations;
+  Files old_one;
+  Files new_one;
+};
+
+Recording record_a_save(int ranks) {
+  const TemporaryFolder folder;
+  Recording recording;
+  small_save(folder.path(), 1, ranks);
+  recording.before = files_in(folder.path());
+  recording.old_one = below(recording.before, "step-00000001");
+  watched::start(folder.path());
+  small_save(folder.path(), 2, ranks);
+  recording.operations = watched::stop();
+  recording.new_one = below(files_in(folder.path()), "step-00000002");
+  return recording;
+}
+
+// What is wrong with what a failure left; empty when the latest checkpoint is whole.
+std::string fault(const Recording& recording, const Files& left) {
+  for (const auto& [whole, name] :
+       {std::pair(&recording.new_one, "step-00000002"), std::pair(&recording.old_one, "step-00000001")}) {
+    if (!counts(left, *whole, name)) continue;
+    if (below(left, name) == *whole) return {};
+    return std::string(name) + " counts as a checkpoint, and is not whole";
+  }
+  return "no checkpoint is left";
+}
+
+struct Losses {
+  std::size_t tried = 0;
+  std::string fault = {};  // the first
+};
+
+// Every moment of the save, and at each: all that is unsure is lost, nothing is, the names or the bytes alone are, and
+// each single operation is lost or kept alone.
+Losses play_through(const Recording& recording) {
+  const Device device(recording.before, recording.operations);
+  Losses losses;
+  const auto attempt = [&](std::size_t count, const std::vector<bool>& lost) {
+    ++losses.tried;
+    const std::string found = fault(recording, device.after(count, lost));
+    if (found.empty() || !losses.fault.empty()) return;
+    losses.fault = "after operation " + std::to_string(count) + ": " + found;
+  };
+  for (std::size_t count = 0; count <= recording.operations.size(); ++count) {
+    const std::vector<std::size_t> unsure = device.unsure(count);
+    std::vector<bool> none(recording.operations.size());
+    std::vector<bool> all = none;
+    std::vector<bool> bytes = none;
+    std::vector<bool> entries = none;
+    for (const std::size_t i : unsure) {
+      const watched::Call call = recording.operations[i].call;
+      all[i] = true;
+      (call == watched::Call::write || call == watched::Call::resize ? bytes : entries)[i] = true;
+    }
+    for (const auto* lost : {&none, &all, &bytes, &entries}) attempt(count, *lost);
+    for (const std::size_t i : unsure) {
+      std::vector<bool> one = none;
+      one[i] = true;
+      attempt(count, one);
+      std::vector<bool> others = all;
+      others[i] = false;
+      attempt(count, others);
+    }
+  }
+  return losses;
+}
+
+// The errors of a save that meets a fault, one per rank that has one; then a save that meets none.
+std::vector<std::string> save_with(const watched::Fault& fault, const fs::path& directory) {
+  std::mutex mutex;
+  std::vector<std::string> messages;
+  with_model(small_job(3), [&](FullyShard& model) {
+    Checkpointer checkpoints(model, {.directory = directory, .keep = 1, .split = Bytes(12'000)});
+    model.world().barrier("before");
+    if (model.world().rank() == 0) {
+      watched::start(directory);
+      watched::set_fault(fault);
+    }
+    model.world().barrier("watched");
+    fill(model, 2);
+    try {
+      checkpoints.save({.step = 2});
+    } catch (const DataError& error) {
+      const std::lock_guard lock(mutex);
+      messages.emplace_back(error.what());
+    }
+    model.world().barrier("saved");
+    if (model.world().rank() == 0) watched::stop();
+  });
+  return messages;
+}
+
+}  // namespace
+
+TEST_CASE("no_power_failure_leaves_a_latest_checkpoint_that_is_not_whole") {
+  for (const int ranks : {1, 3}) {
+    const Recording recording = record_a_save(ranks);
+    CHECK(recording.operations.size() > 50);
+    const Losses losses = play_through(recording);
+    MESSAGE(ranks, " ranks: ", recording.operations.size(), " operations, ", losses.tried, " failures played through");
+    CHECK(losses.fault == "");
+  }
+}
+
+// The proof can fail: each flush that is left out is found.
+TEST_CASE("without_any_one_of_its_flushes_a_save_is_not_safe") {
+  const Recording sound = record_a_save(2);
+  std::size_t flushes = 0;
+  for (std::size_t i = 0; i < sound.operations.size(); ++i) {
+    if (sound.operations[i].call != watched::Call::flush) continue;
+    Recording broken = sound;
+    broken.operations.erase(broken.operations.begin() + static_cast<std::ptrdiff_t>(i));
+    INFO("without the flush of \"" << sound.operations[i].path << "\"");
+    CHECK(play_through(broken).fault != "");
+    ++flushes;
+  }
+  CHECK(flushes > 8);
+}
+
+TEST_CASE("whatever_call_fails_the_error_names_the_path_and_nothing_is_lost") {
+  const TemporaryFolder folder;
+  small_save(folder / "old", 1, 2);
+  for (const watched::Call call : watched::all_calls) {
+    for (std::size_t nth = 1;; ++nth) {
+      const fs::path directory = folder / "run";
+      fs::remove_all(directory);
+      fs::copy(folder / "old", directory, fs::copy_options::recursive);
+      const int error = nth % 2 == 0 ? EIO : ENOSPC;
+      const auto messages = save_with({call, nth, error}, directory);
+      INFO("failing: " << watched::to_string(call) << " " << nth);
+      const auto latest = latest_checkpoint(directory);
+      REQUIRE(latest);
+      CHECK(verify_checkpoint(latest->path).empty());
+      if (!watched::fault_happened()) {
+        CHECK(messages.empty());
+        CHECK(latest->step == 2);
+        CHECK(nth > 1);
+        break;
+      }
+      CHECK(messages.size() == 3);
+      for (const std::string& message : messages) {
+        INFO(message);
+        CHECK(message.starts_with(directory.string()));
+        CHECK(message.find(error == EIO ? "Input/output error" : "No space left on device") != std::string::npos);
+      }
+      small_save(directory, 3, 3);  // training goes on
+      CHECK(latest_checkpoint(directory)->step == 3);
+      CHECK(unfinished_checkpoints(directory).empty());
+    }
+  }
+}
+
+TEST_CASE("short_writes_are_finished") {
+  const TemporaryFolder folder;
+  small_save(folder / "old", 1, 2);
+  std::size_t nth = 1;
+  for (;; nth += 3) {
+    const fs::path directory = folder / "run";
+    fs::remove_all(directory);
+    fs::copy(folder / "old", directory, fs::copy_options::recursive);
+    CHECK(save_with({watched::Call::write, nth, 0}, directory).empty());
+    CHECK(whole_latest(directory) == 2);
+    if (!watched::fault_happened()) break;
+  }
+  CHECK(nth > 3);
+}
