@@ -1,5 +1,5 @@
 // The command-line tool: `tessera plan` says what a training step will do and hold, before anything is allocated,
-// and `tessera cost` what a job's communication and steps will take.
+// `tessera cost` what a job's communication and steps will take, and `tessera checkpoint` what was saved.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "checkpoint_command.hpp"
 #include "cost_command.hpp"
 #include "options.hpp"
 #include "plan_command.hpp"
@@ -23,14 +24,18 @@ constexpr std::string_view usage =
     "Usage: tessera plan [options]   the bytes, the traffic and the schedule of a training step; see tessera plan "
     "--help\n"
     "       tessera cost [options]   times of collectives, jobs and scaling; see tessera cost --help\n"
+    "       tessera checkpoint ...   lists, shows, verifies, exports and compares checkpoints; see tessera checkpoint "
+    "--help\n"
     "       tessera --version\n"
     "       tessera --help\n";
 
 int run(const std::vector<std::string>& arguments) {
   if (arguments.empty())
-    throw tools::OptionError("a command is missing: tessera plan, tessera cost, or tessera --help");
+    throw tools::OptionError("a command is missing: tessera plan, tessera cost, tessera checkpoint, or tessera --help");
   const std::string& command = arguments.front();
   if (command == "cost") return tools::run_cost({arguments.begin() + 1, arguments.end()});
+  if (command == "checkpoint")
+    return tools::run_checkpoint({arguments.begin() + 1, arguments.end()}) ? success : failure;
   if (command == "plan") return tools::run_plan({arguments.begin() + 1, arguments.end()}) ? success : failure;
   if (arguments.size() > 1)
     throw tools::OptionError(fmt::format("unknown command \"{}\": see tessera --help", command));

@@ -85,6 +85,14 @@ void Options::yes_or_no(const std::string& name, bool& target, const std::string
   choice<bool>(name, target, {{"yes", true}, {"no", false}}, fmt::format("{} [{}]", what, target ? "yes" : "no"));
 }
 
+void Options::place(const std::string& name, std::filesystem::path& target, const std::string& what) {
+  const auto take = [=, &target](const std::string& text) {
+    if (text.empty()) throw OptionError(fmt::format("{} is empty", name));
+    target = text;
+  };
+  app_.add_option_function<std::string>(name, take, what)->group(group_)->type_name("")->required();
+}
+
 void Options::flag(const std::string& name, bool& target, const std::string& what) {
   app_.add_flag(name, target, what)->group(group_);
 }

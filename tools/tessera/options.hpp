@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <filesystem>
 #include <functional>
 #include <optional>
 #include <stdexcept>
@@ -60,6 +61,8 @@ class Options {
     });
   }
   void yes_or_no(const std::string& name, bool& target, const std::string& what);
+  // What must stand on the command line without a name: a file or a folder.
+  void place(const std::string& name, std::filesystem::path& target, const std::string& what);
   void flag(const std::string& name, bool& target, const std::string& what);
 
   bool given(const std::string& name) const { return app_.count(name) > 0; }
@@ -72,7 +75,7 @@ class Options {
   [[noreturn]] static void refuse_choice(const std::string& name, const std::string& names, const std::string& text);
 
   CLI::App app_;
-  std::string group_;
+  std::string group_ = "Options";
 };
 
 }  // namespace tools

@@ -1,0 +1,50 @@
+// Finds the subcommand.
+#include "checkpoint_command.hpp"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <string_view>
+
+#include "checkpoint_subcommands.hpp"
+#include "options.hpp"
+
+namespace tools {
+
+namespace {
+
+constexpr std::string_view usage = R"(Usage: tessera checkpoint SUBCOMMAND [options]
+
+  list DIR                  the checkpoints of a folder, and why one is not valid
+  show CHECKPOINT           state, tensors, shapes, dtypes and bytes
+  verify CHECKPOINT         reads everything against the checksums
+  export CHECKPOINT OUT     the weights as safetensors, as fp32, bf16 or fp16
+  diff A B                  two checkpoints, tensor by tensor
+
+CHECKPOINT is one of them, runs/step-00000100, or their folder, runs, which stands for the latest in it.
+Each has --help and --json.
+Exit code: 0; 1 when a checkpoint is damaged, when two differ, or when something cannot be read or written; 2 for bad
+options.
+)";
+
+}  // namespace
+
+bool run_checkpoint(const std::vector<std::string>& arguments) {
+  const std::map<std::string_view, bool (*)(std::vector<std::string>)> subcommands = {{"list", run_checkpoint_list},
+                                                                                      {"show", run_checkpoint_show},
+                                                                                      {"verify", run_checkpoint_verify},
+                                                                                      {"export", run_checkpoint_export},
+                                                                                      {"diff", run_checkpoint_diff}};
+  constexpr std::string_view remedy =
+      "tessera checkpoint takes list, show, verify, export or diff; see tessera checkpoint --help";
+  if (arguments.empty()) throw OptionError(fmt::format("a subcommand is missing: {}", remedy));
+  const auto found = subcommands.find(arguments.front());
+  if (found != subcommands.end()) return found->second({arguments.begin() + 1, arguments.end()});
+  if (arguments.size() != 1 || arguments.front() != "--help") {
+    throw OptionError(fmt::format("unknown subcommand \"{}\": {}", arguments.front(), remedy));
+  }
+  fmt::print("{}", usage);
+  return true;
+}
+
+}  // namespace tools

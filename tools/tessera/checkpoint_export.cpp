@@ -1,0 +1,238 @@
+// `tessera checkpoint export`: a checkpoint's weights as plain safetensors, for inference and other libraries.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+
+#include "checkpoint_subcommands.hpp"
+#include "checkpoint_text.hpp"
+#include "checkpoint_values.hpp"
+#include "options.hpp"
+#include "tessera/base/error.hpp"
+#include "tessera/base/half.hpp"
+#include "tessera/checkpoint/checkpoints.hpp"
+#include "tessera/checkpoint/safetensors.hpp"
+#include "tessera/checkpoint/tensor_index.hpp"
+#include "text.hpp"
+
+namespace tools {
+
+using tessera::Bytes;
+using tessera::CheckpointReader;
+using tessera::CheckpointTensor;
+using tessera::DataError;
+using tessera::DType;
+using tessera::SafetensorsWriter;
+using tessera::TensorSpec;
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::size_t piece = std::size_t{1} << 20;  // elements that are converted at once
+constexpr std::string_view stem = "model";           // of the names of files, where there are several
+
+struct Request {
+  fs::path checkpoint;
+  fs::path out;
+  DType dtype = DType::fp32;
+  Bytes most = tessera::split_limit;  // of the tensors in one file
+  bool json = false;
+};
+
+// The whole of an export: what is written, and where each file begins.
+struct Job {
+  const CheckpointReader& reader;
+  const std::vector<CheckpointTensor>& tensors;
+  std::vector<TensorSpec> specs;
+  std::vector<std::size_t> begins;
+  Bytes size;
+};
+
+Job make_job(const Request& request, const CheckpointReader& reader) {
+  Job job{reader, reader.tensors(tessera::TensorKind::model), {}, {}, Bytes(0)};
+  std::vector<Bytes> sizes;
+  for (const CheckpointTensor& tensor : job.tensors) {
+    if (!is_floating(tensor)) {
+      throw DataError(fmt::format("{}: tensor \"{}\" is {}, and not floating point", reader.folder().string(),
+                                  printable(tensor.name), tensor.dtype));
+    }
+    job.specs.push_back({.name = tensor.name, .shape = tensor.shape, .dtype = request.dtype});
+    sizes.push_back(tessera::element_count(tensor.shape) * size_of(request.dtype));
+    job.size += sizes.back();
+  }
+  job.begins = split_tensors(sizes, request.most);
+  return job;
+}
+
+template <typename Half>
+std::vector<std::byte> narrow(std::span<const float> values, const std::string& name) {
+  std::vector<std::byte> bytes(values.size() * sizeof(Half));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const Half half(values[i]);
+    if (std::isfinite(values[i]) && !std::isfinite(static_cast<float>(half))) {
+      throw DataError(fmt::format("tensor \"{}\": {} is beyond what {} can have: export it as {}", printable(name),
+                                  values[i], to_string(tessera::dtype_of<Half>),
+                                  tessera::dtype_of<Half> == DType::fp16 ? "bf16 or fp32" : "fp32"));
+    }
+    std::memcpy(bytes.data() + i * sizeof(Half), &half, sizeof(Half));
+  }
+  return bytes;
+}
+
+std::vector<std::byte> converted(std::span<const float> values, const TensorSpec& spec) {
+  switch (spec.dtype) {
+    case DType::bf16: return narrow<tessera::bf16>(values, spec.name);
+    case DType::fp16: return narrow<tessera::fp16>(values, spec.name);
+    case DType::fp32: break;
+  }
+  const std::span<const std::byte> bytes = std::as_bytes(values);
+  return {bytes.begin(), bytes.end()};
+}
+
+void write_tensor(SafetensorsWriter& writer, std::size_t place, const CheckpointTensor& tensor, const TensorSpec& spec,
+                  CheckpointValues& values) {
+  const std::size_t elements = tessera::element_count(tensor.shape);
+  std::vector<std::byte> stored;
+  std::vector<float> floats;
+  for (std::size_t first = 0; first < elements; first += piece) {
+    floats.resize(std::min(piece, elements - first));
+    stored.resize(floats.size() * element_bytes(tensor));
+    values.read(tensor, Bytes(first * element_bytes(tensor)), stored);
+    widen(tensor.dtype, stored, floats);
+    writer.write(place, first * size_of(spec.dtype), converted(floats, spec));
+  }
+}
+
+// Those of the tensors [begin, end), and what other libraries expect to read there.
+std::map<std::string, std::string> metadata_of(const Job& job, std::size_t begin, std::size_t end) {
+  std::map<std::string, std::string> metadata;
+  for (const auto& [alias, stored] : job.reader.aliases()) {
+    for (std::size_t i = begin; i < end; ++i) {
+      if (job.tensors[i].name == stored) metadata.emplace(alias, stored);
+    }
+  }
+  metadata.emplace("format", "pt");
+  return metadata;
+}
+
+void write_file(const fs::path& path, const Job& job, std::size_t begin, std::size_t end) {
+  const auto at = [&](std::size_t i) { return job.specs.begin() + static_cast<std::ptrdiff_t>(i); };
+  SafetensorsWriter writer(path, {at(begin), at(end)}, metadata_of(job, begin, end));
+  writer.create();
+  CheckpointValues values(job.reader);
+  for (std::size_t i = begin; i < end; ++i) write_tensor(writer, i - begin, job.tensors[i], job.specs[i], values);
+  writer.finish();
+}
+
+void write_index(const fs::path& path, const tessera::TensorIndex& index) {
+  std::ofstream file(path, std::ios::binary);
+  file << compose(index);
+  if (!file.flush()) throw DataError(fmt::format("{}: cannot be written", path.string()));
+}
+
+void write_files(const fs::path& folder, const Job& job) {
+  tessera::TensorIndex index{.total_size = job.size};
+  for (std::size_t file = 0; file < job.begins.size(); ++file) {
+    const std::size_t end = file + 1 < job.begins.size() ? job.begins[file + 1] : job.specs.size();
+    const std::string name = tessera::tensor_file_name(stem, file, job.begins.size());
+    write_file(folder / name, job, job.begins[file], end);
+    for (std::size_t i = job.begins[file]; i < end; ++i) index.files[job.specs[i].name] = name;
+  }
+  write_index(folder / tessera::tensor_index_name(stem), index);
+}
+
+// A folder that gets its name when all is in it, and goes with its content where that never happens.
+class NewFolder {
+ public:
+  explicit NewFolder(fs::path path) : path_(std::move(path)), partial_(path_.string() + ".partial") {
+    std::error_code error;
+    if (!fs::create_directory(partial_, error)) {
+      throw DataError(
+          fmt::format("{}: cannot be made: {}", partial_.string(), error ? error.message() : "exists already"));
+    }
+  }
+  NewFolder(const NewFolder&) = delete;
+  NewFolder& operator=(const NewFolder&) = delete;
+  ~NewFolder() {
+    std::error_code ignored;  // a destructor has nobody to tell
+    if (!finished_) fs::remove_all(partial_, ignored);
+  }
+
+  const fs::path& partial() const { return partial_; }
+  void finish() {
+    std::error_code error;
+    fs::rename(partial_, path_, error);
+    if (error) throw DataError(fmt::format("{}: cannot be put in place: {}", path_.string(), error.message()));
+    finished_ = true;
+  }
+
+ private:
+  fs::path path_;
+  fs::path partial_;
+  bool finished_ = false;
+};
+
+void write(const fs::path& out, const Job& job) {
+  std::error_code error;
+  if (fs::exists(fs::symlink_status(out, error))) {
+    throw DataError(fmt::format("{}: exists already: give another name, or remove it", out.string()));
+  }
+  if (job.begins.size() == 1) return write_file(out, job, 0, job.specs.size());
+  NewFolder folder(out);
+  write_files(folder.partial(), job);
+  folder.finish();
+}
+
+std::string text_of(const Request& request, const Job& job) {
+  const std::string files =
+      job.begins.size() == 1 ? "" : fmt::format(" in {} files and their index", job.begins.size());
+  return fmt::format("{}: {} of step {} as {}, {}{}\n", request.out.string(),
+                     counted(job.specs.size(), "tensor", "tensors"), job.reader.manifest().step,
+                     to_string(request.dtype), decimal_size(static_cast<double>(job.size.count())), files);
+}
+
+bool parse(std::vector<std::string> arguments, Request& request) {
+  Options options(
+      "tessera checkpoint export", "Writes a checkpoint's weights as safetensors.",
+      "OUT must not exist; it appears when it is whole. Where the tensors are larger than one file may be,\n"
+      "OUT is a folder with the files and their index, as the Hugging Face libraries read them. Names that\n"
+      "share a tensor stand in the metadata.\n"
+      "Example: tessera checkpoint export runs model.safetensors --dtype bf16");
+  options.place("CHECKPOINT", request.checkpoint, "The checkpoint, or a folder of them for the latest");
+  options.place("OUT", request.out, "The file to write, or the folder");
+  options.choice<DType>("--dtype", request.dtype, {{"fp32", DType::fp32}, {"bf16", DType::bf16}, {"fp16", DType::fp16}},
+                        "Of the written weights [fp32]");
+  options.take("--max-file-size", "SIZE", "Of the tensors in one file [5GB]",
+               [&](const std::string& text) { request.most = size_in_bytes("--max-file-size", text); });
+  options.flag("--json", request.json, "Prints JSON");
+  return options.parse(std::move(arguments));
+}
+
+}  // namespace
+
+bool run_checkpoint_export(std::vector<std::string> arguments) {
+  Request request;
+  if (!parse(std::move(arguments), request)) return true;
+  const CheckpointReader reader(tessera::find_checkpoint(request.checkpoint));
+  const Job job = make_job(request, reader);
+  write(request.out, job);
+  if (request.json) {
+    print_json({{"checkpoint", reader.folder().string()},
+                {"step", reader.manifest().step},
+                {"out", request.out.string()},
+                {"dtype", to_string(request.dtype)},
+                {"tensors", job.specs.size()},
+                {"bytes", job.size.count()},
+                {"files", job.begins.size()}});
+  } else {
+    fmt::print("{}", text_of(request, job));
+  }
+  return true;
+}
+
+}  // namespace tools
