@@ -196,8 +196,7 @@ std::vector<WindowUse> trained_windows(const Plan& plan) {
 bool accumulates(const Plan& plan, std::size_t unit) {
   if (!plan.trains(unit)) return false;
   if (plan.options.micro_batches > 1 && plan.options.accumulation == AccumulationMode::local) return true;
-  const auto& windows = plan.program.micro_batch;
-  return std::count(windows.begin(), windows.end(), WindowUse{unit, WindowKind::backward}) > 1;
+  return plan.backward_windows[unit] > 1;
 }
 
 bool converts(const Plan& plan, std::size_t unit) {

@@ -84,6 +84,12 @@ std::vector<std::size_t> norm_columns(const std::vector<UnitSpec>& units) {
   return result;
 }
 
+std::vector<std::size_t> backward_windows(const CompileInput& input) {
+  std::vector<std::size_t> result(input.units.size(), 0);
+  for (const WindowUse& use : input.program.micro_batch) result[use.unit] += use.kind == WindowKind::backward ? 1 : 0;
+  return result;
+}
+
 void check_input(const CompileInput& input) {
   if (input.units.empty()) throw UsageError("the model has no units: add at least one before finalize()");
   check_sizes(input);
@@ -114,6 +120,7 @@ Plan compile(const CompileInput& input) {
   plan.program = input.program;
   plan.units = input.units;
   plan.norm_columns = norm_columns(input.units);
+  plan.backward_windows = backward_windows(input);
   plan.optimizer_states = input.optimizer_states;
   for (const UnitSpec& unit : input.units) plan.layouts.emplace_back(unit, input.options.ranks);
   make_buffers(plan);

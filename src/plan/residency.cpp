@@ -18,6 +18,19 @@ struct Tenancy {
   std::size_t end;
 };
 
+// Keeps a slot's tenancies sorted and apart. A unit's own may overlap each other (prefetched again while still whole):
+// they become one.
+void take(std::vector<Tenancy>& slot, Tenancy tenancy) {
+  const auto first = std::lower_bound(slot.begin(), slot.end(), tenancy.begin,
+                                      [](const Tenancy& other, std::size_t begin) { return other.end < begin; });
+  auto last = first;
+  for (; last != slot.end() && last->begin <= tenancy.end; ++last) {
+    tenancy.begin = std::min(tenancy.begin, last->begin);
+    tenancy.end = std::max(tenancy.end, last->end);
+  }
+  slot.insert(slot.erase(first, last), tenancy);
+}
+
 // Greedy colouring in the order of `tenancies`: the lowest slot that no overlapping unit has. `sequences` keeps
 // positions of different sequences apart.
 std::vector<std::size_t> colour(const std::vector<std::vector<Tenancy>>& sequences, std::size_t units) {
@@ -53,19 +66,7 @@ std::vector<std::size_t> colour(const std::vector<std::vector<Tenancy>>& sequenc
     while (slot < taken.size() && clashes(taken[slot])) ++slot;
     if (slot == taken.size()) taken.emplace_back();
     result[unit] = slot;
-    // A unit's own tenancies may overlap each other (prefetched again while still whole): merge them.
-    auto& here = taken[slot];
-    here.insert(here.end(), of_unit[unit].begin(), of_unit[unit].end());
-    std::sort(here.begin(), here.end(), [](const Tenancy& a, const Tenancy& b) { return a.begin < b.begin; });
-    std::vector<Tenancy> merged;
-    for (const Tenancy& tenancy : here) {
-      if (!merged.empty() && tenancy.begin <= merged.back().end) {
-        merged.back().end = std::max(merged.back().end, tenancy.end);
-      } else {
-        merged.push_back(tenancy);
-      }
-    }
-    here = std::move(merged);
+    for (const Tenancy& tenancy : of_unit[unit]) take(taken[slot], tenancy);
   }
   return result;
 }

@@ -213,7 +213,8 @@ struct Plan {
   std::size_t activations = no_buffer;
   std::size_t checkpoint_staging = no_buffer;
   std::size_t checkpoint_copy = no_buffer;
-  std::vector<std::size_t> norm_columns;  // by unit: its place among the trained ones, or no_unit
+  std::vector<std::size_t> norm_columns;      // by unit: its place among the trained ones, or no_unit
+  std::vector<std::size_t> backward_windows;  // by unit: how many of them the micro-batch has
 
   std::vector<Segment> segments;
   std::vector<EventPoint> events;
