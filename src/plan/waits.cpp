@@ -1,5 +1,5 @@
 // Runs the segments in the abstract on one rank, over every allowed sequence, and adds a wait wherever a conflicting
-// earlier access is not yet known to have finished. A collective completes on a rank when every peer is finished with
+// earlier access is not yet known to be complete. A collective completes on a rank when every peer is finished with
 // that rank's memory, so one rank's view is enough. verify() checks the result by other means, on several ranks.
 #include "plan/waits.hpp"
 
@@ -9,50 +9,97 @@
 #include <set>
 #include <utility>
 
-#include "plan/access_list.hpp"
+#include "plan/places.hpp"
 
 namespace tessera::plan {
 
 namespace {
 
-// known[s]: how many operations of stream s are known to have completed.
-using Clock = std::array<std::uint64_t, stream_count>;
+// Operations are numbered through all segments.
+using Id = std::uint32_t;
+constexpr Id nobody = static_cast<Id>(-1);
 
-constexpr std::size_t none = static_cast<std::size_t>(-1);
+// known[s]: how many operations of stream s are known to have completed.
+using Clock = std::array<std::uint32_t, stream_count>;
 
 void join(Clock& into, const Clock& other) {
   for (std::size_t s = 0; s < stream_count; ++s) into[s] = std::max(into[s], other[s]);
 }
 
-// An access that a later one may conflict with.
-struct LiveAccess {
-  Place place;
-  bool write;
-  std::size_t stream;
-  EventPoint by;
+// Who accessed a place since its last write, and that write. A write stands for every earlier access that it covers,
+// and a stream's last read for its earlier ones: whoever conflicts with those conflicts with it.
+struct Live {
+  Id write = nobody;
+  std::array<Id, stream_count> reads = {nobody, nobody, nobody};
 };
 
 struct State {
   std::array<Clock, stream_count> streams{};
-  std::vector<AccessList<LiveAccess>> live;   // by buffer
-  std::vector<std::vector<Clock>> completed;  // by segment and operation: the clock at its latest completion
-  EventPoint last_collective{none, none};
+  std::vector<Live> live;            // by place
+  std::vector<Clock> completed;      // by operation: the clock at its latest completion
+  std::vector<std::size_t> history;  // segments that have run, each once, the latest last
+  Id last_collective = nobody;
 };
+
+// A wait for the latest completion of an operation.
+struct DerivedWait {
+  Id point;
+  WaitType type;
+  bool useful;  // in some state of the last exploration nothing else implied it
+};
+
+// What the derivation needs of an operation, in one place.
+struct Step {
+  std::size_t segment;
+  std::size_t stream;
+  bool collective;
+  std::vector<DerivedWait> waits;
+};
+
+std::vector<Step> steps_of(const Plan& plan) {
+  std::vector<Step> steps;
+  for (std::size_t s = 0; s < plan.segments.size(); ++s) {
+    for (const Operation& operation : plan.segments[s].operations) {
+      steps.push_back({s, static_cast<std::size_t>(operation.stream), is_collective(operation.kind), {}});
+    }
+  }
+  return steps;
+}
 
 class Deriver {
  public:
-  explicit Deriver(Plan& plan) : plan_(plan) {
-    for (std::size_t e = 0; e < plan.events.size(); ++e) event_of_[key(plan.events[e])] = e;
+  explicit Deriver(const Plan& plan) : plan_(plan), places_(plan), steps_(steps_of(plan)), marked_(steps_.size()) {
+    Id next = 0;
+    for (const Segment& segment : plan.segments) {
+      begins_.push_back(next);
+      next += static_cast<Id>(segment.operations.size());
+    }
+    begins_.push_back(next);
+    for (const Step& step : steps_) streams_.push_back(static_cast<std::uint8_t>(step.stream));
   }
+
+  std::vector<Step> run() {
+    do {
+      while (explore()) {
+      }
+    } while (prune());
+    return std::move(steps_);
+  }
+
+ private:
+  using Signature = std::vector<std::uint32_t>;
+  using Counts = std::array<std::vector<std::uint32_t>, stream_count>;
 
   // True when a wait was added somewhere.
   bool explore() {
     added_ = false;
-    useful_.clear();
+    for (Step& step : steps_) {
+      for (DerivedWait& wait : step.waits) wait.useful = false;
+    }
     State start;
-    start.live.resize(plan_.buffers.size());
-    for (const Segment& segment : plan_.segments) start.completed.emplace_back(segment.operations.size(), Clock{});
-    std::map<std::vector<std::uint64_t>, std::set<std::size_t>> seen;  // by state: the segments that followed
+    start.live.resize(places_.size());
+    start.completed.resize(steps_.size());
+    std::map<Signature, std::set<std::size_t>> seen;  // by state: the segments that followed
     std::vector<std::pair<std::size_t, State>> pending;
     pending.emplace_back(0, std::move(start));  // segment 0 is the cold start
     while (!pending.empty()) {
@@ -72,220 +119,251 @@ class Deriver {
   // Drops waits that no state of the last exploration needed at their own operation.
   bool prune() {
     bool dropped = false;
-    for (std::size_t s = 0; s < plan_.segments.size(); ++s) {
-      for (std::size_t o = 0; o < plan_.segments[s].operations.size(); ++o) {
-        auto& waits = plan_.segments[s].operations[o].waits;
-        const auto keep = std::remove_if(waits.begin(), waits.end(), [&](const Wait& wait) {
-          return !useful_.contains({s, o, wait.event});
-        });
-        dropped = dropped || keep != waits.end();
-        waits.erase(keep, waits.end());
-      }
+    for (Step& step : steps_) {
+      dropped = std::erase_if(step.waits, [](const DerivedWait& wait) { return !wait.useful; }) > 0 || dropped;
     }
+    if (dropped) list_crossing();
     return dropped;
   }
 
- private:
-  struct Use {
-    std::size_t segment;
-    std::size_t operation;
-    std::size_t event;
-    auto operator<=>(const Use&) const = default;
-  };
-  static std::pair<std::size_t, std::size_t> key(EventPoint point) { return {point.segment, point.operation}; }
-  static std::size_t stream_of(const Operation& operation) { return static_cast<std::size_t>(operation.stream); }
-
-  const Clock& completed(const State& state, EventPoint point) const {
-    return state.completed[point.segment][point.operation];
-  }
-  bool known(const State& state, const Clock& clock, EventPoint point) const {
-    const std::size_t stream = stream_of(plan_.at(point));
-    return clock[stream] >= completed(state, point)[stream];
-  }
-
-  bool known(const State& state, const Clock& clock, const LiveAccess& access) const {
-    return clock[access.stream] >= count_of(state, access);
-  }
-  std::uint64_t count_of(const State& state, const LiveAccess& access) const {
-    return completed(state, access.by)[access.stream];
+  bool known(const State& state, const Clock& clock, Id point) const {
+    const std::size_t stream = streams_[point];
+    return clock[stream] >= state.completed[point][stream];
   }
 
   void run(std::size_t segment, State& state) {
-    for (std::size_t index = 0; index < plan_.segments[segment].operations.size(); ++index)
-      run({segment, index}, state);
+    std::erase(state.history, segment);
+    state.history.push_back(segment);
+    for (Id here = begins_[segment]; here < begins_[segment + 1]; ++here) run_step(here, state);
   }
 
-  void run(EventPoint here, State& state) {
-    Operation& operation = plan_.segments[here.segment].operations[here.operation];
-    Clock& clock = state.streams[stream_of(operation)];
-    wait_for_hazards(here, operation, clock, state);
-    if (is_collective(operation.kind)) follow_last_collective(here, operation, clock, state);
-    ++clock[stream_of(operation)];
-    state.completed[here.segment][here.operation] = clock;
-    remember(here, operation, state);
+  void run_step(Id here, State& state) {
+    const Step& step = steps_[here];
+    Clock& clock = state.streams[step.stream];
+    wait_for_hazards(here, clock, state);
+    if (step.collective) follow_last_collective(here, clock, state);
+    ++clock[step.stream];
+    state.completed[here] = clock;
+    remember(here, state);
   }
 
   // Latest first: waiting for one usually implies the others.
-  void wait_for_hazards(EventPoint here, Operation& operation, Clock& clock, const State& state) {
-    std::vector<EventPoint> hazards = conflicts(operation, clock, state);
-    std::sort(hazards.begin(), hazards.end(), [&](EventPoint a, EventPoint b) { return later(state, a, b); });
-    for (const EventPoint hazard : hazards) {
+  void wait_for_hazards(Id here, Clock& clock, const State& state) {
+    find_hazards(here, clock, state);
+    std::sort(hazards_.begin(), hazards_.end(), [&](Id a, Id b) { return later(state, a, b); });
+    for (const Id hazard : hazards_) {
       if (known(state, clock, hazard)) continue;
-      add_wait(here, operation, hazard, WaitType::data);
-      join(clock, completed(state, hazard));
+      add_wait(here, hazard, WaitType::data);
+      join(clock, state.completed[hazard]);
     }
     // Waits found in other states are made in this one too.
-    for (const Wait& wait : operation.waits) {
-      if (wait.type == WaitType::data) join(clock, completed(state, plan_.events[wait.event]));
+    for (const DerivedWait& wait : steps_[here].waits) {
+      if (wait.type == WaitType::data) join(clock, state.completed[wait.point]);
     }
   }
 
   // Consistent with happens-before: what knows more has a larger total. Ties by place, so that the result is one and
   // the same.
-  bool later(const State& state, EventPoint a, EventPoint b) const {
-    return std::pair(total(state, a), key(a)) > std::pair(total(state, b), key(b));
+  bool later(const State& state, Id a, Id b) const {
+    return std::pair(total(state, a), a) > std::pair(total(state, b), b);
   }
-  std::uint64_t total(const State& state, EventPoint point) const {
+  std::uint64_t total(const State& state, Id point) const {
     std::uint64_t sum = 0;
-    for (const std::uint64_t count : completed(state, point)) sum += count;
+    for (const std::uint64_t count : state.completed[point]) sum += count;
     return sum;
   }
 
-  std::vector<EventPoint> conflicts(const Operation& operation, const Clock& clock, const State& state) const {
-    std::vector<EventPoint> result;
-    for (const Access& access : operation.accesses) {
-      state.live[access.range.buffer].for_each_overlapping(place_of(access.range), [&](const LiveAccess& other) {
-        if (!writes(access.mode) && !other.write) return;
-        if (!known(state, clock, other)) result.push_back(other.by);
-      });
+  // Conflicting accesses that are not known to be complete.
+  void find_hazards(Id here, const Clock& clock, const State& state) {
+    hazards_.clear();
+    const auto check = [&](Id point) {
+      if (point != nobody && !known(state, clock, point)) hazards_.push_back(point);
+    };
+    for (const PlaceUse& use : places_.of(here)) {
+      for (const Neighbour& neighbour : places_.neighbours(use.place)) {
+        const Live& live = state.live[neighbour.place];
+        check(live.write);
+        if (!use.write) continue;
+        for (const Id read : live.reads) check(read);
+      }
     }
-    return result;
   }
-
-  Place place_of(const Range& range) const { return {interval(range, 0), interval(range, plan_.options.ranks - 1)}; }
 
   // One total order of launch over both communicators: unless completion already orders them, an order edge does.
-  void follow_last_collective(EventPoint here, Operation& operation, const Clock& clock, State& state) {
-    const EventPoint last = std::exchange(state.last_collective, here);
-    if (last.segment == none || plan_.at(last).stream == operation.stream || known(state, clock, last)) return;
-    add_wait(here, operation, last, WaitType::order);
+  void follow_last_collective(Id here, const Clock& clock, State& state) {
+    const Id last = std::exchange(state.last_collective, here);
+    if (last == nobody || steps_[last].stream == steps_[here].stream || known(state, clock, last)) return;
+    add_wait(here, last, WaitType::order);
   }
 
-  void add_wait(EventPoint here, Operation& operation, EventPoint point, WaitType type) {
-    const auto [entry, is_new] = event_of_.try_emplace(key(point), plan_.events.size());
-    if (is_new) plan_.events.push_back(point);
-    const Wait wait{entry->second, type};
-    useful_.insert({here.segment, here.operation, wait.event});
-    if (std::find(operation.waits.begin(), operation.waits.end(), wait) != operation.waits.end()) return;
-    operation.waits.push_back(wait);
+  void add_wait(Id here, Id point, WaitType type) {
+    bool found = false;
+    for (DerivedWait& wait : steps_[here].waits) {
+      if (wait.point != point) continue;
+      wait.useful = true;
+      found = found || wait.type == type;
+    }
+    if (found) return;
+    steps_[here].waits.push_back({point, type, true});
+    note_crossing(here, steps_[here].waits.back());
     added_ = true;
   }
 
-  // A write stands for every earlier access that it covers: whoever conflicts with those conflicts with it.
-  void remember(EventPoint here, const Operation& operation, State& state) {
-    for (const Access& access : operation.accesses) {
-      state.live[access.range.buffer].erase_contained(place_of(access.range), [&](const LiveAccess& other) {
-        return writes(access.mode) || (!other.write && other.stream == stream_of(operation));
-      });
+  void remember(Id here, State& state) const {
+    const std::size_t stream = steps_[here].stream;
+    for (const PlaceUse& use : places_.of(here)) {
+      for (const Neighbour& neighbour : places_.neighbours(use.place)) {
+        if (!neighbour.contained) continue;
+        Live& live = state.live[neighbour.place];
+        if (use.write) {
+          live = {};
+        } else {
+          live.reads[stream] = nobody;
+        }
+      }
     }
-    for (const Access& access : operation.accesses) {
-      state.live[access.range.buffer].insert({place_of(access.range), writes(access.mode), stream_of(operation), here});
+    for (const PlaceUse& use : places_.of(here)) {
+      Live& live = state.live[use.place];
+      (use.write ? live.write : live.reads[stream]) = here;
     }
   }
 
   // What the future can depend on: the accesses that some stream does not know of, in the order of their streams, and
-  // how many of them each stream and each event knows.
-  std::vector<std::uint64_t> signature(const State& state) const {
-    std::vector<std::uint64_t> result = {state.last_collective.segment, state.last_collective.operation};
-    std::array<std::vector<std::uint64_t>, stream_count> counts;
-    std::vector<std::pair<std::size_t, const LiveAccess*>> unsettled;  // with their buffers
-    for (std::size_t buffer = 0; buffer < state.live.size(); ++buffer) {
-      for (const LiveAccess& access : state.live[buffer]) {
-        const std::uint64_t count = count_of(state, access);
-        const bool settled = std::all_of(state.streams.begin(), state.streams.end(),
-                                         [&](const Clock& clock) { return clock[access.stream] >= count; });
-        if (settled) continue;
-        unsettled.emplace_back(buffer, &access);
-        counts[access.stream].push_back(count);
+  // how many of them each stream knows, and each that waits for an earlier segment will know then.
+  Signature signature(const State& state) {
+    Signature result = {state.last_collective};
+    list_unsettled(state, result);
+    result.push_back(nobody);
+    Counts counts;
+    count_marked(state, counts, result);
+    result.push_back(nobody);
+    std::array<Clock, stream_count> ranks{};
+    for (std::size_t s = 0; s < stream_count; ++s) {
+      ranks[s] = places_in(counts, state.streams[s]);
+      result.insert(result.end(), ranks[s].begin(), ranks[s].end());
+    }
+    result.push_back(static_cast<std::uint32_t>(crossing_.size()));
+    for (const auto& [point, stream] : crossing_) {
+      Clock clock = state.completed[point];
+      join(clock, state.streams[stream]);
+      clock = places_in(counts, clock);
+      if (clock == ranks[stream]) continue;  // the stream will learn nothing
+      result.insert(result.end(), {point, static_cast<std::uint32_t>(stream)});
+      result.insert(result.end(), clock.begin(), clock.end());
+    }
+    return result;
+  }
+
+  static Clock places_in(const Counts& counts, const Clock& observer) {
+    Clock result{};
+    for (std::size_t s = 0; s < stream_count; ++s) result[s] = count_up_to(counts[s], observer[s]);
+    return result;
+  }
+
+  // Most observers know all or nothing.
+  static std::uint32_t count_up_to(const std::vector<std::uint32_t>& counts, std::uint32_t known) {
+    if (counts.empty() || known < counts.front()) return 0;
+    if (known >= counts.back()) return static_cast<std::uint32_t>(counts.size());
+    return static_cast<std::uint32_t>(std::upper_bound(counts.begin(), counts.end(), known) - counts.begin());
+  }
+
+  void list_unsettled(const State& state, Signature& result) {
+    std::fill(marked_.begin(), marked_.end(), std::uint8_t{0});
+    for (std::uint32_t place = 0; place < places_.size(); ++place) {
+      const Live& live = state.live[place];
+      const auto list = [&](std::uint32_t slot, Id point) {
+        if (point == nobody || settled(state, point)) return;
+        marked_[point] = 1;
+        result.insert(result.end(), {place, slot, point});
+      };
+      list(0, live.write);
+      for (std::uint32_t s = 0; s < stream_count; ++s) list(1 + s, live.reads[s]);
+    }
+  }
+
+  bool settled(const State& state, Id point) const {
+    const std::size_t stream = streams_[point];
+    const std::uint32_t count = state.completed[point][stream];
+    return std::all_of(state.streams.begin(), state.streams.end(),
+                       [&](const Clock& clock) { return clock[stream] >= count; });
+  }
+
+  // Of marked operations, by stream and ascending: their places in the stream. Appends the segments that they are of.
+  void count_marked(const State& state, Counts& counts, Signature& result) const {
+    for (const std::size_t segment : state.history) {
+      std::array<bool, stream_count> any{};
+      for (Id point = begins_[segment]; point < begins_[segment + 1]; ++point) {
+        if (marked_[point] == 0) continue;
+        const std::size_t stream = streams_[point];
+        any[stream] = true;
+        counts[stream].push_back(state.completed[point][stream]);
       }
-    }
-    for (auto& stream : counts) std::sort(stream.begin(), stream.end());
-    for (const auto& [buffer, access] : unsettled) {
-      const auto& stream = counts[access->stream];
-      const auto place = std::lower_bound(stream.begin(), stream.end(), count_of(state, *access)) - stream.begin();
-      result.insert(result.end(), {buffer, access->place.first.begin, access->by.segment, access->by.operation,
-                                   static_cast<std::uint64_t>(place)});
-    }
-    const auto append = [&](const Clock& observer) {
       for (std::size_t s = 0; s < stream_count; ++s) {
-        const auto end = std::upper_bound(counts[s].begin(), counts[s].end(), observer[s]);
-        result.push_back(static_cast<std::uint64_t>(end - counts[s].begin()));
-      }
-    };
-    for (const Clock& clock : state.streams) append(clock);
-    for (const EventPoint point : crossing_events()) append(completed(state, point));
-    return result;
-  }
-
-  // Events that another segment waits for.
-  std::vector<EventPoint> crossing_events() const {
-    std::set<std::size_t> crossing;
-    for (std::size_t s = 0; s < plan_.segments.size(); ++s) {
-      for (const Operation& operation : plan_.segments[s].operations) {
-        for (const Wait& wait : operation.waits) {
-          if (plan_.events[wait.event].segment != s) crossing.insert(wait.event);
-        }
+        if (any[s]) result.push_back(static_cast<std::uint32_t>(segment * stream_count + s));
       }
     }
-    std::vector<EventPoint> result;
-    for (const std::size_t event : crossing) result.push_back(plan_.events[event]);
-    return result;
   }
 
-  Plan& plan_;
-  std::map<std::pair<std::size_t, std::size_t>, std::size_t> event_of_;
-  std::set<Use> useful_;
+  void note_crossing(Id here, const DerivedWait& wait) {
+    if (steps_[wait.point].segment == steps_[here].segment) return;
+    const std::pair entry(wait.point, steps_[here].stream);
+    const auto place = std::lower_bound(crossing_.begin(), crossing_.end(), entry);
+    if (place == crossing_.end() || *place != entry) crossing_.insert(place, entry);
+  }
+
+  void list_crossing() {
+    crossing_.clear();
+    for (Id here = 0; here < steps_.size(); ++here) {
+      for (const DerivedWait& wait : steps_[here].waits) note_crossing(here, wait);
+    }
+  }
+
+  const Plan& plan_;
+  Places places_;
+  std::vector<Step> steps_;
+  std::vector<std::uint8_t> streams_;                 // of operations
+  std::vector<Id> begins_;                            // of segments, and the end
+  std::vector<std::pair<Id, std::size_t>> crossing_;  // what another segment waits for, and on which stream; sorted
+  std::vector<std::uint8_t> marked_;                  // by operation
+  std::vector<Id> hazards_;
   bool added_ = false;
 };
 
 // The host stays at most one step ahead of the device: an update is launched when the one before it has finished.
-void throttle_updates(Plan& plan) {
+void throttle_updates(const Plan& plan, std::vector<Step>& steps) {
   const std::size_t update = *plan.find(SegmentKind::update);
-  auto& operations = plan.segments[update].operations;
-  const EventPoint end{update, operations.size() - 1};
-  auto event = std::find(plan.events.begin(), plan.events.end(), end);
-  if (event == plan.events.end()) event = plan.events.insert(event, end);
-  operations.front().waits.push_back({static_cast<std::size_t>(event - plan.events.begin()), WaitType::throttle});
+  const auto is_of_update = [&](const Step& step) { return step.segment == update; };
+  const auto first = std::find_if(steps.begin(), steps.end(), is_of_update);
+  const auto end = first + static_cast<std::ptrdiff_t>(plan.segments[update].operations.size());
+  first->waits.push_back({static_cast<Id>(end - steps.begin() - 1), WaitType::throttle, true});
 }
 
-// Events that nothing waits for any more disappear.
-void compact_events(Plan& plan) {
-  std::vector<std::size_t> renamed(plan.events.size(), none);
-  std::vector<EventPoint> events;
-  for (Segment& segment : plan.segments) {
-    for (Operation& operation : segment.operations) {
-      for (Wait& wait : operation.waits) {
-        if (renamed[wait.event] == none) {
-          renamed[wait.event] = events.size();
-          events.push_back(plan.events[wait.event]);
-        }
-        wait.event = renamed[wait.event];
+// Events in the order in which waits name them first.
+void write_waits(Plan& plan, const std::vector<Step>& steps) {
+  std::vector<EventPoint> points;
+  for (std::size_t s = 0; s < plan.segments.size(); ++s) {
+    for (std::size_t o = 0; o < plan.segments[s].operations.size(); ++o) points.push_back({s, o});
+  }
+  std::vector<std::size_t> events(steps.size(), no_unit);
+  for (std::size_t here = 0; here < steps.size(); ++here) {
+    Operation& operation = plan.segments[points[here].segment].operations[points[here].operation];
+    for (const DerivedWait& wait : steps[here].waits) {
+      std::size_t& event = events[wait.point];
+      if (event == no_unit) {
+        event = plan.events.size();
+        plan.events.push_back(points[wait.point]);
       }
+      operation.waits.push_back({event, wait.type});
     }
   }
-  plan.events = std::move(events);
 }
 
 }  // namespace
 
 void derive_waits(Plan& plan) {
-  Deriver deriver(plan);
-  do {
-    while (deriver.explore()) {
-    }
-  } while (deriver.prune());
-  throttle_updates(plan);
-  compact_events(plan);
+  std::vector<Step> steps = Deriver(plan).run();
+  throttle_updates(plan, steps);
+  write_waits(plan, steps);
 }
 
 }  // namespace tessera::plan

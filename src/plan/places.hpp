@@ -1,0 +1,63 @@
+// The distinct ranges of bytes that a plan's operations name, and which of them share bytes. Found once, so that
+// running the plan in the abstract needs no search. Ranges without bytes are left out: nothing can conflict with them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "tessera/plan/plan.hpp"
+
+namespace tessera::plan {
+
+// Some items for each of many keys, in one piece of memory.
+template <typename Item>
+class Grouped {
+ public:
+  // `entries`: pairs of key and item. Items of a key keep their order.
+  Grouped(std::size_t keys, const std::vector<std::pair<std::uint32_t, Item>>& entries)
+      : begins_(keys + 1, 0), items_(entries.size()) {
+    for (const auto& [key, item] : entries) ++begins_[key + 1];
+    for (std::size_t key = 0; key < keys; ++key) begins_[key + 1] += begins_[key];
+    std::vector<std::size_t> next(begins_.begin(), begins_.end() - 1);
+    for (const auto& [key, item] : entries) items_[next[key]++] = item;
+  }
+  std::span<const Item> operator[](std::size_t key) const {
+    return std::span(items_).subspan(begins_[key], begins_[key + 1] - begins_[key]);
+  }
+
+ private:
+  std::vector<std::size_t> begins_;
+  std::vector<Item> items_;
+};
+
+// What an operation does with a place.
+struct PlaceUse {
+  std::uint32_t place;
+  bool write;
+};
+
+// A place that shares a byte with another, on some rank.
+struct Neighbour {
+  std::uint32_t place;
+  bool contained;  // the other has all of its bytes, on every rank
+};
+
+// Operations are numbered through all segments. Every place is a neighbour of its own. Memory: proportional to the
+// pairs of neighbours; a slot's tenants of different sizes are all neighbours.
+class Places {
+ public:
+  explicit Places(const Plan& plan);
+  std::size_t size() const { return ranges_.size(); }
+  std::span<const PlaceUse> of(std::size_t operation) const { return uses_[operation]; }
+  std::span<const Neighbour> neighbours(std::size_t place) const { return neighbours_[place]; }
+
+ private:
+  std::vector<Range> ranges_;
+  Grouped<PlaceUse> uses_;
+  Grouped<Neighbour> neighbours_;
+};
+
+}  // namespace tessera::plan
