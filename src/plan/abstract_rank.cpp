@@ -4,23 +4,28 @@
 #include <fmt/format.h>
 
 #include <set>
+#include <tuple>
 #include <utility>
 
 namespace tessera::plan {
 
 namespace {
 
-std::vector<EventPoint> crossing_events(const Plan& plan) {
-  std::set<std::size_t> crossing;
+// A wait in the list before its record means that of an earlier run, as one for another segment does.
+std::vector<EarlierRecord> earlier_records(const Plan& plan) {
+  std::set<std::tuple<std::size_t, std::size_t, std::size_t>> found;
   for (std::size_t segment = 0; segment < plan.segments.size(); ++segment) {
-    for (const Operation& operation : plan.segments[segment].operations) {
-      for (const Wait& wait : operation.waits) {
-        if (plan.events[wait.event].segment != segment) crossing.insert(wait.event);
+    const auto& operations = plan.segments[segment].operations;
+    for (std::size_t index = 0; index < operations.size(); ++index) {
+      for (const Wait& wait : operations[index].waits) {
+        const EventPoint point = plan.events[wait.event];
+        if (wait.type != WaitType::data || (point.segment == segment && point.operation < index)) continue;
+        found.insert({point.segment, point.operation, static_cast<std::size_t>(operations[index].stream)});
       }
     }
   }
-  std::vector<EventPoint> result;
-  for (const std::size_t event : crossing) result.push_back(plan.events[event]);
+  std::vector<EarlierRecord> result;
+  for (const auto& [segment, operation, stream] : found) result.push_back({{segment, operation}, stream});
   return result;
 }
 
@@ -34,7 +39,7 @@ AbstractRank::AbstractRank(const Plan& plan, std::size_t party, std::size_t rank
       past_(plan.buffers.size()),
       unread_(plan.buffers.size(), false),
       queues_(stream_count),
-      crossing_(crossing_events(plan)) {
+      earlier_records_(earlier_records(plan)) {
   for (const Segment& segment : plan.segments) completed_.emplace_back(segment.operations.size(), FusedClock{});
 }
 
@@ -221,13 +226,15 @@ void AbstractRank::check_launch_order(const Report& report) {
   }
 }
 
-void AbstractRank::append_observers(std::vector<const FusedClock*>& out) const {
-  for (const FusedClock& clock : streams_) out.push_back(&clock);
-  for (const EventPoint point : crossing_) out.push_back(&completed_[point.segment][point.operation]);
+void AbstractRank::append_observers(std::vector<FusedClock>& out) const {
+  out.insert(out.end(), streams_.begin(), streams_.end());
+  for (const EarlierRecord& record : earlier_records_) {
+    out.push_back(streams_[record.waiter]);
+    join(out.back(), completed_[record.point.segment][record.point.operation]);
+  }
 }
 
-void AbstractRank::append_signature(const std::vector<const FusedClock*>& observers,
-                                    std::vector<std::uint64_t>& out) const {
+void AbstractRank::append_signature(const std::vector<FusedClock>& observers, std::vector<std::uint64_t>& out) const {
   out.insert(out.end(), {last_collective_.segment, last_collective_.operation});
   // What every stream here knows can no longer race; of the rest counts where it stands in its stream.
   std::array<std::vector<std::uint64_t>, stream_count> counts;
@@ -252,9 +259,9 @@ void AbstractRank::append_signature(const std::vector<const FusedClock*>& observ
                              access.lane * 2 + (access.write ? 1 : 0), static_cast<std::uint64_t>(place)});
     }
   }
-  for (const FusedClock* clock : observers) {
+  for (const FusedClock& clock : observers) {
     for (std::size_t stream = 0; stream < stream_count; ++stream) {
-      const std::uint64_t known = (*clock)[party_ * stream_count + stream];
+      const std::uint64_t known = clock[party_ * stream_count + stream];
       const auto end = std::upper_bound(counts[stream].begin(), counts[stream].end(), known);
       out.push_back(static_cast<std::uint64_t>(end - counts[stream].begin()));
     }

@@ -29,6 +29,12 @@ struct PastAccess {
   EventPoint by;
 };
 
+// A stream waits for a record that an earlier segment, or an earlier run of its own, has made.
+struct EarlierRecord {
+  EventPoint point;
+  std::size_t waiter;  // the stream
+};
+
 using Report = std::function<void(ViolationKind, EventPoint here, EventPoint other, std::string text)>;
 
 class AbstractRank {
@@ -57,9 +63,10 @@ class AbstractRank {
   EventPoint point(std::size_t index) const { return {segment_, index}; }
   std::size_t lane(StreamId stream) const { return party_ * stream_count + static_cast<std::size_t>(stream); }
 
-  // Appends what the future can depend on.
-  void append_signature(const std::vector<const FusedClock*>& observers, std::vector<std::uint64_t>& out) const;
-  void append_observers(std::vector<const FusedClock*>& out) const;
+  // Appends what the future can depend on, as far as `observers` of all parties know it: what streams know now, and
+  // what each will know once it has waited for an earlier record.
+  void append_signature(const std::vector<FusedClock>& observers, std::vector<std::uint64_t>& out) const;
+  void append_observers(std::vector<FusedClock>& out) const;
 
  private:
   bool knows(const FusedClock& clock, const PastAccess& access) const { return clock[access.lane] >= access.count; }
@@ -85,9 +92,9 @@ class AbstractRank {
   std::vector<std::vector<std::size_t>> queues_;  // by stream: operations of the segment
   std::array<std::size_t, stream_count> position_{};
   std::vector<bool> done_;
-  std::vector<FusedClock> started_;   // by operation of the segment
-  std::vector<FusedClock> before_;    // completed_ of this segment when it was entered
-  std::vector<EventPoint> crossing_;  // events that another segment waits for
+  std::vector<FusedClock> started_;  // by operation of the segment
+  std::vector<FusedClock> before_;   // completed_ of this segment when it was entered
+  std::vector<EarlierRecord> earlier_records_;
 };
 
 }  // namespace tessera::plan

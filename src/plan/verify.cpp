@@ -197,7 +197,7 @@ class Explorer {
 
   static std::vector<std::uint64_t> signature(const Parties& parties) {
     std::vector<std::uint64_t> result;
-    std::vector<const FusedClock*> observers;
+    std::vector<FusedClock> observers;
     for (const AbstractRank& party : parties) party.append_observers(observers);
     for (const AbstractRank& party : parties) party.append_signature(observers, result);
     return result;
