@@ -19,13 +19,7 @@ void LocalJob::abort(int rank, std::string_view cause, std::exception_ptr except
 
 void LocalJob::abort(const Lock&, int rank, std::string_view cause, std::exception_ptr exception) noexcept {
   if (failure() != nullptr) return;
-  failure_.rank = rank;
-  failure_.exception = std::move(exception);
-  try {
-    failure_.cause = cause;
-  } catch (...) {
-    failure_.cause = "out of memory";  // short enough to need none
-  }
+  record(failure_, rank, cause, std::move(exception));
   failed_.store(true, std::memory_order_release);
   wake_all();
 }

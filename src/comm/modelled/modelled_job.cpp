@@ -8,13 +8,7 @@ namespace tessera::comm {
 void ModelledJob::abort(std::string_view cause, std::exception_ptr exception) noexcept {
   const std::lock_guard lock(mutex_);
   if (failure() != nullptr) return;
-  failure_.rank = options_.rank;
-  failure_.exception = std::move(exception);
-  try {
-    failure_.cause = cause;
-  } catch (...) {
-    failure_.cause = "out of memory";  // short enough to need none
-  }
+  record(failure_, options_.rank, cause, std::move(exception));
   failed_.store(true, std::memory_order_release);
   changed_.notify_all();
 }
