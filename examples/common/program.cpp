@@ -10,6 +10,7 @@
 #include "common/checkpoint_options.hpp"
 #include "common/output_file.hpp"
 #include "tessera/checkpoint/safetensors.hpp"
+#include "tessera/checkpoint/weights.hpp"
 
 namespace examples {
 
@@ -27,6 +28,7 @@ int run_program(const std::function<int()>& body) {
 
 int run_ranks(const RunOptions& options, const std::function<void(tessera::World&, MetricsFile*)>& train) {
   if (options.init) tessera::SafetensorsReader header_is_sound(*options.init);
+  if (options.init_map) tessera::read_name_map(*options.init_map);
   if (options.dump_weights) require_writable(*options.dump_weights);
   require_resumed_or_new(options.checkpoints);
   std::optional<MetricsFile> metrics;

@@ -108,6 +108,8 @@ void add_file_options(CommandLine& line, RunOptions& options) {
             "the first and the last");
   line.path("--dump-weights", options.dump_weights, "Writes the trained weights, in safetensors format");
   line.path("--init", options.init, "Starts from the weights of such a file");
+  line.path("--init-map", options.init_map,
+            "Names in the file of --init where they are others: JSON, {\"name in the model\": \"name in the file\"}");
   line.flag("--show-types", options.show_types, "Prints for each unit in which types it computes, travels and adds up");
   line.flag("--quiet", options.quiet, "Prints errors only");
 }
@@ -128,6 +130,10 @@ void require_distinct_files(const RunOptions& options) {
   };
   if (same(options.metrics, options.dump_weights)) {
     throw OptionError(fmt::format("--metrics and --dump-weights are the same file, {}", options.metrics->string()));
+  }
+  if (options.init_map && !options.init) throw OptionError("--init-map is for the file of --init, which is not given");
+  if (same(options.metrics, options.init_map)) {
+    throw OptionError(fmt::format("--metrics would overwrite the file of --init-map, {}", options.init_map->string()));
   }
   if (same(options.metrics, options.init)) {
     throw OptionError(fmt::format("--metrics would overwrite the file of --init, {}", options.init->string()));

@@ -79,6 +79,7 @@ struct RunOptions {
   std::optional<std::filesystem::path> metrics;
   std::optional<std::filesystem::path> dump_weights;
   std::optional<std::filesystem::path> init;
+  std::optional<std::filesystem::path> init_map;
   CheckpointOptions checkpoints;
   bool quiet = false;
   bool show_types = false;

@@ -21,6 +21,12 @@ namespace {
 // Below this a dynamic loss scale has not found one under which gradients are finite: there is none.
 constexpr float hopeless_loss_scale = 0x1p-10f;
 
+void load_initial_weights(tessera::FullyShard& model, const RunOptions& options) {
+  tessera::LoadWeightsOptions loading;
+  if (options.init_map) loading.names = tessera::read_name_map(*options.init_map);
+  tessera::load_weights(model, *options.init, loading);
+}
+
 // A skipped step is how a dynamic loss scale finds its way down.
 void require_finite(const StepMetrics& now) {
   const bool finds_its_way = now.skipped && now.loss_scale.value_or(0.0f) > hopeless_loss_scale;
@@ -68,7 +74,7 @@ void TrainingLoop::start(Training& training) {
   model.finalize(make_optimizer(options_));
   checkpoints_.emplace(model, options_, training.aliases(), [this](const std::string& text) { progress_.line(text); });
   const std::optional<ResumedRun> resumed = checkpoints_->resume();
-  if (options_.init && !resumed) tessera::load_weights(model, *options_.init);
+  if (options_.init && !resumed) load_initial_weights(model, options_);
   training.ready(resumed ? resumed->sampler : std::nullopt);
   if (resumed) done_before_ = resumed->step;
   if (metrics_ != nullptr && options_.checkpoints.resume) metrics_->keep_first(done_before_);

@@ -12,6 +12,9 @@
 #include <vector>
 
 #include "checkpoint/agreement.hpp"
+#include "checkpoint/aliases.hpp"
+#include "checkpoint/file.hpp"
+#include "checkpoint/json_form.hpp"
 #include "checkpoint/safetensors_header.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/base/version.hpp"
@@ -52,25 +55,73 @@ void for_each_piece(FullyShard& model, const std::function<void(const Piece&)>& 
   }
 }
 
+// A file's tensors under the model's names: through the name map, and then through the file's aliases.
+class NamedTensors {
+ public:
+  NamedTensors(const SafetensorsReader& file, const LoadWeightsOptions& options)
+      : file_(file), names_(options.names), aliases_(checkpoint::find_aliases(file.metadata(), [&](const auto& name) {
+          return file.find(name) != nullptr;
+        })) {}
+
+  const std::string& name_in_file(const std::string& name) const {
+    const auto mapped = names_.find(name);
+    return mapped == names_.end() ? name : mapped->second;
+  }
+
+  const StoredTensor* find(const std::string& name) const {
+    const std::string& in_file = name_in_file(name);
+    if (const StoredTensor* stored = file_.find(in_file)) return stored;
+    const auto alias = aliases_.find(in_file);
+    return alias == aliases_.end() ? nullptr : file_.find(alias->second);
+  }
+
+  // For an error: the model's name, and the file's where that is another.
+  std::string shown(const std::string& name) const {
+    const std::string& in_file = name_in_file(name);
+    return in_file == name ? shown_name(name)
+                           : fmt::format("{} (in the file {})", shown_name(name), shown_name(in_file));
+  }
+
+ private:
+  const SafetensorsReader& file_;
+  const std::map<std::string, std::string>& names_;
+  const std::map<std::string, std::string> aliases_;
+};
+
+// What is wrong with one tensor; empty when nothing is.
+std::string difference(const NamedTensors& named, const TensorSpec& tensor) {
+  const StoredTensor* stored = named.find(tensor.name);
+  const std::string shown = named.shown(tensor.name);
+  if (stored == nullptr) return fmt::format("tensor {} {} is missing", shown, to_string(tensor.shape));
+  if (stored->shape != tensor.shape) {
+    return fmt::format("tensor {} is {}, the model's is {}", shown, to_string(stored->shape), to_string(tensor.shape));
+  }
+  if (is_floating(*stored)) return {};
+  return fmt::format("tensor {} is {}, expected F32, BF16 or F16", shown, stored->dtype);
+}
+
 // What is wrong with the file, as a list; empty when it fits the model.
-std::string differences(const SafetensorsReader& file, std::span<const TensorSpec> expected) {
+std::string differences(const SafetensorsReader& file, std::span<const TensorSpec> expected,
+                        const LoadWeightsOptions& options) {
   std::string list;
   const auto add = [&](const std::string& what) { list += (list.empty() ? "" : "; ") + what; };
+  const NamedTensors named(file, options);
   std::unordered_set<std::string_view> known;
+  std::unordered_set<const StoredTensor*> used;
   for (const TensorSpec& tensor : expected) {
     known.insert(tensor.name);
-    const StoredTensor* stored = file.find(tensor.name);
-    if (stored == nullptr) {
-      add(fmt::format("tensor {} {} is missing", shown_name(tensor.name), to_string(tensor.shape)));
-    } else if (stored->shape != tensor.shape) {
-      add(fmt::format("tensor {} is {}, the model's is {}", shown_name(tensor.name), to_string(stored->shape),
-                      to_string(tensor.shape)));
-    } else if (!is_floating(*stored)) {
-      add(fmt::format("tensor {} is {}, expected F32, BF16 or F16", shown_name(tensor.name), stored->dtype));
-    }
+    used.insert(named.find(tensor.name));
+    const std::string wrong = difference(named, tensor);
+    if (!wrong.empty()) add(wrong);
   }
   for (const StoredTensor& stored : file.tensors()) {
-    if (!known.contains(stored.name)) add(fmt::format("tensor {} is not in the model", shown_name(stored.name)));
+    if (!used.contains(&stored)) add(fmt::format("tensor {} is not in the model", shown_name(stored.name)));
+  }
+  for (const auto& [name, in_file] : options.names) {
+    if (!known.contains(name)) {
+      add(fmt::format("the names map {} to {}, and the model has no such tensor", shown_name(name),
+                      shown_name(in_file)));
+    }
   }
   return list;
 }
@@ -97,21 +148,31 @@ void dump_weights(FullyShard& model, const std::filesystem::path& path) {
   });
 }
 
-void load_weights(FullyShard& model, const std::filesystem::path& path) {
+void load_weights(FullyShard& model, const std::filesystem::path& path, const LoadWeightsOptions& options) {
   World& world = model.world();
   const std::vector<TensorSpec> tensors = tensors_of(model);
   std::optional<SafetensorsReader> reader;
   checkpoint::run_together(world, "load_weights: open", [&] {
     reader.emplace(path);
-    const std::string list = differences(*reader, tensors);
+    const std::string list = differences(*reader, tensors, options);
     if (!list.empty()) throw DataError(fmt::format("{}: does not fit the model: {}", path.string(), list));
   });
   checkpoint::run_together(world, "load_weights: read", [&] {
+    const NamedTensors named(*reader, options);
     for_each_piece(model, [&](const Piece& piece) {
-      reader->read_floats(*reader->find(tensors[piece.tensor].name), piece.first, piece.values);
+      reader->read_floats(*named.find(tensors[piece.tensor].name), piece.first, piece.values);
     });
   });
   model.shards_changed();
+}
+
+std::map<std::string, std::string> read_name_map(const std::filesystem::path& path) {
+  constexpr Bytes limit{100'000'000};
+  std::map<std::string, std::string> names;
+  const auto form = checkpoint::JsonForm::texts(
+      [&](const std::string& name, std::string_view in_file) { names.emplace(name, in_file); });
+  checkpoint::parse_json(checkpoint::read_whole(path, limit), form, path.string());
+  return names;
 }
 
 }  // namespace tessera

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <map>
 #include <mutex>
 #include <set>
 #include <string>
@@ -199,6 +200,70 @@ TEST_CASE("everything_that_does_not_fit_is_one_error_on_every_rank") {
         failures({.ranks = 3, .strategy = strategy}, [&](FullyShard& model) { load_weights(model, folder / "wrong"); });
     CHECK(messages == std::vector<std::string>(3, expected));
   }
+}
+
+TEST_CASE("tensors_under_other_names_load_through_a_map_and_through_aliases") {
+  const TemporaryFolder folder;
+  with_model({.seed = 42}, [&](FullyShard& model) { dump_weights(model, folder / "source"); });
+  const SafetensorsReader source(folder / "source");
+  // Three names are others; the map leads to one of them by an alias, and to another at once; one is an alias alone.
+  std::vector<TensorSpec> specs = right_specs;
+  specs[0].name = "transformer.a";
+  specs[3].name = "transformer.b";
+  const std::map<std::string, std::string> metadata = {{"second.bias", "transformer.b2"}, {"tied", "transformer.a"}};
+  specs[7].name = "transformer.b2";
+  {
+    SafetensorsWriter writer(folder / "renamed", specs, metadata);
+    writer.create();
+    for (std::size_t i = 0; i < specs.size(); ++i) {
+      std::vector<std::byte> bytes(source.tensors()[i].size.count());
+      source.read(source.tensors()[i], Bytes(0), bytes);
+      writer.write(i, Bytes(0), bytes);
+    }
+    writer.finish();
+  }
+  std::ofstream(folder / "map.json") << R"({"first.weight": "tied", "first.bias": "transformer.b"})";
+  for (const int ranks : rank_counts) {
+    with_model({.ranks = ranks}, [&](FullyShard& model) {
+      load_weights(model, folder / "renamed", {.names = read_name_map(folder / "map.json")});
+      dump_weights(model, folder / "copy");
+    });
+    CHECK(bytes_of(folder / "copy") == bytes_of(folder / "source"));
+  }
+}
+
+TEST_CASE("everything_that_a_name_map_gets_wrong_is_one_error") {
+  const TemporaryFolder folder;
+  with_model({}, [&](FullyShard& model) { dump_weights(model, folder / "file"); });
+  const LoadWeightsOptions options = {
+      .names = {{"first.bias", "first.bios"}, {"first.weight", "second.weight"}, {"third.weight", "first.weight"}}};
+  const std::string expected =
+      (folder / "file").string() +
+      R"(: does not fit the model: tensor "first.weight" (in the file "second.weight") is [97, 13], the model's is [31, 13]; )"
+      R"(tensor "first.bias" (in the file "first.bios") [31] is missing; tensor "first.weight" is not in the model; )"
+      R"(tensor "first.bias" is not in the model; )"
+      R"(the names map "third.weight" to "first.weight", and the model has no such tensor)";
+  CHECK(failures({.ranks = 2}, [&](FullyShard& model) { load_weights(model, folder / "file", options); }) ==
+        std::vector<std::string>(2, expected));
+}
+
+TEST_CASE("a_name_map_that_is_not_one_is_refused_with_the_place") {
+  const TemporaryFolder folder;
+  const auto complaint = [&](const std::string& text) {
+    std::ofstream(folder / "map") << text;
+    try {
+      read_name_map(folder / "map");
+    } catch (const DataError& error) {
+      return std::string(error.what()).substr((folder / "map").string().size());
+    }
+    return std::string("accepted");
+  };
+  CHECK(complaint("{}") == "accepted");
+  CHECK(complaint("") == ": is not JSON: wrong at its byte 1");
+  CHECK(complaint("[]") == ": expected an object of texts, found a list");
+  CHECK(complaint(R"({"a": 7})") == R"(: "a": expected a text, found a number)");
+  CHECK(complaint(R"({"a": "b", "a": "c"})") == R"(: "a": "a" is given twice)");
+  CHECK_THROWS_AS(read_name_map(folder / "none"), DataError);
 }
 
 TEST_CASE("a_file_that_does_not_fit_changes_nothing") {

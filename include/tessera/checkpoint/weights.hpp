@@ -3,6 +3,8 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
+#include <string>
 
 #include "tessera/shard/fully_shard.hpp"
 
@@ -12,9 +14,18 @@ namespace tessera {
 // rank gets a DataError. Collective; synchronises; between steps.
 void dump_weights(FullyShard& model, const std::filesystem::path& path);
 
-// Replaces the masters by the file's tensors (F32, BF16 or F16). The optimizer's states stay. Tensors that are missing,
-// unknown, of another shape or not floating point are one DataError that names them all, before anything is replaced.
-// Collective; synchronises; between steps.
-void load_weights(FullyShard& model, const std::filesystem::path& path);
+struct LoadWeightsOptions {
+  // The model's name of a tensor → the file's. What is not named here has the same name in both.
+  std::map<std::string, std::string> names = {};
+};
+
+// Replaces the masters by the file's tensors (F32, BF16 or F16). The optimizer's states stay. A tensor may also be
+// named by an alias in the file's metadata, as Python's save_model() writes them for tied weights. Tensors that are
+// missing, unknown, of another shape or not floating point, and names that the model does not have, are one DataError
+// that names them all, before anything is replaced. Collective; synchronises; between steps.
+void load_weights(FullyShard& model, const std::filesystem::path& path, const LoadWeightsOptions& options = {});
+
+// Reads LoadWeightsOptions::names: a JSON object {"name in the model": "name in the file", …}. Throws DataError.
+std::map<std::string, std::string> read_name_map(const std::filesystem::path& path);
 
 }  // namespace tessera
