@@ -15,18 +15,24 @@ namespace tessera::checkpoint {
 namespace {
 
 constexpr std::size_t most_names = 8;  // of tensors, in an error
+// Bytes that are read and then summed up, while they are still in the cache.
+constexpr std::size_t piece = std::size_t{256} << 10;
 
-// The block as spans without gaps: the parts, and pieces of the staging between them.
+// The block as spans without gaps, none longer than a piece: the parts, and the staging between them.
 std::vector<std::span<std::byte>> fill_up(std::span<const BlockPart> parts, Bytes block, std::span<std::byte> staging) {
   std::vector<std::span<std::byte>> spans;
   std::uint64_t end = 0;
+  const auto add = [&](std::span<std::byte> span) {
+    for (; span.size() > piece; span = span.subspan(piece)) spans.push_back(span.first(piece));
+    spans.push_back(span);
+  };
   const auto fill_to = [&](std::uint64_t place) {
     if (place < end) throw UsageError("checkpoint: parts of a block overlap");
     if (place == end) return;
     if (staging.size() < place) {
       throw UsageError(fmt::format("checkpoint: a staging of {} bytes is not that of a block", staging.size()));
     }
-    spans.push_back(staging.subspan(end, place - end));
+    add(staging.subspan(end, place - end));
   };
   for (const BlockPart& part : parts) {
     if (part.first > block || part.to.size() > (block - part.first).count()) {
@@ -35,11 +41,21 @@ std::vector<std::span<std::byte>> fill_up(std::span<const BlockPart> parts, Byte
     }
     if (part.to.empty()) continue;
     fill_to(part.first.count());
-    spans.push_back(part.to);
+    add(part.to);
     end = part.first.count() + part.to.size();
   }
   fill_to(block.count());
   return spans;
+}
+
+// The first of the spans that together are a piece, and at least one.
+std::size_t spans_of_piece(std::span<const std::span<std::byte>> spans) {
+  std::size_t count = 1;
+  for (std::size_t bytes = spans[0].size(); count < spans.size(); ++count) {
+    bytes += spans[count].size();
+    if (bytes > piece) break;
+  }
+  return count;
 }
 
 void add_offset(SafetensorsHeader& header, std::uint64_t offset) {
@@ -73,14 +89,29 @@ void CheckedFile::read_block(std::uint64_t block, std::span<const BlockPart> par
   const Bytes first = block * checkpoint_block;
   const Bytes size = block_size(block);
   const std::vector<std::span<std::byte>> spans = fill_up(parts, size, staging);
-  file_.read_scattered(first.count(), spans);
-  std::uint32_t checksum = 0;
-  for (const std::span<std::byte> span : spans) checksum = extend_crc32c(checksum, span);
-  if (checksum == expected_.blocks[block]) return;
+  if (read_sum(first, spans) == expected_.blocks[block]) return;
   const std::string inside = contents(first, size);
   throw DataError(fmt::format(
       "{}: bytes {} to {} do not match the manifest's checksum: damaged, or another checkpoint's{}", path_.string(),
       first.count(), (first + size).count() - 1, inside.empty() ? "" : fmt::format("; {} in them", inside)));
+}
+
+std::uint32_t CheckedFile::read_sum(Bytes first, std::span<const std::span<std::byte>> spans) const {
+  std::uint32_t checksum = 0;
+  while (!spans.empty()) {
+    const std::span<const std::span<std::byte>> now = spans.first(spans_of_piece(spans));
+    file_.read_scattered(first.count(), now);
+    for (const std::span<std::byte> span : now) {
+      checksum = extend_crc32c(checksum, span);
+      first += Bytes(span.size());
+    }
+    spans = spans.subspan(now.size());
+  }
+  return checksum;
+}
+
+void CheckedFile::expect(std::uint64_t block) const {
+  file_.expect((block * checkpoint_block).count(), checkpoint_block);
 }
 
 void CheckedFile::read(Bytes first, std::span<std::byte> to, std::span<std::byte> staging) const {

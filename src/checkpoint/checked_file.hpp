@@ -26,6 +26,7 @@ class CheckedFile {
   Bytes block_size(std::uint64_t block) const;  // the last one may be short
   // See CheckpointReader::read_block().
   void read_block(std::uint64_t block, std::span<const BlockPart> parts, std::span<std::byte> staging) const;
+  void expect(std::uint64_t block) const;  // it is read next: the system may begin
   // Bytes [first, first + to.size()) of the file.
   void read(Bytes first, std::span<std::byte> to, std::span<std::byte> staging) const;
 
@@ -34,6 +35,8 @@ class CheckedFile {
   SafetensorsHeader read_tensors() const;
 
  private:
+  // Fills the spans with what stands there, and returns its checksum.
+  std::uint32_t read_sum(Bytes first, std::span<const std::span<std::byte>> spans) const;
   std::string contents(Bytes first, Bytes size) const;
   SafetensorsHeader read_unchecked_tensors() const;
   SafetensorsHeader parse(std::string_view json) const;

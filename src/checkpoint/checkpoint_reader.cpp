@@ -229,6 +229,7 @@ void CheckpointReader::read(std::span<const TensorRange> ranges, std::span<std::
     const bool last = i + 1 == pieces.size() ||
                       std::pair(pieces[i + 1].file, pieces[i + 1].block) != std::pair(pieces[i].file, pieces[i].block);
     if (!last) continue;
+    if (i + 1 < pieces.size()) implementation_->files_[pieces[i + 1].file].expect(pieces[i + 1].block);
     read_block(pieces[i].file, pieces[i].block, parts, staging);
     parts.clear();
   }

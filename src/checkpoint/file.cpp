@@ -141,6 +141,10 @@ void File::read_scattered(std::uint64_t offset, std::span<const std::span<std::b
   }
 }
 
+void File::expect(std::uint64_t offset, Bytes size) const {
+  ::posix_fadvise(handle_, to_offset(offset, path_), to_offset(size.count(), path_), POSIX_FADV_WILLNEED);
+}
+
 void File::write(std::uint64_t offset, std::span<const std::byte> from) {
   while (!from.empty()) {
     const ssize_t count = ::pwrite(handle_, from.data(), from.size(), to_offset(offset, path_));

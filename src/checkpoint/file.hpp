@@ -31,6 +31,8 @@ class File {
   void read(std::uint64_t offset, std::span<std::byte> to) const;  // all of it, or an error
   // The same into several places in turn, in few system calls.
   void read_scattered(std::uint64_t offset, std::span<const std::span<std::byte>> to) const;
+  // Lets the system read ahead while the caller does something else. No error: it is a hint.
+  void expect(std::uint64_t offset, Bytes size) const;
   void write(std::uint64_t offset, std::span<const std::byte> from);
   void write(std::uint64_t offset, std::span<const std::span<const std::byte>> from);  // one after the other
   void begin_flush(std::uint64_t offset, std::uint64_t size);  // a hint: the device may begin with these bytes

@@ -86,6 +86,22 @@ TEST_CASE("a_manifest_comes_back_as_it_was") {
   CHECK(parse_manifest(compose(extreme), "x") == extreme);
 }
 
+TEST_CASE("version_1_of_the_manifest_is_these_bytes") {
+  CHECK(compose(good) == R"({
+"format": "tessera-checkpoint",
+"version": 1,
+"step": 100,
+"block_bytes": 4194304,
+"files": [
+  {"name": "empty.safetensors", "bytes": 0, "crc32c": []},
+  {"name": "model.safetensors", "bytes": 4194305, "crc32c": ["01234567", "ffffffff"]},
+  {"name": "state.json", "bytes": 3, "crc32c": ["00000000"]}
+],
+"manifest_crc32c": "5cecce14"
+}
+)");
+}
+
 TEST_CASE("a_manifest_is_read_from_its_folder") {
   const TemporaryFolder folder;
   CHECK_THROWS_WITH_AS(read_manifest(folder.path()),

@@ -51,6 +51,20 @@ TEST_CASE("a_state_comes_back_as_it_was") {
   CHECK(parse_state(compose(full_state()), "x") == full_state());
 }
 
+TEST_CASE("version_1_of_the_state_is_read_as_it_was_written") {
+  const CheckpointState state = parse_state(R"({"format": "tessera-state", "version": 1, "revision": 0, "step": 3,
+      "updates": 2, "skipped_updates": 1, "loss_scale": {"value": 1024.0, "bits": "44800000"}, "good_steps": 1,
+      "decay_power": [{"value": 0.81, "bits": "3fe9eb851eb851ec"}, {"value": null, "bits": "7ff0000000000000"}],
+      "values": {}})",
+                                            "x");
+  CHECK(state == CheckpointState{.step = 3,
+                                 .updates = 2,
+                                 .skipped_updates = 1,
+                                 .loss_scale = 1024.0f,
+                                 .good_steps = 1,
+                                 .decay_power = {0.81, std::numeric_limits<double>::infinity()}});
+}
+
 TEST_CASE("numbers_keep_every_bit_and_those_that_json_lacks_too") {
   CheckpointState state;
   state.loss_scale = std::bit_cast<float>(0x7fc01234u);  // a NaN with a payload

@@ -183,6 +183,9 @@ def main(program):
             cases.check(["--init", path, "--ranks", 3, *SHORT], [path, *words], [FAILED])
         kept = good.read_bytes()
         cases.check(["--init", good, "--metrics", good, *SHORT], ["--metrics", good], [BAD_OPTIONS])
+        cases.check(["--init", good, "--init-map", good, "--metrics", good, *SHORT], ["--metrics", good], [BAD_OPTIONS])
+        cases.check(["--init-map", good, *SHORT], ["--init-map", "--init"], [BAD_OPTIONS])
+        cases.check(["--init", good, "--init-map", good, *SHORT], [good, "JSON"], [FAILED])
         assert good.read_bytes() == kept, "a refused run changed a file"
         for options, word in output_cases(folder):
             cases.check([*options, *SHORT], [word], [FAILED, BAD_OPTIONS])
