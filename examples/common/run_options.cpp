@@ -12,6 +12,7 @@
 #include "common/checkpoint_options.hpp"
 #include "common/number_text.hpp"
 #include "common/simulation.hpp"
+#include "tessera/comm/start.hpp"
 #include "tessera/optim/adamw.hpp"
 #include "tessera/optim/sgd.hpp"
 
@@ -34,10 +35,12 @@ Choice choose(std::string name, Value& target, Value value) {
 
 void add_job_options(CommandLine& line, RunOptions& options) {
   line.group("Ranks");
-  line.whole("--ranks", options.ranks, {1, most_ranks}, "Ranks, each a thread of this process");
+  line.whole("--ranks", options.ranks, {1, most_ranks},
+             "Ranks, each a thread of this process; under mpirun there is one for each process");
   line.whole("--threads", options.threads, {1, most_ranks},
              "Threads that one rank's matrix products may use [cores / ranks]");
   line.real("--timeout", options.timeout_seconds, {0.001, 604800}, "Seconds that a rank waits for another one");
+  line.path("--log-dir", options.log_dir, "Directory for rank-R.log, one of each rank");
   add_simulation_options(line, options);
 }
 
@@ -140,6 +143,16 @@ void require_distinct_files(const RunOptions& options) {
   }
 }
 
+// Under mpirun each process is a rank, and the launcher says how many there are.
+void take_started_ranks(RunOptions& options) {
+  const tessera::Start start = tessera::how_started();
+  if (start.launcher != tessera::Launcher::mpi || options.ranks_given || options.simulated) return;
+  if (start.ranks == 0) {
+    throw OptionError("the launcher does not say how many processes it has started: mpirun does, and srun for a step");
+  }
+  options.ranks = static_cast<std::size_t>(start.ranks);
+}
+
 std::size_t default_warmup(std::size_t steps) { return std::min<std::size_t>(steps / 10, 100); }
 
 }  // namespace
@@ -155,8 +168,10 @@ void add_run_options(CommandLine& line, RunOptions& options) {
 }
 
 void check_run_options(const CommandLine& line, RunOptions& options) {
+  options.ranks_given = line.given("--ranks");
   check_simulation_options(line, options);
   check_checkpoint_options(line, options);
+  take_started_ranks(options);
   if (options.steps && options.epochs) throw OptionError("--steps and --epochs exclude each other");
   if (options.min_learning_rate > learning_rate(options)) {
     throw OptionError(fmt::format("--min-lr {} is above --lr {}", options.min_learning_rate, learning_rate(options)));
@@ -211,9 +226,10 @@ bool scales_loss(const RunOptions& options) { return options.precision.gradient 
 
 tessera::LaunchOptions launch_options(const RunOptions& options) {
   tessera::LaunchOptions launch;
-  launch.ranks = static_cast<int>(options.ranks);
+  if (options.ranks_given) launch.ranks = static_cast<int>(options.ranks);
   launch.timeout = std::chrono::milliseconds(std::llround(options.timeout_seconds * 1000));
   if (options.threads) launch.threads = static_cast<int>(*options.threads);
+  if (options.log_dir) launch.log_dir = *options.log_dir;
   return launch;
 }
 

@@ -43,7 +43,9 @@ struct CheckpointOptions {
 };
 
 struct RunOptions {
-  std::size_t ranks = 1;  // of this machine: 1 in a simulation
+  std::size_t ranks = 1;  // threads of this process or processes of its job: 1 in a simulation
+  bool ranks_given = false;
+  std::optional<std::filesystem::path> log_dir;
   double timeout_seconds = 60.0;
   std::optional<std::size_t> threads;
   Simulation simulation;                   // as given

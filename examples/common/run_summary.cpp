@@ -35,8 +35,9 @@ std::string sharding_text(const RunOptions& options) {
   return text;
 }
 
-std::string threads_text(int threads) {
-  return threads == 1 ? "threads of this process" : fmt::format("with {} threads each", threads);
+std::string threads_text(const tessera::World& world) {
+  if (world.threads() > 1) return fmt::format("with {} threads each", world.threads());
+  return world.backend_name() == "mpi" ? "processes" : "threads of this process";
 }
 
 std::string notes(const RunOptions& options) {
@@ -60,8 +61,8 @@ std::string ranks_line(const RunOptions& options, tessera::FullyShard& model) {
                        grouped(options.simulated->ranks), model.world().threads(), sharding_text(options),
                        to_string(options.precision.parameter));
   }
-  return fmt::format("ranks    {}, {}; {}, {}\n", options.ranks, threads_text(model.world().threads()),
-                     sharding_text(options), to_string(options.precision.parameter));
+  return fmt::format("ranks    {}, {}; {}, {}\n", options.ranks, threads_text(model.world()), sharding_text(options),
+                     to_string(options.precision.parameter));
 }
 
 std::string model_lines(const std::string& what, const tessera::FullyShard& model) {

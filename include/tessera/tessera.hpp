@@ -19,6 +19,7 @@
 #include "tessera/comm/communicator.hpp"
 #include "tessera/comm/run.hpp"
 #include "tessera/comm/simulate.hpp"
+#include "tessera/comm/start.hpp"
 #include "tessera/comm/world.hpp"
 #include "tessera/data/labelled_data.hpp"
 #include "tessera/data/labelled_source.hpp"

@@ -46,6 +46,14 @@ std::string left_text(const Standstill& standstill) {
                      rank_list(standstill.waiting), place(standstill));
 }
 
+std::string ended_text(const Standstill& standstill) {
+  return fmt::format(
+      "the process{} of {} ended while {} waited in {}; what it last said, or its launcher, may tell why",
+      standstill.missing.size() == 1 ? "" : "es",
+      rank_list(standstill.missing) + (standstill.missing.size() == 1 ? " has" : " have"),
+      rank_list(standstill.waiting), place(standstill));
+}
+
 std::string disagreement_text(std::string_view communicator, const std::vector<Signature>& signatures) {
   const bool creation = std::all_of(signatures.begin(), signatures.end(),
                                     [](const Signature& each) { return each.kind == CollectiveKind::creation; });

@@ -25,6 +25,9 @@ std::string timeout_text(const Standstill& standstill, std::chrono::milliseconds
 // `rank 1 has left the job while rank 0 waited in barrier "end" (communicator control, #2)…`
 std::string left_text(const Standstill& standstill);
 
+// `the process of rank 1 has ended while rank 0 waited in barrier "end" (communicator control, #2)`
+std::string ended_text(const Standstill& standstill);
+
 // `the ranks disagree in communicator gather: ranks 0, 2 called #17 …; rank 1 called #17 …`; one signature per rank.
 std::string disagreement_text(std::string_view communicator, const std::vector<Signature>& signatures);
 

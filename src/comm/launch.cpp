@@ -1,6 +1,8 @@
-// launch(): ranks as threads of this process. What decides its outcome is the job's first failure, not which rank's
-// thread ended first: the AbortedErrors of the other ranks are consequences.
+// launch(): ranks as threads of this process, or this process as one rank of several. For threads, what decides its
+// outcome is the job's first failure, not which rank's thread ended first: the AbortedErrors of the other ranks are
+// consequences.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <exception>
 #include <memory>
@@ -8,10 +10,14 @@
 #include <thread>
 #include <vector>
 
+#include "comm/launch.hpp"
 #include "comm/launch_options.hpp"
 #include "comm/local/local_backend.hpp"
 #include "comm/local/local_job.hpp"
+#include "comm/mpi/mpi_launch.hpp"
 #include "comm/rank_error.hpp"
+#include "comm/rank_log.hpp"
+#include "comm/start.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/comm/run.hpp"
 
@@ -24,10 +30,10 @@ using Body = std::function<void(World&)>;
 class RankThreads {
  public:
   RankThreads(const LaunchOptions& options, const Body& body)
-      : job_(options.ranks, options.timeout),
-        threads_per_rank_(comm::threads_per_rank(options)),
+      : job_(comm::thread_ranks(options), options.timeout),
+        options_(options),
         body_(body),
-        thrown_(static_cast<std::size_t>(options.ranks)) {}
+        thrown_(static_cast<std::size_t>(job_.size())) {}
 
   void run() {
     std::vector<std::thread> threads;
@@ -35,13 +41,12 @@ class RankThreads {
     for (std::thread& thread : threads) thread.join();
   }
 
-  // Throws the first cause, if the job failed. After run().
-  void rethrow_failure() const {
+  // The first cause, if the job failed; else null. After run().
+  std::exception_ptr failure() const {
     const comm::JobFailure* failure = job_.failure();
-    if (failure == nullptr) return;
+    if (failure == nullptr) return nullptr;
     const std::exception_ptr cause = comm::first_cause(*failure, thrown_[static_cast<std::size_t>(failure->rank)]);
-    if (job_.size() == 1) std::rethrow_exception(cause);
-    comm::rethrow_from_rank(failure->rank, cause);
+    return job_.size() == 1 ? cause : comm::exception_from_rank(failure->rank, cause);
   }
 
  private:
@@ -61,8 +66,8 @@ class RankThreads {
 
   void run_rank(int rank) noexcept {
     try {
-      World world(std::make_unique<comm::LocalBackend>(job_, rank, threads_per_rank_));
-      body_(world);
+      comm::RankLog log(options_.log_dir, rank);
+      run_rank(rank, log);
     } catch (...) {
       std::exception_ptr& thrown = thrown_[static_cast<std::size_t>(rank)];
       thrown = std::current_exception();
@@ -71,19 +76,49 @@ class RankThreads {
     job_.leave(rank);
   }
 
+  void run_rank(int rank, comm::RankLog& log) {
+    const int threads = comm::threads_per_rank(options_);
+    log.line(fmt::format("rank {} of {} begins, a thread of process {}", rank, job_.size(), ::getpid()));
+    try {
+      World world(std::make_unique<comm::LocalBackend>(job_, rank, threads, log));
+      body_(world);
+      log.line("ended");
+    } catch (...) {
+      log.line(fmt::format("error: {}", comm::text_of(std::current_exception())));
+      throw;
+    }
+  }
+
   LocalJob job_;
-  int threads_per_rank_;
+  const LaunchOptions& options_;
   const Body& body_;
   std::vector<std::exception_ptr> thrown_;  // by rank
 };
 
+std::exception_ptr launch_threads(const LaunchOptions& options, const comm::Launched& launched) {
+  RankThreads ranks(options, launched.body);
+  ranks.run();
+  const std::exception_ptr failure = ranks.failure();
+  if (failure) launched.report(failure);
+  return failure;
+}
+
 }  // namespace
 
+void comm::require_launchable(const LaunchOptions& options) {
+  validate(options);
+  require_startable(how_started(), options, has_mpi());
+}
+
+std::exception_ptr comm::launch_ranks(const LaunchOptions& options, const Launched& launched) {
+  require_launchable(options);
+  const Start start = how_started();
+  return start.launcher == Launcher::mpi ? launch_process(start, options, launched) : launch_threads(options, launched);
+}
+
 void launch(const LaunchOptions& options, const std::function<void(World&)>& body) {
-  comm::validate(options);
-  RankThreads ranks(options, body);
-  ranks.run();
-  ranks.rethrow_failure();
+  const std::exception_ptr failure = comm::launch_ranks(options, {.body = body, .report = [](const auto&) {}});
+  if (failure) std::rethrow_exception(failure);
 }
 
 }  // namespace tessera

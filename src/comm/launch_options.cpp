@@ -20,7 +20,7 @@ constexpr int most_ranks = 1024;
 constexpr int most_threads = 1024;
 constexpr std::chrono::milliseconds least_timeout{1};
 constexpr std::chrono::milliseconds longest_timeout = std::chrono::hours(24 * 7);
-constexpr std::string_view option_names[] = {"--ranks", "--timeout", "--threads"};
+constexpr std::string_view option_names[] = {"--ranks", "--timeout", "--threads", "--log-dir"};
 
 void require_count(std::string_view option, int value, int most) {
   if (value >= 1 && value <= most) return;
@@ -49,6 +49,11 @@ std::chrono::milliseconds parse_timeout(const std::string& text) {
   // Written so that NaN is rejected too.
   if (!number || !(milliseconds >= 1 && milliseconds <= most)) reject_timeout(fmt::format("\"{}\"", text));
   return std::chrono::milliseconds(std::llround(milliseconds));
+}
+
+std::filesystem::path parse_directory(const std::string& text) {
+  if (text.empty()) throw UsageError("--log-dir takes the path of a directory, not \"\"");
+  return text;
 }
 
 // The name of a launch option at the front of an argument: "--ranks" of "--ranks=4"; none for others' arguments.
@@ -89,16 +94,18 @@ SplitArguments split(std::span<const std::string> arguments) {
 }  // namespace
 
 void validate(const LaunchOptions& options) {
-  require_count("--ranks", options.ranks, most_ranks);
+  if (options.ranks) require_count("--ranks", *options.ranks, most_ranks);
   if (options.threads) require_count("--threads", *options.threads, most_threads);
   if (options.timeout < least_timeout || options.timeout > longest_timeout) {
     reject_timeout(fmt::to_string(std::chrono::duration<double>(options.timeout).count()));
   }
 }
 
+int thread_ranks(const LaunchOptions& options) { return options.ranks.value_or(1); }
+
 int threads_per_rank(const LaunchOptions& options) {
   const auto cores = static_cast<int>(std::thread::hardware_concurrency());
-  return options.threads.value_or(std::max(1, cores / options.ranks));
+  return options.threads.value_or(std::max(1, cores / thread_ranks(options)));
 }
 
 LaunchArguments parse_launch_arguments(std::span<const std::string> arguments) {
@@ -108,6 +115,7 @@ LaunchArguments parse_launch_arguments(std::span<const std::string> arguments) {
     if (option == "--ranks") options.ranks = parse_count(option, value, most_ranks);
     if (option == "--threads") options.threads = parse_count(option, value, most_threads);
     if (option == "--timeout") options.timeout = parse_timeout(value);
+    if (option == "--log-dir") options.log_dir = parse_directory(value);
   }
   return {.options = options, .rest = std::move(split_arguments.rest)};
 }

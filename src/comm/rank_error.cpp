@@ -10,15 +10,15 @@ namespace {
 
 // Tries the members in turn; a base comes after the classes that derive from it.
 template <typename Member, typename... Others>
-[[noreturn]] void rethrow_as(const std::exception_ptr& exception, const std::string& text) {
+std::exception_ptr same_kind(const std::exception_ptr& exception, const std::string& text) {
   try {
     std::rethrow_exception(exception);
   } catch (const Member&) {
-    throw Member(text);
+    return std::make_exception_ptr(Member(text));
   } catch (...) {
-    if constexpr (sizeof...(Others) > 0) rethrow_as<Others...>(exception, text);
+    if constexpr (sizeof...(Others) > 0) return same_kind<Others...>(exception, text);
   }
-  throw Error(text);
+  return std::make_exception_ptr(Error(text));
 }
 
 }  // namespace
@@ -49,10 +49,10 @@ std::exception_ptr first_cause(const JobFailure& failure, const std::exception_p
   return std::make_exception_ptr(AbortedError(failure.cause));
 }
 
-void rethrow_from_rank(int rank, const std::exception_ptr& exception) {
+std::exception_ptr exception_from_rank(int rank, const std::exception_ptr& exception) {
   const std::string text = fmt::format("rank {}: {}", rank, text_of(exception));
-  rethrow_as<UsageError, DataError, MemoryError, CommunicationError, AbortedError, UnavailableError, InternalError>(
-      exception, text);
+  return same_kind<UsageError, DataError, MemoryError, CommunicationError, AbortedError, UnavailableError,
+                   InternalError>(exception, text);
 }
 
 }  // namespace tessera::comm

@@ -17,7 +17,7 @@ bool is_aborted_error(const std::exception_ptr& exception);
 // was ended by World::abort, which gives a text only, it may say more.
 std::exception_ptr first_cause(const JobFailure& failure, const std::exception_ptr& thrown);
 
-// Throws the same member of the error family with "rank R: " before its text; a foreign exception becomes an Error.
-[[noreturn]] void rethrow_from_rank(int rank, const std::exception_ptr& exception);
+// The same member of the error family with "rank R: " before its text; a foreign exception becomes an Error.
+std::exception_ptr exception_from_rank(int rank, const std::exception_ptr& exception);
 
 }  // namespace tessera::comm

@@ -5,9 +5,11 @@
 
 #include <cstdio>
 
+#include "comm/launch.hpp"
 #include "comm/launch_options.hpp"
 #include "comm/rank_error.hpp"
 #include "tessera/base/error.hpp"
+#include "tessera/comm/start.hpp"
 
 namespace tessera {
 namespace {
@@ -16,6 +18,18 @@ constexpr int exit_success = 0;
 constexpr int exit_failure = 1;
 constexpr int exit_bad_options = 2;
 
+void print(const std::exception_ptr& failure) { fmt::print(stderr, "error: {}\n", comm::text_of(failure)); }
+
+// Of several processes that were started with the same options the first one speaks. Where even that cannot be known,
+// everybody does.
+bool speaks() {
+  try {
+    return how_started().rank == 0;
+  } catch (const Error&) {
+    return true;
+  }
+}
+
 // Whether `function` returned; what it throws becomes a line.
 template <typename Function>
 bool succeeds(Function&& function) {
@@ -23,7 +37,7 @@ bool succeeds(Function&& function) {
     function();
     return true;
   } catch (...) {
-    fmt::print(stderr, "error: {}\n", comm::text_of(std::current_exception()));
+    if (speaks()) print(std::current_exception());
     return false;
   }
 }
@@ -39,8 +53,10 @@ void require_none(Arguments rest) {
 }  // namespace
 
 int run(const LaunchOptions& options, const std::function<void(World&)>& body) {
-  if (!succeeds([&] { comm::validate(options); })) return exit_bad_options;
-  return succeeds([&] { launch(options, body); }) ? exit_success : exit_failure;
+  if (!succeeds([&] { comm::require_launchable(options); })) return exit_bad_options;
+  std::exception_ptr failure;
+  const bool launched = succeeds([&] { failure = comm::launch_ranks(options, {.body = body, .report = print}); });
+  return launched && !failure ? exit_success : exit_failure;
 }
 
 int run(int argc, char** argv, const std::function<void(World&, Arguments)>& body) {

@@ -25,6 +25,8 @@ int World::threads() const { return backend_->threads(); }
 std::chrono::milliseconds World::timeout() const { return backend_->timeout(); }
 std::string_view World::backend_name() const { return backend_->name(); }
 
+Arena World::make_arena(Bytes size) { return backend_->make_arena(size); }
+
 std::unique_ptr<Communicator> World::make_communicator(std::string name) {
   return backend_->make_communicator(std::move(name));
 }
@@ -36,6 +38,8 @@ std::vector<std::byte> World::gather(std::span<const std::byte> mine, std::strin
   return host_->gather(mine, label);
 }
 void World::require_equal(std::uint64_t value, std::string_view what) { host_->require_equal(value, what); }
+
+void World::warn(std::string_view text) const noexcept { backend_->warn(text); }
 
 void World::abort(std::string_view cause) noexcept { backend_->abort(cause); }
 bool World::aborted() const noexcept { return backend_->failure() != nullptr; }

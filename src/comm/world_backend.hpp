@@ -27,12 +27,17 @@ class World::Backend {
   virtual std::chrono::milliseconds timeout() const = 0;
   virtual std::string_view name() const = 0;
 
+  // As World::make_arena.
+  virtual Arena make_arena(Bytes size) { return Arena(device(), size); }
+
   // As World::make_communicator.
   virtual std::unique_ptr<Communicator> make_communicator(std::string name) = 0;
   // For World's conveniences on the host. Collective.
   virtual std::unique_ptr<Communicator> make_host_communicator(std::string name) {
     return make_communicator(std::move(name));
   }
+
+  virtual void warn(std::string_view text) noexcept = 0;
 
   // The first call of any rank wins; all waits end.
   virtual void abort(std::string_view cause) noexcept = 0;

@@ -4,20 +4,13 @@
 #include <fmt/format.h>
 
 #include <limits>
+#include <utility>
 
 #include "device/device_memory.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tessera {
 namespace {
-
-Bytes whole_pages(Device device, Bytes size) {
-  if (size.count() > std::numeric_limits<std::uint64_t>::max() - Arena::page.count()) {
-    throw MemoryError(fmt::format("an arena of {} bytes cannot be had on {}: no address space is that large",
-                                  size.count(), to_string(device)));
-  }
-  return round_up(size, Arena::page);
-}
 
 std::unique_ptr<device::DeviceMemory> map(Device device, Bytes size) {
   if (size == Bytes(0)) return nullptr;
@@ -26,8 +19,17 @@ std::unique_ptr<device::DeviceMemory> map(Device device, Bytes size) {
 
 }  // namespace
 
+Bytes Arena::whole_pages(Device device, Bytes size) {
+  if (size.count() > std::numeric_limits<std::uint64_t>::max() - Arena::page.count()) {
+    throw MemoryError(fmt::format("an arena of {} bytes cannot be had on {}: no address space is that large",
+                                  size.count(), to_string(device)));
+  }
+  return round_up(size, Arena::page);
+}
+
 class Arena::Mapping {
  public:
+  Mapping(Bytes size, std::unique_ptr<device::DeviceMemory> memory) : size_(size), memory_(std::move(memory)) {}
   Mapping(Device device, Bytes size) : size_(whole_pages(device, size)), memory_(map(device, size_)) {}
 
   Bytes size() const { return size_; }
@@ -39,6 +41,8 @@ class Arena::Mapping {
 };
 
 Arena::Arena(Device device, Bytes size) : mapping_(std::make_unique<Mapping>(device, size)) {}
+Arena::Arena(Bytes size, std::unique_ptr<device::DeviceMemory> memory)
+    : mapping_(std::make_unique<Mapping>(size, std::move(memory))) {}
 Arena::Arena(Arena&&) noexcept = default;
 Arena& Arena::operator=(Arena&&) noexcept = default;
 Arena::~Arena() = default;

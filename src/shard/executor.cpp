@@ -31,7 +31,7 @@ Executor::Executor(const ExecutorInput& input)
       diagnostics_(input.diagnostics),
       loss_scaling_(input.loss_scaling),
       gradient_hook_(input.gradient_hook),
-      arena_(world_.device(), plan::memory(plan_).peak),
+      arena_(world_.make_arena(plan::memory(plan_).peak)),
       progress_(plan_) {
   const std::size_t rank = static_cast<std::size_t>(world_.rank());
   backward_windows_.assign(units_.size(), 0);

@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -117,6 +120,7 @@ TEST_CASE("bad_launch_options_are_one_line_and_exit_code_2") {
                                                      {"--timeout", "1e9"},
                                                      {"--timeout", "x"},
                                                      {"--timeout", "0.0001"},
+                                                     {"--log-dir", ""},
                                                      {"--ranks", "2", "--ranks", "2"},
                                                      {"--ranks=2", "--ranks", "2"}};
   for (const std::vector<std::string>& arguments : bad) {
@@ -127,6 +131,37 @@ TEST_CASE("bad_launch_options_are_one_line_and_exit_code_2") {
     CHECK(is_one_line(seen.outcome.errors));
     CHECK(seen.outcome.errors.rfind("error: " + arguments[0].substr(0, arguments[0].find('=')), 0) == 0);
   }
+}
+
+TEST_CASE("each_rank_has_its_log_and_warnings_carry_its_number") {
+  const auto directory = std::filesystem::temp_directory_path() / ("tessera-logs-" + std::to_string(getpid()));
+  CommandLine line({"--ranks=2", "--log-dir", (directory / "of" / "ranks").string()});
+  const Outcome outcome = outcome_of([&] {
+    return run(line.argc(), line.argv(), [](World& world) {
+      world.barrier("begin");
+      if (world.rank() == 1) world.warn("the disk is slow");
+      world.barrier("end");
+      if (world.rank() == 0) throw DataError("train.bin: empty");
+    });
+  });
+  CHECK(outcome.errors == "warning: rank 1: the disk is slow\nerror: rank 0: train.bin: empty\n");
+  const auto log_of = [&](int rank) {
+    std::ifstream file(directory / "of" / "ranks" / ("rank-" + std::to_string(rank) + ".log"));
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  CHECK(log_of(0).find("rank 0 of 2 begins") != std::string::npos);
+  CHECK(log_of(0).find("error: train.bin: empty") != std::string::npos);
+  CHECK(log_of(1).find("warning: the disk is slow") != std::string::npos);
+  CHECK(log_of(1).find("ended") != std::string::npos);
+  std::filesystem::remove_all(directory);
+}
+
+TEST_CASE("log_directory_that_cannot_be_written_is_named") {
+  CommandLine line({"--log-dir", "/proc/nowhere"});
+  const Outcome outcome =
+      outcome_of([&] { return run(line.argc(), line.argv(), [](World&) { FAIL("the body must not run"); }); });
+  CHECK(outcome.exit_code == 1);
+  CHECK(outcome.errors.rfind("error: /proc/nowhere/rank-0.log: cannot be written", 0) == 0);
 }
 
 TEST_CASE("run_without_arguments_for_the_body_rejects_what_is_left") {

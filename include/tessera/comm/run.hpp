@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <filesystem>
 #include <functional>
 #include <optional>
 #include <span>
@@ -13,21 +14,32 @@
 namespace tessera {
 
 struct LaunchOptions {
-  int ranks = 1;                              // threads of this process, 1 to 1024
+  // Threads of this process, 1 to 1024; default: 1. Not for a program that mpirun has started: there each process is
+  // one rank, and stating a number is a UsageError.
+  std::optional<int> ranks = std::nullopt;
   std::chrono::milliseconds timeout{60'000};  // the deadline of every wait for another rank
-  std::optional<int> threads = std::nullopt;  // host threads per rank; default: cores / ranks, at least 1
+  std::optional<int> threads = std::nullopt;  // host threads per rank; default: this host's cores / ranks, at least 1
+  // Where each rank writes rank-R.log: how it began, its warnings, how it ended; where ranks are processes also what
+  // the ranks from 1 on print. Default: nowhere.
+  std::optional<std::filesystem::path> log_dir = std::nullopt;
 };
 
 // Starts `ranks` ranks, each with its World on a thread of its own (rank 0 on the calling thread), and waits for all.
 // When any rank throws, all others are aborted, and the first cause is rethrown here: the exception itself, its text
 // beginning with "rank R: " unless there is one rank. Blocks.
+//
+// In a process of an MPI launch (start.hpp) there is one rank, on the calling thread, and this returns when the ranks
+// of all processes have ended. The first cause is then rethrown in every process, with its type in the one where it
+// happened and as an AbortedError in the others; such a process must end, which ends the job. Throws UnavailableError
+// for a launch that this build cannot serve.
 void launch(const LaunchOptions& options, const std::function<void(World&)>& body);
 
-// For main(): as launch(), but an exception becomes "error: …" on stderr and exit code 1 (2 for bad options).
+// For main(): as launch(), but an exception becomes "error: …" on stderr and exit code 1 (2 for bad options). Of
+// several processes, the one where the first cause happened says it, and the others end after it has.
 int run(const LaunchOptions& options, const std::function<void(World&)>& body);
 
-// For main(), the short way: takes --ranks N, --timeout SECONDS and --threads N out of argv and hands the body what is
-// left (without argv[0]). An unknown value there is one line on stderr and exit code 2.
+// For main(), the short way: takes --ranks N, --timeout SECONDS, --threads N and --log-dir DIR out of argv and hands
+// the body what is left (without argv[0]). An unknown value there is one line on stderr and exit code 2.
 using Arguments = std::span<const std::string>;
 int run(int argc, char** argv, const std::function<void(World&, Arguments)>& body);
 int run(int argc, char** argv, const std::function<void(World&)>& body);  // any argument that is left is an error

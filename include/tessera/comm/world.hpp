@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "tessera/comm/communicator.hpp"
+#include "tessera/device/arena.hpp"
 #include "tessera/device/device.hpp"
 
 namespace tessera {
@@ -31,7 +32,12 @@ class World {
   Device device() const;
   int threads() const;  // host threads that this rank may use to compute (BLAS): cores / ranks, at least 1
   std::chrono::milliseconds timeout() const;  // the deadline of every wait for another rank
-  std::string_view backend_name() const;      // "local", "modelled"
+  std::string_view backend_name() const;      // "local", "mpi", "modelled"
+
+  // Memory for what collectives move, a rank's arena: like any other (arena.hpp), and where ranks are processes of one
+  // host, peers read it directly; other memory goes through buffers of the communicator. Not collective. Ends before
+  // the World.
+  Arena make_arena(Bytes size);
 
   // A new communicator over all ranks. Collective: every rank calls it in the same order with the same name (else a
   // CommunicationError names both). Synchronises the host with the other ranks.
@@ -47,6 +53,10 @@ class World {
   std::vector<std::byte> gather(std::span<const std::byte> mine, std::string_view label);
   // Throws CommunicationError on all ranks, naming ranks and values, when `value` is not the same everywhere.
   void require_equal(std::uint64_t value, std::string_view what);
+
+  // `warning: rank R: text`, one line on stderr, and in the rank's log where there is one. Any rank may; output that is
+  // no warning is for rank 0 alone.
+  void warn(std::string_view text) const noexcept;
 
   // Ends the job: every rank's present and later waits throw AbortedError with this rank and this cause. The first call
   // wins.

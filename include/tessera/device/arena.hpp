@@ -12,6 +12,10 @@
 
 namespace tessera {
 
+namespace device {
+class DeviceMemory;
+}
+
 class Arena {
  public:
   // The granularity of arena regions; the plan rounds with the same figure.
@@ -19,9 +23,14 @@ class Arena {
 
   // Takes exactly round_up(size, page). Throws MemoryError naming size and device. Synchronises.
   Arena(Device device, Bytes size);
+  // For World::make_arena: memory that somebody else has mapped, zero-filled and touched. `size` is in whole pages.
+  Arena(Bytes size, std::unique_ptr<device::DeviceMemory> memory);
   Arena(Arena&&) noexcept;
   Arena& operator=(Arena&&) noexcept;
   ~Arena();
+
+  // round_up(size, page); throws MemoryError for what no address space holds.
+  static Bytes whole_pages(Device device, Bytes size);
 
   Bytes size() const;
   std::byte* data();                                     // null for an arena of size 0

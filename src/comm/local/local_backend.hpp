@@ -4,14 +4,16 @@
 #include <memory>
 
 #include "comm/local/local_job.hpp"
+#include "comm/rank_log.hpp"
 #include "comm/world_backend.hpp"
 
 namespace tessera::comm {
 
 class LocalBackend final : public World::Backend {
  public:
-  // The job outlives its Worlds, their communicators and all streams that these run on.
-  LocalBackend(LocalJob& job, int rank, int threads) : job_(job), rank_(rank), threads_(threads) {}
+  // The job outlives its Worlds, their communicators and all streams that these run on; so does the log.
+  LocalBackend(LocalJob& job, int rank, int threads, RankLog& log)
+      : job_(job), rank_(rank), threads_(threads), log_(log) {}
 
   int rank() const final { return rank_; }
   int size() const final { return job_.size(); }
@@ -22,6 +24,7 @@ class LocalBackend final : public World::Backend {
 
   std::unique_ptr<Communicator> make_communicator(std::string name) final;
 
+  void warn(std::string_view text) noexcept final { comm::warn(log_, rank_, text); }
   void abort(std::string_view cause) noexcept final { job_.abort(rank_, cause, nullptr); }
   const JobFailure* failure() const noexcept final { return job_.failure(); }
 
@@ -29,6 +32,7 @@ class LocalBackend final : public World::Backend {
   LocalJob& job_;
   int rank_;
   int threads_;
+  RankLog& log_;
   std::size_t communicators_made_ = 0;
 };
 

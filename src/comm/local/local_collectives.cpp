@@ -2,31 +2,14 @@
 // that is why one meeting before and one after suffice (all-reduce: one more between its two stages).
 #include "comm/local/local_collectives.hpp"
 
-#include <algorithm>
 #include <cstring>
 #include <exception>
 
+#include "comm/slices.hpp"
 #include "tessera/kernels/reduce.hpp"
 
 namespace tessera::comm {
 namespace {
-
-// A half-open range of elements.
-struct Slice {
-  std::size_t begin;
-  std::size_t end;
-  std::size_t size() const { return end - begin; }
-};
-
-// Rank r's share of `count` elements when they divide by nothing: sizes differ by one at most.
-Slice slice_of(std::size_t count, int rank, int ranks) {
-  const auto parts = static_cast<std::size_t>(ranks);
-  const auto part = static_cast<std::size_t>(rank);
-  const std::size_t least = count / parts;
-  const std::size_t larger = count % parts;  // the first so many slices have one element more
-  const std::size_t begin = part * least + std::min(part, larger);
-  return {.begin = begin, .end = begin + least + (part < larger ? 1 : 0)};
-}
 
 // Peers after this rank, in cyclic order, so that not all ranks read the same one at a time.
 template <typename Function>

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "comm/modelled/modelled_communicator.hpp"
+#include "comm/rank_log.hpp"
 #include "comm/world_backend.hpp"
 
 namespace tessera::comm {
@@ -25,6 +26,7 @@ class ModelledBackend final : public World::Backend {
     return make(std::move(name), Peers::same);
   }
 
+  void warn(std::string_view text) noexcept final { comm::warn(log_, rank(), text); }
   void abort(std::string_view cause) noexcept final { job_.abort(cause, nullptr); }
   const JobFailure* failure() const noexcept final { return job_.failure(); }
 
@@ -36,6 +38,7 @@ class ModelledBackend final : public World::Backend {
 
   ModelledJob& job_;
   int threads_;
+  RankLog log_{std::nullopt, 0};  // an imagined job keeps none
 };
 
 }  // namespace tessera::comm

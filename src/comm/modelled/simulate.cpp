@@ -56,7 +56,7 @@ void simulate(const SimulateOptions& options, const std::function<void(World&)>&
   if (failure == nullptr) return;
   const std::exception_ptr cause = comm::first_cause(*failure, thrown);
   if (options.ranks == 1) std::rethrow_exception(cause);
-  comm::rethrow_from_rank(options.rank, cause);
+  std::rethrow_exception(comm::exception_from_rank(options.rank, cause));
 }
 
 }  // namespace tessera

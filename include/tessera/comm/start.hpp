@@ -1,0 +1,24 @@
+// How this process was started: alone, or as one of several processes of a job. Nothing has to be set: launchers leave
+// variables in the environment, and launch() (run.hpp) reads them.
+//
+// Precedence: an MPI or PMIx launch (Open MPI's, MPICH's or PMIx's variables), then torchrun's variables, then a SLURM
+// step of more than one task, then alone. A build without MPI looks at an MPI launch last, and refuses it.
+#pragma once
+
+#include <string>
+
+namespace tessera {
+
+enum class Launcher { alone, mpi, torchrun, slurm };
+
+struct Start {
+  Launcher launcher = Launcher::alone;
+  std::string by = "";  // in words: "Open MPI's mpirun"; empty when alone
+  int rank = 0;         // of this process
+  int ranks = 1;        // of the job; 0: the launcher did not say (PMIx alone), World::size() will
+};
+
+// From this process's environment. Throws UsageError for a variable that is no number within its limits.
+Start how_started();
+
+}  // namespace tessera

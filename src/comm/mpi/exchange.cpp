@@ -1,0 +1,298 @@
+// One message is a header and what belongs to its kind; pieces of staging areas follow as messages of their own, from
+// and into the areas. A rank's messages are handled in the order in which it sent them, each after the pieces of the
+// one before, because an arrival must not overtake the data that it stands for.
+#include "comm/mpi/exchange.hpp"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "tessera/base/error.hpp"
+
+namespace tessera::comm {
+namespace {
+
+using std::chrono::steady_clock;
+
+constexpr int message_tag = 1;
+constexpr int piece_tag = 2;
+// MPI moves only when it is called: that often while there is something to do, and that often while there is not.
+constexpr std::chrono::microseconds busy_pause{20};
+constexpr std::chrono::microseconds idle_pause{500};
+constexpr auto idle_after = std::chrono::milliseconds(5);
+
+template <typename Value>
+Value read(std::span<const std::byte> bytes, std::size_t offset = 0) {
+  Value value;
+  std::memcpy(static_cast<void*>(&value), bytes.data() + offset, sizeof(Value));
+  return value;
+}
+
+std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
+
+}  // namespace
+
+Exchange::Exchange(ProcessJob& job, std::unique_ptr<MpiProcess::Channel> channel)
+    : job_(job),
+      channel_(std::move(channel)),
+      incoming_(static_cast<std::size_t>(job.place().ranks)),
+      thread_([this] { work(); }) {}
+
+Exchange::~Exchange() {
+  ending_ = true;
+  thread_.join();
+}
+
+void Exchange::add(ProcessGroup& group) {
+  const std::lock_guard lock(group_mutex_);
+  groups_.push_back(&group);
+  groups_made_ = std::max<std::uint64_t>(groups_made_, group.index() + 1);
+}
+
+void Exchange::remove(ProcessGroup& group) {
+  const std::lock_guard lock(group_mutex_);
+  std::erase(groups_, &group);
+}
+
+// ---- telling ----
+
+Exchange::Buffer Exchange::message_of(const Header& header, std::span<const std::byte> rest) {
+  Buffer message(sizeof(Header) + rest.size());
+  std::memcpy(message.data(), &header, sizeof(Header));
+  if (!rest.empty()) std::memcpy(message.data() + sizeof(Header), rest.data(), rest.size());
+  return message;
+}
+
+void Exchange::push(Outgoing outgoing) {
+  const std::lock_guard lock(mutex_);
+  told_.push_back(std::move(outgoing));
+  ++unsent_;
+  changed_.notify_all();
+}
+
+// On each other host, the rank that writes down what this one says.
+std::vector<int> Exchange::receivers() const {
+  const Place& place = job_.place();
+  std::vector<std::vector<int>> hosts(static_cast<std::size_t>(place.hosts));
+  for (int rank = 0; rank < place.ranks; ++rank) {
+    hosts[static_cast<std::size_t>(place.host_of[static_cast<std::size_t>(rank)])].push_back(rank);
+  }
+  std::vector<int> chosen;
+  for (const std::vector<int>& ranks : hosts) {
+    if (ranks != place.here) chosen.push_back(ranks[static_cast<std::size_t>(place.rank) % ranks.size()]);
+  }
+  return chosen;
+}
+
+void Exchange::tell_one_per_host(const Buffer& message) {
+  for (const int to : receivers()) push({.to = to, .message = message, .pieces = {}, .transfers = {}});
+}
+
+void Exchange::tell_everybody(const Buffer& message) {
+  for (int to = 0; to < job_.place().ranks; ++to) {
+    if (!job_.place().is_here(to)) push({.to = to, .message = message, .pieces = {}, .transfers = {}});
+  }
+}
+
+void Exchange::tell_post(const ProcessGroup& group) {
+  const shared::Post& post = group.slot(group.rank()).post;
+  Buffer rest(sizeof(post) + post.segments * sizeof(shared::Segment));
+  std::memcpy(rest.data(), &post, sizeof(post));
+  std::memcpy(rest.data() + sizeof(post), group.segments(group.rank()), rest.size() - sizeof(post));
+  tell_one_per_host(message_of({.kind = Kind::post, .phase = 0, .group = group.index()}, rest));
+}
+
+void Exchange::tell_staged(const ProcessGroup& group, const ProcessGroup::Staged& staged) {
+  const Place& place = job_.place();
+  const std::byte* const area = group.staging(group.rank(), staged.round);
+  for (const int to : receivers()) {
+    Outgoing outgoing{.to = to, .message = {}, .pieces = {}, .transfers = {}};
+    std::vector<Piece> pieces;
+    const auto add = [&](std::size_t offset) {
+      pieces.push_back({.offset = offset, .bytes = staged.bytes});
+      outgoing.pieces.emplace_back(area + offset, staged.bytes);
+    };
+    const int host = place.host_of[static_cast<std::size_t>(to)];
+    for (int rank = 0; rank < place.ranks && staged.bytes > 0 && staged.stride > 0; ++rank) {
+      if (place.host_of[static_cast<std::size_t>(rank)] == host) add(static_cast<std::size_t>(rank) * staged.stride);
+    }
+    if (staged.bytes > 0 && staged.stride == 0) add(0);
+    const Header header{
+        .kind = Kind::staged, .phase = static_cast<std::uint32_t>(staged.round), .group = group.index()};
+    outgoing.message = message_of(header, std::as_bytes(std::span(pieces)));
+    push(std::move(outgoing));
+  }
+}
+
+void Exchange::tell_verdict(const ProcessGroup& group, std::uint32_t phase, std::string_view text) {
+  tell_everybody(message_of({.kind = Kind::verdict, .phase = phase, .group = group.index()}, bytes_of(text)));
+}
+
+// Whoever cannot even say that it has failed is missed by the others after the deadline.
+void Exchange::tell_failure(std::string_view cause) noexcept {
+  try {
+    tell_everybody(message_of({.kind = Kind::failure, .phase = 0, .group = 0}, bytes_of(cause)));
+  } catch (...) {
+  }
+}
+
+void Exchange::tell_left() noexcept {
+  try {
+    tell_one_per_host(message_of({.kind = Kind::left, .phase = 0, .group = 0}, {}));
+  } catch (...) {
+  }
+}
+
+void Exchange::tell_reported() noexcept {
+  try {
+    tell_everybody(message_of({.kind = Kind::reported, .phase = 0, .group = 0}, {}));
+  } catch (...) {
+  }
+}
+
+void Exchange::flush() noexcept {
+  const auto longest = std::min<std::chrono::milliseconds>(job_.timeout(), std::chrono::seconds(5));
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, longest, [&] { return unsent_ == 0; });
+}
+
+// ---- the thread ----
+
+void Exchange::work() {
+  ::pthread_setname_np(::pthread_self(), "hosts");
+  auto last_moved = steady_clock::now();
+  try {
+    while (!ending_) {
+      const auto now = steady_clock::now();
+      if (send_and_receive()) {
+        last_moved = now;
+        continue;
+      }
+      std::unique_lock lock(mutex_);
+      if (told_.empty()) changed_.wait_for(lock, now - last_moved < idle_after ? busy_pause : idle_pause);
+    }
+  } catch (const std::exception& error) {
+    job_.abort(error.what(), std::current_exception());
+  }
+}
+
+bool Exchange::send_and_receive() {
+  bool moved = begin_sends();
+  moved = end_sends() || moved;
+  moved = begin_receives() || moved;
+  for (int from = 0; from < job_.place().ranks; ++from) moved = advance(from) || moved;
+  return moved;
+}
+
+bool Exchange::begin_sends() {
+  std::deque<Outgoing> told;
+  {
+    const std::lock_guard lock(mutex_);
+    told.swap(told_);
+  }
+  for (Outgoing& outgoing : told) {
+    outgoing.transfers.push_back(channel_->send(outgoing.to, message_tag, outgoing.message));
+    for (const auto& piece : outgoing.pieces) {
+      outgoing.transfers.push_back(channel_->send(outgoing.to, piece_tag, piece));
+    }
+    sending_.push_back(std::move(outgoing));
+  }
+  return !told.empty();
+}
+
+bool Exchange::all_ended(std::vector<Transfer>& transfers) {
+  std::erase_if(transfers, [&](Transfer transfer) { return channel_->ended(transfer); });
+  return transfers.empty();
+}
+
+bool Exchange::end_sends() {
+  const std::size_t ended = std::erase_if(sending_, [&](Outgoing& outgoing) { return all_ended(outgoing.transfers); });
+  if (ended == 0) return false;
+  const std::lock_guard lock(mutex_);
+  unsent_ -= ended;
+  changed_.notify_all();
+  return true;
+}
+
+bool Exchange::begin_receives() {
+  bool any = false;
+  while (const auto arrival = channel_->probe(message_tag)) {
+    Incoming incoming{.message = Buffer(arrival->bytes), .transfers = {}};
+    incoming.transfers.push_back(channel_->receive(arrival->from, message_tag, incoming.message));
+    incoming_[static_cast<std::size_t>(arrival->from)].push_back(std::move(incoming));
+    any = true;
+  }
+  return any;
+}
+
+// Handles what can be handled of one rank's messages. Whether anything could.
+bool Exchange::advance(int from) {
+  std::deque<Incoming>& queue = incoming_[static_cast<std::size_t>(from)];
+  bool any = false;
+  while (!queue.empty() && all_ended(queue.front().transfers)) {
+    const Handled handled = handle(from, queue.front());
+    if (handled == Handled::not_yet) break;
+    if (handled == Handled::done) queue.pop_front();
+    any = true;
+  }
+  return any;
+}
+
+ProcessGroup* Exchange::find(std::uint64_t index) {
+  const auto found =
+      std::find_if(groups_.begin(), groups_.end(), [&](const ProcessGroup* group) { return group->index() == index; });
+  return found == groups_.end() ? nullptr : *found;
+}
+
+Exchange::Handled Exchange::handle(int from, Incoming& incoming) {
+  const auto header = read<Header>(incoming.message);
+  const char* const rest = reinterpret_cast<const char*>(incoming.message.data() + sizeof(Header));
+  const std::string_view text(rest, incoming.message.size() - sizeof(Header));
+  switch (header.kind) {
+    case Kind::failure: job_.note_failure(from, text); return Handled::done;
+    case Kind::left: job_.note_left(from); return Handled::done;
+    case Kind::reported: job_.note_reported(); return Handled::done;
+    case Kind::post:
+    case Kind::staged:
+    case Kind::verdict: break;
+  }
+  return handle_in_group(from, header, incoming);
+}
+
+// A group that this process has not made yet is waited for; one that it has ended needs no news.
+Exchange::Handled Exchange::handle_in_group(int from, const Header& header, Incoming& incoming) {
+  const std::lock_guard lock(group_mutex_);
+  ProcessGroup* const group = find(header.group);
+  if (group == nullptr) return header.group >= groups_made_ ? Handled::not_yet : Handled::done;
+  const auto rest = std::span<const std::byte>(incoming.message).subspan(sizeof(Header));
+  if (header.kind == Kind::verdict) {
+    group->fail_phase(header.phase, from, {reinterpret_cast<const char*>(rest.data()), rest.size()});
+    return Handled::done;
+  }
+  if (header.kind == Kind::post) write_post(*group, from, rest);
+  if (header.kind == Kind::staged && !rest.empty() && !std::exchange(incoming.begun, true)) {
+    receive_pieces(*group, from, incoming);
+    return Handled::pieces_begun;
+  }
+  group->arrive(from);
+  return Handled::done;
+}
+
+void Exchange::write_post(ProcessGroup& group, int from, std::span<const std::byte> rest) {
+  group.slot(from).post = read<shared::Post>(rest);
+  std::memcpy(static_cast<void*>(group.segments(from)), rest.data() + sizeof(shared::Post),
+              rest.size() - sizeof(shared::Post));
+}
+
+void Exchange::receive_pieces(ProcessGroup& group, int from, Incoming& incoming) {
+  const auto header = read<Header>(incoming.message);
+  std::byte* const area = group.staging(from, header.phase);
+  for (std::size_t at = sizeof(Header); at < incoming.message.size(); at += sizeof(Piece)) {
+    const auto piece = read<Piece>(incoming.message, at);
+    incoming.transfers.push_back(channel_->receive(from, piece_tag, {area + piece.offset, piece.bytes}));
+  }
+}
+
+}  // namespace tessera::comm

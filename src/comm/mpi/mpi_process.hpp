@@ -1,0 +1,75 @@
+// This process's part in MPI: who it is, values of all ranks at once, and messages. The only user of mpi.h is its
+// source.
+//
+// Thread safety: all_gather() and the end on the thread that launches, everything about messages on one other thread at
+// a time; so MPI_THREAD_SERIALIZED is enough.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "tessera/base/bytes.hpp"
+
+namespace tessera::comm {
+
+class MpiProcess {
+ public:
+  // MPI can start once in a process's life and end once, so there is one of it: started by the first call, ended with
+  // the process. Throws UnavailableError when MPI cannot start.
+  static MpiProcess& instance();
+  MpiProcess(const MpiProcess&) = delete;
+  MpiProcess& operator=(const MpiProcess&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+
+  // Every rank gives the same number of bytes; the result holds them in rank order. Throws CommunicationError when the
+  // others do not come in time.
+  std::vector<std::byte> all_gather(std::span<const std::byte> mine, std::chrono::milliseconds timeout);
+
+  // From now on MPI is left as it is when the process ends: some rank may be gone, and MPI's own end would wait for it.
+  void abandon() { abandoned_ = true; }
+
+  // Called when the process ends before it is taken back; MPI is abandoned then.
+  void on_early_end(std::function<void()> hook) { early_end_ = std::move(hook); }
+
+  // Messages of one job, kept apart from those of others. Collective.
+  class Channel;
+  std::unique_ptr<Channel> make_channel(std::chrono::milliseconds timeout);
+
+ private:
+  MpiProcess();
+  ~MpiProcess();
+
+  int rank_ = 0;
+  int size_ = 1;
+  bool abandoned_ = false;
+  std::function<void()> early_end_;
+  std::vector<std::byte> sent_;  // of all_gather(): MPI may write here even after a deadline
+  std::vector<std::byte> gathered_;
+};
+
+// Sends and receives that have begun. Memory stays as it is until they have ended.
+class MpiProcess::Channel {
+ public:
+  virtual ~Channel() = default;  // gives up what has not ended
+  using Transfer = std::size_t;
+  virtual Transfer send(int to, int tag, std::span<const std::byte> bytes) = 0;
+  virtual Transfer receive(int from, int tag, std::span<std::byte> bytes) = 0;
+  virtual bool ended(Transfer transfer) = 0;  // true once; the transfer is forgotten then
+
+  struct Arrival {
+    int from;
+    std::size_t bytes;
+  };
+  // A message with this tag that could be received now.
+  virtual std::optional<Arrival> probe(int tag) = 0;
+};
+
+}  // namespace tessera::comm

@@ -1,0 +1,243 @@
+// What each rank reads and writes. Directly: as among threads, a rank reads its peers' arenas. Staged, where some
+// rank's data cannot be reached: in rounds, each of which all ranks first put into their staging areas and then read.
+// Rounds cut data between elements, so sums have the same bits either way.
+#include "comm/mpi/process_collectives.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+
+#include "comm/slices.hpp"
+#include "tessera/kernels/reduce.hpp"
+
+namespace tessera::comm {
+namespace {
+
+using shared::staging_bytes;
+
+// Peers after this rank, in cyclic order, so that not all ranks read the same one at a time.
+template <typename Function>
+void for_each_peer(const ProcessGroup& group, Function&& function) {
+  for (int step = 1; step < group.size(); ++step) function((group.rank() + step) % group.size());
+}
+
+void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+}
+
+// A part of `whole` things for each of several rounds of at most `most`.
+struct Round {
+  std::size_t index;
+  std::size_t begin;
+  std::size_t count;
+};
+template <typename Function>
+void for_each_round(std::size_t whole, std::size_t most, Function&& function) {
+  for (Round round{0, 0, 0}; round.begin < whole; round.begin += most, ++round.index) {
+    round.count = std::min(most, whole - round.begin);
+    function(round);
+  }
+}
+
+template <typename Direct, typename Staged>
+void meet(const ProcessCall& call, const std::byte* data, const Direct& direct, const Staged& staged) {
+  ProcessGroup& group = *call.group;
+  group.enter(call.signature, data);
+  try {
+    group.is_direct() ? direct(group) : staged(group);
+  } catch (...) {
+    group.fail(std::current_exception());
+    throw;
+  }
+  group.finish();
+}
+
+// ---- all-gather ----
+
+void gather_directly(ProcessGroup& group, const AllGather& operation, std::size_t segment) {
+  const std::size_t shard = operation.shard.count();
+  if (shard == 0) return;
+  for_each_peer(group, [&](int peer) {
+    const std::size_t offset = static_cast<std::size_t>(peer) * shard;
+    copy_bytes(operation.data + offset, group.data_of(peer, segment) + offset, shard);
+  });
+}
+
+void gather_staged(ProcessGroup& group, const AllGather& operation, std::size_t first_round) {
+  const std::size_t shard = operation.shard.count();
+  const std::size_t own = static_cast<std::size_t>(group.rank()) * shard;
+  for_each_round(shard, staging_bytes, [&](const Round& round) {
+    const std::size_t area = first_round + round.index;
+    copy_bytes(group.staging(group.rank(), area), operation.data + own + round.begin, round.count);
+    group.regroup({.bytes = round.count, .round = area});
+    for_each_peer(group, [&](int peer) {
+      std::byte* const to = operation.data + static_cast<std::size_t>(peer) * shard + round.begin;
+      copy_bytes(to, group.staging(peer, area), round.count);
+    });
+  });
+}
+
+// ---- reduce-scatter ----
+
+// Every rank's contribution; this rank's from its own data.
+template <typename Address>
+std::span<const void* const> contributions(ProcessGroup& group, const void* own, const Address& address) {
+  const std::span<const void*> pointers = group.scratch();
+  for (int rank = 0; rank < group.size(); ++rank) {
+    pointers[static_cast<std::size_t>(rank)] = rank == group.rank() ? own : address(rank);
+  }
+  return pointers;
+}
+
+void sum(const ReduceScatter& operation, std::span<const void* const> all, const Round& part) {
+  kernels::ranked_sum_cpu({.contributions = all,
+                           .type = operation.wire,
+                           .result = operation.result + part.begin,
+                           .count = part.count,
+                           .accumulate = operation.accumulate,
+                           .divisor = operation.divisor});
+}
+
+void scatter_directly(ProcessGroup& group, const ReduceScatter& operation, std::size_t segment) {
+  if (operation.shard_elements == 0) return;
+  const std::size_t shard = (operation.shard_elements * size_of(operation.wire)).count();
+  const std::size_t offset = static_cast<std::size_t>(group.rank()) * shard;
+  const auto all =
+      contributions(group, operation.data + offset, [&](int rank) { return group.data_of(rank, segment) + offset; });
+  sum(operation, all, {.index = 0, .begin = 0, .count = operation.shard_elements});
+}
+
+// An area holds a piece for each rank, one after the other.
+std::size_t elements_for_each(const ProcessGroup& group, std::size_t element_bytes) {
+  constexpr std::size_t lanes = 32;
+  return std::max(lanes, staging_bytes / static_cast<std::size_t>(group.size()) / element_bytes / lanes * lanes);
+}
+
+void scatter_staged(ProcessGroup& group, const ReduceScatter& operation, std::size_t first_round) {
+  const std::size_t element = size_of(operation.wire).count();
+  const std::size_t shard = operation.shard_elements * element;
+  const std::size_t most = elements_for_each(group, element);
+  const auto me = static_cast<std::size_t>(group.rank());
+  for_each_round(operation.shard_elements, most, [&](const Round& round) {
+    const std::size_t area = first_round + round.index;
+    const std::size_t begin = round.begin * element;
+    const std::size_t bytes = round.count * element;
+    const std::size_t stride = most * element;
+    for_each_peer(group, [&](int peer) {
+      const auto to = static_cast<std::size_t>(peer);
+      copy_bytes(group.staging(group.rank(), area) + to * stride, operation.data + to * shard + begin, bytes);
+    });
+    group.regroup({.bytes = bytes, .stride = stride, .round = area});
+    sum(operation,
+        contributions(group, operation.data + me * shard + begin,
+                      [&](int rank) { return group.staging(rank, area) + me * stride; }),
+        round);
+  });
+}
+
+// Rounds of all segments count on, so that two that follow each other never use one area.
+std::size_t rounds_of(const ProcessGroup&, const AllGather& operation) {
+  return (operation.shard.count() + staging_bytes - 1) / staging_bytes;
+}
+std::size_t rounds_of(const ProcessGroup& group, const ReduceScatter& operation) {
+  const std::size_t most = elements_for_each(group, size_of(operation.wire).count());
+  return (operation.shard_elements + most - 1) / most;
+}
+
+template <typename Operation, typename Direct, typename Staged>
+void meet_in_segments(const ProcessCall& call, std::span<const Operation> segments, const Direct& direct,
+                      const Staged& staged) {
+  meet(
+      call, segments.front().data,
+      [&](ProcessGroup& group) {
+        for (std::size_t segment = 0; segment < segments.size(); ++segment) direct(group, segments[segment], segment);
+      },
+      [&](ProcessGroup& group) {
+        std::size_t rounds = 0;
+        for (const Operation& segment : segments) {
+          staged(group, segment, rounds);
+          rounds += rounds_of(group, segment);
+        }
+      });
+}
+
+// ---- all-reduce ----
+
+void sum(const AllReduce& operation, std::span<const void* const> all, const Round& part) {
+  kernels::ranked_sum_cpu(
+      {.contributions = all, .result = operation.data + part.begin, .count = part.count, .divisor = operation.divisor});
+}
+
+// First each rank sums its slice into its own memory, then it copies the other slices from those who summed them.
+void reduce_directly(ProcessGroup& group, const AllReduce& operation) {
+  const Slice own = slice_of(operation.elements, group.rank(), group.size());
+  if (own.size() > 0) {
+    const std::size_t offset = own.begin * sizeof(float);
+    const auto all =
+        contributions(group, operation.data + own.begin, [&](int rank) { return group.data_of(rank, 0) + offset; });
+    sum(operation, all, {.index = 0, .begin = own.begin, .count = own.size()});
+  }
+  group.regroup();
+  for_each_peer(group, [&](int peer) {
+    const Slice slice = slice_of(operation.elements, peer, group.size());
+    if (slice.size() == 0) return;
+    auto* const to = reinterpret_cast<std::byte*>(operation.data + slice.begin);
+    copy_bytes(to, group.data_of(peer, 0) + slice.begin * sizeof(float), slice.size() * sizeof(float));
+  });
+}
+
+// Every rank sums everything: what travels is the same, and no second exchange is needed.
+void reduce_staged(ProcessGroup& group, const AllReduce& operation) {
+  for_each_round(operation.elements, staging_bytes / sizeof(float), [&](const Round& round) {
+    const std::size_t bytes = round.count * sizeof(float);
+    const auto* const own = reinterpret_cast<const std::byte*>(operation.data + round.begin);
+    copy_bytes(group.staging(group.rank(), round.index), own, bytes);
+    group.regroup({.bytes = bytes, .round = round.index});
+    sum(operation, contributions(group, own, [&](int rank) { return group.staging(rank, round.index); }), round);
+  });
+}
+
+// ---- broadcast ----
+
+void broadcast_staged(ProcessGroup& group, const Broadcast& operation) {
+  const bool root = group.rank() == operation.root;
+  for_each_round(operation.size.count(), staging_bytes, [&](const Round& round) {
+    if (root) copy_bytes(group.staging(operation.root, round.index), operation.data + round.begin, round.count);
+    group.regroup({.bytes = root ? round.count : 0, .round = round.index});
+    if (!root) copy_bytes(operation.data + round.begin, group.staging(operation.root, round.index), round.count);
+  });
+}
+
+}  // namespace
+
+void run_collective(const ProcessCall& call, std::span<const AllGather> segments) {
+  meet_in_segments(call, segments, gather_directly, gather_staged);
+}
+
+void run_collective(const ProcessCall& call, std::span<const ReduceScatter> segments) {
+  meet_in_segments(call, segments, scatter_directly, scatter_staged);
+}
+
+void run_collective(const ProcessCall& call, const AllReduce& operation) {
+  meet(
+      call, reinterpret_cast<const std::byte*>(operation.data),
+      [&](ProcessGroup& group) { reduce_directly(group, operation); },
+      [&](ProcessGroup& group) { reduce_staged(group, operation); });
+}
+
+void run_collective(const ProcessCall& call, const Broadcast& operation) {
+  meet(
+      call, operation.data,
+      [&](ProcessGroup& group) {
+        if (group.rank() == operation.root || operation.size == Bytes(0)) return;
+        copy_bytes(operation.data, group.data_of(operation.root, 0), operation.size.count());
+      },
+      [&](ProcessGroup& group) { broadcast_staged(group, operation); });
+}
+
+void run_collective(const ProcessCall& call, const Barrier&) {
+  meet(
+      call, nullptr, [](ProcessGroup&) {}, [](ProcessGroup&) {});
+}
+
+}  // namespace tessera::comm

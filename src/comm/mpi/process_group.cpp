@@ -1,0 +1,325 @@
+// The meeting point of processes. A phase ends when all ranks have arrived at its end; the last one opens the next. The
+// word `phase` decides what happened to one: whoever changes it first, the last rank or one that gives up.
+#include "comm/mpi/process_group.hpp"
+
+#include <fmt/format.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <csignal>
+#include <cstring>
+#include <functional>
+#include <thread>
+#include <utility>
+
+#include "comm/mpi/exchange.hpp"
+#include "comm/mpi/shared_text.hpp"
+#include "comm/rank_error.hpp"
+#include "tessera/base/error.hpp"
+
+namespace tessera::comm {
+namespace {
+
+using std::chrono::steady_clock;
+
+// How long a wait sleeps before it looks at the job's state again.
+constexpr std::chrono::milliseconds look_again{20};
+
+void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t seen, std::chrono::nanoseconds longest) {
+  const timespec timeout{.tv_sec = 0, .tv_nsec = std::clamp<long>(longest.count(), 1'000, 999'999'999)};
+  ::syscall(SYS_futex, &word, FUTEX_WAIT, seen, &timeout, nullptr, 0);
+}
+
+void futex_wake_all(std::atomic<std::uint32_t>& word) {
+  ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+// FNV-1a: labels that are too long to be kept whole differ in it.
+std::uint64_t hash_of(std::string_view text) {
+  std::uint64_t hash = 0xcbf29ce484222325u;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  return hash;
+}
+
+bool same(const shared::Segment& a, const shared::Segment& b) {
+  return a.bytes == b.bytes && a.label_hash == b.label_hash && a.dtype == b.dtype && a.divisor == b.divisor;
+}
+
+bool same(const shared::Post& a, const shared::Post& b) {
+  return a.sequence == b.sequence && a.kind == b.kind && a.root == b.root && a.segments == b.segments;
+}
+
+// What peers may read of a segment's data.
+Bytes readable(const Signature& segment, int ranks) {
+  const bool parts = segment.kind == CollectiveKind::all_gather || segment.kind == CollectiveKind::reduce_scatter;
+  return segment.bytes * static_cast<std::uint64_t>(parts ? ranks : 1);
+}
+
+}  // namespace
+
+ProcessGroup::ProcessGroup(ProcessJob& job, std::size_t index, std::string name, SharedMemory memory)
+    : job_(job),
+      index_(index),
+      name_(std::move(name)),
+      memory_(std::move(memory)),
+      layout_(job.place().ranks),
+      scratch_(static_cast<std::size_t>(job.place().ranks)) {
+  if (Exchange* exchange = job_.exchange()) exchange->add(*this);
+}
+
+ProcessGroup::~ProcessGroup() {
+  if (Exchange* exchange = job_.exchange()) exchange->remove(*this);
+}
+
+shared::Slot& ProcessGroup::slot(int rank) const {
+  return reinterpret_cast<shared::Slot*>(memory_.data() + layout_.slots())[rank];
+}
+
+shared::Segment* ProcessGroup::segments(int rank) const {
+  const std::uint64_t offset = layout_.segments() + static_cast<std::uint64_t>(rank) * layout_.segments_stride();
+  return reinterpret_cast<shared::Segment*>(memory_.data() + offset);
+}
+
+std::byte* ProcessGroup::staging(int rank, std::size_t round) const {
+  const std::size_t area = static_cast<std::size_t>(rank) * shared::staging_areas + round % shared::staging_areas;
+  return memory_.data() + layout_.staging() + area * shared::staging_bytes;
+}
+
+void ProcessGroup::enter(const Signature& signature, const std::byte* data, int descriptor) {
+  if (const JobFailure* failure = job_.failure()) throw_aborted(*failure);
+  claim();
+  signature_ = signature;
+  post(data, descriptor);
+  arrive(rank());
+  if (Exchange* exchange = job_.exchange()) exchange->tell_post(*this);
+  await(Stage::entering);
+  check_agreement();
+  if (const JobFailure* failure = job_.failure()) throw_aborted(*failure);
+  direct_ = size() == 1 || (job_.place().hosts == 1 && all_reachable());
+}
+
+void ProcessGroup::pass(const Staged& staged) {
+  arrive(rank());
+  if (Exchange* exchange = job_.exchange()) exchange->tell_staged(*this, staged);
+  await(Stage::moving);
+  // Who has failed may have stopped before it moved all of its data.
+  if (const JobFailure* failure = job_.failure()) throw_aborted(*failure);
+}
+
+void ProcessGroup::finish() {
+  pass({});
+  busy_ = false;
+}
+
+void ProcessGroup::fail(const std::exception_ptr& exception) { job_.abort(text_of(exception), exception); }
+
+void ProcessGroup::claim() {
+  if (!busy_.exchange(true)) return;
+  const UsageError error(fmt::format(
+      "rank {} drives communicator {} from two streams at once; give each stream its own communicator", rank(), name_));
+  job_.abort(error.what(), std::make_exception_ptr(error));
+  throw error;
+}
+
+void ProcessGroup::post(const std::byte* data, int descriptor) {
+  if (signature_.segments() > shared::most_segments) {
+    throw UsageError(fmt::format("{} has {} segments; one call takes up to {}", brief(signature_),
+                                 signature_.segments(), shared::most_segments));
+  }
+  slot(rank()).post = {.sequence = signature_.sequence,
+                       .kind = static_cast<std::uint32_t>(signature_.kind),
+                       .root = signature_.root,
+                       .segments = static_cast<std::uint32_t>(signature_.segments()),
+                       .descriptor = descriptor};
+  for (std::size_t segment = 0; segment < signature_.segments(); ++segment) {
+    const std::byte* const begin = segment == 0 ? data : signature_.further.data(segment - 1);
+    write_segment(segments(rank())[segment], segment_of(signature_, segment), begin);
+  }
+}
+
+void ProcessGroup::write_segment(shared::Segment& to, const Signature& segment, const std::byte* data) const {
+  to.bytes = segment.bytes.count();
+  to.label_hash = hash_of(segment.label);
+  to.dtype = segment.dtype ? static_cast<std::int32_t>(*segment.dtype) : -1;
+  to.divisor = segment.divisor;
+  const std::size_t length = std::min(segment.label.size(), to.label.size() - 1);
+  std::memcpy(to.label.data(), segment.label.data(), length);
+  to.label[length] = '\0';
+  const Bytes readable_bytes = readable(segment, ProcessGroup::size());
+  const ProcessJob::Reference reference =
+      readable_bytes == Bytes(0) ? ProcessJob::Reference{0, 0} : job_.locate(data, readable_bytes);
+  to.arena = reference.arena;
+  to.offset = reference.offset;
+}
+
+void ProcessGroup::arrive(int rank) noexcept {
+  slot(rank).arrivals.fetch_add(1, std::memory_order_release);
+  const std::uint64_t arrived = state().arrived.fetch_add(1, std::memory_order_acq_rel) + 1;
+  const auto ranks = static_cast<std::uint64_t>(size());
+  if (arrived % ranks != 0) return;
+  const std::uint64_t passed = arrived / ranks;
+  auto present = static_cast<std::uint32_t>(passed - 1) & ~shared::Group::failed;
+  const std::uint32_t next = static_cast<std::uint32_t>(passed) & ~shared::Group::failed;
+  if (state().phase.compare_exchange_strong(present, next, std::memory_order_acq_rel)) wake();
+}
+
+void ProcessGroup::wake() noexcept { futex_wake_all(state().phase); }
+
+// The checks stand in this order so that all ranks of a failed collective get its verdict, not the abort it caused.
+void ProcessGroup::await(Stage stage) {
+  const auto deadline = steady_clock::now() + job_.timeout();
+  const auto look_for_ended = steady_clock::now() + 5 * look_again;
+  const std::uint32_t mine = phase();
+  while (true) {
+    std::uint32_t seen = state().phase.load(std::memory_order_acquire);
+    if (job_.failure() != nullptr) seen = state().phase.load(std::memory_order_acquire);
+    if ((seen & ~shared::Group::failed) != mine) break;
+    if ((seen & shared::Group::failed) != 0) throw_verdict();
+    if (const JobFailure* failure = job_.failure()) throw_aborted(*failure);
+    if (stage == Stage::entering && job_.anyone_left()) check_left();
+    const auto now = steady_clock::now();
+    if (now >= deadline) give_up(Cause::late, ranks_that(false));
+    if (now >= look_for_ended) check_ended();
+    futex_wait(state().phase, seen, std::min<std::chrono::nanoseconds>(look_again, deadline - now));
+  }
+  ++phases_;
+}
+
+bool ProcessGroup::agrees(int other) const {
+  const shared::Post& mine = slot(rank()).post;
+  if (!same(slot(other).post, mine)) return false;
+  return std::equal(segments(rank()), segments(rank()) + mine.segments, segments(other),
+                    [](const shared::Segment& a, const shared::Segment& b) { return same(a, b); });
+}
+
+// Every rank sees what all have posted, and says the same.
+void ProcessGroup::check_agreement() {
+  bool agreed = true;
+  for (int other = 0; other < size(); ++other) agreed = agreed && (other == rank() || agrees(other));
+  if (agreed) return;
+  const auto ranks = static_cast<std::size_t>(size());
+  std::vector<std::vector<AllGather>> gathers(ranks);
+  std::vector<std::vector<ReduceScatter>> reductions(ranks);
+  std::vector<Signature> signatures;
+  for (std::size_t other = 0; other < ranks; ++other) {
+    signatures.push_back(signature_of_rank(static_cast<int>(other), gathers[other], reductions[other]));
+  }
+  const CommunicationError error(disagreement_text(name_, signatures));
+  job_.abort(error.what(), std::make_exception_ptr(error));
+  throw error;
+}
+
+Signature ProcessGroup::signature_of_rank(int other, std::vector<AllGather>& gathers,
+                                          std::vector<ReduceScatter>& reductions) const {
+  const shared::Post& post = slot(other).post;
+  const shared::Segment* const all = segments(other);
+  const auto dtype = [](const shared::Segment& segment) { return static_cast<DType>(segment.dtype); };
+  Signature signature{.kind = static_cast<CollectiveKind>(post.kind),
+                      .label = all[0].label.data(),
+                      .bytes = Bytes(all[0].bytes),
+                      .dtype = all[0].dtype < 0 ? std::nullopt : std::optional(dtype(all[0])),
+                      .divisor = all[0].divisor,
+                      .root = post.root,
+                      .sequence = post.sequence};
+  for (std::size_t i = 1; i < post.segments; ++i) {
+    if (signature.kind == CollectiveKind::all_gather) {
+      gathers.push_back({.shard = Bytes(all[i].bytes), .label = all[i].label.data()});
+    } else {
+      reductions.push_back({.wire = dtype(all[i]),
+                            .shard_elements = all[i].bytes / tessera::size_of(dtype(all[i])).count(),
+                            .divisor = all[i].divisor,
+                            .label = all[i].label.data()});
+    }
+  }
+  signature.further = {.gathers = gathers, .reductions = reductions};
+  return signature;
+}
+
+bool ProcessGroup::all_reachable() const {
+  for (int other = 0; other < size(); ++other) {
+    const shared::Segment* const all = segments(other);
+    for (std::size_t segment = 0; segment < slot(other).post.segments; ++segment) {
+      if (all[segment].arena == shared::nowhere) return false;
+    }
+  }
+  return true;
+}
+
+const std::byte* ProcessGroup::data_of(int other, std::size_t segment) {
+  const shared::Segment& there = segments(other)[segment];
+  if (there.bytes == 0) return nullptr;
+  return job_.address(other, {.arena = there.arena, .offset = there.offset});
+}
+
+// Waiting for a rank whose body has returned would only end with the deadline.
+void ProcessGroup::check_left() {
+  std::vector<int> left = ranks_that(false);
+  std::erase_if(left, [&](int missing) { return !job_.has_left(missing); });
+  if (!left.empty()) give_up(Cause::left, left);
+}
+
+// So would waiting for one whose process was killed. Of other hosts' processes their launcher hears.
+void ProcessGroup::check_ended() {
+  std::vector<int> ended = ranks_that(false);
+  std::erase_if(ended, [&](int missing) {
+    return !job_.place().is_here(missing) || ::kill(job_.process_of(missing), 0) == 0 || errno != ESRCH;
+  });
+  if (!ended.empty()) give_up(Cause::ended, ended);
+}
+
+// All ranks in the present collective get this verdict, all other waits of the job an AbortedError with it as cause.
+// Returns when the phase has ended after all.
+void ProcessGroup::give_up(Cause cause, const std::vector<int>& missing) {
+  const std::vector<int> waiting = ranks_that(true);
+  const Standstill standstill{.communicator = name_, .signature = signature_, .waiting = waiting, .missing = missing};
+  const std::string text = cause == Cause::late   ? timeout_text(standstill, job_.timeout())
+                           : cause == Cause::left ? left_text(standstill)
+                                                  : ended_text(standstill);
+  std::uint32_t present = phase();
+  if (!state().phase.compare_exchange_strong(present, present | shared::Group::failed, std::memory_order_acq_rel)) {
+    if ((present & shared::Group::failed) != 0) throw_verdict();
+    return;
+  }
+  write_text(state().verdict, rank(), text);
+  wake();
+  if (Exchange* exchange = job_.exchange()) exchange->tell_verdict(*this, phase(), text);
+  const CommunicationError error(text);
+  job_.abort(text, std::make_exception_ptr(error));
+  throw error;
+}
+
+void ProcessGroup::fail_phase(std::uint32_t failed_phase, int from, std::string_view verdict) noexcept {
+  std::uint32_t present = failed_phase;
+  if (!state().phase.compare_exchange_strong(present, present | shared::Group::failed, std::memory_order_acq_rel)) {
+    return;
+  }
+  write_text(state().verdict, from, verdict);
+  wake();
+}
+
+// Who gave up writes its verdict right after it has closed the phase, unless it was killed in between.
+void ProcessGroup::throw_verdict() const {
+  const auto deadline = steady_clock::now() + job_.timeout();
+  while (!is_there(state().verdict) && steady_clock::now() < deadline) std::this_thread::yield();
+  if (!is_there(state().verdict)) {
+    throw CommunicationError(fmt::format("{} failed in communicator {} on a rank that ended before it could say why",
+                                         brief(signature_), name_));
+  }
+  throw CommunicationError(state().verdict.characters.data());
+}
+
+// The ranks that are, or are not, at the end of the phase that this rank waits for.
+std::vector<int> ProcessGroup::ranks_that(bool have_come) const {
+  const std::uint64_t mine = slot(rank()).arrivals.load(std::memory_order_acquire);
+  std::vector<int> ranks;
+  for (int other = 0; other < size(); ++other) {
+    if ((slot(other).arrivals.load(std::memory_order_acquire) >= mine) == have_come) ranks.push_back(other);
+  }
+  return ranks;
+}
+
+}  // namespace tessera::comm

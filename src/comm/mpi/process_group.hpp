@@ -1,0 +1,112 @@
+// Where the ranks of one communicator meet when they are processes. A collective on each rank is: enter(), all have
+// posted what they call and agree; move data, with regroup() where all must have moved; finish(), nobody reads this
+// rank's memory any more.
+//
+// What a rank may read of a peer: its arena directly when is_direct(), else what it has put into its staging area
+// before the last regroup(). Areas are used in turn, so one regroup() between two uses is enough. Thread safety: one
+// thread at a time, but for what Exchange calls. Allocation: on construction, and for errors.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "comm/collective_errors.hpp"
+#include "comm/mpi/process_job.hpp"
+#include "comm/mpi/shared_layout.hpp"
+#include "comm/signature.hpp"
+
+namespace tessera::comm {
+
+class ProcessGroup {
+ public:
+  // index: of the job's communicators, the same on every rank; 0 is the one in which the others are made.
+  ProcessGroup(ProcessJob& job, std::size_t index, std::string name, SharedMemory memory);
+  ~ProcessGroup();
+  ProcessGroup(const ProcessGroup&) = delete;
+  ProcessGroup& operator=(const ProcessGroup&) = delete;
+
+  int rank() const { return job_.place().rank; }
+  int size() const { return job_.place().ranks; }
+  std::size_t index() const { return index_; }
+  const std::string& name() const { return name_; }
+  ProcessJob& job() { return job_; }
+
+  // data: this rank's, of the first segment. descriptor: of a creation. Throws as every backend's collectives do; ranks
+  // that wait here get the same error.
+  void enter(const Signature& signature, const std::byte* data, int descriptor = -1);
+  void regroup() { pass({}); }
+  void finish();
+  // Instead of finish(), when moving threw: aborts the job.
+  void fail(const std::exception_ptr& exception);
+
+  // ---- between enter() and finish() ----
+
+  bool is_direct() const { return direct_; }
+  const std::byte* data_of(int rank, std::size_t segment);  // is_direct() only
+  int creation_descriptor(int rank) const { return slot(rank).post.descriptor; }
+
+  // A rank's staging area for round `round`.
+  std::byte* staging(int rank, std::size_t round) const;
+  // What the present round has put into this rank's area: `bytes` for every rank, or for rank r those at r * stride.
+  struct Staged {
+    std::size_t bytes = 0;
+    std::size_t stride = 0;
+    std::size_t round = 0;
+  };
+  void regroup(const Staged& staged) { pass(staged); }
+
+  // Room for one pointer per rank.
+  std::span<const void*> scratch() { return scratch_; }
+
+  // ---- what Exchange calls, for ranks of other hosts ----
+
+  shared::Slot& slot(int rank) const;
+  shared::Segment* segments(int rank) const;
+  // The rank has come to the end of a phase.
+  void arrive(int rank) noexcept;
+  // Ranks that wait in `phase` get this text.
+  void fail_phase(std::uint32_t phase, int rank, std::string_view verdict) noexcept;
+
+ private:
+  enum class Stage { entering, moving };
+
+  shared::Group& state() const { return *reinterpret_cast<shared::Group*>(memory_.data()); }
+  std::uint32_t phase() const { return static_cast<std::uint32_t>(phases_) & ~shared::Group::failed; }
+
+  void claim();
+  void post(const std::byte* data, int descriptor);
+  void write_segment(shared::Segment& to, const Signature& segment, const std::byte* data) const;
+  void pass(const Staged& staged);
+  void await(Stage stage);
+  void wake() noexcept;
+  void check_agreement();
+  bool agrees(int rank) const;
+  bool all_reachable() const;
+  Signature signature_of_rank(int rank, std::vector<AllGather>& gathers, std::vector<ReduceScatter>& reductions) const;
+
+  void check_left();
+  [[noreturn]] void throw_verdict() const;
+  void check_ended();
+  enum class Cause { late, left, ended };
+  void give_up(Cause cause, const std::vector<int>& missing);
+  std::vector<int> ranks_that(bool have_come) const;
+
+  ProcessJob& job_;
+  const std::size_t index_;
+  const std::string name_;
+  SharedMemory memory_;
+  shared::GroupLayout layout_;
+  std::vector<const void*> scratch_;
+  Signature signature_{};     // of the present collective
+  std::uint64_t phases_ = 0;  // that this rank has passed
+  bool direct_ = false;
+  std::atomic<bool> busy_ = false;  // between enter() and finish()
+};
+
+}  // namespace tessera::comm

@@ -1,0 +1,95 @@
+// Files without names, and their mappings.
+#include "comm/mpi/shared_memory.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "tessera/base/error.hpp"
+
+namespace tessera::comm {
+namespace {
+
+std::string last_error() { return std::generic_category().message(errno); }
+
+// Closes the descriptor of a file that was only opened to be mapped.
+class Opened {
+ public:
+  explicit Opened(int descriptor) : descriptor_(descriptor) {}
+  ~Opened() { ::close(descriptor_); }
+  Opened(const Opened&) = delete;
+  Opened& operator=(const Opened&) = delete;
+  int get() const { return descriptor_; }
+
+ private:
+  int descriptor_;
+};
+
+}  // namespace
+
+SharedMemory SharedMemory::make(const char* name, Bytes size) {
+  SharedMemory memory;
+  memory.descriptor_ = ::memfd_create(name, MFD_CLOEXEC);
+  if (memory.descriptor_ < 0 || ::ftruncate(memory.descriptor_, static_cast<off_t>(size.count())) != 0) {
+    throw MemoryError(fmt::format("{} of memory to share with the other ranks of this host cannot be had: {}",
+                                  to_string(size), last_error()));
+  }
+  memory.map(memory.descriptor_, size);
+  return memory;
+}
+
+SharedMemory SharedMemory::open(const SharedFile& file) {
+  const std::string path = fmt::format("/proc/{}/fd/{}", file.owner, file.descriptor);
+  const int descriptor = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (descriptor < 0) {
+    throw CommunicationError(
+        fmt::format("the memory that process {} shares with the ranks of its host cannot be opened: {}; has it ended, "
+                    "or does it run as another user?",
+                    file.owner, last_error()));
+  }
+  const Opened opened(descriptor);
+  SharedMemory memory;
+  memory.map(opened.get(), file.size);
+  return memory;
+}
+
+SharedMemory& SharedMemory::operator=(SharedMemory&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  std::swap(descriptor_, other.descriptor_);
+  return *this;
+}
+
+void SharedMemory::reserve() {
+  const int status = ::posix_fallocate(descriptor_, 0, static_cast<off_t>(size_.count()));
+  if (status == 0) return;
+  throw MemoryError(fmt::format("{} ({} bytes) of memory to share with the other ranks of this host cannot be had: {}",
+                                to_string(size_), size_.count(), std::generic_category().message(status)));
+}
+
+SharedFile SharedMemory::file() const { return {.owner = ::getpid(), .descriptor = descriptor_, .size = size_}; }
+
+void SharedMemory::map(int descriptor, Bytes size) {
+  if (size == Bytes(0)) return;
+  void* mapped = ::mmap(nullptr, size.count(), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+  if (mapped == MAP_FAILED) {
+    throw MemoryError(fmt::format("{} of memory shared with the other ranks of this host cannot be mapped: {}",
+                                  to_string(size), last_error()));
+  }
+  data_ = static_cast<std::byte*>(mapped);
+  size_ = size;
+  ::madvise(data_, size.count(), MADV_HUGEPAGE);  // a wish: where it is refused, small pages do
+}
+
+void SharedMemory::close() noexcept {
+  if (data_ != nullptr) ::munmap(data_, size_.count());
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+}  // namespace tessera::comm

@@ -1,0 +1,37 @@
+// The file to which one rank writes what concerns it: how it began, its warnings, how it ended. One line each.
+//
+// Thread safety: all of it.
+#pragma once
+
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string_view>
+
+namespace tessera::comm {
+
+// DIR/rank-3.log
+std::filesystem::path rank_log_path(const std::filesystem::path& directory, int rank);
+
+class RankLog {
+ public:
+  // Without a directory there is no file, and lines go nowhere. Makes the directory; throws DataError naming the path.
+  RankLog(const std::optional<std::filesystem::path>& directory, int rank);
+
+  // `12:34:56 text`. A full disk loses the line, never the job.
+  void line(std::string_view text) noexcept;
+
+ private:
+  struct Close {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+  std::mutex mutex_;
+  std::unique_ptr<std::FILE, Close> file_;
+};
+
+// `warning: rank 3: text` on stderr, and in the log.
+void warn(RankLog& log, int rank, std::string_view text) noexcept;
+
+}  // namespace tessera::comm

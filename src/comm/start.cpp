@@ -1,0 +1,132 @@
+// The variables that launchers leave in the environment of their processes.
+#include "comm/start.hpp"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cstdlib>
+#include <limits>
+#include <optional>
+#include <string_view>
+
+#include "comm/mpi/mpi_launch.hpp"
+#include "tessera/base/error.hpp"
+
+namespace tessera {
+namespace comm {
+namespace {
+
+int number_in(const char* name, std::string_view value, int least) {
+  int number = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+  if (error == std::errc() && end == value.data() + value.size() && number >= least) return number;
+  throw UsageError(
+      fmt::format("the environment's {} is \"{}\", which is no number from {} on: unset it, or start the "
+                  "program with the launcher that owns it",
+                  name, value, least));
+}
+
+std::optional<int> number_of(const Environment& environment, const char* name, int least) {
+  const char* const value = environment(name);
+  return value == nullptr ? std::nullopt : std::optional(number_in(name, value, least));
+}
+
+struct Variables {
+  Launcher launcher;
+  const char* by;
+  const char* rank;
+  const char* ranks;
+};
+
+constexpr Variables mpi_launchers[] = {
+    {Launcher::mpi, "Open MPI's mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+    {Launcher::mpi, "MPICH's mpirun", "PMI_RANK", "PMI_SIZE"},
+};
+constexpr Variables torchrun = {Launcher::torchrun, "torchrun", "RANK", "WORLD_SIZE"};
+// A step's variables, not the job's: a batch script has SLURM_NTASKS too, and is one process.
+constexpr Variables slurm = {Launcher::slurm, "srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"};
+
+std::optional<Start> start_of(const Environment& environment, const Variables& variables) {
+  const std::optional<int> rank = number_of(environment, variables.rank, 0);
+  const std::optional<int> ranks = number_of(environment, variables.ranks, 1);
+  if (!rank || !ranks) return std::nullopt;
+  if (*rank >= *ranks) {
+    throw UsageError(fmt::format("the environment says {}={} and {}={}, but ranks count from 0", variables.rank, *rank,
+                                 variables.ranks, *ranks));
+  }
+  return Start{.launcher = variables.launcher, .by = variables.by, .rank = *rank, .ranks = *ranks};
+}
+
+std::optional<Start> mpi_start(const Environment& environment) {
+  for (const Variables& variables : mpi_launchers) {
+    if (std::optional<Start> start = start_of(environment, variables)) return start;
+  }
+  const std::optional<int> rank = number_of(environment, "PMIX_RANK", 0);
+  if (!rank || environment("PMIX_NAMESPACE") == nullptr) return std::nullopt;
+  const int ranks = number_of(environment, slurm.ranks, 1).value_or(0);
+  return Start{.launcher = Launcher::mpi, .by = "a PMIx launcher", .rank = *rank, .ranks = ranks};
+}
+
+// Its own sign, and not RANK and WORLD_SIZE alone: those names are anybody's.
+std::optional<Start> torchrun_start(const Environment& environment) {
+  if (environment("LOCAL_RANK") == nullptr || environment("MASTER_ADDR") == nullptr) return std::nullopt;
+  return start_of(environment, torchrun);
+}
+
+std::optional<Start> slurm_start(const Environment& environment) {
+  std::optional<Start> start = start_of(environment, slurm);
+  return start && start->ranks > 1 ? start : std::nullopt;
+}
+
+std::string rank_text(const Start& start) {
+  return start.ranks > 0 ? fmt::format("rank {} of {}", start.rank, start.ranks) : fmt::format("rank {}", start.rank);
+}
+
+}  // namespace
+
+Start detect_start(const Environment& environment, bool has_mpi) {
+  if (has_mpi) {
+    if (const auto start = mpi_start(environment)) return *start;
+  }
+  if (const auto start = torchrun_start(environment)) return *start;
+  if (const auto start = slurm_start(environment)) return *start;
+  return has_mpi ? Start{} : mpi_start(environment).value_or(Start{});
+}
+
+void require_startable(const Start& start, const LaunchOptions& options, bool has_mpi) {
+  if (start.launcher == Launcher::alone) return;
+  if (options.ranks) {
+    throw UsageError(
+        fmt::format("--ranks {}: {} has started this program as {}, and each of its processes is one rank; leave "
+                    "--ranks out, or start the program alone",
+                    *options.ranks, start.by, rank_text(start)));
+  }
+  if (start.launcher == Launcher::mpi) {
+    if (has_mpi) return;
+    throw UnavailableError(
+        fmt::format("{} has started this program as {}, but this build of Tessera has no MPI half: build it with MPI "
+                    "(meson setup -Dmpi=enabled), or start it alone, with --ranks N for ranks that are threads",
+                    start.by, rank_text(start)));
+  }
+  throw UnavailableError(
+      fmt::format("{} has started this program as {}; without GPUs and NCCL, ranks that are processes need an MPI "
+                  "launch: mpirun -n {} PROGRAM (or srun --mpi=pmix)",
+                  start.by, rank_text(start), start.ranks));
+}
+
+std::string start_line(const Start& start, const StartLine& facts) {
+  const auto counted = [](int count, const char* noun) {
+    return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+  };
+  return fmt::format("{} on {}, processes of {}; on this host {} with {} each, on the CPU",
+                     counted(facts.ranks, "rank"), counted(facts.hosts, "host"), start.by,
+                     counted(facts.ranks_here, "rank"), counted(facts.threads, "thread"));
+}
+
+}  // namespace comm
+
+Start how_started() {
+  return comm::detect_start([](const char* name) { return std::getenv(name); }, comm::has_mpi());
+}
+
+}  // namespace tessera

@@ -1,0 +1,30 @@
+// From a launcher's variables to a Start, and what a Start means for this build.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "tessera/comm/run.hpp"
+#include "tessera/comm/start.hpp"
+
+namespace tessera::comm {
+
+// The value of a variable, or null.
+using Environment = std::function<const char*(const char* name)>;
+
+Start detect_start(const Environment& environment, bool has_mpi);
+
+// Throws UsageError when `options` ask for ranks that are threads though processes were started, UnavailableError when
+// this build cannot be a rank of such a job.
+void require_startable(const Start& start, const LaunchOptions& options, bool has_mpi);
+
+// "4 ranks on 2 hosts, processes of Open MPI's mpirun; here 2 ranks with 1 thread each, on the CPU"
+struct StartLine {
+  int ranks;
+  int hosts;
+  int ranks_here;
+  int threads;
+};
+std::string start_line(const Start& start, const StartLine& facts);
+
+}  // namespace tessera::comm

@@ -1,0 +1,69 @@
+// The conformance suite on the mpi backend: every process runs every property, each in a job of its own. And what only
+// this backend has: arenas that peers read directly, beside memory that goes through staging areas.
+//
+// usage: mpirun -n N mpi_conformance [PART_OF_A_NAME]    prints each violation with its rank, and exits with 1
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "comm/mpi/mpi_process.hpp"
+#include "comm/mpi/process_backend.hpp"
+#include "comm/mpi/process_job.hpp"
+#include "comm/rank_error.hpp"
+#include "conformance.hpp"
+#include "mpi_properties.hpp"
+
+namespace {
+
+using namespace tessera;
+
+struct Property {
+  std::string_view name;
+  void (*run)(World&);
+  int least_ranks;
+  std::chrono::milliseconds timeout;
+};
+
+#define TESSERA_MPI_PROPERTY(name, least_ranks, timeout) \
+  {#name, conformance::name, least_ranks, std::chrono::milliseconds(timeout)},
+const Property properties[] = {TESSERA_CONFORMANCE_PROPERTIES(TESSERA_MPI_PROPERTY)
+                                   TESSERA_MPI_PROPERTIES(TESSERA_MPI_PROPERTY)};
+
+// Whether the property held on this rank. A world that the property itself made fail is no violation.
+bool holds(comm::MpiProcess& process, const Property& property) {
+  comm::ProcessJob job(process, property.timeout);
+  comm::RankLog log(std::nullopt, 0);
+  bool held = true;
+  try {
+    World world(std::make_unique<comm::ProcessBackend>(job, 1, log));
+    property.run(world);
+  } catch (...) {
+    const std::string text = comm::text_of(std::current_exception());
+    fmt::print(stderr, "{}: rank {}: {}\n", property.name, process.rank(), text);
+    job.abort(text, nullptr);
+    held = false;
+  }
+  job.leave();
+  return held;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string_view wanted = argc > 1 ? argv[1] : "";
+  comm::MpiProcess& process = comm::MpiProcess::instance();
+  int run = 0;
+  int violated = 0;
+  for (const Property& property : properties) {
+    if (process.size() < property.least_ranks || property.name.find(wanted) == std::string_view::npos) continue;
+    ++run;
+    violated += holds(process, property) ? 0 : 1;
+  }
+  if (process.rank() == 0) fmt::print("{} properties with {} processes\n", run, process.size());
+  return violated == 0 && run > 0 ? 0 : 1;
+}

@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""Starts programs with mpirun as tests need it: as any user, with more processes than cores, over loopback alone, and
+with nothing left behind, neither processes nor shared memory.
+
+usage: mpi_job.py --mpirun MPIRUN -n N PROGRAM [ARGUMENT...]    runs it, shows its output, and exits with its code
+"""
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+SEGMENTS = pathlib.Path("/dev/shm")
+SUPPRESSIONS = pathlib.Path(__file__).parent.parent / "sanitizers" / "lsan-mpi.supp"
+
+
+def environment():
+    """Open MPI's settings as variables, which an MPI of another make does not mind; and what its own leaks are called."""
+    variables = dict(os.environ)
+    variables |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+                  "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_hwloc_base_binding_policy": "none",
+                  "OMPI_MCA_btl_tcp_if_include": "lo", "OMPI_MCA_oob_tcp_if_include": "lo",
+                  "OMPI_MCA_orte_base_help_aggregate": "0", "OMPI_MCA_mpi_yield_when_idle": "1"}
+    variables["LSAN_OPTIONS"] = f"suppressions={SUPPRESSIONS}:print_suppressions=0"
+    return variables
+
+
+def processes_of(program):
+    """The ids of processes that run the program, whoever started them."""
+    found = []
+    for entry in pathlib.Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and os.readlink(entry / "exe") == os.path.realpath(program):
+                found.append(int(entry.name))
+        except OSError:
+            pass  # it has ended, or is not ours to look at
+    return found
+
+
+def segments():
+    return {entry.name for entry in SEGMENTS.iterdir()} if SEGMENTS.exists() else set()
+
+
+class Job:
+    """A started mpirun, in a process group of its own."""
+
+    def __init__(self, mpirun, processes, command, **options):
+        self.program = command[0]
+        self.segments_before = segments()
+        self.begin = time.monotonic()
+        self.process = subprocess.Popen([mpirun, "-n", str(processes), *command], stdin=subprocess.DEVNULL,
+                                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                        env=environment(), start_new_session=True, **options)
+
+    def wait(self, seconds):
+        """The exit code, the output and the seconds that it took. A job that takes longer is ended and fails."""
+        try:
+            output, _ = self.process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            for left in processes_of(self.program):
+                os.kill(left, signal.SIGKILL)
+            output, _ = self.process.communicate()
+            sys.exit(f"{self.program}: still running after {seconds} s\n{output}")
+        return self.process.returncode, output, time.monotonic() - self.begin
+
+    def left_behind(self, seconds=10):
+        """What is there of the job after its end: ids of processes, names of segments. Waits for those that are ending."""
+        end = time.monotonic() + seconds
+        while True:
+            left = processes_of(self.program), segments() - self.segments_before
+            if not any(left) or time.monotonic() > end:
+                return left
+            time.sleep(0.05)
+
+
+def main():
+    arguments = sys.argv[1:]
+    if len(arguments) < 5 or arguments[0] != "--mpirun" or arguments[2] != "-n":
+        sys.exit(__doc__)
+    job = Job(arguments[1], int(arguments[3]), arguments[4:])
+    code, output, _ = job.wait(280)
+    print(output, end="")
+    processes, shared = job.left_behind()
+    if processes or shared:
+        sys.exit(f"left behind: processes {processes}, segments {sorted(shared)}")
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

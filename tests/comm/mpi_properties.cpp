@@ -1,0 +1,175 @@
+// Arenas, where peers read directly, against the same calls on memory that goes through staging areas.
+#include "mpi_properties.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+#include <thread>
+
+#include "property.hpp"
+#include "tessera/base/error.hpp"
+
+namespace tessera::conformance {
+namespace {
+
+constexpr std::size_t counts[] = {0, 1, 3, 127, 1009, 300'007};
+
+// One rank's buffers, in an arena or not.
+class Memory {
+ public:
+  Memory(World& world, Bytes size, bool in_arena)
+      : arena_(in_arena ? world.make_arena(size) : Arena(Device::cpu(), Bytes(0))),
+        heap_(in_arena ? 0 : size.count()),
+        data_(in_arena ? arena_.data() : heap_.data()) {}
+  std::byte* take(std::size_t bytes) {
+    std::byte* const begin = data_ + used_;
+    used_ += round_up(bytes, 64);
+    return begin;
+  }
+  template <typename Element>
+  Element* take_of(std::size_t count) {
+    return reinterpret_cast<Element*>(take(count * sizeof(Element)));
+  }
+
+ private:
+  Arena arena_;
+  std::vector<std::byte> heap_;
+  std::byte* data_;
+  std::size_t used_ = 0;
+};
+
+void fill(World& world, std::span<float> values, std::uint64_t seed) {
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = test_value(world.rank(), i, seed);
+}
+
+// What a rank has after every kind of collective on `count` elements per rank.
+struct Results {
+  std::vector<float> gathered, reduced, summed, copied;
+  friend bool operator==(const Results&, const Results&) = default;
+};
+
+Results run_each(World& world, Communicator& communicator, std::size_t count, Memory memory) {
+  const std::size_t all = count * static_cast<std::size_t>(world.size());
+  const std::size_t own = count * static_cast<std::size_t>(world.rank());
+  auto* const gathered = memory.take_of<float>(all);
+  auto* const gradients = memory.take_of<float>(all);
+  auto* const reduced = memory.take_of<float>(count);
+  auto* const summed = memory.take_of<float>(count);
+  auto* const copied = memory.take_of<float>(count);
+  fill(world, {gathered + own, count}, 1);
+  fill(world, {gradients, all}, 2);
+  fill(world, {reduced, count}, 3);
+  fill(world, {summed, count}, 4);
+  fill(world, {copied, count}, 5);
+  Stream stream = queued_stream("each");
+  communicator.all_gather(
+      stream,
+      {.data = reinterpret_cast<std::byte*>(gathered), .shard = Bytes(count * sizeof(float)), .label = "gathered"});
+  communicator.reduce_scatter(stream, {.data = reinterpret_cast<std::byte*>(gradients),
+                                       .result = reduced,
+                                       .shard_elements = count,
+                                       .accumulate = true,
+                                       .divisor = 3,
+                                       .label = "reduced"});
+  communicator.all_reduce(stream, {.data = summed, .elements = count, .divisor = 7, .label = "summed"});
+  communicator.broadcast(stream, {.data = reinterpret_cast<std::byte*>(copied),
+                                  .size = Bytes(count * sizeof(float)),
+                                  .root = world.size() - 1,
+                                  .label = "copied"});
+  stream.synchronize();
+  return {{gathered, gathered + all}, {reduced, reduced + count}, {summed, summed + count}, {copied, copied + count}};
+}
+
+Results run_each(World& world, Communicator& communicator, std::size_t count, bool in_arena) {
+  const std::size_t all = count * static_cast<std::size_t>(world.size());
+  return run_each(world, communicator, count, Memory(world, Bytes((2 * all + 3 * count) * 4 + 4096), in_arena));
+}
+
+}  // namespace
+
+void arenas_give_the_bits_of_other_memory(World& world) {
+  const auto communicator = world.make_communicator("each");
+  for (const std::size_t count : counts) {
+    const Results staged = run_each(world, *communicator, count, false);
+    const Results direct = run_each(world, *communicator, count, true);
+    require(staged == direct, "{} elements", count);
+  }
+}
+
+void one_rank_without_an_arena_changes_no_bit(World& world) {
+  const auto communicator = world.make_communicator("each");
+  for (const std::size_t count : counts) {
+    const Results direct = run_each(world, *communicator, count, true);
+    const Results mixed = run_each(world, *communicator, count, world.rank() != 1);
+    require(mixed == direct, "{} elements", count);
+  }
+}
+
+void arenas_may_end_and_begin_between_collectives(World& world) {
+  const auto communicator = world.make_communicator("each");
+  const Results first = run_each(world, *communicator, 1009, true);
+  Arena other = world.make_arena(Bytes(8192 * static_cast<std::uint64_t>(world.rank() + 1)));
+  for (int round = 0; round < 100; ++round) {  // more than a rank has at a time
+    require(run_each(world, *communicator, 1009, true) == first, "round {}", round);
+  }
+}
+
+void arena_is_zero_and_whole_pages(World& world) {
+  Arena arena = world.make_arena(Bytes(5000));
+  require(arena.size() == Bytes(8192), "whole pages, {} bytes", arena.size().count());
+  for (const std::byte value : arena.range(Bytes(0), arena.size())) require(value == std::byte{0}, "zeros");
+  require(world.make_arena(Bytes(0)).data() == nullptr, "an arena of no bytes");
+  text_of_expected<MemoryError>([&] { world.make_arena(Bytes(std::uint64_t{1} << 62)); });
+  text_of_expected<MemoryError>([&] { world.make_arena(Bytes(~std::uint64_t{0})); });
+}
+
+void more_segments_than_a_bucket_ever_has(World& world) {
+  const auto communicator = world.make_communicator("gather");
+  const auto ranks = static_cast<std::size_t>(world.size());
+  constexpr std::size_t segments = 3001;
+  Arena arena = world.make_arena(Bytes(segments * ranks));
+  std::vector<AllGather> group;
+  for (std::size_t i = 0; i < segments; ++i) {
+    std::byte* const data = arena.data() + i * ranks;
+    data[world.rank()] = test_byte(world.rank(), i);
+    group.push_back({.data = data, .shard = Bytes(1), .label = "small"});
+  }
+  Stream stream = queued_stream("gather");
+  communicator->all_gather(stream, group);
+  stream.synchronize();
+  for (std::size_t i = 0; i < segments * ranks; ++i) {
+    require(arena.data()[i] == test_byte(static_cast<int>(i % ranks), i / ranks), "byte {}", i);
+  }
+}
+
+void labels_that_differ_at_their_ends_disagree(World& world) {
+  const auto communicator = world.make_communicator("gather");
+  Stream stream = queued_stream("gather");
+  const std::string label = std::string(300, 'x') + (world.rank() == 0 ? "a" : "b");
+  text_of_expected<CommunicationError>([&] {
+    communicator->barrier(stream, label);
+    stream.synchronize();
+  });
+}
+
+// It has posted what it will do, and does not do it: as a process that is stopped while it copies.
+void rank_that_stops_in_the_middle_is_named(World& world) {
+  const auto communicator = world.make_communicator("gather");
+  Stream stream = queued_stream("gather");
+  const std::size_t shard = 9'000'000;
+  std::vector<std::byte> data(shard * static_cast<std::size_t>(world.size()));
+  communicator->barrier(stream, "start");
+  stream.synchronize();
+  if (world.rank() == 0) {
+    while (!world.aborted()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return;
+  }
+  const std::string text = text_of_expected<Error>([&] {
+    communicator->all_gather(stream, {.data = data.data(), .shard = Bytes(shard), .label = "blocks.3"});
+    stream.synchronize();
+  });
+  require_contains(text, "for rank 0");
+  require_contains(text, "blocks.3");
+}
+
+}  // namespace tessera::conformance

@@ -1,0 +1,127 @@
+// How a job was started, from given environments: who wins, and what each of them means for this build.
+#include "comm/start.hpp"
+
+#include <doctest/doctest.h>
+
+#include <map>
+#include <string>
+
+#include "tessera/base/error.hpp"
+
+using namespace tessera;
+using namespace tessera::comm;
+
+namespace {
+
+using Variables = std::map<std::string, std::string>;
+
+Start detect(const Variables& variables, bool has_mpi = true) {
+  return detect_start(
+      [&](const char* name) {
+        const auto found = variables.find(name);
+        return found == variables.end() ? nullptr : found->second.c_str();
+      },
+      has_mpi);
+}
+
+Variables together(std::initializer_list<Variables> all) {
+  Variables result;
+  for (const Variables& variables : all) result.insert(variables.begin(), variables.end());
+  return result;
+}
+
+template <typename Expected>
+std::string refusal(const Start& start, const LaunchOptions& options, bool has_mpi) {
+  try {
+    require_startable(start, options, has_mpi);
+  } catch (const Expected& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+bool has(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
+
+const Variables open_mpi = {{"OMPI_COMM_WORLD_RANK", "2"}, {"OMPI_COMM_WORLD_SIZE", "4"}};
+const Variables mpich = {{"PMI_RANK", "1"}, {"PMI_SIZE", "3"}};
+const Variables pmix = {{"PMIX_RANK", "5"}, {"PMIX_NAMESPACE", "job.0"}};
+const Variables torchrun = {{"RANK", "3"}, {"WORLD_SIZE", "8"}, {"LOCAL_RANK", "1"}, {"MASTER_ADDR", "a"}};
+const Variables slurm_job = {{"SLURM_JOB_ID", "7"}, {"SLURM_NTASKS", "6"}};
+const Variables slurm_step = together({slurm_job, {{"SLURM_PROCID", "4"}, {"SLURM_STEP_NUM_TASKS", "6"}}});
+
+}  // namespace
+
+TEST_CASE("each_launcher_is_known_by_its_variables") {
+  CHECK(detect({}).launcher == Launcher::alone);
+  CHECK(detect({}).ranks == 1);
+  const Start from_open_mpi = detect(open_mpi);
+  CHECK(from_open_mpi.launcher == Launcher::mpi);
+  CHECK(from_open_mpi.rank == 2);
+  CHECK(from_open_mpi.ranks == 4);
+  CHECK(from_open_mpi.by == "Open MPI's mpirun");
+  CHECK(detect(mpich).by == "MPICH's mpirun");
+  CHECK(detect(mpich).ranks == 3);
+  CHECK(detect(pmix).rank == 5);
+  CHECK(detect(pmix).ranks == 0);
+  CHECK(detect(torchrun).launcher == Launcher::torchrun);
+  CHECK(detect(torchrun).rank == 3);
+  CHECK(detect(slurm_step).launcher == Launcher::slurm);
+  CHECK(detect(slurm_step).ranks == 6);
+}
+
+TEST_CASE("mpi_comes_before_torchrun_before_slurm_before_alone") {
+  CHECK(detect(together({open_mpi, torchrun, slurm_step})).launcher == Launcher::mpi);
+  CHECK(detect(together({pmix, slurm_step})).launcher == Launcher::mpi);
+  CHECK(detect(together({pmix, slurm_step})).ranks == 6);  // of a step, SLURM says how many
+  CHECK(detect(together({torchrun, slurm_step})).launcher == Launcher::torchrun);
+  CHECK(detect(together({open_mpi, pmix})).by == "Open MPI's mpirun");
+}
+
+TEST_CASE("without_mpi_in_the_build_an_mpi_launch_comes_last") {
+  CHECK(detect(together({open_mpi, torchrun}), false).launcher == Launcher::torchrun);
+  CHECK(detect(together({open_mpi, slurm_step}), false).launcher == Launcher::slurm);
+  CHECK(detect(open_mpi, false).launcher == Launcher::mpi);
+  CHECK(detect({}, false).launcher == Launcher::alone);
+}
+
+TEST_CASE("variables_that_are_anybodys_are_no_launch") {
+  CHECK(detect(slurm_job).launcher == Launcher::alone);  // a batch script is one process
+  CHECK(detect({{"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "1"}}).launcher == Launcher::alone);
+  CHECK(detect({{"RANK", "0"}, {"WORLD_SIZE", "2"}}).launcher == Launcher::alone);
+  CHECK(detect({{"PMIX_RANK", "0"}}).launcher == Launcher::alone);
+  CHECK(detect({{"OMPI_COMM_WORLD_SIZE", "2"}}).launcher == Launcher::alone);
+}
+
+TEST_CASE("variables_that_make_no_sense_are_named") {
+  for (const char* const value : {"", "x", "-1", "4", "2 ", "99999999999"}) {
+    CAPTURE(value);
+    CHECK_THROWS_AS(detect({{"OMPI_COMM_WORLD_RANK", value}, {"OMPI_COMM_WORLD_SIZE", "4"}}), UsageError);
+  }
+  CHECK_THROWS_AS(detect({{"PMI_RANK", "0"}, {"PMI_SIZE", "0"}}), UsageError);
+}
+
+TEST_CASE("a_number_of_ranks_beside_a_launcher_is_an_error_that_explains_itself") {
+  for (const Variables& variables : {open_mpi, torchrun, slurm_step}) {
+    const std::string text = refusal<UsageError>(detect(variables), {.ranks = 2}, true);
+    CHECK(has(text, "--ranks 2"));
+    CHECK(has(text, "leave --ranks out"));
+  }
+  CHECK(refusal<UsageError>(detect(open_mpi), {}, true) == "no error");
+  CHECK(refusal<UsageError>(detect({}), {.ranks = 2}, true) == "no error");
+}
+
+TEST_CASE("a_launch_that_this_build_cannot_serve_points_to_one_that_it_can") {
+  const std::string without = refusal<UnavailableError>(detect(open_mpi, false), {}, false);
+  CHECK(has(without, "Open MPI's mpirun has started this program as rank 2 of 4"));
+  CHECK(has(without, "no MPI half"));
+  for (const Variables& variables : {torchrun, slurm_step}) {
+    const std::string text = refusal<UnavailableError>(detect(variables), {}, true);
+    CHECK(has(text, "without GPUs"));
+    CHECK(has(text, "mpirun -n"));
+  }
+}
+
+TEST_CASE("the_line_about_the_start_counts_ranks_hosts_and_threads") {
+  CHECK(start_line(detect(open_mpi), {.ranks = 4, .hosts = 1, .ranks_here = 4, .threads = 1}) ==
+        "4 ranks on 1 host, processes of Open MPI's mpirun; on this host 4 ranks with 1 thread each, on the CPU");
+}
