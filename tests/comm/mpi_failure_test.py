@@ -1,0 +1,85 @@
+#!/usr/bin/env python3
+"""A rank of several processes throws, exits, is killed, is stopped, leaves or runs with other options: the job ends
+within the deadline, its output names the rank and what it did, and neither processes nor shared memory are left.
+
+usage: mpi_failure_test.py MPIRUN PROGRAM [ROUNDS]
+"""
+import pathlib
+import re
+import sys
+import tempfile
+
+from mpi_job import Job
+
+DEADLINE = 2  # --timeout of the ranks, seconds
+SLACK = 60  # for what is not a rank's wait: starting, ending, a machine with other things to do
+
+# Of what a rank does: patterns of which the output must have one. mpirun may be quicker than the other ranks.
+FAILURES = {
+    "throw": ["error: rank {last}: train.bin: empty"],
+    "abort": ["error: rank {last}: the disk is full"],
+    "exit": [r"error: .*rank {last}.* called exit\(\)", "exit.*without calling .finalize."],
+    "quick-exit": ["process of rank {last} has ended", r"Process name: \[\[\d+,1\],{last}\]\s+Exit code: +3",
+                   "rank {last} with PID"],
+    "kill": ["process of rank {last} has ended", r"rank {last} with PID.* signal 9"],
+    "stop": ["waited up to 2 s in all-gather \"blocks.3\".* for rank {last}, which did not come"],
+    "options": ["error: rank \\d: the plan must be equal: ranks? 0.* said 42; rank {last} said 17"],
+    "leave": ["rank {last} has left the job while"],
+}
+
+
+def check_end(job, what):
+    code, output, seconds = job.wait(DEADLINE + SLACK)
+    processes, segments = job.left_behind()
+    assert not processes and not segments, f"{what}: left behind: processes {processes}, segments {segments}\n{output}"
+    return code, output, seconds
+
+
+def check_failure(mpirun, program, processes, what):
+    job = Job(mpirun, processes, [program, what, "--timeout", str(DEADLINE)])
+    code, output, seconds = check_end(job, what)
+    assert code != 0, f"{what}: the job failed, but its exit code is 0\n{output}"
+    wanted = [pattern.format(last=processes - 1) for pattern in FAILURES[what]]
+    assert any(re.search(pattern, output, re.DOTALL) for pattern in wanted), \
+        f"{what} with {processes} processes: none of {wanted} in\n{output}"
+    print(f"{what}, {processes} processes: ended after {seconds:.1f} s with {code}")
+
+
+def check_success(mpirun, program, processes):
+    code, output, _ = check_end(Job(mpirun, processes, [program, "nothing"]), "nothing")
+    assert code == 0, output
+    assert output.count("tessera:") == 1, f"one line says how the job was started\n{output}"
+
+
+def check_output(mpirun, program):
+    """Rank 0 speaks for all; warnings carry the rank; logs have what each rank said."""
+    with tempfile.TemporaryDirectory() as folder:
+        code, output, _ = check_end(Job(mpirun, 3, [program, "output", "--log-dir", folder]), "output")
+        assert code == 0, output
+        assert output.count("printed by") == 1 and "printed by rank 0" in output, output
+        for rank in range(3):
+            assert f"warning: rank {rank}: slow" in output, output
+            log = (pathlib.Path(folder) / f"rank-{rank}.log").read_text(encoding="utf-8")
+            assert f"rank {rank} begins" in log and "warning: slow" in log and "ended" in log, log
+            assert rank == 0 or f"printed by rank {rank}" in log, log
+
+
+def check_ranks_option(mpirun, program):
+    code, output, _ = check_end(Job(mpirun, 2, [program, "nothing", "--ranks", "2"]), "--ranks")
+    assert code != 0 and output.count("leave --ranks out") == 1, output
+
+
+def main():
+    mpirun, program = sys.argv[1:3]
+    for _ in range(int(sys.argv[3]) if len(sys.argv) > 3 else 1):
+        for processes in (1, 2, 4):
+            check_success(mpirun, program, processes)
+        check_output(mpirun, program)
+        check_ranks_option(mpirun, program)
+        for what in FAILURES:
+            for processes in (2, 3):
+                check_failure(mpirun, program, processes, what)
+
+
+if __name__ == "__main__":
+    main()
