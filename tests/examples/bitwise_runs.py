@@ -8,11 +8,11 @@ import trainer_runs
 BITS = ["loss_bits", "grad_norm_bits", "accuracy", "held_out_loss_bits"]  # by step; missing where nothing was evaluated
 
 
-def outcome(program, options, clip):
+def outcome(program, options, clip, train=trainer_runs.train):
     """All bits of a run whose clipping must be active and whose planned bytes must be those measured."""
     with tempfile.TemporaryDirectory() as folder:
         weights = pathlib.Path(folder) / "weights.safetensors"
-        steps = trainer_runs.train(program, folder, *options, "--clip", clip, "--dump-weights", weights)
+        steps = train(program, folder, *options, "--clip", clip, "--dump-weights", weights)
         tensors = trainer_runs.read_safetensors(weights)
     norms = [step["grad_norm"] for step in steps if step["grad_norm"] is not None]
     assert norms and all(norm > clip for norm in norms), "clipping was not active"

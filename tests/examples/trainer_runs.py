@@ -19,7 +19,11 @@ def train(program, folder, *options):
     done = run(program, *options, "--metrics", metrics, "--quiet")
     if done.returncode != 0 or done.stderr or done.stdout:
         raise AssertionError(f"{' '.join(done.args)}\nended with {done.returncode}: {done.stdout}{done.stderr}")
-    return [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
+    return read_metrics(metrics)
+
+
+def read_metrics(path):
+    return [json.loads(line) for line in pathlib.Path(path).read_text(encoding="utf-8").splitlines()]
 
 
 def read_safetensors(path):

@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+"""train_gpt as processes that mpirun has started computes the bits that it computes with ranks that are threads: losses,
+norms, evaluations and weights, for every strategy, precision and accumulation mode; and plans what it takes.
+
+usage: mpi_bitwise_test.py MPIRUN TRAIN_GPT
+"""
+import itertools
+import os
+import pathlib
+import sys
+import tempfile
+
+import bitwise_runs
+import trainer_runs
+from gpt_bitwise_matrix_test import CLIP, MODEL, TEST_MODES, TEXT
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "comm"))
+from mpi_job import Job  # noqa: E402
+
+REDUCED = os.environ.get("TESSERA_TEST_MATRIX") == "reduced"
+STRATEGIES = ["ddp", "zero1", "zero2", "fsdp"]
+PRECISIONS = ["fp32", "bf16", "fp16"]
+ACCUMULATION = [(2, 1, "reduced"), (3, 3, "reduced"), (3, 3, "local")]  # ranks, micro-batches, mode
+
+
+def runs():
+    every = itertools.product(STRATEGIES, PRECISIONS, ACCUMULATION[1:2] if REDUCED else ACCUMULATION)
+    for strategy, precision, (ranks, micro_batches, mode) in every:
+        yield ranks, [], ["--strategy", strategy, "--precision", precision, "--accumulate", micro_batches,
+                          "--accumulate-mode", mode]
+    for precision in PRECISIONS:
+        yield 4, TEST_MODES, ["--strategy", "fsdp", "--precision", precision, "--prefetch", 2]
+
+
+def train_as_processes(mpirun, program, ranks, folder, options):
+    """As trainer_runs.train(), with `ranks` processes."""
+    metrics = pathlib.Path(folder) / "metrics.jsonl"
+    command = [program, *map(str, options), "--metrics", str(metrics), "--quiet"]
+    job = Job(mpirun, ranks, command)
+    code, output, _ = job.wait(trainer_runs.SECONDS)
+    assert code == 0, f"{' '.join(command)}\nended with {code}: {output}"
+    assert not any(job.left_behind()), f"left behind: {job.left_behind()}"
+    return trainer_runs.read_metrics(metrics)
+
+
+def main(mpirun, program):
+    failures, count = [], 0
+    with tempfile.TemporaryDirectory() as folder:
+        text = pathlib.Path(folder) / "text.txt"
+        text.write_bytes(TEXT)
+        for ranks, modes, chosen in runs():
+            options = [*MODEL, "--data", text, *chosen]
+            threads = bitwise_runs.outcome(program, [*options, "--ranks", ranks], CLIP)
+            processes = bitwise_runs.outcome(
+                program, [*options, *modes], CLIP,
+                lambda _, at, *given, n=ranks: train_as_processes(mpirun, program, n, at, given))
+            found = bitwise_runs.difference(threads, processes)
+            if found:
+                failures.append(f"{ranks} ranks, {' '.join(map(str, chosen))}: {found}")
+            count += 1
+    print("\n".join(failures))
+    print(f"{count} runs with processes compared with threads: {len(failures)} differ")
+    return 1 if failures or not count else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:3]))
