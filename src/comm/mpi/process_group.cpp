@@ -156,15 +156,18 @@ void ProcessGroup::write_segment(shared::Segment& to, const Signature& segment, 
   to.offset = reference.offset;
 }
 
+// The phase ends when nobody's arrivals are as few as the phases before it. Another host's rank may already be one
+// further: it saw a third one come whose message is still on its way to this host. All of it is sequentially
+// consistent, so that of two ranks that come at once the later one sees both.
 void ProcessGroup::arrive(int rank) noexcept {
-  slot(rank).arrivals.fetch_add(1, std::memory_order_release);
-  const std::uint64_t arrived = state().arrived.fetch_add(1, std::memory_order_acq_rel) + 1;
-  const auto ranks = static_cast<std::uint64_t>(size());
-  if (arrived % ranks != 0) return;
-  const std::uint64_t passed = arrived / ranks;
-  auto present = static_cast<std::uint32_t>(passed - 1) & ~shared::Group::failed;
-  const std::uint32_t next = static_cast<std::uint32_t>(passed) & ~shared::Group::failed;
-  if (state().phase.compare_exchange_strong(present, next, std::memory_order_acq_rel)) wake();
+  slot(rank).arrivals.fetch_add(1);
+  std::uint32_t present = state().phase.load();
+  if ((present & shared::Group::failed) != 0) return;
+  for (int other = 0; other < size(); ++other) {
+    if ((static_cast<std::uint32_t>(slot(other).arrivals.load()) & ~shared::Group::failed) == present) return;
+  }
+  const std::uint32_t next = (present + 1) & ~shared::Group::failed;
+  if (state().phase.compare_exchange_strong(present, next)) wake();
 }
 
 void ProcessGroup::wake() noexcept { futex_wake_all(state().phase); }
@@ -301,10 +304,12 @@ void ProcessGroup::fail_phase(std::uint32_t failed_phase, int from, std::string_
   wake();
 }
 
-// Who gave up writes its verdict right after it has closed the phase, unless it was killed in between.
+// Who gave up writes its verdict right after it has closed the phase, and then aborts the job, unless it is killed in
+// between.
 void ProcessGroup::throw_verdict() const {
   const auto deadline = steady_clock::now() + job_.timeout();
-  while (!is_there(state().verdict) && steady_clock::now() < deadline) std::this_thread::yield();
+  const auto told = [&] { return is_there(state().verdict) && job_.failure() != nullptr; };
+  while (!told() && steady_clock::now() < deadline) std::this_thread::sleep_for(std::chrono::microseconds(100));
   if (!is_there(state().verdict)) {
     throw CommunicationError(fmt::format("{} failed in communicator {} on a rank that ended before it could say why",
                                          brief(signature_), name_));

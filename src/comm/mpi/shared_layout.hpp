@@ -84,7 +84,6 @@ struct alignas(64) Slot {
 struct Group {
   static constexpr std::uint32_t failed = 0x80000000u;
   alignas(64) std::atomic<std::uint32_t> phase;
-  alignas(64) std::atomic<std::uint64_t> arrived;
   Text verdict;  // why it failed
 };
 
