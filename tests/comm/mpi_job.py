@@ -49,7 +49,8 @@ class Job:
         self.program = command[0]
         self.segments_before = segments()
         self.begin = time.monotonic()
-        self.process = subprocess.Popen([mpirun, "-n", str(processes), *command], stdin=subprocess.DEVNULL,
+        launcher = [mpirun] if isinstance(mpirun, str) else mpirun
+        self.process = subprocess.Popen([*launcher, "-n", str(processes), *command], stdin=subprocess.DEVNULL,
                                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                         env=environment(), start_new_session=True, **options)
 

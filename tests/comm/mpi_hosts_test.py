@@ -1,0 +1,147 @@
+#!/usr/bin/env python3
+"""Several hosts: network namespaces joined by veth links, TCP between them, shared memory inside. The conformance suite
+holds, training gives the bits of ranks that are threads, failures end the job, and nothing is left: no namespace, no
+process, no shared memory. Skipped, with the reason, where namespaces cannot be made.
+
+usage: mpi_hosts_test.py MPIRUN CONFORMANCE FAILING_RANK [TRAIN_GPT]
+"""
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import mpi_job
+
+SKIPPED = 77
+AGENT = pathlib.Path(__file__).parent / "netns_agent.sh"
+NETWORK = "10.77.0"
+SHAPES = [(1, 1, 1), (2, 1, 2)]  # ranks on each host
+TRAINING = ["--layers", "2", "--dim", "15", "--heads", "3", "--seq", "11", "--batch", "2", "--steps", "10", "--lr", "0.01",
+            "--threads", "1", "--sample", "0", "--prefetch", "2"]
+
+
+class CannotMake(Exception):
+    pass
+
+
+def ip(*arguments):
+    done = subprocess.run(["ip", *map(str, arguments)], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise CannotMake(f"ip {' '.join(map(str, arguments))}: {done.stderr.strip()}")
+    return done.stdout
+
+
+class Hosts:
+    """Namespaces PREFIX1, PREFIX2, …, each with an address, on a bridge that stands in a namespace of its own."""
+
+    def __init__(self, count):
+        self.prefix = f"tessera{os.getpid()}h"
+        self.names = [f"{self.prefix}{number}" for number in range(1, count + 1)]
+        self.hub = f"{self.prefix}ub"
+        self.addresses = [f"{NETWORK}.{number}" for number in range(1, count + 1)]
+
+    def __enter__(self):
+        try:
+            self.make()
+        except CannotMake:
+            self.remove()
+            raise
+        return self
+
+    def make(self):
+        ip("netns", "add", self.hub)
+        ip("-n", self.hub, "link", "add", "bridge", "type", "bridge")
+        ip("-n", self.hub, "link", "set", "bridge", "up")
+        for name, address in zip(self.names, self.addresses):
+            ip("netns", "add", name)
+            ip("-n", name, "link", "set", "lo", "up")
+            port = "port" + address.rsplit(".", 1)[1]
+            ip("-n", name, "link", "add", "eth0", "type", "veth", "peer", "name", port, "netns", self.hub)
+            ip("-n", self.hub, "link", "set", port, "master", "bridge", "up")
+            ip("-n", name, "address", "add", f"{address}/24", "dev", "eth0")
+            ip("-n", name, "link", "set", "eth0", "up")
+        subprocess.run(["unshare", "--uts", "true"], check=True)
+
+    def remove(self):
+        for name in [*self.names, self.hub]:
+            subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
+
+    def __exit__(self, *_):
+        self.remove()
+
+    def job(self, mpirun, shape, command):
+        """A job with shape[i] ranks on host i; mpirun itself runs on the first."""
+        places = ",".join(f"{address}:{ranks}" for address, ranks in zip(self.addresses, shape))
+        settings = {"plm_rsh_agent": str(AGENT), "btl_tcp_if_include": f"{NETWORK}.0/24",
+                    "oob_tcp_if_include": f"{NETWORK}.0/24", "plm_rsh_no_tree_spawn": "1"}
+        launch = [str(AGENT), self.addresses[0], mpirun, "--host", places]
+        for name, value in settings.items():
+            launch += ["--mca", name, value]
+        os.environ["TESSERA_NETNS"] = self.prefix
+        return mpi_job.Job([*launch, "-x", "LSAN_OPTIONS"], sum(shape), command)
+
+
+def checked(job, seconds=120):
+    code, output, _ = job.wait(seconds)
+    left = job.left_behind()
+    assert not any(left), f"left behind: {left}\n{output}"
+    return code, output
+
+
+def check_conformance(hosts, mpirun, program):
+    for shape in SHAPES:
+        code, output = checked(hosts.job(mpirun, shape, [program]))
+        assert code == 0 and f"properties with {sum(shape)} processes" in output, output
+        print(f"hosts with {shape} ranks: {output.strip().splitlines()[-1]}")
+
+
+def check_failures(hosts, mpirun, program):
+    for what, wanted in {"throw": "error: rank 2: train.bin: empty", "stop": "rank 2, which did not come",
+                         "kill": "rank 2"}.items():
+        code, output = checked(hosts.job(mpirun, (1, 1, 1), [program, what, "--timeout", "2"]))
+        assert code != 0 and wanted in output, f"{what}: {code}\n{output}"
+    print("a rank that throws, stops or is killed ends the job on all hosts")
+
+
+def check_training(hosts, mpirun, program):
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        text = folder / "text.txt"
+        text.write_bytes(b"To be, or not to be, that is the question.\n" * 60)
+        for shape in SHAPES:
+            for strategy, precision in [("fsdp", "fp32"), ("fsdp", "bf16"), ("ddp", "fp32")]:
+                options = [*TRAINING, "--data", str(text), "--strategy", strategy, "--precision", precision]
+                subprocess.run([program, *options, "--quiet", "--ranks", str(sum(shape)), "--dump-weights",
+                                folder / "threads"], check=True, timeout=120)
+                code, output = checked(hosts.job(mpirun, shape, [program, *options, "--quiet", "--dump-weights",
+                                                                 str(folder / "hosts")]))
+                assert code == 0 and f"{sum(shape)} ranks on {len(shape)} hosts" in output, output
+                same = (folder / "threads").read_bytes() == (folder / "hosts").read_bytes()
+                assert same, f"{strategy}, {precision}, hosts with {shape} ranks: other weights than with threads"
+                print(f"hosts with {shape} ranks, {strategy}, {precision}: the weights of threads, bit for bit")
+
+
+def main(mpirun, conformance, failing_rank, *train_gpt):
+    if shutil.which("ip") is None or shutil.which("unshare") is None:
+        print("skipped: network namespaces need the programs ip and unshare")
+        return SKIPPED
+    try:
+        with Hosts(3) as hosts:
+            check_conformance(hosts, mpirun, conformance)
+            check_failures(hosts, mpirun, failing_rank)
+            for program in train_gpt:
+                check_training(hosts, mpirun, program)
+    except (CannotMake, subprocess.CalledProcessError) as reason:
+        if isinstance(reason, subprocess.CalledProcessError) and reason.cmd[0] != "unshare":
+            raise
+        print(f"skipped: network namespaces cannot be made here ({reason})")
+        return SKIPPED
+    left = [name for name in ip("netns", "list").split() if name.startswith(hosts.prefix)]
+    assert not left, f"namespaces left: {left}"
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
