@@ -6,4 +6,5 @@ set -euo pipefail
 : "${TESSERA_NETNS:?the prefix of the namespaces}"
 host=$TESSERA_NETNS${1##*.}
 shift
+# shellcheck disable=SC2016  # the inner shell expands them
 exec ip netns exec "$host" unshare --uts sh -c 'hostname "$1" && shift && exec sh -c "$*"' sh "$host" "$@"

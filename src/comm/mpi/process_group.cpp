@@ -102,12 +102,13 @@ void ProcessGroup::enter(const Signature& signature, const std::byte* data, int 
   direct_ = size() == 1 || (job_.place().hosts == 1 && all_reachable());
 }
 
+// Who leaves because of a failure does not wait for those that still read its memory: they look whether there was one
+// once they have read, and what they read is void then.
 void ProcessGroup::pass(const Staged& staged) {
+  if (const JobFailure* failure = job_.failure()) throw_aborted(*failure);
   arrive(rank());
   if (Exchange* exchange = job_.exchange()) exchange->tell_staged(*this, staged);
   await(Stage::moving);
-  // Who has failed may have stopped before it moved all of its data.
-  if (const JobFailure* failure = job_.failure()) throw_aborted(*failure);
 }
 
 void ProcessGroup::finish() {
