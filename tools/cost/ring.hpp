@@ -1,5 +1,5 @@
 // Bytes and time of ring collectives, and what of that time a step hides behind its computation.
-// Source: Patarasu and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", J. Parallel
+// Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", J. Parallel
 // Distrib. Comput. 69 (2009): the ring all-reduce is a reduce-scatter and an all-gather of N - 1 rounds each.
 #pragma once
 

@@ -22,9 +22,9 @@ constexpr const char* footer =
     "Example: 100 MB of gradients over 10 Gbit Ethernet take 120 ms; 28.6 % of the step when nothing hides them.\n"
     "  tessera cost allreduce --bytes 100MB --ranks 4 --bandwidth 1.25GB/s --compute 300ms\n"
     "  tessera cost allreduce --bytes 100MB --ranks 4 --bandwidth 10Gbit/s --latency 5us --dtype bf16\n\n"
-    "Each rank sends 2 (N - 1) / N * size in 2 (N - 1) rounds, and each round begins with a latency (Patarasu and "
-    "Yuan\n"
-    "2009). The backward pass is two thirds of --compute: only beside it are there gradients to send.";
+    "Each rank sends 2 (N - 1) / N * size in 2 (N - 1) rounds, and each round begins with a latency\n"
+    "(Patarasuk and Yuan 2009). The backward pass is two thirds of --compute: only beside it are there gradients to "
+    "send.";
 
 struct Request {
   double bytes = 0;
