@@ -58,10 +58,11 @@ void require_some_fit(const FitQuestion& question, const Fit& fit) {
   const FitCandidate& smallest =
       *std::min_element(fit.too_large.begin(), fit.too_large.end(),
                         [](const auto& a, const auto& b) { return a.memory.peak < b.memory.peak; });
-  throw tessera::MemoryError(
-      fmt::format("{} fits nowhere into {} on {} ranks: the smallest, {}, {}", question.subject.name(),
-                  to_string(question.limit), question.setting.options.ranks,
-                  setting_text(question.subject, smallest.setting), reason(smallest, question.limit)));
+  const std::size_t ranks = question.setting.options.ranks;
+  throw tessera::MemoryError(fmt::format("{} fits nowhere into {} on {} rank{}: the smallest, {}, {}",
+                                         question.subject.name(), to_string(question.limit), ranks,
+                                         ranks == 1 ? "" : "s", setting_text(question.subject, smallest.setting),
+                                         reason(smallest, question.limit)));
 }
 
 // The table, then all about its first row.
