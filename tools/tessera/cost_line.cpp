@@ -5,9 +5,9 @@
 
 #include <algorithm>
 #include <functional>
-#include <set>
 #include <utility>
 
+#include "options.hpp"
 #include "plot/plot.hpp"
 #include "tessera/base/error.hpp"
 
@@ -31,14 +31,6 @@ std::vector<std::string> with_negative_values(const std::vector<std::string>& ar
     }
   }
   return joined;
-}
-
-void require_each_once(const std::vector<std::string>& arguments) {
-  std::set<std::string> seen;
-  for (const std::string& argument : arguments) {
-    const std::string name = argument.substr(0, argument.find('='));
-    if (name.rfind("--", 0) == 0 && !seen.insert(name).second) throw UsageError(fmt::format("{} is given twice", name));
-  }
 }
 
 }  // namespace
@@ -113,19 +105,8 @@ void CostLine::plot(std::optional<std::string>& target) {
       });
 }
 
-bool CostLine::parse(std::vector<std::string> arguments) {
-  arguments = with_negative_values(arguments);
-  require_each_once(arguments);
-  std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
-  try {
-    app_.parse(std::move(arguments));
-    return true;
-  } catch (const CLI::CallForHelp&) {
-    fmt::print("{}", app_.help());
-    return false;
-  } catch (const CLI::ParseError& error) {
-    throw UsageError(error.what());
-  }
+bool CostLine::parse(const std::vector<std::string>& arguments) {
+  return parse_each_once(app_, with_negative_values(arguments));
 }
 
 }  // namespace tools

@@ -37,7 +37,7 @@ class CostLine {
   void plot(std::optional<std::string>& target);
 
   // False when only the help page was asked for, and printed.
-  bool parse(std::vector<std::string> arguments);
+  bool parse(const std::vector<std::string>& arguments);
 
  private:
   template <typename Take>

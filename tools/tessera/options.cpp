@@ -34,6 +34,20 @@ constexpr double most_bytes = 0x1p60;
 
 }  // namespace
 
+bool parse_each_once(CLI::App& app, std::vector<std::string> arguments) {
+  require_each_once(arguments);
+  std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
+  try {
+    app.parse(std::move(arguments));
+    return true;
+  } catch (const CLI::CallForHelp&) {
+    fmt::print("{}", app.help());
+    return false;
+  } catch (const CLI::ParseError& error) {
+    throw OptionError(error.what());
+  }
+}
+
 std::size_t whole_number(const std::string& name, std::string_view text, Limits limits) {
   std::size_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -97,19 +111,7 @@ void Options::flag(const std::string& name, bool& target, const std::string& wha
   app_.add_flag(name, target, what)->group(group_);
 }
 
-bool Options::parse(std::vector<std::string> arguments) {
-  require_each_once(arguments);
-  std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
-  try {
-    app_.parse(std::move(arguments));
-    return true;
-  } catch (const CLI::CallForHelp&) {
-    fmt::print("{}", app_.help());
-    return false;
-  } catch (const CLI::ParseError& error) {
-    throw OptionError(error.what());
-  }
-}
+bool Options::parse(std::vector<std::string> arguments) { return parse_each_once(app_, std::move(arguments)); }
 
 void Options::refuse_choice(const std::string& name, const std::string& names, const std::string& text) {
   throw OptionError(fmt::format("{} takes {}, not \"{}\"", name, names, text));

@@ -9,21 +9,25 @@
 #include <filesystem>
 #include <functional>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "tessera/base/bytes.hpp"
+#include "tessera/base/error.hpp"
 
 namespace tools {
 
 // A command line that cannot be followed. The text names the option.
-class OptionError : public std::runtime_error {
+class OptionError : public tessera::UsageError {
  public:
-  using std::runtime_error::runtime_error;
+  using UsageError::UsageError;
 };
+
+// `arguments`: what follows the command. False when only the help page was asked for, and printed. Throws OptionError,
+// also when an option is given twice.
+bool parse_each_once(CLI::App& app, std::vector<std::string> arguments);
 
 struct Limits {
   std::size_t least;
