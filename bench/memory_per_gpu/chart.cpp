@@ -13,7 +13,21 @@ using tessera::plan::category_count;
 
 namespace {
 
-double gibibytes(tessera::Bytes bytes) { return static_cast<double>(bytes.count()) / (1u << 30); }
+struct Unit {
+  const char* name;
+  double bytes;
+  double of(tessera::Bytes size) const { return static_cast<double>(size.count()) / bytes; }
+};
+
+// The largest in which some rank holds one or more.
+Unit unit_for(std::span<const Row> rows) {
+  tessera::Bytes largest;
+  for (const Row& row : rows) largest = std::max(largest, row.memory.peak.planned);
+  for (const Unit& unit : {Unit{"GiB", 0x1p30}, Unit{"MiB", 0x1p20}}) {
+    if (unit.of(largest) >= 1) return unit;
+  }
+  return {"KiB", 0x1p10};
+}
 
 std::string words(Category category) {
   std::string text(to_string(category));
@@ -59,26 +73,28 @@ nlohmann::ordered_json bars_chart(const Request& request, std::span<const Row> r
   for (const Row* row : of_last_precision(rows)) {
     if (std::find(ranks.begin(), ranks.end(), row->ranks) != ranks.end()) shown.push_back(row);
   }
+  const Unit unit = unit_for(rows);
   nlohmann::ordered_json series = nlohmann::ordered_json::array(), bars = nlohmann::ordered_json::array();
   for (const Row* row : shown) bars.push_back(fmt::format("{}\nN = {}", to_string(row->strategy), row->ranks));
   for (std::size_t index = 0; index < category_count; ++index) {
     std::vector<double> sizes;
-    for (const Row* row : shown) sizes.push_back(gibibytes(row->memory.categories[index].planned));
+    for (const Row* row : shown) sizes.push_back(unit.of(row->memory.categories[index].planned));
     // What no bar would show is left out of the legend.
     if (*std::max_element(sizes.begin(), sizes.end()) < 0.001) continue;
     series.push_back({{"name", words(static_cast<Category>(index))}, {"y", sizes}});
   }
   return {{"kind", "stacked_bars"},      {"title", title(request, rows, "what one of N ranks holds")},
-          {"note", measured_note(rows)}, {"y", {{"label", "GiB per rank"}}},
+          {"note", measured_note(rows)}, {"y", {{"label", fmt::format("{} per rank", unit.name)}}},
           {"bars", std::move(bars)},     {"series", std::move(series)}};
 }
 
 nlohmann::ordered_json lines_chart(const Request& request, std::span<const Row> rows) {
+  const Unit unit = unit_for(rows);
   nlohmann::ordered_json series = nlohmann::ordered_json::array();
   for (const tessera::Strategy strategy : request.comparison.strategies) {
     std::vector<std::pair<std::size_t, double>> points;
     for (const Row* row : of_last_precision(rows)) {
-      if (row->strategy == strategy) points.emplace_back(row->ranks, gibibytes(row->memory.peak.planned));
+      if (row->strategy == strategy) points.emplace_back(row->ranks, unit.of(row->memory.peak.planned));
     }
     std::sort(points.begin(), points.end());
     nlohmann::ordered_json line = {{"name", to_string(strategy)}};
@@ -92,7 +108,7 @@ nlohmann::ordered_json lines_chart(const Request& request, std::span<const Row> 
           {"title", title(request, rows, "what a rank holds, by ranks")},
           {"note", measured_note(rows)},
           {"x", {{"label", "ranks"}, {"scale", "log2"}}},
-          {"y", {{"label", "GiB per rank"}, {"scale", "log2"}}},
+          {"y", {{"label", fmt::format("{} per rank", unit.name)}, {"scale", "log2"}}},
           {"series", std::move(series)}};
 }
 
