@@ -1,0 +1,300 @@
+// Saving and loading checkpoints against plain files of the same bytes, on the same disk, in turn: large writes with
+// fsync, large reads, and for a save in the background the copy of the shards and the steps beside it.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "memory_per_gpu/machine.hpp"
+#include "tessera/checkpoint/checkpointer.hpp"
+#include "tessera/comm/run.hpp"
+#include "tessera/optim/adamw.hpp"
+#include "tessera/shard/fully_shard.hpp"
+
+namespace {
+
+using namespace tessera;
+namespace fs = std::filesystem;
+
+struct Request {
+  fs::path directory;
+  std::size_t mebibytes = 768;  // of a checkpoint
+  int ranks = 2;
+  std::size_t runs = 5;
+};
+
+// A unit whose passes cost a given number of multiplications, and hold no memory worth speaking of.
+class Layer final : public Module {
+ public:
+  Layer(std::size_t elements, std::size_t work) : weight_({elements}, Initial::uniform(-1.0f, 1.0f)), work_(work) {}
+  void visit(ModuleVisitor& visitor) override { visitor("weight", weight_); }
+  void forward(Window& window) { compute(window, {}); }
+  void backward(Window& window) { compute(window, window.gradient<float>(weight_)); }
+
+ private:
+  void compute(Window& window, std::span<float> gradient) {
+    window.stream().submit([this, gradient] {
+      float value = 1.0f;
+      for (std::size_t i = 0; i < work_; ++i) value = value * 0.999f + 0.001f;
+      std::fill(gradient.begin(), gradient.end(), value * 1e-3f);
+    });
+  }
+
+  Parameter weight_;
+  std::size_t work_;
+};
+
+constexpr std::size_t units = 16;
+
+class Model {
+ public:
+  Model(World& world, const Request& request, Checkpointing checkpointing, std::size_t work)
+      : model_(world, {.checkpointing = checkpointing}) {
+    const std::size_t elements = request.mebibytes * (std::size_t{1} << 20) / (12 * units);
+    for (std::size_t i = 0; i < units; ++i) {
+      layers_.push_back(std::make_unique<Layer>(elements, work));
+      model_.add(*layers_.back());
+    }
+    model_.finalize(AdamW{});
+  }
+  FullyShard& runtime() { return model_; }
+  void step() {
+    for (auto& layer : layers_) model_.forward(*layer);
+    for (auto layer = layers_.rbegin(); layer != layers_.rend(); ++layer) model_.backward(**layer);
+    model_.update();
+    model_.synchronize();
+  }
+  // The shards that a checkpoint has.
+  std::vector<std::span<float>> shards() {
+    std::vector<std::span<float>> result;
+    for (std::size_t u = 0; u < units; ++u) {
+      for (const char* state : {"master", "m", "v"}) {
+        for (const ParameterPiece& piece : model_.pieces(model_.unit(u), state)) result.push_back(piece.values);
+      }
+    }
+    return result;
+  }
+
+ private:
+  std::vector<std::unique_ptr<Layer>> layers_;
+  FullyShard model_;
+};
+
+double seconds(const std::function<void()>& work) {
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
+  return values[values.size() / 2];
+}
+
+[[noreturn]] void fail(const fs::path& path) { throw std::system_error(errno, std::generic_category(), path.string()); }
+
+class Handle {
+ public:
+  Handle(const fs::path& path, int flags) : path_(path), handle_(::open(path.c_str(), flags | O_CLOEXEC, 0666)) {
+    if (handle_ < 0) fail(path);
+  }
+  Handle(const Handle&) = delete;
+  Handle& operator=(const Handle&) = delete;
+  ~Handle() { ::close(handle_); }
+  int get() const { return handle_; }
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+  int handle_;
+};
+
+constexpr std::size_t large = std::size_t{16} << 20;
+
+// This rank's shards, one after the other, into one file.
+void plain_write(const fs::path& path, std::span<const std::span<float>> shards) {
+  const Handle file(path, O_WRONLY | O_CREAT | O_TRUNC);
+  for (const std::span<float> shard : shards) {
+    const auto bytes = std::as_bytes(shard);
+    for (std::size_t done = 0; done < bytes.size();) {
+      const ssize_t count = ::write(file.get(), bytes.data() + done, std::min(large, bytes.size() - done));
+      if (count < 0) fail(path);
+      done += static_cast<std::size_t>(count);
+    }
+  }
+  if (::fsync(file.get()) != 0) fail(path);
+}
+
+void plain_read(const fs::path& path, std::span<const std::span<float>> shards) {
+  const Handle file(path, O_RDONLY);
+  for (const std::span<float> shard : shards) {
+    const auto bytes = std::as_writable_bytes(shard);
+    for (std::size_t done = 0; done < bytes.size();) {
+      const ssize_t count = ::read(file.get(), bytes.data() + done, std::min(large, bytes.size() - done));
+      if (count <= 0) fail(path);
+      done += static_cast<std::size_t>(count);
+    }
+  }
+}
+
+// What the page cache has of a folder's files goes: they are read from the device next time.
+void forget(const fs::path& folder) {
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    if (!entry.is_regular_file()) continue;
+    const Handle file(entry.path(), O_RDONLY);
+    ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED);
+  }
+}
+
+// Times by name, in the order of the first mention; rank 0's, between two barriers.
+class Times {
+ public:
+  explicit Times(World& world) : world_(world) {}
+  void measure(const std::string& name, const std::function<void()>& work) {
+    world_.barrier("before");
+    const double time = seconds([&] {
+      work();
+      world_.barrier("after");
+    });
+    times_[name].push_back(time);
+  }
+  double of(const std::string& name) const { return median(times_.at(name)); }
+
+ private:
+  World& world_;
+  std::map<std::string, std::vector<double>> times_;
+};
+
+void print_ratio(const char* what, double ours, const char* peer, double theirs, double bytes) {
+  fmt::print("| {} | {:.3f} | {:.2f} | {} | {:.3f} | {:.2f} | {:.2f} |\n", what, ours, bytes / ours / 1e9, peer, theirs,
+             bytes / theirs / 1e9, theirs / ours);
+}
+
+void measure_blocking(World& world, const Request& request) {
+  Model model(world, request, Checkpointing::blocking, 0);
+  const fs::path saved = request.directory / "saved";
+  Checkpointer checkpoints(model.runtime(), {.directory = saved, .keep = 1});
+  const auto shards = model.shards();
+  const fs::path plain = request.directory / fmt::format("plain-{}", world.rank());
+  Times times(world);
+  for (std::size_t run = 1; run <= request.runs; ++run) {
+    times.measure("plain write", [&] { plain_write(plain, shards); });
+    times.measure("save", [&] { checkpoints.save({.step = run}); });
+    for (const bool cached : {false, true}) {
+      const auto cool = [&] {
+        if (!cached && world.rank() == 0) forget(request.directory);
+      };
+      cool();
+      times.measure(cached ? "plain read, cached" : "plain read", [&] { plain_read(plain, shards); });
+      cool();
+      times.measure(cached ? "load, cached" : "load", [&] { checkpoints.load(checkpoints.latest()->path); });
+    }
+    world.barrier("removal");
+    fs::remove(plain);
+  }
+  if (world.rank() != 0) return;
+  const double bytes = static_cast<double>(request.mebibytes << 20);
+  print_ratio("save", times.of("save"), "plain writes and fsync", times.of("plain write"), bytes);
+  print_ratio("load, from the device", times.of("load"), "plain reads", times.of("plain read"), bytes);
+  print_ratio("load, from the page cache", times.of("load, cached"), "plain reads", times.of("plain read, cached"),
+              bytes);
+}
+
+// How much work makes a step of about a second.
+constexpr std::size_t long_work = 25'000'000;
+
+void measure_background(World& world, const Request& request) {
+  Model model(world, request, Checkpointing::background, long_work / static_cast<std::size_t>(request.ranks));
+  Checkpointer checkpoints(model.runtime(), {.directory = request.directory / "background", .keep = 1});
+  const auto shards = model.shards();
+  std::size_t elements = 0;
+  for (const auto& shard : shards) elements += shard.size();
+  std::vector<float> target(elements, 1.0f);
+  Times times(world);
+  model.step();
+  for (std::size_t run = 1; run <= request.runs; ++run) {
+    times.measure("copy", [&] {
+      float* to = target.data();
+      for (const auto& shard : shards) to = std::copy(shard.begin(), shard.end(), to);
+    });
+    times.measure("step", [&] { model.step(); });
+    times.measure("stall", [&] { checkpoints.save_async({.step = run}); });
+    times.measure("step beside a save", [&] { model.step(); });
+    checkpoints.wait();
+  }
+  if (world.rank() != 0) return;
+  const double bytes = static_cast<double>(request.mebibytes << 20);
+  print_ratio("stall of save_async", times.of("stall"), "a copy of the shards", times.of("copy"), bytes);
+  fmt::print("\na step beside a save in the background takes {:.3f} s, and {:.3f} s without: {:+.1f} %\n",
+             times.of("step beside a save"), times.of("step"),
+             100.0 * (times.of("step beside a save") / times.of("step") - 1.0));
+}
+
+void run(const Request& request) {
+  fmt::print("machine  {}\ndate     {}\ndisk     {}\ncheckpoint of {} MiB, {} ranks, medians of {} runs\n\n",
+             bench::machine(), bench::today(), request.directory.string(), request.mebibytes, request.ranks,
+             request.runs);
+  fmt::print("| Tessera | s | GB/s | plain | s | GB/s | ratio |\n|---|--:|--:|---|--:|--:|--:|\n");
+  launch({.ranks = request.ranks}, [&](World& world) {
+    measure_blocking(world, request);
+    measure_background(world, request);
+  });
+}
+
+// A directory of our own, removed at the end.
+class Workplace {
+ public:
+  explicit Workplace(const fs::path& parent) {
+    std::string pattern = (parent / "checkpoint_speed_XXXXXX").string();
+    if (::mkdtemp(pattern.data()) == nullptr) fail(parent);
+    path_ = pattern;
+  }
+  Workplace(const Workplace&) = delete;
+  Workplace& operator=(const Workplace&) = delete;
+  ~Workplace() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Request request;
+  std::string parent = ".";
+  CLI::App app{"Saves and loads checkpoints, in turn with plain files of the same bytes on the same disk."};
+  app.add_option("--directory", parent, "On the disk to measure; what is written there is removed")
+      ->capture_default_str();
+  app.add_option("--mib", request.mebibytes, "Of a checkpoint")->check(CLI::Range(16, 65536))->capture_default_str();
+  app.add_option("--ranks", request.ranks, "Threads")->check(CLI::Range(1, 64))->capture_default_str();
+  app.add_option("--runs", request.runs, "Of each")->check(CLI::Range(1, 100))->capture_default_str();
+  CLI11_PARSE(app, argc, argv);
+  try {
+    const Workplace place(parent);
+    request.directory = place.path();
+    run(request);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "error: {}\n", error.what());
+    return 1;
+  }
+  return 0;
+}

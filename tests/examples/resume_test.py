@@ -1,0 +1,148 @@
+#!/usr/bin/env python3
+"""A run that was stopped and resumed takes the steps of one that was not, to the bit; and on other ranks, with another
+strategy, it goes on from the same tensors.
+
+usage: resume_test.py TRAIN_GPT TRAIN_MLP TESSERA
+
+Straight: 40 steps. Stopped after 17, in the middle of an epoch, and resumed: losses, norms and weights of the steps after
+it must be the straight run's, with dropout on, for each strategy, precision and way to accumulate.
+"""
+import itertools
+import json
+import os
+import pathlib
+import shutil
+import sys
+import tempfile
+
+import trainer_runs
+
+REDUCED = os.environ.get("TESSERA_TEST_MATRIX") == "reduced"
+STOP, STEPS = 17, 40
+TEXT = b"To be, or not to be, that is the question:\nWhether 'tis nobler in the mind to suffer\n" * 24
+# 182 sequences of 11 tokens: an epoch ends after step 24 to 81 of these runs, or after step 15, 30 and so on of the largest.
+GPT = ["--layers", 2, "--dim", 15, "--heads", 3, "--seq", 11, "--batch", 2, "--dropout", 0.1, "--lr", 0.01, "--seed", 3,
+       "--threads", 1, "--eval-every", 7, "--sample", 0, "--clip", 0.2]
+MLP = ["--hidden", 13, "--depth", 2, "--batch", 5, "--threads", 1, "--seed", 3]
+BITS = ["step", "loss_bits", "grad_norm_bits", "lr", "held_out_loss_bits", "accuracy", "loss_scale", "skipped"]
+
+
+def runs():
+    strategies = ["ddp", "zero1", "zero2", "fsdp"]
+    accumulations = [(1, "reduced"), (3, "reduced"), (3, "local")]
+    product = list(itertools.product(strategies, ["fp32", "bf16", "fp16"], accumulations))
+    chosen = product[::5] if REDUCED else product
+    # Ranks and the way to save take turns.
+    for number, (strategy, precision, (micro, mode)) in enumerate(chosen):
+        extra = ["--save-async"] if number % 2 else []
+        options = ["--strategy", strategy, "--precision", precision, "--accumulate", micro, "--accumulate-mode", mode]
+        yield options, [1, 2, 3, 4][number % 4], extra
+
+
+def bits(steps):
+    return [{name: step.get(name) for name in BITS} for step in steps]
+
+
+def check_resumed(program, model, folder, options, ranks, saving):
+    """The straight run's steps after STOP, and its weights, are the resumed run's. Returns the folder of checkpoints."""
+    folder.mkdir()
+    common = [*model, *options, "--ranks", ranks, "--steps", STEPS]
+    straight = trainer_runs.train(program, folder, *common, "--dump-weights", folder / "straight.safetensors")
+    saved = [*common, *saving, "--checkpoint-dir", folder / "saved"]
+    first = trainer_runs.train(program, folder, *saved, "--stop-after", STOP)
+    # The same metrics file: the steps before stay, those after are added.
+    every = trainer_runs.train(program, folder, *saved, "--resume", "--dump-weights", folder / "resumed.safetensors")
+    label = " ".join(map(str, [*options, ranks, *saving]))
+    assert bits(first)[:STOP - 1] == bits(straight)[:STOP - 1], label
+    assert bits(every)[STOP:] == bits(straight)[STOP:], f"{label}: steps after {STOP} differ"
+    assert [step["step"] for step in every] == list(range(1, STEPS + 1)), label
+    weights = [trainer_runs.read_safetensors(folder / name) for name in ("straight.safetensors", "resumed.safetensors")]
+    assert weights[0] == weights[1], f"{label}: weights differ"
+    assert bits(every)[STOP] != bits(every)[STOP - 1], label
+    return folder / "saved"
+
+
+def without(options, name):
+    place = options.index(name)
+    return options[:place] + options[place + 2:]
+
+
+def tensors(checkpoint):
+    return {file.name: trainer_runs.read_safetensors(file) for file in sorted(checkpoint.glob("*.safetensors"))}
+
+
+def check_elsewhere(program, tessera, folder, text):
+    """Saved on 4 ranks and loaded by others: the same bytes again, and training that goes on within rounding."""
+    folder.mkdir()
+    saved = folder / "saved"
+
+    def job(ranks):  # 84 samples a step, whoever takes them
+        return [*without(GPT, "--batch"), "--data", text, "--steps", STEPS, "--batch", 84 // ranks, "--ranks", ranks]
+
+    trainer_runs.train(program, folder, *job(4), "--strategy", "zero1", "--checkpoint-dir", saved, "--stop-after", STOP)
+    straight = trainer_runs.train(program, folder, *job(4), "--strategy", "zero1")
+    expected = tensors(saved / f"step-{STOP:08}")
+    manifest = (saved / f"step-{STOP:08}" / "manifest.json").read_bytes()
+    farthest = 0.0
+    for ranks, strategy in [(1, "fsdp"), (2, "ddp"), (3, "zero2"), (7, "fsdp")]:
+        copy = folder / f"on-{ranks}"
+        shutil.copytree(saved, copy)
+        steps = trainer_runs.train(program, folder, *job(ranks), "--strategy", strategy, "--checkpoint-dir", copy, "--resume")
+        assert steps[0]["step"] == STOP + 1
+        for mine, theirs in zip(steps, straight[STOP:]):
+            farthest = max(farthest, abs(mine["loss"] - theirs["loss"]) / theirs["loss"])
+        assert tensors(copy / f"step-{STOP:08}") == expected
+        assert (copy / f"step-{STOP:08}" / "manifest.json").read_bytes() == manifest
+        done = trainer_runs.run(tessera, "checkpoint", "verify", copy / f"step-{STEPS:08}")
+        assert done.returncode == 0, done.stderr
+    assert farthest < 1e-5, f"losses part by {farthest}"
+    return farthest
+
+
+def check_words(program, folder, text):
+    """What a person is told, and what is refused."""
+    folder.mkdir()
+    saved = folder / "saved"
+    base = [*GPT, "--data", text, "--steps", 6, "--checkpoint-dir", saved]
+    done = trainer_runs.run(program, *base, "--resume", "--save-every", 2, "--keep", 2, "--stop-after", 5)
+    assert done.returncode == 0, done.stderr
+    assert f"no checkpoint in {saved}: this run starts afresh" in done.stdout, done.stdout
+    assert sorted(path.name for path in saved.iterdir()) == [".lock", "step-00000004", "step-00000005"]
+    assert f"saved    {saved / 'step-00000004'}" in done.stdout and "checkpoints" in done.stdout
+    again = trainer_runs.run(program, *base)
+    assert again.returncode == 2 and "add --resume" in again.stderr and "step 5" in again.stderr, again.stderr
+    assert trainer_runs.run(program, *base, "--resume").returncode == 0
+    finished = trainer_runs.run(program, *base, "--resume")
+    assert finished.returncode == 0 and "nothing is left to train" in finished.stdout, finished.stdout
+    other = trainer_runs.run(program, *base, "--resume", "--seed", 4, "--steps", 9)
+    assert other.returncode == 1 and "seed" in other.stderr, other.stderr
+    wider = trainer_runs.run(program, *base, "--resume", "--dim", 18, "--steps", 9)
+    assert wider.returncode == 1 and "does not fit the model" in wider.stderr, wider.stderr
+    for option in (["--resume"], ["--keep", 3], ["--save-every", 3], ["--save-async"]):
+        refused = trainer_runs.run(program, *GPT, "--data", text, *option)
+        assert refused.returncode == 2 and f"{option[0]} needs --checkpoint-dir" in refused.stderr, refused.stderr
+    alias = (saved / "step-00000006" / "model.safetensors").read_bytes()
+    length = int.from_bytes(alias[:8], "little")
+    metadata = json.loads(alias[8:8 + length])["__metadata__"]
+    assert metadata["lm_head.weight"] == "embedding.wte.weight", metadata
+
+
+def main(gpt, mlp, tessera):
+    with tempfile.TemporaryDirectory() as root:
+        root = pathlib.Path(root)
+        text = root / "text.txt"
+        text.write_bytes(TEXT)
+        count = 0
+        for options, ranks, saving in runs():
+            check_resumed(gpt, [*GPT, "--data", text], root / str(count), options, ranks, saving)
+            count += 1
+        for optimizer in ("sgd", "adamw"):
+            check_resumed(mlp, MLP, root / optimizer, ["--optimizer", optimizer], 3, [])
+            count += 1
+        farthest = check_elsewhere(gpt, tessera, root / "elsewhere", text)
+        check_words(gpt, root / "words", text)
+    print(f"{count} runs resumed, 0 differ; on other ranks losses part by at most {farthest:.2g}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:4])
