@@ -14,12 +14,15 @@ namespace {
 constexpr std::size_t most_simulated_ranks = std::size_t{1} << 20;
 
 void require_known_backend(const std::string& backend) {
-  if (backend == "local") return;
+  if (backend != "nccl") return;
   throw OptionError(
       fmt::format("--simulate-backend {}: this version has no such backend, so the bytes of its own buffers cannot be "
-                  "known yet; local, the default, holds none",
+                  "known yet; local, the default, holds none, and mpi none on one host",
                   backend));
 }
+
+// Two areas of 1 MiB for each rank of the job, in each of a model's two communicators (docs/launch.md).
+std::size_t staging_mebibytes(std::size_t ranks) { return 2 * 2 * ranks; }
 
 void note_what_it_is(const CommandLine& line, RunOptions& options) {
   options.notes.push_back(
@@ -27,6 +30,12 @@ void note_what_it_is(const CommandLine& line, RunOptions& options) {
                   "norms are of this rank's own samples, with zeros in place of what other ranks hold: they say "
                   "nothing of a training. Nothing is evaluated, and no text written",
                   grouped(options.simulated->rank), grouped(options.simulated->ranks)));
+  if (options.simulation.backend == "mpi") {
+    options.notes.push_back(
+        fmt::format("with mpi, ranks of one host read each other's arenas, and hold nothing beside them. With several "
+                    "hosts, the ranks of each share staging areas of up to {} MiB",
+                    staging_mebibytes(options.simulated->ranks)));
+  }
   for (const char* name : {"--timeout", "--eval-every"}) {
     if (line.given(name)) options.notes.push_back(fmt::format("{} is without effect in a simulation", name));
   }
@@ -44,7 +53,8 @@ void add_simulation_options(CommandLine& line, RunOptions& options) {
     backends.push_back({name, [&asked, name] { asked.backend = name; }});
   }
   line.choice("--simulate-backend", backends,
-              "What the imagined job communicates with, for what that holds beside the plan [local: nothing]");
+              "What the imagined job communicates with, for what that holds beside the plan [local: nothing]; mpi: "
+              "nothing on one host, and says what on several");
 }
 
 void check_simulation_options(const CommandLine& line, RunOptions& options) {

@@ -9,9 +9,9 @@ import pathlib
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
-SEGMENTS = pathlib.Path("/dev/shm")
 SUPPRESSIONS = pathlib.Path(__file__).parent.parent / "sanitizers" / "lsan-mpi.supp"
 
 
@@ -43,21 +43,19 @@ def processes_of(program):
     return found
 
 
-def segments():
-    return {entry.name for entry in SEGMENTS.iterdir()} if SEGMENTS.exists() else set()
-
-
 class Job:
-    """A started mpirun, in a process group of its own."""
+    """A started mpirun, in a process group of its own. Open MPI's own segments go to a folder of the job's, because in
+    /dev/shm they could be any other job's."""
 
-    def __init__(self, mpirun, processes, command, **options):
+    def __init__(self, mpirun, processes, command):
         self.program = command[0]
-        self.segments_before = segments()
+        self.folder = tempfile.TemporaryDirectory()
         self.begin = time.monotonic()
+        variables = environment() | {"OMPI_MCA_btl_vader_backing_directory": self.folder.name}
         launcher = [mpirun] if isinstance(mpirun, str) else mpirun
         self.process = subprocess.Popen([*launcher, "-n", str(processes), *command], stdin=subprocess.DEVNULL,
                                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                        env=environment(), start_new_session=True, **options)
+                                        env=variables, start_new_session=True)
 
     def wait(self, seconds):
         """The exit code, the output and the seconds that it took. A job that takes longer is ended and fails."""
@@ -71,11 +69,16 @@ class Job:
             sys.exit(f"{self.program}: still running after {seconds} s\n{output}")
         return self.process.returncode, output, time.monotonic() - self.begin
 
+    def segments(self):
+        """Ours have no names: they are there while a process has them. These would have."""
+        named = [entry.name for entry in pathlib.Path("/dev/shm").glob("*tessera*")]
+        return named + [entry.name for entry in pathlib.Path(self.folder.name).iterdir()]
+
     def left_behind(self, seconds=10):
         """What is there of the job after its end: ids of processes, names of segments. Waits for those that are ending."""
         end = time.monotonic() + seconds
         while True:
-            left = processes_of(self.program), segments() - self.segments_before
+            left = processes_of(self.program), self.segments()
             if not any(left) or time.monotonic() > end:
                 return left
             time.sleep(0.05)

@@ -1,8 +1,11 @@
 // Arenas, where peers read directly, against the same calls on memory that goes through staging areas.
 #include "mpi_properties.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
+#include <fstream>
 #include <span>
 #include <thread>
 
@@ -85,7 +88,45 @@ Results run_each(World& world, Communicator& communicator, std::size_t count, bo
   return run_each(world, communicator, count, Memory(world, Bytes((2 * all + 3 * count) * 4 + 4096), in_arena));
 }
 
+// Bytes of this process's mappings of communicators' memory that exist.
+std::size_t resident_bytes_of_communicators() {
+  std::ifstream maps("/proc/self/smaps");
+  std::size_t kibibytes = 0;
+  bool ours = false;
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("/memfd:") != std::string::npos || line.find("-") < line.find(":")) {
+      ours = line.find("/memfd:tessera-communicator") != std::string::npos;
+    }
+    if (ours && line.rfind("Rss:", 0) == 0) kibibytes += std::stoul(line.substr(4));
+  }
+  return kibibytes * 1024;
+}
+
+bool on_one_host(World& world) {
+  char name[256] = {};
+  ::gethostname(name, sizeof(name) - 1);
+  const std::vector<std::byte> all = world.gather(std::as_bytes(std::span(name)), "host");
+  for (std::size_t at = 0; at < all.size(); at += sizeof(name)) {
+    if (std::memcmp(all.data() + at, name, sizeof(name)) != 0) return false;
+  }
+  return true;
+}
+
 }  // namespace
+
+// What --simulate-backend mpi says of a job on one host.
+void arenas_need_no_staging_on_one_host(World& world) {
+  if (!on_one_host(world)) return;
+  const auto communicator = world.make_communicator("each");
+  world.barrier("made");
+  const std::size_t before = resident_bytes_of_communicators();
+  run_each(world, *communicator, 300'007, true);
+  const std::size_t after = resident_bytes_of_communicators();
+  require(before > 0 && after <= before + 65536 * static_cast<std::size_t>(world.size()), "{} bytes, then {}", before,
+          after);
+  run_each(world, *communicator, 300'007, false);
+  require(world.size() == 1 || resident_bytes_of_communicators() > after + 1'000'000, "staging is seen where it is");
+}
 
 void arenas_give_the_bits_of_other_memory(World& world) {
   const auto communicator = world.make_communicator("each");

@@ -6,6 +6,7 @@
 #define TESSERA_MPI_PROPERTIES(X)                            \
   X(arenas_give_the_bits_of_other_memory, 1, 60'000)         \
   X(one_rank_without_an_arena_changes_no_bit, 2, 60'000)     \
+  X(arenas_need_no_staging_on_one_host, 1, 60'000)           \
   X(arenas_may_end_and_begin_between_collectives, 1, 60'000) \
   X(arena_is_zero_and_whole_pages, 1, 60'000)                \
   X(more_segments_than_a_bucket_ever_has, 1, 60'000)         \

@@ -43,11 +43,23 @@ def train_as_processes(mpirun, program, ranks, folder, options):
     return trainer_runs.read_metrics(metrics)
 
 
+def check_simulated_memory(mpirun, program, text):
+    """A simulated rank of an mpi job takes, in each category, what the real one takes."""
+    options = [*MODEL, "--data", text, "--precision", "bf16", "--steps", 2]
+    with tempfile.TemporaryDirectory() as folder:
+        real = train_as_processes(mpirun, program, 3, folder, options)[-1]["memory"]["ranks"]
+        for rank in range(3):
+            simulation = ["--simulate-world", 3, "--rank", rank, "--simulate-backend", "mpi"]
+            step = trainer_runs.train(program, folder, *options, *simulation)[-1]
+            assert step["memory"]["ranks"] == [real[rank]], f"rank {rank}: {step['memory']['ranks']} and {real[rank]}"
+
+
 def main(mpirun, program):
     failures, count = [], 0
     with tempfile.TemporaryDirectory() as folder:
         text = pathlib.Path(folder) / "text.txt"
         text.write_bytes(TEXT)
+        check_simulated_memory(mpirun, program, text)
         for ranks, modes, chosen in runs():
             options = [*MODEL, "--data", text, *chosen]
             threads = bitwise_runs.outcome(program, [*options, "--ranks", ranks], CLIP)

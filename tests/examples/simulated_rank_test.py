@@ -69,6 +69,8 @@ def check_text(program):
                   "fsdp measured", "--eval-every is without effect", "simulated, so losses and speed"]:
         assert words in done.stdout, f"{words} not in\n{done.stdout}"
     assert "held-out loss" not in done.stdout, done.stdout
+    done = trainer_runs.run(program, *GPT, "--simulate-world", 512, "--simulate-backend", "mpi")
+    assert done.returncode == 0 and "staging areas of up to 2048 MiB" in done.stdout, done.stdout + done.stderr
 
 
 def bad_cases(program):
@@ -80,7 +82,6 @@ def bad_cases(program):
             (["--simulate-world", 1048577], ["--simulate-world"]),
             (["--rank", 0], ["--rank", "--simulate-world"]),
             (["--simulate-backend", "local"], ["--simulate-backend", "--simulate-world"]),
-            (["--simulate-world", 4, "--simulate-backend", "mpi"], ["mpi", "no such backend"]),
             (["--simulate-world", 4, "--simulate-backend", "nccl"], ["nccl", "no such backend"]),
             (["--simulate-world", 4, "--simulate-backend", "gloo"], ["--simulate-backend takes local or mpi or nccl"]),
             (["--simulate-world", 4, "--dump-weights", "w.safetensors"], ["--dump-weights"])]:
