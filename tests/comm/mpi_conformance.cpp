@@ -1,12 +1,14 @@
 // The conformance suite on the mpi backend: every process runs every property, each in a job of its own. And what only
 // this backend has: arenas that peers read directly, beside memory that goes through staging areas.
 //
-// usage: mpirun -n N mpi_conformance [PART_OF_A_NAME]    prints each violation with its rank, and exits with 1
+// usage: mpirun -n N mpi_conformance [PART_OF_A_NAME | --large]    prints each violation with its rank, and exits with
+// 1
 #include <fmt/format.h>
 
 #include <cstdio>
 #include <exception>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,6 +35,7 @@ struct Property {
   {#name, conformance::name, least_ranks, std::chrono::milliseconds(timeout)},
 const Property properties[] = {TESSERA_CONFORMANCE_PROPERTIES(TESSERA_MPI_PROPERTY)
                                    TESSERA_MPI_PROPERTIES(TESSERA_MPI_PROPERTY)};
+const Property large_properties[] = {TESSERA_LARGE_MPI_PROPERTIES(TESSERA_MPI_PROPERTY)};
 
 // Whether the property held on this rank. A world that the property itself made fail is no violation.
 bool holds(comm::MpiProcess& process, const Property& property) {
@@ -59,11 +62,12 @@ bool holds(comm::MpiProcess& process, const Property& property) {
 extern "C" [[gnu::weak]] int __lsan_do_recoverable_leak_check();
 
 int main(int argc, char** argv) {
-  const std::string_view wanted = argc > 1 ? argv[1] : "";
+  const bool large = argc > 1 && std::string_view(argv[1]) == "--large";
+  const std::string_view wanted = argc > 1 && !large ? argv[1] : "";
   comm::MpiProcess& process = comm::MpiProcess::instance();
   int run = 0;
   int violated = 0;
-  for (const Property& property : properties) {
+  for (const Property& property : large ? std::span<const Property>(large_properties) : properties) {
     if (process.size() < property.least_ranks || property.name.find(wanted) == std::string_view::npos) continue;
     ++run;
     violated += holds(process, property) ? 0 : 1;

@@ -80,7 +80,7 @@ class Hosts:
         for name, value in settings.items():
             launch += ["--mca", name, value]
         os.environ["TESSERA_NETNS"] = self.prefix
-        return mpi_job.Job([*launch, "-x", "LSAN_OPTIONS"], sum(shape), command)
+        return mpi_job.Job([*launch, "-x", "LSAN_OPTIONS", "-x", "ASAN_OPTIONS"], sum(shape), command)
 
 
 def checked(job, seconds=120):

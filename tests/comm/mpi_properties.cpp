@@ -193,6 +193,30 @@ void labels_that_differ_at_their_ends_disagree(World& world) {
   });
 }
 
+// Beyond what an int counts, in one part and in the whole; in an arena on one host, else through staging areas.
+void more_than_two_gibibytes_travel(World& world) {
+  const auto communicator = world.make_communicator("large");
+  Stream stream = queued_stream("large");
+  const std::size_t size = (std::size_t{1} << 31) + 4099;
+  const std::size_t places[] = {0, 1, (std::size_t{1} << 31) - 1, std::size_t{1} << 31, size - 1};
+  Arena arena = world.make_arena(Bytes(size));
+  if (world.rank() == 1) {
+    for (const std::size_t place : places) arena.data()[place] = test_byte(1, place);
+  }
+  communicator->broadcast(stream, {.data = arena.data(), .size = Bytes(size), .root = 1, .label = "large"});
+  stream.synchronize();
+  for (const std::size_t place : places) require(arena.data()[place] == test_byte(1, place), "broadcast, {}", place);
+  const std::size_t shard = size / static_cast<std::size_t>(world.size());
+  const std::size_t own = static_cast<std::size_t>(world.rank()) * shard;
+  arena.data()[own + shard - 1] = test_byte(world.rank(), 7);
+  communicator->all_gather(stream, {.data = arena.data(), .shard = Bytes(shard), .label = "large"});
+  stream.synchronize();
+  for (int rank = 0; rank < world.size(); ++rank) {
+    const std::size_t last = (static_cast<std::size_t>(rank) + 1) * shard - 1;
+    require(arena.data()[last] == test_byte(rank, 7), "all-gather, the part of rank {}", rank);
+  }
+}
+
 // It has posted what it will do, and does not do it: as a process that is stopped while it copies.
 void rank_that_stops_in_the_middle_is_named(World& world) {
   const auto communicator = world.make_communicator("gather");

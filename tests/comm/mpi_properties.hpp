@@ -13,10 +13,14 @@
   X(labels_that_differ_at_their_ends_disagree, 2, 60'000)    \
   X(rank_that_stops_in_the_middle_is_named, 2, 400)
 
+// Takes gigabytes, so it runs only when asked for.
+#define TESSERA_LARGE_MPI_PROPERTIES(X) X(more_than_two_gibibytes_travel, 2, 300'000)
+
 namespace tessera::conformance {
 
 #define TESSERA_DECLARE_MPI_PROPERTY(name, least_ranks, timeout) void name(World& world);
 TESSERA_MPI_PROPERTIES(TESSERA_DECLARE_MPI_PROPERTY)
+TESSERA_LARGE_MPI_PROPERTIES(TESSERA_DECLARE_MPI_PROPERTY)
 #undef TESSERA_DECLARE_MPI_PROPERTY
 
 }  // namespace tessera::conformance

@@ -1,5 +1,5 @@
-// Collectives among a group of ranks, on a stream, in place. Backends: local (ranks are threads) and modelled (one real
-// rank of an imagined job, simulate.hpp); mpi and nccl follow.
+// Collectives among a group of ranks, on a stream, in place. Backends: local (ranks are threads), mpi (ranks are
+// processes) and modelled (one real rank of an imagined job, simulate.hpp); nccl follows.
 //
 // Contract, the same for every backend and proved by one conformance suite (of modelled, what makes sense without
 // peers):

@@ -12,7 +12,7 @@
 #include <climits>
 #include <csignal>
 #include <cstring>
-#include <functional>
+#include <iterator>
 #include <thread>
 #include <utility>
 
@@ -268,10 +268,13 @@ void ProcessGroup::check_left() {
 
 // So would waiting for one whose process was killed. Of other hosts' processes their launcher hears.
 void ProcessGroup::check_ended() {
-  std::vector<int> ended = ranks_that(false);
-  std::erase_if(ended, [&](int missing) {
-    return !job_.place().is_here(missing) || ::kill(job_.process_of(missing), 0) == 0 || errno != ESRCH;
-  });
+  const auto has_ended = [&](int other) {
+    return !has_come(other) && ::kill(job_.process_of(other), 0) != 0 && errno == ESRCH;
+  };
+  const std::vector<int>& here = job_.place().here;
+  if (std::none_of(here.begin(), here.end(), has_ended)) return;  // every time but the last: nothing is allocated
+  std::vector<int> ended;
+  std::copy_if(here.begin(), here.end(), std::back_inserter(ended), has_ended);
   if (!ended.empty()) give_up(Cause::ended, ended);
 }
 
@@ -318,12 +321,13 @@ void ProcessGroup::throw_verdict() const {
   throw CommunicationError(state().verdict.characters.data());
 }
 
-// The ranks that are, or are not, at the end of the phase that this rank waits for.
+// To the end of the phase that this rank waits for.
+bool ProcessGroup::has_come(int other) const { return slot(other).arrivals.load() >= slot(rank()).arrivals.load(); }
+
 std::vector<int> ProcessGroup::ranks_that(bool have_come) const {
-  const std::uint64_t mine = slot(rank()).arrivals.load(std::memory_order_acquire);
   std::vector<int> ranks;
   for (int other = 0; other < size(); ++other) {
-    if ((slot(other).arrivals.load(std::memory_order_acquire) >= mine) == have_come) ranks.push_back(other);
+    if (has_come(other) == have_come) ranks.push_back(other);
   }
   return ranks;
 }

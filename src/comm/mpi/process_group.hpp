@@ -95,6 +95,7 @@ class ProcessGroup {
   void check_ended();
   enum class Cause { late, left, ended };
   void give_up(Cause cause, const std::vector<int>& missing);
+  bool has_come(int other) const;
   std::vector<int> ranks_that(bool have_come) const;
 
   ProcessJob& job_;
