@@ -151,13 +151,7 @@ const JobFailure* ProcessJob::failure() const noexcept {
 void ProcessJob::publish_failure() const noexcept {
   const std::lock_guard lock(failure_mutex_);
   if (failed_.load(std::memory_order_relaxed)) return;
-  failure_.rank = shared().failure.rank;
-  failure_.exception = exception_;
-  try {
-    failure_.cause = shared().failure.characters.data();
-  } catch (...) {
-    failure_.cause = "out of memory";  // short enough to need none
-  }
+  record(failure_, shared().failure.rank, shared().failure.characters.data(), exception_);
   failed_.store(true, std::memory_order_release);
 }
 
