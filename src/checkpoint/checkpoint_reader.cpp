@@ -54,48 +54,48 @@ void cut_into_blocks(const TensorRange& range, std::vector<Piece>& pieces) {
 
 class CheckpointReader::Implementation {
  public:
-  explicit Implementation(std::filesystem::path folder)
-      : folder_(std::move(folder)), manifest_(read_checkpoint_manifest(folder_)) {
-    for (const ManifestFile& file : manifest_.files) {
-      files_.emplace_back(folder_, file);
-      const std::string fault = files_.back().size_fault();
+  explicit Implementation(std::filesystem::path path)
+      : folder(std::move(path)), manifest(read_checkpoint_manifest(folder)) {
+    for (const ManifestFile& file : manifest.files) {
+      files.emplace_back(folder, file);
+      const std::string fault = files.back().size_fault();
       if (!fault.empty()) throw DataError(fault);
     }
     read_state();
     for (const TensorKind kind : tensor_kinds) collect(kind);
     require_all_known();
     const Tensors& model = of(TensorKind::model);
-    aliases_ = checkpoint::find_aliases(model.metadata, [&](const auto& name) { return model.places.contains(name); });
+    aliases = checkpoint::find_aliases(model.metadata, [&](const auto& name) { return model.places.contains(name); });
   }
 
   const Tensors& of(TensorKind kind) const { return tensors_[static_cast<std::size_t>(kind)]; }
 
-  const std::filesystem::path folder_;
-  const Manifest manifest_;
-  std::vector<CheckedFile> files_;  // as in the manifest
-  CheckpointState state_;
-  std::map<std::string, std::string> aliases_;
+  const std::filesystem::path folder;
+  const Manifest manifest;
+  std::vector<CheckedFile> files;  // as in the manifest
+  CheckpointState state;
+  std::map<std::string, std::string> aliases;
 
  private:
   const CheckedFile* find_file(const std::string& name) {
-    const auto found = std::find_if(files_.begin(), files_.end(),
-                                    [&](const CheckedFile& file) { return file.expected().name == name; });
-    if (found == files_.end()) return nullptr;
+    const auto found =
+        std::find_if(files.begin(), files.end(), [&](const CheckedFile& file) { return file.expected().name == name; });
+    if (found == files.end()) return nullptr;
     known_.insert(name);
     return &*found;
   }
 
   [[noreturn]] void refuse(std::string_view file, const std::string& what) const {
-    throw DataError(fmt::format("{}: {}", (folder_ / file).string(), what));
+    throw DataError(fmt::format("{}: {}", (folder / file).string(), what));
   }
 
   void read_state() {
     const CheckedFile* file = find_file(std::string(state_name));
     if (file == nullptr) refuse(manifest_name, fmt::format("names no {}", state_name));
-    state_ = parse_state(file->read_text(state_limit), file->path());
-    if (state_.step != manifest_.step) {
+    state = parse_state(file->read_text(state_limit), file->path());
+    if (state.step != manifest.step) {
       refuse(state_name,
-             fmt::format("is the state of step {}, and the manifest that of step {}", state_.step, manifest_.step));
+             fmt::format("is the state of step {}, and the manifest that of step {}", state.step, manifest.step));
     }
   }
 
@@ -120,7 +120,7 @@ class CheckpointReader::Implementation {
       if (!tensors.places.emplace(stored.name, tensors.list.size()).second) {
         refuse(file.expected().name, fmt::format("tensor {} stands in another file too", shown_name(stored.name)));
       }
-      tensors.list.push_back({std::move(stored), static_cast<std::size_t>(&file - files_.data())});
+      tensors.list.push_back({std::move(stored), static_cast<std::size_t>(&file - files.data())});
     }
     tensors.metadata.merge(header.metadata);
   }
@@ -146,9 +146,9 @@ class CheckpointReader::Implementation {
     for (const CheckpointTensor& tensor : tensors.list) {
       total += tensor.size;
       const auto entry = index.files.find(tensor.name);
-      if (entry == index.files.end() || entry->second != manifest_.files[tensor.file].name) {
+      if (entry == index.files.end() || entry->second != manifest.files[tensor.file].name) {
         refuse(index_name, fmt::format("does not say that tensor {} is in {}", shown_name(tensor.name),
-                                       manifest_.files[tensor.file].name));
+                                       manifest.files[tensor.file].name));
       }
     }
     for (const auto& [name, file] : index.files) {
@@ -162,7 +162,7 @@ class CheckpointReader::Implementation {
   }
 
   void require_all_known() const {
-    for (const ManifestFile& file : manifest_.files) {
+    for (const ManifestFile& file : manifest.files) {
       if (!known_.contains(file.name))
         refuse(manifest_name, fmt::format("names {}, which no checkpoint has", shown_name(file.name)));
     }
@@ -187,10 +187,10 @@ CheckpointReader::CheckpointReader(CheckpointReader&&) noexcept = default;
 CheckpointReader& CheckpointReader::operator=(CheckpointReader&&) noexcept = default;
 CheckpointReader::~CheckpointReader() = default;
 
-const std::filesystem::path& CheckpointReader::folder() const { return implementation_->folder_; }
-const Manifest& CheckpointReader::manifest() const { return implementation_->manifest_; }
-const CheckpointState& CheckpointReader::state() const { return implementation_->state_; }
-const std::map<std::string, std::string>& CheckpointReader::aliases() const { return implementation_->aliases_; }
+const std::filesystem::path& CheckpointReader::folder() const { return implementation_->folder; }
+const Manifest& CheckpointReader::manifest() const { return implementation_->manifest; }
+const CheckpointState& CheckpointReader::state() const { return implementation_->state; }
+const std::map<std::string, std::string>& CheckpointReader::aliases() const { return implementation_->aliases; }
 const std::vector<CheckpointTensor>& CheckpointReader::tensors(TensorKind kind) const {
   return implementation_->of(kind).list;
 }
@@ -207,7 +207,7 @@ const CheckpointTensor* CheckpointReader::find(TensorKind kind, std::string_view
 
 void CheckpointReader::read_block(std::size_t file, std::uint64_t block, std::span<const BlockPart> parts,
                                   std::span<std::byte> staging) const {
-  implementation_->files_.at(file).read_block(block, parts, staging);
+  implementation_->files.at(file).read_block(block, parts, staging);
 }
 
 void CheckpointReader::read(std::span<const TensorRange> ranges, std::span<std::byte> staging) const {
@@ -229,7 +229,7 @@ void CheckpointReader::read(std::span<const TensorRange> ranges, std::span<std::
     const bool last = i + 1 == pieces.size() ||
                       std::pair(pieces[i + 1].file, pieces[i + 1].block) != std::pair(pieces[i].file, pieces[i].block);
     if (!last) continue;
-    if (i + 1 < pieces.size()) implementation_->files_[pieces[i + 1].file].expect(pieces[i + 1].block);
+    if (i + 1 < pieces.size()) implementation_->files[pieces[i + 1].file].expect(pieces[i + 1].block);
     read_block(pieces[i].file, pieces[i].block, parts, staging);
     parts.clear();
   }

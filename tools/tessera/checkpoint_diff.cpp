@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -82,7 +83,7 @@ class Sides {
     widen(dtype, bytes_a_, floats_a_);
     widen(dtype, bytes_b_, floats_b_);
     for (std::size_t i = 0; i < count; ++i) {
-      if (std::memcmp(&floats_a_[i], &floats_b_[i], sizeof(float)) == 0) continue;
+      if (std::bit_cast<std::uint32_t>(floats_a_[i]) == std::bit_cast<std::uint32_t>(floats_b_[i])) continue;
       const double distance = std::abs(static_cast<double>(floats_a_[i]) - static_cast<double>(floats_b_[i]));
       if (std::isnan(distance)) return std::nullopt;
       before = std::max(before, distance);
