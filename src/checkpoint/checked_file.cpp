@@ -152,11 +152,12 @@ SafetensorsHeader CheckedFile::parse(std::string_view json) const {
   return header;
 }
 
-SafetensorsHeader CheckedFile::read_tensors() const {
+SafetensorsHeader CheckedFile::read_tensors(std::span<std::byte> staging) const {
   if (expected_.size.count() < length_field) {
     throw DataError(fmt::format("{}: is too short to be a safetensors file", path_.string()));
   }
-  std::vector<std::byte> staging(block_size(0).count());
+  std::vector<std::byte> own(staging.empty() ? block_size(0).count() : 0);
+  if (staging.empty()) staging = own;
   std::uint64_t stored = 0;
   read(Bytes(0), std::as_writable_bytes(std::span(&stored, 1)), staging);
   std::string json(header_length(stored), '\0');

@@ -32,7 +32,7 @@ class CheckedFile {
 
   std::string read_text(Bytes limit) const;  // all of it
   // With offsets from the file's beginning.
-  SafetensorsHeader read_tensors() const;
+  SafetensorsHeader read_tensors(std::span<std::byte> staging = {}) const;  // a block; empty: makes its own
 
  private:
   // Fills the spans with what stands there, and returns its checksum.

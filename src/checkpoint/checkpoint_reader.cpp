@@ -54,7 +54,7 @@ void cut_into_blocks(const TensorRange& range, std::vector<Piece>& pieces) {
 
 class CheckpointReader::Implementation {
  public:
-  explicit Implementation(std::filesystem::path path)
+  Implementation(std::filesystem::path path, std::span<std::byte> staging)
       : folder(std::move(path)), manifest(read_checkpoint_manifest(folder)) {
     for (const ManifestFile& file : manifest.files) {
       files.emplace_back(folder, file);
@@ -62,7 +62,7 @@ class CheckpointReader::Implementation {
       if (!fault.empty()) throw DataError(fault);
     }
     read_state();
-    for (const TensorKind kind : tensor_kinds) collect(kind);
+    for (const TensorKind kind : tensor_kinds) collect(kind, staging);
     require_all_known();
     const Tensors& model = of(TensorKind::model);
     aliases = checkpoint::find_aliases(model.metadata, [&](const auto& name) { return model.places.contains(name); });
@@ -99,23 +99,23 @@ class CheckpointReader::Implementation {
     }
   }
 
-  void collect(TensorKind kind) {
+  void collect(TensorKind kind, std::span<std::byte> staging) {
     const std::string name = tensor_file_name(to_string(kind));
     const std::string index_name = tensor_index_name(to_string(kind));
     const CheckedFile* const file = find_file(name);
     const CheckedFile* const index = find_file(index_name);
     if (file != nullptr && index != nullptr)
       refuse(index_name, fmt::format("stands beside {}: one of them is too many", name));
-    if (file != nullptr) add_file(kind, *file);
-    if (index != nullptr) add_indexed(kind, *index);
+    if (file != nullptr) add_file(kind, *file, staging);
+    if (index != nullptr) add_indexed(kind, *index, staging);
     if (file == nullptr && index == nullptr && kind == TensorKind::model) {
       refuse(manifest_name, fmt::format("names neither {} nor {}", name, index_name));
     }
   }
 
-  void add_file(TensorKind kind, const CheckedFile& file) {
+  void add_file(TensorKind kind, const CheckedFile& file, std::span<std::byte> staging) {
     Tensors& tensors = tensors_[static_cast<std::size_t>(kind)];
-    checkpoint::SafetensorsHeader header = file.read_tensors();
+    checkpoint::SafetensorsHeader header = file.read_tensors(staging);
     for (StoredTensor& stored : header.tensors) {
       if (!tensors.places.emplace(stored.name, tensors.list.size()).second) {
         refuse(file.expected().name, fmt::format("tensor {} stands in another file too", shown_name(stored.name)));
@@ -125,7 +125,7 @@ class CheckpointReader::Implementation {
     tensors.metadata.merge(header.metadata);
   }
 
-  void add_indexed(TensorKind kind, const CheckedFile& index_file) {
+  void add_indexed(TensorKind kind, const CheckedFile& index_file, std::span<std::byte> staging) {
     const std::string& index_name = index_file.expected().name;
     const TensorIndex index = parse_tensor_index(index_file.read_text(tensor_index_limit), index_file.path());
     std::set<std::string> names;
@@ -136,7 +136,7 @@ class CheckpointReader::Implementation {
       if (file == nullptr || name != tensor_file_name(to_string(kind), place++, names.size())) {
         refuse(index_name, fmt::format("{} is none of the {} files", shown_name(name), names.size()));
       }
-      add_file(kind, *file);
+      add_file(kind, *file, staging);
     }
     check_index(of(kind), index, index_name);
   }
@@ -181,8 +181,8 @@ std::string_view to_string(TensorKind kind) {
   throw InternalError("checkpoint: a kind of tensors that does not exist");
 }
 
-CheckpointReader::CheckpointReader(std::filesystem::path folder)
-    : implementation_(std::make_unique<Implementation>(std::move(folder))) {}
+CheckpointReader::CheckpointReader(std::filesystem::path folder, std::span<std::byte> staging)
+    : implementation_(std::make_unique<Implementation>(std::move(folder), staging)) {}
 CheckpointReader::CheckpointReader(CheckpointReader&&) noexcept = default;
 CheckpointReader& CheckpointReader::operator=(CheckpointReader&&) noexcept = default;
 CheckpointReader::~CheckpointReader() = default;

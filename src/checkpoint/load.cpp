@@ -107,7 +107,7 @@ CheckpointState load(const LoadInput& input) {
   const CheckpointFiles files = lay_out(input.model.plan(), {});
   const ShardValues values(input.model);
   input.channel.together("checkpoint: open", [&] {
-    reader.emplace(input.path);
+    reader.emplace(input.path, input.block);
     found = matches(*reader, files, input.partial);
   });
   input.channel.together("checkpoint: read", [&] { reader->read(my_ranges(found, values), input.block); });

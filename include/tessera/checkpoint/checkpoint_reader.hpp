@@ -51,7 +51,8 @@ class CheckpointReader {
  public:
   // Opens all files, checks their sizes, and reads and checks manifest, state, headers and indices. Throws DataError:
   // see check_checkpoint(); also files that are damaged, that do not belong together, or that no checkpoint has.
-  explicit CheckpointReader(std::filesystem::path folder);
+  // `staging`, as large as a block, is used for headers while this runs; without it (empty), memory is taken for them.
+  explicit CheckpointReader(std::filesystem::path folder, std::span<std::byte> staging = {});
   CheckpointReader(CheckpointReader&&) noexcept;
   CheckpointReader& operator=(CheckpointReader&&) noexcept;
   ~CheckpointReader();
