@@ -34,8 +34,9 @@ std::span<const std::byte> bytes_of(std::string_view text) { return std::as_byte
 
 }  // namespace
 
-Exchange::Exchange(ProcessJob& job, std::unique_ptr<MpiProcess::Channel> channel)
+Exchange::Exchange(ProcessJob& job, MpiProcess& process, std::unique_ptr<MpiProcess::Channel> channel)
     : job_(job),
+      process_(process),
       channel_(std::move(channel)),
       incoming_(static_cast<std::size_t>(job.place().ranks)),
       thread_([this] { work(); }) {}
@@ -43,6 +44,9 @@ Exchange::Exchange(ProcessJob& job, std::unique_ptr<MpiProcess::Channel> channel
 Exchange::~Exchange() {
   ending_ = true;
   thread_.join();
+  const auto nothing_from = [](const std::deque<Incoming>& queue) { return queue.empty(); };
+  if (sending_.empty() && std::all_of(incoming_.begin(), incoming_.end(), nothing_from)) return;
+  process_.keep(std::make_shared<Unfinished>(Unfinished{std::move(sending_), std::move(incoming_)}));
 }
 
 void Exchange::add(ProcessGroup& group) {
@@ -87,12 +91,12 @@ std::vector<int> Exchange::receivers() const {
 }
 
 void Exchange::tell_one_per_host(const Buffer& message) {
-  for (const int to : receivers()) push({.to = to, .message = message, .pieces = {}, .transfers = {}});
+  for (const int to : receivers()) push({.to = to, .message = message, .pieces = {}, .transfers = {}, .area = nullptr});
 }
 
 void Exchange::tell_everybody(const Buffer& message) {
   for (int to = 0; to < job_.place().ranks; ++to) {
-    if (!job_.place().is_here(to)) push({.to = to, .message = message, .pieces = {}, .transfers = {}});
+    if (!job_.place().is_here(to)) push({.to = to, .message = message, .pieces = {}, .transfers = {}, .area = nullptr});
   }
 }
 
@@ -108,7 +112,7 @@ void Exchange::tell_staged(const ProcessGroup& group, const ProcessGroup::Staged
   const Place& place = job_.place();
   const std::byte* const area = group.staging(group.rank(), staged.round);
   for (const int to : receivers()) {
-    Outgoing outgoing{.to = to, .message = {}, .pieces = {}, .transfers = {}};
+    Outgoing outgoing{.to = to, .message = {}, .pieces = {}, .transfers = {}, .area = group.memory()};
     std::vector<Piece> pieces;
     const auto add = [&](std::size_t offset) {
       pieces.push_back({.offset = offset, .bytes = staged.bytes});
@@ -219,7 +223,7 @@ bool Exchange::end_sends() {
 bool Exchange::begin_receives() {
   bool any = false;
   while (const auto arrival = channel_->probe(message_tag)) {
-    Incoming incoming{.message = Buffer(arrival->bytes), .transfers = {}};
+    Incoming incoming{.message = Buffer(arrival->bytes), .transfers = {}, .begun = false, .area = nullptr};
     incoming.transfers.push_back(channel_->receive(arrival->from, message_tag, incoming.message));
     incoming_[static_cast<std::size_t>(arrival->from)].push_back(std::move(incoming));
     any = true;
@@ -289,6 +293,7 @@ void Exchange::write_post(ProcessGroup& group, int from, std::span<const std::by
 void Exchange::receive_pieces(ProcessGroup& group, int from, Incoming& incoming) {
   const auto header = read<Header>(incoming.message);
   std::byte* const area = group.staging(from, header.phase);
+  incoming.area = group.memory();
   for (std::size_t at = sizeof(Header); at < incoming.message.size(); at += sizeof(Piece)) {
     const auto piece = read<Piece>(incoming.message, at);
     incoming.transfers.push_back(channel_->receive(from, piece_tag, {area + piece.offset, piece.bytes}));

@@ -26,8 +26,8 @@ namespace tessera::comm {
 
 class Exchange {
  public:
-  // The job outlives it.
-  Exchange(ProcessJob& job, std::unique_ptr<MpiProcess::Channel> channel);
+  // Job and process outlive it.
+  Exchange(ProcessJob& job, MpiProcess& process, std::unique_ptr<MpiProcess::Channel> channel);
   ~Exchange();
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
@@ -65,11 +65,13 @@ class Exchange {
     Buffer message;
     std::vector<std::span<const std::byte>> pieces;
     std::vector<Transfer> transfers;
+    std::shared_ptr<SharedMemory> area;  // of the pieces
   };
   struct Incoming {
     Buffer message;
     std::vector<Transfer> transfers;  // of the message, then of its pieces
     bool begun = false;               // its pieces are being received
+    std::shared_ptr<SharedMemory> area;
   };
 
   static Buffer message_of(const Header& header, std::span<const std::byte> rest);
@@ -92,7 +94,13 @@ class Exchange {
   void receive_pieces(ProcessGroup& group, int from, Incoming& incoming);
   ProcessGroup* find(std::uint64_t index);
 
+  struct Unfinished {
+    std::vector<Outgoing> sending;
+    std::vector<std::deque<Incoming>> receiving;
+  };
+
   ProcessJob& job_;
+  MpiProcess& process_;
   std::unique_ptr<MpiProcess::Channel> channel_;
 
   std::mutex group_mutex_;  // held while a group is written into

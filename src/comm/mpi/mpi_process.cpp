@@ -48,14 +48,6 @@ int count_of(std::size_t bytes) {
 class MpiChannel final : public MpiProcess::Channel {
  public:
   explicit MpiChannel(MPI_Comm communicator) : communicator_(communicator) {}
-  // The communicator stays with MPI until the process ends: freeing it is collective, and peers may be gone.
-  ~MpiChannel() override {
-    for (MPI_Request& request : requests_) {
-      if (request == MPI_REQUEST_NULL) continue;
-      MPI_Cancel(&request);
-      MPI_Request_free(&request);
-    }
-  }
 
   Transfer send(int to, int tag, std::span<const std::byte> bytes) override {
     const Transfer transfer = free_place();
@@ -99,7 +91,7 @@ class MpiChannel final : public MpiProcess::Channel {
     return place;
   }
 
-  MPI_Comm communicator_;
+  MPI_Comm communicator_;  // MPI's until the process ends: freeing it is collective, and peers may be gone
   std::vector<MPI_Request> requests_;
   std::vector<Transfer> free_;
 };

@@ -39,6 +39,9 @@ class MpiProcess {
   // Called when the process ends before it is taken back; MPI is abandoned then.
   void on_early_end(std::function<void()> hook) { early_end_ = std::move(hook); }
 
+  // Keeps memory that MPI may still read or write until the process ends: of transfers that a failure has cut short.
+  void keep(std::shared_ptr<void> memory) { kept_.push_back(std::move(memory)); }
+
   // Messages of one job, kept apart from those of others. Collective.
   class Channel;
   std::unique_ptr<Channel> make_channel(std::chrono::milliseconds timeout);
@@ -51,14 +54,16 @@ class MpiProcess {
   int size_ = 1;
   bool abandoned_ = false;
   std::function<void()> early_end_;
+  std::vector<std::shared_ptr<void>> kept_;
   std::vector<std::byte> sent_;  // of all_gather(): MPI may write here even after a deadline
   std::vector<std::byte> gathered_;
 };
 
-// Sends and receives that have begun. Memory stays as it is until they have ended.
+// Sends and receives that have begun. Memory stays as it is until they have ended: none can be taken back, because MPI
+// does not cancel sends, and a connection that meets memory that is gone is broken for later jobs, too.
 class MpiProcess::Channel {
  public:
-  virtual ~Channel() = default;  // gives up what has not ended
+  virtual ~Channel() = default;  // transfers that have not ended go on
   using Transfer = std::size_t;
   virtual Transfer send(int to, int tag, std::span<const std::byte> bytes) = 0;
   virtual Transfer receive(int from, int tag, std::span<std::byte> bytes) = 0;

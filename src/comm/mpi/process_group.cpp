@@ -65,7 +65,7 @@ ProcessGroup::ProcessGroup(ProcessJob& job, std::size_t index, std::string name,
     : job_(job),
       index_(index),
       name_(std::move(name)),
-      memory_(std::move(memory)),
+      memory_(std::make_shared<SharedMemory>(std::move(memory))),
       layout_(job.place().ranks),
       scratch_(static_cast<std::size_t>(job.place().ranks)) {
   if (Exchange* exchange = job_.exchange()) exchange->add(*this);
@@ -76,17 +76,17 @@ ProcessGroup::~ProcessGroup() {
 }
 
 shared::Slot& ProcessGroup::slot(int rank) const {
-  return reinterpret_cast<shared::Slot*>(memory_.data() + layout_.slots())[rank];
+  return reinterpret_cast<shared::Slot*>(memory_->data() + layout_.slots())[rank];
 }
 
 shared::Segment* ProcessGroup::segments(int rank) const {
   const std::uint64_t offset = layout_.segments() + static_cast<std::uint64_t>(rank) * layout_.segments_stride();
-  return reinterpret_cast<shared::Segment*>(memory_.data() + offset);
+  return reinterpret_cast<shared::Segment*>(memory_->data() + offset);
 }
 
 std::byte* ProcessGroup::staging(int rank, std::size_t round) const {
   const std::size_t area = static_cast<std::size_t>(rank) * shared::staging_areas + round % shared::staging_areas;
-  return memory_.data() + layout_.staging() + area * shared::staging_bytes;
+  return memory_->data() + layout_.staging() + area * shared::staging_bytes;
 }
 
 void ProcessGroup::enter(const Signature& signature, const std::byte* data, int descriptor) {

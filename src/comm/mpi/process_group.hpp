@@ -61,6 +61,9 @@ class ProcessGroup {
   };
   void regroup(const Staged& staged) { pass(staged); }
 
+  // What all of the above stands in. MPI may use it longer than the group lives.
+  const std::shared_ptr<SharedMemory>& memory() const { return memory_; }
+
   // Room for one pointer per rank.
   std::span<const void*> scratch() { return scratch_; }
 
@@ -76,7 +79,7 @@ class ProcessGroup {
  private:
   enum class Stage { entering, moving };
 
-  shared::Group& state() const { return *reinterpret_cast<shared::Group*>(memory_.data()); }
+  shared::Group& state() const { return *reinterpret_cast<shared::Group*>(memory_->data()); }
   std::uint32_t phase() const { return static_cast<std::uint32_t>(phases_) & ~shared::Group::failed; }
 
   void claim();
@@ -101,7 +104,7 @@ class ProcessGroup {
   ProcessJob& job_;
   const std::size_t index_;
   const std::string name_;
-  SharedMemory memory_;
+  std::shared_ptr<SharedMemory> memory_;
   shared::GroupLayout layout_;
   std::vector<const void*> scratch_;
   Signature signature_{};     // of the present collective

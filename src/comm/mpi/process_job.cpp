@@ -108,7 +108,7 @@ ProcessJob::ProcessJob(MpiProcess& process, milliseconds timeout) : timeout_(tim
   cores_per_rank_ = divide_cores(all, place_);
   for (int rank = 0; rank < place_.ranks; ++rank) peers_.emplace_back(shared::most_arenas);
   meet(process, start_timeout);
-  if (place_.hosts > 1) exchange_ = std::make_unique<Exchange>(*this, process.make_channel(start_timeout));
+  if (place_.hosts > 1) exchange_ = std::make_unique<Exchange>(*this, process, process.make_channel(start_timeout));
 }
 
 // The rank that leads this host makes the memory; the others open it while it waits for them.
