@@ -11,7 +11,7 @@
   X(arena_is_zero_and_whole_pages, 1, 60'000)                \
   X(more_segments_than_a_bucket_ever_has, 1, 60'000)         \
   X(labels_that_differ_at_their_ends_disagree, 2, 60'000)    \
-  X(rank_that_stops_in_the_middle_is_named, 2, 400)
+  X(rank_that_stops_in_the_middle_is_named, 2, 3'000)
 
 // Takes gigabytes, so it runs only when asked for.
 #define TESSERA_LARGE_MPI_PROPERTIES(X) X(more_than_two_gibibytes_travel, 2, 300'000)

@@ -45,7 +45,7 @@ def train_as_processes(mpirun, program, ranks, folder, options):
 
 def check_simulated_memory(mpirun, program, text):
     """A simulated rank of an mpi job takes, in each category, what the real one takes."""
-    options = [*MODEL, "--data", text, "--precision", "bf16", "--steps", 2]
+    options = [*MODEL, "--data", text, "--precision", "bf16"]
     with tempfile.TemporaryDirectory() as folder:
         real = train_as_processes(mpirun, program, 3, folder, options)[-1]["memory"]["ranks"]
         for rank in range(3):
