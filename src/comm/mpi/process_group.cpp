@@ -213,6 +213,10 @@ void ProcessGroup::check_agreement() {
     signatures.push_back(signature_of_rank(static_cast<int>(other), gathers[other], reductions[other]));
   }
   const CommunicationError error(disagreement_text(name_, signatures));
+  // On another host the phase may not have ended yet: a post is on its way there.
+  if (Exchange* exchange = job_.exchange()) {
+    exchange->tell_verdict(*this, static_cast<std::uint32_t>(phases_ - 1) & ~shared::Group::failed, error.what());
+  }
   job_.abort(error.what(), std::make_exception_ptr(error));
   throw error;
 }
