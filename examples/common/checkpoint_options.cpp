@@ -16,8 +16,8 @@ constexpr std::size_t most_steps = 1'000'000'000;
 void add_checkpoint_options(CommandLine& line, RunOptions& options) {
   CheckpointOptions& asked = options.checkpoints;
   line.group("Checkpoints");
-  line.path("--checkpoint-dir", asked.directory,
-            "Saves all that training needs to go on, in a directory step-N of this one, after the last step");
+  line.directory("--checkpoint-dir", asked.directory,
+                 "Saves all that training needs to go on, in a directory step-N of this one, after the last step");
   line.whole("--save-every", asked.every, {1, most_steps}, "And after every so many steps");
   line.whole("--keep", asked.keep, {1, most_steps}, "Checkpoints that stay; older ones are removed [all]");
   line.flag("--save-async", asked.in_background,

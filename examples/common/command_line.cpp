@@ -127,11 +127,22 @@ void CommandLine::choice(const std::string& name, const std::vector<Choice>& cho
 }
 
 void CommandLine::path(const std::string& name, std::optional<std::filesystem::path>& target, const std::string& what) {
+  add_path(name, target, what, "FILE");
+}
+
+void CommandLine::directory(const std::string& name, std::optional<std::filesystem::path>& target,
+                            const std::string& what) {
+  add_path(name, target, what, "DIR");
+}
+
+void CommandLine::add_path(const std::string& name, std::optional<std::filesystem::path>& target,
+                           const std::string& what, const std::string& type) {
+  const std::string thing = type == "DIR" ? "directory" : "file";
   const auto take = [=, &target](const std::string& text) {
-    if (text.empty()) throw OptionError(fmt::format("{} takes the path of a file, not an empty text", name));
+    if (text.empty()) throw OptionError(fmt::format("{} takes the path of a {}, not an empty text", name, thing));
     target = text;
   };
-  add(name, take, what, "FILE");
+  add(name, take, what, type);
 }
 
 void CommandLine::text(const std::string& name, std::string& target, const std::string& what) {

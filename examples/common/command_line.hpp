@@ -51,6 +51,7 @@ class CommandLine {
   void real(const std::string& name, std::optional<double>& target, RealLimits limits, const std::string& what);
   void choice(const std::string& name, const std::vector<Choice>& choices, const std::string& what);
   void path(const std::string& name, std::optional<std::filesystem::path>& target, const std::string& what);
+  void directory(const std::string& name, std::optional<std::filesystem::path>& target, const std::string& what);
   void text(const std::string& name, std::string& target, const std::string& what);
   void text(const std::string& name, std::optional<std::string>& target, const std::string& type,
             const std::string& what);
@@ -62,6 +63,8 @@ class CommandLine {
   bool parse(int argc, char** argv);
 
  private:
+  void add_path(const std::string& name, std::optional<std::filesystem::path>& target, const std::string& what,
+                const std::string& type);
   CLI::Option* add(const std::string& name, const std::function<void(const std::string&)>& take,
                    const std::string& what, const std::string& type);
 

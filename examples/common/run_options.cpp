@@ -40,7 +40,7 @@ void add_job_options(CommandLine& line, RunOptions& options) {
   line.whole("--threads", options.threads, {1, most_ranks},
              "Threads that one rank's matrix products may use [cores / ranks]");
   line.real("--timeout", options.timeout_seconds, {0.001, 604800}, "Seconds that a rank waits for another one");
-  line.path("--log-dir", options.log_dir, "Directory for rank-R.log, one of each rank");
+  line.directory("--log-dir", options.log_dir, "Directory for rank-R.log, one of each rank");
   add_simulation_options(line, options);
 }
 
