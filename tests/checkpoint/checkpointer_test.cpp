@@ -266,11 +266,13 @@ TEST_CASE("a_model_that_does_not_fit_is_told_everything_and_left_as_it_was") {
   CHECK(mention(messages, 2, "model tensor \"units.2.bias\" is not in the model"));
   with_model(job, [&](FullyShard& model) {
     load(model, {.partial = true});
+    std::size_t wrong = 0;
     for_each_share(model, [&](const std::string& tensor, std::size_t first, std::span<float> values) {
-      const bool other =
+      const bool absent =
           tensor.find("units.3") != std::string::npos || tensor.find("units.1.weight") != std::string::npos;
-      for (std::size_t i = 0; i < values.size(); ++i) REQUIRE(values[i] == value(tensor, first + i, other ? 2 : 1));
+      for (std::size_t i = 0; i < values.size(); ++i) wrong += values[i] != value(tensor, first + i, absent ? 2 : 1);
     });
+    CHECK(wrong == 0);
   });
 }
 
