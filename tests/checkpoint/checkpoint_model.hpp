@@ -48,13 +48,20 @@ struct Job {
   std::size_t layers = 3;
 };
 
-// A value that no other element of the checkpoint has, most likely.
-inline float value(const std::string& tensor, std::size_t element, std::uint64_t salt) {
-  std::uint64_t hash = 14695981039346656037ull ^ salt;
-  for (const char c : tensor) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;
-  hash = (hash ^ element) * 0x9E3779B97F4A7C15ull;
-  return static_cast<float>(static_cast<std::int32_t>(hash >> 32)) * 0x1p-31f;
-}
+// Values of one tensor's elements, that no other element of the checkpoint has, most likely.
+class Values {
+ public:
+  Values(const std::string& tensor, std::uint64_t salt) : hash_(14695981039346656037ull ^ salt) {
+    for (const char c : tensor) hash_ = (hash_ ^ static_cast<unsigned char>(c)) * 1099511628211ull;
+  }
+  float operator[](std::size_t element) const {
+    const std::uint64_t mixed = (hash_ ^ element) * 0x9E3779B97F4A7C15ull;
+    return static_cast<float>(static_cast<std::int32_t>(mixed >> 32)) * 0x1p-31f;
+  }
+
+ private:
+  std::uint64_t hash_;
+};
 
 using Visit = std::function<void(const std::string& tensor, std::size_t first, std::span<float> values)>;
 
@@ -74,7 +81,8 @@ inline void for_each_share(FullyShard& model, const Visit& visit) {
 
 inline void fill(FullyShard& model, std::uint64_t salt) {
   for_each_share(model, [&](const std::string& tensor, std::size_t first, std::span<float> values) {
-    for (std::size_t i = 0; i < values.size(); ++i) values[i] = value(tensor, first + i, salt);
+    const Values expected(tensor, salt);
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = expected[first + i];
   });
   model.shards_changed();
 }
@@ -83,7 +91,8 @@ inline void fill(FullyShard& model, std::uint64_t salt) {
 inline std::size_t differing(FullyShard& model, std::uint64_t salt) {
   std::size_t count = 0;
   for_each_share(model, [&](const std::string& tensor, std::size_t first, std::span<float> values) {
-    for (std::size_t i = 0; i < values.size(); ++i) count += values[i] != value(tensor, first + i, salt);
+    const Values expected(tensor, salt);
+    for (std::size_t i = 0; i < values.size(); ++i) count += values[i] != expected[first + i];
   });
   return count;
 }

@@ -4,12 +4,14 @@
 
 #include <doctest/doctest.h>
 
-#include <atomic>
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <map>
 #include <mutex>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "checkpoint_model.hpp"
 #include "temporary_folder.hpp"
@@ -23,7 +25,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr Strategy strategies[] = {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::fsdp};
+// TESSERA_TEST_MATRIX=reduced: for sanitizers, to whom zero1 and zero2 show nothing that the others do not.
+std::vector<Strategy> strategies() {
+  const char* matrix = std::getenv("TESSERA_TEST_MATRIX");
+  if (matrix != nullptr && std::string(matrix) == "reduced") return {Strategy::ddp, Strategy::fsdp};
+  return {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::fsdp};
+}
 
 using Contents = std::map<std::string, std::string>;
 
@@ -87,7 +94,7 @@ TEST_CASE("a_checkpoint_has_the_same_bytes_whatever_the_strategy_and_the_ranks")
   const Contents expected = contents(folder / "1/step-00000007");
   CHECK(expected.size() == 5);
   for (const int ranks : {1, 2, 3, 5, 7}) {
-    for (const Strategy strategy : strategies) {
+    for (const Strategy strategy : strategies()) {
       const fs::path directory = folder / (std::to_string(ranks) + std::string(to_string(strategy)));
       save({.ranks = ranks, .strategy = strategy, .precision = ranks % 2 == 0 ? bf16_mixed : fp32_precision}, directory,
            7);
@@ -102,7 +109,7 @@ TEST_CASE("every_element_is_loaded_by_any_number_of_ranks_and_any_strategy") {
   const TemporaryFolder folder;
   save({.ranks = 4}, folder.path(), 7);
   for (const int ranks : {1, 2, 3, 7}) {
-    for (const Strategy strategy : strategies) {
+    for (const Strategy strategy : strategies()) {
       with_model({.ranks = ranks, .strategy = strategy, .precision = bf16_mixed}, [&](FullyShard& model) {
         fill(model, 2);
         CHECK(differing(model, 1) > 0);
@@ -270,7 +277,8 @@ TEST_CASE("a_model_that_does_not_fit_is_told_everything_and_left_as_it_was") {
     for_each_share(model, [&](const std::string& tensor, std::size_t first, std::span<float> values) {
       const bool absent =
           tensor.find("units.3") != std::string::npos || tensor.find("units.1.weight") != std::string::npos;
-      for (std::size_t i = 0; i < values.size(); ++i) wrong += values[i] != value(tensor, first + i, absent ? 2 : 1);
+      const Values expected(tensor, absent ? 2 : 1);
+      for (std::size_t i = 0; i < values.size(); ++i) wrong += values[i] != expected[first + i];
     });
     CHECK(wrong == 0);
   });
