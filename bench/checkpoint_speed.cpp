@@ -185,10 +185,12 @@ void print_ratio(const char* what, double ours, const char* peer, double theirs,
              bytes / theirs / 1e9, theirs / ours);
 }
 
+fs::path newest_in(const fs::path& directory) { return latest_checkpoint(directory)->path; }
+
 void measure_blocking(World& world, const Request& request) {
   Model model(world, request, Checkpointing::blocking, 0);
   const fs::path saved = request.directory / "saved";
-  Checkpointer checkpoints(model.runtime(), {.directory = saved, .keep = 1});
+  Checkpointer checkpoints(model.runtime(), {.directory = saved});
   const auto shards = model.shards();
   const fs::path plain = request.directory / fmt::format("plain-{}", world.rank());
   Times times(world);
@@ -204,8 +206,11 @@ void measure_blocking(World& world, const Request& request) {
       cool();
       times.measure(cached ? "load, cached" : "load", [&] { checkpoints.load(checkpoints.latest()->path); });
     }
+    // Apart, as the plain files' removal is: a device that is told of freed blocks may take its time.
     world.barrier("removal");
     fs::remove(plain);
+    if (world.rank() == 0) fs::remove_all(newest_in(saved));
+    world.barrier("removed");
   }
   if (world.rank() != 0) return;
   const double bytes = static_cast<double>(request.mebibytes << 20);
