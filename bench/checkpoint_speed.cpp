@@ -194,23 +194,30 @@ void measure_blocking(World& world, const Request& request) {
   const auto shards = model.shards();
   const fs::path plain = request.directory / fmt::format("plain-{}", world.rank());
   Times times(world);
-  for (std::size_t run = 1; run <= request.runs; ++run) {
+  const auto forget_all = [&] {
+    if (world.rank() == 0) forget(request.directory);
+  };
+  // What is written is removed before the other writes: both then find as many free pages.
+  const auto take_turn_plain = [&] {
     times.measure("plain write", [&] { plain_write(plain, shards); });
-    times.measure("save", [&] { checkpoints.save({.step = run}); });
-    for (const bool cached : {false, true}) {
-      const auto cool = [&] {
-        if (!cached && world.rank() == 0) forget(request.directory);
-      };
-      cool();
-      times.measure(cached ? "plain read, cached" : "plain read", [&] { plain_read(plain, shards); });
-      cool();
-      times.measure(cached ? "load, cached" : "load", [&] { checkpoints.load(checkpoints.latest()->path); });
-    }
-    // Apart, as the plain files' removal is: a device that is told of freed blocks may take its time.
-    world.barrier("removal");
+    times.measure("plain read, cached", [&] { plain_read(plain, shards); });
+    forget_all();
+    times.measure("plain read", [&] { plain_read(plain, shards); });
+    world.barrier("read");
     fs::remove(plain);
+  };
+  const auto take_turn = [&](std::size_t run) {
+    times.measure("save", [&] { checkpoints.save({.step = run}); });
+    times.measure("load, cached", [&] { checkpoints.load(newest_in(saved)); });
+    forget_all();
+    times.measure("load", [&] { checkpoints.load(newest_in(saved)); });
+    world.barrier("loaded");
     if (world.rank() == 0) fs::remove_all(newest_in(saved));
-    world.barrier("removed");
+  };
+  for (std::size_t run = 1; run <= request.runs; ++run) {
+    if (run % 2 == 0) take_turn_plain();
+    take_turn(run);
+    if (run % 2 == 1) take_turn_plain();
   }
   if (world.rank() != 0) return;
   const double bytes = static_cast<double>(request.mebibytes << 20);
