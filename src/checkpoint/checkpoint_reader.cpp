@@ -210,6 +210,9 @@ void CheckpointReader::read_block(std::size_t file, std::uint64_t block, std::sp
   implementation_->files.at(file).read_block(block, parts, staging);
 }
 
+// Blocks that the system may read before they are asked for, so that the device is never idle.
+constexpr std::size_t blocks_ahead = 8;
+
 void CheckpointReader::read(std::span<const TensorRange> ranges, std::span<std::byte> staging) const {
   std::vector<Piece> pieces;
   for (const TensorRange& range : ranges) {
@@ -223,13 +226,21 @@ void CheckpointReader::read(std::span<const TensorRange> ranges, std::span<std::
   std::sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) {
     return std::tuple(a.file, a.block, a.part.first) < std::tuple(b.file, b.block, b.part.first);
   });
+  const auto begins_block = [&](std::size_t i) {
+    return i == 0 || pieces[i].file != pieces[i - 1].file || pieces[i].block != pieces[i - 1].block;
+  };
+  std::size_t expected = 0;  // pieces before it were asked for
+  std::size_t ahead = 0;     // blocks that were asked for and not read yet
   std::vector<BlockPart> parts;
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     parts.push_back(pieces[i].part);
-    const bool last = i + 1 == pieces.size() ||
-                      std::pair(pieces[i + 1].file, pieces[i + 1].block) != std::pair(pieces[i].file, pieces[i].block);
-    if (!last) continue;
-    if (i + 1 < pieces.size()) implementation_->files[pieces[i + 1].file].expect(pieces[i + 1].block);
+    if (i + 1 < pieces.size() && !begins_block(i + 1)) continue;
+    for (; expected < pieces.size() && ahead < blocks_ahead; ++expected) {
+      if (!begins_block(expected)) continue;
+      implementation_->files[pieces[expected].file].expect(pieces[expected].block);
+      ++ahead;
+    }
+    --ahead;
     read_block(pieces[i].file, pieces[i].block, parts, staging);
     parts.clear();
   }
