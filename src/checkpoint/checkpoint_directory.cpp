@@ -6,14 +6,13 @@
 #include <system_error>
 #include <vector>
 
+#include "checkpoint/unfinished.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/checkpoint/checkpoints.hpp"
 
 namespace tessera::checkpoint {
 
 namespace {
-
-constexpr std::string_view growing_suffix = ".tmp";
 
 void make_directories(const std::filesystem::path& path) {
   std::error_code error;
@@ -43,9 +42,7 @@ CheckpointDirectory::CheckpointDirectory(std::filesystem::path path) : path_(std
 }
 
 std::filesystem::path CheckpointDirectory::finished(std::uint64_t step) const { return path_ / checkpoint_name(step); }
-std::filesystem::path CheckpointDirectory::growing(std::uint64_t step) const {
-  return finished(step) += growing_suffix;
-}
+std::filesystem::path CheckpointDirectory::growing(std::uint64_t step) const { return unfinished_folder(path_, step); }
 
 std::optional<Manifest> CheckpointDirectory::existing(std::uint64_t step) const {
   const std::filesystem::path path = finished(step);

@@ -72,12 +72,11 @@ class Checkpointer::Implementation {
   }
 
   void save_async(const TrainingProgress& progress) {
-    const std::span<std::byte> memory = model_.checkpoint_memory().copy;
     if (model_.options().checkpointing != Checkpointing::background) {
       throw UsageError("save_async() needs FullyShardOptions::checkpointing = background");
     }
     wait();
-    const ShardValues values = ShardValues(model_).copied_to(memory);
+    const ShardValues values = ShardValues(model_).copied_to(model_.checkpoint_memory().copy);
     auto held = model_.hold_plan(fmt::format("step {} is being saved: call Checkpointer::wait() first", progress.step));
     writing_ = std::async(std::launch::async, [this, values, held = std::move(held), text = composed(progress),
                                                step = progress.step] { write(values, text, step); });

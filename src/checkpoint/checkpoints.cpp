@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "checkpoint/checked_file.hpp"
+#include "checkpoint/unfinished.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tessera {
@@ -17,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view prefix = "step-";
-constexpr std::string_view unfinished_suffix = ".tmp";
+using checkpoint::unfinished_suffix;
 
 std::string fault_of(const fs::path& checkpoint) {
   try {

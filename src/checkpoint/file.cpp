@@ -145,15 +145,7 @@ void File::expect(std::uint64_t offset, Bytes size) const {
   ::posix_fadvise(handle_, to_offset(offset, path_), to_offset(size.count(), path_), POSIX_FADV_WILLNEED);
 }
 
-void File::write(std::uint64_t offset, std::span<const std::byte> from) {
-  while (!from.empty()) {
-    const ssize_t count = ::pwrite(handle_, from.data(), from.size(), to_offset(offset, path_));
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) fail(path_, "cannot be written");
-    offset += static_cast<std::uint64_t>(count);
-    from = from.subspan(static_cast<std::size_t>(count));
-  }
-}
+void File::write(std::uint64_t offset, std::span<const std::byte> from) { write(offset, std::span(&from, 1)); }
 
 void File::write(std::uint64_t offset, std::span<const std::span<const std::byte>> from) {
   constexpr std::size_t at_once = 512;  // below IOV_MAX everywhere

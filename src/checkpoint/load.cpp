@@ -29,8 +29,6 @@ TensorKind kind_of(const TensorSource& source) {
   throw InternalError("a tensor of no kind");
 }
 
-std::string_view file_stem(TensorKind kind) { return to_string(kind); }
-
 class Differences {
  public:
   void add(std::string text) { list_.push_back(std::move(text)); }
@@ -49,7 +47,7 @@ class Differences {
 
 // Why a stored tensor cannot be the model's; empty when it can.
 std::string difference(const LaidTensor& wanted, const CheckpointTensor* stored) {
-  const std::string what = fmt::format("{} tensor {}", file_stem(kind_of(wanted.source)), shown_name(wanted.spec.name));
+  const std::string what = fmt::format("{} tensor {}", to_string(kind_of(wanted.source)), shown_name(wanted.spec.name));
   if (stored == nullptr) return fmt::format("{} {} is missing", what, to_string(wanted.spec.shape));
   if (stored->shape != wanted.spec.shape) {
     return fmt::format("{} is {}, the model's is {}", what, to_string(stored->shape), to_string(wanted.spec.shape));
@@ -82,7 +80,7 @@ std::vector<Match> matches(const CheckpointReader& reader, const CheckpointFiles
   for (const TensorKind kind : tensor_kinds) {
     for (const CheckpointTensor& stored : reader.tensors(kind)) {
       if (known.contains(&stored)) continue;
-      differences.add(fmt::format("{} tensor {} is not in the model", file_stem(kind), shown_name(stored.name)));
+      differences.add(fmt::format("{} tensor {} is not in the model", to_string(kind), shown_name(stored.name)));
     }
   }
   if (differences.empty() || partial) return result;

@@ -10,8 +10,8 @@
 
 #include "checkpoint/block_writer.hpp"
 #include "checkpoint/checksum.hpp"
+#include "checkpoint/unfinished.hpp"
 #include "tessera/base/error.hpp"
-#include "tessera/checkpoint/checkpoints.hpp"
 #include "tessera/checkpoint/state.hpp"
 
 namespace tessera::checkpoint {
@@ -58,11 +58,10 @@ class Save {
   }
 
   std::vector<std::uint32_t> write_blocks(bool fresh) {
-    BlockWriter writer(
-        {.files = in_.files,
-         .map = in_.map,
-         .values = in_.values,
-         .folder = fresh ? std::optional(in_.path / (checkpoint_name(in_.step) + ".tmp")) : std::nullopt});
+    BlockWriter writer({.files = in_.files,
+                        .map = in_.map,
+                        .values = in_.values,
+                        .folder = fresh ? std::optional(unfinished_folder(in_.path, in_.step)) : std::nullopt});
     write_direct(writer);
     BlockExchange(in_.map, in_.values, channel_, in_.staging).run([&](const Block& block, std::span<std::byte> bytes) {
       writer.write_shared(block, bytes);
