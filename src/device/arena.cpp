@@ -41,6 +41,11 @@ class Arena::Mapping {
 };
 
 Arena::Arena(Device device, Bytes size) : mapping_(std::make_unique<Mapping>(device, size)) {}
+Arena Arena::on_host_of(Device device, Bytes size) {
+  if (device.kind() == DeviceKind::cpu || size == Bytes(0)) return Arena(Device::cpu(), size);
+  const Bytes pages = whole_pages(device, size);
+  return Arena(pages, device::map_pinned_memory(device, pages));
+}
 Arena::Arena(Bytes size, std::unique_ptr<device::DeviceMemory> memory)
     : mapping_(std::make_unique<Mapping>(size, std::move(memory))) {}
 Arena::Arena(Arena&&) noexcept = default;

@@ -25,6 +25,9 @@ class CpuEvent final : public Event::Implementation {
   const std::string& name() const override { return *record_.event_name; }
   bool recorded() const override { return record_.progress != nullptr; }
   bool complete() const override;
+  bool wait_on_host(std::chrono::steady_clock::time_point deadline) const override {
+    return record_.progress->wait_for(record_.position, deadline);
+  }
 
   const Record& latest() const { return record_; }
   void record(const std::shared_ptr<Progress>& progress, std::uint64_t position);

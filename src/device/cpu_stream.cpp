@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <iterator>
 #include <thread>
 #include <utility>
 
@@ -11,7 +12,8 @@
 namespace tessera::device {
 namespace {
 
-constexpr unsigned longest_delay_us = 300;
+// One of these is a stream's pace: where all streams were equally slow, none would get far ahead of another.
+constexpr unsigned longest_delays_us[] = {0, 30, 300};
 
 std::minstd_rand seeded(std::uint64_t seed) {
   std::seed_seq mixed{static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)};
@@ -20,23 +22,34 @@ std::minstd_rand seeded(std::uint64_t seed) {
 
 }  // namespace
 
-CpuStream::CpuStream(StreamOptions options)
-    : options_(std::move(options)), delays_(seeded(options_.delay_seed.value_or(0))) {}
+CpuStream::CpuStream(StreamOptions options, std::function<void()> prepare)
+    : options_(std::move(options)),
+      prepare_(std::move(prepare)),
+      delays_(seeded(options_.delay_seed.value_or(0))),
+      longest_delay_us_(longest_delays_us[delays_() % std::size(longest_delays_us)]) {}
 
 void CpuStream::record(Event::Implementation& event) { static_cast<CpuEvent&>(event).record(progress_, submitted_); }
 
 void CpuStream::wait(Event::Implementation& event) {
   if (event.complete()) return;
+  if (event.device() != device()) return submit([this, &event] { await(event); });
   submit([this, record = static_cast<CpuEvent&>(event).latest()] { await(record); });
 }
 
 void CpuStream::await(const CpuEvent::Record& record) const {
   const auto deadline = std::chrono::steady_clock::now() + options_.wait_timeout;
-  if (record.progress->wait_for(record.position, deadline)) return;
+  if (!record.progress->wait_for(record.position, deadline)) give_up(*record.event_name);
+}
+
+void CpuStream::await(const Event::Implementation& event) const {
+  if (!event.wait_on_host(std::chrono::steady_clock::now() + options_.wait_timeout)) give_up(event.name());
+}
+
+void CpuStream::give_up(const std::string& event) const {
   throw Error(
       fmt::format("stream \"{}\" waited {} ms for event \"{}\" in vain: the stream that recorded it is stuck or "
                   "slower than wait_timeout allows",
-                  name(), options_.wait_timeout.count(), *record.event_name));
+                  name(), options_.wait_timeout.count(), event));
 }
 
 void CpuStream::wait_for_all() { progress_->wait_for(submitted_, std::nullopt); }
@@ -47,6 +60,7 @@ void CpuStream::run_task(Task& task) noexcept {
   if (!failed_.load(std::memory_order_relaxed)) {
     if (options_.delay_seed) delay();
     try {
+      if (prepare_) prepare_();
       task();
     } catch (...) {
       keep_failure(std::current_exception());
@@ -62,11 +76,15 @@ void CpuStream::keep_failure(std::exception_ptr exception) noexcept {
   if (options_.on_failure) options_.on_failure(failure_);
 }
 
-void CpuStream::delay() { std::this_thread::sleep_for(std::chrono::microseconds(delays_() % (longest_delay_us + 1))); }
+void CpuStream::delay() { std::this_thread::sleep_for(std::chrono::microseconds(delays_() % (longest_delay_us_ + 1))); }
+
+std::unique_ptr<CpuStream> make_issuing_stream(StreamOptions options, std::function<void()> prepare) {
+  return options.mode == StreamMode::immediate ? make_immediate_stream(std::move(options), std::move(prepare))
+                                               : make_queued_stream(std::move(options), std::move(prepare));
+}
 
 std::unique_ptr<Stream::Implementation> make_cpu_stream(StreamOptions options) {
-  return options.mode == StreamMode::immediate ? make_immediate_stream(std::move(options))
-                                               : make_queued_stream(std::move(options));
+  return make_issuing_stream(std::move(options), nullptr);
 }
 
 }  // namespace tessera::device

@@ -1,6 +1,7 @@
 // What an event is on one kind of device; streams of that kind record and await it.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <string>
 
@@ -15,6 +16,8 @@ class Event::Implementation {
   virtual const std::string& name() const = 0;
   virtual bool recorded() const = 0;
   virtual bool complete() const = 0;
+  // Blocks the calling thread until complete(); false when the deadline passed first.
+  virtual bool wait_on_host(std::chrono::steady_clock::time_point deadline) const = 0;
 };
 
 namespace device {

@@ -18,8 +18,8 @@ class ImmediateStream final : public CpuStream {
 
 }  // namespace
 
-std::unique_ptr<Stream::Implementation> make_immediate_stream(StreamOptions options) {
-  return std::make_unique<ImmediateStream>(std::move(options));
+std::unique_ptr<CpuStream> make_immediate_stream(StreamOptions options, std::function<void()> prepare) {
+  return std::make_unique<ImmediateStream>(std::move(options), std::move(prepare));
 }
 
 }  // namespace tessera::device

@@ -19,13 +19,14 @@ constexpr std::size_t longest_thread_name = 15;  // Linux
 
 class QueuedStream final : public CpuStream {
  public:
-  explicit QueuedStream(StreamOptions options);
+  QueuedStream(StreamOptions options, std::function<void()> prepare);
   ~QueuedStream() override;
 
   void submit(Task task) override;
 
  private:
   void work();
+  void wait_for_room(std::uint64_t needed);    // until so many tasks have run, or more
   bool wait_for_task(std::uint64_t position);  // false when the stream ends before it is submitted
   Task& slot(std::uint64_t position) { return ring_[position % ring_.size()]; }
 
@@ -45,8 +46,10 @@ std::size_t checked_capacity(const StreamOptions& options) {
   return options.queue_capacity;
 }
 
-QueuedStream::QueuedStream(StreamOptions options)
-    : CpuStream(std::move(options)), ring_(checked_capacity(this->options())), worker_([this] { work(); }) {}
+QueuedStream::QueuedStream(StreamOptions options, std::function<void()> prepare)
+    : CpuStream(std::move(options), std::move(prepare)),
+      ring_(checked_capacity(this->options())),
+      worker_([this] { work(); }) {}
 
 QueuedStream::~QueuedStream() {
   {
@@ -59,12 +62,17 @@ QueuedStream::~QueuedStream() {
 
 void QueuedStream::submit(Task task) {
   const std::uint64_t position = submitted();
-  if (position >= ring_.size()) progress().wait_for(position - ring_.size() + 1, std::nullopt);
+  if (position >= ring_.size()) wait_for_room(position - ring_.size() + 1);
   slot(position) = std::move(task);
   count_submission();
   const std::lock_guard lock(mutex_);
   arrived_ = position + 1;
   if (idle_) arrival_.notify_one();
+}
+
+// Where the ring is full, until half of it is empty, so that the host does not wake up for every task.
+void QueuedStream::wait_for_room(std::uint64_t needed) {
+  if (progress().completed() < needed) progress().wait_for(needed + ring_.size() / 2, std::nullopt);
 }
 
 void QueuedStream::work() {
@@ -82,8 +90,8 @@ bool QueuedStream::wait_for_task(std::uint64_t position) {
 
 }  // namespace
 
-std::unique_ptr<Stream::Implementation> make_queued_stream(StreamOptions options) {
-  return std::make_unique<QueuedStream>(std::move(options));
+std::unique_ptr<CpuStream> make_queued_stream(StreamOptions options, std::function<void()> prepare) {
+  return std::make_unique<QueuedStream>(std::move(options), std::move(prepare));
 }
 
 }  // namespace tessera::device

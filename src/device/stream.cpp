@@ -12,6 +12,11 @@
 namespace tessera {
 namespace {
 
+// The host may wait for any device: that is an immediate stream of the CPU.
+bool is_host(const Stream& stream) {
+  return stream.device().kind() == DeviceKind::cpu && stream.mode() == StreamMode::immediate;
+}
+
 void check_device(const Stream& stream, const Event::Implementation& event) {
   if (event.device() == stream.device()) return;
   throw UsageError(
@@ -43,7 +48,7 @@ void Stream::record(Event& event) {
 }
 
 void Stream::wait(Event& event) {
-  check_device(*this, event.implementation());
+  if (!is_host(*this)) check_device(*this, event.implementation());
   if (!event.recorded()) {
     throw UsageError(
         fmt::format("stream \"{}\" was told to wait for event \"{}\", which was never recorded: record it first",

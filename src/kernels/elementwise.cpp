@@ -1,47 +1,73 @@
-// Elementwise kernels, enqueued on CPU streams.
+// Elementwise kernels, enqueued on the streams of any device.
 #include "tessera/kernels/elementwise.hpp"
 
 #include <cstring>
 
+#include "device/cuda/cuda_queue.hpp"
 #include "kernels/active_table.hpp"
-#include "kernels/cpu_only.hpp"
+#include "kernels/cuda/cuda_table.hpp"
+#include "kernels/issue.hpp"
 
 namespace tessera::kernels {
 namespace {
 
 void fill_bytes(Stream& stream, void* data, int value, Bytes size) {
   if (size == Bytes(0)) return;
-  stream.submit([=] { std::memset(data, value, size.count()); });
+  if (on_cuda(stream)) {
+    stream.submit([&queue = device::cuda_queue(stream), data, value, size] { queue.fill(data, value, size); });
+  } else {
+    stream.submit([=] { std::memset(data, value, size.count()); });
+  }
+}
+
+// `to` and `from` do not overlap.
+void copy_bytes(Stream& stream, void* to, const void* from, Bytes size) {
+  if (on_cuda(stream)) {
+    stream.submit([&queue = device::cuda_queue(stream), to, from, size] { queue.copy(to, from, size); });
+  } else {
+    stream.submit([=] { std::memcpy(to, from, size.count()); });
+  }
 }
 
 }  // namespace
 
 void cast(Stream& stream, Target to, Source from, std::size_t count) {
-  cpu_only(stream, "cast");
   if (count == 0 || (to.type == from.type && to.data == from.data)) return;
-  if (to.type == from.type) {
-    stream.submit([=] { std::memcpy(to.data, from.data, (count * size_of(to.type)).count()); });
-    return;
-  }
+  if (to.type == from.type) return copy_bytes(stream, to.data, from.data, count * size_of(to.type));
   const CastArguments arguments{to.data, format_of(to.type), from.data, format_of(from.type), count};
+  if (on_cuda(stream)) return issue(stream, [arguments](void* native) { cuda::cast(native, arguments); });
   stream.submit([arguments, run = active_table().cast] { run(arguments); });
 }
 
 void accumulate(Stream& stream, float* to, Source from, std::size_t count) {
-  cpu_only(stream, "accumulate");
   if (count == 0) return;
   const AccumulateArguments arguments{to, from.data, format_of(from.type), count};
+  if (on_cuda(stream)) return issue(stream, [arguments](void* native) { cuda::accumulate(native, arguments); });
   stream.submit([arguments, run = active_table().accumulate] { run(arguments); });
 }
 
 void divide(Stream& stream, float* data, float divisor, std::size_t count) {
-  cpu_only(stream, "divide");
   if (count == 0 || divisor == 1.0f) return;
+  if (on_cuda(stream)) return issue(stream, [=](void* native) { cuda::divide(native, data, divisor, count); });
   stream.submit([=, run = active_table().divide] { run(data, divisor, count); });
 }
 
-void fill_zero(Stream& stream, void* data, Bytes size) { fill_bytes(cpu_only(stream, "fill_zero"), data, 0, size); }
+void fill_zero(Stream& stream, void* data, Bytes size) { fill_bytes(stream, data, 0, size); }
 
-void poison(Stream& stream, void* data, Bytes size) { fill_bytes(cpu_only(stream, "poison"), data, 0xff, size); }
+void poison(Stream& stream, void* data, Bytes size) { fill_bytes(stream, data, 0xff, size); }
+
+void copy(Stream& stream, void* to, const void* from, Bytes size) {
+  if (size > Bytes(0) && to != from) copy_bytes(stream, to, from, size);
+}
+
+void touch(Stream& stream, std::byte* first, std::byte* last, bool write) {
+  if (on_cuda(stream)) return issue(stream, [=](void* native) { cuda::touch(native, first, last, write); });
+  stream.submit([=] {
+    for (volatile std::byte* place : {first, last}) {
+      const std::byte value = *place;
+      if (write) *place = value;
+    }
+  });
+}
 
 }  // namespace tessera::kernels

@@ -65,6 +65,7 @@ struct SgdArguments {
 
 struct KernelTable {
   void (*cast)(const CastArguments&);  // of different formats
+  void (*copy)(void* to, const void* from, std::size_t bytes);
   void (*accumulate)(const AccumulateArguments&);
   void (*divide)(float* data, float divisor, std::size_t count);
   double (*sum_of_squares)(const float* data, std::size_t count);

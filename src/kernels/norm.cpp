@@ -1,16 +1,23 @@
-// The squared norm, enqueued on CPU streams.
+// The squared norm, enqueued on the streams of any device.
 #include "tessera/kernels/norm.hpp"
 
+#include "device/cuda/cuda_queue.hpp"
 #include "kernels/active_table.hpp"
 #include "kernels/cpu/norm_lanes.hpp"
-#include "kernels/cpu_only.hpp"
+#include "kernels/cuda/cuda_table.hpp"
+#include "kernels/issue.hpp"
 
 namespace tessera::kernels {
 
-static_assert(norm_block == norm_block_elements);
+static_assert(norm_block == norm_block_elements && norm_lanes == norm_fp64_lanes);
+static_assert(device::CudaQueue::workspace_bytes >= Bytes(norm_lanes * sizeof(double)));
 
 void sum_of_squares(Stream& stream, const float* data, std::size_t count, double* result) {
-  cpu_only(stream, "sum_of_squares").submit([=, run = active_table().sum_of_squares] { *result = run(data, count); });
+  if (on_cuda(stream)) {
+    auto* const lanes = static_cast<double*>(device::cuda_queue(stream).workspace());
+    return issue(stream, [=](void* native) { cuda::sum_of_squares(native, {data, count, lanes, result}); });
+  }
+  stream.submit([=, run = active_table().sum_of_squares] { *result = run(data, count); });
 }
 
 }  // namespace tessera::kernels

@@ -1,10 +1,11 @@
-// Optimizer updates, enqueued on CPU streams. What begin_update decided is read when the task runs.
+// Optimizer updates, enqueued on the streams of any device. What begin_update decided is read when the task runs.
 #include "tessera/kernels/optimizer.hpp"
 
 #include <fmt/format.h>
 
 #include "kernels/active_table.hpp"
-#include "kernels/cpu_only.hpp"
+#include "kernels/cuda/cuda_table.hpp"
+#include "kernels/issue.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tessera::kernels {
@@ -45,7 +46,8 @@ SgdArguments sgd_arguments(const SgdSpans& spans, const SgdSettings& settings, c
 }  // namespace
 
 void adamw(Stream& stream, AdamWSpans spans, AdamWSettings settings, const StepScalars* scalars) {
-  cpu_only(stream, "adamw").submit([=, run = active_table().adamw] {
+  if (on_cuda(stream)) return issue(stream, [=](void* native) { cuda::adamw(native, spans, settings, scalars); });
+  stream.submit([=, run = active_table().adamw] {
     if (scalars->skip == 0) run(adamw_arguments(spans, settings, *scalars));
   });
 }
@@ -54,7 +56,8 @@ void sgd(Stream& stream, SgdSpans spans, SgdSettings settings, const StepScalars
   if (spans.count > 0 && spans.velocity == nullptr && settings.momentum != 0.0f) {
     throw UsageError(fmt::format("sgd with momentum {} was given no velocity buffer", settings.momentum));
   }
-  cpu_only(stream, "sgd").submit([=, run = active_table().sgd] {
+  if (on_cuda(stream)) return issue(stream, [=](void* native) { cuda::sgd(native, spans, settings, scalars); });
+  stream.submit([=, run = active_table().sgd] {
     if (scalars->skip == 0) run(sgd_arguments(spans, settings, *scalars));
   });
 }

@@ -23,6 +23,8 @@ class Arena {
 
   // Takes exactly round_up(size, page). Throws MemoryError naming size and device. Synchronises.
   Arena(Device device, Bytes size);
+  // Memory of the host for a CUDA device's copies: pinned, not zero-filled. Of the CPU's, for the CPU.
+  static Arena on_host_of(Device device, Bytes size);
   // For World::make_arena: memory that somebody else has mapped, zero-filled and touched. `size` is in whole pages.
   Arena(Bytes size, std::unique_ptr<device::DeviceMemory> memory);
   Arena(Arena&&) noexcept;

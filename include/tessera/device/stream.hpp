@@ -24,12 +24,17 @@ namespace tessera {
 
 enum class StreamMode { queued, immediate };
 
+// Which of a device's streams goes first where both could: a hint that the CPU does not need.
+enum class StreamPriority { normal, high };
+
 struct StreamOptions {
   std::string name = "stream";  // appears in errors and traces, and as the thread's name
   StreamMode mode = StreamMode::queued;
-  std::size_t queue_capacity = 256;                        // tasks; submit() blocks while the ring is full
-  std::chrono::milliseconds wait_timeout{600'000};         // for waits on events; the error names stream and event
-  std::optional<std::uint64_t> delay_seed = std::nullopt;  // test mode: sleeps 0 to 300 µs, by seed, before each task
+  StreamPriority priority = StreamPriority::normal;
+  std::size_t queue_capacity = 256;  // tasks; submit() blocks while the ring is full, and then until half is free
+  std::chrono::milliseconds wait_timeout{600'000};  // for waits on events; the error names stream and event
+  // Test mode: sleeps before each task, by seed; up to 0, 30 or 300 µs, so that streams differ in pace.
+  std::optional<std::uint64_t> delay_seed = std::nullopt;
   std::function<void(std::exception_ptr)> on_failure =
       nullptr;  // called once, where the failed task ran; must not throw
 };
@@ -45,12 +50,14 @@ class Stream {
   const std::string& name() const;
   StreamMode mode() const;
 
-  // Enqueues a host task. CPU streams only (UsageError otherwise). Does not synchronise; an immediate stream runs it
-  // now and does not throw what the task throws: see failure().
+  // Enqueues a host task. Does not synchronise; an immediate stream runs it now and does not throw what the task
+  // throws: see failure(). On a CUDA stream the task does not compute: it issues work to native_stream() (cuda.hpp).
   void submit(Task task);
 
   void record(Event& event);  // does not synchronise
-  void wait(Event& event);    // later work waits for the event's latest record; throws UsageError when never recorded
+  // Later work waits for the event's latest record. Throws UsageError when never recorded, and for an event of another
+  // device, which only an immediate CPU stream, that is the host itself, may wait for.
+  void wait(Event& event);
 
   // Blocks the host until everything submitted has run; rethrows the stream's first failure.
   void synchronize();

@@ -33,6 +33,14 @@ void divide(Stream& stream, float* data, float divisor, std::size_t count);
 
 void fill_zero(Stream& stream, void* data, Bytes size);
 
+// to[i] = from[i]; they do not overlap, and both must stay until the stream has got here. On a CUDA stream either may
+// be memory of the host; where that is not pinned, the stream's issuing thread waits for the copy.
+void copy(Stream& stream, void* to, const void* from, Bytes size);
+
+// Reads the two bytes, and writes them back when `write`: a test mode that shows sanitizers which memory an operation
+// owns.
+void touch(Stream& stream, std::byte* first, std::byte* last, bool write);
+
 // Every byte 0xFF: a NaN in each dtype, so that a reader of freed memory cannot miss it.
 void poison(Stream& stream, void* data, Bytes size);
 

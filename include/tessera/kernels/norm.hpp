@@ -1,7 +1,9 @@
-// The squared norm of a shard, in a fixed order: fp32 within blocks of `norm_block` elements, fp64 over blocks from
-// first to last. In a block, lane k of 16 takes the elements k, k+16, …, each square rounded before it is added; then
-// the lanes k and k+8 are added, k and k+4, k and k+2, k and k+1. A last block that is not full goes on with zeros.
-// Neither the instruction set nor the number of threads changes the bits.
+// The squared norm of a shard, in a fixed order that leaves devices room to work in parallel: fp32 within blocks of
+// `norm_block` elements, fp64 over blocks. Block b is added to the fp64 lane b modulo `norm_lanes`, from first to last;
+// then the lanes k and k + norm_lanes / 2 are added, and so on down to the lanes 0 and 1. In a block, lane k of 16
+// takes the elements k, k+16, …, each square rounded before it is added; then the lanes k and k+8 are added, k and k+4,
+// k and k+2, k and k+1. A last block that is not full goes on with zeros. Neither the instruction set nor the number of
+// threads changes the bits.
 #pragma once
 
 #include <cstddef>
@@ -11,6 +13,7 @@
 namespace tessera::kernels {
 
 inline constexpr std::size_t norm_block = 1024;
+inline constexpr std::size_t norm_lanes = 8192;
 
 // *result = sum of data[i]^2. `data` and `result` are memory of the stream's device. Does not synchronise.
 void sum_of_squares(Stream& stream, const float* data, std::size_t count, double* result);

@@ -1,10 +1,11 @@
-// Sums over ranks, in rank order, in fp32 (numerics.md, "sum over ranks"). Runs on the calling thread: communicators
-// call it from their own streams.
+// Sums over ranks, in rank order, in fp32 (numerics.md, "sum over ranks"). Communicators call them from tasks of their
+// own streams: on the CPU they run on the calling thread, for a CUDA device they enqueue to the task's CUDA stream.
 #pragma once
 
 #include <cstddef>
 #include <span>
 
+#include "tessera/base/bytes.hpp"
 #include "tessera/base/dtype.hpp"
 
 namespace tessera::kernels {
@@ -21,5 +22,21 @@ struct RankedSum {
 // result[i] = ((contribution[0][i] + contribution[1][i]) + ...) / divisor, and with `accumulate`
 // (result[i] + that sum) / divisor. Reads each contribution once.
 void ranked_sum_cpu(const RankedSum& sum);
+
+// The same on a CUDA device; `native` is a cudaStream_t. Does not synchronise. `contributions` is read before it
+// returns and has at most 64 of them; more is a UsageError.
+void ranked_sum_cuda(void* native, const RankedSum& sum);
+
+// The same for any number of contributions that stand at equal distances: that of rank r begins r * stride elements
+// after `first`. sum.contributions is not read.
+struct StridedContributions {
+  const void* first;
+  std::size_t stride;  // elements
+  std::size_t ranks;
+};
+void ranked_sum_cuda(void* native, const RankedSum& sum, const StridedContributions& contributions);
+
+// memcpy on the calling thread; where the copy is larger than a core's own caches, past them.
+void copy_cpu(void* to, const void* from, Bytes size);
 
 }  // namespace tessera::kernels

@@ -53,4 +53,7 @@ struct NormPartials {
 };
 void begin_update(Stream& stream, StepScalars* scalars, NormPartials partials, StepSettings settings);
 
+// *scalars = values, on the stream.
+void set_scalars(Stream& stream, StepScalars* scalars, const StepScalars& values);
+
 }  // namespace tessera::kernels

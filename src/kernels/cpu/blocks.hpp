@@ -57,6 +57,28 @@ template <typename Lanes, Format format = Format::fp32>
   __builtin_memcpy(to, padded, n * sizeof(Element));
 }
 
+// Results so large that no cache near a core holds them go past the caches: the line is not read before it is written,
+// and does not drive out others.
+inline constexpr std::size_t streamed_bytes = std::size_t{2} << 20;
+[[gnu::always_inline]] inline bool streams(const void* to, std::size_t bytes) {
+  return bytes >= streamed_bytes && reinterpret_cast<std::uintptr_t>(to) % 64 == 0;
+}
+
+// As write(), past the caches where `past_caches`; then a whole vector stands aligned, and Lanes::fence() follows the
+// last.
+template <typename Lanes, Format format, bool past_caches>
+[[gnu::always_inline]] inline void write_result(void* data, std::size_t at, std::size_t n, Lanes value) {
+  if constexpr (past_caches) {
+    if (n != lane_count) return write<Lanes, format>(data, at, n, value);
+    auto* to = static_cast<typename Storage<format>::Element*>(data) + at;
+    if constexpr (format == Format::fp32) value.stream(to);
+    if constexpr (format == Format::bf16) value.stream_bf16(to);
+    if constexpr (format == Format::fp16) value.stream_fp16(to);
+  } else {
+    write<Lanes, format>(data, at, n, value);
+  }
+}
+
 // body(at, n) for consecutive blocks; n is a constant in all but the last.
 template <typename Body>
 [[gnu::always_inline]] inline void for_each_block(std::size_t count, Body body) {

@@ -24,14 +24,23 @@ struct Avx2Lanes {
     _mm256_storeu_ps(to, low);
     _mm256_storeu_ps(to + 8, high);
   }
-  void store_bf16(std::uint16_t* to) const {
-    const __m256i interleaved = _mm256_packus_epi32(round_to_bf16(low), round_to_bf16(high));  // per 128-bit half
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm256_permute4x64_epi64(interleaved, 0b11'01'10'00));
-  }
+  void store_bf16(std::uint16_t* to) const { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), as_bf16()); }
   void store_fp16(std::uint16_t* to) const {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_cvtps_ph(low, _MM_FROUND_TO_NEAREST_INT));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 8), _mm256_cvtps_ph(high, _MM_FROUND_TO_NEAREST_INT));
   }
+
+  // Past the caches; `to` is aligned to 32 bytes. fence() comes before anybody else reads.
+  void stream(float* to) const {
+    _mm256_stream_ps(to, low);
+    _mm256_stream_ps(to + 8, high);
+  }
+  void stream_bf16(std::uint16_t* to) const { _mm256_stream_si256(reinterpret_cast<__m256i*>(to), as_bf16()); }
+  void stream_fp16(std::uint16_t* to) const {
+    _mm_stream_si128(reinterpret_cast<__m128i*>(to), _mm256_cvtps_ph(low, _MM_FROUND_TO_NEAREST_INT));
+    _mm_stream_si128(reinterpret_cast<__m128i*>(to + 8), _mm256_cvtps_ph(high, _MM_FROUND_TO_NEAREST_INT));
+  }
+  static void fence() { _mm_sfence(); }
 
   float pairwise_sum() const {
     const __m256 eight = _mm256_add_ps(low, high);
@@ -63,6 +72,10 @@ struct Avx2Lanes {
   }
   static __m256 widen_bf16(__m128i halves) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
+  }
+  __m256i as_bf16() const {
+    const __m256i interleaved = _mm256_packus_epi32(round_to_bf16(low), round_to_bf16(high));  // per 128-bit half
+    return _mm256_permute4x64_epi64(interleaved, 0b11'01'10'00);
   }
   // As bf16(float) of base/half.hpp; eight results in the lower halves of eight words.
   static __m256i round_to_bf16(__m256 value) {

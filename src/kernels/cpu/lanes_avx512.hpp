@@ -21,6 +21,12 @@ struct Avx512Lanes {
   void store_bf16(std::uint16_t* to) const { store_halves(to, round_to_bf16()); }
   void store_fp16(std::uint16_t* to) const { store_halves(to, _mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT)); }
 
+  // Past the caches; `to` is aligned to 32 bytes, floats to 64. fence() comes before anybody else reads.
+  void stream(float* to) const { _mm512_stream_ps(to, value); }
+  void stream_bf16(std::uint16_t* to) const { stream_halves(to, round_to_bf16()); }
+  void stream_fp16(std::uint16_t* to) const { stream_halves(to, _mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT)); }
+  static void fence() { _mm_sfence(); }
+
   float pairwise_sum() const {
     const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(value), _mm512_extractf32x8_ps(value, 1));
     const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
@@ -43,6 +49,9 @@ struct Avx512Lanes {
   }
   static void store_halves(std::uint16_t* to, __m256i halves) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), halves);
+  }
+  static void stream_halves(std::uint16_t* to, __m256i halves) {
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(to), halves);
   }
   // As bf16(float) of base/half.hpp. The instruction vcvtneps2bf16 is no help: it flushes subnormal numbers.
   __m256i round_to_bf16() const {

@@ -34,6 +34,12 @@ struct PortableLanes {
   void store_bf16(std::uint16_t* to) const { store_as<bf16>(to); }
   void store_fp16(std::uint16_t* to) const { store_as<fp16>(to); }
 
+  // Past the caches, where a vector type can.
+  void stream(float* to) const { store(to); }
+  void stream_bf16(std::uint16_t* to) const { store_bf16(to); }
+  void stream_fp16(std::uint16_t* to) const { store_fp16(to); }
+  static void fence() {}
+
   // The lanes k and k + 8 are added, then k and k + 4, then + 2, then + 1.
   float pairwise_sum() const {
     PortableLanes sum = *this;

@@ -7,7 +7,7 @@
 namespace tessera::kernels {
 
 // `vectors` vectors from `at` on; each of `n` elements, so n < lane_count only with one vector.
-template <typename Lanes, Format format, std::size_t vectors>
+template <typename Lanes, Format format, std::size_t vectors, bool past_caches>
 [[gnu::always_inline]] inline void sum_block(const RankedSumArguments& a, std::size_t at, std::size_t n) {
   Lanes sum[vectors];
   for (std::size_t v = 0; v < vectors; ++v) sum[v] = read<Lanes, format>(a.contributions[0], at + v * lane_count, n);
@@ -20,19 +20,34 @@ template <typename Lanes, Format format, std::size_t vectors>
     const std::size_t here = at + v * lane_count;
     if (a.accumulate) sum[v] = read<Lanes>(a.result, here, n) + sum[v];
     if (a.divisor != 1.0f) sum[v] = sum[v] / Lanes::all(a.divisor);
-    write(a.result, here, n, sum[v]);
+    write_result<Lanes, Format::fp32, past_caches>(a.result, here, n, sum[v]);
   }
+}
+
+template <typename Lanes, Format format, bool past_caches>
+void ranked_sum_as(const RankedSumArguments& a) {
+  constexpr std::size_t vectors = 4;
+  std::size_t at = 0;
+  for (; at + vectors * lane_count <= a.count; at += vectors * lane_count) {
+    sum_block<Lanes, format, vectors, past_caches>(a, at, lane_count);
+  }
+  for (; at + lane_count <= a.count; at += lane_count) sum_block<Lanes, format, 1, past_caches>(a, at, lane_count);
+  if (at < a.count) sum_block<Lanes, format, 1, past_caches>(a, at, a.count - at);
+  if constexpr (past_caches) Lanes::fence();
+}
+
+// A result that is read before it is written is in the caches already.
+template <typename Lanes>
+bool sum_streams(const RankedSumArguments& a) {
+  for (std::size_t rank = 0; rank < a.ranks; ++rank) {
+    if (a.contributions[rank] == a.result) return false;
+  }
+  return !a.accumulate && streams(a.result, a.count * sizeof(float));
 }
 
 template <typename Lanes, Format format>
 void ranked_sum_of(const RankedSumArguments& a) {
-  constexpr std::size_t vectors = 4;
-  std::size_t at = 0;
-  for (; at + vectors * lane_count <= a.count; at += vectors * lane_count) {
-    sum_block<Lanes, format, vectors>(a, at, lane_count);
-  }
-  for (; at + lane_count <= a.count; at += lane_count) sum_block<Lanes, format, 1>(a, at, lane_count);
-  if (at < a.count) sum_block<Lanes, format, 1>(a, at, a.count - at);
+  sum_streams<Lanes>(a) ? ranked_sum_as<Lanes, format, true>(a) : ranked_sum_as<Lanes, format, false>(a);
 }
 
 template <typename Lanes>

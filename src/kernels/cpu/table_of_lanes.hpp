@@ -11,6 +11,7 @@ namespace tessera::kernels {
 template <typename Lanes>
 inline constexpr KernelTable table_of_lanes = {
     .cast = cast_lanes<Lanes>,
+    .copy = copy_lanes<Lanes>,
     .accumulate = accumulate_lanes<Lanes>,
     .divide = divide_lanes<Lanes>,
     .sum_of_squares = sum_of_squares_lanes<Lanes>,

@@ -1,0 +1,41 @@
+// The kernels of CUDA devices. Each enqueues on `native`, a cudaStream_t, from a task of its stream; pointers are the
+// device's. Arguments are those of the CPU's table, and elementwise results have the same bits.
+#pragma once
+
+#include <cstddef>
+
+#include "kernels/kernel_table.hpp"
+#include "tessera/kernels/optimizer.hpp"
+#include "tessera/kernels/step_scalars.hpp"
+
+namespace tessera::kernels::cuda {
+
+void cast(void* native, const CastArguments& a);  // of different formats
+void accumulate(void* native, const AccumulateArguments& a);
+void divide(void* native, float* data, float divisor, std::size_t count);
+
+// `lanes`: room for norm_lanes doubles, for this sum alone until it has run.
+struct NormArguments {
+  const float* data;
+  std::size_t count;
+  double* lanes;
+  double* result;
+};
+void sum_of_squares(void* native, const NormArguments& a);
+
+// contribution r is at contributions[r]; more ranks than `most_contributions` need the strided form.
+inline constexpr std::size_t most_contributions = 64;
+void ranked_sum(void* native, const RankedSumArguments& a);
+// contribution r is at first + r * stride elements; a.contributions is not read.
+void strided_ranked_sum(void* native, const RankedSumArguments& a, const void* first, std::size_t stride);
+
+void adamw(void* native, const AdamWSpans& spans, const AdamWSettings& settings, const StepScalars* scalars);
+void sgd(void* native, const SgdSpans& spans, const SgdSettings& settings, const StepScalars* scalars);
+
+void begin_update(void* native, StepScalars* scalars, const NormPartials& partials, const StepSettings& settings);
+void set_scalars(void* native, StepScalars* scalars, const StepScalars& values);
+
+// Reads the two bytes, and writes them back when `write`: the touch test mode.
+void touch(void* native, std::byte* first, std::byte* last, bool write);
+
+}  // namespace tessera::kernels::cuda

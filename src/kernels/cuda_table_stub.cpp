@@ -1,0 +1,25 @@
+// What a build without the CUDA half links in place of its kernels. No stream of a CUDA device exists there, so a call
+// is a bug.
+#include "kernels/cuda/cuda_table.hpp"
+#include "tessera/base/error.hpp"
+
+namespace tessera::kernels::cuda {
+namespace {
+
+[[noreturn]] void refuse() { throw InternalError("a CUDA kernel was asked for in a build without the CUDA half"); }
+
+}  // namespace
+
+void cast(void*, const CastArguments&) { refuse(); }
+void accumulate(void*, const AccumulateArguments&) { refuse(); }
+void divide(void*, float*, float, std::size_t) { refuse(); }
+void sum_of_squares(void*, const NormArguments&) { refuse(); }
+void ranked_sum(void*, const RankedSumArguments&) { refuse(); }
+void strided_ranked_sum(void*, const RankedSumArguments&, const void*, std::size_t) { refuse(); }
+void adamw(void*, const AdamWSpans&, const AdamWSettings&, const StepScalars*) { refuse(); }
+void sgd(void*, const SgdSpans&, const SgdSettings&, const StepScalars*) { refuse(); }
+void begin_update(void*, StepScalars*, const NormPartials&, const StepSettings&) { refuse(); }
+void set_scalars(void*, StepScalars*, const StepScalars&) { refuse(); }
+void touch(void*, std::byte*, std::byte*, bool) { refuse(); }
+
+}  // namespace tessera::kernels::cuda

@@ -1,0 +1,45 @@
+// What one update decides, in scalar arithmetic that hosts and devices share: the same operations, the same bits.
+#pragma once
+
+#include "tessera/kernels/step_scalars.hpp"
+
+#if defined(__CUDACC__)
+#define TESSERA_ANY_DEVICE __host__ __device__
+#else
+#define TESSERA_ANY_DEVICE
+#endif
+
+namespace tessera::kernels {
+
+TESSERA_ANY_DEVICE inline void adapt_loss_scale(StepScalars& scalars, const LossScaling& scaling) {
+  if (!scaling.dynamic) return;
+  if (scalars.skip != 0) {
+    const float less = scalars.loss_scale * scaling.backoff;
+    scalars.loss_scale = less < scaling.smallest ? scaling.smallest : less;
+    scalars.good_steps = 0;
+  } else if (++scalars.good_steps == scaling.growth_interval) {
+    const float more = scalars.loss_scale * scaling.growth;
+    scalars.loss_scale = more > scaling.largest ? scaling.largest : more;
+    scalars.good_steps = 0;
+  }
+}
+
+// `scaled_norm` is that of the gradients as they came, with the loss scale in them.
+TESSERA_ANY_DEVICE inline void set_step(StepScalars& scalars, double scaled_norm, const StepSettings& settings) {
+  const double clip = static_cast<double>(settings.clip_norm);
+  const double scale = static_cast<double>(scalars.loss_scale);
+  const double norm = scaled_norm / scale;
+  scalars.gradient_norm = norm;
+  scalars.skip = norm - norm == 0.0 ? 0 : 1;  // neither infinite nor NaN
+  scalars.gradient_factor = static_cast<float>((clip > 0.0 && norm > clip ? clip / norm : 1.0) / scale);
+  scalars.applied_loss_scale = scalars.loss_scale;
+  adapt_loss_scale(scalars, settings.loss_scaling);
+  if (scalars.skip != 0) {
+    ++scalars.skipped_steps;
+    return;
+  }
+  ++scalars.step;
+  for (int i = 0; i < 2; ++i) scalars.decay_power[i] *= settings.decay[i];
+}
+
+}  // namespace tessera::kernels
