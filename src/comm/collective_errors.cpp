@@ -40,6 +40,13 @@ std::string timeout_text(const Standstill& standstill, std::chrono::milliseconds
       rank_list(standstill.missing));
 }
 
+std::string stuck_text(const Standstill& standstill, std::chrono::milliseconds timeout) {
+  return fmt::format(
+      "{} did not end within {:.3g} s, though {} came to it: a device or a connection between devices hangs, or the "
+      "timeout is too short",
+      place(standstill), std::chrono::duration<double>(timeout).count(), rank_list(standstill.waiting));
+}
+
 std::string left_text(const Standstill& standstill) {
   return fmt::format("{} left the job while {} waited in {}; every rank must call the same collectives",
                      rank_list(standstill.missing) + (standstill.missing.size() == 1 ? " has" : " have"),

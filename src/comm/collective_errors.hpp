@@ -22,6 +22,10 @@ struct Standstill {
 // `ranks 1, 2 waited up to 1 s in all-gather "blocks.3" (communicator gather, #17) for ranks 0, 3, …`
 std::string timeout_text(const Standstill& standstill, std::chrono::milliseconds timeout);
 
+// All ranks came, and their devices did not end it: `all-gather "blocks.3" (communicator gather, #17) did not end
+// within 1 s though ranks 0-3 came to it…`
+std::string stuck_text(const Standstill& standstill, std::chrono::milliseconds timeout);
+
 // `rank 1 has left the job while rank 0 waited in barrier "end" (communicator control, #2)…`
 std::string left_text(const Standstill& standstill);
 

@@ -24,7 +24,7 @@ Value sum_in_rank_order(const std::vector<Value>& values) {
 
 World::HostCollectives::HostCollectives(World::Backend& backend)
     : communicator_(backend.make_host_communicator("control")),
-      stream_(backend.device(), {.name = "control", .queue_capacity = 1}) {}
+      stream_(backend.host_device(), {.name = "control", .queue_capacity = 1}) {}
 
 void World::HostCollectives::barrier(std::string_view label) {
   communicator_->barrier(stream_, label);

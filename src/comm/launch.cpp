@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <exception>
 #include <memory>
 #include <system_error>
@@ -15,11 +16,15 @@
 #include "comm/local/local_backend.hpp"
 #include "comm/local/local_job.hpp"
 #include "comm/mpi/mpi_launch.hpp"
+#include "comm/nccl/nccl_launch.hpp"
+#include "comm/nccl/nccl_library.hpp"
 #include "comm/rank_error.hpp"
 #include "comm/rank_log.hpp"
 #include "comm/start.hpp"
+#include "device/cuda/cuda_queue.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/comm/run.hpp"
+#include "tessera/device/cuda.hpp"
 
 namespace tessera {
 namespace {
@@ -31,9 +36,12 @@ class RankThreads {
  public:
   RankThreads(const LaunchOptions& options, const Body& body)
       : job_(comm::thread_ranks(options), options.timeout),
+        kind_(resolve(options.device)),
         options_(options),
         body_(body),
-        thrown_(static_cast<std::size_t>(job_.size())) {}
+        thrown_(static_cast<std::size_t>(job_.size())) {
+    if (kind_ == DeviceKind::cuda) device::share_memory(std::min(job_.size(), cuda_device_count()));
+  }
 
   void run() {
     std::vector<std::thread> threads;
@@ -77,10 +85,10 @@ class RankThreads {
   }
 
   void run_rank(int rank, comm::RankLog& log) {
-    const int threads = comm::threads_per_rank(options_);
+    const comm::LocalPlace place{.device = device_of(rank), .threads = comm::threads_per_rank(options_)};
     log.line(fmt::format("rank {} of {} begins, a thread of process {}", rank, job_.size(), ::getpid()));
     try {
-      World world(std::make_unique<comm::LocalBackend>(job_, rank, threads, log));
+      World world(std::make_unique<comm::LocalBackend>(job_, rank, place, log));
       body_(world);
       log.line("ended");
     } catch (...) {
@@ -89,7 +97,12 @@ class RankThreads {
     }
   }
 
+  Device device_of(int rank) const {
+    return kind_ == DeviceKind::cpu ? Device::cpu() : Device::cuda(rank % cuda_device_count());
+  }
+
   LocalJob job_;
+  DeviceKind kind_;
   const LaunchOptions& options_;
   const Body& body_;
   std::vector<std::exception_ptr> thrown_;  // by rank
@@ -107,13 +120,27 @@ std::exception_ptr launch_threads(const LaunchOptions& options, const comm::Laun
 
 void comm::require_launchable(const LaunchOptions& options) {
   validate(options);
-  require_startable(how_started(), options, has_mpi());
+  const bool on_devices = resolve(options.device) == DeviceKind::cuda;
+  require_startable(how_started(), options, {.mpi = has_mpi(), .nccl = on_devices && has_nccl()});
+}
+
+DeviceKind resolve(DeviceChoice choice) {
+  if (choice == DeviceChoice::cpu) return DeviceKind::cpu;
+  if (cuda_device_count() > 0) return DeviceKind::cuda;
+  if (choice == DeviceChoice::automatic) return DeviceKind::cpu;
+  throw UnavailableError(fmt::format("--device cuda: {}; use --device cpu", why_no_cuda()));
 }
 
 std::exception_ptr comm::launch_ranks(const LaunchOptions& options, const Launched& launched) {
   require_launchable(options);
   const Start start = how_started();
-  return start.launcher == Launcher::mpi ? launch_process(start, options, launched) : launch_threads(options, launched);
+  switch (start.launcher) {
+    case Launcher::mpi: return launch_process(start, options, launched);
+    case Launcher::torchrun:
+    case Launcher::slurm: return launch_nccl_process(start, options, launched);
+    case Launcher::alone: break;
+  }
+  return launch_threads(options, launched);
 }
 
 void launch(const LaunchOptions& options, const std::function<void(World&)>& body) {

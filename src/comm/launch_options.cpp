@@ -20,7 +20,7 @@ constexpr int most_ranks = 1024;
 constexpr int most_threads = 1024;
 constexpr std::chrono::milliseconds least_timeout{1};
 constexpr std::chrono::milliseconds longest_timeout = std::chrono::hours(24 * 7);
-constexpr std::string_view option_names[] = {"--ranks", "--timeout", "--threads", "--log-dir"};
+constexpr std::string_view option_names[] = {"--ranks", "--timeout", "--threads", "--log-dir", "--device"};
 
 void require_count(std::string_view option, int value, int most) {
   if (value >= 1 && value <= most) return;
@@ -54,6 +54,13 @@ std::chrono::milliseconds parse_timeout(const std::string& text) {
 std::filesystem::path parse_directory(const std::string& text) {
   if (text.empty()) throw UsageError("--log-dir takes the path of a directory, not \"\"");
   return text;
+}
+
+DeviceChoice parse_device(const std::string& text) {
+  if (text == "auto") return DeviceChoice::automatic;
+  if (text == "cpu") return DeviceChoice::cpu;
+  if (text == "cuda") return DeviceChoice::cuda;
+  throw UsageError(fmt::format("--device takes auto, cpu or cuda, not \"{}\"", text));
 }
 
 // The name of a launch option at the front of an argument: "--ranks" of "--ranks=4"; none for others' arguments.
@@ -116,6 +123,7 @@ LaunchArguments parse_launch_arguments(std::span<const std::string> arguments) {
     if (option == "--threads") options.threads = parse_count(option, value, most_threads);
     if (option == "--timeout") options.timeout = parse_timeout(value);
     if (option == "--log-dir") options.log_dir = parse_directory(value);
+    if (option == "--device") options.device = parse_device(value);
   }
   return {.options = options, .rest = std::move(split_arguments.rest)};
 }

@@ -93,7 +93,7 @@ Start detect_start(const Environment& environment, bool has_mpi) {
   return has_mpi ? Start{} : mpi_start(environment).value_or(Start{});
 }
 
-void require_startable(const Start& start, const LaunchOptions& options, bool has_mpi) {
+void require_startable(const Start& start, const LaunchOptions& options, const Halves& has) {
   if (start.launcher == Launcher::alone) return;
   if (options.ranks) {
     throw UsageError(
@@ -102,16 +102,23 @@ void require_startable(const Start& start, const LaunchOptions& options, bool ha
                     *options.ranks, start.by, rank_text(start)));
   }
   if (start.launcher == Launcher::mpi) {
-    if (has_mpi) return;
+    if (has.mpi && options.device == DeviceChoice::cuda) {
+      throw UnavailableError(fmt::format(
+          "--device cuda: {} has started this program as {}, and ranks of an MPI launch compute on the CPU; "
+          "start it alone, with --ranks N for ranks that are threads",
+          start.by, rank_text(start)));
+    }
+    if (has.mpi) return;
     throw UnavailableError(
         fmt::format("{} has started this program as {}, but this build of Tessera has no MPI half: build it with MPI "
                     "(meson setup -Dmpi=enabled), or start it alone, with --ranks N for ranks that are threads",
                     start.by, rank_text(start)));
   }
-  throw UnavailableError(
-      fmt::format("{} has started this program as {}; without GPUs and NCCL, ranks that are processes need an MPI "
-                  "launch: mpirun -n {} PROGRAM (or srun --mpi=pmix)",
-                  start.by, rank_text(start), start.ranks));
+  if (has.nccl) return;
+  throw UnavailableError(fmt::format(
+      "{} has started this program as {}; without --device cuda, GPUs and NCCL, ranks that are processes need "
+      "an MPI launch: mpirun -n {} PROGRAM (or srun --mpi=pmix)",
+      start.by, rank_text(start), start.ranks));
 }
 
 std::string start_line(const Start& start, const StartLine& facts) {

@@ -16,7 +16,11 @@ Start detect_start(const Environment& environment, bool has_mpi);
 
 // Throws UsageError when `options` ask for ranks that are threads though processes were started, UnavailableError when
 // this build cannot be a rank of such a job.
-void require_startable(const Start& start, const LaunchOptions& options, bool has_mpi);
+struct Halves {
+  bool mpi = false;   // of this build
+  bool nccl = false;  // of this build, and the options and the machine have CUDA devices
+};
+void require_startable(const Start& start, const LaunchOptions& options, const Halves& has);
 
 // "4 ranks on 2 hosts, processes of Open MPI's mpirun; here 2 ranks with 1 thread each, on the CPU"
 struct StartLine {

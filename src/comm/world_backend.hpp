@@ -32,7 +32,9 @@ class World::Backend {
 
   // As World::make_communicator.
   virtual std::unique_ptr<Communicator> make_communicator(std::string name) = 0;
-  // For World's conveniences on the host. Collective.
+  // For World's conveniences, which are about memory of the host, and the device of the streams that they run on.
+  // Collective.
+  virtual Device host_device() const { return device(); }
   virtual std::unique_ptr<Communicator> make_host_communicator(std::string name) {
     return make_communicator(std::move(name));
   }

@@ -1,5 +1,5 @@
 // Collectives among a group of ranks, on a stream, in place. Backends: local (ranks are threads), mpi (ranks are
-// processes) and modelled (one real rank of an imagined job, simulate.hpp); nccl follows.
+// processes), nccl (ranks have a GPU each) and modelled (one real rank of an imagined job, simulate.hpp).
 //
 // Contract, the same for every backend and proved by one conformance suite (of modelled, what makes sense without
 // peers):
@@ -13,6 +13,7 @@
 //   collective, its sequence number and the missing ranks. After any failure the world is aborted: collectives in
 //   flight and later ones fail with an AbortedError that carries the first cause. Errors surface as the stream's
 //   failure.
+// - On nccl every rank calls all of its communicators' collectives in one order.
 // - Sums are formed in fp32 in rank order (numerics.md).
 // - Labels are views: the caller keeps the text alive until the collective has run.
 // - all_gather and reduce_scatter take a group of segments: one collective with one signature, in which every rank

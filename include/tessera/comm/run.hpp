@@ -13,6 +13,12 @@
 
 namespace tessera {
 
+// Where ranks compute. automatic: on CUDA devices where there are any that this build can drive, else on the CPU.
+enum class DeviceChoice { automatic, cpu, cuda };
+
+// What a choice comes to on this machine. Throws UnavailableError, saying what is missing, for CUDA that cannot be had.
+DeviceKind resolve(DeviceChoice choice);
+
 struct LaunchOptions {
   // Threads of this process, 1 to 1024; default: 1. Not for a program that mpirun has started: there each process is
   // one rank, and stating a number is a UsageError.
@@ -22,6 +28,9 @@ struct LaunchOptions {
   // Where each rank writes rank-R.log: how it began, its warnings, how it ended; where ranks are processes also what
   // the ranks from 1 on print. Default: nowhere.
   std::optional<std::filesystem::path> log_dir = std::nullopt;
+  // Rank r, a thread, has CUDA device r modulo their number, so several may share one. The default suits programs that
+  // compute in tasks on the host. Processes of an MPI launch compute on the CPU: cuda is an UnavailableError there.
+  DeviceChoice device = DeviceChoice::cpu;
 };
 
 // Starts `ranks` ranks, each with its World on a thread of its own (rank 0 on the calling thread), and waits for all.
@@ -38,8 +47,9 @@ void launch(const LaunchOptions& options, const std::function<void(World&)>& bod
 // several processes, the one where the first cause happened says it, and the others end after it has.
 int run(const LaunchOptions& options, const std::function<void(World&)>& body);
 
-// For main(), the short way: takes --ranks N, --timeout SECONDS, --threads N and --log-dir DIR out of argv and hands
-// the body what is left (without argv[0]). An unknown value there is one line on stderr and exit code 2.
+// For main(), the short way: takes --ranks N, --timeout SECONDS, --threads N, --log-dir DIR and --device auto|cpu|cuda
+// out of argv and hands the body what is left (without argv[0]). An unknown value there is one line on stderr and exit
+// code 2.
 using Arguments = std::span<const std::string>;
 int run(int argc, char** argv, const std::function<void(World&, Arguments)>& body);
 int run(int argc, char** argv, const std::function<void(World&)>& body);  // any argument that is left is an error

@@ -1,4 +1,4 @@
-// The local backend: a rank is a thread of this process, on the CPU.
+// The local backend: a rank is a thread of this process, on the CPU or on a CUDA device, which several may share.
 #pragma once
 
 #include <memory>
@@ -9,16 +9,22 @@
 
 namespace tessera::comm {
 
+// What a rank computes with.
+struct LocalPlace {
+  Device device = Device::cpu();
+  int threads = 1;
+};
+
 class LocalBackend final : public World::Backend {
  public:
   // The job outlives its Worlds, their communicators and all streams that these run on; so does the log.
-  LocalBackend(LocalJob& job, int rank, int threads, RankLog& log)
-      : job_(job), rank_(rank), threads_(threads), log_(log) {}
+  LocalBackend(LocalJob& job, int rank, const LocalPlace& place, RankLog& log)
+      : job_(job), rank_(rank), place_(place), log_(log) {}
 
   int rank() const final { return rank_; }
   int size() const final { return job_.size(); }
-  Device device() const final { return Device::cpu(); }
-  int threads() const final { return threads_; }
+  Device device() const final { return place_.device; }
+  int threads() const final { return place_.threads; }
   std::chrono::milliseconds timeout() const final { return job_.timeout(); }
   std::string_view name() const final { return "local"; }
 
@@ -31,7 +37,7 @@ class LocalBackend final : public World::Backend {
  private:
   LocalJob& job_;
   int rank_;
-  int threads_;
+  LocalPlace place_;
   RankLog& log_;
   std::size_t communicators_made_ = 0;
 };

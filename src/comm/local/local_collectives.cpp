@@ -1,8 +1,10 @@
 // What each rank reads and writes. In every stage the ranges that a rank writes in its own memory are read by no peer;
 // that is why one meeting before and one after suffice (all-reduce: one more between its two stages).
+//
+// On a CUDA device a meeting orders the queues, too: each rank records a mark before it and waits for its peers' after
+// it. Marks are recorded before the host threads meet, so no queue waits for what was not issued: there is no cycle.
 #include "comm/local/local_collectives.hpp"
 
-#include <cstring>
 #include <exception>
 
 #include "comm/slices.hpp"
@@ -17,8 +19,30 @@ void for_each_peer(const LocalCall& call, Function&& function) {
   for (int step = 1; step < call.group.size(); ++step) function((call.rank + step) % call.group.size());
 }
 
-void copy(std::byte* to, const std::byte* from, std::size_t bytes) {
-  if (bytes > 0) std::memcpy(to, from, bytes);
+void copy(const LocalCall& call, std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (bytes == 0) return;
+  if (call.queue != nullptr) {
+    call.queue->copy(to, from, Bytes(bytes));
+  } else {
+    kernels::copy_cpu(to, from, Bytes(bytes));
+  }
+}
+
+void sum(const LocalCall& call, const kernels::RankedSum& of) {
+  if (call.queue != nullptr) {
+    kernels::ranked_sum_cuda(call.queue->native(), of);
+  } else {
+    kernels::ranked_sum_cpu(of);
+  }
+}
+
+// `mark`: LocalMarks::ready or LocalMarks::moved.
+void record(const LocalCall& call, device::CudaMark LocalMarks::*mark) {
+  if (call.queue != nullptr) call.queue->record(call.group.marks(call.rank).*mark);
+}
+void wait_for_peers(const LocalCall& call, device::CudaMark LocalMarks::*mark) {
+  if (call.queue == nullptr) return;
+  for_each_peer(call, [&](int peer) { call.queue->wait(call.group.marks(peer).*mark); });
 }
 
 // Every rank's data of a segment from `offset` bytes on.
@@ -31,7 +55,7 @@ std::span<const void* const> contributions(const LocalCall& call, std::size_t of
 }
 
 template <typename Stage>
-void move(const LocalCall& call, Stage& stage) {
+void move(const LocalCall& call, const Stage& stage) {
   try {
     stage();
   } catch (...) {
@@ -40,12 +64,25 @@ void move(const LocalCall& call, Stage& stage) {
   }
 }
 
+// A stage moves data after the peers' memory is ready, and marks where this rank has read it.
+template <typename Stage>
+void move_between(const LocalCall& call, device::CudaMark LocalMarks::*before, Stage& stage) {
+  const auto whole = [&] {
+    wait_for_peers(call, before);
+    stage();
+    record(call, &LocalMarks::moved);
+  };
+  move(call, whole);
+}
+
 template <typename First, typename... Later>
 void meet(const LocalCall& call, const std::byte* data, First first, Later... later) {
+  record(call, &LocalMarks::ready);
   call.group.enter(call.rank, {.signature = call.signature, .data = data});
-  move(call, first);
-  ((call.group.regroup(call.rank), move(call, later)), ...);
+  move_between(call, &LocalMarks::ready, first);
+  ((call.group.regroup(call.rank), move_between(call, &LocalMarks::moved, later)), ...);
   call.group.finish(call.rank);
+  wait_for_peers(call, &LocalMarks::moved);
 }
 
 }  // namespace
@@ -57,7 +94,7 @@ void run_collective(const LocalCall& call, std::span<const AllGather> segments) 
       const std::size_t shard_bytes = operation.shard.count();
       for_each_peer(call, [&](int peer) {
         const std::size_t offset = static_cast<std::size_t>(peer) * shard_bytes;
-        copy(operation.data + offset, call.group.data_of(peer, segment) + offset, shard_bytes);
+        copy(call, operation.data + offset, call.group.data_of(peer, segment) + offset, shard_bytes);
       });
     }
   });
@@ -69,13 +106,12 @@ void run_collective(const LocalCall& call, std::span<const ReduceScatter> segmen
       const ReduceScatter& operation = segments[segment];
       if (operation.shard_elements == 0) continue;
       const std::uint64_t shard_bytes = (operation.shard_elements * size_of(operation.wire)).count();
-      kernels::ranked_sum_cpu(
-          {.contributions = contributions(call, static_cast<std::size_t>(call.rank) * shard_bytes, segment),
-           .type = operation.wire,
-           .result = operation.result,
-           .count = operation.shard_elements,
-           .accumulate = operation.accumulate,
-           .divisor = operation.divisor});
+      sum(call, {.contributions = contributions(call, static_cast<std::size_t>(call.rank) * shard_bytes, segment),
+                 .type = operation.wire,
+                 .result = operation.result,
+                 .count = operation.shard_elements,
+                 .accumulate = operation.accumulate,
+                 .divisor = operation.divisor});
     }
   });
 }
@@ -86,16 +122,16 @@ void run_collective(const LocalCall& call, const AllReduce& operation) {
   const auto sum_own_slice = [&] {
     const Slice own = slice_of(operation.elements, call.rank, call.group.size());
     if (own.size() == 0) return;
-    kernels::ranked_sum_cpu({.contributions = contributions(call, own.begin * sizeof(float)),
-                             .result = operation.data + own.begin,
-                             .count = own.size(),
-                             .divisor = operation.divisor});
+    sum(call, {.contributions = contributions(call, own.begin * sizeof(float)),
+               .result = operation.data + own.begin,
+               .count = own.size(),
+               .divisor = operation.divisor});
   };
   const auto copy_other_slices = [&] {
     for_each_peer(call, [&](int peer) {
       const Slice slice = slice_of(operation.elements, peer, call.group.size());
       const std::size_t offset = slice.begin * sizeof(float);
-      copy(data + offset, call.group.data_of(peer) + offset, slice.size() * sizeof(float));
+      copy(call, data + offset, call.group.data_of(peer) + offset, slice.size() * sizeof(float));
     });
   };
   meet(call, data, sum_own_slice, copy_other_slices);
@@ -104,7 +140,7 @@ void run_collective(const LocalCall& call, const AllReduce& operation) {
 void run_collective(const LocalCall& call, const Broadcast& operation) {
   meet(call, operation.data, [&] {
     if (call.rank == operation.root) return;
-    copy(operation.data, call.group.data_of(operation.root), operation.size.count());
+    copy(call, operation.data, call.group.data_of(operation.root), operation.size.count());
   });
 }
 

@@ -1,4 +1,5 @@
-// One rank's part of each collective among threads, on the calling thread. Blocks until all ranks have done theirs.
+// One rank's part of each collective among threads, on the calling thread. On the CPU it blocks until all ranks have
+// done theirs; on a CUDA device until all ranks have issued theirs to their queues, whose order does the rest.
 #pragma once
 
 #include <span>
@@ -12,6 +13,7 @@ namespace tessera::comm {
 struct LocalCall {
   LocalGroup& group;
   int rank;
+  device::CudaQueue* queue;  // null: memory of the CPU, moved by the calling thread
   Signature signature;
 };
 

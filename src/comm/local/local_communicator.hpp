@@ -1,28 +1,30 @@
 // The local backend's collectives: a rank's stream thread copies from, or sums over, the other ranks' memory directly.
 #pragma once
 
-#include "comm/checked_communicator.hpp"
+#include "comm/local/local_collectives.hpp"
 #include "comm/local/local_group.hpp"
+#include "comm/task_communicator.hpp"
 
 namespace tessera::comm {
 
-class LocalCommunicator final : public CheckedCommunicator {
+class LocalCommunicator final : public TaskCommunicator<LocalCommunicator> {
  public:
   // Tasks on a stream refer to the group, not to the communicator: it may end before they have run.
-  LocalCommunicator(int rank, LocalGroup& group)
-      : CheckedCommunicator(rank, group.size(), group.name()), group_(group) {}
+  LocalCommunicator(int rank, LocalGroup& group) : TaskCommunicator(rank, group.size(), group.name()), group_(group) {}
 
  private:
-  void enqueue(Stream& stream, const Signature& signature, std::span<const AllGather> segments) final;
-  void enqueue(Stream& stream, const Signature& signature, std::span<const ReduceScatter> segments) final;
-  void enqueue(Stream& stream, const Signature& signature, const AllReduce& operation) final;
-  void enqueue(Stream& stream, const Signature& signature, const Broadcast& operation) final;
-  void enqueue(Stream& stream, const Signature& signature, const Barrier& operation) final;
+  friend TaskCommunicator<LocalCommunicator>;
+
+  static device::CudaQueue* queue_of(Stream& stream) {
+    return stream.device().kind() == DeviceKind::cuda ? &device::cuda_queue(stream) : nullptr;
+  }
 
   template <typename Operation>
-  void submit(Stream& stream, const Signature& signature, const Operation& operation);
-  template <typename Operation>
-  void submit_group(Stream& stream, const Signature& signature, std::span<const Operation> segments);
+  void submit(Stream& stream, const Signature& signature, const Operation& operation) {
+    stream.submit([&group = group_, rank = rank(), queue = queue_of(stream), signature, operation] {
+      run_collective({.group = group, .rank = rank, .queue = queue, .signature = signature}, operation);
+    });
+  }
 
   LocalGroup& group_;
 };

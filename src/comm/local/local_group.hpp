@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -18,6 +19,7 @@
 #include "comm/collective_errors.hpp"
 #include "comm/local/local_job.hpp"
 #include "comm/signature.hpp"
+#include "device/cuda/cuda_queue.hpp"
 
 namespace tessera::comm {
 
@@ -25,6 +27,13 @@ namespace tessera::comm {
 struct LocalPost {
   Signature signature{};
   const std::byte* data = nullptr;  // what peers may read until finish() returns; of a group, the first segment's
+};
+
+// Of a rank on a CUDA device: where its stream stands when peers may read its memory, and when it has read theirs.
+struct LocalMarks {
+  explicit LocalMarks(Device device) : ready(device), moved(device) {}
+  device::CudaMark ready;
+  device::CudaMark moved;
 };
 
 class LocalGroup {
@@ -48,6 +57,10 @@ class LocalGroup {
     const LocalPost& post = slot(rank).post;
     return segment == 0 ? post.data : post.signature.further.data(segment - 1);
   }
+  // Makes the rank's marks. Before its first collective on a CUDA stream, which all ranks then have.
+  void make_marks(int rank, Device device) { slot(rank).marks = std::make_unique<LocalMarks>(device); }
+  LocalMarks& marks(int rank) { return *slot(rank).marks; }
+
   // Room for one pointer per rank, this rank's own.
   std::span<const void*> scratch(int rank) { return slot(rank).scratch; }
 
@@ -58,6 +71,7 @@ class LocalGroup {
     LocalPost post;
     std::uint64_t posts = 0;
     bool busy = false;  // between enter() and finish()
+    std::unique_ptr<LocalMarks> marks;
     std::vector<const void*> scratch;
   };
 

@@ -96,6 +96,11 @@ class Claim {
   ModelledChannel& channel_;
 };
 
+template <typename Operation>
+void leave(const Place& place, const SingleSegment<Operation>& segment) {
+  leave(place, segment.operation);
+}
+
 }  // namespace
 
 template <typename Operation>
@@ -111,29 +116,12 @@ void ModelledCommunicator::submit(Stream& stream, const Signature& signature, co
   });
 }
 
-// A task has room for one segment, not for any number.
-template <typename Operation>
-void ModelledCommunicator::submit_group(Stream& stream, const Signature& signature,
-                                        std::span<const Operation> segments) {
-  if (segments.size() > 1) return submit(stream, signature, segments);
-  submit(stream, signature, segments.front());
-}
-
-void ModelledCommunicator::enqueue(Stream& stream, const Signature& signature, std::span<const AllGather> segments) {
-  submit_group(stream, signature, segments);
-}
-void ModelledCommunicator::enqueue(Stream& stream, const Signature& signature,
-                                   std::span<const ReduceScatter> segments) {
-  submit_group(stream, signature, segments);
-}
-void ModelledCommunicator::enqueue(Stream& stream, const Signature& signature, const AllReduce& operation) {
-  submit(stream, signature, operation);
-}
-void ModelledCommunicator::enqueue(Stream& stream, const Signature& signature, const Broadcast& operation) {
-  submit(stream, signature, operation);
-}
-void ModelledCommunicator::enqueue(Stream& stream, const Signature& signature, const Barrier& operation) {
-  submit(stream, signature, operation);
-}
+template void ModelledCommunicator::submit(Stream&, const Signature&, const std::span<const AllGather>&);
+template void ModelledCommunicator::submit(Stream&, const Signature&, const std::span<const ReduceScatter>&);
+template void ModelledCommunicator::submit(Stream&, const Signature&, const SingleSegment<AllGather>&);
+template void ModelledCommunicator::submit(Stream&, const Signature&, const SingleSegment<ReduceScatter>&);
+template void ModelledCommunicator::submit(Stream&, const Signature&, const AllReduce&);
+template void ModelledCommunicator::submit(Stream&, const Signature&, const Broadcast&);
+template void ModelledCommunicator::submit(Stream&, const Signature&, const Barrier&);
 
 }  // namespace tessera::comm

@@ -2,34 +2,27 @@
 // takes the modelled time.
 #pragma once
 
-#include "comm/checked_communicator.hpp"
 #include "comm/modelled/modelled_job.hpp"
+#include "comm/task_communicator.hpp"
 
 namespace tessera::comm {
 
 // What the ranks that are not there contribute: zeros, or what this rank says (the World's host conveniences).
 enum class Peers { zero, same };
 
-class ModelledCommunicator final : public CheckedCommunicator {
+class ModelledCommunicator final : public TaskCommunicator<ModelledCommunicator> {
  public:
   // The job outlives the communicator and its tasks.
   ModelledCommunicator(ModelledJob& job, std::string name, Peers peers)
-      : CheckedCommunicator(job.options().rank, job.options().ranks, name),
+      : TaskCommunicator(job.options().rank, job.options().ranks, name),
         job_(job),
         channel_(job.channel(std::move(name))),
         peers_(peers) {}
 
  private:
-  void enqueue(Stream& stream, const Signature& signature, std::span<const AllGather> segments) final;
-  void enqueue(Stream& stream, const Signature& signature, std::span<const ReduceScatter> segments) final;
-  void enqueue(Stream& stream, const Signature& signature, const AllReduce& operation) final;
-  void enqueue(Stream& stream, const Signature& signature, const Broadcast& operation) final;
-  void enqueue(Stream& stream, const Signature& signature, const Barrier& operation) final;
-
+  friend TaskCommunicator<ModelledCommunicator>;
   template <typename Operation>
   void submit(Stream& stream, const Signature& signature, const Operation& operation);
-  template <typename Operation>
-  void submit_group(Stream& stream, const Signature& signature, std::span<const Operation> segments);
 
   ModelledJob& job_;
   ModelledChannel& channel_;

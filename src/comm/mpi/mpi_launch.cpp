@@ -2,7 +2,6 @@
 // process where it happened tells the user, and the others end after that, so that no launcher cuts it short.
 #include "comm/mpi/mpi_launch.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -12,6 +11,7 @@
 
 #include "comm/mpi/process_backend.hpp"
 #include "comm/mpi/process_job.hpp"
+#include "comm/quiet_output.hpp"
 #include "comm/rank_error.hpp"
 #include "comm/rank_log.hpp"
 #include "comm/start.hpp"
@@ -19,32 +19,6 @@
 
 namespace tessera::comm {
 namespace {
-
-// While it lives, what ranks from 1 on print goes to their logs, or nowhere.
-class QuietOutput {
- public:
-  QuietOutput(const LaunchOptions& options, int rank) {
-    if (rank == 0) return;
-    const std::string path = options.log_dir ? rank_log_path(*options.log_dir, rank).string() : "/dev/null";
-    std::fflush(stdout);
-    const int file = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
-    if (file < 0) return;
-    before_ = ::dup(STDOUT_FILENO);
-    ::dup2(file, STDOUT_FILENO);
-    ::close(file);
-  }
-  ~QuietOutput() {
-    if (before_ < 0) return;
-    std::fflush(stdout);
-    ::dup2(before_, STDOUT_FILENO);
-    ::close(before_);
-  }
-  QuietOutput(const QuietOutput&) = delete;
-  QuietOutput& operator=(const QuietOutput&) = delete;
-
- private:
-  int before_ = -1;
-};
 
 // While it lives, exit() in the middle of the job is a failure that the other ranks hear of.
 class NoEarlyEnd {

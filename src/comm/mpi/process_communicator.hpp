@@ -3,28 +3,25 @@
 
 #include <memory>
 
-#include "comm/checked_communicator.hpp"
+#include "comm/mpi/process_collectives.hpp"
 #include "comm/mpi/process_group.hpp"
+#include "comm/task_communicator.hpp"
 
 namespace tessera::comm {
 
-class ProcessCommunicator final : public CheckedCommunicator {
+class ProcessCommunicator final : public TaskCommunicator<ProcessCommunicator> {
  public:
   // Tasks on a stream keep the group: the communicator may end before they have run.
   explicit ProcessCommunicator(std::shared_ptr<ProcessGroup> group)
-      : CheckedCommunicator(group->rank(), group->size(), group->name()), group_(std::move(group)) {}
+      : TaskCommunicator(group->rank(), group->size(), group->name()), group_(std::move(group)) {}
 
  private:
-  void enqueue(Stream& stream, const Signature& signature, std::span<const AllGather> segments) final;
-  void enqueue(Stream& stream, const Signature& signature, std::span<const ReduceScatter> segments) final;
-  void enqueue(Stream& stream, const Signature& signature, const AllReduce& operation) final;
-  void enqueue(Stream& stream, const Signature& signature, const Broadcast& operation) final;
-  void enqueue(Stream& stream, const Signature& signature, const Barrier& operation) final;
-
+  friend TaskCommunicator<ProcessCommunicator>;
   template <typename Operation>
-  void submit(Stream& stream, const Signature& signature, const Operation& operation);
-  template <typename Operation>
-  void submit_group(Stream& stream, const Signature& signature, std::span<const Operation> segments);
+  void submit(Stream& stream, const Signature& signature, const Operation& operation) {
+    stream.submit(
+        [call = ProcessCall{.group = group_, .signature = signature}, operation] { run_collective(call, operation); });
+  }
 
   std::shared_ptr<ProcessGroup> group_;
 };

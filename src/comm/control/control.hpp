@@ -1,0 +1,82 @@
+// One rank's way to the others beside the collectives: announcements of what it calls, small blobs, and how the job
+// ends. Never on the way of a collective's data.
+//
+// Backends: threads of one process (thread_control.hpp), processes over a rendezvous
+// (rendezvous/rendezvous_control.hpp). Thread safety: all of it, but that each channel is announced on by one thread at
+// a time.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "comm/control/ledger.hpp"
+#include "comm/job_failure.hpp"
+#include "comm/signature.hpp"
+
+namespace tessera::comm {
+
+// Whether a rank whose last announcement is `announced` was in the collective of the verdict.
+inline bool was_there(const Position& announced, const Position& verdict) {
+  return announced.channel == verdict.channel && announced.number >= verdict.number;
+}
+
+class Control {
+ public:
+  virtual ~Control() = default;
+  Control(const Control&) = delete;
+  Control& operator=(const Control&) = delete;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual std::chrono::milliseconds timeout() const = 0;
+
+  // ---- channels ----
+
+  // The next channel of the job, of the communicator `name`; `blob` comes back from every rank. Collective, blocks.
+  // Throws as exchange() does; ranks that disagree about the name get an error that names both.
+  struct Opened {
+    std::size_t channel;
+    std::vector<std::string> blobs;  // by rank
+  };
+  virtual Opened open(const std::string& name, std::string_view blob) = 0;
+
+  // This rank now calls `signature` on the channel. Never waits; allocates nothing once the same has happened before.
+  // The position, whose number is 0 when the job had failed before: then it was announced to nobody.
+  virtual Position announce(std::size_t channel, const Signature& signature) = 0;
+
+  // Blocks until all ranks have announced this position, and equally; throws as fail_at() when the job fails first. The
+  // ranks that are missing after timeout() end it.
+  virtual void await_agreement(const Position& position, const Signature& signature) = 0;
+
+  // As announce() and await_agreement(), with a blob of at most most_blob from each rank to all; they come back by
+  // rank.
+  virtual std::vector<std::string> exchange(std::size_t channel, const Signature& signature, std::string_view blob) = 0;
+  static constexpr std::size_t most_blob = 64 << 10;
+
+  // This rank's device has been in the collective for timeout(): the job fails, and the text says who is missing.
+  virtual void late(const Position& position, const Signature& signature) noexcept = 0;
+
+  // ---- the job's end ----
+
+  // The first failure of any rank wins, and this returns once it is known which; within seconds, whatever happens.
+  virtual void abort(std::string_view cause, std::exception_ptr exception) noexcept = 0;
+  // Null while nothing failed; constant afterwards.
+  virtual const JobFailure* failure() const noexcept = 0;
+  // The job has failed: throws the verdict as a CommunicationError when this rank, which has announced `position` last,
+  // was there; else an AbortedError with the first cause.
+  [[noreturn]] virtual void fail_at(const Position& position) const = 0;
+
+  // This rank announces nothing more. Returns when all ranks have left, or the job has failed.
+  virtual void leave() noexcept = 0;
+
+ protected:
+  Control() = default;
+};
+
+}  // namespace tessera::comm

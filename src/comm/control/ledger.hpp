@@ -1,0 +1,95 @@
+// Which collectives each rank has announced, and what follows from it: agreement, disagreement, ranks that others wait
+// for. Pure bookkeeping, shared by ranks that are threads (thread_control.hpp) and processes (rendezvous/server.hpp).
+//
+// A channel is a communicator's place in the job; 0 is the one in which the others are made. On each, every rank's n-th
+// announcement is compared with the other ranks' n-th: n is its position, from 1.
+// Thread safety: one thread at a time. Allocation: none, once as many announcements as ever have been open at once.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "comm/signature.hpp"
+
+namespace tessera::comm {
+
+// One rank's announcement on one channel.
+struct Position {
+  std::size_t channel = 0;
+  std::uint64_t number = 0;
+  friend bool operator==(const Position&, const Position&) = default;
+};
+
+// Why the job ends: of the collective there, whose ranks all get this text.
+struct Verdict {
+  Position position;
+  std::string text;
+};
+
+class Ledger {
+ public:
+  explicit Ledger(int ranks);
+
+  // A channel more, of the communicator `name`.
+  void open(std::string name);
+  std::size_t channels() const { return channels_.size(); }
+  const std::string& name(std::size_t channel) const { return channels_.at(channel).name; }
+
+  // The rank's next announcement, its signature encoded. With the last rank's the position is agreed, or a verdict.
+  // Throws DataError for a channel that is not open, and for a rank that is too far ahead of the others.
+  std::optional<Verdict> announce(int rank, std::size_t channel, std::string_view code);
+  // The rank will announce nothing more.
+  std::optional<Verdict> leave(int rank);
+  // A rank has waited for `timeout` there, in the collective with this code. None when all have come, unless it waits
+  // for the collective's end. Throws DataError for a code that is none.
+  enum class WaitFor { ranks, end };
+  struct Lateness {
+    Position position;
+    std::string_view code;
+    std::chrono::milliseconds timeout;
+    WaitFor waiting_for;
+  };
+  std::optional<Verdict> late(const Lateness& lateness) const;
+
+  // Announcements that all ranks have made, and equally; constant once there was a verdict.
+  std::uint64_t agreed(std::size_t channel) const { return channels_.at(channel).agreed; }
+  std::uint64_t announced(std::size_t channel, int rank) const {
+    return channels_.at(channel).announced.at(static_cast<std::size_t>(rank));
+  }
+  bool has_left(int rank) const { return left_.at(static_cast<std::size_t>(rank)); }
+
+ private:
+  struct Entry {
+    std::vector<std::string> codes;  // by rank
+    std::size_t came = 0;
+  };
+  struct Channel {
+    std::string name;
+    std::vector<std::uint64_t> announced;  // by rank
+    std::uint64_t agreed = 0;
+    // Positions agreed + 1 and on, from `first` round; entries keep their memory for the next.
+    std::vector<Entry> ring;
+    std::size_t first = 0;
+    std::size_t open = 0;
+
+    Entry& at(std::size_t place) { return ring[(first + place) % ring.size()]; }
+    const Entry& at(std::size_t place) const { return ring[(first + place) % ring.size()]; }
+  };
+
+  Entry& entry_at(Channel& channel, std::uint64_t number);
+  const std::string& code_at(const Channel& channel, std::size_t place) const;
+  std::optional<Verdict> compare(std::size_t channel);
+  std::optional<Verdict> awaited_leaver(std::size_t channel) const;
+
+  int ranks_;
+  std::vector<Channel> channels_;
+  std::vector<bool> left_;
+  bool anyone_left_ = false;
+};
+
+}  // namespace tessera::comm

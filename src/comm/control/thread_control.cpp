@@ -1,0 +1,118 @@
+// Everything happens under the room's mutex, so which error a rank sees is never a race.
+#include "comm/control/thread_control.hpp"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "comm/control/signature_code.hpp"
+#include "comm/rank_error.hpp"
+#include "tessera/base/error.hpp"
+
+namespace tessera::comm {
+
+void ThreadControlRoom::abort(int rank, std::string_view cause, std::exception_ptr exception) noexcept {
+  const Lock lock(mutex_);
+  abort(lock, rank, cause, std::move(exception));
+}
+
+void ThreadControlRoom::abort(const Lock&, int rank, std::string_view cause, std::exception_ptr exception) noexcept {
+  if (failure() != nullptr) return;
+  record(failure_, rank, cause, std::move(exception));
+  failed_.store(true, std::memory_order_release);
+  changed_.notify_all();
+}
+
+void ThreadControlRoom::note_left(int rank) noexcept {
+  const Lock lock(mutex_);
+  if (ledger_.has_left(rank)) return;
+  ++left_;
+  conclude(rank, ledger_.leave(rank));
+  changed_.notify_all();
+}
+
+// The mutex is held.
+void ThreadControlRoom::conclude(int rank, const std::optional<Verdict>& verdict) noexcept {
+  if (!verdict || failure() != nullptr) return;
+  verdict_ = verdict->position;
+  record(failure_, rank, verdict->text, std::make_exception_ptr(CommunicationError(verdict->text)));
+  failed_.store(true, std::memory_order_release);
+  changed_.notify_all();
+}
+
+void ThreadControlRoom::fail_at(const Position& position) const {
+  if (verdict_ && was_there(position, *verdict_)) throw CommunicationError(failure_.cause);
+  throw_aborted(failure_);
+}
+
+void ThreadControlRoom::await(Lock& lock, int rank, const Position& position, const Signature& signature) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout_;
+  bool expired = false;
+  while (ledger_.agreed(position.channel) < position.number) {
+    if (failure() != nullptr) fail_at(position);
+    if (expired) {
+      encode(signature, code_);
+      conclude(rank, ledger_.late({position, code_, timeout_, Ledger::WaitFor::ranks}));
+      continue;
+    }
+    expired = changed_.wait_until(lock, deadline) == std::cv_status::timeout;
+  }
+}
+
+Position ThreadControl::announce(const Lock&, std::size_t channel, const Signature& signature) {
+  if (room_.failure() != nullptr) return {.channel = channel, .number = 0};
+  encode(signature, room_.code_);
+  const std::uint64_t agreed = room_.ledger_.agreed(channel);
+  room_.conclude(rank_, room_.ledger_.announce(rank_, channel, room_.code_));
+  if (room_.ledger_.agreed(channel) != agreed) room_.changed_.notify_all();
+  return {.channel = channel, .number = room_.ledger_.announced(channel, rank_)};
+}
+
+Position ThreadControl::announce(std::size_t channel, const Signature& signature) {
+  const Lock lock(room_.mutex_);
+  return announce(lock, channel, signature);
+}
+
+void ThreadControl::await_agreement(const Position& position, const Signature& signature) {
+  Lock lock(room_.mutex_);
+  if (position.number == 0) room_.fail_at(position);
+  room_.await(lock, rank_, position, signature);
+}
+
+std::vector<std::string> ThreadControl::exchange(std::size_t channel, const Signature& signature,
+                                                 std::string_view blob) {
+  Lock lock(room_.mutex_);
+  const Position position = announce(lock, channel, signature);
+  if (position.number == 0) room_.fail_at(position);
+  const auto place = std::pair(position.channel, position.number);
+  auto& mail = room_.mail_[place];
+  mail.blobs.resize(static_cast<std::size_t>(size()));
+  mail.blobs[static_cast<std::size_t>(rank_)] = blob;
+  room_.await(lock, rank_, position, signature);
+  std::vector<std::string> blobs = mail.blobs;
+  if (++mail.takers == size()) room_.mail_.erase(place);
+  return blobs;
+}
+
+// The channel is there for whoever comes first.
+Control::Opened ThreadControl::open(const std::string& name, std::string_view blob) {
+  const std::size_t channel = ++opened_;
+  std::vector<std::string> blobs = exchange(0, signature_of_creation(name), blob);
+  const Lock lock(room_.mutex_);
+  if (room_.ledger_.channels() == channel) room_.ledger_.open(name);
+  return {.channel = channel, .blobs = std::move(blobs)};
+}
+
+void ThreadControl::late(const Position& position, const Signature& signature) noexcept {
+  const Lock lock(room_.mutex_);
+  encode(signature, room_.code_);
+  room_.conclude(rank_, room_.ledger_.late({position, room_.code_, room_.timeout_, Ledger::WaitFor::end}));
+}
+
+void ThreadControl::leave() noexcept {
+  room_.note_left(rank_);
+  Lock lock(room_.mutex_);
+  room_.changed_.wait(lock, [this] { return room_.left_ == size() || room_.failure() != nullptr; });
+}
+
+}  // namespace tessera::comm

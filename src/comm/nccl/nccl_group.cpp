@@ -1,0 +1,232 @@
+// An NCCL communicator's life: connecting, launching, watching, ending.
+#include "comm/nccl/nccl_group.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "tessera/base/error.hpp"
+
+namespace tessera::comm {
+namespace {
+
+using std::chrono::steady_clock;
+
+// Making connections may take longer than any collective of a small job.
+constexpr std::chrono::milliseconds least_connect_time{60'000};
+constexpr std::chrono::microseconds poll{50};  // of calls that go on in the background
+
+}  // namespace
+
+NcclGroup::NcclGroup(const NcclParts& parts, std::size_t channel, std::string name, const NcclLibrary::Id& id)
+    : parts_(parts),
+      channel_(channel),
+      name_(std::move(name)),
+      staging_(parts.device, parts.options.staging),
+      contributions_(static_cast<std::size_t>(parts.control.size())) {
+  connect(id);
+  device::CudaQueue queue(parts_.device, StreamPriority::normal);
+  try {
+    greet_everybody(queue);
+  } catch (...) {
+    parts_.library.abort(handle_);  // ends what runs in the queue, which waits for that
+    throw;
+  }
+}
+
+// Finalizing waits for what runs, and after a failure that does not end by itself.
+NcclGroup::~NcclGroup() {
+  const std::lock_guard lock(handle_mutex_);
+  if (ended_) return;
+  for (const auto& [data, memory] : memory_) parts_.library.remove_memory(handle_, memory);
+  try {
+    if (parts_.control.failure() != nullptr) throw NcclFailure("the job has failed");
+    complete(parts_.library.finalize(handle_));
+    parts_.library.destroy(handle_);
+  } catch (const std::exception&) {  // what runs is ended
+    parts_.library.abort(handle_);
+  }
+}
+
+std::string NcclGroup::place_of(const Signature& signature) const {
+  const std::string where = signature.kind == CollectiveKind::creation
+                                ? brief(signature)
+                                : fmt::format("{} (communicator {}, #{})", brief(signature), name_, signature.sequence);
+  return fmt::format("rank {} on {}, in {}", rank(), to_string(parts_.device), where);
+}
+
+void NcclGroup::fail(const std::string& what, const Signature& signature) {
+  const std::string text = fmt::format("{}: {}", place_of(signature), what);
+  parts_.control.abort(text, std::make_exception_ptr(CommunicationError(text)));
+  throw CommunicationError(text);
+}
+
+// Until a call that goes on in the background has come to its end. A failure of the job ends the wait, and NCCL after
+// it.
+void NcclGroup::complete(NcclState state, std::chrono::milliseconds timeout) {
+  const auto deadline = steady_clock::now() + timeout;
+  while (state == NcclState::in_progress) {
+    if (parts_.control.failure() != nullptr) parts_.control.fail_at(last_.value_or(Position{.channel = channel_}));
+    if (steady_clock::now() > deadline) {
+      throw NcclFailure(fmt::format("NCCL did not get ready within {:.3g} s; is a rank's device or network stuck?",
+                                    std::chrono::duration<double>(timeout).count()));
+    }
+    std::this_thread::sleep_for(poll);
+    state = parts_.library.state(handle_);
+  }
+}
+
+void NcclGroup::connect(const NcclLibrary::Id& id) {
+  const Signature creation = signature_of_creation(name_);
+  try {
+    const NcclState state = parts_.library.join(handle_, id, {.rank = rank(), .ranks = size(), .name = name_.c_str()});
+    complete(state, std::max(parts_.control.timeout(), least_connect_time));
+  } catch (const NcclFailure& failure) {
+    if (handle_ != nullptr) parts_.library.abort(handle_);
+    fail(failure.what(), creation);
+  } catch (...) {
+    if (handle_ != nullptr) parts_.library.abort(handle_);
+    throw;
+  }
+}
+
+// NCCL makes connections when they are first used: now, so that no step waits for that or takes memory for it.
+void NcclGroup::greet_everybody(device::CudaQueue& queue) {
+  const Call call{.queue = queue, .turn = 0, .signature = signature_of_creation(name_)};
+  try {
+    const std::lock_guard lock(handle_mutex_);
+    complete(parts_.library.all_gather(on(call), staging(0), Bytes(1)));
+    in_group([&] {
+      for (int peer = 0; peer < size(); ++peer) {
+        if (peer == rank()) continue;
+        parts_.library.send(on(call), staging(static_cast<std::size_t>(rank())), Bytes(1), peer);
+        parts_.library.receive(on(call), staging(static_cast<std::size_t>(size() + peer)), Bytes(1), peer);
+      }
+    });
+  } catch (const NcclFailure& failure) {
+    fail(failure.what(), call.signature);
+  }
+  device::CudaMark met(parts_.device);
+  queue.record(met);
+  const auto deadline = steady_clock::now() + std::max(parts_.control.timeout(), least_connect_time);
+  while (!met.complete()) {
+    if (parts_.control.failure() != nullptr) parts_.control.fail_at({.channel = channel_, .number = 0});
+    if (steady_clock::now() > deadline) fail("the ranks' devices do not reach each other", call.signature);
+    std::this_thread::sleep_for(poll);
+  }
+}
+
+NcclGroup::Flight& NcclGroup::take_off(const Call& call, const Position& position) {
+  const std::lock_guard lock(flights_mutex_);
+  if (landed_.empty()) landed_.emplace_back(parts_.device);
+  Flight& flight = landed_.front();
+  flight.signature = call.signature;
+  flight.position = position;
+  flight.issued = false;
+  flight.since.reset();
+  call.queue.record(flight.begin);
+  flights_.splice(flights_.end(), landed_, landed_.begin());
+  last_ = position;
+  last_signature_ = call.signature;
+  return flight;
+}
+
+void NcclGroup::land(Flight& flight, device::CudaQueue& queue) {
+  const std::lock_guard lock(flights_mutex_);
+  queue.record(flight.end);
+  flight.issued = true;
+}
+
+void NcclGroup::settle() {
+  Position position;
+  Signature signature;
+  {
+    const std::lock_guard lock(flights_mutex_);
+    if (!last_) return;
+    position = *last_;
+    signature = last_signature_;
+  }
+  parts_.control.await_agreement(position, signature);
+  if (parts_.control.failure() != nullptr) parts_.control.fail_at(position);
+}
+
+void NcclGroup::look_at(Flight& flight) {
+  if (!flight.since && flight.begin.complete()) flight.since = steady_clock::now();
+  if (!flight.since || steady_clock::now() - *flight.since < parts_.control.timeout()) return;
+  parts_.control.late(flight.position, flight.signature);
+  flight.since = steady_clock::now();
+}
+
+void NcclGroup::watch() noexcept {
+  try {
+    const std::lock_guard lock(flights_mutex_);
+    while (!flights_.empty() && flights_.front().issued && flights_.front().end.complete()) {
+      landed_.splice(landed_.end(), flights_, flights_.begin());
+    }
+    if (!flights_.empty()) look_at(flights_.front());
+  } catch (const std::exception& error) {  // the device has failed
+    parts_.control.abort(error.what(), std::current_exception());
+  }
+  const std::lock_guard lock(handle_mutex_);
+  if (ended_) return;
+  try {
+    if (parts_.control.failure() == nullptr) parts_.library.state(handle_);
+  } catch (const NcclFailure& failure) {
+    const std::lock_guard flights_lock(flights_mutex_);
+    const Signature signature = flights_.empty() ? last_signature_ : flights_.front().signature;
+    const std::string text = fmt::format("{}: {}", place_of(signature), failure.what());
+    parts_.control.abort(text, std::make_exception_ptr(CommunicationError(text)));
+  }
+  if (parts_.control.failure() == nullptr) return;
+  parts_.library.abort(handle_);
+  ended_ = true;
+}
+
+void NcclGroup::add_memory(void* data, Bytes size) {
+  const std::lock_guard lock(handle_mutex_);
+  if (ended_) return;
+  if (void* const memory = parts_.library.add_memory(handle_, data, size)) memory_.emplace_back(data, memory);
+}
+
+void NcclGroup::remove_memory(void* data) noexcept {
+  const std::lock_guard lock(handle_mutex_);
+  std::erase_if(memory_, [&](const auto& entry) {
+    if (entry.first != data) return false;
+    if (!ended_) parts_.library.remove_memory(handle_, entry.second);
+    return true;
+  });
+}
+
+// ---- what each collective launches ----
+
+void NcclGroup::run(const Call& call, std::span<const AllGather> segments) {
+  launch(call, [&] {
+    in_group([&] {
+      for (const AllGather& segment : segments) {
+        if (segment.shard > Bytes(0)) parts_.library.all_gather(on(call), segment.data, segment.shard);
+      }
+    });
+  });
+}
+
+void NcclGroup::run(const Call& call, std::span<const ReduceScatter> segments) {
+  launch(call, [&] {
+    if (parts_.options.sums == NcclSums::fast) return reduce_fast(call, segments);
+    reduce_ranked(call, segments);
+  });
+}
+
+void NcclGroup::run(const Call& call, const Broadcast& operation) {
+  launch(call, [&] {
+    if (operation.size == Bytes(0)) return;
+    complete(parts_.library.broadcast(on(call), operation.data, operation.size, operation.root));
+  });
+}
+
+void NcclGroup::run(const Call& call, const Barrier&) {
+  launch(call, [&] { complete(parts_.library.all_gather(on(call), staging(0), Bytes(1))); });
+}
+
+}  // namespace tessera::comm

@@ -1,0 +1,177 @@
+// One rank's end of an NCCL communicator. A collective is a task on the rank's stream: it announces its signature to
+// the other ranks without waiting for them, launches when it is its turn, and is watched until the device has ended it
+// (NcclJob). That all ranks meant the same is known when the stream synchronises: settle().
+//
+// Thread safety: one stream's task at a time, and the job's watcher beside it. Outlived by the job, not by tasks.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/control/control_communicator.hpp"
+#include "comm/nccl/launch_order.hpp"
+#include "comm/nccl/nccl_library.hpp"
+#include "comm/signature.hpp"
+#include "device/cuda/cuda_queue.hpp"
+#include "tessera/comm/communicator.hpp"
+#include "tessera/device/arena.hpp"
+#include "tessera/kernels/reduce.hpp"
+
+namespace tessera::comm {
+
+// Which reduce-scatter. ranked: sums are formed in fp32 in rank order, as in every other backend; every element travels
+// to its owner alone, in the wire's type. fast: NCCL's own, which adds in the wire's type and in an order of its own;
+// the same on every run of one machine, but nothing more.
+enum class NcclSums { ranked, fast };
+
+struct NcclOptions {
+  NcclSums sums = NcclSums::ranked;
+  // Of each communicator: what arrives from peers before it is summed. Larger data goes in rounds of this size, and
+  // `fast` needs one rank's part in the wire's type in it.
+  Bytes staging{64u << 20};
+};
+
+// What the communicators of a rank share.
+struct NcclParts {
+  NcclLibrary& library;
+  Control& control;
+  LaunchOrder& order;
+  Device device;
+  NcclOptions options;
+};
+
+class NcclGroup final : public device::QueueCheck, public std::enable_shared_from_this<NcclGroup> {
+ public:
+  // Collective: all ranks give rank 0's id. Blocks until every rank is connected, and has talked to every other one.
+  NcclGroup(const NcclParts& parts, std::size_t channel, std::string name, const NcclLibrary::Id& id);
+  ~NcclGroup() final;
+
+  int rank() const { return parts_.control.rank(); }
+  int size() const { return parts_.control.size(); }
+  const std::string& name() const { return name_; }
+  LaunchOrder& order() { return parts_.order; }
+  // The same communicator for memory of the host.
+  ControlGroup on_host() const { return {.control = parts_.control, .channel = channel_}; }
+
+  // A collective, from a task on the stream of `queue`. Throws when the job has failed, and what NCCL reports.
+  struct Call {
+    device::CudaQueue& queue;
+    std::uint64_t turn;
+    Signature signature;
+  };
+  void run(const Call& call, std::span<const AllGather> segments);
+  void run(const Call& call, std::span<const ReduceScatter> segments);
+  void run(const Call& call, const AllReduce& operation);
+  void run(const Call& call, const Broadcast& operation);
+  void run(const Call& call, const Barrier& operation);
+
+  // Blocks until all ranks have announced what this one has, and equally. Throws what that comes to, and the job's
+  // failure.
+  void settle() final;
+
+  // What the watcher does: looks for errors and for collectives that do not end; after the job's failure ends NCCL.
+  void watch() noexcept;
+
+  // Registers memory of this rank's with NCCL, while it lives. `memory` comes from here, too, when it goes.
+  void add_memory(void* data, Bytes size);
+  void remove_memory(void* data) noexcept;
+
+ private:
+  struct Flight {  // a collective that the device has not ended
+    explicit Flight(Device device) : begin(device), end(device) {}
+    device::CudaMark begin;
+    device::CudaMark end;
+    Signature signature;
+    Position position;
+    bool issued = false;  // the end mark is recorded
+    std::optional<std::chrono::steady_clock::time_point> since;
+  };
+  struct Piece {  // of a reduction, in staging
+    const ReduceScatter* segment;
+    std::size_t begin;
+    std::size_t count;
+    std::size_t place;  // bytes in staging
+  };
+
+  template <typename Work>
+  void launch(const Call& call, const Work& work);
+  Flight& take_off(const Call& call, const Position& position);
+  void land(Flight& flight, device::CudaQueue& queue);
+  void complete(NcclState state) { complete(state, parts_.control.timeout()); }
+  void complete(NcclState state, std::chrono::milliseconds timeout);
+  template <typename Function>
+  void in_group(const Function& function);
+
+  void exchange(const Call& call, std::span<const Piece> pieces);
+  void reduce_ranked(const Call& call, std::span<const ReduceScatter> segments);
+  void reduce_fast(const Call& call, std::span<const ReduceScatter> segments);
+  void sum_pieces(const Call& call, std::span<const Piece> pieces);
+  void sum_in_staging(const Call& call, const kernels::RankedSum& sum, std::byte* first, Bytes stride);
+
+  void connect(const NcclLibrary::Id& id);
+  void greet_everybody(device::CudaQueue& queue);
+  void look_at(Flight& flight);
+  [[noreturn]] void fail(const std::string& what, const Signature& signature);
+  std::string place_of(const Signature& signature) const;
+  NcclLibrary::Call on(const Call& call) const { return {.handle = handle_, .stream = call.queue.native()}; }
+  std::byte* staging(std::size_t place) { return staging_.data() + place; }
+
+  const NcclParts parts_;
+  const std::size_t channel_;
+  const std::string name_;
+  Arena staging_;
+  std::vector<Piece> pieces_;               // of the present round
+  std::vector<const void*> contributions_;  // of the present sum
+
+  std::mutex handle_mutex_;  // of NCCL's calls
+  NcclLibrary::Handle handle_ = nullptr;
+  bool ended_ = false;
+  std::vector<std::pair<void*, void*>> memory_;  // data, and what NCCL calls it
+
+  std::mutex flights_mutex_;
+  std::list<Flight> flights_;
+  std::list<Flight> landed_;  // to be used again
+  std::optional<Position> last_;
+  Signature last_signature_{};
+};
+
+// Work of the library is launched under the mutex under which the watcher ends it.
+template <typename Work>
+void NcclGroup::launch(const Call& call, const Work& work) {
+  call.queue.add_check(shared_from_this());
+  const Position position = parts_.control.announce(channel_, call.signature);
+  if (position.number == 0) parts_.control.fail_at(position);
+  const LaunchOrder::Turn turn(parts_.order, call.turn, call.queue);
+  Flight& flight = take_off(call, position);
+  try {
+    const std::lock_guard lock(handle_mutex_);
+    if (ended_) parts_.control.fail_at(position);
+    work();
+  } catch (const NcclFailure& failure) {
+    fail(failure.what(), call.signature);
+  }
+  land(flight, call.queue);
+}
+
+template <typename Function>
+void NcclGroup::in_group(const Function& function) {
+  parts_.library.group_begin();
+  try {
+    function();
+  } catch (...) {
+    try {
+      parts_.library.group_end();
+    } catch (const NcclFailure&) {  // the first one is the cause
+    }
+    throw;
+  }
+  complete(parts_.library.group_end());
+}
+
+}  // namespace tessera::comm

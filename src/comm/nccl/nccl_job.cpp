@@ -1,0 +1,126 @@
+// Making communicators and memory, and watching them.
+#include "comm/nccl/nccl_job.hpp"
+
+#include <fmt/format.h>
+#include <pthread.h>
+
+#include <chrono>
+#include <cstring>
+#include <string_view>
+
+#include "device/device_memory.hpp"
+#include "tessera/base/error.hpp"
+
+namespace tessera::comm {
+namespace {
+
+constexpr std::chrono::milliseconds watch_interval{10};
+
+NcclLibrary::Id id_of(std::string_view blob) {
+  NcclLibrary::Id id;
+  if (blob.size() != id.size()) {
+    throw InternalError(fmt::format("rank 0 gave {} bytes as NCCL's id, which has {}", blob.size(), id.size()));
+  }
+  std::memcpy(id.data(), blob.data(), id.size());
+  return id;
+}
+
+std::string blob_of(const NcclLibrary::Id& id) { return {id.data(), id.size()}; }
+
+}  // namespace
+
+// An arena of NCCL's memory.
+class NcclMemory final : public device::DeviceMemory {
+ public:
+  NcclMemory(NcclJob& job, void* data, Bytes size) : job_(job), data_(data) {
+    device::CudaQueue queue(job.device(), StreamPriority::normal);
+    queue.fill(data, 0, size);
+    queue.synchronize();
+    const std::lock_guard lock(job.mutex_);
+    job.arenas_.emplace_back(data, size);
+  }
+  ~NcclMemory() override {
+    for (const auto& group : job_.living_groups()) group->remove_memory(data_);
+    {
+      const std::lock_guard lock(job_.mutex_);
+      std::erase_if(job_.arenas_, [&](const auto& arena) { return arena.first == data_; });
+    }
+    job_.parts_.library.release(data_);
+  }
+  NcclMemory(const NcclMemory&) = delete;
+  NcclMemory& operator=(const NcclMemory&) = delete;
+
+  std::byte* data() override { return static_cast<std::byte*>(data_); }
+
+ private:
+  NcclJob& job_;
+  void* data_;
+};
+
+NcclJob::NcclJob(NcclLibrary& library, Control& control, Device device, NcclOptions options)
+    : order_(control, device, !library.orders_launches()),
+      parts_{.library = library, .control = control, .order = order_, .device = device, .options = options},
+      watcher_([this] { watch(); }) {}
+
+NcclJob::~NcclJob() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+    changed_.notify_one();
+  }
+  watcher_.join();
+}
+
+std::vector<std::shared_ptr<NcclGroup>> NcclJob::living_groups() {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::shared_ptr<NcclGroup>> living;
+  std::erase_if(groups_, [](const auto& group) { return group.expired(); });
+  for (const auto& group : groups_) {
+    if (auto each = group.lock()) living.push_back(std::move(each));
+  }
+  return living;
+}
+
+std::shared_ptr<NcclGroup> NcclJob::make_group(const std::string& name) {
+  const std::string mine = control().rank() == 0 ? blob_of(parts_.library.unique_id()) : std::string();
+  const Control::Opened opened = control().open(name, mine);
+  auto group = std::make_shared<NcclGroup>(parts_, opened.channel, name, id_of(opened.blobs.front()));
+  const std::lock_guard lock(mutex_);
+  for (const auto& [data, size] : arenas_) group->add_memory(data, size);
+  groups_.push_back(group);
+  return group;
+}
+
+Arena NcclJob::make_arena(Bytes size) {
+  if (size == Bytes(0)) return Arena(device(), size);
+  const Bytes pages = Arena::whole_pages(device(), size);
+  void* const data = parts_.library.allocate(pages);
+  if (data == nullptr) return Arena(device(), size);
+  auto memory = std::make_unique<NcclMemory>(*this, data, pages);
+  for (const auto& group : living_groups()) group->add_memory(data, pages);
+  return Arena(pages, std::move(memory));
+}
+
+// Allocates nothing while nothing changes.
+void NcclJob::watch() noexcept {
+  ::pthread_setname_np(::pthread_self(), "nccl");
+  std::unique_lock lock(mutex_);
+  while (!ending_) {
+    for (std::size_t i = 0; i < groups_.size(); ++i) {
+      const std::shared_ptr<NcclGroup> group = groups_[i].lock();
+      if (!group) continue;
+      lock.unlock();
+      group->watch();
+      lock.lock();
+    }
+    changed_.wait_for(lock, watch_interval);
+  }
+}
+
+std::string NcclJob::in_words() const {
+  return fmt::format("{}, launches in {}, sums {}", parts_.library.name(),
+                     parts_.library.orders_launches() ? "NCCL's implicit order" : "one order kept by events",
+                     parts_.options.sums == NcclSums::ranked ? "in rank order" : "by NCCL");
+}
+
+}  // namespace tessera::comm

@@ -1,0 +1,57 @@
+// What the NCCL communicators of one rank share: the library, the way to the other ranks, the order of launches, and a
+// thread that watches over what the device has not ended.
+//
+// Thread safety: all of it, but that communicators are made by the rank's own thread.
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "comm/nccl/launch_order.hpp"
+#include "comm/nccl/nccl_group.hpp"
+#include "comm/nccl/nccl_library.hpp"
+
+namespace tessera::comm {
+
+class NcclJob {
+ public:
+  // Library and control outlive the job, and all streams that communicators run on end before it.
+  NcclJob(NcclLibrary& library, Control& control, Device device, NcclOptions options);
+  ~NcclJob();
+  NcclJob(const NcclJob&) = delete;
+  NcclJob& operator=(const NcclJob&) = delete;
+
+  Control& control() { return parts_.control; }
+  Device device() const { return parts_.device; }
+
+  // Collective: a communicator over all ranks, connected.
+  std::shared_ptr<NcclGroup> make_group(const std::string& name);
+
+  // Memory that NCCL prefers, where it has such, and that all communicators know while it lives; zero-filled.
+  Arena make_arena(Bytes size);
+
+  // For the user, at the start: `NCCL 2.28.9 (libnccl.so.2), launches in NCCL's implicit order, sums in rank order`
+  std::string in_words() const;
+
+ private:
+  friend class NcclMemory;
+  void watch() noexcept;
+  std::vector<std::shared_ptr<NcclGroup>> living_groups();
+
+  LaunchOrder order_;
+  const NcclParts parts_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::weak_ptr<NcclGroup>> groups_;
+  std::vector<std::pair<void*, Bytes>> arenas_;
+  bool ending_ = false;
+  std::thread watcher_;  // last: it uses all of the above
+};
+
+}  // namespace tessera::comm

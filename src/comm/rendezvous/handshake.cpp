@@ -1,0 +1,89 @@
+// What the handshake's payloads look like.
+#include "comm/rendezvous/handshake.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "comm/rendezvous/fields.hpp"
+#include "tessera/base/error.hpp"
+
+namespace tessera::comm {
+namespace {
+
+constexpr std::string_view magic = "TESSERA\n";
+
+void begin(FieldWriter& writer) {
+  writer.raw(magic);
+  writer.number(rendezvous_version);
+}
+
+void read_begin(FieldReader& reader) {
+  if (reader.raw(magic.size()) != magic) throw DataError("the other side is no rank of Tessera's");
+  const auto version = reader.number<std::uint32_t>();
+  if (version == rendezvous_version) return;
+  throw UsageError(fmt::format("version {} of the rendezvous met version {}: run the same build on all ranks",
+                               rendezvous_version, version));
+}
+
+Nonce read_nonce(FieldReader& reader) {
+  Nonce nonce;
+  const std::string_view bytes = reader.raw(nonce.size());
+  std::copy(bytes.begin(), bytes.end(), nonce.begin());
+  return nonce;
+}
+
+std::string_view view(const Nonce& nonce) { return {nonce.data(), nonce.size()}; }
+
+}  // namespace
+
+std::string challenge_payload(const Nonce& server) {
+  std::string payload;
+  FieldWriter writer(payload);
+  begin(writer);
+  writer.raw(view(server));
+  return payload;
+}
+
+Nonce read_challenge(std::string_view payload) {
+  FieldReader reader(payload);
+  read_begin(reader);
+  const Nonce nonce = read_nonce(reader);
+  reader.require_end();
+  return nonce;
+}
+
+std::string hello_payload(std::string_view token, const Handshake& handshake) {
+  std::string payload;
+  FieldWriter writer(payload);
+  begin(writer);
+  writer.number(handshake.rank_number);
+  writer.number(handshake.ranks);
+  writer.raw(view(handshake.rank));
+  writer.raw(proof_of(token, Prover::rank, handshake));
+  return payload;
+}
+
+Hello read_hello(std::string_view payload, std::string_view token, const Nonce& server) {
+  FieldReader reader(payload);
+  read_begin(reader);
+  Hello hello{};
+  hello.handshake.server = server;
+  hello.handshake.rank_number = reader.number<std::uint32_t>();
+  hello.handshake.ranks = reader.number<std::uint32_t>();
+  hello.handshake.rank = read_nonce(reader);
+  const std::string_view proof = reader.raw(proof_bytes);
+  reader.require_end();
+  hello.holds_token = same_proof(proof, proof_of(token, Prover::rank, hello.handshake));
+  return hello;
+}
+
+std::string welcome_payload(std::string_view token, const Handshake& handshake) {
+  return proof_of(token, Prover::server, handshake);
+}
+
+bool is_welcome(std::string_view payload, std::string_view token, const Handshake& handshake) {
+  return same_proof(payload, proof_of(token, Prover::server, handshake));
+}
+
+}  // namespace tessera::comm

@@ -1,0 +1,249 @@
+// A rank's end of the rendezvous after it was admitted.
+#include "comm/rendezvous/rendezvous_control.hpp"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <pthread.h>
+
+#include "comm/control/signature_code.hpp"
+#include "comm/rendezvous/fields.hpp"
+#include "comm/rendezvous/wake.hpp"
+#include "tessera/base/error.hpp"
+
+namespace tessera::comm {
+namespace {
+
+using std::chrono::steady_clock;
+
+constexpr std::chrono::seconds patience{5};  // with the server, beyond the job's own deadline
+constexpr int longest_poll_ms = 1'000;
+constexpr std::chrono::seconds last_words{2};
+
+// Blobs of all ranks, and their lengths.
+Bytes most_payload(int ranks) {
+  return Bytes((Control::most_blob + sizeof(std::uint32_t)) * static_cast<std::uint64_t>(ranks) + (64 << 10));
+}
+
+}  // namespace
+
+RendezvousControl::RendezvousControl(const JoinOptions& options, std::chrono::milliseconds timeout)
+    : options_(options), timeout_(timeout), connection_(join(options)) {
+  connection_.allow(most_payload(options.ranks));
+  thread_ = std::thread([this] { work(); });
+}
+
+RendezvousControl::~RendezvousControl() {
+  ending_.store(true);
+  wake_.wake();
+  thread_.join();
+}
+
+void RendezvousControl::work() noexcept {
+  ::pthread_setname_np(::pthread_self(), "control");
+  try {
+    while (!ending_.load() && exchange_bytes()) {
+    }
+    const auto deadline = steady_clock::now() + last_words;
+    while (connection_.flush() && connection_.has_to_send() && wait_for(connection_.descriptor(), POLLOUT, deadline)) {
+    }
+  } catch (const std::exception& error) {
+    const Lock lock(mutex_);
+    fail(lock, rank(), fmt::format("rank {} does not understand the rendezvous: {}", rank(), error.what()));
+  }
+  lose_connection();
+}
+
+// Whether the connection still stands.
+bool RendezvousControl::exchange_bytes() {
+  const bool has_to_send = connection_.has_to_send();
+  pollfd polled[] = {wake_.polled(), {.fd = connection_.descriptor(), .events = POLLIN, .revents = 0}};
+  if (has_to_send) polled[1].events |= POLLOUT;
+  ::poll(polled, 2, longest_poll_ms);
+  wake_.clear();
+  const bool there = connection_.receive();
+  while (const std::optional<Frame> frame = connection_.next()) hear(*frame);
+  {
+    const Lock lock(mutex_);
+    connection_.send_frames(outgoing_);
+  }
+  return there && connection_.flush();
+}
+
+void RendezvousControl::hear(const Frame& frame) {
+  if (frame.kind == FrameKind::failed) return hear_failure(frame.payload);
+  const Lock lock(mutex_);
+  FieldReader reader(frame.payload);
+  if (frame.kind == FrameKind::left) {
+    all_left_ = true;
+  } else if (frame.kind == FrameKind::reported) {
+    reported_ = true;
+  } else if (frame.kind == FrameKind::agreed || frame.kind == FrameKind::gathered) {
+    Position position;
+    position.channel = reader.number<std::uint32_t>();
+    position.number = reader.number<std::uint64_t>();
+    if (frame.kind == FrameKind::gathered) hear_blobs(position, reader);
+    count_at(agreed_, position.channel) = position.number;
+  } else {
+    throw DataError(fmt::format("a message of kind {} is a rank's", static_cast<int>(frame.kind)));
+  }
+  changed_.notify_all();
+}
+
+void RendezvousControl::hear_blobs(const Position& position, FieldReader& reader) {
+  std::vector<std::string>& blobs = gathered_[{position.channel, position.number}];
+  for (int rank = 0; rank < size(); ++rank) blobs.emplace_back(reader.text());
+  reader.require_end();
+}
+
+void RendezvousControl::hear_failure(std::string_view payload) {
+  FieldReader reader(payload);
+  const auto rank = static_cast<int>(reader.number<std::uint32_t>());
+  Position position;
+  position.channel = reader.number<std::uint32_t>();
+  position.number = reader.number<std::uint64_t>();
+  const Lock lock(mutex_);
+  if (failure() == nullptr && position.number > 0) verdict_ = position;
+  fail(lock, rank, reader.rest());
+}
+
+// After the job's end, and after its failure, that is how it goes.
+void RendezvousControl::lose_connection() noexcept {
+  const Lock lock(mutex_);
+  if (ending_.load() || all_left_) return;
+  fail(lock, 0,
+       fmt::format(
+           "rank {}'s connection to rank 0 at {} broke off: the process of rank 0 has ended, or its host cannot be "
+           "reached",
+           rank(), to_string(options_.endpoint)));
+}
+
+void RendezvousControl::fail(const Lock&, int rank, std::string_view cause) noexcept {
+  if (failure() != nullptr) return;
+  record(failure_, rank, cause, rank == options_.rank ? own_exception_ : nullptr);
+  failed_.store(true, std::memory_order_release);
+  changed_.notify_all();
+}
+
+void RendezvousControl::send(const Lock&, FrameKind kind, std::string_view payload) {
+  append_frame(outgoing_, kind, payload);
+  wake_.wake();
+}
+
+std::uint64_t& RendezvousControl::count_at(std::vector<std::uint64_t>& counts, std::size_t channel) {
+  if (counts.size() <= channel) counts.resize(channel + 1);
+  return counts[channel];
+}
+
+// Buffers keep their capacity, so a step that repeats itself needs no memory.
+Position RendezvousControl::announce(const Lock& lock, std::size_t channel, const Signature& signature,
+                                     const std::string_view* blob) {
+  if (failure() != nullptr) return {.channel = channel, .number = 0};
+  encode(signature, code_);
+  payload_.clear();
+  FieldWriter writer(payload_);
+  writer.number(static_cast<std::uint32_t>(channel));
+  writer.number(static_cast<std::uint8_t>(blob != nullptr));
+  writer.text(code_);
+  if (blob != nullptr) writer.raw(*blob);
+  send(lock, FrameKind::announce, payload_);
+  return {.channel = channel, .number = ++count_at(announced_, channel)};
+}
+
+Position RendezvousControl::announce(std::size_t channel, const Signature& signature) {
+  const Lock lock(mutex_);
+  return announce(lock, channel, signature, nullptr);
+}
+
+void RendezvousControl::await_agreement(const Position& position, const Signature& signature) {
+  Lock lock(mutex_);
+  await(lock, position, signature);
+}
+
+// The server names who is missing; if it does not even do that, it is the one.
+void RendezvousControl::await(Lock& lock, const Position& position, const Signature& signature) {
+  const auto deadline = steady_clock::now() + timeout_;
+  bool asked = false;
+  const auto agreed = [&] { return position.number > 0 && count_at(agreed_, position.channel) >= position.number; };
+  while (!agreed()) {
+    if (failure() != nullptr) fail_at(position);
+    if (!asked && steady_clock::now() >= deadline) {
+      send_lateness(lock, position, signature, true);
+      asked = true;
+    } else if (asked && steady_clock::now() >= deadline + patience) {
+      fail(
+          lock, 0,
+          fmt::format("rank {} waited up to {:.3g} s in {} for rank 0's rendezvous at {}, which did not answer", rank(),
+                      std::chrono::duration<double>(timeout_).count(), brief(signature), to_string(options_.endpoint)));
+    } else {
+      changed_.wait_until(lock, asked ? deadline + patience : deadline);
+    }
+  }
+}
+
+void RendezvousControl::send_lateness(const Lock& lock, const Position& position, const Signature& signature,
+                                      bool on_host) {
+  encode(signature, code_);
+  payload_.clear();
+  FieldWriter writer(payload_);
+  writer.number(static_cast<std::uint32_t>(position.channel));
+  writer.number(position.number);
+  writer.number(static_cast<std::uint8_t>(on_host));
+  writer.raw(code_);
+  send(lock, FrameKind::late, payload_);
+}
+
+std::vector<std::string> RendezvousControl::exchange(std::size_t channel, const Signature& signature,
+                                                     std::string_view blob) {
+  if (blob.size() > most_blob) {
+    throw UsageError(fmt::format("rank {} gives {} bytes to {}, but a blob has {} at most", rank(), blob.size(),
+                                 brief(signature), most_blob));
+  }
+  Lock lock(mutex_);
+  const Position position = announce(lock, channel, signature, &blob);
+  await(lock, position, signature);
+  auto node = gathered_.extract({position.channel, position.number});
+  return std::move(node.mapped());
+}
+
+Control::Opened RendezvousControl::open(const std::string& name, std::string_view blob) {
+  std::vector<std::string> blobs = exchange(0, signature_of_creation(name), blob);
+  return {.channel = ++opened_, .blobs = std::move(blobs)};
+}
+
+void RendezvousControl::late(const Position& position, const Signature& signature) noexcept {
+  const Lock lock(mutex_);
+  send_lateness(lock, position, signature, false);
+}
+
+// The first cause is the one that came to the server first; without an answer this rank's own stands.
+void RendezvousControl::abort(std::string_view cause, std::exception_ptr exception) noexcept {
+  Lock lock(mutex_);
+  if (failure() != nullptr) return;
+  if (own_exception_ == nullptr) own_exception_ = std::move(exception);
+  send(lock, FrameKind::failed, cause);
+  if (changed_.wait_for(lock, last_words, [this] { return failure() != nullptr; })) return;
+  fail(lock, rank(), cause);
+}
+
+void RendezvousControl::fail_at(const Position& position) const {
+  if (verdict_ && was_there(position, *verdict_)) throw CommunicationError(failure_.cause);
+  throw_aborted(failure_);
+}
+
+void RendezvousControl::leave() noexcept {
+  Lock lock(mutex_);
+  send(lock, FrameKind::left, "");
+  changed_.wait(lock, [this] { return all_left_ || failure() != nullptr; });
+}
+
+void RendezvousControl::say_reported() noexcept {
+  const Lock lock(mutex_);
+  send(lock, FrameKind::reported, "");
+}
+
+bool RendezvousControl::wait_for_report() noexcept {
+  Lock lock(mutex_);
+  return changed_.wait_for(lock, std::min<std::chrono::milliseconds>(timeout_, patience), [this] { return reported_; });
+}
+
+}  // namespace tessera::comm

@@ -1,0 +1,251 @@
+// One loop: poll, admit, hear, tell. Nothing in it waits for any one connection.
+#include "comm/rendezvous/server.hpp"
+
+#include <fmt/format.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <system_error>
+#include <utility>
+
+#include "comm/control/control.hpp"
+#include "comm/control/signature_code.hpp"
+#include "comm/rendezvous/fields.hpp"
+#include "tessera/base/error.hpp"
+
+namespace tessera::comm {
+namespace {
+
+using std::chrono::steady_clock;
+
+constexpr int longest_poll_ms = 100;  // after which guests whose time is over are sent away
+constexpr std::chrono::seconds last_words{2};
+// Of a rank's message: a blob, and the signature of a group of thousands of segments.
+constexpr Bytes most_member_payload{Control::most_blob + (std::size_t{1} << 20)};
+
+void require_private(const ServerOptions& options, const std::vector<Address>& addresses) {
+  if (!options.token.empty()) return;
+  for (const Address& address : addresses) {
+    if (address.is_loopback()) continue;
+    throw UsageError(fmt::format(
+        "the ranks would meet at {}, which other hosts can reach, without a secret: set TESSERA_TOKEN to the "
+        "same long random text in the environment of every rank",
+        to_string(options.endpoint)));
+  }
+}
+
+std::string failed_payload(int rank, const Position& position, std::string_view cause) {
+  std::string payload;
+  FieldWriter writer(payload);
+  writer.number(static_cast<std::uint32_t>(rank));
+  writer.number(static_cast<std::uint32_t>(position.channel));
+  writer.number(position.number);
+  writer.raw(cause);
+  return payload;
+}
+
+}  // namespace
+
+RendezvousServer::RendezvousServer(const ServerOptions& options)
+    : options_(options),
+      lobby_({.token = options.token,
+              .ranks = options.ranks,
+              .most_time = options.handshake_time,
+              .objection = [this](int rank) { return objection(rank); }}),
+      ledger_(options.ranks),
+      members_(static_cast<std::size_t>(options.ranks)) {
+  listen(options);
+  thread_ = std::thread([this] { work(); });
+}
+
+RendezvousServer::~RendezvousServer() {
+  ending_.store(true);
+  wake_.wake();
+  thread_.join();
+}
+
+// A name may have addresses of which this host has only some (localhost without IPv6): one is enough.
+void RendezvousServer::listen(const ServerOptions& options) {
+  std::vector<Address> addresses = resolve(options.endpoint);
+  require_private(options, addresses);
+  std::string why;
+  for (Address& address : addresses) {
+    if (port_ != 0) address.set_port(port_);
+    try {
+      listeners_.push_back(listen_at(address));
+      port_ = address.port();
+    } catch (const std::system_error& error) {
+      why = error.code().message();
+    }
+  }
+  if (!listeners_.empty()) return;
+  throw UsageError(fmt::format(
+      "rank 0 cannot listen at {}, where the ranks are to meet ({}): MASTER_ADDR must be an address of rank "
+      "0's host, and TESSERA_PORT or MASTER_PORT a port that is free there",
+      to_string(options.endpoint), why));
+}
+
+void RendezvousServer::work() noexcept {
+  ::pthread_setname_np(::pthread_self(), "rendezvous");
+  while (!ending_.load()) {
+    try {
+      turn();
+    } catch (const std::exception& error) {
+      fail({.rank = 0, .position = {}, .cause = fmt::format("the rendezvous failed: {}", error.what())});
+    }
+  }
+  flush_all(steady_clock::now() + last_words);
+}
+
+void RendezvousServer::turn() {
+  poll_once();
+  for (const Socket& listener : listeners_) lobby_.take_from(listener);
+  for (Lobby::Admitted& admitted : lobby_.admit()) welcome(std::move(admitted));
+  for (int rank = 0; rank < options_.ranks; ++rank) serve(rank);
+}
+
+void RendezvousServer::poll_once() {
+  polled_.clear();
+  polled_.push_back(wake_.polled());
+  for (const Socket& listener : listeners_) {
+    polled_.push_back({.fd = listener.descriptor(), .events = POLLIN, .revents = 0});
+  }
+  for (const Member& each : members_) {
+    if (!each.connection) continue;
+    const short events = each.connection->has_to_send() ? POLLIN | POLLOUT : POLLIN;
+    polled_.push_back({.fd = each.connection->descriptor(), .events = events, .revents = 0});
+  }
+  lobby_.add_to(polled_);
+  ::poll(polled_.data(), polled_.size(), longest_poll_ms);
+  wake_.clear();
+}
+
+std::string RendezvousServer::objection(int rank) const {
+  return members_[static_cast<std::size_t>(rank)].came ? fmt::format("rank {} is there already", rank) : "";
+}
+
+void RendezvousServer::welcome(Lobby::Admitted admitted) {
+  Member& came = member(admitted.rank);
+  came.came = true;
+  came.connection.emplace(std::move(admitted.connection));
+  came.connection->allow(most_member_payload);
+  if (failure_) {
+    came.connection->send(FrameKind::failed, failed_payload(failure_->rank, failure_->position, failure_->cause));
+  }
+}
+
+// A rank that has left may go; one that has not, and whose connection ends, has crashed.
+void RendezvousServer::serve(int rank) {
+  Member& served = member(rank);
+  if (!served.connection) return;
+  const bool there = served.connection->receive();
+  try {
+    while (const std::optional<Frame> frame = served.connection->next()) hear(rank, *frame);
+  } catch (const DataError& error) {
+    fail({.rank = rank, .position = {}, .cause = fmt::format("rank {} sent nonsense: {}", rank, error.what())});
+    served.connection.reset();
+    return;
+  }
+  if (there && served.connection->flush()) return;
+  served.connection.reset();
+  if (served.left) return;
+  fail({.rank = rank,
+        .position = {},
+        .cause = fmt::format("the process of rank {} has ended, or its host cannot be reached: its connection to the "
+                             "rendezvous at {} broke off; what it last said, or its launcher, may tell why",
+                             rank, to_string(options_.endpoint))});
+}
+
+void RendezvousServer::hear(int rank, const Frame& frame) {
+  switch (frame.kind) {
+    case FrameKind::announce: return hear_announcement(rank, frame.payload);
+    case FrameKind::late: return hear_lateness(rank, frame.payload);
+    case FrameKind::failed: return fail({.rank = rank, .position = {}, .cause = std::string(frame.payload)});
+    case FrameKind::left: return hear_leaving(rank);
+    case FrameKind::reported: return tell_all(FrameKind::reported, "");
+    default: throw DataError(fmt::format("a message of kind {} is the server's", static_cast<int>(frame.kind)));
+  }
+}
+
+// Announcements that cross a failure on their way are nobody's any more.
+void RendezvousServer::hear_announcement(int rank, std::string_view payload) {
+  if (failure_) return;
+  FieldReader reader(payload);
+  const std::size_t channel = reader.number<std::uint32_t>();
+  const bool has_blob = reader.number<std::uint8_t>() != 0;
+  const std::string_view code = reader.text();
+  const std::string_view blob = reader.rest();
+  if (blob.size() > Control::most_blob) throw DataError(fmt::format("a blob has {} bytes", blob.size()));
+  if (channel >= ledger_.channels()) throw DataError(fmt::format("there is no channel {}", channel));
+  if (has_blob) {
+    auto& blobs = blobs_[{channel, ledger_.announced(channel, rank) + 1}];
+    blobs.resize(members_.size());
+    blobs[static_cast<std::size_t>(rank)] = blob;
+  }
+  const std::uint64_t before = ledger_.agreed(channel);
+  conclude(rank, ledger_.announce(rank, channel, code));
+  if (failure_ || ledger_.agreed(channel) == before) return;
+  if (channel == 0) ledger_.open(std::string((*DecodedSignature(code)).label));
+  tell_agreement(channel);
+}
+
+void RendezvousServer::tell_agreement(std::size_t channel) {
+  const std::uint64_t number = ledger_.agreed(channel);
+  std::string payload;
+  FieldWriter writer(payload);
+  writer.number(static_cast<std::uint32_t>(channel));
+  writer.number(number);
+  const auto blobs = blobs_.find({channel, number});
+  if (blobs == blobs_.end()) return tell_all(FrameKind::agreed, payload);
+  for (const std::string& blob : blobs->second) writer.text(blob);
+  blobs_.erase(blobs);
+  tell_all(FrameKind::gathered, payload);
+}
+
+void RendezvousServer::hear_lateness(int rank, std::string_view payload) {
+  FieldReader reader(payload);
+  Position position;
+  position.channel = reader.number<std::uint32_t>();
+  position.number = reader.number<std::uint64_t>();
+  const bool on_host = reader.number<std::uint8_t>() != 0;
+  conclude(rank, ledger_.late({.position = position,
+                               .code = reader.rest(),
+                               .timeout = options_.timeout,
+                               .waiting_for = on_host ? Ledger::WaitFor::ranks : Ledger::WaitFor::end}));
+}
+
+void RendezvousServer::hear_leaving(int rank) {
+  if (std::exchange(member(rank).left, true)) return;
+  conclude(rank, ledger_.leave(rank));
+  if (++left_ == members_.size()) tell_all(FrameKind::left, "");
+}
+
+void RendezvousServer::conclude(int rank, const std::optional<Verdict>& verdict) {
+  if (!verdict) return;
+  const bool all_came = std::all_of(members_.begin(), members_.end(), [](const Member& each) { return each.came; });
+  fail({.rank = rank, .position = verdict->position, .cause = verdict->text + (all_came ? "" : lobby_.refusals())});
+}
+
+void RendezvousServer::fail(const Failure& failure) {
+  if (failure_) return;
+  failure_ = failure;
+  tell_all(FrameKind::failed, failed_payload(failure.rank, failure.position, failure.cause));
+}
+
+void RendezvousServer::tell_all(FrameKind kind, std::string_view payload) {
+  for (Member& each : members_) {
+    if (!each.connection) continue;
+    each.connection->send(kind, payload);
+    each.connection->flush();
+  }
+}
+
+void RendezvousServer::flush_all(steady_clock::time_point deadline) noexcept {
+  for (Member& each : members_) {
+    while (each.connection && each.connection->flush() && each.connection->has_to_send() &&
+           wait_for(each.connection->descriptor(), POLLOUT, deadline)) {
+    }
+  }
+}
+
+}  // namespace tessera::comm
