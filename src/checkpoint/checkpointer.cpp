@@ -68,7 +68,7 @@ class Checkpointer::Implementation {
 
   void save(const TrainingProgress& progress) {
     wait();
-    write(ShardValues(model_), composed(progress), progress.step);
+    write(on_host() ? ShardValues(model_) : copied(), composed(progress), progress.step);
   }
 
   void save_async(const TrainingProgress& progress) {
@@ -76,7 +76,7 @@ class Checkpointer::Implementation {
       throw UsageError("save_async() needs FullyShardOptions::checkpointing = background");
     }
     wait();
-    const ShardValues values = ShardValues(model_).copied_to(model_.checkpoint_memory().copy);
+    const ShardValues values = copied();
     auto held = model_.hold_plan(fmt::format("step {} is being saved: call Checkpointer::wait() first", progress.step));
     writing_ = std::async(std::launch::async, [this, values, held = std::move(held), text = composed(progress),
                                                step = progress.step] { write(values, text, step); });
@@ -94,14 +94,24 @@ class Checkpointer::Implementation {
 
   CheckpointState load(const std::filesystem::path& path, const LoadOptions& options) {
     wait();
-    const CheckpointState state = checkpoint::load(
-        {.model = model_, .path = path, .partial = options.partial, .channel = channel_, .block = staging().block});
+    const ShardValues mine(model_);
+    const ShardValues values = on_host() ? mine : copied();
+    const CheckpointState state = checkpoint::load({.plan = model_.plan(),
+                                                    .values = values,
+                                                    .path = path,
+                                                    .partial = options.partial,
+                                                    .channel = channel_,
+                                                    .block = staging().block});
+    if (!on_host()) mine.copy_from(values);
     put_scalars(model_, state);
     model_.shards_changed();
     return state;
   }
 
  private:
+  // Whether files can be written from, and read into, the shards themselves.
+  bool on_host() const { return model_.world().device().kind() == DeviceKind::cpu; }
+  ShardValues copied() { return ShardValues(model_).copied_to(model_.checkpoint_memory().copy); }
   Staging staging() { return {model_.checkpoint_memory().staging, channel_.size()}; }
 
   std::string composed(const TrainingProgress& progress) { return compose(state_of(model_, progress)); }

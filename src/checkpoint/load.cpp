@@ -102,13 +102,12 @@ std::vector<TensorRange> my_ranges(const std::vector<Match>& matches, const Shar
 CheckpointState load(const LoadInput& input) {
   std::optional<CheckpointReader> reader;
   std::vector<Match> found;
-  const CheckpointFiles files = lay_out(input.model.plan(), {});
-  const ShardValues values(input.model);
+  const CheckpointFiles files = lay_out(input.plan, {});
   input.channel.together("checkpoint: open", [&] {
     reader.emplace(input.path, input.block);
     found = matches(*reader, files, input.partial);
   });
-  input.channel.together("checkpoint: read", [&] { reader->read(my_ranges(found, values), input.block); });
+  input.channel.together("checkpoint: read", [&] { reader->read(my_ranges(found, input.values), input.block); });
   return reader->state();
 }
 

@@ -6,14 +6,16 @@
 #include <span>
 
 #include "checkpoint/channel.hpp"
+#include "checkpoint/shard_values.hpp"
 #include "tessera/checkpoint/checkpoints.hpp"
 #include "tessera/checkpoint/state.hpp"
-#include "tessera/shard/fully_shard.hpp"
+#include "tessera/plan/plan.hpp"
 
 namespace tessera::checkpoint {
 
 struct LoadInput {
-  FullyShard& model;
+  const plan::Plan& plan;
+  const ShardValues& values;  // of this rank, in the host's memory
   const std::filesystem::path& path;
   bool partial;
   Channel& channel;

@@ -1,15 +1,15 @@
 // A rank's elements of one parameter are one run: the part of its shard that the parameter crosses.
 #include "checkpoint/shard_values.hpp"
 
-#include <cstring>
 #include <string_view>
 
 #include "tessera/base/error.hpp"
+#include "tessera/kernels/elementwise.hpp"
 
 namespace tessera::checkpoint {
 
 ShardValues::ShardValues(FullyShard& model)
-    : units_(model.unit_count()), states_(model.plan().optimizer_states.size()) {
+    : stream_(&model.stream()), units_(model.unit_count()), states_(model.plan().optimizer_states.size()) {
   const plan::Plan& plan = model.plan();
   shares_.resize((2 + states_) * units_);
   for (std::size_t u = 0; u < units_; ++u) {
@@ -51,12 +51,23 @@ ShardValues ShardValues::copied_to(std::span<std::byte> memory) const {
       const std::size_t bytes = share.values.size_bytes();
       if (bytes > memory.size()) throw InternalError("the copy for a checkpoint is larger than was planned");
       if (bytes == 0) continue;
-      std::memcpy(memory.data(), share.values.data(), bytes);
+      kernels::copy(*stream_, memory.data(), share.values.data(), Bytes(bytes));
       share.values = {reinterpret_cast<float*>(memory.data()), share.values.size()};
       memory = memory.subspan(bytes);
     }
   }
+  stream_->synchronize();
   return copy;
+}
+
+void ShardValues::copy_from(const ShardValues& copy) const {
+  for (std::size_t i = 0; i < shares_.size(); ++i) {
+    for (std::size_t place = 0; place < shares_[i].size(); ++place) {
+      const std::span<float> to = shares_[i][place].values;
+      kernels::copy(*stream_, to.data(), copy.shares_[i][place].values.data(), Bytes(to.size_bytes()));
+    }
+  }
+  stream_->synchronize();
 }
 
 }  // namespace tessera::checkpoint

@@ -24,12 +24,15 @@ class ShardValues {
   };
   const Share& share(const TensorSource& source) const;
 
-  // The same values in `memory`, which holds at least plan::checkpoint_copy() bytes.
+  // The same values in `memory` of the host, which holds at least plan::checkpoint_copy() bytes. Synchronises.
   ShardValues copied_to(std::span<std::byte> memory) const;
+  // Takes the values of such a copy back. Synchronises.
+  void copy_from(const ShardValues& copy) const;
 
  private:
   std::vector<Share>& shares(std::size_t kind, std::size_t unit) { return shares_[kind * units_ + unit]; }
 
+  Stream* stream_;  // of the device that the values are on, or copies of which they are
   std::size_t units_;
   std::size_t states_;
   std::vector<std::vector<Share>> shares_;  // [masters, states…, buffers][unit][place]

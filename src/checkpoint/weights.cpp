@@ -16,6 +16,7 @@
 #include "checkpoint/file.hpp"
 #include "checkpoint/json_form.hpp"
 #include "checkpoint/safetensors_header.hpp"
+#include "shard/host_pieces.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/base/version.hpp"
 #include "tessera/checkpoint/safetensors.hpp"
@@ -44,13 +45,17 @@ struct Piece {
   std::span<float> values;
 };
 
-void for_each_piece(FullyShard& model, const std::function<void(const Piece&)>& visit) {
+enum class Visiting { reads, changes };
+
+void for_each_piece(FullyShard& model, Visiting visiting, const std::function<void(const Piece&)>& visit) {
   std::size_t tensors_before = 0;
   for (std::size_t u = 0; u < model.unit_count(); ++u) {
     const Unit& unit = model.unit(u);
-    for (const ParameterPiece& piece : model.pieces(unit)) {
+    HostPieces here(model.stream(), model.pieces(unit));
+    for (const ParameterPiece& piece : here.pieces()) {
       visit({.tensor = tensors_before + unit.index_of(*piece.parameter), .first = piece.first, .values = piece.values});
     }
+    if (visiting == Visiting::changes) here.put_back();
     tensors_before += unit.parameters().size();
   }
 }
@@ -138,7 +143,7 @@ void dump_weights(FullyShard& model, const std::filesystem::path& path) {
   });
   checkpoint::run_together(world, "dump_weights: write", [&] {
     if (!creates) writer.open();
-    for_each_piece(model, [&](const Piece& piece) {
+    for_each_piece(model, Visiting::reads, [&](const Piece& piece) {
       writer.write(piece.tensor, Bytes(piece.first * sizeof(float)), std::as_bytes(piece.values));
     });
     writer.flush();
@@ -159,7 +164,7 @@ void load_weights(FullyShard& model, const std::filesystem::path& path, const Lo
   });
   checkpoint::run_together(world, "load_weights: read", [&] {
     const NamedTensors named(*reader, options);
-    for_each_piece(model, [&](const Piece& piece) {
+    for_each_piece(model, Visiting::changes, [&](const Piece& piece) {
       reader->read_floats(*named.find(tensors[piece.tensor].name), piece.first, piece.values);
     });
   });

@@ -19,7 +19,8 @@ class BufferList {
   explicit BufferList(Plan& plan) : plan_(plan) {}
 
   std::size_t add(std::string name, Category category, Bytes size) {
-    plan_.buffers.push_back({std::move(name), category, MemorySpace::device, size, Bytes(0)});
+    const MemorySpace space = category == Category::checkpoints ? MemorySpace::host : MemorySpace::device;
+    plan_.buffers.push_back({std::move(name), category, space, size, Bytes(0)});
     return plan_.buffers.size() - 1;
   }
 

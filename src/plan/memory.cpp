@@ -57,6 +57,7 @@ MemoryReport memory(const Plan& plan) {
     }
     if (any) category.size = round_up(end - category.offset, region_alignment);
     report.peak += category.size;
+    if (category.category == Category::checkpoints) report.host += category.size;
   }
   report.live = persistent + live_in_slots(plan);
   return report;

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 
+#include "shard/host_pieces.hpp"
 #include "shard/whole_parameter.hpp"
+#include "tessera/kernels/elementwise.hpp"
 
 namespace tessera {
 
@@ -31,7 +33,8 @@ CarriedState::CarriedState(World& world, const plan::Plan& plan, std::span<const
     : world_(world), plan_(plan), states_(1 + plan.optimizer_states.size()) {
   for (std::size_t state = 0; state < states_.size(); ++state) {
     for (const auto& unit : units) {
-      for (const ParameterPiece& piece : pieces_of(plan, unit->index(), state, from)) {
+      const HostPieces here(from.compute(), pieces_of(plan, unit->index(), state, from));
+      for (const ParameterPiece& piece : here.pieces()) {
         states_[state][piece.parameter] = {piece.first, {piece.values.begin(), piece.values.end()}};
       }
     }
@@ -39,7 +42,8 @@ CarriedState::CarriedState(World& world, const plan::Plan& plan, std::span<const
   for (const auto& unit : units) {
     for (const Buffer* buffer : unit->buffers()) {
       const std::span<const float> values = from.buffer(*unit, *buffer);
-      buffers_[buffer].assign(values.begin(), values.end());
+      buffers_[buffer].resize(values.size());
+      kernels::copy(from.compute(), buffers_[buffer].data(), values.data(), Bytes(values.size_bytes()));
     }
   }
   scalars_ = from.step_scalars();
@@ -58,26 +62,28 @@ std::vector<float> CarriedState::whole(const Unit& unit, const Parameter& parame
 void CarriedState::restore(const plan::Plan& plan, std::span<const std::unique_ptr<Unit>> units, Executor& to) const {
   for (std::size_t state = 0; state < states_.size(); ++state) {
     for (const auto& unit : units) {
-      const std::vector<ParameterPiece> pieces = pieces_of(plan, unit->index(), state, to);
+      HostPieces here(to.compute(), pieces_of(plan, unit->index(), state, to));
       for (std::size_t p = 0; p < unit->parameters().size(); ++p) {
         const Parameter& parameter = *unit->parameters()[p];
         if (!keeps(plan_, unit->index(), p, state) || !keeps(plan, unit->index(), p, state)) continue;
         const std::vector<float> values = whole(*unit, parameter, states_[state]);
-        for (const ParameterPiece& piece : pieces) {
+        for (const ParameterPiece& piece : here.pieces()) {
           if (piece.parameter != &parameter) continue;
           std::copy_n(values.begin() + static_cast<std::ptrdiff_t>(piece.first), piece.values.size(),
                       piece.values.begin());
         }
       }
+      here.put_back();
     }
   }
   for (const auto& unit : units) {
     for (const Buffer* buffer : unit->buffers()) {
       const std::vector<float>& values = buffers_.at(buffer);
-      std::copy(values.begin(), values.end(), to.buffer(*unit, *buffer).begin());
+      kernels::copy(to.compute(), to.buffer(*unit, *buffer).data(), values.data(),
+                    Bytes(values.size() * sizeof(float)));
     }
   }
-  to.step_scalars() = scalars_;
+  to.set_step_scalars(scalars_);
   to.refresh();
 }
 

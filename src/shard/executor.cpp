@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "device/profiler_ranges.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/kernels/elementwise.hpp"
 #include "tessera/plan/memory.hpp"
@@ -22,6 +23,17 @@ static_assert(plan::scalars_size == Bytes(sizeof(kernels::StepScalars)));
 static_assert(plan::loss_scale_offset == Bytes(offsetof(kernels::StepScalars, loss_scale)));
 static_assert(plan::region_alignment == Arena::page);
 
+namespace {
+
+// The end of the arena that is not the device's own memory.
+Bytes host_part(const World& world, const plan::Plan& plan) {
+  return world.device().kind() == DeviceKind::cpu ? Bytes(0) : plan::memory(plan).host;
+}
+
+bool communicates(StreamId id) { return id != StreamId::compute; }
+
+}  // namespace
+
 Executor::Executor(const ExecutorInput& input)
     : world_(input.world),
       plan_(input.plan),
@@ -31,7 +43,8 @@ Executor::Executor(const ExecutorInput& input)
       diagnostics_(input.diagnostics),
       loss_scaling_(input.loss_scaling),
       gradient_hook_(input.gradient_hook),
-      arena_(world_.make_arena(plan::memory(plan_).peak)),
+      arena_(world_.make_arena(plan::memory(plan_).peak - host_part(world_, plan_))),
+      host_arena_(Arena::on_host_of(world_.device(), host_part(world_, plan_))),
       progress_(plan_) {
   const std::size_t rank = static_cast<std::size_t>(world_.rank());
   backward_windows_.assign(units_.size(), 0);
@@ -58,6 +71,7 @@ Executor::Executor(const ExecutorInput& input)
   make_events();
   make_touches();
   make_collectives();
+  if (device::profiled(world_.device())) make_range_names();
   launch_segment(SegmentKind::cold);
   synchronize();
 }
@@ -68,8 +82,9 @@ void Executor::make_streams() {
   for (std::size_t id = 0; id < plan::stream_count; ++id) {
     StreamOptions options;
     options.name = fmt::format("r{}.{}", world_.rank(), to_string(static_cast<StreamId>(id)));
-    const bool compute = static_cast<StreamId>(id) == StreamId::compute;
-    options.mode = compute && !diagnostics_.queue_compute ? StreamMode::immediate : StreamMode::queued;
+    const bool communicating = communicates(static_cast<StreamId>(id));
+    options.mode = communicating || diagnostics_.queue_compute ? StreamMode::queued : StreamMode::immediate;
+    options.priority = communicating ? StreamPriority::high : StreamPriority::normal;
     // Longer than a communicator's deadline, whose error says more.
     options.wait_timeout = 4 * world_.timeout();
     if (diagnostics_.delay_seed) {
@@ -130,6 +145,15 @@ void Executor::make_touches() {
   }
 }
 
+void Executor::make_range_names() {
+  for (std::size_t segment = 0; segment < plan_.segments.size(); ++segment) {
+    auto& names = range_names_.emplace_back();
+    for (std::size_t index = 0; index < plan_.segments[segment].operations.size(); ++index) {
+      names.push_back(plan::describe(plan_, plan::EventPoint{segment, index}));
+    }
+  }
+}
+
 void Executor::check_health() {
   for (const auto& stream : streams_) stream->rethrow_failure();
   world_.throw_if_aborted();
@@ -158,18 +182,34 @@ void Executor::launch(const plan::Operation& operation, std::size_t index) {
   Stream& on = stream(operation.stream);
   make_waits(operation, on);
   touch(index, on);
+  if (!range_names_.empty()) device::begin_range(on, range_names_[segment_][index].c_str());
   dispatch(operation, index, on);
+  if (!range_names_.empty()) device::end_range(on);
   touch(index, on);
+  if (traced_ != nullptr) traced_->stamp(on);
   record(index, on);
 }
 
 void Executor::make_waits(const plan::Operation& operation, Stream& on) {
+  if (traced_ != nullptr) return make_traced_waits(operation, on);
+  for (const plan::Wait& wait : operation.waits) make_wait(wait, on);
+}
+
+void Executor::make_traced_waits(const plan::Operation& operation, Stream& on) {
+  traced_->stamp(on);
   for (const plan::Wait& wait : operation.waits) {
-    switch (wait.type) {
-      case WaitType::data: on.wait(events_[wait.event]); break;
-      case WaitType::throttle: host_->wait(events_[wait.event]); break;
-      case WaitType::order: break;  // launched later in the same order on every rank
-    }
+    if (wait.type == WaitType::throttle) traced_->stamp_host(*host_);
+    make_wait(wait, on);
+    if (wait.type == WaitType::throttle) traced_->stamp_host(*host_);
+    if (wait.type == WaitType::data) traced_->stamp(on);
+  }
+}
+
+void Executor::make_wait(const plan::Wait& wait, Stream& on) {
+  switch (wait.type) {
+    case WaitType::data: return on.wait(events_[wait.event]);
+    case WaitType::throttle: return host_->wait(events_[wait.event]);
+    case WaitType::order: return;  // launched later in the same order on every rank
   }
 }
 
@@ -179,15 +219,7 @@ void Executor::record(std::size_t index, Stream& on) {
 
 void Executor::touch(std::size_t index, Stream& on) {
   const std::vector<Touch>& touches = touches_[segment_][index];
-  if (touches.empty()) return;
-  on.submit([&touches] {
-    for (const Touch& touch : touches) {
-      for (volatile std::byte* place : {touch.first, touch.last}) {
-        const std::byte value = *place;
-        if (touch.write) *place = value;
-      }
-    }
-  });
+  for (const Touch& touch : touches) kernels::touch(on, touch.first, touch.last, touch.write);
 }
 
 // ---- windows ----
@@ -195,6 +227,8 @@ void Executor::touch(std::size_t index, Stream& on) {
 Window Executor::open(const plan::WindowUse& use) {
   check_health();
   const std::size_t segment = progress_.check_open(use);
+  if (progress_.begins_step() && use.kind != WindowKind::evaluate) begin_traced_step();
+  if (traced_ != nullptr) traced_->stamp_host(*host_);
   if (progress_.begins_segment()) {
     segment_ = segment;
     next_operation_ = 0;
@@ -212,21 +246,25 @@ Window Executor::open(const plan::WindowUse& use) {
     last_backward = ++backward_done_[use.unit] == backward_windows_[use.unit];
   }
   open_window_ = OpenWindow{use, ++serial_, next_operation_, last_backward};
+  if (traced_ != nullptr) traced_->stamp_host(*host_);
   return Window(*this, serial_);
 }
 
 void Executor::close() {
   if (open_kind() == WindowKind::backward && plan_.trains(open_window_->use.unit)) settle_gradients();
+  if (traced_ != nullptr) traced_->stamp_host(*host_);
   for (Joined& joined : joined_) {
     if (!std::exchange(joined.active, false)) continue;
     joined.stream->record(joined.join);
     compute().wait(joined.join);
   }
   touch(open_window_->operation, compute());
+  if (traced_ != nullptr) traced_->stamp(compute());
   record(open_window_->operation, compute());
   open_window_.reset();
   ++next_operation_;
   progress_.close(launch_to_window());
+  if (traced_ != nullptr) traced_->stamp_host(*host_);
   check_health();
 }
 
@@ -348,8 +386,21 @@ void Executor::update(float learning_rate) {
   check_health();
   progress_.check_update();
   learning_rate_ = learning_rate;
+  if (traced_ != nullptr) traced_->stamp_host(*host_);
   launch_segment(SegmentKind::update);
   progress_.update();
+  if (traced_ == nullptr) return;
+  traced_->stamp_host(*host_);
+  std::exchange(traced_, nullptr)->end_step();
+}
+
+void Executor::trace(std::shared_ptr<TraceRecorder> recorder) {
+  synchronize();  // stamps of an earlier trace are still on their way
+  recorder_ = std::move(recorder);
+}
+
+void Executor::begin_traced_step() {
+  if (recorder_ && recorder_->begin_step()) traced_ = recorder_.get();
 }
 
 void Executor::refresh() {
@@ -372,14 +423,25 @@ void Executor::synchronize() {
 }
 
 StepReport Executor::last_step() {
-  compute().synchronize();
+  const kernels::StepScalars now = step_scalars();
   world_.throw_if_aborted();
-  const kernels::StepScalars& now = *scalars();
   return {.gradient_norm = now.gradient_norm,
           .skipped = now.skip != 0,
           .updates = now.step,
           .skipped_updates = now.skipped_steps,
           .loss_scale = now.loss_scale};
+}
+
+kernels::StepScalars Executor::step_scalars() {
+  kernels::StepScalars values;
+  kernels::copy(compute(), &values, scalars(), Bytes(sizeof values));
+  compute().synchronize();
+  return values;
+}
+
+void Executor::set_step_scalars(const kernels::StepScalars& values) {
+  kernels::set_scalars(compute(), scalars(), values);
+  compute().synchronize();
 }
 
 std::vector<ParameterPiece> Executor::pieces(std::size_t unit, std::size_t buffer) {
@@ -408,14 +470,20 @@ std::vector<FullyShard::Region> Executor::regions() {
   std::vector<FullyShard::Region> result;
   for (const plan::CategoryBytes& category : plan::memory(plan_).categories) {
     if (category.size == Bytes(0)) continue;
-    result.push_back({category.category, arena_.range(category.offset, category.size)});
+    const bool host = category.offset >= arena_.size();
+    result.push_back({category.category, host ? host_arena_.range(category.offset - arena_.size(), category.size)
+                                              : arena_.range(category.offset, category.size)});
   }
   return result;
 }
 
 // ---- addresses ----
 
-std::byte* Executor::base(std::size_t buffer) { return arena_.data() + plan_.buffers[buffer].offset.count(); }
+std::byte* Executor::base(std::size_t buffer) {
+  const Bytes offset = plan_.buffers[buffer].offset;
+  if (offset < arena_.size()) return arena_.data() + offset.count();
+  return host_arena_.data() + (offset - arena_.size()).count();
+}
 
 std::byte* Executor::address(const plan::Range& range) {
   const Bytes offset = range.offset + range.rank_stride * static_cast<std::uint64_t>(world_.rank());

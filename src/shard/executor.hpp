@@ -17,6 +17,7 @@
 #include "shard/gradient_ledger.hpp"
 #include "shard/optimizer_runs.hpp"
 #include "shard/progress.hpp"
+#include "shard/trace_recorder.hpp"
 #include "tessera/comm/world.hpp"
 #include "tessera/device/arena.hpp"
 #include "tessera/device/event.hpp"
@@ -59,9 +60,12 @@ class Executor {
   std::span<float> buffer(const Unit& unit, const Buffer& buffer);
   void require_between_steps(const char* what) const { progress_.check_between_steps(what); }
   std::span<std::byte> memory(std::size_t buffer);  // of one of the plan's buffers; empty for no_buffer
-  // The step's scalars; the caller has synchronised.
-  kernels::StepScalars& step_scalars() { return *scalars(); }
+  // The step's scalars. Synchronises with the compute stream.
+  kernels::StepScalars step_scalars();
+  void set_step_scalars(const kernels::StepScalars& values);
   std::vector<FullyShard::Region> regions();
+  // The steps that the recorder asks for take time stamps. It replaces an earlier one. Synchronises.
+  void trace(std::shared_ptr<TraceRecorder> recorder);
 
   // ---- what an open window does ----
   struct View {
@@ -114,17 +118,28 @@ class Executor {
   void make_collectives();
   Collective collective_of(const plan::Operation& operation);
   void make_touches();
+  void make_range_names();
   void check_health();
+  void begin_traced_step();
 
   // Launches the current segment's operations up to the next window; true when there is none left.
   bool launch_to_window();
   void launch_segment(plan::SegmentKind kind);
   void launch(const plan::Operation& operation, std::size_t index);
   void make_waits(const plan::Operation& operation, Stream& on);
+  void make_traced_waits(const plan::Operation& operation, Stream& on);
+  void make_wait(const plan::Wait& wait, Stream& on);
   void record(std::size_t index, Stream& on);
   void touch(std::size_t index, Stream& on);
   void dispatch(const plan::Operation& operation, std::size_t index, Stream& on);
 
+  // Elements of a tensor, from the first one on, and its name.
+  struct InitialPlace {
+    std::span<float> values;
+    const std::string& name;
+    std::size_t first;
+  };
+  void fill_initial(const Initial& initial, const InitialPlace& place, Stream& on);
   void initialize(const plan::Operation& operation, Stream& on);
   void cast(const plan::Operation& operation, Stream& on);
   void prepare_gradient(const plan::Operation& operation, Stream& on);
@@ -156,10 +171,12 @@ class Executor {
   const GradientHook& gradient_hook_;
 
   Arena arena_;
+  Arena host_arena_;  // on a CUDA device what the plan wants in the host's memory; empty on the CPU, where all is
   // Streams drain and stop before anything that their tasks use goes away.
   std::vector<Event> events_;                                         // by Plan::events
   std::vector<std::vector<std::optional<std::size_t>>> recorded_by_;  // event that an operation records
   std::vector<std::vector<std::vector<Touch>>> touches_;              // by segment and operation
+  std::vector<std::vector<std::string>> range_names_;                 // likewise, for a profiler; empty without one
   std::vector<std::vector<Collective>> collectives_;                  // by segment and operation
   std::vector<std::vector<OptimizerRun>> runs_;                       // by unit
   std::vector<std::vector<float*>> run_states_;                       // by unit: states of each run, run after run
@@ -169,6 +186,8 @@ class Executor {
   std::vector<std::size_t> backward_done_;                            // by unit, in this micro-batch
   std::unique_ptr<Communicator> gather_communicator_;
   std::unique_ptr<Communicator> reduce_communicator_;
+  std::shared_ptr<TraceRecorder> recorder_;       // none: nothing is traced
+  TraceRecorder* traced_ = nullptr;               // while a step runs that the recorder asked for
   std::vector<std::unique_ptr<Stream>> streams_;  // by StreamId
   std::unique_ptr<Stream> host_;                  // immediate: its waits are the host's
   std::vector<Joined> joined_;

@@ -1,6 +1,7 @@
 // What each kind of operation does on its stream. Addresses and sizes come from the operation's own ranges.
 #include <algorithm>
 
+#include "device/cuda/cuda_queue.hpp"
 #include "shard/executor.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/kernels/elementwise.hpp"
@@ -18,10 +19,7 @@ void Executor::dispatch(const Operation& operation, std::size_t index, Stream& o
   switch (operation.kind) {
     case OperationKind::initialize: return initialize(operation, on);
     case OperationKind::initialize_scalars:
-      return on.submit([scalars = scalars(), initial = loss_scaling_.initial] {
-        *scalars = {};
-        scalars->loss_scale = initial;
-      });
+      return kernels::set_scalars(on, scalars(), {.loss_scale = loss_scaling_.initial});
     case OperationKind::cast:
     case OperationKind::convert: return cast(operation, on);
     case OperationKind::all_gather: return gather_communicator_->all_gather(on, collective.gathers);
@@ -47,15 +45,24 @@ void Executor::dispatch(const Operation& operation, std::size_t index, Stream& o
   throw InternalError("an operation that the executor cannot run");
 }
 
+// Values are computed on the host, and on a CUDA device taken there by the task that computed them.
+void Executor::fill_initial(const Initial& initial, const InitialPlace& place, Stream& on) {
+  if (on.device().kind() == DeviceKind::cpu) return initial.fill(place.values, seed_, place.name, place.first);
+  std::vector<float> values(place.values.size());
+  initial.fill(values, seed_, place.name, place.first);
+  device::cuda_queue(on).copy(place.values.data(), values.data(), Bytes(place.values.size_bytes()));
+  device::cuda_queue(on).synchronize();
+}
+
 // The arena starts at zero, and with it padding and the optimizer's states.
 void Executor::initialize(const Operation& operation, Stream& on) {
   const std::size_t unit = operation.unit;
-  on.submit([this, unit] {
+  on.submit([this, unit, &on] {
     for (const ParameterPiece& piece : pieces_at(unit, plan_.unit_buffers[unit].master)) {
-      piece.parameter->initial().fill(piece.values, seed_, piece.parameter->name(), piece.first);
+      fill_initial(piece.parameter->initial(), {piece.values, piece.parameter->name(), piece.first}, on);
     }
     for (const Buffer* state : units_[unit]->buffers()) {
-      state->initial().fill(buffer(*units_[unit], *state), seed_, state->name(), 0);
+      fill_initial(state->initial(), {buffer(*units_[unit], *state), state->name(), 0}, on);
     }
   });
 }

@@ -9,6 +9,7 @@
 #include "shard/carried_state.hpp"
 #include "shard/executor.hpp"
 #include "shard/gradient_norms.hpp"
+#include "shard/host_pieces.hpp"
 #include "shard/loss_scaling.hpp"
 #include "shard/memory_advice.hpp"
 #include "shard/types_table.hpp"
@@ -183,9 +184,15 @@ class FullyShard::Implementation {
                      .bucket_cap = options_.bucket_cap,
                      .gradient_hooks = static_cast<bool>(hook_),
                      .activations = options_.activations,
-                     .checkpointing = options_.checkpointing};
+                     .checkpointing = checkpointing()};
     input.optimizer_states = optimizer_->states();
     return input;
+  }
+
+  // Files are written from and read into the host's memory: on another device that takes a copy in any case.
+  Checkpointing checkpointing() const {
+    if (options_.checkpointing == Checkpointing::none) return Checkpointing::none;
+    return world_.device().kind() == DeviceKind::cpu ? options_.checkpointing : Checkpointing::background;
   }
 
   // Compiled, verified, within the memory limit, and the same on every rank.
@@ -300,7 +307,8 @@ std::vector<float> FullyShard::whole(const Parameter& parameter, std::string_vie
   if (state != "master" && plan().units[unit.index()].parameters[unit.index_of(parameter)].frozen) {
     throw UsageError(fmt::format("{} is frozen: of it there is a master alone, no \"{}\"", parameter.name(), state));
   }
-  return whole_parameter(world(), plan(), parameter_place(unit, parameter), pieces(unit, state));
+  return whole_parameter(world(), plan(), parameter_place(unit, parameter),
+                         HostPieces(stream(), pieces(unit, state)).pieces());
 }
 std::vector<GradientNorm> FullyShard::gradient_norms() {
   return tessera::gradient_norms(world(), plan(), implementation_->units(), implementation_->executor());
@@ -328,14 +336,20 @@ std::shared_ptr<const std::string> FullyShard::hold_plan(std::string why) {
 kernels::StepScalars FullyShard::step_scalars() {
   Executor& executor = implementation_->executor();
   executor.require_between_steps("step_scalars()");
-  executor.synchronize();
   return executor.step_scalars();
 }
 void FullyShard::set_step_scalars(const kernels::StepScalars& scalars) {
   Executor& executor = implementation_->executor();
   executor.require_between_steps("set_step_scalars()");
-  executor.synchronize();
-  executor.step_scalars() = scalars;
+  executor.set_step_scalars(scalars);
+}
+
+Trace FullyShard::trace(TraceSteps steps) {
+  Executor& executor = implementation_->executor();
+  executor.require_between_steps("trace()");
+  const auto recorder = std::make_shared<TraceRecorder>(plan(), world().device(), steps);
+  executor.trace(recorder);
+  return Trace(*this, recorder);
 }
 
 std::string FullyShard::types_table() const {

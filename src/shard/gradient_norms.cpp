@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "shard/host_pieces.hpp"
 #include "tessera/kernels/norm.hpp"
 
 namespace tessera {
@@ -27,15 +28,16 @@ std::vector<GradientNorm> gradient_norms(World& world, const plan::Plan& plan,
   executor.require_between_steps("gradient_norms()");
   std::vector<GradientNorm> result = trained_parameters(plan, units);
   std::vector<double> mine(result.size(), 0.0);
+  Stream host(Device::cpu(), {.name = "gradient norms", .mode = StreamMode::immediate});
   std::size_t next = 0;  // pieces come in the order of the parameters
   for (std::size_t u = 0; u < units.size(); ++u) {
     if (!plan.trains(u)) continue;
-    for (const ParameterPiece& piece : executor.pieces(u, plan.unit_buffers[u].gradient)) {
+    const HostPieces here(executor.compute(), executor.pieces(u, plan.unit_buffers[u].gradient));
+    for (const ParameterPiece& piece : here.pieces()) {
       while (result[next].parameter != piece.parameter) ++next;
-      kernels::sum_of_squares(executor.compute(), piece.values.data(), piece.values.size(), &mine[next]);
+      kernels::sum_of_squares(host, piece.values.data(), piece.values.size(), &mine[next]);
     }
   }
-  executor.synchronize();
   const std::vector<std::byte> all = world.gather(std::as_bytes(std::span<const double>(mine)), "gradient norms");
   for (std::size_t rank = 0; rank < static_cast<std::size_t>(world.size()); ++rank) {
     for (std::size_t i = 0; i < result.size(); ++i) {

@@ -34,6 +34,7 @@ class Progress {
 
   // Windows of the current segment that were opened so far.
   std::size_t windows_opened() const { return windows_opened_; }
+  bool begins_step() const { return phase_ == Phase::between_steps; }  // or an evaluation
   bool begins_segment() const { return phase_ != Phase::in_segment; }
 
  private:

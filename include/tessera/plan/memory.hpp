@@ -27,6 +27,7 @@ struct CategoryBytes {
 struct MemoryReport {
   std::array<CategoryBytes, category_count> categories;
   Bytes peak;  // the arena: the sum of the regions
+  Bytes host;  // of that, what is memory of the host on any device: the end of the arena
   Bytes live;  // the largest sum of bytes in use at one operation: persistent buffers, and slots from acquisition to
                // release
 };

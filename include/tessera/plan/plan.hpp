@@ -34,8 +34,9 @@ enum class Category {
   staging,          // gradients in the type in which they travel, where that is another than they are written in
   buffers,          // state that is not trained
   activations,      // what the user's layers keep, in a block that they divide up themselves
-  checkpoints,      // staging of saves and loads, and the copy of the shards that is written in the background
   scalars,          // norms, step count, flags
+  checkpoints,  // staging of saves and loads, and the copy of the shards that is written in the background; memory of
+                // the host, and last, so that the device's is one stretch
 };
 inline constexpr std::size_t category_count = 11;
 std::string_view to_string(Category category);
@@ -45,7 +46,7 @@ struct Buffer {
   Category category;
   MemorySpace space = MemorySpace::device;
   Bytes size;
-  Bytes offset;  // in the arena of its space
+  Bytes offset;  // in the arena, which the CPU has one of, and other devices in two parts: their own and the host's
 };
 
 // Bytes of one buffer as rank r sees them: [offset + r * rank_stride, … + size). A stride of 0 is the same place on

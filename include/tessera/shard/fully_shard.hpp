@@ -26,6 +26,7 @@
 #include "tessera/shard/optimizer.hpp"
 #include "tessera/shard/parameter.hpp"
 #include "tessera/shard/pieces.hpp"
+#include "tessera/shard/trace.hpp"
 #include "tessera/shard/unit.hpp"
 #include "tessera/shard/window.hpp"
 
@@ -198,7 +199,8 @@ class FullyShard {
 
   // This rank's share of a unit, in fp32, parameter by parameter (plan/layout). For inspection, saving and loading.
   // Only between steps. Synchronises. `state` is "master", one of the optimizer's states, or "gradient": what the last
-  // step reduced, averaged and times its loss scale. Frozen parameters have a master alone.
+  // step reduced, averaged and times its loss scale. Frozen parameters have a master alone. On a CUDA device the values
+  // are its memory, as buffer()'s are: kernels::copy takes them to the host, and whole() a whole parameter.
   std::vector<ParameterPiece> pieces(const Unit& unit, std::string_view state = "master");
   // Call after writing to pieces() of masters or states: makes what is whole follow. Collective.
   void shards_changed();
@@ -234,6 +236,12 @@ class FullyShard {
   // steps. Synchronises.
   kernels::StepScalars step_scalars();
   void set_step_scalars(const kernels::StepScalars& scalars);
+
+  // Measures the operations of some steps to come (trace.hpp): takes the memory for it now, so that the steps allocate
+  // nothing, and changes no bit. One trace at a time: a new one ends an earlier one, and so does recompile(). The same
+  // on every rank; only between steps. Synchronises. Throws UsageError for steps that are over or that end before they
+  // begin.
+  Trace trace(TraceSteps steps);
 
   // A line per unit: the types of parameters, gradients and wire, as they were resolved; and where sums are formed.
   std::string types_table() const;

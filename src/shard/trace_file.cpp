@@ -1,0 +1,253 @@
+// Stamps become slices, waits and arrows.
+#include "shard/trace_file.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+namespace tessera {
+namespace {
+
+using nlohmann::ordered_json;
+using plan::EventPoint;
+using plan::Operation;
+
+// Threads of a rank's process: the host first, then the streams in the order of StreamId.
+constexpr std::size_t host_thread = 0;
+std::size_t thread_of(plan::StreamId stream) { return 1 + static_cast<std::size_t>(stream); }
+
+std::string_view category_of(const Operation& operation) {
+  if (operation.kind == plan::OperationKind::window) return "window";
+  return is_collective(operation.kind) ? "communication" : "computation";
+}
+
+std::string unit_name(const plan::Plan& plan, std::size_t unit) {
+  return unit == plan::no_unit ? std::string() : plan.units[unit].name;
+}
+
+std::string_view call_name(HostSection::Call call) {
+  switch (call) {
+    case HostSection::Call::open: return "open";
+    case HostSection::Call::close: return "close";
+    case HostSection::Call::update: break;
+  }
+  return "update";
+}
+
+class Writer {
+ public:
+  explicit Writer(const TraceContent& content) : content_(content) {
+    for (const RankTimes& rank : content_.ranks) {
+      for (const std::int64_t time : rank.nanoseconds) origin_ = std::min(origin_, time);
+    }
+  }
+
+  std::string text() {
+    for (const RankTimes& rank : content_.ranks) {
+      add_names(rank.rank);
+      rank_ = &rank;
+      last_end_.clear();
+      for (std::size_t step = content_.steps.first; step <= content_.steps.last; ++step) add_step(step);
+    }
+    return fmt::format("{{\"displayTimeUnit\": \"ms\",\n\"otherData\": {},\n\"traceEvents\": [\n{}\n]}}\n",
+                       description().dump(), events_);
+  }
+
+ private:
+  ordered_json description() const {
+    const plan::PlanOptions& options = content_.plan.options;
+    return {{"tessera_trace", 1},
+            {"ranks", options.ranks},
+            {"strategy", to_string(options.strategy)},
+            {"prefetch", options.prefetch},
+            {"micro_batches", options.micro_batches},
+            {"units", content_.plan.units.size()},
+            {"first_step", content_.steps.first},
+            {"last_step", content_.steps.last},
+            {"compute_stream", content_.compute_is_immediate ? "immediate" : "queued"},
+            {"clocks", content_.clocks},
+            {"plan_hash", fmt::format("{:016x}", hash(content_.plan))}};
+  }
+
+  void add(const ordered_json& event) {
+    if (!events_.empty()) events_ += ",\n";
+    events_ += event.dump();
+  }
+
+  void add_names(std::size_t rank) {
+    const auto name = [&](std::string_view what, std::size_t thread, const std::string& text) {
+      add({{"ph", "M"}, {"pid", rank}, {"tid", thread}, {"name", what}, {"args", {{"name", text}}}});
+    };
+    name("process_name", host_thread, fmt::format("rank {}", rank));
+    name("thread_name", host_thread, "host");
+    for (std::size_t id = 0; id < plan::stream_count; ++id) {
+      const auto stream = static_cast<plan::StreamId>(id);
+      name("thread_name", thread_of(stream), std::string(to_string(stream)));
+    }
+  }
+
+  double microseconds(std::int64_t time) const { return static_cast<double>(time - origin_) / 1000.0; }
+
+  // A slice of a thread, from stamp to stamp.
+  ordered_json slice(std::size_t thread, std::int64_t begin, std::int64_t end, const std::string& name) const {
+    return {{"ph", "X"},
+            {"pid", rank_->rank},
+            {"tid", thread},
+            {"ts", microseconds(begin)},
+            {"dur", static_cast<double>(end - begin) / 1000.0},
+            {"name", name}};
+  }
+
+  void add_step(std::size_t step) {
+    const TraceLayout& layout = content_.layout;
+    const std::size_t at = (step - content_.steps.first) * (layout.stamps + layout.host_stamps);
+    stamps_ = rank_->nanoseconds.data() + at;
+    host_stamps_ = stamps_ + layout.stamps;
+    step_ = step;
+    inside_.assign(layout.sections.size(), 0);
+    for (const TracedOperation& traced : layout.operations) add_operation(traced);
+    for (std::size_t section = 0; section < layout.sections.size(); ++section) add_section(section);
+  }
+
+  void add_operation(const TracedOperation& traced) {
+    const Operation& operation = content_.plan.at(traced.point);
+    const std::int64_t start = stamps_[traced.start()];
+    const std::int64_t end = stamps_[traced.end];
+    add_waits(traced, operation);
+    ordered_json event = slice(thread_of(operation.stream), start, end, describe(content_.plan, operation));
+    event["cat"] = category_of(operation);
+    event["args"] = arguments(traced, operation);
+    add(event);
+    last_end_[{traced.point.segment, traced.point.operation}] = {std::max(start, end - 1), operation.stream};
+    count_as_inside(traced, operation);
+  }
+
+  ordered_json arguments(const TracedOperation& traced, const Operation& operation) const {
+    ordered_json arguments = {{"step", step_},
+                              {"micro_batch", traced.micro_batch},
+                              {"segment", to_string(content_.plan.segments[traced.point.segment].kind)},
+                              {"operation", traced.point.operation},
+                              {"kind", to_string(operation.kind)},
+                              {"unit", unit_name(content_.plan, operation.unit)},
+                              {"bytes", operation_bytes(operation).count()}};
+    if (operation.kind == plan::OperationKind::window) arguments["pass"] = to_string(operation.window);
+    return arguments;
+  }
+
+  // One slice for each data wait, and an arrow from the end of what it waited for, when that is in the trace.
+  void add_waits(const TracedOperation& traced, const Operation& operation) {
+    std::size_t stamp = traced.arrival;
+    for (const plan::Wait& wait : operation.waits) {
+      const EventPoint point = content_.plan.events[wait.event];
+      if (wait.type == plan::WaitType::data) {
+        add_wait(thread_of(operation.stream), {stamps_[stamp], stamps_[stamp + 1]}, operation, point);
+        add_arrow(thread_of(operation.stream), point, stamps_[traced.start()]);
+        ++stamp;
+      } else if (wait.type == plan::WaitType::throttle) {
+        const std::int64_t* ends = host_stamps_ + traced.throttle.value();
+        add_wait(host_thread, {ends[0], ends[1]}, operation, point);
+      }
+    }
+  }
+
+  void add_wait(std::size_t thread, std::pair<std::int64_t, std::int64_t> ends, const Operation& waiting,
+                EventPoint point) {
+    const Operation& cause = content_.plan.at(point);
+    ordered_json event =
+        slice(thread, ends.first, ends.second, fmt::format("wait for {}", describe(content_.plan, cause)));
+    event["cat"] = "wait";
+    event["args"] = {{"step", step_},
+                     {"operation", describe(content_.plan, waiting)},
+                     {"unit", unit_name(content_.plan, waiting.unit)},
+                     {"for", describe(content_.plan, cause)},
+                     {"for_kind", to_string(cause.kind)},
+                     {"for_unit", unit_name(content_.plan, cause.unit)},
+                     {"for_stream", to_string(cause.stream)}};
+    add(event);
+  }
+
+  void add_arrow(std::size_t thread, EventPoint point, std::int64_t to) {
+    const auto from = last_end_.find({point.segment, point.operation});
+    if (from == last_end_.end()) return;  // before the trace
+    const auto end = [&](const char* phase, std::size_t on, std::int64_t time) {
+      return ordered_json{{"ph", phase},       {"pid", rank_->rank}, {"tid", on},    {"ts", microseconds(time)},
+                          {"id", next_arrow_}, {"name", "wait"},     {"cat", "wait"}};
+    };
+    add(end("s", thread_of(from->second.stream), from->second.time));
+    ordered_json head = end("f", thread, to);
+    head["bp"] = "e";
+    add(head);
+    ++next_arrow_;
+  }
+
+  // What the host does not do itself in a call: work of an immediate compute stream, and waits.
+  void count_as_inside(const TracedOperation& traced, const Operation& operation) {
+    std::int64_t& inside = inside_[traced.section];
+    if (traced.throttle) inside += host_stamps_[*traced.throttle + 1] - host_stamps_[*traced.throttle];
+    if (!content_.compute_is_immediate || operation.stream != plan::StreamId::compute) return;
+    const bool window = operation.kind == plan::OperationKind::window;
+    inside += stamps_[window ? traced.start() : traced.end] - stamps_[traced.arrival];
+  }
+
+  void add_section(std::size_t index) {
+    const HostSection& section = content_.layout.sections[index];
+    const bool update = section.call == HostSection::Call::update;
+    const std::string unit = update ? std::string() : unit_name(content_.plan, section.use.unit);
+    const std::string pass(update ? "update" : to_string(section.use.kind));
+    const std::int64_t begin = host_stamps_[section.begin];
+    const std::int64_t end = host_stamps_[section.end];
+    ordered_json event =
+        slice(host_thread, begin, end, update ? pass : fmt::format("{} {} {}", call_name(section.call), pass, unit));
+    event["cat"] = "host";
+    event["args"] = {{"step", step_},
+                     {"micro_batch", section.micro_batch},
+                     {"call", call_name(section.call)},
+                     {"unit", unit},
+                     {"pass", pass},
+                     {"host_us", static_cast<double>(end - begin - inside_[index]) / 1000.0}};
+    add(event);
+  }
+
+  struct Ended {
+    std::int64_t time;
+    plan::StreamId stream;
+  };
+
+  const TraceContent& content_;
+  std::int64_t origin_ = std::numeric_limits<std::int64_t>::max();
+  std::string events_;
+  std::size_t next_arrow_ = 1;
+  // Of the rank and the step that are being written.
+  const RankTimes* rank_ = nullptr;
+  std::size_t step_ = 0;
+  const std::int64_t* stamps_ = nullptr;
+  const std::int64_t* host_stamps_ = nullptr;
+  std::vector<std::int64_t> inside_;                               // by section
+  std::map<std::pair<std::size_t, std::size_t>, Ended> last_end_;  // of an operation, so far
+};
+
+}  // namespace
+
+Bytes operation_bytes(const Operation& operation) {
+  Bytes bytes;
+  if (!is_collective(operation.kind) || operation.kind == plan::OperationKind::broadcast) {
+    for (const plan::Access& access : operation.accesses) {
+      if (access.mode != plan::AccessMode::discard) bytes += access.range.size;
+    }
+    return bytes;
+  }
+  // Pairs of source and target: one is a shard, the other the whole.
+  for (std::size_t a = 0; a + 1 < operation.accesses.size(); a += 2) {
+    bytes += std::max(operation.accesses[a].range.size, operation.accesses[a + 1].range.size);
+  }
+  return bytes;
+}
+
+std::string trace_json(const TraceContent& content) { return Writer(content).text(); }
+
+}  // namespace tessera
