@@ -16,7 +16,7 @@ constexpr Bytes alignment(64);
 
 }  // namespace
 
-ActivationStack::ActivationStack(std::span<std::byte> memory) : memory_(memory) {
+ActivationStack::ActivationStack(std::span<std::byte> memory, DeviceKind device) : memory_(memory), device_(device) {
   const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
   if (address == 0 || address % alignment.count() != 0) {
     throw UsageError(

@@ -7,9 +7,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "src/attention_tiles.hpp"
 #include "src/dropout_mask.hpp"
 #include "src/gemm.hpp"
 #include "src/instantiate.hpp"
+#include "src/issue.hpp"
 #include "src/panel.hpp"
 #include "src/rows/active_rows.hpp"
 #include "src/shapes.hpp"
@@ -353,6 +355,10 @@ void attention_forward(Stream& stream, const AttentionForward<T>& of) {
   }
   const std::size_t queries = of.queries == 0 ? of.shape.sequence : of.queries;
   require_shape("attention: out", of.out, of.shape.sequences * queries, of.shape.dim());
+  if (on_cuda(stream)) {
+    const cuda::AttentionTiles tiles = tiles_of(of, mask_of(of.dropout, of.shape));
+    return issue<T>(stream, "attention", [tiles](void* native) { cuda::attention_forward(native, tiles); });
+  }
   stream.submit([of, &run = active_rows()] { for_each_head(of.shape, ForwardPass<T>(of, run)); });
 }
 
@@ -361,28 +367,34 @@ void attention_backward(Stream& stream, const AttentionBackward<T>& of) {
   check(of.shape, of.qkv, of.dropout);
   require_shape("attention: dout", of.dout, of.shape.rows(), of.shape.dim());
   require_shape("attention: dqkv", of.dqkv, of.shape.rows(), 3 * of.shape.dim());
+  if (on_cuda(stream)) {
+    const cuda::AttentionTiles tiles = tiles_of(of, mask_of(of.dropout, of.shape));
+    return issue<T>(stream, "attention", [tiles](void* native) { cuda::attention_backward(native, tiles); });
+  }
   stream.submit([of, &run = active_rows()] { for_each_head(of.shape, BackwardPass<T>(of, run)); });
 }
 
 template <Element T>
-std::size_t attention_forward_scratch(const AttentionShape& shape) {
+std::size_t attention_forward_scratch(const AttentionShape& shape, DeviceKind device) {
+  if (device == DeviceKind::cuda) return 0;
   Parts<Arithmetic<T>> parts(nullptr);
   ForwardRooms<T>(shape, parts);
   return parts.used();
 }
 
 template <Element T>
-std::size_t attention_backward_scratch(const AttentionShape& shape) {
+std::size_t attention_backward_scratch(const AttentionShape& shape, DeviceKind device) {
+  if (device == DeviceKind::cuda) return shape.statistics();
   Parts<Arithmetic<T>> parts(nullptr);
   BackwardRooms<T>(shape, parts);
   return parts.used();
 }
 
-#define TESSERA_ATTENTION(T)                                                \
-  template void attention_forward(Stream&, const AttentionForward<T>&);     \
-  template void attention_backward(Stream&, const AttentionBackward<T>&);   \
-  template std::size_t attention_forward_scratch<T>(const AttentionShape&); \
-  template std::size_t attention_backward_scratch<T>(const AttentionShape&);
+#define TESSERA_ATTENTION(T)                                                            \
+  template void attention_forward(Stream&, const AttentionForward<T>&);                 \
+  template void attention_backward(Stream&, const AttentionBackward<T>&);               \
+  template std::size_t attention_forward_scratch<T>(const AttentionShape&, DeviceKind); \
+  template std::size_t attention_backward_scratch<T>(const AttentionShape&, DeviceKind);
 TESSERA_FOR_EACH_ELEMENT(TESSERA_ATTENTION)
 
 }  // namespace tessera::nn

@@ -48,13 +48,13 @@ typename CausalSelfAttention<T>::Saved CausalSelfAttention<T>::forward(LayerWind
   const auto saved_attn = attn_.forward(window, stack, x, qkv);
   {
     const ScratchScope scratch(stack);
-    window.enqueue(attention_forward<T>,
-                   {.shape = shape,
-                    .qkv = qkv,
-                    .out = out,
-                    .statistics = statistics.data(),
-                    .dropout = sequences.dropout_at(options_.drop_place),
-                    .scratch = stack.push<Arithmetic<T>>(attention_forward_scratch<T>(shape)).data()});
+    const auto room = stack.push<Arithmetic<T>>(attention_forward_scratch<T>(shape, window.device(stack)));
+    window.enqueue(attention_forward<T>, {.shape = shape,
+                                          .qkv = qkv,
+                                          .out = out,
+                                          .statistics = statistics.data(),
+                                          .dropout = sequences.dropout_at(options_.drop_place),
+                                          .scratch = room.data()});
   }
   return {.attn = saved_attn,
           .proj = proj_.forward(window, stack, out, y),
@@ -73,14 +73,15 @@ void CausalSelfAttention<T>::backward(LayerWindow window, ActivationStack& stack
     const ScratchScope scratch(stack);
     const auto dout = stack.push<T>(dy.rows, options_.dim);
     proj_.backward(window, stack, saved.proj, dy, dout);
-    window.enqueue(attention_backward<T>,
-                   {.shape = shape,
-                    .qkv = saved.qkv,
-                    .statistics = saved.statistics.data(),
-                    .dout = dout,
-                    .dqkv = dqkv,
-                    .dropout = saved.sequences.dropout_at(options_.drop_place),
-                    .scratch = stack.push<Arithmetic<T>>(attention_backward_scratch<T>(shape)).data()});
+    const auto room = stack.push<Arithmetic<T>>(attention_backward_scratch<T>(shape, window.device(stack)));
+    window.enqueue(attention_backward<T>, {.shape = shape,
+                                           .qkv = saved.qkv,
+                                           .statistics = saved.statistics.data(),
+                                           .out = saved.proj.x,
+                                           .dout = dout,
+                                           .dqkv = dqkv,
+                                           .dropout = saved.sequences.dropout_at(options_.drop_place),
+                                           .scratch = room.data()});
   }
   attn_.backward(window, stack, saved.attn, dqkv, dx);
 }

@@ -7,7 +7,9 @@
 #include <cmath>
 
 #include "src/arithmetic.hpp"
+#include "src/cuda/cuda_layers.hpp"
 #include "src/instantiate.hpp"
+#include "src/issue.hpp"
 #include "src/rows/active_rows.hpp"
 #include "src/shapes.hpp"
 #include "tessera/base/error.hpp"
@@ -93,11 +95,28 @@ void backward_now(const CrossEntropyRows<T>& rows, float loss_scale, T* dlogits,
 }
 
 template <typename T>
-void check(const CrossEntropyRows<T>& rows) {
+void check(const Stream& stream, const CrossEntropyRows<T>& rows) {
+  if (rows.stride != 0 && !on_cuda(stream)) {
+    throw UsageError(
+        fmt::format("cross entropy: rows {} elements apart, but only CUDA devices take rows with gaps", rows.stride));
+  }
   if (!(rows.denominator > 0.0f)) {
     throw UsageError(fmt::format("cross entropy: denominator must be above 0, but is {}", rows.denominator));
   }
   if (rows.logits.rows > 0 && rows.logits.columns == 0) throw UsageError("cross entropy: logits must have a class");
+}
+
+template <typename T>
+cuda::CrossEntropyArguments cuda_rows(const CrossEntropyRows<T>& rows) {
+  return {.format = format_of<T>,
+          .logits = rows.logits.data,
+          .labels = rows.labels,
+          .weights = rows.weights,
+          .denominator = rows.denominator,
+          .statistics = reinterpret_cast<float*>(rows.statistics),
+          .batch = rows.logits.rows,
+          .classes = rows.logits.columns,
+          .stride = rows.stride == 0 ? rows.logits.columns : rows.stride};
 }
 
 void require_as_many(std::size_t rows, const Targets& targets) {
@@ -110,22 +129,36 @@ void require_as_many(std::size_t rows, const Targets& targets) {
 
 template <Element T>
 void cross_entropy_forward(Stream& stream, const CrossEntropyRows<T>& rows, Arithmetic<T>* loss) {
-  check(rows);
+  check(stream, rows);
+  if (on_cuda(stream)) {
+    return issue<T>(stream, "cross entropy", [of = cuda_rows(rows), loss](void* native) {
+      cuda::cross_entropy_forward(native, of, reinterpret_cast<float*>(loss));
+    });
+  }
   stream.submit([rows, loss, &run = active_rows()] { forward_now(rows, loss, run); });
 }
 
 template <Element T>
 void cross_entropy_backward(Stream& stream, const CrossEntropyRows<T>& rows, const float* loss_scale,
                             MatrixView<T> dlogits) {
-  check(rows);
+  check(stream, rows);
   require_shape("cross entropy: dlogits", dlogits, rows.logits.rows, rows.logits.columns);
+  if (on_cuda(stream)) {
+    return issue<T>(stream, "cross entropy", [of = cuda_rows(rows), loss_scale, to = dlogits.data](void* native) {
+      cuda::cross_entropy_backward(native, of, loss_scale, to);
+    });
+  }
   stream.submit(
       [rows, loss_scale, dlogits, &run = active_rows()] { backward_now(rows, *loss_scale, dlogits.data, run); });
 }
 
 template <Element T>
 void count_correct(Stream& stream, const CrossEntropyRows<T>& rows, double* correct) {
-  check(rows);
+  check(stream, rows);
+  if (on_cuda(stream)) {
+    return issue<T>(stream, "cross entropy",
+                    [of = cuda_rows(rows), correct](void* native) { cuda::count_correct(native, of, correct); });
+  }
   stream.submit([rows, correct] {
     double sum = 0.0;
     for (std::size_t row = 0; row < rows.logits.rows; ++row) {
@@ -141,13 +174,14 @@ void count_correct(Stream& stream, const CrossEntropyRows<T>& rows, double* corr
 template <Element T>
 typename CrossEntropy<T>::Saved CrossEntropy<T>::forward(LayerWindow window, ActivationStack& stack,
                                                          MatrixView<const T> logits, const Targets& targets,
-                                                         Arithmetic<T>* loss) {
+                                                         Arithmetic<T>* loss, std::size_t stride) {
   if (!window.counts_only()) require_as_many(logits.rows, targets);
   const CrossEntropyRows<T> rows{.logits = logits,
                                  .labels = targets.labels.data(),
                                  .weights = targets.weights.empty() ? nullptr : targets.weights.data(),
                                  .denominator = static_cast<float>(std::max<std::size_t>(1, logits.rows)),
-                                 .statistics = stack.push<Arithmetic<T>>(2 * logits.rows).data()};
+                                 .statistics = stack.push<Arithmetic<T>>(2 * logits.rows).data(),
+                                 .stride = stride};
   window.enqueue(cross_entropy_forward<T>, rows, loss);
   return {rows};
 }

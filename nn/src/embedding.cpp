@@ -5,7 +5,9 @@
 
 #include <algorithm>
 
+#include "src/cuda/cuda_layers.hpp"
 #include "src/instantiate.hpp"
+#include "src/issue.hpp"
 #include "src/rows/active_rows.hpp"
 #include "src/shapes.hpp"
 #include "tessera/base/error.hpp"
@@ -109,6 +111,37 @@ void position_gradient(const EmbeddingBackward<T>& of, const RowTable& run) {
   }
 }
 
+template <Element T>
+cuda::EmbeddingForwardRows cuda_rows(const EmbeddingForward<T>& of) {
+  return {.format = format_of<T>,
+          .table = of.table.data,
+          .positions = of.positions.data,
+          .ids = of.ids,
+          .y = of.y.data,
+          .sequence = of.sequence,
+          .first_position = of.first_position,
+          .rows = of.y.rows,
+          .vocabulary = of.table.rows,
+          .dim = of.y.columns};
+}
+
+template <Element T>
+cuda::EmbeddingBackwardRows cuda_rows(const EmbeddingBackward<T>& of) {
+  return {.format = format_of<T>,
+          .ids = of.ids,
+          .dy = of.dy.data,
+          .dtable = of.dtable.data,
+          .dpositions = of.dpositions.data,
+          .sequence = of.sequence,
+          .first_position = of.first_position,
+          .rows = of.dy.rows,
+          .vocabulary = of.dtable.rows,
+          .context = of.dpositions.rows,
+          .dim = of.dy.columns,
+          .accumulate = of.accumulate,
+          .scratch = of.scratch};
+}
+
 }  // namespace
 
 template <Element T>
@@ -119,6 +152,10 @@ void embedding_forward(Stream& stream, const EmbeddingForward<T>& of) {
   if (of.positions.data != nullptr) {
     require_shape("embedding: positions", of.positions, of.positions.rows, of.y.columns);
     check_positions(sequences, of.positions.rows);
+  }
+  if (on_cuda(stream)) {
+    return issue<T>(stream, "embedding",
+                    [rows = cuda_rows(of)](void* native) { cuda::embedding_forward(native, rows); });
   }
   stream.submit([of, &run = active_rows()] { forward_now(of, run); });
 }
@@ -131,6 +168,10 @@ void embedding_backward(Stream& stream, const EmbeddingBackward<T>& of) {
   if (of.dpositions.data != nullptr) {
     require_shape("embedding: dpositions", of.dpositions, of.dpositions.rows, of.dy.columns);
     check_positions(sequences, of.dpositions.rows);
+  }
+  if (on_cuda(stream)) {
+    return issue<T>(stream, "embedding",
+                    [rows = cuda_rows(of)](void* native) { cuda::embedding_backward(native, rows); });
   }
   stream.submit([of, &run = active_rows()] {
     check_ids(of.ids, of.dy.rows, of.dtable.rows);
@@ -183,44 +224,70 @@ void Embedding<T>::backward(LayerWindow window, ActivationStack& stack, const Sa
                   .scratch = stack.push<std::int32_t>(embedding_scratch(dy.rows, shape_.vocabulary)).data()});
 }
 
+// Padded where products are faster on aligned rows.
+template <Element T>
+typename Embedding<T>::Logits Embedding<T>::push_logits(LayerWindow window, ActivationStack& stack,
+                                                        std::size_t rows) const {
+  constexpr std::size_t unit = 128;
+  if (window.device(stack) == DeviceKind::cpu) return {stack.push<T>(rows, shape_.vocabulary), 0};
+  const std::size_t stride = (shape_.vocabulary + unit - 1) / unit * unit;
+  return {{stack.push<T>(rows * stride).data(), rows, shape_.vocabulary}, stride};
+}
+
+template <Element T>
+void Embedding<T>::form_logits(LayerWindow window, ActivationStack& stack, MatrixView<const T> x, const Logits& to) {
+  const ScratchScope scope(stack);
+  const std::size_t room = linear_scratch<T>(x.rows, shape_.dim, shape_.vocabulary, window.device(stack));
+  window.enqueue(linear_forward<T>, {.x = x,
+                                     .weight = table(window),
+                                     .y = to.matrix,
+                                     .y_stride = to.stride,
+                                     .scratch = stack.push<float>(room).data()});
+}
+
+template <Element T>
+void Embedding<T>::backward_of(LayerWindow window, ActivationStack& stack, const SavedLogits& saved,
+                               const Logits& gradient, MatrixView<T> dx) {
+  const ScratchScope scope(stack);
+  const std::size_t room = linear_scratch<T>(saved.x.rows, shape_.dim, shape_.vocabulary, window.device(stack));
+  window.enqueue(linear_backward<T>, {.x = saved.x,
+                                      .weight = table(window),
+                                      .dy = gradient.matrix,
+                                      .dx = dx,
+                                      .dy_stride = gradient.stride,
+                                      .dweight = window.gradient<T>(table_),
+                                      .scratch = stack.push<float>(room).data()});
+}
+
 template <Element T>
 typename Embedding<T>::SavedLogits Embedding<T>::forward(LayerWindow window, ActivationStack& stack,
                                                          MatrixView<const T> x, MatrixView<T> logits) {
-  const ScratchScope scratch(stack);
-  window.enqueue(linear_forward<T>,
-                 {.x = x,
-                  .weight = table(window),
-                  .y = logits,
-                  .scratch = stack.push<float>(linear_scratch<T>(x.rows, shape_.dim, shape_.vocabulary)).data()});
+  form_logits(window, stack, x, {logits, 0});
   return {x};
 }
 
 template <Element T>
 void Embedding<T>::backward(LayerWindow window, ActivationStack& stack, const SavedLogits& saved,
                             MatrixView<const T> dlogits, MatrixView<T> dx) {
-  const ScratchScope scratch(stack);
-  window.enqueue(linear_backward<T>,
-                 {.x = saved.x,
-                  .weight = table(window),
-                  .dy = dlogits,
-                  .dx = dx,
-                  .dweight = window.gradient<T>(table_),
-                  .scratch = stack.push<float>(linear_scratch<T>(dlogits.rows, shape_.dim, shape_.vocabulary)).data()});
+  backward_of(window, stack, saved, {{const_cast<T*>(dlogits.data), dlogits.rows, dlogits.columns}, 0}, dx);
 }
 
 template <Element T>
 typename Embedding<T>::SavedLoss Embedding<T>::forward(LayerWindow window, ActivationStack& stack,
                                                        MatrixView<const T> x, const Prediction<T>& prediction) {
-  const SavedLogits saved = forward(window, stack, x, prediction.logits);
-  return {.linear = saved,
-          .loss = loss_.forward(window, stack, prediction.logits, prediction.targets, prediction.loss),
-          .logits = prediction.logits};
+  const Logits logits =
+      prediction.logits.columns == 0 ? push_logits(window, stack, x.rows) : Logits{prediction.logits, 0};
+  form_logits(window, stack, x, logits);
+  return {.linear = {x},
+          .loss = loss_.forward(window, stack, logits.matrix, prediction.targets, prediction.loss, logits.stride),
+          .logits = logits.matrix,
+          .stride = logits.stride};
 }
 
 template <Element T>
 void Embedding<T>::backward(LayerWindow window, ActivationStack& stack, const SavedLoss& saved, MatrixView<T> dx) {
   loss_.backward(window, stack, saved.loss, saved.logits);
-  backward(window, stack, saved.linear, saved.logits, dx);
+  backward_of(window, stack, saved.linear, {saved.logits, saved.stride}, dx);
 }
 
 #define TESSERA_EMBEDDING(T)                                              \

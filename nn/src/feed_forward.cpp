@@ -22,19 +22,16 @@ typename FeedForward<T>::Saved FeedForward<T>::forward(LayerWindow window, Activ
                                                        MatrixView<const T> x, MatrixView<T> y) {
   const auto sums = stack.push<T>(x.rows, fc_.out());
   const auto bent = stack.push<T>(x.rows, fc_.out());
-  return {.fc = fc_.forward(window, stack, x, sums),
-          .gelu = gelu_.forward(window, stack, sums, bent),
-          .proj = proj_.forward(window, stack, bent, y)};
+  return {.fc = fc_.forward(window, stack, x, sums, bent), .sums = sums, .proj = proj_.forward(window, stack, bent, y)};
 }
 
 template <Element T>
 void FeedForward<T>::backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
                               MatrixView<T> dx) {
   const ScratchScope scope(stack);
-  const auto dbent = stack.push<T>(dy.rows, fc_.out());
-  proj_.backward(window, stack, saved.proj, dy, dbent);
-  gelu_.backward(window, stack, saved.gelu, dbent, dbent);
-  fc_.backward(window, stack, saved.fc, dbent, dx);
+  const auto dsums = stack.push<T>(dy.rows, fc_.out());
+  proj_.backward(window, stack, saved.proj, dy, dsums, saved.sums);
+  fc_.backward(window, stack, saved.fc, dsums, dx);
 }
 
 #define TESSERA_FEED_FORWARD(T) template class FeedForward<T>;

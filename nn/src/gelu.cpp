@@ -1,7 +1,9 @@
 // The Gaussian error linear unit: the loops are in rows/gelu_lanes.hpp.
 #include "tessera/nn/gelu.hpp"
 
+#include "src/cuda/cuda_layers.hpp"
 #include "src/instantiate.hpp"
+#include "src/issue.hpp"
 #include "src/rows/active_rows.hpp"
 #include "src/shapes.hpp"
 
@@ -11,6 +13,7 @@ template <Element T>
 void gelu_forward(Stream& stream, ConstMatrixView<T> x, MatrixView<T> y) {
   require_shape("gelu: y", y, x.rows, x.columns);
   const GeluRow row{.format = format_of<T>, .x = x.data, .dy = nullptr, .to = y.data, .count = x.elements()};
+  if (on_cuda(stream)) return issue<T>(stream, "gelu", [row](void* native) { cuda::gelu(native, row); });
   stream.submit([row, run = active_rows().gelu] { run(row); });
 }
 
@@ -19,6 +22,7 @@ void gelu_backward(Stream& stream, ConstMatrixView<T> x, ConstMatrixView<T> dy, 
   require_shape("gelu: dy", dy, x.rows, x.columns);
   require_shape("gelu: dx", dx, x.rows, x.columns);
   const GeluRow row{.format = format_of<T>, .x = x.data, .dy = dy.data, .to = dx.data, .count = x.elements()};
+  if (on_cuda(stream)) return issue<T>(stream, "gelu", [row](void* native) { cuda::gelu(native, row); });
   stream.submit([row, run = active_rows().gelu] { run(row); });
 }
 

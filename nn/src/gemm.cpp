@@ -1,5 +1,5 @@
-// Matrix products through OpenBLAS. Calls from several threads at once are safe; the BLAS takes scratch memory of its
-// own for each.
+// Matrix products: on one thread and a processor with AVX-512 by products/, else through OpenBLAS. Calls from several
+// threads at once are safe; both have scratch memory of their own for each.
 #include "src/gemm.hpp"
 
 #include <cblas.h>
@@ -7,9 +7,12 @@
 
 #include <algorithm>
 #include <limits>
+#include <memory>
+#include <new>
 
 #include "src/instantiate.hpp"
 #include "src/panel.hpp"
+#include "src/products/product.hpp"
 #include "src/rows/active_rows.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/nn/threads.hpp"
@@ -47,6 +50,61 @@ void call_blas(const Gemm<float>& of) {
               extent(of.c_stride));
 }
 
+constexpr std::align_val_t page{4096};
+
+// The thread's scratch memory for products: taken at its first product, kept as long as it lives.
+float* product_room() {
+  struct Free {
+    void operator()(float* memory) const { ::operator delete(memory, page); }
+  };
+  thread_local const std::unique_ptr<float, Free> room(
+      static_cast<float*>(::operator new(product_scratch * sizeof(float), page)));
+  return room.get();
+}
+
+Product product_of(const Gemm<float>& of) {
+  return {.a = of.a.data,
+          .a_row = of.a.transposed ? 1 : of.a.stride,
+          .a_depth = of.a.transposed ? of.a.stride : 1,
+          .b = of.b.data,
+          .b_depth = of.b.transposed ? 1 : of.b.stride,
+          .b_column = of.b.transposed ? of.b.stride : 1,
+          .c = of.c,
+          .c_row = of.c_stride,
+          .c_column = 1,
+          .rows = of.m,
+          .columns = of.n,
+          .depth = of.k,
+          .add = of.add};
+}
+
+// cᵀ = bᵀ · aᵀ.
+Product transposed(const Product& of) {
+  return {.a = of.b,
+          .a_row = of.b_column,
+          .a_depth = of.b_depth,
+          .b = of.a,
+          .b_depth = of.a_depth,
+          .b_column = of.a_row,
+          .c = of.c,
+          .c_row = of.c_column,
+          .c_column = of.c_row,
+          .rows = of.columns,
+          .columns = of.rows,
+          .depth = of.depth,
+          .add = of.add};
+}
+
+void multiply_floats(const Gemm<float>& of) {
+  for (const std::size_t each : {of.m, of.n, of.k, of.a.stride, of.b.stride, of.c_stride}) extent(each);
+  static const MultiplyFunction multiply = find_multiply();
+  if (multiply == nullptr || openblas_get_num_threads() != 1) return call_blas(of);
+  const Product product = product_of(of);
+  // Where both would have to be transposed on the way, the smaller one is: that is b, and it is rearranged.
+  const bool by_depth = product.a_depth == 1 && product.b_depth == 1;
+  multiply(by_depth && of.m < of.n ? transposed(product) : product, product_room());
+}
+
 void call_blas(const Gemm<double>& of) {
   cblas_dgemm(CblasRowMajor, transposition(of.a), transposition(of.b), extent(of.m), extent(of.n), extent(of.k), 1.0,
               of.a.data, extent(of.a.stride), of.b.data, extent(of.b.stride), of.add ? 1.0 : 0.0, of.c,
@@ -80,21 +138,23 @@ void multiply_tile(const Gemm<T>& of, Cut rows, Cut columns) {
   if (of.add) load_panel(active_rows(), Columns<const T>{target.data, target.stride, target.rows, target.count}, sums);
   for (std::size_t first = 0; first < of.k; first += tile) {
     const Cut depth = cut(first, of.k);
-    call_blas(Gemm<float>{.a = widened(of.a, rows, depth, a),
-                          .b = widened(of.b, depth, columns, b),
-                          .c = sums,
-                          .m = rows.count,
-                          .n = columns.count,
-                          .k = depth.count,
-                          .add = of.add || first > 0,
-                          .c_stride = columns.count});
+    multiply_floats({.a = widened(of.a, rows, depth, a),
+                     .b = widened(of.b, depth, columns, b),
+                     .c = sums,
+                     .m = rows.count,
+                     .n = columns.count,
+                     .k = depth.count,
+                     .add = of.add || first > 0,
+                     .c_stride = columns.count});
   }
   store_panel<T>(active_rows(), {sums, columns.count}, target, nullptr);
 }
 
 template <typename T>
 void multiply(const Gemm<T>& of) {
-  if constexpr (std::is_same_v<T, Arithmetic<T>>) {
+  if constexpr (std::is_same_v<T, float>) {
+    multiply_floats(of);
+  } else if constexpr (std::is_same_v<T, double>) {
     call_blas(of);
   } else {
     for (std::size_t row = 0; row < of.m; row += tile) {

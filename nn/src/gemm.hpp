@@ -1,6 +1,6 @@
-// Matrix products: the one door to the BLAS. OpenBLAS 0.3.21 against oneDNN 2.6.3, one thread, the three products of a
-// layer together: 2.1 to 2.3 times as fast with 10 outputs, 0.7 to 0.95 times with 53 to 1024, 1.0 to 1.2 times with
-// 2048 (batch 64; 0.6 at batch 16). It was taken because it needs no OpenMP runtime and comes with pkg-config.
+// Matrix products: the one door to them. fp32 on one thread goes to products/ where the processor has AVX-512, all else
+// to OpenBLAS, which was taken because it needs no OpenMP runtime and comes with pkg-config. Which of them it is
+// depends on processor and threads, and so do the bits.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +18,8 @@ struct Operand {
 // c [m, n] = a [m, k] · b [k, n] (+ c when `add`), all row-major; c overlaps nothing. Zero extents are fine, and
 // without `add` c is never read. Runs on the calling thread. Throws UsageError for extents that the BLAS cannot count.
 //
-// float and double go to the BLAS as they are. bf16 and fp16 go there in fp32, tile by tile, and each element of the
-// result is rounded once.
+// float and double are multiplied as they are, bf16 and fp16 in fp32, tile by tile, and each element of the result is
+// rounded once.
 template <typename T>
 struct Gemm {
   Operand<T> a;

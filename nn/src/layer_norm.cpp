@@ -1,7 +1,9 @@
 // Layer normalisation: the rows' loops are in rows/layer_norm_lanes.hpp.
 #include "tessera/nn/layer_norm.hpp"
 
+#include "src/cuda/cuda_layers.hpp"
 #include "src/instantiate.hpp"
+#include "src/issue.hpp"
 #include "src/rows/active_rows.hpp"
 #include "src/shapes.hpp"
 #include "tessera/base/error.hpp"
@@ -31,6 +33,9 @@ void layer_norm_forward(Stream& stream, const LayerNormForward<T>& of) {
                                   .rows = of.x.rows,
                                   .dim = of.x.columns,
                                   .epsilon = layer_norm_epsilon};
+  if (on_cuda(stream)) {
+    return issue<T>(stream, "layer norm", [rows](void* native) { cuda::layer_norm_forward(native, rows); });
+  }
   stream.submit([rows, run = active_rows().layer_norm_forward] { run(rows); });
 }
 
@@ -52,7 +57,15 @@ void layer_norm_backward(Stream& stream, const LayerNormBackward<T>& of) {
                                    .rows = of.x.rows,
                                    .dim = of.x.columns,
                                    .accumulate = of.accumulate};
+  if (on_cuda(stream)) {
+    return issue<T>(stream, "layer norm",
+                    [rows, scratch = of.scratch](void* native) { cuda::layer_norm_backward(native, rows, scratch); });
+  }
   stream.submit([rows, run = active_rows().layer_norm_backward] { run(rows); });
+}
+
+std::size_t layer_norm_scratch(std::size_t rows, std::size_t dim, DeviceKind device) {
+  return device == DeviceKind::cuda ? cuda::layer_norm_scratch(rows, dim) : 0;
 }
 
 template <Element T>
@@ -78,29 +91,32 @@ typename LayerNorm<T>::Saved LayerNorm<T>::forward(LayerWindow window, Activatio
 }
 
 template <Element T>
-void LayerNorm<T>::backward(LayerWindow window, ActivationStack&, const Saved& saved, MatrixView<const T> dy,
+void LayerNorm<T>::backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
                             MatrixView<T> dx) {
-  backward_with(window, saved, dy, nullptr, dx);
+  backward_with(window, stack, saved, {.dy = dy, .residual = nullptr, .dx = dx});
 }
 
 template <Element T>
-void LayerNorm<T>::add_backward(LayerWindow window, ActivationStack&, const Saved& saved, MatrixView<const T> dy,
+void LayerNorm<T>::add_backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
                                 MatrixView<T> dx) {
-  backward_with(window, saved, dy, dx.data, dx);
+  backward_with(window, stack, saved, {.dy = dy, .residual = dx.data, .dx = dx});
 }
 
 template <Element T>
-void LayerNorm<T>::backward_with(LayerWindow window, const Saved& saved, MatrixView<const T> dy, const T* residual,
-                                 MatrixView<T> dx) {
+void LayerNorm<T>::backward_with(LayerWindow window, ActivationStack& stack, const Saved& saved,
+                                 const Gradients& gradients) {
+  const ScratchScope scope(stack);
+  const auto scratch = stack.push<float>(layer_norm_scratch(saved.x.rows, saved.x.columns, window.device(stack)));
   window.enqueue(layer_norm_backward<T>, {.x = saved.x,
                                           .weight = window.parameter<T>(weight_),
                                           .mean = saved.mean.data(),
                                           .inverse = saved.inverse.data(),
-                                          .dy = dy,
-                                          .residual = residual,
-                                          .dx = dx,
+                                          .dy = gradients.dy,
+                                          .residual = gradients.residual,
+                                          .dx = gradients.dx,
                                           .dweight = window.gradient<T>(weight_),
-                                          .dbias = window.gradient<T>(bias_)});
+                                          .dbias = window.gradient<T>(bias_),
+                                          .scratch = scratch.data()});
 }
 
 #define TESSERA_LAYER_NORM(T)                                              \

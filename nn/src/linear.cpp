@@ -1,12 +1,17 @@
 // The linear layer.
 #include "tessera/nn/linear.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
+#include "src/cuda/cuda_layers.hpp"
 #include "src/gemm.hpp"
 #include "src/instantiate.hpp"
+#include "src/issue.hpp"
 #include "src/rows/active_rows.hpp"
 #include "src/shapes.hpp"
+#include "src/tf32.hpp"
 
 namespace tessera::nn {
 
@@ -26,6 +31,8 @@ void forward_now(const LinearForward<T>& of) {
            .k = of.x.columns,
            .add = of.bias != nullptr,
            .scratch = of.scratch});
+  if (of.gelu.columns == 0) return;
+  active_rows().gelu({format_of<T>, of.y.data, nullptr, of.gelu.data, of.y.elements()});
 }
 
 template <typename T>
@@ -64,6 +71,52 @@ void backward_now(const LinearBackward<T>& of) {
            .n = in,
            .k = out,
            .scratch = of.scratch});
+  if (of.gelu_x.columns == 0) return;
+  active_rows().gelu({format_of<T>, of.gelu_x.data, of.dx.data, of.dx.data, of.dx.elements()});
+}
+
+template <typename T>
+cuda::LinearForwardRows cuda_rows(const LinearForward<T>& of) {
+  return {.format = format_of<T>,
+          .x = of.x.data,
+          .weight = of.weight.data,
+          .bias = of.bias,
+          .y = of.y.data,
+          .gelu = of.gelu.columns == 0 ? nullptr : of.gelu.data,
+          .y_stride = of.y_stride,
+          .batch = of.x.rows,
+          .in = of.x.columns,
+          .out = of.weight.rows,
+          .tf32 = std::is_same_v<T, float> && tf32_allowed(),
+          .scratch = {of.scratch, cuda::linear_scratch_bytes(of.x.rows, of.weight.columns, of.weight.rows)}};
+}
+
+template <typename T>
+cuda::LinearBackwardRows cuda_rows(const LinearBackward<T>& of) {
+  return {.format = format_of<T>,
+          .x = of.x.data,
+          .weight = of.weight.data,
+          .dy = of.dy.data,
+          .dy_stride = of.dy_stride,
+          .dx = of.dx.columns == 0 ? nullptr : of.dx.data,
+          .gelu_x = of.gelu_x.columns == 0 ? nullptr : of.gelu_x.data,
+          .dweight = of.dweight,
+          .dbias = of.dbias,
+          .accumulate = of.accumulate,
+          .batch = of.x.rows,
+          .in = of.weight.columns,
+          .out = of.weight.rows,
+          .tf32 = std::is_same_v<T, float> && tf32_allowed(),
+          .scratch = {of.scratch, cuda::linear_scratch_bytes(of.x.rows, of.weight.columns, of.weight.rows)}};
+}
+
+// Padded rows are for the products of CUDA devices, which run faster on aligned ones.
+void require_no_gaps(const Stream& stream, std::size_t stride, bool only_products) {
+  if (stride == 0 || (on_cuda(stream) && only_products)) return;
+  throw UsageError(
+      fmt::format("linear: rows {} elements apart, on {}: only CUDA devices take rows with gaps, and without "
+                  "bias and gelu",
+                  stride, to_string(stream.device())));
 }
 
 }  // namespace
@@ -72,6 +125,15 @@ template <Element T>
 void linear_forward(Stream& stream, const LinearForward<T>& operation) {
   require_shape("linear: x", operation.x, operation.x.rows, operation.weight.columns);
   require_shape("linear: y", operation.y, operation.x.rows, operation.weight.rows);
+  require_no_gaps(stream, operation.y_stride, operation.bias == nullptr && operation.gelu.columns == 0);
+  if (operation.gelu.columns != 0) {
+    require_shape("linear: gelu", operation.gelu, operation.x.rows, operation.weight.rows);
+  }
+  if (on_cuda(stream)) {
+    cuda::require_products();
+    return issue<T>(stream, "linear",
+                    [rows = cuda_rows(operation)](void* native) { cuda::linear_forward(native, rows); });
+  }
   stream.submit([operation] { forward_now(operation); });
 }
 
@@ -82,11 +144,21 @@ void linear_backward(Stream& stream, const LinearBackward<T>& operation) {
   if (operation.dx.columns != 0) {
     require_shape("linear: dx", operation.dx, operation.x.rows, operation.weight.columns);
   }
+  require_no_gaps(stream, operation.dy_stride, operation.dbias == nullptr);
+  if (operation.gelu_x.columns != 0) {
+    require_shape("linear: gelu_x", operation.gelu_x, operation.x.rows, operation.weight.columns);
+  }
+  if (on_cuda(stream)) {
+    cuda::require_products();
+    return issue<T>(stream, "linear",
+                    [rows = cuda_rows(operation)](void* native) { cuda::linear_backward(native, rows); });
+  }
   stream.submit([operation] { backward_now(operation); });
 }
 
 template <Element T>
-std::size_t linear_scratch(std::size_t batch, std::size_t in, std::size_t out) {
+std::size_t linear_scratch(std::size_t batch, std::size_t in, std::size_t out, DeviceKind device) {
+  if (device == DeviceKind::cuda) return cuda::linear_scratch_bytes(batch, in, out) / sizeof(float);
   return std::max({gemm_scratch<T>(batch, out, in), gemm_scratch<T>(out, in, batch), gemm_scratch<T>(batch, in, out)});
 }
 
@@ -104,33 +176,37 @@ void Linear<T>::visit(ModuleVisitor& visitor) {
 
 template <Element T>
 typename Linear<T>::Saved Linear<T>::forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> x,
-                                             MatrixView<T> y) {
-  const ScratchScope scratch(stack);
+                                             MatrixView<T> y, MatrixView<T> gelu) {
+  const ScratchScope scope(stack);
+  const auto scratch = stack.push<float>(linear_scratch<T>(x.rows, in_, out_, window.device(stack)));
   window.enqueue(linear_forward<T>, {.x = x,
                                      .weight = weight(window),
                                      .bias = bias_ ? window.parameter<T>(*bias_) : nullptr,
                                      .y = y,
-                                     .scratch = stack.push<float>(linear_scratch<T>(x.rows, in_, out_)).data()});
+                                     .gelu = gelu,
+                                     .scratch = scratch.data()});
   return {x};
 }
 
 template <Element T>
 void Linear<T>::backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
-                         MatrixView<T> dx) {
-  const ScratchScope scratch(stack);
+                         MatrixView<T> dx, MatrixView<const T> gelu_x) {
+  const ScratchScope scope(stack);
+  const auto scratch = stack.push<float>(linear_scratch<T>(dy.rows, in_, out_, window.device(stack)));
   window.enqueue(linear_backward<T>, {.x = saved.x,
                                       .weight = weight(window),
                                       .dy = dy,
                                       .dx = dx,
+                                      .gelu_x = gelu_x,
                                       .dweight = window.gradient<T>(weight_),
                                       .dbias = bias_ ? window.gradient<T>(*bias_) : nullptr,
-                                      .scratch = stack.push<float>(linear_scratch<T>(dy.rows, in_, out_)).data()});
+                                      .scratch = scratch.data()});
 }
 
-#define TESSERA_LINEAR(T)                                                        \
-  template void linear_forward(Stream&, const LinearForward<T>&);                \
-  template void linear_backward(Stream&, const LinearBackward<T>&);              \
-  template std::size_t linear_scratch<T>(std::size_t, std::size_t, std::size_t); \
+#define TESSERA_LINEAR(T)                                                                    \
+  template void linear_forward(Stream&, const LinearForward<T>&);                            \
+  template void linear_backward(Stream&, const LinearBackward<T>&);                          \
+  template std::size_t linear_scratch<T>(std::size_t, std::size_t, std::size_t, DeviceKind); \
   template class Linear<T>;
 TESSERA_FOR_EACH_ELEMENT(TESSERA_LINEAR)
 

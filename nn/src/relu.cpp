@@ -2,7 +2,10 @@
 #include "tessera/nn/relu.hpp"
 
 #include "src/arithmetic.hpp"
+#include "src/cuda/cuda_layers.hpp"
 #include "src/instantiate.hpp"
+#include "src/issue.hpp"
+#include "src/rows/active_rows.hpp"
 #include "src/shapes.hpp"
 
 namespace tessera::nn {
@@ -10,6 +13,10 @@ namespace tessera::nn {
 template <Element T>
 void relu_forward(Stream& stream, ConstMatrixView<T> x, MatrixView<T> y) {
   require_shape("relu: y", y, x.rows, x.columns);
+  if (on_cuda(stream)) {
+    const cuda::ReluRow row{format_of<T>, x.data, nullptr, y.data, x.elements()};
+    return issue<T>(stream, "relu", [row](void* native) { cuda::relu(native, row); });
+  }
   stream.submit([x, y] {
     // Written so that a NaN fails the comparison and passes through.
     for (std::size_t i = 0; i < x.elements(); ++i) y.data[i] = load(x.data[i]) <= 0 ? T{} : x.data[i];
@@ -20,6 +27,10 @@ template <Element T>
 void relu_backward(Stream& stream, ConstMatrixView<T> y, ConstMatrixView<T> dy, MatrixView<T> dx) {
   require_shape("relu: dy", dy, y.rows, y.columns);
   require_shape("relu: dx", dx, y.rows, y.columns);
+  if (on_cuda(stream)) {
+    const cuda::ReluRow row{format_of<T>, y.data, dy.data, dx.data, y.elements()};
+    return issue<T>(stream, "relu", [row](void* native) { cuda::relu(native, row); });
+  }
   stream.submit([y, dy, dx] {
     for (std::size_t i = 0; i < y.elements(); ++i) dx.data[i] = load(y.data[i]) <= 0 ? T{} : dy.data[i];
   });

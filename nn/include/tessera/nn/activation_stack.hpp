@@ -10,16 +10,18 @@
 #include <span>
 
 #include "tessera/base/bytes.hpp"
+#include "tessera/device/device.hpp"
 #include "tessera/nn/view.hpp"
 
 namespace tessera::nn {
 
 class ActivationStack {
  public:
-  // Counts only: what it hands out has the right shape and no memory.
-  ActivationStack() = default;
-  // Hands out parts of `memory`, which must start on 64 bytes.
-  explicit ActivationStack(std::span<std::byte> memory);
+  // Counts only: what it hands out has the right shape and no memory. Layers need other scratch memory on other kinds
+  // of device, so it counts for one.
+  explicit ActivationStack(DeviceKind device = DeviceKind::cpu) : device_(device) {}
+  // Hands out parts of `memory`, which must start on 64 bytes and belong to that kind of device.
+  explicit ActivationStack(std::span<std::byte> memory, DeviceKind device = DeviceKind::cpu);
 
   // Aligned to 64 bytes; the elements are undefined. Throws UsageError, with the bytes needed and those there, when the
   // block is full: then it was planned for another shape.
@@ -36,6 +38,7 @@ class ActivationStack {
   Bytes mark() const { return used_; }
   void rewind(Bytes mark);  // throws InternalError for a mark above the top
 
+  DeviceKind device() const { return device_; }
   bool counts_only() const { return memory_.data() == nullptr; }
   Bytes used() const { return used_; }
   Bytes peak() const { return peak_; }  // the most that was in use: what the block must have
@@ -44,6 +47,7 @@ class ActivationStack {
   void* push_bytes(Bytes size);
 
   std::span<std::byte> memory_;
+  DeviceKind device_;
   Bytes used_;
   Bytes peak_;
 };

@@ -7,11 +7,12 @@
 //
 // The functions enqueue on the stream, capture everything by value, do not synchronise and allocate nothing. Sums run
 // in fp32 (fp64 for double), in an order that depends on the shape alone. 0 sequences are fine. They throw UsageError
-// when shapes do not fit.
+// when shapes do not fit. On CUDA devices probabilities exist in tiles on the chip alone, and head_dim is 128 at most.
 #pragma once
 
 #include <cstddef>
 
+#include "tessera/device/device.hpp"
 #include "tessera/device/stream.hpp"
 #include "tessera/nn/dropout.hpp"
 #include "tessera/nn/element.hpp"
@@ -40,7 +41,7 @@ struct AttentionForward {
   std::size_t queries = 0;              // for generation: the last so many rows of each sequence are wanted; 0: all
   Arithmetic<T>* statistics = nullptr;  // [sequences, heads, sequence]; null: no backward pass follows
   Dropout dropout = {};
-  Arithmetic<T>* scratch = nullptr;  // attention_forward_scratch<T>(shape) numbers
+  Arithmetic<T>* scratch = nullptr;  // attention_forward_scratch<T>(shape, device) numbers
 };
 template <Element T>
 void attention_forward(Stream& stream, const AttentionForward<T>& operation);
@@ -51,19 +52,21 @@ struct AttentionBackward {
   AttentionShape shape;
   MatrixView<const T> qkv;                    // [rows, 3 · dim]
   const Arithmetic<T>* statistics = nullptr;  // [sequences, heads, sequence]
+  MatrixView<const T> out = {};               // [rows, dim], as forward left it; read on CUDA devices alone
   MatrixView<const T> dout;                   // [rows, dim]
   MatrixView<T> dqkv;                         // [rows, 3 · dim]; overlaps nothing
   Dropout dropout = {};                       // as in forward
-  Arithmetic<T>* scratch = nullptr;           // attention_backward_scratch<T>(shape) numbers
+  Arithmetic<T>* scratch = nullptr;           // attention_backward_scratch<T>(shape, device) numbers
 };
 template <Element T>
 void attention_backward(Stream& stream, const AttentionBackward<T>& operation);
 
 // How many numbers of Arithmetic<T> a pass needs: 64 rows as long as a sequence in forward, 128 in backward; for bf16
-// and fp16 the operands of one head besides. Does not grow with sequences and heads.
+// and fp16 the operands of one head besides. Does not grow with sequences and heads. On CUDA devices none in forward,
+// and a number for each row and head in backward.
 template <Element T>
-std::size_t attention_forward_scratch(const AttentionShape& shape);
+std::size_t attention_forward_scratch(const AttentionShape& shape, DeviceKind device = DeviceKind::cpu);
 template <Element T>
-std::size_t attention_backward_scratch(const AttentionShape& shape);
+std::size_t attention_backward_scratch(const AttentionShape& shape, DeviceKind device = DeviceKind::cpu);
 
 }  // namespace tessera::nn

@@ -4,7 +4,9 @@
 // Rows of weight 0 (which fill up a last batch) then make it smaller; weights of global batch / samples make that up.
 //
 // The functions enqueue on the stream, capture everything by value, do not synchronise and allocate nothing.
-// A label out of range is a UsageError in the stream. Rows of weight 0 are not looked at.
+// A label out of range is a UsageError in the stream; on a CUDA device, where kernels cannot throw, the loss, the count
+// and the row's gradient become NaN. Rows of weight 0 are not looked at. On CUDA, the sum over rows runs in fp64 in an
+// order that depends on the number of rows alone.
 #pragma once
 
 #include <cstddef>
@@ -28,6 +30,7 @@ struct CrossEntropyRows {
   float denominator = 1.0f;              // > 0
   // [batch, 2]: forward leaves each row's largest logit and sum of exponentials here.
   Arithmetic<T>* statistics = nullptr;
+  std::size_t stride = 0;  // elements from row to row of logits and dlogits; 0: classes. Others on CUDA devices alone
 };
 
 template <Element T>
@@ -55,10 +58,10 @@ class CrossEntropy final : public Module {
   struct Saved {
     CrossEntropyRows<T> rows;
   };
-  // *loss = the mean over the rows; 0 without rows. Logits and targets must stay until backward() has run. Throws
-  // UsageError when there are not as many targets as rows.
+  // *loss = the mean over the rows; 0 without rows. stride as in CrossEntropyRows. Logits and targets must stay until
+  // backward() has run. Throws UsageError when there are not as many targets as rows.
   Saved forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> logits, const Targets& targets,
-                Arithmetic<T>* loss);
+                Arithmetic<T>* loss, std::size_t stride = 0);
   // The gradient of the logits, times the window's loss scale. dlogits may be the logits.
   void backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<T> dlogits);
 };

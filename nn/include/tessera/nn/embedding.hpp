@@ -3,7 +3,8 @@
 // The functions enqueue on the stream, capture everything by value, do not synchronise and allocate nothing. Gradients
 // are sums over rows in the order of the rows, in fp32 (fp64 for double), each element stored once. 0 rows are fine.
 // They throw UsageError when shapes do not fit. An id that is no row of the table is a UsageError in the stream that
-// names the row and the id; nothing is written then.
+// names the row and the id; nothing is written then. On a CUDA device, where kernels cannot throw, the row of y becomes
+// NaN, and with it the loss; backward leaves such rows out.
 #pragma once
 
 #include <cstddef>
@@ -61,7 +62,9 @@ struct EmbeddingShape {
 // What a language model says to a batch, and what is right.
 template <Element T>
 struct Prediction {
-  MatrixView<T> logits;           // [rows, vocabulary]; backward leaves their gradient here
+  // [rows, vocabulary]; backward leaves their gradient here. Without columns: a place of the layer's own, from the
+  // stack, whose rows begin on 128 elements on CUDA devices, for the products' sake.
+  MatrixView<T> logits = {};
   Targets targets;                // the next tokens
   Arithmetic<T>* loss = nullptr;  // becomes the mean cross entropy
 };
@@ -98,6 +101,7 @@ class Embedding final : public Module {
     SavedLogits linear;
     typename CrossEntropy<T>::Saved loss;
     MatrixView<T> logits;
+    std::size_t stride;  // of their rows; 0: without gaps
   };
   SavedLoss forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> x, const Prediction<T>& prediction);
   void backward(LayerWindow window, ActivationStack& stack, const SavedLoss& saved, MatrixView<T> dx);
@@ -106,6 +110,16 @@ class Embedding final : public Module {
   MatrixView<const T> table(LayerWindow window) const {
     return {window.parameter<T>(table_), shape_.vocabulary, shape_.dim};
   }
+
+  // Logits, and how far their rows are apart; 0: without gaps.
+  struct Logits {
+    MatrixView<T> matrix;
+    std::size_t stride;
+  };
+  Logits push_logits(LayerWindow window, ActivationStack& stack, std::size_t rows) const;
+  void form_logits(LayerWindow window, ActivationStack& stack, MatrixView<const T> x, const Logits& to);
+  void backward_of(LayerWindow window, ActivationStack& stack, const SavedLogits& saved, const Logits& gradient,
+                   MatrixView<T> dx);
 
   EmbeddingShape shape_;
   std::size_t drop_place_;

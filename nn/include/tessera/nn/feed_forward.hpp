@@ -5,7 +5,6 @@
 
 #include "tessera/nn/activation_stack.hpp"
 #include "tessera/nn/element.hpp"
-#include "tessera/nn/gelu.hpp"
 #include "tessera/nn/layer_window.hpp"
 #include "tessera/nn/linear.hpp"
 #include "tessera/nn/view.hpp"
@@ -28,7 +27,7 @@ class FeedForward final : public Module {
 
   struct Saved {
     typename Linear<T>::Saved fc;
-    typename Gelu<T>::Saved gelu;
+    MatrixView<const T> sums;  // what GELU got
     typename Linear<T>::Saved proj;
   };
   Saved forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> x, MatrixView<T> y);  // [rows, dim]
@@ -37,7 +36,6 @@ class FeedForward final : public Module {
 
  private:
   Linear<T> fc_;
-  Gelu<T> gelu_;
   Linear<T> proj_;
 };
 

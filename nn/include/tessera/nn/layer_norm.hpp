@@ -2,8 +2,9 @@
 // with the variance's sum divided by dim.
 //
 // The functions enqueue on the stream, capture everything by value, do not synchronise and allocate nothing. Sums over
-// a row run in sixteen lanes, sums over rows in the order of the rows, in fp32 (fp64 for double). 0 rows are fine; a
-// row has at least one element. They throw UsageError when shapes do not fit.
+// a row run in sixteen lanes, sums over rows in the order of the rows, in fp32 (fp64 for double); on a CUDA device in
+// an order that depends on the shape alone. 0 rows are fine; a row has at least one element. They throw UsageError when
+// shapes do not fit.
 #pragma once
 
 #include <cstddef>
@@ -45,9 +46,13 @@ struct LayerNormBackward {
   T* dweight = nullptr;                    // [dim]; null: not wanted
   T* dbias = nullptr;                      // [dim]; null: not wanted
   bool accumulate = false;                 // adds to dweight and dbias instead of replacing them
+  float* scratch = nullptr;                // layer_norm_scratch(rows, dim, device) floats
 };
 template <Element T>
 void layer_norm_backward(Stream& stream, const LayerNormBackward<T>& operation);
+
+// Floats that backward needs: none on the CPU.
+std::size_t layer_norm_scratch(std::size_t rows, std::size_t dim, DeviceKind device = DeviceKind::cpu);
 
 template <Element T>
 class LayerNorm final : public Module {
@@ -69,8 +74,12 @@ class LayerNorm final : public Module {
                     MatrixView<T> dx);
 
  private:
-  void backward_with(LayerWindow window, const Saved& saved, MatrixView<const T> dy, const T* residual,
-                     MatrixView<T> dx);
+  struct Gradients {
+    MatrixView<const T> dy;
+    const T* residual;
+    MatrixView<T> dx;
+  };
+  void backward_with(LayerWindow window, ActivationStack& stack, const Saved& saved, const Gradients& gradients);
 
   Parameter weight_;
   Parameter bias_;

@@ -15,6 +15,7 @@
 #include <type_traits>
 
 #include "tessera/base/error.hpp"
+#include "tessera/nn/activation_stack.hpp"
 #include "tessera/shard/window.hpp"
 
 namespace tessera::nn {
@@ -36,6 +37,15 @@ class LayerWindow {
   static LayerWindow counting() { return {}; }
 
   bool counts_only() const { return window_ == nullptr && memory_ == nullptr; }
+
+  // The kind of device that a layer takes scratch memory for: the stack's, which must be the stream's. Throws
+  // UsageError when it is not.
+  DeviceKind device(const ActivationStack& stack) const {
+    if (counts_only() || stack.device() == stream().device().kind()) return stack.device();
+    throw UsageError(
+        "activation stack: it counts and hands out memory of another kind of device than that of the stream, " +
+        to_string(stream().device()) + "; make it with that device's kind");
+  }
 
   // As Window's; null when counting, and the gradient of a frozen parameter is null.
   template <typename T>

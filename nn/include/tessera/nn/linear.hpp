@@ -1,11 +1,14 @@
 // A linear layer: y = x Wᵀ + b, with x [batch, in], W [out, in], b [out], y [batch, out].
 // The functions enqueue on the stream, capture everything by value, do not synchronise and allocate nothing; a batch of
-// 0 rows is fine. Sums over the batch are formed in the order of the rows (bias) and by the BLAS (weights).
+// 0 rows is fine. Sums over the batch are formed in the order of the rows (bias) and by the BLAS (weights); on a CUDA
+// device in an order that depends on the shape alone, and products are cuBLASLt's: UnavailableError where it is
+// missing.
 #pragma once
 
 #include <cstddef>
 #include <optional>
 
+#include "tessera/device/device.hpp"
 #include "tessera/nn/activation_stack.hpp"
 #include "tessera/nn/element.hpp"
 #include "tessera/nn/layer_window.hpp"
@@ -21,7 +24,9 @@ struct LinearForward {
   MatrixView<const T> weight;  // [out, in]
   const T* bias = nullptr;     // [out]; null: none
   MatrixView<T> y;             // [batch, out]; overlaps nothing
-  float* scratch = nullptr;    // linear_scratch<T>(batch, in, out) floats
+  MatrixView<T> gelu = {};     // [batch, out] = gelu(y), as gelu.hpp has it; without columns: not wanted
+  std::size_t y_stride = 0;    // from row to row of y; 0: out. Others on CUDA devices alone, without bias and gelu
+  float* scratch = nullptr;    // linear_scratch<T>(batch, in, out, device) floats
 };
 template <Element T>
 void linear_forward(Stream& stream, const LinearForward<T>& operation);  // throws UsageError when shapes do not fit
@@ -32,17 +37,20 @@ struct LinearBackward {
   MatrixView<const T> weight;  // [out, in]
   MatrixView<const T> dy;      // [batch, out]
   MatrixView<T> dx;            // [batch, in] = dy W; without columns: not wanted
-  T* dweight = nullptr;        // [out, in] = dyᵀ x; null: not wanted
-  T* dbias = nullptr;          // [out] = sum of dy over the batch; null: not wanted
-  bool accumulate = false;     // adds to dweight and dbias instead of replacing them
-  float* scratch = nullptr;    // linear_scratch<T>(batch, in, out) floats
+  // [batch, in]: x is gelu(gelu_x), and dx becomes the gradient of gelu_x; without columns: it is not.
+  MatrixView<const T> gelu_x = {};
+  std::size_t dy_stride = 0;  // elements from row to row of dy; 0: out. Others on CUDA devices alone, without dbias
+  T* dweight = nullptr;       // [out, in] = dyᵀ x; null: not wanted
+  T* dbias = nullptr;         // [out] = sum of dy over the batch; null: not wanted
+  bool accumulate = false;    // adds to dweight and dbias instead of replacing them
+  float* scratch = nullptr;   // linear_scratch<T>(batch, in, out, device) floats
 };
 template <Element T>
 void linear_backward(Stream& stream, const LinearBackward<T>& operation);  // throws UsageError when shapes do not fit
 
-// Floats that either direction needs: none for float and double.
+// Floats that either direction needs: on the CPU none for float and double; on CUDA devices at most 32 MiB of them.
 template <Element T>
-std::size_t linear_scratch(std::size_t batch, std::size_t in, std::size_t out);
+std::size_t linear_scratch(std::size_t batch, std::size_t in, std::size_t out, DeviceKind device = DeviceKind::cpu);
 
 struct LinearOptions {
   bool bias = true;
@@ -60,9 +68,11 @@ class Linear final : public Module {
   struct Saved {
     MatrixView<const T> x;
   };
-  Saved forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> x, MatrixView<T> y);
+  // gelu and gelu_x as in LinearForward and LinearBackward.
+  Saved forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> x, MatrixView<T> y,
+                MatrixView<T> gelu = {});
   void backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
-                MatrixView<T> dx);
+                MatrixView<T> dx, MatrixView<const T> gelu_x = {});
 
   const Parameter& weight() const { return weight_; }
   std::size_t in() const { return in_; }

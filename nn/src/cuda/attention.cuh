@@ -1,0 +1,50 @@
+// What attention's kernels share: where a block's tile of one head stands, and the mask's factors.
+//
+// Probabilities exist in tiles of queries × keys alone, formed again in backward from each row's statistic, the logarithm
+// of its sum of exponentials (Dao et al. 2022, FlashAttention). Sums run over tiles in their order, so that nothing
+// depends on timing: the gradient of q is a kernel of its own, as are those of k and v.
+#pragma once
+
+#include "src/cuda/cuda_layers.hpp"
+#include "src/cuda/elements.cuh"
+#include "src/cuda/mask.cuh"
+
+namespace tessera::nn::cuda {
+
+// One head of one sequence, and which of its tiles: those with the most work come first.
+struct TileOfHead {
+  __device__ TileOfHead(const AttentionTiles& a, std::size_t tiles, bool last_first) {
+    const std::size_t pairs = a.sequences * a.heads;
+    const std::size_t rank = blockIdx.x / pairs;
+    tile = last_first ? tiles - 1 - rank : rank;
+    sequence = blockIdx.x % pairs / a.heads;
+    head = blockIdx.x % pairs % a.heads;
+  }
+  std::size_t tile;
+  std::size_t sequence;
+  std::size_t head;
+};
+
+// Part 0, 1 or 2: q, k or v; or their gradients.
+template <typename T>
+__device__ T* part_of_qkv(T* qkv, const AttentionTiles& a, const TileOfHead& at, std::size_t part) {
+  const std::size_t dim = a.heads * a.head_dim;
+  return qkv + at.sequence * a.sequence * 3 * dim + part * dim + at.head * a.head_dim;
+}
+
+__device__ inline std::size_t statistic_of(const AttentionTiles& a, const TileOfHead& at) {
+  return (at.sequence * a.heads + at.head) * a.sequence;
+}
+
+// The mask's row of a query.
+__device__ inline std::uint64_t mask_row_of(const AttentionTiles& a, const TileOfHead& at, std::size_t query) {
+  return a.mask.first_row + (at.sequence * a.sequence + query) * a.heads + at.head;
+}
+
+__device__ inline bool drops(const AttentionTiles& a) { return a.mask.drop_below != 0; }
+
+// attention_tensor.cu: of bf16 and fp16. Backward finds the deltas formed.
+void tensor_attention_forward(void* native, const AttentionTiles& a);
+void tensor_attention_backward(void* native, const AttentionTiles& a);
+
+}  // namespace tessera::nn::cuda

@@ -1,0 +1,230 @@
+// Softmax and cross entropy: a block has a row of logits; sums over rows run in fp64, in an order that depends on the
+// number of rows alone.
+#include <cmath>
+
+#include "src/cuda/cuda_layers.hpp"
+#include "src/cuda/elements.cuh"
+
+namespace tessera::nn::cuda {
+
+namespace {
+
+constexpr std::size_t most_row_threads = 256;
+constexpr unsigned sum_threads = 1024;
+
+__device__ inline float weight_of(const CrossEntropyArguments& a, std::size_t row) {
+  return a.weights == nullptr ? 1.0f : a.weights[row];
+}
+
+// False for a label that is no class: its row's loss and gradient become NaN.
+__device__ inline bool label_fits(const CrossEntropyArguments& a, std::size_t row) {
+  return a.labels[row] >= 0 && static_cast<std::size_t>(a.labels[row]) < a.classes;
+}
+
+// Of a block: every thread gets the same. All threads call it.
+template <typename Combine>
+__device__ float combined(float value, float rest, const Combine& combine) {
+  __shared__ float of_warp[warp];
+  value = combine(value);
+  __syncthreads();  // the last result has been read
+  if (threadIdx.x % warp == 0) of_warp[threadIdx.x / warp] = value;
+  __syncthreads();
+  const unsigned lane = threadIdx.x % warp;
+  return combine(lane < blockDim.x / warp ? of_warp[lane] : rest);
+}
+
+// f(values) for the block's share of `count` elements, packs first.
+template <typename T, typename Function>
+__device__ void for_each_pack(std::size_t count, bool packs, const Function& function) {
+  constexpr std::size_t width = pack_width<T>;
+  const std::size_t whole = packs ? count / width : 0;
+  for (std::size_t i = threadIdx.x; i < whole; i += blockDim.x) function(Type<Pack<T, width>>{}, i * width);
+  for (std::size_t i = whole * width + threadIdx.x; i < count; i += blockDim.x) function(Type<Pack<T, 1>>{}, i);
+}
+
+template <typename T>
+struct RowSum {
+  const T* logits;
+  float* largest;
+  float* sum;
+
+  template <std::size_t width>
+  __device__ void operator()(Type<Pack<T, width>>, std::size_t i) const {
+    float values[width];
+    load<width>(logits + i, values);
+    float above = values[0];
+    for (std::size_t k = 1; k < width; ++k) above = fmaxf(above, values[k]);
+    if (above > *largest) {
+      *sum = *sum * __expf(*largest - above);
+      *largest = above;
+    }
+    const float shift = *largest == -INFINITY ? 0.0f : *largest;  // so that no infinities are subtracted
+    for (std::size_t k = 0; k < width; ++k) *sum = *sum + __expf(values[k] - shift);
+  }
+};
+
+// One pass over the row: each thread's largest logit and sum of exponentials, then those of all.
+template <typename T>
+__global__ void softmax_statistics(const CrossEntropyArguments a, bool packs) {
+  for (std::size_t row = blockIdx.x; row < a.batch; row += gridDim.x) {
+    float largest = -INFINITY;
+    float sum = 0.0f;
+    for_each_pack<T>(a.classes, packs, RowSum<T>{static_cast<const T*>(a.logits) + row * a.stride, &largest, &sum});
+    const float above = combined(largest, -INFINITY, [](float value) { return warp_max(value); });
+    const float share = largest == -INFINITY ? sum : sum * __expf(largest - above);
+    const float total = combined(share, 0.0f, [](float value) { return warp_sum(value); });
+    if (threadIdx.x == 0) {
+      a.statistics[2 * row] = above;
+      a.statistics[2 * row + 1] = total;
+    }
+  }
+}
+
+template <typename T>
+__device__ double row_loss(const CrossEntropyArguments& a, std::size_t row) {
+  const float weight = weight_of(a, row);
+  if (weight == 0.0f) return 0.0;
+  if (!label_fits(a, row)) return NAN;
+  const auto* const logits = static_cast<const T*>(a.logits) + row * a.stride;
+  const double logit = static_cast<double>(to_float(logits[a.labels[row]]));
+  const double largest = static_cast<double>(a.statistics[2 * row]);
+  return static_cast<double>(weight) * (log(static_cast<double>(a.statistics[2 * row + 1])) + largest - logit);
+}
+
+// Thread t has the rows t, t + 1024, …; then in pairs.
+__device__ double sum_of_threads(double value) {
+  __shared__ double sums[sum_threads];
+  sums[threadIdx.x] = value;
+  __syncthreads();
+  for (unsigned half = sum_threads / 2; half > 0; half /= 2) {
+    if (threadIdx.x < half) sums[threadIdx.x] = sums[threadIdx.x] + sums[threadIdx.x + half];
+    __syncthreads();
+  }
+  return sums[0];
+}
+
+template <typename T>
+__global__ void sum_losses(const CrossEntropyArguments a, float* loss) {
+  double sum = 0.0;
+  for (std::size_t row = threadIdx.x; row < a.batch; row += sum_threads) sum += row_loss<T>(a, row);
+  sum = sum_of_threads(sum);
+  if (threadIdx.x == 0) *loss = static_cast<float>(sum / static_cast<double>(a.denominator));
+}
+
+template <typename T>
+struct RowGradient {
+  const T* logits;
+  T* gradient;
+  std::size_t label;
+  float largest;
+  float inverse;  // of the sum
+  float factor;
+
+  template <std::size_t width>
+  __device__ void operator()(Type<Pack<T, width>>, std::size_t i) const {
+    float values[width];
+    load<width>(logits + i, values);
+    for (std::size_t k = 0; k < width; ++k) {
+      const float probability = __expf(values[k] - largest) * inverse;
+      values[k] = (i + k == label ? probability - 1.0f : probability) * factor;
+    }
+    store<width>(gradient + i, values);
+  }
+};
+
+// Of rows of weight 0 zeros, of labels that are no class NaN: the factor makes them.
+template <typename T>
+struct RowFill {
+  T* gradient;
+  float value;
+  template <std::size_t width>
+  __device__ void operator()(Type<Pack<T, width>>, std::size_t i) const {
+    float values[width];
+    for (std::size_t k = 0; k < width; ++k) values[k] = value;
+    store<width>(gradient + i, values);
+  }
+};
+
+template <typename T>
+__global__ void logit_gradients(const CrossEntropyArguments a, const float* loss_scale, T* dlogits, bool packs) {
+  for (std::size_t row = blockIdx.x; row < a.batch; row += gridDim.x) {
+    T* const gradient = dlogits + row * a.stride;
+    const float weight = weight_of(a, row);
+    if (weight == 0.0f || !label_fits(a, row)) {
+      for_each_pack<T>(a.classes, packs, RowFill<T>{gradient, weight == 0.0f ? 0.0f : NAN});
+      continue;
+    }
+    const float factor = weight / a.denominator * *loss_scale;
+    for_each_pack<T>(a.classes, packs,
+                     RowGradient<T>{static_cast<const T*>(a.logits) + row * a.stride, gradient,
+                                    static_cast<std::size_t>(a.labels[row]), a.statistics[2 * row],
+                                    1.0f / a.statistics[2 * row + 1], factor});
+  }
+}
+
+// The first of the largest logits, by a warp.
+template <typename T>
+__device__ std::size_t first_largest(const T* logits, std::size_t classes) {
+  float largest = -INFINITY;
+  std::size_t at = classes;
+  for (std::size_t i = threadIdx.x % warp; i < classes; i += warp) {
+    const float value = to_float(logits[i]);
+    if (value > largest || at == classes) largest = value, at = i;
+  }
+  for (int distance = 16; distance > 0; distance /= 2) {
+    const float other = __shfl_xor_sync(whole_warp, largest, distance);
+    const std::size_t other_at = __shfl_xor_sync(whole_warp, at, distance);
+    if (other > largest || (other == largest && other_at < at)) largest = other, at = other_at;
+  }
+  return at;
+}
+
+// Warp w has the rows w, w + 32, …; a label that is no class makes the sum NaN.
+template <typename T>
+__global__ void sum_correct(const CrossEntropyArguments a, double* correct) {
+  double sum = 0.0;
+  for (std::size_t row = threadIdx.x / warp; row < a.batch; row += sum_threads / warp) {
+    const float weight = weight_of(a, row);
+    const std::size_t largest = first_largest(static_cast<const T*>(a.logits) + row * a.stride, a.classes);
+    if (threadIdx.x % warp != 0 || weight == 0.0f) continue;
+    if (!label_fits(a, row)) sum = NAN;
+    if (largest == static_cast<std::size_t>(a.labels[row])) sum += static_cast<double>(weight);
+  }
+  sum = sum_of_threads(sum);
+  if (threadIdx.x == 0) *correct = sum;
+}
+
+tessera::cuda::Launch blocks_of_rows(const CrossEntropyArguments& a) {
+  const std::size_t threads = (a.classes + warp - 1) / warp * warp;
+  return {.blocks = dim3(static_cast<unsigned>(a.batch < 65535 ? a.batch : 65535)),
+          .threads = static_cast<unsigned>(threads < most_row_threads ? threads : most_row_threads)};
+}
+
+}  // namespace
+
+void cross_entropy_forward(void* native, const CrossEntropyArguments& a, float* loss) {
+  for_element(a.format, [&](auto type) {
+    using T = typename decltype(type)::Element;
+    const bool packs = packed<T>(a.logits) && a.stride % pack_width<T> == 0;
+    if (a.batch > 0) launch(native, blocks_of_rows(a), softmax_statistics<T>, a, packs);
+    launch(native, {.threads = sum_threads}, sum_losses<T>, a, loss);
+  });
+}
+
+void cross_entropy_backward(void* native, const CrossEntropyArguments& a, const float* loss_scale, void* dlogits) {
+  if (a.batch == 0) return;
+  for_element(a.format, [&](auto type) {
+    using T = typename decltype(type)::Element;
+    const bool packs = packed<T>(a.logits) && packed<T>(dlogits) && a.stride % pack_width<T> == 0;
+    launch(native, blocks_of_rows(a), logit_gradients<T>, a, loss_scale, static_cast<T*>(dlogits), packs);
+  });
+}
+
+void count_correct(void* native, const CrossEntropyArguments& a, double* correct) {
+  for_element(a.format, [&](auto type) {
+    using T = typename decltype(type)::Element;
+    launch(native, {.threads = sum_threads}, sum_correct<T>, a, correct);
+  });
+}
+
+}  // namespace tessera::nn::cuda

@@ -1,0 +1,295 @@
+// Products through cuBLASLt, which is loaded when the first CUDA layer runs: programs start on machines without it.
+// What a shape needs (descriptors, the algorithm) is kept by each thread, so that a running step allocates nothing.
+#include <cublasLt.h>
+#include <cuda_runtime.h>
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "src/cuda/product.hpp"
+#include "tessera/base/error.hpp"
+
+namespace tessera::nn::cuda {
+
+namespace {
+
+constexpr std::array<const char*, 2> libraries =
+    CUBLAS_VER_MAJOR >= 13 ? std::array<const char*, 2>{"libcublasLt.so.13", "libcublasLt.so.12"}
+                           : std::array<const char*, 2>{"libcublasLt.so.12", "libcublasLt.so.13"};
+
+// The functions that are used, under their own names.
+struct Library {
+  decltype(&cublasLtCreate) create;
+  decltype(&cublasLtDestroy) destroy;
+  decltype(&cublasLtMatmulDescCreate) make_operation;
+  decltype(&cublasLtMatmulDescDestroy) destroy_operation;
+  decltype(&cublasLtMatmulDescSetAttribute) set_operation;
+  decltype(&cublasLtMatrixLayoutCreate) make_layout;
+  decltype(&cublasLtMatrixLayoutDestroy) destroy_layout;
+  decltype(&cublasLtMatmulPreferenceCreate) make_preference;
+  decltype(&cublasLtMatmulPreferenceDestroy) destroy_preference;
+  decltype(&cublasLtMatmulPreferenceSetAttribute) set_preference;
+  decltype(&cublasLtMatmulAlgoGetHeuristic) choose;
+  decltype(&cublasLtMatmul) multiply;
+  decltype(&cublasLtGetStatusString) text_of;
+  std::string missing;  // why it cannot be used; empty when it can
+};
+
+template <typename Function>
+void find(Library& library, void* handle, const char* name, Function& function) {
+  function = reinterpret_cast<Function>(::dlsym(handle, name));
+  if (function == nullptr) library.missing = fmt::format("the cuBLASLt that was found has no {}", name);
+}
+
+Library load() {
+  Library library{};
+  void* handle = nullptr;
+  std::string reasons;
+  for (const char* name : libraries) {
+    handle = ::dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    if (handle != nullptr) break;
+    reasons += fmt::format("{}{}", reasons.empty() ? "" : "; ", ::dlerror());
+  }
+  if (handle == nullptr) {
+    library.missing =
+        fmt::format("cuBLASLt was not found ({}). Install it, or add its folder to LD_LIBRARY_PATH", reasons);
+    return library;
+  }
+  find(library, handle, "cublasLtCreate", library.create);
+  find(library, handle, "cublasLtDestroy", library.destroy);
+  find(library, handle, "cublasLtMatmulDescCreate", library.make_operation);
+  find(library, handle, "cublasLtMatmulDescDestroy", library.destroy_operation);
+  find(library, handle, "cublasLtMatmulDescSetAttribute", library.set_operation);
+  find(library, handle, "cublasLtMatrixLayoutCreate", library.make_layout);
+  find(library, handle, "cublasLtMatrixLayoutDestroy", library.destroy_layout);
+  find(library, handle, "cublasLtMatmulPreferenceCreate", library.make_preference);
+  find(library, handle, "cublasLtMatmulPreferenceDestroy", library.destroy_preference);
+  find(library, handle, "cublasLtMatmulPreferenceSetAttribute", library.set_preference);
+  find(library, handle, "cublasLtMatmulAlgoGetHeuristic", library.choose);
+  find(library, handle, "cublasLtMatmul", library.multiply);
+  find(library, handle, "cublasLtGetStatusString", library.text_of);
+  return library;
+}
+
+const Library& library() {
+  static const Library loaded = load();
+  return loaded;
+}
+
+void check(cublasStatus_t status, const char* call) {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  throw Error(fmt::format("{} failed: {}", call, library().text_of(status)));
+}
+
+cudaDataType_t type_of(Format format) {
+  switch (format) {
+    case Format::fp32: return CUDA_R_32F;
+    case Format::bf16: return CUDA_R_16BF;
+    case Format::fp16: return CUDA_R_16F;
+    case Format::fp64: break;
+  }
+  throw InternalError("a product of doubles was asked for on a CUDA device");
+}
+
+cublasLtEpilogue_t epilogue_of(Epilogue epilogue) {
+  switch (epilogue) {
+    case Epilogue::none: return CUBLASLT_EPILOGUE_DEFAULT;
+    case Epilogue::bias: return CUBLASLT_EPILOGUE_BIAS;
+    case Epilogue::gelu_bias: return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+    case Epilogue::gelu_gradient: return CUBLASLT_EPILOGUE_DGELU;
+    case Epilogue::bias_gradient: return CUBLASLT_EPILOGUE_BGRADB;
+  }
+  throw InternalError("a product with an unknown epilogue");
+}
+
+bool has_vector(Epilogue epilogue) {
+  return epilogue == Epilogue::bias || epilogue == Epilogue::gelu_bias || epilogue == Epilogue::bias_gradient;
+}
+bool has_aux(Epilogue epilogue) { return epilogue == Epilogue::gelu_bias || epilogue == Epilogue::gelu_gradient; }
+
+// cuBLASLt's own rule: rows of what GELU keeps begin on eight elements.
+bool aux_fits(const Product& product) {
+  return product.aux.leading % 8 == 0 && reinterpret_cast<std::uintptr_t>(product.aux.data) % 16 == 0;
+}
+
+// What algorithms may count on; more than 16 bytes changes nothing.
+std::uint32_t alignment_of(const void* data) {
+  const auto address = reinterpret_cast<std::uintptr_t>(data);
+  std::uint32_t alignment = 16;
+  while (address % alignment != 0) alignment /= 2;
+  return alignment;
+}
+
+// Everything that the choice of an algorithm depends on.
+using Key = std::array<std::uint64_t, 17>;
+
+Key key_of(const Product& p, int device) {
+  return {static_cast<std::uint64_t>(device),
+          static_cast<std::uint64_t>(p.format),
+          static_cast<std::uint64_t>(p.epilogue),
+          std::uint64_t{p.tf32} | std::uint64_t{p.add} << 1 | std::uint64_t{p.a.transposed} << 2 |
+              std::uint64_t{p.b.transposed} << 3,
+          p.a.rows,
+          p.a.columns,
+          p.a.leading,
+          p.b.rows,
+          p.b.columns,
+          p.b.leading,
+          p.d.rows,
+          p.d.columns,
+          p.d.leading,
+          p.aux.leading,
+          alignment_of(p.a.data) | std::uint64_t{alignment_of(p.b.data)} << 8 |
+              std::uint64_t{alignment_of(p.d.data)} << 16 | std::uint64_t{alignment_of(p.aux.data)} << 24 |
+              std::uint64_t{alignment_of(p.vector)} << 32,
+          p.workspace.bytes,
+          alignment_of(p.workspace.data)};
+}
+
+template <typename Handle>
+using Owned = std::unique_ptr<std::remove_pointer_t<Handle>, cublasStatus_t (*)(Handle)>;
+
+template <typename Value>
+void set(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_t which, const Value& value) {
+  check(library().set_operation(operation, which, &value, sizeof value), "cublasLtMatmulDescSetAttribute");
+}
+template <typename Value>
+void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t which, const Value& value) {
+  check(library().set_preference(preference, which, &value, sizeof value), "cublasLtMatmulPreferenceSetAttribute");
+}
+
+Owned<cublasLtMatmulDesc_t> operation_of(const Product& p) {
+  const cublasComputeType_t compute = p.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+  cublasLtMatmulDesc_t made = nullptr;
+  check(library().make_operation(&made, compute, CUDA_R_32F), "cublasLtMatmulDescCreate");
+  Owned<cublasLtMatmulDesc_t> operation(made, library().destroy_operation);
+  const auto transposition = [](const ColumnMajor& of) { return of.transposed ? CUBLAS_OP_T : CUBLAS_OP_N; };
+  set(made, CUBLASLT_MATMUL_DESC_TRANSA, transposition(p.a));
+  set(made, CUBLASLT_MATMUL_DESC_TRANSB, transposition(p.b));
+  set(made, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(p.epilogue));
+  if (has_aux(p.epilogue)) set(made, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, static_cast<std::int64_t>(p.aux.leading));
+  return operation;
+}
+
+Owned<cublasLtMatrixLayout_t> layout_of(Format format, const ColumnMajor& of) {
+  cublasLtMatrixLayout_t made = nullptr;
+  check(library().make_layout(&made, type_of(format), of.rows, of.columns, static_cast<std::int64_t>(of.leading)),
+        "cublasLtMatrixLayoutCreate");
+  return {made, library().destroy_layout};
+}
+
+// The pointers that are part of a product's description.
+void set_pointers(cublasLtMatmulDesc_t operation, const Product& p) {
+  if (has_vector(p.epilogue)) set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.vector);
+  if (has_aux(p.epilogue)) set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, p.aux.data);
+}
+
+// A product of one shape, ready to run: the algorithm, or none.
+class Prepared {
+ public:
+  Prepared(cublasLtHandle_t handle, const Product& p)
+      : operation_(operation_of(p)),
+        a_(layout_of(p.format, p.a)),
+        b_(layout_of(p.format, p.b)),
+        d_(layout_of(p.format, p.d)) {
+    if (has_aux(p.epilogue) && !aux_fits(p)) return;
+    set_pointers(operation_.get(), p);
+    choose(handle, p);
+  }
+
+  bool possible() const { return possible_; }
+
+  void run(cublasLtHandle_t handle, cudaStream_t stream, const Product& p) {
+    set_pointers(operation_.get(), p);
+    const float one = 1.0f;
+    const float beta = p.add ? 1.0f : 0.0f;
+    void* const d = const_cast<void*>(p.d.data);
+    check(library().multiply(handle, operation_.get(), &one, p.a.data, a_.get(), p.b.data, b_.get(), &beta, d, d_.get(),
+                             d, d_.get(), &algorithm_, p.workspace.data, p.workspace.bytes, stream),
+          "cublasLtMatmul");
+  }
+
+ private:
+  // Partial sums stay in fp32: what is cut along its depth must not be rounded in between.
+  void choose(cublasLtHandle_t handle, const Product& p) {
+    cublasLtMatmulPreference_t made = nullptr;
+    check(library().make_preference(&made), "cublasLtMatmulPreferenceCreate");
+    const Owned<cublasLtMatmulPreference_t> preference(made, library().destroy_preference);
+    set(made, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, p.workspace.bytes);
+    set(made, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
+    set(made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(p.a.data));
+    set(made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(p.b.data));
+    set(made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(p.d.data));
+    set(made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(p.d.data));
+    cublasLtMatmulHeuristicResult_t result{};
+    int count = 0;
+    const cublasStatus_t status =
+        library().choose(handle, operation_.get(), a_.get(), b_.get(), d_.get(), d_.get(), made, 1, &result, &count);
+    possible_ = status == CUBLAS_STATUS_SUCCESS && count > 0 && result.state == CUBLAS_STATUS_SUCCESS;
+    algorithm_ = result.algo;
+  }
+
+  Owned<cublasLtMatmulDesc_t> operation_;
+  Owned<cublasLtMatrixLayout_t> a_;
+  Owned<cublasLtMatrixLayout_t> b_;
+  Owned<cublasLtMatrixLayout_t> d_;
+  cublasLtMatmulAlgo_t algorithm_{};
+  bool possible_ = false;
+};
+
+// What one thread has prepared, for all devices that it issues to.
+class Products {
+ public:
+  cublasLtHandle_t handle(int device) {
+    const auto found = handles_.find(device);
+    if (found != handles_.end()) return found->second.get();
+    cublasLtHandle_t made = nullptr;
+    check(library().create(&made), "cublasLtCreate");
+    return handles_.emplace(device, Owned<cublasLtHandle_t>(made, library().destroy)).first->second.get();
+  }
+
+  Prepared& prepared(int device, const Product& product) {
+    const Key key = key_of(product, device);
+    const auto found = prepared_.find(key);
+    if (found != prepared_.end()) return found->second;
+    return prepared_.emplace(key, Prepared(handle(device), product)).first->second;
+  }
+
+ private:
+  std::map<int, Owned<cublasLtHandle_t>> handles_;
+  std::map<Key, Prepared> prepared_;
+};
+
+int current_device() {
+  int device = 0;
+  if (cudaGetDevice(&device) != cudaSuccess) throw Error("cudaGetDevice failed");
+  return device;
+}
+
+}  // namespace
+
+void require_products() {
+  if (library().missing.empty()) return;
+  throw UnavailableError("layers on CUDA devices need cuBLASLt: " + library().missing);
+}
+
+bool multiply(void* native, const Product& product) {
+  thread_local Products products;
+  require_products();
+  const int device = current_device();
+  Prepared& prepared = products.prepared(device, product);
+  if (!prepared.possible()) {
+    if (product.epilogue != Epilogue::none) return false;
+    throw Error(fmt::format("cuBLASLt has no algorithm for a product of {} x {} over {} on cuda:{}", product.d.columns,
+                            product.d.rows, product.a.transposed ? product.a.rows : product.a.columns, device));
+  }
+  prepared.run(products.handle(device), static_cast<cudaStream_t>(native), product);
+  return true;
+}
+
+}  // namespace tessera::nn::cuda

@@ -1,0 +1,165 @@
+// The layers of CUDA devices, between the functions that dispatch on a stream's device and the kernels. Each enqueues
+// on `native`, a cudaStream_t, from a task of its stream; pointers are the device's. Arguments of row loops are the
+// CPU's.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "src/cuda/product.hpp"
+#include "src/rows/row_table.hpp"
+
+namespace tessera::nn::cuda {
+
+void gelu(void* native, const GeluRow& a);
+void add(void* native, const AddRow& a);
+void dropout(void* native, const DropoutRows& a);
+
+// to = max(y, 0), or with dy: dy where y is above 0. A NaN in y counts as above.
+struct ReluRow {
+  Format format;
+  const void* y;
+  const void* dy;  // null: forward
+  void* to;        // may be either
+  std::size_t count;
+};
+void relu(void* native, const ReluRow& a);
+
+// Each row of y becomes `row`, or zeros without one.
+struct SpreadRow {
+  Format format;
+  const void* row;  // [columns]; null: zeros
+  void* y;          // [rows, columns]
+  std::size_t rows;
+  std::size_t columns;
+};
+void spread_row(void* native, const SpreadRow& a);
+
+// to[columns] = the sum of all rows: in parts of rows first, then over the parts in their order.
+struct ColumnSums {
+  Format format;
+  const void* from;  // [rows, columns]
+  void* to;
+  std::size_t rows;
+  std::size_t columns;
+  bool accumulate;
+  float* scratch;  // column_sums_scratch(rows, columns) floats
+};
+void column_sums(void* native, const ColumnSums& a);
+std::size_t column_sums_scratch(std::size_t rows, std::size_t columns);
+
+// y = x weightᵀ + bias, and gelu = gelu(y) when wanted.
+struct LinearForwardRows {
+  Format format;
+  const void* x;         // [batch, in]
+  const void* weight;    // [out, in]
+  const void* bias;      // null: none
+  void* y;               // [batch, out]
+  void* gelu;            // [batch, out]; null: not wanted
+  std::size_t y_stride;  // 0: out; others without bias and gelu
+  std::size_t batch;
+  std::size_t in;
+  std::size_t out;
+  bool tf32;
+  Workspace scratch;
+};
+void linear_forward(void* native, const LinearForwardRows& a);
+
+struct LinearBackwardRows {
+  Format format;
+  const void* x;
+  const void* weight;
+  const void* dy;         // [batch, out]
+  std::size_t dy_stride;  // 0: out; others without dbias
+  void* dx;               // [batch, in]; null: not wanted
+  const void* gelu_x;     // [batch, in]: x is its gelu, and dx its gradient; null: neither
+  void* dweight;          // null: not wanted
+  void* dbias;            // null: not wanted
+  bool accumulate;
+  std::size_t batch;
+  std::size_t in;
+  std::size_t out;
+  bool tf32;
+  Workspace scratch;
+};
+void linear_backward(void* native, const LinearBackwardRows& a);
+
+// Bytes that both directions of a linear layer use best.
+std::size_t linear_scratch_bytes(std::size_t batch, std::size_t in, std::size_t out);
+
+void layer_norm_forward(void* native, const LayerNormForwardRows& a);
+// `scratch`: layer_norm_scratch(rows, dim) floats.
+void layer_norm_backward(void* native, const LayerNormBackwardRows& a, float* scratch);
+std::size_t layer_norm_scratch(std::size_t rows, std::size_t dim);
+
+// As EmbeddingForward<T>. Rows of ids that are none of the table's become NaN.
+struct EmbeddingForwardRows {
+  Format format;
+  const void* table;
+  const void* positions;  // null: none
+  const std::int32_t* ids;
+  void* y;
+  std::size_t sequence;
+  std::size_t first_position;
+  std::size_t rows;
+  std::size_t vocabulary;
+  std::size_t dim;
+};
+void embedding_forward(void* native, const EmbeddingForwardRows& a);
+
+// As EmbeddingBackward<T>. Rows of ids that are none of the table's are left out of dtable.
+struct EmbeddingBackwardRows {
+  Format format;
+  const std::int32_t* ids;
+  const void* dy;
+  void* dtable;      // null: not wanted
+  void* dpositions;  // null: not wanted
+  std::size_t sequence;
+  std::size_t first_position;
+  std::size_t rows;
+  std::size_t vocabulary;
+  std::size_t context;
+  std::size_t dim;
+  bool accumulate;
+  std::int32_t* scratch;  // [vocabulary + 1 + rows]
+};
+void embedding_backward(void* native, const EmbeddingBackwardRows& a);
+
+// As AttentionForward<T> and AttentionBackward<T>.
+struct AttentionTiles {
+  Format format;
+  std::size_t sequences;
+  std::size_t sequence;
+  std::size_t heads;
+  std::size_t head_dim;
+  std::size_t queries;  // of each sequence, its last ones; backward: all
+  float scale;
+  DropoutMask mask;  // drop_below 0: nothing is dropped
+  const void* qkv;
+  void* out;          // forward writes it, backward reads it
+  float* statistics;  // forward: null when not wanted
+  const void* dout;
+  void* dqkv;
+  float* deltas;  // [sequences, heads, sequence], backward's scratch memory
+};
+void attention_forward(void* native, const AttentionTiles& a);
+void attention_backward(void* native, const AttentionTiles& a);
+inline constexpr std::size_t largest_head = 128;  // head_dim at most: so much of a tile fits a block's shared memory
+
+// As CrossEntropyRows<T>.
+struct CrossEntropyArguments {
+  Format format;
+  const void* logits;  // [batch, classes]
+  const std::int32_t* labels;
+  const float* weights;  // null: 1 for all
+  float denominator;
+  float* statistics;  // [batch, 2]; not used by count_correct
+  std::size_t batch;
+  std::size_t classes;
+  std::size_t stride;  // from row to row of logits and their gradients
+};
+void cross_entropy_forward(void* native, const CrossEntropyArguments& a, float* loss);
+void cross_entropy_backward(void* native, const CrossEntropyArguments& a, const float* loss_scale, void* dlogits);
+void count_correct(void* native, const CrossEntropyArguments& a, double* correct);
+
+}  // namespace tessera::nn::cuda

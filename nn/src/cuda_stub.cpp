@@ -1,0 +1,33 @@
+// What a build without the CUDA half links in place of its layers. No stream of a CUDA device exists there, so a call
+// is a bug.
+#include "src/cuda/cuda_layers.hpp"
+#include "tessera/base/error.hpp"
+
+namespace tessera::nn::cuda {
+
+namespace {
+
+[[noreturn]] void refuse() { throw InternalError("a CUDA layer was asked for in a build without the CUDA half"); }
+
+}  // namespace
+
+void require_products() { refuse(); }
+void gelu(void*, const GeluRow&) { refuse(); }
+void add(void*, const AddRow&) { refuse(); }
+void dropout(void*, const DropoutRows&) { refuse(); }
+void relu(void*, const ReluRow&) { refuse(); }
+void linear_forward(void*, const LinearForwardRows&) { refuse(); }
+void linear_backward(void*, const LinearBackwardRows&) { refuse(); }
+std::size_t linear_scratch_bytes(std::size_t, std::size_t, std::size_t) { refuse(); }
+void layer_norm_forward(void*, const LayerNormForwardRows&) { refuse(); }
+void layer_norm_backward(void*, const LayerNormBackwardRows&, float*) { refuse(); }
+std::size_t layer_norm_scratch(std::size_t, std::size_t) { refuse(); }
+void embedding_forward(void*, const EmbeddingForwardRows&) { refuse(); }
+void embedding_backward(void*, const EmbeddingBackwardRows&) { refuse(); }
+void attention_forward(void*, const AttentionTiles&) { refuse(); }
+void attention_backward(void*, const AttentionTiles&) { refuse(); }
+void cross_entropy_forward(void*, const CrossEntropyArguments&, float*) { refuse(); }
+void cross_entropy_backward(void*, const CrossEntropyArguments&, const float*, void*) { refuse(); }
+void count_correct(void*, const CrossEntropyArguments&, double*) { refuse(); }
+
+}  // namespace tessera::nn::cuda

@@ -1,0 +1,8 @@
+// Processors other than x86-64: the BLAS does all products.
+#include "src/products/product.hpp"
+
+namespace tessera::nn {
+
+MultiplyFunction find_multiply() { return nullptr; }
+
+}  // namespace tessera::nn
