@@ -42,6 +42,7 @@ int run_ranks(const RunOptions& options, const std::function<void(tessera::World
   if (options.init) tessera::SafetensorsReader header_is_sound(*options.init);
   if (options.init_map) tessera::read_name_map(*options.init_map);
   if (options.dump_weights && is_first_process()) require_writable(*options.dump_weights);
+  if (options.trace && is_first_process()) require_writable(*options.trace);
   if (is_first_process()) require_resumed_or_new(options.checkpoints);
   std::optional<MetricsFile> metrics;
   if (options.metrics && is_first_process()) metrics.emplace(*options.metrics, options.checkpoints.resume);

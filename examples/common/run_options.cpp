@@ -11,6 +11,7 @@
 
 #include "common/checkpoint_options.hpp"
 #include "common/number_text.hpp"
+#include "common/run_trace.hpp"
 #include "common/simulation.hpp"
 #include "tessera/comm/start.hpp"
 #include "tessera/optim/adamw.hpp"
@@ -39,6 +40,11 @@ void add_job_options(CommandLine& line, RunOptions& options) {
              "Ranks, each a thread of this process; under mpirun there is one for each process");
   line.whole("--threads", options.threads, {1, most_ranks},
              "Threads that one rank's matrix products may use [cores / ranks]");
+  line.choice("--device",
+              {choose("auto", options.device, tessera::DeviceChoice::automatic),
+               choose("cpu", options.device, tessera::DeviceChoice::cpu),
+               choose("cuda", options.device, tessera::DeviceChoice::cuda)},
+              "Where ranks compute; several may share a CUDA device [auto: on CUDA devices where there are any]");
   line.real("--timeout", options.timeout_seconds, {0.001, 604800}, "Seconds that a rank waits for another one");
   line.directory("--log-dir", options.log_dir, "Directory for rank-R.log, one of each rank");
   add_simulation_options(line, options);
@@ -114,6 +120,7 @@ void add_file_options(CommandLine& line, RunOptions& options) {
   line.path("--init-map", options.init_map,
             "Names in the file of --init where they are others: JSON, {\"name in the model\": \"name in the file\"}");
   line.flag("--show-types", options.show_types, "Prints for each unit in which types it computes, travels and adds up");
+  add_trace_options(line, options);
   line.flag("--quiet", options.quiet, "Prints errors only");
 }
 
@@ -126,27 +133,34 @@ void add_test_options(CommandLine& line, RunOptions& options) {
   line.flag("--test-queue", options.test_queue, "Makes the compute stream a queue");
 }
 
+// What the run writes replaces nothing that it reads, nor anything else that it writes.
 void require_distinct_files(const RunOptions& options) {
-  const auto same = [](const auto& a, const auto& b) {
+  using File = std::pair<const char*, const std::optional<std::filesystem::path>&>;
+  const auto same = [](const File& a, const File& b) {
     std::error_code error;
-    return a && b && (*a == *b || std::filesystem::equivalent(*a, *b, error));
+    return a.second && b.second && (*a.second == *b.second || std::filesystem::equivalent(*a.second, *b.second, error));
   };
-  if (same(options.metrics, options.dump_weights)) {
-    throw OptionError(fmt::format("--metrics and --dump-weights are the same file, {}", options.metrics->string()));
+  const File metrics("--metrics", options.metrics);
+  const File weights("--dump-weights", options.dump_weights);
+  const File trace("--trace", options.trace);
+  for (const auto& [a, b] : {std::pair(metrics, weights), std::pair(metrics, trace), std::pair(weights, trace)}) {
+    if (!same(a, b)) continue;
+    throw OptionError(fmt::format("{} and {} are the same file, {}", a.first, b.first, a.second->string()));
   }
   if (options.init_map && !options.init) throw OptionError("--init-map is for the file of --init, which is not given");
-  if (same(options.metrics, options.init_map)) {
-    throw OptionError(fmt::format("--metrics would overwrite the file of --init-map, {}", options.init_map->string()));
-  }
-  if (same(options.metrics, options.init)) {
-    throw OptionError(fmt::format("--metrics would overwrite the file of --init, {}", options.init->string()));
+  for (const File& output : {metrics, trace}) {
+    for (const File& input : {File("--init-map", options.init_map), File("--init", options.init)}) {
+      if (!same(output, input)) continue;
+      throw OptionError(
+          fmt::format("{} would overwrite the file of {}, {}", output.first, input.first, input.second->string()));
+    }
   }
 }
 
-// Under mpirun each process is a rank, and the launcher says how many there are.
+// Under mpirun, torchrun and srun each process is a rank, and the launcher says how many there are.
 void take_started_ranks(RunOptions& options) {
   const tessera::Start start = tessera::how_started();
-  if (start.launcher != tessera::Launcher::mpi || options.ranks_given || options.simulated) return;
+  if (start.launcher == tessera::Launcher::alone || options.ranks_given || options.simulated) return;
   if (start.ranks == 0) {
     throw OptionError("the launcher does not say how many processes it has started: mpirun does, and srun for a step");
   }
@@ -171,6 +185,7 @@ void check_run_options(const CommandLine& line, RunOptions& options) {
   options.ranks_given = line.given("--ranks");
   check_simulation_options(line, options);
   check_checkpoint_options(line, options);
+  check_trace_options(line, options);
   take_started_ranks(options);
   if (options.steps && options.epochs) throw OptionError("--steps and --epochs exclude each other");
   if (options.min_learning_rate > learning_rate(options)) {
@@ -190,7 +205,8 @@ void check_run_options(const CommandLine& line, RunOptions& options) {
 
 void require_data_is_no_output(const RunOptions& options, const std::string& data) {
   for (const auto& [name, path] :
-       {std::pair("--metrics", options.metrics), std::pair("--dump-weights", options.dump_weights)}) {
+       {std::pair("--metrics", options.metrics), std::pair("--dump-weights", options.dump_weights),
+        std::pair("--trace", options.trace)}) {
     std::error_code error;
     if (path && std::filesystem::equivalent(*path, data, error)) {
       throw OptionError(fmt::format("{} would overwrite the file of --data, {}", name, data));
@@ -211,10 +227,12 @@ RunLength run_length(const RunOptions& options, std::size_t steps_per_epoch, std
   if (options.warmup && *options.warmup >= steps) {
     throw OptionError(fmt::format("--warmup {} leaves nothing of the {} steps of this run", *options.warmup, steps));
   }
-  return {.steps = steps,
-          .last_step = options.stop_after.value_or(steps),
-          .warmup = options.warmup.value_or(default_warmup(steps)),
-          .eval_every = options.eval_every.value_or(std::max<std::size_t>(1, steps / 10))};
+  const RunLength length = {.steps = steps,
+                            .last_step = options.stop_after.value_or(steps),
+                            .warmup = options.warmup.value_or(default_warmup(steps)),
+                            .eval_every = options.eval_every.value_or(std::max<std::size_t>(1, steps / 10))};
+  require_traced_steps(options, length);
+  return length;
 }
 
 double learning_rate(const RunOptions& options) {
@@ -224,10 +242,16 @@ double learning_rate(const RunOptions& options) {
 
 bool scales_loss(const RunOptions& options) { return options.precision.gradient == tessera::DType::fp16; }
 
+tessera::DeviceKind device_kind(const RunOptions& options) {
+  const bool on_cpu = tessera::how_started().launcher == tessera::Launcher::mpi || options.simulated;
+  return on_cpu ? tessera::DeviceKind::cpu : tessera::resolve(options.device);
+}
+
 tessera::LaunchOptions launch_options(const RunOptions& options) {
   tessera::LaunchOptions launch;
   if (options.ranks_given) launch.ranks = static_cast<int>(options.ranks);
   launch.timeout = std::chrono::milliseconds(std::llround(options.timeout_seconds * 1000));
+  launch.device = options.device;
   if (options.threads) launch.threads = static_cast<int>(*options.threads);
   if (options.log_dir) launch.log_dir = *options.log_dir;
   return launch;

@@ -42,12 +42,19 @@ struct CheckpointOptions {
   bool resume = false;
 };
 
+// Steps that are traced, both included.
+struct TracedSteps {
+  std::size_t first;
+  std::size_t last;
+};
+
 struct RunOptions {
   std::size_t ranks = 1;  // threads of this process or processes of its job: 1 in a simulation
   bool ranks_given = false;
   std::optional<std::filesystem::path> log_dir;
   double timeout_seconds = 60.0;
   std::optional<std::size_t> threads;
+  tessera::DeviceChoice device = tessera::DeviceChoice::automatic;
   Simulation simulation;                   // as given
   std::optional<SimulatedRank> simulated;  // instead of real ranks; set by check_run_options()
 
@@ -82,9 +89,13 @@ struct RunOptions {
   std::optional<std::filesystem::path> dump_weights;
   std::optional<std::filesystem::path> init;
   std::optional<std::filesystem::path> init_map;
+  std::optional<std::filesystem::path> trace;
+  std::optional<std::string> trace_steps_text;  // as given
+  std::optional<TracedSteps> trace_steps;       // set by check_run_options()
   CheckpointOptions checkpoints;
   bool quiet = false;
   bool show_types = false;
+  bool draw_plan = false;
 
   std::optional<std::size_t> test_delays;
   bool test_poison = false;
@@ -122,6 +133,8 @@ RunLength run_length(const RunOptions& options, std::size_t steps_per_epoch, std
 
 double learning_rate(const RunOptions& options);
 bool scales_loss(const RunOptions& options);  // in fp16
+// Where the ranks will compute: on the CPU in processes that mpirun started, and in a simulation. Throws as resolve().
+tessera::DeviceKind device_kind(const RunOptions& options);
 tessera::LaunchOptions launch_options(const RunOptions& options);
 tessera::SimulateOptions simulate_options(const RunOptions& options);  // of a simulated rank
 tessera::FullyShardOptions sharding_options(const RunOptions& options);

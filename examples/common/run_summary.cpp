@@ -36,8 +36,9 @@ std::string sharding_text(const RunOptions& options) {
 }
 
 std::string threads_text(const tessera::World& world) {
-  if (world.threads() > 1) return fmt::format("with {} threads each", world.threads());
-  return world.backend_name() == "mpi" ? "processes" : "threads of this process";
+  const std::string ranks = world.backend_name() == "local" ? "threads of this process" : "processes";
+  if (world.device().kind() == tessera::DeviceKind::cuda) return ranks + ", on CUDA devices";
+  return world.threads() > 1 ? fmt::format("with {} threads each", world.threads()) : ranks;
 }
 
 std::string notes(const RunOptions& options) {

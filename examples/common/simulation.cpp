@@ -15,10 +15,10 @@ constexpr std::size_t most_simulated_ranks = std::size_t{1} << 20;
 
 void require_known_backend(const std::string& backend) {
   if (backend != "nccl") return;
-  throw OptionError(
-      fmt::format("--simulate-backend {}: this version has no such backend, so the bytes of its own buffers cannot be "
-                  "known yet; local, the default, holds none, and mpi none on one host",
-                  backend));
+  throw OptionError(fmt::format(
+      "--simulate-backend {}: the simulation has no such backend: what NCCL's library holds on a GPU cannot "
+      "be known here; local, the default, holds nothing, and mpi nothing on one host",
+      backend));
 }
 
 // Two areas of 1 MiB for each rank of the job, in each of a model's two communicators (docs/launch.md).
@@ -76,6 +76,9 @@ void check_simulation_options(const CommandLine& line, RunOptions& options) {
         fmt::format("--rank {} is none of the {} ranks of --simulate-world, which count from 0", rank, *asked.ranks));
   }
   require_known_backend(asked.backend);
+  if (options.device == tessera::DeviceChoice::cuda) {
+    throw OptionError("--device cuda and --simulate-world exclude each other: a simulated rank computes on the CPU");
+  }
   options.simulated = {.rank = rank, .ranks = *asked.ranks};
   note_what_it_is(line, options);
 }

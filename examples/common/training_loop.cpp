@@ -13,6 +13,7 @@
 #include "tessera/base/error.hpp"
 #include "tessera/checkpoint/weights.hpp"
 #include "tessera/nn/threads.hpp"
+#include "tessera/plan/draw.hpp"
 
 namespace examples {
 
@@ -50,8 +51,9 @@ TrainingLoop::TrainingLoop(tessera::World& world, const RunOptions& options, con
                 length.last_step, unit.name),
       schedule_(schedule(options, length)),
       losses_(options.accumulate) {
-  // The setting belongs to the process: one rank makes it, before any rank computes.
-  if (speaks_for_all(options, world)) tessera::nn::set_threads(world.threads());
+  // The setting belongs to the process: one of its ranks makes it, before any computes.
+  const bool alone_in_process = world.backend_name() != "local";
+  if (world.rank() == 0 || alone_in_process) tessera::nn::set_threads(world.threads());
   world.barrier("set_threads");
 }
 
@@ -59,6 +61,7 @@ void TrainingLoop::run(Training& training) {
   start(training);
   for (std::size_t step = done_before_ + 1; step <= length_.last_step; ++step) {
     StepMetrics now = train_step(training, step);
+    trace_->after(step, [this](const std::string& text) { progress_.line(text); });
     progress_.show({step, now.loss, now.units_per_second(unit_)});
     if (evaluates_after(training, step)) progress_.line(training.evaluate(now));
     write_metrics(training, now);
@@ -80,6 +83,8 @@ void TrainingLoop::start(Training& training) {
   if (metrics_ != nullptr && options_.checkpoints.resume) metrics_->keep_first(done_before_);
   progress_.line(training.headline());
   if (options_.show_types) progress_.line(model.types_table());
+  if (options_.draw_plan) progress_.line(draw(model.plan()));
+  trace_.emplace(model, options_, length_, done_before_);
   if (done_before_ >= length_.last_step) progress_.line(nothing_left(length_, done_before_));
   progress_.start(done_before_);
 }
@@ -88,11 +93,14 @@ StepMetrics TrainingLoop::train_step(Training& training, std::size_t step) {
   const auto start = std::chrono::steady_clock::now();
   tessera::FullyShard& model = training.model();
   training.begin_step(step);
-  for (std::size_t micro = 0; micro < options_.accumulate; ++micro) training.train_micro_batch(micro, &losses_[micro]);
+  for (std::size_t micro = 0; micro < options_.accumulate; ++micro) {
+    training.train_micro_batch(micro, losses_.at(model.stream(), micro));
+  }
   StepMetrics now;
   now.step = step;
   now.learning_rate = schedule_.at(step);
   model.update(now.learning_rate);
+  losses_.fetch(model.stream());
   const tessera::StepReport report = model.last_step();
   now.loss = average_loss();
   now.gradient_norm = report.gradient_norm;
@@ -106,7 +114,7 @@ StepMetrics TrainingLoop::train_step(Training& training, std::size_t step) {
 
 // Over ranks and micro-batches: fp32 on the rank, in the order of micro-batches, then over ranks in their order.
 float TrainingLoop::average_loss() {
-  const float mine = std::accumulate(losses_.begin(), losses_.end(), 0.0f);
+  const float mine = std::accumulate(losses_.values().begin(), losses_.values().end(), 0.0f);
   const double parts = static_cast<double>(world_.size()) * static_cast<double>(options_.accumulate);
   return static_cast<float>(world_.sum(static_cast<double>(mine), "loss") / parts);
 }
@@ -133,6 +141,7 @@ void TrainingLoop::write_metrics(Training& training, const StepMetrics& now) {
 std::vector<tessera::probe::RankMemory> TrainingLoop::measure_memory(Training& training) {
   tessera::probe::RankMemory mine = tessera::probe::measure(training.model());
   training.add_unplanned(mine);
+  if (trace_->size() > tessera::Bytes(0)) mine.add_unplanned("trace", trace_->size());
   if (options_.simulated) return {mine};
   return tessera::probe::gather(world_, mine);
 }

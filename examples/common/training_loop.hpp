@@ -9,10 +9,12 @@
 #include <string_view>
 #include <vector>
 
+#include "common/device_data.hpp"
 #include "common/metrics.hpp"
 #include "common/progress.hpp"
 #include "common/run_checkpoints.hpp"
 #include "common/run_options.hpp"
+#include "common/run_trace.hpp"
 #include "probe/memory_report.hpp"
 #include "tessera/comm/world.hpp"
 #include "tessera/optim/schedule.hpp"
@@ -78,7 +80,8 @@ class TrainingLoop {
   tessera::Schedule schedule_;
   std::size_t done_before_ = 0;  // steps, by the run that this one resumes
   std::optional<RunCheckpoints> checkpoints_;
-  std::vector<float> losses_;  // of this step's micro-batches
+  std::optional<RunTrace> trace_;
+  FromDevice<float> losses_;  // of this step's micro-batches
 };
 
 }  // namespace examples

@@ -1,6 +1,7 @@
 // The loss on held-out tokens: every rank takes a slice, and all get the same answer.
 #pragma once
 
+#include "common/device_data.hpp"
 #include "common/held_out_slice.hpp"
 #include "tessera/comm/world.hpp"
 #include "tessera/data/tokens.hpp"
@@ -24,7 +25,9 @@ class Evaluation {
   tessera::World& world_;
   HeldOutSlice slice_;
   tessera::TokenBatch batch_;
-  float loss_ = 0.0f;  // of the last pass; written on the stream
+  OnDevice<std::int32_t> inputs_;
+  OnDevice<std::int32_t> targets_;
+  FromDevice<float> loss_{1};  // of the last pass
 };
 
 }  // namespace examples

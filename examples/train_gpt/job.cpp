@@ -55,7 +55,8 @@ std::size_t sample_length(const GptOptions& options, const TokenData& data) {
 
 Bytes activation_bytes(const Job& job) {
   return with_element(job.options.run.precision, [&](auto element) {
-    return Gpt<decltype(element)>::planned_activation_bytes(job.shape, job.options.run.batch);
+    return Gpt<decltype(element)>::planned_activation_bytes(job.shape, job.options.run.batch,
+                                                            device_kind(job.options.run));
   });
 }
 

@@ -49,8 +49,9 @@ std::span<const float> Gpt<T>::next(tessera::FullyShard& model, std::span<const 
 }
 
 template <typename T>
-tessera::Bytes Gpt<T>::planned_activation_bytes(const GptShape& shape, std::size_t batch) {
-  Gpt gpt(shape);  // without use(): its stack counts
+tessera::Bytes Gpt<T>::planned_activation_bytes(const GptShape& shape, std::size_t batch, tessera::DeviceKind device) {
+  Gpt gpt(shape);
+  gpt.stack_ = nn::ActivationStack(device);  // counts
   nn::CountingModel counting;
   // The passes ask for the number of ids only: none is read.
   const auto tokens = [&](std::size_t sequences) {

@@ -38,7 +38,9 @@ class Gpt {
   void add_to(tessera::FullyShard& model);
 
   // Where activations stand from now on: as many bytes as planned, aligned to 64, as long as passes follow.
-  void use(std::span<std::byte> memory) { stack_ = tessera::nn::ActivationStack(memory); }
+  void use(std::span<std::byte> memory, tessera::DeviceKind device = tessera::DeviceKind::cpu) {
+    stack_ = tessera::nn::ActivationStack(memory, device);
+  }
 
   // One micro-batch, forward and backward: *loss becomes its mean cross entropy per token. Enqueues; what is passed in
   // must stay until the stream is through.
@@ -50,7 +52,8 @@ class Gpt {
   std::span<const float> next(tessera::FullyShard& model, std::span<const std::int32_t> tokens);
 
   // What passes over micro-batches of so many sequences need, counted by the passes themselves.
-  static tessera::Bytes planned_activation_bytes(const GptShape& shape, std::size_t batch);
+  static tessera::Bytes planned_activation_bytes(const GptShape& shape, std::size_t batch,
+                                                 tessera::DeviceKind device = tessera::DeviceKind::cpu);
 
  private:
   // The passes, for a FullyShard and for one that only counts.

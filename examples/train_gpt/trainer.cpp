@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "common/device_data.hpp"
 #include "common/element.hpp"
 #include "common/training_loop.hpp"
 #include "tessera/data/loader.hpp"
@@ -35,7 +36,7 @@ class GptTraining final : public Training {
 
   tessera::FullyShard& model() override { return model_; }
   void ready(const std::optional<tessera::SamplerState>& from) override {
-    gpt_.use(model_.activation_memory());
+    gpt_.use(model_.activation_memory(), model_.stream().device().kind());
     if (from) sampler_.restore(*from);
     loader_.emplace(sampler_, tessera::LoaderOptions{.depth = batches_ahead},
                     [this](const tessera::SampleBatch& chosen, TokenBatch& batch) {
@@ -59,8 +60,9 @@ class GptTraining final : public Training {
     const auto part = [&](const std::vector<std::int32_t>& all) {
       return std::span(all).subspan(micro * tokens, tokens);
     };
-    gpt_.train(model_, {.ids = part(batch_->inputs), .sequence = batch_->columns},
-               {.targets = part(batch_->targets), .loss = loss},
+    tessera::Stream& stream = model_.stream();
+    gpt_.train(model_, {.ids = inputs_.put(stream, part(batch_->inputs)), .sequence = batch_->columns},
+               {.targets = targets_.put(stream, part(batch_->targets)), .loss = loss},
                {.step = step_, .first_sample = first_sample_ + micro * samples});
   }
 
@@ -88,6 +90,8 @@ class GptTraining final : public Training {
   std::size_t first_sample_;  // of this rank within a step's global batch
   std::size_t step_ = 0;
   // What the model's queued work writes to or reads from must outlive it: the model comes last.
+  OnDevice<std::int32_t> inputs_;
+  OnDevice<std::int32_t> targets_;
   Gpt<T> gpt_;
   Evaluation<T> evaluation_;
   Writer<T> writer_;

@@ -110,9 +110,8 @@ class EmbeddingUnitIn final : public EmbeddingUnit<T> {
 
   void forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> x, const Answers& answers) override {
     const MatrixView<const P> own = read_as<P>(window, stack, x);
-    const MatrixView<P> logits = stack.push<P>(x.rows, embedding_.shape().vocabulary);
-    saved_loss_ = embedding_.forward(window, stack, own,
-                                     {.logits = logits, .targets = {.labels = answers.targets}, .loss = answers.loss});
+    saved_loss_ =
+        embedding_.forward(window, stack, own, {.targets = {.labels = answers.targets}, .loss = answers.loss});
   }
 
   void backward(LayerWindow window, ActivationStack& stack, const HeadGradient<T>& gradient) override {

@@ -21,10 +21,15 @@ template <typename T>
 void Writer<T>::write_byte(Gpt<T>& gpt, tessera::FullyShard& model, double uniform) {
   const std::span<const std::int32_t> text(text_);
   const std::span<const std::int32_t> seen = text.last(std::min(text.size(), job_.shape.seq));
-  const std::span<const float> logits = gpt.next(model, writes_ ? seen : std::span<const std::int32_t>());
+  tessera::Stream& stream = model.stream();
+  const std::span<const std::int32_t> read = writes_ ? seen : std::span<const std::int32_t>();
+  const std::span<const float> found = gpt.next(model, seen_.put(stream, read));
+  logits_.resize(found.size());
+  tessera::kernels::copy(stream, logits_.data(), found.data(), tessera::Bytes(found.size_bytes()));
   model.synchronize();
   // The vocabulary may be padded beyond the data's ids.
   if (writes_) {
+    const std::span<const float> logits(logits_);
     text_.push_back(choose_token(logits.first(job_.data.file().vocabulary()), job_.options.temperature, uniform));
   }
 }

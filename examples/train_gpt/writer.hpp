@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "common/device_data.hpp"
 #include "tessera/comm/world.hpp"
 #include "train_gpt/job.hpp"
 #include "train_gpt/model.hpp"
@@ -27,6 +28,8 @@ class Writer {
   const Job& job_;
   bool writes_;
   std::vector<std::int32_t> text_;  // prompt included
+  OnDevice<std::int32_t> seen_;     // the part of it that the model reads
+  std::vector<float> logits_;       // of the next token
 };
 
 }  // namespace examples

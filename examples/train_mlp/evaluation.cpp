@@ -16,7 +16,7 @@ EvaluationResult Evaluation<T>::run(Mlp<T>& mlp, tessera::FullyShard& model) {
   double correct = 0.0;
   for (std::size_t pass = 0; pass < slice_.passes(); ++pass) {
     count(slice_.samples(pass, held_out_.first), mlp, model);
-    correct += correct_;
+    correct += correct_.values().front();
   }
   const double all = world_.sum(correct, "correct held-out samples");
   return {static_cast<std::size_t>(std::llround(all)), held_out_.count};
@@ -26,9 +26,12 @@ template <typename T>
 void Evaluation<T>::count(const tessera::SampleBatch& chosen, Mlp<T>& mlp, tessera::FullyShard& model) {
   held_out_.source->read(chosen, batch_);
   nn::CrossEntropyRows<T> answer;
-  answer.logits = mlp.evaluate(model, {batch_.features.data(), batch_.rows, batch_.columns});
-  answer.labels = batch_.labels.data();
-  nn::count_correct<T>(model.stream(), answer, &correct_);
+  tessera::Stream& stream = model.stream();
+  const std::span<const float> features = features_.put(stream, batch_.features);
+  answer.logits = mlp.evaluate(model, {features.data(), batch_.rows, batch_.columns});
+  answer.labels = labels_.put(stream, batch_.labels).data();
+  nn::count_correct<T>(stream, answer, correct_.at(stream));
+  correct_.fetch(stream);
   model.synchronize();
 }
 

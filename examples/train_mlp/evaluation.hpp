@@ -3,6 +3,7 @@
 
 #include <cstddef>
 
+#include "common/device_data.hpp"
 #include "common/held_out_slice.hpp"
 #include "train_mlp/dataset.hpp"
 #include "train_mlp/model.hpp"
@@ -32,7 +33,9 @@ class Evaluation {
   tessera::World& world_;
   HeldOutSlice slice_;
   tessera::LabelledBatch batch_;
-  double correct_ = 0.0;  // of the last pass; written on the stream
+  OnDevice<float> features_;
+  OnDevice<std::int32_t> labels_;
+  FromDevice<double> correct_{1};  // of the last pass
 };
 
 }  // namespace examples

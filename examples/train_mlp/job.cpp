@@ -12,7 +12,8 @@ namespace {
 
 Bytes activation_bytes(const Job& job) {
   return with_element(job.options.run.precision, [&](auto element) {
-    return Mlp<decltype(element)>::planned_activation_bytes(shape_of(job), job.options.run.batch);
+    return Mlp<decltype(element)>::planned_activation_bytes(shape_of(job), job.options.run.batch,
+                                                            device_kind(job.options.run));
   });
 }
 

@@ -73,8 +73,9 @@ nn::MatrixView<T> Mlp<T>::evaluate(tessera::FullyShard& model, nn::MatrixView<co
 }
 
 template <typename T>
-tessera::Bytes Mlp<T>::planned_activation_bytes(const MlpShape& shape, std::size_t rows) {
-  Mlp mlp(shape);  // without use(): its stack counts
+tessera::Bytes Mlp<T>::planned_activation_bytes(const MlpShape& shape, std::size_t rows, tessera::DeviceKind device) {
+  Mlp mlp(shape);
+  mlp.stack_ = nn::ActivationStack(device);  // counts
   nn::CountingModel counting;
   const nn::MatrixView<const float> x{nullptr, rows, shape.in};
   mlp.train_pass(counting, x, {});

@@ -85,7 +85,9 @@ class Mlp {
   void add_to(tessera::FullyShard& model);
 
   // Where activations stand from now on: planned_activation_bytes(), aligned to 64 bytes, as long as passes follow.
-  void use(std::span<std::byte> memory) { stack_ = tessera::nn::ActivationStack(memory); }
+  void use(std::span<std::byte> memory, tessera::DeviceKind device = tessera::DeviceKind::cpu) {
+    stack_ = tessera::nn::ActivationStack(memory, device);
+  }
 
   // One micro-batch, forward and backward. Enqueues; x, targets and loss must stay until the stream is through.
   void train(tessera::FullyShard& model, tessera::nn::MatrixView<const float> x, const Answers& answers);
@@ -93,7 +95,8 @@ class Mlp {
   tessera::nn::MatrixView<T> evaluate(tessera::FullyShard& model, tessera::nn::MatrixView<const float> x);
 
   // What passes over micro-batches of so many rows need, counted by the passes themselves.
-  static tessera::Bytes planned_activation_bytes(const MlpShape& shape, std::size_t rows);
+  static tessera::Bytes planned_activation_bytes(const MlpShape& shape, std::size_t rows,
+                                                 tessera::DeviceKind device = tessera::DeviceKind::cpu);
 
  private:
   // A hidden layer's output, and what its backward needs.

@@ -1,6 +1,7 @@
 // The multilayer perceptron on labelled samples.
 #include "train_mlp/trainer.hpp"
 
+#include "common/device_data.hpp"
 #include "common/element.hpp"
 #include "common/training_loop.hpp"
 #include "tessera/data/loader.hpp"
@@ -28,7 +29,7 @@ class MlpTraining final : public Training {
 
   tessera::FullyShard& model() override { return model_; }
   void ready(const std::optional<tessera::SamplerState>& from) override {
-    mlp_.use(model_.activation_memory());
+    mlp_.use(model_.activation_memory(), model_.stream().device().kind());
     if (from) sampler_.restore(*from);
     loader_.emplace(
         sampler_, tessera::LoaderOptions{.depth = batches_ahead},
@@ -41,10 +42,11 @@ class MlpTraining final : public Training {
   void train_micro_batch(std::size_t micro, float* loss) override {
     const std::size_t rows = job_.options.run.batch;
     const std::size_t first = micro * rows;
-    const tessera::nn::MatrixView<const float> x{batch_->features.data() + first * batch_->columns, rows,
-                                                 batch_->columns};
-    const std::span<const std::int32_t> labels(batch_->labels);
-    mlp_.train(model_, x, {.targets = {.labels = labels.subspan(first, rows)}, .loss = loss});
+    const std::span<const float> features = features_.put(
+        model_.stream(), std::span(batch_->features).subspan(first * batch_->columns, rows * batch_->columns));
+    const std::span<const std::int32_t> labels =
+        labels_.put(model_.stream(), std::span(batch_->labels).subspan(first, rows));
+    mlp_.train(model_, {features.data(), rows, batch_->columns}, {.targets = {.labels = labels}, .loss = loss});
   }
 
   bool has_held_out() const override { return job_.data.held_out.count > 0; }
@@ -62,6 +64,8 @@ class MlpTraining final : public Training {
  private:
   const Job& job_;
   // What the model's queued work writes to or reads from must outlive it: the model comes last.
+  OnDevice<float> features_;
+  OnDevice<std::int32_t> labels_;
   Mlp<T> mlp_;
   Evaluation<T> evaluation_;
   tessera::DistributedSampler sampler_;  // where the loader starts

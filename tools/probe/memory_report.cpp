@@ -53,15 +53,17 @@ void RankMemory::add_unplanned(std::string_view name, Bytes size) {
   entry.size = size;
 }
 
-RankMemory measure(const FullyShard& model) {
+RankMemory measure(FullyShard& model) {
   RankMemory result;
-  result.measurable = available();
+  // What the kernel knows of is the host's memory.
+  result.measurable = available() && model.stream().device().kind() == DeviceKind::cpu;
   const plan::MemoryReport planned = plan::memory(model.plan());
   for (std::size_t index = 0; index < plan::category_count; ++index) {
     result.categories[index].planned = planned.categories[index].size;
   }
   result.peak.planned = planned.peak;
   result.live = planned.live;
+  if (!result.measurable) return result;
   for (const FullyShard::Region& region : model.regions()) {
     result.categories[static_cast<std::size_t>(region.category)].measured += measured(region.memory);
     result.peak.measured = std::max(result.peak.measured, mapping_of(region.memory.data()));

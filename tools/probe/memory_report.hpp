@@ -41,8 +41,8 @@ struct RankMemory {
   void add_unplanned(std::string_view name, Bytes size);
 };
 
-// Measures now. The model is finalized.
-RankMemory measure(const FullyShard& model);
+// Measures now. The model is finalized. Memory of a CUDA device is not measurable here.
+RankMemory measure(FullyShard& model);
 
 // Every rank's, in rank order, on every rank. Collective.
 std::vector<RankMemory> gather(World& world, const RankMemory& mine);

@@ -1,5 +1,6 @@
 // The command-line tool: `tessera plan` says what a training step will do and hold, before anything is allocated,
-// `tessera cost` what a job's communication and steps will take, and `tessera checkpoint` what was saved.
+// `tessera cost` what a job's communication and steps will take, `tessera checkpoint` what was saved, and `tessera
+// trace` what was measured.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -13,6 +14,7 @@
 #include "options.hpp"
 #include "plan_command.hpp"
 #include "tessera/base/version.hpp"
+#include "trace_command.hpp"
 
 namespace {
 
@@ -26,17 +28,23 @@ constexpr std::string_view usage =
     "       tessera cost [options]   times of collectives, jobs and scaling; see tessera cost --help\n"
     "       tessera checkpoint ...   lists, shows, verifies, exports and compares checkpoints; see tessera checkpoint "
     "--help\n"
+    "       tessera trace ...        sums up what --trace of the trainers measured; see tessera trace --help\n"
     "       tessera --version\n"
     "       tessera --help\n";
 
 int run(const std::vector<std::string>& arguments) {
   if (arguments.empty())
-    throw tools::OptionError("a command is missing: tessera plan, tessera cost, tessera checkpoint, or tessera --help");
+    throw tools::OptionError(
+        "a command is missing: tessera plan, tessera cost, tessera checkpoint, tessera trace, or tessera --help");
   const std::string& command = arguments.front();
   if (command == "cost") return tools::run_cost({arguments.begin() + 1, arguments.end()});
   if (command == "checkpoint")
     return tools::run_checkpoint({arguments.begin() + 1, arguments.end()}) ? success : failure;
   if (command == "plan") return tools::run_plan({arguments.begin() + 1, arguments.end()}) ? success : failure;
+  if (command == "trace") {
+    tools::run_trace({arguments.begin() + 1, arguments.end()});
+    return success;
+  }
   if (arguments.size() > 1)
     throw tools::OptionError(fmt::format("unknown command \"{}\": see tessera --help", command));
   if (command == "--help") {
