@@ -12,7 +12,7 @@ def main(compare, build, mpirun):
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [line.split("|")[1:-1] for line in done.stdout.splitlines() if line.startswith("| 2 |")]
-    assert [row[1].strip() for row in rows] == ["all-gather", "reduce-scatter", "all-reduce"], done.stdout
+    assert [row[1].strip() for row in rows] == ["reduce-scatter", "all-gather", "all-reduce"], done.stdout
     for row in rows:
         assert len(row) == 8 and all(float(figure) > 0 for figure in row[3:]), row
 

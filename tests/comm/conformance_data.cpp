@@ -13,13 +13,13 @@ namespace {
 constexpr std::size_t small_counts[] = {0, 1, 2, 3, 7, 127, 128, 1009};
 constexpr std::size_t large_count = 100'003;
 
-void fill_own_part(std::vector<std::byte>& data, std::size_t shard_bytes, int rank) {
+void fill_own_part(Shared<std::byte>& data, std::size_t shard_bytes, int rank) {
   for (std::size_t i = 0; i < shard_bytes; ++i) {
     data[static_cast<std::size_t>(rank) * shard_bytes + i] = test_byte(rank, i);
   }
 }
 
-bool holds_every_part(const std::vector<std::byte>& data, std::size_t shard_bytes, int ranks) {
+bool holds_every_part(std::span<const std::byte> data, std::size_t shard_bytes, int ranks) {
   for (int rank = 0; rank < ranks; ++rank) {
     for (std::size_t i = 0; i < shard_bytes; ++i) {
       if (data[static_cast<std::size_t>(rank) * shard_bytes + i] != test_byte(rank, i)) return false;
@@ -48,10 +48,10 @@ template <typename Element>
 void check_reduce_scatter(World& world, Communicator& communicator, Stream& stream, const SumCase& sum_case) {
   const std::size_t shard = sum_case.shard_elements;
   const std::size_t whole = shard * static_cast<std::size_t>(world.size());
-  std::vector<std::byte> data(whole * sizeof(Element));
+  Shared<std::byte> data(whole * sizeof(Element));
   for (std::size_t i = 0; i < whole; ++i) store<Element>(data, i, test_value(world.rank(), i));
-  const std::vector<std::byte> data_before = data;
-  std::vector<float> result(shard);
+  const Shared<std::byte> data_before = data;
+  Shared<float> result(shard);
   for (std::size_t i = 0; i < shard; ++i) result[i] = test_value(world.rank(), i, 1);
 
   communicator.reduce_scatter(stream, {.data = data.data(),
@@ -75,14 +75,14 @@ void check_reduce_scatter(World& world, Communicator& communicator, Stream& stre
 
 // Buffers of one segment: of any of the wire's types, sized for it.
 struct SumBuffers {
-  std::vector<std::byte> data;
-  std::vector<float> result;
+  Shared<std::byte> data;
+  Shared<float> result;
 };
 
 template <typename Element>
 SumBuffers sum_buffers(const World& world, std::size_t shard) {
   const std::size_t whole = shard * static_cast<std::size_t>(world.size());
-  SumBuffers buffers{std::vector<std::byte>(whole * sizeof(Element)), std::vector<float>(shard)};
+  SumBuffers buffers{Shared<std::byte>(whole * sizeof(Element)), Shared<float>(shard)};
   for (std::size_t i = 0; i < whole; ++i) store<Element>(buffers.data, i, test_value(world.rank(), i, shard));
   for (std::size_t i = 0; i < shard; ++i) buffers.result[i] = test_value(world.rank(), i, shard + 1);
   return buffers;
@@ -134,7 +134,7 @@ void all_gather_collects_every_part(World& world) {
   std::vector<std::size_t> counts(std::begin(small_counts), std::end(small_counts));
   counts.push_back(1'000'003);
   for (const std::size_t shard_bytes : counts) {
-    std::vector<std::byte> data(shard_bytes * static_cast<std::size_t>(world.size()));
+    Shared<std::byte> data(shard_bytes * static_cast<std::size_t>(world.size()));
     fill_own_part(data, shard_bytes, world.rank());
     communicator->all_gather(stream, {.data = data.data(), .shard = Bytes(shard_bytes), .label = "parameters"});
     stream.synchronize();
@@ -162,7 +162,7 @@ void reduce_scatter_result_may_be_own_part_of_data(World& world) {
   const auto communicator = world.make_communicator("reduce");
   Stream stream = queued_stream("reduce");
   for (const std::size_t shard : {std::size_t{1}, std::size_t{7}, std::size_t{1009}}) {
-    std::vector<float> data(shard * static_cast<std::size_t>(world.size()));
+    Shared<float> data(shard * static_cast<std::size_t>(world.size()));
     for (std::size_t i = 0; i < data.size(); ++i) data[i] = test_value(world.rank(), i);
     const std::size_t first = shard * static_cast<std::size_t>(world.rank());
     communicator->reduce_scatter(stream, {.data = reinterpret_cast<const std::byte*>(data.data()),
@@ -182,7 +182,7 @@ void reduce_scatter_result_may_be_own_part_of_data(World& world) {
 void grouped_all_gathers_equal_single_ones(World& world) {
   const auto communicator = world.make_communicator("gather");
   Stream stream = queued_stream("gather");
-  std::vector<std::vector<std::byte>> buffers;
+  std::vector<Shared<std::byte>> buffers;
   std::vector<AllGather> segments;
   for (const std::size_t shard_bytes : small_counts) {
     auto& data = buffers.emplace_back(shard_bytes * static_cast<std::size_t>(world.size()));
@@ -219,7 +219,7 @@ void grouped_reduce_scatters_equal_single_ones_bitwise(World& world) {
 void grouped_reduce_scatter_results_may_be_own_parts(World& world) {
   const auto communicator = world.make_communicator("reduce");
   Stream stream = queued_stream("reduce");
-  std::vector<std::vector<float>> buffers;
+  std::vector<Shared<float>> buffers;
   std::vector<ReduceScatter> segments;
   for (const std::size_t shard : small_counts) {
     auto& data = buffers.emplace_back(shard * static_cast<std::size_t>(world.size()));
@@ -250,7 +250,7 @@ void all_reduce_sums_in_rank_order_bitwise(World& world) {
   std::vector<std::size_t> counts(std::begin(small_counts), std::end(small_counts));
   counts.push_back(large_count);
   for (const std::size_t count : counts) {
-    std::vector<float> data(count);
+    Shared<float> data(count);
     for (std::size_t i = 0; i < count; ++i) data[i] = test_value(world.rank(), i);
     communicator->all_reduce(stream, {.data = data.data(), .elements = count, .divisor = 3.0f, .label = "norm"});
     stream.synchronize();
@@ -267,7 +267,7 @@ void broadcast_copies_from_every_root(World& world) {
   constexpr std::size_t counts[] = {0, 1, 1009, 200'003};
   for (int root = 0; root < world.size(); ++root) {
     for (const std::size_t count : counts) {
-      std::vector<std::byte> data(count);
+      Shared<std::byte> data(count);
       for (std::size_t i = 0; i < count; ++i) data[i] = test_byte(world.rank(), i);
       communicator->broadcast(stream, {.data = data.data(), .size = Bytes(count), .root = root, .label = "weights"});
       stream.synchronize();
@@ -315,7 +315,7 @@ void host_conveniences_agree_on_every_rank(World& world) {
   require(std::bit_cast<std::uint64_t>(sum) == std::bit_cast<std::uint64_t>(expected_sum_of_doubles),
           "sum in rank order");
   for (const std::size_t size : {std::size_t{0}, std::size_t{1}, std::size_t{13}}) {
-    std::vector<std::byte> mine(size);
+    Shared<std::byte> mine(size);
     for (std::size_t i = 0; i < size; ++i) mine[i] = test_byte(world.rank(), i);
     const std::vector<std::byte> all = world.gather(mine, "names");
     require(all.size() == size * static_cast<std::size_t>(ranks), "gather returns every rank's bytes");

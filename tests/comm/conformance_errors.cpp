@@ -74,7 +74,7 @@ void misuse_is_an_error_at_the_call(World& world) {
   const auto communicator = world.make_communicator("gather");
   Stream stream = queued_stream("gather");
   Stream immediate(Device::cpu(), {.name = "compute", .mode = StreamMode::immediate});
-  std::vector<float> data(static_cast<std::size_t>(world.size()) * 4);
+  Shared<float> data(static_cast<std::size_t>(world.size()) * 4);
   auto* const bytes = reinterpret_cast<std::byte*>(data.data());
   const auto rejected = [](auto&& call) { return text_of_expected<UsageError>(call); };
 
@@ -103,8 +103,8 @@ void misuse_is_an_error_at_the_call(World& world) {
 void misuse_in_a_group_names_the_segment(World& world) {
   const auto communicator = world.make_communicator("gather");
   Stream stream = queued_stream("gather");
-  std::vector<float> data(static_cast<std::size_t>(world.size()) * 8);
-  std::vector<float> result(8);
+  Shared<float> data(static_cast<std::size_t>(world.size()) * 8);
+  Shared<float> result(8);
   auto* const bytes = reinterpret_cast<std::byte*>(data.data());
   auto* const other_half = bytes + data.size() * sizeof(float) / 2;
   const auto rejected_gather = [&](std::initializer_list<AllGather> segments) {
@@ -147,7 +147,7 @@ void rank_that_never_comes_is_named(World& world) {
     require_contains(aborted_text(*communicator), missing);
     return;
   }
-  std::vector<std::byte> data(static_cast<std::size_t>(world.size()));
+  Shared<std::byte> data(static_cast<std::size_t>(world.size()));
   const auto start = steady_clock::now();
   const std::string text = text_of_expected<CommunicationError>([&] {
     communicator->all_gather(stream, {.data = data.data(), .shard = Bytes(1), .label = "blocks.3"});
@@ -186,7 +186,7 @@ void rank_that_has_left_is_named_at_once(World& world) {
 }
 
 void disagreement_about_the_kind_names_both(World& world) {
-  std::vector<float> data(static_cast<std::size_t>(world.size()));
+  Shared<float> data(static_cast<std::size_t>(world.size()));
   check_disagreement(
       world, {"all-reduce \"blocks.3\"", "barrier \"blocks.3\""},
       [&](Communicator& communicator, Stream& stream) {
@@ -203,7 +203,7 @@ void disagreement_about_the_label_names_both(World& world) {
 }
 
 void disagreement_about_the_bytes_names_both(World& world) {
-  std::vector<std::byte> data(8 * static_cast<std::size_t>(world.size()));
+  Shared<std::byte> data(8 * static_cast<std::size_t>(world.size()));
   const auto gather = [&](std::uint64_t shard_bytes) {
     return [&data, shard_bytes](Communicator& communicator, Stream& stream) {
       communicator.all_gather(stream, {.data = data.data(), .shard = Bytes(shard_bytes), .label = "blocks.3"});
@@ -214,8 +214,8 @@ void disagreement_about_the_bytes_names_both(World& world) {
 }
 
 void disagreement_about_the_dtype_names_both(World& world) {
-  std::vector<std::byte> data(8 * static_cast<std::size_t>(world.size()));
-  std::vector<float> result(4);
+  Shared<std::byte> data(8 * static_cast<std::size_t>(world.size()));
+  Shared<float> result(4);
   const auto sum = [&](DType wire) {
     return [&data, &result, wire](Communicator& communicator, Stream& stream) {
       communicator.reduce_scatter(
@@ -229,7 +229,7 @@ void disagreement_about_the_dtype_names_both(World& world) {
 }
 
 void disagreement_about_the_divisor_names_both(World& world) {
-  std::vector<float> data(3);
+  Shared<float> data(3);
   const auto sum = [&](float divisor) {
     return [&data, divisor](Communicator& communicator, Stream& stream) {
       communicator.all_reduce(stream, {.data = data.data(), .elements = 3, .divisor = divisor, .label = "loss"});
@@ -241,7 +241,7 @@ void disagreement_about_the_divisor_names_both(World& world) {
 }
 
 void disagreement_about_the_root_names_both(World& world) {
-  std::vector<std::byte> data(4);
+  Shared<std::byte> data(4);
   const auto broadcast = [&](int root) {
     return [&data, root](Communicator& communicator, Stream& stream) {
       communicator.broadcast(stream, {.data = data.data(), .size = Bytes(4), .root = root, .label = "weights"});
@@ -254,8 +254,8 @@ void disagreement_about_the_root_names_both(World& world) {
 
 // The first segments agree, so that only the second can tell; of each of its facts.
 void disagreement_about_a_segment_names_both(World& world) {
-  std::vector<std::byte> data(32 * static_cast<std::size_t>(world.size()));
-  std::vector<float> results(16);
+  Shared<std::byte> data(32 * static_cast<std::size_t>(world.size()));
+  Shared<float> results(16);
   const ReduceScatter first = {.data = data.data(), .result = results.data(), .shard_elements = 4, .label = "a"};
   const ReduceScatter second = {.data = data.data() + data.size() / 2,
                                 .wire = DType::bf16,
@@ -288,7 +288,7 @@ void disagreement_about_a_segment_names_both(World& world) {
 }
 
 void disagreement_about_the_number_of_segments_names_both(World& world) {
-  std::vector<std::byte> data(8 * static_cast<std::size_t>(world.size()));
+  Shared<std::byte> data(8 * static_cast<std::size_t>(world.size()));
   const AllGather group[] = {{.data = data.data(), .shard = Bytes(4), .label = "a"},
                              {.data = data.data() + data.size() / 2, .shard = Bytes(4), .label = "b"}};
   const auto gather = [&](std::size_t segments) {
@@ -345,7 +345,7 @@ void memory_may_be_freed_right_after_a_failure(World& world) {
   }
   text_of_expected<AbortedError>([&] {
     while (seconds_since(start) < at_once_seconds) {
-      std::vector<std::byte> data(shard_bytes * static_cast<std::size_t>(world.size()));
+      Shared<std::byte> data(shard_bytes * static_cast<std::size_t>(world.size()));
       Stream stream = queued_stream("gather");
       communicator->all_gather(stream, {.data = data.data(), .shard = Bytes(shard_bytes), .label = "blocks.3"});
       stream.synchronize();

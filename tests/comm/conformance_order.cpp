@@ -57,16 +57,16 @@ struct Repetition {
 
   int rank;
   int ranks;
-  std::vector<float> data;
-  std::vector<float> result;
+  Shared<float> data;
+  Shared<float> result;
 };
 
 // Nothing here waits on the host: only the stream's order keeps the overwriting after the collective.
 void enqueue_gathers(Communicator& communicator, Stream& stream, Repetition& buffers, std::uint64_t rounds) {
   for (std::uint64_t round = 0; round < rounds; ++round) {
-    stream.submit([&buffers, round] { buffers.fill_own_part(round); });
+    on_host(stream, [&buffers, round] { buffers.fill_own_part(round); });
     communicator.all_gather(stream, buffers.all_gather());
-    stream.submit([&buffers, round] {
+    on_host(stream, [&buffers, round] {
       buffers.check_gathered(round);
       buffers.overwrite();
     });
@@ -75,9 +75,9 @@ void enqueue_gathers(Communicator& communicator, Stream& stream, Repetition& buf
 
 void enqueue_sums(Communicator& communicator, Stream& stream, Repetition& buffers, std::uint64_t rounds) {
   for (std::uint64_t round = 0; round < rounds; ++round) {
-    stream.submit([&buffers, round] { buffers.fill_all(round); });
+    on_host(stream, [&buffers, round] { buffers.fill_all(round); });
     communicator.reduce_scatter(stream, buffers.reduce_scatter());
-    stream.submit([&buffers, round] {
+    on_host(stream, [&buffers, round] {
       buffers.check_reduced(round);
       buffers.overwrite();
     });

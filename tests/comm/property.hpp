@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
+#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -17,9 +18,11 @@
 #include <utility>
 #include <vector>
 
+#include "device/cuda/cuda_queue.hpp"
 #include "tessera/base/dtype.hpp"
 #include "tessera/base/half.hpp"
 #include "tessera/comm/world.hpp"
+#include "tessera/device/arena.hpp"
 #include "tessera/device/stream.hpp"
 
 namespace tessera::conformance {
@@ -47,8 +50,54 @@ std::string text_of_expected(Function&& function) {
   throw std::runtime_error("violated: an error was expected");
 }
 
+// Where the backend under test moves data; a rank's thread may have a device of its own.
+inline Device& device_under_test() {
+  static Device device = Device::cpu();
+  return device;
+}
+inline std::optional<Device>& device_of_this_thread() {
+  thread_local std::optional<Device> device;
+  return device;
+}
+inline Device device_in_use() { return device_of_this_thread().value_or(device_under_test()); }
+
+// Memory that both the host and that device can use: pinned, on a CUDA device. The arena's owner stands before the
+// data.
+template <typename T>
+struct SharedMemory {
+  using value_type = T;
+  static constexpr std::size_t header = 64;
+
+  SharedMemory() = default;
+  template <typename U>
+  explicit SharedMemory(const SharedMemory<U>&) {}
+
+  T* allocate(std::size_t count) {
+    auto owner = std::make_unique<Arena>(Arena::on_host_of(device_in_use(), Bytes(header + count * sizeof(T))));
+    std::byte* const data = owner->data();
+    *reinterpret_cast<Arena**>(data) = owner.release();
+    return reinterpret_cast<T*>(data + header);
+  }
+  void deallocate(T* data, std::size_t) {
+    delete *reinterpret_cast<Arena**>(reinterpret_cast<std::byte*>(data) - header);
+  }
+  friend bool operator==(const SharedMemory&, const SharedMemory&) { return true; }
+};
+template <typename T>
+using Shared = std::vector<T, SharedMemory<T>>;
+
 inline Stream queued_stream(std::string name, std::optional<std::uint64_t> delay_seed = std::nullopt) {
-  return Stream(Device::cpu(), {.name = std::move(name), .delay_seed = delay_seed});
+  return Stream(device_in_use(), {.name = std::move(name), .delay_seed = delay_seed});
+}
+
+// Work of the host, in the stream's order. The tasks of a CUDA stream issue; this one waits for what was issued first.
+template <typename Work>
+void on_host(Stream& stream, Work work) {
+  if (stream.device().kind() == DeviceKind::cpu) return stream.submit(work);
+  stream.submit([&queue = device::cuda_queue(stream), work] {
+    queue.synchronize();
+    work();
+  });
 }
 
 inline double seconds_since(std::chrono::steady_clock::time_point start) {
@@ -74,7 +123,7 @@ inline std::byte test_byte(int rank, std::size_t index, std::uint64_t seed = 0) 
 
 // Elements of any wire type, in bytes.
 template <typename Element>
-void store(std::vector<std::byte>& bytes, std::size_t index, float value) {
+void store(Shared<std::byte>& bytes, std::size_t index, float value) {
   const Element element = static_cast<Element>(value);
   std::memcpy(bytes.data() + index * sizeof(Element), &element, sizeof(Element));
 }

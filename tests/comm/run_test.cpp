@@ -121,6 +121,8 @@ TEST_CASE("bad_launch_options_are_one_line_and_exit_code_2") {
                                                      {"--timeout", "x"},
                                                      {"--timeout", "0.0001"},
                                                      {"--log-dir", ""},
+                                                     {"--device", "gpu"},
+                                                     {"--device", ""},
                                                      {"--ranks", "2", "--ranks", "2"},
                                                      {"--ranks=2", "--ranks", "2"}};
   for (const std::vector<std::string>& arguments : bad) {

@@ -33,7 +33,7 @@ Variables together(std::initializer_list<Variables> all) {
 template <typename Expected>
 std::string refusal(const Start& start, const LaunchOptions& options, bool has_mpi) {
   try {
-    require_startable(start, options, has_mpi);
+    require_startable(start, options, {.mpi = has_mpi});
   } catch (const Expected& error) {
     return error.what();
   }
@@ -116,8 +116,15 @@ TEST_CASE("a_launch_that_this_build_cannot_serve_points_to_one_that_it_can") {
   CHECK(has(without, "no MPI half"));
   for (const Variables& variables : {torchrun, slurm_step}) {
     const std::string text = refusal<UnavailableError>(detect(variables), {}, true);
-    CHECK(has(text, "without GPUs"));
+    CHECK(has(text, "without --device cuda, GPUs and NCCL"));
     CHECK(has(text, "mpirun -n"));
+  }
+}
+
+TEST_CASE("with_gpus_and_nccl_torchrun_and_slurm_start_ranks") {
+  for (const Variables& variables : {torchrun, slurm_step}) {
+    CHECK_NOTHROW(require_startable(detect(variables), {}, {.mpi = true, .nccl = true}));
+    CHECK_THROWS_AS(require_startable(detect(variables), {.ranks = 2}, {.mpi = true, .nccl = true}), UsageError);
   }
 }
 

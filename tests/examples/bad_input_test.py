@@ -20,7 +20,7 @@ SHORT = ["--steps", 2, "--hidden", 8, "--depth", 1, "--batch", 2, "--eval-every"
 COUNTS = ["--ranks", "--threads", "--batch", "--accumulate", "--steps", "--epochs", "--stop-after", "--hidden"]
 COUNTS_FROM_ZERO = ["--depth", "--warmup", "--prefetch", "--eval-every", "--seed", "--test-delays"]
 REALS = ["--lr", "--min-lr", "--weight-decay", "--clip", "--timeout", "--loss-scale"]
-CHOICES = ["--strategy", "--precision", "--accumulate-mode", "--optimizer", "--reshard-after-forward"]
+CHOICES = ["--device", "--strategy", "--precision", "--accumulate-mode", "--optimizer", "--reshard-after-forward"]
 FLAGS = ["--quiet", "--test-poison", "--test-touch", "--test-queue"]
 FILES = ["--metrics", "--dump-weights", "--init"]
 
@@ -40,7 +40,7 @@ def option_cases():
             yield [name, value], [name]
     for name in COUNTS + COUNTS_FROM_ZERO + REALS + CHOICES + FILES + ["--data"]:
         yield [name], [name]  # no value
-        value = {"--strategy": "ddp", "--precision": "fp32", "--accumulate-mode": "local", "--optimizer": "sgd",
+        value = {"--device": "cpu", "--strategy": "ddp", "--precision": "fp32", "--accumulate-mode": "local", "--optimizer": "sgd",
                  "--reshard-after-forward": "no"}.get(name, "1")
         yield [name, value, name, value], [name, "twice"]
         yield [f"{name}={value}", name, value], [name, "twice"]

@@ -20,11 +20,15 @@ float block_sum(std::span<const float> block) {
 }
 
 double documented_sum(std::span<const float> data) {
-  double sum = 0.0;
+  std::vector<double> lane(kernels::norm_lanes, 0.0);
   for (std::size_t at = 0; at < data.size(); at += kernels::norm_block) {
-    sum += static_cast<double>(block_sum(data.subspan(at, std::min(kernels::norm_block, data.size() - at))));
+    lane[at / kernels::norm_block % kernels::norm_lanes] +=
+        static_cast<double>(block_sum(data.subspan(at, std::min(kernels::norm_block, data.size() - at))));
   }
-  return sum;
+  for (std::size_t half = lane.size() / 2; half > 0; half /= 2) {
+    for (std::size_t k = 0; k < half; ++k) lane[k] += lane[k + half];
+  }
+  return lane.front();
 }
 
 double sum_of_squares(float* data, std::size_t count) {

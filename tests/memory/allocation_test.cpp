@@ -35,14 +35,17 @@ class JoiningLayer : public toy::Layer<float> {
   Stream side_{Device::cpu(), {.name = "side"}};
 };
 
-// `stray` happens once on each rank in the middle of what is counted.
+// `stray` happens once on each rank in the middle of what is counted; so do the steps that are traced, if any.
 template <typename T, typename L = toy::Layer<T>>
-Counted count_allocations(const Run& run, const std::function<void(World&)>& stray) {
+Counted count_allocations(const Run& run, const std::function<void(World&)>& stray,
+                          const std::optional<TraceSteps>& traced = std::nullopt) {
   Counted counted;
   std::optional<probe::AllocationWatch> watch;
   launch({.ranks = run.ranks, .timeout = std::chrono::seconds(20)}, [&](World& world) {
     toy::Trainee<T, L> trainee(world, run);
     trainee.run_every_segment();
+    std::optional<Trace> trace;
+    if (traced) trace.emplace(trainee.model().trace(*traced));
     world.barrier("every segment has run");
     if (world.rank() == 0) watch.emplace();
     world.barrier("watching");
@@ -61,6 +64,7 @@ Counted count_allocations(const Run& run, const std::function<void(World&)>& str
       watch.reset();
     }
     world.barrier("the end");
+    if (trace) CHECK(trace->complete());
   });
   return counted;
 }
@@ -150,6 +154,23 @@ TEST_CASE("nothing_is_allocated_when_windows_join_other_streams") {
     run.options.strategy = strategy;
     run.options.diagnostics.queue_compute = true;
     check<float, JoiningLayer>(run);
+  }
+}
+
+TEST_CASE("nothing_is_allocated_while_steps_are_traced") {
+  REQUIRE_PROBE();
+  for (const Strategy strategy : all_strategies) {
+    for (const bool queue_compute : {false, true}) {
+      Run run;
+      run.ranks = 3;
+      run.options.strategy = strategy;
+      run.options.micro_batches = 3;
+      run.options.diagnostics.queue_compute = queue_compute;
+      CAPTURE(toy::describe(run));
+      const Counted counted = count_allocations<float>(
+          run, [](World&) {}, TraceSteps{.first = 3, .last = 5, .next = 2});
+      CHECK_MESSAGE(counted.allocations == 0, counted.where);
+    }
   }
 }
 

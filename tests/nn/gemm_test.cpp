@@ -205,6 +205,41 @@ TEST_CASE("ranks_that_multiply_at_the_same_time_get_the_same_bits") {
   set_threads(1);
 }
 
+// Larger than the blocks in which products are cut, in every direction; the last but one is so large that results are
+// stored past the caches.
+TEST_CASE("products_of_several_blocks_are_right_and_leave_alone_what_stands_beside_them") {
+  set_threads(1);
+  for (const Shape3& s : std::vector<Shape3>{
+           {13, 1100, 700}, {1100, 13, 700}, {64, 40, 2500}, {25, 33, 513}, {1030, 1056, 20}, {1, 700, 1030}}) {
+    const std::vector<float> a = random_floats(s.m * s.k, 5);
+    const std::vector<float> b = random_floats(s.k * s.n, 6);
+    for (const bool ta : {false, true}) {
+      for (const bool tb : {false, true}) {
+        const std::vector<double> expected = reference(s, a, ta, b, tb);
+        for (const std::size_t gap : {0, 16, 3}) {
+          std::vector<float> c(s.m * (s.n + gap), 7.25f);
+          Gemm<float> of{.a = {a.data(), ta}, .b = {b.data(), tb}, .c = c.data(), .m = s.m, .n = s.n, .k = s.k};
+          of.c_stride = s.n + gap;
+          gemm(of);
+          of.add = true;
+          gemm(of);
+          double error = 0.0;
+          std::size_t touched = 0;
+          for (std::size_t i = 0; i < s.m; ++i) {
+            for (std::size_t j = 0; j < s.n + gap; ++j) {
+              const float value = c[i * (s.n + gap) + j];
+              if (j < s.n) error = std::max(error, std::abs(static_cast<double>(value) - 2 * expected[i * s.n + j]));
+              if (j >= s.n) touched += value == 7.25f ? 0 : 1;
+            }
+          }
+          CHECK(error < 2e-3);
+          CHECK(touched == 0);
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("impossible_extents_and_threads_are_refused") {
   const std::size_t huge = std::size_t{1} << 40;
   float value = 0.0f;

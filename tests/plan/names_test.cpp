@@ -26,7 +26,7 @@ void check_names(Enum last) {
 }  // namespace
 
 TEST_CASE("every_enumerator_has_a_name_of_its_own") {
-  check_names(Category::scalars);
+  check_names(Category::checkpoints);
   check_names(StreamId::reduce);
   check_names(WaitType::throttle);
   check_names(OperationKind::broadcast);
@@ -36,7 +36,7 @@ TEST_CASE("every_enumerator_has_a_name_of_its_own") {
   check_names(Strategy::fsdp);
   check_names(AccumulationMode::local);
   check_names(Checkpointing::background);
-  CHECK(static_cast<std::size_t>(Category::scalars) + 1 == category_count);
+  CHECK(static_cast<std::size_t>(Category::checkpoints) + 1 == category_count);
   CHECK(static_cast<std::size_t>(StreamId::reduce) + 1 == stream_count);
 }
 

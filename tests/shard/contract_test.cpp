@@ -194,6 +194,28 @@ TEST_CASE("a_window_left_open_by_an_exception_aborts_the_world") {
   CHECK_NAMES(cause, "rank 1");
 }
 
+// Also where its host does not look, and would only meet the others.
+TEST_CASE("a_task_that_fails_on_a_stream_ends_the_job_for_all_with_its_cause") {
+  for (const bool queue : {false, true}) {
+    const std::string cause =
+        error_of(3,
+                 [](Fixture& f, tessera::World& world) {
+                   f.forward();
+                   if (world.rank() == 1)
+                     f.model.stream().submit([] { throw std::runtime_error("the table is empty"); });
+                   try {
+                     f.model.stream().synchronize();
+                   } catch (const std::exception&) {
+                     // Not looked at.
+                   }
+                   world.barrier("after");
+                 },
+                 {.diagnostics = {.queue_compute = queue}});
+    CHECK_NAMES(cause, "rank 1");
+    CHECK_NAMES(cause, "the table is empty");
+  }
+}
+
 TEST_CASE("parameters_and_gradients_keep_their_addresses") {
   tessera::launch({.ranks = 3}, [](tessera::World& world) {
     for (const std::size_t prefetch : {0, 1, 2}) {

@@ -1,0 +1,39 @@
+#!/usr/bin/env python3
+"""All timed benchmarks on sizes that take no time: each checks its own results, and the page has a row for every mark.
+
+usage: report_test.py REPORT BUILD
+"""
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+ROWS = ["AdamW", "cast fp32 to bf16", "cast bf16 to fp32", "cast fp32 to fp16", "cast fp16 to fp32", "norm",
+        "hideable communication hidden, 60 % communication", "host time, µs per unit and pass, 16 units",
+        "MLP on one rank over its floor"]
+FIGURES = ["collectives/local/2/all-gather/1", "collectives/plain/4/reduce-scatter/1",
+           "collectives/plain-streaming/2/all-gather/1", "kernels/triad-streaming"]
+
+
+def main(report, build):
+    with tempfile.TemporaryDirectory() as folder:
+        page = pathlib.Path(folder) / "page.md"
+        # No such Python has PyTorch: its part is left out, and the page says so.
+        command = [sys.executable, "-B", report, build, str(page), "--tiny", "--torch", str(page)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=540, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        text = page.read_text(encoding="utf-8")
+    assert "has no PyTorch" in text and "Steps against PyTorch" not in text, text
+    rows = [line.split("|")[1:-1] for line in text.splitlines() if line.startswith("| ")]
+    ratios = {row[0].strip(): row[1:] for row in rows}
+    for name in ROWS:
+        float(ratios[name][0])  # of nearly nothing: any number
+        assert ratios[name][2].strip() in ("met", "missed"), (name, text)
+    for name in FIGURES:
+        assert float(ratios[name][0]) > 0, (name, text)
+    for case in ["mlp/fp32/1", "mlp/bf16/1", "mlp/fp32/2-ddp", "gpt/fp32/2-fsdp"]:
+        assert float(ratios[case][0]) > 0, (case, text)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

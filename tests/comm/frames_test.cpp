@@ -1,0 +1,83 @@
+// Frames, fields and signatures as bytes: what is written comes back, and what is wrong is an error before it is kept.
+#include "comm/rendezvous/frames.hpp"
+
+#include <doctest/doctest.h>
+
+#include <string>
+
+#include "comm/control/signature_code.hpp"
+#include "comm/rendezvous/fields.hpp"
+#include "tessera/base/error.hpp"
+
+using namespace tessera;
+using namespace tessera::comm;
+
+TEST_CASE("frames_come_back_whatever_pieces_their_bytes_come_in") {
+  std::string bytes;
+  const std::string payloads[] = {"", "a", std::string(1000, 'b'), ""};
+  for (const std::string& payload : payloads) append_frame(bytes, FrameKind::announce, payload);
+  for (const std::size_t piece : {std::size_t{1}, std::size_t{3}, std::size_t{7}, bytes.size()}) {
+    FrameReader reader(Bytes(1000));
+    std::size_t read = 0;
+    for (std::size_t begin = 0; begin < bytes.size(); begin += piece) {
+      reader.feed(std::string_view(bytes).substr(begin, piece));
+      while (const auto frame = reader.next()) {
+        CHECK(frame->kind == FrameKind::announce);
+        CHECK(frame->payload == payloads[read++]);
+      }
+    }
+    CHECK(read == 4);
+  }
+}
+
+TEST_CASE("a_frame_above_the_limit_is_refused_by_its_head_alone") {
+  std::string bytes;
+  append_frame(bytes, FrameKind::hello, std::string(11, 'x'));
+  FrameReader reader(Bytes(10));
+  reader.feed(std::string_view(bytes).substr(0, 5));
+  CHECK_THROWS_AS(reader.next(), DataError);
+  FrameReader allowed(Bytes(10));
+  allowed.allow(Bytes(11));
+  allowed.feed(bytes);
+  CHECK(allowed.next().has_value());
+}
+
+TEST_CASE("kinds_that_do_not_exist_are_refused") {
+  for (const char kind : {'\0', static_cast<char>(last_frame_kind + 1), '\xff'}) {
+    FrameReader reader(Bytes(10));
+    reader.feed(std::string(4, '\0') + kind);
+    CHECK_THROWS_AS(reader.next(), DataError);
+  }
+}
+
+TEST_CASE("fields_that_end_too_early_are_errors") {
+  std::string bytes;
+  FieldWriter(bytes).text("four");
+  for (std::size_t size = 0; size < bytes.size(); ++size) {
+    FieldReader reader(std::string_view(bytes).substr(0, size));
+    CHECK_THROWS_AS(reader.text(), DataError);
+  }
+  FieldReader reader(bytes);
+  CHECK(reader.text() == "four");
+  reader.require_end();
+}
+
+TEST_CASE("signatures_come_back_from_their_bytes") {
+  const AllGather gathers[] = {{.shard = Bytes(8), .label = "a"}, {.shard = Bytes(0), .label = ""}};
+  const ReduceScatter sums[] = {{.wire = DType::bf16, .shard_elements = 3, .divisor = 5.0f, .label = "b"},
+                                {.wire = DType::fp32, .shard_elements = 7, .label = "c"},
+                                {.wire = DType::fp16, .shard_elements = 0, .label = "d"}};
+  const Signature all[] = {signature_of(std::span(gathers), 3), signature_of(std::span(sums), 4),
+                           signature_of(AllReduce{.elements = 9, .divisor = 2.0f, .label = "norm"}, 5),
+                           signature_of(Broadcast{.size = Bytes(4), .root = 6, .label = "weights"}, 6),
+                           signature_of_creation("gather")};
+  std::string code;
+  for (const Signature& signature : all) {
+    encode(signature, code);
+    CHECK(*DecodedSignature(code) == signature);
+    for (std::size_t size = 0; size + 1 < code.size(); size += 3) {
+      const auto decode = [&] { return DecodedSignature(code.substr(0, size)); };
+      CHECK_THROWS_AS(decode(), DataError);
+    }
+  }
+}

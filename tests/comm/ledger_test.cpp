@@ -1,0 +1,103 @@
+// The ledger of announcements: agreement, disagreement, ranks that are late or have left.
+#include "comm/control/ledger.hpp"
+
+#include <doctest/doctest.h>
+
+#include <string>
+
+#include "comm/control/signature_code.hpp"
+#include "tessera/base/error.hpp"
+
+using namespace tessera;
+using namespace tessera::comm;
+
+namespace {
+
+constexpr std::size_t channel = 1;
+
+std::string code_of(std::string_view label, std::uint64_t sequence) {
+  std::string code;
+  encode({.kind = CollectiveKind::barrier, .label = label, .sequence = sequence}, code);
+  return code;
+}
+
+Ledger ledger_of(int ranks) {
+  Ledger ledger(ranks);
+  ledger.open("gather");
+  return ledger;
+}
+
+bool has(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("positions_are_agreed_in_order_however_far_ranks_are_apart") {
+  Ledger ledger = ledger_of(3);
+  for (std::uint64_t number = 1; number <= 100; ++number) {
+    CHECK_FALSE(ledger.announce(0, channel, code_of("a", number)));
+  }
+  for (std::uint64_t number = 1; number <= 100; ++number) {
+    CHECK_FALSE(ledger.announce(2, channel, code_of("a", number)));
+    CHECK(ledger.agreed(channel) == number - 1);
+    CHECK_FALSE(ledger.announce(1, channel, code_of("a", number)));
+    CHECK(ledger.agreed(channel) == number);
+  }
+}
+
+TEST_CASE("a_disagreement_is_seen_with_the_last_rank_and_names_all") {
+  Ledger ledger = ledger_of(3);
+  CHECK_FALSE(ledger.announce(0, channel, code_of("a", 1)));
+  CHECK_FALSE(ledger.announce(1, channel, code_of("b", 1)));
+  const auto verdict = ledger.announce(2, channel, code_of("a", 1));
+  REQUIRE(verdict);
+  CHECK(verdict->position == Position{channel, 1});
+  CHECK(has(verdict->text, "communicator gather"));
+  CHECK(has(verdict->text, "ranks 0, 2 called #1 barrier \"a\"; rank 1 called #1 barrier \"b\""));
+  CHECK(ledger.agreed(channel) == 0);
+}
+
+TEST_CASE("a_leaver_that_others_wait_for_is_named_whoever_is_first") {
+  Ledger waiting_first = ledger_of(2);
+  CHECK_FALSE(waiting_first.announce(0, channel, code_of("a", 1)));
+  const auto on_leaving = waiting_first.leave(1);
+  REQUIRE(on_leaving);
+  CHECK(
+      has(on_leaving->text, "rank 1 has left the job while rank 0 waited in barrier \"a\" (communicator gather, #1)"));
+
+  Ledger leaving_first = ledger_of(2);
+  CHECK_FALSE(leaving_first.announce(1, channel, code_of("a", 1)));
+  CHECK_FALSE(leaving_first.leave(1));
+  CHECK_FALSE(leaving_first.announce(0, channel, code_of("a", 1)));
+  const auto on_announcing = leaving_first.announce(0, channel, code_of("b", 2));
+  REQUIRE(on_announcing);
+  CHECK(on_announcing->position == Position{channel, 2});
+}
+
+TEST_CASE("lateness_names_the_missing_or_says_that_all_came") {
+  Ledger ledger = ledger_of(3);
+  const std::string code = code_of("a", 1);
+  CHECK_FALSE(ledger.announce(0, channel, code));
+  CHECK_FALSE(ledger.announce(2, channel, code));
+  const auto late = [&](Ledger::WaitFor waiting_for) {
+    return ledger.late({.position = {channel, 1},
+                        .code = code,
+                        .timeout = std::chrono::milliseconds(400),
+                        .waiting_for = waiting_for});
+  };
+  REQUIRE(late(Ledger::WaitFor::ranks));
+  CHECK(has(late(Ledger::WaitFor::end)->text,
+            "ranks 0, 2 waited up to 0.4 s in barrier \"a\" (communicator gather, #1) for rank 1"));
+  CHECK_FALSE(ledger.announce(1, channel, code));
+  CHECK_FALSE(late(Ledger::WaitFor::ranks));
+  CHECK(has(late(Ledger::WaitFor::end)->text, "did not end within 0.4 s, though ranks 0-2 came"));
+}
+
+TEST_CASE("channels_that_are_not_open_and_ranks_too_far_ahead_are_errors") {
+  Ledger ledger = ledger_of(2);
+  CHECK_THROWS_AS(ledger.announce(0, 2, code_of("a", 1)), DataError);
+  const std::string code = code_of("a", 1);
+  const auto run_away = [&] {
+    for (int i = 0; i <= 1 << 16; ++i) ledger.announce(0, channel, code);
+  };
+  CHECK_THROWS_AS(run_away(), DataError);
+}

@@ -1,0 +1,414 @@
+// The rendezvous over real sockets: who is admitted, what travels, and who hears of whose failure.
+#include <doctest/doctest.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "comm/rendezvous/handshake.hpp"
+#include "rendezvous_ranks.hpp"
+#include "tessera/base/error.hpp"
+
+using namespace tessera;
+using namespace tessera::comm;
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+namespace {
+
+// Far below the jobs' 60 s and far above what news needs to travel.
+constexpr std::chrono::seconds at_once{20};
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+const Signature meeting{.kind = CollectiveKind::all_gather, .label = "hosts", .sequence = 1};
+
+// Passes when everything that a rank does with the others comes out.
+void check_exchange(Control& control) {
+  const std::string own = "rank " + std::to_string(control.rank());
+  const Control::Opened opened = control.open("control", own);
+  if (opened.channel != 1) throw std::runtime_error("the first channel is 1");
+  for (int rank = 0; rank < control.size(); ++rank) {
+    if (opened.blobs[static_cast<std::size_t>(rank)] != "rank " + std::to_string(rank)) {
+      throw std::runtime_error("a blob is not its rank's");
+    }
+  }
+  for (std::uint64_t sequence = 1; sequence < 20; ++sequence) {
+    const Signature barrier{.kind = CollectiveKind::barrier, .label = "round", .sequence = sequence};
+    const auto blobs = control.exchange(1, barrier, std::string(sequence % 3, 'x'));
+    if (blobs.size() != static_cast<std::size_t>(control.size())) throw std::runtime_error("a blob for each rank");
+    if (blobs.back() != std::string(sequence % 3, 'x')) throw std::runtime_error("blobs of this round");
+  }
+}
+
+Socket stranger(const Meeting& meeting_at) {
+  std::string why;
+  for (const Address& address : resolve(meeting_at.endpoint())) {
+    Socket socket = connect_to(address, steady_clock::now() + at_once, why);
+    if (socket.is_open()) return socket;
+  }
+  return Socket();
+}
+
+// Whether the other side ends the connection, whatever it says first.
+bool is_ended(Socket& socket, steady_clock::time_point deadline) {
+  std::array<char, 4096> bytes;
+  while (wait_for(socket.descriptor(), POLLIN, deadline)) {
+    if (!socket.read_some(bytes)) return true;
+  }
+  return false;
+}
+
+template <typename Expected, typename Function>
+std::string text_of_expected(Function&& function) {
+  try {
+    function();
+  } catch (const Expected& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+std::string refusal_to_listen(const std::string& host, std::uint16_t port, const std::string& token) {
+  auto options = std::make_unique<ServerOptions>();
+  options->endpoint.host = host;
+  options->endpoint.port = port;
+  options->token = token;
+  return text_of_expected<UsageError>([&] { const RendezvousServer server(*options); });
+}
+
+bool has_ipv6_loopback() {
+  try {
+    std::vector<Address> addresses = resolve({.host = "::1", .port = 0});
+    return listen_at(addresses.front()).is_open();
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+#if defined(__SANITIZE_THREAD__)
+constexpr bool forked_ranks_may_thread = false;  // ThreadSanitizer ends a child of several threads that starts its own
+#else
+constexpr bool forked_ranks_may_thread = true;
+#endif
+
+}  // namespace
+
+TEST_CASE("ranks_from_one_to_seven_meet_and_exchange") {
+  for (int ranks = 1; ranks <= 7; ++ranks) {
+    CAPTURE(ranks);
+    const Meeting place({.ranks = ranks});
+    for (const std::string& text : place.run(check_exchange)) CHECK(text == "");
+  }
+}
+
+TEST_CASE("ranks_that_are_processes_meet_and_exchange" * doctest::skip(!forked_ranks_may_thread)) {
+  for (const int ranks : {2, 5}) {
+    CAPTURE(ranks);
+    const Meeting place({.ranks = ranks});
+    std::vector<pid_t> children;
+    for (int rank = 0; rank < ranks; ++rank) {
+      const pid_t child = ::fork();
+      if (child == 0) {
+        try {
+          RendezvousControl control(place.join_options(rank), at_once);
+          check_exchange(control);
+          control.leave();
+        } catch (...) {
+          ::_exit(1);
+        }
+        ::_exit(0);
+      }
+      children.push_back(child);
+    }
+    for (const pid_t child : children) {
+      int status = -1;
+      CHECK(::waitpid(child, &status, 0) == child);
+      CHECK(status == 0);
+    }
+  }
+}
+
+TEST_CASE("ipv6_loopback_is_a_meeting_place_too") {
+  if (!has_ipv6_loopback()) return;
+  const Meeting place({.ranks = 3, .host = "::1"});
+  for (const std::string& text : place.run(check_exchange)) CHECK(text == "");
+}
+
+TEST_CASE("a_wrong_token_is_refused_and_the_others_meet") {
+  const Meeting place({.ranks = 2});
+  JoinOptions wrong = place.join_options(1);
+  wrong.token = "another token than the job's";
+  const std::string text = text_of_expected<UsageError>([&] { RendezvousControl(wrong, at_once); });
+  CHECK(has(text, "rank 1 cannot join"));
+  CHECK(has(text, "TESSERA_TOKEN"));
+  for (const std::string& each : place.run(check_exchange)) CHECK(each == "");
+}
+
+TEST_CASE("a_server_that_does_not_hold_the_token_is_left") {
+  Address address = resolve({.host = "127.0.0.1", .port = 0}).front();
+  const Socket listener = listen_at(address);
+  std::thread impostor([&] {
+    wait_for(listener.descriptor(), POLLIN, steady_clock::now() + at_once);
+    auto accepted = accept_from(listener);
+    REQUIRE(accepted.has_value());
+    Connection connection(std::move(accepted->socket), Bytes(4096));
+    connection.send(FrameKind::challenge, challenge_payload(fresh_nonce()));
+    connection.flush();
+    wait_for(connection.descriptor(), POLLIN, steady_clock::now() + at_once);
+    connection.receive();
+    connection.send(FrameKind::welcome, std::string(proof_bytes, 'x'));
+    connection.flush();
+  });
+  const JoinOptions options{.endpoint = {"127.0.0.1", address.port()}, .token = "the job's own token", .ranks = 2};
+  const std::string text = text_of_expected<UsageError>([&] { join(options); });
+  impostor.join();
+  CHECK(has(text, "does not hold the job's token"));
+}
+
+TEST_CASE("without_a_token_only_the_loopback_interface_will_do") {
+  for (const char* const host : {"0.0.0.0", "::"}) {
+    CAPTURE(host);
+    CHECK(has(refusal_to_listen(host, 0, ""), "TESSERA_TOKEN"));
+  }
+  const Meeting place({.ranks = 2, .token = ""});
+  for (const std::string& text : place.run(check_exchange)) CHECK(text == "");
+}
+
+TEST_CASE("an_address_that_is_not_this_hosts_is_an_error_that_names_it") {
+  const std::string text = refusal_to_listen("192.0.2.1", 29'500, "a token of this test");
+  CHECK(has(text, "192.0.2.1:29500"));
+  CHECK(has(text, "MASTER_ADDR"));
+}
+
+TEST_CASE("a_flood_of_a_thousand_connections_keeps_nobody_out_and_is_not_kept") {
+  rlimit files{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &files) == 0);
+  files.rlim_cur = std::min<rlim_t>(files.rlim_max, 4096);
+  ::setrlimit(RLIMIT_NOFILE, &files);
+  const Meeting place({.ranks = 3});
+  std::vector<Socket> flood;
+  for (int i = 0; i < 500; ++i) flood.push_back(stranger(place));
+  std::atomic<bool> over = false;
+  std::thread more([&] {
+    for (int i = 0; i < 500 && !over; ++i) flood.push_back(stranger(place));
+  });
+  const std::vector<std::string> texts = place.run(check_exchange);
+  over = true;
+  more.join();
+  for (const std::string& text : texts) CHECK(text == "");
+  // Of those that say nothing only so many are kept as there are places.
+  const auto ended = std::count_if(flood.begin(), flood.end(), [](Socket& socket) {
+    return is_ended(socket, steady_clock::now() + milliseconds(1));
+  });
+  CHECK(ended >= static_cast<std::ptrdiff_t>(flood.size()) - 70);
+}
+
+TEST_CASE("garbage_and_slow_guests_are_sent_away_and_keep_nobody_waiting") {
+  const Meeting place({.ranks = 2, .handshake_time = milliseconds(300)});
+  Socket loud = stranger(place);
+  Socket slow = stranger(place);
+  Socket half_open = stranger(place);
+  loud.write_some("GET / HTTP/1.1\r\n\r\n" + std::string(100'000, 'x'));
+  std::atomic<bool> over = false;
+  std::thread dripping([&] {
+    while (!over && slow.write_some(std::string(1, '\0'))) std::this_thread::sleep_for(milliseconds(20));
+  });
+  for (const std::string& text : place.run(check_exchange)) CHECK(text == "");
+  CHECK(is_ended(loud, steady_clock::now() + at_once));
+  CHECK(is_ended(half_open, steady_clock::now() + at_once));
+  dripping.join();  // by itself: its time is over
+  over = true;
+}
+
+TEST_CASE("a_rank_that_never_comes_is_named_at_the_deadline") {
+  const Meeting place({.ranks = 4, .timeout = milliseconds(300)});
+  const std::vector<std::string> texts = place.run(check_exchange, 1);  // rank 0's client is the one that does not come
+  CHECK(texts[0] == "");
+  for (int rank = 1; rank < 4; ++rank) {
+    CHECK(has(texts[static_cast<std::size_t>(rank)],
+              "ranks 1-3 waited up to 0.3 s in make_communicator \"control\" for rank 0"));
+  }
+}
+
+TEST_CASE("who_was_refused_stands_in_the_deadlines_text") {
+  const Meeting place({.ranks = 2, .timeout = milliseconds(300)});
+  JoinOptions wrong = place.join_options(0);
+  wrong.token = "another token than the job's";
+  CHECK_THROWS_AS(RendezvousControl(wrong, at_once), UsageError);
+  const std::vector<std::string> texts = place.run(check_exchange, 1);
+  CHECK(has(texts[1], "1 connection was refused, the last from 127.0.0.1:"));
+  CHECK(has(texts[1], "it does not hold the job's token"));
+}
+
+TEST_CASE("a_server_that_never_comes_is_named_at_the_deadline") {
+  std::uint16_t port = 0;
+  {
+    Address address = resolve({.host = "127.0.0.1", .port = 0}).front();
+    const Socket listener = listen_at(address);
+    port = address.port();
+  }
+  const JoinOptions options{.endpoint = {"127.0.0.1", port}, .rank = 3, .ranks = 4, .start_timeout = milliseconds(200)};
+  const std::string text = text_of_expected<CommunicationError>([&] { join(options); });
+  CHECK(has(text, "rank 3 waited up to 0.2 s for rank 0"));
+  CHECK(has(text, "127.0.0.1:" + std::to_string(port)));
+  CHECK(has(text, "refused"));
+}
+
+TEST_CASE("a_second_rank_of_the_same_number_is_refused_and_the_first_stays") {
+  const Meeting place({.ranks = 2});
+  RendezvousControl first(place.join_options(1), at_once);
+  const std::string text = text_of_expected<UsageError>([&] { RendezvousControl(place.join_options(1), at_once); });
+  CHECK(has(text, "rank 1 is there already"));
+  std::thread zero([&] {
+    RendezvousControl control(place.join_options(0), at_once);
+    CHECK_NOTHROW(check_exchange(control));
+    control.leave();
+  });
+  CHECK_NOTHROW(check_exchange(first));
+  first.leave();
+  zero.join();
+}
+
+TEST_CASE("a_rank_of_another_world_size_is_refused") {
+  const Meeting place({.ranks = 2});
+  JoinOptions other = place.join_options(1);
+  other.ranks = 3;
+  const std::string text = text_of_expected<UsageError>([&] { RendezvousControl(other, at_once); });
+  CHECK(has(text, "rank 1 of a job of 3 ranks, and this one has 2"));
+  other = place.join_options(1);
+  other.rank = 2;
+  CHECK(has(text_of_expected<UsageError>([&] { RendezvousControl(other, at_once); }), "none of the job's"));
+}
+
+TEST_CASE("another_version_is_refused_on_both_sides") {
+  const Meeting place({.ranks = 1});
+  Connection connection(stranger(place), most_handshake_payload);
+  std::string payload = hello_payload("a token of this test", {.ranks = 1});
+  payload[8] = 9;  // the version, after the eight letters
+  connection.send(FrameKind::hello, payload);
+  REQUIRE(connection.flush());
+  std::string answer;
+  while (answer.empty() && wait_for(connection.descriptor(), POLLIN, steady_clock::now() + at_once)) {
+    const bool there = connection.receive();
+    while (const auto frame = connection.next()) {
+      if (frame->kind == FrameKind::refusal) answer = frame->payload;
+    }
+    if (!there) break;
+  }
+  CHECK(has(answer, "version 1 of the rendezvous met version 9"));
+
+  std::string challenge = challenge_payload(fresh_nonce());
+  challenge[8] = 9;
+  CHECK(has(text_of_expected<UsageError>([&] { read_challenge(challenge); }), "met version 9"));
+}
+
+TEST_CASE("a_rank_that_dies_is_named_on_all_others" * doctest::skip(!forked_ranks_may_thread)) {
+  const Meeting place({.ranks = 4});
+  const auto start = steady_clock::now();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    RendezvousControl control(place.join_options(0), at_once);
+    control.open("control", "");
+    ::kill(::getpid(), SIGKILL);
+  }
+  const std::vector<std::string> texts = place.run(
+      [](RendezvousControl& control) {
+        control.open("control", "");
+        control.exchange(1, meeting, "");
+      },
+      1);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  CHECK(WIFSIGNALED(status));
+  CHECK(steady_clock::now() - start < at_once);
+  for (int rank = 1; rank < 4; ++rank) {
+    CHECK(has(texts[static_cast<std::size_t>(rank)], "the process of rank 0 has ended"));
+  }
+}
+
+TEST_CASE("the_first_cause_reaches_all_and_a_later_one_does_not") {
+  const Meeting place({.ranks = 5});
+  const std::vector<std::string> texts = place.run([](RendezvousControl& control) {
+    control.open("control", "");
+    if (control.rank() == 3) throw DataError("train.bin: empty");
+    try {
+      control.exchange(1, meeting, "");
+    } catch (const AbortedError& error) {
+      control.abort("a later cause", nullptr);
+      CHECK(control.failure()->rank == 3);
+      CHECK(control.failure()->cause == "train.bin: empty");
+      throw;
+    }
+  });
+  CHECK(texts[3] == "train.bin: empty");
+  for (const int rank : {0, 1, 2, 4}) {
+    CHECK(texts[static_cast<std::size_t>(rank)] == "rank 3 failed first: train.bin: empty");
+  }
+}
+
+TEST_CASE("ranks_wait_until_the_first_cause_was_told") {
+  const Meeting place({.ranks = 3});
+  std::atomic<bool> told = false;
+  place.run([&](RendezvousControl& control) {
+    control.open("control", "");
+    if (control.rank() == 2) {
+      control.abort("enough", nullptr);
+      std::this_thread::sleep_for(milliseconds(50));
+      told = true;
+      control.say_reported();
+    } else {
+      while (control.failure() == nullptr) std::this_thread::sleep_for(milliseconds(1));
+      CHECK(control.wait_for_report());
+      CHECK(told);
+    }
+  });
+}
+
+TEST_CASE("leaving_waits_for_all_and_is_no_crash") {
+  const Meeting place({.ranks = 3});
+  std::atomic<int> ended = 0;
+  const auto texts = place.run([&](RendezvousControl& control) {
+    control.open("control", "");
+    if (control.rank() == 1) std::this_thread::sleep_for(milliseconds(50));
+    ++ended;
+    control.leave();
+    CHECK(ended == 3);
+    CHECK(control.failure() == nullptr);
+  });
+  for (const std::string& text : texts) CHECK(text == "");
+}
+
+TEST_CASE("blobs_have_a_limit_that_is_told_before_anything_is_sent") {
+  const Meeting place({.ranks = 2});
+  const auto texts = place.run([](RendezvousControl& control) {
+    control.open("control", "");
+    const std::string largest(Control::most_blob, 'x');
+    if (control.exchange(1, meeting, largest).back() != largest) throw std::runtime_error("the largest blob");
+    const std::string text = text_of_expected<UsageError>([&] { control.exchange(1, meeting, largest + "x"); });
+    if (!has(text, "65537 bytes")) throw std::runtime_error(text);
+  });
+  for (const std::string& text : texts) CHECK(text == "");
+}
+
+TEST_CASE("a_rank_that_sends_nonsense_is_named_and_ends_the_job") {
+  const Meeting place({.ranks = 2});
+  std::thread nonsense([&] {
+    Connection connection = join(place.join_options(1));
+    connection.send(FrameKind::announce, "?");
+    connection.flush();
+    wait_for(connection.descriptor(), POLLIN, steady_clock::now() + at_once);
+  });
+  RendezvousControl control(place.join_options(0), at_once);
+  const std::string text = text_of_expected<AbortedError>([&] { control.open("control", ""); });
+  nonsense.join();
+  CHECK(has(text, "rank 1 sent nonsense"));
+}

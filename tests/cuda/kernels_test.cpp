@@ -1,0 +1,259 @@
+// Kernels of CUDA devices against those of the CPU: the same bits.
+#include <array>
+
+#include "device_data.hpp"
+#include "tessera/base/error.hpp"
+#include "tessera/kernels/norm.hpp"
+#include "tessera/kernels/optimizer.hpp"
+#include "tessera/kernels/reduce.hpp"
+#include "tessera/kernels/step_scalars.hpp"
+
+using namespace tessera;
+using namespace tessera::test;
+
+namespace {
+
+template <typename To, typename From>
+void check_cast() {
+  Stream host = host_stream();
+  Stream stream = cuda_stream();
+  with_each_shape([&](std::size_t count, std::size_t shift) {
+    const std::vector<From> values = rounded<From>(numbers_and_patterns(count, 11));
+    DeviceBuffer<From> from(values, shift);
+    DeviceBuffer<To> to(count, shift);
+    kernels::cast(stream, {to.data(), dtype_of<To>}, {from.data(), dtype_of<From>}, count);
+    stream.synchronize();
+    std::vector<To> expected(count);
+    kernels::cast(host, {expected.data(), dtype_of<To>}, {values.data(), dtype_of<From>}, count);
+    CHECK(bit_differences(to.values(), expected) == 0);
+    CHECK(to.guards_intact());
+  });
+}
+
+struct Moments {
+  std::vector<float> master, first, second;
+};
+
+template <typename Update>
+Moments on_host(std::size_t count, Update update) {
+  Moments m = {numbers(count, 1), numbers(count, 2), numbers(count, 3)};
+  for (float& value : m.second) value = std::fabs(value);
+  std::vector<float> gradient = numbers_and_patterns(count, 4);
+  Stream host = host_stream();
+  update(host, m.master.data(), m.first.data(), m.second.data(), gradient.data());
+  return m;
+}
+
+template <typename Update>
+Moments on_device(std::size_t count, std::size_t shift, Update update) {
+  Moments m = {numbers(count, 1), numbers(count, 2), numbers(count, 3)};
+  for (float& value : m.second) value = std::fabs(value);
+  DeviceBuffer<float> master(m.master, shift), first(m.first, shift), second(m.second, shift);
+  DeviceBuffer<float> gradient(numbers_and_patterns(count, 4), shift);
+  Stream stream = cuda_stream();
+  update(stream, master.data(), first.data(), second.data(), gradient.data());
+  stream.synchronize();
+  CHECK((master.guards_intact() && first.guards_intact() && second.guards_intact()));
+  return {master.values(), first.values(), second.values()};
+}
+
+std::size_t differences(const Moments& a, const Moments& b) {
+  return test::differences(a.master, b.master) + test::differences(a.first, b.first) +
+         test::differences(a.second, b.second);
+}
+
+kernels::StepScalars scalars_at_step_3() {
+  kernels::StepScalars scalars;
+  scalars.step = 3;
+  scalars.decay_power[0] = 0.9 * 0.9 * 0.9;
+  scalars.decay_power[1] = 0.95 * 0.95 * 0.95;
+  scalars.gradient_factor = 0.37f;
+  return scalars;
+}
+
+// StepScalars in memory of the device.
+class DeviceScalars {
+ public:
+  explicit DeviceScalars(const kernels::StepScalars& values) : arena_(Device::cuda(0), Bytes(sizeof values)) {
+    Stream stream = cuda_stream();
+    kernels::set_scalars(stream, get(), values);
+    stream.synchronize();
+  }
+  kernels::StepScalars* get() { return reinterpret_cast<kernels::StepScalars*>(arena_.data()); }
+  kernels::StepScalars values() {
+    kernels::StepScalars result;
+    Stream stream = cuda_stream();
+    kernels::copy(stream, &result, get(), Bytes(sizeof result));
+    stream.synchronize();
+    return result;
+  }
+
+ private:
+  Arena arena_;
+};
+
+bool same_bits(const kernels::StepScalars& a, const kernels::StepScalars& b) {
+  return std::memcmp(&a, &b, sizeof a) == 0;
+}
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("cuda: cast has the CPU's bits for every pair of types", From, float, bf16, fp16) {
+  check_cast<float, From>();
+  check_cast<bf16, From>();
+  check_cast<fp16, From>();
+}
+
+TEST_CASE("cuda: accumulate and divide have the CPU's bits") {
+  Stream host = host_stream();
+  Stream stream = cuda_stream();
+  with_each_shape([&](std::size_t count, std::size_t shift) {
+    std::vector<float> expected = numbers_and_patterns(count, 21);
+    const std::vector<bf16> addend = rounded<bf16>(numbers_and_patterns(count, 22));
+    DeviceBuffer<float> sum(expected, shift);
+    DeviceBuffer<bf16> from(addend, shift);
+    kernels::accumulate(stream, sum.data(), {from.data(), DType::bf16}, count);
+    kernels::divide(stream, sum.data(), 3.0f, count);
+    stream.synchronize();
+    kernels::accumulate(host, expected.data(), {addend.data(), DType::bf16}, count);
+    kernels::divide(host, expected.data(), 3.0f, count);
+    CHECK(test::differences(sum.values(), expected) == 0);
+    CHECK(sum.guards_intact());
+  });
+}
+
+TEST_CASE("cuda: fills cover their bytes and no others") {
+  Stream stream = cuda_stream();
+  DeviceBuffer<float> data(numbers(129, 5), 1);
+  kernels::poison(stream, data.data(), Bytes(129 * sizeof(float)));
+  kernels::fill_zero(stream, data.data() + 1, Bytes(127 * sizeof(float)));
+  stream.synchronize();
+  const std::vector<float> values = data.values();
+  CHECK((std::isnan(values.front()) && std::isnan(values.back())));
+  for (std::size_t i = 1; i < 128; ++i) CHECK(bits_of(values[i]) == 0);
+  CHECK(data.guards_intact());
+}
+
+TEST_CASE("cuda: adamw has the CPU's bits, and changes nothing in a skipped step") {
+  constexpr kernels::AdamWSettings settings = {
+      .learning_rate = 3e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .epsilon = 1e-8f, .weight_decay = 0.1f};
+  for (const std::int32_t skip : {0, 1}) {
+    kernels::StepScalars scalars = scalars_at_step_3();
+    scalars.skip = skip;
+    DeviceScalars on_gpu(scalars);
+    with_each_shape([&](std::size_t count, std::size_t shift) {
+      const auto update = [&](const kernels::StepScalars* step) {
+        return [&settings, step, count](Stream& on, float* master, float* m, float* v, const float* g) {
+          kernels::adamw(on, {master, m, v, g, count}, settings, step);
+        };
+      };
+      CHECK(differences(on_device(count, shift, update(on_gpu.get())), on_host(count, update(&scalars))) == 0);
+    });
+  }
+}
+
+TEST_CASE("cuda: sgd has the CPU's bits with and without momentum, Nesterov's too") {
+  kernels::StepScalars scalars = scalars_at_step_3();
+  DeviceScalars on_gpu(scalars);
+  for (const auto& settings : std::array<kernels::SgdSettings, 3>{
+           {{0.1f, 0.0f, 0.01f, false}, {0.1f, 0.9f, 0.01f, false}, {0.1f, 0.9f, 0.01f, true}}}) {
+    with_each_shape([&](std::size_t count, std::size_t shift) {
+      const auto update = [&](const kernels::StepScalars* step) {
+        return [&settings, step, count](Stream& on, float* master, float* velocity, float*, const float* g) {
+          kernels::sgd(on, {master, settings.momentum == 0.0f ? nullptr : velocity, g, count}, settings, step);
+        };
+      };
+      CHECK(differences(on_device(count, shift, update(on_gpu.get())), on_host(count, update(&scalars))) == 0);
+    });
+  }
+}
+
+TEST_CASE("cuda: the squared norm has the CPU's bits, beyond one round of fp64 lanes too") {
+  Stream host = host_stream();
+  Stream stream = cuda_stream();
+  const auto check = [&](std::size_t count, std::size_t shift) {
+    const std::vector<float> values = numbers(count, 61);
+    DeviceBuffer<float> data(values, shift);
+    DeviceBuffer<double> result(1);
+    kernels::sum_of_squares(stream, data.data(), count, result.data());
+    stream.synchronize();
+    double expected = -1.0;
+    kernels::sum_of_squares(host, values.data(), count, &expected);
+    CHECK(std::bit_cast<std::uint64_t>(result.values()[0]) == std::bit_cast<std::uint64_t>(expected));
+  };
+  with_each_shape(check);
+  for (std::size_t blocks : {63u, 64u, 65u, 129u}) check(blocks * kernels::norm_block + 7, 1);
+  if (!reduced_matrix()) check((kernels::norm_lanes + 3) * kernels::norm_block + 5, 0);
+}
+
+TEST_CASE("cuda: sums over ranks have the CPU's bits, by pointers and at equal distances") {
+  Stream stream = cuda_stream();
+  for (std::size_t ranks : {1u, 2u, 3u, 7u}) {
+    for (const bool accumulate : {false, true}) {
+      with_each_shape([&](std::size_t count, std::size_t shift) {
+        std::vector<std::vector<bf16>> parts;
+        std::vector<bf16> together;
+        for (std::size_t rank = 0; rank < ranks; ++rank) {
+          parts.push_back(rounded<bf16>(numbers_and_patterns(count, static_cast<std::uint32_t>(70 + rank))));
+          together.insert(together.end(), parts.back().begin(), parts.back().end());
+        }
+        std::vector<float> expected = numbers(count, 5);
+        DeviceBuffer<bf16> contributions(together, shift);
+        DeviceBuffer<float> by_pointers(expected, shift);
+        DeviceBuffer<float> by_distance(expected, shift);
+        std::vector<const void*> on_host, on_gpu;
+        for (std::size_t rank = 0; rank < ranks; ++rank) {
+          on_host.push_back(parts[rank].data());
+          on_gpu.push_back(contributions.data() + rank * count);
+        }
+        kernels::RankedSum sum{.contributions = on_host,
+                               .type = DType::bf16,
+                               .result = expected.data(),
+                               .count = count,
+                               .accumulate = accumulate,
+                               .divisor = 3.0f};
+        kernels::ranked_sum_cpu(sum);
+        sum.contributions = on_gpu;
+        sum.result = by_pointers.data();
+        kernels::ranked_sum_cuda(native_stream(stream), sum);
+        sum.result = by_distance.data();
+        kernels::ranked_sum_cuda(native_stream(stream), sum, {contributions.data(), count, ranks});
+        stream.synchronize();
+        CHECK(test::differences(by_pointers.values(), expected) == 0);
+        CHECK(test::differences(by_distance.values(), expected) == 0);
+        CHECK((by_pointers.guards_intact() && by_distance.guards_intact()));
+      });
+    }
+  }
+}
+
+TEST_CASE("cuda: a sum by more pointers than a kernel takes is refused") {
+  std::vector<const void*> many(65, nullptr);
+  CHECK_THROWS_WITH_AS(kernels::ranked_sum_cuda(nullptr, {.contributions = many}), doctest::Contains("65 ranks"),
+                       UsageError);
+}
+
+TEST_CASE("cuda: begin_update decides as the CPU does, over many partial sums") {
+  Stream host = host_stream();
+  Stream stream = cuda_stream();
+  for (const auto& [units, ranks] : {std::pair<std::size_t, std::size_t>{1, 1}, {7, 3}, {130, 5}}) {
+    for (const float clip : {0.0f, 1.0f}) {
+      for (const bool broken : {false, true}) {
+        std::vector<double> partials;
+        for (float value : numbers(units * ranks, 9)) partials.push_back(static_cast<double>(value * value));
+        if (broken) partials.back() = HUGE_VAL;
+        kernels::StepScalars expected = scalars_at_step_3();
+        expected.loss_scale = 1024.0f;
+        DeviceScalars on_gpu(expected);
+        DeviceBuffer<double> values(partials);
+        const kernels::StepSettings settings = {
+            .clip_norm = clip, .decay = {0.9, 0.95}, .loss_scaling = kernels::dynamic_loss_scaling};
+        kernels::begin_update(host, &expected, {partials.data(), units, ranks}, settings);
+        kernels::begin_update(stream, on_gpu.get(), {values.data(), units, ranks}, settings);
+        stream.synchronize();
+        CHECK(same_bits(on_gpu.values(), expected));
+        CHECK(on_gpu.values().skip == (broken ? 1 : 0));
+      }
+    }
+  }
+}

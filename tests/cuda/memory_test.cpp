@@ -1,0 +1,75 @@
+// Memory of the device: planned bytes are those that the driver gives away, and a training takes no more of it once
+// every segment has run.
+#include <cuda_runtime.h>
+#include <doctest/doctest.h>
+
+#include <memory>
+#include <vector>
+
+#include "tessera/comm/run.hpp"
+#include "tessera/kernels/elementwise.hpp"
+#include "tessera/optim/adamw.hpp"
+#include "tessera/plan/memory.hpp"
+#include "tessera/shard/fully_shard.hpp"
+
+using namespace tessera;
+
+namespace {
+
+// The driver hands out memory in pieces of this size.
+constexpr std::uint64_t granularity = std::uint64_t{2} << 20;
+
+std::uint64_t taken() {
+  std::size_t free = 0;
+  std::size_t total = 0;
+  REQUIRE(cudaMemGetInfo(&free, &total) == cudaSuccess);
+  return total - free;
+}
+
+// Its gradient is the parameter itself.
+class Echo : public Module {
+ public:
+  explicit Echo(std::size_t elements) : weight({elements}, Initial::fan_in(3)) {}
+  void visit(ModuleVisitor& visitor) override { visitor("weight", weight); }
+  void forward(Window&) {}
+  void backward(Window& window) {
+    const auto from = window.parameter<float>(weight);
+    kernels::copy(window.stream(), window.gradient<float>(weight).data(), from.data(), Bytes(from.size_bytes()));
+  }
+  Parameter weight;
+};
+
+void step(FullyShard& model, std::vector<std::unique_ptr<Echo>>& units) {
+  for (auto& unit : units) model.forward(*unit);
+  for (std::size_t i = units.size(); i-- > 0;) model.backward(*units[i]);
+  model.update();
+  model.synchronize();
+}
+
+}  // namespace
+
+TEST_CASE("cuda: the arena takes what the plan says, and training takes nothing more") {
+  for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::fsdp}) {
+    launch({.device = DeviceChoice::cuda}, [&](World& world) {
+      const std::uint64_t before = taken();
+      std::vector<std::unique_ptr<Echo>> units;
+      FullyShard model(world, {.strategy = strategy, .checkpointing = Checkpointing::blocking});
+      for (const std::size_t elements : {1'000'003u, 2'000'001u, 7u}) {
+        units.push_back(std::make_unique<Echo>(elements));
+        model.add(*units.back());
+      }
+      model.finalize(AdamW{});
+      const plan::MemoryReport planned = plan::memory(model.plan());
+      const std::uint64_t arena = (planned.peak - planned.host).count();
+      const std::uint64_t found = taken() - before;
+      CAPTURE(to_string(strategy));
+      CHECK(planned.host > Bytes(0));
+      CHECK(found >= arena);
+      CHECK(found <= arena + 4 * granularity);  // the arena's last piece, and the workspaces of the streams
+      step(model, units);
+      const std::uint64_t after_one = taken();
+      for (int i = 0; i < 5; ++i) step(model, units);
+      CHECK(taken() == after_one);
+    });
+  }
+}

@@ -1,0 +1,48 @@
+// The conformance suite on the nccl backend, over the tests' NCCL. What it does not owe:
+// two_communicators_run_concurrently, in which ranks call them in opposite orders; on NCCL all communicators have one
+// order of launch (nccl_test.cpp has what stands in its place).
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+
+#include "../comm/conformance.hpp"
+#include "../comm/property.hpp"
+#include "nccl_ranks.hpp"
+
+using namespace tessera;
+using namespace tessera::comm;
+
+namespace {
+
+using Property = void (*)(World&);
+
+void check(Property property, NcclRanks how) {
+  if (property == conformance::two_communicators_run_concurrently) return;
+  CAPTURE(how.ranks);
+  for (const std::string& text : run_nccl_ranks(how, property)) CHECK(text == "");
+}
+
+// Staging so small that sums go in many rounds; calls that take their time; an NCCL that keeps no order.
+void check_in_all_ways(Property property, int least_ranks, std::chrono::milliseconds timeout) {
+  const char* const matrix = std::getenv("TESSERA_TEST_MATRIX");
+  const bool reduced = matrix != nullptr && std::string_view(matrix) == "reduced";
+  for (int ranks = reduced ? std::max(least_ranks, 3) : least_ranks; ranks <= (reduced ? 3 : 4); ++ranks) {
+    check(property, {.ranks = ranks, .timeout = timeout});
+  }
+  check(property, {.ranks = std::max(least_ranks, 3), .timeout = timeout, .over_sockets = true});
+  check(property, {.ranks = std::max(least_ranks, 3),
+                   .timeout = timeout,
+                   .faults = {.polls_until_ready = 3, .orders_launches = false, .delay_seed = 7},
+                   .options = {.staging = Bytes(4096)}});
+}
+
+}  // namespace
+
+#define TESSERA_NCCL_PROPERTY(name, least_ranks, timeout)                                           \
+  TEST_CASE("nccl: " #name) {                                                                       \
+    check_in_all_ways(tessera::conformance::name, least_ranks, std::chrono::milliseconds(timeout)); \
+  }
+TESSERA_CONFORMANCE_PROPERTIES(TESSERA_NCCL_PROPERTY)

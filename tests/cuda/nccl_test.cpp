@@ -1,0 +1,181 @@
+// What the nccl backend does beside the conformance suite: one order of launch, NCCL's own sums, errors and hangs of
+// devices, and memory.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "../comm/property.hpp"
+#include "nccl_ranks.hpp"
+#include "tessera/base/error.hpp"
+
+using namespace tessera;
+using namespace tessera::comm;
+using conformance::queued_stream;
+using conformance::Shared;
+using conformance::test_value;
+
+namespace {
+
+bool has(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
+
+void check_all_well(const std::vector<std::string>& texts) {
+  for (const std::string& text : texts) CHECK(text == "");
+}
+
+// Gathers on one communicator and sums on the other, in turn, as a step does.
+void take_turns(World& world, int rounds) {
+  const auto gather = world.make_communicator("gather");
+  const auto reduce = world.make_communicator("reduce");
+  Stream gather_stream = queued_stream("gather");
+  Stream reduce_stream = queued_stream("reduce");
+  const auto ranks = static_cast<std::size_t>(world.size());
+  Shared<float> data(ranks * 64, static_cast<float>(world.rank()));
+  Shared<float> sums(64);
+  Shared<std::byte> parts(ranks * 32, static_cast<std::byte>(world.rank()));
+  for (int round = 0; round < rounds; ++round) {
+    gather->all_gather(gather_stream, {.data = parts.data(), .shard = Bytes(32), .label = "blocks.3"});
+    reduce->reduce_scatter(reduce_stream, {.data = reinterpret_cast<const std::byte*>(data.data()),
+                                           .result = sums.data(),
+                                           .shard_elements = 64,
+                                           .label = "blocks.4"});
+  }
+  gather_stream.synchronize();
+  reduce_stream.synchronize();
+  const float expected = static_cast<float>(ranks * (ranks - 1) / 2);
+  for (const float sum : sums) {
+    if (sum != expected) throw std::runtime_error("a wrong sum");
+  }
+}
+
+}  // namespace
+
+TEST_CASE("two_communicators_in_one_order_run_to_their_end") {
+  for (const bool orders_launches : {true, false}) {
+    CAPTURE(orders_launches);
+    check_all_well(run_nccl_ranks({.ranks = 3, .faults = {.orders_launches = orders_launches, .delay_seed = 3}},
+                                  [](World& world) { take_turns(world, 30); }));
+  }
+}
+
+TEST_CASE("nccls_own_sums_are_near_and_convert_accumulate_and_divide") {
+  const auto sum_of = [](World& world, DType wire) {
+    const auto reduce = world.make_communicator("reduce");
+    Stream stream = queued_stream("reduce");
+    constexpr std::size_t shard = 131;
+    const auto ranks = static_cast<std::size_t>(world.size());
+    Shared<std::byte> data(ranks * shard * size_of(wire).count());
+    for (std::size_t i = 0; i < ranks * shard; ++i) {
+      const float value = std::abs(test_value(world.rank(), i));
+      if (wire == DType::bf16) conformance::store<bf16>(data, i, value);
+      if (wire == DType::fp32) conformance::store<float>(data, i, value);
+    }
+    Shared<float> result(shard, 8.0f);
+    reduce->reduce_scatter(stream, {.data = data.data(),
+                                    .wire = wire,
+                                    .result = result.data(),
+                                    .shard_elements = shard,
+                                    .accumulate = true,
+                                    .divisor = 4.0f,
+                                    .label = "fast"});
+    stream.synchronize();
+    for (std::size_t i = 0; i < shard; ++i) {
+      float expected = 8.0f;
+      for (int rank = 0; rank < world.size(); ++rank) {
+        expected += std::abs(test_value(rank, static_cast<std::size_t>(world.rank()) * shard + i));
+      }
+      expected /= 4.0f;
+      if (std::abs(result[i] - expected) > 0.02f * expected) throw std::runtime_error("a sum is not near");
+    }
+  };
+  for (const DType wire : {DType::fp32, DType::bf16}) {
+    check_all_well(run_nccl_ranks({.ranks = 3, .options = {.sums = NcclSums::fast, .staging = Bytes(4096)}},
+                                  [&](World& world) { sum_of(world, wire); }));
+  }
+}
+
+TEST_CASE("nccls_own_sums_refuse_what_their_staging_does_not_hold") {
+  const auto texts =
+      run_nccl_ranks({.ranks = 2, .options = {.sums = NcclSums::fast, .staging = Bytes(4096)}}, [](World& world) {
+        const auto reduce = world.make_communicator("reduce");
+        Stream stream = queued_stream("reduce");
+        Shared<float> data(4096);
+        Shared<float> result(2048);
+        reduce->reduce_scatter(stream, {.data = reinterpret_cast<const std::byte*>(data.data()),
+                                        .result = result.data(),
+                                        .shard_elements = 2048,
+                                        .label = "large"});
+        stream.synchronize();
+      });
+  CHECK((has(texts[0], "8192 bytes needs as much staging") || has(texts[1], "8192 bytes needs as much staging")));
+}
+
+TEST_CASE("a_device_that_hangs_is_named_with_its_collective_on_every_rank") {
+  const auto texts = run_nccl_ranks(
+      {.ranks = 3, .timeout = std::chrono::milliseconds(500), .faults = {.rank = 1, .launch = 9, .hangs = true}},
+      [](World& world) { take_turns(world, 20); });
+  for (const std::string& text : texts) {
+    CHECK((has(text, "did not end within 0.5 s") || has(text, "waited up to 0.5 s")));
+    CHECK(has(text, "blocks."));
+  }
+}
+
+TEST_CASE("an_error_that_nccl_reports_later_ends_the_job_and_names_rank_and_collective") {
+  const auto texts = run_nccl_ranks({.ranks = 3, .faults = {.rank = 2, .launch = 7, .hangs = true, .errors = true}},
+                                    [](World& world) { take_turns(world, 20); });
+  for (const std::string& text : texts) {
+    CHECK(has(text, "rank 2 on cuda:2, in "));
+    CHECK(has(text, "blocks."));
+    CHECK(has(text, "remote process exited"));
+  }
+}
+
+TEST_CASE("a_call_that_nccl_refuses_ends_the_job_and_names_rank_and_collective") {
+  const auto texts = run_nccl_ranks({.ranks = 3, .faults = {.rank = 0, .launch = 5, .refuses = true}},
+                                    [](World& world) { take_turns(world, 20); });
+  for (const std::string& text : texts) {
+    CHECK(has(text, "rank 0 on cuda:0, in "));
+    CHECK(has(text, "ncclGroupEnd failed: unhandled system error"));
+  }
+}
+
+TEST_CASE("ranks_that_cannot_connect_say_which_communicator_could_not_be_made") {
+  const auto texts = run_nccl_ranks({.ranks = 2, .faults = {.rank = 1, .launch = 1, .refuses = true}},
+                                    [](World& world) { world.make_communicator("gather"); });
+  for (const std::string& text : texts) CHECK(has(text, "rank 1 on cuda:1, in make_communicator \"gather\""));
+}
+
+TEST_CASE("arenas_are_zero_and_known_to_communicators_made_before_and_after") {
+  check_all_well(run_nccl_ranks({.ranks = 2}, [](World& world) {
+    const auto before = world.make_communicator("gather");
+    Arena arena = world.make_arena(Bytes(10'000));
+    const auto after = world.make_communicator("reduce");
+    if (arena.size() != Bytes(12'288)) throw std::runtime_error("whole pages");
+    Stream stream = queued_stream("gather");
+    Shared<std::byte> seen(10'000, std::byte{1});
+    stream.submit([&] { device::cuda_queue(stream).copy(seen.data(), arena.data(), Bytes(seen.size())); });
+    before->all_gather(stream, {.data = arena.data(), .shard = Bytes(5'000), .label = "arena"});
+    stream.synchronize();
+    for (const std::byte each : seen) {
+      if (each != std::byte{0}) throw std::runtime_error("an arena is zero");
+    }
+  }));
+}
+
+TEST_CASE("memory_of_the_host_goes_over_the_control_channel_when_the_stream_is_the_cpus") {
+  check_all_well(run_nccl_ranks({.ranks = 3}, [](World& world) {
+    const auto checkpoint = world.make_communicator("checkpoint");
+    Stream host(Device::cpu(), {.name = "host"});
+    Stream device = queued_stream("device");
+    std::vector<std::byte> data(3 * 1000, static_cast<std::byte>(world.rank()));
+    checkpoint->all_gather(host, {.data = data.data(), .shard = Bytes(1000), .label = "parts"});
+    host.synchronize();
+    for (std::size_t i = 0; i < data.size(); ++i) {
+      if (data[i] != static_cast<std::byte>(i / 1000)) throw std::runtime_error("a part is not its rank's");
+    }
+    checkpoint->barrier(device, "end");
+    device.synchronize();
+  }));
+}

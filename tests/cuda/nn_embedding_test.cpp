@@ -1,0 +1,135 @@
+// Embeddings on CUDA devices against the CPU: look-ups, and gradients as sums in the order of the rows.
+#include "nn_device.hpp"
+#include "tessera/nn/embedding.hpp"
+
+using namespace tessera;
+using namespace tessera::nn;
+using namespace tessera::test;
+
+namespace {
+
+struct Form {
+  std::size_t sequences;
+  std::size_t sequence;
+  std::size_t first_position;
+  std::size_t vocabulary;
+  std::size_t dim;
+  std::size_t rows() const { return sequences * sequence; }
+  std::size_t context() const { return first_position + sequence + 1; }
+};
+const std::vector<Form> forms = {
+    {0, 3, 0, 4, 5}, {1, 1, 0, 1, 1}, {3, 5, 2, 7, 33}, {2, 150, 0, 3, 9}, {4, 2, 0, 1500, 2}};
+
+template <typename T>
+struct Case {
+  explicit Case(const Form& of)
+      : form(of),
+        table(random_elements<T>(of.vocabulary * of.dim, 1)),
+        positions(random_elements<T>(of.context() * of.dim, 2)),
+        dy(random_elements<T>(of.rows() * of.dim, 3)),
+        y(of.rows() * of.dim),
+        dtable(table.size(), T(0.5f)),
+        dpositions(positions.size(), T(0.25f)) {
+    for (std::size_t row = 0; row < form.rows(); ++row) {
+      ids.push_back(static_cast<std::int32_t>(row * row % form.vocabulary));
+    }
+  }
+
+  Form form;
+  std::vector<T> table, positions, dy, y, dtable, dpositions;
+  std::vector<std::int32_t> ids;
+};
+
+template <typename T>
+void run_on_cpu(Case<T>& c, bool with_positions, bool accumulate) {
+  Stream host = host_stream();
+  const Form& f = c.form;
+  std::vector<std::int32_t> scratch(embedding_scratch(f.rows(), f.vocabulary));
+  EmbeddingForward<T> forward{.table = matrix(c.table, f.vocabulary, f.dim),
+                              .positions = {},
+                              .ids = c.ids.data(),
+                              .sequence = f.sequence,
+                              .first_position = f.first_position,
+                              .y = matrix(c.y, f.rows(), f.dim)};
+  EmbeddingBackward<T> backward{.ids = c.ids.data(),
+                                .sequence = f.sequence,
+                                .first_position = f.first_position,
+                                .dy = matrix(c.dy, f.rows(), f.dim),
+                                .dtable = matrix(c.dtable, f.vocabulary, f.dim),
+                                .dpositions = {},
+                                .accumulate = accumulate,
+                                .scratch = scratch.data()};
+  if (with_positions) {
+    forward.positions = matrix(c.positions, f.context(), f.dim);
+    backward.dpositions = matrix(c.dpositions, f.context(), f.dim);
+  }
+  embedding_forward(host, forward);
+  embedding_backward(host, backward);
+  host.synchronize();
+}
+
+template <typename T>
+void run_on_cuda(Case<T>& c, bool with_positions, bool accumulate) {
+  Stream stream = cuda_stream();
+  const Form& f = c.form;
+  DeviceBuffer<std::int32_t> scratch(embedding_scratch(f.rows(), f.vocabulary)), ids(c.ids);
+  DeviceMatrix<T> table(c.table, f.vocabulary, f.dim), positions(c.positions, f.context(), f.dim);
+  DeviceMatrix<T> dy(c.dy, f.rows(), f.dim), y(c.y, f.rows(), f.dim);
+  DeviceMatrix<T> dtable(c.dtable, f.vocabulary, f.dim), dpositions(c.dpositions, f.context(), f.dim);
+  EmbeddingForward<T> forward{.table = table.view(),
+                              .positions = {},
+                              .ids = ids.data(),
+                              .sequence = f.sequence,
+                              .first_position = f.first_position,
+                              .y = y.view()};
+  EmbeddingBackward<T> backward{.ids = ids.data(),
+                                .sequence = f.sequence,
+                                .first_position = f.first_position,
+                                .dy = dy.view(),
+                                .dtable = dtable.view(),
+                                .dpositions = {},
+                                .accumulate = accumulate,
+                                .scratch = scratch.data()};
+  if (with_positions) {
+    forward.positions = positions.view();
+    backward.dpositions = dpositions.view();
+  }
+  embedding_forward(stream, forward);
+  embedding_backward(stream, backward);
+  stream.synchronize();
+  CHECK(scratch.guards_intact());
+  c.y = y.values(), c.dtable = dtable.values(), c.dpositions = dpositions.values();
+}
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("cuda: embeddings and their gradients have the CPU's bits", T, TESSERA_CUDA_ELEMENTS) {
+  for (const Form& form : forms) {
+    for (const bool with_positions : {false, true}) {
+      for (const bool accumulate : {false, true}) {
+        CAPTURE(form.vocabulary);
+        CAPTURE(with_positions);
+        CAPTURE(accumulate);
+        Case<T> expected(form), computed(form);
+        run_on_cpu(expected, with_positions, accumulate);
+        run_on_cuda(computed, with_positions, accumulate);
+        check_same(computed.y, expected.y);
+        check_same(computed.dtable, expected.dtable);
+        check_same(computed.dpositions, expected.dpositions);
+      }
+    }
+  }
+}
+
+TEST_CASE("cuda: the row of an id out of range becomes NaN, and no gradient goes astray") {
+  for (const std::int32_t id : {-1, 7}) {
+    Case<float> expected({3, 5, 0, 7, 4}), computed({3, 5, 0, 7, 4});
+    computed.ids[6] = id;
+    expected.ids[6] = 0;
+    for (std::size_t i = 0; i < 4; ++i) expected.dy[6 * 4 + i] = 0.0f;
+    run_on_cpu(expected, false, false);
+    run_on_cuda(computed, false, false);
+    for (std::size_t i = 0; i < computed.y.size(); ++i) CHECK(std::isnan(computed.y[i]) == (i / 4 == 6));
+    check_same(computed.dtable, expected.dtable);
+  }
+}

@@ -1,0 +1,180 @@
+// The linear layer on CUDA devices against the CPU: products, epilogues, gradients.
+#include <algorithm>
+
+#include "nn_device.hpp"
+#include "src/cuda/row_major.hpp"
+#include "tessera/base/error.hpp"
+#include "tessera/nn/feed_forward.hpp"
+#include "tessera/nn/linear.hpp"
+
+using namespace tessera;
+using namespace tessera::nn;
+using namespace tessera::test;
+
+namespace {
+
+// Extents of eight take the epilogues, others take kernels of their own.
+struct Extents {
+  std::size_t batch;
+  std::size_t in;
+  std::size_t out;
+};
+const std::vector<Extents> all_extents = {{0, 5, 3}, {1, 1, 1}, {7, 5, 3}, {64, 16, 24}, {130, 17, 70}, {9, 40, 32}};
+
+template <typename T>
+struct Case {
+  explicit Case(const Extents& of, bool with_bias)
+      : e(of),
+        x(random_elements<T>(e.batch * e.in, 1)),
+        weight(random_elements<T>(e.out * e.in, 2)),
+        bias(random_elements<T>(with_bias ? e.out : 0, 3)),
+        dy(random_elements<T>(e.batch * e.out, 4)),
+        before(random_elements<T>(e.batch * e.in, 5)),
+        y(e.batch * e.out),
+        gelu(e.batch * e.out),
+        dx(e.batch * e.in),
+        dweight(e.out * e.in, T(0.5f)),
+        dbias(e.out, T(0.25f)) {}
+
+  Extents e;
+  std::vector<T> x, weight, bias, dy, before, y, gelu, dx, dweight, dbias;
+};
+
+enum class Gelu { none, fused };
+
+template <typename T>
+void run_on_cpu(Case<T>& c, Gelu gelu, bool accumulate) {
+  Stream host = host_stream();
+  std::vector<float> scratch(linear_scratch<T>(c.e.batch, c.e.in, c.e.out));
+  LinearForward<T> forward{.x = matrix(c.x, c.e.batch, c.e.in),
+                           .weight = matrix(c.weight, c.e.out, c.e.in),
+                           .bias = c.bias.empty() ? nullptr : c.bias.data(),
+                           .y = matrix(c.y, c.e.batch, c.e.out),
+                           .scratch = scratch.data()};
+  LinearBackward<T> backward{.x = matrix(c.x, c.e.batch, c.e.in),
+                             .weight = matrix(c.weight, c.e.out, c.e.in),
+                             .dy = matrix(c.dy, c.e.batch, c.e.out),
+                             .dx = matrix(c.dx, c.e.batch, c.e.in),
+                             .dweight = c.dweight.data(),
+                             .dbias = c.dbias.data(),
+                             .accumulate = accumulate,
+                             .scratch = scratch.data()};
+  if (gelu == Gelu::fused) {
+    forward.gelu = matrix(c.gelu, c.e.batch, c.e.out);
+    backward.gelu_x = matrix(c.before, c.e.batch, c.e.in);
+  }
+  linear_forward(host, forward);
+  linear_backward(host, backward);
+}
+
+// Leaves the device's results where run_on_cpu() leaves its own.
+template <typename T>
+void run_on_cuda(Case<T>& c, Gelu gelu, bool accumulate) {
+  Stream stream = cuda_stream();
+  DeviceMatrix<T> x(c.x, c.e.batch, c.e.in), weight(c.weight, c.e.out, c.e.in), bias(c.bias, 1, c.bias.size());
+  DeviceMatrix<T> dy(c.dy, c.e.batch, c.e.out), before(c.before, c.e.batch, c.e.in);
+  DeviceMatrix<T> y(c.e.batch, c.e.out), bent(c.e.batch, c.e.out), dx(c.e.batch, c.e.in);
+  DeviceMatrix<T> dweight(c.dweight, c.e.out, c.e.in), dbias(c.dbias, 1, c.e.out);
+  DeviceBuffer<float> scratch(linear_scratch<T>(c.e.batch, c.e.in, c.e.out, DeviceKind::cuda));
+  LinearForward<T> forward{.x = x.view(),
+                           .weight = weight.view(),
+                           .bias = c.bias.empty() ? nullptr : bias.data(),
+                           .y = y.view(),
+                           .scratch = scratch.data()};
+  LinearBackward<T> backward{.x = x.view(),
+                             .weight = weight.view(),
+                             .dy = dy.view(),
+                             .dx = dx.view(),
+                             .dweight = dweight.data(),
+                             .dbias = dbias.data(),
+                             .accumulate = accumulate,
+                             .scratch = scratch.data()};
+  if (gelu == Gelu::fused) {
+    forward.gelu = bent.view();
+    backward.gelu_x = before.view();
+  }
+  linear_forward(stream, forward);
+  linear_backward(stream, backward);
+  stream.synchronize();
+  CHECK(scratch.guards_intact());
+  c.y = y.values(), c.dx = dx.values(), c.dweight = dweight.values(), c.dbias = dbias.values();
+  if (gelu == Gelu::fused) c.gelu = bent.values();
+}
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("cuda: a linear layer is near the CPU's, with every epilogue", T, TESSERA_CUDA_ELEMENTS) {
+  for (const Extents& extents : all_extents) {
+    for (const bool with_bias : {true, false}) {
+      for (const Gelu gelu : {Gelu::none, Gelu::fused}) {
+        for (const bool accumulate : {false, true}) {
+          CAPTURE(extents.batch);
+          CAPTURE(extents.out);
+          CAPTURE(with_bias);
+          CAPTURE(accumulate);
+          Case<T> expected(extents, with_bias), computed(extents, with_bias);
+          run_on_cpu(expected, gelu, accumulate);
+          run_on_cuda(computed, gelu, accumulate);
+          check_near(computed.y, expected.y);
+          check_near(computed.dx, expected.dx);
+          check_near(computed.dweight, expected.dweight);
+          check_near(computed.dbias, expected.dbias);
+          if (gelu == Gelu::fused) check_near(computed.gelu, expected.gelu, 2.0 * rounding<T> + 2e-6);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("cuda: without inputs a linear layer gives its bias, and without outputs a gradient of zeros") {
+  Case<float> no_inputs({3, 0, 5}, true);
+  Case<float> expected = no_inputs;
+  run_on_cpu(expected, Gelu::none, false);
+  run_on_cuda(no_inputs, Gelu::none, false);
+  check_same(no_inputs.y, expected.y);
+  check_near(no_inputs.dbias, expected.dbias);
+  Case<float> no_outputs({3, 5, 0}, true);
+  run_on_cuda(no_outputs, Gelu::none, false);
+  check_same(no_outputs.dx, std::vector<float>(15, 0.0f));
+}
+
+TEST_CASE_TEMPLATE("cuda: bias gradients of many rows have the same bits each time", T, TESSERA_CUDA_ELEMENTS) {
+  const Extents extents{1500, 2, 66};
+  Case<T> first(extents, true), second(extents, true), expected(extents, true);
+  run_on_cpu(expected, Gelu::none, true);
+  run_on_cuda(first, Gelu::none, true);
+  run_on_cuda(second, Gelu::none, true);
+  check_same(first.dbias, second.dbias);
+  check_near(first.dbias, expected.dbias, 1e-5);
+}
+
+TEST_CASE("a row-major product is asked for as its transpose in columns") {
+  // c [5, 7] = a [5, 3] b [3, 7], with b standing as its transpose and rows of c eleven elements apart
+  const cuda::Product product = cuda::column_major({.format = Format::fp32,
+                                                    .a = {nullptr},
+                                                    .b = {nullptr, true},
+                                                    .c = {nullptr, false, 11},
+                                                    .m = 5,
+                                                    .n = 7,
+                                                    .k = 3});
+  CHECK((product.d.rows == 7 && product.d.columns == 5 && product.d.leading == 11));
+  CHECK((product.a.rows == 3 && product.a.columns == 7 && product.a.leading == 3 && product.a.transposed));
+  CHECK((product.b.rows == 3 && product.b.columns == 5 && product.b.leading == 3 && !product.b.transposed));
+}
+
+TEST_CASE("cuda: a stack of another kind of device is refused, naming the stream's") {
+  class Nothing final : public ParameterMemory {
+   public:
+    Stream& stream() override { return stream_; }
+    const void* parameter(const Parameter&) override { return nullptr; }
+    void* gradient(const Parameter&) override { return nullptr; }
+    const float* loss_scale() override { return nullptr; }
+
+   private:
+    Stream stream_ = cuda_stream();
+  } memory;
+  Linear<float> linear(2, 3);
+  ActivationStack of_the_cpu;
+  CHECK_THROWS_WITH_AS(linear.forward(LayerWindow(memory), of_the_cpu, {nullptr, 1, 2}, {nullptr, 1, 3}),
+                       doctest::Contains("of another kind of device than that of the stream, cuda:0"), UsageError);
+}

@@ -1,0 +1,182 @@
+// Training on CUDA devices, with units whose gradients are elementwise: the weights of every strategy are those of ddp
+// on the CPU, bit for bit.
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <initializer_list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/comm/run.hpp"
+#include "tessera/kernels/elementwise.hpp"
+#include "tessera/optim/adamw.hpp"
+#include "tessera/shard/fully_shard.hpp"
+
+using namespace tessera;
+
+namespace {
+
+// The gradient is a noise that rank, step and micro-batch choose, plus the parameter itself: stale or foreign values
+// would show.
+template <typename T>
+class NoisyUnit : public Module {
+ public:
+  NoisyUnit(Device device, std::size_t elements)
+      : weight({elements}, Initial::fan_in(3)), noise_(device, Bytes(elements * sizeof(float) + 1)), host_(elements) {}
+
+  void visit(ModuleVisitor& visitor) override { visitor("weight", weight); }
+
+  void forward(Window&) {}
+  void backward(Window& window, std::uint32_t seed) {
+    for (std::size_t i = 0; i < host_.size(); ++i) {
+      seed = seed * 1664525u + 1013904223u;
+      host_[i] = static_cast<float>(seed >> 8) * 0x1p-24f - 0.5f;
+    }
+    Stream& stream = window.stream();
+    auto* const noise = reinterpret_cast<float*>(noise_.data());
+    kernels::copy(stream, noise, host_.data(), Bytes(host_.size() * sizeof(float)));
+    const auto w = window.parameter<T>(weight);
+    const auto dw = window.gradient<T>(weight);
+    kernels::accumulate(stream, noise, {w.data(), dtype_of<T>}, w.size());
+    kernels::cast(stream, {dw.data(), dtype_of<T>}, {noise, DType::fp32}, dw.size());
+    stream.synchronize();  // the host writes the noise of the next window
+  }
+
+  Parameter weight;
+
+ private:
+  Arena noise_;
+  std::vector<float> host_;
+};
+
+struct Case {
+  DeviceChoice device;
+  int ranks;
+  Precision precision = fp32_precision;
+  FullyShardOptions sharding = {};
+};
+
+using Weights = std::map<std::string, std::vector<float>>;
+
+struct Outcome {
+  Weights weights;
+  std::vector<double> norms;
+};
+
+constexpr std::size_t sizes[] = {5, 0, 131, 1, 700};  // divide by nothing
+
+template <typename T>
+Outcome train_on(World& world, const Case& which) {
+  std::vector<std::unique_ptr<NoisyUnit<T>>> units;
+  FullyShardOptions options = which.sharding;
+  options.precision = which.precision;
+  FullyShard model(world, options);
+  for (const std::size_t size : sizes) {
+    units.push_back(std::make_unique<NoisyUnit<T>>(world.device(), size));
+    model.add(*units.back());
+  }
+  model.finalize(AdamW{.learning_rate = 0.01f, .clip_norm = 0.7f});
+  Outcome outcome;
+  for (std::uint32_t step = 0; step < 6; ++step) {
+    for (std::uint32_t micro = 0; micro < options.micro_batches; ++micro) {
+      for (auto& unit : units) model.forward(*unit);
+      for (std::size_t i = units.size(); i-- > 0;) {
+        const std::uint32_t seed = ((step * 8 + micro) * 8 + static_cast<std::uint32_t>(i)) * 8 + 1;
+        model.backward(*units[i], seed + static_cast<std::uint32_t>(world.rank()) * 7919u);
+      }
+    }
+    model.update();
+    outcome.norms.push_back(model.last_step().gradient_norm);
+  }
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    for (const char* state : {"master", "m", "v"}) {
+      outcome.weights[std::to_string(i) + state] = model.whole(units[i]->weight, state);
+    }
+  }
+  return outcome;
+}
+
+template <typename T>
+Outcome train(const Case& which) {
+  Outcome outcome;
+  launch({.ranks = which.ranks, .device = which.device}, [&](World& world) {
+    Outcome mine = train_on<T>(world, which);
+    if (world.rank() == 0) outcome = std::move(mine);
+  });
+  return outcome;
+}
+
+bool same_bits(const Outcome& a, const Outcome& b) {
+  if (a.norms != b.norms || a.weights.size() != b.weights.size()) return false;
+  for (const auto& [name, values] : a.weights) {
+    const std::vector<float>& other = b.weights.at(name);
+    if (values.size() != other.size()) return false;
+    if (values.empty()) continue;
+    if (std::memcmp(values.data(), other.data(), values.size() * sizeof(float)) != 0) return false;
+  }
+  return true;
+}
+
+struct Accumulation {
+  std::size_t micro_batches;
+  AccumulationMode mode;
+};
+
+bool reduced_matrix() {
+  const char* value = std::getenv("TESSERA_TEST_MATRIX");
+  return value != nullptr && std::string_view(value) == "reduced";
+}
+
+template <typename T>
+void check_matrix(const Precision& precision, std::initializer_list<int> rank_counts) {
+  int compared = 0;
+  for (const int ranks : rank_counts) {
+    if (reduced_matrix() && ranks != 3) continue;
+    for (const Accumulation& of :
+         {Accumulation{1, AccumulationMode::automatic}, {3, AccumulationMode::reduced}, {3, AccumulationMode::local}}) {
+      Case reference{.device = DeviceChoice::cpu, .ranks = ranks, .precision = precision};
+      reference.sharding.micro_batches = of.micro_batches;
+      reference.sharding.accumulation = of.mode;
+      reference.sharding.strategy = Strategy::ddp;
+      const Outcome expected = train<T>(reference);
+      for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::fsdp}) {
+        for (const bool tested : {false, true}) {
+          if (reduced_matrix() && !tested) continue;
+          Case which = reference;
+          which.device = DeviceChoice::cuda;
+          which.sharding.strategy = strategy;
+          which.sharding.prefetch = tested ? 2 : 1;
+          which.sharding.diagnostics = {
+              .delay_seed = tested ? std::optional<std::uint64_t>(7) : std::nullopt, .poison = tested, .touch = tested};
+          CAPTURE(ranks);
+          CAPTURE(to_string(strategy));
+          CAPTURE(of.micro_batches);
+          CAPTURE(tested);
+          CHECK(same_bits(train<T>(which), expected));
+          ++compared;
+        }
+      }
+    }
+  }
+  MESSAGE(compared << " runs on the device compared with ddp on the CPU");
+}
+
+}  // namespace
+
+TEST_CASE("cuda: every_strategy_equals_ddp_on_the_cpu_bitwise") { check_matrix<float>(fp32_precision, {1, 2, 3, 4}); }
+
+// With TESSERA_EMULATED_PROTECTION the emulated device ends a program whose host code reads the device's memory.
+TEST_CASE("cuda: host code keeps away from the device's memory") {
+  Case which{.device = DeviceChoice::cuda, .ranks = 2};
+  which.sharding.micro_batches = 2;
+  Case reference = which;
+  reference.device = DeviceChoice::cpu;
+  CHECK(same_bits(train<float>(which), train<float>(reference)));
+}
+
+TEST_CASE("cuda: every_strategy_equals_ddp_on_the_cpu_bitwise_in_bf16") { check_matrix<bf16>(bf16_mixed, {1, 3}); }

@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+"""The trainers on a CUDA device, real or emulated: every strategy has the same weights bit for bit, losses follow the CPU's,
+a run in two pieces is the run in one, and what they say of the device is so.
+
+usage: trainers_test.py TRAIN_GPT TRAIN_MLP     exits with 77 where there is no device
+"""
+import itertools
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "examples"))
+import trainer_runs  # noqa: E402
+
+SKIPPED = 77
+TEXT = b"To be, or not to be, that is the question:\nWhether 'tis nobler in the mind to suffer\n" * 12
+GPT = ["--layers", 2, "--dim", 15, "--heads", 3, "--seq", 11, "--batch", 2, "--dropout", 0.1, "--lr", 0.01, "--seed", 3,
+       "--threads", 1, "--eval-every", 0, "--sample", 0]
+MLP = ["--hidden", 13, "--depth", 1, "--batch", 3, "--lr", 0.01, "--seed", 3, "--threads", 1, "--eval-every", 0]
+# Sums in another order, and exponentials of another library: bounds on relative differences of losses.
+BOUND = {"fp32": 1e-4, "bf16": 3e-2}
+
+
+class OnCuda(unittest.TestCase):
+    def setUp(self):
+        self.temporary = tempfile.TemporaryDirectory()
+        self.folder = pathlib.Path(self.temporary.name)
+        self.text = self.folder / "text.txt"
+        self.text.write_bytes(TEXT)
+
+    def tearDown(self):
+        self.temporary.cleanup()
+
+    def train(self, program, *options, device="cuda"):
+        """(losses, weights)"""
+        weights = self.folder / "weights.safetensors"
+        lines = trainer_runs.train(program, self.folder, "--device", device, *options, "--dump-weights", weights)
+        return [line["loss"] for line in lines], trainer_runs.read_safetensors(weights)
+
+    def gpt(self, *options, device="cuda"):
+        return self.train(TRAIN_GPT, *GPT, "--data", self.text, *options, device=device)
+
+    def check_follows(self, found, expected, precision):
+        self.assertEqual(len(found), len(expected))
+        for mine, theirs in zip(found, expected):
+            self.assertLessEqual(abs(mine - theirs), BOUND[precision] * abs(theirs))
+
+    def test_strategies_of_the_gpt_are_bitwise_equal_and_follow_the_cpu(self):
+        for precision, ranks in itertools.product(["fp32", "bf16"], [1, 3]):
+            common = ["--steps", 4, "--precision", precision, "--ranks", ranks]
+            losses, weights = self.gpt(*common, "--strategy", "ddp")
+            on_cpu, _ = self.gpt(*common, "--strategy", "ddp", device="cpu")
+            self.check_follows(losses, on_cpu, precision)
+            self.assertLess(losses[-1], losses[0])
+            for strategy in ["zero1", "zero2", "fsdp"]:
+                with self.subTest(precision=precision, ranks=ranks, strategy=strategy):
+                    self.assertEqual(self.gpt(*common, "--strategy", strategy), (losses, weights))
+
+    def test_accumulation_and_recomputation_leave_the_bits_alone(self):
+        common = ["--steps", 3, "--ranks", 2, "--accumulate", 2, "--accumulate-mode", "local"]
+        expected = self.gpt(*common, "--strategy", "ddp")
+        self.assertEqual(self.gpt(*common, "--activation-checkpointing", "yes", "--test-poison", "--test-touch"), expected)
+
+    def test_the_mlp_learns_as_on_the_cpu_with_both_optimizers(self):
+        for optimizer in ["adamw", "sgd"]:
+            common = [*MLP, "--steps", 8, "--ranks", 2, "--optimizer", optimizer]
+            losses, weights = self.train(TRAIN_MLP, *common, "--strategy", "fsdp")
+            on_cpu, _ = self.train(TRAIN_MLP, *common, "--strategy", "fsdp", device="cpu")
+            self.check_follows(losses, on_cpu, "fp32")
+            self.assertEqual(self.train(TRAIN_MLP, *common, "--strategy", "zero2"), (losses, weights))
+
+    def test_a_run_in_two_pieces_is_the_run_in_one(self):
+        common = ["--steps", 6, "--ranks", 2, "--precision", "bf16"]
+        whole_losses, whole_weights = self.gpt(*common)
+        checkpoints = ["--checkpoint-dir", self.folder / "checkpoints", "--save-every", 3]
+        self.gpt(*common, *checkpoints, "--stop-after", 3)
+        losses, weights = self.gpt(*common, *checkpoints, "--resume")
+        self.assertEqual(weights, whole_weights)
+        self.assertEqual(losses[-3:], whole_losses[-3:])
+
+    def test_text_is_written_and_evaluations_are_the_cpus(self):
+        options = [*GPT[:-4], "--data", self.text, "--steps", 2, "--eval-every", 1, "--sample", 5, "--device"]
+        found = [trainer_runs.run(TRAIN_GPT, *options, device) for device in ["cuda", "cpu"]]
+        for done in found:
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("held-out loss", done.stdout)
+        self.assertIn("on CUDA devices", found[0].stdout)
+        self.assertNotIn("on CUDA devices", found[1].stdout)
+
+
+def has_device(program):
+    done = subprocess.run([program, "--device", "cuda", "--steps", "1", "--quiet"], capture_output=True, text=True, check=False)
+    if "--device cuda: " in done.stderr:
+        print("skipped:", done.stderr.strip())
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    TRAIN_GPT, TRAIN_MLP = sys.argv[1:3]
+    if not has_device(TRAIN_MLP):
+        sys.exit(SKIPPED)
+    unittest.main(argv=sys.argv[:1])

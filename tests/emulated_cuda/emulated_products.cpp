@@ -1,0 +1,101 @@
+// Products of the emulated device on OpenBLAS, in place of cuBLASLt's: column-major too, so that layouts, transposes
+// and epilogues are what is checked. Epilogues are refused where cuBLASLt's rule on rows of eight elements refuses
+// GELU's.
+#include <cblas.h>
+
+#include <cmath>
+#include <vector>
+
+#include "cuda_runtime.h"
+#include "src/cuda/product.hpp"
+#include "tessera/base/half.hpp"
+
+namespace tessera::nn::cuda {
+
+namespace {
+
+float get(Format format, const void* data, std::size_t i) {
+  if (format == Format::fp32) return static_cast<const float*>(data)[i];
+  if (format == Format::bf16) return static_cast<float>(static_cast<const bf16*>(data)[i]);
+  return static_cast<float>(static_cast<const fp16*>(data)[i]);
+}
+
+void set(Format format, void* data, std::size_t i, float value) {
+  if (format == Format::fp32) static_cast<float*>(data)[i] = value;
+  if (format == Format::bf16) static_cast<bf16*>(data)[i] = bf16(value);
+  if (format == Format::fp16) static_cast<fp16*>(data)[i] = fp16(value);
+}
+
+// In floats, without gaps.
+std::vector<float> widened(Format format, const ColumnMajor& of) {
+  std::vector<float> result;
+  for (std::size_t column = 0; column < of.columns; ++column) {
+    for (std::size_t row = 0; row < of.rows; ++row) result.push_back(get(format, of.data, column * of.leading + row));
+  }
+  return result;
+}
+
+double gelu(double x) { return x / 2.0 * (1.0 + std::tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x))); }
+double gelu_slope(double x) {
+  const double t = std::tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x));
+  return (1.0 + t) / 2.0 + x / 2.0 * (1.0 - t * t) * 0.79788456080286535588 * (1.0 + 3.0 * 0.044715 * x * x);
+}
+
+class Run {
+ public:
+  explicit Run(const Product& product) : p(product), a(widened(p.format, p.a)), b(widened(p.format, p.b)) {}
+
+  void operator()() {
+    std::vector<float> sums = p.add ? widened(p.format, p.d) : std::vector<float>(p.d.rows * p.d.columns);
+    const std::size_t depth = p.a.transposed ? p.a.rows : p.a.columns;
+    const auto transposition = [](const ColumnMajor& of) { return of.transposed ? CblasTrans : CblasNoTrans; };
+    const auto extent = [](std::size_t value) { return static_cast<blasint>(value); };
+    cblas_sgemm(CblasColMajor, transposition(p.a), transposition(p.b), extent(p.d.rows), extent(p.d.columns),
+                extent(depth), 1.0f, a.data(), extent(p.a.rows), b.data(), extent(p.b.rows), p.add ? 1.0f : 0.0f,
+                sums.data(), extent(p.d.rows));
+    for (std::size_t column = 0; column < p.d.columns; ++column) {
+      for (std::size_t row = 0; row < p.d.rows; ++row) finish(row, column, sums[column * p.d.rows + row]);
+    }
+    if (p.epilogue == Epilogue::bias_gradient) sum_b(depth);
+  }
+
+ private:
+  void finish(std::size_t row, std::size_t column, float sum) {
+    void* const d = const_cast<void*>(p.d.data);
+    const std::size_t aux = column * p.aux.leading + row;
+    if (p.epilogue == Epilogue::bias || p.epilogue == Epilogue::gelu_bias) sum += get(p.format, p.vector, row);
+    if (p.epilogue == Epilogue::gelu_bias) {
+      set(p.format, const_cast<void*>(p.aux.data), aux, sum);
+      sum = static_cast<float>(gelu(static_cast<double>(sum)));
+    }
+    if (p.epilogue == Epilogue::gelu_gradient) {
+      sum *= static_cast<float>(gelu_slope(static_cast<double>(get(p.format, p.aux.data, aux))));
+    }
+    set(p.format, d, column * p.d.leading + row, sum);
+  }
+
+  void sum_b(std::size_t depth) {
+    for (std::size_t column = 0; column < p.d.columns; ++column) {
+      float sum = 0.0f;
+      for (std::size_t k = 0; k < depth; ++k) sum += b[p.b.transposed ? k * p.b.rows + column : column * p.b.rows + k];
+      set(p.format, p.vector, column, sum);
+    }
+  }
+
+  Product p;
+  std::vector<float> a;
+  std::vector<float> b;
+};
+
+}  // namespace
+
+void require_products() {}
+
+bool multiply(void* native, const Product& product) {
+  const bool simple = product.epilogue == Epilogue::none || product.epilogue == Epilogue::bias;
+  if (!simple && product.d.leading % 8 != 0) return false;
+  const cudaLaunchConfig_t one{dim3(1), dim3(1), 0, static_cast<cudaStream_t>(native)};
+  return ::emulated::launch(one, [product] { Run{product}(); }) == cudaSuccess;
+}
+
+}  // namespace tessera::nn::cuda

@@ -1,0 +1,324 @@
+// Streams, events and memory of the emulated device, on the project's own CPU streams.
+#include <sys/mman.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cuda_runtime.h"
+#include "fibers.hpp"
+#include "tessera/device/event.hpp"
+#include "tessera/device/stream.hpp"
+
+struct EmulatedStream {
+  int device = 0;
+  tessera::Stream stream{tessera::Device::cpu(), {.name = "emulated", .queue_capacity = 4096}};
+  std::mutex mutex;  // a Stream is one host thread's; a cudaStream_t anybody's
+};
+
+struct EmulatedEvent {
+  tessera::Event event{tessera::Device::cpu(), "emulated"};
+  std::mutex mutex;
+  // A record that is under way outlives the event.
+  std::shared_ptr<std::atomic<std::int64_t>> nanoseconds = std::make_shared<std::atomic<std::int64_t>>(0);
+};
+
+namespace {
+
+constexpr std::size_t page = 4096;
+constexpr std::size_t device_bytes = std::size_t{4} << 30;
+
+struct Allocation {
+  std::size_t size;
+  bool device;
+};
+
+// With TESSERA_EMULATED_PROTECTION set, nobody may touch the device's memory while no work of the device runs: a host
+// access that is not hidden by such work ends the program, as on a machine with a GPU. It makes small work 20 times as
+// slow.
+class Memory {
+ public:
+  void* take(std::size_t size, bool device) {
+    const std::size_t whole = (size + page - 1) / page * page;
+    const std::lock_guard lock(mutex_);
+    if (device && used_ + whole > device_bytes) return nullptr;
+    void* data = ::mmap(nullptr, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (data == MAP_FAILED) return nullptr;
+    std::memset(data, 0xa5, whole);  // what is not written yet is no zero on a GPU
+    allocations_[data] = {whole, device};
+    if (device) used_ += whole;
+    if (device && protects_ && workers_ == 0) ::mprotect(data, whole, PROT_NONE);
+    return data;
+  }
+
+  bool give_back(void* data) {
+    const std::lock_guard lock(mutex_);
+    const auto found = allocations_.find(data);
+    if (found == allocations_.end()) return data == nullptr;
+    if (found->second.device) used_ -= found->second.size;
+    ::munmap(data, found->second.size);
+    allocations_.erase(found);
+    return true;
+  }
+
+  // Whether the runtime knows this memory: copies of other memory are not asynchronous.
+  bool known(const void* data) {
+    const std::lock_guard lock(mutex_);
+    auto after = allocations_.upper_bound(const_cast<void*>(data));
+    if (after == allocations_.begin()) return false;
+    --after;
+    return static_cast<const std::byte*>(data) < static_cast<const std::byte*>(after->first) + after->second.size;
+  }
+
+  std::size_t used() {
+    const std::lock_guard lock(mutex_);
+    return used_;
+  }
+
+  void begin_work() {
+    if (!protects_) return;
+    const std::lock_guard lock(mutex_);
+    if (workers_++ == 0) protect(PROT_READ | PROT_WRITE);
+  }
+  void end_work() {
+    if (!protects_) return;
+    const std::lock_guard lock(mutex_);
+    if (--workers_ == 0) protect(PROT_NONE);
+  }
+
+ private:
+  void protect(int access) {
+    for (const auto& [data, allocation] : allocations_) {
+      if (allocation.device) ::mprotect(data, allocation.size, access);
+    }
+  }
+
+  const bool protects_ = std::getenv("TESSERA_EMULATED_PROTECTION") != nullptr;
+  std::mutex mutex_;
+  std::map<void*, Allocation> allocations_;
+  std::size_t used_ = 0;
+  int workers_ = 0;  // pieces of the device's work that run now
+};
+
+Memory& memory() {
+  static Memory memory;
+  return memory;
+}
+
+thread_local int current_device = 0;
+
+// Where a stream stands now. Waiting for it keeps nobody from the stream: others' work may be what it waits for.
+tessera::Event mark_of(EmulatedStream* stream) {
+  tessera::Event reached(tessera::Device::cpu(), "synchronized");
+  const std::lock_guard lock(stream->mutex);
+  stream->stream.record(reached);
+  return reached;
+}
+void await(const tessera::Event& reached) {
+  while (!reached.complete()) std::this_thread::sleep_for(std::chrono::microseconds(20));
+}
+
+// All streams of one device.
+class Streams {
+ public:
+  void add(EmulatedStream* stream) {
+    const std::lock_guard lock(mutex_);
+    all_.insert(stream);
+  }
+  void remove(EmulatedStream* stream) {
+    const std::lock_guard lock(mutex_);
+    all_.erase(stream);
+  }
+  void synchronize() {
+    std::vector<tessera::Event> reached;
+    {
+      const std::lock_guard lock(mutex_);
+      for (EmulatedStream* stream : all_) reached.push_back(mark_of(stream));
+    }
+    for (const tessera::Event& each : reached) await(each);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<EmulatedStream*> all_;
+};
+
+Streams& streams_of(int device) {
+  static std::mutex mutex;
+  static std::map<int, Streams> streams;
+  const std::lock_guard lock(mutex);
+  return streams[device];
+}
+
+int device_count() {
+  const char* const count = std::getenv("TESSERA_EMULATED_DEVICES");
+  return count == nullptr ? 1 : std::atoi(count);
+}
+
+template <typename Work>
+void enqueue(cudaStream_t stream, Work work) {
+  auto kept = std::make_shared<Work>(std::move(work));
+  const std::lock_guard lock(stream->mutex);
+  stream->stream.submit([kept] {
+    memory().begin_work();
+    (*kept)();
+    memory().end_work();
+  });
+}
+
+std::int64_t now() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+
+}  // namespace
+
+const char* cudaGetErrorName(cudaError_t error) {
+  switch (error) {
+    case cudaSuccess: return "cudaSuccess";
+    case cudaErrorInvalidValue: return "cudaErrorInvalidValue";
+    case cudaErrorMemoryAllocation: return "cudaErrorMemoryAllocation";
+    case cudaErrorInsufficientDriver: return "cudaErrorInsufficientDriver";
+    case cudaErrorNoDevice: return "cudaErrorNoDevice";
+    case cudaErrorInvalidDevice: return "cudaErrorInvalidDevice";
+    case cudaErrorNotReady: return "cudaErrorNotReady";
+    case cudaErrorPeerAccessAlreadyEnabled: return "cudaErrorPeerAccessAlreadyEnabled";
+    case cudaErrorLaunchFailure: return "cudaErrorLaunchFailure";
+  }
+  return "cudaErrorUnknown";
+}
+const char* cudaGetErrorString(cudaError_t error) {
+  return error == cudaErrorMemoryAllocation ? "out of memory" : "an error of the emulated device";
+}
+cudaError_t cudaGetLastError() { return cudaSuccess; }
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  if (device_count() == 0) return cudaErrorNoDevice;
+  *count = device_count();
+  return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* device) {
+  *device = current_device;
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int device) {
+  if (device < 0 || device >= device_count()) return cudaErrorInvalidDevice;
+  current_device = device;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+  *properties = {.name = "emulated", .major = 9, .minor = 0, .multiProcessorCount = 4, .totalGlobalMem = device_bytes};
+  return cudaSuccess;
+}
+cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
+  *total = device_bytes;
+  *free = device_bytes - memory().used();
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceSynchronize() {
+  streams_of(current_device).synchronize();
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  *least = 0;
+  *greatest = -5;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) {
+  *can = 1;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) { return cudaSuccess; }
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) {
+  *stream = new EmulatedStream;
+  (*stream)->device = current_device;
+  streams_of(current_device).add(*stream);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  streams_of(stream->device).remove(stream);
+  delete stream;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  await(mark_of(stream));
+  return cudaSuccess;
+}
+// An event that was never recorded orders nothing.
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  const std::scoped_lock lock(stream->mutex, event->mutex);
+  if (event->event.recorded()) stream->stream.wait(event->event);
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  *event = new EmulatedEvent;
+  return cudaSuccess;
+}
+cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event;
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  const std::scoped_lock lock(stream->mutex, event->mutex);
+  stream->stream.submit([time = event->nanoseconds] { *time = now(); });
+  stream->stream.record(event->event);
+  return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  const std::lock_guard lock(event->mutex);
+  return !event->event.recorded() || event->event.complete() ? cudaSuccess : cudaErrorNotReady;
+}
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
+  *milliseconds = static_cast<float>(*to->nanoseconds - *from->nanoseconds) * 1e-6f;
+  return cudaSuccess;
+}
+
+cudaError_t cudaMalloc(void** data, std::size_t size) {
+  *data = size == 0 ? nullptr : memory().take(size, true);
+  return *data == nullptr && size > 0 ? cudaErrorMemoryAllocation : cudaSuccess;
+}
+// As on a device, memory goes only after all work that was enqueued.
+cudaError_t cudaFree(void* data) {
+  streams_of(current_device).synchronize();
+  return memory().give_back(data) ? cudaSuccess : cudaErrorInvalidValue;
+}
+cudaError_t cudaHostAlloc(void** data, std::size_t size, unsigned) {
+  *data = size == 0 ? nullptr : memory().take(size, false);
+  return *data == nullptr && size > 0 ? cudaErrorMemoryAllocation : cudaSuccess;
+}
+cudaError_t cudaFreeHost(void* data) { return cudaFree(data); }
+
+cudaError_t cudaMemset(void* data, int value, std::size_t size) {
+  memory().begin_work();
+  std::memset(data, value, size);
+  memory().end_work();
+  return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void* data, int value, std::size_t size, cudaStream_t stream) {
+  enqueue(stream, [=] { std::memset(data, value, size); });
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t size, cudaMemcpyKind, cudaStream_t stream) {
+  enqueue(stream, [=] { std::memmove(to, from, size); });
+  return memory().known(to) && memory().known(from) ? cudaSuccess : cudaStreamSynchronize(stream);
+}
+
+cudaError_t emulated::launch(const cudaLaunchConfig_t& configuration, std::function<void()> thread) {
+  const dim3 block = configuration.blockDim;
+  const dim3 grid = configuration.gridDim;
+  const std::uint64_t threads = std::uint64_t{block.x} * block.y * block.z;
+  if (threads == 0 || threads > 1024 || grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.y > 65535 || grid.z > 65535 ||
+      configuration.dynamicSmemBytes > 227 * 1024) {
+    return cudaErrorInvalidValue;
+  }
+  enqueue(configuration.stream, [configuration, thread = std::move(thread)] { run_grid(configuration, thread); });
+  return cudaSuccess;
+}

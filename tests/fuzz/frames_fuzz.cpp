@@ -1,0 +1,40 @@
+// What a stranger may send to the rendezvous before it is admitted, and what a rank may send after: frames in pieces,
+// and each payload read as a hello and as a signature.
+#include "comm/rendezvous/frames.hpp"
+
+#include "comm/control/signature_code.hpp"
+#include "comm/rendezvous/handshake.hpp"
+#include "fuzz.hpp"
+#include "tessera/base/error.hpp"
+
+using namespace tessera;
+using namespace tessera::comm;
+
+namespace {
+
+void read_payload(std::string_view payload) {
+  try {
+    fuzz::require(!read_hello(payload, "a token of this test", Nonce{}).holds_token, "a proof was guessed");
+  } catch (const DataError&) {
+  } catch (const UsageError&) {  // another version
+  }
+  const DecodedSignature signature(payload);
+  std::string code;
+  encode(*signature, code);
+}
+
+}  // namespace
+
+void fuzz::read_input(std::string_view input) {
+  FrameReader reader(Bytes(4096));
+  const std::size_t piece = input.empty() ? 1 : static_cast<unsigned char>(input.front()) % 7 + 1;
+  for (std::size_t begin = 0; begin < input.size(); begin += piece) {
+    reader.feed(input.substr(begin, piece));
+    while (const auto frame = reader.next()) {
+      try {
+        read_payload(frame->payload);
+      } catch (const DataError&) {  // the next frame may be one
+      }
+    }
+  }
+}
