@@ -1,17 +1,22 @@
 // How long collectives take on arena memory, on whatever backend the program was started with: --ranks N for threads,
 // mpirun for processes. One line for each collective and size, by rank 0: the median of its runs.
 //
+// Where ranks are threads, plain threads that make the same copies and sums take turns with each collective.
+//
 // usage: collectives [--ranks N] [MIB]...    MIB: bytes of the whole buffer, in MiB; default 1 16 256
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <charconv>
-#include <chrono>
 #include <cstddef>
 #include <functional>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "collectives/plain.hpp"
+#include "measure/timing.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/comm/run.hpp"
 #include "tessera/device/stream.hpp"
@@ -30,7 +35,7 @@ std::size_t mebibytes_in(const std::string& text) {
 }
 
 // As many runs as take about a second, an odd number.
-std::size_t runs_for(std::size_t mebibytes) { return std::clamp<std::size_t>(2000 / mebibytes, 7, 201) | 1; }
+std::size_t runs_for(std::size_t mebibytes) { return std::clamp<std::size_t>(1000 / mebibytes, 7, 31) | 1; }
 
 struct Case {
   World& world;
@@ -39,42 +44,119 @@ struct Case {
   std::size_t mebibytes;
 };
 
-void measure(const Case& run, const char* name, const std::function<void()>& collective) {
-  std::vector<double> times;
+// What is measured: on behalf of a backend, or of plain threads. `run` enqueues, where there is a stream.
+struct Contestant {
+  std::string_view backend;
+  std::function<void()> run;
+};
+
+// Small collectives are timed several at a time, as a step has them: one after the other on a stream.
+std::size_t calls_for(std::size_t mebibytes) { return std::max<std::size_t>(1, 64 / mebibytes); }
+
+// Each in its turn; one line for each, its median.
+void measure(const Case& run, const char* name, const std::vector<Contestant>& contestants) {
+  std::vector<std::vector<double>> times(contestants.size());
   for (std::size_t i = 0; i < runs_for(run.mebibytes) + 2; ++i) {
-    run.world.barrier("together");
-    const auto begin = std::chrono::steady_clock::now();
-    collective();
-    run.stream.synchronize();
-    times.push_back(std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count());
+    for (std::size_t who = 0; who < contestants.size(); ++who) {
+      run.world.barrier("together");
+      const auto begin = bench::Clock::now();
+      const std::size_t calls = calls_for(run.mebibytes);
+      for (std::size_t call = 0; call < calls; ++call) contestants[who].run();
+      run.stream.synchronize();
+      const double milliseconds = 1e3 * bench::seconds_since(begin) / static_cast<double>(calls);
+      if (i >= 2) times[who].push_back(milliseconds);  // peers' memory is mapped by the first run
+    }
   }
-  times.erase(times.begin(), times.begin() + 2);  // peers' memory is mapped by the first run
-  std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
-  if (run.world.rank() != 0) return;
-  fmt::print("{} {} {} {} {:.4f}\n", run.world.backend_name(), run.world.size(), name, run.mebibytes,
-             times[times.size() / 2]);
+  for (std::size_t who = 0; who < contestants.size() && run.world.rank() == 0; ++who) {
+    fmt::print("{} {} {} {} {:.4f}\n", contestants[who].backend, run.world.size(), name, run.mebibytes,
+               bench::median(times[who]));
+  }
+}
+
+void require(bool right, const char* what) {
+  if (!right) throw InternalError(fmt::format("{} gave something else than it should", what));
+}
+
+// One rank's buffers. The whole holds the rank's number + 1 in every element.
+struct Buffers {
+  Buffers(World& world, std::size_t mebibytes)
+      : elements(((mebibytes << 20) / sizeof(float))),
+        shard(elements / static_cast<std::size_t>(world.size()) / 16 * 16),
+        data_arena(world.make_arena(Bytes(elements * sizeof(float)))),
+        sum_arena(world.make_arena(Bytes(shard * sizeof(float)))),
+        data(reinterpret_cast<float*>(data_arena.data())),
+        sum(reinterpret_cast<float*>(sum_arena.data())) {
+    std::fill_n(data, elements, static_cast<float>(world.rank() + 1));
+  }
+
+  std::size_t elements;
+  std::size_t shard;
+  Arena data_arena;
+  Arena sum_arena;
+  float* data;
+  float* sum;
+};
+
+void measure_scatter(const Case& run, Buffers& buffers, bench::PlainThreads* plain) {
+  std::vector<Contestant> contestants{{run.world.backend_name(), [&] {
+                                         run.communicator.reduce_scatter(
+                                             run.stream, {.data = reinterpret_cast<std::byte*>(buffers.data),
+                                                          .result = buffers.sum,
+                                                          .shard_elements = buffers.shard,
+                                                          .label = "scatter"});
+                                       }}};
+  if (plain != nullptr) {
+    contestants.push_back({"plain", [&] { plain->reduce_scatter(buffers.sum, false); }});
+    contestants.push_back({"plain-streaming", [&] { plain->reduce_scatter(buffers.sum, true); }});
+  }
+  const auto ranks = static_cast<float>(run.world.size());
+  for (const Contestant& each : contestants) {
+    std::fill_n(buffers.sum, buffers.shard, 0.0f);
+    run.world.barrier("filled");
+    each.run();
+    run.stream.synchronize();
+    require(buffers.sum[0] == ranks * (ranks + 1) / 2 && buffers.sum[buffers.shard - 1] == buffers.sum[0], "a sum");
+  }
+  measure(run, "reduce-scatter", contestants);
+}
+
+void measure_gather(const Case& run, Buffers& buffers, bench::PlainThreads* plain) {
+  std::vector<Contestant> contestants{{run.world.backend_name(), [&] {
+                                         run.communicator.all_gather(
+                                             run.stream, {.data = reinterpret_cast<std::byte*>(buffers.data),
+                                                          .shard = Bytes(buffers.shard * sizeof(float)),
+                                                          .label = "gather"});
+                                       }}};
+  if (plain != nullptr) {
+    contestants.push_back({"plain", [&] { plain->all_gather(false); }});
+    contestants.push_back({"plain-streaming", [&] { plain->all_gather(true); }});
+  }
+  const auto ranks = static_cast<std::size_t>(run.world.size());
+  for (const Contestant& each : contestants) {
+    std::fill_n(buffers.data, buffers.elements, static_cast<float>(run.world.rank() + 1));
+    run.world.barrier("filled");
+    each.run();
+    run.stream.synchronize();
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      require(buffers.data[(rank + 1) * buffers.shard - 1] == static_cast<float>(rank + 1), "a gather");
+    }
+  }
+  measure(run, "all-gather", contestants);
 }
 
 void measure_all(const Case& run) {
-  const Bytes whole(run.mebibytes << 20);
+  Buffers buffers(run.world, run.mebibytes);
+  std::optional<bench::PlainThreads> plain;
   const auto ranks = static_cast<std::size_t>(run.world.size());
-  const std::size_t shard = whole.count() / ranks / sizeof(float);
-  Arena data = run.world.make_arena(whole);
-  Arena result = run.world.make_arena(Bytes(shard * sizeof(float)));
-  auto* const sum = reinterpret_cast<float*>(result.data());
-  measure(run, "all-gather", [&] {
-    run.communicator.all_gather(run.stream,
-                                {.data = data.data(), .shard = Bytes(shard * sizeof(float)), .label = "gather"});
-  });
-  measure(run, "reduce-scatter", [&] {
-    run.communicator.reduce_scatter(run.stream,
-                                    {.data = data.data(), .result = sum, .shard_elements = shard, .label = "scatter"});
-  });
-  measure(run, "all-reduce", [&] {
-    run.communicator.all_reduce(
-        run.stream,
-        {.data = reinterpret_cast<float*>(data.data()), .elements = whole.count() / sizeof(float), .label = "reduce"});
-  });
+  if (run.world.backend_name() == "local") plain.emplace(run.world, buffers.data, buffers.shard * ranks);
+  measure_scatter(run, buffers, plain ? &*plain : nullptr);
+  measure_gather(run, buffers, plain ? &*plain : nullptr);
+  measure(run, "all-reduce", {{run.world.backend_name(), [&] {
+                                 run.communicator.all_reduce(run.stream, {.data = buffers.data,
+                                                                          .elements = buffers.elements,
+                                                                          .divisor = static_cast<float>(ranks),
+                                                                          .label = "reduce"});
+                               }}});
 }
 
 }  // namespace

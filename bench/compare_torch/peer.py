@@ -1,0 +1,178 @@
+"""The peer: the MLP and the GPT of bench/step with PyTorch, on one rank alone, with DDP, or with FSDP2, over gloo.
+
+Run by compare.py, one process per rank, with the interpreter that has PyTorch. Prints one JSON object: times and losses.
+"""
+import argparse
+import contextlib
+import datetime
+import json
+import os
+import statistics
+import struct
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional
+
+CLASSES, VOCABULARY = 10, 256
+
+
+class Mlp(nn.Module):
+    def __init__(self, options):
+        super().__init__()
+        width = options.width
+        self.blocks = nn.ModuleList(nn.Linear(width, width) for _ in range(options.layers))
+        self.output = nn.Linear(width, CLASSES)
+
+    def forward(self, x, targets):
+        for layer in self.blocks:
+            x = functional.gelu(layer(x), approximate="tanh")
+        return functional.cross_entropy(self.output(x).float(), targets)
+
+    def place_of(self, name):
+        kind, *rest = name.split(".")
+        index = {"input": 0, "hidden": 1 + int(rest[0]) if kind == "hidden" else 0}.get(kind)
+        return name if kind == "output" else f"blocks.{index}.{rest[-1]}"
+
+
+class Block(nn.Module):
+    def __init__(self, options):
+        super().__init__()
+        width, self.heads = options.width, options.heads
+        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attn = nn.ModuleDict({"c_attn": nn.Linear(width, 3 * width), "c_proj": nn.Linear(width, width)})
+        self.mlp = nn.ModuleDict({"c_fc": nn.Linear(width, 4 * width), "c_proj": nn.Linear(4 * width, width)})
+
+    def forward(self, x):
+        batch, length, width = x.shape
+        parts = self.attn["c_attn"](self.ln_1(x)).split(width, dim=2)
+        q, k, v = (part.view(batch, length, self.heads, -1).transpose(1, 2) for part in parts)
+        out = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.attn["c_proj"](out.transpose(1, 2).reshape(batch, length, width))
+        return x + self.mlp["c_proj"](functional.gelu(self.mlp["c_fc"](self.ln_2(x)), approximate="tanh"))
+
+
+class Gpt(nn.Module):
+    def __init__(self, options):
+        super().__init__()
+        self.wte = nn.Embedding(VOCABULARY, options.width)
+        self.wpe = nn.Embedding(options.seq, options.width)
+        self.blocks = nn.ModuleList(Block(options) for _ in range(options.layers))
+        self.final = nn.LayerNorm(options.width)
+
+    def forward(self, ids, targets):
+        x = self.wte(ids) + self.wpe(torch.arange(ids.shape[1]))
+        for block in self.blocks:
+            x = block(x)
+        logits = functional.linear(self.final(x), self.wte.weight)
+        return functional.cross_entropy(logits.float().view(-1, VOCABULARY), targets.view(-1))
+
+    @staticmethod
+    def place_of(name):
+        return name.removeprefix("embedding.")
+
+
+def load_weights(model, path):
+    """The initial weights that bench/step wrote: an 8-byte length, a JSON header, then the tensors in fp32."""
+    with open(path, "rb") as file:
+        header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+        data = file.read()
+    own = dict(model.named_parameters())
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        begin, end = entry["data_offsets"]
+        values = torch.frombuffer(bytearray(data[begin:end]), dtype=torch.float32).view(entry["shape"])
+        own.pop(model.place_of(name)).data.copy_(values)
+    if own:
+        sys.exit(f"the file has no values for {', '.join(own)}")
+
+
+def batch_of(options, rank):
+    """The formulas of bench/step/mlp.cpp and gpt.cpp."""
+    if options.model == "mlp":
+        rows = torch.arange(options.batch).view(-1, 1) + rank * options.batch
+        x = ((rows * 131 + torch.arange(options.width) * 31) % 257).float() / 128 - 1
+        return x, rows.view(-1) % CLASSES
+    tokens = options.batch * options.seq
+    i = torch.arange(tokens + 1) + rank * tokens
+    ids = (i * i + 7 * i) // 3 % VOCABULARY
+    return ids[:-1].view(options.batch, -1), ids[1:].view(options.batch, -1)
+
+
+def sharded(model, options):
+    if options.parallel == "ddp":
+        return nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True, find_unused_parameters=False)
+    if options.parallel == "fsdp":
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+        half = torch.bfloat16 if options.precision == "bf16" else None
+        how = {"mesh": init_device_mesh("cpu", (dist.get_world_size(),)),
+               "mp_policy": MixedPrecisionPolicy(param_dtype=half, reduce_dtype=half)}
+        for block in model.blocks:
+            fully_shard(block, **how)
+        fully_shard(model, **how)
+    return model
+
+
+def optimizer_of(parameters):
+    """The fused update where this PyTorch has one for the CPU."""
+    settings = {"lr": 1e-4, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
+    try:
+        return torch.optim.AdamW(parameters, fused=True, **settings)
+    except (RuntimeError, TypeError):
+        return torch.optim.AdamW(parameters, foreach=True, **settings)
+
+
+def train(options, rank):
+    model = Mlp(options) if options.model == "mlp" else Gpt(options)
+    if options.weights:
+        load_weights(model, options.weights)
+    model = sharded(model, options)
+    optimizer = optimizer_of(model.parameters())
+    batch = batch_of(options, rank)
+    casts = options.precision == "bf16" and options.parallel != "fsdp"
+    times, losses = [], []
+    for _ in range(options.warm_up + options.steps):
+        start = time.perf_counter()
+        with torch.autocast("cpu", torch.bfloat16) if casts else contextlib.nullcontext():
+            loss = model(*batch)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        if options.parallel != "single":
+            loss = loss.detach().clone()
+            dist.all_reduce(loss)
+        losses.append(loss.item() / options.ranks)
+        times.append(time.perf_counter() - start)
+    return times[options.warm_up:], losses
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model", choices=["mlp", "gpt"], required=True)
+    parser.add_argument("--parallel", choices=["single", "ddp", "fsdp"], default="single")
+    parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
+    parser.add_argument("--weights")
+    parser.add_argument("--meeting", help="a file that the ranks meet at")
+    for name in ["rank", "ranks", "steps", "warm-up", "batch", "width", "layers", "seq"]:
+        parser.add_argument(f"--{name}", type=int, required=True)
+    parser.add_argument("--heads", type=int, default=4)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    if options.parallel != "single":
+        dist.init_process_group("gloo", init_method=f"file://{options.meeting}", rank=options.rank, world_size=options.ranks,
+                                timeout=datetime.timedelta(seconds=120))
+    times, losses = train(options, options.rank)
+    if options.rank == 0:
+        print(json.dumps({"seconds": statistics.median(times), "losses": losses, "torch": torch.__version__}), flush=True)
+    if options.parallel != "single":
+        dist.barrier()
+        os._exit(0)  # gloo's threads have been seen to abort a process that ends in order
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""The marks that the benchmarks are held against, and what is known of the limit where one is missed."""
+import collections
+
+# name: of the row. figure: of the benchmark's lines. over: figures of which the best (largest) is the ceiling; the ratio is
+# figure / ceiling, or the figure itself. least or most: what the ratio is held against.
+Mark = collections.namedtuple("Mark", "section name ratio least most limit", defaults=(None, None, ""))
+
+KERNELS = "Kernels against memory"
+COLLECTIVES = "Collectives against plain threads"
+RUNTIME = "The runtime"
+STEPS = "Steps against PyTorch"
+
+BANDWIDTH_LIMIT = "All loops move more bytes than caches hold; a thread that shares its memory's bandwidth with others varies most."
+GPT_LIMIT = ("The products alone take three quarters of the step, at the rate of a large product; PyTorch's run at nearly the "
+             "same rate, so what can be gained is what stands between them.")
+MLP_LIMIT = ("By a profile of 187 ms steps on a shared machine, the reduce stream copies every gradient from its slot to its shard, "
+             "also on one rank (14 ms of processor time a step), and reads it again for the norm (9 ms), beside products and an "
+             "AdamW that want the memory's bandwidth, too. PyTorch's step has no norm and no such copy.")
+RANKS_LIMIT = ("Two ranks were not profiled. Each has one core, for its products and for the threads that gather and reduce, and "
+               "both share one memory.")
+
+
+def best(figures, *names):
+    found = [figures[name] for name in names if name in figures]
+    return max(found) if found else None
+
+
+def over(figure, *ceilings):
+    """The figure over the best of the ceilings."""
+    def ratio(figures):
+        ceiling = best(figures, *ceilings)
+        return figures[figure] / ceiling if figure in figures and ceiling else None
+    return ratio
+
+
+def time_of(*ceilings, figure):
+    """The least time of the ceilings over the figure's: a rate over the best rate."""
+    def ratio(figures):
+        found = [figures[name] for name in ceilings if name in figures]
+        return min(found) / figures[figure] if figure in figures and found else None
+    return ratio
+
+
+def itself(figure, scale=1.0):
+    return lambda figures: figures[figure] * scale if figure in figures else None
+
+
+def kernel_marks():
+    triads = ("kernels/triad", "kernels/triad-streaming")
+    yield Mark(KERNELS, "AdamW", over("kernels/adamw", *triads), 0.9, None, BANDWIDTH_LIMIT)
+    for to, of in (("bf16", "fp32"), ("fp32", "bf16"), ("fp16", "fp32"), ("fp32", "fp16")):
+        yield Mark(KERNELS, f"cast {of} to {to}", over(f"kernels/cast-{of}-{to}", *triads), 0.9, None, BANDWIDTH_LIMIT)
+    yield Mark(KERNELS, "norm", over("kernels/norm", "kernels/read"), 0.9, None, BANDWIDTH_LIMIT)
+
+
+def collective_marks():
+    for ranks in (2, 4):
+        for collective in ("all-gather", "reduce-scatter"):
+            for mebibytes in (16, 256):
+                case = f"{ranks}/{collective}/{mebibytes}"
+                ratio = time_of(f"collectives/plain/{case}", f"collectives/plain-streaming/{case}",
+                                figure=f"collectives/local/{case}")
+                yield Mark(COLLECTIVES, f"{collective}, {mebibytes} MiB, {ranks} ranks", ratio, 0.85, None,
+                           "Ranks meet twice, by sleeping; plain threads meet once, and spin."
+                           + (" Four ranks share two cores." if ranks == 4 else ""))
+
+
+def runtime_marks():
+    yield Mark(RUNTIME, "hideable communication hidden, 60 % communication", itself("overlap/60/hidden", 0.01), 0.95, None,
+               "The modelled collective's own thread runs on the only core, too.")
+    yield Mark(RUNTIME, "hideable communication hidden, 90 % communication", itself("overlap/90/hidden", 0.01), 0.95, None,
+               "The modelled collective's own thread runs on the only core, too.")
+    for units in (16, 64, 256, 1024):
+        yield Mark(RUNTIME, f"host time, µs per unit and pass, {units} units",
+                   itself(f"executor/{units}/host-time-per-unit-and-pass"), None, 5.0)
+    yield Mark(RUNTIME, "MLP on one rank over its floor", itself("step/mlp/fp32/1/step-over-floor"), None, 1.2,
+               "The products run at nearly the rate of a large one; dx reads the weights from memory in pieces, and the norm "
+               "reads all gradients once more.")
+
+
+def step_marks():
+    least = {"mlp": {"single": 1.4, "ddp": 2.0, "fsdp": 2.5}, "gpt": {"single": 1.3, "ddp": 1.5, "fsdp": 2.0}}
+    peers = {"single": "one rank", "ddp": "DDP, two ranks", "fsdp": "FSDP2, two ranks"}
+    for model in ("mlp", "gpt"):
+        for precision in ("fp32", "bf16"):
+            for parallel, mark in least[model].items():
+                limit = GPT_LIMIT if model == "gpt" else RANKS_LIMIT if parallel != "single" else MLP_LIMIT
+                yield Mark(STEPS, f"{model.upper()}, {precision}, {peers[parallel]}",
+                           itself(f"torch/{model}/{precision}/{parallel}/ratio"), mark, None, limit)
+
+
+def marks():
+    return [*kernel_marks(), *collective_marks(), *runtime_marks(), *step_marks()]

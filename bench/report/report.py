@@ -1,0 +1,216 @@
+#!/usr/bin/env python3
+"""Runs all timed benchmarks and writes their page, and a figure of the ratios against the marks.
+
+usage: report.py BUILD PAGE.md [--torch PYTHON] [--tiny]
+
+--tiny runs everything on sizes that take no time: its figures mean nothing. Without PyTorch its part is left out, and the
+page says so. See scripts/benchmark.
+"""
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import platform
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+
+import marks
+
+SOURCE = pathlib.Path(__file__).resolve().parent.parent.parent
+SLOW = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")  # where these are set, they choose kernels of another machine
+
+
+class Runner:
+    """Runs commands; keeps their figures, by name, and the commands."""
+
+    def __init__(self, build):
+        self.build, self.figures, self.units, self.commands, self.remarks = pathlib.Path(build), {}, {}, [], []
+
+    def lines(self, program, *arguments):
+        command = [program, *map(str, arguments)]
+        surroundings = {key: value for key, value in os.environ.items() if key not in SLOW}
+        print(shlex.join(map(str, command)), file=sys.stderr, flush=True)
+        done = subprocess.run(list(map(str, command)), env=surroundings, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            sys.exit(f"{shlex.join(map(str, command))} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+        shown = [os.path.relpath(part, SOURCE) if str(part).startswith(str(SOURCE)) else str(part) for part in command]
+        self.commands.append(shlex.join(shown))
+        return done.stdout.splitlines()
+
+    def figures_of(self, prefix, program, *arguments):
+        for line in self.lines(program, *arguments):
+            parts = line.split(" ")
+            if len(parts) != 3 or parts[2] == "version":
+                self.remarks.append(line.replace("torch", "PyTorch", 1).removesuffix(" version"))
+                continue
+            self.figures[prefix + parts[0]], self.units[prefix + parts[0]] = float(parts[1]), parts[2]
+
+    def bench(self, name):
+        return self.build / "bench" / name
+
+
+def run_all(runner, options):
+    tiny = options.tiny
+    runner.figures_of("", runner.bench("kernels"), *(["--mib", 1, "--rounds", 1] if tiny else []))
+    for ranks in (2, 4):
+        for line in runner.lines(runner.bench("collectives"), "--ranks", ranks, *((1,) if tiny else (16, 256))):
+            backend, count, collective, mebibytes, milliseconds = line.split()
+            name = f"collectives/{backend}/{count}/{collective}/{mebibytes}"
+            runner.figures[name], runner.units[name] = float(milliseconds), "ms"
+    for units in (16,) if tiny else (16, 64, 256, 1024):
+        steps = 2 if tiny else max(20, 12800 // units)
+        runner.figures_of(f"executor/{units}/", runner.bench("executor"), "--units", units, "--steps", steps)
+    small = ["--units", 2, "--width", 16, "--batch", 4, "--steps", 2] if tiny else []
+    for share in (60,) if tiny else (60, 90):
+        runner.figures_of(f"overlap/{share}/", runner.bench("overlap"), "--share", share, *small)
+    run_steps(runner, tiny)
+    python = ["--torch", options.torch] if options.torch else []
+    runner.figures_of("torch/", sys.executable, "-B", SOURCE / "bench/compare_torch/compare.py", runner.build, *python,
+                      *(["--tiny", "--rounds", 1, "--steps", 1] if tiny else []))
+
+
+def run_steps(runner, tiny):
+    small = ["--width", 16, "--layers", 2, "--batch", 2, "--seq", 8, "--steps", 2] if tiny else []
+    for model in ("mlp", "gpt"):
+        for precision in ("fp32", "bf16"):
+            runner.figures_of(f"step/{model}/{precision}/1/", runner.bench(f"step_{model}"), "--precision", precision,
+                              "--parts", *small)
+        for strategy in ("ddp", "fsdp"):
+            runner.figures_of(f"step/{model}/fp32/2-{strategy}/", runner.bench(f"step_{model}"), "--ranks", 2, "--strategy",
+                              strategy, "--parts", *small)
+
+
+# ---- the page ----
+
+def verdict(mark, ratio):
+    met = ratio >= mark.least if mark.least is not None else ratio <= mark.most
+    return "met" if met else "missed"
+
+
+def bound(mark):
+    return f"≥ {mark.least:g}" if mark.least is not None else f"≤ {mark.most:g}"
+
+
+def mark_tables(figures):
+    missed = []
+    for section in (marks.KERNELS, marks.COLLECTIVES, marks.RUNTIME, marks.STEPS):
+        rows = [(mark, mark.ratio(figures)) for mark in marks.marks() if mark.section == section]
+        rows = [(mark, ratio) for mark, ratio in rows if ratio is not None]
+        if not rows:
+            continue
+        yield f"## {section}\n"
+        yield "| | ratio | mark | |\n|---|--:|--:|---|"
+        for mark, ratio in rows:
+            yield f"| {mark.name} | {ratio:.3g} | {bound(mark)} | {verdict(mark, ratio)} |"
+            if verdict(mark, ratio) == "missed":
+                missed.append((mark, ratio))
+        yield ""
+    if missed:
+        yield "## What is missed, and what limits it\n"
+        for mark, ratio in missed:
+            yield f"- {mark.name}: {ratio:.3g} of {bound(mark)}. {mark.limit}".rstrip()
+        yield ""
+
+
+PARTS = ["step", "linear", "linear-rate", "attention", "optimizer", "without-communication", "exposed-communication", "rest",
+         "large-product-rate", "triad", "floor"]
+
+
+def parts_table(figures):
+    cases = sorted({name.rsplit("/", 1)[0] for name in figures if name.startswith("step/")})
+    yield "## Where a step's time goes\n"
+    yield ("Linear layers and attention by themselves; the optimizer on its stream; a rank without communication is one whose "
+           "collectives take no time. The rest is norms, activations, softmax, the gradients' norm, and the runtime.\n")
+    yield "| | " + " | ".join(PARTS) + " |\n|---|" + "--:|" * len(PARTS)
+    for case in cases:
+        cells = [f"{figures[f'{case}/{part}']:.4g}" if f"{case}/{part}" in figures else "" for part in PARTS]
+        yield f"| {case.removeprefix('step/')} | " + " | ".join(cells) + " |"
+    yield "\nMilliseconds; rates in GFLOP/s, the triad in GB/s.\n"
+
+
+def all_figures(runner):
+    yield "## All figures\n\n| figure | | |\n|---|--:|---|"
+    for name, value in runner.figures.items():
+        if not name.startswith("step/"):
+            yield f"| {name} | {value:.4g} | {runner.units[name]} |"
+    yield ""
+
+
+def processor():
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.machine()
+
+
+def page(runner, figure, seconds):
+    yield f"# Benchmarks on the CPU, {datetime.date.today():%Y-%m-%d}\n"
+    yield (f"`scripts/benchmark`, {seconds / 60:.0f} minutes on {os.cpu_count()} cores of {processor()}, {platform.system()} "
+           f"{platform.release()}. Contestants take turns within one run, figures are medians, and ratios are of one run. Each "
+           "benchmark checks its results. Ratios are rates, or speeds, over the other's; more is better but where the mark "
+           "says ≤.\n")
+    yield from (f"{remark}\n" for remark in runner.remarks)
+    if figure:
+        yield f"![Ratios over their marks]({figure})\n"
+    yield from mark_tables(runner.figures)
+    yield from parts_table(runner.figures)
+    yield "## Commands\n\n```sh"
+    yield from runner.commands
+    yield "```\n"
+    yield from all_figures(runner)
+
+
+# ---- the figure ----
+
+def plot(figures, path):
+    """Every ratio over its mark, by its place in the tables; above 1 it is met. Whether there is a figure."""
+    series = []
+    place = 0
+    for section in (marks.KERNELS, marks.COLLECTIVES, marks.RUNTIME, marks.STEPS):
+        points = []
+        for mark in (mark for mark in marks.marks() if mark.section == section):
+            ratio = mark.ratio(figures)
+            if ratio is not None and ratio > 0:
+                place += 1
+                points.append((place, ratio / mark.least if mark.least is not None else mark.most / ratio))
+        if points:
+            series.append({"name": section, "x": [x for x, _ in points], "y": [y for _, y in points]})
+    chart = {"kind": "lines", "title": "Benchmarks over their marks", "note": "Each point is a row of the page's tables, in their order",
+             "x": {"label": "row"}, "y": {"label": "ratio over its mark", "scale": "log"}, "series": series,
+             "limits": [{"name": "met from here on", "y": 1}]}
+    with tempfile.NamedTemporaryFile("w", suffix=".json", encoding="utf-8") as file:
+        json.dump(chart, file)
+        file.flush()
+        for python in filter(None, (os.environ.get("TESSERA_PLOT_PYTHON"), sys.executable, "/usr/bin/python3")):
+            done = subprocess.run([python, "-B", SOURCE / "tools/plot/plot_chart.py", file.name, path], capture_output=True,
+                                  text=True, check=False)
+            if done.returncode == 0:
+                return True
+    print(f"no figure: {done.stderr.strip()}", file=sys.stderr)
+    return False
+
+
+def main():
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.add_argument("build")
+    parser.add_argument("page", type=pathlib.Path)
+    parser.add_argument("--torch", default=os.environ.get("TESSERA_TORCH_PYTHON"))
+    parser.add_argument("--tiny", action="store_true")
+    options = parser.parse_args()
+    runner = Runner(pathlib.Path(options.build).resolve())
+    start = time.monotonic()
+    run_all(runner, options)
+    seconds = time.monotonic() - start
+    figure = options.page.with_suffix(".svg")
+    has_figure = plot(runner.figures, figure)
+    options.page.write_text("\n".join(page(runner, figure.name if has_figure else None, seconds)), encoding="utf-8")
+    print(f"{options.page}: {seconds:.0f} s of benchmarks")
+
+
+if __name__ == "__main__":
+    main()
