@@ -2,6 +2,7 @@
 #include "common/command_line.hpp"
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <charconv>
@@ -77,15 +78,17 @@ std::string wrapped(const std::string& text, std::size_t columns) {
 }  // namespace
 
 CommandLine::CommandLine(const std::string& description, const std::string& footer)
-    : app_(wrapped(description, page_columns)) {
-  app_.footer(wrapped(footer, page_columns));
-  app_.set_help_flag("--help", "Prints this page")->group("");
-  app_.get_formatter()->column_width(option_columns);
+    : app_(std::make_unique<CLI::App>(wrapped(description, page_columns))) {
+  app_->footer(wrapped(footer, page_columns));
+  app_->set_help_flag("--help", "Prints this page")->group("");
+  app_->get_formatter()->column_width(option_columns);
 }
+
+CommandLine::~CommandLine() = default;
 
 CLI::Option* CommandLine::add(const std::string& name, const std::function<void(const std::string&)>& take,
                               const std::string& what, const std::string& type) {
-  return app_.add_option_function<std::string>(name, take, wrapped(what, page_columns - option_columns))
+  return app_->add_option_function<std::string>(name, take, wrapped(what, page_columns - option_columns))
       ->group(group_)
       ->type_name(type);
 }
@@ -163,18 +166,18 @@ void CommandLine::text(const std::string& name, std::optional<std::string>& targ
 }
 
 void CommandLine::flag(const std::string& name, bool& target, const std::string& what) {
-  app_.add_flag(name, target, wrapped(what, page_columns - option_columns))->group(group_);
+  app_->add_flag(name, target, wrapped(what, page_columns - option_columns))->group(group_);
 }
 
-bool CommandLine::given(const std::string& name) const { return app_.count(name) > 0; }
+bool CommandLine::given(const std::string& name) const { return app_->count(name) > 0; }
 
 bool CommandLine::parse(int argc, char** argv) {
   require_each_once({argv + std::min(argc, 1), argv + argc});
   try {
-    app_.parse(argc, argv);
+    app_->parse(argc, argv);
     return true;
   } catch (const CLI::CallForHelp&) {
-    fmt::print("{}", app_.help());
+    fmt::print("{}", app_->help());
     return false;
   } catch (const CLI::ParseError& error) {
     throw OptionError(error.what());

@@ -2,17 +2,22 @@
 // wrong is one line that names the option. A thin layer over CLI11, which does the help page.
 #pragma once
 
-#include <CLI/CLI.hpp>
-
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <initializer_list>
+#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
+
+// CLI11 itself stays in one source: its header takes ten seconds to compile.
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
 
 namespace examples {
 
@@ -41,6 +46,9 @@ struct Choice {
 class CommandLine {
  public:
   CommandLine(const std::string& description, const std::string& footer);
+  ~CommandLine();
+  CommandLine(const CommandLine&) = delete;
+  CommandLine& operator=(const CommandLine&) = delete;
 
   void group(const std::string& title) { group_ = title; }  // of the options that follow
 
@@ -68,7 +76,7 @@ class CommandLine {
   CLI::Option* add(const std::string& name, const std::function<void(const std::string&)>& take,
                    const std::string& what, const std::string& type);
 
-  CLI::App app_;
+  std::unique_ptr<CLI::App> app_;
   std::string group_;
 };
 

@@ -2,6 +2,7 @@
 #include "common/metrics.hpp"
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <cerrno>
 #include <cstdint>

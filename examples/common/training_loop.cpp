@@ -2,6 +2,7 @@
 #include "common/training_loop.hpp"
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <chrono>

@@ -34,10 +34,10 @@ std::string headline(const Job& job, tessera::FullyShard& model) {
 
 std::string evaluation_lines(const StepMetrics& now, const RunLength& length, const std::string& sample) {
   std::string text = fmt::format("{}   held-out loss {:.4f}", step_text(now, length), *now.held_out_loss);
-  if (!sample.empty()) text += "\n" + indented(sample, margin);
+  if (!sample.empty()) text += fmt::format("\n{}", indented(sample, margin));
   return text;
 }
 
-std::string closing_sample(const std::string& sample) { return "\n" + indented(sample, margin); }
+std::string closing_sample(const std::string& sample) { return fmt::format("\n{}", indented(sample, margin)); }
 
 }  // namespace examples

@@ -1,5 +1,6 @@
 // `tessera checkpoint diff`: two checkpoints, tensor by tensor, a piece of each at a time.
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <bit>

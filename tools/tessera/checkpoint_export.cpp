@@ -1,5 +1,6 @@
 // `tessera checkpoint export`: a checkpoint's weights as plain safetensors, for inference and other libraries.
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,6 @@
 // `tessera checkpoint list`: what a folder has.
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <filesystem>
 #include <optional>

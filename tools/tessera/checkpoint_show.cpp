@@ -1,5 +1,6 @@
 // `tessera checkpoint show`: a checkpoint's state and tensors.
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <filesystem>
 

@@ -2,6 +2,7 @@
 #include "checkpoint_text.hpp"
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 namespace tools {
 

@@ -1,7 +1,7 @@
 // What the subcommands of `tessera checkpoint` print alike.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 

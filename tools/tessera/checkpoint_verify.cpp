@@ -1,6 +1,7 @@
 // `tessera checkpoint verify`: every byte against the checksums.
 #include <fmt/format.h>
 #include <unistd.h>
+#include <nlohmann/json.hpp>
 
 #include <cstdio>
 #include <filesystem>

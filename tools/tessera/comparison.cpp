@@ -2,6 +2,7 @@
 #include "comparison.hpp"
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 

@@ -1,7 +1,7 @@
 // All strategies side by side: bytes by category, peak, traffic, and what formulas say.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 

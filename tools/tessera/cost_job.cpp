@@ -75,8 +75,9 @@ std::string throughput_text(const cost::Job& job) {
 std::string learning_text(const Request& request, const cost::JobCost& cost) {
   const cost::LearningRate rates = rates_of(request);
   const double base = *request.learning_rate;
-  std::string text = "\n" + row("learning rate", fmt::format("{:.4g}", rates.linear),
-                                fmt::format("= {} x {:g}, in proportion to the batch (SGD)", request.job.ranks, base));
+  std::string text = "\n";
+  text += row("learning rate", fmt::format("{:.4g}", rates.linear),
+              fmt::format("= {} x {:g}, in proportion to the batch (SGD)", request.job.ranks, base));
   text += row("warm-up", cost::grouped(warm_up_steps(cost)),
               fmt::format("steps ({} epochs), from {:g} up to it", cost::warm_up_epochs, base));
   text += row("with Adam", fmt::format("{:.4g}", rates.square_root),

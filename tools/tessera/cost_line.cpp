@@ -2,6 +2,7 @@
 #include "cost_line.hpp"
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <functional>
@@ -36,15 +37,17 @@ std::vector<std::string> with_negative_values(const std::vector<std::string>& ar
 }  // namespace
 
 CostLine::CostLine(const std::string& subcommand, const std::string& description, const std::string& footer)
-    : app_(description, "tessera cost " + subcommand) {
-  app_.footer(footer);
-  app_.set_help_flag("--help", "Prints this page")->group("");
-  app_.get_formatter()->column_width(30);
+    : app_(std::make_unique<CLI::App>(description, "tessera cost " + subcommand)) {
+  app_->footer(footer);
+  app_->set_help_flag("--help", "Prints this page")->group("");
+  app_->get_formatter()->column_width(30);
 }
+
+CostLine::~CostLine() = default;
 
 template <typename Take>
 void CostLine::add(const CostOption& option, Take take) {
-  app_.add_option_function<std::string>(option.name, std::move(take), option.what)
+  app_->add_option_function<std::string>(option.name, std::move(take), option.what)
       ->type_name(option.type)
       ->required(option.required);
 }
@@ -93,7 +96,7 @@ void CostLine::dtype(tessera::DType& target) {
 }
 
 void CostLine::json(bool& target) {
-  app_.add_flag("--json", target, "Prints one JSON object: bytes, seconds and fractions in full precision");
+  app_->add_flag("--json", target, "Prints one JSON object: bytes, seconds and fractions in full precision");
 }
 
 void CostLine::plot(std::optional<std::string>& target) {
@@ -106,7 +109,7 @@ void CostLine::plot(std::optional<std::string>& target) {
 }
 
 bool CostLine::parse(const std::vector<std::string>& arguments) {
-  return parse_each_once(app_, with_negative_values(arguments));
+  return parse_each_once(*app_, with_negative_values(arguments));
 }
 
 }  // namespace tools

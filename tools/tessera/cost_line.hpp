@@ -1,14 +1,18 @@
 // The command line of a subcommand of `tessera cost`: options that take numbers with units, each at most once.
 #pragma once
 
-#include <CLI/CLI.hpp>
-
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "cost/quantity.hpp"
 #include "tessera/base/dtype.hpp"
+
+// CLI11 itself stays in the sources: its header takes ten seconds to compile.
+namespace CLI {
+class App;
+}  // namespace CLI
 
 namespace tools {
 
@@ -24,6 +28,9 @@ struct CostOption {
 class CostLine {
  public:
   CostLine(const std::string& subcommand, const std::string& description, const std::string& footer);
+  ~CostLine();
+  CostLine(const CostLine&) = delete;
+  CostLine& operator=(const CostLine&) = delete;
 
   void number(const CostOption& option, double& target, const cost::Quantity& quantity);
   void number(const CostOption& option, std::optional<double>& target, const cost::Quantity& quantity);
@@ -43,7 +50,7 @@ class CostLine {
   template <typename Take>
   void add(const CostOption& option, Take take);
 
-  CLI::App app_;
+  std::unique_ptr<CLI::App> app_;
 };
 
 }  // namespace tools

@@ -1,7 +1,7 @@
 // `tessera plan --fit SIZE`: which settings fit into a rank's memory, and which of them moves the fewest bytes.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>

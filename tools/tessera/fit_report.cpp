@@ -1,5 +1,6 @@
 // What fits as a table, and what does not with its reason.
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 

@@ -2,6 +2,7 @@
 #include "options.hpp"
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <array>
 #include <charconv>
@@ -74,15 +75,17 @@ tessera::Bytes size_in_bytes(const std::string& name, std::string_view text) {
 }
 
 Options::Options(const std::string& command, const std::string& description, const std::string& footer)
-    : app_(description, command) {
-  app_.footer(footer);
-  app_.set_help_flag("--help", "Prints this page")->group("");
-  app_.get_formatter()->column_width(34);
+    : app_(std::make_unique<CLI::App>(description, command)) {
+  app_->footer(footer);
+  app_->set_help_flag("--help", "Prints this page")->group("");
+  app_->get_formatter()->column_width(34);
 }
+
+Options::~Options() = default;
 
 void Options::take(const std::string& name, const std::string& type, const std::string& what,
                    std::function<void(const std::string&)> take) {
-  app_.add_option_function<std::string>(name, std::move(take), what)->group(group_)->type_name(type);
+  app_->add_option_function<std::string>(name, std::move(take), what)->group(group_)->type_name(type);
 }
 
 void Options::whole(const std::string& name, std::size_t& target, Limits limits, const std::string& what) {
@@ -104,14 +107,16 @@ void Options::place(const std::string& name, std::filesystem::path& target, cons
     if (text.empty()) throw OptionError(fmt::format("{} is empty", name));
     target = text;
   };
-  app_.add_option_function<std::string>(name, take, what)->group(group_)->type_name("")->required();
+  app_->add_option_function<std::string>(name, take, what)->group(group_)->type_name("")->required();
 }
 
 void Options::flag(const std::string& name, bool& target, const std::string& what) {
-  app_.add_flag(name, target, what)->group(group_);
+  app_->add_flag(name, target, what)->group(group_);
 }
 
-bool Options::parse(std::vector<std::string> arguments) { return parse_each_once(app_, std::move(arguments)); }
+bool Options::given(const std::string& name) const { return app_->count(name) > 0; }
+
+bool Options::parse(std::vector<std::string> arguments) { return parse_each_once(*app_, std::move(arguments)); }
 
 void Options::refuse_choice(const std::string& name, const std::string& names, const std::string& text) {
   throw OptionError(fmt::format("{} takes {}, not \"{}\"", name, names, text));

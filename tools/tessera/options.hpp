@@ -2,12 +2,11 @@
 // wrong is one line that names the option. A thin layer over CLI11, which does the help page.
 #pragma once
 
-#include <CLI/CLI.hpp>
-
 #include <algorithm>
 #include <cstddef>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,6 +15,11 @@
 
 #include "tessera/base/bytes.hpp"
 #include "tessera/base/error.hpp"
+
+// CLI11 itself stays in the sources: its header takes ten seconds to compile.
+namespace CLI {
+class App;
+}  // namespace CLI
 
 namespace tools {
 
@@ -42,6 +46,9 @@ class Options {
  public:
   // command: "tessera plan".
   Options(const std::string& command, const std::string& description, const std::string& footer);
+  ~Options();
+  Options(const Options&) = delete;
+  Options& operator=(const Options&) = delete;
 
   void group(const std::string& title) { group_ = title; }  // of the options that follow
 
@@ -69,7 +76,7 @@ class Options {
   void place(const std::string& name, std::filesystem::path& target, const std::string& what);
   void flag(const std::string& name, bool& target, const std::string& what);
 
-  bool given(const std::string& name) const { return app_.count(name) > 0; }
+  bool given(const std::string& name) const;
 
   // `arguments`: what follows the command. Sets the targets. False when only the help page was asked for, and printed.
   // Throws OptionError.
@@ -78,7 +85,7 @@ class Options {
  private:
   [[noreturn]] static void refuse_choice(const std::string& name, const std::string& names, const std::string& text);
 
-  CLI::App app_;
+  std::unique_ptr<CLI::App> app_;
   std::string group_ = "Options";
 };
 

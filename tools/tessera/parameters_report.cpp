@@ -2,6 +2,7 @@
 #include "parameters_report.hpp"
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "accounting.hpp"
 #include "text.hpp"

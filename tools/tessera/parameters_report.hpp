@@ -1,7 +1,7 @@
 // `tessera plan --params N`: a number of parameters alone, in the ZeRO paper's accounting and in ours.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "tessera/plan/strategy.hpp"

@@ -2,6 +2,7 @@
 #include "plan_command.hpp"
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <utility>

@@ -1,7 +1,7 @@
 // One plan, worked out: what `tessera plan` found, as text for people and as JSON for programs.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 
