@@ -84,7 +84,7 @@ std::string table_heading() {
 
 std::string table_line(const Row& row) {
   Bytes rest;
-  for (const Category category : {Category::staging, Category::buffers, Category::scalars}) {
+  for (const Category category : {Category::staging, Category::buffers, Category::scalars, Category::collectives}) {
     rest += row.memory.categories[static_cast<std::size_t>(category)].planned;
   }
   return fmt::format(

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "common/checkpoint_options.hpp"
+#include "common/device_options.hpp"
 #include "common/number_text.hpp"
 #include "common/run_trace.hpp"
 #include "common/simulation.hpp"
@@ -40,11 +41,7 @@ void add_job_options(CommandLine& line, RunOptions& options) {
              "Ranks, each a thread of this process; under mpirun there is one for each process");
   line.whole("--threads", options.threads, {1, most_ranks},
              "Threads that one rank's matrix products may use [cores / ranks]");
-  line.choice("--device",
-              {choose("auto", options.device, tessera::DeviceChoice::automatic),
-               choose("cpu", options.device, tessera::DeviceChoice::cpu),
-               choose("cuda", options.device, tessera::DeviceChoice::cuda)},
-              "Where ranks compute; several may share a CUDA device [auto: on CUDA devices where there are any]");
+  add_device_options(line, options);
   line.real("--timeout", options.timeout_seconds, {0.001, 604800}, "Seconds that a rank waits for another one");
   line.directory("--log-dir", options.log_dir, "Directory for rank-R.log, one of each rank");
   add_simulation_options(line, options);
@@ -60,10 +57,11 @@ void add_sharding_options(CommandLine& line, RunOptions& options) {
       "or nothing [fsdp]");
   line.choice(
       "--precision",
-      {choose("fp32", options.precision, tessera::fp32_precision),
+      {choose("fp32", options.precision, tessera::fp32_precision), choose("tf32", options.tf32, true),
        choose("bf16", options.precision, tessera::bf16_mixed), choose("fp16", options.precision, tessera::fp16_mixed)},
       "Of activations, of parameters and gradients in the windows, and of what travels; masters, sums and "
-      "optimizer are fp32 in all of them [fp32]");
+      "optimizer are fp32 in all of them [fp32]; tf32: fp32 whose products run on a GPU's tensor cores, with ten bits "
+      "of each operand's mantissa");
   line.real("--loss-scale", options.loss_scale, {0, 0x1p24},
             "Factor on the loss, for the gradients of fp16; 0: dynamic, from 65536");
   line.whole("--prefetch", options.prefetch, {0, 1024}, "Units gathered ahead of the one that computes");
@@ -187,6 +185,7 @@ void check_run_options(const CommandLine& line, RunOptions& options) {
   check_checkpoint_options(line, options);
   check_trace_options(line, options);
   take_started_ranks(options);
+  check_device_options(line, options);
   if (options.steps && options.epochs) throw OptionError("--steps and --epochs exclude each other");
   if (options.min_learning_rate > learning_rate(options)) {
     throw OptionError(fmt::format("--min-lr {} is above --lr {}", options.min_learning_rate, learning_rate(options)));
@@ -242,16 +241,13 @@ double learning_rate(const RunOptions& options) {
 
 bool scales_loss(const RunOptions& options) { return options.precision.gradient == tessera::DType::fp16; }
 
-tessera::DeviceKind device_kind(const RunOptions& options) {
-  const bool on_cpu = tessera::how_started().launcher == tessera::Launcher::mpi || options.simulated;
-  return on_cpu ? tessera::DeviceKind::cpu : tessera::resolve(options.device);
-}
-
 tessera::LaunchOptions launch_options(const RunOptions& options) {
   tessera::LaunchOptions launch;
   if (options.ranks_given) launch.ranks = static_cast<int>(options.ranks);
   launch.timeout = std::chrono::milliseconds(std::llround(options.timeout_seconds * 1000));
   launch.device = options.device;
+  launch.backend = options.backend;
+  launch.sums = options.sums;
   if (options.threads) launch.threads = static_cast<int>(*options.threads);
   if (options.log_dir) launch.log_dir = *options.log_dir;
   return launch;

@@ -55,11 +55,14 @@ struct RunOptions {
   double timeout_seconds = 60.0;
   std::optional<std::size_t> threads;
   tessera::DeviceChoice device = tessera::DeviceChoice::automatic;
+  tessera::BackendChoice backend = tessera::BackendChoice::automatic;
+  tessera::SumChoice sums = tessera::SumChoice::ranked;
   Simulation simulation;                   // as given
   std::optional<SimulatedRank> simulated;  // instead of real ranks; set by check_run_options()
 
   tessera::Strategy strategy = tessera::Strategy::fsdp;
   tessera::Precision precision = tessera::fp32_precision;
+  bool tf32 = false;        // products of fp32 on CUDA devices
   double loss_scale = 0.0;  // 0: dynamic; only fp16 reads it
   std::size_t prefetch = 1;
   bool reshard_after_forward = true;
@@ -133,8 +136,6 @@ RunLength run_length(const RunOptions& options, std::size_t steps_per_epoch, std
 
 double learning_rate(const RunOptions& options);
 bool scales_loss(const RunOptions& options);  // in fp16
-// Where the ranks will compute: on the CPU in processes that mpirun started, and in a simulation. Throws as resolve().
-tessera::DeviceKind device_kind(const RunOptions& options);
 tessera::LaunchOptions launch_options(const RunOptions& options);
 tessera::SimulateOptions simulate_options(const RunOptions& options);  // of a simulated rank
 tessera::FullyShardOptions sharding_options(const RunOptions& options);

@@ -6,7 +6,9 @@
 #include <cmath>
 #include <cstdint>
 
+#include "common/device_options.hpp"
 #include "common/number_text.hpp"
+#include "tessera/comm/start.hpp"
 
 namespace examples {
 
@@ -36,7 +38,8 @@ std::string sharding_text(const RunOptions& options) {
 }
 
 std::string threads_text(const tessera::World& world) {
-  const std::string ranks = world.backend_name() == "local" ? "threads of this process" : "processes";
+  const bool by_threads = tessera::how_started().launcher == tessera::Launcher::alone;
+  const std::string ranks = by_threads ? "threads of this process" : "processes";
   if (world.device().kind() == tessera::DeviceKind::cuda) return ranks + ", on CUDA devices";
   return world.threads() > 1 ? fmt::format("with {} threads each", world.threads()) : ranks;
 }
@@ -60,10 +63,10 @@ std::string ranks_line(const RunOptions& options, tessera::FullyShard& model) {
   if (options.simulated) {
     return fmt::format("ranks    SIMULATED: rank {} of {}, with {} threads; {}, {}\n", grouped(options.simulated->rank),
                        grouped(options.simulated->ranks), model.world().threads(), sharding_text(options),
-                       to_string(options.precision.parameter));
+                       precision_text(options));
   }
   return fmt::format("ranks    {}, {}; {}, {}\n", options.ranks, threads_text(model.world()), sharding_text(options),
-                     to_string(options.precision.parameter));
+                     precision_text(options));
 }
 
 std::string model_lines(const std::string& what, const tessera::FullyShard& model) {

@@ -76,9 +76,6 @@ void check_simulation_options(const CommandLine& line, RunOptions& options) {
         fmt::format("--rank {} is none of the {} ranks of --simulate-world, which count from 0", rank, *asked.ranks));
   }
   require_known_backend(asked.backend);
-  if (options.device == tessera::DeviceChoice::cuda) {
-    throw OptionError("--device cuda and --simulate-world exclude each other: a simulated rank computes on the CPU");
-  }
   options.simulated = {.rank = rank, .ranks = *asked.ranks};
   note_what_it_is(line, options);
 }

@@ -13,6 +13,8 @@
 #include "common/run_summary.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/checkpoint/weights.hpp"
+#include "tessera/comm/start.hpp"
+#include "tessera/nn/tf32.hpp"
 #include "tessera/nn/threads.hpp"
 #include "tessera/plan/draw.hpp"
 
@@ -53,8 +55,11 @@ TrainingLoop::TrainingLoop(tessera::World& world, const RunOptions& options, con
       schedule_(schedule(options, length)),
       losses_(options.accumulate) {
   // The setting belongs to the process: one of its ranks makes it, before any computes.
-  const bool alone_in_process = world.backend_name() != "local";
-  if (world.rank() == 0 || alone_in_process) tessera::nn::set_threads(world.threads());
+  const bool alone_in_process = tessera::how_started().launcher != tessera::Launcher::alone;
+  if (world.rank() == 0 || alone_in_process) {
+    tessera::nn::set_threads(world.threads());
+    tessera::nn::allow_tf32(options.tf32);
+  }
   world.barrier("set_threads");
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <string>
 
+#include "common/device_options.hpp"
 #include "common/element.hpp"
 #include "common/fit.hpp"
 #include "tessera/base/error.hpp"

@@ -1,6 +1,7 @@
 // Limits on options keep every product here below 2^64.
 #include "train_mlp/job.hpp"
 
+#include "common/device_options.hpp"
 #include "common/element.hpp"
 #include "common/fit.hpp"
 

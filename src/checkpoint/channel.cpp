@@ -8,7 +8,7 @@
 namespace tessera::checkpoint {
 
 Channel::Channel(World& world)
-    : communicator_(world.make_communicator("checkpoint")),
+    : communicator_(world.make_communicator("checkpoint", {.host_memory = true})),
       stream_(Device::cpu(), {.name = "checkpoint", .queue_capacity = 1}) {}
 
 void Channel::all_gather(std::span<std::byte> all, Bytes part, std::string_view label) {

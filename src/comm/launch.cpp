@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <exception>
 #include <memory>
 #include <system_error>
@@ -13,15 +12,15 @@
 
 #include "comm/launch.hpp"
 #include "comm/launch_options.hpp"
-#include "comm/local/local_backend.hpp"
-#include "comm/local/local_job.hpp"
+#include "comm/local/local_threads.hpp"
 #include "comm/mpi/mpi_launch.hpp"
 #include "comm/nccl/nccl_launch.hpp"
 #include "comm/nccl/nccl_library.hpp"
+#include "comm/nccl/nccl_threads.hpp"
 #include "comm/rank_error.hpp"
 #include "comm/rank_log.hpp"
 #include "comm/start.hpp"
-#include "device/cuda/cuda_queue.hpp"
+#include "comm/thread_job.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/comm/run.hpp"
 #include "tessera/device/cuda.hpp"
@@ -29,19 +28,12 @@
 namespace tessera {
 namespace {
 
-using comm::LocalJob;
 using Body = std::function<void(World&)>;
 
 class RankThreads {
  public:
-  RankThreads(const LaunchOptions& options, const Body& body)
-      : job_(comm::thread_ranks(options), options.timeout),
-        kind_(resolve(options.device)),
-        options_(options),
-        body_(body),
-        thrown_(static_cast<std::size_t>(job_.size())) {
-    if (kind_ == DeviceKind::cuda) device::share_memory(std::min(job_.size(), cuda_device_count()));
-  }
+  RankThreads(comm::ThreadJob& job, const LaunchOptions& options, const Body& body)
+      : job_(job), options_(options), body_(body), thrown_(static_cast<std::size_t>(job.size())) {}
 
   void run() {
     std::vector<std::thread> threads;
@@ -85,11 +77,9 @@ class RankThreads {
   }
 
   void run_rank(int rank, comm::RankLog& log) {
-    const comm::LocalPlace place{.device = device_of(rank), .threads = comm::threads_per_rank(options_)};
     log.line(fmt::format("rank {} of {} begins, a thread of process {}", rank, job_.size(), ::getpid()));
     try {
-      World world(std::make_unique<comm::LocalBackend>(job_, rank, place, log));
-      body_(world);
+      job_.run_rank(rank, log, body_);
       log.line("ended");
     } catch (...) {
       log.line(fmt::format("error: {}", comm::text_of(std::current_exception())));
@@ -97,19 +87,20 @@ class RankThreads {
     }
   }
 
-  Device device_of(int rank) const {
-    return kind_ == DeviceKind::cpu ? Device::cpu() : Device::cuda(rank % cuda_device_count());
-  }
-
-  LocalJob job_;
-  DeviceKind kind_;
+  comm::ThreadJob& job_;
   const LaunchOptions& options_;
   const Body& body_;
   std::vector<std::exception_ptr> thrown_;  // by rank
 };
 
+std::unique_ptr<comm::ThreadJob> job_of_threads(const LaunchOptions& options) {
+  if (options.backend == BackendChoice::nccl) return std::make_unique<comm::NcclThreads>(options);
+  return std::make_unique<comm::LocalThreads>(options);
+}
+
 std::exception_ptr launch_threads(const LaunchOptions& options, const comm::Launched& launched) {
-  RankThreads ranks(options, launched.body);
+  const std::unique_ptr<comm::ThreadJob> job = job_of_threads(options);
+  RankThreads ranks(*job, options, launched.body);
   ranks.run();
   const std::exception_ptr failure = ranks.failure();
   if (failure) launched.report(failure);
@@ -121,7 +112,9 @@ std::exception_ptr launch_threads(const LaunchOptions& options, const comm::Laun
 void comm::require_launchable(const LaunchOptions& options) {
   validate(options);
   const bool on_devices = resolve(options.device) == DeviceKind::cuda;
-  require_startable(how_started(), options, {.mpi = has_mpi(), .nccl = on_devices && has_nccl()});
+  const Start start = how_started();
+  require_startable(start, options, {.mpi = has_mpi(), .nccl = on_devices && has_nccl()});
+  require_backend(start, options, on_devices);
 }
 
 DeviceKind resolve(DeviceChoice choice) {

@@ -20,7 +20,8 @@ constexpr int most_ranks = 1024;
 constexpr int most_threads = 1024;
 constexpr std::chrono::milliseconds least_timeout{1};
 constexpr std::chrono::milliseconds longest_timeout = std::chrono::hours(24 * 7);
-constexpr std::string_view option_names[] = {"--ranks", "--timeout", "--threads", "--log-dir", "--device"};
+constexpr std::string_view option_names[] = {"--ranks",  "--timeout", "--threads", "--log-dir",
+                                             "--device", "--backend", "--sums"};
 
 void require_count(std::string_view option, int value, int most) {
   if (value >= 1 && value <= most) return;
@@ -61,6 +62,18 @@ DeviceChoice parse_device(const std::string& text) {
   if (text == "cpu") return DeviceChoice::cpu;
   if (text == "cuda") return DeviceChoice::cuda;
   throw UsageError(fmt::format("--device takes auto, cpu or cuda, not \"{}\"", text));
+}
+
+BackendChoice parse_backend(const std::string& text) {
+  if (text == "auto") return BackendChoice::automatic;
+  if (text == "nccl") return BackendChoice::nccl;
+  throw UsageError(fmt::format("--backend takes auto or nccl, not \"{}\"", text));
+}
+
+SumChoice parse_sums(const std::string& text) {
+  if (text == "ranked") return SumChoice::ranked;
+  if (text == "fast") return SumChoice::fast;
+  throw UsageError(fmt::format("--sums takes ranked or fast, not \"{}\"", text));
 }
 
 // The name of a launch option at the front of an argument: "--ranks" of "--ranks=4"; none for others' arguments.
@@ -124,6 +137,8 @@ LaunchArguments parse_launch_arguments(std::span<const std::string> arguments) {
     if (option == "--timeout") options.timeout = parse_timeout(value);
     if (option == "--log-dir") options.log_dir = parse_directory(value);
     if (option == "--device") options.device = parse_device(value);
+    if (option == "--backend") options.backend = parse_backend(value);
+    if (option == "--sums") options.sums = parse_sums(value);
   }
   return {.options = options, .rest = std::move(split_arguments.rest)};
 }

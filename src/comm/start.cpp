@@ -121,6 +121,22 @@ void require_startable(const Start& start, const LaunchOptions& options, const H
       start.by, rank_text(start), start.ranks));
 }
 
+void require_backend(const Start& start, const LaunchOptions& options, bool on_devices) {
+  const bool by_processes = start.launcher == Launcher::torchrun || start.launcher == Launcher::slurm;
+  if (options.sums == SumChoice::fast && options.backend != BackendChoice::nccl && !by_processes) {
+    throw UsageError(
+        "--sums fast: only NCCL forms sums in an order of its own; add --backend nccl, or leave --sums out");
+  }
+  if (options.backend != BackendChoice::nccl) return;
+  if (start.launcher == Launcher::mpi) {
+    throw UnavailableError(
+        fmt::format("--backend nccl: {} has started this program as {}, and ranks of an MPI launch exchange data over "
+                    "MPI; start it with torchrun or srun, or alone, with --ranks N",
+                    start.by, rank_text(start)));
+  }
+  if (!on_devices) throw UsageError("--backend nccl: ranks compute on the CPU here; NCCL needs --device cuda and GPUs");
+}
+
 std::string start_line(const Start& start, const StartLine& facts) {
   const auto counted = [](int count, const char* noun) {
     return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");

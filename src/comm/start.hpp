@@ -22,6 +22,10 @@ struct Halves {
 };
 void require_startable(const Start& start, const LaunchOptions& options, const Halves& has);
 
+// Throws when the options' backend and sums are none for ranks that were started so, on these devices: UsageError where
+// another option helps, UnavailableError where another launcher does.
+void require_backend(const Start& start, const LaunchOptions& options, bool on_devices);
+
 // "4 ranks on 2 hosts, processes of Open MPI's mpirun; here 2 ranks with 1 thread each, on the CPU"
 struct StartLine {
   int ranks;

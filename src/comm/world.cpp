@@ -27,9 +27,10 @@ std::string_view World::backend_name() const { return backend_->name(); }
 
 Arena World::make_arena(Bytes size) { return backend_->make_arena(size); }
 
-std::unique_ptr<Communicator> World::make_communicator(std::string name) {
-  return backend_->make_communicator(std::move(name));
+std::unique_ptr<Communicator> World::make_communicator(std::string name, const CommunicatorUse& use) {
+  return backend_->make_communicator(std::move(name), use);
 }
+CollectiveStaging World::staging() const { return backend_->staging(); }
 
 void World::barrier(std::string_view label) { host_->barrier(label); }
 float World::average(float value, std::string_view label) { return host_->average(value, label); }

@@ -31,12 +31,13 @@ class World::Backend {
   virtual Arena make_arena(Bytes size) { return Arena(device(), size); }
 
   // As World::make_communicator.
-  virtual std::unique_ptr<Communicator> make_communicator(std::string name) = 0;
+  virtual std::unique_ptr<Communicator> make_communicator(std::string name, const CommunicatorUse& use) = 0;
+  virtual CollectiveStaging staging() const { return CollectiveStaging::none; }
   // For World's conveniences, which are about memory of the host, and the device of the streams that they run on.
   // Collective.
   virtual Device host_device() const { return device(); }
   virtual std::unique_ptr<Communicator> make_host_communicator(std::string name) {
-    return make_communicator(std::move(name));
+    return make_communicator(std::move(name), {.host_memory = true});
   }
 
   virtual void warn(std::string_view text) noexcept = 0;

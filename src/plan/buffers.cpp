@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "plan/buckets.hpp"
+#include "plan/collective_memory.hpp"
 #include "plan/residency.hpp"
 #include "tessera/plan/checkpoint_memory.hpp"
 #include "tessera/plan/memory.hpp"
@@ -164,6 +165,12 @@ void add_staging(Plan& plan, BufferList& list) {
   for (std::size_t unit = 0; unit < plan.units.size(); ++unit) plan.unit_buffers[unit].staging = buffers[unit];
 }
 
+void add_collectives(Plan& plan, BufferList& list) {
+  if (plan.options.collective_staging == CollectiveStaging::none) return;
+  plan.gather_staging = list.add("gather staging", Category::collectives, gather_staging(plan.options.ranks));
+  plan.reduce_staging = list.add("reduce staging", Category::collectives, reduce_staging(plan));
+}
+
 void add_checkpoints(Plan& plan, BufferList& list) {
   if (plan.options.checkpointing == Checkpointing::none) return;
   plan.checkpoint_staging =
@@ -222,6 +229,7 @@ void make_buffers(Plan& plan) {
   if (plan.options.activations > Bytes(0)) {
     plan.activations = list.add("activations", Category::activations, plan.options.activations);
   }
+  add_collectives(plan, list);
   add_checkpoints(plan, list);
   place(plan);
 }

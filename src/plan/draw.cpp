@@ -98,12 +98,13 @@ void append_options(const Plan& plan, fmt::memory_buffer& out) {
   const PlanOptions& options = plan.options;
   fmt::format_to(std::back_inserter(out),
                  "options {} {} {} {} ranks {} micro {} {} prefetch {} reshard {} overlap {} bucket {} hooks {} "
-                 "activations {} checkpoints {}\n",
+                 "activations {} checkpoints {} staging {}\n",
                  to_string(options.strategy), to_string(options.precision.parameter),
                  to_string(options.precision.gradient), to_string(options.precision.wire), options.ranks,
                  options.micro_batches, to_string(options.accumulation), options.prefetch,
                  options.reshard_after_forward, options.overlap_reduction, options.bucket_cap->count(),
-                 options.gradient_hooks, options.activations.count(), to_string(options.checkpointing));
+                 options.gradient_hooks, options.activations.count(), to_string(options.checkpointing),
+                 to_string(options.collective_staging));
 }
 
 void append_units(const Plan& plan, fmt::memory_buffer& out) {

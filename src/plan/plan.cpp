@@ -24,6 +24,7 @@ std::string_view to_string(Category category) {
     case Category::activations: return "activations";
     case Category::checkpoints: return "checkpoints";
     case Category::scalars: return "scalars";
+    case Category::collectives: return "collectives";
   }
   throw InternalError("a category without a name");
 }

@@ -35,6 +35,15 @@ std::string_view to_string(Checkpointing checkpointing) {
   throw InternalError("a kind of checkpointing without a name");
 }
 
+std::string_view to_string(CollectiveStaging staging) {
+  switch (staging) {
+    case CollectiveStaging::none: return "none";
+    case CollectiveStaging::parts: return "parts";
+    case CollectiveStaging::results: return "results";
+  }
+  throw InternalError("a kind of staging without a name");
+}
+
 Strategy strategy_from_string(std::string_view name) {
   for (const Strategy strategy : all_strategies) {
     if (name == to_string(strategy)) return strategy;

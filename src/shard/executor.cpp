@@ -65,8 +65,8 @@ Executor::Executor(const ExecutorInput& input)
       }
     }
   }
-  gather_communicator_ = world_.make_communicator("gather");
-  reduce_communicator_ = world_.make_communicator("reduce");
+  gather_communicator_ = world_.make_communicator("gather", {.staging = memory(plan_.gather_staging)});
+  reduce_communicator_ = world_.make_communicator("reduce", {.staging = memory(plan_.reduce_staging)});
   make_streams();
   make_events();
   make_touches();

@@ -184,7 +184,8 @@ class FullyShard::Implementation {
                      .bucket_cap = options_.bucket_cap,
                      .gradient_hooks = static_cast<bool>(hook_),
                      .activations = options_.activations,
-                     .checkpointing = checkpointing()};
+                     .checkpointing = checkpointing(),
+                     .collective_staging = world_.staging()};
     input.optimizer_states = optimizer_->states();
     return input;
   }

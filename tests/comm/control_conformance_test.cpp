@@ -30,7 +30,7 @@ class ControlBackend final : public World::Backend {
   int threads() const final { return 1; }
   std::chrono::milliseconds timeout() const final { return control_.timeout(); }
   std::string_view name() const final { return "control"; }
-  std::unique_ptr<Communicator> make_communicator(std::string name) final {
+  std::unique_ptr<Communicator> make_communicator(std::string name, const CommunicatorUse&) final {
     return std::make_unique<ControlCommunicator>(control_, std::move(name));
   }
   void warn(std::string_view) noexcept final {}

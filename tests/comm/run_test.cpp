@@ -123,6 +123,11 @@ TEST_CASE("bad_launch_options_are_one_line_and_exit_code_2") {
                                                      {"--log-dir", ""},
                                                      {"--device", "gpu"},
                                                      {"--device", ""},
+                                                     {"--backend", "mpi"},
+                                                     {"--backend", ""},
+                                                     {"--backend", "nccl"},
+                                                     {"--sums", "quick"},
+                                                     {"--sums", "fast"},
                                                      {"--ranks", "2", "--ranks", "2"},
                                                      {"--ranks=2", "--ranks", "2"}};
   for (const std::vector<std::string>& arguments : bad) {

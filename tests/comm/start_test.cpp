@@ -128,6 +128,24 @@ TEST_CASE("with_gpus_and_nccl_torchrun_and_slurm_start_ranks") {
   }
 }
 
+TEST_CASE("a_backend_that_the_ranks_cannot_have_is_an_error_that_names_what_helps") {
+  const auto refusal_of = [](const Variables& variables, const LaunchOptions& options, bool on_devices) {
+    try {
+      require_backend(detect(variables), options, on_devices);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  CHECK(refusal_of({}, {}, false) == "no error");
+  CHECK(refusal_of({}, {.ranks = 2, .backend = BackendChoice::nccl}, true) == "no error");
+  CHECK(refusal_of(torchrun, {.sums = SumChoice::fast}, true) == "no error");
+  CHECK(has(refusal_of({}, {.backend = BackendChoice::nccl}, false), "--backend nccl: ranks compute on the CPU"));
+  CHECK(has(refusal_of(open_mpi, {.backend = BackendChoice::nccl}, true), "over MPI; start it with torchrun or srun"));
+  CHECK(has(refusal_of({}, {.sums = SumChoice::fast}, true), "--sums fast: only NCCL"));
+  CHECK(has(refusal_of(open_mpi, {.sums = SumChoice::fast}, true), "--sums fast: only NCCL"));
+}
+
 TEST_CASE("the_line_about_the_start_counts_ranks_hosts_and_threads") {
   CHECK(start_line(detect(open_mpi), {.ranks = 4, .hosts = 1, .ranks_here = 4, .threads = 1}) ==
         "4 ranks on 1 host, processes of Open MPI's mpirun; on this host 4 ranks with 1 thread each, on the CPU");

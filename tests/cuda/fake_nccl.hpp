@@ -26,6 +26,7 @@ struct FakeFaults {
   bool refuses = false;          // its calls fail
   int polls_until_ready = 0;     // of every rank's calls: how often each is still in progress when asked
   bool orders_launches = true;   // as NCCL from 2.26 on
+  bool shares_devices = true;    // as NCCL from 2.30 on
   std::uint64_t delay_seed = 0;  // each launch of each rank takes 0 to 300 µs more, by seed
 };
 
@@ -36,7 +37,7 @@ class FakeNccl final : public NcclLibrary {
 
   std::string name() const override { return "the tests' NCCL"; }
   bool orders_launches() const override { return faults_.orders_launches; }
-  bool shares_devices() const override { return true; }
+  bool shares_devices() const override { return faults_.shares_devices; }
   Id unique_id() override;
   NcclState join(Handle& made, const Id& id, const Place& place) override;
   NcclState state(Handle handle) override;

@@ -2,14 +2,17 @@
 // devices, and memory.
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <string>
 #include <vector>
 
 #include "../comm/property.hpp"
+#include "nccl_of_tests.hpp"
 #include "nccl_ranks.hpp"
 #include "tessera/base/error.hpp"
+#include "tessera/comm/run.hpp"
 
 using namespace tessera;
 using namespace tessera::comm;
@@ -178,4 +181,50 @@ TEST_CASE("memory_of_the_host_goes_over_the_control_channel_when_the_stream_is_t
     checkpoint->barrier(device, "end");
     device.synchronize();
   }));
+}
+
+TEST_CASE("a_launch_of_threads_over_nccl_has_ranks_with_devices_of_their_own") {
+  std::atomic<int> devices = 0;
+  launch({.ranks = 3, .device = DeviceChoice::cuda, .backend = BackendChoice::nccl}, [&](World& world) {
+    if (world.backend_name() != "nccl" || world.size() != 3)
+      throw std::runtime_error("not the ranks that were asked for");
+    if (world.device() == Device::cuda(world.rank())) ++devices;
+    if (world.sum(1.0 + world.rank(), "sum") != 6.0) throw std::runtime_error("not the sum");
+  });
+  CHECK(devices == 3);
+}
+
+TEST_CASE("a_launch_of_threads_over_nccl_ends_with_the_first_cause") {
+  try {
+    launch({.ranks = 4, .device = DeviceChoice::cuda, .backend = BackendChoice::nccl}, [&](World& world) {
+      if (world.rank() == 2) throw UsageError("rank two does not like it");
+      world.barrier("never");
+    });
+    FAIL("nothing was thrown");
+  } catch (const UsageError& error) {
+    CHECK(std::string(error.what()) == "rank 2: rank two does not like it");
+  }
+}
+
+TEST_CASE("more_ranks_than_devices_need_an_nccl_that_shares_them") {
+  faults_of_opened_nccl().shares_devices = false;
+  std::string text;
+  try {
+    launch({.ranks = 5, .device = DeviceChoice::cuda, .backend = BackendChoice::nccl}, [](World&) {});
+  } catch (const UnavailableError& error) {
+    text = error.what();
+  }
+  faults_of_opened_nccl() = {};
+  CHECK(has(text, "--backend nccl: 5 ranks for 4 CUDA devices, and the tests' NCCL gives each rank one of its own"));
+}
+
+TEST_CASE("sums_of_a_launch_are_ranked_unless_they_are_asked_to_be_fast") {
+  for (const SumChoice sums : {SumChoice::ranked, SumChoice::fast}) {
+    const LaunchOptions options{.ranks = 3, .device = DeviceChoice::cuda, .backend = BackendChoice::nccl, .sums = sums};
+    launch(options, [&](World& world) {
+      const CollectiveStaging expected =
+          sums == SumChoice::fast ? CollectiveStaging::results : CollectiveStaging::parts;
+      if (world.staging() != expected) throw std::runtime_error("the plan would have other staging");
+    });
+  }
 }

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/base/error.hpp"
 #include "tessera/comm/run.hpp"
 #include "tessera/kernels/elementwise.hpp"
 #include "tessera/optim/adamw.hpp"
@@ -58,6 +59,7 @@ struct Case {
   DeviceChoice device;
   int ranks;
   Precision precision = fp32_precision;
+  BackendChoice backend = BackendChoice::automatic;
   FullyShardOptions sharding = {};
 };
 
@@ -104,7 +106,7 @@ Outcome train_on(World& world, const Case& which) {
 template <typename T>
 Outcome train(const Case& which) {
   Outcome outcome;
-  launch({.ranks = which.ranks, .device = which.device}, [&](World& world) {
+  launch({.ranks = which.ranks, .device = which.device, .backend = which.backend}, [&](World& world) {
     Outcome mine = train_on<T>(world, which);
     if (world.rank() == 0) outcome = std::move(mine);
   });
@@ -132,8 +134,10 @@ bool reduced_matrix() {
   return value != nullptr && std::string_view(value) == "reduced";
 }
 
+// With NCCL: in test modes only, which ask the most of it.
 template <typename T>
-void check_matrix(const Precision& precision, std::initializer_list<int> rank_counts) {
+void check_matrix(const Precision& precision, std::initializer_list<int> rank_counts,
+                  BackendChoice backend = BackendChoice::automatic) {
   int compared = 0;
   for (const int ranks : rank_counts) {
     if (reduced_matrix() && ranks != 3) continue;
@@ -146,9 +150,10 @@ void check_matrix(const Precision& precision, std::initializer_list<int> rank_co
       const Outcome expected = train<T>(reference);
       for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::fsdp}) {
         for (const bool tested : {false, true}) {
-          if (reduced_matrix() && !tested) continue;
+          if ((reduced_matrix() || backend == BackendChoice::nccl) && !tested) continue;
           Case which = reference;
           which.device = DeviceChoice::cuda;
+          which.backend = backend;
           which.sharding.strategy = strategy;
           which.sharding.prefetch = tested ? 2 : 1;
           which.sharding.diagnostics = {
@@ -166,6 +171,17 @@ void check_matrix(const Precision& precision, std::initializer_list<int> rank_co
   MESSAGE(compared << " runs on the device compared with ddp on the CPU");
 }
 
+// Whether NCCL is there for so many ranks; says why not.
+bool nccl_serves(int ranks) {
+  try {
+    launch({.ranks = ranks, .device = DeviceChoice::cuda, .backend = BackendChoice::nccl}, [](World&) {});
+    return true;
+  } catch (const UnavailableError& error) {
+    MESSAGE("skipped: " << error.what());
+    return false;
+  }
+}
+
 }  // namespace
 
 TEST_CASE("cuda: every_strategy_equals_ddp_on_the_cpu_bitwise") { check_matrix<float>(fp32_precision, {1, 2, 3, 4}); }
@@ -180,3 +196,11 @@ TEST_CASE("cuda: host code keeps away from the device's memory") {
 }
 
 TEST_CASE("cuda: every_strategy_equals_ddp_on_the_cpu_bitwise_in_bf16") { check_matrix<bf16>(bf16_mixed, {1, 3}); }
+
+TEST_CASE("cuda: over_nccl_every_strategy_equals_ddp_on_the_cpu_bitwise") {
+  for (const int ranks : {1, 2, 3}) {
+    if (!nccl_serves(ranks)) return;
+    check_matrix<float>(fp32_precision, {ranks}, BackendChoice::nccl);
+  }
+  check_matrix<bf16>(bf16_mixed, {3}, BackendChoice::nccl);
+}

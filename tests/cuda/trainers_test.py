@@ -80,6 +80,30 @@ class OnCuda(unittest.TestCase):
         self.assertEqual(weights, whole_weights)
         self.assertEqual(losses[-3:], whole_losses[-3:])
 
+    def test_nccl_has_the_weights_of_ranks_that_read_each_other(self):
+        common = ["--steps", 3, "--ranks", 2, "--precision", "bf16"]
+        expected = self.gpt(*common)
+        weights = self.folder / "over_nccl.safetensors"
+        metrics = self.folder / "over_nccl.jsonl"
+        done = trainer_runs.run(TRAIN_GPT, *GPT, "--data", self.text, "--device", "cuda", "--backend", "nccl", *common,
+                                "--metrics", metrics, "--dump-weights", weights)
+        if "--backend nccl: " in done.stderr or "NCCL" in done.stderr and done.returncode:
+            self.skipTest(done.stderr.strip())
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("tessera: 2 ranks, threads of one process, on CUDA devices; ", done.stderr)
+        self.assertIn("threads of this process, on CUDA devices", done.stdout)
+        self.assertIn("sums in rank order", done.stderr)
+        losses = [line["loss"] for line in trainer_runs.read_metrics(metrics)]
+        self.assertEqual((losses, trainer_runs.read_safetensors(weights)), expected)
+
+    def test_tf32_is_for_devices(self):
+        common = [*MLP, "--steps", 2, "--precision", "tf32", "--device"]
+        found = {device: trainer_runs.run(TRAIN_MLP, *common, device) for device in ["cuda", "cpu"]}
+        self.assertEqual(found["cuda"].returncode, 0, found["cuda"].stderr)
+        self.assertIn("fp32, products in tf32", found["cuda"].stdout)
+        self.assertEqual(found["cpu"].returncode, 2)
+        self.assertIn("--precision tf32: the CPU's products have no such type", found["cpu"].stderr)
+
     def test_text_is_written_and_evaluations_are_the_cpus(self):
         options = [*GPT[:-4], "--data", self.text, "--steps", 2, "--eval-every", 1, "--sample", 5, "--device"]
         found = [trainer_runs.run(TRAIN_GPT, *options, device) for device in ["cuda", "cpu"]]

@@ -20,7 +20,7 @@ SHORT = ["--steps", 2, "--hidden", 8, "--depth", 1, "--batch", 2, "--eval-every"
 COUNTS = ["--ranks", "--threads", "--batch", "--accumulate", "--steps", "--epochs", "--stop-after", "--hidden"]
 COUNTS_FROM_ZERO = ["--depth", "--warmup", "--prefetch", "--eval-every", "--seed", "--test-delays"]
 REALS = ["--lr", "--min-lr", "--weight-decay", "--clip", "--timeout", "--loss-scale"]
-CHOICES = ["--device", "--strategy", "--precision", "--accumulate-mode", "--optimizer", "--reshard-after-forward"]
+CHOICES = ["--device", "--backend", "--sums", "--strategy", "--precision", "--accumulate-mode", "--optimizer", "--reshard-after-forward"]
 FLAGS = ["--quiet", "--test-poison", "--test-touch", "--test-queue"]
 FILES = ["--metrics", "--dump-weights", "--init"]
 
@@ -40,7 +40,7 @@ def option_cases():
             yield [name, value], [name]
     for name in COUNTS + COUNTS_FROM_ZERO + REALS + CHOICES + FILES + ["--data"]:
         yield [name], [name]  # no value
-        value = {"--device": "cpu", "--strategy": "ddp", "--precision": "fp32", "--accumulate-mode": "local", "--optimizer": "sgd",
+        value = {"--device": "cpu", "--backend": "auto", "--sums": "ranked", "--strategy": "ddp", "--precision": "fp32", "--accumulate-mode": "local", "--optimizer": "sgd",
                  "--reshard-after-forward": "no"}.get(name, "1")
         yield [name, value, name, value], [name, "twice"]
         yield [f"{name}={value}", name, value], [name, "twice"]
@@ -62,6 +62,10 @@ def option_cases():
     yield ["--batch", "16777216"], ["--batch"]
     yield ["--ranks", "1024", "--batch", "16777216", "--accumulate", "65536"], ["--ranks", "--batch", "--accumulate"]
     yield ["--ranks", "1025"], ["--ranks"]
+    yield ["--device", "cpu", "--backend", "nccl"], ["--backend", "--device cuda"]
+    yield ["--sums", "fast"], ["--sums", "--backend nccl"]
+    yield ["--device", "cpu", "--precision", "tf32"], ["--precision", "tf32"]
+    yield ["--simulate-world", "4", "--rank", "0", "--backend", "nccl"], ["--backend", "--simulate-world"]
     yield ["--data", "synthetic", "--batch", "65537"], ["--batch"]
 
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "matrix.hpp"
@@ -24,6 +25,14 @@ std::uint64_t shard_of(const UnitSpec& unit, std::uint64_t ranks) {
 
 std::uint64_t category(const MemoryReport& report, Category which) {
   return report.categories[static_cast<std::size_t>(which)].size.count();
+}
+
+// Bytes of the buffer of the given name, or 0.
+std::uint64_t buffer_of(const Plan& plan, std::string_view name) {
+  for (const Buffer& buffer : plan.buffers) {
+    if (buffer.name == name) return buffer.size.count();
+  }
+  return 0;
 }
 
 // ddp and zero1 form the sums of micro-batches, and of tied windows, where they will be reduced.
@@ -233,6 +242,30 @@ TEST_CASE("local_accumulation_adds_a_whole_fp32_gradient_to_zero2_and_fsdp") {
   CHECK(accumulation(Strategy::zero2, AccumulationMode::local) == 4 * 4096);
   CHECK(accumulation(Strategy::zero1, AccumulationMode::local) == 0);
   CHECK(accumulation(Strategy::ddp, AccumulationMode::local) == 0);
+}
+
+TEST_CASE("staging_of_collectives_holds_the_largest_reduction_up_to_64_mib") {
+  const std::size_t elements = 1u << 20;
+  const Model model{"two units", {unit_of("a", {elements}), unit_of("b", {1000})}, Program::chain(2)};
+  const auto plan_of = [&](const Model& of, std::size_t ranks, const Precision& precision, CollectiveStaging staging) {
+    return compile(input_of(of, {.precision = precision, .ranks = ranks, .collective_staging = staging}));
+  };
+  for (const std::size_t ranks : {1u, 2u, 4u}) {
+    CAPTURE(ranks);
+    const Plan none = plan_of(model, ranks, fp32_precision, CollectiveStaging::none);
+    CHECK(category(memory(none), Category::collectives) == 0);
+    const Plan parts = plan_of(model, ranks, fp32_precision, CollectiveStaging::parts);
+    CHECK(buffer_of(parts, "gather staging") == 256 * ranks);
+    CHECK(buffer_of(parts, "reduce staging") == 4 * elements);
+    CHECK(buffer_of(plan_of(model, ranks, bf16_mixed, CollectiveStaging::parts), "reduce staging") == 2 * elements);
+    CHECK(buffer_of(plan_of(model, ranks, bf16_mixed, CollectiveStaging::results), "reduce staging") ==
+          2 * elements / ranks);
+    const Model tiny{"one element", {unit_of("a", {1})}, Program::chain(1)};
+    CHECK(buffer_of(plan_of(tiny, ranks, bf16_mixed, CollectiveStaging::results), "reduce staging") == 256 * ranks);
+  }
+  const Model large{"one large unit", {unit_of("a", {100u << 20})}, Program::chain(1)};
+  CHECK(buffer_of(plan_of(large, 2, fp32_precision, CollectiveStaging::parts), "reduce staging") == 64u << 20);
+  CHECK(buffer_of(plan_of(large, 2, fp32_precision, CollectiveStaging::results), "reduce staging") == 200u << 20);
 }
 
 }  // namespace tessera::plan

@@ -36,6 +36,7 @@ TEST_CASE("every_enumerator_has_a_name_of_its_own") {
   check_names(Strategy::fsdp);
   check_names(AccumulationMode::local);
   check_names(Checkpointing::background);
+  check_names(CollectiveStaging::results);
   CHECK(static_cast<std::size_t>(Category::checkpoints) + 1 == category_count);
   CHECK(static_cast<std::size_t>(StreamId::reduce) + 1 == stream_count);
 }

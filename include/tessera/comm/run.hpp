@@ -19,6 +19,15 @@ enum class DeviceChoice { automatic, cpu, cuda };
 // What a choice comes to on this machine. Throws UnavailableError, saying what is missing, for CUDA that cannot be had.
 DeviceKind resolve(DeviceChoice choice);
 
+// How ranks exchange data. automatic: local for threads of one process, which read each other's memory; mpi or nccl for
+// processes, as their launcher and device have it. nccl: NVIDIA's library, for ranks that have CUDA devices.
+enum class BackendChoice { automatic, nccl };
+
+// Who forms sums over ranks on the nccl backend; the others form them as `ranked` always. ranked: in fp32 in rank
+// order, as every backend does. fast: NCCL, in the type in which gradients travel and in an order of its own, so that
+// results are near the other backends' and not equal to them.
+enum class SumChoice { ranked, fast };
+
 struct LaunchOptions {
   // Threads of this process, 1 to 1024; default: 1. Not for a program that mpirun has started: there each process is
   // one rank, and stating a number is a UsageError.
@@ -31,6 +40,11 @@ struct LaunchOptions {
   // Rank r, a thread, has CUDA device r modulo their number, so several may share one. The default suits programs that
   // compute in tasks on the host. Processes of an MPI launch compute on the CPU: cuda is an UnavailableError there.
   DeviceChoice device = DeviceChoice::cpu;
+  // nccl is a UsageError for ranks on the CPU, and an UnavailableError where its library is not found: TESSERA_NCCL in
+  // the environment names it where the system does not find it by itself. Ranks have a device each, or share one where
+  // NCCL can (2.30 and later, with NCCL_MULTI_RANK_GPU_ENABLE=1 in the environment).
+  BackendChoice backend = BackendChoice::automatic;
+  SumChoice sums = SumChoice::ranked;
 };
 
 // Starts `ranks` ranks, each with its World on a thread of its own (rank 0 on the calling thread), and waits for all.
@@ -47,9 +61,9 @@ void launch(const LaunchOptions& options, const std::function<void(World&)>& bod
 // several processes, the one where the first cause happened says it, and the others end after it has.
 int run(const LaunchOptions& options, const std::function<void(World&)>& body);
 
-// For main(), the short way: takes --ranks N, --timeout SECONDS, --threads N, --log-dir DIR and --device auto|cpu|cuda
-// out of argv and hands the body what is left (without argv[0]). An unknown value there is one line on stderr and exit
-// code 2.
+// For main(), the short way: takes --ranks N, --timeout SECONDS, --threads N, --log-dir DIR, --device auto|cpu|cuda,
+// --backend auto|nccl and --sums ranked|fast out of argv and hands the body what is left (without argv[0]). An unknown
+// value there is one line on stderr and exit code 2.
 using Arguments = std::span<const std::string>;
 int run(int argc, char** argv, const std::function<void(World&, Arguments)>& body);
 int run(int argc, char** argv, const std::function<void(World&)>& body);  // any argument that is left is an error

@@ -16,8 +16,18 @@
 #include "tessera/comm/communicator.hpp"
 #include "tessera/device/arena.hpp"
 #include "tessera/device/device.hpp"
+#include "tessera/plan/strategy.hpp"
 
 namespace tessera {
+
+// What a communicator is for.
+struct CommunicatorUse {
+  // It moves memory of the host only, on streams of the CPU: no device then holds anything for it.
+  bool host_memory = false;
+  // Device memory for its staging (World::staging()), which outlives the communicator's last collective. Default: it
+  // takes 64 MiB of its own where it needs any.
+  std::span<std::byte> staging{};
+};
 
 class World {
  public:
@@ -41,7 +51,9 @@ class World {
 
   // A new communicator over all ranks. Collective: every rank calls it in the same order with the same name (else a
   // CommunicationError names both). Synchronises the host with the other ranks.
-  std::unique_ptr<Communicator> make_communicator(std::string name);
+  std::unique_ptr<Communicator> make_communicator(std::string name, const CommunicatorUse& use = {});
+  // What its communicators hold on the device beside the data; the plan of a model has it in a category of its own.
+  CollectiveStaging staging() const;
 
   // Conveniences on the host, over a communicator of their own. All are collective, block, and throw as the stream
   // would.

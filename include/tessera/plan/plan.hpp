@@ -35,10 +35,11 @@ enum class Category {
   buffers,          // state that is not trained
   activations,      // what the user's layers keep, in a block that they divide up themselves
   scalars,          // norms, step count, flags
+  collectives,      // staging of collectives, where the backend needs any
   checkpoints,  // staging of saves and loads, and the copy of the shards that is written in the background; memory of
                 // the host, and last, so that the device's is one stretch
 };
-inline constexpr std::size_t category_count = 11;
+inline constexpr std::size_t category_count = 12;
 std::string_view to_string(Category category);
 
 struct Buffer {
@@ -183,6 +184,7 @@ struct PlanOptions {
   bool gradient_hooks = false;  // the user's hook sees every unit's reduced gradient
   Bytes activations{};          // of the user's block
   Checkpointing checkpointing = Checkpointing::none;
+  CollectiveStaging collective_staging = CollectiveStaging::none;  // of the backend
   friend bool operator==(const PlanOptions&, const PlanOptions&) = default;
 };
 
@@ -212,6 +214,8 @@ struct Plan {
   std::size_t scalars = no_buffer;  // kernels::StepScalars
   std::size_t norms = no_buffer;    // fp64 [ranks][trained units]
   std::size_t activations = no_buffer;
+  std::size_t gather_staging = no_buffer;  // of the communicator that gathers, and of the one that reduces
+  std::size_t reduce_staging = no_buffer;
   std::size_t checkpoint_staging = no_buffer;
   std::size_t checkpoint_copy = no_buffer;
   std::vector<std::size_t> norm_columns;      // by unit: its place among the trained ones, or no_unit

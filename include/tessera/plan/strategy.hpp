@@ -34,9 +34,15 @@ enum class AccumulationMode { automatic, reduced, local };
 // goes on.
 enum class Checkpointing { none, blocking, background };
 
+// What collectives hold beside the data that they move, in the device's memory. none: nothing. parts: everybody's parts
+// of what this rank sums, in rounds of at most 64 MiB. results: this rank's part of a sum, in the type in which it
+// travels.
+enum class CollectiveStaging { none, parts, results };
+
 std::string_view to_string(Strategy strategy);
 std::string_view to_string(AccumulationMode mode);
 std::string_view to_string(Checkpointing checkpointing);
+std::string_view to_string(CollectiveStaging staging);
 Strategy strategy_from_string(std::string_view name);                   // throws UsageError, naming the choices
 AccumulationMode accumulation_mode_from_string(std::string_view name);  // likewise
 

@@ -7,7 +7,7 @@
 
 namespace tessera::comm {
 
-std::unique_ptr<Communicator> LocalBackend::make_communicator(std::string name) {
+std::unique_ptr<Communicator> LocalBackend::make_communicator(std::string name, const CommunicatorUse&) {
   LocalGroup& group = job_.group(communicators_made_++, name);
   if (device().kind() == DeviceKind::cuda) group.make_marks(rank_, device());
   group.enter(rank_, {.signature = signature_of_creation(name)});

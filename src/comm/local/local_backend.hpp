@@ -28,7 +28,7 @@ class LocalBackend final : public World::Backend {
   std::chrono::milliseconds timeout() const final { return job_.timeout(); }
   std::string_view name() const final { return "local"; }
 
-  std::unique_ptr<Communicator> make_communicator(std::string name) final;
+  std::unique_ptr<Communicator> make_communicator(std::string name, const CommunicatorUse& use) final;
 
   void warn(std::string_view text) noexcept final { comm::warn(log_, rank_, text); }
   void abort(std::string_view cause) noexcept final { job_.abort(rank_, cause, nullptr); }

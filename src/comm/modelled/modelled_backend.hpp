@@ -21,7 +21,9 @@ class ModelledBackend final : public World::Backend {
   std::chrono::milliseconds timeout() const final { return job_.options().timeout; }
   std::string_view name() const final { return "modelled"; }
 
-  std::unique_ptr<Communicator> make_communicator(std::string name) final { return make(std::move(name), Peers::zero); }
+  std::unique_ptr<Communicator> make_communicator(std::string name, const CommunicatorUse&) final {
+    return make(std::move(name), Peers::zero);
+  }
   std::unique_ptr<Communicator> make_host_communicator(std::string name) final {
     return make(std::move(name), Peers::same);
   }

@@ -11,7 +11,7 @@ namespace tessera::comm {
 ProcessBackend::ProcessBackend(ProcessJob& job, int threads, RankLog& log)
     : job_(job), threads_(threads), log_(log), creation_(job, 0, "creation", job.take_creation_memory()) {}
 
-std::unique_ptr<Communicator> ProcessBackend::make_communicator(std::string name) {
+std::unique_ptr<Communicator> ProcessBackend::make_communicator(std::string name, const CommunicatorUse&) {
   SharedMemory memory = shared_with_host(name);
   return std::make_unique<ProcessCommunicator>(
       std::make_shared<ProcessGroup>(job_, ++communicators_made_, std::move(name), std::move(memory)));

@@ -24,7 +24,7 @@ class ProcessBackend final : public World::Backend {
   std::string_view name() const final { return "mpi"; }
 
   Arena make_arena(Bytes size) final { return job_.make_arena(size); }
-  std::unique_ptr<Communicator> make_communicator(std::string name) final;
+  std::unique_ptr<Communicator> make_communicator(std::string name, const CommunicatorUse& use) final;
 
   void warn(std::string_view text) noexcept final { comm::warn(log_, rank(), text); }
   void abort(std::string_view cause) noexcept final { job_.abort(cause, nullptr); }

@@ -26,9 +26,11 @@ class NcclBackend final : public World::Backend {
   std::string_view name() const final { return "nccl"; }
 
   Arena make_arena(Bytes size) final { return job_.make_arena(size); }
-  std::unique_ptr<Communicator> make_communicator(std::string name) final {
-    return std::make_unique<NcclCommunicator>(job_.make_group(name));
+  std::unique_ptr<Communicator> make_communicator(std::string name, const CommunicatorUse& use) final {
+    if (use.host_memory) return make_host_communicator(std::move(name));
+    return std::make_unique<NcclCommunicator>(job_.make_group(name, use.staging));
   }
+  CollectiveStaging staging() const final { return job_.staging(); }
   Device host_device() const final { return Device::cpu(); }
   std::unique_ptr<Communicator> make_host_communicator(std::string name) final {
     return std::make_unique<ControlCommunicator>(job_.control(), std::move(name));

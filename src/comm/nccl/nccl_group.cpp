@@ -20,12 +20,16 @@ constexpr std::chrono::microseconds poll{50};  // of calls that go on in the bac
 
 }  // namespace
 
-NcclGroup::NcclGroup(const NcclParts& parts, std::size_t channel, std::string name, const NcclLibrary::Id& id)
+NcclGroup::NcclGroup(const NcclParts& parts, NcclCommunicatorParts own, const NcclLibrary::Id& id)
     : parts_(parts),
-      channel_(channel),
-      name_(std::move(name)),
-      staging_(parts.device, parts.options.staging),
+      channel_(own.channel),
+      name_(std::move(own.name)),
+      own_staging_(parts.device, own.staging.empty() ? parts.options.staging : Bytes(0)),
+      staging_(own.staging.empty() ? std::span(own_staging_.data(), parts.options.staging.count()) : own.staging),
       contributions_(static_cast<std::size_t>(parts.control.size())) {
+  if (Bytes(staging_.size()) < plan::gather_staging(contributions_.size())) {
+    throw InternalError(fmt::format("communicator {} has {} bytes of staging", name_, staging_.size()));
+  }
   connect(id);
   device::CudaQueue queue(parts_.device, StreamPriority::normal);
   try {

@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include "comm/nccl/nccl_library.hpp"
 #include "comm/signature.hpp"
 #include "device/cuda/cuda_queue.hpp"
+#include "plan/collective_memory.hpp"
 #include "tessera/comm/communicator.hpp"
 #include "tessera/device/arena.hpp"
 #include "tessera/kernels/reduce.hpp"
@@ -32,9 +34,9 @@ enum class NcclSums { ranked, fast };
 
 struct NcclOptions {
   NcclSums sums = NcclSums::ranked;
-  // Of each communicator: what arrives from peers before it is summed. Larger data goes in rounds of this size, and
-  // `fast` needs one rank's part in the wire's type in it.
-  Bytes staging{64u << 20};
+  // Of a communicator that brings none: what arrives from peers before it is summed. Larger data goes in rounds of this
+  // size, and `fast` needs one rank's part in the wire's type in it.
+  Bytes staging = plan::staging_most;
 };
 
 // What the communicators of a rank share.
@@ -46,10 +48,17 @@ struct NcclParts {
   NcclOptions options;
 };
 
+// What is one communicator's own.
+struct NcclCommunicatorParts {
+  std::size_t channel;
+  std::string name;
+  std::span<std::byte> staging{};  // of the device, at least plan::gather_staging(); empty: the group takes its own
+};
+
 class NcclGroup final : public device::QueueCheck, public std::enable_shared_from_this<NcclGroup> {
  public:
   // Collective: all ranks give rank 0's id. Blocks until every rank is connected, and has talked to every other one.
-  NcclGroup(const NcclParts& parts, std::size_t channel, std::string name, const NcclLibrary::Id& id);
+  NcclGroup(const NcclParts& parts, NcclCommunicatorParts own, const NcclLibrary::Id& id);
   ~NcclGroup() final;
 
   int rank() const { return parts_.control.rank(); }
@@ -125,7 +134,8 @@ class NcclGroup final : public device::QueueCheck, public std::enable_shared_fro
   const NcclParts parts_;
   const std::size_t channel_;
   const std::string name_;
-  Arena staging_;
+  Arena own_staging_;  // empty where the communicator was given some
+  const std::span<std::byte> staging_;
   std::vector<Piece> pieces_;               // of the present round
   std::vector<const void*> contributions_;  // of the present sum
 

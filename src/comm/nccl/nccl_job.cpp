@@ -81,10 +81,12 @@ std::vector<std::shared_ptr<NcclGroup>> NcclJob::living_groups() {
   return living;
 }
 
-std::shared_ptr<NcclGroup> NcclJob::make_group(const std::string& name) {
+std::shared_ptr<NcclGroup> NcclJob::make_group(const std::string& name, std::span<std::byte> staging) {
   const std::string mine = control().rank() == 0 ? blob_of(parts_.library.unique_id()) : std::string();
   const Control::Opened opened = control().open(name, mine);
-  auto group = std::make_shared<NcclGroup>(parts_, opened.channel, name, id_of(opened.blobs.front()));
+  auto group = std::make_shared<NcclGroup>(
+      parts_, NcclCommunicatorParts{.channel = opened.channel, .name = name, .staging = staging},
+      id_of(opened.blobs.front()));
   const std::lock_guard lock(mutex_);
   for (const auto& [data, size] : arenas_) group->add_memory(data, size);
   groups_.push_back(group);

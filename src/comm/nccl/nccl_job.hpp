@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "comm/nccl/launch_order.hpp"
 #include "comm/nccl/nccl_group.hpp"
 #include "comm/nccl/nccl_library.hpp"
+#include "tessera/plan/strategy.hpp"
 
 namespace tessera::comm {
 
@@ -29,8 +31,11 @@ class NcclJob {
   Control& control() { return parts_.control; }
   Device device() const { return parts_.device; }
 
-  // Collective: a communicator over all ranks, connected.
-  std::shared_ptr<NcclGroup> make_group(const std::string& name);
+  // Collective: a communicator over all ranks, connected. staging: as NcclGroup's.
+  std::shared_ptr<NcclGroup> make_group(const std::string& name, std::span<std::byte> staging = {});
+  CollectiveStaging staging() const {
+    return parts_.options.sums == NcclSums::ranked ? CollectiveStaging::parts : CollectiveStaging::results;
+  }
 
   // Memory that NCCL prefers, where it has such, and that all communicators know while it lives; zero-filled.
   Arena make_arena(Bytes size);

@@ -13,6 +13,7 @@
 
 #include "comm/launch_options.hpp"
 #include "comm/nccl/nccl_backend.hpp"
+#include "comm/nccl/nccl_start.hpp"
 #include "comm/quiet_output.hpp"
 #include "comm/rank_error.hpp"
 #include "comm/rendezvous/meeting_place.hpp"
@@ -89,14 +90,13 @@ std::exception_ptr outcome(RendezvousControl& control, const std::exception_ptr&
 std::exception_ptr run_process(const Start& start, const LaunchOptions& options, const Launched& launched) {
   const MeetingPlace place = meeting_place(variable, start);
   const Device device = Device::cuda(place.local_rank % cuda_device_count());
-  const char* const path = variable("TESSERA_NCCL");
-  const std::unique_ptr<NcclLibrary> library = open_nccl(path == nullptr ? "" : path);
+  const std::unique_ptr<NcclLibrary> library = open_chosen_nccl();
   RankLog log(options.log_dir, start.rank);
   const std::unique_ptr<RendezvousServer> server = server_of(place, start, options);
   RendezvousControl control(join_options(place, start, options), options.timeout);
   std::exception_ptr thrown;
   {
-    NcclJob job(*library, control, device, {});
+    NcclJob job(*library, control, device, nccl_options(options));
     say_start(start, job, log);
     const QuietOutput quiet(options, start.rank);
     thrown = run_rank(job, threads_per_rank(options), log, launched.body);

@@ -11,7 +11,7 @@
 namespace tessera::comm {
 namespace {
 
-constexpr std::size_t alignment = 256;  // of what kernels read
+constexpr std::size_t alignment = plan::staging_alignment.count();  // of what kernels read
 
 std::size_t aligned(std::size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
 
@@ -70,7 +70,7 @@ void NcclGroup::sum_pieces(const Call& call, std::span<const Piece> pieces) {
 }
 
 void NcclGroup::reduce_ranked(const Call& call, std::span<const ReduceScatter> segments) {
-  const std::size_t room = staging_.size().count();
+  const std::size_t room = staging_.size();
   const auto ranks = static_cast<std::size_t>(size());
   std::size_t used = 0;
   pieces_.clear();
@@ -103,9 +103,9 @@ void NcclGroup::reduce_fast(const Call& call, std::span<const ReduceScatter> seg
   for (const ReduceScatter& segment : segments) {
     const std::size_t bytes = segment.shard_elements * element_bytes(segment);
     if (bytes == 0) continue;
-    if (bytes > staging_.size().count()) {
+    if (bytes > staging_.size()) {
       throw UsageError(fmt::format("{}: NCCL's own sum of {} bytes needs as much staging, and there are {}",
-                                   place_of(call.signature), bytes, staging_.size().count()));
+                                   place_of(call.signature), bytes, staging_.size()));
     }
     complete(parts_.library.reduce_scatter(
         on(call),
@@ -124,7 +124,7 @@ void NcclGroup::reduce_fast(const Call& call, std::span<const ReduceScatter> seg
 void NcclGroup::run(const Call& call, const AllReduce& operation) {
   launch(call, [&] {
     const auto ranks = static_cast<std::size_t>(size());
-    const std::size_t most = staging_.size().count() / ranks / alignment * alignment / sizeof(float);
+    const std::size_t most = staging_.size() / ranks / alignment * alignment / sizeof(float);
     for (std::size_t begin = 0; begin < operation.elements; begin += most) {
       const std::size_t count = std::min(most, operation.elements - begin);
       const Bytes part(aligned(count * sizeof(float)));
