@@ -79,7 +79,8 @@ Product product_of(const Gemm<float>& of) {
 }
 
 // cᵀ = bᵀ · aᵀ.
-Product transposed(const Product& of) {
+template <typename OneProduct>
+OneProduct transposed(const OneProduct& of) {
   return {.a = of.b,
           .a_row = of.b_column,
           .a_depth = of.b_depth,
@@ -128,24 +129,74 @@ Operand<float> widened(const Operand<T>& from, Cut rows, Cut columns, float* to)
   return {to, from.transposed, columns.count};
 }
 
+// What one tile of c, in floats, gains from a part of the depth.
+struct TilePart {
+  Cut rows;
+  Cut columns;
+  Cut depth;
+  float* sums;  // [rows, columns]
+  bool add;
+};
+
+template <typename T>
+void add_widened(const Gemm<T>& of, const TilePart& part) {
+  float* const a = part.sums + part.rows.count * part.columns.count;
+  float* const b = a + part.rows.count * std::min(tile, of.k);
+  multiply_floats({.a = widened(of.a, part.rows, part.depth, a),
+                   .b = widened(of.b, part.depth, part.columns, b),
+                   .c = part.sums,
+                   .m = part.rows.count,
+                   .n = part.columns.count,
+                   .k = part.depth.count,
+                   .add = part.add,
+                   .c_stride = part.columns.count});
+}
+
+const std::uint16_t* bits_at(const Operand<bf16>& operand, std::size_t row, std::size_t column) {
+  if (operand.transposed) std::swap(row, column);
+  return reinterpret_cast<const std::uint16_t*>(operand.data + row * operand.stride + column);
+}
+
+PairProduct pair_product(const Gemm<bf16>& of, const TilePart& part) {
+  return {.a = bits_at(of.a, part.rows.begin, part.depth.begin),
+          .a_row = of.a.transposed ? 1 : of.a.stride,
+          .a_depth = of.a.transposed ? of.a.stride : 1,
+          .b = bits_at(of.b, part.depth.begin, part.columns.begin),
+          .b_depth = of.b.transposed ? 1 : of.b.stride,
+          .b_column = of.b.transposed ? of.b.stride : 1,
+          .c = part.sums,
+          .c_row = part.columns.count,
+          .c_column = 1,
+          .rows = part.rows.count,
+          .columns = part.columns.count,
+          .depth = part.depth.count,
+          .add = part.add};
+}
+
+// Without widening, where the processor multiplies bf16.
+template <typename T>
+void add_product(const Gemm<T>& of, const TilePart& part) {
+  if constexpr (std::is_same_v<T, bf16>) {
+    static const MultiplyPairsFunction multiply = find_multiply_bf16();
+    if (multiply != nullptr && openblas_get_num_threads() == 1) {
+      const PairProduct product = pair_product(of, part);
+      // b is rearranged: of two operands whose depth stands together, the smaller one.
+      const bool by_depth = product.a_depth == 1 && product.b_depth == 1;
+      return multiply(by_depth && of.m < of.n ? transposed(product) : product, product_room());
+    }
+  }
+  add_widened(of, part);
+}
+
 // One tile of c: summed up in floats over all of k, then stored.
 template <typename T>
 void multiply_tile(const Gemm<T>& of, Cut rows, Cut columns) {
   float* const sums = of.scratch;
-  float* const a = sums + rows.count * columns.count;
-  float* const b = a + rows.count * std::min(tile, of.k);
   const Columns<T> target{of.c + rows.begin * of.c_stride + columns.begin, of.c_stride, rows.count, columns.count};
   if (of.add) load_panel(active_rows(), Columns<const T>{target.data, target.stride, target.rows, target.count}, sums);
   for (std::size_t first = 0; first < of.k; first += tile) {
-    const Cut depth = cut(first, of.k);
-    multiply_floats({.a = widened(of.a, rows, depth, a),
-                     .b = widened(of.b, depth, columns, b),
-                     .c = sums,
-                     .m = rows.count,
-                     .n = columns.count,
-                     .k = depth.count,
-                     .add = of.add || first > 0,
-                     .c_stride = columns.count});
+    add_product(
+        of, {.rows = rows, .columns = columns, .depth = cut(first, of.k), .sums = sums, .add = of.add || first > 0});
   }
   store_panel<T>(active_rows(), {sums, columns.count}, target, nullptr);
 }

@@ -240,6 +240,40 @@ TEST_CASE("products_of_several_blocks_are_right_and_leave_alone_what_stands_besi
   }
 }
 
+// A matrix whose rows stand 5 elements apart, in NaNs: `rows` rows of `columns`.
+template <typename T>
+std::vector<T> among_nans(const std::vector<T>& values, std::size_t rows, std::size_t columns) {
+  std::vector<T> memory((rows + 3) * (columns + 5), T(unset));
+  for (std::size_t i = 0; i < values.size(); ++i) memory[i / columns * (columns + 5) + i % columns] = values[i];
+  return memory;
+}
+
+TEST_CASE_TEMPLATE("nothing_beside_the_operands_gets_into_a_product", T, float, bf16, fp16) {
+  for (const int threads : {1, 2}) {
+    set_threads(threads);
+    for (const Shape3& s : std::vector<Shape3>{{1, 1, 1}, {12, 32, 33}, {13, 33, 7}, {25, 65, 513}, {70, 3, 101}}) {
+      const std::vector<T> a = random_elements<T>(s.m * s.k, 1);
+      const std::vector<T> b = random_elements<T>(s.k * s.n, 2);
+      for (const int bits : {0, 1, 2, 3}) {
+        const bool ta = bits % 2 != 0, tb = bits / 2 != 0;
+        const std::vector<T> lone_a = among_nans(a, ta ? s.k : s.m, ta ? s.m : s.k);
+        const std::vector<T> lone_b = among_nans(b, tb ? s.n : s.k, tb ? s.k : s.n);
+        std::vector<T> c(s.m * s.n, T(unset));
+        std::vector<float> scratch(gemm_scratch<T>(s.m, s.n, s.k));
+        gemm<T>({.a = {lone_a.data(), ta, (ta ? s.m : s.k) + 5},
+                 .b = {lone_b.data(), tb, (tb ? s.k : s.n) + 5},
+                 .c = c.data(),
+                 .m = s.m,
+                 .n = s.n,
+                 .k = s.k,
+                 .scratch = scratch.data()});
+        check_stored(c, reference(s, widened(a), ta, widened(b), tb), std::sqrt(static_cast<double>(s.k)));
+      }
+    }
+  }
+  set_threads(1);
+}
+
 TEST_CASE("impossible_extents_and_threads_are_refused") {
   const std::size_t huge = std::size_t{1} << 40;
   float value = 0.0f;

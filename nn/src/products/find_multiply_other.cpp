@@ -4,5 +4,6 @@
 namespace tessera::nn {
 
 MultiplyFunction find_multiply() { return nullptr; }
+MultiplyPairsFunction find_multiply_bf16() { return nullptr; }
 
 }  // namespace tessera::nn

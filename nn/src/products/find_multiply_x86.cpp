@@ -9,4 +9,9 @@ MultiplyFunction find_multiply() {
   return available ? multiply_avx512 : nullptr;
 }
 
+MultiplyPairsFunction find_multiply_bf16() {
+  const bool available = find_multiply() != nullptr && __builtin_cpu_supports("avx512bf16");
+  return available ? multiply_bf16_avx512 : nullptr;
+}
+
 }  // namespace tessera::nn

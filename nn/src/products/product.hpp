@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 namespace tessera::nn {
 
@@ -33,5 +34,28 @@ using MultiplyFunction = void (*)(const Product&, float* scratch);
 void multiply_avx512(const Product& product, float* scratch);
 // The function for this processor; null: there is none, and the BLAS must do.
 MultiplyFunction find_multiply();
+
+// The same of matrices of bf16, given by their bits, for processors with AVX512_BF16. Sums are formed in fp32 from
+// pairs of products (VDPBF16PS), which takes denormal numbers for zero. depth at most 512, columns at most 512; one of
+// c's strides is 1.
+struct PairProduct {
+  const std::uint16_t* a;
+  std::size_t a_row;
+  std::size_t a_depth;
+  const std::uint16_t* b;
+  std::size_t b_depth;
+  std::size_t b_column;
+  float* c;
+  std::size_t c_row;
+  std::size_t c_column;
+  std::size_t rows;
+  std::size_t columns;
+  std::size_t depth;
+  bool add;
+};
+
+using MultiplyPairsFunction = void (*)(const PairProduct&, float* scratch);
+void multiply_bf16_avx512(const PairProduct& product, float* scratch);
+MultiplyPairsFunction find_multiply_bf16();
 
 }  // namespace tessera::nn

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "src/products/product.hpp"
+#include "src/products/turn_avx512.hpp"
 
 namespace tessera::nn {
 
@@ -162,29 +163,11 @@ TileFunction tile_function(std::size_t rows, Reads a, Reads b) {
 // Sixteen columns whose depth stands together, as rows of sixteen columns. `stride`: from column to column.
 void transpose(const float* from, std::size_t stride, std::size_t columns, std::size_t depth, float* to) {
   __m512 in[vector];
-  __m512 out[vector];
   const __mmask16 mask = first_lanes(depth);
   for (std::size_t i = 0; i < vector; ++i) {
     in[i] = i < columns ? _mm512_maskz_loadu_ps(mask, from + i * stride) : _mm512_setzero_ps();
   }
-  for (std::size_t i = 0; i < vector; i += 4) {  // 4 × 4 in each quarter
-    const __m512 low01 = _mm512_unpacklo_ps(in[i], in[i + 1]), high01 = _mm512_unpackhi_ps(in[i], in[i + 1]);
-    const __m512 low23 = _mm512_unpacklo_ps(in[i + 2], in[i + 3]), high23 = _mm512_unpackhi_ps(in[i + 2], in[i + 3]);
-    out[i] = _mm512_shuffle_ps(low01, low23, 0x44);
-    out[i + 1] = _mm512_shuffle_ps(low01, low23, 0xee);
-    out[i + 2] = _mm512_shuffle_ps(high01, high23, 0x44);
-    out[i + 3] = _mm512_shuffle_ps(high01, high23, 0xee);
-  }
-  for (std::size_t i = 0; i < 4; ++i) {  // the quarters
-    const __m512 even01 = _mm512_shuffle_f32x4(out[i], out[4 + i], 0x88);
-    const __m512 odd01 = _mm512_shuffle_f32x4(out[i], out[4 + i], 0xdd);
-    const __m512 even23 = _mm512_shuffle_f32x4(out[8 + i], out[12 + i], 0x88);
-    const __m512 odd23 = _mm512_shuffle_f32x4(out[8 + i], out[12 + i], 0xdd);
-    in[i] = _mm512_shuffle_f32x4(even01, even23, 0x88);
-    in[4 + i] = _mm512_shuffle_f32x4(odd01, odd23, 0x88);
-    in[8 + i] = _mm512_shuffle_f32x4(even01, even23, 0xdd);
-    in[12 + i] = _mm512_shuffle_f32x4(odd01, odd23, 0xdd);
-  }
+  turn(in);
   for (std::size_t i = 0; i < least(depth, vector); ++i) _mm512_store_ps(to + i * tile_columns, in[i]);
 }
 
