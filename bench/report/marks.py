@@ -1,8 +1,11 @@
 """The marks that the benchmarks are held against, and what is known of the limit where one is missed."""
 import collections
 
+from step_limits import step_limit
+
 # name: of the row. figure: of the benchmark's lines. over: figures of which the best (largest) is the ceiling; the ratio is
-# figure / ceiling, or the figure itself. least or most: what the ratio is held against.
+# figure / ceiling, or the figure itself. least or most: what the ratio is held against. limit: what is known of it where it
+# is missed, a text or a function of the figures.
 Mark = collections.namedtuple("Mark", "section name ratio least most limit", defaults=(None, None, ""))
 
 KERNELS = "Kernels against memory"
@@ -11,13 +14,6 @@ RUNTIME = "The runtime"
 STEPS = "Steps against PyTorch"
 
 BANDWIDTH_LIMIT = "All loops move more bytes than caches hold; a thread that shares its memory's bandwidth with others varies most."
-GPT_LIMIT = ("The products alone take three quarters of the step, at the rate of a large product; PyTorch's run at nearly the "
-             "same rate, so what can be gained is what stands between them.")
-MLP_LIMIT = ("By a profile of 187 ms steps on a shared machine, the reduce stream copies every gradient from its slot to its shard, "
-             "also on one rank (14 ms of processor time a step), and reads it again for the norm (9 ms), beside products and an "
-             "AdamW that want the memory's bandwidth, too. PyTorch's step has no norm and no such copy.")
-RANKS_LIMIT = ("Two ranks were not profiled. Each has one core, for its products and for the threads that gather and reduce, and "
-               "both share one memory.")
 
 
 def best(figures, *names):
@@ -84,9 +80,9 @@ def step_marks():
     for model in ("mlp", "gpt"):
         for precision in ("fp32", "bf16"):
             for parallel, mark in least[model].items():
-                limit = GPT_LIMIT if model == "gpt" else RANKS_LIMIT if parallel != "single" else MLP_LIMIT
                 yield Mark(STEPS, f"{model.upper()}, {precision}, {peers[parallel]}",
-                           itself(f"torch/{model}/{precision}/{parallel}/ratio"), mark, None, limit)
+                           itself(f"torch/{model}/{precision}/{parallel}/ratio"), mark, None,
+                           step_limit(model, precision, parallel))
 
 
 def marks():

@@ -24,6 +24,13 @@ SOURCE = pathlib.Path(__file__).resolve().parent.parent.parent
 SLOW = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")  # where these are set, they choose kernels of another machine
 
 
+def shown(command):
+    """As it stands on a page: without this machine's folders."""
+    words = [os.path.relpath(word, SOURCE) if str(word).startswith(str(SOURCE)) else str(word) for word in command]
+    return shlex.join("python3" if word == sys.executable else pathlib.Path(word).name if os.path.isabs(word) else word
+                      for word in words)
+
+
 class Runner:
     """Runs commands; keeps their figures, by name, and the commands."""
 
@@ -37,8 +44,7 @@ class Runner:
         done = subprocess.run(list(map(str, command)), env=surroundings, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             sys.exit(f"{shlex.join(map(str, command))} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
-        shown = [os.path.relpath(part, SOURCE) if str(part).startswith(str(SOURCE)) else str(part) for part in command]
-        self.commands.append(shlex.join(shown))
+        self.commands.append(shown(command))
         return done.stdout.splitlines()
 
     def figures_of(self, prefix, program, *arguments):
@@ -80,8 +86,9 @@ def run_steps(runner, tiny):
             runner.figures_of(f"step/{model}/{precision}/1/", runner.bench(f"step_{model}"), "--precision", precision,
                               "--parts", *small)
         for strategy in ("ddp", "fsdp"):
-            runner.figures_of(f"step/{model}/fp32/2-{strategy}/", runner.bench(f"step_{model}"), "--ranks", 2, "--strategy",
-                              strategy, "--parts", *small)
+            for precision in ("fp32", "bf16"):
+                runner.figures_of(f"step/{model}/{precision}/2-{strategy}/", runner.bench(f"step_{model}"), "--ranks", 2,
+                                  "--strategy", strategy, "--precision", precision, "--parts", *small)
 
 
 # ---- the page ----
@@ -112,7 +119,8 @@ def mark_tables(figures):
     if missed:
         yield "## What is missed, and what limits it\n"
         for mark, ratio in missed:
-            yield f"- {mark.name}: {ratio:.3g} of {bound(mark)}. {mark.limit}".rstrip()
+            limit = mark.limit(figures) if callable(mark.limit) else mark.limit
+            yield f"- {mark.name}: {ratio:.3g} of {bound(mark)}. {limit}".rstrip()
         yield ""
 
 
@@ -151,7 +159,7 @@ def processor():
 def page(runner, figure, seconds):
     yield f"# Benchmarks on the CPU, {datetime.date.today():%Y-%m-%d}\n"
     yield (f"`scripts/benchmark`, {seconds / 60:.0f} minutes on {os.cpu_count()} cores of {processor()}, {platform.system()} "
-           f"{platform.release()}. Contestants take turns within one run, figures are medians, and ratios are of one run. Each "
+           f"{platform.release().split('-')[0]}. Contestants take turns within one run, figures are medians, and ratios are of one run. Each "
            "benchmark checks its results. Ratios are rates, or speeds, over the other's; more is better but where the mark "
            "says ≤.\n")
     yield from (f"{remark}\n" for remark in runner.remarks)
