@@ -46,7 +46,7 @@ void require(bool right, const char* what) {
 
 bool near(double a, double b) { return std::abs(a - b) <= 1e-5 * std::max(1.0, std::abs(b)); }
 
-// The buffers of all contestants, in one arena.
+// The buffers of contestants, in one arena.
 class Memory {
  public:
   explicit Memory(std::size_t mebibytes)
@@ -137,12 +137,14 @@ void measure(const std::vector<Contestant>& contestants, std::size_t rounds) {
 
 void measure_all(const Options& options) {
   Memory memory(options.mebibytes);
+  Memory of_optimizer(
+      options.mebibytes);  // its own: what others leave behind is no second moment, nor its values theirs
   Stream stream(Device::cpu(), {.name = "bench", .mode = StreamMode::immediate});
   kernels::StepScalars scalars;
   scalars.step = 3;
   scalars.decay_power[0] = 0.729;
   scalars.decay_power[1] = 0.997;
-  std::vector<Contestant> all{adamw_of(memory, stream, scalars)};  // first: it wants the values as they were filled in
+  std::vector<Contestant> all{adamw_of(of_optimizer, stream, scalars)};
   all.push_back(norm_of(memory, stream));
   all.push_back(read_of(memory));
   for (const DType narrow : {DType::bf16, DType::fp16}) {
