@@ -6,6 +6,7 @@ dim · seq per token for attention (PaLM, appendix B), of the peak that --peak s
 usage: compare.py BUILD [--batch N] [--steps N] [--rounds N] [--peak TFLOPS]    prints figures, one per line
 """
 import argparse
+import importlib.util
 import json
 import pathlib
 import statistics
@@ -13,9 +14,8 @@ import subprocess
 import sys
 import tempfile
 
-import numpy
-
 SHAPE = {"layers": 12, "dim": 768, "heads": 12, "seq": 1024, "vocabulary": 50257}
+SKIPPED = 77  # the exit code of what cannot run
 WARM_UP = 10  # steps that do not count: compilation, heuristics
 PEER = pathlib.Path(__file__).with_name("peer.py")
 
@@ -48,6 +48,14 @@ def flops_per_token():
     return 6 * parameters + 12 * layers * dim * SHAPE["seq"]
 
 
+def require_peer():
+    """Ends the program where there is nothing to compare with."""
+    missing = [name for name in ("numpy", "torch") if importlib.util.find_spec(name) is None]
+    if missing:
+        print(f"skipped: this Python lacks {' and '.join(missing)} (pip install torch numpy)")
+        sys.exit(SKIPPED)
+
+
 def main():
     parser = argparse.ArgumentParser(usage=__doc__)
     parser.add_argument("build")
@@ -56,6 +64,8 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peak", type=float, default=989.0, help="of the device, dense bf16, TFLOP/s [H100, H200: 989]")
     options = parser.parse_args()
+    require_peer()
+    import numpy
     tokens = options.batch * SHAPE["seq"]
     with tempfile.TemporaryDirectory() as folder:
         data = pathlib.Path(folder) / "tokens.bin"

@@ -26,6 +26,15 @@ class GpuCheck(unittest.TestCase):
         self.assertIn("Did not run: device.", text)
         self.assertIn("skipped: this machine has no CUDA device", text)
 
+    def test_without_a_gpu_nothing_runs_and_nothing_fails(self):
+        done = self.run_script("--build", BUILD, "--part", "device")
+        if "== device: passed" in done.stdout:
+            self.skipTest("there is a GPU")
+        done = self.run_script("--build", BUILD)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("Failed: nothing. Did not run: device, conformance, strategies, nn, trainers, nccl, memcheck, racecheck, "
+                      "kernels, gpt.", done.stdout)
+
     def test_bad_options_are_named(self):
         done = self.run_script("--part", "everything")
         self.assertEqual(done.returncode, 2)
