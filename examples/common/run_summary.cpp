@@ -37,11 +37,13 @@ std::string sharding_text(const RunOptions& options) {
   return text;
 }
 
-std::string threads_text(const tessera::World& world) {
+// What ranks are, and where they compute, also where nobody has chosen.
+std::string ranks_text(const tessera::World& world) {
   const bool by_threads = tessera::how_started().launcher == tessera::Launcher::alone;
   const std::string ranks = by_threads ? "threads of this process" : "processes";
-  if (world.device().kind() == tessera::DeviceKind::cuda) return ranks + ", on CUDA devices";
-  return world.threads() > 1 ? fmt::format("with {} threads each", world.threads()) : ranks;
+  if (world.device().kind() == tessera::DeviceKind::cuda) return fmt::format("{}, on CUDA devices", ranks);
+  if (world.threads() == 1) return fmt::format("{}, on the CPU", ranks);
+  return fmt::format("{}, on the CPU with {} threads each", ranks, world.threads());
 }
 
 std::string notes(const RunOptions& options) {
@@ -65,7 +67,7 @@ std::string ranks_line(const RunOptions& options, tessera::FullyShard& model) {
                        grouped(options.simulated->ranks), model.world().threads(), sharding_text(options),
                        precision_text(options));
   }
-  return fmt::format("ranks    {}, {}; {}, {}\n", options.ranks, threads_text(model.world()), sharding_text(options),
+  return fmt::format("ranks    {}, {}; {}, {}\n", options.ranks, ranks_text(model.world()), sharding_text(options),
                      precision_text(options));
 }
 

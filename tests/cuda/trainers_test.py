@@ -112,6 +112,7 @@ class OnCuda(unittest.TestCase):
             self.assertIn("held-out loss", done.stdout)
         self.assertIn("on CUDA devices", found[0].stdout)
         self.assertNotIn("on CUDA devices", found[1].stdout)
+        self.assertIn("threads of this process, on the CPU; strategy fsdp", found[1].stdout)
 
 
 def has_device(program):
