@@ -90,6 +90,7 @@ constexpr double rounded_operands = std::is_same_v<T, float> ? 1e-5 : 4.0 * roun
 TEST_CASE_TEMPLATE("cuda: attention and its gradients are near the CPU's", T, TESSERA_CUDA_ELEMENTS) {
   for (const AttentionShape& shape : shapes) {
     for (const Dropout& dropout : {Dropout{}, some_dropout}) {
+      if (reduced_matrix() && dropout.probability == 0.0f) continue;
       CAPTURE(shape.sequence);
       CAPTURE(shape.head_dim);
       CAPTURE(dropout.probability);
