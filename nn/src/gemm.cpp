@@ -79,8 +79,8 @@ Product product_of(const Gemm<float>& of) {
 }
 
 // cᵀ = bᵀ · aᵀ.
-template <typename OneProduct>
-OneProduct transposed(const OneProduct& of) {
+template <typename Number>
+ProductOf<Number> transposed(const ProductOf<Number>& of) {
   return {.a = of.b,
           .a_row = of.b_column,
           .a_depth = of.b_depth,
@@ -96,14 +96,18 @@ OneProduct transposed(const OneProduct& of) {
           .add = of.add};
 }
 
+// Where both operands would have to be turned on the way, the smaller one is: that is b, and it is rearranged.
+template <typename Number>
+ProductOf<Number> smaller_turned(const ProductOf<Number>& of, bool a_is_smaller) {
+  const bool by_depth = of.a_depth == 1 && of.b_depth == 1;
+  return by_depth && a_is_smaller ? transposed(of) : of;
+}
+
 void multiply_floats(const Gemm<float>& of) {
   for (const std::size_t each : {of.m, of.n, of.k, of.a.stride, of.b.stride, of.c_stride}) extent(each);
   static const MultiplyFunction multiply = find_multiply();
   if (multiply == nullptr || openblas_get_num_threads() != 1) return call_blas(of);
-  const Product product = product_of(of);
-  // Where both would have to be transposed on the way, the smaller one is: that is b, and it is rearranged.
-  const bool by_depth = product.a_depth == 1 && product.b_depth == 1;
-  multiply(by_depth && of.m < of.n ? transposed(product) : product, product_room());
+  multiply(smaller_turned(product_of(of), of.m < of.n), product_room());
 }
 
 void call_blas(const Gemm<double>& of) {
@@ -179,10 +183,7 @@ void add_product(const Gemm<T>& of, const TilePart& part) {
   if constexpr (std::is_same_v<T, bf16>) {
     static const MultiplyPairsFunction multiply = find_multiply_bf16();
     if (multiply != nullptr && openblas_get_num_threads() == 1) {
-      const PairProduct product = pair_product(of, part);
-      // b is rearranged: of two operands whose depth stands together, the smaller one.
-      const bool by_depth = product.a_depth == 1 && product.b_depth == 1;
-      return multiply(by_depth && of.m < of.n ? transposed(product) : product, product_room());
+      return multiply(smaller_turned(pair_product(of, part), of.m < of.n), product_room());
     }
   }
   add_widened(of, part);

@@ -4,7 +4,6 @@
 
 #include <exception>
 #include <functional>
-#include <string>
 #include <string_view>
 
 #include "comm/job_failure.hpp"
@@ -20,8 +19,6 @@ class ThreadJob {
   ThreadJob& operator=(const ThreadJob&) = delete;
 
   virtual int size() const = 0;
-  // What its ranks have in common, for the user; empty where nothing is worth a line.
-  virtual std::string in_words() const { return {}; }
 
   // On the rank's own thread: gives `body` its World, which ends before this returns.
   virtual void run_rank(int rank, RankLog& log, const std::function<void(World&)>& body) = 0;

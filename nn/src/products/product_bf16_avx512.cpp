@@ -22,6 +22,10 @@ constexpr std::size_t words_of(std::size_t depth) { return (depth + 1) / 2; }
 // Words from panel to panel, with two lines to spare, so that panels do not meet in the same set of the first cache.
 constexpr std::size_t panel_stride(std::size_t depth) { return (words_of(depth) + 1) * tile_columns; }
 
+constexpr std::size_t most_extent = 512;  // of depth and columns
+static_assert(vector * words_of(most_extent) + most_extent / tile_columns * panel_stride(most_extent) <=
+              product_scratch);
+
 [[gnu::always_inline]] inline __mmask16 first_lanes(std::size_t count) {
   return static_cast<__mmask16>((1u << least(count, vector)) - 1u);
 }
