@@ -4,8 +4,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -20,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "measure/program.hpp"
 #include "memory_per_gpu/machine.hpp"
 #include "tessera/checkpoint/checkpointer.hpp"
 #include "tessera/comm/run.hpp"
@@ -34,7 +33,7 @@ namespace fs = std::filesystem;
 struct Request {
   fs::path directory;
   std::size_t mebibytes = 768;  // of a checkpoint
-  int ranks = 2;
+  std::size_t ranks = 2;
   std::size_t runs = 5;
 };
 
@@ -231,7 +230,7 @@ void measure_blocking(World& world, const Request& request) {
 constexpr std::size_t long_work = 25'000'000;
 
 void measure_background(World& world, const Request& request) {
-  Model model(world, request, Checkpointing::background, long_work / static_cast<std::size_t>(request.ranks));
+  Model model(world, request, Checkpointing::background, long_work / request.ranks);
   Checkpointer checkpoints(model.runtime(), {.directory = request.directory / "background", .keep = 1});
   const auto shards = model.shards();
   std::size_t elements = 0;
@@ -262,7 +261,7 @@ void run(const Request& request) {
              bench::machine(), bench::today(), request.directory.string(), request.mebibytes, request.ranks,
              request.runs);
   fmt::print("| Tessera | s | GB/s | plain | s | GB/s | ratio |\n|---|--:|--:|---|--:|--:|--:|\n");
-  launch({.ranks = request.ranks}, [&](World& world) {
+  launch({.ranks = static_cast<int>(request.ranks)}, [&](World& world) {
     measure_blocking(world, request);
     measure_background(world, request);
   });
@@ -293,20 +292,16 @@ class Workplace {
 int main(int argc, char** argv) {
   Request request;
   std::string parent = ".";
-  CLI::App app{"Saves and loads checkpoints, in turn with plain files of the same bytes on the same disk."};
-  app.add_option("--directory", parent, "On the disk to measure; what is written there is removed")
-      ->capture_default_str();
-  app.add_option("--mib", request.mebibytes, "Of a checkpoint")->check(CLI::Range(16, 65536))->capture_default_str();
-  app.add_option("--ranks", request.ranks, "Threads")->check(CLI::Range(1, 64))->capture_default_str();
-  app.add_option("--runs", request.runs, "Of each")->check(CLI::Range(1, 100))->capture_default_str();
-  CLI11_PARSE(app, argc, argv);
-  try {
+  examples::CommandLine line(
+      "Saves and loads checkpoints, in turn with plain files of the same bytes on the same disk.", "");
+  line.group("Options");
+  line.text("--directory", parent, "On the disk to measure; what is written there is removed");
+  line.whole("--mib", request.mebibytes, {16, 65536}, "Of a checkpoint");
+  line.whole("--ranks", request.ranks, {1, 64}, "Threads");
+  line.whole("--runs", request.runs, {1, 100}, "Of each");
+  return bench::run_bench(line, argc, argv, [&] {
     const Workplace place(parent);
     request.directory = place.path();
     run(request);
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "error: {}\n", error.what());
-    return 1;
-  }
-  return 0;
+  });
 }

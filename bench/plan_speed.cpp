@@ -12,7 +12,7 @@
 #include <limits>
 #include <vector>
 
-#include "models/perceptron.hpp"
+#include "models/model.hpp"
 #include "tessera/plan/compile.hpp"
 #include "tessera/plan/verify.hpp"
 

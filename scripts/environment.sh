@@ -46,5 +46,7 @@ build() {
   local build=$1
   shift
   say "building $build"
+  local begin=$SECONDS
   quietly "$build/logs/build.txt" ninja -C "$build" "$@"
+  say "built in $((SECONDS - begin)) s"
 }

@@ -1,10 +1,10 @@
 // The main() of a benchmark.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <exception>
+#include <string>
 
+#include "command_line/streams.hpp"
 #include "common/blas_kernels.hpp"
 #include "common/command_line.hpp"
 
@@ -14,14 +14,15 @@ namespace bench {
 template <typename Body>
 int run_bench(examples::CommandLine& line, int argc, char** argv, Body body) {
   examples::require_fast_blas(argv);
+  tools::open_closed_streams();
   try {
     if (line.parse(argc, argv)) body();
-    return 0;
+    return tools::exit_code(0);
   } catch (const examples::OptionError& error) {
-    fmt::print(stderr, "error: {}\n", error.what());
+    tools::tell(std::string("error: ") + error.what());
     return examples::exit_bad_options;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "error: {}\n", error.what());
+    tools::tell(std::string("error: ") + error.what());
     return 1;
   }
 }

@@ -5,10 +5,12 @@
 #include <cstdio>
 #include <exception>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <optional>
+#include <string>
 
+#include "command_line/streams.hpp"
 #include "common/command_line.hpp"
+#include "json/json.hpp"
 #include "memory_per_gpu/report.hpp"
 #include "memory_per_gpu/request.hpp"
 #include "memory_per_gpu/rows.hpp"
@@ -32,7 +34,7 @@ std::string beside(const std::filesystem::path& figure) {
 
 void write_files(const Request& request, std::span<char* const> command, std::span<const Row> rows) {
   if (request.csv) write(*request.csv, to_csv(rows));
-  if (request.json) write(*request.json, to_json(request, command, rows).dump(1) + "\n");
+  if (request.json) write(*request.json, to_json(request, command, rows).dump(std::size_t{1}) + "\n");
   if (!request.plot) return;
   tools::plot(bars_chart(request, rows), request.plot->string());
   tools::plot(lines_chart(request, rows), beside(*request.plot));
@@ -60,13 +62,14 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  tools::open_closed_streams();
   try {
-    return run(argc, argv);
+    return tools::exit_code(run(argc, argv));
   } catch (const examples::OptionError& error) {
-    fmt::print(stderr, "error: {}\n", error.what());
+    tools::tell(std::string("error: ") + error.what());
     return examples::exit_bad_options;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "error: {}\n", error.what());
+    tools::tell(std::string("error: ") + error.what());
     return 1;
   }
 }

@@ -1,10 +1,10 @@
 // Rows as Markdown, CSV, JSON and charts: four forms of the same figures.
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
 
+#include "json/json.hpp"
 #include "memory_per_gpu/request.hpp"
 #include "memory_per_gpu/rows.hpp"
 
@@ -17,11 +17,11 @@ std::string table_heading();
 std::string table_line(const Row& row);
 
 std::string to_csv(std::span<const Row> rows);
-nlohmann::ordered_json to_json(const Request& request, std::span<char* const> command, std::span<const Row> rows);
+tools::Json to_json(const Request& request, std::span<char* const> command, std::span<const Row> rows);
 
 // Of the last precision: every strategy at the largest number of ranks that really run, and at the largest of all.
-nlohmann::ordered_json bars_chart(const Request& request, std::span<const Row> rows);
+tools::Json bars_chart(const Request& request, std::span<const Row> rows);
 // Of the last precision: bytes over ranks.
-nlohmann::ordered_json lines_chart(const Request& request, std::span<const Row> rows);
+tools::Json lines_chart(const Request& request, std::span<const Row> rows);
 
 }  // namespace bench

@@ -8,8 +8,7 @@
 
 #include "common/command_line.hpp"
 #include "models/gpt.hpp"
-#include "models/llama.hpp"
-#include "models/perceptron.hpp"
+#include "models/model.hpp"
 #include "models/units_file.hpp"
 #include "plot/plot.hpp"
 #include "tessera/base/error.hpp"

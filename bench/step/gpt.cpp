@@ -1,4 +1,4 @@
-// The GPT of examples/train_gpt over 256 tokens. The batch is a formula that compare_torch.py repeats.
+// The GPT of examples/train_gpt over 256 tokens. The batch is a formula that compare_torch repeats.
 #include <cstdint>
 #include <span>
 #include <vector>

@@ -1,5 +1,5 @@
 // The multilayer perceptron of examples/train_mlp: `layers` layers of width × width, and one to the classes. The batch
-// is a formula that compare_torch.py repeats.
+// is a formula that compare_torch repeats.
 #include <cstdint>
 #include <span>
 #include <vector>

@@ -2,12 +2,9 @@
 #include "common/command_line.hpp"
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <charconv>
-#include <cstdio>
-#include <set>
 #include <utility>
 
 namespace examples {
@@ -42,15 +39,6 @@ std::string joined(const std::vector<Choice>& choices, const char* between) {
   return text;
 }
 
-void require_each_once(const std::vector<std::string>& arguments) {
-  std::set<std::string> seen;
-  for (const std::string& argument : arguments) {
-    if (argument.size() < 3 || argument.compare(0, 2, "--") != 0) continue;
-    const std::string name = argument.substr(0, argument.find('='));
-    if (!seen.insert(name).second) throw OptionError(fmt::format("{} is given twice", name));
-  }
-}
-
 constexpr std::size_t page_columns = 110;
 constexpr std::size_t option_columns = 34;
 
@@ -78,43 +66,38 @@ std::string wrapped(const std::string& text, std::size_t columns) {
 }  // namespace
 
 CommandLine::CommandLine(const std::string& description, const std::string& footer)
-    : app_(std::make_unique<CLI::App>(wrapped(description, page_columns))) {
-  app_->footer(wrapped(footer, page_columns));
-  app_->set_help_flag("--help", "Prints this page")->group("");
-  app_->get_formatter()->column_width(option_columns);
-}
+    : parser_({.program = {},
+               .description = wrapped(description, page_columns),
+               .footer = wrapped(footer, page_columns),
+               .option_columns = option_columns}) {}
 
-CommandLine::~CommandLine() = default;
-
-CLI::Option* CommandLine::add(const std::string& name, const std::function<void(const std::string&)>& take,
-                              const std::string& what, const std::string& type) {
-  return app_->add_option_function<std::string>(name, take, wrapped(what, page_columns - option_columns))
-      ->group(group_)
-      ->type_name(type);
+void CommandLine::add(const Shown& option, const std::function<void(const std::string&)>& take) {
+  parser_.option({.name = option.name,
+                  .type = option.type,
+                  .what = wrapped(option.what, page_columns - option_columns),
+                  .group = group_,
+                  .present_value = option.present_value},
+                 take);
 }
 
 void CommandLine::whole(const std::string& name, std::size_t& target, WholeLimits limits, const std::string& what) {
-  add(
-      name, [=, &target](const std::string& text) { target = whole_number(name, text, limits); }, what, "N")
-      ->default_str(fmt::to_string(target));
+  add({name, what, "N", fmt::to_string(target)},
+      [=, &target](const std::string& text) { target = whole_number(name, text, limits); });
 }
 
 void CommandLine::whole(const std::string& name, std::optional<std::size_t>& target, WholeLimits limits,
                         const std::string& what) {
-  add(
-      name, [=, &target](const std::string& text) { target = whole_number(name, text, limits); }, what, "N");
+  add({name, what, "N"}, [=, &target](const std::string& text) { target = whole_number(name, text, limits); });
 }
 
 void CommandLine::real(const std::string& name, double& target, RealLimits limits, const std::string& what) {
-  add(
-      name, [=, &target](const std::string& text) { target = real_number(name, text, limits); }, what, "X")
-      ->default_str(fmt::to_string(target));
+  add({name, what, "X", fmt::to_string(target)},
+      [=, &target](const std::string& text) { target = real_number(name, text, limits); });
 }
 
 void CommandLine::real(const std::string& name, std::optional<double>& target, RealLimits limits,
                        const std::string& what) {
-  add(
-      name, [=, &target](const std::string& text) { target = real_number(name, text, limits); }, what, "X");
+  add({name, what, "X"}, [=, &target](const std::string& text) { target = real_number(name, text, limits); });
 }
 
 void CommandLine::choice(const std::string& name, const std::vector<Choice>& choices, const std::string& what) {
@@ -126,7 +109,7 @@ void CommandLine::choice(const std::string& name, const std::vector<Choice>& cho
     }
     chosen->choose();
   };
-  add(name, take, what, "{" + joined(choices, ",") + "}");
+  add({name, what, fmt::format("{{{}}}", joined(choices, ","))}, take);
 }
 
 void CommandLine::path(const std::string& name, std::optional<std::filesystem::path>& target, const std::string& what) {
@@ -145,7 +128,7 @@ void CommandLine::add_path(const std::string& name, std::optional<std::filesyste
     if (text.empty()) throw OptionError(fmt::format("{} takes the path of a {}, not an empty text", name, thing));
     target = text;
   };
-  add(name, take, what, type);
+  add({name, what, type}, take);
 }
 
 void CommandLine::text(const std::string& name, std::string& target, const std::string& what) {
@@ -153,7 +136,7 @@ void CommandLine::text(const std::string& name, std::string& target, const std::
     if (text.empty()) throw OptionError(fmt::format("{} takes a name, not an empty text", name));
     target = text;
   };
-  add(name, take, what, "NAME")->default_str(target);
+  add({name, what, "NAME", target}, take);
 }
 
 void CommandLine::text(const std::string& name, std::optional<std::string>& target, const std::string& type,
@@ -162,24 +145,36 @@ void CommandLine::text(const std::string& name, std::optional<std::string>& targ
     if (text.empty()) throw OptionError(fmt::format("{} takes a text that is not empty", name));
     target = text;
   };
-  add(name, take, what, type);
+  add({name, what, type}, take);
 }
 
 void CommandLine::flag(const std::string& name, bool& target, const std::string& what) {
-  app_->add_flag(name, target, wrapped(what, page_columns - option_columns))->group(group_);
+  parser_.flag({.name = name, .type = {}, .what = wrapped(what, page_columns - option_columns), .group = group_},
+               target);
 }
 
-bool CommandLine::given(const std::string& name) const { return app_->count(name) > 0; }
+void CommandLine::flag(const std::string& name, bool& target, const std::vector<Choice>& values,
+                       const std::string& what) {
+  const auto take = [=, &target](const std::string& text) {
+    target = true;
+    if (text.empty()) return;
+    const auto chosen =
+        std::find_if(values.begin(), values.end(), [&](const Choice& choice) { return choice.name == text; });
+    if (chosen == values.end()) {
+      throw OptionError(
+          fmt::format("{} stands alone or is {}={}, not {}={}", name, name, joined(values, " or "), name, text));
+    }
+    chosen->choose();
+  };
+  parser_.flag({.name = name, .type = {}, .what = wrapped(what, page_columns - option_columns), .group = group_}, take);
+}
+
+bool CommandLine::given(const std::string& name) const { return parser_.given(name); }
 
 bool CommandLine::parse(int argc, char** argv) {
-  require_each_once({argv + std::min(argc, 1), argv + argc});
   try {
-    app_->parse(argc, argv);
-    return true;
-  } catch (const CLI::CallForHelp&) {
-    fmt::print("{}", app_->help());
-    return false;
-  } catch (const CLI::ParseError& error) {
+    return parser_.parse(argc, argv);
+  } catch (const tools::CommandLineError& error) {
     throw OptionError(error.what());
   }
 }

@@ -1,5 +1,5 @@
 // A program's options, parsed strictly: a number is a number within its limits, nothing is given twice, and whatever is
-// wrong is one line that names the option. A thin layer over CLI11, which does the help page.
+// wrong is one line that names the option.
 #pragma once
 
 #include <cstddef>
@@ -7,17 +7,12 @@
 #include <filesystem>
 #include <functional>
 #include <initializer_list>
-#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
-// CLI11 itself stays in one source: its header takes ten seconds to compile.
-namespace CLI {
-class App;
-class Option;
-}  // namespace CLI
+#include "command_line/parser.hpp"
 
 namespace examples {
 
@@ -46,9 +41,6 @@ struct Choice {
 class CommandLine {
  public:
   CommandLine(const std::string& description, const std::string& footer);
-  ~CommandLine();
-  CommandLine(const CommandLine&) = delete;
-  CommandLine& operator=(const CommandLine&) = delete;
 
   void group(const std::string& title) { group_ = title; }  // of the options that follow
 
@@ -64,6 +56,8 @@ class CommandLine {
   void text(const std::string& name, std::optional<std::string>& target, const std::string& type,
             const std::string& what);
   void flag(const std::string& name, bool& target, const std::string& what);
+  // One that may have a value: --name or --name=VALUE.
+  void flag(const std::string& name, bool& target, const std::vector<Choice>& values, const std::string& what);
 
   bool given(const std::string& name) const;
 
@@ -73,10 +67,15 @@ class CommandLine {
  private:
   void add_path(const std::string& name, std::optional<std::filesystem::path>& target, const std::string& what,
                 const std::string& type);
-  CLI::Option* add(const std::string& name, const std::function<void(const std::string&)>& take,
-                   const std::string& what, const std::string& type);
+  struct Shown {
+    std::string name;
+    std::string what;
+    std::string type;
+    std::string present_value = {};
+  };
+  void add(const Shown& option, const std::function<void(const std::string&)>& take);
 
-  std::unique_ptr<CLI::App> app_;
+  tools::CommandParser parser_;
   std::string group_;
 };
 

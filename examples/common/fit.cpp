@@ -1,9 +1,13 @@
-// Limits on options keep every product here below 2^64.
+// Limits on options keep every product here below 2^64. Linux: sysconf, and the memory controller of control groups v2.
 #include "common/fit.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
-#include "common/host_memory.hpp"
+#include <algorithm>
+#include <cstdint>
+#include <fstream>
+
 #include "common/number_text.hpp"
 #include "tessera/base/error.hpp"
 
@@ -32,6 +36,15 @@ tessera::FullyShardOptions fitting_options(const RunOptions& options, const Mode
   sharding.activations = memory.activations;
   sharding.memory_limit = share - memory.batches;
   return sharding;
+}
+
+tessera::Bytes host_memory() {
+  const auto pages = static_cast<std::uint64_t>(std::max(0L, sysconf(_SC_PHYS_PAGES)));
+  const auto page = static_cast<std::uint64_t>(std::max(0L, sysconf(_SC_PAGESIZE)));
+  std::uint64_t bytes = pages * page;
+  std::uint64_t limit = 0;
+  if (std::ifstream("/sys/fs/cgroup/memory.max") >> limit) bytes = std::min(bytes, limit);  // "max" is no number
+  return tessera::Bytes(bytes);
 }
 
 }  // namespace examples

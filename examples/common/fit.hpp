@@ -23,4 +23,9 @@ struct ModelMemory {
 // MemoryError when activations and batches alone are more than that.
 tessera::FullyShardOptions fitting_options(const RunOptions& options, const ModelMemory& memory);
 
+// How much memory this job may take, so that a model that is too large is refused instead of killed.
+
+// The machine's memory, or the control group's limit where that is lower.
+tessera::Bytes host_memory();
+
 }  // namespace examples

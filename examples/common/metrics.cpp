@@ -2,7 +2,6 @@
 #include "common/metrics.hpp"
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include <cerrno>
 #include <cstdint>
@@ -12,6 +11,7 @@
 #include <system_error>
 #include <utility>
 
+#include "json/json.hpp"
 #include "tessera/base/error.hpp"
 
 namespace examples {
@@ -30,10 +30,19 @@ std::string bits_of(double value) {
   return fmt::format("{:016x}", bits);
 }
 
+// Of a line of metrics; empty for what is none.
+std::optional<std::uint64_t> step_of(const std::string& line) {
+  try {
+    return tools::Json::parse(line).at("step").whole();
+  } catch (const tools::JsonError&) {
+    return std::nullopt;
+  }
+}
+
 }  // namespace
 
-nlohmann::ordered_json to_json(const StepMetrics& metrics, const WorkUnit& unit, const nlohmann::ordered_json& memory) {
-  nlohmann::ordered_json object = {
+tools::Json to_json(const StepMetrics& metrics, const WorkUnit& unit, const tools::Json& memory) {
+  tools::Json object = {
       {"step", metrics.step},
       {"loss", metrics.loss},
       {"loss_bits", bits_of(metrics.loss)},
@@ -54,6 +63,7 @@ nlohmann::ordered_json to_json(const StepMetrics& metrics, const WorkUnit& unit,
     object["held_out_loss"] = *metrics.held_out_loss;
     object["held_out_loss_bits"] = bits_of(*metrics.held_out_loss);
   }
+  if (metrics.held_out_samples) object["held_out_samples"] = *metrics.held_out_samples;
   if (memory.is_object()) object["memory"] = memory;
   return object;
 }
@@ -71,13 +81,13 @@ void MetricsFile::keep_first(std::size_t steps) {
   for (std::string line; std::getline(lines, line); ++number) {
     // What a run that was killed left of its last line counts as nothing.
     if (lines.eof()) break;
-    const auto object = nlohmann::json::parse(line, nullptr, false);
-    if (!object.is_object() || !object.contains("step") || !object["step"].is_number_unsigned()) {
+    const std::optional<std::uint64_t> step = step_of(line);
+    if (!step) {
       throw tessera::DataError(fmt::format(
           "{}: line {} is not a step's metrics, so this run cannot go on with it: choose another file for --metrics",
           path_.string(), number));
     }
-    if (object["step"].get<std::uint64_t>() > steps) break;
+    if (*step > steps) break;
     kept += line.size() + 1;
   }
   std::error_code error;
@@ -85,7 +95,7 @@ void MetricsFile::keep_first(std::size_t steps) {
   if (error) throw tessera::DataError(fmt::format("{}: cannot be shortened: {}", path_.string(), error.message()));
 }
 
-void MetricsFile::write(const nlohmann::ordered_json& object) {
+void MetricsFile::write(const tools::Json& object) {
   const std::string text = object.dump() + "\n";
   const bool written = std::fwrite(text.data(), 1, text.size(), file_.get()) == text.size();
   if (written && std::fflush(file_.get()) == 0) return;

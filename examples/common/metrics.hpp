@@ -6,12 +6,17 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <string_view>
 
-#include "common/work_unit.hpp"
+#include "json/json.hpp"
 
 namespace examples {
+
+struct WorkUnit {
+  std::string_view name = "samples";  // a literal
+  std::size_t per_sample = 1;
+};
 
 struct StepMetrics {
   std::size_t step = 0;  // from 1
@@ -25,6 +30,7 @@ struct StepMetrics {
   // Where the step was followed by an evaluation.
   std::optional<double> accuracy;
   std::optional<double> held_out_loss;
+  std::optional<std::size_t> held_out_samples;  // that it looked at
 
   double samples_per_second() const { return seconds > 0.0 ? static_cast<double>(samples) / seconds : 0.0; }
   double units_per_second(const WorkUnit& unit) const {
@@ -33,7 +39,7 @@ struct StepMetrics {
 };
 
 // Speed stands there in samples, and in `unit` where that is another. `memory` is added when it is an object.
-nlohmann::ordered_json to_json(const StepMetrics& metrics, const WorkUnit& unit, const nlohmann::ordered_json& memory);
+tools::Json to_json(const StepMetrics& metrics, const WorkUnit& unit, const tools::Json& memory);
 
 class MetricsFile {
  public:
@@ -45,7 +51,7 @@ class MetricsFile {
   void keep_first(std::size_t steps);
 
   // One line, on its way to the file system when this returns. Throws DataError, when the disk is full for example.
-  void write(const nlohmann::ordered_json& object);
+  void write(const tools::Json& object);
 
  private:
   struct Close {

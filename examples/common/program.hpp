@@ -1,6 +1,7 @@
 // What the main() of every trainer does: options, files, ranks. Whatever goes wrong is one line and an exit code.
 #pragma once
 
+#include <filesystem>
 #include <functional>
 
 #include "common/metrics.hpp"
@@ -14,5 +15,10 @@ int run_program(const std::function<int()>& body);
 
 // Looks at the run's files before the ranks start, then calls `train` once per rank. Returns the exit code.
 int run_ranks(const RunOptions& options, const std::function<void(tessera::World&, MetricsFile*)>& train);
+
+// Finds out before hours of training whether their result can be written.
+
+// Throws DataError when no file can appear under this path. Leaves nothing behind, and what stands there untouched.
+void require_writable(const std::filesystem::path& path);
 
 }  // namespace examples

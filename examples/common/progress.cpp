@@ -8,8 +8,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstdio>
 
+#include "command_line/streams.hpp"
 #include "common/number_text.hpp"
 
 namespace examples {
@@ -17,6 +17,7 @@ namespace examples {
 namespace {
 
 constexpr std::chrono::milliseconds refresh_interval{50};
+constexpr std::chrono::seconds line_interval{10};
 constexpr std::size_t longest_bar = 30;
 
 std::size_t terminal_columns() {
@@ -49,15 +50,26 @@ void Progress::show(const Step& now) {
   if (output_ == Output::live) return show_live(now);
   const auto tenth = [&](std::size_t step) { return step * 10 / steps_; };
   if (now.step != done_before_ + 1 && tenth(now.step) == tenth(now.step - 1)) return;
-  fmt::print("{}\n", text_of(now));
-  std::fflush(stdout);
+  tools::print(text_of(now) + "\n");
+}
+
+void Progress::evaluating(std::size_t done, std::size_t passes) {
+  if (output_ == Output::none) return;
+  const Clock::time_point time = Clock::now();
+  if (done == 1) evaluation_shown_ = time;
+  const bool live = output_ == Output::live;
+  if (time - evaluation_shown_ < (live ? Clock::duration(refresh_interval) : Clock::duration(line_interval))) return;
+  evaluation_shown_ = time;
+  const std::string text = fmt::format("evaluating: {} of {} batches", grouped(done), grouped(passes));
+  if (!live) return tools::print(text + "\n");
+  tools::print("\r\x1b[K" + text);
+  line_is_live_ = true;
 }
 
 void Progress::line(const std::string& text) {
   if (output_ == Output::none) return;
   clear_live();
-  fmt::print("{}\n", text);
-  std::fflush(stdout);
+  tools::print(text + "\n");
 }
 
 void Progress::end() { clear_live(); }
@@ -85,15 +97,13 @@ void Progress::show_live(const Step& now) {
   const std::size_t room = std::min(longest_bar, columns > text.size() + 4 ? columns - text.size() - 4 : 0);
   if (room >= 8) text += "   " + bar(static_cast<double>(now.step) / static_cast<double>(steps_), room);
   if (room < 8) text.resize(std::min(text.size(), columns - 1));
-  fmt::print("\r\x1b[K{}", text);
-  std::fflush(stdout);
+  tools::print("\r\x1b[K" + text);
   line_is_live_ = true;
 }
 
 void Progress::clear_live() {
   if (!line_is_live_) return;
-  fmt::print("\r\x1b[K");
-  std::fflush(stdout);
+  tools::print("\r\x1b[K");
   line_is_live_ = false;
 }
 

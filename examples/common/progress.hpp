@@ -27,8 +27,10 @@ class Progress {
 
   void start(std::size_t done);  // the clock of "time left", with so many steps done before
   void show(const Step& now);
-  void line(const std::string& text);  // stays
-  void end();                          // no more steps; lines may follow
+  void evaluating(std::size_t done,
+                  std::size_t passes);  // between steps; elsewhere than on a terminal every ten seconds
+  void line(const std::string& text);   // stays
+  void end();                           // no more steps; lines may follow
 
   double seconds() const;  // since start()
 
@@ -45,6 +47,7 @@ class Progress {
   std::string_view unit_;
   Clock::time_point start_ = Clock::now();
   Clock::time_point shown_{};
+  Clock::time_point evaluation_shown_{};
   bool line_is_live_ = false;
   std::size_t done_before_ = 0;
 };

@@ -40,6 +40,7 @@ struct CheckpointOptions {
   std::optional<std::size_t> keep;
   bool in_background = false;
   bool resume = false;
+  bool skip_damaged = false;  // --resume=skip-damaged
 };
 
 // Steps that are traced, both included.
@@ -76,6 +77,7 @@ struct RunOptions {
   std::optional<std::size_t> epochs;
   std::optional<std::size_t> stop_after;
   std::optional<std::size_t> eval_every;
+  std::optional<std::size_t> eval_batches;  // as given; 0: all (held_out.hpp)
 
   OptimizerKind optimizer = OptimizerKind::adamw;
   std::optional<double> learning_rate;
@@ -145,5 +147,18 @@ tessera::Schedule schedule(const RunOptions& options, const RunLength& length);
 std::unique_ptr<tessera::Optimizer> make_optimizer(const RunOptions& options);
 
 std::string_view to_string(OptimizerKind kind);
+
+// --device, --backend, --sums and --precision tf32: where ranks compute, and how they exchange data there.
+void add_device_options(CommandLine& line, RunOptions& options);
+
+// What these options cannot mean together. Throws OptionError.
+void check_device_options(const CommandLine& line, const RunOptions& options);
+
+// Where the ranks will compute: on the CPU in processes that mpirun started, and in a simulation. Throws
+// UnavailableError as tessera::resolve() does.
+tessera::DeviceKind device_kind(const RunOptions& options);
+
+// "fp32", "bf16", "fp32, products in tf32"
+std::string precision_text(const RunOptions& options);
 
 }  // namespace examples

@@ -1,12 +1,13 @@
-// The lines that tell what a run is, and what became of it, as far as all trainers share them.
+// The lines that tell what a run is, and what became of it, as far as all trainers share them; and its table of bytes.
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <string>
 
 #include "common/metrics.hpp"
 #include "common/run_options.hpp"
-#include "common/work_unit.hpp"
+#include "probe/memory_report.hpp"
 #include "tessera/shard/fully_shard.hpp"
 
 namespace examples {
@@ -30,5 +31,10 @@ struct RunResult {
 std::string closing_line(const RunOptions& options, const RunResult& result);
 // What is said where a resumed run was at its end before.
 std::string nothing_left(const RunLength& length, std::size_t done);
+
+// The table of bytes per rank: what the strategy that ran planned and took, beside what the other one would plan.
+
+// `ranks`: the figures of the model that ran. Figures that differ between ranks are shown by their largest.
+std::string memory_table(const tessera::FullyShard& model, std::span<const tessera::probe::RankMemory> ranks);
 
 }  // namespace examples

@@ -36,7 +36,7 @@ void note_what_it_is(const CommandLine& line, RunOptions& options) {
                     "hosts, the ranks of each share staging areas of up to {} MiB",
                     staging_mebibytes(options.simulated->ranks)));
   }
-  for (const char* name : {"--timeout", "--eval-every"}) {
+  for (const char* name : {"--timeout", "--eval-every", "--eval-batches"}) {
     if (line.given(name)) options.notes.push_back(fmt::format("{} is without effect in a simulation", name));
   }
 }

@@ -2,18 +2,22 @@
 #include "common/training_loop.hpp"
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <numeric>
 
-#include "common/memory_table.hpp"
+#include "command_line/streams.hpp"
+#include "common/number_text.hpp"
 #include "common/run_summary.hpp"
+#include "common/stop.hpp"
+#include "json/json.hpp"
 #include "tessera/base/error.hpp"
+#include "tessera/checkpoint/checkpoints.hpp"
 #include "tessera/checkpoint/weights.hpp"
 #include "tessera/comm/start.hpp"
+#include "tessera/kernels/elementwise.hpp"
 #include "tessera/nn/tf32.hpp"
 #include "tessera/nn/threads.hpp"
 #include "tessera/plan/draw.hpp"
@@ -29,6 +33,23 @@ void load_initial_weights(tessera::FullyShard& model, const RunOptions& options)
   tessera::LoadWeightsOptions loading;
   if (options.init_map) loading.names = tessera::read_name_map(*options.init_map);
   tessera::load_weights(model, *options.init, loading);
+}
+
+// This rank's share of the masters.
+std::size_t values_not_finite(tessera::FullyShard& model) {
+  std::size_t count = 0;
+  std::vector<float> values;
+  for (std::size_t unit = 0; unit < model.unit_count(); ++unit) {
+    for (const tessera::ParameterPiece& piece : model.pieces(model.unit(unit))) {
+      values.resize(piece.values.size());
+      tessera::kernels::copy(model.stream(), values.data(), piece.values.data(),
+                             tessera::Bytes(piece.values.size_bytes()));
+      model.synchronize();
+      count += static_cast<std::size_t>(
+          std::count_if(values.begin(), values.end(), [](float value) { return !std::isfinite(value); }));
+    }
+  }
+  return count;
 }
 
 // A skipped step is how a dynamic loss scale finds its way down.
@@ -55,8 +76,8 @@ TrainingLoop::TrainingLoop(tessera::World& world, const RunOptions& options, con
       schedule_(schedule(options, length)),
       losses_(options.accumulate) {
   // The setting belongs to the process: one of its ranks makes it, before any computes.
-  const bool alone_in_process = tessera::how_started().launcher != tessera::Launcher::alone;
-  if (world.rank() == 0 || alone_in_process) {
+  const bool one_rank_per_process = tessera::how_started().launcher != tessera::Launcher::alone;
+  if (world.rank() == 0 || one_rank_per_process) {
     tessera::nn::set_threads(world.threads());
     tessera::nn::allow_tf32(options.tf32);
   }
@@ -69,21 +90,44 @@ void TrainingLoop::run(Training& training) {
     StepMetrics now = train_step(training, step);
     trace_->after(step, [this](const std::string& text) { progress_.line(text); });
     progress_.show({step, now.loss, now.units_per_second(unit_)});
-    if (evaluates_after(training, step)) progress_.line(training.evaluate(now));
+    const bool stops = stops_after(step);
+    if (!stops && evaluates_after(training, step)) evaluate(training, now);
     write_metrics(training, now);
-    if (checkpoints_->due(step, length_.last_step)) checkpoints_->save(step, training.sampler());
+    if (stops || checkpoints_->due(step, length_.last_step)) checkpoints_->save(step, training.sampler());
+    if (stops) return stop(step);
   }
   progress_.end();
   checkpoints_->finish();
   finish(training);
 }
 
+// The last step ends the run anyway.
+bool TrainingLoop::stops_after(std::size_t step) {
+  if (!options_.checkpoints.directory || step == length_.last_step) return false;
+  stop_signal_ = agreed_stop_signal(world_);
+  return stop_signal_ != 0;
+}
+
+void TrainingLoop::stop(std::size_t step) {
+  progress_.end();
+  checkpoints_->finish();
+  set_stopped_by(stop_signal_);
+  if (world_.rank() != 0) return;
+  tools::tell(fmt::format("stopped by {} after step {} of {}, which is saved in {}; --resume goes on from there",
+                          signal_name(stop_signal_), step, length_.last_step,
+                          (*options_.checkpoints.directory / tessera::checkpoint_name(step)).string()));
+}
+
 void TrainingLoop::start(Training& training) {
   tessera::FullyShard& model = training.model();
   model.finalize(make_optimizer(options_));
-  checkpoints_.emplace(model, options_, training.aliases(), [this](const std::string& text) { progress_.line(text); });
+  checkpoints_.emplace(model, options_, RunIdentity{training.aliases(), training.settings()},
+                       [this](const std::string& text) { progress_.line(text); });
   const std::optional<ResumedRun> resumed = checkpoints_->resume();
-  if (options_.init && !resumed) load_initial_weights(model, options_);
+  if (options_.init && !resumed) {
+    load_initial_weights(model, options_);
+    require_finite_weights(model);
+  }
   training.ready(resumed ? resumed->sampler : std::nullopt);
   if (resumed) done_before_ = resumed->step;
   if (metrics_ != nullptr && options_.checkpoints.resume) metrics_->keep_first(done_before_);
@@ -93,6 +137,15 @@ void TrainingLoop::start(Training& training) {
   trace_.emplace(model, options_, length_, done_before_);
   if (done_before_ >= length_.last_step) progress_.line(nothing_left(length_, done_before_));
   progress_.start(done_before_);
+}
+
+// Every rank looks at its share: of a simulated job only that is known.
+void TrainingLoop::require_finite_weights(tessera::FullyShard& model) {
+  const auto mine = static_cast<double>(values_not_finite(model));
+  const double all = options_.simulated ? mine : world_.sum(mine, "weights that are not finite");
+  if (all == 0.0) return;
+  throw tessera::DataError(fmt::format("--init {}: {} of its values are not finite, so nothing can be trained from it",
+                                       options_.init->string(), grouped(static_cast<std::uint64_t>(all))));
 }
 
 StepMetrics TrainingLoop::train_step(Training& training, std::size_t step) {
@@ -130,13 +183,24 @@ bool TrainingLoop::evaluates_after(const Training& training, std::size_t step) c
   return !options_.simulated && training.has_held_out() && (due || step == length_.last_step);
 }
 
+void TrainingLoop::evaluate(Training& training, StepMetrics& now) {
+  const std::string text =
+      training.evaluate(now, [this](std::size_t done, std::size_t passes) { progress_.evaluating(done, passes); });
+  progress_.line(text);
+  if (std::isfinite(now.held_out_loss.value_or(0.0))) return;
+  throw tessera::Error(fmt::format(
+      "step {}: the held-out loss is {} where the loss of training is {}: held-out samples take the model beyond what "
+      "{} can hold",
+      now.step, *now.held_out_loss, now.loss, precision_text(options_)));
+}
+
 // Memory stands in the first object and in the last.
 void TrainingLoop::write_metrics(Training& training, const StepMetrics& now) {
-  nlohmann::ordered_json memory;
+  tools::Json memory;
   const bool told = options_.metrics && (now.step == done_before_ + 1 || now.step == length_.last_step);
   if (told) memory = tessera::probe::to_json(measure_memory(training));
   if (metrics_ == nullptr) return;
-  nlohmann::ordered_json object = to_json(now, unit_, memory);
+  tools::Json object = to_json(now, unit_, memory);
   if (options_.simulated) {
     object["simulated"] = {{"rank", options_.simulated->rank}, {"ranks", options_.simulated->ranks}};
   }

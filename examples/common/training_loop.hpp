@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/device_data.hpp"
+#include "common/held_out.hpp"
 #include "common/metrics.hpp"
 #include "common/progress.hpp"
 #include "common/run_checkpoints.hpp"
@@ -34,6 +35,8 @@ class Training {
   virtual void ready(const std::optional<tessera::SamplerState>& from) = 0;
   // Other names of tied parameters: name → the parameter's own.
   virtual std::map<std::string, std::string> aliases() const { return {}; }
+  // Options that shape the model but not its tensors: option → value. A run that is resumed must have the same.
+  virtual std::map<std::string, std::string> settings() const { return {}; }
   virtual std::string headline() = 0;
 
   virtual tessera::SamplerState sampler() const = 0;  // after the steps begun so far
@@ -44,7 +47,7 @@ class Training {
 
   virtual bool has_held_out() const = 0;
   // Between steps: adds what it found to `now`, and returns the lines for people. Collective; synchronises.
-  virtual std::string evaluate(StepMetrics& now) = 0;
+  virtual std::string evaluate(StepMetrics& now, const PassDone& pass_done) = 0;
   // After the last step: what is printed below the run, if anything. Collective; synchronises.
   virtual std::string last_words() { return {}; }
 
@@ -67,6 +70,10 @@ class TrainingLoop {
   StepMetrics train_step(Training& training, std::size_t step);
   float average_loss();
   bool evaluates_after(const Training& training, std::size_t step) const;
+  void evaluate(Training& training, StepMetrics& now);
+  bool stops_after(std::size_t step);
+  void stop(std::size_t step);
+  void require_finite_weights(tessera::FullyShard& model);
   void write_metrics(Training& training, const StepMetrics& now);
   std::vector<tessera::probe::RankMemory> measure_memory(Training& training);
   void finish(Training& training);
@@ -82,6 +89,7 @@ class TrainingLoop {
   std::optional<RunCheckpoints> checkpoints_;
   std::optional<RunTrace> trace_;
   FromDevice<float> losses_;  // of this step's micro-batches
+  int stop_signal_ = 0;       // that ends this run; 0: none
 };
 
 }  // namespace examples

@@ -1,20 +1,172 @@
-// Limits on options keep every product here below 2^64.
+// Options, tokens, and the job made of them. Limits on options keep every product here below 2^64.
 #include "train_gpt/job.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <limits>
+#include <memory>
 #include <string>
 
-#include "common/device_options.hpp"
 #include "common/element.hpp"
 #include "common/fit.hpp"
+#include "common/run_options.hpp"
 #include "tessera/base/error.hpp"
 #include "train_gpt/model.hpp"
+#include "train_gpt/shape.hpp"
 
 namespace examples {
 
 using tessera::Bytes;
+
+namespace {
+
+constexpr const char* description =
+    "Trains a GPT, a decoder-only transformer with GPT-2's architecture, on text with sharded data parallelism. Every "
+    "block is a unit of its own; the token table is used twice, as embedding and as output head.";
+
+constexpr const char* footer =
+    "A .bin file is token ids as 16-bit numbers, the low byte first, without a header; any other file is text, each "
+    "byte a token. The end of the file, a twentieth of it and at most 131,072 tokens, is held out.\n\n"
+    "All strategies give the same bits for the same ranks, micro-batches and --accumulate-mode.\n"
+    "Exit code: 0, 1 when the run failed, 2 for bad options.";
+
+constexpr std::size_t most_sample = 1'000'000;
+constexpr std::size_t most_tokens = std::size_t{1} << 28;  // in one micro-batch of a rank
+
+// What the command line gives, before presets fill the gaps.
+struct Given {
+  std::optional<std::size_t> layers, dim, heads, seq;
+  const Preset* preset = nullptr;
+  std::optional<std::string> fp32_units;
+};
+
+std::vector<Choice> preset_choices(Given& given) {
+  std::vector<Choice> choices;
+  for (const Preset& preset : presets) {
+    choices.push_back({std::string(preset.name), [&given, &preset] { given.preset = &preset; }});
+  }
+  return choices;
+}
+
+void add_model_options(CommandLine& line, GptOptions& options, Given& given) {
+  line.group("Model");
+  line.choice(
+      "--preset", preset_choices(given),
+      fmt::format("Layers, dim and heads of this GPT-2, --seq {}, and a vocabulary of at least {}; options that "
+                  "are given win",
+                  preset_seq, preset_vocabulary));
+  line.whole("--layers", given.layers, {1, 1024}, fmt::format("Transformer blocks [{}]", options.layers));
+  line.whole("--dim", given.dim, {1, 1 << 15}, fmt::format("Width, a multiple of --heads [{}]", options.dim));
+  line.whole("--heads", given.heads, {1, 1 << 15}, fmt::format("Attention heads [{}]", options.heads));
+  line.whole("--seq", given.seq, {1, 1 << 20}, fmt::format("Tokens of a sequence [{}]", options.seq));
+  line.real("--dropout", options.dropout, {0, 0.999}, "Of embeddings, attention and the blocks' outputs");
+  line.choice("--activation-checkpointing",
+              {{"yes", [&options] { options.activation_checkpointing = true; }},
+               {"no", [&options] { options.activation_checkpointing = false; }}},
+              "Blocks keep only their input, and compute again what backward needs [no]");
+  line.text(
+      "--fp32-units", given.fp32_units, "PATTERNS",
+      "Units that stay in fp32 in mixed precision: shell patterns over embedding, blocks.0 and so on, final, with "
+      "commas between");
+}
+
+void add_data_options(CommandLine& line, GptOptions& options) {
+  line.group("Data and text");
+  line.text("--data", options.data, "shakespeare (nine plays, shipped), a text file, or a .bin file of token ids");
+  line.whole("--vocabulary", options.vocabulary, {1, 1 << 24},
+             "Ids that the model knows [text: 256; .bin files: the largest id + 1]");
+  line.whole("--sample", options.sample, {0, most_sample},
+             "Bytes of text that the model writes at the end, with a short one at each evaluation [text: 300]");
+  line.text("--prompt", options.prompt, "TEXT", "What that text begins with [a line break]");
+  line.real("--temperature", options.temperature, {0, 100}, "Of the choice of each byte; 0: always the likeliest");
+}
+
+std::vector<std::string> split_at_commas(const std::string& text) {
+  std::vector<std::string> parts;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    if (end > begin) parts.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+// Options that are given win over the preset, which wins over the defaults.
+void resolve(const Given& given, GptOptions& options) {
+  if (given.preset != nullptr) {
+    options.layers = given.preset->layers;
+    options.dim = given.preset->dim;
+    options.heads = given.preset->heads;
+    options.seq = preset_seq;
+    options.least_vocabulary = preset_vocabulary;
+  }
+  options.layers = given.layers.value_or(options.layers);
+  options.dim = given.dim.value_or(options.dim);
+  options.heads = given.heads.value_or(options.heads);
+  options.seq = given.seq.value_or(options.seq);
+  options.fp32_units = split_at_commas(given.fp32_units.value_or(""));
+}
+
+void check(GptOptions& options) {
+  if (options.run.batch > most_tokens / options.seq) {
+    throw OptionError(fmt::format("--batch {} x --seq {} is more than {} tokens in a micro-batch", options.run.batch,
+                                  options.seq, most_tokens));
+  }
+  if (!options.fp32_units.empty() && options.run.precision.parameter == tessera::DType::fp32) {
+    options.run.notes.emplace_back("--fp32-units is without effect: everything is fp32");
+  }
+  if (options.dim % options.heads != 0) {
+    throw OptionError(fmt::format("--dim {} is not a multiple of --heads {}", options.dim, options.heads));
+  }
+}
+
+}  // namespace
+
+std::optional<GptOptions> parse_options(int argc, char** argv) {
+  GptOptions options;
+  options.run.batch = 4;
+  options.run.adamw_learning_rate = 0.003;
+  options.run.weight_decay = 0.1;
+  options.run.undecayed = {"*bias", "*.ln_*", "final.*"};
+  Given given;
+  CommandLine line(description, footer);
+  add_model_options(line, options, given);
+  add_data_options(line, options);
+  add_run_options(line, options.run);
+  if (!line.parse(argc, argv)) return std::nullopt;
+  resolve(given, options);
+  check(options);
+  check_run_options(line, options.run);
+  require_data_is_no_output(options.run, options.data);
+  return options;
+}
+
+namespace {
+
+using tessera::TokenFile;
+using tessera::TokenFormat;
+
+constexpr double held_out_part = 0.05;
+constexpr double most_held_out = 131072;  // tokens: enough to know the loss, and soon evaluated
+
+std::filesystem::path path_of(const std::string& data) {
+  if (data == "shakespeare") return std::filesystem::path(EXAMPLES_DATA_DIRECTORY) / "shakespeare.txt";
+  return data;
+}
+
+}  // namespace
+
+TokenData load_tokens(const GptOptions& options) {
+  const std::filesystem::path path = path_of(options.data);
+  const TokenFormat format = path.extension() == ".bin" ? TokenFormat::words : TokenFormat::bytes;
+  const auto file = std::make_shared<TokenFile>(path, format, options.vocabulary);
+  const double part = std::min(held_out_part, most_held_out / static_cast<double>(file->size()));
+  return {.name = options.data == "shakespeare" ? options.data : path.filename().string(),
+          .parts = tessera::split(file, options.seq, part),
+          .vocabulary = options.vocabulary.value_or(std::max(file->vocabulary(), options.least_vocabulary))};
+}
 
 namespace {
 

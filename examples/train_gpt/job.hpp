@@ -1,14 +1,59 @@
-// What all ranks of a run have in common. Made, and checked, before they start.
+// What train_gpt is asked for, and what that comes to: its options, its tokens, and what all ranks of a run have in
+// common.
 #pragma once
 
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/metrics.hpp"
 #include "common/run_options.hpp"
 #include "tessera/base/bytes.hpp"
-#include "train_gpt/dataset.hpp"
-#include "train_gpt/options.hpp"
+#include "tessera/comm/world.hpp"
+#include "tessera/data/tokens.hpp"
 #include "train_gpt/shape.hpp"
 
 namespace examples {
 
+struct GptOptions {
+  RunOptions run;
+
+  std::size_t layers = 4;
+  std::size_t dim = 128;  // a multiple of heads
+  std::size_t heads = 4;
+  std::size_t seq = 128;  // tokens of a sequence
+  double dropout = 0.0;
+  bool activation_checkpointing = false;
+  std::vector<std::string> fp32_units;  // shell patterns over names of units
+
+  std::string data = "shakespeare";       // that, or the path of a text or of a .bin file
+  std::optional<std::size_t> vocabulary;  // as given
+  std::size_t least_vocabulary = 1;       // a preset's
+
+  std::optional<std::size_t> sample;  // bytes of generated text; default: a few for text, none for .bin files
+  std::optional<std::string> prompt;  // default: a line break
+  double temperature = 0.8;
+};
+
+// Nothing when only the help page was asked for. Throws OptionError.
+std::optional<GptOptions> parse_options(int argc, char** argv);
+
+// The tokens of a run: those that it trains on, and those held out to measure what it learned. Mapped once, and shared
+// by the ranks of the process.
+struct TokenData {
+  std::string name;  // "shakespeare", "train.bin"
+  tessera::TokenSplit parts;
+  std::size_t vocabulary;  // of the model; the file's ids are below parts.training.file().vocabulary()
+
+  const tessera::TokenFile& file() const { return parts.training.file(); }
+  bool is_text() const { return file().format() == tessera::TokenFormat::bytes; }
+};
+
+// Throws DataError naming the file.
+TokenData load_tokens(const GptOptions& options);
+
+// What all ranks of a run have in common. Made, and checked, before they start.
 struct Job {
   GptOptions options;
   TokenData data;
@@ -23,5 +68,8 @@ Job make_job(const GptOptions& options);
 
 // Held in batches that are loaded ahead.
 tessera::Bytes batch_bytes(const Job& job);
+
+// Runs the job on this rank. Rank 0 prints, and writes `metrics` where there is one. Collective.
+void train(tessera::World& world, const Job& job, MetricsFile* metrics);
 
 }  // namespace examples

@@ -3,7 +3,7 @@
 
 #include "common/blas_kernels.hpp"
 #include "common/program.hpp"
-#include "train_gpt/trainer.hpp"
+#include "train_gpt/job.hpp"
 
 namespace {
 

@@ -1,6 +1,7 @@
 // What a GPT is, apart from its weights.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -34,5 +35,22 @@ bool stays_in_fp32(const GptShape& shape, std::string_view unit);
 
 // The unit "embedding" has two forward and two backward windows: it is the output head, too.
 tessera::plan::Program program(const GptShape& shape);
+
+// The shapes of GPT-2 (Radford et al. 2019).
+struct Preset {
+  std::string_view name;
+  std::size_t layers;
+  std::size_t dim;
+  std::size_t heads;
+};
+
+inline constexpr std::array presets = {
+    Preset{"gpt2-124m", 12, 768, 12},
+    Preset{"gpt2-355m", 24, 1024, 16},
+    Preset{"gpt2-774m", 36, 1280, 20},
+    Preset{"gpt2-1558m", 48, 1600, 25},
+};
+inline constexpr std::size_t preset_seq = 1024;
+inline constexpr std::size_t preset_vocabulary = 50304;  // GPT-2's 50,257 ids, and more up to a multiple of 128
 
 }  // namespace examples

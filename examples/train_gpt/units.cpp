@@ -4,7 +4,6 @@
 #include "tessera/nn/embedding.hpp"
 #include "tessera/nn/layer_norm.hpp"
 #include "tessera/nn/transformer_block.hpp"
-#include "train_gpt/casts.hpp"
 
 namespace examples {
 

@@ -3,7 +3,7 @@
 
 #include "common/blas_kernels.hpp"
 #include "common/program.hpp"
-#include "train_mlp/trainer.hpp"
+#include "train_mlp/job.hpp"
 
 namespace {
 

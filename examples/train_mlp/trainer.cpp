@@ -1,17 +1,109 @@
-// The multilayer perceptron on labelled samples.
-#include "train_mlp/trainer.hpp"
+// One rank's training run, for the loop that all trainers share: how much of the held-out samples the model gets right,
+// the lines about it, and the training itself.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstddef>
+#include <string>
 
 #include "common/device_data.hpp"
 #include "common/element.hpp"
+#include "common/held_out.hpp"
+#include "common/metrics.hpp"
+#include "common/number_text.hpp"
+#include "common/run_options.hpp"
+#include "common/run_summary.hpp"
 #include "common/training_loop.hpp"
+#include "tessera/comm/world.hpp"
 #include "tessera/data/loader.hpp"
-#include "train_mlp/evaluation.hpp"
+#include "tessera/shard/fully_shard.hpp"
+#include "train_mlp/job.hpp"
 #include "train_mlp/model.hpp"
-#include "train_mlp/summary.hpp"
 
 namespace examples {
 
 namespace {
+
+namespace nn = tessera::nn;
+
+struct EvaluationResult {
+  std::size_t correct = 0;
+  std::size_t samples = 0;
+  double accuracy() const { return static_cast<double>(correct) / static_cast<double>(samples); }
+};
+
+template <typename T>
+class Evaluation {
+ public:
+  // `held_out` must stay, and the evaluation until the model is gone.
+  Evaluation(const HeldOut& held_out, tessera::World& world, const RunOptions& options)
+      : held_out_(held_out), world_(world), slice_(held_out.count, world, options) {}
+
+  // Between steps. Every rank opens the same number of windows, also with a shorter slice than others', or none.
+  // Collective; synchronises.
+  EvaluationResult run(Mlp<T>& mlp, tessera::FullyShard& model, const PassDone& pass_done);
+
+ private:
+  void count(const tessera::SampleBatch& chosen, Mlp<T>& mlp, tessera::FullyShard& model);
+
+  const HeldOut& held_out_;
+  tessera::World& world_;
+  HeldOutSlice slice_;
+  tessera::LabelledBatch batch_;
+  OnDevice<float> features_;
+  OnDevice<std::int32_t> labels_;
+  FromDevice<double> correct_{1};  // of the last pass
+};
+
+template <typename T>
+EvaluationResult Evaluation<T>::run(Mlp<T>& mlp, tessera::FullyShard& model, const PassDone& pass_done) {
+  double correct = 0.0;
+  for (std::size_t pass = 0; pass < slice_.passes(); ++pass) {
+    count(slice_.samples(pass, held_out_.first), mlp, model);
+    correct += correct_.values().front();
+    pass_done(pass + 1, slice_.passes());
+  }
+  const double all = world_.sum(correct, "correct held-out samples");
+  return {static_cast<std::size_t>(std::llround(all)), slice_.used()};
+}
+
+template <typename T>
+void Evaluation<T>::count(const tessera::SampleBatch& chosen, Mlp<T>& mlp, tessera::FullyShard& model) {
+  held_out_.source->read(chosen, batch_);
+  nn::CrossEntropyRows<T> answer;
+  tessera::Stream& stream = model.stream();
+  const std::span<const float> features = features_.put(stream, batch_.features);
+  answer.logits = mlp.evaluate(model, {features.data(), batch_.rows, batch_.columns});
+  answer.labels = labels_.put(stream, batch_.labels).data();
+  nn::count_correct<T>(stream, answer, correct_.at(stream));
+  correct_.fetch(stream);
+  model.synchronize();
+}
+
+std::string layers_text(const MlpShape& shape) {
+  std::string text = fmt::format("{} -> {}", shape.in, shape.hidden);
+  if (shape.depth > 2) {
+    text += fmt::format(" -> ({} more of {})", shape.depth, shape.hidden);
+  } else {
+    for (std::size_t i = 0; i < shape.depth; ++i) text += fmt::format(" -> {}", shape.hidden);
+  }
+  return text + fmt::format(" -> {}", shape.classes);
+}
+
+std::string headline(const Job& job, tessera::FullyShard& model) {
+  const Dataset& data = job.data;
+  return ranks_line(job.options.run, model) +
+         fmt::format("data     {}: {} samples to train on, {} held out; {} features, {} classes\n", data.name,
+                     grouped(data.training_samples), grouped(data.held_out.count), data.columns(), data.classes()) +
+         model_lines(layers_text(shape_of(job)), model) + run_lines(job.options.run, job.length, data.training_samples);
+}
+
+std::string evaluation_line(const StepMetrics& now, const Job& job, const EvaluationResult& result) {
+  std::string text = fmt::format("{}   held-out accuracy {:5.1f} % ({} of {})", step_text(now, job.length),
+                                 100.0 * result.accuracy(), result.correct, result.samples);
+  if (result.samples < job.data.held_out.count) text += fmt::format(", {} held out", grouped(job.data.held_out.count));
+  return text;
+}
 
 using tessera::LabelledBatch;
 
@@ -21,7 +113,7 @@ class MlpTraining final : public Training {
   MlpTraining(tessera::World& world, const Job& job)
       : job_(job),
         mlp_(shape_of(job)),
-        evaluation_(job.data.held_out, world, job.options.run.batch),
+        evaluation_(job.data.held_out, world, job.options.run),
         sampler_(sampler_options(job.options.run, job.data.training_samples, world)),
         model_(world, job.sharding) {
     mlp_.add_to(model_);
@@ -51,10 +143,11 @@ class MlpTraining final : public Training {
 
   bool has_held_out() const override { return job_.data.held_out.count > 0; }
 
-  std::string evaluate(StepMetrics& now) override {
-    const EvaluationResult result = evaluation_.run(mlp_, model_);
+  std::string evaluate(StepMetrics& now, const PassDone& pass_done) override {
+    const EvaluationResult result = evaluation_.run(mlp_, model_, pass_done);
     now.accuracy = result.accuracy();
-    return evaluation_line(now, job_.length, result);
+    now.held_out_samples = result.samples;
+    return evaluation_line(now, job_, result);
   }
 
   void add_unplanned(tessera::probe::RankMemory& memory) const override {

@@ -4,6 +4,7 @@
 #include "tessera/base/bytes.hpp"
 #include "tessera/base/dtype.hpp"
 #include "tessera/base/error.hpp"
+#include "tessera/base/file_size_limit.hpp"
 #include "tessera/base/half.hpp"
 #include "tessera/base/philox.hpp"
 #include "tessera/base/shape.hpp"

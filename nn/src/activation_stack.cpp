@@ -1,4 +1,5 @@
-// The top of the stack moves in steps of 64 bytes, so that every part starts on a cache line.
+// The top of the stack moves in steps: every part starts on a cache line, and on a CUDA device where the algorithms of
+// products may count on all that they look for. Then where a part lies chooses none, and with it no bits.
 #include "tessera/nn/activation_stack.hpp"
 
 #include <fmt/format.h>
@@ -12,12 +13,13 @@ namespace tessera::nn {
 
 namespace {
 
-constexpr Bytes alignment(64);
+Bytes alignment_on(DeviceKind device) { return device == DeviceKind::cpu ? Bytes(64) : Bytes(256); }
 
 }  // namespace
 
 ActivationStack::ActivationStack(std::span<std::byte> memory, DeviceKind device) : memory_(memory), device_(device) {
   const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
+  const Bytes alignment = alignment_on(device);
   if (address == 0 || address % alignment.count() != 0) {
     throw UsageError(
         fmt::format("activation stack: the memory must start on {} bytes, but starts at {:#x}; take it from an Arena",
@@ -26,7 +28,7 @@ ActivationStack::ActivationStack(std::span<std::byte> memory, DeviceKind device)
 }
 
 void* ActivationStack::push_bytes(Bytes size) {
-  const Bytes top = used_ + round_up(size, alignment);
+  const Bytes top = used_ + round_up(size, alignment_on(device_));
   if (!counts_only() && top.count() > memory_.size()) {
     throw UsageError(
         fmt::format("activation stack: {} bytes are needed, but the block has {}; plan it with a counting stack for "

@@ -8,13 +8,10 @@
 #include <cmath>
 
 #include "src/attention_tiles.hpp"
-#include "src/dropout_mask.hpp"
 #include "src/gemm.hpp"
-#include "src/instantiate.hpp"
-#include "src/issue.hpp"
+#include "src/operation.hpp"
 #include "src/panel.hpp"
 #include "src/rows/active_rows.hpp"
-#include "src/shapes.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tessera::nn {

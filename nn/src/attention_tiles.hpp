@@ -6,8 +6,8 @@
 #include <cmath>
 
 #include "src/cuda/cuda_layers.hpp"
+#include "src/operation.hpp"
 #include "src/rows/active_rows.hpp"
-#include "src/shapes.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/nn/attention.hpp"
 

@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "src/instantiate.hpp"
+#include "src/operation.hpp"
 #include "src/transformer_initial.hpp"
 #include "tessera/base/error.hpp"
 

@@ -1,4 +1,5 @@
-// Softmax and cross entropy: the loops are in rows/softmax_lanes.hpp. Sums over rows run in fp64, from first to last.
+// Softmax and cross entropy: the loops are in rows/exponential_lanes.hpp. Sums over rows run in fp64, from first to
+// last.
 #include "tessera/nn/cross_entropy.hpp"
 
 #include <fmt/format.h>
@@ -6,12 +7,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "src/arithmetic.hpp"
 #include "src/cuda/cuda_layers.hpp"
-#include "src/instantiate.hpp"
-#include "src/issue.hpp"
+#include "src/operation.hpp"
 #include "src/rows/active_rows.hpp"
-#include "src/shapes.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tessera::nn {

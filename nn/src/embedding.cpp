@@ -6,10 +6,8 @@
 #include <algorithm>
 
 #include "src/cuda/cuda_layers.hpp"
-#include "src/instantiate.hpp"
-#include "src/issue.hpp"
+#include "src/operation.hpp"
 #include "src/rows/active_rows.hpp"
-#include "src/shapes.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/nn/linear.hpp"
 
@@ -180,7 +178,9 @@ void embedding_backward(Stream& stream, const EmbeddingBackward<T>& of) {
   });
 }
 
-std::size_t embedding_scratch(std::size_t rows, std::size_t vocabulary) { return rows + vocabulary + 1; }
+std::size_t embedding_scratch(std::size_t rows, std::size_t vocabulary, DeviceKind device) {
+  return device == DeviceKind::cpu ? rows + vocabulary + 1 : cuda::embedding_backward_scratch(rows, vocabulary);
+}
 
 template <Element T>
 Embedding<T>::Embedding(const EmbeddingShape& shape, std::size_t drop_place)
@@ -214,14 +214,14 @@ typename Embedding<T>::Saved Embedding<T>::forward(LayerWindow window, Activatio
 template <Element T>
 void Embedding<T>::backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<T> dy) {
   const ScratchScope scratch(stack);
+  const std::size_t room = embedding_scratch(dy.rows, shape_.vocabulary, window.device(stack));
   window.enqueue(dropout<T>, saved.sequences.dropout_at(drop_place_), dy, dy);
-  window.enqueue(embedding_backward<T>,
-                 {.ids = saved.ids,
-                  .sequence = saved.sequences.length,
-                  .dy = dy,
-                  .dtable = {window.gradient<T>(table_), shape_.vocabulary, shape_.dim},
-                  .dpositions = {window.gradient<T>(positions_), shape_.context, shape_.dim},
-                  .scratch = stack.push<std::int32_t>(embedding_scratch(dy.rows, shape_.vocabulary)).data()});
+  window.enqueue(embedding_backward<T>, {.ids = saved.ids,
+                                         .sequence = saved.sequences.length,
+                                         .dy = dy,
+                                         .dtable = {window.gradient<T>(table_), shape_.vocabulary, shape_.dim},
+                                         .dpositions = {window.gradient<T>(positions_), shape_.context, shape_.dim},
+                                         .scratch = stack.push<std::int32_t>(room).data()});
 }
 
 // Padded where products are faster on aligned rows.

@@ -1,7 +1,7 @@
 // A transformer's feed-forward network.
 #include "tessera/nn/feed_forward.hpp"
 
-#include "src/instantiate.hpp"
+#include "src/operation.hpp"
 #include "src/transformer_initial.hpp"
 
 namespace tessera::nn {

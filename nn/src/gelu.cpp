@@ -1,11 +1,9 @@
-// The Gaussian error linear unit: the loops are in rows/gelu_lanes.hpp.
+// The Gaussian error linear unit: the loops are in rows/exponential_lanes.hpp.
 #include "tessera/nn/gelu.hpp"
 
 #include "src/cuda/cuda_layers.hpp"
-#include "src/instantiate.hpp"
-#include "src/issue.hpp"
+#include "src/operation.hpp"
 #include "src/rows/active_rows.hpp"
-#include "src/shapes.hpp"
 
 namespace tessera::nn {
 

@@ -10,7 +10,7 @@
 #include <memory>
 #include <new>
 
-#include "src/instantiate.hpp"
+#include "src/operation.hpp"
 #include "src/panel.hpp"
 #include "src/products/product.hpp"
 #include "src/rows/active_rows.hpp"
@@ -62,20 +62,32 @@ float* product_room() {
   return room.get();
 }
 
-Product product_of(const Gemm<float>& of) {
-  return {.a = of.a.data,
-          .a_row = of.a.transposed ? 1 : of.a.stride,
-          .a_depth = of.a.transposed ? of.a.stride : 1,
-          .b = of.b.data,
-          .b_depth = of.b.transposed ? 1 : of.b.stride,
-          .b_column = of.b.transposed ? of.b.stride : 1,
-          .c = of.c,
-          .c_row = of.c_stride,
+// Where a product's sums go, and its extents.
+struct Sums {
+  float* data;
+  std::size_t stride;  // from row to row
+  std::size_t rows;
+  std::size_t columns;
+  std::size_t depth;
+  bool add;
+};
+
+// Of operands whose strides are known.
+template <typename Number>
+ProductOf<Number> product_of(const Operand<Number>& a, const Operand<Number>& b, const Sums& c) {
+  return {.a = a.data,
+          .a_row = a.transposed ? 1 : a.stride,
+          .a_depth = a.transposed ? a.stride : 1,
+          .b = b.data,
+          .b_depth = b.transposed ? 1 : b.stride,
+          .b_column = b.transposed ? b.stride : 1,
+          .c = c.data,
+          .c_row = c.stride,
           .c_column = 1,
-          .rows = of.m,
-          .columns = of.n,
-          .depth = of.k,
-          .add = of.add};
+          .rows = c.rows,
+          .columns = c.columns,
+          .depth = c.depth,
+          .add = c.add};
 }
 
 // cᵀ = bᵀ · aᵀ.
@@ -96,9 +108,9 @@ ProductOf<Number> transposed(const ProductOf<Number>& of) {
           .add = of.add};
 }
 
-// Where both operands would have to be turned on the way, the smaller one is: that is b, and it is rearranged.
+// Where both operands would have to be transposed on the way, the smaller one is: that is b, and it is rearranged.
 template <typename Number>
-ProductOf<Number> smaller_turned(const ProductOf<Number>& of, bool a_is_smaller) {
+ProductOf<Number> smaller_as_b(const ProductOf<Number>& of, bool a_is_smaller) {
   const bool by_depth = of.a_depth == 1 && of.b_depth == 1;
   return by_depth && a_is_smaller ? transposed(of) : of;
 }
@@ -107,7 +119,8 @@ void multiply_floats(const Gemm<float>& of) {
   for (const std::size_t each : {of.m, of.n, of.k, of.a.stride, of.b.stride, of.c_stride}) extent(each);
   static const MultiplyFunction multiply = find_multiply();
   if (multiply == nullptr || openblas_get_num_threads() != 1) return call_blas(of);
-  multiply(smaller_turned(product_of(of), of.m < of.n), product_room());
+  const Sums sums{of.c, of.c_stride, of.m, of.n, of.k, of.add};
+  multiply(smaller_as_b(product_of(of.a, of.b, sums), of.m < of.n), product_room());
 }
 
 void call_blas(const Gemm<double>& of) {
@@ -156,25 +169,11 @@ void add_widened(const Gemm<T>& of, const TilePart& part) {
                    .c_stride = part.columns.count});
 }
 
-const std::uint16_t* bits_at(const Operand<bf16>& operand, std::size_t row, std::size_t column) {
+// The bits of an operand from an element on.
+Operand<std::uint16_t> bits_from(const Operand<bf16>& operand, std::size_t row, std::size_t column) {
   if (operand.transposed) std::swap(row, column);
-  return reinterpret_cast<const std::uint16_t*>(operand.data + row * operand.stride + column);
-}
-
-PairProduct pair_product(const Gemm<bf16>& of, const TilePart& part) {
-  return {.a = bits_at(of.a, part.rows.begin, part.depth.begin),
-          .a_row = of.a.transposed ? 1 : of.a.stride,
-          .a_depth = of.a.transposed ? of.a.stride : 1,
-          .b = bits_at(of.b, part.depth.begin, part.columns.begin),
-          .b_depth = of.b.transposed ? 1 : of.b.stride,
-          .b_column = of.b.transposed ? of.b.stride : 1,
-          .c = part.sums,
-          .c_row = part.columns.count,
-          .c_column = 1,
-          .rows = part.rows.count,
-          .columns = part.columns.count,
-          .depth = part.depth.count,
-          .add = part.add};
+  return {reinterpret_cast<const std::uint16_t*>(operand.data + row * operand.stride + column), operand.transposed,
+          operand.stride};
 }
 
 // Without widening, where the processor multiplies bf16.
@@ -183,7 +182,10 @@ void add_product(const Gemm<T>& of, const TilePart& part) {
   if constexpr (std::is_same_v<T, bf16>) {
     static const MultiplyPairsFunction multiply = find_multiply_bf16();
     if (multiply != nullptr && openblas_get_num_threads() == 1) {
-      return multiply(smaller_turned(pair_product(of, part), of.m < of.n), product_room());
+      const PairProduct product = product_of(
+          bits_from(of.a, part.rows.begin, part.depth.begin), bits_from(of.b, part.depth.begin, part.columns.begin),
+          {part.sums, part.columns.count, part.rows.count, part.columns.count, part.depth.count, part.add});
+      return multiply(smaller_as_b(product, of.m < of.n), product_room());
     }
   }
   add_widened(of, part);

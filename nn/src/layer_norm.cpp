@@ -2,10 +2,8 @@
 #include "tessera/nn/layer_norm.hpp"
 
 #include "src/cuda/cuda_layers.hpp"
-#include "src/instantiate.hpp"
-#include "src/issue.hpp"
+#include "src/operation.hpp"
 #include "src/rows/active_rows.hpp"
-#include "src/shapes.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tessera::nn {

@@ -4,18 +4,22 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 
 #include "src/cuda/cuda_layers.hpp"
 #include "src/gemm.hpp"
-#include "src/instantiate.hpp"
-#include "src/issue.hpp"
+#include "src/operation.hpp"
 #include "src/rows/active_rows.hpp"
-#include "src/shapes.hpp"
-#include "src/tf32.hpp"
+#include "tessera/nn/tf32.hpp"
 
 namespace tessera::nn {
 
 namespace {
+
+std::atomic<bool>& tf32_permission() {
+  static std::atomic<bool> allowed = false;
+  return allowed;
+}
 
 template <typename T>
 void forward_now(const LinearForward<T>& of) {
@@ -87,7 +91,7 @@ cuda::LinearForwardRows cuda_rows(const LinearForward<T>& of) {
           .batch = of.x.rows,
           .in = of.x.columns,
           .out = of.weight.rows,
-          .tf32 = std::is_same_v<T, float> && tf32_allowed(),
+          .tf32 = std::is_same_v<T, float> && tf32_permission(),
           .scratch = {of.scratch, cuda::linear_scratch_bytes(of.x.rows, of.weight.columns, of.weight.rows)}};
 }
 
@@ -106,7 +110,7 @@ cuda::LinearBackwardRows cuda_rows(const LinearBackward<T>& of) {
           .batch = of.x.rows,
           .in = of.weight.columns,
           .out = of.weight.rows,
-          .tf32 = std::is_same_v<T, float> && tf32_allowed(),
+          .tf32 = std::is_same_v<T, float> && tf32_permission(),
           .scratch = {of.scratch, cuda::linear_scratch_bytes(of.x.rows, of.weight.columns, of.weight.rows)}};
 }
 
@@ -120,6 +124,8 @@ void require_no_gaps(const Stream& stream, std::size_t stride, bool only_product
 }
 
 }  // namespace
+
+void allow_tf32(bool allowed) { tf32_permission() = allowed; }
 
 template <Element T>
 void linear_forward(Stream& stream, const LinearForward<T>& operation) {

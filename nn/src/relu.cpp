@@ -1,12 +1,9 @@
 // The rectifier.
 #include "tessera/nn/relu.hpp"
 
-#include "src/arithmetic.hpp"
 #include "src/cuda/cuda_layers.hpp"
-#include "src/instantiate.hpp"
-#include "src/issue.hpp"
+#include "src/operation.hpp"
 #include "src/rows/active_rows.hpp"
-#include "src/shapes.hpp"
 
 namespace tessera::nn {
 

@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "src/instantiate.hpp"
+#include "src/operation.hpp"
 #include "src/transformer_initial.hpp"
 
 namespace tessera::nn {

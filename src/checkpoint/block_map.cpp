@@ -35,8 +35,6 @@ BlockMap::BlockMap(const plan::Plan& plan, const CheckpointFiles& files) : plan_
     }
     first_block_.push_back(writers_.size());
   }
-  std::vector<std::size_t> of_rank(plan.options.ranks);
-  for (const Block& block : direct_) most_direct_ = std::max(most_direct_, ++of_rank[block.writer]);
 }
 
 void BlockMap::add(Block block) {

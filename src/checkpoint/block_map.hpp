@@ -39,7 +39,6 @@ class BlockMap {
   const std::vector<Block>& direct() const { return direct_; }  // each of one rank's elements, or of nobody's
   // In groups of as many as there are ranks, in which each rank writes one.
   const std::vector<Block>& shared() const { return shared_; }
-  std::size_t most_direct() const { return most_direct_; }  // blocks of the rank that has most of them
 
   std::size_t blocks(std::size_t file) const { return first_block_[file + 1] - first_block_[file]; }
   std::size_t blocks() const { return first_block_.back(); }
@@ -59,7 +58,6 @@ class BlockMap {
   std::vector<std::uint32_t> writers_;
   std::vector<Block> direct_;
   std::vector<Block> shared_;
-  std::size_t most_direct_ = 0;
 };
 
 }  // namespace tessera::checkpoint

@@ -1,11 +1,92 @@
-// Collectives that the calling thread waits for.
+// Collectives that the calling thread waits for, and the meeting at which ranks hear of each other's failures.
 #include "checkpoint/channel.hpp"
 
-#include <algorithm>
+#include <fmt/format.h>
 
-#include "checkpoint/agreement.hpp"
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <exception>
+#include <string>
+
+#include "tessera/base/error.hpp"
 
 namespace tessera::checkpoint {
+
+namespace {
+
+constexpr std::chrono::milliseconds between_meetings{250};
+
+// What a rank tells the others when they meet.
+struct Report {
+  enum class Kind : char { works, is_done, failed };
+  Kind kind = Kind::is_done;
+  std::array<char, 1023> text = {};  // of a failure; ends with a zero byte
+};
+static_assert(sizeof(Report) == 1024);
+
+Report report_of(std::exception_ptr failure) {
+  Report report{.kind = Report::Kind::failed};
+  std::string text = "failed";
+  try {
+    std::rethrow_exception(failure);
+  } catch (const std::exception& error) {
+    if (*error.what() != '\0') text = error.what();
+  } catch (...) {
+    text = "failed with something that is not an exception";
+  }
+  std::memcpy(report.text.data(), text.data(), std::min(text.size(), report.text.size() - 1));
+  return report;
+}
+
+// True when all ranks are done.
+bool meet(const Gather& gather, const Report& mine) {
+  const std::vector<std::byte> all = gather(std::as_bytes(std::span(&mine, 1)));
+  if (mine.kind == Report::Kind::failed) return true;
+  bool done = true;
+  for (std::size_t rank = 0; rank * sizeof(Report) < all.size(); ++rank) {
+    Report report;
+    std::memcpy(&report, all.data() + rank * sizeof(Report), sizeof(Report));
+    if (report.kind == Report::Kind::failed) {
+      throw DataError(fmt::format("{} (on rank {})", report.text.data(), rank));
+    }
+    done = done && report.kind == Report::Kind::is_done;
+  }
+  return done;
+}
+
+}  // namespace
+
+void run_together(const Gather& gather, const std::function<void(const Pause&)>& work) {
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point met = Clock::now();
+  bool heard = false;  // of a failure elsewhere: nobody meets any more
+  const Pause pause = [&] {
+    if (heard || Clock::now() - met < between_meetings) return;
+    try {
+      meet(gather, {.kind = Report::Kind::works});
+    } catch (...) {
+      heard = true;
+      throw;
+    }
+    met = Clock::now();
+  };
+  std::exception_ptr failure;
+  try {
+    work(pause);
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  if (failure && !heard) meet(gather, report_of(failure));
+  if (failure) std::rethrow_exception(failure);
+  while (!meet(gather, {.kind = Report::Kind::is_done})) {
+  }
+}
+
+void run_together(World& world, std::string_view label, const std::function<void(const Pause&)>& work) {
+  run_together([&](std::span<const std::byte> mine) { return world.gather(mine, label); }, work);
+}
 
 Channel::Channel(World& world)
     : communicator_(world.make_communicator("checkpoint", {.host_memory = true})),
@@ -23,7 +104,7 @@ std::vector<std::byte> Channel::gather(std::span<const std::byte> mine, std::str
   return all;
 }
 
-void Channel::together(std::string_view label, const std::function<void()>& work) {
+void Channel::together(std::string_view label, const std::function<void(const Pause&)>& work) {
   run_together([&](std::span<const std::byte> mine) { return gather(mine, label); }, work);
 }
 

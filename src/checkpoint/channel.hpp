@@ -1,5 +1,6 @@
 // The ranks' way to each other while checkpoints are written and read: a communicator and a stream of its own, so that
-// a save in the background never queues behind training, and never blocks it.
+// a save in the background never queues behind training, and never blocks it; and how one rank's failure becomes an
+// error on every rank, at a point that all ranks pass.
 #pragma once
 
 #include <cstddef>
@@ -15,6 +16,20 @@
 
 namespace tessera::checkpoint {
 
+// Every rank gives the same number of bytes; the result holds them in rank order.
+using Gather = std::function<std::vector<std::byte>(std::span<const std::byte> mine)>;
+
+// Work of unknown length calls it between its steps: after a quarter of a second it meets the other ranks, so
+// that none of them waits longer than that, and a step, for one that makes progress. Throws where another rank's work
+// failed.
+using Pause = std::function<void()>;
+
+// Runs `work` on this rank and waits until all ranks have run theirs, however long that takes those that call their
+// Pause. Where it threw, this rank's exception is rethrown; where only others' threw, a DataError has the text of the
+// lowest such rank. Collective; synchronises.
+void run_together(const Gather& gather, const std::function<void(const Pause&)>& work);
+void run_together(World& world, std::string_view label, const std::function<void(const Pause&)>& work);
+
 // All functions are collective and block the calling thread; one thread at a time.
 class Channel {
  public:
@@ -27,8 +42,8 @@ class Channel {
   void all_gather(std::span<std::byte> all, Bytes part, std::string_view label);
   // Every rank gives the same number of bytes; the result holds them in rank order.
   std::vector<std::byte> gather(std::span<const std::byte> mine, std::string_view label);
-  // As run_together() in agreement.hpp.
-  void together(std::string_view label, const std::function<void()>& work);
+  // As run_together().
+  void together(std::string_view label, const std::function<void(const Pause&)>& work);
 
  private:
   std::unique_ptr<Communicator> communicator_;

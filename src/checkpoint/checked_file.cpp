@@ -16,14 +16,15 @@ namespace {
 
 constexpr std::size_t most_names = 8;  // of tensors, in an error
 // Bytes that are read and then summed up, while they are still in the cache.
-constexpr std::size_t piece = std::size_t{256} << 10;
+constexpr std::size_t summed_at_once = std::size_t{256} << 10;
 
 // The block as spans without gaps, none longer than a piece: the parts, and the staging between them.
 std::vector<std::span<std::byte>> fill_up(std::span<const BlockPart> parts, Bytes block, std::span<std::byte> staging) {
   std::vector<std::span<std::byte>> spans;
   std::uint64_t end = 0;
   const auto add = [&](std::span<std::byte> span) {
-    for (; span.size() > piece; span = span.subspan(piece)) spans.push_back(span.first(piece));
+    for (; span.size() > summed_at_once; span = span.subspan(summed_at_once))
+      spans.push_back(span.first(summed_at_once));
     spans.push_back(span);
   };
   const auto fill_to = [&](std::uint64_t place) {
@@ -53,7 +54,7 @@ std::size_t spans_of_piece(std::span<const std::span<std::byte>> spans) {
   std::size_t count = 1;
   for (std::size_t bytes = spans[0].size(); count < spans.size(); ++count) {
     bytes += spans[count].size();
-    if (bytes > piece) break;
+    if (bytes > summed_at_once) break;
   }
   return count;
 }

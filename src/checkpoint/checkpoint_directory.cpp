@@ -6,9 +6,7 @@
 #include <system_error>
 #include <vector>
 
-#include "checkpoint/unfinished.hpp"
 #include "tessera/base/error.hpp"
-#include "tessera/checkpoint/checkpoints.hpp"
 
 namespace tessera::checkpoint {
 
@@ -20,16 +18,31 @@ void make_directories(const std::filesystem::path& path) {
   if (error) throw DataError(fmt::format("{}: cannot be made: {}", path.string(), error.message()));
 }
 
-void remove_tree(const std::filesystem::path& path) {
+void remove(const std::filesystem::path& path, const Pause& pause) {
   std::error_code error;
-  std::filesystem::remove_all(path, error);
+  std::filesystem::remove(path, error);
   if (error) throw DataError(fmt::format("{}: cannot be removed: {}", path.string(), error.message()));
+  pause();
+}
+
+// File by file, because each may take long where it is large.
+void remove_tree(const std::filesystem::path& path, const Pause& pause) {
+  std::error_code error;
+  if (std::filesystem::symlink_status(path, error).type() == std::filesystem::file_type::directory) {
+    std::vector<std::filesystem::path> entries;
+    for (std::filesystem::directory_iterator entry(path, error), end; !error && entry != end; entry.increment(error)) {
+      entries.push_back(entry->path());
+    }
+    if (error) throw DataError(fmt::format("{}: cannot be removed: {}", path.string(), error.message()));
+    for (const std::filesystem::path& entry : entries) remove_tree(entry, pause);
+  }
+  remove(path, pause);
 }
 
 File lock(const std::filesystem::path& path) {
   make_directories(path);
   try {
-    return File::create_locked(path / ".lock");
+    return File::lock(path / ".lock");
   } catch (const DataError& error) {
     throw DataError(fmt::format("{}: no checkpoints can be written here: {}", path.string(), error.what()));
   }
@@ -37,8 +50,9 @@ File lock(const std::filesystem::path& path) {
 
 }  // namespace
 
-CheckpointDirectory::CheckpointDirectory(std::filesystem::path path) : path_(std::move(path)), lock_(lock(path_)) {
-  for (const std::filesystem::path& unfinished : unfinished_checkpoints(path_)) remove_tree(unfinished);
+CheckpointDirectory::CheckpointDirectory(std::filesystem::path path, const Pause& pause)
+    : path_(std::move(path)), lock_(lock(path_)) {
+  for (const std::filesystem::path& unfinished : unfinished_checkpoints(path_)) remove_tree(unfinished, pause);
 }
 
 std::filesystem::path CheckpointDirectory::finished(std::uint64_t step) const { return path_ / checkpoint_name(step); }
@@ -51,9 +65,10 @@ std::optional<Manifest> CheckpointDirectory::existing(std::uint64_t step) const 
   return check_checkpoint(path);
 }
 
-void CheckpointDirectory::begin(std::uint64_t step, const CheckpointFiles& files) {
+void CheckpointDirectory::begin(std::uint64_t step, const CheckpointFiles& files, const Pause& pause) {
+  if (!lock_.still_has_its_name()) lock_ = lock(path_);
   const std::filesystem::path folder = growing(step);
-  remove_tree(folder);  // of a save that failed, where it could not be removed then
+  remove_tree(folder, pause);  // of a save that failed, where it could not be removed then
   make_directories(folder);
   for (const LaidFile& file : files.tensors) File::create_new(folder / file.name).resize(file.size());
 }
@@ -73,14 +88,14 @@ void CheckpointDirectory::abandon(std::uint64_t step) noexcept {
 }
 
 // Renamed before it is removed, so that what is half removed is never taken for whole.
-void CheckpointDirectory::prune(std::size_t keep) {
+void CheckpointDirectory::prune(std::uint64_t step, std::size_t keep, const Pause& pause) {
   if (keep == 0) return;
-  std::vector<FoundCheckpoint> all = list_checkpoints(path_);
-  std::erase_if(all, [](const FoundCheckpoint& found) { return !found.valid(); });
-  for (std::size_t i = 0; i + keep < all.size(); ++i) {
-    const std::filesystem::path doomed = growing(all[i].step);
-    if (::rename(all[i].path.c_str(), doomed.c_str()) != 0) fail(all[i].path, "cannot be renamed to remove it");
-    remove_tree(doomed);
+  std::vector<FoundCheckpoint> older = list_checkpoints(path_);
+  std::erase_if(older, [&](const FoundCheckpoint& found) { return !found.valid() || found.step >= step; });
+  for (std::size_t i = 0; i + (keep - 1) < older.size(); ++i) {
+    const std::filesystem::path doomed = growing(older[i].step);
+    if (::rename(older[i].path.c_str(), doomed.c_str()) != 0) fail(older[i].path, "cannot be renamed to remove it");
+    remove_tree(doomed, pause);
   }
 }
 

@@ -7,19 +7,28 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
-#include <string>
+#include <string_view>
 
+#include "checkpoint/channel.hpp"
 #include "checkpoint/file.hpp"
 #include "checkpoint/file_layout.hpp"
+#include "tessera/checkpoint/checkpoints.hpp"
 #include "tessera/checkpoint/manifest.hpp"
 
 namespace tessera::checkpoint {
+
+// The name of a checkpoint while it is written, or removed: "step-00000100.tmp".
+inline constexpr std::string_view unfinished_suffix = ".tmp";
+
+inline std::filesystem::path unfinished_folder(const std::filesystem::path& directory, std::uint64_t step) {
+  return (directory / checkpoint_name(step)) += unfinished_suffix;
+}
 
 class CheckpointDirectory {
  public:
   // Makes the directory where it is missing, locks it against other jobs for as long as this lives, and removes what
   // jobs that died left unfinished.
-  explicit CheckpointDirectory(std::filesystem::path path);
+  CheckpointDirectory(std::filesystem::path path, const Pause& pause);
 
   std::filesystem::path finished(std::uint64_t step) const;  // …/step-00000100
   std::filesystem::path growing(std::uint64_t step) const;   // …/step-00000100.tmp
@@ -27,11 +36,15 @@ class CheckpointDirectory {
   // The manifest of a checkpoint that stands there already. Throws where something else stands under its name.
   std::optional<Manifest> existing(std::uint64_t step) const;
 
-  void begin(std::uint64_t step, const CheckpointFiles& files);  // the growing folder, its tensor files in full size
+  // The growing folder, its tensor files in full size. Where the directory was moved or removed since, another is made
+  // and locked in its place.
+  void begin(std::uint64_t step, const CheckpointFiles& files, const Pause& pause);
   // Writes the last file, and gives the folder its name: from then on it is a checkpoint, also after a power failure.
   void commit(const Manifest& manifest);
   void abandon(std::uint64_t step) noexcept;  // the growing folder goes
-  void prune(std::size_t keep);               // all but the newest; 0: none goes
+  // Removes those of lower steps than `step` but for the newest, so that with `step` there are `keep`; 0: none goes.
+  // What is not valid is not counted, and stays: it may be that only this program cannot read it.
+  void prune(std::uint64_t step, std::size_t keep, const Pause& pause);
 
  private:
   std::filesystem::path path_;

@@ -1,16 +1,16 @@
-// Opening a checkpoint puts its parts together; reading goes block by block.
+// Opening a checkpoint puts its parts together; reading and verifying go block by block.
 #include "tessera/checkpoint/checkpoint_reader.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <set>
 #include <tuple>
 #include <unordered_map>
 #include <utility>
 
-#include "checkpoint/aliases.hpp"
 #include "checkpoint/checked_file.hpp"
 #include "checkpoint/safetensors_header.hpp"
 #include "tessera/base/error.hpp"
@@ -213,7 +213,8 @@ void CheckpointReader::read_block(std::size_t file, std::uint64_t block, std::sp
 // Blocks that the system may read before they are asked for, so that the device is never idle.
 constexpr std::size_t blocks_ahead = 8;
 
-void CheckpointReader::read(std::span<const TensorRange> ranges, std::span<std::byte> staging) const {
+void CheckpointReader::read(std::span<const TensorRange> ranges, std::span<std::byte> staging,
+                            const std::function<void()>& between) const {
   std::vector<Piece> pieces;
   for (const TensorRange& range : ranges) {
     const StoredTensor& tensor = *range.tensor;
@@ -242,6 +243,7 @@ void CheckpointReader::read(std::span<const TensorRange> ranges, std::span<std::
     }
     --ahead;
     read_block(pieces[i].file, pieces[i].block, parts, staging);
+    if (between) between();
     parts.clear();
   }
 }
@@ -250,6 +252,78 @@ void CheckpointReader::read(const CheckpointTensor& tensor, Bytes first, std::sp
                             std::span<std::byte> staging) const {
   const TensorRange range{&tensor, first, to};
   read(std::span(&range, 1), staging);
+}
+
+// ---- verification: all faults, not only the first ----
+
+namespace {
+
+// Where `work` throws a DataError, its text is a fault.
+template <typename Work>
+void collect(std::vector<std::string>& faults, const Work& work) {
+  try {
+    work();
+  } catch (const DataError& error) {
+    faults.emplace_back(error.what());
+  }
+}
+
+class Verification {
+ public:
+  Verification(const std::filesystem::path& folder, const VerifyProgress& progress)
+      : folder_(folder), progress_(progress), staging_(checkpoint_block.count()) {}
+
+  std::vector<std::string> run() {
+    const bool was_there = std::filesystem::exists(folder_);
+    look();
+    if (was_there && !faults_.empty() && !std::filesystem::exists(folder_)) {
+      throw DataError(fmt::format("{}: was removed, or got another name, while it was read", folder_.string()));
+    }
+    return std::move(faults_);
+  }
+
+ private:
+  void look() {
+    collect(faults_, [&] { read_checkpoint_manifest(folder_); });
+    std::optional<Manifest> manifest;  // of another step it is still one
+    try {
+      manifest = read_manifest(folder_);
+    } catch (const DataError&) {
+      return;
+    }
+    for (const ManifestFile& file : manifest->files) total_ += file.size;
+    for (const ManifestFile& file : manifest->files) check_file(file);
+    if (faults_.empty()) collect(faults_, [&] { CheckpointReader{folder_}; });
+  }
+
+  void check_file(const ManifestFile& expected) {
+    std::optional<CheckedFile> file;
+    collect(faults_, [&] { file.emplace(folder_, expected); });
+    std::string size_fault = file ? file->size_fault() : "";
+    const bool whole = size_fault.empty();
+    if (!whole) faults_.push_back(std::move(size_fault));
+    for (std::uint64_t block = 0; block < expected.blocks.size(); ++block) {
+      const Bytes size = std::min(checkpoint_block, expected.size - block * checkpoint_block);
+      // Of a file that is cut off, its size is the fault.
+      if (file && whole && block + 1 < expected.blocks.size()) file->expect(block + 1);
+      if (file && whole) collect(faults_, [&] { file->read_block(block, {}, staging_); });
+      done_ += size;
+      if (progress_) progress_(done_, total_);
+    }
+  }
+
+  const std::filesystem::path& folder_;
+  const VerifyProgress& progress_;
+  std::vector<std::byte> staging_;
+  std::vector<std::string> faults_;
+  Bytes done_;
+  Bytes total_;
+};
+
+}  // namespace
+
+std::vector<std::string> verify_checkpoint(const std::filesystem::path& folder, const VerifyProgress& progress) {
+  return Verification(folder, progress).run();
 }
 
 }  // namespace tessera

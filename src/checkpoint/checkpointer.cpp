@@ -3,10 +3,13 @@
 
 #include <fmt/format.h>
 
+#include <cstring>
 #include <future>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "checkpoint/checksum.hpp"
 #include "checkpoint/load.hpp"
 #include "checkpoint/save.hpp"
 #include "tessera/base/error.hpp"
@@ -57,8 +60,8 @@ class Checkpointer::Implementation {
   Implementation(FullyShard& model, CheckpointerOptions options)
       : model_(model), options_(std::move(options)), channel_((require_memory(model), model.world())) {
     if (options_.directory.empty()) throw UsageError("CheckpointerOptions::directory is empty");
-    channel_.together("checkpoint: directory", [&] {
-      if (channel_.rank() == 0) directory_.emplace(options_.directory);
+    channel_.together("checkpoint: directory", [&](const Pause& pause) {
+      if (channel_.rank() == 0) directory_.emplace(options_.directory, pause);
     });
   }
 
@@ -67,16 +70,21 @@ class Checkpointer::Implementation {
   }
 
   void save(const TrainingProgress& progress) {
+    model_.require_between_steps("save()");
     wait();
-    write(on_host() ? ShardValues(model_) : copied(), composed(progress), progress.step);
+    const ShardValues values = on_host() ? ShardValues(model_) : copied();
+    require_equal_buffers(values);
+    write(values, composed(progress), progress.step);
   }
 
   void save_async(const TrainingProgress& progress) {
     if (model_.options().checkpointing != Checkpointing::background) {
       throw UsageError("save_async() needs FullyShardOptions::checkpointing = background");
     }
+    model_.require_between_steps("save_async()");
     wait();
     const ShardValues values = copied();
+    require_equal_buffers(values);
     auto held = model_.hold_plan(fmt::format("step {} is being saved: call Checkpointer::wait() first", progress.step));
     writing_ = std::async(std::launch::async, [this, values, held = std::move(held), text = composed(progress),
                                                step = progress.step] { write(values, text, step); });
@@ -87,12 +95,13 @@ class Checkpointer::Implementation {
   }
   bool saving() const { return writing_.valid(); }
 
-  std::optional<FoundCheckpoint> latest() {
+  std::optional<FoundCheckpoint> latest(const LatestOptions& options) {
     wait();
-    return checkpoint::latest(channel_, options_.directory);
+    return checkpoint::latest({model_.world(), channel_, options_.directory, options});
   }
 
   CheckpointState load(const std::filesystem::path& path, const LoadOptions& options) {
+    model_.require_between_steps("load()");
     wait();
     const ShardValues mine(model_);
     const ShardValues values = on_host() ? mine : copied();
@@ -116,6 +125,36 @@ class Checkpointer::Implementation {
 
   std::string composed(const TrainingProgress& progress) { return compose(state_of(model_, progress)); }
 
+  // A checkpoint has one value of each buffer, rank 0's: where another rank's differs, it would be lost.
+  void require_equal_buffers(const ShardValues& values) {
+    std::vector<std::uint32_t> mine;
+    std::vector<const Buffer*> buffers;
+    for (std::size_t unit = 0; unit < model_.unit_count(); ++unit) {
+      for (const Buffer* buffer : model_.unit(unit).buffers()) {
+        const TensorSource source{
+            .kind = TensorSource::Kind::buffer, .unit = unit, .place = model_.unit(unit).index_of(*buffer)};
+        mine.push_back(crc32c(std::as_bytes(values.share(source).values)));
+        buffers.push_back(buffer);
+      }
+    }
+    if (mine.empty()) return;
+    const std::vector<std::byte> all = channel_.gather(std::as_bytes(std::span(mine)), "checkpoint: buffers");
+    for (std::size_t rank = 1; rank < channel_.size(); ++rank) {
+      const std::byte* const theirs = all.data() + rank * mine.size() * sizeof(std::uint32_t);
+      for (std::size_t i = 0; i < mine.size(); ++i) {
+        if (std::memcmp(all.data() + i * sizeof(std::uint32_t), theirs + i * sizeof(std::uint32_t),
+                        sizeof(std::uint32_t)) == 0) {
+          continue;
+        }
+        throw UsageError(fmt::format(
+            "buffer {} has other values on rank {} than on rank 0, and a checkpoint has one for all ranks: before "
+            "saving, "
+            "call FullyShard::synchronize_buffers(), which gives everybody rank 0's, or make them equal otherwise",
+            buffers[i]->name(), rank));
+      }
+    }
+  }
+
   // On whatever thread: of the model it uses the plan and the staging, which hold_plan() keeps.
   void write(const ShardValues& values, const std::string& state, std::uint64_t step) {
     const plan::Plan& plan = model_.plan();
@@ -130,7 +169,8 @@ class Checkpointer::Implementation {
                       .channel = channel_,
                       .directory = directory_ ? &*directory_ : nullptr,
                       .path = options_.directory,
-                      .keep = options_.keep});
+                      .keep = options_.keep,
+                      .world = model_.world()});
   }
 
   FullyShard& model_;
@@ -148,7 +188,9 @@ void Checkpointer::save(const TrainingProgress& progress) { implementation_->sav
 void Checkpointer::save_async(const TrainingProgress& progress) { implementation_->save_async(progress); }
 void Checkpointer::wait() { implementation_->wait(); }
 bool Checkpointer::saving() const { return implementation_->saving(); }
-std::optional<FoundCheckpoint> Checkpointer::latest() { return implementation_->latest(); }
+std::optional<FoundCheckpoint> Checkpointer::latest(const LatestOptions& options) {
+  return implementation_->latest(options);
+}
 CheckpointState Checkpointer::load(const std::filesystem::path& checkpoint, LoadOptions options) {
   return implementation_->load(checkpoint, options);
 }

@@ -8,7 +8,7 @@
 #include <system_error>
 
 #include "checkpoint/checked_file.hpp"
-#include "checkpoint/unfinished.hpp"
+#include "checkpoint/checkpoint_directory.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tessera {
@@ -116,15 +116,23 @@ std::optional<FoundCheckpoint> latest_checkpoint(const fs::path& folder) {
   return latest == found.rend() ? std::nullopt : std::optional(*latest);
 }
 
+std::optional<FoundCheckpoint> newest_checkpoint(const fs::path& folder) {
+  const std::vector<FoundCheckpoint> found = named_checkpoints(folder);
+  if (found.empty()) return std::nullopt;
+  const std::string fault = fault_of(found.back().path);
+  if (fault.empty()) return found.back();
+  throw DataError(
+      fmt::format("{}; it belongs to the newest checkpoint in {}, which therefore cannot be used: mend it, or "
+                  "read it with a Tessera that can, or move it away to use an older one",
+                  fault, folder.string()));
+}
+
 fs::path find_checkpoint(const fs::path& path) {
   std::error_code error;
   if (!fs::is_directory(path, error)) throw DataError(fmt::format("{}: is no folder", path.string()));
   if (fs::exists(path / manifest_name, error)) return path;
-  if (const auto latest = latest_checkpoint(path)) return latest->path;
-  std::string reasons;
-  for (const FoundCheckpoint& each : list_checkpoints(path)) reasons += fmt::format("; {}", each.fault);
-  throw DataError(
-      fmt::format("{}: is no checkpoint (it has no {}), and has none{}", path.string(), manifest_name, reasons));
+  if (const auto newest = newest_checkpoint(path)) return newest->path;
+  throw DataError(fmt::format("{}: is no checkpoint (it has no {}), and has none", path.string(), manifest_name));
 }
 
 }  // namespace tessera

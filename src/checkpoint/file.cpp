@@ -38,6 +38,17 @@ struct stat status_of(int handle, const std::filesystem::path& path) {
   return status;
 }
 
+void require_regular(mode_t mode, const std::filesystem::path& path) {
+  if (S_ISDIR(mode)) throw DataError(fmt::format("{}: is a directory, not a file", path.string()));
+  if (!S_ISREG(mode)) throw DataError(fmt::format("{}: is not a regular file", path.string()));
+}
+
+// After an open() with O_NOFOLLOW.
+[[noreturn]] void fail_unfollowed(const std::filesystem::path& path, std::string_view tried) {
+  if (errno != ELOOP) fail(path, tried);
+  throw DataError(fmt::format("{}: is a symbolic link, which nothing is written through: remove it", path.string()));
+}
+
 off_t to_offset(std::uint64_t offset, const std::filesystem::path& path) {
   if (offset > static_cast<std::uint64_t>(std::numeric_limits<off_t>::max())) {
     throw DataError(fmt::format("{}: {} bytes are more than a file can have", path.string(), offset));
@@ -67,15 +78,13 @@ File File::open_to_read(const std::filesystem::path& path) {
   const int handle = open_handle(path, O_RDONLY);
   if (handle < 0) fail(path, "cannot be opened");
   File file(handle, path);
-  const mode_t mode = status_of(handle, path).st_mode;
-  if (S_ISDIR(mode)) throw DataError(fmt::format("{}: is a directory, not a file", path.string()));
-  if (!S_ISREG(mode)) throw DataError(fmt::format("{}: is not a regular file", path.string()));
+  require_regular(status_of(handle, path).st_mode, path);
   return file;
 }
 
 File File::open_to_write(const std::filesystem::path& path) {
-  const int handle = open_handle(path, O_WRONLY);
-  if (handle < 0) fail(path, "cannot be opened for writing");
+  const int handle = open_handle(path, O_WRONLY | O_NOFOLLOW);
+  if (handle < 0) fail_unfollowed(path, "cannot be opened for writing");
   return {handle, path};
 }
 
@@ -85,27 +94,45 @@ File File::create_new(const std::filesystem::path& path) {
   return {handle, path};
 }
 
+bool File::try_lock() const {
+  if (::flock(handle_, LOCK_EX | LOCK_NB) == 0) return true;
+  if (errno == EWOULDBLOCK) return false;
+  fail(path_, "cannot be locked");
+}
+
+File File::lock(const std::filesystem::path& path) {
+  for (;;) {
+    const int handle = open_handle(path, O_RDWR | O_CREAT | O_NOFOLLOW);
+    if (handle < 0) fail_unfollowed(path, "cannot be created");
+    File file(handle, path);
+    require_regular(status_of(handle, path).st_mode, path);
+    if (!file.try_lock()) throw DataError(fmt::format("{}: another program is writing this file", path.string()));
+    // Whoever had it before may have removed it between our opening and locking it.
+    if (file.still_has_its_name()) return file;
+  }
+}
+
+// The file of a program that died may have been planted, or be another name of somebody's file: nothing is written to
+// what was there.
 File File::create_locked(const std::filesystem::path& path) {
   for (;;) {
-    const int handle = open_handle(path, O_RDWR | O_CREAT);
-    if (handle < 0) fail(path, "cannot be created");
-    File file(handle, path);
-    if (::flock(handle, LOCK_EX | LOCK_NB) != 0) {
-      if (errno == EWOULDBLOCK) throw DataError(fmt::format("{}: another program is writing this file", path.string()));
-      fail(path, "cannot be locked");
+    const int handle = open_handle(path, O_RDWR | O_CREAT | O_EXCL);
+    if (handle < 0 && errno != EEXIST) fail(path, "cannot be created");
+    if (handle >= 0) {
+      File file(handle, path);
+      if (!file.try_lock()) throw DataError(fmt::format("{}: another program is writing this file", path.string()));
+      if (file.still_has_its_name()) return file;
+      continue;
     }
-    // The writer before may have renamed its file between our opening and locking it: then it is no longer ours to
-    // write.
-    if (!file.still_has_its_name()) continue;
-    file.resize(0);
-    return file;
+    const File left = lock(path);
+    if (::unlink(path.c_str()) != 0) fail(path, "cannot be removed");
   }
 }
 
 bool File::still_has_its_name() const {
   struct stat named {};
   const struct stat mine = status_of(handle_, path_);
-  return ::stat(path_.c_str(), &named) == 0 && named.st_dev == mine.st_dev && named.st_ino == mine.st_ino;
+  return ::lstat(path_.c_str(), &named) == 0 && named.st_dev == mine.st_dev && named.st_ino == mine.st_ino;
 }
 
 std::uint64_t File::size() const { return static_cast<std::uint64_t>(status_of(handle_, path_).st_size); }

@@ -18,16 +18,20 @@ namespace tessera::checkpoint {
 class File {
  public:
   static File open_to_read(const std::filesystem::path& path);   // a regular file only
-  static File open_to_write(const std::filesystem::path& path);  // one that exists
+  static File open_to_write(const std::filesystem::path& path);  // one that exists, and is no symbolic link
   static File create_new(const std::filesystem::path& path);     // one that does not exist; to write
-  // Empty, and locked against other writers for as long as it is open. Made when it does not exist.
+  // A new file, locked against other writers for as long as it is open. One of this name that nobody has locked, which
+  // a program that died left behind, is removed first, and never written to. A symbolic link is an error.
   static File create_locked(const std::filesystem::path& path);
+  // The same lock on a file that stays as it is. Made when it does not exist.
+  static File lock(const std::filesystem::path& path);
 
   File(File&& other) noexcept;
   File& operator=(File&& other) noexcept;
   ~File();
 
   std::uint64_t size() const;
+  bool still_has_its_name() const;  // false once it was removed, or another file took the name
   void read(std::uint64_t offset, std::span<std::byte> to) const;  // all of it, or an error
   // The same into several places in turn, in few system calls.
   void read_scattered(std::uint64_t offset, std::span<const std::span<std::byte>> to) const;
@@ -41,7 +45,7 @@ class File {
 
  private:
   File(int handle, std::filesystem::path path) : handle_(handle), path_(std::move(path)) {}
-  bool still_has_its_name() const;
+  bool try_lock() const;
   void write_all(std::uint64_t offset, std::span<iovec> parts);
 
   int handle_;

@@ -16,16 +16,16 @@ namespace tessera::checkpoint {
 namespace {
 
 using Json = nlohmann::json;
-using Kind = JsonForm::Kind;
+using FormKind = JsonForm::Kind;
 
-std::string_view expectation(Kind kind) {
+std::string_view expectation(FormKind kind) {
   switch (kind) {
-    case Kind::text: return "a text";
-    case Kind::whole: return "a whole number";
-    case Kind::number: return "a number";
-    case Kind::list: return "a list";
-    case Kind::object: return "an object";
-    case Kind::texts: return "an object of texts";
+    case FormKind::text: return "a text";
+    case FormKind::whole: return "a whole number";
+    case FormKind::number: return "a number";
+    case FormKind::list: return "a list";
+    case FormKind::object: return "an object";
+    case FormKind::texts: return "an object of texts";
   }
   throw InternalError("json_form: a kind that does not exist");
 }
@@ -39,58 +39,54 @@ struct Frame {
   std::unordered_set<std::string> seen{};  // names of an object
 };
 
-class FormEvents final : public nlohmann::json_sax<Json> {
+class FormEvents final : public JsonEvents {
  public:
   FormEvents(const JsonForm& form, const std::string& path) : form_(form), path_(path) {}
 
-  bool null() final {
-    return skips() || (expected() != nullptr && expected()->kind == Kind::number) || mismatch("null");
-  }
-  bool boolean(bool) final { return skips() || mismatch("a boolean"); }
-  bool number_integer(number_integer_t) final { return skips() || number("a negative number"); }
-  bool number_float(number_float_t, const string_t&) final {
-    return skips() || number("a fraction or too large a number");
-  }
-  bool binary(binary_t&) final { return mismatch("binary data"); }
-
-  bool number_unsigned(number_unsigned_t value) final {
+  bool other(Other kind, std::string_view what) final {
     if (skips()) return true;
-    if (expected() == nullptr || expected()->kind != Kind::whole) return number("a number");
+    if (kind == Other::anything || expected() == nullptr || expected()->kind != FormKind::number) return mismatch(what);
+    return kind == Other::null || next();
+  }
+
+  bool whole(std::uint64_t value) final {
+    if (skips()) return true;
+    if (expected() == nullptr || expected()->kind != FormKind::whole) return other(Other::number, "a number");
     call([&] { expected()->take_whole(value); });
     return next();
   }
 
-  bool string(string_t& value) final {
+  bool text(std::string& value) final {
     if (skips()) return true;
-    if (!frames_.empty() && frames_.back().form->kind == Kind::texts) {
+    if (!frames_.empty() && frames_.back().form->kind == FormKind::texts) {
       call([&] { frames_.back().form->take_named(frames_.back().name, value); });
       return true;
     }
-    if (expected() == nullptr || expected()->kind != Kind::text) return mismatch("a text");
+    if (expected() == nullptr || expected()->kind != FormKind::text) return mismatch("a text");
     call([&] { expected()->take_text(value); });
     return next();
   }
 
-  bool start_object(std::size_t) final {
+  bool begin_object() final {
     if (skip_opens()) return true;
-    if (expected() == nullptr || (expected()->kind != Kind::object && expected()->kind != Kind::texts)) {
+    if (expected() == nullptr || (expected()->kind != FormKind::object && expected()->kind != FormKind::texts)) {
       return mismatch("an object");
     }
     return open();
   }
 
-  bool start_array(std::size_t) final {
+  bool begin_list() final {
     if (skip_opens()) return true;
-    if (expected() == nullptr || expected()->kind != Kind::list) return mismatch("a list");
+    if (expected() == nullptr || expected()->kind != FormKind::list) return mismatch("a list");
     return open();
   }
 
-  bool key(string_t& name) final {
+  bool key(std::string& name) final {
     if (skipped_depth_ > 0) return true;
     Frame& frame = frames_.back();
     frame.member = nullptr;
     if (!frame.seen.insert(name).second) refuse(fmt::format("{} is given twice", shown_name(name)));
-    if (frame.form->kind == Kind::texts) {
+    if (frame.form->kind == FormKind::texts) {
       frame.name = name;
       return true;
     }
@@ -119,9 +115,9 @@ class FormEvents final : public nlohmann::json_sax<Json> {
     return close();
   }
 
-  bool end_array() final { return skip_closes() || close(); }
+  bool end_list() final { return skip_closes() || close(); }
 
-  bool parse_error(std::size_t position, const std::string&, const Json::exception&) final {
+  void not_json(std::size_t position) final {
     throw DataError(fmt::format("{}: is not JSON: wrong at its byte {}", path_, position));
   }
 
@@ -130,12 +126,12 @@ class FormEvents final : public nlohmann::json_sax<Json> {
   const JsonForm* expected() const {
     if (frames_.empty()) return &form_;
     const Frame& frame = frames_.back();
-    if (frame.form->kind == Kind::list) return &frame.form->element.front();
+    if (frame.form->kind == FormKind::list) return &frame.form->element.front();
     return frame.member == nullptr ? nullptr : &frame.member->form;
   }
 
   bool next() {
-    if (!frames_.empty() && frames_.back().form->kind == Kind::list) ++frames_.back().elements;
+    if (!frames_.empty() && frames_.back().form->kind == FormKind::list) ++frames_.back().elements;
     return true;
   }
 
@@ -150,10 +146,6 @@ class FormEvents final : public nlohmann::json_sax<Json> {
     if (frames_.back().form->end) call(frames_.back().form->end);
     frames_.pop_back();
     return next();
-  }
-
-  bool number(std::string_view what) {
-    return (expected() != nullptr && expected()->kind == Kind::number) ? next() : mismatch(what);
   }
 
   // What belongs to a member that is not looked at, however deep it is.
@@ -194,9 +186,9 @@ class FormEvents final : public nlohmann::json_sax<Json> {
   std::string where() const {
     std::string place;
     for (const Frame& frame : frames_) {
-      if (frame.form->kind == Kind::list) {
+      if (frame.form->kind == FormKind::list) {
         place += fmt::format("[{}]", frame.elements);
-      } else if (frame.form->kind == Kind::texts) {
+      } else if (frame.form->kind == FormKind::texts) {
         if (!frame.name.empty()) place += fmt::format("{}{}", place.empty() ? "" : ".", shown_name(frame.name));
       } else if (frame.member != nullptr) {
         place += fmt::format("{}{}", place.empty() ? "" : ".", frame.member->name);
@@ -214,43 +206,154 @@ class FormEvents final : public nlohmann::json_sax<Json> {
 
 }  // namespace
 
-JsonForm::JsonForm(Kind its_kind) : kind(its_kind) {}
+JsonForm::JsonForm(FormKind its_kind) : kind(its_kind) {}
 
 JsonForm JsonForm::text(std::function<void(std::string_view)> take) {
-  JsonForm form(Kind::text);
+  JsonForm form(FormKind::text);
   form.take_text = std::move(take);
   return form;
 }
 
 JsonForm JsonForm::whole(std::function<void(std::uint64_t)> take) {
-  JsonForm form(Kind::whole);
+  JsonForm form(FormKind::whole);
   form.take_whole = std::move(take);
   return form;
 }
 
-JsonForm JsonForm::number() { return JsonForm(Kind::number); }
+JsonForm JsonForm::number() { return JsonForm(FormKind::number); }
 
 JsonForm JsonForm::list(JsonForm element) {
-  JsonForm form(Kind::list);
+  JsonForm form(FormKind::list);
   form.element.push_back(std::move(element));
   return form;
 }
 
 JsonForm JsonForm::object(std::vector<JsonMember> members) {
-  JsonForm form(Kind::object);
+  JsonForm form(FormKind::object);
   form.members = std::move(members);
   return form;
 }
 
 JsonForm JsonForm::texts(std::function<void(const std::string&, std::string_view)> take) {
-  JsonForm form(Kind::texts);
+  JsonForm form(FormKind::texts);
   form.take_named = std::move(take);
   return form;
 }
 
 void parse_json(std::string_view json, const JsonForm& form, const std::string& path) {
   FormEvents events(form, path);
-  Json::sax_parse(json.begin(), json.end(), &events);
+  parse_json(json, events);
+}
+
+// ---- the parser ----
+
+namespace {
+
+class Adapter final : public nlohmann::json_sax<Json> {
+ public:
+  explicit Adapter(JsonEvents& events) : events_(events) {}
+
+  bool null() final { return events_.other(JsonEvents::Other::null, "null"); }
+  bool boolean(bool) final { return events_.other(JsonEvents::Other::anything, "a boolean"); }
+  bool number_integer(number_integer_t) final { return events_.other(JsonEvents::Other::number, "a negative number"); }
+  bool number_float(number_float_t, const string_t&) final {
+    return events_.other(JsonEvents::Other::number, "a fraction or too large a number");
+  }
+  bool binary(binary_t&) final { return events_.other(JsonEvents::Other::anything, "binary data"); }
+  bool number_unsigned(number_unsigned_t value) final { return events_.whole(value); }
+  bool string(string_t& value) final { return events_.text(value); }
+  bool start_object(std::size_t) final { return events_.begin_object(); }
+  bool key(string_t& name) final { return events_.key(name); }
+  bool end_object() final { return events_.end_object(); }
+  bool start_array(std::size_t) final { return events_.begin_list(); }
+  bool end_array() final { return events_.end_list(); }
+  bool parse_error(std::size_t position, const std::string&, const Json::exception&) final {
+    events_.not_json(position);
+    return false;
+  }
+
+ private:
+  JsonEvents& events_;
+};
+
+}  // namespace
+
+bool parse_json(std::string_view json, JsonEvents& events) {
+  Adapter adapter(events);
+  return Json::sax_parse(json.begin(), json.end(), &adapter);
+}
+
+// ---- composing ----
+
+std::string quoted_ascii(std::string_view text) {
+  return Json(std::string(text)).dump(-1, ' ', true, Json::error_handler_t::replace);
+}
+
+JsonText& JsonText::key(std::string_view name) {
+  next();
+  text_ += quoted(name);
+  text_ += form_ == Form::indented ? ": " : ":";
+  after_key_ = true;
+  return *this;
+}
+
+JsonText& JsonText::text(std::string_view value) {
+  next();
+  text_ += quoted(value);
+  return *this;
+}
+
+JsonText& JsonText::whole(std::uint64_t value) {
+  next();
+  text_ += std::to_string(value);
+  return *this;
+}
+
+JsonText& JsonText::number(double value) {
+  next();
+  text_ += Json(value).dump();
+  return *this;
+}
+
+JsonText& JsonText::member(std::string_view name, const std::map<std::string, std::string>& values) {
+  key(name).begin_object();
+  for (const auto& [each, text] : values) member(each, std::string_view(text));
+  return end_object();
+}
+
+JsonText& JsonText::begin(char bracket) {
+  next();
+  text_ += bracket;
+  ++depth_;
+  first_ = true;
+  return *this;
+}
+
+JsonText& JsonText::end(char bracket) {
+  --depth_;
+  if (!first_) new_line();
+  text_ += bracket;
+  first_ = false;
+  return *this;
+}
+
+void JsonText::next() {
+  if (std::exchange(after_key_, false)) return;
+  if (!first_) text_ += ',';
+  if (depth_ > 0) new_line();
+  first_ = false;
+}
+
+void JsonText::new_line() {
+  if (form_ == Form::indented) text_.append("\n").append(depth_, ' ');
+}
+
+std::string JsonText::quoted(std::string_view value) const {
+  try {
+    return Json(std::string(value)).dump();
+  } catch (const Json::type_error&) {
+    throw UsageError(not_utf8_);
+  }
 }
 
 }  // namespace tessera::checkpoint

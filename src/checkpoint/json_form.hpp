@@ -1,12 +1,15 @@
 // The form that a JSON file must have, and a parser that accepts nothing else: unknown, missing and repeated members,
 // other types and other nesting are refused. It builds no document; what the form names goes to the form's functions,
-// in the order of the file, so a hostile file costs no more memory than the functions take.
+// in the order of the file, so a hostile file costs no more memory than the functions take. And text in JSON, composed.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace tessera::checkpoint {
@@ -51,5 +54,64 @@ struct JsonMember {
 
 // Throws DataError whose text begins with `path`, and names the place: "files[3].bytes: expected …".
 void parse_json(std::string_view json, const JsonForm& form, const std::string& path);
+
+// Receives what a parser finds, in the order of the file. Functions that return false end the parsing.
+class JsonEvents {
+ public:
+  enum class Other { null, number, anything };  // of numbers: a negative one, a fraction or one beyond 2^64 - 1
+
+  virtual ~JsonEvents() = default;
+  virtual bool other(Other kind, std::string_view what) = 0;  // what: for an error
+  virtual bool whole(std::uint64_t value) = 0;
+  virtual bool text(std::string& value) = 0;
+  virtual bool begin_object() = 0;
+  virtual bool key(std::string& name) = 0;
+  virtual bool end_object() = 0;
+  virtual bool begin_list() = 0;
+  virtual bool end_list() = 0;
+  virtual void not_json(std::size_t position) = 0;
+};
+
+// False where the text is no JSON, or a function ended it.
+bool parse_json(std::string_view json, JsonEvents& events);
+
+// Composes JSON. Lists and objects are closed by their caller.
+class JsonText {
+ public:
+  enum class Form { in_one_line, indented };  // indented: by one blank a level
+
+  // `not_utf8`: what a UsageError says of a text that is not UTF-8.
+  JsonText(Form form, std::string not_utf8) : form_(form), not_utf8_(std::move(not_utf8)) {}
+
+  JsonText& begin_object() { return begin('{'); }
+  JsonText& end_object() { return end('}'); }
+  JsonText& begin_list() { return begin('['); }
+  JsonText& end_list() { return end(']'); }
+  JsonText& key(std::string_view name);
+  JsonText& text(std::string_view value);
+  JsonText& whole(std::uint64_t value);
+  JsonText& number(double value);  // null where JSON has no such number
+  JsonText& member(std::string_view name, std::string_view value) { return key(name).text(value); }
+  JsonText& member(std::string_view name, std::uint64_t value) { return key(name).whole(value); }
+  JsonText& member(std::string_view name, const std::map<std::string, std::string>& values);
+  std::string take() { return std::move(text_); }
+
+ private:
+  JsonText& begin(char bracket);
+  JsonText& end(char bracket);
+  void next();  // what comes between one element and the next
+  void new_line();
+  std::string quoted(std::string_view value) const;
+
+  Form form_;
+  std::string not_utf8_;
+  std::string text_;
+  std::size_t depth_ = 0;
+  bool first_ = true;  // in what is open
+  bool after_key_ = false;
+};
+
+// A text in quotes, of ASCII characters alone; what is not UTF-8 is replaced.
+std::string quoted_ascii(std::string_view text);
 
 }  // namespace tessera::checkpoint

@@ -97,33 +97,49 @@ std::vector<TensorRange> my_ranges(const std::vector<Match>& matches, const Shar
   return ranges;
 }
 
+std::optional<FoundCheckpoint> look_for_latest(const LatestInput& input) {
+  if (!input.options.skip_damaged) return newest_checkpoint(input.directory);
+  std::vector<FoundCheckpoint> found = list_checkpoints(input.directory);
+  std::erase_if(found, [&](const FoundCheckpoint& each) { return each.step >= input.options.below; });
+  const bool none = found.empty();
+  for (; !found.empty(); found.pop_back()) {
+    if (found.back().valid()) return found.back();
+    input.world.warn(fmt::format("{}: is skipped: {}", found.back().path.string(), found.back().fault));
+  }
+  if (none) return std::nullopt;
+  throw DataError(fmt::format("{}: none of its checkpoints can be used; to begin anew, choose another directory",
+                              input.directory.string()));
+}
+
 }  // namespace
 
 CheckpointState load(const LoadInput& input) {
   std::optional<CheckpointReader> reader;
   std::vector<Match> found;
   const CheckpointFiles files = lay_out(input.plan, {});
-  input.channel.together("checkpoint: open", [&] {
+  input.channel.together("checkpoint: open", [&](const Pause&) {
     reader.emplace(input.path, input.block);
     found = matches(*reader, files, input.partial);
   });
-  input.channel.together("checkpoint: read", [&] { reader->read(my_ranges(found, input.values), input.block); });
+  input.channel.together("checkpoint: read",
+                         [&](const Pause& pause) { reader->read(my_ranges(found, input.values), input.block, pause); });
   return reader->state();
 }
 
-std::optional<FoundCheckpoint> latest(Channel& channel, const std::filesystem::path& directory) {
+std::optional<FoundCheckpoint> latest(const LatestInput& input) {
   struct Answer {
     bool found;
     std::uint64_t step;
   } mine{};
-  channel.together("checkpoint: latest", [&] {
-    if (channel.rank() != 0) return;
-    if (const auto found = latest_checkpoint(directory)) mine = {true, found->step};
+  input.channel.together("checkpoint: latest", [&](const Pause&) {
+    if (input.channel.rank() != 0) return;
+    if (const auto found = look_for_latest(input)) mine = {true, found->step};
   });
-  const std::vector<std::byte> all = channel.gather(std::as_bytes(std::span(&mine, 1)), "checkpoint: latest step");
+  const std::vector<std::byte> all =
+      input.channel.gather(std::as_bytes(std::span(&mine, 1)), "checkpoint: latest step");
   std::memcpy(&mine, all.data(), sizeof(mine));  // rank 0's
   if (!mine.found) return std::nullopt;
-  return FoundCheckpoint{.step = mine.step, .path = directory / checkpoint_name(mine.step)};
+  return FoundCheckpoint{.step = mine.step, .path = input.directory / checkpoint_name(mine.step)};
 }
 
 }  // namespace tessera::checkpoint

@@ -7,7 +7,7 @@
 
 #include "checkpoint/channel.hpp"
 #include "checkpoint/shard_values.hpp"
-#include "tessera/checkpoint/checkpoints.hpp"
+#include "tessera/checkpoint/checkpointer.hpp"
 #include "tessera/checkpoint/state.hpp"
 #include "tessera/plan/plan.hpp"
 
@@ -25,7 +25,14 @@ struct LoadInput {
 // Fills masters, states and untrained state. Collective.
 CheckpointState load(const LoadInput& input);
 
-// The newest whole checkpoint, as rank 0 sees it. Collective.
-std::optional<FoundCheckpoint> latest(Channel& channel, const std::filesystem::path& directory);
+struct LatestInput {
+  const World& world;  // for warnings
+  Channel& channel;
+  const std::filesystem::path& directory;
+  const LatestOptions& options;
+};
+
+// See Checkpointer::latest(); as rank 0 sees it. Collective.
+std::optional<FoundCheckpoint> latest(const LatestInput& input);
 
 }  // namespace tessera::checkpoint

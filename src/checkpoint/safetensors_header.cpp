@@ -7,17 +7,15 @@
 #include <algorithm>
 #include <array>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <unordered_set>
 #include <utility>
 
+#include "checkpoint/json_form.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tessera::checkpoint {
 
 namespace {
-
-using Json = nlohmann::json;
 
 constexpr std::size_t most_dimensions = 64;
 
@@ -42,18 +40,14 @@ constexpr std::array<NamedSize, 15> dtypes = {{{"BOOL", 1},
                                                {"U64", 8}}};
 
 // Receives the parser's events. Every function returns false, with a reason, for what the format does not have here.
-class HeaderEvents final : public nlohmann::json_sax<Json> {
+class HeaderEvents final : public JsonEvents {
  public:
   SafetensorsHeader take_header() { return std::move(header_); }
   const std::string& reason() const { return reason_; }
 
-  bool null() final { return unexpected("null"); }
-  bool boolean(bool) final { return unexpected("a boolean"); }
-  bool number_integer(number_integer_t) final { return unexpected("a negative number"); }
-  bool number_float(number_float_t, const string_t&) final { return unexpected("a fraction or too large a number"); }
-  bool binary(binary_t&) final { return unexpected("binary data"); }
+  bool other(JsonEvents::Other, std::string_view what) final { return unexpected(what); }
 
-  bool number_unsigned(number_unsigned_t value) final {
+  bool whole(std::uint64_t value) final {
     if (place_ == Place::shape) {
       if (tensor_.shape.size() == most_dimensions) return refuse(fmt::format("{}: has too many dimensions", subject()));
       tensor_.shape.push_back(value);
@@ -67,7 +61,7 @@ class HeaderEvents final : public nlohmann::json_sax<Json> {
     return unexpected("a number");
   }
 
-  bool string(string_t& value) final {
+  bool text(std::string& value) final {
     if (place_ == Place::metadata) {
       header_.metadata[metadata_name_] = value;
       return true;
@@ -79,13 +73,13 @@ class HeaderEvents final : public nlohmann::json_sax<Json> {
     return unexpected("a text");
   }
 
-  bool start_object(std::size_t) final {
+  bool begin_object() final {
     if (place_ == Place::outside) return enter(Place::top);
     if (place_ == Place::top) return enter(name_ == metadata_key ? Place::metadata : Place::tensor);
     return unexpected("an object");
   }
 
-  bool key(string_t& value) final {
+  bool key(std::string& value) final {
     switch (place_) {
       case Place::top: return begin_entry(value);
       case Place::tensor: return begin_field(value);
@@ -103,16 +97,16 @@ class HeaderEvents final : public nlohmann::json_sax<Json> {
     return true;
   }
 
-  bool start_array(std::size_t) final {
+  bool begin_list() final {
     if (place_ == Place::tensor && key_ == "shape") return enter(Place::shape);
     if (place_ == Place::tensor && key_ == "data_offsets") return enter(Place::offsets);
     return unexpected("a list");
   }
 
-  bool end_array() final { return enter(Place::tensor); }
+  bool end_list() final { return enter(Place::tensor); }
 
-  bool parse_error(std::size_t position, const std::string&, const Json::exception&) final {
-    return refuse(fmt::format("the header is not JSON: wrong at its byte {}", position));
+  void not_json(std::size_t position) final {
+    refuse(fmt::format("the header is not JSON: wrong at its byte {}", position));
   }
 
  private:
@@ -248,14 +242,13 @@ std::string_view stored_name(DType type) {
 
 std::string shown_name(std::string_view name) {
   constexpr std::size_t longest = 100;
-  std::string text = Json(std::string(name.substr(0, longest))).dump(-1, ' ', true, Json::error_handler_t::replace);
+  std::string text = quoted_ascii(name.substr(0, longest));
   return name.size() > longest ? text + "…" : text;
 }
 
 SafetensorsHeader parse_header(std::string_view json, std::uint64_t data_size, const std::string& path) {
   HeaderEvents events;
-  if (!Json::sax_parse(json.begin(), json.end(), &events))
-    throw DataError(fmt::format("{}: {}", path, events.reason()));
+  if (!parse_json(json, events)) throw DataError(fmt::format("{}: {}", path, events.reason()));
   SafetensorsHeader header = events.take_header();
   for (const StoredTensor& tensor : header.tensors) check_size(tensor, path);
   check_ranges(header.tensors, data_size, path);
@@ -263,18 +256,18 @@ SafetensorsHeader parse_header(std::string_view json, std::uint64_t data_size, c
 }
 
 std::string compose_header(std::span<const StoredTensor> tensors, const std::map<std::string, std::string>& metadata) {
-  nlohmann::ordered_json header = nlohmann::ordered_json::object();
-  // ordered_json finds keys by walking: fields are appended without looking.
-  auto& entries = header.get_ref<nlohmann::ordered_json::object_t&>();
-  if (!metadata.empty()) entries.emplace_back(std::string(metadata_key), metadata);
+  JsonText header(JsonText::Form::in_one_line, "safetensors: names and metadata must be UTF-8");
+  header.begin_object();
+  if (!metadata.empty()) header.member(metadata_key, metadata);
   for (const StoredTensor& tensor : tensors) {
-    nlohmann::ordered_json entry;
-    entry["dtype"] = tensor.dtype;
-    entry["shape"] = tensor.shape;
-    entry["data_offsets"] = {tensor.offset.count(), (tensor.offset + tensor.size).count()};
-    entries.emplace_back(tensor.name, std::move(entry));
+    header.key(tensor.name).begin_object().member("dtype", tensor.dtype);
+    header.key("shape").begin_list();
+    for (const std::size_t extent : tensor.shape) header.whole(extent);
+    header.end_list().key("data_offsets").begin_list();
+    header.whole(tensor.offset.count()).whole((tensor.offset + tensor.size).count());
+    header.end_list().end_object();
   }
-  std::string text = header.dump();
+  std::string text = header.end_object().take();
   text.resize(round_up(length_field + text.size(), 64) - length_field, ' ');
   return text;
 }

@@ -21,7 +21,8 @@ struct SafetensorsHeader {
 // `data_size`: the bytes after the header. Throws DataError whose text begins with `path`.
 SafetensorsHeader parse_header(std::string_view json, std::uint64_t data_size, const std::string& path);
 
-// The JSON, filled up with blanks so that the data behind it is aligned to 64 bytes in the file.
+// The JSON, filled up with blanks so that the data behind it is aligned to 64 bytes in the file. Throws UsageError for
+// what is not UTF-8.
 std::string compose_header(std::span<const StoredTensor> tensors, const std::map<std::string, std::string>& metadata);
 
 // Bytes of one element; 0 for a dtype that the format does not have.
@@ -30,6 +31,19 @@ std::string_view stored_name(DType type);  // "F32", "BF16", "F16"
 
 // A name from a file, fit for an error message: quoted, escaped, not too long.
 std::string shown_name(std::string_view name);
+
+// Aliases in a file's metadata: as Python's save_model() writes them, a name that shares a stored tensor is a key
+// there, and the tensor's name its value. Metadata has other entries too; an alias is what names a tensor. `is_stored`:
+// whether a name is a tensor's.
+template <typename IsStored>
+std::map<std::string, std::string> find_aliases(const std::map<std::string, std::string>& metadata,
+                                                IsStored is_stored) {
+  std::map<std::string, std::string> aliases;
+  for (const auto& [name, stored] : metadata) {
+    if (is_stored(stored) && !is_stored(name)) aliases.emplace(name, stored);
+  }
+  return aliases;
+}
 
 inline constexpr std::string_view metadata_key = "__metadata__";
 inline constexpr std::size_t length_field = 8;  // bytes before the header

@@ -5,12 +5,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
+#include <functional>
 #include <optional>
+#include <utility>
 #include <vector>
 
-#include "checkpoint/block_writer.hpp"
 #include "checkpoint/checksum.hpp"
-#include "checkpoint/unfinished.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/checkpoint/state.hpp"
 
@@ -18,9 +19,220 @@ namespace tessera::checkpoint {
 
 namespace {
 
-// Ranks meet after so many blocks (1 GiB), with everything on the device: so none waits for another longer than that
-// takes, however large the model is.
-constexpr std::size_t blocks_between_meetings = 256;
+// ---- writing blocks ----
+
+// What of the file's head stands in the block.
+std::span<const std::byte> head_in(const LaidFile& file, const Block& block) {
+  const auto head = std::as_bytes(std::span(file.head));
+  if (block.begin >= head.size()) return {};
+  return head.subspan(block.begin, std::min<std::uint64_t>(head.size(), block.end) - block.begin);
+}
+
+// Writes this rank's blocks of a checkpoint's tensor files and takes their checksums; or only takes them. The first
+// failure is kept, and nothing is written after it: collectives must go on. One positioned, gathering write per block;
+// the kernel is asked to begin with each at once, so that the device works while the next checksum is taken.
+struct BlockWriterInput {
+  const CheckpointFiles& files;
+  const BlockMap& map;
+  const ShardValues& values;
+  std::optional<std::filesystem::path> folder;  // none: checksums only
+};
+
+class BlockWriter {
+ public:
+  explicit BlockWriter(BlockWriterInput input);
+
+  void write_direct(const Block& block);
+  void write_shared(const Block& block, std::span<std::byte> bytes);  // adds the file's head, where it stands there
+  void flush();                                                       // what was written is on the device
+  void rethrow_failure() const;
+
+  // By number of the block; 0 where another rank wrote it.
+  const std::vector<std::uint32_t>& checksums() const { return checksums_; }
+
+ private:
+  using Pieces = std::vector<std::span<const std::byte>>;
+
+  void put(const Block& block, const Pieces& pieces);
+  File& file(std::size_t index);
+  template <typename Work>
+  void guarded(Work work);
+
+  BlockWriterInput input_;
+  std::vector<std::optional<File>> open_;
+  std::vector<bool> unflushed_;
+  std::vector<std::uint32_t> checksums_;
+  Pieces pieces_;  // of the block being written
+  std::exception_ptr failure_;
+};
+
+BlockWriter::BlockWriter(BlockWriterInput input)
+    : input_(std::move(input)),
+      open_(input_.files.tensors.size()),
+      unflushed_(input_.files.tensors.size()),
+      checksums_(input_.map.blocks()) {}
+
+template <typename Work>
+void BlockWriter::guarded(Work work) {
+  if (failure_) return;
+  try {
+    work();
+  } catch (...) {
+    failure_ = std::current_exception();
+  }
+}
+
+void BlockWriter::write_direct(const Block& block) {
+  guarded([&] {
+    pieces_.clear();
+    const auto head = head_in(input_.files.tensors[block.file], block);
+    if (!head.empty()) pieces_.push_back(head);
+    input_.map.for_each_run(block, [&](const Run& run) {
+      pieces_.push_back(std::as_bytes(input_.values.at(run.tensor->source, run.first, run.count)));
+    });
+    put(block, pieces_);
+  });
+}
+
+void BlockWriter::write_shared(const Block& block, std::span<std::byte> bytes) {
+  guarded([&] {
+    const auto head = head_in(input_.files.tensors[block.file], block);
+    std::copy(head.begin(), head.end(), bytes.begin());
+    pieces_.assign(1, bytes);
+    put(block, pieces_);
+  });
+}
+
+void BlockWriter::put(const Block& block, const Pieces& pieces) {
+  std::uint32_t sum = 0;
+  for (const auto& piece : pieces) sum = extend_crc32c(sum, piece);
+  checksums_[input_.map.number(block)] = sum;
+  if (!input_.folder) return;
+  file(block.file).write(block.begin, pieces);
+  file(block.file).begin_flush(block.begin, block.end - block.begin);
+  unflushed_[block.file] = true;
+}
+
+void BlockWriter::flush() {
+  for (std::size_t index = 0; index < open_.size(); ++index) {
+    if (!unflushed_[index]) continue;
+    unflushed_[index] = false;
+    guarded([&] { file(index).flush(); });
+  }
+}
+
+void BlockWriter::rethrow_failure() const {
+  if (failure_) std::rethrow_exception(failure_);
+}
+
+File& BlockWriter::file(std::size_t index) {
+  if (!open_[index]) open_[index] = File::open_to_write(*input_.folder / input_.files.tensors[index].name);
+  return *open_[index];
+}
+
+// ---- elements of shared blocks ----
+
+constexpr std::string_view label = "checkpoint: elements of shared blocks";
+
+// Calls visit(block, run, begin) for each run that travels; begin: its place in its rank's stream.
+template <typename Visit>
+void for_each_sent(const BlockMap& map, std::span<const Block> group, std::vector<std::uint64_t>& ends, Visit visit) {
+  for (const Block& block : group) {
+    map.for_each_run(block, [&](const Run& run) {
+      if (run.rank == block.writer) return;
+      visit(block, run, ends[run.rank]);
+      ends[run.rank] += run.bytes();
+    });
+  }
+}
+
+// The part of [begin, begin + size) that stands in [window, window + length).
+struct Overlap {
+  std::uint64_t begin;
+  std::uint64_t end;
+  bool empty() const { return begin >= end; }
+};
+Overlap overlap(std::uint64_t begin, std::uint64_t size, std::uint64_t window, std::uint64_t length) {
+  return {std::max(begin, window), std::min(begin + size, window + length)};
+}
+
+// Brings elements of shared blocks to the ranks that write them, through bounded staging: blocks in groups of one per
+// rank, each group in rounds of an all-gather in which every rank gives the next part of what it has for others: a
+// stream of bytes, its runs block after block, without those of the block that it writes itself. Every rank knows where
+// every stream's bytes go.
+class BlockExchange {
+ public:
+  BlockExchange(const BlockMap& map, const ShardValues& values, Channel& channel, const Staging& staging)
+      : map_(map), values_(values), channel_(channel), staging_(staging) {}
+
+  // Calls write(block, bytes) for each shared block that this rank writes, with the bytes of all runs in place (and
+  // without the file's head). Collective.
+  void run(const std::function<void(const Block&, std::span<std::byte>)>& write);
+
+ private:
+  std::size_t rounds(std::span<const Block> group) const;
+  void exchange(std::span<const Block> group, std::size_t round);
+  void keep_mine(const Block& mine);
+
+  const BlockMap& map_;
+  const ShardValues& values_;
+  Channel& channel_;
+  const Staging& staging_;
+};
+
+void BlockExchange::run(const std::function<void(const Block&, std::span<std::byte>)>& write) {
+  const std::span<const Block> all(map_.shared());
+  for (std::size_t first = 0; first < all.size(); first += channel_.size()) {
+    const auto group = all.subspan(first, std::min(channel_.size(), all.size() - first));
+    const auto mine =
+        std::find_if(group.begin(), group.end(), [&](const Block& b) { return b.writer == channel_.rank(); });
+    if (mine != group.end()) keep_mine(*mine);
+    const std::size_t count = rounds(group);
+    for (std::size_t round = 0; round < count; ++round) exchange(group, round);
+    if (mine != group.end()) write(*mine, staging_.block.first(mine->end - mine->begin));
+  }
+}
+
+std::size_t BlockExchange::rounds(std::span<const Block> group) const {
+  std::vector<std::uint64_t> ends(channel_.size());
+  for_each_sent(map_, group, ends, [](const Block&, const Run&, std::uint64_t) {});
+  const std::uint64_t longest = *std::max_element(ends.begin(), ends.end());
+  return (longest + staging_.part.count() - 1) / staging_.part.count();
+}
+
+void BlockExchange::keep_mine(const Block& mine) {
+  map_.for_each_run(mine, [&](const Run& run) {
+    if (run.rank != channel_.rank()) return;
+    const std::span<const float> values = values_.at(run.tensor->source, run.first, run.count);
+    std::memcpy(staging_.block.data() + (run.begin() - mine.begin), values.data(), values.size_bytes());
+  });
+}
+
+void BlockExchange::exchange(std::span<const Block> group, std::size_t round) {
+  const std::uint64_t part = staging_.part.count();
+  const std::uint64_t window = round * part;
+  std::vector<std::uint64_t> ends(channel_.size());
+  for_each_sent(map_, group, ends, [&](const Block&, const Run& run, std::uint64_t begin) {
+    const Overlap now = overlap(begin, run.bytes(), window, part);
+    if (run.rank != channel_.rank() || now.empty()) return;
+    const auto values = std::as_bytes(values_.at(run.tensor->source, run.first, run.count));
+    std::memcpy(staging_.parts.data() + run.rank * part + (now.begin - window), values.data() + (now.begin - begin),
+                now.end - now.begin);
+  });
+  channel_.all_gather(staging_.parts, staging_.part, label);
+  ends.assign(channel_.size(), 0);
+  for_each_sent(map_, group, ends, [&](const Block& block, const Run& run, std::uint64_t begin) {
+    const Overlap now = overlap(begin, run.bytes(), window, part);
+    if (block.writer != channel_.rank() || now.empty()) return;
+    std::memcpy(staging_.block.data() + (run.begin() - block.begin) + (now.begin - begin),
+                staging_.parts.data() + run.rank * part + (now.begin - window), now.end - now.begin);
+  });
+}
+
+// ---- the save ----
+
+// 1 GiB: no flush takes long, however large the model is.
+constexpr std::size_t blocks_between_flushes = 256;
 
 class Save {
  public:
@@ -30,7 +242,7 @@ class Save {
     const bool fresh = begin();
     try {
       const std::vector<std::uint32_t> checksums = write_blocks(fresh);
-      channel_.together("checkpoint: commit", [&] {
+      channel_.together("checkpoint: commit", [&](const Pause&) {
         if (arranges()) finish(checksums, fresh);
       });
     } catch (...) {
@@ -38,8 +250,8 @@ class Save {
       throw;
     }
     if (!fresh) return;
-    channel_.together("checkpoint: remove old ones", [&] {
-      if (arranges()) in_.directory->prune(in_.keep);
+    channel_.together("checkpoint: remove old ones", [&](const Pause& pause) {
+      if (arranges()) remove_old_ones(pause);
     });
   }
 
@@ -48,10 +260,10 @@ class Save {
 
   // True when the step is new, and its growing folder stands.
   bool begin() {
-    channel_.together("checkpoint: begin", [&] {
+    channel_.together("checkpoint: begin", [&](const Pause& pause) {
       if (!arranges()) return;
       existing_ = in_.directory->existing(in_.step);
-      if (!existing_) in_.directory->begin(in_.step, in_.files);
+      if (!existing_) in_.directory->begin(in_.step, in_.files, pause);
     });
     const std::byte mine{existing_.has_value()};
     return channel_.gather(std::span(&mine, 1), "checkpoint: is it there already")[0] == std::byte{0};
@@ -67,26 +279,30 @@ class Save {
       writer.write_shared(block, bytes);
     });
     writer.flush();
-    channel_.together("checkpoint: blocks", [&] { writer.rethrow_failure(); });
+    channel_.together("checkpoint: shared blocks", [&](const Pause&) { writer.rethrow_failure(); });
     return gather_checksums(writer.checksums());
   }
 
   void write_direct(BlockWriter& writer) {
-    std::size_t written = 0;
-    for (const Block& block : in_.map.direct()) {
-      if (block.writer != channel_.rank()) continue;
-      writer.write_direct(block);
-      if (++written % blocks_between_meetings == 0) meet(writer);
-    }
-    for (std::size_t met = written / blocks_between_meetings; met < in_.map.most_direct() / blocks_between_meetings;
-         ++met) {
-      meet(writer);
-    }
+    channel_.together("checkpoint: blocks", [&](const Pause& pause) {
+      std::size_t written = 0;
+      for (const Block& block : in_.map.direct()) {
+        if (block.writer != channel_.rank()) continue;
+        writer.write_direct(block);
+        if (++written % blocks_between_flushes == 0) writer.flush();
+        writer.rethrow_failure();
+        pause();
+      }
+    });
   }
 
-  void meet(BlockWriter& writer) {
-    writer.flush();
-    channel_.together("checkpoint: 1 GiB of blocks", [&] { writer.rethrow_failure(); });
+  // What was saved stands, so what cannot be removed is no failure of the save.
+  void remove_old_ones(const Pause& pause) {
+    try {
+      in_.directory->prune(in_.step, in_.keep, pause);
+    } catch (const DataError& error) {
+      in_.world.warn(fmt::format("step {} is saved, but an older checkpoint stays: {}", in_.step, error.what()));
+    }
   }
 
   // Of all blocks, from the rank that wrote each, through the staging's parts.
@@ -154,6 +370,14 @@ class Save {
 };
 
 }  // namespace
+
+Staging::Staging(std::span<std::byte> memory, std::size_t ranks) {
+  const plan::CheckpointStaging sizes = plan::checkpoint_staging(ranks);
+  if (memory.size() < sizes.size().count()) throw InternalError("the staging of checkpoints is smaller than planned");
+  block = memory.first(sizes.block.count());
+  part = sizes.part;
+  parts = memory.subspan(sizes.block.count(), (ranks * part).count());
+}
 
 void save(const SaveInput& input) { Save(input).run(); }
 

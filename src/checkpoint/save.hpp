@@ -1,17 +1,28 @@
 // One save: every rank's blocks, then one rank's manifest. Runs on any thread, in step with the same call on all ranks.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <filesystem>
+#include <span>
 #include <string>
 
-#include "checkpoint/block_exchange.hpp"
 #include "checkpoint/block_map.hpp"
 #include "checkpoint/channel.hpp"
 #include "checkpoint/checkpoint_directory.hpp"
 #include "checkpoint/file_layout.hpp"
 #include "checkpoint/shard_values.hpp"
+#include "tessera/plan/checkpoint_memory.hpp"
 
 namespace tessera::checkpoint {
+
+// The parts of plan::checkpoint_staging().
+struct Staging {
+  Staging(std::span<std::byte> memory, std::size_t ranks);
+  std::span<std::byte> block;
+  std::span<std::byte> parts;  // of all ranks
+  Bytes part;
+};
 
 struct SaveInput {
   std::uint64_t step;
@@ -24,11 +35,12 @@ struct SaveInput {
   CheckpointDirectory* directory;     // on rank 0; null elsewhere
   const std::filesystem::path& path;  // of the directory
   std::size_t keep;
+  const World& world;  // for warnings
 };
 
 // Writes the checkpoint of a step, or finds it written already with the same contents. Throws DataError on every rank
 // when a rank fails, or when that step stands there with other contents; then older checkpoints are as they were. What
-// goes wrong once the new one stands (removing old ones) is an error too. Collective.
+// goes wrong once the new one stands (removing old ones) is a warning. Collective.
 void save(const SaveInput& input);
 
 }  // namespace tessera::checkpoint

@@ -4,9 +4,7 @@
 #include <fmt/format.h>
 
 #include <bit>
-#include <cmath>
 #include <limits>
-#include <nlohmann/json.hpp>
 
 #include "checkpoint/checksum.hpp"
 #include "checkpoint/json_form.hpp"
@@ -19,17 +17,17 @@ namespace {
 
 using checkpoint::JsonForm;
 using checkpoint::JsonRefusal;
-using nlohmann::ordered_json;
+using checkpoint::JsonText;
 
-constexpr std::string_view format_name = "tessera-state";
-constexpr std::uint64_t version = 1;   // another one means something else by the same members
-constexpr std::uint64_t revision = 0;  // a later one only adds members that a reader may leave out
+constexpr std::string_view state_format_name = "tessera-state";
+constexpr std::uint64_t state_version =
+    2;  // another one means something else by the same members; 1 had no sampler.order
+constexpr std::uint64_t state_revision = 0;  // a later one only adds members that a reader may leave out
 
 template <typename Bits, typename Number>
-ordered_json number_json(Number number) {
-  ordered_json value;  // null where JSON has no such number
-  if (std::isfinite(number)) value = number;
-  return {{"value", value}, {"bits", checkpoint::to_hexadecimal(std::bit_cast<Bits>(number))}};
+void add_number(JsonText& text, Number number) {
+  text.begin_object().key("value").number(number);
+  text.member("bits", checkpoint::to_hexadecimal(std::bit_cast<Bits>(number))).end_object();
 }
 
 template <typename Bits, typename Number>
@@ -45,24 +43,32 @@ JsonForm number_form(std::function<void(Number)> take) {
   return JsonForm::object({{"value", JsonForm::number()}, {"bits", JsonForm::text(parse)}});
 }
 
-ordered_json sampler_json(const SamplerState& sampler) {
-  return {
-      {"samples", sampler.samples}, {"seed", sampler.seed}, {"epoch", sampler.epoch}, {"position", sampler.position}};
+void add_sampler(JsonText& text, const SamplerState& sampler) {
+  text.key("sampler").begin_object().member("samples", sampler.samples).member("seed", sampler.seed);
+  text.member("epoch", sampler.epoch).member("position", sampler.position).member("order", sampler.order);
+  text.end_object();
 }
 
 JsonForm whole_form(std::uint64_t& target) {
   return JsonForm::whole([&target](std::uint64_t value) { target = value; });
 }
 
-JsonForm sampler_form(std::optional<SamplerState>& sampler) {
+// `found`: the file's version, which stands before the sampler.
+JsonForm sampler_form(std::optional<SamplerState>& sampler, const std::uint64_t& found) {
   const auto member = [&sampler](std::uint64_t SamplerState::*which) {
     return JsonForm::whole([&sampler, which](std::uint64_t value) { (*sampler).*which = value; });
   };
   JsonForm form = JsonForm::object({{"samples", member(&SamplerState::samples)},
                                     {"seed", member(&SamplerState::seed)},
                                     {"epoch", member(&SamplerState::epoch)},
-                                    {"position", member(&SamplerState::position)}});
-  form.begin = [&sampler] { sampler.emplace(); };
+                                    {"position", member(&SamplerState::position)},
+                                    {"order", member(&SamplerState::order), false}});
+  form.begin = [&sampler] { sampler.emplace().order = 0; };
+  form.end = [&] {
+    const bool has_order = sampler->order != 0;
+    if (has_order != (found > 1)) throw JsonRefusal{fmt::format("has {} \"order\"", has_order ? "an" : "no")};
+    if (!has_order) sampler->order = 1;
+  };
   return form;
 }
 
@@ -80,16 +86,17 @@ JsonForm decay_form(std::array<double, 2>& decay, std::size_t& count) {
 // What the functions of the form keep beside the state.
 struct Parsed {
   CheckpointState state;
+  std::uint64_t version = 0;
   std::uint64_t revision = 0;
   std::size_t decays = 0;
 };
 
-void check_version(std::uint64_t found) {
-  if (found == version) return;
+void check_state_version(std::uint64_t found) {
   if (found == 0) throw JsonRefusal{"there is no version 0"};
+  if (found <= state_version) return;
   throw JsonRefusal{fmt::format(
       "{} was written by a newer version of Tessera; this one reads up to {}: read it with that version or a later one",
-      found, version)};
+      found, state_version)};
 }
 
 JsonForm good_steps_form(std::int32_t& target) {
@@ -105,9 +112,12 @@ JsonForm state_form(Parsed& parsed) {
   CheckpointState& state = parsed.state;
   JsonForm form = JsonForm::object(
       {{"format", JsonForm::text([](std::string_view name) {
-          if (name != format_name) throw JsonRefusal{"is not that of a checkpoint's state"};
+          if (name != state_format_name) throw JsonRefusal{"is not that of a checkpoint's state"};
         })},
-       {"version", JsonForm::whole(check_version)},
+       {"version", JsonForm::whole([&](std::uint64_t found) {
+          check_state_version(found);
+          parsed.version = found;
+        })},
        {"revision", whole_form(parsed.revision)},
        {"step", whole_form(state.step)},
        {"updates", whole_form(state.updates)},
@@ -115,10 +125,10 @@ JsonForm state_form(Parsed& parsed) {
        {"loss_scale", number_form<std::uint32_t, float>([&](float scale) { state.loss_scale = scale; })},
        {"good_steps", good_steps_form(state.good_steps)},
        {"decay_power", decay_form(state.decay_power, parsed.decays)},
-       {"sampler", sampler_form(state.sampler), false},
+       {"sampler", sampler_form(state.sampler, parsed.version), false},
        {"values",
         JsonForm::texts([&](const std::string& name, std::string_view text) { state.values[name] = text; })}});
-  form.accepts_unknown = [&parsed] { return parsed.revision > revision; };
+  form.accepts_unknown = [&parsed] { return parsed.revision > state_revision; };
   return form;
 }
 
@@ -126,25 +136,18 @@ JsonForm state_form(Parsed& parsed) {
 
 std::string compose(const CheckpointState& state) {
   if (state.good_steps < 0) throw UsageError(fmt::format("checkpoint: good_steps is {}", state.good_steps));
-  ordered_json object = {
-      {"format", format_name},
-      {"version", version},
-      {"revision", revision},
-      {"step", state.step},
-      {"updates", state.updates},
-      {"skipped_updates", state.skipped_updates},
-      {"loss_scale", number_json<std::uint32_t>(state.loss_scale)},
-      {"good_steps", state.good_steps},
-      {"decay_power",
-       {number_json<std::uint64_t>(state.decay_power[0]), number_json<std::uint64_t>(state.decay_power[1])}}};
-  if (state.sampler) object["sampler"] = sampler_json(*state.sampler);
-  object["values"] = state.values;
-  std::string text;
-  try {
-    text = object.dump(1) + "\n";
-  } catch (const ordered_json::type_error&) {
-    throw UsageError("checkpoint: values and their names must be UTF-8");
-  }
+  JsonText object(JsonText::Form::indented, "checkpoint: values and their names must be UTF-8");
+  object.begin_object()
+      .member("format", state_format_name)
+      .member("version", state_version)
+      .member("revision", state_revision);
+  object.member("step", state.step).member("updates", state.updates).member("skipped_updates", state.skipped_updates);
+  add_number<std::uint32_t>(object.key("loss_scale"), state.loss_scale);
+  object.member("good_steps", static_cast<std::uint64_t>(state.good_steps)).key("decay_power").begin_list();
+  for (const double power : state.decay_power) add_number<std::uint64_t>(object, power);
+  object.end_list();
+  if (state.sampler) add_sampler(object, *state.sampler);
+  const std::string text = object.member("values", state.values).end_object().take() + "\n";
   if (text.size() > state_limit.count()) {
     throw UsageError(
         fmt::format("checkpoint: values of {} bytes in all are more than the {} that a checkpoint's state may have",

@@ -3,8 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
-
 #include "checkpoint/json_form.hpp"
 #include "tessera/base/error.hpp"
 
@@ -13,6 +11,7 @@ namespace tessera {
 namespace {
 
 using checkpoint::JsonForm;
+using checkpoint::JsonText;
 
 constexpr std::size_t most_files = 99'999;  // what five digits can count
 
@@ -43,14 +42,9 @@ std::string tensor_file_name(std::string_view stem, std::size_t file, std::size_
 }
 
 std::string compose(const TensorIndex& index) {
-  nlohmann::ordered_json object;
-  object["metadata"]["total_size"] = index.total_size.count();
-  object["weight_map"] = index.files;
-  try {
-    return object.dump(1) + "\n";
-  } catch (const nlohmann::ordered_json::type_error&) {
-    throw UsageError("tensor index: names must be UTF-8");
-  }
+  JsonText object(JsonText::Form::indented, "tensor index: names must be UTF-8");
+  object.begin_object().key("metadata").begin_object().member("total_size", index.total_size.count()).end_object();
+  return object.member("weight_map", index.files).end_object().take() + "\n";
 }
 
 TensorIndex parse_tensor_index(std::string_view text, const std::filesystem::path& path) {

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <optional>
@@ -11,12 +12,11 @@
 #include <unordered_set>
 #include <vector>
 
-#include "checkpoint/agreement.hpp"
-#include "checkpoint/aliases.hpp"
+#include "checkpoint/channel.hpp"
 #include "checkpoint/file.hpp"
 #include "checkpoint/json_form.hpp"
 #include "checkpoint/safetensors_header.hpp"
-#include "shard/host_pieces.hpp"
+#include "shard/inspection.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/base/version.hpp"
 #include "tessera/checkpoint/safetensors.hpp"
@@ -26,6 +26,7 @@ namespace tessera {
 
 namespace {
 
+using checkpoint::Pause;
 using checkpoint::shown_name;
 
 std::vector<TensorSpec> tensors_of(const FullyShard& model) {
@@ -38,8 +39,8 @@ std::vector<TensorSpec> tensors_of(const FullyShard& model) {
   return result;
 }
 
-// What this rank owns of one tensor: elements [first, first + values.size()).
-struct Piece {
+// Some of what this rank owns of one tensor: elements [first, first + values.size()).
+struct WeightPiece {
   std::size_t tensor;  // in the order of tensors_of()
   std::size_t first;
   std::span<float> values;
@@ -47,13 +48,21 @@ struct Piece {
 
 enum class Visiting { reads, changes };
 
-void for_each_piece(FullyShard& model, Visiting visiting, const std::function<void(const Piece&)>& visit) {
+constexpr std::size_t portion_elements = std::size_t{4} << 20;
+constexpr std::size_t flushed_at_once = std::size_t{1} << 30;  // bytes
+
+// In portions, between which ranks may meet.
+void for_each_portion(FullyShard& model, Visiting visiting, const std::function<void(const WeightPiece&)>& visit) {
   std::size_t tensors_before = 0;
   for (std::size_t u = 0; u < model.unit_count(); ++u) {
     const Unit& unit = model.unit(u);
     HostPieces here(model.stream(), model.pieces(unit));
     for (const ParameterPiece& piece : here.pieces()) {
-      visit({.tensor = tensors_before + unit.index_of(*piece.parameter), .first = piece.first, .values = piece.values});
+      const std::size_t tensor = tensors_before + unit.index_of(*piece.parameter);
+      for (std::size_t begin = 0; begin < piece.values.size(); begin += portion_elements) {
+        const std::size_t count = std::min(portion_elements, piece.values.size() - begin);
+        visit({.tensor = tensor, .first = piece.first + begin, .values = piece.values.subspan(begin, count)});
+      }
     }
     if (visiting == Visiting::changes) here.put_back();
     tensors_before += unit.parameters().size();
@@ -138,17 +147,24 @@ void dump_weights(FullyShard& model, const std::filesystem::path& path) {
   const std::map<std::string, std::string> metadata = {{"writer", "tessera " + std::string(version)}};
   SafetensorsWriter writer(path, tensors_of(model), metadata);
   const bool creates = world.rank() == 0;
-  checkpoint::run_together(world, "dump_weights: create", [&] {
+  checkpoint::run_together(world, "dump_weights: create", [&](const Pause&) {
     if (creates) writer.create();
   });
-  checkpoint::run_together(world, "dump_weights: write", [&] {
+  checkpoint::run_together(world, "dump_weights: write", [&](const Pause& pause) {
     if (!creates) writer.open();
-    for_each_piece(model, Visiting::reads, [&](const Piece& piece) {
-      writer.write(piece.tensor, Bytes(piece.first * sizeof(float)), std::as_bytes(piece.values));
+    std::size_t unflushed = 0;
+    for_each_portion(model, Visiting::reads, [&](const WeightPiece& portion) {
+      writer.write(portion.tensor, Bytes(portion.first * sizeof(float)), std::as_bytes(portion.values));
+      unflushed += portion.values.size_bytes();
+      if (unflushed >= flushed_at_once) {
+        writer.flush();
+        unflushed = 0;
+      }
+      pause();
     });
     writer.flush();
   });
-  checkpoint::run_together(world, "dump_weights: finish", [&] {
+  checkpoint::run_together(world, "dump_weights: finish", [&](const Pause&) {
     if (creates) writer.finish();
   });
 }
@@ -157,15 +173,16 @@ void load_weights(FullyShard& model, const std::filesystem::path& path, const Lo
   World& world = model.world();
   const std::vector<TensorSpec> tensors = tensors_of(model);
   std::optional<SafetensorsReader> reader;
-  checkpoint::run_together(world, "load_weights: open", [&] {
+  checkpoint::run_together(world, "load_weights: open", [&](const Pause&) {
     reader.emplace(path);
     const std::string list = differences(*reader, tensors, options);
     if (!list.empty()) throw DataError(fmt::format("{}: does not fit the model: {}", path.string(), list));
   });
-  checkpoint::run_together(world, "load_weights: read", [&] {
+  checkpoint::run_together(world, "load_weights: read", [&](const Pause& pause) {
     const NamedTensors named(*reader, options);
-    for_each_piece(model, Visiting::changes, [&](const Piece& piece) {
-      reader->read_floats(*named.find(tensors[piece.tensor].name), piece.first, piece.values);
+    for_each_portion(model, Visiting::changes, [&](const WeightPiece& portion) {
+      reader->read_floats(*named.find(tensors[portion.tensor].name), portion.first, portion.values);
+      pause();
     });
   });
   model.shards_changed();

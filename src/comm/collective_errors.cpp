@@ -6,9 +6,36 @@
 #include <algorithm>
 #include <vector>
 
-#include "comm/rank_list.hpp"
-
 namespace tessera::comm {
+
+// ---- lists of ranks ----
+//
+// A run of three and more ranks is written as a range, so that the error of a large world stays one line.
+
+namespace {
+
+std::size_t end_of_run(std::span<const int> ranks, std::size_t begin) {
+  std::size_t end = begin + 1;
+  while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
+  return end;
+}
+
+}  // namespace
+
+std::string rank_list(std::span<const int> ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t next = 0; next < ranks.size();) {
+    const std::size_t end = end_of_run(ranks, next);
+    const bool range = end - next >= 3;
+    if (next > 0) text += ", ";
+    text += range ? fmt::format("{}-{}", ranks[next], ranks[end - 1]) : fmt::to_string(ranks[next]);
+    next = range ? end : next + 1;
+  }
+  return text;
+}
+
+// ---- errors ----
+
 namespace {
 
 // A communicator that is still being made has no sequence numbers, and its name is the label.
@@ -59,6 +86,11 @@ std::string ended_text(const Standstill& standstill) {
       standstill.missing.size() == 1 ? "" : "es",
       rank_list(standstill.missing) + (standstill.missing.size() == 1 ? " has" : " have"),
       rank_list(standstill.waiting), place(standstill));
+}
+
+std::string two_streams_text(int rank, std::string_view communicator) {
+  return fmt::format("rank {} drives communicator {} from two streams at once; give each stream its own communicator",
+                     rank, communicator);
 }
 
 std::string disagreement_text(std::string_view communicator, const std::vector<Signature>& signatures) {

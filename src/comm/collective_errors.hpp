@@ -1,7 +1,9 @@
-// The texts of failed collectives, the same for every backend.
+// The texts of failed collectives, the same for every backend, and how ranks stand in them: listed ("rank 2", "ranks 0,
+// 3", "ranks 0-5, 7"), or grouped by what each of them said.
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <span>
 #include <string>
 #include <string_view>
@@ -10,6 +12,24 @@
 #include "comm/signature.hpp"
 
 namespace tessera::comm {
+
+// `ranks` in ascending order, at least one.
+std::string rank_list(std::span<const int> ranks);
+
+// `ranks 0, 2 <describe(a)>; rank 1 <describe(b)>`: ranks of equal values together, in the order of their lowest rank.
+template <typename Value, typename Describe>
+std::string ranks_by_value(const std::vector<Value>& values, Describe&& describe) {
+  std::string text;
+  for (std::size_t rank = 0; rank < values.size(); ++rank) {
+    std::vector<int> same;
+    for (std::size_t other = 0; other < values.size(); ++other) {
+      if (values[other] == values[rank]) same.push_back(static_cast<int>(other));
+    }
+    if (static_cast<std::size_t>(same.front()) != rank) continue;  // these ranks stand in the text already
+    text += (text.empty() ? "" : "; ") + rank_list(same) + " " + describe(values[rank]);
+  }
+  return text;
+}
 
 // Who waits in which collective, and for whom. Ranks in ascending order.
 struct Standstill {
@@ -31,6 +51,9 @@ std::string left_text(const Standstill& standstill);
 
 // `the process of rank 1 has ended while rank 0 waited in barrier "end" (communicator control, #2)`
 std::string ended_text(const Standstill& standstill);
+
+// `rank 1 drives communicator gather from two streams at once…`, which is misuse on this rank alone.
+std::string two_streams_text(int rank, std::string_view communicator);
 
 // `the ranks disagree in communicator gather: ranks 0, 2 called #17 …; rank 1 called #17 …`; one signature per rank.
 std::string disagreement_text(std::string_view communicator, const std::vector<Signature>& signatures);

@@ -1,6 +1,8 @@
-// The first failure of a job: on which rank, and why. It decides what every other rank and the launcher report.
+// The first failure of a job, which decides what every other rank and the launcher report, and exceptions that leave
+// their rank.
 #pragma once
 
+#include <atomic>
 #include <exception>
 #include <string>
 #include <string_view>
@@ -13,10 +15,60 @@ struct JobFailure {
   std::exception_ptr exception;  // null when the job was ended by World::abort
 };
 
-// Fills in the first failure. Needs no memory when there is none: the cause then says so.
-void record(JobFailure& failure, int rank, std::string_view cause, std::exception_ptr exception) noexcept;
+// Keeps a job's first failure. Thread safety: record() by one thread at a time, get() beside it.
+class FirstFailure {
+ public:
+  // Null while nothing failed; constant afterwards.
+  const JobFailure* get() const noexcept { return there_.load(std::memory_order_acquire) ? &failure_ : nullptr; }
+  // Whether it was the first. Needs no memory when there is none: the cause then says so.
+  bool record(int rank, std::string_view cause, std::exception_ptr exception) noexcept;
+
+ private:
+  JobFailure failure_;
+  std::atomic<bool> there_ = false;
+};
+
+// One rank's membership in its job: how the job ends for it. Thread safety: all of it, but that leave() and what
+// follows are for the thread that launched the rank.
+class Membership {
+ public:
+  virtual ~Membership() = default;
+  Membership(const Membership&) = delete;
+  Membership& operator=(const Membership&) = delete;
+
+  virtual int rank() const = 0;
+
+  // The first failure of any rank wins, and all waits end.
+  virtual void abort(std::string_view cause, std::exception_ptr exception) noexcept = 0;
+  // Null while nothing failed; constant afterwards.
+  virtual const JobFailure* failure() const noexcept = 0;
+
+  // A sign of life, as World::note_progress().
+  virtual void note_progress() noexcept = 0;
+
+  // This rank takes part in nothing more. Where it has a process of its own, this returns when all ranks have left, or
+  // the job has failed.
+  virtual void leave() noexcept = 0;
+  // After a failure, of ranks that are processes: this rank has told the user; whether the one that failed first has,
+  // within seconds.
+  virtual void say_reported() noexcept {}
+  virtual bool wait_for_report() noexcept { return true; }
+
+ protected:
+  Membership() = default;
+};
 
 // Throws the AbortedError that a rank gets when another one failed first.
 [[noreturn]] void throw_aborted(const JobFailure& failure);
+
+// what(), or "unknown exception". `exception` is not null.
+std::string text_of(const std::exception_ptr& exception);
+
+// What to report for a failed job. thrown: what the body of the rank that failed first threw, or null; where the job
+// was ended by World::abort, which gives a text only, it may say more.
+std::exception_ptr first_cause(const JobFailure& failure, const std::exception_ptr& thrown);
+
+// The same member of the error family with "rank R: " before its text; a foreign exception becomes an Error.
+std::exception_ptr exception_from_rank(int rank, const std::exception_ptr& exception);
 
 }  // namespace tessera::comm

@@ -1,38 +1,126 @@
-// launch(): ranks as threads of this process, or this process as one rank of several. For threads, what decides its
-// outcome is the job's first failure, not which rank's thread ended first: the AbortedErrors of the other ranks are
-// consequences.
+// launch() and run(). For ranks that are threads, what decides the outcome is the job's first failure, not which rank's
+// thread ended first: the AbortedErrors of the other ranks are consequences. For a main function every failure is one
+// line on stderr and an exit code.
+#include "comm/launch.hpp"
+
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <exception>
-#include <memory>
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
-#include "comm/launch.hpp"
 #include "comm/launch_options.hpp"
-#include "comm/local/local_threads.hpp"
-#include "comm/mpi/mpi_launch.hpp"
-#include "comm/nccl/nccl_launch.hpp"
 #include "comm/nccl/nccl_library.hpp"
-#include "comm/nccl/nccl_threads.hpp"
-#include "comm/rank_error.hpp"
-#include "comm/rank_log.hpp"
 #include "comm/start.hpp"
-#include "comm/thread_job.hpp"
 #include "tessera/base/error.hpp"
-#include "tessera/comm/run.hpp"
+#include "tessera/base/file_size_limit.hpp"
 #include "tessera/device/cuda.hpp"
 
 namespace tessera {
 namespace {
 
-using Body = std::function<void(World&)>;
+constexpr int exit_success = 0;
+constexpr int exit_failure = 1;
+constexpr int exit_bad_options = 2;
+
+}  // namespace
+
+// ---- what every launch does with a rank ----
+
+namespace {
+
+// While it lives, exit() anywhere in the process is a failure of the job: the other ranks hear of it, the user does,
+// and the code is not 0.
+class RunningRank {
+ public:
+  explicit RunningRank(comm::Membership& job) : job_(job) {
+    static const int registered = std::atexit(end_early);
+    static_cast<void>(registered);
+    const std::lock_guard lock(mutex_);
+    before_ = std::exchange(newest_, this);
+    outer_ = std::exchange(of_this_thread_, this);
+  }
+  ~RunningRank() {
+    const std::lock_guard lock(mutex_);
+    RunningRank** place = &newest_;
+    while (*place != this) place = &(*place)->before_;
+    *place = before_;
+    of_this_thread_ = outer_;
+  }
+  RunningRank(const RunningRank&) = delete;
+  RunningRank& operator=(const RunningRank&) = delete;
+
+ private:
+  // On whichever thread called exit(). No rank ends while the mutex is held, so their jobs are there.
+  static void end_early() {
+    const std::lock_guard lock(mutex_);
+    if (newest_ == nullptr) return;
+    comm::Membership& job = (of_this_thread_ != nullptr ? of_this_thread_ : newest_)->job_;
+    constexpr const char* cause = "the process called exit() in the middle of the job";
+    job.abort(cause, nullptr);
+    fmt::print(stderr, "error: rank {}: {}\n", job.rank(), cause);
+    job.say_reported();
+    std::fflush(stdout);
+    ::_exit(exit_failure);
+  }
+
+  // Of types that need no destruction: they are there as long as the process.
+  inline static std::mutex mutex_;
+  inline static RunningRank* newest_ = nullptr;
+  inline static thread_local RunningRank* of_this_thread_ = nullptr;
+
+  comm::Membership& job_;
+  RunningRank* before_ = nullptr;
+  RunningRank* outer_ = nullptr;  // a rank may launch a job of its own
+};
+
+}  // namespace
+
+std::exception_ptr comm::run_rank(Membership& job, RankLog& log, const Body& body,
+                                  const std::function<std::unique_ptr<World::Backend>()>& make_backend) {
+  std::exception_ptr thrown;
+  const RunningRank running(job);
+  try {
+    World world(make_backend());
+    body(world);
+  } catch (...) {
+    thrown = std::current_exception();
+    job.abort(text_of(thrown), thrown);
+    log.line(fmt::format("error: {}", text_of(thrown)));
+  }
+  job.leave();
+  return thrown;
+}
+
+std::exception_ptr comm::outcome_of_process(Membership& job, RankLog& log, const std::exception_ptr& thrown,
+                                            const Launched& launched) {
+  const JobFailure* const failure = job.failure();
+  if (failure == nullptr) return log.line("ended"), nullptr;
+  std::exception_ptr cause;
+  if (failure->rank == job.rank()) {
+    cause = exception_from_rank(failure->rank, first_cause(*failure, thrown));
+    launched.report(cause);
+    job.say_reported();
+  } else {
+    cause = std::make_exception_ptr(AbortedError(fmt::format("rank {}: {}", failure->rank, failure->cause)));
+    if (!job.wait_for_report()) launched.report(cause);
+  }
+  log.line(fmt::format("failed: {}", text_of(cause)));
+  return cause;
+}
+
+// ---- ranks that are threads ----
+
+namespace {
 
 class RankThreads {
  public:
-  RankThreads(comm::ThreadJob& job, const LaunchOptions& options, const Body& body)
+  RankThreads(comm::ThreadJob& job, const LaunchOptions& options, const comm::Body& body)
       : job_(job), options_(options), body_(body), thrown_(static_cast<std::size_t>(job.size())) {}
 
   void run() {
@@ -65,41 +153,27 @@ class RankThreads {
   }
 
   void run_rank(int rank) noexcept {
+    std::exception_ptr& thrown = thrown_[static_cast<std::size_t>(rank)];
     try {
       comm::RankLog log(options_.log_dir, rank);
-      run_rank(rank, log);
+      log.line(fmt::format("rank {} of {} begins, a thread of process {}", rank, job_.size(), ::getpid()));
+      thrown = job_.run_rank(rank, log, body_);
+      if (!thrown) log.line("ended");
     } catch (...) {
-      std::exception_ptr& thrown = thrown_[static_cast<std::size_t>(rank)];
       thrown = std::current_exception();
       job_.abort(rank, comm::text_of(thrown), thrown);
-    }
-    job_.leave(rank);
-  }
-
-  void run_rank(int rank, comm::RankLog& log) {
-    log.line(fmt::format("rank {} of {} begins, a thread of process {}", rank, job_.size(), ::getpid()));
-    try {
-      job_.run_rank(rank, log, body_);
-      log.line("ended");
-    } catch (...) {
-      log.line(fmt::format("error: {}", comm::text_of(std::current_exception())));
-      throw;
     }
   }
 
   comm::ThreadJob& job_;
   const LaunchOptions& options_;
-  const Body& body_;
+  const comm::Body& body_;
   std::vector<std::exception_ptr> thrown_;  // by rank
 };
 
-std::unique_ptr<comm::ThreadJob> job_of_threads(const LaunchOptions& options) {
-  if (options.backend == BackendChoice::nccl) return std::make_unique<comm::NcclThreads>(options);
-  return std::make_unique<comm::LocalThreads>(options);
-}
-
 std::exception_ptr launch_threads(const LaunchOptions& options, const comm::Launched& launched) {
-  const std::unique_ptr<comm::ThreadJob> job = job_of_threads(options);
+  const std::unique_ptr<comm::ThreadJob> job =
+      options.backend == BackendChoice::nccl ? comm::nccl_threads(options) : comm::local_threads(options);
   RankThreads ranks(*job, options, launched.body);
   ranks.run();
   const std::exception_ptr failure = ranks.failure();
@@ -108,6 +182,8 @@ std::exception_ptr launch_threads(const LaunchOptions& options, const comm::Laun
 }
 
 }  // namespace
+
+// ---- launch() ----
 
 void comm::require_launchable(const LaunchOptions& options) {
   validate(options);
@@ -128,7 +204,7 @@ std::exception_ptr comm::launch_ranks(const LaunchOptions& options, const Launch
   require_launchable(options);
   const Start start = how_started();
   switch (start.launcher) {
-    case Launcher::mpi: return launch_process(start, options, launched);
+    case Launcher::mpi: return launch_mpi_process(start, options, launched);
     case Launcher::torchrun:
     case Launcher::slurm: return launch_nccl_process(start, options, launched);
     case Launcher::alone: break;
@@ -139,6 +215,62 @@ std::exception_ptr comm::launch_ranks(const LaunchOptions& options, const Launch
 void launch(const LaunchOptions& options, const std::function<void(World&)>& body) {
   const std::exception_ptr failure = comm::launch_ranks(options, {.body = body, .report = [](const auto&) {}});
   if (failure) std::rethrow_exception(failure);
+}
+
+// ---- run() ----
+
+namespace {
+
+void print(const std::exception_ptr& failure) {
+  // Not fmt::print, which throws where standard error is full.
+  std::fputs(fmt::format("error: {}\n", comm::text_of(failure)).c_str(), stderr);
+}
+
+// Whether `function` returned; what it throws becomes a line.
+template <typename Function>
+bool succeeds(Function&& function) {
+  try {
+    function();
+    return true;
+  } catch (...) {
+    if (is_first_process()) print(std::current_exception());
+    return false;
+  }
+}
+
+std::vector<std::string> arguments_after_name(int argc, char** argv) {
+  return argc > 1 ? std::vector<std::string>(argv + 1, argv + argc) : std::vector<std::string>();
+}
+
+void require_none(Arguments rest) {
+  if (!rest.empty()) throw UsageError(fmt::format("unknown argument \"{}\"", rest.front()));
+}
+
+}  // namespace
+
+int run(const LaunchOptions& options, const std::function<void(World&)>& body) {
+  make_file_size_limit_an_error();
+  if (!succeeds([&] { comm::require_launchable(options); })) return exit_bad_options;
+  std::exception_ptr failure;
+  const bool launched = succeeds([&] { failure = comm::launch_ranks(options, {.body = body, .report = print}); });
+  return launched && !failure ? exit_success : exit_failure;
+}
+
+int run(int argc, char** argv, const std::function<void(World&, Arguments)>& body) {
+  comm::LaunchArguments parsed;
+  if (!succeeds([&] { parsed = comm::parse_launch_arguments(arguments_after_name(argc, argv)); })) {
+    return exit_bad_options;
+  }
+  return run(parsed.options, [&](World& world) { body(world, parsed.rest); });
+}
+
+int run(int argc, char** argv, const std::function<void(World&)>& body) {
+  comm::LaunchArguments parsed;
+  const bool valid = succeeds([&] {
+    parsed = comm::parse_launch_arguments(arguments_after_name(argc, argv));
+    require_none(parsed.rest);
+  });
+  return valid ? run(parsed.options, body) : exit_bad_options;
 }
 
 }  // namespace tessera

@@ -1,16 +1,23 @@
-// Starting the ranks of a job, whatever they are: threads of this process, or this process as one of several.
+// Starting the ranks of a job, whatever they are: threads of this process, or this process as one of several. What
+// every launch does with a rank, and what each backend does for its own.
 #pragma once
 
 #include <exception>
 #include <functional>
+#include <memory>
+#include <string_view>
 
+#include "comm/world_backend.hpp"
 #include "tessera/comm/run.hpp"
+#include "tessera/comm/start.hpp"
 
 namespace tessera::comm {
 
+using Body = std::function<void(World&)>;
+
 // What a launch calls. Both are called on the thread that launches, `body` on others too where ranks are threads.
 struct Launched {
-  const std::function<void(World&)>& body;
+  const Body& body;
   // Tells the user why the job failed. Of several processes only one calls it, and the others end after it has.
   const std::function<void(const std::exception_ptr&)>& report;
 };
@@ -20,5 +27,54 @@ std::exception_ptr launch_ranks(const LaunchOptions& options, const Launched& la
 
 // Throws as launch_ranks() does, before anything is started.
 void require_launchable(const LaunchOptions& options);
+
+// ---- what every launch does with a rank ----
+
+// Gives `body` a World over this backend, ends the World, and leaves the job. What was thrown, or null: the job has
+// been aborted with it, and the log has it.
+std::exception_ptr run_rank(Membership& job, RankLog& log, const Body& body,
+                            const std::function<std::unique_ptr<World::Backend>()>& make_backend);
+
+// What decides the outcome of a job of processes is its first failure: where it happened, this tells the user;
+// elsewhere it returns after that, so that no launcher cuts it short. The first cause, or null. After run_rank().
+std::exception_ptr outcome_of_process(Membership& job, RankLog& log, const std::exception_ptr& thrown,
+                                      const Launched& launched);
+
+// ---- ranks that are threads ----
+
+// Their job. Thread safety: run_rank() on each rank's own thread, the rest from any.
+class ThreadJob {
+ public:
+  virtual ~ThreadJob() = default;
+  ThreadJob(const ThreadJob&) = delete;
+  ThreadJob& operator=(const ThreadJob&) = delete;
+
+  virtual int size() const = 0;
+  // As comm::run_rank().
+  virtual std::exception_ptr run_rank(int rank, RankLog& log, const Body& body) = 0;
+
+  // The first failure wins; whoever waits for a rank is woken.
+  virtual void abort(int rank, std::string_view cause, std::exception_ptr exception) noexcept = 0;
+  virtual const JobFailure* failure() const noexcept = 0;
+
+ protected:
+  ThreadJob() = default;
+};
+
+// The options outlive the job. nccl throws UnavailableError where NCCL is not to be had, or has fewer devices than
+// ranks and cannot share them.
+std::unique_ptr<ThreadJob> local_threads(const LaunchOptions& options);
+std::unique_ptr<ThreadJob> nccl_threads(const LaunchOptions& options);
+
+// ---- this process as a rank ----
+
+// As launch_ranks(), for a process that torchrun or SLURM has started with a CUDA device: the ranks meet over TCP, and
+// their collectives are NCCL's.
+std::exception_ptr launch_nccl_process(const Start& start, const LaunchOptions& options, const Launched& launched);
+
+// Whether this build has its MPI half.
+bool has_mpi();
+// As launch_ranks(), for a process that an MPI launcher has started. Throws UnavailableError in a build without MPI.
+std::exception_ptr launch_mpi_process(const Start& start, const LaunchOptions& options, const Launched& launched);
 
 }  // namespace tessera::comm

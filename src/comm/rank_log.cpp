@@ -1,11 +1,15 @@
 // Logs of ranks are appended to, so that several processes or launches of one program may share a directory.
 #include "comm/rank_log.hpp"
 
+#include <fcntl.h>
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <ctime>
+#include <string>
 #include <system_error>
 
 #include "tessera/base/error.hpp"
@@ -43,6 +47,24 @@ void warn(RankLog& log, int rank, std::string_view text) noexcept {
     log.line(fmt::format("warning: {}", text));
   } catch (...) {
   }
+}
+
+QuietOutput::QuietOutput(const LaunchOptions& options, int rank) {
+  if (rank == 0) return;
+  const std::string path = options.log_dir ? rank_log_path(*options.log_dir, rank).string() : "/dev/null";
+  std::fflush(stdout);
+  const int file = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+  if (file < 0) return;
+  before_ = ::dup(STDOUT_FILENO);
+  ::dup2(file, STDOUT_FILENO);
+  ::close(file);
+}
+
+QuietOutput::~QuietOutput() {
+  if (before_ < 0) return;
+  std::fflush(stdout);
+  ::dup2(before_, STDOUT_FILENO);
+  ::close(before_);
 }
 
 }  // namespace tessera::comm

@@ -1,6 +1,7 @@
-// The file to which one rank writes what concerns it: how it began, its warnings, how it ended. One line each.
+// What one rank writes: its log (how it began, its warnings, how it ended, one line each), and standard output, which
+// of ranks that are processes is rank 0's alone.
 //
-// Thread safety: all of it.
+// Thread safety: all of the log's.
 #pragma once
 
 #include <cstdio>
@@ -9,6 +10,8 @@
 #include <mutex>
 #include <optional>
 #include <string_view>
+
+#include "tessera/comm/run.hpp"
 
 namespace tessera::comm {
 
@@ -33,5 +36,17 @@ class RankLog {
 
 // `warning: rank 3: text` on stderr, and in the log.
 void warn(RankLog& log, int rank, std::string_view text) noexcept;
+
+// While it lives, what ranks from 1 on print goes to their logs, or nowhere.
+class QuietOutput {
+ public:
+  QuietOutput(const LaunchOptions& options, int rank);
+  ~QuietOutput();
+  QuietOutput(const QuietOutput&) = delete;
+  QuietOutput& operator=(const QuietOutput&) = delete;
+
+ private:
+  int before_ = -1;
+};
 
 }  // namespace tessera::comm

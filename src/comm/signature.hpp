@@ -1,11 +1,15 @@
-// What all ranks must agree on about one collective: compared at run time, formatted only for errors.
+// What all ranks must agree on about one collective: compared at run time, formatted only for errors. Between processes
+// signatures travel as bytes: equal ones have equal bytes, so ranks compare those, and read them only to tell how they
+// differ.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "tessera/base/bytes.hpp"
 #include "tessera/base/dtype.hpp"
@@ -64,5 +68,26 @@ Signature segment_of(const Signature& signature, std::size_t segment);
 std::string brief(const Signature& signature, std::size_t segment = 0);
 // `#17 reduce-scatter "blocks.3" of 4096 bytes bf16, divided by 4`
 std::string describe(const Signature& signature, std::size_t segment = 0);
+
+// ---- as bytes ----
+
+// Replaces what is in `out`; allocates nothing where its capacity is enough.
+void encode(const Signature& signature, std::string& out);
+
+// A signature that owns what it refers to. Its pointers are null: they are no part of a signature.
+class DecodedSignature {
+ public:
+  explicit DecodedSignature(std::string_view code);  // throws DataError
+  DecodedSignature(const DecodedSignature&) = delete;
+  DecodedSignature& operator=(const DecodedSignature&) = delete;
+
+  const Signature& operator*() const { return signature_; }
+
+ private:
+  std::string code_;
+  std::vector<AllGather> gathers_;
+  std::vector<ReduceScatter> reductions_;
+  Signature signature_;
+};
 
 }  // namespace tessera::comm

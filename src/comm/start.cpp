@@ -9,26 +9,44 @@
 #include <optional>
 #include <string_view>
 
-#include "comm/mpi/mpi_launch.hpp"
+#include "comm/launch.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tessera {
 namespace comm {
 namespace {
 
-int number_in(const char* name, std::string_view value, int least) {
+// As it may stand in a line of text, whatever it is.
+std::string printable(std::string_view value) {
+  constexpr std::size_t most = 64;
+  std::string text;
+  for (const char c : value.substr(0, most)) {
+    const bool plain = c >= ' ' && c <= '~' && c != '"' && c != '\\';
+    text += plain ? std::string(1, c) : fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+  }
+  return value.size() > most ? text + "…" : text;
+}
+
+}  // namespace
+
+int number_in(const char* name, std::string_view value, int least, int most) {
   int number = 0;
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
-  if (error == std::errc() && end == value.data() + value.size() && number >= least) return number;
-  throw UsageError(
-      fmt::format("the environment's {} is \"{}\", which is no number from {} on: unset it, or start the "
-                  "program with the launcher that owns it",
-                  name, value, least));
+  const bool whole = error == std::errc() && end == value.data() + value.size();
+  if (whole && number >= least && number <= most) return number;
+  const std::string limit = most == std::numeric_limits<int>::max() ? "on" : fmt::format("to {}", most);
+  throw UsageError(fmt::format(
+      "the environment's {} is \"{}\", which is no number from {} {}: unset it, or start the program with the "
+      "launcher that owns it",
+      name, printable(value), least, limit));
 }
+
+namespace {
 
 std::optional<int> number_of(const Environment& environment, const char* name, int least) {
   const char* const value = environment(name);
-  return value == nullptr ? std::nullopt : std::optional(number_in(name, value, least));
+  return value == nullptr ? std::nullopt
+                          : std::optional(number_in(name, value, least, std::numeric_limits<int>::max()));
 }
 
 struct Variables {
@@ -150,6 +168,14 @@ std::string start_line(const Start& start, const StartLine& facts) {
 
 Start how_started() {
   return comm::detect_start([](const char* name) { return std::getenv(name); }, comm::has_mpi());
+}
+
+bool is_first_process() noexcept {
+  try {
+    return how_started().rank == 0;
+  } catch (...) {
+    return true;
+  }
 }
 
 }  // namespace tessera

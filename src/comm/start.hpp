@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <string>
+#include <string_view>
 
 #include "tessera/comm/run.hpp"
 #include "tessera/comm/start.hpp"
@@ -11,6 +12,10 @@ namespace tessera::comm {
 
 // The value of a variable, or null.
 using Environment = std::function<const char*(const char* name)>;
+
+// The whole number that is the value of variable `name`. Throws UsageError, one line naming both, when it is none from
+// `least` to `most`.
+int number_in(const char* name, std::string_view value, int least, int most);
 
 Start detect_start(const Environment& environment, bool has_mpi);
 

@@ -1,15 +1,33 @@
-// What communicators share whose collectives are tasks on the rank's stream: from the five enqueue() to one submit(),
-// which Derived has as
-//   template <typename Operation> void submit(Stream& stream, const Signature& signature, const Operation& operation);
-// Operation is AllReduce, Broadcast, Barrier, a span of segments that the caller keeps, or a SingleSegment, which a
-// task has room for.
+// What all backends' communicators share: identity, checks of the arguments, the sequence number of each call, and the
+// way from the public calls to one task on the rank's stream.
 #pragma once
 
+#include <cstdint>
 #include <span>
+#include <string>
+#include <string_view>
+#include <utility>
 
-#include "comm/checked_communicator.hpp"
+#include "comm/signature.hpp"
+#include "tessera/comm/communicator.hpp"
+#include "tessera/device/stream.hpp"
 
 namespace tessera::comm {
+
+// ---- checks ----
+//
+// What a collective's arguments must satisfy, whatever the backend. Violations are UsageErrors at the call.
+
+// A collective on an immediate stream would block the host until every peer has come.
+void check_stream(const Communicator& communicator, const Stream& stream, const Signature& signature);
+
+void check(const Communicator& communicator, std::span<const AllGather> segments);
+void check(const Communicator& communicator, std::span<const ReduceScatter> segments);
+void check(const Communicator& communicator, const AllReduce& operation);
+void check(const Communicator& communicator, const Broadcast& operation);
+void check(const Communicator& communicator, const Barrier& operation);
+
+// ---- calls ----
 
 template <typename Operation>
 struct SingleSegment {
@@ -17,34 +35,51 @@ struct SingleSegment {
   operator std::span<const Operation>() const { return {&operation, 1}; }  // NOLINT(google-explicit-constructor)
 };
 
+// Derived enqueues a call whose arguments are valid, on a queued stream, and allocates nothing:
+//
+//   template <typename Operation> void submit(Stream& stream, const Signature& signature, const Operation& operation);
+//
+// Operation is AllReduce, Broadcast, Barrier, a span of segments that the caller keeps, or a SingleSegment, which a
+// task has room for.
 template <typename Derived>
-class TaskCommunicator : public CheckedCommunicator {
+class TaskCommunicator : public Communicator {
+ public:
+  int rank() const final { return rank_; }
+  int size() const final { return size_; }
+  const std::string& name() const final { return name_; }
+
+  using Communicator::all_gather;
+  using Communicator::reduce_scatter;
+  void all_gather(Stream& stream, std::span<const AllGather> segments) final { call_group(stream, segments); }
+  void reduce_scatter(Stream& stream, std::span<const ReduceScatter> segments) final { call_group(stream, segments); }
+  void all_reduce(Stream& stream, const AllReduce& operation) final { call(stream, operation, operation); }
+  void broadcast(Stream& stream, const Broadcast& operation) final { call(stream, operation, operation); }
+  void barrier(Stream& stream, std::string_view label) final { call(stream, Barrier{label}, Barrier{label}); }
+
  protected:
-  using CheckedCommunicator::CheckedCommunicator;
+  TaskCommunicator(int rank, int size, std::string name) : rank_(rank), size_(size), name_(std::move(name)) {}
 
  private:
-  void enqueue(Stream& stream, const Signature& signature, std::span<const AllGather> segments) final {
-    submit_group(stream, signature, segments);
+  // `submitted` is the operation in the form that its task keeps. A call that is rejected takes no sequence number: the
+  // caller may correct it and go on.
+  template <typename Operation, typename Submitted>
+  void call(Stream& stream, const Operation& operation, const Submitted& submitted) {
+    const Signature signature = signature_of(operation, sequence_ + 1);
+    check_stream(*this, stream, signature);
+    check(*this, operation);
+    static_cast<Derived&>(*this).submit(stream, signature, submitted);
+    ++sequence_;
   }
-  void enqueue(Stream& stream, const Signature& signature, std::span<const ReduceScatter> segments) final {
-    submit_group(stream, signature, segments);
-  }
-  void enqueue(Stream& stream, const Signature& signature, const AllReduce& operation) final {
-    derived().submit(stream, signature, operation);
-  }
-  void enqueue(Stream& stream, const Signature& signature, const Broadcast& operation) final {
-    derived().submit(stream, signature, operation);
-  }
-  void enqueue(Stream& stream, const Signature& signature, const Barrier& operation) final {
-    derived().submit(stream, signature, operation);
+  template <typename Operation>
+  void call_group(Stream& stream, std::span<const Operation> segments) {
+    if (segments.size() == 1) return call(stream, segments, SingleSegment<Operation>{segments.front()});
+    call(stream, segments, segments);
   }
 
-  template <typename Operation>
-  void submit_group(Stream& stream, const Signature& signature, std::span<const Operation> segments) {
-    if (segments.size() > 1) return derived().submit(stream, signature, segments);
-    derived().submit(stream, signature, SingleSegment<Operation>{segments.front()});
-  }
-  Derived& derived() { return static_cast<Derived&>(*this); }
+  int rank_;
+  int size_;
+  std::string name_;
+  std::uint64_t sequence_ = 0;
 };
 
 }  // namespace tessera::comm

@@ -1,29 +1,128 @@
-// A World is its backend plus the conveniences that all backends share.
+// A World is its backend plus the conveniences that all backends share. Those gather values from all ranks, and every
+// rank computes the same result from them in rank order.
 #include "tessera/comm/world.hpp"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <string>
 #include <utility>
 
-#include "comm/host_collectives.hpp"
+#include "comm/collective_errors.hpp"
 #include "comm/world_backend.hpp"
+#include "tessera/base/error.hpp"
+#include "tessera/device/stream.hpp"
 
 namespace tessera {
+namespace {
+
+// Starts from the first value, not from zero: one rank's sum is its own value to the bit, also -0.
+template <typename Value>
+Value sum_in_rank_order(const std::vector<Value>& values) {
+  return std::accumulate(values.begin() + 1, values.end(), values.front());
+}
+
+}  // namespace
+
+// ---- the conveniences ----
+
+// Small collectives over a communicator and a stream of their own, so that they never queue behind the training's.
+class World::HostCollectives {
+ public:
+  // Collective: makes the communicator "control".
+  explicit HostCollectives(World::Backend& backend);
+
+  void barrier(std::string_view label);
+  float average(float value, std::string_view label);
+  double sum(double value, std::string_view label);
+  std::vector<std::byte> gather(std::span<const std::byte> mine, std::string_view label);
+  void require_equal(std::uint64_t value, std::string_view what);
+
+ private:
+  template <typename Value>
+  std::vector<Value> gather_values(Value mine, std::string_view label);
+
+  std::unique_ptr<Communicator> communicator_;
+  Stream stream_;
+};
+
+World::HostCollectives::HostCollectives(World::Backend& backend)
+    : communicator_(backend.make_host_communicator("control")),
+      stream_(backend.host_device(), {.name = "control", .queue_capacity = 1}) {}
+
+void World::HostCollectives::barrier(std::string_view label) {
+  communicator_->barrier(stream_, label);
+  stream_.synchronize();
+}
+
+float World::HostCollectives::average(float value, std::string_view label) {
+  return sum_in_rank_order(gather_values(value, label)) / static_cast<float>(communicator_->size());
+}
+
+double World::HostCollectives::sum(double value, std::string_view label) {
+  return sum_in_rank_order(gather_values(value, label));
+}
+
+std::vector<std::byte> World::HostCollectives::gather(std::span<const std::byte> mine, std::string_view label) {
+  std::vector<std::byte> all(mine.size() * static_cast<std::size_t>(communicator_->size()));
+  const auto offset = static_cast<std::ptrdiff_t>(mine.size()) * communicator_->rank();
+  std::copy(mine.begin(), mine.end(), all.begin() + offset);
+  communicator_->all_gather(stream_, {.data = all.data(), .shard = Bytes(mine.size()), .label = label});
+  stream_.synchronize();
+  return all;
+}
+
+void World::HostCollectives::require_equal(std::uint64_t value, std::string_view what) {
+  const std::vector<std::uint64_t> values = gather_values(value, what);
+  const bool equal = std::all_of(values.begin(), values.end(), [&](std::uint64_t other) { return other == value; });
+  if (equal) return;
+  const auto in_words = [](std::uint64_t each) { return fmt::format("said {}", each); };
+  throw CommunicationError(fmt::format("{} must be equal: {}", what, comm::ranks_by_value(values, in_words)));
+}
+
+template <typename Value>
+std::vector<Value> World::HostCollectives::gather_values(Value mine, std::string_view label) {
+  const std::vector<std::byte> bytes = gather(std::as_bytes(std::span(&mine, 1)), label);
+  std::vector<Value> values(bytes.size() / sizeof(Value));
+  std::memcpy(values.data(), bytes.data(), bytes.size());
+  return values;
+}
+
+// ---- the World ----
 
 World::World(std::unique_ptr<Backend> backend)
     : backend_(std::move(backend)), host_(std::make_unique<HostCollectives>(*backend_)) {}
 World::World(World&&) noexcept = default;
 World& World::operator=(World&& other) noexcept {
+  call_ends();
+  ends_ = std::exchange(other.ends_, {});
   host_ = std::move(other.host_);  // before the backend that it runs on
   backend_ = std::move(other.backend_);
   return *this;
 }
-World::~World() = default;
+World::~World() { call_ends(); }
 
-int World::rank() const { return backend_->rank(); }
-int World::size() const { return backend_->size(); }
-Device World::device() const { return backend_->device(); }
-int World::threads() const { return backend_->threads(); }
-std::chrono::milliseconds World::timeout() const { return backend_->timeout(); }
-std::string_view World::backend_name() const { return backend_->name(); }
+std::shared_ptr<const void> World::before_end(std::function<void()> end) {
+  std::erase_if(ends_, [](const auto& known) { return known.expired(); });
+  auto kept = std::make_shared<const std::function<void()>>(std::move(end));
+  ends_.push_back(kept);
+  return kept;
+}
+
+void World::call_ends() noexcept {
+  for (const auto& known : std::exchange(ends_, {})) {
+    if (const auto end = known.lock()) (*end)();
+  }
+}
+
+int World::rank() const { return backend_->facts().rank; }
+int World::size() const { return backend_->facts().size; }
+Device World::device() const { return backend_->facts().device; }
+int World::threads() const { return backend_->facts().threads; }
+std::chrono::milliseconds World::timeout() const { return backend_->facts().timeout; }
+std::string_view World::backend_name() const { return backend_->facts().name; }
 
 Arena World::make_arena(Bytes size) { return backend_->make_arena(size); }
 
@@ -40,12 +139,14 @@ std::vector<std::byte> World::gather(std::span<const std::byte> mine, std::strin
 }
 void World::require_equal(std::uint64_t value, std::string_view what) { host_->require_equal(value, what); }
 
-void World::warn(std::string_view text) const noexcept { backend_->warn(text); }
+void World::note_progress() const noexcept { backend_->job().note_progress(); }
 
-void World::abort(std::string_view cause) noexcept { backend_->abort(cause); }
-bool World::aborted() const noexcept { return backend_->failure() != nullptr; }
+void World::warn(std::string_view text) const noexcept { comm::warn(backend_->log(), rank(), text); }
+
+void World::abort(std::string_view cause) noexcept { backend_->job().abort(cause, nullptr); }
+bool World::aborted() const noexcept { return backend_->job().failure() != nullptr; }
 void World::throw_if_aborted() const {
-  if (const comm::JobFailure* failure = backend_->failure()) comm::throw_aborted(*failure);
+  if (const comm::JobFailure* failure = backend_->job().failure()) comm::throw_aborted(*failure);
 }
 
 }  // namespace tessera

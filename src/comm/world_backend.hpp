@@ -1,4 +1,4 @@
-// What a backend provides to a World: who this rank is, communicators, and the end of the job.
+// What a backend provides to a World: who this rank is, its communicators and memory, and the end of the job.
 //
 // Thread safety: make_communicator() from the rank's own thread, everything else from any thread.
 #pragma once
@@ -10,45 +10,52 @@
 #include <utility>
 
 #include "comm/job_failure.hpp"
+#include "comm/rank_log.hpp"
 #include "tessera/comm/world.hpp"
 
 namespace tessera {
 
 class World::Backend {
  public:
+  // As the World's functions of these names.
+  struct Facts {
+    std::string_view name;
+    int rank = 0;
+    int size = 1;
+    Device device = Device::cpu();
+    int threads = 1;
+    std::chrono::milliseconds timeout{};
+  };
+
   virtual ~Backend() = default;
   Backend(const Backend&) = delete;
   Backend& operator=(const Backend&) = delete;
 
-  virtual int rank() const = 0;
-  virtual int size() const = 0;
-  virtual Device device() const = 0;
-  virtual int threads() const = 0;
-  virtual std::chrono::milliseconds timeout() const = 0;
-  virtual std::string_view name() const = 0;
+  const Facts& facts() const { return facts_; }
+  comm::Membership& job() const { return job_; }
+  comm::RankLog& log() const { return log_; }
 
   // As World::make_arena.
-  virtual Arena make_arena(Bytes size) { return Arena(device(), size); }
+  virtual Arena make_arena(Bytes size) { return Arena(facts_.device, size); }
 
   // As World::make_communicator.
   virtual std::unique_ptr<Communicator> make_communicator(std::string name, const CommunicatorUse& use) = 0;
   virtual CollectiveStaging staging() const { return CollectiveStaging::none; }
   // For World's conveniences, which are about memory of the host, and the device of the streams that they run on.
   // Collective.
-  virtual Device host_device() const { return device(); }
+  virtual Device host_device() const { return facts_.device; }
   virtual std::unique_ptr<Communicator> make_host_communicator(std::string name) {
     return make_communicator(std::move(name), {.host_memory = true});
   }
 
-  virtual void warn(std::string_view text) noexcept = 0;
-
-  // The first call of any rank wins; all waits end.
-  virtual void abort(std::string_view cause) noexcept = 0;
-  // Null while nothing failed. Never changes once it is there.
-  virtual const comm::JobFailure* failure() const noexcept = 0;
-
  protected:
-  Backend() = default;
+  // Job and log outlive the World, its communicators and all streams that these run on.
+  Backend(const Facts& facts, comm::Membership& job, comm::RankLog& log) : facts_(facts), job_(job), log_(log) {}
+
+ private:
+  const Facts facts_;
+  comm::Membership& job_;
+  comm::RankLog& log_;
 };
 
 }  // namespace tessera

@@ -1,16 +1,41 @@
-// Labelled samples held in memory, and their split.
+// Labelled samples: filling a batch from any source of them, those held in memory and their split, and the CSV reader,
+// for which any bytes at all end in a table or in a DataError that says where.
 #include "tessera/data/labelled_data.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <iterator>
 #include <span>
+#include <string>
+#include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "data/permutation.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tessera {
+
+void LabelledSource::read(const SampleBatch& chosen, LabelledBatch& batch) const {
+  batch.rows = chosen.indices.size();
+  batch.columns = columns();
+  batch.features.resize(batch.rows * batch.columns);
+  batch.labels.resize(batch.rows);
+  batch.weights = chosen.weights;
+  batch.epoch = chosen.epoch;
+  batch.global_samples = chosen.global_samples;
+  for (std::size_t row = 0; row < batch.rows; ++row) {
+    const std::size_t index = chosen.indices[row];
+    if (index >= size()) throw UsageError(fmt::format("sample {} was asked for, but there are {}", index, size()));
+    read_sample(index, batch.features.data() + row * batch.columns, batch.labels[row]);
+  }
+}
 
 LabelledData::LabelledData(std::size_t columns, std::size_t classes, std::vector<float> features,
                            std::vector<std::int32_t> labels)
@@ -52,6 +77,123 @@ Split split(const LabelledData& data, std::size_t held_out, std::uint64_t seed) 
   data::permute(order, seed, 0);
   const std::span<const std::size_t> rows(order);
   return {.training = take(data, rows.subspan(held_out)), .held_out = take(data, rows.first(held_out))};
+}
+
+// ---- CSV ----
+
+namespace {
+
+constexpr std::int32_t largest_label = 65535;
+constexpr std::string_view blanks = " \t\r";
+
+std::string read_file(const std::filesystem::path& path) {
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(path, error);
+  if (!std::filesystem::exists(status)) throw DataError(fmt::format("{}: there is no such file", path.string()));
+  if (std::filesystem::is_directory(status)) {
+    throw DataError(fmt::format("{}: is a directory, not a CSV file", path.string()));
+  }
+  if (!std::filesystem::is_regular_file(status))
+    throw DataError(fmt::format("{}: is not a regular file", path.string()));
+  errno = 0;
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw DataError(fmt::format("{}: cannot be opened: {}", path.string(), std::strerror(errno)));
+  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  if (file.bad()) throw DataError(fmt::format("{}: cannot be read: {}", path.string(), std::strerror(errno)));
+  return text;
+}
+
+std::string_view trimmed(std::string_view text) {
+  const std::size_t first = text.find_first_not_of(blanks);
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(blanks) - first + 1);
+}
+
+// What an error shows of a field: short, and without bytes that would upset a terminal.
+std::string quoted(std::string_view field) {
+  std::string text = "'";
+  for (const char c : field.substr(0, 24)) text += c >= ' ' && c <= '~' ? c : '?';
+  return text + (field.size() > 24 ? "…'" : "'");
+}
+
+class Parser {
+ public:
+  Parser(std::string path, const CsvOptions& options)
+      : path_(std::move(path)), options_(options), columns_(options.columns) {}
+
+  LabelledData parse(std::string_view text) {
+    text = text.substr(0, text.find_last_not_of(" \t\r\n") + 1);
+    if (text.empty()) throw DataError(fmt::format("{}: is empty", path_));
+    while (!text.empty()) {
+      const std::size_t end = std::min(text.find('\n'), text.size());
+      ++line_;
+      parse_line(text.substr(0, end));
+      text.remove_prefix(std::min(end + 1, text.size()));
+    }
+    const std::size_t classes = options_.classes != 0 ? options_.classes : static_cast<std::size_t>(largest_) + 1;
+    return {columns_, classes, std::move(features_), std::move(labels_)};
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& what) const {
+    throw DataError(fmt::format("{}, line {}: {}", path_, line_, what));
+  }
+
+  void parse_line(std::string_view line) {
+    if (trimmed(line).empty()) fail("is empty");
+    check_columns(static_cast<std::size_t>(std::count(line.begin(), line.end(), ',')));
+    for (std::size_t column = 1; column <= columns_; ++column) {
+      const std::size_t comma = line.find(',');
+      features_.push_back(parse_feature(trimmed(line.substr(0, comma)), column));
+      line.remove_prefix(comma + 1);
+    }
+    labels_.push_back(parse_label(trimmed(line)));
+  }
+
+  void check_columns(std::size_t features) {
+    if (features == 0) fail("needs features and a label, separated by commas");
+    if (columns_ == 0) columns_ = features;
+    if (features != columns_) {
+      fail(fmt::format("has {} columns, expected {} ({} features and a label)", features + 1, columns_ + 1, columns_));
+    }
+  }
+
+  float parse_feature(std::string_view field, std::size_t column) const {
+    float value = 0.0f;
+    const auto [end, error] = std::from_chars(field.data(), field.data() + field.size(), value);
+    if (error != std::errc() || end != field.data() + field.size() || !std::isfinite(value)) {
+      const std::string_view hint = line_ == 1 ? " (a header line is not allowed)" : "";
+      fail(fmt::format("column {} is {}, not a finite number{}", column, quoted(field), hint));
+    }
+    return value * options_.scale;
+  }
+
+  std::int32_t parse_label(std::string_view field) {
+    const std::int32_t limit =
+        options_.classes != 0 ? static_cast<std::int32_t>(std::min<std::size_t>(options_.classes - 1, largest_label))
+                              : largest_label;
+    std::int32_t label = 0;
+    const auto [end, error] = std::from_chars(field.data(), field.data() + field.size(), label);
+    if (error != std::errc() || end != field.data() + field.size() || label < 0 || label > limit) {
+      fail(fmt::format("the label is {}, not a whole number from 0 to {}", quoted(field), limit));
+    }
+    largest_ = std::max(largest_, label);
+    return label;
+  }
+
+  std::string path_;
+  CsvOptions options_;
+  std::size_t columns_;
+  std::size_t line_ = 0;
+  std::int32_t largest_ = 0;
+  std::vector<float> features_;
+  std::vector<std::int32_t> labels_;
+};
+
+}  // namespace
+
+LabelledData read_labelled_csv(const std::filesystem::path& path, const CsvOptions& options) {
+  return Parser(path.string(), options).parse(read_file(path));
 }
 
 }  // namespace tessera

@@ -28,16 +28,18 @@ void check(const SamplerOptions& options) {
 
 }  // namespace
 
-DistributedSampler::DistributedSampler(SamplerOptions options) : options_(options) {
-  check(options_);
-  if (options_.shuffle) order_.resize(options_.samples);
-  set_epoch(0);
-}
+DistributedSampler::DistributedSampler(SamplerOptions options) : options_(options) { check(options_); }
+
+DistributedSampler::DistributedSampler(const World& world, SamplerOptions options)
+    : DistributedSampler([&] {
+        options.ranks = static_cast<std::size_t>(world.size());
+        options.rank = static_cast<std::size_t>(world.rank());
+        return options;
+      }()) {}
 
 void DistributedSampler::set_epoch(std::uint64_t epoch) {
   epoch_ = epoch;
   position_ = 0;
-  data::permute(order_, options_.seed, epoch);
 }
 
 std::size_t DistributedSampler::batches_per_epoch() const {
@@ -53,12 +55,13 @@ bool DistributedSampler::next(SampleBatch& batch) {
   batch.weights.resize(options_.batch);
   batch.epoch = epoch_;
   batch.global_samples = std::min(left, global_batch());
+  const data::Permutation order(options_.samples, options_.seed, epoch_);
   const std::size_t first = options_.rank * options_.batch;  // of this rank, within the global batch
   for (std::size_t i = 0; i < options_.batch; ++i) {
     const bool real = first + i < left;
     // Repeats come from the epoch's beginning, where every rank finds some.
     const std::size_t place = real ? position_ + first + i : (first + i - left) % options_.samples;
-    batch.indices[i] = options_.shuffle ? order_[place] : place;
+    batch.indices[i] = options_.shuffle ? order[place] : place;
     batch.weights[i] = real ? 1.0f : 0.0f;
   }
   position_ += batch.global_samples;
@@ -78,6 +81,13 @@ void DistributedSampler::restore(const SamplerState& state) {
   if (state.position > state.samples) {
     throw UsageError(fmt::format("DistributedSampler: the state's position {} is beyond its {} samples", state.position,
                                  state.samples));
+  }
+  const bool within_epoch = state.position > 0 && state.position < state.samples;
+  if (state.order != sampler_order && options_.shuffle && within_epoch) {
+    throw UsageError(fmt::format(
+        "DistributedSampler: the state is {} samples into an epoch of {}, in an order (version {}) that this "
+        "version of Tessera draws no more (version {}): end that epoch with the version that began it",
+        state.position, state.samples, state.order, sampler_order));
   }
   set_epoch(state.epoch);
   position_ = state.position;

@@ -1,11 +1,16 @@
-// Running tasks, keeping the first failure, recording and awaiting events.
+// Waiting for a position, recording and awaiting events, running tasks and keeping the first failure; then the two
+// kinds of stream: without a thread and with one.
 #include "device/cpu_stream.hpp"
 
 #include <fmt/format.h>
+#include <pthread.h>
 
+#include <condition_variable>
 #include <iterator>
+#include <mutex>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "tessera/base/error.hpp"
 
@@ -20,7 +25,58 @@ std::minstd_rand seeded(std::uint64_t seed) {
   return std::minstd_rand(mixed);
 }
 
+constexpr std::size_t longest_thread_name = 15;  // Linux
+
 }  // namespace
+
+// ---- progress ----
+
+void Progress::advance() {
+  const std::lock_guard lock(mutex_);
+  const std::uint64_t now = completed() + 1;
+  completed_.store(now, std::memory_order_release);
+  for (Waiter* waiter = waiters_; waiter != nullptr; waiter = waiter->next) {
+    if (waiter->position <= now) waiter->reached.notify_one();
+  }
+}
+
+bool Progress::wait_for(std::uint64_t position, Deadline deadline) {
+  if (completed() >= position) return true;
+  std::unique_lock lock(mutex_);
+  Waiter waiter{.position = position, .next = waiters_};
+  waiters_ = &waiter;
+  const auto reached = [&] { return completed() >= position; };
+  if (deadline) {
+    waiter.reached.wait_until(lock, *deadline, reached);
+  } else {
+    waiter.reached.wait(lock, reached);
+  }
+  remove(waiter);
+  return reached();
+}
+
+void Progress::remove(Waiter& waiter) {
+  Waiter** link = &waiters_;
+  while (*link != &waiter) link = &(*link)->next;
+  *link = waiter.next;
+}
+
+// ---- events ----
+
+CpuEvent::CpuEvent(std::string name) { record_.event_name = std::make_shared<const std::string>(std::move(name)); }
+
+bool CpuEvent::complete() const { return recorded() && record_.progress->completed() >= record_.position; }
+
+void CpuEvent::record(const std::shared_ptr<Progress>& progress, std::uint64_t position) {
+  record_.progress = progress;
+  record_.position = position;
+}
+
+std::unique_ptr<Event::Implementation> make_cpu_event(std::string name) {
+  return std::make_unique<CpuEvent>(std::move(name));
+}
+
+// ---- streams ----
 
 CpuStream::CpuStream(StreamOptions options, std::function<void()> prepare)
     : options_(std::move(options)),
@@ -78,9 +134,99 @@ void CpuStream::keep_failure(std::exception_ptr exception) noexcept {
 
 void CpuStream::delay() { std::this_thread::sleep_for(std::chrono::microseconds(delays_() % (longest_delay_us_ + 1))); }
 
+namespace {
+
+// Without a thread: every task runs on the host thread that submits it, before submit() returns.
+class ImmediateStream final : public CpuStream {
+ public:
+  using CpuStream::CpuStream;
+
+  void submit(Task task) override {
+    count_submission();
+    run_task(task);
+  }
+};
+
+// With a worker thread. Tasks wait in a ring whose slots are used in turn: task n lives in slot n modulo the capacity
+// from its submission until it has run, so the ring is full when `capacity` tasks have not run yet.
+class QueuedStream final : public CpuStream {
+ public:
+  QueuedStream(StreamOptions options, std::function<void()> prepare);
+  ~QueuedStream() override;
+
+  void submit(Task task) override;
+
+ private:
+  void work();
+  void wait_for_room(std::uint64_t needed);    // until so many tasks have run, or more
+  bool wait_for_task(std::uint64_t position);  // false when the stream ends before it is submitted
+  Task& slot(std::uint64_t position) { return ring_[position % ring_.size()]; }
+
+  std::vector<Task> ring_;
+  std::mutex mutex_;  // of the four below
+  std::condition_variable arrival_;
+  std::uint64_t arrived_ = 0;
+  bool idle_ = false;
+  bool ending_ = false;
+  std::thread worker_;  // last: it uses all of the above
+};
+
+std::size_t checked_capacity(const StreamOptions& options) {
+  if (options.queue_capacity == 0) {
+    throw UsageError(fmt::format("stream \"{}\": queue_capacity must be at least 1", options.name));
+  }
+  return options.queue_capacity;
+}
+
+QueuedStream::QueuedStream(StreamOptions options, std::function<void()> prepare)
+    : CpuStream(std::move(options), std::move(prepare)),
+      ring_(checked_capacity(this->options())),
+      worker_([this] { work(); }) {}
+
+QueuedStream::~QueuedStream() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+    arrival_.notify_one();
+  }
+  worker_.join();
+}
+
+void QueuedStream::submit(Task task) {
+  const std::uint64_t position = submitted();
+  if (position >= ring_.size()) wait_for_room(position - ring_.size() + 1);
+  slot(position) = std::move(task);
+  count_submission();
+  const std::lock_guard lock(mutex_);
+  arrived_ = position + 1;
+  if (idle_) arrival_.notify_one();
+}
+
+// Where the ring is full, until half of it is empty, so that the host does not wake up for every task.
+void QueuedStream::wait_for_room(std::uint64_t needed) {
+  if (progress().completed() < needed) progress().wait_for(needed + ring_.size() / 2, std::nullopt);
+}
+
+void QueuedStream::work() {
+  ::pthread_setname_np(::pthread_self(), name().substr(0, longest_thread_name).c_str());
+  for (std::uint64_t position = 0; wait_for_task(position); ++position) run_task(slot(position));
+}
+
+bool QueuedStream::wait_for_task(std::uint64_t position) {
+  std::unique_lock lock(mutex_);
+  idle_ = true;
+  arrival_.wait(lock, [&] { return arrived_ > position || ending_; });
+  idle_ = false;
+  return arrived_ > position;
+}
+
+}  // namespace
+
 std::unique_ptr<CpuStream> make_issuing_stream(StreamOptions options, std::function<void()> prepare) {
-  return options.mode == StreamMode::immediate ? make_immediate_stream(std::move(options), std::move(prepare))
-                                               : make_queued_stream(std::move(options), std::move(prepare));
+  if (options.mode == StreamMode::immediate) {
+    return std::make_unique<ImmediateStream>(std::move(options), std::move(prepare));
+  }
+  return std::make_unique<QueuedStream>(std::move(options), std::move(prepare));
 }
 
 std::unique_ptr<Stream::Implementation> make_cpu_stream(StreamOptions options) {

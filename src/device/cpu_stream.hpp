@@ -1,21 +1,80 @@
-// What both kinds of CPU stream share: how a task is run, what its failure means, and how events mark the order.
-//
-// Invariants: tasks run one at a time in the order of submission; `progress` counts them, run or dropped.
-// Thread safety: run_task() on one thread at a time; everything else on the one host thread that submits.
+// Streams and events of the CPU: how far a stream has come (Progress), an event as a position in a stream's order
+// (CpuEvent), and what both kinds of stream share (CpuStream): how a task is run, what its failure means, and how
+// events mark the order.
 #pragma once
 
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <random>
 #include <string>
 
-#include "device/cpu_event.hpp"
-#include "device/progress.hpp"
-#include "device/stream_implementation.hpp"
+#include "device/device_backend.hpp"
 
 namespace tessera::device {
 
+// How many tasks of one CPU stream have run, and who waits for that. Events keep it alive beyond its stream.
+//
+// Thread safety: one thread advances, any number wait. Nothing here allocates after construction.
+class Progress {
+ public:
+  using Deadline = std::optional<std::chrono::steady_clock::time_point>;
+
+  std::uint64_t completed() const { return completed_.load(std::memory_order_acquire); }
+
+  void advance();  // one more task has run
+
+  // Blocks until `position` tasks have run; false when the deadline passed first.
+  bool wait_for(std::uint64_t position, Deadline deadline);
+
+ private:
+  // Each waiter has a condition of its own, so that it wakes once, when its position is reached.
+  struct Waiter {
+    std::uint64_t position;
+    Waiter* next;
+    std::condition_variable reached = {};
+  };
+  void remove(Waiter& waiter);
+
+  std::mutex mutex_;
+  std::atomic<std::uint64_t> completed_ = 0;  // written under the mutex
+  Waiter* waiters_ = nullptr;
+};
+
+// A wait copies the event's position when it is issued, so a later record, on whichever stream, does not change what it
+// waits for.
+class CpuEvent final : public Event::Implementation {
+ public:
+  struct Record {
+    std::shared_ptr<Progress> progress;  // of the recording stream; null when never recorded
+    std::uint64_t position = 0;
+    std::shared_ptr<const std::string> event_name;  // outlives the event, for errors
+  };
+
+  explicit CpuEvent(std::string name);
+
+  Device device() const override { return Device::cpu(); }
+  const std::string& name() const override { return *record_.event_name; }
+  bool recorded() const override { return record_.progress != nullptr; }
+  bool complete() const override;
+  bool wait_on_host(std::chrono::steady_clock::time_point deadline) const override {
+    return record_.progress->wait_for(record_.position, deadline);
+  }
+
+  const Record& latest() const { return record_; }
+  void record(const std::shared_ptr<Progress>& progress, std::uint64_t position);
+
+ private:
+  Record record_;
+};
+
+// Invariants: tasks run one at a time in the order of submission; `progress` counts them, run or dropped.
+// Thread safety: run_task() on one thread at a time; everything else on the one host thread that submits.
 class CpuStream : public Stream::Implementation {
  public:
   // `prepare`, where there is one, runs before each task, on the thread that the task runs on.
@@ -56,10 +115,8 @@ class CpuStream : public Stream::Implementation {
   std::atomic<bool> failed_ = false;
 };
 
-std::unique_ptr<CpuStream> make_queued_stream(StreamOptions options, std::function<void()> prepare);
-std::unique_ptr<CpuStream> make_immediate_stream(StreamOptions options, std::function<void()> prepare);
-
-// The one of the two that the options ask for, as another device's issuing half: `prepare` runs before each task.
+// The stream that the options ask for, immediate or queued, also as another device's issuing half: `prepare` runs
+// before each task.
 std::unique_ptr<CpuStream> make_issuing_stream(StreamOptions options, std::function<void()> prepare);
 
 }  // namespace tessera::device

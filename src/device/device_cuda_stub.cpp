@@ -2,11 +2,8 @@
 #include <fmt/format.h>
 
 #include "device/cuda/cuda_queue.hpp"
+#include "device/device_backend.hpp"
 #include "device/device_memory.hpp"
-#include "device/device_stamps.hpp"
-#include "device/event_implementation.hpp"
-#include "device/profiler_ranges.hpp"
-#include "device/stream_implementation.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/device/cuda.hpp"
 
@@ -30,6 +27,7 @@ CudaQueue& cuda_queue(Stream& stream) {
 }
 
 void share_memory(int) { refuse("cuda"); }
+void make_current(Device device) { refuse(to_string(device)); }
 
 bool profiled(Device) { return false; }
 void begin_range(Stream&, const char*) {}

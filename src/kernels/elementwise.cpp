@@ -4,9 +4,8 @@
 #include <cstring>
 
 #include "device/cuda/cuda_queue.hpp"
-#include "kernels/active_table.hpp"
 #include "kernels/cuda/cuda_table.hpp"
-#include "kernels/issue.hpp"
+#include "kernels/dispatch.hpp"
 
 namespace tessera::kernels {
 namespace {

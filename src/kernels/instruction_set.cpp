@@ -7,8 +7,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "kernels/active_table.hpp"
-#include "kernels/cpu/vector_tables.hpp"
+#include "kernels/dispatch.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tessera::kernels {

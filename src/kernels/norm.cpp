@@ -2,10 +2,9 @@
 #include "tessera/kernels/norm.hpp"
 
 #include "device/cuda/cuda_queue.hpp"
-#include "kernels/active_table.hpp"
-#include "kernels/cpu/norm_lanes.hpp"
+#include "kernels/cpu/kernels_of_lanes.hpp"
 #include "kernels/cuda/cuda_table.hpp"
-#include "kernels/issue.hpp"
+#include "kernels/dispatch.hpp"
 
 namespace tessera::kernels {
 

@@ -3,15 +3,16 @@
 
 #include <fmt/format.h>
 
-#include "kernels/active_table.hpp"
 #include "kernels/cuda/cuda_table.hpp"
-#include "kernels/issue.hpp"
+#include "kernels/dispatch.hpp"
+#include "kernels/step_arithmetic.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tessera::kernels {
 namespace {
 
 AdamWArguments adamw_arguments(const AdamWSpans& spans, const AdamWSettings& settings, const StepScalars& scalars) {
+  const BiasCorrections corrections = bias_corrections(scalars, settings.beta1, settings.beta2, settings.own_decays);
   return {
       .master = spans.master,
       .first_moment = spans.first_moment,
@@ -24,8 +25,8 @@ AdamWArguments adamw_arguments(const AdamWSpans& spans, const AdamWSettings& set
       .beta2 = settings.beta2,
       .epsilon = settings.epsilon,
       .weight_decay = settings.weight_decay,
-      .first_correction = static_cast<float>(1.0 - scalars.decay_power[0]),
-      .second_correction = static_cast<float>(1.0 - scalars.decay_power[1]),
+      .first_correction = corrections.first,
+      .second_correction = corrections.second,
   };
 }
 

@@ -3,8 +3,8 @@
 
 #include <fmt/format.h>
 
-#include "kernels/active_table.hpp"
 #include "kernels/cuda/cuda_table.hpp"
+#include "kernels/dispatch.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tessera::kernels {

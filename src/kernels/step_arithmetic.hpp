@@ -24,6 +24,27 @@ TESSERA_ANY_DEVICE inline void adapt_loss_scale(StepScalars& scalars, const Loss
   }
 }
 
+// base ^ exponent by products alone, in an order that depends on the exponent: the same bits on every device.
+TESSERA_ANY_DEVICE inline double power_of(double base, std::int64_t exponent) {
+  double power = 1.0;
+  for (; exponent > 0; exponent /= 2, base *= base) {
+    if (exponent % 2 != 0) power *= base;
+  }
+  return power;
+}
+
+// 1 - beta ^ step of AdamW's two decays (kernels/optimizer.hpp), by which their moments are too small so far.
+struct BiasCorrections {
+  float first;
+  float second;
+};
+TESSERA_ANY_DEVICE inline BiasCorrections bias_corrections(const StepScalars& scalars, float beta1, float beta2,
+                                                           bool own_decays) {
+  const double first = own_decays ? power_of(static_cast<double>(beta1), scalars.step) : scalars.decay_power[0];
+  const double second = own_decays ? power_of(static_cast<double>(beta2), scalars.step) : scalars.decay_power[1];
+  return {static_cast<float>(1.0 - first), static_cast<float>(1.0 - second)};
+}
+
 // `scaled_norm` is that of the gradients as they came, with the loss scale in them.
 TESSERA_ANY_DEVICE inline void set_step(StepScalars& scalars, double scaled_norm, const StepSettings& settings) {
   const double clip = static_cast<double>(settings.clip_norm);

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "kernels/cuda/cuda_table.hpp"
-#include "kernels/issue.hpp"
+#include "kernels/dispatch.hpp"
 #include "kernels/step_arithmetic.hpp"
 
 namespace tessera::kernels {

@@ -1,6 +1,8 @@
 // AdamW as the runtime sees it: settings around the fused kernel.
 #include "tessera/optim/adamw.hpp"
 
+#include <fmt/format.h>
+
 #include "optim/settings.hpp"
 #include "tessera/kernels/optimizer.hpp"
 
@@ -17,6 +19,13 @@ void check(const AdamW& settings) {
   optim::require_not_negative({self, "weight_decay", settings.weight_decay});
   optim::require_not_negative({self, "clip_norm", settings.clip_norm});
   optim::check_groups(self, settings.groups);
+  for (std::size_t i = 0; i < settings.groups.size(); ++i) {
+    const ParameterGroup& group = settings.groups[i];
+    const auto name = [&](const char* setting) { return fmt::format("groups[{}].{}", i, setting); };
+    if (group.beta1) optim::require_fraction({self, name("beta1"), *group.beta1});
+    if (group.beta2) optim::require_fraction({self, name("beta2"), *group.beta2});
+    if (group.epsilon) optim::require_positive({self, name("epsilon"), *group.epsilon});
+  }
 }
 
 class AdamWOptimizer final : public Optimizer {
@@ -28,12 +37,19 @@ class AdamWOptimizer final : public Optimizer {
   float learning_rate() const final { return settings_.learning_rate; }
   float weight_decay() const final { return settings_.weight_decay; }
   std::vector<ParameterGroup> groups() const final { return settings_.groups; }
+  std::vector<OptimizerSetting> settings() const final {
+    return {{"beta1", fmt::format("{}", settings_.beta1)},
+            {"beta2", fmt::format("{}", settings_.beta2)},
+            {"epsilon", fmt::format("{}", settings_.epsilon)}};
+  }
   kernels::StepSettings step_settings() const final {
     return {.clip_norm = settings_.clip_norm, .decay = {settings_.beta1, settings_.beta2}};
   }
 
   void update(Stream& stream, const OptimizerSpans& spans, const OptimizerGroup& group,
               const kernels::StepScalars* scalars) const final {
+    const float beta1 = group.beta1.value_or(settings_.beta1);
+    const float beta2 = group.beta2.value_or(settings_.beta2);
     kernels::adamw(stream,
                    {.master = spans.master,
                     .first_moment = spans.states[0],
@@ -41,10 +57,11 @@ class AdamWOptimizer final : public Optimizer {
                     .gradient = spans.gradient,
                     .count = spans.count},
                    {.learning_rate = group.learning_rate,
-                    .beta1 = settings_.beta1,
-                    .beta2 = settings_.beta2,
-                    .epsilon = settings_.epsilon,
-                    .weight_decay = group.weight_decay},
+                    .beta1 = beta1,
+                    .beta2 = beta2,
+                    .epsilon = group.epsilon.value_or(settings_.epsilon),
+                    .weight_decay = group.weight_decay,
+                    .own_decays = beta1 != settings_.beta1 || beta2 != settings_.beta2},
                    scalars);
   }
 

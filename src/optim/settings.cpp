@@ -40,7 +40,7 @@ void check_groups(std::string_view optimizer, const std::vector<ParameterGroup>&
           fmt::format("{}: {}.patterns must not be empty: the group matches no parameter", optimizer, group));
     }
     require_not_negative({optimizer, group + ".learning_rate_scale", groups[i].learning_rate_scale});
-    require_not_negative({optimizer, group + ".weight_decay", groups[i].weight_decay});
+    if (groups[i].weight_decay) require_not_negative({optimizer, group + ".weight_decay", *groups[i].weight_decay});
   }
 }
 

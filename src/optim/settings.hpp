@@ -1,6 +1,7 @@
 // Range checks that all optimizers' settings share. Each throws UsageError naming the setting and its value.
 #pragma once
 
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -10,7 +11,7 @@ namespace tessera::optim {
 
 struct Setting {
   std::string_view optimizer;
-  std::string_view name;
+  std::string name;
   float value;
 };
 

@@ -1,6 +1,8 @@
 // SGD as the runtime sees it: settings around the fused kernel.
 #include "tessera/optim/sgd.hpp"
 
+#include <fmt/format.h>
+
 #include "optim/settings.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/kernels/optimizer.hpp"
@@ -16,6 +18,11 @@ void check(const Sgd& settings) {
   optim::require_not_negative({self, "weight_decay", settings.weight_decay});
   optim::require_not_negative({self, "clip_norm", settings.clip_norm});
   optim::check_groups(self, settings.groups);
+  for (std::size_t i = 0; i < settings.groups.size(); ++i) {
+    const ParameterGroup& group = settings.groups[i];
+    if (!group.beta1 && !group.beta2 && !group.epsilon) continue;
+    throw UsageError(fmt::format("Sgd: groups[{}] sets beta1, beta2 or epsilon, which are AdamW's", i));
+  }
   if (settings.nesterov && settings.momentum == 0.0f)
     throw UsageError("Sgd: nesterov needs momentum above 0, but it is 0");
 }
@@ -31,6 +38,9 @@ class SgdOptimizer final : public Optimizer {
   float learning_rate() const final { return settings_.learning_rate; }
   float weight_decay() const final { return settings_.weight_decay; }
   std::vector<ParameterGroup> groups() const final { return settings_.groups; }
+  std::vector<OptimizerSetting> settings() const final {
+    return {{"momentum", fmt::format("{}", settings_.momentum)}, {"nesterov", fmt::format("{}", settings_.nesterov)}};
+  }
   kernels::StepSettings step_settings() const final { return {.clip_norm = settings_.clip_norm}; }
 
   void update(Stream& stream, const OptimizerSpans& spans, const OptimizerGroup& group,

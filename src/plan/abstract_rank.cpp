@@ -11,6 +11,8 @@ namespace tessera::plan {
 
 namespace {
 
+constexpr std::size_t smallest_pruned = 16;
+
 // A wait in the list before its record means that of an earlier run, as one for another segment does.
 std::vector<EarlierRecord> earlier_records(const Plan& plan) {
   std::set<std::tuple<std::size_t, std::size_t, std::size_t>> found;
@@ -37,6 +39,7 @@ AbstractRank::AbstractRank(const Plan& plan, std::size_t party, std::size_t rank
       rank_(rank),
       contents_(plan.buffers.size()),
       past_(plan.buffers.size()),
+      prune_at_(plan.buffers.size(), smallest_pruned),
       unread_(plan.buffers.size(), false),
       queues_(stream_count),
       earlier_records_(earlier_records(plan)) {
@@ -193,6 +196,13 @@ void AbstractRank::apply_access(EventPoint here, const Access& access, std::uint
     return writes(access.mode) || (!other.write && other.lane == mine);
   });
   past_[buffer].insert({{bytes, bytes}, writes(access.mode), mine, count, here});
+  if (past_[buffer].size() < prune_at_[buffer]) return;
+  past_[buffer].erase_if([&](const PastAccess& other) { return settled(other); });
+  prune_at_[buffer] = smallest_pruned + 2 * past_[buffer].size();
+}
+
+bool AbstractRank::settled(const PastAccess& access) const {
+  return std::all_of(streams_.begin(), streams_.end(), [&](const FusedClock& clock) { return knows(clock, access); });
 }
 
 void AbstractRank::write_content(const Access& access) {
@@ -236,11 +246,8 @@ void AbstractRank::append_observers(std::vector<FusedClock>& out) const {
 
 void AbstractRank::append_signature(const std::vector<FusedClock>& observers, std::vector<std::uint64_t>& out) const {
   out.insert(out.end(), {last_collective_.segment, last_collective_.operation});
-  // What every stream here knows can no longer race; of the rest counts where it stands in its stream.
+  // What is settled is left out; of the rest counts where it stands in its stream.
   std::array<std::vector<std::uint64_t>, stream_count> counts;
-  const auto settled = [&](const PastAccess& access) {
-    return std::all_of(streams_.begin(), streams_.end(), [&](const FusedClock& clock) { return knows(clock, access); });
-  };
   for (const auto& buffer : past_) {
     for (const PastAccess& access : buffer) {
       if (!settled(access)) counts[access.lane % stream_count].push_back(access.count);

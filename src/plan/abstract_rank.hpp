@@ -2,13 +2,16 @@
 // buffers, and the accesses that a later one could still conflict with.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "plan/access_list.hpp"
-#include "plan/contents.hpp"
+#include "plan/ranges.hpp"
 #include "tessera/plan/verify.hpp"
 
 namespace tessera::plan {
@@ -20,6 +23,61 @@ using FusedClock = std::array<std::uint64_t, party_count * stream_count>;
 inline void join(FusedClock& into, const FusedClock& other) {
   for (std::size_t i = 0; i < into.size(); ++i) into[i] = std::max(into[i], other[i]);
 }
+
+// What stands in a buffer: whose content it is, and which of its bytes were written since the tenant took it.
+class Contents {
+ public:
+  void write(std::size_t tenant, Interval bytes) {
+    if (tenant != tenant_) written_.clear();
+    tenant_ = tenant;
+    insert(bytes);
+  }
+  // Where this rank's shard stands, and those of all ranks.
+  struct Shards {
+    Interval mine;
+    Interval all;
+  };
+  // All ranks write their shards at once: what stands here of the others' is out of date.
+  void write_shard(std::size_t tenant, Interval bytes, Shards shards) {
+    const Interval current[] = {{0, shards.all.begin}, shards.mine, {shards.all.end, static_cast<std::uint64_t>(-1)}};
+    std::vector<Interval> kept;
+    for (const Interval& known : written_) {
+      for (const Interval& part : current) {
+        const Interval both{std::max(known.begin, part.begin), std::min(known.end, part.end)};
+        if (both.begin < both.end) kept.push_back(both);
+      }
+    }
+    written_ = std::move(kept);
+    write(tenant, bytes);
+  }
+  void discard() { written_.clear(); }
+  bool readable(std::size_t tenant, Interval bytes) const {
+    if (bytes.begin >= bytes.end) return true;
+    if (tenant != tenant_) return false;
+    return std::any_of(written_.begin(), written_.end(), [&](const Interval& known) { return contains(known, bytes); });
+  }
+
+  std::size_t tenant() const { return tenant_; }
+  const std::vector<Interval>& written() const { return written_; }
+
+ private:
+  // Keeps the intervals sorted, disjoint and not touching.
+  void insert(Interval bytes) {
+    if (bytes.begin >= bytes.end) return;
+    auto first = std::lower_bound(written_.begin(), written_.end(), bytes.begin,
+                                  [](const Interval& known, std::uint64_t begin) { return known.end < begin; });
+    auto last = first;
+    for (; last != written_.end() && last->begin <= bytes.end; ++last) {
+      bytes.begin = std::min(bytes.begin, last->begin);
+      bytes.end = std::max(bytes.end, last->end);
+    }
+    first = written_.erase(first, last);
+    written_.insert(first, bytes);
+  }
+
+  std::size_t tenant_ = no_unit;
+  std::vector<Interval> written_;
+};
 
 struct PastAccess {
   Place place;  // of this rank alone: both ends are its own
@@ -70,6 +128,8 @@ class AbstractRank {
 
  private:
   bool knows(const FusedClock& clock, const PastAccess& access) const { return clock[access.lane] >= access.count; }
+  // Every stream here knows of its end: it can no longer race.
+  bool settled(const PastAccess& access) const;
   void check_access(EventPoint here, const Access& access, const FusedClock& start, const Report& report);
   void check_not_lost(EventPoint here, const Access& access, const Report& report);
   void note_unread(const Operation& operation, const Access& access);
@@ -84,7 +144,8 @@ class AbstractRank {
   std::array<FusedClock, stream_count> streams_{};
   std::vector<std::vector<FusedClock>> completed_;  // latest record of every operation
   std::vector<Contents> contents_;                  // by buffer
-  std::vector<AccessList<PastAccess>> past_;        // by buffer
+  std::vector<AccessList<PastAccess>> past_;        // by buffer; what is settled goes now and then
+  std::vector<std::size_t> prune_at_;               // by buffer: when past_ has grown to so many
   std::vector<bool> unread_;                        // by buffer: slots and sums on the rank that nobody has read yet
   EventPoint last_collective_{none, none};
 

@@ -8,7 +8,7 @@
 #include <tuple>
 #include <vector>
 
-#include "plan/overlap.hpp"
+#include "plan/ranges.hpp"
 
 namespace tessera::plan {
 
@@ -32,6 +32,7 @@ class AccessList {
  public:
   auto begin() const { return entries_.begin(); }
   auto end() const { return entries_.end(); }
+  std::size_t size() const { return entries_.size(); }
 
   void insert(const Entry& entry) {
     const auto place = std::upper_bound(entries_.begin(), entries_.end(), entry,
@@ -50,6 +51,11 @@ class AccessList {
         if (at < first.begin || at >= first.end) body(entries_[at]);
       }
     });
+  }
+
+  template <typename Condition>
+  void erase_if(const Condition& condition) {
+    std::erase_if(entries_, condition);
   }
 
   // Those that `place` contains, empty ones always, and for which `condition` holds.

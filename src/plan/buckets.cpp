@@ -3,8 +3,6 @@
 
 #include <tuple>
 
-#include "plan/buffers.hpp"
-
 namespace tessera::plan {
 
 namespace {
@@ -27,6 +25,25 @@ bool travel_alike(const Plan& plan, std::size_t a, std::size_t b) {
 }
 
 }  // namespace
+
+std::vector<WindowUse> trained_windows(const Plan& plan) {
+  std::vector<WindowUse> result;
+  for (const WindowUse& use : plan.program.micro_batch) {
+    if (plan.trains(use.unit)) result.push_back(use);
+  }
+  return result;
+}
+
+bool accumulates(const Plan& plan, std::size_t unit) {
+  if (!plan.trains(unit)) return false;
+  if (plan.options.micro_batches > 1 && plan.options.accumulation == AccumulationMode::local) return true;
+  return plan.backward_windows[unit] > 1;
+}
+
+bool converts(const Plan& plan, std::size_t unit) {
+  const Precision& precision = plan.precision(unit);
+  return plan.trains(unit) && !accumulates(plan, unit) && precision.wire != precision.gradient;
+}
 
 DType wire_type(const Plan& plan, std::size_t unit) {
   return accumulates(plan, unit) ? DType::fp32 : plan.precision(unit).wire;

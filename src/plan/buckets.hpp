@@ -1,4 +1,5 @@
-// Buckets: units whose gradients are reduced in one operation, so that small ones share a synchronisation.
+// How gradients travel: by which windows, in which type, and in which buckets, units whose gradients are reduced in one
+// operation, so that small ones share a synchronisation.
 //
 // A bucket is a run of units in the order of their reductions, whose gradients in the wire's type add up to at most the
 // cap. A unit above the cap is a bucket of its own: nothing is split, so that shards, and with them the order in which
@@ -12,6 +13,19 @@
 
 namespace tessera::plan {
 
+// The windows of a micro-batch that belong to trained units.
+std::vector<WindowUse> trained_windows(const Plan& plan);
+
+// True when the unit's gradients add up in a buffer of their own before the reduction: several micro-batches in mode
+// `local`, or several backward windows.
+bool accumulates(const Plan& plan, std::size_t unit);
+
+// True when the unit's gradient travels straight from its slot, but in another type than it is written in.
+bool converts(const Plan& plan, std::size_t unit);
+
+// The type in which a unit's gradient travels: fp32 where it adds up on the rank.
+DType wire_type(const Plan& plan, std::size_t unit);
+
 struct Bucket {
   std::vector<std::size_t> units;  // in the order in which their gradients become complete
   std::size_t closes;              // reduced after this one of the micro-batch's backward windows of trained units
@@ -19,8 +33,5 @@ struct Bucket {
 
 // In the order of reduction; each trained unit is in one. Of a plan whose options, program, units and layouts are set.
 std::vector<Bucket> reduction_buckets(const Plan& plan);
-
-// The type in which a unit's gradient travels: fp32 where it adds up on the rank.
-DType wire_type(const Plan& plan, std::size_t unit);
 
 }  // namespace tessera::plan

@@ -1,5 +1,5 @@
 // The buffers of each strategy, and their places: category by category, each region page-aligned.
-#include "plan/buffers.hpp"
+#include "plan/passes.hpp"
 
 #include <fmt/format.h>
 
@@ -102,7 +102,7 @@ void add_training(Plan& plan, BufferList& list, std::size_t unit) {
 void add_untrained_state(Plan& plan, BufferList& list, std::size_t unit) {
   const UnitSpec& spec = plan.units[unit];
   if (spec.buffers.empty()) return;
-  plan.unit_buffers[unit].buffers =
+  plan.unit_buffers[unit].untrained =
       list.add(spec.name + ".buffers", Category::buffers, size_of(DType::fp32) * plan.layouts[unit].buffer_elements());
 }
 
@@ -192,25 +192,6 @@ void place(Plan& plan) {
 }
 
 }  // namespace
-
-std::vector<WindowUse> trained_windows(const Plan& plan) {
-  std::vector<WindowUse> result;
-  for (const WindowUse& use : plan.program.micro_batch) {
-    if (plan.trains(use.unit)) result.push_back(use);
-  }
-  return result;
-}
-
-bool accumulates(const Plan& plan, std::size_t unit) {
-  if (!plan.trains(unit)) return false;
-  if (plan.options.micro_batches > 1 && plan.options.accumulation == AccumulationMode::local) return true;
-  return plan.backward_windows[unit] > 1;
-}
-
-bool converts(const Plan& plan, std::size_t unit) {
-  const Precision& precision = plan.precision(unit);
-  return plan.trains(unit) && !accumulates(plan, unit) && precision.wire != precision.gradient;
-}
 
 void make_buffers(Plan& plan) {
   BufferList list(plan);

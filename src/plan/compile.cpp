@@ -6,9 +6,7 @@
 #include <algorithm>
 #include <set>
 
-#include "plan/buffers.hpp"
-#include "plan/emit.hpp"
-#include "plan/waits.hpp"
+#include "plan/passes.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tessera::plan {

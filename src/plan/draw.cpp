@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <iterator>
 
-#include "plan/overlap.hpp"
+#include "plan/ranges.hpp"
 
 namespace tessera::plan {
 

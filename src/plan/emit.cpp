@@ -1,10 +1,9 @@
 // One function per segment. A strategy is which of these operations it emits.
-#include "plan/emit.hpp"
+#include "plan/passes.hpp"
 
 #include <utility>
 
 #include "plan/buckets.hpp"
-#include "plan/buffers.hpp"
 #include "plan/ranges.hpp"
 #include "plan/residency.hpp"
 
@@ -75,8 +74,8 @@ std::vector<Operation> Emitter::cold() {
     for (const std::size_t state : buffers(unit).states) {
       initialize.accesses.push_back({updated(plan_, unit, state), AccessMode::write, unit});
     }
-    if (buffers(unit).buffers != no_buffer) {
-      initialize.accesses.push_back({buffers_range(plan_, unit), AccessMode::write, unit});
+    if (buffers(unit).untrained != no_buffer) {
+      initialize.accesses.push_back({untrained_range(plan_, unit), AccessMode::write, unit});
     }
   }
   for (std::size_t unit = 0; unit < plan_.units.size(); ++unit) {
@@ -97,9 +96,9 @@ std::vector<Operation> Emitter::refresh() {
 
 std::vector<Operation> Emitter::synchronize() {
   for (std::size_t unit = 0; unit < plan_.units.size() && several_ranks(); ++unit) {
-    if (buffers(unit).buffers == no_buffer) continue;
+    if (buffers(unit).untrained == no_buffer) continue;
     add(OperationKind::broadcast, StreamId::gather, unit).accesses = {
-        {buffers_range(plan_, unit), AccessMode::update, unit}};
+        {untrained_range(plan_, unit), AccessMode::update, unit}};
   }
   return take();
 }
@@ -197,8 +196,8 @@ Operation& Emitter::window(const WindowUse& use) {
   window.window = use.kind;
   window.accesses = {
       {whole_range(plan_, unit, buffers(unit).parameters, parameter_type(unit)), AccessMode::read, unit}};
-  if (buffers(unit).buffers != no_buffer) {
-    window.accesses.push_back({buffers_range(plan_, unit), AccessMode::update, unit});
+  if (buffers(unit).untrained != no_buffer) {
+    window.accesses.push_back({untrained_range(plan_, unit), AccessMode::update, unit});
   }
   return window;
 }

@@ -1,9 +1,13 @@
-// Adds up a plan's bytes.
+// Adds up bytes: of a whole plan, of what checkpoints use, and of what its reductions bring to a rank.
 #include "tessera/plan/memory.hpp"
 
 #include <algorithm>
 
-#include "plan/overlap.hpp"
+#include "plan/buckets.hpp"
+#include "plan/collective_memory.hpp"
+#include "plan/ranges.hpp"
+#include "tessera/base/dtype.hpp"
+#include "tessera/plan/checkpoint_memory.hpp"
 
 namespace tessera::plan {
 
@@ -38,6 +42,17 @@ Bytes live_in_slots(const Plan& plan) {
   return most;
 }
 
+Bytes part_of(const Plan& plan, std::size_t unit) {
+  const Bytes part = size_of(wire_type(plan, unit)) * plan.layouts[unit].shard_elements(Part::trained);
+  return round_up(part, staging_alignment);
+}
+
+Bytes parts_of(const Plan& plan, const Bucket& bucket) {
+  Bytes sum;
+  for (const std::size_t unit : bucket.units) sum += part_of(plan, unit) * plan.options.ranks;
+  return sum;
+}
+
 }  // namespace
 
 MemoryReport memory(const Plan& plan) {
@@ -61,6 +76,41 @@ MemoryReport memory(const Plan& plan) {
   }
   report.live = persistent + live_in_slots(plan);
   return report;
+}
+
+// ---- checkpoints ----
+
+CheckpointStaging checkpoint_staging(std::size_t ranks) {
+  constexpr Bytes page{4096};
+  CheckpointStaging staging{.block = checkpoint_block, .part = Bytes(0), .ranks = ranks};
+  if (ranks > 1) staging.part = std::max(page, round_up(Bytes(checkpoint_block.count() / ranks), page));
+  return staging;
+}
+
+Bytes checkpoint_copy(const Plan& plan) {
+  std::size_t elements = 0;
+  for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
+    const UnitLayout& layout = plan.layouts[unit];
+    elements += layout.shard_elements() + layout.buffer_elements();
+    if (plan.trains(unit)) elements += plan.optimizer_states.size() * layout.shard_elements(Part::trained);
+  }
+  return size_of(DType::fp32) * elements;
+}
+
+// ---- collectives ----
+
+Bytes gather_staging(std::size_t ranks) { return staging_alignment * ranks; }
+
+Bytes reduce_staging(const Plan& plan) {
+  Bytes most;
+  for (const Bucket& bucket : reduction_buckets(plan)) {
+    if (plan.options.collective_staging == CollectiveStaging::parts) {
+      most = std::max(most, std::min(parts_of(plan, bucket), staging_most));
+      continue;
+    }
+    for (const std::size_t unit : bucket.units) most = std::max(most, part_of(plan, unit));
+  }
+  return std::max(most, gather_staging(plan.options.ranks));
 }
 
 }  // namespace tessera::plan

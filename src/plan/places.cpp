@@ -1,11 +1,10 @@
-// Numbers equal ranges alike, and finds those that overlap by a sweep over each buffer.
+// Numbers equal ranges alike.
 #include "plan/places.hpp"
 
-#include <algorithm>
 #include <unordered_map>
 #include <utility>
 
-#include "plan/overlap.hpp"
+#include "plan/ranges.hpp"
 
 namespace tessera::plan {
 
@@ -22,7 +21,6 @@ struct HashOfRange {
 };
 
 using Uses = std::vector<std::pair<std::uint32_t, PlaceUse>>;
-using Neighbours = std::vector<std::pair<std::uint32_t, Neighbour>>;
 
 Uses number(const Plan& plan, std::vector<Range>& ranges) {
   Uses uses;
@@ -42,50 +40,6 @@ Uses number(const Plan& plan, std::vector<Range>& ranges) {
   return uses;
 }
 
-// Pairs of places of one buffer. Ranges are linear in the rank, so the first rank and the last tell for all.
-class Sweep {
- public:
-  Sweep(const std::vector<Range>& ranges, std::size_t ranks) : ranges_(ranges), last_rank_(ranks - 1) {}
-
-  Neighbours run() {
-    for (std::uint32_t place = 0; place < ranges_.size(); ++place) order_.push_back(place);
-    sweep(0);
-    sweep(last_rank_);
-    return std::move(found_);
-  }
-
- private:
-  void sweep(std::size_t rank) {
-    const auto key = [&](std::uint32_t place) {
-      return std::pair(ranges_[place].buffer, interval(ranges_[place], rank).begin);
-    };
-    std::sort(order_.begin(), order_.end(), [&](std::uint32_t a, std::uint32_t b) { return key(a) < key(b); });
-    for (std::size_t i = 0; i < order_.size(); ++i) {
-      const Range& range = ranges_[order_[i]];
-      if (rank == 0) add(order_[i], order_[i]);
-      for (std::size_t j = i + 1; j < order_.size(); ++j) {
-        const Range& other = ranges_[order_[j]];
-        if (other.buffer != range.buffer || !overlap(interval(range, rank), interval(other, rank))) break;
-        if (rank != 0 && overlap(interval(range, 0), interval(other, 0))) continue;  // found already
-        add(order_[i], order_[j]);
-        add(order_[j], order_[i]);
-      }
-    }
-  }
-
-  void add(std::uint32_t place, std::uint32_t other) {
-    const auto inside = [&](std::size_t rank) {
-      return contains(interval(ranges_[place], rank), interval(ranges_[other], rank));
-    };
-    found_.push_back({place, {other, inside(0) && inside(last_rank_)}});
-  }
-
-  const std::vector<Range>& ranges_;
-  std::size_t last_rank_;
-  std::vector<std::uint32_t> order_;
-  Neighbours found_;
-};
-
 std::size_t operations_of(const Plan& plan) {
   std::size_t count = 0;
   for (const Segment& segment : plan.segments) count += segment.operations.size();
@@ -94,8 +48,10 @@ std::size_t operations_of(const Plan& plan) {
 
 }  // namespace
 
-Places::Places(const Plan& plan)
-    : uses_(operations_of(plan), number(plan, ranges_)),
-      neighbours_(ranges_.size(), Sweep(ranges_, plan.options.ranks).run()) {}
+Places::Places(const Plan& plan) : uses_(operations_of(plan), number(plan, ranges_)) {
+  for (const Range& range : ranges_) {
+    bytes_.push_back({interval(range, 0), interval(range, plan.options.ranks - 1)});
+  }
+}
 
 }  // namespace tessera::plan

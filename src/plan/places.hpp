@@ -1,5 +1,5 @@
-// The distinct ranges of bytes that a plan's operations name, and which of them share bytes. Found once, so that
-// running the plan in the abstract needs no search. Ranges without bytes are left out: nothing can conflict with them.
+// The distinct ranges of bytes that a plan's operations name, numbered. Ranges without bytes are left out: nothing can
+// conflict with them.
 #pragma once
 
 #include <cstddef>
@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "plan/access_list.hpp"
 #include "tessera/plan/plan.hpp"
 
 namespace tessera::plan {
@@ -39,25 +40,18 @@ struct PlaceUse {
   bool write;
 };
 
-// A place that shares a byte with another, on some rank.
-struct Neighbour {
-  std::uint32_t place;
-  bool contained;  // the other has all of its bytes, on every rank
-};
-
-// Operations are numbered through all segments. Every place is a neighbour of its own. Memory: proportional to the
-// pairs of neighbours; a slot's tenants of different sizes are all neighbours.
+// Operations are numbered through all segments.
 class Places {
  public:
   explicit Places(const Plan& plan);
-  std::size_t size() const { return ranges_.size(); }
+  std::size_t buffer(std::uint32_t place) const { return ranges_[place].buffer; }
+  const Place& bytes(std::uint32_t place) const { return bytes_[place]; }
   std::span<const PlaceUse> of(std::size_t operation) const { return uses_[operation]; }
-  std::span<const Neighbour> neighbours(std::size_t place) const { return neighbours_[place]; }
 
  private:
   std::vector<Range> ranges_;
   Grouped<PlaceUse> uses_;
-  Grouped<Neighbour> neighbours_;
+  std::vector<Place> bytes_;  // on the first rank and on the last
 };
 
 }  // namespace tessera::plan

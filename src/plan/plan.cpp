@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <initializer_list>
 
+#include "base/hash.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/plan/draw.hpp"
 
@@ -151,13 +152,6 @@ std::string describe(const Plan& plan, EventPoint point) {
                      to_string(plan.segments[point.segment].kind), point.operation);
 }
 
-std::uint64_t hash(const Plan& plan) {
-  std::uint64_t value = 14695981039346656037ull;
-  for (const char c : canonical_text(plan)) {
-    value ^= static_cast<unsigned char>(c);
-    value *= 1099511628211ull;
-  }
-  return value;
-}
+std::uint64_t hash(const Plan& plan) { return fnv1a(canonical_text(plan)); }
 
 }  // namespace tessera::plan

@@ -1,10 +1,34 @@
-// The ranges that operations name: the whole of a unit in a buffer, or this rank's shard of it.
+// Ranges of bytes: those that operations name (the whole of a unit in a buffer, or this rank's shard of it), and
+// whether two can share a byte on one rank.
 #pragma once
 
 #include "tessera/plan/memory.hpp"
 #include "tessera/plan/plan.hpp"
 
 namespace tessera::plan {
+
+// ---- overlap ----
+// Exact for the first and the last rank, which represent all: ranges are linear in the rank.
+
+struct Interval {
+  std::uint64_t begin;
+  std::uint64_t end;
+};
+
+inline Interval interval(const Range& range, std::size_t rank) {
+  const Bytes begin = range.offset + range.rank_stride * rank;
+  return {begin.count(), (begin + range.size).count()};
+}
+
+inline bool overlap(Interval a, Interval b) { return a.begin < b.end && b.begin < a.end; }
+inline bool contains(Interval outer, Interval inner) {
+  return inner.begin >= inner.end || (outer.begin <= inner.begin && inner.end <= outer.end);
+}
+
+inline bool writes(AccessMode mode) { return mode != AccessMode::read; }
+inline bool reads(AccessMode mode) { return mode == AccessMode::read || mode == AccessMode::update; }
+
+// ---- what operations name ----
 
 inline Range whole_range(const Plan& plan, std::size_t unit, std::size_t buffer, DType type) {
   return {buffer, Bytes(0), Bytes(0), size_of(type) * plan.layouts[unit].padded_elements()};
@@ -41,8 +65,8 @@ inline Range updated(const Plan& plan, std::size_t unit, std::size_t buffer) {
   return plan.updates_whole() ? gradient_range(plan, unit, buffer, DType::fp32) : my_shard(plan, unit, buffer);
 }
 
-inline Range buffers_range(const Plan& plan, std::size_t unit) {
-  const std::size_t buffer = plan.unit_buffers[unit].buffers;
+inline Range untrained_range(const Plan& plan, std::size_t unit) {
+  const std::size_t buffer = plan.unit_buffers[unit].untrained;
   return {buffer, Bytes(0), Bytes(0), plan.buffers[buffer].size};
 }
 

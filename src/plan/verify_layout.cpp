@@ -88,7 +88,7 @@ bool is_part(const Plan& plan, const Access& access, Share share, Part part) {
 bool is_layouts(const Plan& plan, const Access& access, Share share) {
   const Range& range = access.range;
   const UnitLayout& layout = plan.layouts[access.tenant];
-  if (range.buffer == plan.unit_buffers[access.tenant].buffers) {
+  if (range.buffer == plan.unit_buffers[access.tenant].untrained) {
     return range == Range{range.buffer, Bytes(0), Bytes(0), plan.buffers[range.buffer].size};
   }
   const Holding held = holding(plan, access.tenant, range.buffer);

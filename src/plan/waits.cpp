@@ -1,7 +1,7 @@
 // Runs the segments in the abstract on one rank, over every allowed sequence, and adds a wait wherever a conflicting
 // earlier access is not yet known to be complete. A collective completes on a rank when every peer is finished with
 // that rank's memory, so one rank's view is enough. verify() checks the result by other means, on several ranks.
-#include "plan/waits.hpp"
+#include "plan/passes.hpp"
 
 #include <algorithm>
 #include <array>
@@ -26,16 +26,25 @@ void join(Clock& into, const Clock& other) {
   for (std::size_t s = 0; s < stream_count; ++s) into[s] = std::max(into[s], other[s]);
 }
 
-// Who accessed a place since its last write, and that write. A write stands for every earlier access that it covers,
-// and a stream's last read for its earlier ones: whoever conflicts with those conflicts with it.
+// The last write of a place, or a stream's last read of it since. A write stands for every earlier access that it
+// covers, and a stream's last read for its earlier ones: whoever conflicts with those conflicts with it.
 struct Live {
-  Id write = nobody;
-  std::array<Id, stream_count> reads = {nobody, nobody, nobody};
+  Place place;
+  std::uint32_t number;  // of the place
+  std::uint32_t slot;    // 0: the write; 1 + stream: a read
+  Id point;
+};
+
+// Of one buffer. What every stream knows to be complete is no hazard any more and is dropped now and then: a slot that
+// units of many sizes take in turn has few live accesses, whatever their number.
+struct LiveAccesses {
+  AccessList<Live> list;
+  std::size_t prune_at = 16;
 };
 
 struct State {
   std::array<Clock, stream_count> streams{};
-  std::vector<Live> live;            // by place
+  std::vector<LiveAccesses> live;    // by buffer
   std::vector<Clock> completed;      // by operation: the clock at its latest completion
   std::vector<std::size_t> history;  // segments that have run, each once, the latest last
   Id last_collective = nobody;
@@ -97,7 +106,7 @@ class Deriver {
       for (DerivedWait& wait : step.waits) wait.useful = false;
     }
     State start;
-    start.live.resize(places_.size());
+    start.live.resize(plan_.buffers.size());
     start.completed.resize(steps_.size());
     std::map<Signature, std::set<std::size_t>> seen;  // by state: the segments that followed
     std::vector<std::pair<std::size_t, State>> pending;
@@ -177,15 +186,13 @@ class Deriver {
   void find_hazards(Id here, const Clock& clock, const State& state) {
     hazards_.clear();
     const auto check = [&](Id point) {
-      if (point != nobody && !known(state, clock, point)) hazards_.push_back(point);
+      if (!known(state, clock, point)) hazards_.push_back(point);
     };
     for (const PlaceUse& use : places_.of(here)) {
-      for (const Neighbour& neighbour : places_.neighbours(use.place)) {
-        const Live& live = state.live[neighbour.place];
-        check(live.write);
-        if (!use.write) continue;
-        for (const Id read : live.reads) check(read);
-      }
+      const AccessList<Live>& list = state.live[places_.buffer(use.place)].list;
+      list.for_each_overlapping(places_.bytes(use.place), [&](const Live& live) {
+        if (use.write || live.slot == 0) check(live.point);
+      });
     }
   }
 
@@ -210,22 +217,21 @@ class Deriver {
   }
 
   void remember(Id here, State& state) const {
-    const std::size_t stream = steps_[here].stream;
+    const auto read = static_cast<std::uint32_t>(1 + steps_[here].stream);
     for (const PlaceUse& use : places_.of(here)) {
-      for (const Neighbour& neighbour : places_.neighbours(use.place)) {
-        if (!neighbour.contained) continue;
-        Live& live = state.live[neighbour.place];
-        if (use.write) {
-          live = {};
-        } else {
-          live.reads[stream] = nobody;
-        }
-      }
+      state.live[places_.buffer(use.place)].list.erase_contained(
+          places_.bytes(use.place), [&](const Live& live) { return use.write || live.slot == read; });
     }
     for (const PlaceUse& use : places_.of(here)) {
-      Live& live = state.live[use.place];
-      (use.write ? live.write : live.reads[stream]) = here;
+      LiveAccesses& live = state.live[places_.buffer(use.place)];
+      live.list.insert({places_.bytes(use.place), use.place, use.write ? 0 : read, here});
+      if (live.list.size() >= live.prune_at) drop_settled(state, live);
     }
+  }
+
+  void drop_settled(const State& state, LiveAccesses& live) const {
+    live.list.erase_if([&](const Live& access) { return settled(state, access.point); });
+    live.prune_at = 16 + 2 * live.list.size();
   }
 
   // What the future can depend on: the accesses that some stream does not know of, in the order of their streams, and
@@ -269,15 +275,12 @@ class Deriver {
 
   void list_unsettled(const State& state, Signature& result) {
     std::fill(marked_.begin(), marked_.end(), std::uint8_t{0});
-    for (std::uint32_t place = 0; place < places_.size(); ++place) {
-      const Live& live = state.live[place];
-      const auto list = [&](std::uint32_t slot, Id point) {
-        if (point == nobody || settled(state, point)) return;
-        marked_[point] = 1;
-        result.insert(result.end(), {place, slot, point});
-      };
-      list(0, live.write);
-      for (std::uint32_t s = 0; s < stream_count; ++s) list(1 + s, live.reads[s]);
+    for (const LiveAccesses& live : state.live) {
+      for (const Live& access : live.list) {
+        if (settled(state, access.point)) continue;
+        marked_[access.point] = 1;
+        result.insert(result.end(), {access.number, access.slot, access.point});
+      }
     }
   }
 

@@ -3,8 +3,7 @@
 
 #include <algorithm>
 
-#include "shard/host_pieces.hpp"
-#include "shard/whole_parameter.hpp"
+#include "shard/inspection.hpp"
 #include "tessera/kernels/elementwise.hpp"
 
 namespace tessera {
@@ -18,7 +17,7 @@ std::size_t buffer_of(const plan::Plan& plan, std::size_t unit, std::size_t stat
 
 std::vector<ParameterPiece> pieces_of(const plan::Plan& plan, std::size_t unit, std::size_t state, Executor& executor) {
   if (state > 0 && !plan.trains(unit)) return {};
-  return executor.pieces(unit, buffer_of(plan, unit, state));
+  return settled_pieces(executor, unit, buffer_of(plan, unit, state));
 }
 
 // Whether the plan keeps this state of the parameter.
@@ -41,12 +40,12 @@ CarriedState::CarriedState(World& world, const plan::Plan& plan, std::span<const
   }
   for (const auto& unit : units) {
     for (const Buffer* buffer : unit->buffers()) {
-      const std::span<const float> values = from.buffer(*unit, *buffer);
+      const std::span<const float> values = from.memory().values(*unit, *buffer);
       buffers_[buffer].resize(values.size());
       kernels::copy(from.compute(), buffers_[buffer].data(), values.data(), Bytes(values.size_bytes()));
     }
   }
-  scalars_ = from.step_scalars();
+  scalars_ = step_scalars(from);
 }
 
 std::vector<float> CarriedState::whole(const Unit& unit, const Parameter& parameter, const Shares& shares) const {
@@ -79,11 +78,11 @@ void CarriedState::restore(const plan::Plan& plan, std::span<const std::unique_p
   for (const auto& unit : units) {
     for (const Buffer* buffer : unit->buffers()) {
       const std::vector<float>& values = buffers_.at(buffer);
-      kernels::copy(to.compute(), to.buffer(*unit, *buffer).data(), values.data(),
+      kernels::copy(to.compute(), to.memory().values(*unit, *buffer).data(), values.data(),
                     Bytes(values.size() * sizeof(float)));
     }
   }
-  to.set_step_scalars(scalars_);
+  set_step_scalars(to, scalars_);
   to.refresh();
 }
 

@@ -3,17 +3,16 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <map>
 #include <memory>
 
+#include "shard/agreement.hpp"
 #include "shard/carried_state.hpp"
 #include "shard/executor.hpp"
-#include "shard/gradient_norms.hpp"
-#include "shard/host_pieces.hpp"
+#include "shard/inspection.hpp"
 #include "shard/loss_scaling.hpp"
-#include "shard/memory_advice.hpp"
-#include "shard/types_table.hpp"
-#include "shard/whole_parameter.hpp"
+#include "shard/plan_advice.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/plan/compile.hpp"
 #include "tessera/plan/verify.hpp"
@@ -46,37 +45,19 @@ class Collector : public ModuleVisitor {
   std::vector<NamedBuffer> buffers_;
 };
 
-std::uint64_t fnv1a(const std::string& text) {
-  std::uint64_t value = 14695981039346656037ull;
-  for (const char c : text) value = (value ^ static_cast<unsigned char>(c)) * 1099511628211ull;
-  return value;
-}
-
-// What ranks must agree on beside the plan.
-std::string settings_text(const FullyShardOptions& options, const kernels::LossScaling& scaling,
-                          const Optimizer& optimizer) {
-  const kernels::StepSettings step = optimizer.step_settings();
-  std::string text =
-      fmt::format("seed {} optimizer {} lr {} wd {} clip {} decay {} {}", options.seed, optimizer.name(),
-                  optimizer.learning_rate(), optimizer.weight_decay(), step.clip_norm, step.decay[0], step.decay[1]);
-  text += fmt::format(" loss scale {} {} {} {} {} {} {}", scaling.initial, scaling.dynamic, scaling.growth,
-                      scaling.backoff, scaling.growth_interval, scaling.smallest, scaling.largest);
-  for (const ParameterGroup& group : optimizer.groups()) {
-    text += fmt::format(" group {} {}", group.learning_rate_scale, group.weight_decay);
-    for (const std::string& pattern : group.patterns) text.append(" ").append(pattern);
-  }
-  return text;
-}
-
 }  // namespace
 
 class FullyShard::Implementation {
  public:
-  Implementation(World& world, FullyShardOptions options) : world_(world), options_(std::move(options)) {}
+  Implementation(World& world, FullyShardOptions options)
+      : world_(&world), options_(std::move(options)), ends_with_world_(world.before_end([this] { world_ended(); })) {}
 
   Unit& add(UnitOptions options, std::span<const NamedParameter> parameters, std::span<const NamedBuffer> buffers) {
     if (options.name.empty()) options.name = fmt::format("units.{}", units_.size());
     if (executor_) throw UsageError(fmt::format("unit {}: added after finalize()", options.name));
+    for (const NamedParameter& named : parameters)
+      require_in_no_other_model(options.name, named.name, *named.parameter);
+    for (const NamedBuffer& named : buffers) require_in_no_other_model(options.name, named.name, *named.buffer);
     units_.push_back(std::make_unique<Unit>(std::move(options), units_.size(), parameters, buffers));
     return *units_.back();
   }
@@ -94,13 +75,11 @@ class FullyShard::Implementation {
   }
 
   void finalize(std::unique_ptr<Optimizer> optimizer) {
+    world();
     if (executor_) throw UsageError("finalize() was called twice");
     if (optimizer == nullptr) throw UsageError("finalize() needs an optimizer");
     optimizer_ = std::move(optimizer);
     plan_ = sound_plan();
-    loss_scaling_ = resolved(options_.loss_scaling, plan_);
-    world_.require_equal(fnv1a(settings_text(options_, loss_scaling_, *optimizer_)),
-                         "the seed, the loss scale and the optimizer's settings");
     make_executor();
   }
 
@@ -108,7 +87,7 @@ class FullyShard::Implementation {
     executor().require_between_steps("recompile()");
     if (const auto why = held_.lock()) throw UsageError("recompile() was called while " + *why);
     plan::Plan next = sound_plan();
-    const CarriedState carried(world_, plan_, units_, *executor_);
+    const CarriedState carried(world(), plan_, units_, *executor_);
     executor_.reset();
     plan_ = std::move(next);
     make_executor();
@@ -126,10 +105,11 @@ class FullyShard::Implementation {
     hook_ = std::move(hook);
   }
 
-  Unit& unit_of(const Buffer& buffer) { return owner(buffer, &Unit::buffers, "buffer"); }
-  Unit& unit_of(const Parameter& parameter) { return owner(parameter, &Unit::parameters, "parameter"); }
+  Unit& unit_of(const Buffer& buffer) { return owner(buffer, "buffer"); }
+  Unit& unit_of(const Parameter& parameter) { return owner(parameter, "parameter"); }
 
   Executor& executor() {
+    world();
     if (!executor_) throw UsageError("the model is not finalized: call finalize() with an optimizer first");
     return *executor_;
   }
@@ -140,8 +120,9 @@ class FullyShard::Implementation {
     return *found->second;
   }
 
+  bool is_mine(const Unit& unit) const { return unit.index() < units_.size() && units_[unit.index()].get() == &unit; }
   void require_mine(const Unit& unit) const {
-    if (unit.index() < units_.size() && units_[unit.index()].get() == &unit) return;
+    if (is_mine(unit)) return;
     throw UsageError(fmt::format("unit {} belongs to another model", unit.name()));
   }
 
@@ -161,7 +142,12 @@ class FullyShard::Implementation {
     throw UsageError(fmt::format("unit {}: no state \"{}\"; there are {}", unit.name(), state, known));
   }
 
-  World& world() { return world_; }
+  World& world() const {
+    if (world_ != nullptr) return *world_;
+    throw UsageError(
+        "a FullyShard was used after its World had ended: it lives no longer than the function that run() or launch() "
+        "called");
+  }
   const FullyShardOptions& options() const { return options_; }
   const plan::Plan& plan() const { return plan_; }
   const Optimizer& optimizer() const { return *optimizer_; }
@@ -169,13 +155,22 @@ class FullyShard::Implementation {
   const std::vector<std::unique_ptr<Unit>>& units() const { return units_; }
 
  private:
+  template <typename Tensor>
+  void require_in_no_other_model(const std::string& unit, const std::string& name, const Tensor& tensor) const {
+    if (tensor.unit() == nullptr || is_mine(*tensor.unit())) return;
+    throw UsageError(fmt::format(
+        "unit {}: \"{}\" is in another FullyShard, as {}: a module trains in one at a time; destroy that one "
+        "first",
+        unit, name, tensor.name()));
+  }
+
   plan::CompileInput compile_input() const {
     plan::CompileInput input;
     for (const auto& unit : units_) input.units.push_back(unit->spec());
     input.program = options_.program.value_or(plan::Program::chain(units_.size()));
     input.options = {.strategy = options_.strategy,
                      .precision = options_.precision,
-                     .ranks = static_cast<std::size_t>(world_.size()),
+                     .ranks = static_cast<std::size_t>(world().size()),
                      .micro_batches = options_.micro_batches,
                      .accumulation = options_.accumulation,
                      .prefetch = options_.prefetch,
@@ -185,7 +180,7 @@ class FullyShard::Implementation {
                      .gradient_hooks = static_cast<bool>(hook_),
                      .activations = options_.activations,
                      .checkpointing = checkpointing(),
-                     .collective_staging = world_.staging()};
+                     .collective_staging = world().staging()};
     input.optimizer_states = optimizer_->states();
     return input;
   }
@@ -193,22 +188,27 @@ class FullyShard::Implementation {
   // Files are written from and read into the host's memory: on another device that takes a copy in any case.
   Checkpointing checkpointing() const {
     if (options_.checkpointing == Checkpointing::none) return Checkpointing::none;
-    return world_.device().kind() == DeviceKind::cpu ? options_.checkpointing : Checkpointing::background;
+    return world().device().kind() == DeviceKind::cpu ? options_.checkpointing : Checkpointing::background;
   }
 
-  // Compiled, verified, within the memory limit, and the same on every rank.
+  // Compiled, verified, the same on every rank, and within the memory limit.
   plan::Plan sound_plan() {
     const plan::CompileInput input = compile_input();
     plan::Plan plan = plan::compile(input);
     const plan::Verification verification = plan::verify(plan);
     if (!verification.ok()) throw InternalError("the plan is not sound: " + verification.violations.front().text);
+    loss_scaling_ = resolved(options_.loss_scaling, plan);
+    require_agreement(world(), lines_of({.input = input,
+                                         .plan_hash = plan::hash(plan),
+                                         .seed = options_.seed,
+                                         .loss_scaling = loss_scaling_,
+                                         .optimizer = *optimizer_}));
     if (options_.memory_limit) require_fit(plan, input, *options_.memory_limit);
-    world_.require_equal(plan::hash(plan), "the plan (units, their shapes and order, options)");
     return plan;
   }
 
   void make_executor() {
-    executor_ = std::make_unique<Executor>(ExecutorInput{.world = world_,
+    executor_ = std::make_unique<Executor>(ExecutorInput{.world = world(),
                                                          .plan = plan_,
                                                          .units = units_,
                                                          .optimizer = *optimizer_,
@@ -218,18 +218,19 @@ class FullyShard::Implementation {
                                                          .gradient_hook = hook_});
   }
 
-  template <typename Tensor, typename Tensors>
-  Unit& owner(const Tensor& tensor, Tensors tensors_of, const char* what) {
-    for (const auto& unit : units_) {
-      for (const Tensor* mine : (unit.get()->*tensors_of)()) {
-        if (mine == &tensor) return *unit;
-      }
-    }
+  template <typename Tensor>
+  Unit& owner(const Tensor& tensor, const char* what) {
+    if (tensor.unit() != nullptr && is_mine(*tensor.unit())) return *units_[tensor.unit()->index()];
     throw UsageError(fmt::format("a {} of shape {} was asked for that does not belong to this model", what,
                                  to_string(tensor.shape())));
   }
 
-  World& world_;
+  void world_ended() {
+    executor_.reset();
+    world_ = nullptr;
+  }
+
+  World* world_;  // null once it has ended
   FullyShardOptions options_;
   GradientHook hook_;
   kernels::LossScaling loss_scaling_;
@@ -238,7 +239,8 @@ class FullyShard::Implementation {
   std::unique_ptr<Optimizer> optimizer_;
   std::weak_ptr<const std::string> held_;
   plan::Plan plan_;
-  std::unique_ptr<Executor> executor_;  // last: it uses all of the above
+  std::unique_ptr<Executor> executor_;  // it uses all of the above
+  std::shared_ptr<const void> ends_with_world_;
 };
 
 FullyShard::FullyShard(World& world, FullyShardOptions options)
@@ -267,7 +269,7 @@ void FullyShard::skip(Unit& unit, plan::WindowKind kind) {
     throw UsageError(fmt::format("unit {} cannot be skipped: add it with UnitOptions::optional", unit.name()));
   }
   Window window = open(unit, kind);
-  implementation_->executor().skip();
+  implementation_->executor().window().skip();
   window.close();
 }
 
@@ -278,14 +280,28 @@ Window FullyShard::open(Unit& unit, plan::WindowKind kind) {
 }
 
 void FullyShard::update() {
-  Executor& executor = implementation_->executor();
-  executor.update(implementation_->optimizer().learning_rate());
+  implementation_->executor();
+  update(implementation_->optimizer().learning_rate());
 }
-void FullyShard::update(float learning_rate) { implementation_->executor().update(learning_rate); }
+void FullyShard::update(float learning_rate) {
+  if (!(std::isfinite(learning_rate) && learning_rate >= 0.0f)) {
+    throw UsageError(fmt::format("update({}): a learning rate is finite and at least 0", learning_rate));
+  }
+  implementation_->executor().update(learning_rate);
+}
 
 Stream& FullyShard::stream() { return implementation_->executor().compute(); }
-const float* FullyShard::loss_scale() const { return implementation_->executor().loss_scale(); }
-StepReport FullyShard::last_step() { return implementation_->executor().last_step(); }
+const float* FullyShard::loss_scale() const { return implementation_->executor().window().loss_scale(); }
+StepReport FullyShard::last_step() {
+  const kernels::StepScalars now = tessera::step_scalars(implementation_->executor());
+  world().throw_if_aborted();
+  implementation_->executor().operations().look_at(now);
+  return {.gradient_norm = now.gradient_norm,
+          .skipped = now.skip != 0,
+          .updates = now.step,
+          .skipped_updates = now.skipped_steps,
+          .loss_scale = now.loss_scale};
+}
 void FullyShard::synchronize() { implementation_->executor().synchronize(); }
 
 const plan::Plan& FullyShard::plan() const {
@@ -295,21 +311,27 @@ const plan::Plan& FullyShard::plan() const {
 const FullyShardOptions& FullyShard::options() const { return implementation_->options(); }
 World& FullyShard::world() { return implementation_->world(); }
 std::size_t FullyShard::unit_count() const { return implementation_->units().size(); }
+Unit& FullyShard::unit(std::size_t index) { return *implementation_->units().at(index); }
 const Unit& FullyShard::unit(std::size_t index) const { return *implementation_->units().at(index); }
 
 std::vector<ParameterPiece> FullyShard::pieces(const Unit& unit, std::string_view state) {
   Executor& executor = implementation_->executor();
-  return executor.pieces(unit.index(), implementation_->state_buffer(unit, state));
+  executor.require_between_steps("pieces()");
+  return settled_pieces(executor, unit.index(), implementation_->state_buffer(unit, state));
 }
 void FullyShard::shards_changed() { implementation_->executor().refresh(); }
 
 std::vector<float> FullyShard::whole(const Parameter& parameter, std::string_view state) {
+  Executor& executor = implementation_->executor();
+  executor.require_between_steps("whole()");
   const Unit& unit = implementation_->unit_of(parameter);
   if (state != "master" && plan().units[unit.index()].parameters[unit.index_of(parameter)].frozen) {
     throw UsageError(fmt::format("{} is frozen: of it there is a master alone, no \"{}\"", parameter.name(), state));
   }
-  return whole_parameter(world(), plan(), parameter_place(unit, parameter),
-                         HostPieces(stream(), pieces(unit, state)).pieces());
+  return whole_parameter(
+      world(), plan(), parameter_place(unit, parameter),
+      HostPieces(stream(), settled_pieces(executor, unit.index(), implementation_->state_buffer(unit, state)))
+          .pieces());
 }
 std::vector<GradientNorm> FullyShard::gradient_norms() {
   return tessera::gradient_norms(world(), plan(), implementation_->units(), implementation_->executor());
@@ -319,16 +341,16 @@ std::span<float> FullyShard::buffer(const Buffer& buffer) {
   Executor& executor = implementation_->executor();
   executor.require_between_steps("buffer()");
   executor.synchronize();
-  return executor.buffer(implementation_->unit_of(buffer), buffer);
+  return executor.memory().values(implementation_->unit_of(buffer), buffer);
 }
 void FullyShard::synchronize_buffers() { implementation_->executor().synchronize_buffers(); }
 std::span<std::byte> FullyShard::activation_memory() {
-  return implementation_->executor().memory(implementation_->plan().activations);
+  return implementation_->executor().memory().bytes(implementation_->plan().activations);
 }
 FullyShard::CheckpointMemory FullyShard::checkpoint_memory() {
   Executor& executor = implementation_->executor();
-  return {.staging = executor.memory(implementation_->plan().checkpoint_staging),
-          .copy = executor.memory(implementation_->plan().checkpoint_copy)};
+  return {.staging = executor.memory().bytes(implementation_->plan().checkpoint_staging),
+          .copy = executor.memory().bytes(implementation_->plan().checkpoint_copy)};
 }
 std::shared_ptr<const std::string> FullyShard::hold_plan(std::string why) {
   return implementation_->hold_plan(std::move(why));
@@ -337,12 +359,16 @@ std::shared_ptr<const std::string> FullyShard::hold_plan(std::string why) {
 kernels::StepScalars FullyShard::step_scalars() {
   Executor& executor = implementation_->executor();
   executor.require_between_steps("step_scalars()");
-  return executor.step_scalars();
+  return tessera::step_scalars(executor);
 }
 void FullyShard::set_step_scalars(const kernels::StepScalars& scalars) {
   Executor& executor = implementation_->executor();
   executor.require_between_steps("set_step_scalars()");
-  executor.set_step_scalars(scalars);
+  tessera::set_step_scalars(executor, scalars);
+}
+
+void FullyShard::require_between_steps(std::string_view call) const {
+  implementation_->executor().require_between_steps(call);
 }
 
 Trace FullyShard::trace(TraceSteps steps) {
@@ -358,7 +384,7 @@ std::string FullyShard::types_table() const {
   return implementation_->types_table();
 }
 
-std::vector<FullyShard::Region> FullyShard::regions() const { return implementation_->executor().regions(); }
+std::vector<FullyShard::Region> FullyShard::regions() const { return implementation_->executor().memory().regions(); }
 
 Unit& FullyShard::unit_of(const Module& module) { return implementation_->unit_of(module); }
 

@@ -6,21 +6,13 @@
 #include <cmath>
 #include <numbers>
 
+#include "base/hash.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/base/philox.hpp"
 
 namespace tessera {
 
 namespace {
-
-std::uint64_t fnv1a(std::string_view text) {
-  std::uint64_t value = 14695981039346656037ull;
-  for (const char c : text) {
-    value ^= static_cast<unsigned char>(c);
-    value *= 1099511628211ull;
-  }
-  return value;
-}
 
 PhiloxKey key_of(std::uint64_t seed, std::string_view name) {
   const std::uint64_t mixed = seed * 0x9E3779B97F4A7C15ull ^ fnv1a(name);

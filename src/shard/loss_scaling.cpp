@@ -44,4 +44,20 @@ kernels::LossScaling resolved(const std::optional<kernels::LossScaling>& asked, 
   return *asked;
 }
 
+void SkippedSteps::look(const kernels::StepScalars& now) {
+  if (now.step != applied_ || now.skipped_steps < skipped_before_) {
+    applied_ = now.step;
+    skipped_before_ = now.skipped_steps;
+    next_ = many;
+  }
+  const std::int64_t row = now.skipped_steps - skipped_before_;
+  if (row < next_) return;
+  next_ = 2 * row;
+  if (world_.rank() != 0) return;
+  world_.warn(fmt::format(
+      "{} updates in a row were skipped because the norm of the gradients was not finite: no weight has "
+      "changed since update {}. Look for inf and NaN in inputs, losses and layers, or lower the learning rate",
+      row, applied_));
+}
+
 }  // namespace tessera

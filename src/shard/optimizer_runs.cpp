@@ -7,19 +7,19 @@ namespace tessera {
 
 namespace {
 
-struct Settings {
-  float learning_rate_scale;
-  float weight_decay;
-  friend bool operator==(const Settings&, const Settings&) = default;
-};
-
-Settings settings_of(std::string_view name, const std::vector<ParameterGroup>& groups, const Optimizer& optimizer) {
-  for (const ParameterGroup& group : groups) {
-    const bool member = std::any_of(group.patterns.begin(), group.patterns.end(),
-                                    [&](const std::string& pattern) { return matches(pattern, name); });
-    if (member) return {group.learning_rate_scale, group.weight_decay};
-  }
-  return {1.0f, optimizer.weight_decay()};
+RunSettings settings_of(std::string_view name, const std::vector<ParameterGroup>& groups, const Optimizer& optimizer) {
+  const auto has_it = [&](const ParameterGroup& group) {
+    return std::any_of(group.patterns.begin(), group.patterns.end(),
+                       [&](const std::string& pattern) { return matches(pattern, name); });
+  };
+  const auto group = std::find_if(groups.begin(), groups.end(), has_it);
+  const ParameterGroup own = group == groups.end() ? ParameterGroup{} : *group;
+  return {.learning_rate_scale = own.learning_rate_scale,
+          .group = {.learning_rate = 0.0f,
+                    .weight_decay = own.weight_decay.value_or(optimizer.weight_decay()),
+                    .beta1 = own.beta1,
+                    .beta2 = own.beta2,
+                    .epsilon = own.epsilon}};
 }
 
 // What the rank keeps: its shard's pieces, or every parameter where they stay whole.
@@ -55,13 +55,11 @@ std::vector<OptimizerRun> optimizer_runs(const plan::Plan& plan, std::size_t uni
   const std::vector<ParameterGroup> groups = optimizer.groups();
   std::vector<OptimizerRun> runs;
   for (const plan::ShardPiece& piece : kept_pieces(plan, unit, rank)) {
-    const Settings settings = settings_of(plan.units[unit].parameters[piece.parameter].name, groups, optimizer);
-    const bool continues =
-        !runs.empty() && Settings{runs.back().learning_rate_scale, runs.back().weight_decay} == settings;
-    if (continues) {
+    const RunSettings settings = settings_of(plan.units[unit].parameters[piece.parameter].name, groups, optimizer);
+    if (!runs.empty() && runs.back().settings == settings) {
       runs.back().count = piece.shard_offset + piece.count - runs.back().first;
     } else {
-      runs.push_back({piece.shard_offset, piece.count, settings.learning_rate_scale, settings.weight_decay});
+      runs.push_back({piece.shard_offset, piece.count, settings});
     }
   }
   return runs;

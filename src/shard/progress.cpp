@@ -95,10 +95,10 @@ void Progress::update() {
   phase_ = Phase::between_steps;
 }
 
-void Progress::check_between_steps(const char* what) const {
+void Progress::check_between_steps(std::string_view call) const {
   if (phase_ == Phase::between_steps) return;
   throw UsageError(
-      fmt::format("{} works between steps only: finish this one with its windows and update() first", what));
+      fmt::format("{} works between steps only: finish this one with its windows and update() first", call));
 }
 
 }  // namespace tessera

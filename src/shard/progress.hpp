@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "tessera/plan/plan.hpp"
 
@@ -30,7 +31,7 @@ class Progress {
   void close(bool ended);
   void check_update() const;
   void update();
-  void check_between_steps(const char* what) const;
+  void check_between_steps(std::string_view call) const;
 
   // Windows of the current segment that were opened so far.
   std::size_t windows_opened() const { return windows_opened_; }

@@ -14,7 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "shard/trace_clocks.hpp"
 #include "shard/trace_file.hpp"
 #include "shard/trace_recorder.hpp"
 #include "tessera/base/error.hpp"

@@ -7,7 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "shard/trace_layout.hpp"
+#include "shard/trace_recorder.hpp"
+#include "tessera/comm/world.hpp"
 #include "tessera/shard/trace.hpp"
 
 namespace tessera {
@@ -16,6 +17,22 @@ struct RankTimes {
   std::size_t rank;
   std::vector<std::int64_t> nanoseconds;  // TraceRecorder::times(), on one clock for all ranks
 };
+
+// ---- one clock for all ranks ----
+// A steady clock belongs to a host and counts from its start, so ranks of one host agree, and ranks of others are
+// shifted to rank 0's clock by when they leave barriers.
+
+// By barrier and rank: when the rank left it, on its own clock.
+using Departures = std::vector<std::vector<std::int64_t>>;
+
+// What to take from each rank's clock: the median over barriers of how much later it left than rank 0; of a host's
+// ranks, which share a clock, the median of theirs. `hosts`: by rank, equal numbers for one host.
+std::vector<std::int64_t> clock_offsets(const Departures& departures, const std::vector<std::size_t>& hosts);
+
+// Shifts the times of ranks on other hosts than rank 0's; says what the times rest on. Collective.
+std::string align_clocks(World& world, std::vector<RankTimes>& ranks);
+
+// ---- the file ----
 
 struct TraceContent {
   const plan::Plan& plan;

@@ -1,4 +1,4 @@
-// Gives parameters and buffers their full names and their places.
+// Parameters and buffers own no bytes, only facts: a unit gives them their full names and their places.
 #include "tessera/shard/unit.hpp"
 
 #include <fmt/format.h>
@@ -9,67 +9,92 @@
 
 namespace tessera {
 
-namespace {
+Parameter::Parameter(Shape shape, Initial initial, ParameterOptions options)
+    : shape_(std::move(shape)), elements_(element_count(shape_)), initial_(initial), options_(options) {}
 
-template <typename Tensor>
-void require_free(const Tensor& tensor, const Unit* owner, const std::string& unit, const std::string& name) {
-  if (owner == nullptr) return;
-  throw UsageError(
-      fmt::format("unit {}: \"{}\" already belongs to unit {} as \"{}\"; use one unit in several windows to share it",
-                  unit, name, owner->name(), tensor.name()));
+Buffer::Buffer(Shape shape, Initial initial)
+    : shape_(std::move(shape)), elements_(element_count(shape_)), initial_(initial) {}
+
+// A unit that ends, or that was never finished, lets its tensors go; a tensor that ends leaves its name.
+struct Membership::Roll {
+  const Unit* unit = nullptr;
+  std::string gone;  // the first tensor that ended before the unit; empty: none did
+};
+
+Membership::~Membership() {
+  if (roll_ && roll_->unit != nullptr && roll_->gone.empty()) roll_->gone = std::move(name_);
 }
 
-}  // namespace
+const Unit* Membership::unit() const { return roll_ ? roll_->unit : nullptr; }
 
 Unit::Unit(UnitOptions options, std::size_t index, std::span<const NamedParameter> parameters,
            std::span<const NamedBuffer> buffers)
-    : options_(std::move(options)), index_(index) {
-  for (const NamedParameter& named : parameters) {
-    Parameter& parameter = *named.parameter;
-    require_free(parameter, parameter.unit_, name(), named.name);
-    parameter.name_ = fmt::format("{}.{}", name(), named.name);
-    parameter.unit_ = this;
-    parameter.index_ = parameters_.size();
-    parameters_.push_back(&parameter);
-  }
-  for (const NamedBuffer& named : buffers) {
-    Buffer& buffer = *named.buffer;
-    require_free(buffer, buffer.unit_, name(), named.name);
-    buffer.name_ = fmt::format("{}.{}", name(), named.name);
-    buffer.unit_ = this;
-    buffer.index_ = buffers_.size();
-    buffers_.push_back(&buffer);
-  }
+    : options_(std::move(options)), index_(index), roll_(std::make_shared<Membership::Roll>()) {
+  for (const NamedParameter& named : parameters) enrol(*named.parameter, named.name, parameters_);
+  for (const NamedBuffer& named : buffers) enrol(*named.buffer, named.name, buffers_);
+  roll_->unit = this;
 }
 
-std::size_t Unit::index_of(const Parameter& parameter) const {
-  if (parameter.unit_ == this) return parameter.index_;
-  if (parameter.unit_ == nullptr) {
-    throw UsageError(fmt::format("unit {}: a parameter of shape {} was asked for that was never added to a model",
-                                 name(), to_string(parameter.shape())));
+Unit::~Unit() { roll_->unit = nullptr; }
+
+template <typename Tensor>
+void Unit::enrol(Tensor& tensor, const std::string& name, std::vector<Tensor*>& members) {
+  Membership& membership = tensor.membership_;
+  const bool mine = membership.roll_ == roll_;
+  if (mine || membership.unit() != nullptr) {
+    throw UsageError(
+        fmt::format("unit {}: \"{}\" already belongs to unit {} as \"{}\"; use one unit in several windows to share it",
+                    this->name(), name, mine ? this->name() : membership.unit()->name(), tensor.name()));
   }
-  throw UsageError(fmt::format("unit {}: parameter {} belongs to unit {} and is not whole in this window", name(),
-                               parameter.name(), parameter.unit_->name()));
+  membership.roll_ = roll_;
+  membership.index_ = members.size();
+  membership.name_ = fmt::format("{}.{}", this->name(), name);
+  members.push_back(&tensor);
 }
 
-std::size_t Unit::index_of(const Buffer& buffer) const {
-  if (buffer.unit_ == this) return buffer.index_;
-  if (buffer.unit_ == nullptr) {
-    throw UsageError(fmt::format("unit {}: a buffer of shape {} was asked for that was never added to a model", name(),
-                                 to_string(buffer.shape())));
-  }
-  throw UsageError(fmt::format("unit {}: buffer {} belongs to unit {}", name(), buffer.name(), buffer.unit_->name()));
+void Unit::require_all_there() const {
+  if (roll_->gone.empty()) return;
+  throw UsageError(fmt::format(
+      "unit {}: {} has moved or ended since it was added: a module keeps its address while a FullyShard has "
+      "it (in a std::vector of modules: reserve, or hold them by std::unique_ptr)",
+      name(), roll_->gone));
 }
+
+std::span<Parameter* const> Unit::parameters() const {
+  require_all_there();
+  return parameters_;
+}
+
+std::span<Buffer* const> Unit::buffers() const {
+  require_all_there();
+  return buffers_;
+}
+
+template <typename Tensor>
+std::size_t Unit::index_among(const Tensor& tensor, std::string_view what) const {
+  const Membership& membership = tensor.membership_;
+  if (membership.unit() == this) return membership.index_;
+  if (membership.unit() == nullptr) {
+    throw UsageError(
+        fmt::format("unit {}: a {} of shape {} was asked for that was never added to a model (or has moved since)",
+                    name(), what, to_string(tensor.shape())));
+  }
+  throw UsageError(fmt::format("unit {}: {} {} belongs to unit {} and is not whole in this window", name(), what,
+                               tensor.name(), membership.unit()->name()));
+}
+
+std::size_t Unit::index_of(const Parameter& parameter) const { return index_among(parameter, "parameter"); }
+std::size_t Unit::index_of(const Buffer& buffer) const { return index_among(buffer, "buffer"); }
 
 plan::UnitSpec Unit::spec() const {
   plan::UnitSpec spec{.name = name(), .parameters = {}, .buffers = {}, .precision = options_.precision};
-  for (const Parameter* parameter : parameters_) {
+  for (const Parameter* parameter : parameters()) {
     spec.parameters.push_back({.name = parameter->name(),
                                .shape = parameter->shape(),
                                .optional = parameter->options().optional,
                                .frozen = parameter->options().frozen});
   }
-  for (const Buffer* buffer : buffers_) spec.buffers.push_back({buffer->name(), buffer->shape()});
+  for (const Buffer* buffer : buffers()) spec.buffers.push_back({buffer->name(), buffer->shape()});
   return spec;
 }
 

@@ -1,80 +1,63 @@
 // Windows are handles: what they do is done by the executor that opened them.
 #include "tessera/shard/window.hpp"
 
+#include <fmt/format.h>
+
 #include <exception>
 #include <utility>
 
 #include "shard/executor.hpp"
+#include "tessera/base/error.hpp"
 
 namespace tessera {
 
-Window::Window(Executor& executor, std::size_t serial)
-    : executor_(&executor), serial_(serial), exceptions_at_opening_(std::uncaught_exceptions()) {}
+Window::Window(std::shared_ptr<const WindowLink> link, plan::WindowUse use, std::size_t serial)
+    : link_(std::move(link)), use_(use), serial_(serial), exceptions_at_opening_(std::uncaught_exceptions()) {}
 
-Window::Window(Window&& other) noexcept
-    : executor_(std::exchange(other.executor_, nullptr)),
-      serial_(other.serial_),
-      exceptions_at_opening_(other.exceptions_at_opening_) {}
+Window::Window(Window&& other) noexcept = default;
 
 // Aborting tells the other ranks; it does not communicate. A window that was merely forgotten is found by the next
 // open().
 Window::~Window() {
-  if (executor_ == nullptr || !executor_->is_open(serial_)) return;
-  if (std::uncaught_exceptions() > exceptions_at_opening_) executor_->abandon("the window was left by an exception");
+  if (!is_open() || std::uncaught_exceptions() <= exceptions_at_opening_) return;
+  link_->executor->abandon("the window was left by an exception");
 }
 
-bool Window::is_open() const { return executor_ != nullptr && executor_->is_open(serial_); }
-
-const std::string& Window::unit() const {
-  executor_->require_open(serial_);
-  return executor_->open_unit().name();
+bool Window::is_open() const {
+  return link_ != nullptr && link_->executor != nullptr && link_->executor->window().is(serial_);
 }
 
-plan::WindowKind Window::kind() const {
-  executor_->require_open(serial_);
-  return executor_->open_kind();
+OpenWindow& Window::opened() const {
+  if (is_open()) return link_->executor->window();
+  if (link_ == nullptr) throw UsageError("a window was used after it had been moved to another handle");
+  throw UsageError(fmt::format(
+      "rank {}: the {} window of unit {} was used after {}; parameters are whole only inside "
+      "their window",
+      link_->rank, to_string(use_.kind), link_->units[use_.unit],
+      link_->executor != nullptr ? "it had closed" : "its model was gone, or had another plan by recompile()"));
 }
 
-bool Window::trains(const Parameter& parameter) const {
-  executor_->require_open(serial_);
-  return executor_->trains(parameter);
-}
-
-std::span<float> Window::buffer(const Buffer& buffer) {
-  executor_->require_open(serial_);
-  return executor_->buffer(executor_->open_unit(), buffer);
-}
-
-Stream& Window::stream() {
-  executor_->require_open(serial_);
-  return executor_->compute();
-}
-
-void Window::join(Stream& other) {
-  executor_->require_open(serial_);
-  executor_->join(other);
-}
-
-const float* Window::loss_scale() const {
-  executor_->require_open(serial_);
-  return executor_->loss_scale();
-}
+const std::string& Window::unit() const { return opened().unit().name(); }
+plan::WindowKind Window::kind() const { return opened().kind(); }
+bool Window::trains(const Parameter& parameter) const { return opened().trains(parameter); }
+std::span<float> Window::buffer(const Buffer& buffer) { return opened().values(buffer); }
+Stream& Window::stream() { return opened().stream(); }
+void Window::join(Stream& other) { opened().join(other); }
+const float* Window::loss_scale() const { return opened().loss_scale(); }
 
 Window::Raw Window::raw_parameter(const Parameter& parameter, DType type) {
-  executor_->require_open(serial_);
-  const Executor::View view = executor_->parameter(parameter, type);
+  const OpenWindow::View view = opened().parameter(parameter, type);
   return {view.data, view.elements};
 }
 
 Window::Raw Window::raw_gradient(const Parameter& parameter, DType type, GradientMode mode) {
-  executor_->require_open(serial_);
-  const Executor::View view = executor_->gradient(parameter, type, mode);
+  const OpenWindow::View view = opened().gradient(parameter, type, mode);
   return {view.data, view.elements};
 }
 
 void Window::close() {
-  executor_->require_open(serial_);
-  executor_->close();
+  opened();
+  link_->executor->close();
 }
 
 }  // namespace tessera

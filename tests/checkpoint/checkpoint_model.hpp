@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/hash.hpp"
 #include "tessera/checkpoint/checkpointer.hpp"
 #include "tessera/comm/run.hpp"
 #include "tessera/optim/adamw.hpp"
@@ -51,9 +52,7 @@ struct Job {
 // Values of one tensor's elements, that no other element of the checkpoint has, most likely.
 class Values {
  public:
-  Values(const std::string& tensor, std::uint64_t salt) : hash_(14695981039346656037ull ^ salt) {
-    for (const char c : tensor) hash_ = (hash_ ^ static_cast<unsigned char>(c)) * 1099511628211ull;
-  }
+  Values(const std::string& tensor, std::uint64_t salt) : hash_(fnv1a(tensor, fnv1a_basis ^ salt)) {}
   float operator[](std::size_t element) const {
     const std::uint64_t mixed = (hash_ ^ element) * 0x9E3779B97F4A7C15ull;
     return static_cast<float>(static_cast<std::int32_t>(mixed >> 32)) * 0x1p-31f;

@@ -21,7 +21,7 @@
 
 using namespace tessera;
 
-namespace {
+namespace checkpoint_reader_test {
 
 namespace fs = std::filesystem;
 
@@ -82,8 +82,6 @@ void rewrite(const fs::path& path, const std::string& from, const std::string& t
   text.replace(text.find(from), from.size(), to);
   std::ofstream(path) << text;
 }
-
-}  // namespace
 
 TEST_CASE("a_checkpoint_gives_its_state_and_tensors_and_aliases") {
   const TemporaryFolder folder;
@@ -393,6 +391,19 @@ TEST_CASE("verifying_finds_every_fault_and_tells_how_far_it_is") {
   CHECK(total > Bytes(20'000'000));
 }
 
+TEST_CASE("a_checkpoint_that_goes_while_it_is_verified_is_not_called_damaged") {
+  const TemporaryFolder folder;
+  const fs::path path = write_checkpoint(folder.path(), sample_checkpoint());
+  const std::string expected = path.string() + ": was removed, or got another name, while it was read";
+  const auto verify = [&] {
+    verify_checkpoint(path, [&](Bytes, Bytes) {
+      std::error_code gone_already;
+      fs::rename(path, path.string() + ".tmp", gone_already);
+    });
+  };
+  CHECK_THROWS_WITH_AS(verify(), expected.c_str(), DataError);
+}
+
 TEST_CASE("a_checkpoint_that_was_not_finished_is_not_read") {
   const TemporaryFolder folder;
   const fs::path path = write_checkpoint(folder.path(), sample_checkpoint());
@@ -401,3 +412,5 @@ TEST_CASE("a_checkpoint_that_was_not_finished_is_not_read") {
   CHECK(failure([&] { CheckpointReader{unfinished}; }) ==
         unfinished.string() + ": is a checkpoint that was not finished");
 }
+
+}  // namespace checkpoint_reader_test

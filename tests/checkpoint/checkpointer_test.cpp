@@ -21,7 +21,7 @@
 
 using namespace checkpoint_model;
 
-namespace {
+namespace checkpointer_test {
 
 namespace fs = std::filesystem;
 
@@ -85,8 +85,6 @@ bool mention(const std::vector<std::string>& messages, std::size_t count, const 
   }
   return messages.size() == count;
 }
-
-}  // namespace
 
 TEST_CASE("a_checkpoint_has_the_same_bytes_whatever_the_strategy_and_the_ranks") {
   const TemporaryFolder folder;
@@ -216,13 +214,110 @@ TEST_CASE("leftovers_of_dead_jobs_go_and_a_second_job_is_refused") {
   fs::create_directories(folder / "mine.tmp");       // somebody else's
   with_model({.ranks = 2}, [&](FullyShard& model) {
     Checkpointer checkpoints(model, {.directory = folder.path()});
-    CHECK_FALSE(checkpoints.latest());
+    CHECK_THROWS_WITH_AS(checkpoints.latest(), doctest::Contains("step-00000002/manifest.json: cannot be opened"),
+                         DataError);
     const auto second = [&] { Checkpointer(model, {.directory = folder.path()}); };
     CHECK_THROWS_WITH_AS(second(), doctest::Contains("another program is writing"), DataError);
     checkpoints.save({.step = 3});
     CHECK(checkpoints.latest()->step == 3);
   });
   CHECK(names(folder.path()) == std::set<std::string>{".lock", "mine.tmp", "step-00000002", "step-00000003"});
+}
+
+TEST_CASE("the_newest_that_cannot_be_used_is_an_error_unless_it_is_to_be_skipped") {
+  const TemporaryFolder folder;
+  with_model({.ranks = 3, .rows = 2}, [&](FullyShard& model) {
+    Checkpointer checkpoints(model, {.directory = folder.path()});
+    CHECK_FALSE(checkpoints.latest());
+    CHECK_FALSE(checkpoints.latest({.skip_damaged = true}));
+    for (std::uint64_t step = 1; step <= 3; ++step) checkpoints.save({.step = step});
+    if (model.world().rank() == 0) {
+      const fs::path file = folder / "step-00000003/model.safetensors";
+      fs::resize_file(file, fs::file_size(file) - 1);
+    }
+    model.world().barrier("damaged");
+    CHECK_THROWS_WITH_AS(checkpoints.latest(), doctest::Contains("it belongs to the newest checkpoint in "), DataError);
+    CHECK(checkpoints.latest({.skip_damaged = true})->step == 2);
+    CHECK(checkpoints.latest({.skip_damaged = true, .below = 2})->step == 1);
+    CHECK_FALSE(checkpoints.latest({.skip_damaged = true, .below = 1}));
+    model.world().barrier("looked");
+    if (model.world().rank() == 0) {
+      for (const char* name : {"step-00000001", "step-00000002"}) fs::remove(folder / name / "manifest.json");
+    }
+    model.world().barrier("damaged");
+    CHECK_THROWS_WITH_AS(checkpoints.latest({.skip_damaged = true}),
+                         doctest::Contains("none of its checkpoints can be used"), DataError);
+  });
+}
+
+TEST_CASE("what_cannot_be_read_and_what_is_newer_are_never_removed") {
+  const TemporaryFolder folder;
+  save({.rows = 2}, folder.path(), 1);
+  save({.rows = 2}, folder.path(), 2);
+  save({.rows = 2}, folder.path(), 9);
+  fs::rename(folder / "step-00000002/manifest.json", folder / "kept.json");
+  with_model({.ranks = 2, .rows = 2}, [&](FullyShard& model) {
+    Checkpointer checkpoints(model, {.directory = folder.path(), .keep = 1});
+    checkpoints.save({.step = 3});
+    checkpoints.save({.step = 4});
+  });
+  CHECK(names(folder.path()) ==
+        std::set<std::string>{".lock", "kept.json", "step-00000002", "step-00000004", "step-00000009"});
+}
+
+TEST_CASE("buffers_that_differ_between_ranks_are_refused_with_what_to_call") {
+  for (const Checkpointing checkpointing : {Checkpointing::blocking, Checkpointing::background}) {
+    const TemporaryFolder folder;
+    const Job job{.ranks = 3, .checkpointing = checkpointing, .rows = 2};
+    const auto save_with_own_mean = [&](FullyShard& model, bool synchronized) {
+      fill(model, 1);
+      const Buffer& mean = *model.unit(1).buffers().front();
+      if (model.world().rank() == 2) model.buffer(mean)[20] = 0.5f;
+      if (synchronized) model.synchronize_buffers();
+      Checkpointer checkpoints(model, {.directory = folder.path()});
+      checkpointing == Checkpointing::background ? checkpoints.save_async({.step = 4}) : checkpoints.save({.step = 4});
+      checkpoints.wait();
+    };
+    CHECK(mention(
+        failures<UsageError>(job, [&](FullyShard& model) { save_with_own_mean(model, false); }), 3,
+        "buffer units.1.mean has other values on rank 2 than on rank 0, and a checkpoint has one for all ranks: "
+        "before saving, call FullyShard::synchronize_buffers()"));
+    CHECK(names(folder.path()) == std::set<std::string>{".lock"});
+    with_model(job, [&](FullyShard& model) { save_with_own_mean(model, true); });
+    CHECK(names(folder.path()).contains("step-00000004"));
+  }
+}
+
+TEST_CASE("a_lock_that_leads_elsewhere_is_refused_and_what_it_leads_to_stays") {
+  const TemporaryFolder folder;
+  std::ofstream(folder / "diary") << "dear";
+  const auto construct = [&](FullyShard& model) { Checkpointer(model, {.directory = folder / "run"}); };
+  fs::create_directory(folder / "run");
+  fs::create_symlink(folder / "diary", folder / "run/.lock");
+  CHECK(mention(failures<DataError>({.ranks = 2, .rows = 2}, construct), 2,
+                "run/.lock: is a symbolic link, which nothing is written through: remove it"));
+  fs::remove(folder / "run/.lock");
+  fs::create_hard_link(folder / "diary", folder / "run/.lock");
+  with_model({.rows = 2}, construct);
+  CHECK(contents(folder.path() / "run").at(".lock") == "dear");
+}
+
+TEST_CASE("a_directory_that_was_moved_away_is_made_and_locked_anew") {
+  const TemporaryFolder folder;
+  with_model({.rows = 2}, [&](FullyShard& model) {
+    Checkpointer checkpoints(model, {.directory = folder / "run"});
+    checkpoints.save({.step = 1});
+    fs::rename(folder / "run", folder / "moved");
+    checkpoints.save({.step = 2});
+    const auto second = [&](const char* name) { Checkpointer(model, {.directory = folder / name}); };
+    CHECK_THROWS_WITH_AS(second("run"), doctest::Contains("another program is writing"), DataError);
+    CHECK_NOTHROW(second("moved"));
+    fs::rename(folder / "run", folder / "again");
+    const Checkpointer other(model, {.directory = folder / "run"});
+    CHECK_THROWS_WITH_AS(checkpoints.save({.step = 3}), doctest::Contains("another program is writing"), DataError);
+  });
+  CHECK(names(folder / "again") == std::set<std::string>{".lock", "step-00000002"});
+  CHECK(names(folder / "run") == std::set<std::string>{".lock"});
 }
 
 TEST_CASE("large_models_are_split_over_files_with_an_index") {
@@ -305,7 +400,22 @@ TEST_CASE("misuse_is_named") {
     Checkpointer(model, {.directory = folder.path()}).save_async({.step = 1});
   };
   CHECK(mention(failures<UsageError>({.ranks = 2}, in_background), 2, "checkpointing = background"));
+  const auto in_a_step = [&](FullyShard& model) {
+    Checkpointer checkpointer(model, {.directory = folder.path()});
+    tessera::Window window = model.open(model.unit(0), plan::WindowKind::forward);
+    std::string complaint;
+    try {
+      checkpointer.save({.step = 1});
+    } catch (const UsageError& error) {
+      complaint = error.what();
+    }
+    CHECK(complaint.find("save() works between steps only") != std::string::npos);
+    window.close();
+  };
+  with_model({.ranks = 1}, in_a_step);
   std::ofstream(folder / "file") << "no directory";
   const auto in_file = [&](FullyShard& model) { Checkpointer(model, {.directory = folder / "file"}); };
   CHECK(mention(failures<DataError>({.ranks = 3}, in_file), 3, "/file"));
 }
+
+}  // namespace checkpointer_test

@@ -183,6 +183,7 @@ TEST_CASE("without_any_one_of_its_flushes_a_save_is_not_safe") {
 TEST_CASE("whatever_call_fails_the_error_names_the_path_and_nothing_is_lost") {
   const TemporaryFolder folder;
   small_save(folder / "old", 1, 2);
+  std::size_t refused_removals = 0;
   for (const watched::Call call : watched::all_calls) {
     for (std::size_t nth = 1;; ++nth) {
       const fs::path directory = folder / "run";
@@ -200,7 +201,10 @@ TEST_CASE("whatever_call_fails_the_error_names_the_path_and_nothing_is_lost") {
         CHECK(nth > 1);
         break;
       }
-      CHECK(messages.size() == 3);
+      // An old checkpoint that cannot be removed, once the new one stands, is a warning.
+      const bool of_the_old_one = latest->step == 2 && (call == watched::Call::rename || call == watched::Call::remove);
+      CHECK(messages.size() == (of_the_old_one ? 0 : 3));
+      refused_removals += of_the_old_one;
       for (const std::string& message : messages) {
         INFO(message);
         CHECK(message.starts_with(directory.string()));
@@ -211,6 +215,7 @@ TEST_CASE("whatever_call_fails_the_error_names_the_path_and_nothing_is_lost") {
       CHECK(unfinished_checkpoints(directory).empty());
     }
   }
+  CHECK(refused_removals > 3);
 }
 
 TEST_CASE("short_writes_are_finished") {

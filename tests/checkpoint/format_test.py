@@ -98,7 +98,7 @@ class Format(unittest.TestCase):
         state = json.loads((self.checkpoint / "state.json").read_text())
         self.assertEqual(list(state)[:3], ["format", "version", "revision"])
         self.assertEqual([state[name] for name in ["format", "version", "revision", "step", "updates"]],
-                         ["tessera-state", 1, 0, 7, 7])
+                         ["tessera-state", 2, 0, 7, 7])
         self.assertLessEqual(set(state), {"format", "version", "revision", "step", "updates", "skipped_updates", "loss_scale",
                                           "good_steps", "decay_power", "sampler", "values"})
         self.assertEqual(struct.pack(">f", state["loss_scale"]["value"]).hex(), state["loss_scale"]["bits"])

@@ -16,7 +16,7 @@
 
 using namespace tessera;
 
-namespace {
+namespace manifest_test {
 
 const Manifest good{
     .step = 100,
@@ -48,8 +48,6 @@ std::string with_files(const std::string& files) {
   return sealed(R"({"format":"tessera-checkpoint","version":1,"step":3,"block_bytes":4194304,"files":[)" + files +
                 "],");
 }
-
-}  // namespace
 
 TEST_CASE("crc32c_is_that_of_the_standard_in_any_number_of_parts") {
   CHECK(checkpoint::crc32c({}) == 0);
@@ -189,3 +187,5 @@ TEST_CASE("files_with_names_that_lead_elsewhere_or_sizes_that_do_not_fit_are_ref
   CHECK_THROWS_AS(compose(Manifest{.files = {{.name = "a/b", .size = Bytes(0)}}}), UsageError);
   CHECK_THROWS_AS(compose(Manifest{.files = {{.name = "a", .size = Bytes(1)}}}), UsageError);
 }
+
+}  // namespace manifest_test

@@ -18,7 +18,7 @@
 
 using namespace tessera;
 
-namespace {
+namespace safetensors_reader_test {
 
 std::string with_length(std::uint64_t length, const std::string& rest) {
   std::string bytes(8, '\0');
@@ -76,8 +76,6 @@ std::string header_of(const Entries&... entries) {
   ((list += list.empty() ? entries : "," + entries), ...);
   return fmt::format("{{{}}}", list);
 }
-
-}  // namespace
 
 TEST_CASE("a_good_file_gives_its_tensors_and_metadata") {
   const Sandbox sandbox;
@@ -269,3 +267,5 @@ TEST_CASE("damaged_bytes_end_in_a_file_or_in_an_error") {
     CHECK_NOTHROW(sandbox.complaint(damaged));
   }
 }
+
+}  // namespace safetensors_reader_test

@@ -15,7 +15,7 @@
 
 using namespace tessera;
 
-namespace {
+namespace safetensors_writer_test {
 
 const std::vector<TensorSpec> specs = {{.name = "first.weight", .shape = {5, 7}},
                                        {.name = "empty", .shape = {0, 3}},
@@ -31,8 +31,6 @@ std::vector<float> numbers(std::size_t count) {
 void write_floats(SafetensorsWriter& writer, std::size_t tensor, std::size_t first, std::span<const float> values) {
   writer.write(tensor, Bytes(first * sizeof(float)), std::as_bytes(values));
 }
-
-}  // namespace
 
 TEST_CASE("what_is_written_in_pieces_by_several_writers_is_read_back") {
   const TemporaryFolder folder;
@@ -126,6 +124,24 @@ TEST_CASE("leftovers_of_a_crashed_writer_are_used_again") {
   CHECK(values == std::vector<float>{0.0f, 0.0f});
 }
 
+TEST_CASE("what_was_planted_under_the_partial_name_is_not_written_to") {
+  const TemporaryFolder folder;
+  const auto diary = [&] { return std::filesystem::file_size(folder / "diary"); };
+  std::ofstream(folder / "diary") << "dear";
+  SafetensorsWriter writer(folder / "model.safetensors", specs);
+  std::filesystem::create_symlink(folder / "diary", writer.partial_path());
+  const std::string expected =
+      writer.partial_path().string() + ": is a symbolic link, which nothing is written through: remove it";
+  CHECK_THROWS_WITH_AS(writer.create(), expected.c_str(), DataError);
+  CHECK_THROWS_WITH_AS(writer.open(), expected.c_str(), DataError);
+  CHECK(diary() == 4);
+  std::filesystem::remove(writer.partial_path());
+  std::filesystem::create_hard_link(folder / "diary", writer.partial_path());
+  writer.create();
+  writer.finish();
+  CHECK(diary() == 4);
+}
+
 TEST_CASE("two_creators_of_one_file_do_not_mix") {
   const TemporaryFolder folder;
   SafetensorsWriter one(folder / "model.safetensors", specs);
@@ -164,3 +180,5 @@ TEST_CASE("places_that_cannot_be_written_are_errors") {
   SafetensorsWriter unopened(folder / "model.safetensors", specs);
   CHECK_THROWS_AS(unopened.open(), DataError);
 }
+
+}  // namespace safetensors_writer_test

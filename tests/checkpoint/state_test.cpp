@@ -12,7 +12,7 @@
 
 using namespace tessera;
 
-namespace {
+namespace state_test {
 
 CheckpointState full_state() {
   return {
@@ -44,8 +44,6 @@ std::string replaced(std::string text, const std::string& from, const std::strin
   return text.replace(place, from.size(), to);
 }
 
-}  // namespace
-
 TEST_CASE("a_state_comes_back_as_it_was") {
   CHECK(parse_state(compose(CheckpointState{}), "x") == CheckpointState{});
   CHECK(parse_state(compose(full_state()), "x") == full_state());
@@ -63,6 +61,18 @@ TEST_CASE("version_1_of_the_state_is_read_as_it_was_written") {
                                  .loss_scale = 1024.0f,
                                  .good_steps = 1,
                                  .decay_power = {0.81, std::numeric_limits<double>::infinity()}});
+}
+
+TEST_CASE("a_sampler_of_version_1_is_in_the_order_that_was_stored_then") {
+  const std::string now = compose(full_state());
+  const std::string then = replaced(replaced(now, "\"version\": 2", "\"version\": 1"),
+                                    "\"position\": 64,\n  \"order\": 2", "\"position\": 64");
+  CheckpointState expected = full_state();
+  expected.sampler->order = 1;
+  CHECK(parse_state(then, "x") == expected);
+  CHECK(parse_state(now, "x").sampler->order == sampler_order);
+  CHECK(complaint(replaced(then, "\"version\": 1", "\"version\": 2")) == "sampler: has no \"order\"");
+  CHECK(complaint(replaced(now, "\"version\": 2", "\"version\": 1")) == "sampler: has an \"order\"");
 }
 
 TEST_CASE("numbers_keep_every_bit_and_those_that_json_lacks_too") {
@@ -90,8 +100,8 @@ TEST_CASE("members_of_a_later_revision_are_skipped_and_unknown_ones_of_this_are_
 }
 
 TEST_CASE("a_later_version_is_refused_with_what_to_do") {
-  CHECK(complaint(replaced(compose(full_state()), "\"version\": 1", "\"version\": 2")) ==
-        "version: 2 was written by a newer version of Tessera; this one reads up to 1: read it with that version or a "
+  CHECK(complaint(replaced(compose(full_state()), "\"version\": 2", "\"version\": 3")) ==
+        "version: 3 was written by a newer version of Tessera; this one reads up to 2: read it with that version or a "
         "later one");
 }
 
@@ -123,3 +133,5 @@ TEST_CASE("states_that_no_file_can_hold_are_the_users_error") {
                        "checkpoint: values and their names must be UTF-8", UsageError);
   CHECK_THROWS_AS(compose(CheckpointState{.values = {{"a", std::string(16'000'000, 'a')}}}), UsageError);
 }
+
+}  // namespace state_test

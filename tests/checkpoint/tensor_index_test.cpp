@@ -11,7 +11,7 @@
 
 using namespace tessera;
 
-namespace {
+namespace tensor_index_test {
 
 std::string complaint(const std::string& text) {
   try {
@@ -21,8 +21,6 @@ std::string complaint(const std::string& text) {
     return error.what();
   }
 }
-
-}  // namespace
 
 TEST_CASE("files_hold_as_many_tensors_as_fit_and_a_tensor_is_never_split") {
   using Begins = std::vector<std::size_t>;
@@ -68,3 +66,5 @@ TEST_CASE("indices_that_are_not_the_json_they_must_be_are_refused") {
   CHECK(complaint(R"({"metadata":{"total_size":1},"weight_map":[]})") ==
         "x: weight_map: expected an object of texts, found a list");
 }
+
+}  // namespace tensor_index_test

@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <chrono>
 #include <fstream>
 #include <functional>
 #include <iterator>
@@ -12,9 +13,10 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
-#include "checkpoint/agreement.hpp"
+#include "checkpoint/channel.hpp"
 #include "temporary_folder.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/checkpoint/safetensors.hpp"
@@ -23,7 +25,7 @@
 
 using namespace tessera;
 
-namespace {
+namespace weights_test {
 
 constexpr int rank_counts[] = {1, 2, 3, 5, 7};
 
@@ -96,8 +98,6 @@ const std::vector<TensorSpec> right_specs = {
     {.name = "first.nothing", .shape = {0, 5}},   {.name = "first.bias", .shape = {31}},
     {.name = "second.weight", .shape = {97, 13}}, {.name = "second.scale", .shape = {}},
     {.name = "second.nothing", .shape = {0, 5}},  {.name = "second.bias", .shape = {97}}};
-
-}  // namespace
 
 TEST_CASE("dumped_weights_are_the_initial_values_whatever_the_strategy_and_ranks") {
   const TemporaryFolder folder;
@@ -304,11 +304,44 @@ TEST_CASE("a_dump_that_fails_anywhere_fails_everywhere_and_leaves_nothing") {
   CHECK(folder.empty());
 }
 
+TEST_CASE("a_rank_that_makes_progress_is_waited_for_and_one_that_stands_still_is_not") {
+  const auto seconds = [](double length) { std::this_thread::sleep_for(std::chrono::duration<double>(length)); };
+  launch({.ranks = 3, .timeout = std::chrono::seconds(2)}, [&](World& world) {
+    checkpoint::run_together(world, "progress", [&](const checkpoint::Pause& pause) {
+      for (int step = 0; step < 10 * world.rank(); ++step) {
+        seconds(0.2);
+        pause();
+      }
+    });
+    std::string message;
+    try {
+      checkpoint::run_together(world, "failure", [&](const checkpoint::Pause& pause) {
+        for (int step = 0; step < 20; ++step) {
+          seconds(0.1);
+          if (world.rank() == 1 && step == 12) throw std::runtime_error("out of luck");
+          pause();
+        }
+      });
+    } catch (const std::exception& error) {
+      message = error.what();
+    }
+    CHECK(message == (world.rank() == 1 ? "out of luck" : "out of luck (on rank 1)"));
+    checkpoint::run_together(world, "still in step", [](const checkpoint::Pause&) {});
+  });
+  const auto stands_still = [&] {
+    launch({.ranks = 2, .timeout = std::chrono::seconds(1)}, [&](World& world) {
+      checkpoint::run_together(world, "nothing",
+                               [&](const checkpoint::Pause&) { seconds(world.rank() == 1 ? 2.5 : 0.0); });
+    });
+  };
+  CHECK_THROWS_AS(stands_still(), Error);
+}
+
 TEST_CASE("a_rank_that_fails_with_any_exception_is_named_to_the_others") {
   launch({.ranks = 3}, [](World& world) {
     std::string message;
     try {
-      checkpoint::run_together(world, "test", [&] {
+      checkpoint::run_together(world, "test", [&](const checkpoint::Pause&) {
         if (world.rank() == 1) throw std::runtime_error("out of luck");
       });
     } catch (const DataError& error) {
@@ -319,6 +352,8 @@ TEST_CASE("a_rank_that_fails_with_any_exception_is_named_to_the_others") {
       CHECK(world.rank() == 1);
     }
     CHECK_FALSE(message.empty());
-    checkpoint::run_together(world, "test", [] {});  // the ranks are still in step
+    checkpoint::run_together(world, "test", [](const checkpoint::Pause&) {});  // the ranks are still in step
   });
 }
+
+}  // namespace weights_test

@@ -7,8 +7,6 @@
 #include <span>
 #include <vector>
 
-#include "comm/rank_list.hpp"
-
 using namespace tessera;
 using namespace tessera::comm;
 

@@ -5,6 +5,12 @@
 // A rank that throws must end its world as failed; a world that a property aborted on purpose is no failure.
 #pragma once
 
+#include <exception>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "tessera/comm/run.hpp"
 #include "tessera/comm/world.hpp"
 
 #define TESSERA_CONFORMANCE_PROPERTIES(X)                            \
@@ -28,6 +34,7 @@
   X(misuse_in_a_group_names_the_segment, 1, 60'000)                  \
   X(rank_that_never_comes_is_named, 2, 400)                          \
   X(rank_that_never_makes_a_communicator_is_named, 2, 400)           \
+  X(rank_that_makes_progress_is_waited_for, 2, 1'000)                \
   X(rank_that_has_left_is_named_at_once, 2, 60'000)                  \
   X(disagreement_about_the_kind_names_both, 2, 60'000)               \
   X(disagreement_about_the_label_names_both, 2, 60'000)              \
@@ -42,6 +49,27 @@
   X(memory_may_be_freed_right_after_a_failure, 1, 60'000)
 
 namespace tessera::conformance {
+
+// Runs a property on ranks that are threads. What went wrong on any rank, one line each. A world that the property
+// itself made fail leaves none.
+inline std::vector<std::string> violations(const LaunchOptions& options, void (*property)(World&)) {
+  std::mutex mutex;
+  std::vector<std::string> lines;
+  try {
+    launch(options, [&](World& world) {
+      try {
+        property(world);
+      } catch (const std::exception& error) {
+        const std::lock_guard lock(mutex);
+        lines.push_back("rank " + std::to_string(world.rank()) + ": " + error.what());
+        throw;
+      }
+    });
+  } catch (const std::exception&) {
+    // Its text is among the lines, unless the property meant the world to fail.
+  }
+  return lines;
+}
 
 #define TESSERA_DECLARE_PROPERTY(name, least_ranks, timeout) void name(World& world);
 TESSERA_CONFORMANCE_PROPERTIES(TESSERA_DECLARE_PROPERTY)

@@ -170,6 +170,37 @@ void rank_that_never_makes_a_communicator_is_named(World& world) {
   require_contains(text, fmt::format("for rank {}", last_rank(world)));
 }
 
+// Rank 0 works for twice the timeout and says so. Rank 1 waits for it in one communicator, the others in another one
+// for both. Then the last rank stands still while rank 0 works on, and is the only one that is named.
+void rank_that_makes_progress_is_waited_for(World& world) {
+  if (world.size() > 3 && world.size() != 5) return;
+  const auto files = world.make_communicator("files", {.host_memory = true});
+  const auto end = world.make_communicator("end", {.host_memory = true});
+  Stream files_stream(Device::cpu(), {.name = "files"});
+  Stream end_stream(Device::cpu(), {.name = "end"});
+  const auto work = [&](auto&& goes_on) {
+    while (goes_on()) {
+      world.note_progress();
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+  };
+  const auto start = steady_clock::now();
+  if (world.rank() == 0) work([&] { return steady_clock::now() - start < 2 * world.timeout() && !world.aborted(); });
+  files->barrier(files_stream, "files are there");
+  if (world.rank() == 1) files_stream.synchronize();
+  end->barrier(end_stream, "end");
+  end_stream.synchronize();
+  files_stream.synchronize();
+  if (world.size() < 3) return;
+  if (is_last(world)) return wait_for_abort(world);
+  if (world.rank() == 0) return work([&] { return !world.aborted(); });
+  const std::string text = text_of_expected<CommunicationError>([&] {
+    end->barrier(end_stream, "blocks.3");
+    end_stream.synchronize();
+  });
+  require_contains(text, fmt::format("for rank {}, which did not come", last_rank(world)));
+}
+
 // A rank that reaches the collective only after another one has seen this gets the same cause as an AbortedError.
 void rank_that_has_left_is_named_at_once(World& world) {
   const auto communicator = world.make_communicator("gather");

@@ -22,20 +22,19 @@ namespace {
 
 class ControlBackend final : public World::Backend {
  public:
-  explicit ControlBackend(Control& control) : control_(control) {}
+  ControlBackend(Control& control, RankLog& log)
+      : Backend({.name = "control",
+                 .rank = control.rank(),
+                 .size = control.size(),
+                 .device = Device::cpu(),
+                 .threads = 1,
+                 .timeout = control.timeout()},
+                control, log),
+        control_(control) {}
 
-  int rank() const final { return control_.rank(); }
-  int size() const final { return control_.size(); }
-  Device device() const final { return Device::cpu(); }
-  int threads() const final { return 1; }
-  std::chrono::milliseconds timeout() const final { return control_.timeout(); }
-  std::string_view name() const final { return "control"; }
   std::unique_ptr<Communicator> make_communicator(std::string name, const CommunicatorUse&) final {
     return std::make_unique<ControlCommunicator>(control_, std::move(name));
   }
-  void warn(std::string_view) noexcept final {}
-  void abort(std::string_view cause) noexcept final { control_.abort(cause, nullptr); }
-  const JobFailure* failure() const noexcept final { return control_.failure(); }
 
  private:
   Control& control_;
@@ -47,7 +46,8 @@ using Property = void (*)(World&);
 std::string violation(Control& control, Property property) {
   std::string text;
   try {
-    World world(std::make_unique<ControlBackend>(control));
+    RankLog log(std::nullopt, control.rank());
+    World world(std::make_unique<ControlBackend>(control, log));
     try {
       property(world);
     } catch (const std::exception& error) {

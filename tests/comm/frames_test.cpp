@@ -1,12 +1,11 @@
 // Frames, fields and signatures as bytes: what is written comes back, and what is wrong is an error before it is kept.
-#include "comm/rendezvous/frames.hpp"
+#include "comm/rendezvous/wire.hpp"
 
 #include <doctest/doctest.h>
 
 #include <string>
 
-#include "comm/control/signature_code.hpp"
-#include "comm/rendezvous/fields.hpp"
+#include "comm/signature.hpp"
 #include "tessera/base/error.hpp"
 
 using namespace tessera;

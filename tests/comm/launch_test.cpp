@@ -1,9 +1,14 @@
 // launch(): ranks, their errors, and which of several errors is the first cause.
 #include <doctest/doctest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <mutex>
 #include <set>
 #include <stdexcept>
@@ -39,6 +44,50 @@ void check_family_member_is_kept() {
   };
   CHECK(failure_of<Thrown>({.ranks = 3}, body) == "rank 2: the cause");
 }
+
+// A process that runs a function and ends with 0 after it; what it writes to stderr comes through a pipe.
+class Process {
+ public:
+  explicit Process(const std::function<void()>& function) {
+    std::array<int, 2> pipe{};
+    REQUIRE(::pipe(pipe.data()) == 0);
+    id_ = ::fork();
+    if (id_ == 0) {
+      ::dup2(pipe[1], STDERR_FILENO);
+      function();
+      ::_exit(0);
+    }
+    ::close(pipe[1]);
+    errors_ = pipe[0];
+  }
+  ~Process() {
+    ::kill(id_, SIGKILL);
+    ::waitpid(id_, nullptr, 0);
+    ::close(errors_);
+  }
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+
+  void send(int signal) const { ::kill(id_, signal); }
+  // What it has written next, at most so much; nothing when it has ended.
+  std::string read(std::size_t most) const {
+    std::string text(most, ' ');
+    const ssize_t count = ::read(errors_, text.data(), most);
+    return text.substr(0, count > 0 ? static_cast<std::size_t>(count) : 0);
+  }
+  // All that it writes until it ends, and its code.
+  std::pair<int, std::string> end() const {
+    std::string text;
+    for (std::string part = read(4096); !part.empty(); part = read(4096)) text += part;
+    int status = 0;
+    ::waitpid(id_, &status, 0);
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), text};
+  }
+
+ private:
+  pid_t id_ = -1;
+  int errors_ = -1;
+};
 
 }  // namespace
 
@@ -230,4 +279,50 @@ TEST_CASE("launch_options_outside_their_limits_are_errors") {
   CHECK_THROWS_AS(launch({.timeout = milliseconds(0)}, never), UsageError);
   CHECK_THROWS_AS(launch({.timeout = milliseconds::max()}, never), UsageError);
   CHECK_THROWS_AS(launch({.threads = 0}, never), UsageError);
+}
+
+TEST_CASE("exit_in_a_rank_that_is_a_thread_is_a_failure_that_names_it") {
+  for (const int rank : {0, 1, 2}) {
+    const Process process([&] {
+      run({.ranks = 3}, [&](World& world) {
+        world.barrier("begin");
+        if (world.rank() == rank) std::exit(0);
+        world.barrier("end");
+      });
+    });
+    const auto [code, errors] = process.end();
+    CHECK(code == 1);
+    CHECK(errors == "error: rank " + std::to_string(rank) + ": the process called exit() in the middle of the job\n");
+  }
+}
+
+TEST_CASE("exit_after_the_job_is_nobodys_failure") {
+  const Process process([] {
+    run({.ranks = 2}, [](World& world) { world.barrier("end"); });
+    std::exit(3);
+  });
+  const auto [code, errors] = process.end();
+  CHECK(code == 3);
+  CHECK(errors == "");
+}
+
+TEST_CASE("job_that_was_stopped_for_longer_than_its_deadline_goes_on") {
+  const Process process([] {
+    const int code = run({.ranks = 2, .timeout = milliseconds(1'000)}, [](World& world) {
+      world.barrier("begin");
+      if (world.rank() == 1) {
+        REQUIRE(::write(STDERR_FILENO, "begins", 6) == 6);
+        for (int i = 0; i < 30; ++i) std::this_thread::sleep_for(milliseconds(10));
+      }
+      world.barrier("end");
+    });
+    ::_exit(code);
+  });
+  CHECK(process.read(6) == "begins");
+  process.send(SIGSTOP);
+  std::this_thread::sleep_for(milliseconds(1'600));
+  process.send(SIGCONT);
+  const auto [code, errors] = process.end();
+  CHECK(code == 0);
+  CHECK(errors == "");
 }

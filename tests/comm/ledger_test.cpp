@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "comm/control/signature_code.hpp"
+#include "comm/signature.hpp"
 #include "tessera/base/error.hpp"
 
 using namespace tessera;

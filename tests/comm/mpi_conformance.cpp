@@ -5,6 +5,7 @@
 // 1
 #include <fmt/format.h>
 
+#include <chrono>
 #include <cstdio>
 #include <exception>
 #include <memory>
@@ -13,10 +14,10 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/job_failure.hpp"
 #include "comm/mpi/mpi_process.hpp"
 #include "comm/mpi/process_backend.hpp"
 #include "comm/mpi/process_job.hpp"
-#include "comm/rank_error.hpp"
 #include "conformance.hpp"
 #include "mpi_properties.hpp"
 
@@ -62,9 +63,10 @@ bool holds(comm::MpiProcess& process, const Property& property) {
 extern "C" [[gnu::weak]] int __lsan_do_recoverable_leak_check();
 
 int main(int argc, char** argv) {
+  constexpr std::chrono::seconds minute{60};
   const bool large = argc > 1 && std::string_view(argv[1]) == "--large";
   const std::string_view wanted = argc > 1 && !large ? argv[1] : "";
-  comm::MpiProcess& process = comm::MpiProcess::instance();
+  comm::MpiProcess& process = comm::MpiProcess::instance({.start = minute, .end = minute});
   int run = 0;
   int violated = 0;
   for (const Property& property : large ? std::span<const Property>(large_properties) : properties) {

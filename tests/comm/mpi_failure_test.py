@@ -6,10 +6,11 @@ usage: mpi_failure_test.py MPIRUN PROGRAM [ROUNDS]
 """
 import pathlib
 import re
+import subprocess
 import sys
 import tempfile
 
-from mpi_job import Job
+from mpi_job import Job, environment
 
 DEADLINE = 2  # --timeout of the ranks, seconds
 SLACK = 60  # for what is not a rank's wait: starting, ending, a machine with other things to do
@@ -25,6 +26,9 @@ FAILURES = {
     "stop": ["waited up to 2 s in all-gather \"blocks.3\".* for rank {last}, which did not come"],
     "options": ["error: rank \\d: the plan must be equal: ranks? 0.* said 42; rank {last} said 17"],
     "leave": ["rank {last} has left the job while"],
+    "kill-last": ["the process of rank {last} ended before it left the job", r"rank {last} with PID.* signal 9"],
+    "stop-last": ["waited up to 2 s for rank {last}, which has not left the job and does nothing"],
+    "stop-at-end": ["waited up to 2 s in MPI_Finalize for the other processes"],
 }
 
 
@@ -45,8 +49,8 @@ def check_failure(mpirun, program, processes, what):
     print(f"{what}, {processes} processes: ended after {seconds:.1f} s with {code}")
 
 
-def check_success(mpirun, program, processes):
-    code, output, _ = check_end(Job(mpirun, processes, [program, "nothing"]), "nothing")
+def check_success(mpirun, program, processes, what="nothing", timeout=60):
+    code, output, _ = check_end(Job(mpirun, processes, [program, what, "--timeout", str(timeout)]), what)
     assert code == 0, output
     assert output.count("tessera:") == 1, f"one line says how the job was started\n{output}"
 
@@ -69,11 +73,23 @@ def check_ranks_option(mpirun, program):
     assert code != 0 and output.count("leave --ranks out") == 1, output
 
 
+def check_disagreement(program):
+    """A launcher's variables around a process that is alone for MPI: neither of the two sizes is taken for granted."""
+    for rank, size in (("PMI_RANK", "PMI_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")):
+        variables = environment() | {rank: "1", size: "3"}
+        ran = subprocess.run([program, "nothing"], env=variables, capture_output=True, text=True, timeout=DEADLINE + SLACK,
+                             check=False)
+        assert ran.returncode != 0 and "as rank 1 of 3, but MPI says that it is rank 0 of 1" in ran.stderr, ran
+        print(f"{size}=3 around one process: {ran.stderr.strip()}")
+
+
 def main():
     mpirun, program = sys.argv[1:3]
     for _ in range(int(sys.argv[3]) if len(sys.argv) > 3 else 1):
         for processes in (1, 2, 4):
             check_success(mpirun, program, processes)
+        check_success(mpirun, program, 2, "work-last", DEADLINE)
+        check_disagreement(program)
         check_output(mpirun, program)
         check_ranks_option(mpirun, program)
         for what in FAILURES:

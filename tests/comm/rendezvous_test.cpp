@@ -137,6 +137,43 @@ TEST_CASE("ranks_that_are_processes_meet_and_exchange" * doctest::skip(!forked_r
   }
 }
 
+TEST_CASE("address_of_a_kind_that_this_kernel_lacks_does_not_keep_a_rank_from_the_others") {
+  Address foreign{.bytes = {}, .size = sizeof(sockaddr_storage)};
+  foreign.bytes.ss_family = AF_MAX;
+  std::string why;
+  CHECK_FALSE(connect_to(foreign, steady_clock::now() + at_once, why).is_open());
+  CHECK(why != "");
+  const Meeting place({.ranks = 1});
+  const Resolver both = [&](const Endpoint& endpoint, std::string& reason) {
+    std::vector<Address> addresses = addresses_of(endpoint, reason);
+    addresses.insert(addresses.begin(), foreign);
+    return addresses;
+  };
+  CHECK(join(place.join_options(0), both).descriptor() >= 0);
+}
+
+TEST_CASE("name_that_is_not_known_yet_is_asked_for_again") {
+  const Meeting place({.ranks = 1});
+  int lookups = 0;
+  const Resolver late = [&](const Endpoint& endpoint, std::string& why) {
+    if (++lookups > 2) return addresses_of(endpoint, why);
+    return why = "it has no address: not yet", std::vector<Address>();
+  };
+  CHECK(join(place.join_options(0), late).descriptor() >= 0);
+  CHECK(lookups == 3);
+}
+
+TEST_CASE("name_that_nobody_ever_knows_is_named_after_the_deadline") {
+  const JoinOptions options{.endpoint = {.host = "no-such-host.invalid", .port = 29'500},
+                            .token = "a token of this test",
+                            .rank = 1,
+                            .ranks = 2,
+                            .start_timeout = milliseconds(100)};
+  const std::string text = text_of_expected<CommunicationError>([&] { join(options); });
+  CHECK(has(text, "no-such-host.invalid:29500"));
+  CHECK(has(text, "has no address"));
+}
+
 TEST_CASE("ipv6_loopback_is_a_meeting_place_too") {
   if (!has_ipv6_loopback()) return;
   const Meeting place({.ranks = 3, .host = "::1"});
@@ -304,7 +341,7 @@ TEST_CASE("another_version_is_refused_on_both_sides") {
     }
     if (!there) break;
   }
-  CHECK(has(answer, "version 1 of the rendezvous met version 9"));
+  CHECK(has(answer, "version " + std::to_string(rendezvous_version) + " of the rendezvous met version 9"));
 
   std::string challenge = challenge_payload(fresh_nonce());
   challenge[8] = 9;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -12,6 +13,7 @@
 
 #include "tessera/base/error.hpp"
 #include "tessera/comm/run.hpp"
+#include "tessera/comm/start.hpp"
 
 using namespace tessera;
 
@@ -194,4 +196,21 @@ TEST_CASE("run_with_bad_options_in_code_is_exit_code_2") {
   const Outcome outcome = outcome_of([] { return run({.ranks = 0}, [](World&) { FAIL("the body must not run"); }); });
   CHECK(outcome.exit_code == 2);
   CHECK(is_one_line(outcome.errors));
+}
+
+TEST_CASE("variables_of_a_launcher_that_make_no_sense_are_one_line_that_names_them") {
+  for (const char* const name : {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE", "SLURM_PROCID",
+                                 "SLURM_STEP_NUM_TASKS"}) {
+    for (const std::string value : {"", "0x1", "-1", "1e3", "99999999999", " 1", "\xff\n"}) {
+      CAPTURE(name);
+      CAPTURE(value);
+      ::setenv(name, value.c_str(), 1);
+      const Outcome outcome = outcome_of([] { return run({}, [](World&) { FAIL("the body must not run"); }); });
+      CHECK(is_first_process());
+      ::unsetenv(name);
+      CHECK(outcome.exit_code == 2);
+      CHECK(outcome.errors.rfind(std::string("error: the environment's ") + name + " is \"", 0) == 0);
+      CHECK(is_one_line(outcome.errors));
+    }
+  }
 }

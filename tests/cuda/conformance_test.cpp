@@ -4,7 +4,6 @@
 #include <string>
 
 #include "../comm/conformance.hpp"
-#include "../comm/local_violations.hpp"
 #include "../comm/property.hpp"
 
 namespace {

@@ -4,11 +4,22 @@ must be there.
 
 usage: gpu_check_test.py SCRIPT BUILD
 """
+import importlib.machinery
+import importlib.util
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
 import unittest
+
+
+def loaded(name, path):
+    """A Python program as a module."""
+    loader = importlib.machinery.SourceFileLoader(name, str(path))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader))
+    loader.exec_module(module)
+    return module
 
 
 class GpuCheck(unittest.TestCase):
@@ -34,6 +45,18 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertIn("Failed: nothing. Did not run: device, conformance, strategies, nn, trainers, nccl, memcheck, racecheck, "
                       "kernels, gpt.", done.stdout)
+
+    def test_memcheck_counts_no_call_that_a_test_wants_refused(self):
+        script = loaded("gpu_check", SCRIPT)
+        parts = {part.name: part for part in script.parts(script.Build(BUILD), pathlib.Path(), None)}
+        for command in parts["memcheck"].commands:
+            self.assertEqual(command[command.index("--report-api-errors") + 1], "no", command)
+
+    def test_the_peer_of_the_gpt_benchmark_has_the_presets_shape(self):
+        root = pathlib.Path(SCRIPT).resolve().parent.parent
+        presets = (root / "examples/train_gpt/shape.hpp").read_text(encoding="utf-8")
+        vocabulary = int(re.search(r"preset_vocabulary = (\d+)", presets).group(1))
+        self.assertEqual(loaded("compare", root / "bench/cuda_gpt/compare.py").SHAPE["vocabulary"], vocabulary)
 
     def test_bad_options_are_named(self):
         done = self.run_script("--part", "everything")

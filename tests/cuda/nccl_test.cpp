@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "../comm/property.hpp"
+#include "cuda_runtime.h"
 #include "nccl_of_tests.hpp"
 #include "nccl_ranks.hpp"
 #include "tessera/base/error.hpp"
@@ -61,6 +62,13 @@ TEST_CASE("two_communicators_in_one_order_run_to_their_end") {
     check_all_well(run_nccl_ranks({.ranks = 3, .faults = {.orders_launches = orders_launches, .delay_seed = 3}},
                                   [](World& world) { take_turns(world, 30); }));
   }
+}
+
+TEST_CASE("the_watcher_asks_on_its_ranks_own_device") {
+  const int before = emulated::queries_from_other_devices();
+  check_all_well(
+      run_nccl_ranks({.ranks = 3, .faults = {.delay_seed = 5}}, [](World& world) { take_turns(world, 30); }));
+  CHECK(emulated::queries_from_other_devices() == before);
 }
 
 TEST_CASE("nccls_own_sums_are_near_and_convert_accumulate_and_divide") {

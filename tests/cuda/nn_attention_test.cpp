@@ -7,7 +7,7 @@ using namespace tessera;
 using namespace tessera::nn;
 using namespace tessera::test;
 
-namespace {
+namespace nn_attention_test {
 
 // Sizes around the tiles of the kernels: below one, one, and several with a rest. Heads of 16 and more in sixteens.
 const std::vector<AttentionShape> shapes = {
@@ -85,8 +85,6 @@ void run_on_cuda(Case<T>& c) {
 template <typename T>
 constexpr double rounded_operands = std::is_same_v<T, float> ? 1e-5 : 4.0 * rounding<T>;
 
-}  // namespace
-
 TEST_CASE_TEMPLATE("cuda: attention and its gradients are near the CPU's", T, TESSERA_CUDA_ELEMENTS) {
   for (const AttentionShape& shape : shapes) {
     for (const Dropout& dropout : {Dropout{}, some_dropout}) {
@@ -157,3 +155,5 @@ TEST_CASE("cuda: heads too wide for a block are refused with what fits") {
   CHECK_THROWS_WITH_AS(attention_forward<float>(stream, {.shape = shape, .qkv = qkv, .out = out}),
                        doctest::Contains("heads of 500 are too wide for CUDA devices"), UsageError);
 }
+
+}  // namespace nn_attention_test

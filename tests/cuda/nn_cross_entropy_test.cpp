@@ -7,7 +7,7 @@ using namespace tessera;
 using namespace tessera::nn;
 using namespace tessera::test;
 
-namespace {
+namespace nn_cross_entropy_test {
 
 struct Form {
   std::size_t batch;
@@ -71,8 +71,6 @@ void run_on_cuda(Case<T>& c) {
   CHECK(statistics.guards_intact());
   c.loss = loss.values()[0], c.correct = correct.values()[0], c.gradient = logits.values();
 }
-
-}  // namespace
 
 TEST_CASE_TEMPLATE("cuda: cross entropy, its gradient and the count are near the CPU's", T, TESSERA_CUDA_ELEMENTS) {
   for (const Form& form : forms) {
@@ -160,3 +158,5 @@ TEST_CASE("cuda: a label of a row of weight 0 is not looked at") {
   CHECK_FALSE(std::isnan(computed.loss));
   CHECK_FALSE(std::isnan(computed.correct));
 }
+
+}  // namespace nn_cross_entropy_test

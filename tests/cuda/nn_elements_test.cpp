@@ -9,7 +9,7 @@ using namespace tessera;
 using namespace tessera::nn;
 using namespace tessera::test;
 
-namespace {
+namespace nn_elements_test {
 
 // Rows, columns and how many elements behind an aligned address the matrices begin.
 struct Form {
@@ -25,8 +25,6 @@ std::vector<T> inputs(const Form& form, unsigned seed) {
   for (T& value : values) value = T(8.0f * static_cast<float>(value));
   return values;
 }
-
-}  // namespace
 
 TEST_CASE_TEMPLATE("cuda: gelu and its gradient are near the CPU's", T, TESSERA_CUDA_ELEMENTS) {
   Stream host = host_stream();
@@ -104,3 +102,5 @@ TEST_CASE("cuda: elements of double are refused with the layer's name") {
                        "gelu: elements of type double are for the CPU alone; use float, bf16 or fp16 on cuda:0",
                        UnavailableError);
 }
+
+}  // namespace nn_elements_test

@@ -6,7 +6,7 @@ using namespace tessera;
 using namespace tessera::nn;
 using namespace tessera::test;
 
-namespace {
+namespace nn_embedding_test {
 
 struct Form {
   std::size_t sequences;
@@ -17,8 +17,8 @@ struct Form {
   std::size_t rows() const { return sequences * sequence; }
   std::size_t context() const { return first_position + sequence + 1; }
 };
-const std::vector<Form> forms = {
-    {0, 3, 0, 4, 5}, {1, 1, 0, 1, 1}, {3, 5, 2, 7, 33}, {2, 150, 0, 3, 9}, {4, 2, 0, 1500, 2}};
+const std::vector<Form> forms = {{0, 3, 0, 4, 5},   {1, 1, 0, 1, 1},    {3, 5, 2, 7, 33},
+                                 {2, 150, 0, 3, 9}, {4, 2, 0, 1500, 2}, {2, 1100, 0, 700, 1}};
 
 template <typename T>
 struct Case {
@@ -44,7 +44,7 @@ template <typename T>
 void run_on_cpu(Case<T>& c, bool with_positions, bool accumulate) {
   Stream host = host_stream();
   const Form& f = c.form;
-  std::vector<std::int32_t> scratch(embedding_scratch(f.rows(), f.vocabulary));
+  std::vector<std::int32_t> scratch(embedding_scratch(f.rows(), f.vocabulary, DeviceKind::cpu));
   EmbeddingForward<T> forward{.table = matrix(c.table, f.vocabulary, f.dim),
                               .positions = {},
                               .ids = c.ids.data(),
@@ -72,7 +72,7 @@ template <typename T>
 void run_on_cuda(Case<T>& c, bool with_positions, bool accumulate) {
   Stream stream = cuda_stream();
   const Form& f = c.form;
-  DeviceBuffer<std::int32_t> scratch(embedding_scratch(f.rows(), f.vocabulary)), ids(c.ids);
+  DeviceBuffer<std::int32_t> scratch(embedding_scratch(f.rows(), f.vocabulary, DeviceKind::cuda)), ids(c.ids);
   DeviceMatrix<T> table(c.table, f.vocabulary, f.dim), positions(c.positions, f.context(), f.dim);
   DeviceMatrix<T> dy(c.dy, f.rows(), f.dim), y(c.y, f.rows(), f.dim);
   DeviceMatrix<T> dtable(c.dtable, f.vocabulary, f.dim), dpositions(c.dpositions, f.context(), f.dim);
@@ -101,8 +101,6 @@ void run_on_cuda(Case<T>& c, bool with_positions, bool accumulate) {
   c.y = y.values(), c.dtable = dtable.values(), c.dpositions = dpositions.values();
 }
 
-}  // namespace
-
 TEST_CASE_TEMPLATE("cuda: embeddings and their gradients have the CPU's bits", T, TESSERA_CUDA_ELEMENTS) {
   for (const Form& form : forms) {
     for (const bool with_positions : {false, true}) {
@@ -121,6 +119,18 @@ TEST_CASE_TEMPLATE("cuda: embeddings and their gradients have the CPU's bits", T
   }
 }
 
+TEST_CASE("cuda: rows of several digits and tiles are summed in their order") {
+  Case<float> expected({4, 4096, 0, 66000, 1}), computed({4, 4096, 0, 66000, 1});
+  for (Case<float>* c : {&expected, &computed}) {
+    for (std::size_t row = 0; row < c->ids.size(); ++row) {
+      c->ids[row] = row % 3 == 0 ? 65999 : static_cast<std::int32_t>(row * 2654435761u % 66000u);
+    }
+  }
+  run_on_cpu(expected, false, false);
+  run_on_cuda(computed, false, false);
+  check_same(computed.dtable, expected.dtable);
+}
+
 TEST_CASE("cuda: the row of an id out of range becomes NaN, and no gradient goes astray") {
   for (const std::int32_t id : {-1, 7}) {
     Case<float> expected({3, 5, 0, 7, 4}), computed({3, 5, 0, 7, 4});
@@ -133,3 +143,5 @@ TEST_CASE("cuda: the row of an id out of range becomes NaN, and no gradient goes
     check_same(computed.dtable, expected.dtable);
   }
 }
+
+}  // namespace nn_embedding_test

@@ -6,7 +6,7 @@ using namespace tessera;
 using namespace tessera::nn;
 using namespace tessera::test;
 
-namespace {
+namespace nn_layer_norm_test {
 
 struct Form {
   std::size_t rows;
@@ -94,8 +94,6 @@ void run_on_cuda(Case<T>& c, bool with_residual, bool accumulate) {
   c.mean = mean.values(), c.inverse = inverse.values();
 }
 
-}  // namespace
-
 TEST_CASE_TEMPLATE("cuda: layer norm and its gradients are near the CPU's", T, TESSERA_CUDA_ELEMENTS) {
   for (const Form& form : forms) {
     for (const bool with_residual : {false, true}) {
@@ -127,3 +125,5 @@ TEST_CASE("cuda: gradients of layer norm's parameters have the same bits each ti
   check_same(first.dbias, second.dbias);
   check_same(first.dx, second.dx);
 }
+
+}  // namespace nn_layer_norm_test

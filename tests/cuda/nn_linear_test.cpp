@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "nn_device.hpp"
-#include "src/cuda/row_major.hpp"
+#include "src/cuda/product.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/nn/feed_forward.hpp"
 #include "tessera/nn/linear.hpp"
@@ -11,7 +11,7 @@ using namespace tessera;
 using namespace tessera::nn;
 using namespace tessera::test;
 
-namespace {
+namespace nn_linear_test {
 
 // Extents of eight take the epilogues, others take kernels of their own.
 struct Extents {
@@ -101,8 +101,6 @@ void run_on_cuda(Case<T>& c, Gelu gelu, bool accumulate) {
   if (gelu == Gelu::fused) c.gelu = bent.values();
 }
 
-}  // namespace
-
 TEST_CASE_TEMPLATE("cuda: a linear layer is near the CPU's, with every epilogue", T, TESSERA_CUDA_ELEMENTS) {
   for (const Extents& extents : all_extents) {
     for (const bool with_bias : {true, false}) {
@@ -162,6 +160,15 @@ TEST_CASE("a row-major product is asked for as its transpose in columns") {
   CHECK((product.b.rows == 3 && product.b.columns == 5 && product.b.leading == 3 && !product.b.transposed));
 }
 
+TEST_CASE("products are told on how many bytes their operands begin, up to 256") {
+  alignas(1024) static std::byte memory[1024];
+  for (const std::size_t offset : {2u, 4u, 16u, 48u, 64u, 128u, 192u, 256u, 512u, 768u}) {
+    const std::size_t largest = std::min<std::size_t>(256, offset & (~offset + 1));
+    CHECK(cuda::alignment_of(memory + offset) == largest);
+  }
+  CHECK(cuda::alignment_of(memory) == 256);
+}
+
 TEST_CASE("cuda: a stack of another kind of device is refused, naming the stream's") {
   class Nothing final : public ParameterMemory {
    public:
@@ -178,3 +185,5 @@ TEST_CASE("cuda: a stack of another kind of device is refused, naming the stream
   CHECK_THROWS_WITH_AS(linear.forward(LayerWindow(memory), of_the_cpu, {nullptr, 1, 2}, {nullptr, 1, 3}),
                        doctest::Contains("of another kind of device than that of the stream, cuda:0"), UsageError);
 }
+
+}  // namespace nn_linear_test

@@ -5,6 +5,7 @@ a run in two pieces is the run in one, and what they say of the device is so.
 usage: trainers_test.py TRAIN_GPT TRAIN_MLP     exits with 77 where there is no device
 """
 import itertools
+import os
 import pathlib
 import subprocess
 import sys
@@ -15,6 +16,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "example
 import trainer_runs  # noqa: E402
 
 SKIPPED = 77
+REDUCED = os.environ.get("TESSERA_TEST_MATRIX") == "reduced"
 TEXT = b"To be, or not to be, that is the question:\nWhether 'tis nobler in the mind to suffer\n" * 12
 GPT = ["--layers", 2, "--dim", 15, "--heads", 3, "--seq", 11, "--batch", 2, "--dropout", 0.1, "--lr", 0.01, "--seed", 3,
        "--threads", 1, "--eval-every", 0, "--sample", 0]
@@ -48,7 +50,7 @@ class OnCuda(unittest.TestCase):
             self.assertLessEqual(abs(mine - theirs), BOUND[precision] * abs(theirs))
 
     def test_strategies_of_the_gpt_are_bitwise_equal_and_follow_the_cpu(self):
-        for precision, ranks in itertools.product(["fp32", "bf16"], [1, 3]):
+        for precision, ranks in [("fp32", 1), ("bf16", 3)] if REDUCED else itertools.product(["fp32", "bf16"], [1, 3]):
             common = ["--steps", 4, "--precision", precision, "--ranks", ranks]
             losses, weights = self.gpt(*common, "--strategy", "ddp")
             on_cpu, _ = self.gpt(*common, "--strategy", "ddp", device="cpu")

@@ -19,7 +19,7 @@
 
 using namespace tessera;
 
-namespace {
+namespace labelled_data_test {
 
 // A file that is there for one test.
 class TemporaryFile {
@@ -67,8 +67,6 @@ std::string complaint(const std::string& text, const CsvOptions& options = {}) {
   }
   return "accepted";
 }
-
-}  // namespace
 
 TEST_CASE("the_shipped_digits_are_whole") {
   const LabelledData digits = read_labelled_csv(TESSERA_TEST_DATA "/digits.csv", {.columns = 64, .classes = 10});
@@ -187,3 +185,5 @@ TEST_CASE("synthetic_features_are_standard_normal_and_every_class_occurs") {
   CHECK_THROWS_AS(SyntheticData({.columns = 0}), UsageError);
   CHECK_THROWS_AS(SyntheticData({.classes = 0}), UsageError);
 }
+
+}  // namespace labelled_data_test

@@ -5,9 +5,12 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <mutex>
 #include <vector>
 
+#include "allocation_counter.hpp"
 #include "tessera/base/error.hpp"
+#include "tessera/comm/run.hpp"
 
 using namespace tessera;
 
@@ -74,6 +77,24 @@ void for_each_layout(Check check) {
 }
 
 }  // namespace
+
+// Whoever forgets SamplerOptions::rank would train every rank on the same samples.
+TEST_CASE("a_sampler_of_a_world_deals_that_ranks_part") {
+  std::mutex mutex;
+  std::vector<std::size_t> seen;
+  launch({.ranks = 3}, [&](World& world) {
+    DistributedSampler sampler(world, {.samples = 12, .batch = 2});
+    CHECK(sampler.options().ranks == 3);
+    SampleBatch batch;
+    while (sampler.next(batch)) {
+      const std::lock_guard lock(mutex);
+      seen.insert(seen.end(), batch.indices.begin(), batch.indices.end());
+    }
+  });
+  std::sort(seen.begin(), seen.end());
+  for (std::size_t i = 0; i < 12; ++i) CHECK(seen.at(i) == i);
+  CHECK(seen.size() == 12);
+}
 
 TEST_CASE("padded_epochs_deal_every_sample_once_and_fill_up_with_weight_zero") {
   for_each_layout([](SamplerOptions options) {
@@ -224,6 +245,36 @@ TEST_CASE("states_of_other_data_are_refused") {
   bad.position = 11;
   CHECK_THROWS_AS(sampler.restore(bad), UsageError);
   CHECK_NOTHROW(sampler.restore(good));
+}
+
+TEST_CASE("an_order_that_is_drawn_no_more_goes_on_at_the_ends_of_epochs_alone") {
+  DistributedSampler sampler({.samples = 10, .seed = 4});
+  SamplerState state = sampler.state();
+  state.order = sampler_order - 1;
+  CHECK_NOTHROW(sampler.restore(state));
+  state.position = 3;
+  CHECK_THROWS_WITH_AS(
+      sampler.restore(state),
+      "DistributedSampler: the state is 3 samples into an epoch of 10, in an order (version 1) that this "
+      "version of Tessera draws no more (version 2): end that epoch with the version that began it",
+      UsageError);
+  state.position = 10;
+  CHECK_NOTHROW(sampler.restore(state));
+  CHECK(sampler.state().order == sampler_order);
+  DistributedSampler in_turn({.samples = 10, .seed = 4, .shuffle = false});
+  state.position = 3;
+  CHECK_NOTHROW(in_turn.restore(state));
+}
+
+TEST_CASE("a_sampler_of_any_size_takes_no_memory_for_it") {
+  constexpr std::size_t samples = std::size_t{1} << 60;
+  const std::size_t before = allocations_so_far();
+  DistributedSampler sampler({.samples = samples, .ranks = 3, .rank = 1, .batch = 4, .seed = 7});
+  sampler.set_epoch(3);
+  CHECK(allocations_so_far() == before);
+  SampleBatch batch;
+  REQUIRE(sampler.next(batch));
+  for (const std::size_t index : batch.indices) CHECK(index < samples);
 }
 
 TEST_CASE("impossible_options_are_refused") {

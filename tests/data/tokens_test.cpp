@@ -17,7 +17,7 @@
 
 using namespace tessera;
 
-namespace {
+namespace tokens_test {
 
 using Tokens = std::vector<std::int32_t>;
 using File = std::shared_ptr<const TokenFile>;
@@ -39,7 +39,7 @@ class TemporaryFile {
   std::filesystem::path path_;
 };
 
-// The file may be removed while it is mapped.
+// The file may be removed while it is open.
 File open_bytes(const std::string& content) {
   const TemporaryFile file(content);
   return std::make_shared<TokenFile>(file.path(), TokenFormat::bytes);
@@ -88,8 +88,6 @@ TokenBatch read_rows(const TokenSequences& sequences, std::vector<std::size_t> r
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-}  // namespace
-
 TEST_CASE("every_byte_is_a_token") {
   const File file = open_bytes(std::string("a\0\xff\n", 4));
   CHECK(file->vocabulary() == 256);
@@ -128,6 +126,18 @@ TEST_CASE("what_is_not_a_file_of_tokens_is_an_error") {
   const TemporaryFile file("ab");
   CHECK_THROWS_AS(TokenFile(file.path(), TokenFormat::words, 0), UsageError);
   CHECK_THROWS_AS(TokenFile(file.path(), TokenFormat::words, std::size_t{1} << 31), UsageError);
+}
+
+TEST_CASE("a_file_that_is_cut_off_while_it_is_read_is_an_error_that_names_it") {
+  const TemporaryFile content(std::string(100'000, 'a'));
+  const auto file = std::make_shared<const TokenFile>(content.path(), TokenFormat::bytes);
+  const TokenSequences sequences(file, 999, 0, file->size());
+  std::filesystem::resize_file(content.path(), 50'000);
+  CHECK(read_rows(sequences, {49}).inputs.size() == 999);
+  const std::string expected =
+      content.path().string() +
+      ": ends at byte 50000, and had 100000 bytes when it was opened: it was cut off meanwhile";
+  CHECK_THROWS_WITH_AS(read_rows(sequences, {99}), expected.c_str(), DataError);
 }
 
 TEST_CASE("samples_follow_each_other_and_targets_come_one_later") {
@@ -208,3 +218,5 @@ TEST_CASE("the_shipped_plays_are_whole") {
   CHECK(std::accumulate(tokens.begin(), tokens.end(), std::int64_t{0}) == 90019951);
   CHECK(std::count(tokens.begin(), tokens.end(), '\n') == 39693);
 }
+
+}  // namespace tokens_test

@@ -25,6 +25,7 @@ struct EmulatedStream {
 };
 
 struct EmulatedEvent {
+  int device = 0;
   tessera::Event event{tessera::Device::cpu(), "emulated"};
   std::mutex mutex;
   // A record that is under way outlives the event.
@@ -114,6 +115,7 @@ Memory& memory() {
 }
 
 thread_local int current_device = 0;
+std::atomic<int> strangers = 0;
 
 // Where a stream stands now. Waiting for it keeps nobody from the stream: others' work may be what it waits for.
 tessera::Event mark_of(EmulatedStream* stream) {
@@ -177,6 +179,8 @@ void enqueue(cudaStream_t stream, Work work) {
 std::int64_t now() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
 }  // namespace
+
+int emulated::queries_from_other_devices() { return strangers; }
 
 const char* cudaGetErrorName(cudaError_t error) {
   switch (error) {
@@ -259,6 +263,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   *event = new EmulatedEvent;
+  (*event)->device = current_device;
   return cudaSuccess;
 }
 cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
@@ -273,6 +278,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
+  if (event->device != current_device) ++strangers;
   const std::lock_guard lock(event->mutex);
   return !event->event.recorded() || event->event.complete() ? cudaSuccess : cudaErrorNotReady;
 }

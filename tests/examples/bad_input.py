@@ -11,10 +11,10 @@ class Cases:
     def __init__(self, program):
         self.program, self.count, self.failures = program, 0, []
 
-    def check(self, options, words, codes):
+    def check(self, options, words, codes, variables=None):
         self.count += 1
         start = time.monotonic()
-        done = trainer_runs.run(self.program, *options, seconds=LONGEST_SECONDS)
+        done = trainer_runs.run(self.program, *options, seconds=LONGEST_SECONDS, variables=variables)
         seconds = time.monotonic() - start
         line = done.stderr
         wrong = []
@@ -28,7 +28,7 @@ class Cases:
         if "step" in done.stdout:
             wrong.append("training had begun")
         if wrong:
-            text = " ".join(map(str, options))
+            text = " ".join(map(str, [*(variables or {}).items(), *options]))
             self.failures.append(f"{text[:200]}: {', '.join(wrong)} after {seconds:.1f} s: {line[:300]!r}")
 
     def result(self):

@@ -171,8 +171,17 @@ def output_cases(folder):
     yield ["--metrics", folder / "same", "--dump-weights", folder / "same"], "--metrics"
 
 
+def variable_cases():
+    """(variables of a launcher, words that the line must have)"""
+    for name in ["OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"]:
+        for value in ["", "0x1", "-1", "1 2", HUGE]:
+            yield {name: value}, [name, f'"{value}"']
+
+
 def main(program):
     cases = bad_input.Cases(program)
+    for variables, words in variable_cases():
+        cases.check(SHORT, words, [BAD_OPTIONS, FAILED], variables)
     for options, words in option_cases():
         cases.check(options, words, [BAD_OPTIONS])
     for options, words in too_large_cases():

@@ -15,7 +15,7 @@ MODEL = ["--layers", 2, "--dim", 12, "--heads", 3, "--seq", SEQ, "--batch", 24, 
          "--accumulate", 2, "--steps", 6, "--eval-every", 4]
 KEYS = {"step", "loss", "loss_bits", "grad_norm", "grad_norm_bits", "lr", "samples", "step_seconds",
         "samples_per_second", "tokens_per_second"}
-EVALUATED = {"held_out_loss", "held_out_loss_bits"}
+EVALUATED = {"held_out_loss", "held_out_loss_bits", "held_out_samples"}
 
 
 def check_run(program, *options, extra=frozenset()):

@@ -18,7 +18,7 @@ MODEL = ["--hidden", 37, "--depth", 2, "--batch", 5, "--threads", 1]
 
 
 def check_step(step, number, samples):
-    assert KEYS <= step.keys() <= KEYS | {"accuracy", "memory"}, step.keys()
+    assert KEYS <= step.keys() <= KEYS | {"accuracy", "held_out_samples", "memory"}, step.keys()
     assert step["step"] == number and step["samples"] == samples, step
     assert struct.pack(">f", step["loss"]).hex() == step["loss_bits"], step
     assert struct.pack(">d", step["grad_norm"]).hex() == step["grad_norm_bits"], step

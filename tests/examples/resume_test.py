@@ -128,6 +128,91 @@ def check_words(program, folder, text):
     assert metadata["lm_head.weight"] == "embedding.wte.weight", metadata
 
 
+def damaged(saved, copy, damage):
+    """A copy of a run's folder, in which `damage` was called with the newest checkpoint."""
+    shutil.copytree(saved, copy)
+    damage(max(copy.glob("step-*")))
+    return copy
+
+
+def cut_off(checkpoint):
+    file = checkpoint / "model.safetensors"
+    os.truncate(file, file.stat().st_size - 1)
+
+
+def flip(checkpoint):
+    file = checkpoint / "model.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+
+
+def make_newer(checkpoint):
+    """As a later Tessera would write it: its own checksum is right."""
+    text = (checkpoint / "manifest.json").read_bytes().replace(b'"version": 1', b'"version": 2')[:-32]
+    (checkpoint / "manifest.json").write_bytes(text + f'"manifest_crc32c": "{crc32c(text):08x}"\n}}\n'.encode())
+
+
+def crc32c(data):
+    remainder = 0xffffffff
+    for byte in data:
+        remainder ^= byte
+        for _ in range(8):
+            remainder = remainder >> 1 ^ (0x82f63b78 if remainder & 1 else 0)
+    return remainder ^ 0xffffffff
+
+
+def make_unreadable(checkpoint):
+    (checkpoint / "manifest.json").unlink()
+    (checkpoint / "manifest.json").symlink_to("manifest.json")
+
+
+def check_damaged(program, folder, text):
+    """What exists and cannot be used is an error that names it; skipped where that was asked for, and never removed."""
+    folder.mkdir()
+    base = [*GPT, "--data", text, "--quiet"]
+    saved = folder / "saved"
+    done = trainer_runs.run(program, *base, "--steps", 5, "--stop-after", 4, "--save-every", 2, "--checkpoint-dir", saved)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    for damage, words in [(cut_off, "cut off"), (flip, "do not match the manifest's checksum"),
+                          (make_newer, "written by a newer version of Tessera"), (make_unreadable, "cannot be opened")]:
+        copy = damaged(saved, folder / damage.__name__, damage)
+        options = [*base, "--steps", 5, "--keep", 1, "--checkpoint-dir", copy]
+        before = sorted(path.name for path in copy.iterdir())
+        refused = trainer_runs.run(program, *options, "--resume")
+        assert refused.returncode == 1 and words in refused.stderr and "step-00000004" in refused.stderr, refused.stderr
+        assert damage is flip or "--resume=skip-damaged" in refused.stderr, refused.stderr
+        assert sorted(path.name for path in copy.iterdir()) == before
+        new = trainer_runs.run(program, *options)
+        assert new.returncode == 2 and "step 4" in new.stderr, new.stderr
+        skipped = trainer_runs.run(program, *options, "--resume=skip-damaged", "--stop-after", 3)
+        assert skipped.returncode == 0 and "step-00000004: is skipped" in skipped.stderr, skipped.stderr
+        # A flipped bit shows when a block is read: until then it is a checkpoint like any other, and newer.
+        assert sorted(path.name for path in copy.iterdir()) == [".lock", "step-00000003", "step-00000004"]
+    alone = damaged(saved, folder / "alone", cut_off)
+    shutil.rmtree(alone / "step-00000002")
+    none = trainer_runs.run(program, *base, "--steps", 5, "--checkpoint-dir", alone, "--resume=skip-damaged")
+    assert none.returncode == 1 and "none of its checkpoints can be used" in none.stderr, none.stderr
+    heads = trainer_runs.run(program, *without(base, "--heads"), "--heads", 5, "--steps", 5, "--checkpoint-dir", saved,
+                             "--resume")
+    assert heads.returncode == 1 and "was saved with --heads 3, and this run has --heads 5" in heads.stderr, heads.stderr
+    wrong = trainer_runs.run(program, *base, "--resume=all", "--checkpoint-dir", saved)
+    assert wrong.returncode == 2 and "--resume=skip-damaged" in wrong.stderr, wrong.stderr
+
+
+def check_failed_saves(program, folder, text):
+    """Each is told on stderr, also under --quiet, and training goes on; the last one decides how the run ends."""
+    folder.mkdir()
+    base = [program, *GPT, "--data", text, "--quiet", "--steps", 4, "--save-every", 2, "--checkpoint-dir", folder / "saved"]
+    # 48 KiB are enough for nothing but the manifest.
+    limited = ["bash", "-c", 'ulimit -f 48; exec "$@"', "limited", *map(str, base)]
+    done = trainer_runs.run(*limited)
+    told = [line for line in done.stderr.splitlines() if "a checkpoint was not saved" in line]
+    assert done.returncode == 1 and len(told) == 2, done.stderr
+    assert all(str(folder / "saved") in line and "File too large" in line for line in told), done.stderr
+    assert "the last checkpoint was not saved" in done.stderr, done.stderr
+
+
 def main(gpt, mlp, tessera):
     with tempfile.TemporaryDirectory() as root:
         root = pathlib.Path(root)
@@ -142,6 +227,8 @@ def main(gpt, mlp, tessera):
             count += 1
         farthest = check_elsewhere(gpt, tessera, root / "elsewhere", text)
         check_words(gpt, root / "words", text)
+        check_damaged(gpt, root / "damaged", text)
+        check_failed_saves(gpt, root / "failed", text)
     print(f"{count} runs resumed, 0 differ; on other ranks losses part by at most {farthest:.2g}")
 
 

@@ -1,5 +1,6 @@
 """Runs of train_mlp for the tests beside this file: start it, read its metrics, read and write safetensors files."""
 import json
+import os
 import pathlib
 import struct
 import subprocess
@@ -7,10 +8,11 @@ import subprocess
 SECONDS = 120  # no run of these tests takes a fraction of it
 
 
-def run(program, *options, seconds=SECONDS):
-    """Runs the trainer to its end, whatever that is."""
+def run(program, *options, seconds=SECONDS, variables=None):
+    """Runs the trainer to its end, whatever that is; `variables` stand in its environment beside this process's."""
     command = [str(program), *map(str, options)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=seconds, errors="replace")
+    return subprocess.run(command, capture_output=True, text=True, timeout=seconds, errors="replace",
+                          env=os.environ | (variables or {}))
 
 
 def train(program, folder, *options):

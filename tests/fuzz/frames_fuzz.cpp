@@ -1,9 +1,9 @@
 // What a stranger may send to the rendezvous before it is admitted, and what a rank may send after: frames in pieces,
 // and each payload read as a hello and as a signature.
-#include "comm/rendezvous/frames.hpp"
+#include "comm/rendezvous/wire.hpp"
 
-#include "comm/control/signature_code.hpp"
 #include "comm/rendezvous/handshake.hpp"
+#include "comm/signature.hpp"
 #include "fuzz.hpp"
 #include "tessera/base/error.hpp"
 

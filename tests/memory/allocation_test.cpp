@@ -8,7 +8,7 @@
 #include "memory/require_probe.hpp"
 #include "memory/trainee.hpp"
 
-namespace {
+namespace allocation_test {
 
 using namespace tessera;
 using toy::Run;
@@ -187,4 +187,4 @@ TEST_CASE("one_allocation_of_one_rank_in_the_middle_of_training_is_seen") {
   CHECK(counted.where.find("operator new") != std::string::npos);
 }
 
-}  // namespace
+}  // namespace allocation_test

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "models/gpt.hpp"
-#include "models/perceptron.hpp"
+#include "models/model.hpp"
 #include "tessera/plan/strategy.hpp"
 
 namespace measured {

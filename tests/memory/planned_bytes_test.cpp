@@ -11,7 +11,7 @@
 #include "probe/memory_report.hpp"
 #include "tessera/plan/memory.hpp"
 
-namespace {
+namespace planned_bytes_test {
 
 using namespace tessera;
 using toy::Run;
@@ -226,4 +226,4 @@ TEST_CASE("what_the_user_sees_stands_in_the_region_of_its_category") {
   }
 }
 
-}  // namespace
+}  // namespace planned_bytes_test

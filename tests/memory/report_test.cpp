@@ -1,9 +1,9 @@
 // The report as trainers write it: its shape, and that every rank's figures stand at its place.
 #include <doctest/doctest.h>
 
-#include <nlohmann/json.hpp>
 #include <string>
 
+#include "json/json.hpp"
 #include "memory/trainee.hpp"
 #include "probe/memory_probe.hpp"
 #include "probe/memory_report.hpp"
@@ -14,8 +14,8 @@ namespace {
 
 using namespace tessera;
 
-nlohmann::ordered_json report_of(const toy::Run& run, plan::MemoryReport& planned) {
-  nlohmann::ordered_json report;
+tools::Json report_of(const toy::Run& run, plan::MemoryReport& planned) {
+  tools::Json report;
   launch({.ranks = run.ranks}, [&](World& world) {
     toy::Trainee<float> trainee(world, run);
     probe::RankMemory mine = probe::measure(trainee.model());
@@ -38,7 +38,7 @@ TEST_CASE("the_report_has_every_category_of_the_plan_and_no_other_for_every_rank
     const auto report = report_of(run, planned);
     REQUIRE(report.at("ranks").size() == 3);
     for (std::size_t rank = 0; rank < 3; ++rank) {
-      const auto& entry = report["ranks"][rank];
+      const tools::Json& entry = report.at("ranks").entries()[rank];
       std::size_t categories = 0;
       for (const plan::CategoryBytes& category : planned.categories) {
         const std::string name(to_string(category.category));
@@ -46,15 +46,15 @@ TEST_CASE("the_report_has_every_category_of_the_plan_and_no_other_for_every_rank
         REQUIRE(entry.at("categories").contains(name) == (category.size > Bytes(0)));
         if (category.size == Bytes(0)) continue;
         ++categories;
-        CHECK(entry["categories"][name].at("planned") == category.size.count());
-        if (probe::available()) CHECK(entry["categories"][name].at("measured") == category.size.count());
-        if (!probe::available()) CHECK(entry["categories"][name].at("measured").is_null());
+        CHECK(entry.at("categories").at(name).at("planned") == category.size.count());
+        if (probe::available()) CHECK(entry.at("categories").at(name).at("measured") == category.size.count());
+        if (!probe::available()) CHECK(entry.at("categories").at(name).at("measured").is_null());
       }
-      CHECK(entry["categories"].size() == categories);
+      CHECK(entry.at("categories").size() == categories);
       CHECK(entry.at("peak").at("planned") == planned.peak.count());
-      CHECK(entry["peak"].contains("measured"));
+      CHECK(entry.at("peak").contains("measured"));
       CHECK(entry.at("live") == planned.live.count());
-      CHECK(entry.at("unplanned") == nlohmann::ordered_json{{"activations", 1000 + rank}, {"runtime_heap", 17}});
+      CHECK(entry.at("unplanned") == tools::Json{{"activations", 1000 + rank}, {"runtime_heap", 17}});
     }
   }
 }

@@ -7,7 +7,7 @@
 #include "memory/require_probe.hpp"
 #include "memory/trainee.hpp"
 
-namespace {
+namespace returned_bytes_test {
 
 using namespace tessera;
 using toy::Run;
@@ -87,4 +87,4 @@ TEST_CASE("the_heap_of_the_runtime_does_not_grow_with_the_parameters") {
   }
 }
 
-}  // namespace
+}  // namespace returned_bytes_test

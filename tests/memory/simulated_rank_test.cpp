@@ -14,7 +14,7 @@
 #include "tessera/comm/simulate.hpp"
 #include "tessera/plan/memory.hpp"
 
-namespace {
+namespace simulated_rank_test {
 
 using namespace tessera;
 using toy::Run;
@@ -131,4 +131,4 @@ TEST_CASE("one_rank_of_512_and_of_16384_runs_in_little_memory") {
   }
 }
 
-}  // namespace
+}  // namespace simulated_rank_test

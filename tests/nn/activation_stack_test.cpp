@@ -76,6 +76,17 @@ TEST_CASE("parts_start_where_the_count_says_and_on_64_bytes") {
   CHECK(matrix.columns == 5);
 }
 
+TEST_CASE("parts_for_cuda_devices_start_on_256_bytes") {
+  ActivationStack counting(DeviceKind::cuda);
+  for (const std::size_t count : std::vector<std::size_t>{1, 0, 3, 64, 65}) {
+    const std::uint64_t before = counting.used().count();
+    counting.push<float>(count);
+    CHECK(counting.used().count() == before + (count * sizeof(float) + 255) / 256 * 256);
+  }
+  Arena arena(Device::cpu(), Bytes(1024));
+  CHECK_THROWS_AS(ActivationStack({arena.data() + 64, 512}, DeviceKind::cuda), UsageError);
+}
+
 TEST_CASE("what_was_given_back_is_handed_out_again") {
   Block block(256);
   float* first = block.stack.push<float>(4).data();

@@ -10,7 +10,7 @@
 using namespace tessera;
 using namespace tessera::nn;
 
-namespace {
+namespace attention_test {
 
 const std::vector<AttentionShape> shapes = {{.sequences = 0, .sequence = 3, .heads = 1, .head_dim = 2},
                                             {.sequences = 1, .sequence = 1, .heads = 1, .head_dim = 1},
@@ -102,8 +102,6 @@ struct AttentionCase {
                              forward_scratch = unset<Arithmetic<T>>(attention_forward_scratch<T>(shape)),
                              backward_scratch = unset<Arithmetic<T>>(attention_backward_scratch<T>(shape));
 };
-
-}  // namespace
 
 TEST_CASE_TEMPLATE("attention_is_the_formula_over_whole_matrices", T, TESSERA_ALL_ELEMENTS) {
   Stream stream = immediate_stream();
@@ -262,3 +260,5 @@ TEST_CASE("attention_refuses_shapes_that_do_not_fit") {
   backward.dout.rows = 5;
   CHECK_THROWS_AS(attention_backward<float>(stream, backward), UsageError);
 }
+
+}  // namespace attention_test

@@ -15,7 +15,7 @@
 using namespace tessera;
 using namespace tessera::nn;
 
-namespace {
+namespace elements_test {
 
 using Doubles = std::vector<double>;
 
@@ -114,8 +114,6 @@ struct LossRun {
   Stream stream = immediate_stream();
 };
 
-}  // namespace
-
 TEST_CASE("linear_gradients_in_double_are_the_central_differences") {
   for (const Sizes& s : std::vector<Sizes>{{1, 1, 1}, {3, 5, 7}, {5, 3, 2}}) {
     LinearRun<double> run(s);
@@ -204,3 +202,5 @@ TEST_CASE_TEMPLATE("cross_entropy_of_every_element_type_is_that_of_double_rounde
     check_stored(run.logits, exact.logits);
   }
 }
+
+}  // namespace elements_test

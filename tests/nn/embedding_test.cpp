@@ -10,7 +10,7 @@
 using namespace tessera;
 using namespace tessera::nn;
 
-namespace {
+namespace embedding_test {
 
 struct Size {
   std::size_t sequences;
@@ -73,8 +73,6 @@ struct EmbeddingCase {
   std::vector<T> y = unset<T>(dy.size()), dtable = unset<T>(table.size()), dpositions = unset<T>(positions.size());
   std::vector<std::int32_t> scratch = std::vector<std::int32_t>(embedding_scratch(rows, vocabulary), -1);
 };
-
-}  // namespace
 
 TEST_CASE_TEMPLATE("embedding_adds_the_rows_of_both_tables", T, TESSERA_ALL_ELEMENTS) {
   Stream stream = immediate_stream();
@@ -184,3 +182,5 @@ TEST_CASE("embedding_refuses_what_does_not_fit") {
   operands.table.columns = 3;
   CHECK_THROWS_AS(embedding_forward<float>(stream, operands), UsageError);
 }
+
+}  // namespace embedding_test

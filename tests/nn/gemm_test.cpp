@@ -16,7 +16,7 @@
 using namespace tessera;
 using namespace tessera::nn;
 
-namespace {
+namespace gemm_test {
 
 constexpr float unset = std::numeric_limits<float>::quiet_NaN();
 
@@ -77,8 +77,6 @@ std::vector<float> three_products(std::size_t batch, std::size_t in, std::size_t
   y.insert(y.end(), dx.begin(), dx.end());
   return y;
 }
-
-}  // namespace
 
 TEST_CASE("products_are_right_for_every_transposition_and_replace_what_was_there") {
   for (const Shape3& s : shapes) {
@@ -281,3 +279,5 @@ TEST_CASE("impossible_extents_and_threads_are_refused") {
                   tessera::UsageError);
   CHECK_THROWS_WITH_AS(set_threads(0), "nn::set_threads: threads must be at least 1, but is 0", tessera::UsageError);
 }
+
+}  // namespace gemm_test

@@ -22,7 +22,7 @@
 using namespace tessera;
 using namespace tessera::nn;
 
-namespace {
+namespace language_model_test {
 
 constexpr std::size_t vocabulary = 11;
 constexpr std::size_t context = 7;
@@ -197,8 +197,6 @@ Outcome train(Run run) {
   return outcome;
 }
 
-}  // namespace
-
 TEST_CASE("a_language_model_learns_with_the_same_bits_for_every_way_to_run_it") {
   for (const int ranks : {1, 3}) {
     const std::vector<float> expected = train<float>({.ranks = ranks, .options = {.strategy = Strategy::ddp}}).losses;
@@ -253,3 +251,5 @@ TEST_CASE("checkpointed_blocks_hold_less_and_all_is_planned_and_nothing_allocate
   CHECK(checkpointed.peak.count() < 2 * whole.peak.count() / 3);
   CHECK(half.peak < checkpointed.peak);
 }
+
+}  // namespace language_model_test

@@ -12,7 +12,7 @@
 using namespace tessera;
 using namespace tessera::nn;
 
-namespace {
+namespace layer_norm_test {
 
 struct Size {
   std::size_t rows;
@@ -80,8 +80,6 @@ template <typename T>
 double gradient_tolerance() {
   return std::is_same_v<T, double> ? 1e-6 : 4.0 * tolerance<T>();
 }
-
-}  // namespace
 
 TEST_CASE_TEMPLATE("layer_norm_is_the_formula", T, TESSERA_ALL_ELEMENTS) {
   Stream stream = immediate_stream();
@@ -166,3 +164,5 @@ TEST_CASE("layer_norm_refuses_shapes_that_do_not_fit") {
                        UsageError);
   CHECK_THROWS_AS(layer_norm_forward<float>(stream, {}), UsageError);
 }
+
+}  // namespace layer_norm_test

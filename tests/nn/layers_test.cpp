@@ -18,7 +18,7 @@
 using namespace tessera;
 using namespace tessera::nn;
 
-namespace {
+namespace layers_test {
 
 constexpr float unset = std::numeric_limits<float>::quiet_NaN();
 
@@ -122,8 +122,6 @@ struct CrossEntropyCase {
   std::vector<float> statistics;
   std::vector<double> wide_logits = widened(logits);
 };
-
-}  // namespace
 
 TEST_CASE("linear_forward_is_the_formula_with_and_without_bias") {
   Stream stream = immediate_stream();
@@ -389,3 +387,5 @@ TEST_CASE("layer_functions_allocate_nothing") {
   CHECK(allocations_so_far() == before);
   stream.synchronize();
 }
+
+}  // namespace layers_test

@@ -23,7 +23,7 @@
 using namespace tessera;
 using namespace tessera::nn;
 
-namespace {
+namespace modules_test {
 
 constexpr std::size_t in = 5;
 constexpr std::size_t hidden = 7;
@@ -260,8 +260,6 @@ std::vector<float> train(const Run& run) {
   return losses;
 }
 
-}  // namespace
-
 TEST_CASE("gradients_through_a_network_are_the_central_differences") {
   launch({}, [](World& world) {
     Network<float> network(world, {}, 1.0f);
@@ -330,3 +328,5 @@ TEST_CASE("targets_that_do_not_fit_are_refused") {
       loss.forward(LayerWindow(memory), counting, matrix(logits, 2, 3), {.labels = labels, .weights = {}}, &value),
       "cross entropy: 2 rows of logits, but 3 labels and 0 weights", UsageError);
 }
+
+}  // namespace modules_test

@@ -13,7 +13,7 @@
 using namespace tessera;
 using namespace tessera::nn;
 
-namespace {
+namespace rows_test {
 
 template <typename T>
 std::vector<T> exponentials(const std::vector<T>& x) {
@@ -76,8 +76,6 @@ std::vector<float> floats_around() {
   for (std::uint32_t bits = 0; bits < 0xfff00000u; bits += 0x12345) result.push_back(std::bit_cast<float>(bits));
   return result;
 }
-
-}  // namespace
 
 TEST_CASE("the_exponential_is_within_one_unit_in_the_last_place") {
   std::vector<float> x;
@@ -156,3 +154,5 @@ TEST_CASE("gelu_has_its_limits_far_from_0") {
   CHECK(dx == std::vector<float>{0.0f, 0.0f, 1.0f, 1.0f});
   stream.synchronize();
 }
+
+}  // namespace rows_test

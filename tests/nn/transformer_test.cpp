@@ -18,7 +18,7 @@
 using namespace tessera;
 using namespace tessera::nn;
 
-namespace {
+namespace transformer_test {
 
 using Doubles = std::vector<double>;
 
@@ -159,8 +159,6 @@ Spread initial_spread(const Parameter& parameter) {
   result.deviation = std::sqrt(result.deviation);
   return result;
 }
-
-}  // namespace
 
 TEST_CASE("a_block_has_the_names_shapes_and_initial_values_of_gpt2") {
   TransformerBlock<float> block({.dim = 64, .heads = 4, .layers = 8}, 0);
@@ -313,3 +311,5 @@ TEST_CASE("misuse_of_a_transformers_layers_is_named") {
   CHECK_THROWS_WITH_AS(model.forward(embedding, counting, ids, matrix(y, 2, 2), SequenceBatch{}),
                        "embedding: 3 ids, but y has 2 rows", UsageError);
 }
+
+}  // namespace transformer_test

@@ -126,6 +126,31 @@ TEST_CASE("adamw_follows_the_papers") {
   check_against(adamw_reference(three_gradients, settings, group), settings);
 }
 
+TEST_CASE("a_group_with_betas_and_epsilon_of_its_own_follows_the_papers_with_them") {
+  const AdamW own{.beta1 = 0.7f, .beta2 = 0.9f, .epsilon = 1e-2f};
+  Run run(AdamW{.beta1 = 0.8f, .beta2 = 0.95f, .epsilon = 1e-3f});
+  OptimizerGroup with_own = group;
+  with_own.beta1 = own.beta1;
+  with_own.beta2 = own.beta2;
+  with_own.epsilon = own.epsilon;
+  for (const std::vector<float>& gradient : three_gradients) run.step(gradient, with_own);
+  const std::vector<double> expected = adamw_reference(three_gradients, own, group);
+  for (std::size_t i = 0; i < count; ++i)
+    CHECK(static_cast<double>(run.master[i]) == doctest::Approx(expected[i]).epsilon(1e-5));
+}
+
+// What equals the optimizer's own changes no bit.
+TEST_CASE("a_group_that_repeats_the_optimizers_settings_changes_no_bit") {
+  const AdamW settings{.beta1 = 0.8f, .beta2 = 0.95f, .epsilon = 1e-3f};
+  Run plain(settings), repeated(settings);
+  OptimizerGroup same = group;
+  same.beta1 = settings.beta1;
+  same.beta2 = settings.beta2;
+  same.epsilon = settings.epsilon;
+  for (const std::vector<float>& gradient : three_gradients) plain.step(gradient, group), repeated.step(gradient, same);
+  CHECK(plain.master == repeated.master);
+}
+
 TEST_CASE("sgd_follows_its_formula_with_and_without_momentum") {
   for (const Sgd& settings : {Sgd{}, Sgd{.momentum = 0.9f}, Sgd{.momentum = 0.9f, .nesterov = true}}) {
     check_against(sgd_reference(three_gradients, settings, group), settings);
@@ -161,6 +186,7 @@ TEST_CASE("groups_reach_the_runtime") {
                                                                 {.patterns = {"head.*"}, .learning_rate_scale = 0.5f}}};
   REQUIRE(optimizer->groups().size() == 2);
   CHECK(optimizer->groups()[1].learning_rate_scale == 0.5f);
+  CHECK_FALSE(optimizer->groups()[1].weight_decay.has_value());
 }
 
 TEST_CASE("settings_out_of_range_are_named_with_their_value") {
@@ -177,6 +203,12 @@ TEST_CASE("settings_out_of_range_are_named_with_their_value") {
   CHECK(refusal(AdamW{.groups = {{.patterns = {}}}}).find("groups[0].patterns") != std::string::npos);
   CHECK(refusal(AdamW{.groups = {{.patterns = {"*"}}, {.patterns = {"*"}, .weight_decay = -1.0f}}}) ==
         "AdamW: groups[1].weight_decay must be at least 0 and finite, but is -1");
+  CHECK(refusal(AdamW{.groups = {{.patterns = {"*"}, .beta2 = 1.5f}}}) ==
+        "AdamW: groups[0].beta2 must be at least 0 and below 1, but is 1.5");
+  CHECK(refusal(AdamW{.groups = {{.patterns = {"*"}, .epsilon = 0.0f}}}) ==
+        "AdamW: groups[0].epsilon must be above 0 and finite, but is 0");
+  CHECK(refusal(Sgd{.groups = {{.patterns = {"*"}, .beta1 = 0.5f}}}) ==
+        "Sgd: groups[0] sets beta1, beta2 or epsilon, which are AdamW's");
   CHECK(refusal(Sgd{}) == "accepted");
   CHECK(refusal(Sgd{.momentum = 1.0f}) == "Sgd: momentum must be at least 0 and below 1, but is 1");
   CHECK(refusal(Sgd{.nesterov = true}) == "Sgd: nesterov needs momentum above 0, but it is 0");

@@ -17,7 +17,7 @@
 
 namespace tessera::plan {
 
-namespace {
+namespace compile_test {
 
 bool is_micro_batch(SegmentKind kind) {
   return kind == SegmentKind::only || kind == SegmentKind::first || kind == SegmentKind::middle ||
@@ -112,8 +112,6 @@ bool sums_are_formed_right(const Plan& plan, const Segment& segment, std::size_t
   const std::size_t reductions = !local || is_last(segment.kind) ? 1 : 0;
   return moves_of(segment, OperationKind::reduce_scatter, unit) == reductions;
 }
-
-}  // namespace
 
 TEST_CASE("verify_accepts_every_plan") {
   std::size_t plans = 0;
@@ -325,5 +323,7 @@ TEST_CASE("impossible_input_is_refused_by_name") {
   CHECK(contains(refused([](CompileInput& in) { in.units[0].parameters[1].shape = {std::size_t{1} << 49}; }),
                  "\"u0.p1\""));
 }
+
+}  // namespace compile_test
 
 }  // namespace tessera::plan

@@ -12,7 +12,7 @@
 
 namespace tessera::plan {
 
-namespace {
+namespace memory_test {
 
 std::uint64_t up(std::uint64_t value, std::uint64_t step) { return (value + step - 1) / step * step; }
 
@@ -82,8 +82,6 @@ std::uint64_t largest(const Model& model, const PlanOptions& options, DType type
   }
   return most;
 }
-
-}  // namespace
 
 TEST_CASE("persistent_bytes_are_those_of_the_table") {
   for_sampled_plans([](const Model& model, const PlanOptions& options, const Plan& plan) {
@@ -267,5 +265,7 @@ TEST_CASE("staging_of_collectives_holds_the_largest_reduction_up_to_64_mib") {
   CHECK(buffer_of(plan_of(large, 2, fp32_precision, CollectiveStaging::parts), "reduce staging") == 64u << 20);
   CHECK(buffer_of(plan_of(large, 2, fp32_precision, CollectiveStaging::results), "reduce staging") == 200u << 20);
 }
+
+}  // namespace memory_test
 
 }  // namespace tessera::plan

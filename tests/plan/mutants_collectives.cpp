@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "mutants.hpp"
-#include "plan/waits.hpp"
+#include "plan/passes.hpp"
 #include "plan_edits.hpp"
 
 namespace tessera::plan {

@@ -50,7 +50,7 @@ void missing_on_one_rank(const Plan& plan, const MutantSink& sink) {
 }
 
 // When all leave out an empty unit nothing is missing.
-void missing_everywhere(const Plan& plan, const MutantSink& sink) {
+void group_missing_everywhere(const Plan& plan, const MutantSink& sink) {
   at_each_segment(plan, sink, [&](Accesses& accesses, std::size_t pair) {
     const bool empty = accesses[pair].range.size == Bytes(0);
     if (empty) sink.exclude();
@@ -129,7 +129,7 @@ void in_the_next_bucket(const Plan& plan, const MutantSink& sink) {
 std::vector<MutantClass> group_mutants() {
   return {{"segments of a group swapped on one rank", true, exchanged},
           {"segment missing on one rank", true, missing_on_one_rank},
-          {"segment missing on all ranks", false, missing_everywhere},
+          {"segment missing on all ranks", false, group_missing_everywhere},
           {"segment twice", false, twice},
           {"targets of two segments exchanged", false, targets_exchanged},
           {"sources of two segments exchanged", false, sources_exchanged},

@@ -82,7 +82,7 @@ void next_ranks_shard(const Plan& plan, const MutantSink& sink) {
 // Both forms of a unit's range in a buffer that holds the whole: they differ where there are other ranks.
 bool stands_in_whole(const Plan& plan, const Access& access) {
   if (access.tenant == no_unit || plan.options.ranks == 1) return false;
-  if (access.range.buffer == plan.unit_buffers[access.tenant].buffers) return false;
+  if (access.range.buffer == plan.unit_buffers[access.tenant].untrained) return false;
   const std::uint64_t held = plan.buffers[access.range.buffer].size.count();
   return held >= 2 * plan.layouts[access.tenant].padded_elements();
 }

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "mutants.hpp"
-#include "plan/overlap.hpp"
+#include "plan/ranges.hpp"
 #include "plan_edits.hpp"
 #include "tessera/plan/memory.hpp"
 

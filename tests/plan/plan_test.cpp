@@ -13,7 +13,7 @@
 
 namespace tessera::plan {
 
-namespace {
+namespace plan_test {
 
 Plan sample() { return compile(input_of(chain_model(3), {.precision = bf16_mixed, .ranks = 3, .micro_batches = 2})); }
 
@@ -35,8 +35,6 @@ std::vector<SegmentKind> kinds_after(const Plan& plan, SegmentKind kind) {
   for (const std::size_t segment : successors(plan, *plan.find(kind))) result.push_back(plan.segments[segment].kind);
   return result;
 }
-
-}  // namespace
 
 TEST_CASE("equal_input_gives_an_equal_hash_and_different_input_a_different_one") {
   std::set<std::uint64_t> hashes;
@@ -134,5 +132,7 @@ TEST_CASE("operations_are_described_by_kind_and_unit") {
   CHECK(describe(plan, first_of(plan, OperationKind::release)) == "release p0 of u0");
   CHECK(describe(plan, EventPoint{*plan.find(SegmentKind::first), 1}) == "all-gather u0 (segment first, #1)");
 }
+
+}  // namespace plan_test
 
 }  // namespace tessera::plan

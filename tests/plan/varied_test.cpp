@@ -1,7 +1,10 @@
 // Units with types, frozen parameters, untrained state and wires of their own.
 #include <doctest/doctest.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <ctime>
 
 #include "errors.hpp"
 #include "matrix.hpp"
@@ -12,7 +15,7 @@
 
 namespace tessera::plan {
 
-namespace {
+namespace varied_test {
 
 std::uint64_t up(std::uint64_t value, std::uint64_t step) { return (value + step - 1) / step * step; }
 
@@ -50,8 +53,6 @@ void for_each_varied_plan(Body body) {
     body(model, options, compile(input_of(model, options)));
   });
 }
-
-}  // namespace
 
 TEST_CASE("plans_of_varied_units_are_sound") {
   for_each_varied_plan([&](const Model&, const PlanOptions&, const Plan& plan) {
@@ -197,6 +198,25 @@ TEST_CASE("staging_of_checkpoints_is_a_block_and_a_part_per_rank_that_shrinks_to
   CHECK(checkpoint_staging(16384).part == Bytes(4096));
 }
 
+// Tenants of a slot that all differ in size must not all be compared with each other: four times the units take about
+// four times as long, and the square would take sixteen.
+TEST_CASE("time_grows_with_the_number_of_units_that_all_differ") {
+  const auto processor_time = [](std::size_t count) {
+    CompileInput input;
+    for (std::size_t u = 0; u < count; ++u) {
+      input.units.push_back(unit_of(fmt::format("u{}", u), {1000 + 37 * (u * 7919 % count), 5}));
+    }
+    input.program = Program::chain(count);
+    input.options.ranks = 8;
+    input.optimizer_states = {"m", "v"};
+    const std::clock_t begin = std::clock();
+    CHECK(verify(compile(input)).ok());
+    return static_cast<double>(std::clock() - begin);
+  };
+  processor_time(150);  // warm
+  CHECK(processor_time(600) < 9.0 * processor_time(150));
+}
+
 TEST_CASE("a_model_in_which_everything_is_frozen_compiles_and_has_nothing_to_update") {
   Model model = chain_model(2);
   for (UnitSpec& unit : model.units) {
@@ -238,5 +258,7 @@ TEST_CASE("a_buffer_may_not_have_the_name_of_a_parameter") {
   input.units[0].buffers[0].name = "u3.p0";
   CHECK(contains(usage_error([&] { compile(input); }), "two"));
 }
+
+}  // namespace varied_test
 
 }  // namespace tessera::plan

@@ -13,7 +13,7 @@
 
 namespace tessera::plan {
 
-namespace {
+namespace verify_test {
 
 Plan sample(std::size_t ranks = 3) { return compile(input_of(chain_model(3), {.ranks = ranks})); }
 
@@ -29,8 +29,6 @@ bool says(const Verification& verification, ViolationKind kind, const std::strin
   return std::any_of(verification.violations.begin(), verification.violations.end(),
                      [&](const Violation& v) { return v.kind == kind && contains(v.text, part); });
 }
-
-}  // namespace
 
 TEST_CASE("a_sound_plan_has_no_violation_and_was_run_in_more_than_one_state") {
   const Verification verification = verify(sample());
@@ -140,5 +138,7 @@ TEST_CASE("ranks_that_wait_for_each_other_are_a_deadlock") {
   wait_for(deviating, "reduce-scatter u2", 0, "all-gather u0", 1);
   CHECK(says(verify(plan, deviating), ViolationKind::deadlock, "reduce-scatter u2"));
 }
+
+}  // namespace verify_test
 
 }  // namespace tessera::plan

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <fstream>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -13,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "../checkpoint/temporary_folder.hpp"
 #include "tessera/base/error.hpp"
 #include "toy_model.hpp"
 
@@ -80,6 +82,30 @@ TEST_CASE("a_window_out_of_order_names_what_was_expected") {
   CHECK_NAMES(error_of(1, [](Fixture& f, auto&) { f.model.update(); }), "update() came after 0 of 1 micro-batches");
 }
 
+TEST_CASE("what_works_between_steps_names_the_call_that_came_inside_one") {
+  const auto inside = [](const std::function<void(Fixture&)>& call) {
+    return error_of(1, [&](Fixture& f, auto&) { f.model.forward(f.first, f.x), call(f); });
+  };
+  const std::string only = " works between steps only: finish this one with its windows and update() first";
+  CHECK_NAMES(inside([](Fixture& f) { f.model.whole(f.first.weight); }), "whole()" + only);
+  CHECK_NAMES(inside([](Fixture& f) { f.model.pieces(*f.first_unit); }), "pieces()" + only);
+  CHECK_NAMES(inside([](Fixture& f) { f.model.gradient_norms(); }), "gradient_norms()" + only);
+  CHECK_NAMES(inside([](Fixture& f) { f.model.recompile(); }), "recompile()" + only);
+  CHECK_NAMES(inside([](Fixture& f) { f.model.require_between_steps("mine()"); }), "mine()" + only);
+}
+
+// A unit that was asked for by its number opens windows like the one that add() returned.
+TEST_CASE("windows_open_on_units_by_number") {
+  tessera::launch({.ranks = 1}, [](tessera::World& world) {
+    Fixture f(world);
+    std::size_t seen = 0;
+    for (std::size_t u = 0; u < f.model.unit_count(); ++u) {
+      f.model.within(f.model.unit(u), WindowKind::forward, [&](tessera::Window&) { ++seen; });
+    }
+    CHECK(seen == 2);
+  });
+}
+
 TEST_CASE("evaluation_inside_a_step_is_refused") {
   tessera::FullyShardOptions options;
   options.micro_batches = 2;
@@ -106,7 +132,7 @@ TEST_CASE("a_parameter_outside_its_window_is_refused") {
                          window.close();
                          window.parameter(f.first.weight);
                        }),
-              "a window was used after it had closed");
+              "the forward window of unit first was used after it had closed");
   CHECK_NAMES(error_of(2,
                        [](Fixture& f, auto&) {
                          auto window = f.model.open(*f.first_unit, WindowKind::forward);
@@ -366,27 +392,104 @@ TEST_CASE("a_gradient_that_is_not_finite_changes_nothing_on_any_rank") {
   }
 }
 
+TEST_CASE("ranks_that_update_at_different_rates_are_told") {
+  for (const auto strategy : tessera::all_strategies) {
+    std::vector<char> reached(3, 0);
+    const std::string cause = error_of(3,
+                                       [&](Fixture& f, tessera::World& world) {
+                                         f.forward();
+                                         f.backward();
+                                         f.model.update(world.rank() == 2 ? 0.02f : 0.01f);
+                                         f.model.synchronize();
+                                         reached[std::size_t(world.rank())] = 1;
+                                       },
+                                       {.strategy = strategy});
+    CAPTURE(to_string(strategy));
+    CHECK_NAMES(cause, "the ranks disagree");
+    CHECK_NAMES(cause, "norms, in update(0.01)");
+    CHECK_NAMES(cause, "norms, in update(0.02)");
+    CHECK_NAMES(cause, "rank 2");
+    CHECK(reached == std::vector<char>(3, 0));
+  }
+}
+
+TEST_CASE("a_learning_rate_that_is_no_rate_is_refused") {
+  for (const float rate : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), -1e-3f}) {
+    CHECK_NAMES(error_of(1, [&](Fixture& f, auto&) { f.forward(), f.backward(), f.model.update(rate); }),
+                "a learning rate is finite and at least 0");
+  }
+}
+
+TEST_CASE("many_skipped_steps_in_a_row_are_a_warning") {
+  const TemporaryFolder folder;
+  tessera::launch({.ranks = 2, .log_dir = folder.path()}, [](tessera::World& world) {
+    Fixture f(world);
+    const auto steps = [&](int count, float gradient) {
+      f.dy[0] = gradient;
+      for (int step = 0; step < count; ++step) f.forward(), f.backward(), f.model.update();
+    };
+    const float infinite = std::numeric_limits<float>::infinity();
+    steps(31, infinite);
+    steps(1, 0.25f);
+    steps(70, infinite);  // warns at 32 and at 64
+    f.model.synchronize();
+  });
+  const auto warnings = [&](const char* log) {
+    std::ifstream file(folder.path() / log);
+    std::vector<std::string> lines;
+    for (std::string line; std::getline(file, line);) {
+      if (contains(line, "updates in a row were skipped")) lines.push_back(line);
+    }
+    return lines;
+  };
+  REQUIRE(warnings("rank-0.log").size() == 2);
+  CHECK_NAMES(warnings("rank-0.log")[0], "32 updates in a row were skipped");
+  CHECK_NAMES(warnings("rank-0.log")[0], "no weight has changed since update 1");
+  CHECK(warnings("rank-1.log").empty());
+}
+
 TEST_CASE("ranks_with_different_models_or_settings_are_told_at_finalize") {
-  const auto cause = [](const std::function<void(tessera::FullyShardOptions&, std::size_t&, int)>& change) {
+  struct Said {
+    tessera::FullyShardOptions options;
+    std::size_t width = 5;
+    tessera::AdamW adamw;
+    bool frozen = false;
+    bool more = false;
+  };
+  const auto cause = [](const std::function<void(Said&, int)>& change) {
     try {
       tessera::launch({.ranks = 3, .timeout = std::chrono::seconds(5)}, [&](tessera::World& world) {
-        tessera::FullyShardOptions options;
-        std::size_t width = 5;
-        change(options, width, world.rank());
-        Layer layer(4, width, 2);
-        tessera::FullyShard model(world, options);
-        model.add(layer);
-        model.finalize(tessera::AdamW{});
+        Said said;
+        change(said, world.rank());
+        Layer layer(4, said.width, 2), other(4, 4, 2);
+        layer.bias.set_frozen(said.frozen);
+        tessera::FullyShard model(world, said.options);
+        model.add(layer, "layer");
+        if (said.more) model.add(other, "other");
+        model.finalize(said.adamw);
       });
     } catch (const tessera::CommunicationError& error) {
       return std::string(error.what());
     }
     return std::string();
   };
-  CHECK_NAMES(cause([](auto&, std::size_t& width, int rank) { width += rank == 1 ? 1 : 0; }), "the plan");
-  CHECK_NAMES(cause([](auto& options, std::size_t&, int rank) { options.prefetch = rank == 2 ? 0 : 1; }), "the plan");
-  CHECK_NAMES(cause([](auto& options, std::size_t&, int rank) { options.seed = rank == 2 ? 1 : 0; }), "seed");
-  CHECK(cause([](auto&, std::size_t&, int) {}).empty());
+  CHECK_NAMES(
+      cause([](Said& said, int rank) { said.width += rank == 1 ? 1 : 0; }),
+      "ranks 0, 2 with parameter layer.weight of shape [5, 4] in unit layer; rank 1 with parameter layer.weight of "
+      "shape [6, 4] in unit layer");
+  CHECK_NAMES(cause([](Said& said, int rank) { said.options.prefetch = rank == 2 ? 0 : 1; }),
+              "ranks 0, 1 with prefetch = 1; rank 2 with prefetch = 0");
+  CHECK_NAMES(cause([](Said& said, int rank) { said.options.seed = rank == 2 ? 1 : 0; }),
+              "ranks 0, 1 with seed = 0; rank 2 with seed = 1");
+  CHECK_NAMES(cause([](Said& said, int rank) { said.adamw.epsilon = rank == 0 ? 1e-6f : 1e-8f; }),
+              "rank 0 with epsilon = 1e-06; ranks 1, 2 with epsilon = 1e-08");
+  CHECK_NAMES(cause([](Said& said, int rank) { said.adamw.weight_decay = rank == 0 ? 0.5f : 0.25f; }),
+              "rank 0 with weight_decay = 0.5; ranks 1, 2 with weight_decay = 0.25");
+  CHECK_NAMES(cause([](Said& said, int rank) { said.frozen = rank == 1; }),
+              "rank 1 with parameter layer.bias of shape [5], frozen in unit layer");
+  CHECK_NAMES(cause([](Said& said, int rank) { said.more = rank == 1; }),
+              "ranks 0, 2 with units = 1; rank 1 with units = 2");
+  CHECK(cause([](Said&, int) {}).empty());
 }
 
 TEST_CASE("calls_out_of_place_are_refused") {

@@ -14,7 +14,7 @@
 
 #include "checkpoint/temporary_folder.hpp"
 #include "memory/trainee.hpp"
-#include "shard/trace_clocks.hpp"
+#include "shard/trace_file.hpp"
 #include "tessera/base/error.hpp"
 #include "toy_model.hpp"
 

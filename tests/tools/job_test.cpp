@@ -6,12 +6,11 @@
 #include <cmath>
 #include <limits>
 
-#include "cost/amdahl.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tools::cost {
 
-namespace {
+namespace job_test {
 
 constexpr std::size_t rank_counts[] = {1, 2, 3, 1'048'576};
 constexpr double nan = std::numeric_limits<double>::quiet_NaN();
@@ -31,8 +30,6 @@ Job with(double throughput, double gain, double overhead) {
   job.overhead = overhead;
   return job;
 }
-
-}  // namespace
 
 TEST_CASE("four_ranks_go_through_imagenet_in_1368_seconds") {
   const JobCost cost = cost_of(imagenet);
@@ -106,5 +103,7 @@ TEST_CASE("what_amdahl_does_not_know_is_refused") {
   }
   CHECK_THROWS_AS(amdahl_speedup(0.1, 0), tessera::UsageError);
 }
+
+}  // namespace job_test
 
 }  // namespace tools::cost

@@ -6,8 +6,7 @@
 #include <vector>
 
 #include "models/gpt.hpp"
-#include "models/llama.hpp"
-#include "models/perceptron.hpp"
+#include "models/model.hpp"
 #include "tessera/plan/compile.hpp"
 #include "tessera/shard/parameter.hpp"
 #include "train_gpt/units.hpp"

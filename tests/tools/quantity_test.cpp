@@ -6,7 +6,6 @@
 #include <string>
 #include <utility>
 
-#include "cost/text.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tools::cost {

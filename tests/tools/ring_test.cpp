@@ -11,7 +11,7 @@
 
 namespace tools::cost {
 
-namespace {
+namespace ring_test {
 
 constexpr Link ethernet{.bandwidth = 1.25e9};
 constexpr std::size_t rank_counts[] = {1, 2, 3, 4, 5, 7, 8, 13, 64};
@@ -38,8 +38,6 @@ std::size_t rounds_until_reduced(std::size_t ranks) {
   }
   return rounds;
 }
-
-}  // namespace
 
 TEST_CASE("four_ranks_reduce_100_MB_over_10_Gbit_in_120_ms") {
   const Traffic traffic = ring_all_reduce(100e6, 4, ethernet);
@@ -107,5 +105,7 @@ TEST_CASE("what_no_ring_has_is_refused") {
   }
   CHECK_THROWS_AS(ring_all_reduce(1, 2, {.bandwidth = 0}), tessera::UsageError);
 }
+
+}  // namespace ring_test
 
 }  // namespace tools::cost

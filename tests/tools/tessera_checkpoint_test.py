@@ -120,6 +120,12 @@ class Show(CheckpointTest):
         make(self.folder, 20)
         self.assertEqual(answer("show", self.folder)["state"]["step"], 100)
 
+    def test_a_newest_that_cannot_be_used_is_named_and_no_older_one_is_taken_for_it(self):
+        make(self.folder, 20)
+        (make(self.folder, 300) / "manifest.json").unlink()
+        for command in ["show", "verify"]:
+            self.assert_one_line(checkpoint(command, self.folder), NO, "it belongs to the newest checkpoint in")
+
     def test_what_is_no_checkpoint_is_one_line(self):
         self.assert_one_line(checkpoint("show", self.folder), NO, "is no checkpoint (it has no manifest.json)")
         path = make(self.folder, 100)

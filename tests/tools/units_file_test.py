@@ -4,6 +4,7 @@
 usage: units_file_test.py TESSERA
 """
 import json
+import os
 import pathlib
 import sys
 import tempfile
@@ -109,6 +110,12 @@ class UnitsFile(unittest.TestCase):
             done = plan_runs.run(TOOL, "--units", path)
             self.assertEqual((done.returncode, done.stderr.count("\n")), (1, 1))
             self.assertIn(str(path), done.stderr)
+
+    def test_a_pipe_is_refused_and_nobody_is_waited_for(self):
+        os.mkfifo(self.path)
+        done = plan_runs.run(TOOL, "--units", self.path, "--world", 3)
+        self.assertEqual((done.returncode, done.stdout), (1, ""), done.stderr)
+        self.assertIn("model.json: is not a regular file", done.stderr)
 
     def test_programs_and_sizes_that_cannot_be_planned_are_refused(self):
         good = unit("a", [3])

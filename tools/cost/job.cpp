@@ -1,9 +1,10 @@
 // Whole numbers stay whole: only rates and times are floating.
-#include "job.hpp"
+#include "cost/job.hpp"
 
 #include <cmath>
 #include <limits>
 
+#include "job.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tools::cost {
@@ -44,6 +45,25 @@ LearningRate scaled(double base, double factor) {
   if (!std::isfinite(base) || base <= 0) throw tessera::UsageError("a learning rate is above 0");
   if (!std::isfinite(factor) || factor <= 0) throw tessera::UsageError("a batch grows by a factor above 0");
   return {base * factor, base * std::sqrt(factor)};
+}
+
+namespace {
+
+void check_fraction(double serial) {
+  if (!(serial >= 0 && serial <= 1)) throw tessera::UsageError("a serial fraction is from 0 to 1");
+}
+
+}  // namespace
+
+double amdahl_speedup(double serial, std::size_t ranks) {
+  check_fraction(serial);
+  if (ranks == 0) throw tessera::UsageError("a speed-up is that of 1 rank or more");
+  return 1 / (serial + (1 - serial) / static_cast<double>(ranks));
+}
+
+double amdahl_limit(double serial) {
+  check_fraction(serial);
+  return serial > 0 ? 1 / serial : std::numeric_limits<double>::infinity();
 }
 
 }  // namespace tools::cost

@@ -1,5 +1,5 @@
 // The tables of units, and a reader that leaves nothing of the text unread.
-#include "quantity.hpp"
+#include "cost/quantity.hpp"
 
 #include <fmt/format.h>
 
@@ -7,8 +7,11 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <initializer_list>
+#include <string_view>
 #include <system_error>
 
+#include "quantity.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tools::cost {
@@ -120,6 +123,57 @@ std::vector<double> numbers(const std::string& option, std::string_view text, co
 
 std::vector<std::uint64_t> whole_numbers(const std::string& option, std::string_view text, const Quantity& quantity) {
   return list<std::uint64_t>(text, [&](std::string_view item) { return whole_number(option, item, quantity); });
+}
+
+namespace {
+
+struct Scale {
+  double from;  // the smallest number that is written in this unit
+  double over;
+  std::string_view unit;
+};
+
+// `scales` from the smallest; the first also takes what is below it. What rounds up to the next unit is written in it.
+std::string scaled_text(double value, std::initializer_list<Scale> scales) {
+  constexpr double rounds_up = 1 - 5e-5;
+  const Scale* best = scales.begin();
+  for (const Scale& scale : scales) {
+    if (value >= scale.from * rounds_up) best = &scale;
+  }
+  return fmt::format("{:.4g}{}{}", value / best->over, best->unit.empty() ? "" : " ", best->unit);
+}
+
+}  // namespace
+
+std::string bytes_text(double bytes) {
+  return scaled_text(
+      bytes,
+      {{0, 1, "B"}, {1e3, 1e3, "KB"}, {1e6, 1e6, "MB"}, {1e9, 1e9, "GB"}, {1e12, 1e12, "TB"}, {1e15, 1e15, "PB"}});
+}
+
+std::string rate_text(double bytes_per_second) { return bytes_text(bytes_per_second) + "/s"; }
+
+std::string seconds_text(double seconds) {
+  if (seconds == 0) return "0 s";
+  return scaled_text(seconds, {{0, 1e-9, "ns"},
+                               {1e-6, 1e-6, "us"},
+                               {1e-3, 1e-3, "ms"},
+                               {1, 1, "s"},
+                               {120, 60, "min"},
+                               {7200, 3600, "h"},
+                               {172800, 86400, "days"}});
+}
+
+std::string count_text(double number) {
+  return scaled_text(number, {{0, 1, ""}, {1e3, 1e3, "K"}, {1e6, 1e6, "M"}, {1e9, 1e9, "B"}, {1e12, 1e12, "T"}});
+}
+
+std::string percent_text(double share) { return fmt::format("{:.1f} %", 100 * share); }
+
+std::string grouped(std::uint64_t number) {
+  std::string text = fmt::format("{}", number);
+  for (std::size_t from_end = 3; from_end < text.size(); from_end += 4) text.insert(text.size() - from_end, 1, ',');
+  return text;
 }
 
 }  // namespace tools::cost

@@ -1,4 +1,5 @@
-// Numbers with units, as people write them on a command line: read strictly, so that nothing is taken for another unit.
+// Numbers with units: as people write them on a command line, read strictly, so that nothing is taken for another unit,
+// and as people read them.
 #pragma once
 
 #include <cstdint>
@@ -45,5 +46,13 @@ std::uint64_t whole_number(const std::string& option, std::string_view text, con
 // Between commas: 1,2,4.
 std::vector<double> numbers(const std::string& option, std::string_view text, const Quantity& quantity);
 std::vector<std::uint64_t> whole_numbers(const std::string& option, std::string_view text, const Quantity& quantity);
+
+// Numbers for people: four significant digits and the unit that fits, in powers of ten.
+std::string bytes_text(double bytes);            // "150 MB"
+std::string rate_text(double bytes_per_second);  // "1.25 GB/s"
+std::string seconds_text(double seconds);        // "120 ms", "22.79 min", "34.19 h"
+std::string count_text(double count);            // "70 B": K, M, B (10^9), T
+std::string percent_text(double part);           // 0.2857 is "28.6 %"
+std::string grouped(std::uint64_t number);       // "1,280,000"
 
 }  // namespace tools::cost

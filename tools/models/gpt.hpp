@@ -6,7 +6,6 @@
 #include "models/model.hpp"
 #include "tessera/base/bytes.hpp"
 #include "tessera/plan/strategy.hpp"
-#include "train_gpt/presets.hpp"
 #include "train_gpt/shape.hpp"
 
 namespace models {

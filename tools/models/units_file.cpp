@@ -7,28 +7,28 @@
 #include <fstream>
 #include <initializer_list>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "json/json.hpp"
 #include "tessera/base/error.hpp"
 
 namespace models {
 
 namespace plan = tessera::plan;
-using Json = nlohmann::json;
+using tools::Json;
 
 namespace {
 
-constexpr int most_depth = 8;
+constexpr std::size_t most_depth = 8;
 constexpr std::size_t most_quoted = 40;  // characters of a file that a message repeats
 constexpr std::size_t most_message = 200;
 
 std::string shown(const Json& value) {
-  std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
+  std::string text = value.dump(Json::Characters::ascii);
   if (text.size() > most_quoted) text = text.substr(0, most_quoted) + "…";
   return text;
 }
@@ -62,11 +62,11 @@ class Place {
       known.insert(key);
       if (!optional && !has(key)) refuse(fmt::format("\"{}\" is missing", key));
     }
-    for (const auto& [key, unused] : value_.items()) {
+    for (const auto& [key, unused] : value_.members()) {
       if (!known.contains(key)) refuse(fmt::format("unknown key {}", shown(Json(key))));
     }
   }
-  bool has(std::string_view key) const { return value_.contains(std::string(key)); }
+  bool has(std::string_view key) const { return value_.contains(key); }
   Place at(const std::string& key) const {
     return {value_.at(key), file_, path_.empty() ? key : fmt::format("{}.{}", path_, key)};
   }
@@ -76,21 +76,21 @@ class Place {
     if (value_.size() > most) refuse(fmt::format("has {} entries, more than {}", value_.size(), most));
     std::vector<Place> result;
     for (std::size_t index = 0; index < value_.size(); ++index) {
-      result.emplace_back(value_[index], file_, fmt::format("{}[{}]", path_, index));
+      result.emplace_back(value_.entries()[index], file_, fmt::format("{}[{}]", path_, index));
     }
     return result;
   }
   std::size_t whole(std::size_t most) const {
-    if (value_.is_number_unsigned() && value_.get<std::uint64_t>() <= most) return value_.get<std::size_t>();
+    if (value_.is_whole() && value_.whole() <= most) return value_.whole();
     refuse(fmt::format("takes a whole number from 0 to {}, not {}", most, shown(value_)));
   }
   bool truth() const {
-    if (value_.is_boolean()) return value_.get<bool>();
+    if (value_.is_bool()) return value_.truth();
     refuse(fmt::format("takes true or false, not {}", shown(value_)));
   }
   std::string text() const {
-    if (value_.is_string()) {
-      std::string text = value_.get<std::string>();
+    if (value_.is_text()) {
+      const std::string& text = value_.text();
       const bool is_line = std::none_of(text.begin(), text.end(), is_control);
       if (!text.empty() && text.size() <= most_name_bytes && is_line) return text;
     }
@@ -180,10 +180,12 @@ plan::Program program_of(const Place& place, const std::vector<plan::UnitSpec>& 
 }
 
 std::string content_of(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file || std::filesystem::is_directory(path)) {
-    throw tessera::DataError(fmt::format("{}: cannot be read", path.string()));
+  // Opening a pipe would wait for somebody to write to it.
+  if (std::filesystem::exists(path) && !std::filesystem::is_regular_file(path)) {
+    throw tessera::DataError(fmt::format("{}: is not a regular file", path.string()));
   }
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw tessera::DataError(fmt::format("{}: cannot be read", path.string()));
   std::string content(most_file_bytes + 1, '\0');
   file.read(content.data(), static_cast<std::streamsize>(content.size()));
   content.resize(static_cast<std::size_t>(file.gcount()));
@@ -193,21 +195,10 @@ std::string content_of(const std::filesystem::path& path) {
 
 // Depth is bounded before anything is built; a key that is there twice would hide one of its values.
 Json parsed(const std::string& content, const std::string& file) {
-  std::vector<std::set<std::string>> keys;
-  const auto watch = [&](int depth, Json::parse_event_t event, Json& value) {
-    if (depth > most_depth) throw tessera::DataError(fmt::format("{}: nested deeper than {} levels", file, most_depth));
-    if (event == Json::parse_event_t::object_start) keys.emplace_back();
-    if (event == Json::parse_event_t::object_end) keys.pop_back();
-    if (event == Json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second) {
-      throw tessera::DataError(fmt::format("{}: the key {} is there twice in one object", file, shown(value)));
-    }
-    return true;
-  };
   try {
-    return Json::parse(content, watch);
-  } catch (const Json::exception& error) {
-    const std::string text(error.what());  // "[json.exception.parse_error.101] parse error at line 1, column 2: …"
-    throw tessera::DataError(fmt::format("{}: {}", file, printable(text.substr(text.find("] ") + 2))));
+    return Json::parse(content, {.depth = most_depth, .keys_may_repeat = false});
+  } catch (const tools::JsonError& error) {
+    throw tessera::DataError(fmt::format("{}: {}", file, printable(error.what())));
   }
 }
 

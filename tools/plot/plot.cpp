@@ -12,10 +12,10 @@
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <system_error>
 #include <vector>
 
+#include "json/json.hpp"
 #include "plot/script.hpp"
 #include "tessera/base/error.hpp"
 
@@ -117,7 +117,7 @@ bool is_figure(const std::string& path) {
   return extension == ".svg" || extension == ".png";
 }
 
-void plot(const nlohmann::ordered_json& chart, const std::string& figure) {
+void plot(const Json& chart, const std::string& figure) {
   Outcome outcome{};
   for (const std::string& python : pythons()) {
     outcome = draw_with(python, chart.dump(), figure);

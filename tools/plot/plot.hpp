@@ -2,9 +2,9 @@
 // plot_chart.py --help describes the JSON of a chart: lines, and stacked bars.
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
-
 #include <string>
+
+#include "json/json.hpp"
 
 namespace tools {
 
@@ -15,6 +15,6 @@ bool is_figure(const std::string& path);
 // the first of python3 on the PATH and the system's, /usr/bin/python3, that has matplotlib.
 // Throws tessera::UnavailableError, which says what to install, where none has; tessera::DataError where the figure
 // cannot be written; tessera::InternalError for a chart that cannot be drawn.
-void plot(const nlohmann::ordered_json& chart, const std::string& figure);
+void plot(const Json& chart, const std::string& figure);
 
 }  // namespace tools

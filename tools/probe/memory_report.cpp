@@ -5,10 +5,10 @@
 
 #include <algorithm>
 #include <cstring>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <type_traits>
 
+#include "json/json.hpp"
 #include "probe/memory_probe.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/plan/memory.hpp"
@@ -18,20 +18,20 @@ namespace {
 
 static_assert(std::is_trivially_copyable_v<RankMemory>);
 
-nlohmann::ordered_json figure(const RankMemory& rank, const Figure& of) {
-  nlohmann::ordered_json result = {{"planned", of.planned.count()}, {"measured", nullptr}};
+tools::Json figure(const RankMemory& rank, const Figure& of) {
+  tools::Json result = {{"planned", of.planned.count()}, {"measured", nullptr}};
   if (rank.measurable) result["measured"] = of.measured.count();
   return result;
 }
 
-nlohmann::ordered_json to_json(const RankMemory& rank) {
-  nlohmann::ordered_json categories = nlohmann::ordered_json::object();
+tools::Json to_json(const RankMemory& rank) {
+  tools::Json categories = tools::Json::object();
   for (std::size_t index = 0; index < plan::category_count; ++index) {
     const Figure& category = rank.categories[index];
     if (category.planned == Bytes(0)) continue;
     categories[std::string(to_string(static_cast<plan::Category>(index)))] = figure(rank, category);
   }
-  nlohmann::ordered_json unplanned = nlohmann::ordered_json::object();
+  tools::Json unplanned = tools::Json::object();
   for (std::size_t index = 0; index < rank.unplanned_count; ++index) {
     unplanned[rank.unplanned[index].name.data()] = rank.unplanned[index].size.count();
   }
@@ -78,8 +78,8 @@ std::vector<RankMemory> gather(World& world, const RankMemory& mine) {
   return result;
 }
 
-nlohmann::ordered_json to_json(std::span<const RankMemory> ranks) {
-  nlohmann::ordered_json result = nlohmann::ordered_json::array();
+tools::Json to_json(std::span<const RankMemory> ranks) {
+  tools::Json result = tools::Json::array();
   for (const RankMemory& rank : ranks) result.push_back(to_json(rank));
   return {{"ranks", std::move(result)}};
 }

@@ -5,11 +5,11 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string_view>
 #include <vector>
 
+#include "json/json.hpp"
 #include "tessera/base/bytes.hpp"
 #include "tessera/comm/world.hpp"
 #include "tessera/plan/plan.hpp"
@@ -49,6 +49,6 @@ std::vector<RankMemory> gather(World& world, const RankMemory& mine);
 
 // {"ranks": [{"categories": {"parameters": {"planned": …, "measured": …}, …}, "peak": {…}, "live": …, "unplanned":
 // {…}}]}, in bytes, with every category that the plan has. `measured` is null where it cannot be known.
-nlohmann::ordered_json to_json(std::span<const RankMemory> ranks);
+tools::Json to_json(std::span<const RankMemory> ranks);
 
 }  // namespace tessera::probe

@@ -1,10 +1,20 @@
-// The terms of docs/numerics.md, one by one.
+// The terms of docs/numerics.md, one by one; in traffic every segment counts as often as a step runs it.
 #include "accounting.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "json/json.hpp"
+#include "text.hpp"
 
 namespace tools {
 
 using tessera::AccumulationMode;
 using tessera::Strategy;
+namespace plan = tessera::plan;
+using tessera::Bytes;
 
 double zero_paper_bytes(Strategy strategy, double parameters, std::size_t ranks) {
   const double n = static_cast<double>(ranks);
@@ -47,6 +57,118 @@ double persistent_bytes(const Parameters& parameters, const tessera::plan::PlanO
   const double all_states = 4.0 * static_cast<double>(states) / (whole_update ? 1.0 : n);
   return (parameters.trained + parameters.frozen) * bytes_to_compute(options, n) +
          parameters.trained * (gradient + sum + all_states);
+}
+
+namespace {
+
+std::size_t runs_per_step(plan::SegmentKind kind, std::size_t micro_batches) {
+  switch (kind) {
+    case plan::SegmentKind::only:
+    case plan::SegmentKind::first:
+    case plan::SegmentKind::last:
+    case plan::SegmentKind::update: return 1;
+    case plan::SegmentKind::middle: return micro_batches - 2;
+    default: return 0;
+  }
+}
+
+// Accesses come in pairs, a shard and the whole, one pair for each unit.
+Bytes whole_size(const plan::Operation& operation) {
+  Bytes size;
+  for (std::size_t pair = 0; pair + 1 < operation.accesses.size(); pair += 2) {
+    size += std::max(operation.accesses[pair].range.size, operation.accesses[pair + 1].range.size);
+  }
+  return size;
+}
+
+using Sizes = std::map<Bytes, std::size_t>;  // how often each
+
+CollectiveSizes summary(plan::OperationKind kind, const Sizes& sizes, std::size_t ranks) {
+  CollectiveSizes result{.kind = kind};
+  for (const auto& [size, times] : sizes) {
+    result.count += times;
+    result.moved += Bytes(size.count() / ranks * (ranks - 1)) * times;  // wholes are shards of equal size
+  }
+  result.smallest = sizes.begin()->first;
+  result.largest = sizes.rbegin()->first;
+  std::size_t before = 0;
+  for (const auto& [size, times] : sizes) {
+    if (before <= (result.count - 1) / 2) result.median = size;
+    before += times;
+  }
+  return result;
+}
+
+}  // namespace
+
+Traffic traffic(const plan::Plan& plan) {
+  Traffic result;
+  if (plan.options.ranks == 1) return result;
+  std::map<plan::OperationKind, Sizes> kinds;
+  for (const plan::Segment& segment : plan.segments) {
+    const std::size_t times = runs_per_step(segment.kind, plan.options.micro_batches);
+    for (const plan::Operation& operation : segment.operations) {
+      if (times > 0 && is_collective(operation.kind)) kinds[operation.kind][whole_size(operation)] += times;
+    }
+  }
+  for (const auto& [kind, sizes] : kinds) {
+    result.kinds.push_back(summary(kind, sizes, plan.options.ranks));
+    result.moved += result.kinds.back().moved;
+  }
+  return result;
+}
+
+namespace {
+
+struct Column {
+  const char* name;
+  const char* key;
+  tessera::Precision precision;
+  std::size_t micro_batches;
+};
+constexpr Column columns[] = {{"fp32", "fp32", tessera::fp32_precision, 1},
+                              {"mixed", "mixed", tessera::bf16_mixed, 1},
+                              {"fp32, accumulating", "fp32_accumulating", tessera::fp32_precision, 2},
+                              {"mixed, accumulating", "mixed_accumulating", tessera::bf16_mixed, 2}};
+
+double persistent(const ParametersQuestion& question, Strategy strategy, const Column& column) {
+  tessera::plan::PlanOptions options;
+  options.strategy = strategy;
+  options.precision = column.precision;
+  options.ranks = question.ranks;
+  options.micro_batches = column.micro_batches;
+  return persistent_bytes({question.parameters}, options, question.optimizer_states);
+}
+
+}  // namespace
+
+std::string text_of(const ParametersQuestion& question) {
+  std::vector<std::vector<std::string>> rows = {{"on each rank", "the ZeRO paper"}};
+  for (const Column& column : columns) rows.front().emplace_back(column.name);
+  for (const Strategy strategy : tessera::all_strategies) {
+    auto& cells = rows.emplace_back();
+    cells.emplace_back(to_string(strategy));
+    cells.push_back(decimal_size(zero_paper_bytes(strategy, question.parameters, question.ranks)));
+    for (const Column& column : columns) cells.push_back(decimal_size(persistent(question, strategy, column)));
+  }
+  return fmt::format(
+      "{:g} parameters on {}, {} fp32 states each\n\n{}\n"
+      "The paper: 2 bytes for a parameter, 2 for its gradient, 12 for Adam. The others are what Tessera keeps: fp32\n"
+      "masters and reduced gradients, with bf16 or fp16 copies where it is mixed, for one micro-batch and for "
+      "several.\n"
+      "Gathered units, gradients on their way, padding and activations come on top: plan a model (--model) for "
+      "those.\n",
+      question.parameters, counted(question.ranks, "rank", "ranks"), question.optimizer_states, table(rows));
+}
+
+Json json_of(const ParametersQuestion& question) {
+  Json strategies;
+  for (const Strategy strategy : tessera::all_strategies) {
+    Json bytes = {{"zero_paper", zero_paper_bytes(strategy, question.parameters, question.ranks)}};
+    for (const Column& column : columns) bytes[column.key] = persistent(question, strategy, column);
+    strategies[std::string(to_string(strategy))] = bytes;
+  }
+  return {{"parameters", question.parameters}, {"ranks", question.ranks}, {"bytes", strategies}};
 }
 
 }  // namespace tools

@@ -1,10 +1,14 @@
-// Bytes per rank by formula, from numbers of parameters alone: docs/numerics.md's, and those of the ZeRO paper
-// (Rajbhandari et al. 2020, figure 1).
+// Bytes of a rank without a plan, by formula from numbers of parameters: docs/numerics.md's, and those of the ZeRO
+// paper (Rajbhandari et al. 2020, figure 1); and the traffic of one that is planned.
 #pragma once
 
 #include <cstddef>
+#include <string>
+#include <vector>
 
+#include "json/json.hpp"
 #include "tessera/plan/plan.hpp"
+#include "tessera/plan/strategy.hpp"
 
 namespace tools {
 
@@ -19,5 +23,36 @@ struct Parameters {
 // What persists on a rank, without slots, staging, activations and padding, with so many fp32 states per parameter.
 // All units count as of the plan's precision. Reads strategy, ranks, precision, micro_batches and accumulation.
 double persistent_bytes(const Parameters& parameters, const tessera::plan::PlanOptions& options, std::size_t states);
+
+// What a rank sends in one step, added up from the plan's own collectives.
+
+// The collectives of one kind in a step. A size is that of what is whole on every rank, or comes from there, in the
+// type in which it travels; each rank sends and receives (ranks − 1) / ranks of it.
+struct CollectiveSizes {
+  tessera::plan::OperationKind kind;
+  std::size_t count = 0;
+  tessera::Bytes smallest = {};
+  tessera::Bytes median = {};  // the lower of two
+  tessera::Bytes largest = {};
+  tessera::Bytes moved = {};  // per rank and step
+};
+
+struct Traffic {
+  tessera::Bytes moved = {};  // per rank and step
+  std::vector<CollectiveSizes> kinds = {};
+};
+
+// Empty for one rank.
+Traffic traffic(const tessera::plan::Plan& plan);
+
+// `tessera plan --params N`: a number of parameters alone, in the ZeRO paper's accounting and in ours.
+struct ParametersQuestion {
+  double parameters;
+  std::size_t ranks;
+  std::size_t optimizer_states;
+};
+
+std::string text_of(const ParametersQuestion& question);
+Json json_of(const ParametersQuestion& question);
 
 }  // namespace tools

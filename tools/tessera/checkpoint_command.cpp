@@ -11,7 +11,7 @@
 
 namespace tools {
 
-namespace {
+namespace checkpoint_command {
 
 constexpr std::string_view usage = R"(Usage: tessera checkpoint SUBCOMMAND [options]
 
@@ -27,9 +27,10 @@ Exit code: 0; 1 when a checkpoint is damaged, when two differ, or when something
 options.
 )";
 
-}  // namespace
+}  // namespace checkpoint_command
 
 bool run_checkpoint(const std::vector<std::string>& arguments) {
+  using namespace checkpoint_command;
   const std::map<std::string_view, bool (*)(std::vector<std::string>)> subcommands = {{"list", run_checkpoint_list},
                                                                                       {"show", run_checkpoint_show},
                                                                                       {"verify", run_checkpoint_verify},

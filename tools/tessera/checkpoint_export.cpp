@@ -32,7 +32,7 @@ using tessera::TensorSpec;
 
 namespace fs = std::filesystem;
 
-namespace {
+namespace checkpoint_export {
 
 constexpr std::size_t piece = std::size_t{1} << 20;  // elements that are converted at once
 constexpr std::string_view stem = "model";           // of the names of files, where there are several
@@ -214,9 +214,10 @@ bool parse(std::vector<std::string> arguments, Request& request) {
   return options.parse(std::move(arguments));
 }
 
-}  // namespace
+}  // namespace checkpoint_export
 
 bool run_checkpoint_export(std::vector<std::string> arguments) {
+  using namespace checkpoint_export;
   Request request;
   if (!parse(std::move(arguments), request)) return true;
   const CheckpointReader reader(tessera::find_checkpoint(request.checkpoint));

@@ -2,19 +2,17 @@
 #include <fmt/format.h>
 
 #include <cstdio>
-#include <nlohmann/json.hpp>
 #include <optional>
 
+#include "commands.hpp"
+#include "cost/quantity.hpp"
 #include "cost/ring.hpp"
-#include "cost/text.hpp"
-#include "cost_line.hpp"
-#include "cost_subcommands.hpp"
+#include "json/json.hpp"
+#include "options.hpp"
 
 namespace tools {
 
-using nlohmann::ordered_json;
-
-namespace {
+namespace cost_allreduce {
 
 constexpr const char* description =
     "Bytes and time of a ring all-reduce, of its two halves, and what of it a training step hides.";
@@ -104,13 +102,13 @@ std::string text_of(const Request& request) {
   return text;
 }
 
-ordered_json json_of(const Request& request) {
-  ordered_json object = {{"bytes", request.wire_bytes()},
-                         {"fp32_bytes", request.bytes},
-                         {"dtype", to_string(request.dtype)},
-                         {"ranks", request.ranks},
-                         {"bandwidth_bytes_per_second", request.link.bandwidth},
-                         {"latency_seconds", request.link.latency}};
+Json json_of(const Request& request) {
+  Json object = {{"bytes", request.wire_bytes()},
+                 {"fp32_bytes", request.bytes},
+                 {"dtype", to_string(request.dtype)},
+                 {"ranks", request.ranks},
+                 {"bandwidth_bytes_per_second", request.link.bandwidth},
+                 {"latency_seconds", request.link.latency}};
   for (const Half& collective : collectives) {
     const cost::Traffic traffic = traffic_of(request, collective);
     object[collective.key] = {
@@ -125,12 +123,13 @@ ordered_json json_of(const Request& request) {
   return object;
 }
 
-}  // namespace
+}  // namespace cost_allreduce
 
 void run_cost_allreduce(std::vector<std::string> arguments) {
+  using namespace cost_allreduce;
   const auto request = parse(std::move(arguments));
   if (!request) return;
-  fmt::print("{}", request->json ? json_of(*request).dump(2) + "\n" : text_of(*request));
+  fmt::print("{}", request->json ? json_of(*request).dump(std::size_t{2}) + "\n" : text_of(*request));
 }
 
 }  // namespace tools

@@ -2,21 +2,19 @@
 #include <fmt/format.h>
 
 #include <cstdio>
-#include <nlohmann/json.hpp>
 #include <optional>
 
+#include "commands.hpp"
+#include "cost/quantity.hpp"
 #include "cost/ring.hpp"
-#include "cost/text.hpp"
-#include "cost_line.hpp"
-#include "cost_subcommands.hpp"
+#include "json/json.hpp"
+#include "options.hpp"
 #include "plot/plot.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tools {
 
-using nlohmann::ordered_json;
-
-namespace {
+namespace cost_chart {
 
 constexpr std::size_t most_models = 64;
 
@@ -105,8 +103,8 @@ std::string text_of(const Request& request) {
   return text + "\n";
 }
 
-ordered_json json_of(const Request& request) {
-  ordered_json links = ordered_json::array();
+Json json_of(const Request& request) {
+  Json links = Json::array();
   for (const NamedLink& link : request.links)
     links.push_back(
         {{"name", link.name}, {"bandwidth_bytes_per_second", link.bandwidth}, {"seconds", times_of(request, link)}});
@@ -117,8 +115,8 @@ ordered_json json_of(const Request& request) {
           {"links", links}};
 }
 
-ordered_json chart_of(const Request& request) {
-  ordered_json lines = ordered_json::array();
+Json chart_of(const Request& request) {
+  Json lines = Json::array();
   for (const NamedLink& link : request.links) {
     lines.push_back({{"name", fmt::format("{}, {}", link.name, cost::rate_text(link.bandwidth))},
                      {"x", request.parameters},
@@ -135,13 +133,14 @@ ordered_json chart_of(const Request& request) {
           {"series", lines}};
 }
 
-}  // namespace
+}  // namespace cost_chart
 
 void run_cost_chart(std::vector<std::string> arguments) {
+  using namespace cost_chart;
   const auto request = parse(std::move(arguments));
   if (!request) return;
   if (request->figure) plot(chart_of(*request), *request->figure);
-  fmt::print("{}", request->json ? json_of(*request).dump(2) + "\n" : text_of(*request));
+  fmt::print("{}", request->json ? json_of(*request).dump(std::size_t{2}) + "\n" : text_of(*request));
 }
 
 }  // namespace tools

@@ -1,5 +1,5 @@
 // Finds the subcommand, and turns its complaint into one line and an exit code.
-#include "cost_command.hpp"
+#include "commands.hpp"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 #include <map>
 #include <string_view>
 
-#include "cost_subcommands.hpp"
+#include "command_line/streams.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tools {
@@ -17,7 +17,7 @@ namespace {
 constexpr int success = 0;
 constexpr int bad_options = 2;
 
-constexpr std::string_view usage = R"(Usage: tessera cost SUBCOMMAND [options]
+constexpr std::string_view cost_usage = R"(Usage: tessera cost SUBCOMMAND [options]
 
   allreduce  bytes and time of a ring all-reduce, and what of it a step hides
              tessera cost allreduce --bytes 100MB --ranks 4 --bandwidth 1.25GB/s --compute 300ms
@@ -43,7 +43,7 @@ void run(const std::vector<std::string>& arguments) {
   if (found != subcommands.end()) {
     found->second({arguments.begin() + 1, arguments.end()});
   } else if (arguments.size() == 1 && arguments.front() == "--help") {
-    fmt::print("{}", usage);
+    fmt::print("{}", cost_usage);
   } else {
     throw tessera::UsageError(fmt::format("unknown subcommand \"{}\": {}", arguments.front(), remedy));
   }
@@ -56,7 +56,7 @@ int run_cost(const std::vector<std::string>& arguments) {
     run(arguments);
     return success;
   } catch (const tessera::UsageError& error) {
-    fmt::print(stderr, "tessera: {}\n", error.what());
+    tell(std::string("tessera: ") + error.what());
     return bad_options;
   }
 }

@@ -2,19 +2,17 @@
 #include <fmt/format.h>
 
 #include <cstdio>
-#include <nlohmann/json.hpp>
 #include <optional>
 
+#include "commands.hpp"
 #include "cost/job.hpp"
-#include "cost/text.hpp"
-#include "cost_line.hpp"
-#include "cost_subcommands.hpp"
+#include "cost/quantity.hpp"
+#include "json/json.hpp"
+#include "options.hpp"
 
 namespace tools {
 
-using nlohmann::ordered_json;
-
-namespace {
+namespace cost_job {
 
 constexpr const char* description = "Batch, steps, time and learning rate of a data-parallel training job.";
 constexpr const char* footer =
@@ -105,22 +103,22 @@ std::string text_of(const Request& request) {
   return request.learning_rate ? text + learning_text(request, cost) : text;
 }
 
-ordered_json json_of(const Request& request) {
+Json json_of(const Request& request) {
   const cost::Job& job = request.job;
   const cost::JobCost cost = cost_of(job);
-  ordered_json object = {{"samples", job.samples},
-                         {"batch", job.batch},
-                         {"ranks", job.ranks},
-                         {"throughput", job.throughput},
-                         {"precision_gain", job.precision_gain},
-                         {"overhead", job.overhead},
-                         {"epochs", job.epochs},
-                         {"global_batch", cost.global_batch},
-                         {"steps_per_epoch", cost.steps_per_epoch},
-                         {"steps", cost.steps},
-                         {"samples_per_second", cost.samples_per_second},
-                         {"seconds_per_epoch", cost.seconds_per_epoch},
-                         {"seconds", cost.seconds}};
+  Json object = {{"samples", job.samples},
+                 {"batch", job.batch},
+                 {"ranks", job.ranks},
+                 {"throughput", job.throughput},
+                 {"precision_gain", job.precision_gain},
+                 {"overhead", job.overhead},
+                 {"epochs", job.epochs},
+                 {"global_batch", cost.global_batch},
+                 {"steps_per_epoch", cost.steps_per_epoch},
+                 {"steps", cost.steps},
+                 {"samples_per_second", cost.samples_per_second},
+                 {"seconds_per_epoch", cost.seconds_per_epoch},
+                 {"seconds", cost.seconds}};
   if (!request.learning_rate) return object;
   const cost::LearningRate rates = rates_of(request);
   object["learning_rate"] = {{"base", *request.learning_rate},
@@ -131,12 +129,13 @@ ordered_json json_of(const Request& request) {
   return object;
 }
 
-}  // namespace
+}  // namespace cost_job
 
 void run_cost_job(std::vector<std::string> arguments) {
+  using namespace cost_job;
   const auto request = parse(std::move(arguments));
   if (!request) return;
-  fmt::print("{}", request->json ? json_of(*request).dump(2) + "\n" : text_of(*request));
+  fmt::print("{}", request->json ? json_of(*request).dump(std::size_t{2}) + "\n" : text_of(*request));
 }
 
 }  // namespace tools

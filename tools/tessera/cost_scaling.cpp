@@ -3,21 +3,19 @@
 
 #include <cmath>
 #include <cstdio>
-#include <nlohmann/json.hpp>
 #include <optional>
 
-#include "cost/amdahl.hpp"
-#include "cost/text.hpp"
-#include "cost_line.hpp"
-#include "cost_subcommands.hpp"
+#include "commands.hpp"
+#include "cost/job.hpp"
+#include "cost/quantity.hpp"
+#include "json/json.hpp"
+#include "options.hpp"
 #include "plot/plot.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tools {
 
-using nlohmann::ordered_json;
-
-namespace {
+namespace cost_scaling {
 
 constexpr std::size_t most_fractions = 8;  // as many as a figure tells apart by colour
 constexpr std::size_t most_rank_counts = 64;
@@ -85,33 +83,32 @@ std::string text_of(const Request& request) {
   return fractions + "\n" + heads + "\n" + rows + limits + "\n";
 }
 
-ordered_json json_of(const Request& request) {
-  ordered_json curves = ordered_json::array();
+Json json_of(const Request& request) {
+  Json curves = Json::array();
   for (const double fraction : request.fractions) {
     const double limit = cost::amdahl_limit(fraction);
-    ordered_json points = ordered_json::array();
+    Json points = Json::array();
     for (const std::uint64_t ranks : request.ranks) {
       points.push_back({{"ranks", ranks},
                         {"speedup", cost::amdahl_speedup(fraction, ranks)},
                         {"efficiency", efficiency(fraction, ranks)}});
     }
-    curves.push_back({{"serial_fraction", fraction},
-                      {"limit", std::isinf(limit) ? ordered_json() : ordered_json(limit)},
-                      {"points", points}});
+    curves.push_back(
+        {{"serial_fraction", fraction}, {"limit", std::isinf(limit) ? Json() : Json(limit)}, {"points", points}});
   }
   return {{"scaling", curves}};
 }
 
-ordered_json line_of(const Request& request, double fraction) {
+Json line_of(const Request& request, double fraction) {
   std::vector<double> speedups;
   for (const std::uint64_t ranks : request.ranks) speedups.push_back(cost::amdahl_speedup(fraction, ranks));
   return {{"name", fmt::format("{:g} % serial", 100 * fraction)}, {"x", request.ranks}, {"y", speedups}};
 }
 
-ordered_json chart_of(const Request& request) {
-  ordered_json lines = ordered_json::array();
+Json chart_of(const Request& request) {
+  Json lines = Json::array();
   for (const double fraction : request.fractions) lines.push_back(line_of(request, fraction));
-  ordered_json ideal = line_of(request, 0);
+  Json ideal = line_of(request, 0);
   ideal["name"] = "ideal: N times on N ranks";
   ideal["reference"] = true;
   lines.push_back(ideal);
@@ -122,13 +119,14 @@ ordered_json chart_of(const Request& request) {
           {"series", lines}};
 }
 
-}  // namespace
+}  // namespace cost_scaling
 
 void run_cost_scaling(std::vector<std::string> arguments) {
+  using namespace cost_scaling;
   const auto request = parse(std::move(arguments));
   if (!request) return;
   if (request->figure) plot(chart_of(*request), *request->figure);
-  fmt::print("{}", request->json ? json_of(*request).dump(2) + "\n" : text_of(*request));
+  fmt::print("{}", request->json ? json_of(*request).dump(std::size_t{2}) + "\n" : text_of(*request));
 }
 
 }  // namespace tools

@@ -1,24 +1,14 @@
 // `tessera plan --fit SIZE`: which settings fit into a rank's memory, and which of them moves the fewest bytes.
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "json/json.hpp"
 #include "report.hpp"
 
 namespace tools {
-
-// What is searched; the rest stays as it is in the setting.
-struct Freedom {
-  bool strategy = true;
-  bool prefetch = true;  // 1, 2 and 0 units ahead; fsdp only
-  bool reshard = true;   // fsdp only
-  bool checkpointing = true;
-  bool batch = true;  // powers of two up to most_batch
-};
-inline constexpr std::size_t most_batch = 4096;
 
 struct FitQuestion {
   const Subject& subject;
@@ -52,6 +42,6 @@ std::string reason(const FitCandidate& candidate, tessera::Bytes limit);
 std::string setting_text(const Subject& subject, const Setting& setting);
 
 std::string text_of(const FitQuestion& question, const Fit& fit);
-nlohmann::ordered_json json_of(const FitQuestion& question, const Fit& fit);
+Json json_of(const FitQuestion& question, const Fit& fit);
 
 }  // namespace tools

@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "checkpoint_command.hpp"
-#include "cost_command.hpp"
+#include "command_line/streams.hpp"
+#include "commands.hpp"
 #include "options.hpp"
-#include "plan_command.hpp"
+#include "tessera/base/file_size_limit.hpp"
 #include "tessera/base/version.hpp"
-#include "trace_command.hpp"
 
 namespace {
 
@@ -60,13 +60,15 @@ int run(const std::vector<std::string>& arguments) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  tools::open_closed_streams();
+  tessera::make_file_size_limit_an_error();
   try {
-    return run({argv + 1, argv + argc});
+    return tools::exit_code(run({argv + 1, argv + argc}));
   } catch (const tools::OptionError& error) {
-    fmt::print(stderr, "tessera: {}\n", error.what());
+    tools::tell(std::string("tessera: ") + error.what());
     return bad_options;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "tessera: {}\n", error.what());
+    tools::tell(std::string("tessera: ") + error.what());
     return failure;
   }
 }

@@ -2,25 +2,18 @@
 #include "options.hpp"
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <set>
+#include <functional>
+#include <utility>
+
+#include "plot/plot.hpp"
 
 namespace tools {
 
 namespace {
-
-void require_each_once(const std::vector<std::string>& arguments) {
-  std::set<std::string> seen;
-  for (const std::string& argument : arguments) {
-    if (argument.size() < 3 || argument.compare(0, 2, "--") != 0) continue;
-    const std::string name = argument.substr(0, argument.find('='));
-    if (!seen.insert(name).second) throw OptionError(fmt::format("{} is given twice", name));
-  }
-}
 
 struct SizeUnit {
   std::string_view name;
@@ -33,21 +26,31 @@ constexpr std::array size_units = {
 };
 constexpr double most_bytes = 0x1p60;
 
-}  // namespace
+// The parser takes -5us for an option of its own: "--latency -5us" becomes "--latency=-5us", for the reader to refuse.
+std::vector<std::string> with_negative_values(const std::vector<std::string>& arguments) {
+  std::vector<std::string> joined;
+  for (const std::string& argument : arguments) {
+    const bool is_negative = argument.size() > 1 && argument[0] == '-' && argument[1] != '-';
+    const bool follows_name =
+        !joined.empty() && joined.back().rfind("--", 0) == 0 && joined.back().find('=') == std::string::npos;
+    if (is_negative && follows_name) {
+      joined.back() += "=" + argument;
+    } else {
+      joined.push_back(argument);
+    }
+  }
+  return joined;
+}
 
-bool parse_each_once(CLI::App& app, std::vector<std::string> arguments) {
-  require_each_once(arguments);
-  std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
+bool parse_with(CommandParser& parser, std::vector<std::string> arguments) {
   try {
-    app.parse(std::move(arguments));
-    return true;
-  } catch (const CLI::CallForHelp&) {
-    fmt::print("{}", app.help());
-    return false;
-  } catch (const CLI::ParseError& error) {
+    return parser.parse(std::move(arguments));
+  } catch (const CommandLineError& error) {
     throw OptionError(error.what());
   }
 }
+
+}  // namespace
 
 std::size_t whole_number(const std::string& name, std::string_view text, Limits limits) {
   std::size_t value = 0;
@@ -75,17 +78,11 @@ tessera::Bytes size_in_bytes(const std::string& name, std::string_view text) {
 }
 
 Options::Options(const std::string& command, const std::string& description, const std::string& footer)
-    : app_(std::make_unique<CLI::App>(description, command)) {
-  app_->footer(footer);
-  app_->set_help_flag("--help", "Prints this page")->group("");
-  app_->get_formatter()->column_width(34);
-}
-
-Options::~Options() = default;
+    : parser_({.program = command, .description = description, .footer = footer, .option_columns = 34}) {}
 
 void Options::take(const std::string& name, const std::string& type, const std::string& what,
                    std::function<void(const std::string&)> take) {
-  app_->add_option_function<std::string>(name, std::move(take), what)->group(group_)->type_name(type);
+  parser_.option({.name = name, .type = type, .what = what, .group = group_}, std::move(take));
 }
 
 void Options::whole(const std::string& name, std::size_t& target, Limits limits, const std::string& what) {
@@ -107,19 +104,94 @@ void Options::place(const std::string& name, std::filesystem::path& target, cons
     if (text.empty()) throw OptionError(fmt::format("{} is empty", name));
     target = text;
   };
-  app_->add_option_function<std::string>(name, take, what)->group(group_)->type_name("")->required();
+  parser_.option({.name = name, .type = {}, .what = what, .group = group_, .required = true}, take);
 }
 
 void Options::flag(const std::string& name, bool& target, const std::string& what) {
-  app_->add_flag(name, target, what)->group(group_);
+  parser_.flag({.name = name, .type = {}, .what = what, .group = group_}, target);
 }
 
-bool Options::given(const std::string& name) const { return app_->count(name) > 0; }
+bool Options::given(const std::string& name) const { return parser_.given(name); }
 
-bool Options::parse(std::vector<std::string> arguments) { return parse_each_once(*app_, std::move(arguments)); }
+bool Options::parse(std::vector<std::string> arguments) { return parse_with(parser_, std::move(arguments)); }
 
 void Options::refuse_choice(const std::string& name, const std::string& names, const std::string& text) {
   throw OptionError(fmt::format("{} takes {}, not \"{}\"", name, names, text));
+}
+
+CostLine::CostLine(const std::string& subcommand, const std::string& description, const std::string& footer)
+    : parser_({.program = "tessera cost " + subcommand,
+               .description = description,
+               .footer = footer,
+               .option_columns = 30}) {}
+
+void CostLine::add(const CostOption& option, std::function<void(const std::string&)> take) {
+  parser_.option({.name = option.name, .type = option.type, .what = option.what, .required = option.required},
+                 std::move(take));
+}
+
+void CostLine::number(const CostOption& option, double& target, const cost::Quantity& quantity) {
+  add(option, [name = option.name, &target, &quantity](const std::string& text) {
+    target = cost::number(name, text, quantity);
+  });
+}
+
+void CostLine::number(const CostOption& option, std::optional<double>& target, const cost::Quantity& quantity) {
+  add(option, [name = option.name, &target, &quantity](const std::string& text) {
+    target = cost::number(name, text, quantity);
+  });
+}
+
+void CostLine::whole(const CostOption& option, std::uint64_t& target, const cost::Quantity& quantity) {
+  add(option, [name = option.name, &target, &quantity](const std::string& text) {
+    target = cost::whole_number(name, text, quantity);
+  });
+}
+
+void CostLine::list(const CostOption& option, std::vector<double>& target, const cost::Quantity& quantity) {
+  add(option, [name = option.name, &target, &quantity](const std::string& text) {
+    target = cost::numbers(name, text, quantity);
+  });
+}
+
+void CostLine::rising(const CostOption& option, std::vector<std::uint64_t>& target, const cost::Quantity& quantity) {
+  add(option, [name = option.name, &target, &quantity](const std::string& text) {
+    target = cost::whole_numbers(name, text, quantity);
+    if (std::adjacent_find(target.begin(), target.end(), std::greater_equal<>()) != target.end())
+      throw tessera::UsageError(
+          fmt::format("{} takes numbers each larger than the one before it, not \"{}\"", name, text));
+  });
+}
+
+void CostLine::dtype(tessera::DType& target) {
+  add({"--dtype", "fp32|bf16|fp16", "In which the gradients travel; two bytes halve the size [fp32]"},
+      [&target](const std::string& text) {
+        try {
+          target = tessera::dtype_from_string(text);
+        } catch (const tessera::UsageError&) {
+          throw tessera::UsageError(fmt::format("--dtype takes fp32|bf16|fp16, not \"{}\"", text));
+        }
+      });
+}
+
+void CostLine::json(bool& target) {
+  parser_.flag(
+      {.name = "--json", .type = {}, .what = "Prints one JSON object: bytes, seconds and fractions in full precision"},
+      target);
+}
+
+void CostLine::plot(std::optional<std::string>& target) {
+  add({"--plot", "FILE.svg|FILE.png", "Draws a figure too; needs Python with matplotlib"},
+      [&target](const std::string& text) {
+        if (!is_figure(text))
+          throw tessera::UsageError(
+              fmt::format("--plot takes a file name that ends in .svg or .png, not \"{}\"", text));
+        target = text;
+      });
+}
+
+bool CostLine::parse(const std::vector<std::string>& arguments) {
+  return parse_with(parser_, with_negative_values(arguments));
 }
 
 }  // namespace tools

@@ -1,25 +1,22 @@
 // A command's options, read strictly: a number is digits within its limits, nothing is given twice, and whatever is
-// wrong is one line that names the option. A thin layer over CLI11, which does the help page.
+// wrong is one line that names the option. Options for counts and names, CostLine for numbers with units.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <filesystem>
 #include <functional>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "command_line/parser.hpp"
+#include "cost/quantity.hpp"
 #include "tessera/base/bytes.hpp"
+#include "tessera/base/dtype.hpp"
 #include "tessera/base/error.hpp"
-
-// CLI11 itself stays in the sources: its header takes ten seconds to compile.
-namespace CLI {
-class App;
-}  // namespace CLI
 
 namespace tools {
 
@@ -28,10 +25,6 @@ class OptionError : public tessera::UsageError {
  public:
   using UsageError::UsageError;
 };
-
-// `arguments`: what follows the command. False when only the help page was asked for, and printed. Throws OptionError,
-// also when an option is given twice.
-bool parse_each_once(CLI::App& app, std::vector<std::string> arguments);
 
 struct Limits {
   std::size_t least;
@@ -46,9 +39,6 @@ class Options {
  public:
   // command: "tessera plan".
   Options(const std::string& command, const std::string& description, const std::string& footer);
-  ~Options();
-  Options(const Options&) = delete;
-  Options& operator=(const Options&) = delete;
 
   void group(const std::string& title) { group_ = title; }  // of the options that follow
 
@@ -85,8 +75,41 @@ class Options {
  private:
   [[noreturn]] static void refuse_choice(const std::string& name, const std::string& names, const std::string& text);
 
-  std::unique_ptr<CLI::App> app_;
+  CommandParser parser_;
   std::string group_ = "Options";
+};
+
+struct CostOption {
+  std::string name;  // "--bytes"
+  std::string type;  // in the help page: "SIZE"
+  std::string what;  // and there too, with the default
+  bool required = false;
+};
+
+// The command line of a subcommand of `tessera cost`. Targets must outlive parse(), and keep their value where an
+// option is not given. Every refusal is a tessera::UsageError that names the option.
+class CostLine {
+ public:
+  CostLine(const std::string& subcommand, const std::string& description, const std::string& footer);
+
+  void number(const CostOption& option, double& target, const cost::Quantity& quantity);
+  void number(const CostOption& option, std::optional<double>& target, const cost::Quantity& quantity);
+  void whole(const CostOption& option, std::uint64_t& target, const cost::Quantity& quantity);
+  void list(const CostOption& option, std::vector<double>& target, const cost::Quantity& quantity);
+  // Each number larger than the one before it.
+  void rising(const CostOption& option, std::vector<std::uint64_t>& target, const cost::Quantity& quantity);
+
+  void dtype(tessera::DType& target);
+  void json(bool& target);
+  void plot(std::optional<std::string>& target);
+
+  // False when only the help page was asked for, and printed.
+  bool parse(const std::vector<std::string>& arguments);
+
+ private:
+  void add(const CostOption& option, std::function<void(const std::string&)> take);
+
+  CommandParser parser_;
 };
 
 }  // namespace tools

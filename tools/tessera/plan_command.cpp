@@ -1,22 +1,23 @@
 // One function for each question.
-#include "plan_command.hpp"
+#include "commands.hpp"
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <utility>
 
-#include "comparison.hpp"
+#include "accounting.hpp"
+#include "fit.hpp"
+#include "json/json.hpp"
+#include "report.hpp"
 #include "request.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/plan/draw.hpp"
+#include "text.hpp"
 
 namespace tools {
 
 namespace {
-
-void print_json(const nlohmann::ordered_json& object) { fmt::print("{}\n", object.dump(2)); }
 
 void print_drawing(const PlanRequest& request, const PlanReport& report) {
   if (request.draw) fmt::print("\n{}", draw(report.plan));
@@ -25,7 +26,7 @@ void print_drawing(const PlanRequest& request, const PlanReport& report) {
 bool answer_parameters(const PlanRequest& request, std::size_t states) {
   const ParametersQuestion question{*request.parameters, request.setting.options.ranks, states};
   if (request.json) {
-    print_json(json_of(question));
+    print_object(json_of(question));
   } else {
     fmt::print("{}", text_of(question));
   }
@@ -35,7 +36,7 @@ bool answer_parameters(const PlanRequest& request, std::size_t states) {
 bool answer_plan(const PlanRequest& request, const std::vector<std::string>& states) {
   const PlanReport report = make_report(*request.subject, request.setting, states);
   if (request.json) {
-    print_json(json_of(report));
+    print_object(json_of(report));
   } else {
     fmt::print("{}", text_of(report));
   }
@@ -46,7 +47,7 @@ bool answer_plan(const PlanRequest& request, const std::vector<std::string>& sta
 bool answer_comparison(const PlanRequest& request, const std::vector<std::string>& states) {
   const std::vector<PlanReport> reports = compare(*request.subject, request.setting, states);
   if (request.json) {
-    print_json(json_of(reports));
+    print_object(json_of(reports));
   } else {
     fmt::print("{}", text_of(reports));
   }
@@ -73,9 +74,9 @@ bool answer_fit(const PlanRequest& request, const std::vector<std::string>& stat
   require_some_fit(question, fit);
   const PlanReport best = make_report(*request.subject, fit.fitting.front().setting, states);
   if (request.json) {
-    nlohmann::ordered_json object = json_of(question, fit);
+    Json object = json_of(question, fit);
     object["best"] = json_of(best);
-    print_json(object);
+    print_object(object);
   } else {
     fmt::print("{}\nThe first of them:\n\n{}", text_of(question, fit), text_of(best));
   }

@@ -3,15 +3,16 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
+
+#include <algorithm>
 
 #include "accounting.hpp"
+#include "json/json.hpp"
 #include "text.hpp"
 
 namespace tools {
 
 namespace plan = tessera::plan;
-using nlohmann::ordered_json;
 using tessera::Bytes;
 
 // What a category is for, in the reader's terms.
@@ -81,8 +82,8 @@ std::string traffic_text(const PlanReport& report) {
   return fmt::format("\n{}", table(rows));
 }
 
-ordered_json traffic_json(const Traffic& traffic) {
-  ordered_json kinds = ordered_json::object();
+Json traffic_json(const Traffic& traffic) {
+  Json kinds = Json::object();
   for (const CollectiveSizes& kind : traffic.kinds) {
     kinds[std::string(to_string(kind.kind))] = {{"count", kind.count},
                                                 {"smallest", kind.smallest.count()},
@@ -93,8 +94,8 @@ ordered_json traffic_json(const Traffic& traffic) {
   return {{"moved", traffic.moved.count()}, {"collectives", kinds}};
 }
 
-ordered_json verification_json(const plan::Verification& verification) {
-  ordered_json violations = ordered_json::array();
+Json verification_json(const plan::Verification& verification) {
+  Json violations = Json::array();
   for (const plan::Violation& violation : verification.violations) violations.push_back(violation.text);
   return {{"sound", verification.ok()},
           {"states", verification.states},
@@ -148,9 +149,9 @@ std::string text_of(const PlanReport& report) {
   return headline(report) + verdict(report.verification) + memory_text(report) + traffic_text(report);
 }
 
-ordered_json json_of(const PlanReport& report) {
+Json json_of(const PlanReport& report) {
   const plan::PlanOptions& options = report.plan.options;
-  ordered_json categories;
+  Json categories;
   for (const plan::CategoryBytes& category : report.memory.categories) {
     categories[std::string(to_string(category.category))] = category.size.count();
   }
@@ -178,6 +179,74 @@ ordered_json json_of(const PlanReport& report) {
           {"zero_paper", report.zero_paper},
           {"traffic", traffic_json(report.traffic)},
           {"verified", verification_json(report.verification)}};
+}
+
+std::vector<PlanReport> compare(const Subject& subject, Setting setting,
+                                const std::vector<std::string>& optimizer_states) {
+  std::vector<PlanReport> reports;
+  for (const tessera::Strategy strategy : tessera::all_strategies) {
+    setting.options.strategy = strategy;
+    reports.push_back(make_report(subject, setting, optimizer_states));
+  }
+  return reports;
+}
+
+namespace {
+
+template <typename Text>
+std::vector<std::string> row(std::string name, const std::vector<PlanReport>& reports, const Text& text) {
+  std::vector<std::string> cells = {std::move(name)};
+  for (const PlanReport& report : reports) cells.push_back(text(report));
+  return cells;
+}
+
+bool has_any(const std::vector<PlanReport>& reports, std::size_t category) {
+  return std::any_of(reports.begin(), reports.end(),
+                     [&](const PlanReport& report) { return report.memory.categories[category].size > Bytes(0); });
+}
+
+std::string verdicts(const std::vector<PlanReport>& reports) {
+  std::string text;
+  for (const PlanReport& report : reports) {
+    if (report.verification.ok()) continue;
+    text += fmt::format("{}: {}", to_string(report.plan.options.strategy), verdict(report.verification));
+  }
+  return text.empty() ? "verified: all four are sound\n" : text;
+}
+
+}  // namespace
+
+std::string text_of(const std::vector<PlanReport>& reports) {
+  const PlanReport& first = reports.front();
+  const plan::PlanOptions& options = first.plan.options;
+  std::vector<std::vector<std::string>> rows = {row("on each rank", reports, [](const PlanReport& report) {
+    return std::string(to_string(report.plan.options.strategy));
+  })};
+  for (std::size_t category = 0; category < plan::category_count; ++category) {
+    if (!has_any(reports, category)) continue;
+    rows.push_back(row(std::string(to_string(static_cast<plan::Category>(category))), reports,
+                       [&](const PlanReport& report) { return to_string(report.memory.categories[category].size); }));
+  }
+  rows.push_back(row("peak", reports, [](const PlanReport& report) { return to_string(report.memory.peak); }));
+  rows.push_back(row("live", reports, [](const PlanReport& report) { return to_string(report.memory.live); }));
+  rows.push_back(
+      row("sent in a step", reports, [](const PlanReport& report) { return to_string(report.traffic.moved); }));
+  const auto bytes = [](double size) { return to_string(Bytes(static_cast<std::uint64_t>(size))); };
+  rows.push_back(
+      row("persists, by formula", reports, [&](const PlanReport& report) { return bytes(report.persistent); }));
+  rows.push_back(row("the ZeRO paper's", reports, [&](const PlanReport& report) { return bytes(report.zero_paper); }));
+  return fmt::format("{}; {}, {}, {}\n{}\n{}{}", model_text(first.subject, first.plan),
+                     counted(options.ranks, "rank", "ranks"), to_string(options.precision.parameter),
+                     counted(options.micro_batches, "micro-batch", "micro-batches"), verdicts(reports), table(rows),
+                     activations_note(first));
+}
+
+Json json_of(const std::vector<PlanReport>& reports) {
+  Json strategies;
+  for (const PlanReport& report : reports) {
+    strategies[std::string(to_string(report.plan.options.strategy))] = json_of(report);
+  }
+  return {{"model", reports.front().subject.name()}, {"strategies", strategies}};
 }
 
 }  // namespace tools

@@ -1,14 +1,15 @@
 // One plan, worked out: what `tessera plan` found, as text for people and as JSON for programs.
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
+#include <vector>
 
-#include "subject.hpp"
+#include "accounting.hpp"
+#include "json/json.hpp"
+#include "request.hpp"
 #include "tessera/plan/memory.hpp"
 #include "tessera/plan/verify.hpp"
-#include "traffic.hpp"
 
 namespace tools {
 
@@ -28,12 +29,21 @@ PlanReport make_report(const Subject& subject, const Setting& setting,
                        const std::vector<std::string>& optimizer_states);
 
 std::string text_of(const PlanReport& report);
-nlohmann::ordered_json json_of(const PlanReport& report);
+Json json_of(const PlanReport& report);
 
 // The parts of the text, for tables of several plans.
 std::string model_text(const Subject& subject, const tessera::plan::Plan& plan);  // "NAME: 1,234 parameters in 3 units"
 std::string activations_note(const PlanReport& report);                           // a line
 std::string verdict(const tessera::plan::Verification& verification);             // lines
 std::string_view purpose(tessera::plan::Category category);
+
+// All strategies side by side: bytes by category, peak, traffic, and what formulas say.
+
+// One report for each strategy, the rest of the setting as it is.
+std::vector<PlanReport> compare(const Subject& subject, Setting setting,
+                                const std::vector<std::string>& optimizer_states);
+
+std::string text_of(const std::vector<PlanReport>& reports);
+Json json_of(const std::vector<PlanReport>& reports);
 
 }  // namespace tools

@@ -1,7 +1,8 @@
-// The options of `tessera plan`, and what no single one of them can tell.
+// One variant per source of shapes.
 #include "request.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <charconv>
 #include <filesystem>
@@ -10,13 +11,58 @@
 #include <string_view>
 #include <utility>
 
+#include "models/model.hpp"
+#include "models/units_file.hpp"
 #include "tessera/optim/adamw.hpp"
 #include "tessera/optim/sgd.hpp"
 
 namespace tools {
 
 using tessera::AccumulationMode;
+using tessera::Bytes;
 using tessera::Strategy;
+
+Subject Subject::gpt(std::string name, const examples::GptShape& shape) { return {std::move(name), shape}; }
+
+Subject Subject::llama(const models::LlamaShape& shape) { return {std::string(shape.name), shape}; }
+
+Subject Subject::perceptron(const std::vector<std::size_t>& widths) {
+  return {fmt::format("mlp {}", fmt::join(widths, "x")), models::perceptron(widths)};
+}
+
+Subject Subject::file(const std::filesystem::path& path) {
+  return {path.filename().string(), models::read_units(path)};
+}
+
+std::size_t Subject::seq() const { return counts_activations() ? std::get<examples::GptShape>(shape_).seq : 0; }
+
+examples::GptShape Subject::gpt_shape(bool activation_checkpointing) const {
+  examples::GptShape shape = std::get<examples::GptShape>(shape_);
+  shape.activation_checkpointing = activation_checkpointing;
+  return shape;
+}
+
+models::Model Subject::model(bool activation_checkpointing) const {
+  if (counts_activations()) return models::gpt(gpt_shape(activation_checkpointing));
+  if (const auto* shape = std::get_if<models::LlamaShape>(&shape_)) {
+    return models::llama(*shape, activation_checkpointing);
+  }
+  return std::get<models::Model>(shape_);
+}
+
+Bytes Subject::activations(const Setting& setting) const {
+  if (!counts_activations()) return Bytes(0);
+  return models::gpt_activations(gpt_shape(setting.activation_checkpointing), setting.options.precision, setting.batch);
+}
+
+tessera::plan::CompileInput compile_input(const Subject& subject, const Setting& setting,
+                                          const std::vector<std::string>& optimizer_states) {
+  models::Model model = subject.model(setting.activation_checkpointing);
+  tessera::plan::CompileInput input{std::move(model.units), std::move(model.program), setting.options,
+                                    optimizer_states};
+  input.options.activations = subject.activations(setting);
+  return input;
+}
 
 namespace {
 
@@ -26,7 +72,7 @@ constexpr std::size_t most_prefetch = 1024;
 constexpr std::size_t most_width = std::size_t{1} << 24;
 constexpr std::size_t most_layers = 4096;
 constexpr std::size_t most_bucket_bytes = std::size_t{1} << 40;
-constexpr std::size_t most_tokens = std::size_t{1} << 28;  // in one micro-batch of a rank
+constexpr std::size_t most_planned_tokens = std::size_t{1} << 28;  // in one micro-batch of a rank
 constexpr double most_parameters = 1e18;
 
 constexpr const char* description =
@@ -188,9 +234,9 @@ examples::GptShape gpt_shape(const ModelOptions& given, const examples::Preset* 
   if (shape.dim % shape.heads != 0) {
     throw OptionError(fmt::format("--dim {} is not a multiple of --heads {}", shape.dim, shape.heads));
   }
-  if (given.batch.value_or(1) > most_tokens / shape.seq) {
+  if (given.batch.value_or(1) > most_planned_tokens / shape.seq) {
     throw OptionError(fmt::format("--batch {} x --seq {} is more than {} tokens in a micro-batch", *given.batch,
-                                  shape.seq, most_tokens));
+                                  shape.seq, most_planned_tokens));
   }
   return shape;
 }

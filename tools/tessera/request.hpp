@@ -1,16 +1,65 @@
 // What `tessera plan` is asked for: a model or a number of parameters, how it is trained, and which question about it.
 #pragma once
 
+#include <cstddef>
+#include <filesystem>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
-#include "fit.hpp"
+#include "models/gpt.hpp"
+#include "models/model.hpp"
 #include "options.hpp"
-#include "parameters_report.hpp"
-#include "subject.hpp"
+#include "tessera/plan/compile.hpp"
 
 namespace tools {
+
+// One way to train it.
+struct Setting {
+  tessera::plan::PlanOptions options;  // activations: filled in from the rest
+  bool activation_checkpointing = false;
+  std::size_t batch = 1;  // sequences of a rank and micro-batch
+};
+
+class Subject {
+ public:
+  static Subject gpt(std::string name, const examples::GptShape& shape);
+  static Subject llama(const models::LlamaShape& shape);
+  static Subject perceptron(const std::vector<std::size_t>& widths);
+  static Subject file(const std::filesystem::path& path);  // throws DataError
+
+  const std::string& name() const { return name_; }
+  bool counts_activations() const { return std::holds_alternative<examples::GptShape>(shape_); }
+  bool recomputes() const { return !std::holds_alternative<models::Model>(shape_); }  // has a form with recomputation
+  std::size_t seq() const;  // tokens of a sequence; 0 where activations are not counted
+
+  models::Model model(bool activation_checkpointing) const;
+  // 0 where they are not counted.
+  tessera::Bytes activations(const Setting& setting) const;
+
+ private:
+  using Shape = std::variant<examples::GptShape, models::LlamaShape, models::Model>;
+  Subject(std::string name, Shape shape) : name_(std::move(name)), shape_(std::move(shape)) {}
+  examples::GptShape gpt_shape(bool activation_checkpointing) const;
+
+  std::string name_;
+  Shape shape_;
+};
+
+// With the subject's activations.
+tessera::plan::CompileInput compile_input(const Subject& subject, const Setting& setting,
+                                          const std::vector<std::string>& optimizer_states);
+
+// What --fit searches; the rest stays as it is in the setting.
+struct Freedom {
+  bool strategy = true;
+  bool prefetch = true;  // 1, 2 and 0 units ahead; fsdp only
+  bool reshard = true;   // fsdp only
+  bool checkpointing = true;
+  bool batch = true;  // powers of two up to most_batch
+};
+inline constexpr std::size_t most_batch = 4096;
 
 enum class OptimizerKind { adamw, sgd };
 

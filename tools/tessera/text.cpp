@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
 
 namespace tools {
 
@@ -44,5 +45,7 @@ std::string table(const std::vector<std::vector<std::string>>& rows) {
   }
   return text;
 }
+
+void print_object(const Json& object) { fmt::print("{}\n", object.dump(std::size_t{2})); }
 
 }  // namespace tools

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "json/json.hpp"
+
 namespace tools {
 
 std::string grouped(std::uint64_t value);  // "1,234,567"
@@ -15,5 +17,7 @@ std::string counted(std::uint64_t count, const std::string& one, const std::stri
 // Columns as wide as they must be, two blanks apart; the first to the left, the others to the right. Rows of equal
 // length.
 std::string table(const std::vector<std::vector<std::string>>& rows);
+
+void print_object(const Json& object);  // in several lines
 
 }  // namespace tools

@@ -1,8 +1,7 @@
 // Tables and JSON of a summary.
-#include "trace_command.hpp"
+#include "commands.hpp"
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <filesystem>
@@ -11,13 +10,14 @@
 #include <string_view>
 
 #include "checkpoint_text.hpp"
+#include "json/json.hpp"
 #include "options.hpp"
 #include "text.hpp"
 #include "trace/summary.hpp"
 
 namespace tools {
 
-namespace {
+namespace trace_command {
 
 constexpr std::string_view usage = R"(Usage: tessera trace SUBCOMMAND [options]
 
@@ -120,11 +120,10 @@ std::string text_of(const TraceFile& trace, const Summary& summary) {
       per_cent(overlap(summary), 1), waits_text(summary), kinds_text(summary), units_text(summary), host_text(summary));
 }
 
-nlohmann::ordered_json json_of(const TraceFile& trace, const Summary& summary) {
-  nlohmann::ordered_json object = {
-      {"first_step", trace.first_step}, {"last_step", trace.last_step}, {"overlap", overlap(summary)}};
+Json json_of(const TraceFile& trace, const Summary& summary) {
+  Json object = {{"first_step", trace.first_step}, {"last_step", trace.last_step}, {"overlap", overlap(summary)}};
   for (const char* list : {"ranks", "waits", "operations", "units", "host"}) {
-    object[list] = nlohmann::ordered_json::array();
+    object[list] = Json::array();
   }
   for (const RankFigures& rank : summary.ranks) {
     object["ranks"].push_back({{"rank", rank.rank},
@@ -179,15 +178,16 @@ void run_summary(std::vector<std::string> arguments) {
   const TraceFile trace = read_trace(path);
   const Summary summary = summarize(trace, waits);
   if (json) {
-    print_json(json_of(trace, summary));
+    print_object(json_of(trace, summary));
   } else {
     fmt::print("{}", text_of(trace, summary));
   }
 }
 
-}  // namespace
+}  // namespace trace_command
 
 void run_trace(const std::vector<std::string>& arguments) {
+  using namespace trace_command;
   if (arguments.empty())
     throw OptionError("a subcommand is missing: tessera trace takes summary; see tessera trace --help");
   if (arguments.front() == "summary") return run_summary({arguments.begin() + 1, arguments.end()});

@@ -69,8 +69,9 @@ class CheckpointReader {
 
   // Reads each block that is needed once, in the order of the files. Parts of a block that no range wants go to
   // `staging`, which has the size of a block; without it (empty), every block must be wanted whole. Throws UsageError
-  // when a range is outside its tensor, or two overlap.
-  void read(std::span<const TensorRange> ranges, std::span<std::byte> staging) const;
+  // when a range is outside its tensor, or two overlap. Calls `between` after each block.
+  void read(std::span<const TensorRange> ranges, std::span<std::byte> staging,
+            const std::function<void()>& between = {}) const;
   void read(const CheckpointTensor& tensor, Bytes first, std::span<std::byte> to, std::span<std::byte> staging) const;
 
   // One block of a file (its place in Manifest::files), straight into its parts, which ascend. What lies between them
@@ -84,7 +85,8 @@ class CheckpointReader {
 };
 
 // Reads everything against the checksums, and then as CheckpointReader does. All faults, each beginning with a path and
-// naming the tensors; empty when the checkpoint is sound. `progress`: bytes read, and how many there are.
+// naming the tensors; empty when the checkpoint is sound. `progress`: bytes read, and how many there are. Throws
+// DataError where the folder goes while it is read, as an old checkpoint does when a run saves.
 using VerifyProgress = std::function<void(Bytes done, Bytes total)>;
 std::vector<std::string> verify_checkpoint(const std::filesystem::path& folder, const VerifyProgress& progress = {});
 

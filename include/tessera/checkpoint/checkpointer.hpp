@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -43,6 +44,13 @@ struct TrainingProgress {
   std::uint64_t step = 0;  // steps done; names the checkpoint
   std::optional<SamplerState> sampler = std::nullopt;
   std::map<std::string, std::string> values = {};  // the user's own
+};
+
+struct LatestOptions {
+  // Goes on to older ones where it must, and warns of each that is skipped (World::warn). Where none is valid, that is
+  // still a DataError.
+  bool skip_damaged = false;
+  std::uint64_t below = std::numeric_limits<std::uint64_t>::max();  // then: only those of lower steps
 };
 
 struct LoadOptions {
@@ -74,8 +82,10 @@ class Checkpointer {
   void wait();
   bool saving() const;  // a save in the background has not been waited for
 
-  // The newest whole checkpoint in the directory, the same on every rank. Waits for the save in the background.
-  std::optional<FoundCheckpoint> latest();
+  // The newest checkpoint in the directory, the same on every rank; nothing where there is none. Throws DataError where
+  // it is there and not valid (damaged, unreadable, of a later version), unless it is to be skipped. Waits for the save
+  // in the background.
+  std::optional<FoundCheckpoint> latest(const LatestOptions& options = {});
 
   // Puts a checkpoint into the model, whatever ranks, strategy and precision either has; every byte that is read is
   // checked. Returns what the training loop needs to go on. Tensors that are missing, unknown or of another shape are

@@ -41,8 +41,12 @@ std::vector<std::filesystem::path> unfinished_checkpoints(const std::filesystem:
 // The valid one of the highest step, if there is any.
 std::optional<FoundCheckpoint> latest_checkpoint(const std::filesystem::path& folder);
 
-// A checkpoint itself (a folder with a manifest), or else the latest of a folder of checkpoints. Throws DataError where
-// there is neither, and says why for each that is not valid.
+// The one of the highest step, if there is any. Throws DataError where it is not valid: who meant it is not given an
+// older one, or none, without a word.
+std::optional<FoundCheckpoint> newest_checkpoint(const std::filesystem::path& folder);
+
+// A checkpoint itself (a folder with a manifest), or else the newest of a folder of checkpoints. Throws DataError where
+// there is neither, or the newest is not valid.
 std::filesystem::path find_checkpoint(const std::filesystem::path& path);
 
 }  // namespace tessera

@@ -1,25 +1,34 @@
 // Collectives among a group of ranks, on a stream, in place. Backends: local (ranks are threads), mpi (ranks are
 // processes), nccl (ranks have a GPU each) and modelled (one real rank of an imagined job, simulate.hpp).
 //
-// Contract, the same for every backend and proved by one conformance suite (of modelled, what makes sense without
-// peers):
-// - Every rank of the group calls the same collectives in the same order, each time with the same signature (kind,
-// label,
-//   bytes, dtype, divisor, root). Ranks that disagree all get a CommunicationError that names both calls.
-// - A call enqueues and returns; it never synchronises or blocks the host thread. The stream must be `queued`, and one
-//   communicator is driven by one stream at a time.
-// - When a collective has completed on a rank's stream, every peer is finished with that rank's memory.
-// - A peer that does not come within the world's timeout is a CommunicationError on the ranks that waited, naming the
-//   collective, its sequence number and the missing ranks. After any failure the world is aborted: collectives in
-//   flight and later ones fail with an AbortedError that carries the first cause. Errors surface as the stream's
-//   failure.
-// - On nccl every rank calls all of its communicators' collectives in one order.
+// The contract is the same for every backend, and one conformance suite proves it (on modelled, as far as it makes
+// sense without peers):
+//
+// - Agreement: every rank of the group calls the same collectives in the same order, each time with the same signature
+//   (kind, label, bytes, dtype, divisor, root). Ranks that disagree all get a CommunicationError that names both calls.
+//   On nccl one order holds for the calls of all communicators together.
+//
+// - Asynchrony: a call enqueues and returns. It never synchronises and never blocks the host thread. The stream must be
+//   `queued`, and one communicator is driven by one stream at a time.
+//
+// - Completion: when a collective has completed on a rank's stream, every peer is finished with that rank's memory.
+//
+// - Deadline: a peer that does not come within the world's timeout is a CommunicationError on the ranks that waited. It
+//   names the collective, its sequence number and the missing ranks.
+//
+// - Failure: after any failure the world is aborted. Collectives in flight and later ones fail with an AbortedError
+// that
+//   carries the first cause. Errors surface as the stream's failure.
+//
 // - Sums are formed in fp32 in rank order (numerics.md).
-// - Labels are views: the caller keeps the text alive until the collective has run.
-// - all_gather and reduce_scatter take a group of segments: one collective with one signature, in which every rank
-//   arrives once and departs once, and which gives each segment what a collective of its own would give it, bit for
-//   bit. Segments may differ in size, type and divisor; what one of them writes, no other one reads or writes. Several
-//   segments are a view, as labels are; a single one is copied.
+//
+// - Groups: all_gather and reduce_scatter take several segments as one collective with one signature. Every rank
+// arrives
+//   once and departs once, and each segment gets what a collective of its own would give it, bit for bit. Segments may
+//   differ in size, type and divisor; what one of them writes, no other one reads or writes.
+//
+// - Lifetime: labels are views, and so are the segments of a group of several: the caller keeps both alive until the
+//   collective has run. A single segment is copied.
 #pragma once
 
 #include <cstddef>

@@ -18,7 +18,12 @@ struct Start {
   int ranks = 1;        // of the job; 0: the launcher did not say (PMIx alone), World::size() will
 };
 
-// From this process's environment. Throws UsageError for a variable that is no number within its limits.
+// From this process's environment. Throws UsageError, naming the variable and its value, for one that is no number
+// within its limits.
 Start how_started();
+
+// Whether this process speaks for the job: of several that were started with the same options the first one does. Where
+// the environment makes no sense, so that nobody knows which that is, every process does.
+bool is_first_process() noexcept;
 
 }  // namespace tessera

@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -66,6 +67,12 @@ class World {
   // Throws CommunicationError on all ranks, naming ranks and values, when `value` is not the same everywhere.
   void require_equal(std::uint64_t value, std::string_view what);
 
+  // This rank gets on with work for which its peers may be waiting: a long file, say. Whoever waits for it waits for
+  // timeout() from now on, so a rank that makes progress is never timed out, and one that stands still is. To be called
+  // several times per timeout(), from any thread; takes less than a microsecond and tells nobody more than a few times
+  // per timeout(). The World outlives the call.
+  void note_progress() const noexcept;
+
   // `warning: rank R: text`, one line on stderr, and in the rank's log where there is one. Any rank may; output that is
   // no warning is for rank 0 alone.
   void warn(std::string_view text) const noexcept;
@@ -76,9 +83,16 @@ class World {
   bool aborted() const noexcept;
   void throw_if_aborted() const;  // AbortedError naming the failed rank and its cause
 
+  // Calls `end` when this World ends, unless the result was let go before: what runs on a World is taken apart while
+  // there is one, and can say later why it no longer works. `end` must not throw.
+  [[nodiscard]] std::shared_ptr<const void> before_end(std::function<void()> end);
+
  private:
   class HostCollectives;  // the conveniences' communicator and stream
 
+  void call_ends() noexcept;
+
+  std::vector<std::weak_ptr<const std::function<void()>>> ends_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<HostCollectives> host_;  // runs on the backend: it ends first
 };

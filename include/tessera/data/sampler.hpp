@@ -4,12 +4,16 @@
 // The order is cut into global batches of ranks × batch samples, and each global batch into one run per rank: a batch
 // of 6 on 1 rank and of 2 on 3 ranks see the same samples at each step, in the same order from rank to rank.
 //
-// Thread safety: none. Allocates on construction, and in the first next() of a SampleBatch only.
+// The order is computed, not stored, so a sampler takes a few bytes, whatever the size of the data set.
+//
+// Thread safety: none. Allocates in the first next() of a SampleBatch only.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <vector>
+
+#include "tessera/comm/world.hpp"
 
 namespace tessera {
 
@@ -37,30 +41,36 @@ struct SampleBatch {
   std::size_t global_samples = 0;  // samples of weight 1 in the global batch, over all ranks
 };
 
+// How (seed, epoch) become an order: 1 was a stored permutation, 2 is a computed one.
+inline constexpr std::uint64_t sampler_order = 2;
+
 // Where a sampler stands: everything that a checkpoint needs. Independent of ranks and batch size.
 struct SamplerState {
   std::uint64_t samples = 0;
   std::uint64_t seed = 0;
   std::uint64_t epoch = 0;
   std::uint64_t position = 0;  // samples of this epoch that were dealt, over all ranks
+  std::uint64_t order = sampler_order;
   friend bool operator==(const SamplerState&, const SamplerState&) = default;
 };
 
 class DistributedSampler {
  public:
   explicit DistributedSampler(SamplerOptions options);  // epoch 0; throws UsageError naming the option
+  // This rank's: `ranks` and `rank` of the options are the World's.
+  DistributedSampler(const World& world, SamplerOptions options);
 
   // Fills `batch` with this rank's part of the next global batch. False, and `batch` as it was, at the end of the
   // epoch.
   bool next(SampleBatch& batch);
 
-  void set_epoch(std::uint64_t epoch);  // from its start; reshuffles
+  void set_epoch(std::uint64_t epoch);  // from its start, in an order of its own
   std::uint64_t epoch() const { return epoch_; }
   std::size_t batches_per_epoch() const;  // global batches; each rank gets a part of each
 
   SamplerState state() const;
   // Continues where `state` was taken, also with other ranks and another batch. Throws UsageError when it is another
-  // data set's or another seed's.
+  // data set's or another seed's, or in the middle of an epoch whose order is drawn no more.
   void restore(const SamplerState& state);
 
   const SamplerOptions& options() const { return options_; }
@@ -71,7 +81,6 @@ class DistributedSampler {
   SamplerOptions options_;
   std::uint64_t epoch_ = 0;
   std::size_t position_ = 0;
-  std::vector<std::size_t> order_;  // of the epoch; empty when not shuffled
 };
 
 }  // namespace tessera

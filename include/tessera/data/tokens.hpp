@@ -1,4 +1,4 @@
-// Token sequences for language models, cut from a file that is mapped into memory, read only.
+// Token sequences for language models, cut from a file that is read where a sample needs it.
 //
 // Two kinds of files, neither with a header:
 //   bytes   any file, a text say; each byte is a token, so ids are 0 … 255
@@ -32,10 +32,10 @@ struct TokenBatch {
 enum class TokenFormat { bytes, words };
 
 namespace data {
-class MappedFile;
+class OpenFile;
 }
 
-// A file of tokens. The ranks of a process share one; it must not change or shrink while it is open.
+// A file of tokens. The ranks of a process share one; it must not change while it is open.
 // Thread safety: all of it may be used from several threads.
 class TokenFile {
  public:
@@ -53,15 +53,18 @@ class TokenFile {
   std::size_t size() const { return size_; }  // tokens
   std::size_t vocabulary() const { return vocabulary_; }
 
-  // Copies tokens [first, first + out.size()). Throws UsageError beyond the end.
+  // Copies tokens [first, first + out.size()). Throws UsageError beyond the end, and DataError where the file was cut
+  // off since it was opened, or cannot be read.
   void read(std::size_t first, std::span<std::int32_t> out) const;
 
  private:
   std::size_t largest_below(std::size_t limit) const;
+  template <typename Visit>
+  void for_each(std::size_t first, std::size_t count, Visit visit) const;
 
   std::filesystem::path path_;
   TokenFormat format_;
-  std::unique_ptr<const data::MappedFile> mapped_;
+  std::unique_ptr<const data::OpenFile> file_;
   std::size_t size_;
   std::size_t vocabulary_;
 };

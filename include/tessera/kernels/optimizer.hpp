@@ -21,6 +21,8 @@ struct AdamWSettings {
   float beta2;
   float epsilon;
   float weight_decay;
+  // beta1 and beta2 are not the ones that StepScalars keeps the powers of: theirs are computed from its step.
+  bool own_decays = false;
 };
 struct AdamWSpans {
   float* master;

@@ -16,7 +16,7 @@ struct AdamW {
   float beta1 = 0.9f;           // decay of the first moment, in [0, 1)
   float beta2 = 0.999f;         // decay of the second moment, in [0, 1)
   float epsilon = 1e-8f;        // > 0
-  float weight_decay = 0.01f;   // of parameters in no group; >= 0
+  float weight_decay = 0.01f;   // >= 0
   float clip_norm = 0.0f;       // the global gradient norm is clipped to it; 0: no clipping
   std::vector<ParameterGroup> groups = {};
 

@@ -14,7 +14,7 @@ namespace tessera {
 struct Sgd {
   float learning_rate = 1e-2f;  // of a step that is given no other; >= 0
   float momentum = 0.0f;        // in [0, 1); 0 keeps no state
-  float weight_decay = 0.0f;    // of parameters in no group, added to the gradient; >= 0
+  float weight_decay = 0.0f;    // added to the gradient; >= 0
   bool nesterov = false;        // needs momentum
   float clip_norm = 0.0f;       // the global gradient norm is clipped to it; 0: no clipping
   std::vector<ParameterGroup> groups = {};

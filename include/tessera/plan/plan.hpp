@@ -192,14 +192,14 @@ struct PlanOptions {
 inline constexpr std::size_t no_buffer = static_cast<std::size_t>(-1);
 struct UnitBuffers {
   std::size_t master = no_buffer;  // fp32: my shard; whole where windows read the masters themselves, and in ddp
-  std::size_t parameters =
-      no_buffer;  // what windows read: a slot (fsdp), the masters (others in fp32), a whole copy (others else)
+  // What windows read: a slot (fsdp), the masters (others in fp32), a whole copy (others else).
+  std::size_t parameters = no_buffer;
   std::size_t gradient_slot = no_buffer;  // what backward windows write
   std::size_t staging = no_buffer;        // the same in the wire's type, where that is another
   std::size_t accumulation = no_buffer;   // whole fp32 gradient, where gradients add up before the reduction
   std::size_t gradient = no_buffer;       // reduced: my shard; whole in ddp, and where sums of micro-batches stand
   std::vector<std::size_t> states;        // my shard; whole in ddp
-  std::size_t buffers = no_buffer;        // BufferSpecs one after the other, each aligned as parameters are
+  std::size_t untrained = no_buffer;      // BufferSpecs one after the other, each aligned as parameters are
 };
 
 struct Plan {

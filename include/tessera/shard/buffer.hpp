@@ -8,10 +8,9 @@
 
 #include "tessera/base/shape.hpp"
 #include "tessera/shard/initial.hpp"
+#include "tessera/shard/parameter.hpp"
 
 namespace tessera {
-
-class Unit;
 
 class Buffer {
  public:
@@ -21,16 +20,15 @@ class Buffer {
   std::size_t elements() const { return elements_; }
   const Initial& initial() const { return initial_; }
   // Full name, "blocks.3.running_mean"; empty before the module was added.
-  const std::string& name() const { return name_; }
+  const std::string& name() const { return membership_.name(); }
+  const Unit* unit() const { return membership_.unit(); }  // as Parameter::unit()
 
  private:
   friend class Unit;
   Shape shape_;
   std::size_t elements_;
   Initial initial_;
-  std::string name_;
-  const Unit* unit_ = nullptr;  // set by FullyShard::add
-  std::size_t index_ = 0;       // within the unit's buffers
+  Membership membership_;  // its index is that within the unit's buffers
 };
 
 }  // namespace tessera

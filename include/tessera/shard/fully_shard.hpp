@@ -69,7 +69,7 @@ struct FullyShardOptions {
   Diagnostics diagnostics = {};
 };
 
-// What one update did. Reading it synchronises with the update.
+// What one update did. Reading it synchronises with the update. When 32 updates in a row were skipped, rank 0 warns.
 struct StepReport {
   double gradient_norm;  // global, before clipping
   bool skipped;          // the norm was not finite: no parameter changed
@@ -95,6 +95,7 @@ struct GradientNorm {
 
 class FullyShard {
  public:
+  // The World ends last: a model that is used after it is a UsageError.
   explicit FullyShard(World& world, FullyShardOptions options = {});
   FullyShard(const FullyShard&) = delete;
   FullyShard& operator=(const FullyShard&) = delete;
@@ -181,7 +182,9 @@ class FullyShard {
   // Reduces what is left, clips, updates. After the last micro-batch's last window. Does not synchronise (but waits for
   // the update before the last one, so that the host is never more than a step ahead).
   void update();
-  void update(float learning_rate);  // of this step, in place of the optimizer's
+  // With a learning rate of this step, in place of the optimizer's: finite, at least 0, and the same on every rank.
+  // Ranks that differ all get a CommunicationError that names the rates.
+  void update(float learning_rate);
 
   // The compute stream. What the user enqueues between windows (losses, say) belongs here too.
   Stream& stream();
@@ -195,6 +198,7 @@ class FullyShard {
   const FullyShardOptions& options() const;
   World& world();
   std::size_t unit_count() const;
+  Unit& unit(std::size_t index);  // in the order of add()
   const Unit& unit(std::size_t index) const;
 
   // This rank's share of a unit, in fp32, parameter by parameter (plan/layout). For inspection, saving and loading.
@@ -231,6 +235,10 @@ class FullyShard {
   // While the result lives, recompile() is refused with a UsageError that says `why`: work that goes on between steps
   // uses this plan's memory. The last one counts.
   [[nodiscard]] std::shared_ptr<const std::string> hold_plan(std::string why);
+
+  // For what is built on the calls above and goes by a name of its own: throws UsageError that names `call` inside a
+  // step.
+  void require_between_steps(std::string_view call) const;
 
   // What updates carry from step to step beside the shards: counts, the loss scale, powers of the decays. Only between
   // steps. Synchronises.

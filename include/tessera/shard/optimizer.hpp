@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,11 +15,16 @@
 
 namespace tessera {
 
-// Parameters whose full names match get other settings than the rest. The first group that matches wins.
+// Parameters whose full names match get other settings than the rest. The first group that matches wins; what it does
+// not set is the optimizer's own.
 struct ParameterGroup {
   std::vector<std::string> patterns;  // shell patterns over full names: "*.bias", "head.*"
   float learning_rate_scale = 1.0f;   // times the learning rate of the step
-  float weight_decay = 0.0f;          // in place of the optimizer's own
+  std::optional<float> weight_decay = std::nullopt;
+  // AdamW's.
+  std::optional<float> beta1 = std::nullopt;
+  std::optional<float> beta2 = std::nullopt;
+  std::optional<float> epsilon = std::nullopt;
 };
 
 // One contiguous run of a rank's flat shard in which every element has the same settings. Device memory.
@@ -32,6 +38,16 @@ struct OptimizerSpans {
 struct OptimizerGroup {
   float learning_rate;  // of this step, the group's scale included
   float weight_decay;
+  // What the group sets of its own.
+  std::optional<float> beta1 = std::nullopt;
+  std::optional<float> beta2 = std::nullopt;
+  std::optional<float> epsilon = std::nullopt;
+};
+
+// For errors: one of an optimizer's own settings.
+struct OptimizerSetting {
+  std::string name;
+  std::string value;
 };
 
 class Optimizer {
@@ -42,8 +58,10 @@ class Optimizer {
   // Names of the fp32 buffers of the parameters' size that it keeps; zero at the start. AdamW: {"m", "v"}.
   virtual std::vector<std::string> states() const = 0;
   virtual float learning_rate() const = 0;  // of a step that is given no other
-  virtual float weight_decay() const = 0;   // of parameters in no group
+  virtual float weight_decay() const = 0;   // of parameters whose group sets none
   virtual std::vector<ParameterGroup> groups() const { return {}; }
+  // Settings beside those above, by which ranks are compared.
+  virtual std::vector<OptimizerSetting> settings() const { return {}; }
   virtual kernels::StepSettings step_settings() const = 0;  // clipping and exponential decays
 
   // Enqueues the update of one run on `stream`. Must do nothing to memory when scalars->skip is set (a device

@@ -1,10 +1,13 @@
 // A named tensor of a module: a shape and how it starts. It owns no bytes; they belong to the runtime, which shards
 // them, and are seen whole only inside a window (window.hpp).
 //
-// Lifetime: once its module was added to a FullyShard, a parameter keeps its address until the FullyShard is gone.
+// Lifetime: once its module was added to a FullyShard, a parameter keeps its address for as long as the FullyShard is
+// used; one that moved or ended is a UsageError that names it. When the FullyShard is gone, the module is free for
+// another one.
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <string>
 
 #include "tessera/base/shape.hpp"
@@ -13,6 +16,25 @@
 namespace tessera {
 
 class Unit;
+
+// Which unit a tensor belongs to, as both sides know it: either may end first. A copy of a tensor belongs to none.
+class Membership {
+ public:
+  Membership() = default;
+  Membership(const Membership&) noexcept {}
+  Membership& operator=(const Membership&) noexcept { return *this; }
+  ~Membership();
+
+  const Unit* unit() const;  // null: none, or one that is gone
+  const std::string& name() const { return name_; }
+
+ private:
+  friend class Unit;
+  struct Roll;  // shared by a unit and its tensors
+  std::shared_ptr<Roll> roll_;
+  std::size_t index_ = 0;  // within the unit
+  std::string name_;
+};
 
 struct ParameterOptions {
   // An optional parameter may get no gradient in a backward window; it then counts as zero. Without this, that is an
@@ -35,7 +57,9 @@ class Parameter {
   void set_frozen(bool frozen) { options_.frozen = frozen; }
 
   // Full name, "blocks.3.weight"; empty before the module was added.
-  const std::string& name() const { return name_; }
+  const std::string& name() const { return membership_.name(); }
+  // The unit that it belongs to, of the FullyShard that its module was added to; null while it is free.
+  const Unit* unit() const { return membership_.unit(); }
 
  private:
   friend class Unit;
@@ -43,9 +67,7 @@ class Parameter {
   std::size_t elements_;
   Initial initial_;
   ParameterOptions options_;
-  std::string name_;
-  const Unit* unit_ = nullptr;  // set by FullyShard::add
-  std::size_t index_ = 0;       // within the unit
+  Membership membership_;
 };
 
 }  // namespace tessera

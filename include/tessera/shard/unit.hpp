@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tessera/plan/layout.hpp"
@@ -34,14 +36,16 @@ class Unit {
  public:
   Unit(UnitOptions options, std::size_t index, std::span<const NamedParameter> parameters,
        std::span<const NamedBuffer> buffers = {});
+  ~Unit();  // its parameters and buffers are free again
   Unit(const Unit&) = delete;
   Unit& operator=(const Unit&) = delete;
 
   const std::string& name() const { return options_.name; }
   const UnitOptions& options() const { return options_; }
   std::size_t index() const { return index_; }
-  std::span<Parameter* const> parameters() const { return parameters_; }
-  std::span<Buffer* const> buffers() const { return buffers_; }
+  // Both throw UsageError when one of the unit's parameters or buffers has moved or ended since it was added.
+  std::span<Parameter* const> parameters() const;
+  std::span<Buffer* const> buffers() const;
 
   // Where a parameter of this unit stands in parameters(). Throws UsageError for another unit's.
   std::size_t index_of(const Parameter& parameter) const;
@@ -50,8 +54,15 @@ class Unit {
   plan::UnitSpec spec() const;
 
  private:
+  template <typename Tensor>
+  void enrol(Tensor& tensor, const std::string& name, std::vector<Tensor*>& members);
+  template <typename Tensor>
+  std::size_t index_among(const Tensor& tensor, std::string_view what) const;
+  void require_all_there() const;
+
   UnitOptions options_;
   std::size_t index_;
+  std::shared_ptr<Membership::Roll> roll_;
   std::vector<Parameter*> parameters_;
   std::vector<Buffer*> buffers_;
 };

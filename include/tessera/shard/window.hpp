@@ -1,24 +1,24 @@
 // A window: the stretch of the program in which one unit's parameters are whole on this rank.
 //
-// The contract:
-// - Order. Windows open in the order of the program (units in the order of FullyShard::add, backward in reverse, or the
-// declared
-//   program). Opening another one is a UsageError that names what was expected.
-// - Address. Inside its windows a unit's parameters and gradients stand at one address for the model's whole life, so
-// pointers
-//   taken in one window and captured graphs stay valid in the unit's next window. Outside, the memory may belong to
-//   another unit; the accessors throw.
-// - Stream. The window's work is enqueued on stream(). It is ordered after the gather of the parameters and before
-//   everything that happens to the memory later. Work on other streams is brought in with join().
-// - Gradients. In a backward window, gradient() says for each parameter whether the caller overwrites (default) or
-// adds; the first
-//   `accumulate` of a window starts from zero. The caller divides by nothing: the runtime divides once by ranks ×
-//   micro-batches. A parameter whose gradient was not asked for in its unit's backward windows is a UsageError at
-//   close, unless it is optional or frozen, or its unit was skipped. In a unit with several backward windows the
-//   runtime adds them up.
-// - End. A window ends with the callback that got it, or with close(). A window that is left by an exception aborts the
-// world:
-//   every rank gets an error that carries the first cause. Destructors never communicate.
+// Order. Windows open in the order of the program: units in the order of FullyShard::add and backward in reverse, or as
+// declared. Opening another one is a UsageError that names what was expected.
+//
+// Address. Inside its windows a unit's parameters and gradients stand at one address for the model's whole life, so
+// pointers taken in one window and captured graphs stay valid in the unit's next window. Outside, the memory may belong
+// to another unit; the accessors throw.
+//
+// Stream. The window's work is enqueued on stream(). It is ordered after the gather of the parameters and before
+// everything that happens to the memory later. Work on other streams is brought in with join().
+//
+// Gradients. In a backward window, gradient() says for each parameter whether the caller overwrites (default) or adds;
+// the first `accumulate` of a window starts from zero. The caller divides by nothing: the runtime divides once by ranks
+// × micro-batches. A parameter whose gradient was not asked for in its unit's backward windows is a UsageError at
+// close, unless it is optional or frozen, or its unit was skipped. In a unit with several backward windows the runtime
+// adds them up.
+//
+// End. A window ends with the callback that got it, or with close(). A window that is left by an exception aborts the
+// world: every rank gets an error that carries the first cause. Destructors never communicate. A closed handle may
+// outlive its model; whatever is asked of it is a UsageError.
 //
 // Thread safety: none; a window belongs to its rank's thread.
 #pragma once
@@ -38,6 +38,8 @@
 namespace tessera {
 
 class Executor;
+class OpenWindow;
+struct WindowLink;
 
 enum class GradientMode { overwrite, accumulate };
 
@@ -90,11 +92,13 @@ class Window {
     void* data;
     std::size_t elements;
   };
-  Window(Executor& executor, std::size_t serial);
+  Window(std::shared_ptr<const WindowLink> link, plan::WindowUse use, std::size_t serial);
+  OpenWindow& opened() const;  // throws where it is not open
   Raw raw_parameter(const Parameter& parameter, DType type);
   Raw raw_gradient(const Parameter& parameter, DType type, GradientMode mode);
 
-  Executor* executor_;
+  std::shared_ptr<const WindowLink> link_;  // to the model, which may be gone; null once moved from
+  plan::WindowUse use_;
   std::size_t serial_;         // which opening this handle belongs to
   int exceptions_at_opening_;  // tells an unwinding from a forgotten close()
 };

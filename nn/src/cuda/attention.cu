@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "src/cuda/attention.cuh"
-#include "src/cuda/shared_memory.cuh"
 
 namespace tessera::nn::cuda {
 

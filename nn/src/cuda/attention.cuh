@@ -1,13 +1,16 @@
-// What attention's kernels share: where a block's tile of one head stands, and the mask's factors.
+// What attention's kernels share: where a block's tile of one head stands, the mask's factors, and shared memory.
 //
 // Probabilities exist in tiles of queries × keys alone, formed again in backward from each row's statistic, the logarithm
 // of its sum of exponentials (Dao et al. 2022, FlashAttention). Sums run over tiles in their order, so that nothing
 // depends on timing: the gradient of q is a kernel of its own, as are those of k and v.
 #pragma once
 
+#include <cstddef>
+
 #include "src/cuda/cuda_layers.hpp"
 #include "src/cuda/elements.cuh"
 #include "src/cuda/mask.cuh"
+#include "tessera/device/cuda_launch.cuh"
 
 namespace tessera::nn::cuda {
 
@@ -42,6 +45,28 @@ __device__ inline std::uint64_t mask_row_of(const AttentionTiles& a, const TileO
 }
 
 __device__ inline bool drops(const AttentionTiles& a) { return a.mask.drop_below != 0; }
+
+// ---- the dynamic shared memory of a block ----
+
+inline constexpr std::size_t most_shared_bytes = 160 * 1024;  // what sm_80 and sm_90 give a block, if asked
+
+// Begins on 128 bytes.
+__device__ inline unsigned char* dynamic_shared() {
+#if defined(__CUDACC__)
+  extern __shared__ __align__(128) unsigned char memory[];
+  return memory;
+#else
+  return reinterpret_cast<unsigned char*>(::emulated::self().dynamic_shared);
+#endif
+}
+
+template <typename... Parameters>
+void allow_shared(void (*kernel)(Parameters...), std::size_t bytes) {
+  if (bytes <= 48 * 1024) return;
+  tessera::cuda::require(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
+      "cudaFuncSetAttribute(cudaFuncAttributeMaxDynamicSharedMemorySize)");
+}
 
 // attention_tensor.cu: of bf16 and fp16. Backward finds the deltas formed.
 void tensor_attention_forward(void* native, const AttentionTiles& a);

@@ -6,7 +6,6 @@
 #include <cmath>
 
 #include "src/cuda/attention.cuh"
-#include "src/cuda/shared_memory.cuh"
 
 namespace tessera::nn::cuda {
 
@@ -88,16 +87,17 @@ __device__ void load_tile(const HeadRows<const T>& from, std::size_t first, std:
     const std::size_t row = i / (width / count);
     const std::size_t column = i % (width / count) * count;
     const T* const place = from.first_row + (first + row) * from.stride + column;
-    Elements elements;
-    for (std::size_t k = 0; k < count; ++k) elements.element[k] = to_element<T>(0.0f);
-    if (first + row < from.end) {
-      if (packs && column < head_dim) {
-        elements = *reinterpret_cast<const Elements*>(place);
-      } else {
-        for (std::size_t k = 0; k < count && column + k < head_dim; ++k) elements.element[k] = place[k];
-      }
+    T* const target = to.data + row * row_stride<width> + column;
+    if (first + row >= from.end || column >= head_dim) {
+      Elements zeros;
+      for (std::size_t k = 0; k < count; ++k) zeros.element[k] = to_element<T>(0.0f);
+      *reinterpret_cast<Elements*>(target) = zeros;
+    } else if (packs) {
+      *reinterpret_cast<Elements*>(target) = *reinterpret_cast<const Elements*>(place);
+    } else {
+#pragma unroll 1
+      for (std::size_t k = 0; k < count; ++k) target[k] = column + k < head_dim ? place[k] : to_element<T>(0.0f);
     }
-    *reinterpret_cast<Elements*>(to.data + row * row_stride<width> + column) = elements;
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdint>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <string>
@@ -117,16 +118,15 @@ bool aux_fits(const Product& product) {
   return product.aux.leading % 8 == 0 && reinterpret_cast<std::uintptr_t>(product.aux.data) % 16 == 0;
 }
 
-// What algorithms may count on; more than 16 bytes changes nothing.
-std::uint32_t alignment_of(const void* data) {
-  const auto address = reinterpret_cast<std::uintptr_t>(data);
-  std::uint32_t alignment = 16;
-  while (address % alignment != 0) alignment /= 2;
-  return alignment;
-}
-
 // Everything that the choice of an algorithm depends on.
-using Key = std::array<std::uint64_t, 17>;
+using Key = std::array<std::uint64_t, 16>;
+
+// One number for all of them, ten bits each.
+std::uint64_t alignments_of(std::initializer_list<const void*> parts) {
+  std::uint64_t all = 0;
+  for (const void* part : parts) all = all << 10 | alignment_of(part);
+  return all;
+}
 
 Key key_of(const Product& p, int device) {
   return {static_cast<std::uint64_t>(device),
@@ -144,11 +144,8 @@ Key key_of(const Product& p, int device) {
           p.d.columns,
           p.d.leading,
           p.aux.leading,
-          alignment_of(p.a.data) | std::uint64_t{alignment_of(p.b.data)} << 8 |
-              std::uint64_t{alignment_of(p.d.data)} << 16 | std::uint64_t{alignment_of(p.aux.data)} << 24 |
-              std::uint64_t{alignment_of(p.vector)} << 32,
-          p.workspace.bytes,
-          alignment_of(p.workspace.data)};
+          alignments_of({p.a.data, p.b.data, p.d.data, p.aux.data, p.vector, p.workspace.data}),
+          p.workspace.bytes};
 }
 
 template <typename Handle>

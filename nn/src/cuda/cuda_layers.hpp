@@ -121,8 +121,16 @@ struct EmbeddingBackwardRows {
   std::size_t context;
   std::size_t dim;
   bool accumulate;
-  std::int32_t* scratch;  // [vocabulary + 1 + rows]
+  std::int32_t* scratch;  // embedding_backward_scratch(rows, vocabulary) numbers
 };
+// Rows are sorted by id, so many bits at a time and in tiles of so many rows.
+inline constexpr unsigned embedding_digit_bits = 8;
+inline constexpr unsigned embedding_digits = 1u << embedding_digit_bits;
+inline constexpr unsigned embedding_tile = 1024;
+// Where the rows of each id begin; the rows' order, twice; and a digit's places.
+constexpr std::size_t embedding_backward_scratch(std::size_t rows, std::size_t vocabulary) {
+  return vocabulary + 1 + 2 * rows + (rows + embedding_tile - 1) / embedding_tile * embedding_digits + 1;
+}
 void embedding_backward(void* native, const EmbeddingBackwardRows& a);
 
 // As AttentionForward<T> and AttentionBackward<T>.

@@ -1,5 +1,5 @@
 // Token and position embeddings. The gradient of a token's row is a sum over its rows in their order: they are sorted by
-// id first, each to the place that the earlier rows of the same id leave it, so that no sum depends on timing.
+// id first, by digits and stably, so that no sum depends on timing and the work grows with the rows alone.
 #include <algorithm>
 #include <cmath>
 
@@ -11,7 +11,6 @@ namespace tessera::nn::cuda {
 namespace {
 
 constexpr unsigned scan_threads = 1024;
-constexpr unsigned place_threads = 256;
 
 // Of a kernel that has a row of a table per block.
 constexpr std::size_t most_blocks = 65535;
@@ -51,14 +50,14 @@ __global__ void count_ids(const EmbeddingBackwardRows a) {
   }
 }
 
-// From numbers of rows to where the rows of an id begin: one block, each thread a run of ids.
-__global__ void sum_counts(std::int32_t* starts, std::size_t vocabulary) {
+// From `count` numbers of rows to where each kind of rows begins, and behind them their sum: one block, each thread a run.
+__global__ void sum_counts(std::int32_t* starts, std::size_t count) {
   __shared__ std::int32_t sums[scan_threads];
-  const std::size_t run = (vocabulary + scan_threads - 1) / scan_threads;
-  const std::size_t first = threadIdx.x * run < vocabulary ? threadIdx.x * run : vocabulary;
-  const std::size_t end = first + run < vocabulary ? first + run : vocabulary;
+  const std::size_t run = (count + scan_threads - 1) / scan_threads;
+  const std::size_t first = threadIdx.x * run < count ? threadIdx.x * run : count;
+  const std::size_t end = first + run < count ? first + run : count;
   std::int32_t own = 0;
-  for (std::size_t id = first; id < end; ++id) own += starts[id];
+  for (std::size_t i = first; i < end; ++i) own += starts[i];
   sums[threadIdx.x] = own;
   __syncthreads();
   for (unsigned distance = 1; distance < scan_threads; distance *= 2) {
@@ -68,43 +67,63 @@ __global__ void sum_counts(std::int32_t* starts, std::size_t vocabulary) {
     __syncthreads();
   }
   std::int32_t next = sums[threadIdx.x] - own;
-  for (std::size_t id = first; id < end; ++id) {
-    const std::int32_t count = starts[id];
-    starts[id] = next;
-    next += count;
+  for (std::size_t i = first; i < end; ++i) {
+    const std::int32_t here = starts[i];
+    starts[i] = next;
+    next += here;
   }
-  if (threadIdx.x == scan_threads - 1) starts[vocabulary] = sums[threadIdx.x];
+  if (threadIdx.x == scan_threads - 1) starts[count] = sums[threadIdx.x];
 }
 
-// Row r goes behind the earlier rows of its id, which every thread counts for its own row.
-__global__ void place_rows(const EmbeddingBackwardRows a) {
-  __shared__ std::int32_t near[place_threads];
-  std::int32_t* const row_of = a.scratch + a.vocabulary + 1;
-  const std::size_t row = thread_of_grid();
-  const std::int32_t own = row < a.rows ? a.ids[row] : -1;
-  const std::size_t end = (static_cast<std::size_t>(blockIdx.x) + 1) * place_threads;
+// One digit of a stable sort of rows by id, the lowest first. A block has a tile of the order so far.
+struct DigitPass {
+  const std::int32_t* from;  // rows in their order so far; null: as they stand
+  std::int32_t* to;
+  std::int32_t* places;  // [embedding_digits, tiles] and one more: rows of each digit and tile, then where they go
+  unsigned first_bit;
+};
+
+// Ids that are none of the table's come last.
+__device__ inline unsigned digit_of(const EmbeddingBackwardRows& a, const DigitPass& pass, std::int32_t row) {
+  const auto at = static_cast<std::size_t>(row);
+  const std::size_t id = id_fits(a.ids, at, a.vocabulary) ? static_cast<std::size_t>(a.ids[at]) : a.vocabulary;
+  return static_cast<unsigned>(id >> pass.first_bit & (embedding_digits - 1));
+}
+
+__device__ inline std::int32_t row_at(const DigitPass& pass, std::size_t place) {
+  return pass.from == nullptr ? static_cast<std::int32_t>(place) : pass.from[place];
+}
+
+__global__ void count_digits(const EmbeddingBackwardRows a, const DigitPass pass) {
+  __shared__ std::int32_t counts[embedding_digits];
+  if (threadIdx.x < embedding_digits) counts[threadIdx.x] = 0;
+  __syncthreads();
+  const std::size_t place = thread_of_grid();
+  if (place < a.rows) atomicAdd(&counts[digit_of(a, pass, row_at(pass, place))], 1);
+  __syncthreads();
+  if (threadIdx.x < embedding_digits) {
+    pass.places[static_cast<std::size_t>(threadIdx.x) * gridDim.x + blockIdx.x] = counts[threadIdx.x];
+  }
+}
+
+// A row goes behind the rows of its digit in earlier tiles, and those before it in its own, which every thread counts.
+__global__ void place_rows(const EmbeddingBackwardRows a, const DigitPass pass) {
+  __shared__ std::uint16_t digits[embedding_tile];
+  const std::size_t place = thread_of_grid();
+  const std::int32_t row = place < a.rows ? row_at(pass, place) : 0;
+  const unsigned own = place < a.rows ? digit_of(a, pass, row) : embedding_digits;
+  digits[threadIdx.x] = static_cast<std::uint16_t>(own);
+  __syncthreads();
+  if (place >= a.rows) return;
   std::int32_t before = 0;
-  for (std::size_t first = 0; first < end; first += place_threads) {
-    near[threadIdx.x] = first + threadIdx.x < a.rows ? a.ids[first + threadIdx.x] : -1;
-    __syncthreads();
-    const std::size_t here = row - first < place_threads ? row - first : place_threads;
-    if (here == place_threads) {
-#pragma unroll 16
-      for (std::size_t k = 0; k < place_threads; ++k) before += near[k] == own ? 1 : 0;
-    } else {
-      for (std::size_t k = 0; k < here; ++k) before += near[k] == own ? 1 : 0;
-    }
-    __syncthreads();
-  }
-  if (row < a.rows && id_fits(a.ids, row, a.vocabulary)) {
-    row_of[a.scratch[own] + before] = static_cast<std::int32_t>(row);
-  }
+#pragma unroll 8
+  for (unsigned k = 0; k < threadIdx.x; ++k) before += digits[k] == own ? 1 : 0;
+  pass.to[pass.places[static_cast<std::size_t>(own) * gridDim.x + blockIdx.x] + before] = row;
 }
 
 template <typename T>
-__global__ void sum_tokens(const EmbeddingBackwardRows a) {
+__global__ void sum_tokens(const EmbeddingBackwardRows a, const std::int32_t* row_of) {
   const auto* const dy = static_cast<const T*>(a.dy);
-  const std::int32_t* const row_of = a.scratch + a.vocabulary + 1;
   for (std::size_t id = blockIdx.x; id < a.vocabulary; id += gridDim.x) {
     T* const to = static_cast<T*>(a.dtable) + id * a.dim;
     const std::int32_t first = a.scratch[id];
@@ -142,14 +161,24 @@ tessera::cuda::Launch blocks_of_rows(std::size_t rows, std::size_t dim) {
           .threads = static_cast<unsigned>(std::clamp<std::size_t>((dim + warp - 1) / warp * warp, warp, 256))};
 }
 
-void sort_rows(void* native, const EmbeddingBackwardRows& a) {
+// Leaves in the scratch memory where the rows of each id begin, and returns the rows in the order of their ids.
+const std::int32_t* sort_rows(void* native, const EmbeddingBackwardRows& a) {
   launch(native, blocks_for(a.vocabulary + 1), clear_counts, a.scratch, a.vocabulary + 1);
   if (a.rows > 0) launch(native, blocks_for(a.rows), count_ids, a);
   launch(native, {.threads = scan_threads}, sum_counts, a.scratch, a.vocabulary);
-  if (a.rows > 0) {
-    const auto blocks = static_cast<unsigned>((a.rows + place_threads - 1) / place_threads);
-    launch(native, {.blocks = dim3(blocks), .threads = place_threads}, place_rows, a);
+  std::int32_t* const order = a.scratch + a.vocabulary + 1;
+  if (a.rows == 0) return order;
+  const std::size_t tiles = (a.rows + embedding_tile - 1) / embedding_tile;
+  const tessera::cuda::Launch of_tiles{.blocks = dim3(static_cast<unsigned>(tiles)), .threads = embedding_tile};
+  DigitPass pass{.from = nullptr, .to = order, .places = order + 2 * a.rows, .first_bit = 0};
+  for (; a.vocabulary >> pass.first_bit != 0; pass.first_bit += embedding_digit_bits) {
+    launch(native, of_tiles, count_digits, a, pass);
+    launch(native, {.threads = scan_threads}, sum_counts, pass.places, tiles * embedding_digits);
+    launch(native, of_tiles, place_rows, a, pass);
+    pass.from = pass.to;
+    pass.to = pass.from == order ? order + a.rows : order;
   }
+  return pass.from;
 }
 
 }  // namespace
@@ -165,8 +194,8 @@ void embedding_backward(void* native, const EmbeddingBackwardRows& a) {
   for_element(a.format, [&](auto type) {
     using T = typename decltype(type)::Element;
     if (a.dtable != nullptr && a.vocabulary > 0) {
-      sort_rows(native, a);
-      launch(native, blocks_of_rows(a.vocabulary, a.dim), sum_tokens<T>, a);
+      const std::int32_t* const row_of = sort_rows(native, a);
+      launch(native, blocks_of_rows(a.vocabulary, a.dim), sum_tokens<T>, a, row_of);
     }
     if (a.dpositions != nullptr && a.context > 0) {
       launch(native, blocks_of_rows(a.context, a.dim), sum_positions<T>, a);

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "src/cuda/cuda_layers.hpp"
-#include "src/cuda/row_major.hpp"
 
 namespace tessera::nn::cuda {
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "src/rows/row_table.hpp"
 
@@ -46,10 +47,52 @@ struct Product {
   Workspace workspace = {};
 };
 
+// The power of two on which memory begins, at most 256 bytes: more changes nothing to cuBLASLt, with less it leaves out
+// algorithms.
+inline std::uint32_t alignment_of(const void* data) {
+  const auto address = reinterpret_cast<std::uintptr_t>(data);
+  std::uint32_t alignment = 256;
+  while (address % alignment != 0) alignment /= 2;
+  return alignment;
+}
+
 // Enqueues on `native`, a cudaStream_t. The first product of a shape on a thread chooses an algorithm and allocates on
 // the host; later ones do not. False when there is no algorithm with this epilogue: nothing was enqueued then. Throws
 // Error when there is none without.
 bool multiply(void* native, const Product& product);
+
+// ---- from matrices as the layers have them, row by row: a row-major matrix is its own transpose in column-major
+// order, so c = a b is asked for as cᵀ = bᵀ aᵀ ----
+
+struct RowMajor {
+  const void* data;
+  bool transposed = false;  // stands as the transpose of what the product means
+  std::size_t stride = 0;   // elements from row to row as it stands; 0: without gaps
+};
+
+// c [m, n] = a [m, k] · b [k, n]
+struct RowMajorProduct {
+  Format format;
+  RowMajor a;
+  RowMajor b;
+  RowMajor c;
+  std::size_t m;
+  std::size_t n;
+  std::size_t k;
+};
+
+inline ColumnMajor column_major(const RowMajor& of, std::size_t rows, std::size_t columns) {
+  const std::size_t in_memory_rows = of.transposed ? columns : rows;
+  const std::size_t in_memory_columns = of.transposed ? rows : columns;
+  return {of.data, in_memory_columns, in_memory_rows, of.stride == 0 ? in_memory_columns : of.stride, of.transposed};
+}
+
+inline Product column_major(const RowMajorProduct& of) {
+  return {.format = of.format,
+          .a = column_major(of.b, of.k, of.n),
+          .b = column_major(of.a, of.m, of.k),
+          .d = column_major(of.c, of.m, of.n)};
+}
 
 // Throws UnavailableError, saying what is missing, where products cannot run.
 void require_products();

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "src/products/product.hpp"
-#include "src/products/turn_avx512.hpp"
+#include "src/products/transpose_avx512.hpp"
 
 namespace tessera::nn {
 
@@ -167,7 +167,7 @@ void transpose(const float* from, std::size_t stride, std::size_t columns, std::
   for (std::size_t i = 0; i < vector; ++i) {
     in[i] = i < columns ? _mm512_maskz_loadu_ps(mask, from + i * stride) : _mm512_setzero_ps();
   }
-  turn(in);
+  transpose_in_registers(in);
   for (std::size_t i = 0; i < least(depth, vector); ++i) _mm512_store_ps(to + i * tile_columns, in[i]);
 }
 

@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "src/products/product.hpp"
-#include "src/products/turn_avx512.hpp"
+#include "src/products/transpose_avx512.hpp"
 
 namespace tessera::nn {
 
@@ -81,11 +81,11 @@ template <std::size_t rows>
     }
     return;
   }
-  __m512 turned[vector];
-  for (std::size_t row = 0; row < vector; ++row) turned[row] = row < rows ? sums[row][half] : _mm512_setzero_ps();
-  turn(turned);
+  __m512 transposed[vector];
+  for (std::size_t row = 0; row < vector; ++row) transposed[row] = row < rows ? sums[row][half] : _mm512_setzero_ps();
+  transpose_in_registers(transposed);
   for (std::size_t column = 0; column < columns; ++column) {
-    store(tile.c + (first + column) * tile.c_column, first_lanes(rows), tile.add, turned[column]);
+    store(tile.c + (first + column) * tile.c_column, first_lanes(rows), tile.add, transposed[column]);
   }
 }
 
@@ -138,21 +138,21 @@ void interleave_rows(const PairProduct& of, std::size_t column, float* panel) {
 }
 
 // A panel of a b whose depth stands together: its words do, too.
-void turn_columns(const PairProduct& of, std::size_t column, float* panel) {
+void transpose_columns(const PairProduct& of, std::size_t column, float* panel) {
   for (std::size_t first = 0; first < tile_columns; first += vector) {
     for (std::size_t depth = 0; depth < of.depth; depth += 2 * vector) {
       const __mmask32 halves = first_halves(of.depth - depth);
-      __m512 turned[vector];
+      __m512 transposed[vector];
       for (std::size_t i = 0; i < vector; ++i) {
         const std::size_t at = column + first + i;
-        turned[i] = at < of.columns
-                        ? _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(halves, of.b + at * of.b_column + depth))
-                        : _mm512_setzero_ps();
+        transposed[i] = at < of.columns
+                            ? _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(halves, of.b + at * of.b_column + depth))
+                            : _mm512_setzero_ps();
       }
-      turn(turned);
+      transpose_in_registers(transposed);
       const std::size_t words = least(words_of(of.depth - depth), vector);
       for (std::size_t i = 0; i < words; ++i) {
-        _mm512_store_ps(panel + (depth / 2 + i) * tile_columns + first, turned[i]);
+        _mm512_store_ps(panel + (depth / 2 + i) * tile_columns + first, transposed[i]);
       }
     }
   }
@@ -161,7 +161,7 @@ void turn_columns(const PairProduct& of, std::size_t column, float* panel) {
 void rearrange_b(const PairProduct& of, float* panels) {
   for (std::size_t column = 0; column < of.columns; column += tile_columns) {
     float* const panel = panels + column / tile_columns * panel_stride(of.depth);
-    of.b_column == 1 ? interleave_rows(of, column, panel) : turn_columns(of, column, panel);
+    of.b_column == 1 ? interleave_rows(of, column, panel) : transpose_columns(of, column, panel);
   }
 }
 

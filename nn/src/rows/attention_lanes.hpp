@@ -2,7 +2,7 @@
 #pragma once
 
 #include "src/rows/dropout_lanes.hpp"
-#include "src/rows/exponential.hpp"
+#include "src/rows/exponential_lanes.hpp"
 
 namespace tessera::nn {
 

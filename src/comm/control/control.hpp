@@ -26,13 +26,8 @@ inline bool was_there(const Position& announced, const Position& verdict) {
   return announced.channel == verdict.channel && announced.number >= verdict.number;
 }
 
-class Control {
+class Control : public Membership {
  public:
-  virtual ~Control() = default;
-  Control(const Control&) = delete;
-  Control& operator=(const Control&) = delete;
-
-  virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual std::chrono::milliseconds timeout() const = 0;
 
@@ -64,19 +59,12 @@ class Control {
 
   // ---- the job's end ----
 
-  // The first failure of any rank wins, and this returns once it is known which; within seconds, whatever happens.
-  virtual void abort(std::string_view cause, std::exception_ptr exception) noexcept = 0;
-  // Null while nothing failed; constant afterwards.
-  virtual const JobFailure* failure() const noexcept = 0;
+  // As a member of the job: abort() returns once it is known whose failure was the first; within seconds, whatever
+  // happens.
+
   // The job has failed: throws the verdict as a CommunicationError when this rank, which has announced `position` last,
   // was there; else an AbortedError with the first cause.
   [[noreturn]] virtual void fail_at(const Position& position) const = 0;
-
-  // This rank announces nothing more. Returns when all ranks have left, or the job has failed.
-  virtual void leave() noexcept = 0;
-
- protected:
-  Control() = default;
 };
 
 }  // namespace tessera::comm

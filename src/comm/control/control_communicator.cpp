@@ -7,7 +7,7 @@
 #include <span>
 #include <string_view>
 
-#include "comm/rank_error.hpp"
+#include "comm/job_failure.hpp"
 #include "tessera/kernels/reduce.hpp"
 
 namespace tessera::comm {

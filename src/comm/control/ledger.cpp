@@ -8,8 +8,7 @@
 #include <utility>
 
 #include "comm/collective_errors.hpp"
-#include "comm/control/signature_code.hpp"
-#include "comm/rank_list.hpp"
+#include "comm/signature.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tessera::comm {
@@ -117,14 +116,35 @@ std::optional<Verdict> Ledger::awaited_leaver(std::size_t index) const {
   return std::nullopt;
 }
 
+// A rank that waits for others is as much alive as they are; ranks that wait for each other are not.
+bool Ledger::stands_still(int rank, const Lateness& lateness, std::vector<bool>& asked) const {
+  if (!lateness.is_silent(rank)) return false;
+  if (asked[static_cast<std::size_t>(rank)]) return true;
+  asked[static_cast<std::size_t>(rank)] = true;
+  const auto waits_for_living = [&](const Channel& channel) {
+    if (channel.announced[static_cast<std::size_t>(rank)] <= channel.agreed) return false;
+    const auto missing =
+        ranks_where(ranks_, [&](std::size_t other) { return channel.announced[other] <= channel.agreed; });
+    return std::none_of(missing.begin(), missing.end(),
+                        [&](int other) { return stands_still(other, lateness, asked); });
+  };
+  return std::none_of(channels_.begin(), channels_.end(), waits_for_living);
+}
+
 std::optional<Verdict> Ledger::late(const Lateness& lateness) const {
   const Position& position = lateness.position;
   if (position.channel >= channels_.size()) return std::nullopt;
   const Channel& channel = channels_[position.channel];
   const auto has_come = [&](std::size_t rank) { return channel.announced[rank] >= position.number; };
   const auto waiting = ranks_where(ranks_, has_come);
-  const auto missing = ranks_where(ranks_, [&](std::size_t rank) { return !has_come(rank); });
+  auto missing = ranks_where(ranks_, [&](std::size_t rank) { return !has_come(rank); });
   if (waiting.empty() || (missing.empty() && lateness.waiting_for == WaitFor::ranks)) return std::nullopt;
+  const bool all_came = missing.empty();
+  std::erase_if(missing, [&](int rank) {
+    std::vector<bool> asked(left_.size());
+    return !stands_still(rank, lateness, asked);
+  });
+  if (missing.empty() && !all_came) return std::nullopt;
   const DecodedSignature signature(lateness.code);
   const Standstill standstill{
       .communicator = channel.name, .signature = *signature, .waiting = waiting, .missing = missing};

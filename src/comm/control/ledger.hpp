@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -46,13 +47,16 @@ class Ledger {
   // The rank will announce nothing more.
   std::optional<Verdict> leave(int rank);
   // A rank has waited for `timeout` there, in the collective with this code. None when all have come, unless it waits
-  // for the collective's end. Throws DataError for a code that is none.
+  // for the collective's end, and none while those who have not give signs of life. Throws DataError for a code that is
+  // none.
   enum class WaitFor { ranks, end };
   struct Lateness {
     Position position;
     std::string_view code;
     std::chrono::milliseconds timeout;
     WaitFor waiting_for;
+    // Whether the rank gives no sign of life itself.
+    std::function<bool(int rank)> is_silent = [](int) { return true; };
   };
   std::optional<Verdict> late(const Lateness& lateness) const;
 
@@ -85,6 +89,7 @@ class Ledger {
   const std::string& code_at(const Channel& channel, std::size_t place) const;
   std::optional<Verdict> compare(std::size_t channel);
   std::optional<Verdict> awaited_leaver(std::size_t channel) const;
+  bool stands_still(int rank, const Lateness& lateness, std::vector<bool>& asked) const;
 
   int ranks_;
   std::vector<Channel> channels_;

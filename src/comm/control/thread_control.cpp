@@ -5,22 +5,15 @@
 
 #include <utility>
 
-#include "comm/control/signature_code.hpp"
-#include "comm/rank_error.hpp"
+#include "comm/job_failure.hpp"
+#include "comm/signature.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tessera::comm {
 
 void ThreadControlRoom::abort(int rank, std::string_view cause, std::exception_ptr exception) noexcept {
   const Lock lock(mutex_);
-  abort(lock, rank, cause, std::move(exception));
-}
-
-void ThreadControlRoom::abort(const Lock&, int rank, std::string_view cause, std::exception_ptr exception) noexcept {
-  if (failure() != nullptr) return;
-  record(failure_, rank, cause, std::move(exception));
-  failed_.store(true, std::memory_order_release);
-  changed_.notify_all();
+  if (failure_.record(rank, cause, std::move(exception))) changed_.notify_all();
 }
 
 void ThreadControlRoom::note_left(int rank) noexcept {
@@ -35,27 +28,27 @@ void ThreadControlRoom::note_left(int rank) noexcept {
 void ThreadControlRoom::conclude(int rank, const std::optional<Verdict>& verdict) noexcept {
   if (!verdict || failure() != nullptr) return;
   verdict_ = verdict->position;
-  record(failure_, rank, verdict->text, std::make_exception_ptr(CommunicationError(verdict->text)));
-  failed_.store(true, std::memory_order_release);
+  failure_.record(rank, verdict->text, std::make_exception_ptr(CommunicationError(verdict->text)));
   changed_.notify_all();
 }
 
 void ThreadControlRoom::fail_at(const Position& position) const {
-  if (verdict_ && was_there(position, *verdict_)) throw CommunicationError(failure_.cause);
-  throw_aborted(failure_);
+  if (verdict_ && was_there(position, *verdict_)) throw CommunicationError(failure()->cause);
+  throw_aborted(*failure());
 }
 
 void ThreadControlRoom::await(Lock& lock, int rank, const Position& position, const Signature& signature) {
-  const auto deadline = std::chrono::steady_clock::now() + timeout_;
-  bool expired = false;
+  Patience patience(timeout_);
   while (ledger_.agreed(position.channel) < position.number) {
     if (failure() != nullptr) fail_at(position);
-    if (expired) {
+    const auto next_look = patience.look();
+    if (patience.is_over()) {
       encode(signature, code_);
-      conclude(rank, ledger_.late({position, code_, timeout_, Ledger::WaitFor::ranks}));
-      continue;
+      const auto is_silent = [&](int other) { return patience.is_over(life(other).last()); };
+      conclude(rank, ledger_.late({position, code_, timeout_, Ledger::WaitFor::ranks, is_silent}));
+      if (failure() != nullptr) continue;
     }
-    expired = changed_.wait_until(lock, deadline) == std::cv_status::timeout;
+    changed_.wait_until(lock, next_look);
   }
 }
 
@@ -64,7 +57,11 @@ Position ThreadControl::announce(const Lock&, std::size_t channel, const Signatu
   encode(signature, room_.code_);
   const std::uint64_t agreed = room_.ledger_.agreed(channel);
   room_.conclude(rank_, room_.ledger_.announce(rank_, channel, room_.code_));
-  if (room_.ledger_.agreed(channel) != agreed) room_.changed_.notify_all();
+  if (room_.ledger_.agreed(channel) != agreed) {
+    const auto now = SignOfLife::Clock::now();
+    for (SignOfLife& life : room_.lives_) life.note(now);  // nobody has waited in vain until now
+    room_.changed_.notify_all();
+  }
   return {.channel = channel, .number = room_.ledger_.announced(channel, rank_)};
 }
 
@@ -106,7 +103,9 @@ Control::Opened ThreadControl::open(const std::string& name, std::string_view bl
 void ThreadControl::late(const Position& position, const Signature& signature) noexcept {
   const Lock lock(room_.mutex_);
   encode(signature, room_.code_);
-  room_.conclude(rank_, room_.ledger_.late({position, room_.code_, room_.timeout_, Ledger::WaitFor::end}));
+  const auto now = SignOfLife::Clock::now();
+  const auto is_silent = [&](int other) { return now - room_.life(other).last() >= room_.timeout_; };
+  room_.conclude(rank_, room_.ledger_.late({position, room_.code_, room_.timeout_, Ledger::WaitFor::end, is_silent}));
 }
 
 void ThreadControl::leave() noexcept {

@@ -1,25 +1,28 @@
 // The control channel of ranks that are threads: one ledger under one mutex.
 #pragma once
 
-#include <atomic>
 #include <condition_variable>
 #include <map>
 #include <mutex>
 #include <optional>
 
 #include "comm/control/control.hpp"
+#include "comm/patience.hpp"
 
 namespace tessera::comm {
 
 // What the ranks share. Outlives their ThreadControls.
 class ThreadControlRoom {
  public:
-  ThreadControlRoom(int size, std::chrono::milliseconds timeout) : size_(size), timeout_(timeout), ledger_(size) {}
+  ThreadControlRoom(int size, std::chrono::milliseconds timeout)
+      : size_(size), timeout_(timeout), lives_(static_cast<std::size_t>(size)), ledger_(size) {}
 
   int size() const { return size_; }
   std::chrono::milliseconds timeout() const { return timeout_; }
-  const JobFailure* failure() const noexcept { return failed_.load(std::memory_order_acquire) ? &failure_ : nullptr; }
+  const JobFailure* failure() const noexcept { return failure_.get(); }
   void abort(int rank, std::string_view cause, std::exception_ptr exception) noexcept;
+  // Signs of life, by rank.
+  SignOfLife& life(int rank) { return lives_[static_cast<std::size_t>(rank)]; }
   // The rank announces nothing more.
   void note_left(int rank) noexcept;
 
@@ -32,12 +35,12 @@ class ThreadControlRoom {
   };
 
   void conclude(int rank, const std::optional<Verdict>& verdict) noexcept;
-  void abort(const Lock& lock, int rank, std::string_view cause, std::exception_ptr exception) noexcept;
   void await(Lock& lock, int rank, const Position& position, const Signature& signature);
   [[noreturn]] void fail_at(const Position& position) const;
 
   const int size_;
   const std::chrono::milliseconds timeout_;
+  std::vector<SignOfLife> lives_;  // by rank
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   Ledger ledger_;
@@ -45,8 +48,7 @@ class ThreadControlRoom {
   std::string code_;  // of the present announcement
   std::optional<Position> verdict_;
   int left_ = 0;
-  JobFailure failure_;
-  std::atomic<bool> failed_ = false;
+  FirstFailure failure_;
 };
 
 class ThreadControl final : public Control {
@@ -68,6 +70,7 @@ class ThreadControl final : public Control {
   }
   const JobFailure* failure() const noexcept final { return room_.failure(); }
   [[noreturn]] void fail_at(const Position& position) const final { room_.fail_at(position); }
+  void note_progress() noexcept final { room_.life(rank_).note(SignOfLife::Clock::now()); }
   void leave() noexcept final;
 
  private:

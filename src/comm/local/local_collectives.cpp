@@ -1,22 +1,34 @@
-// What each rank reads and writes. In every stage the ranges that a rank writes in its own memory are read by no peer;
+// The local backend's collectives: a rank's stream thread copies from, or sums over, the other ranks' memory directly.
+// On the CPU it blocks until all ranks have done theirs; on a CUDA device until all ranks have issued theirs to their
+// queues, whose order does the rest.
+//
+// What each rank reads and writes: in every stage the ranges that a rank writes in its own memory are read by no peer;
 // that is why one meeting before and one after suffice (all-reduce: one more between its two stages).
 //
 // On a CUDA device a meeting orders the queues, too: each rank records a mark before it and waits for its peers' after
 // it. Marks are recorded before the host threads meet, so no queue waits for what was not issued: there is no cycle.
-#include "comm/local/local_collectives.hpp"
-
 #include <exception>
+#include <memory>
+#include <span>
 
+#include "comm/local/local_group.hpp"
 #include "comm/slices.hpp"
+#include "comm/task_communicator.hpp"
 #include "tessera/kernels/reduce.hpp"
 
 namespace tessera::comm {
 namespace {
 
-// Peers after this rank, in cyclic order, so that not all ranks read the same one at a time.
+struct LocalCall {
+  LocalGroup& group;
+  int rank;
+  device::CudaQueue* queue;  // null: memory of the CPU, moved by the calling thread
+  Signature signature;
+};
+
 template <typename Function>
 void for_each_peer(const LocalCall& call, Function&& function) {
-  for (int step = 1; step < call.group.size(); ++step) function((call.rank + step) % call.group.size());
+  comm::for_each_peer(call.rank, call.group.size(), function);
 }
 
 void copy(const LocalCall& call, std::byte* to, const std::byte* from, std::size_t bytes) {
@@ -85,7 +97,9 @@ void meet(const LocalCall& call, const std::byte* data, First first, Later... la
   wait_for_peers(call, &LocalMarks::moved);
 }
 
-}  // namespace
+// ---- one rank's part of each collective, on the calling thread ----
+//
+// Throws what LocalGroup::enter() throws; any other exception has aborted the job.
 
 void run_collective(const LocalCall& call, std::span<const AllGather> segments) {
   meet(call, segments.front().data, [&] {
@@ -146,6 +160,34 @@ void run_collective(const LocalCall& call, const Broadcast& operation) {
 
 void run_collective(const LocalCall& call, const Barrier&) {
   meet(call, nullptr, [] {});
+}
+
+class LocalCommunicator final : public TaskCommunicator<LocalCommunicator> {
+ public:
+  // Tasks on a stream refer to the group, not to the communicator: it may end before they have run.
+  LocalCommunicator(int rank, LocalGroup& group) : TaskCommunicator(rank, group.size(), group.name()), group_(group) {}
+
+ private:
+  friend TaskCommunicator<LocalCommunicator>;
+
+  static device::CudaQueue* queue_of(Stream& stream) {
+    return stream.device().kind() == DeviceKind::cuda ? &device::cuda_queue(stream) : nullptr;
+  }
+
+  template <typename Operation>
+  void submit(Stream& stream, const Signature& signature, const Operation& operation) {
+    stream.submit([&group = group_, rank = rank(), queue = queue_of(stream), signature, operation] {
+      run_collective({.group = group, .rank = rank, .queue = queue, .signature = signature}, operation);
+    });
+  }
+
+  LocalGroup& group_;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_local_communicator(int rank, LocalGroup& group) {
+  return std::make_unique<LocalCommunicator>(rank, group);
 }
 
 }  // namespace tessera::comm

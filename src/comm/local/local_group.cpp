@@ -1,16 +1,49 @@
-// The meeting point of a communicator's ranks. All state is under the job's mutex.
+// The job of ranks that are threads, and the meeting points of their communicators. All state is under the job's mutex.
 #include "comm/local/local_group.hpp"
-
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "comm/collective_errors.hpp"
-#include "comm/rank_error.hpp"
+#include "comm/job_failure.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tessera::comm {
+
+// ---- the job ----
+
+LocalJob::LocalJob(int size, std::chrono::milliseconds timeout)
+    : size_(size), timeout_(timeout), lives_(static_cast<std::size_t>(size)), left_(static_cast<std::size_t>(size)) {}
+
+LocalJob::~LocalJob() = default;
+
+void LocalJob::abort(int rank, std::string_view cause, std::exception_ptr exception) noexcept {
+  const Lock lock(mutex_);
+  abort(lock, rank, cause, std::move(exception));
+}
+
+void LocalJob::abort(const Lock&, int rank, std::string_view cause, std::exception_ptr exception) noexcept {
+  if (failure_.record(rank, cause, std::move(exception))) wake_all();
+}
+
+void LocalJob::leave(int rank) noexcept {
+  const Lock lock(mutex_);
+  left_[static_cast<std::size_t>(rank)] = true;
+  anyone_left_ = true;
+  wake_all();
+}
+
+LocalGroup& LocalJob::group(std::size_t index, const std::string& name) {
+  const Lock lock(mutex_);
+  if (index == groups_.size()) groups_.push_back(std::make_unique<LocalGroup>(*this, name));
+  return *groups_.at(index);
+}
+
+void LocalJob::wake_all() noexcept {
+  for (const auto& group : groups_) group->wake();
+}
+
+// ---- a communicator's meeting point ----
 
 LocalGroup::LocalGroup(LocalJob& job, std::string name)
     : job_(job), name_(std::move(name)), slots_(static_cast<std::size_t>(job.size())) {
@@ -68,14 +101,14 @@ void LocalGroup::open_next_phase() {
 
 // The checks stand in this order so that all ranks of a failed collective get its verdict, not the abort it caused.
 void LocalGroup::wait_for_posts(Lock& lock, int rank, std::uint64_t phase) {
-  const auto deadline = std::chrono::steady_clock::now() + job_.timeout();
-  bool expired = false;
+  Patience patience(job_.timeout());
   while (phase_ == phase) {
     if (verdict_) throw CommunicationError(*verdict_);
     if (job_.failure() != nullptr) leave_aborted(lock);
     if (job_.anyone_left(lock)) check_left(lock, rank);
-    if (expired) give_up(lock, rank);
-    expired = changed_.wait_until(lock, deadline) == std::cv_status::timeout;
+    const auto next_look = patience.look();
+    check_late(lock, rank, patience);
+    if (changed_.wait_until(lock, next_look) == std::cv_status::timeout) follow_life(rank);
   }
 }
 
@@ -104,8 +137,7 @@ void LocalGroup::stop_moving() {
 
 void LocalGroup::claim(const Lock& lock, int rank) {
   if (!std::exchange(slot(rank).busy, true)) return;
-  const UsageError error(fmt::format(
-      "rank {} drives communicator {} from two streams at once; give each stream its own communicator", rank, name_));
+  const UsageError error(two_streams_text(rank, name_));
   job_.abort(lock, rank, error.what(), std::make_exception_ptr(error));
   throw error;
 }
@@ -125,8 +157,20 @@ void LocalGroup::check_agreement(const Lock& lock, int rank) {
   conclude(lock, rank, disagreement_text(name_, signatures));
 }
 
-void LocalGroup::give_up(const Lock& lock, int rank) {
-  conclude(lock, rank, timeout_text(standstill(rank, waiting_ranks(rank), missing_ranks(rank)), job_.timeout()));
+// A rank that waits is as much alive as the one of whom it has heard least.
+void LocalGroup::follow_life(int rank) {
+  auto least = Patience::Clock::time_point::max();
+  for (int other = 0; other < size(); ++other) {
+    if (slot(other).posts < slot(rank).posts) least = std::min(least, job_.life(other).last());
+  }
+  if (least != Patience::Clock::time_point::max()) job_.life(rank).note(least);
+}
+
+void LocalGroup::check_late(const Lock& lock, int rank, const Patience& patience) {
+  if (!patience.is_over()) return;
+  std::vector<int> late = missing_ranks(rank);
+  std::erase_if(late, [&](int missing) { return !patience.is_over(job_.life(missing).last()); });
+  if (!late.empty()) conclude(lock, rank, timeout_text(standstill(rank, waiting_ranks(rank), late), job_.timeout()));
 }
 
 // All ranks in the present collective get `text`, all other waits of the job an AbortedError with it as cause.

@@ -1,27 +1,88 @@
+// What ranks that are threads share: the job, which fails once, for all, and for each communicator the group in which
+// its ranks meet.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "comm/collective_errors.hpp"
+#include "comm/job_failure.hpp"
+#include "comm/patience.hpp"
+#include "comm/signature.hpp"
+#include "device/cuda/cuda_queue.hpp"
+
+namespace tessera::comm {
+
+// ---- the job ----
+//
+// The state that the ranks of one process share: the job's first failure, who has left, and the communicators' groups.
+//
+// Thread safety: one mutex for the whole job. A failure and its consequences for every group are thus one atomic step,
+//   and which error a rank sees is never a race. Functions that take a Lock expect it held on mutex().
+
+class LocalGroup;
+using Lock = std::unique_lock<std::mutex>;
+
+class LocalJob {
+ public:
+  LocalJob(int size, std::chrono::milliseconds timeout);
+  ~LocalJob();
+  LocalJob(const LocalJob&) = delete;
+  LocalJob& operator=(const LocalJob&) = delete;
+
+  int size() const { return size_; }
+  std::chrono::milliseconds timeout() const { return timeout_; }
+  std::mutex& mutex() { return mutex_; }
+
+  // The first failure wins; every rank that waits is woken.
+  void abort(int rank, std::string_view cause, std::exception_ptr exception) noexcept;
+  void abort(const Lock& lock, int rank, std::string_view cause, std::exception_ptr exception) noexcept;
+
+  // Null while nothing failed; constant afterwards. Needs no lock.
+  const JobFailure* failure() const noexcept { return failure_.get(); }
+
+  // Signs of life, by rank.
+  SignOfLife& life(int rank) { return lives_[static_cast<std::size_t>(rank)]; }
+
+  // The rank takes part in nothing more.
+  void leave(int rank) noexcept;
+  bool anyone_left(const Lock&) const { return anyone_left_; }
+  bool has_left(const Lock&, int rank) const { return left_[static_cast<std::size_t>(rank)]; }
+
+  // The group of the world's communicator number `index`, which whoever asks first makes. It lives as long as the job.
+  LocalGroup& group(std::size_t index, const std::string& name);
+
+ private:
+  void wake_all() noexcept;
+
+  const int size_;
+  const std::chrono::milliseconds timeout_;
+  std::mutex mutex_;
+  std::vector<SignOfLife> lives_;  // by rank
+  std::vector<bool> left_;         // by rank
+  bool anyone_left_ = false;
+  std::vector<std::unique_ptr<LocalGroup>> groups_;
+  FirstFailure failure_;
+};
+
+// ---- a communicator's meeting point ----
+//
 // Where the ranks of one communicator meet. A collective on each rank is: enter() – all have posted their pointers and
 // agree – move data, [regroup() – all have moved – move more,] finish() – nobody reads this rank's memory any more.
 //
 // Invariants: a rank moves data only between enter() and finish(), and after a failure nobody starts to. Whoever leaves
 //   by an exception first waits for those who still move, so memory may be freed at once in that case too.
 // Thread safety: every rank calls from one thread at a time. Allocation: on construction, and for errors.
-#pragma once
-
-#include <condition_variable>
-#include <cstddef>
-#include <cstdint>
-#include <exception>
-#include <memory>
-#include <optional>
-#include <span>
-#include <string>
-#include <vector>
-
-#include "comm/collective_errors.hpp"
-#include "comm/local/local_job.hpp"
-#include "comm/signature.hpp"
-#include "device/cuda/cuda_queue.hpp"
-
-namespace tessera::comm {
 
 // What a rank brings to a collective.
 struct LocalPost {
@@ -89,7 +150,8 @@ class LocalGroup {
   void claim(const Lock& lock, int rank);
   void check_left(const Lock& lock, int rank);
   void check_agreement(const Lock& lock, int rank);
-  [[noreturn]] void give_up(const Lock& lock, int rank);
+  void follow_life(int rank);
+  void check_late(const Lock& lock, int rank, const Patience& patience);
   [[noreturn]] void conclude(const Lock& lock, int rank, const std::string& text);
   [[noreturn]] void leave_aborted(Lock& lock);
   Standstill standstill(int rank, std::span<const int> waiting, std::span<const int> missing) const;
@@ -105,5 +167,8 @@ class LocalGroup {
   int moving_ = 0;                      // ranks that may read others' memory now
   std::optional<std::string> verdict_;  // why the ranks in the present collective failed
 };
+
+// The rank's communicator over the group, which outlives it and its tasks.
+std::unique_ptr<Communicator> make_local_communicator(int rank, LocalGroup& group);
 
 }  // namespace tessera::comm

@@ -1,19 +1,81 @@
-// What each collective leaves in memory.
+// How long each collective takes, and what it leaves in memory.
 #include "comm/modelled/modelled_communicator.hpp"
-
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>
 #include <span>
 #include <string>
+#include <utility>
 
-#include "comm/modelled/collective_time.hpp"
+#include "comm/collective_errors.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/device/arena.hpp"
 #include "tessera/kernels/reduce.hpp"
 
 namespace tessera::comm {
+
+// ---- the job ----
+
+void ModelledJob::abort(std::string_view cause, std::exception_ptr exception) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (failure_.record(options_.rank, cause, std::move(exception))) changed_.notify_all();
+}
+
+void ModelledJob::throw_if_failed() const {
+  if (const JobFailure* failed = failure()) throw_aborted(*failed);
+}
+
+void ModelledJob::sleep_until(std::chrono::steady_clock::time_point end) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_until(lock, end, [this] { return failure() != nullptr; });
+  throw_if_failed();
+}
+
+ModelledChannel& ModelledJob::channel(std::string name) {
+  ModelledChannel& made = channels_.emplace_back();
+  made.name = std::move(name);
+  return made;
+}
+
+// ---- time: the ring's formulas ----
+//
+// A signature's bytes are one rank's part of gathers and scattered sums, else the whole buffer.
+
+namespace {
+
+double bytes_sent_of_segment(const Signature& signature, double ranks) {
+  const auto bytes = static_cast<double>(signature.bytes.count());
+  switch (signature.kind) {
+    case CollectiveKind::all_gather:
+    case CollectiveKind::reduce_scatter: return (ranks - 1) * bytes;
+    case CollectiveKind::all_reduce: return 2 * (ranks - 1) / ranks * bytes;
+    case CollectiveKind::broadcast: return bytes;
+    case CollectiveKind::creation:
+    case CollectiveKind::barrier: break;
+  }
+  return 0;
+}
+
+double bytes_sent(const Signature& signature, double ranks) {
+  double bytes = 0;
+  for (std::size_t segment = 0; segment < signature.segments(); ++segment) {
+    bytes += bytes_sent_of_segment(segment_of(signature, segment), ranks);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+std::chrono::nanoseconds duration_of(const CollectiveTime& time, const Signature& signature, int ranks) {
+  if (ranks == 1) return std::chrono::nanoseconds(0);
+  constexpr double longest = 365.0 * 24 * 3600;
+  const double moving = time.bytes_per_second > 0 ? bytes_sent(signature, ranks) / time.bytes_per_second : 0;
+  const double seconds = std::min(moving + std::chrono::duration<double>(time.latency).count(), longest);
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
+}
+
+// ---- collectives ----
+
 namespace {
 
 struct Place {
@@ -82,9 +144,7 @@ class Claim {
  public:
   Claim(ModelledJob& job, ModelledChannel& channel) : channel_(channel) {
     if (!channel.busy.exchange(true)) return;
-    const UsageError error(
-        fmt::format("rank {} drives communicator {} from two streams at once; give each stream its own communicator",
-                    job.options().rank, channel.name));
+    const UsageError error(two_streams_text(job.options().rank, channel.name));
     job.abort(error.what(), std::make_exception_ptr(error));
     throw error;
   }

@@ -1,4 +1,5 @@
-// simulate(): the body on the calling thread, and one way out for whatever ends the job.
+// The modelled backend, one rank of an imagined job on the CPU, and simulate(): the body on the calling thread, and one
+// way out for whatever ends the job.
 #include "tessera/comm/simulate.hpp"
 
 #include <fmt/format.h>
@@ -7,9 +8,10 @@
 #include <exception>
 #include <memory>
 
+#include "comm/launch.hpp"
 #include "comm/launch_options.hpp"
-#include "comm/modelled/modelled_backend.hpp"
-#include "comm/rank_error.hpp"
+#include "comm/modelled/modelled_communicator.hpp"
+#include "comm/world_backend.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/comm/run.hpp"
 
@@ -39,19 +41,42 @@ void validate(const SimulateOptions& options) {
   comm::validate(real_rank(options));
 }
 
+class ModelledBackend final : public World::Backend {
+ public:
+  ModelledBackend(comm::ModelledJob& job, const Facts& facts, comm::RankLog& log)
+      : Backend(facts, job, log), job_(job) {}
+
+  std::unique_ptr<Communicator> make_communicator(std::string name, const CommunicatorUse&) final {
+    return make(std::move(name), comm::Peers::zero);
+  }
+  std::unique_ptr<Communicator> make_host_communicator(std::string name) final {
+    return make(std::move(name), comm::Peers::same);
+  }
+
+ private:
+  std::unique_ptr<Communicator> make(std::string name, comm::Peers peers) {
+    job_.throw_if_failed();
+    return std::make_unique<comm::ModelledCommunicator>(job_, std::move(name), peers);
+  }
+
+  comm::ModelledJob& job_;
+};
+
 }  // namespace
 
 void simulate(const SimulateOptions& options, const std::function<void(World&)>& body) {
   validate(options);
   comm::ModelledJob job(options);
-  std::exception_ptr thrown;
-  try {
-    World world(std::make_unique<comm::ModelledBackend>(job, comm::threads_per_rank(real_rank(options))));
-    body(world);
-  } catch (...) {
-    thrown = std::current_exception();
-    job.abort(comm::text_of(thrown), thrown);
-  }
+  comm::RankLog log(std::nullopt, options.rank);  // an imagined job keeps none
+  const std::exception_ptr thrown = comm::run_rank(job, log, body, [&] {
+    const World::Backend::Facts facts{.name = "modelled",
+                                      .rank = options.rank,
+                                      .size = options.ranks,
+                                      .device = Device::cpu(),
+                                      .threads = comm::threads_per_rank(real_rank(options)),
+                                      .timeout = options.timeout};
+    return std::make_unique<ModelledBackend>(job, facts, log);
+  });
   const comm::JobFailure* failure = job.failure();
   if (failure == nullptr) return;
   const std::exception_ptr cause = comm::first_cause(*failure, thrown);

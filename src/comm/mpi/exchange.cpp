@@ -149,6 +149,15 @@ void Exchange::tell_left() noexcept {
   }
 }
 
+// Hosts' clocks have nothing in common, so what travels is how long ago it was.
+void Exchange::tell_life(SignOfLife::Clock::time_point at) noexcept {
+  try {
+    const SignOfLife::Clock::duration ago = SignOfLife::Clock::now() - at;
+    tell_one_per_host(message_of({.kind = Kind::life, .phase = 0, .group = 0}, std::as_bytes(std::span(&ago, 1))));
+  } catch (...) {
+  }
+}
+
 void Exchange::tell_reported() noexcept {
   try {
     tell_everybody(message_of({.kind = Kind::reported, .phase = 0, .group = 0}, {}));
@@ -258,6 +267,11 @@ Exchange::Handled Exchange::handle(int from, Incoming& incoming) {
     case Kind::failure: job_.note_failure(from, text); return Handled::done;
     case Kind::left: job_.note_left(from); return Handled::done;
     case Kind::reported: job_.note_reported(); return Handled::done;
+    case Kind::life: {
+      const auto ago = read<SignOfLife::Clock::duration>(incoming.message, sizeof(Header));
+      job_.note_life(from, SignOfLife::Clock::now() - ago);
+      return Handled::done;
+    }
     case Kind::post:
     case Kind::staged:
     case Kind::verdict: break;

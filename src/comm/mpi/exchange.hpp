@@ -42,6 +42,7 @@ class Exchange {
   void tell_verdict(const ProcessGroup& group, std::uint32_t phase, std::string_view text);
   void tell_failure(std::string_view cause) noexcept;
   void tell_left() noexcept;
+  void tell_life(SignOfLife::Clock::time_point at) noexcept;
   void tell_reported() noexcept;
 
   // Returns when everything told has been sent, or after the deadline, at most five seconds.
@@ -50,7 +51,7 @@ class Exchange {
  private:
   using Buffer = std::vector<std::byte>;
   using Transfer = MpiProcess::Channel::Transfer;
-  enum class Kind : std::uint32_t { post, staged, verdict, failure, left, reported };
+  enum class Kind : std::uint32_t { post, staged, verdict, failure, left, reported, life };
   struct Header {
     Kind kind;
     std::uint32_t phase;

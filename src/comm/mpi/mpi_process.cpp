@@ -5,12 +5,18 @@
 #define OMPI_SKIP_MPICXX 1  // the C interface alone
 #define MPICH_SKIP_MPICXX 1
 #include <mpi.h>
+#include <unistd.h>
 
+#include <condition_variable>
+#include <cstdio>
 #include <limits>
+#include <mutex>
 #include <string>
 #include <thread>
 
+#include "comm/patience.hpp"
 #include "tessera/base/error.hpp"
+#include "tessera/comm/start.hpp"
 
 namespace tessera::comm {
 namespace {
@@ -37,6 +43,50 @@ void complete(MPI_Request& request, std::chrono::milliseconds timeout, const cha
     std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
 }
+
+// While it lives, a call may take so long and no longer: then the process says so and ends, because nothing takes a
+// thread out of MPI.
+class Watchdog {
+ public:
+  Watchdog(const char* call, std::chrono::milliseconds timeout)
+      : thread_([this, call, timeout] { watch(call, timeout); }) {}
+  ~Watchdog() {
+    {
+      const std::lock_guard lock(mutex_);
+      ended_ = true;
+    }
+    changed_.notify_one();
+    thread_.join();
+  }
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+
+ private:
+  void watch(const char* call, std::chrono::milliseconds timeout) {
+    Patience patience(timeout);
+    std::unique_lock lock(mutex_);
+    while (!ended_) {
+      const auto next_look = patience.look();
+      if (patience.is_over()) give_up(call, timeout);
+      changed_.wait_until(lock, next_look);
+    }
+  }
+
+  [[noreturn]] static void give_up(const char* call, std::chrono::milliseconds timeout) {
+    const Start start = how_started();
+    fmt::print(
+        stderr,
+        "error: rank {} waited up to {:.3g} s in {} for the other processes of the job: one has stopped or hangs, "
+        "or its host cannot be reached; raise the timeout if they are only slow\n",
+        start.rank, std::chrono::duration<double>(timeout).count(), call);
+    ::_exit(1);
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool ended_ = false;
+  std::thread thread_;  // last: it uses all of the above
+};
 
 int count_of(std::size_t bytes) {
   if (bytes > static_cast<std::size_t>(std::numeric_limits<int>::max())) {
@@ -98,14 +148,19 @@ class MpiChannel final : public MpiProcess::Channel {
 
 }  // namespace
 
-MpiProcess& MpiProcess::instance() {
-  static MpiProcess process;
+MpiProcess& MpiProcess::instance(const Deadlines& deadlines) {
+  static MpiProcess process(deadlines);
+  process.end_timeout_ = deadlines.end;
   return process;
 }
 
-MpiProcess::MpiProcess() {
+MpiProcess::MpiProcess(const Deadlines& deadlines) : end_timeout_(deadlines.end) {
   int level = MPI_THREAD_SINGLE;
-  if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &level) != MPI_SUCCESS) {
+  const auto start = [&] {
+    const Watchdog watchdog("MPI_Init_thread", deadlines.start);
+    return MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &level);
+  };
+  if (start() != MPI_SUCCESS) {
     throw UnavailableError(
         "MPI_Init_thread failed: was this program started with the mpirun of the MPI it is built with?");
   }
@@ -121,11 +176,9 @@ MpiProcess::MpiProcess() {
 }
 
 MpiProcess::~MpiProcess() {
-  if (early_end_) {
-    early_end_();
-  } else if (!abandoned_) {
-    MPI_Finalize();
-  }
+  if (abandoned_) return;
+  const Watchdog watchdog("MPI_Finalize", end_timeout_);
+  MPI_Finalize();
 }
 
 std::vector<std::byte> MpiProcess::all_gather(std::span<const std::byte> mine, std::chrono::milliseconds timeout) {

@@ -7,7 +7,6 @@
 
 #include <chrono>
 #include <cstddef>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -21,8 +20,13 @@ namespace tessera::comm {
 class MpiProcess {
  public:
   // MPI can start once in a process's life and end once, so there is one of it: started by the first call, ended with
-  // the process. Throws UnavailableError when MPI cannot start.
-  static MpiProcess& instance();
+  // the process. Throws UnavailableError when MPI cannot start. MPI waits in both for the other processes without a
+  // deadline of its own: where one takes longer than this, the process says which and ends with an error.
+  struct Deadlines {
+    std::chrono::milliseconds start;
+    std::chrono::milliseconds end;
+  };
+  static MpiProcess& instance(const Deadlines& deadlines);
   MpiProcess(const MpiProcess&) = delete;
   MpiProcess& operator=(const MpiProcess&) = delete;
 
@@ -36,9 +40,6 @@ class MpiProcess {
   // From now on MPI is left as it is when the process ends: some rank may be gone, and MPI's own end would wait for it.
   void abandon() { abandoned_ = true; }
 
-  // Called when the process ends before it is taken back; MPI is abandoned then.
-  void on_early_end(std::function<void()> hook) { early_end_ = std::move(hook); }
-
   // Keeps memory that MPI may still read or write until the process ends: of transfers that a failure has cut short.
   void keep(std::shared_ptr<void> memory) { kept_.push_back(std::move(memory)); }
 
@@ -47,13 +48,13 @@ class MpiProcess {
   std::unique_ptr<Channel> make_channel(std::chrono::milliseconds timeout);
 
  private:
-  MpiProcess();
+  explicit MpiProcess(const Deadlines& deadlines);
   ~MpiProcess();
 
   int rank_ = 0;
   int size_ = 1;
+  std::chrono::milliseconds end_timeout_;
   bool abandoned_ = false;
-  std::function<void()> early_end_;
   std::vector<std::shared_ptr<void>> kept_;
   std::vector<std::byte> sent_;  // of all_gather(): MPI may write here even after a deadline
   std::vector<std::byte> gathered_;

@@ -1,13 +1,18 @@
+// The mpi backend's collectives: one rank's part of each, on its stream's thread, which blocks until all ranks have
+// done theirs.
+//
 // What each rank reads and writes. Directly: as among threads, a rank reads its peers' arenas. Staged, where some
 // rank's data cannot be reached: in rounds, each of which all ranks first put into their staging areas and then read.
 // Rounds cut data between elements, so sums have the same bits either way.
-#include "comm/mpi/process_collectives.hpp"
-
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <memory>
+#include <span>
 
+#include "comm/mpi/process_group.hpp"
 #include "comm/slices.hpp"
+#include "comm/task_communicator.hpp"
 #include "tessera/kernels/reduce.hpp"
 
 namespace tessera::comm {
@@ -15,10 +20,14 @@ namespace {
 
 using shared::staging_bytes;
 
-// Peers after this rank, in cyclic order, so that not all ranks read the same one at a time.
+struct ProcessCall {
+  std::shared_ptr<ProcessGroup> group;
+  Signature signature;
+};
+
 template <typename Function>
 void for_each_peer(const ProcessGroup& group, Function&& function) {
-  for (int step = 1; step < group.size(); ++step) function((group.rank() + step) % group.size());
+  comm::for_each_peer(group.rank(), group.size(), function);
 }
 
 void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
@@ -208,7 +217,9 @@ void broadcast_staged(ProcessGroup& group, const Broadcast& operation) {
   });
 }
 
-}  // namespace
+// ---- one rank's part of each collective ----
+//
+// Throws what ProcessGroup::enter() throws; any other exception has aborted the job.
 
 void run_collective(const ProcessCall& call, std::span<const AllGather> segments) {
   meet_in_segments(call, segments, gather_directly, gather_staged);
@@ -238,6 +249,28 @@ void run_collective(const ProcessCall& call, const Broadcast& operation) {
 void run_collective(const ProcessCall& call, const Barrier&) {
   meet(
       call, nullptr, [](ProcessGroup&) {}, [](ProcessGroup&) {});
+}
+
+class ProcessCommunicator final : public TaskCommunicator<ProcessCommunicator> {
+ public:
+  explicit ProcessCommunicator(std::shared_ptr<ProcessGroup> group)
+      : TaskCommunicator(group->rank(), group->size(), group->name()), group_(std::move(group)) {}
+
+ private:
+  friend TaskCommunicator<ProcessCommunicator>;
+  template <typename Operation>
+  void submit(Stream& stream, const Signature& signature, const Operation& operation) {
+    stream.submit(
+        [call = ProcessCall{.group = group_, .signature = signature}, operation] { run_collective(call, operation); });
+  }
+
+  std::shared_ptr<ProcessGroup> group_;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_process_communicator(std::shared_ptr<ProcessGroup> group) {
+  return std::make_unique<ProcessCommunicator>(std::move(group));
 }
 
 }  // namespace tessera::comm

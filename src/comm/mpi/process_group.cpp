@@ -8,17 +8,16 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <climits>
-#include <csignal>
 #include <cstring>
 #include <iterator>
 #include <thread>
 #include <utility>
 
+#include "base/hash.hpp"
+#include "comm/job_failure.hpp"
 #include "comm/mpi/exchange.hpp"
-#include "comm/mpi/shared_text.hpp"
-#include "comm/rank_error.hpp"
+#include "comm/mpi/shared_memory.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tessera::comm {
@@ -36,13 +35,6 @@ void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t seen, std::chron
 
 void futex_wake_all(std::atomic<std::uint32_t>& word) {
   ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
-}
-
-// FNV-1a: labels that are too long to be kept whole differ in it.
-std::uint64_t hash_of(std::string_view text) {
-  std::uint64_t hash = 0xcbf29ce484222325u;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
-  return hash;
 }
 
 bool same(const shared::Segment& a, const shared::Segment& b) {
@@ -120,8 +112,7 @@ void ProcessGroup::fail(const std::exception_ptr& exception) { job_.abort(text_o
 
 void ProcessGroup::claim() {
   if (!busy_.exchange(true)) return;
-  const UsageError error(fmt::format(
-      "rank {} drives communicator {} from two streams at once; give each stream its own communicator", rank(), name_));
+  const UsageError error(two_streams_text(rank(), name_));
   job_.abort(error.what(), std::make_exception_ptr(error));
   throw error;
 }
@@ -144,7 +135,7 @@ void ProcessGroup::post(const std::byte* data, int descriptor) {
 
 void ProcessGroup::write_segment(shared::Segment& to, const Signature& segment, const std::byte* data) const {
   to.bytes = segment.bytes.count();
-  to.label_hash = hash_of(segment.label);
+  to.label_hash = fnv1a(segment.label);  // labels that are too long to be kept whole differ in it
   to.dtype = segment.dtype ? static_cast<std::int32_t>(*segment.dtype) : -1;
   to.divisor = segment.divisor;
   const std::size_t length = std::min(segment.label.size(), to.label.size() - 1);
@@ -175,8 +166,9 @@ void ProcessGroup::wake() noexcept { futex_wake_all(state().phase); }
 
 // The checks stand in this order so that all ranks of a failed collective get its verdict, not the abort it caused.
 void ProcessGroup::await(Stage stage) {
-  const auto deadline = steady_clock::now() + job_.timeout();
+  Patience patience(job_.timeout());
   const auto look_for_ended = steady_clock::now() + 5 * look_again;
+  auto follow = look_for_ended;
   const std::uint32_t mine = phase();
   while (true) {
     std::uint32_t seen = state().phase.load(std::memory_order_acquire);
@@ -185,10 +177,15 @@ void ProcessGroup::await(Stage stage) {
     if ((seen & shared::Group::failed) != 0) throw_verdict();
     if (const JobFailure* failure = job_.failure()) throw_aborted(*failure);
     if (stage == Stage::entering && job_.anyone_left()) check_left();
+    const auto next_look = patience.look();
+    check_late(patience);
     const auto now = steady_clock::now();
-    if (now >= deadline) give_up(Cause::late, ranks_that(false));
     if (now >= look_for_ended) check_ended();
-    futex_wait(state().phase, seen, std::min<std::chrono::nanoseconds>(look_again, deadline - now));
+    if (now >= follow) {
+      follow_life();
+      follow = now + look_interval(job_.timeout());
+    }
+    futex_wait(state().phase, seen, std::min<std::chrono::nanoseconds>(look_again, next_look - now));
   }
   ++phases_;
 }
@@ -270,11 +267,25 @@ void ProcessGroup::check_left() {
   if (!left.empty()) give_up(Cause::left, left);
 }
 
-// So would waiting for one whose process was killed. Of other hosts' processes their launcher hears.
+void ProcessGroup::check_late(const Patience& patience) {
+  if (!patience.is_over()) return;
+  std::vector<int> late = ranks_that(false);
+  std::erase_if(late, [&](int missing) { return !patience.is_over(job_.life_of(missing)); });
+  if (!late.empty()) give_up(Cause::late, late);
+}
+
+// A rank that waits is as much alive as the one of whom it has heard least.
+void ProcessGroup::follow_life() {
+  auto least = Patience::Clock::time_point::max();
+  for (int other = 0; other < size(); ++other) {
+    if (!has_come(other)) least = std::min(least, job_.life_of(other));
+  }
+  if (least != Patience::Clock::time_point::max() && least > job_.life_of(rank())) job_.show_life(least);
+}
+
+// So would waiting for one whose process was killed.
 void ProcessGroup::check_ended() {
-  const auto has_ended = [&](int other) {
-    return !has_come(other) && ::kill(job_.process_of(other), 0) != 0 && errno == ESRCH;
-  };
+  const auto has_ended = [&](int other) { return !has_come(other) && job_.has_ended(other); };
   const std::vector<int>& here = job_.place().here;
   if (std::none_of(here.begin(), here.end(), has_ended)) return;  // every time but the last: nothing is allocated
   std::vector<int> ended;

@@ -18,7 +18,7 @@
 
 #include "comm/collective_errors.hpp"
 #include "comm/mpi/process_job.hpp"
-#include "comm/mpi/shared_layout.hpp"
+#include "comm/mpi/shared_memory.hpp"
 #include "comm/signature.hpp"
 
 namespace tessera::comm {
@@ -94,6 +94,8 @@ class ProcessGroup {
   Signature signature_of_rank(int rank, std::vector<AllGather>& gathers, std::vector<ReduceScatter>& reductions) const;
 
   void check_left();
+  void check_late(const Patience& patience);
+  void follow_life();
   [[noreturn]] void throw_verdict() const;
   void check_ended();
   enum class Cause { late, left, ended };
@@ -112,5 +114,8 @@ class ProcessGroup {
   bool direct_ = false;
   std::atomic<bool> busy_ = false;  // between enter() and finish()
 };
+
+// This process's communicator over the group, which its tasks keep: the communicator may end before they have run.
+std::unique_ptr<Communicator> make_process_communicator(std::shared_ptr<ProcessGroup> group);
 
 }  // namespace tessera::comm

@@ -1,4 +1,4 @@
-// The job's state in shared memory, and its ends.
+// Hosts, told apart by what their processes see; the job's state in shared memory, and its ends.
 #include "comm/mpi/process_job.hpp"
 
 #include <fmt/format.h>
@@ -7,25 +7,55 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <csignal>
 #include <cstring>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
 
+#include "comm/job_failure.hpp"
 #include "comm/mpi/exchange.hpp"
-#include "comm/mpi/shared_text.hpp"
-#include "comm/rank_error.hpp"
+#include "comm/mpi/shared_memory.hpp"
 #include "device/device_memory.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tessera::comm {
+
+std::string host_key() {
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  std::string boot;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+  std::array<char, 64> processes{};
+  if (::readlink("/proc/self/ns/pid", processes.data(), processes.size() - 1) < 0) processes[0] = '\0';
+  return std::string(name.data()) + " " + boot + " " + processes.data();
+}
+
+Place place_of(int rank, const std::vector<std::string>& host_keys) {
+  Place place{.rank = rank, .ranks = static_cast<int>(host_keys.size()), .hosts = 0, .host_of = {}, .here = {}};
+  std::vector<std::string> seen;
+  for (const std::string& key : host_keys) {
+    const auto found = std::find(seen.begin(), seen.end(), key);
+    place.host_of.push_back(static_cast<int>(found - seen.begin()));
+    if (found == seen.end()) seen.push_back(key);
+  }
+  place.hosts = static_cast<int>(seen.size());
+  for (int other = 0; other < place.ranks; ++other) {
+    if (place.is_here(other)) place.here.push_back(other);
+  }
+  return place;
+}
+
 namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// Processes that are started together do not come together: the last one may still be loading.
-constexpr milliseconds least_start_timeout{60'000};
 constexpr milliseconds poll{2};  // of states that are waited for at the end of a job
 
 // What every process tells every other one before they share anything.
@@ -141,18 +171,27 @@ void ProcessJob::abort(std::string_view cause, std::exception_ptr exception) noe
 void ProcessJob::note_failure(int rank, std::string_view cause) noexcept { write_text(shared().failure, rank, cause); }
 
 const JobFailure* ProcessJob::failure() const noexcept {
-  if (!failed_.load(std::memory_order_acquire)) {
-    if (!is_there(shared().failure)) return nullptr;
-    publish_failure();
+  if (failure_.get() == nullptr && is_there(shared().failure)) {
+    const std::lock_guard lock(failure_mutex_);
+    failure_.record(shared().failure.rank, shared().failure.characters.data(), exception_);
   }
-  return &failure_;
+  return failure_.get();
 }
 
-void ProcessJob::publish_failure() const noexcept {
-  const std::lock_guard lock(failure_mutex_);
-  if (failed_.load(std::memory_order_relaxed)) return;
-  record(failure_, shared().failure.rank, shared().failure.characters.data(), exception_);
-  failed_.store(true, std::memory_order_release);
+// To other hosts not for every sign.
+void ProcessJob::show_life(SignOfLife::Clock::time_point at) noexcept {
+  note_life(place_.rank, at);
+  if (!exchange_) return;
+  const auto ticks = at.time_since_epoch().count();
+  auto told = life_told_.load();
+  if (SignOfLife::Clock::duration(ticks - told) < look_interval(timeout_)) return;
+  if (life_told_.compare_exchange_strong(told, ticks)) exchange_->tell_life(at);
+}
+
+void ProcessJob::note_progress() noexcept { show_life(SignOfLife::Clock::now()); }
+
+bool ProcessJob::has_ended(int rank) const {
+  return place_.is_here(rank) && ::kill(process_of(rank), 0) != 0 && errno == ESRCH;
 }
 
 void ProcessJob::note_left(int rank) noexcept {
@@ -160,12 +199,85 @@ void ProcessJob::note_left(int rank) noexcept {
   shared().leavers.fetch_add(1, std::memory_order_acq_rel);
 }
 
+// Waits of a rank that has left for the others of its host. These may still have work that needs nobody; but a process
+// that has ended will never leave, and neither may one that stands still: that was stopped, or sleeps and sleeps.
+class ProcessJob::LeaversWatch {
+ public:
+  explicit LeaversWatch(ProcessJob& job)
+      : job_(job), patience_(job.timeout_), next_(steady_clock::now() + look_interval(job.timeout_)) {
+    for (const int rank : job_.place_.here) others_.push_back({.rank = rank, .work = 0, .alive = {}});
+  }
+
+  // Throws CommunicationError naming the rank that will not leave any more.
+  void look() {
+    const auto now = steady_clock::now();
+    if (now < next_) return;
+    next_ = now + look_interval(job_.timeout_);
+    patience_.look();
+    for (Other& other : others_) {
+      if (!job_.has_left(other.rank)) look_at(other, now);
+    }
+  }
+
+ private:
+  struct Other {
+    int rank;
+    std::uint64_t work;  // its processor time, as of the last look
+    steady_clock::time_point alive;
+  };
+
+  void look_at(Other& other, steady_clock::time_point now) {
+    if (job_.has_ended(other.rank) && !job_.has_left(other.rank)) {
+      throw CommunicationError(fmt::format(
+          "the process of rank {} ended before it left the job; what it last said, or its launcher, may tell why",
+          other.rank));
+    }
+    const std::uint64_t work = work_of(job_.process_of(other.rank)).value_or(other.work);
+    if (work != std::exchange(other.work, work)) other.alive = now;
+    other.alive = std::max(other.alive, job_.life_of(other.rank));
+    if (!patience_.is_over(other.alive)) return;
+    throw CommunicationError(
+        fmt::format("rank {} waited up to {:.3g} s for rank {}, which has not left the job and does nothing: was its "
+                    "process stopped?",
+                    job_.rank(), std::chrono::duration<double>(job_.timeout_).count(), other.rank));
+  }
+
+  // What a process has used of the processor, in ticks; one that waits for a disk counts as working. None when it
+  // cannot be known.
+  static std::optional<std::uint64_t> work_of(pid_t process) {
+    std::ifstream file(fmt::format("/proc/{}/stat", process));
+    std::string text(std::istreambuf_iterator<char>(file), {});
+    text.erase(0, text.rfind(')') + 1);  // the name may have anything in it
+    std::istringstream fields(text);
+    char state = ' ';
+    std::string skipped;
+    fields >> state;
+    for (int field = 4; field < 14; ++field) fields >> skipped;
+    std::uint64_t user = 0;
+    std::uint64_t system = 0;
+    if (!(fields >> user >> system)) return std::nullopt;
+    static std::uint64_t disk_waits = 0;
+    return user + system + (state == 'D' ? ++disk_waits : 0);
+  }
+
+  ProcessJob& job_;
+  Patience patience_;
+  steady_clock::time_point next_;
+  std::vector<Other> others_;
+};
+
 void ProcessJob::leave() noexcept {
   note_left(place_.rank);
   if (exchange_) exchange_->tell_left();
   const auto everybody = static_cast<std::uint32_t>(place_.ranks);
-  while (failure() == nullptr && shared().leavers.load(std::memory_order_acquire) < everybody) {
-    std::this_thread::sleep_for(poll);
+  try {
+    LeaversWatch watch(*this);
+    while (failure() == nullptr && shared().leavers.load(std::memory_order_acquire) < everybody) {
+      watch.look();
+      std::this_thread::sleep_for(poll);
+    }
+  } catch (const std::exception& error) {
+    abort(error.what(), std::current_exception());
   }
   if (exchange_) exchange_->flush();
 }
@@ -179,7 +291,7 @@ void ProcessJob::say_reported() noexcept {
   exchange_->flush();
 }
 
-bool ProcessJob::wait_for_report() const noexcept {
+bool ProcessJob::wait_for_report() noexcept {
   const auto deadline = steady_clock::now() + std::min<milliseconds>(timeout_, std::chrono::seconds(5));
   while (shared().reported.load(std::memory_order_acquire) == 0) {
     if (steady_clock::now() > deadline) return false;

@@ -1,8 +1,4 @@
-// The job of ranks that are processes: where they are, its first failure, who has left, and the arenas of this host's
-// ranks.
-//
-// Thread safety: all of it but the making and leave(), which are the rank's own thread's. Nothing is locked across
-// processes, because one may end at any instruction: states are atomics in shared memory, and waits look at them.
+// Where the ranks of a job of processes are, and the job itself.
 #pragma once
 
 #include <atomic>
@@ -12,27 +8,55 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "comm/job_failure.hpp"
 #include "comm/mpi/mpi_process.hpp"
-#include "comm/mpi/place.hpp"
-#include "comm/mpi/shared_layout.hpp"
 #include "comm/mpi/shared_memory.hpp"
 #include "tessera/device/arena.hpp"
 
 namespace tessera::comm {
 
+// Where the ranks of a job are: which of them share a host, and with it memory, with this one.
+
+struct Place {
+  int rank = 0;
+  int ranks = 1;
+  int hosts = 1;
+  std::vector<int> host_of;  // by rank; hosts count from 0 in the order of their lowest rank
+  std::vector<int> here;     // the ranks of this host, ascending
+
+  bool is_here(int other) const { return host_of[static_cast<std::size_t>(other)] == host(); }
+  int host() const { return host_of[static_cast<std::size_t>(rank)]; }
+  int leader() const { return here.front(); }
+  bool leads() const { return leader() == rank; }
+};
+
+// What processes have in common exactly when they can share memory: the host's name, its boot, and the processes that
+// they see (containers see their own).
+std::string host_key();
+
+// From every rank's key, in rank order.
+Place place_of(int rank, const std::vector<std::string>& host_keys);
+
+// The job of ranks that are processes: where they are, its first failure, who has left, and the arenas of this host's
+// ranks.
+//
+// Thread safety: all of it but the making and leave(), which are the rank's own thread's. Nothing is locked across
+// processes, because one may end at any instruction: states are atomics in shared memory, and waits look at them.
+
 class Exchange;
 
-class ProcessJob {
+class ProcessJob final : public Membership {
  public:
+  // Processes that are started together do not come together: the last one may still be loading.
+  static constexpr std::chrono::milliseconds least_start_timeout{60'000};
+
   // Collective over all processes; throws when they do not come in time.
   ProcessJob(MpiProcess& process, std::chrono::milliseconds timeout);
-  ~ProcessJob();
-  ProcessJob(const ProcessJob&) = delete;
-  ProcessJob& operator=(const ProcessJob&) = delete;
+  ~ProcessJob() final;
 
   const Place& place() const { return place_; }
   std::chrono::milliseconds timeout() const { return timeout_; }
@@ -43,25 +67,30 @@ class ProcessJob {
   // The memory in which communicators are made.
   SharedMemory take_creation_memory() { return std::move(creation_memory_); }
 
-  // The first failure of any rank wins.
-  void abort(std::string_view cause, std::exception_ptr exception) noexcept;
-  // Null while nothing failed; constant afterwards.
-  const JobFailure* failure() const noexcept;
+  int rank() const final { return place_.rank; }
+  void abort(std::string_view cause, std::exception_ptr exception) noexcept final;
+  const JobFailure* failure() const noexcept final;
   // Writes another host's news down for this one.
   void note_failure(int rank, std::string_view cause) noexcept;
   void note_left(int rank) noexcept;
   void note_reported() noexcept;
+  void note_life(int rank, SignOfLife::Clock::time_point at) noexcept { member(rank).life.note(at); }
 
   bool anyone_left() const { return shared().leavers.load(std::memory_order_acquire) > 0; }
   bool has_left(int rank) const { return member(rank).left.load(std::memory_order_acquire) != 0; }
   pid_t process_of(int rank) const { return member(rank).process; }
+  // Of a rank of this host: its process is no more. Of other hosts' processes their launcher hears.
+  bool has_ended(int rank) const;
 
-  // This rank takes part in nothing more. Returns when all ranks have left, or the job has failed.
-  void leave() noexcept;
-  // After a failure: the rank where it happened says that it has told the user; the others wait for that, up to the
-  // deadline, and at most five seconds. Whether that rank has told.
-  void say_reported() noexcept;
-  bool wait_for_report() const noexcept;
+  SignOfLife::Clock::time_point life_of(int rank) const { return member(rank).life.last(); }
+  // This rank gave a sign of life then.
+  void show_life(SignOfLife::Clock::time_point at) noexcept;
+
+  void note_progress() noexcept final;
+  void leave() noexcept final;
+  void say_reported() noexcept final;
+  // Up to the deadline, and at most five seconds.
+  bool wait_for_report() noexcept final;
 
   // Memory that peers of this host can reach.
   Arena make_arena(Bytes size);
@@ -77,6 +106,7 @@ class ProcessJob {
 
  private:
   friend class SharedArena;
+  class LeaversWatch;
   struct Own {  // an arena of this rank's
     const std::byte* data = nullptr;
     Bytes size{};
@@ -93,7 +123,6 @@ class ProcessJob {
   void remove_arena(std::size_t slot) noexcept;
   std::size_t free_arena() const;
   void forget_stale_arenas();
-  void publish_failure() const noexcept;
 
   const std::chrono::milliseconds timeout_;
   Place place_;
@@ -106,9 +135,10 @@ class ProcessJob {
   std::vector<std::vector<Mapped>> peers_;  // by rank and slot
 
   mutable std::mutex failure_mutex_;
-  mutable JobFailure failure_;  // this process's copy
+  mutable FirstFailure failure_;  // this process's copy
   std::exception_ptr exception_;
-  mutable std::atomic<bool> failed_ = false;
+
+  std::atomic<SignOfLife::Clock::rep> life_told_ = 0;  // to other hosts
 
   std::unique_ptr<Exchange> exchange_;  // ends first: it writes into all of the above
 };

@@ -6,24 +6,53 @@
 #include <utility>
 
 #include "comm/control/control_communicator.hpp"
-#include "comm/nccl/nccl_communicator.hpp"
+#include "comm/nccl/nccl_group.hpp"
 #include "comm/nccl/nccl_job.hpp"
 #include "comm/rank_log.hpp"
+#include "comm/task_communicator.hpp"
 #include "comm/world_backend.hpp"
 
 namespace tessera::comm {
 
+// The nccl backend's collectives: each becomes one task on the rank's stream.
+
+class NcclCommunicator final : public TaskCommunicator<NcclCommunicator> {
+ public:
+  // Tasks on a stream keep the group: the communicator may end before they have run.
+  explicit NcclCommunicator(std::shared_ptr<NcclGroup> group)
+      : TaskCommunicator(group->rank(), group->size(), group->name()), group_(std::move(group)) {}
+
+ private:
+  friend TaskCommunicator<NcclCommunicator>;
+
+  // A stream of the CPU has memory of the host, which goes over the control channel: the parts of checkpoints do.
+  template <typename Operation>
+  void submit(Stream& stream, const Signature& signature, const Operation& operation) {
+    if (stream.device().kind() == DeviceKind::cpu) {
+      stream.submit([group = group_->on_host(), signature, operation] { run_collective(group, signature, operation); });
+      return;
+    }
+    device::CudaQueue& queue = device::cuda_queue(stream);
+    const std::uint64_t turn = group_->order().take();
+    stream.submit([group = group_, &queue, turn, signature, operation] {
+      group->run({.queue = queue, .turn = turn, .signature = signature}, operation);
+    });
+  }
+
+  std::shared_ptr<NcclGroup> group_;
+};
+
 class NcclBackend final : public World::Backend {
  public:
-  // Job and log outlive the World, its communicators and all streams that these run on.
-  NcclBackend(NcclJob& job, int threads, RankLog& log) : job_(job), threads_(threads), log_(log) {}
-
-  int rank() const final { return job_.control().rank(); }
-  int size() const final { return job_.control().size(); }
-  Device device() const final { return job_.device(); }
-  int threads() const final { return threads_; }
-  std::chrono::milliseconds timeout() const final { return job_.control().timeout(); }
-  std::string_view name() const final { return "nccl"; }
+  NcclBackend(NcclJob& job, int threads, RankLog& log)
+      : Backend({.name = "nccl",
+                 .rank = job.control().rank(),
+                 .size = job.control().size(),
+                 .device = job.device(),
+                 .threads = threads,
+                 .timeout = job.control().timeout()},
+                job.control(), log),
+        job_(job) {}
 
   Arena make_arena(Bytes size) final { return job_.make_arena(size); }
   std::unique_ptr<Communicator> make_communicator(std::string name, const CommunicatorUse& use) final {
@@ -36,14 +65,8 @@ class NcclBackend final : public World::Backend {
     return std::make_unique<ControlCommunicator>(job_.control(), std::move(name));
   }
 
-  void warn(std::string_view text) noexcept final { comm::warn(log_, rank(), text); }
-  void abort(std::string_view cause) noexcept final { job_.control().abort(cause, nullptr); }
-  const JobFailure* failure() const noexcept final { return job_.control().failure(); }
-
  private:
   NcclJob& job_;
-  int threads_;
-  RankLog& log_;
 };
 
 }  // namespace tessera::comm

@@ -1,22 +1,78 @@
-// An NCCL communicator's life: connecting, launching, watching, ending.
+// Turns, one after the other; an NCCL communicator's life: connecting, launching, watching, ending.
 #include "comm/nccl/nccl_group.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <thread>
 #include <utility>
 
 #include "tessera/base/error.hpp"
 
 namespace tessera::comm {
+
+// ---- the order of launches ----
+
+namespace {
+
+constexpr std::chrono::milliseconds turn_poll{5};  // of the job's failure, while waiting
+
+}  // namespace
+
+LaunchOrder::LaunchOrder(Control& control, Device device, bool by_events)
+    : control_(control), by_events_(by_events), last_launch_(device) {}
+
+std::uint64_t LaunchOrder::take() {
+  const std::lock_guard lock(mutex_);
+  return ++taken_;
+}
+
+void LaunchOrder::await(std::uint64_t place) {
+  const auto deadline = std::chrono::steady_clock::now() + control_.timeout();
+  std::unique_lock lock(mutex_);
+  while (next_ != place) {
+    if (control_.failure() != nullptr) control_.fail_at({});
+    if (std::chrono::steady_clock::now() > deadline) {
+      const std::string text = fmt::format(
+          "rank {} waited up to {:.3g} s to launch collective {} of its job, because an earlier one was never "
+          "launched: did "
+          "its stream fail?",
+          control_.rank(), std::chrono::duration<double>(control_.timeout()).count(), place);
+      control_.abort(text, std::make_exception_ptr(CommunicationError(text)));
+      throw CommunicationError(text);
+    }
+    changed_.wait_for(lock, turn_poll);
+  }
+}
+
+LaunchOrder::Turn::Turn(LaunchOrder& order, std::uint64_t place, device::CudaQueue& queue)
+    : order_(order), queue_(queue) {
+  order.await(place);
+  if (order.by_events_ && order.last_queue_ != nullptr && order.last_queue_ != &queue) queue.wait(order.last_launch_);
+}
+
+LaunchOrder::Turn::~Turn() {
+  try {
+    if (order_.by_events_) queue_.record(order_.last_launch_);
+  } catch (const Error&) {
+    // The device has failed, which whoever synchronises is told.
+  }
+  order_.last_queue_ = &queue_;
+  const std::lock_guard lock(order_.mutex_);
+  ++order_.next_;
+  order_.changed_.notify_all();
+}
+
+// ---- a communicator ----
+
 namespace {
 
 using std::chrono::steady_clock;
 
 // Making connections may take longer than any collective of a small job.
 constexpr std::chrono::milliseconds least_connect_time{60'000};
-constexpr std::chrono::microseconds poll{50};  // of calls that go on in the background
+constexpr std::chrono::microseconds background_poll{50};  // of calls that go on in the background
 
 }  // namespace
 
@@ -77,7 +133,7 @@ void NcclGroup::complete(NcclState state, std::chrono::milliseconds timeout) {
       throw NcclFailure(fmt::format("NCCL did not get ready within {:.3g} s; is a rank's device or network stuck?",
                                     std::chrono::duration<double>(timeout).count()));
     }
-    std::this_thread::sleep_for(poll);
+    std::this_thread::sleep_for(background_poll);
     state = parts_.library.state(handle_);
   }
 }
@@ -118,7 +174,7 @@ void NcclGroup::greet_everybody(device::CudaQueue& queue) {
   while (!met.complete()) {
     if (parts_.control.failure() != nullptr) parts_.control.fail_at({.channel = channel_, .number = 0});
     if (steady_clock::now() > deadline) fail("the ranks' devices do not reach each other", call.signature);
-    std::this_thread::sleep_for(poll);
+    std::this_thread::sleep_for(background_poll);
   }
 }
 
@@ -165,6 +221,7 @@ void NcclGroup::look_at(Flight& flight) {
 
 void NcclGroup::watch() noexcept {
   try {
+    device::make_current(parts_.device);
     const std::lock_guard lock(flights_mutex_);
     while (!flights_.empty() && flights_.front().issued && flights_.front().end.complete()) {
       landed_.splice(landed_.end(), flights_, flights_.begin());

@@ -1,11 +1,8 @@
-// One rank's end of an NCCL communicator. A collective is a task on the rank's stream: it announces its signature to
-// the other ranks without waiting for them, launches when it is its turn, and is watched until the device has ended it
-// (NcclJob). That all ranks meant the same is known when the stream synchronises: settle().
-//
-// Thread safety: one stream's task at a time, and the job's watcher beside it. Outlived by the job, not by tasks.
+// One rank's end of an NCCL communicator, and the order in which a rank launches its collectives.
 #pragma once
 
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <list>
 #include <memory>
@@ -15,8 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "comm/control/control.hpp"
 #include "comm/control/control_communicator.hpp"
-#include "comm/nccl/launch_order.hpp"
 #include "comm/nccl/nccl_library.hpp"
 #include "comm/signature.hpp"
 #include "device/cuda/cuda_queue.hpp"
@@ -26,6 +23,59 @@
 #include "tessera/kernels/reduce.hpp"
 
 namespace tessera::comm {
+
+// ---- the order of launches ----
+//
+// The one order in which a rank launches its collectives on all communicators: that in which its host thread called
+// them, although each stream issues from a thread of its own. On all ranks it is the plan's, so two communicators never
+// wait for each other crosswise.
+//
+// Thread safety: all of it.
+
+class LaunchOrder {
+ public:
+  // by_events: each launch also waits, on the device, for the one before it on another stream; for an NCCL that does
+  // not keep the order itself.
+  LaunchOrder(Control& control, Device device, bool by_events);
+
+  // The place of a call, in the order of calls.
+  std::uint64_t take();
+
+  // While it lives, it is that place's turn. Waits for its turn; throws as Control::fail_at() when the job fails, or
+  // fails it when an earlier call is not launched within the job's timeout.
+  class Turn {
+   public:
+    Turn(LaunchOrder& order, std::uint64_t place, device::CudaQueue& queue);
+    ~Turn();
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+
+   private:
+    LaunchOrder& order_;
+    device::CudaQueue& queue_;
+  };
+
+ private:
+  void await(std::uint64_t place);
+
+  Control& control_;
+  const bool by_events_;
+  device::CudaMark last_launch_;
+  device::CudaQueue* last_queue_ = nullptr;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::uint64_t taken_ = 0;
+  std::uint64_t next_ = 1;
+};
+
+// ---- a communicator ----
+//
+// One rank's end of an NCCL communicator. A collective is a task on the rank's stream: it announces its signature to
+// the other ranks without waiting for them, launches when it is its turn, and is watched until the device has ended it
+// (NcclJob). That all ranks meant the same is known when the stream synchronises: settle().
+//
+// Thread safety: one stream's task at a time, and the job's watcher beside it. Outlived by the job, not by tasks.
 
 // Which reduce-scatter. ranked: sums are formed in fp32 in rank order, as in every other backend; every element travels
 // to its owner alone, in the wire's type. fast: NCCL's own, which adds in the wire's type and in an order of its own;

@@ -13,7 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include "comm/nccl/launch_order.hpp"
 #include "comm/nccl/nccl_group.hpp"
 #include "comm/nccl/nccl_library.hpp"
 #include "tessera/plan/strategy.hpp"

@@ -1,7 +1,5 @@
-// One rank of several processes over NCCL. What decides the job's outcome is its first failure; the process where it
-// happened tells the user, and the others end after that, so that no launcher cuts it short.
-#include "comm/nccl/nccl_launch.hpp"
-
+// The launches over NCCL: threads of one process, which find each other in their common memory, and this process as one
+// of several, which meet over TCP.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -11,12 +9,10 @@
 #include <memory>
 #include <string>
 
+#include "comm/control/thread_control.hpp"
+#include "comm/launch.hpp"
 #include "comm/launch_options.hpp"
 #include "comm/nccl/nccl_backend.hpp"
-#include "comm/nccl/nccl_start.hpp"
-#include "comm/quiet_output.hpp"
-#include "comm/rank_error.hpp"
-#include "comm/rendezvous/meeting_place.hpp"
 #include "comm/rendezvous/rendezvous_control.hpp"
 #include "comm/rendezvous/server.hpp"
 #include "tessera/base/error.hpp"
@@ -25,10 +21,62 @@
 namespace tessera::comm {
 namespace {
 
+// The library that TESSERA_NCCL names, or the system's. Throws as open_nccl() does.
+std::unique_ptr<NcclLibrary> open_chosen_nccl() {
+  const char* const path = std::getenv("TESSERA_NCCL");
+  return open_nccl(path == nullptr ? "" : path);
+}
+
+NcclOptions nccl_options(const LaunchOptions& options) {
+  return {.sums = options.sums == SumChoice::fast ? NcclSums::fast : NcclSums::ranked};
+}
+
+// The job is left while NCCL is still watched.
+std::exception_ptr run_in(NcclJob& job, const LaunchOptions& options, RankLog& log, const Body& body) {
+  return run_rank(job.control(), log, body,
+                  [&] { return std::make_unique<NcclBackend>(job, threads_per_rank(options), log); });
+}
+
+// ---- threads ----
+
+class NcclThreads final : public ThreadJob {
+ public:
+  explicit NcclThreads(const LaunchOptions& options)
+      : options_(options), room_(thread_ranks(options), options.timeout), library_(open_chosen_nccl()) {
+    const int devices = cuda_device_count();
+    if (room_.size() <= devices || library_->shares_devices()) return;
+    throw UnavailableError(
+        fmt::format("--backend nccl: {} ranks for {} CUDA device{}, and {} gives each rank one of its own (2.30 and "
+                    "later share them, "
+                    "with NCCL_MULTI_RANK_GPU_ENABLE=1 in the environment); use --ranks {}, or leave --backend out",
+                    room_.size(), devices, devices == 1 ? "" : "s", library_->name(), devices));
+  }
+
+  int size() const final { return room_.size(); }
+  std::exception_ptr run_rank(int rank, RankLog& log, const Body& body) final {
+    ThreadControl control(room_, rank);
+    NcclJob job(*library_, control, Device::cuda(rank % cuda_device_count()), nccl_options(options_));
+    if (rank == 0) {
+      fmt::print(stderr, "tessera: {} rank{}, threads of one process, on CUDA devices; {}\n", size(),
+                 size() == 1 ? "" : "s", job.in_words());
+    }
+    return run_in(job, options_, log, body);
+  }
+  void abort(int rank, std::string_view cause, std::exception_ptr exception) noexcept final {
+    room_.abort(rank, cause, std::move(exception));
+  }
+  const JobFailure* failure() const noexcept final { return room_.failure(); }
+
+ private:
+  const LaunchOptions& options_;
+  ThreadControlRoom room_;
+  std::unique_ptr<NcclLibrary> library_;
+};
+
+// ---- processes ----
+
 // Processes that are started together do not come together: the last one may still be loading.
 constexpr std::chrono::milliseconds least_start_timeout{60'000};
-
-const char* variable(const char* name) { return std::getenv(name); }
 
 std::unique_ptr<RendezvousServer> server_of(const MeetingPlace& place, const Start& start,
                                             const LaunchOptions& options) {
@@ -59,36 +107,8 @@ void say_start(const Start& start, const NcclJob& job, RankLog& log) {
   if (start.rank == 0) fmt::print(stderr, "tessera: {}\n", text);
 }
 
-// What this process's rank threw, or null.
-std::exception_ptr run_rank(NcclJob& job, int threads, RankLog& log, const std::function<void(World&)>& body) {
-  try {
-    World world(std::make_unique<NcclBackend>(job, threads, log));
-    body(world);
-    return nullptr;
-  } catch (...) {
-    const std::exception_ptr thrown = std::current_exception();
-    job.control().abort(text_of(thrown), thrown);
-    log.line(fmt::format("error: {}", text_of(thrown)));
-    return thrown;
-  }
-}
-
-std::exception_ptr outcome(RendezvousControl& control, const std::exception_ptr& thrown, const Launched& launched) {
-  const JobFailure* const failure = control.failure();
-  if (failure == nullptr) return nullptr;
-  if (failure->rank == control.rank()) {
-    const std::exception_ptr cause = exception_from_rank(control.rank(), first_cause(*failure, thrown));
-    launched.report(cause);
-    control.say_reported();
-    return cause;
-  }
-  const auto cause = std::make_exception_ptr(AbortedError(fmt::format("rank {}: {}", failure->rank, failure->cause)));
-  if (!control.wait_for_report()) launched.report(cause);
-  return cause;
-}
-
 std::exception_ptr run_process(const Start& start, const LaunchOptions& options, const Launched& launched) {
-  const MeetingPlace place = meeting_place(variable, start);
+  const MeetingPlace place = meeting_place([](const char* name) { return std::getenv(name); }, start);
   const Device device = Device::cuda(place.local_rank % cuda_device_count());
   const std::unique_ptr<NcclLibrary> library = open_chosen_nccl();
   RankLog log(options.log_dir, start.rank);
@@ -99,15 +119,14 @@ std::exception_ptr run_process(const Start& start, const LaunchOptions& options,
     NcclJob job(*library, control, device, nccl_options(options));
     say_start(start, job, log);
     const QuietOutput quiet(options, start.rank);
-    thrown = run_rank(job, threads_per_rank(options), log, launched.body);
-    control.leave();
+    thrown = run_in(job, options, log, launched.body);
   }
-  const std::exception_ptr failure = outcome(control, thrown, launched);
-  log.line(failure ? fmt::format("failed: {}", text_of(failure)) : "ended");
-  return failure;
+  return outcome_of_process(control, log, thrown, launched);
 }
 
 }  // namespace
+
+std::unique_ptr<ThreadJob> nccl_threads(const LaunchOptions& options) { return std::make_unique<NcclThreads>(options); }
 
 std::exception_ptr launch_nccl_process(const Start& start, const LaunchOptions& options, const Launched& launched) {
   try {

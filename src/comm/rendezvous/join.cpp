@@ -1,4 +1,4 @@
-// Attempts, one after the other, at each of the endpoint's addresses.
+// Variables of torchrun and SLURM that say where, and attempts at each of the addresses, one after the other.
 #include "comm/rendezvous/join.hpp"
 
 #include <fmt/format.h>
@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -13,11 +14,87 @@
 #include "tessera/base/error.hpp"
 
 namespace tessera::comm {
+
+// ---- the place, from the environment ----
+
+namespace {
+
+constexpr int most_port = 65'535;
+constexpr int torch_port = 29'500;  // torchrun's own default
+// What SLURM's numbers are mapped to: outside of the ports that systems hand out.
+constexpr int first_slurm_port = 20'000;
+constexpr int slurm_ports = 10'000;
+constexpr std::size_t least_token = 16;
+
+std::optional<std::string> text_in(const Environment& environment, const char* name) {
+  const char* const value = environment(name);
+  return value == nullptr || *value == '\0' ? std::nullopt : std::optional<std::string>(value);
+}
+
+// An empty value is none.
+std::optional<int> number_of(const Environment& environment, const char* name, int least, int most) {
+  const std::optional<std::string> text = text_in(environment, name);
+  return text ? std::optional(number_in(name, *text, least, most)) : std::nullopt;
+}
+
+std::string host_of(const Environment& environment) {
+  if (auto host = text_in(environment, "MASTER_ADDR")) return *host;
+  for (const char* const name : {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"}) {
+    if (const auto list = text_in(environment, name)) return first_of_nodes(*list);
+  }
+  throw UsageError("the environment does not say where the ranks meet: set MASTER_ADDR to the name of rank 0's host");
+}
+
+int slurm_port(const Environment& environment) {
+  constexpr int any = 1 << 30;
+  const std::optional<int> job = number_of(environment, "SLURM_JOB_ID", 0, any);
+  if (!job)
+    throw UsageError("the environment does not say where the ranks meet: set MASTER_PORT to a port that is free");
+  const int step = number_of(environment, "SLURM_STEP_ID", 0, any).value_or(0);
+  return first_slurm_port + static_cast<int>((static_cast<long long>(*job) * 7 + step) % slurm_ports);
+}
+
+int port_of(const Environment& environment, const Start& start) {
+  if (const auto port = number_of(environment, "TESSERA_PORT", 1, most_port)) return *port;
+  const std::optional<int> port = number_of(environment, "MASTER_PORT", 1, most_port - 1);
+  if (!port && start.launcher == Launcher::slurm) return slurm_port(environment);
+  const bool taken = text_in(environment, "TORCHELASTIC_USE_AGENT_STORE") == "True";
+  return port.value_or(torch_port) + (taken ? 1 : 0);
+}
+
+std::string token_of(const Environment& environment) {
+  const std::string token = text_in(environment, "TESSERA_TOKEN").value_or("");
+  if (!token.empty() && token.size() < least_token) {
+    throw UsageError(fmt::format("TESSERA_TOKEN has {} characters, which can be guessed: use at least {}, at random",
+                                 token.size(), least_token));
+  }
+  return token;
+}
+
+}  // namespace
+
+std::string first_of_nodes(const std::string& list) {
+  const std::string first = list.substr(0, list.find_first_of(",["));
+  if (first.size() == list.size() || list[first.size()] == ',') return first;
+  const std::string numbers = list.substr(first.size() + 1);
+  return first + numbers.substr(0, numbers.find_first_of("-,]"));
+}
+
+MeetingPlace meeting_place(const Environment& environment, const Start& start) {
+  const char* const local_rank = start.launcher == Launcher::slurm ? "SLURM_LOCALID" : "LOCAL_RANK";
+  return {.endpoint = {.host = host_of(environment), .port = static_cast<std::uint16_t>(port_of(environment, start))},
+          .token = token_of(environment),
+          .local_rank = number_of(environment, local_rank, 0, 1 << 20).value_or(0)};
+}
+
+// ---- joining ----
+
 namespace {
 
 using std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds between_attempts{50};
+constexpr std::chrono::milliseconds between_lookups{500};  // of a name that is not known yet
 constexpr std::chrono::milliseconds longest_attempt{5'000};
 
 // The server's side of the connection has nothing that this rank wants.
@@ -90,14 +167,15 @@ std::optional<Connection> try_once(const JoinOptions& options, const Address& ad
 
 }  // namespace
 
-Connection join(const JoinOptions& options) {
+Connection join(const JoinOptions& options, const Resolver& addresses_of) {
   const auto end = steady_clock::now() + options.start_timeout;
   std::string why;
   do {
-    for (const Address& address : resolve(options.endpoint)) {
+    const std::vector<Address> addresses = addresses_of(options.endpoint, why);
+    for (const Address& address : addresses) {
       if (auto connection = try_once(options, address, end, why)) return std::move(*connection);
     }
-    std::this_thread::sleep_for(between_attempts);
+    std::this_thread::sleep_for(addresses.empty() ? between_lookups : between_attempts);
   } while (steady_clock::now() < end);
   throw CommunicationError(fmt::format(
       "rank {} waited up to {:.3g} s for rank 0 to answer at {}, in vain ({}); is rank 0 running, and is that its "

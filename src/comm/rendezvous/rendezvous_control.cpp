@@ -5,9 +5,9 @@
 #include <poll.h>
 #include <pthread.h>
 
-#include "comm/control/signature_code.hpp"
-#include "comm/rendezvous/fields.hpp"
-#include "comm/rendezvous/wake.hpp"
+#include "comm/patience.hpp"
+#include "comm/rendezvous/wire.hpp"
+#include "comm/signature.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tessera::comm {
@@ -17,7 +17,6 @@ using std::chrono::steady_clock;
 
 constexpr std::chrono::seconds patience{5};  // with the server, beyond the job's own deadline
 constexpr int longest_poll_ms = 1'000;
-constexpr std::chrono::seconds last_words{2};
 
 // Blobs of all ranks, and their lengths.
 Bytes most_payload(int ranks) {
@@ -77,6 +76,8 @@ void RendezvousControl::hear(const Frame& frame) {
     all_left_ = true;
   } else if (frame.kind == FrameKind::reported) {
     reported_ = true;
+  } else if (frame.kind == FrameKind::alive) {
+    ++alive_answers_;
   } else if (frame.kind == FrameKind::agreed || frame.kind == FrameKind::gathered) {
     Position position;
     position.channel = reader.number<std::uint32_t>();
@@ -118,10 +119,7 @@ void RendezvousControl::lose_connection() noexcept {
 }
 
 void RendezvousControl::fail(const Lock&, int rank, std::string_view cause) noexcept {
-  if (failure() != nullptr) return;
-  record(failure_, rank, cause, rank == options_.rank ? own_exception_ : nullptr);
-  failed_.store(true, std::memory_order_release);
-  changed_.notify_all();
+  if (failure_.record(rank, cause, rank == options_.rank ? own_exception_ : nullptr)) changed_.notify_all();
 }
 
 void RendezvousControl::send(const Lock&, FrameKind kind, std::string_view payload) {
@@ -161,21 +159,25 @@ void RendezvousControl::await_agreement(const Position& position, const Signatur
 
 // The server names who is missing; if it does not even do that, it is the one.
 void RendezvousControl::await(Lock& lock, const Position& position, const Signature& signature) {
-  const auto deadline = steady_clock::now() + timeout_;
-  bool asked = false;
+  auto deadline = steady_clock::now() + timeout_;  // until the next question, then until the server is given up
+  std::optional<std::uint64_t> asked;              // the answers before it
   const auto agreed = [&] { return position.number > 0 && count_at(agreed_, position.channel) >= position.number; };
   while (!agreed()) {
     if (failure() != nullptr) fail_at(position);
-    if (!asked && steady_clock::now() >= deadline) {
+    if (asked && *asked != alive_answers_) {
+      asked.reset();
+      deadline = steady_clock::now() + look_interval(timeout_);
+    } else if (!asked && steady_clock::now() >= deadline) {
       send_lateness(lock, position, signature, true);
-      asked = true;
-    } else if (asked && steady_clock::now() >= deadline + patience) {
+      asked = alive_answers_;
+      deadline = steady_clock::now() + patience;
+    } else if (asked && steady_clock::now() >= deadline) {
       fail(
           lock, 0,
           fmt::format("rank {} waited up to {:.3g} s in {} for rank 0's rendezvous at {}, which did not answer", rank(),
                       std::chrono::duration<double>(timeout_).count(), brief(signature), to_string(options_.endpoint)));
     } else {
-      changed_.wait_until(lock, asked ? deadline + patience : deadline);
+      changed_.wait_until(lock, deadline);
     }
   }
 }
@@ -226,14 +228,22 @@ void RendezvousControl::abort(std::string_view cause, std::exception_ptr excepti
 }
 
 void RendezvousControl::fail_at(const Position& position) const {
-  if (verdict_ && was_there(position, *verdict_)) throw CommunicationError(failure_.cause);
-  throw_aborted(failure_);
+  if (verdict_ && was_there(position, *verdict_)) throw CommunicationError(failure()->cause);
+  throw_aborted(*failure());
 }
 
 void RendezvousControl::leave() noexcept {
   Lock lock(mutex_);
   send(lock, FrameKind::left, "");
   changed_.wait(lock, [this] { return all_left_ || failure() != nullptr; });
+}
+
+// To the server, which is asked by those who wait.
+void RendezvousControl::note_progress() noexcept {
+  const Lock lock(mutex_);
+  if (steady_clock::now() - last_progress_ < look_interval(timeout_)) return;
+  last_progress_ = steady_clock::now();
+  send(lock, FrameKind::alive, "");
 }
 
 void RendezvousControl::say_reported() noexcept {

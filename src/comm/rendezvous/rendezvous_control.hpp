@@ -11,7 +11,7 @@
 
 #include "comm/control/control.hpp"
 #include "comm/rendezvous/join.hpp"
-#include "comm/rendezvous/wake.hpp"
+#include "comm/rendezvous/wire.hpp"
 
 namespace tessera::comm {
 
@@ -35,15 +35,12 @@ class RendezvousControl final : public Control {
   void late(const Position& position, const Signature& signature) noexcept final;
 
   void abort(std::string_view cause, std::exception_ptr exception) noexcept final;
-  const JobFailure* failure() const noexcept final {
-    return failed_.load(std::memory_order_acquire) ? &failure_ : nullptr;
-  }
+  const JobFailure* failure() const noexcept final { return failure_.get(); }
   [[noreturn]] void fail_at(const Position& position) const final;
+  void note_progress() noexcept final;
   void leave() noexcept final;
-
-  // After a failure: this rank has told the user; whether the one that failed first has, within five seconds.
-  void say_reported() noexcept;
-  bool wait_for_report() noexcept;
+  void say_reported() noexcept final;
+  bool wait_for_report() noexcept final;
 
  private:
   using Lock = std::unique_lock<std::mutex>;
@@ -79,10 +76,11 @@ class RendezvousControl final : public Control {
   std::size_t opened_ = 0;
   bool all_left_ = false;
   bool reported_ = false;
+  std::uint64_t alive_answers_ = 0;  // to the question whether those for whom this rank waits stand still
+  std::chrono::steady_clock::time_point last_progress_{};  // that was told
   std::optional<Position> verdict_;
   std::exception_ptr own_exception_;  // of the cause that this rank told
-  JobFailure failure_;
-  std::atomic<bool> failed_ = false;
+  FirstFailure failure_;
   std::thread thread_;  // last: it uses all of the above
 };
 

@@ -1,12 +1,14 @@
-// Rank 0's end of the rendezvous: a thread that admits ranks, compares what they announce, hands blobs round, and tells
-// all of the first failure. Every rank, also rank 0, is a client (rendezvous_control.hpp).
-//
-// Thread safety: all of it; the state is the thread's own.
+// Rank 0's end of the rendezvous: a lobby, in which connections become ranks, and the server, which compares what they
+// announce, hands blobs round, and tells all of the first failure.
 #pragma once
+
+#include <poll.h>
 
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
+#include <list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -15,10 +17,71 @@
 #include <vector>
 
 #include "comm/control/ledger.hpp"
-#include "comm/rendezvous/lobby.hpp"
-#include "comm/rendezvous/wake.hpp"
+#include "comm/rendezvous/handshake.hpp"
+#include "comm/rendezvous/wire.hpp"
 
 namespace tessera::comm {
+
+// ---- the lobby ----
+//
+// Connections that are not a rank's yet. Whoever connects gets a place for a few seconds, in which it has to prove that
+// it holds the token; there are few places, and the oldest one is given to whoever comes next when all are taken. So a
+// flood neither fills the memory nor keeps a rank out, which tries again when its place was taken.
+// Thread safety: one thread.
+
+class Lobby {
+ public:
+  struct Rules {
+    std::string token;
+    int ranks;
+    std::chrono::milliseconds most_time{5'000};
+    std::size_t places = 64;
+    // Why this rank cannot be admitted, or empty.
+    std::function<std::string(int rank)> objection;
+  };
+  explicit Lobby(Rules rules) : rules_(std::move(rules)) {}
+
+  // Takes whoever waits at the listener.
+  void take_from(const Socket& listener);
+
+  struct Admitted {
+    int rank;
+    Connection connection;
+  };
+  // Who has proved itself since; ends connections whose time is over.
+  std::vector<Admitted> admit();
+
+  void add_to(std::vector<pollfd>& polled) const;
+  bool is_empty() const { return guests_.empty(); }
+  // "; 3 connections were refused, the last from …: …", or empty.
+  std::string refusals() const;
+
+ private:
+  struct Guest {
+    Connection connection;
+    std::string from;
+    Nonce nonce;
+    std::chrono::steady_clock::time_point deadline;
+    bool refused = false;  // stays until it has been told why
+  };
+  enum class Progress { waits, admitted, gone };
+
+  Progress advance(Guest& guest, std::optional<int>& rank);
+  Progress hear(Guest& guest, std::string_view payload, std::optional<int>& rank);
+  Progress refuse(Guest& guest, const std::string& why);
+
+  Rules rules_;
+  std::list<Guest> guests_;  // the oldest first
+  std::size_t refused_ = 0;
+  std::string last_refusal_;
+};
+
+// ---- the server ----
+//
+// Rank 0's end of the rendezvous: a thread that admits ranks, compares what they announce, hands blobs round, and tells
+// all of the first failure. Every rank, also rank 0, is a client (rendezvous_control.hpp).
+//
+// Thread safety: all of it; the state is the thread's own.
 
 struct ServerOptions {
   Endpoint endpoint{};     // port 0: one that is free
@@ -45,7 +108,8 @@ class RendezvousServer {
     std::optional<Connection> connection;
     bool came = false;
     bool left = false;
-    bool gone = false;  // its connection has ended
+    std::chrono::steady_clock::time_point alive{};  // its last sign of life
+    bool gone = false;                              // its connection has ended
   };
   struct Failure {
     int rank;

@@ -13,7 +13,4 @@ namespace tessera::device {
 // Clears the runtime's last error, so that the next call is not blamed for this one.
 void check(cudaError_t status, std::string_view call, Device device);
 
-// The device that the calling thread's CUDA calls go to.
-void make_current(Device device);
-
 }  // namespace tessera::device

@@ -1,4 +1,4 @@
-// Which CUDA devices there are, and why there are none.
+// Which CUDA devices there are, why there are none, and errors of the CUDA runtime in words.
 #include <fmt/format.h>
 
 #include "device/cuda/cuda_call.hpp"
@@ -29,6 +29,23 @@ std::string why_no_cuda() {
 }
 
 namespace device {
+
+void check(cudaError_t status, std::string_view call, Device device) {
+  if (status == cudaSuccess) return;
+  static_cast<void>(cudaGetLastError());
+  const std::string text = fmt::format("{} failed on {}: {} ({})", call, to_string(device), cudaGetErrorString(status),
+                                       cudaGetErrorName(status));
+  switch (status) {
+    case cudaErrorMemoryAllocation: throw MemoryError(text);
+    case cudaErrorNoDevice:
+    case cudaErrorInsufficientDriver:
+    case cudaErrorInvalidDevice: throw UnavailableError(text);
+    default: throw Error(text);
+  }
+}
+
+void make_current(Device device) { check(cudaSetDevice(device.index()), "cudaSetDevice", device); }
+
 namespace {
 
 void reach(int from, int to) {

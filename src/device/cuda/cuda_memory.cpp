@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "device/cuda/cuda_call.hpp"
+#include "device/cuda/cuda_queue.hpp"
 #include "device/device_memory.hpp"
 
 namespace tessera::device {

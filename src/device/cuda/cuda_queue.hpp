@@ -16,6 +16,10 @@
 
 namespace tessera::device {
 
+// The device that the calling thread's CUDA calls go to. A thread that makes calls without having said so opens a
+// context on the first device, half a gigabyte of its memory.
+void make_current(Device device);
+
 // A cudaEvent_t without timing.
 class CudaMark {
  public:

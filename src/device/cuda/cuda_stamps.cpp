@@ -7,7 +7,7 @@
 
 #include "device/cuda/cuda_call.hpp"
 #include "device/cuda/cuda_queue.hpp"
-#include "device/device_stamps.hpp"
+#include "device/device_backend.hpp"
 #include "tessera/device/cuda.hpp"
 
 namespace tessera::device {

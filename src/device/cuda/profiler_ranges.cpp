@@ -1,5 +1,5 @@
 // Ranges are the issuing thread's: pushed and popped by tasks, in the stream's order.
-#include "device/profiler_ranges.hpp"
+#include "device/device_backend.hpp"
 
 #include <nvtx3/nvToolsExt.h>
 

@@ -1,8 +1,92 @@
-// The CPU kernels compiled for AVX2, FMA and F16C.
-#include "kernels/cpu/lanes_avx2.hpp"
-#include "kernels/cpu/table_of_lanes.hpp"
+// The CPU kernels compiled for AVX2, FMA and F16C: sixteen floats in two registers.
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "kernels/cpu/kernels_of_lanes.hpp"
 
 namespace tessera::kernels {
+
+struct Avx2Lanes {
+  __m256 low;
+  __m256 high;
+
+  static Avx2Lanes all(float value) { return {_mm256_set1_ps(value), _mm256_set1_ps(value)}; }
+  static Avx2Lanes load(const float* from) { return {_mm256_loadu_ps(from), _mm256_loadu_ps(from + 8)}; }
+  static Avx2Lanes load_bf16(const std::uint16_t* from) {
+    return {widen_bf16(load_halves(from)), widen_bf16(load_halves(from + 8))};
+  }
+  static Avx2Lanes load_fp16(const std::uint16_t* from) {
+    return {_mm256_cvtph_ps(load_halves(from)), _mm256_cvtph_ps(load_halves(from + 8))};
+  }
+
+  void store(float* to) const {
+    _mm256_storeu_ps(to, low);
+    _mm256_storeu_ps(to + 8, high);
+  }
+  void store_bf16(std::uint16_t* to) const { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), as_bf16()); }
+  void store_fp16(std::uint16_t* to) const {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_cvtps_ph(low, _MM_FROUND_TO_NEAREST_INT));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 8), _mm256_cvtps_ph(high, _MM_FROUND_TO_NEAREST_INT));
+  }
+
+  // Past the caches; `to` is aligned to 32 bytes. fence() comes before anybody else reads.
+  void stream(float* to) const {
+    _mm256_stream_ps(to, low);
+    _mm256_stream_ps(to + 8, high);
+  }
+  void stream_bf16(std::uint16_t* to) const { _mm256_stream_si256(reinterpret_cast<__m256i*>(to), as_bf16()); }
+  void stream_fp16(std::uint16_t* to) const {
+    _mm_stream_si128(reinterpret_cast<__m128i*>(to), _mm256_cvtps_ph(low, _MM_FROUND_TO_NEAREST_INT));
+    _mm_stream_si128(reinterpret_cast<__m128i*>(to + 8), _mm256_cvtps_ph(high, _MM_FROUND_TO_NEAREST_INT));
+  }
+  static void fence() { _mm_sfence(); }
+
+  float pairwise_sum() const {
+    const __m256 eight = _mm256_add_ps(low, high);
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+  }
+
+  friend Avx2Lanes operator+(Avx2Lanes a, Avx2Lanes b) {
+    return {_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)};
+  }
+  friend Avx2Lanes operator-(Avx2Lanes a, Avx2Lanes b) {
+    return {_mm256_sub_ps(a.low, b.low), _mm256_sub_ps(a.high, b.high)};
+  }
+  friend Avx2Lanes operator*(Avx2Lanes a, Avx2Lanes b) {
+    return {_mm256_mul_ps(a.low, b.low), _mm256_mul_ps(a.high, b.high)};
+  }
+  friend Avx2Lanes operator/(Avx2Lanes a, Avx2Lanes b) {
+    return {_mm256_div_ps(a.low, b.low), _mm256_div_ps(a.high, b.high)};
+  }
+  friend Avx2Lanes fma(Avx2Lanes a, Avx2Lanes b, Avx2Lanes c) {
+    return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
+  }
+  friend Avx2Lanes square_root(Avx2Lanes a) { return {_mm256_sqrt_ps(a.low), _mm256_sqrt_ps(a.high)}; }
+
+ private:
+  static __m128i load_halves(const std::uint16_t* from) {
+    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  }
+  static __m256 widen_bf16(__m128i halves) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
+  }
+  __m256i as_bf16() const {
+    const __m256i interleaved = _mm256_packus_epi32(round_to_bf16(low), round_to_bf16(high));  // per 128-bit half
+    return _mm256_permute4x64_epi64(interleaved, 0b11'01'10'00);
+  }
+  // As bf16(float) of base/half.hpp; eight results in the lower halves of eight words.
+  static __m256i round_to_bf16(__m256 value) {
+    const __m256i bits = _mm256_castps_si256(value);
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    const __m256i nearest = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+    const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
+    const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
+    return _mm256_srli_epi32(_mm256_blendv_epi8(nearest, quiet, nan), 16);
+  }
+};
 
 const KernelTable& avx2_table() { return table_of_lanes<Avx2Lanes>; }
 

@@ -1,8 +1,68 @@
-// The CPU kernels compiled for AVX-512 (F, BW, VL, DQ).
-#include "kernels/cpu/lanes_avx512.hpp"
-#include "kernels/cpu/table_of_lanes.hpp"
+// The CPU kernels compiled for AVX-512 (F, BW, VL, DQ): sixteen floats in one register.
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "kernels/cpu/kernels_of_lanes.hpp"
 
 namespace tessera::kernels {
+
+struct Avx512Lanes {
+  __m512 value;
+
+  static Avx512Lanes all(float value) { return {_mm512_set1_ps(value)}; }
+  static Avx512Lanes load(const float* from) { return {_mm512_loadu_ps(from)}; }
+  static Avx512Lanes load_bf16(const std::uint16_t* from) {
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(load_halves(from)), 16))};
+  }
+  static Avx512Lanes load_fp16(const std::uint16_t* from) { return {_mm512_cvtph_ps(load_halves(from))}; }
+
+  void store(float* to) const { _mm512_storeu_ps(to, value); }
+  void store_bf16(std::uint16_t* to) const { store_halves(to, round_to_bf16()); }
+  void store_fp16(std::uint16_t* to) const { store_halves(to, _mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT)); }
+
+  // Past the caches; `to` is aligned to 32 bytes, floats to 64. fence() comes before anybody else reads.
+  void stream(float* to) const { _mm512_stream_ps(to, value); }
+  void stream_bf16(std::uint16_t* to) const { stream_halves(to, round_to_bf16()); }
+  void stream_fp16(std::uint16_t* to) const { stream_halves(to, _mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT)); }
+  static void fence() { _mm_sfence(); }
+
+  float pairwise_sum() const {
+    const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(value), _mm512_extractf32x8_ps(value, 1));
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+  }
+
+  friend Avx512Lanes operator+(Avx512Lanes a, Avx512Lanes b) { return {_mm512_add_ps(a.value, b.value)}; }
+  friend Avx512Lanes operator-(Avx512Lanes a, Avx512Lanes b) { return {_mm512_sub_ps(a.value, b.value)}; }
+  friend Avx512Lanes operator*(Avx512Lanes a, Avx512Lanes b) { return {_mm512_mul_ps(a.value, b.value)}; }
+  friend Avx512Lanes operator/(Avx512Lanes a, Avx512Lanes b) { return {_mm512_div_ps(a.value, b.value)}; }
+  friend Avx512Lanes fma(Avx512Lanes a, Avx512Lanes b, Avx512Lanes c) {
+    return {_mm512_fmadd_ps(a.value, b.value, c.value)};
+  }
+  friend Avx512Lanes square_root(Avx512Lanes a) { return {_mm512_sqrt_ps(a.value)}; }
+
+ private:
+  static __m256i load_halves(const std::uint16_t* from) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+  }
+  static void store_halves(std::uint16_t* to, __m256i halves) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), halves);
+  }
+  static void stream_halves(std::uint16_t* to, __m256i halves) {
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(to), halves);
+  }
+  // As bf16(float) of base/half.hpp. The instruction vcvtneps2bf16 is no help: it flushes subnormal numbers.
+  __m256i round_to_bf16() const {
+    const __m512i bits = _mm512_castps_si512(value);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i nearest = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
+    const __mmask16 nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_mask_mov_epi32(nearest, nan, quiet), 16));
+  }
+};
 
 const KernelTable& avx512_table() { return table_of_lanes<Avx512Lanes>; }
 

@@ -1,5 +1,5 @@
 // Processors other than x86-64: the portable kernels are all there are.
-#include "kernels/cpu/vector_tables.hpp"
+#include "kernels/dispatch.hpp"
 
 namespace tessera::kernels {
 

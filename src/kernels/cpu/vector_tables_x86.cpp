@@ -1,5 +1,5 @@
 // x86-64: asks the processor (and, through it, the operating system) before handing out vector kernels.
-#include "kernels/cpu/vector_tables.hpp"
+#include "kernels/dispatch.hpp"
 
 namespace tessera::kernels {
 namespace {

@@ -1,8 +1,10 @@
-// Elements in groups of 16 bytes, and the loop over a buffer: four elements at a time where every pointer allows it.
+// Elements of each format in groups of 16 bytes, and the loop over a buffer: four elements at a time where every pointer
+// allows it.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/kernel_table.hpp"
 #include "tessera/device/cuda_launch.cuh"
@@ -19,6 +21,19 @@ template <>
 struct Stored<Format::fp32> {
   using Type = float;
 };
+
+// From a format known at run time to one that a template can take.
+template <Format format>
+using FormatConstant = std::integral_constant<Format, format>;
+
+template <typename Function>
+void for_format(Format format, const Function& function) {
+  switch (format) {
+    case Format::fp32: return function(FormatConstant<Format::fp32>{});
+    case Format::bf16: return function(FormatConstant<Format::bf16>{});
+    case Format::fp16: return function(FormatConstant<Format::fp16>{});
+  }
+}
 
 __device__ inline float bits_to_float(std::uint32_t bits) { return __uint_as_float(bits); }
 __device__ inline std::uint32_t float_to_bits(float value) { return __float_as_uint(value); }

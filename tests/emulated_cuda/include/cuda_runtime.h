@@ -204,6 +204,10 @@ namespace emulated {
 
 cudaError_t launch(const cudaLaunchConfig_t& configuration, std::function<void()> thread);
 
+// How often an event was queried by a thread whose current device was another than the event's: a GPU's runtime would
+// have opened a context there.
+int queries_from_other_devices();
+
 }  // namespace emulated
 
 template <typename... Parameters, typename... Arguments>

@@ -20,11 +20,11 @@ class ActivationStack {
   // Counts only: what it hands out has the right shape and no memory. Layers need other scratch memory on other kinds
   // of device, so it counts for one.
   explicit ActivationStack(DeviceKind device = DeviceKind::cpu) : device_(device) {}
-  // Hands out parts of `memory`, which must start on 64 bytes and belong to that kind of device.
+  // Hands out parts of `memory`, which must start on as many bytes as they do and belong to that kind of device.
   explicit ActivationStack(std::span<std::byte> memory, DeviceKind device = DeviceKind::cpu);
 
-  // Aligned to 64 bytes; the elements are undefined. Throws UsageError, with the bytes needed and those there, when the
-  // block is full: then it was planned for another shape.
+  // Aligned to 64 bytes, on CUDA devices to 256; the elements are undefined. Throws UsageError, with the bytes needed
+  // and those there, when the block is full: then it was planned for another shape.
   template <typename T>
   std::span<T> push(std::size_t count) {
     return {static_cast<T*>(push_bytes(Bytes(count * sizeof(T)))), count};

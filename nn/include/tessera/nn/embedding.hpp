@@ -44,12 +44,13 @@ struct EmbeddingBackward {
   MatrixView<T> dtable;      // [vocabulary, dim]; without data: not wanted. Rows of ids that do not occur become 0
   MatrixView<T> dpositions;  // [context, dim]; without data: not wanted. Other rows become 0
   bool accumulate = false;   // adds to dtable and dpositions instead of replacing them
-  std::int32_t* scratch = nullptr;  // embedding_scratch(rows, vocabulary) numbers
+  std::int32_t* scratch = nullptr;  // embedding_scratch(rows, vocabulary, device) numbers
 };
 template <Element T>
 void embedding_backward(Stream& stream, const EmbeddingBackward<T>& operation);
 
-std::size_t embedding_scratch(std::size_t rows, std::size_t vocabulary);
+// CUDA devices need more than the CPU, so that without a device it is enough for any.
+std::size_t embedding_scratch(std::size_t rows, std::size_t vocabulary, DeviceKind device = DeviceKind::cuda);
 
 // The tables as a layer, with GPT-2's dropout on the sum. Where a model ties its last layer to the token table (Press &
 // Wolf 2017), a second window of the same unit makes the logits with it, and the runtime adds up both gradients.

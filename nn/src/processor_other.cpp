@@ -1,0 +1,12 @@
+// Processors other than x86-64: the portable row loops are all there are, and the BLAS does all products.
+#include "src/products/product.hpp"
+#include "src/rows/active_rows.hpp"
+
+namespace tessera::nn {
+
+const RowTable& active_rows() { return portable_rows(); }
+
+MultiplyFunction find_multiply() { return nullptr; }
+MultiplyPairsFunction find_multiply_bf16() { return nullptr; }
+
+}  // namespace tessera::nn

@@ -1,0 +1,28 @@
+// x86-64: the row loops of the instruction set that was chosen, and the products that the processor can do.
+#include "src/products/product.hpp"
+#include "src/rows/active_rows.hpp"
+#include "tessera/kernels/instruction_set.hpp"
+
+namespace tessera::nn {
+
+const RowTable& active_rows() {
+  switch (kernels::active_instruction_set()) {
+    case kernels::InstructionSet::avx512: return avx512_rows();
+    case kernels::InstructionSet::avx2: return avx2_rows();
+    case kernels::InstructionSet::portable: break;
+  }
+  return portable_rows();
+}
+
+MultiplyFunction find_multiply() {
+  const bool available = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+  return available ? multiply_avx512 : nullptr;
+}
+
+MultiplyPairsFunction find_multiply_bf16() {
+  const bool available = find_multiply() != nullptr && __builtin_cpu_supports("avx512bf16");
+  return available ? multiply_bf16_avx512 : nullptr;
+}
+
+}  // namespace tessera::nn

@@ -1,0 +1,128 @@
+// Checks of collectives' arguments. Each text names the rank, the communicator and the collective.
+#include "comm/task_communicator.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdint>
+#include <string>
+
+#include "tessera/base/error.hpp"
+
+namespace tessera::comm {
+
+namespace {
+
+[[noreturn]] void reject(const Communicator& communicator, const Signature& signature, const std::string& why) {
+  throw UsageError(fmt::format("rank {}, {} (communicator {}): {}", communicator.rank(), brief(signature),
+                               communicator.name(), why));
+}
+
+template <typename Operation>
+void check_data(const Communicator& communicator, const Operation& operation, Bytes size) {
+  if (operation.data != nullptr || size == Bytes(0)) return;
+  reject(communicator, signature_of(operation, 0), fmt::format("data is null, but its size is {} bytes", size.count()));
+}
+
+template <typename Operation>
+void check_divisor(const Communicator& communicator, const Operation& operation) {
+  if (std::isfinite(operation.divisor) && operation.divisor != 0.0f) return;
+  reject(communicator, signature_of(operation, 0), fmt::format("the divisor is {}", operation.divisor));
+}
+
+struct Memory {
+  const void* begin;
+  Bytes size;
+};
+
+bool overlap(Memory a, Memory b) {
+  if (a.size == Bytes(0) || b.size == Bytes(0)) return false;
+  const auto a_begin = reinterpret_cast<std::uintptr_t>(a.begin);
+  const auto b_begin = reinterpret_cast<std::uintptr_t>(b.begin);
+  return a_begin < b_begin + b.size.count() && b_begin < a_begin + a.size.count();
+}
+
+Memory data_of(const Communicator& communicator, const AllGather& operation) {
+  return {operation.data, operation.shard * static_cast<std::uint64_t>(communicator.size())};
+}
+Memory data_of(const Communicator& communicator, const ReduceScatter& operation) {
+  const Bytes part = operation.shard_elements * size_of(operation.wire);
+  return {operation.data, part * static_cast<std::uint64_t>(communicator.size())};
+}
+Memory written_by(const Communicator& communicator, const AllGather& operation) {
+  return data_of(communicator, operation);
+}
+Memory written_by(const Communicator&, const ReduceScatter& operation) {
+  return {operation.result, operation.shard_elements * size_of(DType::fp32)};
+}
+
+// Peers read `data` while the result is written; only this rank's own part is read by nobody else.
+void check_result(const Communicator& communicator, const ReduceScatter& operation) {
+  const Bytes part = operation.shard_elements * size_of(operation.wire);
+  const void* own_part = operation.data + static_cast<std::uint64_t>(communicator.rank()) * part.count();
+  if (operation.wire == DType::fp32 && operation.result == own_part) return;
+  if (!overlap(written_by(communicator, operation), data_of(communicator, operation))) return;
+  reject(communicator, signature_of(operation, 0), "the result overlaps data that is not this rank's own fp32 part");
+}
+
+void check_segment(const Communicator& communicator, const AllGather& operation) {
+  check_data(communicator, operation, operation.shard);
+}
+
+void check_segment(const Communicator& communicator, const ReduceScatter& operation) {
+  check_divisor(communicator, operation);
+  if (operation.shard_elements == 0) return;
+  check_data(communicator, operation, operation.shard_elements * size_of(operation.wire));
+  if (operation.result == nullptr) reject(communicator, signature_of(operation, 0), "result is null");
+  check_result(communicator, operation);
+}
+
+// Peers read every segment while this rank writes every segment.
+template <typename Operation>
+void check_group(const Communicator& communicator, std::span<const Operation> segments) {
+  if (segments.empty()) reject(communicator, signature_of(segments, 0), "a group needs a segment at least");
+  for (const Operation& segment : segments) check_segment(communicator, segment);
+  for (const Operation& one : segments) {
+    const Memory written = written_by(communicator, one);
+    for (const Operation& other : segments) {
+      if (&one == &other) continue;
+      const bool clash =
+          overlap(written, data_of(communicator, other)) || overlap(written, written_by(communicator, other));
+      if (!clash) continue;
+      reject(communicator, signature_of(one, 0), fmt::format("it writes what segment \"{}\" uses", other.label));
+    }
+  }
+}
+
+}  // namespace
+
+void check_stream(const Communicator& communicator, const Stream& stream, const Signature& signature) {
+  if (stream.mode() == StreamMode::queued) return;
+  reject(communicator, signature,
+         fmt::format("stream {} is immediate; collectives need a queued stream", stream.name()));
+}
+
+void check(const Communicator& communicator, std::span<const AllGather> segments) {
+  check_group(communicator, segments);
+}
+
+void check(const Communicator& communicator, std::span<const ReduceScatter> segments) {
+  check_group(communicator, segments);
+}
+
+void check(const Communicator& communicator, const AllReduce& operation) {
+  check_divisor(communicator, operation);
+  check_data(communicator, operation, operation.elements * size_of(DType::fp32));
+}
+
+void check(const Communicator& communicator, const Broadcast& operation) {
+  if (operation.root < 0 || operation.root >= communicator.size()) {
+    reject(communicator, signature_of(operation, 0),
+           fmt::format("the root is rank {}, but there are {} ranks", operation.root, communicator.size()));
+  }
+  check_data(communicator, operation, operation.size);
+}
+
+void check(const Communicator&, const Barrier&) {}
+
+}  // namespace tessera::comm

@@ -1,0 +1,243 @@
+// The CPU kernels for any instruction set, from its vector type.
+#pragma once
+
+#include "kernels/cpu/blocks.hpp"
+
+namespace tessera::kernels {
+
+// ---- cast, copy, accumulate and divide ----
+
+template <typename Lanes, Format to, Format from, bool past_caches>
+void cast_as(const CastArguments& a) {
+  for_each_block(
+      a.count, [&](std::size_t at, std::size_t n) __attribute__((always_inline)) {
+        if constexpr (past_caches)
+          __builtin_prefetch(static_cast<const char*>(a.from) + at * sizeof(typename Storage<from>::Element) + 2048);
+        write_result<Lanes, to, past_caches>(a.to, at, n, read<Lanes, from>(a.from, at, n));
+      });
+  if constexpr (past_caches) Lanes::fence();
+}
+
+template <typename Lanes, Format to, Format from>
+void cast_between(const CastArguments& a) {
+  const bool past_caches = streams(a.to, a.count * sizeof(typename Storage<to>::Element));
+  past_caches ? cast_as<Lanes, to, from, true>(a) : cast_as<Lanes, to, from, false>(a);
+}
+
+template <typename Lanes, Format to>
+void cast_to(const CastArguments& a) {
+  switch (a.from_format) {
+    case Format::fp32: return cast_between<Lanes, to, Format::fp32>(a);
+    case Format::bf16: return cast_between<Lanes, to, Format::bf16>(a);
+    case Format::fp16: return cast_between<Lanes, to, Format::fp16>(a);
+  }
+}
+
+template <typename Lanes>
+void cast_lanes(const CastArguments& a) {
+  switch (a.to_format) {
+    case Format::fp32: return cast_to<Lanes, Format::fp32>(a);
+    case Format::bf16: return cast_to<Lanes, Format::bf16>(a);
+    case Format::fp16: return cast_to<Lanes, Format::fp16>(a);
+  }
+}
+
+// Bits as they are: a load and a store change none.
+template <typename Lanes>
+void copy_lanes(void* to, const void* from, std::size_t bytes) {
+  if (!streams(to, bytes)) {
+    __builtin_memcpy(to, from, bytes);
+    return;
+  }
+  const std::size_t whole = bytes / sizeof(float) / lane_count * lane_count;
+  auto* const target = static_cast<float*>(to);
+  auto* const source = static_cast<const float*>(from);
+  for (std::size_t at = 0; at < whole; at += lane_count) Lanes::load(source + at).stream(target + at);
+  Lanes::fence();
+  __builtin_memcpy(target + whole, source + whole, bytes - whole * sizeof(float));
+}
+
+template <typename Lanes, Format from>
+void accumulate_from(const AccumulateArguments& a) {
+  for_each_block(
+      a.count, [&](std::size_t at, std::size_t n) __attribute__((always_inline)) {
+        write(a.to, at, n, read<Lanes>(a.to, at, n) + read<Lanes, from>(a.from, at, n));
+      });
+}
+
+template <typename Lanes>
+void accumulate_lanes(const AccumulateArguments& a) {
+  switch (a.from_format) {
+    case Format::fp32: return accumulate_from<Lanes, Format::fp32>(a);
+    case Format::bf16: return accumulate_from<Lanes, Format::bf16>(a);
+    case Format::fp16: return accumulate_from<Lanes, Format::fp16>(a);
+  }
+}
+
+template <typename Lanes>
+void divide_lanes(float* data, float divisor, std::size_t count) {
+  const Lanes by = Lanes::all(divisor);
+  for_each_block(
+      count, [&](std::size_t at, std::size_t n)
+                 __attribute__((always_inline)) { write(data, at, n, read<Lanes>(data, at, n) / by); });
+}
+
+// ---- the sum of squares, in norm.hpp's order: a square is rounded before it is added ----
+
+// norm_block and norm_lanes of norm.hpp, which this file may not include; norm.cpp asserts that they agree.
+inline constexpr std::size_t norm_block_elements = 1024;
+inline constexpr std::size_t norm_fp64_lanes = 8192;
+
+// Elements ahead of the sum that memory is asked for: the end of each block would hold up the next one's reads.
+inline constexpr std::size_t norm_prefetch = 512;
+
+template <typename Lanes>
+float block_sum_of_squares(const float* data, std::size_t count) {
+  Lanes sum = Lanes::all(0.0f);
+  for_each_block(
+      count, [&](std::size_t at, std::size_t n) __attribute__((always_inline)) {
+        __builtin_prefetch(data + at + norm_prefetch);
+        const Lanes x = read<Lanes>(data, at, n);
+        sum = sum + x * x;
+      });
+  return sum.pairwise_sum();
+}
+
+template <typename Lanes>
+double sum_of_squares_lanes(const float* data, std::size_t count) {
+  const std::size_t blocks = (count + norm_block_elements - 1) / norm_block_elements;
+  std::size_t used = 1;  // lanes with a block in them, rounded up to a power of two: zeros change no sum
+  while (used < blocks && used < norm_fp64_lanes) used *= 2;
+  double lane[norm_fp64_lanes];
+  for (std::size_t k = 0; k < used; ++k) lane[k] = 0.0;
+  for (std::size_t block = 0; block < blocks; ++block) {
+    const std::size_t at = block * norm_block_elements;
+    const std::size_t n = count - at < norm_block_elements ? count - at : norm_block_elements;
+    lane[block % norm_fp64_lanes] += static_cast<double>(block_sum_of_squares<Lanes>(data + at, n));
+  }
+  for (std::size_t half = used / 2; half > 0; half /= 2) {
+    for (std::size_t k = 0; k < half; ++k) lane[k] += lane[k + half];
+  }
+  return lane[0];
+}
+
+// ---- the sum over ranks: a block's sum stays in registers until every rank's part was added, so each contribution is
+// read once and `result` may be one of them ----
+
+// `vectors` vectors from `at` on; each of `n` elements, so n < lane_count only with one vector.
+template <typename Lanes, Format format, std::size_t vectors, bool past_caches>
+[[gnu::always_inline]] inline void sum_block(const RankedSumArguments& a, std::size_t at, std::size_t n) {
+  Lanes sum[vectors];
+  for (std::size_t v = 0; v < vectors; ++v) sum[v] = read<Lanes, format>(a.contributions[0], at + v * lane_count, n);
+  for (std::size_t rank = 1; rank < a.ranks; ++rank) {
+    for (std::size_t v = 0; v < vectors; ++v) {
+      sum[v] = sum[v] + read<Lanes, format>(a.contributions[rank], at + v * lane_count, n);
+    }
+  }
+  for (std::size_t v = 0; v < vectors; ++v) {
+    const std::size_t here = at + v * lane_count;
+    if (a.accumulate) sum[v] = read<Lanes>(a.result, here, n) + sum[v];
+    if (a.divisor != 1.0f) sum[v] = sum[v] / Lanes::all(a.divisor);
+    write_result<Lanes, Format::fp32, past_caches>(a.result, here, n, sum[v]);
+  }
+}
+
+template <typename Lanes, Format format, bool past_caches>
+void ranked_sum_as(const RankedSumArguments& a) {
+  constexpr std::size_t vectors = 4;
+  std::size_t at = 0;
+  for (; at + vectors * lane_count <= a.count; at += vectors * lane_count) {
+    sum_block<Lanes, format, vectors, past_caches>(a, at, lane_count);
+  }
+  for (; at + lane_count <= a.count; at += lane_count) sum_block<Lanes, format, 1, past_caches>(a, at, lane_count);
+  if (at < a.count) sum_block<Lanes, format, 1, past_caches>(a, at, a.count - at);
+  if constexpr (past_caches) Lanes::fence();
+}
+
+// A result that is read before it is written is in the caches already.
+template <typename Lanes>
+bool sum_streams(const RankedSumArguments& a) {
+  for (std::size_t rank = 0; rank < a.ranks; ++rank) {
+    if (a.contributions[rank] == a.result) return false;
+  }
+  return !a.accumulate && streams(a.result, a.count * sizeof(float));
+}
+
+template <typename Lanes, Format format>
+void ranked_sum_of(const RankedSumArguments& a) {
+  sum_streams<Lanes>(a) ? ranked_sum_as<Lanes, format, true>(a) : ranked_sum_as<Lanes, format, false>(a);
+}
+
+template <typename Lanes>
+void ranked_sum_lanes(const RankedSumArguments& a) {
+  switch (a.format) {
+    case Format::fp32: return ranked_sum_of<Lanes, Format::fp32>(a);
+    case Format::bf16: return ranked_sum_of<Lanes, Format::bf16>(a);
+    case Format::fp16: return ranked_sum_of<Lanes, Format::fp16>(a);
+  }
+}
+
+// ---- the optimizer updates, operation by operation as optimizer.hpp writes them ----
+
+template <typename Lanes>
+void adamw_lanes(const AdamWArguments& a) {
+  const Lanes factor = Lanes::all(a.gradient_factor);
+  const Lanes beta1 = Lanes::all(a.beta1), rest1 = Lanes::all(1.0f - a.beta1);
+  const Lanes beta2 = Lanes::all(a.beta2), rest2 = Lanes::all(1.0f - a.beta2);
+  const Lanes correction1 = Lanes::all(a.first_correction), correction2 = Lanes::all(a.second_correction);
+  const Lanes epsilon = Lanes::all(a.epsilon), rate = Lanes::all(a.learning_rate);
+  const Lanes kept = Lanes::all(1.0f - a.learning_rate * a.weight_decay);
+
+  for_each_block(
+      a.count, [&](std::size_t at, std::size_t n) __attribute__((always_inline)) {
+        const Lanes g = read<Lanes>(a.gradient, at, n) * factor;
+        const Lanes m = fma(beta1, read<Lanes>(a.first_moment, at, n), rest1 * g);
+        const Lanes v = fma(beta2, read<Lanes>(a.second_moment, at, n), (rest2 * g) * g);
+        const Lanes m_hat = m / correction1;
+        const Lanes v_hat = v / correction2;
+        const Lanes decayed = read<Lanes>(a.master, at, n) * kept;
+        write(a.first_moment, at, n, m);
+        write(a.second_moment, at, n, v);
+        write(a.master, at, n, decayed - rate * (m_hat / (square_root(v_hat) + epsilon)));
+      });
+}
+
+template <typename Lanes, bool with_velocity, bool nesterov>
+void sgd_as(const SgdArguments& a) {
+  const Lanes factor = Lanes::all(a.gradient_factor), decay = Lanes::all(a.weight_decay);
+  const Lanes momentum = Lanes::all(a.momentum), descent = Lanes::all(-a.learning_rate);
+
+  for_each_block(
+      a.count, [&](std::size_t at, std::size_t n) __attribute__((always_inline)) {
+        const Lanes master = read<Lanes>(a.master, at, n);
+        const Lanes g = fma(decay, master, read<Lanes>(a.gradient, at, n) * factor);
+        Lanes direction = g;
+        if constexpr (with_velocity) {
+          const Lanes velocity = fma(momentum, read<Lanes>(a.velocity, at, n), g);
+          write(a.velocity, at, n, velocity);
+          direction = nesterov ? fma(momentum, velocity, g) : velocity;
+        }
+        write(a.master, at, n, fma(descent, direction, master));
+      });
+}
+
+template <typename Lanes>
+void sgd_lanes(const SgdArguments& a) {
+  if (a.velocity == nullptr) return sgd_as<Lanes, false, false>(a);
+  if (a.nesterov) return sgd_as<Lanes, true, true>(a);
+  return sgd_as<Lanes, true, false>(a);
+}
+
+template <typename Lanes>
+inline constexpr KernelTable table_of_lanes = {
+    .cast = cast_lanes<Lanes>,
+    .copy = copy_lanes<Lanes>,
+    .accumulate = accumulate_lanes<Lanes>,
+    .divide = divide_lanes<Lanes>,
+    .sum_of_squares = sum_of_squares_lanes<Lanes>,
+    .ranked_sum = ranked_sum_lanes<Lanes>,
+    .adamw = adamw_lanes<Lanes>,
+    .sgd = sgd_lanes<Lanes>,
+};
+
+}  // namespace tessera::kernels

@@ -1,0 +1,427 @@
+// The runtime's kernels on CUDA devices: the bits of the CPU's. One source, because nvcc takes longer for headers than for
+// kernels.
+#include <stdexcept>
+
+#include "kernels/cuda/cuda_table.hpp"
+#include "kernels/cuda/packs.cuh"
+#include "kernels/step_arithmetic.hpp"
+#include "tessera/device/cuda_launch.cuh"
+#include "tessera/kernels/norm.hpp"
+
+namespace tessera::kernels::cuda {
+
+using tessera::cuda::launch;
+
+// ---- casts, sums and quotients, element by element: one pass over memory each ----
+
+namespace {
+
+template <Format to_format, Format from_format>
+struct CastElements {
+  View<to_format> to;
+  View<from_format> from;
+
+  __device__ void packed(std::size_t i) const {
+    float values[pack];
+    from.get(i, values);
+    to.set(i, values);
+  }
+  __device__ void single(std::size_t i) const { to.set(i, from.get(i)); }
+};
+
+template <Format from_format>
+struct AccumulateElements {
+  View<Format::fp32> to;
+  View<from_format> from;
+
+  __device__ void packed(std::size_t i) const {
+    float sum[pack];
+    float values[pack];
+    to.get(i, sum);
+    from.get(i, values);
+    for (std::size_t k = 0; k < pack; ++k) sum[k] = sum[k] + values[k];
+    to.set(i, sum);
+  }
+  __device__ void single(std::size_t i) const { to.set(i, to.get(i) + from.get(i)); }
+};
+
+struct DivideElements {
+  View<Format::fp32> data;
+  float divisor;
+
+  __device__ void packed(std::size_t i) const {
+    float values[pack];
+    data.get(i, values);
+    for (std::size_t k = 0; k < pack; ++k) values[k] = values[k] / divisor;
+    data.set(i, values);
+  }
+  __device__ void single(std::size_t i) const { data.set(i, data.get(i) / divisor); }
+};
+
+template <typename Body>
+__global__ void run_elements(Body body, std::size_t count, bool packs) {
+  for_each_element(count, packs, body);
+}
+
+template <typename Body>
+void run(void* native, const Body& body, std::size_t count, bool packs) {
+  if (count > 0) launch(native, launch_for(count, packs), run_elements<Body>, body, count, packs);
+}
+
+template <Format format>
+View<format> view(const void* data) {
+  return {static_cast<typename Stored<format>::Type*>(const_cast<void*>(data))};
+}
+
+__global__ void touch_bytes(std::byte* first, std::byte* last, bool write) {
+  for (volatile std::byte* place : {first, last}) {
+    const std::byte value = *place;
+    if (write) *place = value;
+  }
+}
+
+}  // namespace
+
+void cast(void* native, const CastArguments& a) {
+  for_format(a.to_format, [&](auto to) {
+    for_format(a.from_format, [&](auto from) {
+      constexpr Format t = decltype(to)::value;
+      constexpr Format f = decltype(from)::value;
+      const bool packs = packed<t>(a.to) && packed<f>(a.from);
+      run(native, CastElements<t, f>{view<t>(a.to), view<f>(a.from)}, a.count, packs);
+    });
+  });
+}
+
+void accumulate(void* native, const AccumulateArguments& a) {
+  for_format(a.from_format, [&](auto from) {
+    constexpr Format f = decltype(from)::value;
+    const bool packs = packed<Format::fp32>(a.to) && packed<f>(a.from);
+    run(native, AccumulateElements<f>{{a.to}, view<f>(a.from)}, a.count, packs);
+  });
+}
+
+void divide(void* native, float* data, float divisor, std::size_t count) {
+  run(native, DivideElements{{data}, divisor}, count, packed<Format::fp32>(data));
+}
+
+void touch(void* native, std::byte* first, std::byte* last, bool write) {
+  launch(native, {.threads = 1}, touch_bytes, first, last, write);
+}
+
+// ---- the squared norm in norm.hpp's order. Four threads share a block of 1,024 elements, each with four of its 16 lanes, so
+// that every access is 16 bytes; blocks go to fp64 lanes in turn, and the last kernel adds the lanes up in pairs ----
+
+namespace {
+
+constexpr unsigned threads_per_lane = 4;
+constexpr unsigned block_threads = 256;
+
+// The elements i … i + 3, with zeros behind the end.
+__device__ void read(const NormArguments& a, std::size_t i, bool packs, float (&values)[pack]) {
+  if (packs && i + pack <= a.count) return View<Format::fp32>{const_cast<float*>(a.data)}.get(i, values);
+  for (std::size_t k = 0; k < pack; ++k) values[k] = i + k < a.count ? a.data[i + k] : 0.0f;
+}
+
+// This thread's four lanes of the block at `begin`.
+__device__ void add_squares(const NormArguments& a, std::size_t begin, bool packs, float (&sum)[pack]) {
+  for (std::size_t k = 0; k < pack; ++k) sum[k] = 0.0f;
+  const std::size_t end = begin + norm_block < a.count ? begin + norm_block : a.count;
+#pragma unroll 8
+  for (std::size_t i = begin + threadIdx.x % threads_per_lane * pack; i < end; i += threads_per_lane * pack) {
+    float x[pack];
+    read(a, i, packs, x);
+    for (std::size_t k = 0; k < pack; ++k) sum[k] = sum[k] + x[k] * x[k];
+  }
+}
+
+// The lanes k and k + 8, k and k + 4 (other threads), k and k + 2, k and k + 1 (this thread's own).
+__device__ float pairwise(const float (&sum)[pack]) {
+  float four[pack];
+  for (std::size_t k = 0; k < pack; ++k) {
+    const float eight = sum[k] + __shfl_down_sync(0xffffffffu, sum[k], 2, threads_per_lane);
+    four[k] = eight + __shfl_down_sync(0xffffffffu, eight, 1, threads_per_lane);
+  }
+  return (four[0] + four[2]) + (four[1] + four[3]);
+}
+
+// `lanes` in use: a power of two, norm_lanes or at least the number of blocks.
+__global__ void add_blocks(const NormArguments a, std::size_t lanes, bool packs) {
+  const std::size_t lane = (static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x) / threads_per_lane;
+  const std::size_t blocks = (a.count + norm_block - 1) / norm_block;
+  double sum = 0.0;
+  for (std::size_t round = 0; round * lanes < blocks; ++round) {  // all threads alike: a warp shuffles together
+    const std::size_t block = round * lanes + lane;
+    float squares[pack];
+    add_squares(a, block * norm_block, packs, squares);
+    const float total = pairwise(squares);
+    if (block < blocks) sum += static_cast<double>(total);
+  }
+  if (threadIdx.x % threads_per_lane == 0) a.lanes[lane] = sum;
+}
+
+// Lanes k and k + half, for halves from the largest down. Lanes beyond those in use are zeros, which change no sum.
+__global__ void add_lanes(double* lanes, std::size_t used, double* result) {
+  for (std::size_t half = used / 2; half > 0; half /= 2) {
+    for (std::size_t k = threadIdx.x; k < half; k += blockDim.x) lanes[k] += lanes[k + half];
+    __syncthreads();
+  }
+  if (threadIdx.x == 0) *result = lanes[0];
+}
+
+}  // namespace
+
+void sum_of_squares(void* native, const NormArguments& a) {
+  std::size_t lanes = block_threads / threads_per_lane;
+  while (lanes < norm_lanes && lanes * norm_block < a.count) lanes *= 2;
+  const auto blocks = static_cast<unsigned>(lanes * threads_per_lane / block_threads);
+  const bool packs = packed<Format::fp32>(a.data);
+  launch(native, {.blocks = dim3(blocks), .threads = block_threads}, add_blocks, a, lanes, packs);
+  const auto pairs = static_cast<unsigned>(lanes / 2);
+  launch(native, {.threads = pairs < 1024 ? pairs : 1024}, add_lanes, a.lanes, lanes, a.result);
+}
+
+// ---- sums over ranks in rank order: each contribution is read once, the sum stays in registers ----
+
+namespace {
+
+// Where contribution r begins.
+struct Pointers {
+  const void* of_rank[most_contributions];
+  template <typename Type>
+  __device__ const Type* at(std::size_t rank) const {
+    return static_cast<const Type*>(of_rank[rank]);
+  }
+};
+struct Stride {
+  const void* first;
+  std::size_t elements;
+  template <typename Type>
+  __device__ const Type* at(std::size_t rank) const {
+    return static_cast<const Type*>(first) + rank * elements;
+  }
+};
+
+struct SumSettings {
+  std::size_t ranks;
+  bool accumulate;
+  float divisor;
+};
+
+template <Format format, typename Places>
+struct SumElements {
+  Places places;
+  View<Format::fp32> result;
+  SumSettings settings;
+
+  __device__ View<format> contribution(std::size_t rank) const {
+    using Type = typename Stored<format>::Type;
+    return {const_cast<Type*>(places.template at<Type>(rank))};
+  }
+  __device__ float finished(float sum, float before) const {
+    if (settings.accumulate) sum = before + sum;
+    return settings.divisor == 1.0f ? sum : sum / settings.divisor;
+  }
+  __device__ void packed(std::size_t i) const {
+    float sum[pack];
+    float next[pack];
+    contribution(0).get(i, sum);
+    for (std::size_t rank = 1; rank < settings.ranks; ++rank) {
+      contribution(rank).get(i, next);
+      for (std::size_t k = 0; k < pack; ++k) sum[k] = sum[k] + next[k];
+    }
+    float before[pack] = {};
+    if (settings.accumulate) result.get(i, before);
+    for (std::size_t k = 0; k < pack; ++k) sum[k] = finished(sum[k], before[k]);
+    result.set(i, sum);
+  }
+  __device__ void single(std::size_t i) const {
+    float sum = contribution(0).get(i);
+    for (std::size_t rank = 1; rank < settings.ranks; ++rank) sum = sum + contribution(rank).get(i);
+    result.set(i, finished(sum, settings.accumulate ? result.get(i) : 0.0f));
+  }
+};
+
+template <typename Body>
+__global__ void run_sum(const Body body, std::size_t count, bool packs) {
+  for_each_element(count, packs, body);
+}
+
+template <Format format, typename Places>
+void sum(void* native, const RankedSumArguments& a, const Places& places, bool packs) {
+  using Body = SumElements<format, Places>;
+  const Body body{places, {a.result}, {a.ranks, a.accumulate, a.divisor}};
+  launch(native, launch_for(a.count, packs), run_sum<Body>, body, a.count, packs);
+}
+
+}  // namespace
+
+void ranked_sum(void* native, const RankedSumArguments& a) {
+  if (a.ranks > most_contributions) throw InternalError("more contributions than a kernel takes pointers");
+  if (a.count == 0) return;
+  for_format(a.format, [&](auto type) {
+    constexpr Format format = decltype(type)::value;
+    Pointers places{};
+    bool packs = packed<Format::fp32>(a.result);
+    for (std::size_t rank = 0; rank < a.ranks; ++rank) {
+      places.of_rank[rank] = a.contributions[rank];
+      packs = packs && packed<format>(a.contributions[rank]);
+    }
+    sum<format>(native, a, places, packs);
+  });
+}
+
+void strided_ranked_sum(void* native, const RankedSumArguments& a, const void* first, std::size_t stride) {
+  if (a.count == 0) return;
+  for_format(a.format, [&](auto type) {
+    constexpr Format format = decltype(type)::value;
+    const bool packs = packed<Format::fp32>(a.result) && packed<format>(first) && stride % pack == 0;
+    sum<format>(native, a, Stride{first, stride}, packs);
+  });
+}
+
+// ---- fused updates, operation by operation as optimizer.hpp writes them; what begin_update decided is read on the device ----
+
+namespace {
+
+using Floats = View<Format::fp32>;
+
+struct AdamWElements {
+  AdamWSpans spans;
+  float factor;
+  float correction1;
+  float correction2;
+  AdamWSettings settings;
+
+  __device__ void update(float& master, float& m, float& v, float gradient) const {
+    const float g = gradient * factor;
+    m = fmaf(settings.beta1, m, (1.0f - settings.beta1) * g);
+    v = fmaf(settings.beta2, v, ((1.0f - settings.beta2) * g) * g);
+    const float m_hat = m / correction1;
+    const float v_hat = v / correction2;
+    const float decayed = master * (1.0f - settings.learning_rate * settings.weight_decay);
+    master = decayed - settings.learning_rate * (m_hat / (sqrtf(v_hat) + settings.epsilon));
+  }
+  __device__ void packed(std::size_t i) const {
+    float master[pack], m[pack], v[pack], g[pack];
+    Floats{spans.master}.get(i, master);
+    Floats{spans.first_moment}.get(i, m);
+    Floats{spans.second_moment}.get(i, v);
+    Floats{const_cast<float*>(spans.gradient)}.get(i, g);
+    for (std::size_t k = 0; k < pack; ++k) update(master[k], m[k], v[k], g[k]);
+    Floats{spans.first_moment}.set(i, m);
+    Floats{spans.second_moment}.set(i, v);
+    Floats{spans.master}.set(i, master);
+  }
+  __device__ void single(std::size_t i) const {
+    update(spans.master[i], spans.first_moment[i], spans.second_moment[i], spans.gradient[i]);
+  }
+};
+
+__global__ void run_adamw(const AdamWSpans spans, const AdamWSettings settings, const StepScalars* scalars, bool packs) {
+  if (scalars->skip != 0) return;
+  const BiasCorrections corrections = bias_corrections(*scalars, settings.beta1, settings.beta2, settings.own_decays);
+  const AdamWElements body{spans, scalars->gradient_factor, corrections.first, corrections.second, settings};
+  for_each_element(spans.count, packs, body);
+}
+
+template <bool with_velocity, bool nesterov>
+struct SgdElements {
+  SgdSpans spans;
+  float factor;
+  SgdSettings settings;
+
+  __device__ void update(float& master, float& velocity, float gradient) const {
+    const float g = fmaf(settings.weight_decay, master, gradient * factor);
+    float direction = g;
+    if constexpr (with_velocity) {
+      velocity = fmaf(settings.momentum, velocity, g);
+      direction = nesterov ? fmaf(settings.momentum, velocity, g) : velocity;
+    }
+    master = fmaf(-settings.learning_rate, direction, master);
+  }
+  __device__ void packed(std::size_t i) const {
+    float master[pack], velocity[pack] = {}, g[pack];
+    Floats{spans.master}.get(i, master);
+    if constexpr (with_velocity) Floats{spans.velocity}.get(i, velocity);
+    Floats{const_cast<float*>(spans.gradient)}.get(i, g);
+    for (std::size_t k = 0; k < pack; ++k) update(master[k], velocity[k], g[k]);
+    if constexpr (with_velocity) Floats{spans.velocity}.set(i, velocity);
+    Floats{spans.master}.set(i, master);
+  }
+  __device__ void single(std::size_t i) const {
+    float velocity = with_velocity ? spans.velocity[i] : 0.0f;
+    update(spans.master[i], velocity, spans.gradient[i]);
+    if constexpr (with_velocity) spans.velocity[i] = velocity;
+  }
+};
+
+template <bool with_velocity, bool nesterov>
+__global__ void run_sgd(const SgdSpans spans, const SgdSettings settings, const StepScalars* scalars, bool packs) {
+  if (scalars->skip != 0) return;
+  const SgdElements<with_velocity, nesterov> body{spans, scalars->gradient_factor, settings};
+  for_each_element(spans.count, packs, body);
+}
+
+bool all_packed(const void* a, const void* b, const void* c, const void* d) {
+  return packed<Format::fp32>(a) && packed<Format::fp32>(b) && packed<Format::fp32>(c) && packed<Format::fp32>(d);
+}
+
+}  // namespace
+
+void adamw(void* native, const AdamWSpans& spans, const AdamWSettings& settings, const StepScalars* scalars) {
+  if (spans.count == 0) return;
+  const bool packs = all_packed(spans.master, spans.first_moment, spans.second_moment, spans.gradient);
+  launch(native, launch_for(spans.count, packs), run_adamw, spans, settings, scalars, packs);
+}
+
+void sgd(void* native, const SgdSpans& spans, const SgdSettings& settings, const StepScalars* scalars) {
+  if (spans.count == 0) return;
+  const bool packs = all_packed(spans.master, spans.velocity, spans.gradient, spans.gradient);
+  const auto kernel = spans.velocity == nullptr ? run_sgd<false, false>
+                      : settings.nesterov       ? run_sgd<true, true>
+                                                : run_sgd<true, false>;
+  launch(native, launch_for(spans.count, packs), kernel, spans, settings, scalars, packs);
+}
+
+// ---- the step's scalars: one thread decides, so that there is one order ----
+
+namespace {
+
+constexpr unsigned most_loaders = 256;  // threads that bring partial sums near the one that adds
+
+// In (unit, rank) order; partial sums stand in (rank, unit) order.
+__global__ void decide(StepScalars* scalars, const NormPartials partials, const StepSettings settings) {
+  __shared__ double near[most_loaders];
+  const std::size_t loaders = blockDim.x;
+  const std::size_t count = partials.units * partials.ranks;
+  double sum = 0.0;
+  for (std::size_t first = 0; first < count; first += loaders) {
+    const std::size_t i = first + threadIdx.x;
+    if (i < count) near[threadIdx.x] = partials.values[i % partials.ranks * partials.units + i / partials.ranks];
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      const std::size_t here = count - first < loaders ? count - first : loaders;
+      for (std::size_t k = 0; k < here; ++k) sum += near[k];
+    }
+    __syncthreads();
+  }
+  if (threadIdx.x == 0) set_step(*scalars, sqrt(sum), settings);
+}
+
+__global__ void store(StepScalars* scalars, const StepScalars values) { *scalars = values; }
+
+}  // namespace
+
+void begin_update(void* native, StepScalars* scalars, const NormPartials& partials, const StepSettings& settings) {
+  const std::size_t count = partials.units * partials.ranks;
+  const unsigned loaders = count < most_loaders ? (static_cast<unsigned>(count) + 31) / 32 * 32 + (count == 0 ? 32 : 0)
+                                                : most_loaders;
+  launch(native, {.threads = loaders}, decide, scalars, partials, settings);
+}
+
+void set_scalars(void* native, StepScalars* scalars, const StepScalars& values) {
+  launch(native, {.threads = 1}, store, scalars, values);
+}
+
+}  // namespace tessera::kernels::cuda

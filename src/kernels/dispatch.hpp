@@ -1,0 +1,30 @@
+// From a call to the device of its stream: on the CPU the kernels of the active instruction set, on a CUDA device a
+// task that enqueues to its stream.
+#pragma once
+
+#include <utility>
+
+#include "kernels/kernel_table.hpp"
+#include "tessera/base/dtype.hpp"
+#include "tessera/device/cuda.hpp"
+#include "tessera/device/stream.hpp"
+
+namespace tessera::kernels {
+
+const KernelTable& active_table();
+const KernelTable* find_avx2_table();    // null: not in this build, or not on this processor
+const KernelTable* find_avx512_table();  // null: likewise
+
+constexpr Format format_of(DType type) {
+  return type == DType::fp32 ? Format::fp32 : type == DType::bf16 ? Format::bf16 : Format::fp16;
+}
+
+inline bool on_cuda(const Stream& stream) { return stream.device().kind() == DeviceKind::cuda; }
+
+// function(native), in the stream's order, `native` being its cudaStream_t.
+template <typename Function>
+void issue(Stream& stream, Function function) {
+  stream.submit([native = native_stream(stream), function = std::move(function)] { function(native); });
+}
+
+}  // namespace tessera::kernels

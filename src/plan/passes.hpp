@@ -1,0 +1,19 @@
+// The passes of compile() after the layout, in their order.
+#pragma once
+
+#include "tessera/plan/plan.hpp"
+
+namespace tessera::plan {
+
+// Lists a plan's buffers and gives each its place in the arena: fills buffers, unit_buffers, scalars and norms of a
+// plan whose options, program, units and layouts are set.
+void make_buffers(Plan& plan);
+
+// Writes down the operations of every segment, in the order of launch, with what they read and write.
+void emit_segments(Plan& plan);
+
+// Derives every wait from what operations read and write: fills Operation::waits and Plan::events. Adds only what no
+// other path of streams and waits implies, over every sequence of segments that the plan allows.
+void derive_waits(Plan& plan);
+
+}  // namespace tessera::plan

@@ -1,0 +1,157 @@
+// Texts travel only when hashes differ, and then only those of the first line that does.
+#include "shard/agreement.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <optional>
+#include <string_view>
+
+#include "base/hash.hpp"
+#include "comm/collective_errors.hpp"
+#include "tessera/base/error.hpp"
+
+namespace tessera {
+
+namespace {
+
+// ---- lines ----
+
+std::string types(const Precision& precision) {
+  return fmt::format("parameters {}, gradients {}, wire {}", to_string(precision.parameter),
+                     to_string(precision.gradient), to_string(precision.wire));
+}
+
+std::string text(const std::optional<float>& setting) { return setting ? fmt::format("{}", *setting) : "inherited"; }
+std::string text(const std::optional<Bytes>& setting) { return setting ? to_string(*setting) : "automatic"; }
+
+class Lines {
+ public:
+  template <typename Value>
+  void add(std::string_view name, const Value& value) {
+    lines_.push_back(fmt::format("{} = {}", name, value));
+  }
+  void add(std::string line) { lines_.push_back(std::move(line)); }
+  std::vector<std::string> take() { return std::move(lines_); }
+
+ private:
+  std::vector<std::string> lines_;
+};
+
+void add_options(Lines& lines, const plan::PlanOptions& options) {
+  lines.add("strategy", to_string(options.strategy));
+  lines.add("precision", types(options.precision));
+  lines.add("micro_batches", options.micro_batches);
+  lines.add("accumulation", to_string(options.accumulation));
+  lines.add("prefetch", options.prefetch);
+  lines.add("reshard_after_forward", options.reshard_after_forward);
+  lines.add("overlap_reduction", options.overlap_reduction);
+  lines.add("bucket_cap", text(options.bucket_cap));
+  lines.add("activations", to_string(options.activations));
+  lines.add("checkpointing", to_string(options.checkpointing));
+  lines.add(fmt::format("on_reduced_gradient() was {}called", options.gradient_hooks ? "" : "not "));
+}
+
+void add_optimizer(Lines& lines, const Optimizer& optimizer, const kernels::LossScaling& scaling) {
+  const kernels::StepSettings step = optimizer.step_settings();
+  lines.add("optimizer", optimizer.name());
+  lines.add("learning_rate", optimizer.learning_rate());
+  lines.add("weight_decay", optimizer.weight_decay());
+  lines.add("clip_norm", step.clip_norm);
+  for (const OptimizerSetting& setting : optimizer.settings()) lines.add(setting.name, setting.value);
+  lines.add("decays of the optimizer", fmt::format("{}, {}", step.decay[0], step.decay[1]));
+  const std::vector<ParameterGroup> groups = optimizer.groups();
+  lines.add("groups", groups.size());
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    const ParameterGroup& group = groups[i];
+    lines.add(
+        fmt::format("groups[{}] = \"{}\", learning_rate_scale {}, weight_decay {}, beta1 {}, beta2 {}, epsilon {}", i,
+                    fmt::join(group.patterns, "\" \""), group.learning_rate_scale, text(group.weight_decay),
+                    text(group.beta1), text(group.beta2), text(group.epsilon)));
+  }
+  lines.add("loss_scaling", fmt::format("initial {}, dynamic {}, growth {}, backoff {}, growth_interval {}, {} to {}",
+                                        scaling.initial, scaling.dynamic, scaling.growth, scaling.backoff,
+                                        scaling.growth_interval, scaling.smallest, scaling.largest));
+}
+
+void add_units(Lines& lines, const std::vector<plan::UnitSpec>& units) {
+  lines.add("units", units.size());
+  for (const plan::UnitSpec& unit : units) {
+    lines.add(fmt::format("unit {} with {} parameters and {} buffers, {}", unit.name, unit.parameters.size(),
+                          unit.buffers.size(), unit.precision ? types(*unit.precision) : "the model's precision"));
+    for (const plan::ParameterSpec& parameter : unit.parameters) {
+      lines.add(fmt::format("parameter {} of shape {}{}{} in unit {}", parameter.name, to_string(parameter.shape),
+                            parameter.optional ? ", optional" : "", parameter.frozen ? ", frozen" : "", unit.name));
+    }
+    for (const plan::BufferSpec& buffer : unit.buffers) {
+      lines.add(fmt::format("buffer {} of shape {} in unit {}", buffer.name, to_string(buffer.shape), unit.name));
+    }
+  }
+}
+
+void add_program(Lines& lines, std::string_view name, const std::vector<plan::WindowUse>& uses,
+                 const std::vector<plan::UnitSpec>& units) {
+  lines.add(fmt::format("windows of {}", name), uses.size());
+  for (std::size_t i = 0; i < uses.size(); ++i) {
+    lines.add(
+        fmt::format("window {} of {} = {} of unit {}", i, name, to_string(uses[i].kind), units[uses[i].unit].name));
+  }
+}
+
+// ---- comparing ----
+
+// By rank.
+template <typename Value>
+std::vector<Value> gather(World& world, const Value& mine, std::string_view label) {
+  const std::vector<std::byte> all = world.gather(std::as_bytes(std::span(&mine, 1)), label);
+  std::vector<Value> values(static_cast<std::size_t>(world.size()));
+  std::memcpy(values.data(), all.data(), all.size());
+  return values;
+}
+
+// The first line in which any rank differs from rank 0. Hashes of some lines travel at a time.
+std::size_t first_difference(World& world, std::span<const std::string> lines) {
+  constexpr std::size_t at_once = 256;
+  for (std::size_t begin = 0;; begin += at_once) {
+    std::array<std::uint64_t, at_once> mine{};
+    for (std::size_t i = 0; i < at_once && begin + i < lines.size(); ++i) mine[i] = fnv1a(lines[begin + i]);
+    const auto all = gather(world, mine, "settings that differ");
+    for (std::size_t i = 0; i < at_once; ++i) {
+      if (std::any_of(all.begin(), all.end(), [&](const auto& other) { return other[i] != all[0][i]; }))
+        return begin + i;
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> lines_of(const AgreedSettings& settings) {
+  Lines lines;
+  lines.add("seed", settings.seed);
+  add_options(lines, settings.input.options);
+  add_optimizer(lines, settings.optimizer, settings.loss_scaling);
+  add_units(lines, settings.input.units);
+  add_program(lines, "a micro-batch", settings.input.program.micro_batch, settings.input.units);
+  add_program(lines, "an evaluation", settings.input.program.evaluation, settings.input.units);
+  lines.add("plan", fmt::format("{:016x}", settings.plan_hash));
+  return lines.take();
+}
+
+void require_agreement(World& world, std::span<const std::string> lines) {
+  std::uint64_t hash = fnv1a_basis;
+  for (const std::string& line : lines) hash = fnv1a(line, fnv1a("\n", hash));
+  const std::vector<std::uint64_t> hashes = gather(world, hash, "options, units and the optimizer's settings");
+  if (std::all_of(hashes.begin(), hashes.end(), [&](std::uint64_t other) { return other == hash; })) return;
+  const std::size_t line = first_difference(world, lines);
+  std::array<char, 256> mine{};
+  if (line < lines.size()) lines[line].copy(mine.data(), mine.size() - 1);
+  const auto has = [](const std::array<char, 256>& theirs) { return fmt::format("with {}", theirs.data()); };
+  throw CommunicationError(
+      fmt::format("finalize(): options, units and the optimizer's settings must be the same on every rank, but there "
+                  "is {}",
+                  comm::ranks_by_value(gather(world, mine, "settings that differ"), has)));
+}
+
+}  // namespace tessera

@@ -1,0 +1,30 @@
+// What ranks must say alike before they train: options, units, program and the optimizer's settings, a line each, so
+// that a difference is told in words.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tessera/comm/world.hpp"
+#include "tessera/plan/compile.hpp"
+#include "tessera/shard/optimizer.hpp"
+
+namespace tessera {
+
+struct AgreedSettings {
+  const plan::CompileInput& input;
+  std::uint64_t plan_hash;  // of what the input was compiled into
+  std::uint64_t seed;
+  const kernels::LossScaling& loss_scaling;
+  const Optimizer& optimizer;
+};
+// The hash comes last: it differs where anything does that no line has.
+std::vector<std::string> lines_of(const AgreedSettings& settings);
+
+// Compares one hash of all lines. Where it differs, finds the first line that does, and throws a CommunicationError
+// with each rank's, on all of them. Collective; blocks.
+void require_agreement(World& world, std::span<const std::string> lines);
+
+}  // namespace tessera

@@ -1,0 +1,62 @@
+// What a model holds between two steps, seen from the host: this rank's pieces, whole parameters, norms, scalars.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "tessera/comm/world.hpp"
+#include "tessera/device/stream.hpp"
+#include "tessera/plan/plan.hpp"
+#include "tessera/shard/fully_shard.hpp"
+
+namespace tessera {
+
+class Executor;
+
+// A rank's pieces of parameters in memory of the host: where they are on the CPU, copies of them on a CUDA device.
+class HostPieces {
+ public:
+  // Enqueues on `stream`, of the device that the pieces are on, and synchronises with it.
+  HostPieces(Stream& stream, std::vector<ParameterPiece> of_device);
+
+  std::span<const ParameterPiece> pieces() const { return pieces_; }
+
+  // Takes the values back to where they came from, after they were changed. Synchronises.
+  void put_back();
+
+ private:
+  Stream& stream_;
+  std::vector<ParameterPiece> of_device_;
+  std::vector<float> copy_;  // empty on the CPU
+  std::vector<ParameterPiece> pieces_;
+};
+
+struct ParameterPlace {
+  const Parameter* parameter;
+  std::size_t unit;
+  std::size_t index;  // in the unit
+};
+ParameterPlace parameter_place(const Unit& unit, const Parameter& parameter);
+
+// Puts one parameter together from every rank's pieces. `pieces`: this rank's of the unit, of which those of the
+// parameter are taken. Collective; blocks.
+std::vector<float> whole_parameter(World& world, const plan::Plan& plan, const ParameterPlace& place,
+                                   std::span<const ParameterPiece> pieces);
+
+// This rank's share of one of a unit's fp32 buffers, once all that was enqueued is done. Only between steps, as the
+// caller has made sure.
+std::vector<ParameterPiece> settled_pieces(Executor& executor, std::size_t unit, std::size_t buffer);
+
+// The norm of each trained parameter's gradient, from the shards that the last step reduced: each rank sums the squares
+// of its pieces (kernels/norm.hpp), and the ranks' sums are added in rank order in fp64. Between steps. Collective;
+// synchronises.
+std::vector<GradientNorm> gradient_norms(World& world, const plan::Plan& plan,
+                                         std::span<const std::unique_ptr<Unit>> units, Executor& executor);
+
+// The step's scalars. Both synchronise with the compute stream.
+kernels::StepScalars step_scalars(Executor& executor);
+void set_step_scalars(Executor& executor, const kernels::StepScalars& values);
+
+}  // namespace tessera

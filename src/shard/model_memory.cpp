@@ -1,0 +1,85 @@
+// Offsets are the plan's and the layouts'; here they become addresses.
+#include "shard/model_memory.hpp"
+
+#include "tessera/plan/memory.hpp"
+
+namespace tessera {
+
+static_assert(plan::scalars_size == Bytes(sizeof(kernels::StepScalars)));
+static_assert(plan::loss_scale_offset == Bytes(offsetof(kernels::StepScalars, loss_scale)));
+static_assert(plan::region_alignment == Arena::page);
+
+namespace {
+
+// The end of the arena that is not the device's own memory.
+Bytes host_part(const World& world, const plan::Plan& plan) {
+  return world.device().kind() == DeviceKind::cpu ? Bytes(0) : plan::memory(plan).host;
+}
+
+}  // namespace
+
+ModelMemory::ModelMemory(World& world, const plan::Plan& plan, std::span<const std::unique_ptr<Unit>> units)
+    : plan_(plan),
+      units_(units),
+      rank_(static_cast<std::size_t>(world.rank())),
+      arena_(world.make_arena(plan::memory(plan).peak - host_part(world, plan))),
+      host_arena_(Arena::on_host_of(world.device(), host_part(world, plan))) {}
+
+std::byte* ModelMemory::base(std::size_t buffer) {
+  const Bytes offset = plan_.buffers[buffer].offset;
+  if (offset < arena_.size()) return arena_.data() + offset.count();
+  return host_arena_.data() + (offset - arena_.size()).count();
+}
+
+std::byte* ModelMemory::address(const plan::Range& range) {
+  const Bytes offset = range.offset + range.rank_stride * rank_;
+  return base(range.buffer) + offset.count();
+}
+
+std::span<std::byte> ModelMemory::bytes(std::size_t buffer) {
+  if (buffer == plan::no_buffer) return {};
+  return {base(buffer), plan_.buffers[buffer].size.count()};
+}
+
+kernels::StepScalars* ModelMemory::scalars() { return reinterpret_cast<kernels::StepScalars*>(base(plan_.scalars)); }
+
+DType ModelMemory::type_of(std::size_t unit, std::size_t buffer) const {
+  const plan::UnitBuffers& buffers = plan_.unit_buffers[unit];
+  if (buffer == buffers.master) return DType::fp32;  // also where windows read the masters themselves
+  if (buffer == buffers.parameters) return plan_.precision(unit).parameter;
+  if (buffer == buffers.gradient_slot) return plan_.precision(unit).gradient;
+  if (buffer == buffers.staging) return plan_.precision(unit).wire;
+  return DType::fp32;
+}
+
+std::vector<ParameterPiece> ModelMemory::pieces(std::size_t unit, std::size_t buffer) {
+  const plan::UnitLayout& layout = plan_.layouts[unit];
+  const bool whole = plan_.holds_whole(unit, buffer);
+  const bool masters = buffer == plan_.unit_buffers[unit].master;
+  float* data = reinterpret_cast<float*>(base(buffer));
+  std::vector<ParameterPiece> result;
+  for (const plan::ShardPiece& piece : layout.pieces(rank_)) {
+    if (!masters && layout.part(piece.parameter) == plan::Part::frozen) continue;
+    const std::size_t at = whole ? layout.offset(piece.parameter) + piece.parameter_offset : piece.shard_offset;
+    result.push_back({units_[unit]->parameters()[piece.parameter], piece.parameter_offset, {data + at, piece.count}});
+  }
+  return result;
+}
+
+std::span<float> ModelMemory::values(const Unit& unit, const Buffer& untrained) {
+  const std::size_t offset = plan_.layouts[unit.index()].buffer_offset(unit.index_of(untrained));
+  return {reinterpret_cast<float*>(base(plan_.unit_buffers[unit.index()].untrained)) + offset, untrained.elements()};
+}
+
+std::vector<FullyShard::Region> ModelMemory::regions() {
+  std::vector<FullyShard::Region> result;
+  for (const plan::CategoryBytes& category : plan::memory(plan_).categories) {
+    if (category.size == Bytes(0)) continue;
+    const bool host = category.offset >= arena_.size();
+    result.push_back({category.category, host ? host_arena_.range(category.offset - arena_.size(), category.size)
+                                              : arena_.range(category.offset, category.size)});
+  }
+  return result;
+}
+
+}  // namespace tessera

@@ -1,0 +1,44 @@
+// Where everything that a plan lists stands on this rank: the arena, addresses in it, and what people and checkpoints
+// look at. It waits for nothing: who reads or writes values orders that by streams.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "tessera/comm/world.hpp"
+#include "tessera/device/arena.hpp"
+#include "tessera/kernels/step_scalars.hpp"
+#include "tessera/plan/plan.hpp"
+#include "tessera/shard/fully_shard.hpp"
+
+namespace tessera {
+
+class ModelMemory {
+ public:
+  // Takes the memory. The plan and the units must outlive it.
+  ModelMemory(World& world, const plan::Plan& plan, std::span<const std::unique_ptr<Unit>> units);
+
+  std::byte* base(std::size_t buffer);
+  std::byte* address(const plan::Range& range);
+  std::span<std::byte> bytes(std::size_t buffer);  // of one of the plan's buffers; empty for no_buffer
+  kernels::StepScalars* scalars();
+  // What stands in one of a unit's buffers.
+  DType type_of(std::size_t unit, std::size_t buffer) const;
+
+  // This rank's share of one of a unit's fp32 buffers, parameter by parameter: of masters every parameter's, of
+  // everything else the trained ones'.
+  std::vector<ParameterPiece> pieces(std::size_t unit, std::size_t buffer);
+  std::span<float> values(const Unit& unit, const Buffer& untrained);
+  std::vector<FullyShard::Region> regions();
+
+ private:
+  const plan::Plan& plan_;
+  std::span<const std::unique_ptr<Unit>> units_;
+  std::size_t rank_;
+  Arena arena_;
+  Arena host_arena_;  // on a CUDA device what the plan wants in the host's memory; empty on the CPU, where all is
+};
+
+}  // namespace tessera

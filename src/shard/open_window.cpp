@@ -1,0 +1,131 @@
+// Views of the open unit, and what is asked of them.
+#include "shard/open_window.hpp"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "tessera/base/error.hpp"
+#include "tessera/kernels/elementwise.hpp"
+
+namespace tessera {
+
+using plan::WindowKind;
+
+OpenWindow::OpenWindow(const Model& model)
+    : plan_(model.plan),
+      units_(model.units),
+      memory_(model.memory),
+      compute_(model.compute),
+      rank_(model.rank),
+      backward_done_(model.units.size(), 0) {
+  for (const auto& unit : units_) ledgers_.emplace_back(unit->parameters().size());
+}
+
+// ---- opening and closing ----
+
+void OpenWindow::begin_micro_batch() {
+  std::fill(backward_done_.begin(), backward_done_.end(), std::size_t{0});
+  for (GradientLedger& ledger : ledgers_) ledger.begin_micro_batch();
+}
+
+std::size_t OpenWindow::open(const plan::WindowUse& use) {
+  bool last_backward = false;
+  if (use.kind == WindowKind::backward && plan_.trains(use.unit)) {
+    ledgers_[use.unit].begin_window();
+    last_backward = ++backward_done_[use.unit] == plan_.backward_windows[use.unit];
+  }
+  current_ = Current{use, ++serial_, last_backward};
+  return serial_;
+}
+
+void OpenWindow::settle_gradients() {
+  const std::size_t unit = current_->use.unit;
+  if (kind() != WindowKind::backward || !plan_.trains(unit)) return;
+  GradientLedger& ledger = ledgers_[unit];
+  if (!current_->skipped) ledger.end_computed_window();
+  for (std::size_t p = 0; p < units_[unit]->parameters().size(); ++p) {
+    if (plan_.units[unit].parameters[p].frozen) continue;
+    if (ledger.asked_in_window(p)) continue;
+    const Parameter& parameter = *units_[unit]->parameters()[p];
+    const bool missing = current_->last_backward && ledger.computed_in_micro_batch() && !ledger.asked_in_micro_batch(p);
+    if (missing && parameter.elements() > 0 && !parameter.options().optional) {
+      throw UsageError(
+          fmt::format("{}: the gradient of {} was never asked for; write it, or declare the parameter optional",
+                      describe(), parameter.name()));
+    }
+    fill_gradient_zero(unit, p);
+  }
+}
+
+void OpenWindow::fill_gradient_zero(std::size_t unit, std::size_t parameter) {
+  const DType type = plan_.precision(unit).gradient;
+  const View gradient = view(plan_.unit_buffers[unit].gradient_slot, parameter, type);
+  kernels::fill_zero(compute_, static_cast<std::byte*>(gradient.data), size_of(type) * gradient.elements);
+}
+
+void OpenWindow::join(Stream& other) {
+  auto known =
+      std::find_if(joined_.begin(), joined_.end(), [&](const Joined& joined) { return joined.stream == &other; });
+  if (known == joined_.end()) {
+    joined_.push_back({&other, Event(other.device(), other.name() + " after the window opened"),
+                       Event(other.device(), other.name() + " before the window closes"), false});
+    known = joined_.end() - 1;
+  }
+  known->active = true;
+  compute_.record(known->fork);
+  other.wait(known->fork);
+}
+
+void OpenWindow::leave_joined_streams() {
+  for (Joined& joined : joined_) {
+    if (!std::exchange(joined.active, false)) continue;
+    joined.stream->record(joined.join);
+    compute_.wait(joined.join);
+  }
+}
+
+// ---- what it shows ----
+
+bool OpenWindow::trains(const Parameter& parameter) const {
+  return !plan_.units[current_->use.unit].parameters[unit().index_of(parameter)].frozen;
+}
+
+OpenWindow::View OpenWindow::parameter(const Parameter& parameter, DType type) {
+  const std::size_t index = unit().index_of(parameter);
+  require_type(parameter, "parameter", plan_.precision(current_->use.unit).parameter, type);
+  return view(plan_.unit_buffers[current_->use.unit].parameters, index, type);
+}
+
+OpenWindow::View OpenWindow::gradient(const Parameter& parameter, DType type, GradientMode mode) {
+  const std::size_t unit = current_->use.unit;
+  const std::size_t index = this->unit().index_of(parameter);
+  if (kind() != WindowKind::backward) {
+    throw UsageError(
+        fmt::format("{}: gradient of {} asked for outside a backward window", describe(), parameter.name()));
+  }
+  if (plan_.units[unit].parameters[index].frozen) {
+    throw UsageError(
+        fmt::format("{}: {} is frozen and has no gradient; ask Window::trains() first", describe(), parameter.name()));
+  }
+  require_type(parameter, "the gradient of", plan_.precision(unit).gradient, type);
+  if (ledgers_[unit].ask(index) && mode == GradientMode::accumulate) fill_gradient_zero(unit, index);
+  return view(plan_.unit_buffers[unit].gradient_slot, index, type);
+}
+
+void OpenWindow::require_type(const Parameter& parameter, std::string_view what, DType actual, DType asked) const {
+  if (asked == actual) return;
+  throw UsageError(fmt::format("{}: {} {} is {} here, not {}", describe(), what, parameter.name(), to_string(actual),
+                               to_string(asked)));
+}
+
+OpenWindow::View OpenWindow::view(std::size_t buffer, std::size_t parameter, DType type) {
+  const plan::UnitLayout& layout = plan_.layouts[current_->use.unit];
+  return {memory_.base(buffer) + (size_of(type) * layout.offset(parameter)).count(), layout.elements(parameter)};
+}
+
+std::string OpenWindow::describe() const {
+  return fmt::format("rank {}, {} window of unit {}", rank_, to_string(kind()), unit().name());
+}
+
+}  // namespace tessera

@@ -1,0 +1,130 @@
+// The window that is open: what its handle may read and write, which gradients it was asked for, and which streams of
+// the user's take part in it. The executor opens and closes it.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "shard/model_memory.hpp"
+#include "tessera/device/event.hpp"
+#include "tessera/device/stream.hpp"
+#include "tessera/plan/plan.hpp"
+#include "tessera/shard/unit.hpp"
+#include "tessera/shard/window.hpp"
+
+namespace tessera {
+
+// Which gradients a unit's backward windows were asked for, in this window and in this micro-batch: what is missing is
+// an error or, for optional parameters and earlier windows, zero.
+class GradientLedger {
+ public:
+  explicit GradientLedger(std::size_t parameters) : in_window_(parameters, false), in_micro_batch_(parameters, false) {}
+
+  void begin_micro_batch() {
+    std::fill(in_micro_batch_.begin(), in_micro_batch_.end(), false);
+    computed_ = false;
+  }
+  void begin_window() { std::fill(in_window_.begin(), in_window_.end(), false); }
+
+  // True the first time in this window: nothing stands there yet that could be added to.
+  bool ask(std::size_t parameter) {
+    const bool first = !in_window_[parameter];
+    in_window_[parameter] = true;
+    in_micro_batch_[parameter] = true;
+    return first;
+  }
+  // A window that the user did not skip.
+  void end_computed_window() { computed_ = true; }
+  bool computed_in_micro_batch() const { return computed_; }
+  bool asked_in_window(std::size_t parameter) const { return in_window_[parameter]; }
+  bool asked_in_micro_batch(std::size_t parameter) const { return in_micro_batch_[parameter]; }
+
+ private:
+  std::vector<bool> in_window_;
+  std::vector<bool> in_micro_batch_;
+  bool computed_ = false;
+};
+
+// What handles keep of the model that opened them. It outlives the model, so that a handle which comes late finds that
+// out instead of freed memory.
+struct WindowLink {
+  Executor* executor;  // null: the model is gone, or has another plan and with it another executor
+  int rank;
+  std::vector<std::string> units;  // their names
+};
+
+class OpenWindow {
+ public:
+  struct Model {
+    const plan::Plan& plan;
+    std::span<const std::unique_ptr<Unit>> units;
+    ModelMemory& memory;
+    Stream& compute;
+    int rank;
+  };
+  explicit OpenWindow(const Model& model);
+
+  // ---- what the executor does, in this order ----
+  void begin_micro_batch();
+  std::size_t open(const plan::WindowUse& use);  // the serial number of this opening
+  // Gradients that nobody asked for: zero in an earlier window of several and for optional parameters, else an error.
+  void settle_gradients();
+  void leave_joined_streams();  // the compute stream waits for them
+  void close() { current_.reset(); }
+
+  // ---- what a handle does ----
+  bool any() const { return current_.has_value(); }
+  bool is(std::size_t serial) const { return current_ && current_->serial == serial; }
+  const Unit& unit() const { return *units_[current_->use.unit]; }
+  plan::WindowKind kind() const { return current_->use.kind; }
+  bool trains(const Parameter& parameter) const;
+  struct View {
+    void* data;
+    std::size_t elements;
+  };
+  View parameter(const Parameter& parameter, DType type);
+  View gradient(const Parameter& parameter, DType type, GradientMode mode);
+  std::span<float> values(const Buffer& buffer) { return memory_.values(unit(), buffer); }
+  const float* loss_scale() { return &memory_.scalars()->loss_scale; }
+  Stream& stream() { return compute_; }
+  void join(Stream& other);
+  void skip() { current_->skipped = true; }  // its gradients count as zero
+  std::string describe() const;
+
+ private:
+  struct Current {
+    plan::WindowUse use;
+    std::size_t serial;
+    bool last_backward;    // of its unit, in this micro-batch
+    bool skipped = false;  // by the user: an optional unit
+  };
+  // A stream of the user's that took part in a window.
+  struct Joined {
+    Stream* stream;
+    Event fork;
+    Event join;
+    bool active;
+  };
+
+  View view(std::size_t buffer, std::size_t parameter, DType type);
+  void require_type(const Parameter& parameter, std::string_view what, DType actual, DType asked) const;
+  void fill_gradient_zero(std::size_t unit, std::size_t parameter);
+
+  const plan::Plan& plan_;
+  std::span<const std::unique_ptr<Unit>> units_;
+  ModelMemory& memory_;
+  Stream& compute_;
+  int rank_;
+  std::vector<GradientLedger> ledgers_;     // by unit
+  std::vector<std::size_t> backward_done_;  // by unit, in this micro-batch
+  std::vector<Joined> joined_;
+  std::optional<Current> current_;
+  std::size_t serial_ = 0;
+};
+
+}  // namespace tessera

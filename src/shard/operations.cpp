@@ -1,0 +1,230 @@
+// One function for each kind.
+#include "shard/operations.hpp"
+
+#include <fmt/format.h>
+
+#include "device/cuda/cuda_queue.hpp"
+#include "tessera/base/error.hpp"
+#include "tessera/kernels/elementwise.hpp"
+#include "tessera/kernels/norm.hpp"
+#include "tessera/kernels/step_scalars.hpp"
+
+namespace tessera {
+
+using plan::Access;
+using plan::Operation;
+using plan::OperationKind;
+
+Operations::Operations(const ExecutorInput& input, ModelMemory& memory)
+    : plan_(input.plan),
+      units_(input.units),
+      optimizer_(input.optimizer),
+      seed_(input.seed),
+      poison_(input.diagnostics.poison),
+      loss_scaling_(input.loss_scaling),
+      gradient_hook_(input.gradient_hook),
+      memory_(memory),
+      skipped_steps_(input.world),
+      tasks_see_memory_(input.world.device().kind() == DeviceKind::cpu) {
+  const std::size_t rank = static_cast<std::size_t>(input.world.rank());
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    runs_.push_back(optimizer_runs(plan_, unit, rank, optimizer_));
+    const bool hooked = plan_.options.gradient_hooks && plan_.trains(unit);
+    gradient_pieces_.push_back(hooked ? memory_.pieces(unit, plan_.unit_buffers[unit].gradient)
+                                      : std::vector<ParameterPiece>{});
+    auto& states = run_states_.emplace_back();
+    for (const OptimizerRun& run : runs_.back()) {
+      for (const std::size_t state : plan_.unit_buffers[unit].states) {
+        states.push_back(reinterpret_cast<float*>(base(state)) + run.first);
+      }
+    }
+  }
+  gather_communicator_ = input.world.make_communicator("gather", {.staging = memory_.bytes(plan_.gather_staging)});
+  reduce_communicator_ = input.world.make_communicator("reduce", {.staging = memory_.bytes(plan_.reduce_staging)});
+  for (const plan::Segment& segment : plan_.segments) {
+    auto& collectives = collectives_.emplace_back();
+    for (const Operation& operation : segment.operations) collectives.push_back(collective_of(operation));
+  }
+}
+
+void Operations::launch(plan::EventPoint point, Stream& on) {
+  const Operation& operation = plan_.at(point);
+  Collective& collective = collectives_[point.segment][point.operation];
+  switch (operation.kind) {
+    case OperationKind::initialize: return initialize(operation, on);
+    case OperationKind::initialize_scalars:
+      return kernels::set_scalars(on, memory_.scalars(), {.loss_scale = loss_scaling_.initial});
+    case OperationKind::cast:
+    case OperationKind::convert: return cast(operation, on);
+    case OperationKind::all_gather: return gather_communicator_->all_gather(on, collective.gathers);
+    case OperationKind::prepare_gradient: return prepare_gradient(operation, on);
+    case OperationKind::accumulate: return accumulate(operation, on);
+    case OperationKind::hook: return hook(operation, on);
+    case OperationKind::broadcast: return broadcast(operation, on);
+    case OperationKind::reduce_scatter: return reduce_communicator_->reduce_scatter(on, collective.reductions);
+    case OperationKind::gather_norms: return gather_norms(collective, on);
+    case OperationKind::all_gather_sum: return reduce_communicator_->all_gather(on, collective.gathers);
+    case OperationKind::sum_of_squares: return sum_of_squares(operation, on);
+    case OperationKind::begin_update: return begin_update(on);
+    case OperationKind::optimize: return optimize(operation, on);
+    case OperationKind::release: return release(operation, on);
+    case OperationKind::window: break;
+  }
+  throw InternalError("an operation that the executor cannot run");
+}
+
+// Values are computed on the host, and on a CUDA device taken there by the task that computed them.
+void Operations::fill_initial(const Initial& initial, const InitialPlace& place, Stream& on) {
+  if (on.device().kind() == DeviceKind::cpu) return initial.fill(place.values, seed_, place.name, place.first);
+  std::vector<float> values(place.values.size());
+  initial.fill(values, seed_, place.name, place.first);
+  device::cuda_queue(on).copy(place.values.data(), values.data(), Bytes(place.values.size_bytes()));
+  device::cuda_queue(on).synchronize();
+}
+
+// The arena starts at zero, and with it padding and the optimizer's states.
+void Operations::initialize(const Operation& operation, Stream& on) {
+  const std::size_t unit = operation.unit;
+  on.submit([this, unit, &on] {
+    for (const ParameterPiece& piece : memory_.pieces(unit, plan_.unit_buffers[unit].master)) {
+      fill_initial(piece.parameter->initial(), {piece.values, piece.parameter->name(), piece.first}, on);
+    }
+    for (const Buffer* state : units_[unit]->buffers()) {
+      fill_initial(state->initial(), {memory_.values(*units_[unit], *state), state->name(), 0}, on);
+    }
+  });
+}
+
+void Operations::cast(const Operation& operation, Stream& on) {
+  const plan::Range& from = operation.accesses[0].range;
+  const plan::Range& to = operation.accesses[1].range;
+  const DType type = memory_.type_of(operation.unit, to.buffer);
+  kernels::cast(on, {address(to), type}, {address(from), memory_.type_of(operation.unit, from.buffer)},
+                to.size.count() / size_of(type).count());
+}
+
+// A segment for each pair of accesses, source and target. Gathers are in place: the part that this rank contributes
+// stands at its place in the whole.
+Operations::Collective Operations::collective_of(const Operation& operation) {
+  Collective result;
+  const bool reduces = operation.kind == OperationKind::reduce_scatter;
+  if (!is_collective(operation.kind) || operation.kind == OperationKind::broadcast) return result;
+  for (std::size_t a = 0; a < operation.accesses.size(); a += 2) {
+    const plan::Range& source = operation.accesses[a].range;
+    const plan::Range& target = operation.accesses[a + 1].range;
+    const std::size_t unit = operation.accesses[a].tenant;
+    const std::string_view label =
+        unit == plan::no_unit ? to_string(operation.kind) : std::string_view(plan_.units[unit].name);
+    if (!reduces) {
+      result.gathers.push_back({.data = address(target), .shard = source.size, .label = label});
+      continue;
+    }
+    result.reductions.push_back({.data = address(source),
+                                 .wire = operation.wire,
+                                 .result = reinterpret_cast<float*>(address(target)),
+                                 .shard_elements = plan_.layouts[unit].shard_elements(plan::Part::trained),
+                                 .accumulate = operation.add,
+                                 .divisor = static_cast<float>(operation.divisor),
+                                 .label = label});
+  }
+  return result;
+}
+
+// The user writes parameters; what lies between them must be zero for norms and sums.
+void Operations::prepare_gradient(const Operation& operation, Stream& on) {
+  const plan::UnitLayout& layout = plan_.layouts[operation.unit];
+  const Bytes element = size_of(plan_.precision(operation.unit).gradient);
+  std::byte* gradient = address(operation.accesses[0].range);
+  const auto clear = [&](std::size_t begin, std::size_t end) {
+    if (begin < end) kernels::fill_zero(on, gradient + (element * begin).count(), element * (end - begin));
+  };
+  std::size_t end_of_last = 0;
+  for (std::size_t p = 0; p < layout.parameters(); ++p) {
+    if (layout.part(p) == plan::Part::frozen) continue;
+    clear(end_of_last, layout.offset(p));
+    end_of_last = layout.offset(p) + layout.elements(p);
+  }
+  clear(end_of_last, layout.padded_elements(plan::Part::trained));
+}
+
+void Operations::accumulate(const Operation& operation, Stream& on) {
+  const DType type = plan_.precision(operation.unit).gradient;
+  const kernels::Source from{address(operation.accesses[0].range), type};
+  float* to = reinterpret_cast<float*>(address(operation.accesses[1].range));
+  const std::size_t count = plan_.layouts[operation.unit].padded_elements(plan::Part::trained);
+  if (operation.add) {
+    kernels::accumulate(on, to, from, count);
+  } else {
+    kernels::cast(on, {to, DType::fp32}, from, count);
+  }
+}
+
+void Operations::sum_of_squares(const Operation& operation, Stream& on) {
+  const Access& from = operation.accesses[0];
+  const Access& to = operation.accesses[1];
+  kernels::sum_of_squares(on, reinterpret_cast<const float*>(address(from.range)),
+                          plan_.layouts[operation.unit].shard_elements(plan::Part::trained),
+                          reinterpret_cast<double*>(address(to.range)));
+}
+
+// Called here, so that what it enqueues stands between the reduction and the norm.
+void Operations::hook(const Operation& operation, Stream& on) {
+  gradient_hook_({.unit = *units_[operation.unit],
+                  .pieces = gradient_pieces_[operation.unit],
+                  .loss_scale = &memory_.scalars()->loss_scale,
+                  .stream = on});
+}
+
+void Operations::broadcast(const Operation& operation, Stream& on) {
+  const plan::Range& range = operation.accesses[0].range;
+  gather_communicator_->broadcast(
+      on, {.data = address(range), .size = range.size, .root = 0, .label = plan_.units[operation.unit].name});
+}
+
+// Labels are compared between ranks: with the learning rate in this one, ranks that ask for different updates are told
+// before anything is updated.
+void Operations::gather_norms(Collective& collective, Stream& on) {
+  std::array<char, 48>& label = norm_labels_[next_norm_label_++ % norm_labels_.size()];
+  const auto end = fmt::format_to_n(label.data(), label.size(), "norms, in update({})", learning_rate_).out;
+  collective.gathers.front().label = {label.data(), end};
+  reduce_communicator_->all_gather(on, collective.gathers);
+}
+
+void Operations::begin_update(Stream& on) {
+  const kernels::NormPartials partials{reinterpret_cast<const double*>(base(plan_.norms)), plan_.trained_units(),
+                                       plan_.options.ranks};
+  kernels::StepSettings settings = optimizer_.step_settings();
+  settings.loss_scaling = loss_scaling_;
+  kernels::begin_update(on, memory_.scalars(), partials, settings);
+  if (tasks_see_memory_) on.submit([this] { skipped_steps_.look(*memory_.scalars()); });
+}
+
+// On a CUDA device skipped steps are noticed when somebody looks: FullyShard::last_step().
+void Operations::look_at(const kernels::StepScalars& now) {
+  if (!tasks_see_memory_) skipped_steps_.look(now);
+}
+
+void Operations::optimize(const Operation& operation, Stream& on) {
+  const std::size_t unit = operation.unit;
+  const plan::UnitBuffers& buffers = plan_.unit_buffers[unit];
+  const float* gradient = reinterpret_cast<const float*>(address(operation.accesses[0].range));
+  float* master = reinterpret_cast<float*>(address(operation.accesses[2].range));
+  for (std::size_t index = 0; index < runs_[unit].size(); ++index) {
+    const OptimizerRun& run = runs_[unit][index];
+    const std::span<float* const> states(run_states_[unit].data() + index * buffers.states.size(),
+                                         buffers.states.size());
+    OptimizerGroup group = run.settings.group;
+    group.learning_rate = learning_rate_ * run.settings.learning_rate_scale;
+    optimizer_.update(
+        on, {.master = master + run.first, .states = states, .gradient = gradient + run.first, .count = run.count},
+        group, memory_.scalars());
+  }
+}
+
+void Operations::release(const Operation& operation, Stream& on) {
+  if (!poison_) return;
+  const plan::Range& slot = operation.accesses[0].range;
+  kernels::poison(on, address(slot), slot.size);
+}
+
+}  // namespace tessera

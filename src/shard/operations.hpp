@@ -1,0 +1,101 @@
+// What each kind of operation does on its stream. Addresses and sizes come from the operation's own ranges; waits and
+// events are the executor's.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "shard/loss_scaling.hpp"
+#include "shard/model_memory.hpp"
+#include "shard/optimizer_runs.hpp"
+#include "tessera/comm/world.hpp"
+#include "tessera/device/stream.hpp"
+#include "tessera/plan/plan.hpp"
+#include "tessera/shard/fully_shard.hpp"
+
+namespace tessera {
+
+using GradientHook = std::function<void(const ReducedGradient&)>;
+
+// What a plan runs with. All of it outlives the run.
+struct ExecutorInput {
+  World& world;
+  const plan::Plan& plan;
+  std::span<const std::unique_ptr<Unit>> units;
+  const Optimizer& optimizer;
+  std::uint64_t seed;
+  Diagnostics diagnostics;
+  kernels::LossScaling loss_scaling;
+  const GradientHook& gradient_hook;  // empty: none
+};
+
+class Operations {
+ public:
+  // Makes the communicators. Collective.
+  Operations(const ExecutorInput& input, ModelMemory& memory);
+
+  void set_learning_rate(float of_this_step) { learning_rate_ = of_this_step; }
+  // Enqueues one that is no window.
+  void launch(plan::EventPoint point, Stream& on);
+  // The step's scalars were brought to the host.
+  void look_at(const kernels::StepScalars& now);
+
+ private:
+  // What a collective is called with, made once: communicators keep views of groups.
+  struct Collective {
+    std::vector<AllGather> gathers;
+    std::vector<ReduceScatter> reductions;
+  };
+  // Elements of a tensor, from the first one on, and its name.
+  struct InitialPlace {
+    std::span<float> values;
+    const std::string& name;
+    std::size_t first;
+  };
+
+  Collective collective_of(const plan::Operation& operation);
+  void fill_initial(const Initial& initial, const InitialPlace& place, Stream& on);
+  void initialize(const plan::Operation& operation, Stream& on);
+  void cast(const plan::Operation& operation, Stream& on);
+  void prepare_gradient(const plan::Operation& operation, Stream& on);
+  void accumulate(const plan::Operation& operation, Stream& on);
+  void sum_of_squares(const plan::Operation& operation, Stream& on);
+  void hook(const plan::Operation& operation, Stream& on);
+  void broadcast(const plan::Operation& operation, Stream& on);
+  void gather_norms(Collective& collective, Stream& on);
+  void begin_update(Stream& on);
+  void optimize(const plan::Operation& operation, Stream& on);
+  void release(const plan::Operation& operation, Stream& on);
+
+  std::byte* address(const plan::Range& range) { return memory_.address(range); }
+  std::byte* base(std::size_t buffer) { return memory_.base(buffer); }
+
+  const plan::Plan& plan_;
+  std::span<const std::unique_ptr<Unit>> units_;
+  const Optimizer& optimizer_;
+  std::uint64_t seed_;
+  bool poison_;
+  kernels::LossScaling loss_scaling_;
+  const GradientHook& gradient_hook_;
+  ModelMemory& memory_;
+  std::vector<std::vector<Collective>> collectives_;          // by segment and operation
+  std::vector<std::vector<OptimizerRun>> runs_;               // by unit
+  std::vector<std::vector<float*>> run_states_;               // by unit: states of each run, run after run
+  std::vector<std::vector<ParameterPiece>> gradient_pieces_;  // by unit, for hooks
+  std::unique_ptr<Communicator> gather_communicator_;
+  std::unique_ptr<Communicator> reduce_communicator_;
+  SkippedSteps skipped_steps_;
+  bool tasks_see_memory_;  // of the device: on the CPU
+  float learning_rate_ = 0.0f;
+  // Labels of the latest gathers of norms: the host is at most one update ahead of the streams.
+  std::array<std::array<char, 48>, 3> norm_labels_{};
+  std::size_t next_norm_label_ = 0;
+};
+
+}  // namespace tessera

@@ -1,0 +1,103 @@
+// Memory: tries the settings that save some, mildest first. Types: what travels is read off the plan's own reductions.
+#include "shard/plan_advice.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "tessera/base/error.hpp"
+#include "tessera/plan/memory.hpp"
+
+namespace tessera {
+
+namespace {
+
+struct Setting {
+  const char* text;
+  void (*apply)(plan::PlanOptions&);
+};
+
+// Each is tried on top of those before it.
+constexpr Setting mildest_first[] = {
+    {"reshard_after_forward = true", [](plan::PlanOptions& o) { o.reshard_after_forward = true; }},
+    {"accumulation = reduced", [](plan::PlanOptions& o) { o.accumulation = AccumulationMode::reduced; }},
+    {"bucket_cap = 0",
+     [](plan::PlanOptions& o) {
+       if (o.bucket_cap || o.strategy != Strategy::fsdp) o.bucket_cap = Bytes(0);
+     }},
+    {"overlap_reduction = false", [](plan::PlanOptions& o) { o.overlap_reduction = false; }},
+    {"prefetch = 0", [](plan::PlanOptions& o) { o.prefetch = 0; }},
+    {"strategy = zero2",
+     [](plan::PlanOptions& o) { o.strategy = o.strategy == Strategy::fsdp ? Strategy::fsdp : Strategy::zero2; }},
+    {"strategy = fsdp", [](plan::PlanOptions& o) { o.strategy = Strategy::fsdp; }},
+};
+
+std::string advice(plan::CompileInput input, Bytes limit) {
+  std::string changed;
+  Bytes smallest = plan::memory(plan::compile(input)).peak;
+  for (const Setting& setting : mildest_first) {
+    const plan::PlanOptions before = input.options;
+    setting.apply(input.options);
+    if (input.options == before) continue;
+    changed += (changed.empty() ? "" : ", ") + std::string(setting.text);
+    const Bytes peak = plan::memory(plan::compile(input)).peak;
+    if (peak <= limit) return fmt::format("it fits ({}) with {}", to_string(peak), changed);
+    smallest = std::min(smallest, peak);
+  }
+  return fmt::format("no setting fits on {} ranks (the smallest needs {}): use more ranks or smaller units",
+                     input.options.ranks, to_string(smallest));
+}
+
+// By unit, the type of its reductions; "-" where nothing is reduced. One reduction may be of several units.
+std::vector<std::string_view> wires_of(const plan::Plan& plan) {
+  std::vector<std::string_view> result(plan.units.size(), "-");
+  for (const plan::Segment& segment : plan.segments) {
+    for (const plan::Operation& operation : segment.operations) {
+      if (operation.kind != plan::OperationKind::reduce_scatter) continue;
+      for (const plan::Access& access : operation.accesses) result[access.tenant] = to_string(operation.wire);
+    }
+  }
+  return result;
+}
+
+std::size_t elements_of(const plan::Plan& plan, std::size_t unit, plan::Part part) {
+  const plan::UnitLayout& layout = plan.layouts[unit];
+  std::size_t count = 0;
+  for (std::size_t p = 0; p < layout.parameters(); ++p) count += layout.part(p) == part ? layout.elements(p) : 0;
+  return count;
+}
+
+}  // namespace
+
+void require_fit(const plan::Plan& plan, const plan::CompileInput& input, Bytes limit) {
+  const plan::MemoryReport report = plan::memory(plan);
+  if (report.peak <= limit) return;
+  const auto largest = std::max_element(report.categories.begin(), report.categories.end(),
+                                        [](const auto& a, const auto& b) { return a.size < b.size; });
+  throw MemoryError(
+      fmt::format("the plan needs {} per rank, more than the limit of {}; the largest term is {} with {}; {}",
+                  to_string(report.peak), to_string(limit), to_string(largest->category), to_string(largest->size),
+                  advice(input, limit)));
+}
+
+std::string types_table(const plan::Plan& plan) {
+  std::size_t width = 4;
+  for (const plan::UnitSpec& unit : plan.units) width = std::max(width, unit.name.size());
+  std::string text = fmt::format("{:<{}}  {:>10}  {:>8}  {:>5}  {:>4}  {:>6}  {:>12}  {:>12}\n", "unit", width,
+                                 "parameters", "gradient", "wire", "sums", "master", "trained", "frozen");
+  const std::vector<std::string_view> wires = wires_of(plan);
+  for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
+    const Precision& types = plan.precision(unit);
+    const bool trains = plan.trains(unit);
+    text += fmt::format("{:<{}}  {:>10}  {:>8}  {:>5}  {:>4}  {:>6}  {:>12}  {:>12}\n", plan.units[unit].name, width,
+                        to_string(types.parameter), trains ? to_string(types.gradient) : "-", wires[unit],
+                        trains ? "fp32" : "-", "fp32", elements_of(plan, unit, plan::Part::trained),
+                        elements_of(plan, unit, plan::Part::frozen));
+  }
+  return text;
+}
+
+}  // namespace tessera

@@ -1,0 +1,28 @@
+// The commands of the tool `tessera`, but for `tessera checkpoint`.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace tools {
+
+// `arguments`: what follows `tessera plan`. Prints; true when every plan that was asked for is sound. Throws
+// OptionError for bad options, and tessera::Error for what cannot be planned or fits nowhere.
+bool run_plan(std::vector<std::string> arguments);
+
+// `arguments`: what follows `tessera trace`. Prints the answer or a help page. Throws OptionError; DataError for what
+// is no trace.
+void run_trace(const std::vector<std::string>& arguments);
+
+// `arguments`: what follows `tessera cost`. Prints what was asked for and returns the exit code: 0, or 2 for bad
+// options, which one line on standard error names. Throws tessera::Error where a figure cannot be drawn.
+int run_cost(const std::vector<std::string>& arguments);
+
+// The subcommands of `tessera cost`. Each takes what follows its name, and prints text, JSON or its help page.
+// They throw tessera::UsageError, which names the option, and print nothing then.
+void run_cost_allreduce(std::vector<std::string> arguments);
+void run_cost_job(std::vector<std::string> arguments);
+void run_cost_scaling(std::vector<std::string> arguments);
+void run_cost_chart(std::vector<std::string> arguments);
+
+}  // namespace tools
