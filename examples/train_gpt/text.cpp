@@ -70,12 +70,12 @@ std::string printable(std::span<const std::int32_t> bytes) {
   return text;
 }
 
-std::string indented(std::string_view text, std::string_view margin) {
+std::string indented(std::string_view text, std::string_view before) {
   std::string result;
   for (std::size_t begin = 0; begin <= text.size();) {
     const std::size_t end = std::min(text.find('\n', begin), text.size());
     if (begin > 0) result += '\n';
-    result.append(margin).append(text.substr(begin, end - begin));
+    result.append(before).append(text.substr(begin, end - begin));
     begin = end + 1;
   }
   return result;

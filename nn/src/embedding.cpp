@@ -97,7 +97,7 @@ template <Element T>
 void position_gradient(const EmbeddingBackward<T>& of, const RowTable& run) {
   const std::size_t dim = of.dy.columns;
   for (std::size_t row = 0; row < of.dpositions.rows; ++row) {
-    const bool used = row >= of.first_position && row < of.first_position + of.sequence;
+    const bool used = of.dy.rows > 0 && row >= of.first_position && row < of.first_position + of.sequence;
     run.sum_rows({.format = format_of<T>,
                   .from = used ? of.dy.data + (row - of.first_position) * dim : nullptr,
                   .index = nullptr,

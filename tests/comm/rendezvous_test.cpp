@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "../sanitizers/sanitizers.hpp"
 #include "comm/rendezvous/handshake.hpp"
 #include "rendezvous_ranks.hpp"
 #include "tessera/base/error.hpp"
@@ -94,11 +95,8 @@ bool has_ipv6_loopback() {
   }
 }
 
-#if defined(__SANITIZE_THREAD__)
-constexpr bool forked_ranks_may_thread = false;  // ThreadSanitizer ends a child of several threads that starts its own
-#else
-constexpr bool forked_ranks_may_thread = true;
-#endif
+// ThreadSanitizer ends a child of several threads that starts its own.
+constexpr bool forked_ranks_may_thread = !TESSERA_THREAD_SANITIZER;
 
 }  // namespace
 

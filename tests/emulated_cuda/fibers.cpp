@@ -10,17 +10,22 @@
 #include <utility>
 #include <vector>
 
-#if defined(__SANITIZE_THREAD__)
+#include "../sanitizers/sanitizers.hpp"
+
+#if TESSERA_THREAD_SANITIZER
 #include <sanitizer/tsan_interface.h>
 #endif
-#if defined(__SANITIZE_ADDRESS__)
+#if TESSERA_ADDRESS_SANITIZER
 #include <sanitizer/common_interface_defs.h>
 #endif
 
 namespace emulated {
 namespace {
 
-constexpr std::size_t stack_bytes = 512 * 1024;
+// AddressSanitizer forgets what it knew of a stack whenever another one is taken up: below this size by writing, above
+// it by mapping its notes anew, which takes a hundred times as long.
+constexpr std::size_t stack_bytes = 128 * 1024;
+constexpr std::size_t guard_bytes = 4096;  // below it, where what grows too far ends the program
 constexpr unsigned warp_threads = 32;
 
 enum class Waits { no, warp, block };
@@ -34,20 +39,28 @@ class Stacks {
   Stacks(const Stacks&) = delete;
   Stacks& operator=(const Stacks&) = delete;
   ~Stacks() {
-    for (void* stack : free_) ::munmap(stack, stack_bytes);
+    for (std::byte* stack : free_) ::munmap(stack - guard_bytes, guard_bytes + stack_bytes);
   }
-  void* take() {
-    if (free_.empty()) {
-      return ::mmap(nullptr, stack_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
-    }
-    void* const stack = free_.back();
+  std::byte* take() {
+    if (free_.empty()) return mapped();
+    std::byte* const stack = free_.back();
     free_.pop_back();
     return stack;
   }
-  void give_back(void* stack) { free_.push_back(stack); }
+  void give_back(std::byte* stack) { free_.push_back(stack); }
 
  private:
-  std::vector<void*> free_;
+  static std::byte* mapped() {
+    void* const memory = ::mmap(nullptr, guard_bytes + stack_bytes, PROT_READ | PROT_WRITE,
+                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
+    if (memory == MAP_FAILED || ::mprotect(memory, guard_bytes, PROT_NONE) != 0) {
+      std::perror("emulated device: a fiber's stack");
+      std::abort();
+    }
+    return static_cast<std::byte*>(memory) + guard_bytes;
+  }
+
+  std::vector<std::byte*> free_;
 };
 
 thread_local Stacks stacks;
@@ -72,14 +85,14 @@ class Fiber {
   static void enter(unsigned high, unsigned low);
 
   Block& block_;
-  void* stack_;
+  std::byte* stack_;
   ucontext_t context_{};
   ucontext_t scheduler_{};
-#if defined(__SANITIZE_THREAD__)
+#if TESSERA_THREAD_SANITIZER
   void* tsan_ = __tsan_create_fiber(0);
   void* tsan_scheduler_ = nullptr;
 #endif
-#if defined(__SANITIZE_ADDRESS__)
+#if TESSERA_ADDRESS_SANITIZER
   void* asan_ = nullptr;
   void* asan_scheduler_ = nullptr;
   const void* scheduler_stack_ = nullptr;
@@ -126,7 +139,7 @@ Fiber::Fiber(Block& block) : block_(block), stack_(stacks.take()) {
 }
 
 Fiber::~Fiber() {
-#if defined(__SANITIZE_THREAD__)
+#if TESSERA_THREAD_SANITIZER
   __tsan_destroy_fiber(tsan_);
 #endif
   stacks.give_back(stack_);
@@ -134,7 +147,7 @@ Fiber::~Fiber() {
 
 void Fiber::enter(unsigned high, unsigned low) {
   auto& self = *reinterpret_cast<Fiber*>(static_cast<std::uintptr_t>(high) << 32 | low);
-#if defined(__SANITIZE_ADDRESS__)
+#if TESSERA_ADDRESS_SANITIZER
   __sanitizer_finish_switch_fiber(nullptr, &self.scheduler_stack_, &self.scheduler_stack_bytes_);
 #endif
   self.block_.run_threads(self);
@@ -152,39 +165,39 @@ void show(const Thread& thread) {
 void Fiber::resume() {
   Fiber* const before = std::exchange(running, this);
   show(thread);
-#if defined(__SANITIZE_THREAD__)
+#if TESSERA_THREAD_SANITIZER
   tsan_scheduler_ = __tsan_get_current_fiber();
   __tsan_switch_to_fiber(tsan_, 0);
 #endif
-#if defined(__SANITIZE_ADDRESS__)
+#if TESSERA_ADDRESS_SANITIZER
   __sanitizer_start_switch_fiber(&asan_scheduler_, stack_, stack_bytes);
 #endif
   ::swapcontext(&scheduler_, &context_);
-#if defined(__SANITIZE_ADDRESS__)
+#if TESSERA_ADDRESS_SANITIZER
   __sanitizer_finish_switch_fiber(asan_scheduler_, nullptr, nullptr);
 #endif
   running = before;
 }
 
 void Fiber::yield() {
-#if defined(__SANITIZE_THREAD__)
+#if TESSERA_THREAD_SANITIZER
   __tsan_switch_to_fiber(tsan_scheduler_, 0);
 #endif
-#if defined(__SANITIZE_ADDRESS__)
+#if TESSERA_ADDRESS_SANITIZER
   __sanitizer_start_switch_fiber(&asan_, scheduler_stack_, scheduler_stack_bytes_);
 #endif
   ::swapcontext(&context_, &scheduler_);
-#if defined(__SANITIZE_ADDRESS__)
+#if TESSERA_ADDRESS_SANITIZER
   __sanitizer_finish_switch_fiber(asan_, &scheduler_stack_, &scheduler_stack_bytes_);
 #endif
 }
 
 void Fiber::finish() {
   ended = true;
-#if defined(__SANITIZE_THREAD__)
+#if TESSERA_THREAD_SANITIZER
   __tsan_switch_to_fiber(tsan_scheduler_, 0);
 #endif
-#if defined(__SANITIZE_ADDRESS__)
+#if TESSERA_ADDRESS_SANITIZER
   __sanitizer_start_switch_fiber(nullptr, scheduler_stack_, scheduler_stack_bytes_);
 #endif
   ::setcontext(&scheduler_);

@@ -5,19 +5,11 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "../sanitizers/sanitizers.hpp"
+
 namespace stress {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr bool sanitized = true;
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-inline constexpr bool sanitized = true;
-#else
-inline constexpr bool sanitized = false;
-#endif
-#else
-inline constexpr bool sanitized = false;
-#endif
+inline constexpr bool sanitized = TESSERA_ADDRESS_SANITIZER || TESSERA_THREAD_SANITIZER;
 
 inline bool reduced() {
   const char* value = std::getenv("TESSERA_TEST_MATRIX");

@@ -149,9 +149,9 @@ TEST_CASE("a_long_run_holds_no_more_at_its_end_and_has_the_bits_of_the_same_run_
     first = end + 1;
   }
   CHECK(last.weights.size() == whole.weights.size());
-  for (const auto& [name, values] : whole.weights) {
-    CAPTURE(name);
-    CHECK(toy::same_bits(last.weights.at(name), values));
+  for (const auto& weight : whole.weights) {
+    CAPTURE(weight.first);
+    CHECK(toy::same_bits(last.weights.at(weight.first), weight.second));
   }
   CHECK(norms == doctest::Approx(whole.norms));
   CHECK(whole.norms > 0);

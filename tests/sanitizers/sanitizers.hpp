@@ -1,0 +1,21 @@
+// Whether this source is compiled for a sanitizer, as GCC and as clang say it: TESSERA_ADDRESS_SANITIZER and
+// TESSERA_THREAD_SANITIZER are 0 or 1.
+#pragma once
+
+#if defined(__has_feature)
+#define TESSERA_HAS_FEATURE(name) __has_feature(name)
+#else
+#define TESSERA_HAS_FEATURE(name) 0
+#endif
+
+#if defined(__SANITIZE_ADDRESS__) || TESSERA_HAS_FEATURE(address_sanitizer)
+#define TESSERA_ADDRESS_SANITIZER 1
+#else
+#define TESSERA_ADDRESS_SANITIZER 0
+#endif
+
+#if defined(__SANITIZE_THREAD__) || TESSERA_HAS_FEATURE(thread_sanitizer)
+#define TESSERA_THREAD_SANITIZER 1
+#else
+#define TESSERA_THREAD_SANITIZER 0
+#endif
