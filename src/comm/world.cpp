@@ -7,13 +7,16 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "comm/collective_errors.hpp"
 #include "comm/world_backend.hpp"
 #include "tessera/base/error.hpp"
+#include "tessera/device/arena.hpp"
 #include "tessera/device/stream.hpp"
+#include "tessera/kernels/elementwise.hpp"
 
 namespace tessera {
 namespace {
@@ -27,6 +30,41 @@ Value sum_in_rank_order(const std::vector<Value>& values) {
 }  // namespace
 
 // ---- the conveniences ----
+
+// Gathers of much host memory, over the rank's device: a control channel would send every byte through rank 0. A block
+// of the device is held while one runs; the communicator stays.
+class OverDevice {
+ public:
+  // Collective.
+  explicit OverDevice(World::Backend& backend)
+      : communicator_(backend.make_communicator("control, over devices", {})),
+        stream_(backend.facts().device, {.name = "control, over devices"}) {}
+
+  void gather(std::span<const std::byte> mine, std::span<std::byte> all, std::string_view label);
+
+ private:
+  static constexpr std::size_t block_bytes = std::size_t{16} << 20;
+  static constexpr std::size_t least_part = std::size_t{64} << 10;
+
+  std::unique_ptr<Communicator> communicator_;
+  Stream stream_;
+};
+
+void OverDevice::gather(std::span<const std::byte> mine, std::span<std::byte> all, std::string_view label) {
+  const auto ranks = static_cast<std::size_t>(communicator_->size());
+  const std::size_t part = std::min(mine.size(), std::max(least_part, block_bytes / ranks));
+  Arena block(stream_.device(), Bytes(part * ranks));
+  for (std::size_t done = 0; done < mine.size(); done += part) {
+    const std::size_t count = std::min(part, mine.size() - done);
+    const auto place = [&](std::size_t rank) { return block.data() + rank * count; };
+    kernels::copy(stream_, place(static_cast<std::size_t>(communicator_->rank())), mine.data() + done, Bytes(count));
+    communicator_->all_gather(stream_, {.data = block.data(), .shard = Bytes(count), .label = label});
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      kernels::copy(stream_, all.data() + rank * mine.size() + done, place(rank), Bytes(count));
+    }
+    stream_.synchronize();
+  }
+}
 
 // Small collectives over a communicator and a stream of their own, so that they never queue behind the training's.
 class World::HostCollectives {
@@ -44,12 +82,18 @@ class World::HostCollectives {
   template <typename Value>
   std::vector<Value> gather_values(Value mine, std::string_view label);
 
+  // From so many bytes of a rank on a gather goes over the device, where that is faster.
+  static constexpr std::size_t least_over_device = std::size_t{64} << 10;
+
+  World::Backend& backend_;
   std::unique_ptr<Communicator> communicator_;
   Stream stream_;
+  std::optional<OverDevice> over_device_;  // once it is needed
 };
 
 World::HostCollectives::HostCollectives(World::Backend& backend)
-    : communicator_(backend.make_host_communicator("control")),
+    : backend_(backend),
+      communicator_(backend.make_host_communicator("control")),
       stream_(backend.host_device(), {.name = "control", .queue_capacity = 1}) {}
 
 void World::HostCollectives::barrier(std::string_view label) {
@@ -67,6 +111,11 @@ double World::HostCollectives::sum(double value, std::string_view label) {
 
 std::vector<std::byte> World::HostCollectives::gather(std::span<const std::byte> mine, std::string_view label) {
   std::vector<std::byte> all(mine.size() * static_cast<std::size_t>(communicator_->size()));
+  if (mine.size() >= least_over_device && backend_.gathers_over_device()) {
+    if (!over_device_) over_device_.emplace(backend_);
+    over_device_->gather(mine, all, label);
+    return all;
+  }
   const auto offset = static_cast<std::ptrdiff_t>(mine.size()) * communicator_->rank();
   std::copy(mine.begin(), mine.end(), all.begin() + offset);
   communicator_->all_gather(stream_, {.data = all.data(), .shard = Bytes(mine.size()), .label = label});

@@ -47,6 +47,8 @@ class World::Backend {
   virtual std::unique_ptr<Communicator> make_host_communicator(std::string name) {
     return make_communicator(std::move(name), {.host_memory = true});
   }
+  // Whether much data of the host travels faster over the rank's device, although copied there and back.
+  virtual bool gathers_over_device() const { return false; }
 
  protected:
   // Job and log outlive the World, its communicators and all streams that these run on.

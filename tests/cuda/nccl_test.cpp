@@ -191,6 +191,35 @@ TEST_CASE("memory_of_the_host_goes_over_the_control_channel_when_the_stream_is_t
   }));
 }
 
+// 70,000 bytes of each rank are above what a control channel is asked to carry; 6,000,000 go in rounds.
+TEST_CASE("gathers_of_much_host_memory_hold_every_ranks_bytes") {
+  for (const int ranks : {1, 3}) {
+    check_all_well(run_nccl_ranks({.ranks = ranks}, [](World& world) {
+      for (const std::size_t count : {std::size_t{70'000}, std::size_t{6'000'000}, std::size_t{3}}) {
+        const auto value = [](int rank, std::size_t i) {
+          return static_cast<std::byte>(i * 7 + i / 251 + 31u * static_cast<unsigned>(rank));
+        };
+        std::vector<std::byte> mine(count);
+        for (std::size_t i = 0; i < count; ++i) mine[i] = value(world.rank(), i);
+        const std::vector<std::byte> all = world.gather(mine, "much");
+        if (all.size() != count * static_cast<std::size_t>(world.size())) throw std::runtime_error("not every rank's");
+        for (std::size_t i = 0; i < all.size(); ++i) {
+          if (all[i] != value(static_cast<int>(i / count), i % count)) throw std::runtime_error("not its rank's byte");
+        }
+      }
+    }));
+  }
+}
+
+TEST_CASE("gathers_of_much_host_memory_go_over_the_devices") {
+  const auto refused = [](std::size_t count) {
+    return run_nccl_ranks({.ranks = 2, .faults = {.rank = 1, .launch = 1, .refuses = true}},
+                          [&](World& world) { world.gather(std::vector<std::byte>(count), "much"); });
+  };
+  for (const std::string& text : refused(65'536)) CHECK(has(text, "make_communicator \"control, over devices\""));
+  check_all_well(refused(65'535));
+}
+
 TEST_CASE("a_launch_of_threads_over_nccl_has_ranks_with_devices_of_their_own") {
   std::atomic<int> devices = 0;
   launch({.ranks = 3, .device = DeviceChoice::cuda, .backend = BackendChoice::nccl}, [&](World& world) {

@@ -61,6 +61,7 @@ class NcclBackend final : public World::Backend {
   }
   CollectiveStaging staging() const final { return job_.staging(); }
   Device host_device() const final { return Device::cpu(); }
+  bool gathers_over_device() const final { return true; }
   std::unique_ptr<Communicator> make_host_communicator(std::string name) final {
     return std::make_unique<ControlCommunicator>(job_.control(), std::move(name));
   }
