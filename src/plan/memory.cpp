@@ -61,16 +61,14 @@ MemoryReport memory(const Plan& plan) {
   for (std::size_t index = 0; index < category_count; ++index) {
     CategoryBytes& category = report.categories[index];
     category.category = static_cast<Category>(index);
-    Bytes end;
-    bool any = false;
+    category.offset = report.peak;  // regions follow each other, whatever stands before a region's first buffer
+    Bytes end = category.offset;
     for (const Buffer& buffer : plan.buffers) {
       if (buffer.category != category.category) continue;
-      if (!any) category.offset = buffer.offset;
-      any = true;
       end = std::max(end, buffer.offset + buffer.size);
       if (!is_slot(buffer)) persistent += buffer.size;
     }
-    if (any) category.size = round_up(end - category.offset, region_alignment);
+    category.size = round_up(end - category.offset, region_alignment);
     report.peak += category.size;
     if (category.category == Category::checkpoints) report.host += category.size;
   }

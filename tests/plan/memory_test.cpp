@@ -266,6 +266,48 @@ TEST_CASE("staging_of_collectives_holds_the_largest_reduction_up_to_64_mib") {
   CHECK(buffer_of(plan_of(large, 2, fp32_precision, CollectiveStaging::results), "reduce staging") == 200u << 20);
 }
 
+// Where its optimizer would read at places in step with each other, banks of memory would serve one after the other.
+TEST_CASE("large_buffers_of_a_unit_do_not_stand_a_power_of_two_apart") {
+  const std::uint64_t period = 8u << 20;
+  const std::uint64_t least = 64u << 10;
+  for (const std::uint64_t mebibytes : {8u, 16u, 32u, 256u}) {
+    for (const std::size_t ranks : {1u, 2u}) {
+      const UnitSpec unit = unit_of("u", {ranks * (mebibytes << 18)});
+      const Model model{"units of powers of two", {unit, unit_of("v", {ranks * (mebibytes << 18)})}, Program::chain(2)};
+      const Plan plan = compile(input_of(model, {.ranks = ranks}));
+      CAPTURE(mebibytes);
+      for (const UnitBuffers& of : plan.unit_buffers) {
+        std::vector<std::size_t> read = of.states;
+        read.insert(read.end(), {of.master, of.gradient});
+        for (std::size_t i = 0; i < read.size(); ++i) {
+          for (std::size_t j = 0; j < i; ++j) {
+            const std::uint64_t a = plan.buffers[read[i]].offset.count();
+            const std::uint64_t b = plan.buffers[read[j]].offset.count();
+            const std::uint64_t apart = (std::max(a, b) - std::min(a, b)) % period;
+            CHECK(std::min(apart, period - apart) >= least);
+          }
+        }
+      }
+      // What that takes is little, and part of the arena.
+      std::uint64_t held = 0;
+      std::uint64_t end = 0;
+      for (const Buffer& buffer : plan.buffers) {
+        held += buffer.size.count();
+        end = std::max(end, (buffer.offset + buffer.size).count());
+      }
+      const std::uint64_t peak = memory(plan).peak.count();
+      CHECK(end <= peak);
+      CHECK(peak - held <= 8 * 6 * 17 * 4096);
+    }
+  }
+}
+
+TEST_CASE("small_buffers_stand_side_by_side") {
+  const Model model{"small units", {unit_of("u", {1u << 18}), unit_of("v", {1u << 18})}, Program::chain(2)};
+  const MemoryReport report = memory(compile(input_of(model, {.ranks = 1})));
+  CHECK(category(report, Category::optimizer) == 4u << 20);
+}
+
 }  // namespace memory_test
 
 }  // namespace tessera::plan
