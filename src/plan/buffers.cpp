@@ -182,9 +182,9 @@ void add_checkpoints(Plan& plan, BufferList& list) {
 // ---- places ----
 
 // Memory that is read at two places exactly a large power of two apart may come from the same bank, one row after the
-// other (AdamW on a Zen 4, its buffers 256 MiB apart: 17.5 instead of 53 GB/s). So the large buffers of a unit, which its
-// optimizer reads side by side, keep away from each other's multiples of `stagger_period`, by pages that change the bits
-// below it. What is smaller stands in a cache.
+// other (AdamW on a Zen 4, its buffers 256 MiB apart: 17.5 instead of 53 GB/s). So the large buffers of a unit, which
+// its optimizer reads side by side, keep away from each other's multiples of `stagger_period`, by pages that change the
+// bits below it. What is smaller stands in a cache.
 constexpr Bytes stagger_period{std::uint64_t{8} << 20};
 constexpr Bytes stagger = region_alignment * 17;
 

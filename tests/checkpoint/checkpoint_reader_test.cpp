@@ -76,8 +76,7 @@ std::vector<std::string> failures(const CheckpointReader& reader) {
 }
 
 void rewrite(const fs::path& path, const std::string& from, const std::string& to) {
-  std::ifstream input(path);
-  std::string text{std::istreambuf_iterator<char>(input), std::istreambuf_iterator<char>()};
+  std::string text = bytes_in(path);
   REQUIRE(contains(text, from));
   text.replace(text.find(from), from.size(), to);
   std::ofstream(path) << text;

@@ -37,8 +37,7 @@ using Contents = std::map<std::string, std::string>;
 Contents contents(const fs::path& folder) {
   Contents result;
   for (const auto& entry : fs::directory_iterator(folder)) {
-    std::ifstream file(entry.path(), std::ios::binary);
-    result[entry.path().filename().string()] = {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+    result[entry.path().filename().string()] = bytes_in(entry.path());
   }
   return result;
 }

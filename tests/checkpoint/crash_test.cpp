@@ -31,9 +31,7 @@ Files files_in(const fs::path& folder) {
   Files result;
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {
     if (!entry.is_regular_file()) continue;
-    std::ifstream file(entry.path(), std::ios::binary);
-    result[fs::relative(entry.path(), folder).string()] = {std::istreambuf_iterator<char>(file),
-                                                           std::istreambuf_iterator<char>()};
+    result[fs::relative(entry.path(), folder).string()] = bytes_in(entry.path());
   }
   return result;
 }

@@ -74,8 +74,7 @@ TEST_CASE("the_bytes_of_a_file_are_those_of_the_format") {
   writer.create();
   write_floats(writer, 0, 0, std::vector<float>{1.0f, 2.0f});
   writer.finish();
-  std::ifstream file(path, std::ios::binary);
-  const std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  const std::string bytes = bytes_in(path);
   const std::string header = R"({"w":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]}})";
   CHECK(bytes == std::string("\x38\0\0\0\0\0\0\0", 8) + header + std::string("\0\0\x80\x3f\0\0\0\x40", 8));
 }

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "checkpoint/checksum.hpp"
+#include "temporary_folder.hpp"
 #include "tessera/checkpoint/checkpoints.hpp"
 #include "tessera/checkpoint/tensor_index.hpp"
 
@@ -17,11 +18,6 @@ using namespace tessera;
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string bytes_of(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
 
 template <typename Element>
 void write_values(SafetensorsWriter& writer, std::size_t place, const TensorSpec& spec, std::uint64_t seed) {
@@ -113,7 +109,7 @@ void seal_checkpoint(const fs::path& checkpoint, std::uint64_t step) {
   Manifest manifest{.step = step};
   for (const fs::directory_entry& entry : fs::directory_iterator(checkpoint)) {
     if (entry.path().filename() == manifest_name) continue;
-    const std::string bytes = bytes_of(entry.path());
+    const std::string bytes = bytes_in(entry.path());
     ManifestFile file{.name = entry.path().filename().string(), .size = Bytes(bytes.size())};
     for (std::size_t first = 0; first < bytes.size(); first += checkpoint_block.count()) {
       const std::string_view block = std::string_view(bytes).substr(first, checkpoint_block.count());

@@ -1,9 +1,10 @@
-// A folder that exists for one test.
+// A folder that exists for one test, and what stands in a file of it.
 #pragma once
 
 #include <stdlib.h>
 
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <system_error>
 
@@ -28,3 +29,11 @@ class TemporaryFolder {
  private:
   std::filesystem::path path_;
 };
+
+// In one read: byte by byte, ThreadSanitizer would look at each.
+inline std::string bytes_in(const std::filesystem::path& path) {
+  std::string bytes(std::filesystem::file_size(path), '\0');
+  std::ifstream file(path, std::ios::binary);
+  file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  return bytes;
+}

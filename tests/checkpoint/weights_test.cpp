@@ -67,11 +67,6 @@ void with_model(const Job& job, const std::function<void(FullyShard&)>& body) {
   });
 }
 
-std::string bytes_of(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
-
 // The messages with which `work` fails on each rank.
 std::vector<std::string> failures(const Job& job, const std::function<void(FullyShard&)>& work) {
   std::mutex mutex;
@@ -106,7 +101,7 @@ TEST_CASE("dumped_weights_are_the_initial_values_whatever_the_strategy_and_ranks
     for (const Strategy strategy : {Strategy::fsdp, Strategy::ddp}) {
       with_model({.ranks = ranks, .strategy = strategy},
                  [&](FullyShard& model) { dump_weights(model, folder / "weights"); });
-      contents.insert(bytes_of(folder / "weights"));
+      contents.insert(bytes_in(folder / "weights"));
     }
   }
   CHECK(contents.size() == 1);
@@ -132,7 +127,7 @@ TEST_CASE("loaded_weights_are_the_dumped_ones_on_any_number_of_ranks") {
         load_weights(model, folder / "source");
         dump_weights(model, folder / "copy");
       });
-      CHECK(bytes_of(folder / "copy") == bytes_of(folder / "source"));
+      CHECK(bytes_in(folder / "copy") == bytes_in(folder / "source"));
     }
   }
 }
@@ -228,7 +223,7 @@ TEST_CASE("tensors_under_other_names_load_through_a_map_and_through_aliases") {
       load_weights(model, folder / "renamed", {.names = read_name_map(folder / "map.json")});
       dump_weights(model, folder / "copy");
     });
-    CHECK(bytes_of(folder / "copy") == bytes_of(folder / "source"));
+    CHECK(bytes_in(folder / "copy") == bytes_in(folder / "source"));
   }
 }
 
@@ -277,7 +272,7 @@ TEST_CASE("a_file_that_does_not_fit_changes_nothing") {
     }
     dump_weights(model, folder / "after");
   });
-  CHECK(bytes_of(folder / "after") == bytes_of(folder / "before"));
+  CHECK(bytes_in(folder / "after") == bytes_in(folder / "before"));
 }
 
 TEST_CASE("a_missing_file_is_an_error_on_every_rank") {

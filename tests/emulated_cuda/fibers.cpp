@@ -32,35 +32,50 @@ enum class Waits { no, warp, block };
 
 class Block;
 
-// Stacks of ended fibers, for the next ones of this host thread: mapping memory is what costs most here.
+// What a fiber stands on, and ThreadSanitizer's name of it.
+struct Stack {
+  std::byte* memory = nullptr;
+  void* tsan = nullptr;
+};
+
+// Stacks of ended fibers, for the next ones of this host thread: making them is what costs most here.
 class Stacks {
  public:
   Stacks() = default;
   Stacks(const Stacks&) = delete;
   Stacks& operator=(const Stacks&) = delete;
   ~Stacks() {
-    for (std::byte* stack : free_) ::munmap(stack - guard_bytes, guard_bytes + stack_bytes);
+    for (const Stack& stack : free_) {
+#if TESSERA_THREAD_SANITIZER
+      __tsan_destroy_fiber(stack.tsan);
+#endif
+      ::munmap(stack.memory - guard_bytes, guard_bytes + stack_bytes);
+    }
   }
-  std::byte* take() {
-    if (free_.empty()) return mapped();
-    std::byte* const stack = free_.back();
+  Stack take() {
+    if (free_.empty()) return made();
+    const Stack stack = free_.back();
     free_.pop_back();
     return stack;
   }
-  void give_back(std::byte* stack) { free_.push_back(stack); }
+  void give_back(const Stack& stack) { free_.push_back(stack); }
 
  private:
-  static std::byte* mapped() {
+  static Stack made() {
     void* const memory = ::mmap(nullptr, guard_bytes + stack_bytes, PROT_READ | PROT_WRITE,
                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
     if (memory == MAP_FAILED || ::mprotect(memory, guard_bytes, PROT_NONE) != 0) {
       std::perror("emulated device: a fiber's stack");
       std::abort();
     }
-    return static_cast<std::byte*>(memory) + guard_bytes;
+    Stack stack{.memory = static_cast<std::byte*>(memory) + guard_bytes};
+#if TESSERA_THREAD_SANITIZER
+    stack.tsan = __tsan_create_fiber(0);
+#endif
+    return stack;
   }
 
-  std::vector<std::byte*> free_;
+  std::vector<Stack> free_;
 };
 
 thread_local Stacks stacks;
@@ -85,11 +100,10 @@ class Fiber {
   static void enter(unsigned high, unsigned low);
 
   Block& block_;
-  std::byte* stack_;
+  Stack stack_;
   ucontext_t context_{};
   ucontext_t scheduler_{};
 #if TESSERA_THREAD_SANITIZER
-  void* tsan_ = __tsan_create_fiber(0);
   void* tsan_scheduler_ = nullptr;
 #endif
 #if TESSERA_ADDRESS_SANITIZER
@@ -130,7 +144,7 @@ thread_local Fiber* running = nullptr;
 
 Fiber::Fiber(Block& block) : block_(block), stack_(stacks.take()) {
   ::getcontext(&context_);
-  context_.uc_stack.ss_sp = stack_;
+  context_.uc_stack.ss_sp = stack_.memory;
   context_.uc_stack.ss_size = stack_bytes;
   context_.uc_link = nullptr;
   const auto address = reinterpret_cast<std::uintptr_t>(this);
@@ -138,12 +152,7 @@ Fiber::Fiber(Block& block) : block_(block), stack_(stacks.take()) {
                 static_cast<unsigned>(address));
 }
 
-Fiber::~Fiber() {
-#if TESSERA_THREAD_SANITIZER
-  __tsan_destroy_fiber(tsan_);
-#endif
-  stacks.give_back(stack_);
-}
+Fiber::~Fiber() { stacks.give_back(stack_); }
 
 void Fiber::enter(unsigned high, unsigned low) {
   auto& self = *reinterpret_cast<Fiber*>(static_cast<std::uintptr_t>(high) << 32 | low);
@@ -167,10 +176,10 @@ void Fiber::resume() {
   show(thread);
 #if TESSERA_THREAD_SANITIZER
   tsan_scheduler_ = __tsan_get_current_fiber();
-  __tsan_switch_to_fiber(tsan_, 0);
+  __tsan_switch_to_fiber(stack_.tsan, 0);
 #endif
 #if TESSERA_ADDRESS_SANITIZER
-  __sanitizer_start_switch_fiber(&asan_scheduler_, stack_, stack_bytes);
+  __sanitizer_start_switch_fiber(&asan_scheduler_, stack_.memory, stack_bytes);
 #endif
   ::swapcontext(&scheduler_, &context_);
 #if TESSERA_ADDRESS_SANITIZER
