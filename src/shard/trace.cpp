@@ -26,10 +26,12 @@ namespace {
   throw DataError(fmt::format("{}: the trace cannot be written: {}", path.string(), std::strerror(errno)));
 }
 
-// Under another name first, so that the file is there whole or not at all.
+// Under another name first, so that the file is there whole or not at all. What has that name already (an ended
+// program's, or a link that somebody laid there) is taken away, and never written to.
 void write_file(const std::filesystem::path& path, std::string_view text) {
   const std::string growing = fmt::format("{}.{}.tmp", path.string(), ::getpid());
-  const int file = ::open(growing.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  ::unlink(growing.c_str());
+  const int file = ::open(growing.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (file < 0) refuse(path);
   bool good = true;
   while (good && !text.empty()) {

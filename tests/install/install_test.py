@@ -2,7 +2,8 @@
 """An installed Tessera is all that a user needs: installs into a folder of its own, then builds and runs a program there
 with nothing but the compiler and pkg-config.
 
-With CMake, where it is here, the program links through an imported target, too.
+With CMake, where it is here, the program is also built through pkg-config's imported target, and through the package of
+find_package().
 
 usage: install_test.py --source ROOT --build BUILD --package NAME --program FILE.cpp [--more FILE.cpp ...] -- COMPILER...
 """
@@ -52,22 +53,49 @@ def check_tool(prefix, package_folder):
 
 CMAKE_PROJECT = """cmake_minimum_required(VERSION 3.18)
 project(user CXX)
-find_package(PkgConfig REQUIRED)
-pkg_check_modules(TESSERA REQUIRED IMPORTED_TARGET {package})
+{find}
 add_executable(program {source})
-set_target_properties(program PROPERTIES CXX_STANDARD 20)
-target_link_libraries(program PRIVATE PkgConfig::TESSERA)
+target_link_libraries(program PRIVATE {targets})
 """
+# By package: how CMake finds it through pkg-config, and by its own package file.
+CMAKE_WAYS = {
+    "tessera": [("find_package(PkgConfig REQUIRED)\npkg_check_modules(TESSERA REQUIRED IMPORTED_TARGET tessera)\n"
+                 "set(CMAKE_CXX_STANDARD 20)", "PkgConfig::TESSERA"),
+                ("find_package(tessera 0.1 REQUIRED)", "tessera::tessera")],
+    "tessera-nn": [("find_package(tessera REQUIRED COMPONENTS nn)", "tessera::nn")],
+}
+CMAKE_REFUSALS = {
+    "find_package(tessera 0.2 REQUIRED)": "version: 0.1.0",
+    "find_package(tessera 1 REQUIRED)": "version: 0.1.0",
+    "find_package(tessera 0.1.1 REQUIRED)": "version: 0.1.0",
+    "find_package(tessera REQUIRED COMPONENTS vision)": 'tessera has no component "vision"; there is: nn',
+}
 
 
-def build_with_cmake(options, scratch, package_folder):
-    project = scratch / "cmake"
+def configure_with_cmake(project, find, source, targets, package_folder):
+    """Returns what CMake said where it failed, or nothing."""
     project.mkdir()
-    text = CMAKE_PROJECT.format(package=options.package, source=options.program.resolve())
+    text = CMAKE_PROJECT.format(find=find, source=source, targets=targets)
     (project / "CMakeLists.txt").write_text(text, encoding="utf-8")
-    run("cmake", "-S", project, "-B", project / "build", PKG_CONFIG_PATH=str(package_folder))
-    run("cmake", "--build", project / "build", PKG_CONFIG_PATH=str(package_folder))
-    return run(project / "build/program", LD_LIBRARY_PATH=str(package_folder.parent))
+    prefix = next(folder for folder in package_folder.parents if (folder / "include").is_dir())
+    done = subprocess.run(["cmake", "-S", project, "-B", project / "build", f"-DCMAKE_PREFIX_PATH={prefix}"],
+                          capture_output=True, text=True, check=False,
+                          env={**os.environ, "PKG_CONFIG_PATH": str(package_folder)})
+    return done.stdout + done.stderr if done.returncode else ""
+
+
+def check_cmake(options, scratch, package_folder, expected):
+    """The program does the same when CMake builds it, and what cannot be had is refused by its name."""
+    source = options.program.resolve()
+    for number, (find, targets) in enumerate(CMAKE_WAYS[options.package]):
+        project = scratch / f"cmake-{number}"
+        refusal = configure_with_cmake(project, find, source, targets, package_folder)
+        assert not refusal, refusal
+        run("cmake", "--build", project / "build", PKG_CONFIG_PATH=str(package_folder))
+        assert run(project / "build/program", LD_LIBRARY_PATH=str(package_folder.parent)) == expected, find
+    for number, (find, words) in enumerate(CMAKE_REFUSALS.items()):
+        refusal = configure_with_cmake(scratch / f"refused-{number}", find, source, "tessera::tessera", package_folder)
+        assert words in refusal, f"{find}: {refusal}"
 
 
 def build_and_run(options, source, scratch, package_folder):
@@ -90,13 +118,15 @@ def main():
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         scratch = pathlib.Path(folder)
-        package_folder = install(options.build, scratch / "root")
-        check_headers(options.source, scratch / "root")
+        # Built for one prefix, installed below another, and moved since.
+        package_folder = scratch / "moved" / install(options.build, scratch / "root").relative_to(scratch / "root")
+        (scratch / "root").rename(scratch / "moved")
+        check_headers(options.source, scratch / "moved")
         check_packages(options.package, package_folder)
-        check_tool(scratch / "root", package_folder)
+        check_tool(scratch / "moved", package_folder)
         printed = [build_and_run(options, source, scratch, package_folder) for source in [options.program, *options.more]]
         if shutil.which("cmake"):
-            assert build_with_cmake(options, scratch, package_folder) == printed[0]
+            check_cmake(options, scratch, package_folder, printed[0])
         print("".join(printed), end="")
 
 

@@ -1,5 +1,6 @@
 // A trace holds what the plan says, once per step, and changes nothing.
 #include <doctest/doctest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -317,6 +318,23 @@ TEST_CASE("a_trace_that_cannot_be_written_is_an_error_with_its_path") {
                                 trace.write("/nowhere/trace.json");
                               }),
                        doctest::Contains("/nowhere/trace.json: the trace cannot be written"), Error);
+}
+
+TEST_CASE("a_trace_is_not_written_through_a_link_that_stands_at_its_growing_name") {
+  const TemporaryFolder folder;
+  std::ofstream(folder / "precious") << "kept";
+  const std::string growing = fmt::format("trace.json.{}.tmp", ::getpid());
+  std::filesystem::create_symlink(folder / "precious", folder / growing);
+  launch({.ranks = 2, .timeout = std::chrono::seconds(20)}, [&](World& world) {
+    toy::Trainee<float> trainee(world, run_on(2));
+    Trace trace = trainee.model().trace({.first = 1, .last = 1});
+    trainee.step();
+    trace.write(folder / "trace.json");
+  });
+  std::ifstream file(folder / "precious");
+  std::string text;
+  CHECK((file >> text && text == "kept"));
+  CHECK(std::filesystem::is_regular_file(std::filesystem::symlink_status(folder / "trace.json")));
 }
 
 // Two hosts: ranks 0 and 2 share a clock, the other host's is 1,000,000 ahead and left 5 to 50 later.

@@ -1,12 +1,13 @@
-// Finds the subcommand.
+// Finds the subcommand. Names come from files: they are printed so that they cannot steer a terminal.
 #include "checkpoint_command.hpp"
 
 #include <fmt/format.h>
 
 #include <map>
+#include <nlohmann/json.hpp>
 #include <string_view>
 
-#include "checkpoint_subcommands.hpp"
+#include "commands.hpp"
 #include "options.hpp"
 
 namespace tools {
@@ -28,6 +29,28 @@ options.
 )";
 
 }  // namespace checkpoint_command
+
+using nlohmann::ordered_json;
+
+tessera::Bytes total_bytes(const tessera::Manifest& manifest) {
+  tessera::Bytes total;
+  for (const tessera::ManifestFile& file : manifest.files) total += file.size;
+  return total;
+}
+
+std::string name_of(const std::filesystem::path& folder) {
+  return (folder.has_filename() ? folder : folder.parent_path()).filename().string();
+}
+
+std::string printable(std::string_view name) {
+  const std::string quoted =
+      ordered_json(std::string(name)).dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+  return quoted.substr(1, quoted.size() - 2);
+}
+
+void print_json(const ordered_json& object) {
+  fmt::print("{}\n", object.dump(2, ' ', false, ordered_json::error_handler_t::replace));
+}
 
 bool run_checkpoint(const std::vector<std::string>& arguments) {
   using namespace checkpoint_command;

@@ -9,8 +9,7 @@
 #include <filesystem>
 #include <optional>
 
-#include "checkpoint_subcommands.hpp"
-#include "checkpoint_text.hpp"
+#include "checkpoint_command.hpp"
 #include "checkpoint_values.hpp"
 #include "options.hpp"
 #include "tessera/checkpoint/checkpoints.hpp"

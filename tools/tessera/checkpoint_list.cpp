@@ -5,8 +5,7 @@
 #include <filesystem>
 #include <optional>
 
-#include "checkpoint_subcommands.hpp"
-#include "checkpoint_text.hpp"
+#include "checkpoint_command.hpp"
 #include "options.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/checkpoint/checkpoints.hpp"

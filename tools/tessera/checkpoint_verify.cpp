@@ -6,8 +6,7 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "checkpoint_subcommands.hpp"
-#include "checkpoint_text.hpp"
+#include "checkpoint_command.hpp"
 #include "options.hpp"
 #include "tessera/checkpoint/checkpoints.hpp"
 #include "text.hpp"

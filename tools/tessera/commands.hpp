@@ -1,4 +1,4 @@
-// The commands of the tool `tessera`, but for `tessera checkpoint`.
+// The commands of the tool `tessera`.
 #pragma once
 
 #include <string>
@@ -13,6 +13,10 @@ bool run_plan(std::vector<std::string> arguments);
 // `arguments`: what follows `tessera trace`. Prints the answer or a help page. Throws OptionError; DataError for what
 // is no trace.
 void run_trace(const std::vector<std::string>& arguments);
+
+// `arguments`: what follows `tessera checkpoint`. Prints what was asked for. False where the answer is no: a checkpoint
+// is damaged, or two differ. Throws OptionError for bad options, and tessera::Error for what cannot be read or written.
+bool run_checkpoint(const std::vector<std::string>& arguments);
 
 // `arguments`: what follows `tessera cost`. Prints what was asked for and returns the exit code: 0, or 2 for bad
 // options, which one line on standard error names. Throws tessera::Error where a figure cannot be drawn.

@@ -9,7 +9,6 @@
 #include <string_view>
 #include <vector>
 
-#include "checkpoint_command.hpp"
 #include "command_line/streams.hpp"
 #include "commands.hpp"
 #include "options.hpp"

@@ -9,7 +9,7 @@
 #include <set>
 #include <string_view>
 
-#include "checkpoint_text.hpp"
+#include "checkpoint_command.hpp"
 #include "json/json.hpp"
 #include "options.hpp"
 #include "text.hpp"
