@@ -227,13 +227,15 @@ class Writer {
     ++next_arrow_;
   }
 
-  // What the host does not do itself in a call: work of an immediate compute stream, and waits.
+  // What the host does not do itself in a call: work of an immediate compute stream, with its waits, and its own waits.
   void count_as_inside(const TracedOperation& traced, const Operation& operation) {
     std::int64_t& inside = inside_[traced.section];
-    if (traced.throttle) inside += host_stamps_[*traced.throttle + 1] - host_stamps_[*traced.throttle];
-    if (!content_.compute_is_immediate || operation.stream != plan::StreamId::compute) return;
-    const bool window = operation.kind == plan::OperationKind::window;
-    inside += stamps_[window ? traced.start() : traced.end] - stamps_[traced.arrival];
+    if (content_.compute_is_immediate && operation.stream == plan::StreamId::compute) {
+      const bool window = operation.kind == plan::OperationKind::window;
+      inside += stamps_[window ? traced.start() : traced.end] - stamps_[traced.arrival];
+    } else if (traced.throttle) {
+      inside += host_stamps_[*traced.throttle + 1] - host_stamps_[*traced.throttle];
+    }
   }
 
   void add_section(std::size_t index) {
