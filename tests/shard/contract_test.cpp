@@ -40,12 +40,13 @@ struct Fixture {
     model.backward(first, second.dx);
   }
 
+  // What tasks read outlives the model, whose end waits for them.
+  toy::Values x = toy::Values(8, 0.5f);
+  toy::Values dy = toy::Values(6, 0.25f);
   Layer first, second;
   tessera::FullyShard model;
   tessera::Unit* first_unit;
   tessera::Unit* second_unit;
-  toy::Values x = toy::Values(8, 0.5f);
-  toy::Values dy = toy::Values(6, 0.25f);
 };
 
 // What launch() reports when every rank runs `body` on a fixture of its own.

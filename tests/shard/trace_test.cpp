@@ -1,5 +1,6 @@
 // A trace holds what the plan says, once per step, and changes nothing.
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <filesystem>
