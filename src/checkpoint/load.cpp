@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/differences.hpp"
 #include "checkpoint/file_layout.hpp"
 #include "checkpoint/safetensors_header.hpp"
 #include "checkpoint/shard_values.hpp"
@@ -18,8 +19,6 @@ namespace tessera::checkpoint {
 
 namespace {
 
-constexpr std::size_t most_differences = 20;  // shown; a model of another shape differs in thousands
-
 TensorKind kind_of(const TensorSource& source) {
   switch (source.kind) {
     case TensorSource::Kind::master: return TensorKind::model;
@@ -28,22 +27,6 @@ TensorKind kind_of(const TensorSource& source) {
   }
   throw InternalError("a tensor of no kind");
 }
-
-class Differences {
- public:
-  void add(std::string text) { list_.push_back(std::move(text)); }
-  bool empty() const { return list_.empty(); }
-  std::string text() const {
-    const std::size_t shown = std::min(most_differences, list_.size());
-    std::string all =
-        fmt::format("{}", fmt::join(list_.begin(), list_.begin() + static_cast<std::ptrdiff_t>(shown), "; "));
-    if (shown < list_.size()) all += fmt::format("; and {} more", list_.size() - shown);
-    return all;
-  }
-
- private:
-  std::vector<std::string> list_;
-};
 
 // Why a stored tensor cannot be the model's; empty when it can.
 std::string difference(const LaidTensor& wanted, const CheckpointTensor* stored) {

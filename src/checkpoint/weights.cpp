@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "checkpoint/channel.hpp"
+#include "checkpoint/differences.hpp"
 #include "checkpoint/file.hpp"
 #include "checkpoint/json_form.hpp"
 #include "checkpoint/safetensors_header.hpp"
@@ -117,8 +118,7 @@ std::string difference(const NamedTensors& named, const TensorSpec& tensor) {
 // What is wrong with the file, as a list; empty when it fits the model.
 std::string differences(const SafetensorsReader& file, std::span<const TensorSpec> expected,
                         const LoadWeightsOptions& options) {
-  std::string list;
-  const auto add = [&](const std::string& what) { list += (list.empty() ? "" : "; ") + what; };
+  checkpoint::Differences list;
   const NamedTensors named(file, options);
   std::unordered_set<std::string_view> known;
   std::unordered_set<const StoredTensor*> used;
@@ -126,18 +126,18 @@ std::string differences(const SafetensorsReader& file, std::span<const TensorSpe
     known.insert(tensor.name);
     used.insert(named.find(tensor.name));
     const std::string wrong = difference(named, tensor);
-    if (!wrong.empty()) add(wrong);
+    if (!wrong.empty()) list.add(wrong);
   }
   for (const StoredTensor& stored : file.tensors()) {
-    if (!used.contains(&stored)) add(fmt::format("tensor {} is not in the model", shown_name(stored.name)));
+    if (!used.contains(&stored)) list.add(fmt::format("tensor {} is not in the model", shown_name(stored.name)));
   }
   for (const auto& [name, in_file] : options.names) {
     if (!known.contains(name)) {
-      add(fmt::format("the names map {} to {}, and the model has no such tensor", shown_name(name),
-                      shown_name(in_file)));
+      list.add(fmt::format("the names map {} to {}, and the model has no such tensor", shown_name(name),
+                           shown_name(in_file)));
     }
   }
-  return list;
+  return list.text();
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include "tessera/checkpoint/weights.hpp"
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <atomic>
 #include <chrono>
@@ -194,6 +195,17 @@ TEST_CASE("everything_that_does_not_fit_is_one_error_on_every_rank") {
     const std::vector<std::string> messages =
         failures({.ranks = 3, .strategy = strategy}, [&](FullyShard& model) { load_weights(model, folder / "wrong"); });
     CHECK(messages == std::vector<std::string>(3, expected));
+  }
+}
+
+TEST_CASE("of_a_thousand_differences_an_error_shows_the_first_and_counts_the_others") {
+  const TemporaryFolder folder;
+  std::vector<TensorSpec> specs = right_specs;
+  for (int i = 0; i < 1000; ++i) specs.push_back({.name = fmt::format("other.{}", i), .shape = {1}});
+  write_file(folder / "other", specs);
+  for (const std::string& message :
+       failures({.ranks = 2}, [&](FullyShard& model) { load_weights(model, folder / "other"); })) {
+    CHECK(message.ends_with("tensor \"other.19\" is not in the model; and 980 more"));
   }
 }
 
