@@ -186,7 +186,7 @@ void add_checkpoints(Plan& plan, BufferList& list) {
 // its optimizer reads side by side, keep away from each other's multiples of `stagger_period`, by pages that change the
 // bits below it. What is smaller stands in a cache.
 constexpr Bytes stagger_period{std::uint64_t{8} << 20};
-constexpr Bytes stagger = region_alignment * 5;
+constexpr Bytes stagger = region_alignment * 3;
 
 class Placement {
  public:

@@ -125,8 +125,7 @@ class Comparison(unittest.TestCase):
                                 micro_batches, "--accumulate-mode", mode, "--compare")["strategies"]
                 for strategy, found in compared.items():
                     kept = sum(found["categories"][name] for name in ["parameters", "gradients", "optimizer", "accumulation"])
-                    # Shards of 8 MiB stand 20 KiB off each other's multiples.
-                    self.assertAlmostEqual(kept / found["persistent_by_formula"], 1.0, delta=0.002,
+                    self.assertAlmostEqual(kept / found["persistent_by_formula"], 1.0, delta=0.001,
                                            msg=(strategy, precision, micro_batches, mode))
 
 
