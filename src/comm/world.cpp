@@ -173,6 +173,8 @@ int World::threads() const { return backend_->facts().threads; }
 std::chrono::milliseconds World::timeout() const { return backend_->facts().timeout; }
 std::string_view World::backend_name() const { return backend_->facts().name; }
 
+Mesh World::mesh(std::vector<MeshAxis> axes) const { return Mesh(std::move(axes), size(), rank()); }
+
 Arena World::make_arena(Bytes size) { return backend_->make_arena(size); }
 
 std::unique_ptr<Communicator> World::make_communicator(std::string name, const CommunicatorUse& use) {

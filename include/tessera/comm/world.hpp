@@ -9,12 +9,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "tessera/comm/communicator.hpp"
+#include "tessera/comm/mesh.hpp"
 #include "tessera/device/arena.hpp"
 #include "tessera/device/device.hpp"
 #include "tessera/plan/strategy.hpp"
@@ -28,6 +30,8 @@ struct CommunicatorUse {
   // Device memory for its staging (World::staging()), which outlives the communicator's last collective. Default: it
   // takes 64 MiB of its own where it needs any.
   std::span<std::byte> staging{};
+  // One communicator for each of these groups, of which this rank gets its own. Default: one over all ranks.
+  std::optional<Group> group = std::nullopt;
 };
 
 class World {
@@ -50,8 +54,14 @@ class World {
   // the World.
   Arena make_arena(Bytes size);
 
-  // A new communicator over all ranks. Collective: every rank calls it in the same order with the same name (else a
-  // CommunicationError names both). Synchronises the host with the other ranks.
+  // The job's ranks along axes, outermost first; the product of their sizes is size(). Not collective: that all ranks
+  // mean the same mesh is compared when communicators are made on its groups. Throws UsageError as Mesh does.
+  Mesh mesh(std::vector<MeshAxis> axes) const;
+
+  // A new communicator over all ranks, or over this rank's group of several. Collective over all ranks of the job
+  // either way: every rank calls it in the same order with the same name and the same partition into groups (else a
+  // CommunicationError names both). Synchronises the host with the other ranks. Its rank() is this rank's place in the
+  // group; its errors name ranks of the job.
   std::unique_ptr<Communicator> make_communicator(std::string name, const CommunicatorUse& use = {});
   // What its communicators hold on the device beside the data; the plan of a model has it in a category of its own.
   CollectiveStaging staging() const;

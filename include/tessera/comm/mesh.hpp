@@ -1,0 +1,85 @@
+// The ranks of a job as a mesh of named axes, and the groups of ranks that its lines make.
+//
+// Axes are named outermost first: in {{"replicate", 2}, {"shard", 4}} the ranks 0 to 3 are one line of "shard", the
+// ranks 0 and 4 one of "replicate". Launchers number the ranks of a host one after the other, so a host's ranks belong
+// to the innermost axis.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera {
+
+struct MeshAxis {
+  std::string name;
+  int size = 1;
+};
+
+// A partition of the job's ranks into groups of equal size, and one rank's view of it: its group, and its place there.
+// A value; communicators are made on it by World::make_communicator.
+class Group {
+ public:
+  const std::string& name() const { return name_; }  // "shard"; "shard x replicate" of two axes
+  int size() const;                                  // ranks of each group
+  int count() const { return ranks_of_job_ / size(); }
+  int place() const { return place_of(rank_); }
+  std::vector<int> ranks() const { return ranks_of(index_of(rank_)); }  // of this rank's group, by place
+
+  // Of any rank of the job: which of the count() groups it is in, counted in the order of their lowest ranks, and its
+  // place there.
+  int index_of(int rank) const;
+  int place_of(int rank) const;
+  std::vector<int> ranks_of(int index) const;
+
+  // All ranks of the job, each at the place of its number.
+  bool is_everybody() const;
+  // `shard of the mesh replicate 2 x shard 4`: the same text for the same partition of the same mesh.
+  const std::string& text() const { return text_; }
+
+ private:
+  friend class Mesh;
+  // One axis: ranks that differ by multiples of `stride`, `size` of them.
+  struct Steps {
+    int stride;
+    int size;
+  };
+  Group(std::string name, std::string text, std::vector<Steps> axes, int ranks_of_job, int rank);
+
+  std::string name_;
+  std::string text_;
+  std::vector<Steps> axes_;  // the slowest first, in the order of places
+  int ranks_of_job_;
+  int rank_;
+};
+
+class Mesh {
+ public:
+  // Throws UsageError for axes of the same name or without one, sizes below 1, and a product that is not `ranks`,
+  // naming both.
+  Mesh(std::vector<MeshAxis> axes, int ranks, int rank);
+
+  const std::vector<MeshAxis>& axes() const { return axes_; }
+  // Of an axis. Throw UsageError for one that the mesh does not have, naming those that it has.
+  int size(std::string_view axis) const { return axes_[index_of(axis)].size; }
+  int place(std::string_view axis) const { return group(axis).place(); }
+
+  // The lines along one axis; those along several together, with places counted in the order in which the axes are
+  // named, the slowest first. {"shard", "replicate"} of the mesh above: all eight ranks, in the order 0, 4, 1, 5, …
+  Group group(std::string_view axis) const { return group_of({std::string(axis)}); }
+  Group group_of(const std::vector<std::string>& axes) const;
+
+  // `replicate 2 x shard 4`
+  std::string text() const;
+
+ private:
+  std::size_t index_of(std::string_view axis) const;
+  int stride_of(std::size_t axis) const;
+
+  std::vector<MeshAxis> axes_;
+  int ranks_;
+  int rank_;
+};
+
+}  // namespace tessera

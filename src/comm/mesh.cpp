@@ -1,0 +1,119 @@
+// Axes as strides: along one of them ranks differ by the product of the sizes of those inside it.
+#include "tessera/comm/mesh.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "tessera/base/error.hpp"
+
+namespace tessera {
+
+// ---- groups ----
+
+Group::Group(std::string name, std::string text, std::vector<Steps> axes, int ranks_of_job, int rank)
+    : name_(std::move(name)),
+      text_(std::move(text)),
+      axes_(std::move(axes)),
+      ranks_of_job_(ranks_of_job),
+      rank_(rank) {}
+
+int Group::size() const {
+  int size = 1;
+  for (const Steps& axis : axes_) size *= axis.size;
+  return size;
+}
+
+int Group::place_of(int rank) const {
+  int place = 0;
+  for (const Steps& axis : axes_) place = place * axis.size + rank / axis.stride % axis.size;
+  return place;
+}
+
+// What is left of a rank without the group's own axes, counted without gaps: the axes that it does not have keep their
+// order.
+int Group::index_of(int rank) const {
+  std::vector<Steps> inner_first = axes_;
+  std::sort(inner_first.begin(), inner_first.end(), [](const Steps& a, const Steps& b) { return a.stride < b.stride; });
+  int removed = 1;  // how many ranks the axes so far have folded into one
+  for (const Steps& axis : inner_first) {
+    const int stride = axis.stride / removed;
+    rank = rank / (stride * axis.size) * stride + rank % stride;
+    removed *= axis.size;
+  }
+  return rank;
+}
+
+std::vector<int> Group::ranks_of(int index) const {
+  std::vector<int> ranks(static_cast<std::size_t>(size()));
+  for (int rank = 0; rank < ranks_of_job_; ++rank) {
+    if (index_of(rank) == index) ranks[static_cast<std::size_t>(place_of(rank))] = rank;
+  }
+  return ranks;
+}
+
+bool Group::is_everybody() const {
+  if (size() != ranks_of_job_) return false;
+  for (int rank = 0; rank < ranks_of_job_; ++rank) {
+    if (place_of(rank) != rank) return false;
+  }
+  return true;
+}
+
+// ---- meshes ----
+
+Mesh::Mesh(std::vector<MeshAxis> axes, int ranks, int rank) : axes_(std::move(axes)), ranks_(ranks), rank_(rank) {
+  std::set<std::string_view> names;
+  long long product = 1;
+  for (const MeshAxis& axis : axes_) {
+    if (axis.name.empty()) throw UsageError("an axis of a mesh needs a name");
+    if (!names.insert(axis.name).second) {
+      throw UsageError(fmt::format("two axes of the mesh {} have the name \"{}\"", text(), axis.name));
+    }
+    if (axis.size < 1) {
+      throw UsageError(fmt::format("axis {} of a mesh has the size {}: it is at least 1", axis.name, axis.size));
+    }
+    product = std::min<long long>(product * axis.size, 1LL << 31);
+  }
+  if (product == ranks) return;
+  throw UsageError(fmt::format("the mesh {} is for {} ranks, but the job has {}", text(), product, ranks));
+}
+
+std::size_t Mesh::index_of(std::string_view axis) const {
+  for (std::size_t index = 0; index < axes_.size(); ++index) {
+    if (axes_[index].name == axis) return index;
+  }
+  throw UsageError(fmt::format("the mesh {} has no axis \"{}\"", text(), axis));
+}
+
+int Mesh::stride_of(std::size_t axis) const {
+  int stride = 1;
+  for (std::size_t inner = axis + 1; inner < axes_.size(); ++inner) stride *= axes_[inner].size;
+  return stride;
+}
+
+Group Mesh::group_of(const std::vector<std::string>& axes) const {
+  std::vector<Group::Steps> steps;
+  std::set<std::string_view> named;
+  for (const std::string& axis : axes) {
+    const std::size_t index = index_of(axis);
+    if (!named.insert(axis).second) throw UsageError(fmt::format("axis {} is named twice in one group", axis));
+    steps.push_back({.stride = stride_of(index), .size = axes_[index].size});
+  }
+  std::string name = fmt::format("{}", fmt::join(axes, " x "));
+  std::string of_mesh = fmt::format("{} of the mesh {}", name, text());
+  return Group(std::move(name), std::move(of_mesh), std::move(steps), ranks_, rank_);
+}
+
+std::string Mesh::text() const {
+  std::string text;
+  for (const MeshAxis& axis : axes_) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : " x ", axis.name, axis.size);
+  }
+  return text;
+}
+
+}  // namespace tessera

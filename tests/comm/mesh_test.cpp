@@ -1,0 +1,93 @@
+// Meshes and the groups of their lines: pure bookkeeping.
+#include "tessera/comm/mesh.hpp"
+
+#include <doctest/doctest.h>
+
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tessera/base/error.hpp"
+
+namespace mesh_test {
+
+using namespace tessera;
+
+std::string refusal(std::vector<MeshAxis> axes, int ranks) {
+  try {
+    Mesh(std::move(axes), ranks, 0);
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST_CASE("a_hosts_ranks_are_a_line_of_the_innermost_axis") {
+  const Mesh mesh({{"replicate", 2}, {"shard", 4}}, 8, 5);
+  CHECK(mesh.text() == "replicate 2 x shard 4");
+  CHECK(mesh.place("replicate") == 1);
+  CHECK(mesh.place("shard") == 1);
+  CHECK(mesh.group("shard").ranks() == std::vector<int>{4, 5, 6, 7});
+  CHECK(mesh.group("replicate").ranks() == std::vector<int>{1, 5});
+  CHECK(mesh.group("shard").text() == "shard of the mesh replicate 2 x shard 4");
+}
+
+TEST_CASE("places_of_several_axes_count_in_the_order_in_which_they_are_named") {
+  const Mesh mesh({{"replicate", 2}, {"shard", 4}}, 8, 5);
+  const Group owners = mesh.group_of({"shard", "replicate"});
+  CHECK(owners.ranks() == std::vector<int>{0, 4, 1, 5, 2, 6, 3, 7});
+  CHECK(owners.place() == 3);
+  CHECK_FALSE(owners.is_everybody());
+  CHECK(mesh.group_of({"replicate", "shard"}).is_everybody());
+}
+
+// Every rank is in exactly one group, at exactly one place, and all ranks say the same of each other.
+TEST_CASE("groups_are_a_partition_on_which_all_ranks_agree") {
+  const std::vector<MeshAxis> axes = {{"pipeline", 2}, {"replicate", 3}, {"shard", 5}};
+  const std::vector<std::vector<std::string>> choices = {{"pipeline"},
+                                                         {"replicate"},
+                                                         {"shard"},
+                                                         {"pipeline", "shard"},
+                                                         {"shard", "pipeline"},
+                                                         {"shard", "replicate"},
+                                                         {"replicate", "pipeline"},
+                                                         {"shard", "pipeline", "replicate"}};
+  for (const auto& choice : choices) {
+    std::vector<std::set<int>> places(30);
+    for (int rank = 0; rank < 30; ++rank) {
+      const Group group = Mesh(axes, 30, rank).group_of(choice);
+      CHECK(group.count() * group.size() == 30);
+      CHECK(group.index_of(rank) < group.count());
+      CHECK(places[static_cast<std::size_t>(group.index_of(rank))].insert(group.place()).second);
+      CHECK(group.ranks()[static_cast<std::size_t>(group.place())] == rank);
+      for (const int other : group.ranks()) {
+        const Group theirs = Mesh(axes, 30, other).group_of(choice);
+        CHECK(theirs.ranks() == group.ranks());
+        CHECK(group.place_of(other) == theirs.place());
+      }
+    }
+  }
+}
+
+TEST_CASE("groups_count_in_the_order_of_their_lowest_ranks") {
+  const Mesh mesh({{"pipeline", 2}, {"replicate", 3}, {"shard", 5}}, 30, 0);
+  const Group group = mesh.group("replicate");
+  std::vector<int> lowest;
+  for (int index = 0; index < group.count(); ++index) lowest.push_back(group.ranks_of(index).front());
+  CHECK(lowest == std::vector<int>{0, 1, 2, 3, 4, 15, 16, 17, 18, 19});
+}
+
+TEST_CASE("every_mistake_about_a_mesh_names_both_sides") {
+  CHECK(refusal({{"replicate", 2}, {"shard", 3}}, 8) ==
+        "the mesh replicate 2 x shard 3 is for 6 ranks, but the job has 8");
+  CHECK(refusal({{"shard", 0}}, 1) == "axis shard of a mesh has the size 0: it is at least 1");
+  CHECK(refusal({{"shard", 2}, {"shard", 2}}, 4) == "two axes of the mesh shard 2 x shard 2 have the name \"shard\"");
+  CHECK(refusal({{"", 4}}, 4) == "an axis of a mesh needs a name");
+  CHECK(refusal({{"a", 1 << 30}, {"b", 1 << 30}, {"c", 4}}, 4) != "");
+  const Mesh mesh({{"replicate", 2}, {"shard", 4}}, 8, 0);
+  CHECK_THROWS_WITH_AS(mesh.group("rows"), "the mesh replicate 2 x shard 4 has no axis \"rows\"", UsageError);
+  CHECK_THROWS_WITH_AS(mesh.group_of({"shard", "shard"}), "axis shard is named twice in one group", UsageError);
+}
+
+}  // namespace mesh_test
