@@ -52,7 +52,7 @@ void measure(const plan::CompileInput& input, int runs) {
 void measure_all(std::size_t units, std::size_t ranks, int runs) {
   models::Model model = models::perceptron(std::vector<std::size_t>(units + 1, width));
   plan::CompileInput input{std::move(model.units), std::move(model.program), {.ranks = ranks}, {"m", "v"}};
-  for (const Strategy strategy : all_strategies) {
+  for (const Strategy strategy : flat_strategies) {
     for (const Precision& precision : {fp32_precision, bf16_mixed}) {
       for (const std::size_t micro_batches : {1u, 4u}) {
         input.options.strategy = strategy;

@@ -83,7 +83,7 @@ int main(int argc, char** argv) {
   Options options;
   examples::CommandLine line("Host time of the executor.", "");
   std::vector<examples::Choice> strategies;
-  for (const Strategy strategy : all_strategies) {
+  for (const Strategy strategy : flat_strategies) {
     strategies.push_back({std::string(to_string(strategy)), [&options, strategy] { options.strategy = strategy; }});
   }
   line.whole("--units", options.units, {1, 10000}, "of the model");

@@ -33,26 +33,34 @@ bool keeps_whole_sums(const FormulaInput& input) {
 
 }  // namespace
 
+// hsdp and hfsdp of several replicas; with one they are fsdp.
 double bytes_per_parameter(const FormulaInput& input) {
   const auto n = static_cast<double>(input.ranks);
+  const double s = n / static_cast<double>(input.replicas);
+  const double gradient = input.replicas > 1 ? 4 / s : 4 / n;  // each replica has a sum of its own first
   switch (input.strategy) {
     case Strategy::ddp: return input.mixed ? 18 : 16;
     case Strategy::zero1:
     case Strategy::zero2:
       if (keeps_whole_sums(input)) return input.mixed ? 6 + 12 / n : 8 + 8 / n;
-      return input.mixed ? 2 + 16 / n : 4 + 12 / n;
-    case Strategy::fsdp: return 16 / n;
+      return (input.mixed ? 2 + 12 / n : 4 + 8 / n) + gradient;
+    case Strategy::fsdp: return 12 / n + gradient;
+    case Strategy::hsdp: return 16 / s;
+    case Strategy::hfsdp: return (input.mixed ? 2 / s + 12 / n : 4 / s + 8 / n) + gradient;
   }
   throw tessera::InternalError("a strategy without a formula");
 }
 
 double bytes_per_parameter_in_the_paper(const FormulaInput& input) {
   const auto n = static_cast<double>(input.ranks);
+  const double s = n / static_cast<double>(input.replicas);
   switch (input.strategy) {
     case Strategy::ddp: return 16;
     case Strategy::zero1: return 4 + 12 / n;
     case Strategy::zero2: return 2 + 14 / n;
     case Strategy::fsdp: return 16 / n;
+    case Strategy::hsdp: return 16 / s;
+    case Strategy::hfsdp: return 4 / s + 12 / n;
   }
   throw tessera::InternalError("a strategy without a formula");
 }

@@ -20,6 +20,7 @@ struct FormulaInput {
   tessera::Strategy strategy;
   bool mixed;  // bf16 or fp16 parameters and gradients
   std::size_t ranks;
+  std::size_t replicas = 1;
   std::size_t micro_batches;
 };
 

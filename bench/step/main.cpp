@@ -32,7 +32,7 @@ struct Options {
 void add_options(examples::CommandLine& line, Options& options) {
   StepOptions& step = options.step;
   std::vector<examples::Choice> strategies;
-  for (const tessera::Strategy strategy : tessera::all_strategies) {
+  for (const tessera::Strategy strategy : tessera::flat_strategies) {
     strategies.push_back({std::string(to_string(strategy)), [&step, strategy] { step.strategy = strategy; }});
   }
   line.choice("--strategy", strategies, "what each rank keeps whole");

@@ -135,7 +135,7 @@ plan::MemoryReport plan_of(const tessera::FullyShard& model, Strategy strategy) 
   return plan::memory(plan::compile(input));
 }
 
-constexpr std::size_t strategies = std::size(tessera::all_strategies);
+constexpr std::size_t strategies = std::size(tessera::flat_strategies);
 
 struct Row {
   std::string_view name;
@@ -149,7 +149,7 @@ class Table {
  public:
   explicit Table(Strategy ran) {
     text_ = fmt::format("{:<18}", "Bytes per rank");
-    for (const Strategy strategy : tessera::all_strategies) text_ += fmt::format("{:>12}", to_string(strategy));
+    for (const Strategy strategy : tessera::flat_strategies) text_ += fmt::format("{:>12}", to_string(strategy));
     text_ += fmt::format("{:>18}\n", fmt::format("{} measured", to_string(ran)));
   }
 
@@ -188,7 +188,7 @@ const probe::Figure& peak_figure(const probe::RankMemory& rank, std::size_t) { r
 
 std::string memory_table(const tessera::FullyShard& model, std::span<const probe::RankMemory> ranks) {
   std::array<plan::MemoryReport, strategies> reports;
-  for (std::size_t i = 0; i < strategies; ++i) reports[i] = plan_of(model, tessera::all_strategies[i]);
+  for (std::size_t i = 0; i < strategies; ++i) reports[i] = plan_of(model, tessera::flat_strategies[i]);
   const auto of_all = [&](auto figure) {
     std::array<Bytes, strategies> sizes;
     std::transform(reports.begin(), reports.end(), sizes.begin(), figure);

@@ -33,14 +33,15 @@ std::vector<EarlierRecord> earlier_records(const Plan& plan) {
 
 }  // namespace
 
-AbstractRank::AbstractRank(const Plan& plan, std::size_t party, std::size_t rank)
+AbstractRank::AbstractRank(const Plan& plan, std::size_t party, MeshPlace place)
     : plan_(&plan),
       party_(party),
-      rank_(rank),
+      place_(place),
       contents_(plan.buffers.size()),
       past_(plan.buffers.size()),
       prune_at_(plan.buffers.size(), smallest_pruned),
       unread_(plan.buffers.size(), false),
+      summed_(plan.buffers.size(), 1),
       queues_(stream_count),
       earlier_records_(earlier_records(plan)) {
   for (const Segment& segment : plan.segments) completed_.emplace_back(segment.operations.size(), FusedClock{});
@@ -65,16 +66,12 @@ void AbstractRank::write_shards_from_outside() {
   for (std::size_t unit = 0; unit < plan_->units.size(); ++unit) {
     const std::size_t master = plan_->unit_buffers[unit].master;
     const UnitLayout& layout = plan_->layouts[unit];
-    const bool alone = plan_->buffers[master].size == size_of(DType::fp32) * layout.shard_elements();
     for (const Part part : all_parts) {
-      const Bytes offset = size_of(DType::fp32) * (alone ? layout.begin_in_shard(part) : layout.begin(part));
-      const Bytes shard = size_of(DType::fp32) * layout.shard_elements(part);
-      write_content({{master, offset, alone ? Bytes(0) : shard, shard}, AccessMode::write, unit});
+      if (layout.shard_elements(part) == 0) continue;
+      write_content({my_shard(*plan_, unit, master, part), AccessMode::write, unit});
     }
-    const Bytes trained = size_of(DType::fp32) * layout.shard_elements(Part::trained);
     for (const std::size_t state : plan_->unit_buffers[unit].states) {
-      const bool shard_alone = plan_->buffers[state].size == trained;
-      write_content({{state, Bytes(0), shard_alone ? Bytes(0) : trained, trained}, AccessMode::write, unit});
+      write_content({my_shard(*plan_, unit, state), AccessMode::write, unit});
     }
   }
 }
@@ -119,12 +116,14 @@ void AbstractRank::complete(std::size_t index, FusedClock clock, const Report& r
   for (const Access& access : current.accesses) {
     check_access(point(index), access, clock, report);
     check_not_lost(point(index), access, report);
+    check_summed(point(index), access, report);
   }
   const std::uint64_t count = ++clock[lane(current.stream)];
   for (const Access& access : current.accesses) {
     apply_access(point(index), access, count);
     note_unread(current, access);
   }
+  note_summed(current);
   streams_[stream] = clock;
   completed_[segment_][index] = clock;
   done_[index] = true;
@@ -138,7 +137,7 @@ void AbstractRank::learn(std::size_t stream, const FusedClock& end) {
 
 void AbstractRank::check_access(EventPoint here, const Access& access, const FusedClock& start, const Report& report) {
   const std::size_t buffer = access.range.buffer;
-  const Interval bytes = interval(access.range, rank_);
+  const Interval bytes = interval(access.range, place_);
   past_[buffer].for_each_overlapping({bytes, bytes}, [&](const PastAccess& past) {
     if ((!writes(access.mode) && !past.write) || knows(start, past)) return;
     report(ViolationKind::race, here, past.by,
@@ -169,6 +168,36 @@ void AbstractRank::check_not_lost(EventPoint here, const Access& access, const R
                      plan_->buffers[buffer].name));
 }
 
+// Every gradient reaches every replica: what a hook sees, what counts in the norm and what updates is summed over all
+// ranks.
+void AbstractRank::check_summed(EventPoint here, const Access& access, const Report& report) {
+  const OperationKind kind = plan_->at(here).kind;
+  const bool uses_sum = kind == OperationKind::hook || kind == OperationKind::all_gather_sum ||
+                        kind == OperationKind::sum_of_squares || kind == OperationKind::optimize;
+  if (!uses_sum || access.tenant == no_unit || access.range.size == Bytes(0)) return;
+  const std::size_t buffer = access.range.buffer;
+  if (buffer != plan_->unit_buffers[access.tenant].gradient || summed_[buffer] == plan_->options.ranks) return;
+  report(ViolationKind::lost, here, here,
+         fmt::format("{} uses {}, which is summed over {} of {} ranks", describe(*plan_, here),
+                     plan_->buffers[buffer].name, summed_[buffer], plan_->options.ranks));
+}
+
+// What stands in a gradient's buffer counts as summed when it comes from there; slots, staging and sums on the rank
+// are this rank's alone.
+void AbstractRank::note_summed(const Operation& operation) {
+  if (operation.kind == OperationKind::accumulate) summed_[operation.accesses[1].range.buffer] = 1;
+  if (operation.kind != OperationKind::reduce_scatter) return;
+  for (std::size_t a = 0; a + 1 < operation.accesses.size(); a += 2) {
+    const std::size_t from = operation.accesses[a].range.buffer;
+    const std::size_t to = operation.accesses[a + 1].range.buffer;
+    const std::size_t ranks = operation.group == GroupKind::all     ? plan_->options.ranks
+                              : operation.group == GroupKind::shard ? plan_->options.ranks / plan_->options.replicas
+                                                                    : plan_->options.replicas;
+    // Whatever a broken plan does again and again, states stay few.
+    summed_[to] = std::min((from == to ? summed_[from] : 1) * ranks, 2 * plan_->options.ranks);
+  }
+}
+
 void AbstractRank::note_unread(const Operation& operation, const Access& access) {
   if (access.range.size == Bytes(0)) return;
   const std::size_t buffer = access.range.buffer;
@@ -186,7 +215,7 @@ void AbstractRank::note_unread(const Operation& operation, const Access& access)
 
 void AbstractRank::apply_access(EventPoint here, const Access& access, std::uint64_t count) {
   const std::size_t buffer = access.range.buffer;
-  const Interval bytes = interval(access.range, rank_);
+  const Interval bytes = interval(access.range, place_);
   if (bytes.begin >= bytes.end) return;  // an empty unit takes no part of the slot that it is given
   if (access.mode == AccessMode::discard) contents_[buffer].discard();
   if (access.mode == AccessMode::write || access.mode == AccessMode::update) write_content(access);
@@ -207,14 +236,13 @@ bool AbstractRank::settled(const PastAccess& access) const {
 
 void AbstractRank::write_content(const Access& access) {
   Contents& contents = contents_[access.range.buffer];
-  const Interval bytes = interval(access.range, rank_);
-  const Bytes stride = access.range.rank_stride;
-  if (stride == Bytes(0)) return contents.write(access.tenant, bytes);
+  const Interval bytes = interval(access.range, place_);
+  if (access.range.replica_stride == Bytes(0) && access.range.shard_stride == Bytes(0)) {
+    return contents.write(access.tenant, bytes);
+  }
   // The norms are a table with a row per rank, of which each unit writes one column: the shard is the row.
-  const Bytes first = access.range.buffer == plan_->norms ? Bytes(0) : access.range.offset;
-  const Interval shard = interval({access.range.buffer, first, stride, stride}, rank_);
-  const std::uint64_t begin = first.count();
-  contents.write_shard(access.tenant, bytes, {shard, {begin, begin + stride.count() * plan_->options.ranks}});
+  const Range shard = access.range.buffer == plan_->norms ? my_norms(*plan_) : access.range;
+  contents.write_shard(access.tenant, bytes, {interval(shard, place_), hull(*plan_, shard)});
 }
 
 void AbstractRank::check_launch_order(const Report& report) {
@@ -256,7 +284,7 @@ void AbstractRank::append_signature(const std::vector<FusedClock>& observers, st
   for (auto& stream : counts) std::sort(stream.begin(), stream.end());
   for (std::size_t buffer = 0; buffer < past_.size(); ++buffer) {
     out.push_back(contents_[buffer].tenant());
-    out.push_back(unread_[buffer] ? 1 : 0);
+    out.insert(out.end(), {unread_[buffer] ? 1u : 0u, summed_[buffer]});
     for (const Interval& bytes : contents_[buffer].written()) out.insert(out.end(), {bytes.begin, bytes.end});
     for (const PastAccess& access : past_[buffer]) {
       if (settled(access)) continue;

@@ -16,9 +16,10 @@
 
 namespace tessera::plan {
 
-inline constexpr std::size_t party_count = 2;
+// The first and the last rank along each axis of the mesh; with one replica those are two.
+inline constexpr std::size_t most_parties = 4;
 // Per stream of every party: how many of its operations are known to have completed.
-using FusedClock = std::array<std::uint64_t, party_count * stream_count>;
+using FusedClock = std::array<std::uint64_t, most_parties * stream_count>;
 
 inline void join(FusedClock& into, const FusedClock& other) {
   for (std::size_t i = 0; i < into.size(); ++i) into[i] = std::max(into[i], other[i]);
@@ -97,7 +98,7 @@ using Report = std::function<void(ViolationKind, EventPoint here, EventPoint oth
 
 class AbstractRank {
  public:
-  AbstractRank(const Plan& plan, std::size_t party, std::size_t rank);
+  AbstractRank(const Plan& plan, std::size_t party, MeshPlace place);
 
   // ---- one segment ----
   void enter(std::size_t segment);
@@ -117,6 +118,7 @@ class AbstractRank {
   void check_launch_order(const Report& report);
 
   const Plan& plan() const { return *plan_; }
+  MeshPlace place() const { return place_; }
   const Operation& operation(std::size_t index) const { return plan_->segments[segment_].operations[index]; }
   EventPoint point(std::size_t index) const { return {segment_, index}; }
   std::size_t lane(StreamId stream) const { return party_ * stream_count + static_cast<std::size_t>(stream); }
@@ -132,14 +134,16 @@ class AbstractRank {
   bool settled(const PastAccess& access) const;
   void check_access(EventPoint here, const Access& access, const FusedClock& start, const Report& report);
   void check_not_lost(EventPoint here, const Access& access, const Report& report);
+  void check_summed(EventPoint here, const Access& access, const Report& report);
   void note_unread(const Operation& operation, const Access& access);
+  void note_summed(const Operation& operation);
   void apply_access(EventPoint here, const Access& access, std::uint64_t count);
   void write_shards_from_outside();
   void write_content(const Access& access);
 
   const Plan* plan_;
   std::size_t party_;
-  std::size_t rank_;
+  MeshPlace place_;
 
   std::array<FusedClock, stream_count> streams_{};
   std::vector<std::vector<FusedClock>> completed_;  // latest record of every operation
@@ -147,6 +151,7 @@ class AbstractRank {
   std::vector<AccessList<PastAccess>> past_;        // by buffer; what is settled goes now and then
   std::vector<std::size_t> prune_at_;               // by buffer: when past_ has grown to so many
   std::vector<bool> unread_;                        // by buffer: slots and sums on the rank that nobody has read yet
+  std::vector<std::size_t> summed_;                 // by buffer: over how many ranks what stands there was summed
   EventPoint last_collective_{none, none};
 
   std::size_t segment_ = 0;

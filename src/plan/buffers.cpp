@@ -45,13 +45,13 @@ class BufferList {
     return of_unit;
   }
 
-  Bytes whole(std::size_t unit, DType type) const { return size_of(type) * plan_.layouts[unit].padded_elements(); }
-  Bytes gradient(std::size_t unit, DType type) const {
-    return size_of(type) * plan_.layouts[unit].padded_elements(Part::trained);
+  // Of both parts, and of what is trained.
+  Bytes of_parameters(std::size_t unit, Extent extent, DType type) const {
+    const UnitLayout& layout = plan_.layouts[unit];
+    return size_of(type) * (layout.elements(extent, Part::trained) + layout.elements(extent, Part::frozen));
   }
-  Bytes master_shard(std::size_t unit) const { return size_of(DType::fp32) * plan_.layouts[unit].shard_elements(); }
-  Bytes trained_shard(std::size_t unit) const {
-    return size_of(DType::fp32) * plan_.layouts[unit].shard_elements(Part::trained);
+  Bytes of_gradient(std::size_t unit, Extent extent, DType type) const {
+    return size_of(type) * plan_.layouts[unit].elements(extent, Part::trained);
   }
 
  private:
@@ -66,36 +66,40 @@ bool accumulates_in_gradient(const Plan& plan, std::size_t unit) {
   return may && reduces_once && accumulates(plan, unit);
 }
 
-// Masters, and the whole parameters of strategies that keep them.
+// Masters, and what is kept of the parameters beside them: whole ones, or in hfsdp the replica's share. Masters in the
+// parameters' own type are what is kept, although the update writes a part of them only.
 void add_parameters(Plan& plan, BufferList& list, std::size_t unit) {
   const std::string& name = plan.units[unit].name;
   UnitBuffers& buffers = plan.unit_buffers[unit];
   const DType type = plan.precision(unit).parameter;
-  const bool windows_read_masters = plan.parameters_stay_whole() && type == DType::fp32;
-  const bool whole_masters = windows_read_masters || plan.updates_whole();
-  buffers.master = list.add(name + ".master", Category::parameters,
-                            whole_masters ? list.whole(unit, DType::fp32) : list.master_shard(unit));
-  if (!plan.parameters_stay_whole()) return;
-  buffers.parameters = windows_read_masters
-                           ? buffers.master
-                           : list.add(name + ".parameters", Category::parameters, list.whole(unit, type));
+  const Extent extent = plan.sharding().parameters;
+  const auto add = [&](std::string_view what, Extent held, DType of) {
+    return list.add(fmt::format("{}.{}", name, what), Category::parameters, list.of_parameters(unit, held, of));
+  };
+  const Extent of_masters = type == DType::fp32 ? extent : plan.sharding().optimizer;
+  buffers.master = add("master", of_masters, DType::fp32);
+  // Windows read whole parameters where they stand; what they gather is cast on the way.
+  const bool masters_will_do = of_masters == extent && (type == DType::fp32 || extent != Extent::whole);
+  const std::size_t kept = masters_will_do ? buffers.master : add("parameters", extent, type);
+  (extent == Extent::whole ? buffers.parameters : buffers.kept) = kept;
 }
 
 // Reduced gradients, sums on the rank, and the optimizer's states: of what is trained.
 void add_training(Plan& plan, BufferList& list, std::size_t unit) {
   const std::string& name = plan.units[unit].name;
   UnitBuffers& buffers = plan.unit_buffers[unit];
-  const Bytes whole = list.gradient(unit, DType::fp32);
-  const Bytes shard = list.trained_shard(unit);
+  const auto add = [&](std::string_view what, Category category, Extent extent) {
+    return list.add(fmt::format("{}.{}", name, what), category, list.of_gradient(unit, extent, DType::fp32));
+  };
   const bool in_place = accumulates_in_gradient(plan, unit);
-  buffers.gradient =
-      list.add(name + ".gradient", Category::gradients, in_place || plan.updates_whole() ? whole : shard);
-  if (accumulates(plan, unit)) {
-    buffers.accumulation =
-        in_place ? buffers.gradient : list.add(name + ".accumulation", Category::accumulation, whole);
+  buffers.gradient = plan.buffers.size();  // the next one
+  if (in_place) buffers.accumulation = buffers.gradient;
+  add("gradient", Category::gradients, plan.extent(unit, buffers.gradient));
+  if (accumulates(plan, unit) && !in_place) {
+    buffers.accumulation = add("accumulation", Category::accumulation, Extent::whole);
   }
   for (const std::string& state : plan.optimizer_states) {
-    buffers.states.push_back(list.add(name + "." + state, Category::optimizer, plan.updates_whole() ? whole : shard));
+    buffers.states.push_back(add(state, Category::optimizer, plan.sharding().optimizer));
   }
 }
 
@@ -110,7 +114,7 @@ void add_parameter_slots(Plan& plan, BufferList& list) {
   if (plan.parameters_stay_whole()) return;
   std::vector<Bytes> sizes;
   for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
-    sizes.push_back(list.whole(unit, plan.precision(unit).parameter));
+    sizes.push_back(list.of_parameters(unit, Extent::whole, plan.precision(unit).parameter));
   }
   const auto slots = parameter_slots(
       plan.program,
@@ -140,7 +144,7 @@ void add_gradient_slots(Plan& plan, BufferList& list) {
   const std::size_t units = plan.units.size();
   std::vector<Bytes> sizes;
   for (std::size_t unit = 0; unit < units; ++unit) {
-    sizes.push_back(list.gradient(unit, plan.precision(unit).gradient));
+    sizes.push_back(list.of_gradient(unit, Extent::whole, plan.precision(unit).gradient));
   }
   auto slots = gradient_slots(trained_windows(plan), gradients_taken_after(plan), plan.options.overlap_reduction);
   slots.resize(units, no_slot);
@@ -152,7 +156,7 @@ void add_gradient_slots(Plan& plan, BufferList& list) {
 void add_staging(Plan& plan, BufferList& list) {
   std::vector<Bytes> sizes;
   for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
-    sizes.push_back(list.gradient(unit, plan.precision(unit).wire));
+    sizes.push_back(list.of_gradient(unit, Extent::whole, plan.precision(unit).wire));
   }
   std::vector<std::size_t> slots(plan.units.size(), no_slot);
   for (const Bucket& bucket : reduction_buckets(plan)) {

@@ -41,6 +41,10 @@ void check_sizes(const CompileInput& input) {
   if (input.options.ranks > most_ranks) {
     throw UsageError(fmt::format("{} ranks: a plan is for at most {}", input.options.ranks, most_ranks));
   }
+  if (input.options.replicas == 0 || input.options.ranks % input.options.replicas != 0) {
+    throw UsageError(fmt::format("replicas is {}, which does not divide the {} ranks: choose a divisor",
+                                 input.options.replicas, input.options.ranks));
+  }
   if (input.options.micro_batches == 0 || input.options.micro_batches > most_micro_batches) {
     throw UsageError(
         fmt::format("micro_batches is {}: choose 1 to {}", input.options.micro_batches, most_micro_batches));
@@ -104,7 +108,8 @@ AccumulationMode resolve(const PlanOptions& options) {
 
 Bytes resolve_bucket_cap(const PlanOptions& options) {
   constexpr Bytes shared_synchronisations{1u << 20};
-  return options.bucket_cap.value_or(options.strategy == Strategy::fsdp ? Bytes(0) : shared_synchronisations);
+  const bool parameters_whole = sharding_of(options.strategy, options.replicas).parameters == Extent::whole;
+  return options.bucket_cap.value_or(parameters_whole ? shared_synchronisations : Bytes(0));
 }
 
 }  // namespace
@@ -120,7 +125,9 @@ Plan compile(const CompileInput& input) {
   plan.norm_columns = norm_columns(input.units);
   plan.backward_windows = backward_windows(input);
   plan.optimizer_states = input.optimizer_states;
-  for (const UnitSpec& unit : input.units) plan.layouts.emplace_back(unit, input.options.ranks);
+  for (const UnitSpec& unit : input.units) {
+    plan.layouts.emplace_back(unit, input.options.ranks, input.options.replicas);
+  }
   make_buffers(plan);
   emit_segments(plan);
   derive_waits(plan);

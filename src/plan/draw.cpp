@@ -12,11 +12,12 @@ namespace tessera::plan {
 
 namespace {
 
-// "p0", "p0[mine]", "norms[2]": the part of the buffer in the reader's terms.
+// "p0", "p0[mine]", "p0[replica's]": the part of the buffer in the reader's terms.
 std::string part(const Plan& plan, const Range& range) {
   const Buffer& buffer = plan.buffers[range.buffer];
-  if (range.rank_stride != Bytes(0)) return buffer.name + "[mine]";
-  return buffer.name;
+  if (range.replica_stride != Bytes(0)) return buffer.name + "[mine]";
+  if (range.shard_stride == Bytes(0)) return buffer.name;
+  return buffer.name + (plan.options.replicas > 1 ? "[replica's]" : "[mine]");
 }
 
 std::string parts(const Plan& plan, const Operation& operation, bool (*selects)(AccessMode)) {
@@ -96,15 +97,15 @@ namespace {
 
 void append_options(const Plan& plan, fmt::memory_buffer& out) {
   const PlanOptions& options = plan.options;
-  fmt::format_to(std::back_inserter(out),
-                 "options {} {} {} {} ranks {} micro {} {} prefetch {} reshard {} overlap {} bucket {} hooks {} "
-                 "activations {} checkpoints {} staging {}\n",
-                 to_string(options.strategy), to_string(options.precision.parameter),
-                 to_string(options.precision.gradient), to_string(options.precision.wire), options.ranks,
-                 options.micro_batches, to_string(options.accumulation), options.prefetch,
-                 options.reshard_after_forward, options.overlap_reduction, options.bucket_cap->count(),
-                 options.gradient_hooks, options.activations.count(), to_string(options.checkpointing),
-                 to_string(options.collective_staging));
+  fmt::format_to(
+      std::back_inserter(out),
+      "options {} {} {} {} ranks {} replicas {} micro {} {} prefetch {} reshard {} overlap {} bucket {} hooks {} "
+      "activations {} checkpoints {} staging {}\n",
+      to_string(options.strategy), to_string(options.precision.parameter), to_string(options.precision.gradient),
+      to_string(options.precision.wire), options.ranks, options.replicas, options.micro_batches,
+      to_string(options.accumulation), options.prefetch, options.reshard_after_forward, options.overlap_reduction,
+      options.bucket_cap->count(), options.gradient_hooks, options.activations.count(),
+      to_string(options.checkpointing), to_string(options.collective_staging));
 }
 
 void append_units(const Plan& plan, fmt::memory_buffer& out) {
@@ -134,11 +135,11 @@ void append_operation(const Plan& plan, const Operation& operation, fmt::memory_
   auto to = std::back_inserter(out);
   fmt::format_to(to, "{} {} {} {} add {} divisor {} wire {} group {}", to_string(operation.stream),
                  to_string(operation.kind), operation.unit, to_string(operation.window), operation.add,
-                 operation.divisor, to_string(operation.wire), static_cast<int>(operation.group));
+                 operation.divisor, to_string(operation.wire), to_string(operation.group));
   for (const Access& access : operation.accesses) {
-    fmt::format_to(to, " access {} {}+{}r {} mode {} tenant {}", access.range.buffer, access.range.offset.count(),
-                   access.range.rank_stride.count(), access.range.size.count(), static_cast<int>(access.mode),
-                   access.tenant);
+    fmt::format_to(to, " access {} {}+{}r+{}s {} mode {} tenant {}", access.range.buffer, access.range.offset.count(),
+                   access.range.replica_stride.count(), access.range.shard_stride.count(), access.range.size.count(),
+                   static_cast<int>(access.mode), access.tenant);
   }
   for (const Wait& wait : operation.waits) {
     const EventPoint point = plan.events[wait.event];

@@ -29,12 +29,16 @@ class Emitter {
   }
   std::vector<Operation> take() { return std::exchange(operations_, {}); }
 
-  void publish(std::size_t unit, Part part);
-  void republish(std::size_t unit);
+  void publish(std::size_t unit, Part part, Extent known);
   void windows(const std::vector<WindowUse>& windows, bool first, bool last);
   void gather(std::size_t unit, Part part);
-  void gather_whole(std::size_t unit, std::size_t buffer, DType type, Part part);
-  void cast_whole(std::size_t unit, StreamId stream, Part part);
+  // What a rank holds of a buffer, from what each holds of it.
+  struct Widening {
+    Extent from;
+    Extent to;
+  };
+  void widen(std::size_t unit, std::size_t buffer, DType type, Part part, Widening extents);
+  void cast(std::size_t unit, Part part, Extent extent, StreamId stream);
   Operation& window(const WindowUse& use);
   void backward_window(const WindowUse& use);
   void release_parameters(std::size_t unit);
@@ -42,6 +46,7 @@ class Emitter {
   void accumulate(std::size_t unit, bool add_to_earlier);
   void stage(std::size_t unit);
   void reduce(const Bucket& bucket, bool first, bool last);
+  void reduce_across_replicas(const Bucket& bucket);
   void release_reduced(std::size_t unit);
   void finish_reduction(const Bucket& bucket);
 
@@ -49,6 +54,12 @@ class Emitter {
   DType gradient_type(std::size_t unit) const { return plan_.precision(unit).gradient; }
   std::vector<Part> parts(std::size_t unit) const;
   bool several_ranks() const { return plan_.options.ranks > 1; }
+  bool several_replicas() const { return plan_.options.replicas > 1; }
+  GroupKind named(GroupKind group) const;
+  GroupKind group_of(Widening extents) const;
+  Range share(std::size_t unit, std::size_t buffer, Extent extent) const {
+    return share_range(plan_, unit, buffer, DType::fp32, Part::trained, extent);
+  }
   const UnitBuffers& buffers(std::size_t unit) const { return plan_.unit_buffers[unit]; }
 
   const Plan& plan_;
@@ -79,17 +90,18 @@ std::vector<Operation> Emitter::cold() {
     }
   }
   for (std::size_t unit = 0; unit < plan_.units.size(); ++unit) {
-    for (const Part part : parts(unit)) publish(unit, part);
+    for (const Part part : parts(unit)) publish(unit, part, Extent::mine);
   }
   return take();
 }
 
-// Everybody's shards were written from outside: what is whole follows, in ddp the optimizer's states too.
+// Everybody's shards were written from outside: what ranks hold beyond their own follows, the optimizer's states too.
 std::vector<Operation> Emitter::refresh() {
   for (std::size_t unit = 0; unit < plan_.units.size(); ++unit) {
-    for (const Part part : parts(unit)) publish(unit, part);
-    if (!plan_.updates_whole()) continue;
-    for (const std::size_t state : buffers(unit).states) gather_whole(unit, state, DType::fp32, Part::trained);
+    for (const Part part : parts(unit)) publish(unit, part, Extent::mine);
+    for (const std::size_t state : buffers(unit).states) {
+      widen(unit, state, DType::fp32, Part::trained, {Extent::mine, plan_.sharding().optimizer});
+    }
   }
   return take();
 }
@@ -103,29 +115,43 @@ std::vector<Operation> Emitter::synchronize() {
   return take();
 }
 
-// Where parameters stay whole: everybody's shard to everybody. Masters that are whole travel themselves.
-void Emitter::publish(std::size_t unit, Part part) {
-  if (!plan_.parameters_stay_whole()) return;
+// What a rank keeps of the parameters follows the masters, of which it knows `known`: masters that are kept travel
+// themselves, else their values in the parameters' type do.
+void Emitter::publish(std::size_t unit, Part part, Extent known) {
   const std::size_t master = buffers(unit).master;
-  if (plan_.holds_whole(unit, master)) {
-    gather_whole(unit, master, DType::fp32, part);
-    if (buffers(unit).parameters != master) cast_whole(unit, StreamId::gather, part);
-  } else {
-    gather(unit, part);
-  }
+  const std::size_t kept = plan_.parameters_stay_whole() ? buffers(unit).parameters : buffers(unit).kept;
+  const Extent of_masters = plan_.extent(unit, master);
+  widen(unit, master, DType::fp32, part, {known, of_masters});
+  if (kept == master) return;
+  cast(unit, part, of_masters, known == Extent::whole ? StreamId::compute : StreamId::gather);
+  widen(unit, kept, parameter_type(unit), part, {of_masters, plan_.extent(unit, kept)});
 }
 
-void Emitter::gather_whole(std::size_t unit, std::size_t buffer, DType type, Part part) {
-  if (!several_ranks()) return;
-  add(OperationKind::all_gather, StreamId::gather, unit).accesses = {
-      {mine_in_whole(plan_, unit, buffer, type, part), AccessMode::read, unit},
-      {part_range(plan_, unit, buffer, type, part), AccessMode::write, unit}};
+// The ranks of an axis of one are not worth naming: such a group is everybody, or nobody but this rank.
+GroupKind Emitter::named(GroupKind group) const {
+  return plan_.ranks_in(group) == plan_.options.ranks ? GroupKind::all : group;
 }
 
-void Emitter::cast_whole(std::size_t unit, StreamId stream, Part part) {
+GroupKind Emitter::group_of(Widening extents) const {
+  if (extents.from == Extent::group) return named(GroupKind::shard);
+  return named(extents.to == Extent::group ? GroupKind::replicate : GroupKind::all);
+}
+
+void Emitter::widen(std::size_t unit, std::size_t buffer, DType type, Part part, Widening extents) {
+  const GroupKind group = group_of(extents);
+  if (extents.from == extents.to || plan_.ranks_in(group) == 1) return;
+  Operation& gather = add(OperationKind::all_gather, StreamId::gather, unit);
+  gather.group = group;
+  gather.accesses = {{share_range(plan_, unit, buffer, type, part, extents.from), AccessMode::read, unit},
+                     {share_range(plan_, unit, buffer, type, part, extents.to), AccessMode::write, unit}};
+}
+
+// Masters into what is kept of the parameters.
+void Emitter::cast(std::size_t unit, Part part, Extent extent, StreamId stream) {
+  const std::size_t kept = plan_.parameters_stay_whole() ? buffers(unit).parameters : buffers(unit).kept;
   add(OperationKind::cast, stream, unit).accesses = {
-      {part_range(plan_, unit, buffers(unit).master, DType::fp32, part), AccessMode::read, unit},
-      {part_range(plan_, unit, buffers(unit).parameters, parameter_type(unit), part), AccessMode::write, unit}};
+      {share_range(plan_, unit, buffers(unit).master, DType::fp32, part, extent), AccessMode::read, unit},
+      {share_range(plan_, unit, kept, parameter_type(unit), part, extent), AccessMode::write, unit}};
 }
 
 std::vector<Operation> Emitter::micro_batch(bool first, bool last) {
@@ -181,13 +207,16 @@ void Emitter::windows(const std::vector<WindowUse>& windows, bool first, bool la
   }
 }
 
-// My masters into their place in what windows read, and everybody's to everybody.
+// What this rank keeps into its place in the slot that windows read, and everybody's to everybody.
 void Emitter::gather(std::size_t unit, Part part) {
-  const std::size_t parameters = buffers(unit).parameters;
+  const std::size_t kept = buffers(unit).kept;
+  const std::size_t slot = buffers(unit).parameters;
+  const Extent extent = plan_.sharding().parameters;
+  const DType from = kept == buffers(unit).master ? DType::fp32 : parameter_type(unit);
   add(OperationKind::cast, StreamId::gather, unit).accesses = {
-      {my_shard(plan_, unit, buffers(unit).master, part), AccessMode::read, unit},
-      {mine_in_whole(plan_, unit, parameters, parameter_type(unit), part), AccessMode::write, unit}};
-  gather_whole(unit, parameters, parameter_type(unit), part);
+      {share_range(plan_, unit, kept, from, part, extent), AccessMode::read, unit},
+      {share_range(plan_, unit, slot, parameter_type(unit), part, extent), AccessMode::write, unit}};
+  widen(unit, slot, parameter_type(unit), part, {extent, Extent::whole});
 }
 
 Operation& Emitter::window(const WindowUse& use) {
@@ -245,14 +274,16 @@ void Emitter::stage(std::size_t unit) {
   release_gradient(unit, StreamId::reduce);
 }
 
-// From sums on the rank, from slots, or from staging. In mode `local` this is the one reduction of the step; in mode
-// `reduced` micro-batches add up here.
+// From sums on the rank, from slots, or from staging: summed over the ranks of each replica. In mode `local` this is
+// the one reduction of the step; in mode `reduced` micro-batches add up here, and replicas are summed in the last.
 void Emitter::reduce(const Bucket& bucket, bool first, bool last) {
   const bool adds = plan_.options.accumulation == AccumulationMode::reduced && !first;
   Operation& reduction = add(OperationKind::reduce_scatter, StreamId::reduce, bucket.units.front());
+  reduction.group = several_replicas() ? GroupKind::shard : GroupKind::all;
   reduction.wire = wire_type(plan_, reduction.unit);
   reduction.add = adds;
-  reduction.divisor = last ? plan_.options.ranks * plan_.options.micro_batches : 1;
+  reduction.divisor = last && !several_replicas() ? plan_.options.ranks * plan_.options.micro_batches : 1;
+  const Extent sums = several_replicas() ? Extent::group : Extent::mine;
   for (const std::size_t unit : bucket.units) {
     const UnitBuffers& own = buffers(unit);
     const std::size_t source = accumulates(plan_, unit) ? own.accumulation
@@ -260,9 +291,21 @@ void Emitter::reduce(const Bucket& bucket, bool first, bool last) {
                                                         : own.gradient_slot;
     reduction.accesses.push_back({gradient_range(plan_, unit, source, reduction.wire), AccessMode::read, unit});
     reduction.accesses.push_back(
-        {my_shard(plan_, unit, own.gradient), adds ? AccessMode::update : AccessMode::write, unit});
+        {share(unit, own.gradient, sums), adds ? AccessMode::update : AccessMode::write, unit});
   }
   for (const std::size_t unit : bucket.units) release_reduced(unit);
+  if (last && several_replicas()) reduce_across_replicas(bucket);
+}
+
+// The replicas' sums, in their order, to the owner of each shard.
+void Emitter::reduce_across_replicas(const Bucket& bucket) {
+  Operation& reduction = add(OperationKind::reduce_scatter, StreamId::reduce, bucket.units.front());
+  reduction.group = named(GroupKind::replicate);
+  reduction.divisor = plan_.options.ranks * plan_.options.micro_batches;
+  for (const std::size_t unit : bucket.units) {
+    reduction.accesses.push_back({share(unit, buffers(unit).gradient, Extent::group), AccessMode::read, unit});
+    reduction.accesses.push_back({share(unit, buffers(unit).gradient, Extent::mine), AccessMode::write, unit});
+  }
 }
 
 void Emitter::release_reduced(std::size_t unit) {
@@ -280,8 +323,10 @@ void Emitter::finish_reduction(const Bucket& bucket) {
     add(OperationKind::hook, StreamId::reduce, unit).accesses = {{mine(unit), AccessMode::update, unit},
                                                                  {loss_scale_range(plan_), AccessMode::read, no_unit}};
   }
-  if (plan_.updates_whole() && several_ranks()) {
+  const Widening sums{Extent::mine, plan_.sharding().optimizer};
+  if (sums.from != sums.to && plan_.ranks_in(group_of(sums)) > 1) {
     Operation& gather = add(OperationKind::all_gather_sum, StreamId::reduce, bucket.units.front());
+    gather.group = group_of(sums);
     for (const std::size_t unit : bucket.units) {
       gather.accesses.push_back({mine(unit), AccessMode::read, unit});
       gather.accesses.push_back({updated(plan_, unit, buffers(unit).gradient), AccessMode::write, unit});
@@ -309,16 +354,10 @@ std::vector<Operation> Emitter::update() {
     for (const std::size_t state : buffers(unit).states) {
       optimize.accesses.push_back({updated(plan_, unit, state), AccessMode::update, unit});
     }
-    republish(unit);
+    // What travels does so beside the other units' updates and the first windows of the next step.
+    publish(unit, Part::trained, plan_.sharding().optimizer);
   }
   return take();
-}
-
-// After its update: whole masters need a cast at most; shards travel, beside the other units' updates and the first
-// windows of the next step.
-void Emitter::republish(std::size_t unit) {
-  if (!plan_.updates_whole()) return publish(unit, Part::trained);
-  if (buffers(unit).parameters != buffers(unit).master) cast_whole(unit, StreamId::compute, Part::trained);
 }
 
 }  // namespace

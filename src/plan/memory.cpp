@@ -28,11 +28,9 @@ Bytes live_in_slots(const Plan& plan) {
       for (const Access& access : operation.accesses) {
         const std::size_t buffer = access.range.buffer;
         if (!is_slot(plan.buffers[buffer])) continue;
-        // A slot is taken for the whole unit, also while only this rank's shard stands in it.
-        const std::size_t ranks = access.range.rank_stride == Bytes(0) ? 1 : plan.options.ranks;
-        const Bytes after = access.mode == AccessMode::discard
-                                ? Bytes(0)
-                                : std::max(held[buffer], access.range.offset + access.range.size * ranks);
+        // A slot is taken for the whole unit, also while only this rank's share stands in it.
+        const Bytes after =
+            access.mode == AccessMode::discard ? Bytes(0) : std::max(held[buffer], Bytes(hull(plan, access.range).end));
         now = now - held[buffer] + after;
         held[buffer] = after;
         most = std::max(most, now);
@@ -42,15 +40,24 @@ Bytes live_in_slots(const Plan& plan) {
   return most;
 }
 
-Bytes part_of(const Plan& plan, std::size_t unit) {
-  const Bytes part = size_of(wire_type(plan, unit)) * plan.layouts[unit].shard_elements(Part::trained);
+// What one rank contributes to another's sum: inside a replica in the wire's type, across replicas of fp32 sums.
+Bytes part_in_replica(const Plan& plan, std::size_t unit) {
+  const Bytes part = size_of(wire_type(plan, unit)) * plan.layouts[unit].elements(Extent::group, Part::trained);
   return round_up(part, staging_alignment);
+}
+Bytes part_across_replicas(const Plan& plan, std::size_t unit) {
+  if (plan.options.replicas == 1) return Bytes(0);
+  return round_up(size_of(DType::fp32) * plan.layouts[unit].shard_elements(Part::trained), staging_alignment);
 }
 
 Bytes parts_of(const Plan& plan, const Bucket& bucket) {
-  Bytes sum;
-  for (const std::size_t unit : bucket.units) sum += part_of(plan, unit) * plan.options.ranks;
-  return sum;
+  Bytes in_replica;
+  Bytes across;
+  for (const std::size_t unit : bucket.units) {
+    in_replica += part_in_replica(plan, unit) * plan.ranks_of_replica();
+    across += part_across_replicas(plan, unit) * plan.options.replicas;
+  }
+  return std::max(in_replica, across);
 }
 
 }  // namespace
@@ -106,7 +113,9 @@ Bytes reduce_staging(const Plan& plan) {
       most = std::max(most, std::min(parts_of(plan, bucket), staging_most));
       continue;
     }
-    for (const std::size_t unit : bucket.units) most = std::max(most, part_of(plan, unit));
+    for (const std::size_t unit : bucket.units) {
+      most = std::max({most, part_in_replica(plan, unit), part_across_replicas(plan, unit)});
+    }
   }
   return std::max(most, gather_staging(plan.options.ranks));
 }

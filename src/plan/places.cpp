@@ -13,7 +13,7 @@ namespace {
 struct HashOfRange {
   std::size_t operator()(const Range& range) const {
     std::uint64_t value = range.buffer;
-    for (const Bytes part : {range.offset, range.rank_stride, range.size}) {
+    for (const Bytes part : {range.offset, range.replica_stride, range.shard_stride, range.size}) {
       value = (value ^ (value >> 29)) * 0x9e3779b97f4a7c15u + part.count();
     }
     return value ^ (value >> 32);
@@ -50,7 +50,7 @@ std::size_t operations_of(const Plan& plan) {
 
 Places::Places(const Plan& plan) : uses_(operations_of(plan), number(plan, ranges_)) {
   for (const Range& range : ranges_) {
-    bytes_.push_back({interval(range, 0), interval(range, plan.options.ranks - 1)});
+    bytes_.push_back({interval(range, MeshPlace{}), interval(range, plan.last_place())});
   }
 }
 

@@ -86,6 +86,37 @@ std::string_view to_string(SegmentKind kind) {
   throw InternalError("a segment kind without a name");
 }
 
+std::string_view to_string(GroupKind group) {
+  switch (group) {
+    case GroupKind::all: return "all";
+    case GroupKind::shard: return "shard";
+    case GroupKind::replicate: return "replicate";
+  }
+  throw InternalError("a kind of group without a name");
+}
+
+std::size_t Plan::ranks_in(GroupKind group) const {
+  switch (group) {
+    case GroupKind::all: return options.ranks;
+    case GroupKind::shard: return ranks_of_replica();
+    case GroupKind::replicate: return options.replicas;
+  }
+  throw InternalError("a group without ranks");
+}
+
+Extent Plan::extent(std::size_t unit, std::size_t buffer) const {
+  const UnitBuffers& own = unit_buffers[unit];
+  const Sharding kept = sharding();
+  if (buffer == own.master) return precision(unit).parameter == DType::fp32 ? kept.parameters : kept.optimizer;
+  if (buffer == own.kept) return kept.parameters;
+  if (buffer == own.gradient) {
+    if (buffer == own.accumulation) return Extent::whole;
+    return kept.gradients == Extent::mine && options.replicas > 1 ? Extent::group : kept.gradients;
+  }
+  const bool is_state = std::find(own.states.begin(), own.states.end(), buffer) != own.states.end();
+  return is_state ? kept.optimizer : Extent::whole;
+}
+
 // Columns are numbered in the order of units.
 std::size_t Plan::trained_units() const {
   const auto last =
@@ -138,13 +169,16 @@ std::string describe(const Plan& plan, const Operation& operation) {
   if (operation.kind == OperationKind::release) {
     return fmt::format("release {} of {}", plan.buffers[operation.accesses.front().range.buffer].name, unit);
   }
+  const std::string_view where = operation.group == GroupKind::replicate ? " across replicas"
+                                 : operation.group == GroupKind::shard   ? " inside each replica"
+                                                                         : "";
   const bool of_bucket =
       operation.kind == OperationKind::reduce_scatter || operation.kind == OperationKind::all_gather_sum;
   if (of_bucket && operation.accesses.size() > 2) {
-    return fmt::format("{} {} to {} ({} units)", to_string(operation.kind), unit,
-                       plan.units[operation.accesses.back().tenant].name, operation.accesses.size() / 2);
+    return fmt::format("{} {} to {} ({} units){}", to_string(operation.kind), unit,
+                       plan.units[operation.accesses.back().tenant].name, operation.accesses.size() / 2, where);
   }
-  return fmt::format("{} {}", to_string(operation.kind), unit);
+  return fmt::format("{} {}{}", to_string(operation.kind), unit, where);
 }
 
 std::string describe(const Plan& plan, EventPoint point) {

@@ -8,16 +8,22 @@
 namespace tessera::plan {
 
 // ---- overlap ----
-// Exact for the first and the last rank, which represent all: ranges are linear in the rank.
+// Exact for the first and the last rank, which represent all: what ranges of one buffer name is all of it, a replica's
+// share, or a rank's shard, each of them linear in the rank's place.
 
 struct Interval {
   std::uint64_t begin;
   std::uint64_t end;
 };
 
-inline Interval interval(const Range& range, std::size_t rank) {
-  const Bytes begin = range.offset + range.rank_stride * rank;
+inline Interval interval(const Range& range, MeshPlace place) {
+  const Bytes begin = range.offset + range.replica_stride * place.replica + range.shard_stride * place.shard;
   return {begin.count(), (begin + range.size).count()};
+}
+
+// From the first rank's begin to the last rank's end.
+inline Interval hull(const Plan& plan, const Range& range) {
+  return {range.offset.count(), interval(range, plan.last_place()).end};
 }
 
 inline bool overlap(Interval a, Interval b) { return a.begin < b.end && b.begin < a.end; }
@@ -30,14 +36,40 @@ inline bool reads(AccessMode mode) { return mode == AccessMode::read || mode == 
 
 // ---- what operations name ----
 
+inline Range fixed_range(std::size_t buffer, Bytes offset, Bytes size) {
+  return {buffer, offset, Bytes(0), Bytes(0), size};
+}
+
 inline Range whole_range(const Plan& plan, std::size_t unit, std::size_t buffer, DType type) {
-  return {buffer, Bytes(0), Bytes(0), size_of(type) * plan.layouts[unit].padded_elements()};
+  return fixed_range(buffer, Bytes(0), size_of(type) * plan.layouts[unit].padded_elements());
+}
+
+// `per_shard` bytes for each shard of a whole, one after the other, of which `extent` is named.
+inline Range strided(const Plan& plan, const Range& whole, Extent extent, Bytes per_shard) {
+  Range range = whole;
+  const Bytes share = per_shard * plan.options.replicas;
+  range.size = extent == Extent::group ? share : per_shard;
+  if (plan.ranks_of_replica() > 1) range.shard_stride = share;
+  if (extent == Extent::mine && plan.options.replicas > 1) range.replica_stride = per_shard;
+  return range;
+}
+
+// What this rank holds of a part, as much as `extent` says: all of a buffer that has room for just that, else its place
+// in one that has room for more.
+inline Range share_range(const Plan& plan, std::size_t unit, std::size_t buffer, DType type, Part part, Extent extent) {
+  const UnitLayout& layout = plan.layouts[unit];
+  const Extent held = plan.extent(unit, buffer);
+  const Range all =
+      fixed_range(buffer, size_of(type) * layout.begin_in(held, part), size_of(type) * layout.elements(held, part));
+  if (extent == held) return all;
+  Range share = strided(plan, all, extent, size_of(type) * layout.shard_elements(part));
+  if (held == Extent::group) share.shard_stride = Bytes(0);
+  return share;
 }
 
 // A part of the whole unit.
 inline Range part_range(const Plan& plan, std::size_t unit, std::size_t buffer, DType type, Part part) {
-  const UnitLayout& layout = plan.layouts[unit];
-  return {buffer, size_of(type) * layout.begin(part), Bytes(0), size_of(type) * layout.padded_elements(part)};
+  return share_range(plan, unit, buffer, type, part, Extent::whole);
 }
 
 // The whole gradient: that of the trained part.
@@ -45,44 +77,36 @@ inline Range gradient_range(const Plan& plan, std::size_t unit, std::size_t buff
   return part_range(plan, unit, buffer, type, Part::trained);
 }
 
-// This rank's shard of a part, inside a buffer that holds the whole unit.
-inline Range mine_in_whole(const Plan& plan, std::size_t unit, std::size_t buffer, DType type, Part part) {
-  const UnitLayout& layout = plan.layouts[unit];
-  const Bytes shard = size_of(type) * layout.shard_elements(part);
-  return {buffer, size_of(type) * layout.begin(part), shard, shard};
-}
-
-// This rank's shard of a part in a persistent fp32 buffer: a view of its place in a whole one, else its own place.
+// This rank's shard of a part of a persistent fp32 buffer.
 inline Range my_shard(const Plan& plan, std::size_t unit, std::size_t buffer, Part part = Part::trained) {
-  if (plan.holds_whole(unit, buffer)) return mine_in_whole(plan, unit, buffer, DType::fp32, part);
-  const UnitLayout& layout = plan.layouts[unit];
-  const Bytes element = size_of(DType::fp32);
-  return {buffer, element * layout.begin_in_shard(part), Bytes(0), element * layout.shard_elements(part)};
+  return share_range(plan, unit, buffer, DType::fp32, part, Extent::mine);
 }
 
 // What this rank's update reads or writes of a persistent fp32 buffer.
 inline Range updated(const Plan& plan, std::size_t unit, std::size_t buffer) {
-  return plan.updates_whole() ? gradient_range(plan, unit, buffer, DType::fp32) : my_shard(plan, unit, buffer);
+  return share_range(plan, unit, buffer, DType::fp32, Part::trained, plan.sharding().optimizer);
 }
 
 inline Range untrained_range(const Plan& plan, std::size_t unit) {
   const std::size_t buffer = plan.unit_buffers[unit].untrained;
-  return {buffer, Bytes(0), Bytes(0), plan.buffers[buffer].size};
+  return fixed_range(buffer, Bytes(0), plan.buffers[buffer].size);
 }
 
-inline Range scalars_range(const Plan& plan) { return {plan.scalars, Bytes(0), Bytes(0), scalars_size}; }
-inline Range loss_scale_range(const Plan& plan) { return {plan.scalars, loss_scale_offset, Bytes(0), Bytes(4)}; }
+inline Range scalars_range(const Plan& plan) { return fixed_range(plan.scalars, Bytes(0), scalars_size); }
+inline Range loss_scale_range(const Plan& plan) { return fixed_range(plan.scalars, loss_scale_offset, Bytes(4)); }
 
-// Partial norms: one row of trained units per rank.
+// Partial norms: one row of trained units per rank, in the order of the shards that ranks own.
 inline Range all_norms(const Plan& plan) {
-  return {plan.norms, Bytes(0), Bytes(0), norm_size * (plan.options.ranks * plan.trained_units())};
+  return fixed_range(plan.norms, Bytes(0), norm_size * (plan.options.ranks * plan.trained_units()));
 }
 inline Range my_norms(const Plan& plan) {
-  const Bytes row = norm_size * plan.trained_units();
-  return {plan.norms, Bytes(0), row, row};
+  return strided(plan, all_norms(plan), Extent::mine, norm_size * plan.trained_units());
 }
 inline Range my_norm(const Plan& plan, std::size_t unit) {
-  return {plan.norms, norm_size * plan.norm_columns[unit], norm_size * plan.trained_units(), norm_size};
+  Range norm = my_norms(plan);
+  norm.offset = norm_size * plan.norm_columns[unit];
+  norm.size = norm_size;
+  return norm;
 }
 
 }  // namespace tessera::plan

@@ -1,4 +1,4 @@
-// Names of strategies and accumulation modes.
+// What strategies shard, and names of options.
 #include "tessera/plan/strategy.hpp"
 
 #include <fmt/format.h>
@@ -13,8 +13,24 @@ std::string_view to_string(Strategy strategy) {
     case Strategy::zero1: return "zero1";
     case Strategy::zero2: return "zero2";
     case Strategy::fsdp: return "fsdp";
+    case Strategy::hsdp: return "hsdp";
+    case Strategy::hfsdp: return "hfsdp";
   }
   throw InternalError("a strategy without a name");
+}
+
+Sharding sharding_of(Strategy strategy, std::size_t replicas) {
+  using enum Extent;
+  if (replicas == 1 && (strategy == Strategy::hsdp || strategy == Strategy::hfsdp)) strategy = Strategy::fsdp;
+  switch (strategy) {
+    case Strategy::ddp: return {.parameters = whole, .gradients = whole, .optimizer = whole};
+    case Strategy::zero1:
+    case Strategy::zero2: return {.parameters = whole, .gradients = mine, .optimizer = mine};
+    case Strategy::fsdp: return {.parameters = mine, .gradients = mine, .optimizer = mine};
+    case Strategy::hsdp: return {.parameters = group, .gradients = group, .optimizer = group};
+    case Strategy::hfsdp: return {.parameters = group, .gradients = group, .optimizer = mine};
+  }
+  throw InternalError("a strategy that shards nothing known");
 }
 
 std::string_view to_string(AccumulationMode mode) {
@@ -48,7 +64,7 @@ Strategy strategy_from_string(std::string_view name) {
   for (const Strategy strategy : all_strategies) {
     if (name == to_string(strategy)) return strategy;
   }
-  throw UsageError(fmt::format("unknown strategy \"{}\": choose ddp, zero1, zero2 or fsdp", name));
+  throw UsageError(fmt::format("unknown strategy \"{}\": choose ddp, zero1, zero2, fsdp, hsdp or hfsdp", name));
 }
 
 AccumulationMode accumulation_mode_from_string(std::string_view name) {

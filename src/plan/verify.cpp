@@ -1,4 +1,4 @@
-// Explores every sequence of segments on two fused ranks.
+// Explores every sequence of segments on representative ranks, each collective fused among those of its group.
 #include "tessera/plan/verify.hpp"
 
 #include <fmt/format.h>
@@ -86,10 +86,19 @@ class Explorer {
     return result;
   }
 
+  // The first and the last rank along each axis; two also of a single rank. The last one may deviate.
+  std::vector<MeshPlace> corners() const {
+    const MeshPlace last = plan_.last_place();
+    if (last.replica == 0 || last.shard == 0) return {MeshPlace{}, last};
+    return {MeshPlace{}, {0, last.shard}, {last.replica, 0}, last};
+  }
+
   void explore() {
     Parties start;
-    start.emplace_back(plan_, 0, 0);
-    start.emplace_back(deviating_, 1, plan_.options.ranks - 1);
+    const std::vector<MeshPlace> places = corners();
+    for (std::size_t party = 0; party < places.size(); ++party) {
+      start.emplace_back(party + 1 < places.size() ? plan_ : deviating_, party, places[party]);
+    }
     std::map<std::vector<std::uint64_t>, std::set<std::size_t>> seen;  // by state: the segments that followed
     std::vector<std::pair<std::size_t, Parties>> pending;
     pending.emplace_back(0, std::move(start));  // segment 0 is the cold start
@@ -131,37 +140,54 @@ class Explorer {
   bool advance(Parties& parties, AbstractRank& party, std::size_t stream) {
     const std::size_t index = party.head(stream);
     if (index == AbstractRank::none || !party.runnable(index)) return false;
-    if (is_collective(party.operation(index).kind)) return fuse(parties, stream);
+    if (is_collective(party.operation(index).kind)) return fuse(parties, party, stream);
     party.complete(index, party.start_of(index), reporter());
     ++result_.operations;
     return true;
   }
 
-  // Completes one collective on every rank at once: it starts when all have arrived and ends when all are done.
-  bool fuse(Parties& parties, std::size_t stream) {
-    for (const AbstractRank& party : parties) {
-      const std::size_t index = party.head(stream);
-      if (index == AbstractRank::none || !party.runnable(index)) return false;
+  static bool is_with(const AbstractRank& party, const AbstractRank& other, GroupKind group) {
+    if (group == GroupKind::shard) return party.place().replica == other.place().replica;
+    return group == GroupKind::all || party.place().shard == other.place().shard;
+  }
+
+  // The representatives of the group in which a rank calls a collective, itself among them.
+  template <typename AnyParties>
+  static auto group_of(AnyParties& parties, const AbstractRank& party, GroupKind group) {
+    std::vector<decltype(&parties.front())> members;
+    for (auto& other : parties) {
+      if (is_with(party, other, group)) members.push_back(&other);
     }
-    if (!agrees(parties, stream)) return false;
+    return members;
+  }
+
+  // Completes one collective on every rank of its group at once: it starts when all have arrived and ends when all are
+  // done.
+  bool fuse(Parties& parties, const AbstractRank& caller, std::size_t stream) {
+    const auto members = group_of(parties, caller, caller.operation(caller.head(stream)).group);
+    for (const AbstractRank* member : members) {
+      const std::size_t index = member->head(stream);
+      if (index == AbstractRank::none || !member->runnable(index)) return false;
+    }
+    if (!agrees(members, stream)) return false;
     FusedClock clock{};
-    for (const AbstractRank& party : parties) join(clock, party.start_of(party.head(stream)));
-    for (AbstractRank& party : parties) {
-      party.complete(party.head(stream), clock, reporter());
+    for (const AbstractRank* member : members) join(clock, member->start_of(member->head(stream)));
+    for (AbstractRank* member : members) {
+      member->complete(member->head(stream), clock, reporter());
       ++result_.operations;
     }
     FusedClock end = clock;
-    for (const AbstractRank& party : parties) ++end[party.lane(static_cast<StreamId>(stream))];
-    for (AbstractRank& party : parties) party.learn(stream, end);
+    for (const AbstractRank* member : members) ++end[member->lane(static_cast<StreamId>(stream))];
+    for (AbstractRank* member : members) member->learn(stream, end);
     return true;
   }
 
-  static bool agrees(const Parties& parties, std::size_t stream) {
-    const Operation& first = parties.front().operation(parties.front().head(stream));
-    for (const AbstractRank& party : parties) {
-      const Operation& other = party.operation(party.head(stream));
+  static bool agrees(const std::vector<AbstractRank*>& members, std::size_t stream) {
+    const Operation& first = members.front()->operation(members.front()->head(stream));
+    for (const AbstractRank* member : members) {
+      const Operation& other = member->operation(member->head(stream));
       if (other.kind != first.kind || other.unit != first.unit || other.wire != first.wire) return false;
-      if (other.accesses.size() != first.accesses.size()) return false;
+      if (other.group != first.group || other.accesses.size() != first.accesses.size()) return false;
       for (std::size_t a = 0; a < first.accesses.size(); ++a) {
         if (other.accesses[a].range.size != first.accesses[a].range.size) return false;
         if (other.accesses[a].tenant != first.accesses[a].tenant) return false;
@@ -170,12 +196,22 @@ class Explorer {
     return true;
   }
 
-  // The head is a collective that may start, and the other rank's stream has ended or may start something else.
-  static bool meets_no_partner(const Parties& parties, std::size_t party, std::size_t stream) {
-    const AbstractRank& mine = parties[party];
-    const AbstractRank& other = parties[1 - party];
-    if (!is_collective(mine.operation(mine.head(stream)).kind) || !mine.runnable(mine.head(stream))) return false;
-    return other.head(stream) == AbstractRank::none || other.runnable(other.head(stream));
+  // The head is a collective that may start, and the streams of the group's other ranks have ended or may start
+  // something else.
+  static bool meets_no_partner(const Parties& parties, const AbstractRank& mine, std::size_t stream) {
+    const std::size_t head = mine.head(stream);
+    if (!is_collective(mine.operation(head).kind) || !mine.runnable(head)) return false;
+    const auto members = group_of(parties, mine, mine.operation(head).group);
+    return std::all_of(members.begin(), members.end(), [&](const AbstractRank* other) {
+      return other->head(stream) == AbstractRank::none || other->runnable(other->head(stream));
+    });
+  }
+
+  static std::string name_of(const Parties& parties, std::size_t party) {
+    if (party == 0) return "first rank";
+    if (party + 1 == parties.size()) return "last rank";
+    const MeshPlace place = parties[party].place();
+    return fmt::format("rank {} of replica {}", place.shard, place.replica);
   }
 
   void report_stuck(const Parties& parties) {
@@ -187,9 +223,9 @@ class Explorer {
         const std::size_t index = parties[party].head(stream);
         if (index == AbstractRank::none) continue;
         here = parties[party].point(index);
-        text += fmt::format(" {} rank's {} stream at {};", party == 0 ? "first" : "last",
-                            to_string(static_cast<StreamId>(stream)), describe(parties[party].plan(), here));
-        disagree = disagree || meets_no_partner(parties, party, stream);
+        text += fmt::format(" {}'s {} stream at {};", name_of(parties, party), to_string(static_cast<StreamId>(stream)),
+                            describe(parties[party].plan(), here));
+        disagree = disagree || meets_no_partner(parties, parties[party], stream);
       }
     }
     reporter()(disagree ? ViolationKind::mismatch : ViolationKind::deadlock, here, here, text);

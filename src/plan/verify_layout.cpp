@@ -3,7 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <optional>
 #include <set>
+#include <vector>
 
 #include "tessera/plan/memory.hpp"
 
@@ -37,7 +40,7 @@ Holding holding(const Plan& plan, std::size_t unit, std::size_t buffer) {
   const UnitBuffers& buffers = plan.unit_buffers[unit];
   const Precision& precision = plan.units[unit].precision ? *plan.units[unit].precision : plan.options.precision;
   if (buffer == buffers.master) return {Bytes(4), true};
-  if (buffer == buffers.parameters) return {size_of(precision.parameter), true};
+  if (buffer == buffers.parameters || buffer == buffers.kept) return {size_of(precision.parameter), true};
   if (buffer == buffers.gradient || buffer == buffers.accumulation) return {Bytes(4), false};
   if (std::find(buffers.states.begin(), buffers.states.end(), buffer) != buffers.states.end()) return {Bytes(4), false};
   if (buffer == buffers.gradient_slot) return {size_of(precision.gradient), false};
@@ -45,77 +48,116 @@ Holding holding(const Plan& plan, std::size_t unit, std::size_t buffer) {
   return {};
 }
 
-enum class Share { everything, whole, mine };  // both parts; a part; my shard of a part
+// Both parts whole; of a part everything, what a replica has for this rank, or this rank's shard.
+enum class Share { everything, whole, group, mine };
 
-// What each kind of operation names of its unit, by access.
-Share share_of(const Plan& plan, const Operation& operation, const Access& access) {
-  const Share updated = plan.updates_whole() ? Share::whole : Share::mine;
-  const bool is_source = (&access - operation.accesses.data()) % 2 == 0;
+Share share_of(Extent extent) {
+  return extent == Extent::whole ? Share::whole : extent == Extent::group ? Share::group : Share::mine;
+}
+
+// Shards that a collective's members bring together, one each; and those of a whole unit, a replica's share, a rank.
+std::size_t members(const Plan& plan, GroupKind group) {
+  const std::size_t in_replica = plan.options.ranks / plan.options.replicas;
+  return group == GroupKind::all ? plan.options.ranks : group == GroupKind::shard ? in_replica : plan.options.replicas;
+}
+std::size_t shards_of(const Plan& plan, Share share) {
+  return share == Share::mine ? 1 : share == Share::group ? plan.options.replicas : plan.options.ranks;
+}
+
+// What each kind of operation may name of its unit, by access; pairs must fit besides (check_shape).
+std::vector<Share> shares_of(const Plan& plan, const Operation& operation, const Access& access) {
+  const Sharding sharding = sharding_of(plan.options.strategy, plan.options.replicas);
+  const Share updated = share_of(sharding.optimizer);
   const std::size_t buffer = access.range.buffer;
   const UnitBuffers& buffers = plan.unit_buffers[access.tenant];
   switch (operation.kind) {
-    case OperationKind::initialize: return buffer == buffers.master ? Share::mine : updated;
-    case OperationKind::cast:
-    case OperationKind::optimize: return updated;
+    case OperationKind::initialize: return buffer == buffers.master ? std::vector{Share::mine} : std::vector{updated};
+    case OperationKind::cast: return {updated, share_of(sharding.parameters)};
+    case OperationKind::optimize: return {updated};
     case OperationKind::all_gather:
-    case OperationKind::all_gather_sum: return is_source ? Share::mine : Share::whole;
-    case OperationKind::reduce_scatter: return is_source ? Share::whole : Share::mine;
+    case OperationKind::all_gather_sum:
+    case OperationKind::reduce_scatter: return {Share::mine, Share::group, Share::whole};
     case OperationKind::sum_of_squares:
-    case OperationKind::hook: return Share::mine;
+    case OperationKind::hook: return {Share::mine};
     case OperationKind::release:
-    case OperationKind::window: return buffer == buffers.parameters ? Share::everything : Share::whole;
-    default: return Share::whole;
+    case OperationKind::window:
+      return buffer == buffers.parameters ? std::vector{Share::everything} : std::vector{Share::whole};
+    default: return {Share::whole};
   }
 }
 
-bool is_part(const Plan& plan, const Access& access, Share share, Part part) {
+// Where shares of a part stand in a buffer that holds so many of each part's shards, for the rank with these strides.
+bool is_share_of(const Plan& plan, const Access& access, Share share, Part part, Share held) {
   const UnitLayout& layout = plan.layouts[access.tenant];
   const Bytes element = holding(plan, access.tenant, access.range.buffer).element;
   const Range& range = access.range;
-  const Bytes begin = element * layout.begin(part);
-  if (share == Share::whole) {
-    return range.offset == begin && range.rank_stride == Bytes(0) &&
-           range.size == element * layout.padded_elements(part);
-  }
   const Bytes shard = element * layout.shard_elements(part);
-  if (range.size != shard) return false;
-  const bool shards_alone = range.rank_stride == Bytes(0) && range.offset == element * layout.begin_in_shard(part);
-  const Bytes whole = element * layout.padded_elements();
-  if (shards_alone && (plan.buffers[range.buffer].size != whole || plan.options.ranks == 1)) return true;
-  return range.rank_stride == shard && range.offset == begin;
+  const std::size_t before = part == Part::frozen ? layout.shard_elements(Part::trained) : 0;
+  if (shards_of(plan, share) > shards_of(plan, held)) return false;
+  const bool alone = share == held;
+  const bool by_replica = share == Share::mine && !alone && plan.options.replicas > 1;
+  const bool by_shard = share != Share::whole && held == Share::whole && plan.options.ranks / plan.options.replicas > 1;
+  return range.offset == element * before * shards_of(plan, held) && range.size == shard * shards_of(plan, share) &&
+         range.replica_stride == (by_replica ? shard : Bytes(0)) &&
+         range.shard_stride == (by_shard ? shard * plan.options.replicas : Bytes(0));
 }
 
-bool is_layouts(const Plan& plan, const Access& access, Share share) {
+// By its size a buffer holds a whole unit, a replica's share or a shard; slots have room for their largest tenant.
+bool is_part(const Plan& plan, const Access& access, Share share, Part part) {
+  const UnitLayout& layout = plan.layouts[access.tenant];
+  const Holding held = holding(plan, access.tenant, access.range.buffer);
+  const Buffer& buffer = plan.buffers[access.range.buffer];
+  const bool is_slot = buffer.category == Category::parameter_slots || buffer.category == Category::gradient_slots ||
+                       buffer.category == Category::staging;
+  if (is_slot) return is_share_of(plan, access, share, part, Share::whole);
+  const std::size_t elements =
+      layout.shard_elements(Part::trained) + (held.frozen ? layout.shard_elements(Part::frozen) : 0);
+  for (const Share all : {Share::whole, Share::group, Share::mine}) {
+    const bool fits = buffer.size == held.element * elements * shards_of(plan, all);
+    if (fits && is_share_of(plan, access, share, part, all)) return true;
+  }
+  return false;
+}
+
+bool is_layouts(const Plan& plan, const Operation& operation, const Access& access) {
   const Range& range = access.range;
   const UnitLayout& layout = plan.layouts[access.tenant];
   if (range.buffer == plan.unit_buffers[access.tenant].untrained) {
-    return range == Range{range.buffer, Bytes(0), Bytes(0), plan.buffers[range.buffer].size};
+    return range == fixed_range(range.buffer, Bytes(0), plan.buffers[range.buffer].size);
   }
   const Holding held = holding(plan, access.tenant, range.buffer);
   if (held.element == Bytes(0)) return false;
-  if (share == Share::everything) {
-    return range == Range{range.buffer, Bytes(0), Bytes(0), held.element * layout.padded_elements()};
-  }
-  return is_part(plan, access, share, Part::trained) || (held.frozen && is_part(plan, access, share, Part::frozen));
+  const std::vector<Share> shares = shares_of(plan, operation, access);
+  return std::any_of(shares.begin(), shares.end(), [&](Share share) {
+    if (share == Share::everything) {
+      return range == fixed_range(range.buffer, Bytes(0), held.element * layout.padded_elements());
+    }
+    return is_part(plan, access, share, Part::trained) || (held.frozen && is_part(plan, access, share, Part::frozen));
+  });
 }
 
 // Of the scalars: all, or the loss scale alone. Of the norms, a row of units per rank: all, my row, or my cell of the
 // operation's unit.
 bool is_plans(const Plan& plan, const Operation& operation, const Range& range) {
-  const Bytes row = norm_size * plan.trained_units();
   if (range.buffer == plan.scalars) {
-    return range == Range{plan.scalars, Bytes(0), Bytes(0), scalars_size} ||
-           range == Range{plan.scalars, loss_scale_offset, Bytes(0), Bytes(4)};
+    return range == fixed_range(plan.scalars, Bytes(0), scalars_size) ||
+           range == fixed_range(plan.scalars, loss_scale_offset, Bytes(4));
   }
   if (range.buffer != plan.norms) return false;
-  if (operation.unit != no_unit)
-    return range == Range{plan.norms, norm_size * plan.norm_columns[operation.unit], row, norm_size};
-  return range == Range{plan.norms, Bytes(0), Bytes(0), row * plan.options.ranks} ||
-         range == Range{plan.norms, Bytes(0), row, row};
+  const Bytes row = norm_size * plan.trained_units();
+  const std::size_t replicas = plan.options.replicas;
+  Range mine{plan.norms, Bytes(0), replicas > 1 ? row : Bytes(0),
+             plan.options.ranks > replicas ? row * replicas : Bytes(0), row};
+  if (operation.unit == no_unit) {
+    return range == mine || range == fixed_range(plan.norms, Bytes(0), row * plan.options.ranks);
+  }
+  mine.offset = norm_size * plan.norm_columns[operation.unit];
+  mine.size = norm_size;
+  return range == mine;
 }
 
 bool inside_buffer(const Plan& plan, const Range& range) {
-  return interval(range, plan.options.ranks - 1).end <= plan.buffers[range.buffer].size.count();
+  return hull(plan, range).end <= plan.buffers[range.buffer].size.count();
 }
 
 bool moves_shards(const Operation& operation) {
@@ -148,7 +190,7 @@ bool is_sum(const Plan& plan, const Operation& operation) {
   return true;
 }
 
-// Gathers are in place: my shard and the whole are of one buffer and one part.
+// Gathers are in place: what is mine and what is gathered are of one buffer and one part.
 bool is_in_place(const Operation& operation) {
   if (!moves_shards(operation) || operation.kind == OperationKind::reduce_scatter) return true;
   for (std::size_t a = 0; a < operation.accesses.size(); a += 2) {
@@ -159,6 +201,45 @@ bool is_in_place(const Operation& operation) {
   return true;
 }
 
+std::optional<Share> share_in(const Plan& plan, const Access& access) {
+  for (const Share share : {Share::whole, Share::group, Share::mine}) {
+    for (const Part part : all_parts) {
+      if (is_part(plan, access, share, part)) return share;
+    }
+  }
+  return std::nullopt;
+}
+
+// The ranks of a replica bring their shares of a whole together, an axis of replicas the shards of such a share.
+bool is_widened_by(const Plan& plan, GroupKind group, Share from, Share to) {
+  if (shards_of(plan, from) * members(plan, group) != shards_of(plan, to)) return false;
+  const bool is_mesh = plan.options.replicas > 1 && plan.options.replicas < plan.options.ranks;
+  return !is_mesh || group == GroupKind::all || (from == Share::group) == (group == GroupKind::shard);
+}
+
+// Of each pair one is as many shards as the other has for each of the group's ranks. Everybody's norms count, and one
+// rank's state is for everybody.
+bool is_of_group(const Plan& plan, const Operation& operation) {
+  if (!moves_shards(operation)) return operation.group == GroupKind::all;
+  const bool sums = operation.kind == OperationKind::reduce_scatter;
+  for (std::size_t a = 0; a < operation.accesses.size(); a += 2) {
+    const Access& few = operation.accesses[sums ? a + 1 : a];
+    const Access& many = operation.accesses[sums ? a : a + 1];
+    if (few.range.size == Bytes(0) && many.range.size == Bytes(0)) continue;
+    const auto from = share_in(plan, few);
+    const auto to = share_in(plan, many);
+    if (!from || !to || !is_widened_by(plan, operation.group, *from, *to)) return false;
+  }
+  return true;
+}
+
+// What is cast keeps its place.
+bool is_of_one_share(const Plan& plan, const Operation& operation) {
+  if (operation.kind != OperationKind::cast) return true;
+  return operation.accesses.size() == 2 &&
+         share_in(plan, operation.accesses[0]) == share_in(plan, operation.accesses[1]);
+}
+
 void check_shape(const Plan& plan, EventPoint here, const Report& report) {
   const Operation& operation = plan.at(here);
   const auto object = [&](const char* why) {
@@ -167,6 +248,8 @@ void check_shape(const Plan& plan, EventPoint here, const Report& report) {
   if (!is_paired(operation)) return object("not a source and a target for each of its units");
   if (!is_sum(plan, operation)) object("not a sum of gradients in the wire's type");
   if (!is_in_place(operation)) object("not in place");
+  if (!is_of_one_share(plan, operation)) object("not of the same elements");
+  if (!is_of_group(plan, operation)) object("not what the ranks of its group hold");
 }
 
 }  // namespace
@@ -179,9 +262,8 @@ void verify_layout(const Plan& plan, const Report& report) {
       const EventPoint here{segment, index};
       for (std::size_t a = 0; a < operations[index].accesses.size(); ++a) {
         const Access& access = operations[index].accesses[a];
-        const bool is_right = access.tenant == no_unit
-                                  ? is_plans(plan, operations[index], access.range)
-                                  : is_layouts(plan, access, share_of(plan, operations[index], access));
+        const bool is_right = access.tenant == no_unit ? is_plans(plan, operations[index], access.range)
+                                                       : is_layouts(plan, operations[index], access);
         if (is_right && inside_buffer(plan, access.range)) continue;
         report(ViolationKind::layout, here, {segment, a},
                fmt::format("{}: its range of {} is not the layout's", describe(plan, here),

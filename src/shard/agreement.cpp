@@ -42,6 +42,7 @@ class Lines {
 
 void add_options(Lines& lines, const plan::PlanOptions& options) {
   lines.add("strategy", to_string(options.strategy));
+  lines.add("replicas", options.replicas);
   lines.add("precision", types(options.precision));
   lines.add("micro_batches", options.micro_batches);
   lines.add("accumulation", to_string(options.accumulation));

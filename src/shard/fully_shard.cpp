@@ -171,6 +171,7 @@ class FullyShard::Implementation {
     input.options = {.strategy = options_.strategy,
                      .precision = options_.precision,
                      .ranks = static_cast<std::size_t>(world().size()),
+                     .replicas = options_.replicas,
                      .micro_batches = options_.micro_batches,
                      .accumulation = options_.accumulation,
                      .prefetch = options_.prefetch,

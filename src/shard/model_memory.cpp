@@ -1,6 +1,7 @@
 // Offsets are the plan's and the layouts'; here they become addresses.
 #include "shard/model_memory.hpp"
 
+#include "plan/ranges.hpp"
 #include "tessera/plan/memory.hpp"
 
 namespace tessera {
@@ -22,6 +23,7 @@ ModelMemory::ModelMemory(World& world, const plan::Plan& plan, std::span<const s
     : plan_(plan),
       units_(units),
       rank_(static_cast<std::size_t>(world.rank())),
+      place_(plan.place_of(rank_)),
       arena_(world.make_arena(plan::memory(plan).peak - host_part(world, plan))),
       host_arena_(Arena::on_host_of(world.device(), host_part(world, plan))) {}
 
@@ -32,7 +34,7 @@ std::byte* ModelMemory::base(std::size_t buffer) {
 }
 
 std::byte* ModelMemory::address(const plan::Range& range) {
-  const Bytes offset = range.offset + range.rank_stride * rank_;
+  const Bytes offset = range.offset + range.replica_stride * place_.replica + range.shard_stride * place_.shard;
   return base(range.buffer) + offset.count();
 }
 
@@ -46,7 +48,7 @@ kernels::StepScalars* ModelMemory::scalars() { return reinterpret_cast<kernels::
 DType ModelMemory::type_of(std::size_t unit, std::size_t buffer) const {
   const plan::UnitBuffers& buffers = plan_.unit_buffers[unit];
   if (buffer == buffers.master) return DType::fp32;  // also where windows read the masters themselves
-  if (buffer == buffers.parameters) return plan_.precision(unit).parameter;
+  if (buffer == buffers.parameters || buffer == buffers.kept) return plan_.precision(unit).parameter;
   if (buffer == buffers.gradient_slot) return plan_.precision(unit).gradient;
   if (buffer == buffers.staging) return plan_.precision(unit).wire;
   return DType::fp32;
@@ -54,14 +56,15 @@ DType ModelMemory::type_of(std::size_t unit, std::size_t buffer) const {
 
 std::vector<ParameterPiece> ModelMemory::pieces(std::size_t unit, std::size_t buffer) {
   const plan::UnitLayout& layout = plan_.layouts[unit];
-  const bool whole = plan_.holds_whole(unit, buffer);
   const bool masters = buffer == plan_.unit_buffers[unit].master;
-  float* data = reinterpret_cast<float*>(base(buffer));
   std::vector<ParameterPiece> result;
   for (const plan::ShardPiece& piece : layout.pieces(rank_)) {
-    if (!masters && layout.part(piece.parameter) == plan::Part::frozen) continue;
-    const std::size_t at = whole ? layout.offset(piece.parameter) + piece.parameter_offset : piece.shard_offset;
-    result.push_back({units_[unit]->parameters()[piece.parameter], piece.parameter_offset, {data + at, piece.count}});
+    const plan::Part part = layout.part(piece.parameter);
+    if (!masters && part == plan::Part::frozen) continue;
+    float* const shard = reinterpret_cast<float*>(address(plan::my_shard(plan_, unit, buffer, part)));
+    result.push_back({units_[unit]->parameters()[piece.parameter],
+                      piece.parameter_offset,
+                      {shard + (piece.shard_offset - layout.begin_in_shard(part)), piece.count}});
   }
   return result;
 }

@@ -37,6 +37,7 @@ class ModelMemory {
   const plan::Plan& plan_;
   std::span<const std::unique_ptr<Unit>> units_;
   std::size_t rank_;
+  plan::MeshPlace place_;
   Arena arena_;
   Arena host_arena_;  // on a CUDA device what the plan wants in the host's memory; empty on the CPU, where all is
 };

@@ -39,11 +39,31 @@ Operations::Operations(const ExecutorInput& input, ModelMemory& memory)
       }
     }
   }
-  gather_communicator_ = input.world.make_communicator("gather", {.staging = memory_.bytes(plan_.gather_staging)});
-  reduce_communicator_ = input.world.make_communicator("reduce", {.staging = memory_.bytes(plan_.reduce_staging)});
+  make_communicators(input.world);
   for (const plan::Segment& segment : plan_.segments) {
     auto& collectives = collectives_.emplace_back();
     for (const Operation& operation : segment.operations) collectives.push_back(collective_of(operation));
+  }
+}
+
+// Everybody stands in the order of the shards that ranks own, which is the order of their numbers with one replica, and
+// where a replica is one rank.
+void Operations::make_communicators(World& world) {
+  const Mesh mesh = world.mesh(
+      {{"replicate", static_cast<int>(plan_.options.replicas)}, {"shard", static_cast<int>(plan_.ranks_of_replica())}});
+  const Group groups[plan::group_count] = {mesh.group_of({"shard", "replicate"}), mesh.group("shard"),
+                                           mesh.group("replicate")};
+  for (const plan::Segment& segment : plan_.segments) {
+    for (const Operation& operation : segment.operations) {
+      if (!is_collective(operation.kind)) continue;
+      const auto stream = static_cast<std::size_t>(operation.stream);
+      const auto group = static_cast<std::size_t>(operation.group);
+      if (communicators_[stream][group]) continue;
+      const bool gathers = operation.stream == plan::StreamId::gather;
+      CommunicatorUse use{.staging = memory_.bytes(gathers ? plan_.gather_staging : plan_.reduce_staging)};
+      if (!groups[group].is_everybody()) use.group = groups[group];
+      communicators_[stream][group] = world.make_communicator(gathers ? "gather" : "reduce", use);
+    }
   }
 }
 
@@ -56,14 +76,14 @@ void Operations::launch(plan::EventPoint point, Stream& on) {
       return kernels::set_scalars(on, memory_.scalars(), {.loss_scale = loss_scaling_.initial});
     case OperationKind::cast:
     case OperationKind::convert: return cast(operation, on);
-    case OperationKind::all_gather: return gather_communicator_->all_gather(on, collective.gathers);
+    case OperationKind::all_gather:
+    case OperationKind::all_gather_sum: return communicator_of(operation).all_gather(on, collective.gathers);
     case OperationKind::prepare_gradient: return prepare_gradient(operation, on);
     case OperationKind::accumulate: return accumulate(operation, on);
     case OperationKind::hook: return hook(operation, on);
     case OperationKind::broadcast: return broadcast(operation, on);
-    case OperationKind::reduce_scatter: return reduce_communicator_->reduce_scatter(on, collective.reductions);
-    case OperationKind::gather_norms: return gather_norms(collective, on);
-    case OperationKind::all_gather_sum: return reduce_communicator_->all_gather(on, collective.gathers);
+    case OperationKind::reduce_scatter: return communicator_of(operation).reduce_scatter(on, collective.reductions);
+    case OperationKind::gather_norms: return gather_norms(operation, collective, on);
     case OperationKind::sum_of_squares: return sum_of_squares(operation, on);
     case OperationKind::begin_update: return begin_update(on);
     case OperationKind::optimize: return optimize(operation, on);
@@ -122,7 +142,7 @@ Operations::Collective Operations::collective_of(const Operation& operation) {
     result.reductions.push_back({.data = address(source),
                                  .wire = operation.wire,
                                  .result = reinterpret_cast<float*>(address(target)),
-                                 .shard_elements = plan_.layouts[unit].shard_elements(plan::Part::trained),
+                                 .shard_elements = target.size.count() / sizeof(float),
                                  .accumulate = operation.add,
                                  .divisor = static_cast<float>(operation.divisor),
                                  .label = label});
@@ -177,17 +197,17 @@ void Operations::hook(const Operation& operation, Stream& on) {
 
 void Operations::broadcast(const Operation& operation, Stream& on) {
   const plan::Range& range = operation.accesses[0].range;
-  gather_communicator_->broadcast(
+  communicator_of(operation).broadcast(
       on, {.data = address(range), .size = range.size, .root = 0, .label = plan_.units[operation.unit].name});
 }
 
 // Labels are compared between ranks: with the learning rate in this one, ranks that ask for different updates are told
 // before anything is updated.
-void Operations::gather_norms(Collective& collective, Stream& on) {
+void Operations::gather_norms(const Operation& operation, Collective& collective, Stream& on) {
   std::array<char, 48>& label = norm_labels_[next_norm_label_++ % norm_labels_.size()];
   const auto end = fmt::format_to_n(label.data(), label.size(), "norms, in update({})", learning_rate_).out;
   collective.gathers.front().label = {label.data(), end};
-  reduce_communicator_->all_gather(on, collective.gathers);
+  communicator_of(operation).all_gather(on, collective.gathers);
 }
 
 void Operations::begin_update(Stream& on) {

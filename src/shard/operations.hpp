@@ -59,6 +59,10 @@ class Operations {
     std::size_t first;
   };
 
+  void make_communicators(World& world);
+  Communicator& communicator_of(const plan::Operation& operation) {
+    return *communicators_[static_cast<std::size_t>(operation.stream)][static_cast<std::size_t>(operation.group)];
+  }
   Collective collective_of(const plan::Operation& operation);
   void fill_initial(const Initial& initial, const InitialPlace& place, Stream& on);
   void initialize(const plan::Operation& operation, Stream& on);
@@ -68,7 +72,7 @@ class Operations {
   void sum_of_squares(const plan::Operation& operation, Stream& on);
   void hook(const plan::Operation& operation, Stream& on);
   void broadcast(const plan::Operation& operation, Stream& on);
-  void gather_norms(Collective& collective, Stream& on);
+  void gather_norms(const plan::Operation& operation, Collective& collective, Stream& on);
   void begin_update(Stream& on);
   void optimize(const plan::Operation& operation, Stream& on);
   void release(const plan::Operation& operation, Stream& on);
@@ -88,8 +92,8 @@ class Operations {
   std::vector<std::vector<OptimizerRun>> runs_;               // by unit
   std::vector<std::vector<float*>> run_states_;               // by unit: states of each run, run after run
   std::vector<std::vector<ParameterPiece>> gradient_pieces_;  // by unit, for hooks
-  std::unique_ptr<Communicator> gather_communicator_;
-  std::unique_ptr<Communicator> reduce_communicator_;
+  // By stream and kind of group: those that the plan uses. Of one stream they share their staging.
+  std::array<std::array<std::unique_ptr<Communicator>, plan::group_count>, plan::stream_count> communicators_;
   SkippedSteps skipped_steps_;
   bool tasks_see_memory_;  // of the device: on the CPU
   float learning_rate_ = 0.0f;

@@ -22,21 +22,13 @@ RunSettings settings_of(std::string_view name, const std::vector<ParameterGroup>
                     .epsilon = own.epsilon}};
 }
 
-// What the rank keeps: its shard's pieces, or every parameter where they stay whole.
-std::vector<plan::ShardPiece> kept_pieces(const plan::Plan& plan, std::size_t unit, std::size_t rank) {
+// What the rank updates.
+std::vector<plan::ShardPiece> updated_pieces(const plan::Plan& plan, std::size_t unit, std::size_t rank) {
   const plan::UnitLayout& layout = plan.layouts[unit];
-  std::vector<plan::ShardPiece> result;
-  if (!plan.updates_whole()) {
-    for (const plan::ShardPiece& piece : layout.pieces(rank)) {
-      if (layout.part(piece.parameter) == plan::Part::trained) result.push_back(piece);
-    }
-    return result;
-  }
-  for (std::size_t p = 0; p < layout.parameters(); ++p) {
-    if (layout.elements(p) > 0 && layout.part(p) == plan::Part::trained)
-      result.push_back({p, 0, layout.offset(p), layout.elements(p)});
-  }
-  return result;
+  std::vector<plan::ShardPiece> pieces = layout.pieces(rank, plan.sharding().optimizer);
+  std::erase_if(pieces,
+                [&](const plan::ShardPiece& piece) { return layout.part(piece.parameter) == plan::Part::frozen; });
+  return pieces;
 }
 
 }  // namespace
@@ -54,7 +46,7 @@ std::vector<OptimizerRun> optimizer_runs(const plan::Plan& plan, std::size_t uni
                                          const Optimizer& optimizer) {
   const std::vector<ParameterGroup> groups = optimizer.groups();
   std::vector<OptimizerRun> runs;
-  for (const plan::ShardPiece& piece : kept_pieces(plan, unit, rank)) {
+  for (const plan::ShardPiece& piece : updated_pieces(plan, unit, rank)) {
     const RunSettings settings = settings_of(plan.units[unit].parameters[piece.parameter].name, groups, optimizer);
     if (!runs.empty() && runs.back().settings == settings) {
       runs.back().count = piece.shard_offset + piece.count - runs.back().first;

@@ -20,18 +20,28 @@ struct Setting {
   void (*apply)(plan::PlanOptions&);
 };
 
+bool keeps_parameters_whole(const plan::PlanOptions& options) {
+  return sharding_of(options.strategy, options.replicas).parameters == Extent::whole;
+}
+
 // Each is tried on top of those before it.
 constexpr Setting mildest_first[] = {
     {"reshard_after_forward = true", [](plan::PlanOptions& o) { o.reshard_after_forward = true; }},
     {"accumulation = reduced", [](plan::PlanOptions& o) { o.accumulation = AccumulationMode::reduced; }},
     {"bucket_cap = 0",
      [](plan::PlanOptions& o) {
-       if (o.bucket_cap || o.strategy != Strategy::fsdp) o.bucket_cap = Bytes(0);
+       if (o.bucket_cap || keeps_parameters_whole(o)) o.bucket_cap = Bytes(0);
      }},
     {"overlap_reduction = false", [](plan::PlanOptions& o) { o.overlap_reduction = false; }},
     {"prefetch = 0", [](plan::PlanOptions& o) { o.prefetch = 0; }},
     {"strategy = zero2",
-     [](plan::PlanOptions& o) { o.strategy = o.strategy == Strategy::fsdp ? Strategy::fsdp : Strategy::zero2; }},
+     [](plan::PlanOptions& o) {
+       if (keeps_parameters_whole(o)) o.strategy = Strategy::zero2;
+     }},
+    {"strategy = hfsdp",
+     [](plan::PlanOptions& o) {
+       if (o.strategy == Strategy::hsdp) o.strategy = Strategy::hfsdp;
+     }},
     {"strategy = fsdp", [](plan::PlanOptions& o) { o.strategy = Strategy::fsdp; }},
 };
 

@@ -84,7 +84,7 @@ void check(const Run& run) {
 TEST_CASE("nothing_is_allocated_once_every_segment_has_run") {
   REQUIRE_PROBE();
   for (const int ranks : {1, 2, 3, 7}) {
-    for (const Strategy strategy : all_strategies) {
+    for (const Strategy strategy : flat_strategies) {
       for (const toy::Accumulation& accumulation : toy::accumulations()) {
         for (const bool queue_compute : {false, true}) {
           Run run;
@@ -102,7 +102,7 @@ TEST_CASE("nothing_is_allocated_once_every_segment_has_run") {
 
 TEST_CASE("nothing_is_allocated_with_bf16_nor_with_other_depths_and_test_modes") {
   REQUIRE_PROBE();
-  for (const Strategy strategy : all_strategies) {
+  for (const Strategy strategy : flat_strategies) {
     for (const std::size_t prefetch : {0u, 2u}) {
       Run run;
       run.ranks = 3;
@@ -121,7 +121,7 @@ TEST_CASE("nothing_is_allocated_with_bf16_nor_with_other_depths_and_test_modes")
 
 TEST_CASE("nothing_is_allocated_with_fp16_wires_in_other_types_and_frozen_parameters") {
   REQUIRE_PROBE();
-  for (const Strategy strategy : all_strategies) {
+  for (const Strategy strategy : flat_strategies) {
     Run run;
     run.ranks = 3;
     run.options.strategy = strategy;
@@ -135,7 +135,7 @@ TEST_CASE("nothing_is_allocated_with_fp16_wires_in_other_types_and_frozen_parame
 
 TEST_CASE("nothing_is_allocated_whatever_is_reduced_together") {
   REQUIRE_PROBE();
-  for (const Strategy strategy : all_strategies) {
+  for (const Strategy strategy : flat_strategies) {
     for (const std::uint64_t cap : {0u, 3800u, 1u << 20}) {
       Run run;
       run.ranks = 3;
@@ -148,7 +148,7 @@ TEST_CASE("nothing_is_allocated_whatever_is_reduced_together") {
 
 TEST_CASE("nothing_is_allocated_when_windows_join_other_streams") {
   REQUIRE_PROBE();
-  for (const Strategy strategy : all_strategies) {
+  for (const Strategy strategy : flat_strategies) {
     Run run;
     run.ranks = 2;
     run.options.strategy = strategy;
@@ -159,7 +159,7 @@ TEST_CASE("nothing_is_allocated_when_windows_join_other_streams") {
 
 TEST_CASE("nothing_is_allocated_while_steps_are_traced") {
   REQUIRE_PROBE();
-  for (const Strategy strategy : all_strategies) {
+  for (const Strategy strategy : flat_strategies) {
     for (const bool queue_compute : {false, true}) {
       Run run;
       run.ranks = 3;

@@ -38,7 +38,7 @@ std::vector<probe::RankMemory> measure_trained(int ranks, const models::Model& m
 }
 
 void check_model(const measured::NamedModel& named, Precision precision) {
-  for (const Strategy strategy : all_strategies) {
+  for (const Strategy strategy : flat_strategies) {
     for (std::size_t prefetch = 0; prefetch <= (strategy == Strategy::fsdp ? 2u : 0u); ++prefetch) {
       for (const int ranks : ranks_of_matrix()) {
         CAPTURE(to_string(strategy));

@@ -103,7 +103,7 @@ TEST_CASE("planned_bytes_equal_measured_bytes_with_bf16_parameters_gradients_and
 
 TEST_CASE("planned_bytes_equal_measured_bytes_with_other_types_on_the_wire_frozen_parameters_and_a_users_block") {
   REQUIRE_PROBE();
-  for (const Strategy strategy : all_strategies) {
+  for (const Strategy strategy : flat_strategies) {
     for (const int ranks : {1, 3}) {
       Run run;
       run.ranks = ranks;
@@ -122,7 +122,7 @@ TEST_CASE("planned_bytes_equal_measured_bytes_with_other_types_on_the_wire_froze
 
 TEST_CASE("planned_bytes_equal_measured_bytes_without_overlapped_reduction_and_in_test_modes") {
   REQUIRE_PROBE();
-  for (const Strategy strategy : all_strategies) {
+  for (const Strategy strategy : flat_strategies) {
     Run run;
     run.ranks = 3;
     run.options.strategy = strategy;
@@ -137,7 +137,7 @@ TEST_CASE("planned_bytes_equal_measured_bytes_without_overlapped_reduction_and_i
 // toy's units together, 1 MiB takes all.
 TEST_CASE("planned_bytes_equal_measured_bytes_whatever_is_reduced_together") {
   REQUIRE_PROBE();
-  for (const Strategy strategy : all_strategies) {
+  for (const Strategy strategy : flat_strategies) {
     for (const std::uint64_t cap : {0u, 3800u, 1u << 20}) {
       Run run;
       run.ranks = 3;
@@ -158,7 +158,7 @@ TEST_CASE("planned_bytes_equal_measured_bytes_where_ranks_own_only_padding_and_w
     Run run;
     run.ranks = 7;
     run.widths = widths;
-    for (const Strategy strategy : all_strategies) {
+    for (const Strategy strategy : flat_strategies) {
       run.options.strategy = strategy;
       check<float>(run);
     }
@@ -197,7 +197,7 @@ class Watched : public toy::Layer<float> {
 };
 
 TEST_CASE("what_the_user_sees_stands_in_the_region_of_its_category") {
-  for (const Strategy strategy : all_strategies) {
+  for (const Strategy strategy : flat_strategies) {
     Run run;
     run.options.strategy = strategy;
     launch({.ranks = 1}, [&](World& world) {

@@ -62,7 +62,7 @@ void check_same(const Taken& real, const Taken& simulated) {
 
 template <typename T>
 void check_every_rank(Precision precision) {
-  for (const Strategy strategy : all_strategies) {
+  for (const Strategy strategy : flat_strategies) {
     for (int ranks = 1; ranks <= 8; ++ranks) {
       Run run;
       run.ranks = ranks;
@@ -91,7 +91,7 @@ TEST_CASE("simulated_rank_takes_the_bytes_of_the_real_one") {
 
 // In the toy model all weights are gathered: zeros where there are no peers, and no value that is not finite.
 TEST_CASE("simulated_rank_trains_on_finite_values_in_test_modes_too") {
-  for (const Strategy strategy : all_strategies) {
+  for (const Strategy strategy : flat_strategies) {
     for (const int rank : {0, 17, 511}) {
       Run run;
       run.ranks = 512;
@@ -113,7 +113,7 @@ TEST_CASE("one_rank_of_512_and_of_16384_runs_in_little_memory") {
   REQUIRE_PROBE();
   for (const measured::NamedModel& named : measured::five_models()) {
     for (const int ranks : {512, 16384}) {
-      for (const Strategy strategy : all_strategies) {
+      for (const Strategy strategy : flat_strategies) {
         CAPTURE(named.name);
         CAPTURE(ranks);
         CAPTURE(to_string(strategy));

@@ -96,7 +96,9 @@ bool every_gather_is_released(const Plan& plan, const Segment& segment) {
 // One micro-batch's sums of a unit start anew or go on, as its place in the step demands.
 bool sums_are_formed_right(const Plan& plan, const Segment& segment, std::size_t unit) {
   const bool local = plan.options.accumulation == AccumulationMode::local;
+  const bool replicas = plan.options.replicas > 1;
   bool started = local && !is_first(segment.kind);
+  bool summed_inside = false;
   for (const Operation& operation : segment.operations) {
     const std::vector<std::size_t> units = units_of(operation);
     if (std::find(units.begin(), units.end(), unit) == units.end()) continue;
@@ -105,12 +107,18 @@ bool sums_are_formed_right(const Plan& plan, const Segment& segment, std::size_t
       started = true;
     }
     if (operation.kind != OperationKind::reduce_scatter) continue;
-    const bool adds = !local && !is_first(segment.kind);
-    const std::size_t divisor = is_last(segment.kind) ? plan.options.ranks * plan.options.micro_batches : 1;
+    // Inside the replica, and with several replicas across them: each sum of theirs anew, and divided at the end.
+    const bool across = replicas && summed_inside;
+    const bool adds = !across && !local && !is_first(segment.kind);
+    const bool divides = is_last(segment.kind) && across == replicas;
+    const std::size_t divisor = divides ? plan.options.ranks * plan.options.micro_batches : 1;
     if (operation.add != adds || operation.divisor != divisor) return false;
+    if (replicas && (operation.group == GroupKind::shard) == across) return false;
+    summed_inside = true;
   }
-  const std::size_t reductions = !local || is_last(segment.kind) ? 1 : 0;
-  return moves_of(segment, OperationKind::reduce_scatter, unit) == reductions;
+  const std::size_t inside = !local || is_last(segment.kind) ? 1 : 0;
+  const std::size_t across = replicas && is_last(segment.kind) ? 1 : 0;
+  return moves_of(segment, OperationKind::reduce_scatter, unit) == inside + across;
 }
 
 TEST_CASE("verify_accepts_every_plan") {
@@ -159,7 +167,7 @@ TEST_CASE("small_units_are_reduced_together_up_to_the_cap_and_none_is_split") {
     return result;
   };
   using Units = std::vector<std::vector<std::size_t>>;
-  for (const Strategy strategy : all_strategies) {
+  for (const Strategy strategy : flat_strategies) {
     const auto with = [&](std::size_t cap) { return reductions({.strategy = strategy, .bucket_cap = Bytes(cap)}); };
     CHECK(with(0) == Units{{4}, {3}, {2}, {1}, {0}});
     CHECK(with(1) == Units{{4}, {3}, {2}, {1}, {0}});
@@ -218,7 +226,7 @@ TEST_CASE("each_unit_is_optimized_and_its_norm_taken_once_a_step") {
 }
 
 TEST_CASE("one_rank_has_no_gathers") {
-  for (const Strategy strategy : all_strategies) {
+  for (const Strategy strategy : flat_strategies) {
     const Plan plan = compile(input_of(chain_model(3), {.strategy = strategy, .ranks = 1}));
     for (const Segment& segment : plan.segments) {
       for (const Operation& operation : segment.operations) {
@@ -258,7 +266,7 @@ TEST_CASE("waits_are_between_streams_and_every_event_is_waited_for") {
 
 TEST_CASE("the_schedule_is_the_same_for_any_number_of_ranks_above_one") {
   for (const Model& model : all_models()) {
-    for (const Strategy strategy : all_strategies) {
+    for (const Strategy strategy : flat_strategies) {
       INFO(model.name << ", " << to_string(strategy));
       for (const std::size_t cap : bucket_caps) {
         const auto schedule = [&](std::size_t ranks) {
@@ -292,7 +300,7 @@ TEST_CASE("a_plan_never_says_automatic") {
   CHECK(resolved(Strategy::zero1, 2) == local);
   CHECK(resolved(Strategy::zero2, 2) == reduced);
   CHECK(resolved(Strategy::fsdp, 2) == reduced);
-  for (const Strategy strategy : all_strategies) {
+  for (const Strategy strategy : flat_strategies) {
     CHECK(resolved(strategy, 1) == reduced);
     const auto cap = compile(input_of(chain_model(2), {.strategy = strategy})).options.bucket_cap;
     CHECK(cap == (strategy == Strategy::fsdp ? Bytes(0) : Bytes(1 << 20)));

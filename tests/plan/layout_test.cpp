@@ -32,6 +32,12 @@ void for_each_layout(Body body) {
       INFO(unit.name << ", " << ranks << " ranks");
       body(unit, UnitLayout(unit, ranks));
     }
+    for (const std::size_t replicas : {2u, 3u, 8u}) {
+      for (const std::size_t ranks_of_replica : {1u, 2u, 7u}) {
+        INFO(unit.name << ", " << replicas << " replicas of " << ranks_of_replica << " ranks");
+        body(unit, UnitLayout(unit, replicas * ranks_of_replica, replicas));
+      }
+    }
   }
 }
 
@@ -75,9 +81,36 @@ TEST_CASE("shards_are_equal_aligned_and_no_larger_than_padding_demands") {
     CHECK(layout.shard_elements() % 128 == 0);
     CHECK(layout.padded_elements() == layout.ranks() * layout.shard_elements());
     CHECK(layout.padded_elements() - used < layout.ranks() * 128);
+    const std::size_t ranks_of_replica = layout.ranks() / layout.replicas();
     for (std::size_t rank = 0; rank < layout.ranks(); ++rank) {
-      CHECK(layout.shard_begin(Part::trained, rank) == rank * layout.shard_elements());
+      const std::size_t place = rank % ranks_of_replica * layout.replicas() + rank / ranks_of_replica;
+      CHECK(layout.shard_begin(Part::trained, rank) == place * layout.shard_elements());
     }
+  });
+}
+
+// The s-th rank of every replica; what it holds of the parameters is what these ranks own, in the order of replicas.
+TEST_CASE("a_replicas_share_is_what_the_ranks_at_its_place_own_in_all_replicas") {
+  for_each_layout([](const UnitSpec&, const UnitLayout& layout) {
+    const std::size_t ranks_of_replica = layout.ranks() / layout.replicas();
+    for (std::size_t rank = 0; rank < layout.ranks(); ++rank) {
+      std::vector<std::size_t> held;  // by element of the share: the parameter and its element, mixed
+      for (const ShardPiece& piece : layout.pieces(rank, Extent::group)) {
+        held.resize(piece.shard_offset);
+        for (std::size_t i = 0; i < piece.count; ++i)
+          held.push_back(piece.parameter * 1'000'003 + piece.parameter_offset + i);
+      }
+      std::vector<std::size_t> owned;
+      for (std::size_t replica = 0; replica < layout.replicas(); ++replica) {
+        for (const ShardPiece& piece : layout.pieces(replica * ranks_of_replica + rank % ranks_of_replica)) {
+          owned.resize(replica * layout.shard_elements() + piece.shard_offset);
+          for (std::size_t i = 0; i < piece.count; ++i)
+            owned.push_back(piece.parameter * 1'000'003 + piece.parameter_offset + i);
+        }
+      }
+      CHECK(held == owned);
+    }
+    CHECK(layout.elements(Extent::group, Part::trained) * ranks_of_replica == layout.padded_elements(Part::trained));
   });
 }
 

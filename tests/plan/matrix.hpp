@@ -23,7 +23,7 @@ inline void for_each_accumulation(const PlanOptions& options, const std::functio
 
 // Where parameters stay whole nothing is gathered ahead: prefetch and reshard stay as they are.
 inline void for_each_gathering(const PlanOptions& options, const std::function<void(const PlanOptions&)>& body) {
-  if (options.strategy != Strategy::fsdp) return body(options);
+  if (sharding_of(options.strategy, options.replicas).parameters == Extent::whole) return body(options);
   for (const std::size_t prefetch : {0u, 1u, 2u, 5u}) {
     for (const bool reshard : {true, false}) {
       PlanOptions chosen = options;
@@ -45,24 +45,40 @@ inline void for_each_bucket_cap(const PlanOptions& options, const std::function<
   }
 }
 
-inline void for_each_options(const std::function<void(const PlanOptions&)>& body) {
-  for (const Strategy strategy : all_strategies) {
-    for (const Precision& precision : {fp32_precision, bf16_mixed}) {
-      for (const std::size_t ranks : {1u, 2u, 3u, 4u, 7u, 64u}) {
-        for (const bool overlap : {true, false}) {
-          PlanOptions options;
-          options.strategy = strategy;
-          options.precision = precision;
-          options.ranks = ranks;
-          options.overlap_reduction = overlap;
-          for_each_gathering(options, [&](const PlanOptions& gathering) {
-            for_each_accumulation(gathering,
-                                  [&](const PlanOptions& accumulating) { for_each_bucket_cap(accumulating, body); });
-          });
-        }
-      }
+struct MeshOfRanks {
+  std::size_t replicas;
+  std::size_t ranks_of_replica;
+};
+inline constexpr MeshOfRanks all_meshes[] = {{1, 1}, {1, 2}, {1, 3}, {1, 4}, {1, 7}, {1, 64},
+                                             {2, 2}, {3, 2}, {2, 3}, {4, 1}, {7, 5}, {8, 64}};
+
+inline void for_each_mesh(const std::function<void(const PlanOptions&)>& body) {
+  for (const MeshOfRanks& mesh : all_meshes) {
+    for (const Strategy strategy : all_strategies) {
+      const bool is_hybrid = strategy == Strategy::hsdp || strategy == Strategy::hfsdp;
+      if (mesh.replicas == 1 && is_hybrid) continue;  // is fsdp
+      PlanOptions options;
+      options.strategy = strategy;
+      options.ranks = mesh.replicas * mesh.ranks_of_replica;
+      options.replicas = mesh.replicas;
+      body(options);
     }
   }
+}
+
+inline void for_each_options(const std::function<void(const PlanOptions&)>& body) {
+  for_each_mesh([&](PlanOptions options) {
+    for (const Precision& precision : {fp32_precision, bf16_mixed}) {
+      for (const bool overlap : {true, false}) {
+        options.precision = precision;
+        options.overlap_reduction = overlap;
+        for_each_gathering(options, [&](const PlanOptions& gathering) {
+          for_each_accumulation(gathering,
+                                [&](const PlanOptions& accumulating) { for_each_bucket_cap(accumulating, body); });
+        });
+      }
+    }
+  });
 }
 
 using PlanBody = std::function<void(const Model&, const PlanOptions&, const Plan&)>;

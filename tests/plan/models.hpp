@@ -127,9 +127,9 @@ inline CompileInput input_of(const Model& model, const PlanOptions& options) {
 
 inline std::string describe(const PlanOptions& options) {
   const std::string cap = options.bucket_cap ? fmt::format("{}", options.bucket_cap->count()) : "default";
-  return fmt::format("{} {} ranks {} micro-batches {} {} prefetch {} reshard {} overlap {} bucket {}",
+  return fmt::format("{} {} ranks {} replicas {} micro-batches {} {} prefetch {} reshard {} overlap {} bucket {}",
                      to_string(options.strategy), to_string(options.precision.parameter), options.ranks,
-                     options.micro_batches, to_string(options.accumulation), options.prefetch,
+                     options.replicas, options.micro_batches, to_string(options.accumulation), options.prefetch,
                      options.reshard_after_forward, options.overlap_reduction, cap);
 }
 

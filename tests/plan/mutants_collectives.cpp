@@ -30,7 +30,7 @@ std::string name_of(const Plan& plan, std::size_t segment, std::size_t a, std::s
   return fmt::format("{} and {}", describe(plan, EventPoint{segment, a}), describe(plan, EventPoint{segment, b}));
 }
 
-// Any two of one stream. Two gathers of one unit are the same operation, wherever they stand.
+// Any two of one stream. Two gathers of one unit in one group are the same operation, wherever they stand.
 void swapped_on_one_stream(const Plan& plan, const MutantSink& sink) {
   for (std::size_t s = 0; s < plan.segments.size(); ++s) {
     const auto collectives = collectives_of(plan, s);
@@ -40,7 +40,8 @@ void swapped_on_one_stream(const Plan& plan, const MutantSink& sink) {
         const Operation& a = operations[collectives[i]];
         const Operation& b = operations[collectives[j]];
         if (a.stream != b.stream) continue;
-        if (a.kind == b.kind && a.unit == b.unit) {
+        const bool alike = a.accesses.front().range.size == b.accesses.front().range.size;
+        if (a.kind == b.kind && a.unit == b.unit && a.group == b.group && alike) {
           sink.exclude();
           continue;
         }
@@ -134,6 +135,19 @@ void another_wire_type(const Plan& plan, const MutantSink& sink) {
   });
 }
 
+// Every other kind of group that is one of other ranks.
+void another_group(const Plan& plan, const MutantSink& sink) {
+  for (const GroupKind group : {GroupKind::all, GroupKind::shard, GroupKind::replicate}) {
+    at_each_collective(plan, sink, [&](Plan& mutant, EventPoint point) {
+      Operation& operation = mutant.segments[point.segment].operations[point.operation];
+      const bool same_ranks = plan.ranks_in(group) == plan.ranks_in(operation.group);
+      if (operation.group != group && (same_ranks || moves_nothing(operation))) sink.exclude();
+      operation.group = group;
+      return !same_ranks && !moves_nothing(operation);
+    });
+  }
+}
+
 // As if the elements were half as wide.
 void another_width(const Plan& plan, const MutantSink& sink) {
   at_each_collective(plan, sink, [&](Plan& mutant, EventPoint point) {
@@ -156,6 +170,8 @@ std::vector<MutantClass> collective_mutants() {
           {"collective missing on all ranks", false, missing_everywhere},
           {"another unit's collective on one rank", true, another_units},
           {"another wire type on one rank", true, another_wire_type},
+          {"another group on one rank", true, another_group},
+          {"another group on all ranks", false, another_group},
           {"another element width on one rank", true, another_width}};
 }
 

@@ -1,6 +1,7 @@
 // Ranges one element shorter or beside their place, and shards of another rank.
 #include <fmt/format.h>
 
+#include <functional>
 #include <utility>
 
 #include "mutants.hpp"
@@ -16,16 +17,17 @@ Bytes element_of(const Plan& plan, const Access& access) {
   if (access.tenant == no_unit) return buffer == plan.norms ? norm_size : Bytes(4);
   const UnitBuffers& buffers = plan.unit_buffers[access.tenant];
   const Precision& types = plan.precision(access.tenant);
-  if (buffer == buffers.parameters && buffer != buffers.master) return size_of(types.parameter);
+  if ((buffer == buffers.parameters || buffer == buffers.kept) && buffer != buffers.master)
+    return size_of(types.parameter);
   if (buffer == buffers.gradient_slot) return size_of(types.gradient);
   return buffer == buffers.staging ? size_of(types.wire) : Bytes(4);
 }
 
-using Damage = void (*)(const Plan& plan, Access& access);
+using Damage = std::function<void(const Plan& plan, Access& access)>;
 
 // Damages every access that `applies` accepts, one at a time.
 template <typename Applies>
-void damage_each(const Plan& plan, const MutantSink& sink, Applies applies, Damage damage) {
+void damage_each(const Plan& plan, const MutantSink& sink, Applies applies, const Damage& damage) {
   for (std::size_t s = 0; s < plan.segments.size(); ++s) {
     for (std::size_t o = 0; o < plan.segments[s].operations.size(); ++o) {
       for (std::size_t a = 0; a < plan.segments[s].operations[o].accesses.size(); ++a) {
@@ -45,7 +47,9 @@ void damage_each(const Plan& plan, const MutantSink& sink, Applies applies, Dama
 }
 
 bool any(const Access&) { return true; }
-bool is_mine(const Access& access) { return access.range.rank_stride != Bytes(0); }
+bool has_stride(const Access& access) {
+  return access.range.replica_stride != Bytes(0) || access.range.shard_stride != Bytes(0);
+}
 
 void one_element_shorter(const Plan& plan, const MutantSink& sink) {
   damage_each(plan, sink, any, [](const Plan& p, Access& access) { access.range.size -= element_of(p, access); });
@@ -55,28 +59,35 @@ void one_element_further(const Plan& plan, const MutantSink& sink) {
   damage_each(plan, sink, any, [](const Plan& p, Access& access) { access.range.offset += element_of(p, access); });
 }
 
-// With one rank, which is rank 0, the stride multiplies nothing.
-void wrong_stride(const Plan& plan, const MutantSink& sink, Damage damage) {
-  damage_each(
-      plan, sink,
-      [&](const Access& access) {
-        if (is_mine(access) && plan.options.ranks == 1) sink.exclude();
-        return is_mine(access) && plan.options.ranks > 1;
-      },
-      damage);
+// Each stride by itself. One along an axis of one rank is 0, and there is nothing to damage.
+void wrong_strides(const Plan& plan, const MutantSink& sink, void (*damage)(Bytes& stride, Bytes element)) {
+  for (Bytes Range::*stride : {&Range::replica_stride, &Range::shard_stride}) {
+    damage_each(
+        plan, sink, [&](const Access& access) { return access.range.*stride != Bytes(0); },
+        [&](const Plan& p, Access& access) { damage(access.range.*stride, element_of(p, access)); });
+  }
 }
 
 void everybodys_first_shard(const Plan& plan, const MutantSink& sink) {
-  wrong_stride(plan, sink, [](const Plan&, Access& access) { access.range.rank_stride = Bytes(0); });
+  wrong_strides(plan, sink, [](Bytes& stride, Bytes) { stride = Bytes(0); });
 }
 void stride_short(const Plan& plan, const MutantSink& sink) {
-  wrong_stride(plan, sink, [](const Plan& p, Access& access) { access.range.rank_stride -= element_of(p, access); });
+  wrong_strides(plan, sink, [](Bytes& stride, Bytes element) { stride -= element; });
 }
 void stride_long(const Plan& plan, const MutantSink& sink) {
-  wrong_stride(plan, sink, [](const Plan& p, Access& access) { access.range.rank_stride += element_of(p, access); });
+  wrong_strides(plan, sink, [](Bytes& stride, Bytes element) { stride += element; });
 }
 void next_ranks_shard(const Plan& plan, const MutantSink& sink) {
-  wrong_stride(plan, sink, [](const Plan&, Access& access) { access.range.offset += access.range.rank_stride; });
+  for (Bytes Range::*stride : {&Range::replica_stride, &Range::shard_stride}) {
+    damage_each(
+        plan, sink, [&](const Access& access) { return access.range.*stride != Bytes(0); },
+        [&](const Plan&, Access& access) { access.range.offset += access.range.*stride; });
+  }
+}
+// Of the replicas' axis and of the ranks' in each.
+void axes_exchanged(const Plan& plan, const MutantSink& sink) {
+  damage_each(plan, sink, has_stride,
+              [](const Plan&, Access& access) { std::swap(access.range.replica_stride, access.range.shard_stride); });
 }
 
 // Both forms of a unit's range in a buffer that holds the whole: they differ where there are other ranks.
@@ -90,20 +101,23 @@ bool stands_in_whole(const Plan& plan, const Access& access) {
 // In place of the whole.
 void only_my_shard(const Plan& plan, const MutantSink& sink) {
   damage_each(
-      plan, sink, [&](const Access& access) { return stands_in_whole(plan, access) && !is_mine(access); },
+      plan, sink, [&](const Access& access) { return stands_in_whole(plan, access) && !has_stride(access); },
       [](const Plan& p, Access& access) {
-        access.range.size = Bytes(access.range.size.count() / p.options.ranks);
-        access.range.rank_stride = access.range.size;
+        const Bytes whole = access.range.size;
+        access.range.size = Bytes(whole.count() / p.options.ranks);
+        if (p.options.replicas > 1) access.range.replica_stride = access.range.size;
+        if (p.ranks_of_replica() > 1) access.range.shard_stride = access.range.size * p.options.replicas;
       });
 }
 
 // In place of this rank's shard.
 void everybodys_shards(const Plan& plan, const MutantSink& sink) {
   damage_each(
-      plan, sink, [&](const Access& access) { return stands_in_whole(plan, access) && is_mine(access); },
+      plan, sink, [&](const Access& access) { return stands_in_whole(plan, access) && has_stride(access); },
       [](const Plan& p, Access& access) {
-        access.range.size = access.range.size * p.options.ranks;
-        access.range.rank_stride = Bytes(0);
+        const MeshPlace last = p.last_place();
+        access.range.size += access.range.replica_stride * last.replica + access.range.shard_stride * last.shard;
+        access.range.replica_stride = access.range.shard_stride = Bytes(0);
       });
 }
 
@@ -116,6 +130,7 @@ std::vector<MutantClass> range_mutants() {
           {"shard stride one element short", false, stride_short},
           {"shard stride one element long", false, stride_long},
           {"the next rank's shard", false, next_ranks_shard},
+          {"axes of the mesh exchanged", false, axes_exchanged},
           {"only my shard in place of the whole", false, only_my_shard},
           {"the whole in place of my shard", false, everybodys_shards}};
 }

@@ -33,12 +33,14 @@ TEST_CASE("every_enumerator_has_a_name_of_its_own") {
   check_names(SegmentKind::synchronize);
   check_names(ViolationKind::deadlock);
   check_names(WindowKind::evaluate);
-  check_names(Strategy::fsdp);
+  check_names(Strategy::hfsdp);
+  check_names(GroupKind::replicate);
   check_names(AccumulationMode::local);
   check_names(Checkpointing::background);
   check_names(CollectiveStaging::results);
   CHECK(static_cast<std::size_t>(Category::checkpoints) + 1 == category_count);
   CHECK(static_cast<std::size_t>(StreamId::reduce) + 1 == stream_count);
+  CHECK(static_cast<std::size_t>(GroupKind::replicate) + 1 == group_count);
 }
 
 TEST_CASE("options_are_read_back_from_their_names") {
@@ -53,8 +55,9 @@ TEST_CASE("options_are_read_back_from_their_names") {
 
 TEST_CASE("unknown_names_are_refused_with_the_choices") {
   CHECK(usage_error([] { strategy_from_string("zero9"); }) ==
-        "unknown strategy \"zero9\": choose ddp, zero1, zero2 or fsdp");
-  CHECK(usage_error([] { strategy_from_string(""); }) == "unknown strategy \"\": choose ddp, zero1, zero2 or fsdp");
+        "unknown strategy \"zero9\": choose ddp, zero1, zero2, fsdp, hsdp or hfsdp");
+  CHECK(usage_error([] { strategy_from_string(""); }) ==
+        "unknown strategy \"\": choose ddp, zero1, zero2, fsdp, hsdp or hfsdp");
   CHECK(usage_error([] { accumulation_mode_from_string("Local"); }) ==
         "unknown accumulation mode \"Local\": choose automatic, local or reduced");
 }

@@ -63,12 +63,12 @@ std::vector<Subject> subjects() {
       add(result, tied_model(), {.strategy = strategy, .precision = precision, .ranks = 2, .micro_batches = 2});
     }
   }
-  for (const Strategy strategy : all_strategies) {
+  for (const Strategy strategy : flat_strategies) {
     add(result, varied_model(), {.strategy = strategy, .precision = bf16_mixed, .ranks = 3, .gradient_hooks = true});
     add(result, varied_model(), {.strategy = strategy, .ranks = 2, .micro_batches = 2, .activations = Bytes(100)});
   }
   for (const std::size_t cap : {std::size_t{1540}, std::size_t{1} << 30}) {
-    for (const Strategy strategy : all_strategies) {
+    for (const Strategy strategy : flat_strategies) {
       add(result, chain_model(5), {.strategy = strategy, .ranks = 3, .bucket_cap = Bytes(cap)});
       for (const AccumulationMode accumulation : {reduced, local}) {
         add(result, tied_model(),
@@ -89,6 +89,15 @@ std::vector<Subject> subjects() {
          .micro_batches = 2,
          .bucket_cap = Bytes(cap)});
     add(result, empty_unit_model(), {.ranks = 3, .overlap_reduction = false, .bucket_cap = Bytes(cap)});
+  }
+  for (const Strategy strategy : all_strategies) {
+    for (const Precision& precision : {fp32_precision, bf16_mixed}) {
+      add(result, chain_model(2), {.strategy = strategy, .precision = precision, .ranks = 4, .replicas = 2});
+    }
+    add(result, tied_model(), {.strategy = strategy, .ranks = 6, .replicas = 3, .micro_batches = 2});
+    add(result, varied_model(),
+        {.strategy = strategy, .precision = bf16_mixed, .ranks = 6, .replicas = 2, .micro_batches = 3});
+    add(result, chain_model(3), {.strategy = strategy, .ranks = 3, .replicas = 3, .bucket_cap = Bytes(1540)});
   }
   for (const Model& model : all_models()) {
     add(result, model, {.ranks = 3, .micro_batches = 3});

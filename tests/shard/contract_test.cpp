@@ -369,7 +369,7 @@ TEST_CASE("work_on_a_joined_stream_belongs_to_the_window") {
 }
 
 TEST_CASE("a_gradient_that_is_not_finite_changes_nothing_on_any_rank") {
-  for (const auto strategy : tessera::all_strategies) {
+  for (const auto strategy : tessera::flat_strategies) {
     tessera::launch({.ranks = 3}, [&](tessera::World& world) {
       tessera::FullyShardOptions options;
       options.strategy = strategy;
@@ -394,7 +394,7 @@ TEST_CASE("a_gradient_that_is_not_finite_changes_nothing_on_any_rank") {
 }
 
 TEST_CASE("ranks_that_update_at_different_rates_are_told") {
-  for (const auto strategy : tessera::all_strategies) {
+  for (const auto strategy : tessera::flat_strategies) {
     std::vector<char> reached(3, 0);
     const std::string cause = error_of(3,
                                        [&](Fixture& f, tessera::World& world) {

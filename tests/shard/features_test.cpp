@@ -58,7 +58,7 @@ struct Job {
 
 template <typename Body>
 void on_every_strategy(Body body) {
-  for (const Strategy strategy : tessera::all_strategies) {
+  for (const Strategy strategy : tessera::flat_strategies) {
     for (const int ranks : {1, 3, 5}) {
       FullyShardOptions options;
       options.strategy = strategy;

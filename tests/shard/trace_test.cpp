@@ -127,7 +127,7 @@ Operations operations_of(const plan::Plan& plan, TraceSteps steps) {
 template <typename Check>
 void for_each_run(Check check) {
   for (const int ranks : {1, 2, 3}) {
-    for (const Strategy strategy : all_strategies) {
+    for (const Strategy strategy : flat_strategies) {
       for (const std::size_t micro_batches : {1u, 3u}) {
         Run run;
         run.ranks = ranks;

@@ -16,15 +16,26 @@ using tessera::Strategy;
 namespace plan = tessera::plan;
 using tessera::Bytes;
 
-double zero_paper_bytes(Strategy strategy, double parameters, std::size_t ranks) {
+namespace {
+
+// How much of a unit a rank has on a mesh of replicas.
+double share(tessera::Extent extent, std::size_t ranks, std::size_t replicas) {
   const double n = static_cast<double>(ranks);
-  switch (strategy) {
-    case Strategy::ddp: return parameters * 16.0;
-    case Strategy::zero1: return parameters * (4.0 + 12.0 / n);
-    case Strategy::zero2: return parameters * (2.0 + 14.0 / n);
-    case Strategy::fsdp: return parameters * 16.0 / n;
+  switch (extent) {
+    case tessera::Extent::whole: return 1.0;
+    case tessera::Extent::group: return static_cast<double>(replicas) / n;
+    case tessera::Extent::mine: return 1.0 / n;
   }
   return 0.0;
+}
+
+}  // namespace
+
+double zero_paper_bytes(double parameters, const plan::PlanOptions& options) {
+  const tessera::Sharding sharding = tessera::sharding_of(options.strategy, options.replicas);
+  const auto of = [&](tessera::Extent extent) { return share(extent, options.ranks, options.replicas); };
+  const double gradients = options.strategy == Strategy::zero1 ? 1.0 : of(sharding.gradients);
+  return parameters * (2.0 * of(sharding.parameters) + 2.0 * gradients + 12.0 * of(sharding.optimizer));
 }
 
 namespace {
@@ -37,25 +48,30 @@ bool adds_up_locally(const tessera::plan::PlanOptions& options) {
 }
 
 // The master, and the copy that windows read where it is another.
-double bytes_to_compute(const tessera::plan::PlanOptions& options, double n) {
+double bytes_to_compute(const tessera::plan::PlanOptions& options) {
+  const tessera::Sharding sharding = tessera::sharding_of(options.strategy, options.replicas);
+  const auto of = [&](tessera::Extent extent) { return share(extent, options.ranks, options.replicas); };
   const double parameter = static_cast<double>(size_of(options.precision.parameter).count());
-  const bool reads_masters = parameter == 4.0;
-  if (options.strategy == Strategy::fsdp) return 4.0 / n;
-  if (reads_masters) return 4.0;
-  return parameter + (options.strategy == Strategy::ddp ? 4.0 : 4.0 / n);
+  if (parameter == 4.0) return 4.0 * of(sharding.parameters);
+  const bool is_cast = sharding.parameters == sharding.optimizer && sharding.parameters != tessera::Extent::whole;
+  return 4.0 * of(sharding.optimizer) + (is_cast ? 0.0 : parameter * of(sharding.parameters));
 }
 
 }  // namespace
 
 double persistent_bytes(const Parameters& parameters, const tessera::plan::PlanOptions& options, std::size_t states) {
-  const double n = static_cast<double>(options.ranks);
-  const bool whole_update = options.strategy == Strategy::ddp;
+  const tessera::Sharding sharding = tessera::sharding_of(options.strategy, options.replicas);
+  const auto of = [&](tessera::Extent extent) { return share(extent, options.ranks, options.replicas); };
   const bool local = adds_up_locally(options);
-  const bool sum_in_place = local && (whole_update || options.strategy == Strategy::zero1);
-  const double gradient = whole_update || sum_in_place ? 4.0 : 4.0 / n;
+  const bool sum_in_place = local && (options.strategy == Strategy::ddp || options.strategy == Strategy::zero1);
+  // Each of several replicas has a sum of its own first.
+  const bool of_replica = sharding.gradients == tessera::Extent::mine && options.replicas > 1;
+  const double gradient = 4.0 * of(sum_in_place ? tessera::Extent::whole
+                                   : of_replica ? tessera::Extent::group
+                                                : sharding.gradients);
   const double sum = local && !sum_in_place ? 4.0 : 0.0;
-  const double all_states = 4.0 * static_cast<double>(states) / (whole_update ? 1.0 : n);
-  return (parameters.trained + parameters.frozen) * bytes_to_compute(options, n) +
+  const double all_states = 4.0 * static_cast<double>(states) * of(sharding.optimizer);
+  return (parameters.trained + parameters.frozen) * bytes_to_compute(options) +
          parameters.trained * (gradient + sum + all_states);
 }
 
@@ -145,10 +161,11 @@ double persistent(const ParametersQuestion& question, Strategy strategy, const C
 std::string text_of(const ParametersQuestion& question) {
   std::vector<std::vector<std::string>> rows = {{"on each rank", "the ZeRO paper"}};
   for (const Column& column : columns) rows.front().emplace_back(column.name);
-  for (const Strategy strategy : tessera::all_strategies) {
+  for (const Strategy strategy : tessera::flat_strategies) {
     auto& cells = rows.emplace_back();
     cells.emplace_back(to_string(strategy));
-    cells.push_back(decimal_size(zero_paper_bytes(strategy, question.parameters, question.ranks)));
+    cells.push_back(
+        decimal_size(zero_paper_bytes(question.parameters, {.strategy = strategy, .ranks = question.ranks})));
     for (const Column& column : columns) cells.push_back(decimal_size(persistent(question, strategy, column)));
   }
   return fmt::format(
@@ -163,8 +180,9 @@ std::string text_of(const ParametersQuestion& question) {
 
 Json json_of(const ParametersQuestion& question) {
   Json strategies;
-  for (const Strategy strategy : tessera::all_strategies) {
-    Json bytes = {{"zero_paper", zero_paper_bytes(strategy, question.parameters, question.ranks)}};
+  for (const Strategy strategy : tessera::flat_strategies) {
+    Json bytes = {
+        {"zero_paper", zero_paper_bytes(question.parameters, {.strategy = strategy, .ranks = question.ranks})}};
     for (const Column& column : columns) bytes[column.key] = persistent(question, strategy, column);
     strategies[std::string(to_string(strategy))] = bytes;
   }

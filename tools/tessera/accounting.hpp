@@ -13,7 +13,8 @@
 namespace tools {
 
 // Everything in half precision but the optimizer: 2 bytes for a parameter, 2 for its gradient, 12 for Adam's states.
-double zero_paper_bytes(tessera::Strategy strategy, double parameters, std::size_t ranks);
+// Reads strategy, ranks and replicas.
+double zero_paper_bytes(double parameters, const tessera::plan::PlanOptions& options);
 
 struct Parameters {
   double trained;
@@ -21,7 +22,8 @@ struct Parameters {
 };
 
 // What persists on a rank, without slots, staging, activations and padding, with so many fp32 states per parameter.
-// All units count as of the plan's precision. Reads strategy, ranks, precision, micro_batches and accumulation.
+// All units count as of the plan's precision. Reads strategy, ranks, replicas, precision,
+// micro_batches and accumulation.
 double persistent_bytes(const Parameters& parameters, const tessera::plan::PlanOptions& options, std::size_t states);
 
 // What a rank sends in one step, added up from the plan's own collectives.

@@ -115,8 +115,7 @@ PlanReport make_report(const Subject& subject, const Setting& setting,
   const models::ParameterCounts counts = models::count_parameters(report.plan.units);
   const Parameters parameters{static_cast<double>(counts.trained), static_cast<double>(counts.frozen)};
   report.persistent = persistent_bytes(parameters, report.plan.options, optimizer_states.size());
-  report.zero_paper =
-      zero_paper_bytes(report.plan.options.strategy, static_cast<double>(counts.all()), setting.options.ranks);
+  report.zero_paper = zero_paper_bytes(static_cast<double>(counts.all()), report.plan.options);
   return report;
 }
 
@@ -184,7 +183,7 @@ Json json_of(const PlanReport& report) {
 std::vector<PlanReport> compare(const Subject& subject, Setting setting,
                                 const std::vector<std::string>& optimizer_states) {
   std::vector<PlanReport> reports;
-  for (const tessera::Strategy strategy : tessera::all_strategies) {
+  for (const tessera::Strategy strategy : tessera::flat_strategies) {
     setting.options.strategy = strategy;
     reports.push_back(make_report(subject, setting, optimizer_states));
   }

@@ -5,6 +5,9 @@
 // each, parameters follow each other in the order given, each starting on a multiple of `alignment_elements` whatever
 // the dtype; each part is padded so that every rank's shard of it has the same size and starts on that multiple too.
 // Untrained state has a place of its own, whole, laid out in the same way and not padded to shards.
+//
+// On a mesh of R replicas by S ranks (strategy.hpp) shards of the S ranks of a replica follow each other, each of them
+// divided among the R replicas: rank r * S + s owns the shard at place s * R + r.
 #pragma once
 
 #include <array>
@@ -43,19 +46,21 @@ struct UnitSpec {
 enum class Part { trained, frozen };
 inline constexpr Part all_parts[] = {Part::trained, Part::frozen};
 
-// A run of one parameter's elements inside one rank's shard.
+// A run of one parameter's elements inside what one rank holds: its shard, its replica's share, or all.
 struct ShardPiece {
   std::size_t parameter;         // index in the unit
-  std::size_t parameter_offset;  // first element of the parameter that this shard holds
-  std::size_t shard_offset;      // where it stands in the shard: the trained part's elements come first
+  std::size_t parameter_offset;  // first element of the parameter that is held
+  std::size_t shard_offset;      // where it stands in what is held: the trained part's elements come first
   std::size_t count;             // > 0
 };
 
 class UnitLayout {
  public:
-  UnitLayout(const UnitSpec& unit, std::size_t ranks);  // ranks > 0
+  // ranks > 0, a multiple of replicas.
+  explicit UnitLayout(const UnitSpec& unit, std::size_t ranks, std::size_t replicas = 1);
 
   std::size_t ranks() const { return ranks_; }
+  std::size_t replicas() const { return replicas_; }
   std::size_t parameters() const { return offsets_.size(); }
   std::size_t offset(std::size_t parameter) const { return offsets_.at(parameter); }
   std::size_t elements(std::size_t parameter) const { return counts_.at(parameter); }
@@ -70,8 +75,16 @@ class UnitLayout {
   std::size_t padded_elements(Part part) const { return shard_elements(part) * ranks_; }
   std::size_t shard_elements(Part part) const { return shard_elements_[static_cast<std::size_t>(part)]; }
   std::size_t begin(Part part) const { return part == Part::trained ? 0 : padded_elements(Part::trained); }
-  std::size_t shard_begin(Part part, std::size_t rank) const { return begin(part) + shard_elements(part) * rank; }
-  std::size_t begin_in_shard(Part part) const { return part == Part::trained ? 0 : shard_elements(Part::trained); }
+  std::size_t shard_begin(Part part, std::size_t rank) const {
+    return begin(part) + shard_elements(part) * place(rank);
+  }
+  std::size_t begin_in_shard(Part part) const { return begin_in(Extent::mine, part); }
+
+  // Of a part, as much as `extent` holds; and where it begins in a buffer that holds this extent alone.
+  std::size_t elements(Extent extent, Part part) const { return shard_elements(part) * shards_in(extent); }
+  std::size_t begin_in(Extent extent, Part part) const {
+    return part == Part::trained ? 0 : elements(extent, Part::trained);
+  }
 
   // Of the unit's untrained state.
   std::size_t buffer_offset(std::size_t buffer) const { return buffer_offsets_.at(buffer); }
@@ -84,14 +97,19 @@ class UnitLayout {
   };
   Owned owner(std::size_t parameter, std::size_t element) const;  // element < elements(parameter)
 
-  // What rank `rank` owns, by parameter, the trained ones first, each part in ascending order; empty when it owns
-  // padding only.
-  std::vector<ShardPiece> pieces(std::size_t rank) const;
+  // What rank `rank` holds of this extent, by parameter, the trained ones first, each part in ascending order; empty
+  // when that is padding only. What it owns: Extent::mine.
+  std::vector<ShardPiece> pieces(std::size_t rank, Extent extent = Extent::mine) const;
 
  private:
-  void place(const UnitSpec& unit, Part part);
+  void lay_out(const UnitSpec& unit, Part part);
+  // The shard that a rank owns, counted along the flat unit; the rank that owns one; how many an extent has.
+  std::size_t place(std::size_t rank) const;
+  std::size_t rank_at(std::size_t place) const;
+  std::size_t shards_in(Extent extent) const;
 
   std::size_t ranks_;
+  std::size_t replicas_;
   std::vector<std::size_t> offsets_;
   std::vector<std::size_t> counts_;
   std::vector<Part> parts_;

@@ -50,12 +50,19 @@ struct Buffer {
   Bytes offset;  // in the arena, which the CPU has one of, and other devices in two parts: their own and the host's
 };
 
-// Bytes of one buffer as rank r sees them: [offset + r * rank_stride, … + size). A stride of 0 is the same place on
-// every rank.
+// Where a rank stands in the mesh of replicas (strategy.hpp).
+struct MeshPlace {
+  std::size_t replica = 0;
+  std::size_t shard = 0;
+};
+
+// Bytes of one buffer as replica r's s-th rank sees them: [offset + r * replica_stride + s * shard_stride, … + size). A
+// stride of 0 is the same place along that axis; along an axis of one rank it is always 0.
 struct Range {
   std::size_t buffer;
   Bytes offset;
-  Bytes rank_stride;
+  Bytes replica_stride;
+  Bytes shard_stride;
   Bytes size;
   friend bool operator==(const Range&, const Range&) = default;
 };
@@ -122,8 +129,11 @@ constexpr bool is_collective(OperationKind kind) {
          kind == OperationKind::broadcast;
 }
 
-// Which ranks a collective joins. `replica` is for hybrid sharding; compile() makes `shard` only.
-enum class Group { shard, replica };
+// Which ranks a collective joins: all, in the order of the shards that they own; the ranks of a replica; those at one
+// place of all replicas. Where two of them are the same ranks it is `all`.
+enum class GroupKind { all, shard, replicate };
+inline constexpr std::size_t group_count = 3;
+std::string_view to_string(GroupKind group);
 
 inline constexpr std::size_t no_unit = static_cast<std::size_t>(-1);
 
@@ -135,10 +145,10 @@ struct Operation {
   std::size_t unit = no_unit;
   std::vector<Access> accesses;
   std::vector<Wait> waits;
-  Group group = Group::shard;
+  GroupKind group = GroupKind::all;
   WindowKind window = WindowKind::forward;  // of kind window
   bool add = false;                         // accumulate, reduce_scatter: add to the target instead of replacing it
-  std::size_t divisor = 1;                  // reduce_scatter: ranks × micro-batches once, in the last reduction
+  std::size_t divisor = 1;                  // reduce_scatter: ranks × micro-batches once, in the last reduction of all
   DType wire = DType::fp32;                 // reduce_scatter: dtype of what is read
 };
 
@@ -173,13 +183,14 @@ struct PlanOptions {
   Strategy strategy = Strategy::fsdp;
   Precision precision = {};
   std::size_t ranks = 1;
+  std::size_t replicas = 1;  // of the mesh; divides ranks
   std::size_t micro_batches = 1;
   AccumulationMode accumulation = AccumulationMode::automatic;  // in a Plan: never automatic
   std::size_t prefetch = 1;
   bool reshard_after_forward = true;
   bool overlap_reduction = true;
   // Gradients of at most so many bytes, in the wire's type, are reduced in one operation; 0: each unit's alone.
-  // Default: 1 MiB; 0 for fsdp, because merging keeps more gradients alive. In a Plan: always set.
+  // Default: 1 MiB; 0 where parameters are sharded, because merging keeps more gradients alive. In a Plan: always set.
   std::optional<Bytes> bucket_cap = std::nullopt;
   bool gradient_hooks = false;  // the user's hook sees every unit's reduced gradient
   Bytes activations{};          // of the user's block
@@ -191,15 +202,20 @@ struct PlanOptions {
 // Where a unit's content stands. Buffers are indices into Plan::buffers; no_buffer where the strategy has none.
 inline constexpr std::size_t no_buffer = static_cast<std::size_t>(-1);
 struct UnitBuffers {
-  std::size_t master = no_buffer;  // fp32: my shard; whole where windows read the masters themselves, and in ddp
+  // fp32: what this rank updates; as much as it keeps of the parameters where these are fp32 too.
+  std::size_t master = no_buffer;
+  // What is kept of parameters that windows gather: the masters, or a copy in the parameters' type (hfsdp).
+  std::size_t kept = no_buffer;
   // What windows read: a slot (fsdp), the masters (others in fp32), a whole copy (others else).
   std::size_t parameters = no_buffer;
   std::size_t gradient_slot = no_buffer;  // what backward windows write
   std::size_t staging = no_buffer;        // the same in the wire's type, where that is another
   std::size_t accumulation = no_buffer;   // whole fp32 gradient, where gradients add up before the reduction
-  std::size_t gradient = no_buffer;       // reduced: my shard; whole in ddp, and where sums of micro-batches stand
-  std::vector<std::size_t> states;        // my shard; whole in ddp
-  std::size_t untrained = no_buffer;      // BufferSpecs one after the other, each aligned as parameters are
+  // Reduced: what the strategy keeps of gradients; at least a replica's share where there are several, which are summed
+  // in turn, and whole where sums of micro-batches stand.
+  std::size_t gradient = no_buffer;
+  std::vector<std::size_t> states;    // what this rank updates
+  std::size_t untrained = no_buffer;  // BufferSpecs one after the other, each aligned as parameters are
 };
 
 struct Plan {
@@ -224,16 +240,18 @@ struct Plan {
   std::vector<Segment> segments;
   std::vector<EventPoint> events;
 
+  Sharding sharding() const { return sharding_of(options.strategy, options.replicas); }
   // What windows read is whole at all times; else it is gathered into slots.
-  bool parameters_stay_whole() const { return options.strategy != Strategy::fsdp; }
-  // Every rank updates every parameter, from whole sums; else its shard.
-  bool updates_whole() const { return options.strategy == Strategy::ddp; }
-  // Whether one of a unit's fp32 buffers has room for the whole unit: this rank's shard is then a view of its place.
-  bool holds_whole(std::size_t unit, std::size_t buffer) const {
-    const std::size_t elements = buffer == unit_buffers[unit].master ? layouts[unit].padded_elements()
-                                                                     : layouts[unit].padded_elements(Part::trained);
-    return buffers[buffer].size == size_of(DType::fp32) * elements;
-  }
+  bool parameters_stay_whole() const { return sharding().parameters == Extent::whole; }
+  // Of the mesh.
+  std::size_t ranks_of_replica() const { return options.ranks / options.replicas; }
+  std::size_t ranks_in(GroupKind group) const;
+  MeshPlace place_of(std::size_t rank) const { return {rank / ranks_of_replica(), rank % ranks_of_replica()}; }
+  MeshPlace last_place() const { return {options.replicas - 1, ranks_of_replica() - 1}; }
+  // How much of the unit one of its buffers has room for: a smaller extent is then a view of its place there. With
+  // several replicas a sum is formed in each, and what they come to is added up where it stands, so gradients have room
+  // for a replica's share at least.
+  Extent extent(std::size_t unit, std::size_t buffer) const;
   const Precision& precision(std::size_t unit) const {
     return units[unit].precision ? *units[unit].precision : options.precision;
   }

@@ -8,10 +8,29 @@
 
 namespace tessera {
 
+// Ranks stand in a mesh of R replicas by S ranks, N = R * S (by default R = 1): rank r * S + s is replica r's s-th. How
+// much of a unit a rank holds: all of it; what its replica keeps at its place, 1/S, the same in every replica; or what
+// this rank alone owns, 1/N. With one replica the last two are one.
+enum class Extent { whole, group, mine };
+
+// What each rank keeps between windows: parameters, summed gradients, the optimizer's states.
+struct Sharding {
+  Extent parameters;
+  Extent gradients;
+  Extent optimizer;
+};
+
 // What each rank keeps whole. ddp: everything. zero1, zero2: the parameters, and zero1 also the sums of several
-// micro-batches (by its default accumulation mode). fsdp: nothing (ZeRO-3).
-enum class Strategy { ddp, zero1, zero2, fsdp };
-inline constexpr Strategy all_strategies[] = {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::fsdp};
+// micro-batches (by its default accumulation mode). fsdp: nothing (ZeRO-3). Of several replicas, each may keep the
+// model once: hsdp in all parts, so that parameters are gathered inside a replica only; hfsdp as well, but for the
+// optimizer's states, which all ranks divide among them (updated parameters then travel across the replicas).
+enum class Strategy { ddp, zero1, zero2, fsdp, hsdp, hfsdp };
+inline constexpr Strategy all_strategies[] = {Strategy::ddp,  Strategy::zero1, Strategy::zero2,
+                                              Strategy::fsdp, Strategy::hsdp,  Strategy::hfsdp};
+// With one replica hsdp and hfsdp are fsdp, and there are these.
+inline constexpr Strategy flat_strategies[] = {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::fsdp};
+
+Sharding sharding_of(Strategy strategy, std::size_t replicas);  // with one replica never Extent::group
 
 // Types of the four hops of a value (numerics.md). Masters, sums, accumulation, norms and optimizer are fp32 always.
 struct Precision {

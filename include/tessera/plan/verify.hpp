@@ -1,9 +1,10 @@
 // Proves a plan free of races, stale reads, early reuse and deadlock, or names the operations that break it.
 //
-// It runs the plan in the abstract on representative ranks, the first and the last (or one that deviates), over every
-// sequence of segments that the plan allows, until no new state appears: the happens-before relation as vector clocks
-// over all streams of both ranks, each collective one node fused across them. Cost: linear in operations, independent
-// of the number of ranks.
+// It runs the plan in the abstract on representative ranks, the first and the last along each axis of the mesh (the
+// very last may deviate), over every sequence of segments that the plan allows, until no new state appears: the
+// happens-before relation as vector clocks over all streams of these ranks, each collective one node fused across those
+// of its group. So the order of collectives over all groups together is shown to end, and every gradient to reach every
+// replica. Cost: linear in operations, independent of the number of ranks and of replicas.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +18,8 @@ namespace tessera::plan {
 enum class ViolationKind {
   race,        // conflicting accesses that no path of streams and waits orders
   stale_read,  // an element is read that was not written since its slot was acquired
-  lost,        // a slot is given back, or a sum begun anew or used, before what was written there was read
+  lost,        // a slot is given back, or a sum begun anew or used, before what was written there was read; or a sum
+               // is used before it is one over all ranks
   layout,      // a collective's ranges are not the layout's, or buffers overlap in the arena
   order,       // collectives without one total order of launch
   mismatch,    // ranks disagree about a collective

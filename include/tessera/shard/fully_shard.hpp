@@ -43,6 +43,9 @@ struct Diagnostics {
 struct FullyShardOptions {
   // These change results or memory.
   Strategy strategy = Strategy::fsdp;
+  // R of the mesh of R replicas by S ranks; divides the number of ranks. Gradients are summed inside each replica and
+  // then across them, whatever the strategy (numerics.md); hsdp and hfsdp keep the model once in each.
+  std::size_t replicas = 1;
   Precision precision = fp32_precision;
   std::size_t micro_batches = 1;
   AccumulationMode accumulation = AccumulationMode::automatic;
