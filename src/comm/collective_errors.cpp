@@ -93,7 +93,8 @@ std::string two_streams_text(int rank, std::string_view communicator) {
                      rank, communicator);
 }
 
-std::string disagreement_text(std::string_view communicator, const std::vector<Signature>& signatures) {
+std::string disagreement_text(std::string_view communicator, const std::vector<Signature>& signatures,
+                              std::span<const int> ranks) {
   const bool creation = std::all_of(signatures.begin(), signatures.end(),
                                     [](const Signature& each) { return each.kind == CollectiveKind::creation; });
   const std::string where = creation ? "" : fmt::format(" in communicator {}", communicator);
@@ -102,7 +103,7 @@ std::string disagreement_text(std::string_view communicator, const std::vector<S
   const auto call = [&](const Signature& signature) {
     return "called " + describe(signature, std::min(disputed, signature.segments() - 1));
   };
-  return fmt::format("the ranks disagree{}: {}", where, ranks_by_value(signatures, call));
+  return fmt::format("the ranks disagree{}: {}", where, ranks_by_value(signatures, call, ranks));
 }
 
 }  // namespace tessera::comm

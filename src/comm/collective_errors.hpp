@@ -2,6 +2,7 @@
 // 3", "ranks 0-5, 7"), or grouped by what each of them said.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <span>
@@ -17,16 +18,19 @@ namespace tessera::comm {
 std::string rank_list(std::span<const int> ranks);
 
 // `ranks 0, 2 <describe(a)>; rank 1 <describe(b)>`: ranks of equal values together, in the order of their lowest rank.
+// ranks: whose values these are, ascending; default: everybody's.
 template <typename Value, typename Describe>
-std::string ranks_by_value(const std::vector<Value>& values, Describe&& describe) {
+std::string ranks_by_value(const std::vector<Value>& values, Describe&& describe, std::span<const int> ranks = {}) {
   std::string text;
-  for (std::size_t rank = 0; rank < values.size(); ++rank) {
-    std::vector<int> same;
-    for (std::size_t other = 0; other < values.size(); ++other) {
-      if (values[other] == values[rank]) same.push_back(static_cast<int>(other));
+  for (std::size_t one = 0; one < values.size(); ++one) {
+    if (std::find(values.begin(), values.end(), values[one]) - values.begin() < static_cast<std::ptrdiff_t>(one)) {
+      continue;  // its rank stands in the text already
     }
-    if (static_cast<std::size_t>(same.front()) != rank) continue;  // these ranks stand in the text already
-    text += (text.empty() ? "" : "; ") + rank_list(same) + " " + describe(values[rank]);
+    std::vector<int> same;
+    for (std::size_t other = one; other < values.size(); ++other) {
+      if (values[other] == values[one]) same.push_back(ranks.empty() ? static_cast<int>(other) : ranks[other]);
+    }
+    text += (text.empty() ? "" : "; ") + rank_list(same) + " " + describe(values[one]);
   }
   return text;
 }
@@ -56,6 +60,8 @@ std::string ended_text(const Standstill& standstill);
 std::string two_streams_text(int rank, std::string_view communicator);
 
 // `the ranks disagree in communicator gather: ranks 0, 2 called #17 …; rank 1 called #17 …`; one signature per rank.
-std::string disagreement_text(std::string_view communicator, const std::vector<Signature>& signatures);
+// ranks: as ranks_by_value().
+std::string disagreement_text(std::string_view communicator, const std::vector<Signature>& signatures,
+                              std::span<const int> ranks = {});
 
 }  // namespace tessera::comm

@@ -71,8 +71,14 @@ Signature signature_of(std::span<const ReduceScatter> segments, std::uint64_t se
   return signature;
 }
 
-Signature signature_of_creation(std::string_view communicator) {
-  return {.kind = CollectiveKind::creation, .label = communicator};
+Signature signature_of_creation(std::string_view label) { return {.kind = CollectiveKind::creation, .label = label}; }
+
+std::string creation_label(std::string_view name, const std::optional<Group>& group) {
+  return group ? fmt::format("{} over {}", name, group->text()) : std::string(name);
+}
+
+std::string communicator_name(std::string_view name, const std::optional<Group>& group) {
+  return group ? fmt::format("{} over {}", name, group->name()) : std::string(name);
 }
 
 Signature segment_of(const Signature& signature, std::size_t segment) {

@@ -14,6 +14,7 @@
 #include "tessera/base/bytes.hpp"
 #include "tessera/base/dtype.hpp"
 #include "tessera/comm/communicator.hpp"
+#include "tessera/comm/mesh.hpp"
 
 namespace tessera::comm {
 
@@ -39,13 +40,13 @@ struct FurtherSegments {
 
 struct Signature {
   CollectiveKind kind = CollectiveKind::barrier;
-  std::string_view label = {};                // of a creation: the communicator's name
+  std::string_view label = {};                // of a creation: creation_label()
   Bytes bytes{};                              // of one rank's part (all-gather, reduce-scatter) or of the whole buffer
   std::optional<DType> dtype = std::nullopt;  // of sums
   float divisor = 1.0f;                       // of sums
-  int root = 0;
-  std::uint64_t sequence = 0;  // counts the calls on one communicator from 1; its creation is 0
-  FurtherSegments further{};   // label to divisor are those of the first
+  int root = 0;                               // a rank of the job, also in a group
+  std::uint64_t sequence = 0;                 // counts the calls on one communicator from 1; its creation is 0
+  FurtherSegments further{};                  // label to divisor are those of the first
 
   std::size_t segments() const { return 1 + further.size(); }
 
@@ -59,7 +60,13 @@ Signature signature_of(const Broadcast& operation, std::uint64_t sequence);
 Signature signature_of(const Barrier& operation, std::uint64_t sequence);
 Signature signature_of(std::span<const AllGather> segments, std::uint64_t sequence);
 Signature signature_of(std::span<const ReduceScatter> segments, std::uint64_t sequence);
-Signature signature_of_creation(std::string_view communicator);
+Signature signature_of_creation(std::string_view label);
+
+// What ranks agree on when they make a communicator: `reduce`; with a group, which all must mean the same,
+// `reduce over shard of the mesh replicate 2 x shard 4`.
+std::string creation_label(std::string_view name, const std::optional<Group>& group);
+// What it is called from then on: `reduce`; with a group, `reduce over shard`.
+std::string communicator_name(std::string_view name, const std::optional<Group>& group);
 
 // One segment's part of a call, as if it were the only one.
 Signature segment_of(const Signature& signature, std::size_t segment);

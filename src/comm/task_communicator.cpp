@@ -13,19 +13,19 @@ namespace tessera::comm {
 
 namespace {
 
-[[noreturn]] void reject(const Communicator& communicator, const Signature& signature, const std::string& why) {
-  throw UsageError(fmt::format("rank {}, {} (communicator {}): {}", communicator.rank(), brief(signature),
+[[noreturn]] void reject(const MembersCommunicator& communicator, const Signature& signature, const std::string& why) {
+  throw UsageError(fmt::format("rank {}, {} (communicator {}): {}", communicator.members().rank(), brief(signature),
                                communicator.name(), why));
 }
 
 template <typename Operation>
-void check_data(const Communicator& communicator, const Operation& operation, Bytes size) {
+void check_data(const MembersCommunicator& communicator, const Operation& operation, Bytes size) {
   if (operation.data != nullptr || size == Bytes(0)) return;
   reject(communicator, signature_of(operation, 0), fmt::format("data is null, but its size is {} bytes", size.count()));
 }
 
 template <typename Operation>
-void check_divisor(const Communicator& communicator, const Operation& operation) {
+void check_divisor(const MembersCommunicator& communicator, const Operation& operation) {
   if (std::isfinite(operation.divisor) && operation.divisor != 0.0f) return;
   reject(communicator, signature_of(operation, 0), fmt::format("the divisor is {}", operation.divisor));
 }
@@ -42,22 +42,22 @@ bool overlap(Memory a, Memory b) {
   return a_begin < b_begin + b.size.count() && b_begin < a_begin + a.size.count();
 }
 
-Memory data_of(const Communicator& communicator, const AllGather& operation) {
+Memory data_of(const MembersCommunicator& communicator, const AllGather& operation) {
   return {operation.data, operation.shard * static_cast<std::uint64_t>(communicator.size())};
 }
-Memory data_of(const Communicator& communicator, const ReduceScatter& operation) {
+Memory data_of(const MembersCommunicator& communicator, const ReduceScatter& operation) {
   const Bytes part = operation.shard_elements * size_of(operation.wire);
   return {operation.data, part * static_cast<std::uint64_t>(communicator.size())};
 }
-Memory written_by(const Communicator& communicator, const AllGather& operation) {
+Memory written_by(const MembersCommunicator& communicator, const AllGather& operation) {
   return data_of(communicator, operation);
 }
-Memory written_by(const Communicator&, const ReduceScatter& operation) {
+Memory written_by(const MembersCommunicator&, const ReduceScatter& operation) {
   return {operation.result, operation.shard_elements * size_of(DType::fp32)};
 }
 
 // Peers read `data` while the result is written; only this rank's own part is read by nobody else.
-void check_result(const Communicator& communicator, const ReduceScatter& operation) {
+void check_result(const MembersCommunicator& communicator, const ReduceScatter& operation) {
   const Bytes part = operation.shard_elements * size_of(operation.wire);
   const void* own_part = operation.data + static_cast<std::uint64_t>(communicator.rank()) * part.count();
   if (operation.wire == DType::fp32 && operation.result == own_part) return;
@@ -65,11 +65,11 @@ void check_result(const Communicator& communicator, const ReduceScatter& operati
   reject(communicator, signature_of(operation, 0), "the result overlaps data that is not this rank's own fp32 part");
 }
 
-void check_segment(const Communicator& communicator, const AllGather& operation) {
+void check_segment(const MembersCommunicator& communicator, const AllGather& operation) {
   check_data(communicator, operation, operation.shard);
 }
 
-void check_segment(const Communicator& communicator, const ReduceScatter& operation) {
+void check_segment(const MembersCommunicator& communicator, const ReduceScatter& operation) {
   check_divisor(communicator, operation);
   if (operation.shard_elements == 0) return;
   check_data(communicator, operation, operation.shard_elements * size_of(operation.wire));
@@ -79,7 +79,7 @@ void check_segment(const Communicator& communicator, const ReduceScatter& operat
 
 // Peers read every segment while this rank writes every segment.
 template <typename Operation>
-void check_group(const Communicator& communicator, std::span<const Operation> segments) {
+void check_group(const MembersCommunicator& communicator, std::span<const Operation> segments) {
   if (segments.empty()) reject(communicator, signature_of(segments, 0), "a group needs a segment at least");
   for (const Operation& segment : segments) check_segment(communicator, segment);
   for (const Operation& one : segments) {
@@ -96,26 +96,26 @@ void check_group(const Communicator& communicator, std::span<const Operation> se
 
 }  // namespace
 
-void check_stream(const Communicator& communicator, const Stream& stream, const Signature& signature) {
+void check_stream(const MembersCommunicator& communicator, const Stream& stream, const Signature& signature) {
   if (stream.mode() == StreamMode::queued) return;
   reject(communicator, signature,
          fmt::format("stream {} is immediate; collectives need a queued stream", stream.name()));
 }
 
-void check(const Communicator& communicator, std::span<const AllGather> segments) {
+void check(const MembersCommunicator& communicator, std::span<const AllGather> segments) {
   check_group(communicator, segments);
 }
 
-void check(const Communicator& communicator, std::span<const ReduceScatter> segments) {
+void check(const MembersCommunicator& communicator, std::span<const ReduceScatter> segments) {
   check_group(communicator, segments);
 }
 
-void check(const Communicator& communicator, const AllReduce& operation) {
+void check(const MembersCommunicator& communicator, const AllReduce& operation) {
   check_divisor(communicator, operation);
   check_data(communicator, operation, operation.elements * size_of(DType::fp32));
 }
 
-void check(const Communicator& communicator, const Broadcast& operation) {
+void check(const MembersCommunicator& communicator, const Broadcast& operation) {
   if (operation.root < 0 || operation.root >= communicator.size()) {
     reject(communicator, signature_of(operation, 0),
            fmt::format("the root is rank {}, but there are {} ranks", operation.root, communicator.size()));
@@ -123,6 +123,6 @@ void check(const Communicator& communicator, const Broadcast& operation) {
   check_data(communicator, operation, operation.size);
 }
 
-void check(const Communicator&, const Barrier&) {}
+void check(const MembersCommunicator&, const Barrier&) {}
 
 }  // namespace tessera::comm

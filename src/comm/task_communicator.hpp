@@ -8,24 +8,42 @@
 #include <string_view>
 #include <utility>
 
+#include "comm/members.hpp"
 #include "comm/signature.hpp"
 #include "tessera/comm/communicator.hpp"
 #include "tessera/device/stream.hpp"
 
 namespace tessera::comm {
 
+// ---- identity ----
+
+class MembersCommunicator : public Communicator {
+ public:
+  int rank() const final { return members_.place; }
+  int size() const final { return members_.size(); }
+  const std::string& name() const final { return name_; }
+  const Members& members() const { return members_; }
+
+ protected:
+  MembersCommunicator(Members members, std::string name) : members_(std::move(members)), name_(std::move(name)) {}
+
+ private:
+  const Members members_;
+  const std::string name_;
+};
+
 // ---- checks ----
 //
 // What a collective's arguments must satisfy, whatever the backend. Violations are UsageErrors at the call.
 
 // A collective on an immediate stream would block the host until every peer has come.
-void check_stream(const Communicator& communicator, const Stream& stream, const Signature& signature);
+void check_stream(const MembersCommunicator& communicator, const Stream& stream, const Signature& signature);
 
-void check(const Communicator& communicator, std::span<const AllGather> segments);
-void check(const Communicator& communicator, std::span<const ReduceScatter> segments);
-void check(const Communicator& communicator, const AllReduce& operation);
-void check(const Communicator& communicator, const Broadcast& operation);
-void check(const Communicator& communicator, const Barrier& operation);
+void check(const MembersCommunicator& communicator, std::span<const AllGather> segments);
+void check(const MembersCommunicator& communicator, std::span<const ReduceScatter> segments);
+void check(const MembersCommunicator& communicator, const AllReduce& operation);
+void check(const MembersCommunicator& communicator, const Broadcast& operation);
+void check(const MembersCommunicator& communicator, const Barrier& operation);
 
 // ---- calls ----
 
@@ -42,12 +60,8 @@ struct SingleSegment {
 // Operation is AllReduce, Broadcast, Barrier, a span of segments that the caller keeps, or a SingleSegment, which a
 // task has room for.
 template <typename Derived>
-class TaskCommunicator : public Communicator {
+class TaskCommunicator : public MembersCommunicator {
  public:
-  int rank() const final { return rank_; }
-  int size() const final { return size_; }
-  const std::string& name() const final { return name_; }
-
   using Communicator::all_gather;
   using Communicator::reduce_scatter;
   void all_gather(Stream& stream, std::span<const AllGather> segments) final { call_group(stream, segments); }
@@ -57,16 +71,20 @@ class TaskCommunicator : public Communicator {
   void barrier(Stream& stream, std::string_view label) final { call(stream, Barrier{label}, Barrier{label}); }
 
  protected:
-  TaskCommunicator(int rank, int size, std::string name) : rank_(rank), size_(size), name_(std::move(name)) {}
+  using MembersCommunicator::MembersCommunicator;
+  // Over all ranks of the job.
+  TaskCommunicator(int rank, int size, std::string name)
+      : MembersCommunicator(everybody(rank, size), std::move(name)) {}
 
  private:
   // `submitted` is the operation in the form that its task keeps. A call that is rejected takes no sequence number: the
   // caller may correct it and go on.
   template <typename Operation, typename Submitted>
   void call(Stream& stream, const Operation& operation, const Submitted& submitted) {
-    const Signature signature = signature_of(operation, sequence_ + 1);
+    Signature signature = signature_of(operation, sequence_ + 1);
     check_stream(*this, stream, signature);
     check(*this, operation);
+    signature.root = members().ranks[static_cast<std::size_t>(signature.root)];
     static_cast<Derived&>(*this).submit(stream, signature, submitted);
     ++sequence_;
   }
@@ -76,9 +94,6 @@ class TaskCommunicator : public Communicator {
     call(stream, segments, segments);
   }
 
-  int rank_;
-  int size_;
-  std::string name_;
   std::uint64_t sequence_ = 0;
 };
 
