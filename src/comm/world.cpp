@@ -27,6 +27,15 @@ Value sum_in_rank_order(const std::vector<Value>& values) {
   return std::accumulate(values.begin() + 1, values.end(), values.front());
 }
 
+// A mesh that was not made by this World may be of other ranks.
+void check_view(const Group& group, int rank, int size) {
+  const int ranks = group.count() * group.size();
+  const int owner = group.ranks()[static_cast<std::size_t>(group.place())];
+  if (ranks == size && owner == rank) return;
+  throw UsageError(fmt::format("rank {} of {} has the group {} as rank {} of {} sees it: make meshes by World::mesh()",
+                               rank, size, group.text(), owner, ranks));
+}
+
 }  // namespace
 
 // ---- the conveniences ----
@@ -178,6 +187,7 @@ Mesh World::mesh(std::vector<MeshAxis> axes) const { return Mesh(std::move(axes)
 Arena World::make_arena(Bytes size) { return backend_->make_arena(size); }
 
 std::unique_ptr<Communicator> World::make_communicator(std::string name, const CommunicatorUse& use) {
+  if (use.group) check_view(*use.group, rank(), size());
   return backend_->make_communicator(std::move(name), use);
 }
 CollectiveStaging World::staging() const { return backend_->staging(); }

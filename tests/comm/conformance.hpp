@@ -27,6 +27,7 @@
   X(host_conveniences_agree_on_every_rank, 1, 60'000)                \
   X(require_equal_names_ranks_and_values, 2, 60'000)                 \
   X(two_communicators_run_concurrently, 1, 60'000)                   \
+  X(rows_and_columns_run_concurrently, 1, 60'000)                    \
   X(buffers_may_be_reused_right_after_completion, 1, 60'000)         \
   X(enqueue_never_blocks_the_host, 1, 60'000)                        \
   X(communicator_may_end_before_its_collectives_ran, 1, 60'000)      \
@@ -46,9 +47,32 @@
   X(disagreement_about_the_number_of_segments_names_both, 2, 60'000) \
   X(disagreement_about_a_communicators_name_names_both, 2, 60'000)   \
   X(abort_reaches_every_wait_with_the_first_cause, 1, 60'000)        \
-  X(memory_may_be_freed_right_after_a_failure, 1, 60'000)
+  X(memory_may_be_freed_right_after_a_failure, 1, 60'000)            \
+  X(groups_have_their_sizes_and_places, 1, 60'000)                   \
+  X(groups_gather_the_parts_of_their_ranks, 1, 60'000)               \
+  X(groups_sum_in_the_order_of_places_bitwise, 1, 60'000)            \
+  X(groups_reduce_large_data_bitwise, 1, 60'000)                     \
+  X(groups_broadcast_from_every_place, 1, 60'000)                    \
+  X(nobody_passes_a_groups_barrier_before_its_ranks_have, 1, 60'000) \
+  X(groups_wait_for_none_but_their_ranks, 1, 60'000)                 \
+  X(misuse_of_a_group_is_an_error_at_the_call, 1, 60'000)            \
+  X(rank_that_never_comes_to_its_group_is_named, 2, 400)             \
+  X(rank_of_a_group_that_makes_progress_is_waited_for, 4, 1'000)     \
+  X(rank_that_makes_no_groups_communicator_is_named, 2, 400)         \
+  X(rank_that_has_left_its_group_is_named_at_once, 2, 60'000)        \
+  X(disagreement_in_one_group_reaches_all, 2, 60'000)                \
+  X(disagreement_about_the_partition_names_both, 2, 60'000)
 
 namespace tessera::conformance {
+
+#define TESSERA_DECLARE_PROPERTY(name, least_ranks, timeout) void name(World& world);
+TESSERA_CONFORMANCE_PROPERTIES(TESSERA_DECLARE_PROPERTY)
+#undef TESSERA_DECLARE_PROPERTY
+
+// Whether ranks call communicators crosswise, which a backend with one order of all their collectives does not promise.
+inline bool calls_crosswise(void (*property)(World&)) {
+  return property == two_communicators_run_concurrently || property == rows_and_columns_run_concurrently;
+}
 
 // Runs a property on ranks that are threads. What went wrong on any rank, one line each. A world that the property
 // itself made fail leaves none.
@@ -70,9 +94,5 @@ inline std::vector<std::string> violations(const LaunchOptions& options, void (*
   }
   return lines;
 }
-
-#define TESSERA_DECLARE_PROPERTY(name, least_ranks, timeout) void name(World& world);
-TESSERA_CONFORMANCE_PROPERTIES(TESSERA_DECLARE_PROPERTY)
-#undef TESSERA_DECLARE_PROPERTY
 
 }  // namespace tessera::conformance

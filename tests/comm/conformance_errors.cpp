@@ -13,20 +13,6 @@ namespace {
 
 using std::chrono::steady_clock;
 
-// Far below the worlds' 60 s and far above what an error needs to travel.
-constexpr double at_once_seconds = 20;
-
-int last_rank(const World& world) { return world.size() - 1; }
-bool is_last(const World& world) { return world.rank() == last_rank(world); }
-
-void wait_for_abort(const World& world) {
-  const auto start = steady_clock::now();
-  while (!world.aborted()) {
-    require(seconds_since(start) < at_once_seconds, "the world is aborted");
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-}
-
 std::string aborted_text(Communicator& communicator) {
   Stream stream = queued_stream("after the failure");
   return text_of_expected<AbortedError>([&] {

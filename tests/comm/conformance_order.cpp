@@ -1,7 +1,10 @@
 // Conformance: when collectives run. Concurrency, completion, and a host that is never blocked.
 #include <algorithm>
+#include <numeric>
 #include <span>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "conformance.hpp"
 #include "property.hpp"
@@ -12,32 +15,41 @@ namespace {
 
 constexpr std::size_t shard_elements = 257;
 
-// One rank's buffers of a collective that is repeated with other values each time.
+// One rank's buffers of a collective that is repeated with other values each time, among ranks of the job by place.
 struct Repetition {
-  Repetition(int rank_in, int ranks_in)
-      : rank(rank_in),
-        ranks(ranks_in),
-        data(shard_elements * static_cast<std::size_t>(ranks_in)),
+  Repetition(int place, std::vector<int> ranks_in)
+      : ranks(std::move(ranks_in)),
+        own_begin(shard_elements * static_cast<std::size_t>(place)),
+        own_rank(ranks[static_cast<std::size_t>(place)]),
+        data(shard_elements * ranks.size()),
         result(shard_elements) {}
+  explicit Repetition(const World& world) : Repetition(world.rank(), everybody(world)) {}
+  explicit Repetition(const Group& group) : Repetition(group.place(), group.ranks()) {}
 
-  std::size_t own_begin() const { return shard_elements * static_cast<std::size_t>(rank); }
+  static std::vector<int> everybody(const World& world) {
+    std::vector<int> ranks(static_cast<std::size_t>(world.size()));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    return ranks;
+  }
 
   void fill_own_part(std::uint64_t round) {
-    for (std::size_t i = 0; i < shard_elements; ++i) data[own_begin() + i] = test_value(rank, i, round);
+    for (std::size_t i = 0; i < shard_elements; ++i) data[own_begin + i] = test_value(own_rank, i, round);
   }
   void fill_all(std::uint64_t round) {
-    for (std::size_t i = 0; i < data.size(); ++i) data[i] = test_value(rank, i, round);
+    for (std::size_t i = 0; i < data.size(); ++i) data[i] = test_value(own_rank, i, round);
   }
   void check_gathered(std::uint64_t round) const {
     for (std::size_t i = 0; i < data.size(); ++i) {
-      const float expected = test_value(static_cast<int>(i / shard_elements), i % shard_elements, round);
+      const float expected = test_value(ranks[i / shard_elements], i % shard_elements, round);
       require(same_bits(data[i], expected), "all-gather, round {}, element {}", round, i);
     }
   }
   void check_reduced(std::uint64_t round) const {
     for (std::size_t i = 0; i < result.size(); ++i) {
-      float expected = test_value(0, own_begin() + i, round);
-      for (int other = 1; other < ranks; ++other) expected += test_value(other, own_begin() + i, round);
+      float expected = test_value(ranks[0], own_begin + i, round);
+      for (std::size_t place = 1; place < ranks.size(); ++place) {
+        expected += test_value(ranks[place], own_begin + i, round);
+      }
       require(same_bits(result[i], expected), "reduce-scatter, round {}, element {}", round, i);
     }
   }
@@ -55,8 +67,9 @@ struct Repetition {
             .label = "repeated sum"};
   }
 
-  int rank;
-  int ranks;
+  std::vector<int> ranks;
+  std::size_t own_begin;
+  int own_rank;
   Shared<float> data;
   Shared<float> result;
 };
@@ -84,34 +97,57 @@ void enqueue_sums(Communicator& communicator, Stream& stream, Repetition& buffer
   }
 }
 
+struct Repeated {
+  std::unique_ptr<Communicator> communicator;
+  Repetition buffers;
+  Stream stream;
+};
+
+Repeated repeated(World& world, const char* name, const std::optional<Group>& group = std::nullopt) {
+  return {world.make_communicator(name, {.group = group}), group ? Repetition(*group) : Repetition(world),
+          queued_stream(name)};
+}
+
+// Even and odd ranks enqueue in opposite orders: this ends only if the two communicators do not wait for each other.
+void run_crosswise(const World& world, Repeated& gathered, Repeated& reduced, std::uint64_t rounds) {
+  const auto gathers = [&] { enqueue_gathers(*gathered.communicator, gathered.stream, gathered.buffers, rounds); };
+  const auto sums = [&] { enqueue_sums(*reduced.communicator, reduced.stream, reduced.buffers, rounds); };
+  if (world.rank() % 2 == 0) {
+    gathers();
+    sums();
+  } else {
+    sums();
+    gathers();
+  }
+  gathered.stream.synchronize();
+  reduced.stream.synchronize();
+}
+
 std::uint64_t delay_seed(const World& world) { return 100 + static_cast<std::uint64_t>(world.rank()); }
 
 }  // namespace
 
-// Even and odd ranks enqueue in opposite orders: this ends only if the two communicators do not wait for each other.
 void two_communicators_run_concurrently(World& world) {
-  const auto gather = world.make_communicator("gather");
-  const auto reduce = world.make_communicator("reduce");
-  Repetition gathered(world.rank(), world.size());
-  Repetition reduced(world.rank(), world.size());
-  Stream gather_stream = queued_stream("gather");
-  Stream reduce_stream = queued_stream("reduce");
-  constexpr std::uint64_t rounds = 50;
-  if (world.rank() % 2 == 0) {
-    enqueue_gathers(*gather, gather_stream, gathered, rounds);
-    enqueue_sums(*reduce, reduce_stream, reduced, rounds);
-  } else {
-    enqueue_sums(*reduce, reduce_stream, reduced, rounds);
-    enqueue_gathers(*gather, gather_stream, gathered, rounds);
+  Repeated gathered = repeated(world, "gather");
+  Repeated reduced = repeated(world, "reduce");
+  run_crosswise(world, gathered, reduced, 50);
+}
+
+// Gathers in the rows of every mesh, sums in its columns.
+void rows_and_columns_run_concurrently(World& world) {
+  for (int rows = 1; rows <= world.size(); ++rows) {
+    if (world.size() % rows != 0) continue;
+    const Mesh mesh = world.mesh({{"replicate", rows}, {"shard", world.size() / rows}});
+    Repeated gathered = repeated(world, "gather", mesh.group("shard"));
+    Repeated reduced = repeated(world, "reduce", mesh.group("replicate"));
+    run_crosswise(world, gathered, reduced, 20);
   }
-  gather_stream.synchronize();
-  reduce_stream.synchronize();
 }
 
 void buffers_may_be_reused_right_after_completion(World& world) {
   const auto communicator = world.make_communicator("reuse");
-  Repetition gathered(world.rank(), world.size());
-  Repetition reduced(world.rank(), world.size());
+  Repetition gathered(world);
+  Repetition reduced(world);
   Stream stream = queued_stream("reuse", delay_seed(world));
   constexpr std::uint64_t rounds = 100;
   enqueue_gathers(*communicator, stream, gathered, rounds);
@@ -121,7 +157,7 @@ void buffers_may_be_reused_right_after_completion(World& world) {
 
 void enqueue_never_blocks_the_host(World& world) {
   const auto communicator = world.make_communicator("gather");
-  Repetition buffers(world.rank(), world.size());
+  Repetition buffers(world);
   Stream stream = queued_stream("gather");
   world.barrier("start");
   if (world.rank() != 0) std::this_thread::sleep_for(std::chrono::milliseconds(300));
@@ -141,7 +177,7 @@ void enqueue_never_blocks_the_host(World& world) {
 }
 
 void communicator_may_end_before_its_collectives_ran(World& world) {
-  Repetition buffers(world.rank(), world.size());
+  Repetition buffers(world);
   Stream stream = queued_stream("gather", delay_seed(world));
   enqueue_gathers(*world.make_communicator("short-lived"), stream, buffers, 5);
   stream.synchronize();

@@ -48,7 +48,7 @@ bool stays_unset(const std::atomic<bool>& flag) {
 template <typename Wait, typename End>
 void check_rank_1_leaves_after_rank_0_has_moved(Wait&& wait, End&& end) {
   LocalJob job(2, std::chrono::seconds(60));
-  LocalGroup& group = job.group(0, "gather");
+  LocalGroup& group = job.group(0, "gather", {0, 1});
   std::atomic<bool> rank_1_entered = false;
   std::atomic<bool> rank_1_left = false;
   std::thread rank_1([&] {
@@ -77,7 +77,7 @@ TEST_CASE("nobody_leaves_an_aborted_collective_while_a_peer_still_moves") {
 
 TEST_CASE("rank_that_fails_while_moving_waits_for_the_others_too") {
   LocalJob job(2, std::chrono::seconds(60));
-  LocalGroup& group = job.group(0, "gather");
+  LocalGroup& group = job.group(0, "gather", {0, 1});
   std::atomic<bool> both_entered = false;
   std::atomic<bool> rank_1_left = false;
   std::thread rank_1([&] {
@@ -96,7 +96,7 @@ TEST_CASE("rank_that_fails_while_moving_waits_for_the_others_too") {
 
 TEST_CASE("finish_waits_until_every_peer_has_moved") {
   LocalJob job(2, std::chrono::seconds(60));
-  LocalGroup& group = job.group(0, "gather");
+  LocalGroup& group = job.group(0, "gather", {0, 1});
   std::atomic<bool> rank_1_finished = false;
   std::thread rank_1([&] {
     group.enter(1, barrier_post(1));
@@ -108,4 +108,51 @@ TEST_CASE("finish_waits_until_every_peer_has_moved") {
   group.finish(0);
   rank_1.join();
   CHECK(rank_1_finished);
+}
+
+// ---- groups of some of the job's ranks: errors name ranks, not places ----
+
+namespace {
+
+template <typename Expected, typename Function>
+std::string text_of(Function&& function) {
+  try {
+    function();
+  } catch (const Expected& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+}  // namespace
+
+TEST_CASE("ranks_that_miss_others_are_named_in_their_order") {
+  LocalJob job(5, std::chrono::milliseconds(100));
+  LocalGroup& group = job.group(0, "gather over shard", {4, 1, 3});
+  std::string texts[2];
+  std::thread rank_4([&] { texts[0] = text_of<CommunicationError>([&] { group.enter(0, barrier_post(1)); }); });
+  texts[1] = text_of<CommunicationError>([&] { group.enter(2, barrier_post(1)); });
+  rank_4.join();
+  CHECK(texts[0] == texts[1]);
+  CHECK(texts[0].find("ranks 3, 4 waited up to 0.1 s") == 0);
+  CHECK(texts[0].find("(communicator gather over shard, #1) for rank 1, which") != std::string::npos);
+}
+
+TEST_CASE("failures_in_a_group_are_those_of_its_ranks") {
+  LocalJob moving(4, std::chrono::seconds(60));
+  LocalGroup& alone = moving.group(0, "gather", {3});
+  alone.enter(0, barrier_post(1));
+  alone.fail(0, std::make_exception_ptr(DataError("bad sector")));
+  CHECK(moving.failure()->rank == 3);
+
+  LocalJob calling(4, std::chrono::seconds(60));
+  LocalGroup& twice = calling.group(0, "gather", {3});
+  twice.enter(0, barrier_post(1));
+  std::thread other_stream([&] {
+    CHECK(text_of<UsageError>([&] { twice.enter(0, barrier_post(2)); }).find("rank 3 drives communicator gather") == 0);
+  });
+  while (calling.failure() == nullptr) std::this_thread::yield();
+  twice.finish(0);
+  other_stream.join();
+  CHECK(calling.failure()->rank == 3);
 }

@@ -15,6 +15,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -102,6 +103,20 @@ void on_host(Stream& stream, Work work) {
 
 inline double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// Far below the worlds' 60 s and far above what an error needs to travel.
+constexpr double at_once_seconds = 20;
+
+inline int last_rank(const World& world) { return world.size() - 1; }
+inline bool is_last(const World& world) { return world.rank() == last_rank(world); }
+
+inline void wait_for_abort(const World& world) {
+  const auto start = std::chrono::steady_clock::now();
+  while (!world.aborted()) {
+    require(seconds_since(start) < at_once_seconds, "the world is aborted");
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 inline std::uint64_t mix(std::uint64_t x) {

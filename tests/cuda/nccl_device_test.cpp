@@ -120,7 +120,7 @@ int main(int argc, char** argv) {
   for (int ranks = 1; ranks <= fit; ++ranks) {
     for (const Case& each : cases) {
       // Ranks that call communicators crosswise are what NCCL does not promise (nccl_conformance_test.cpp).
-      if (ranks < each.least_ranks || each.property == conformance::two_communicators_run_concurrently) continue;
+      if (ranks < each.least_ranks || conformance::calls_crosswise(each.property)) continue;
       (holds(each, ranks, path) ? held : failed) += 1;
     }
   }

@@ -10,6 +10,7 @@
 #include <exception>
 #include <memory>
 #include <span>
+#include <utility>
 
 #include "comm/local/local_group.hpp"
 #include "comm/slices.hpp"
@@ -21,14 +22,14 @@ namespace {
 
 struct LocalCall {
   LocalGroup& group;
-  int rank;
+  int place;
   device::CudaQueue* queue;  // null: memory of the CPU, moved by the calling thread
   Signature signature;
 };
 
 template <typename Function>
 void for_each_peer(const LocalCall& call, Function&& function) {
-  comm::for_each_peer(call.rank, call.group.size(), function);
+  comm::for_each_peer(call.place, call.group.size(), function);
 }
 
 void copy(const LocalCall& call, std::byte* to, const std::byte* from, std::size_t bytes) {
@@ -50,18 +51,18 @@ void sum(const LocalCall& call, const kernels::RankedSum& of) {
 
 // `mark`: LocalMarks::ready or LocalMarks::moved.
 void record(const LocalCall& call, device::CudaMark LocalMarks::*mark) {
-  if (call.queue != nullptr) call.queue->record(call.group.marks(call.rank).*mark);
+  if (call.queue != nullptr) call.queue->record(call.group.marks(call.place).*mark);
 }
 void wait_for_peers(const LocalCall& call, device::CudaMark LocalMarks::*mark) {
   if (call.queue == nullptr) return;
   for_each_peer(call, [&](int peer) { call.queue->wait(call.group.marks(peer).*mark); });
 }
 
-// Every rank's data of a segment from `offset` bytes on.
+// Every rank's data of a segment from `offset` bytes on, by place.
 std::span<const void* const> contributions(const LocalCall& call, std::size_t offset, std::size_t segment = 0) {
-  const std::span<const void*> pointers = call.group.scratch(call.rank);
-  for (int rank = 0; rank < call.group.size(); ++rank) {
-    pointers[static_cast<std::size_t>(rank)] = call.group.data_of(rank, segment) + offset;
+  const std::span<const void*> pointers = call.group.scratch(call.place);
+  for (int place = 0; place < call.group.size(); ++place) {
+    pointers[static_cast<std::size_t>(place)] = call.group.data_of(place, segment) + offset;
   }
   return pointers;
 }
@@ -71,7 +72,7 @@ void move(const LocalCall& call, const Stage& stage) {
   try {
     stage();
   } catch (...) {
-    call.group.fail(call.rank, std::current_exception());
+    call.group.fail(call.place, std::current_exception());
     throw;
   }
 }
@@ -90,10 +91,10 @@ void move_between(const LocalCall& call, device::CudaMark LocalMarks::*before, S
 template <typename First, typename... Later>
 void meet(const LocalCall& call, const std::byte* data, First first, Later... later) {
   record(call, &LocalMarks::ready);
-  call.group.enter(call.rank, {.signature = call.signature, .data = data});
+  call.group.enter(call.place, {.signature = call.signature, .data = data});
   move_between(call, &LocalMarks::ready, first);
-  ((call.group.regroup(call.rank), move_between(call, &LocalMarks::moved, later)), ...);
-  call.group.finish(call.rank);
+  ((call.group.regroup(call.place), move_between(call, &LocalMarks::moved, later)), ...);
+  call.group.finish(call.place);
   wait_for_peers(call, &LocalMarks::moved);
 }
 
@@ -120,7 +121,7 @@ void run_collective(const LocalCall& call, std::span<const ReduceScatter> segmen
       const ReduceScatter& operation = segments[segment];
       if (operation.shard_elements == 0) continue;
       const std::uint64_t shard_bytes = (operation.shard_elements * size_of(operation.wire)).count();
-      sum(call, {.contributions = contributions(call, static_cast<std::size_t>(call.rank) * shard_bytes, segment),
+      sum(call, {.contributions = contributions(call, static_cast<std::size_t>(call.place) * shard_bytes, segment),
                  .type = operation.wire,
                  .result = operation.result,
                  .count = operation.shard_elements,
@@ -134,7 +135,7 @@ void run_collective(const LocalCall& call, std::span<const ReduceScatter> segmen
 void run_collective(const LocalCall& call, const AllReduce& operation) {
   auto* const data = reinterpret_cast<std::byte*>(operation.data);
   const auto sum_own_slice = [&] {
-    const Slice own = slice_of(operation.elements, call.rank, call.group.size());
+    const Slice own = slice_of(operation.elements, call.place, call.group.size());
     if (own.size() == 0) return;
     sum(call, {.contributions = contributions(call, own.begin * sizeof(float)),
                .result = operation.data + own.begin,
@@ -153,7 +154,7 @@ void run_collective(const LocalCall& call, const AllReduce& operation) {
 
 void run_collective(const LocalCall& call, const Broadcast& operation) {
   meet(call, operation.data, [&] {
-    if (call.rank == operation.root) return;
+    if (call.place == operation.root) return;
     copy(call, operation.data, call.group.data_of(operation.root), operation.size.count());
   });
 }
@@ -165,7 +166,8 @@ void run_collective(const LocalCall& call, const Barrier&) {
 class LocalCommunicator final : public TaskCommunicator<LocalCommunicator> {
  public:
   // Tasks on a stream refer to the group, not to the communicator: it may end before they have run.
-  LocalCommunicator(int rank, LocalGroup& group) : TaskCommunicator(rank, group.size(), group.name()), group_(group) {}
+  LocalCommunicator(Members members, LocalGroup& group)
+      : TaskCommunicator(std::move(members), group.name()), group_(group) {}
 
  private:
   friend TaskCommunicator<LocalCommunicator>;
@@ -176,8 +178,8 @@ class LocalCommunicator final : public TaskCommunicator<LocalCommunicator> {
 
   template <typename Operation>
   void submit(Stream& stream, const Signature& signature, const Operation& operation) {
-    stream.submit([&group = group_, rank = rank(), queue = queue_of(stream), signature, operation] {
-      run_collective({.group = group, .rank = rank, .queue = queue, .signature = signature}, operation);
+    stream.submit([&group = group_, place = rank(), queue = queue_of(stream), signature, operation] {
+      run_collective({.group = group, .place = place, .queue = queue, .signature = signature}, operation);
     });
   }
 
@@ -186,8 +188,8 @@ class LocalCommunicator final : public TaskCommunicator<LocalCommunicator> {
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_local_communicator(int rank, LocalGroup& group) {
-  return std::make_unique<LocalCommunicator>(rank, group);
+std::unique_ptr<Communicator> make_local_communicator(Members members, LocalGroup& group) {
+  return std::make_unique<LocalCommunicator>(std::move(members), group);
 }
 
 }  // namespace tessera::comm

@@ -13,7 +13,11 @@ namespace tessera::comm {
 // ---- the job ----
 
 LocalJob::LocalJob(int size, std::chrono::milliseconds timeout)
-    : size_(size), timeout_(timeout), lives_(static_cast<std::size_t>(size)), left_(static_cast<std::size_t>(size)) {}
+    : size_(size),
+      timeout_(timeout),
+      lives_(static_cast<std::size_t>(size)),
+      left_(static_cast<std::size_t>(size)),
+      creation_(std::make_unique<LocalGroup>(*this, "creation", everybody(0, size).ranks)) {}
 
 LocalJob::~LocalJob() = default;
 
@@ -33,35 +37,38 @@ void LocalJob::leave(int rank) noexcept {
   wake_all();
 }
 
-LocalGroup& LocalJob::group(std::size_t index, const std::string& name) {
+LocalGroup& LocalJob::group(std::size_t index, const std::string& name, const std::vector<int>& ranks) {
   const Lock lock(mutex_);
-  if (index == groups_.size()) groups_.push_back(std::make_unique<LocalGroup>(*this, name));
-  return *groups_.at(index);
+  auto& group = groups_[{index, ranks.front()}];
+  if (!group) group = std::make_unique<LocalGroup>(*this, name, ranks);
+  return *group;
 }
 
 void LocalJob::wake_all() noexcept {
-  for (const auto& group : groups_) group->wake();
+  creation_->wake();
+  for (const auto& [key, group] : groups_) group->wake();
 }
 
 // ---- a communicator's meeting point ----
 
-LocalGroup::LocalGroup(LocalJob& job, std::string name)
-    : job_(job), name_(std::move(name)), slots_(static_cast<std::size_t>(job.size())) {
+LocalGroup::LocalGroup(LocalJob& job, std::string name, const std::vector<int>& ranks)
+    : job_(job), name_(std::move(name)) {
+  for (const int rank : ranks) slots_.push_back({.rank = rank});
   for (Slot& each : slots_) each.scratch.resize(slots_.size());
 }
 
-void LocalGroup::enter(int rank, const LocalPost& post) {
+void LocalGroup::enter(int place, const LocalPost& post) {
   Lock lock(job_.mutex());
   if (job_.failure() != nullptr) leave_aborted(lock);
-  claim(lock, rank);
-  slot(rank).post = post;
-  ++slot(rank).posts;
+  claim(lock, place);
+  slot(place).post = post;
+  ++slot(place).posts;
   std::uint64_t phase = 0;
   if (arrive(phase)) {
-    check_agreement(lock, rank);
+    check_agreement(lock, place);
     open_next_phase();
   } else {
-    wait_for_posts(lock, rank, phase);
+    wait_for_posts(lock, place, phase);
   }
   start_moving(lock);
 }
@@ -73,16 +80,16 @@ void LocalGroup::regroup(int) {
   start_moving(lock);
 }
 
-void LocalGroup::finish(int rank) {
+void LocalGroup::finish(int place) {
   Lock lock(job_.mutex());
   stop_moving();
   pass(lock);
-  slot(rank).busy = false;
+  slot(place).busy = false;
 }
 
-void LocalGroup::fail(int rank, const std::exception_ptr& exception) {
+void LocalGroup::fail(int place, const std::exception_ptr& exception) {
   Lock lock(job_.mutex());
-  job_.abort(lock, rank, text_of(exception), exception);
+  job_.abort(lock, slot(place).rank, text_of(exception), exception);
   stop_moving();
   wait_for_movers(lock);
 }
@@ -100,15 +107,15 @@ void LocalGroup::open_next_phase() {
 }
 
 // The checks stand in this order so that all ranks of a failed collective get its verdict, not the abort it caused.
-void LocalGroup::wait_for_posts(Lock& lock, int rank, std::uint64_t phase) {
+void LocalGroup::wait_for_posts(Lock& lock, int place, std::uint64_t phase) {
   Patience patience(job_.timeout());
   while (phase_ == phase) {
     if (verdict_) throw CommunicationError(*verdict_);
     if (job_.failure() != nullptr) leave_aborted(lock);
-    if (job_.anyone_left(lock)) check_left(lock, rank);
+    if (job_.anyone_left(lock)) check_left(lock, place);
     const auto next_look = patience.look();
-    check_late(lock, rank, patience);
-    if (changed_.wait_until(lock, next_look) == std::cv_status::timeout) follow_life(rank);
+    check_late(lock, place, patience);
+    if (changed_.wait_until(lock, next_look) == std::cv_status::timeout) follow_life(place);
   }
 }
 
@@ -135,48 +142,52 @@ void LocalGroup::stop_moving() {
   if (--moving_ == 0 && job_.failure() != nullptr) wake();
 }
 
-void LocalGroup::claim(const Lock& lock, int rank) {
-  if (!std::exchange(slot(rank).busy, true)) return;
-  const UsageError error(two_streams_text(rank, name_));
-  job_.abort(lock, rank, error.what(), std::make_exception_ptr(error));
+void LocalGroup::claim(const Lock& lock, int place) {
+  if (!std::exchange(slot(place).busy, true)) return;
+  const UsageError error(two_streams_text(slot(place).rank, name_));
+  job_.abort(lock, slot(place).rank, error.what(), std::make_exception_ptr(error));
   throw error;
 }
 
 // Waiting for a rank whose body has returned would only end with the deadline.
-void LocalGroup::check_left(const Lock& lock, int rank) {
-  std::vector<int> left = missing_ranks(rank);
+void LocalGroup::check_left(const Lock& lock, int place) {
+  std::vector<int> left = missing_ranks(place);
   std::erase_if(left, [&](int missing) { return !job_.has_left(lock, missing); });
-  if (!left.empty()) conclude(lock, rank, left_text(standstill(rank, waiting_ranks(rank), left)));
+  if (!left.empty()) conclude(lock, place, left_text(standstill(place, waiting_ranks(place), left)));
 }
 
-void LocalGroup::check_agreement(const Lock& lock, int rank) {
-  const auto agrees = [&](const Slot& other) { return other.post.signature == slot(rank).post.signature; };
+void LocalGroup::check_agreement(const Lock& lock, int place) {
+  const auto agrees = [&](const Slot& other) { return other.post.signature == slot(place).post.signature; };
   if (std::all_of(slots_.begin(), slots_.end(), agrees)) return;
+  std::vector<int> ranks;
   std::vector<Signature> signatures;
-  for (const Slot& each : slots_) signatures.push_back(each.post.signature);
-  conclude(lock, rank, disagreement_text(name_, signatures));
+  for (const Slot* each : by_rank()) {
+    ranks.push_back(each->rank);
+    signatures.push_back(each->post.signature);
+  }
+  conclude(lock, place, disagreement_text(name_, signatures, ranks));
 }
 
 // A rank that waits is as much alive as the one of whom it has heard least.
-void LocalGroup::follow_life(int rank) {
+void LocalGroup::follow_life(int place) {
   auto least = Patience::Clock::time_point::max();
   for (int other = 0; other < size(); ++other) {
-    if (slot(other).posts < slot(rank).posts) least = std::min(least, job_.life(other).last());
+    if (slot(other).posts < slot(place).posts) least = std::min(least, job_.life(slot(other).rank).last());
   }
-  if (least != Patience::Clock::time_point::max()) job_.life(rank).note(least);
+  if (least != Patience::Clock::time_point::max()) job_.life(slot(place).rank).note(least);
 }
 
-void LocalGroup::check_late(const Lock& lock, int rank, const Patience& patience) {
+void LocalGroup::check_late(const Lock& lock, int place, const Patience& patience) {
   if (!patience.is_over()) return;
-  std::vector<int> late = missing_ranks(rank);
+  std::vector<int> late = missing_ranks(place);
   std::erase_if(late, [&](int missing) { return !patience.is_over(job_.life(missing).last()); });
-  if (!late.empty()) conclude(lock, rank, timeout_text(standstill(rank, waiting_ranks(rank), late), job_.timeout()));
+  if (!late.empty()) conclude(lock, place, timeout_text(standstill(place, waiting_ranks(place), late), job_.timeout()));
 }
 
 // All ranks in the present collective get `text`, all other waits of the job an AbortedError with it as cause.
-void LocalGroup::conclude(const Lock& lock, int rank, const std::string& text) {
+void LocalGroup::conclude(const Lock& lock, int place, const std::string& text) {
   verdict_ = text;
-  job_.abort(lock, rank, text, std::make_exception_ptr(CommunicationError(text)));
+  job_.abort(lock, slot(place).rank, text, std::make_exception_ptr(CommunicationError(text)));
   throw CommunicationError(text);
 }
 
@@ -185,25 +196,33 @@ void LocalGroup::leave_aborted(Lock& lock) {
   throw_aborted(*job_.failure());
 }
 
-Standstill LocalGroup::standstill(int rank, std::span<const int> waiting, std::span<const int> missing) const {
-  return {.communicator = name_, .signature = slot(rank).post.signature, .waiting = waiting, .missing = missing};
+Standstill LocalGroup::standstill(int place, std::span<const int> waiting, std::span<const int> missing) const {
+  return {.communicator = name_, .signature = slot(place).post.signature, .waiting = waiting, .missing = missing};
 }
 
-// The ranks that have posted the collective that `rank` is in, and those that have not.
-std::vector<int> LocalGroup::waiting_ranks(int rank) const {
+// The ranks that have posted the collective that this one is in, and those that have not.
+std::vector<int> LocalGroup::waiting_ranks(int place) const {
+  return ranks_where([&](const Slot& other) { return other.posts >= slot(place).posts; });
+}
+
+std::vector<int> LocalGroup::missing_ranks(int place) const {
+  return ranks_where([&](const Slot& other) { return other.posts < slot(place).posts; });
+}
+
+template <typename Condition>
+std::vector<int> LocalGroup::ranks_where(Condition&& condition) const {
   std::vector<int> ranks;
-  for (int other = 0; other < size(); ++other) {
-    if (slot(other).posts >= slot(rank).posts) ranks.push_back(other);
+  for (const Slot* each : by_rank()) {
+    if (condition(*each)) ranks.push_back(each->rank);
   }
   return ranks;
 }
 
-std::vector<int> LocalGroup::missing_ranks(int rank) const {
-  std::vector<int> ranks;
-  for (int other = 0; other < size(); ++other) {
-    if (slot(other).posts < slot(rank).posts) ranks.push_back(other);
-  }
-  return ranks;
+std::vector<const LocalGroup::Slot*> LocalGroup::by_rank() const {
+  std::vector<const Slot*> slots;
+  for (const Slot& each : slots_) slots.push_back(&each);
+  std::sort(slots.begin(), slots.end(), [](const Slot* a, const Slot* b) { return a->rank < b->rank; });
+  return slots;
 }
 
 }  // namespace tessera::comm

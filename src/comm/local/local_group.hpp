@@ -7,16 +7,19 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "comm/collective_errors.hpp"
 #include "comm/job_failure.hpp"
+#include "comm/members.hpp"
 #include "comm/patience.hpp"
 #include "comm/signature.hpp"
 #include "device/cuda/cuda_queue.hpp"
@@ -59,8 +62,11 @@ class LocalJob {
   bool anyone_left(const Lock&) const { return anyone_left_; }
   bool has_left(const Lock&, int rank) const { return left_[static_cast<std::size_t>(rank)]; }
 
-  // The group of the world's communicator number `index`, which whoever asks first makes. It lives as long as the job.
-  LocalGroup& group(std::size_t index, const std::string& name);
+  // Where all ranks meet to make communicators.
+  LocalGroup& creation() { return *creation_; }
+  // Of the world's communicator number `index`, the group of these ranks, which whoever asks first makes. It lives as
+  // long as the job.
+  LocalGroup& group(std::size_t index, const std::string& name, const std::vector<int>& ranks);
 
  private:
   void wake_all() noexcept;
@@ -71,7 +77,9 @@ class LocalJob {
   std::vector<SignOfLife> lives_;  // by rank
   std::vector<bool> left_;         // by rank
   bool anyone_left_ = false;
-  std::vector<std::unique_ptr<LocalGroup>> groups_;
+  std::unique_ptr<LocalGroup> creation_;
+  // By index and first rank: groups of one communicator have no rank in common.
+  std::map<std::pair<std::size_t, int>, std::unique_ptr<LocalGroup>> groups_;
   FirstFailure failure_;
 };
 
@@ -79,6 +87,7 @@ class LocalJob {
 //
 // Where the ranks of one communicator meet. A collective on each rank is: enter() – all have posted their pointers and
 // agree – move data, [regroup() – all have moved – move more,] finish() – nobody reads this rank's memory any more.
+// Ranks are told apart by their places in the group; errors name ranks of the job.
 //
 // Invariants: a rank moves data only between enter() and finish(), and after a failure nobody starts to. Whoever leaves
 //   by an exception first waits for those who still move, so memory may be freed at once in that case too.
@@ -99,76 +108,81 @@ struct LocalMarks {
 
 class LocalGroup {
  public:
-  LocalGroup(LocalJob& job, std::string name);
+  // ranks: of the job, by place.
+  LocalGroup(LocalJob& job, std::string name, const std::vector<int>& ranks);
 
-  int size() const { return job_.size(); }
+  int size() const { return static_cast<int>(slots_.size()); }
   const std::string& name() const { return name_; }
 
-  // Waits for all ranks' posts. Throws, the same on every rank that waits here: CommunicationError when a rank does not
-  // come in time, has left, or disagrees. AbortedError when the job has failed already.
-  void enter(int rank, const LocalPost& post);
-  void regroup(int rank);
-  void finish(int rank);
+  // Waits for the posts of all its ranks. Throws, the same on every rank that waits here: CommunicationError when a
+  // rank does not come in time, has left, or disagrees. AbortedError when the job has failed already.
+  void enter(int place, const LocalPost& post);
+  void regroup(int place);
+  void finish(int place);
 
   // Instead of finish(), when moving threw: aborts the job.
-  void fail(int rank, const std::exception_ptr& exception);
+  void fail(int place, const std::exception_ptr& exception);
 
   // While moving: what each rank posted, by segment.
-  const std::byte* data_of(int rank, std::size_t segment = 0) const {
-    const LocalPost& post = slot(rank).post;
+  const std::byte* data_of(int place, std::size_t segment = 0) const {
+    const LocalPost& post = slot(place).post;
     return segment == 0 ? post.data : post.signature.further.data(segment - 1);
   }
   // Makes the rank's marks. Before its first collective on a CUDA stream, which all ranks then have.
-  void make_marks(int rank, Device device) { slot(rank).marks = std::make_unique<LocalMarks>(device); }
-  LocalMarks& marks(int rank) { return *slot(rank).marks; }
+  void make_marks(int place, Device device) { slot(place).marks = std::make_unique<LocalMarks>(device); }
+  LocalMarks& marks(int place) { return *slot(place).marks; }
 
   // Room for one pointer per rank, this rank's own.
-  std::span<const void*> scratch(int rank) { return slot(rank).scratch; }
+  std::span<const void*> scratch(int place) { return slot(place).scratch; }
 
   void wake() noexcept { changed_.notify_all(); }
 
  private:
   struct Slot {
-    LocalPost post;
+    int rank;  // of the job
+    LocalPost post{};
     std::uint64_t posts = 0;
     bool busy = false;  // between enter() and finish()
-    std::unique_ptr<LocalMarks> marks;
-    std::vector<const void*> scratch;
+    std::unique_ptr<LocalMarks> marks{};
+    std::vector<const void*> scratch{};
   };
 
-  Slot& slot(int rank) { return slots_[static_cast<std::size_t>(rank)]; }
-  const Slot& slot(int rank) const { return slots_[static_cast<std::size_t>(rank)]; }
+  Slot& slot(int place) { return slots_[static_cast<std::size_t>(place)]; }
+  const Slot& slot(int place) const { return slots_[static_cast<std::size_t>(place)]; }
 
   bool arrive(std::uint64_t& phase);
   void open_next_phase();
-  void wait_for_posts(Lock& lock, int rank, std::uint64_t phase);
+  void wait_for_posts(Lock& lock, int place, std::uint64_t phase);
   void wait_for_movers(Lock& lock);
   void pass(Lock& lock);
   void start_moving(Lock& lock);
   void stop_moving();
 
-  void claim(const Lock& lock, int rank);
-  void check_left(const Lock& lock, int rank);
-  void check_agreement(const Lock& lock, int rank);
-  void follow_life(int rank);
-  void check_late(const Lock& lock, int rank, const Patience& patience);
-  [[noreturn]] void conclude(const Lock& lock, int rank, const std::string& text);
+  void claim(const Lock& lock, int place);
+  void check_left(const Lock& lock, int place);
+  void check_agreement(const Lock& lock, int place);
+  void follow_life(int place);
+  void check_late(const Lock& lock, int place, const Patience& patience);
+  [[noreturn]] void conclude(const Lock& lock, int place, const std::string& text);
   [[noreturn]] void leave_aborted(Lock& lock);
-  Standstill standstill(int rank, std::span<const int> waiting, std::span<const int> missing) const;
-  std::vector<int> waiting_ranks(int rank) const;
-  std::vector<int> missing_ranks(int rank) const;
+  Standstill standstill(int place, std::span<const int> waiting, std::span<const int> missing) const;
+  std::vector<int> waiting_ranks(int place) const;
+  std::vector<int> missing_ranks(int place) const;
+  std::vector<const Slot*> by_rank() const;
+  template <typename Condition>
+  std::vector<int> ranks_where(Condition&& condition) const;
 
   LocalJob& job_;
   const std::string name_;
   std::condition_variable changed_;
-  std::vector<Slot> slots_;             // by rank
+  std::vector<Slot> slots_;             // by place
   int arrived_ = 0;                     // ranks that have come to the end of the present phase
   std::uint64_t phase_ = 0;             // counts what all ranks have passed: posts, regroupings, finishes
   int moving_ = 0;                      // ranks that may read others' memory now
   std::optional<std::string> verdict_;  // why the ranks in the present collective failed
 };
 
-// The rank's communicator over the group, which outlives it and its tasks.
-std::unique_ptr<Communicator> make_local_communicator(int rank, LocalGroup& group);
+// A rank's communicator over the group of these members, which outlives it and its tasks.
+std::unique_ptr<Communicator> make_local_communicator(Members members, LocalGroup& group);
 
 }  // namespace tessera::comm

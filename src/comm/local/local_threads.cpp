@@ -2,6 +2,8 @@
 // which several may share, or the CPU.
 #include <algorithm>
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "comm/launch.hpp"
 #include "comm/launch_options.hpp"
@@ -35,15 +37,16 @@ class LocalBackend final : public World::Backend {
   LocalBackend(LocalJob& job, const Facts& facts, Membership& membership, RankLog& log)
       : Backend(facts, membership, log), job_(job) {}
 
-  // Making a communicator is itself a collective of its group, with the name as label: ranks that disagree about it, or
-  // do not come, get the same errors as in any other.
-  std::unique_ptr<Communicator> make_communicator(std::string name, const CommunicatorUse&) final {
-    const int rank = facts().rank;
-    LocalGroup& group = job_.group(communicators_made_++, name);
-    if (facts().device.kind() == DeviceKind::cuda) group.make_marks(rank, facts().device);
-    group.enter(rank, {.signature = signature_of_creation(name)});
-    group.finish(rank);
-    return make_local_communicator(rank, group);
+  // Making a communicator is itself a collective, of all ranks, with its name and partition as label: ranks that
+  // disagree about it, or do not come, get the same errors as in any other.
+  std::unique_ptr<Communicator> make_communicator(std::string name, const CommunicatorUse& use) final {
+    const std::string label = creation_label(name, use.group);
+    job_.creation().enter(facts().rank, {.signature = signature_of_creation(label)});
+    job_.creation().finish(facts().rank);
+    Members members = members_of(use.group, facts().rank, facts().size);
+    LocalGroup& group = job_.group(communicators_made_++, communicator_name(name, use.group), members.ranks);
+    if (facts().device.kind() == DeviceKind::cuda) group.make_marks(members.place, facts().device);
+    return make_local_communicator(std::move(members), group);
   }
 
  private:
