@@ -181,6 +181,27 @@ TEST_CASE("two_streams_at_once_on_one_communicator_are_an_error") {
   CHECK_THROWS_AS(simulate({.ranks = 2, .collectives = time}, body), UsageError);
 }
 
+// Over all ranks of the job the gather would take ten minutes.
+TEST_CASE("group_has_its_own_size_place_and_time") {
+  const SimulateOptions options{.ranks = 16384, .rank = 9001, .collectives = {.bytes_per_second = 1e4}};
+  simulate(options, [](World& world) {
+    const Group group = world.mesh({{"replicate", 4096}, {"shard", 4}}).group("shard");
+    const auto communicator = world.make_communicator("gather", {.group = group});
+    CHECK(communicator->size() == 4);
+    CHECK(communicator->rank() == 1);
+    CHECK(communicator->name() == "gather over shard");
+    std::vector<float> data(400, poison);
+    for (std::size_t i = 100; i < 200; ++i) data[i] = 7;
+    const auto start = std::chrono::steady_clock::now();
+    Stream stream = queued_stream("gather");
+    communicator->all_gather(stream, {.data = bytes_of(data), .shard = Bytes(400), .label = "parameters"});
+    stream.synchronize();
+    CHECK(seconds_since(start) >= 0.12);
+    CHECK(seconds_since(start) < 60);
+    for (std::size_t i = 0; i < data.size(); ++i) REQUIRE(data[i] == (i / 100 == 1 ? 7.0f : 0.0f));
+  });
+}
+
 TEST_CASE("what_the_body_throws_comes_out_with_its_rank") {
   const auto fail = [](World&) { throw DataError("train.bin: empty"); };
   CHECK_THROWS_WITH_AS(simulate({.ranks = 512, .rank = 17}, fail), "rank 17: train.bin: empty", DataError);
@@ -207,9 +228,11 @@ TEST_CASE("options_out_of_range_are_named_before_the_body_runs") {
 // - Properties that compare with the peers' values, which are not there: all_gather_collects_every_part, both sums and
 //   all_reduce in rank order, reduce_scatter_result_may_be_own_part, grouped_…, broadcast_copies_from_every_root,
 //   host_conveniences_agree, two_communicators_run_concurrently, buffers_may_be_reused,
-//   enqueue_never_blocks_the_host, communicator_may_end_…. What stands in their place is above.
+//   enqueue_never_blocks_the_host, communicator_may_end_…, groups_gather_…, groups_sum_…, groups_reduce_…,
+//   groups_broadcast_…, groups_wait_for_none_…, rows_and_columns_…. What stands in their place is above.
 //
-// - require_equal_names_ranks_and_values, disagreement_about_…, rank_that_…: there is nobody who could say something
+// - require_equal_names_ranks_and_values, disagreement_…, rank_that_…, rank_of_a_group_…: there is nobody who could say
+// something
 //   else, not come, or leave.
 
 namespace {
@@ -260,6 +283,13 @@ TEST_CASE("modelled, without its peers: misuse_is_an_error_at_the_call") {
 TEST_CASE("modelled, without its peers: misuse_in_a_group_names_the_segment") {
   check_in_jobs(conformance::misuse_in_a_group_names_the_segment, false);
   check_in_jobs(conformance::misuse_in_a_group_names_the_segment, true);
+}
+TEST_CASE("modelled, without its peers: groups_have_their_sizes_and_places") {
+  check_in_jobs(conformance::groups_have_their_sizes_and_places, false);
+  check_in_jobs(conformance::groups_have_their_sizes_and_places, true);
+}
+TEST_CASE("modelled, without its peers: misuse_of_a_group_is_an_error_at_the_call") {
+  check_in_jobs(conformance::misuse_of_a_group_is_an_error_at_the_call, false);
 }
 TEST_CASE("modelled, without its peers: nobody_passes_a_barrier_before_all_have_come") {
   check_in_jobs(conformance::nobody_passes_a_barrier_before_all_have_come, false);

@@ -10,8 +10,10 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "comm/job_failure.hpp"
+#include "comm/members.hpp"
 #include "comm/signature.hpp"
 #include "comm/task_communicator.hpp"
 #include "tessera/comm/simulate.hpp"
@@ -69,11 +71,8 @@ enum class Peers { zero, same };
 class ModelledCommunicator final : public TaskCommunicator<ModelledCommunicator> {
  public:
   // The job outlives the communicator and its tasks.
-  ModelledCommunicator(ModelledJob& job, std::string name, Peers peers)
-      : TaskCommunicator(job.options().rank, job.options().ranks, name),
-        job_(job),
-        channel_(job.channel(std::move(name))),
-        peers_(peers) {}
+  ModelledCommunicator(ModelledJob& job, std::string name, Members members, Peers peers)
+      : TaskCommunicator(std::move(members), name), job_(job), channel_(job.channel(std::move(name))), peers_(peers) {}
 
  private:
   friend TaskCommunicator<ModelledCommunicator>;

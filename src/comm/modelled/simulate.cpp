@@ -7,6 +7,9 @@
 #include <cmath>
 #include <exception>
 #include <memory>
+#include <optional>
+#include <string>
+#include <utility>
 
 #include "comm/launch.hpp"
 #include "comm/launch_options.hpp"
@@ -46,17 +49,18 @@ class ModelledBackend final : public World::Backend {
   ModelledBackend(comm::ModelledJob& job, const Facts& facts, comm::RankLog& log)
       : Backend(facts, job, log), job_(job) {}
 
-  std::unique_ptr<Communicator> make_communicator(std::string name, const CommunicatorUse&) final {
-    return make(std::move(name), comm::Peers::zero);
+  std::unique_ptr<Communicator> make_communicator(std::string name, const CommunicatorUse& use) final {
+    return make(comm::communicator_name(name, use.group), use.group, comm::Peers::zero);
   }
   std::unique_ptr<Communicator> make_host_communicator(std::string name) final {
-    return make(std::move(name), comm::Peers::same);
+    return make(std::move(name), std::nullopt, comm::Peers::same);
   }
 
  private:
-  std::unique_ptr<Communicator> make(std::string name, comm::Peers peers) {
+  std::unique_ptr<Communicator> make(std::string name, const std::optional<Group>& group, comm::Peers peers) {
     job_.throw_if_failed();
-    return std::make_unique<comm::ModelledCommunicator>(job_, std::move(name), peers);
+    return std::make_unique<comm::ModelledCommunicator>(job_, std::move(name),
+                                                        comm::members_of(group, facts().rank, facts().size), peers);
   }
 
   comm::ModelledJob& job_;
