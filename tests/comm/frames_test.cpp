@@ -4,7 +4,9 @@
 #include <doctest/doctest.h>
 
 #include <string>
+#include <vector>
 
+#include "comm/rendezvous/opening.hpp"
 #include "comm/signature.hpp"
 #include "tessera/base/error.hpp"
 
@@ -79,4 +81,55 @@ TEST_CASE("signatures_come_back_from_their_bytes") {
       CHECK_THROWS_AS(decode(), DataError);
     }
   }
+}
+
+// ---- what a rank says of a communicator that is made ----
+
+namespace {
+
+Opening read_whole(const std::string& bytes, int rank, int ranks) {
+  FieldReader reader(bytes);
+  Opening opening = read_opening(reader, {.rank = rank, .ranks = ranks});
+  reader.require_end();
+  return opening;
+}
+
+Opening read_back(const Opening& opening, int rank, int ranks) {
+  std::string bytes;
+  append_opening(bytes, opening);
+  return read_whole(bytes, rank, ranks);
+}
+
+}  // namespace
+
+TEST_CASE("an_opening_comes_back_and_what_is_none_is_an_error") {
+  CHECK(read_back({.name = "rows", .ranks = {5, 1, 3}}, 1, 6).ranks == std::vector<int>{5, 1, 3});
+  CHECK(read_back({.name = "rows", .ranks = {5, 1, 3}}, 1, 6).name == "rows");
+  CHECK(read_back({.name = "all"}, 1, 6).ranks.empty());
+  CHECK_THROWS_AS(read_back({.name = "rows", .ranks = {5, 1, 6}}, 1, 6), DataError);
+  CHECK_THROWS_AS(read_back({.name = "rows", .ranks = {5, 1, -1}}, 1, 6), DataError);
+  CHECK_THROWS_AS(read_back({.name = "rows", .ranks = {1, 5, 5}}, 1, 6), DataError);
+  CHECK_THROWS_AS(read_back({.name = "rows", .ranks = {5, 3}}, 1, 6), DataError);
+  CHECK_THROWS_AS(read_back({.name = "rows", .ranks = {0, 1, 2}}, 1, 2), DataError);
+  std::string bytes;
+  append_opening(bytes, {.name = "rows", .ranks = {5, 1, 3}});
+  for (std::size_t size = 0; size < bytes.size(); ++size) {
+    CHECK_THROWS_AS(read_whole(bytes.substr(0, size), 1, 6), DataError);
+  }
+}
+
+TEST_CASE("what_ranks_say_is_one_partition_or_an_error") {
+  const auto said = [](const std::vector<std::vector<int>>& groups) {
+    std::vector<Opening> openings;
+    for (const std::vector<int>& ranks : groups) openings.push_back({.name = "rows", .ranks = ranks});
+    return openings;
+  };
+  using Groups = std::vector<std::vector<int>>;
+  CHECK(partition_of(said({{}, {}, {}})) == Groups{{}});
+  CHECK(partition_of(said({{2, 0}, {1, 3}, {2, 0}, {1, 3}})) == Groups{{2, 0}, {1, 3}});
+  CHECK(partition_of(said({{0}, {1}, {2}})) == Groups{{0}, {1}, {2}});
+  CHECK_THROWS_AS(partition_of(said({{0, 1}, {1, 2}, {1, 2}})), DataError);
+  CHECK_THROWS_AS(partition_of(said({{0, 1}, {1, 0}})), DataError);
+  CHECK_THROWS_AS(partition_of(said({{0, 1}, {0, 1}, {2}})), DataError);
+  CHECK_THROWS_AS(partition_of(said({{}, {0, 1}})), DataError);
 }

@@ -92,6 +92,93 @@ TEST_CASE("lateness_names_the_missing_or_says_that_all_came") {
   CHECK(has(late(Ledger::WaitFor::end)->text, "did not end within 0.4 s, though ranks 0-2 came"));
 }
 
+TEST_CASE("groups_agree_each_by_itself") {
+  Ledger ledger(4);
+  ledger.open("rows", {0, 1});
+  ledger.open("rows", {2, 3});
+  CHECK_FALSE(ledger.announce(3, 2, code_of("b", 1)));
+  CHECK_FALSE(ledger.announce(0, 1, code_of("a", 1)));
+  CHECK_FALSE(ledger.announce(2, 2, code_of("b", 1)));
+  CHECK(ledger.agreed(2) == 1);
+  CHECK(ledger.agreed(1) == 0);
+  CHECK_FALSE(ledger.announce(1, 1, code_of("a", 1)));
+  CHECK(ledger.agreed(1) == 1);
+  CHECK(ledger.announced(2, 3) == 1);
+  CHECK(ledger.place(2, 3) == 1);
+}
+
+TEST_CASE("a_group_of_one_needs_nobody") {
+  Ledger ledger(3);
+  ledger.open("alone", {2});
+  for (std::uint64_t number = 1; number <= 20; ++number) {
+    CHECK_FALSE(ledger.announce(2, channel, code_of("a", number)));
+    CHECK(ledger.agreed(channel) == number);
+  }
+  CHECK_FALSE(ledger.leave(0));
+  CHECK_FALSE(ledger.announce(2, channel, code_of("a", 21)));
+  CHECK(ledger.agreed(channel) == 21);
+}
+
+TEST_CASE("texts_about_a_group_name_ranks_of_the_job_in_ascending_order") {
+  Ledger ledger(6);
+  ledger.open("columns", {5, 3, 1});
+  CHECK(ledger.place(channel, 3) == 1);
+  CHECK_FALSE(ledger.announce(5, channel, code_of("a", 1)));
+  CHECK_FALSE(ledger.announce(1, channel, code_of("a", 1)));
+  const std::string code = code_of("a", 1);
+  const auto late = ledger.late({.position = {channel, 1},
+                                 .code = code,
+                                 .timeout = std::chrono::milliseconds(400),
+                                 .waiting_for = Ledger::WaitFor::ranks});
+  REQUIRE(late);
+  CHECK(has(late->text, "ranks 1, 5 waited up to 0.4 s in barrier \"a\" (communicator columns, #1) for rank 3"));
+  const auto verdict = ledger.announce(3, channel, code_of("b", 1));
+  REQUIRE(verdict);
+  CHECK(has(verdict->text, "ranks 1, 5 called #1 barrier \"a\"; rank 3 called #1 barrier \"b\""));
+}
+
+TEST_CASE("only_leavers_of_the_group_are_missed") {
+  Ledger ledger(4);
+  ledger.open("rows", {0, 2});
+  ledger.open("rows", {1, 3});
+  CHECK_FALSE(ledger.leave(1));
+  CHECK_FALSE(ledger.announce(0, 1, code_of("a", 1)));
+  CHECK_FALSE(ledger.announce(2, 1, code_of("a", 1)));
+  CHECK(ledger.agreed(1) == 1);
+  const auto verdict = ledger.announce(3, 2, code_of("a", 1));
+  REQUIRE(verdict);
+  CHECK(has(verdict->text, "rank 1 has left the job while rank 3 waited in barrier \"a\" (communicator rows, #1)"));
+}
+
+// Rank 1 waits in its row for rank 0, which is alive; so whoever waits for rank 1 in a column waits on.
+TEST_CASE("a_rank_that_waits_in_another_group_is_as_alive_as_those_for_whom_it_waits") {
+  Ledger ledger(4);
+  ledger.open("rows", {0, 1});
+  ledger.open("rows", {2, 3});
+  ledger.open("columns", {0, 2});
+  ledger.open("columns", {1, 3});
+  CHECK_FALSE(ledger.announce(1, 1, code_of("row", 1)));
+  CHECK_FALSE(ledger.announce(3, 4, code_of("column", 1)));
+  const std::string code = code_of("column", 1);
+  const auto late = [&](int living) {
+    return ledger.late({.position = {4, 1},
+                        .code = code,
+                        .timeout = std::chrono::milliseconds(400),
+                        .waiting_for = Ledger::WaitFor::ranks,
+                        .is_silent = [living](int rank) { return rank != living; }});
+  };
+  CHECK_FALSE(late(0));
+  REQUIRE(late(2));
+  CHECK(has(late(2)->text, "rank 3 waited up to 0.4 s in barrier \"column\" (communicator columns, #1) for rank 1"));
+}
+
+TEST_CASE("announcements_of_ranks_that_are_no_members_are_errors") {
+  Ledger ledger(4);
+  ledger.open("rows", {0, 2});
+  CHECK_THROWS_AS(ledger.announce(1, channel, code_of("a", 1)), DataError);
+  CHECK_THROWS_AS(ledger.place(channel, 3), DataError);
+}
+
 TEST_CASE("channels_that_are_not_open_and_ranks_too_far_ahead_are_errors") {
   Ledger ledger = ledger_of(2);
   CHECK_THROWS_AS(ledger.announce(0, 2, code_of("a", 1)), DataError);

@@ -35,7 +35,7 @@ const Signature meeting{.kind = CollectiveKind::all_gather, .label = "hosts", .s
 // Passes when everything that a rank does with the others comes out.
 void check_exchange(Control& control) {
   const std::string own = "rank " + std::to_string(control.rank());
-  const Control::Opened opened = control.open("control", own);
+  const Control::Opened opened = control.open("control", std::nullopt, own);
   if (opened.channel != 1) throw std::runtime_error("the first channel is 1");
   for (int rank = 0; rank < control.size(); ++rank) {
     if (opened.blobs[static_cast<std::size_t>(rank)] != "rank " + std::to_string(rank)) {
@@ -352,12 +352,12 @@ TEST_CASE("a_rank_that_dies_is_named_on_all_others" * doctest::skip(!forked_rank
   const pid_t child = ::fork();
   if (child == 0) {
     RendezvousControl control(place.join_options(0), at_once);
-    control.open("control", "");
+    control.open("control", std::nullopt, "");
     ::kill(::getpid(), SIGKILL);
   }
   const std::vector<std::string> texts = place.run(
       [](RendezvousControl& control) {
-        control.open("control", "");
+        control.open("control", std::nullopt, "");
         control.exchange(1, meeting, "");
       },
       1);
@@ -373,7 +373,7 @@ TEST_CASE("a_rank_that_dies_is_named_on_all_others" * doctest::skip(!forked_rank
 TEST_CASE("the_first_cause_reaches_all_and_a_later_one_does_not") {
   const Meeting place({.ranks = 5});
   const std::vector<std::string> texts = place.run([](RendezvousControl& control) {
-    control.open("control", "");
+    control.open("control", std::nullopt, "");
     if (control.rank() == 3) throw DataError("train.bin: empty");
     try {
       control.exchange(1, meeting, "");
@@ -394,7 +394,7 @@ TEST_CASE("ranks_wait_until_the_first_cause_was_told") {
   const Meeting place({.ranks = 3});
   std::atomic<bool> told = false;
   place.run([&](RendezvousControl& control) {
-    control.open("control", "");
+    control.open("control", std::nullopt, "");
     if (control.rank() == 2) {
       control.abort("enough", nullptr);
       std::this_thread::sleep_for(milliseconds(50));
@@ -412,7 +412,7 @@ TEST_CASE("leaving_waits_for_all_and_is_no_crash") {
   const Meeting place({.ranks = 3});
   std::atomic<int> ended = 0;
   const auto texts = place.run([&](RendezvousControl& control) {
-    control.open("control", "");
+    control.open("control", std::nullopt, "");
     if (control.rank() == 1) std::this_thread::sleep_for(milliseconds(50));
     ++ended;
     control.leave();
@@ -425,7 +425,7 @@ TEST_CASE("leaving_waits_for_all_and_is_no_crash") {
 TEST_CASE("blobs_have_a_limit_that_is_told_before_anything_is_sent") {
   const Meeting place({.ranks = 2});
   const auto texts = place.run([](RendezvousControl& control) {
-    control.open("control", "");
+    control.open("control", std::nullopt, "");
     const std::string largest(Control::most_blob, 'x');
     if (control.exchange(1, meeting, largest).back() != largest) throw std::runtime_error("the largest blob");
     const std::string text = text_of_expected<UsageError>([&] { control.exchange(1, meeting, largest + "x"); });
@@ -443,7 +443,7 @@ TEST_CASE("a_rank_that_sends_nonsense_is_named_and_ends_the_job") {
     wait_for(connection.descriptor(), POLLIN, steady_clock::now() + at_once);
   });
   RendezvousControl control(place.join_options(0), at_once);
-  const std::string text = text_of_expected<AbortedError>([&] { control.open("control", ""); });
+  const std::string text = text_of_expected<AbortedError>([&] { control.open("control", std::nullopt, ""); });
   nonsense.join();
   CHECK(has(text, "rank 1 sent nonsense"));
 }

@@ -1,8 +1,9 @@
 // What a stranger may send to the rendezvous before it is admitted, and what a rank may send after: frames in pieces,
-// and each payload read as a hello and as a signature.
+// and each payload read as a hello, as a signature, and as what a rank says of a communicator.
 #include "comm/rendezvous/wire.hpp"
 
 #include "comm/rendezvous/handshake.hpp"
+#include "comm/rendezvous/opening.hpp"
 #include "comm/signature.hpp"
 #include "fuzz.hpp"
 #include "tessera/base/error.hpp"
@@ -17,6 +18,12 @@ void read_payload(std::string_view payload) {
     fuzz::require(!read_hello(payload, "a token of this test", Nonce{}).holds_token, "a proof was guessed");
   } catch (const DataError&) {
   } catch (const UsageError&) {  // another version
+  }
+  try {
+    FieldReader reader(payload);
+    fuzz::require(read_opening(reader, {.rank = 2, .ranks = 5}).ranks.size() <= 5,
+                  "a group of more ranks than there are");
+  } catch (const DataError&) {
   }
   const DecodedSignature signature(payload);
   std::string code;

@@ -11,12 +11,14 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "comm/control/ledger.hpp"
 #include "comm/job_failure.hpp"
+#include "comm/members.hpp"
 #include "comm/signature.hpp"
 
 namespace tessera::comm {
@@ -26,6 +28,14 @@ inline bool was_there(const Position& announced, const Position& verdict) {
   return announced.channel == verdict.channel && announced.number >= verdict.number;
 }
 
+// This rank's next channel: they count from 1 as they are made, those of a partition in the order of its groups.
+// `opened` counts all.
+inline std::size_t take_channel(std::size_t& opened, const std::optional<Group>& group, int rank) {
+  const std::size_t first = opened + 1;
+  opened += group ? static_cast<std::size_t>(group->count()) : 1;
+  return first + (group ? static_cast<std::size_t>(group->index_of(rank)) : 0);
+}
+
 class Control : public Membership {
  public:
   virtual int size() const = 0;
@@ -33,24 +43,26 @@ class Control : public Membership {
 
   // ---- channels ----
 
-  // The next channel of the job, of the communicator `name`; `blob` comes back from every rank. Collective, blocks.
-  // Throws as exchange() does; ranks that disagree about the name get an error that names both.
+  // A new channel of the communicator `name`, for each of the groups of a partition, or for all ranks; `blob` comes
+  // back from every rank. Collective over all ranks, blocks. Throws as exchange() does; ranks that disagree about the
+  // name or the partition get an error that names both.
   struct Opened {
-    std::size_t channel;
-    std::vector<std::string> blobs;  // by rank
+    std::size_t channel;  // of this rank's group
+    Members members;
+    std::vector<std::string> blobs;  // by rank of the job
   };
-  virtual Opened open(const std::string& name, std::string_view blob) = 0;
+  virtual Opened open(const std::string& name, const std::optional<Group>& group, std::string_view blob) = 0;
 
   // This rank now calls `signature` on the channel. Never waits; allocates nothing once the same has happened before.
   // The position, whose number is 0 when the job had failed before: then it was announced to nobody.
   virtual Position announce(std::size_t channel, const Signature& signature) = 0;
 
-  // Blocks until all ranks have announced this position, and equally; throws as fail_at() when the job fails first. The
-  // ranks that are missing after timeout() end it.
+  // Blocks until the channel's members have announced this position, and equally; throws as fail_at() when the job
+  // fails first. The ranks that are missing after timeout() end it.
   virtual void await_agreement(const Position& position, const Signature& signature) = 0;
 
-  // As announce() and await_agreement(), with a blob of at most most_blob from each rank to all; they come back by
-  // rank.
+  // As announce() and await_agreement(), with a blob of at most most_blob from each member to all; they come back by
+  // place.
   virtual std::vector<std::string> exchange(std::size_t channel, const Signature& signature, std::string_view blob) = 0;
   static constexpr std::size_t most_blob = 64 << 10;
 

@@ -20,7 +20,7 @@ std::string_view text_of(const std::byte* data, std::size_t bytes) {
   return {reinterpret_cast<const char*>(data), bytes};
 }
 
-// Gives `use` every rank's bytes from `begin` on, a round at a time; one round at least, because ranks meet in it.
+// Gives `use` every member's bytes from `begin` on, a round at a time; one round at least, because ranks meet in it.
 template <typename Use>
 void in_rounds(const ControlGroup& group, const Signature& signature, std::span<const std::byte> mine, const Use& use) {
   for (std::size_t begin = 0; begin == 0 || begin < mine.size(); begin += round_bytes) {
@@ -37,12 +37,12 @@ std::vector<const void*> pointers(const std::vector<std::string>& blobs, std::si
 
 void gather(const ControlGroup& group, const Signature& signature, const AllGather& operation) {
   const std::size_t shard = operation.shard.count();
-  const auto me = static_cast<std::size_t>(group.control.rank());
+  const auto me = static_cast<std::size_t>(group.place);
   const std::span<const std::byte> mine(shard == 0 ? nullptr : operation.data + me * shard, shard);
   in_rounds(group, signature, mine, [&](std::size_t begin, const std::vector<std::string>& blobs) {
-    for (std::size_t rank = 0; rank < blobs.size(); ++rank) {
-      if (rank == me || blobs[rank].empty()) continue;
-      std::memcpy(operation.data + rank * shard + begin, blobs[rank].data(), blobs[rank].size());
+    for (std::size_t place = 0; place < blobs.size(); ++place) {
+      if (place == me || blobs[place].empty()) continue;
+      std::memcpy(operation.data + place * shard + begin, blobs[place].data(), blobs[place].size());
     }
   });
 }
@@ -51,8 +51,8 @@ void gather(const ControlGroup& group, const Signature& signature, const AllGath
 void scatter(const ControlGroup& group, const Signature& signature, const ReduceScatter& operation) {
   const std::size_t element = size_of(operation.wire).count();
   const std::size_t shard = operation.shard_elements * element;
-  const std::size_t own_begin = static_cast<std::size_t>(group.control.rank()) * shard;
-  const std::span<const std::byte> mine(operation.data, shard * static_cast<std::size_t>(group.control.size()));
+  const std::size_t own_begin = static_cast<std::size_t>(group.place) * shard;
+  const std::span<const std::byte> mine(operation.data, shard * static_cast<std::size_t>(group.size));
   in_rounds(group, signature, mine, [&](std::size_t begin, const std::vector<std::string>& blobs) {
     const std::size_t from = std::max(begin, own_begin);
     const std::size_t to = std::min(begin + blobs.front().size(), own_begin + shard);
@@ -89,7 +89,7 @@ void run_collective(const ControlGroup& group, const Signature& signature, const
 
 void run_collective(const ControlGroup& group, const Signature& signature, const Broadcast& operation) {
   const auto root = static_cast<std::size_t>(operation.root);
-  const bool is_root = group.control.rank() == operation.root;
+  const bool is_root = group.place == operation.root;
   for (std::size_t begin = 0; begin == 0 || begin < operation.size.count(); begin += round_bytes) {
     const std::size_t size = std::min<std::size_t>(round_bytes, operation.size.count() - begin);
     const std::string_view mine = is_root ? text_of(operation.data + begin, size) : std::string_view();

@@ -4,19 +4,21 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "comm/control/control.hpp"
 #include "comm/task_communicator.hpp"
 
 namespace tessera::comm {
 
-// One communicator's channel. Tasks keep it, and the control outlives them.
+// One communicator's channel, and this rank's place among its members. Tasks keep it, and the control outlives them.
 struct ControlGroup {
   Control& control;
   std::size_t channel;
+  int place;
+  int size;
 };
 
 void run_collective(const ControlGroup& group, const Signature& signature, std::span<const AllGather> segments);
@@ -27,12 +29,15 @@ void run_collective(const ControlGroup& group, const Signature& signature, const
 
 class ControlCommunicator final : public TaskCommunicator<ControlCommunicator> {
  public:
-  // Collective: opens a channel of this name. Streams must be the CPU's.
-  ControlCommunicator(Control& control, std::string name)
-      : TaskCommunicator(control.rank(), control.size(), name),
-        group_{.control = control, .channel = control.open(name, "").channel} {}
+  // Collective over all ranks: opens a channel of this name. Streams must be the CPU's.
+  ControlCommunicator(Control& control, const std::string& name, const std::optional<Group>& group)
+      : ControlCommunicator(control, communicator_name(name, group), control.open(name, group, "")) {}
 
  private:
+  ControlCommunicator(Control& control, std::string name, const Control::Opened& opened)
+      : TaskCommunicator(opened.members, std::move(name)),
+        group_{.control = control, .channel = opened.channel, .place = rank(), .size = size()} {}
+
   friend TaskCommunicator<ControlCommunicator>;
   template <typename Operation>
   void submit(Stream& stream, const Signature& signature, const Operation& operation) {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "comm/collective_errors.hpp"
+#include "comm/members.hpp"
 #include "comm/signature.hpp"
 #include "tessera/base/error.hpp"
 
@@ -17,12 +18,14 @@ namespace {
 // Far more than a plan enqueues before its throttle waits.
 constexpr std::size_t most_open = 1 << 16;
 
+// Of a channel's members, those at whose place the condition holds, ascending.
 template <typename Condition>
-std::vector<int> ranks_where(int ranks, Condition&& condition) {
+std::vector<int> members_where(const std::vector<int>& members, Condition&& condition) {
   std::vector<int> chosen;
-  for (int rank = 0; rank < ranks; ++rank) {
-    if (condition(static_cast<std::size_t>(rank))) chosen.push_back(rank);
+  for (std::size_t place = 0; place < members.size(); ++place) {
+    if (condition(place)) chosen.push_back(members[place]);
   }
+  std::sort(chosen.begin(), chosen.end());
   return chosen;
 }
 
@@ -30,34 +33,59 @@ std::vector<int> ranks_where(int ranks, Condition&& condition) {
 
 Ledger::Ledger(int ranks) : ranks_(ranks), left_(static_cast<std::size_t>(ranks)) { open("creation"); }
 
-void Ledger::open(std::string name) {
+void Ledger::open(std::string name, std::vector<int> members) {
+  if (members.empty()) members = everybody(0, ranks_).ranks;
   Channel& channel = channels_.emplace_back();
   channel.name = std::move(name);
-  channel.announced.resize(static_cast<std::size_t>(ranks_));
+  channel.announced.resize(members.size());
+  channel.members = std::move(members);
+}
+
+// Where all ranks are members, each is at the place of its number.
+std::optional<std::size_t> Ledger::Channel::place_of(int rank) const {
+  const auto number = static_cast<std::size_t>(rank);
+  if (number < members.size() && members[number] == rank) return number;
+  const auto found = std::find(members.begin(), members.end(), rank);
+  if (found == members.end()) return std::nullopt;
+  return static_cast<std::size_t>(found - members.begin());
+}
+
+std::size_t Ledger::place(std::size_t index, int rank) const {
+  if (index >= channels_.size()) throw DataError(fmt::format("there is no channel {}", index));
+  if (const auto place = channels_[index].place_of(rank)) return *place;
+  throw DataError(
+      fmt::format("rank {} is not of the group of channel {} (communicator {})", rank, index, channels_[index].name));
+}
+
+std::vector<int> Ledger::Channel::that_came(std::uint64_t number) const {
+  return members_where(members, [&](std::size_t place) { return announced[place] >= number; });
+}
+
+std::vector<int> Ledger::Channel::that_did_not_come(std::uint64_t number) const {
+  return members_where(members, [&](std::size_t place) { return announced[place] < number; });
 }
 
 Ledger::Entry& Ledger::entry_at(Channel& channel, std::uint64_t number) {
-  const auto place = static_cast<std::size_t>(number - channel.agreed - 1);
-  if (place >= most_open) {
-    throw DataError(fmt::format("a rank is {} collectives of communicator {} ahead of another", place, channel.name));
+  const auto ahead = static_cast<std::size_t>(number - channel.agreed - 1);
+  if (ahead >= most_open) {
+    throw DataError(fmt::format("a rank is {} collectives of communicator {} ahead of another", ahead, channel.name));
   }
-  if (place == channel.ring.size()) {
+  if (ahead == channel.ring.size()) {
     std::rotate(channel.ring.begin(), channel.ring.begin() + static_cast<std::ptrdiff_t>(channel.first),
                 channel.ring.end());
     channel.first = 0;
-    channel.ring.resize(std::max<std::size_t>(16, 2 * place),
-                        {.codes = std::vector<std::string>(left_.size()), .came = 0});
+    channel.ring.resize(std::max<std::size_t>(16, 2 * ahead),
+                        {.codes = std::vector<std::string>(channel.members.size()), .came = 0});
   }
-  channel.open = std::max(channel.open, place + 1);
-  return channel.at(place);
+  channel.open = std::max(channel.open, ahead + 1);
+  return channel.at(ahead);
 }
 
 std::optional<Verdict> Ledger::announce(int rank, std::size_t index, std::string_view code) {
-  if (index >= channels_.size()) throw DataError(fmt::format("there is no channel {}", index));
+  const std::size_t own = place(index, rank);
   Channel& channel = channels_[index];
-  const auto place = static_cast<std::size_t>(rank);
-  Entry& entry = entry_at(channel, ++channel.announced[place]);
-  entry.codes[place].assign(code);
+  Entry& entry = entry_at(channel, ++channel.announced[own]);
+  entry.codes[own].assign(code);
   ++entry.came;
   if (auto verdict = compare(index)) return verdict;
   return anyone_left_ ? awaited_leaver(index) : std::nullopt;
@@ -75,7 +103,7 @@ std::optional<Verdict> Ledger::leave(int rank) {
 // Positions are agreed in their order, because every rank announces in order.
 std::optional<Verdict> Ledger::compare(std::size_t index) {
   Channel& channel = channels_[index];
-  if (channel.open == 0 || channel.at(0).came < left_.size()) return std::nullopt;
+  if (channel.open == 0 || channel.at(0).came < channel.members.size()) return std::nullopt;
   Entry& entry = channel.at(0);
   const auto same = [&](const std::string& code) { return code == entry.codes.front(); };
   if (std::all_of(entry.codes.begin(), entry.codes.end(), same)) {
@@ -85,29 +113,29 @@ std::optional<Verdict> Ledger::compare(std::size_t index) {
     ++channel.agreed;
     return std::nullopt;
   }
+  const std::vector<int> ranks = channel.that_came(channel.agreed + 1);
   std::list<DecodedSignature> decoded;
   std::vector<Signature> signatures;
-  for (const std::string& code : entry.codes) signatures.push_back(*decoded.emplace_back(code));
-  return Verdict{.position = {index, channel.agreed + 1}, .text = disagreement_text(channel.name, signatures)};
+  for (const int rank : ranks) signatures.push_back(*decoded.emplace_back(entry.codes[*channel.place_of(rank)]));
+  return Verdict{.position = {index, channel.agreed + 1}, .text = disagreement_text(channel.name, signatures, ranks)};
 }
 
 // Of an open position, as the first rank that came told it.
-const std::string& Ledger::code_at(const Channel& channel, std::size_t place) const {
-  const std::uint64_t number = channel.agreed + place + 1;
-  const auto came = ranks_where(ranks_, [&](std::size_t rank) { return channel.announced[rank] >= number; });
-  return channel.at(place).codes[static_cast<std::size_t>(came.front())];
+const std::string& Ledger::code_at(const Channel& channel, std::size_t ahead) const {
+  const int first = channel.that_came(channel.agreed + ahead + 1).front();
+  return channel.at(ahead).codes[*channel.place_of(first)];
 }
 
 // Waiting for a rank that announces nothing more would only end with the deadline.
 std::optional<Verdict> Ledger::awaited_leaver(std::size_t index) const {
   const Channel& channel = channels_[index];
-  for (std::size_t place = 0; place < channel.open; ++place) {
-    const std::uint64_t number = channel.agreed + place + 1;
-    const auto missing =
-        ranks_where(ranks_, [&](std::size_t rank) { return left_[rank] && channel.announced[rank] < number; });
+  for (std::size_t ahead = 0; ahead < channel.open; ++ahead) {
+    const std::uint64_t number = channel.agreed + ahead + 1;
+    auto missing = channel.that_did_not_come(number);
+    std::erase_if(missing, [&](int rank) { return !has_left(rank); });
     if (missing.empty()) continue;
-    const auto waiting = ranks_where(ranks_, [&](std::size_t rank) { return channel.announced[rank] >= number; });
-    const DecodedSignature signature(code_at(channel, place));
+    const auto waiting = channel.that_came(number);
+    const DecodedSignature signature(code_at(channel, ahead));
     return Verdict{
         .position = {index, number},
         .text =
@@ -122,9 +150,9 @@ bool Ledger::stands_still(int rank, const Lateness& lateness, std::vector<bool>&
   if (asked[static_cast<std::size_t>(rank)]) return true;
   asked[static_cast<std::size_t>(rank)] = true;
   const auto waits_for_living = [&](const Channel& channel) {
-    if (channel.announced[static_cast<std::size_t>(rank)] <= channel.agreed) return false;
-    const auto missing =
-        ranks_where(ranks_, [&](std::size_t other) { return channel.announced[other] <= channel.agreed; });
+    const std::optional<std::size_t> place = channel.place_of(rank);
+    if (!place || channel.announced[*place] <= channel.agreed) return false;
+    const auto missing = channel.that_did_not_come(channel.agreed + 1);
     return std::none_of(missing.begin(), missing.end(),
                         [&](int other) { return stands_still(other, lateness, asked); });
   };
@@ -135,9 +163,8 @@ std::optional<Verdict> Ledger::late(const Lateness& lateness) const {
   const Position& position = lateness.position;
   if (position.channel >= channels_.size()) return std::nullopt;
   const Channel& channel = channels_[position.channel];
-  const auto has_come = [&](std::size_t rank) { return channel.announced[rank] >= position.number; };
-  const auto waiting = ranks_where(ranks_, has_come);
-  auto missing = ranks_where(ranks_, [&](std::size_t rank) { return !has_come(rank); });
+  const auto waiting = channel.that_came(position.number);
+  auto missing = channel.that_did_not_come(position.number);
   if (waiting.empty() || (missing.empty() && lateness.waiting_for == WaitFor::ranks)) return std::nullopt;
   const bool all_came = missing.empty();
   std::erase_if(missing, [&](int rank) {

@@ -1,8 +1,9 @@
 // Which collectives each rank has announced, and what follows from it: agreement, disagreement, ranks that others wait
 // for. Pure bookkeeping, shared by ranks that are threads (thread_control.hpp) and processes (rendezvous/server.hpp).
 //
-// A channel is a communicator's place in the job; 0 is the one in which the others are made. On each, every rank's n-th
-// announcement is compared with the other ranks' n-th: n is its position, from 1.
+// A channel is a communicator's place in the job; 0 is the one in which the others are made. It has members, ranks of
+// the job: all of them, or one group of a partition, of which each group has a channel. On each, every member's n-th
+// announcement is compared with the other members' n-th: n is its position, from 1.
 // Thread safety: one thread at a time. Allocation: none, once as many announcements as ever have been open at once.
 #pragma once
 
@@ -36,13 +37,17 @@ class Ledger {
  public:
   explicit Ledger(int ranks);
 
-  // A channel more, of the communicator `name`.
-  void open(std::string name);
+  // A channel more, of the communicator `name`. members: ranks of the job by place; default: all of them.
+  void open(std::string name, std::vector<int> members = {});
   std::size_t channels() const { return channels_.size(); }
   const std::string& name(std::size_t channel) const { return channels_.at(channel).name; }
 
-  // The rank's next announcement, its signature encoded. With the last rank's the position is agreed, or a verdict.
-  // Throws DataError for a channel that is not open, and for a rank that is too far ahead of the others.
+  const std::vector<int>& members(std::size_t channel) const { return channels_.at(channel).members; }
+  // Throws DataError for a channel that is not open, and for a rank that is none of its members.
+  std::size_t place(std::size_t channel, int rank) const;
+
+  // The rank's next announcement, its signature encoded. With the last member's the position is agreed, or a verdict.
+  // Throws as place(), and DataError for a rank that is too far ahead of the others.
   std::optional<Verdict> announce(int rank, std::size_t channel, std::string_view code);
   // The rank will announce nothing more.
   std::optional<Verdict> leave(int rank);
@@ -60,33 +65,38 @@ class Ledger {
   };
   std::optional<Verdict> late(const Lateness& lateness) const;
 
-  // Announcements that all ranks have made, and equally; constant once there was a verdict.
+  // Announcements that all members have made, and equally; constant once there was a verdict.
   std::uint64_t agreed(std::size_t channel) const { return channels_.at(channel).agreed; }
   std::uint64_t announced(std::size_t channel, int rank) const {
-    return channels_.at(channel).announced.at(static_cast<std::size_t>(rank));
+    return channels_.at(channel).announced[place(channel, rank)];
   }
   bool has_left(int rank) const { return left_.at(static_cast<std::size_t>(rank)); }
 
  private:
   struct Entry {
-    std::vector<std::string> codes;  // by rank
+    std::vector<std::string> codes;  // by place
     std::size_t came = 0;
   };
   struct Channel {
     std::string name;
-    std::vector<std::uint64_t> announced;  // by rank
+    std::vector<int> members;              // by place
+    std::vector<std::uint64_t> announced;  // by place
     std::uint64_t agreed = 0;
     // Positions agreed + 1 and on, from `first` round; entries keep their memory for the next.
     std::vector<Entry> ring;
     std::size_t first = 0;
     std::size_t open = 0;
 
-    Entry& at(std::size_t place) { return ring[(first + place) % ring.size()]; }
-    const Entry& at(std::size_t place) const { return ring[(first + place) % ring.size()]; }
+    Entry& at(std::size_t ahead) { return ring[(first + ahead) % ring.size()]; }
+    const Entry& at(std::size_t ahead) const { return ring[(first + ahead) % ring.size()]; }
+    std::optional<std::size_t> place_of(int rank) const;
+    // Of members, ascending: those whose last announcement is this one or a later one, and the others.
+    std::vector<int> that_came(std::uint64_t number) const;
+    std::vector<int> that_did_not_come(std::uint64_t number) const;
   };
 
   Entry& entry_at(Channel& channel, std::uint64_t number);
-  const std::string& code_at(const Channel& channel, std::size_t place) const;
+  const std::string& code_at(const Channel& channel, std::size_t ahead) const;
   std::optional<Verdict> compare(std::size_t channel);
   std::optional<Verdict> awaited_leaver(std::size_t channel) const;
   bool stands_still(int rank, const Lateness& lateness, std::vector<bool>& asked) const;

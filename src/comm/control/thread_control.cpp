@@ -59,7 +59,7 @@ Position ThreadControl::announce(const Lock&, std::size_t channel, const Signatu
   room_.conclude(rank_, room_.ledger_.announce(rank_, channel, room_.code_));
   if (room_.ledger_.agreed(channel) != agreed) {
     const auto now = SignOfLife::Clock::now();
-    for (SignOfLife& life : room_.lives_) life.note(now);  // nobody has waited in vain until now
+    for (const int member : room_.ledger_.members(channel)) room_.life(member).note(now);  // none has waited in vain
     room_.changed_.notify_all();
   }
   return {.channel = channel, .number = room_.ledger_.announced(channel, rank_)};
@@ -83,21 +83,24 @@ std::vector<std::string> ThreadControl::exchange(std::size_t channel, const Sign
   if (position.number == 0) room_.fail_at(position);
   const auto place = std::pair(position.channel, position.number);
   auto& mail = room_.mail_[place];
-  mail.blobs.resize(static_cast<std::size_t>(size()));
-  mail.blobs[static_cast<std::size_t>(rank_)] = blob;
+  mail.blobs.resize(room_.ledger_.members(channel).size());
+  mail.blobs[room_.ledger_.place(channel, rank_)] = blob;
   room_.await(lock, rank_, position, signature);
   std::vector<std::string> blobs = mail.blobs;
-  if (++mail.takers == size()) room_.mail_.erase(place);
+  if (++mail.takers == blobs.size()) room_.mail_.erase(place);
   return blobs;
 }
 
-// The channel is there for whoever comes first.
-Control::Opened ThreadControl::open(const std::string& name, std::string_view blob) {
-  const std::size_t channel = ++opened_;
-  std::vector<std::string> blobs = exchange(0, signature_of_creation(name), blob);
+// Whoever comes first opens the channels of all groups.
+Control::Opened ThreadControl::open(const std::string& name, const std::optional<Group>& group, std::string_view blob) {
+  const std::size_t channel = take_channel(opened_, group, rank_);
+  std::vector<std::string> blobs = exchange(0, signature_of_creation(creation_label(name, group)), blob);
   const Lock lock(room_.mutex_);
-  if (room_.ledger_.channels() == channel) room_.ledger_.open(name);
-  return {.channel = channel, .blobs = std::move(blobs)};
+  for (std::size_t index = 0; room_.ledger_.channels() <= opened_; ++index) {
+    room_.ledger_.open(communicator_name(name, group),
+                       group ? group->ranks_of(static_cast<int>(index)) : std::vector<int>());
+  }
+  return {.channel = channel, .members = members_of(group, rank_, size()), .blobs = std::move(blobs)};
 }
 
 void ThreadControl::late(const Position& position, const Signature& signature) noexcept {

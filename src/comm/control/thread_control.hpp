@@ -31,7 +31,7 @@ class ThreadControlRoom {
   using Lock = std::unique_lock<std::mutex>;
   struct Mail {  // of an exchange that not all ranks have taken yet
     std::vector<std::string> blobs;
-    int takers = 0;
+    std::size_t takers = 0;
   };
 
   void conclude(int rank, const std::optional<Verdict>& verdict) noexcept;
@@ -59,7 +59,7 @@ class ThreadControl final : public Control {
   int size() const final { return room_.size(); }
   std::chrono::milliseconds timeout() const final { return room_.timeout(); }
 
-  Opened open(const std::string& name, std::string_view blob) final;
+  Opened open(const std::string& name, const std::optional<Group>& group, std::string_view blob) final;
   Position announce(std::size_t channel, const Signature& signature) final;
   void await_agreement(const Position& position, const Signature& signature) final;
   std::vector<std::string> exchange(std::size_t channel, const Signature& signature, std::string_view blob) final;

@@ -20,7 +20,7 @@ class NcclCommunicator final : public TaskCommunicator<NcclCommunicator> {
  public:
   // Tasks on a stream keep the group: the communicator may end before they have run.
   explicit NcclCommunicator(std::shared_ptr<NcclGroup> group)
-      : TaskCommunicator(group->rank(), group->size(), group->name()), group_(std::move(group)) {}
+      : TaskCommunicator(group->members(), group->name()), group_(std::move(group)) {}
 
  private:
   friend TaskCommunicator<NcclCommunicator>;
@@ -56,15 +56,12 @@ class NcclBackend final : public World::Backend {
 
   Arena make_arena(Bytes size) final { return job_.make_arena(size); }
   std::unique_ptr<Communicator> make_communicator(std::string name, const CommunicatorUse& use) final {
-    if (use.host_memory) return make_host_communicator(std::move(name));
-    return std::make_unique<NcclCommunicator>(job_.make_group(name, use.staging));
+    if (use.host_memory) return std::make_unique<ControlCommunicator>(job_.control(), name, use.group);
+    return std::make_unique<NcclCommunicator>(job_.make_group(name, use));
   }
   CollectiveStaging staging() const final { return job_.staging(); }
   Device host_device() const final { return Device::cpu(); }
   bool gathers_over_device() const final { return true; }
-  std::unique_ptr<Communicator> make_host_communicator(std::string name) final {
-    return std::make_unique<ControlCommunicator>(job_.control(), std::move(name));
-  }
 
  private:
   NcclJob& job_;

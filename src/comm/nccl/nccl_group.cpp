@@ -79,10 +79,11 @@ constexpr std::chrono::microseconds background_poll{50};  // of calls that go on
 NcclGroup::NcclGroup(const NcclParts& parts, NcclCommunicatorParts own, const NcclLibrary::Id& id)
     : parts_(parts),
       channel_(own.channel),
+      members_(std::move(own.members)),
       name_(std::move(own.name)),
       own_staging_(parts.device, own.staging.empty() ? parts.options.staging : Bytes(0)),
       staging_(own.staging.empty() ? std::span(own_staging_.data(), parts.options.staging.count()) : own.staging),
-      contributions_(static_cast<std::size_t>(parts.control.size())) {
+      contributions_(members_.ranks.size()) {
   if (Bytes(staging_.size()) < plan::gather_staging(contributions_.size())) {
     throw InternalError(fmt::format("communicator {} has {} bytes of staging", name_, staging_.size()));
   }
@@ -114,7 +115,7 @@ std::string NcclGroup::place_of(const Signature& signature) const {
   const std::string where = signature.kind == CollectiveKind::creation
                                 ? brief(signature)
                                 : fmt::format("{} (communicator {}, #{})", brief(signature), name_, signature.sequence);
-  return fmt::format("rank {} on {}, in {}", rank(), to_string(parts_.device), where);
+  return fmt::format("rank {} on {}, in {}", members_.rank(), to_string(parts_.device), where);
 }
 
 void NcclGroup::fail(const std::string& what, const Signature& signature) {
@@ -141,7 +142,7 @@ void NcclGroup::complete(NcclState state, std::chrono::milliseconds timeout) {
 void NcclGroup::connect(const NcclLibrary::Id& id) {
   const Signature creation = signature_of_creation(name_);
   try {
-    const NcclState state = parts_.library.join(handle_, id, {.rank = rank(), .ranks = size(), .name = name_.c_str()});
+    const NcclState state = parts_.library.join(handle_, id, {.rank = place(), .ranks = size(), .name = name_.c_str()});
     complete(state, std::max(parts_.control.timeout(), least_connect_time));
   } catch (const NcclFailure& failure) {
     if (handle_ != nullptr) parts_.library.abort(handle_);
@@ -160,8 +161,8 @@ void NcclGroup::greet_everybody(device::CudaQueue& queue) {
     complete(parts_.library.all_gather(on(call), staging(0), Bytes(1)));
     in_group([&] {
       for (int peer = 0; peer < size(); ++peer) {
-        if (peer == rank()) continue;
-        parts_.library.send(on(call), staging(static_cast<std::size_t>(rank())), Bytes(1), peer);
+        if (peer == place()) continue;
+        parts_.library.send(on(call), staging(static_cast<std::size_t>(place())), Bytes(1), peer);
         parts_.library.receive(on(call), staging(static_cast<std::size_t>(size() + peer)), Bytes(1), peer);
       }
     });

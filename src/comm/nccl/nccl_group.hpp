@@ -101,22 +101,25 @@ struct NcclParts {
 // What is one communicator's own.
 struct NcclCommunicatorParts {
   std::size_t channel;
+  Members members;
   std::string name;
   std::span<std::byte> staging{};  // of the device, at least plan::gather_staging(); empty: the group takes its own
 };
 
 class NcclGroup final : public device::QueueCheck, public std::enable_shared_from_this<NcclGroup> {
  public:
-  // Collective: all ranks give rank 0's id. Blocks until every rank is connected, and has talked to every other one.
+  // Collective over the members, of which all give the first one's id. Blocks until every one is connected, and has
+  // talked to every other one.
   NcclGroup(const NcclParts& parts, NcclCommunicatorParts own, const NcclLibrary::Id& id);
   ~NcclGroup() final;
 
-  int rank() const { return parts_.control.rank(); }
-  int size() const { return parts_.control.size(); }
+  const Members& members() const { return members_; }
   const std::string& name() const { return name_; }
   LaunchOrder& order() { return parts_.order; }
   // The same communicator for memory of the host.
-  ControlGroup on_host() const { return {.control = parts_.control, .channel = channel_}; }
+  ControlGroup on_host() const {
+    return {.control = parts_.control, .channel = channel_, .place = place(), .size = size()};
+  }
 
   // A collective, from a task on the stream of `queue`. Throws when the job has failed, and what NCCL reports.
   struct Call {
@@ -173,6 +176,8 @@ class NcclGroup final : public device::QueueCheck, public std::enable_shared_fro
   void sum_pieces(const Call& call, std::span<const Piece> pieces);
   void sum_in_staging(const Call& call, const kernels::RankedSum& sum, std::byte* first, Bytes stride);
 
+  int place() const { return members_.place; }
+  int size() const { return members_.size(); }
   void connect(const NcclLibrary::Id& id);
   void greet_everybody(device::CudaQueue& queue);
   void look_at(Flight& flight);
@@ -183,6 +188,7 @@ class NcclGroup final : public device::QueueCheck, public std::enable_shared_fro
 
   const NcclParts parts_;
   const std::size_t channel_;
+  const Members members_;
   const std::string name_;
   Arena own_staging_;  // empty where the communicator was given some
   const std::span<std::byte> staging_;

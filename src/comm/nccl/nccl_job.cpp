@@ -19,7 +19,8 @@ constexpr std::chrono::milliseconds watch_interval{10};
 NcclLibrary::Id id_of(std::string_view blob) {
   NcclLibrary::Id id;
   if (blob.size() != id.size()) {
-    throw InternalError(fmt::format("rank 0 gave {} bytes as NCCL's id, which has {}", blob.size(), id.size()));
+    throw InternalError(
+        fmt::format("a group's first rank gave {} bytes as NCCL's id, which has {}", blob.size(), id.size()));
   }
   std::memcpy(id.data(), blob.data(), id.size());
   return id;
@@ -81,12 +82,17 @@ std::vector<std::shared_ptr<NcclGroup>> NcclJob::living_groups() {
   return living;
 }
 
-std::shared_ptr<NcclGroup> NcclJob::make_group(const std::string& name, std::span<std::byte> staging) {
-  const std::string mine = control().rank() == 0 ? blob_of(parts_.library.unique_id()) : std::string();
-  const Control::Opened opened = control().open(name, mine);
-  auto group = std::make_shared<NcclGroup>(
-      parts_, NcclCommunicatorParts{.channel = opened.channel, .name = name, .staging = staging},
-      id_of(opened.blobs.front()));
+// The first member of each group makes its id.
+std::shared_ptr<NcclGroup> NcclJob::make_group(const std::string& name, const CommunicatorUse& use) {
+  const bool is_first = use.group ? use.group->place() == 0 : control().rank() == 0;
+  Control::Opened opened = control().open(name, use.group, is_first ? blob_of(parts_.library.unique_id()) : "");
+  const auto first = static_cast<std::size_t>(opened.members.ranks.front());
+  auto group = std::make_shared<NcclGroup>(parts_,
+                                           NcclCommunicatorParts{.channel = opened.channel,
+                                                                 .members = std::move(opened.members),
+                                                                 .name = communicator_name(name, use.group),
+                                                                 .staging = use.staging},
+                                           id_of(opened.blobs[first]));
   const std::lock_guard lock(mutex_);
   for (const auto& [data, size] : arenas_) group->add_memory(data, size);
   groups_.push_back(group);

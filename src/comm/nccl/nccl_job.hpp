@@ -7,7 +7,6 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
-#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -15,6 +14,7 @@
 
 #include "comm/nccl/nccl_group.hpp"
 #include "comm/nccl/nccl_library.hpp"
+#include "tessera/comm/world.hpp"
 #include "tessera/plan/strategy.hpp"
 
 namespace tessera::comm {
@@ -30,8 +30,8 @@ class NcclJob {
   Control& control() { return parts_.control; }
   Device device() const { return parts_.device; }
 
-  // Collective: a communicator over all ranks, connected. staging: as NcclGroup's.
-  std::shared_ptr<NcclGroup> make_group(const std::string& name, std::span<std::byte> staging = {});
+  // Collective over all ranks: a communicator over all of them, or over this rank's group of several, connected.
+  std::shared_ptr<NcclGroup> make_group(const std::string& name, const CommunicatorUse& use = {});
   CollectiveStaging staging() const {
     return parts_.options.sums == NcclSums::ranked ? CollectiveStaging::parts : CollectiveStaging::results;
   }

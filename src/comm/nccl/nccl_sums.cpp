@@ -22,7 +22,7 @@ std::size_t element_bytes(const ReduceScatter& segment) { return size_of(segment
 // Every peer's part of a piece comes to a place of its own, in rank order; this rank's stays where it is.
 void NcclGroup::exchange(const Call& call, std::span<const Piece> pieces) {
   for (int peer = 0; peer < size(); ++peer) {
-    if (peer == rank()) continue;
+    if (peer == place()) continue;
     for (const Piece& piece : pieces) {
       const std::size_t element = element_bytes(*piece.segment);
       const Bytes bytes(piece.count * element);
@@ -38,7 +38,7 @@ void NcclGroup::exchange(const Call& call, std::span<const Piece> pieces) {
 // others'.
 void NcclGroup::sum_in_staging(const Call& call, const kernels::RankedSum& sum, std::byte* first, Bytes stride) {
   constexpr std::size_t most_pointers = 64;
-  const auto me = static_cast<std::size_t>(rank());
+  const auto me = static_cast<std::size_t>(place());
   const auto ranks = static_cast<std::size_t>(size());
   const Bytes element = size_of(sum.type);
   if (ranks > most_pointers) {
@@ -56,7 +56,7 @@ void NcclGroup::sum_pieces(const Call& call, std::span<const Piece> pieces) {
   for (const Piece& piece : pieces) {
     const ReduceScatter& segment = *piece.segment;
     const std::size_t element = element_bytes(segment);
-    const auto me = static_cast<std::size_t>(rank());
+    const auto me = static_cast<std::size_t>(place());
     contributions_[me] = segment.data + (me * segment.shard_elements + piece.begin) * element;
     sum_in_staging(call,
                    {.contributions = contributions_,
@@ -129,9 +129,9 @@ void NcclGroup::run(const Call& call, const AllReduce& operation) {
       const std::size_t count = std::min(most, operation.elements - begin);
       const Bytes part(aligned(count * sizeof(float)));
       float* const own = operation.data + begin;
-      call.queue.copy(staging(static_cast<std::size_t>(rank()) * part.count()), own, Bytes(count * sizeof(float)));
+      call.queue.copy(staging(static_cast<std::size_t>(place()) * part.count()), own, Bytes(count * sizeof(float)));
       complete(parts_.library.all_gather(on(call), staging(0), part));
-      contributions_[static_cast<std::size_t>(rank())] = own;
+      contributions_[static_cast<std::size_t>(place())] = own;
       sum_in_staging(call,
                      {.contributions = contributions_, .result = own, .count = count, .divisor = operation.divisor},
                      staging(0), part);

@@ -6,6 +6,7 @@
 #include <pthread.h>
 
 #include "comm/patience.hpp"
+#include "comm/rendezvous/opening.hpp"
 #include "comm/rendezvous/wire.hpp"
 #include "comm/signature.hpp"
 #include "tessera/base/error.hpp"
@@ -26,7 +27,10 @@ Bytes most_payload(int ranks) {
 }  // namespace
 
 RendezvousControl::RendezvousControl(const JoinOptions& options, std::chrono::milliseconds timeout)
-    : options_(options), timeout_(timeout), connection_(join(options)) {
+    : options_(options),
+      timeout_(timeout),
+      connection_(join(options)),
+      members_{static_cast<std::uint64_t>(options.ranks)} {
   connection_.allow(most_payload(options.ranks));
   thread_ = std::thread([this] { work(); });
 }
@@ -92,7 +96,8 @@ void RendezvousControl::hear(const Frame& frame) {
 
 void RendezvousControl::hear_blobs(const Position& position, FieldReader& reader) {
   std::vector<std::string>& blobs = gathered_[{position.channel, position.number}];
-  for (int rank = 0; rank < size(); ++rank) blobs.emplace_back(reader.text());
+  for (std::uint64_t place = 0; place < count_at(members_, position.channel); ++place)
+    blobs.emplace_back(reader.text());
   reader.require_end();
 }
 
@@ -207,9 +212,17 @@ std::vector<std::string> RendezvousControl::exchange(std::size_t channel, const 
   return std::move(node.mapped());
 }
 
-Control::Opened RendezvousControl::open(const std::string& name, std::string_view blob) {
-  std::vector<std::string> blobs = exchange(0, signature_of_creation(name), blob);
-  return {.channel = ++opened_, .blobs = std::move(blobs)};
+// What the server is told of the group stands before the blob, and does not come back.
+Control::Opened RendezvousControl::open(const std::string& name, const std::optional<Group>& group,
+                                        std::string_view blob) {
+  std::string said;
+  append_opening(said, {.name = communicator_name(name, group), .ranks = group ? group->ranks() : std::vector<int>()});
+  std::vector<std::string> blobs = exchange(0, signature_of_creation(creation_label(name, group)), said.append(blob));
+  Members members = members_of(group, rank(), size());
+  const Lock lock(mutex_);
+  const std::size_t channel = take_channel(opened_, group, rank());
+  count_at(members_, channel) = members.ranks.size();
+  return {.channel = channel, .members = std::move(members), .blobs = std::move(blobs)};
 }
 
 void RendezvousControl::late(const Position& position, const Signature& signature) noexcept {

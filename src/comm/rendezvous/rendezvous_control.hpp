@@ -28,7 +28,7 @@ class RendezvousControl final : public Control {
   int size() const final { return options_.ranks; }
   std::chrono::milliseconds timeout() const final { return timeout_; }
 
-  Opened open(const std::string& name, std::string_view blob) final;
+  Opened open(const std::string& name, const std::optional<Group>& group, std::string_view blob) final;
   Position announce(std::size_t channel, const Signature& signature) final;
   void await_agreement(const Position& position, const Signature& signature) final;
   std::vector<std::string> exchange(std::size_t channel, const Signature& signature, std::string_view blob) final;
@@ -72,6 +72,7 @@ class RendezvousControl final : public Control {
   std::string payload_;
   std::vector<std::uint64_t> announced_;  // by channel
   std::vector<std::uint64_t> agreed_;
+  std::vector<std::uint64_t> members_;  // how many, by channel
   std::map<Place, std::vector<std::string>> gathered_;
   std::size_t opened_ = 0;
   bool all_left_ = false;

@@ -149,7 +149,8 @@ RendezvousServer::RendezvousServer(const ServerOptions& options)
               .most_time = options.handshake_time,
               .objection = [this](int rank) { return objection(rank); }}),
       ledger_(options.ranks),
-      members_(static_cast<std::size_t>(options.ranks)) {
+      members_(static_cast<std::size_t>(options.ranks)),
+      openings_(members_.size()) {
   listen(options);
   thread_ = std::thread([this] { work(); });
 }
@@ -271,20 +272,27 @@ void RendezvousServer::hear_announcement(int rank, std::string_view payload) {
   const std::size_t channel = reader.number<std::uint32_t>();
   const bool has_blob = reader.number<std::uint8_t>() != 0;
   const std::string_view code = reader.text();
+  const std::size_t place = ledger_.place(channel, rank);
+  if (channel == 0) {
+    openings_[place] = read_opening(reader, {.rank = rank, .ranks = options_.ranks});
+  }
   const std::string_view blob = reader.rest();
   if (blob.size() > Control::most_blob) throw DataError(fmt::format("a blob has {} bytes", blob.size()));
-  if (channel >= ledger_.channels()) throw DataError(fmt::format("there is no channel {}", channel));
   if (has_blob) {
     auto& blobs = blobs_[{channel, ledger_.announced(channel, rank) + 1}];
-    blobs.resize(members_.size());
-    blobs[static_cast<std::size_t>(rank)] = blob;
+    blobs.resize(ledger_.members(channel).size());
+    blobs[place] = blob;
   }
   const std::uint64_t before = ledger_.agreed(channel);
   conclude(rank, ledger_.announce(rank, channel, code));
   if (failure_ || ledger_.agreed(channel) == before) return;
-  if (channel == 0) ledger_.open(std::string((*DecodedSignature(code)).label));
-  for (Member& each : members_) each.alive = steady_clock::now();  // nobody has waited in vain until now
+  if (channel == 0) open_channels();
+  for (const int each : ledger_.members(channel)) member(each).alive = steady_clock::now();  // none has waited in vain
   tell_agreement(channel);
+}
+
+void RendezvousServer::open_channels() {
+  for (std::vector<int>& group : partition_of(openings_)) ledger_.open(openings_.front().name, std::move(group));
 }
 
 void RendezvousServer::tell_agreement(std::size_t channel) {
@@ -294,10 +302,12 @@ void RendezvousServer::tell_agreement(std::size_t channel) {
   writer.number(static_cast<std::uint32_t>(channel));
   writer.number(number);
   const auto blobs = blobs_.find({channel, number});
-  if (blobs == blobs_.end()) return tell_all(FrameKind::agreed, payload);
-  for (const std::string& blob : blobs->second) writer.text(blob);
-  blobs_.erase(blobs);
-  tell_all(FrameKind::gathered, payload);
+  const FrameKind kind = blobs == blobs_.end() ? FrameKind::agreed : FrameKind::gathered;
+  if (kind == FrameKind::gathered) {
+    for (const std::string& blob : blobs->second) writer.text(blob);
+    blobs_.erase(blobs);
+  }
+  for (const int each : ledger_.members(channel)) tell(member(each), kind, payload);
 }
 
 void RendezvousServer::hear_lateness(int rank, std::string_view payload) {
@@ -333,12 +343,14 @@ void RendezvousServer::fail(const Failure& failure) {
   tell_all(FrameKind::failed, failed_payload(failure.rank, failure.position, failure.cause));
 }
 
+void RendezvousServer::tell(Member& each, FrameKind kind, std::string_view payload) {
+  if (!each.connection) return;
+  each.connection->send(kind, payload);
+  each.connection->flush();
+}
+
 void RendezvousServer::tell_all(FrameKind kind, std::string_view payload) {
-  for (Member& each : members_) {
-    if (!each.connection) continue;
-    each.connection->send(kind, payload);
-    each.connection->flush();
-  }
+  for (Member& each : members_) tell(each, kind, payload);
 }
 
 void RendezvousServer::flush_all(steady_clock::time_point deadline) noexcept {

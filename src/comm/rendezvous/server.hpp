@@ -18,6 +18,7 @@
 
 #include "comm/control/ledger.hpp"
 #include "comm/rendezvous/handshake.hpp"
+#include "comm/rendezvous/opening.hpp"
 #include "comm/rendezvous/wire.hpp"
 
 namespace tessera::comm {
@@ -129,9 +130,11 @@ class RendezvousServer {
   void hear_announcement(int rank, std::string_view payload);
   void hear_lateness(int rank, std::string_view payload);
   void hear_leaving(int rank);
+  void open_channels();
   void tell_agreement(std::size_t channel);
   void conclude(int rank, const std::optional<Verdict>& verdict);
   void fail(const Failure& failure);
+  void tell(Member& each, FrameKind kind, std::string_view payload);
   void tell_all(FrameKind kind, std::string_view payload);
   void flush_all(std::chrono::steady_clock::time_point deadline) noexcept;
   Member& member(int rank) { return members_[static_cast<std::size_t>(rank)]; }
@@ -141,8 +144,9 @@ class RendezvousServer {
   std::uint16_t port_ = 0;
   Lobby lobby_;
   Ledger ledger_;
-  std::vector<Member> members_;  // by rank
-  std::map<Place, std::vector<std::string>> blobs_;
+  std::vector<Member> members_;                      // by rank
+  std::map<Place, std::vector<std::string>> blobs_;  // by place
+  std::vector<Opening> openings_;                    // by rank, of the communicator that is being made
   std::optional<Failure> failure_;
   std::size_t left_ = 0;
   std::vector<pollfd> polled_;
