@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "../comm/group_properties.hpp"
 #include "../comm/property.hpp"
 #include "cuda_runtime.h"
 #include "nccl_of_tests.hpp"
@@ -52,6 +53,18 @@ void take_turns(World& world, int rounds) {
   for (const float sum : sums) {
     if (sum != expected) throw std::runtime_error("a wrong sum");
   }
+}
+
+// Over a mesh of 2 x 2; with staging so small that sums go in many rounds, over sockets, and on an NCCL that keeps no
+// order of launches.
+void check_groups(void (*property)(World&), std::chrono::milliseconds timeout) {
+  check_all_well(run_nccl_ranks({.ranks = 4, .timeout = timeout}, property));
+  check_all_well(run_nccl_ranks({.ranks = 4, .timeout = timeout, .over_sockets = true}, property));
+  check_all_well(run_nccl_ranks({.ranks = 4,
+                                 .timeout = timeout,
+                                 .faults = {.polls_until_ready = 3, .orders_launches = false, .delay_seed = 7},
+                                 .options = {.staging = Bytes(4096)}},
+                                property));
 }
 
 }  // namespace
@@ -171,6 +184,37 @@ TEST_CASE("arenas_are_zero_and_known_to_communicators_made_before_and_after") {
     stream.synchronize();
     for (const std::byte each : seen) {
       if (each != std::byte{0}) throw std::runtime_error("an arena is zero");
+    }
+  }));
+}
+
+#define TESSERA_NCCL_GROUP_PROPERTY(name, limit) \
+  TEST_CASE("nccl: " #name) { check_groups(conformance::name, std::chrono::milliseconds(limit)); }
+TESSERA_GROUP_PROPERTIES(TESSERA_NCCL_GROUP_PROPERTY)
+
+TEST_CASE("ranks_of_a_group_that_cannot_connect_are_named_by_their_numbers_in_the_job") {
+  const auto texts =
+      run_nccl_ranks({.ranks = 4, .faults = {.rank = 1, .launch = 1, .refuses = true}}, [](World& world) {
+        const Mesh mesh = world.mesh({{"replicate", 2}, {"shard", 2}});
+        world.make_communicator("gather", {.group = mesh.group("shard")});
+      });
+  for (const std::string& text : texts) {
+    CHECK((has(text, "rank 1 on cuda:1, in make_communicator") || has(text, "rank 3 on cuda:3, in make_communicator")));
+  }
+}
+
+TEST_CASE("host_memory_of_a_group_goes_over_its_own_channel") {
+  check_all_well(run_nccl_ranks({.ranks = 4}, [](World& world) {
+    const Group column = world.mesh({{"replicate", 2}, {"shard", 2}}).group("replicate");
+    for (const bool host_memory : {true, false}) {
+      const auto parts = world.make_communicator("parts", {.host_memory = host_memory, .group = column});
+      Stream host(Device::cpu(), {.name = "host"});
+      std::vector<int> ranks(2, -1);
+      ranks[static_cast<std::size_t>(parts->rank())] = world.rank();
+      parts->all_gather(
+          host, {.data = reinterpret_cast<std::byte*>(ranks.data()), .shard = Bytes(sizeof(int)), .label = "ranks"});
+      host.synchronize();
+      if (ranks != column.ranks()) throw std::runtime_error("not the group's ranks");
     }
   }));
 }
