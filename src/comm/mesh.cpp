@@ -40,6 +40,7 @@ int Group::index_of(int rank) const {
   std::sort(inner_first.begin(), inner_first.end(), [](const Steps& a, const Steps& b) { return a.stride < b.stride; });
   int removed = 1;  // how many ranks the axes so far have folded into one
   for (const Steps& axis : inner_first) {
+    if (axis.size == 1) continue;  // it may have the stride of the axis outside it
     const int stride = axis.stride / removed;
     rank = rank / (stride * axis.size) * stride + rank % stride;
     removed *= axis.size;

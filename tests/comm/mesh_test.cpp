@@ -70,6 +70,16 @@ TEST_CASE("groups_are_a_partition_on_which_all_ranks_agree") {
   }
 }
 
+TEST_CASE("axes_of_one_rank_change_no_group") {
+  for (int rank = 0; rank < 6; ++rank) {
+    const Mesh mesh({{"a", 2}, {"b", 1}, {"c", 3}, {"d", 1}}, 6, rank);
+    CHECK(mesh.group_of({"a", "b"}).ranks() == mesh.group("a").ranks());
+    CHECK(mesh.group_of({"d", "c"}).ranks() == mesh.group("c").ranks());
+    CHECK(mesh.group_of({"a", "b", "c", "d"}).is_everybody());
+    CHECK(mesh.group_of({"b", "d"}).ranks() == std::vector<int>{rank});
+  }
+}
+
 TEST_CASE("groups_count_in_the_order_of_their_lowest_ranks") {
   const Mesh mesh({{"pipeline", 2}, {"replicate", 3}, {"shard", 5}}, 30, 0);
   const Group group = mesh.group("replicate");
