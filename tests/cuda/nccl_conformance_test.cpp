@@ -32,7 +32,7 @@ void check_in_all_ways(Property property, int least_ranks, std::chrono::millisec
   for (int ranks = reduced ? std::max(least_ranks, 3) : least_ranks; ranks <= (reduced ? 3 : 4); ++ranks) {
     check(property, {.ranks = ranks, .timeout = timeout});
   }
-  check(property, {.ranks = std::max(least_ranks, 3), .timeout = timeout, .over_sockets = true});
+  check(property, {.ranks = 4, .timeout = timeout, .over_sockets = true});  // with meshes of 2 x 2
   check(property, {.ranks = std::max(least_ranks, 3),
                    .timeout = timeout,
                    .faults = {.polls_until_ready = 3, .orders_launches = false, .delay_seed = 7},

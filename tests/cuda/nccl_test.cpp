@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "../comm/group_properties.hpp"
 #include "../comm/property.hpp"
 #include "cuda_runtime.h"
 #include "nccl_of_tests.hpp"
@@ -53,18 +52,6 @@ void take_turns(World& world, int rounds) {
   for (const float sum : sums) {
     if (sum != expected) throw std::runtime_error("a wrong sum");
   }
-}
-
-// Over a mesh of 2 x 2; with staging so small that sums go in many rounds, over sockets, and on an NCCL that keeps no
-// order of launches.
-void check_groups(void (*property)(World&), std::chrono::milliseconds timeout) {
-  check_all_well(run_nccl_ranks({.ranks = 4, .timeout = timeout}, property));
-  check_all_well(run_nccl_ranks({.ranks = 4, .timeout = timeout, .over_sockets = true}, property));
-  check_all_well(run_nccl_ranks({.ranks = 4,
-                                 .timeout = timeout,
-                                 .faults = {.polls_until_ready = 3, .orders_launches = false, .delay_seed = 7},
-                                 .options = {.staging = Bytes(4096)}},
-                                property));
 }
 
 }  // namespace
@@ -187,10 +174,6 @@ TEST_CASE("arenas_are_zero_and_known_to_communicators_made_before_and_after") {
     }
   }));
 }
-
-#define TESSERA_NCCL_GROUP_PROPERTY(name, limit) \
-  TEST_CASE("nccl: " #name) { check_groups(conformance::name, std::chrono::milliseconds(limit)); }
-TESSERA_GROUP_PROPERTIES(TESSERA_NCCL_GROUP_PROPERTY)
 
 TEST_CASE("ranks_of_a_group_that_cannot_connect_are_named_by_their_numbers_in_the_job") {
   const auto texts =
