@@ -42,6 +42,7 @@ class Layer final : public Module {
 
 struct Job {
   int ranks = 1;
+  std::size_t replicas = 1;
   Strategy strategy = Strategy::fsdp;
   Precision precision = fp32_precision;
   Checkpointing checkpointing = Checkpointing::blocking;
@@ -102,7 +103,10 @@ inline void with_model(const Job& job, const std::function<void(FullyShard&)>& b
     layers.push_back(std::make_unique<Layer>(Shape{13, 17}, 29));
     layers.push_back(std::make_unique<Layer>(Shape{job.rows, 1301}, 1301));
     while (layers.size() < job.layers) layers.push_back(std::make_unique<Layer>(Shape{}, 1));
-    FullyShard model(world, {.strategy = job.strategy, .precision = job.precision, .checkpointing = job.checkpointing});
+    FullyShard model(world, {.strategy = job.strategy,
+                             .replicas = job.replicas,
+                             .precision = job.precision,
+                             .checkpointing = job.checkpointing});
     for (auto& layer : layers) model.add(*layer);
     model.finalize(AdamW{});
     body(model);

@@ -102,6 +102,29 @@ TEST_CASE("a_checkpoint_has_the_same_bytes_whatever_the_strategy_and_the_ranks")
   }
 }
 
+// Each of a mesh's ranks writes what it alone owns.
+TEST_CASE("any_mesh_writes_the_bytes_of_one_rank_and_loads_what_any_other_wrote") {
+  const TemporaryFolder folder;
+  save({}, folder / "1", 7);
+  const Contents expected = contents(folder / "1/step-00000007");
+  for (const std::size_t replicas : {2u, 3u, 6u}) {
+    for (const Strategy strategy : {Strategy::ddp, Strategy::zero2, Strategy::hsdp, Strategy::hfsdp}) {
+      INFO(replicas << " replicas, " << to_string(strategy));
+      const Job job{.ranks = 6, .replicas = replicas, .strategy = strategy, .precision = bf16_mixed};
+      const fs::path directory = folder / (std::to_string(replicas) + std::string(to_string(strategy)));
+      save(job, directory, 7);
+      CHECK(contents(directory / "step-00000007") == expected);
+      fs::remove_all(directory);
+      with_model(job, [&](FullyShard& model) {
+        fill(model, 2);
+        Checkpointer checkpoints(model, {.directory = folder / "1"});
+        checkpoints.load(checkpoints.latest()->path);
+        CHECK(differing(model, 1) == 0);
+      });
+    }
+  }
+}
+
 TEST_CASE("every_element_is_loaded_by_any_number_of_ranks_and_any_strategy") {
   const TemporaryFolder folder;
   save({.ranks = 4}, folder.path(), 7);

@@ -146,6 +146,21 @@ TEST_CASE("nothing_is_allocated_whatever_is_reduced_together") {
   }
 }
 
+TEST_CASE("nothing_is_allocated_on_meshes_of_replicas") {
+  REQUIRE_PROBE();
+  for (const Strategy strategy : all_strategies) {
+    Run run;
+    run.ranks = 4;
+    run.options.replicas = 2;
+    run.options.strategy = strategy;
+    run.options.micro_batches = 3;
+    check(run);
+    run.options.precision = bf16_mixed;
+    run.options.diagnostics.queue_compute = true;
+    check<bf16>(run);
+  }
+}
+
 TEST_CASE("nothing_is_allocated_when_windows_join_other_streams") {
   REQUIRE_PROBE();
   for (const Strategy strategy : flat_strategies) {

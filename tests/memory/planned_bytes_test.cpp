@@ -120,6 +120,29 @@ TEST_CASE("planned_bytes_equal_measured_bytes_with_other_types_on_the_wire_froze
   }
 }
 
+template <typename T>
+void check_meshes(Precision precision) {
+  for (const Strategy strategy : all_strategies) {
+    for (const std::size_t replicas : {2u, 3u, 6u}) {
+      Run run;
+      run.ranks = 6;
+      run.options.replicas = replicas;
+      run.options.strategy = strategy;
+      run.options.precision = precision;
+      run.options.micro_batches = 2;
+      check<T>(run);
+      run.frozen = {0, 1, 2};
+      check<T>(run);
+    }
+  }
+}
+
+TEST_CASE("planned_bytes_equal_measured_bytes_on_meshes_of_replicas") {
+  REQUIRE_PROBE();
+  check_meshes<float>(fp32_precision);
+  check_meshes<bf16>(bf16_mixed);
+}
+
 TEST_CASE("planned_bytes_equal_measured_bytes_without_overlapped_reduction_and_in_test_modes") {
   REQUIRE_PROBE();
   for (const Strategy strategy : flat_strategies) {

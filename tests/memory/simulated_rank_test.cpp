@@ -61,6 +61,18 @@ void check_same(const Taken& real, const Taken& simulated) {
 }
 
 template <typename T>
+void check_ranks(const Run& run) {
+  const std::vector<Taken> real = train_real_ranks<T>(run);
+  for (int rank = 0; rank < run.ranks; ++rank) {
+    CAPTURE(toy::describe(run));
+    CAPTURE(rank);
+    const Taken simulated = train_simulated<T>(run, rank);
+    measured::check_as_planned(std::span(&simulated.memory, 1));
+    check_same(real[std::size_t(rank)], simulated);
+  }
+}
+
+template <typename T>
 void check_every_rank(Precision precision) {
   for (const Strategy strategy : flat_strategies) {
     for (int ranks = 1; ranks <= 8; ++ranks) {
@@ -70,15 +82,32 @@ void check_every_rank(Precision precision) {
       run.options.precision = precision;
       run.options.micro_batches = ranks % 2 == 0 ? 3 : 1;
       run.options.activations = Bytes(70'001);
-      const std::vector<Taken> real = train_real_ranks<T>(run);
-      for (int rank = 0; rank < ranks; ++rank) {
-        CAPTURE(toy::describe(run));
-        CAPTURE(rank);
-        const Taken simulated = train_simulated<T>(run, rank);
-        measured::check_as_planned(std::span(&simulated.memory, 1));
-        check_same(real[std::size_t(rank)], simulated);
-      }
+      check_ranks<T>(run);
     }
+  }
+}
+
+TEST_CASE("simulated_rank_of_a_mesh_takes_the_bytes_of_the_real_one") {
+  REQUIRE_PROBE();
+  for (const Strategy strategy : all_strategies) {
+    Run run;
+    run.ranks = 6;
+    run.options.replicas = 3;
+    run.options.strategy = strategy;
+    run.options.precision = bf16_mixed;
+    check_ranks<bf16>(run);
+  }
+}
+
+TEST_CASE("a_rank_of_a_mesh_of_64_by_8_holds_what_the_plan_says") {
+  REQUIRE_PROBE();
+  for (const Strategy strategy : all_strategies) {
+    Run run;
+    run.ranks = 512;
+    run.options.replicas = 64;
+    run.options.strategy = strategy;
+    const Taken simulated = train_simulated<float>(run, 509);
+    measured::check_as_planned(std::span(&simulated.memory, 1));
   }
 }
 
