@@ -44,15 +44,23 @@ void measure(const plan::CompileInput& input, int runs) {
   bool sound = true;
   const double compiled = least_milliseconds(runs, [&] { plan = compile(input); });
   const double verified = least_milliseconds(runs, [&] { sound = sound && verify(plan).ok(); });
-  fmt::print("| {} | {} | {} | {} | {} | {} | {:.1f} | {:.1f} |{}\n", input.units.size(), input.options.ranks,
-             to_string(input.options.strategy), to_string(input.options.precision.parameter),
+  fmt::print("| {} | {} | {} | {} | {} | {} | {} | {:.1f} | {:.1f} |{}\n", input.units.size(), input.options.ranks,
+             input.options.replicas, to_string(input.options.strategy), to_string(input.options.precision.parameter),
              input.options.micro_batches, operations(plan), compiled, verified, sound ? "" : " NOT SOUND");
 }
 
-void measure_all(std::size_t units, std::size_t ranks, int runs) {
+struct Ranks {
+  std::size_t all;
+  std::size_t replicas;
+};
+
+void measure_all(std::size_t units, const Ranks& ranks, int runs) {
   models::Model model = models::perceptron(std::vector<std::size_t>(units + 1, width));
-  plan::CompileInput input{std::move(model.units), std::move(model.program), {.ranks = ranks}, {"m", "v"}};
-  for (const Strategy strategy : flat_strategies) {
+  const plan::PlanOptions options{.ranks = ranks.all, .replicas = ranks.replicas};
+  plan::CompileInput input{std::move(model.units), std::move(model.program), options, {"m", "v"}};
+  for (const Strategy strategy : all_strategies) {
+    const bool is_hybrid = strategy == Strategy::hsdp || strategy == Strategy::hfsdp;
+    if (ranks.replicas == 1 && is_hybrid) continue;
     for (const Precision& precision : {fp32_precision, bf16_mixed}) {
       for (const std::size_t micro_batches : {1u, 4u}) {
         input.options.strategy = strategy;
@@ -76,10 +84,10 @@ int main(int argc, char** argv) {
     }
   }
   fmt::print("plan_speed {}: milliseconds of processor time on one thread, the least of {} runs\n\n", runs, runs);
-  fmt::print("| units | ranks | strategy | parameters | micro-batches | operations | compile | verify |\n");
-  fmt::print("|--:|--:|---|---|--:|--:|--:|--:|\n");
+  fmt::print("| units | ranks | replicas | strategy | parameters | micro-batches | operations | compile | verify |\n");
+  fmt::print("|--:|--:|--:|---|---|--:|--:|--:|--:|\n");
   for (const std::size_t units : {10u, 100u, 1000u}) {
-    for (const std::size_t ranks : {8u, 16384u}) measure_all(units, ranks, runs);
+    for (const Ranks& ranks : {Ranks{8, 1}, Ranks{16384, 1}, Ranks{16384, 2048}}) measure_all(units, ranks, runs);
   }
   return 0;
 }
