@@ -61,7 +61,7 @@
   X(rank_that_makes_no_groups_communicator_is_named, 2, 400)         \
   X(rank_that_has_left_its_group_is_named_at_once, 2, 60'000)        \
   X(disagreement_in_one_group_reaches_all, 2, 60'000)                \
-  X(disagreement_about_the_partition_names_both, 2, 60'000)
+  X(disagreement_about_the_groups_names_both, 2, 60'000)
 
 namespace tessera::conformance {
 

@@ -394,7 +394,7 @@ void disagreement_in_one_group_reaches_all(World& world) {
 
 // With another axis, with none, and with another mesh: a disagreement ends the world, so one per run of the property,
 // by the number of ranks.
-void disagreement_about_the_partition_names_both(World& world) {
+void disagreement_about_the_groups_names_both(World& world) {
   const Group rows = squarest_mesh(world).group("shard");
   const Group other_mesh = mesh_of(world, world.size()).group("shard");
   std::optional<Group> mine = rows;

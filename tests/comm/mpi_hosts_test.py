@@ -18,6 +18,7 @@ SKIPPED = 77
 AGENT = pathlib.Path(__file__).parent / "netns_agent.sh"
 NETWORK = "10.77.0"
 SHAPES = [(1, 1, 1), (2, 1, 2)]  # ranks on each host
+MESH_SHAPES = [(1, 2, 3)]  # rows and columns with all their ranks on one host, with some, and with one on each
 TRAINING = ["--layers", "2", "--dim", "15", "--heads", "3", "--seq", "11", "--batch", "2", "--steps", "10", "--lr", "0.01",
             "--threads", "1", "--sample", "0", "--prefetch", "2"]
 
@@ -91,7 +92,7 @@ def checked(job, seconds=120):
 
 
 def check_conformance(hosts, mpirun, program):
-    for shape in SHAPES:
+    for shape in SHAPES + MESH_SHAPES:
         code, output = checked(hosts.job(mpirun, shape, [program]))
         assert code == 0 and f"properties with {sum(shape)} processes" in output, output
         print(f"hosts with {shape} ranks: {output.strip().splitlines()[-1]}")

@@ -52,8 +52,8 @@ struct Results {
 };
 
 Results run_each(World& world, Communicator& communicator, std::size_t count, Memory memory) {
-  const std::size_t all = count * static_cast<std::size_t>(world.size());
-  const std::size_t own = count * static_cast<std::size_t>(world.rank());
+  const std::size_t all = count * static_cast<std::size_t>(communicator.size());
+  const std::size_t own = count * static_cast<std::size_t>(communicator.rank());
   auto* const gathered = memory.take_of<float>(all);
   auto* const gradients = memory.take_of<float>(all);
   auto* const reduced = memory.take_of<float>(count);
@@ -77,14 +77,14 @@ Results run_each(World& world, Communicator& communicator, std::size_t count, Me
   communicator.all_reduce(stream, {.data = summed, .elements = count, .divisor = 7, .label = "summed"});
   communicator.broadcast(stream, {.data = reinterpret_cast<std::byte*>(copied),
                                   .size = Bytes(count * sizeof(float)),
-                                  .root = world.size() - 1,
+                                  .root = communicator.size() - 1,
                                   .label = "copied"});
   stream.synchronize();
   return {{gathered, gathered + all}, {reduced, reduced + count}, {summed, summed + count}, {copied, copied + count}};
 }
 
 Results run_each(World& world, Communicator& communicator, std::size_t count, bool in_arena) {
-  const std::size_t all = count * static_cast<std::size_t>(world.size());
+  const std::size_t all = count * static_cast<std::size_t>(communicator.size());
   return run_each(world, communicator, count, Memory(world, Bytes((2 * all + 3 * count) * 4 + 4096), in_arena));
 }
 
@@ -102,30 +102,73 @@ std::size_t resident_bytes_of_communicators() {
   return kibibytes * 1024;
 }
 
-bool on_one_host(World& world) {
+// Collective over all ranks.
+bool on_one_host(World& world, std::span<const int> ranks) {
   char name[256] = {};
   ::gethostname(name, sizeof(name) - 1);
   const std::vector<std::byte> all = world.gather(std::as_bytes(std::span(name)), "host");
-  for (std::size_t at = 0; at < all.size(); at += sizeof(name)) {
-    if (std::memcmp(all.data() + at, name, sizeof(name)) != 0) return false;
+  return std::all_of(ranks.begin(), ranks.end(), [&](int rank) {
+    return std::memcmp(all.data() + static_cast<std::size_t>(rank) * sizeof(name), name, sizeof(name)) == 0;
+  });
+}
+
+// The rows and columns of every mesh of two axes, and all ranks in another order.
+std::vector<Group> lines(const World& world) {
+  std::vector<Group> all;
+  for (int rows = 1; rows <= world.size(); ++rows) {
+    if (world.size() % rows != 0) continue;
+    const Mesh mesh = world.mesh({{"replicate", rows}, {"shard", world.size() / rows}});
+    all.push_back(mesh.group("shard"));
+    all.push_back(mesh.group("replicate"));
+    all.push_back(mesh.group_of({"shard", "replicate"}));
   }
-  return true;
+  return all;
+}
+
+// A bounded part of a communicator's pages exists after its ranks have read each other's arenas, and far more once they
+// read other memory.
+void check_needs_no_staging(World& world, Communicator& communicator) {
+  world.barrier("made");
+  const std::size_t before = resident_bytes_of_communicators();
+  run_each(world, communicator, 300'007, true);
+  const std::size_t after = resident_bytes_of_communicators();
+  const auto ranks = static_cast<std::size_t>(communicator.size());
+  require(before > 0 && after <= before + 65536 * ranks, "{} bytes, then {}", before, after);
+  run_each(world, communicator, 300'007, false);
+  require(ranks == 1 || resident_bytes_of_communicators() > after + 1'000'000, "staging is seen where it is");
 }
 
 }  // namespace
 
 // What --simulate-backend mpi says of a job on one host.
 void arenas_need_no_staging_on_one_host(World& world) {
-  if (!on_one_host(world)) return;
+  if (!on_one_host(world, world.mesh({{"all", world.size()}}).group("all").ranks())) return;
   const auto communicator = world.make_communicator("each");
-  world.barrier("made");
-  const std::size_t before = resident_bytes_of_communicators();
-  run_each(world, *communicator, 300'007, true);
-  const std::size_t after = resident_bytes_of_communicators();
-  require(before > 0 && after <= before + 65536 * static_cast<std::size_t>(world.size()), "{} bytes, then {}", before,
-          after);
-  run_each(world, *communicator, 300'007, false);
-  require(world.size() == 1 || resident_bytes_of_communicators() > after + 1'000'000, "staging is seen where it is");
+  check_needs_no_staging(world, *communicator);
+}
+
+// Also where the job has several hosts.
+void arenas_of_a_group_on_one_host_need_no_staging(World& world) {
+  for (const Group& group : lines(world)) {
+    const auto communicator = world.make_communicator("each", {.group = group});
+    if (on_one_host(world, group.ranks())) {
+      check_needs_no_staging(world, *communicator);
+    } else {
+      world.barrier("made");
+    }
+    world.barrier("seen");
+  }
+}
+
+void arenas_give_the_bits_of_other_memory_in_groups(World& world) {
+  for (const Group& group : lines(world)) {
+    const auto communicator = world.make_communicator("each", {.group = group});
+    for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{1009}, std::size_t{150'001}}) {
+      const Results staged = run_each(world, *communicator, count, false);
+      const Results direct = run_each(world, *communicator, count, true);
+      require(staged == direct, "{}: {} elements", group.text(), count);
+    }
+  }
 }
 
 void arenas_give_the_bits_of_other_memory(World& world) {

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "tessera/base/error.hpp"
@@ -37,6 +38,7 @@ std::span<const std::byte> bytes_of(std::string_view text) { return std::as_byte
 Exchange::Exchange(ProcessJob& job, MpiProcess& process, std::unique_ptr<MpiProcess::Channel> channel)
     : job_(job),
       process_(process),
+      everybody_(everybody(job.place().rank, job.place().ranks)),
       channel_(std::move(channel)),
       incoming_(static_cast<std::size_t>(job.place().ranks)),
       thread_([this] { work(); }) {}
@@ -76,51 +78,53 @@ void Exchange::push(Outgoing outgoing) {
   changed_.notify_all();
 }
 
-// On each other host, the rank that writes down what this one says.
-std::vector<int> Exchange::receivers() const {
+// Of a group's ranks on each other host, the one that writes down what this rank says.
+std::vector<int> Exchange::one_per_host(const Members& members) const {
   const Place& place = job_.place();
   std::vector<std::vector<int>> hosts(static_cast<std::size_t>(place.hosts));
-  for (int rank = 0; rank < place.ranks; ++rank) {
+  for (const int rank : all_elsewhere(members)) {
     hosts[static_cast<std::size_t>(place.host_of[static_cast<std::size_t>(rank)])].push_back(rank);
   }
   std::vector<int> chosen;
   for (const std::vector<int>& ranks : hosts) {
-    if (ranks != place.here) chosen.push_back(ranks[static_cast<std::size_t>(place.rank) % ranks.size()]);
+    if (!ranks.empty()) chosen.push_back(ranks[static_cast<std::size_t>(members.place) % ranks.size()]);
   }
   return chosen;
 }
 
-void Exchange::tell_one_per_host(const Buffer& message) {
-  for (const int to : receivers()) push({.to = to, .message = message, .pieces = {}, .transfers = {}, .area = nullptr});
+std::vector<int> Exchange::all_elsewhere(const Members& members) const {
+  std::vector<int> ranks;
+  const auto is_elsewhere = [&](int rank) { return !job_.place().is_here(rank); };
+  std::copy_if(members.ranks.begin(), members.ranks.end(), std::back_inserter(ranks), is_elsewhere);
+  return ranks;
 }
 
-void Exchange::tell_everybody(const Buffer& message) {
-  for (int to = 0; to < job_.place().ranks; ++to) {
-    if (!job_.place().is_here(to)) push({.to = to, .message = message, .pieces = {}, .transfers = {}, .area = nullptr});
-  }
+void Exchange::tell(std::span<const int> ranks, const Buffer& message) {
+  for (const int to : ranks) push({.to = to, .message = message, .pieces = {}, .transfers = {}, .area = nullptr});
 }
 
 void Exchange::tell_post(const ProcessGroup& group) {
-  const shared::Post& post = group.slot(group.rank()).post;
+  const shared::Post& post = group.slot(group.place()).post;
   Buffer rest(sizeof(post) + post.segments * sizeof(shared::Segment));
   std::memcpy(rest.data(), &post, sizeof(post));
-  std::memcpy(rest.data() + sizeof(post), group.segments(group.rank()), rest.size() - sizeof(post));
-  tell_one_per_host(message_of({.kind = Kind::post, .phase = 0, .group = group.index()}, rest));
+  std::memcpy(rest.data() + sizeof(post), group.segments(group.place()), rest.size() - sizeof(post));
+  tell(one_per_host(group.members()), message_of({.kind = Kind::post, .phase = 0, .group = group.index()}, rest));
 }
 
 void Exchange::tell_staged(const ProcessGroup& group, const ProcessGroup::Staged& staged) {
-  const Place& place = job_.place();
-  const std::byte* const area = group.staging(group.rank(), staged.round);
-  for (const int to : receivers()) {
+  const std::vector<int>& host_of = job_.place().host_of;
+  const std::byte* const area = group.staging(group.place(), staged.round);
+  for (const int to : one_per_host(group.members())) {
     Outgoing outgoing{.to = to, .message = {}, .pieces = {}, .transfers = {}, .area = group.memory()};
     std::vector<Piece> pieces;
     const auto add = [&](std::size_t offset) {
       pieces.push_back({.offset = offset, .bytes = staged.bytes});
       outgoing.pieces.emplace_back(area + offset, staged.bytes);
     };
-    const int host = place.host_of[static_cast<std::size_t>(to)];
-    for (int rank = 0; rank < place.ranks && staged.bytes > 0 && staged.stride > 0; ++rank) {
-      if (place.host_of[static_cast<std::size_t>(rank)] == host) add(static_cast<std::size_t>(rank) * staged.stride);
+    const int host = host_of[static_cast<std::size_t>(to)];
+    for (int place = 0; place < group.size() && staged.bytes > 0 && staged.stride > 0; ++place) {
+      const bool is_there = host_of[static_cast<std::size_t>(group.rank_at(place))] == host;
+      if (is_there) add(static_cast<std::size_t>(place) * staged.stride);
     }
     if (staged.bytes > 0 && staged.stride == 0) add(0);
     const Header header{
@@ -131,20 +135,21 @@ void Exchange::tell_staged(const ProcessGroup& group, const ProcessGroup::Staged
 }
 
 void Exchange::tell_verdict(const ProcessGroup& group, std::uint32_t phase, std::string_view text) {
-  tell_everybody(message_of({.kind = Kind::verdict, .phase = phase, .group = group.index()}, bytes_of(text)));
+  tell(all_elsewhere(group.members()),
+       message_of({.kind = Kind::verdict, .phase = phase, .group = group.index()}, bytes_of(text)));
 }
 
 // Whoever cannot even say that it has failed is missed by the others after the deadline.
 void Exchange::tell_failure(std::string_view cause) noexcept {
   try {
-    tell_everybody(message_of({.kind = Kind::failure, .phase = 0, .group = 0}, bytes_of(cause)));
+    tell(all_elsewhere(everybody_), message_of({.kind = Kind::failure, .phase = 0, .group = 0}, bytes_of(cause)));
   } catch (...) {
   }
 }
 
 void Exchange::tell_left() noexcept {
   try {
-    tell_one_per_host(message_of({.kind = Kind::left, .phase = 0, .group = 0}, {}));
+    tell(one_per_host(everybody_), message_of({.kind = Kind::left, .phase = 0, .group = 0}, {}));
   } catch (...) {
   }
 }
@@ -153,14 +158,15 @@ void Exchange::tell_left() noexcept {
 void Exchange::tell_life(SignOfLife::Clock::time_point at) noexcept {
   try {
     const SignOfLife::Clock::duration ago = SignOfLife::Clock::now() - at;
-    tell_one_per_host(message_of({.kind = Kind::life, .phase = 0, .group = 0}, std::as_bytes(std::span(&ago, 1))));
+    tell(one_per_host(everybody_),
+         message_of({.kind = Kind::life, .phase = 0, .group = 0}, std::as_bytes(std::span(&ago, 1))));
   } catch (...) {
   }
 }
 
 void Exchange::tell_reported() noexcept {
   try {
-    tell_everybody(message_of({.kind = Kind::reported, .phase = 0, .group = 0}, {}));
+    tell(all_elsewhere(everybody_), message_of({.kind = Kind::reported, .phase = 0, .group = 0}, {}));
   } catch (...) {
   }
 }
@@ -294,19 +300,20 @@ Exchange::Handled Exchange::handle_in_group(int from, const Header& header, Inco
     receive_pieces(*group, from, incoming);
     return Handled::pieces_begun;
   }
-  group->arrive(from);
+  group->arrive(group->place_of(from));
   return Handled::done;
 }
 
 void Exchange::write_post(ProcessGroup& group, int from, std::span<const std::byte> rest) {
-  group.slot(from).post = read<shared::Post>(rest);
-  std::memcpy(static_cast<void*>(group.segments(from)), rest.data() + sizeof(shared::Post),
+  const int place = group.place_of(from);
+  group.slot(place).post = read<shared::Post>(rest);
+  std::memcpy(static_cast<void*>(group.segments(place)), rest.data() + sizeof(shared::Post),
               rest.size() - sizeof(shared::Post));
 }
 
 void Exchange::receive_pieces(ProcessGroup& group, int from, Incoming& incoming) {
   const auto header = read<Header>(incoming.message);
-  std::byte* const area = group.staging(from, header.phase);
+  std::byte* const area = group.staging(group.place_of(from), header.phase);
   incoming.area = group.memory();
   for (std::size_t at = sizeof(Header); at < incoming.message.size(); at += sizeof(Piece)) {
     const auto piece = read<Piece>(incoming.message, at);

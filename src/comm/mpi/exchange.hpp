@@ -1,6 +1,7 @@
 // Messages between the hosts of a job. What a rank says (its posts, what it has staged, its failure) is written down on
 // every other host by one process there, as if the rank stood in that host's shared memory. So data crosses to a host
-// once, whatever the number of ranks there, and waits know no hosts.
+// once, whatever the number of ranks there, and waits know no hosts. What is said in a communicator is written down by
+// one of its group there, so that a process hears of one group per communicator: its own.
 //
 // A thread of its own makes all calls of MPI, so that messages move while the rank computes.
 // Thread safety: everything may be called from any thread. Allocates for each message.
@@ -18,6 +19,7 @@
 #include <thread>
 #include <vector>
 
+#include "comm/members.hpp"
 #include "comm/mpi/mpi_process.hpp"
 #include "comm/mpi/process_group.hpp"
 #include "comm/mpi/process_job.hpp"
@@ -77,9 +79,9 @@ class Exchange {
 
   static Buffer message_of(const Header& header, std::span<const std::byte> rest);
   void push(Outgoing outgoing);
-  void tell_one_per_host(const Buffer& message);
-  void tell_everybody(const Buffer& message);
-  std::vector<int> receivers() const;
+  void tell(std::span<const int> ranks, const Buffer& message);
+  std::vector<int> all_elsewhere(const Members& members) const;
+  std::vector<int> one_per_host(const Members& members) const;
 
   void work();
   bool send_and_receive();
@@ -102,6 +104,7 @@ class Exchange {
 
   ProcessJob& job_;
   MpiProcess& process_;
+  const Members everybody_;
   std::unique_ptr<MpiProcess::Channel> channel_;
 
   std::mutex group_mutex_;  // held while a group is written into

@@ -18,7 +18,7 @@ class ProcessBackend final : public World::Backend {
   std::unique_ptr<Communicator> make_communicator(std::string name, const CommunicatorUse& use) final;
 
  private:
-  SharedMemory shared_with_host(const std::string& name);
+  SharedMemory shared_with_host(const std::string& label, const Members& members);
 
   ProcessJob& job_;
   ProcessGroup creation_;

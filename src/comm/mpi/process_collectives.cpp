@@ -27,7 +27,7 @@ struct ProcessCall {
 
 template <typename Function>
 void for_each_peer(const ProcessGroup& group, Function&& function) {
-  comm::for_each_peer(group.rank(), group.size(), function);
+  comm::for_each_peer(group.place(), group.size(), function);
 }
 
 void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
@@ -74,10 +74,10 @@ void gather_directly(ProcessGroup& group, const AllGather& operation, std::size_
 
 void gather_staged(ProcessGroup& group, const AllGather& operation, std::size_t first_round) {
   const std::size_t shard = operation.shard.count();
-  const std::size_t own = static_cast<std::size_t>(group.rank()) * shard;
+  const std::size_t own = static_cast<std::size_t>(group.place()) * shard;
   for_each_round(shard, staging_bytes, [&](const Round& round) {
     const std::size_t area = first_round + round.index;
-    copy_bytes(group.staging(group.rank(), area), operation.data + own + round.begin, round.count);
+    copy_bytes(group.staging(group.place(), area), operation.data + own + round.begin, round.count);
     group.regroup({.bytes = round.count, .round = area});
     for_each_peer(group, [&](int peer) {
       std::byte* const to = operation.data + static_cast<std::size_t>(peer) * shard + round.begin;
@@ -92,8 +92,8 @@ void gather_staged(ProcessGroup& group, const AllGather& operation, std::size_t 
 template <typename Address>
 std::span<const void* const> contributions(ProcessGroup& group, const void* own, const Address& address) {
   const std::span<const void*> pointers = group.scratch();
-  for (int rank = 0; rank < group.size(); ++rank) {
-    pointers[static_cast<std::size_t>(rank)] = rank == group.rank() ? own : address(rank);
+  for (int place = 0; place < group.size(); ++place) {
+    pointers[static_cast<std::size_t>(place)] = place == group.place() ? own : address(place);
   }
   return pointers;
 }
@@ -110,9 +110,9 @@ void sum(const ReduceScatter& operation, std::span<const void* const> all, const
 void scatter_directly(ProcessGroup& group, const ReduceScatter& operation, std::size_t segment) {
   if (operation.shard_elements == 0) return;
   const std::size_t shard = (operation.shard_elements * size_of(operation.wire)).count();
-  const std::size_t offset = static_cast<std::size_t>(group.rank()) * shard;
+  const std::size_t offset = static_cast<std::size_t>(group.place()) * shard;
   const auto all =
-      contributions(group, operation.data + offset, [&](int rank) { return group.data_of(rank, segment) + offset; });
+      contributions(group, operation.data + offset, [&](int place) { return group.data_of(place, segment) + offset; });
   sum(operation, all, {.index = 0, .begin = 0, .count = operation.shard_elements});
 }
 
@@ -126,7 +126,7 @@ void scatter_staged(ProcessGroup& group, const ReduceScatter& operation, std::si
   const std::size_t element = size_of(operation.wire).count();
   const std::size_t shard = operation.shard_elements * element;
   const std::size_t most = elements_for_each(group, element);
-  const auto me = static_cast<std::size_t>(group.rank());
+  const auto me = static_cast<std::size_t>(group.place());
   for_each_round(operation.shard_elements, most, [&](const Round& round) {
     const std::size_t area = first_round + round.index;
     const std::size_t begin = round.begin * element;
@@ -134,12 +134,12 @@ void scatter_staged(ProcessGroup& group, const ReduceScatter& operation, std::si
     const std::size_t stride = most * element;
     for_each_peer(group, [&](int peer) {
       const auto to = static_cast<std::size_t>(peer);
-      copy_bytes(group.staging(group.rank(), area) + to * stride, operation.data + to * shard + begin, bytes);
+      copy_bytes(group.staging(group.place(), area) + to * stride, operation.data + to * shard + begin, bytes);
     });
     group.regroup({.bytes = bytes, .stride = stride, .round = area});
     sum(operation,
         contributions(group, operation.data + me * shard + begin,
-                      [&](int rank) { return group.staging(rank, area) + me * stride; }),
+                      [&](int place) { return group.staging(place, area) + me * stride; }),
         round);
   });
 }
@@ -179,11 +179,11 @@ void sum(const AllReduce& operation, std::span<const void* const> all, const Rou
 
 // First each rank sums its slice into its own memory, then it copies the other slices from those who summed them.
 void reduce_directly(ProcessGroup& group, const AllReduce& operation) {
-  const Slice own = slice_of(operation.elements, group.rank(), group.size());
+  const Slice own = slice_of(operation.elements, group.place(), group.size());
   if (own.size() > 0) {
     const std::size_t offset = own.begin * sizeof(float);
     const auto all =
-        contributions(group, operation.data + own.begin, [&](int rank) { return group.data_of(rank, 0) + offset; });
+        contributions(group, operation.data + own.begin, [&](int place) { return group.data_of(place, 0) + offset; });
     sum(operation, all, {.index = 0, .begin = own.begin, .count = own.size()});
   }
   group.regroup();
@@ -200,16 +200,16 @@ void reduce_staged(ProcessGroup& group, const AllReduce& operation) {
   for_each_round(operation.elements, staging_bytes / sizeof(float), [&](const Round& round) {
     const std::size_t bytes = round.count * sizeof(float);
     const auto* const own = reinterpret_cast<const std::byte*>(operation.data + round.begin);
-    copy_bytes(group.staging(group.rank(), round.index), own, bytes);
+    copy_bytes(group.staging(group.place(), round.index), own, bytes);
     group.regroup({.bytes = bytes, .round = round.index});
-    sum(operation, contributions(group, own, [&](int rank) { return group.staging(rank, round.index); }), round);
+    sum(operation, contributions(group, own, [&](int place) { return group.staging(place, round.index); }), round);
   });
 }
 
 // ---- broadcast ----
 
 void broadcast_staged(ProcessGroup& group, const Broadcast& operation) {
-  const bool root = group.rank() == operation.root;
+  const bool root = group.place() == operation.root;
   for_each_round(operation.size.count(), staging_bytes, [&](const Round& round) {
     if (root) copy_bytes(group.staging(operation.root, round.index), operation.data + round.begin, round.count);
     group.regroup({.bytes = root ? round.count : 0, .round = round.index});
@@ -240,7 +240,7 @@ void run_collective(const ProcessCall& call, const Broadcast& operation) {
   meet(
       call, operation.data,
       [&](ProcessGroup& group) {
-        if (group.rank() == operation.root || operation.size == Bytes(0)) return;
+        if (group.place() == operation.root || operation.size == Bytes(0)) return;
         copy_bytes(operation.data, group.data_of(operation.root, 0), operation.size.count());
       },
       [&](ProcessGroup& group) { broadcast_staged(group, operation); });
@@ -254,7 +254,7 @@ void run_collective(const ProcessCall& call, const Barrier&) {
 class ProcessCommunicator final : public TaskCommunicator<ProcessCommunicator> {
  public:
   explicit ProcessCommunicator(std::shared_ptr<ProcessGroup> group)
-      : TaskCommunicator(group->rank(), group->size(), group->name()), group_(std::move(group)) {}
+      : TaskCommunicator(group->members(), group->name()), group_(std::move(group)) {}
 
  private:
   friend TaskCommunicator<ProcessCommunicator>;

@@ -11,6 +11,7 @@
 #include <climits>
 #include <cstring>
 #include <iterator>
+#include <numeric>
 #include <thread>
 #include <utility>
 
@@ -53,13 +54,17 @@ Bytes readable(const Signature& segment, int ranks) {
 
 }  // namespace
 
-ProcessGroup::ProcessGroup(ProcessJob& job, std::size_t index, std::string name, SharedMemory memory)
+ProcessGroup::ProcessGroup(ProcessJob& job, Identity identity, SharedMemory memory)
     : job_(job),
-      index_(index),
-      name_(std::move(name)),
+      identity_(std::move(identity)),
+      by_rank_(members().ranks.size()),
       memory_(std::make_shared<SharedMemory>(std::move(memory))),
-      layout_(job.place().ranks),
-      scratch_(static_cast<std::size_t>(job.place().ranks)) {
+      layout_(size()),
+      scratch_(members().ranks.size()) {
+  std::iota(by_rank_.begin(), by_rank_.end(), 0);
+  std::sort(by_rank_.begin(), by_rank_.end(), [&](int a, int b) { return rank_at(a) < rank_at(b); });
+  const auto is_here = [&](int place) { return job_.place().is_here(rank_at(place)); };
+  std::copy_if(by_rank_.begin(), by_rank_.end(), std::back_inserter(here_), is_here);
   if (Exchange* exchange = job_.exchange()) exchange->add(*this);
 }
 
@@ -67,17 +72,26 @@ ProcessGroup::~ProcessGroup() {
   if (Exchange* exchange = job_.exchange()) exchange->remove(*this);
 }
 
-shared::Slot& ProcessGroup::slot(int rank) const {
-  return reinterpret_cast<shared::Slot*>(memory_->data() + layout_.slots())[rank];
+int ProcessGroup::place_of(int rank) const {
+  const auto is_before = [&](int place, int wanted) { return rank_at(place) < wanted; };
+  return *std::lower_bound(by_rank_.begin(), by_rank_.end(), rank, is_before);
 }
 
-shared::Segment* ProcessGroup::segments(int rank) const {
-  const std::uint64_t offset = layout_.segments() + static_cast<std::uint64_t>(rank) * layout_.segments_stride();
+shared::Slot& ProcessGroup::slot(int place) const {
+  return reinterpret_cast<shared::Slot*>(memory_->data() + layout_.slots())[place];
+}
+
+shared::Segment* ProcessGroup::segments(int place) const {
+  const std::uint64_t offset = layout_.segments() + static_cast<std::uint64_t>(place) * layout_.segments_stride();
   return reinterpret_cast<shared::Segment*>(memory_->data() + offset);
 }
 
-std::byte* ProcessGroup::staging(int rank, std::size_t round) const {
-  const std::size_t area = static_cast<std::size_t>(rank) * shared::staging_areas + round % shared::staging_areas;
+bool ProcessGroup::is_all_here() const { return here_.size() == by_rank_.size(); }
+
+Exchange* ProcessGroup::to_other_hosts() const { return is_all_here() ? nullptr : job_.exchange(); }
+
+std::byte* ProcessGroup::staging(int place, std::size_t round) const {
+  const std::size_t area = static_cast<std::size_t>(place) * shared::staging_areas + round % shared::staging_areas;
   return memory_->data() + layout_.staging() + area * shared::staging_bytes;
 }
 
@@ -86,20 +100,20 @@ void ProcessGroup::enter(const Signature& signature, const std::byte* data, int 
   claim();
   signature_ = signature;
   post(data, descriptor);
-  arrive(rank());
-  if (Exchange* exchange = job_.exchange()) exchange->tell_post(*this);
+  arrive(place());
+  if (Exchange* exchange = to_other_hosts()) exchange->tell_post(*this);
   await(Stage::entering);
   check_agreement();
   if (const JobFailure* failure = job_.failure()) throw_aborted(*failure);
-  direct_ = size() == 1 || (job_.place().hosts == 1 && all_reachable());
+  direct_ = size() == 1 || (is_all_here() && all_reachable());
 }
 
 // Who leaves because of a failure does not wait for those that still read its memory: they look whether there was one
 // once they have read, and what they read is void then.
 void ProcessGroup::pass(const Staged& staged) {
   if (const JobFailure* failure = job_.failure()) throw_aborted(*failure);
-  arrive(rank());
-  if (Exchange* exchange = job_.exchange()) exchange->tell_staged(*this, staged);
+  arrive(place());
+  if (Exchange* exchange = to_other_hosts()) exchange->tell_staged(*this, staged);
   await(Stage::moving);
 }
 
@@ -112,7 +126,7 @@ void ProcessGroup::fail(const std::exception_ptr& exception) { job_.abort(text_o
 
 void ProcessGroup::claim() {
   if (!busy_.exchange(true)) return;
-  const UsageError error(two_streams_text(rank(), name_));
+  const UsageError error(two_streams_text(members().rank(), name()));
   job_.abort(error.what(), std::make_exception_ptr(error));
   throw error;
 }
@@ -122,14 +136,14 @@ void ProcessGroup::post(const std::byte* data, int descriptor) {
     throw UsageError(fmt::format("{} has {} segments; one call takes up to {}", brief(signature_),
                                  signature_.segments(), shared::most_segments));
   }
-  slot(rank()).post = {.sequence = signature_.sequence,
-                       .kind = static_cast<std::uint32_t>(signature_.kind),
-                       .root = signature_.root,
-                       .segments = static_cast<std::uint32_t>(signature_.segments()),
-                       .descriptor = descriptor};
+  slot(place()).post = {.sequence = signature_.sequence,
+                        .kind = static_cast<std::uint32_t>(signature_.kind),
+                        .root = signature_.root,
+                        .segments = static_cast<std::uint32_t>(signature_.segments()),
+                        .descriptor = descriptor};
   for (std::size_t segment = 0; segment < signature_.segments(); ++segment) {
     const std::byte* const begin = segment == 0 ? data : signature_.further.data(segment - 1);
-    write_segment(segments(rank())[segment], segment_of(signature_, segment), begin);
+    write_segment(segments(place())[segment], segment_of(signature_, segment), begin);
   }
 }
 
@@ -151,8 +165,8 @@ void ProcessGroup::write_segment(shared::Segment& to, const Signature& segment, 
 // The phase ends when nobody's arrivals are as few as the phases before it. Another host's rank may already be one
 // further: it saw a third one come whose message is still on its way to this host. All of it is sequentially
 // consistent, so that of two ranks that come at once the later one sees both.
-void ProcessGroup::arrive(int rank) noexcept {
-  slot(rank).arrivals.fetch_add(1);
+void ProcessGroup::arrive(int place) noexcept {
+  slot(place).arrivals.fetch_add(1);
   std::uint32_t present = state().phase.load();
   if ((present & shared::Group::failed) != 0) return;
   for (int other = 0; other < size(); ++other) {
@@ -191,35 +205,36 @@ void ProcessGroup::await(Stage stage) {
 }
 
 bool ProcessGroup::agrees(int other) const {
-  const shared::Post& mine = slot(rank()).post;
+  const shared::Post& mine = slot(place()).post;
   if (!same(slot(other).post, mine)) return false;
-  return std::equal(segments(rank()), segments(rank()) + mine.segments, segments(other),
+  return std::equal(segments(place()), segments(place()) + mine.segments, segments(other),
                     [](const shared::Segment& a, const shared::Segment& b) { return same(a, b); });
 }
 
 // Every rank sees what all have posted, and says the same.
 void ProcessGroup::check_agreement() {
   bool agreed = true;
-  for (int other = 0; other < size(); ++other) agreed = agreed && (other == rank() || agrees(other));
+  for (int other = 0; other < size(); ++other) agreed = agreed && (other == place() || agrees(other));
   if (agreed) return;
-  const auto ranks = static_cast<std::size_t>(size());
-  std::vector<std::vector<AllGather>> gathers(ranks);
-  std::vector<std::vector<ReduceScatter>> reductions(ranks);
+  std::vector<std::vector<AllGather>> gathers(by_rank_.size());
+  std::vector<std::vector<ReduceScatter>> reductions(by_rank_.size());
+  std::vector<int> ranks;
   std::vector<Signature> signatures;
-  for (std::size_t other = 0; other < ranks; ++other) {
-    signatures.push_back(signature_of_rank(static_cast<int>(other), gathers[other], reductions[other]));
+  for (std::size_t i = 0; i < by_rank_.size(); ++i) {
+    ranks.push_back(rank_at(by_rank_[i]));
+    signatures.push_back(signature_of(by_rank_[i], gathers[i], reductions[i]));
   }
-  const CommunicationError error(disagreement_text(name_, signatures));
+  const CommunicationError error(disagreement_text(name(), signatures, ranks));
   // On another host the phase may not have ended yet: a post is on its way there.
-  if (Exchange* exchange = job_.exchange()) {
+  if (Exchange* exchange = to_other_hosts()) {
     exchange->tell_verdict(*this, static_cast<std::uint32_t>(phases_ - 1) & ~shared::Group::failed, error.what());
   }
   job_.abort(error.what(), std::make_exception_ptr(error));
   throw error;
 }
 
-Signature ProcessGroup::signature_of_rank(int other, std::vector<AllGather>& gathers,
-                                          std::vector<ReduceScatter>& reductions) const {
+Signature ProcessGroup::signature_of(int other, std::vector<AllGather>& gathers,
+                                     std::vector<ReduceScatter>& reductions) const {
   const shared::Post& post = slot(other).post;
   const shared::Segment* const all = segments(other);
   const auto dtype = [](const shared::Segment& segment) { return static_cast<DType>(segment.dtype); };
@@ -257,7 +272,7 @@ bool ProcessGroup::all_reachable() const {
 const std::byte* ProcessGroup::data_of(int other, std::size_t segment) {
   const shared::Segment& there = segments(other)[segment];
   if (there.bytes == 0) return nullptr;
-  return job_.address(other, {.arena = there.arena, .offset = there.offset});
+  return job_.address(rank_at(other), {.arena = there.arena, .offset = there.offset});
 }
 
 // Waiting for a rank whose body has returned would only end with the deadline.
@@ -278,18 +293,19 @@ void ProcessGroup::check_late(const Patience& patience) {
 void ProcessGroup::follow_life() {
   auto least = Patience::Clock::time_point::max();
   for (int other = 0; other < size(); ++other) {
-    if (!has_come(other)) least = std::min(least, job_.life_of(other));
+    if (!has_come(other)) least = std::min(least, job_.life_of(rank_at(other)));
   }
-  if (least != Patience::Clock::time_point::max() && least > job_.life_of(rank())) job_.show_life(least);
+  if (least != Patience::Clock::time_point::max() && least > job_.life_of(members().rank())) job_.show_life(least);
 }
 
 // So would waiting for one whose process was killed.
 void ProcessGroup::check_ended() {
-  const auto has_ended = [&](int other) { return !has_come(other) && job_.has_ended(other); };
-  const std::vector<int>& here = job_.place().here;
-  if (std::none_of(here.begin(), here.end(), has_ended)) return;  // every time but the last: nothing is allocated
+  const auto has_ended = [&](int other) { return !has_come(other) && job_.has_ended(rank_at(other)); };
+  if (std::none_of(here_.begin(), here_.end(), has_ended)) return;  // every time but the last: nothing is allocated
   std::vector<int> ended;
-  std::copy_if(here.begin(), here.end(), std::back_inserter(ended), has_ended);
+  for (const int other : here_) {
+    if (has_ended(other)) ended.push_back(rank_at(other));
+  }
   if (!ended.empty()) give_up(Cause::ended, ended);
 }
 
@@ -297,7 +313,7 @@ void ProcessGroup::check_ended() {
 // Returns when the phase has ended after all.
 void ProcessGroup::give_up(Cause cause, const std::vector<int>& missing) {
   const std::vector<int> waiting = ranks_that(true);
-  const Standstill standstill{.communicator = name_, .signature = signature_, .waiting = waiting, .missing = missing};
+  const Standstill standstill{.communicator = name(), .signature = signature_, .waiting = waiting, .missing = missing};
   const std::string text = cause == Cause::late   ? timeout_text(standstill, job_.timeout())
                            : cause == Cause::left ? left_text(standstill)
                                                   : ended_text(standstill);
@@ -306,9 +322,9 @@ void ProcessGroup::give_up(Cause cause, const std::vector<int>& missing) {
     if ((present & shared::Group::failed) != 0) throw_verdict();
     return;
   }
-  write_text(state().verdict, rank(), text);
+  write_text(state().verdict, members().rank(), text);
   wake();
-  if (Exchange* exchange = job_.exchange()) exchange->tell_verdict(*this, phase(), text);
+  if (Exchange* exchange = to_other_hosts()) exchange->tell_verdict(*this, phase(), text);
   const CommunicationError error(text);
   job_.abort(text, std::make_exception_ptr(error));
   throw error;
@@ -331,18 +347,18 @@ void ProcessGroup::throw_verdict() const {
   while (!told() && steady_clock::now() < deadline) std::this_thread::sleep_for(std::chrono::microseconds(100));
   if (!is_there(state().verdict)) {
     throw CommunicationError(fmt::format("{} failed in communicator {} on a rank that ended before it could say why",
-                                         brief(signature_), name_));
+                                         brief(signature_), name()));
   }
   throw CommunicationError(state().verdict.characters.data());
 }
 
 // To the end of the phase that this rank waits for.
-bool ProcessGroup::has_come(int other) const { return slot(other).arrivals.load() >= slot(rank()).arrivals.load(); }
+bool ProcessGroup::has_come(int other) const { return slot(other).arrivals.load() >= slot(place()).arrivals.load(); }
 
 std::vector<int> ProcessGroup::ranks_that(bool have_come) const {
   std::vector<int> ranks;
-  for (int other = 0; other < size(); ++other) {
-    if (has_come(other) == have_come) ranks.push_back(other);
+  for (const int other : by_rank_) {
+    if (has_come(other) == have_come) ranks.push_back(rank_at(other));
   }
   return ranks;
 }

@@ -2,6 +2,8 @@
 // posted what they call and agree; move data, with regroup() where all must have moved; finish(), nobody reads this
 // rank's memory any more.
 //
+// Ranks are told apart by their places in the group; errors name ranks of the job.
+//
 // What a rank may read of a peer: its arena directly when is_direct(), else what it has put into its staging area
 // before the last regroup(). Areas are used in turn, so one regroup() between two uses is enough. Thread safety: one
 // thread at a time, but for what Exchange calls. Allocation: on construction, and for errors.
@@ -17,6 +19,7 @@
 #include <vector>
 
 #include "comm/collective_errors.hpp"
+#include "comm/members.hpp"
 #include "comm/mpi/process_job.hpp"
 #include "comm/mpi/shared_memory.hpp"
 #include "comm/signature.hpp"
@@ -25,16 +28,25 @@ namespace tessera::comm {
 
 class ProcessGroup {
  public:
-  // index: of the job's communicators, the same on every rank; 0 is the one in which the others are made.
-  ProcessGroup(ProcessJob& job, std::size_t index, std::string name, SharedMemory memory);
+  // What it is of the job's communicators. index: the same on every rank, of which each is in one group with it; 0 is
+  // the one in which the others are made.
+  struct Identity {
+    std::size_t index;
+    std::string name;
+    Members members;
+  };
+  // memory: what all members that are here share.
+  ProcessGroup(ProcessJob& job, Identity identity, SharedMemory memory);
   ~ProcessGroup();
   ProcessGroup(const ProcessGroup&) = delete;
   ProcessGroup& operator=(const ProcessGroup&) = delete;
 
-  int rank() const { return job_.place().rank; }
-  int size() const { return job_.place().ranks; }
-  std::size_t index() const { return index_; }
-  const std::string& name() const { return name_; }
+  int place() const { return members().place; }
+  int size() const { return members().size(); }
+  const Members& members() const { return identity_.members; }
+  int rank_at(int place) const { return members().ranks[static_cast<std::size_t>(place)]; }  // of the job
+  std::size_t index() const { return identity_.index; }
+  const std::string& name() const { return identity_.name; }
   ProcessJob& job() { return job_; }
 
   // data: this rank's, of the first segment. descriptor: of a creation. Throws as every backend's collectives do; ranks
@@ -48,12 +60,13 @@ class ProcessGroup {
   // ---- between enter() and finish() ----
 
   bool is_direct() const { return direct_; }
-  const std::byte* data_of(int rank, std::size_t segment);  // is_direct() only
-  int creation_descriptor(int rank) const { return slot(rank).post.descriptor; }
+  const std::byte* data_of(int place, std::size_t segment);  // is_direct() only
+  int creation_descriptor(int place) const { return slot(place).post.descriptor; }
 
   // A rank's staging area for round `round`.
-  std::byte* staging(int rank, std::size_t round) const;
-  // What the present round has put into this rank's area: `bytes` for every rank, or for rank r those at r * stride.
+  std::byte* staging(int place, std::size_t round) const;
+  // What the present round has put into this rank's area: `bytes` for all, or for the rank at place p those at
+  // p * stride.
   struct Staged {
     std::size_t bytes = 0;
     std::size_t stride = 0;
@@ -69,10 +82,11 @@ class ProcessGroup {
 
   // ---- what Exchange calls, for ranks of other hosts ----
 
-  shared::Slot& slot(int rank) const;
-  shared::Segment* segments(int rank) const;
-  // The rank has come to the end of a phase.
-  void arrive(int rank) noexcept;
+  int place_of(int rank) const;  // of one of the group
+  shared::Slot& slot(int place) const;
+  shared::Segment* segments(int place) const;
+  // The rank at this place has come to the end of a phase.
+  void arrive(int place) noexcept;
   // Ranks that wait in `phase` get this text.
   void fail_phase(std::uint32_t phase, int rank, std::string_view verdict) noexcept;
 
@@ -82,6 +96,9 @@ class ProcessGroup {
   shared::Group& state() const { return *reinterpret_cast<shared::Group*>(memory_->data()); }
   std::uint32_t phase() const { return static_cast<std::uint32_t>(phases_) & ~shared::Group::failed; }
 
+  bool is_all_here() const;
+  Exchange* to_other_hosts() const;  // null when all of the group are here
+
   void claim();
   void post(const std::byte* data, int descriptor);
   void write_segment(shared::Segment& to, const Signature& segment, const std::byte* data) const;
@@ -89,9 +106,9 @@ class ProcessGroup {
   void await(Stage stage);
   void wake() noexcept;
   void check_agreement();
-  bool agrees(int rank) const;
+  bool agrees(int place) const;
   bool all_reachable() const;
-  Signature signature_of_rank(int rank, std::vector<AllGather>& gathers, std::vector<ReduceScatter>& reductions) const;
+  Signature signature_of(int place, std::vector<AllGather>& gathers, std::vector<ReduceScatter>& reductions) const;
 
   void check_left();
   void check_late(const Patience& patience);
@@ -100,12 +117,13 @@ class ProcessGroup {
   void check_ended();
   enum class Cause { late, left, ended };
   void give_up(Cause cause, const std::vector<int>& missing);
-  bool has_come(int other) const;
+  bool has_come(int place) const;
   std::vector<int> ranks_that(bool have_come) const;
 
   ProcessJob& job_;
-  const std::size_t index_;
-  const std::string name_;
+  const Identity identity_;
+  std::vector<int> by_rank_;  // places
+  std::vector<int> here_;     // places of this host's ranks
   std::shared_ptr<SharedMemory> memory_;
   shared::GroupLayout layout_;
   std::vector<const void*> scratch_;

@@ -102,7 +102,7 @@ struct Job {
 
 // ---- a communicator ----
 
-constexpr std::size_t label_capacity = 88;
+constexpr std::size_t label_capacity = 220;   // a creation's names a partition, too
 constexpr std::size_t most_segments = 16384;  // of one call
 constexpr std::int32_t nowhere = -1;          // memory that peers cannot reach
 
@@ -112,9 +112,9 @@ struct Segment {
   std::uint64_t label_hash;
   std::int32_t dtype;  // -1: none
   float divisor;
-  std::array<char, label_capacity> label;  // its beginning, ends with a zero
   std::uint64_t offset;                    // of its data in the rank's arena
   std::int32_t arena;                      // or nowhere
+  std::array<char, label_capacity> label;  // its beginning, ends with a zero
 };
 
 struct Post {
@@ -122,7 +122,7 @@ struct Post {
   std::uint32_t kind;
   std::int32_t root;
   std::uint32_t segments;
-  std::int32_t descriptor;  // of a creation: the new communicator's file, on the rank that leads its host
+  std::int32_t descriptor;  // of a creation: the new communicator's file, on the rank that made it
 };
 
 struct alignas(64) Slot {
@@ -145,7 +145,8 @@ constexpr std::uint64_t align(std::uint64_t offset) { return round_up(offset, 40
 
 inline Bytes job_size(int ranks) { return Bytes(sizeof(Job) + static_cast<std::uint64_t>(ranks) * sizeof(Member)); }
 
-// Offsets of a communicator's parts. Only pages that are written exist, so the room for segments costs nothing.
+// Offsets of a communicator's parts, which its ranks have by their places. Only pages that are written exist, so the
+// room for segments costs nothing.
 struct GroupLayout {
   explicit GroupLayout(int ranks) : n(static_cast<std::uint64_t>(ranks)) {}
   std::uint64_t n;
