@@ -1,6 +1,11 @@
 // Collectives among a group of ranks, on a stream, in place. Backends: local (ranks are threads), mpi (ranks are
 // processes), nccl (ranks have a GPU each) and modelled (one real rank of an imagined job, simulate.hpp).
 //
+// The group is all ranks of the job or a part of them (World::make_communicator). rank(), size(), roots and parts of
+// buffers count places in the group; errors name ranks of the job, but that what they say of a call's own arguments (a
+// root that does not exist) speaks of places. Groups wait for nobody outside them, and a failure in one ends the job
+// for all.
+//
 // The contract is the same for every backend, and one conformance suite proves it (on modelled, as far as it makes
 // sense without peers):
 //
@@ -20,7 +25,7 @@
 // that
 //   carries the first cause. Errors surface as the stream's failure.
 //
-// - Sums are formed in fp32 in rank order (numerics.md).
+// - Sums are formed in fp32 in the order of places, which is rank order where the group is everybody (numerics.md).
 //
 // - Groups: all_gather and reduce_scatter take several segments as one collective with one signature. Every rank
 // arrives
@@ -42,8 +47,8 @@
 
 namespace tessera {
 
-// In place: rank r's part is the `shard` bytes at data + r * shard; afterwards all size() * shard bytes are the same on
-// every rank.
+// In place: the part of the rank at place r is the `shard` bytes at data + r * shard; afterwards all size() * shard
+// bytes are the same on every rank.
 struct AllGather {
   std::byte* data = nullptr;
   Bytes shard{};
@@ -75,7 +80,7 @@ struct AllReduce {
 struct Broadcast {
   std::byte* data = nullptr;
   Bytes size{};
-  int root = 0;
+  int root = 0;  // a place
   std::string_view label{};
 };
 
@@ -85,9 +90,9 @@ class Communicator {
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
-  virtual int rank() const = 0;
-  virtual int size() const = 0;
-  virtual const std::string& name() const = 0;  // appears in errors: "gather", "reduce", "control"
+  virtual int rank() const = 0;                 // this rank's place in the group
+  virtual int size() const = 0;                 // of the group
+  virtual const std::string& name() const = 0;  // appears in errors: "gather", "control", "reduce over shard"
 
   void all_gather(Stream& stream, const AllGather& operation) { all_gather(stream, std::span(&operation, 1)); }
   void reduce_scatter(Stream& stream, const ReduceScatter& operation) {
