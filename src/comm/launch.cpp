@@ -189,7 +189,7 @@ void comm::require_launchable(const LaunchOptions& options) {
   validate(options);
   const bool on_devices = resolve(options.device) == DeviceKind::cuda;
   const Start start = how_started();
-  require_startable(start, options, {.mpi = has_mpi(), .nccl = on_devices && has_nccl()});
+  require_startable(start, options, {.mpi = has_mpi(), .nccl = has_nccl(), .on_devices = on_devices});
   require_backend(start, options, on_devices);
 }
 
@@ -206,7 +206,9 @@ std::exception_ptr comm::launch_ranks(const LaunchOptions& options, const Launch
   switch (start.launcher) {
     case Launcher::mpi: return launch_mpi_process(start, options, launched);
     case Launcher::torchrun:
-    case Launcher::slurm: return launch_nccl_process(start, options, launched);
+    case Launcher::slurm:
+      return resolve(options.device) == DeviceKind::cuda ? launch_nccl_process(start, options, launched)
+                                                         : launch_process_on_cpu(start, options, launched);
     case Launcher::alone: break;
   }
   return launch_threads(options, launched);

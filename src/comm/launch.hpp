@@ -68,13 +68,27 @@ std::unique_ptr<ThreadJob> nccl_threads(const LaunchOptions& options);
 
 // ---- this process as a rank ----
 
-// As launch_ranks(), for a process that torchrun or SLURM has started with a CUDA device: the ranks meet over TCP, and
-// their collectives are NCCL's.
+// As launch_ranks(), for a process that torchrun or SLURM has started; the ranks meet over TCP. With a CUDA device
+// their collectives are NCCL's. On the CPU all are on one host, and share memory.
 std::exception_ptr launch_nccl_process(const Start& start, const LaunchOptions& options, const Launched& launched);
+std::exception_ptr launch_process_on_cpu(const Start& start, const LaunchOptions& options, const Launched& launched);
 
 // Whether this build has its MPI half.
 bool has_mpi();
-// As launch_ranks(), for a process that an MPI launcher has started. Throws UnavailableError in a build without MPI.
+// As launch_ranks(), for a process that an MPI launcher has started, with or without a CUDA device. Throws
+// UnavailableError in a build without MPI.
 std::exception_ptr launch_mpi_process(const Start& start, const LaunchOptions& options, const Launched& launched);
+
+// What follows when the ranks know where they meet, or have met: their job, from its beginning to its end. The first
+// cause, or null.
+struct ProcessStart {
+  const Start& start;
+  const LaunchOptions& options;
+  RankLog& log;
+};
+struct MeetingPoint;
+class ProcessJob;
+std::exception_ptr run_over_nccl(const MeetingPoint& point, const ProcessStart& how, const Launched& launched);
+std::exception_ptr run_in_shared_memory(ProcessJob& job, const ProcessStart& how, const Launched& launched);
 
 }  // namespace tessera::comm

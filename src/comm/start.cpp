@@ -111,7 +111,7 @@ Start detect_start(const Environment& environment, bool has_mpi) {
   return has_mpi ? Start{} : mpi_start(environment).value_or(Start{});
 }
 
-void require_startable(const Start& start, const LaunchOptions& options, const Halves& has) {
+void require_startable(const Start& start, const LaunchOptions& options, const Possible& possible) {
   if (start.launcher == Launcher::alone) return;
   if (options.ranks) {
     throw UsageError(
@@ -119,40 +119,28 @@ void require_startable(const Start& start, const LaunchOptions& options, const H
                     "--ranks out, or start the program alone",
                     *options.ranks, start.by, rank_text(start)));
   }
-  if (start.launcher == Launcher::mpi) {
-    if (has.mpi && options.device == DeviceChoice::cuda) {
-      throw UnavailableError(fmt::format(
-          "--device cuda: {} has started this program as {}, and ranks of an MPI launch compute on the CPU; "
-          "start it alone, with --ranks N for ranks that are threads",
-          start.by, rank_text(start)));
-    }
-    if (has.mpi) return;
+  if (start.launcher == Launcher::mpi && !possible.mpi) {
     throw UnavailableError(
         fmt::format("{} has started this program as {}, but this build of Tessera has no MPI half: build it with MPI "
-                    "(meson setup -Dmpi=enabled), or start it alone, with --ranks N for ranks that are threads",
+                    "(meson setup -Dmpi=enabled), start it with torchrun or srun, or alone, with --ranks N for ranks "
+                    "that are threads",
                     start.by, rank_text(start)));
   }
-  if (has.nccl) return;
-  throw UnavailableError(fmt::format(
-      "{} has started this program as {}; without --device cuda, GPUs and NCCL, ranks that are processes need "
-      "an MPI launch: mpirun -n {} PROGRAM (or srun --mpi=pmix)",
-      start.by, rank_text(start), start.ranks));
+  if (!possible.on_devices || possible.nccl) return;
+  throw UnavailableError(
+      fmt::format("{} has started this program as {}, and processes with CUDA devices exchange data over NCCL, which "
+                  "this build of Tessera does not have: build it where nccl.h is, or add --device cpu",
+                  start.by, rank_text(start)));
 }
 
 void require_backend(const Start& start, const LaunchOptions& options, bool on_devices) {
-  const bool by_processes = start.launcher == Launcher::torchrun || start.launcher == Launcher::slurm;
-  if (options.sums == SumChoice::fast && options.backend != BackendChoice::nccl && !by_processes) {
+  const bool over_nccl = options.backend == BackendChoice::nccl || (on_devices && start.launcher != Launcher::alone);
+  if (options.sums == SumChoice::fast && !over_nccl) {
     throw UsageError(
         "--sums fast: only NCCL forms sums in an order of its own; add --backend nccl, or leave --sums out");
   }
-  if (options.backend != BackendChoice::nccl) return;
-  if (start.launcher == Launcher::mpi) {
-    throw UnavailableError(
-        fmt::format("--backend nccl: {} has started this program as {}, and ranks of an MPI launch exchange data over "
-                    "MPI; start it with torchrun or srun, or alone, with --ranks N",
-                    start.by, rank_text(start)));
-  }
-  if (!on_devices) throw UsageError("--backend nccl: ranks compute on the CPU here; NCCL needs --device cuda and GPUs");
+  if (options.backend != BackendChoice::nccl || on_devices) return;
+  throw UsageError("--backend nccl: ranks compute on the CPU here; NCCL needs --device cuda and GPUs");
 }
 
 std::string start_line(const Start& start, const StartLine& facts) {

@@ -21,14 +21,14 @@ Start detect_start(const Environment& environment, bool has_mpi);
 
 // Throws UsageError when `options` ask for ranks that are threads though processes were started, UnavailableError when
 // this build cannot be a rank of such a job.
-struct Halves {
-  bool mpi = false;   // of this build
-  bool nccl = false;  // of this build, and the options and the machine have CUDA devices
+struct Possible {
+  bool mpi = false;         // this build has its MPI half
+  bool nccl = false;        // and its NCCL half
+  bool on_devices = false;  // what the options' device comes to here
 };
-void require_startable(const Start& start, const LaunchOptions& options, const Halves& has);
+void require_startable(const Start& start, const LaunchOptions& options, const Possible& possible);
 
-// Throws when the options' backend and sums are none for ranks that were started so, on these devices: UsageError where
-// another option helps, UnavailableError where another launcher does.
+// Throws UsageError when the options' backend and sums are none for ranks that were started so, on these devices.
 void require_backend(const Start& start, const LaunchOptions& options, bool on_devices);
 
 // "4 ranks on 2 hosts, processes of Open MPI's mpirun; here 2 ranks with 1 thread each, on the CPU"

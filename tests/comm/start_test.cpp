@@ -35,9 +35,9 @@ Variables together(std::initializer_list<Variables> all) {
 }
 
 template <typename Expected>
-std::string refusal(const Start& start, const LaunchOptions& options, bool has_mpi) {
+std::string refusal(const Start& start, const LaunchOptions& options, const Possible& possible) {
   try {
-    require_startable(start, options, {.mpi = has_mpi});
+    require_startable(start, options, possible);
   } catch (const Expected& error) {
     return error.what();
   }
@@ -106,29 +106,35 @@ TEST_CASE("variables_that_make_no_sense_are_named") {
 
 TEST_CASE("a_number_of_ranks_beside_a_launcher_is_an_error_that_explains_itself") {
   for (const Variables& variables : {open_mpi, torchrun, slurm_step}) {
-    const std::string text = refusal<UsageError>(detect(variables), {.ranks = 2}, true);
-    CHECK(has(text, "--ranks 2"));
-    CHECK(has(text, "leave --ranks out"));
+    for (const bool on_devices : {false, true}) {
+      const Possible all{.mpi = true, .nccl = true, .on_devices = on_devices};
+      const std::string text = refusal<UsageError>(detect(variables), {.ranks = 2}, all);
+      CHECK(has(text, "--ranks 2"));
+      CHECK(has(text, "leave --ranks out"));
+    }
   }
-  CHECK(refusal<UsageError>(detect(open_mpi), {}, true) == "no error");
-  CHECK(refusal<UsageError>(detect({}), {.ranks = 2}, true) == "no error");
+  CHECK(refusal<UsageError>(detect({}), {.ranks = 2}, {.mpi = true}) == "no error");
 }
 
 TEST_CASE("a_launch_that_this_build_cannot_serve_points_to_one_that_it_can") {
-  const std::string without = refusal<UnavailableError>(detect(open_mpi, false), {}, false);
+  const std::string without = refusal<UnavailableError>(detect(open_mpi, false), {}, {});
   CHECK(has(without, "Open MPI's mpirun has started this program as rank 2 of 4"));
   CHECK(has(without, "no MPI half"));
-  for (const Variables& variables : {torchrun, slurm_step}) {
-    const std::string text = refusal<UnavailableError>(detect(variables), {}, true);
-    CHECK(has(text, "without --device cuda, GPUs and NCCL"));
-    CHECK(has(text, "mpirun -n"));
+  CHECK(has(without, "torchrun or srun"));
+  for (const Variables& variables : {open_mpi, torchrun, slurm_step}) {
+    const std::string text = refusal<UnavailableError>(detect(variables), {}, {.mpi = true, .on_devices = true});
+    CHECK(has(text, "exchange data over NCCL, which this build of Tessera does not have"));
+    CHECK(has(text, "--device cpu"));
   }
 }
 
-TEST_CASE("with_gpus_and_nccl_torchrun_and_slurm_start_ranks") {
+TEST_CASE("every_launcher_starts_ranks_on_the_cpu_and_with_nccl_on_devices") {
+  for (const Variables& variables : {open_mpi, torchrun, slurm_step}) {
+    CHECK(refusal<Error>(detect(variables), {}, {.mpi = true}) == "no error");
+    CHECK(refusal<Error>(detect(variables), {}, {.mpi = true, .nccl = true, .on_devices = true}) == "no error");
+  }
   for (const Variables& variables : {torchrun, slurm_step}) {
-    CHECK_NOTHROW(require_startable(detect(variables), {}, {.mpi = true, .nccl = true}));
-    CHECK_THROWS_AS(require_startable(detect(variables), {.ranks = 2}, {.mpi = true, .nccl = true}), UsageError);
+    CHECK(refusal<Error>(detect(variables, false), {}, {}) == "no error");
   }
 }
 
@@ -143,11 +149,15 @@ TEST_CASE("a_backend_that_the_ranks_cannot_have_is_an_error_that_names_what_help
   };
   CHECK(refusal_of({}, {}, false) == "no error");
   CHECK(refusal_of({}, {.ranks = 2, .backend = BackendChoice::nccl}, true) == "no error");
-  CHECK(refusal_of(torchrun, {.sums = SumChoice::fast}, true) == "no error");
   CHECK(has(refusal_of({}, {.backend = BackendChoice::nccl}, false), "--backend nccl: ranks compute on the CPU"));
-  CHECK(has(refusal_of(open_mpi, {.backend = BackendChoice::nccl}, true), "over MPI; start it with torchrun or srun"));
   CHECK(has(refusal_of({}, {.sums = SumChoice::fast}, true), "--sums fast: only NCCL"));
-  CHECK(has(refusal_of(open_mpi, {.sums = SumChoice::fast}, true), "--sums fast: only NCCL"));
+  for (const Variables& variables : {open_mpi, torchrun, slurm_step}) {
+    CHECK(refusal_of(variables, {.backend = BackendChoice::nccl, .sums = SumChoice::fast}, true) == "no error");
+    CHECK(refusal_of(variables, {.sums = SumChoice::fast}, true) == "no error");
+    CHECK(has(refusal_of(variables, {.backend = BackendChoice::nccl}, false),
+              "--backend nccl: ranks compute on the CPU"));
+    CHECK(has(refusal_of(variables, {.sums = SumChoice::fast}, false), "--sums fast: only NCCL"));
+  }
 }
 
 TEST_CASE("the_line_about_the_start_counts_ranks_hosts_and_threads") {
@@ -184,6 +194,9 @@ TEST_CASE("slurm_says_its_nodes_and_numbers") {
                           {"SLURM_STEP_ID", "2"},
                           {"SLURM_LOCALID", "1"}};
   CHECK(where(step, Launcher::slurm) == "gpu07:20023");
+  const Variables one_node = {{"SLURM_STEP_NUM_NODES", "1"}};
+  CHECK(where(together({step, one_node}), Launcher::slurm) == "127.0.0.1:20023");
+  CHECK(where(together({step, one_node, {{"MASTER_ADDR", "a"}}}), Launcher::slurm) == "a:20023");
   CHECK(place(step, Launcher::slurm).local_rank == 1);
   CHECK(first_of_nodes("one") == "one");
   CHECK(first_of_nodes("one,two") == "one");

@@ -19,8 +19,9 @@ enum class DeviceChoice { automatic, cpu, cuda };
 // What a choice comes to on this machine. Throws UnavailableError, saying what is missing, for CUDA that cannot be had.
 DeviceKind resolve(DeviceChoice choice);
 
-// How ranks exchange data. automatic: local for threads of one process, which read each other's memory; mpi or nccl for
-// processes, as their launcher and device have it. nccl: NVIDIA's library, for ranks that have CUDA devices.
+// How ranks exchange data. automatic: threads of one process and processes of one host read each other's memory;
+// between processes with CUDA devices it is nccl; on the CPU MPI carries data between hosts. nccl: NVIDIA's library,
+// for ranks that have CUDA devices.
 enum class BackendChoice { automatic, nccl };
 
 // Who forms sums over ranks on the nccl backend; the others form them as `ranked` always. ranked: in fp32 in rank
@@ -29,16 +30,17 @@ enum class BackendChoice { automatic, nccl };
 enum class SumChoice { ranked, fast };
 
 struct LaunchOptions {
-  // Threads of this process, 1 to 1024; default: 1. Not for a program that mpirun has started: there each process is
-  // one rank, and stating a number is a UsageError.
+  // Threads of this process, 1 to 1024; default: 1. Not for a program that mpirun, torchrun or srun has started: there
+  // each process is one rank, and stating a number is a UsageError.
   std::optional<int> ranks = std::nullopt;
   std::chrono::milliseconds timeout{60'000};  // the deadline of every wait for another rank
   std::optional<int> threads = std::nullopt;  // host threads per rank; default: this host's cores / ranks, at least 1
   // Where each rank writes rank-R.log: how it began, its warnings, how it ended; where ranks are processes also what
   // the ranks from 1 on print. Default: nowhere.
   std::optional<std::filesystem::path> log_dir = std::nullopt;
-  // Rank r, a thread, has CUDA device r modulo their number, so several may share one. The default suits programs that
-  // compute in tasks on the host. Processes of an MPI launch compute on the CPU: cuda is an UnavailableError there.
+  // Rank r, a thread, has CUDA device r modulo their number, so several may share one; of processes those of a host are
+  // counted. The default suits programs that compute in tasks on the host. Processes with devices need a build with
+  // NCCL: without it cuda is an UnavailableError for them.
   DeviceChoice device = DeviceChoice::cpu;
   // nccl is a UsageError for ranks on the CPU, and an UnavailableError where its library is not found: TESSERA_NCCL in
   // the environment names it where the system does not find it by itself. Ranks have a device each, or share one where
@@ -51,8 +53,8 @@ struct LaunchOptions {
 // When any rank throws, all others are aborted, and the first cause is rethrown here: the exception itself, its text
 // beginning with "rank R: " unless there is one rank. Blocks.
 //
-// In a process of an MPI launch (start.hpp) there is one rank, on the calling thread, and this returns when the ranks
-// of all processes have ended. The first cause is then rethrown in every process, with its type in the one where it
+// In a process of a launch (start.hpp) there is one rank, on the calling thread, and this returns when the ranks of all
+// processes have ended. The first cause is then rethrown in every process, with its type in the one where it
 // happened and as an AbortedError in the others; such a process must end, which ends the job. Throws UnavailableError
 // for a launch that this build cannot serve.
 void launch(const LaunchOptions& options, const std::function<void(World&)>& body);

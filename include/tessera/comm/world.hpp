@@ -47,7 +47,8 @@ class World {
   Device device() const;
   int threads() const;  // host threads that this rank may use to compute (BLAS): cores / ranks, at least 1
   std::chrono::milliseconds timeout() const;  // the deadline of every wait for another rank
-  std::string_view backend_name() const;      // "local", "mpi", "nccl", "modelled"
+  // "local", "mpi" (processes on the CPU), "shared memory" (the same, started without MPI), "nccl", "modelled".
+  std::string_view backend_name() const;
 
   // Memory for what collectives move, a rank's arena: like any other (arena.hpp), and where ranks are processes of one
   // host, peers read it directly; other memory goes through buffers of the communicator. Not collective. Ends before

@@ -10,14 +10,16 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "comm/introduction.hpp"
 #include "tessera/base/bytes.hpp"
 
 namespace tessera::comm {
 
-class MpiProcess {
+class MpiProcess : public Introduction {
  public:
   // MPI can start once in a process's life and end once, so there is one of it: started by the first call, ended with
   // the process. Throws UnavailableError when MPI cannot start. MPI waits in both for the other processes without a
@@ -27,15 +29,12 @@ class MpiProcess {
     std::chrono::milliseconds end;
   };
   static MpiProcess& instance(const Deadlines& deadlines);
-  MpiProcess(const MpiProcess&) = delete;
-  MpiProcess& operator=(const MpiProcess&) = delete;
 
-  int rank() const { return rank_; }
-  int size() const { return size_; }
-
-  // Every rank gives the same number of bytes; the result holds them in rank order. Throws CommunicationError when the
-  // others do not come in time.
-  std::vector<std::byte> all_gather(std::span<const std::byte> mine, std::chrono::milliseconds timeout);
+  int rank() const final { return rank_; }
+  int size() const final { return size_; }
+  std::string_view backend_name() const final { return "mpi"; }
+  std::vector<std::byte> all_gather(std::span<const std::byte> mine, std::chrono::milliseconds timeout) final;
+  MpiProcess* between_hosts() final { return this; }
 
   // From now on MPI is left as it is when the process ends: some rank may be gone, and MPI's own end would wait for it.
   void abandon() { abandoned_ = true; }
@@ -43,13 +42,14 @@ class MpiProcess {
   // Keeps memory that MPI may still read or write until the process ends: of transfers that a failure has cut short.
   void keep(std::shared_ptr<void> memory) { kept_.push_back(std::move(memory)); }
 
-  // Messages of one job, kept apart from those of others. Collective.
+  // Messages of one job, kept apart from those of others. Collective. Virtual, because a build without MPI has callers
+  // and no such process.
   class Channel;
-  std::unique_ptr<Channel> make_channel(std::chrono::milliseconds timeout);
+  virtual std::unique_ptr<Channel> make_channel(std::chrono::milliseconds timeout);
 
  private:
   explicit MpiProcess(const Deadlines& deadlines);
-  ~MpiProcess();
+  ~MpiProcess() final;
 
   int rank_ = 0;
   int size_ = 1;

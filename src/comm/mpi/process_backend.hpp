@@ -1,4 +1,4 @@
-// The mpi backend: a rank is a process, on the CPU.
+// The backend of ranks that are processes, on the CPU.
 #pragma once
 
 #include <memory>

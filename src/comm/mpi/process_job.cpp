@@ -1,6 +1,7 @@
 // Hosts, told apart by what their processes see; the job's state in shared memory, and its ends.
 #include "comm/mpi/process_job.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sched.h>
 #include <unistd.h>
@@ -9,11 +10,10 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
+#include <cstdio>
 #include <cstring>
 #include <fstream>
-#include <iterator>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -51,6 +51,17 @@ Place place_of(int rank, const std::vector<std::string>& host_keys) {
   return place;
 }
 
+Place find_place(Introduction& introduction, std::chrono::milliseconds timeout) {
+  std::array<char, 512> mine{};
+  const std::string key = host_key();
+  std::copy_n(key.begin(), std::min(key.size(), mine.size() - 1), mine.begin());
+  std::vector<std::string> keys;
+  for (const auto& each : all_values(introduction, mine, timeout)) {
+    keys.emplace_back(each.data(), ::strnlen(each.data(), each.size()));
+  }
+  return place_of(introduction.rank(), keys);
+}
+
 namespace {
 
 using std::chrono::milliseconds;
@@ -58,39 +69,24 @@ using std::chrono::steady_clock;
 
 constexpr milliseconds poll{2};  // of states that are waited for at the end of a job
 
-// What every process tells every other one before they share anything.
-struct Introduction {
-  std::array<char, 512> host;
-  cpu_set_t cores;
-};
 struct Files {
   SharedFile job;
   SharedFile creation;
 };
 
-template <typename Value>
-std::vector<Value> all_values(MpiProcess& process, const Value& mine, milliseconds timeout) {
-  const std::vector<std::byte> bytes = process.all_gather(std::as_bytes(std::span(&mine, 1)), timeout);
-  std::vector<Value> values(bytes.size() / sizeof(Value));
-  std::memcpy(static_cast<void*>(values.data()), bytes.data(), bytes.size());
-  return values;
-}
-
-Introduction introduction() {
-  Introduction mine{};
-  const std::string key = host_key();
-  std::memcpy(mine.host.data(), key.data(), std::min(key.size(), mine.host.size() - 1));
-  CPU_ZERO(&mine.cores);
-  ::sched_getaffinity(0, sizeof(mine.cores), &mine.cores);
-  return mine;
+cpu_set_t own_cores() {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  ::sched_getaffinity(0, sizeof(cores), &cores);
+  return cores;
 }
 
 // A rank that the launcher has bound owns its cores; ranks that share cores divide them.
-int divide_cores(const std::vector<Introduction>& all, const Place& place) {
+int divide_cores(const std::vector<cpu_set_t>& all, const Place& place) {
   cpu_set_t together;
   CPU_ZERO(&together);
-  for (const int rank : place.here) CPU_OR(&together, &together, &all[static_cast<std::size_t>(rank)].cores);
-  const int mine = CPU_COUNT(&all[static_cast<std::size_t>(place.rank)].cores);
+  for (const int rank : place.here) CPU_OR(&together, &together, &all[static_cast<std::size_t>(rank)]);
+  const int mine = CPU_COUNT(&all[static_cast<std::size_t>(place.rank)]);
   const int share = CPU_COUNT(&together) / static_cast<int>(place.here.size());
   return std::max(1, std::min(mine, share));
 }
@@ -129,32 +125,39 @@ class SharedArena final : public device::DeviceMemory {
   std::size_t slot_ = 0;
 };
 
-ProcessJob::ProcessJob(MpiProcess& process, milliseconds timeout) : timeout_(timeout), own_(shared::most_arenas) {
-  const milliseconds start_timeout = std::max(timeout, least_start_timeout);
-  const std::vector<Introduction> all = all_values(process, introduction(), start_timeout);
-  std::vector<std::string> keys;
-  for (const Introduction& each : all) keys.emplace_back(each.host.data());
-  place_ = place_of(process.rank(), keys);
-  cores_per_rank_ = divide_cores(all, place_);
+ProcessJob::ProcessJob(Introduction& introduction, milliseconds timeout)
+    : backend_name_(introduction.backend_name()), timeout_(timeout), own_(shared::most_arenas) {
+  const milliseconds patience = start_timeout(timeout);
+  place_ = find_place(introduction, patience);
+  if (place_.hosts > 1 && introduction.between_hosts() == nullptr) {
+    throw UnavailableError(
+        fmt::format("the ranks are on {} hosts, between which only MPI carries data of ranks on the CPU: start them "
+                    "with mpirun -n {} "
+                    "PROGRAM (or srun --mpi=pmix), in a build with MPI",
+                    place_.hosts, place_.ranks));
+  }
+  cores_per_rank_ = divide_cores(all_values(introduction, own_cores(), patience), place_);
   for (int rank = 0; rank < place_.ranks; ++rank) peers_.emplace_back(shared::most_arenas);
-  meet(process, start_timeout);
-  if (place_.hosts > 1) exchange_ = std::make_unique<Exchange>(*this, process, process.make_channel(start_timeout));
+  meet(introduction, patience);
+  if (place_.hosts == 1) return;
+  MpiProcess& process = *introduction.between_hosts();
+  exchange_ = std::make_unique<Exchange>(*this, process, process.make_channel(patience));
 }
 
 // The rank that leads this host makes the memory; the others open it while it waits for them.
-void ProcessJob::meet(MpiProcess& process, milliseconds timeout) {
+void ProcessJob::meet(Introduction& introduction, milliseconds timeout) {
   if (place_.leads()) {
     memory_ = SharedMemory::make("tessera-job", shared::job_size(place_.ranks));
     creation_memory_ = SharedMemory::make("tessera-creation", shared::GroupLayout(place_.ranks).size());
   }
   const Files mine{memory_.file(), creation_memory_.file()};
-  const Files leaders = all_values(process, mine, timeout)[static_cast<std::size_t>(place_.leader())];
+  const Files leaders = all_values(introduction, mine, timeout)[static_cast<std::size_t>(place_.leader())];
   if (!place_.leads()) {
     memory_ = SharedMemory::open(leaders.job);
     creation_memory_ = SharedMemory::open(leaders.creation);
   }
   member(place_.rank).process = ::getpid();
-  all_values(process, std::byte{1}, timeout);
+  all_values(introduction, std::byte{1}, timeout);
 }
 
 ProcessJob::~ProcessJob() = default;
@@ -190,8 +193,42 @@ void ProcessJob::show_life(SignOfLife::Clock::time_point at) noexcept {
 
 void ProcessJob::note_progress() noexcept { show_life(SignOfLife::Clock::now()); }
 
+namespace {
+
+// What the system says of a process: its state, and the processor time that it has used, in ticks.
+struct Activity {
+  char state = ' ';
+  std::uint64_t ticks = 0;
+};
+// Allocates nothing: ranks that wait for each other ask for it.
+std::optional<Activity> activity_of(pid_t process) {
+  std::array<char, 32> path{};
+  fmt::format_to_n(path.data(), path.size() - 1, "/proc/{}/stat", process);
+  std::array<char, 1024> text{};
+  const int file = ::open(path.data(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return std::nullopt;
+  const ssize_t bytes = ::read(file, text.data(), text.size() - 1);
+  ::close(file);
+  const char* const after_name = bytes > 0 ? std::strrchr(text.data(), ')') : nullptr;  // it may have anything in it
+  Activity activity;
+  unsigned long user = 0;
+  unsigned long system = 0;
+  if (after_name == nullptr || std::sscanf(after_name, ") %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %lu %lu",
+                                           &activity.state, &user, &system) != 3) {
+    return std::nullopt;
+  }
+  activity.ticks = user + system;
+  return activity;
+}
+
+}  // namespace
+
+// One that has ended is there until its launcher takes notice.
 bool ProcessJob::has_ended(int rank) const {
-  return place_.is_here(rank) && ::kill(process_of(rank), 0) != 0 && errno == ESRCH;
+  if (!place_.is_here(rank)) return false;
+  if (::kill(process_of(rank), 0) != 0) return errno == ESRCH;
+  const std::optional<Activity> activity = activity_of(process_of(rank));
+  return activity && activity->state == 'Z';
 }
 
 void ProcessJob::note_left(int rank) noexcept {
@@ -245,19 +282,10 @@ class ProcessJob::LeaversWatch {
   // What a process has used of the processor, in ticks; one that waits for a disk counts as working. None when it
   // cannot be known.
   static std::optional<std::uint64_t> work_of(pid_t process) {
-    std::ifstream file(fmt::format("/proc/{}/stat", process));
-    std::string text(std::istreambuf_iterator<char>(file), {});
-    text.erase(0, text.rfind(')') + 1);  // the name may have anything in it
-    std::istringstream fields(text);
-    char state = ' ';
-    std::string skipped;
-    fields >> state;
-    for (int field = 4; field < 14; ++field) fields >> skipped;
-    std::uint64_t user = 0;
-    std::uint64_t system = 0;
-    if (!(fields >> user >> system)) return std::nullopt;
+    const std::optional<Activity> activity = activity_of(process);
+    if (!activity) return std::nullopt;
     static std::uint64_t disk_waits = 0;
-    return user + system + (state == 'D' ? ++disk_waits : 0);
+    return activity->ticks + (activity->state == 'D' ? ++disk_waits : 0);
   }
 
   ProcessJob& job_;

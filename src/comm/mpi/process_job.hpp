@@ -12,9 +12,10 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/introduction.hpp"
 #include "comm/job_failure.hpp"
-#include "comm/mpi/mpi_process.hpp"
 #include "comm/mpi/shared_memory.hpp"
+#include "comm/patience.hpp"
 #include "tessera/device/arena.hpp"
 
 namespace tessera::comm {
@@ -40,6 +41,8 @@ std::string host_key();
 
 // From every rank's key, in rank order.
 Place place_of(int rank, const std::vector<std::string>& host_keys);
+// Of this process. Collective; throws when the others do not come in time.
+Place find_place(Introduction& introduction, std::chrono::milliseconds timeout);
 
 // The job of ranks that are processes: where they are, its first failure, who has left, and the arenas of this host's
 // ranks.
@@ -51,13 +54,12 @@ class Exchange;
 
 class ProcessJob final : public Membership {
  public:
-  // Processes that are started together do not come together: the last one may still be loading.
-  static constexpr std::chrono::milliseconds least_start_timeout{60'000};
-
-  // Collective over all processes; throws when they do not come in time.
-  ProcessJob(MpiProcess& process, std::chrono::milliseconds timeout);
+  // Collective over all processes; throws when they do not come in time, and UnavailableError for ranks on several
+  // hosts where nothing carries messages between them. The introduction may end afterwards.
+  ProcessJob(Introduction& introduction, std::chrono::milliseconds timeout);
   ~ProcessJob() final;
 
+  std::string_view backend_name() const { return backend_name_; }
   const Place& place() const { return place_; }
   std::chrono::milliseconds timeout() const { return timeout_; }
   // Cores that a rank of this host may call its own, at least 1.
@@ -116,7 +118,7 @@ class ProcessJob final : public Membership {
     SharedMemory memory;
   };
 
-  void meet(MpiProcess& process, std::chrono::milliseconds timeout);
+  void meet(Introduction& introduction, std::chrono::milliseconds timeout);
   shared::Job& shared() const { return *reinterpret_cast<shared::Job*>(memory_.data()); }
   shared::Member& member(int rank) const { return shared().members[rank]; }
   void add_arena(std::size_t slot, const SharedMemory& memory);
@@ -124,6 +126,7 @@ class ProcessJob final : public Membership {
   std::size_t free_arena() const;
   void forget_stale_arenas();
 
+  const std::string_view backend_name_;
   const std::chrono::milliseconds timeout_;
   Place place_;
   int cores_per_rank_ = 1;

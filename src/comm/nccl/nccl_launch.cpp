@@ -13,8 +13,8 @@
 #include "comm/launch.hpp"
 #include "comm/launch_options.hpp"
 #include "comm/nccl/nccl_backend.hpp"
+#include "comm/rendezvous/meet.hpp"
 #include "comm/rendezvous/rendezvous_control.hpp"
-#include "comm/rendezvous/server.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/device/cuda.hpp"
 
@@ -75,30 +75,6 @@ class NcclThreads final : public ThreadJob {
 
 // ---- processes ----
 
-// Processes that are started together do not come together: the last one may still be loading.
-constexpr std::chrono::milliseconds least_start_timeout{60'000};
-
-std::unique_ptr<RendezvousServer> server_of(const MeetingPlace& place, const Start& start,
-                                            const LaunchOptions& options) {
-  if (start.rank != 0) return nullptr;
-  ServerOptions server;
-  server.endpoint = place.endpoint;
-  server.token = place.token;
-  server.ranks = start.ranks;
-  server.timeout = options.timeout;
-  return std::make_unique<RendezvousServer>(server);
-}
-
-JoinOptions join_options(const MeetingPlace& place, const Start& start, const LaunchOptions& options) {
-  JoinOptions join;
-  join.endpoint = place.endpoint;
-  join.token = place.token;
-  join.rank = start.rank;
-  join.ranks = start.ranks;
-  join.start_timeout = std::max(options.timeout, least_start_timeout);
-  return join;
-}
-
 void say_start(const Start& start, const NcclJob& job, RankLog& log) {
   const std::string text = fmt::format("{} rank{}, processes of {}, each on a CUDA device; {}", start.ranks,
                                        start.ranks == 1 ? "" : "s", start.by, job.in_words());
@@ -107,30 +83,30 @@ void say_start(const Start& start, const NcclJob& job, RankLog& log) {
   if (start.rank == 0) fmt::print(stderr, "tessera: {}\n", text);
 }
 
-std::exception_ptr run_process(const Start& start, const LaunchOptions& options, const Launched& launched) {
-  const MeetingPlace place = meeting_place([](const char* name) { return std::getenv(name); }, start);
-  const Device device = Device::cuda(place.local_rank % cuda_device_count());
+}  // namespace
+
+std::exception_ptr run_over_nccl(const MeetingPoint& point, const ProcessStart& how, const Launched& launched) {
+  const Device device = Device::cuda(point.place.local_rank % cuda_device_count());
   const std::unique_ptr<NcclLibrary> library = open_chosen_nccl();
-  RankLog log(options.log_dir, start.rank);
-  const std::unique_ptr<RendezvousServer> server = server_of(place, start, options);
-  RendezvousControl control(join_options(place, start, options), options.timeout);
+  RendezvousControl control(join_options(point.place, how.start, how.options.timeout), how.options.timeout);
   std::exception_ptr thrown;
   {
-    NcclJob job(*library, control, device, nccl_options(options));
-    say_start(start, job, log);
-    const QuietOutput quiet(options, start.rank);
-    thrown = run_in(job, options, log, launched.body);
+    NcclJob job(*library, control, device, nccl_options(how.options));
+    say_start(how.start, job, how.log);
+    const QuietOutput quiet(how.options, how.start.rank);
+    thrown = run_in(job, how.options, how.log, launched.body);
   }
-  return outcome_of_process(control, log, thrown, launched);
+  return outcome_of_process(control, how.log, thrown, launched);
 }
-
-}  // namespace
 
 std::unique_ptr<ThreadJob> nccl_threads(const LaunchOptions& options) { return std::make_unique<NcclThreads>(options); }
 
 std::exception_ptr launch_nccl_process(const Start& start, const LaunchOptions& options, const Launched& launched) {
   try {
-    return run_process(start, options, launched);
+    const MeetingPoint point =
+        meeting_point([](const char* name) { return std::getenv(name); }, start, options.timeout);
+    RankLog log(options.log_dir, start.rank);
+    return run_over_nccl(point, {.start = start, .options = options, .log = log}, launched);
   } catch (...) {  // before there was a job: the other processes say so themselves
     const std::exception_ptr failure = exception_from_rank(start.rank, std::current_exception());
     launched.report(failure);

@@ -39,6 +39,7 @@ std::optional<int> number_of(const Environment& environment, const char* name, i
 
 std::string host_of(const Environment& environment) {
   if (auto host = text_in(environment, "MASTER_ADDR")) return *host;
+  if (text_in(environment, "SLURM_STEP_NUM_NODES") == "1") return "127.0.0.1";
   for (const char* const name : {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"}) {
     if (const auto list = text_in(environment, name)) return first_of_nodes(*list);
   }

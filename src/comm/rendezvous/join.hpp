@@ -20,9 +20,10 @@ struct MeetingPlace {
   int local_rank = 0;      // among the ranks of this host
 };
 
-// Host: MASTER_ADDR, else the first of SLURM's nodes. Port: TESSERA_PORT, else MASTER_PORT (and one more where torchrun
-// says that it listens there itself), else one that SLURM's job and step give. Token: TESSERA_TOKEN, of 16 characters
-// or more. Throws UsageError naming the variable that is missing or makes no sense.
+// Host: MASTER_ADDR, else 127.0.0.1 for a SLURM step on one node, else the first of SLURM's nodes. Port: TESSERA_PORT,
+// else MASTER_PORT (and one more where torchrun says that it listens there itself), else one that SLURM's job and step
+// give. Token: TESSERA_TOKEN, of 16 characters or more. Throws UsageError naming the variable that is missing or makes
+// no sense.
 MeetingPlace meeting_place(const Environment& environment, const Start& start);
 
 // "node01" of "node[01-04,7],other".

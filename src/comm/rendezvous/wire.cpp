@@ -3,6 +3,8 @@
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -71,6 +73,37 @@ bool met_itself(const Socket& socket) {
 
 }  // namespace
 
+namespace {
+
+std::string numbers_of(const Address& address) {
+  std::array<char, NI_MAXHOST> text{};
+  const int status =
+      ::getnameinfo(pointer(address), address.size, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST);
+  return status == 0 ? text.data() : "";
+}
+
+// Of interfaces that are up, without those that only this host or this link knows; IPv4 first.
+std::vector<Address> interface_addresses() {
+  ifaddrs* all = nullptr;
+  if (::getifaddrs(&all) != 0) return {};
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(all, ::freeifaddrs);
+  std::vector<Address> addresses;
+  for (const int family : {AF_INET, AF_INET6}) {
+    for (const ifaddrs* each = all; each != nullptr; each = each->ifa_next) {
+      if (each->ifa_addr == nullptr || each->ifa_addr->sa_family != family || (each->ifa_flags & IFF_UP) == 0) continue;
+      Address address;
+      address.size = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+      std::memcpy(&address.bytes, each->ifa_addr, address.size);
+      const bool of_link =
+          family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6&>(address.bytes).sin6_addr);
+      if (!address.is_loopback() && !of_link) addresses.push_back(address);
+    }
+  }
+  return addresses;
+}
+
+}  // namespace
+
 std::string to_string(const Endpoint& endpoint) {
   const bool brackets = endpoint.host.find(':') != std::string::npos;
   return brackets ? fmt::format("[{}]:{}", endpoint.host, endpoint.port)
@@ -129,6 +162,22 @@ std::vector<Address> resolve(const Endpoint& endpoint) {
   if (!addresses.empty()) return addresses;
   throw UsageError(
       fmt::format("the ranks cannot meet at {} ({}): MASTER_ADDR must name rank 0's host", to_string(endpoint), why));
+}
+
+std::string reachable_address() {
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  std::string why;
+  const std::vector<Address> named = addresses_of({.host = name.data(), .port = 0}, why);
+  const std::vector<Address> own = interface_addresses();
+  const auto has_name = [&](const Address& each) {
+    return std::any_of(named.begin(), named.end(),
+                       [&](const Address& other) { return numbers_of(other) == numbers_of(each); });
+  };
+  const auto found = std::find_if(own.begin(), own.end(), has_name);
+  if (found != own.end()) return numbers_of(*found);
+  if (!own.empty()) return numbers_of(own.front());
+  throw UnavailableError("this host has no network interface beside the loopback one: set MASTER_ADDR to its address");
 }
 
 Socket& Socket::operator=(Socket&& other) noexcept {

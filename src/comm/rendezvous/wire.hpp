@@ -48,6 +48,9 @@ std::string to_string(const Address& address);
 std::vector<Address> addresses_of(const Endpoint& endpoint, std::string& why);
 // The same, at least one. Throws UsageError naming the host.
 std::vector<Address> resolve(const Endpoint& endpoint);
+// An address of this host that other hosts may reach, in numbers: one that its name has, else that of its first
+// interface beside the loopback one. Throws UnavailableError where there is none.
+std::string reachable_address();
 
 class Socket {
  public:
