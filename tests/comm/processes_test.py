@@ -77,11 +77,26 @@ def check_ranks_that_never_start(program):
             print(f"rank {missing} never starts: the others ended after {seconds:.1f} s with {list(codes.values())}")
 
 
+def check_several_hosts(program):
+    """Hosts are told apart by their names, among other things: each rank gets one of its own."""
+    command = ["unshare", "--uts", "sh", "-c", 'hostname "host$RANK" && exec "$0" "$@"']
+    if subprocess.run([*command, "true"], env=os.environ | {"RANK": "0"}, capture_output=True, check=False).returncode != 0:
+        print("hosts of other names cannot be made here")
+        return
+    with launched.Ranks([*command, program, "nothing"], 3) as job:
+        codes, _ = job.wait(SLACK)
+        text = "".join(job.output(rank) for rank in range(3))
+        assert all(codes.values()) and text.count("error:") == 1, text
+        assert "the ranks are on 3 hosts" in text and "mpirun -n 3" in text and "srun --mpi=pmix" in text, text
+        print(text.strip())
+
+
 def failures(program, *without_mpi):
     check_start(program, launched.torchrun_variables, "torchrun")
     check_start(program, launched.slurm_variables, "srun")
     for other in without_mpi:
         check_start(other, launched.torchrun_variables, "torchrun")
+    check_several_hosts(program)
     for what in FAILURES:
         for ranks in (2, 3):
             check_failure(program, ranks, what)
