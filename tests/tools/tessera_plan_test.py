@@ -75,6 +75,33 @@ class TesseraPlan(unittest.TestCase):
             self.assertRegex(done.stdout, rf"(?m)^{name} +\d+ ")
         self.assertNotIn("segment", done.stdout)
 
+    def test_a_mesh_changes_the_plan_and_stands_in_the_headline(self):
+        for strategy in ["ddp", "zero1", "zero2", "fsdp", "hsdp", "hfsdp"]:
+            of_replicas = [plan(*MODEL, "--world", 6, "--strategy", strategy, "--replicas", replicas) for replicas in [1, 2, 3, 6]]
+            self.assertEqual([found["replicas"] for found in of_replicas], [1, 2, 3, 6])
+            self.assertEqual(len({found["hash"] for found in of_replicas}), 4, strategy)
+            self.assertTrue(all(found["verified"]["sound"] for found in of_replicas))
+        done = tessera("plan", *MODEL, "--world", 6, "--strategy", "hsdp", "--replicas", 2)
+        self.assertIn("hsdp on 6 ranks (2 replicas of 3), fp32, prefetch 1, 1 micro-batch", done.stdout)
+        self.assertNotIn("note:", done.stdout)
+
+    def test_with_one_replica_a_hybrid_strategy_is_fsdp_and_a_note_says_so(self):
+        for strategy in ["hsdp", "hfsdp"]:
+            options = [*MODEL, "--world", 4, "--strategy", strategy]
+            found, fsdp = plan(*options), plan(*MODEL, "--world", 4)
+            self.assertEqual((found["categories"], found["traffic"]), (fsdp["categories"], fsdp["traffic"]))
+            self.assertIn(f"note: with one replica {strategy} is fsdp; --replicas makes several\n",
+                          tessera("plan", *options).stdout)
+
+    def test_the_drawing_names_the_groups_of_a_mesh(self):
+        for strategy, lines in [("hsdp", ["all-gather layers.0 inside each replica", "reduce-scatter layers.1 inside each replica",
+                                          "reduce-scatter layers.1 across replicas", "all-gather sum layers.1 across replicas"]),
+                                ("hfsdp", ["all-gather layers.0 inside each replica", "all-gather layers.0 across replicas"]),
+                                ("fsdp", ["all-gather layers.0", "reduce-scatter layers.1 across replicas"])]:
+            drawing = tessera("plan", *MODEL, "--world", 6, "--replicas", 2, "--strategy", strategy, "--draw").stdout
+            for line in lines:
+                self.assertRegex(drawing, rf"(?m){line}( |$)", strategy)
+
     def test_the_drawing_follows_when_asked_for(self):
         done = tessera("plan", *MODEL, "--world", 4, "--draw")
         self.assertEqual(done.returncode, 0)
@@ -91,7 +118,7 @@ class TesseraPlan(unittest.TestCase):
         for name in ["--mlp", "--world", "--strategy", "--precision", "--prefetch", "--reshard-after-forward",
                      "--overlap-reduction", "--micro-batches", "--accumulate-mode", "--optimizer", "--draw", "--json", "--model",
                      "--layers", "--dim", "--heads", "--seq", "--vocabulary", "--units", "--params", "--batch",
-                     "--activation-checkpointing", "--compare", "--fit"]:
+                     "--activation-checkpointing", "--compare", "--fit", "--replicas"]:
             self.assertIn(name, done.stdout)
         self.assertIn("tessera plan", tessera("--help").stdout)
         self.assertRegex(tessera("--version").stdout, r"^tessera \d+\.\d+\.\d+$")
@@ -106,19 +133,26 @@ class BadOptions(unittest.TestCase):
         self.assertIn(words, done.stderr, arguments)
 
     def test_a_number_out_of_its_limits_is_named(self):
-        for name in ["--world", "--prefetch", "--micro-batches"]:
+        for name in ["--world", "--replicas", "--prefetch", "--micro-batches"]:
             for value in ["-1", "abc", "", "1.5", "0x10", "1e3", " 1", "+1", HUGE, "nan"]:
                 self.assert_refused(["plan", *MODEL, f"{name}={value}"], name)
-        for name in ["--world", "--micro-batches"]:
+        for name in ["--world", "--replicas", "--micro-batches"]:
             self.assert_refused(["plan", *MODEL, name, "0"], name)
 
     def test_an_unknown_choice_is_named_with_the_choices(self):
-        for name, choice in [("--strategy", "ddp|zero1|zero2|fsdp"), ("--precision", "fp32|bf16|fp16"), ("--optimizer", "adamw|sgd"),
+        for name, choice in [("--strategy", "ddp|zero1|zero2|fsdp|hsdp|hfsdp"), ("--precision", "fp32|bf16|fp16"), ("--optimizer", "adamw|sgd"),
                              ("--accumulate-mode", "local|reduced"), ("--reshard-after-forward", "yes|no"),
                              ("--overlap-reduction", "yes|no")]:
             for value in ["xyz", "YES", "0", " yes"]:
                 self.assert_refused(["plan", *MODEL, f"{name}={value}"], f"{name} takes {choice}")
             self.assert_refused(["plan", *MODEL, f"{name}="], name)
+
+    def test_replicas_that_do_not_divide_the_ranks_are_named_with_them(self):
+        for question in [MODEL, [*MODEL, "--compare"], [*MODEL, "--fit", "8GB"], ["--params", "7e9"]]:
+            for replicas in [3, 16]:
+                self.assert_refused(["plan", *question, "--world", 8, "--replicas", replicas],
+                                    f"--replicas {replicas} does not divide the 8 ranks of --world")
+        self.assert_refused(["plan", *MODEL, "--replicas", 2], "--replicas 2 does not divide the 1 rank of --world")
 
     def test_impossible_widths_are_named(self):
         for value in ["", "x", "64", "64x", "x64", "64xx10", "64x-1", "64x0", "64,10", "64x1e3", f"64x{HUGE}", "64X10"]:

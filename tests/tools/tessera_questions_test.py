@@ -3,6 +3,7 @@
 
 usage: tessera_questions_test.py TESSERA
 """
+import itertools
 import json
 import pathlib
 import sys
@@ -14,6 +15,7 @@ import plan_runs
 
 TOOL = sys.argv.pop(1)
 STRATEGIES = ["ddp", "zero1", "zero2", "fsdp"]
+ON_A_MESH = STRATEGIES + ["hsdp", "hfsdp"]
 GPT = ["--layers", 3, "--dim", 64, "--heads", 4, "--seq", 32, "--vocabulary", 256]
 
 
@@ -81,6 +83,67 @@ class Traffic(unittest.TestCase):
             self.assertEqual((gathers["count"], gathers["smallest"], gathers["median"], gathers["largest"]),
                              (4, 1024, 2048, 9216))
 
+    def moved_on_a_mesh(self, mesh, strategy, precision, micro_batches, mode):
+        """Bytes of a step by key of the JSON. A replica's place is the same in all of them."""
+        replicas, ranks = mesh
+        p = w = {"fp32": 4, "bf16": 2}[precision]
+        everything = self.units * self.unit_elements
+        inside = lambda size: size * (ranks - 1) // ranks
+        across = lambda size: size // ranks * (replicas - 1) // replicas
+        of_all = lambda size: size * (replicas * ranks - 1) // (replicas * ranks)
+        wire = 4 if mode == "local" and micro_batches > 1 else micro_batches * w
+        # The units at the turn stay in their two slots.
+        gathered = micro_batches * p * (everything + (self.units - 2) * self.unit_elements)
+        sums = {"reduce-scatter inside replicas": inside(everything * wire),
+                "reduce-scatter across replicas": across(4 * everything)}
+        return sums | {"ddp": {"all-gather sum": of_all(4 * everything)}, "zero1": {"all-gather": of_all(p * everything)},
+                       "zero2": {"all-gather": of_all(p * everything)}, "fsdp": {"all-gather": of_all(gathered)},
+                       "hsdp": {"all-gather inside replicas": inside(gathered),
+                                "all-gather sum across replicas": across(4 * everything)},
+                       "hfsdp": {"all-gather inside replicas": inside(gathered),
+                                 "all-gather across replicas": across(p * everything)}}[strategy]
+
+    def test_traffic_on_a_mesh_is_that_of_the_formulas_by_kind_and_group(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for replicas, ranks in [(2, 3), (3, 2), (4, 7)]:
+                for strategy in ON_A_MESH:
+                    for precision, micro_batches, mode in [("fp32", 1, "reduced"), ("bf16", 3, "reduced"), ("bf16", 2, "local")]:
+                        found = plan(*self.model(folder, replicas * ranks), "--replicas", replicas, "--strategy", strategy,
+                                     "--precision", precision, "--micro-batches", micro_batches, "--accumulate-mode", mode)
+                        collectives = found["traffic"]["collectives"]
+                        norms = collectives.pop("gather norms")
+                        expected = self.moved_on_a_mesh((replicas, ranks), strategy, precision, micro_batches, mode)
+                        self.assertEqual({name: each["moved"] for name, each in collectives.items()}, expected,
+                                         (replicas, ranks, strategy, precision, micro_batches, mode))
+                        self.assertEqual(found["traffic"]["moved"], sum(expected.values()) + norms["moved"])
+                        self.assertEqual(found["traffic"]["moved_in_replica"],
+                                         sum(moved for name, moved in expected.items() if "inside" in name))
+                        self.assertEqual((norms["group"], norms["ranks"]), ("all", replicas * ranks))
+                        for name, each in collectives.items():
+                            group = "shard" if "inside" in name else "replicate" if "across" in name else "all"
+                            self.assertEqual((each["group"], each["ranks"]),
+                                             (group, {"shard": ranks, "replicate": replicas, "all": replicas * ranks}[group]))
+                            self.assertTrue(name.startswith(each["kind"]))
+
+    def test_replicas_of_one_rank_send_nothing_inside(self):
+        for strategy in ON_A_MESH:
+            traffic = plan("--mlp", "64x128x10", "--world", 4, "--replicas", 4, "--strategy", strategy)["traffic"]
+            self.assertEqual(traffic["moved_in_replica"], 0)
+            self.assertEqual({each["group"] for each in traffic["collectives"].values()}, {"all"})
+            self.assertNotIn("inside", "".join(traffic["collectives"]))
+
+    def test_one_replica_is_named_nowhere_in_the_traffic(self):
+        traffic = plan("--mlp", "64x128x10", "--world", 4)["traffic"]
+        self.assertEqual(set(traffic), {"moved", "collectives"})
+        for each in traffic["collectives"].values():
+            self.assertEqual(set(each), {"count", "smallest", "median", "largest", "moved"})
+
+    def test_the_text_has_kinds_by_group(self):
+        text = plan_runs.run(TOOL, "--mlp", "64x128x10", "--world", 6, "--replicas", 2, "--strategy", "hsdp").stdout
+        for name in ["all-gather inside replicas", "reduce-scatter inside replicas", "reduce-scatter across replicas",
+                     "all-gather sum across replicas"]:
+            self.assertRegex(text, rf"(?m)^{name} +\d+ ")
+
     def test_one_rank_sends_nothing(self):
         self.assertEqual(plan("--mlp", "64x128x10")["traffic"], {"moved": 0, "collectives": {}})
 
@@ -118,15 +181,26 @@ class Comparison(unittest.TestCase):
         for words in STRATEGIES + ["peak", "live", "sent in a step", "the ZeRO paper's", "all four are sound"]:
             self.assertIn(words, text)
 
+    def test_on_a_mesh_all_six_stand_side_by_side(self):
+        options = [*GPT, "--world", 6, "--replicas", 3, "--precision", "bf16", "--micro-batches", 2]
+        compared = plan(*options, "--compare")["strategies"]
+        self.assertEqual(list(compared), ON_A_MESH)
+        for strategy in ON_A_MESH:
+            self.assertEqual(compared[strategy], plan(*options, "--strategy", strategy))
+        text = plan_runs.run(TOOL, *options, "--compare").stdout
+        for words in ON_A_MESH + ["6 ranks (3 replicas of 2)", "beyond its replica", "all six are sound"]:
+            self.assertIn(words, text)
+        self.assertNotIn("beyond", plan_runs.run(TOOL, *GPT, "--world", 6, "--compare").stdout)
+
     def test_the_formula_is_what_persists_but_for_padding(self):
-        for precision in ["fp32", "bf16"]:
+        for replicas, precision in itertools.product([1, 2, 4, 8], ["fp32", "bf16"]):
             for micro_batches, mode in [(1, "reduced"), (4, "reduced"), (4, "local")]:
-                compared = plan("--mlp", "4096x4096x4096", "--world", 8, "--precision", precision, "--micro-batches",
-                                micro_batches, "--accumulate-mode", mode, "--compare")["strategies"]
+                compared = plan("--mlp", "4096x4096x4096", "--world", 8, "--replicas", replicas, "--precision", precision,
+                                "--micro-batches", micro_batches, "--accumulate-mode", mode, "--compare")["strategies"]
                 for strategy, found in compared.items():
                     kept = sum(found["categories"][name] for name in ["parameters", "gradients", "optimizer", "accumulation"])
                     self.assertAlmostEqual(kept / found["persistent_by_formula"], 1.0, delta=0.001,
-                                           msg=(strategy, precision, micro_batches, mode))
+                                           msg=(replicas, strategy, precision, micro_batches, mode))
 
 
 class Fit(unittest.TestCase):
@@ -136,7 +210,7 @@ class Fit(unittest.TestCase):
         found = plan(*options, "--fit", limit)
         self.assertGreater(len(found["fits"]), 0)
         for entry in found["fits"] + found["does_not_fit"]:
-            again = plan(*options, "--strategy", entry["strategy"], "--prefetch", entry["prefetch"], "--batch", entry["batch"],
+            again = plan(*options, "--strategy", entry["strategy"], "--replicas", entry["replicas"], "--prefetch", entry["prefetch"], "--batch", entry["batch"],
                          "--reshard-after-forward", "yes" if entry["reshard_after_forward"] else "no",
                          "--activation-checkpointing", "yes" if entry["activation_checkpointing"] else "no")
             self.assertEqual((entry["peak"], entry["moved"]), (again["peak"], again["traffic"]["moved"]))
@@ -161,6 +235,40 @@ class Fit(unittest.TestCase):
     def test_what_is_given_is_kept(self):
         for entry in plan(*GPT, "--world", 4, "--strategy", "fsdp", "--prefetch", 3, "--batch", 5, "--fit", "1GB")["fits"]:
             self.assertEqual((entry["strategy"], entry["prefetch"], entry["batch"]), ("fsdp", 3, 5))
+
+    def test_hybrid_strategies_are_tried_with_every_number_of_replicas(self):
+        options = [*GPT, "--world", 12, "--precision", "bf16", "--fit", "12MB"]
+        found = plan(*options)
+        entries = found["fits"] + found["does_not_fit"]
+        searched = [(entry["strategy"], entry["replicas"]) for entry in entries if entry["replicas"] > 1]
+        self.assertEqual(sorted(searched), sorted(itertools.product(["hsdp", "hfsdp"], [2, 3, 4, 6])))
+        for entry in entries:
+            if entry["replicas"] == 1:
+                self.assertIn(entry["strategy"], STRATEGIES)
+                continue
+            every = plan(*options, "--strategy", entry["strategy"], "--replicas", entry["replicas"])
+            self.assertGreater(len(every["fits"] + every["does_not_fit"]), 6)
+            self.assertEqual(entry, every["fits"][0])
+        text = plan_runs.run(TOOL, *options).stdout
+        self.assertRegex(text, r"(?m)^strategy  replicas .* beyond its replica")
+
+    def test_of_what_does_not_fit_the_smallest_stands_for_its_number_of_replicas(self):
+        options = ["--model", "llama-70b", "--world", 8, "--precision", "bf16", "--strategy", "hsdp"]
+        done = plan_runs.run(TOOL, *options, "--fit", "10GB")
+        self.assertEqual(done.returncode, 1)
+        smallest = plan(*options, "--replicas", 2, "--prefetch", 0)["peak"]
+        found = plan(*options, "--fit", smallest)
+        self.assertEqual([(entry["replicas"], entry["prefetch"]) for entry in found["fits"]], [(2, 0)])
+        self.assertEqual([(entry["replicas"], entry["prefetch"]) for entry in found["does_not_fit"]], [(4, 0)])
+        self.assertRegex(done.stderr, "the smallest, hsdp, 2 replicas, prefetch 0")
+
+    def test_replicas_that_are_given_are_kept_with_every_strategy(self):
+        found = plan(*GPT, "--world", 8, "--replicas", 4, "--fit", "1GB")
+        self.assertEqual({(entry["strategy"], entry["replicas"]) for entry in found["fits"]}, {(s, 4) for s in ON_A_MESH})
+        one = plan(*GPT, "--world", 8, "--replicas", 1, "--fit", "1GB")
+        self.assertEqual({(entry["strategy"], entry["replicas"]) for entry in one["fits"]}, {(s, 1) for s in STRATEGIES})
+        prime = plan(*GPT, "--world", 5, "--strategy", "hsdp", "--fit", "1GB")
+        self.assertEqual({entry["replicas"] for entry in prime["fits"]}, {1})
 
     def test_why_the_others_do_not_fit(self):
         done = plan_runs.run(TOOL, "--model", "llama-70b", "--world", 512, "--precision", "bf16", "--fit", "80GB")
@@ -205,9 +313,30 @@ class ParametersAlone(unittest.TestCase):
                 self.assertAlmostEqual(found[strategy][key], 1000 * bytes_each, places=6, msg=(strategy, key))
 
 
+    def test_on_a_mesh_ours_are_the_formulas_of_each_extent(self):
+        ranks, replicas = 12, 3
+        found = plan("--params", 1000, "--world", ranks, "--replicas", replicas)
+        self.assertEqual(found["replicas"], replicas)
+        n, s = 1 / ranks, replicas / ranks
+        expected = {"ddp": (16, 18, 16, 18), "zero1": (4 + 4 * s + 8 * n, 2 + 4 * s + 12 * n, 8 + 8 * n, 6 + 12 * n),
+                    "zero2": (4 + 4 * s + 8 * n, 2 + 4 * s + 12 * n) * 2, "fsdp": (4 * s + 12 * n,) * 4,
+                    "hsdp": (16 * s,) * 4, "hfsdp": (8 * s + 8 * n, 6 * s + 12 * n) * 2}
+        self.assertEqual(list(found["bytes"]), ON_A_MESH)
+        for strategy, each in expected.items():
+            for key, bytes_each in zip(["fp32", "mixed", "fp32_accumulating", "mixed_accumulating"], each):
+                self.assertAlmostEqual(found["bytes"][strategy][key], 1000 * bytes_each, places=6, msg=(strategy, key))
+        papers = [16, 4 + 12 * n, 2 + 14 * n, 16 * n, 16 * s, 4 * s + 12 * n]
+        for strategy, paper in zip(ON_A_MESH, papers):
+            self.assertAlmostEqual(found["bytes"][strategy]["zero_paper"], 1000 * paper, places=6)
+        text = plan_runs.run(TOOL, "--params", 1000, "--world", ranks, "--replicas", replicas).stdout
+        for words in ["12 ranks (3 replicas of 4)", *ON_A_MESH]:
+            self.assertIn(words, text)
+        self.assertEqual(list(plan("--params", 1000, "--world", ranks)["bytes"]), STRATEGIES)
+
+
 class Drawings(unittest.TestCase):
     def test_comparisons_and_fits_are_drawn_too(self):
-        for question, drawings in [(["--compare"], 4), (["--fit", "1GB"], 1)]:
+        for question, drawings in [(["--compare"], 4), (["--compare", "--replicas", 2], 6), (["--fit", "1GB"], 1)]:
             text = plan_runs.run(TOOL, *GPT, "--world", 2, *question, "--draw").stdout
             self.assertEqual(text.count("\nsegment cold"), drawings)
 

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <map>
+#include <string_view>
+#include <utility>
 
 #include "json/json.hpp"
 #include "text.hpp"
@@ -99,11 +101,11 @@ Bytes whole_size(const plan::Operation& operation) {
 
 using Sizes = std::map<Bytes, std::size_t>;  // how often each
 
-CollectiveSizes summary(plan::OperationKind kind, const Sizes& sizes, std::size_t ranks) {
-  CollectiveSizes result{.kind = kind};
+CollectiveSizes summary(CollectiveSizes result, const Sizes& sizes) {
   for (const auto& [size, times] : sizes) {
     result.count += times;
-    result.moved += Bytes(size.count() / ranks * (ranks - 1)) * times;  // wholes are shards of equal size
+    // Wholes are shards of equal size.
+    result.moved += Bytes(size.count() / result.ranks * (result.ranks - 1)) * times;
   }
   result.smallest = sizes.begin()->first;
   result.largest = sizes.rbegin()->first;
@@ -117,21 +119,36 @@ CollectiveSizes summary(plan::OperationKind kind, const Sizes& sizes, std::size_
 
 }  // namespace
 
+std::string name_of(const CollectiveSizes& collectives) {
+  const std::string_view where = collectives.group == plan::GroupKind::shard       ? " inside replicas"
+                                 : collectives.group == plan::GroupKind::replicate ? " across replicas"
+                                                                                   : "";
+  return fmt::format("{}{}", to_string(collectives.kind), where);
+}
+
 Traffic traffic(const plan::Plan& plan) {
   Traffic result;
-  if (plan.options.ranks == 1) return result;
-  std::map<plan::OperationKind, Sizes> kinds;
+  std::map<std::pair<plan::OperationKind, plan::GroupKind>, Sizes> kinds;
   for (const plan::Segment& segment : plan.segments) {
     const std::size_t times = runs_per_step(segment.kind, plan.options.micro_batches);
     for (const plan::Operation& operation : segment.operations) {
-      if (times > 0 && is_collective(operation.kind)) kinds[operation.kind][whole_size(operation)] += times;
+      if (times == 0 || !is_collective(operation.kind) || plan.ranks_in(operation.group) == 1) continue;
+      kinds[{operation.kind, operation.group}][whole_size(operation)] += times;
     }
   }
-  for (const auto& [kind, sizes] : kinds) {
-    result.kinds.push_back(summary(kind, sizes, plan.options.ranks));
-    result.moved += result.kinds.back().moved;
+  for (const auto& [key, sizes] : kinds) {
+    const auto [kind, group] = key;
+    const CollectiveSizes& all =
+        result.kinds.emplace_back(summary({.kind = kind, .group = group, .ranks = plan.ranks_in(group)}, sizes));
+    result.moved += all.moved;
+    if (group == plan::GroupKind::shard) result.moved_in_replica += all.moved;
   }
   return result;
+}
+
+std::span<const Strategy> strategies_on(std::size_t replicas) {
+  if (replicas == 1) return tessera::flat_strategies;
+  return tessera::all_strategies;
 }
 
 namespace {
@@ -152,8 +169,14 @@ double persistent(const ParametersQuestion& question, Strategy strategy, const C
   options.strategy = strategy;
   options.precision = column.precision;
   options.ranks = question.ranks;
+  options.replicas = question.replicas;
   options.micro_batches = column.micro_batches;
   return persistent_bytes({question.parameters}, options, question.optimizer_states);
+}
+
+double zero_paper(const ParametersQuestion& question, Strategy strategy) {
+  return zero_paper_bytes(question.parameters,
+                          {.strategy = strategy, .ranks = question.ranks, .replicas = question.replicas});
 }
 
 }  // namespace
@@ -161,11 +184,10 @@ double persistent(const ParametersQuestion& question, Strategy strategy, const C
 std::string text_of(const ParametersQuestion& question) {
   std::vector<std::vector<std::string>> rows = {{"on each rank", "the ZeRO paper"}};
   for (const Column& column : columns) rows.front().emplace_back(column.name);
-  for (const Strategy strategy : tessera::flat_strategies) {
+  for (const Strategy strategy : strategies_on(question.replicas)) {
     auto& cells = rows.emplace_back();
     cells.emplace_back(to_string(strategy));
-    cells.push_back(
-        decimal_size(zero_paper_bytes(question.parameters, {.strategy = strategy, .ranks = question.ranks})));
+    cells.push_back(decimal_size(zero_paper(question, strategy)));
     for (const Column& column : columns) cells.push_back(decimal_size(persistent(question, strategy, column)));
   }
   return fmt::format(
@@ -175,18 +197,20 @@ std::string text_of(const ParametersQuestion& question) {
       "several.\n"
       "Gathered units, gradients on their way, padding and activations come on top: plan a model (--model) for "
       "those.\n",
-      question.parameters, counted(question.ranks, "rank", "ranks"), question.optimizer_states, table(rows));
+      question.parameters, mesh_text(question.ranks, question.replicas), question.optimizer_states, table(rows));
 }
 
 Json json_of(const ParametersQuestion& question) {
   Json strategies;
-  for (const Strategy strategy : tessera::flat_strategies) {
-    Json bytes = {
-        {"zero_paper", zero_paper_bytes(question.parameters, {.strategy = strategy, .ranks = question.ranks})}};
+  for (const Strategy strategy : strategies_on(question.replicas)) {
+    Json bytes = {{"zero_paper", zero_paper(question, strategy)}};
     for (const Column& column : columns) bytes[column.key] = persistent(question, strategy, column);
     strategies[std::string(to_string(strategy))] = bytes;
   }
-  return {{"parameters", question.parameters}, {"ranks", question.ranks}, {"bytes", strategies}};
+  return {{"parameters", question.parameters},
+          {"ranks", question.ranks},
+          {"replicas", question.replicas},
+          {"bytes", strategies}};
 }
 
 }  // namespace tools

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -28,10 +29,12 @@ double persistent_bytes(const Parameters& parameters, const tessera::plan::PlanO
 
 // What a rank sends in one step, added up from the plan's own collectives.
 
-// The collectives of one kind in a step. A size is that of what is whole on every rank, or comes from there, in the
-// type in which it travels; each rank sends and receives (ranks − 1) / ranks of it.
+// The collectives of one kind and group in a step. A size is that of what is whole on every rank of the group, or comes
+// from there, in the type in which it travels; each rank sends and receives (ranks − 1) / ranks of it.
 struct CollectiveSizes {
   tessera::plan::OperationKind kind;
+  tessera::plan::GroupKind group;
+  std::size_t ranks = 1;  // of the group
   std::size_t count = 0;
   tessera::Bytes smallest = {};
   tessera::Bytes median = {};  // the lower of two
@@ -40,17 +43,25 @@ struct CollectiveSizes {
 };
 
 struct Traffic {
-  tessera::Bytes moved = {};  // per rank and step
+  tessera::Bytes moved = {};             // per rank and step
+  tessera::Bytes moved_in_replica = {};  // of that, to ranks of its own replica only; 0 with one replica
   std::vector<CollectiveSizes> kinds = {};
 };
 
-// Empty for one rank.
+// "all-gather", "all-gather inside replicas", "reduce-scatter across replicas"
+std::string name_of(const CollectiveSizes& collectives);
+
+// Without collectives of a group of one rank: empty for a plan of one rank.
 Traffic traffic(const tessera::plan::Plan& plan);
+
+// What differs on a mesh: flat_strategies with one replica, else all_strategies.
+std::span<const tessera::Strategy> strategies_on(std::size_t replicas);
 
 // `tessera plan --params N`: a number of parameters alone, in the ZeRO paper's accounting and in ours.
 struct ParametersQuestion {
   double parameters;
   std::size_t ranks;
+  std::size_t replicas;
   std::size_t optimizer_states;
 };
 

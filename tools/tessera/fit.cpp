@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "json/json.hpp"
@@ -18,6 +19,10 @@ using tessera::Strategy;
 
 namespace {
 
+bool keeps_parameters_whole(Strategy strategy) {
+  return tessera::sharding_of(strategy, 1).parameters == tessera::Extent::whole;
+}
+
 constexpr std::size_t most_tokens = std::size_t{1} << 28;  // in one micro-batch of a rank, as in train_gpt
 
 class Search {
@@ -26,9 +31,12 @@ class Search {
 
   Fit run() {
     Fit fit;
-    for (const Setting& setting : settings()) {
-      FitCandidate candidate = best_batch(setting);
+    const auto add = [&](FitCandidate candidate) {
       (candidate.memory.peak <= question_.limit ? fit.fitting : fit.too_large).push_back(std::move(candidate));
+    };
+    for (const Setting& setting : variants(strategies())) add(best_batch(setting));
+    for (const Strategy strategy : hybrid_strategies()) {
+      for (const std::size_t replicas : numbers_of_replicas()) add(best_of(variants({strategy}), replicas));
     }
     std::stable_sort(fit.fitting.begin(), fit.fitting.end(), [](const FitCandidate& a, const FitCandidate& b) {
       return a.moved_per_sample < b.moved_per_sample;
@@ -37,41 +45,87 @@ class Search {
   }
 
  private:
+  static bool is_hybrid(Strategy strategy) { return strategy == Strategy::hsdp || strategy == Strategy::hfsdp; }
+
+  // With the replicas that were given, or one.
+  std::vector<Strategy> strategies() const {
+    const plan::PlanOptions& options = question_.setting.options;
+    if (question_.freedom.strategy) {
+      const auto all = strategies_on(options.replicas);
+      return {all.begin(), all.end()};
+    }
+    if (is_hybrid(options.strategy) && !numbers_of_replicas().empty()) return {};
+    return {options.strategy};
+  }
+
+  // Those of which the number of replicas is searched.
+  std::vector<Strategy> hybrid_strategies() const {
+    if (question_.freedom.strategy) return {Strategy::hsdp, Strategy::hfsdp};
+    const Strategy given = question_.setting.options.strategy;
+    return is_hybrid(given) ? std::vector{given} : std::vector<Strategy>{};
+  }
+
+  // One replica makes them fsdp, and replicas of one rank each would shard nothing. Empty where they are given.
+  std::vector<std::size_t> numbers_of_replicas() const {
+    const std::size_t ranks = question_.setting.options.ranks;
+    std::vector<std::size_t> result;
+    for (std::size_t replicas = 2; question_.freedom.replicas && replicas <= ranks / 2; ++replicas) {
+      if (ranks % replicas == 0) result.push_back(replicas);
+    }
+    return result;
+  }
+
   // In the order that decides among equals.
-  std::vector<Setting> settings() const {
+  std::vector<Setting> variants(const std::vector<Strategy>& strategies) const {
     const Freedom& free = question_.freedom;
     std::vector<Setting> result = {question_.setting};
     if (free.checkpointing && question_.subject.counts_activations()) {
-      vary(result, {false, true}, [](Setting& setting, bool value) { setting.activation_checkpointing = value; });
+      vary(result, std::vector{false, true},
+           [](Setting& setting, bool value) { setting.activation_checkpointing = value; });
     }
-    if (free.strategy) {
-      vary(result, {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::fsdp},
-           [](Setting& setting, Strategy value) { setting.options.strategy = value; });
-    }
+    vary(result, strategies, [](Setting& setting, Strategy value) { setting.options.strategy = value; });
     if (free.prefetch) {
-      vary(result, {std::size_t{1}, std::size_t{2}, std::size_t{0}},
+      vary(result, std::vector<std::size_t>{1, 2, 0},
            [](Setting& setting, std::size_t value) { setting.options.prefetch = value; });
     }
     if (free.reshard) {
-      vary(result, {true, false}, [](Setting& setting, bool value) { setting.options.reshard_after_forward = value; });
+      vary(result, std::vector{true, false},
+           [](Setting& setting, bool value) { setting.options.reshard_after_forward = value; });
     }
     result.erase(std::unique(result.begin(), result.end(), are_one), result.end());
     return result;
   }
 
   template <typename Value, typename Set>
-  static void vary(std::vector<Setting>& settings, std::initializer_list<Value> values, const Set& set) {
+  static void vary(std::vector<Setting>& settings, const std::vector<Value>& values, const Set& set) {
     std::vector<Setting> result;
     for (const Setting& setting : settings) {
-      for (const Value& value : values) set(result.emplace_back(setting), value);
+      for (const Value value : values) set(result.emplace_back(setting), value);
     }
     settings = std::move(result);
   }
 
   // Where parameters stay whole nothing is gathered ahead, or again.
   static bool are_one(const Setting& a, const Setting& b) {
-    return a.options.strategy == b.options.strategy && a.options.strategy != Strategy::fsdp &&
+    return a.options.strategy == b.options.strategy && keeps_parameters_whole(a.options.strategy) &&
            a.activation_checkpointing == b.activation_checkpointing;
+  }
+
+  // Of the settings with so many replicas: the one that sends the fewest bytes of those that fit, else the smallest.
+  FitCandidate best_of(std::vector<Setting> settings, std::size_t replicas) {
+    std::optional<FitCandidate> best;
+    for (Setting& setting : settings) {
+      setting.options.replicas = replicas;
+      FitCandidate candidate = best_batch(setting);
+      if (!best || is_better(candidate, *best)) best = std::move(candidate);
+    }
+    return *best;
+  }
+
+  bool is_better(const FitCandidate& a, const FitCandidate& b) const {
+    const bool fits = a.memory.peak <= question_.limit;
+    if (fits != (b.memory.peak <= question_.limit)) return fits;
+    return fits ? a.moved_per_sample < b.moved_per_sample : a.memory.peak < b.memory.peak;
   }
 
   std::vector<std::size_t> batches() const {
@@ -86,9 +140,11 @@ class Search {
     plan::CompileInput input = compile_input(setting);
     const plan::Plan planned = compile(input);
     const plan::MemoryReport without = plan::memory(planned);
+    const Traffic sent = traffic(planned);
     FitCandidate best;
     for (const std::size_t batch : batches()) {
-      FitCandidate candidate{.setting = setting, .memory = without, .moved = traffic(planned).moved};
+      FitCandidate candidate{
+          .setting = setting, .memory = without, .moved = sent.moved, .moved_in_replica = sent.moved_in_replica};
       candidate.setting.batch = batch;
       add_activations(candidate);
       const double samples = static_cast<double>(batch * planned.options.micro_batches);
@@ -137,20 +193,24 @@ const plan::CategoryBytes& largest_term(const FitCandidate& candidate) {
                            [](const auto& a, const auto& b) { return a.size < b.size; });
 }
 
-bool is_sharded(const Setting& setting) { return setting.options.strategy == tessera::Strategy::fsdp; }
-
 std::string yes_no(bool value) { return value ? "yes" : "no"; }
+
+std::string beyond_replica(const FitCandidate& candidate) {
+  if (candidate.setting.options.replicas == 1) return "-";
+  return to_string(candidate.moved - candidate.moved_in_replica);
+}
 
 std::vector<std::string> row(const FitQuestion& question, const FitCandidate& candidate) {
   const Setting& setting = candidate.setting;
-  const bool sharded = is_sharded(setting);
+  const bool sharded = !keeps_parameters_whole(setting.options.strategy);
   std::vector<std::string> cells = {std::string(to_string(setting.options.strategy)),
+                                    fmt::to_string(setting.options.replicas),
                                     sharded ? fmt::to_string(setting.options.prefetch) : "-",
                                     sharded ? yes_no(setting.options.reshard_after_forward) : "-"};
   if (question.subject.counts_activations()) {
     cells.insert(cells.end(), {yes_no(setting.activation_checkpointing), fmt::to_string(setting.batch)});
   }
-  cells.insert(cells.end(), {to_string(candidate.memory.peak), to_string(candidate.moved)});
+  cells.insert(cells.end(), {to_string(candidate.memory.peak), to_string(candidate.moved), beyond_replica(candidate)});
   if (question.subject.counts_activations()) {
     cells.push_back(to_string(Bytes(static_cast<std::uint64_t>(candidate.moved_per_sample))));
   }
@@ -158,19 +218,24 @@ std::vector<std::string> row(const FitQuestion& question, const FitCandidate& ca
 }
 
 std::vector<std::string> head(const FitQuestion& question) {
-  if (!question.subject.counts_activations()) return {"strategy", "prefetch", "reshard", "peak", "sent in a step"};
-  return {"strategy", "prefetch", "reshard", "recompute", "batch", "peak", "sent in a step", "per sequence"};
+  std::vector<std::string> names = {"strategy", "replicas", "prefetch", "reshard"};
+  if (question.subject.counts_activations()) names.insert(names.end(), {"recompute", "batch"});
+  names.insert(names.end(), {"peak", "sent in a step", "beyond its replica"});
+  if (question.subject.counts_activations()) names.emplace_back("per sequence");
+  return names;
 }
 
 Json candidate_json(const FitCandidate& candidate) {
   const plan::PlanOptions& options = candidate.setting.options;
   return {{"strategy", to_string(options.strategy)},
+          {"replicas", options.replicas},
           {"prefetch", options.prefetch},
           {"reshard_after_forward", options.reshard_after_forward},
           {"activation_checkpointing", candidate.setting.activation_checkpointing},
           {"batch", candidate.setting.batch},
           {"peak", candidate.memory.peak.count()},
           {"moved", candidate.moved.count()},
+          {"moved_in_replica", candidate.moved_in_replica.count()},
           {"moved_per_sample", candidate.moved_per_sample}};
 }
 
@@ -178,7 +243,8 @@ Json candidate_json(const FitCandidate& candidate) {
 
 std::string setting_text(const Subject& subject, const Setting& setting) {
   std::string text(to_string(setting.options.strategy));
-  if (is_sharded(setting)) {
+  if (setting.options.replicas > 1) text += fmt::format(", {} replicas", setting.options.replicas);
+  if (!keeps_parameters_whole(setting.options.strategy)) {
     text += fmt::format(", prefetch {}", setting.options.prefetch);
     if (!setting.options.reshard_after_forward) text += ", kept whole until backward";
   }

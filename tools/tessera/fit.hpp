@@ -21,7 +21,8 @@ struct FitQuestion {
 struct FitCandidate {
   Setting setting;
   tessera::plan::MemoryReport memory;
-  tessera::Bytes moved;  // per rank and step
+  tessera::Bytes moved;             // per rank and step
+  tessera::Bytes moved_in_replica;  // of that (accounting.hpp)
   // What settings are ranked by: the bytes that a rank sends per sequence that it trains on; per micro-batch where
   // activations are not counted.
   double moved_per_sample = 0;
@@ -29,7 +30,7 @@ struct FitCandidate {
 
 struct Fit {
   // The fewest bytes first. Among equals in the order of the search: without recomputation, then by strategy, prefetch
-  // 1, 2, 0, resharding and not.
+  // 1, 2, 0, resharding and not; then hsdp and hfsdp where replicas are searched, the fewest first.
   std::vector<FitCandidate> fitting;
   std::vector<FitCandidate> too_large;  // in the order of the search
 };
@@ -38,7 +39,7 @@ Fit find_fit(const FitQuestion& question, const std::vector<std::string>& optimi
 // Why it does not fit: the term that is too large.
 std::string reason(const FitCandidate& candidate, tessera::Bytes limit);
 
-// "fsdp, prefetch 1, batch 8": what was searched.
+// "fsdp, prefetch 1, batch 8", "hsdp, 2 replicas, prefetch 1": what was searched.
 std::string setting_text(const Subject& subject, const Setting& setting);
 
 std::string text_of(const FitQuestion& question, const Fit& fit);

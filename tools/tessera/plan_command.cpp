@@ -24,7 +24,8 @@ void print_drawing(const PlanRequest& request, const PlanReport& report) {
 }
 
 bool answer_parameters(const PlanRequest& request, std::size_t states) {
-  const ParametersQuestion question{*request.parameters, request.setting.options.ranks, states};
+  const tessera::plan::PlanOptions& options = request.setting.options;
+  const ParametersQuestion question{*request.parameters, options.ranks, options.replicas, states};
   if (request.json) {
     print_object(json_of(question));
   } else {
@@ -60,10 +61,10 @@ void require_some_fit(const FitQuestion& question, const Fit& fit) {
   const FitCandidate& smallest =
       *std::min_element(fit.too_large.begin(), fit.too_large.end(),
                         [](const auto& a, const auto& b) { return a.memory.peak < b.memory.peak; });
-  const std::size_t ranks = question.setting.options.ranks;
-  throw tessera::MemoryError(fmt::format("{} fits nowhere into {} on {} rank{}: the smallest, {}, {}",
-                                         question.subject.name(), to_string(question.limit), ranks,
-                                         ranks == 1 ? "" : "s", setting_text(question.subject, smallest.setting),
+  const tessera::plan::PlanOptions& options = question.setting.options;
+  throw tessera::MemoryError(fmt::format("{} fits nowhere into {} on {}: the smallest, {}, {}", question.subject.name(),
+                                         to_string(question.limit), counted(options.ranks, "rank", "ranks"),
+                                         setting_text(question.subject, smallest.setting),
                                          reason(smallest, question.limit)));
 }
 

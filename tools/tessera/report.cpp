@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "accounting.hpp"
 #include "json/json.hpp"
@@ -40,7 +41,7 @@ std::string headline(const PlanReport& report) {
   const plan::PlanOptions& options = report.plan.options;
   std::string text =
       fmt::format("{}; {} on {}, {}", model_text(report.subject, report.plan), to_string(options.strategy),
-                  counted(options.ranks, "rank", "ranks"), to_string(options.precision.parameter));
+                  mesh_text(options.ranks, options.replicas), to_string(options.precision.parameter));
   if (!report.plan.parameters_stay_whole()) {
     text += fmt::format(", prefetch {}{}", options.prefetch,
                         options.reshard_after_forward ? "" : ", units stay whole from forward to backward");
@@ -73,25 +74,31 @@ std::string traffic_text(const PlanReport& report) {
   std::vector<std::vector<std::string>> rows = {
       {"in each step", "count", "smallest", "median", "largest", "sent by a rank", "in bytes"}};
   for (const CollectiveSizes& kind : report.traffic.kinds) {
-    rows.push_back({std::string(to_string(kind.kind)), grouped(kind.count), to_string(kind.smallest),
-                    to_string(kind.median), to_string(kind.largest), to_string(kind.moved),
-                    fmt::to_string(kind.moved.count())});
+    rows.push_back({name_of(kind), grouped(kind.count), to_string(kind.smallest), to_string(kind.median),
+                    to_string(kind.largest), to_string(kind.moved), fmt::to_string(kind.moved.count())});
   }
   rows.push_back(
       {"all", "", "", "", "", to_string(report.traffic.moved), fmt::to_string(report.traffic.moved.count())});
   return fmt::format("\n{}", table(rows));
 }
 
-Json traffic_json(const Traffic& traffic) {
+Json traffic_json(const Traffic& traffic, std::size_t replicas) {
   Json kinds = Json::object();
   for (const CollectiveSizes& kind : traffic.kinds) {
-    kinds[std::string(to_string(kind.kind))] = {{"count", kind.count},
-                                                {"smallest", kind.smallest.count()},
-                                                {"median", kind.median.count()},
-                                                {"largest", kind.largest.count()},
-                                                {"moved", kind.moved.count()}};
+    Json& entry = kinds[name_of(kind)];
+    entry = {{"count", kind.count},
+             {"smallest", kind.smallest.count()},
+             {"median", kind.median.count()},
+             {"largest", kind.largest.count()},
+             {"moved", kind.moved.count()}};
+    if (replicas == 1) continue;
+    entry["kind"] = to_string(kind.kind);
+    entry["group"] = to_string(kind.group);
+    entry["ranks"] = kind.ranks;
   }
-  return {{"moved", traffic.moved.count()}, {"collectives", kinds}};
+  Json result = {{"moved", traffic.moved.count()}, {"collectives", kinds}};
+  if (replicas > 1) result["moved_in_replica"] = traffic.moved_in_replica.count();
+  return result;
 }
 
 Json verification_json(const plan::Verification& verification) {
@@ -144,8 +151,19 @@ std::string verdict(const plan::Verification& verification) {
   return text;
 }
 
+namespace {
+
+std::string mesh_note(const plan::PlanOptions& options) {
+  const bool is_hybrid = options.strategy == tessera::Strategy::hsdp || options.strategy == tessera::Strategy::hfsdp;
+  if (!is_hybrid || options.replicas > 1) return "";
+  return fmt::format("note: with one replica {} is fsdp; --replicas makes several\n", to_string(options.strategy));
+}
+
+}  // namespace
+
 std::string text_of(const PlanReport& report) {
-  return headline(report) + verdict(report.verification) + memory_text(report) + traffic_text(report);
+  return headline(report) + mesh_note(report.plan.options) + verdict(report.verification) + memory_text(report) +
+         traffic_text(report);
 }
 
 Json json_of(const PlanReport& report) {
@@ -158,6 +176,7 @@ Json json_of(const PlanReport& report) {
           {"parameters", models::count_parameters(report.plan.units).all()},
           {"units", report.plan.units.size()},
           {"ranks", options.ranks},
+          {"replicas", options.replicas},
           {"strategy", to_string(options.strategy)},
           {"precision", to_string(options.precision.parameter)},
           {"prefetch", options.prefetch},
@@ -176,14 +195,14 @@ Json json_of(const PlanReport& report) {
           {"live", report.memory.live.count()},
           {"persistent_by_formula", report.persistent},
           {"zero_paper", report.zero_paper},
-          {"traffic", traffic_json(report.traffic)},
+          {"traffic", traffic_json(report.traffic, options.replicas)},
           {"verified", verification_json(report.verification)}};
 }
 
 std::vector<PlanReport> compare(const Subject& subject, Setting setting,
                                 const std::vector<std::string>& optimizer_states) {
   std::vector<PlanReport> reports;
-  for (const tessera::Strategy strategy : tessera::flat_strategies) {
+  for (const tessera::Strategy strategy : strategies_on(setting.options.replicas)) {
     setting.options.strategy = strategy;
     reports.push_back(make_report(subject, setting, optimizer_states));
   }
@@ -210,7 +229,9 @@ std::string verdicts(const std::vector<PlanReport>& reports) {
     if (report.verification.ok()) continue;
     text += fmt::format("{}: {}", to_string(report.plan.options.strategy), verdict(report.verification));
   }
-  return text.empty() ? "verified: all four are sound\n" : text;
+  if (!text.empty()) return text;
+  return fmt::format("verified: all {} are sound\n",
+                     reports.size() == std::size(tessera::flat_strategies) ? "four" : "six");
 }
 
 }  // namespace
@@ -230,12 +251,17 @@ std::string text_of(const std::vector<PlanReport>& reports) {
   rows.push_back(row("live", reports, [](const PlanReport& report) { return to_string(report.memory.live); }));
   rows.push_back(
       row("sent in a step", reports, [](const PlanReport& report) { return to_string(report.traffic.moved); }));
+  if (options.replicas > 1) {
+    rows.push_back(row("beyond its replica", reports, [](const PlanReport& report) {
+      return to_string(report.traffic.moved - report.traffic.moved_in_replica);
+    }));
+  }
   const auto bytes = [](double size) { return to_string(Bytes(static_cast<std::uint64_t>(size))); };
   rows.push_back(
       row("persists, by formula", reports, [&](const PlanReport& report) { return bytes(report.persistent); }));
   rows.push_back(row("the ZeRO paper's", reports, [&](const PlanReport& report) { return bytes(report.zero_paper); }));
   return fmt::format("{}; {}, {}, {}\n{}\n{}{}", model_text(first.subject, first.plan),
-                     counted(options.ranks, "rank", "ranks"), to_string(options.precision.parameter),
+                     mesh_text(options.ranks, options.replicas), to_string(options.precision.parameter),
                      counted(options.micro_batches, "micro-batch", "micro-batches"), verdicts(reports), table(rows),
                      activations_note(first));
 }

@@ -15,6 +15,7 @@
 #include "models/units_file.hpp"
 #include "tessera/optim/adamw.hpp"
 #include "tessera/optim/sgd.hpp"
+#include "text.hpp"
 
 namespace tools {
 
@@ -83,6 +84,7 @@ constexpr const char* footer =
     "  tessera plan --model gpt2-1558m --world 64 --precision bf16 --batch 4\n"
     "  tessera plan --model llama-70b --world 512 --precision bf16 --compare\n"
     "  tessera plan --model gpt2-1558m --world 64 --precision bf16 --fit 80GB\n"
+    "  tessera plan --model llama-70b --world 512 --replicas 8 --strategy hsdp --precision bf16\n"
     "  tessera plan --params 7.5e9 --world 64\n"
     "  tessera plan --mlp 64x128x128x10 --world 4 --draw\n\n"
     "A file of --units is JSON: {\"units\": [{\"name\": \"head\", \"precision\": \"fp32\", \"parameters\": [{\"name\": "
@@ -157,11 +159,20 @@ void add_model_options(Options& line, ModelOptions& model, PlanRequest& request)
 void add_sharding_options(Options& line, tessera::plan::PlanOptions& options) {
   line.group("Ranks and sharding");
   line.whole("--world", options.ranks, {1, most_ranks}, "Ranks");
+  line.whole("--replicas", options.replicas, {1, most_ranks},
+             "R of the mesh of R replicas by N/R ranks, with any strategy: gradients are summed inside each replica, "
+             "then across them");
   line.choice<Strategy>(
       "--strategy", options.strategy,
-      {{"ddp", Strategy::ddp}, {"zero1", Strategy::zero1}, {"zero2", Strategy::zero2}, {"fsdp", Strategy::fsdp}},
+      {{"ddp", Strategy::ddp},
+       {"zero1", Strategy::zero1},
+       {"zero2", Strategy::zero2},
+       {"fsdp", Strategy::fsdp},
+       {"hsdp", Strategy::hsdp},
+       {"hfsdp", Strategy::hfsdp}},
       "What each rank keeps whole: all (ddp), parameters and sums of micro-batches (zero1), "
-      "parameters (zero2), or nothing [fsdp]");
+      "parameters (zero2), or nothing; each replica keeps the model once (hsdp), or all of it but the optimizer's "
+      "states, which all ranks share (hfsdp) [fsdp]");
   line.choice<tessera::Precision>(
       "--precision", options.precision,
       {{"fp32", tessera::fp32_precision}, {"bf16", tessera::bf16_mixed}, {"fp16", tessera::fp16_mixed}},
@@ -172,7 +183,8 @@ void add_sharding_options(Options& line, tessera::plan::PlanOptions& options) {
   line.yes_or_no("--overlap-reduction", options.overlap_reduction,
                  "Reduce a unit's gradient beside the next unit's backward pass, in a second slot");
   line.take("--bucket-cap", "N",
-            "Gradients of at most so many bytes are reduced in one operation; 0: each unit's alone [1 MiB; fsdp: 0]",
+            "Gradients of at most so many bytes are reduced in one operation; 0: each unit's alone [1 MiB; fsdp, "
+            "hsdp, hfsdp: 0]",
             [&](const std::string& text) {
               options.bucket_cap = tessera::Bytes(whole_number("--bucket-cap", text, {0, most_bucket_bytes}));
             });
@@ -188,15 +200,17 @@ void add_step_options(Options& line, ModelOptions& model, Setting& setting) {
   line.choice<AccumulationMode>("--accumulate-mode", setting.options.accumulation,
                                 {{"local", AccumulationMode::local}, {"reduced", AccumulationMode::reduced}},
                                 "Micro-batches add up on the rank and are reduced once, or each is reduced "
-                                "[ddp, zero1: local; zero2, fsdp: reduced]");
+                                "[ddp, zero1: local; others: reduced]");
 }
 
 void add_question_options(Options& line, PlanRequest& request) {
   line.group("Question");
-  line.flag("--compare", request.compare, "All strategies side by side");
+  line.flag("--compare", request.compare, "All strategies side by side; hsdp and hfsdp with several --replicas");
   line.take("--fit", "SIZE",
             "Searches strategy, prefetch, resharding, checkpointing and batch, as far as they are not given, for what "
-            "fits into so much memory of a rank: 80GB, 80GiB",
+            "fits into so much memory of a rank: 80GB, 80GiB. Without --replicas, hsdp and hfsdp are tried with every "
+            "number of replicas from 2 to N/2 that divides the N ranks, and the one that sends the fewest bytes is "
+            "shown for each: which of them has replicas of whole hosts is for you to see",
             [&](const std::string& text) { request.fit = size_in_bytes("--fit", text); });
   line.group("Output");
   line.flag("--draw", request.draw, "Prints the schedule of every segment too");
@@ -275,8 +289,15 @@ void check_parameters_alone(const Options& line) {
                "--bucket-cap", "--micro-batches", "--accumulate-mode", "--compare", "--fit", "--draw"});
 }
 
+void require_mesh(const tessera::plan::PlanOptions& options) {
+  if (options.ranks % options.replicas == 0) return;
+  throw OptionError(fmt::format("--replicas {} does not divide the {} of --world: choose a divisor", options.replicas,
+                                counted(options.ranks, "rank", "ranks")));
+}
+
 Freedom freedom_of(const Options& line) {
   return {.strategy = !line.given("--strategy"),
+          .replicas = !line.given("--replicas"),
           .prefetch = !line.given("--prefetch"),
           .reshard = !line.given("--reshard-after-forward"),
           .checkpointing = !line.given("--activation-checkpointing"),
@@ -298,6 +319,7 @@ std::optional<PlanRequest> parse_plan_request(std::vector<std::string> arguments
   refuse_together(line, {"--draw", "--json"});
   refuse_together(line, {"--compare", "--fit"});
   refuse_together(line, {"--compare", "--strategy"});
+  require_mesh(request.setting.options);
   request.setting.batch = model.batch.value_or(1);
   request.freedom = freedom_of(line);
   if (request.parameters) {

@@ -54,8 +54,9 @@ tessera::plan::CompileInput compile_input(const Subject& subject, const Setting&
 // What --fit searches; the rest stays as it is in the setting.
 struct Freedom {
   bool strategy = true;
-  bool prefetch = true;  // 1, 2 and 0 units ahead; fsdp only
-  bool reshard = true;   // fsdp only
+  bool replicas = true;  // every divisor of the ranks but 1 and themselves; hsdp and hfsdp only
+  bool prefetch = true;  // 1, 2 and 0 units ahead; where parameters are sharded
+  bool reshard = true;   // there too
   bool checkpointing = true;
   bool batch = true;  // powers of two up to most_batch
 };

@@ -27,6 +27,12 @@ std::string counted(std::uint64_t count, const std::string& one, const std::stri
   return fmt::format("{} {}", grouped(count), count == 1 ? one : many);
 }
 
+std::string mesh_text(std::size_t ranks, std::size_t replicas) {
+  const std::string all = counted(ranks, "rank", "ranks");
+  if (replicas == 1) return all;
+  return fmt::format("{} ({} replicas of {})", all, grouped(replicas), grouped(ranks / replicas));
+}
+
 std::string table(const std::vector<std::vector<std::string>>& rows) {
   std::vector<std::size_t> widths;
   for (const auto& row : rows) {

@@ -1,6 +1,7 @@
 // Numbers and tables as people read them.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -13,6 +14,8 @@ std::string grouped(std::uint64_t value);  // "1,234,567"
 std::string decimal_size(double bytes);    // "31.4 GB": three significant digits, in powers of 1000
 // "1 rank", "1,024 ranks"
 std::string counted(std::uint64_t count, const std::string& one, const std::string& many);
+// "8 ranks", "8 ranks (2 replicas of 4)"
+std::string mesh_text(std::size_t ranks, std::size_t replicas);
 
 // Columns as wide as they must be, two blanks apart; the first to the left, the others to the right. Rows of equal
 // length.
