@@ -30,7 +30,8 @@ using tessera::SumChoice;
 namespace {
 
 constexpr std::size_t most_ranks = 1024;
-constexpr std::size_t most_samples = std::size_t{1} << 24;  // in one micro-batch of a rank
+constexpr std::size_t most_replicas = std::size_t{1} << 20;  // as many as a simulation has ranks
+constexpr std::size_t most_samples = std::size_t{1} << 24;   // in one micro-batch of a rank
 constexpr std::size_t most_steps = 1'000'000'000;
 constexpr float sgd_momentum = 0.9f;
 
@@ -56,9 +57,14 @@ void add_sharding_options(CommandLine& line, RunOptions& options) {
   line.choice(
       "--strategy",
       {choose("ddp", options.strategy, Strategy::ddp), choose("zero1", options.strategy, Strategy::zero1),
-       choose("zero2", options.strategy, Strategy::zero2), choose("fsdp", options.strategy, Strategy::fsdp)},
+       choose("zero2", options.strategy, Strategy::zero2), choose("fsdp", options.strategy, Strategy::fsdp),
+       choose("hsdp", options.strategy, Strategy::hsdp), choose("hfsdp", options.strategy, Strategy::hfsdp)},
       "What each rank keeps whole: all (ddp), parameters and sums of micro-batches (zero1), parameters (zero2), "
-      "or nothing [fsdp]");
+      "or nothing; each replica keeps the model once (hsdp), or all of it but the optimizer's states, which all ranks "
+      "share (hfsdp) [fsdp]");
+  line.whole("--replicas", options.replicas, {1, most_replicas},
+             "R of the mesh of R replicas by N/R of the N ranks, in their order, with any strategy: gradients are "
+             "summed inside each replica, then across them. So it sets the order of sums, and changes last bits");
   line.choice(
       "--precision",
       {choose("fp32", options.precision, tessera::fp32_precision), choose("tf32", options.tf32, true),
@@ -72,8 +78,10 @@ void add_sharding_options(CommandLine& line, RunOptions& options) {
   line.choice("--reshard-after-forward",
               {choose("yes", options.reshard_after_forward, true), choose("no", options.reshard_after_forward, false)},
               "Gather units again for the backward pass [yes]; no: keep them whole");
-  line.whole("--bucket-cap", options.bucket_cap, {0, std::size_t{1} << 40},
-             "Gradients of at most so many bytes are reduced in one operation; 0: each unit's alone [1 MiB; fsdp: 0]");
+  line.whole(
+      "--bucket-cap", options.bucket_cap, {0, std::size_t{1} << 40},
+      "Gradients of at most so many bytes are reduced in one operation; 0: each unit's alone [1 MiB; fsdp, hsdp, "
+      "hfsdp: 0]");
 }
 
 void add_length_options(CommandLine& line, RunOptions& options) {
@@ -83,8 +91,8 @@ void add_length_options(CommandLine& line, RunOptions& options) {
   line.choice("--accumulate-mode",
               {choose("local", options.accumulate_mode, AccumulationMode::local),
                choose("reduced", options.accumulate_mode, AccumulationMode::reduced)},
-              "Micro-batches add up on the rank and are reduced once, or each is reduced [ddp, zero1: local; zero2, "
-              "fsdp: reduced]");
+              "Micro-batches add up on the rank and are reduced once, or each is reduced [ddp, zero1: local; "
+              "others: reduced]");
   line.whole("--steps", options.steps, {1, most_steps}, "Length of the run in steps");
   line.whole("--epochs", options.epochs, {1, most_steps}, "Length of the run in passes over the data");
   line.whole("--stop-after", options.stop_after, {1, most_steps},
@@ -172,6 +180,27 @@ void take_started_ranks(RunOptions& options) {
   options.ranks = static_cast<std::size_t>(start.ranks);
 }
 
+void require_mesh(const RunOptions& options) {
+  const std::size_t ranks = options.ranks_of_job();
+  if (ranks % options.replicas == 0) return;
+  throw OptionError(fmt::format("--replicas {} does not divide the {} rank{}: choose a divisor", options.replicas,
+                                ranks, ranks == 1 ? "" : "s"));
+}
+
+void note_sharding(const CommandLine& line, RunOptions& options) {
+  const bool is_hybrid = options.strategy == Strategy::hsdp || options.strategy == Strategy::hfsdp;
+  if (is_hybrid && options.replicas == 1) {
+    options.notes.push_back(
+        fmt::format("with one replica {} is fsdp: --replicas makes several", to_string(options.strategy)));
+  }
+  if (shards_parameters(options)) return;
+  for (const char* name : {"--prefetch", "--reshard-after-forward"}) {
+    if (!line.given(name)) continue;
+    options.notes.push_back(
+        fmt::format("{} is without effect: strategy {} keeps every unit whole", name, to_string(options.strategy)));
+  }
+}
+
 std::size_t default_warmup(std::size_t steps) { return std::min<std::size_t>(steps / 10, 100); }
 
 }  // namespace
@@ -201,12 +230,8 @@ void check_run_options(const CommandLine& line, RunOptions& options) {
   if (line.given("--loss-scale") && !scales_loss(options)) {
     options.notes.emplace_back("--loss-scale is without effect: only fp16 needs it");
   }
-  if (options.strategy == Strategy::fsdp) return;
-  for (const char* name : {"--prefetch", "--reshard-after-forward"}) {
-    if (!line.given(name)) continue;
-    options.notes.push_back(
-        fmt::format("{} is without effect: strategy {} keeps every unit whole", name, to_string(options.strategy)));
-  }
+  require_mesh(options);
+  note_sharding(line, options);
 }
 
 void require_data_is_no_output(const RunOptions& options, const std::string& data) {
@@ -246,6 +271,10 @@ double learning_rate(const RunOptions& options) {
                                                                                   : options.sgd_learning_rate);
 }
 
+bool shards_parameters(const RunOptions& options) {
+  return tessera::sharding_of(options.strategy, options.replicas).parameters != tessera::Extent::whole;
+}
+
 bool scales_loss(const RunOptions& options) { return options.precision.gradient == tessera::DType::fp16; }
 
 tessera::LaunchOptions launch_options(const RunOptions& options) {
@@ -275,6 +304,7 @@ bool speaks_for_all(const RunOptions& options, const tessera::World& world) {
 tessera::FullyShardOptions sharding_options(const RunOptions& options) {
   tessera::FullyShardOptions sharding;
   sharding.strategy = options.strategy;
+  sharding.replicas = options.replicas;
   sharding.precision = options.precision;
   sharding.micro_batches = options.accumulate;
   sharding.accumulation = options.accumulate_mode;

@@ -62,6 +62,7 @@ struct RunOptions {
   std::optional<SimulatedRank> simulated;  // instead of real ranks; set by check_run_options()
 
   tessera::Strategy strategy = tessera::Strategy::fsdp;
+  std::size_t replicas = 1;  // of the mesh; divides the ranks, real or imagined
   tessera::Precision precision = tessera::fp32_precision;
   bool tf32 = false;        // products of fp32 on CUDA devices
   double loss_scale = 0.0;  // 0: dynamic; only fp16 reads it
@@ -107,6 +108,7 @@ struct RunOptions {
   bool test_touch = false;
   bool test_queue = false;
 
+  std::size_t ranks_of_job() const { return simulated ? simulated->ranks : ranks; }
   std::size_t samples_per_rank() const { return batch * accumulate; }  // in a step
   std::size_t samples_per_step() const { return samples_per_rank() * ranks; }
 };
@@ -137,7 +139,8 @@ struct RunLength {
 RunLength run_length(const RunOptions& options, std::size_t steps_per_epoch, std::size_t default_epochs);
 
 double learning_rate(const RunOptions& options);
-bool scales_loss(const RunOptions& options);  // in fp16
+bool shards_parameters(const RunOptions& options);  // gathers units for their windows
+bool scales_loss(const RunOptions& options);        // in fp16
 tessera::LaunchOptions launch_options(const RunOptions& options);
 tessera::SimulateOptions simulate_options(const RunOptions& options);  // of a simulated rank
 tessera::FullyShardOptions sharding_options(const RunOptions& options);

@@ -5,12 +5,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdint>
 #include <iterator>
 #include <optional>
+#include <span>
 #include <string_view>
+#include <vector>
 
 #include "common/number_text.hpp"
 #include "common/run_options.hpp"
@@ -37,8 +38,13 @@ std::size_t operation_count(const tessera::plan::Plan& plan) {
 }
 
 std::string sharding_text(const RunOptions& options) {
-  std::string text = fmt::format("strategy {}", to_string(options.strategy));
-  if (options.strategy == tessera::Strategy::fsdp) {
+  std::string text;
+  if (options.replicas > 1) {
+    const std::size_t each = options.ranks_of_job() / options.replicas;
+    text = fmt::format("{} replicas of {} rank{}; ", grouped(options.replicas), grouped(each), each == 1 ? "" : "s");
+  }
+  text += fmt::format("strategy {}", to_string(options.strategy));
+  if (shards_parameters(options)) {
     text += fmt::format(", prefetch {}", options.prefetch);
     if (!options.reshard_after_forward) text += ", units stay whole from forward to backward";
   }
@@ -131,15 +137,21 @@ plan::MemoryReport plan_of(const tessera::FullyShard& model, Strategy strategy) 
   plan::CompileInput input{
       .units = ran.units, .program = ran.program, .options = ran.options, .optimizer_states = ran.optimizer_states};
   input.options.strategy = strategy;
-  input.options.accumulation = model.options().accumulation;  // as it was asked for: a default is the strategy's own
+  // As they were asked for: a default is the strategy's own.
+  input.options.accumulation = model.options().accumulation;
+  input.options.bucket_cap = model.options().bucket_cap;
   return plan::memory(plan::compile(input));
 }
 
-constexpr std::size_t strategies = std::size(tessera::flat_strategies);
+// What differs on the model's mesh.
+std::span<const Strategy> compared(const tessera::FullyShard& model) {
+  if (model.options().replicas == 1) return tessera::flat_strategies;
+  return tessera::all_strategies;
+}
 
 struct Row {
   std::string_view name;
-  std::array<Bytes, strategies> planned;
+  std::vector<Bytes> planned;
   std::optional<Bytes> measured;  // of the strategy that ran
 };
 
@@ -147,9 +159,9 @@ std::string shown(std::optional<Bytes> bytes) { return bytes ? to_string(*bytes)
 
 class Table {
  public:
-  explicit Table(Strategy ran) {
+  Table(std::span<const Strategy> strategies, Strategy ran) : strategies_(strategies.size()) {
     text_ = fmt::format("{:<18}", "Bytes per rank");
-    for (const Strategy strategy : tessera::flat_strategies) text_ += fmt::format("{:>12}", to_string(strategy));
+    for (const Strategy strategy : strategies) text_ += fmt::format("{:>12}", to_string(strategy));
     text_ += fmt::format("{:>18}\n", fmt::format("{} measured", to_string(ran)));
   }
 
@@ -159,12 +171,13 @@ class Table {
     text_ += fmt::format("{:>18}\n", shown(row.measured));
   }
   void add_unplanned(std::string_view name, Bytes size) {
-    text_ += fmt::format("{:<18}{:>{}}\n", name, to_string(size), 12 * strategies + 18);
+    text_ += fmt::format("{:<18}{:>{}}\n", name, to_string(size), 12 * strategies_ + 18);
   }
 
   const std::string& text() const { return text_; }
 
  private:
+  std::size_t strategies_;
   std::string text_;
 };
 
@@ -187,14 +200,15 @@ const probe::Figure& peak_figure(const probe::RankMemory& rank, std::size_t) { r
 }  // namespace
 
 std::string memory_table(const tessera::FullyShard& model, std::span<const probe::RankMemory> ranks) {
-  std::array<plan::MemoryReport, strategies> reports;
-  for (std::size_t i = 0; i < strategies; ++i) reports[i] = plan_of(model, tessera::flat_strategies[i]);
+  const std::span<const Strategy> strategies = compared(model);
+  std::vector<plan::MemoryReport> reports;
+  for (const Strategy strategy : strategies) reports.push_back(plan_of(model, strategy));
   const auto of_all = [&](auto figure) {
-    std::array<Bytes, strategies> sizes;
-    std::transform(reports.begin(), reports.end(), sizes.begin(), figure);
+    std::vector<Bytes> sizes;
+    std::transform(reports.begin(), reports.end(), std::back_inserter(sizes), figure);
     return sizes;
   };
-  Table table(model.plan().options.strategy);
+  Table table(strategies, model.plan().options.strategy);
   for (std::size_t index = 0; index < plan::category_count; ++index) {
     const auto sizes = of_all([&](const plan::MemoryReport& report) { return report.categories[index].size; });
     if (std::all_of(sizes.begin(), sizes.end(), [](Bytes size) { return size == Bytes(0); })) continue;

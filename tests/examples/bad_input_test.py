@@ -17,7 +17,7 @@ from bad_input import BAD_OPTIONS, FAILED
 HUGE = "99999999999999999999999999"
 SHORT = ["--steps", 2, "--hidden", 8, "--depth", 1, "--batch", 2, "--eval-every", 0]
 
-COUNTS = ["--ranks", "--threads", "--batch", "--accumulate", "--steps", "--epochs", "--stop-after", "--hidden"]
+COUNTS = ["--ranks", "--replicas", "--threads", "--batch", "--accumulate", "--steps", "--epochs", "--stop-after", "--hidden"]
 COUNTS_FROM_ZERO = ["--depth", "--warmup", "--prefetch", "--eval-every", "--seed", "--test-delays"]
 REALS = ["--lr", "--min-lr", "--weight-decay", "--clip", "--timeout", "--loss-scale"]
 CHOICES = ["--device", "--backend", "--sums", "--strategy", "--precision", "--accumulate-mode", "--optimizer", "--reshard-after-forward"]
@@ -62,6 +62,10 @@ def option_cases():
     yield ["--batch", "16777216"], ["--batch"]
     yield ["--ranks", "1024", "--batch", "16777216", "--accumulate", "65536"], ["--ranks", "--batch", "--accumulate"]
     yield ["--ranks", "1025"], ["--ranks"]
+    for replicas in [3, 8, 16]:
+        yield ["--ranks", "4", "--replicas", replicas], [f"--replicas {replicas} does not divide the 4 ranks"]
+    yield ["--replicas", "2"], ["--replicas 2 does not divide the 1 rank"]
+    yield ["--simulate-world", "512", "--replicas", "5"], ["--replicas 5 does not divide the 512 ranks"]
     yield ["--device", "cpu", "--backend", "nccl"], ["--backend", "--device cuda"]
     yield ["--sums", "fast"], ["--sums", "--backend nccl"]
     yield ["--device", "cpu", "--precision", "tf32"], ["--precision", "tf32"]
@@ -182,6 +186,8 @@ def main(program):
     cases = bad_input.Cases(program)
     for variables, words in variable_cases():
         cases.check(SHORT, words, [BAD_OPTIONS, FAILED], variables)
+    cases.check([*SHORT, "--replicas", 3], ["--replicas 3 does not divide the 4 ranks"], [BAD_OPTIONS],
+                {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "0"})
     for options, words in option_cases():
         cases.check(options, words, [BAD_OPTIONS])
     for options, words in too_large_cases():

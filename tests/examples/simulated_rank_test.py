@@ -48,6 +48,9 @@ def check_matrix(mlp, gpt):
             sharding = ["--strategy", strategy, "--precision", precision]
             count += check_equal_memory(gpt, [*GPT, *sharding, "--accumulate", 2], 3, [1] if REDUCED else range(3))
         count += check_equal_memory(mlp, [*MLP, "--strategy", strategy], 5, [4] if REDUCED else [0, 2, 4])
+    for strategy, (world, replicas) in zip([*STRATEGIES, "hsdp", "hfsdp", "hsdp", "hfsdp"], [(4, 2), (6, 3), (6, 2), (3, 3)] * 2):
+        sharding = ["--strategy", strategy, "--replicas", replicas, "--precision", PRECISIONS[world % 3]]
+        count += check_equal_memory(mlp, [*MLP, *sharding, "--accumulate", 2], world, [1] if REDUCED else [0, world - 1])
     count += check_equal_memory(gpt, [*GPT, "--precision", "bf16"], 8, [7] if REDUCED else range(8))
     return count
 
@@ -60,6 +63,11 @@ def check_large_worlds(program, measurable):
             peak = step["memory"]["ranks"][0]["peak"]
             assert peak["planned"] < 1 << 28, peak
             assert peak["measured"] == (peak["planned"] if measurable else None), peak
+    for strategy in ["hsdp", "hfsdp"]:
+        for replicas in [2, 64, 512]:
+            step = simulated_step(program, 512, 17, *GPT, "--strategy", strategy, "--replicas", replicas)
+            for name, figure in step["memory"]["ranks"][0]["categories"].items():
+                assert figure["measured"] == (figure["planned"] if measurable else None), (strategy, replicas, name, figure)
 
 
 def check_text(program):
@@ -69,6 +77,9 @@ def check_text(program):
                   "fsdp measured", "--eval-every is without effect", "simulated, so losses and speed"]:
         assert words in done.stdout, f"{words} not in\n{done.stdout}"
     assert "held-out loss" not in done.stdout, done.stdout
+    done = trainer_runs.run(program, *GPT, "--simulate-world", 512, "--replicas", 64, "--strategy", "hsdp")
+    assert done.returncode == 0 and "SIMULATED: rank 0 of 512" in done.stdout, done.stdout + done.stderr
+    assert "; 64 replicas of 8 ranks; strategy hsdp, prefetch 1" in done.stdout, done.stdout
     done = trainer_runs.run(program, *GPT, "--simulate-world", 512, "--simulate-backend", "mpi")
     assert done.returncode == 0 and "staging areas of up to 2048 MiB" in done.stdout, done.stdout + done.stderr
 

@@ -17,7 +17,9 @@ CASES = [(1, SHAPE, []), (3, SHAPE, ["--precision", "bf16", "--batch", 5]),
          (2, SHAPE, ["--strategy", "zero1", "--precision", "fp16", "--accumulate-mode", "reduced"]),
          (2, SHAPE, ["--strategy", "zero2", "--optimizer", "sgd"]),
          (3, SHAPE, ["--prefetch", 2, "--reshard-after-forward", "no"]),
-         (1, PRESET, ["--batch", 2])]
+         (4, SHAPE, ["--replicas", 2, "--strategy", "hsdp", "--batch", 2]),
+         (6, SHAPE, ["--replicas", 3, "--strategy", "hfsdp", "--precision", "bf16"]),
+         (4, SHAPE, ["--replicas", 4, "--strategy", "zero2"]), (1, PRESET, ["--batch", 2])]
 
 
 def planned(tool, ranks, model, options):

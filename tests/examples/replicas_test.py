@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+"""--replicas: on one mesh all six strategies compute the same bits, another mesh others; what people are told of it; and a
+checkpoint of one mesh is read by every other.
+
+usage: replicas_test.py TRAIN_MLP
+"""
+import os
+import pathlib
+import shutil
+import sys
+import tempfile
+
+import bitwise_runs
+import trainer_runs
+
+REDUCED = os.environ.get("TESSERA_TEST_MATRIX") == "reduced"
+MODEL = ["--hidden", 37, "--depth", 2, "--batch", 5, "--threads", 1, "--eval-every", 0, "--seed", 3, "--lr", 0.01]
+FLAT = ["ddp", "zero1", "zero2", "fsdp"]
+STRATEGIES = FLAT + ["hsdp", "hfsdp"]
+CLIP = 0.02  # below every norm of these runs
+
+
+def sharding(strategy, mesh):
+    replicas, ranks = mesh
+    return ["--strategy", strategy, "--ranks", replicas * ranks, "--replicas", replicas]
+
+
+def check_bits(program):
+    """Whatever the strategy; but the mesh sets the order of sums."""
+    settings = [("fp32", 1, "reduced"), ("bf16", 3, "local"), ("fp16", 2, "reduced")]
+    meshes = [(2, 2), (4, 1), (1, 4)] if REDUCED else [(2, 2), (4, 1), (1, 4), (3, 2), (2, 3)]
+    count = 0
+    for precision, micro_batches, mode in settings[:1] if REDUCED else settings:
+        common = [*MODEL, "--steps", 16, "--precision", precision, "--accumulate", micro_batches, "--accumulate-mode", mode]
+        found = {}
+        for mesh in meshes:
+            for strategy in STRATEGIES:
+                bits = bitwise_runs.outcome(program, [*common, *sharding(strategy, mesh)], CLIP)
+                parted = bitwise_runs.difference(found.setdefault(mesh, bits), bits)
+                assert parted is None, f"{strategy} on {mesh}, {precision}: {parted}"
+                count += 1
+        if precision == "fp32":  # gradients in half precision have so few digits that fp32 adds most of them up exactly
+            assert bitwise_runs.difference(found[1, 4], found[2, 2]) is not None, "two pairs add up as four in a row do"
+            assert bitwise_runs.difference(found[1, 4], found[4, 1]) is None, "replicas of one rank add up in a row"
+    return count
+
+
+def lines_of(text, name):
+    return [line.split() for line in text.splitlines() if line.startswith(name)]
+
+
+def planned(text, column):
+    """The column of the table of bytes, by category."""
+    begin = text.index("Bytes per rank")
+    lines = [line for line in text[begin:].splitlines()[1:] if line and line[0].isalpha()]
+    return [line[18 + 12 * column:30 + 12 * column].strip() for line in lines if not line.startswith("batches")]
+
+
+def check_text(program):
+    """The headline, notes on options without effect, and the table of bytes."""
+    texts = {}
+    for strategy in STRATEGIES:
+        done = trainer_runs.run(program, *MODEL, "--steps", 2, *sharding(strategy, (2, 4)), "--prefetch", 2)
+        assert done.returncode == 0 and not done.stderr, done.stderr
+        texts[strategy] = done.stdout
+        assert f"; 2 replicas of 4 ranks; strategy {strategy}" in done.stdout, done.stdout
+        assert lines_of(done.stdout, "Bytes per rank") == [["Bytes", "per", "rank", *STRATEGIES, strategy, "measured"]]
+        is_gathering = strategy in ["fsdp", "hsdp", "hfsdp"]
+        assert ("--prefetch is without effect" in done.stdout) != is_gathering, done.stdout
+        assert (f"strategy {strategy}, prefetch 2" in done.stdout) == is_gathering, done.stdout
+        assert "note     with one replica" not in done.stdout, done.stdout
+    for column, strategy in enumerate(STRATEGIES):  # what is planned for it, whichever runs
+        columns = {tuple(planned(text, column)) for text in texts.values()}
+        assert len(columns) == 1 and len(columns.pop()) >= 8, f"{strategy}: {columns}"
+    for strategy in ["hsdp", "hfsdp"]:
+        done = trainer_runs.run(program, *MODEL, "--steps", 2, "--ranks", 2, "--strategy", strategy)
+        assert f"note     with one replica {strategy} is fsdp: --replicas makes several" in done.stdout, done.stdout
+        assert lines_of(done.stdout, "Bytes per rank") == [["Bytes", "per", "rank", *FLAT, strategy, "measured"]]
+        assert "replicas of" not in done.stdout, done.stdout
+    alone = trainer_runs.run(program, *MODEL, "--steps", 2, *sharding("hsdp", (2, 1)))
+    assert "; 2 replicas of 1 rank; strategy hsdp" in alone.stdout, alone.stdout + alone.stderr
+
+
+def tensors(checkpoint):
+    return {file.name: trainer_runs.read_safetensors(file) for file in sorted(checkpoint.glob("*.safetensors"))}
+
+
+def check_resumed(program, folder, saved_by):
+    """Straight: 12 steps. Stopped after 7: on the same mesh the same steps follow, on others the same tensors are read."""
+    common = [*MODEL, "--steps", 12]
+    straight = trainer_runs.train(program, folder, *common, *sharding(*saved_by))
+    saved = folder / "saved"
+    trainer_runs.train(program, folder, *common, *sharding(*saved_by), "--checkpoint-dir", saved, "--stop-after", 7)
+    expected = tensors(saved / "step-00000007")
+    others = [("hsdp", (2, 2)), ("fsdp", (1, 4)), ("ddp", (4, 1)), ("hfsdp", (2, 2)), ("zero2", (2, 2))]
+    for number, (strategy, mesh) in enumerate(others):
+        copy = folder / str(number)
+        shutil.copytree(saved, copy)
+        steps = trainer_runs.train(program, folder, *common, *sharding(strategy, mesh), "--checkpoint-dir", copy, "--resume")
+        assert [step["step"] for step in steps][-5:] == list(range(8, 13)), steps
+        for mine, theirs in zip(steps[-5:], straight[-5:]):
+            assert abs(mine["loss"] - theirs["loss"]) <= 1e-5 * theirs["loss"], (strategy, mesh)
+            assert mesh != saved_by[1] or mine["loss_bits"] == theirs["loss_bits"], (strategy, mesh)
+        assert tensors(copy / "step-00000007") == expected
+        # Of the last step: written by this mesh, and read by the one that saved first.
+        again = trainer_runs.run(program, *MODEL, "--steps", 13, *sharding(*saved_by), "--checkpoint-dir", copy, "--resume")
+        assert again.returncode == 0 and f"resume   from {copy / 'step-00000012'}" in again.stdout, again.stdout + again.stderr
+    return len(others)
+
+
+def main(program):
+    bits = check_bits(program)
+    check_text(program)
+    resumed = 0
+    for saved_by in [("hsdp", (2, 2)), ("hfsdp", (2, 2))][:1 if REDUCED else 2]:
+        with tempfile.TemporaryDirectory() as folder:
+            resumed += check_resumed(program, pathlib.Path(folder), saved_by)
+    print(f"{bits} runs compared by mesh, 0 differ; {resumed} resumed on another mesh or strategy")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
