@@ -49,7 +49,8 @@ tools::Json to_json(const Row& row) {
   }
   return {{"strategy", to_string(row.strategy)},
           {"precision", row.precision},
-          {"ranks", row.ranks},
+          {"ranks", row.mesh.ranks},
+          {"replicas", row.mesh.replicas},
           {"categories", std::move(categories)},
           {"peak", figure(row, row.memory.peak)},
           {"live", row.memory.live.count()},
@@ -74,13 +75,15 @@ std::string heading(const Request& request, std::span<char* const> command) {
 
 std::string table_heading() {
   return fmt::format(
-      "| {:8} | {:9} | {:>5} | {:>10} | {:>10} | {:>10} | {:>10} | {:>12} | {:>10} | {:>10} | {:>10} | {:>10} | {:>10} "
+      "| {:8} | {:9} | {:>5} | {:>8} | {:>10} | {:>10} | {:>10} | {:>10} | {:>12} | {:>10} | {:>10} | {:>10} | {:>10} "
       "| "
-      "{:>10} | {:>10} | {}\n|{:-<10}|{:-<11}|{:->6}:|{:->11}:|{:->11}:|{:->11}:|{:->11}:|{:->13}:|{:->11}:|{:->11}:|"
+      "{:>10} | "
+      "{:>10} | {:>10} | "
+      "{}\n|{:-<10}|{:-<11}|{:->6}:|{:->9}:|{:->11}:|{:->11}:|{:->11}:|{:->11}:|{:->13}:|{:->11}:|{:->11}:|"
       "{:->11}:|{:->11}:|{:->11}:|{:->11}:|{:->11}:|---|\n",
-      "strategy", "precision", "ranks", "ZeRO", "formula", "parameters", "gradients", "optimizer", "sums", "p. slots",
-      "g. slots", "activat.", "rest", "planned", "measured", "how it was measured |", "", "", "", "", "", "", "", "",
-      "", "", "", "", "", "", "");
+      "strategy", "precision", "ranks", "replicas", "ZeRO", "formula", "parameters", "gradients", "optimizer", "sums",
+      "p. slots", "g. slots", "activat.", "rest", "planned", "measured", "how it was measured |", "", "", "", "", "",
+      "", "", "", "", "", "", "", "", "", "", "");
 }
 
 std::string table_line(const Row& row) {
@@ -89,10 +92,11 @@ std::string table_line(const Row& row) {
     rest += row.memory.categories[static_cast<std::size_t>(category)].planned;
   }
   return fmt::format(
-      "| {:8} | {:9} | {:>5} | {:>10} | {:>10} | {:>10} | {:>10} | {:>12} | {:>10} | {:>10} | {:>10} | {:>10} | {:>10} "
+      "| {:8} | {:9} | {:>5} | {:>8} | {:>10} | {:>10} | {:>10} | {:>10} | {:>12} | {:>10} | {:>10} | {:>10} | {:>10} "
       "| "
+      "{:>10} | "
       "{:>10} | {:>10} | {} |\n",
-      to_string(row.strategy), row.precision, row.ranks, cell(row.paper), cell(row.formula),
+      to_string(row.strategy), row.precision, row.mesh.ranks, row.mesh.replicas, cell(row.paper), cell(row.formula),
       planned(row, Category::parameters), planned(row, Category::gradients), planned(row, Category::optimizer),
       planned(row, Category::accumulation), planned(row, Category::parameter_slots),
       planned(row, Category::gradient_slots), planned(row, Category::activations), cell(rest),
@@ -100,11 +104,11 @@ std::string table_line(const Row& row) {
 }
 
 std::string to_csv(std::span<const Row> rows) {
-  std::string text = "strategy,precision,ranks,category,planned,measured,how\n";
+  std::string text = "strategy,precision,ranks,replicas,category,planned,measured,how\n";
   const auto add = [&](const Row& row, std::string_view name, const tessera::probe::Figure& of) {
     const std::string measured = row.memory.measurable ? fmt::to_string(of.measured.count()) : "";
-    text += fmt::format("{},{},{},{},{},{},\"{}\"\n", to_string(row.strategy), row.precision, row.ranks, name,
-                        of.planned.count(), measured, row.how);
+    text += fmt::format("{},{},{},{},{},{},{},\"{}\"\n", to_string(row.strategy), row.precision, row.mesh.ranks,
+                        row.mesh.replicas, name, of.planned.count(), measured, row.how);
   };
   for (const Row& row : rows) {
     for (std::size_t index = 0; index < category_count; ++index) {
@@ -112,7 +116,8 @@ std::string to_csv(std::span<const Row> rows) {
     }
     add(row, "peak", row.memory.peak);
     for (const auto& [name, bytes] : {std::pair("formula", row.formula), std::pair("paper", row.paper)}) {
-      text += fmt::format("{},{},{},{},{},,\n", to_string(row.strategy), row.precision, row.ranks, name, bytes.count());
+      text += fmt::format("{},{},{},{},{},{},,\n", to_string(row.strategy), row.precision, row.mesh.ranks,
+                          row.mesh.replicas, name, bytes.count());
     }
   }
   return text;
@@ -169,9 +174,9 @@ std::vector<const Row*> of_last_precision(std::span<const Row> rows) {
 // The largest that all run, and the largest of all; one number where these are the same.
 std::vector<std::size_t> shown_ranks(const Comparison& asked) {
   std::size_t real = 0, largest = 0;
-  for (const std::size_t ranks : asked.ranks) {
-    largest = std::max(largest, ranks);
-    if (ranks <= asked.most_real_ranks) real = std::max(real, ranks);
+  for (const Mesh& mesh : asked.meshes) {
+    largest = std::max(largest, mesh.ranks);
+    if (mesh.ranks <= asked.most_real_ranks) real = std::max(real, mesh.ranks);
   }
   return real == 0 || real == largest ? std::vector{largest} : std::vector{real, largest};
 }
@@ -188,17 +193,36 @@ std::string title(const Request& request, std::span<const Row> rows, const char*
   return fmt::format("{}, {}, AdamW: {}", request.comparison.model_name, rows.back().precision, what);
 }
 
+std::string bar_name(const Row& row) {
+  std::string name = fmt::format("{}\nN = {}", to_string(row.strategy), row.mesh.ranks);
+  if (row.mesh.replicas > 1) name += fmt::format("\nR = {}", row.mesh.replicas);
+  return name;
+}
+
+std::string line_name(const Row& row) {
+  if (row.mesh.replicas == 1) return std::string(to_string(row.strategy));
+  return fmt::format("{}, {} replicas", to_string(row.strategy), row.mesh.replicas);
+}
+
+std::vector<std::string> line_names(std::span<const Row> rows) {
+  std::vector<std::string> names;
+  for (const Row* row : of_last_precision(rows)) {
+    if (std::find(names.begin(), names.end(), line_name(*row)) == names.end()) names.push_back(line_name(*row));
+  }
+  return names;
+}
+
 }  // namespace
 
 tools::Json bars_chart(const Request& request, std::span<const Row> rows) {
   const std::vector<std::size_t> ranks = shown_ranks(request.comparison);
   std::vector<const Row*> shown;
   for (const Row* row : of_last_precision(rows)) {
-    if (std::find(ranks.begin(), ranks.end(), row->ranks) != ranks.end()) shown.push_back(row);
+    if (std::find(ranks.begin(), ranks.end(), row->mesh.ranks) != ranks.end()) shown.push_back(row);
   }
   const Unit unit = unit_for(rows);
   tools::Json series = tools::Json::array(), bars = tools::Json::array();
-  for (const Row* row : shown) bars.push_back(fmt::format("{}\nN = {}", to_string(row->strategy), row->ranks));
+  for (const Row* row : shown) bars.push_back(bar_name(*row));
   for (std::size_t index = 0; index < category_count; ++index) {
     std::vector<double> sizes;
     for (const Row* row : shown) sizes.push_back(unit.of(row->memory.categories[index].planned));
@@ -214,13 +238,13 @@ tools::Json bars_chart(const Request& request, std::span<const Row> rows) {
 tools::Json lines_chart(const Request& request, std::span<const Row> rows) {
   const Unit unit = unit_for(rows);
   tools::Json series = tools::Json::array();
-  for (const tessera::Strategy strategy : request.comparison.strategies) {
+  for (const std::string& name : line_names(rows)) {
     std::vector<std::pair<std::size_t, double>> points;
     for (const Row* row : of_last_precision(rows)) {
-      if (row->strategy == strategy) points.emplace_back(row->ranks, unit.of(row->memory.peak.planned));
+      if (line_name(*row) == name) points.emplace_back(row->mesh.ranks, unit.of(row->memory.peak.planned));
     }
     std::sort(points.begin(), points.end());
-    tools::Json line = {{"name", to_string(strategy)}};
+    tools::Json line = {{"name", name}};
     for (const auto& [ranks, size] : points) {
       line["x"].push_back(ranks);
       line["y"].push_back(size);

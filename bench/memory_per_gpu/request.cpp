@@ -25,10 +25,12 @@ constexpr std::size_t most_layers = 4096;
 
 constexpr const char* description =
     "Bytes per rank of a training job: planned, really taken, and by the ZeRO formulas, for strategies x precisions x "
-    "ranks. Up to 8 ranks really run, each a thread; of more one runs and the others are imagined. Layers compute "
+    "ranks x replicas. Up to 8 ranks really run, each a thread; of more one runs and the others are imagined. Layers "
+    "compute "
     "nothing, so what is measured is the runtime's.";
 constexpr const char* footer =
-    "Example: memory_per_gpu --model gpt2-124m --ranks 1,2,4,8,64,512 --precision fp32,bf16 --plot memory.svg\n\n"
+    "Examples: memory_per_gpu --model gpt2-124m --ranks 1,2,4,8,64,512 --precision fp32,bf16 --plot memory.svg\n"
+    "          memory_per_gpu --model gpt2-124m --ranks 8,512 --replicas 2,8 --strategy fsdp,hsdp,hfsdp\n\n"
     "A row whose ranks do not fit into this machine's free memory is measured on one simulated rank, or not at all, "
     "and "
     "says so. Exit code: 0; 1 when measured bytes are not the planned ones, or the run failed; 2 for bad options.";
@@ -101,12 +103,33 @@ std::vector<tessera::Strategy> strategies_of(const std::string& text) {
   return result;
 }
 
-std::vector<std::size_t> ranks_of(const std::string& text) {
+std::vector<std::size_t> numbers_of(const std::string& name, const std::string& text) {
   const std::string otherwise =
-      fmt::format("--ranks takes whole numbers from 1 to {} with commas between, not \"{}\"", most_ranks, text);
+      fmt::format("{} takes whole numbers from 1 to {} with commas between, not \"{}\"", name, most_ranks, text);
   std::vector<std::size_t> result;
   for (const std::string& part : parts_of(text, ',')) result.push_back(whole_number(part, most_ranks, otherwise));
   return result;
+}
+
+// Each number of replicas with each number of ranks that it divides, and there must be one.
+std::vector<Mesh> meshes_of(const std::string& ranks, const std::string& replicas) {
+  const std::vector<std::size_t> numbers = numbers_of("--ranks", ranks);
+  std::vector<std::size_t> unused = numbers_of("--replicas", replicas);
+  const std::vector<std::size_t> of_replicas = unused;
+  std::vector<Mesh> result;
+  for (const std::size_t number : numbers) {
+    for (const std::size_t each : of_replicas) {
+      if (number % each != 0) continue;
+      result.push_back({number, each});
+      unused.erase(std::remove(unused.begin(), unused.end(), each), unused.end());
+    }
+  }
+  if (unused.empty()) return result;
+  throw OptionError(fmt::format("--replicas {} divides none of --ranks {}", unused.front(), ranks));
+}
+
+bool has_replicas(const std::vector<Mesh>& meshes) {
+  return std::any_of(meshes.begin(), meshes.end(), [](const Mesh& mesh) { return mesh.replicas > 1; });
 }
 
 // Counted by train_gpt's own passes; of other models nobody knows what their layers keep.
@@ -132,15 +155,18 @@ std::optional<Request> parse_request(int argc, char** argv) {
   Request request;
   Comparison& asked = request.comparison;
   asked.model_name = "gpt2-124m";
-  std::string precision = "fp32,bf16", strategies = "ddp,zero1,zero2,fsdp", ranks = "1,2,4,8,64,512";
+  std::string precision = "fp32,bf16", strategies, ranks = "1,2,4,8,64,512", replicas = "1";
   std::optional<std::size_t> batch;
   bool planned_only = false;
   examples::CommandLine line(description, footer);
   line.group("What is compared");
   line.text("--model", asked.model_name, "A GPT-2 or Llama by name, mlp:WxD (D layers, W wide), or a .json file");
-  line.text("--strategy", strategies, "Strategies, with commas between");
+  line.text("--strategy", strategies,
+            "Strategies, with commas between [ddp,zero1,zero2,fsdp; of several replicas hsdp and hfsdp too]");
   line.text("--precision", precision, "fp32, bf16, fp16, with commas between");
   line.text("--ranks", ranks, "Numbers of ranks, with commas between");
+  line.text("--replicas", replicas,
+            "Numbers of replicas, with commas between: R x N/R ranks, for each N of --ranks that R divides");
   line.whole("--prefetch", asked.prefetch, {0, 1024}, "Units gathered ahead of the one that computes");
   line.whole("--accumulate", asked.micro_batches, {1, 65536}, "Micro-batches per step");
   line.whole("--batch", batch, {1, 65536}, "Sequences per rank, to count a GPT-2's activations too [not counted]");
@@ -153,9 +179,10 @@ std::optional<Request> parse_request(int argc, char** argv) {
   if (!line.parse(argc, argv)) return std::nullopt;
   require_figure(request);
   asked.measure = !planned_only;
-  asked.strategies = strategies_of(strategies);
+  asked.meshes = meshes_of(ranks, replicas);
+  const char* const all = has_replicas(asked.meshes) ? "ddp,zero1,zero2,fsdp,hsdp,hfsdp" : "ddp,zero1,zero2,fsdp";
+  asked.strategies = strategies_of(line.given("--strategy") ? strategies : all);
   asked.precisions = precisions_of(precision);
-  asked.ranks = ranks_of(ranks);
   asked.model = model_of(asked.model_name);
   count_activations(request, batch);
   return request;

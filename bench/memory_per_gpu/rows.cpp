@@ -33,7 +33,6 @@ bool keeps_whole_sums(const FormulaInput& input) {
 
 }  // namespace
 
-// hsdp and hfsdp of several replicas; with one they are fsdp.
 double bytes_per_parameter(const FormulaInput& input) {
   const auto n = static_cast<double>(input.ranks);
   const double s = n / static_cast<double>(input.replicas);
@@ -46,7 +45,9 @@ double bytes_per_parameter(const FormulaInput& input) {
       return (input.mixed ? 2 + 12 / n : 4 + 8 / n) + gradient;
     case Strategy::fsdp: return 12 / n + gradient;
     case Strategy::hsdp: return 16 / s;
-    case Strategy::hfsdp: return (input.mixed ? 2 / s + 12 / n : 4 / s + 8 / n) + gradient;
+    case Strategy::hfsdp:
+      if (input.replicas == 1) return 16 / n;  // fsdp, which keeps no copy of its masters
+      return (input.mixed ? 2 / s + 12 / n : 4 / s + 8 / n) + gradient;
   }
   throw tessera::InternalError("a strategy without a formula");
 }
@@ -74,6 +75,7 @@ RankMemory planned(const Comparison& comparison, const FullyShardOptions& option
                               .options = {.strategy = options.strategy,
                                           .precision = options.precision,
                                           .ranks = ranks,
+                                          .replicas = options.replicas,
                                           .micro_batches = options.micro_batches,
                                           .prefetch = options.prefetch,
                                           .activations = options.activations},
@@ -125,15 +127,15 @@ void measure(const Comparison& comparison, const FullyShardOptions& options, Row
     row.how = "not measured: this build cannot interpose the allocators";
   } else if (one > room) {
     row.how = fmt::format("not measured: a rank takes {}, half of what is free is {}", to_string(one), to_string(room));
-  } else if (row.ranks <= comparison.most_real_ranks && row.ranks * one <= room) {
-    row.memory = worst_of_real_ranks(comparison, options, row.ranks);
-    row.how = fmt::format("{} real rank{}", row.ranks, row.ranks == 1 ? "" : "s");
+  } else if (row.mesh.ranks <= comparison.most_real_ranks && row.mesh.ranks * one <= room) {
+    row.memory = worst_of_real_ranks(comparison, options, row.mesh.ranks);
+    row.how = fmt::format("{} real rank{}", row.mesh.ranks, row.mesh.ranks == 1 ? "" : "s");
   } else {
-    row.memory = simulated_rank(comparison, options, row.ranks);
-    row.how = fmt::format("rank 0 of {}, simulated", row.ranks);
-    if (row.ranks <= comparison.most_real_ranks) {
-      row.how += fmt::format(": {} real ones take {}, half of what is free is {}", row.ranks,
-                             to_string(row.ranks * one), to_string(room));
+    row.memory = simulated_rank(comparison, options, row.mesh.ranks);
+    row.how = fmt::format("rank 0 of {}, simulated", row.mesh.ranks);
+    if (row.mesh.ranks <= comparison.most_real_ranks) {
+      row.how += fmt::format(": {} real ones take {}, half of what is free is {}", row.mesh.ranks,
+                             to_string(row.mesh.ranks * one), to_string(room));
     }
   }
 }
@@ -151,8 +153,9 @@ Bytes Row::persistent() const {
 bool Row::measured_as_planned() const { return as_planned(memory); }
 
 Row make_row(const Comparison& comparison, tessera::Strategy strategy, const NamedPrecision& precision,
-             std::size_t ranks) {
+             const Mesh& mesh) {
   const FullyShardOptions options{.strategy = strategy,
+                                  .replicas = mesh.replicas,
                                   .precision = precision.precision,
                                   .micro_batches = comparison.micro_batches,
                                   .prefetch = comparison.prefetch,
@@ -161,14 +164,15 @@ Row make_row(const Comparison& comparison, tessera::Strategy strategy, const Nam
   const auto parameters = static_cast<double>(models::count_parameters(comparison.model.units).trained);
   const FormulaInput formula{.strategy = strategy,
                              .mixed = precision.precision.parameter != tessera::DType::fp32,
-                             .ranks = ranks,
+                             .ranks = mesh.ranks,
+                             .replicas = mesh.replicas,
                              .micro_batches = comparison.micro_batches};
   Row row{.strategy = strategy,
           .precision = precision.name,
-          .ranks = ranks,
+          .mesh = mesh,
           .formula = Bytes(static_cast<std::uint64_t>(parameters * bytes_per_parameter(formula))),
           .paper = Bytes(static_cast<std::uint64_t>(parameters * bytes_per_parameter_in_the_paper(formula))),
-          .memory = planned(comparison, options, ranks),
+          .memory = planned(comparison, options, mesh.ranks),
           .how = "planned only"};
   if (comparison.measure) measure(comparison, options, row);
   return row;

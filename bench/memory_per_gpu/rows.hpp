@@ -1,4 +1,4 @@
-// What is compared: one row per strategy, precision and number of ranks, with the bytes that the plan says, those that
+// What is compared: one row per strategy, precision and mesh of ranks, with the bytes that the plan says, those that
 // a rank really took, and those of the formula.
 #pragma once
 
@@ -35,12 +35,18 @@ struct NamedPrecision {
   tessera::Bytes activations;  // asked for as a block of the arena; none: not counted
 };
 
+// R replicas of the ranks, each of ranks / R; R divides them.
+struct Mesh {
+  std::size_t ranks;
+  std::size_t replicas = 1;
+};
+
 struct Comparison {
   std::string model_name;
   models::Model model;
   std::vector<tessera::Strategy> strategies;
   std::vector<NamedPrecision> precisions;
-  std::vector<std::size_t> ranks;
+  std::vector<Mesh> meshes;
   std::size_t prefetch = 1;
   std::size_t micro_batches = 1;
   std::size_t most_real_ranks = 8;  // of which all run; of more one runs, and the others are imagined
@@ -50,7 +56,7 @@ struct Comparison {
 struct Row {
   tessera::Strategy strategy;
   std::string precision;
-  std::size_t ranks;
+  Mesh mesh;
   tessera::Bytes formula;  // persistent, by numerics.md
   tessera::Bytes paper;    // the ZeRO paper's accounting
   tessera::probe::RankMemory
@@ -68,15 +74,15 @@ template <typename Shown>
 std::vector<Row> compare(const Comparison& comparison, Shown&& shown);
 
 Row make_row(const Comparison& comparison, tessera::Strategy strategy, const NamedPrecision& precision,
-             std::size_t ranks);
+             const Mesh& mesh);
 
 template <typename Shown>
 std::vector<Row> compare(const Comparison& comparison, Shown&& shown) {
   std::vector<Row> rows;
   for (const NamedPrecision& precision : comparison.precisions) {
     for (const tessera::Strategy strategy : comparison.strategies) {
-      for (const std::size_t ranks : comparison.ranks) {
-        rows.push_back(make_row(comparison, strategy, precision, ranks));
+      for (const Mesh& mesh : comparison.meshes) {
+        rows.push_back(make_row(comparison, strategy, precision, mesh));
         shown(rows.back());
       }
     }

@@ -33,15 +33,21 @@ def rows_of(*options):
             return json.loads(files[0].read_text(encoding="utf-8")), list(csv.DictReader(lines)), done.stdout
 
 
-def per_parameter(strategy, mixed, ranks, micro_batches):
+def per_parameter(strategy, mixed, ranks, micro_batches, replicas=1):
     """docs/numerics.md, Adam, each strategy's default accumulation mode."""
+    share = replicas / ranks  # of the ranks of a replica
+    gradient = 4 * share
     if strategy == "ddp":
         return 18 if mixed else 16
     if strategy == "fsdp":
-        return 16 / ranks
+        return 12 / ranks + gradient
+    if strategy == "hsdp":
+        return 12 * share + gradient
+    if strategy == "hfsdp":  # of one replica: fsdp
+        return 12 / ranks + gradient if replicas == 1 else gradient + (2 * share + 12 / ranks if mixed else 4 * share + 8 / ranks)
     if strategy == "zero1" and micro_batches > 1:
         return 6 + 12 / ranks if mixed else 8 + 8 / ranks
-    return 2 + 16 / ranks if mixed else 4 + 12 / ranks
+    return gradient + (2 + 12 / ranks if mixed else 4 + 8 / ranks)
 
 
 class MemoryPerGpu(unittest.TestCase):
@@ -68,11 +74,40 @@ class MemoryPerGpu(unittest.TestCase):
             self.assertIn("command", text)
             self.assertIn("machine", text)
 
+    def test_rows_of_a_mesh_take_what_was_planned_and_what_the_formula_says(self):
+        for micro_batches in [1, 3]:
+            found, _, text = rows_of("--model", "mlp:512x3", "--ranks", "4,6,64", "--replicas", "1,2,3,4", "--precision",
+                                     "fp32,bf16", "--accumulate", micro_batches)
+            meshes = [(4, 1), (4, 2), (4, 4), (6, 1), (6, 2), (6, 3), (64, 1), (64, 2), (64, 4)]
+            self.assertEqual([(row["strategy"], row["ranks"], row["replicas"]) for row in found["rows"]],
+                             [(strategy, *mesh) for strategy in STRATEGIES + ["hsdp", "hfsdp"] for mesh in meshes] * 2)
+            for row in found["rows"]:
+                for name, both in {**row["categories"], "peak": row["peak"]}.items():
+                    self.assertEqual(both["measured"], both["planned"] if MEASURABLE else None, (name, row))
+                each = per_parameter(row["strategy"], row["precision"] != "fp32", row["ranks"], micro_batches, row["replicas"])
+                expected = found["parameters"] * each
+                self.assertLessEqual(abs(row["formula"] - expected), 1, row)
+                held = row["persistent"]
+                if row["strategy"] == "zero1":  # its sums of micro-batches
+                    held += row["categories"]["accumulation"]["planned"]
+                padding = 3 * 128 * (row["ranks"] + 2)  # of three units, in elements
+                self.assertGreaterEqual(held, expected - 1, row)
+                self.assertLessEqual(held, each * (found["parameters"] + padding) + 3 * 4096, row)
+            self.assertRegex(text, r"(?m)^\| hfsdp +\| bf16 +\| +64 \| +4 \|")
+
+    def test_hybrid_rows_have_their_place_in_the_papers_accounting_too(self):
+        found, _, _ = rows_of("--model", "mlp:512x3", "--ranks", "8", "--replicas", "2", "--strategy", "hsdp,hfsdp",
+                              "--precision", "bf16", "--planned-only")
+        for row, each in zip(found["rows"], [16 / 4, 4 / 4 + 12 / 8]):
+            self.assertLessEqual(abs(row["paper"] - found["parameters"] * each), 1, row)
+
     def test_csv_and_json_have_the_same_figures(self):
-        found, lines, _ = rows_of("--model", "mlp:64x2", "--ranks", "2", "--precision", "bf16")
+        found, lines, _ = rows_of("--model", "mlp:64x2", "--ranks", "2", "--replicas", "1,2", "--precision", "bf16")
+        self.assertEqual(len(found["rows"]), 12)
         for row in found["rows"]:
             for name, both in {**row["categories"], "peak": row["peak"]}.items():
-                line = [line for line in lines if line["strategy"] == row["strategy"] and line["category"] == name]
+                line = [line for line in lines if (line["strategy"], int(line["replicas"]), line["category"]) ==
+                        (row["strategy"], row["replicas"], name)]
                 self.assertEqual(len(line), 1)
                 self.assertEqual(int(line[0]["planned"]), both["planned"])
                 self.assertEqual(line[0]["measured"], "" if both["measured"] is None else str(both["measured"]))
@@ -94,7 +129,9 @@ class MemoryPerGpu(unittest.TestCase):
     def test_bad_options_are_one_line(self):
         for options, words in [(["--model", "bert"], "--model"), (["--model", "mlp:8"], "--model mlp:WxD"),
                                (["--model", "mlp:0x3"], "--model mlp:WxD"), (["--ranks", "1,,2"], "--ranks"),
-                               (["--ranks", "0"], "--ranks"), (["--precision", "int8"], "--precision"),
+                               (["--ranks", "0"], "--ranks"), (["--replicas", "0"], "--replicas"),
+                               (["--replicas", "1,x"], "--replicas"),
+                               (["--ranks", "4,8", "--replicas", "2,3"], "--replicas 3 divides none of --ranks 4,8"), (["--precision", "int8"], "--precision"),
                                (["--strategy", "zero9"], "--strategy"), (["--plot", "a.pdf"], "--plot"),
                                (["--model", "mlp:8x1", "--batch", 2], "--batch"), (["--prefetch", "-1"], "--prefetch")]:
             done = run(*options)
