@@ -18,6 +18,7 @@
 #include "tessera/checkpoint/tensor_index.hpp"
 #include "tessera/checkpoint/weights.hpp"
 #include "tessera/comm/communicator.hpp"
+#include "tessera/comm/mesh.hpp"
 #include "tessera/comm/run.hpp"
 #include "tessera/comm/simulate.hpp"
 #include "tessera/comm/start.hpp"

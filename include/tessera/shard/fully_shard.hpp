@@ -53,7 +53,8 @@ struct FullyShardOptions {
   // Default: dynamic, from 65536, when gradients of any unit are fp16, frozen now or not; else the loss is not scaled.
   std::optional<kernels::LossScaling> loss_scaling = std::nullopt;
 
-  // These change memory and speed only. fsdp alone reads the first two.
+  // These change memory and speed only. The first two are for parameters that are gathered: of fsdp,
+  // hsdp and hfsdp.
   std::size_t prefetch = 1;           // units gathered ahead of the window that computes
   bool reshard_after_forward = true;  // false: units stay whole from forward to backward
   bool overlap_reduction = true;  // a second gradient slot, so that a reduction runs beside the next backward window
