@@ -408,6 +408,37 @@ TEST_CASE("ranks_wait_until_the_first_cause_was_told") {
   });
 }
 
+// Strangers keep the server busy, so that it is in the middle of something when it is ended.
+TEST_CASE("what_rank_0_says_last_reaches_the_others") {
+  for (int round = 0; round < 50; ++round) {
+    auto place = std::make_unique<Meeting>(MeetingOptions{.ranks = 2});
+    std::atomic<bool> joined = false;
+    std::atomic<bool> ended = false;
+    bool heard = false;
+    std::thread other([&, options = place->join_options(1)] {
+      RendezvousControl control(options, at_once);
+      joined = true;
+      while (control.failure() == nullptr) std::this_thread::sleep_for(milliseconds(1));
+      heard = control.wait_for_report();
+    });
+    std::thread strangers([&, addresses = resolve(place->endpoint())] {
+      std::string why;
+      while (!ended) connect_to(addresses.front(), steady_clock::now() + at_once, why);
+    });
+    {
+      RendezvousControl control(place->join_options(0), at_once);
+      while (!joined) std::this_thread::sleep_for(milliseconds(1));
+      control.abort("enough", nullptr);
+      control.say_reported();
+    }
+    place.reset();
+    ended = true;
+    strangers.join();
+    other.join();
+    CHECK(heard);
+  }
+}
+
 TEST_CASE("leaving_waits_for_all_and_is_no_crash") {
   const Meeting place({.ranks = 3});
   std::atomic<int> ended = 0;

@@ -182,9 +182,10 @@ void RendezvousServer::listen(const ServerOptions& options) {
       to_string(options.endpoint), why));
 }
 
+// What rank 0 said last, before it ended this, is there when it ends: the turn after that hears it.
 void RendezvousServer::work() noexcept {
   ::pthread_setname_np(::pthread_self(), "rendezvous");
-  while (!ending_.load()) {
+  for (bool ending = false; !std::exchange(ending, ending_.load());) {
     try {
       turn();
     } catch (const std::exception& error) {
@@ -213,7 +214,7 @@ void RendezvousServer::poll_once() {
     polled_.push_back({.fd = each.connection->descriptor(), .events = events, .revents = 0});
   }
   lobby_.add_to(polled_);
-  ::poll(polled_.data(), polled_.size(), guests_poll_ms);
+  ::poll(polled_.data(), polled_.size(), ending_.load() ? 0 : guests_poll_ms);
   wake_.clear();
 }
 
