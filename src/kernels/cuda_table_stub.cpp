@@ -18,6 +18,7 @@ void ranked_sum(void*, const RankedSumArguments&) { refuse(); }
 void strided_ranked_sum(void*, const RankedSumArguments&, const void*, std::size_t) { refuse(); }
 void adamw(void*, const AdamWSpans&, const AdamWSettings&, const StepScalars*) { refuse(); }
 void sgd(void*, const SgdSpans&, const SgdSettings&, const StepScalars*) { refuse(); }
+void outer_update(void*, const OuterSpans&, const OuterSettings&) { refuse(); }
 void begin_update(void*, StepScalars*, const NormPartials&, const StepSettings&) { refuse(); }
 void set_scalars(void*, StepScalars*, const StepScalars&) { refuse(); }
 void touch(void*, std::byte*, std::byte*, bool) { refuse(); }

@@ -44,6 +44,20 @@ SgdArguments sgd_arguments(const SgdSpans& spans, const SgdSettings& settings, c
   };
 }
 
+// Once in many steps, so the compiler's own vectors are enough.
+void run_outer_update(const OuterSpans& a, const OuterSettings& settings) {
+  const float rest = 1.0f - settings.learning_rate;
+  const float pull = settings.learning_rate * settings.momentum;
+  for (std::size_t i = 0; i < a.count; ++i) {
+    const float d = a.anchor[i] - a.mean[i];
+    const float momentum = settings.momentum * a.momentum_buffer[i] + d;
+    const float master = (a.mean[i] + rest * d) - pull * momentum;
+    a.momentum_buffer[i] = momentum;
+    a.anchor[i] = master;
+    a.master[i] = master;
+  }
+}
+
 }  // namespace
 
 void adamw(Stream& stream, AdamWSpans spans, AdamWSettings settings, const StepScalars* scalars) {
@@ -61,6 +75,11 @@ void sgd(Stream& stream, SgdSpans spans, SgdSettings settings, const StepScalars
   stream.submit([=, run = active_table().sgd] {
     if (scalars->skip == 0) run(sgd_arguments(spans, settings, *scalars));
   });
+}
+
+void outer_update(Stream& stream, OuterSpans spans, OuterSettings settings) {
+  if (on_cuda(stream)) return issue(stream, [=](void* native) { cuda::outer_update(native, spans, settings); });
+  stream.submit([=] { run_outer_update(spans, settings); });
 }
 
 }  // namespace tessera::kernels

@@ -168,6 +168,15 @@ TEST_CASE("cuda: sgd has the CPU's bits with and without momentum, Nesterov's to
   }
 }
 
+TEST_CASE("cuda: outer updates have the CPU's bits") {
+  with_each_shape([&](std::size_t count, std::size_t shift) {
+    const auto update = [count](Stream& on, float* master, float* anchor, float* momentum, const float* mean) {
+      kernels::outer_update(on, {master, anchor, momentum, mean, count}, {.learning_rate = 0.7f, .momentum = 0.9f});
+    };
+    CHECK(differences(on_device(count, shift, update), on_host(count, update)) == 0);
+  });
+}
+
 TEST_CASE("cuda: the squared norm has the CPU's bits, beyond one round of fp64 lanes too") {
   Stream host = host_stream();
   Stream stream = cuda_stream();

@@ -136,6 +136,31 @@ TEST_CASE("momentum without a velocity buffer is an error") {
   CHECK_THROWS_AS(kernels::sgd(stream, {nullptr, nullptr, nullptr, 1}, settings, &scalars), UsageError);
 }
 
+TEST_CASE("an outer update has the bits of its formula, and is the mean with learning rate 1 and no momentum") {
+  Stream stream = host_stream();
+  for (const kernels::OuterSettings settings :
+       {kernels::OuterSettings{0.7f, 0.9f}, kernels::OuterSettings{1.0f, 0.0f}}) {
+    with_each_case([&](std::size_t count, std::size_t shift) {
+      Shards s(count, shift);
+      std::vector<float> expected, momentum;
+      for (std::size_t i = 0; i < count; ++i) {
+        const float mean = s.gradient.data()[i];
+        const float d = s.first.data()[i] - mean;
+        momentum.push_back(settings.momentum * s.second.data()[i] + d);
+        const float pull = settings.learning_rate * settings.momentum;
+        expected.push_back((mean + (1.0f - settings.learning_rate) * d) - pull * momentum.back());
+        if (settings.momentum == 0.0f) CHECK(expected.back() == mean);
+      }
+      kernels::outer_update(stream, {s.master.data(), s.first.data(), s.second.data(), s.gradient.data(), count},
+                            settings);
+      CHECK(differences(s.master.values(), expected) == 0);
+      CHECK(differences(s.first.values(), expected) == 0);
+      CHECK(differences(s.second.values(), momentum) == 0);
+      CHECK(s.guards_intact());
+    });
+  }
+}
+
 TEST_CASE("a skipped step changes nothing") {
   Stream stream = host_stream();
   StepScalars scalars = scalars_at_step_3();

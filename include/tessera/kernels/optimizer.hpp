@@ -52,4 +52,22 @@ struct SgdSpans {
 };
 void sgd(Stream& stream, SgdSpans spans, SgdSettings settings, const StepScalars* scalars);
 
+// The outer step of rare synchronisation: PyTorch's Nesterov SGD, whose gradient is the way from the mean of the
+// replicas' weights back to the weights that they had in common (DiLoCo, Douillard et al. 2023, algorithm 1).
+//   d = anchor - mean;  momentum_buffer = momentum * momentum_buffer + d
+//   master = (mean + (1 - lr) * d) - (lr * momentum) * momentum_buffer;  anchor = master
+// With learning rate 1 and momentum 0 that is the mean.
+struct OuterSettings {
+  float learning_rate;
+  float momentum;
+};
+struct OuterSpans {
+  float* master;  // written only
+  float* anchor;
+  float* momentum_buffer;
+  const float* mean;
+  std::size_t count;
+};
+void outer_update(Stream& stream, OuterSpans spans, OuterSettings settings);
+
 }  // namespace tessera::kernels

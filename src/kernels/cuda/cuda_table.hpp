@@ -31,6 +31,7 @@ void strided_ranked_sum(void* native, const RankedSumArguments& a, const void* f
 
 void adamw(void* native, const AdamWSpans& spans, const AdamWSettings& settings, const StepScalars* scalars);
 void sgd(void* native, const SgdSpans& spans, const SgdSettings& settings, const StepScalars* scalars);
+void outer_update(void* native, const OuterSpans& spans, const OuterSettings& settings);
 
 void begin_update(void* native, StepScalars* scalars, const NormPartials& partials, const StepSettings& settings);
 void set_scalars(void* native, StepScalars* scalars, const StepScalars& values);

@@ -363,6 +363,33 @@ __global__ void run_sgd(const SgdSpans spans, const SgdSettings settings, const 
   for_each_element(spans.count, packs, body);
 }
 
+struct OuterElements {
+  OuterSpans spans;
+  OuterSettings settings;
+
+  __device__ void update(float& anchor, float& momentum, float mean) const {
+    const float d = anchor - mean;
+    momentum = settings.momentum * momentum + d;
+    const float rest = 1.0f - settings.learning_rate;
+    const float pull = settings.learning_rate * settings.momentum;
+    anchor = (mean + rest * d) - pull * momentum;
+  }
+  __device__ void packed(std::size_t i) const {
+    float anchor[pack], momentum[pack], mean[pack];
+    Floats{spans.anchor}.get(i, anchor);
+    Floats{spans.momentum_buffer}.get(i, momentum);
+    Floats{const_cast<float*>(spans.mean)}.get(i, mean);
+    for (std::size_t k = 0; k < pack; ++k) update(anchor[k], momentum[k], mean[k]);
+    Floats{spans.anchor}.set(i, anchor);
+    Floats{spans.momentum_buffer}.set(i, momentum);
+    Floats{spans.master}.set(i, anchor);
+  }
+  __device__ void single(std::size_t i) const {
+    update(spans.anchor[i], spans.momentum_buffer[i], spans.mean[i]);
+    spans.master[i] = spans.anchor[i];
+  }
+};
+
 bool all_packed(const void* a, const void* b, const void* c, const void* d) {
   return packed<Format::fp32>(a) && packed<Format::fp32>(b) && packed<Format::fp32>(c) && packed<Format::fp32>(d);
 }
@@ -382,6 +409,11 @@ void sgd(void* native, const SgdSpans& spans, const SgdSettings& settings, const
                       : settings.nesterov       ? run_sgd<true, true>
                                                 : run_sgd<true, false>;
   launch(native, launch_for(spans.count, packs), kernel, spans, settings, scalars, packs);
+}
+
+void outer_update(void* native, const OuterSpans& spans, const OuterSettings& settings) {
+  const bool packs = all_packed(spans.master, spans.anchor, spans.momentum_buffer, spans.mean);
+  run(native, OuterElements{spans, settings}, spans.count, packs);
 }
 
 // ---- the step's scalars: one thread decides, so that there is one order ----
