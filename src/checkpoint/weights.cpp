@@ -40,6 +40,16 @@ std::vector<TensorSpec> tensors_of(const FullyShard& model) {
   return result;
 }
 
+// Between outer steps there is one for each replica.
+void require_one_model(FullyShard& model, const char* call) {
+  const std::size_t every = model.options().outer.every;
+  if (every == 0) return;
+  throw UsageError(
+      fmt::format("{}: with outer steps every {} steps each replica has weights of its own, which one file "
+                  "of weights does not hold",
+                  call, every));
+}
+
 // Some of what this rank owns of one tensor: elements [first, first + values.size()).
 struct WeightPiece {
   std::size_t tensor;  // in the order of tensors_of()
@@ -143,6 +153,7 @@ std::string differences(const SafetensorsReader& file, std::span<const TensorSpe
 }  // namespace
 
 void dump_weights(FullyShard& model, const std::filesystem::path& path) {
+  require_one_model(model, "dump_weights()");
   World& world = model.world();
   const std::map<std::string, std::string> metadata = {{"writer", "tessera " + std::string(version)}};
   SafetensorsWriter writer(path, tensors_of(model), metadata);
@@ -170,6 +181,7 @@ void dump_weights(FullyShard& model, const std::filesystem::path& path) {
 }
 
 void load_weights(FullyShard& model, const std::filesystem::path& path, const LoadWeightsOptions& options) {
+  require_one_model(model, "load_weights()");
   World& world = model.world();
   const std::vector<TensorSpec> tensors = tensors_of(model);
   std::optional<SafetensorsReader> reader;

@@ -70,8 +70,10 @@ void AbstractRank::write_shards_from_outside() {
       if (layout.shard_elements(part) == 0) continue;
       write_content({my_shard(*plan_, unit, master, part), AccessMode::write, unit});
     }
-    for (const std::size_t state : plan_->unit_buffers[unit].states) {
-      write_content({my_shard(*plan_, unit, state), AccessMode::write, unit});
+    std::vector<std::size_t> states = plan_->unit_buffers[unit].states;
+    states.insert(states.end(), {plan_->unit_buffers[unit].anchor, plan_->unit_buffers[unit].outer_momentum});
+    for (const std::size_t state : states) {
+      if (state != no_buffer) write_content({my_shard(*plan_, unit, state), AccessMode::write, unit});
     }
   }
 }
@@ -168,18 +170,27 @@ void AbstractRank::check_not_lost(EventPoint here, const Access& access, const R
                      plan_->buffers[buffer].name));
 }
 
-// Every gradient reaches every replica: what a hook sees, what counts in the norm and what updates is summed over all
-// ranks.
-void AbstractRank::check_summed(EventPoint here, const Access& access, const Report& report) {
+// Every gradient reaches every replica, unless they train by themselves: what a hook sees, what counts in the norm and
+// what updates is summed over all ranks. What an outer step makes weights of is the mean of all replicas.
+std::size_t AbstractRank::must_be_summed(EventPoint here, const Access& access) const {
   const OperationKind kind = plan_->at(here).kind;
+  const UnitBuffers& buffers = plan_->unit_buffers[access.tenant];
+  const PlanOptions& options = plan_->options;
+  if (kind == OperationKind::outer_update && access.range.buffer == buffers.outer_mean) return options.replicas;
   const bool uses_sum = kind == OperationKind::hook || kind == OperationKind::all_gather_sum ||
                         kind == OperationKind::sum_of_squares || kind == OperationKind::optimize;
-  if (!uses_sum || access.tenant == no_unit || access.range.size == Bytes(0)) return;
+  if (!uses_sum || access.range.buffer != buffers.gradient) return 0;
+  return options.outer_every > 0 ? options.ranks / options.replicas : options.ranks;
+}
+
+void AbstractRank::check_summed(EventPoint here, const Access& access, const Report& report) {
+  if (access.tenant == no_unit || access.range.size == Bytes(0)) return;
+  const std::size_t ranks = must_be_summed(here, access);
   const std::size_t buffer = access.range.buffer;
-  if (buffer != plan_->unit_buffers[access.tenant].gradient || summed_[buffer] == plan_->options.ranks) return;
+  if (ranks == 0 || summed_[buffer] == ranks) return;
   report(ViolationKind::lost, here, here,
          fmt::format("{} uses {}, which is summed over {} of {} ranks", describe(*plan_, here),
-                     plan_->buffers[buffer].name, summed_[buffer], plan_->options.ranks));
+                     plan_->buffers[buffer].name, summed_[buffer], ranks));
 }
 
 // What stands in a gradient's buffer counts as summed when it comes from there; slots, staging and sums on the rank

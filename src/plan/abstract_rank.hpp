@@ -138,6 +138,7 @@ class AbstractRank {
   void note_unread(const Operation& operation, const Access& access);
   void note_summed(const Operation& operation);
   void apply_access(EventPoint here, const Access& access, std::uint64_t count);
+  std::size_t must_be_summed(EventPoint here, const Access& access) const;
   void write_shards_from_outside();
   void write_content(const Access& access);
 

@@ -101,6 +101,9 @@ void add_training(Plan& plan, BufferList& list, std::size_t unit) {
   for (const std::string& state : plan.optimizer_states) {
     buffers.states.push_back(add(state, Category::optimizer, plan.sharding().optimizer));
   }
+  if (!plan.replicas_diverge()) return;
+  buffers.anchor = add("anchor", Category::optimizer, Extent::mine);
+  buffers.outer_momentum = add("outer momentum", Category::optimizer, Extent::mine);
 }
 
 void add_untrained_state(Plan& plan, BufferList& list, std::size_t unit) {
@@ -169,6 +172,19 @@ void add_staging(Plan& plan, BufferList& list) {
   for (std::size_t unit = 0; unit < plan.units.size(); ++unit) plan.unit_buffers[unit].staging = buffers[unit];
 }
 
+// Two, so that a unit's mean is formed while the one before is used.
+void add_outer_means(Plan& plan, BufferList& list) {
+  if (!plan.replicas_diverge()) return;
+  std::vector<std::size_t> slots(plan.units.size(), no_slot);
+  std::vector<Bytes> sizes;
+  for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
+    sizes.push_back(list.of_gradient(unit, Extent::mine, DType::fp32));
+    if (plan.trains(unit)) slots[unit] = plan.norm_columns[unit] % 2;
+  }
+  const auto buffers = list.add_slots("mean", Category::staging, slots, sizes);
+  for (std::size_t unit = 0; unit < plan.units.size(); ++unit) plan.unit_buffers[unit].outer_mean = buffers[unit];
+}
+
 void add_collectives(Plan& plan, BufferList& list) {
   if (plan.options.collective_staging == CollectiveStaging::none) return;
   plan.gather_staging = list.add("gather staging", Category::collectives, gather_staging(plan.options.ranks));
@@ -197,7 +213,7 @@ class Placement {
   explicit Placement(Plan& plan) : plan_(plan), mates_(plan.buffers.size()), is_placed_(plan.buffers.size()) {
     for (const UnitBuffers& of : plan.unit_buffers) {
       std::vector<std::size_t> mates = of.states;
-      mates.insert(mates.end(), {of.master, of.gradient});
+      mates.insert(mates.end(), {of.master, of.gradient, of.anchor, of.outer_momentum});
       std::erase(mates, no_buffer);
       for (const std::size_t mate : mates) mates_[mate] = mates;
     }
@@ -253,8 +269,9 @@ void make_buffers(Plan& plan) {
   add_parameter_slots(plan, list);
   add_gradient_slots(plan, list);
   add_staging(plan, list);
+  add_outer_means(plan, list);
   plan.scalars = list.add("scalars", Category::scalars, scalars_size);
-  plan.norms = list.add("norms", Category::scalars, norm_size * (plan.options.ranks * plan.trained_units()));
+  plan.norms = list.add("norms", Category::scalars, norm_size * (plan.training_ranks() * plan.trained_units()));
   if (plan.options.activations > Bytes(0)) {
     plan.activations = list.add("activations", Category::activations, plan.options.activations);
   }

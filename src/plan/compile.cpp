@@ -92,9 +92,41 @@ std::vector<std::size_t> backward_windows(const CompileInput& input) {
   return result;
 }
 
+void check_outer_steps(const CompileInput& input) {
+  const PlanOptions& options = input.options;
+  if (options.outer_every == 0) {
+    if (options.outer_fragments == 1) return;
+    throw UsageError(fmt::format("outer steps in {} fragments, but outer steps every 0 steps, which are none: set both",
+                                 options.outer_fragments));
+  }
+  if (options.replicas == 1) {
+    throw UsageError(
+        fmt::format("outer steps every {} steps need several replicas, and replicas is 1", options.outer_every));
+  }
+  if (options.strategy == Strategy::hfsdp) {
+    throw UsageError(
+        fmt::format("outer steps every {} steps let replicas differ, and hfsdp divides the optimizer's states among "
+                    "them: use hsdp",
+                    options.outer_every));
+  }
+  if (options.checkpointing != Checkpointing::none) {
+    throw UsageError(
+        fmt::format("outer steps every {} steps let replicas differ, which a checkpoint cannot hold yet, and "
+                    "checkpointing is {}: use none",
+                    options.outer_every, tessera::to_string(options.checkpointing)));
+  }
+  const std::vector<bool> trained = trained_units(input.units);
+  const auto units = static_cast<std::size_t>(std::count(trained.begin(), trained.end(), true));
+  if (options.outer_fragments >= 1 && options.outer_fragments <= std::min(options.outer_every, units)) return;
+  throw UsageError(
+      fmt::format("outer steps in {} fragments every {} steps of {} units that train: choose 1 to {} fragments",
+                  options.outer_fragments, options.outer_every, units, std::min(options.outer_every, units)));
+}
+
 void check_input(const CompileInput& input) {
   if (input.units.empty()) throw UsageError("the model has no units: add at least one before finalize()");
   check_sizes(input);
+  check_outer_steps(input);
   check_names(input.units);
   check(input.program, trained_units(input.units));
 }

@@ -81,7 +81,7 @@ std::string draw(const Plan& plan, std::size_t segment) {
     rows.push_back({fmt::format("{}", index), std::string(to_string(operation.stream)), describe(plan, operation), flow,
                     waits(plan, {segment, index})});
   }
-  return fmt::format("segment {}\n{}", to_string(plan.segments[segment].kind), table(rows));
+  return fmt::format("segment {}\n{}", name_of(plan, plan.segments[segment]), table(rows));
 }
 
 std::string draw(const Plan& plan) {
@@ -97,15 +97,16 @@ namespace {
 
 void append_options(const Plan& plan, fmt::memory_buffer& out) {
   const PlanOptions& options = plan.options;
-  fmt::format_to(
-      std::back_inserter(out),
-      "options {} {} {} {} ranks {} replicas {} micro {} {} prefetch {} reshard {} overlap {} bucket {} hooks {} "
-      "activations {} checkpoints {} staging {}\n",
-      to_string(options.strategy), to_string(options.precision.parameter), to_string(options.precision.gradient),
-      to_string(options.precision.wire), options.ranks, options.replicas, options.micro_batches,
-      to_string(options.accumulation), options.prefetch, options.reshard_after_forward, options.overlap_reduction,
-      options.bucket_cap->count(), options.gradient_hooks, options.activations.count(),
-      to_string(options.checkpointing), to_string(options.collective_staging));
+  fmt::format_to(std::back_inserter(out),
+                 "options {} {} {} {} ranks {} replicas {} outer {} {} micro {} {} prefetch {} reshard {} overlap {} "
+                 "bucket {} hooks {} "
+                 "activations {} checkpoints {} staging {}\n",
+                 to_string(options.strategy), to_string(options.precision.parameter),
+                 to_string(options.precision.gradient), to_string(options.precision.wire), options.ranks,
+                 options.replicas, options.outer_every, options.outer_fragments, options.micro_batches,
+                 to_string(options.accumulation), options.prefetch, options.reshard_after_forward,
+                 options.overlap_reduction, options.bucket_cap->count(), options.gradient_hooks,
+                 options.activations.count(), to_string(options.checkpointing), to_string(options.collective_staging));
 }
 
 void append_units(const Plan& plan, fmt::memory_buffer& out) {
@@ -159,7 +160,7 @@ std::string canonical_text(const Plan& plan) {
                    static_cast<int>(buffer.space), buffer.size.count(), buffer.offset.count());
   }
   for (const Segment& segment : plan.segments) {
-    fmt::format_to(std::back_inserter(out), "segment {}\n", to_string(segment.kind));
+    fmt::format_to(std::back_inserter(out), "segment {}\n", name_of(plan, segment));
     for (const Operation& operation : segment.operations) append_operation(plan, operation, out);
   }
   return fmt::to_string(out);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "plan/buckets.hpp"
+#include "plan/fragments.hpp"
 #include "plan/ranges.hpp"
 #include "plan/residency.hpp"
 
@@ -19,6 +20,7 @@ class Emitter {
   std::vector<Operation> refresh();
   std::vector<Operation> micro_batch(bool first, bool last);
   std::vector<Operation> update();
+  std::vector<Operation> outer(const std::vector<std::size_t>& units);
   std::vector<Operation> evaluation();
   std::vector<Operation> synchronize();
 
@@ -49,12 +51,16 @@ class Emitter {
   void reduce_across_replicas(const Bucket& bucket);
   void release_reduced(std::size_t unit);
   void finish_reduction(const Bucket& bucket);
+  void average_masters(std::size_t unit);
+  void outer_update(std::size_t unit);
 
   DType parameter_type(std::size_t unit) const { return plan_.precision(unit).parameter; }
   DType gradient_type(std::size_t unit) const { return plan_.precision(unit).gradient; }
   std::vector<Part> parts(std::size_t unit) const;
   bool several_ranks() const { return plan_.options.ranks > 1; }
   bool several_replicas() const { return plan_.options.replicas > 1; }
+  // In every step.
+  bool sums_replicas() const { return several_replicas() && !plan_.replicas_diverge(); }
   GroupKind named(GroupKind group) const;
   GroupKind group_of(Widening extents) const;
   Range share(std::size_t unit, std::size_t buffer, Extent extent) const {
@@ -85,12 +91,16 @@ std::vector<Operation> Emitter::cold() {
     for (const std::size_t state : buffers(unit).states) {
       initialize.accesses.push_back({updated(plan_, unit, state), AccessMode::write, unit});
     }
+    for (const std::size_t outer : {buffers(unit).anchor, buffers(unit).outer_momentum}) {
+      if (outer != no_buffer)
+        initialize.accesses.push_back({share(unit, outer, Extent::mine), AccessMode::write, unit});
+    }
     if (buffers(unit).untrained != no_buffer) {
       initialize.accesses.push_back({untrained_range(plan_, unit), AccessMode::write, unit});
     }
   }
   for (std::size_t unit = 0; unit < plan_.units.size(); ++unit) {
-    for (const Part part : parts(unit)) publish(unit, part, Extent::mine);
+    for (const Part part : parts(unit)) publish(unit, part, plan_.own());
   }
   return take();
 }
@@ -98,9 +108,9 @@ std::vector<Operation> Emitter::cold() {
 // Everybody's shards were written from outside: what ranks hold beyond their own follows, the optimizer's states too.
 std::vector<Operation> Emitter::refresh() {
   for (std::size_t unit = 0; unit < plan_.units.size(); ++unit) {
-    for (const Part part : parts(unit)) publish(unit, part, Extent::mine);
+    for (const Part part : parts(unit)) publish(unit, part, plan_.own());
     for (const std::size_t state : buffers(unit).states) {
-      widen(unit, state, DType::fp32, Part::trained, {Extent::mine, plan_.sharding().optimizer});
+      widen(unit, state, DType::fp32, Part::trained, {plan_.own(), plan_.sharding().optimizer});
     }
   }
   return take();
@@ -275,14 +285,15 @@ void Emitter::stage(std::size_t unit) {
 }
 
 // From sums on the rank, from slots, or from staging: summed over the ranks of each replica. In mode `local` this is
-// the one reduction of the step; in mode `reduced` micro-batches add up here, and replicas are summed in the last.
+// the one reduction of the step; in mode `reduced` micro-batches add up here. Replicas are summed in the last, unless
+// they train by themselves.
 void Emitter::reduce(const Bucket& bucket, bool first, bool last) {
   const bool adds = plan_.options.accumulation == AccumulationMode::reduced && !first;
   Operation& reduction = add(OperationKind::reduce_scatter, StreamId::reduce, bucket.units.front());
   reduction.group = several_replicas() ? GroupKind::shard : GroupKind::all;
   reduction.wire = wire_type(plan_, reduction.unit);
   reduction.add = adds;
-  reduction.divisor = last && !several_replicas() ? plan_.options.ranks * plan_.options.micro_batches : 1;
+  reduction.divisor = last && !sums_replicas() ? plan_.training_ranks() * plan_.options.micro_batches : 1;
   const Extent sums = several_replicas() ? Extent::group : Extent::mine;
   for (const std::size_t unit : bucket.units) {
     const UnitBuffers& own = buffers(unit);
@@ -294,7 +305,7 @@ void Emitter::reduce(const Bucket& bucket, bool first, bool last) {
         {share(unit, own.gradient, sums), adds ? AccessMode::update : AccessMode::write, unit});
   }
   for (const std::size_t unit : bucket.units) release_reduced(unit);
-  if (last && several_replicas()) reduce_across_replicas(bucket);
+  if (last && sums_replicas()) reduce_across_replicas(bucket);
 }
 
 // The replicas' sums, in their order, to the owner of each shard.
@@ -323,7 +334,7 @@ void Emitter::finish_reduction(const Bucket& bucket) {
     add(OperationKind::hook, StreamId::reduce, unit).accesses = {{mine(unit), AccessMode::update, unit},
                                                                  {loss_scale_range(plan_), AccessMode::read, no_unit}};
   }
-  const Widening sums{Extent::mine, plan_.sharding().optimizer};
+  const Widening sums{plan_.own(), plan_.sharding().optimizer};
   if (sums.from != sums.to && plan_.ranks_in(group_of(sums)) > 1) {
     Operation& gather = add(OperationKind::all_gather_sum, StreamId::reduce, bucket.units.front());
     gather.group = group_of(sums);
@@ -339,9 +350,10 @@ void Emitter::finish_reduction(const Bucket& bucket) {
 }
 
 std::vector<Operation> Emitter::update() {
-  if (several_ranks()) {
-    add(OperationKind::gather_norms, StreamId::reduce, no_unit).accesses = {
-        {my_norms(plan_), AccessMode::read, no_unit}, {all_norms(plan_), AccessMode::write, no_unit}};
+  if (plan_.training_ranks() > 1) {
+    Operation& gather = add(OperationKind::gather_norms, StreamId::reduce, no_unit);
+    gather.group = plan_.replicas_diverge() ? GroupKind::shard : GroupKind::all;
+    gather.accesses = {{my_norms(plan_), AccessMode::read, no_unit}, {all_norms(plan_), AccessMode::write, no_unit}};
   }
   add(OperationKind::begin_update, StreamId::compute, no_unit).accesses = {
       {all_norms(plan_), AccessMode::read, no_unit}, {scalars_range(plan_), AccessMode::update, no_unit}};
@@ -360,12 +372,41 @@ std::vector<Operation> Emitter::update() {
   return take();
 }
 
+// The mean of the replicas' weights, what the outer optimizer makes of it, and that to everybody.
+std::vector<Operation> Emitter::outer(const std::vector<std::size_t>& units) {
+  for (const std::size_t unit : units) {
+    average_masters(unit);
+    outer_update(unit);
+    publish(unit, Part::trained, Extent::mine);
+  }
+  return take();
+}
+
+void Emitter::average_masters(std::size_t unit) {
+  Operation& mean = add(OperationKind::reduce_scatter, StreamId::reduce, unit);
+  mean.group = named(GroupKind::replicate);
+  mean.divisor = plan_.options.replicas;
+  mean.accesses = {{share(unit, buffers(unit).master, Extent::group), AccessMode::read, unit},
+                   {share(unit, buffers(unit).outer_mean, Extent::mine), AccessMode::write, unit}};
+}
+
+void Emitter::outer_update(std::size_t unit) {
+  const auto mine = [&](std::size_t buffer) { return share(unit, buffer, Extent::mine); };
+  add(OperationKind::outer_update, StreamId::compute, unit).accesses = {
+      {mine(buffers(unit).outer_mean), AccessMode::read, unit},
+      {mine(buffers(unit).anchor), AccessMode::update, unit},
+      {mine(buffers(unit).outer_momentum), AccessMode::update, unit},
+      {mine(buffers(unit).master), AccessMode::write, unit}};
+  add(OperationKind::release, StreamId::compute, unit).accesses = {
+      {mine(buffers(unit).outer_mean), AccessMode::discard, unit}};
+}
+
 }  // namespace
 
 void emit_segments(Plan& plan) {
   Emitter emitter(plan);
   const auto add = [&](SegmentKind kind, std::vector<Operation> operations) {
-    if (!operations.empty()) plan.segments.push_back({kind, std::move(operations)});
+    if (!operations.empty()) plan.segments.push_back({.kind = kind, .operations = std::move(operations)});
   };
   add(SegmentKind::cold, emitter.cold());
   add(SegmentKind::refresh, emitter.refresh());
@@ -377,6 +418,11 @@ void emit_segments(Plan& plan) {
     add(SegmentKind::last, emitter.micro_batch(false, true));
   }
   add(SegmentKind::update, emitter.update());
+  const std::vector<std::vector<std::size_t>> fragments = outer_fragments(plan);
+  for (std::size_t fragment = 0; fragment < fragments.size(); ++fragment) {
+    add(SegmentKind::outer, emitter.outer(fragments[fragment]));
+    plan.segments.back().fragment = fragment;
+  }
   add(SegmentKind::evaluation, emitter.evaluation());
   add(SegmentKind::synchronize, emitter.synchronize());
 }

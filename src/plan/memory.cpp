@@ -55,7 +55,8 @@ Bytes parts_of(const Plan& plan, const Bucket& bucket) {
   Bytes across;
   for (const std::size_t unit : bucket.units) {
     in_replica += part_in_replica(plan, unit) * plan.ranks_of_replica();
-    across += part_across_replicas(plan, unit) * plan.options.replicas;
+    const Bytes part = part_across_replicas(plan, unit) * plan.options.replicas;
+    across = plan.replicas_diverge() ? std::max(across, part) : across + part;  // outer steps go unit by unit
   }
   return std::max(in_replica, across);
 }

@@ -66,6 +66,7 @@ std::string_view to_string(OperationKind kind) {
     case OperationKind::gather_norms: return "gather norms";
     case OperationKind::begin_update: return "begin update";
     case OperationKind::optimize: return "optimize";
+    case OperationKind::outer_update: return "outer update";
     case OperationKind::release: return "release";
   }
   throw InternalError("an operation kind without a name");
@@ -80,6 +81,7 @@ std::string_view to_string(SegmentKind kind) {
     case SegmentKind::middle: return "middle";
     case SegmentKind::last: return "last";
     case SegmentKind::update: return "update";
+    case SegmentKind::outer: return "outer";
     case SegmentKind::evaluation: return "evaluation";
     case SegmentKind::synchronize: return "synchronize";
   }
@@ -93,6 +95,26 @@ std::string_view to_string(GroupKind group) {
     case GroupKind::replicate: return "replicate";
   }
   throw InternalError("a kind of group without a name");
+}
+
+Sharding Plan::sharding() const {
+  Sharding kept = sharding_of(options.strategy, options.replicas);
+  for (Extent* extent : {&kept.parameters, &kept.gradients, &kept.optimizer}) {
+    if (*extent == Extent::mine) *extent = own();
+  }
+  return kept;
+}
+
+namespace {
+
+bool is_of_outer_steps(const UnitBuffers& unit, std::size_t buffer) {
+  return buffer == unit.anchor || buffer == unit.outer_momentum || buffer == unit.outer_mean;
+}
+
+}  // namespace
+
+Extent Plan::own(std::size_t unit, std::size_t buffer) const {
+  return is_of_outer_steps(unit_buffers[unit], buffer) ? Extent::mine : own();
 }
 
 std::size_t Plan::ranks_in(GroupKind group) const {
@@ -113,6 +135,7 @@ Extent Plan::extent(std::size_t unit, std::size_t buffer) const {
     if (buffer == own.accumulation) return Extent::whole;
     return kept.gradients == Extent::mine && options.replicas > 1 ? Extent::group : kept.gradients;
   }
+  if (is_of_outer_steps(own, buffer)) return Extent::mine;
   const bool is_state = std::find(own.states.begin(), own.states.end(), buffer) != own.states.end();
   return is_state ? kept.optimizer : Extent::whole;
 }
@@ -131,11 +154,29 @@ std::optional<std::size_t> Plan::find(SegmentKind kind) const {
   return std::nullopt;
 }
 
+std::optional<std::size_t> Plan::find_outer(std::size_t fragment) const {
+  for (std::size_t index = 0; index < segments.size(); ++index) {
+    if (segments[index].kind == SegmentKind::outer && segments[index].fragment == fragment) return index;
+  }
+  return std::nullopt;
+}
+
+// Fragments follow each other by so many steps that no two have the same: the first after step H, 2 H, …
+std::optional<std::size_t> Plan::outer_after(std::size_t step) const {
+  if (!replicas_diverge()) return std::nullopt;
+  const std::size_t apart = options.outer_every / options.outer_fragments;
+  const std::size_t since = step % options.outer_every;
+  if (since % apart != 0 || since / apart >= options.outer_fragments) return std::nullopt;
+  return find_outer(since / apart);
+}
+
 namespace {
 
 std::initializer_list<SegmentKind> successor_kinds(SegmentKind kind) {
   using enum SegmentKind;
   static constexpr std::initializer_list<SegmentKind> between_steps = {refresh, only, first, evaluation, synchronize};
+  static constexpr std::initializer_list<SegmentKind> after_update = {refresh,    only,        first,
+                                                                      evaluation, synchronize, outer};
   static constexpr std::initializer_list<SegmentKind> inside_step = {middle, last};
   static constexpr std::initializer_list<SegmentKind> step_end = {update};
   switch (kind) {
@@ -143,6 +184,7 @@ std::initializer_list<SegmentKind> successor_kinds(SegmentKind kind) {
     case middle: return inside_step;
     case only:
     case last: return step_end;
+    case update: return after_update;
     default: return between_steps;
   }
 }
@@ -157,7 +199,9 @@ std::vector<std::size_t> successors(const Plan& plan, std::size_t segment) {
         plan.options.micro_batches > 2) {
       continue;
     }
-    if (const auto index = plan.find(kind)) result.push_back(*index);
+    for (std::size_t index = 0; index < plan.segments.size(); ++index) {
+      if (plan.segments[index].kind == kind) result.push_back(index);
+    }
   }
   return result;
 }
@@ -183,7 +227,12 @@ std::string describe(const Plan& plan, const Operation& operation) {
 
 std::string describe(const Plan& plan, EventPoint point) {
   return fmt::format("{} (segment {}, #{})", describe(plan, plan.at(point)),
-                     to_string(plan.segments[point.segment].kind), point.operation);
+                     name_of(plan, plan.segments[point.segment]), point.operation);
+}
+
+std::string name_of(const Plan& plan, const Segment& segment) {
+  const bool one_of_several = segment.kind == SegmentKind::outer && plan.options.outer_fragments > 1;
+  return one_of_several ? fmt::format("outer {}", segment.fragment) : std::string(to_string(segment.kind));
 }
 
 std::uint64_t hash(const Plan& plan) { return fnv1a(canonical_text(plan)); }

@@ -77,9 +77,9 @@ inline Range gradient_range(const Plan& plan, std::size_t unit, std::size_t buff
   return part_range(plan, unit, buffer, type, Part::trained);
 }
 
-// This rank's shard of a part of a persistent fp32 buffer.
+// What this rank owns of a part of a persistent fp32 buffer: its shard, but for replicas that differ.
 inline Range my_shard(const Plan& plan, std::size_t unit, std::size_t buffer, Part part = Part::trained) {
-  return share_range(plan, unit, buffer, DType::fp32, part, Extent::mine);
+  return share_range(plan, unit, buffer, DType::fp32, part, plan.own(unit, buffer));
 }
 
 // What this rank's update reads or writes of a persistent fp32 buffer.
@@ -95,12 +95,14 @@ inline Range untrained_range(const Plan& plan, std::size_t unit) {
 inline Range scalars_range(const Plan& plan) { return fixed_range(plan.scalars, Bytes(0), scalars_size); }
 inline Range loss_scale_range(const Plan& plan) { return fixed_range(plan.scalars, loss_scale_offset, Bytes(4)); }
 
-// Partial norms: one row of trained units per rank, in the order of the shards that ranks own.
+// Partial norms: one row of trained units per rank that trains with this one, in the order of the shards that they own.
 inline Range all_norms(const Plan& plan) {
-  return fixed_range(plan.norms, Bytes(0), norm_size * (plan.options.ranks * plan.trained_units()));
+  return fixed_range(plan.norms, Bytes(0), norm_size * (plan.training_ranks() * plan.trained_units()));
 }
 inline Range my_norms(const Plan& plan) {
-  return strided(plan, all_norms(plan), Extent::mine, norm_size * plan.trained_units());
+  const Bytes row = norm_size * plan.trained_units();
+  if (!plan.replicas_diverge()) return strided(plan, all_norms(plan), Extent::mine, row);
+  return {plan.norms, Bytes(0), Bytes(0), plan.ranks_of_replica() > 1 ? row : Bytes(0), row};
 }
 inline Range my_norm(const Plan& plan, std::size_t unit) {
   Range norm = my_norms(plan);

@@ -45,6 +45,9 @@ Holding holding(const Plan& plan, std::size_t unit, std::size_t buffer) {
   if (std::find(buffers.states.begin(), buffers.states.end(), buffer) != buffers.states.end()) return {Bytes(4), false};
   if (buffer == buffers.gradient_slot) return {size_of(precision.gradient), false};
   if (buffer == buffers.staging) return {size_of(precision.wire), false};
+  if (buffer == buffers.anchor || buffer == buffers.outer_momentum || buffer == buffers.outer_mean) {
+    return {Bytes(4), false};
+  }
   return {};
 }
 
@@ -64,22 +67,32 @@ std::size_t shards_of(const Plan& plan, Share share) {
   return share == Share::mine ? 1 : share == Share::group ? plan.options.replicas : plan.options.ranks;
 }
 
+// Replicas that differ between outer steps train as jobs of their own ranks do, whose shards are a replica's shares.
+bool replicas_differ(const Plan& plan) { return plan.options.outer_every > 0; }
+Share owned(const Plan& plan) { return replicas_differ(plan) ? Share::group : Share::mine; }
+Share kept(const Plan& plan, Extent extent) { return extent == Extent::mine ? owned(plan) : share_of(extent); }
+
 // What each kind of operation may name of its unit, by access; pairs must fit besides (check_shape).
 std::vector<Share> shares_of(const Plan& plan, const Operation& operation, const Access& access) {
   const Sharding sharding = sharding_of(plan.options.strategy, plan.options.replicas);
-  const Share updated = share_of(sharding.optimizer);
+  const Share updated = kept(plan, sharding.optimizer);
   const std::size_t buffer = access.range.buffer;
   const UnitBuffers& buffers = plan.unit_buffers[access.tenant];
   switch (operation.kind) {
-    case OperationKind::initialize: return buffer == buffers.master ? std::vector{Share::mine} : std::vector{updated};
-    case OperationKind::cast: return {updated, share_of(sharding.parameters)};
+    case OperationKind::initialize:
+      if (buffer == buffers.anchor || buffer == buffers.outer_momentum) return {Share::mine};
+      return {buffer == buffers.master ? owned(plan) : updated};
+    case OperationKind::cast: return {updated, kept(plan, sharding.parameters)};
     case OperationKind::optimize: return {updated};
+    case OperationKind::outer_update: return {Share::mine};
     case OperationKind::all_gather:
     case OperationKind::all_gather_sum:
     case OperationKind::reduce_scatter: return {Share::mine, Share::group, Share::whole};
     case OperationKind::sum_of_squares:
-    case OperationKind::hook: return {Share::mine};
+    case OperationKind::hook: return {owned(plan)};
     case OperationKind::release:
+      if (buffer == buffers.outer_mean) return {Share::mine};
+      [[fallthrough]];
     case OperationKind::window:
       return buffer == buffers.parameters ? std::vector{Share::everything} : std::vector{Share::whole};
     default: return {Share::whole};
@@ -109,7 +122,8 @@ bool is_part(const Plan& plan, const Access& access, Share share, Part part) {
   const Buffer& buffer = plan.buffers[access.range.buffer];
   const bool is_slot = buffer.category == Category::parameter_slots || buffer.category == Category::gradient_slots ||
                        buffer.category == Category::staging;
-  if (is_slot) return is_share_of(plan, access, share, part, Share::whole);
+  const bool is_mean = access.range.buffer == plan.unit_buffers[access.tenant].outer_mean;
+  if (is_slot) return is_share_of(plan, access, share, part, is_mean ? Share::mine : Share::whole);
   const std::size_t elements =
       layout.shard_elements(Part::trained) + (held.frozen ? layout.shard_elements(Part::frozen) : 0);
   for (const Share all : {Share::whole, Share::group, Share::mine}) {
@@ -136,8 +150,8 @@ bool is_layouts(const Plan& plan, const Operation& operation, const Access& acce
   });
 }
 
-// Of the scalars: all, or the loss scale alone. Of the norms, a row of units per rank: all, my row, or my cell of the
-// operation's unit.
+// Of the scalars: all, or the loss scale alone. Of the norms, a row of units per rank, of this replica's where replicas
+// differ: all, my row, or my cell of the operation's unit.
 bool is_plans(const Plan& plan, const Operation& operation, const Range& range) {
   if (range.buffer == plan.scalars) {
     return range == fixed_range(plan.scalars, Bytes(0), scalars_size) ||
@@ -145,11 +159,11 @@ bool is_plans(const Plan& plan, const Operation& operation, const Range& range) 
   }
   if (range.buffer != plan.norms) return false;
   const Bytes row = norm_size * plan.trained_units();
-  const std::size_t replicas = plan.options.replicas;
-  Range mine{plan.norms, Bytes(0), replicas > 1 ? row : Bytes(0),
-             plan.options.ranks > replicas ? row * replicas : Bytes(0), row};
+  const std::size_t replicas = replicas_differ(plan) ? 1 : plan.options.replicas;
+  const std::size_t ranks = plan.options.ranks / (replicas_differ(plan) ? plan.options.replicas : 1);
+  Range mine{plan.norms, Bytes(0), replicas > 1 ? row : Bytes(0), ranks > replicas ? row * replicas : Bytes(0), row};
   if (operation.unit == no_unit) {
-    return range == mine || range == fixed_range(plan.norms, Bytes(0), row * plan.options.ranks);
+    return range == mine || range == fixed_range(plan.norms, Bytes(0), row * ranks);
   }
   mine.offset = norm_size * plan.norm_columns[operation.unit];
   mine.size = norm_size;
@@ -179,13 +193,15 @@ bool is_paired(const Operation& operation) {
   return true;
 }
 
-// What is reduced stands in the wire's type, and its sum in the unit's gradient.
+// What is reduced stands in the wire's type, and its sum in the unit's gradient; of masters, in the slot of their mean.
 bool is_sum(const Plan& plan, const Operation& operation) {
   if (operation.kind != OperationKind::reduce_scatter) return true;
   for (std::size_t a = 0; a < operation.accesses.size(); a += 2) {
     const std::size_t unit = operation.accesses[a].tenant;
     if (holding(plan, unit, operation.accesses[a].range.buffer).element != size_of(operation.wire)) return false;
-    if (operation.accesses[a + 1].range.buffer != plan.unit_buffers[unit].gradient) return false;
+    const UnitBuffers& buffers = plan.unit_buffers[unit];
+    const bool of_masters = operation.accesses[a].range.buffer == buffers.master;
+    if (operation.accesses[a + 1].range.buffer != (of_masters ? buffers.outer_mean : buffers.gradient)) return false;
   }
   return true;
 }
@@ -217,9 +233,12 @@ bool is_widened_by(const Plan& plan, GroupKind group, Share from, Share to) {
   return !is_mesh || group == GroupKind::all || (from == Share::group) == (group == GroupKind::shard);
 }
 
-// Of each pair one is as many shards as the other has for each of the group's ranks. Everybody's norms count, and one
-// rank's state is for everybody.
+// Of each pair one is as many shards as the other has for each of the group's ranks. Everybody's norms count, or those
+// of a replica that trains by itself, and one rank's state is for everybody.
 bool is_of_group(const Plan& plan, const Operation& operation) {
+  if (operation.kind == OperationKind::gather_norms && replicas_differ(plan)) {
+    return operation.group == GroupKind::shard;
+  }
   if (!moves_shards(operation)) return operation.group == GroupKind::all;
   const bool sums = operation.kind == OperationKind::reduce_scatter;
   for (std::size_t a = 0; a < operation.accesses.size(); a += 2) {

@@ -43,6 +43,8 @@ class Lines {
 void add_options(Lines& lines, const plan::PlanOptions& options) {
   lines.add("strategy", to_string(options.strategy));
   lines.add("replicas", options.replicas);
+  lines.add("outer.every", options.outer_every);
+  lines.add("outer.fragments", options.outer_fragments);
   lines.add("precision", types(options.precision));
   lines.add("micro_batches", options.micro_batches);
   lines.add("accumulation", to_string(options.accumulation));
@@ -75,6 +77,11 @@ void add_optimizer(Lines& lines, const Optimizer& optimizer, const kernels::Loss
   lines.add("loss_scaling", fmt::format("initial {}, dynamic {}, growth {}, backoff {}, growth_interval {}, {} to {}",
                                         scaling.initial, scaling.dynamic, scaling.growth, scaling.backoff,
                                         scaling.growth_interval, scaling.smallest, scaling.largest));
+}
+
+void add_outer(Lines& lines, const kernels::OuterSettings& outer) {
+  lines.add("outer.learning_rate", outer.learning_rate);
+  lines.add("outer.momentum", outer.momentum);
 }
 
 void add_units(Lines& lines, const std::vector<plan::UnitSpec>& units) {
@@ -132,6 +139,7 @@ std::vector<std::string> lines_of(const AgreedSettings& settings) {
   Lines lines;
   lines.add("seed", settings.seed);
   add_options(lines, settings.input.options);
+  add_outer(lines, settings.outer);
   add_optimizer(lines, settings.optimizer, settings.loss_scaling);
   add_units(lines, settings.input.units);
   add_program(lines, "a micro-batch", settings.input.program.micro_batch, settings.input.units);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tessera/comm/world.hpp"
+#include "tessera/kernels/optimizer.hpp"
 #include "tessera/plan/compile.hpp"
 #include "tessera/shard/optimizer.hpp"
 
@@ -18,6 +19,7 @@ struct AgreedSettings {
   std::uint64_t plan_hash;  // of what the input was compiled into
   std::uint64_t seed;
   const kernels::LossScaling& loss_scaling;
+  const kernels::OuterSettings& outer;
   const Optimizer& optimizer;
 };
 // The hash comes last: it differs where anything does that no line has.

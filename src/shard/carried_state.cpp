@@ -1,4 +1,5 @@
-// A state's buffer of a unit is asked for by its place: 0 is the master, i > 0 the optimizer's state i - 1.
+// A state's buffer of a unit is asked for by its place: 0 is the master, then come the optimizer's states, and with
+// outer steps the anchor and the outer momentum.
 #include "shard/carried_state.hpp"
 
 #include <algorithm>
@@ -12,8 +13,15 @@ namespace {
 
 std::size_t buffer_of(const plan::Plan& plan, std::size_t unit, std::size_t state) {
   const plan::UnitBuffers& buffers = plan.unit_buffers[unit];
-  return state == 0 ? buffers.master : buffers.states[state - 1];
+  if (state == 0) return buffers.master;
+  if (state <= buffers.states.size()) return buffers.states[state - 1];
+  return state == buffers.states.size() + 1 ? buffers.anchor : buffers.outer_momentum;
 }
+
+std::size_t states_of(const plan::Plan& plan) {
+  return 1 + plan.optimizer_states.size() + (plan.replicas_diverge() ? 2 : 0);
+}
+bool is_anchor(const plan::Plan& plan, std::size_t state) { return state == plan.optimizer_states.size() + 1; }
 
 std::vector<ParameterPiece> pieces_of(const plan::Plan& plan, std::size_t unit, std::size_t state, Executor& executor) {
   if (state > 0 && !plan.trains(unit)) return {};
@@ -29,7 +37,7 @@ bool keeps(const plan::Plan& plan, std::size_t unit, std::size_t parameter, std:
 
 CarriedState::CarriedState(World& world, const plan::Plan& plan, std::span<const std::unique_ptr<Unit>> units,
                            Executor& from)
-    : world_(world), plan_(plan), states_(1 + plan.optimizer_states.size()) {
+    : world_(world), plan_(plan), states_(states_of(plan)) {
   for (std::size_t state = 0; state < states_.size(); ++state) {
     for (const auto& unit : units) {
       const HostPieces here(from.compute(), pieces_of(plan, unit->index(), state, from));
@@ -48,14 +56,16 @@ CarriedState::CarriedState(World& world, const plan::Plan& plan, std::span<const
   scalars_ = step_scalars(from);
 }
 
-std::vector<float> CarriedState::whole(const Unit& unit, const Parameter& parameter, const Shares& shares) const {
+std::vector<float> CarriedState::whole(const Unit& unit, const Parameter& parameter, std::size_t state) const {
+  const Shares& shares = states_[state];
+  const Extent owned = state == 0 ? plan_.own() : plan_.own(unit.index(), buffer_of(plan_, unit.index(), state));
   std::vector<ParameterPiece> mine;
   std::vector<float> values;
   if (const auto share = shares.find(&parameter); share != shares.end()) {
     values = share->second.values;
     mine.push_back({&parameter, share->second.first, values});
   }
-  return whole_parameter(world_, plan_, parameter_place(unit, parameter), mine);
+  return whole_parameter(world_, plan_, parameter_place(unit, parameter, owned), mine);
 }
 
 void CarriedState::restore(const plan::Plan& plan, std::span<const std::unique_ptr<Unit>> units, Executor& to) const {
@@ -64,8 +74,10 @@ void CarriedState::restore(const plan::Plan& plan, std::span<const std::unique_p
       HostPieces here(to.compute(), pieces_of(plan, unit->index(), state, to));
       for (std::size_t p = 0; p < unit->parameters().size(); ++p) {
         const Parameter& parameter = *unit->parameters()[p];
-        if (!keeps(plan_, unit->index(), p, state) || !keeps(plan, unit->index(), p, state)) continue;
-        const std::vector<float> values = whole(*unit, parameter, states_[state]);
+        const bool kept = keeps(plan_, unit->index(), p, state);
+        // What starts to be trained sets out from its weights.
+        if (!keeps(plan, unit->index(), p, state) || !(kept || is_anchor(plan, state))) continue;
+        const std::vector<float> values = whole(*unit, parameter, kept ? state : 0);
         for (const ParameterPiece& piece : here.pieces()) {
           if (piece.parameter != &parameter) continue;
           std::copy_n(values.begin() + static_cast<std::ptrdiff_t>(piece.first), piece.values.size(),

@@ -1,5 +1,5 @@
-// What outlives a plan: masters, buffers, optimizer states and the step's scalars, taken from one executor and put into
-// the next, whose shards lie elsewhere.
+// What outlives a plan: masters, buffers, states of the optimizers and the step's scalars, taken from one executor and
+// put into the next, whose shards lie elsewhere.
 #pragma once
 
 #include <cstddef>
@@ -29,11 +29,11 @@ class CarriedState {
   // By parameter: the state's share of this rank; parameters without that state are missing.
   using Shares = std::map<const Parameter*, Share>;
 
-  std::vector<float> whole(const Unit& unit, const Parameter& parameter, const Shares& shares) const;
+  std::vector<float> whole(const Unit& unit, const Parameter& parameter, std::size_t state) const;
 
   World& world_;
   plan::Plan plan_;             // the old one: it knows where shares were
-  std::vector<Shares> states_;  // masters, then the optimizer's
+  std::vector<Shares> states_;  // masters, then the optimizer's, then those of outer steps
   std::map<const Buffer*, std::vector<float>> buffers_;
   kernels::StepScalars scalars_;
 };

@@ -129,9 +129,11 @@ void Executor::check_health() {
 // ---- segments ----
 
 void Executor::launch_segment(SegmentKind kind) {
-  const auto index = plan_.find(kind);
-  if (!index) return;
-  segment_ = *index;
+  if (const auto index = plan_.find(kind)) launch_segment(*index);
+}
+
+void Executor::launch_segment(std::size_t segment) {
+  segment_ = segment;
   next_operation_ = 0;
   if (!launch_to_window()) throw InternalError("a segment without windows stopped at a window");
 }
@@ -242,9 +244,12 @@ void Executor::update(float learning_rate) {
   if (traced_ != nullptr) traced_->stamp_host(*host_);
   launch_segment(SegmentKind::update);
   progress_.update();
-  if (traced_ == nullptr) return;
-  traced_->stamp_host(*host_);
-  std::exchange(traced_, nullptr)->end_step();
+  if (traced_ != nullptr) {
+    traced_->stamp_host(*host_);
+    std::exchange(traced_, nullptr)->end_step();
+  }
+  // Behind the end of a traced step: one with an outer step is measured as any other.
+  if (const auto outer = plan_.outer_after(++updates_)) launch_segment(*outer);
 }
 
 void Executor::trace(std::shared_ptr<TraceRecorder> recorder) {

@@ -31,6 +31,8 @@ class Executor {
   Window open(const plan::WindowUse& use);
   void close();  // the open window; launches what comes before the next
   void update(float learning_rate);
+  // How many updates were asked for so far: by it outer steps are due.
+  void set_updates(std::size_t updates) { updates_ = updates; }
   void refresh();              // what is whole follows the masters. Synchronises
   void synchronize_buffers();  // untrained state becomes rank 0's. Synchronises
   void synchronize();
@@ -63,6 +65,7 @@ class Executor {
   // Launches the current segment's operations up to the next window; true when there is none left.
   bool launch_to_window();
   void launch_segment(plan::SegmentKind kind);
+  void launch_segment(std::size_t segment);
   void launch(const plan::Operation& operation, std::size_t index);
   void make_waits(const plan::Operation& operation, Stream& on);
   void make_traced_waits(const plan::Operation& operation, Stream& on);
@@ -91,6 +94,7 @@ class Executor {
   std::shared_ptr<WindowLink> link_;                                  // to the handles
 
   Progress progress_;
+  std::size_t updates_ = 0;
   std::size_t segment_ = 0;
   std::size_t next_operation_ = 0;  // in the segment; while a window is open, the window
 };

@@ -78,6 +78,7 @@ class FullyShard::Implementation {
     world();
     if (executor_) throw UsageError("finalize() was called twice");
     if (optimizer == nullptr) throw UsageError("finalize() needs an optimizer");
+    check_outer_settings();
     optimizer_ = std::move(optimizer);
     plan_ = sound_plan();
     make_executor();
@@ -134,11 +135,14 @@ class FullyShard::Implementation {
       throw UsageError(fmt::format("unit {}: every parameter is frozen, so there is no \"{}\"", unit.name(), state));
     }
     if (state == "gradient") return buffers.gradient;
+    if (state == "anchor" && buffers.anchor != plan::no_buffer) return buffers.anchor;
+    if (state == "outer momentum" && buffers.anchor != plan::no_buffer) return buffers.outer_momentum;
     for (std::size_t i = 0; i < plan_.optimizer_states.size(); ++i) {
       if (state == plan_.optimizer_states[i]) return buffers.states[i];
     }
     std::string known = "master, gradient";
     for (const std::string& name : plan_.optimizer_states) known.append(", ").append(name);
+    if (plan_.replicas_diverge()) known += ", anchor, outer momentum";
     throw UsageError(fmt::format("unit {}: no state \"{}\"; there are {}", unit.name(), state, known));
   }
 
@@ -172,6 +176,8 @@ class FullyShard::Implementation {
                      .precision = options_.precision,
                      .ranks = static_cast<std::size_t>(world().size()),
                      .replicas = options_.replicas,
+                     .outer_every = options_.outer.every,
+                     .outer_fragments = options_.outer.fragments,
                      .micro_batches = options_.micro_batches,
                      .accumulation = options_.accumulation,
                      .prefetch = options_.prefetch,
@@ -192,6 +198,17 @@ class FullyShard::Implementation {
     return world().device().kind() == DeviceKind::cpu ? options_.checkpointing : Checkpointing::background;
   }
 
+  kernels::OuterSettings outer() const { return {options_.outer.learning_rate, options_.outer.momentum}; }
+
+  void check_outer_settings() const {
+    const auto [learning_rate, momentum] = outer();
+    if (!(std::isfinite(learning_rate) && learning_rate > 0.0f)) {
+      throw UsageError(fmt::format("outer.learning_rate is {}: choose a finite one above 0", learning_rate));
+    }
+    if (momentum >= 0.0f && momentum < 1.0f) return;
+    throw UsageError(fmt::format("outer.momentum is {}: choose one in [0, 1)", momentum));
+  }
+
   // Compiled, verified, the same on every rank, and within the memory limit.
   plan::Plan sound_plan() {
     const plan::CompileInput input = compile_input();
@@ -203,6 +220,7 @@ class FullyShard::Implementation {
                                          .plan_hash = plan::hash(plan),
                                          .seed = options_.seed,
                                          .loss_scaling = loss_scaling_,
+                                         .outer = outer(),
                                          .optimizer = *optimizer_}));
     if (options_.memory_limit) require_fit(plan, input, *options_.memory_limit);
     return plan;
@@ -216,6 +234,7 @@ class FullyShard::Implementation {
                                                          .seed = options_.seed,
                                                          .diagnostics = options_.diagnostics,
                                                          .loss_scaling = loss_scaling_,
+                                                         .outer = outer(),
                                                          .gradient_hook = hook_});
   }
 
@@ -329,10 +348,9 @@ std::vector<float> FullyShard::whole(const Parameter& parameter, std::string_vie
   if (state != "master" && plan().units[unit.index()].parameters[unit.index_of(parameter)].frozen) {
     throw UsageError(fmt::format("{} is frozen: of it there is a master alone, no \"{}\"", parameter.name(), state));
   }
-  return whole_parameter(
-      world(), plan(), parameter_place(unit, parameter),
-      HostPieces(stream(), settled_pieces(executor, unit.index(), implementation_->state_buffer(unit, state)))
-          .pieces());
+  const std::size_t buffer = implementation_->state_buffer(unit, state);
+  return whole_parameter(world(), plan(), parameter_place(unit, parameter, plan().own(unit.index(), buffer)),
+                         HostPieces(stream(), settled_pieces(executor, unit.index(), buffer)).pieces());
 }
 std::vector<GradientNorm> FullyShard::gradient_norms() {
   return tessera::gradient_norms(world(), plan(), implementation_->units(), implementation_->executor());

@@ -19,12 +19,17 @@ namespace tessera {
 
 namespace {
 
-// At most one piece of a parameter stands in a shard.
-std::optional<plan::ShardPiece> share_of(const plan::UnitLayout& layout, std::size_t rank, std::size_t parameter) {
-  for (const plan::ShardPiece& piece : layout.pieces(rank)) {
-    if (piece.parameter == parameter) return piece;
+// At most one piece of a parameter stands in what a rank owns.
+std::optional<plan::ShardPiece> share_of(const plan::UnitLayout& layout, std::size_t rank,
+                                         const ParameterPlace& place) {
+  for (const plan::ShardPiece& piece : layout.pieces(rank, place.owned)) {
+    if (piece.parameter == place.index) return piece;
   }
   return std::nullopt;
+}
+
+bool is_of_replica(const plan::Plan& plan, std::size_t rank, const World& world) {
+  return plan.place_of(rank).replica == plan.place_of(static_cast<std::size_t>(world.rank())).replica;
 }
 
 std::vector<GradientNorm> trained_parameters(const plan::Plan& plan, std::span<const std::unique_ptr<Unit>> units) {
@@ -72,8 +77,8 @@ std::vector<ParameterPiece> settled_pieces(Executor& executor, std::size_t unit,
 
 // ---- whole parameters ----
 
-ParameterPlace parameter_place(const Unit& unit, const Parameter& parameter) {
-  return {&parameter, unit.index(), unit.index_of(parameter)};
+ParameterPlace parameter_place(const Unit& unit, const Parameter& parameter, Extent owned) {
+  return {&parameter, unit.index(), unit.index_of(parameter), owned};
 }
 
 std::vector<float> whole_parameter(World& world, const plan::Plan& plan, const ParameterPlace& place,
@@ -82,7 +87,7 @@ std::vector<float> whole_parameter(World& world, const plan::Plan& plan, const P
   std::vector<std::optional<plan::ShardPiece>> shares;
   std::size_t largest = 0;
   for (std::size_t rank = 0; rank < layout.ranks(); ++rank) {
-    shares.push_back(share_of(layout, rank, place.index));
+    shares.push_back(share_of(layout, rank, place));
     if (shares.back()) largest = std::max(largest, shares.back()->count);
   }
   const auto mine = std::find_if(pieces.begin(), pieces.end(),
@@ -95,7 +100,7 @@ std::vector<float> whole_parameter(World& world, const plan::Plan& plan, const P
   const std::vector<std::byte> all = world.gather(std::as_bytes(std::span<const float>(sent)), place.parameter->name());
   std::vector<float> result(place.parameter->elements());
   for (std::size_t rank = 0; rank < shares.size(); ++rank) {
-    if (!shares[rank]) continue;
+    if (!shares[rank] || (place.owned == Extent::group && !is_of_replica(plan, rank, world))) continue;
     std::memcpy(result.data() + shares[rank]->parameter_offset, all.data() + rank * largest * sizeof(float),
                 shares[rank]->count * sizeof(float));
   }
@@ -121,6 +126,7 @@ std::vector<GradientNorm> gradient_norms(World& world, const plan::Plan& plan,
   }
   const std::vector<std::byte> all = world.gather(std::as_bytes(std::span<const double>(mine)), "gradient norms");
   for (std::size_t rank = 0; rank < static_cast<std::size_t>(world.size()); ++rank) {
+    if (plan.replicas_diverge() && !is_of_replica(plan, rank, world)) continue;
     for (std::size_t i = 0; i < result.size(); ++i) {
       double squares = 0.0;
       std::memcpy(&squares, all.data() + (rank * result.size() + i) * sizeof(double), sizeof(double));
@@ -142,6 +148,7 @@ kernels::StepScalars step_scalars(Executor& executor) {
 void set_step_scalars(Executor& executor, const kernels::StepScalars& values) {
   kernels::set_scalars(executor.compute(), executor.memory().scalars(), values);
   executor.compute().synchronize();
+  executor.set_updates(static_cast<std::size_t>(values.step + values.skipped_steps));
 }
 
 }  // namespace tessera

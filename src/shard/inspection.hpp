@@ -37,11 +37,13 @@ struct ParameterPlace {
   const Parameter* parameter;
   std::size_t unit;
   std::size_t index;  // in the unit
+  Extent owned;       // how much each rank has of what is put together: Plan::own
 };
-ParameterPlace parameter_place(const Unit& unit, const Parameter& parameter);
+ParameterPlace parameter_place(const Unit& unit, const Parameter& parameter, Extent owned);
 
-// Puts one parameter together from every rank's pieces. `pieces`: this rank's of the unit, of which those of the
-// parameter are taken. Collective; blocks.
+// Puts one parameter together from every rank's pieces; where ranks own what their replica has for them, from those of
+// this rank's replica. `pieces`: this rank's of the unit, of which those of the parameter are taken. Collective;
+// blocks.
 std::vector<float> whole_parameter(World& world, const plan::Plan& plan, const ParameterPlace& place,
                                    std::span<const ParameterPiece> pieces);
 
@@ -50,8 +52,8 @@ std::vector<float> whole_parameter(World& world, const plan::Plan& plan, const P
 std::vector<ParameterPiece> settled_pieces(Executor& executor, std::size_t unit, std::size_t buffer);
 
 // The norm of each trained parameter's gradient, from the shards that the last step reduced: each rank sums the squares
-// of its pieces (kernels/norm.hpp), and the ranks' sums are added in rank order in fp64. Between steps. Collective;
-// synchronises.
+// of its pieces (kernels/norm.hpp), and the sums of the ranks that train together are added in rank order in fp64.
+// Between steps. Collective; synchronises.
 std::vector<GradientNorm> gradient_norms(World& world, const plan::Plan& plan,
                                          std::span<const std::unique_ptr<Unit>> units, Executor& executor);
 

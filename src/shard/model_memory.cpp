@@ -57,14 +57,15 @@ DType ModelMemory::type_of(std::size_t unit, std::size_t buffer) const {
 std::vector<ParameterPiece> ModelMemory::pieces(std::size_t unit, std::size_t buffer) {
   const plan::UnitLayout& layout = plan_.layouts[unit];
   const bool masters = buffer == plan_.unit_buffers[unit].master;
+  const Extent own = plan_.own(unit, buffer);
   std::vector<ParameterPiece> result;
-  for (const plan::ShardPiece& piece : layout.pieces(rank_)) {
+  for (const plan::ShardPiece& piece : layout.pieces(rank_, own)) {
     const plan::Part part = layout.part(piece.parameter);
     if (!masters && part == plan::Part::frozen) continue;
     float* const shard = reinterpret_cast<float*>(address(plan::my_shard(plan_, unit, buffer, part)));
     result.push_back({units_[unit]->parameters()[piece.parameter],
                       piece.parameter_offset,
-                      {shard + (piece.shard_offset - layout.begin_in_shard(part)), piece.count}});
+                      {shard + (piece.shard_offset - layout.begin_in(own, part)), piece.count}});
   }
   return result;
 }

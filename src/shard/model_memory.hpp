@@ -27,8 +27,8 @@ class ModelMemory {
   // What stands in one of a unit's buffers.
   DType type_of(std::size_t unit, std::size_t buffer) const;
 
-  // This rank's share of one of a unit's fp32 buffers, parameter by parameter: of masters every parameter's, of
-  // everything else the trained ones'.
+  // What this rank owns of one of a unit's fp32 buffers (Plan::own), parameter by parameter: of masters every
+  // parameter's, of everything else the trained ones'.
   std::vector<ParameterPiece> pieces(std::size_t unit, std::size_t buffer);
   std::span<float> values(const Unit& unit, const Buffer& untrained);
   std::vector<FullyShard::Region> regions();

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "device/cuda/cuda_queue.hpp"
+#include "plan/ranges.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/kernels/elementwise.hpp"
 #include "tessera/kernels/norm.hpp"
@@ -22,6 +23,7 @@ Operations::Operations(const ExecutorInput& input, ModelMemory& memory)
       seed_(input.seed),
       poison_(input.diagnostics.poison),
       loss_scaling_(input.loss_scaling),
+      outer_(input.outer),
       gradient_hook_(input.gradient_hook),
       memory_(memory),
       skipped_steps_(input.world),
@@ -87,6 +89,7 @@ void Operations::launch(plan::EventPoint point, Stream& on) {
     case OperationKind::sum_of_squares: return sum_of_squares(operation, on);
     case OperationKind::begin_update: return begin_update(on);
     case OperationKind::optimize: return optimize(operation, on);
+    case OperationKind::outer_update: return outer_update(operation, on);
     case OperationKind::release: return release(operation, on);
     case OperationKind::window: break;
   }
@@ -113,6 +116,17 @@ void Operations::initialize(const Operation& operation, Stream& on) {
       fill_initial(state->initial(), {memory_.values(*units_[unit], *state), state->name(), 0}, on);
     }
   });
+  set_anchor(unit, on);
+}
+
+// The first outer step starts at the initial weights, which all replicas have in common.
+void Operations::set_anchor(std::size_t unit, Stream& on) {
+  const plan::UnitBuffers& buffers = plan_.unit_buffers[unit];
+  if (buffers.anchor == plan::no_buffer) return;
+  const auto mine = [&](std::size_t buffer) {
+    return plan::share_range(plan_, unit, buffer, DType::fp32, plan::Part::trained, Extent::mine);
+  };
+  kernels::copy(on, address(mine(buffers.anchor)), address(mine(buffers.master)), mine(buffers.anchor).size);
 }
 
 void Operations::cast(const Operation& operation, Stream& on) {
@@ -183,8 +197,7 @@ void Operations::sum_of_squares(const Operation& operation, Stream& on) {
   const Access& from = operation.accesses[0];
   const Access& to = operation.accesses[1];
   kernels::sum_of_squares(on, reinterpret_cast<const float*>(address(from.range)),
-                          plan_.layouts[operation.unit].shard_elements(plan::Part::trained),
-                          reinterpret_cast<double*>(address(to.range)));
+                          from.range.size.count() / sizeof(float), reinterpret_cast<double*>(address(to.range)));
 }
 
 // Called here, so that what it enqueues stands between the reduction and the norm.
@@ -212,7 +225,7 @@ void Operations::gather_norms(const Operation& operation, Collective& collective
 
 void Operations::begin_update(Stream& on) {
   const kernels::NormPartials partials{reinterpret_cast<const double*>(base(plan_.norms)), plan_.trained_units(),
-                                       plan_.options.ranks};
+                                       plan_.training_ranks()};
   kernels::StepSettings settings = optimizer_.step_settings();
   settings.loss_scaling = loss_scaling_;
   kernels::begin_update(on, memory_.scalars(), partials, settings);
@@ -239,6 +252,17 @@ void Operations::optimize(const Operation& operation, Stream& on) {
         on, {.master = master + run.first, .states = states, .gradient = gradient + run.first, .count = run.count},
         group, memory_.scalars());
   }
+}
+
+// Accesses: the mean, the anchor, the momentum, the masters.
+void Operations::outer_update(const Operation& operation, Stream& on) {
+  const auto floats = [&](std::size_t access) {
+    return reinterpret_cast<float*>(address(operation.accesses[access].range));
+  };
+  const std::size_t count = operation.accesses[0].range.size.count() / sizeof(float);
+  kernels::outer_update(
+      on, {.master = floats(3), .anchor = floats(1), .momentum_buffer = floats(2), .mean = floats(0), .count = count},
+      outer_);
 }
 
 void Operations::release(const Operation& operation, Stream& on) {

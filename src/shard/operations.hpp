@@ -16,6 +16,7 @@
 #include "shard/optimizer_runs.hpp"
 #include "tessera/comm/world.hpp"
 #include "tessera/device/stream.hpp"
+#include "tessera/kernels/optimizer.hpp"
 #include "tessera/plan/plan.hpp"
 #include "tessera/shard/fully_shard.hpp"
 
@@ -32,6 +33,7 @@ struct ExecutorInput {
   std::uint64_t seed;
   Diagnostics diagnostics;
   kernels::LossScaling loss_scaling;
+  kernels::OuterSettings outer;       // read by plans with outer steps
   const GradientHook& gradient_hook;  // empty: none
 };
 
@@ -64,6 +66,7 @@ class Operations {
     return *communicators_[static_cast<std::size_t>(operation.stream)][static_cast<std::size_t>(operation.group)];
   }
   Collective collective_of(const plan::Operation& operation);
+  void set_anchor(std::size_t unit, Stream& on);
   void fill_initial(const Initial& initial, const InitialPlace& place, Stream& on);
   void initialize(const plan::Operation& operation, Stream& on);
   void cast(const plan::Operation& operation, Stream& on);
@@ -75,6 +78,7 @@ class Operations {
   void gather_norms(const plan::Operation& operation, Collective& collective, Stream& on);
   void begin_update(Stream& on);
   void optimize(const plan::Operation& operation, Stream& on);
+  void outer_update(const plan::Operation& operation, Stream& on);
   void release(const plan::Operation& operation, Stream& on);
 
   std::byte* address(const plan::Range& range) { return memory_.address(range); }
@@ -86,6 +90,7 @@ class Operations {
   std::uint64_t seed_;
   bool poison_;
   kernels::LossScaling loss_scaling_;
+  kernels::OuterSettings outer_;
   const GradientHook& gradient_hook_;
   ModelMemory& memory_;
   std::vector<std::vector<Collective>> collectives_;          // by segment and operation

@@ -40,7 +40,7 @@ constexpr Setting mildest_first[] = {
      }},
     {"strategy = hfsdp",
      [](plan::PlanOptions& o) {
-       if (o.strategy == Strategy::hsdp) o.strategy = Strategy::hfsdp;
+       if (o.strategy == Strategy::hsdp && o.outer_every == 0) o.strategy = Strategy::hfsdp;
      }},
     {"strategy = fsdp", [](plan::PlanOptions& o) { o.strategy = Strategy::fsdp; }},
 };
@@ -61,13 +61,16 @@ std::string advice(plan::CompileInput input, Bytes limit) {
                      input.options.ranks, to_string(smallest));
 }
 
-// By unit, the type of its reductions; "-" where nothing is reduced. One reduction may be of several units.
+// By unit, the type of its first reduction; "-" where nothing is reduced. One reduction may be of several units. Later
+// ones are of sums, and of masters.
 std::vector<std::string_view> wires_of(const plan::Plan& plan) {
   std::vector<std::string_view> result(plan.units.size(), "-");
   for (const plan::Segment& segment : plan.segments) {
     for (const plan::Operation& operation : segment.operations) {
       if (operation.kind != plan::OperationKind::reduce_scatter) continue;
-      for (const plan::Access& access : operation.accesses) result[access.tenant] = to_string(operation.wire);
+      for (const plan::Access& access : operation.accesses) {
+        if (result[access.tenant] == "-") result[access.tenant] = to_string(operation.wire);
+      }
     }
   }
   return result;

@@ -127,10 +127,11 @@ inline CompileInput input_of(const Model& model, const PlanOptions& options) {
 
 inline std::string describe(const PlanOptions& options) {
   const std::string cap = options.bucket_cap ? fmt::format("{}", options.bucket_cap->count()) : "default";
-  return fmt::format("{} {} ranks {} replicas {} micro-batches {} {} prefetch {} reshard {} overlap {} bucket {}",
-                     to_string(options.strategy), to_string(options.precision.parameter), options.ranks,
-                     options.replicas, options.micro_batches, to_string(options.accumulation), options.prefetch,
-                     options.reshard_after_forward, options.overlap_reduction, cap);
+  return fmt::format(
+      "{} {} ranks {} replicas {} outer {}/{} micro-batches {} {} prefetch {} reshard {} overlap {} bucket {}",
+      to_string(options.strategy), to_string(options.precision.parameter), options.ranks, options.replicas,
+      options.outer_every, options.outer_fragments, options.micro_batches, to_string(options.accumulation),
+      options.prefetch, options.reshard_after_forward, options.overlap_reduction, cap);
 }
 
 }  // namespace tessera::plan

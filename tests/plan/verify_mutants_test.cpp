@@ -99,6 +99,23 @@ std::vector<Subject> subjects() {
         {.strategy = strategy, .precision = bf16_mixed, .ranks = 6, .replicas = 2, .micro_batches = 3});
     add(result, chain_model(3), {.strategy = strategy, .ranks = 3, .replicas = 3, .bucket_cap = Bytes(1540)});
   }
+  for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::hsdp}) {
+    for (const Precision& precision : {fp32_precision, bf16_mixed}) {
+      add(result, chain_model(2),
+          {.strategy = strategy, .precision = precision, .ranks = 4, .replicas = 2, .outer_every = 3});
+    }
+    add(result, chain_model(3),
+        {.strategy = strategy, .ranks = 6, .replicas = 3, .outer_every = 2, .outer_fragments = 2});
+    add(result, varied_model(),
+        {.strategy = strategy,
+         .precision = bf16_mixed,
+         .ranks = 6,
+         .replicas = 2,
+         .outer_every = 4,
+         .micro_batches = 2,
+         .gradient_hooks = true});
+    add(result, chain_model(2), {.strategy = strategy, .ranks = 3, .replicas = 3, .outer_every = 1});
+  }
   for (const Model& model : all_models()) {
     add(result, model, {.ranks = 3, .micro_batches = 3});
     add(result, model, {.strategy = Strategy::ddp, .precision = bf16_mixed, .ranks = 3});

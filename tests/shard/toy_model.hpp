@@ -102,6 +102,7 @@ struct Run {
   std::vector<std::size_t> widths = {5, 13, 131, 7, 3};  // divide by nothing
   float clip = 0.5f;
   int evaluate_every = 0;
+  int first_rank = 0;                          // whose samples rank 0 takes, the others' following
   std::set<int> overflows = {};                // steps in which the last rank's gradient is infinite
   std::vector<tessera::Precision> precisions;  // of the units, in turn; none: the model's
   std::set<std::size_t> frozen = {};           // layers whose weight (even ones) or all of which (odd ones) is frozen
@@ -136,12 +137,19 @@ inline Values share(tessera::FullyShard& model, const tessera::Unit& unit, std::
   return values;
 }
 
+// Replicas that train by themselves have weights of their own, under names that begin with the replica's number.
+inline std::string weight_name(tessera::FullyShard& model, const tessera::Parameter& parameter) {
+  if (!model.plan().replicas_diverge()) return parameter.name();
+  const tessera::plan::MeshPlace place = model.plan().place_of(std::size_t(model.world().rank()));
+  return std::to_string(place.replica) + "/" + parameter.name();
+}
+
 // Adds this rank's pieces of every parameter to `weights`.
 inline void collect_weights(tessera::FullyShard& model, std::map<std::string, Values>& weights, std::mutex& mutex) {
   const std::lock_guard lock(mutex);
   for (std::size_t u = 0; u < model.unit_count(); ++u) {
     for (const tessera::ParameterPiece& piece : model.pieces(model.unit(u))) {
-      Values& whole = weights[piece.parameter->name()];
+      Values& whole = weights[weight_name(model, *piece.parameter)];
       whole.resize(piece.parameter->elements());
       std::copy(piece.values.begin(), piece.values.end(), whole.begin() + std::ptrdiff_t(piece.first));
     }
@@ -186,8 +194,9 @@ Result train(const Run& run) {
       }
       float loss = 0.0f;
       for (std::size_t micro = 0; micro < micro_batches; ++micro) {
-        inputs[micro] = sample(rows * run.widths.front(), step, micro, world.rank(), 0);
-        targets[micro] = sample(rows * run.widths.back(), step, micro, world.rank(), 1);
+        const int rank = run.first_rank + world.rank();
+        inputs[micro] = sample(rows * run.widths.front(), step, micro, rank, 0);
+        targets[micro] = sample(rows * run.widths.back(), step, micro, rank, 1);
         dys[micro].resize(rows * run.widths.back());
         const Values* x = &inputs[micro];
         for (auto& layer : layers) x = &model.forward(*layer, *x);
@@ -249,7 +258,11 @@ inline bool same_bits(const Result& a, const Result& b) {
 
 inline std::string describe(const Run& run) {
   const FullyShardOptions& o = run.options;
-  return std::string(to_string(o.strategy)) + " ranks " + std::to_string(run.ranks) + " prefetch " +
+  const std::string outer = o.outer.every == 0
+                                ? ""
+                                : " replicas " + std::to_string(o.replicas) + " outer " +
+                                      std::to_string(o.outer.every) + "/" + std::to_string(o.outer.fragments);
+  return std::string(to_string(o.strategy)) + " ranks " + std::to_string(run.ranks) + outer + " prefetch " +
          std::to_string(o.prefetch) + " reshard " + std::to_string(o.reshard_after_forward) + " micro-batches " +
          std::to_string(o.micro_batches) + " " + std::string(to_string(o.accumulation));
 }

@@ -119,8 +119,9 @@ enum class OperationKind {
   gather_norms,      // everybody's partial norms
   begin_update,      // norm, clip factor, skip flag, step count
   optimize,
-  release,    // a slot is given back
-  broadcast,  // buffers, from rank 0
+  outer_update,  // my shard of the masters, from the replicas' mean and the anchor
+  release,       // a slot is given back
+  broadcast,     // buffers, from rank 0
 };
 std::string_view to_string(OperationKind kind);
 constexpr bool is_collective(OperationKind kind) {
@@ -148,8 +149,9 @@ struct Operation {
   GroupKind group = GroupKind::all;
   WindowKind window = WindowKind::forward;  // of kind window
   bool add = false;                         // accumulate, reduce_scatter: add to the target instead of replacing it
-  std::size_t divisor = 1;                  // reduce_scatter: ranks × micro-batches once, in the last reduction of all
-  DType wire = DType::fp32;                 // reduce_scatter: dtype of what is read
+  std::size_t divisor = 1;   // reduce_scatter: ranks × micro-batches once, in the last reduction of all;
+                             // of masters: replicas
+  DType wire = DType::fp32;  // reduce_scatter: dtype of what is read
 };
 
 // ---- segments ----
@@ -162,6 +164,7 @@ enum class SegmentKind {
   middle,
   last,
   update,
+  outer,  // after some updates: the masters of one fragment of the units become the same in all replicas
   evaluation,
   synchronize,  // buffers become rank 0's
 };
@@ -170,6 +173,7 @@ std::string_view to_string(SegmentKind kind);
 struct Segment {
   SegmentKind kind;
   std::vector<Operation> operations;  // in the order of launch, the same on every rank
+  std::size_t fragment = 0;           // of kind outer
 };
 
 // A point that waits refer to: the latest completion of one operation. All count as recorded when the plan starts.
@@ -184,6 +188,10 @@ struct PlanOptions {
   Precision precision = {};
   std::size_t ranks = 1;
   std::size_t replicas = 1;  // of the mesh; divides ranks
+  // Of so many steps one is followed by an outer step, which averages the replicas' weights; between two of them each
+  // replica trains by itself (local SGD, DiLoCo: Douillard et al. 2023). 0: replicas are summed in every step.
+  std::size_t outer_every = 0;
+  std::size_t outer_fragments = 1;  // runs of units that take turns, each with an outer step of its own every so often
   std::size_t micro_batches = 1;
   AccumulationMode accumulation = AccumulationMode::automatic;  // in a Plan: never automatic
   std::size_t prefetch = 1;
@@ -214,7 +222,12 @@ struct UnitBuffers {
   // Reduced: what the strategy keeps of gradients; at least a replica's share where there are several, which are summed
   // in turn, and whole where sums of micro-batches stand.
   std::size_t gradient = no_buffer;
-  std::vector<std::size_t> states;    // what this rank updates
+  std::vector<std::size_t> states;  // what this rank updates
+  // Where there are outer steps, this rank's shard: the masters after the last one, the outer optimizer's momentum, and
+  // while one runs the mean of the replicas' masters.
+  std::size_t anchor = no_buffer;
+  std::size_t outer_momentum = no_buffer;
+  std::size_t outer_mean = no_buffer;
   std::size_t untrained = no_buffer;  // BufferSpecs one after the other, each aligned as parameters are
 };
 
@@ -228,7 +241,7 @@ struct Plan {
   std::vector<Buffer> buffers;
   std::vector<UnitBuffers> unit_buffers;
   std::size_t scalars = no_buffer;  // kernels::StepScalars
-  std::size_t norms = no_buffer;    // fp64 [ranks][trained units]
+  std::size_t norms = no_buffer;    // fp64 [training ranks][trained units]
   std::size_t activations = no_buffer;
   std::size_t gather_staging = no_buffer;  // of the communicator that gathers, and of the one that reduces
   std::size_t reduce_staging = no_buffer;
@@ -240,7 +253,15 @@ struct Plan {
   std::vector<Segment> segments;
   std::vector<EventPoint> events;
 
-  Sharding sharding() const { return sharding_of(options.strategy, options.replicas); }
+  // With outer steps each replica keeps what a job of its own ranks would: nothing of 1/N but what these steps need.
+  Sharding sharding() const;
+  bool replicas_diverge() const { return options.outer_every > 0; }
+  // Those whose gradients are summed in every step, who share norm, skipping and loss scale.
+  std::size_t training_ranks() const { return replicas_diverge() ? ranks_of_replica() : options.ranks; }
+  // What this rank is the one to initialise, and to give out, of a unit's persistent buffers: its shard, or, where
+  // replicas differ, what its replica has for it. Of the buffers of outer steps always its shard.
+  Extent own() const { return replicas_diverge() ? Extent::group : Extent::mine; }
+  Extent own(std::size_t unit, std::size_t buffer) const;
   // What windows read is whole at all times; else it is gathered into slots.
   bool parameters_stay_whole() const { return sharding().parameters == Extent::whole; }
   // Of the mesh.
@@ -260,14 +281,18 @@ struct Plan {
   std::size_t trained_units() const;
   const Operation& at(EventPoint point) const { return segments[point.segment].operations[point.operation]; }
   std::optional<std::size_t> find(SegmentKind kind) const;
+  std::optional<std::size_t> find_outer(std::size_t fragment) const;
+  // The outer segment that follows the `step`th update, counted from 1, if one does.
+  std::optional<std::size_t> outer_after(std::size_t step) const;
 };
 
-// The segments that may follow `kind`, of those that the plan has.
+// The segments that may follow a segment, of those that the plan has.
 std::vector<std::size_t> successors(const Plan& plan, std::size_t segment);
 
 // "all-gather blocks.3", "reduce-scatter blocks.3 to blocks.1 (3 units)": for errors and drawings.
 std::string describe(const Plan& plan, const Operation& operation);
-std::string describe(const Plan& plan, EventPoint point);  // with the segment's name
+std::string describe(const Plan& plan, EventPoint point);       // with the segment's name
+std::string name_of(const Plan& plan, const Segment& segment);  // "update", "outer 1"
 
 // Equal plans have equal hashes; compared across ranks when training starts. FNV-1a over the canonical text (draw.hpp).
 std::uint64_t hash(const Plan& plan);

@@ -40,12 +40,25 @@ struct Diagnostics {
   bool queue_compute = false;  // CPU: the compute stream is a queue, so the host runs ahead as it does with CUDA
 };
 
+// Rare synchronisation (DiLoCo, Douillard et al. 2023): replicas train each by themselves, and after every so many
+// updates SGD with Nesterov's momentum takes them all from the weights that they had in common towards the mean of what
+// they have become (numerics.md). Learning rate 1 and momentum 0: to the mean, which is local SGD.
+struct OuterOptions {
+  std::size_t every = 0;  // updates; 0: there is none of this, and replicas are summed in every step
+  float learning_rate = 0.7f;
+  float momentum = 0.9f;      // in [0, 1)
+  std::size_t fragments = 1;  // runs of units that take turns, so that less travels at a time
+};
+
 struct FullyShardOptions {
   // These change results or memory.
   Strategy strategy = Strategy::fsdp;
   // R of the mesh of R replicas by S ranks; divides the number of ranks. Gradients are summed inside each replica and
   // then across them, whatever the strategy (numerics.md); hsdp and hfsdp keep the model once in each.
   std::size_t replicas = 1;
+  // With it, everything that a step reports or shows is this rank's replica's: norms, loss scale, skipped steps,
+  // pieces(), whole(). Not with hfsdp, and without checkpoints.
+  OuterOptions outer = {};
   Precision precision = fp32_precision;
   std::size_t micro_batches = 1;
   AccumulationMode accumulation = AccumulationMode::automatic;
@@ -187,7 +200,8 @@ class FullyShard {
   // the update before the last one, so that the host is never more than a step ahead).
   void update();
   // With a learning rate of this step, in place of the optimizer's: finite, at least 0, and the same on every rank.
-  // Ranks that differ all get a CommunicationError that names the rates.
+  // Ranks that differ all get a CommunicationError that names the rates; where replicas train by themselves, ranks of
+  // one replica are compared.
   void update(float learning_rate);
 
   // The compute stream. What the user enqueues between windows (losses, say) belongs here too.
@@ -207,10 +221,12 @@ class FullyShard {
 
   // This rank's share of a unit, in fp32, parameter by parameter (plan/layout). For inspection, saving and loading.
   // Only between steps. Synchronises. `state` is "master", one of the optimizer's states, or "gradient": what the last
-  // step reduced, averaged and times its loss scale. Frozen parameters have a master alone. On a CUDA device the values
-  // are its memory, as buffer()'s are: kernels::copy takes them to the host, and whole() a whole parameter.
+  // step reduced, averaged and times its loss scale. With outer steps also "anchor", the masters after the last one,
+  // and "outer momentum", of which each rank has 1/N. Frozen parameters have a master alone. On a CUDA device the
+  // values are its memory, as buffer()'s are: kernels::copy takes them to the host, and whole() a whole parameter.
   std::vector<ParameterPiece> pieces(const Unit& unit, std::string_view state = "master");
-  // Call after writing to pieces() of masters or states: makes what is whole follow. Collective.
+  // Call after writing to pieces() of masters or states: makes what is whole follow. The anchor of outer steps stays as
+  // it is, unless it is written, too. Collective.
   void shards_changed();
 
   // One whole parameter, or its state, on every rank, in host memory: the model is never whole on any. Only between
