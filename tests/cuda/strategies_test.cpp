@@ -99,6 +99,9 @@ Outcome train_on(World& world, const Case& which) {
     for (const char* state : {"master", "m", "v"}) {
       outcome.weights[std::to_string(i) + state] = model.whole(units[i]->weight, state);
     }
+    if (options.outer.every > 0) {
+      outcome.weights[std::to_string(i) + "anchor"] = model.whole(units[i]->weight, "anchor");
+    }
   }
   return outcome;
 }
@@ -196,6 +199,27 @@ TEST_CASE("cuda: host code keeps away from the device's memory") {
 }
 
 TEST_CASE("cuda: every_strategy_equals_ddp_on_the_cpu_bitwise_in_bf16") { check_matrix<bf16>(bf16_mixed, {1, 3}); }
+
+// Two replicas of two ranks; over NCCL, too, whose collectives receive into staging memory.
+TEST_CASE("cuda: outer_steps_have_the_bits_of_the_cpu") {
+  Case reference{.device = DeviceChoice::cpu, .ranks = 4};
+  reference.sharding.strategy = Strategy::ddp;
+  reference.sharding.replicas = 2;
+  reference.sharding.outer = {.every = 4, .fragments = 2};
+  const Outcome expected = train<float>(reference);
+  for (const BackendChoice backend : {BackendChoice::automatic, BackendChoice::nccl}) {
+    if (backend == BackendChoice::nccl && !nccl_serves(4)) return;
+    for (const Strategy strategy : {Strategy::ddp, Strategy::zero2, Strategy::hsdp}) {
+      Case which = reference;
+      which.device = DeviceChoice::cuda;
+      which.backend = backend;
+      which.sharding.strategy = strategy;
+      which.sharding.diagnostics = {.delay_seed = 7, .poison = true, .touch = true};
+      CAPTURE(to_string(strategy));
+      CHECK(same_bits(train<float>(which), expected));
+    }
+  }
+}
 
 TEST_CASE("cuda: over_nccl_every_strategy_equals_ddp_on_the_cpu_bitwise") {
   for (const int ranks : {1, 2, 3}) {

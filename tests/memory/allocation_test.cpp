@@ -161,6 +161,21 @@ TEST_CASE("nothing_is_allocated_on_meshes_of_replicas") {
   }
 }
 
+TEST_CASE("nothing_is_allocated_with_outer_steps") {
+  REQUIRE_PROBE();
+  for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::hsdp}) {
+    Run run;
+    run.ranks = 4;
+    run.options.replicas = 2;
+    run.options.outer = {.every = 3, .fragments = 2};
+    run.options.strategy = strategy;
+    check(run);
+    run.options.precision = bf16_mixed;
+    run.options.diagnostics = {.poison = true, .queue_compute = true};
+    check<bf16>(run);
+  }
+}
+
 TEST_CASE("nothing_is_allocated_when_windows_join_other_streams") {
   REQUIRE_PROBE();
   for (const Strategy strategy : flat_strategies) {

@@ -143,6 +143,23 @@ TEST_CASE("planned_bytes_equal_measured_bytes_on_meshes_of_replicas") {
   check_meshes<bf16>(bf16_mixed);
 }
 
+TEST_CASE("planned_bytes_equal_measured_bytes_with_outer_steps") {
+  REQUIRE_PROBE();
+  for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::hsdp}) {
+    for (const std::size_t replicas : {2u, 6u}) {
+      Run run;
+      run.ranks = 6;
+      run.options.replicas = replicas;
+      run.options.outer = {.every = 2, .fragments = 2};
+      run.options.strategy = strategy;
+      check<float>(run);
+      run.options.precision = bf16_mixed;
+      run.options.diagnostics = {.poison = true, .touch = true, .queue_compute = true};
+      check<bf16>(run);
+    }
+  }
+}
+
 TEST_CASE("planned_bytes_equal_measured_bytes_without_overlapped_reduction_and_in_test_modes") {
   REQUIRE_PROBE();
   for (const Strategy strategy : flat_strategies) {

@@ -46,9 +46,9 @@ class Trainee {
     for (auto& layer : layers_) y = &model_.evaluate(*layer, *y);
   }
 
-  // Every segment that the plan has, once.
+  // Every segment that the plan has, at least once.
   void run_every_segment() {
-    step();
+    for (std::size_t s = 0; s < std::max<std::size_t>(1, model_.options().outer.every); ++s) step();
     evaluate();
     model_.shards_changed();
   }
