@@ -65,6 +65,15 @@ void add_sharding_options(CommandLine& line, RunOptions& options) {
   line.whole("--replicas", options.replicas, {1, most_replicas},
              "R of the mesh of R replicas by N/R of the N ranks, in their order, with any strategy: gradients are "
              "summed inside each replica, then across them. So it sets the order of sums, and changes last bits");
+  line.whole(
+      "--outer-every", options.outer.every, {1, most_steps},
+      "Replicas train each by themselves, and after every so many steps meet: an outer SGD takes them from where "
+      "they met last towards the mean of where they are (DiLoCo) [they are summed in every step]");
+  line.real("--outer-lr", options.outer_learning_rate, {0, 1000},
+            "Learning rate of the outer SGD; 1 with --outer-momentum 0 is plain averaging");
+  line.real("--outer-momentum", options.outer_momentum, {0, 0.9999}, "Nesterov momentum of the outer SGD");
+  line.whole("--outer-fragments", options.outer.fragments, {1, most_steps},
+             "Parts of the model that take turns in meeting, each once in --outer-every steps");
   line.choice(
       "--precision",
       {choose("fp32", options.precision, tessera::fp32_precision), choose("tf32", options.tf32, true),
@@ -187,6 +196,31 @@ void require_mesh(const RunOptions& options) {
                                 ranks, ranks == 1 ? "" : "s"));
 }
 
+// What outer steps need, and what they exclude.
+void check_outer_steps(const CommandLine& line, const RunOptions& options) {
+  if (options.outer.every == 0) {
+    for (const char* name : {"--outer-lr", "--outer-momentum", "--outer-fragments"}) {
+      if (line.given(name)) throw OptionError(fmt::format("{} needs --outer-every", name));
+    }
+    return;
+  }
+  if (options.replicas == 1) throw OptionError("--outer-every is for several replicas: add --replicas");
+  if (options.strategy == Strategy::hfsdp) {
+    throw OptionError("--outer-every: hfsdp divides the optimizer's states among replicas that then differ; use hsdp");
+  }
+  if (!(options.outer_learning_rate > 0)) throw OptionError("--outer-lr must be above 0");
+  if (options.outer.fragments > options.outer.every) {
+    throw OptionError(fmt::format("--outer-fragments {} is above --outer-every {}: each has a step of its own",
+                                  options.outer.fragments, options.outer.every));
+  }
+  if (options.checkpoints.directory) {
+    throw OptionError(
+        "--outer-every excludes checkpoints: between two meetings each replica has weights and states of its own, "
+        "which "
+        "their format does not hold yet; --dump-weights writes what the replicas had in common last");
+  }
+}
+
 void note_sharding(const CommandLine& line, RunOptions& options) {
   const bool is_hybrid = options.strategy == Strategy::hsdp || options.strategy == Strategy::hfsdp;
   if (is_hybrid && options.replicas == 1) {
@@ -231,6 +265,7 @@ void check_run_options(const CommandLine& line, RunOptions& options) {
     options.notes.emplace_back("--loss-scale is without effect: only fp16 needs it");
   }
   require_mesh(options);
+  check_outer_steps(line, options);
   note_sharding(line, options);
 }
 
@@ -305,6 +340,9 @@ tessera::FullyShardOptions sharding_options(const RunOptions& options) {
   tessera::FullyShardOptions sharding;
   sharding.strategy = options.strategy;
   sharding.replicas = options.replicas;
+  sharding.outer = options.outer;
+  sharding.outer.learning_rate = static_cast<float>(options.outer_learning_rate);
+  sharding.outer.momentum = static_cast<float>(options.outer_momentum);
   sharding.precision = options.precision;
   sharding.micro_batches = options.accumulate;
   sharding.accumulation = options.accumulate_mode;

@@ -62,7 +62,10 @@ struct RunOptions {
   std::optional<SimulatedRank> simulated;  // instead of real ranks; set by check_run_options()
 
   tessera::Strategy strategy = tessera::Strategy::fsdp;
-  std::size_t replicas = 1;  // of the mesh; divides the ranks, real or imagined
+  std::size_t replicas = 1;     // of the mesh; divides the ranks, real or imagined
+  tessera::OuterOptions outer;  // every and fragments; the others are
+  double outer_learning_rate = 0.7;
+  double outer_momentum = 0.9;
   tessera::Precision precision = tessera::fp32_precision;
   bool tf32 = false;        // products of fp32 on CUDA devices
   double loss_scale = 0.0;  // 0: dynamic; only fp16 reads it

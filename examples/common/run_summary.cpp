@@ -43,6 +43,11 @@ std::string sharding_text(const RunOptions& options) {
     const std::size_t each = options.ranks_of_job() / options.replicas;
     text = fmt::format("{} replicas of {} rank{}; ", grouped(options.replicas), grouped(each), each == 1 ? "" : "s");
   }
+  if (options.outer.every > 0) {
+    text += fmt::format("they meet every {} steps, ", grouped(options.outer.every));
+    if (options.outer.fragments > 1) text += fmt::format("in {} parts by turns, ", options.outer.fragments);
+    text += fmt::format("outer rate {:g}, momentum {:g}; ", options.outer_learning_rate, options.outer_momentum);
+  }
   text += fmt::format("strategy {}", to_string(options.strategy));
   if (shards_parameters(options)) {
     text += fmt::format(", prefetch {}", options.prefetch);
@@ -145,7 +150,8 @@ plan::MemoryReport plan_of(const tessera::FullyShard& model, Strategy strategy) 
 
 // What differs on the model's mesh.
 std::span<const Strategy> compared(const tessera::FullyShard& model) {
-  if (model.options().replicas == 1) return tessera::flat_strategies;
+  const bool by_themselves = model.options().outer.every > 0;  // each as a job of its own: hsdp is fsdp
+  if (model.options().replicas == 1 || by_themselves) return tessera::flat_strategies;
   return tessera::all_strategies;
 }
 

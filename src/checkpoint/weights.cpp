@@ -40,16 +40,6 @@ std::vector<TensorSpec> tensors_of(const FullyShard& model) {
   return result;
 }
 
-// Between outer steps there is one for each replica.
-void require_one_model(FullyShard& model, const char* call) {
-  const std::size_t every = model.options().outer.every;
-  if (every == 0) return;
-  throw UsageError(
-      fmt::format("{}: with outer steps every {} steps each replica has weights of its own, which one file "
-                  "of weights does not hold",
-                  call, every));
-}
-
 // Some of what this rank owns of one tensor: elements [first, first + values.size()).
 struct WeightPiece {
   std::size_t tensor;  // in the order of tensors_of()
@@ -62,12 +52,29 @@ enum class Visiting { reads, changes };
 constexpr std::size_t portion_elements = std::size_t{4} << 20;
 constexpr std::size_t flushed_at_once = std::size_t{1} << 30;  // bytes
 
+// What a file of weights is about. With outer steps each replica has masters of its own, and the weights are those that
+// all had in common last; what is loaded goes to the replicas, too.
+std::vector<ParameterPiece> pieces_of(FullyShard& model, const Unit& unit, Visiting visiting) {
+  if (!model.plan().replicas_diverge()) return model.pieces(unit);
+  std::vector<ParameterPiece> pieces = model.pieces(unit);
+  if (!model.plan().trains(unit.index())) return pieces;
+  if (visiting == Visiting::reads) {
+    const plan::UnitLayout& layout = model.plan().layouts[unit.index()];
+    std::erase_if(pieces, [&](const ParameterPiece& piece) {
+      return layout.part(unit.index_of(*piece.parameter)) == plan::Part::trained;
+    });
+  }
+  const std::vector<ParameterPiece> common = model.pieces(unit, "anchor");
+  pieces.insert(pieces.end(), common.begin(), common.end());
+  return pieces;
+}
+
 // In portions, between which ranks may meet.
 void for_each_portion(FullyShard& model, Visiting visiting, const std::function<void(const WeightPiece&)>& visit) {
   std::size_t tensors_before = 0;
   for (std::size_t u = 0; u < model.unit_count(); ++u) {
     const Unit& unit = model.unit(u);
-    HostPieces here(model.stream(), model.pieces(unit));
+    HostPieces here(model.stream(), pieces_of(model, unit, visiting));
     for (const ParameterPiece& piece : here.pieces()) {
       const std::size_t tensor = tensors_before + unit.index_of(*piece.parameter);
       for (std::size_t begin = 0; begin < piece.values.size(); begin += portion_elements) {
@@ -153,7 +160,6 @@ std::string differences(const SafetensorsReader& file, std::span<const TensorSpe
 }  // namespace
 
 void dump_weights(FullyShard& model, const std::filesystem::path& path) {
-  require_one_model(model, "dump_weights()");
   World& world = model.world();
   const std::map<std::string, std::string> metadata = {{"writer", "tessera " + std::string(version)}};
   SafetensorsWriter writer(path, tensors_of(model), metadata);
@@ -181,7 +187,6 @@ void dump_weights(FullyShard& model, const std::filesystem::path& path) {
 }
 
 void load_weights(FullyShard& model, const std::filesystem::path& path, const LoadWeightsOptions& options) {
-  require_one_model(model, "load_weights()");
   World& world = model.world();
   const std::vector<TensorSpec> tensors = tensors_of(model);
   std::optional<SafetensorsReader> reader;

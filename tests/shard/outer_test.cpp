@@ -1,8 +1,10 @@
 // Outer steps: replicas train each by themselves, and every so often meet. What a step does inside a replica is what a
 // job of its ranks would do; what an outer step does is computed by hand.
 #include <doctest/doctest.h>
+#include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <limits>
 #include <map>
 #include <mutex>
@@ -506,13 +508,37 @@ TEST_CASE("ranks_that_disagree_about_outer_steps_are_told_both") {
                     doctest::Contains("ranks 0, 2, 3 with outer.momentum = 0.9; rank 1 with outer.momentum = 0.5"));
 }
 
-TEST_CASE("files_of_weights_are_refused_with_outer_steps") {
+// The file has what all replicas had in common last, and gives them all what it has.
+TEST_CASE("a_file_of_weights_has_what_the_replicas_had_in_common_and_goes_to_all_of_them") {
+  const char* const folder = std::getenv("TMPDIR");
+  const std::filesystem::path path = std::filesystem::path(folder == nullptr ? "/tmp" : folder) /
+                                     ("outer-" + std::to_string(::getpid()) + ".safetensors");
+  tessera::launch({.ranks = 6}, [&](tessera::World& world) {
+    tessera::FullyShardOptions options = options_of({.every = 2});
+    options.replicas = 3;
+    Pair pair(world, options);
+    pair.second.weight.set_frozen(true);
+    pair.model.finalize(tessera::AdamW{});
+    for (int step = 0; step < 2; ++step) pair.step(step);
+    const Values common = pair.model.whole(pair.first.weight);
+    const Values frozen = pair.model.whole(pair.second.weight);
+    pair.step(2);  // from here on replicas differ
+    CHECK_FALSE(pair.replicas_agree(pair.first));
+    tessera::dump_weights(pair.model, path);
+    pair.step(3);
+    tessera::load_weights(pair.model, path);
+    CHECK(pair.replicas_agree(pair.first));
+    CHECK(toy::same_bits(pair.model.whole(pair.first.weight), common));
+    CHECK(toy::same_bits(pair.model.whole(pair.first.weight, "anchor"), common));
+    CHECK(toy::same_bits(pair.model.whole(pair.second.weight), frozen));
+  });
+  std::filesystem::remove(path);
+}
+
+TEST_CASE("states_of_outer_steps_have_names") {
   tessera::launch({.ranks = 2}, [](tessera::World& world) {
     Pair pair(world, options_of({.every = 3}));
     pair.model.finalize(tessera::AdamW{});
-    CHECK_THROWS_WITH(tessera::dump_weights(pair.model, "weights.safetensors"),
-                      doctest::Contains("dump_weights(): with outer steps every 3 steps each replica has weights"));
-    CHECK_THROWS_WITH(tessera::load_weights(pair.model, "weights.safetensors"), doctest::Contains("load_weights()"));
     CHECK_THROWS_WITH(pair.model.pieces(pair.model.unit(0), "nothing"),
                       doctest::Contains("there are master, gradient, m, v, anchor, outer momentum"));
   });

@@ -10,7 +10,8 @@
 
 namespace tessera {
 
-// Writes the masters. The file appears under its name when it is whole, and not at all when a rank fails: then every
+// Writes the masters; with outer steps (FullyShardOptions::outer), where replicas have masters of their own, what they
+// had in common last. The file appears under its name when it is whole, and not at all when a rank fails: then every
 // rank gets a DataError. Collective; synchronises; between steps.
 void dump_weights(FullyShard& model, const std::filesystem::path& path);
 
@@ -19,7 +20,8 @@ struct LoadWeightsOptions {
   std::map<std::string, std::string> names = {};
 };
 
-// Replaces the masters by the file's tensors (F32, BF16 or F16). The optimizer's states stay. A tensor may also be
+// Replaces the masters by the file's tensors (F32, BF16 or F16), with outer steps those of every replica and what they
+// have in common. The optimizers' states stay. A tensor may also be
 // named by an alias in the file's metadata, as Python's save_model() writes them for tied weights. Tensors that are
 // missing, unknown, of another shape or not floating point, and names that the model does not have, are one DataError
 // that names them all, before anything is replaced. Collective; synchronises; between steps.
