@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""--replicas: on one mesh all six strategies compute the same bits, another mesh others; what people are told of it; and a
-checkpoint of one mesh is read by every other.
+"""--replicas: on one mesh all six strategies compute the same bits, another mesh others; what people are told of it; a
+checkpoint of one mesh is read by every other; and --outer-every, with which replicas train by themselves.
 
 usage: replicas_test.py TRAIN_MLP
 """
@@ -43,6 +43,25 @@ def check_bits(program):
             assert bitwise_runs.difference(found[1, 4], found[2, 2]) is not None, "two pairs add up as four in a row do"
             assert bitwise_runs.difference(found[1, 4], found[4, 1]) is None, "replicas of one rank add up in a row"
     return count
+
+
+def check_outer_steps(program):
+    """Replicas that train by themselves: the same bits whatever the strategy, others than when they are summed in every
+    step, and others with another rate, momentum or number of fragments."""
+    common = [*MODEL, "--steps", 16]
+    outer = ["--outer-every", 3, "--outer-fragments", 2]
+    mesh = (2, 2)
+    found = {strategy: bitwise_runs.outcome(program, [*common, *outer, *sharding(strategy, mesh)], CLIP)
+             for strategy in FLAT + ["hsdp"]}
+    for strategy, bits in found.items():
+        parted = bitwise_runs.difference(found["ddp"], bits)
+        assert parted is None, f"{strategy} with outer steps: {parted}"
+    for other in [[], ["--outer-every", 3], [*outer, "--outer-lr", 0.5], [*outer, "--outer-momentum", 0.5]]:
+        bits = bitwise_runs.outcome(program, [*common, *other, *sharding("ddp", mesh)], CLIP)
+        assert bitwise_runs.difference(found["ddp"], bits) is not None, f"{other} changes nothing"
+    done = trainer_runs.run(program, *common, *outer, *sharding("fsdp", mesh))
+    assert "they meet every 3 steps, in 2 parts by turns, outer rate 0.7, momentum 0.9; strategy fsdp" in done.stdout, done.stdout
+    return len(found)
 
 
 def lines_of(text, name):
@@ -111,11 +130,12 @@ def check_resumed(program, folder, saved_by):
 def main(program):
     bits = check_bits(program)
     check_text(program)
+    by_themselves = check_outer_steps(program)
     resumed = 0
     for saved_by in [("hsdp", (2, 2)), ("hfsdp", (2, 2))][:1 if REDUCED else 2]:
         with tempfile.TemporaryDirectory() as folder:
             resumed += check_resumed(program, pathlib.Path(folder), saved_by)
-    print(f"{bits} runs compared by mesh, 0 differ; {resumed} resumed on another mesh or strategy")
+    print(f"{bits} runs compared by mesh, {by_themselves} with outer steps, 0 differ; {resumed} resumed on another mesh or strategy")
 
 
 if __name__ == "__main__":

@@ -147,6 +147,31 @@ class BadOptions(unittest.TestCase):
                 self.assert_refused(["plan", *MODEL, f"{name}={value}"], f"{name} takes {choice}")
             self.assert_refused(["plan", *MODEL, f"{name}="], name)
 
+    def test_outer_steps_are_planned_and_send_less_the_rarer_they_are(self):
+        mesh = [*MODEL, "--world", 6, "--replicas", 3, "--strategy", "hsdp"]
+        synchronous = plan(*mesh)
+        rare = {every: plan(*mesh, "--outer-every", every) for every in [1, 10, 100]}
+        for every, found in rare.items():
+            self.assertTrue(found["verified"]["sound"])
+            self.assertEqual(found["outer_every"], every)
+            across = found["traffic"]["moved"] - found["traffic"]["moved_in_replica"]
+            once = rare[1]["traffic"]["moved"] - rare[1]["traffic"]["moved_in_replica"]
+            self.assertAlmostEqual(across, once / every, delta=2)
+            persistent = sum(found["categories"][name] for name in ["parameters", "gradients", "optimizer"])
+            self.assertLess(abs(persistent - found["persistent_by_formula"]) / persistent, 0.2)
+        self.assertLess(rare[10]["traffic"]["moved"], synchronous["traffic"]["moved"])
+        text = tessera("plan", *mesh, "--outer-every", 10).stdout
+        self.assertIn("an outer step every 10", text)
+        self.assertIn("reduce-scatter across replicas, every 10 steps", text)
+        compared = tessera("plan", *MODEL, "--world", 6, "--replicas", 3, "--outer-every", 10, "--compare").stdout
+        self.assertNotIn("hfsdp", compared)
+
+    def test_outer_steps_that_cannot_be_are_refused(self):
+        mesh = ["plan", *MODEL, "--world", 6]
+        self.assert_refused([*mesh, "--outer-every", 10], "--outer-every is for several replicas: add --replicas")
+        self.assert_refused([*mesh, "--replicas", 3, "--outer-fragments", 2], "--outer-fragments needs --outer-every")
+        self.assert_refused([*mesh, "--replicas", 3, "--outer-every", 10, "--strategy", "hfsdp"], "use hsdp")
+
     def test_replicas_that_do_not_divide_the_ranks_are_named_with_them(self):
         for question in [MODEL, [*MODEL, "--compare"], [*MODEL, "--fit", "8GB"], ["--params", "7e9"]]:
             for replicas in [3, 16]:

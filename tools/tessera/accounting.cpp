@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "json/json.hpp"
@@ -49,9 +50,19 @@ bool adds_up_locally(const tessera::plan::PlanOptions& options) {
   return options.strategy == Strategy::ddp || options.strategy == Strategy::zero1;
 }
 
+// With outer steps each replica keeps what a job of its own ranks would.
+tessera::Sharding sharding_of(const plan::PlanOptions& options) {
+  tessera::Sharding sharding = tessera::sharding_of(options.strategy, options.replicas);
+  if (options.outer_every == 0) return sharding;
+  for (tessera::Extent* extent : {&sharding.parameters, &sharding.gradients, &sharding.optimizer}) {
+    if (*extent == tessera::Extent::mine) *extent = tessera::Extent::group;
+  }
+  return sharding;
+}
+
 // The master, and the copy that windows read where it is another.
 double bytes_to_compute(const tessera::plan::PlanOptions& options) {
-  const tessera::Sharding sharding = tessera::sharding_of(options.strategy, options.replicas);
+  const tessera::Sharding sharding = sharding_of(options);
   const auto of = [&](tessera::Extent extent) { return share(extent, options.ranks, options.replicas); };
   const double parameter = static_cast<double>(size_of(options.precision.parameter).count());
   if (parameter == 4.0) return 4.0 * of(sharding.parameters);
@@ -62,7 +73,7 @@ double bytes_to_compute(const tessera::plan::PlanOptions& options) {
 }  // namespace
 
 double persistent_bytes(const Parameters& parameters, const tessera::plan::PlanOptions& options, std::size_t states) {
-  const tessera::Sharding sharding = tessera::sharding_of(options.strategy, options.replicas);
+  const tessera::Sharding sharding = sharding_of(options);
   const auto of = [&](tessera::Extent extent) { return share(extent, options.ranks, options.replicas); };
   const bool local = adds_up_locally(options);
   const bool sum_in_place = local && (options.strategy == Strategy::ddp || options.strategy == Strategy::zero1);
@@ -72,18 +83,21 @@ double persistent_bytes(const Parameters& parameters, const tessera::plan::PlanO
                                    : of_replica ? tessera::Extent::group
                                                 : sharding.gradients);
   const double sum = local && !sum_in_place ? 4.0 : 0.0;
-  const double all_states = 4.0 * static_cast<double>(states) * of(sharding.optimizer);
+  const double outer = options.outer_every > 0 ? 8.0 * of(tessera::Extent::mine) : 0.0;  // anchor and momentum
+  const double all_states = 4.0 * static_cast<double>(states) * of(sharding.optimizer) + outer;
   return (parameters.trained + parameters.frozen) * bytes_to_compute(options) +
          parameters.trained * (gradient + sum + all_states);
 }
 
 namespace {
 
+// How often a segment runs in a step, or, of outer ones, from one outer step to the next.
 std::size_t runs_per_step(plan::SegmentKind kind, std::size_t micro_batches) {
   switch (kind) {
     case plan::SegmentKind::only:
     case plan::SegmentKind::first:
     case plan::SegmentKind::last:
+    case plan::SegmentKind::outer:
     case plan::SegmentKind::update: return 1;
     case plan::SegmentKind::middle: return micro_batches - 2;
     default: return 0;
@@ -107,6 +121,7 @@ CollectiveSizes summary(CollectiveSizes result, const Sizes& sizes) {
     // Wholes are shards of equal size.
     result.moved += Bytes(size.count() / result.ranks * (result.ranks - 1)) * times;
   }
+  result.moved = Bytes(result.moved.count() / result.every);
   result.smallest = sizes.begin()->first;
   result.largest = sizes.rbegin()->first;
   std::size_t before = 0;
@@ -123,31 +138,34 @@ std::string name_of(const CollectiveSizes& collectives) {
   const std::string_view where = collectives.group == plan::GroupKind::shard       ? " inside replicas"
                                  : collectives.group == plan::GroupKind::replicate ? " across replicas"
                                                                                    : "";
-  return fmt::format("{}{}", to_string(collectives.kind), where);
+  const std::string when = collectives.every == 1 ? "" : fmt::format(", every {} steps", collectives.every);
+  return fmt::format("{}{}{}", to_string(collectives.kind), where, when);
 }
 
 Traffic traffic(const plan::Plan& plan) {
   Traffic result;
-  std::map<std::pair<plan::OperationKind, plan::GroupKind>, Sizes> kinds;
+  std::map<std::tuple<std::size_t, plan::OperationKind, plan::GroupKind>, Sizes> kinds;
   for (const plan::Segment& segment : plan.segments) {
+    const std::size_t every = segment.kind == plan::SegmentKind::outer ? plan.options.outer_every : 1;
     const std::size_t times = runs_per_step(segment.kind, plan.options.micro_batches);
     for (const plan::Operation& operation : segment.operations) {
       if (times == 0 || !is_collective(operation.kind) || plan.ranks_in(operation.group) == 1) continue;
-      kinds[{operation.kind, operation.group}][whole_size(operation)] += times;
+      kinds[{every, operation.kind, operation.group}][whole_size(operation)] += times;
     }
   }
   for (const auto& [key, sizes] : kinds) {
-    const auto [kind, group] = key;
-    const CollectiveSizes& all =
-        result.kinds.emplace_back(summary({.kind = kind, .group = group, .ranks = plan.ranks_in(group)}, sizes));
+    const auto [every, kind, group] = key;
+    const CollectiveSizes& all = result.kinds.emplace_back(
+        summary({.kind = kind, .group = group, .ranks = plan.ranks_in(group), .every = every}, sizes));
     result.moved += all.moved;
     if (group == plan::GroupKind::shard) result.moved_in_replica += all.moved;
   }
   return result;
 }
 
-std::span<const Strategy> strategies_on(std::size_t replicas) {
-  if (replicas == 1) return tessera::flat_strategies;
+std::span<const Strategy> strategies_on(const plan::PlanOptions& options) {
+  const bool by_themselves = options.outer_every > 0;  // each replica as a job of its own: hsdp is fsdp
+  if (options.replicas == 1 || by_themselves) return tessera::flat_strategies;
   return tessera::all_strategies;
 }
 
@@ -184,7 +202,7 @@ double zero_paper(const ParametersQuestion& question, Strategy strategy) {
 std::string text_of(const ParametersQuestion& question) {
   std::vector<std::vector<std::string>> rows = {{"on each rank", "the ZeRO paper"}};
   for (const Column& column : columns) rows.front().emplace_back(column.name);
-  for (const Strategy strategy : strategies_on(question.replicas)) {
+  for (const Strategy strategy : strategies_on({.replicas = question.replicas})) {
     auto& cells = rows.emplace_back();
     cells.emplace_back(to_string(strategy));
     cells.push_back(decimal_size(zero_paper(question, strategy)));
@@ -202,7 +220,7 @@ std::string text_of(const ParametersQuestion& question) {
 
 Json json_of(const ParametersQuestion& question) {
   Json strategies;
-  for (const Strategy strategy : strategies_on(question.replicas)) {
+  for (const Strategy strategy : strategies_on({.replicas = question.replicas})) {
     Json bytes = {{"zero_paper", zero_paper(question, strategy)}};
     for (const Column& column : columns) bytes[column.key] = persistent(question, strategy, column);
     strategies[std::string(to_string(strategy))] = bytes;

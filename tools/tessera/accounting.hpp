@@ -35,11 +35,12 @@ struct CollectiveSizes {
   tessera::plan::OperationKind kind;
   tessera::plan::GroupKind group;
   std::size_t ranks = 1;  // of the group
+  std::size_t every = 1;  // steps in which so many run: 1, or those from one outer step to the next
   std::size_t count = 0;
   tessera::Bytes smallest = {};
   tessera::Bytes median = {};  // the lower of two
   tessera::Bytes largest = {};
-  tessera::Bytes moved = {};  // per rank and step
+  tessera::Bytes moved = {};  // per rank and step, of outer steps the average
 };
 
 struct Traffic {
@@ -55,7 +56,7 @@ std::string name_of(const CollectiveSizes& collectives);
 Traffic traffic(const tessera::plan::Plan& plan);
 
 // What differs on a mesh: flat_strategies with one replica, else all_strategies.
-std::span<const tessera::Strategy> strategies_on(std::size_t replicas);
+std::span<const tessera::Strategy> strategies_on(const tessera::plan::PlanOptions& options);
 
 // `tessera plan --params N`: a number of parameters alone, in the ZeRO paper's accounting and in ours.
 struct ParametersQuestion {

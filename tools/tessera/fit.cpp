@@ -51,7 +51,7 @@ class Search {
   std::vector<Strategy> strategies() const {
     const plan::PlanOptions& options = question_.setting.options;
     if (question_.freedom.strategy) {
-      const auto all = strategies_on(options.replicas);
+      const auto all = strategies_on(options);
       return {all.begin(), all.end()};
     }
     if (is_hybrid(options.strategy) && !numbers_of_replicas().empty()) return {};

@@ -46,6 +46,7 @@ std::string headline(const PlanReport& report) {
     text += fmt::format(", prefetch {}{}", options.prefetch,
                         options.reshard_after_forward ? "" : ", units stay whole from forward to backward");
   }
+  if (options.outer_every > 0) text += fmt::format(", an outer step every {}", grouped(options.outer_every));
   text += fmt::format(", {}", counted(options.micro_batches, "micro-batch", "micro-batches"));
   if (options.micro_batches > 1) text += fmt::format(" ({})", to_string(options.accumulation));
   if (report.setting.activation_checkpointing) text += ", activations recomputed";
@@ -177,6 +178,7 @@ Json json_of(const PlanReport& report) {
           {"units", report.plan.units.size()},
           {"ranks", options.ranks},
           {"replicas", options.replicas},
+          {"outer_every", options.outer_every},
           {"strategy", to_string(options.strategy)},
           {"precision", to_string(options.precision.parameter)},
           {"prefetch", options.prefetch},
@@ -202,7 +204,7 @@ Json json_of(const PlanReport& report) {
 std::vector<PlanReport> compare(const Subject& subject, Setting setting,
                                 const std::vector<std::string>& optimizer_states) {
   std::vector<PlanReport> reports;
-  for (const tessera::Strategy strategy : strategies_on(setting.options.replicas)) {
+  for (const tessera::Strategy strategy : strategies_on(setting.options)) {
     setting.options.strategy = strategy;
     reports.push_back(make_report(subject, setting, optimizer_states));
   }

@@ -70,6 +70,7 @@ namespace {
 constexpr std::size_t most_ranks = std::size_t{1} << 20;
 constexpr std::size_t most_micro_batches = 65536;
 constexpr std::size_t most_prefetch = 1024;
+constexpr std::size_t most_outer_steps = 1'000'000'000;
 constexpr std::size_t most_width = std::size_t{1} << 24;
 constexpr std::size_t most_layers = 4096;
 constexpr std::size_t most_bucket_bytes = std::size_t{1} << 40;
@@ -162,6 +163,11 @@ void add_sharding_options(Options& line, tessera::plan::PlanOptions& options) {
   line.whole("--replicas", options.replicas, {1, most_ranks},
              "R of the mesh of R replicas by N/R ranks, with any strategy: gradients are summed inside each replica, "
              "then across them");
+  line.whole("--outer-every", options.outer_every, {1, most_outer_steps},
+             "Replicas train each by themselves and meet after every so many steps (DiLoCo) [they are summed in every "
+             "step]");
+  line.whole("--outer-fragments", options.outer_fragments, {1, most_outer_steps},
+             "Parts of the model that take turns in meeting");
   line.choice<Strategy>(
       "--strategy", options.strategy,
       {{"ddp", Strategy::ddp},
@@ -284,15 +290,44 @@ Subject subject_of(const Options& line, const ModelOptions& given) {
 
 void check_parameters_alone(const Options& line) {
   refuse_with(line, "--params",
-              {"--layers", "--dim", "--heads", "--vocabulary", "--seq", "--batch", "--activation-checkpointing",
-               "--strategy", "--precision", "--prefetch", "--reshard-after-forward", "--overlap-reduction",
-               "--bucket-cap", "--micro-batches", "--accumulate-mode", "--compare", "--fit", "--draw"});
+              {"--layers",
+               "--dim",
+               "--heads",
+               "--vocabulary",
+               "--seq",
+               "--batch",
+               "--activation-checkpointing",
+               "--strategy",
+               "--precision",
+               "--prefetch",
+               "--reshard-after-forward",
+               "--overlap-reduction",
+               "--bucket-cap",
+               "--micro-batches",
+               "--accumulate-mode",
+               "--outer-every",
+               "--outer-fragments",
+               "--compare",
+               "--fit",
+               "--draw"});
 }
 
 void require_mesh(const tessera::plan::PlanOptions& options) {
   if (options.ranks % options.replicas == 0) return;
   throw OptionError(fmt::format("--replicas {} does not divide the {} of --world: choose a divisor", options.replicas,
                                 counted(options.ranks, "rank", "ranks")));
+}
+
+// What compile() would refuse in the library's own words.
+void check_outer_steps(const Options& line, const tessera::plan::PlanOptions& options) {
+  if (options.outer_every == 0) {
+    if (line.given("--outer-fragments")) throw OptionError("--outer-fragments needs --outer-every");
+    return;
+  }
+  if (options.replicas == 1) throw OptionError("--outer-every is for several replicas: add --replicas");
+  if (options.strategy == Strategy::hfsdp) {
+    throw OptionError("--outer-every: hfsdp divides the optimizer's states among replicas that then differ; use hsdp");
+  }
 }
 
 Freedom freedom_of(const Options& line) {
@@ -320,6 +355,7 @@ std::optional<PlanRequest> parse_plan_request(std::vector<std::string> arguments
   refuse_together(line, {"--compare", "--fit"});
   refuse_together(line, {"--compare", "--strategy"});
   require_mesh(request.setting.options);
+  check_outer_steps(line, request.setting.options);
   request.setting.batch = model.batch.value_or(1);
   request.freedom = freedom_of(line);
   if (request.parameters) {
