@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -134,14 +136,14 @@ TEST_CASE("fragments_are_runs_of_about_equal_size_and_none_is_empty") {
 // ---- what ----
 
 TEST_CASE("gradients_stay_inside_a_replica_and_outer_steps_cross") {
-  const Plan plan = sample();
+  const Plan plan = compile(input_of(chain_model(3), options_on({3, 2}, Strategy::zero2)));
   for (const Segment& segment : plan.segments) {
     for (const Operation& operation : segment.operations) {
       if (!is_collective(operation.kind)) continue;
       INFO(describe(plan, operation));
       CHECK((operation.group == GroupKind::shard) == (segment.kind != SegmentKind::outer));
       if (operation.kind != OperationKind::reduce_scatter) continue;
-      CHECK(operation.divisor == (segment.kind == SegmentKind::outer ? 2u : 2u));
+      CHECK(operation.divisor == (segment.kind == SegmentKind::outer ? 3u : 2u));
     }
   }
 }
@@ -172,24 +174,37 @@ TEST_CASE("outer_steps_take_two_shards_of_each_unit_and_two_of_the_largest") {
 
 // ---- what the verifier says ----
 
-TEST_CASE("weights_that_were_not_averaged_over_all_replicas_are_lost") {
+bool says(const Verification& verification, ViolationKind kind, const std::string& part) {
+  return std::any_of(verification.violations.begin(), verification.violations.end(),
+                     [&](const Violation& v) { return v.kind == kind && contains(v.text, part); });
+}
+
+TEST_CASE("weights_that_were_not_averaged_are_an_objection") {
   Plan plan = sample();
   const std::size_t outer = *plan.find(SegmentKind::outer);
-  auto& operations = plan.segments[outer].operations;
-  for (std::size_t o = 0; o < operations.size(); ++o) {
-    if (operations[o].kind != OperationKind::reduce_scatter) continue;
-    erase(plan, {outer, o});
-    break;
-  }
-  CHECK_FALSE(verify(plan).ok());
+  REQUIRE(plan.at({outer, 0}).kind == OperationKind::reduce_scatter);
+  erase(plan, {outer, 0});
+  CHECK(says(verify(plan), ViolationKind::lost, "outer update u0 (segment outer, #0) uses mean0"));
+  CHECK(says(verify(plan), ViolationKind::stale_read, "of mean0, which were not all written since u0 took it"));
+}
+
+TEST_CASE("weights_that_were_averaged_and_not_gathered_are_stale") {
+  Plan plan = sample();
+  const std::size_t outer = *plan.find(SegmentKind::outer);
+  const auto& operations = plan.segments[outer].operations;
+  const auto gather = std::find_if(operations.begin(), operations.end(), [](const Operation& operation) {
+    return operation.kind == OperationKind::all_gather;
+  });
+  REQUIRE(gather != operations.end());
+  erase(plan, {outer, static_cast<std::size_t>(gather - operations.begin())});
+  CHECK(says(verify(plan), ViolationKind::stale_read, "forward window u0"));
 }
 
 TEST_CASE("a_gradient_summed_over_all_ranks_is_an_objection_where_replicas_train_by_themselves") {
   const Plan plan = sample();
   Plan summed = compile(input_of(chain_model(3), {.strategy = Strategy::zero2, .ranks = 4, .replicas = 2}));
   summed.options.outer_every = 4;
-  const Verification verification = verify(summed);
-  CHECK_FALSE(verification.ok());
+  CHECK(says(verify(summed), ViolationKind::lost, "which is summed over 4 of 2 ranks"));
   CHECK(verify(plan).ok());
 }
 

@@ -139,6 +139,11 @@ void for_each_run(Check check) {
       }
     }
   }
+  Run outer;  // of whose outer steps a trace shows nothing
+  outer.ranks = 4;
+  outer.options.replicas = 2;
+  outer.options.outer = {.every = 2};
+  check(outer);
 }
 
 TEST_CASE("a_trace_holds_every_operation_of_the_plan_once_per_step_with_stream_unit_and_bytes") {
