@@ -19,7 +19,7 @@
 
 namespace tessera::comm {
 
-class MpiProcess : public Introduction {
+class MpiProcess final : public Introduction {
  public:
   // MPI can start once in a process's life and end once, so there is one of it: started by the first call, ended with
   // the process. Throws UnavailableError when MPI cannot start. MPI waits in both for the other processes without a
