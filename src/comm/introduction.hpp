@@ -6,13 +6,14 @@
 #include <chrono>
 #include <cstddef>
 #include <cstring>
+#include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
 
-namespace tessera::comm {
+#include "comm/host_channel.hpp"
 
-class MpiProcess;
+namespace tessera::comm {
 
 class Introduction {
  public:
@@ -29,8 +30,8 @@ class Introduction {
   // when the others do not come in time.
   virtual std::vector<std::byte> all_gather(std::span<const std::byte> mine, std::chrono::milliseconds timeout) = 0;
 
-  // What carries messages between hosts, and outlives the job; null where nothing does.
-  virtual MpiProcess* between_hosts() { return nullptr; }
+  // Messages between hosts, of one job, kept apart from those of others. Collective. Null where nothing carries them.
+  virtual std::unique_ptr<HostChannel> make_channel(std::chrono::milliseconds /*timeout*/) { return nullptr; }
 
  protected:
   Introduction() = default;

@@ -35,9 +35,8 @@ std::span<const std::byte> bytes_of(std::string_view text) { return std::as_byte
 
 }  // namespace
 
-Exchange::Exchange(ProcessJob& job, MpiProcess& process, std::unique_ptr<MpiProcess::Channel> channel)
+Exchange::Exchange(ProcessJob& job, std::unique_ptr<HostChannel> channel)
     : job_(job),
-      process_(process),
       everybody_(everybody(job.place().rank, job.place().ranks)),
       channel_(std::move(channel)),
       incoming_(static_cast<std::size_t>(job.place().ranks)),
@@ -48,7 +47,7 @@ Exchange::~Exchange() {
   thread_.join();
   const auto nothing_from = [](const std::deque<Incoming>& queue) { return queue.empty(); };
   if (sending_.empty() && std::all_of(incoming_.begin(), incoming_.end(), nothing_from)) return;
-  process_.keep(std::make_shared<Unfinished>(Unfinished{std::move(sending_), std::move(incoming_)}));
+  channel_->keep(std::make_shared<Unfinished>(Unfinished{std::move(sending_), std::move(incoming_)}));
 }
 
 void Exchange::add(ProcessGroup& group) {

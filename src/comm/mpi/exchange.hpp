@@ -19,8 +19,8 @@
 #include <thread>
 #include <vector>
 
+#include "comm/host_channel.hpp"
 #include "comm/members.hpp"
-#include "comm/mpi/mpi_process.hpp"
 #include "comm/mpi/process_group.hpp"
 #include "comm/mpi/process_job.hpp"
 
@@ -28,8 +28,8 @@ namespace tessera::comm {
 
 class Exchange {
  public:
-  // Job and process outlive it.
-  Exchange(ProcessJob& job, MpiProcess& process, std::unique_ptr<MpiProcess::Channel> channel);
+  // The job outlives it.
+  Exchange(ProcessJob& job, std::unique_ptr<HostChannel> channel);
   ~Exchange();
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
@@ -52,7 +52,7 @@ class Exchange {
 
  private:
   using Buffer = std::vector<std::byte>;
-  using Transfer = MpiProcess::Channel::Transfer;
+  using Transfer = HostChannel::Transfer;
   enum class Kind : std::uint32_t { post, staged, verdict, failure, left, reported, life };
   struct Header {
     Kind kind;
@@ -103,9 +103,8 @@ class Exchange {
   };
 
   ProcessJob& job_;
-  MpiProcess& process_;
   const Members everybody_;
-  std::unique_ptr<MpiProcess::Channel> channel_;
+  std::unique_ptr<HostChannel> channel_;
 
   std::mutex group_mutex_;  // held while a group is written into
   std::vector<ProcessGroup*> groups_;

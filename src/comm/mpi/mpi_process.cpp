@@ -95,9 +95,11 @@ int count_of(std::size_t bytes) {
   return static_cast<int>(bytes);
 }
 
-class MpiChannel final : public MpiProcess::Channel {
+class MpiChannel final : public HostChannel {
  public:
-  explicit MpiChannel(MPI_Comm communicator) : communicator_(communicator) {}
+  MpiChannel(MpiProcess& process, MPI_Comm communicator) : process_(process), communicator_(communicator) {}
+
+  void keep(std::shared_ptr<void> memory) override { process_.keep(std::move(memory)); }
 
   Transfer send(int to, int tag, std::span<const std::byte> bytes) override {
     const Transfer transfer = free_place();
@@ -141,6 +143,7 @@ class MpiChannel final : public MpiProcess::Channel {
     return place;
   }
 
+  MpiProcess& process_;
   MPI_Comm communicator_;  // MPI's until the process ends: freeing it is collective, and peers may be gone
   std::vector<MPI_Request> requests_;
   std::vector<Transfer> free_;
@@ -192,12 +195,12 @@ std::vector<std::byte> MpiProcess::all_gather(std::span<const std::byte> mine, s
   return gathered_;
 }
 
-std::unique_ptr<MpiProcess::Channel> MpiProcess::make_channel(std::chrono::milliseconds timeout) {
+std::unique_ptr<HostChannel> MpiProcess::make_channel(std::chrono::milliseconds timeout) {
   MPI_Comm communicator = MPI_COMM_NULL;
   MPI_Request request = MPI_REQUEST_NULL;
   check(MPI_Comm_idup(MPI_COMM_WORLD, &communicator, &request), "MPI_Comm_idup");
   complete(request, timeout, "MPI_Comm_idup");
-  return std::make_unique<MpiChannel>(communicator);
+  return std::make_unique<MpiChannel>(*this, communicator);
 }
 
 }  // namespace tessera::comm

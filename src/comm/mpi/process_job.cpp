@@ -129,7 +129,8 @@ ProcessJob::ProcessJob(Introduction& introduction, milliseconds timeout)
     : backend_name_(introduction.backend_name()), timeout_(timeout), own_(shared::most_arenas) {
   const milliseconds patience = start_timeout(timeout);
   place_ = find_place(introduction, patience);
-  if (place_.hosts > 1 && introduction.between_hosts() == nullptr) {
+  std::unique_ptr<HostChannel> channel = place_.hosts > 1 ? introduction.make_channel(patience) : nullptr;
+  if (place_.hosts > 1 && channel == nullptr) {
     throw UnavailableError(
         fmt::format("the ranks are on {} hosts, between which only MPI carries data of ranks on the CPU: start them "
                     "with mpirun -n {} "
@@ -139,9 +140,7 @@ ProcessJob::ProcessJob(Introduction& introduction, milliseconds timeout)
   cores_per_rank_ = divide_cores(all_values(introduction, own_cores(), patience), place_);
   for (int rank = 0; rank < place_.ranks; ++rank) peers_.emplace_back(shared::most_arenas);
   meet(introduction, patience);
-  if (place_.hosts == 1) return;
-  MpiProcess& process = *introduction.between_hosts();
-  exchange_ = std::make_unique<Exchange>(*this, process, process.make_channel(patience));
+  if (channel) exchange_ = std::make_unique<Exchange>(*this, std::move(channel));
 }
 
 // The rank that leads this host makes the memory; the others open it while it waits for them.
