@@ -196,7 +196,7 @@ void require_mesh(const RunOptions& options) {
                                 ranks, ranks == 1 ? "" : "s"));
 }
 
-// What outer steps need, and what they exclude.
+// What outer steps need.
 void check_outer_steps(const CommandLine& line, const RunOptions& options) {
   if (options.outer.every == 0) {
     for (const char* name : {"--outer-lr", "--outer-momentum", "--outer-fragments"}) {
@@ -212,12 +212,6 @@ void check_outer_steps(const CommandLine& line, const RunOptions& options) {
   if (options.outer.fragments > options.outer.every) {
     throw OptionError(fmt::format("--outer-fragments {} is above --outer-every {}: each has a step of its own",
                                   options.outer.fragments, options.outer.every));
-  }
-  if (options.checkpoints.directory) {
-    throw OptionError(
-        "--outer-every excludes checkpoints: between two meetings each replica has weights and states of its own, "
-        "which "
-        "their format does not hold yet; --dump-weights writes what the replicas had in common last");
   }
 }
 

@@ -28,29 +28,60 @@ void require_memory(const FullyShard& model) {
       "background");
 }
 
-CheckpointState state_of(FullyShard& model, const TrainingProgress& progress) {
-  const kernels::StepScalars scalars = model.step_scalars();
+ReplicaState counts_of(const kernels::StepScalars& scalars) {
+  return {.updates = static_cast<std::uint64_t>(scalars.step),
+          .skipped_updates = static_cast<std::uint64_t>(scalars.skipped_steps),
+          .loss_scale = scalars.loss_scale,
+          .good_steps = scalars.good_steps,
+          .decay_power = {scalars.decay_power[0], scalars.decay_power[1]}};
+}
+
+// What every replica counts, from the first rank of each.
+std::vector<ReplicaState> replica_counts(FullyShard& model, Channel& channel) {
+  const kernels::StepScalars mine = model.step_scalars();
+  const std::vector<std::byte> all =
+      channel.gather(std::as_bytes(std::span(&mine, 1)), "checkpoint: counts of the replicas");
+  std::vector<ReplicaState> result;
+  for (std::size_t replica = 0; replica < model.plan().options.replicas; ++replica) {
+    kernels::StepScalars scalars;
+    std::memcpy(&scalars, all.data() + replica * model.plan().ranks_of_replica() * sizeof scalars, sizeof scalars);
+    result.push_back(counts_of(scalars));
+  }
+  return result;
+}
+
+CheckpointState state_of(FullyShard& model, Channel& channel, const TrainingProgress& progress) {
   CheckpointState state;
+  if (model.plan().replicas_diverge()) state.replicas = replica_counts(model, channel);
+  const ReplicaState first = state.replicas.empty() ? counts_of(model.step_scalars()) : state.replicas.front();
   state.step = progress.step;
-  state.updates = static_cast<std::uint64_t>(scalars.step);
-  state.skipped_updates = static_cast<std::uint64_t>(scalars.skipped_steps);
-  state.loss_scale = scalars.loss_scale;
-  state.good_steps = scalars.good_steps;
-  state.decay_power = {scalars.decay_power[0], scalars.decay_power[1]};
+  state.updates = first.updates;
+  state.skipped_updates = first.skipped_updates;
+  state.loss_scale = first.loss_scale;
+  state.good_steps = first.good_steps;
+  state.decay_power = first.decay_power;
   state.sampler = progress.sampler;
   state.values = progress.values;
   return state;
 }
 
-void put_scalars(FullyShard& model, const CheckpointState& state) {
+template <typename Counts>
+void put_counts(FullyShard& model, const Counts& counts) {
   kernels::StepScalars scalars = model.step_scalars();
-  scalars.step = static_cast<std::int64_t>(state.updates);
-  scalars.skipped_steps = static_cast<std::int64_t>(state.skipped_updates);
-  scalars.loss_scale = state.loss_scale;
-  scalars.good_steps = state.good_steps;
-  scalars.decay_power[0] = state.decay_power[0];
-  scalars.decay_power[1] = state.decay_power[1];
+  scalars.step = static_cast<std::int64_t>(counts.updates);
+  scalars.skipped_steps = static_cast<std::int64_t>(counts.skipped_updates);
+  scalars.loss_scale = counts.loss_scale;
+  scalars.good_steps = counts.good_steps;
+  scalars.decay_power[0] = counts.decay_power[0];
+  scalars.decay_power[1] = counts.decay_power[1];
   model.set_step_scalars(scalars);
+}
+
+void put_scalars(FullyShard& model, const CheckpointState& state) {
+  const std::size_t replica = model.plan().place_of(static_cast<std::size_t>(model.world().rank())).replica;
+  const bool has_mine = model.plan().replicas_diverge() && state.replicas.size() == model.plan().options.replicas;
+  if (has_mine) return put_counts(model, state.replicas[replica]);
+  put_counts(model, state);
 }
 
 }  // namespace
@@ -105,16 +136,17 @@ class Checkpointer::Implementation {
     wait();
     const ShardValues mine(model_);
     const ShardValues values = on_host() ? mine : copied();
-    const CheckpointState state = checkpoint::load({.plan = model_.plan(),
-                                                    .values = values,
-                                                    .path = path,
-                                                    .partial = options.partial,
-                                                    .channel = channel_,
-                                                    .block = staging().block});
+    Loaded loaded = checkpoint::load({.plan = model_.plan(),
+                                      .values = values,
+                                      .path = path,
+                                      .partial = options.partial,
+                                      .channel = channel_,
+                                      .block = staging().block});
     if (!on_host()) mine.copy_from(values);
-    put_scalars(model_, state);
+    if (loaded.outer_steps_begin) mine.begin_outer_steps();
+    put_scalars(model_, loaded.state);
     model_.shards_changed();
-    return state;
+    return std::move(loaded.state);
   }
 
  private:
@@ -123,7 +155,7 @@ class Checkpointer::Implementation {
   ShardValues copied() { return ShardValues(model_).copied_to(model_.checkpoint_memory().copy); }
   Staging staging() { return {model_.checkpoint_memory().staging, channel_.size()}; }
 
-  std::string composed(const TrainingProgress& progress) { return compose(state_of(model_, progress)); }
+  std::string composed(const TrainingProgress& progress) { return compose(state_of(model_, channel_, progress)); }
 
   // A checkpoint has one value of each buffer, rank 0's: where another rank's differs, it would be lost.
   void require_equal_buffers(const ShardValues& values) {

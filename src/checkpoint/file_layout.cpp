@@ -1,4 +1,5 @@
-// Masters in the order of units; then the optimizer's states, one after the other; then untrained state.
+// Masters in the order of units; then the optimizer's states, one after the other; then untrained state. With outer
+// steps the masters are those that replicas had in common last, and the states those of each replica in turn.
 #include "checkpoint/file_layout.hpp"
 
 #include <fmt/format.h>
@@ -38,17 +39,53 @@ std::vector<LaidTensor> masters(const plan::Plan& plan) {
   return result;
 }
 
-std::vector<LaidTensor> states(const plan::Plan& plan) {
+bool is_frozen(const plan::Plan& plan, const LaidTensor& master) {
+  return plan.units[master.source.unit].parameters[master.source.place].frozen;
+}
+
+// Of each trained parameter one tensor like `source`, named `prefix/parameter`.
+void add_trained(std::vector<LaidTensor>& to, const plan::Plan& plan, const std::string& prefix,
+                 const TensorSource& source) {
+  for (const LaidTensor& master : masters(plan)) {
+    if (is_frozen(plan, master)) continue;
+    TensorSource of_parameter = source;
+    of_parameter.unit = master.source.unit;
+    of_parameter.place = master.source.place;
+    to.push_back(tensor(of_parameter, state_tensor_name(prefix, master.spec.name), master.spec.shape));
+  }
+}
+
+TensorSource any_parameter(Kind kind) { return {.kind = kind, .unit = 0, .place = 0}; }
+
+// The optimizer's, of all replicas or of one.
+void add_states(std::vector<LaidTensor>& to, const plan::Plan& plan, const std::string& prefix,
+                std::optional<std::size_t> replica) {
+  TensorSource source = any_parameter(Kind::state);
+  source.replica = replica;
+  for (source.state = 0; source.state < plan.optimizer_states.size(); ++source.state) {
+    add_trained(to, plan, prefix + plan.optimizer_states[source.state], source);
+  }
+}
+
+// Between outer steps each replica has masters of its own, which are states of how the common ones move.
+std::vector<LaidTensor> states_of_replicas(const plan::Plan& plan) {
   std::vector<LaidTensor> result;
-  for (std::size_t state = 0; state < plan.optimizer_states.size(); ++state) {
-    for (const LaidTensor& master : masters(plan)) {
-      TensorSource source = master.source;
-      if (plan.units[source.unit].parameters[source.place].frozen) continue;
-      source.kind = Kind::state;
-      source.state = state;
-      result.push_back(
-          tensor(source, state_tensor_name(plan.optimizer_states[state], master.spec.name), master.spec.shape));
-    }
+  add_trained(result, plan, "outer_momentum", any_parameter(Kind::outer_momentum));
+  for (std::size_t replica = 0; replica < plan.options.replicas; ++replica) {
+    const std::string prefix = fmt::format("replica.{}/", replica);
+    TensorSource source = any_parameter(Kind::master);
+    source.replica = replica;
+    add_trained(result, plan, prefix + "master", source);
+    add_states(result, plan, prefix, replica);
+  }
+  return result;
+}
+
+// What replicas that train apart had in common last, and what never changes.
+std::vector<LaidTensor> common_masters(const plan::Plan& plan) {
+  std::vector<LaidTensor> result = masters(plan);
+  for (LaidTensor& master : result) {
+    if (!is_frozen(plan, master)) master.source.kind = Kind::anchor;
   }
   return result;
 }
@@ -145,6 +182,20 @@ Metadata model_metadata(const std::vector<LaidTensor>& masters, const Metadata& 
   return metadata;
 }
 
+CheckpointFiles lay_out(const plan::Plan& plan, std::vector<LaidTensor> of_model, std::vector<LaidTensor> states,
+                        const LayoutOptions& options) {
+  CheckpointFiles files;
+  const Metadata metadata = model_metadata(of_model, options.aliases);
+  add(files, {.stem = "model", .tensors = std::move(of_model), .metadata = metadata}, options.split);
+  const std::string names = fmt::format("{}", fmt::join(plan.optimizer_states, ","));
+  add(files, {.stem = "optimizer", .tensors = std::move(states), .metadata = {{"states", names}}}, options.split);
+  std::vector<LaidTensor> buffers = untrained(plan);
+  if (!buffers.empty()) {
+    add(files, {.stem = "buffers", .tensors = std::move(buffers), .metadata = {{"format", "pt"}}}, options.split);
+  }
+  return files;
+}
+
 }  // namespace
 
 std::string state_tensor_name(const std::string& state, const std::string& parameter) {
@@ -152,17 +203,14 @@ std::string state_tensor_name(const std::string& state, const std::string& param
 }
 
 CheckpointFiles lay_out(const plan::Plan& plan, const LayoutOptions& options) {
-  CheckpointFiles files;
-  std::vector<LaidTensor> of_model = masters(plan);
-  const Metadata metadata = model_metadata(of_model, options.aliases);
-  add(files, {.stem = "model", .tensors = std::move(of_model), .metadata = metadata}, options.split);
-  const std::string names = fmt::format("{}", fmt::join(plan.optimizer_states, ","));
-  add(files, {.stem = "optimizer", .tensors = states(plan), .metadata = {{"states", names}}}, options.split);
-  std::vector<LaidTensor> buffers = untrained(plan);
-  if (!buffers.empty()) {
-    add(files, {.stem = "buffers", .tensors = std::move(buffers), .metadata = {{"format", "pt"}}}, options.split);
-  }
-  return files;
+  if (!plan.replicas_diverge()) return lay_out_together(plan, options);
+  return lay_out(plan, common_masters(plan), states_of_replicas(plan), options);
+}
+
+CheckpointFiles lay_out_together(const plan::Plan& plan, const LayoutOptions& options) {
+  std::vector<LaidTensor> states;
+  add_states(states, plan, "", std::nullopt);
+  return lay_out(plan, masters(plan), std::move(states), options);
 }
 
 }  // namespace tessera::checkpoint

@@ -1,10 +1,11 @@
 // The tensor files of a checkpoint: which tensor stands where. A pure function of the model, the same on every rank,
-// whatever the strategy and the number of ranks.
+// whatever the strategy and the number of ranks; with outer steps of the number of replicas, too.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,11 +18,13 @@ namespace tessera::checkpoint {
 
 // What a tensor is of the model.
 struct TensorSource {
-  enum class Kind { master, state, buffer };
+  enum class Kind { master, state, buffer, anchor, outer_momentum };
   Kind kind;
   std::size_t unit;
   std::size_t place;      // of the parameter or the buffer in its unit
   std::size_t state = 0;  // in Plan::optimizer_states
+  // Masters and states of replicas that train apart: whose.
+  std::optional<std::size_t> replica = std::nullopt;
 };
 
 struct LaidTensor {
@@ -55,8 +58,12 @@ struct LayoutOptions {
   Bytes split = split_limit;
 };
 
-// Throws UsageError for an alias of what is not there, or whose name is taken.
+// What a checkpoint of the plan's model has: with outer steps what the replicas have in common, and what each has for
+// itself. Throws UsageError for an alias of what is not there, or whose name is taken.
 CheckpointFiles lay_out(const plan::Plan& plan, const LayoutOptions& options);
+
+// What a checkpoint has of the same model where replicas do not train apart.
+CheckpointFiles lay_out_together(const plan::Plan& plan, const LayoutOptions& options);
 
 // The name of an optimizer's state of a parameter: "m/blocks.3.weight".
 std::string state_tensor_name(const std::string& state, const std::string& parameter);

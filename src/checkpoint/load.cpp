@@ -21,8 +21,10 @@ namespace {
 
 TensorKind kind_of(const TensorSource& source) {
   switch (source.kind) {
-    case TensorSource::Kind::master: return TensorKind::model;
-    case TensorSource::Kind::state: return TensorKind::optimizer;
+    case TensorSource::Kind::master: return source.replica ? TensorKind::optimizer : TensorKind::model;
+    case TensorSource::Kind::anchor: return TensorKind::model;
+    case TensorSource::Kind::state:
+    case TensorSource::Kind::outer_momentum: return TensorKind::optimizer;
     case TensorSource::Kind::buffer: return TensorKind::buffers;
   }
   throw InternalError("a tensor of no kind");
@@ -94,19 +96,38 @@ std::optional<FoundCheckpoint> look_for_latest(const LatestInput& input) {
                               input.directory.string()));
 }
 
+// Whether the checkpoint's replicas are the model's: each then gets its own values back. Replicas of the model also set
+// out together, from a checkpoint of none; but nobody can say which of so many replicas goes on in so many others, so
+// that leaves what they had in common, to who asks for a part.
+bool goes_on_apart(const LoadInput& input, const CheckpointReader& reader) {
+  const std::size_t wanted = input.plan.replicas_diverge() ? input.plan.options.replicas : 0;
+  const std::size_t stored = reader.state().replicas.size();
+  if (stored == wanted) return wanted > 0;
+  if (stored == 0 || input.partial) return false;
+  throw DataError(fmt::format(
+      "{}: was written between outer steps of {} replicas, each with weights and states of its own, and the model has "
+      "{}: load it with as many, or go on from what they had in common last, the weights alone, in its {}.safetensors",
+      reader.folder().string(), stored,
+      wanted == 0 ? "no outer steps" : fmt::format("outer steps of {} replicas", wanted),
+      to_string(TensorKind::model)));
+}
+
 }  // namespace
 
-CheckpointState load(const LoadInput& input) {
+Loaded load(const LoadInput& input) {
   std::optional<CheckpointReader> reader;
+  CheckpointFiles files;
   std::vector<Match> found;
-  const CheckpointFiles files = lay_out(input.plan, {});
+  bool apart = false;
   input.channel.together("checkpoint: open", [&](const Pause&) {
     reader.emplace(input.path, input.block);
+    apart = goes_on_apart(input, *reader);
+    files = apart ? lay_out(input.plan, {}) : lay_out_together(input.plan, {});
     found = matches(*reader, files, input.partial);
   });
   input.channel.together("checkpoint: read",
                          [&](const Pause& pause) { reader->read(my_ranges(found, input.values), input.block, pause); });
-  return reader->state();
+  return {.state = reader->state(), .outer_steps_begin = input.plan.replicas_diverge() && !apart};
 }
 
 std::optional<FoundCheckpoint> latest(const LatestInput& input) {

@@ -22,8 +22,15 @@ struct LoadInput {
   std::span<std::byte> block;  // staging for one
 };
 
-// Fills masters, states and untrained state. Collective.
-CheckpointState load(const LoadInput& input);
+struct Loaded {
+  CheckpointState state;
+  // The checkpoint is of one model for all ranks, and replicas that train apart set out from it:
+  // ShardValues::begin_outer_steps() is to follow.
+  bool outer_steps_begin;
+};
+
+// Fills masters, states, untrained state, and what outer steps keep. Collective.
+Loaded load(const LoadInput& input);
 
 struct LatestInput {
   const World& world;  // for warnings

@@ -8,32 +8,52 @@
 
 namespace tessera::checkpoint {
 
+using Kind = TensorSource::Kind;
+
 ShardValues::ShardValues(FullyShard& model)
-    : stream_(&model.stream()), units_(model.unit_count()), states_(model.plan().optimizer_states.size()) {
+    : stream_(&model.stream()),
+      units_(model.unit_count()),
+      states_(model.plan().optimizer_states.size()),
+      replica_(model.plan().place_of(static_cast<std::size_t>(model.world().rank())).replica) {
   const plan::Plan& plan = model.plan();
-  shares_.resize((2 + states_) * units_);
+  shares_.resize((2 + states_ + 2) * units_);
   for (std::size_t u = 0; u < units_; ++u) {
-    const Unit& unit = model.unit(u);
-    for (std::size_t kind = 0; kind < 1 + states_; ++kind) {
-      shares(kind, u).resize(unit.parameters().size());
-      if (kind > 0 && !plan.trains(u)) continue;
-      const std::string_view state = kind == 0 ? std::string_view("master") : plan.optimizer_states[kind - 1];
-      for (const ParameterPiece& piece : model.pieces(unit, state)) {
-        shares(kind, u)[unit.index_of(*piece.parameter)] = {piece.first, piece.values};
-      }
-    }
-    for (const Buffer* buffer : unit.buffers()) shares(1 + states_, u).push_back({0, model.buffer(*buffer)});
+    take(model, row_of(Kind::master), u, "master");
+    for (const Buffer* buffer : model.unit(u).buffers())
+      shares(row_of(Kind::buffer), u).push_back({0, model.buffer(*buffer)});
+    if (!plan.trains(u)) continue;
+    for (std::size_t state = 0; state < states_; ++state)
+      take(model, row_of(Kind::state, state), u, plan.optimizer_states[state]);
+    if (!plan.replicas_diverge()) continue;
+    take(model, row_of(Kind::anchor), u, "anchor");
+    take(model, row_of(Kind::outer_momentum), u, "outer momentum");
   }
 }
 
-const ShardValues::Share& ShardValues::share(const TensorSource& source) const {
-  std::size_t kind = 0;
-  switch (source.kind) {
-    case TensorSource::Kind::master: kind = 0; break;
-    case TensorSource::Kind::state: kind = 1 + source.state; break;
-    case TensorSource::Kind::buffer: kind = 1 + states_; break;
+void ShardValues::take(FullyShard& model, std::size_t row, std::size_t unit, std::string_view state) {
+  const Unit& of = model.unit(unit);
+  shares(row, unit).resize(of.parameters().size());
+  for (const ParameterPiece& piece : model.pieces(of, state)) {
+    shares(row, unit)[of.index_of(*piece.parameter)] = {piece.first, piece.values};
   }
-  return shares_[kind * units_ + source.unit].at(source.place);
+}
+
+std::size_t ShardValues::row_of(Kind kind, std::size_t state) const {
+  switch (kind) {
+    case Kind::master: return 0;
+    case Kind::state: return 1 + state;
+    case Kind::buffer: return 1 + states_;
+    case Kind::anchor: return 2 + states_;
+    case Kind::outer_momentum: return 3 + states_;
+  }
+  throw InternalError("a tensor of no kind");
+}
+
+const ShardValues::Share& ShardValues::share(const TensorSource& source) const {
+  static const Share nothing;
+  if (source.replica && *source.replica != replica_) return nothing;
+  const std::vector<Share>& of_unit = shares_[row_of(source.kind, source.state) * units_ + source.unit];
+  return of_unit.empty() ? nothing : of_unit.at(source.place);
 }
 
 std::span<float> ShardValues::at(const TensorSource& source, std::size_t first, std::size_t count) const {
@@ -42,6 +62,21 @@ std::span<float> ShardValues::at(const TensorSource& source, std::size_t first, 
     throw InternalError("a checkpoint asked for elements that are another rank's");
   }
   return all.values.subspan(first - all.first, count);
+}
+
+void ShardValues::begin_outer_steps() const {
+  for (std::size_t u = 0; u < units_; ++u) {
+    const std::vector<Share>& anchors = shares_[row_of(Kind::anchor) * units_ + u];
+    for (std::size_t place = 0; place < anchors.size(); ++place) {
+      const Share& anchor = anchors[place];
+      const TensorSource master{.kind = Kind::master, .unit = u, .place = place};
+      const TensorSource momentum{.kind = Kind::outer_momentum, .unit = u, .place = place};
+      kernels::copy(*stream_, anchor.values.data(), at(master, anchor.first, anchor.values.size()).data(),
+                    Bytes(anchor.values.size_bytes()));
+      kernels::fill_zero(*stream_, share(momentum).values.data(), Bytes(share(momentum).values.size_bytes()));
+    }
+  }
+  stream_->synchronize();
 }
 
 ShardValues ShardValues::copied_to(std::span<std::byte> memory) const {

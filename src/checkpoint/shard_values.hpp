@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "checkpoint/file_layout.hpp"
@@ -17,12 +18,16 @@ class ShardValues {
 
   // Elements [first, first + count) of a tensor, which are this rank's.
   std::span<float> at(const TensorSource& source, std::size_t first, std::size_t count) const;
-  // The elements of a tensor that are this rank's: one run, perhaps empty.
+  // The elements of a tensor that are this rank's: one run, perhaps empty, as it is of another replica's tensors.
   struct Share {
     std::size_t first = 0;
     std::span<float> values = {};
   };
   const Share& share(const TensorSource& source) const;
+
+  // Where replicas train apart: they set out from the masters, which are here, with an outer optimizer at rest.
+  // Synchronises.
+  void begin_outer_steps() const;
 
   // The same values in `memory` of the host, which holds at least plan::checkpoint_copy() bytes. Synchronises.
   ShardValues copied_to(std::span<std::byte> memory) const;
@@ -31,11 +36,14 @@ class ShardValues {
 
  private:
   std::vector<Share>& shares(std::size_t kind, std::size_t unit) { return shares_[kind * units_ + unit]; }
+  std::size_t row_of(TensorSource::Kind kind, std::size_t state = 0) const;
+  void take(FullyShard& model, std::size_t row, std::size_t unit, std::string_view state);
 
   Stream* stream_;  // of the device that the values are on, or copies of which they are
   std::size_t units_;
   std::size_t states_;
-  std::vector<std::vector<Share>> shares_;  // [masters, states…, buffers][unit][place]
+  std::size_t replica_;                     // this rank's
+  std::vector<std::vector<Share>> shares_;  // [masters, states…, buffers, anchors, outer momenta][unit][place]
 };
 
 }  // namespace tessera::checkpoint

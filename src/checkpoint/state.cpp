@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <bit>
+#include <iterator>
 #include <limits>
+#include <utility>
 
 #include "checkpoint/checksum.hpp"
 #include "checkpoint/json_form.hpp"
@@ -16,12 +18,14 @@ namespace tessera {
 namespace {
 
 using checkpoint::JsonForm;
+using checkpoint::JsonMember;
 using checkpoint::JsonRefusal;
 using checkpoint::JsonText;
 
 constexpr std::string_view state_format_name = "tessera-state";
-constexpr std::uint64_t state_version =
-    2;  // another one means something else by the same members; 1 had no sampler.order
+// Another one means something else by the same members: 1 had no sampler.order, 3 has replicas.
+constexpr std::uint64_t state_version = 2;
+constexpr std::uint64_t state_version_of_replicas = 3;
 constexpr std::uint64_t state_revision = 0;  // a later one only adds members that a reader may leave out
 
 template <typename Bits, typename Number>
@@ -41,6 +45,16 @@ JsonForm number_form(std::function<void(Number)> take) {
     take(std::bit_cast<Number>(*bits));
   };
   return JsonForm::object({{"value", JsonForm::number()}, {"bits", JsonForm::text(parse)}});
+}
+
+template <typename Counts>
+void add_counts(JsonText& text, const Counts& counts) {
+  if (counts.good_steps < 0) throw UsageError(fmt::format("checkpoint: good_steps is {}", counts.good_steps));
+  text.member("updates", counts.updates).member("skipped_updates", counts.skipped_updates);
+  add_number<std::uint32_t>(text.key("loss_scale"), counts.loss_scale);
+  text.member("good_steps", static_cast<std::uint64_t>(counts.good_steps)).key("decay_power").begin_list();
+  for (const double power : counts.decay_power) add_number<std::uint64_t>(text, power);
+  text.end_list();
 }
 
 void add_sampler(JsonText& text, const SamplerState& sampler) {
@@ -89,14 +103,16 @@ struct Parsed {
   std::uint64_t version = 0;
   std::uint64_t revision = 0;
   std::size_t decays = 0;
+  ReplicaState replica;  // of the list, the one that is being read
+  std::size_t decays_of_replica = 0;
 };
 
 void check_state_version(std::uint64_t found) {
   if (found == 0) throw JsonRefusal{"there is no version 0"};
-  if (found <= state_version) return;
+  if (found <= state_version_of_replicas) return;
   throw JsonRefusal{fmt::format(
       "{} was written by a newer version of Tessera; this one reads up to {}: read it with that version or a later one",
-      found, state_version)};
+      found, state_version_of_replicas)};
 }
 
 JsonForm good_steps_form(std::int32_t& target) {
@@ -108,26 +124,52 @@ JsonForm good_steps_form(std::int32_t& target) {
   });
 }
 
+void check_replicas(const Parsed& parsed) {
+  const bool has_replicas = !parsed.state.replicas.empty();
+  if (has_replicas == (parsed.version == state_version_of_replicas)) return;
+  throw JsonRefusal{fmt::format("is of version {} and has {}replicas", parsed.version, has_replicas ? "" : "no ")};
+}
+
+// What a replica counts, or the run whose replicas all count alike.
+template <typename Counts>
+std::vector<JsonMember> count_members(Counts& counts, std::size_t& decays) {
+  return {{"updates", whole_form(counts.updates)},
+          {"skipped_updates", whole_form(counts.skipped_updates)},
+          {"loss_scale", number_form<std::uint32_t, float>([&](float scale) { counts.loss_scale = scale; })},
+          {"good_steps", good_steps_form(counts.good_steps)},
+          {"decay_power", decay_form(counts.decay_power, decays)}};
+}
+
+JsonForm replicas_form(Parsed& parsed) {
+  JsonForm replica = JsonForm::object(count_members(parsed.replica, parsed.decays_of_replica));
+  replica.begin = [&parsed] {
+    parsed.replica = {};
+    parsed.decays_of_replica = 0;
+  };
+  replica.end = [&parsed] { parsed.state.replicas.push_back(parsed.replica); };
+  return JsonForm::list(std::move(replica));
+}
+
 JsonForm state_form(Parsed& parsed) {
   CheckpointState& state = parsed.state;
-  JsonForm form = JsonForm::object(
-      {{"format", JsonForm::text([](std::string_view name) {
-          if (name != state_format_name) throw JsonRefusal{"is not that of a checkpoint's state"};
-        })},
-       {"version", JsonForm::whole([&](std::uint64_t found) {
-          check_state_version(found);
-          parsed.version = found;
-        })},
-       {"revision", whole_form(parsed.revision)},
-       {"step", whole_form(state.step)},
-       {"updates", whole_form(state.updates)},
-       {"skipped_updates", whole_form(state.skipped_updates)},
-       {"loss_scale", number_form<std::uint32_t, float>([&](float scale) { state.loss_scale = scale; })},
-       {"good_steps", good_steps_form(state.good_steps)},
-       {"decay_power", decay_form(state.decay_power, parsed.decays)},
-       {"sampler", sampler_form(state.sampler, parsed.version), false},
-       {"values",
-        JsonForm::texts([&](const std::string& name, std::string_view text) { state.values[name] = text; })}});
+  std::vector<JsonMember> members = {{"format", JsonForm::text([](std::string_view name) {
+                                        if (name != state_format_name)
+                                          throw JsonRefusal{"is not that of a checkpoint's state"};
+                                      })},
+                                     {"version", JsonForm::whole([&](std::uint64_t found) {
+                                        check_state_version(found);
+                                        parsed.version = found;
+                                      })},
+                                     {"revision", whole_form(parsed.revision)},
+                                     {"step", whole_form(state.step)}};
+  std::vector<JsonMember> counts = count_members(state, parsed.decays);
+  std::move(counts.begin(), counts.end(), std::back_inserter(members));
+  members.push_back({"replicas", replicas_form(parsed), false});
+  members.push_back({"sampler", sampler_form(state.sampler, parsed.version), false});
+  members.push_back(
+      {"values", JsonForm::texts([&](const std::string& name, std::string_view text) { state.values[name] = text; })});
+  JsonForm form = JsonForm::object(std::move(members));
+  form.end = [&parsed] { check_replicas(parsed); };
   form.accepts_unknown = [&parsed] { return parsed.revision > state_revision; };
   return form;
 }
@@ -135,17 +177,22 @@ JsonForm state_form(Parsed& parsed) {
 }  // namespace
 
 std::string compose(const CheckpointState& state) {
-  if (state.good_steps < 0) throw UsageError(fmt::format("checkpoint: good_steps is {}", state.good_steps));
   JsonText object(JsonText::Form::indented, "checkpoint: values and their names must be UTF-8");
   object.begin_object()
       .member("format", state_format_name)
-      .member("version", state_version)
-      .member("revision", state_revision);
-  object.member("step", state.step).member("updates", state.updates).member("skipped_updates", state.skipped_updates);
-  add_number<std::uint32_t>(object.key("loss_scale"), state.loss_scale);
-  object.member("good_steps", static_cast<std::uint64_t>(state.good_steps)).key("decay_power").begin_list();
-  for (const double power : state.decay_power) add_number<std::uint64_t>(object, power);
-  object.end_list();
+      .member("version", state.replicas.empty() ? state_version : state_version_of_replicas)
+      .member("revision", state_revision)
+      .member("step", state.step);
+  add_counts(object, state);
+  if (!state.replicas.empty()) {
+    object.key("replicas").begin_list();
+    for (const ReplicaState& replica : state.replicas) {
+      object.begin_object();
+      add_counts(object, replica);
+      object.end_object();
+    }
+    object.end_list();
+  }
   if (state.sampler) add_sampler(object, *state.sampler);
   const std::string text = object.member("values", state.values).end_object().take() + "\n";
   if (text.size() > state_limit.count()) {

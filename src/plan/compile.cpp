@@ -109,12 +109,6 @@ void check_outer_steps(const CompileInput& input) {
                     "them: use hsdp",
                     options.outer_every));
   }
-  if (options.checkpointing != Checkpointing::none) {
-    throw UsageError(
-        fmt::format("outer steps every {} steps let replicas differ, which a checkpoint cannot hold yet, and "
-                    "checkpointing is {}: use none",
-                    options.outer_every, tessera::to_string(options.checkpointing)));
-  }
   const std::vector<bool> trained = trained_units(input.units);
   const auto units = static_cast<std::size_t>(std::count(trained.begin(), trained.end(), true));
   if (options.outer_fragments >= 1 && options.outer_fragments <= std::min(options.outer_every, units)) return;

@@ -60,6 +60,13 @@ UnitLayout::Owned UnitLayout::owner(std::size_t parameter, std::size_t element) 
   return {rank_at(shard), std::min(left_in_shard, counts_[parameter] - element)};
 }
 
+UnitLayout::Owned UnitLayout::owner_in_replica(std::size_t replica, std::size_t parameter, std::size_t element) const {
+  const Part part = parts_.at(parameter);
+  const std::size_t at = offsets_[parameter] - begin(part) + element;
+  const std::size_t share = elements(Extent::group, part);
+  return {replica * (ranks_ / replicas_) + at / share, std::min(share - at % share, counts_[parameter] - element)};
+}
+
 std::vector<ShardPiece> UnitLayout::pieces(std::size_t rank, Extent extent) const {
   std::vector<ShardPiece> result;
   const std::size_t first_shard = place(rank) / shards_in(extent) * shards_in(extent);

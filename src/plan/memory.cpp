@@ -97,8 +97,11 @@ Bytes checkpoint_copy(const Plan& plan) {
   std::size_t elements = 0;
   for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
     const UnitLayout& layout = plan.layouts[unit];
-    elements += layout.shard_elements() + layout.buffer_elements();
-    if (plan.trains(unit)) elements += plan.optimizer_states.size() * layout.shard_elements(Part::trained);
+    const std::size_t trained = layout.elements(plan.own(), Part::trained);
+    elements += trained + layout.elements(plan.own(), Part::frozen) + layout.buffer_elements();
+    if (!plan.trains(unit)) continue;
+    elements += plan.optimizer_states.size() * trained;
+    if (plan.replicas_diverge()) elements += 2 * layout.shard_elements(Part::trained);  // anchor and outer momentum
   }
   return size_of(DType::fp32) * elements;
 }

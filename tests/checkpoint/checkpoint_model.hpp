@@ -48,6 +48,7 @@ struct Job {
   Checkpointing checkpointing = Checkpointing::blocking;
   std::size_t rows = 1031;  // of the large weight
   std::size_t layers = 3;
+  OuterOptions outer = {};
 };
 
 // Values of one tensor's elements, that no other element of the checkpoint has, most likely.
@@ -65,16 +66,30 @@ class Values {
 
 using Visit = std::function<void(const std::string& tensor, std::size_t first, std::span<float> values)>;
 
-// All that this rank holds: masters, states as "m/name", untrained state.
+// Of one of a unit's states, under names that begin with `prefix`.
+inline void for_each_piece(FullyShard& model, const Unit& unit, const std::string& state, const std::string& prefix,
+                           const Visit& visit) {
+  for (const ParameterPiece& piece : model.pieces(unit, state)) {
+    const bool is_frozen = unit.spec().parameters[unit.index_of(*piece.parameter)].frozen;
+    visit((is_frozen ? "" : prefix) + piece.parameter->name(), piece.first, piece.values);
+  }
+}
+
+// All that this rank holds: masters, states as "m/name", untrained state; with outer steps what replicas have in common
+// under these names, and what each has for itself as the checkpoint names it.
 inline void for_each_share(FullyShard& model, const Visit& visit) {
+  const plan::Plan& plan = model.plan();
+  const bool apart = plan.replicas_diverge();
+  const std::size_t replica = plan.place_of(static_cast<std::size_t>(model.world().rank())).replica;
+  const std::string mine = apart ? "replica." + std::to_string(replica) + "/" : "";
   for (std::size_t u = 0; u < model.unit_count(); ++u) {
     const Unit& unit = model.unit(u);
-    for (const ParameterPiece& piece : model.pieces(unit)) visit(piece.parameter->name(), piece.first, piece.values);
-    for (const std::string& state : model.plan().optimizer_states) {
-      for (const ParameterPiece& piece : model.pieces(unit, state)) {
-        visit(state + "/" + piece.parameter->name(), piece.first, piece.values);
-      }
+    for_each_piece(model, unit, "master", apart ? mine + "master/" : "", visit);
+    for (const std::string& state : plan.optimizer_states) {
+      for_each_piece(model, unit, state, mine + state + "/", visit);
     }
+    if (apart) for_each_piece(model, unit, "anchor", "", visit);
+    if (apart) for_each_piece(model, unit, "outer momentum", "outer_momentum/", visit);
     for (const Buffer* buffer : unit.buffers()) visit(buffer->name(), 0, model.buffer(*buffer));
   }
 }
@@ -105,6 +120,7 @@ inline void with_model(const Job& job, const std::function<void(FullyShard&)>& b
     while (layers.size() < job.layers) layers.push_back(std::make_unique<Layer>(Shape{}, 1));
     FullyShard model(world, {.strategy = job.strategy,
                              .replicas = job.replicas,
+                             .outer = job.outer,
                              .precision = job.precision,
                              .checkpointing = job.checkpointing});
     for (auto& layer : layers) model.add(*layer);

@@ -38,16 +38,21 @@ def crc32c(data):
     return f"{remainder ^ 0xffffffff:08x}"
 
 
+def saved(test_class, *options):
+    """The checkpoint of a short run's seventh step."""
+    scratch = tempfile.TemporaryDirectory()
+    test_class.addClassCleanup(scratch.cleanup)
+    folder = pathlib.Path(scratch.name) / "runs"
+    command = [TRAINER, "--hidden", 20, "--depth", 1, "--batch", 5, "--steps", 12, "--stop-after", 7,
+               "--checkpoint-dir", folder, "--save-every", 7, "--quiet", *options]
+    subprocess.run([str(part) for part in command], check=True, timeout=120)
+    return folder / "step-00000007"
+
+
 class Format(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        scratch = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(scratch.cleanup)
-        cls.folder = pathlib.Path(scratch.name) / "runs"
-        command = [TRAINER, "--hidden", 20, "--depth", 1, "--batch", 5, "--ranks", 3, "--steps", 12, "--stop-after", 7,
-                   "--checkpoint-dir", cls.folder, "--save-every", 7, "--quiet"]
-        subprocess.run([str(part) for part in command], check=True, timeout=120)
-        cls.checkpoint = cls.folder / "step-00000007"
+        cls.checkpoint = saved(cls, "--ranks", 3)
         cls.manifest = json.loads((cls.checkpoint / "manifest.json").read_text())
 
     def test_the_check_value_of_crc32c(self):
@@ -105,6 +110,47 @@ class Format(unittest.TestCase):
         for power in state["decay_power"]:
             self.assertEqual(struct.pack(">d", power["value"]).hex(), power["bits"])
         self.assertEqual(state["sampler"]["position"], 7 * 5 * 3)
+
+
+class OuterSteps(unittest.TestCase):
+    """Between outer steps: what replicas have in common, and what each has for itself."""
+
+    def tensors(self, checkpoint, name):
+        """By name: shape and bytes."""
+        content = (checkpoint / name).read_bytes()
+        [length] = struct.unpack("<Q", content[:8])
+        header = json.loads(content[8:8 + length])
+        header.pop("__metadata__", None)
+        return {tensor: (entry["shape"], content[8 + length:][slice(*entry["data_offsets"])])
+                for tensor, entry in header.items()}
+
+    def saved(self, every):
+        return saved(type(self), "--ranks", 4, "--replicas", 2, "--outer-every", every, "--outer-lr", 1,
+                     "--outer-momentum", 0)
+
+    def test_each_replica_has_masters_and_states_of_its_own(self):
+        checkpoint = self.saved(4)
+        model, optimizer = (self.tensors(checkpoint, f"{kind}.safetensors") for kind in ["model", "optimizer"])
+        prefixes = ["outer_momentum"] + [f"replica.{r}/{what}" for r in range(2) for what in ["master", "m", "v"]]
+        self.assertEqual(list(optimizer), [f"{prefix}/{name}" for prefix in prefixes for name in model])
+        for name, (shape, common) in model.items():
+            self.assertEqual(optimizer[f"replica.0/master/{name}"][0], shape)
+            own = [optimizer[f"replica.{r}/master/{name}"][1] for r in range(2)]
+            self.assertEqual(len({common, *own}), 3, f"{name}: replicas did not part")
+
+    def test_right_after_an_outer_step_that_averages_all_have_the_same(self):
+        checkpoint = self.saved(7)
+        optimizer = self.tensors(checkpoint, "optimizer.safetensors")
+        for name, (_, common) in self.tensors(checkpoint, "model.safetensors").items():
+            for replica in range(2):
+                self.assertEqual(optimizer[f"replica.{replica}/master/{name}"][1], common, name)
+
+    def test_each_replica_counts_for_itself(self):
+        state = json.loads((self.saved(4) / "state.json").read_text())
+        self.assertEqual(state["version"], 3)
+        counts = ["updates", "skipped_updates", "loss_scale", "good_steps", "decay_power"]
+        self.assertEqual([list(replica) for replica in state["replicas"]], [counts, counts])
+        self.assertEqual([state[count] for count in counts], [state["replicas"][0][count] for count in counts])
 
 
 if __name__ == "__main__":

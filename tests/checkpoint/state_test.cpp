@@ -75,6 +75,21 @@ TEST_CASE("a_sampler_of_version_1_is_in_the_order_that_was_stored_then") {
   CHECK(complaint(replaced(now, "\"version\": 2", "\"version\": 1")) == "sampler: has an \"order\"");
 }
 
+TEST_CASE("replicas_that_count_for_themselves_make_a_later_version") {
+  CheckpointState state = full_state();
+  state.replicas = {{.updates = 98, .skipped_updates = 2, .loss_scale = 65536.0f, .good_steps = 17},
+                    {.updates = 97, .skipped_updates = 3, .loss_scale = 0.5f, .decay_power = {0.25, -0.0}}};
+  const std::string text = compose(state);
+  CHECK(parse_state(text, "x") == state);
+  CHECK(text.find("\"version\": 3") != std::string::npos);
+  CHECK(complaint(replaced(text, "\"version\": 3", "\"version\": 2")) == "is of version 2 and has replicas");
+  CHECK(complaint(replaced(compose(full_state()), "\"version\": 2", "\"version\": 3")) ==
+        "is of version 3 and has no replicas");
+  CHECK(complaint(replaced(text, "\"updates\": 97,", "")) == R"(replicas[1]: has no member "updates")");
+  state.replicas[1].good_steps = -1;
+  CHECK_THROWS_AS(compose(state), UsageError);
+}
+
 TEST_CASE("numbers_keep_every_bit_and_those_that_json_lacks_too") {
   CheckpointState state;
   state.loss_scale = std::bit_cast<float>(0x7fc01234u);  // a NaN with a payload
@@ -100,8 +115,8 @@ TEST_CASE("members_of_a_later_revision_are_skipped_and_unknown_ones_of_this_are_
 }
 
 TEST_CASE("a_later_version_is_refused_with_what_to_do") {
-  CHECK(complaint(replaced(compose(full_state()), "\"version\": 2", "\"version\": 3")) ==
-        "version: 3 was written by a newer version of Tessera; this one reads up to 2: read it with that version or a "
+  CHECK(complaint(replaced(compose(full_state()), "\"version\": 2", "\"version\": 4")) ==
+        "version: 4 was written by a newer version of Tessera; this one reads up to 3: read it with that version or a "
         "later one");
 }
 

@@ -72,7 +72,6 @@ def option_cases():
     yield [*mesh, "--outer-every", "3", "--outer-lr", "0"], ["--outer-lr must be above 0"]
     yield [*mesh, "--outer-every", "3", "--outer-momentum", "1"], ["--outer-momentum"]
     yield [*mesh, "--outer-every", "3", "--outer-fragments", "4"], ["--outer-fragments 4 is above --outer-every 3"]
-    yield [*mesh, "--outer-every", "3", "--checkpoint-dir", "kept"], ["--outer-every excludes checkpoints"]
     yield ["--simulate-world", "512", "--replicas", "5"], ["--replicas 5 does not divide the 512 ranks"]
     yield ["--device", "cpu", "--backend", "nccl"], ["--backend", "--device cuda"]
     yield ["--sums", "fast"], ["--sums", "--backend nccl"]

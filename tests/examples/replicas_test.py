@@ -127,6 +127,29 @@ def check_resumed(program, folder, saved_by):
     return len(others)
 
 
+def check_resumed_apart(program, folder):
+    """Stopped between two outer steps and gone on: the same bits, whatever the strategy."""
+    mesh = (2, 2)
+    outer = ["--outer-every", 5, "--outer-fragments", 2, "--outer-lr", 0.8, "--outer-momentum", 0.6]
+    common = [*MODEL, "--steps", 16, "--precision", "fp16", *outer]
+    straight = trainer_runs.train(program, folder, *common, *sharding("ddp", mesh), "--checkpoint-dir", folder / "straight")
+    expected = tensors(folder / "straight" / "step-00000016")
+    strategies = ["hsdp"] if REDUCED else ["ddp", "zero2", "fsdp", "hsdp"]
+    for strategy, stop in zip(strategies, [7, 5, 3, 11]):
+        saved = folder / strategy
+        trainer_runs.train(program, folder, *common, *sharding(strategy, mesh), "--checkpoint-dir", saved, "--save-async",
+                           "--stop-after", stop)
+        steps = trainer_runs.train(program, folder, *common, *sharding(strategies[0], mesh), "--checkpoint-dir", saved, "--resume")
+        assert [step["step"] for step in steps][stop - 16:] == list(range(stop + 1, 17)), steps
+        for mine, theirs in zip(steps[stop - 16:], straight[stop - 16:]):
+            assert mine["loss_bits"] == theirs["loss_bits"], (strategy, mine["step"])
+        assert tensors(saved / "step-00000016") == expected, strategy
+    changed = trainer_runs.run(program, *MODEL, "--steps", 17, *sharding("hsdp", mesh), "--checkpoint-dir", folder / "straight",
+                               "--resume")
+    assert changed.returncode == 1 and "was written between outer steps of 2 replicas" in changed.stderr, changed.stderr
+    return len(strategies)
+
+
 def main(program):
     bits = check_bits(program)
     check_text(program)
@@ -135,7 +158,10 @@ def main(program):
     for saved_by in [("hsdp", (2, 2)), ("hfsdp", (2, 2))][:1 if REDUCED else 2]:
         with tempfile.TemporaryDirectory() as folder:
             resumed += check_resumed(program, pathlib.Path(folder), saved_by)
-    print(f"{bits} runs compared by mesh, {by_themselves} with outer steps, 0 differ; {resumed} resumed on another mesh or strategy")
+    with tempfile.TemporaryDirectory() as folder:
+        apart = check_resumed_apart(program, pathlib.Path(folder))
+    print(f"{bits} runs compared by mesh, {by_themselves} with outer steps, 0 differ; {resumed} resumed on another mesh or "
+          f"strategy, {apart} between outer steps")
 
 
 if __name__ == "__main__":

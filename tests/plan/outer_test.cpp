@@ -238,9 +238,6 @@ TEST_CASE("outer_steps_that_cannot_be_are_refused_with_both_sides") {
         "outer steps in 0 fragments every 2 steps of 3 units that train: choose 1 to 2 fragments");
   CHECK(refusal({.ranks = 4, .replicas = 2, .outer_fragments = 2}) ==
         "outer steps in 2 fragments, but outer steps every 0 steps, which are none: set both");
-  CHECK(refusal({.ranks = 4, .replicas = 2, .outer_every = 2, .checkpointing = Checkpointing::blocking}) ==
-        "outer steps every 2 steps let replicas differ, which a checkpoint cannot hold yet, and checkpointing is "
-        "blocking: use none");
 }
 
 }  // namespace outer_test

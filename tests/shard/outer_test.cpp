@@ -490,9 +490,6 @@ TEST_CASE("outer_steps_that_cannot_be_are_refused") {
                     doctest::Contains("outer.learning_rate is 0: choose a finite one above 0"));
   CHECK_THROWS_WITH(with(options_of({.every = 3, .momentum = 1.0f}))(),
                     doctest::Contains("outer.momentum is 1: choose one in [0, 1)"));
-  tessera::FullyShardOptions saved = options_of({.every = 3});
-  saved.checkpointing = tessera::Checkpointing::blocking;
-  CHECK_THROWS_WITH(with(saved)(), doctest::Contains("which a checkpoint cannot hold yet"));
 }
 
 TEST_CASE("ranks_that_disagree_about_outer_steps_are_told_both") {

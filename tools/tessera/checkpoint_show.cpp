@@ -30,6 +30,12 @@ std::string text_of(const CheckpointState& state) {
       fmt::format("step {}: {}, {} skipped; loss scale {:g}, {} since it changed\n", state.step,
                   counted(state.updates, "update", "updates"), grouped(state.skipped_updates), state.loss_scale,
                   counted(static_cast<std::uint64_t>(state.good_steps), "update", "updates"));
+  for (std::size_t replica = 0; replica < state.replicas.size(); ++replica) {
+    const tessera::ReplicaState& counts = state.replicas[replica];
+    text += fmt::format("replica {}, which trains apart: {}, {} skipped; loss scale {:g}, {} since it changed\n",
+                        replica, counted(counts.updates, "update", "updates"), grouped(counts.skipped_updates),
+                        counts.loss_scale, counted(static_cast<std::uint64_t>(counts.good_steps), "update", "updates"));
+  }
   if (state.sampler) {
     text += fmt::format("samples: {} of {} in epoch {}, seed {}\n", grouped(state.sampler->position),
                         grouped(state.sampler->samples), state.sampler->epoch, state.sampler->seed);
@@ -69,6 +75,13 @@ ordered_json json_of(const CheckpointState& state) {
                          {"good_steps", state.good_steps},
                          {"decay_power", state.decay_power},
                          {"values", state.values}};
+  for (const tessera::ReplicaState& replica : state.replicas) {
+    object["replicas"].push_back({{"updates", replica.updates},
+                                  {"skipped_updates", replica.skipped_updates},
+                                  {"loss_scale", replica.loss_scale},
+                                  {"good_steps", replica.good_steps},
+                                  {"decay_power", replica.decay_power}});
+  }
   if (state.sampler) {
     object["sampler"] = {{"samples", state.sampler->samples},
                          {"seed", state.sampler->seed},

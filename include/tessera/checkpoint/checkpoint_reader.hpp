@@ -22,9 +22,13 @@ namespace tessera {
 
 // One file each, or several with an index (tensor_index.hpp).
 enum class TensorKind {
-  model,      // model.safetensors: the fp32 masters, under the parameters' names
-  optimizer,  // optimizer.safetensors: the optimizer's states, "state/parameter": "m/blocks.0.weight"
-  buffers,    // buffers.safetensors: untrained state
+  // model.safetensors: the fp32 masters, under the parameters' names; between outer steps those that replicas had in
+  // common last.
+  model,
+  // optimizer.safetensors: the optimizer's states, "state/parameter": "m/blocks.0.weight"; of replicas that train apart
+  // each one's, with its masters, and the outer momentum: "replica.1/m/blocks.0.weight".
+  optimizer,
+  buffers,  // buffers.safetensors: untrained state
 };
 inline constexpr TensorKind tensor_kinds[] = {TensorKind::model, TensorKind::optimizer, TensorKind::buffers};
 std::string_view to_string(TensorKind kind);  // "model": also the stem of its files' names

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "tessera/base/bytes.hpp"
 #include "tessera/data/sampler.hpp"
@@ -18,6 +19,16 @@ namespace tessera {
 
 inline constexpr std::string_view state_name = "state.json";
 inline constexpr Bytes state_limit{16'000'000};  // a longer file is neither written nor read
+
+// What a replica counts for itself where replicas train apart between outer steps.
+struct ReplicaState {
+  std::uint64_t updates = 0;
+  std::uint64_t skipped_updates = 0;
+  float loss_scale = 1.0f;
+  std::int32_t good_steps = 0;
+  std::array<double, 2> decay_power = {1.0, 1.0};
+  friend bool operator==(const ReplicaState&, const ReplicaState&) = default;
+};
 
 struct CheckpointState {
   std::uint64_t step = 0;             // of the run: steps taken, skipped updates included
@@ -28,6 +39,8 @@ struct CheckpointState {
   std::array<double, 2> decay_power = {1.0, 1.0};
   std::optional<SamplerState> sampler = std::nullopt;
   std::map<std::string, std::string> values = {};  // the user's own: names and texts, in UTF-8
+  // Of a run with outer steps one for each replica, and what stands above is the first's; else none.
+  std::vector<ReplicaState> replicas = {};
   friend bool operator==(const CheckpointState&, const CheckpointState&) = default;
 };
 

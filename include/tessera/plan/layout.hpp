@@ -96,6 +96,8 @@ class UnitLayout {
     std::size_t count;  // > 0
   };
   Owned owner(std::size_t parameter, std::size_t element) const;  // element < elements(parameter)
+  // The same where each replica holds all shards of its own (Extent::group): of the ranks of one replica.
+  Owned owner_in_replica(std::size_t replica, std::size_t parameter, std::size_t element) const;
 
   // What rank `rank` holds of this extent, by parameter, the trained ones first, each part in ascending order; empty
   // when that is padding only. What it owns: Extent::mine.
