@@ -121,7 +121,7 @@ namespace {
 class RankThreads {
  public:
   RankThreads(comm::ThreadJob& job, const LaunchOptions& options, const comm::Body& body)
-      : job_(job), options_(options), body_(body), thrown_(static_cast<std::size_t>(job.size())) {}
+      : job_(job), room_(job.room()), options_(options), body_(body), thrown_(static_cast<std::size_t>(room_.size())) {}
 
   void run() {
     std::vector<std::thread> threads;
@@ -131,21 +131,21 @@ class RankThreads {
 
   // The first cause, if the job failed; else null. After run().
   std::exception_ptr failure() const {
-    const comm::JobFailure* failure = job_.failure();
+    const comm::JobFailure* failure = room_.failure();
     if (failure == nullptr) return nullptr;
     const std::exception_ptr cause = comm::first_cause(*failure, thrown_[static_cast<std::size_t>(failure->rank)]);
-    return job_.size() == 1 ? cause : comm::exception_from_rank(failure->rank, cause);
+    return room_.size() == 1 ? cause : comm::exception_from_rank(failure->rank, cause);
   }
 
  private:
   // Whether every rank but 0 has its thread; otherwise the job is aborted, and those that run will end.
   bool start(std::vector<std::thread>& threads) {
-    for (int rank = 1; rank < job_.size(); ++rank) {
+    for (int rank = 1; rank < room_.size(); ++rank) {
       try {
         threads.emplace_back([this, rank] { run_rank(rank); });
       } catch (const std::system_error& error) {
         const std::string cause = fmt::format("cannot start the rank's thread: {}", error.what());
-        job_.abort(rank, cause, std::make_exception_ptr(UnavailableError(cause)));
+        room_.abort(rank, cause, std::make_exception_ptr(UnavailableError(cause)));
         return false;
       }
     }
@@ -156,16 +156,17 @@ class RankThreads {
     std::exception_ptr& thrown = thrown_[static_cast<std::size_t>(rank)];
     try {
       comm::RankLog log(options_.log_dir, rank);
-      log.line(fmt::format("rank {} of {} begins, a thread of process {}", rank, job_.size(), ::getpid()));
+      log.line(fmt::format("rank {} of {} begins, a thread of process {}", rank, room_.size(), ::getpid()));
       thrown = job_.run_rank(rank, log, body_);
       if (!thrown) log.line("ended");
     } catch (...) {
       thrown = std::current_exception();
-      job_.abort(rank, comm::text_of(thrown), thrown);
+      room_.abort(rank, comm::text_of(thrown), thrown);
     }
   }
 
   comm::ThreadJob& job_;
+  comm::ThreadControlRoom& room_;
   const LaunchOptions& options_;
   const comm::Body& body_;
   std::vector<std::exception_ptr> thrown_;  // by rank

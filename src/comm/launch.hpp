@@ -2,11 +2,13 @@
 // every launch does with a rank, and what each backend does for its own.
 #pragma once
 
+#include <chrono>
 #include <exception>
 #include <functional>
 #include <memory>
 #include <string_view>
 
+#include "comm/control/thread_control.hpp"
 #include "comm/world_backend.hpp"
 #include "tessera/comm/run.hpp"
 #include "tessera/comm/start.hpp"
@@ -42,23 +44,22 @@ std::exception_ptr outcome_of_process(Membership& job, RankLog& log, const std::
 
 // ---- ranks that are threads ----
 
-// Their job. Thread safety: run_rank() on each rank's own thread, the rest from any.
+// Their job, and the room in which all of them are. Thread safety: run_rank() on each rank's own thread.
 class ThreadJob {
  public:
   virtual ~ThreadJob() = default;
   ThreadJob(const ThreadJob&) = delete;
   ThreadJob& operator=(const ThreadJob&) = delete;
 
-  virtual int size() const = 0;
+  ThreadControlRoom& room() { return room_; }
   // As comm::run_rank().
   virtual std::exception_ptr run_rank(int rank, RankLog& log, const Body& body) = 0;
 
-  // The first failure wins; whoever waits for a rank is woken.
-  virtual void abort(int rank, std::string_view cause, std::exception_ptr exception) noexcept = 0;
-  virtual const JobFailure* failure() const noexcept = 0;
-
  protected:
-  ThreadJob() = default;
+  ThreadJob(int ranks, std::chrono::milliseconds timeout) : room_(ranks, timeout) {}
+
+ private:
+  ThreadControlRoom room_;
 };
 
 // The options outlive the job. nccl throws UnavailableError where NCCL is not to be had, or has fewer devices than

@@ -38,6 +38,14 @@ namespace {
 
 LocalPost barrier_post(std::uint64_t sequence) { return {.signature = signature_of(Barrier{"meeting"}, sequence)}; }
 
+// A job of threads with one communicator over some of them.
+struct Meeting {
+  Meeting(int ranks, std::chrono::milliseconds timeout, const std::string& name, const std::vector<int>& members)
+      : job(ranks, timeout), group(job, job.open(job.lock(), name, members), name, members) {}
+  ThreadControlRoom job;
+  LocalGroup group;
+};
+
 // Whether `flag` is still unset after a while: long enough for a rank that does not wait to have gone on.
 bool stays_unset(const std::atomic<bool>& flag) {
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -47,8 +55,8 @@ bool stays_unset(const std::atomic<bool>& flag) {
 // Rank 0 is in the middle of moving, rank 1 waits for it in `wait`; then the job ends by `end`.
 template <typename Wait, typename End>
 void check_rank_1_leaves_after_rank_0_has_moved(Wait&& wait, End&& end) {
-  LocalJob job(2, std::chrono::seconds(60));
-  LocalGroup& group = job.group(0, "gather", {0, 1});
+  Meeting meeting(2, std::chrono::seconds(60), "gather", {0, 1});
+  LocalGroup& group = meeting.group;
   std::atomic<bool> rank_1_entered = false;
   std::atomic<bool> rank_1_left = false;
   std::thread rank_1([&] {
@@ -59,14 +67,14 @@ void check_rank_1_leaves_after_rank_0_has_moved(Wait&& wait, End&& end) {
   });
   group.enter(0, barrier_post(1));
   while (!rank_1_entered) std::this_thread::yield();
-  end(job, group);
+  end(meeting.job);
   CHECK(stays_unset(rank_1_left));
   CHECK_THROWS_AS(group.regroup(0), AbortedError);
   rank_1.join();
   CHECK(rank_1_left);
 }
 
-void abort_job(LocalJob& job, LocalGroup&) { job.abort(0, "disk full", nullptr); }
+void abort_job(ThreadControlRoom& job) { job.abort(0, "disk full", nullptr); }
 
 }  // namespace
 
@@ -76,8 +84,8 @@ TEST_CASE("nobody_leaves_an_aborted_collective_while_a_peer_still_moves") {
 }
 
 TEST_CASE("rank_that_fails_while_moving_waits_for_the_others_too") {
-  LocalJob job(2, std::chrono::seconds(60));
-  LocalGroup& group = job.group(0, "gather", {0, 1});
+  Meeting meeting(2, std::chrono::seconds(60), "gather", {0, 1});
+  LocalGroup& group = meeting.group;
   std::atomic<bool> both_entered = false;
   std::atomic<bool> rank_1_left = false;
   std::thread rank_1([&] {
@@ -88,15 +96,15 @@ TEST_CASE("rank_that_fails_while_moving_waits_for_the_others_too") {
   });
   group.enter(0, barrier_post(1));
   both_entered = true;
-  while (!job.failure()) std::this_thread::yield();
+  while (!meeting.job.failure()) std::this_thread::yield();
   CHECK(stays_unset(rank_1_left));
   CHECK_THROWS_WITH_AS(group.finish(0), "rank 1 failed first: bad sector", AbortedError);
   rank_1.join();
 }
 
 TEST_CASE("finish_waits_until_every_peer_has_moved") {
-  LocalJob job(2, std::chrono::seconds(60));
-  LocalGroup& group = job.group(0, "gather", {0, 1});
+  Meeting meeting(2, std::chrono::seconds(60), "gather", {0, 1});
+  LocalGroup& group = meeting.group;
   std::atomic<bool> rank_1_finished = false;
   std::thread rank_1([&] {
     group.enter(1, barrier_post(1));
@@ -127,8 +135,8 @@ std::string text_of(Function&& function) {
 }  // namespace
 
 TEST_CASE("ranks_that_miss_others_are_named_in_their_order") {
-  LocalJob job(5, std::chrono::milliseconds(100));
-  LocalGroup& group = job.group(0, "gather over shard", {4, 1, 3});
+  Meeting meeting(5, std::chrono::milliseconds(100), "gather over shard", {4, 1, 3});
+  LocalGroup& group = meeting.group;
   std::string texts[2];
   std::thread rank_4([&] { texts[0] = text_of<CommunicationError>([&] { group.enter(0, barrier_post(1)); }); });
   texts[1] = text_of<CommunicationError>([&] { group.enter(2, barrier_post(1)); });
@@ -139,20 +147,20 @@ TEST_CASE("ranks_that_miss_others_are_named_in_their_order") {
 }
 
 TEST_CASE("failures_in_a_group_are_those_of_its_ranks") {
-  LocalJob moving(4, std::chrono::seconds(60));
-  LocalGroup& alone = moving.group(0, "gather", {3});
+  Meeting moving(4, std::chrono::seconds(60), "gather", {3});
+  LocalGroup& alone = moving.group;
   alone.enter(0, barrier_post(1));
   alone.fail(0, std::make_exception_ptr(DataError("bad sector")));
-  CHECK(moving.failure()->rank == 3);
+  CHECK(moving.job.failure()->rank == 3);
 
-  LocalJob calling(4, std::chrono::seconds(60));
-  LocalGroup& twice = calling.group(0, "gather", {3});
+  Meeting calling(4, std::chrono::seconds(60), "gather", {3});
+  LocalGroup& twice = calling.group;
   twice.enter(0, barrier_post(1));
   std::thread other_stream([&] {
     CHECK(text_of<UsageError>([&] { twice.enter(0, barrier_post(2)); }).find("rank 3 drives communicator gather") == 0);
   });
-  while (calling.failure() == nullptr) std::this_thread::yield();
+  while (calling.job.failure() == nullptr) std::this_thread::yield();
   twice.finish(0);
   other_stream.join();
-  CHECK(calling.failure()->rank == 3);
+  CHECK(calling.job.failure()->rank == 3);
 }

@@ -76,15 +76,24 @@ Ledger::Entry& Ledger::entry_at(Channel& channel, std::uint64_t number) {
     channel.first = 0;
     channel.ring.resize(std::max<std::size_t>(16, 2 * ahead),
                         {.codes = std::vector<std::string>(channel.members.size()), .came = 0});
+    make_room(channel, channel.longest);
   }
   channel.open = std::max(channel.open, ahead + 1);
   return channel.at(ahead);
+}
+
+void Ledger::make_room(Channel& channel, std::size_t code_size) {
+  channel.longest = code_size;
+  for (Entry& entry : channel.ring) {
+    for (std::string& code : entry.codes) code.reserve(code_size);
+  }
 }
 
 std::optional<Verdict> Ledger::announce(int rank, std::size_t index, std::string_view code) {
   const std::size_t own = place(index, rank);
   Channel& channel = channels_[index];
   Entry& entry = entry_at(channel, ++channel.announced[own]);
+  if (code.size() > channel.longest) make_room(channel, code.size());
   entry.codes[own].assign(code);
   ++entry.came;
   if (auto verdict = compare(index)) return verdict;

@@ -4,7 +4,8 @@
 // A channel is a communicator's place in the job; 0 is the one in which the others are made. It has members, ranks of
 // the job: all of them, or one group of a partition, of which each group has a channel. On each, every member's n-th
 // announcement is compared with the other members' n-th: n is its position, from 1.
-// Thread safety: one thread at a time. Allocation: none, once as many announcements as ever have been open at once.
+// Thread safety: one thread at a time. Allocation: none, once as many announcements as ever have been open at once, and
+// the longest of the channel was one of them.
 #pragma once
 
 #include <chrono>
@@ -86,6 +87,7 @@ class Ledger {
     std::vector<Entry> ring;
     std::size_t first = 0;
     std::size_t open = 0;
+    std::size_t longest = 0;  // code, for which every entry has room: each comes round to every entry some time
 
     Entry& at(std::size_t ahead) { return ring[(first + ahead) % ring.size()]; }
     const Entry& at(std::size_t ahead) const { return ring[(first + ahead) % ring.size()]; }
@@ -96,6 +98,7 @@ class Ledger {
   };
 
   Entry& entry_at(Channel& channel, std::uint64_t number);
+  void make_room(Channel& channel, std::size_t code_size);
   const std::string& code_at(const Channel& channel, std::size_t ahead) const;
   std::optional<Verdict> compare(std::size_t channel);
   std::optional<Verdict> awaited_leaver(std::size_t channel) const;

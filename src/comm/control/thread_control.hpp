@@ -1,7 +1,9 @@
-// The control channel of ranks that are threads: one ledger under one mutex.
+// The control channel of ranks that are threads: one ledger under one mutex. A failure and its consequences for every
+// channel are thus one atomic step, and which error a rank sees is never a race.
 #pragma once
 
 #include <condition_variable>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -15,34 +17,50 @@ namespace tessera::comm {
 class ThreadControlRoom {
  public:
   ThreadControlRoom(int size, std::chrono::milliseconds timeout)
-      : size_(size), timeout_(timeout), lives_(static_cast<std::size_t>(size)), ledger_(size) {}
+      : size_(size), timeout_(timeout), lives_(static_cast<std::size_t>(size)), changed_(1), ledger_(size) {}
 
   int size() const { return size_; }
   std::chrono::milliseconds timeout() const { return timeout_; }
+  // Null while nothing failed; constant afterwards. Needs no lock.
   const JobFailure* failure() const noexcept { return failure_.get(); }
-  void abort(int rank, std::string_view cause, std::exception_ptr exception) noexcept;
+  // The first failure wins; every rank that waits is woken.
+  void abort(int rank, std::string_view cause, std::exception_ptr exception) noexcept {
+    abort(lock(), rank, cause, std::move(exception));
+  }
   // Signs of life, by rank.
   SignOfLife& life(int rank) { return lives_[static_cast<std::size_t>(rank)]; }
-  // The rank announces nothing more.
-  void note_left(int rank) noexcept;
+
+  // ---- under its mutex: for ThreadControl, and for who keeps a state of its own beside the ledger's ----
+
+  using Lock = std::unique_lock<std::mutex>;
+  Lock lock() const { return Lock(mutex_); }
+  void abort(const Lock&, int rank, std::string_view cause, std::exception_ptr exception) noexcept;
+  // A channel more, as Ledger::open().
+  std::size_t open(const Lock&, const std::string& name, const std::vector<int>& members);
+  // As Control's functions of these names.
+  Position announce(const Lock&, int rank, std::size_t channel, const Signature& signature);
+  void await_agreement(Lock& lock, int rank, const Position& position, const Signature& signature);
+  // Woken when something is agreed on the channel, and by a failure.
+  std::condition_variable& changed(std::size_t channel) { return changed_[channel]; }
 
  private:
   friend class ThreadControl;
-  using Lock = std::unique_lock<std::mutex>;
   struct Mail {  // of an exchange that not all ranks have taken yet
     std::vector<std::string> blobs;
     std::size_t takers = 0;
   };
 
+  void note_left(const Lock&, int rank) noexcept;
   void conclude(int rank, const std::optional<Verdict>& verdict) noexcept;
-  void await(Lock& lock, int rank, const Position& position, const Signature& signature);
+  void wake_all() noexcept;
   [[noreturn]] void fail_at(const Position& position) const;
 
   const int size_;
   const std::chrono::milliseconds timeout_;
   std::vector<SignOfLife> lives_;  // by rank
   mutable std::mutex mutex_;
-  std::condition_variable changed_;
+  std::deque<std::condition_variable> changed_;  // by channel
+  std::condition_variable all_left_;
   Ledger ledger_;
   std::map<std::pair<std::size_t, std::uint64_t>, Mail> mail_;
   std::string code_;  // of the present announcement
@@ -75,7 +93,6 @@ class ThreadControl final : public Control {
 
  private:
   using Lock = ThreadControlRoom::Lock;
-  Position announce(const Lock& lock, std::size_t channel, const Signature& signature);
 
   ThreadControlRoom& room_;
   int rank_;

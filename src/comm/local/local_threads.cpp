@@ -1,10 +1,12 @@
 // The local backend and its launch: a rank is a thread of this process. Rank r has CUDA device r modulo their number,
 // which several may share, or the CPU.
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
 
+#include "comm/control/thread_control.hpp"
 #include "comm/launch.hpp"
 #include "comm/launch_options.hpp"
 #include "comm/local/local_group.hpp"
@@ -15,77 +17,67 @@
 namespace tessera::comm {
 namespace {
 
-class LocalMembership final : public Membership {
+// The groups of all communicators, each made by whichever of its ranks asks first. They live as long as the job.
+class LocalGroups {
  public:
-  LocalMembership(LocalJob& job, int rank) : job_(job), rank_(rank) {}
+  explicit LocalGroups(ThreadControlRoom& room) : room_(room) {}
 
-  int rank() const final { return rank_; }
-  void abort(std::string_view cause, std::exception_ptr exception) noexcept final {
-    job_.abort(rank_, cause, std::move(exception));
+  LocalGroup& of(std::size_t channel, const std::string& name, const std::vector<int>& ranks) {
+    const auto lock = room_.lock();
+    auto& group = groups_[channel];
+    if (!group) group = std::make_unique<LocalGroup>(room_, channel, name, ranks);
+    return *group;
   }
-  const JobFailure* failure() const noexcept final { return job_.failure(); }
-  void note_progress() noexcept final { job_.life(rank_).note(SignOfLife::Clock::now()); }
-  void leave() noexcept final { job_.leave(rank_); }
 
  private:
-  LocalJob& job_;
-  int rank_;
+  ThreadControlRoom& room_;
+  std::map<std::size_t, std::unique_ptr<LocalGroup>> groups_;  // by channel
 };
 
 class LocalBackend final : public World::Backend {
  public:
-  LocalBackend(LocalJob& job, const Facts& facts, Membership& membership, RankLog& log)
-      : Backend(facts, membership, log), job_(job) {}
+  LocalBackend(ThreadControl& control, LocalGroups& groups, const Facts& facts, RankLog& log)
+      : Backend(facts, control, log), control_(control), groups_(groups) {}
 
-  // Making a communicator is itself a collective, of all ranks, with its name and partition as label: ranks that
-  // disagree about it, or do not come, get the same errors as in any other.
   std::unique_ptr<Communicator> make_communicator(std::string name, const CommunicatorUse& use) final {
-    const std::string label = creation_label(name, use.group);
-    job_.creation().enter(facts().rank, {.signature = signature_of_creation(label)});
-    job_.creation().finish(facts().rank);
-    Members members = members_of(use.group, facts().rank, facts().size);
-    LocalGroup& group = job_.group(communicators_made_++, communicator_name(name, use.group), members.ranks);
-    if (facts().device.kind() == DeviceKind::cuda) group.make_marks(members.place, facts().device);
-    return make_local_communicator(std::move(members), group);
+    Control::Opened opened = control_.open(name, use.group, "");
+    LocalGroup& group = groups_.of(opened.channel, communicator_name(name, use.group), opened.members.ranks);
+    if (facts().device.kind() == DeviceKind::cuda) group.make_marks(opened.members.place, facts().device);
+    return make_local_communicator(std::move(opened.members), group);
   }
 
  private:
-  LocalJob& job_;
-  std::size_t communicators_made_ = 0;
+  ThreadControl& control_;
+  LocalGroups& groups_;
 };
 
 class LocalThreads final : public ThreadJob {
  public:
   explicit LocalThreads(const LaunchOptions& options)
-      : job_(thread_ranks(options), options.timeout),
+      : ThreadJob(thread_ranks(options), options.timeout),
         kind_(resolve(options.device)),
         threads_(threads_per_rank(options)) {
-    if (kind_ == DeviceKind::cuda) device::share_memory(std::min(job_.size(), cuda_device_count()));
+    if (kind_ == DeviceKind::cuda) device::share_memory(std::min(room().size(), cuda_device_count()));
   }
 
-  int size() const final { return job_.size(); }
   std::exception_ptr run_rank(int rank, RankLog& log, const Body& body) final {
-    LocalMembership membership(job_, rank);
-    return comm::run_rank(membership, log, body, [&] {
+    ThreadControl control(room(), rank);
+    return comm::run_rank(control, log, body, [&] {
       const Device device = kind_ == DeviceKind::cpu ? Device::cpu() : Device::cuda(rank % cuda_device_count());
       const World::Backend::Facts facts{.name = "local",
                                         .rank = rank,
-                                        .size = job_.size(),
+                                        .size = room().size(),
                                         .device = device,
                                         .threads = threads_,
-                                        .timeout = job_.timeout()};
-      return std::make_unique<LocalBackend>(job_, facts, membership, log);
+                                        .timeout = room().timeout()};
+      return std::make_unique<LocalBackend>(control, groups_, facts, log);
     });
   }
-  void abort(int rank, std::string_view cause, std::exception_ptr exception) noexcept final {
-    job_.abort(rank, cause, std::move(exception));
-  }
-  const JobFailure* failure() const noexcept final { return job_.failure(); }
 
  private:
-  LocalJob job_;
   const DeviceKind kind_;
   const int threads_;
+  LocalGroups groups_{room()};
 };
 
 }  // namespace

@@ -42,34 +42,29 @@ std::exception_ptr run_in(NcclJob& job, const LaunchOptions& options, RankLog& l
 class NcclThreads final : public ThreadJob {
  public:
   explicit NcclThreads(const LaunchOptions& options)
-      : options_(options), room_(thread_ranks(options), options.timeout), library_(open_chosen_nccl()) {
+      : ThreadJob(thread_ranks(options), options.timeout), options_(options), library_(open_chosen_nccl()) {
     const int devices = cuda_device_count();
-    if (room_.size() <= devices || library_->shares_devices()) return;
+    const int ranks = room().size();
+    if (ranks <= devices || library_->shares_devices()) return;
     throw UnavailableError(
         fmt::format("--backend nccl: {} ranks for {} CUDA device{}, and {} gives each rank one of its own (2.30 and "
                     "later share them, "
                     "with NCCL_MULTI_RANK_GPU_ENABLE=1 in the environment); use --ranks {}, or leave --backend out",
-                    room_.size(), devices, devices == 1 ? "" : "s", library_->name(), devices));
+                    ranks, devices, devices == 1 ? "" : "s", library_->name(), devices));
   }
 
-  int size() const final { return room_.size(); }
   std::exception_ptr run_rank(int rank, RankLog& log, const Body& body) final {
-    ThreadControl control(room_, rank);
+    ThreadControl control(room(), rank);
     NcclJob job(*library_, control, Device::cuda(rank % cuda_device_count()), nccl_options(options_));
     if (rank == 0) {
-      fmt::print(stderr, "tessera: {} rank{}, threads of one process, on CUDA devices; {}\n", size(),
-                 size() == 1 ? "" : "s", job.in_words());
+      fmt::print(stderr, "tessera: {} rank{}, threads of one process, on CUDA devices; {}\n", room().size(),
+                 room().size() == 1 ? "" : "s", job.in_words());
     }
     return run_in(job, options_, log, body);
   }
-  void abort(int rank, std::string_view cause, std::exception_ptr exception) noexcept final {
-    room_.abort(rank, cause, std::move(exception));
-  }
-  const JobFailure* failure() const noexcept final { return room_.failure(); }
 
  private:
   const LaunchOptions& options_;
-  ThreadControlRoom room_;
   std::unique_ptr<NcclLibrary> library_;
 };
 
