@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <list>
 #include <vector>
 
 namespace tessera::comm {
@@ -104,6 +105,14 @@ std::string disagreement_text(std::string_view communicator, const std::vector<S
     return "called " + describe(signature, std::min(disputed, signature.segments() - 1));
   };
   return fmt::format("the ranks disagree{}: {}", where, ranks_by_value(signatures, call, ranks));
+}
+
+std::string disagreement_text(std::string_view communicator, std::span<const std::string_view> codes,
+                              std::span<const int> ranks) {
+  std::list<DecodedSignature> decoded;
+  std::vector<Signature> signatures;
+  for (const std::string_view code : codes) signatures.push_back(*decoded.emplace_back(code));
+  return disagreement_text(communicator, signatures, ranks);
 }
 
 }  // namespace tessera::comm

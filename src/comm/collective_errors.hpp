@@ -63,5 +63,8 @@ std::string two_streams_text(int rank, std::string_view communicator);
 // ranks: as ranks_by_value().
 std::string disagreement_text(std::string_view communicator, const std::vector<Signature>& signatures,
                               std::span<const int> ranks = {});
+// The same of encoded signatures. Throws DataError where one of them is none.
+std::string disagreement_text(std::string_view communicator, std::span<const std::string_view> codes,
+                              std::span<const int> ranks);
 
 }  // namespace tessera::comm

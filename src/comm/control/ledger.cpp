@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <list>
 #include <utility>
 
 #include "comm/collective_errors.hpp"
@@ -123,10 +122,9 @@ std::optional<Verdict> Ledger::compare(std::size_t index) {
     return std::nullopt;
   }
   const std::vector<int> ranks = channel.that_came(channel.agreed + 1);
-  std::list<DecodedSignature> decoded;
-  std::vector<Signature> signatures;
-  for (const int rank : ranks) signatures.push_back(*decoded.emplace_back(entry.codes[*channel.place_of(rank)]));
-  return Verdict{.position = {index, channel.agreed + 1}, .text = disagreement_text(channel.name, signatures, ranks)};
+  std::vector<std::string_view> codes;
+  for (const int rank : ranks) codes.push_back(entry.codes[*channel.place_of(rank)]);
+  return Verdict{.position = {index, channel.agreed + 1}, .text = disagreement_text(channel.name, codes, ranks)};
 }
 
 // Of an open position, as the first rank that came told it.

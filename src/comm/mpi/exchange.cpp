@@ -103,10 +103,10 @@ void Exchange::tell(std::span<const int> ranks, const Buffer& message) {
 }
 
 void Exchange::tell_post(const ProcessGroup& group) {
-  const shared::Post& post = group.slot(group.place()).post;
-  Buffer rest(sizeof(post) + post.segments * sizeof(shared::Segment));
-  std::memcpy(rest.data(), &post, sizeof(post));
-  std::memcpy(rest.data() + sizeof(post), group.segments(group.place()), rest.size() - sizeof(post));
+  const std::string_view code = group.code(group.place());
+  Buffer rest(sizeof(shared::Post) + code.size());
+  std::memcpy(rest.data(), &group.slot(group.place()).post, sizeof(shared::Post));
+  std::memcpy(rest.data() + sizeof(shared::Post), code.data(), code.size());
   tell(one_per_host(group.members()), message_of({.kind = Kind::post, .phase = 0, .group = group.index()}, rest));
 }
 
@@ -306,8 +306,8 @@ Exchange::Handled Exchange::handle_in_group(int from, const Header& header, Inco
 void Exchange::write_post(ProcessGroup& group, int from, std::span<const std::byte> rest) {
   const int place = group.place_of(from);
   group.slot(place).post = read<shared::Post>(rest);
-  std::memcpy(static_cast<void*>(group.segments(place)), rest.data() + sizeof(shared::Post),
-              rest.size() - sizeof(shared::Post));
+  const auto code = rest.subspan(sizeof(shared::Post));
+  std::memcpy(group.code_area(place), code.data(), code.size());
 }
 
 void Exchange::receive_pieces(ProcessGroup& group, int from, Incoming& incoming) {

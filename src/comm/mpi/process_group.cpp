@@ -15,7 +15,6 @@
 #include <thread>
 #include <utility>
 
-#include "base/hash.hpp"
 #include "comm/job_failure.hpp"
 #include "comm/mpi/exchange.hpp"
 #include "comm/mpi/shared_memory.hpp"
@@ -36,14 +35,6 @@ void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t seen, std::chron
 
 void futex_wake_all(std::atomic<std::uint32_t>& word) {
   ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
-}
-
-bool same(const shared::Segment& a, const shared::Segment& b) {
-  return a.bytes == b.bytes && a.label_hash == b.label_hash && a.dtype == b.dtype && a.divisor == b.divisor;
-}
-
-bool same(const shared::Post& a, const shared::Post& b) {
-  return a.sequence == b.sequence && a.kind == b.kind && a.root == b.root && a.segments == b.segments;
 }
 
 // What peers may read of a segment's data.
@@ -81,9 +72,14 @@ shared::Slot& ProcessGroup::slot(int place) const {
   return reinterpret_cast<shared::Slot*>(memory_->data() + layout_.slots())[place];
 }
 
-shared::Segment* ProcessGroup::segments(int place) const {
-  const std::uint64_t offset = layout_.segments() + static_cast<std::uint64_t>(place) * layout_.segments_stride();
-  return reinterpret_cast<shared::Segment*>(memory_->data() + offset);
+shared::Data* ProcessGroup::data(int place) const {
+  const std::uint64_t offset = layout_.data() + static_cast<std::uint64_t>(place) * layout_.data_stride();
+  return reinterpret_cast<shared::Data*>(memory_->data() + offset);
+}
+
+char* ProcessGroup::code_area(int place) const {
+  const std::uint64_t offset = layout_.codes() + static_cast<std::uint64_t>(place) * shared::code_capacity;
+  return reinterpret_cast<char*>(memory_->data() + offset);
 }
 
 bool ProcessGroup::is_all_here() const { return here_.size() == by_rank_.size(); }
@@ -131,35 +127,29 @@ void ProcessGroup::claim() {
   throw error;
 }
 
-void ProcessGroup::post(const std::byte* data, int descriptor) {
-  if (signature_.segments() > shared::most_segments) {
-    throw UsageError(fmt::format("{} has {} segments; one call takes up to {}", brief(signature_),
-                                 signature_.segments(), shared::most_segments));
+void ProcessGroup::post(const std::byte* first, int descriptor) {
+  encode(signature_, code_);
+  const std::size_t segments = signature_.segments();
+  if (segments > shared::most_segments || code_.size() > shared::code_capacity) {
+    throw UsageError(fmt::format("{} has {} segments, which take {} bytes to describe; one call takes up to {} and {}",
+                                 brief(signature_), segments, code_.size(), shared::most_segments,
+                                 shared::code_capacity));
   }
-  slot(place()).post = {.sequence = signature_.sequence,
-                        .kind = static_cast<std::uint32_t>(signature_.kind),
-                        .root = signature_.root,
-                        .segments = static_cast<std::uint32_t>(signature_.segments()),
+  std::memcpy(code_area(place()), code_.data(), code_.size());
+  slot(place()).post = {.code_size = static_cast<std::uint32_t>(code_.size()),
+                        .segments = static_cast<std::uint32_t>(segments),
                         .descriptor = descriptor};
-  for (std::size_t segment = 0; segment < signature_.segments(); ++segment) {
-    const std::byte* const begin = segment == 0 ? data : signature_.further.data(segment - 1);
-    write_segment(segments(place())[segment], segment_of(signature_, segment), begin);
+  for (std::size_t segment = 0; segment < segments; ++segment) {
+    const std::byte* const begin = segment == 0 ? first : signature_.further.data(segment - 1);
+    data(place())[segment] = find(segment_of(signature_, segment), begin);
   }
 }
 
-void ProcessGroup::write_segment(shared::Segment& to, const Signature& segment, const std::byte* data) const {
-  to.bytes = segment.bytes.count();
-  to.label_hash = fnv1a(segment.label);  // labels that are too long to be kept whole differ in it
-  to.dtype = segment.dtype ? static_cast<std::int32_t>(*segment.dtype) : -1;
-  to.divisor = segment.divisor;
-  const std::size_t length = std::min(segment.label.size(), to.label.size() - 1);
-  std::memcpy(to.label.data(), segment.label.data(), length);
-  to.label[length] = '\0';
-  const Bytes readable_bytes = readable(segment, ProcessGroup::size());
-  const ProcessJob::Reference reference =
-      readable_bytes == Bytes(0) ? ProcessJob::Reference{0, 0} : job_.locate(data, readable_bytes);
-  to.arena = reference.arena;
-  to.offset = reference.offset;
+shared::Data ProcessGroup::find(const Signature& segment, const std::byte* begin) const {
+  const Bytes size = readable(segment, ProcessGroup::size());
+  if (size == Bytes(0)) return {.offset = 0, .arena = shared::no_data};
+  const ProcessJob::Reference there = job_.locate(begin, size);
+  return {.offset = there.offset, .arena = there.arena};
 }
 
 // The phase ends when nobody's arrivals are as few as the phases before it. Another host's rank may already be one
@@ -204,27 +194,18 @@ void ProcessGroup::await(Stage stage) {
   ++phases_;
 }
 
-bool ProcessGroup::agrees(int other) const {
-  const shared::Post& mine = slot(place()).post;
-  if (!same(slot(other).post, mine)) return false;
-  return std::equal(segments(place()), segments(place()) + mine.segments, segments(other),
-                    [](const shared::Segment& a, const shared::Segment& b) { return same(a, b); });
-}
-
 // Every rank sees what all have posted, and says the same.
 void ProcessGroup::check_agreement() {
   bool agreed = true;
-  for (int other = 0; other < size(); ++other) agreed = agreed && (other == place() || agrees(other));
+  for (int other = 0; other < size(); ++other) agreed = agreed && code(other) == code_;
   if (agreed) return;
-  std::vector<std::vector<AllGather>> gathers(by_rank_.size());
-  std::vector<std::vector<ReduceScatter>> reductions(by_rank_.size());
   std::vector<int> ranks;
-  std::vector<Signature> signatures;
-  for (std::size_t i = 0; i < by_rank_.size(); ++i) {
-    ranks.push_back(rank_at(by_rank_[i]));
-    signatures.push_back(signature_of(by_rank_[i], gathers[i], reductions[i]));
+  std::vector<std::string_view> codes;
+  for (const int other : by_rank_) {
+    ranks.push_back(rank_at(other));
+    codes.push_back(code(other));
   }
-  const CommunicationError error(disagreement_text(name(), signatures, ranks));
+  const CommunicationError error(disagreement_text(name(), codes, ranks));
   // On another host the phase may not have ended yet: a post is on its way there.
   if (Exchange* exchange = to_other_hosts()) {
     exchange->tell_verdict(*this, static_cast<std::uint32_t>(phases_ - 1) & ~shared::Group::failed, error.what());
@@ -233,45 +214,19 @@ void ProcessGroup::check_agreement() {
   throw error;
 }
 
-Signature ProcessGroup::signature_of(int other, std::vector<AllGather>& gathers,
-                                     std::vector<ReduceScatter>& reductions) const {
-  const shared::Post& post = slot(other).post;
-  const shared::Segment* const all = segments(other);
-  const auto dtype = [](const shared::Segment& segment) { return static_cast<DType>(segment.dtype); };
-  Signature signature{.kind = static_cast<CollectiveKind>(post.kind),
-                      .label = all[0].label.data(),
-                      .bytes = Bytes(all[0].bytes),
-                      .dtype = all[0].dtype < 0 ? std::nullopt : std::optional(dtype(all[0])),
-                      .divisor = all[0].divisor,
-                      .root = post.root,
-                      .sequence = post.sequence};
-  for (std::size_t i = 1; i < post.segments; ++i) {
-    if (signature.kind == CollectiveKind::all_gather) {
-      gathers.push_back({.shard = Bytes(all[i].bytes), .label = all[i].label.data()});
-    } else {
-      reductions.push_back({.wire = dtype(all[i]),
-                            .shard_elements = all[i].bytes / tessera::size_of(dtype(all[i])).count(),
-                            .divisor = all[i].divisor,
-                            .label = all[i].label.data()});
-    }
-  }
-  signature.further = {.gathers = gathers, .reductions = reductions};
-  return signature;
-}
-
 bool ProcessGroup::all_reachable() const {
   for (int other = 0; other < size(); ++other) {
-    const shared::Segment* const all = segments(other);
-    for (std::size_t segment = 0; segment < slot(other).post.segments; ++segment) {
-      if (all[segment].arena == shared::nowhere) return false;
+    const std::span all(data(other), slot(other).post.segments);
+    if (std::any_of(all.begin(), all.end(), [](const shared::Data& each) { return each.arena == shared::nowhere; })) {
+      return false;
     }
   }
   return true;
 }
 
 const std::byte* ProcessGroup::data_of(int other, std::size_t segment) {
-  const shared::Segment& there = segments(other)[segment];
-  if (there.bytes == 0) return nullptr;
+  const shared::Data& there = data(other)[segment];
+  if (there.arena == shared::no_data) return nullptr;
   return job_.address(rank_at(other), {.arena = there.arena, .offset = there.offset});
 }
 

@@ -6,7 +6,8 @@
 //
 // What a rank may read of a peer: its arena directly when is_direct(), else what it has put into its staging area
 // before the last regroup(). Areas are used in turn, so one regroup() between two uses is enough. Thread safety: one
-// thread at a time, but for what Exchange calls. Allocation: on construction, and for errors.
+// thread at a time, but for what Exchange calls. Allocation: on construction, for errors, and
+// when a collective is the longest to describe so far.
 #pragma once
 
 #include <atomic>
@@ -16,6 +17,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "comm/collective_errors.hpp"
@@ -84,7 +86,9 @@ class ProcessGroup {
 
   int place_of(int rank) const;  // of one of the group
   shared::Slot& slot(int place) const;
-  shared::Segment* segments(int place) const;
+  // What the rank at this place has posted, as it stands in its code area; and that area.
+  std::string_view code(int place) const { return {code_area(place), slot(place).post.code_size}; }
+  char* code_area(int place) const;
   // The rank at this place has come to the end of a phase.
   void arrive(int place) noexcept;
   // Ranks that wait in `phase` get this text.
@@ -101,14 +105,13 @@ class ProcessGroup {
 
   void claim();
   void post(const std::byte* data, int descriptor);
-  void write_segment(shared::Segment& to, const Signature& segment, const std::byte* data) const;
+  shared::Data* data(int place) const;
+  shared::Data find(const Signature& segment, const std::byte* data) const;
   void pass(const Staged& staged);
   void await(Stage stage);
   void wake() noexcept;
   void check_agreement();
-  bool agrees(int place) const;
   bool all_reachable() const;
-  Signature signature_of(int place, std::vector<AllGather>& gathers, std::vector<ReduceScatter>& reductions) const;
 
   void check_left();
   void check_late(const Patience& patience);
@@ -128,6 +131,7 @@ class ProcessGroup {
   shared::GroupLayout layout_;
   std::vector<const void*> scratch_;
   Signature signature_{};     // of the present collective
+  std::string code_;          // the same, encoded
   std::uint64_t phases_ = 0;  // that this rank has passed
   bool direct_ = false;
   std::atomic<bool> busy_ = false;  // between enter() and finish()

@@ -102,25 +102,20 @@ struct Job {
 
 // ---- a communicator ----
 
-constexpr std::size_t label_capacity = 220;   // a creation's names a partition, too
-constexpr std::size_t most_segments = 16384;  // of one call
-constexpr std::int32_t nowhere = -1;          // memory that peers cannot reach
+constexpr std::size_t most_segments = 16384;     // of one call
+constexpr std::size_t code_capacity = 4u << 20;  // of one call's signature
 
-// One segment of a call: what ranks must agree on, and where its data is.
-struct Segment {
-  std::uint64_t bytes;
-  std::uint64_t label_hash;
-  std::int32_t dtype;  // -1: none
-  float divisor;
-  std::uint64_t offset;                    // of its data in the rank's arena
-  std::int32_t arena;                      // or nowhere
-  std::array<char, label_capacity> label;  // its beginning, ends with a zero
+// Where a segment's data is: `offset` bytes into one of the rank's arenas, or where peers cannot reach it, or none.
+struct Data {
+  std::uint64_t offset;
+  std::int32_t arena;
 };
+constexpr std::int32_t nowhere = -1;
+constexpr std::int32_t no_data = -2;
 
+// What a rank calls: the first bytes of its code area are the encoded signature (signature.hpp), on which all agree.
 struct Post {
-  std::uint64_t sequence;
-  std::uint32_t kind;
-  std::int32_t root;
+  std::uint32_t code_size;
   std::uint32_t segments;
   std::int32_t descriptor;  // of a creation: the new communicator's file, on the rank that made it
 };
@@ -146,14 +141,15 @@ constexpr std::uint64_t align(std::uint64_t offset) { return round_up(offset, 40
 inline Bytes job_size(int ranks) { return Bytes(sizeof(Job) + static_cast<std::uint64_t>(ranks) * sizeof(Member)); }
 
 // Offsets of a communicator's parts, which its ranks have by their places. Only pages that are written exist, so the
-// room for segments costs nothing.
+// room for long calls costs nothing.
 struct GroupLayout {
   explicit GroupLayout(int ranks) : n(static_cast<std::uint64_t>(ranks)) {}
   std::uint64_t n;
   std::uint64_t slots() const { return align(sizeof(Group)); }
-  std::uint64_t segments() const { return align(slots() + n * sizeof(Slot)); }
-  std::uint64_t segments_stride() const { return align(most_segments * sizeof(Segment)); }
-  std::uint64_t staging() const { return segments() + n * segments_stride(); }
+  std::uint64_t data() const { return align(slots() + n * sizeof(Slot)); }
+  std::uint64_t data_stride() const { return align(most_segments * sizeof(Data)); }
+  std::uint64_t codes() const { return data() + n * data_stride(); }
+  std::uint64_t staging() const { return codes() + n * code_capacity; }
   Bytes size() const { return Bytes(staging() + n * staging_areas * staging_bytes); }
 };
 
