@@ -169,10 +169,10 @@ FAULTS = [
           "                                 .accumulate = false,",
           whole("shard", "shard_matrix")),
     Fault("ranks are summed starting from one's own",
-          "src/comm/local/local_collectives.cpp",
-          "    pointers[static_cast<std::size_t>(place)] = call.group.data_of(place, segment) + offset;",
-          "    pointers[static_cast<std::size_t>(place)] = call.group.data_of((place + call.place) % call.group.size(), segment) "
-          "+ offset;",
+          "src/comm/direct_collectives.hpp",
+          "    pointers[static_cast<std::size_t>(place)] = place == reader.place() ? own : address(place);",
+          "    const int other = (place + reader.place()) % reader.size();\n"
+          "    pointers[static_cast<std::size_t>(place)] = other == reader.place() ? own : address(other);",
           whole("comm")),
     Fault("a rank leaves a collective while peers still read its memory",
           "src/comm/local/local_group.cpp",

@@ -10,6 +10,7 @@
 #include <memory>
 #include <span>
 
+#include "comm/direct_collectives.hpp"
 #include "comm/mpi/process_group.hpp"
 #include "comm/slices.hpp"
 #include "comm/task_communicator.hpp"
@@ -33,6 +34,17 @@ void for_each_peer(const ProcessGroup& group, Function&& function) {
 void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
   if (bytes > 0) std::memcpy(to, from, bytes);
 }
+
+// A Reader (direct_collectives.hpp).
+struct ProcessReader {
+  ProcessGroup& group;
+  int place() const { return group.place(); }
+  int size() const { return group.size(); }
+  const std::byte* data_of(int place, std::size_t segment) const { return group.data_of(place, segment); }
+  std::span<const void*> scratch() const { return group.scratch(); }
+  void copy(std::byte* to, const std::byte* from, std::size_t bytes) const { std::memcpy(to, from, bytes); }
+  void sum(const kernels::RankedSum& of) const { kernels::ranked_sum_cpu(of); }
+};
 
 // A part of `whole` things for each of several rounds of at most `most`.
 struct Round {
@@ -63,15 +75,6 @@ void meet(const ProcessCall& call, const std::byte* data, const Direct& direct, 
 
 // ---- all-gather ----
 
-void gather_directly(ProcessGroup& group, const AllGather& operation, std::size_t segment) {
-  const std::size_t shard = operation.shard.count();
-  if (shard == 0) return;
-  for_each_peer(group, [&](int peer) {
-    const std::size_t offset = static_cast<std::size_t>(peer) * shard;
-    copy_bytes(operation.data + offset, group.data_of(peer, segment) + offset, shard);
-  });
-}
-
 void gather_staged(ProcessGroup& group, const AllGather& operation, std::size_t first_round) {
   const std::size_t shard = operation.shard.count();
   const std::size_t own = static_cast<std::size_t>(group.place()) * shard;
@@ -88,16 +91,6 @@ void gather_staged(ProcessGroup& group, const AllGather& operation, std::size_t 
 
 // ---- reduce-scatter ----
 
-// Every rank's contribution; this rank's from its own data.
-template <typename Address>
-std::span<const void* const> contributions(ProcessGroup& group, const void* own, const Address& address) {
-  const std::span<const void*> pointers = group.scratch();
-  for (int place = 0; place < group.size(); ++place) {
-    pointers[static_cast<std::size_t>(place)] = place == group.place() ? own : address(place);
-  }
-  return pointers;
-}
-
 void sum(const ReduceScatter& operation, std::span<const void* const> all, const Round& part) {
   kernels::ranked_sum_cpu({.contributions = all,
                            .type = operation.wire,
@@ -105,15 +98,6 @@ void sum(const ReduceScatter& operation, std::span<const void* const> all, const
                            .count = part.count,
                            .accumulate = operation.accumulate,
                            .divisor = operation.divisor});
-}
-
-void scatter_directly(ProcessGroup& group, const ReduceScatter& operation, std::size_t segment) {
-  if (operation.shard_elements == 0) return;
-  const std::size_t shard = (operation.shard_elements * size_of(operation.wire)).count();
-  const std::size_t offset = static_cast<std::size_t>(group.place()) * shard;
-  const auto all =
-      contributions(group, operation.data + offset, [&](int place) { return group.data_of(place, segment) + offset; });
-  sum(operation, all, {.index = 0, .begin = 0, .count = operation.shard_elements});
 }
 
 // An area holds a piece for each rank, one after the other.
@@ -127,6 +111,7 @@ void scatter_staged(ProcessGroup& group, const ReduceScatter& operation, std::si
   const std::size_t shard = operation.shard_elements * element;
   const std::size_t most = elements_for_each(group, element);
   const auto me = static_cast<std::size_t>(group.place());
+  const ProcessReader reader{group};
   for_each_round(operation.shard_elements, most, [&](const Round& round) {
     const std::size_t area = first_round + round.index;
     const std::size_t begin = round.begin * element;
@@ -138,7 +123,7 @@ void scatter_staged(ProcessGroup& group, const ReduceScatter& operation, std::si
     });
     group.regroup({.bytes = bytes, .stride = stride, .round = area});
     sum(operation,
-        contributions(group, operation.data + me * shard + begin,
+        contributions(reader, operation.data + me * shard + begin,
                       [&](int place) { return group.staging(place, area) + me * stride; }),
         round);
   });
@@ -159,7 +144,8 @@ void meet_in_segments(const ProcessCall& call, std::span<const Operation> segmen
   meet(
       call, segments.front().data,
       [&](ProcessGroup& group) {
-        for (std::size_t segment = 0; segment < segments.size(); ++segment) direct(group, segments[segment], segment);
+        const ProcessReader reader{group};
+        for (std::size_t segment = 0; segment < segments.size(); ++segment) direct(reader, segments[segment], segment);
       },
       [&](ProcessGroup& group) {
         std::size_t rounds = 0;
@@ -177,32 +163,15 @@ void sum(const AllReduce& operation, std::span<const void* const> all, const Rou
       {.contributions = all, .result = operation.data + part.begin, .count = part.count, .divisor = operation.divisor});
 }
 
-// First each rank sums its slice into its own memory, then it copies the other slices from those who summed them.
-void reduce_directly(ProcessGroup& group, const AllReduce& operation) {
-  const Slice own = slice_of(operation.elements, group.place(), group.size());
-  if (own.size() > 0) {
-    const std::size_t offset = own.begin * sizeof(float);
-    const auto all =
-        contributions(group, operation.data + own.begin, [&](int place) { return group.data_of(place, 0) + offset; });
-    sum(operation, all, {.index = 0, .begin = own.begin, .count = own.size()});
-  }
-  group.regroup();
-  for_each_peer(group, [&](int peer) {
-    const Slice slice = slice_of(operation.elements, peer, group.size());
-    if (slice.size() == 0) return;
-    auto* const to = reinterpret_cast<std::byte*>(operation.data + slice.begin);
-    copy_bytes(to, group.data_of(peer, 0) + slice.begin * sizeof(float), slice.size() * sizeof(float));
-  });
-}
-
 // Every rank sums everything: what travels is the same, and no second exchange is needed.
 void reduce_staged(ProcessGroup& group, const AllReduce& operation) {
+  const ProcessReader reader{group};
   for_each_round(operation.elements, staging_bytes / sizeof(float), [&](const Round& round) {
     const std::size_t bytes = round.count * sizeof(float);
     const auto* const own = reinterpret_cast<const std::byte*>(operation.data + round.begin);
     copy_bytes(group.staging(group.place(), round.index), own, bytes);
     group.regroup({.bytes = bytes, .round = round.index});
-    sum(operation, contributions(group, own, [&](int place) { return group.staging(place, round.index); }), round);
+    sum(operation, contributions(reader, own, [&](int place) { return group.staging(place, round.index); }), round);
   });
 }
 
@@ -222,17 +191,22 @@ void broadcast_staged(ProcessGroup& group, const Broadcast& operation) {
 // Throws what ProcessGroup::enter() throws; any other exception has aborted the job.
 
 void run_collective(const ProcessCall& call, std::span<const AllGather> segments) {
-  meet_in_segments(call, segments, gather_directly, gather_staged);
+  meet_in_segments(call, segments, gather_directly<const ProcessReader>, gather_staged);
 }
 
 void run_collective(const ProcessCall& call, std::span<const ReduceScatter> segments) {
-  meet_in_segments(call, segments, scatter_directly, scatter_staged);
+  meet_in_segments(call, segments, scatter_directly<const ProcessReader>, scatter_staged);
 }
 
 void run_collective(const ProcessCall& call, const AllReduce& operation) {
   meet(
       call, reinterpret_cast<const std::byte*>(operation.data),
-      [&](ProcessGroup& group) { reduce_directly(group, operation); },
+      [&](ProcessGroup& group) {
+        const ProcessReader reader{group};
+        sum_own_slice(reader, operation);
+        group.regroup();
+        copy_other_slices(reader, operation);
+      },
       [&](ProcessGroup& group) { reduce_staged(group, operation); });
 }
 
@@ -240,8 +214,8 @@ void run_collective(const ProcessCall& call, const Broadcast& operation) {
   meet(
       call, operation.data,
       [&](ProcessGroup& group) {
-        if (group.place() == operation.root || operation.size == Bytes(0)) return;
-        copy_bytes(operation.data, group.data_of(operation.root, 0), operation.size.count());
+        const ProcessReader reader{group};
+        copy_from_root(reader, operation);
       },
       [&](ProcessGroup& group) { broadcast_staged(group, operation); });
 }
