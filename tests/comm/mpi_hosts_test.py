@@ -19,6 +19,9 @@ AGENT = pathlib.Path(__file__).parent / "netns_agent.sh"
 NETWORK = "10.77.0"
 SHAPES = [(1, 1, 1), (2, 1, 2)]  # ranks on each host
 MESH_SHAPES = [(1, 2, 3)]  # rows and columns with all their ranks on one host, with some, and with one on each
+MESHES = [["--replicas", "2", "--strategy", "hsdp", "--precision", "bf16"],
+          ["--replicas", "3", "--strategy", "hfsdp", "--precision", "fp32"],
+          ["--replicas", "2", "--strategy", "zero2", "--precision", "fp32", "--outer-every", "4", "--outer-fragments", "2"]]
 TRAINING = ["--layers", "2", "--dim", "15", "--heads", "3", "--seq", "11", "--batch", "2", "--steps", "10", "--lr", "0.01",
             "--threads", "1", "--sample", "0", "--prefetch", "2"]
 
@@ -111,17 +114,19 @@ def check_training(hosts, mpirun, program):
         folder = pathlib.Path(folder)
         text = folder / "text.txt"
         text.write_bytes(b"To be, or not to be, that is the question.\n" * 60)
-        for shape in SHAPES:
-            for strategy, precision in [("fsdp", "fp32"), ("fsdp", "bf16"), ("ddp", "fp32")]:
-                options = [*TRAINING, "--data", str(text), "--strategy", strategy, "--precision", precision]
+        flat = [["--strategy", strategy, "--precision", precision]
+                for strategy, precision in [("fsdp", "fp32"), ("fsdp", "bf16"), ("ddp", "fp32")]]
+        for shape, settings in [*((shape, flat) for shape in SHAPES), *((shape, MESHES) for shape in MESH_SHAPES)]:
+            for setting in settings:
+                options = [*TRAINING, "--data", str(text), *setting]
                 subprocess.run([program, *options, "--quiet", "--ranks", str(sum(shape)), "--dump-weights",
                                 folder / "threads"], check=True, timeout=120)
                 code, output = checked(hosts.job(mpirun, shape, [program, *options, "--quiet", "--dump-weights",
                                                                  str(folder / "hosts")]))
                 assert code == 0 and f"{sum(shape)} ranks on {len(shape)} hosts" in output, output
                 same = (folder / "threads").read_bytes() == (folder / "hosts").read_bytes()
-                assert same, f"{strategy}, {precision}, hosts with {shape} ranks: other weights than with threads"
-                print(f"hosts with {shape} ranks, {strategy}, {precision}: the weights of threads, bit for bit")
+                assert same, f"{setting}, hosts with {shape} ranks: other weights than with threads"
+                print(f"hosts with {shape} ranks, {' '.join(setting)}: the weights of threads, bit for bit")
 
 
 def main(mpirun, conformance, failing_rank, *train_gpt):
