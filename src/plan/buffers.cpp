@@ -61,9 +61,8 @@ class BufferList {
 // ddp and zero1 keep a whole gradient while micro-batches add up: their sums are formed where they are then reduced in
 // place, unless earlier micro-batches' reduced gradients already stand there.
 bool accumulates_in_gradient(const Plan& plan, std::size_t unit) {
-  const bool may = plan.options.strategy == Strategy::ddp || plan.options.strategy == Strategy::zero1;
   const bool reduces_once = plan.options.micro_batches == 1 || plan.options.accumulation == AccumulationMode::local;
-  return may && reduces_once && accumulates(plan, unit);
+  return sums_stay_whole(plan.options) && reduces_once && accumulates(plan, unit);
 }
 
 // Masters, and what is kept of the parameters beside them: whole ones, or in hfsdp the replica's share. Masters in the

@@ -103,7 +103,7 @@ void check_outer_steps(const CompileInput& input) {
     throw UsageError(
         fmt::format("outer steps every {} steps need several replicas, and replicas is 1", options.outer_every));
   }
-  if (options.strategy == Strategy::hfsdp) {
+  if (sharding_of(options) == sharding_of(Strategy::hfsdp, options.replicas)) {
     throw UsageError(
         fmt::format("outer steps every {} steps let replicas differ, and hfsdp divides the optimizer's states among "
                     "them: use hsdp",
@@ -117,9 +117,21 @@ void check_outer_steps(const CompileInput& input) {
                   options.outer_fragments, options.outer_every, units, std::min(options.outer_every, units)));
 }
 
+// What a rank updates it keeps the parameters and the gradients of. Extents are in the order of less and less.
+void check_sharding(const PlanOptions& options) {
+  if (!options.sharding) return;
+  const Sharding kept = sharding_of(options);
+  if (kept.parameters <= kept.optimizer && kept.gradients <= kept.optimizer) return;
+  throw UsageError(
+      fmt::format("sharding is {}: a rank updates what it keeps of the optimizer's states, so it must keep as much of "
+                  "parameters and gradients, or more (whole, then group, then mine)",
+                  tessera::to_string(*options.sharding)));
+}
+
 void check_input(const CompileInput& input) {
   if (input.units.empty()) throw UsageError("the model has no units: add at least one before finalize()");
   check_sizes(input);
+  check_sharding(input.options);
   check_outer_steps(input);
   check_names(input.units);
   check(input.program, trained_units(input.units));
@@ -128,13 +140,12 @@ void check_input(const CompileInput& input) {
 AccumulationMode resolve(const PlanOptions& options) {
   if (options.micro_batches == 1) return AccumulationMode::reduced;
   if (options.accumulation != AccumulationMode::automatic) return options.accumulation;
-  const bool sums_stay_whole = options.strategy == Strategy::ddp || options.strategy == Strategy::zero1;
-  return sums_stay_whole ? AccumulationMode::local : AccumulationMode::reduced;
+  return sums_stay_whole(options) ? AccumulationMode::local : AccumulationMode::reduced;
 }
 
 Bytes resolve_bucket_cap(const PlanOptions& options) {
   constexpr Bytes shared_synchronisations{1u << 20};
-  const bool parameters_whole = sharding_of(options.strategy, options.replicas).parameters == Extent::whole;
+  const bool parameters_whole = sharding_of(options).parameters == Extent::whole;
   return options.bucket_cap.value_or(parameters_whole ? shared_synchronisations : Bytes(0));
 }
 

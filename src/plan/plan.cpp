@@ -97,8 +97,22 @@ std::string_view to_string(GroupKind group) {
   throw InternalError("a kind of group without a name");
 }
 
+Sharding sharding_of(const PlanOptions& options) {
+  if (!options.sharding) return tessera::sharding_of(options.strategy, options.replicas);
+  Sharding kept = *options.sharding;
+  for (Extent* extent : {&kept.parameters, &kept.gradients, &kept.optimizer}) {
+    if (*extent == Extent::group && options.replicas == 1) *extent = Extent::mine;
+  }
+  return kept;
+}
+
+bool sums_stay_whole(const PlanOptions& options) {
+  if (options.sharding) return options.sharding->gradients == Extent::whole;
+  return options.strategy == Strategy::ddp || options.strategy == Strategy::zero1;
+}
+
 Sharding Plan::sharding() const {
-  Sharding kept = sharding_of(options.strategy, options.replicas);
+  Sharding kept = sharding_of(options);
   for (Extent* extent : {&kept.parameters, &kept.gradients, &kept.optimizer}) {
     if (*extent == Extent::mine) *extent = own();
   }

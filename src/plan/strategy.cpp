@@ -19,6 +19,24 @@ std::string_view to_string(Strategy strategy) {
   throw InternalError("a strategy without a name");
 }
 
+namespace {
+
+std::string_view to_string(Extent extent) {
+  switch (extent) {
+    case Extent::whole: return "whole";
+    case Extent::group: return "group";
+    case Extent::mine: return "mine";
+  }
+  throw InternalError("an extent without a name");
+}
+
+}  // namespace
+
+std::string to_string(const Sharding& sharding) {
+  return fmt::format("parameters {}, gradients {}, optimizer {}", to_string(sharding.parameters),
+                     to_string(sharding.gradients), to_string(sharding.optimizer));
+}
+
 Sharding sharding_of(Strategy strategy, std::size_t replicas) {
   using enum Extent;
   if (replicas == 1 && (strategy == Strategy::hsdp || strategy == Strategy::hfsdp)) strategy = Strategy::fsdp;

@@ -74,7 +74,7 @@ Share kept(const Plan& plan, Extent extent) { return extent == Extent::mine ? ow
 
 // What each kind of operation may name of its unit, by access; pairs must fit besides (check_shape).
 std::vector<Share> shares_of(const Plan& plan, const Operation& operation, const Access& access) {
-  const Sharding sharding = sharding_of(plan.options.strategy, plan.options.replicas);
+  const Sharding sharding = sharding_of(plan.options);
   const Share updated = kept(plan, sharding.optimizer);
   const std::size_t buffer = access.range.buffer;
   const UnitBuffers& buffers = plan.unit_buffers[access.tenant];

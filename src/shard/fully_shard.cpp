@@ -173,6 +173,7 @@ class FullyShard::Implementation {
     for (const auto& unit : units_) input.units.push_back(unit->spec());
     input.program = options_.program.value_or(plan::Program::chain(units_.size()));
     input.options = {.strategy = options_.strategy,
+                     .sharding = options_.sharding,
                      .precision = options_.precision,
                      .ranks = static_cast<std::size_t>(world().size()),
                      .replicas = options_.replicas,

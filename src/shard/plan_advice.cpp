@@ -21,7 +21,12 @@ struct Setting {
 };
 
 bool keeps_parameters_whole(const plan::PlanOptions& options) {
-  return sharding_of(options.strategy, options.replicas).parameters == Extent::whole;
+  return sharding_of(options).parameters == Extent::whole;
+}
+
+void choose(plan::PlanOptions& options, Strategy strategy) {
+  options.strategy = strategy;
+  options.sharding.reset();
 }
 
 // Each is tried on top of those before it.
@@ -36,13 +41,13 @@ constexpr Setting mildest_first[] = {
     {"prefetch = 0", [](plan::PlanOptions& o) { o.prefetch = 0; }},
     {"strategy = zero2",
      [](plan::PlanOptions& o) {
-       if (keeps_parameters_whole(o)) o.strategy = Strategy::zero2;
+       if (keeps_parameters_whole(o)) choose(o, Strategy::zero2);
      }},
     {"strategy = hfsdp",
      [](plan::PlanOptions& o) {
-       if (o.strategy == Strategy::hsdp && o.outer_every == 0) o.strategy = Strategy::hfsdp;
+       if (!o.sharding && o.strategy == Strategy::hsdp && o.outer_every == 0) choose(o, Strategy::hfsdp);
      }},
-    {"strategy = fsdp", [](plan::PlanOptions& o) { o.strategy = Strategy::fsdp; }},
+    {"strategy = fsdp", [](plan::PlanOptions& o) { choose(o, Strategy::fsdp); }},
 };
 
 std::string advice(plan::CompileInput input, Bytes limit) {

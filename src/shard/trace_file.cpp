@@ -105,7 +105,7 @@ class Writer {
     const plan::PlanOptions& options = content_.plan.options;
     return {{"tessera_trace", 1},
             {"ranks", options.ranks},
-            {"strategy", to_string(options.strategy)},
+            {"strategy", options.sharding ? to_string(*options.sharding) : std::string(to_string(options.strategy))},
             {"prefetch", options.prefetch},
             {"micro_batches", options.micro_batches},
             {"units", content_.plan.units.size()},

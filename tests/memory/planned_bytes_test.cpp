@@ -137,6 +137,22 @@ void check_meshes(Precision precision) {
   }
 }
 
+TEST_CASE("planned_bytes_equal_measured_bytes_of_shardings_that_no_strategy_has") {
+  REQUIRE_PROBE();
+  using enum Extent;
+  for (const Sharding& sharding :
+       {Sharding{whole, group, group}, Sharding{group, whole, group}, Sharding{mine, group, mine}}) {
+    Run run;
+    run.ranks = 6;
+    run.options.replicas = 2;
+    run.options.sharding = sharding;
+    check<float>(run);
+    run.options.precision = bf16_mixed;
+    run.options.micro_batches = 2;
+    check<bf16>(run);
+  }
+}
+
 TEST_CASE("planned_bytes_equal_measured_bytes_on_meshes_of_replicas") {
   REQUIRE_PROBE();
   check_meshes<float>(fp32_precision);

@@ -40,6 +40,13 @@ Run on(const MeshOfRanks& mesh, const Run& base) {
   return run;
 }
 
+// Shardings that no strategy has: one of the three kinds is kept by whom the others are not.
+constexpr tessera::Sharding shardings[] = {{tessera::Extent::whole, tessera::Extent::group, tessera::Extent::group},
+                                           {tessera::Extent::whole, tessera::Extent::whole, tessera::Extent::mine},
+                                           {tessera::Extent::group, tessera::Extent::whole, tessera::Extent::group},
+                                           {tessera::Extent::group, tessera::Extent::mine, tessera::Extent::mine},
+                                           {tessera::Extent::mine, tessera::Extent::group, tessera::Extent::mine}};
+
 // Every strategy; where parameters are gathered every depth, resharding and overlap too, one of them at a time.
 std::vector<Run> variants(const Run& base) {
   std::vector<Run> result;
@@ -56,6 +63,10 @@ std::vector<Run> variants(const Run& base) {
     result.back().options.reshard_after_forward = false;
     result.push_back(plain);
     result.back().options.overlap_reduction = false;
+  }
+  for (const tessera::Sharding& sharding : shardings) {
+    result.push_back(base);
+    result.back().options.sharding = sharding;
   }
   return result;
 }

@@ -51,7 +51,7 @@ bool adds_up_locally(const tessera::plan::PlanOptions& options) {
 }
 
 // With outer steps each replica keeps what a job of its own ranks would.
-tessera::Sharding sharding_of(const plan::PlanOptions& options) {
+tessera::Sharding kept_sharding(const plan::PlanOptions& options) {
   tessera::Sharding sharding = tessera::sharding_of(options.strategy, options.replicas);
   if (options.outer_every == 0) return sharding;
   for (tessera::Extent* extent : {&sharding.parameters, &sharding.gradients, &sharding.optimizer}) {
@@ -62,7 +62,7 @@ tessera::Sharding sharding_of(const plan::PlanOptions& options) {
 
 // The master, and the copy that windows read where it is another.
 double bytes_to_compute(const tessera::plan::PlanOptions& options) {
-  const tessera::Sharding sharding = sharding_of(options);
+  const tessera::Sharding sharding = kept_sharding(options);
   const auto of = [&](tessera::Extent extent) { return share(extent, options.ranks, options.replicas); };
   const double parameter = static_cast<double>(size_of(options.precision.parameter).count());
   if (parameter == 4.0) return 4.0 * of(sharding.parameters);
@@ -73,7 +73,7 @@ double bytes_to_compute(const tessera::plan::PlanOptions& options) {
 }  // namespace
 
 double persistent_bytes(const Parameters& parameters, const tessera::plan::PlanOptions& options, std::size_t states) {
-  const tessera::Sharding sharding = sharding_of(options);
+  const tessera::Sharding sharding = kept_sharding(options);
   const auto of = [&](tessera::Extent extent) { return share(extent, options.ranks, options.replicas); };
   const bool local = adds_up_locally(options);
   const bool sum_in_place = local && (options.strategy == Strategy::ddp || options.strategy == Strategy::zero1);

@@ -185,6 +185,7 @@ struct EventPoint {
 
 struct PlanOptions {
   Strategy strategy = Strategy::fsdp;
+  std::optional<Sharding> sharding = std::nullopt;  // instead of the strategy's
   Precision precision = {};
   std::size_t ranks = 1;
   std::size_t replicas = 1;  // of the mesh; divides ranks
@@ -206,6 +207,10 @@ struct PlanOptions {
   CollectiveStaging collective_staging = CollectiveStaging::none;  // of the backend
   friend bool operator==(const PlanOptions&, const PlanOptions&) = default;
 };
+// With one replica what a group keeps is what each rank owns. Outer steps are not looked at (Plan::sharding()).
+Sharding sharding_of(const PlanOptions& options);
+// Whether whole sums of micro-batches are what is then reduced in place, and the automatic accumulation mode is local.
+bool sums_stay_whole(const PlanOptions& options);
 
 // Where a unit's content stands. Buffers are indices into Plan::buffers; no_buffer where the strategy has none.
 inline constexpr std::size_t no_buffer = static_cast<std::size_t>(-1);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <string_view>
 
 #include "tessera/base/dtype.hpp"
@@ -18,7 +19,9 @@ struct Sharding {
   Extent parameters;
   Extent gradients;
   Extent optimizer;
+  friend bool operator==(const Sharding&, const Sharding&) = default;
 };
+std::string to_string(const Sharding& sharding);  // "parameters group, gradients group, optimizer mine"
 
 // What each rank keeps whole. ddp: everything. zero1, zero2: the parameters, and zero1 also the sums of several
 // micro-batches (by its default accumulation mode). fsdp: nothing (ZeRO-3). Of several replicas, each may keep the

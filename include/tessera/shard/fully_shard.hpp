@@ -53,6 +53,9 @@ struct OuterOptions {
 struct FullyShardOptions {
   // These change results or memory.
   Strategy strategy = Strategy::fsdp;
+  // Instead of the strategy's: whom each rank shares parameters, summed gradients and the optimizer's states with. Of
+  // the first two it keeps as much as of the last, or more. The bits are those of every strategy on the same mesh.
+  std::optional<Sharding> sharding = std::nullopt;
   // R of the mesh of R replicas by S ranks; divides the number of ranks. Gradients are summed inside each replica and
   // then across them, whatever the strategy (numerics.md); hsdp and hfsdp keep the model once in each.
   std::size_t replicas = 1;
