@@ -1,0 +1,277 @@
+// Time goes from event to event; whoever was told something settles before it goes on.
+#include "tessera/plan/simulate.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numbers>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include "plan/launch_list.hpp"
+#include "plan/simulated_rank.hpp"
+#include "plan/step_account.hpp"
+#include "tessera/base/error.hpp"
+
+namespace tessera::plan {
+
+namespace {
+
+constexpr std::size_t warm_up_steps = 2;
+constexpr std::size_t few_steps = 8;
+constexpr double equal_enough = 1e-9;  // of a step's time
+
+// ---- what is asked for makes sense ----
+
+void require_sense(const Plan& plan, const SimulationOptions& options) {
+  const Sharing& sharing = options.sharing;
+  if (!(sharing.processors > 0)) {
+    throw UsageError(fmt::format("a rank cannot compute on {} processors", sharing.processors));
+  }
+  if (!(sharing.slowdown >= 1) || !std::isfinite(sharing.slowdown)) {
+    throw UsageError(
+        fmt::format("a collective slows what runs beside it down 1 time or more, not {} times", sharing.slowdown));
+  }
+  if (!(options.jitter.deviation >= 0) || !(options.jitter.deviation <= 2)) {
+    throw UsageError(fmt::format("the deviation of jitter is from 0 to 2, not {}", options.jitter.deviation));
+  }
+  for (const SlowRank& slow : options.slow) {
+    if (slow.rank >= plan.options.ranks) {
+      throw UsageError(
+          fmt::format("rank {} cannot be slow: there are {}, counted from 0", slow.rank, plan.options.ranks));
+    }
+    for (const double factor : {slow.computation, slow.communication}) {
+      if (factor > 0 && std::isfinite(factor)) continue;
+      throw UsageError(fmt::format("rank {} cannot take {} times as long as the others", slow.rank, factor));
+    }
+  }
+}
+
+using Seconds = std::vector<std::vector<double>>;  // by segment and operation
+
+Seconds seconds_of(const Plan& plan, const std::function<double(const Operation&)>& duration) {
+  Seconds result;
+  for (std::size_t segment = 0; segment < plan.segments.size(); ++segment) {
+    auto& seconds = result.emplace_back();
+    for (const Operation& operation : plan.segments[segment].operations) {
+      seconds.push_back(duration ? duration(operation) : 0.0);
+      if (seconds.back() >= 0 && std::isfinite(seconds.back())) continue;
+      throw UsageError(fmt::format("{} cannot take {} seconds", describe(plan, EventPoint{segment, seconds.size() - 1}),
+                                   seconds.back()));
+    }
+  }
+  return result;
+}
+
+// ---- chance ----
+
+std::uint64_t mixed(std::uint64_t value) {  // splitmix64: Steele, Lea and Flood 2014
+  value += 0x9e3779b97f4a7c15u;
+  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9u;
+  value = (value ^ (value >> 27)) * 0x94d049bb133111ebu;
+  return value ^ (value >> 31);
+}
+
+double uniform(std::uint64_t bits) { return (static_cast<double>(bits >> 11) + 0.5) * 0x1p-53; }
+
+// A function of seed, rank and launch, so that the order of events does not matter. Normal numbers by Box and Muller.
+double jitter_factor(const Jitter& jitter, std::size_t rank, std::size_t launch) {
+  if (jitter.deviation == 0) return 1;
+  const std::uint64_t bits = mixed(mixed(mixed(jitter.seed) ^ rank) ^ launch);
+  const double normal = std::sqrt(-2 * std::log(uniform(bits))) * std::cos(2 * std::numbers::pi * uniform(mixed(bits)));
+  return std::exp(jitter.deviation * normal);
+}
+
+// ---- the representatives ----
+
+// The first and the last along each axis, and those in the rows and columns of slow ranks; with jitter also others.
+std::vector<std::size_t> representatives(const Plan& plan, const SimulationOptions& options) {
+  const MeshPlace last = plan.last_place();
+  std::set<std::size_t> replicas = {0, last.replica}, shards = {0, last.shard};
+  for (const SlowRank& slow : options.slow) {
+    replicas.insert(plan.place_of(slow.rank).replica);
+    shards.insert(plan.place_of(slow.rank).shard);
+  }
+  std::set<std::size_t> ranks;
+  for (const std::size_t replica : replicas) {
+    for (const std::size_t shard : shards) ranks.insert(replica * plan.ranks_of_replica() + shard);
+  }
+  const std::size_t wanted = options.jitter.deviation > 0 ? std::min(most_jittered, plan.options.ranks) : 0;
+  for (std::size_t i = 0; i < wanted; ++i) ranks.insert(i * plan.options.ranks / wanted);
+  return {ranks.begin(), ranks.end()};
+}
+
+class Walk {
+ public:
+  Walk(const Plan& plan, const Durations& durations, const SimulationOptions& options, std::size_t steps)
+      : plan_(plan),
+        list_(plan, steps),
+        on_stream_(seconds_of(plan, durations.on_stream)),
+        on_host_(seconds_of(plan, durations.on_host)) {
+    for (const std::size_t rank : representatives(plan, options)) {
+      ranks_.emplace_back(list_, rank, plan.place_of(rank), pace_of(rank, options));
+    }
+    make_groups();
+  }
+
+  void run() {
+    std::vector<std::size_t> awake(ranks_.size());
+    std::iota(awake.begin(), awake.end(), std::size_t{0});
+    for (double now = 0; now < LaunchTimes::unknown; now = next_event(awake)) settle(now, awake);
+    for (const SimulatedRank& rank : ranks_) {
+      if (!rank.finished()) throw InternalError(stuck_text(rank));
+    }
+  }
+
+  double end_of_step(std::size_t step) const { return ranks_.front().times(list_.end_of_step(step)).end; }
+
+  Simulation result(std::size_t window_steps) const {
+    Simulation result;
+    // One more step runs behind the window, so that its beginning is beside the window's end.
+    const std::size_t end = list_.steps() - 1;
+    const StepWindow window{end_of_step(end - window_steps - 1), end_of_step(end - 1), end - window_steps, end};
+    result.window_steps = window_steps;
+    result.step_seconds = (window.end - window.begin) / static_cast<double>(window_steps);
+    for (std::size_t step = window.first_step; step < end; ++step) {
+      result.step_times.push_back(end_of_step(step) - end_of_step(step - 1));
+    }
+    account(plan_, list_, ranks_, window, result);
+    return result;
+  }
+
+ private:
+  RankPace pace_of(std::size_t rank, const SimulationOptions& options) const {
+    double computation = 1, communication = 1;
+    for (const SlowRank& slow : options.slow) {
+      if (slow.rank != rank) continue;
+      computation *= slow.computation;
+      communication *= slow.communication;
+    }
+    const auto on_stream = [this, rank, computation, communication, jitter = options.jitter](std::size_t launch) {
+      const EventPoint point = list_[launch].point;
+      const double seconds = on_stream_[point.segment][point.operation];
+      if (is_collective(list_[launch].operation->kind)) return seconds * communication;
+      return seconds * computation * jitter_factor(jitter, rank, launch);
+    };
+    const auto on_host = [this, computation](std::size_t launch) {
+      const EventPoint point = list_[launch].point;
+      return on_host_[point.segment][point.operation] * computation;
+    };
+    return {on_stream, on_host, options.sharing, options.immediate_compute};
+  }
+
+  void make_groups() {
+    for (std::size_t kind = 0; kind < group_count; ++kind) {
+      std::vector<std::vector<std::size_t>>& groups = groups_[kind];
+      std::vector<std::size_t> names;
+      for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+        const std::size_t name = name_of(ranks_[rank].place(), static_cast<GroupKind>(kind));
+        const auto found = std::find(names.begin(), names.end(), name) - names.begin();
+        if (static_cast<std::size_t>(found) == names.size()) {
+          names.push_back(name);
+          groups.emplace_back();
+        }
+        groups[static_cast<std::size_t>(found)].push_back(rank);
+        group_of_[kind].push_back(static_cast<std::size_t>(found));
+      }
+      for (auto& counts : counts_) counts[kind].resize(groups.size());
+    }
+  }
+
+  static std::size_t name_of(MeshPlace place, GroupKind group) {
+    if (group == GroupKind::shard) return place.replica;
+    return group == GroupKind::replicate ? place.shard : 0;
+  }
+
+  // The next time at which something happens, and to whom; unknown when nothing does.
+  double next_event(std::vector<std::size_t>& awake) const {
+    double next = LaunchTimes::unknown;
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+      const double event = ranks_[rank].next_event();
+      if (event > next) continue;
+      if (event < next) awake.clear();
+      next = event;
+      awake.push_back(rank);
+    }
+    return next;
+  }
+
+  void settle(double now, std::vector<std::size_t>& awake) {
+    while (!awake.empty()) {
+      const std::size_t rank = awake.back();
+      awake.pop_back();
+      ranks_[rank].settle(now);
+      for (const SimulatedRank::Notice& notice : ranks_[rank].take_notices()) meet(rank, notice, now, awake);
+    }
+  }
+
+  // A collective begins when the last of its group arrives, and ends when the last is done.
+  void meet(std::size_t rank, const SimulatedRank::Notice& notice, double now, std::vector<std::size_t>& awake) {
+    const auto kind = static_cast<std::size_t>(list_[ranks_[rank].head(notice.stream)].operation->group);
+    const std::vector<std::size_t>& members = groups_[kind][group_of_[kind][rank]];
+    std::size_t& count = counts_[notice.stream][kind][group_of_[kind][rank]];
+    if (++count < members.size()) return;
+    count = 0;
+    for (const std::size_t member : members) {
+      if (notice.done) {
+        ranks_[member].end_collective(notice.stream, now);
+      } else {
+        ranks_[member].begin_collective(notice.stream, now);
+      }
+      awake.push_back(member);
+    }
+  }
+
+  std::string stuck_text(const SimulatedRank& rank) const {
+    std::string text = fmt::format("the simulation never ends: rank {}", rank.rank());
+    for (std::size_t stream = 0; stream < stream_count; ++stream) {
+      const std::size_t launch = rank.head(stream);
+      if (launch == LaunchList::none) continue;
+      text += fmt::format(", {} stream at {}", to_string(static_cast<StreamId>(stream)),
+                          describe(plan_, list_[launch].point));
+    }
+    return text;
+  }
+
+  const Plan& plan_;
+  LaunchList list_;
+  Seconds on_stream_;
+  Seconds on_host_;
+  std::vector<SimulatedRank> ranks_;
+  // By kind of group: its groups, and each rank's. By stream, kind and group: how many have arrived, or are done.
+  std::array<std::vector<std::vector<std::size_t>>, group_count> groups_;
+  std::array<std::vector<std::size_t>, group_count> group_of_;
+  std::array<std::array<std::vector<std::size_t>, group_count>, stream_count> counts_;
+};
+
+bool is_steady(const std::vector<double>& times) {
+  const double last = times.back();
+  return std::abs(last - times[times.size() - 2]) <= equal_enough * last;
+}
+
+}  // namespace
+
+double Simulation::exposed_seconds() const { return std::accumulate(exposed.begin(), exposed.end(), 0.0); }
+
+Simulation simulate(const Plan& plan, const Durations& durations, const SimulationOptions& options) {
+  require_sense(plan, options);
+  const auto run = [&](std::size_t window_steps) {
+    Walk walk(plan, durations, options, warm_up_steps + window_steps + 1);
+    walk.run();
+    return walk.result(window_steps);
+  };
+  if (options.steps > 0) return run(options.steps);
+  {
+    Walk walk(plan, durations, options, warm_up_steps + 2);
+    walk.run();
+    const std::vector<double> times = {walk.end_of_step(1) - walk.end_of_step(0),
+                                       walk.end_of_step(2) - walk.end_of_step(1)};
+    if (is_steady(times)) return walk.result(1);
+  }
+  return run(few_steps);
+}
+
+}  // namespace tessera::plan

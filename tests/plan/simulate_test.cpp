@@ -1,0 +1,320 @@
+// What the simulation of a step owes: the laws of a schedule, agreement with a naive simulation of every rank, speed,
+// and one clear line for nonsense.
+#include "tessera/plan/simulate.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <ctime>
+#include <map>
+#include <numeric>
+#include <random>
+
+#include "errors.hpp"
+#include "matrix.hpp"
+#include "naive_simulation.hpp"
+#include "tessera/base/error.hpp"
+
+namespace tessera::plan {
+
+namespace simulate_test {
+
+using doctest::Approx;
+
+double sum(const std::vector<double>& values) { return std::accumulate(values.begin(), values.end(), 0.0); }
+
+PlanOptions options_of(Strategy strategy, std::size_t ranks, std::size_t prefetch = 1) {
+  PlanOptions options;
+  options.strategy = strategy;
+  options.precision = bf16_mixed;
+  options.ranks = ranks;
+  options.prefetch = prefetch;
+  return options;
+}
+
+Plan plan_of(const PlanOptions& options, const Model& model = chain_model(5)) {
+  return compile(input_of(model, options));
+}
+
+bool computes(const Operation& operation) { return operation.stream == StreamId::compute; }
+
+// Windows take their unit's number and more; collectives their bytes by a bandwidth; everything else what is said.
+struct Simple {
+  double bandwidth = 1000;  // bytes a second
+  double casts = 0;
+  double rest = 0;
+
+  double operator()(const Operation& operation) const {
+    if (operation.kind == OperationKind::window) return operation.window == WindowKind::backward ? 2.0 : 1.0;
+    if (operation.kind == OperationKind::cast) return casts;
+    if (!is_collective(operation.kind)) return rest;
+    double bytes = 0;
+    for (const Access& access : operation.accesses) bytes += static_cast<double>(access.range.size.count());
+    return bytes / bandwidth;
+  }
+};
+constexpr double infinite = std::numeric_limits<double>::infinity();
+
+double step_seconds(const Plan& plan, const Simple& durations, const SimulationOptions& options = {}) {
+  return simulate(plan, {.on_stream = durations}, options).step_seconds;
+}
+
+std::size_t launches_of(const Plan& plan, SegmentKind kind) {
+  const std::size_t micro_batches = plan.options.micro_batches;
+  if (kind == SegmentKind::middle) return micro_batches - 2;
+  return kind == SegmentKind::only || kind == SegmentKind::first || kind == SegmentKind::last ||
+         kind == SegmentKind::update;
+}
+
+// Of a step's operations that are chosen: how long they take one after the other.
+template <typename Chosen>
+double total(const Plan& plan, const Durations& durations, Chosen chosen) {
+  double seconds = 0;
+  for (const Segment& segment : plan.segments) {
+    for (const Operation& operation : segment.operations) {
+      if (!chosen(operation)) continue;
+      seconds += durations.on_stream(operation) * static_cast<double>(launches_of(plan, segment.kind));
+    }
+  }
+  return seconds;
+}
+
+// A duration for each operation, by chance; some take no time at all.
+class Fuzzed {
+ public:
+  Fuzzed(const Plan& plan, std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    for (const Segment& segment : plan.segments) {
+      for (const Operation& operation : segment.operations) {
+        seconds_[&operation] = random() % 5 == 0 ? 0.0 : 0.01 + static_cast<double>(random() % 1000) / 100;
+      }
+    }
+  }
+  double operator()(const Operation& operation) const { return seconds_.at(&operation); }
+
+ private:
+  std::map<const Operation*, double> seconds_;
+};
+
+SimulationOptions fuzzed_options(const Plan& plan, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  SimulationOptions options;
+  options.immediate_compute = random() % 2 == 0;
+  if (random() % 2 == 0) options.sharing.processors = 0.5 * static_cast<double>(1 + random() % 4);
+  if (random() % 2 == 0) options.sharing.slowdown = 1.25;
+  options.sharing.one_network = random() % 2 == 0;
+  if (random() % 2 == 0) {
+    options.slow.push_back({.rank = random() % plan.options.ranks, .computation = 1.5, .communication = 2});
+  }
+  return options;
+}
+
+// Of so few ranks that the naive simulation, which walks all of them, takes milliseconds.
+bool is_small(const PlanOptions& options) { return options.ranks <= 6 && options.micro_batches <= 3; }
+
+TEST_CASE("simulation_agrees_with_a_naive_one_of_every_rank") {
+  std::uint64_t seed = 0;
+  std::size_t compared = 0;
+  for_each_nth_plan(1531, [&](const Model& model, const PlanOptions& chosen, const Plan& plan) {
+    if (!is_small(chosen)) return;
+    INFO(model.name, ", ", describe(chosen), ", seed ", ++seed);
+    const Durations durations{.on_stream = Fuzzed(plan, seed), .on_host = [](const Operation&) { return 0.125; }};
+    SimulationOptions options = fuzzed_options(plan, seed);
+    options.steps = 2;
+    const Simulation simulation = simulate(plan, durations, options);
+    // Two steps to warm up, those that are looked at, and one beside which they end.
+    const std::vector<double> ends = NaiveSimulation(plan, durations, options, 5).run();
+    REQUIRE(simulation.step_times.size() == 2);
+    CHECK(simulation.step_times[0] == Approx(ends[2] - ends[1]).epsilon(1e-9));
+    CHECK(simulation.step_times[1] == Approx(ends[3] - ends[2]).epsilon(1e-9));
+    ++compared;
+  });
+  CHECK(compared > 20);
+}
+
+TEST_CASE("simulation_of_every_plan_ends_with_a_path_that_adds_up_to_the_step") {
+  std::uint64_t seed = 0;
+  for_each_nth_plan(211, [&](const Model& model, const PlanOptions& chosen, const Plan& plan) {
+    INFO(model.name, ", ", describe(chosen), ", seed ", ++seed);
+    const Durations durations{.on_stream = Fuzzed(plan, seed), .on_host = [](const Operation&) { return 0.125; }};
+    const Simulation simulation = simulate(plan, durations, fuzzed_options(plan, seed));
+    const double window = simulation.step_seconds * static_cast<double>(simulation.window_steps);
+    double along = 0, end = 0;
+    for (const PathPart& part : simulation.critical_path) {
+      CHECK(part.begin == Approx(end).epsilon(1e-9));
+      along += part.end - part.begin;
+      end = part.end;
+    }
+    CHECK(along == Approx(window).epsilon(1e-9));
+    CHECK(end == Approx(window).epsilon(1e-9));
+    const double idle = simulation.step_seconds - simulation.computing;
+    CHECK(simulation.exposed_seconds() <= idle + 1e-9 * window);
+    CHECK(simulation.hidden <= simulation.communicating * (1 + 1e-9));
+    CHECK(sum(simulation.step_times) == Approx(window).epsilon(1e-9));
+  });
+}
+
+TEST_CASE("a_step_is_never_shorter_than_its_longest_stream") {
+  std::uint64_t seed = 0;
+  for_each_nth_plan(499, [&](const Model& model, const PlanOptions& chosen, const Plan& plan) {
+    INFO(model.name, ", ", describe(chosen), ", seed ", ++seed);
+    const Durations durations{.on_stream = Fuzzed(plan, seed)};
+    const double step = simulate(plan, durations).step_seconds;
+    for (const StreamId stream : {StreamId::compute, StreamId::gather, StreamId::reduce}) {
+      const auto on_it = [&](const Operation& operation) { return operation.stream == stream; };
+      CHECK(step >= total(plan, durations, on_it) * (1 - 1e-9));
+    }
+  });
+}
+
+TEST_CASE("without_communication_a_step_is_the_sum_of_its_computation") {
+  for (const std::size_t micro_batches : {1u, 2u, 4u}) {
+    for (const Strategy strategy : flat_strategies) {
+      PlanOptions options = options_of(strategy, 1);
+      options.micro_batches = micro_batches;
+      const Plan plan = plan_of(options);
+      const Durations durations{.on_stream = [](const Operation& operation) {
+        return computes(operation) ? Simple{.rest = 0.25}(operation) : 0.0;
+      }};
+      CHECK(simulate(plan, durations).step_seconds == Approx(total(plan, durations, computes)));
+      CHECK(simulate(plan, durations).exposed_seconds() == 0);
+    }
+  }
+}
+
+TEST_CASE("with_infinite_bandwidth_ddp_and_fsdp_differ_by_casts_alone") {
+  for (const std::size_t ranks : {1u, 2u, 5u, 64u}) {
+    const Plan ddp = plan_of(options_of(Strategy::ddp, ranks));
+    const Plan fsdp = plan_of(options_of(Strategy::fsdp, ranks));
+    const double windows = 3 * 5;
+    CHECK(step_seconds(ddp, {.bandwidth = infinite}) == Approx(windows));
+    CHECK(step_seconds(fsdp, {.bandwidth = infinite}) == Approx(windows));
+    const Simple casting{.bandwidth = infinite, .casts = 0.5};
+    const auto casts = [&](const Plan& plan) {
+      return total(plan, {.on_stream = casting}, [](const Operation& o) { return o.kind == OperationKind::cast; });
+    };
+    CHECK(std::abs(step_seconds(ddp, casting) - step_seconds(fsdp, casting)) <= std::max(casts(ddp), casts(fsdp)));
+  }
+}
+
+TEST_CASE("prefetching_is_never_slower") {
+  for (const double bandwidth : {100.0, 1000.0, 5000.0, 20000.0}) {
+    for (const bool immediate : {false, true}) {
+      double last = infinite;
+      for (const std::size_t prefetch : {0u, 1u, 2u, 3u}) {
+        const double step = step_seconds(plan_of(options_of(Strategy::fsdp, 4, prefetch), chain_model(8)),
+                                         {.bandwidth = bandwidth}, {.immediate_compute = immediate});
+        CHECK(step <= last * (1 + 1e-9));
+        last = step;
+      }
+    }
+  }
+}
+
+TEST_CASE("more_bandwidth_is_never_slower") {
+  for (const Strategy strategy : all_strategies) {
+    PlanOptions options = options_of(strategy, 6);
+    options.replicas = 2;
+    options.micro_batches = 2;
+    double last = infinite;
+    for (double bandwidth = 64; bandwidth < 1e6; bandwidth *= 2) {
+      const double step = step_seconds(plan_of(options), {.bandwidth = bandwidth, .casts = 0.1, .rest = 0.1});
+      CHECK(step <= last * (1 + 1e-9));
+      last = step;
+    }
+    CHECK(last >= 2 * 15);
+  }
+}
+
+TEST_CASE("exposed_communication_is_what_the_compute_stream_stands_still_for") {
+  // One unit: its gather, its windows and its reduction follow each other, so nothing hides.
+  const Plan plan = plan_of(options_of(Strategy::fsdp, 2), chain_model(1));
+  const Durations durations{.on_stream = Simple{.bandwidth = 1000}};
+  const Simulation simulation = simulate(plan, durations);
+  const double communication =
+      total(plan, durations, [](const Operation& operation) { return is_collective(operation.kind); });
+  CHECK(simulation.step_seconds == Approx(3 + communication));
+  CHECK(simulation.exposed_seconds() == Approx(communication));
+  CHECK(simulation.computing == Approx(3));
+  CHECK(simulation.communicating == Approx(communication));
+  CHECK(simulation.overlap() == Approx(0));
+}
+
+TEST_CASE("collectives_wait_for_a_slow_rank_wherever_it_is") {
+  PlanOptions options = options_of(Strategy::hsdp, 12);
+  options.replicas = 3;
+  const Plan plan = plan_of(options);
+  const Simple durations{.bandwidth = infinite};
+  for (std::size_t rank = 0; rank < 12; ++rank) {
+    CHECK(step_seconds(plan, durations, {.slow = {{.rank = rank, .computation = 1.5}}}) == Approx(1.5 * 15));
+    const Simulation slow_link =
+        simulate(plan, {.on_stream = Simple{.bandwidth = 100}}, {.slow = {{.rank = rank, .communication = 3}}});
+    const double alike = step_seconds(plan, {.bandwidth = 100});
+    CHECK(slow_link.step_seconds > alike);
+    CHECK(slow_link.step_seconds <= 3 * alike * (1 + 1e-9));
+  }
+}
+
+TEST_CASE("jitter_is_a_function_of_its_seed_and_grows_with_the_ranks") {
+  const Simple durations{.bandwidth = infinite};
+  const auto mean = [&](std::size_t ranks, std::uint64_t seed) {
+    return step_seconds(plan_of(options_of(Strategy::fsdp, ranks)), durations,
+                        {.jitter = {.deviation = 0.1, .seed = seed}, .steps = 50});
+  };
+  CHECK(mean(1, 1) == mean(1, 1));
+  CHECK(mean(1, 1) != mean(1, 2));
+  CHECK(mean(1, 1) == Approx(15).epsilon(0.05));
+  CHECK(mean(16, 1) > 1.05 * mean(1, 1));
+}
+
+TEST_CASE("streams_that_share_a_processor_take_turns") {
+  PlanOptions options = options_of(Strategy::ddp, 2);
+  options.bucket_cap = Bytes(0);
+  const Plan plan = plan_of(options);
+  const Durations durations{.on_stream = Simple{.bandwidth = 20000, .casts = 0.1, .rest = 0.1}};
+  const double work = total(plan, durations, [](const Operation&) { return true; });
+  const double shared = simulate(plan, durations, {.sharing = {.processors = 1}}).step_seconds;
+  CHECK(shared >= work * (1 - 1e-9));
+  CHECK(shared > simulate(plan, durations).step_seconds);
+}
+
+TEST_CASE("a_large_job_is_simulated_in_less_than_a_second") {
+  const Model model = chain_model(1000);
+  for (const Strategy strategy : flat_strategies) {
+    PlanOptions options = options_of(strategy, 16384);
+    const Plan plan = plan_of(options, model);
+    const std::clock_t begin = std::clock();
+    const Simulation simulation = simulate(plan, {.on_stream = Simple{.casts = 0.1, .rest = 0.1}});
+    const double seconds = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
+    CHECK(simulation.step_seconds > 3000);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    WARN(seconds < 1);
+    CHECK(seconds < 4);  // tests are compiled at -O1, and the machine may be busy: bench/plan_speed measures
+#endif
+  }
+}
+
+void refuses(const Durations& durations, const SimulationOptions& options, const std::string& text) {
+  const Plan plan = plan_of(options_of(Strategy::fsdp, 4));
+  CHECK_THROWS_WITH_AS(simulate(plan, durations, options), text.c_str(), UsageError);
+}
+
+TEST_CASE("nonsense_is_one_clear_line") {
+  const Durations sound{.on_stream = Simple{}};
+  const auto always = [](double seconds) { return Durations{.on_stream = [=](const Operation&) { return seconds; }}; };
+  refuses(always(-1), {}, "initialize scalars (segment cold, #0) cannot take -1 seconds");
+  refuses(always(std::nan("")), {}, "initialize scalars (segment cold, #0) cannot take nan seconds");
+  refuses(always(infinite), {}, "initialize scalars (segment cold, #0) cannot take inf seconds");
+  refuses(sound, {.sharing = {.processors = 0}}, "a rank cannot compute on 0 processors");
+  refuses(sound, {.sharing = {.slowdown = 0.5}},
+          "a collective slows what runs beside it down 1 time or more, not 0.5 times");
+  refuses(sound, {.slow = {{.rank = 4, .computation = 2}}}, "rank 4 cannot be slow: there are 4, counted from 0");
+  refuses(sound, {.slow = {{.rank = 3, .computation = -2}}}, "rank 3 cannot take -2 times as long as the others");
+  refuses(sound, {.jitter = {.deviation = -0.1}}, "the deviation of jitter is from 0 to 2, not -0.1");
+  refuses(sound, {.steps = 1'000'000},
+          "1000003 steps of 61 operations are too much to simulate: the limit is 16777216 operations");
+}
+
+}  // namespace simulate_test
+
+}  // namespace tessera::plan
