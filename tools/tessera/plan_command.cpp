@@ -14,6 +14,7 @@
 #include "tessera/base/error.hpp"
 #include "tessera/plan/draw.hpp"
 #include "text.hpp"
+#include "time_report.hpp"
 
 namespace tools {
 
@@ -34,18 +35,47 @@ bool answer_parameters(const PlanRequest& request, std::size_t states) {
   return true;
 }
 
+void draw_time(const PlanRequest& request, const std::vector<std::string>& states, const TimeReport& report,
+               const TimeSetting& time) {
+  if (request.time.trace) write_timeline(report, time, *request.time.trace);
+  if (request.time.figure) plot_scaling(*request.subject, request.setting, states, time, *request.time.figure);
+}
+
 bool answer_plan(const PlanRequest& request, const std::vector<std::string>& states) {
   const PlanReport report = make_report(*request.subject, request.setting, states);
+  Json object = json_of(report);
+  std::string text = text_of(report);
+  if (request.time.asked) {
+    const TimeSetting setting = time_setting(request.time);
+    const TimeReport time = make_time_report(report.plan, *request.subject, request.setting, setting);
+    object["step_seconds"] = time.step();
+    object["time"] = json_of(time, setting);
+    text += text_of(time, setting);
+    draw_time(request, states, time, setting);
+  }
   if (request.json) {
-    print_object(json_of(report));
+    print_object(object);
   } else {
-    fmt::print("{}", text_of(report));
+    fmt::print("{}", text);
   }
   print_drawing(request, report);
   return report.verification.ok();
 }
 
+bool answer_time_comparison(const PlanRequest& request, const std::vector<std::string>& states) {
+  const TimeSetting setting = time_setting(request.time);
+  const std::vector<TimedSetting> times = compare_times(*request.subject, request.setting, states, setting);
+  if (request.json) {
+    print_object({{"model", request.subject->name()}, {"machine", setting.machine.name}, {"settings", json_of(times)}});
+  } else {
+    fmt::print("{} on {} of {}\n\n{}", request.subject->name(), counted(request.setting.options.ranks, "rank", "ranks"),
+               setting.machine.name, text_of(*request.subject, times));
+  }
+  return true;
+}
+
 bool answer_comparison(const PlanRequest& request, const std::vector<std::string>& states) {
+  if (request.time.asked) return answer_time_comparison(request, states);
   const std::vector<PlanReport> reports = compare(*request.subject, request.setting, states);
   if (request.json) {
     print_object(json_of(reports));
@@ -68,11 +98,31 @@ void require_some_fit(const FitQuestion& question, const Fit& fit) {
                                          reason(smallest, question.limit)));
 }
 
+// What fits, by predicted time, then all about the first.
+bool answer_fastest(const PlanRequest& request, const Fit& fit, const std::vector<std::string>& states) {
+  const TimeSetting setting = time_setting(request.time);
+  const std::vector<TimedSetting> times = fastest_of(fit, *request.subject, states, setting);
+  const PlanReport best = make_report(*request.subject, times.front().setting, states);
+  const TimeReport time = make_time_report(best.plan, *request.subject, times.front().setting, setting);
+  if (request.json) {
+    Json object = {{"model", request.subject->name()}, {"machine", setting.machine.name}, {"settings", json_of(times)}};
+    object["best"] = json_of(best);
+    object["best"]["time"] = json_of(time, setting);
+    print_object(object);
+  } else {
+    fmt::print("{} on {} of {}: what fits into {}, the fastest first\n\n{}\nThe first of them:\n\n{}{}",
+               request.subject->name(), counted(request.setting.options.ranks, "rank", "ranks"), setting.machine.name,
+               to_string(*request.fit), text_of(*request.subject, times), text_of(best), text_of(time, setting));
+  }
+  return best.verification.ok();
+}
+
 // The table, then all about its first row.
 bool answer_fit(const PlanRequest& request, const std::vector<std::string>& states) {
   const FitQuestion question{*request.subject, request.setting, request.freedom, *request.fit};
   const Fit fit = find_fit(question, states);
   require_some_fit(question, fit);
+  if (request.time.fastest) return answer_fastest(request, fit, states);
   const PlanReport best = make_report(*request.subject, fit.fitting.front().setting, states);
   if (request.json) {
     Json object = json_of(question, fit);

@@ -86,6 +86,7 @@ constexpr const char* footer =
     "  tessera plan --model llama-70b --world 512 --precision bf16 --compare\n"
     "  tessera plan --model gpt2-1558m --world 64 --precision bf16 --fit 80GB\n"
     "  tessera plan --model llama-70b --world 512 --replicas 8 --strategy hsdp --precision bf16\n"
+    "  tessera plan --model llama-7b --world 512 --precision bf16 --batch 2 --time --machine h100x8 --compare\n"
     "  tessera plan --params 7.5e9 --world 64\n"
     "  tessera plan --mlp 64x128x128x10 --world 4 --draw\n\n"
     "A file of --units is JSON: {\"units\": [{\"name\": \"head\", \"precision\": \"fp32\", \"parameters\": [{\"name\": "
@@ -218,6 +219,7 @@ void add_question_options(Options& line, PlanRequest& request) {
             "number of replicas from 2 to N/2 that divides the N ranks, and the one that sends the fewest bytes is "
             "shown for each: which of them has replicas of whole hosts is for you to see",
             [&](const std::string& text) { request.fit = size_in_bytes("--fit", text); });
+  add_time_options(line, request.time);
   line.group("Output");
   line.flag("--draw", request.draw, "Prints the schedule of every segment too");
   line.flag("--json", request.json, "Prints one JSON object instead of text, sizes in bytes");
@@ -276,8 +278,8 @@ Subject subject_of(const Options& line, const ModelOptions& given) {
   if (given.name) return named_subject(line, given);
   if (given.widths || given.units) {
     const std::string source = given.widths ? "--mlp" : "--units";
-    refuse_with(line, source,
-                {"--layers", "--dim", "--heads", "--vocabulary", "--seq", "--batch", "--activation-checkpointing"});
+    refuse_with(line, source, {"--layers", "--dim", "--heads", "--vocabulary", "--seq", "--activation-checkpointing"});
+    if (!line.given("--time")) refuse_with(line, source, {"--batch"});
     return given.widths ? Subject::perceptron(*given.widths) : Subject::file(*given.units);
   }
   if (given.layers || given.dim || given.heads) {
@@ -309,7 +311,8 @@ void check_parameters_alone(const Options& line) {
                "--outer-fragments",
                "--compare",
                "--fit",
-               "--draw"});
+               "--draw",
+               "--time"});
 }
 
 void require_mesh(const tessera::plan::PlanOptions& options) {
@@ -329,6 +332,11 @@ void check_outer_steps(const Options& line, const tessera::plan::PlanOptions& op
     throw OptionError("--outer-every: hfsdp divides the optimizer's states among replicas that then differ; use hsdp");
   }
 }
+
+// Of a Llama's sequences where none is said.
+constexpr std::size_t llama_seq = 4096;
+
+std::size_t default_seq(const Subject& subject) { return subject.counts_activations() ? subject.seq() : llama_seq; }
 
 Freedom freedom_of(const Options& line) {
   return {.strategy = !line.given("--strategy"),
@@ -356,12 +364,14 @@ std::optional<PlanRequest> parse_plan_request(std::vector<std::string> arguments
   refuse_together(line, {"--compare", "--strategy"});
   require_mesh(request.setting.options);
   check_outer_steps(line, request.setting.options);
+  check_time_options(line, request.time);
   request.setting.batch = model.batch.value_or(1);
   request.freedom = freedom_of(line);
   if (request.parameters) {
     check_parameters_alone(line);
   } else {
     request.subject = subject_of(line, model);
+    if (request.subject->has_tokens()) request.setting.seq = model.seq.value_or(default_seq(*request.subject));
   }
   return request;
 }

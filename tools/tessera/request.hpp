@@ -12,6 +12,7 @@
 #include "models/model.hpp"
 #include "options.hpp"
 #include "tessera/plan/compile.hpp"
+#include "time_options.hpp"
 
 namespace tools {
 
@@ -19,7 +20,8 @@ namespace tools {
 struct Setting {
   tessera::plan::PlanOptions options;  // activations: filled in from the rest
   bool activation_checkpointing = false;
-  std::size_t batch = 1;  // sequences of a rank and micro-batch
+  std::size_t batch = 1;  // sequences of a rank and micro-batch, or a perceptron's samples
+  std::size_t seq = 0;    // tokens of a sequence where the subject does not say; 0: no tokens
 };
 
 class Subject {
@@ -33,6 +35,7 @@ class Subject {
   bool counts_activations() const { return std::holds_alternative<examples::GptShape>(shape_); }
   bool recomputes() const { return !std::holds_alternative<models::Model>(shape_); }  // has a form with recomputation
   std::size_t seq() const;  // tokens of a sequence; 0 where activations are not counted
+  bool has_tokens() const { return !std::holds_alternative<models::Model>(shape_); }
 
   models::Model model(bool activation_checkpointing) const;
   // 0 where they are not counted.
@@ -74,6 +77,7 @@ struct PlanRequest {
   bool compare = false;
   std::optional<tessera::Bytes> fit;
   Freedom freedom;  // of --fit: what the command line did not settle
+  TimeRequest time;
   bool draw = false;
   bool json = false;
 };

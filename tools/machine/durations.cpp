@@ -1,0 +1,248 @@
+// The formulas: a ring of n ranks takes n - 1 messages and moves (n - 1) / n of the bytes (Patarasuk and Yuan 2009).
+#include "machine/durations.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "tessera/base/error.hpp"
+
+namespace tools {
+
+namespace plan = tessera::plan;
+using plan::AccessMode;
+using plan::GroupKind;
+using plan::Operation;
+using plan::OperationKind;
+
+// ---- collectives ----
+
+namespace {
+
+// How a group lies on hosts that ranks fill one after the other.
+struct Spread {
+  double ranks;       // of the group
+  double hosts;       // on which it has ranks
+  double on_host;     // of its ranks on one of them
+  double neighbours;  // groups of the same kind that have ranks on the same host, this one included
+};
+
+Spread spread_of(const Machine& machine, const plan::Plan& plan, GroupKind group) {
+  const auto per_host = static_cast<double>(std::min(machine.ranks_per_host, plan.options.ranks));
+  const auto ranks = static_cast<double>(plan.ranks_in(group));
+  const auto shards = static_cast<double>(plan.ranks_of_replica());
+  // Members stand next to each other, or, across replicas, a replica apart.
+  const double apart = group == GroupKind::replicate ? shards : 1;
+  const double on_host = std::clamp(std::floor(per_host / apart), 1.0, ranks);
+  return {ranks, std::ceil(ranks / on_host), on_host, std::max(1.0, std::floor(per_host / on_host))};
+}
+
+const Curve& rate_of(const Link& link, bool sums) {
+  return sums && !link.summing.empty() ? link.summing : link.bandwidth;
+}
+
+double inside_host(const Machine& machine, double ranks, const CollectiveUse& use) {
+  const double moved = (ranks - 1) / ranks * use.bytes;
+  if (ranks == 1) return 0;
+  const double messages = machine.algorithm == CollectiveAlgorithm::direct ? 1 : ranks - 1;
+  return messages * machine.host.latency + moved / rate_of(machine.host, use.sums).at(use.bytes);
+}
+
+// Of bytes that enter each host.
+double between_hosts(const Machine& machine, const Spread& spread, double bytes, bool sums) {
+  const double moved = (spread.hosts - 1) / spread.hosts * bytes * spread.neighbours;
+  return moved / rate_of(*machine.network, sums).at(bytes);
+}
+
+// One ring through all hosts, cut into as many as a host has ways out: each byte enters each host once.
+double ring(const Machine& machine, const Spread& spread, const CollectiveUse& use) {
+  const double hops_inside = spread.ranks - spread.hosts;
+  const double latency = spread.hosts * machine.network->latency + hops_inside * machine.host.latency;
+  const double moved = (spread.ranks - 1) / spread.ranks * use.bytes;
+  const double inside = spread.on_host > 1 ? moved / rate_of(machine.host, use.sums).at(use.bytes) : 0;
+  const double outside = moved * spread.neighbours / rate_of(*machine.network, use.sums).at(use.bytes);
+  return latency + std::max(inside, outside);
+}
+
+// Between ranks of equal place on all hosts, then inside each host; sums the other way round.
+double two_level(const Machine& machine, const Spread& spread, const CollectiveUse& use) {
+  const double across = (spread.hosts - 1) * machine.network->latency;
+  return across + between_hosts(machine, spread, use.bytes, use.sums) + inside_host(machine, spread.on_host, use);
+}
+
+// Everybody reads each other's part: what comes from other hosts is not shared inside a host.
+double direct(const Machine& machine, const Spread& spread, const CollectiveUse& use) {
+  const double part = use.bytes / spread.ranks;
+  const double far = part * (spread.ranks - spread.on_host) * spread.on_host * spread.neighbours;
+  const double near = part * (spread.on_host - 1);
+  return machine.host.latency + machine.network->latency + near / rate_of(machine.host, use.sums).at(use.bytes) +
+         far / rate_of(*machine.network, use.sums).at(use.bytes);
+}
+
+}  // namespace
+
+double collective_seconds(const Machine& machine, const plan::Plan& plan, const CollectiveUse& use) {
+  const Spread spread = spread_of(machine, plan, use.group);
+  if (spread.hosts == 1) return inside_host(machine, spread.ranks, use);
+  if (!machine.network) {
+    throw tessera::UsageError(fmt::format("{} has no network for {} ranks on hosts of {}: its file lacks \"network\"",
+                                          machine.name, plan.options.ranks, machine.ranks_per_host));
+  }
+  switch (machine.algorithm) {
+    case CollectiveAlgorithm::direct: return direct(machine, spread, use);
+    case CollectiveAlgorithm::ring: return ring(machine, spread, use);
+    case CollectiveAlgorithm::two_level: return two_level(machine, spread, use);
+  }
+  throw tessera::InternalError("an algorithm without a formula");
+}
+
+// ---- a trace of one rank ----
+
+namespace {
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+}  // namespace
+
+Profile profile_of(const TraceFile& trace) {
+  std::map<std::tuple<std::string, std::string, std::size_t>, std::vector<double>> windows;
+  std::map<std::tuple<std::size_t, std::size_t, std::string, std::string>, std::size_t> seen;
+  std::map<std::string, std::vector<double>> rates;
+  for (const Slice& slice : trace.slices) {
+    if (slice.kind == SliceKind::window) {
+      const std::size_t nth = seen[{slice.rank, slice.step, slice.unit, slice.pass}]++;
+      windows[{slice.unit, slice.pass, nth}].push_back(slice.time() * 1e-6);
+    } else if (slice.kind == SliceKind::computation && slice.bytes > 0) {
+      rates[slice.operation].push_back(slice.time() * 1e-6 / static_cast<double>(slice.bytes));
+    }
+  }
+  Profile profile;
+  for (auto& [key, values] : windows) profile.windows[key] = median(std::move(values));
+  for (auto& [kind, values] : rates) profile.seconds_per_byte[kind] = median(std::move(values));
+  return profile;
+}
+
+// ---- operations ----
+
+namespace {
+
+double declared_bytes(const Operation& operation) {
+  double bytes = 0;
+  for (const plan::Access& access : operation.accesses) {
+    if (access.mode != AccessMode::discard) bytes += static_cast<double>(access.range.size.count());
+  }
+  return bytes;
+}
+
+// What is updated is read and written.
+double moved_bytes(const Operation& operation) {
+  double bytes = declared_bytes(operation);
+  for (const plan::Access& access : operation.accesses) {
+    if (access.mode == AccessMode::update) bytes += static_cast<double>(access.range.size.count());
+  }
+  return bytes;
+}
+
+// Pairs of a shard and the whole.
+double whole_bytes(const Operation& operation) {
+  if (operation.kind == OperationKind::broadcast) return declared_bytes(operation);
+  double bytes = 0;
+  for (std::size_t a = 0; a + 1 < operation.accesses.size(); a += 2) {
+    bytes +=
+        static_cast<double>(std::max(operation.accesses[a].range.size, operation.accesses[a + 1].range.size).count());
+  }
+  return bytes;
+}
+
+// A slot's end is a note, and of a gradient only padding is cleared.
+bool takes_no_time(OperationKind kind) {
+  return kind == OperationKind::release || kind == OperationKind::prepare_gradient || kind == OperationKind::hook ||
+         kind == OperationKind::initialize || kind == OperationKind::initialize_scalars;
+}
+
+}  // namespace
+
+DurationModel::DurationModel(const plan::Plan& plan, const Machine& machine, TokenShape shape,
+                             const std::optional<Profile>& profile)
+    : plan_(plan), machine_(machine) {
+  if (profile) seconds_per_byte_ = profile->seconds_per_byte;
+  add_windows(shape, profile);
+}
+
+void DurationModel::add_windows(TokenShape shape, const std::optional<Profile>& profile) {
+  for (const plan::Segment& segment : plan_.segments) {
+    std::map<std::pair<std::size_t, plan::WindowKind>, std::size_t> seen;
+    for (const Operation& operation : segment.operations) {
+      if (operation.kind != OperationKind::window || operation.window == plan::WindowKind::evaluate) continue;
+      const std::size_t nth = seen[{operation.unit, operation.window}]++;
+      if (!profile) {
+        const Work work = work_of(plan_, {operation.unit, operation.window}, nth, shape);
+        windows_[&operation] = counted(work, plan_.precision(operation.unit).parameter);
+        continue;
+      }
+      const std::string& unit = plan_.units[operation.unit].name;
+      const auto known = profile->windows.find({unit, std::string(to_string(operation.window)), nth});
+      if (known == profile->windows.end()) {
+        throw tessera::UsageError(fmt::format("the profile has no {} window {} of {}: it is of another model",
+                                              to_string(operation.window), nth + 1, unit));
+      }
+      windows_[&operation] = known->second;
+    }
+  }
+}
+
+double DurationModel::counted(const Work& work, tessera::DType type) const {
+  const Curve& rate = machine_.products[static_cast<std::size_t>(type)];
+  double seconds = work.bytes > 0 ? work.bytes / machine_.memory.at(work.bytes) : 0;
+  for (const Product& product : work.products) {
+    if (rate.empty()) {
+      throw tessera::UsageError(
+          fmt::format("{} has no rate for products in {}: its file lacks it", machine_.name, to_string(type)));
+    }
+    seconds += product.count * product.flops / rate.at(product.flops);
+  }
+  return seconds;
+}
+
+double DurationModel::memory_seconds(const Operation& operation) const {
+  const auto measured = seconds_per_byte_.find(std::string(to_string(operation.kind)));
+  if (measured != seconds_per_byte_.end()) return declared_bytes(operation) * measured->second;
+  const double bytes = moved_bytes(operation);
+  return bytes > 0 ? bytes / machine_.memory.at(bytes) : 0;
+}
+
+double DurationModel::seconds(const Operation& operation) const {
+  if (operation.kind == OperationKind::window) {
+    const auto known = windows_.find(&operation);
+    return known == windows_.end() ? 0 : known->second;  // of evaluation
+  }
+  if (takes_no_time(operation.kind)) return 0;
+  if (!is_collective(operation.kind)) return memory_seconds(operation);
+  if (plan_.ranks_in(operation.group) == 1) return memory_seconds(operation);
+  const bool sums = operation.kind == OperationKind::reduce_scatter;
+  return collective_seconds(machine_, plan_, {operation.group, sums, whole_bytes(operation)});
+}
+
+plan::Durations DurationModel::durations() const {
+  return {.on_stream = [this](const Operation& operation) { return seconds(operation); },
+          .on_host = [launch = machine_.launch](const Operation&) { return launch; }};
+}
+
+plan::SimulationOptions DurationModel::simulation_options() const {
+  plan::SimulationOptions options;
+  options.immediate_compute = machine_.immediate_compute;
+  options.sharing.slowdown = machine_.slowdown;
+  options.sharing.one_network = machine_.one_network;
+  if (machine_.processors) {
+    const auto ranks = static_cast<double>(std::min(machine_.ranks_per_host, plan_.options.ranks));
+    options.sharing.processors = *machine_.processors / ranks;
+  }
+  return options;
+}
+
+}  // namespace tools

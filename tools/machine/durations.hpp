@@ -1,0 +1,57 @@
+// How long the operations of a plan take on a machine: collectives by algorithm and level, windows by counting or as a
+// trace of one rank measured them, everything else by the bytes that it reads and writes.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "machine/machine.hpp"
+#include "machine/work.hpp"
+#include "tessera/plan/simulate.hpp"
+#include "trace/trace_file.hpp"
+
+namespace tools {
+
+// What a trace says of one rank's own work, medians over steps and ranks.
+struct Profile {
+  // By unit, pass, and place among the micro-batch's windows of that kind.
+  std::map<std::tuple<std::string, std::string, std::size_t>, double> windows;
+  std::map<std::string, double> seconds_per_byte;  // by kind of operation: "optimize"
+};
+Profile profile_of(const TraceFile& trace);
+
+// Of one collective that makes `bytes` whole on each rank of the group, or sums so many into shards.
+struct CollectiveUse {
+  tessera::plan::GroupKind group;
+  bool sums;
+  double bytes;
+};
+// Throws UsageError where ranks need links between hosts that the machine has not.
+double collective_seconds(const Machine& machine, const tessera::plan::Plan& plan, const CollectiveUse& use);
+
+class DurationModel {
+ public:
+  // The plan must outlive it. Throws UsageError for what the machine has no rate for, and for a profile of other units.
+  DurationModel(const tessera::plan::Plan& plan, const Machine& machine, TokenShape shape,
+                const std::optional<Profile>& profile);
+
+  double seconds(const tessera::plan::Operation& operation) const;
+  tessera::plan::Durations durations() const;
+  tessera::plan::SimulationOptions simulation_options() const;
+
+ private:
+  void add_windows(TokenShape shape, const std::optional<Profile>& profile);
+  double counted(const Work& work, tessera::DType type) const;
+  double memory_seconds(const tessera::plan::Operation& operation) const;
+
+  const tessera::plan::Plan& plan_;
+  Machine machine_;
+  std::map<const tessera::plan::Operation*, double> windows_;
+  std::map<std::string, double> seconds_per_byte_;
+};
+
+}  // namespace tools

@@ -1,0 +1,73 @@
+// A machine as the simulation of a step knows it: rates of products and of memory, and the links between ranks. Read
+// from small JSON files, of which tools/machines has some; docs/cost.md describes them.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "json/json.hpp"
+#include "tessera/base/dtype.hpp"
+
+namespace tools {
+
+// A rate that depends on the size of what is done: points of (size, rate), between which it is a straight line over the
+// logarithm of the size; beyond the first and the last it stays.
+class Curve {
+ public:
+  Curve() = default;
+  explicit Curve(double rate) : points_{{1, rate}} {}
+  explicit Curve(std::vector<std::pair<double, double>> points) : points_(std::move(points)) {}
+
+  bool empty() const { return points_.empty(); }
+  double at(double size) const;
+  Curve times(double factor) const;
+  const std::vector<std::pair<double, double>>& points() const { return points_; }
+
+ private:
+  std::vector<std::pair<double, double>> points_;
+};
+
+struct Link {
+  double latency = 0;  // seconds, of a message, or of a collective that reads memory directly
+  Curve bandwidth;     // bytes per second and rank in one direction; of a network per host, by the bytes that move
+  Curve summing;       // the same for sums; empty: as bandwidth
+};
+
+// How collectives move bytes. direct: everybody reads from everybody, as ranks on the CPU do; ring: NCCL's, as many at
+// once as a host has ways out; two_level: between hosts, then inside each.
+enum class CollectiveAlgorithm { direct, ring, two_level };
+
+struct Machine {
+  std::string name;
+  std::string about;
+  std::size_t ranks_per_host = 1;
+  std::array<double, 3> peak = {};   // FLOP/s of a rank, by DType; 0: not known
+  std::array<Curve, 3> products;     // FLOP/s reached, by DType, over the FLOPs of one product
+  Curve memory;                      // bytes per second that passes over memory reach, over their bytes
+  double launch = 0;                 // seconds of the host for each operation
+  std::optional<double> processors;  // of a host, which the streams of its ranks share
+  bool immediate_compute = false;    // the host computes itself, as on the CPU
+  double slowdown = 1;               // of computation beside a collective
+  bool one_network = false;          // collectives at once share the links
+  CollectiveAlgorithm algorithm = CollectiveAlgorithm::ring;
+  Link host;                    // between the ranks of a host
+  std::optional<Link> network;  // between hosts
+};
+
+// A name of tools/machines, or the path of a file. Throws tessera::DataError with the path and the place in the file
+// for what is no machine, and tessera::UsageError that lists the names for neither.
+Machine find_machine(const std::string& name_or_path);
+Machine machine_from_json(const Json& json, const std::string& where);  // throws tessera::DataError
+Json json_of(const Machine& machine);
+
+std::vector<std::string> machine_names();
+
+// "bandwidth=2x,latency=0,compute=1.3x": of links, of links, of products and memory. Throws tessera::UsageError.
+Machine what_if(Machine machine, const std::string& changes);
+
+}  // namespace tools

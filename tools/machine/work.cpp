@@ -1,0 +1,78 @@
+// A backward pass has two products for each of the forward pass: the input's gradient and the weights'.
+#include "machine/work.hpp"
+
+#include <map>
+#include <string_view>
+
+namespace tools {
+
+namespace plan = tessera::plan;
+using plan::WindowKind;
+
+double Work::flops() const {
+  double sum = 0;
+  for (const Product& product : products) sum += product.flops * product.count;
+  return sum;
+}
+
+namespace {
+
+bool ends_with_any(std::string_view name, std::initializer_list<std::string_view> ends) {
+  for (const std::string_view end : ends) {
+    if (name.ends_with(end)) return true;
+  }
+  return false;
+}
+
+// Rows of it are looked up, and nothing is multiplied.
+bool is_table(const plan::UnitSpec& unit, const plan::ParameterSpec& parameter) {
+  return ends_with_any(parameter.name, {"wpe.weight", "wte.weight"}) ||
+         (unit.name == "embedding" && parameter.name == "embedding.weight");
+}
+
+bool is_attention(std::string_view name) { return ends_with_any(name, {"attn.c_proj.weight", "attention.wo.weight"}); }
+
+// Queries by keys, and probabilities by values: the half of each that a causal mask leaves.
+double attention_flops(double dim, TokenShape shape) {
+  return 2 * static_cast<double>(shape.rows) * static_cast<double>(shape.seq) * dim;
+}
+
+}  // namespace
+
+Work work_of(const plan::Plan& plan, const plan::WindowUse& use, std::size_t nth, TokenShape shape) {
+  const plan::UnitSpec& unit = plan.units[use.unit];
+  const auto rows = static_cast<double>(shape.rows);
+  const double passes = use.kind == WindowKind::backward ? 2 : 1;
+  // The windows of GPT's embedding backward are in the other order.
+  const bool is_head = use.kind == WindowKind::backward ? nth == 0 : nth == 1;
+  const double element = static_cast<double>(size_of(plan.precision(use.unit).parameter).count());
+  Work work;
+  for (const plan::ParameterSpec& parameter : unit.parameters) {
+    if (parameter.shape.size() < 2) continue;
+    const auto out = static_cast<double>(parameter.shape[0]);
+    const double in = static_cast<double>(tessera::element_count(parameter.shape)) / out;
+    const bool tied_head = is_head && parameter.name.ends_with("wte.weight");
+    if (is_table(unit, parameter) && !tied_head) {
+      work.bytes += passes * 2 * rows * in * element;
+      continue;
+    }
+    work.products.push_back({2 * rows * out * in, passes});
+    if (is_attention(parameter.name)) work.products.push_back({attention_flops(in, shape), passes});
+    // What goes in and comes out, and is read and written once more by what stands between products: norms,
+    // activations, residuals.
+    work.bytes += passes * 2 * rows * (in + out) * element;
+  }
+  return work;
+}
+
+double model_flops(const plan::Plan& plan, TokenShape shape) {
+  std::map<std::pair<std::size_t, WindowKind>, std::size_t> seen;
+  double flops = 0;
+  for (const plan::WindowUse& use : plan.program.micro_batch) {
+    const std::size_t nth = seen[{use.unit, use.kind}]++;
+    if (use.kind != WindowKind::recompute) flops += work_of(plan, use, nth, shape).flops();
+  }
+  return flops;
+}
+
+}  // namespace tools

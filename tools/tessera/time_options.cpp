@@ -1,0 +1,110 @@
+// Factors are written as people say them: 1.2x.
+#include "time_options.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "cost/quantity.hpp"
+#include "machine/machine.hpp"
+#include "plot/plot.hpp"
+
+namespace tools {
+
+namespace {
+
+constexpr std::size_t most_ranks = std::size_t{1} << 20;
+
+[[noreturn]] void refuse_slow(const std::string& text) {
+  throw OptionError(
+      fmt::format("--slow takes rank=3:1.2x or link=3:2x, with commas between several, not \"{}\"", text));
+}
+
+tessera::plan::SlowRank slow_of(const std::string& text) {
+  const bool is_rank = text.starts_with("rank="), is_link = text.starts_with("link=");
+  const std::size_t colon = text.find(':');
+  if ((!is_rank && !is_link) || colon == std::string::npos || !text.ends_with("x")) refuse_slow(text);
+  double factor = 0;
+  const char* const end = text.data() + text.size() - 1;
+  const auto [stop, error] = std::from_chars(text.data() + colon + 1, end, factor);
+  if (error != std::errc() || stop != end || !(factor > 0) || factor > 1e6) refuse_slow(text);
+  tessera::plan::SlowRank slow{whole_number("--slow", text.substr(5, colon - 5), {0, most_ranks})};
+  (is_rank ? slow.computation : slow.communication) = factor;
+  return slow;
+}
+
+void take_slow(const std::string& list, std::vector<tessera::plan::SlowRank>& slow) {
+  for (std::size_t begin = 0; begin <= list.size();) {
+    const std::size_t end = std::min(list.find(',', begin), list.size());
+    slow.push_back(slow_of(list.substr(begin, end - begin)));
+    begin = end + 1;
+  }
+}
+
+double deviation_of(const std::string& text) {
+  try {
+    return cost::number("--jitter", text, cost::fraction);
+  } catch (const tessera::UsageError& error) {
+    throw OptionError(error.what());
+  }
+}
+
+}  // namespace
+
+void add_time_options(Options& line, TimeRequest& request) {
+  line.group("Time");
+  line.flag("--time", request.asked,
+            "What a step takes, what of its communication shows, and what decides it; with "
+            "--compare strategies, meshes and prefetch side by side");
+  const auto text = [&line](const std::string& name, const std::string& type, std::optional<std::string>& target,
+                            const std::string& what) {
+    line.take(name, type, what, [&target](const std::string& value) { target = value; });
+  };
+  text("--machine", "NAME|FILE", request.machine,
+       fmt::format("{}, or a file: see docs/cost.md", fmt::join(machine_names(), ", ")));
+  text("--profile", "TRACE.json", request.profile,
+       "Windows take what --trace of a trainer measured on one rank, instead of what counting their FLOPs says");
+  text("--whatif", "CHANGES", request.what_if,
+       "Another machine: bandwidth=2x, latency=0, compute=1.3x, with commas between several");
+  line.take("--slow", "LIST", "Ranks or links that take longer: rank=3:1.2x, link=3:2x, with commas between several",
+            [&](const std::string& list) { take_slow(list, request.slow); });
+  line.take("--jitter", "PART",
+            fmt::format("Computation varies by so much (5%), drawn for every rank, of up to {} ranks: prints the "
+                        "distribution over 1,000 steps",
+                        tessera::plan::most_jittered),
+            [&](const std::string& part) { request.jitter = deviation_of(part); });
+  line.whole("--seed", request.seed, {0, std::size_t{1} << 40}, "Of --jitter");
+  line.flag("--fastest", request.fastest, "With --fit: the least time first, instead of the fewest bytes");
+  text("--trace", "FILE.json", request.trace, "Writes the step's timeline for https://ui.perfetto.dev");
+  line.take("--plot", "FILE.svg|FILE.png",
+            "Draws tokens/s from one rank to --world beside Amdahl's curve; needs Python with matplotlib",
+            [&](const std::string& path) {
+              if (!is_figure(path)) throw OptionError("--plot takes a file name that ends in .svg or .png");
+              request.figure = path;
+            });
+}
+
+void check_time_options(const Options& line, const TimeRequest& request) {
+  const auto require = [&](bool there, const char* needed, std::initializer_list<const char*> names) {
+    for (const char* name : names) {
+      if (line.given(name) && !there) throw OptionError(fmt::format("{} needs {}", name, needed));
+    }
+  };
+  require(request.asked, "--time",
+          {"--machine", "--profile", "--whatif", "--slow", "--jitter", "--seed", "--trace", "--plot", "--fastest"});
+  require(line.given("--fit"), "--fit", {"--fastest"});
+  require(line.given("--jitter"), "--jitter", {"--seed"});
+  if (request.asked && !request.machine) {
+    throw OptionError(fmt::format("--time needs --machine: {}, or a file", fmt::join(machine_names(), ", ")));
+  }
+  for (const char* name : {"--trace", "--plot", "--jitter"}) {
+    for (const char* other : {"--compare", "--fit"}) {
+      if (line.given(name) && line.given(other))
+        throw OptionError(fmt::format("{} and {} exclude each other", name, other));
+    }
+  }
+}
+
+}  // namespace tools

@@ -1,0 +1,31 @@
+// What `tessera plan --time` is asked beside the plan: on which machine, with what in its way, and where to draw it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "options.hpp"
+#include "tessera/plan/simulate.hpp"
+
+namespace tools {
+
+struct TimeRequest {
+  bool asked = false;
+  bool fastest = false;                // of what --fit finds
+  std::optional<std::string> machine;  // a name or a file
+  std::optional<std::string> profile;
+  std::optional<std::string> what_if;
+  std::optional<std::string> trace;
+  std::optional<std::string> figure;
+  std::vector<tessera::plan::SlowRank> slow;
+  double jitter = 0;
+  std::size_t seed = 0;
+};
+
+void add_time_options(Options& line, TimeRequest& request);
+// Throws OptionError for options that do not go together.
+void check_time_options(const Options& line, const TimeRequest& request);
+
+}  // namespace tools

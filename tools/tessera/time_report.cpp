@@ -1,0 +1,186 @@
+// A prediction is a simulation with durations of a model; comparisons are several.
+#include "time_report.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "accounting.hpp"
+#include "cost/job.hpp"
+#include "plot/plot.hpp"
+#include "tessera/base/error.hpp"
+#include "tessera/plan/memory.hpp"
+
+namespace tools {
+
+namespace plan = tessera::plan;
+
+TimeSetting time_setting(const TimeRequest& request) {
+  TimeSetting setting{.machine = find_machine(*request.machine),
+                      .profile = std::nullopt,
+                      .slow = request.slow,
+                      .jitter = request.jitter,
+                      .seed = request.seed};
+  if (request.what_if) setting.machine = what_if(setting.machine, *request.what_if);
+  if (request.profile) setting.profile = profile_of(read_trace(*request.profile));
+  return setting;
+}
+
+namespace {
+
+TokenShape shape_of(const Subject& subject, const Setting& setting) {
+  const std::size_t tokens = setting.seq > 0 ? setting.seq : subject.seq();
+  return {.rows = setting.batch * std::max<std::size_t>(tokens, 1), .seq = tokens};
+}
+
+constexpr std::size_t jittered_part = 50;  // steps in one simulation
+
+std::vector<double> distribution(const plan::Plan& planned, const DurationModel& model,
+                                 plan::SimulationOptions options) {
+  std::vector<double> steps;
+  options.steps = jittered_part;
+  while (steps.size() < jittered_steps) {
+    ++options.jitter.seed;
+    const std::vector<double> times = simulate(planned, model.durations(), options).step_times;
+    steps.insert(steps.end(), times.begin(), times.end());
+  }
+  std::sort(steps.begin(), steps.end());
+  return steps;
+}
+
+}  // namespace
+
+TimeReport make_time_report(const plan::Plan& planned, const Subject& subject, const Setting& setting,
+                            const TimeSetting& time) {
+  const TokenShape shape = shape_of(subject, setting);
+  const DurationModel model(planned, time.machine, shape, time.profile);
+  plan::SimulationOptions options = model.simulation_options();
+  options.slow = time.slow;
+  TimeReport report{.plan = planned, .simulation = simulate(planned, model.durations(), options)};
+  const auto micro_batches = static_cast<double>(planned.options.micro_batches);
+  report.rows = static_cast<double>(shape.rows) * micro_batches;
+  report.tokens = shape.seq > 0;
+  report.flops = model_flops(planned, shape) * micro_batches;
+  report.peak = time.machine.peak[static_cast<std::size_t>(planned.options.precision.parameter)];
+  if (time.jitter > 0) {
+    options.jitter = {.deviation = time.jitter, .seed = time.seed};
+    report.distribution = distribution(planned, model, options);
+  }
+  return report;
+}
+
+namespace {
+
+TimedSetting timed(const Subject& subject, const Setting& setting, const std::vector<std::string>& states,
+                   const TimeSetting& time) {
+  const plan::Plan planned = compile(compile_input(subject, setting, states));
+  const TimeReport report = make_time_report(planned, subject, setting, time);
+  return {.setting = setting,
+          .step = report.step(),
+          .rate = report.rate(),
+          .share_of_peak = report.share_of_peak(),
+          .exposed = report.simulation.exposed_seconds(),
+          .peak = plan::memory(planned).peak};
+}
+
+// The mesh that was asked for, and one of a replica on each host where that is another.
+std::vector<std::size_t> meshes(const Setting& setting, const Machine& machine) {
+  const plan::PlanOptions& options = setting.options;
+  std::vector<std::size_t> replicas = {options.replicas};
+  const std::size_t hosts = options.ranks / machine.ranks_per_host;
+  const bool whole_hosts = hosts > 1 && hosts * machine.ranks_per_host == options.ranks;
+  if (whole_hosts && hosts != options.replicas && machine.ranks_per_host > 1) replicas.push_back(hosts);
+  return replicas;
+}
+
+}  // namespace
+
+std::vector<TimedSetting> compare_times(const Subject& subject, const Setting& setting,
+                                        const std::vector<std::string>& states, const TimeSetting& time) {
+  std::vector<TimedSetting> result;
+  for (const std::size_t replicas : meshes(setting, time.machine)) {
+    Setting chosen = setting;
+    chosen.options.replicas = replicas;
+    for (const tessera::Strategy strategy : strategies_on(chosen.options)) {
+      chosen.options.strategy = strategy;
+      const bool gathers = sharding_of(strategy, replicas).parameters != tessera::Extent::whole;
+      for (const std::size_t prefetch : gathers ? std::vector<std::size_t>{0, 1, 2} : std::vector<std::size_t>{1}) {
+        chosen.options.prefetch = prefetch;
+        result.push_back(timed(subject, chosen, states, time));
+      }
+    }
+  }
+  return result;
+}
+
+std::vector<TimedSetting> fastest_of(const Fit& fit, const Subject& subject, const std::vector<std::string>& states,
+                                     const TimeSetting& time) {
+  std::vector<TimedSetting> result;
+  for (const FitCandidate& candidate : fit.fitting) result.push_back(timed(subject, candidate.setting, states, time));
+  std::stable_sort(result.begin(), result.end(), [](const auto& a, const auto& b) { return a.rate > b.rate; });
+  return result;
+}
+
+// ---- scaling ----
+
+namespace {
+
+struct Scaling {
+  std::vector<std::uint64_t> ranks;
+  std::vector<double> speedups;
+};
+
+// Amdahl's curve through the last point: what serial part explains it.
+double serial_fraction(double speedup, double ranks) {
+  return ranks > 1 ? std::clamp((ranks / speedup - 1) / (ranks - 1), 0.0, 1.0) : 0;
+}
+
+Json line_of(const std::string& name, const Scaling& scaling) {
+  return {{"name", name}, {"x", scaling.ranks}, {"y", scaling.speedups}};
+}
+
+Json chart_of(const std::string& title, const Scaling& simulated) {
+  Scaling amdahl = simulated, ideal = simulated;
+  const double serial = serial_fraction(simulated.speedups.back(), static_cast<double>(simulated.ranks.back()));
+  for (std::size_t i = 0; i < simulated.ranks.size(); ++i) {
+    amdahl.speedups[i] = cost::amdahl_speedup(serial, simulated.ranks[i]);
+    ideal.speedups[i] = static_cast<double>(simulated.ranks[i]);
+  }
+  const double efficiency = simulated.speedups.back() / static_cast<double>(simulated.ranks.back());
+  Json lines = Json::array();
+  lines.push_back(line_of(fmt::format("simulated: {:.1f} % efficient on all", 100 * efficiency), simulated));
+  lines.push_back(line_of(fmt::format("Amdahl's law, {:.2g} % serial", 100 * serial), amdahl));
+  Json reference = line_of("ideal: N times on N ranks", ideal);
+  reference["reference"] = true;
+  lines.push_back(reference);
+  return {{"kind", "lines"},
+          {"title", title},
+          {"x", {{"label", "ranks"}, {"scale", "log2"}}},
+          {"y", {{"label", "tokens per second, times those of one rank"}, {"scale", "log2"}}},
+          {"series", lines}};
+}
+
+}  // namespace
+
+void plot_scaling(const Subject& subject, const Setting& setting, const std::vector<std::string>& states,
+                  const TimeSetting& time, const std::string& figure) {
+  Scaling scaling;
+  double first = 0;
+  const std::size_t most = setting.options.ranks;
+  for (std::size_t ranks = 1; ranks <= most; ranks = ranks == most ? most + 1 : std::min(2 * ranks, most)) {
+    Setting chosen = setting;
+    chosen.options.ranks = ranks;
+    const std::size_t replicas = setting.options.replicas;
+    chosen.options.replicas = ranks % replicas == 0 ? replicas : 1;
+    const double rate = timed(subject, chosen, states, time).rate * static_cast<double>(ranks);
+    if (ranks == 1) first = rate;
+    scaling.ranks.push_back(ranks);
+    scaling.speedups.push_back(rate / first);
+  }
+  if (scaling.ranks.size() < 2) throw tessera::UsageError("--plot needs a --world of 2 ranks or more");
+  plot(chart_of(fmt::format("{}, {} on {}", subject.name(), to_string(setting.options.strategy), time.machine.name),
+                scaling),
+       figure);
+}
+
+}  // namespace tools

@@ -1,0 +1,75 @@
+// The predicted time of one plan's step on a machine: worked out, as text for people and as JSON for programs.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fit.hpp"
+#include "json/json.hpp"
+#include "machine/durations.hpp"
+#include "machine/machine.hpp"
+#include "request.hpp"
+#include "time_options.hpp"
+
+namespace tools {
+
+// What all predictions of a command share.
+struct TimeSetting {
+  Machine machine;
+  std::optional<Profile> profile;
+  std::vector<tessera::plan::SlowRank> slow;
+  double jitter = 0;
+  std::uint64_t seed = 0;
+};
+// Reads the machine and the profile. Throws UsageError and DataError.
+TimeSetting time_setting(const TimeRequest& request);
+
+inline constexpr std::size_t jittered_steps = 1000;
+
+struct TimeReport {
+  const tessera::plan::Plan& plan;
+  tessera::plan::Simulation simulation;
+  double rows = 0;  // tokens, or samples, of a step on a rank
+  bool tokens = false;
+  double flops = 0;                       // of a step on a rank, without recomputation
+  double peak = 0;                        // FLOP/s of a rank; 0: not known
+  std::vector<double> distribution = {};  // with jitter: steps in ascending order
+
+  double step() const { return simulation.step_seconds; }
+  double rate() const { return rows / step(); }  // of a rank, per second
+  double share_of_peak() const { return peak > 0 ? flops / step() / peak : 0; }
+};
+
+// The plan must outlive it. Throws UsageError for what cannot be predicted.
+TimeReport make_time_report(const tessera::plan::Plan& plan, const Subject& subject, const Setting& setting,
+                            const TimeSetting& time);
+
+std::string text_of(const TimeReport& report, const TimeSetting& time);
+Json json_of(const TimeReport& report, const TimeSetting& time);
+
+// Rows of settings side by side, the fastest first where asked.
+struct TimedSetting {
+  Setting setting;
+  double step = 0;
+  double rate = 0;
+  double share_of_peak = 0;
+  double exposed = 0;
+  tessera::Bytes peak = {};
+};
+// Every strategy, each with prefetch 0, 1 and 2 where it gathers, and hybrid ones with a replica for each host.
+std::vector<TimedSetting> compare_times(const Subject& subject, const Setting& setting,
+                                        const std::vector<std::string>& states, const TimeSetting& time);
+std::vector<TimedSetting> fastest_of(const Fit& fit, const Subject& subject, const std::vector<std::string>& states,
+                                     const TimeSetting& time);
+std::string text_of(const Subject& subject, const std::vector<TimedSetting>& settings);
+Json json_of(const std::vector<TimedSetting>& settings);
+
+// A timeline that Perfetto draws, one process for each class of ranks. Throws DataError where it cannot be written.
+void write_timeline(const TimeReport& report, const TimeSetting& time, const std::string& path);
+
+// Tokens per second from one rank to all, beside Amdahl's curve. Throws as plot() does.
+void plot_scaling(const Subject& subject, const Setting& setting, const std::vector<std::string>& states,
+                  const TimeSetting& time, const std::string& figure);
+
+}  // namespace tools
