@@ -258,6 +258,8 @@ TEST_CASE("collectives_wait_for_a_slow_rank_wherever_it_is") {
     const double alike = step_seconds(plan, {.bandwidth = 100});
     CHECK(slow_link.step_seconds > alike);
     CHECK(slow_link.step_seconds <= 3 * alike * (1 + 1e-9));
+    CHECK(std::any_of(slow_link.critical_path.begin(), slow_link.critical_path.end(),
+                      [&](const PathPart& part) { return part.rank == rank && part.operation; }));
   }
 }
 

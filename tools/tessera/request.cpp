@@ -278,8 +278,9 @@ Subject subject_of(const Options& line, const ModelOptions& given) {
   if (given.name) return named_subject(line, given);
   if (given.widths || given.units) {
     const std::string source = given.widths ? "--mlp" : "--units";
-    refuse_with(line, source, {"--layers", "--dim", "--heads", "--vocabulary", "--seq", "--activation-checkpointing"});
-    if (!line.given("--time")) refuse_with(line, source, {"--batch"});
+    refuse_with(line, source, {"--layers", "--dim", "--heads", "--vocabulary", "--activation-checkpointing"});
+    if (!line.given("--time")) refuse_with(line, source, {"--seq", "--batch"});
+    if (given.widths) refuse_with(line, source, {"--seq"});
     return given.widths ? Subject::perceptron(*given.widths) : Subject::file(*given.units);
   }
   if (given.layers || given.dim || given.heads) {
@@ -371,7 +372,7 @@ std::optional<PlanRequest> parse_plan_request(std::vector<std::string> arguments
     check_parameters_alone(line);
   } else {
     request.subject = subject_of(line, model);
-    if (request.subject->has_tokens()) request.setting.seq = model.seq.value_or(default_seq(*request.subject));
+    request.setting.seq = model.seq.value_or(default_seq(*request.subject));
   }
   return request;
 }
