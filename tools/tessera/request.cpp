@@ -334,10 +334,13 @@ void check_outer_steps(const Options& line, const tessera::plan::PlanOptions& op
   }
 }
 
-// Of a Llama's sequences where none is said.
+// Of a Llama's sequences where none is said. Layers and files have samples.
 constexpr std::size_t llama_seq = 4096;
 
-std::size_t default_seq(const Subject& subject) { return subject.counts_activations() ? subject.seq() : llama_seq; }
+std::size_t default_seq(const Subject& subject) {
+  if (subject.counts_activations()) return subject.seq();
+  return subject.has_tokens() ? llama_seq : 0;
+}
 
 Freedom freedom_of(const Options& line) {
   return {.strategy = !line.given("--strategy"),

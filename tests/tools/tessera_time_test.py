@@ -1,0 +1,186 @@
+#!/usr/bin/env python3
+"""`tessera plan --time` as its users run it: figures that belong together, machines, changes of them, files, nonsense.
+
+usage: tessera_time_test.py TESSERA
+"""
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import plan_runs
+
+TOOL = sys.argv.pop(1)
+LLAMA = ["--model", "llama-7b", "--precision", "bf16", "--batch", 2, "--time"]
+MACHINE = {"tessera_machine": 1, "name": "toy", "about": "round numbers", "ranks_per_host": 4,
+           "peak": {"fp32": 1e12}, "products": {"fp32": 1e12}, "memory": 1e12, "collectives": "ring",
+           "host": {"latency": 0, "bandwidth": 1e9}}
+
+
+def plan(*arguments):
+    return plan_runs.plan(TOOL, *arguments)
+
+
+def refused(*arguments):
+    done = subprocess.run([TOOL, "plan", *map(str, arguments)], capture_output=True, text=True)
+    assert done.returncode != 0, "taken: " + " ".join(map(str, arguments))
+    assert done.stderr.count("\n") == 1 and not done.stdout, done
+    return done.stderr.strip()
+
+
+class Toy(unittest.TestCase):
+    """A machine of the test's own, on which times follow from sizes."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def machine(self, **changed):
+        path = self.folder / "toy.json"
+        path.write_text(json.dumps({**MACHINE, **changed}))
+        return path
+
+    def time(self, ranks, *arguments, **changed):
+        return plan("--mlp", "1024x1024x1024", "--world", ranks, "--batch", 512, "--time", "--machine",
+                    self.machine(**changed), *arguments)
+
+
+class Times(Toy):
+    def test_one_rank_takes_the_time_of_its_products_and_passes(self):
+        time = self.time(1, memory=1e20)["time"]
+        self.assertAlmostEqual(time["step_seconds"], 2 * 3 * 2 * 512 * 1024 * 1024 / 1e12, delta=1e-6)
+        self.assertAlmostEqual(time["share_of_peak"], 1, places=4)
+        self.assertLess(time["exposed"], 1e-9)
+
+    def test_a_ring_takes_the_time_of_its_bytes(self):
+        found = self.time(4, "--strategy", "fsdp", memory=1e20)
+        moved = sum(kind["moved"] for kind in found["traffic"]["collectives"].values()) / 1e9
+        kinds = found["time"]["time_by_kind"]
+        taken = kinds["all-gather"] + kinds["reduce-scatter"] + kinds["gather norms"]
+        self.assertAlmostEqual(taken, moved, delta=1e-6 * moved)
+
+    def test_parts_belong_together(self):
+        for strategy in ("ddp", "zero1", "zero2", "fsdp"):
+            found = self.time(4, "--strategy", strategy)
+            time = found["time"]
+            self.assertEqual(found["step_seconds"], time["step_seconds"])
+            self.assertAlmostEqual(sum(time["critical_path"].values()), time["step_seconds"], delta=1e-9)
+            self.assertAlmostEqual(sum(time["exposed_by_unit"].values()), time["exposed"], delta=1e-9)
+            self.assertLessEqual(time["computing"] + time["exposed"], time["step_seconds"] * (1 + 1e-9))
+            self.assertAlmostEqual(time["samples_per_second_and_rank"] * time["step_seconds"], 512, delta=1e-6)
+
+    def test_what_if_changes_the_machine(self):
+        step = self.time(4)["step_seconds"]
+        self.assertLess(self.time(4, "--whatif", "bandwidth=2x")["step_seconds"], step)
+        self.assertLess(self.time(4, "--whatif", "compute=1.3x,bandwidth=1x")["step_seconds"], step)
+        latency = {"host": {"latency": 1e-2, "bandwidth": 1e9}}
+        self.assertGreater(self.time(4, **latency)["step_seconds"], step)
+        self.assertEqual(self.time(4, "--whatif", "latency=0", **latency)["step_seconds"], step)
+
+    def test_slow_ranks_and_links_hold_everybody_up(self):
+        step = self.time(4)["step_seconds"]
+        self.assertGreater(self.time(4, "--slow", "rank=2:3x")["step_seconds"], step)
+        self.assertGreater(self.time(4, "--slow", "link=1:2x,rank=3:1.1x")["step_seconds"], step)
+
+    def test_jitter_gives_a_distribution_that_its_seed_decides(self):
+        fast = {"host": {"latency": 0, "bandwidth": 1e15}}
+        first = self.time(4, "--jitter", "10%", "--seed", 7, **fast)["time"]
+        again = self.time(4, "--jitter", "10%", "--seed", 7, **fast)["time"]
+        other = self.time(4, "--jitter", "10%", "--seed", 8, **fast)["time"]
+        self.assertEqual(first, again)
+        self.assertNotEqual(first["distribution"], other["distribution"])
+        p05, p50, p95 = (first["distribution"][key] for key in ("p05", "p50", "p95"))
+        self.assertLess(p05, p50)
+        self.assertLess(p50, p95)
+        self.assertGreater(p50, first["step_seconds"])
+
+
+class Machines(Toy):
+    def test_every_machine_of_the_repository_predicts(self):
+        names = refused(*LLAMA, "--machine", "none").split("takes ")[1].split(", or a file")[0].split(", ")
+        self.assertGreaterEqual(len(names), 8)
+        for name in names:
+            found = plan(*LLAMA, "--machine", name, "--world", 2)
+            self.assertGreater(found["step_seconds"], 0, name)
+            self.assertLess(found["time"]["share_of_peak"], 1, name)
+
+    def test_hosts_cost(self):
+        inside = plan(*LLAMA, "--machine", "h100x8", "--world", 8)["time"]
+        outside = plan(*LLAMA, "--machine", "h100x8-ib800", "--world", 512)["time"]
+        self.assertGreater(outside["communicating"], 2 * inside["communicating"])
+
+
+class Questions(Toy):
+    def test_comparisons_have_every_strategy_mesh_and_prefetch(self):
+        settings = plan(*LLAMA, "--machine", "h100x8", "--world", 64, "--compare")["settings"]
+        found = {(one["strategy"], one["replicas"], one["prefetch"]) for one in settings}
+        self.assertEqual({(s, r) for s, r, _ in found},
+                         {(s, r) for r in (1, 8) for s in ("ddp", "zero1", "zero2", "fsdp")} |
+                         {("hsdp", 8), ("hfsdp", 8)})
+        self.assertTrue({("fsdp", 1, depth) for depth in (0, 1, 2)} <= found)
+
+    def test_the_fastest_that_fits_comes_first(self):
+        found = plan("--layers", 4, "--dim", 512, "--heads", 8, "--precision", "bf16", "--world", 16, "--time", "--machine",
+                     "h100x8", "--fit", "2GB", "--fastest")
+        rates = [one["rate"] for one in found["settings"]]
+        self.assertEqual(rates, sorted(rates, reverse=True))
+        self.assertTrue(all(one["peak"] <= 2e9 for one in found["settings"]))
+        self.assertEqual(found["best"]["strategy"], found["settings"][0]["strategy"])
+
+    def test_a_timeline_is_a_trace(self):
+        path = self.folder / "step.json"
+        step = self.time(4, "--trace", path)["step_seconds"]
+        events = json.loads(path.read_text())["traceEvents"]
+        ranks = {event["pid"] for event in events if event["ph"] == "X"}
+        self.assertEqual(ranks, {0, 3})
+        ends = [event["ts"] + event["dur"] for event in events if event["ph"] == "X"]
+        self.assertGreaterEqual(max(ends) * 1e-6, step * 0.5)
+        subprocess.run([TOOL, "trace", "summary", str(path)], check=True, capture_output=True)
+
+    def test_a_profile_of_its_own_timeline_predicts_it_again(self):
+        path = self.folder / "step.json"
+        step = self.time(4, "--trace", path)["step_seconds"]
+        self.assertAlmostEqual(self.time(4, "--profile", path)["step_seconds"], step, delta=0.02 * step)
+
+
+class Nonsense(Toy):
+    def refuses(self, *arguments, **changed):
+        return refused("--mlp", "1024x1024x1024", "--time", "--machine", self.machine(**changed), *arguments)
+
+    def test_machines(self):
+        self.assertIn("\"memory\" takes a number from 1 to 1e+21, not -1", self.refuses(memory=-1))
+        self.assertIn("host: \"latency\" is missing", self.refuses(host={"bandwidth": 1}))
+        self.assertIn("unknown key \"speed\"", self.refuses(speed=1))
+        self.assertIn("each size is larger than the one before it", self.refuses(memory=[[10, 1], [10, 2]]))
+        self.assertIn("toy has no network for 16 ranks on hosts of 4: its file lacks \"network\"",
+                      self.refuses("--world", 16))
+        self.assertIn("toy has no rate for products in bf16", self.refuses("--precision", "bf16"))
+        self.assertIn("\"collectives\" takes direct, ring or two-level", self.refuses(collectives="magic"))
+        text = self.folder / "text.json"
+        text.write_text("no machine")
+        self.assertIn("text.json: is no machine", refused("--mlp", "8x8", "--time", "--machine", text))
+
+    def test_options(self):
+        self.assertIn("--time needs --machine", refused("--mlp", "8x8", "--time"))
+        self.assertIn("--machine needs --time", refused("--mlp", "8x8", "--machine", "h100x8"))
+        self.assertIn("--fastest needs --fit", self.refuses("--fastest"))
+        self.assertIn("--whatif takes bandwidth, latency and compute", self.refuses("--whatif", "luck=2x"))
+        self.assertIn("--whatif takes factors", self.refuses("--whatif", "bandwidth=-2x"))
+        self.assertIn("nothing is done at a rate of 0", self.refuses("--whatif", "bandwidth=0"))
+        self.assertIn("--slow takes rank=3:1.2x", self.refuses("--slow", "rank=3"))
+        self.assertIn("rank 7 cannot be slow: there are 4", self.refuses("--world", 4, "--slow", "rank=7:2x"))
+        self.assertIn("--jitter", self.refuses("--jitter", "-5%"))
+        self.assertIn("--replicas 3 does not divide", self.refuses("--world", 4, "--replicas", 3))
+
+    def test_a_profile_of_another_model(self):
+        path = self.folder / "step.json"
+        self.time(1, "--trace", path)
+        self.assertIn("the profile has no forward window 1 of layers.2",
+                      refused("--mlp", "8x8x8x8", "--time", "--machine", self.machine(), "--profile", path))
+
+
+if __name__ == "__main__":
+    unittest.main()
