@@ -10,6 +10,10 @@ namespace tools {
 // OptionError for bad options, and tessera::Error for what cannot be planned or fits nowhere.
 bool run_plan(std::vector<std::string> arguments);
 
+// `arguments`: what follows `tessera calibrate`. Measures, and writes the machine's file. Throws OptionError, and
+// tessera::Error for files that cannot be read or written.
+void run_calibrate(std::vector<std::string> arguments);
+
 // `arguments`: what follows `tessera trace`. Prints the answer or a help page. Throws OptionError; DataError for what
 // is no trace.
 void run_trace(const std::vector<std::string>& arguments);

@@ -1,6 +1,6 @@
-// The command-line tool: `tessera plan` says what a training step will do and hold, before anything is allocated,
-// `tessera cost` what a job's communication and steps will take, `tessera checkpoint` what was saved, and `tessera
-// trace` what was measured.
+// The command-line tool: `tessera plan` says what a training step will do, hold and take, before anything is allocated,
+// `tessera cost` what a job's communication and steps will take, `tessera calibrate` what this machine reaches, `tessera
+// checkpoint` what was saved, and `tessera trace` what was measured.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -25,6 +25,8 @@ constexpr std::string_view usage =
     "Usage: tessera plan [options]   the bytes, the traffic and the schedule of a training step; see tessera plan "
     "--help\n"
     "       tessera cost [options]   times of collectives, jobs and scaling; see tessera cost --help\n"
+    "       tessera calibrate ...    measures this machine, for the times of tessera plan; see tessera calibrate "
+    "--help\n"
     "       tessera checkpoint ...   lists, shows, verifies, exports and compares checkpoints; see tessera checkpoint "
     "--help\n"
     "       tessera trace ...        sums up what --trace of the trainers measured; see tessera trace --help\n"
@@ -34,12 +36,17 @@ constexpr std::string_view usage =
 int run(const std::vector<std::string>& arguments) {
   if (arguments.empty())
     throw tools::OptionError(
-        "a command is missing: tessera plan, tessera cost, tessera checkpoint, tessera trace, or tessera --help");
+        "a command is missing: tessera plan, tessera cost, tessera calibrate, tessera checkpoint, tessera trace, or "
+        "tessera --help");
   const std::string& command = arguments.front();
   if (command == "cost") return tools::run_cost({arguments.begin() + 1, arguments.end()});
   if (command == "checkpoint")
     return tools::run_checkpoint({arguments.begin() + 1, arguments.end()}) ? success : failure;
   if (command == "plan") return tools::run_plan({arguments.begin() + 1, arguments.end()}) ? success : failure;
+  if (command == "calibrate") {
+    tools::run_calibrate({arguments.begin() + 1, arguments.end()});
+    return success;
+  }
   if (command == "trace") {
     tools::run_trace({arguments.begin() + 1, arguments.end()});
     return success;

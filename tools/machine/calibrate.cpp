@@ -1,0 +1,265 @@
+// Rates come from medians of repeated runs; latency from collectives of a few bytes.
+#include "machine/calibrate.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <set>
+#include <thread>
+
+#include "tessera/base/error.hpp"
+#include "tessera/comm/run.hpp"
+#include "tessera/comm/world.hpp"
+#include "tessera/device/arena.hpp"
+#include "tessera/device/stream.hpp"
+#include "tessera/kernels/elementwise.hpp"
+#include "tessera/nn/linear.hpp"
+
+namespace tools {
+
+namespace {
+
+using namespace tessera;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t mebibyte = std::size_t{1} << 20;
+constexpr std::size_t least_runs = 5;
+constexpr std::size_t most_runs = 400;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+double middle_of(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+// The median of so many runs as fit into the time, after one that does not count.
+double median_seconds(double budget, const std::function<void()>& body) {
+  body();
+  std::vector<double> times;
+  const auto begin = Clock::now();
+  while (times.size() < least_runs || (seconds_since(begin) < budget && times.size() < most_runs)) {
+    const auto start = Clock::now();
+    body();
+    times.push_back(seconds_since(start));
+  }
+  return middle_of(std::move(times));
+}
+
+// ---- products ----
+
+struct LinearSize {
+  std::size_t rows, in, out;
+};
+constexpr LinearSize linear_sizes[] = {{32, 128, 128},   {64, 256, 256},    {128, 512, 512},
+                                       {64, 2048, 2048}, {512, 1024, 1024}, {512, 2048, 4096}};
+
+// A forward pass has one product; a backward pass two, which are about as fast together.
+template <typename T>
+std::pair<double, double> product_rate(const LinearSize& size, double budget) {
+  const std::size_t x = size.rows * size.in, weight = size.in * size.out, y = size.rows * size.out;
+  Arena arena(Device::cpu(), Bytes((x + weight + y) * sizeof(T)));
+  T* const data = reinterpret_cast<T*>(arena.data());
+  std::fill_n(data, x + weight + y, T(1.0f));
+  std::vector<float> scratch(nn::linear_scratch<T>(size.rows, size.in, size.out));
+  Stream stream(Device::cpu(), {.name = "calibrate", .mode = StreamMode::immediate});
+  const nn::LinearForward<T> forward{.x = {data, size.rows, size.in},
+                                     .weight = {data + x, size.out, size.in},
+                                     .y = {data + x + weight, size.rows, size.out},
+                                     .scratch = scratch.data()};
+  const double seconds = median_seconds(budget, [&] { nn::linear_forward<T>(stream, forward); });
+  const double flops = 2.0 * static_cast<double>(size.rows * size.in * size.out);
+  return {flops, flops / seconds};
+}
+
+template <typename T>
+Curve product_curve(double budget) {
+  std::map<double, double> rates;
+  for (const LinearSize& size : linear_sizes) {
+    const auto [flops, rate] = product_rate<T>(size, budget / std::size(linear_sizes));
+    rates[flops] = std::max(rates[flops], rate);
+  }
+  return Curve({rates.begin(), rates.end()});
+}
+
+// ---- memory and launches ----
+
+Curve memory_curve(double budget) {
+  constexpr std::size_t sizes[] = {mebibyte / 4, mebibyte, 8 * mebibyte, 64 * mebibyte};
+  Stream stream(Device::cpu(), {.name = "calibrate", .mode = StreamMode::immediate});
+  std::vector<std::pair<double, double>> points;
+  for (const std::size_t size : sizes) {
+    Arena arena(Device::cpu(), Bytes(2 * size));
+    const double seconds = median_seconds(
+        budget / std::size(sizes), [&] { kernels::copy(stream, arena.data() + size, arena.data(), Bytes(size)); });
+    points.emplace_back(2.0 * static_cast<double>(size), 2.0 * static_cast<double>(size) / seconds);
+  }
+  return Curve(std::move(points));
+}
+
+double launch_seconds() {
+  constexpr int tasks = 1000;
+  Stream stream(Device::cpu(), {.name = "calibrate", .mode = StreamMode::immediate});
+  return median_seconds(0.1,
+                        [&] {
+                          for (int task = 0; task < tasks; ++task) stream.submit([] {});
+                        }) /
+         tasks;
+}
+
+// ---- collectives ----
+
+struct CollectiveTimes {
+  std::vector<std::pair<double, double>> gathers;  // bytes of the whole, seconds
+  std::vector<std::pair<double, double>> sums;
+};
+
+constexpr std::size_t whole_sizes[] = {4096, mebibyte, 8 * mebibyte, 32 * mebibyte, 128 * mebibyte};
+
+// All ranks make the same number of runs; those of rank 0 count.
+double collective_median(World& world, Stream& stream, std::size_t runs, const std::function<void()>& launch) {
+  std::vector<double> times;
+  for (std::size_t run = 0; run < runs; ++run) {
+    world.barrier("together");
+    const auto start = Clock::now();
+    launch();
+    stream.synchronize();
+    times.push_back(seconds_since(start));
+  }
+  return middle_of(std::move(times));
+}
+
+CollectiveTimes measure_collectives(World& world, double budget) {
+  const auto ranks = static_cast<std::size_t>(world.size());
+  Arena data = world.make_arena(Bytes(whole_sizes[std::size(whole_sizes) - 1]));
+  Arena sum = world.make_arena(Bytes(data.size().count() / ranks));
+  std::memset(data.data(), 0, data.size().count());
+  const auto communicator = world.make_communicator("calibrate");
+  Stream stream(Device::cpu(), {.name = fmt::format("calibrate.{}", world.rank()), .mode = StreamMode::queued});
+  CollectiveTimes result;
+  for (const std::size_t whole : whole_sizes) {
+    // About as many as fit into the time at 5 GB/s.
+    const double each = budget / (2 * std::size(whole_sizes));
+    const auto runs =
+        std::clamp<std::size_t>(static_cast<std::size_t>(each * 5e9 / static_cast<double>(whole)), 7, 201);
+    const std::size_t elements = whole / ranks / sizeof(float) / 128 * 128;
+    const auto bytes = static_cast<double>(elements * sizeof(float) * ranks);
+    result.gathers.emplace_back(
+        bytes, collective_median(world, stream, runs, [&] {
+          communicator->all_gather(stream,
+                                   {.data = data.data(), .shard = Bytes(elements * sizeof(float)), .label = "gather"});
+        }));
+    result.sums.emplace_back(bytes, collective_median(world, stream, runs, [&] {
+                               communicator->reduce_scatter(stream, {.data = data.data(),
+                                                                     .result = reinterpret_cast<float*>(sum.data()),
+                                                                     .shard_elements = elements,
+                                                                     .label = "sum"});
+                             }));
+  }
+  return result;
+}
+
+// Bytes that a rank receives per second, without the latency, which is the first point's whole time.
+Curve link_curve(const std::vector<std::pair<double, double>>& times, std::size_t ranks, double latency) {
+  const double share = 1 - 1 / static_cast<double>(ranks);
+  std::vector<std::pair<double, double>> points;
+  for (std::size_t i = 1; i < times.size(); ++i) {
+    const auto [bytes, seconds] = times[i];
+    points.emplace_back(bytes, share * bytes / std::max(seconds - latency, 0.1 * seconds));
+  }
+  return Curve(std::move(points));
+}
+
+Link measure_link(std::size_t ranks, double budget) {
+  CollectiveTimes times;
+  launch({.ranks = static_cast<int>(ranks), .threads = 1}, [&](World& world) {
+    CollectiveTimes mine = measure_collectives(world, budget);
+    if (world.rank() == 0) times = std::move(mine);
+  });
+  const double latency = std::min(times.gathers.front().second, times.sums.front().second);
+  return {.latency = latency,
+          .bandwidth = link_curve(times.gathers, ranks, latency),
+          .summing = link_curve(times.sums, ranks, latency)};
+}
+
+}  // namespace
+
+Machine calibrate(const Calibration& calibration) {
+  if (calibration.ranks < 2) throw UsageError("collectives are measured between 2 ranks or more");
+  const double part = calibration.seconds / 4;
+  Machine machine;
+  machine.name = calibration.name;
+  const auto cores = std::max(1u, std::thread::hardware_concurrency());
+  machine.about =
+      fmt::format("measured by tessera calibrate: {} cores, {} ranks that are threads", cores, calibration.ranks);
+  machine.ranks_per_host = 1024;
+  machine.processors = cores;
+  machine.immediate_compute = true;
+  machine.algorithm = CollectiveAlgorithm::direct;
+  machine.products[static_cast<std::size_t>(DType::fp32)] = product_curve<float>(part);
+  machine.products[static_cast<std::size_t>(DType::bf16)] = product_curve<bf16>(part);
+  for (std::size_t type = 0; type < machine.products.size(); ++type) {
+    for (const auto& [size, rate] : machine.products[type].points()) {
+      machine.peak[type] = std::max(machine.peak[type], rate);
+    }
+  }
+  machine.memory = memory_curve(part / 2);
+  machine.launch = launch_seconds();
+  machine.host = measure_link(calibration.ranks, 1.5 * part);
+  return machine;
+}
+
+// ---- from traces ----
+
+namespace {
+
+// By size: the median of what slices say.
+Curve curve_of(const std::map<double, std::vector<double>>& rates) {
+  std::vector<std::pair<double, double>> points;
+  for (const auto& [size, values] : rates) points.emplace_back(size, middle_of(values));
+  return Curve(std::move(points));
+}
+
+std::size_t ranks_of(const TraceFile& trace) {
+  std::set<std::size_t> ranks;
+  for (const Slice& slice : trace.slices) ranks.insert(slice.rank);
+  return ranks.size();
+}
+
+}  // namespace
+
+Machine from_traces(Machine base, const std::vector<TraceFile>& traces) {
+  std::map<double, std::vector<double>> gathers, sums, passes;
+  for (const TraceFile& trace : traces) {
+    const double share = 1 - 1 / static_cast<double>(ranks_of(trace));
+    // A collective ends at the same time everywhere, so its shortest slice waits least for peers.
+    std::map<std::pair<std::size_t, std::string>, std::pair<double, double>> shortest;
+    for (const Slice& slice : trace.slices) {
+      const auto bytes = static_cast<double>(slice.bytes);
+      if (slice.time() <= 0 || bytes <= 0) continue;
+      if (slice.kind == SliceKind::computation) passes[bytes].push_back(bytes / (slice.time() * 1e-6));
+      if (slice.kind != SliceKind::communication || share == 0) continue;
+      auto& least = shortest.try_emplace({slice.step, slice.name}, slice.time(), bytes).first->second;
+      least.first = std::min(least.first, slice.time());
+    }
+    for (const auto& [key, least] : shortest) {
+      const bool is_sum = key.second.starts_with("reduce-scatter");
+      const double seconds = std::max(least.first * 1e-6 - base.host.latency, 1e-7);
+      (is_sum ? sums : gathers)[least.second].push_back(share * least.second / seconds);
+    }
+  }
+  if (gathers.empty() && sums.empty() && passes.empty()) {
+    throw UsageError("the traces have no collectives and no passes over memory");
+  }
+  if (!gathers.empty()) base.host.bandwidth = curve_of(gathers);
+  if (!sums.empty()) base.host.summing = curve_of(sums);
+  if (!passes.empty()) base.memory = curve_of(passes);
+  return base;
+}
+
+}  // namespace tools

@@ -1,0 +1,26 @@
+// Measures the machine at hand: products, passes over memory, launches, and collectives of ranks that are threads.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "machine/machine.hpp"
+#include "trace/trace_file.hpp"
+
+namespace tools {
+
+struct Calibration {
+  std::string name;
+  std::size_t ranks;  // threads that exchange data; at least 2
+  double seconds;     // of measuring, about
+};
+
+// Medians. Takes up to 1 GiB of memory for each rank.
+Machine calibrate(const Calibration& calibration);
+
+// What traces of ranks on one host say of collectives and of passes over memory, in place of what `base` says. Throws
+// UsageError where they have nothing of either.
+Machine from_traces(Machine base, const std::vector<TraceFile>& traces);
+
+}  // namespace tools

@@ -1,0 +1,78 @@
+// `tessera calibrate`: the file of the machine at hand, for `tessera plan --time --machine`.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <thread>
+
+#include "commands.hpp"
+#include "machine/calibrate.hpp"
+#include "options.hpp"
+#include "tessera/base/error.hpp"
+#include "trace/trace_file.hpp"
+
+namespace tools {
+
+namespace calibrate_command {
+
+constexpr const char* description =
+    "Measures this machine's products, passes over memory and collectives of ranks that are threads, and writes them "
+    "to "
+    "a file that tessera plan --time --machine takes. Best while nothing else runs.";
+constexpr const char* footer =
+    "Examples:\n"
+    "  tessera calibrate here.json\n"
+    "  tessera plan --mlp 64x256x10 --world 2 --batch 32 --time --machine here.json\n"
+    "  tessera calibrate cluster.json --from-trace trace.json --base h100x8\n\n"
+    "Exit code: 0; 1 when a file cannot be read or written; 2 for bad options.";
+
+struct Request {
+  std::filesystem::path file;
+  std::size_t ranks = std::clamp<std::size_t>(std::thread::hardware_concurrency(), 2, 8);
+  std::size_t seconds = 100;
+  std::optional<std::string> trace;
+  std::optional<std::string> base;
+};
+
+Machine measured(const Request& request) {
+  const std::string name = request.file.stem().string();
+  if (!request.trace) {
+    return calibrate({.name = name, .ranks = request.ranks, .seconds = static_cast<double>(request.seconds)});
+  }
+  if (!request.base) throw OptionError("--from-trace needs --base, which says the rest: a name or a file");
+  Machine machine = from_traces(find_machine(*request.base), {read_trace(*request.trace)});
+  machine.name = name;
+  machine.about += "; collectives and passes from a trace";
+  return machine;
+}
+
+void write(const Machine& machine, const std::filesystem::path& path) {
+  std::ofstream file(path, std::ios::binary);
+  file << json_of(machine).dump(std::size_t{2}) << "\n";
+  file.close();
+  if (!file) throw tessera::DataError(fmt::format("{}: cannot be written", path.string()));
+}
+
+}  // namespace calibrate_command
+
+void run_calibrate(std::vector<std::string> arguments) {
+  using namespace calibrate_command;
+  Request request;
+  Options line("tessera calibrate", description, footer);
+  line.place("FILE.json", request.file, "Where the machine is written");
+  line.whole("--ranks", request.ranks, {2, 64}, "Threads between which collectives are measured");
+  line.whole("--seconds", request.seconds, {1, 3600}, "How long to measure, about");
+  line.take("--from-trace", "TRACE.json", "Collectives and passes over memory as --trace of a trainer measured them",
+            [&](const std::string& path) { request.trace = path; });
+  line.take("--base", "NAME|FILE", "With --from-trace: the machine that says everything else",
+            [&](const std::string& name) { request.base = name; });
+  if (!line.parse(std::move(arguments))) return;
+  if (request.base && !request.trace) throw OptionError("--base needs --from-trace");
+  const Machine machine = measured(request);
+  write(machine, request.file);
+  fmt::print("{}: {}\n", request.file.string(), machine.about);
+}
+
+}  // namespace tools
