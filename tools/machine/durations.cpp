@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "tessera/base/error.hpp"
 
@@ -107,9 +108,34 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
+bool has_one_rank(const TraceFile& trace) {
+  return std::all_of(trace.slices.begin(), trace.slices.end(),
+                     [&](const Slice& slice) { return slice.rank == trace.slices.front().rank; });
+}
+
+// From the beginning of a step to that of the next, without windows and calls into the runtime.
+double outside_of_calls(const TraceFile& trace) {
+  std::map<std::pair<std::size_t, std::size_t>, double> begins, inside;  // by rank and step
+  for (const Slice& slice : trace.slices) {
+    const std::pair key(slice.rank, slice.step);
+    if (slice.kind == SliceKind::window) inside[key] += slice.time();
+    if (slice.kind != SliceKind::host) continue;
+    inside[key] += slice.time();
+    const auto begin = begins.try_emplace(key, slice.begin).first;
+    begin->second = std::min(begin->second, slice.begin);
+  }
+  std::vector<double> times;
+  for (const auto& [key, begin] : begins) {
+    const auto next = begins.find({key.first, key.second + 1});
+    if (next != begins.end()) times.push_back(std::max(0.0, next->second - begin - inside[key]) * 1e-6);
+  }
+  return times.empty() ? 0 : median(std::move(times));
+}
+
 }  // namespace
 
 Profile profile_of(const TraceFile& trace) {
+  const bool alone = has_one_rank(trace);
   std::map<std::tuple<std::string, std::string, std::size_t>, std::vector<double>> windows;
   std::map<std::tuple<std::size_t, std::size_t, std::string, std::string>, std::size_t> seen;
   std::map<std::string, std::vector<double>> rates;
@@ -117,11 +143,13 @@ Profile profile_of(const TraceFile& trace) {
     if (slice.kind == SliceKind::window) {
       const std::size_t nth = seen[{slice.rank, slice.step, slice.unit, slice.pass}]++;
       windows[{slice.unit, slice.pass, nth}].push_back(slice.time() * 1e-6);
-    } else if (slice.kind == SliceKind::computation && slice.bytes > 0) {
+    } else if ((slice.kind == SliceKind::computation || (alone && slice.kind == SliceKind::communication)) &&
+               slice.bytes > 0) {
       rates[slice.operation].push_back(slice.time() * 1e-6 / static_cast<double>(slice.bytes));
     }
   }
   Profile profile;
+  profile.outside = outside_of_calls(trace);
   for (auto& [key, values] : windows) profile.windows[key] = median(std::move(values));
   for (auto& [kind, values] : rates) profile.seconds_per_byte[kind] = median(std::move(values));
   return profile;
@@ -177,6 +205,7 @@ DurationModel::DurationModel(const plan::Plan& plan, const Machine& machine, Tok
 void DurationModel::add_windows(TokenShape shape, const std::optional<Profile>& profile) {
   for (const plan::Segment& segment : plan_.segments) {
     std::map<std::pair<std::size_t, plan::WindowKind>, std::size_t> seen;
+    bool first = true;
     for (const Operation& operation : segment.operations) {
       if (operation.kind != OperationKind::window || operation.window == plan::WindowKind::evaluate) continue;
       const std::size_t nth = seen[{operation.unit, operation.window}]++;
@@ -191,7 +220,9 @@ void DurationModel::add_windows(TokenShape shape, const std::optional<Profile>& 
         throw tessera::UsageError(fmt::format("the profile has no {} window {} of {}: it is of another model",
                                               to_string(operation.window), nth + 1, unit));
       }
-      windows_[&operation] = known->second;
+      const bool is_first = std::exchange(first, false);
+      const double outside = is_first ? profile->outside / static_cast<double>(plan_.options.micro_batches) : 0;
+      windows_[&operation] = known->second + outside;
     }
   }
 }
@@ -211,7 +242,9 @@ double DurationModel::counted(const Work& work, tessera::DType type) const {
 
 double DurationModel::memory_seconds(const Operation& operation) const {
   const auto measured = seconds_per_byte_.find(std::string(to_string(operation.kind)));
-  if (measured != seconds_per_byte_.end()) return declared_bytes(operation) * measured->second;
+  if (measured != seconds_per_byte_.end()) {
+    return (is_collective(operation.kind) ? whole_bytes(operation) : declared_bytes(operation)) * measured->second;
+  }
   const double bytes = moved_bytes(operation);
   return bytes > 0 ? bytes / machine_.memory.at(bytes) : 0;
 }

@@ -20,7 +20,11 @@ namespace tools {
 struct Profile {
   // By unit, pass, and place among the micro-batch's windows of that kind.
   std::map<std::tuple<std::string, std::string, std::size_t>, double> windows;
-  std::map<std::string, double> seconds_per_byte;  // by kind of operation: "optimize"
+  std::map<std::string, double>
+      seconds_per_byte;  // by kind of operation: "optimize"; of collectives where one rank ran
+  // Of a step, outside of windows and of calls into the runtime: loading, logging. Counts for the first window of each
+  // micro-batch, divided among them.
+  double outside = 0;
 };
 Profile profile_of(const TraceFile& trace);
 
