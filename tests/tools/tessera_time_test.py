@@ -182,5 +182,24 @@ class Nonsense(Toy):
                       refused("--mlp", "8x8x8x8", "--time", "--machine", self.machine(), "--profile", path))
 
 
+class Documentation(unittest.TestCase):
+    def test_docs_show_what_the_tool_prints(self):
+        page = (pathlib.Path(__file__).parents[2] / "docs" / "cost.md").read_text(encoding="utf-8")
+        blocks = [block for block in page.split("```\n") if block.startswith("$ tessera plan ")]
+        self.assertEqual(len(blocks), 2)
+        for block in blocks:
+            command, shown = block.split("\n", 1)
+            done = subprocess.run([TOOL, *command.split()[2:]], capture_output=True, text=True, check=True)
+            self.assertTrue(done.stdout.endswith(shown), command)
+
+    def test_the_machine_of_the_docs_is_one(self):
+        page = (pathlib.Path(__file__).parents[2] / "docs" / "cost.md").read_text(encoding="utf-8")
+        machine = page.split("```json\n")[1].split("```")[0]
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "docs.json"
+            path.write_text(machine)
+            self.assertGreater(plan(*LLAMA, "--machine", path, "--world", 16)["step_seconds"], 0)
+
+
 if __name__ == "__main__":
     unittest.main()
