@@ -1,6 +1,6 @@
 // The command-line tool: `tessera plan` says what a training step will do, hold and take, before anything is allocated,
-// `tessera cost` what a job's communication and steps will take, `tessera calibrate` what this machine reaches, `tessera
-// checkpoint` what was saved, and `tessera trace` what was measured.
+// `tessera cost` what a job's communication and steps will take, `tessera calibrate` what this machine reaches,
+// `tessera checkpoint` what was saved, and `tessera trace` what was measured.
 #include <fmt/format.h>
 
 #include <cstdio>
