@@ -98,6 +98,41 @@ class Times(Toy):
         self.assertGreater(p50, first["step_seconds"])
 
 
+class Algorithms(Toy):
+    """Of 8 ranks on 2 hosts: one collective of each size, by the formulas of docs/cost.md."""
+    network = {"latency": 1e-3, "bandwidth": 2e9}
+
+    def gather(self, **changed):
+        changed = {"network": self.network, "host": {"latency": 1e-4, "bandwidth": 1e9}, "memory": 1e20, **changed}
+        found = plan("--mlp", "1024x1024", "--world", 8, "--batch", 1, "--strategy", "zero2", "--time", "--machine",
+                     self.machine(**changed))
+        sizes = found["traffic"]["collectives"]["all-gather"]
+        self.assertEqual(sizes["count"], 1)
+        return found["time"]["time_by_kind"]["all-gather"], sizes["largest"]
+
+    def test_a_ring_goes_through_all_hosts(self):
+        taken, size = self.gather()
+        self.assertAlmostEqual(taken, 2 * 1e-3 + 6 * 1e-4 + 7 / 8 * size / 1e9, delta=1e-9)
+        taken, size = self.gather(network={"latency": 1e-3, "bandwidth": 5e8})
+        self.assertAlmostEqual(taken, 2 * 1e-3 + 6 * 1e-4 + 7 / 8 * size / 5e8, delta=1e-9)
+
+    def test_two_levels_cross_hosts_first(self):
+        taken, size = self.gather(collectives="two-level")
+        self.assertAlmostEqual(taken, 1e-3 + size / 2 / 2e9 + 3 * 1e-4 + 3 / 4 * size / 1e9, delta=1e-9)
+
+    def test_direct_reads_what_is_far_once_for_each_reader(self):
+        taken, size = self.gather(collectives="direct")
+        self.assertAlmostEqual(taken, 1e-3 + 1e-4 + size / 8 * 3 / 1e9 + size / 8 * 4 * 4 / 2e9, delta=1e-9)
+
+    def test_groups_across_replicas_share_the_network(self):
+        found = plan("--mlp", "1024x1024", "--world", 8, "--replicas", 2, "--batch", 1, "--strategy", "hsdp", "--time",
+                     "--machine", self.machine(network=self.network, memory=1e20))
+        sums = found["traffic"]["collectives"]["reduce-scatter across replicas"]
+        # Four groups of one rank on each host: the network has a quarter for each.
+        self.assertAlmostEqual(found["time"]["time_by_kind"]["reduce-scatter across replicas"],
+                               2 * 1e-3 + sums["moved"] * 4 / 2e9, delta=1e-9)
+
+
 class Machines(Toy):
     def test_every_machine_of_the_repository_predicts(self):
         names = refused(*LLAMA, "--machine", "none").split("takes ")[1].split(", or a file")[0].split(", ")
