@@ -48,7 +48,7 @@ void Unit::enrol(Tensor& tensor, const std::string& name, std::vector<Tensor*>& 
   }
   membership.roll_ = roll_;
   membership.index_ = members.size();
-  membership.name_ = fmt::format("{}.{}", this->name(), name);
+  membership.name_ = options_.prefix.value_or(this->name() + ".") + name;
   members.push_back(&tensor);
 }
 

@@ -8,7 +8,7 @@ import pathlib
 import re
 import sys
 
-FOLDERS = [".ci", "bench", "docs", "examples", "include", "nn", "scripts", "src", "subprojects", "tests", "tools"]
+FOLDERS = [".ci", "bench", "docs", "examples", "include", "nn", "scripts", "src", "subprojects", "tests", "tools", "torch"]
 TEXT_SUFFIXES = {"", ".build", ".cpp", ".cu", ".cuh", ".hpp", ".in", ".md", ".py", ".sh", ".supp", ".txt", ".wrap"}
 CODE_SUFFIXES = {".cpp", ".cu", ".cuh", ".hpp"}
 SKIPPED_FOLDERS = {"__pycache__", "packagecache"}

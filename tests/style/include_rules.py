@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Include directions: each part includes only parts below it, programs and nn only public headers.
+"""Include directions: each part includes only parts below it, programs, nn and torch only public headers.
 
 usage: include_rules.py ROOT    prints each violation and exits with 1 when there is one
 """
@@ -15,11 +15,14 @@ KERNEL_LAUNCH = re.compile(r"<<<")
 ONE_FILE_ONLY = ["nccl.h", "mpi.h"]
 PEERS = "bench/peers/"  # programs without Tessera, to compare with
 KERNEL_LAUNCH_FOLDERS = ["src/kernels/cuda/", "nn/cuda/", "nn/src/cuda/"]
+LIBTORCH = ("torch/", "ATen/", "c10/", "tessera/torch/")
+LIBTORCH_USERS = ("torch/", "tests/torch/", "tests/install/user_torch_", "examples/torch_", "examples/train_cnn_torch/",
+                  "bench/torch_")
 UMBRELLA = "include/tessera/tessera.hpp"
 
 
 def source_files(root):
-    for folder in ["include", "src", "nn", "examples", "bench", "tools", "tests"]:
+    for folder in ["include", "src", "nn", "examples", "bench", "tools", "tests", "torch"]:
         for path in sorted((root / folder).rglob("*")):
             if path.suffix in SUFFIXES:
                 yield path.relative_to(root).as_posix(), path.read_text(encoding="utf-8")
@@ -51,13 +54,15 @@ def layer_violation(path, include):
         return "an include is spelled from an include folder, not relative to its file"
     if in_library and include.startswith("tessera/nn/"):
         return "the library must not know nn"
+    if include.startswith(LIBTORCH) and not path.startswith(LIBTORCH_USERS):
+        return "libtorch is for the adapter alone"
     if include == "tessera/tessera.hpp" and in_library:
         return "the library includes its own headers one by one"
     if part and target and PARTS.index(target) > PARTS.index(part):
         return f"{part} stands below {target}"
     if path.startswith("include/") and target and not public:
         return "a public header includes an internal one"
-    if path.startswith(("nn/", "examples/", "bench/", "tools/")) and target and not public:
+    if path.startswith(("nn/", "torch/", "examples/", "bench/", "tools/")) and target and not public:
         return "only public headers are for nn and programs"
     return None
 
@@ -71,7 +76,7 @@ def violations(root):
                 yield f"{path}: includes {include}, but {reason}"
             if include in users and not path.startswith(PEERS):
                 users[include].append(path)
-        for include in LOCAL_INCLUDE.findall(text) if path.startswith(("include/", "src/", "nn/")) else []:
+        for include in LOCAL_INCLUDE.findall(text) if path.startswith(("include/", "src/", "nn/", "torch/")) else []:
             yield f"{path}: includes {include} without its part's folder, so that no rule sees its direction"
         if KERNEL_LAUNCH.search(text) and not path.startswith(tuple(KERNEL_LAUNCH_FOLDERS)):
             yield f"{path}: launches a kernel (<<<) outside {', '.join(KERNEL_LAUNCH_FOLDERS[:2])}"

@@ -49,6 +49,11 @@ class IncludeRules(unittest.TestCase):
                 self.assert_one_violation({f"src/{lower}/a.cpp": f'  #  include <tessera/{higher}/b.hpp>\n'}, higher)
                 self.assertEqual(violations_in({f"src/{higher}/a.cpp": f'#include "{lower}/b.hpp"\n'}), [])
 
+    def test_libtorch_outside_of_the_adapter_is_found(self):
+        self.assert_one_violation({"src/comm/a.cpp": "#include <torch/torch.h>\n"}, "libtorch is for the adapter alone")
+        self.assert_one_violation({"nn/src/a.cpp": '#include "tessera/torch/units.hpp"\n'}, "for the adapter alone")
+        self.assertEqual(violations_in({"torch/src/a.cpp": "#include <ATen/Functions.h>\n"}), [])
+
     def test_a_public_header_that_needs_an_internal_one_is_found(self):
         self.assert_one_violation({"include/tessera/plan/a.hpp": '#include "plan/b.hpp"\n'}, "internal")
 

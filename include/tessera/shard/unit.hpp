@@ -30,6 +30,8 @@ struct UnitOptions {
   std::string name = {};                              // default: "units.N"
   std::optional<Precision> precision = std::nullopt;  // of this unit, in place of the model's
   bool optional = false;                              // its windows may be skipped (FullyShard::skip)
+  // What full names of its tensors begin with; default: the unit's name and a dot.
+  std::optional<std::string> prefix = std::nullopt;
 };
 
 class Unit {

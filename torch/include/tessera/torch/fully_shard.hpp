@@ -1,0 +1,116 @@
+// FullyShard for torch::nn::Module: the module's own code, sharded.
+//
+//   auto net = std::make_shared<Net>();
+//   tessera::torch::FullyShard model(world, net, {.units = tessera::torch::children_of("blocks")});
+//   model.finalize(tessera::AdamW{.learning_rate = 3e-4f});
+//   auto loss = torch::cross_entropy_loss(model->forward(batch.data), batch.target);
+//   model.backward(loss);
+//   model.update();
+//
+// A parameter keeps its tensor for the model's life: its shape, its type, its place in the module. Its values are the
+// memory of its unit's window. Outside of windows the tensor is hidden: its shape can be asked for, and whatever torch
+// would compute with it is an error, but for a pass, where the first such use opens the unit's window and closes the
+// one before it. So a unit's window lasts from the first use of one of its parameters to the first use of another
+// unit's.
+//
+// Thread safety: none; it belongs to its rank's thread.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include <concepts>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "tessera/shard/fully_shard.hpp"
+#include "tessera/torch/units.hpp"
+
+namespace tessera::torch {
+
+struct ModuleOptions {
+  Units units = children_of("");
+  // Shell patterns over parameters' names. One that matches may get no gradient in a backward pass; it then counts as
+  // zero. Of any other that is an error.
+  std::vector<std::string> may_be_unused = {};
+};
+
+// What FullyShard does for any torch module, without knowing its class.
+class ShardedModule {
+ public:
+  ShardedModule(World& world, std::shared_ptr<::torch::nn::Module> module, ModuleOptions module_options,
+                FullyShardOptions options);
+  ShardedModule(const ShardedModule&) = delete;
+  ShardedModule& operator=(const ShardedModule&) = delete;
+  // The module's parameters are empty tensors from then on, and its buffers its own again.
+  ~ShardedModule();
+
+  // Runs `forward_pass`, a forward pass of one micro-batch with any example, on the module's own memory, and takes the
+  // order in which it uses units for the program. Without it units are a chain in the order of their declaration.
+  // Before finalize(). Not collective, but every rank must learn the same.
+  void learn(const std::function<void()>& forward_pass);
+
+  // As tessera::FullyShard::finalize(); then the module's own values, those of rank 0, become everybody's, and its
+  // memory is freed. Parameters with requires_grad() == false are frozen.
+  void finalize(std::unique_ptr<Optimizer> optimizer);
+
+  // The backward pass of what the passes since the last one computed: in place of loss.backward(), which is an error.
+  // `loss` is this rank's, a scalar: the runtime averages over ranks and micro-batches.
+  void backward(const at::Tensor& loss);
+
+  void update();
+  void update(float learning_rate);
+  StepReport last_step();
+
+  // The runtime below, for what it offers between steps: checkpoints, hooks, norms, traces. Windows are this class's.
+  tessera::FullyShard& sharded();
+  // What the runtime knows a parameter as, by its name in the module. Throws UsageError.
+  const Parameter& parameter(std::string_view name) const;
+
+ protected:
+  void begin_pass();
+  void end_pass();
+
+ private:
+  class Implementation;
+  std::unique_ptr<Implementation> implementation_;
+};
+
+// `model->` is a pass: a stretch of the program, to the end of the full expression, in which parameters may be used.
+// Under torch::NoGradGuard it is an evaluation pass, between steps.
+template <std::derived_from<::torch::nn::Module> Net>
+class FullyShard : public ShardedModule {
+ public:
+  explicit FullyShard(World& world, std::shared_ptr<Net> net, ModuleOptions module_options = {},
+                      FullyShardOptions options = {})
+      : ShardedModule(world, net, std::move(module_options), std::move(options)), net_(std::move(net)) {}
+
+  // Ends with the full expression that it is part of. Where an exception ends it, the window stays open, and the
+  // exception is for run() to tell the other ranks.
+  class Pass {
+   public:
+    explicit Pass(FullyShard& model) : model_(model) { model_.begin_pass(); }
+    Pass(const Pass&) = delete;
+    Pass& operator=(const Pass&) = delete;
+    ~Pass() noexcept(false) {
+      if (std::uncaught_exceptions() == exceptions_) model_.end_pass();
+    }
+    Net* operator->() const { return model_.net_.get(); }
+    Net& operator*() const { return *model_.net_; }
+
+   private:
+    FullyShard& model_;
+    int exceptions_ = std::uncaught_exceptions();
+  };
+  Pass operator->() { return Pass(*this); }
+
+ private:
+  std::shared_ptr<Net> net_;
+};
+
+}  // namespace tessera::torch

@@ -1,0 +1,366 @@
+// Passes: which window is open, and how autograd comes back to each.
+#include "tessera/torch/fully_shard.hpp"
+
+#include <ATen/Functions.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+#include <fnmatch.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/function.h>
+
+#include <algorithm>
+#include <unordered_set>
+#include <utility>
+
+#include "src/hidden_tensor.hpp"
+#include "src/initial_values.hpp"
+#include "src/module_tensors.hpp"
+#include "src/module_units.hpp"
+#include "tessera/base/error.hpp"
+
+namespace tessera::torch {
+
+using plan::WindowKind;
+
+namespace {
+
+// Stands in the graph between what two forward windows computed. Autograd runs nodes in the reverse of the order in
+// which they were made, so it comes here when it has done with the later window and before it begins with the earlier.
+// It is a root of the backward pass itself, because no tensor need lead from one window to the next.
+class Turn : public ::torch::autograd::Node {
+ public:
+  explicit Turn(std::function<void()> reached) : reached_(std::move(reached)) {}
+
+  static at::Tensor root(std::function<void()> reached) {
+    at::Tensor tensor = at::zeros({});
+    ::torch::autograd::create_gradient_edge(tensor, std::make_shared<Turn>(std::move(reached)));
+    return tensor;
+  }
+
+  ::torch::autograd::variable_list apply(::torch::autograd::variable_list&&) override {
+    reached_();
+    return {};
+  }
+
+ private:
+  std::function<void()> reached_;
+};
+
+bool matches(const std::vector<std::string>& patterns, const std::string& name) {
+  return std::any_of(patterns.begin(), patterns.end(),
+                     [&](const std::string& pattern) { return fnmatch(pattern.c_str(), name.c_str(), 0) == 0; });
+}
+
+}  // namespace
+
+class ShardedModule::Implementation : public TensorOwner {
+ public:
+  Implementation(World& world, std::shared_ptr<::torch::nn::Module> module, ModuleOptions module_options,
+                 FullyShardOptions options)
+      : world_(world),
+        module_(std::move(module)),
+        options_(std::move(options)),
+        ends_with_world_(world.before_end([this] { let_go(); })) {
+    if (world.device().kind() != DeviceKind::cpu) {
+      throw UnavailableError("torch modules are sharded on the CPU only: run with --device cpu");
+    }
+    // Torch would give each rank all of the machine's cores.
+    at::set_num_threads(world.threads());
+    for (UnitMembers& members : divide(*module_, module_options.units)) take_up(members, module_options.may_be_unused);
+  }
+  ~Implementation() override { let_go(); }
+
+  // ---- before training ----
+
+  void learn(const std::function<void()>& forward_pass) {
+    if (phase_ != Phase::not_finalized || sharded_) {
+      throw UsageError("learn() came after finalize(), or after the first use of sharded()");
+    }
+    learnt_.clear();
+    phase_ = Phase::learning;
+    for (const auto& parameter : all_parameters_) parameter->hide();
+    forward_pass();
+    for (const auto& parameter : all_parameters_) parameter->show_own();
+    phase_ = Phase::not_finalized;
+    for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+      if (std::find(learnt_.begin(), learnt_.end(), unit) != learnt_.end()) continue;
+      throw UsageError(fmt::format("the pass that was learnt uses no parameter of unit {}", units_[unit].name));
+    }
+  }
+
+  void finalize(std::unique_ptr<Optimizer> optimizer) {
+    if (phase_ != Phase::not_finalized) throw UsageError("finalize() was called twice, or inside learn()");
+    require_unchanged();
+    tessera::FullyShard& model = sharded();
+    model.finalize(std::move(optimizer));
+    InitialValues values(world_, model);
+    for (ModuleUnit& unit : units_) {
+      values.scatter(*unit.unit, unit.parameters);
+      for (const auto& parameter : unit.parameters) parameter->hand_over(model.plan().precision(unit.unit->index()));
+      for (const auto& buffer : unit.buffers) {
+        values.copy(*buffer);
+        buffer->show(model.buffer(buffer->buffer()));
+      }
+    }
+    model.shards_changed();
+    phase_ = Phase::idle;
+  }
+
+  tessera::FullyShard& sharded() {
+    if (!sharded_) make_sharded();
+    return *sharded_;
+  }
+
+  const Parameter& parameter(std::string_view name) const {
+    for (const auto& parameter : all_parameters_) {
+      if (parameter->name() == name) return parameter->parameter();
+    }
+    throw UsageError(fmt::format("the module has no parameter \"{}\"", name));
+  }
+
+  // ---- passes ----
+
+  void begin_pass() {
+    switch (phase_) {
+      case Phase::not_finalized: throw UsageError("a pass came before finalize()");
+      case Phase::backward: throw UsageError("a pass began inside a backward pass");
+      case Phase::learning:
+      case Phase::forward:
+      case Phase::evaluation: return;
+      case Phase::idle: break;
+    }
+    require_unchanged();
+    phase_ = at::GradMode::is_enabled() ? Phase::forward : Phase::evaluation;
+  }
+
+  void end_pass() {
+    if (phase_ != Phase::forward && phase_ != Phase::evaluation) return;
+    close();
+    phase_ = Phase::idle;
+  }
+
+  void about_to_use(std::size_t unit, const std::string& parameter, const std::string& operation) override {
+    switch (phase_) {
+      case Phase::learning: return learn_use(unit);
+      case Phase::forward: return use_in_forward(unit);
+      case Phase::evaluation: return open(unit, WindowKind::evaluate);
+      case Phase::backward:
+        throw UsageError(fmt::format("rank {}: {} uses parameter {} of unit {} in the backward pass of unit {}",
+                                     world_.rank(), operation, parameter, units_[unit].name, units_[open_->unit].name));
+      case Phase::not_finalized:
+      case Phase::idle: break;
+    }
+    throw UsageError(
+        fmt::format("rank {}: {} was to use parameter {} outside of a pass: the parameters of unit {} are whole only "
+                    "while model->… computes",
+                    world_.rank(), operation, parameter, units_[unit].name));
+  }
+
+  void backward(const at::Tensor& loss) {
+    end_pass();
+    if (phase_ != Phase::idle || used_.empty()) {
+      throw UsageError(fmt::format("rank {}: backward() came without a forward pass before it", world_.rank()));
+    }
+    if (loss.numel() != 1 || !loss.requires_grad()) {
+      throw UsageError("backward() takes a loss of one element that depends on a trained parameter");
+    }
+    phase_ = Phase::backward;
+    open(used_.back(), WindowKind::backward);
+    run_backward(loss);
+    close();
+    used_.clear();
+    phase_ = Phase::idle;
+  }
+
+  void take_gradient(std::size_t unit, ParameterTensor& parameter, const at::Tensor& gradient) override {
+    if (phase_ != Phase::backward || open_->unit != unit) {
+      throw UsageError(fmt::format(
+          "rank {}: the gradient of {} came outside of the backward window of unit {}: call model.backward(loss), not "
+          "loss.backward()",
+          world_.rank(), parameter.name(), units_[unit].name));
+    }
+    parameter.take_gradient(open_->window, open_->serial, gradient);
+  }
+
+  void require_idle(std::string_view call) {
+    end_pass();
+    if (phase_ == Phase::not_finalized) throw UsageError(fmt::format("{} came before finalize()", call));
+    if (phase_ != Phase::idle) throw UsageError(fmt::format("{} came inside a pass", call));
+  }
+
+ private:
+  enum class Phase { not_finalized, learning, idle, forward, evaluation, backward };
+
+  struct ModuleUnit {
+    std::string name;
+    std::vector<std::unique_ptr<ParameterTensor>> parameters;
+    std::vector<std::unique_ptr<BufferTensor>> buffers;
+    std::vector<std::string> buffer_names;
+    Unit* unit = nullptr;
+  };
+
+  struct OpenUnit {
+    std::size_t unit;
+    std::size_t serial;
+    Window window;
+  };
+
+  void take_up(UnitMembers& members, const std::vector<std::string>& may_be_unused) {
+    const std::size_t index = units_.size();
+    ModuleUnit& unit = units_.emplace_back();
+    unit.name = members.name;
+    for (NamedTensor& named : members.parameters) {
+      const ParameterOptions options{.optional = matches(may_be_unused, named.name),
+                                     .frozen = !named.tensor.requires_grad()};
+      auto mark = std::make_shared<HiddenMark>(HiddenMark{.owner = this, .unit = index, .parameter = named.name});
+      unit.parameters.push_back(std::make_unique<ParameterTensor>(named.tensor, options, std::move(mark)));
+      all_parameters_.push_back(unit.parameters.back().get());
+      known_.insert(named.tensor.unsafeGetTensorImpl());
+    }
+    for (NamedTensor& named : members.buffers) {
+      unit.buffers.push_back(std::make_unique<BufferTensor>(named.tensor));
+      unit.buffer_names.push_back(named.name);
+    }
+  }
+
+  void make_sharded() {
+    if (!learnt_.empty() && !options_.program) options_.program = learnt_program();
+    sharded_.emplace(world_, options_);
+    for (ModuleUnit& unit : units_) {
+      std::vector<NamedParameter> parameters;
+      for (const auto& parameter : unit.parameters) parameters.push_back({parameter->name(), &parameter->parameter()});
+      std::vector<NamedBuffer> buffers;
+      for (std::size_t i = 0; i < unit.buffers.size(); ++i) {
+        buffers.push_back({unit.buffer_names[i], &unit.buffers[i]->buffer()});
+      }
+      unit.unit = &sharded_->add_unit(UnitOptions{.name = unit.name, .prefix = ""}, parameters, buffers);
+    }
+  }
+
+  plan::Program learnt_program() const {
+    plan::Program program;
+    for (const std::size_t unit : learnt_) {
+      program.micro_batch.push_back({unit, WindowKind::forward});
+      program.evaluation.push_back({unit, WindowKind::evaluate});
+    }
+    for (auto unit = learnt_.rbegin(); unit != learnt_.rend(); ++unit) {
+      program.micro_batch.push_back({*unit, WindowKind::backward});
+    }
+    return program;
+  }
+
+  void learn_use(std::size_t unit) {
+    if (!learnt_.empty()) {
+      for (const auto& parameter : units_[learnt_.back()].parameters) parameter->hide();
+    }
+    for (const auto& parameter : units_[unit].parameters) parameter->show_own();
+    learnt_.push_back(unit);
+  }
+
+  void use_in_forward(std::size_t unit) {
+    close();
+    if (!used_.empty()) {
+      turns_.push_back(Turn::root([this, window = used_.size()] { turn_from(window); }));
+    }
+    open(unit, WindowKind::forward);
+    used_.push_back(unit);
+  }
+
+  // The backward pass has done with the forward window of this number.
+  void turn_from(std::size_t window) {
+    if (open_->unit != used_[window]) throw InternalError("torch ran a backward pass in an order of its own");
+    open(used_[window - 1], WindowKind::backward);
+  }
+
+  void run_backward(const at::Tensor& loss) {
+    std::vector<at::Tensor> roots = std::exchange(turns_, {});
+    std::vector<at::Tensor> seeds(roots.size(), at::zeros({}));
+    roots.push_back(loss);
+    seeds.push_back(at::full_like(loss, *sharded_->loss_scale()));
+    ::torch::autograd::backward(roots, seeds);
+  }
+
+  void open(std::size_t unit, WindowKind kind) {
+    close();
+    open_.emplace(OpenUnit{unit, ++windows_opened_, sharded_->open(*units_[unit].unit, kind)});
+    // Torch computes on this thread; the stream is another one when tests queue it.
+    if (sharded_->stream().mode() == StreamMode::queued) sharded_->stream().synchronize();
+    for (const auto& parameter : units_[unit].parameters) parameter->show(open_->window);
+  }
+
+  void close() {
+    if (!open_) return;
+    for (const auto& parameter : units_[open_->unit].parameters) parameter->hide();
+    open_->window.close();
+    open_.reset();
+  }
+
+  // What was given to the constructor is still what the module computes with.
+  void require_unchanged() const {
+    const std::vector<NamedTensor> now = distinct_parameters(*module_);
+    for (const NamedTensor& parameter : now) {
+      if (!known_.contains(parameter.tensor.unsafeGetTensorImpl())) {
+        throw UsageError(fmt::format("parameter {} of the module is not the one that was sharded", parameter.name));
+      }
+    }
+  }
+
+  // The module goes on without the runtime: with its own values where they were never handed over, else without any.
+  void let_go() {
+    if (std::exchange(gone_, true)) return;
+    turns_.clear();
+    for (ParameterTensor* parameter : all_parameters_) parameter->let_go();
+    if (phase_ == Phase::not_finalized || phase_ == Phase::learning) return;
+    for (const ModuleUnit& unit : units_) {
+      for (const auto& buffer : unit.buffers) buffer->let_go();
+    }
+  }
+
+  World& world_;
+  std::shared_ptr<::torch::nn::Module> module_;
+  FullyShardOptions options_;
+  std::vector<ModuleUnit> units_;
+  std::vector<ParameterTensor*> all_parameters_;
+  std::unordered_set<const void*> known_;  // their tensors
+  std::optional<tessera::FullyShard> sharded_;
+  Phase phase_ = Phase::not_finalized;
+  std::vector<std::size_t> learnt_;  // units, in the order of their windows
+  std::vector<std::size_t> used_;    // the same since the last backward pass
+  std::vector<at::Tensor> turns_;    // one less
+  std::optional<OpenUnit> open_;
+  std::size_t windows_opened_ = 0;
+  bool gone_ = false;
+  std::shared_ptr<const void> ends_with_world_;
+};
+
+ShardedModule::ShardedModule(World& world, std::shared_ptr<::torch::nn::Module> module, ModuleOptions module_options,
+                             FullyShardOptions options)
+    : implementation_(
+          std::make_unique<Implementation>(world, std::move(module), std::move(module_options), std::move(options))) {}
+ShardedModule::~ShardedModule() = default;
+
+void ShardedModule::learn(const std::function<void()>& forward_pass) { implementation_->learn(forward_pass); }
+void ShardedModule::finalize(std::unique_ptr<Optimizer> optimizer) { implementation_->finalize(std::move(optimizer)); }
+void ShardedModule::backward(const at::Tensor& loss) { implementation_->backward(loss); }
+
+void ShardedModule::update() {
+  implementation_->require_idle("update()");
+  implementation_->sharded().update();
+}
+void ShardedModule::update(float learning_rate) {
+  implementation_->require_idle("update()");
+  implementation_->sharded().update(learning_rate);
+}
+StepReport ShardedModule::last_step() {
+  implementation_->require_idle("last_step()");
+  return implementation_->sharded().last_step();
+}
+
+tessera::FullyShard& ShardedModule::sharded() { return implementation_->sharded(); }
+const Parameter& ShardedModule::parameter(std::string_view name) const { return implementation_->parameter(name); }
+
+void ShardedModule::begin_pass() { implementation_->begin_pass(); }
+void ShardedModule::end_pass() { implementation_->end_pass(); }
+
+}  // namespace tessera::torch

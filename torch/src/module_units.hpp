@@ -1,0 +1,32 @@
+// Which tensors of a module belong to which unit, by the user's rule.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include <string>
+#include <vector>
+
+#include "tessera/torch/units.hpp"
+
+namespace tessera::torch {
+
+struct NamedTensor {
+  std::string name;  // as the module's named_parameters() or named_buffers() has it
+  at::Tensor tensor;
+};
+
+struct UnitMembers {
+  std::string name;  // the submodule's path; "root" for parameters of no named submodule
+  std::vector<NamedTensor> parameters;
+  std::vector<NamedTensor> buffers;  // of fp32; others stay the module's own
+};
+
+// In the order of declaration. A parameter with several names has its first one. Throws UsageError for a path that is
+// given twice, a type of parameter that is not fp32, and a module without parameters.
+std::vector<UnitMembers> divide(const ::torch::nn::Module& module, const Units& units);
+
+// The module's parameters as they are now, each once, in the order of declaration.
+std::vector<NamedTensor> distinct_parameters(const ::torch::nn::Module& module);
+
+}  // namespace tessera::torch
