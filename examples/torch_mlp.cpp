@@ -44,7 +44,7 @@ int main(int argc, char** argv) {
       const auto distance = points.norm(2, 1);
       const auto inside = torch::logical_and(distance > 0.5, distance < 1.2).to(torch::kLong);
 
-      const auto loss = torch::cross_entropy_loss(model->forward(points), inside);
+      const auto loss = torch::cross_entropy_loss(model.forward(points), inside);
       model.backward(loss);
       model.update();
       const float mean = world.average(loss.item<float>(), "loss");

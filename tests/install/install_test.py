@@ -35,7 +35,8 @@ def install(build, prefix):
 def check_headers(source, prefix):
     """Every public header is there, in its folder."""
     [include] = [path.parent.parent for path in prefix.rglob("tessera/tessera.hpp")]
-    for folder in [source / "include", source / "nn" / "include"]:
+    with_torch = list(prefix.rglob("tessera-torch.pc"))
+    for folder in [source / "include", source / "nn" / "include"] + [source / "torch" / "include"] * len(with_torch):
         missing = [path for path in folder.rglob("*.hpp") if not (include / path.relative_to(folder)).is_file()]
         assert not missing, f"not installed: {missing}"
 
@@ -43,7 +44,7 @@ def check_headers(source, prefix):
 def check_packages(package, package_folder):
     """Nothing that no public header includes is asked for."""
     required = run("pkg-config", "--print-requires", package, PKG_CONFIG_PATH=str(package_folder)).split()
-    assert required == {"tessera": [], "tessera-nn": ["tessera"]}[package], required
+    assert required == {"tessera": [], "tessera-nn": ["tessera"], "tessera-torch": ["tessera"]}[package], required
 
 
 def check_tool(prefix, package_folder):
@@ -63,6 +64,7 @@ CMAKE_WAYS = {
                  "set(CMAKE_CXX_STANDARD 20)", "PkgConfig::TESSERA"),
                 ("find_package(tessera 0.1 REQUIRED)", "tessera::tessera")],
     "tessera-nn": [("find_package(tessera REQUIRED COMPONENTS nn)", "tessera::nn")],
+    "tessera-torch": [("find_package(tessera REQUIRED COMPONENTS torch)", "tessera::torch")],
 }
 CMAKE_REFUSALS = {
     "find_package(tessera 0.2 REQUIRED)": "version: 0.1.0",

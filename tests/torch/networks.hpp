@@ -3,6 +3,9 @@
 #pragma once
 
 #include <torch/torch.h>
+// Torch's logging has a CHECK, too.
+#undef CHECK
+#include <doctest/doctest.h>
 
 #include <cstdint>
 #include <functional>
@@ -153,7 +156,7 @@ inline Result train(const Run& run) {
         const auto type =
             model.sharded().plan().precision(0).parameter == tessera::DType::bf16 ? torch::kBFloat16 : torch::kFloat;
         const auto loss =
-            torch::cross_entropy_loss(model->forward(batch.input.to(type)).to(torch::kFloat), batch.target);
+            torch::cross_entropy_loss(model.forward(batch.input.to(type)).to(torch::kFloat), batch.target);
         model.backward(loss);
         sum += world.average(loss.item<float>(), "loss");
       }

@@ -1,9 +1,6 @@
 // Sharded torch modules learn what the plain ones learn, with the same bits under every strategy.
 #include "networks.hpp"
 
-#undef CHECK  // torch's logging has it, too
-#include <doctest/doctest.h>
-
 #include <algorithm>
 #include <cmath>
 

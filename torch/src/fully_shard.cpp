@@ -130,13 +130,19 @@ class ShardedModule::Implementation : public TensorOwner {
       case Phase::evaluation: return;
       case Phase::idle: break;
     }
+    close();
     require_unchanged();
     phase_ = at::GradMode::is_enabled() ? Phase::forward : Phase::evaluation;
   }
 
   void end_pass() {
+    leave_pass();
+    if (phase_ == Phase::idle) close();
+  }
+
+  void leave_pass() noexcept {
     if (phase_ != Phase::forward && phase_ != Phase::evaluation) return;
-    close();
+    if (open_) hide(open_->unit);
     phase_ = Phase::idle;
   }
 
@@ -166,9 +172,14 @@ class ShardedModule::Implementation : public TensorOwner {
       throw UsageError("backward() takes a loss of one element that depends on a trained parameter");
     }
     phase_ = Phase::backward;
-    open(used_.back(), WindowKind::backward);
-    run_backward(loss);
-    close();
+    try {
+      open(used_.back(), WindowKind::backward);
+      run_backward(loss);
+      close();
+    } catch (...) {
+      abandon();
+      throw;
+    }
     used_.clear();
     phase_ = Phase::idle;
   }
@@ -181,6 +192,21 @@ class ShardedModule::Implementation : public TensorOwner {
           world_.rank(), parameter.name(), units_[unit].name));
     }
     parameter.take_gradient(open_->window, open_->serial, gradient);
+  }
+
+  // As FullyShard::abandon(), before the window's handle ends: it would not know the cause.
+  void abandon() noexcept {
+    try {
+      throw;
+    } catch (const AbortedError&) {
+      // Another rank failed first.
+    } catch (const c10::Error& error) {
+      world_.abort(error.what_without_backtrace());
+    } catch (const std::exception& error) {
+      world_.abort(error.what());
+    } catch (...) {
+      world_.abort("something that is no std::exception was thrown");
+    }
   }
 
   void require_idle(std::string_view call) {
@@ -251,9 +277,7 @@ class ShardedModule::Implementation : public TensorOwner {
   }
 
   void learn_use(std::size_t unit) {
-    if (!learnt_.empty()) {
-      for (const auto& parameter : units_[learnt_.back()].parameters) parameter->hide();
-    }
+    if (!learnt_.empty()) hide(learnt_.back());
     for (const auto& parameter : units_[unit].parameters) parameter->show_own();
     learnt_.push_back(unit);
   }
@@ -291,9 +315,13 @@ class ShardedModule::Implementation : public TensorOwner {
 
   void close() {
     if (!open_) return;
-    for (const auto& parameter : units_[open_->unit].parameters) parameter->hide();
+    hide(open_->unit);
     open_->window.close();
     open_.reset();
+  }
+
+  void hide(std::size_t unit) {
+    for (const auto& parameter : units_[unit].parameters) parameter->hide();
   }
 
   // What was given to the constructor is still what the module computes with.
@@ -357,10 +385,15 @@ StepReport ShardedModule::last_step() {
   return implementation_->sharded().last_step();
 }
 
-tessera::FullyShard& ShardedModule::sharded() { return implementation_->sharded(); }
+tessera::FullyShard& ShardedModule::sharded() {
+  implementation_->end_pass();
+  return implementation_->sharded();
+}
 const Parameter& ShardedModule::parameter(std::string_view name) const { return implementation_->parameter(name); }
 
 void ShardedModule::begin_pass() { implementation_->begin_pass(); }
 void ShardedModule::end_pass() { implementation_->end_pass(); }
+void ShardedModule::leave_pass() noexcept { implementation_->leave_pass(); }
+void ShardedModule::abandon() noexcept { implementation_->abandon(); }
 
 }  // namespace tessera::torch

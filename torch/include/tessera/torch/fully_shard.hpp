@@ -3,7 +3,7 @@
 //   auto net = std::make_shared<Net>();
 //   tessera::torch::FullyShard model(world, net, {.units = tessera::torch::children_of("blocks")});
 //   model.finalize(tessera::AdamW{.learning_rate = 3e-4f});
-//   auto loss = torch::cross_entropy_loss(model->forward(batch.data), batch.target);
+//   auto loss = torch::cross_entropy_loss(model.forward(batch.data), batch.target);
 //   model.backward(loss);
 //   model.update();
 //
@@ -25,6 +25,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -75,14 +76,16 @@ class ShardedModule {
  protected:
   void begin_pass();
   void end_pass();
+  void leave_pass() noexcept;  // the same for a destructor: what end_pass() might throw, the next call does
+  void abandon() noexcept;     // inside a catch block: aborts the world with the current exception as cause
 
  private:
   class Implementation;
   std::unique_ptr<Implementation> implementation_;
 };
 
-// `model->` is a pass: a stretch of the program, to the end of the full expression, in which parameters may be used.
-// Under torch::NoGradGuard it is an evaluation pass, between steps.
+// A pass is a stretch of the program in which parameters may be used: forward(), pass(), and `model->…` to the end of
+// its full expression. Under torch::NoGradGuard it is an evaluation pass, between steps.
 template <std::derived_from<::torch::nn::Module> Net>
 class FullyShard : public ShardedModule {
  public:
@@ -90,15 +93,40 @@ class FullyShard : public ShardedModule {
                       FullyShardOptions options = {})
       : ShardedModule(world, net, std::move(module_options), std::move(options)), net_(std::move(net)) {}
 
-  // Ends with the full expression that it is part of. Where an exception ends it, the window stays open, and the
-  // exception is for run() to tell the other ranks.
+  // The module's forward(). An exception inside aborts the world with its text as the cause, and is rethrown.
+  template <typename... Args>
+  decltype(auto) forward(Args&&... args) {
+    return pass([&](Net& net) -> decltype(auto) { return net.forward(std::forward<Args>(args)...); });
+  }
+  // Whatever `body(net)` computes with the module: several of its functions, or its parameters.
+  template <typename Body>
+  std::invoke_result_t<Body, Net&> pass(Body&& body) {
+    using Result = std::invoke_result_t<Body, Net&>;
+    begin_pass();
+    try {
+      if constexpr (std::is_void_v<Result>) {
+        std::forward<Body>(body)(*net_);
+        end_pass();
+      } else {
+        Result result = std::forward<Body>(body)(*net_);
+        end_pass();
+        return std::forward<Result>(result);
+      }
+    } catch (...) {
+      abandon();
+      throw;
+    }
+  }
+
+  // Ends with the full expression that it is part of. Where an exception ends it, other ranks are told that one did,
+  // but not its text, which nobody has by then.
   class Pass {
    public:
     explicit Pass(FullyShard& model) : model_(model) { model_.begin_pass(); }
     Pass(const Pass&) = delete;
     Pass& operator=(const Pass&) = delete;
-    ~Pass() noexcept(false) {
-      if (std::uncaught_exceptions() == exceptions_) model_.end_pass();
+    ~Pass() {
+      if (std::uncaught_exceptions() == exceptions_) model_.leave_pass();
     }
     Net* operator->() const { return model_.net_.get(); }
     Net& operator*() const { return *model_.net_; }

@@ -1,0 +1,178 @@
+// Wrong use of a sharded torch module is one clear error, and the same one on all ranks.
+#include "networks.hpp"
+
+#include <mutex>
+
+#include "tessera/base/error.hpp"
+
+namespace wrong_use_test {
+
+using networks::Kind;
+using networks::Perceptron;
+using tessera::UsageError;
+using tessera::torch::FullyShard;
+
+const Kind perceptron = networks::all_kinds()[0];
+const tessera::torch::ModuleOptions blocks{.units = tessera::torch::children_of("blocks")};
+
+// Trains one step, then does `body` on one rank.
+template <typename Body>
+void after_a_step(Body body) {
+  tessera::launch({.ranks = 1}, [&](tessera::World& world) {
+    const auto net = std::make_shared<Perceptron>();
+    FullyShard model(world, net, blocks);
+    model.finalize(tessera::AdamW{});
+    const auto batch = networks::batch_of(perceptron, 0, 4);
+    model.backward(model->forward(batch.input).sum());
+    model.update();
+    body(model, *net, batch.input);
+  });
+}
+
+void check_error(const std::function<void()>& act, const std::string& words) {
+  try {
+    act();
+  } catch (const UsageError& error) {
+    CAPTURE(error.what());
+    CHECK(std::string(error.what()).find(words) != std::string::npos);
+    return;
+  }
+  FAIL("no UsageError, but one was expected that says: " << words);
+}
+
+TEST_CASE("a_parameter_read_outside_of_a_pass_is_named") {
+  after_a_step([](auto&, Perceptron& net, const auto&) {
+    check_error([&] { net.last->weight.norm(); },
+                "was to use parameter last.weight outside of a pass: the parameters of unit root.2 are whole only");
+    check_error([&] { torch::stack({torch::zeros({13, 7}), net.first->weight}); }, "parameter first.weight outside");
+    CHECK(net.last->weight.sizes() == torch::IntArrayRef({3, 13}));
+  });
+}
+
+TEST_CASE("a_unit_out_of_order_is_named_with_the_one_that_was_expected") {
+  after_a_step([](auto& model, auto&, const auto& input) {
+    check_error(
+        [&] {
+          model->last(torch::ones({1, 13}));
+        },
+        "the forward window of unit root.2 was opened out of order: the forward window of unit root was expected");
+    static_cast<void>(input);
+  });
+  after_a_step([](auto& model, auto&, const auto& input) {
+    model->forward(input);
+    check_error(
+        [&] { model->forward(input); },
+        "the forward window of unit root was opened out of order: the backward window of unit root.2 was expected");
+  });
+}
+
+TEST_CASE("an_operator_that_takes_parameters_of_two_units_names_both") {
+  after_a_step([](auto& model, Perceptron& net, const auto&) {
+    check_error([&] { torch::mm(model->first->weight, net.blocks[0]->template as<torch::nn::Linear>()->weight); },
+                "aten::mm takes parameters of two units, first.weight and blocks.0.weight");
+  });
+}
+
+TEST_CASE("backward_without_forward_is_an_error") {
+  after_a_step([](auto& model, auto&, const auto&) {
+    check_error([&] { model.backward(torch::zeros({}, torch::requires_grad())); },
+                "backward() came without a forward pass");
+  });
+}
+
+TEST_CASE("loss_backward_in_place_of_model_backward_is_an_error") {
+  after_a_step([](auto& model, auto&, const auto& input) {
+    const auto loss = model->forward(input).sum();
+    check_error([&] { loss.backward(); }, "call model.backward(loss), not loss.backward()");
+  });
+}
+
+TEST_CASE("update_inside_a_step_is_an_error") {
+  after_a_step([](auto& model, auto&, const auto& input) {
+    model->forward(input);
+    check_error([&] { model.update(); }, "the backward window of unit root.2 was expected");
+  });
+}
+
+TEST_CASE("a_module_that_changed_after_finalize_is_an_error") {
+  after_a_step([](auto& model, Perceptron& net, const auto& input) {
+    net.blocks->push_back(torch::nn::Linear(13, 13));
+    check_error([&] { model->forward(input); },
+                "parameter blocks.3.weight of the module is not the one that was sharded");
+  });
+  after_a_step(
+      [](auto&, Perceptron& net, const auto&) { check_error([&] { net.to(torch::kDouble); }, "outside of a pass"); });
+}
+
+TEST_CASE("units_that_cannot_be_are_errors") {
+  tessera::launch({.ranks = 1}, [&](tessera::World& world) {
+    const auto shard = [&](tessera::torch::Units units) {
+      FullyShard(world, std::make_shared<Perceptron>(), {.units = units});
+    };
+    check_error([&] { shard(tessera::torch::named({"first", "last", "first"})); }, "unit \"first\" is named twice");
+    check_error([&] { shard(tessera::torch::named({"blocks.7"})); },
+                "there is no submodule \"blocks.7\": \"blocks\" has 0, 1, 2");
+    check_error([&] { shard(tessera::torch::children_of("layers")); }, "the module has first, blocks, last");
+  });
+}
+
+TEST_CASE("a_gradient_that_does_not_come_is_named_unless_it_may_be_missing") {
+  struct Halves : torch::nn::Module {
+    Halves() {
+      used = register_module("used", torch::nn::Linear(2, 2));
+      unused = register_parameter("used_not", torch::ones({3}));
+    }
+    torch::Tensor forward(const torch::Tensor& x) { return used(x); }
+    torch::nn::Linear used{nullptr};
+    torch::Tensor unused;
+  };
+  const auto step = [](const std::vector<std::string>& may_be_unused) {
+    tessera::launch({.ranks = 1}, [&](tessera::World& world) {
+      FullyShard model(world, std::make_shared<Halves>(),
+                       {.units = tessera::torch::named({}), .may_be_unused = may_be_unused});
+      model.finalize(tessera::AdamW{});
+      model.backward(model->forward(torch::ones({1, 2})).sum());
+      model.update();
+    });
+  };
+  check_error([&] { step({}); }, "the gradient of used_not was never asked for");
+  CHECK_NOTHROW(step({"*_not"}));
+}
+
+TEST_CASE("an_exception_in_a_forward_pass_of_one_rank_ends_all_ranks_with_it") {
+  struct Faulty : Perceptron {
+    torch::Tensor forward(const torch::Tensor& input) override {
+      const auto y = Perceptron::forward(input);
+      if (fails) throw std::runtime_error("no such sample");
+      return y;
+    }
+    bool fails = false;
+  };
+  for (const tessera::Strategy strategy : {tessera::Strategy::ddp, tessera::Strategy::fsdp}) {
+    std::mutex mutex;
+    std::vector<std::string> ends;
+    const auto job = [&] {
+      tessera::launch({.ranks = 3}, [&](tessera::World& world) {
+        try {
+          const auto net = std::make_shared<Faulty>();
+          FullyShard model(world, net, blocks, {.strategy = strategy});
+          model.finalize(tessera::AdamW{});
+          const auto batch = networks::batch_of(perceptron, 0, 4);
+          net->fails = world.rank() == 1;
+          model.backward(model.forward(batch.input).sum());
+          model.update();
+          model.sharded().synchronize();
+        } catch (const std::exception& error) {
+          const std::lock_guard lock(mutex);
+          ends.emplace_back(error.what());
+          throw;
+        }
+      });
+    };
+    CHECK_THROWS_WITH(job(), "rank 1: no such sample");
+    CHECK(ends.size() == 3);
+    for (const std::string& end : ends) CHECK(end.find("no such sample") != std::string::npos);
+  }
+}
+
+}  // namespace wrong_use_test
