@@ -9,6 +9,7 @@
 
 #include "tessera/tessera.hpp"
 #include "tessera/torch/fully_shard.hpp"
+#include "tessera/torch/make_module.hpp"
 
 namespace nn = torch::nn;
 
@@ -31,7 +32,7 @@ struct Net : nn::Module {
 
 int main(int argc, char** argv) {
   return tessera::run(argc, argv, [](tessera::World& world) {
-    auto net = std::make_shared<Net>();
+    auto net = tessera::torch::make_module<Net>(1);
     tessera::torch::FullyShard model(world, net, {.units = tessera::torch::children_of("blocks")},
                                      {.strategy = tessera::Strategy::fsdp});
     model.finalize(tessera::AdamW{.learning_rate = 0.003f});

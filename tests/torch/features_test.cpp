@@ -173,6 +173,13 @@ TEST_CASE("every_rank_begins_with_the_values_of_rank_0") {
   });
 }
 
+TEST_CASE("modules_made_from_one_seed_are_equal_on_all_ranks") {
+  const std::vector<float> expected = floats(tessera::torch::make_module<Perceptron>(5)->last->weight);
+  tessera::launch({.ranks = 4}, [&](tessera::World&) {
+    for (int i = 0; i < 20; ++i) CHECK(floats(tessera::torch::make_module<Perceptron>(5)->last->weight) == expected);
+  });
+}
+
 TEST_CASE("weights_on_disk_have_the_modules_own_names") {
   const auto path = std::filesystem::temp_directory_path() / "tessera_torch_names.safetensors";
   tessera::launch({.ranks = 2}, [&](tessera::World& world) {

@@ -16,6 +16,7 @@
 #include "tessera/comm/run.hpp"
 #include "tessera/tessera.hpp"
 #include "tessera/torch/fully_shard.hpp"
+#include "tessera/torch/make_module.hpp"
 
 namespace networks {
 
