@@ -1,0 +1,131 @@
+// What sharding costs a torch module on one rank: times of forward and backward passes, and of whole steps, of one
+// perceptron that is plain and of one under each strategy, in turns. One thread.
+//
+//   build/bench/torch_overhead [WIDTH [LAYERS [BATCH]]]
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+#include "tessera/tessera.hpp"
+#include "tessera/torch/fully_shard.hpp"
+#include "tessera/torch/make_module.hpp"
+
+namespace {
+
+namespace nn = torch::nn;
+
+struct Shape {
+  std::int64_t width = 1024;
+  int layers = 8;
+  std::int64_t batch = 64;
+};
+
+struct Net : nn::Module {
+  explicit Net(const Shape& shape) {
+    for (int i = 0; i < shape.layers; ++i) layers->push_back(nn::Linear(shape.width, shape.width));
+    register_module("layers", layers);
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    for (const auto& layer : *layers) x = torch::relu(layer->as<nn::Linear>()->forward(x));
+    return x.square().mean();
+  }
+  nn::ModuleList layers;
+};
+
+struct Times {
+  std::vector<double> passes;  // milliseconds
+  std::vector<double> steps;
+};
+
+class Watch {
+ public:
+  double milliseconds() const {
+    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin_).count();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
+template <typename Passes, typename Update>
+void time_step(Times& times, Passes passes, Update update) {
+  const Watch watch;
+  passes();
+  times.passes.push_back(watch.milliseconds());
+  update();
+  times.steps.push_back(watch.milliseconds());
+}
+
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
+  return values[values.size() / 2];
+}
+
+using Sharded = tessera::torch::FullyShard<Net>;
+
+void print_row(std::string_view name, const Times& times, const Times& plain) {
+  fmt::print("{:6} {:10.3f} {:7.3f} {:10.3f} {:7.3f}\n", name, median(times.passes),
+             median(times.passes) / median(plain.passes), median(times.steps),
+             median(times.steps) / median(plain.steps));
+}
+
+void compare(tessera::World& world, const Shape& shape, int turns) {
+  const torch::Tensor input = torch::ones({shape.batch, shape.width});
+  const auto plain = tessera::torch::make_module<Net>(1, shape);
+  torch::optim::AdamW optimizer(plain->parameters(), torch::optim::AdamWOptions(1e-4));
+  std::vector<std::unique_ptr<Sharded>> sharded;
+  for (const tessera::Strategy strategy : tessera::flat_strategies) {
+    sharded.push_back(
+        std::make_unique<Sharded>(world, tessera::torch::make_module<Net>(1, shape),
+                                  tessera::torch::ModuleOptions{.units = tessera::torch::children_of("layers")},
+                                  tessera::FullyShardOptions{.strategy = strategy}));
+    sharded.back()->finalize(tessera::AdamW{.learning_rate = 1e-4f});
+  }
+  Times plain_times;
+  std::vector<Times> times(sharded.size());
+  for (int turn = -3; turn < turns; ++turn) {
+    if (turn == 0) plain_times = {}, times.assign(sharded.size(), {});
+    time_step(
+        plain_times,
+        [&] {
+          plain->zero_grad(true);
+          plain->forward(input).backward();
+        },
+        [&] { optimizer.step(); });
+    for (std::size_t i = 0; i < sharded.size(); ++i) {
+      Sharded& model = *sharded[i];
+      time_step(
+          times[i], [&] { model.backward(model.forward(input)); },
+          [&] {
+            model.update();
+            model.sharded().synchronize();
+          });
+    }
+  }
+  fmt::print("{} layers of {} x {}, batch {}: milliseconds, medians of {}, and ratios to the plain module\n",
+             shape.layers, shape.width, shape.width, shape.batch, turns);
+  fmt::print("{:6} {:>10} {:>7} {:>10} {:>7}\n", "", "passes", "ratio", "step", "ratio");
+  print_row("plain", plain_times, plain_times);
+  for (std::size_t i = 0; i < sharded.size(); ++i) {
+    print_row(tessera::to_string(tessera::flat_strategies[i]), times[i], plain_times);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Shape shape;
+  if (argc > 1) shape.width = std::atoll(argv[1]);
+  if (argc > 2) shape.layers = std::atoi(argv[2]);
+  if (argc > 3) shape.batch = std::atoll(argv[3]);
+  if (shape.width < 1 || shape.layers < 1 || shape.batch < 1) {
+    fmt::print(stderr, "usage: torch_overhead [WIDTH [LAYERS [BATCH]]]\n");
+    return 2;
+  }
+  return tessera::run({.threads = 1}, [&](tessera::World& world) { compare(world, shape, 31); });
+}
