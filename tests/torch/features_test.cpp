@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "networks.hpp"
+#include "tessera/base/error.hpp"
 
 namespace features_test {
 
@@ -112,6 +113,51 @@ TEST_CASE("frozen_parameters_stay_and_let_gradients_through") {
       }
     });
   }
+}
+
+// The second layer is checkpointed, and used once more outside of that.
+struct Recomputed : nn::Module {
+  Recomputed() {
+    for (int i = 0; i < 3; ++i) layers->push_back(nn::Linear(3, 3));
+    register_module("layers", layers);
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    const auto part = [this](const torch::Tensor& input) {
+      ++runs;
+      return torch::tanh(layer(1)->forward(torch::tanh(layer(1)->forward(input))));
+    };
+    const torch::Tensor y = layer(0)->forward(x);
+    const torch::Tensor z = checkpoints ? tessera::torch::checkpoint(part, y) : part(y);
+    return layer(2)->forward(layer(1)->weight.sum() * z);
+  }
+  nn::LinearImpl* layer(std::size_t i) { return layers[i]->as<nn::Linear>(); }
+  nn::ModuleList layers;
+  bool checkpoints = true;
+  int runs = 0;
+};
+
+TEST_CASE("a_checkpointed_part_runs_again_and_gives_the_gradients_of_one_that_is_not") {
+  for (const Strategy strategy : {Strategy::ddp, Strategy::zero2, Strategy::fsdp}) {
+    CAPTURE(tessera::to_string(strategy));
+    const auto values = std::make_shared<Recomputed>();
+    train_step(values, strategy, {.units = tessera::torch::children_of("layers")}, [&](auto& model, Recomputed& net) {
+      CHECK(net.runs == 2);
+      Recomputed plain;
+      plain.checkpoints = false;
+      networks::copy_values(*values, plain);
+      plain_step(plain);
+      for (const auto& parameter : plain.named_parameters()) {
+        CAPTURE(parameter.key());
+        check_close(model.sharded().whole(model.parameter(parameter.key())), floats(parameter.value()));
+      }
+    });
+  }
+}
+
+TEST_CASE("a_checkpointed_part_that_draws_random_numbers_is_an_error") {
+  const auto draws = [](const torch::Tensor& x) { return torch::dropout(x, 0.5, true); };
+  CHECK_THROWS_WITH_AS(tessera::torch::checkpoint(draws, torch::ones({8})), doctest::Contains("drew random numbers"),
+                       tessera::UsageError);
 }
 
 TEST_CASE("evaluation_passes_come_between_steps_and_change_nothing") {

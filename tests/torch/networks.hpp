@@ -15,6 +15,7 @@
 
 #include "tessera/comm/run.hpp"
 #include "tessera/tessera.hpp"
+#include "tessera/torch/checkpoint.hpp"
 #include "tessera/torch/fully_shard.hpp"
 #include "tessera/torch/make_module.hpp"
 
