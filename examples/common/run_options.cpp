@@ -320,10 +320,13 @@ tessera::LaunchOptions launch_options(const RunOptions& options) {
 
 tessera::SimulateOptions simulate_options(const RunOptions& options) {
   const tessera::LaunchOptions launch = launch_options(options);
-  return {.ranks = static_cast<int>(options.simulated->ranks),
-          .rank = static_cast<int>(options.simulated->rank),
-          .timeout = launch.timeout,
-          .threads = launch.threads};
+  return {
+      .ranks = static_cast<int>(options.simulated->ranks),
+      .rank = static_cast<int>(options.simulated->rank),
+      .collectives = {.latency = std::chrono::nanoseconds(std::llround(1e3 * options.simulation.latency_microseconds)),
+                      .bytes_per_second = 1e9 * options.simulation.gigabytes_per_second},
+      .timeout = launch.timeout,
+      .threads = launch.threads};
 }
 
 bool speaks_for_all(const RunOptions& options, const tessera::World& world) {

@@ -25,6 +25,9 @@ struct Simulation {
   std::optional<std::size_t> ranks;
   std::optional<std::size_t> rank;
   std::string backend = "local";
+  // Of its collectives (tessera::CollectiveTime).
+  double latency_microseconds = 0;
+  double gigabytes_per_second = 0;
 };
 
 // One real rank of an imagined job.

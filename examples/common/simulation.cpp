@@ -48,6 +48,10 @@ void add_simulation_options(CommandLine& line, RunOptions& options) {
   line.whole("--simulate-world", asked.ranks, {1, most_simulated_ranks},
              "Run one rank of an imagined job of so many: its layout, plan and memory, without its peers");
   line.whole("--rank", asked.rank, {0, most_simulated_ranks - 1}, "Which rank of --simulate-world that is [0]");
+  line.real("--simulate-latency", asked.latency_microseconds, {0, 1e9},
+            "Microseconds that each of its collectives takes, whatever it moves");
+  line.real("--simulate-bandwidth", asked.gigabytes_per_second, {0, 1e6},
+            "GB/s of a rank's link, in a ring of the group's ranks; 0: bytes take no time");
   std::vector<Choice> backends;
   for (const char* name : {"local", "mpi", "nccl"}) {
     backends.push_back({name, [&asked, name] { asked.backend = name; }});
@@ -60,7 +64,7 @@ void add_simulation_options(CommandLine& line, RunOptions& options) {
 void check_simulation_options(const CommandLine& line, RunOptions& options) {
   const Simulation& asked = options.simulation;
   if (!asked.ranks) {
-    for (const char* name : {"--rank", "--simulate-backend"}) {
+    for (const char* name : {"--rank", "--simulate-backend", "--simulate-latency", "--simulate-bandwidth"}) {
       if (line.given(name)) throw OptionError(fmt::format("{} needs --simulate-world", name));
     }
     return;

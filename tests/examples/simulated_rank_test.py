@@ -93,6 +93,8 @@ def bad_cases(program):
             (["--simulate-world", 1048577], ["--simulate-world"]),
             (["--rank", 0], ["--rank", "--simulate-world"]),
             (["--simulate-backend", "local"], ["--simulate-backend", "--simulate-world"]),
+            (["--simulate-latency", 5], ["--simulate-latency", "--simulate-world"]),
+            (["--simulate-world", 4, "--simulate-bandwidth", -1], ["--simulate-bandwidth"]),
             (["--simulate-world", 4, "--simulate-backend", "nccl"], ["nccl", "no such backend"]),
             (["--simulate-world", 4, "--simulate-backend", "gloo"], ["--simulate-backend takes local or mpi or nccl"]),
             (["--simulate-world", 4, "--dump-weights", "w.safetensors"], ["--dump-weights"])]:

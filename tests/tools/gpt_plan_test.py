@@ -1,11 +1,16 @@
 #!/usr/bin/env python3
-"""What `tessera plan` plans for a GPT is what train_gpt runs: the same hash, activations and all.
+"""What `tessera plan` plans for a GPT is what train_gpt runs: the same hash, activations and all; and what it says of a step's
+time is what a rehearsal with modelled collectives takes.
 
 usage: gpt_plan_test.py TESSERA TRAIN_GPT
 """
+import json
+import pathlib
 import re
+import statistics
 import subprocess
 import sys
+import tempfile
 
 import plan_runs
 
@@ -37,6 +42,41 @@ def trained(program, ranks, model, options):
     return found.group(1)
 
 
+LATENCY = 20e-3  # of each collective: far more than this model computes, so that a busy machine changes little
+BANDWIDTH = 0.01  # GB/s
+REHEARSED = [("fsdp", 0), ("fsdp", 2), ("ddp", 1)]
+
+
+def rehearsed(program, trace, strategy, prefetch):
+    """Seconds of a step of rank 3 of 8."""
+    command = [program, *SHAPE, "--batch", 2, "--threads", 1, "--simulate-world", 8, "--rank", 3, "--strategy", strategy,
+               "--prefetch", prefetch, "--simulate-latency", LATENCY * 1e6, "--simulate-bandwidth", BANDWIDTH, "--steps", 7,
+               "--sample", 0, "--trace", trace, "--trace-steps", "3-6"]
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    ends = {}
+    for event in json.loads(pathlib.Path(trace).read_text())["traceEvents"]:
+        if event["ph"] == "X" and event["tid"] == 1 and event["args"].get("segment") == "update":
+            step = event["args"]["step"]
+            ends[step] = max(ends.get(step, 0), event["ts"] + event["dur"])
+    steps = sorted(ends)
+    return statistics.median(ends[b] - ends[a] for a, b in zip(steps, steps[1:])) * 1e-6
+
+
+def check_rehearsals(tool, program, folder):
+    machine, trace = pathlib.Path(folder) / "imagined.json", pathlib.Path(folder) / "trace.json"
+    machine.write_text(json.dumps({
+        "tessera_machine": 1, "name": "imagined", "about": "of --simulate-world", "ranks_per_host": 8, "peak": {},
+        "products": {}, "memory": 1e10, "immediate_compute": True, "collectives": "direct",
+        "host": {"latency": LATENCY, "bandwidth": BANDWIDTH * 1e9}}))
+    for strategy, prefetch in REHEARSED:
+        took = rehearsed(program, trace, strategy, prefetch)
+        found = plan_runs.plan(tool, *SHAPE, "--batch", 2, "--world", 8, "--strategy", strategy, "--prefetch", prefetch,
+                               "--time", "--machine", machine, "--profile", trace)["step_seconds"]
+        assert found > 3 * LATENCY, found
+        assert abs(found / took - 1) < 0.08, f"{strategy}, prefetch {prefetch}: predicted {found}, rehearsed {took}"
+
+
 def main(tool, program):
     hashes = []
     for ranks, model, options in CASES:
@@ -45,6 +85,8 @@ def main(tool, program):
         preset = ["--preset", "gpt2-124m", *model] if model is PRESET else model
         assert hashes[-1] == trained(program, ranks, preset, options), (ranks, model, options)
     assert len(set(hashes)) == len(CASES), "each case is another plan"
+    with tempfile.TemporaryDirectory() as folder:
+        check_rehearsals(tool, program, folder)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
 #include "tessera/base/error.hpp"
 
@@ -198,14 +197,30 @@ bool takes_no_time(OperationKind kind) {
 DurationModel::DurationModel(const plan::Plan& plan, const Machine& machine, TokenShape shape,
                              const std::optional<Profile>& profile)
     : plan_(plan), machine_(machine) {
-  if (profile) seconds_per_byte_ = profile->seconds_per_byte;
   add_windows(shape, profile);
+  if (!profile) return;
+  seconds_per_byte_ = profile->seconds_per_byte;
+  add_outside(profile->outside);
+}
+
+void DurationModel::add_outside(double seconds) {
+  using enum plan::SegmentKind;
+  for (const plan::Segment& segment : plan_.segments) {
+    const bool is_micro_batch =
+        segment.kind == only || segment.kind == first || segment.kind == middle || segment.kind == last;
+    if (!is_micro_batch || segment.operations.empty()) continue;
+    outside_[&segment.operations.front()] = seconds / static_cast<double>(plan_.options.micro_batches);
+  }
+}
+
+double DurationModel::host_seconds(const Operation& operation) const {
+  const auto outside = outside_.find(&operation);
+  return machine_.launch + (outside == outside_.end() ? 0 : outside->second);
 }
 
 void DurationModel::add_windows(TokenShape shape, const std::optional<Profile>& profile) {
   for (const plan::Segment& segment : plan_.segments) {
     std::map<std::pair<std::size_t, plan::WindowKind>, std::size_t> seen;
-    bool first = true;
     for (const Operation& operation : segment.operations) {
       if (operation.kind != OperationKind::window || operation.window == plan::WindowKind::evaluate) continue;
       const std::size_t nth = seen[{operation.unit, operation.window}]++;
@@ -220,9 +235,7 @@ void DurationModel::add_windows(TokenShape shape, const std::optional<Profile>& 
         throw tessera::UsageError(fmt::format("the profile has no {} window {} of {}: it is of another model",
                                               to_string(operation.window), nth + 1, unit));
       }
-      const bool is_first = std::exchange(first, false);
-      const double outside = is_first ? profile->outside / static_cast<double>(plan_.options.micro_batches) : 0;
-      windows_[&operation] = known->second + outside;
+      windows_[&operation] = known->second;
     }
   }
 }
@@ -263,7 +276,7 @@ double DurationModel::seconds(const Operation& operation) const {
 
 plan::Durations DurationModel::durations() const {
   return {.on_stream = [this](const Operation& operation) { return seconds(operation); },
-          .on_host = [launch = machine_.launch](const Operation&) { return launch; }};
+          .on_host = [this](const Operation& operation) { return host_seconds(operation); }};
 }
 
 plan::SimulationOptions DurationModel::simulation_options() const {

@@ -22,8 +22,8 @@ struct Profile {
   std::map<std::tuple<std::string, std::string, std::size_t>, double> windows;
   std::map<std::string, double>
       seconds_per_byte;  // by kind of operation: "optimize"; of collectives where one rank ran
-  // Of a step, outside of windows and of calls into the runtime: loading, logging. Counts for the first window of each
-  // micro-batch, divided among them.
+  // Of a step, outside of windows and of calls into the runtime: loading, logging. The host spends it before it
+  // launches a micro-batch's first operation, an equal part in each.
   double outside = 0;
 };
 Profile profile_of(const TraceFile& trace);
@@ -49,6 +49,8 @@ class DurationModel {
 
  private:
   void add_windows(TokenShape shape, const std::optional<Profile>& profile);
+  void add_outside(double seconds);
+  double host_seconds(const tessera::plan::Operation& operation) const;
   double counted(const Work& work, tessera::DType type) const;
   double memory_seconds(const tessera::plan::Operation& operation) const;
 
@@ -56,6 +58,7 @@ class DurationModel {
   Machine machine_;
   std::map<const tessera::plan::Operation*, double> windows_;
   std::map<std::string, double> seconds_per_byte_;
+  std::map<const tessera::plan::Operation*, double> outside_;  // of the host, before its launch
 };
 
 }  // namespace tools
