@@ -181,6 +181,51 @@ class Questions(Toy):
         self.assertAlmostEqual(self.time(4, "--profile", path)["step_seconds"], step, delta=0.02 * step)
 
 
+class Calibration(Toy):
+    def calibrate(self, *arguments):
+        return subprocess.run([TOOL, "calibrate", *map(str, arguments)], capture_output=True, text=True, check=False)
+
+    def test_the_machine_at_hand_can_be_asked(self):
+        path = self.folder / "here.json"
+        done = self.calibrate(path, "--seconds", 1, "--ranks", 2)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        machine = json.loads(path.read_text())
+        self.assertEqual(machine["name"], "here")
+        self.assertEqual(machine["collectives"], "direct")
+        for ranks in (1, 2, 4):
+            found = plan("--mlp", "64x256x10", "--world", ranks, "--batch", 32, "--time", "--machine", path)
+            self.assertGreater(found["step_seconds"], 0)
+
+    def test_a_trace_says_what_collectives_take(self):
+        trace, path = self.folder / "step.json", self.folder / "cluster.json"
+        collectives = {"collectives": "direct", "host": {"latency": 0, "bandwidth": 5e8}}
+        step = self.time(4, "--strategy", "zero2", "--trace", trace, **collectives)["step_seconds"]
+        base = self.machine(collectives="direct")
+        self.assertEqual(self.calibrate(path, "--from-trace", trace, "--base", base).returncode, 0)
+        again = plan("--mlp", "1024x1024x1024", "--world", 4, "--batch", 512, "--strategy", "zero2", "--time", "--machine", path)
+        self.assertAlmostEqual(again["step_seconds"], step, delta=0.02 * step)
+
+    def test_nonsense_is_one_line(self):
+        for arguments, words in ((["--seconds", 1], "FILE.json"), ([self.folder / "x.json", "--base", "h100x8"], "--from-trace"),
+                                 ([self.folder / "x.json", "--from-trace", "none.json", "--base", "h100x8"], "none.json"),
+                                 ([self.folder / "x.json", "--ranks", 1], "--ranks")):
+            done = self.calibrate(*arguments)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+            self.assertIn(words, done.stderr)
+
+
+class Figures(Toy):
+    def test_scaling_is_drawn_or_says_what_is_missing(self):
+        figure = self.folder / "scaling.svg"
+        done = subprocess.run([TOOL, "plan", "--mlp", "1024x1024", "--world", "6", "--batch", "64", "--time", "--machine", "2-cores",
+                               "--plot", str(figure)], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            self.assertIn("matplotlib", done.stderr)
+            self.skipTest("no matplotlib")
+        self.assertIn("<svg", figure.read_text())
+
+
 class Nonsense(Toy):
     def refuses(self, *arguments, **changed):
         return refused("--mlp", "1024x1024x1024", "--time", "--machine", self.machine(**changed), *arguments)

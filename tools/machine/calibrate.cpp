@@ -8,7 +8,6 @@
 #include <cstring>
 #include <functional>
 #include <map>
-#include <set>
 #include <thread>
 
 #include "tessera/base/error.hpp"
@@ -225,18 +224,12 @@ Curve curve_of(const std::map<double, std::vector<double>>& rates) {
   return Curve(std::move(points));
 }
 
-std::size_t ranks_of(const TraceFile& trace) {
-  std::set<std::size_t> ranks;
-  for (const Slice& slice : trace.slices) ranks.insert(slice.rank);
-  return ranks.size();
-}
-
 }  // namespace
 
 Machine from_traces(Machine base, const std::vector<TraceFile>& traces) {
   std::map<double, std::vector<double>> gathers, sums, passes;
   for (const TraceFile& trace : traces) {
-    const double share = 1 - 1 / static_cast<double>(ranks_of(trace));
+    const double share = 1 - 1 / static_cast<double>(trace.ranks);
     // A collective ends at the same time everywhere, so its shortest slice waits least for peers.
     std::map<std::pair<std::size_t, std::string>, std::pair<double, double>> shortest;
     for (const Slice& slice : trace.slices) {

@@ -107,11 +107,6 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-bool has_one_rank(const TraceFile& trace) {
-  return std::all_of(trace.slices.begin(), trace.slices.end(),
-                     [&](const Slice& slice) { return slice.rank == trace.slices.front().rank; });
-}
-
 // From the beginning of a step to that of the next, without windows and calls into the runtime.
 double outside_of_calls(const TraceFile& trace) {
   std::map<std::pair<std::size_t, std::size_t>, double> begins, inside;  // by rank and step
@@ -134,7 +129,7 @@ double outside_of_calls(const TraceFile& trace) {
 }  // namespace
 
 Profile profile_of(const TraceFile& trace) {
-  const bool alone = has_one_rank(trace);
+  const bool alone = trace.ranks == 1;
   std::map<std::tuple<std::string, std::string, std::size_t>, std::vector<double>> windows;
   std::map<std::tuple<std::size_t, std::size_t, std::string, std::string>, std::size_t> seen;
   std::map<std::string, std::vector<double>> rates;
@@ -193,6 +188,10 @@ bool takes_no_time(OperationKind kind) {
 }
 
 }  // namespace
+
+double traced_bytes(const Operation& operation) {
+  return is_collective(operation.kind) ? whole_bytes(operation) : declared_bytes(operation);
+}
 
 DurationModel::DurationModel(const plan::Plan& plan, const Machine& machine, TokenShape shape,
                              const std::optional<Profile>& profile)
@@ -255,9 +254,7 @@ double DurationModel::counted(const Work& work, tessera::DType type) const {
 
 double DurationModel::memory_seconds(const Operation& operation) const {
   const auto measured = seconds_per_byte_.find(std::string(to_string(operation.kind)));
-  if (measured != seconds_per_byte_.end()) {
-    return (is_collective(operation.kind) ? whole_bytes(operation) : declared_bytes(operation)) * measured->second;
-  }
+  if (measured != seconds_per_byte_.end()) return traced_bytes(operation) * measured->second;
   const double bytes = moved_bytes(operation);
   return bytes > 0 ? bytes / machine_.memory.at(bytes) : 0;
 }

@@ -28,6 +28,9 @@ struct Profile {
 };
 Profile profile_of(const TraceFile& trace);
 
+// As traces count them: of a collective the whole that its ranks make or sum together, else the declared ranges.
+double traced_bytes(const tessera::plan::Operation& operation);
+
 // Of one collective that makes `bytes` whole on each rank of the group, or sums so many into shards.
 struct CollectiveUse {
   tessera::plan::GroupKind group;

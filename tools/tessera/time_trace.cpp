@@ -24,14 +24,6 @@ std::string category_of(const plan::Operation& operation) {
   return is_collective(operation.kind) ? "communication" : "computation";
 }
 
-std::uint64_t bytes_of(const plan::Operation& operation) {
-  std::uint64_t bytes = 0;
-  for (const plan::Access& access : operation.accesses) {
-    if (access.mode != plan::AccessMode::discard) bytes += access.range.size.count();
-  }
-  return bytes;
-}
-
 class Timeline {
  public:
   explicit Timeline(const TimeReport& report) : report_(report) {
@@ -75,7 +67,7 @@ class Timeline {
                   {"operation", timed.point.operation},
                   {"kind", to_string(operation.kind)},
                   {"unit", unit},
-                  {"bytes", bytes_of(operation)}};
+                  {"bytes", static_cast<std::uint64_t>(traced_bytes(operation))}};
     if (operation.kind == plan::OperationKind::window) about["pass"] = to_string(operation.window);
     events_.push_back({{"ph", "X"},
                        {"pid", rank},

@@ -110,6 +110,7 @@ TraceFile trace_of(const Json& object) {
   const Json& about = object.at("otherData");
   TraceFile trace{.first_step = about.at("first_step").whole(),
                   .last_step = about.at("last_step").whole(),
+                  .ranks = about.at("ranks").whole(),
                   .description = description(about),
                   .slices = {}};
   if (trace.last_step < trace.first_step || trace.last_step - trace.first_step >= most_steps) {

@@ -34,6 +34,7 @@ struct Slice {
 struct TraceFile {
   std::size_t first_step;
   std::size_t last_step;
+  std::size_t ranks;        // of the job
   std::string description;  // "fsdp, prefetch 1, 1 micro-batch, 5 units"
   std::vector<Slice> slices;
 

@@ -1,6 +1,6 @@
 // The plan of a training step: every operation of every segment with its stream, the buffer ranges that it reads and
 // writes, and its waits. Immutable data, the same for every rank of a group: the rank stays symbolic in the ranges.
-// Made by compile(), and read by execute (shard/), verify, memory and draw.
+// Made by compile(), and read by execute (shard/), verify, memory, simulate and draw.
 #pragma once
 
 #include <array>
