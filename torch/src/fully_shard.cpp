@@ -92,6 +92,9 @@ class ShardedModule::Implementation : public TensorOwner {
   void finalize(std::unique_ptr<Optimizer> optimizer) {
     if (phase_ != Phase::not_finalized) throw UsageError("finalize() was called twice, or inside learn()");
     require_unchanged();
+    for (ParameterTensor* parameter : all_parameters_) {
+      parameter->parameter().set_frozen(!parameter->tensor().requires_grad());
+    }
     tessera::FullyShard& model = sharded();
     model.finalize(std::move(optimizer));
     InitialValues values(world_, model);
@@ -132,6 +135,7 @@ class ShardedModule::Implementation : public TensorOwner {
     }
     close();
     require_unchanged();
+    require_frozen_as_before();
     phase_ = at::GradMode::is_enabled() ? Phase::forward : Phase::evaluation;
   }
 
@@ -237,8 +241,7 @@ class ShardedModule::Implementation : public TensorOwner {
     ModuleUnit& unit = units_.emplace_back();
     unit.name = members.name;
     for (NamedTensor& named : members.parameters) {
-      const ParameterOptions options{.optional = matches(may_be_unused, named.name),
-                                     .frozen = !named.tensor.requires_grad()};
+      const ParameterOptions options{.optional = matches(may_be_unused, named.name)};
       auto mark = std::make_shared<HiddenMark>(HiddenMark{.owner = this, .unit = index, .parameter = named.name});
       unit.parameters.push_back(std::make_unique<ParameterTensor>(named.tensor, options, std::move(mark)));
       all_parameters_.push_back(unit.parameters.back().get());
@@ -331,6 +334,13 @@ class ShardedModule::Implementation : public TensorOwner {
       if (!known_.contains(parameter.tensor.unsafeGetTensorImpl())) {
         throw UsageError(fmt::format("parameter {} of the module is not the one that was sharded", parameter.name));
       }
+    }
+  }
+
+  void require_frozen_as_before() const {
+    for (ParameterTensor* parameter : all_parameters_) {
+      if (parameter->tensor().requires_grad() != parameter->parameter().options().frozen) continue;
+      throw UsageError(fmt::format("requires_grad of parameter {} changed after finalize()", parameter->name()));
     }
   }
 
