@@ -1,0 +1,153 @@
+#!/usr/bin/env python3
+"""Losses of 30 steps are those of PyTorch's DistributedDataParallel over gloo, within 1e-5: the same weights, the same
+batches, for each network of the tests, on 1, 2 and 3 ranks, and with accumulation and clipping.
+
+usage: ddp_test.py TORCH_LOSSES    exit code 77 where this Python has no PyTorch with gloo
+"""
+import json
+import os
+import pathlib
+import struct
+import subprocess
+import sys
+import tempfile
+
+try:
+    import torch
+    import torch.distributed
+    import torch.multiprocessing
+    from torch import nn
+except ImportError:
+    torch = None
+
+STEPS = 30
+SAMPLES = 12
+
+
+class Perceptron(nn.Module if torch else object):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(7, 13)
+        self.blocks = nn.ModuleList(nn.Linear(13, 13) for _ in range(3))
+        self.last = nn.Linear(13, 3)
+
+    def forward(self, x):
+        x = torch.tanh(self.first(x))
+        for block in self.blocks:
+            x = x + torch.tanh(block(x))
+        return self.last(x)
+
+
+class Convolutions(nn.Module if torch else object):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential()
+        for name, layer in [("convolution", nn.Conv2d(1, 4, 3, padding=1)), ("norm", nn.BatchNorm2d(4)),
+                            ("relu", nn.ReLU()), ("pool", nn.MaxPool2d(2)), ("flatten", nn.Flatten()),
+                            ("linear", nn.Linear(4 * 3 * 3, 3))]:
+            self.layers.add_module(name, layer)
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+class Transformer(nn.Module if torch else object):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Linear(5, 8)
+        self.layers = nn.ModuleList(nn.TransformerEncoderLayer(8, 2, 16, 0.0) for _ in range(2))
+        self.last = nn.Linear(8, 3)
+
+    def forward(self, x):
+        x = self.embedding(x.transpose(0, 1))
+        for layer in self.layers:
+            x = layer(x)
+        return self.last(x.mean(0))
+
+
+NETWORKS = {"perceptron": (Perceptron, [7]), "convolutions": (Convolutions, [1, 6, 6]),
+            "transformer": (Transformer, [4, 5])}
+
+
+def read_weights(path):
+    """The tensors of a safetensors file of fp32."""
+    content = pathlib.Path(path).read_bytes()
+    length = struct.unpack("<Q", content[:8])[0]
+    header = json.loads(content[8:8 + length])
+    header.pop("__metadata__", None)
+    tensors = {}
+    for name, entry in header.items():
+        begin, end = (8 + length + offset for offset in entry["data_offsets"])
+        tensors[name] = torch.frombuffer(bytearray(content[begin:end]), dtype=torch.float32).reshape(entry["shape"])
+    return tensors
+
+
+def batch_of(sample, number):
+    generator = torch.Generator().manual_seed(1000 + number)
+    inputs = torch.randn([SAMPLES, *sample], generator=generator)
+    return inputs, torch.randint(0, 3, [SAMPLES], generator=generator)
+
+
+def train(rank, ranks, job):
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{job['meeting']}", rank=rank, world_size=ranks)
+    make, sample = NETWORKS[job["network"]]
+    net = make()
+    missing = net.load_state_dict(read_weights(job["weights"]), strict=False)
+    assert not missing.unexpected_keys and not set(missing.missing_keys) & set(dict(net.named_parameters())), missing
+    model = nn.parallel.DistributedDataParallel(net, broadcast_buffers=False)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1)
+    losses = []
+    for step in range(STEPS):
+        total = 0.0
+        optimizer.zero_grad()
+        for micro in range(job["micro_batches"]):
+            inputs, targets = (part.chunk(ranks)[rank] for part in batch_of(sample, step * job["micro_batches"] + micro))
+            loss = nn.functional.cross_entropy(model(inputs), targets)
+            (loss / job["micro_batches"]).backward()
+            mean = loss.detach().clone()
+            torch.distributed.all_reduce(mean)
+            total += mean.item() / ranks
+        if job["clip_norm"]:
+            nn.utils.clip_grad_norm_(model.parameters(), job["clip_norm"])
+        optimizer.step()
+        losses.append(total / job["micro_batches"])
+    if rank == 0:
+        pathlib.Path(job["losses"]).write_text(json.dumps(losses), encoding="utf-8")
+    torch.distributed.barrier()  # gloo aborts a process whose peer is gone first
+    torch.distributed.destroy_process_group()
+
+
+def compare(program, folder, ranks, job):
+    job = {**job, "meeting": str(folder / "meeting"), "weights": str(folder / "weights.safetensors"),
+           "losses": str(folder / "losses.json")}
+    done = subprocess.run([program, job["network"], str(ranks), str(job["micro_batches"]), str(job["clip_norm"]),
+                           job["weights"]], capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 0, done.stderr
+    sharded = [float(line) for line in done.stdout.split()]
+    torch.multiprocessing.spawn(train, (ranks, job), nprocs=ranks)
+    plain = json.loads(pathlib.Path(job["losses"]).read_text(encoding="utf-8"))
+    assert len(sharded) == len(plain) == STEPS
+    worst = max(abs(a - b) / abs(b) for a, b in zip(sharded, plain))
+    print(f"{job['network']}, {ranks} ranks, {job['micro_batches']} micro-batches, clip {job['clip_norm']}: {worst:.1e}")
+    return worst
+
+
+def main():
+    if torch is None or not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
+        print("skipped: this Python has no PyTorch with gloo (Debian's python3-torch)")
+        return 77
+    os.environ["OMP_NUM_THREADS"] = "1"
+    worst = 0.0
+    runs = [(network, ranks, 1, 0) for network in NETWORKS for ranks in [1, 2, 3]]
+    runs += [(network, 2, 2, 0.5) for network in NETWORKS]
+    for network, ranks, micro_batches, clip_norm in runs:
+        with tempfile.TemporaryDirectory() as folder:
+            job = {"network": network, "micro_batches": micro_batches, "clip_norm": clip_norm}
+            worst = max(worst, compare(sys.argv[1], pathlib.Path(folder), ranks, job))
+    assert worst <= 1e-5, worst
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
