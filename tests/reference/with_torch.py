@@ -15,7 +15,8 @@ SKIPPED = 77
 def main(arguments):
     interpreter = os.environ.get(VARIABLE) or sys.executable
     try:
-        found = subprocess.run([interpreter, "-c", "import torch"], capture_output=True, text=True)
+        # A folder of that name where this runs is a package without contents, where PyTorch is not installed.
+        found = subprocess.run([interpreter, "-c", "import torch.nn"], capture_output=True, text=True)
     except OSError as error:
         print(f"{VARIABLE}: {interpreter} cannot be started: {error.strerror}")
         return 1
