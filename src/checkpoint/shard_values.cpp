@@ -8,8 +8,6 @@
 
 namespace tessera::checkpoint {
 
-using Kind = TensorSource::Kind;
-
 ShardValues::ShardValues(FullyShard& model)
     : stream_(&model.stream()),
       units_(model.unit_count()),
@@ -18,15 +16,15 @@ ShardValues::ShardValues(FullyShard& model)
   const plan::Plan& plan = model.plan();
   shares_.resize((2 + states_ + 2) * units_);
   for (std::size_t u = 0; u < units_; ++u) {
-    take(model, row_of(Kind::master), u, "master");
+    take(model, row_of(TensorSource::Kind::master), u, "master");
     for (const Buffer* buffer : model.unit(u).buffers())
-      shares(row_of(Kind::buffer), u).push_back({0, model.buffer(*buffer)});
+      shares(row_of(TensorSource::Kind::buffer), u).push_back({0, model.buffer(*buffer)});
     if (!plan.trains(u)) continue;
     for (std::size_t state = 0; state < states_; ++state)
-      take(model, row_of(Kind::state, state), u, plan.optimizer_states[state]);
+      take(model, row_of(TensorSource::Kind::state, state), u, plan.optimizer_states[state]);
     if (!plan.replicas_diverge()) continue;
-    take(model, row_of(Kind::anchor), u, "anchor");
-    take(model, row_of(Kind::outer_momentum), u, "outer momentum");
+    take(model, row_of(TensorSource::Kind::anchor), u, "anchor");
+    take(model, row_of(TensorSource::Kind::outer_momentum), u, "outer momentum");
   }
 }
 
@@ -38,13 +36,13 @@ void ShardValues::take(FullyShard& model, std::size_t row, std::size_t unit, std
   }
 }
 
-std::size_t ShardValues::row_of(Kind kind, std::size_t state) const {
+std::size_t ShardValues::row_of(TensorSource::Kind kind, std::size_t state) const {
   switch (kind) {
-    case Kind::master: return 0;
-    case Kind::state: return 1 + state;
-    case Kind::buffer: return 1 + states_;
-    case Kind::anchor: return 2 + states_;
-    case Kind::outer_momentum: return 3 + states_;
+    case TensorSource::Kind::master: return 0;
+    case TensorSource::Kind::state: return 1 + state;
+    case TensorSource::Kind::buffer: return 1 + states_;
+    case TensorSource::Kind::anchor: return 2 + states_;
+    case TensorSource::Kind::outer_momentum: return 3 + states_;
   }
   throw InternalError("a tensor of no kind");
 }
@@ -66,11 +64,11 @@ std::span<float> ShardValues::at(const TensorSource& source, std::size_t first, 
 
 void ShardValues::begin_outer_steps() const {
   for (std::size_t u = 0; u < units_; ++u) {
-    const std::vector<Share>& anchors = shares_[row_of(Kind::anchor) * units_ + u];
+    const std::vector<Share>& anchors = shares_[row_of(TensorSource::Kind::anchor) * units_ + u];
     for (std::size_t place = 0; place < anchors.size(); ++place) {
       const Share& anchor = anchors[place];
-      const TensorSource master{.kind = Kind::master, .unit = u, .place = place};
-      const TensorSource momentum{.kind = Kind::outer_momentum, .unit = u, .place = place};
+      const TensorSource master{.kind = TensorSource::Kind::master, .unit = u, .place = place};
+      const TensorSource momentum{.kind = TensorSource::Kind::outer_momentum, .unit = u, .place = place};
       kernels::copy(*stream_, anchor.values.data(), at(master, anchor.first, anchor.values.size()).data(),
                     Bytes(anchor.values.size_bytes()));
       kernels::fill_zero(*stream_, share(momentum).values.data(), Bytes(share(momentum).values.size_bytes()));

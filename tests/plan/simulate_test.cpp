@@ -5,7 +5,6 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
-#include <ctime>
 #include <map>
 #include <numeric>
 #include <random>
@@ -286,19 +285,13 @@ TEST_CASE("streams_that_share_a_processor_take_turns") {
   CHECK(shared > simulate(plan, durations).step_seconds);
 }
 
-TEST_CASE("a_large_job_is_simulated_in_less_than_a_second") {
+// How long that takes is measured by bench/plan_speed.
+TEST_CASE("a_large_job_is_simulated") {
   const Model model = chain_model(1000);
   for (const Strategy strategy : flat_strategies) {
     PlanOptions options = options_of(strategy, 16384);
     const Plan plan = plan_of(options, model);
-    const std::clock_t begin = std::clock();
-    const Simulation simulation = simulate(plan, {.on_stream = Simple{.casts = 0.1, .rest = 0.1}});
-    const double seconds = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
-    CHECK(simulation.step_seconds > 3000);
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-    WARN(seconds < 1);
-    CHECK(seconds < 4);  // tests are compiled at -O1, and the machine may be busy: bench/plan_speed measures
-#endif
+    CHECK(simulate(plan, {.on_stream = Simple{.casts = 0.1, .rest = 0.1}}).step_seconds > 3000);
   }
 }
 
