@@ -5,11 +5,13 @@
 // A rank that throws must end its world as failed; a world that a property aborted on purpose is no failure.
 #pragma once
 
+#include <chrono>
 #include <exception>
 #include <mutex>
 #include <string>
 #include <vector>
 
+#include "../sanitizers/sanitizers.hpp"
 #include "tessera/comm/run.hpp"
 #include "tessera/comm/world.hpp"
 
@@ -68,6 +70,12 @@ namespace tessera::conformance {
 #define TESSERA_DECLARE_PROPERTY(name, least_ranks, timeout) void name(World& world);
 TESSERA_CONFORMANCE_PROPERTIES(TESSERA_DECLARE_PROPERTY)
 #undef TESSERA_DECLARE_PROPERTY
+
+// The timeout of a property's ranks, given in milliseconds. ThreadSanitizer's are slow: one that does not get a
+// processor in time would be named with those that really are missing.
+constexpr std::chrono::milliseconds timeout_of(int milliseconds) {
+  return std::chrono::milliseconds(TESSERA_THREAD_SANITIZER ? 3 * milliseconds : milliseconds);
+}
 
 // Whether ranks call communicators crosswise, which a backend with one order of all their collectives does not promise.
 inline bool calls_crosswise(void (*property)(World&)) {

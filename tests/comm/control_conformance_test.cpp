@@ -23,11 +23,11 @@ void check_all_over_sockets(Property property, int least_ranks, std::chrono::mil
 
 }  // namespace
 
-#define TESSERA_CONTROL_PROPERTY(name, least_ranks, timeout)                                             \
-  TEST_CASE("control in memory: " #name) {                                                               \
-    check_all_in_memory(tessera::conformance::name, least_ranks, std::chrono::milliseconds(timeout));    \
-  }                                                                                                      \
-  TEST_CASE("control over sockets: " #name) {                                                            \
-    check_all_over_sockets(tessera::conformance::name, least_ranks, std::chrono::milliseconds(timeout)); \
+#define TESSERA_CONTROL_PROPERTY(name, least_ranks, timeout)                                                    \
+  TEST_CASE("control in memory: " #name) {                                                                      \
+    check_all_in_memory(tessera::conformance::name, least_ranks, tessera::conformance::timeout_of(timeout));    \
+  }                                                                                                             \
+  TEST_CASE("control over sockets: " #name) {                                                                   \
+    check_all_over_sockets(tessera::conformance::name, least_ranks, tessera::conformance::timeout_of(timeout)); \
   }
 TESSERA_CONFORMANCE_PROPERTIES(TESSERA_CONTROL_PROPERTY)

@@ -28,10 +28,8 @@ void check_with_all_sizes(void (*property)(World&), int least_ranks, std::chrono
 
 }  // namespace
 
-#define TESSERA_LOCAL_PROPERTY(name, least_ranks, timeout)                                    \
-  TEST_CASE("local: " #name) {                                                                \
-    check_with_all_sizes(conformance::name, least_ranks, std::chrono::milliseconds(timeout)); \
-  }
+#define TESSERA_LOCAL_PROPERTY(name, least_ranks, timeout) \
+  TEST_CASE("local: " #name) { check_with_all_sizes(conformance::name, least_ranks, conformance::timeout_of(timeout)); }
 TESSERA_CONFORMANCE_PROPERTIES(TESSERA_LOCAL_PROPERTY)
 
 namespace {

@@ -31,7 +31,7 @@ struct Property {
 };
 
 #define TESSERA_MPI_PROPERTY(name, least_ranks, timeout) \
-  {#name, conformance::name, least_ranks, std::chrono::milliseconds(timeout)},
+  {#name, conformance::name, least_ranks, conformance::timeout_of(timeout)},
 const Property properties[] = {TESSERA_CONFORMANCE_PROPERTIES(TESSERA_MPI_PROPERTY)
                                    TESSERA_MPI_PROPERTIES(TESSERA_MPI_PROPERTY)};
 const Property large_properties[] = {TESSERA_LARGE_MPI_PROPERTIES(TESSERA_MPI_PROPERTY)};

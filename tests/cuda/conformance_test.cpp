@@ -22,8 +22,8 @@ void check_on_device(void (*property)(World&), int least_ranks, std::chrono::mil
 
 }  // namespace
 
-#define TESSERA_CUDA_PROPERTY(name, least_ranks, timeout)                                         \
-  TEST_CASE("cuda, local: " #name) {                                                              \
-    check_on_device(tessera::conformance::name, least_ranks, std::chrono::milliseconds(timeout)); \
+#define TESSERA_CUDA_PROPERTY(name, least_ranks, timeout)                                                \
+  TEST_CASE("cuda, local: " #name) {                                                                     \
+    check_on_device(tessera::conformance::name, least_ranks, tessera::conformance::timeout_of(timeout)); \
   }
 TESSERA_CONFORMANCE_PROPERTIES(TESSERA_CUDA_PROPERTY)

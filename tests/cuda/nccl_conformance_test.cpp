@@ -41,8 +41,8 @@ void check_in_all_ways(Property property, int least_ranks, std::chrono::millisec
 
 }  // namespace
 
-#define TESSERA_NCCL_PROPERTY(name, least_ranks, timeout)                                           \
-  TEST_CASE("nccl: " #name) {                                                                       \
-    check_in_all_ways(tessera::conformance::name, least_ranks, std::chrono::milliseconds(timeout)); \
+#define TESSERA_NCCL_PROPERTY(name, least_ranks, timeout)                                                  \
+  TEST_CASE("nccl: " #name) {                                                                              \
+    check_in_all_ways(tessera::conformance::name, least_ranks, tessera::conformance::timeout_of(timeout)); \
   }
 TESSERA_CONFORMANCE_PROPERTIES(TESSERA_NCCL_PROPERTY)
