@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <vector>
 
 #include "src/attention_tiles.hpp"
 #include "src/gemm.hpp"
@@ -13,6 +15,7 @@
 #include "src/panel.hpp"
 #include "src/rows/active_rows.hpp"
 #include "tessera/base/error.hpp"
+#include "tessera/device/parallel.hpp"
 
 namespace tessera::nn {
 
@@ -177,8 +180,8 @@ class ForwardPass {
  public:
   using Real = Arithmetic<T>;
 
-  ForwardPass(const AttentionForward<T>& of, const RowTable& run)
-      : of_(of), run_(run), parts_(of.scratch), rooms_(of.shape, parts_), mask_(mask_of(of.dropout, of.shape)) {}
+  ForwardPass(const AttentionForward<T>& of, const RowTable& run, Real* scratch)
+      : of_(of), run_(run), parts_(scratch), rooms_(of.shape, parts_), mask_(mask_of(of.dropout, of.shape)) {}
 
   void head(const Head& head) {
     const std::size_t all = of_.shape.sequence;
@@ -240,8 +243,8 @@ class BackwardPass {
  public:
   using Real = Arithmetic<T>;
 
-  BackwardPass(const AttentionBackward<T>& of, const RowTable& run)
-      : of_(of), run_(run), parts_(of.scratch), rooms_(of.shape, parts_), mask_(mask_of(of.dropout, of.shape)) {}
+  BackwardPass(const AttentionBackward<T>& of, const RowTable& run, Real* scratch)
+      : of_(of), run_(run), parts_(scratch), rooms_(of.shape, parts_), mask_(mask_of(of.dropout, of.shape)) {}
 
   void head(const Head& head) {
     const std::size_t all = of_.shape.sequence;
@@ -324,11 +327,27 @@ class BackwardPass {
   DropoutMask mask_;
 };
 
-template <typename Pass>
-void for_each_head(const AttentionShape& shape, Pass pass) {
-  for (std::size_t sequence = 0; sequence < shape.sequences; ++sequence) {
-    for (std::size_t head = 0; head < shape.heads; ++head) pass.head(Head{shape, sequence, head});
-  }
+// Scratch memory of the thread, when it is the helper of another: that one has the caller's. Kept for the next step.
+template <typename Real>
+Real* helper_room(std::size_t count) {
+  thread_local std::vector<Real> room;
+  constexpr std::size_t line = 64 / sizeof(Real);
+  if (room.size() < count + line) room.resize(count + line);
+  const auto place = reinterpret_cast<std::uintptr_t>(room.data());
+  return room.data() + (64 - place % 64) % 64 / sizeof(Real);
+}
+
+// Heads of sequences, shared among the threads of the operation. `scratch` counts what a pass needs.
+template <typename Pass, typename Operation>
+void for_each_head(const Operation& of, std::size_t scratch, const RowTable& run) {
+  const AttentionShape& shape = of.shape;
+  const std::size_t work_of_each = shape.sequence * shape.sequence * shape.head_dim;
+  const parallel::Shares shares{.count = shape.sequences * shape.heads,
+                                .least = (std::size_t{1} << 18) / work_of_each + 1};
+  parallel::in_shares(shares, [&](std::size_t begin, std::size_t end, std::size_t worker) {
+    Pass pass(of, run, worker == 0 ? of.scratch : helper_room<typename Pass::Real>(scratch));
+    for (std::size_t at = begin; at < end; ++at) pass.head(Head{shape, at / shape.heads, at % shape.heads});
+  });
 }
 
 template <typename T>
@@ -356,7 +375,8 @@ void attention_forward(Stream& stream, const AttentionForward<T>& of) {
     const cuda::AttentionTiles tiles = tiles_of(of, mask_of(of.dropout, of.shape));
     return issue<T>(stream, "attention", [tiles](void* native) { cuda::attention_forward(native, tiles); });
   }
-  stream.submit([of, &run = active_rows()] { for_each_head(of.shape, ForwardPass<T>(of, run)); });
+  stream.submit(
+      [of, &run = active_rows()] { for_each_head<ForwardPass<T>>(of, attention_forward_scratch<T>(of.shape), run); });
 }
 
 template <Element T>
@@ -368,7 +388,8 @@ void attention_backward(Stream& stream, const AttentionBackward<T>& of) {
     const cuda::AttentionTiles tiles = tiles_of(of, mask_of(of.dropout, of.shape));
     return issue<T>(stream, "attention", [tiles](void* native) { cuda::attention_backward(native, tiles); });
   }
-  stream.submit([of, &run = active_rows()] { for_each_head(of.shape, BackwardPass<T>(of, run)); });
+  stream.submit(
+      [of, &run = active_rows()] { for_each_head<BackwardPass<T>>(of, attention_backward_scratch<T>(of.shape), run); });
 }
 
 template <Element T>

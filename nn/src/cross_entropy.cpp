@@ -6,10 +6,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <vector>
 
 #include "src/cuda/cuda_layers.hpp"
 #include "src/operation.hpp"
 #include "src/rows/active_rows.hpp"
+#include "src/shared_rows.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tessera::nn {
@@ -43,6 +46,14 @@ std::size_t largest_of(const T* logits, std::size_t classes) {
   return static_cast<std::size_t>(std::max_element(logits, logits + classes, below) - logits);
 }
 
+template <typename T, typename Function>
+void in_shares_of_rows(const CrossEntropyRows<T>& rows, const Function& function) {
+  const auto shares = shares_of_rows(rows.logits.rows, rows.logits.columns);
+  parallel::in_shares(shares, [&](std::size_t begin, std::size_t end, std::size_t) {
+    for (std::size_t row = begin; row < end; ++row) function(row);
+  });
+}
+
 // -log softmax(logits)[label], leaving what backward needs in `statistics`.
 template <typename T>
 double row_loss(const CrossEntropyRows<T>& rows, std::size_t row, const RowTable& run) {
@@ -56,13 +67,23 @@ double row_loss(const CrossEntropyRows<T>& rows, std::size_t row, const RowTable
   return std::log(sum) + largest - static_cast<double>(load(logits[label]));
 }
 
+// The sum over rows, from first to last, of what function(row) is, which may be formed in any order; rows of weight 0
+// have none.
+template <typename T, typename Function>
+double sum_over_rows(const CrossEntropyRows<T>& rows, const Function& function) {
+  thread_local std::vector<double> values;  // keeps its memory for the next step
+  values.assign(rows.logits.rows, 0.0);
+  double* const value_of = values.data();
+  in_shares_of_rows(rows, [&](std::size_t row) {
+    const float weight = weight_of(rows, row);
+    if (weight != 0.0f) value_of[row] = static_cast<double>(weight) * function(row);
+  });
+  return std::accumulate(values.begin(), values.end(), 0.0);
+}
+
 template <typename T>
 void forward_now(const CrossEntropyRows<T>& rows, Arithmetic<T>* loss, const RowTable& run) {
-  double sum = 0.0;
-  for (std::size_t row = 0; row < rows.logits.rows; ++row) {
-    const float weight = weight_of(rows, row);
-    if (weight != 0.0f) sum += static_cast<double>(weight) * row_loss(rows, row, run);
-  }
+  const double sum = sum_over_rows(rows, [&](std::size_t row) { return row_loss(rows, row, run); });
   *loss = static_cast<Arithmetic<T>>(sum / static_cast<double>(rows.denominator));
 }
 
@@ -81,7 +102,7 @@ void row_gradient(const CrossEntropyRows<T>& rows, std::size_t row, double facto
 template <typename T>
 void backward_now(const CrossEntropyRows<T>& rows, float loss_scale, T* dlogits, const RowTable& run) {
   const std::size_t classes = rows.logits.columns;
-  for (std::size_t row = 0; row < rows.logits.rows; ++row) {
+  in_shares_of_rows(rows, [&](std::size_t row) {
     const auto weight = static_cast<double>(weight_of(rows, row));
     if (weight == 0.0) {
       std::fill_n(dlogits + row * classes, classes, T{});
@@ -89,7 +110,7 @@ void backward_now(const CrossEntropyRows<T>& rows, float loss_scale, T* dlogits,
       const double factor = weight / static_cast<double>(rows.denominator) * static_cast<double>(loss_scale);
       row_gradient(rows, row, factor, dlogits + row * classes, run);
     }
-  }
+  });
 }
 
 template <typename T>
@@ -158,14 +179,9 @@ void count_correct(Stream& stream, const CrossEntropyRows<T>& rows, double* corr
                     [of = cuda_rows(rows), correct](void* native) { cuda::count_correct(native, of, correct); });
   }
   stream.submit([rows, correct] {
-    double sum = 0.0;
-    for (std::size_t row = 0; row < rows.logits.rows; ++row) {
-      const float weight = weight_of(rows, row);
-      if (weight == 0.0f) continue;
-      const std::size_t largest = largest_of(logits_of(rows, row), rows.logits.columns);
-      if (largest == label_of(rows, row)) sum += static_cast<double>(weight);
-    }
-    *correct = sum;
+    *correct = sum_over_rows(rows, [&](std::size_t row) {
+      return largest_of(logits_of(rows, row), rows.logits.columns) == label_of(rows, row) ? 1.0 : 0.0;
+    });
   });
 }
 

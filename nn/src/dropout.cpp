@@ -8,6 +8,7 @@
 #include "src/cuda/cuda_layers.hpp"
 #include "src/operation.hpp"
 #include "src/rows/active_rows.hpp"
+#include "src/shared_rows.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/kernels/elementwise.hpp"
 
@@ -21,7 +22,7 @@ constexpr std::uint64_t domain = 0x64726f706f757421;  // keeps these words apart
 template <typename T>
 void run(Stream& stream, const DropoutRows& rows) {
   if (on_cuda(stream)) return issue<T>(stream, "dropout", [rows](void* native) { cuda::dropout(native, rows); });
-  stream.submit([rows, run = active_rows().dropout] { run(rows); });
+  stream.submit([rows, &table = active_rows()] { run_shared(table, rows); });
 }
 
 }  // namespace
@@ -66,7 +67,7 @@ void add_dropped(Stream& stream, const ResidualDropout<T>& of) {
   if (of.dropout.probability == 0.0f) {
     const AddRow row{format_of<T>, of.residual.data, of.x.data, of.y.data, of.x.elements()};
     if (on_cuda(stream)) return issue<T>(stream, "dropout", [row](void* native) { cuda::add(native, row); });
-    stream.submit([row, run = active_rows().add] { run(row); });
+    stream.submit([row, &table = active_rows()] { run_shared(table, row); });
     return;
   }
   const DropoutRows rows{.format = format_of<T>,

@@ -8,6 +8,7 @@
 #include "src/cuda/cuda_layers.hpp"
 #include "src/operation.hpp"
 #include "src/rows/active_rows.hpp"
+#include "src/shared_rows.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/nn/linear.hpp"
 
@@ -47,16 +48,16 @@ template <Element T>
 void forward_now(const EmbeddingForward<T>& of, const RowTable& run) {
   const std::size_t dim = of.y.columns;
   check_ids(of.ids, of.y.rows, of.table.rows);
-  for (std::size_t row = 0; row < of.y.rows; ++row) {
+  const auto embed = [&](std::size_t row) {
     const T* token = of.table.data + static_cast<std::size_t>(of.ids[row]) * dim;
     T* const y = of.y.data + row * dim;
-    if (of.positions.data == nullptr) {
-      std::copy_n(token, dim, y);
-      continue;
-    }
+    if (of.positions.data == nullptr) return void(std::copy_n(token, dim, y));
     const T* position = of.positions.data + (of.first_position + row % of.sequence) * dim;
     run.add({.format = format_of<T>, .a = token, .b = position, .y = y, .count = dim});
-  }
+  };
+  parallel::in_shares(shares_of_rows(of.y.rows, dim), [&](std::size_t begin, std::size_t end, std::size_t) {
+    for (std::size_t row = begin; row < end; ++row) embed(row);
+  });
 }
 
 // Sorts the rows by id, stably: row_of[starts[id]] … row_of[starts[id + 1] - 1] are those of an id, in their order.
@@ -75,38 +76,47 @@ RowsById sort_rows(const std::int32_t* ids, std::size_t rows, std::size_t vocabu
   return sorted;
 }
 
+// Each thread sums some of the columns of all ids, because few ids may have most of the rows.
 template <Element T>
 void table_gradient(const EmbeddingBackward<T>& of, const RowTable& run) {
   const std::size_t dim = of.dy.columns;
   const RowsById sorted = sort_rows(of.ids, of.dy.rows, of.dtable.rows, of.scratch);
-  for (std::size_t id = 0; id < of.dtable.rows; ++id) {
-    const std::int32_t* const first = sorted.row_of + sorted.starts[id];
-    const auto count = static_cast<std::size_t>(sorted.starts[id + 1] - sorted.starts[id]);
-    run.sum_rows({.format = format_of<T>,
-                  .from = of.dy.data,
-                  .index = first,
-                  .step = 1,
-                  .count = count,
-                  .dim = dim,
-                  .to = of.dtable.data + id * dim,
-                  .accumulate = of.accumulate});
-  }
+  const auto shares = shares_of_columns(dim, of.dy.rows + of.dtable.rows);
+  parallel::in_shares(shares, [&](std::size_t begin, std::size_t end, std::size_t) {
+    for (std::size_t id = 0; id < of.dtable.rows; ++id) {
+      run.sum_rows({.format = format_of<T>,
+                    .from = of.dy.data + begin,
+                    .stride = dim,
+                    .index = sorted.row_of + sorted.starts[id],
+                    .step = 1,
+                    .count = static_cast<std::size_t>(sorted.starts[id + 1] - sorted.starts[id]),
+                    .dim = end - begin,
+                    .to = of.dtable.data + id * dim + begin,
+                    .accumulate = of.accumulate});
+    }
+  });
 }
 
 template <Element T>
 void position_gradient(const EmbeddingBackward<T>& of, const RowTable& run) {
   const std::size_t dim = of.dy.columns;
-  for (std::size_t row = 0; row < of.dpositions.rows; ++row) {
+  const std::size_t sequences = of.dy.rows / of.sequence;
+  const auto sum_of_row = [&](std::size_t row) {
     const bool used = of.dy.rows > 0 && row >= of.first_position && row < of.first_position + of.sequence;
     run.sum_rows({.format = format_of<T>,
                   .from = used ? of.dy.data + (row - of.first_position) * dim : nullptr,
+                  .stride = dim,
                   .index = nullptr,
                   .step = of.sequence,
-                  .count = used ? of.dy.rows / of.sequence : 0,
+                  .count = used ? sequences : 0,
                   .dim = dim,
                   .to = of.dpositions.data + row * dim,
                   .accumulate = of.accumulate});
-  }
+  };
+  const auto shares = shares_of_rows(of.dpositions.rows, dim * (sequences + 1));
+  parallel::in_shares(shares, [&](std::size_t begin, std::size_t end, std::size_t) {
+    for (std::size_t row = begin; row < end; ++row) sum_of_row(row);
+  });
 }
 
 template <Element T>

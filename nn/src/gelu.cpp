@@ -4,6 +4,7 @@
 #include "src/cuda/cuda_layers.hpp"
 #include "src/operation.hpp"
 #include "src/rows/active_rows.hpp"
+#include "src/shared_rows.hpp"
 
 namespace tessera::nn {
 
@@ -12,7 +13,7 @@ void gelu_forward(Stream& stream, ConstMatrixView<T> x, MatrixView<T> y) {
   require_shape("gelu: y", y, x.rows, x.columns);
   const GeluRow row{.format = format_of<T>, .x = x.data, .dy = nullptr, .to = y.data, .count = x.elements()};
   if (on_cuda(stream)) return issue<T>(stream, "gelu", [row](void* native) { cuda::gelu(native, row); });
-  stream.submit([row, run = active_rows().gelu] { run(row); });
+  stream.submit([row, &run = active_rows()] { run_shared(run, row); });
 }
 
 template <Element T>
@@ -21,7 +22,7 @@ void gelu_backward(Stream& stream, ConstMatrixView<T> x, ConstMatrixView<T> dy, 
   require_shape("gelu: dx", dx, x.rows, x.columns);
   const GeluRow row{.format = format_of<T>, .x = x.data, .dy = dy.data, .to = dx.data, .count = x.elements()};
   if (on_cuda(stream)) return issue<T>(stream, "gelu", [row](void* native) { cuda::gelu(native, row); });
-  stream.submit([row, run = active_rows().gelu] { run(row); });
+  stream.submit([row, &run = active_rows()] { run_shared(run, row); });
 }
 
 template <Element T>

@@ -1,5 +1,6 @@
-// Matrix products: on one thread and a processor with AVX-512 by products/, else through OpenBLAS. Calls from several
-// threads at once are safe; both have scratch memory of their own for each.
+// Matrix products: on a processor with AVX-512 by products/, else through OpenBLAS. A large one is cut into as many as
+// it has threads, by rows or columns of its result. Calls from several threads at once are safe; each has scratch
+// memory of its own.
 #include "src/gemm.hpp"
 
 #include <cblas.h>
@@ -15,6 +16,7 @@
 #include "src/products/product.hpp"
 #include "src/rows/active_rows.hpp"
 #include "tessera/base/error.hpp"
+#include "tessera/device/parallel.hpp"
 #include "tessera/nn/threads.hpp"
 
 namespace tessera::nn {
@@ -52,13 +54,21 @@ void call_blas(const Gemm<float>& of) {
 
 constexpr std::align_val_t page{4096};
 
+struct FreeRoom {
+  void operator()(float* memory) const { ::operator delete(memory, page); }
+};
+using Room = std::unique_ptr<float, FreeRoom>;
+Room take_room(std::size_t floats) { return Room(static_cast<float*>(::operator new(floats * sizeof(float), page))); }
+
 // The thread's scratch memory for products: taken at its first product, kept as long as it lives.
 float* product_room() {
-  struct Free {
-    void operator()(float* memory) const { ::operator delete(memory, page); }
-  };
-  thread_local const std::unique_ptr<float, Free> room(
-      static_cast<float*>(::operator new(product_scratch * sizeof(float), page)));
+  thread_local const Room room = take_room(product_scratch);
+  return room.get();
+}
+
+// And for three tiles, when it is the helper of another: that one has the caller's.
+float* helper_room() {
+  thread_local const Room room = take_room(3 * tile * tile);
   return room.get();
 }
 
@@ -115,12 +125,19 @@ ProductOf<Number> smaller_as_b(const ProductOf<Number>& of, bool a_is_smaller) {
   return by_depth && a_is_smaller ? transposed(of) : of;
 }
 
-void multiply_floats(const Gemm<float>& of) {
+Product arranged(const Gemm<float>& of, bool a_is_smaller) {
+  return smaller_as_b(product_of(of.a, of.b, {of.c, of.c_stride, of.m, of.n, of.k, of.add}), a_is_smaller);
+}
+
+// A part of `whole`, which may be all of it: the whole decides how sums are formed.
+void multiply_floats(const Gemm<float>& of, const Gemm<float>& whole) {
   for (const std::size_t each : {of.m, of.n, of.k, of.a.stride, of.b.stride, of.c_stride}) extent(each);
-  static const MultiplyFunction multiply = find_multiply();
-  if (multiply == nullptr || openblas_get_num_threads() != 1) return call_blas(of);
-  const Sums sums{of.c, of.c_stride, of.m, of.n, of.k, of.add};
-  multiply(smaller_as_b(product_of(of.a, of.b, sums), of.m < of.n), product_room());
+  static const FloatProducts* const products = find_float_products();
+  if (products == nullptr) return call_blas(of);
+  const bool a_is_smaller = whole.m < whole.n;
+  Product product = arranged(of, a_is_smaller);
+  product.block_depth = products->block_depth(arranged(whole, a_is_smaller));
+  products->multiply(product, product_room());
 }
 
 void call_blas(const Gemm<double>& of) {
@@ -159,14 +176,15 @@ template <typename T>
 void add_widened(const Gemm<T>& of, const TilePart& part) {
   float* const a = part.sums + part.rows.count * part.columns.count;
   float* const b = a + part.rows.count * std::min(tile, of.k);
-  multiply_floats({.a = widened(of.a, part.rows, part.depth, a),
-                   .b = widened(of.b, part.depth, part.columns, b),
-                   .c = part.sums,
-                   .m = part.rows.count,
-                   .n = part.columns.count,
-                   .k = part.depth.count,
-                   .add = part.add,
-                   .c_stride = part.columns.count});
+  const Gemm<float> floats{.a = widened(of.a, part.rows, part.depth, a),
+                           .b = widened(of.b, part.depth, part.columns, b),
+                           .c = part.sums,
+                           .m = part.rows.count,
+                           .n = part.columns.count,
+                           .k = part.depth.count,
+                           .add = part.add,
+                           .c_stride = part.columns.count};
+  multiply_floats(floats, floats);
 }
 
 // The bits of an operand from an element on.
@@ -181,7 +199,7 @@ template <typename T>
 void add_product(const Gemm<T>& of, const TilePart& part) {
   if constexpr (std::is_same_v<T, bf16>) {
     static const MultiplyPairsFunction multiply = find_multiply_bf16();
-    if (multiply != nullptr && openblas_get_num_threads() == 1) {
+    if (multiply != nullptr) {
       const PairProduct product = product_of(
           bits_from(of.a, part.rows.begin, part.depth.begin), bits_from(of.b, part.depth.begin, part.columns.begin),
           {part.sums, part.columns.count, part.rows.count, part.columns.count, part.depth.count, part.add});
@@ -204,10 +222,11 @@ void multiply_tile(const Gemm<T>& of, Cut rows, Cut columns) {
   store_panel<T>(active_rows(), {sums, columns.count}, target, nullptr);
 }
 
+// A part of `whole`, which may be all of it.
 template <typename T>
-void multiply(const Gemm<T>& of) {
+void multiply(const Gemm<T>& of, const Gemm<T>& whole) {
   if constexpr (std::is_same_v<T, float>) {
-    multiply_floats(of);
+    multiply_floats(of, whole);
   } else if constexpr (std::is_same_v<T, double>) {
     call_blas(of);
   } else {
@@ -217,6 +236,40 @@ void multiply(const Gemm<T>& of) {
       }
     }
   }
+}
+
+// Rows of the product's result, or columns, whichever are more.
+template <typename T>
+Gemm<T> part_of(const Gemm<T>& whole, bool by_rows, std::size_t begin, std::size_t end) {
+  const auto from = [begin](const Operand<T>& operand, bool each_is_a_row) {
+    return Operand<T>{operand.data + begin * (each_is_a_row ? operand.stride : 1), operand.transposed, operand.stride};
+  };
+  Gemm<T> part = whole;
+  if (by_rows) {
+    part.a = from(whole.a, !whole.a.transposed);
+    part.c += begin * whole.c_stride;
+    part.m = end - begin;
+  } else {
+    part.b = from(whole.b, whole.b.transposed);
+    part.c += begin;
+    part.n = end - begin;
+  }
+  return part;
+}
+
+template <typename T>
+void multiply_in_shares(const Gemm<T>& whole) {
+  constexpr std::size_t least_work = std::size_t{1} << 20;  // multiplications, for which a helper is worth waking
+  constexpr std::size_t unit = 96;                          // whole tiles, of 12 and of 32
+  const bool by_rows = whole.m >= whole.n;
+  const std::size_t count = std::max(whole.m, whole.n);
+  const std::size_t work_of_each = std::min(whole.m, whole.n) * whole.k;
+  const parallel::Shares shares{.count = count, .least = least_work / work_of_each + 1, .unit = unit};
+  parallel::in_shares(shares, [&](std::size_t begin, std::size_t end, std::size_t worker) {
+    Gemm<T> part = part_of(whole, by_rows, begin, end);
+    if (worker > 0 && gemm_scratch<T>(part.m, part.n, part.k) > 0) part.scratch = helper_room();
+    multiply(part, whole);
+  });
 }
 
 }  // namespace
@@ -232,7 +285,7 @@ void gemm(const Gemm<T>& product) {
   }
   of.a.stride = stride_of(of.a, of.m, of.k);
   of.b.stride = stride_of(of.b, of.k, of.n);
-  multiply(of);
+  multiply_in_shares(of);
 }
 
 template <typename T>
@@ -251,7 +304,8 @@ TESSERA_FOR_EACH_ELEMENT(TESSERA_GEMM)
 
 void set_threads(int threads) {
   if (threads < 1) throw UsageError(fmt::format("nn::set_threads: threads must be at least 1, but is {}", threads));
-  openblas_set_num_threads(threads);
+  parallel::set_threads(threads);
+  openblas_set_num_threads(1);  // its threads are the process's, so ranks would wait for each other's products
 }
 
 }  // namespace tessera::nn

@@ -1,7 +1,7 @@
-// Matrix products: the one door to them. On one thread fp32 goes to products/ where the processor has AVX-512, and bf16
-// where it multiplies bf16 (AVX512_BF16); all else goes to OpenBLAS, 16-bit types widened, which was taken because it
-// needs no OpenMP runtime and comes with pkg-config. Which of them it is depends on processor and threads, and so do
-// the bits.
+// Matrix products: the one door to them. fp32 goes to products/ where the processor has AVX-512, and bf16 where it
+// multiplies bf16 (AVX512_BF16); all else goes to OpenBLAS, 16-bit types widened, which was taken because it needs no
+// OpenMP runtime and comes with pkg-config. Which of them it is depends on the processor, and so do the bits; those of
+// OpenBLAS depend on the number of threads, too.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,8 @@ struct Operand {
 };
 
 // c [m, n] = a [m, k] · b [k, n] (+ c when `add`), all row-major; c overlaps nothing. Zero extents are fine, and
-// without `add` c is never read. Runs on the calling thread. Throws UsageError for extents that the BLAS cannot count.
+// without `add` c is never read. Runs on the calling thread and its helpers (parallel.hpp); when it returns, c is
+// there. Throws UsageError for extents that the BLAS cannot count.
 //
 // float and double are multiplied as they are, bf16 and fp16 are summed in fp32, tile by tile, and each element of the
 // result is rounded once.

@@ -4,6 +4,7 @@
 #include "src/cuda/cuda_layers.hpp"
 #include "src/operation.hpp"
 #include "src/rows/active_rows.hpp"
+#include "src/shared_rows.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tessera::nn {
@@ -34,7 +35,7 @@ void layer_norm_forward(Stream& stream, const LayerNormForward<T>& of) {
   if (on_cuda(stream)) {
     return issue<T>(stream, "layer norm", [rows](void* native) { cuda::layer_norm_forward(native, rows); });
   }
-  stream.submit([rows, run = active_rows().layer_norm_forward] { run(rows); });
+  stream.submit([rows, &run = active_rows()] { run_shared(run, rows); });
 }
 
 template <Element T>
@@ -59,7 +60,7 @@ void layer_norm_backward(Stream& stream, const LayerNormBackward<T>& of) {
     return issue<T>(stream, "layer norm",
                     [rows, scratch = of.scratch](void* native) { cuda::layer_norm_backward(native, rows, scratch); });
   }
-  stream.submit([rows, run = active_rows().layer_norm_backward] { run(rows); });
+  stream.submit([rows, &run = active_rows()] { run_shared(run, rows); });
 }
 
 std::size_t layer_norm_scratch(std::size_t rows, std::size_t dim, DeviceKind device) {

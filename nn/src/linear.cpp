@@ -10,6 +10,7 @@
 #include "src/gemm.hpp"
 #include "src/operation.hpp"
 #include "src/rows/active_rows.hpp"
+#include "src/shared_rows.hpp"
 #include "tessera/nn/tf32.hpp"
 
 namespace tessera::nn {
@@ -25,7 +26,9 @@ template <typename T>
 void forward_now(const LinearForward<T>& of) {
   const std::size_t out = of.weight.rows;
   if (of.bias != nullptr) {
-    for (std::size_t row = 0; row < of.y.rows; ++row) std::copy_n(of.bias, out, of.y.data + row * out);
+    parallel::in_shares(shares_of_rows(of.y.rows, out), [&](std::size_t begin, std::size_t end, std::size_t) {
+      for (std::size_t row = begin; row < end; ++row) std::copy_n(of.bias, out, of.y.data + row * out);
+    });
   }
   gemm<T>({.a = {of.x.data},
            .b = {of.weight.data, true},
@@ -36,19 +39,20 @@ void forward_now(const LinearForward<T>& of) {
            .add = of.bias != nullptr,
            .scratch = of.scratch});
   if (of.gelu.columns == 0) return;
-  active_rows().gelu({format_of<T>, of.y.data, nullptr, of.gelu.data, of.y.elements()});
+  run_shared(active_rows(), GeluRow{format_of<T>, of.y.data, nullptr, of.gelu.data, of.y.elements()});
 }
 
 template <typename T>
 void bias_gradient_now(const LinearBackward<T>& of) {
-  active_rows().sum_rows({.format = format_of<T>,
-                          .from = of.dy.data,
-                          .index = nullptr,
-                          .step = 1,
-                          .count = of.dy.rows,
-                          .dim = of.dy.columns,
-                          .to = of.dbias,
-                          .accumulate = of.accumulate});
+  run_shared(active_rows(), SumRows{.format = format_of<T>,
+                                    .from = of.dy.data,
+                                    .stride = of.dy.columns,
+                                    .index = nullptr,
+                                    .step = 1,
+                                    .count = of.dy.rows,
+                                    .dim = of.dy.columns,
+                                    .to = of.dbias,
+                                    .accumulate = of.accumulate});
 }
 
 template <typename T>
@@ -76,7 +80,7 @@ void backward_now(const LinearBackward<T>& of) {
            .k = out,
            .scratch = of.scratch});
   if (of.gelu_x.columns == 0) return;
-  active_rows().gelu({format_of<T>, of.gelu_x.data, of.dx.data, of.dx.data, of.dx.elements()});
+  run_shared(active_rows(), GeluRow{format_of<T>, of.gelu_x.data, of.dx.data, of.dx.data, of.dx.elements()});
 }
 
 template <typename T>

@@ -6,7 +6,7 @@ namespace tessera::nn {
 
 const RowTable& active_rows() { return portable_rows(); }
 
-MultiplyFunction find_multiply() { return nullptr; }
+const FloatProducts* find_float_products() { return nullptr; }
 MultiplyPairsFunction find_multiply_bf16() { return nullptr; }
 
 }  // namespace tessera::nn

@@ -14,14 +14,15 @@ const RowTable& active_rows() {
   return portable_rows();
 }
 
-MultiplyFunction find_multiply() {
+const FloatProducts* find_float_products() {
+  static constexpr FloatProducts avx512{multiply_avx512, block_depth_avx512};
   const bool available = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-  return available ? multiply_avx512 : nullptr;
+  return available ? &avx512 : nullptr;
 }
 
 MultiplyPairsFunction find_multiply_bf16() {
-  const bool available = find_multiply() != nullptr && __builtin_cpu_supports("avx512bf16");
+  const bool available = find_float_products() != nullptr && __builtin_cpu_supports("avx512bf16");
   return available ? multiply_bf16_avx512 : nullptr;
 }
 

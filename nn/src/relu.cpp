@@ -4,6 +4,7 @@
 #include "src/cuda/cuda_layers.hpp"
 #include "src/operation.hpp"
 #include "src/rows/active_rows.hpp"
+#include "src/shared_rows.hpp"
 
 namespace tessera::nn {
 
@@ -15,8 +16,12 @@ void relu_forward(Stream& stream, ConstMatrixView<T> x, MatrixView<T> y) {
     return issue<T>(stream, "relu", [row](void* native) { cuda::relu(native, row); });
   }
   stream.submit([x, y] {
-    // Written so that a NaN fails the comparison and passes through.
-    for (std::size_t i = 0; i < x.elements(); ++i) y.data[i] = load(x.data[i]) <= 0 ? T{} : x.data[i];
+    parallel::in_shares(shares_of_rows(x.rows, x.columns), [&](std::size_t begin, std::size_t end, std::size_t) {
+      // Written so that a NaN fails the comparison and passes through.
+      for (std::size_t i = begin * x.columns; i < end * x.columns; ++i) {
+        y.data[i] = load(x.data[i]) <= 0 ? T{} : x.data[i];
+      }
+    });
   });
 }
 
@@ -29,7 +34,11 @@ void relu_backward(Stream& stream, ConstMatrixView<T> y, ConstMatrixView<T> dy, 
     return issue<T>(stream, "relu", [row](void* native) { cuda::relu(native, row); });
   }
   stream.submit([y, dy, dx] {
-    for (std::size_t i = 0; i < y.elements(); ++i) dx.data[i] = load(y.data[i]) <= 0 ? T{} : dy.data[i];
+    parallel::in_shares(shares_of_rows(y.rows, y.columns), [&](std::size_t begin, std::size_t end, std::size_t) {
+      for (std::size_t i = begin * y.columns; i < end * y.columns; ++i) {
+        dx.data[i] = load(y.data[i]) <= 0 ? T{} : dy.data[i];
+      }
+    });
   });
 }
 

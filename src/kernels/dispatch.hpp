@@ -7,6 +7,7 @@
 #include "kernels/kernel_table.hpp"
 #include "tessera/base/dtype.hpp"
 #include "tessera/device/cuda.hpp"
+#include "tessera/device/parallel.hpp"
 #include "tessera/device/stream.hpp"
 
 namespace tessera::kernels {
@@ -17,6 +18,11 @@ const KernelTable* find_avx512_table();  // null: likewise
 
 constexpr Format format_of(DType type) {
   return type == DType::fp32 ? Format::fp32 : type == DType::bf16 ? Format::bf16 : Format::fp16;
+}
+
+// Of operations on the stream that computes; those of streams that move data beside it stay on one thread each.
+inline parallel::Shares shares_of_elements(std::size_t count) {
+  return {.count = count, .least = std::size_t{1} << 14, .unit = 64};
 }
 
 inline bool on_cuda(const Stream& stream) { return stream.device().kind() == DeviceKind::cuda; }

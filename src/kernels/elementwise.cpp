@@ -42,7 +42,12 @@ void accumulate(Stream& stream, float* to, Source from, std::size_t count) {
   if (count == 0) return;
   const AccumulateArguments arguments{to, from.data, format_of(from.type), count};
   if (on_cuda(stream)) return issue(stream, [arguments](void* native) { cuda::accumulate(native, arguments); });
-  stream.submit([arguments, run = active_table().accumulate] { run(arguments); });
+  stream.submit([arguments, size = size_of(from.type).count(), run = active_table().accumulate] {
+    parallel::in_shares(shares_of_elements(arguments.count), [&](std::size_t begin, std::size_t end, std::size_t) {
+      run({arguments.to + begin, static_cast<const std::byte*>(arguments.from) + begin * size, arguments.from_format,
+           end - begin});
+    });
+  });
 }
 
 void divide(Stream& stream, float* data, float divisor, std::size_t count) {

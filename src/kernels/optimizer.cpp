@@ -1,4 +1,5 @@
-// Optimizer updates, enqueued on the streams of any device. What begin_update decided is read when the task runs.
+// Optimizer updates, enqueued on the streams of any device. What begin_update decided is read when the task runs. On
+// the CPU the threads of an operation share the elements.
 #include "tessera/kernels/optimizer.hpp"
 
 #include <fmt/format.h>
@@ -44,11 +45,34 @@ SgdArguments sgd_arguments(const SgdSpans& spans, const SgdSettings& settings, c
   };
 }
 
+AdamWArguments share_of(AdamWArguments all, std::size_t begin, std::size_t end) {
+  all.master += begin;
+  all.first_moment += begin;
+  all.second_moment += begin;
+  all.gradient += begin;
+  all.count = end - begin;
+  return all;
+}
+
+SgdArguments share_of(SgdArguments all, std::size_t begin, std::size_t end) {
+  all.master += begin;
+  if (all.velocity != nullptr) all.velocity += begin;
+  all.gradient += begin;
+  all.count = end - begin;
+  return all;
+}
+
+template <typename Arguments>
+void run_shared(void (*run)(const Arguments&), const Arguments& all) {
+  parallel::in_shares(shares_of_elements(all.count),
+                      [&](std::size_t begin, std::size_t end, std::size_t) { run(share_of(all, begin, end)); });
+}
+
 // Once in many steps, so the compiler's own vectors are enough.
-void run_outer_update(const OuterSpans& a, const OuterSettings& settings) {
+void run_outer_update(const OuterSpans& a, const OuterSettings& settings, std::size_t begin, std::size_t end) {
   const float rest = 1.0f - settings.learning_rate;
   const float pull = settings.learning_rate * settings.momentum;
-  for (std::size_t i = 0; i < a.count; ++i) {
+  for (std::size_t i = begin; i < end; ++i) {
     const float d = a.anchor[i] - a.mean[i];
     const float momentum = settings.momentum * a.momentum_buffer[i] + d;
     const float master = (a.mean[i] + rest * d) - pull * momentum;
@@ -63,7 +87,7 @@ void run_outer_update(const OuterSpans& a, const OuterSettings& settings) {
 void adamw(Stream& stream, AdamWSpans spans, AdamWSettings settings, const StepScalars* scalars) {
   if (on_cuda(stream)) return issue(stream, [=](void* native) { cuda::adamw(native, spans, settings, scalars); });
   stream.submit([=, run = active_table().adamw] {
-    if (scalars->skip == 0) run(adamw_arguments(spans, settings, *scalars));
+    if (scalars->skip == 0) run_shared(run, adamw_arguments(spans, settings, *scalars));
   });
 }
 
@@ -73,13 +97,17 @@ void sgd(Stream& stream, SgdSpans spans, SgdSettings settings, const StepScalars
   }
   if (on_cuda(stream)) return issue(stream, [=](void* native) { cuda::sgd(native, spans, settings, scalars); });
   stream.submit([=, run = active_table().sgd] {
-    if (scalars->skip == 0) run(sgd_arguments(spans, settings, *scalars));
+    if (scalars->skip == 0) run_shared(run, sgd_arguments(spans, settings, *scalars));
   });
 }
 
 void outer_update(Stream& stream, OuterSpans spans, OuterSettings settings) {
   if (on_cuda(stream)) return issue(stream, [=](void* native) { cuda::outer_update(native, spans, settings); });
-  stream.submit([=] { run_outer_update(spans, settings); });
+  stream.submit([=] {
+    parallel::in_shares(shares_of_elements(spans.count), [&](std::size_t begin, std::size_t end, std::size_t) {
+      run_outer_update(spans, settings, begin, end);
+    });
+  });
 }
 
 }  // namespace tessera::kernels

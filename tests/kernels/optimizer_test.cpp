@@ -3,6 +3,8 @@
 
 #include "cases.hpp"
 #include "tessera/base/error.hpp"
+#include "tessera/device/parallel.hpp"
+#include "tessera/kernels/elementwise.hpp"
 
 using namespace tessera;
 using namespace tessera::test;
@@ -159,6 +161,37 @@ TEST_CASE("an outer update has the bits of its formula, and is the mean with lea
       CHECK(s.guards_intact());
     });
   }
+}
+
+TEST_CASE("updates and accumulation have the same bits on any number of threads") {
+  constexpr std::size_t count = 100'003;  // several shares, none of them whole
+  const StepScalars scalars = scalars_at_step_3();
+  const kernels::SgdSettings sgd{.learning_rate = 0.1f, .momentum = 0.9f, .weight_decay = 0.01f, .nesterov = true};
+  const auto run = [&] {
+    Stream stream(Device::cpu(), {.name = "compute"});
+    Shards adam(count, 1), descent(count, 2), outer(count, 3), sum(count, 4);
+    kernels::adamw(stream, {adam.master.data(), adam.first.data(), adam.second.data(), adam.gradient.data(), count},
+                   adamw_settings, &scalars);
+    kernels::sgd(stream, {descent.master.data(), descent.first.data(), descent.gradient.data(), count}, sgd, &scalars);
+    kernels::outer_update(stream,
+                          {outer.master.data(), outer.first.data(), outer.second.data(), outer.gradient.data(), count},
+                          {.learning_rate = 0.7f, .momentum = 0.5f});
+    kernels::accumulate(stream, sum.master.data(), {sum.gradient.data(), DType::fp32}, count);
+    stream.synchronize();
+    CHECK((adam.guards_intact() && descent.guards_intact() && outer.guards_intact() && sum.guards_intact()));
+    std::vector<std::vector<float>> all;
+    for (Shards* const s : {&adam, &descent, &outer, &sum}) {
+      for (auto* const buffer : {&s->master, &s->first, &s->second}) all.push_back(buffer->values());
+    }
+    return all;
+  };
+  const auto expected = run();
+  for (const int threads : {2, 3, 5}) {
+    parallel::set_threads(threads);
+    CAPTURE(threads);
+    CHECK((run() == expected));
+  }
+  parallel::set_threads(1);
 }
 
 TEST_CASE("a skipped step changes nothing") {

@@ -1,6 +1,7 @@
 // Fused optimizer updates: one pass over fp32 shards, elementwise, predicated on StepScalars::skip.
-// Each enqueues on `stream` and does not synchronise. Same bits on every instruction set: the order of operations is
-// the formula's, every a*b+c below written as fma is one fused operation, nothing else is contracted.
+// Each enqueues on `stream` and does not synchronise. Same bits on every instruction set and number of threads
+// (parallel.hpp): the order of operations is the formula's, every a*b+c below written as fma is one fused operation,
+// nothing else is contracted.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
-// Matrix products in fp32 on one thread, for processors with AVX-512: made for the products of a training step, of
-// which one operand is much larger than the other, and is used once. The larger one is not rearranged where that can be
-// helped.
+// Matrix products in fp32 on the calling thread, for processors with AVX-512: made for the products of a training step,
+// of which one operand is much larger than the other, and is used once. The larger one is not rearranged where that can
+// be helped.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,8 @@
 namespace tessera::nn {
 
 // c [rows, columns] (+)= a [rows, depth] · b [depth, columns]. Of the two strides of a matrix one is 1. Extents are at
-// least 1. Every element is a sum over the depth in order, from fused multiply-adds, in parts of depth_block() that are
-// added in order: its bits depend on the extents alone.
+// least 1. Every element is a sum over the depth in order, from fused multiply-adds, in parts of `block_depth` that are
+// added in order: its bits depend on nothing else.
 template <typename Number>
 struct ProductOf {
   const Number* a;
@@ -26,6 +26,7 @@ struct ProductOf {
   std::size_t columns;
   std::size_t depth;
   bool add;
+  std::size_t block_depth = 0;  // 0: as the extents suggest, see FloatProducts; of bf16: all of the depth
 };
 
 using Product = ProductOf<float>;
@@ -33,10 +34,18 @@ using Product = ProductOf<float>;
 // How many floats of scratch memory any product needs, aligned to 64 bytes.
 inline constexpr std::size_t product_scratch = (1 << 18) + (1 << 14);
 
-using MultiplyFunction = void (*)(const Product&, float* scratch);
 void multiply_avx512(const Product& product, float* scratch);
-// The function for this processor; null: there is none, and the BLAS must do.
-MultiplyFunction find_multiply();
+std::size_t block_depth_avx512(const Product& product);
+
+// The functions for a processor.
+struct FloatProducts {
+  void (*multiply)(const Product&, float* scratch);
+  // Into what parts the depth of a product of these extents is cut. Of a product that is itself cut into several, to
+  // have the same bits, this must be the whole one's.
+  std::size_t (*block_depth)(const Product&);
+};
+// Null: there are none for this one, and the BLAS must do.
+const FloatProducts* find_float_products();
 
 // The same of matrices of bf16, given by their bits, for processors with AVX512_BF16. Sums are formed in fp32 from
 // pairs of products (VDPBF16PS), which takes denormal numbers for zero. depth at most 512, columns at most 512; one of

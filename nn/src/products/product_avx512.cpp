@@ -288,16 +288,16 @@ class BlockProduct {
   bool stream_;
 };
 
-// Of a block: all, where b's panels then fit, and nothing of a is rearranged.
-std::size_t depth_of_blocks(const Product& of) {
+}  // namespace
+
+// All, where b's panels then fit, and nothing of a is rearranged.
+std::size_t block_depth_avx512(const Product& of) {
   const bool fits = of.depth <= most_depth && panel_stride(of.depth) * parts(of.columns, tile_columns) <= block_floats;
   return fits && of.a_depth == 1 ? of.depth : least(usual_depth, of.depth);
 }
 
-}  // namespace
-
 void multiply_avx512(const Product& of, float* scratch) {
-  const std::size_t depth = depth_of_blocks(of);
+  const std::size_t depth = of.block_depth == 0 ? block_depth_avx512(of) : of.block_depth;
   const std::size_t columns = block_floats / panel_stride(depth) * tile_columns;
   for (std::size_t column = 0; column < of.columns; column += columns) {
     for (std::size_t first = 0; first < of.depth; first += depth) {

@@ -88,13 +88,13 @@ template <typename Set, Format format, std::size_t blocks>
   }
 }
 
+// Of the columns from the first to before the last, which are multiples of 16, or all there are.
 template <typename Set, Format format>
-void parameter_gradients(const LayerNormBackwardRows& a) {
-  if (a.dweight == nullptr && a.dbias == nullptr) return;
+void parameter_gradients(const LayerNormBackwardRows& a, std::size_t first, std::size_t last) {
   constexpr std::size_t blocks = 4;
-  std::size_t at = 0;
-  for (; at + blocks * lane_count <= a.dim; at += blocks * lane_count) parameter_columns<Set, format, blocks>(a, at);
-  for (; at < a.dim; at += lane_count) parameter_columns<Set, format, 1>(a, at);
+  std::size_t at = first;
+  for (; at + blocks * lane_count <= last; at += blocks * lane_count) parameter_columns<Set, format, blocks>(a, at);
+  for (; at < last; at += lane_count) parameter_columns<Set, format, 1>(a, at);
 }
 
 // dx = (g - mean(g) - normal · mean(g · normal)) · inverse, with g = dy · weight
@@ -126,21 +126,21 @@ void input_gradient(const LayerNormBackwardRows& a, std::size_t row) {
   }
 }
 
-// The parameters' gradients first: dx may overwrite dy.
-template <typename Set, Format format>
-void layer_norm_backward_of(const LayerNormBackwardRows& a) {
-  parameter_gradients<Set, format>(a);
-  for (std::size_t row = 0; row < a.rows; ++row) input_gradient<Set, format>(a, row);
-}
-
 template <typename Set>
 void layer_norm_forward_lanes(const LayerNormForwardRows& a) {
   by_format(a.format, [&]<Format format>() { layer_norm_forward_of<Set, format>(a); });
 }
 
 template <typename Set>
-void layer_norm_backward_lanes(const LayerNormBackwardRows& a) {
-  by_format(a.format, [&]<Format format>() { layer_norm_backward_of<Set, format>(a); });
+void layer_norm_parameters_lanes(const LayerNormBackwardRows& a, std::size_t first, std::size_t last) {
+  by_format(a.format, [&]<Format format>() { parameter_gradients<Set, format>(a, first, last); });
+}
+
+template <typename Set>
+void layer_norm_input_lanes(const LayerNormBackwardRows& a, std::size_t first, std::size_t last) {
+  by_format(a.format, [&]<Format format>() {
+    for (std::size_t row = first; row < last; ++row) input_gradient<Set, format>(a, row);
+  });
 }
 
 }  // namespace tessera::nn

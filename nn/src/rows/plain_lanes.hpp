@@ -25,7 +25,7 @@ template <typename Set, Format format, std::size_t blocks>
     const std::size_t row = a.index == nullptr ? i * a.step : static_cast<std::size_t>(a.index[i]);
     for (std::size_t block = 0; block < blocks; ++block) {
       const std::size_t at = first + block * lane_count;
-      total[block] = total[block] + read<Set, format>(row_of<format>(a.from, row, a.dim), at, a.dim - at);
+      total[block] = total[block] + read<Set, format>(row_of<format>(a.from, row, a.stride), at, a.dim - at);
     }
   }
   for (std::size_t block = 0; block < blocks; ++block) {

@@ -52,7 +52,8 @@ struct AddRow {
 // to[dim] = the sum of rows of a matrix, in their order: those of `index`, or without it each step-th from the first.
 struct SumRows {
   Format format;
-  const void* from;           // [.., dim]
+  const void* from;  // [.., dim], rows `stride` elements after each other
+  std::size_t stride;
   const std::int32_t* index;  // [count]; null: use step
   std::size_t step;
   std::size_t count;
@@ -153,7 +154,8 @@ struct RowTable {
   void (*sum_rows)(const SumRows&);
   void (*dropout)(const DropoutRows&);
   void (*layer_norm_forward)(const LayerNormForwardRows&);
-  void (*layer_norm_backward)(const LayerNormBackwardRows&);
+  void (*layer_norm_parameters)(const LayerNormBackwardRows&, std::size_t first_column, std::size_t last_column);
+  void (*layer_norm_input)(const LayerNormBackwardRows&, std::size_t first_row, std::size_t last_row);  // dx alone
 };
 
 const RowTable& portable_rows();

@@ -26,7 +26,8 @@ constexpr RowTable table = {
     .sum_rows = sum_rows_lanes<Set>,
     .dropout = dropout_lanes<Set>,
     .layer_norm_forward = layer_norm_forward_lanes<Set>,
-    .layer_norm_backward = layer_norm_backward_lanes<Set>,
+    .layer_norm_parameters = layer_norm_parameters_lanes<Set>,
+    .layer_norm_input = layer_norm_input_lanes<Set>,
 };
 
 }  // namespace
