@@ -4,7 +4,7 @@
 usage: compare.py BUILD [--torch PYTHON] [--rounds N] [--steps N] [--minutes N] [--tiny]    prints figures, one per line
 
 PYTHON is an interpreter that has PyTorch; default: the environment variable TESSERA_TORCH_PYTHON, else this one. Without
-PyTorch there is nothing to compare, and the benchmark says so. Each rank has one thread. PyTorch gets what makes it fast:
+PyTorch there is nothing to compare, and the benchmark says so. Both have as many threads. PyTorch gets what makes it fast:
 a heap that is kept, gradients as views of buckets, the fused AdamW.
 """
 import argparse
@@ -21,10 +21,10 @@ import time
 SHAPES = {"mlp": {"batch": 64, "width": 2048, "layers": 8, "seq": 128},
           "gpt": {"batch": 8, "width": 256, "layers": 4, "seq": 128}}
 TINY = {"mlp": {"batch": 4, "width": 16, "layers": 2, "seq": 8}, "gpt": {"batch": 2, "width": 16, "layers": 1, "seq": 8}}
-CASES = [(1, "single"), (2, "ddp"), (2, "fsdp")]
+# By the name of their figures: ranks, how they share the work, and the threads of each.
+CASES = {"single": (1, "single", 1), "threads": (1, "single", 2), "ddp": (2, "ddp", 1), "fsdp": (2, "fsdp", 1)}
 # Without these PyTorch gives large temporaries back to the system at each step, and page faults dominate.
 HEAP_KEPT = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "8589934592", "MALLOC_TOP_PAD_": "268435456"}
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 PEER = pathlib.Path(__file__).with_name("peer.py")
 # Losses may differ as sums in another order do, in bf16 as bf16 does.
 TOLERANCE = {"fp32": 2e-3, "bf16": 3e-2}
@@ -50,25 +50,25 @@ class Comparison:
         self.shapes = TINY if options.tiny else SHAPES
         self.meetings = itertools.count()
 
-    def arguments(self, model, precision, ranks):
-        shape = {**self.shapes[model], "ranks": ranks, "steps": self.options.steps, "warm-up": 3}
+    def arguments(self, model, precision, ranks, threads):
+        shape = {**self.shapes[model], "ranks": ranks, "threads": threads, "steps": self.options.steps, "warm-up": 3}
         return ["--precision", precision, *itertools.chain(*((f"--{key}", str(value)) for key, value in shape.items()))]
 
     def weights(self, model):
         return self.folder / f"{model}.safetensors"
 
-    def ours(self, model, precision, ranks, parallel):
+    def ours(self, model, precision, ranks, parallel, threads):
         strategy = "fsdp" if parallel == "fsdp" else "ddp"
         command = [pathlib.Path(self.options.build) / f"bench/step_{model}", "--strategy", strategy,
-                   *self.arguments(model, precision, ranks), "--weights", self.weights(model)]
+                   *self.arguments(model, precision, ranks, threads), "--weights", self.weights(model)]
         figures = dict(line.split()[:2] for line in checked(command, environment({})).splitlines())
         return float(figures["step"]), float(figures["first-loss"]), float(figures["last-loss"])
 
-    def peer(self, model, precision, ranks, parallel):
+    def peer(self, model, precision, ranks, parallel, threads):
         meeting = self.folder / f"meeting{next(self.meetings)}"
         command = [self.options.torch, "-B", PEER, "--model", model, "--parallel", parallel, "--weights",
-                   self.weights(model), "--meeting", meeting, *self.arguments(model, precision, ranks)]
-        surroundings = environment(HEAP_KEPT | ONE_THREAD)
+                   self.weights(model), "--meeting", meeting, *self.arguments(model, precision, ranks, threads)]
+        surroundings = environment(HEAP_KEPT | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)})
         others = [subprocess.Popen([*command, "--rank", str(rank)], env=surroundings, stdout=subprocess.DEVNULL,
                                    stderr=subprocess.DEVNULL) for rank in range(1, ranks)]
         try:
@@ -79,20 +79,20 @@ class Comparison:
                 other.wait()
         return 1e3 * found["seconds"], found["losses"][0], found["losses"][-1]
 
-    def round(self, model, precision, ranks, parallel):
+    def round(self, model, precision, case):
         """Milliseconds of both, one after the other."""
-        ours, peer = (side(model, precision, ranks, parallel) for side in (self.ours, self.peer))
+        ours, peer = (side(model, precision, *CASES[case]) for side in (self.ours, self.peer))
         for mine, theirs in zip(ours[1:], peer[1:]):
             if abs(mine - theirs) > TOLERANCE[precision] * abs(mine):
-                sys.exit(f"{model} {parallel} {precision}: losses {ours[1:]} and {peer[1:]}: not the same training")
+                sys.exit(f"{model} {case} {precision}: losses {ours[1:]} and {peer[1:]}: not the same training")
         return ours[0], peer[0]
 
 
 def report(case, rounds):
-    model, precision, (_, parallel) = case
+    model, precision, how = case
     ours, peer = (statistics.median(each[side] for each in rounds) for side in (0, 1))
     ratio = statistics.median(peer / ours for ours, peer in rounds)
-    name = f"{model}/{precision}/{parallel}"
+    name = f"{model}/{precision}/{how}"
     print(f"{name}/ours {ours:.6g} ms\n{name}/torch {peer:.6g} ms\n{name}/ratio {ratio:.6g} times")
 
 
@@ -128,8 +128,7 @@ def main():
                 print(f"note: {index} of {options.rounds} rounds, because the machine was slow", file=sys.stderr)
                 break
             for case in cases:
-                model, precision, (ranks, parallel) = case
-                rounds[case].append(comparison.round(model, precision, ranks, parallel))
+                rounds[case].append(comparison.round(*case))
         for case in cases:
             report(case, rounds[case])
 

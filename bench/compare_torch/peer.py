@@ -158,11 +158,11 @@ def main():
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
     parser.add_argument("--weights")
     parser.add_argument("--meeting", help="a file that the ranks meet at")
-    for name in ["rank", "ranks", "steps", "warm-up", "batch", "width", "layers", "seq"]:
+    for name in ["rank", "ranks", "threads", "steps", "warm-up", "batch", "width", "layers", "seq"]:
         parser.add_argument(f"--{name}", type=int, required=True)
     parser.add_argument("--heads", type=int, default=4)
     options = parser.parse_args()
-    torch.set_num_threads(1)
+    torch.set_num_threads(options.threads)
     if options.parallel != "single":
         dist.init_process_group("gloo", init_method=f"file://{options.meeting}", rank=options.rank, world_size=options.ranks,
                                 timeout=datetime.timedelta(seconds=120))

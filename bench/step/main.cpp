@@ -1,6 +1,7 @@
 // Times of training steps, and their parts: products, attention, optimizer, exposed communication, and the rest.
 //
-// usage: step_mlp|step_gpt [--ranks N] [--strategy S] [--precision P] [--parts] …    prints figures, one per line
+// usage: step_mlp|step_gpt [--ranks N] [--threads N] [--strategy S] [--precision P] [--parts] …    prints figures, one
+// per line
 //
 // --parts measures, in the same run and in turn with nothing, what the step's products take by themselves, and the step
 // of one rank whose collectives take no time: what the real step takes longer is communication that shows.
@@ -40,7 +41,8 @@ void add_options(examples::CommandLine& line, Options& options) {
               {{"fp32", [&step] { step.precision = tessera::fp32_precision; }},
                {"bf16", [&step] { step.precision = tessera::bf16_mixed; }}},
               "of parameters, gradients and activations");
-  line.whole("--ranks", step.ranks, {1, 64}, "threads that train");
+  line.whole("--ranks", step.ranks, {1, 64}, "ranks that train");
+  line.whole("--threads", step.threads, {1, 256}, "of each rank");
   line.whole("--steps", step.steps, {1, 10000}, "steps that are timed");
   line.whole("--warm-up", step.warm_up, {0, 10000}, "steps before them");
   line.whole("--batch", step.batch, {1, 1 << 16}, "rows or sequences of each rank");
@@ -59,7 +61,8 @@ void require_training(const StepTimes& times) {
 
 StepTimes train_ranks(const StepOptions& options) {
   StepTimes times;
-  tessera::launch({.ranks = static_cast<int>(options.ranks), .threads = 1}, [&](tessera::World& world) {
+  const auto threads = static_cast<int>(options.threads);
+  tessera::launch({.ranks = static_cast<int>(options.ranks), .threads = threads}, [&](tessera::World& world) {
     StepTimes mine = train(world, options);
     if (world.rank() == 0) times = std::move(mine);
   });
@@ -71,7 +74,7 @@ StepTimes train_ranks(const StepOptions& options) {
 double seconds_without_communication(StepOptions options) {
   options.weights.reset();
   StepTimes times;
-  tessera::simulate({.ranks = static_cast<int>(options.ranks), .threads = 1},
+  tessera::simulate({.ranks = static_cast<int>(options.ranks), .threads = static_cast<int>(options.threads)},
                     [&](tessera::World& world) { times = train(world, options); });
   return median(times.seconds);
 }
@@ -116,7 +119,7 @@ void print_floor(const StepOptions& options, double step) {
 }
 
 void run(const Options& options) {
-  tessera::nn::set_threads(1);
+  tessera::nn::set_threads(static_cast<int>(options.step.threads));
   const StepTimes times = train_ranks(options.step);
   const double step = median(times.seconds);
   print_figure("step", 1e3 * step, "ms");
@@ -124,8 +127,8 @@ void run(const Options& options) {
   print_figure("last-loss", static_cast<double>(times.losses.back()), "nats");
   if (!options.parts) return;
   print_parts(options.step, step, median(times.optimizer));
-  if (options.step.ranks == 1 && options.step.precision.parameter == tessera::DType::fp32 &&
-      products(options.step).attentions == 0) {
+  if (options.step.ranks == 1 && options.step.threads == 1 &&
+      options.step.precision.parameter == tessera::DType::fp32 && products(options.step).attentions == 0) {
     print_floor(options.step, step);
   }
 }

@@ -17,6 +17,7 @@ struct StepOptions {
   tessera::Precision precision = tessera::fp32_precision;
   tessera::Strategy strategy = tessera::Strategy::ddp;
   std::size_t ranks = 1;
+  std::size_t threads = 1;  // of each rank
   std::size_t steps = 15;   // that are timed
   std::size_t warm_up = 3;  // steps before them
   std::size_t batch;        // rows or sequences of each rank
