@@ -75,8 +75,9 @@ def runtime_marks():
 
 
 def step_marks():
-    least = {"mlp": {"single": 1.4, "ddp": 2.0, "fsdp": 2.5}, "gpt": {"single": 1.3, "ddp": 1.5, "fsdp": 2.0}}
-    peers = {"single": "one rank", "ddp": "DDP, two ranks", "fsdp": "FSDP2, two ranks"}
+    least = {"mlp": {"single": 1.4, "threads": 1.3, "ddp": 2.0, "fsdp": 2.5},
+             "gpt": {"single": 1.3, "threads": 1.3, "ddp": 1.5, "fsdp": 2.0}}
+    peers = {"single": "one rank", "threads": "one rank of two threads", "ddp": "DDP, two ranks", "fsdp": "FSDP2, two ranks"}
     for model in ("mlp", "gpt"):
         for precision in ("fp32", "bf16"):
             for parallel, mark in least[model].items():

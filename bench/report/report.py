@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs all timed benchmarks and writes their page, and a figure of the ratios against the marks.
+"""Runs all timed benchmarks and writes their page, and figures of the ratios against the marks and of the steps against PyTorch's.
 
 usage: report.py BUILD PAGE.md [--torch PYTHON] [--tiny]
 
@@ -83,8 +83,9 @@ def run_steps(runner, tiny):
     small = ["--width", 16, "--layers", 2, "--batch", 2, "--seq", 8, "--steps", 2] if tiny else []
     for model in ("mlp", "gpt"):
         for precision in ("fp32", "bf16"):
-            runner.figures_of(f"step/{model}/{precision}/1/", runner.bench(f"step_{model}"), "--precision", precision,
-                              "--parts", *small)
+            for threads, case in ((1, "1"), (2, "1-threads")):
+                runner.figures_of(f"step/{model}/{precision}/{case}/", runner.bench(f"step_{model}"), "--threads", threads,
+                                  "--precision", precision, "--parts", *small)
         for strategy in ("ddp", "fsdp"):
             for precision in ("fp32", "bf16"):
                 runner.figures_of(f"step/{model}/{precision}/2-{strategy}/", runner.bench(f"step_{model}"), "--ranks", 2,
@@ -156,15 +157,14 @@ def processor():
         return platform.machine()
 
 
-def page(runner, figure, seconds):
+def page(runner, figures, seconds):
     yield f"# Benchmarks on the CPU, {datetime.date.today():%Y-%m-%d}\n"
     yield (f"`scripts/benchmark`, {seconds / 60:.0f} minutes on {os.cpu_count()} cores of {processor()}, {platform.system()} "
            f"{platform.release().split('-')[0]}. Contestants take turns within one run, figures are medians, and ratios are of one run. Each "
            "benchmark checks its results. Ratios are rates, or speeds, over the other's; more is better but where the mark "
            "says ≤.\n")
     yield from (f"{remark}\n" for remark in runner.remarks)
-    if figure:
-        yield f"![Ratios over their marks]({figure})\n"
+    yield from (f"![{title}]({figure})\n" for title, figure in figures.items())
     yield from mark_tables(runner.figures)
     yield from parts_table(runner.figures)
     yield "## Commands\n\n```sh"
@@ -175,22 +175,39 @@ def page(runner, figure, seconds):
 
 # ---- the figure ----
 
-def plot(figures, path):
-    """Every ratio over its mark, by its place in the tables; above 1 it is met. Whether there is a figure."""
-    series = []
-    place = 0
-    for section in (marks.KERNELS, marks.COLLECTIVES, marks.RUNTIME, marks.STEPS):
-        points = []
-        for mark in (mark for mark in marks.marks() if mark.section == section):
-            ratio = mark.ratio(figures)
-            if ratio is not None and ratio > 0:
-                place += 1
-                points.append((place, ratio / mark.least if mark.least is not None else mark.most / ratio))
-        if points:
-            series.append({"name": section, "x": [x for x, _ in points], "y": [y for _, y in points]})
-    chart = {"kind": "lines", "title": "Benchmarks over their marks", "note": "Each point is a row of the page's tables, in their order",
-             "x": {"label": "row"}, "y": {"label": "ratio over its mark", "scale": "log"}, "series": series,
-             "limits": [{"name": "met from here on", "y": 1}]}
+def measured(figures, section):
+    """Marks of the section with their ratios, where there is one that a logarithm takes."""
+    pairs = ((mark, mark.ratio(figures)) for mark in marks.marks() if mark.section == section)
+    return [(mark, ratio) for mark, ratio in pairs if ratio is not None and ratio > 0]
+
+
+def dots(name, pairs, place):
+    return {"name": name, "rows": [mark.name for mark, _ in pairs], "x": [place(mark, ratio) for mark, ratio in pairs],
+            "texts": [f"{ratio:.3g} ({bound(mark)})" for mark, ratio in pairs]}
+
+
+def plot_marks(figures, path):
+    """Every ratio over its mark; above 1 it is met. Whether there is a figure."""
+    def over_mark(mark, ratio):
+        return ratio / mark.least if mark.least is not None else mark.most / ratio
+
+    sections = [(section, measured(figures, section)) for section in (marks.KERNELS, marks.COLLECTIVES, marks.RUNTIME, marks.STEPS)]
+    return draw({"kind": "dots", "title": "Benchmarks over their marks", "note": "Beside each dot the ratio, and in brackets its mark",
+                 "x": {"label": "ratio over its mark", "scale": "log2"},
+                 "series": [dots(section, pairs, over_mark) for section, pairs in sections if pairs],
+                 "limits": [{"name": "met", "x": 1}]}, path)
+
+
+def plot_peer(figures, path):
+    """Speed over PyTorch's, for people who read nothing else. Whether there is a figure."""
+    pairs = measured(figures, marks.STEPS)
+    return pairs and draw({"kind": "dots", "title": "Training steps: speed over PyTorch's", "note": f"{processor()}; in brackets the marks",
+                           "x": {"label": "times PyTorch's speed", "scale": "log2"},
+                           "series": [dots("MLP of 8 × 2048², GPT of 4 × 256", pairs, lambda _, ratio: ratio)],
+                           "limits": [{"name": "as fast as PyTorch", "x": 1}]}, path)
+
+
+def draw(chart, path):
     with tempfile.NamedTemporaryFile("w", suffix=".json", encoding="utf-8") as file:
         json.dump(chart, file)
         file.flush()
@@ -214,9 +231,10 @@ def main():
     start = time.monotonic()
     run_all(runner, options)
     seconds = time.monotonic() - start
-    figure = options.page.with_suffix(".svg")
-    has_figure = plot(runner.figures, figure)
-    options.page.write_text("\n".join(page(runner, figure.name if has_figure else None, seconds)), encoding="utf-8")
+    figures = {"Ratios over their marks": (plot_marks, options.page.with_suffix(".svg")),
+               "Speed over PyTorch's": (plot_peer, options.page.with_name(f"{options.page.stem}-pytorch.svg"))}
+    drawn = {title: path.name for title, (plot, path) in figures.items() if plot(runner.figures, path)}
+    options.page.write_text("\n".join(page(runner, drawn, seconds)), encoding="utf-8")
     print(f"{options.page}: {seconds:.0f} s of benchmarks")
 
 

@@ -1,6 +1,6 @@
 """Why a step is not faster yet: what its parts, measured beside the comparison, would come to alone."""
 
-CASES = {"single": "1", "ddp": "2-ddp", "fsdp": "2-fsdp"}
+CASES = {"single": "1", "threads": "1-threads", "ddp": "2-ddp", "fsdp": "2-fsdp"}
 
 
 def figures_of(figures, case):
@@ -23,7 +23,7 @@ def step_limit(model, precision, parallel):
         found = [f"Products take {products:.3g} of the step's {parts['step']:.3g} ms, the linear ones at {parts['linear-rate']:.3g} "
                  f"GFLOP/s, and the optimizer {parts['optimizer']:.3g}.",
                  alone_text("These alone would be", products + parts["optimizer"], torch)]
-        if parallel != "single":
+        if parallel in ("ddp", "fsdp"):
             found.append(alone_text("Without communication it would be", parts["without-communication"], torch)
                          + f" {parts['exposed-communication']:.3g} ms of it show: each rank has one core, for its products and for "
                          "the threads that gather and reduce.")

@@ -20,6 +20,10 @@ LINES = {"kind": "lines", "title": "The title", "note": "The note",
 BARS = {"kind": "stacked_bars", "title": "The title", "bars": ["ddp", "fsdp"], "y": {"label": "memory", "format": "bytes"},
         "series": [{"name": "parameters", "y": [28e9, 7e9]}, {"name": "optimizer", "y": [56e9, 14e9]}],
         "limits": [{"name": "what a GPU has", "y": 80e9}]}
+DOTS = {"kind": "dots", "title": "The title", "note": "The note", "x": {"label": "speed", "scale": "log"},
+        "series": [{"name": "Steps", "rows": ["MLP", "GPT"], "x": [1.9, 0.5], "texts": ["1.9 times", "half"]},
+                   {"name": "Kernels", "rows": ["cast"], "x": [1], "texts": ["as fast"]}],
+        "limits": [{"name": "the other's", "x": 1}]}
 
 
 def runs(python):
@@ -64,7 +68,14 @@ class PlotChart(unittest.TestCase):
         for text in ["ddp", "fsdp", "memory", "parameters", "optimizer", "84 GB", "21 GB", "what a GPU has"]:
             self.assertIn(f">{text}</text>", drawing)
 
+    def test_dots_have_their_rows_texts_groups_and_limits(self):
+        drawing = self.drawn(DOTS)
+        for text in ["The title", "The note", "speed", "Steps", "Kernels", "MLP", "GPT", "cast", "1.9 times", "half", "as fast",
+                     "the other's"]:
+            self.assertIn(f">{text}</text>", drawing)
+
     def test_odd_charts_are_drawn(self):
+        self.drawn({**DOTS, "series": [{"name": "nothing", "rows": ["one"], "x": [3], "texts": [""]}], "limits": []})
         self.drawn({**LINES, "series": [{"name": "one", "x": [7], "y": [3]}]})
         self.drawn({**BARS, "series": [{"name": "nothing", "y": [0, 0]}], "limits": []})
         self.drawn({**BARS, "series": [{"name": f"part {n}", "y": [n, 1]} for n in range(13)]})
@@ -82,7 +93,11 @@ class PlotChart(unittest.TestCase):
                              ({**LINES, "series": [{**series, "y": [1, 2, float("nan")]}]}, "finite"),
                              ({**LINES, "bars": ["a"]}, "bars"), ({**LINES, "limits": [{"name": "zero", "y": 0}]}, "limits[0]"),
                              ({**BARS, "bars": ["ddp"]}, "each of bars"), ({**BARS, "y": {"scale": "log"}}, "linear"),
-                             ({**BARS, "series": [{"name": "a", "y": [-1, 1]}]}, "below 0")]:
+                             ({**BARS, "series": [{"name": "a", "y": [-1, 1]}]}, "below 0"),
+                             ({**DOTS, "y": {"label": "y"}}, "no y"), ({**DOTS, "limits": [{"name": "a", "y": 1}]}, "limits[0]"),
+                             ({**DOTS, "series": [{"name": "a", "rows": ["b"], "x": [0], "texts": [""]}]}, "above 0"),
+                             ({**DOTS, "series": [{"name": "a", "rows": ["b"], "x": [1], "texts": []}]}, "series[0].texts"),
+                             ({**DOTS, "series": [{"name": "a", "rows": [1], "x": [1], "texts": [""]}]}, "series[0].rows")]:
             with self.subTest(words=words):
                 self.assert_refused(chart, words)
 
@@ -97,7 +112,7 @@ class PlotChartWithoutMatplotlib(unittest.TestCase):
     def test_help_describes_a_chart(self):
         done = subprocess.run([sys.executable, SCRIPT, "--help"], capture_output=True, text=True, check=False)
         self.assertEqual(done.returncode, 0)
-        for word in ["stacked_bars", "lines", "log2", "seconds", "limits"]:
+        for word in ["stacked_bars", "lines", "dots", "log2", "seconds", "limits"]:
             self.assertIn(word, done.stdout)
 
 

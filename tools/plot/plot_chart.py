@@ -3,7 +3,7 @@
 
 usage: plot_chart.py CHART.json|- FIGURE.svg|FIGURE.png
 
-  {"kind": "lines",                     lines with markers; or "stacked_bars"
+  {"kind": "lines",                     lines with markers; or "stacked_bars"; or "dots", one in each named row
    "title": "…",
    "note": "…",                         optional: small print below the title, such as what was assumed
    "x": {"label": "…", "scale": "log", "format": "count"},
@@ -11,8 +11,10 @@ usage: plot_chart.py CHART.json|- FIGURE.svg|FIGURE.png
    "bars": ["ddp", "fsdp"],             stacked bars only: the names below the bars; x is optional then
    "series": [{"name": "…", "x": [1, 2], "y": [3, 4], "reference": true}],
                                         lines only: x, and reference for a thin dashed line to compare with;
-                                        bars are stacked in the order of the series
-   "limits": [{"name": "…", "y": 5}]}   optional: horizontal dashed lines
+                                        bars are stacked in the order of the series; dots have rows, x and texts
+                                        instead, as many of each, below the series' name: {"name": "Steps",
+                                        "rows": ["MLP"], "x": [1.9], "texts": ["1.9, at least 1.4"]}
+   "limits": [{"name": "…", "y": 5}]}   optional: horizontal dashed lines; of dots, vertical ones at "x"
 
 Formats of an axis: plain (default), count (1 M), bytes (10^n B) and bytes2 (2^n B), seconds (10 ms), percent (of 1).
 A log2 axis of x ticks at the points of the lines. Exit codes: 0, 1 where the figure cannot be written, 2 for a chart
@@ -39,7 +41,9 @@ COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#0
 MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*"]
 HATCHES = [None, "///", "...", "xxx"]
 KEYS = {"chart": {"kind", "title", "note", "x", "y", "bars", "series", "limits"}, "axis": {"label", "scale", "format"},
-        "lines": {"name", "x", "y", "reference"}, "stacked_bars": {"name", "y"}, "limit": {"name", "y"}}
+        "lines": {"name", "x", "y", "reference"}, "stacked_bars": {"name", "y"}, "dots": {"name", "rows", "x", "texts"},
+        "limit": {"name", "y"}, "limit of dots": {"name", "x"}}
+KINDS = ["lines", "stacked_bars", "dots"]
 
 
 class ChartError(Exception):
@@ -72,10 +76,20 @@ def check_axis(axis, where):
         require(axis.get(key, known[0]) in known, f"{where}.{key} must be one of {', '.join(known)}")
 
 
+def check_dots(chart, where, series):
+    check_numbers(series.get("x"), f"{where}.x", chart["x"].get("scale", "linear"))
+    for key in ["rows", "texts"]:
+        texts = series.get(key)
+        require(isinstance(texts, list) and all(isinstance(text, str) for text in texts) and len(texts) == len(series["x"]),
+                f"{where}.{key} must be as many texts as x has numbers")
+
+
 def check_series(chart, index, series):
     where, lines = f"series[{index}]", chart["kind"] == "lines"
     check_keys(series, chart["kind"], where)
     require(isinstance(series.get("name"), str), f"{where} needs a name")
+    if chart["kind"] == "dots":
+        return check_dots(chart, where, series)
     check_numbers(series.get("y"), f"{where}.y", chart["y"].get("scale", "linear") if lines else "linear")
     if lines:
         check_numbers(series.get("x"), f"{where}.x", chart["x"].get("scale", "linear"))
@@ -88,10 +102,12 @@ def check_series(chart, index, series):
 def check(chart):
     """Refuses what would draw something else than was meant."""
     check_keys(chart, "chart", "the chart")
-    require(chart.get("kind") in ("lines", "stacked_bars"), "kind must be lines or stacked_bars")
+    require(chart.get("kind") in KINDS, f"kind must be one of {', '.join(KINDS)}")
     require(isinstance(chart.get("title"), str), "the chart needs a title")
-    bars = chart["kind"] == "stacked_bars"
+    bars, dots = chart["kind"] == "stacked_bars", chart["kind"] == "dots"
     chart.setdefault("x", {} if bars else None)
+    require(not dots or "y" not in chart, "dots have rows, and no y")
+    chart.setdefault("y", {} if dots else None)
     for name in ["x", "y"]:
         check_axis(chart.get(name), name)
     require(bars == ("bars" in chart), "stacked_bars, and only they, need bars")
@@ -102,8 +118,9 @@ def check(chart):
     for index, series in enumerate(chart["series"]):
         check_series(chart, index, series)
     for index, limit in enumerate(chart.get("limits", [])):
-        check_keys(limit, "limit", f"limits[{index}]")
-        check_numbers([limit.get("y")], f"limits[{index}].y", chart["y"].get("scale", "linear"))
+        axis = "x" if dots else "y"
+        check_keys(limit, "limit of dots" if dots else "limit", f"limits[{index}]")
+        check_numbers([limit.get(axis)], f"limits[{index}].{axis}", chart[axis].get("scale", "linear"))
 
 
 def text_of(value, kind):
@@ -169,23 +186,61 @@ def draw_bars(axes, chart):
     axes.set_ylim(0, max([*bottom, *(limit["y"] for limit in chart.get("limits", []))], default=1) * 1.1 or 1)
 
 
+def finish(axes, chart):
+    """What all kinds have: title, note, and no box."""
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    note = chart.get("note", "")
+    axes.set_title(chart["title"], loc="left", fontsize=13, pad=14 + 13 * len(note.splitlines()))
+    axes.annotate(note, (0, 1), (0, 10), xycoords="axes fraction", textcoords="offset points", fontsize=9,
+                  color="#555555", va="bottom")
+
+
+def draw_dots(chart):
+    """A figure as high as its rows need: each series' name, then its rows, from top to bottom."""
+    from matplotlib.figure import Figure
+    lines = sum(len(series["rows"]) + 1 for series in chart["series"])
+    figure = Figure(figsize=(9, 0.24 * lines + 1), dpi=120, facecolor="white")
+    axes = figure.add_subplot()
+    set_axis(axes, "x", chart["x"])
+    names, headings = [], []
+    for index, series in enumerate(chart["series"]):
+        headings.append(len(names))
+        names.append(series["name"])
+        for row, x, text in zip(series["rows"], series["x"], series["texts"]):
+            axes.plot([x], [len(names)], marker=MARKERS[index % len(MARKERS)], color=COLOURS[index % len(COLOURS)], markersize=6)
+            axes.annotate(text, (x, len(names)), (7, 0), textcoords="offset points", fontsize=8, color="#333333", va="center",
+                          bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6})
+            names.append(row)
+    for limit in chart.get("limits", []):
+        axes.axvline(limit["x"], color="#444444", linestyle="--", linewidth=1.4)
+        axes.annotate(limit["name"], (limit["x"], 1), (0, 2), xycoords=axes.get_xaxis_transform(), fontsize=8,
+                      textcoords="offset points", color="#444444", ha="center", va="bottom")
+    axes.set_yticks(range(len(names)), names, fontsize=9)
+    axes.tick_params(axis="y", length=0)
+    for heading in headings:
+        axes.get_yticklabels()[heading].set_fontweight("bold")
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.margins(x=0.18)
+    return figure, axes
+
+
 def draw(chart):
     """The figure. The legend stands to the right, where it hides nothing."""
     from matplotlib.figure import Figure
+    if chart["kind"] == "dots":
+        figure, axes = draw_dots(chart)
+        finish(axes, chart)
+        return figure
     figure = Figure(figsize=(9, 4.8), dpi=120, facecolor="white")
     axes = figure.add_subplot()
     bars = chart["kind"] == "stacked_bars"
     (draw_bars if bars else draw_lines)(axes, chart)
     set_axis(axes, "y", chart["y"])
     axes.xaxis.grid(not bars)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
     for limit in chart.get("limits", []):
         axes.axhline(limit["y"], color="#444444", linestyle="--", linewidth=1.4, label=limit["name"])
-    note = chart.get("note", "")
-    axes.set_title(chart["title"], loc="left", fontsize=13, pad=14 + 13 * len(note.splitlines()))
-    axes.annotate(note, (0, 1), (0, 10), xycoords="axes fraction", textcoords="offset points", fontsize=9,
-                  color="#555555", va="bottom")
+    finish(axes, chart)
     handles, labels = axes.get_legend_handles_labels()
     if bars:  # in the order in which they are seen, the topmost first
         handles, labels = handles[::-1], labels[::-1]
