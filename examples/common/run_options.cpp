@@ -45,7 +45,7 @@ void add_job_options(CommandLine& line, RunOptions& options) {
   line.whole("--ranks", options.ranks, {1, most_ranks},
              "Ranks, each a thread of this process; under mpirun there is one for each process");
   line.whole("--threads", options.threads, {1, most_ranks},
-             "Threads that one rank's matrix products may use [cores / ranks]");
+             "Threads that share one rank's layers and optimizer on the CPU [cores / ranks]");
   add_device_options(line, options);
   line.real("--timeout", options.timeout_seconds, {0.001, 604800}, "Seconds that a rank waits for another one");
   line.directory("--log-dir", options.log_dir, "Directory for rank-R.log, one of each rank");
