@@ -34,6 +34,7 @@
 #include "tessera/device/cuda.hpp"
 #include "tessera/device/device.hpp"
 #include "tessera/device/event.hpp"
+#include "tessera/device/parallel.hpp"
 #include "tessera/device/stream.hpp"
 #include "tessera/device/task.hpp"
 #include "tessera/device/time_stamps.hpp"
