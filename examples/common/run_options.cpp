@@ -141,7 +141,8 @@ void add_file_options(CommandLine& line, RunOptions& options) {
   line.path("--init", options.init, "Starts from the weights of such a file");
   line.path("--init-map", options.init_map,
             "Names in the file of --init where they are others: JSON, {\"name in the model\": \"name in the file\"}");
-  line.flag("--show-types", options.show_types, "Prints for each unit in which types it computes, travels and adds up");
+  line.flag("--show-types", options.show_types,
+            "Prints for each unit in which types it computes, travels and adds up, and what the CPU computes with");
   add_trace_options(line, options);
   line.flag("--quiet", options.quiet, "Prints errors only");
 }

@@ -18,6 +18,7 @@
 #include "tessera/checkpoint/weights.hpp"
 #include "tessera/comm/start.hpp"
 #include "tessera/kernels/elementwise.hpp"
+#include "tessera/nn/processor.hpp"
 #include "tessera/nn/tf32.hpp"
 #include "tessera/nn/threads.hpp"
 #include "tessera/plan/draw.hpp"
@@ -132,7 +133,10 @@ void TrainingLoop::start(Training& training) {
   if (resumed) done_before_ = resumed->step;
   if (metrics_ != nullptr && options_.checkpoints.resume) metrics_->keep_first(done_before_);
   progress_.line(training.headline());
-  if (options_.show_types) progress_.line(model.types_table());
+  if (options_.show_types) {
+    progress_.line(model.types_table());
+    if (world_.device().kind() == tessera::DeviceKind::cpu) progress_.line(tessera::nn::computed_with());
+  }
   if (options_.draw_plan) progress_.line(draw(model.plan()));
   trace_.emplace(model, options_, length_, done_before_);
   if (done_before_ >= length_.last_step) progress_.line(nothing_left(length_, done_before_));

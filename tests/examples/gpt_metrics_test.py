@@ -58,6 +58,9 @@ def check_text(program):
     # The table is used twice, so its gradients add up on the rank and travel in fp32.
     assert table["embedding"] == ["bf16", "bf16", "fp32"] and table["blocks.0"] == ["bf16", "bf16", "bf16"], types
     assert table["final"] == ["fp32", "fp32", "fp32"], types
+    types = trainer_runs.run(program, *MODEL, "--show-types",
+                             variables={"TESSERA_INSTRUCTION_SET": "portable"}).stdout
+    assert "rows with portable; products of fp32 " in types and "; 1 thread\n" in types, types
     assert "|" not in trainer_runs.run(program, *MODEL, "--sample", 0).stdout
 
 
