@@ -73,6 +73,9 @@ def run_all(runner, options):
     small = ["--units", 2, "--width", 16, "--batch", 4, "--steps", 2] if tiny else []
     for share in (60,) if tiny else (60, 90):
         runner.figures_of(f"overlap/{share}/", runner.bench("overlap"), "--share", share, *small)
+    for precision in ("fp32", "bf16"):
+        runner.figures_of(f"products/{precision}/", runner.bench("products"), "--precision", precision,
+                          *(["--tiny", "--rounds", 1] if tiny else []))
     run_steps(runner, tiny)
     python = ["--torch", options.torch] if options.torch else []
     runner.figures_of("torch/", sys.executable, "-B", SOURCE / "bench/compare_torch/compare.py", runner.build, *python,
@@ -141,10 +144,22 @@ def parts_table(figures):
     yield "\nMilliseconds; rates in GFLOP/s, the triad in GB/s.\n"
 
 
+def products_table(figures):
+    """Rates of each product by who computes it."""
+    rates = {tuple(name.removeprefix("products/").rsplit("/", 1)): rate for name, rate in figures.items()
+             if name.startswith("products/")}
+    contestants = list(dict.fromkeys(who for _, who in rates))
+    yield "## Products of the trainers, one by one\n\n| | " + " | ".join(contestants) + " |\n|---|" + "--:|" * len(contestants)
+    for product in dict.fromkeys(product for product, _ in rates):
+        cells = [f"{rates[product, who]:.3g}" if (product, who) in rates else "" for who in contestants]
+        yield f"| {product} | " + " | ".join(cells) + " |"
+    yield "\nGFLOP/s on one thread.\n"
+
+
 def all_figures(runner):
     yield "## All figures\n\n| figure | | |\n|---|--:|---|"
     for name, value in runner.figures.items():
-        if not name.startswith("step/"):
+        if not name.startswith(("step/", "products/")):
             yield f"| {name} | {value:.4g} | {runner.units[name]} |"
     yield ""
 
@@ -167,6 +182,7 @@ def page(runner, figures, seconds):
     yield from (f"![{title}]({figure})\n" for title, figure in figures.items())
     yield from mark_tables(runner.figures)
     yield from parts_table(runner.figures)
+    yield from products_table(runner.figures)
     yield "## Commands\n\n```sh"
     yield from runner.commands
     yield "```\n"

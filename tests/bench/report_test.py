@@ -31,7 +31,9 @@ def main(report, build):
         assert ratios[name][2].strip() in ("met", "missed"), (name, text)
     for name in FIGURES:
         assert float(ratios[name][0]) > 0, (name, text)
-    for case in ["mlp/fp32/1", "mlp/bf16/1", "mlp/fp32/2-ddp", "gpt/fp32/2-fsdp"]:
+    for product in ["fp32/tiny/forward", "bf16/tiny/dw"]:
+        assert float(ratios[product][0]) > 0, (product, text)
+    for case in ["mlp/fp32/1", "gpt/bf16/1-threads", "mlp/bf16/1", "mlp/fp32/2-ddp", "gpt/fp32/2-fsdp"]:
         assert float(ratios[case][0]) > 0, (case, text)
 
 
