@@ -8,6 +8,7 @@
 #include "tessera/base/half.hpp"
 #include "tessera/base/philox.hpp"
 #include "tessera/base/shape.hpp"
+#include "tessera/base/stretches.hpp"
 #include "tessera/base/version.hpp"
 #include "tessera/checkpoint/checkpoint_reader.hpp"
 #include "tessera/checkpoint/checkpointer.hpp"

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "tessera/base/error.hpp"
+#include "tessera/base/stretches.hpp"
 
 namespace tessera::plan {
 
@@ -118,37 +118,6 @@ RankTimeline timeline(const LaunchList& list, const SimulatedRank& rank, const S
 }
 
 // ---- what runs beside what ----
-
-using Stretches = std::vector<std::pair<double, double>>;
-
-// Inside the window, in order of time, with neighbours put together.
-Stretches merged(Stretches stretches) {
-  std::sort(stretches.begin(), stretches.end());
-  Stretches result;
-  for (const auto& [begin, end] : stretches) {
-    if (!result.empty() && begin <= result.back().second) {
-      result.back().second = std::max(result.back().second, end);
-    } else {
-      result.emplace_back(begin, end);
-    }
-  }
-  return result;
-}
-
-double length(const Stretches& stretches) {
-  double sum = 0;
-  for (const auto& [begin, end] : stretches) sum += end - begin;
-  return sum;
-}
-
-double common_length(const Stretches& a, const Stretches& b) {
-  double sum = 0;
-  for (std::size_t i = 0, j = 0; i < a.size() && j < b.size();) {
-    sum += std::max(0.0, std::min(a[i].second, b[j].second) - std::max(a[i].first, b[j].first));
-    (a[i].second < b[j].second ? i : j) += 1;
-  }
-  return sum;
-}
 
 template <typename Chosen>
 Stretches stretches_of(const LaunchList& list, const SimulatedRank& rank, const StepWindow& window, Chosen chosen) {

@@ -5,8 +5,15 @@
 #include <map>
 #include <set>
 
+#include "tessera/base/stretches.hpp"
+
 namespace tools {
 namespace {
+
+using tessera::common_length;
+using tessera::length;
+using tessera::merged;
+using tessera::Stretches;
 
 constexpr const char* no_unit = "-";
 std::string unit_of(const Slice& slice) { return slice.unit.empty() ? no_unit : slice.unit; }
@@ -126,38 +133,6 @@ std::vector<HostFigures> host_figures(const TraceFile& trace) {
 }
 
 }  // namespace
-
-Stretches merged(Stretches stretches) {
-  std::sort(stretches.begin(), stretches.end());
-  Stretches result;
-  for (const auto& [begin, end] : stretches) {
-    if (!result.empty() && begin <= result.back().second) {
-      result.back().second = std::max(result.back().second, end);
-    } else {
-      result.emplace_back(begin, end);
-    }
-  }
-  return result;
-}
-
-double length(const Stretches& merged) {
-  double sum = 0;
-  for (const auto& [begin, end] : merged) sum += end - begin;
-  return sum;
-}
-
-double common_length(const Stretches& a, const Stretches& b) {
-  double sum = 0;
-  for (std::size_t i = 0, j = 0; i < a.size() && j < b.size();) {
-    sum += std::max(0.0, std::min(a[i].second, b[j].second) - std::max(a[i].first, b[j].first));
-    if (a[i].second < b[j].second) {
-      ++i;
-    } else {
-      ++j;
-    }
-  }
-  return sum;
-}
 
 Summary summarize(const TraceFile& trace, std::size_t longest_waits) {
   Summary summary;

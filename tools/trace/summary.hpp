@@ -4,18 +4,11 @@
 
 #include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "trace/trace_file.hpp"
 
 namespace tools {
-
-// Stretches of time, and how long they are together: overlapping ones count once.
-using Stretches = std::vector<std::pair<double, double>>;
-Stretches merged(Stretches stretches);
-double length(const Stretches& merged);
-double common_length(const Stretches& merged_a, const Stretches& merged_b);
 
 struct RankFigures {
   std::size_t rank;

@@ -1,0 +1,17 @@
+// Stretches of time, each from its beginning to its end, and how long they are together.
+#pragma once
+
+#include <utility>
+#include <vector>
+
+namespace tessera {
+
+using Stretches = std::vector<std::pair<double, double>>;
+
+// In the order of time; those that overlap or touch become one. What the other two functions take.
+Stretches merged(Stretches stretches);
+
+double length(const Stretches& merged);
+double common_length(const Stretches& merged_a, const Stretches& merged_b);
+
+}  // namespace tessera
