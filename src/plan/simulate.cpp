@@ -247,10 +247,7 @@ class Walk {
   std::array<std::array<std::vector<std::size_t>, group_count>, stream_count> counts_;
 };
 
-bool is_steady(const std::vector<double>& times) {
-  const double last = times.back();
-  return std::abs(last - times[times.size() - 2]) <= equal_enough * last;
-}
+bool are_equal(double step, double next) { return std::abs(next - step) <= equal_enough * next; }
 
 }  // namespace
 
@@ -267,9 +264,9 @@ Simulation simulate(const Plan& plan, const Durations& durations, const Simulati
   {
     Walk walk(plan, durations, options, warm_up_steps + 2);
     walk.run();
-    const std::vector<double> times = {walk.end_of_step(1) - walk.end_of_step(0),
-                                       walk.end_of_step(2) - walk.end_of_step(1)};
-    if (is_steady(times)) return walk.result(1);
+    if (are_equal(walk.end_of_step(1) - walk.end_of_step(0), walk.end_of_step(2) - walk.end_of_step(1))) {
+      return walk.result(1);
+    }
   }
   return run(few_steps);
 }

@@ -111,8 +111,8 @@ RankTimeline timeline(const LaunchList& list, const SimulatedRank& rank, const S
     const Launch& launch = list[index];
     if (launch.step < window.first_step || launch.step >= window.end_step) continue;
     const LaunchTimes& times = rank.times(index);
-    result.operations.push_back({launch.point, launch.micro_batch, times.ready - window.begin,
-                                 times.begin - window.begin, times.end - window.begin});
+    result.operations.push_back({launch.point, launch.step - window.first_step, launch.micro_batch,
+                                 times.ready - window.begin, times.begin - window.begin, times.end - window.begin});
   }
   return result;
 }

@@ -274,6 +274,21 @@ TEST_CASE("jitter_is_a_function_of_its_seed_and_grows_with_the_ranks") {
   CHECK(mean(16, 1) > 1.05 * mean(1, 1));
 }
 
+TEST_CASE("timelines_have_all_operations_of_each_step") {
+  PlanOptions options = options_of(Strategy::fsdp, 4);
+  options.micro_batches = 3;
+  const Plan plan = plan_of(options);
+  const Durations durations{.on_stream = Simple{}};
+  const double each =
+      total(plan, {.on_stream = [](const Operation&) { return 1.0; }}, [](const Operation&) { return true; });
+  const Simulation simulation = simulate(plan, durations, {.steps = 3});
+  for (const RankTimeline& rank : simulation.ranks) {
+    std::map<std::size_t, double> counts;
+    for (const TimedOperation& timed : rank.operations) counts[timed.step] += 1;
+    CHECK(counts == std::map<std::size_t, double>{{0, each}, {1, each}, {2, each}});
+  }
+}
+
 TEST_CASE("streams_that_share_a_processor_take_turns") {
   PlanOptions options = options_of(Strategy::ddp, 2);
   options.bucket_cap = Bytes(0);

@@ -52,7 +52,7 @@ class Timeline {
                   {"micro_batches", options.micro_batches},
                   {"units", report_.plan.units.size()},
                   {"first_step", 1},
-                  {"last_step", 1},
+                  {"last_step", report_.simulation.window_steps},
                   {"clocks", "predicted on " + machine}};
     return {{"displayTimeUnit", "ms"}, {"otherData", about}, {"traceEvents", events_}};
   }
@@ -61,7 +61,7 @@ class Timeline {
   void add(std::size_t rank, const plan::TimedOperation& timed) {
     const plan::Operation& operation = report_.plan.at(timed.point);
     const std::string unit = operation.unit == plan::no_unit ? "" : report_.plan.units[operation.unit].name;
-    Json about = {{"step", 1},
+    Json about = {{"step", 1 + timed.step},
                   {"micro_batch", timed.micro_batch},
                   {"segment", to_string(report_.plan.segments[timed.point.segment].kind)},
                   {"operation", timed.point.operation},

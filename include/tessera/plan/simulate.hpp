@@ -64,6 +64,7 @@ struct SimulationOptions {
 // Seconds from the beginning of the window, which the operations of the steps before and after it may reach into.
 struct TimedOperation {
   EventPoint point;
+  std::size_t step;  // of the window, counted from 0
   std::size_t micro_batch;
   double ready;  // launched, its waits over, its stream free; a collective then waits for its peers
   double begin;
