@@ -5,7 +5,7 @@ and a GPT, ranks that are threads and processes of MPI.
 Calibrates once: `tessera calibrate`, and a trace of one rank of each model, which is not among the 24. Then trains each
 configuration for some steps, and holds the median of the traced ones against `tessera plan --time`. Run it on a quiet machine.
 
-usage: predicted.py BUILD [--quick] [--seconds N] [--page FILE]    BUILD: the build directory
+usage: predicted.py BUILD [--quick] [--seconds N]    BUILD: the build directory
 """
 import argparse
 import json
@@ -142,15 +142,11 @@ def main():
     parser.add_argument("build", type=pathlib.Path)
     parser.add_argument("--quick", action="store_true", help="small models and few steps: whether it runs, not how well")
     parser.add_argument("--seconds", type=int, default=100, help="of calibration")
-    parser.add_argument("--page", type=pathlib.Path, help="where the table goes, instead of standard output")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         seconds = 4 if arguments.quick else arguments.seconds
         text = page(measure(arguments.build.resolve(), pathlib.Path(folder), arguments.quick, seconds))
-    if arguments.page:
-        arguments.page.write_text(text)
-    else:
-        print(text, end="")
+    print(text, end="")
 
 
 if __name__ == "__main__":

@@ -4,9 +4,9 @@
 Of each family of results the rate of computation is fitted to the smallest row, and nothing else; the other rows are then
 predicted. Networks are at their own rate times the share that the machine files of tools/machines say. Where replicas are
 summed, Tessera's masters and sums travel in fp32, and those programs' gradients in bf16: half of the bytes, which a network
-of twice the rate stands for. Writes the tables of errors.
+of twice the rate stands for. Prints the tables of errors.
 
-usage: published.py TESSERA MACHINES [--page FILE]    TESSERA: build/tools/tessera, MACHINES: tools/machines
+usage: published.py TESSERA MACHINES    TESSERA: build/tools/tessera, MACHINES: tools/machines
 """
 import argparse
 import json
@@ -212,18 +212,11 @@ class Predictor:
         return high
 
 
-def absolute(rows):
-    """Rows that are tokens per second; others (TFLOPS, samples, shares) are in proportion to them."""
-    return rows[0]["published"] > 300
-
-
 def measure(predictor):
     results = []
     for title, wanted, rows in FAMILIES:
         first = rows[0]
-        # What is only known up to a factor is fitted to a computation at half of the peak.
-        published = first["published"] if absolute(rows) and "Modalities" not in title else None
-        factor = predictor.fitted_factor(wanted, first, published or known_rate(title, first))
+        factor = predictor.fitted_factor(wanted, first, known_rate(title, first))
         base = predictor.rate(wanted, first, factor)
         lines = []
         for one in rows[1:]:
@@ -235,13 +228,15 @@ def measure(predictor):
 
 
 def known_rate(title, first):
-    """Tokens per second and GPU of a first row that is published in another unit."""
-    if "Modalities" in title:
+    """Tokens per second and GPU of a first row, which may be published in another unit."""
+    if "Modalities" in title:  # samples per second of all GPUs
         return first["published"] * first["seq"] / first["ranks"]
     if "GPT-175B" in title or "ZeRO-3" in title:  # TFLOPS by the paper's formula, which counts recomputation
         parameters, layers, dim, seq = 174.6e9, 96, 12288, first["seq"]
         return first["published"] * 1e12 / (8 * parameters * (1 + seq / (6 * dim) + 51200 / (16 * layers * dim)))
-    return 2350.0  # T5-11B on 8 A100: 155 TFLOP/s at 6 FLOPs per parameter and token, the order of the paper's figure
+    if "T5-11B" in title:  # a share of itself: 155 TFLOP/s at 6 FLOPs per parameter and token, the order of the paper's figure
+        return 2350.0
+    return first["published"]
 
 
 def page(results, command):
@@ -264,15 +259,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tessera", type=pathlib.Path)
     parser.add_argument("machines", type=pathlib.Path)
-    parser.add_argument("--page", type=pathlib.Path, help="where the tables go, instead of standard output")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         results = measure(Predictor(arguments.tessera, arguments.machines, folder))
     text = page(results, "python3 bench/published/published.py build/tools/tessera tools/machines")
-    if arguments.page:
-        arguments.page.write_text(text)
-    else:
-        print(text, end="")
+    print(text, end="")
 
 
 if __name__ == "__main__":
