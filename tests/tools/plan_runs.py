@@ -1,5 +1,6 @@
-"""What the tests of `tessera plan` share: running it, and reading what it says."""
+"""What the tests of the command-line tool share: running `tessera plan`, reading what it says, and what pages show of it."""
 import json
+import pathlib
 import subprocess
 
 
@@ -12,3 +13,12 @@ def plan(tool, *arguments):
     done = run(tool, *arguments, "--json")
     assert done.returncode == 0, (arguments, done.stderr)
     return json.loads(done.stdout)
+
+
+def shown_in_docs(command):
+    """What docs/cost.md shows of `tessera plan` or `tessera cost`: arguments behind that command, and the output."""
+    page = (pathlib.Path(__file__).parents[2] / "docs" / "cost.md").read_text(encoding="utf-8")
+    for block in page.split("```\n"):
+        line, _, output = block.partition("\n")
+        if line.startswith(f"$ {command} "):
+            yield line.split()[3:], output

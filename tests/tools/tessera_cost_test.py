@@ -13,6 +13,8 @@ import tempfile
 import unittest
 import xml.dom.minidom
 
+import plan_runs
+
 TOOL = sys.argv.pop(1)
 BAD_OPTIONS, FAILED = 2, 1
 ALLREDUCE = ["allreduce", "--bytes", "100MB", "--ranks", "4", "--bandwidth", "1.25GB/s"]
@@ -308,12 +310,10 @@ class Help(unittest.TestCase):
 
 class Documentation(unittest.TestCase):
     def test_docs_show_what_the_tool_prints(self):
-        page = (pathlib.Path(__file__).parents[2] / "docs" / "cost.md").read_text(encoding="utf-8")
-        blocks = [block for block in page.split("```\n") if block.startswith("$ tessera cost ")]
-        self.assertEqual(len(blocks), 2)
-        for block in blocks:
-            command, shown = block.split("\n", 1)
-            self.assertEqual(cost(*command.split()[3:]).stdout, shown)
+        examples = list(plan_runs.shown_in_docs("tessera cost"))
+        self.assertEqual(len(examples), 2)
+        for arguments, shown in examples:
+            self.assertEqual(cost(*arguments).stdout, shown)
 
 
 if __name__ == "__main__":

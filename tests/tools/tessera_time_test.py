@@ -24,7 +24,7 @@ def plan(*arguments):
 
 
 def refused(*arguments):
-    done = subprocess.run([TOOL, "plan", *map(str, arguments)], capture_output=True, text=True)
+    done = plan_runs.run(TOOL, *arguments)
     assert done.returncode != 0, "taken: " + " ".join(map(str, arguments))
     assert done.stderr.count("\n") == 1 and not done.stdout, done
     return done.stderr.strip()
@@ -264,13 +264,10 @@ class Nonsense(Toy):
 
 class Documentation(unittest.TestCase):
     def test_docs_show_what_the_tool_prints(self):
-        page = (pathlib.Path(__file__).parents[2] / "docs" / "cost.md").read_text(encoding="utf-8")
-        blocks = [block for block in page.split("```\n") if block.startswith("$ tessera plan ")]
-        self.assertEqual(len(blocks), 2)
-        for block in blocks:
-            command, shown = block.split("\n", 1)
-            done = subprocess.run([TOOL, *command.split()[2:]], capture_output=True, text=True, check=True)
-            self.assertTrue(done.stdout.endswith(shown), command)
+        examples = list(plan_runs.shown_in_docs("tessera plan"))
+        self.assertEqual(len(examples), 2)
+        for arguments, shown in examples:
+            self.assertTrue(plan_runs.run(TOOL, *arguments).stdout.endswith(shown), arguments)
 
     def test_the_machine_of_the_docs_is_one(self):
         page = (pathlib.Path(__file__).parents[2] / "docs" / "cost.md").read_text(encoding="utf-8")
