@@ -218,12 +218,14 @@ class Calibration(Toy):
 class Figures(Toy):
     def test_scaling_is_drawn_or_says_what_is_missing(self):
         figure = self.folder / "scaling.svg"
-        done = subprocess.run([TOOL, "plan", "--mlp", "1024x1024", "--world", "6", "--batch", "64", "--time", "--machine", "2-cores",
-                               "--plot", str(figure)], capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            self.assertIn("matplotlib", done.stderr)
-            self.skipTest("no matplotlib")
-        self.assertIn("<svg", figure.read_text())
+        for options in ([], ["--slow", "rank=5:2x"], ["--replicas", 2, "--outer-every", 10]):
+            done = plan_runs.run(TOOL, "--mlp", "1024x1024", "--world", 6, "--batch", 64, "--time", "--machine", "2-cores",
+                                 "--plot", figure, *options)
+            if done.returncode == 0:
+                self.assertIn("<svg", figure.read_text())
+                figure.unlink()
+            else:
+                self.assertIn("matplotlib", done.stderr, options)
 
 
 class Nonsense(Toy):

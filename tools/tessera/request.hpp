@@ -21,7 +21,7 @@ struct Setting {
   tessera::plan::PlanOptions options;  // activations: filled in from the rest
   bool activation_checkpointing = false;
   std::size_t batch = 1;  // sequences of a rank and micro-batch, or a perceptron's samples
-  std::size_t seq = 0;    // tokens of a sequence where the subject does not say; 0: no tokens
+  std::size_t seq = 0;    // tokens of a sequence; 0: no tokens
 };
 
 class Subject {

@@ -79,7 +79,7 @@ void add_time_options(Options& line, TimeRequest& request) {
   line.flag("--fastest", request.fastest, "With --fit: the least time first, instead of the fewest bytes");
   text("--trace", "FILE.json", request.trace, "Writes the step's timeline for https://ui.perfetto.dev");
   line.take("--plot", "FILE.svg|FILE.png",
-            "Draws tokens/s from one rank to --world beside Amdahl's curve; needs Python with matplotlib",
+            "Draws tokens or samples/s from one rank to --world beside Amdahl's curve; needs Python with matplotlib",
             [&](const std::string& path) {
               if (!is_figure(path)) throw OptionError("--plot takes a file name that ends in .svg or .png");
               request.figure = path;

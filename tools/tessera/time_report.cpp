@@ -28,9 +28,8 @@ TimeSetting time_setting(const TimeRequest& request) {
 
 namespace {
 
-TokenShape shape_of(const Subject& subject, const Setting& setting) {
-  const std::size_t tokens = setting.seq > 0 ? setting.seq : subject.seq();
-  return {.rows = setting.batch * std::max<std::size_t>(tokens, 1), .seq = tokens};
+TokenShape shape_of(const Setting& setting) {
+  return {.rows = setting.batch * std::max<std::size_t>(setting.seq, 1), .seq = setting.seq};
 }
 
 constexpr std::size_t jittered_part = 50;  // steps in one simulation
@@ -39,6 +38,8 @@ std::vector<double> distribution(const plan::Plan& planned, const DurationModel&
                                  plan::SimulationOptions options) {
   std::vector<double> steps;
   options.steps = jittered_part;
+  // A seed of its own for each simulation, that no other seed of the user's has, too.
+  options.jitter.seed *= jittered_steps / jittered_part;
   while (steps.size() < jittered_steps) {
     ++options.jitter.seed;
     const std::vector<double> times = simulate(planned, model.durations(), options).step_times;
@@ -50,9 +51,8 @@ std::vector<double> distribution(const plan::Plan& planned, const DurationModel&
 
 }  // namespace
 
-TimeReport make_time_report(const plan::Plan& planned, const Subject& subject, const Setting& setting,
-                            const TimeSetting& time) {
-  const TokenShape shape = shape_of(subject, setting);
+TimeReport make_time_report(const plan::Plan& planned, const Setting& setting, const TimeSetting& time) {
+  const TokenShape shape = shape_of(setting);
   const DurationModel model(planned, time.machine, shape, time.profile);
   plan::SimulationOptions options = model.simulation_options();
   options.slow = time.slow;
@@ -74,7 +74,7 @@ namespace {
 TimedSetting timed(const Subject& subject, const Setting& setting, const std::vector<std::string>& states,
                    const TimeSetting& time) {
   const plan::Plan planned = compile(compile_input(subject, setting, states));
-  const TimeReport report = make_time_report(planned, subject, setting, time);
+  const TimeReport report = make_time_report(planned, setting, time);
   return {.setting = setting,
           .step = report.step(),
           .rate = report.rate(),
@@ -125,6 +125,21 @@ std::vector<TimedSetting> fastest_of(const Fit& fit, const Subject& subject, con
 
 namespace {
 
+// The same setting on fewer ranks, with as many replicas where they divide them. One replica has no outer steps.
+Setting on_ranks(Setting setting, std::size_t ranks) {
+  setting.options.ranks = ranks;
+  if (ranks % setting.options.replicas != 0) setting.options.replicas = 1;
+  if (setting.options.replicas == 1) setting.options.outer_every = 0;
+  return setting;
+}
+
+// What of it matters to a mean step of so many ranks.
+TimeSetting on_ranks(TimeSetting time, std::size_t ranks) {
+  std::erase_if(time.slow, [&](const plan::SlowRank& slow) { return slow.rank >= ranks; });
+  time.jitter = 0;
+  return time;
+}
+
 struct Scaling {
   std::vector<std::uint64_t> ranks;
   std::vector<double> speedups;
@@ -139,7 +154,7 @@ Json line_of(const std::string& name, const Scaling& scaling) {
   return {{"name", name}, {"x", scaling.ranks}, {"y", scaling.speedups}};
 }
 
-Json chart_of(const std::string& title, const Scaling& simulated) {
+Json chart_of(const std::string& title, const std::string& rows, const Scaling& simulated) {
   Scaling amdahl = simulated, ideal = simulated;
   const double serial = serial_fraction(simulated.speedups.back(), static_cast<double>(simulated.ranks.back()));
   for (std::size_t i = 0; i < simulated.ranks.size(); ++i) {
@@ -156,7 +171,7 @@ Json chart_of(const std::string& title, const Scaling& simulated) {
   return {{"kind", "lines"},
           {"title", title},
           {"x", {{"label", "ranks"}, {"scale", "log2"}}},
-          {"y", {{"label", "tokens per second, times those of one rank"}, {"scale", "log2"}}},
+          {"y", {{"label", rows + " per second, times those of one rank"}, {"scale", "log2"}}},
           {"series", lines}};
 }
 
@@ -168,19 +183,16 @@ void plot_scaling(const Subject& subject, const Setting& setting, const std::vec
   double first = 0;
   const std::size_t most = setting.options.ranks;
   for (std::size_t ranks = 1; ranks <= most; ranks = ranks == most ? most + 1 : std::min(2 * ranks, most)) {
-    Setting chosen = setting;
-    chosen.options.ranks = ranks;
-    const std::size_t replicas = setting.options.replicas;
-    chosen.options.replicas = ranks % replicas == 0 ? replicas : 1;
-    const double rate = timed(subject, chosen, states, time).rate * static_cast<double>(ranks);
+    const TimedSetting one = timed(subject, on_ranks(setting, ranks), states, on_ranks(time, ranks));
+    const double rate = one.rate * static_cast<double>(ranks);
     if (ranks == 1) first = rate;
     scaling.ranks.push_back(ranks);
     scaling.speedups.push_back(rate / first);
   }
   if (scaling.ranks.size() < 2) throw tessera::UsageError("--plot needs a --world of 2 ranks or more");
-  plot(chart_of(fmt::format("{}, {} on {}", subject.name(), to_string(setting.options.strategy), time.machine.name),
-                scaling),
-       figure);
+  const std::string title =
+      fmt::format("{}, {} on {}", subject.name(), to_string(setting.options.strategy), time.machine.name);
+  plot(chart_of(title, setting.seq > 0 ? "tokens" : "samples", scaling), figure);
 }
 
 }  // namespace tools

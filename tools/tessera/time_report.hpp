@@ -42,8 +42,7 @@ struct TimeReport {
 };
 
 // The plan must outlive it. Throws UsageError for what cannot be predicted.
-TimeReport make_time_report(const tessera::plan::Plan& plan, const Subject& subject, const Setting& setting,
-                            const TimeSetting& time);
+TimeReport make_time_report(const tessera::plan::Plan& plan, const Setting& setting, const TimeSetting& time);
 
 std::string text_of(const TimeReport& report, const TimeSetting& time);
 Json json_of(const TimeReport& report, const TimeSetting& time);
@@ -57,7 +56,7 @@ struct TimedSetting {
   double exposed = 0;
   tessera::Bytes peak = {};
 };
-// Every strategy, each with prefetch 0, 1 and 2 where it gathers, and hybrid ones with a replica for each host.
+// Every strategy, with prefetch 0, 1 and 2 where it gathers, and all of that again with a replica for each host.
 std::vector<TimedSetting> compare_times(const Subject& subject, const Setting& setting,
                                         const std::vector<std::string>& states, const TimeSetting& time);
 std::vector<TimedSetting> fastest_of(const Fit& fit, const Subject& subject, const std::vector<std::string>& states,
@@ -68,7 +67,8 @@ Json json_of(const std::vector<TimedSetting>& settings);
 // A timeline that Perfetto draws, one process for each class of ranks. Throws DataError where it cannot be written.
 void write_timeline(const TimeReport& report, const TimeSetting& time, const std::string& path);
 
-// Tokens per second from one rank to all, beside Amdahl's curve. Throws as plot() does.
+// Tokens or samples per second from one rank to all, beside Amdahl's curve. Slow ranks count where they are among the
+// ranks, jitter does not. Throws UsageError where there is one rank, and as plot() does.
 void plot_scaling(const Subject& subject, const Setting& setting, const std::vector<std::string>& states,
                   const TimeSetting& time, const std::string& figure);
 
