@@ -208,7 +208,9 @@ class Calibration(Toy):
     def test_nonsense_is_one_line(self):
         for arguments, words in ((["--seconds", 1], "FILE.json"), ([self.folder / "x.json", "--base", "h100x8"], "--from-trace"),
                                  ([self.folder / "x.json", "--from-trace", "none.json", "--base", "h100x8"], "none.json"),
-                                 ([self.folder / "x.json", "--ranks", 1], "--ranks")):
+                                 ([self.folder / "x.json", "--ranks", 1], "--ranks"),
+                                 ([self.folder / "x.json", "--ranks", 2, "--from-trace", "t.json", "--base", "h100x8"],
+                                  "--ranks is without effect with --from-trace")):
             done = self.calibrate(*arguments)
             self.assertNotEqual(done.returncode, 0)
             self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
@@ -237,6 +239,7 @@ class Nonsense(Toy):
         self.assertIn("host: \"latency\" is missing", self.refuses(host={"bandwidth": 1}))
         self.assertIn("unknown key \"speed\"", self.refuses(speed=1))
         self.assertIn("each size is larger than the one before it", self.refuses(memory=[[10, 1], [10, 2]]))
+        self.assertIn("\"ranks_per_host\" takes a whole number, not 2.5", self.refuses(ranks_per_host=2.5))
         self.assertIn("toy has no network for 16 ranks on hosts of 4: its file lacks \"network\"",
                       self.refuses("--world", 16))
         self.assertIn("toy has no rate for products in bf16", self.refuses("--precision", "bf16"))

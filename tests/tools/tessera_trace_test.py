@@ -164,6 +164,7 @@ def check_bad_files(tool, folder):
            write(folder, "steps.json", {**ABOUT, "last_step": 3}, events),
            write(folder, "many.json", {**ABOUT, "last_step": 10**15}, events),
            write(folder, "about.json", {"tessera_trace": 1}, events),
+           write(folder, "nobody.json", {**ABOUT, "ranks": 0}, events),
            write(folder, "kindless.json", ABOUT, without("bytes")),
            write(folder, "stepless.json", ABOUT, without("step")),
            write(folder, "thread.json", ABOUT, changed(tid=9)),

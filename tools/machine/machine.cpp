@@ -78,6 +78,11 @@ class Place {
   double number(const char* key, double least, double most) const {
     return checked(at(key), fmt::format("\"{}\"", key), least, most);
   }
+  std::size_t whole(const char* key, double least, double most) const {
+    const double value = number(key, least, most);
+    if (value != std::floor(value)) refuse(fmt::format("\"{}\" takes a whole number, not {}", key, value));
+    return static_cast<std::size_t>(value);
+  }
   double number_or(const char* key, double otherwise, double least, double most) const {
     return has(key) ? number(key, least, most) : otherwise;
   }
@@ -140,7 +145,7 @@ Machine machine_from_json(const Json& json, const std::string& where) {
   Machine machine;
   machine.name = place.text("name");
   machine.about = place.text("about");
-  machine.ranks_per_host = static_cast<std::size_t>(place.number("ranks_per_host", 1, 1024));
+  machine.ranks_per_host = place.whole("ranks_per_host", 1, 1024);
   machine.memory = place.curve("memory");
   machine.launch = place.number_or("launch", 0, 0, 1);
   if (place.has("processors")) machine.processors = place.number("processors", 0.01, 65536);

@@ -19,8 +19,7 @@ namespace calibrate_command {
 
 constexpr const char* description =
     "Measures this machine's products, passes over memory and collectives of ranks that are threads, and writes them "
-    "to "
-    "a file that tessera plan --time --machine takes. Best while nothing else runs.";
+    "to a file that tessera plan --time --machine takes. Best while nothing else runs.";
 constexpr const char* footer =
     "Examples:\n"
     "  tessera calibrate here.json\n"
@@ -70,6 +69,11 @@ void run_calibrate(std::vector<std::string> arguments) {
             [&](const std::string& name) { request.base = name; });
   if (!line.parse(std::move(arguments))) return;
   if (request.base && !request.trace) throw OptionError("--base needs --from-trace");
+  for (const char* name : {"--ranks", "--seconds"}) {
+    if (request.trace && line.given(name)) {
+      throw OptionError(fmt::format("{} is without effect with --from-trace", name));
+    }
+  }
   const Machine machine = measured(request);
   write(machine, request.file);
   fmt::print("{}: {}\n", request.file.string(), machine.about);

@@ -116,6 +116,7 @@ TraceFile trace_of(const Json& object) {
   if (trace.last_step < trace.first_step || trace.last_step - trace.first_step >= most_steps) {
     throw std::range_error("its steps are no range");
   }
+  if (trace.ranks == 0) throw std::range_error("it is of no ranks");
   const Json& events = object.at("traceEvents");
   const Threads threads = thread_names(events);
   for (const Json& event : events.entries()) {
@@ -137,8 +138,8 @@ bool is_ours(const Json& object) {
 TraceFile read_trace(const std::filesystem::path& path) {
   const Json object = parse(path);
   if (!is_ours(object)) {
-    throw tessera::DataError(
-        fmt::format("{}: is no trace of Tessera: --trace of train_mlp and train_gpt writes them", path.string()));
+    throw tessera::DataError(fmt::format(
+        "{}: is no trace of Tessera: --trace of train_mlp, train_gpt and tessera plan writes them", path.string()));
   }
   if (object.at("otherData").at("tessera_trace") != Json(1)) {
     throw tessera::DataError(
