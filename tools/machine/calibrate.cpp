@@ -17,6 +17,7 @@
 #include "tessera/device/stream.hpp"
 #include "tessera/kernels/elementwise.hpp"
 #include "tessera/nn/linear.hpp"
+#include "trace/summary.hpp"
 
 namespace tools {
 
@@ -31,12 +32,6 @@ constexpr std::size_t most_runs = 400;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-double middle_of(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
 // The median of so many runs as fit into the time, after one that does not count.
 double median_seconds(double budget, const std::function<void()>& body) {
   body();
@@ -47,7 +42,7 @@ double median_seconds(double budget, const std::function<void()>& body) {
     body();
     times.push_back(seconds_since(start));
   }
-  return middle_of(std::move(times));
+  return median(std::move(times));
 }
 
 // ---- products ----
@@ -130,7 +125,7 @@ double collective_median(World& world, Stream& stream, std::size_t runs, const s
     stream.synchronize();
     times.push_back(seconds_since(start));
   }
-  return middle_of(std::move(times));
+  return median(std::move(times));
 }
 
 CollectiveTimes measure_collectives(World& world, double budget) {
@@ -146,7 +141,8 @@ CollectiveTimes measure_collectives(World& world, double budget) {
     const double each = budget / (2 * std::size(whole_sizes));
     const auto runs =
         std::clamp<std::size_t>(static_cast<std::size_t>(each * 5e9 / static_cast<double>(whole)), 7, 201);
-    const std::size_t elements = whole / ranks / sizeof(float) / 128 * 128;
+    // A collective of nothing would say nothing of the latency.
+    const std::size_t elements = std::max<std::size_t>(whole / ranks / sizeof(float) / 128 * 128, 128);
     const auto bytes = static_cast<double>(elements * sizeof(float) * ranks);
     result.gathers.emplace_back(
         bytes, collective_median(world, stream, runs, [&] {
@@ -220,7 +216,7 @@ namespace {
 // By size: the median of what slices say.
 Curve curve_of(const std::map<double, std::vector<double>>& rates) {
   std::vector<std::pair<double, double>> points;
-  for (const auto& [size, values] : rates) points.emplace_back(size, middle_of(values));
+  for (const auto& [size, values] : rates) points.emplace_back(size, median(values));
   return Curve(std::move(points));
 }
 

@@ -16,7 +16,7 @@ struct Calibration {
   double seconds;     // of measuring, about
 };
 
-// Medians. Takes up to 1 GiB of memory for each rank.
+// Medians. Takes 128 MiB of memory, and for each rank as much and a little more.
 Machine calibrate(const Calibration& calibration);
 
 // What traces of ranks on one host say of collectives and of passes over memory, in place of what `base` says. Throws

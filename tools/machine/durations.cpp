@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "tessera/base/error.hpp"
+#include "trace/summary.hpp"
 
 namespace tools {
 
@@ -43,8 +44,8 @@ const Curve& rate_of(const Link& link, bool sums) {
 }
 
 double inside_host(const Machine& machine, double ranks, const CollectiveUse& use) {
-  const double moved = (ranks - 1) / ranks * use.bytes;
   if (ranks == 1) return 0;
+  const double moved = (ranks - 1) / ranks * use.bytes;
   const double messages = machine.algorithm == CollectiveAlgorithm::direct ? 1 : ranks - 1;
   return messages * machine.host.latency + moved / rate_of(machine.host, use.sums).at(use.bytes);
 }
@@ -100,12 +101,6 @@ double collective_seconds(const Machine& machine, const plan::Plan& plan, const 
 // ---- a trace of one rank ----
 
 namespace {
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 // From the beginning of a step to that of the next, without windows and calls into the runtime.
 double outside_of_calls(const TraceFile& trace) {

@@ -20,7 +20,7 @@ struct Work {
   double flops() const;
 };
 
-// What a model's tokens are: rows of its products. Attention has `heads` = 0 where there is none.
+// How many rows the products of a model have, and over how many tokens attention goes.
 struct TokenShape {
   std::size_t rows = 1;  // of a micro-batch on a rank: tokens, or samples of a perceptron
   std::size_t seq = 0;   // tokens of a sequence; 0: no attention

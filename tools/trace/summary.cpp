@@ -105,12 +105,6 @@ std::vector<UnitFigures> unit_figures(const TraceFile& trace, double shares) {
   return units;
 }
 
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
 // A window's time is that of the call that opens it and of the next one, which closes it.
 std::vector<HostFigures> host_figures(const TraceFile& trace) {
   std::vector<std::pair<std::string, std::string>> order;
@@ -133,6 +127,12 @@ std::vector<HostFigures> host_figures(const TraceFile& trace) {
 }
 
 }  // namespace
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
 
 Summary summarize(const TraceFile& trace, std::size_t longest_waits) {
   Summary summary;

@@ -60,4 +60,6 @@ Summary summarize(const TraceFile& trace, std::size_t longest_waits);
 // Of all ranks together, between 0 and 1; 1 when nothing was communicated.
 double overlap(const Summary& summary);
 
+double median(std::vector<double> values);  // of at least one
+
 }  // namespace tools
