@@ -54,22 +54,30 @@ std::int64_t big_endian(const std::uint8_t* at) {
   return std::int64_t{at[0]} << 24 | std::int64_t{at[1]} << 16 | std::int64_t{at[2]} << 8 | std::int64_t{at[3]};
 }
 
+// Sizes of a damaged file may have a product beyond any number's range.
+bool have_product(const std::vector<std::int64_t>& sizes, std::size_t expected) {
+  std::size_t product = 1;
+  for (const std::int64_t size : sizes) {
+    product *= static_cast<std::size_t>(size);
+    if (product > expected) return false;
+  }
+  return product == expected;
+}
+
 at::Tensor read_tensor(const std::filesystem::path& path, std::size_t dimensions) {
   constexpr std::uint8_t type_of_bytes = 8;
   const Octets content = inflate(read_file(path), path);
   const std::size_t header = 4 + 4 * dimensions;
   std::vector<std::int64_t> sizes;
-  std::int64_t elements = 1;
   if (content.size() >= header && content[2] == type_of_bytes && content[3] == dimensions) {
     for (std::size_t i = 0; i < dimensions; ++i) sizes.push_back(big_endian(&content[4 + 4 * i]));
-    for (const std::int64_t size : sizes) elements *= size;
   }
-  if (sizes.empty() || content.size() != header + static_cast<std::size_t>(elements)) {
+  if (sizes.empty() || !have_product(sizes, content.size() - header)) {
     throw tessera::DataError(
         fmt::format("{}: is not {} dimensions of bytes in the format of MNIST", path.string(), dimensions));
   }
   at::Tensor tensor = at::empty(sizes, at::kByte);
-  std::memcpy(tensor.data_ptr(), content.data() + header, static_cast<std::size_t>(elements));
+  std::memcpy(tensor.data_ptr(), content.data() + header, content.size() - header);
   return tensor;
 }
 

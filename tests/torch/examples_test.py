@@ -4,8 +4,10 @@ two strategies. That one needs Debian's dataset-fashion-mnist; without it its pa
 
 usage: examples_test.py TORCH_MLP TRAIN_CNN_TORCH
 """
+import gzip
 import pathlib
 import re
+import struct
 import subprocess
 import sys
 import tempfile
@@ -32,6 +34,10 @@ def check_damaged_data(program):
             file.write_bytes(content)
             done = run(program, "--data", folder)
             assert done.returncode == 1 and done.stderr.startswith(f"error: {file}: is damaged"), done
+        for sizes in [(2, 2, 2), (2**31, 2**31, 4)]:  # the product of the latter is 0 in 64 bits
+            file.write_bytes(gzip.compress(struct.pack(">I3I", 0x803, *sizes)))
+            done = run(program, "--data", folder)
+            assert done.returncode == 1 and done.stderr.startswith(f"error: {file}: is not 3 dimensions of bytes"), done
 
 
 def check_strategies(program):
