@@ -5,12 +5,11 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
-#include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <memory>
 #include <vector>
 
+#include "measure/timing.hpp"
 #include "tessera/tessera.hpp"
 #include "tessera/torch/fully_shard.hpp"
 #include "tessera/torch/make_module.hpp"
@@ -42,36 +41,21 @@ struct Times {
   std::vector<double> steps;
 };
 
-class Watch {
- public:
-  double milliseconds() const {
-    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin_).count();
-  }
-
- private:
-  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
-};
-
 template <typename Passes, typename Update>
 void time_step(Times& times, Passes passes, Update update) {
-  const Watch watch;
+  const bench::Clock::time_point start = bench::Clock::now();
   passes();
-  times.passes.push_back(watch.milliseconds());
+  times.passes.push_back(1e3 * bench::seconds_since(start));
   update();
-  times.steps.push_back(watch.milliseconds());
-}
-
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
-  return values[values.size() / 2];
+  times.steps.push_back(1e3 * bench::seconds_since(start));
 }
 
 using Sharded = tessera::torch::FullyShard<Net>;
 
 void print_row(std::string_view name, const Times& times, const Times& plain) {
-  fmt::print("{:6} {:10.3f} {:7.3f} {:10.3f} {:7.3f}\n", name, median(times.passes),
-             median(times.passes) / median(plain.passes), median(times.steps),
-             median(times.steps) / median(plain.steps));
+  fmt::print("{:6} {:10.3f} {:7.3f} {:10.3f} {:7.3f}\n", name, bench::median(times.passes),
+             bench::median(times.passes) / bench::median(plain.passes), bench::median(times.steps),
+             bench::median(times.steps) / bench::median(plain.steps));
 }
 
 void compare(tessera::World& world, const Shape& shape, int turns) {
