@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <numeric>
 #include <optional>
@@ -84,6 +85,7 @@ class World::HostCollectives {
   void barrier(std::string_view label);
   float average(float value, std::string_view label);
   double sum(double value, std::string_view label);
+  double mean(double sum, double weight, std::string_view label);
   std::vector<std::byte> gather(std::span<const std::byte> mine, std::string_view label);
   void require_equal(std::uint64_t value, std::string_view what);
 
@@ -116,6 +118,23 @@ float World::HostCollectives::average(float value, std::string_view label) {
 
 double World::HostCollectives::sum(double value, std::string_view label) {
   return sum_in_rank_order(gather_values(value, label));
+}
+
+double World::HostCollectives::mean(double sum, double weight, std::string_view label) {
+  struct Part {
+    double sum;
+    double weight;
+  };
+  if (!(std::isfinite(weight) && weight >= 0.0)) {
+    throw UsageError(fmt::format("{}: a mean with weight {}: a weight is finite and at least 0", label, weight));
+  }
+  Part all{0.0, 0.0};
+  for (const Part& part : gather_values(Part{sum, weight}, label)) {
+    all.sum += part.sum;
+    all.weight += part.weight;
+  }
+  if (all.weight > 0.0) return all.sum / all.weight;
+  throw UsageError(fmt::format("{}: there is no mean, because the weight of every rank is 0", label));
 }
 
 std::vector<std::byte> World::HostCollectives::gather(std::span<const std::byte> mine, std::string_view label) {
@@ -195,6 +214,7 @@ CollectiveStaging World::staging() const { return backend_->staging(); }
 void World::barrier(std::string_view label) { host_->barrier(label); }
 float World::average(float value, std::string_view label) { return host_->average(value, label); }
 double World::sum(double value, std::string_view label) { return host_->sum(value, label); }
+double World::mean(double sum, double weight, std::string_view label) { return host_->mean(sum, weight, label); }
 std::vector<std::byte> World::gather(std::span<const std::byte> mine, std::string_view label) {
   return host_->gather(mine, label);
 }

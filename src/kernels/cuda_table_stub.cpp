@@ -20,6 +20,7 @@ void adamw(void*, const AdamWSpans&, const AdamWSettings&, const StepScalars*) {
 void sgd(void*, const SgdSpans&, const SgdSettings&, const StepScalars*) { refuse(); }
 void outer_update(void*, const OuterSpans&, const OuterSettings&) { refuse(); }
 void begin_update(void*, StepScalars*, const NormPartials&, const StepSettings&) { refuse(); }
+void set_part(void*, StepPart*, const StepPart&) { refuse(); }
 void set_scalars(void*, StepScalars*, const StepScalars&) { refuse(); }
 void touch(void*, std::byte*, std::byte*, bool) { refuse(); }
 

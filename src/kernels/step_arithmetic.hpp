@@ -45,14 +45,59 @@ TESSERA_ANY_DEVICE inline BiasCorrections bias_corrections(const StepScalars& sc
   return {static_cast<float>(1.0 - first), static_cast<float>(1.0 - second)};
 }
 
+// Values of one rank's row.
+TESSERA_ANY_DEVICE inline std::size_t row_of(const NormPartials& partials) {
+  return partials.units + (partials.divisor > 0.0 ? sizeof(StepPart) / sizeof(double) : 0);
+}
+
+TESSERA_ANY_DEVICE inline const StepPart& part_of(const NormPartials& partials, std::size_t rank) {
+  return *reinterpret_cast<const StepPart*>(partials.values + rank * row_of(partials) + partials.units);
+}
+
+// All ranks' parts.
+struct PartsOfStep {
+  double weight = 1.0;
+  double divisor = 1.0;  // that gradients carry
+  bool idle = false;     // nobody brought anything
+};
+
+TESSERA_ANY_DEVICE inline PartsOfStep sum_of_parts(const NormPartials& partials) {
+  if (!(partials.divisor > 0.0)) return {};
+  double weight = 0.0;
+  std::size_t imagined = 0, counting = 0, weighing = 0;
+  for (std::size_t rank = 0; rank < partials.ranks; ++rank) {
+    const StepPart& part = part_of(partials, rank);
+    weight += part.weight;
+    if (part.kind == StepPart::Kind::imagined) ++imagined;
+    if (part.kind == StepPart::Kind::micro_batches) ++counting;
+    if (part.kind == StepPart::Kind::samples) ++weighing;
+  }
+  if (imagined > 0) weight *= static_cast<double>(partials.ranks) / static_cast<double>(partials.ranks - imagined);
+  const double zero = 0.0;
+  if (counting > 0 && weighing > 0) weight = zero / zero;
+  return {weight, partials.divisor, counting + weighing == 0};
+}
+
+TESSERA_ANY_DEVICE inline void set_idle_step(StepScalars& scalars) {
+  scalars.gradient_norm = 0.0;
+  scalars.skip = 1;
+  scalars.gradient_factor = 0.0f;
+  scalars.applied_loss_scale = scalars.loss_scale;
+}
+
 // `scaled_norm` is that of the gradients as they came, with the loss scale in them.
-TESSERA_ANY_DEVICE inline void set_step(StepScalars& scalars, double scaled_norm, const StepSettings& settings) {
+TESSERA_ANY_DEVICE inline void set_step(StepScalars& scalars, double scaled_norm, const PartsOfStep& parts,
+                                        const StepSettings& settings) {
+  scalars.weight = parts.weight;
+  scalars.idle = parts.idle ? 1 : 0;
+  if (parts.weight == 0.0) return set_idle_step(scalars);
+  const double share = parts.divisor / parts.weight;
   const double clip = static_cast<double>(settings.clip_norm);
   const double scale = static_cast<double>(scalars.loss_scale);
-  const double norm = scaled_norm / scale;
+  const double norm = scaled_norm * share / scale;
   scalars.gradient_norm = norm;
   scalars.skip = norm - norm == 0.0 ? 0 : 1;  // neither infinite nor NaN
-  scalars.gradient_factor = static_cast<float>((clip > 0.0 && norm > clip ? clip / norm : 1.0) / scale);
+  scalars.gradient_factor = static_cast<float>((clip > 0.0 && norm > clip ? clip / norm : 1.0) * share / scale);
   scalars.applied_loss_scale = scalars.loss_scale;
   adapt_loss_scale(scalars, settings.loss_scaling);
   if (scalars.skip != 0) {

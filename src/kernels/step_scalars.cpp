@@ -11,9 +11,10 @@ namespace tessera::kernels {
 namespace {
 
 double sum_by_unit_and_rank(const NormPartials& partials) {
+  const std::size_t row = row_of(partials);
   double sum = 0.0;
   for (std::size_t unit = 0; unit < partials.units; ++unit) {
-    for (std::size_t rank = 0; rank < partials.ranks; ++rank) sum += partials.values[rank * partials.units + unit];
+    for (std::size_t rank = 0; rank < partials.ranks; ++rank) sum += partials.values[rank * row + unit];
   }
   return sum;
 }
@@ -24,7 +25,13 @@ void begin_update(Stream& stream, StepScalars* scalars, NormPartials partials, S
   if (on_cuda(stream)) {
     return issue(stream, [=](void* native) { cuda::begin_update(native, scalars, partials, settings); });
   }
-  stream.submit([=] { set_step(*scalars, std::sqrt(sum_by_unit_and_rank(partials)), settings); });
+  stream.submit(
+      [=] { set_step(*scalars, std::sqrt(sum_by_unit_and_rank(partials)), sum_of_parts(partials), settings); });
+}
+
+void set_part(Stream& stream, StepPart* part, const StepPart& value) {
+  if (on_cuda(stream)) return issue(stream, [=](void* native) { cuda::set_part(native, part, value); });
+  stream.submit([=] { *part = value; });
 }
 
 void set_scalars(Stream& stream, StepScalars* scalars, const StepScalars& values) {

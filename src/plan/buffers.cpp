@@ -7,6 +7,7 @@
 
 #include "plan/buckets.hpp"
 #include "plan/collective_memory.hpp"
+#include "plan/ranges.hpp"
 #include "plan/residency.hpp"
 #include "tessera/plan/checkpoint_memory.hpp"
 #include "tessera/plan/memory.hpp"
@@ -270,7 +271,7 @@ void make_buffers(Plan& plan) {
   add_staging(plan, list);
   add_outer_means(plan, list);
   plan.scalars = list.add("scalars", Category::scalars, scalars_size);
-  plan.norms = list.add("norms", Category::scalars, norm_size * (plan.training_ranks() * plan.trained_units()));
+  plan.norms = list.add("norms", Category::scalars, norm_row(plan) * plan.training_ranks());
   if (plan.options.activations > Bytes(0)) {
     plan.activations = list.add("activations", Category::activations, plan.options.activations);
   }

@@ -293,7 +293,7 @@ void Emitter::reduce(const Bucket& bucket, bool first, bool last) {
   reduction.group = several_replicas() ? GroupKind::shard : GroupKind::all;
   reduction.wire = wire_type(plan_, reduction.unit);
   reduction.add = adds;
-  reduction.divisor = last && !sums_replicas() ? plan_.training_ranks() * plan_.options.micro_batches : 1;
+  reduction.divisor = last && !sums_replicas() ? plan_.gradient_divisor() : 1;
   const Extent sums = several_replicas() ? Extent::group : Extent::mine;
   for (const std::size_t unit : bucket.units) {
     const UnitBuffers& own = buffers(unit);
@@ -312,7 +312,7 @@ void Emitter::reduce(const Bucket& bucket, bool first, bool last) {
 void Emitter::reduce_across_replicas(const Bucket& bucket) {
   Operation& reduction = add(OperationKind::reduce_scatter, StreamId::reduce, bucket.units.front());
   reduction.group = named(GroupKind::replicate);
-  reduction.divisor = plan_.options.ranks * plan_.options.micro_batches;
+  reduction.divisor = plan_.gradient_divisor();
   for (const std::size_t unit : bucket.units) {
     reduction.accesses.push_back({share(unit, buffers(unit).gradient, Extent::group), AccessMode::read, unit});
     reduction.accesses.push_back({share(unit, buffers(unit).gradient, Extent::mine), AccessMode::write, unit});
@@ -350,6 +350,7 @@ void Emitter::finish_reduction(const Bucket& bucket) {
 }
 
 std::vector<Operation> Emitter::update() {
+  add(OperationKind::weigh, StreamId::reduce, no_unit).accesses = {{my_part(plan_), AccessMode::write, no_unit}};
   if (plan_.training_ranks() > 1) {
     Operation& gather = add(OperationKind::gather_norms, StreamId::reduce, no_unit);
     gather.group = plan_.replicas_diverge() ? GroupKind::shard : GroupKind::all;

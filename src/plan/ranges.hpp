@@ -95,12 +95,14 @@ inline Range untrained_range(const Plan& plan, std::size_t unit) {
 inline Range scalars_range(const Plan& plan) { return fixed_range(plan.scalars, Bytes(0), scalars_size); }
 inline Range loss_scale_range(const Plan& plan) { return fixed_range(plan.scalars, loss_scale_offset, Bytes(4)); }
 
-// Partial norms: one row of trained units per rank that trains with this one, in the order of the shards that they own.
+// Partial norms: one row of trained units per rank that trains with this one, in the order of the shards that they own;
+// at its end what the rank brings to the mean.
+inline Bytes norm_row(const Plan& plan) { return norm_size * plan.trained_units() + step_part_size; }
 inline Range all_norms(const Plan& plan) {
-  return fixed_range(plan.norms, Bytes(0), norm_size * (plan.training_ranks() * plan.trained_units()));
+  return fixed_range(plan.norms, Bytes(0), norm_row(plan) * plan.training_ranks());
 }
 inline Range my_norms(const Plan& plan) {
-  const Bytes row = norm_size * plan.trained_units();
+  const Bytes row = norm_row(plan);
   if (!plan.replicas_diverge()) return strided(plan, all_norms(plan), Extent::mine, row);
   return {plan.norms, Bytes(0), Bytes(0), plan.ranks_of_replica() > 1 ? row : Bytes(0), row};
 }
@@ -109,6 +111,13 @@ inline Range my_norm(const Plan& plan, std::size_t unit) {
   norm.offset = norm_size * plan.norm_columns[unit];
   norm.size = norm_size;
   return norm;
+}
+
+inline Range my_part(const Plan& plan) {
+  Range part = my_norms(plan);
+  part.offset = norm_size * plan.trained_units();
+  part.size = step_part_size;
+  return part;
 }
 
 }  // namespace tessera::plan

@@ -150,18 +150,25 @@ bool is_layouts(const Plan& plan, const Operation& operation, const Access& acce
   });
 }
 
-// Of the scalars: all, or the loss scale alone. Of the norms, a row of units per rank, of this replica's where replicas
-// differ: all, my row, or my cell of the operation's unit.
+// Of the scalars: all, or the loss scale alone. Of the norms, a row per rank, of this replica's where replicas differ,
+// with a cell for each unit and one for what the rank brings to the mean: all, my row, my cell of the operation's unit,
+// or what I bring.
 bool is_plans(const Plan& plan, const Operation& operation, const Range& range) {
   if (range.buffer == plan.scalars) {
     return range == fixed_range(plan.scalars, Bytes(0), scalars_size) ||
            range == fixed_range(plan.scalars, loss_scale_offset, Bytes(4));
   }
   if (range.buffer != plan.norms) return false;
-  const Bytes row = norm_size * plan.trained_units();
+  const Bytes cells = norm_size * plan.trained_units();
+  const Bytes row = cells + step_part_size;
   const std::size_t replicas = replicas_differ(plan) ? 1 : plan.options.replicas;
   const std::size_t ranks = plan.options.ranks / (replicas_differ(plan) ? plan.options.replicas : 1);
   Range mine{plan.norms, Bytes(0), replicas > 1 ? row : Bytes(0), ranks > replicas ? row * replicas : Bytes(0), row};
+  if (operation.kind == OperationKind::weigh) {
+    mine.offset = cells;
+    mine.size = step_part_size;
+    return range == mine;
+  }
   if (operation.unit == no_unit) {
     return range == mine || range == fixed_range(plan.norms, Bytes(0), row * ranks);
   }

@@ -237,10 +237,36 @@ void Executor::abandon(std::string_view what) noexcept {
 
 // ---- steps ----
 
-void Executor::update(float learning_rate) {
+void Executor::update(float learning_rate, std::optional<double> weight) {
   check_health();
   progress_.check_update();
-  operations_.set_learning_rate(learning_rate);
+  const kernels::StepPart counted{.weight = static_cast<double>(progress_.micro_batches_done()),
+                                  .kind = kernels::StepPart::Kind::micro_batches};
+  skip_micro_batches();
+  launch_update(learning_rate,
+                weight ? kernels::StepPart{.weight = *weight, .kind = kernels::StepPart::Kind::samples} : counted);
+}
+
+void Executor::skip_step(float learning_rate) {
+  check_health();
+  progress_.check_skip_step();
+  skip_micro_batches();
+  launch_update(learning_rate, {.weight = 0.0, .kind = kernels::StepPart::Kind::nothing});
+}
+
+// Those of this step that are missing: all of their operations happen, on gradients of zero.
+void Executor::skip_micro_batches() {
+  while (!progress_.ends_step()) {
+    for (const plan::WindowUse& use : plan_.program.micro_batch) {
+      Window skipped = open(use);
+      window_->skip();
+      skipped.close();
+    }
+  }
+}
+
+void Executor::launch_update(float learning_rate, const kernels::StepPart& part) {
+  operations_.set_step(learning_rate, part);
   if (traced_ != nullptr) traced_->stamp_host(*host_);
   launch_segment(SegmentKind::update);
   progress_.update();

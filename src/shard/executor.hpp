@@ -30,7 +30,9 @@ class Executor {
 
   Window open(const plan::WindowUse& use);
   void close();  // the open window; launches what comes before the next
-  void update(float learning_rate);
+  // Of the micro-batches that were computed, or of samples of this weight.
+  void update(float learning_rate, std::optional<double> weight);
+  void skip_step(float learning_rate);
   // How many updates were asked for so far: by it outer steps are due.
   void set_updates(std::size_t updates) { updates_ = updates; }
   void refresh();              // what is whole follows the masters. Synchronises
@@ -61,6 +63,8 @@ class Executor {
   void make_range_names();
   void check_health();
   void begin_traced_step();
+  void skip_micro_batches();
+  void launch_update(float learning_rate, const kernels::StepPart& part);
 
   // Launches the current segment's operations up to the next window; true when there is none left.
   bool launch_to_window();

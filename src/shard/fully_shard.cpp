@@ -121,6 +121,25 @@ class FullyShard::Implementation {
     return *found->second;
   }
 
+  void skip_step(std::optional<float> asked) {
+    Executor& executor = this->executor();
+    require_no_outer_steps("skip_step()");
+    executor.skip_step(learning_rate(asked, "skip_step"));
+  }
+
+  float learning_rate(std::optional<float> asked, std::string_view call) const {
+    const float rate = asked.value_or(optimizer_->learning_rate());
+    if (std::isfinite(rate) && rate >= 0.0f) return rate;
+    throw UsageError(fmt::format("{}({}): a learning rate is finite and at least 0", call, rate));
+  }
+
+  std::optional<double> weight(std::optional<double> asked) const {
+    if (!asked) return asked;
+    require_no_outer_steps("a weight in update()");
+    if (std::isfinite(*asked) && *asked >= 0.0) return asked;
+    throw UsageError(fmt::format("update() with weight {}: a weight is finite and at least 0", *asked));
+  }
+
   bool is_mine(const Unit& unit) const { return unit.index() < units_.size() && units_[unit.index()].get() == &unit; }
   void require_mine(const Unit& unit) const {
     if (is_mine(unit)) return;
@@ -159,6 +178,14 @@ class FullyShard::Implementation {
   const std::vector<std::unique_ptr<Unit>>& units() const { return units_; }
 
  private:
+  void require_no_outer_steps(std::string_view what) const {
+    if (!plan_.replicas_diverge()) return;
+    throw UsageError(
+        fmt::format("{} does not go with outer steps: replicas that train by themselves have no mean over samples in "
+                    "common, and must not lose count of each other's steps",
+                    what));
+  }
+
   template <typename Tensor>
   void require_in_no_other_model(const std::string& unit, const std::string& name, const Tensor& tensor) const {
     if (tensor.unit() == nullptr || is_mine(*tensor.unit())) return;
@@ -300,16 +327,15 @@ Window FullyShard::open(Unit& unit, plan::WindowKind kind) {
   return executor.open({unit.index(), kind});
 }
 
-void FullyShard::update() {
-  implementation_->executor();
-  update(implementation_->optimizer().learning_rate());
+void FullyShard::update() { update(UpdateOptions{}); }
+void FullyShard::update(float learning_rate) { update(UpdateOptions{.learning_rate = learning_rate}); }
+void FullyShard::update(const UpdateOptions& options) {
+  implementation_->executor().update(implementation_->learning_rate(options.learning_rate, "update"),
+                                     implementation_->weight(options.weight));
 }
-void FullyShard::update(float learning_rate) {
-  if (!(std::isfinite(learning_rate) && learning_rate >= 0.0f)) {
-    throw UsageError(fmt::format("update({}): a learning rate is finite and at least 0", learning_rate));
-  }
-  implementation_->executor().update(learning_rate);
-}
+void FullyShard::skip_step() { implementation_->skip_step(std::nullopt); }
+void FullyShard::skip_step(float learning_rate) { implementation_->skip_step(learning_rate); }
+bool FullyShard::finished() { return last_step().finished; }
 
 Stream& FullyShard::stream() { return implementation_->executor().compute(); }
 const float* FullyShard::loss_scale() const { return implementation_->executor().window().loss_scale(); }
@@ -318,10 +344,12 @@ StepReport FullyShard::last_step() {
   world().throw_if_aborted();
   implementation_->executor().operations().look_at(now);
   return {.gradient_norm = now.gradient_norm,
-          .skipped = now.skip != 0,
+          .skipped = now.skip != 0 && now.weight != 0.0,
           .updates = now.step,
           .skipped_updates = now.skipped_steps,
-          .loss_scale = now.loss_scale};
+          .loss_scale = now.loss_scale,
+          .weight = now.weight,
+          .finished = now.idle != 0};
 }
 void FullyShard::synchronize() { implementation_->executor().synchronize(); }
 

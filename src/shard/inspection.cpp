@@ -133,8 +133,10 @@ std::vector<GradientNorm> gradient_norms(World& world, const plan::Plan& plan,
       result[i].norm += squares;
     }
   }
-  const double scale = static_cast<double>(step_scalars(executor).applied_loss_scale);
-  for (GradientNorm& entry : result) entry.norm = std::sqrt(entry.norm) / scale;
+  const kernels::StepScalars now = step_scalars(executor);
+  const double scale = static_cast<double>(now.applied_loss_scale);
+  const double share = now.weight > 0.0 ? static_cast<double>(plan.gradient_divisor()) / now.weight : 1.0;
+  for (GradientNorm& entry : result) entry.norm = std::sqrt(entry.norm) * share / scale;
   return result;
 }
 

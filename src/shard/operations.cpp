@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "device/cuda/cuda_queue.hpp"
 #include "plan/ranges.hpp"
 #include "tessera/base/error.hpp"
@@ -15,6 +17,19 @@ namespace tessera {
 using plan::Access;
 using plan::Operation;
 using plan::OperationKind;
+
+namespace {
+
+void require_parts_that_fit(const kernels::StepScalars& now) {
+  if (std::isnan(now.weight)) {
+    throw CommunicationError(
+        "some ranks gave a weight to update() and others did not: in one step all that compute do, or none");
+  }
+  if (std::isfinite(now.weight)) return;
+  throw CommunicationError("the weights that ranks gave to update() add up to more than a double can hold");
+}
+
+}  // namespace
 
 Operations::Operations(const ExecutorInput& input, ModelMemory& memory)
     : plan_(input.plan),
@@ -85,6 +100,7 @@ void Operations::launch(plan::EventPoint point, Stream& on) {
     case OperationKind::hook: return hook(operation, on);
     case OperationKind::broadcast: return broadcast(operation, on);
     case OperationKind::reduce_scatter: return communicator_of(operation).reduce_scatter(on, collective.reductions);
+    case OperationKind::weigh: return weigh(operation, on);
     case OperationKind::gather_norms: return gather_norms(operation, collective, on);
     case OperationKind::sum_of_squares: return sum_of_squares(operation, on);
     case OperationKind::begin_update: return begin_update(on);
@@ -223,18 +239,30 @@ void Operations::gather_norms(const Operation& operation, Collective& collective
   communicator_of(operation).all_gather(on, collective.gathers);
 }
 
-void Operations::begin_update(Stream& on) {
-  const kernels::NormPartials partials{reinterpret_cast<const double*>(base(plan_.norms)), plan_.trained_units(),
-                                       plan_.training_ranks()};
-  kernels::StepSettings settings = optimizer_.step_settings();
-  settings.loss_scaling = loss_scaling_;
-  kernels::begin_update(on, memory_.scalars(), partials, settings);
-  if (tasks_see_memory_) on.submit([this] { skipped_steps_.look(*memory_.scalars()); });
+void Operations::weigh(const Operation& operation, Stream& on) {
+  kernels::set_part(on, reinterpret_cast<kernels::StepPart*>(address(operation.accesses[0].range)), part_);
 }
 
-// On a CUDA device skipped steps are noticed when somebody looks: FullyShard::last_step().
+void Operations::begin_update(Stream& on) {
+  kernels::StepSettings settings = optimizer_.step_settings();
+  settings.loss_scaling = loss_scaling_;
+  const kernels::NormPartials partials{.values = reinterpret_cast<const double*>(base(plan_.norms)),
+                                       .units = plan_.trained_units(),
+                                       .ranks = plan_.training_ranks(),
+                                       .divisor = static_cast<double>(plan_.gradient_divisor())};
+  kernels::begin_update(on, memory_.scalars(), partials, settings);
+  if (!tasks_see_memory_) return;
+  on.submit([this] {
+    require_parts_that_fit(*memory_.scalars());
+    skipped_steps_.look(*memory_.scalars());
+  });
+}
+
+// On a CUDA device this is noticed when somebody looks: FullyShard::last_step(). Such a step has changed nothing.
 void Operations::look_at(const kernels::StepScalars& now) {
-  if (!tasks_see_memory_) skipped_steps_.look(now);
+  if (tasks_see_memory_) return;
+  require_parts_that_fit(now);
+  skipped_steps_.look(now);
 }
 
 void Operations::optimize(const Operation& operation, Stream& on) {

@@ -42,7 +42,11 @@ class Operations {
   // Makes the communicators. Collective.
   Operations(const ExecutorInput& input, ModelMemory& memory);
 
-  void set_learning_rate(float of_this_step) { learning_rate_ = of_this_step; }
+  // Of this step: for the operations of its update.
+  void set_step(float learning_rate, const kernels::StepPart& part) {
+    learning_rate_ = learning_rate;
+    part_ = part;
+  }
   // Enqueues one that is no window.
   void launch(plan::EventPoint point, Stream& on);
   // The step's scalars were brought to the host.
@@ -76,6 +80,7 @@ class Operations {
   void hook(const plan::Operation& operation, Stream& on);
   void broadcast(const plan::Operation& operation, Stream& on);
   void gather_norms(const plan::Operation& operation, Collective& collective, Stream& on);
+  void weigh(const plan::Operation& operation, Stream& on);
   void begin_update(Stream& on);
   void optimize(const plan::Operation& operation, Stream& on);
   void outer_update(const plan::Operation& operation, Stream& on);
@@ -102,6 +107,7 @@ class Operations {
   SkippedSteps skipped_steps_;
   bool tasks_see_memory_;  // of the device: on the CPU
   float learning_rate_ = 0.0f;
+  kernels::StepPart part_;
   // Labels of the latest gathers of norms: the host is at most one update ahead of the streams.
   std::array<std::array<char, 48>, 3> norm_labels_{};
   std::size_t next_norm_label_ = 0;

@@ -79,15 +79,21 @@ void Progress::close(bool ended) {
 }
 
 void Progress::check_update() const {
-  if (phase_ == Phase::before_update) return;
+  if (phase_ == Phase::before_update || phase_ == Phase::between_micro_batches) return;
   if (phase_ == Phase::in_window || phase_ == Phase::in_segment) {
     const bool open = phase_ == Phase::in_window;
     throw UsageError(fmt::format("update() came inside a pass: {} {}",
                                  describe(windows(segment_)[windows_opened_ - (open ? 1 : 0)]),
                                  open ? "is still open" : "was expected"));
   }
-  throw UsageError(fmt::format("update() came after {} of {} micro-batches: {} was expected", micro_batches_done_,
-                               plan_->options.micro_batches, describe(plan_->program.micro_batch.front())));
+  throw UsageError(
+      fmt::format("update() came after {} of {} micro-batches: {} was expected, or skip_step() where data has ended",
+                  micro_batches_done_, plan_->options.micro_batches, describe(plan_->program.micro_batch.front())));
+}
+
+void Progress::check_skip_step() const {
+  if (phase_ == Phase::between_steps) return;
+  throw UsageError("skip_step() came inside a step: one that has begun ends with its windows and update()");
 }
 
 void Progress::update() {

@@ -29,13 +29,16 @@ class Progress {
   void open(std::size_t segment);
   // `ended`: that was the segment's last window.
   void close(bool ended);
-  void check_update() const;
+  void check_update() const;  // at least one micro-batch is done, and none is open
+  void check_skip_step() const;
   void update();
   void check_between_steps(std::string_view call) const;
 
   // Windows of the current segment that were opened so far.
   std::size_t windows_opened() const { return windows_opened_; }
   bool begins_step() const { return phase_ == Phase::between_steps; }  // or an evaluation
+  bool ends_step() const { return phase_ == Phase::before_update; }
+  std::size_t micro_batches_done() const { return micro_batches_done_; }  // of this step
   bool begins_segment() const { return phase_ != Phase::in_segment; }
 
  private:

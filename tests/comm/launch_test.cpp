@@ -9,6 +9,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <limits>
 #include <mutex>
 #include <set>
 #include <stdexcept>
@@ -254,6 +255,23 @@ TEST_CASE("world_may_be_moved") {
     world = std::move(moved);
     CHECK(world.sum(1.0, "ranks") == 3.0);
   });
+}
+
+TEST_CASE("a_mean_is_exact_over_what_ranks_bring_also_where_some_bring_nothing") {
+  for (const int ranks : {1, 2, 3, 7}) {
+    launch({.ranks = ranks}, [&](World& world) {
+      // Rank 0 brings 3 samples, rank 2 brings 8, and nobody else any.
+      const double sums[] = {15.0, 0.0, 20.0, 0.0, 0.0, 0.0, 0.0};
+      const double weights[] = {3.0, 0.0, 8.0, 0.0, 0.0, 0.0, 0.0};
+      CHECK(world.mean(sums[world.rank()], weights[world.rank()], "loss") == (ranks > 2 ? 35.0 / 11.0 : 5.0));
+      CHECK_THROWS_WITH_AS(world.mean(0.0, 0.0, "loss"),
+                           "loss: there is no mean, because the weight of every rank is 0", UsageError);
+      for (const double weight : {-1.0, std::numeric_limits<double>::quiet_NaN()}) {
+        CHECK_THROWS_WITH_AS(world.mean(1.0, weight, "loss"), doctest::Contains("a weight is finite and at least 0"),
+                             UsageError);
+      }
+    });
+  }
 }
 
 TEST_CASE("worlds_are_independent") {

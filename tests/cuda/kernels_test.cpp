@@ -266,3 +266,34 @@ TEST_CASE("cuda: begin_update decides as the CPU does, over many partial sums") 
     }
   }
 }
+
+TEST_CASE("cuda: begin_update divides by what ranks bring as the CPU does") {
+  Stream host = host_stream();
+  Stream stream = cuda_stream();
+  using Kind = kernels::StepPart::Kind;
+  constexpr std::size_t units = 130, ranks = 3, row = units + 2;
+  for (const kernels::StepPart& last : {kernels::StepPart{2.5, Kind::samples}, kernels::StepPart{0.0, Kind::nothing},
+                                        kernels::StepPart{1.0, Kind::micro_batches}}) {
+    std::vector<double> rows;
+    for (float value : numbers(row * ranks, 9)) rows.push_back(static_cast<double>(value * value));
+    DeviceBuffer<double> values(rows);
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      const kernels::StepPart part = rank == 0 ? kernels::StepPart{0.75, Kind::samples} : last;
+      kernels::set_part(host, reinterpret_cast<kernels::StepPart*>(rows.data() + rank * row + units), part);
+      kernels::set_part(stream, reinterpret_cast<kernels::StepPart*>(values.data() + rank * row + units), part);
+    }
+    kernels::StepScalars expected = scalars_at_step_3();
+    DeviceScalars on_gpu(expected);
+    const kernels::StepSettings settings = {.clip_norm = 1.0f, .decay = {0.9, 0.95}};
+    kernels::begin_update(host, &expected, {rows.data(), units, ranks, 6.0}, settings);
+    kernels::begin_update(stream, on_gpu.get(), {values.data(), units, ranks, 6.0}, settings);
+    stream.synchronize();
+    const kernels::StepScalars found = on_gpu.values();
+    if (last.kind == Kind::micro_batches) {  // beside weights
+      CHECK((std::isnan(found.weight) && found.skip == 1));
+      continue;
+    }
+    CHECK(same_bits(found, expected));
+    CHECK(found.weight == (last.kind == Kind::samples ? 5.75 : 0.75));
+  }
+}

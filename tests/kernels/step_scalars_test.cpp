@@ -82,3 +82,58 @@ TEST_CASE("a dynamic loss scale halves with each skipped step and doubles after 
   CHECK(scalars.skipped_steps == 4);
   CHECK(scalars.step == 12);
 }
+
+namespace {
+
+// One unit's squared norm and the part of one rank.
+struct Row {
+  double squares;
+  kernels::StepPart part;
+};
+
+StepScalars after(const std::vector<Row>& rows, double divisor, float clip = 0.0f) {
+  Stream stream = host_stream();
+  StepScalars scalars;
+  scalars.loss_scale = 4.0f;
+  kernels::begin_update(stream, &scalars,
+                        {.values = &rows.front().squares, .units = 1, .ranks = rows.size(), .divisor = divisor},
+                        {.clip_norm = clip, .decay = {0.5, 0.5}, .loss_scaling = {.dynamic = true}});
+  return scalars;
+}
+
+using Kind = kernels::StepPart::Kind;
+
+}  // namespace
+
+TEST_CASE("gradients are divided by what ranks bring: micro-batches or the weights of samples") {
+  // Divided by 2 ranks x 3 micro-batches before; 100 = 4 (loss scale) x 25.
+  const StepScalars counted = after({{6400.0, {2.0, Kind::micro_batches}}, {3600.0, {1.0, Kind::micro_batches}}}, 6.0);
+  CHECK(counted.weight == 3.0);
+  CHECK(counted.gradient_norm == 50.0);
+  CHECK(counted.gradient_factor == 0.5f);
+  const StepScalars weighed = after({{6400.0, {0.0, Kind::nothing}}, {3600.0, {24.0, Kind::samples}}}, 6.0, 1.0f);
+  CHECK(weighed.weight == 24.0);
+  CHECK(weighed.gradient_norm == 6.25);
+  CHECK(weighed.gradient_factor == 0.01f);  // 1 / 6.25 / 4 / 4
+  CHECK(weighed.step == 1);
+  const StepScalars imagined = after({{6400.0, {1.0, Kind::micro_batches}}, {3600.0, {}}}, 2.0);
+  CHECK(imagined.weight == 2.0);
+  CHECK(imagined.gradient_norm == 25.0);
+}
+
+TEST_CASE("a step without weight changes no count, and one of unlike parts has no norm") {
+  for (const Kind kind : {Kind::nothing, Kind::samples}) {
+    const StepScalars idle = after({{6400.0, {0.0, kind}}, {3600.0, {0.0, Kind::nothing}}}, 6.0);
+    CHECK(idle.idle == (kind == Kind::nothing ? 1 : 0));
+    CHECK(idle.skip == 1);
+    CHECK(idle.gradient_norm == 0.0);
+    CHECK(idle.step == 0);
+    CHECK(idle.skipped_steps == 0);
+    CHECK(idle.good_steps == 0);
+    CHECK(idle.loss_scale == 4.0f);
+    CHECK(idle.decay_power[0] == 1.0);
+  }
+  const StepScalars unlike = after({{6400.0, {1.0, Kind::samples}}, {3600.0, {1.0, Kind::micro_batches}}}, 6.0);
+  CHECK(std::isnan(unlike.weight));
+  CHECK(unlike.skip == 1);
+}

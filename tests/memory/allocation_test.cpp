@@ -56,6 +56,7 @@ Counted count_allocations(const Run& run, const std::function<void(World&)>& str
     trainee.evaluate();
     trainee.model().shards_changed();
     trainee.step();
+    if (run.options.outer.every == 0) trainee.uneven_steps();
     trainee.model().last_step();
     trainee.model().synchronize();
     world.barrier("counted");

@@ -29,16 +29,19 @@ class Trainee {
   const std::vector<std::unique_ptr<L>>& layers() const { return layers_; }
 
   void step() {
-    for (std::size_t micro = 0; micro < inputs_.size(); ++micro) {
-      const Values* y = &inputs_[micro];
-      for (auto& layer : layers_) y = &model_.forward(*layer, *y);
-      model_.stream().submit([this, y, micro] {
-        for (std::size_t i = 0; i < targets_.size(); ++i) dys_[micro][i] = (*y)[i] - targets_[i];
-      });
-      const Values* dx = &dys_[micro];
-      for (std::size_t l = layers_.size(); l > 0; --l) dx = &model_.backward(*layers_[l - 1], *dx);
-    }
+    pass(inputs_.size());
     model_.update();
+  }
+
+  // With weights and a short accumulation on rank 0 alone, and then with nothing on any rank.
+  void uneven_steps() {
+    if (model_.world().rank() == 0) {
+      pass(1);
+      model_.update({.weight = 3.0});
+    } else {
+      model_.skip_step();
+    }
+    model_.skip_step();
   }
 
   void evaluate() {
@@ -55,6 +58,18 @@ class Trainee {
 
  private:
   static constexpr std::size_t rows = 3;
+
+  void pass(std::size_t micro_batches) {
+    for (std::size_t micro = 0; micro < micro_batches; ++micro) {
+      const Values* y = &inputs_[micro];
+      for (auto& layer : layers_) y = &model_.forward(*layer, *y);
+      model_.stream().submit([this, y, micro] {
+        for (std::size_t i = 0; i < targets_.size(); ++i) dys_[micro][i] = (*y)[i] - targets_[i];
+      });
+      const Values* dx = &dys_[micro];
+      for (std::size_t l = layers_.size(); l > 0; --l) dx = &model_.backward(*layers_[l - 1], *dx);
+    }
+  }
 
   static std::vector<std::unique_ptr<L>> make_layers(const Run& run) {
     std::vector<std::unique_ptr<L>> layers;

@@ -328,7 +328,7 @@ TEST_CASE("nonsense_is_one_clear_line") {
   refuses(sound, {.slow = {{.rank = 3, .computation = -2}}}, "rank 3 cannot take -2 times as long as the others");
   refuses(sound, {.jitter = {.deviation = -0.1}}, "the deviation of jitter is from 0 to 2, not -0.1");
   refuses(sound, {.steps = 1'000'000},
-          "1000003 steps of 61 operations are too much to simulate: the limit is 16777216 operations");
+          "1000003 steps of 62 operations are too much to simulate: the limit is 16777216 operations");
 }
 
 }  // namespace simulate_test

@@ -73,6 +73,10 @@ class World {
   // The sum over ranks in rank order, in fp32, divided once.
   float average(float value, std::string_view label);
   double sum(double value, std::string_view label);  // in rank order
+  // The exact mean of an evaluation: the sum of all ranks' `sum` in rank order, divided once by that of their `weight`
+  // (samples, say), both in fp64, in one gather. A rank without any has 0 of both. Throws UsageError for a weight that
+  // is negative or not finite, and on all ranks when every weight is 0.
+  double mean(double sum, double weight, std::string_view label);
   // Every rank gives the same number of bytes; the result holds them in rank order.
   std::vector<std::byte> gather(std::span<const std::byte> mine, std::string_view label);
   // Throws CommunicationError on all ranks, naming ranks and values, when `value` is not the same everywhere.

@@ -18,7 +18,21 @@ struct StepScalars {
   std::int32_t skip = 0;            // 1: the norm is not finite, this update changes nothing
   std::int32_t good_steps = 0;      // in a row, since the loss scale last changed
   float applied_loss_scale = 1.0f;  // the one that this step's gradients carry
-  std::int32_t padding = 0;
+  std::int32_t idle = 0;            // 1: every rank skipped the last step, which changed nothing
+  double weight = 0.0;  // of all ranks' parts of the last step; not finite: they do not fit together (StepPart)
+};
+
+// What one rank brings to the mean over a step. All ranks that bring something count micro-batches, or all give
+// weights.
+struct StepPart {
+  enum class Kind : std::int64_t {
+    imagined,       // memory that nobody wrote: of ranks that a simulation leaves out, which count as much as others
+    nothing,        // the rank skipped the step; weight 0
+    micro_batches,  // so many, each of weight 1
+    samples,        // the user's weight
+  };
+  double weight = 0.0;  // finite, at least 0
+  Kind kind = Kind::imagined;
 };
 
 // The factor on the loss that keeps small fp16 gradients from vanishing. Dynamic: a step whose norm is not finite is
@@ -42,16 +56,23 @@ struct StepSettings {
 };
 
 // Combines partial squared norms in (unit, rank) order: partials[rank * units + unit], fp64. Then
-//   norm = sqrt(sum) / loss_scale, skip = norm is not finite,
-//   gradient_factor = (clip_norm > 0 && norm > clip_norm ? clip_norm / norm : 1) / loss_scale,
-// then the loss scale of the next step, and, unless skipped, step and decay_power. Enqueues on `stream`; does not
-// synchronise.
+//   share = divisor / weight, the sum of all ranks' parts, in their order: exactly 1 when all did all micro-batches,
+//   norm = sqrt(sum) * share / loss_scale, skip = norm is not finite,
+//   gradient_factor = (clip_norm > 0 && norm > clip_norm ? clip_norm / norm : 1) * share / loss_scale,
+// then the loss scale of the next step, and, unless skipped, step and decay_power. Where the weight is 0, the step is
+// skipped, the norm is 0, and neither counts nor loss scale change. Enqueues on `stream`; does not synchronise.
 struct NormPartials {
   const double* values;
   std::size_t units;
   std::size_t ranks;
+  // What gradients were divided by before: ranks × micro-batches. Each row then goes on with the rank's StepPart, so
+  // that it has units + 2 values. 0: rows are norms alone, and gradients are the mean already.
+  double divisor = 0.0;
 };
 void begin_update(Stream& stream, StepScalars* scalars, NormPartials partials, StepSettings settings);
+
+// *part = value, on the stream.
+void set_part(Stream& stream, StepPart* part, const StepPart& value);
 
 // *scalars = values, on the stream.
 void set_scalars(Stream& stream, StepScalars* scalars, const StepScalars& values);

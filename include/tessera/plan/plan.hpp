@@ -116,7 +116,8 @@ enum class OperationKind {
   hook,              // the user's, on my reduced shard
   all_gather_sum,    // the fp32 sum, from everybody's shards
   sum_of_squares,    // of my reduced shard
-  gather_norms,      // everybody's partial norms
+  weigh,             // what this rank brings to the mean: its micro-batches, a weight, or nothing
+  gather_norms,      // everybody's partial norms and weights
   begin_update,      // norm, clip factor, skip flag, step count
   optimize,
   outer_update,  // my shard of the masters, from the replicas' mean and the anchor
@@ -149,8 +150,8 @@ struct Operation {
   GroupKind group = GroupKind::all;
   WindowKind window = WindowKind::forward;  // of kind window
   bool add = false;                         // accumulate, reduce_scatter: add to the target instead of replacing it
-  std::size_t divisor = 1;   // reduce_scatter: ranks × micro-batches once, in the last reduction of all;
-                             // of masters: replicas
+  std::size_t divisor = 1;   // reduce_scatter: ranks × micro-batches once, in the last reduction of all (the update
+                             // puts right what ranks brought other than that); of masters: replicas
   DType wire = DType::fp32;  // reduce_scatter: dtype of what is read
 };
 
@@ -246,7 +247,7 @@ struct Plan {
   std::vector<Buffer> buffers;
   std::vector<UnitBuffers> unit_buffers;
   std::size_t scalars = no_buffer;  // kernels::StepScalars
-  std::size_t norms = no_buffer;    // fp64 [training ranks][trained units]
+  std::size_t norms = no_buffer;    // by training rank: fp64 of each trained unit, and the rank's kernels::StepPart
   std::size_t activations = no_buffer;
   std::size_t gather_staging = no_buffer;  // of the communicator that gathers, and of the one that reduces
   std::size_t reduce_staging = no_buffer;
@@ -263,6 +264,8 @@ struct Plan {
   bool replicas_diverge() const { return options.outer_every > 0; }
   // Those whose gradients are summed in every step, who share norm, skipping and loss scale.
   std::size_t training_ranks() const { return replicas_diverge() ? ranks_of_replica() : options.ranks; }
+  // What the last reduction of a step divides by.
+  std::size_t gradient_divisor() const { return training_ranks() * options.micro_batches; }
   // What this rank is the one to initialise, and to give out, of a unit's persistent buffers: its shard, or, where
   // replicas differ, what its replica has for it. Of the buffers of outer steps always its shard.
   Extent own() const { return replicas_diverge() ? Extent::group : Extent::mine; }

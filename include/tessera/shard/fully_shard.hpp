@@ -91,11 +91,28 @@ struct FullyShardOptions {
 
 // What one update did. Reading it synchronises with the update. When 32 updates in a row were skipped, rank 0 warns.
 struct StepReport {
-  double gradient_norm;  // global, before clipping
+  double gradient_norm;  // global, of the mean over what all ranks brought, before clipping
   bool skipped;          // the norm was not finite: no parameter changed
   std::int64_t updates;  // applied so far
   std::int64_t skipped_updates;
   float loss_scale;  // of the next step
+  // What the mean was over, of all ranks: the sum of their weights, or how many micro-batches they computed. 0: nothing
+  // changed, and no count.
+  double weight;
+  bool finished;  // every rank skipped the step (skip_step())
+};
+
+// What differs from step to step.
+struct UpdateOptions {
+  // In place of the optimizer's: finite, at least 0, and the same on every rank.
+  std::optional<float> learning_rate = std::nullopt;
+  // Of this rank's samples in all micro-batches of the step, in any unit (samples, tokens): finite, at least 0. With it
+  // the step is by the exact mean over the samples of all ranks: backward windows write the sum over the rank's samples
+  // of each sample's weight times its gradient, not a mean, and the update divides what all ranks wrote by the sum of
+  // their weights. A factor that both carry cancels: whoever takes means over batches of 32, and in a last batch of
+  // 20 their sum over 32, gives the weights 1 and 20/32. All ranks give one, but those that skip the step, or none
+  // does. Not with outer steps.
+  std::optional<double> weight = std::nullopt;
 };
 
 // What a hook on reduced gradients gets. Once per step and unit that trains, after the last reduction and before norm
@@ -103,14 +120,16 @@ struct StepReport {
 // look at host memory that changes.
 struct ReducedGradient {
   const Unit& unit;
-  std::span<const ParameterPiece> pieces;  // this rank's shard: averaged over ranks and micro-batches, times loss_scale
-  const float* loss_scale;                 // in the device's memory
+  // This rank's shard: the sum over ranks and micro-batches divided by how many these are by the options, times
+  // loss_scale. What ranks brought other than that (weights, fewer micro-batches, nothing) is put right in the update.
+  std::span<const ParameterPiece> pieces;
+  const float* loss_scale;  // in the device's memory
   Stream& stream;
 };
 
 struct GradientNorm {
   const Parameter* parameter;
-  double norm;  // of the averaged gradient, the loss scale taken out; before clipping
+  double norm;  // of the mean gradient (StepReport::weight), the loss scale taken out; before clipping
 };
 
 class FullyShard {
@@ -199,13 +218,25 @@ class FullyShard {
   // The explicit form: the caller closes the window.
   Window open(Unit& unit, plan::WindowKind kind);
 
-  // Reduces what is left, clips, updates. After the last micro-batch's last window. Does not synchronise (but waits for
-  // the update before the last one, so that the host is never more than a step ahead).
+  // Reduces what is left, clips, updates, by the mean over what all ranks brought: every micro-batch counts the same,
+  // or as the weights say. After the last window of a micro-batch, which may be an earlier one than the last: those
+  // that are missing on this rank are skipped (they add zero, and their collectives happen), and do not count. Does not
+  // synchronise (but waits for the update before the last one, so that the host is never more than a step ahead).
+  // Ranks that differ in the learning rate all get a CommunicationError that names the rates; where replicas train by
+  // themselves, ranks of one replica are compared. So do ranks of which some give a weight and others do not; with
+  // CUDA from last_step() on, and until then nothing changes. Throws UsageError for a rate or weight out of range.
   void update();
-  // With a learning rate of this step, in place of the optimizer's: finite, at least 0, and the same on every rank.
-  // Ranks that differ all get a CommunicationError that names the rates; where replicas train by themselves, ranks of
-  // one replica are compared.
   void update(float learning_rate);
+  void update(const UpdateOptions& options);
+  // The whole step of a rank whose data has ended: no windows, a gradient of zero, and weight 0 in the mean. The rank
+  // takes part in every collective, and its share of the parameters is updated by what the others brought, at the
+  // learning rate that they use. When all ranks skip a step, nothing changes: no parameter, state, count or loss scale.
+  // Between steps. Synchronises as update() does. Throws UsageError with outer steps, in which replicas would lose
+  // count of each other.
+  void skip_step();
+  void skip_step(float learning_rate);
+  // Whether every rank skipped the last step: nobody has more data. Synchronises as last_step() does.
+  bool finished();
 
   // The compute stream. What the user enqueues between windows (losses, say) belongs here too.
   Stream& stream();
@@ -224,9 +255,10 @@ class FullyShard {
 
   // This rank's share of a unit, in fp32, parameter by parameter (plan/layout). For inspection, saving and loading.
   // Only between steps. Synchronises. `state` is "master", one of the optimizer's states, or "gradient": what the last
-  // step reduced, averaged and times its loss scale. With outer steps also "anchor", the masters after the last one,
-  // and "outer momentum", of which each rank has 1/N. Frozen parameters have a master alone. On a CUDA device the
-  // values are its memory, as buffer()'s are: kernels::copy takes them to the host, and whole() a whole parameter.
+  // step reduced, divided and times its loss scale as hooks see it. With outer steps also "anchor", the masters after
+  // the last one, and "outer momentum", of which each rank has 1/N. Frozen parameters have a master alone. On a CUDA
+  // device the values are its memory, as buffer()'s are: kernels::copy takes them to the host, and whole() a whole
+  // parameter.
   std::vector<ParameterPiece> pieces(const Unit& unit, std::string_view state = "master");
   // Call after writing to pieces() of masters or states: makes what is whole follow. The anchor of outer steps stays as
   // it is, unless it is written, too. Collective.

@@ -12,9 +12,9 @@
 //
 // Gradients. In a backward window, gradient() says for each parameter whether the caller overwrites (default) or adds;
 // the first `accumulate` of a window starts from zero. The caller divides by nothing: the runtime divides once by ranks
-// × micro-batches. A parameter whose gradient was not asked for in its unit's backward windows is a UsageError at
-// close, unless it is optional or frozen, or its unit was skipped. In a unit with several backward windows the runtime
-// adds them up.
+// × micro-batches, or by weights (UpdateOptions). A parameter whose gradient was not asked for in its unit's backward
+// windows is a UsageError at close, unless it is optional or frozen, or its unit was skipped. In a unit with several
+// backward windows the runtime adds them up.
 //
 // End. A window ends with the callback that got it, or with close(). A window that is left by an exception aborts the
 // world: every rank gets an error that carries the first cause. Destructors never communicate. A closed handle may

@@ -34,6 +34,7 @@ void sgd(void* native, const SgdSpans& spans, const SgdSettings& settings, const
 void outer_update(void* native, const OuterSpans& spans, const OuterSettings& settings);
 
 void begin_update(void* native, StepScalars* scalars, const NormPartials& partials, const StepSettings& settings);
+void set_part(void* native, StepPart* part, const StepPart& value);
 void set_scalars(void* native, StepScalars* scalars, const StepScalars& values);
 
 // Reads the two bytes, and writes them back when `write`: the touch test mode.

@@ -427,10 +427,11 @@ __global__ void decide(StepScalars* scalars, const NormPartials partials, const 
   __shared__ double near[most_loaders];
   const std::size_t loaders = blockDim.x;
   const std::size_t count = partials.units * partials.ranks;
+  const std::size_t row = row_of(partials);
   double sum = 0.0;
   for (std::size_t first = 0; first < count; first += loaders) {
     const std::size_t i = first + threadIdx.x;
-    if (i < count) near[threadIdx.x] = partials.values[i % partials.ranks * partials.units + i / partials.ranks];
+    if (i < count) near[threadIdx.x] = partials.values[i % partials.ranks * row + i / partials.ranks];
     __syncthreads();
     if (threadIdx.x == 0) {
       const std::size_t here = count - first < loaders ? count - first : loaders;
@@ -438,10 +439,13 @@ __global__ void decide(StepScalars* scalars, const NormPartials partials, const 
     }
     __syncthreads();
   }
-  if (threadIdx.x == 0) set_step(*scalars, sqrt(sum), settings);
+  if (threadIdx.x == 0) set_step(*scalars, sqrt(sum), sum_of_parts(partials), settings);
 }
 
-__global__ void store(StepScalars* scalars, const StepScalars values) { *scalars = values; }
+template <typename T>
+__global__ void store(T* place, const T value) {
+  *place = value;
+}
 
 }  // namespace
 
@@ -453,7 +457,11 @@ void begin_update(void* native, StepScalars* scalars, const NormPartials& partia
 }
 
 void set_scalars(void* native, StepScalars* scalars, const StepScalars& values) {
-  launch(native, {.threads = 1}, store, scalars, values);
+  launch(native, {.threads = 1}, store<StepScalars>, scalars, values);
+}
+
+void set_part(void* native, StepPart* part, const StepPart& value) {
+  launch(native, {.threads = 1}, store<StepPart>, part, value);
 }
 
 }  // namespace tessera::kernels::cuda
