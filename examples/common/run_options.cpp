@@ -102,6 +102,9 @@ void add_length_options(CommandLine& line, RunOptions& options) {
                choose("reduced", options.accumulate_mode, AccumulationMode::reduced)},
               "Micro-batches add up on the rank and are reduced once, or each is reduced [ddp, zero1: local; "
               "others: reduced]");
+  line.choice("--drop-last", {choose("yes", options.drop_last, true), choose("no", options.drop_last, false)},
+              "Leave out the samples that do not fill an epoch's last step [no: that step is short, its mean is over "
+              "its samples, and ranks without any skip it; with --outer-every: yes]");
   line.whole("--steps", options.steps, {1, most_steps}, "Length of the run in steps");
   line.whole("--epochs", options.epochs, {1, most_steps}, "Length of the run in passes over the data");
   line.whole("--stop-after", options.stop_after, {1, most_steps},
@@ -197,8 +200,8 @@ void require_mesh(const RunOptions& options) {
                                 ranks, ranks == 1 ? "" : "s"));
 }
 
-// What outer steps need.
-void check_outer_steps(const CommandLine& line, const RunOptions& options) {
+// What outer steps need. Replicas that train by themselves have no short step in common.
+void check_outer_steps(const CommandLine& line, RunOptions& options) {
   if (options.outer.every == 0) {
     for (const char* name : {"--outer-lr", "--outer-momentum", "--outer-fragments"}) {
       if (line.given(name)) throw OptionError(fmt::format("{} needs --outer-every", name));
@@ -206,6 +209,10 @@ void check_outer_steps(const CommandLine& line, const RunOptions& options) {
     return;
   }
   if (options.replicas == 1) throw OptionError("--outer-every is for several replicas: add --replicas");
+  if (line.given("--drop-last") && !options.drop_last) {
+    throw OptionError("--drop-last no does not go with --outer-every: replicas that meet rarely take whole steps");
+  }
+  options.drop_last = true;
   if (options.strategy == Strategy::hfsdp) {
     throw OptionError("--outer-every: hfsdp divides the optimizer's states among replicas that then differ; use hsdp");
   }
@@ -273,6 +280,11 @@ void require_data_is_no_output(const RunOptions& options, const std::string& dat
       throw OptionError(fmt::format("{} would overwrite the file of --data, {}", name, data));
     }
   }
+}
+
+std::size_t steps_per_epoch(const RunOptions& options, std::size_t samples) {
+  const std::size_t step = options.samples_per_step();
+  return samples / step + (samples % step != 0 && !options.drop_last ? 1 : 0);
 }
 
 RunLength run_length(const RunOptions& options, std::size_t steps_per_epoch, std::size_t default_epochs) {
@@ -367,7 +379,8 @@ tessera::SamplerOptions sampler_options(const RunOptions& options, std::size_t s
           .ranks = options.ranks,
           .rank = options.simulated ? 0 : static_cast<std::size_t>(world.rank()),
           .batch = options.samples_per_rank(),
-          .seed = options.seed};
+          .seed = options.seed,
+          .tail = options.drop_last ? tessera::Tail::drop : tessera::Tail::pad};
 }
 
 tessera::Schedule schedule(const RunOptions& options, const RunLength& length) {

@@ -79,6 +79,7 @@ struct RunOptions {
 
   std::size_t batch = 16;  // samples per rank and micro-batch
   std::size_t accumulate = 1;
+  bool drop_last = false;  // samples that do not fill an epoch's last step; with outer steps always
   tessera::AccumulationMode accumulate_mode = tessera::AccumulationMode::automatic;
   std::optional<std::size_t> steps;
   std::optional<std::size_t> epochs;
@@ -142,6 +143,8 @@ struct RunLength {
   std::size_t warmup;      // steps
   std::size_t eval_every;  // steps; 0: at the end only
 };
+// The last one of an epoch may be short, unless it is dropped.
+std::size_t steps_per_epoch(const RunOptions& options, std::size_t samples);
 RunLength run_length(const RunOptions& options, std::size_t steps_per_epoch, std::size_t default_epochs);
 
 double learning_rate(const RunOptions& options);

@@ -99,8 +99,8 @@ std::string model_lines(const std::string& what, const tessera::FullyShard& mode
 }
 
 std::string run_lines(const RunOptions& options, const RunLength& length, std::size_t training_samples) {
-  const std::size_t steps_per_epoch = training_samples / options.samples_per_step();
-  const double epochs = static_cast<double>(length.steps) / static_cast<double>(steps_per_epoch);
+  const double epochs =
+      static_cast<double>(length.steps) / static_cast<double>(steps_per_epoch(options, training_samples));
   std::string text = fmt::format("run      {} steps of {} samples ({}), {:.1f} epochs; {}, learning rate {}",
                                  grouped(length.steps), grouped(options.samples_per_step()), batch_text(options),
                                  epochs, to_string(options.optimizer), learning_rate(options));
@@ -119,7 +119,7 @@ std::string nothing_left(const RunLength& length, std::size_t done) {
 }
 
 std::string closing_line(const RunOptions& options, const RunResult& result) {
-  const std::size_t units = result.steps * options.samples_per_step() * result.unit.per_sample;
+  const std::size_t units = result.samples * result.unit.per_sample;
   const double speed = static_cast<double>(units) / result.seconds;
   std::string text =
       fmt::format("\n{} steps in {}, {} {}/s with evaluations", grouped(result.steps), shown_seconds(result.seconds),

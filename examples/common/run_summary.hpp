@@ -24,7 +24,8 @@ std::string step_text(const StepMetrics& now, const RunLength& length);
 
 struct RunResult {
   WorkUnit unit;
-  std::size_t steps;  // of this run, without those before it was resumed
+  std::size_t steps;    // of this run, without those before it was resumed
+  std::size_t samples;  // over all ranks
   double seconds;
   std::size_t skipped;  // steps whose gradients were not finite
 };

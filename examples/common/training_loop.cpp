@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cmath>
 #include <numeric>
+#include <span>
 
 #include "command_line/streams.hpp"
 #include "common/number_text.hpp"
@@ -155,31 +156,50 @@ void TrainingLoop::require_finite_weights(tessera::FullyShard& model) {
 StepMetrics TrainingLoop::train_step(Training& training, std::size_t step) {
   const auto start = std::chrono::steady_clock::now();
   tessera::FullyShard& model = training.model();
-  training.begin_step(step);
-  for (std::size_t micro = 0; micro < options_.accumulate; ++micro) {
-    training.train_micro_batch(micro, losses_.at(model.stream(), micro));
-  }
   StepMetrics now;
   now.step = step;
   now.learning_rate = schedule_.at(step);
-  model.update(now.learning_rate);
+  now.samples = training.begin_step(step);
+  const std::size_t mine = samples_of_rank(now.samples);
+  for (std::size_t micro = 0; micro * options_.batch < mine; ++micro) {
+    const std::size_t samples = std::min(options_.batch, mine - micro * options_.batch);
+    training.train_micro_batch({.index = micro, .samples = samples, .loss = losses_.at(model.stream(), micro)});
+  }
+  update(model, now.learning_rate, mine);
   losses_.fetch(model.stream());
   const tessera::StepReport report = model.last_step();
-  now.loss = average_loss();
+  now.loss = average_loss(mine);
+  samples_ += now.samples;
   now.gradient_norm = report.gradient_norm;
   now.skipped = report.skipped;
   if (scales_loss(options_)) now.loss_scale = report.loss_scale;
-  now.samples = options_.samples_per_step();
   now.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   require_finite(now);
   return now;
 }
 
-// Over ranks and micro-batches: fp32 on the rank, in the order of micro-batches, then over ranks in their order.
-float TrainingLoop::average_loss() {
-  const float mine = std::accumulate(losses_.values().begin(), losses_.values().end(), 0.0f);
-  const double parts = static_cast<double>(world_.size()) * static_cast<double>(options_.accumulate);
-  return static_cast<float>(world_.sum(static_cast<double>(mine), "loss") / parts);
+// As the sampler deals: the first ranks' parts are full.
+std::size_t TrainingLoop::samples_of_rank(std::size_t of_step) const {
+  const std::size_t rank = options_.simulated ? 0 : static_cast<std::size_t>(world_.rank());
+  const std::size_t before = std::min(rank * options_.samples_per_rank(), of_step);
+  return std::min(options_.samples_per_rank(), of_step - before);
+}
+
+// A weight of 1 is a full micro-batch, whose gradient is a mean; that of a short one is its sum over as many.
+void TrainingLoop::update(tessera::FullyShard& model, float learning_rate, std::size_t samples) {
+  if (samples == 0) return model.skip_step(learning_rate);
+  if (options_.outer.every > 0) return model.update(learning_rate);
+  model.update(
+      {.learning_rate = learning_rate, .weight = static_cast<double>(samples) / static_cast<double>(options_.batch)});
+}
+
+// Over samples: fp32 on the rank, in the order of micro-batches, then over ranks in their order.
+float TrainingLoop::average_loss(std::size_t samples) {
+  const std::size_t micro_batches = (samples + options_.batch - 1) / options_.batch;
+  const std::span<const float> losses = std::span(losses_.values()).first(micro_batches);
+  const float mine = std::accumulate(losses.begin(), losses.end(), 0.0f);
+  const double weight = static_cast<double>(samples) / static_cast<double>(options_.batch);
+  return static_cast<float>(world_.mean(static_cast<double>(mine), weight, "loss"));
 }
 
 bool TrainingLoop::evaluates_after(const Training& training, std::size_t step) const {
@@ -230,6 +250,7 @@ void TrainingLoop::finish(Training& training) {
   const auto skipped = static_cast<std::size_t>(training.model().last_step().skipped_updates);
   progress_.line(closing_line(options_, {.unit = unit_,
                                          .steps = length_.last_step - std::min(done_before_, length_.last_step),
+                                         .samples = samples_,
                                          .seconds = seconds,
                                          .skipped = skipped}) +
                  "\n\n" + memory_table(training.model(), memory));

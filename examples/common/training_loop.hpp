@@ -40,10 +40,17 @@ class Training {
   virtual std::string headline() = 0;
 
   virtual tessera::SamplerState sampler() const = 0;  // after the steps begun so far
-  // Takes the samples of step `step` (from 1).
-  virtual void begin_step(std::size_t step) = 0;
-  // Forward and backward of one micro-batch; enqueues. *loss becomes its mean loss, and stays there.
-  virtual void train_micro_batch(std::size_t micro, float* loss) = 0;
+  // Takes the samples of step `step` (from 1). Returns how many there are over all ranks: the first ranks have
+  // RunOptions::samples_per_rank() each, one may have fewer, and those after it have none.
+  virtual std::size_t begin_step(std::size_t step) = 0;
+  // Forward and backward of one micro-batch, of which so many samples count, at least one and at most
+  // RunOptions::batch; enqueues. *loss becomes the sum of their losses divided by RunOptions::batch, and stays there.
+  struct MicroBatch {
+    std::size_t index;
+    std::size_t samples;
+    float* loss;
+  };
+  virtual void train_micro_batch(const MicroBatch& micro) = 0;
 
   virtual bool has_held_out() const = 0;
   // Between steps: adds what it found to `now`, and returns the lines for people. Collective; synchronises.
@@ -68,7 +75,9 @@ class TrainingLoop {
  private:
   void start(Training& training);
   StepMetrics train_step(Training& training, std::size_t step);
-  float average_loss();
+  std::size_t samples_of_rank(std::size_t of_step) const;
+  void update(tessera::FullyShard& model, float learning_rate, std::size_t samples);
+  float average_loss(std::size_t samples);
   bool evaluates_after(const Training& training, std::size_t step) const;
   void evaluate(Training& training, StepMetrics& now);
   bool stops_after(std::size_t step);
@@ -86,6 +95,7 @@ class TrainingLoop {
   Progress progress_;
   tessera::Schedule schedule_;
   std::size_t done_before_ = 0;  // steps, by the run that this one resumes
+  std::size_t samples_ = 0;      // of this run's steps so far, over all ranks
   std::optional<RunCheckpoints> checkpoints_;
   std::optional<RunTrace> trace_;
   FromDevice<float> losses_;  // of this step's micro-batches

@@ -228,7 +228,7 @@ Job make_job(const GptOptions& options) {
   job.shape = shape_of(options, job.data);
   require_units(job.shape);
   require_enough_samples(run, job.data.name, samples);
-  job.length = run_length(run, samples / run.samples_per_step(), default_epochs);
+  job.length = run_length(run, steps_per_epoch(run, samples), default_epochs);
   job.sample = sample_length(options, job.data);
   job.sharding =
       fitting_options(run, {.activations = activation_bytes(job),

@@ -180,21 +180,21 @@ class GptTraining final : public Training {
   tessera::SamplerState sampler() const override { return loader_->state(); }
   std::string headline() override { return examples::headline(job_, model_); }
 
-  void begin_step(std::size_t step) override {
+  std::size_t begin_step(std::size_t step) override {
     step_ = step;
     batch_ = loader_->next();
+    return batch_->global_samples;
   }
 
-  void train_micro_batch(std::size_t micro, float* loss) override {
+  void train_micro_batch(const MicroBatch& micro) override {
     const std::size_t samples = job_.options.run.batch;
     const std::size_t tokens = samples * batch_->columns;
-    const auto part = [&](const std::vector<std::int32_t>& all) {
-      return std::span(all).subspan(micro * tokens, tokens);
-    };
+    const auto part = [&](const auto& all) { return std::span(all).subspan(micro.index * tokens, tokens); };
     tessera::Stream& stream = model_.stream();
-    gpt_.train(model_, {.ids = inputs_.put(stream, part(batch_->inputs)), .sequence = batch_->columns},
-               {.targets = targets_.put(stream, part(batch_->targets)), .loss = loss},
-               {.step = step_, .first_sample = first_sample_ + micro * samples});
+    Answers answers{.targets = targets_.put(stream, part(batch_->targets)), .loss = micro.loss};
+    if (micro.samples < samples) answers.weights = weights_.put(stream, part(batch_->weights));  // the rest fills up
+    gpt_.train(model_, {.ids = inputs_.put(stream, part(batch_->inputs)), .sequence = batch_->columns}, answers,
+               {.step = step_, .first_sample = first_sample_ + micro.index * samples});
   }
 
   bool has_held_out() const override { return job_.data.parts.held_out.size() > 0; }
@@ -224,6 +224,7 @@ class GptTraining final : public Training {
   // What the model's queued work writes to or reads from must outlive it: the model comes last.
   OnDevice<std::int32_t> inputs_;
   OnDevice<std::int32_t> targets_;
+  OnDevice<float> weights_;
   Gpt<T> gpt_;
   Evaluation<T> evaluation_;
   Writer<T> writer_;

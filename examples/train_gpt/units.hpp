@@ -22,6 +22,7 @@ namespace examples {
 struct Answers {
   std::span<const std::int32_t> targets;
   float* loss = nullptr;
+  std::span<const float> weights = {};  // of targets, 0 where they only fill up; empty: 1
 };
 
 // "blocks.N" and "final". x, y and gradient are [tokens, dim].

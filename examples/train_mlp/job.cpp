@@ -126,7 +126,7 @@ Job make_job(const MlpOptions& options) {
   const RunOptions& run = options.run;
   Job job{.options = options, .data = load_dataset(options.data, run.seed)};
   require_enough_samples(run, job.data.name, job.data.training_samples);
-  job.length = run_length(run, job.data.training_samples / run.samples_per_step(), job.data.default_epochs);
+  job.length = run_length(run, steps_per_epoch(run, job.data.training_samples), job.data.default_epochs);
   job.sharding = fitting_options(
       run,
       {.activations = activation_bytes(job), .batches = batch_bytes(job), .smaller = "--batch, --hidden or --depth"});

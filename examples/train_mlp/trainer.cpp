@@ -129,16 +129,23 @@ class MlpTraining final : public Training {
   }
   tessera::SamplerState sampler() const override { return loader_->state(); }
   std::string headline() override { return examples::headline(job_, model_); }
-  void begin_step(std::size_t) override { batch_ = loader_->next(); }
+  std::size_t begin_step(std::size_t) override {
+    batch_ = loader_->next();
+    return batch_->global_samples;
+  }
 
-  void train_micro_batch(std::size_t micro, float* loss) override {
+  void train_micro_batch(const MicroBatch& micro) override {
     const std::size_t rows = job_.options.run.batch;
-    const std::size_t first = micro * rows;
+    const std::size_t first = micro.index * rows;
     const std::span<const float> features = features_.put(
         model_.stream(), std::span(batch_->features).subspan(first * batch_->columns, rows * batch_->columns));
     const std::span<const std::int32_t> labels =
         labels_.put(model_.stream(), std::span(batch_->labels).subspan(first, rows));
-    mlp_.train(model_, {features.data(), rows, batch_->columns}, {.targets = {.labels = labels}, .loss = loss});
+    nn::Targets targets{.labels = labels};
+    if (micro.samples < rows) {  // the rest fills up
+      targets.weights = weights_.put(model_.stream(), std::span(batch_->weights).subspan(first, rows));
+    }
+    mlp_.train(model_, {features.data(), rows, batch_->columns}, {.targets = targets, .loss = micro.loss});
   }
 
   bool has_held_out() const override { return job_.data.held_out.count > 0; }
@@ -159,6 +166,7 @@ class MlpTraining final : public Training {
   // What the model's queued work writes to or reads from must outlive it: the model comes last.
   OnDevice<float> features_;
   OnDevice<std::int32_t> labels_;
+  OnDevice<float> weights_;
   Mlp<T> mlp_;
   Evaluation<T> evaluation_;
   tessera::DistributedSampler sampler_;  // where the loader starts

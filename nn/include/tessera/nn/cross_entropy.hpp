@@ -1,7 +1,8 @@
 // Softmax and cross entropy against labels: loss = Σ weight[i] · -log softmax(logits[i])[label[i]] / denominator.
 //
 // With the number of rows as denominator, every rank's and micro-batch's mean counts the same in the runtime's average.
-// Rows of weight 0 (which fill up a last batch) then make it smaller; weights of global batch / samples make that up.
+// Rows of weight 0 (which fill up a last batch) then make it smaller; a weight of the other rows / all rows, given to
+// FullyShard::update(), makes that up.
 //
 // The functions enqueue on the stream, capture everything by value, do not synchronise and allocate nothing.
 // A label out of range is a UsageError in the stream; on a CUDA device, where kernels cannot throw, the loss, the count
