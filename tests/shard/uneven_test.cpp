@@ -12,6 +12,8 @@
 #include "tessera/optim/sgd.hpp"
 #include "toy_model.hpp"
 
+namespace uneven_test {
+
 namespace {
 
 using tessera::FullyShard;
@@ -458,3 +460,5 @@ TEST_CASE("outer_steps_refuse_weights_and_skipped_steps") {
     network.model.update();
   });
 }
+
+}  // namespace uneven_test
