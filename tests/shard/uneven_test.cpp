@@ -240,6 +240,16 @@ TEST_CASE("a_rank_without_any_sample_takes_part_and_changes_no_loss") {
   check_strategies({.ranks = 3, .ranks_with_data = 2}, run(Job{}));
 }
 
+TEST_CASE("test_modes_leave_the_bits_of_uneven_data_alone") {
+  Job job{.ranks = 3, .samples = 203};
+  const Outcome reference = run(job);
+  for (const std::size_t prefetch : {0u, 2u}) {
+    job.options.prefetch = prefetch;
+    job.options.diagnostics = {.delay_seed = 5, .poison = true, .touch = true, .queue_compute = true};
+    CHECK(same_bits(run(job), reference));
+  }
+}
+
 TEST_CASE("weights_and_skipped_steps_go_with_a_dynamic_loss_scale_and_overflows") {
   Job job{.ranks = 3, .ranks_with_data = 2, .overflows = {0, 1, 7}};
   job.options.precision = tessera::fp16_mixed;
