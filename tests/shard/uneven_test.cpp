@@ -363,6 +363,25 @@ TEST_CASE("a_short_accumulation_is_divided_by_what_it_was") {
   }
 }
 
+TEST_CASE("skipped_steps_and_short_accumulations_are_traced_as_others_are") {
+  on_ranks(2, [&](World& world) {
+    Network<float> network(world, {.micro_batches = 2});
+    network.model.finalize(tessera::Sgd{.learning_rate = 0.1f});
+    const tessera::Trace trace = network.model.trace({.first = 1, .last = 2});
+    for (int step = 0; step < 2; ++step) {
+      CHECK_FALSE(trace.complete());
+      if (world.rank() == 0 && step == 0) {
+        network.train(0, rows);
+        network.model.update({.weight = 4.0});
+      } else {
+        network.model.skip_step();
+      }
+    }
+    network.model.synchronize();
+    CHECK(trace.complete());
+  });
+}
+
 TEST_CASE("a_factor_on_gradients_and_weights_alike_cancels") {
   std::vector<double> norms;
   on_ranks(2, [&](World& world) {
