@@ -251,7 +251,8 @@ TEST_CASE("test_modes_leave_the_bits_of_uneven_data_alone") {
 }
 
 TEST_CASE("weights_and_skipped_steps_go_with_a_dynamic_loss_scale_and_overflows") {
-  Job job{.ranks = 3, .ranks_with_data = 2, .overflows = {0, 1, 7}};
+  Job job{.ranks = 3, .ranks_with_data = 2};
+  job.overflows = {0, 1, 7};
   job.options.precision = tessera::fp16_mixed;
   job.options.accumulation = tessera::AccumulationMode::reduced;
   job.options.loss_scaling = kernels::LossScaling{.initial = 256.0f, .dynamic = true};
