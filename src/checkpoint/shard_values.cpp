@@ -17,11 +17,12 @@ ShardValues::ShardValues(FullyShard& model)
   shares_.resize((2 + states_ + 2) * units_);
   for (std::size_t u = 0; u < units_; ++u) {
     take(model, row_of(TensorSource::Kind::master), u, "master");
-    for (const Buffer* buffer : model.unit(u).buffers())
-      shares(row_of(TensorSource::Kind::buffer), u).push_back({0, model.buffer(*buffer)});
+    std::vector<Share>& buffers = shares(row_of(TensorSource::Kind::buffer), u);
+    for (const Buffer* buffer : model.unit(u).buffers()) buffers.push_back({0, model.buffer(*buffer)});
     if (!plan.trains(u)) continue;
-    for (std::size_t state = 0; state < states_; ++state)
+    for (std::size_t state = 0; state < states_; ++state) {
       take(model, row_of(TensorSource::Kind::state, state), u, plan.optimizer_states[state]);
+    }
     if (!plan.replicas_diverge()) continue;
     take(model, row_of(TensorSource::Kind::anchor), u, "anchor");
     take(model, row_of(TensorSource::Kind::outer_momentum), u, "outer momentum");
@@ -67,11 +68,12 @@ void ShardValues::begin_outer_steps() const {
     const std::vector<Share>& anchors = shares_[row_of(TensorSource::Kind::anchor) * units_ + u];
     for (std::size_t place = 0; place < anchors.size(); ++place) {
       const Share& anchor = anchors[place];
+      if (anchor.values.empty()) continue;  // the master's share may begin behind the parameter's first element
+      const Bytes size(anchor.values.size_bytes());
       const TensorSource master{.kind = TensorSource::Kind::master, .unit = u, .place = place};
       const TensorSource momentum{.kind = TensorSource::Kind::outer_momentum, .unit = u, .place = place};
-      kernels::copy(*stream_, anchor.values.data(), at(master, anchor.first, anchor.values.size()).data(),
-                    Bytes(anchor.values.size_bytes()));
-      kernels::fill_zero(*stream_, share(momentum).values.data(), Bytes(share(momentum).values.size_bytes()));
+      kernels::copy(*stream_, anchor.values.data(), at(master, anchor.first, anchor.values.size()).data(), size);
+      kernels::fill_zero(*stream_, share(momentum).values.data(), size);
     }
   }
   stream_->synchronize();

@@ -143,19 +143,27 @@ void check_that_all_set_out_together(FullyShard& model) {
   CHECK(other_than(model, "outer momentum", "zero") == 0);
 }
 
+// With one row rank 1 of 3 has the end of a weight in its replica's share, but in that of one replica alone as its own.
 TEST_CASE("from_a_checkpoint_without_replicas_all_of_them_set_out") {
-  const TemporaryFolder folder;
-  Job together = apart(1, 3);
-  together.outer = {};
-  save(together, folder.path());
-  for (const Strategy strategy : strategies) {
-    INFO(to_string(strategy));
-    with_model(apart(2, 2, strategy), [&](FullyShard& model) {
-      fill(model, 2);
-      Checkpointer checkpoints(model, {.directory = folder.path()});
-      CHECK(checkpoints.load(checkpoints.latest()->path).replicas.empty());
-      check_that_all_set_out_together(model);
-    });
+  for (const std::size_t rows : {1u, 211u}) {
+    const TemporaryFolder folder;
+    Job together = apart(1, 3);
+    together.rows = rows;
+    together.outer = {};
+    save(together, folder.path());
+    for (const int ranks_of_replica : {2, 3}) {
+      for (const Strategy strategy : strategies) {
+        INFO(rows << " rows, " << ranks_of_replica << " ranks of a replica, " << to_string(strategy));
+        Job job = apart(2, ranks_of_replica, strategy);
+        job.rows = rows;
+        with_model(job, [&](FullyShard& model) {
+          fill(model, 2);
+          Checkpointer checkpoints(model, {.directory = folder.path()});
+          CHECK(checkpoints.load(checkpoints.latest()->path).replicas.empty());
+          check_that_all_set_out_together(model);
+        });
+      }
+    }
   }
 }
 
