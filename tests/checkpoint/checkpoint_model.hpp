@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "base/hash.hpp"
@@ -102,14 +103,24 @@ inline void fill(FullyShard& model, std::uint64_t salt) {
   model.shards_changed();
 }
 
-// Elements that are not what fill() made them.
-inline std::size_t differing(FullyShard& model, std::uint64_t salt) {
-  std::size_t count = 0;
-  for_each_share(model, [&](const std::string& tensor, std::size_t first, std::span<float> values) {
+// Adds to `count` the elements that are not what fill() made them.
+inline Visit counting_differences(std::uint64_t salt, std::size_t& count) {
+  return [salt, &count](const std::string& tensor, std::size_t first, std::span<float> values) {
     const Values expected(tensor, salt);
     for (std::size_t i = 0; i < values.size(); ++i) count += values[i] != expected[first + i];
-  });
+  };
+}
+
+inline std::size_t differing(FullyShard& model, std::uint64_t salt) {
+  std::size_t count = 0;
+  for_each_share(model, counting_differences(salt, count));
   return count;
+}
+
+// Of a step's scalars what updates carry from step to step.
+inline auto carried(const kernels::StepScalars& scalars) {
+  return std::tuple(scalars.step, scalars.skipped_steps, scalars.loss_scale, scalars.good_steps, scalars.decay_power[0],
+                    scalars.decay_power[1]);
 }
 
 inline void with_model(const Job& job, const std::function<void(FullyShard&)>& body) {

@@ -7,7 +7,6 @@
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
-#include <map>
 #include <mutex>
 #include <set>
 #include <string>
@@ -30,16 +29,6 @@ std::vector<Strategy> strategies() {
   const char* matrix = std::getenv("TESSERA_TEST_MATRIX");
   if (matrix != nullptr && std::string(matrix) == "reduced") return {Strategy::ddp, Strategy::fsdp};
   return {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::fsdp};
-}
-
-using Contents = std::map<std::string, std::string>;
-
-Contents contents(const fs::path& folder) {
-  Contents result;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    result[entry.path().filename().string()] = bytes_in(entry.path());
-  }
-  return result;
 }
 
 std::set<std::string> names(const fs::path& folder) {
@@ -88,14 +77,14 @@ bool mention(const std::vector<std::string>& messages, std::size_t count, const 
 TEST_CASE("a_checkpoint_has_the_same_bytes_whatever_the_strategy_and_the_ranks") {
   const TemporaryFolder folder;
   save({}, folder / "1", 7);
-  const Contents expected = contents(folder / "1/step-00000007");
+  const auto expected = files_in(folder / "1/step-00000007");
   CHECK(expected.size() == 5);
   for (const int ranks : {1, 2, 3, 5, 7}) {
     for (const Strategy strategy : strategies()) {
       const fs::path directory = folder / (std::to_string(ranks) + std::string(to_string(strategy)));
       save({.ranks = ranks, .strategy = strategy, .precision = ranks % 2 == 0 ? bf16_mixed : fp32_precision}, directory,
            7);
-      CHECK(contents(directory / "step-00000007") == expected);
+      CHECK(files_in(directory / "step-00000007") == expected);
       CHECK(names(directory) == std::set<std::string>{".lock", "step-00000007"});
       fs::remove_all(directory);
     }
@@ -106,14 +95,14 @@ TEST_CASE("a_checkpoint_has_the_same_bytes_whatever_the_strategy_and_the_ranks")
 TEST_CASE("any_mesh_writes_the_bytes_of_one_rank_and_loads_what_any_other_wrote") {
   const TemporaryFolder folder;
   save({}, folder / "1", 7);
-  const Contents expected = contents(folder / "1/step-00000007");
+  const auto expected = files_in(folder / "1/step-00000007");
   for (const std::size_t replicas : {2u, 3u, 6u}) {
     for (const Strategy strategy : {Strategy::ddp, Strategy::zero2, Strategy::hsdp, Strategy::hfsdp}) {
       INFO(replicas << " replicas, " << to_string(strategy));
       const Job job{.ranks = 6, .replicas = replicas, .strategy = strategy, .precision = bf16_mixed};
       const fs::path directory = folder / (std::to_string(replicas) + std::string(to_string(strategy)));
       save(job, directory, 7);
-      CHECK(contents(directory / "step-00000007") == expected);
+      CHECK(files_in(directory / "step-00000007") == expected);
       fs::remove_all(directory);
       with_model(job, [&](FullyShard& model) {
         fill(model, 2);
@@ -163,13 +152,7 @@ TEST_CASE("what_updates_carry_from_step_to_step_comes_back") {
   with_model({.ranks = 3}, [&](FullyShard& model) {
     Checkpointer checkpoints(model, {.directory = folder.path()});
     CHECK_FALSE(checkpoints.load(checkpoints.latest()->path).sampler);
-    const kernels::StepScalars loaded = model.step_scalars();
-    CHECK(loaded.step == saved.step);
-    CHECK(loaded.skipped_steps == saved.skipped_steps);
-    CHECK(loaded.loss_scale == saved.loss_scale);
-    CHECK(loaded.good_steps == saved.good_steps);
-    CHECK(loaded.decay_power[0] == saved.decay_power[0]);
-    CHECK(loaded.decay_power[1] == saved.decay_power[1]);
+    CHECK(carried(model.step_scalars()) == carried(saved));
   });
 }
 
@@ -193,16 +176,16 @@ TEST_CASE("what_is_saved_in_the_background_is_what_stood_there_when_it_began") {
       checkpoints.load(checkpoints.latest()->path);
       CHECK(differing(model, 2) == 0);
     });
-    CHECK(contents(directory / "step-00000007") == contents(folder / "expected/step-00000007"));
+    CHECK(files_in(directory / "step-00000007") == files_in(folder / "expected/step-00000007"));
   }
 }
 
 TEST_CASE("a_step_that_stands_there_stays_and_with_other_contents_it_is_an_error") {
   const TemporaryFolder folder;
   save({.ranks = 2}, folder.path(), 7);
-  const Contents before = contents(folder / "step-00000007");
+  const auto before = files_in(folder / "step-00000007");
   save({.ranks = 3, .strategy = Strategy::ddp}, folder.path(), 7);
-  CHECK(contents(folder / "step-00000007") == before);
+  CHECK(files_in(folder / "step-00000007") == before);
   const auto messages = failures<DataError>({.ranks = 3}, [&](FullyShard& model) {
     Checkpointer checkpoints(model, {.directory = folder.path()});
     fill(model, 2);
@@ -214,7 +197,7 @@ TEST_CASE("a_step_that_stands_there_stays_and_with_other_contents_it_is_an_error
     }
   });
   CHECK(mention(messages, 3, "step-00000007: this step was saved before, with other contents"));
-  CHECK(contents(folder / "step-00000007") == before);
+  CHECK(files_in(folder / "step-00000007") == before);
   CHECK(names(folder.path()) == std::set<std::string>{".lock", "step-00000007", "step-00000008"});
 }
 
@@ -321,7 +304,7 @@ TEST_CASE("a_lock_that_leads_elsewhere_is_refused_and_what_it_leads_to_stays") {
   fs::remove(folder / "run/.lock");
   fs::create_hard_link(folder / "diary", folder / "run/.lock");
   with_model({.rows = 2}, construct);
-  CHECK(contents(folder.path() / "run").at(".lock") == "dear");
+  CHECK(files_in(folder.path() / "run").at(".lock") == "dear");
 }
 
 TEST_CASE("a_directory_that_was_moved_away_is_made_and_locked_anew") {

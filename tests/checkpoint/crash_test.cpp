@@ -27,15 +27,6 @@ using crash_model::Device;
 using crash_model::Files;
 using watched::Operation;
 
-Files files_in(const fs::path& folder) {
-  Files result;
-  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
-    if (!entry.is_regular_file()) continue;
-    result[fs::relative(entry.path(), folder).string()] = bytes_in(entry.path());
-  }
-  return result;
-}
-
 Files below(const Files& files, const std::string& folder) {
   Files result;
   for (const auto& [path, bytes] : files) {

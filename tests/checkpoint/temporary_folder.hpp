@@ -1,10 +1,11 @@
-// A folder that exists for one test, and what stands in a file of it.
+// A folder that exists for one test, and what stands in its files.
 #pragma once
 
 #include <stdlib.h>
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <string>
 #include <system_error>
 
@@ -36,4 +37,14 @@ inline std::string bytes_in(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   return bytes;
+}
+
+// By their paths in the folder, those of folders in it too.
+inline std::map<std::string, std::string> files_in(const std::filesystem::path& folder) {
+  std::map<std::string, std::string> result;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+    if (!entry.is_regular_file()) continue;
+    result[std::filesystem::relative(entry.path(), folder).string()] = bytes_in(entry.path());
+  }
+  return result;
 }
