@@ -8,6 +8,7 @@ usage: mpi_hosts_test.py MPIRUN CONFORMANCE FAILING_RANK [TRAIN_GPT]
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -101,10 +102,18 @@ def check_conformance(hosts, mpirun, program):
         print(f"hosts with {shape} ranks: {output.strip().splitlines()[-1]}")
 
 
+def crash_of_mpirun(code, output):
+    """Open MPI 4.1's mpirun itself may die where a rank is killed, while it passes on what that rank's library says."""
+    return code == 128 + signal.SIGSEGV and "libopen-rte" in output
+
+
 def check_failures(hosts, mpirun, program):
     for what, wanted in {"throw": "error: rank 2: train.bin: empty", "stop": "rank 2, which did not come",
                          "kill": "rank 2"}.items():
-        code, output = checked(hosts.job(mpirun, (1, 1, 1), [program, what, "--timeout", "2"]))
+        for _ in range(3):
+            code, output = checked(hosts.job(mpirun, (1, 1, 1), [program, what, "--timeout", "2"]))
+            if not crash_of_mpirun(code, output):
+                break
         assert code != 0 and wanted in output, f"{what}: {code}\n{output}"
     print("a rank that throws, stops or is killed ends the job on all hosts")
 
