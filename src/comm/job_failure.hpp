@@ -46,8 +46,7 @@ class Membership {
   // A sign of life, as World::note_progress().
   virtual void note_progress() noexcept = 0;
 
-  // This rank takes part in nothing more. Where it has a process of its own, this returns when all ranks have left, or
-  // the job has failed.
+  // This rank takes part in nothing more. Returns when all ranks have left, or the job has failed.
   virtual void leave() noexcept = 0;
   // After a failure, of ranks that are processes: this rank has told the user; whether the one that failed first has,
   // within seconds.

@@ -2,8 +2,8 @@
 // those who are missing, whichever is later. Time in which this process did not run, because it was stopped, does not
 // count.
 //
-// Signs of life are given by World::note_progress(). A rank that waits for others is as much alive as they are, so its
-// own last sign follows theirs (follow()). It never moves beyond theirs: ranks that wait for each other come to an end.
+// Signs of life are given by World::note_progress(). A rank that waits for others is as much alive as they are, and no
+// more: ranks that wait for each other come to an end.
 #pragma once
 
 #include <algorithm>

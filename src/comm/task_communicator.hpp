@@ -72,9 +72,6 @@ class TaskCommunicator : public MembersCommunicator {
 
  protected:
   using MembersCommunicator::MembersCommunicator;
-  // Over all ranks of the job.
-  TaskCommunicator(int rank, int size, std::string name)
-      : MembersCommunicator(everybody(rank, size), std::move(name)) {}
 
  private:
   // `submitted` is the operation in the form that its task keeps. A call that is rejected takes no sequence number: the

@@ -41,8 +41,6 @@ class Ledger {
   // A channel more, of the communicator `name`. members: ranks of the job by place; default: all of them.
   void open(std::string name, std::vector<int> members = {});
   std::size_t channels() const { return channels_.size(); }
-  const std::string& name(std::size_t channel) const { return channels_.at(channel).name; }
-
   const std::vector<int>& members(std::size_t channel) const { return channels_.at(channel).members; }
   // Throws DataError for a channel that is not open, and for a rank that is none of its members.
   std::size_t place(std::size_t channel, int rank) const;

@@ -6,8 +6,8 @@
 //
 // What a rank may read of a peer: its arena directly when is_direct(), else what it has put into its staging area
 // before the last regroup(). Areas are used in turn, so one regroup() between two uses is enough. Thread safety: one
-// thread at a time, but for what Exchange calls. Allocation: on construction, for errors, and
-// when a collective is the longest to describe so far.
+// thread at a time, but for what Exchange calls. Allocation: on construction, for errors, and when a collective is the
+// longest to describe so far.
 #pragma once
 
 #include <atomic>

@@ -113,8 +113,6 @@ std::string Lobby::refusals() const {
 
 namespace {
 
-using std::chrono::steady_clock;
-
 constexpr int guests_poll_ms = 100;  // after which guests whose time is over are sent away
 // Of a rank's message: a blob, and the signature of a group of thousands of segments.
 constexpr Bytes most_member_payload{Control::most_blob + (std::size_t{1} << 20)};
