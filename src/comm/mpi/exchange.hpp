@@ -82,6 +82,8 @@ class Exchange {
   void tell(std::span<const int> ranks, const Buffer& message);
   std::vector<int> all_elsewhere(const Members& members) const;
   std::vector<int> one_per_host(const Members& members) const;
+  using Listeners = std::vector<int> (Exchange::*)(const Members&) const;
+  void tell_news(Kind kind, std::span<const std::byte> rest, Listeners to) noexcept;
 
   void work();
   bool send_and_receive();

@@ -26,16 +26,11 @@ struct ProcessCall {
   Signature signature;
 };
 
-template <typename Function>
-void for_each_peer(const ProcessGroup& group, Function&& function) {
-  comm::for_each_peer(group.place(), group.size(), function);
-}
-
 void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
   if (bytes > 0) std::memcpy(to, from, bytes);
 }
 
-// A Reader (direct_collectives.hpp).
+// This rank once it has met its peers: a Reader (direct_collectives.hpp), whose group has the staging areas.
 struct ProcessReader {
   ProcessGroup& group;
   int place() const { return group.place(); }
@@ -63,9 +58,10 @@ void for_each_round(std::size_t whole, std::size_t most, Function&& function) {
 template <typename Direct, typename Staged>
 void meet(const ProcessCall& call, const std::byte* data, const Direct& direct, const Staged& staged) {
   ProcessGroup& group = *call.group;
+  const ProcessReader reader{group};
   group.enter(call.signature, data);
   try {
-    group.is_direct() ? direct(group) : staged(group);
+    group.is_direct() ? direct(reader) : staged(reader);
   } catch (...) {
     group.fail(std::current_exception());
     throw;
@@ -75,14 +71,15 @@ void meet(const ProcessCall& call, const std::byte* data, const Direct& direct, 
 
 // ---- all-gather ----
 
-void gather_staged(ProcessGroup& group, const AllGather& operation, std::size_t first_round) {
+void gather_staged(const ProcessReader& reader, const AllGather& operation, std::size_t first_round) {
+  ProcessGroup& group = reader.group;
   const std::size_t shard = operation.shard.count();
   const std::size_t own = static_cast<std::size_t>(group.place()) * shard;
   for_each_round(shard, staging_bytes, [&](const Round& round) {
     const std::size_t area = first_round + round.index;
     copy_bytes(group.staging(group.place(), area), operation.data + own + round.begin, round.count);
     group.regroup({.bytes = round.count, .round = area});
-    for_each_peer(group, [&](int peer) {
+    for_each_peer(group.place(), group.size(), [&](int peer) {
       std::byte* const to = operation.data + static_cast<std::size_t>(peer) * shard + round.begin;
       copy_bytes(to, group.staging(peer, area), round.count);
     });
@@ -106,18 +103,18 @@ std::size_t elements_for_each(const ProcessGroup& group, std::size_t element_byt
   return std::max(lanes, staging_bytes / static_cast<std::size_t>(group.size()) / element_bytes / lanes * lanes);
 }
 
-void scatter_staged(ProcessGroup& group, const ReduceScatter& operation, std::size_t first_round) {
+void scatter_staged(const ProcessReader& reader, const ReduceScatter& operation, std::size_t first_round) {
+  ProcessGroup& group = reader.group;
   const std::size_t element = size_of(operation.wire).count();
   const std::size_t shard = operation.shard_elements * element;
   const std::size_t most = elements_for_each(group, element);
   const auto me = static_cast<std::size_t>(group.place());
-  const ProcessReader reader{group};
   for_each_round(operation.shard_elements, most, [&](const Round& round) {
     const std::size_t area = first_round + round.index;
     const std::size_t begin = round.begin * element;
     const std::size_t bytes = round.count * element;
     const std::size_t stride = most * element;
-    for_each_peer(group, [&](int peer) {
+    for_each_peer(group.place(), group.size(), [&](int peer) {
       const auto to = static_cast<std::size_t>(peer);
       copy_bytes(group.staging(group.place(), area) + to * stride, operation.data + to * shard + begin, bytes);
     });
@@ -143,15 +140,14 @@ void meet_in_segments(const ProcessCall& call, std::span<const Operation> segmen
                       const Staged& staged) {
   meet(
       call, segments.front().data,
-      [&](ProcessGroup& group) {
-        const ProcessReader reader{group};
+      [&](const ProcessReader& reader) {
         for (std::size_t segment = 0; segment < segments.size(); ++segment) direct(reader, segments[segment], segment);
       },
-      [&](ProcessGroup& group) {
+      [&](const ProcessReader& reader) {
         std::size_t rounds = 0;
         for (const Operation& segment : segments) {
-          staged(group, segment, rounds);
-          rounds += rounds_of(group, segment);
+          staged(reader, segment, rounds);
+          rounds += rounds_of(reader.group, segment);
         }
       });
 }
@@ -164,8 +160,8 @@ void sum(const AllReduce& operation, std::span<const void* const> all, const Rou
 }
 
 // Every rank sums everything: what travels is the same, and no second exchange is needed.
-void reduce_staged(ProcessGroup& group, const AllReduce& operation) {
-  const ProcessReader reader{group};
+void reduce_staged(const ProcessReader& reader, const AllReduce& operation) {
+  ProcessGroup& group = reader.group;
   for_each_round(operation.elements, staging_bytes / sizeof(float), [&](const Round& round) {
     const std::size_t bytes = round.count * sizeof(float);
     const auto* const own = reinterpret_cast<const std::byte*>(operation.data + round.begin);
@@ -177,7 +173,8 @@ void reduce_staged(ProcessGroup& group, const AllReduce& operation) {
 
 // ---- broadcast ----
 
-void broadcast_staged(ProcessGroup& group, const Broadcast& operation) {
+void broadcast_staged(const ProcessReader& reader, const Broadcast& operation) {
+  ProcessGroup& group = reader.group;
   const bool root = group.place() == operation.root;
   for_each_round(operation.size.count(), staging_bytes, [&](const Round& round) {
     if (root) copy_bytes(group.staging(operation.root, round.index), operation.data + round.begin, round.count);
@@ -201,28 +198,23 @@ void run_collective(const ProcessCall& call, std::span<const ReduceScatter> segm
 void run_collective(const ProcessCall& call, const AllReduce& operation) {
   meet(
       call, reinterpret_cast<const std::byte*>(operation.data),
-      [&](ProcessGroup& group) {
-        const ProcessReader reader{group};
+      [&](const ProcessReader& reader) {
         sum_own_slice(reader, operation);
-        group.regroup();
+        reader.group.regroup();
         copy_other_slices(reader, operation);
       },
-      [&](ProcessGroup& group) { reduce_staged(group, operation); });
+      [&](const ProcessReader& reader) { reduce_staged(reader, operation); });
 }
 
 void run_collective(const ProcessCall& call, const Broadcast& operation) {
   meet(
-      call, operation.data,
-      [&](ProcessGroup& group) {
-        const ProcessReader reader{group};
-        copy_from_root(reader, operation);
-      },
-      [&](ProcessGroup& group) { broadcast_staged(group, operation); });
+      call, operation.data, [&](const ProcessReader& reader) { copy_from_root(reader, operation); },
+      [&](const ProcessReader& reader) { broadcast_staged(reader, operation); });
 }
 
 void run_collective(const ProcessCall& call, const Barrier&) {
   meet(
-      call, nullptr, [](ProcessGroup&) {}, [](ProcessGroup&) {});
+      call, nullptr, [](const ProcessReader&) {}, [](const ProcessReader&) {});
 }
 
 class ProcessCommunicator final : public TaskCommunicator<ProcessCommunicator> {
