@@ -39,12 +39,7 @@ std::string rank_list(std::span<const int> ranks) {
 
 namespace {
 
-// A communicator that is still being made has no sequence numbers, and its name is the label.
-std::string place(const Standstill& standstill) {
-  const Signature& signature = standstill.signature;
-  if (signature.kind == CollectiveKind::creation) return brief(signature);
-  return fmt::format("{} (communicator {}, #{})", brief(signature), standstill.communicator, signature.sequence);
-}
+std::string place(const Standstill& standstill) { return place_text(standstill.communicator, standstill.signature); }
 
 // The first segment about which ranks disagree. What has one segment alone is that segment.
 std::size_t disputed_segment(const std::vector<Signature>& signatures) {
@@ -60,6 +55,11 @@ std::size_t disputed_segment(const std::vector<Signature>& signatures) {
 }
 
 }  // namespace
+
+std::string place_text(std::string_view communicator, const Signature& signature) {
+  if (signature.kind == CollectiveKind::creation) return brief(signature);
+  return fmt::format("{} (communicator {}, #{})", brief(signature), communicator, signature.sequence);
+}
 
 std::string timeout_text(const Standstill& standstill, std::chrono::milliseconds timeout) {
   return fmt::format(

@@ -43,6 +43,10 @@ struct Standstill {
   std::span<const int> missing;
 };
 
+// `all-gather "blocks.3" (communicator gather, #17)`. A communicator that is still being made has no sequence numbers,
+// and its name is the label.
+std::string place_text(std::string_view communicator, const Signature& signature);
+
 // `ranks 1, 2 waited up to 1 s in all-gather "blocks.3" (communicator gather, #17) for ranks 0, 3, …`
 std::string timeout_text(const Standstill& standstill, std::chrono::milliseconds timeout);
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "comm/collective_errors.hpp"
+#include "comm/task_communicator.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/device/arena.hpp"
 #include "tessera/kernels/reduce.hpp"
@@ -161,27 +162,36 @@ void leave(const Place& place, const SingleSegment<Operation>& segment) {
   leave(place, segment.operation);
 }
 
+class ModelledCommunicator final : public TaskCommunicator<ModelledCommunicator> {
+ public:
+  ModelledCommunicator(ModelledJob& job, std::string name, Members members, Peers peers)
+      : TaskCommunicator(std::move(members), name), job_(job), channel_(job.channel(std::move(name))), peers_(peers) {}
+
+ private:
+  friend TaskCommunicator<ModelledCommunicator>;
+  template <typename Operation>
+  void submit(Stream& stream, const Signature& signature, const Operation& operation) {
+    const Place place{static_cast<std::size_t>(rank()), static_cast<std::size_t>(size()), peers_};
+    const std::chrono::nanoseconds duration = duration_of(job_.options().collectives, signature, size());
+    stream.submit([&job = job_, &channel = channel_, place, duration, operation] {
+      const auto end = std::chrono::steady_clock::now() + duration;
+      job.throw_if_failed();
+      const Claim claim(job, channel);
+      leave(place, operation);
+      job.sleep_until(end);
+    });
+  }
+
+  ModelledJob& job_;
+  ModelledChannel& channel_;
+  Peers peers_;
+};
+
 }  // namespace
 
-template <typename Operation>
-void ModelledCommunicator::submit(Stream& stream, const Signature& signature, const Operation& operation) {
-  const Place place{static_cast<std::size_t>(rank()), static_cast<std::size_t>(size()), peers_};
-  const std::chrono::nanoseconds duration = duration_of(job_.options().collectives, signature, size());
-  stream.submit([&job = job_, &channel = channel_, place, duration, operation] {
-    const auto end = std::chrono::steady_clock::now() + duration;
-    job.throw_if_failed();
-    const Claim claim(job, channel);
-    leave(place, operation);
-    job.sleep_until(end);
-  });
+std::unique_ptr<Communicator> make_modelled_communicator(ModelledJob& job, std::string name, Members members,
+                                                         Peers peers) {
+  return std::make_unique<ModelledCommunicator>(job, std::move(name), std::move(members), peers);
 }
-
-template void ModelledCommunicator::submit(Stream&, const Signature&, const std::span<const AllGather>&);
-template void ModelledCommunicator::submit(Stream&, const Signature&, const std::span<const ReduceScatter>&);
-template void ModelledCommunicator::submit(Stream&, const Signature&, const SingleSegment<AllGather>&);
-template void ModelledCommunicator::submit(Stream&, const Signature&, const SingleSegment<ReduceScatter>&);
-template void ModelledCommunicator::submit(Stream&, const Signature&, const AllReduce&);
-template void ModelledCommunicator::submit(Stream&, const Signature&, const Broadcast&);
-template void ModelledCommunicator::submit(Stream&, const Signature&, const Barrier&);
 
 }  // namespace tessera::comm

@@ -7,15 +7,15 @@
 #include <condition_variable>
 #include <exception>
 #include <list>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "comm/job_failure.hpp"
 #include "comm/members.hpp"
 #include "comm/signature.hpp"
-#include "comm/task_communicator.hpp"
+#include "tessera/comm/communicator.hpp"
 #include "tessera/comm/simulate.hpp"
 
 namespace tessera::comm {
@@ -68,20 +68,8 @@ std::chrono::nanoseconds duration_of(const CollectiveTime& time, const Signature
 // What the ranks that are not there contribute: zeros, or what this rank says (the World's host conveniences).
 enum class Peers { zero, same };
 
-class ModelledCommunicator final : public TaskCommunicator<ModelledCommunicator> {
- public:
-  // The job outlives the communicator and its tasks.
-  ModelledCommunicator(ModelledJob& job, std::string name, Members members, Peers peers)
-      : TaskCommunicator(std::move(members), name), job_(job), channel_(job.channel(std::move(name))), peers_(peers) {}
-
- private:
-  friend TaskCommunicator<ModelledCommunicator>;
-  template <typename Operation>
-  void submit(Stream& stream, const Signature& signature, const Operation& operation);
-
-  ModelledJob& job_;
-  ModelledChannel& channel_;
-  Peers peers_;
-};
+// The job outlives the communicator and its tasks.
+std::unique_ptr<Communicator> make_modelled_communicator(ModelledJob& job, std::string name, Members members,
+                                                         Peers peers);
 
 }  // namespace tessera::comm

@@ -59,8 +59,8 @@ class ModelledBackend final : public World::Backend {
  private:
   std::unique_ptr<Communicator> make(std::string name, const std::optional<Group>& group, comm::Peers peers) {
     job_.throw_if_failed();
-    return std::make_unique<comm::ModelledCommunicator>(job_, std::move(name),
-                                                        comm::members_of(group, facts().rank, facts().size), peers);
+    return comm::make_modelled_communicator(job_, std::move(name), comm::members_of(group, facts().rank, facts().size),
+                                            peers);
   }
 
   comm::ModelledJob& job_;

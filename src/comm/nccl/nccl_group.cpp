@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "comm/collective_errors.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tessera::comm {
@@ -112,10 +113,7 @@ NcclGroup::~NcclGroup() {
 }
 
 std::string NcclGroup::place_of(const Signature& signature) const {
-  const std::string where = signature.kind == CollectiveKind::creation
-                                ? brief(signature)
-                                : fmt::format("{} (communicator {}, #{})", brief(signature), name_, signature.sequence);
-  return fmt::format("rank {} on {}, in {}", members_.rank(), to_string(parts_.device), where);
+  return fmt::format("rank {} on {}, in {}", members_.rank(), to_string(parts_.device), place_text(name_, signature));
 }
 
 void NcclGroup::fail(const std::string& what, const Signature& signature) {
