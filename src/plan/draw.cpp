@@ -101,13 +101,12 @@ void append_options(const Plan& plan, fmt::memory_buffer& out) {
                  "options {} {} {} {} ranks {} replicas {} outer {} {} micro {} {} prefetch {} reshard {} overlap {} "
                  "bucket {} hooks {} "
                  "activations {} checkpoints {} staging {}\n",
-                 options.sharding ? tessera::to_string(*options.sharding) : std::string(to_string(options.strategy)),
-                 to_string(options.precision.parameter), to_string(options.precision.gradient),
-                 to_string(options.precision.wire), options.ranks, options.replicas, options.outer_every,
-                 options.outer_fragments, options.micro_batches, to_string(options.accumulation), options.prefetch,
-                 options.reshard_after_forward, options.overlap_reduction, options.bucket_cap->count(),
-                 options.gradient_hooks, options.activations.count(), to_string(options.checkpointing),
-                 to_string(options.collective_staging));
+                 tessera::to_string(options.strategy, options.sharding), to_string(options.precision.parameter),
+                 to_string(options.precision.gradient), to_string(options.precision.wire), options.ranks,
+                 options.replicas, options.outer_every, options.outer_fragments, options.micro_batches,
+                 to_string(options.accumulation), options.prefetch, options.reshard_after_forward,
+                 options.overlap_reduction, options.bucket_cap->count(), options.gradient_hooks,
+                 options.activations.count(), to_string(options.checkpointing), to_string(options.collective_staging));
 }
 
 void append_units(const Plan& plan, fmt::memory_buffer& out) {

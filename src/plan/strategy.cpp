@@ -37,6 +37,10 @@ std::string to_string(const Sharding& sharding) {
                      to_string(sharding.gradients), to_string(sharding.optimizer));
 }
 
+std::string to_string(Strategy strategy, const std::optional<Sharding>& sharding) {
+  return sharding ? to_string(*sharding) : std::string(to_string(strategy));
+}
+
 Sharding sharding_of(Strategy strategy, std::size_t replicas) {
   using enum Extent;
   if (replicas == 1 && (strategy == Strategy::hsdp || strategy == Strategy::hfsdp)) strategy = Strategy::fsdp;

@@ -41,7 +41,7 @@ class Lines {
 };
 
 void add_options(Lines& lines, const plan::PlanOptions& options) {
-  lines.add("strategy", options.sharding ? to_string(*options.sharding) : std::string(to_string(options.strategy)));
+  lines.add("strategy", to_string(options.strategy, options.sharding));
   lines.add("replicas", options.replicas);
   lines.add("outer.every", options.outer_every);
   lines.add("outer.fragments", options.outer_fragments);

@@ -105,7 +105,7 @@ class Writer {
     const plan::PlanOptions& options = content_.plan.options;
     return {{"tessera_trace", 1},
             {"ranks", options.ranks},
-            {"strategy", options.sharding ? to_string(*options.sharding) : std::string(to_string(options.strategy))},
+            {"strategy", to_string(options.strategy, options.sharding)},
             {"prefetch", options.prefetch},
             {"micro_batches", options.micro_batches},
             {"units", content_.plan.units.size()},

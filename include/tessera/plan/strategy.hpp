@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -62,6 +63,8 @@ enum class Checkpointing { none, blocking, background };
 enum class CollectiveStaging { none, parts, results };
 
 std::string_view to_string(Strategy strategy);
+// The sharding where there is one, which then stands in place of the strategy's; else the strategy's name.
+std::string to_string(Strategy strategy, const std::optional<Sharding>& sharding);
 std::string_view to_string(AccumulationMode mode);
 std::string_view to_string(Checkpointing checkpointing);
 std::string_view to_string(CollectiveStaging staging);
