@@ -152,14 +152,15 @@ JsonForm replicas_form(Parsed& parsed) {
 
 JsonForm state_form(Parsed& parsed) {
   CheckpointState& state = parsed.state;
-  std::vector<JsonMember> members = {{"format", JsonForm::text([](std::string_view name) {
-                                        if (name != state_format_name)
-                                          throw JsonRefusal{"is not that of a checkpoint's state"};
-                                      })},
-                                     {"version", JsonForm::whole([&](std::uint64_t found) {
-                                        check_state_version(found);
-                                        parsed.version = found;
-                                      })},
+  const auto take_format = [](std::string_view name) {
+    if (name != state_format_name) throw JsonRefusal{"is not that of a checkpoint's state"};
+  };
+  const auto take_version = [&](std::uint64_t found) {
+    check_state_version(found);
+    parsed.version = found;
+  };
+  std::vector<JsonMember> members = {{"format", JsonForm::text(take_format)},
+                                     {"version", JsonForm::whole(take_version)},
                                      {"revision", whole_form(parsed.revision)},
                                      {"step", whole_form(state.step)}};
   std::vector<JsonMember> counts = count_members(state, parsed.decays);
