@@ -4,6 +4,7 @@ byte.
 
 usage: format_test.py TRAIN_MLP
 """
+import functools
 import json
 import math
 import pathlib
@@ -38,8 +39,9 @@ def crc32c(data):
     return f"{remainder ^ 0xffffffff:08x}"
 
 
+@functools.cache
 def saved(test_class, *options):
-    """The checkpoint of a short run's seventh step."""
+    """The checkpoint of a short run's seventh step, which is there as long as the class is tested."""
     scratch = tempfile.TemporaryDirectory()
     test_class.addClassCleanup(scratch.cleanup)
     folder = pathlib.Path(scratch.name) / "runs"
