@@ -1,3 +1,4 @@
+// oneDNN's matrix product as a primitive with plain strides: releases 2 and 3.
 #include "products/onednn.hpp"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// The contestant that has fp32 alone, and the list of all.
 #include <cblas.h>
 
 #include "products/contestants.hpp"

@@ -1,3 +1,4 @@
+// How each row loop is cut: what its pointers and counts are in a share.
 #include "src/shared_rows.hpp"
 
 #include <algorithm>
