@@ -248,4 +248,54 @@ TEST_CASE("weights_on_disk_have_the_modules_own_names") {
   std::filesystem::remove(path);
 }
 
+// Seven samples on three ranks, which have four, three and none, and one step more for a rank that has one.
+TEST_CASE("uneven_data_are_their_exact_mean") {
+  const auto values = std::make_shared<Perceptron>();
+  const networks::Batch batch = networks::batch_of(networks::all_kinds()[0], 0, 7);
+  const auto sum_of_losses = [](const torch::Tensor& scores, const torch::Tensor& target) {
+    return torch::cross_entropy_loss(scores, target, {}, at::Reduction::Sum);
+  };
+
+  const auto plain = std::make_shared<Perceptron>();
+  networks::copy_values(*values, *plain);
+  for (const auto& [first, count] : {std::pair{0, 7}, {2, 1}}) {
+    const auto loss =
+        sum_of_losses(plain->forward(batch.input.narrow(0, first, count)), batch.target.narrow(0, first, count)) /
+        count;
+    plain->zero_grad();
+    loss.backward();
+    const torch::NoGradGuard no_grad;
+    for (auto& parameter : plain->parameters()) parameter -= 0.1 * parameter.grad();
+  }
+
+  for (const Strategy strategy : {Strategy::ddp, Strategy::fsdp}) {
+    tessera::launch({.ranks = 3}, [&](tessera::World& world) {
+      const auto net = std::make_shared<Perceptron>();
+      networks::copy_values(*values, *net);
+      FullyShard model(world, net, {.units = tessera::torch::children_of("blocks")}, {.strategy = strategy});
+      model.finalize(tessera::Sgd{.learning_rate = 0.1f});
+      std::vector<std::pair<int, int>> mine;  // first sample and count, by step
+      if (world.rank() == 0) mine = {{0, 4}, {2, 1}};
+      if (world.rank() == 1) mine = {{4, 3}};
+      std::size_t step = 0;
+      do {
+        if (step < mine.size()) {
+          const auto [first, count] = mine[step];
+          model.backward(
+              sum_of_losses(model.forward(batch.input.narrow(0, first, count)), batch.target.narrow(0, first, count)));
+          model.update({.weight = count});
+        } else {
+          model.skip_step();
+        }
+        ++step;
+      } while (!model.finished());
+      CHECK(step == 3);
+      const auto expected = plain->named_parameters();
+      for (const auto& parameter : expected) {
+        check_close(model.sharded().whole(model.parameter(parameter.key())), floats(parameter.value()));
+      }
+    });
+  }
+}
+
 }  // namespace features_test

@@ -382,13 +382,23 @@ void ShardedModule::learn(const std::function<void()>& forward_pass) { implement
 void ShardedModule::finalize(std::unique_ptr<Optimizer> optimizer) { implementation_->finalize(std::move(optimizer)); }
 void ShardedModule::backward(const at::Tensor& loss) { implementation_->backward(loss); }
 
-void ShardedModule::update() {
+void ShardedModule::update() { update(UpdateOptions{}); }
+void ShardedModule::update(float learning_rate) { update(UpdateOptions{.learning_rate = learning_rate}); }
+void ShardedModule::update(const UpdateOptions& options) {
   implementation_->require_idle("update()");
-  implementation_->sharded().update();
+  implementation_->sharded().update(options);
 }
-void ShardedModule::update(float learning_rate) {
-  implementation_->require_idle("update()");
-  implementation_->sharded().update(learning_rate);
+void ShardedModule::skip_step() {
+  implementation_->require_idle("skip_step()");
+  implementation_->sharded().skip_step();
+}
+void ShardedModule::skip_step(float learning_rate) {
+  implementation_->require_idle("skip_step()");
+  implementation_->sharded().skip_step(learning_rate);
+}
+bool ShardedModule::finished() {
+  implementation_->require_idle("finished()");
+  return implementation_->sharded().finished();
 }
 StepReport ShardedModule::last_step() {
   implementation_->require_idle("last_step()");

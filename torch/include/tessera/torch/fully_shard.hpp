@@ -64,8 +64,14 @@ class ShardedModule {
   // `loss` is this rank's, a scalar: the runtime averages over ranks and micro-batches.
   void backward(const at::Tensor& loss);
 
+  // As tessera::FullyShard's: with a weight, `loss` is the sum over the samples that it counts, not their mean; a rank
+  // whose data has ended takes part with nothing, until all have.
   void update();
   void update(float learning_rate);
+  void update(const UpdateOptions& options);
+  void skip_step();
+  void skip_step(float learning_rate);
+  bool finished();
   StepReport last_step();
 
   // The runtime below, for what it offers between steps: checkpoints, hooks, norms, traces. Windows are this class's.
