@@ -72,7 +72,9 @@ TESSERA_ANY_DEVICE inline PartsOfStep sum_of_parts(const NormPartials& partials)
     if (part.kind == StepPart::Kind::micro_batches) ++counting;
     if (part.kind == StepPart::Kind::samples) ++weighing;
   }
-  if (imagined > 0) weight *= static_cast<double>(partials.ranks) / static_cast<double>(partials.ranks - imagined);
+  // Not even this rank's own part was written where its stream has failed.
+  const std::size_t there = partials.ranks - imagined;
+  if (imagined > 0 && there > 0) weight *= static_cast<double>(partials.ranks) / static_cast<double>(there);
   const double zero = 0.0;
   if (counting > 0 && weighing > 0) weight = zero / zero;
   return {weight, partials.divisor, counting + weighing == 0};

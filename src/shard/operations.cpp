@@ -237,10 +237,17 @@ void Operations::gather_norms(const Operation& operation, Collective& collective
   const auto end = fmt::format_to_n(label.data(), label.size(), "norms, in update({})", learning_rate_).out;
   collective.gathers.front().label = {label.data(), end};
   communicator_of(operation).all_gather(on, collective.gathers);
+  note_parts(on);
 }
 
 void Operations::weigh(const Operation& operation, Stream& on) {
   kernels::set_part(on, reinterpret_cast<kernels::StepPart*>(address(operation.accesses[0].range)), part_);
+  if (plan_.training_ranks() == 1) note_parts(on);
+}
+
+// Dropped, as all of a stream's tasks are, where an earlier one of them has failed.
+void Operations::note_parts(Stream& on) {
+  if (tasks_see_memory_) on.submit([this] { parts_came_ = true; });
 }
 
 void Operations::begin_update(Stream& on) {
@@ -253,6 +260,7 @@ void Operations::begin_update(Stream& on) {
   kernels::begin_update(on, memory_.scalars(), partials, settings);
   if (!tasks_see_memory_) return;
   on.submit([this] {
+    if (!parts_came_.exchange(false)) return;  // what is there is older: the stream that brings them has failed
     require_parts_that_fit(*memory_.scalars());
     skipped_steps_.look(*memory_.scalars());
   });

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -81,6 +82,7 @@ class Operations {
   void broadcast(const plan::Operation& operation, Stream& on);
   void gather_norms(const plan::Operation& operation, Collective& collective, Stream& on);
   void weigh(const plan::Operation& operation, Stream& on);
+  void note_parts(Stream& on);
   void begin_update(Stream& on);
   void optimize(const plan::Operation& operation, Stream& on);
   void outer_update(const plan::Operation& operation, Stream& on);
@@ -105,7 +107,8 @@ class Operations {
   // By stream and kind of group: those that the plan uses. Of one stream they share their staging.
   std::array<std::array<std::unique_ptr<Communicator>, plan::group_count>, plan::stream_count> communicators_;
   SkippedSteps skipped_steps_;
-  bool tasks_see_memory_;  // of the device: on the CPU
+  bool tasks_see_memory_;                 // of the device: on the CPU
+  std::atomic<bool> parts_came_ = false;  // of all ranks, for the update that comes next
   float learning_rate_ = 0.0f;
   kernels::StepPart part_;
   // Labels of the latest gathers of norms: the host is at most one update ahead of the streams.

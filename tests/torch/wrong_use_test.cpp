@@ -171,7 +171,7 @@ TEST_CASE("an_exception_in_a_forward_pass_of_one_rank_ends_all_ranks_with_it") {
     };
     CHECK_THROWS_WITH(job(), "rank 1: no such sample");
     CHECK(ends.size() == 3);
-    for (const std::string& end : ends) CHECK(end.find("no such sample") != std::string::npos);
+    for (const std::string& end : ends) CHECK_MESSAGE(end.find("no such sample") != std::string::npos, end);
   }
 }
 
