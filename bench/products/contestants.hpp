@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,10 +33,12 @@ struct Contestant {
   std::function<void()> run;
 };
 
-// OpenBLAS, which has fp32 alone, and oneDNN, where this build has it and it has the type on this processor. Prepared:
-// what need not be done in every step is done. On so many threads.
+// OpenBLAS, which has fp32 alone, and oneDNN, where it is. Prepared: what need not be done in every step is done. On so
+// many threads.
 std::vector<Contestant> libraries(const PlainProduct& product, int threads);
 
+// None: not in this build, or not of this type on this processor.
+std::optional<std::function<void()>> onednn_product(const PlainProduct& product, int threads);
 // The version of oneDNN and its instruction set, or "without oneDNN".
 std::string onednn_in_words();
 

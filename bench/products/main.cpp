@@ -4,8 +4,9 @@
 //
 // Each shape has the three products of a linear layer: forward x Wᵀ, dx = dy W, and dw = dyᵀ x. Instruction sets are
 // capped by TESSERA_INSTRUCTION_SET (the rows), OPENBLAS_CORETYPE and ONEDNN_MAX_CPU_ISA.
+#include <algorithm>
 #include <cmath>
-#include <cstring>
+#include <tuple>
 
 #include "common/element.hpp"
 #include "measure/figure.hpp"
@@ -38,11 +39,10 @@ struct Shape {
   std::size_t out;
 };
 
-// Of bench/step_mlp and bench/step_gpt.
+// Of bench/step_mlp and bench/step_gpt, whose logits are as large as a projection.
 constexpr Shape shapes[] = {{"mlp-hidden", 64, 2048, 2048},     {"gpt-qkv", 1024, 256, 768},
                             {"gpt-projection", 1024, 256, 256}, {"gpt-up", 1024, 256, 1024},
-                            {"gpt-down", 1024, 1024, 256},      {"gpt-logits", 1024, 256, 256},
-                            {"large", 2048, 2048, 2048}};
+                            {"gpt-down", 1024, 1024, 256},      {"large", 2048, 2048, 2048}};
 constexpr Shape tiny_shapes[] = {{"tiny", 5, 7, 11}};
 
 // A layer's matrices, in an arena.

@@ -1,5 +1,5 @@
 // oneDNN's matrix product as a primitive with plain strides: releases 2 and 3.
-#include "products/onednn.hpp"
+#include "products/contestants.hpp"
 
 #include <fmt/format.h>
 #include <dnnl.hpp>

@@ -1,5 +1,5 @@
 // A build without oneDNN.
-#include "products/onednn.hpp"
+#include "products/contestants.hpp"
 
 namespace bench {
 

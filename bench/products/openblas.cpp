@@ -2,7 +2,6 @@
 #include <cblas.h>
 
 #include "products/contestants.hpp"
-#include "products/onednn.hpp"
 
 namespace bench {
 
