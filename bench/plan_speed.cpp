@@ -63,7 +63,7 @@ struct Ranks {
 void measure_all(std::size_t units, const Ranks& ranks, int runs) {
   models::Model model = models::perceptron(std::vector<std::size_t>(units + 1, width));
   const plan::PlanOptions options{.ranks = ranks.all, .replicas = ranks.replicas};
-  plan::CompileInput input{std::move(model.units), std::move(model.program), options, {"m", "v"}};
+  plan::CompileInput input{std::move(model.units), {std::move(model.program)}, options, {"m", "v"}};
   for (const Strategy strategy : all_strategies) {
     const bool is_hybrid = strategy == Strategy::hsdp || strategy == Strategy::hfsdp;
     if (ranks.replicas == 1 && is_hybrid) continue;

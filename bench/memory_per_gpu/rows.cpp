@@ -71,7 +71,7 @@ namespace {
 RankMemory planned(const Comparison& comparison, const FullyShardOptions& options, std::size_t ranks) {
   const tessera::plan::MemoryReport report = tessera::plan::memory(
       tessera::plan::compile({.units = comparison.model.units,
-                              .program = comparison.model.program,
+                              .programs = {comparison.model.program},
                               .options = {.strategy = options.strategy,
                                           .precision = options.precision,
                                           .ranks = ranks,

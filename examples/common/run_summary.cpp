@@ -140,7 +140,7 @@ plan::MemoryReport plan_of(const tessera::FullyShard& model, Strategy strategy) 
   const plan::Plan& ran = model.plan();
   if (strategy == ran.options.strategy) return plan::memory(ran);
   plan::CompileInput input{
-      .units = ran.units, .program = ran.program, .options = ran.options, .optimizer_states = ran.optimizer_states};
+      .units = ran.units, .programs = ran.programs, .options = ran.options, .optimizer_states = ran.optimizer_states};
   input.options.strategy = strategy;
   // As they were asked for: a default is the strategy's own.
   input.options.accumulation = model.options().accumulation;

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <future>
 #include <string>
@@ -28,7 +29,7 @@ void require_memory(const FullyShard& model) {
       "background");
 }
 
-ReplicaState counts_of(const kernels::StepScalars& scalars) {
+StepCounts counts_of(const kernels::StepScalars& scalars) {
   return {.updates = static_cast<std::uint64_t>(scalars.step),
           .skipped_updates = static_cast<std::uint64_t>(scalars.skipped_steps),
           .loss_scale = scalars.loss_scale,
@@ -37,11 +38,11 @@ ReplicaState counts_of(const kernels::StepScalars& scalars) {
 }
 
 // What every replica counts, from the first rank of each.
-std::vector<ReplicaState> replica_counts(FullyShard& model, Channel& channel) {
+std::vector<StepCounts> replica_counts(FullyShard& model, Channel& channel) {
   const kernels::StepScalars mine = model.step_scalars();
   const std::vector<std::byte> all =
       channel.gather(std::as_bytes(std::span(&mine, 1)), "checkpoint: counts of the replicas");
-  std::vector<ReplicaState> result;
+  std::vector<StepCounts> result;
   for (std::size_t replica = 0; replica < model.plan().options.replicas; ++replica) {
     kernels::StepScalars scalars;
     std::memcpy(&scalars, all.data() + replica * model.plan().ranks_of_replica() * sizeof scalars, sizeof scalars);
@@ -50,10 +51,20 @@ std::vector<ReplicaState> replica_counts(FullyShard& model, Channel& channel) {
   return result;
 }
 
+std::vector<ProgramCounts> program_counts(FullyShard& model) {
+  const std::vector<plan::Program>& programs = model.plan().programs;
+  std::vector<ProgramCounts> result;
+  for (std::size_t program = 0; program < programs.size(); ++program) {
+    result.push_back({counts_of(model.step_scalars(program)), programs[program].name});
+  }
+  return result;
+}
+
 CheckpointState state_of(FullyShard& model, Channel& channel, const TrainingProgress& progress) {
   CheckpointState state;
   if (model.plan().replicas_diverge()) state.replicas = replica_counts(model, channel);
-  const ReplicaState first = state.replicas.empty() ? counts_of(model.step_scalars()) : state.replicas.front();
+  if (model.plan().programs.size() > 1) state.programs = program_counts(model);
+  const StepCounts first = state.replicas.empty() ? counts_of(model.step_scalars(0)) : state.replicas.front();
   state.step = progress.step;
   state.updates = first.updates;
   state.skipped_updates = first.skipped_updates;
@@ -66,22 +77,28 @@ CheckpointState state_of(FullyShard& model, Channel& channel, const TrainingProg
 }
 
 template <typename Counts>
-void put_counts(FullyShard& model, const Counts& counts) {
-  kernels::StepScalars scalars = model.step_scalars();
+void put_counts(FullyShard& model, std::size_t program, const Counts& counts) {
+  kernels::StepScalars scalars = model.step_scalars(program);
   scalars.step = static_cast<std::int64_t>(counts.updates);
   scalars.skipped_steps = static_cast<std::int64_t>(counts.skipped_updates);
   scalars.loss_scale = counts.loss_scale;
   scalars.good_steps = counts.good_steps;
   scalars.decay_power[0] = counts.decay_power[0];
   scalars.decay_power[1] = counts.decay_power[1];
-  model.set_step_scalars(scalars);
+  model.set_step_scalars(scalars, program);
 }
 
 void put_scalars(FullyShard& model, const CheckpointState& state) {
   const std::size_t replica = model.plan().place_of(static_cast<std::size_t>(model.world().rank())).replica;
   const bool has_mine = model.plan().replicas_diverge() && state.replicas.size() == model.plan().options.replicas;
-  if (has_mine) return put_counts(model, state.replicas[replica]);
-  put_counts(model, state);
+  if (has_mine) return put_counts(model, 0, state.replicas[replica]);
+  put_counts(model, 0, state);
+  for (std::size_t program = 0; program < model.plan().programs.size(); ++program) {
+    const auto stored = std::find_if(state.programs.begin(), state.programs.end(), [&](const ProgramCounts& counts) {
+      return counts.program == model.plan().programs[program].name;
+    });
+    if (stored != state.programs.end()) put_counts(model, program, *stored);
+  }
 }
 
 }  // namespace

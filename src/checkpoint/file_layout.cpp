@@ -43,11 +43,11 @@ bool is_frozen(const plan::Plan& plan, const LaidTensor& master) {
   return plan.units[master.source.unit].parameters[master.source.place].frozen;
 }
 
-// Of each trained parameter one tensor like `source`, named `prefix/parameter`.
+// Of each parameter that is trained, by one program if that is named, one tensor like `source`: `prefix/parameter`.
 void add_trained(std::vector<LaidTensor>& to, const plan::Plan& plan, const std::string& prefix,
-                 const TensorSource& source) {
+                 const TensorSource& source, std::optional<std::size_t> program = std::nullopt) {
   for (const LaidTensor& master : masters(plan)) {
-    if (is_frozen(plan, master)) continue;
+    if (is_frozen(plan, master) || (program && !plan.trains(master.source.unit, *program))) continue;
     TensorSource of_parameter = source;
     of_parameter.unit = master.source.unit;
     of_parameter.place = master.source.place;
@@ -57,13 +57,16 @@ void add_trained(std::vector<LaidTensor>& to, const plan::Plan& plan, const std:
 
 TensorSource any_parameter(Kind kind) { return {.kind = kind, .unit = 0, .place = 0}; }
 
-// The optimizer's, of all replicas or of one.
+// The optimizers', of all replicas or of one.
 void add_states(std::vector<LaidTensor>& to, const plan::Plan& plan, const std::string& prefix,
                 std::optional<std::size_t> replica) {
   TensorSource source = any_parameter(Kind::state);
   source.replica = replica;
-  for (source.state = 0; source.state < plan.optimizer_states.size(); ++source.state) {
-    add_trained(to, plan, prefix + plan.optimizer_states[source.state], source);
+  for (std::size_t program = 0; program < plan.programs.size(); ++program) {
+    const std::vector<std::string>& states = plan.optimizer_states_of(program);
+    for (source.state = 0; source.state < states.size(); ++source.state) {
+      add_trained(to, plan, prefix + states[source.state], source, program);
+    }
   }
 }
 
@@ -182,12 +185,23 @@ Metadata model_metadata(const std::vector<LaidTensor>& masters, const Metadata& 
   return metadata;
 }
 
+// Each once, in the order of programs.
+std::vector<std::string> state_names(const plan::Plan& plan) {
+  std::vector<std::string> names;
+  for (std::size_t program = 0; program < plan.programs.size(); ++program) {
+    for (const std::string& state : plan.optimizer_states_of(program)) {
+      if (std::find(names.begin(), names.end(), state) == names.end()) names.push_back(state);
+    }
+  }
+  return names;
+}
+
 CheckpointFiles lay_out(const plan::Plan& plan, std::vector<LaidTensor> of_model, std::vector<LaidTensor> states,
                         const LayoutOptions& options) {
   CheckpointFiles files;
   const Metadata metadata = model_metadata(of_model, options.aliases);
   add(files, {.stem = "model", .tensors = std::move(of_model), .metadata = metadata}, options.split);
-  const std::string names = fmt::format("{}", fmt::join(plan.optimizer_states, ","));
+  const std::string names = fmt::format("{}", fmt::join(state_names(plan), ","));
   add(files, {.stem = "optimizer", .tensors = std::move(states), .metadata = {{"states", names}}}, options.split);
   std::vector<LaidTensor> buffers = untrained(plan);
   if (!buffers.empty()) {

@@ -2,6 +2,7 @@
 #include "checkpoint/load.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cstring>
 #include <set>
@@ -112,6 +113,23 @@ bool goes_on_apart(const LoadInput& input, const CheckpointReader& reader) {
       to_string(TensorKind::model)));
 }
 
+// Each program goes on with its own counts. Who asks for a part takes those of the programs that both have.
+void require_programs(const LoadInput& input, const CheckpointReader& reader) {
+  if (input.partial) return;
+  std::vector<std::string> wanted;
+  if (input.plan.programs.size() > 1) {
+    for (const plan::Program& program : input.plan.programs) wanted.push_back(program.name);
+  }
+  std::vector<std::string> stored;
+  for (const ProgramCounts& counts : reader.state().programs) stored.push_back(counts.program);
+  if (stored == wanted) return;
+  const auto text = [](const std::vector<std::string>& names) {
+    return names.empty() ? "one program" : fmt::format("the programs {}", fmt::join(names, ", "));
+  };
+  throw DataError(fmt::format("{}: was written by a model of {}, and this one has {}: load a part of it",
+                              reader.folder().string(), text(stored), text(wanted)));
+}
+
 }  // namespace
 
 Loaded load(const LoadInput& input) {
@@ -122,6 +140,7 @@ Loaded load(const LoadInput& input) {
   input.channel.together("checkpoint: open", [&](const Pause&) {
     reader.emplace(input.path, input.block);
     apart = goes_on_apart(input, *reader);
+    require_programs(input, *reader);
     files = apart ? lay_out(input.plan, {}) : lay_out_together(input.plan, {});
     found = matches(*reader, files, input.partial);
   });

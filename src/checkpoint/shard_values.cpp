@@ -1,17 +1,32 @@
 // A rank's elements of one parameter are one run: the part of its shard that the parameter crosses.
 #include "checkpoint/shard_values.hpp"
 
+#include <algorithm>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "tessera/base/error.hpp"
 #include "tessera/kernels/elementwise.hpp"
 
 namespace tessera::checkpoint {
 
+namespace {
+
+std::size_t most_states(const plan::Plan& plan) {
+  std::size_t most = 0;
+  for (std::size_t program = 0; program < plan.programs.size(); ++program) {
+    most = std::max(most, plan.optimizer_states_of(program).size());
+  }
+  return most;
+}
+
+}  // namespace
+
 ShardValues::ShardValues(FullyShard& model)
     : stream_(&model.stream()),
       units_(model.unit_count()),
-      states_(model.plan().optimizer_states.size()),
+      states_(most_states(model.plan())),
       replica_(model.plan().place_of(static_cast<std::size_t>(model.world().rank())).replica) {
   const plan::Plan& plan = model.plan();
   shares_.resize((2 + states_ + 2) * units_);
@@ -20,8 +35,9 @@ ShardValues::ShardValues(FullyShard& model)
     std::vector<Share>& buffers = shares(row_of(TensorSource::Kind::buffer), u);
     for (const Buffer* buffer : model.unit(u).buffers()) buffers.push_back({0, model.buffer(*buffer)});
     if (!plan.trains(u)) continue;
-    for (std::size_t state = 0; state < states_; ++state) {
-      take(model, row_of(TensorSource::Kind::state, state), u, plan.optimizer_states[state]);
+    const std::vector<std::string>& states = plan.optimizer_states_of(plan.trainers[u]);
+    for (std::size_t state = 0; state < states.size(); ++state) {
+      take(model, row_of(TensorSource::Kind::state, state), u, states[state]);
     }
     if (!plan.replicas_diverge()) continue;
     take(model, row_of(TensorSource::Kind::anchor), u, "anchor");

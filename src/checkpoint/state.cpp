@@ -23,9 +23,10 @@ using checkpoint::JsonRefusal;
 using checkpoint::JsonText;
 
 constexpr std::string_view state_format_name = "tessera-state";
-// Another one means something else by the same members: 1 had no sampler.order, 3 has replicas.
+// Another one means something else by the same members: 1 had no sampler.order, 3 has replicas, 4 has programs.
 constexpr std::uint64_t state_version = 2;
 constexpr std::uint64_t state_version_of_replicas = 3;
+constexpr std::uint64_t state_version_of_programs = 4;
 constexpr std::uint64_t state_revision = 0;  // a later one only adds members that a reader may leave out
 
 template <typename Bits, typename Number>
@@ -103,16 +104,18 @@ struct Parsed {
   std::uint64_t version = 0;
   std::uint64_t revision = 0;
   std::size_t decays = 0;
-  ReplicaState replica;  // of the list, the one that is being read
+  StepCounts replica;  // of the list, the one that is being read
   std::size_t decays_of_replica = 0;
+  ProgramCounts program;  // likewise
+  std::size_t decays_of_program = 0;
 };
 
 void check_state_version(std::uint64_t found) {
   if (found == 0) throw JsonRefusal{"there is no version 0"};
-  if (found <= state_version_of_replicas) return;
+  if (found <= state_version_of_programs) return;
   throw JsonRefusal{fmt::format(
       "{} was written by a newer version of Tessera; this one reads up to {}: read it with that version or a later one",
-      found, state_version_of_replicas)};
+      found, state_version_of_programs)};
 }
 
 JsonForm good_steps_form(std::int32_t& target) {
@@ -124,10 +127,13 @@ JsonForm good_steps_form(std::int32_t& target) {
   });
 }
 
-void check_replicas(const Parsed& parsed) {
-  const bool has_replicas = !parsed.state.replicas.empty();
-  if (has_replicas == (parsed.version == state_version_of_replicas)) return;
-  throw JsonRefusal{fmt::format("is of version {} and has {}replicas", parsed.version, has_replicas ? "" : "no ")};
+void check_lists(const Parsed& parsed) {
+  const auto check = [&](bool has, std::uint64_t version, const char* what) {
+    if (has == (parsed.version == version)) return;
+    throw JsonRefusal{fmt::format("is of version {} and has {}{}", parsed.version, has ? "" : "no ", what)};
+  };
+  check(!parsed.state.replicas.empty(), state_version_of_replicas, "replicas");
+  check(!parsed.state.programs.empty(), state_version_of_programs, "programs");
 }
 
 // What a replica counts, or the run whose replicas all count alike.
@@ -150,6 +156,20 @@ JsonForm replicas_form(Parsed& parsed) {
   return JsonForm::list(std::move(replica));
 }
 
+JsonForm programs_form(Parsed& parsed) {
+  std::vector<JsonMember> members = {
+      {"name", JsonForm::text([&parsed](std::string_view name) { parsed.program.program = name; })}};
+  std::vector<JsonMember> counts = count_members(parsed.program, parsed.decays_of_program);
+  std::move(counts.begin(), counts.end(), std::back_inserter(members));
+  JsonForm program = JsonForm::object(std::move(members));
+  program.begin = [&parsed] {
+    parsed.program = {};
+    parsed.decays_of_program = 0;
+  };
+  program.end = [&parsed] { parsed.state.programs.push_back(parsed.program); };
+  return JsonForm::list(std::move(program));
+}
+
 JsonForm state_form(Parsed& parsed) {
   CheckpointState& state = parsed.state;
   const auto take_format = [](std::string_view name) {
@@ -166,30 +186,48 @@ JsonForm state_form(Parsed& parsed) {
   std::vector<JsonMember> counts = count_members(state, parsed.decays);
   std::move(counts.begin(), counts.end(), std::back_inserter(members));
   members.push_back({"replicas", replicas_form(parsed), false});
+  members.push_back({"programs", programs_form(parsed), false});
   members.push_back({"sampler", sampler_form(state.sampler, parsed.version), false});
   members.push_back(
       {"values", JsonForm::texts([&](const std::string& name, std::string_view text) { state.values[name] = text; })});
   JsonForm form = JsonForm::object(std::move(members));
-  form.end = [&parsed] { check_replicas(parsed); };
+  form.end = [&parsed] { check_lists(parsed); };
   form.accepts_unknown = [&parsed] { return parsed.revision > state_revision; };
   return form;
+}
+
+std::uint64_t version_of(const CheckpointState& state) {
+  if (!state.replicas.empty()) return state_version_of_replicas;
+  return state.programs.empty() ? state_version : state_version_of_programs;
 }
 
 }  // namespace
 
 std::string compose(const CheckpointState& state) {
+  if (!state.replicas.empty() && !state.programs.empty()) {
+    throw UsageError("checkpoint: a state has counts of replicas or of programs, not both");
+  }
   JsonText object(JsonText::Form::indented, "checkpoint: values and their names must be UTF-8");
   object.begin_object()
       .member("format", state_format_name)
-      .member("version", state.replicas.empty() ? state_version : state_version_of_replicas)
+      .member("version", version_of(state))
       .member("revision", state_revision)
       .member("step", state.step);
   add_counts(object, state);
   if (!state.replicas.empty()) {
     object.key("replicas").begin_list();
-    for (const ReplicaState& replica : state.replicas) {
+    for (const StepCounts& replica : state.replicas) {
       object.begin_object();
       add_counts(object, replica);
+      object.end_object();
+    }
+    object.end_list();
+  }
+  if (!state.programs.empty()) {
+    object.key("programs").begin_list();
+    for (const ProgramCounts& program : state.programs) {
+      object.begin_object().member("name", program.program);
+      add_counts(object, program);
       object.end_object();
     }
     object.end_list();

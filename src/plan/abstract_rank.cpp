@@ -252,7 +252,10 @@ void AbstractRank::write_content(const Access& access) {
     return contents.write(access.tenant, bytes);
   }
   // The norms are a table with a row per rank, of which each unit writes one column: the shard is the row.
-  const Range shard = access.range.buffer == plan_->norms ? my_norms(*plan_) : access.range;
+  Range shard = access.range;
+  for (std::size_t program = 0; program < plan_->programs.size(); ++program) {
+    if (access.range.buffer == plan_->program_buffers[program].norms) shard = my_norms(*plan_, program);
+  }
   contents.write_shard(access.tenant, bytes, {interval(shard, place_), hull(*plan_, shard)});
 }
 

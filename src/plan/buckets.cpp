@@ -26,10 +26,10 @@ bool travel_alike(const Plan& plan, std::size_t a, std::size_t b) {
 
 }  // namespace
 
-std::vector<WindowUse> trained_windows(const Plan& plan) {
+std::vector<WindowUse> trained_windows(const Plan& plan, std::size_t program) {
   std::vector<WindowUse> result;
-  for (const WindowUse& use : plan.program.micro_batch) {
-    if (plan.trains(use.unit)) result.push_back(use);
+  for (const WindowUse& use : plan.programs[program].micro_batch) {
+    if (plan.trains(use.unit, program)) result.push_back(use);
   }
   return result;
 }
@@ -49,8 +49,8 @@ DType wire_type(const Plan& plan, std::size_t unit) {
   return accumulates(plan, unit) ? DType::fp32 : plan.precision(unit).wire;
 }
 
-std::vector<Bucket> reduction_buckets(const Plan& plan) {
-  const std::vector<WindowUse> windows = trained_windows(plan);
+std::vector<Bucket> reduction_buckets(const Plan& plan, std::size_t program) {
+  const std::vector<WindowUse> windows = trained_windows(plan, program);
   std::vector<std::size_t> left(plan.units.size(), 0);
   for (const WindowUse& use : windows) left[use.unit] += use.kind == WindowKind::backward ? 1 : 0;
   const Bytes cap = plan.options.bucket_cap.value_or(Bytes(0));

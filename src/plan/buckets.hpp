@@ -13,8 +13,8 @@
 
 namespace tessera::plan {
 
-// The windows of a micro-batch that belong to trained units.
-std::vector<WindowUse> trained_windows(const Plan& plan);
+// The windows of a program's micro-batch that belong to units which it trains.
+std::vector<WindowUse> trained_windows(const Plan& plan, std::size_t program);
 
 // True when the unit's gradients add up in a buffer of their own before the reduction: several micro-batches in mode
 // `local`, or several backward windows.
@@ -28,10 +28,11 @@ DType wire_type(const Plan& plan, std::size_t unit);
 
 struct Bucket {
   std::vector<std::size_t> units;  // in the order in which their gradients become complete
-  std::size_t closes;              // reduced after this one of the micro-batch's backward windows of trained units
+  std::size_t closes;              // reduced after this one of trained_windows' backward windows
 };
 
-// In the order of reduction; each trained unit is in one. Of a plan whose options, program, units and layouts are set.
-std::vector<Bucket> reduction_buckets(const Plan& plan);
+// Of a program, in the order of reduction; each unit that it trains is in one. Of a plan whose options, programs, units
+// and layouts are set.
+std::vector<Bucket> reduction_buckets(const Plan& plan, std::size_t program);
 
 }  // namespace tessera::plan

@@ -98,7 +98,7 @@ void add_training(Plan& plan, BufferList& list, std::size_t unit) {
   if (accumulates(plan, unit) && !in_place) {
     buffers.accumulation = add("accumulation", Category::accumulation, Extent::whole);
   }
-  for (const std::string& state : plan.optimizer_states) {
+  for (const std::string& state : plan.optimizer_states_of(plan.trainers[unit])) {
     buffers.states.push_back(add(state, Category::optimizer, plan.sharding().optimizer));
   }
   if (!plan.replicas_diverge()) return;
@@ -120,7 +120,7 @@ void add_parameter_slots(Plan& plan, BufferList& list) {
     sizes.push_back(list.of_parameters(unit, Extent::whole, plan.precision(unit).parameter));
   }
   const auto slots = parameter_slots(
-      plan.program,
+      plan.programs,
       {.units = plan.units.size(), .prefetch = plan.options.prefetch, .keep = !plan.options.reshard_after_forward});
   const auto buffers = list.add_slots("p", Category::parameter_slots, slots, sizes);
   for (std::size_t unit = 0; unit < plan.units.size(); ++unit) plan.unit_buffers[unit].parameters = buffers[unit];
@@ -129,15 +129,17 @@ void add_parameter_slots(Plan& plan, BufferList& list) {
 // Gradients that travel from their slots wait there for their bucket's reduction; others leave at once.
 std::vector<std::optional<std::size_t>> gradients_taken_after(const Plan& plan) {
   std::vector<std::optional<std::size_t>> result(plan.units.size());
-  std::size_t position = 0;
-  for (const WindowUse& use : trained_windows(plan)) {
-    if (use.kind != WindowKind::backward) continue;
-    if (converts(plan, use.unit)) result[use.unit] = position;
-    ++position;
-  }
-  for (const Bucket& bucket : reduction_buckets(plan)) {
-    for (const std::size_t unit : bucket.units) {
-      if (!accumulates(plan, unit) && !converts(plan, unit)) result[unit] = bucket.closes;
+  for (std::size_t program = 0; program < plan.programs.size(); ++program) {
+    std::size_t position = 0;
+    for (const WindowUse& use : trained_windows(plan, program)) {
+      if (use.kind != WindowKind::backward) continue;
+      if (converts(plan, use.unit)) result[use.unit] = position;
+      ++position;
+    }
+    for (const Bucket& bucket : reduction_buckets(plan, program)) {
+      for (const std::size_t unit : bucket.units) {
+        if (!accumulates(plan, unit) && !converts(plan, unit)) result[unit] = bucket.closes;
+      }
     }
   }
   return result;
@@ -149,7 +151,11 @@ void add_gradient_slots(Plan& plan, BufferList& list) {
   for (std::size_t unit = 0; unit < units; ++unit) {
     sizes.push_back(list.of_gradient(unit, Extent::whole, plan.precision(unit).gradient));
   }
-  auto slots = gradient_slots(trained_windows(plan), gradients_taken_after(plan), plan.options.overlap_reduction);
+  std::vector<std::vector<WindowUse>> micro_batches;
+  for (std::size_t program = 0; program < plan.programs.size(); ++program) {
+    micro_batches.push_back(trained_windows(plan, program));
+  }
+  auto slots = gradient_slots(micro_batches, gradients_taken_after(plan), plan.options.overlap_reduction);
   slots.resize(units, no_slot);
   const auto buffers = list.add_slots("g", Category::gradient_slots, slots, sizes);
   for (std::size_t unit = 0; unit < units; ++unit) plan.unit_buffers[unit].gradient_slot = buffers[unit];
@@ -162,11 +168,14 @@ void add_staging(Plan& plan, BufferList& list) {
     sizes.push_back(list.of_gradient(unit, Extent::whole, plan.precision(unit).wire));
   }
   std::vector<std::size_t> slots(plan.units.size(), no_slot);
-  for (const Bucket& bucket : reduction_buckets(plan)) {
-    if (!converts(plan, bucket.units.front())) continue;
-    std::vector<std::size_t> by_size = bucket.units;
-    std::stable_sort(by_size.begin(), by_size.end(), [&](std::size_t a, std::size_t b) { return sizes[a] > sizes[b]; });
-    for (std::size_t place = 0; place < by_size.size(); ++place) slots[by_size[place]] = place;
+  for (std::size_t program = 0; program < plan.programs.size(); ++program) {
+    for (const Bucket& bucket : reduction_buckets(plan, program)) {
+      if (!converts(plan, bucket.units.front())) continue;
+      std::vector<std::size_t> by_size = bucket.units;
+      std::stable_sort(by_size.begin(), by_size.end(),
+                       [&](std::size_t a, std::size_t b) { return sizes[a] > sizes[b]; });
+      for (std::size_t place = 0; place < by_size.size(); ++place) slots[by_size[place]] = place;
+    }
   }
   const auto buffers = list.add_slots("staging", Category::staging, slots, sizes);
   for (std::size_t unit = 0; unit < plan.units.size(); ++unit) plan.unit_buffers[unit].staging = buffers[unit];
@@ -183,6 +192,15 @@ void add_outer_means(Plan& plan, BufferList& list) {
   }
   const auto buffers = list.add_slots("mean", Category::staging, slots, sizes);
   for (std::size_t unit = 0; unit < plan.units.size(); ++unit) plan.unit_buffers[unit].outer_mean = buffers[unit];
+}
+
+void add_programs(Plan& plan, BufferList& list) {
+  for (std::size_t program = 0; program < plan.programs.size(); ++program) {
+    const std::string prefix = plan.programs.size() == 1 ? "" : plan.programs[program].name + ".";
+    ProgramBuffers& buffers = plan.program_buffers.emplace_back();
+    buffers.scalars = list.add(prefix + "scalars", Category::scalars, scalars_size);
+    buffers.norms = list.add(prefix + "norms", Category::scalars, norm_row(plan, program) * plan.training_ranks());
+  }
 }
 
 void add_collectives(Plan& plan, BufferList& list) {
@@ -270,8 +288,7 @@ void make_buffers(Plan& plan) {
   add_gradient_slots(plan, list);
   add_staging(plan, list);
   add_outer_means(plan, list);
-  plan.scalars = list.add("scalars", Category::scalars, scalars_size);
-  plan.norms = list.add("norms", Category::scalars, norm_row(plan) * plan.training_ranks());
+  add_programs(plan, list);
   if (plan.options.activations > Bytes(0)) {
     plan.activations = list.add("activations", Category::activations, plan.options.activations);
   }

@@ -69,26 +69,31 @@ void check_sizes(const CompileInput& input) {
 }
 
 // A unit without parameters counts as trained: its windows are those of any other.
-std::vector<bool> trained_units(const std::vector<UnitSpec>& units) {
-  std::vector<bool> result;
+std::vector<Trainable> trainable_units(const std::vector<UnitSpec>& units) {
+  std::vector<Trainable> result;
   for (const UnitSpec& unit : units) {
     const auto& parameters = unit.parameters;
-    result.push_back(parameters.empty() || std::any_of(parameters.begin(), parameters.end(),
-                                                       [](const ParameterSpec& spec) { return !spec.frozen; }));
+    const bool trained = parameters.empty() || std::any_of(parameters.begin(), parameters.end(),
+                                                           [](const ParameterSpec& spec) { return !spec.frozen; });
+    result.push_back({.parameters = !parameters.empty(), .trained = trained});
   }
   return result;
 }
 
-std::vector<std::size_t> norm_columns(const std::vector<UnitSpec>& units) {
+std::vector<std::size_t> norm_columns(const Plan& plan) {
+  std::vector<std::size_t> next(plan.programs.size(), 0);
   std::vector<std::size_t> result;
-  std::size_t next = 0;
-  for (const bool trained : trained_units(units)) result.push_back(trained ? next++ : no_unit);
+  for (const std::size_t trainer : plan.trainers) result.push_back(trainer == no_program ? no_unit : next[trainer]++);
   return result;
 }
 
-std::vector<std::size_t> backward_windows(const CompileInput& input) {
-  std::vector<std::size_t> result(input.units.size(), 0);
-  for (const WindowUse& use : input.program.micro_batch) result[use.unit] += use.kind == WindowKind::backward ? 1 : 0;
+std::vector<std::size_t> backward_windows(const Plan& plan) {
+  std::vector<std::size_t> result(plan.units.size(), 0);
+  for (std::size_t program = 0; program < plan.programs.size(); ++program) {
+    for (const WindowUse& use : plan.programs[program].micro_batch) {
+      if (use.kind == WindowKind::backward && plan.trains(use.unit, program)) ++result[use.unit];
+    }
+  }
   return result;
 }
 
@@ -109,8 +114,13 @@ void check_outer_steps(const CompileInput& input) {
                     "them: use hsdp",
                     options.outer_every));
   }
-  const std::vector<bool> trained = trained_units(input.units);
-  const auto units = static_cast<std::size_t>(std::count(trained.begin(), trained.end(), true));
+  if (input.programs.size() > 1) {
+    throw UsageError(fmt::format("outer steps every {} steps count the steps of one program, and the model has {}",
+                                 options.outer_every, input.programs.size()));
+  }
+  const std::vector<Trainable> all = trainable_units(input.units);
+  const auto units = static_cast<std::size_t>(
+      std::count_if(all.begin(), all.end(), [](const Trainable& unit) { return unit.trained; }));
   if (options.outer_fragments >= 1 && options.outer_fragments <= std::min(options.outer_every, units)) return;
   throw UsageError(
       fmt::format("outer steps in {} fragments every {} steps of {} units that train: choose 1 to {} fragments",
@@ -134,7 +144,6 @@ void check_input(const CompileInput& input) {
   check_sharding(input.options);
   check_outer_steps(input);
   check_names(input.units);
-  check(input.program, trained_units(input.units));
 }
 
 AccumulationMode resolve(const PlanOptions& options) {
@@ -157,10 +166,11 @@ Plan compile(const CompileInput& input) {
   plan.options = input.options;
   plan.options.accumulation = resolve(input.options);
   plan.options.bucket_cap = resolve_bucket_cap(input.options);
-  plan.program = input.program;
+  plan.programs = input.programs;
   plan.units = input.units;
-  plan.norm_columns = norm_columns(input.units);
-  plan.backward_windows = backward_windows(input);
+  plan.trainers = trainers(input.programs, trainable_units(input.units));
+  plan.norm_columns = norm_columns(plan);
+  plan.backward_windows = backward_windows(plan);
   plan.optimizer_states = input.optimizer_states;
   for (const UnitSpec& unit : input.units) {
     plan.layouts.emplace_back(unit, input.options.ranks, input.options.replicas);

@@ -132,6 +132,21 @@ void append_units(const Plan& plan, fmt::memory_buffer& out) {
   for (const std::string& state : plan.optimizer_states) fmt::format_to(std::back_inserter(out), "state {}\n", state);
 }
 
+// One program is told by its segments.
+void append_programs(const Plan& plan, fmt::memory_buffer& out) {
+  if (plan.programs.size() == 1) return;
+  for (std::size_t program = 0; program < plan.programs.size(); ++program) {
+    fmt::format_to(std::back_inserter(out), "program {}", plan.programs[program].name);
+    for (const std::string& state : plan.optimizer_states_of(program)) {
+      fmt::format_to(std::back_inserter(out), " state {}", state);
+    }
+    for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
+      if (plan.trains(unit, program)) fmt::format_to(std::back_inserter(out), " trains {}", unit);
+    }
+    out.push_back('\n');
+  }
+}
+
 void append_operation(const Plan& plan, const Operation& operation, fmt::memory_buffer& out) {
   auto to = std::back_inserter(out);
   fmt::format_to(to, "{} {} {} {} add {} divisor {} wire {} group {}", to_string(operation.stream),
@@ -155,6 +170,7 @@ std::string canonical_text(const Plan& plan) {
   fmt::memory_buffer out;
   append_options(plan, out);
   append_units(plan, out);
+  append_programs(plan, out);
   for (const Buffer& buffer : plan.buffers) {
     fmt::format_to(std::back_inserter(out), "buffer {} {} {} {} {}\n", buffer.name, to_string(buffer.category),
                    static_cast<int>(buffer.space), buffer.size.count(), buffer.offset.count());

@@ -18,10 +18,10 @@ class Emitter {
 
   std::vector<Operation> cold();
   std::vector<Operation> refresh();
-  std::vector<Operation> micro_batch(bool first, bool last);
-  std::vector<Operation> update();
+  std::vector<Operation> micro_batch(std::size_t program, bool first, bool last);
+  std::vector<Operation> update(std::size_t program);
   std::vector<Operation> outer(const std::vector<std::size_t>& units);
-  std::vector<Operation> evaluation();
+  std::vector<Operation> evaluation(std::size_t program);
   std::vector<Operation> synchronize();
 
  private:
@@ -57,6 +57,7 @@ class Emitter {
   DType parameter_type(std::size_t unit) const { return plan_.precision(unit).parameter; }
   DType gradient_type(std::size_t unit) const { return plan_.precision(unit).gradient; }
   std::vector<Part> parts(std::size_t unit) const;
+  bool trains(std::size_t unit) const { return plan_.trains(unit, program_); }
   bool several_ranks() const { return plan_.options.ranks > 1; }
   bool several_replicas() const { return plan_.options.replicas > 1; }
   // In every step.
@@ -69,6 +70,7 @@ class Emitter {
   const UnitBuffers& buffers(std::size_t unit) const { return plan_.unit_buffers[unit]; }
 
   const Plan& plan_;
+  std::size_t program_ = no_program;  // whose segment is written
   std::vector<Operation> operations_;
 };
 
@@ -81,8 +83,10 @@ std::vector<Part> Emitter::parts(std::size_t unit) const {
 }
 
 std::vector<Operation> Emitter::cold() {
-  add(OperationKind::initialize_scalars, StreamId::compute, no_unit).accesses = {
-      {scalars_range(plan_), AccessMode::write, no_unit}};
+  for (std::size_t program = 0; program < plan_.programs.size(); ++program) {
+    add(OperationKind::initialize_scalars, StreamId::compute, no_unit).accesses = {
+        {scalars_range(plan_, program), AccessMode::write, no_unit}};
+  }
   for (std::size_t unit = 0; unit < plan_.units.size(); ++unit) {
     Operation& initialize = add(OperationKind::initialize, StreamId::compute, unit);
     for (const Part part : parts(unit)) {
@@ -164,13 +168,15 @@ void Emitter::cast(std::size_t unit, Part part, Extent extent, StreamId stream) 
       {share_range(plan_, unit, kept, parameter_type(unit), part, extent), AccessMode::write, unit}};
 }
 
-std::vector<Operation> Emitter::micro_batch(bool first, bool last) {
-  windows(plan_.program.micro_batch, first, last);
+std::vector<Operation> Emitter::micro_batch(std::size_t program, bool first, bool last) {
+  program_ = program;
+  windows(plan_.programs[program].micro_batch, first, last);
   return take();
 }
 
-std::vector<Operation> Emitter::evaluation() {
-  windows(plan_.program.evaluation, false, false);
+std::vector<Operation> Emitter::evaluation(std::size_t program) {
+  program_ = program;
+  windows(plan_.programs[program].evaluation, false, false);
   return take();
 }
 
@@ -185,7 +191,7 @@ void Emitter::windows(const std::vector<WindowUse>& windows, bool first, bool la
   std::vector<bool> added(plan_.units.size(), false);
   const bool local = plan_.options.accumulation == AccumulationMode::local;
 
-  const std::vector<Bucket> buckets = reduction_buckets(plan_);
+  const std::vector<Bucket> buckets = reduction_buckets(plan_, program_);
   auto bucket = buckets.begin();
   std::size_t backward = 0;  // windows so far, of trained units
   std::size_t next_gather = 0;
@@ -202,7 +208,7 @@ void Emitter::windows(const std::vector<WindowUse>& windows, bool first, bool la
       window(use);
     }
     if (gathers && stays[position].release_after) release_parameters(use.unit);
-    if (use.kind != WindowKind::backward || !plan_.trains(use.unit)) continue;
+    if (use.kind != WindowKind::backward || !trains(use.unit)) continue;
     const bool accumulating = accumulates(plan_, use.unit);
     if (accumulating) {
       accumulate(use.unit, added[use.unit] || (local && !first));
@@ -241,9 +247,9 @@ Operation& Emitter::window(const WindowUse& use) {
   return window;
 }
 
-// A unit in which nothing is trained only passes the gradient of its input on.
+// A unit in which this program trains nothing only passes the gradient of its input on.
 void Emitter::backward_window(const WindowUse& use) {
-  if (!plan_.trains(use.unit)) {
+  if (!trains(use.unit)) {
     window(use);
     return;
   }
@@ -252,7 +258,7 @@ void Emitter::backward_window(const WindowUse& use) {
       {gradient, AccessMode::write, use.unit}};
   Operation& backward = window(use);
   backward.accesses.push_back({gradient, AccessMode::update, use.unit});
-  backward.accesses.push_back({loss_scale_range(plan_), AccessMode::read, no_unit});
+  backward.accesses.push_back({loss_scale_range(plan_, program_), AccessMode::read, no_unit});
 }
 
 // On the compute stream, right after the last reader: whoever gathers next waits for it.
@@ -331,8 +337,8 @@ void Emitter::finish_reduction(const Bucket& bucket) {
   const auto mine = [&](std::size_t unit) { return my_shard(plan_, unit, buffers(unit).gradient); };
   for (const std::size_t unit : bucket.units) {
     if (!plan_.options.gradient_hooks) break;
-    add(OperationKind::hook, StreamId::reduce, unit).accesses = {{mine(unit), AccessMode::update, unit},
-                                                                 {loss_scale_range(plan_), AccessMode::read, no_unit}};
+    add(OperationKind::hook, StreamId::reduce, unit).accesses = {
+        {mine(unit), AccessMode::update, unit}, {loss_scale_range(plan_, program_), AccessMode::read, no_unit}};
   }
   const Widening sums{plan_.own(), plan_.sharding().optimizer};
   if (sums.from != sums.to && plan_.ranks_in(group_of(sums)) > 1) {
@@ -349,20 +355,24 @@ void Emitter::finish_reduction(const Bucket& bucket) {
   }
 }
 
-std::vector<Operation> Emitter::update() {
-  add(OperationKind::weigh, StreamId::reduce, no_unit).accesses = {{my_part(plan_), AccessMode::write, no_unit}};
+std::vector<Operation> Emitter::update(std::size_t program) {
+  program_ = program;
+  add(OperationKind::weigh, StreamId::reduce, no_unit).accesses = {
+      {my_part(plan_, program_), AccessMode::write, no_unit}};
   if (plan_.training_ranks() > 1) {
     Operation& gather = add(OperationKind::gather_norms, StreamId::reduce, no_unit);
     gather.group = plan_.replicas_diverge() ? GroupKind::shard : GroupKind::all;
-    gather.accesses = {{my_norms(plan_), AccessMode::read, no_unit}, {all_norms(plan_), AccessMode::write, no_unit}};
+    gather.accesses = {{my_norms(plan_, program_), AccessMode::read, no_unit},
+                       {all_norms(plan_, program_), AccessMode::write, no_unit}};
   }
   add(OperationKind::begin_update, StreamId::compute, no_unit).accesses = {
-      {all_norms(plan_), AccessMode::read, no_unit}, {scalars_range(plan_), AccessMode::update, no_unit}};
+      {all_norms(plan_, program_), AccessMode::read, no_unit},
+      {scalars_range(plan_, program_), AccessMode::update, no_unit}};
   for (std::size_t unit = 0; unit < plan_.units.size(); ++unit) {
-    if (!plan_.trains(unit)) continue;
+    if (!trains(unit)) continue;
     Operation& optimize = add(OperationKind::optimize, StreamId::compute, unit);
     optimize.accesses = {{updated(plan_, unit, buffers(unit).gradient), AccessMode::read, unit},
-                         {scalars_range(plan_), AccessMode::read, no_unit},
+                         {scalars_range(plan_, program_), AccessMode::read, no_unit},
                          {updated(plan_, unit, buffers(unit).master), AccessMode::update, unit}};
     for (const std::size_t state : buffers(unit).states) {
       optimize.accesses.push_back({updated(plan_, unit, state), AccessMode::update, unit});
@@ -406,25 +416,30 @@ void Emitter::outer_update(std::size_t unit) {
 
 void emit_segments(Plan& plan) {
   Emitter emitter(plan);
-  const auto add = [&](SegmentKind kind, std::vector<Operation> operations) {
-    if (!operations.empty()) plan.segments.push_back({.kind = kind, .operations = std::move(operations)});
+  const auto add = [&](SegmentKind kind, std::vector<Operation> operations, std::size_t program = no_program) {
+    if (operations.empty()) return;
+    plan.segments.push_back({.kind = kind, .operations = std::move(operations), .program = program});
   };
   add(SegmentKind::cold, emitter.cold());
   add(SegmentKind::refresh, emitter.refresh());
-  if (plan.options.micro_batches == 1) {
-    add(SegmentKind::only, emitter.micro_batch(true, true));
-  } else {
-    add(SegmentKind::first, emitter.micro_batch(true, false));
-    if (plan.options.micro_batches > 2) add(SegmentKind::middle, emitter.micro_batch(false, false));
-    add(SegmentKind::last, emitter.micro_batch(false, true));
+  for (std::size_t program = 0; program < plan.programs.size(); ++program) {
+    if (plan.options.micro_batches == 1) {
+      add(SegmentKind::only, emitter.micro_batch(program, true, true), program);
+    } else {
+      add(SegmentKind::first, emitter.micro_batch(program, true, false), program);
+      if (plan.options.micro_batches > 2) add(SegmentKind::middle, emitter.micro_batch(program, false, false), program);
+      add(SegmentKind::last, emitter.micro_batch(program, false, true), program);
+    }
+    add(SegmentKind::update, emitter.update(program), program);
   }
-  add(SegmentKind::update, emitter.update());
   const std::vector<std::vector<std::size_t>> fragments = outer_fragments(plan);
   for (std::size_t fragment = 0; fragment < fragments.size(); ++fragment) {
     add(SegmentKind::outer, emitter.outer(fragments[fragment]));
     plan.segments.back().fragment = fragment;
   }
-  add(SegmentKind::evaluation, emitter.evaluation());
+  for (std::size_t program = 0; program < plan.programs.size(); ++program) {
+    add(SegmentKind::evaluation, emitter.evaluation(program), program);
+  }
   add(SegmentKind::synchronize, emitter.synchronize());
 }
 

@@ -12,7 +12,7 @@ std::vector<std::vector<std::size_t>> outer_fragments(const Plan& plan) {
   std::size_t elements = 0;
   for (const UnitLayout& layout : plan.layouts) elements += layout.padded_elements(Part::trained);
   std::size_t before = 0;
-  std::size_t left = plan.trained_units();
+  std::size_t left = plan.trained_units(0);  // outer steps are of one program
   std::size_t fragment = 0;
   for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
     if (!plan.trains(unit)) continue;

@@ -17,10 +17,11 @@ SegmentKind kind_of(std::size_t micro_batch, std::size_t micro_batches) {
   return micro_batch + 1 == micro_batches ? SegmentKind::last : SegmentKind::middle;
 }
 
-std::size_t operations_of_step(const Plan& plan) {
+std::size_t operations_of_step(const Plan& plan, std::size_t program) {
   const std::size_t micro_batches = plan.options.micro_batches;
   std::size_t count = 0;
   for (const Segment& segment : plan.segments) {
+    if (segment.program != program) continue;
     switch (segment.kind) {
       case SegmentKind::only:
       case SegmentKind::first:
@@ -35,8 +36,12 @@ std::size_t operations_of_step(const Plan& plan) {
 
 }  // namespace
 
-LaunchList::LaunchList(const Plan& plan, std::size_t steps) : plan_(plan) {
-  const std::size_t each = operations_of_step(plan);
+LaunchList::LaunchList(const Plan& plan, std::size_t program, std::size_t steps) : plan_(plan), program_(program) {
+  if (program >= plan.programs.size()) {
+    throw UsageError(fmt::format("steps of program {} were asked for, and the plan has {}, counted from 0", program,
+                                 plan.programs.size()));
+  }
+  const std::size_t each = operations_of_step(plan, program);
   if (each > most_launches / steps) {
     throw UsageError(fmt::format("{} steps of {} operations are too much to simulate: the limit is {} operations",
                                  steps, each, most_launches));
@@ -57,7 +62,7 @@ LaunchList::LaunchList(const Plan& plan, std::size_t steps) : plan_(plan) {
 }
 
 void LaunchList::add_segment(SegmentKind kind, std::size_t step, std::size_t micro_batch) {
-  const auto segment = plan_.find(kind);
+  const auto segment = plan_.find(kind, program_);
   if (!segment) throw UsageError(fmt::format("a plan without the segment {} has no steps", to_string(kind)));
   const std::size_t count = plan_.segments[*segment].operations.size();
   for (std::size_t operation = 0; operation < count; ++operation) add({*segment, operation}, step, micro_batch);

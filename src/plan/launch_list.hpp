@@ -28,8 +28,9 @@ class LaunchList {
  public:
   static constexpr std::size_t none = static_cast<std::size_t>(-1);
 
-  // Throws UsageError for a plan without steps, or for too many operations.
-  LaunchList(const Plan& plan, std::size_t steps);
+  // Steps of one program. Throws UsageError for one that the plan does not have, a plan without steps, or for too many
+  // operations.
+  LaunchList(const Plan& plan, std::size_t program, std::size_t steps);
 
   std::size_t size() const { return launches_.size(); }
   const Launch& operator[](std::size_t index) const { return launches_[index]; }
@@ -53,6 +54,7 @@ class LaunchList {
   void add(EventPoint point, std::size_t step, std::size_t micro_batch);
 
   const Plan& plan_;
+  std::size_t program_;
   std::vector<Launch> launches_;
   std::vector<std::size_t> waits_;
   std::vector<std::size_t> before_;

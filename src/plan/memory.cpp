@@ -61,6 +61,17 @@ Bytes parts_of(const Plan& plan, const Bucket& bucket) {
   return std::max(in_replica, across);
 }
 
+Bytes staging_of(const Plan& plan, const Bucket& bucket) {
+  if (plan.options.collective_staging == CollectiveStaging::parts) {
+    return std::min(parts_of(plan, bucket), staging_most);
+  }
+  Bytes most;
+  for (const std::size_t unit : bucket.units) {
+    most = std::max({most, part_in_replica(plan, unit), part_across_replicas(plan, unit)});
+  }
+  return most;
+}
+
 }  // namespace
 
 MemoryReport memory(const Plan& plan) {
@@ -100,7 +111,7 @@ Bytes checkpoint_copy(const Plan& plan) {
     const std::size_t trained = layout.elements(plan.own(), Part::trained);
     elements += trained + layout.elements(plan.own(), Part::frozen) + layout.buffer_elements();
     if (!plan.trains(unit)) continue;
-    elements += plan.optimizer_states.size() * trained;
+    elements += plan.unit_buffers[unit].states.size() * trained;
     if (plan.replicas_diverge()) elements += 2 * layout.shard_elements(Part::trained);  // anchor and outer momentum
   }
   return size_of(DType::fp32) * elements;
@@ -112,14 +123,8 @@ Bytes gather_staging(std::size_t ranks) { return staging_alignment * ranks; }
 
 Bytes reduce_staging(const Plan& plan) {
   Bytes most;
-  for (const Bucket& bucket : reduction_buckets(plan)) {
-    if (plan.options.collective_staging == CollectiveStaging::parts) {
-      most = std::max(most, std::min(parts_of(plan, bucket), staging_most));
-      continue;
-    }
-    for (const std::size_t unit : bucket.units) {
-      most = std::max({most, part_in_replica(plan, unit), part_across_replicas(plan, unit)});
-    }
+  for (std::size_t program = 0; program < plan.programs.size(); ++program) {
+    for (const Bucket& bucket : reduction_buckets(plan, program)) most = std::max(most, staging_of(plan, bucket));
   }
   return std::max(most, gather_staging(plan.options.ranks));
 }

@@ -155,16 +155,14 @@ Extent Plan::extent(std::size_t unit, std::size_t buffer) const {
   return is_state ? kept.optimizer : Extent::whole;
 }
 
-// Columns are numbered in the order of units.
-std::size_t Plan::trained_units() const {
-  const auto last =
-      std::find_if(norm_columns.rbegin(), norm_columns.rend(), [](std::size_t column) { return column != no_unit; });
-  return last == norm_columns.rend() ? 0 : *last + 1;
+std::size_t Plan::trained_units(std::size_t program) const {
+  return static_cast<std::size_t>(std::count(trainers.begin(), trainers.end(), program));
 }
 
-std::optional<std::size_t> Plan::find(SegmentKind kind) const {
+std::optional<std::size_t> Plan::find(SegmentKind kind, std::size_t program) const {
   for (std::size_t index = 0; index < segments.size(); ++index) {
-    if (segments[index].kind == kind) return index;
+    const Segment& segment = segments[index];
+    if (segment.kind == kind && (segment.program == no_program || segment.program == program)) return index;
   }
   return std::nullopt;
 }
@@ -192,16 +190,22 @@ std::initializer_list<SegmentKind> successor_kinds(SegmentKind kind) {
   static constexpr std::initializer_list<SegmentKind> between_steps = {refresh, only, first, evaluation, synchronize};
   static constexpr std::initializer_list<SegmentKind> after_update = {refresh,    only,        first,
                                                                       evaluation, synchronize, outer};
-  static constexpr std::initializer_list<SegmentKind> inside_step = {middle, last};
+  static constexpr std::initializer_list<SegmentKind> within_step = {middle, last};
   static constexpr std::initializer_list<SegmentKind> step_end = {update};
   switch (kind) {
     case first:
-    case middle: return inside_step;
+    case middle: return within_step;
     case only:
     case last: return step_end;
     case update: return after_update;
     default: return between_steps;
   }
+}
+
+// What follows is of the same program.
+bool inside_step(SegmentKind kind) {
+  return kind == SegmentKind::only || kind == SegmentKind::first || kind == SegmentKind::middle ||
+         kind == SegmentKind::last;
 }
 
 }  // namespace
@@ -215,7 +219,11 @@ std::vector<std::size_t> successors(const Plan& plan, std::size_t segment) {
       continue;
     }
     for (std::size_t index = 0; index < plan.segments.size(); ++index) {
-      if (plan.segments[index].kind == kind) result.push_back(index);
+      if (plan.segments[index].kind != kind) continue;
+      if (inside_step(plan.segments[segment].kind) && plan.segments[index].program != plan.segments[segment].program) {
+        continue;
+      }
+      result.push_back(index);
     }
   }
   return result;
@@ -247,7 +255,10 @@ std::string describe(const Plan& plan, EventPoint point) {
 
 std::string name_of(const Plan& plan, const Segment& segment) {
   const bool one_of_several = segment.kind == SegmentKind::outer && plan.options.outer_fragments > 1;
-  return one_of_several ? fmt::format("outer {}", segment.fragment) : std::string(to_string(segment.kind));
+  if (one_of_several) return fmt::format("outer {}", segment.fragment);
+  const bool names_program = segment.program != no_program && plan.programs.size() > 1;
+  if (!names_program) return std::string(to_string(segment.kind));
+  return fmt::format("{} of {}", to_string(segment.kind), plan.programs[segment.program].name);
 }
 
 std::uint64_t hash(const Plan& plan) { return fnv1a(canonical_text(plan)); }

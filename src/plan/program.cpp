@@ -1,7 +1,10 @@
-// Programs: the default chain, and the check that a declared one makes sense.
+// Programs: the default chain, the check that declared ones make sense, and which of them trains a unit.
 #include "tessera/plan/program.hpp"
 
 #include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
 
 #include "tessera/base/error.hpp"
 
@@ -29,53 +32,126 @@ Program Program::chain(std::size_t units) {
 
 namespace {
 
-void check_unit(const WindowUse& use, std::size_t position, std::size_t units) {
-  if (use.unit < units) return;
-  throw UsageError(fmt::format("program: window {} ({}) names unit {}, but the model has {} units", position,
-                               to_string(use.kind), use.unit, units));
-}
+class Checker {
+ public:
+  Checker(std::span<const Program> programs, std::span<const Trainable> units) : programs_(programs), units_(units) {}
 
-void check_micro_batch(const Program& program, const std::vector<bool>& trained) {
-  const std::size_t units = trained.size();
-  std::vector<bool> forward(units, false);
-  std::vector<bool> backward(units, false);
-  for (std::size_t position = 0; position < program.micro_batch.size(); ++position) {
-    const WindowUse& use = program.micro_batch[position];
-    check_unit(use, position, units);
-    switch (use.kind) {
-      case WindowKind::forward: forward[use.unit] = true; break;
-      case WindowKind::backward: backward[use.unit] = true; break;
-      case WindowKind::recompute: break;
-      case WindowKind::evaluate:
+  std::vector<std::size_t> run() {
+    check_names();
+    trainers_.assign(units_.size(), no_program);
+    for (std::size_t index = 0; index < programs_.size(); ++index) {
+      check_evaluation(programs_[index]);
+      assign(index, check_micro_batch(programs_[index]));
+    }
+    require_all_trained();
+    return std::move(trainers_);
+  }
+
+ private:
+  // A model of one program need not know its name.
+  std::string of(const Program& program) const {
+    return programs_.size() == 1 ? "program" : fmt::format("program \"{}\"", program.name);
+  }
+
+  void check_names() const {
+    if (programs_.empty())
+      throw UsageError("the model has no program: give it one, or leave it the chain of its units");
+    std::set<std::string_view> names;
+    for (const Program& program : programs_) {
+      if (program.name.empty()) throw UsageError("a program without a name: name each, errors and traces tell by it");
+      if (!names.insert(program.name).second) {
+        throw UsageError(fmt::format("two programs have the name \"{}\": give each its own", program.name));
+      }
+    }
+  }
+
+  void check_unit(const Program& program, std::size_t position, const WindowUse& use) const {
+    if (use.unit < units_.size()) return;
+    throw UsageError(fmt::format("{}: window {} ({}) names unit {}, but the model has {} units", of(program), position,
+                                 to_string(use.kind), use.unit, units_.size()));
+  }
+
+  void check_evaluation(const Program& program) const {
+    for (std::size_t position = 0; position < program.evaluation.size(); ++position) {
+      const WindowUse& use = program.evaluation[position];
+      check_unit(program, position, use);
+      if (use.kind == WindowKind::evaluate) continue;
+      throw UsageError(fmt::format("{}: window {} of the evaluation is a {} window; only evaluate windows belong there",
+                                   of(program), position, to_string(use.kind)));
+    }
+  }
+
+  // Which units have a backward window.
+  std::vector<bool> check_micro_batch(const Program& program) const {
+    std::vector<bool> forward(units_.size(), false);
+    std::vector<bool> backward(units_.size(), false);
+    for (std::size_t position = 0; position < program.micro_batch.size(); ++position) {
+      const WindowUse& use = program.micro_batch[position];
+      check_unit(program, position, use);
+      if (use.kind == WindowKind::evaluate) {
         throw UsageError(
-            fmt::format("program: window {} of the micro-batch is an evaluate window; those belong to the "
-                        "evaluation list",
-                        position));
+            fmt::format("{}: window {} of the micro-batch is an evaluate window; those belong to the evaluation list",
+                        of(program), position));
+      }
+      if (use.kind == WindowKind::forward) forward[use.unit] = true;
+      if (use.kind == WindowKind::backward) backward[use.unit] = true;
+      if (forward[use.unit]) continue;
+      throw UsageError(fmt::format("{}: window {} ({}) of unit {} comes before any forward window of that unit",
+                                   of(program), position, to_string(use.kind), use.unit));
     }
-    if (use.kind != WindowKind::forward && !forward[use.unit]) {
-      throw UsageError(fmt::format("program: window {} ({}) of unit {} comes before any forward window of that unit",
-                                   position, to_string(use.kind), use.unit));
+    if (programs_.size() > 1 && program.micro_batch.empty()) {
+      throw UsageError(fmt::format("{} has no windows: its steps would do nothing", of(program)));
+    }
+    return backward;
+  }
+
+  void assign(std::size_t index, const std::vector<bool>& backward) {
+    const Program& program = programs_[index];
+    for (const std::size_t unit : program.trains.value_or(std::vector<std::size_t>{})) {
+      if (unit >= units_.size()) {
+        throw UsageError(
+            fmt::format("{} trains unit {}, but the model has {} units", of(program), unit, units_.size()));
+      }
+      if (units_[unit].trained && !backward[unit]) {
+        throw UsageError(fmt::format("{}: unit {}, which it trains, has no backward window", of(program), unit));
+      }
+    }
+    for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+      if (!units_[unit].trained || !backward[unit] || !is_for(program, unit)) continue;
+      if (trainers_[unit] == no_program) {
+        trainers_[unit] = index;
+      } else if (units_[unit].parameters) {
+        throw UsageError(fmt::format(
+            "unit {} is trained by two programs, \"{}\" and \"{}\": say which units each trains, or put both "
+            "backward passes into one",
+            unit, programs_[trainers_[unit]].name, program.name));
+      }
     }
   }
-  for (std::size_t unit = 0; unit < units; ++unit) {
-    if (trained[unit] && !backward[unit])
-      throw UsageError(fmt::format("program: unit {} has no backward window", unit));
+
+  static bool is_for(const Program& program, std::size_t unit) {
+    return !program.trains || std::find(program.trains->begin(), program.trains->end(), unit) != program.trains->end();
   }
-}
+
+  void require_all_trained() const {
+    for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+      if (!units_[unit].trained || trainers_[unit] != no_program) continue;
+      if (programs_.size() == 1 && !programs_.front().trains)
+        throw UsageError(fmt::format("program: unit {} has no backward window", unit));
+      if (!units_[unit].parameters) continue;
+      throw UsageError(fmt::format("no program trains unit {}: name it in one, or freeze its parameters", unit));
+    }
+  }
+
+  std::span<const Program> programs_;
+  std::span<const Trainable> units_;
+  std::vector<std::size_t> trainers_;
+};
 
 }  // namespace
 
-void check(const Program& program, const std::vector<bool>& trained) {
-  check_micro_batch(program, trained);
-  for (std::size_t position = 0; position < program.evaluation.size(); ++position) {
-    const WindowUse& use = program.evaluation[position];
-    check_unit(use, position, trained.size());
-    if (use.kind != WindowKind::evaluate) {
-      throw UsageError(
-          fmt::format("program: window {} of the evaluation is a {} window; only evaluate windows belong there",
-                      position, to_string(use.kind)));
-    }
-  }
+std::vector<std::size_t> trainers(std::span<const Program> programs, std::span<const Trainable> units) {
+  return Checker(programs, units).run();
 }
 
 }  // namespace tessera::plan

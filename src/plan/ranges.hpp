@@ -92,30 +92,36 @@ inline Range untrained_range(const Plan& plan, std::size_t unit) {
   return fixed_range(buffer, Bytes(0), plan.buffers[buffer].size);
 }
 
-inline Range scalars_range(const Plan& plan) { return fixed_range(plan.scalars, Bytes(0), scalars_size); }
-inline Range loss_scale_range(const Plan& plan) { return fixed_range(plan.scalars, loss_scale_offset, Bytes(4)); }
-
-// Partial norms: one row of trained units per rank that trains with this one, in the order of the shards that they own;
-// at its end what the rank brings to the mean.
-inline Bytes norm_row(const Plan& plan) { return norm_size * plan.trained_units() + step_part_size; }
-inline Range all_norms(const Plan& plan) {
-  return fixed_range(plan.norms, Bytes(0), norm_row(plan) * plan.training_ranks());
+inline Range scalars_range(const Plan& plan, std::size_t program) {
+  return fixed_range(plan.program_buffers[program].scalars, Bytes(0), scalars_size);
 }
-inline Range my_norms(const Plan& plan) {
-  const Bytes row = norm_row(plan);
-  if (!plan.replicas_diverge()) return strided(plan, all_norms(plan), Extent::mine, row);
-  return {plan.norms, Bytes(0), Bytes(0), plan.ranks_of_replica() > 1 ? row : Bytes(0), row};
+inline Range loss_scale_range(const Plan& plan, std::size_t program) {
+  return fixed_range(plan.program_buffers[program].scalars, loss_scale_offset, Bytes(4));
+}
+
+// Partial norms: one row of the units that a program trains per rank that trains with this one, in the order of the
+// shards that they own; at its end what the rank brings to the mean.
+inline Bytes norm_row(const Plan& plan, std::size_t program) {
+  return norm_size * plan.trained_units(program) + step_part_size;
+}
+inline Range all_norms(const Plan& plan, std::size_t program) {
+  return fixed_range(plan.program_buffers[program].norms, Bytes(0), norm_row(plan, program) * plan.training_ranks());
+}
+inline Range my_norms(const Plan& plan, std::size_t program) {
+  const Bytes row = norm_row(plan, program);
+  if (!plan.replicas_diverge()) return strided(plan, all_norms(plan, program), Extent::mine, row);
+  return {plan.program_buffers[program].norms, Bytes(0), Bytes(0), plan.ranks_of_replica() > 1 ? row : Bytes(0), row};
 }
 inline Range my_norm(const Plan& plan, std::size_t unit) {
-  Range norm = my_norms(plan);
+  Range norm = my_norms(plan, plan.trainers[unit]);
   norm.offset = norm_size * plan.norm_columns[unit];
   norm.size = norm_size;
   return norm;
 }
 
-inline Range my_part(const Plan& plan) {
-  Range part = my_norms(plan);
-  part.offset = norm_size * plan.trained_units();
+inline Range my_part(const Plan& plan, std::size_t program) {
+  Range part = my_norms(plan, program);
+  part.offset = norm_size * plan.trained_units(program);
   part.size = step_part_size;
   return part;
 }

@@ -96,11 +96,14 @@ std::vector<Tenancy> whole_pass_tenancies(const std::vector<WindowUse>& windows,
 
 }  // namespace
 
-std::vector<std::size_t> parameter_slots(const Program& program, const SlotOptions& options) {
-  return colour({options.keep ? whole_pass_tenancies(program.micro_batch, options)
-                              : window_tenancies(program.micro_batch, options.prefetch),
-                 window_tenancies(program.evaluation, options.prefetch)},
-                options.units);
+std::vector<std::size_t> parameter_slots(std::span<const Program> programs, const SlotOptions& options) {
+  std::vector<std::vector<Tenancy>> sequences;
+  for (const Program& program : programs) {
+    sequences.push_back(options.keep ? whole_pass_tenancies(program.micro_batch, options)
+                                     : window_tenancies(program.micro_batch, options.prefetch));
+    sequences.push_back(window_tenancies(program.evaluation, options.prefetch));
+  }
+  return colour(sequences, options.units);
 }
 
 std::vector<Residency> residency(const std::vector<WindowUse>& windows, const std::vector<std::size_t>& slots,
@@ -134,17 +137,19 @@ std::vector<Residency> residency(const std::vector<WindowUse>& windows, const st
   return result;
 }
 
-std::vector<std::size_t> gradient_slots(const std::vector<WindowUse>& micro_batch,
+std::vector<std::size_t> gradient_slots(std::span<const std::vector<WindowUse>> micro_batches,
                                         const std::vector<std::optional<std::size_t>>& taken_after, bool overlap) {
-  std::vector<Tenancy> tenancies;
-  std::size_t position = 0;
-  for (const WindowUse& use : micro_batch) {
-    if (use.kind != WindowKind::backward) continue;
-    const auto& taken = taken_after[use.unit];
-    tenancies.push_back({use.unit, position, taken ? *taken + (overlap ? 1 : 0) : position});
-    ++position;
+  std::vector<std::vector<Tenancy>> sequences;
+  for (const std::vector<WindowUse>& micro_batch : micro_batches) {
+    std::vector<Tenancy>& tenancies = sequences.emplace_back();
+    for (const WindowUse& use : micro_batch) {
+      if (use.kind != WindowKind::backward) continue;
+      const std::size_t position = tenancies.size();
+      const auto& taken = taken_after[use.unit];
+      tenancies.push_back({use.unit, position, taken ? *taken + (overlap ? 1 : 0) : position});
+    }
   }
-  return colour({tenancies}, taken_after.size());
+  return colour(sequences, taken_after.size());
 }
 
 }  // namespace tessera::plan

@@ -4,21 +4,22 @@
 
 #include <cstddef>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "tessera/plan/program.hpp"
 
 namespace tessera::plan {
 
-// Slot of each unit for its parameters, the same in every segment. Units that are gathered at the same time get
-// different slots. `keep` (no reshard after forward): in a micro-batch a unit stays whole from its first window to its
-// last.
+// Slot of each unit for its parameters, the same in every segment of every program. Units that are gathered at the same
+// time get different slots. `keep` (no reshard after forward): in a micro-batch a unit stays whole from its first
+// window to its last.
 struct SlotOptions {
   std::size_t units;
   std::size_t prefetch;
   bool keep;
 };
-std::vector<std::size_t> parameter_slots(const Program& program, const SlotOptions& options);
+std::vector<std::size_t> parameter_slots(std::span<const Program> programs, const SlotOptions& options);
 
 // What happens around the window at one position of a sequence.
 struct Residency {
@@ -31,9 +32,10 @@ std::vector<Residency> residency(const std::vector<WindowUse>& windows, const st
 
 // Slot of each unit for its gradient. A unit holds it from its backward window to the end of what consumes it: a sum on
 // the compute stream, or an operation of the reduce stream that follows backward window `taken_after` of the unit and
-// with `overlap` runs beside the next one. Units without a backward window get no_slot.
+// with `overlap` runs beside the next one. Units without a backward window get no_slot. Micro-batches are those of
+// programs, each with the windows of the units that it trains.
 inline constexpr std::size_t no_slot = static_cast<std::size_t>(-1);
-std::vector<std::size_t> gradient_slots(const std::vector<WindowUse>& micro_batch,
+std::vector<std::size_t> gradient_slots(std::span<const std::vector<WindowUse>> micro_batches,
                                         const std::vector<std::optional<std::size_t>>& taken_after, bool overlap);
 
 }  // namespace tessera::plan

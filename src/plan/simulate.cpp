@@ -108,7 +108,7 @@ class Walk {
  public:
   Walk(const Plan& plan, const Durations& durations, const SimulationOptions& options, std::size_t steps)
       : plan_(plan),
-        list_(plan, steps),
+        list_(plan, options.program, steps),
         on_stream_(seconds_of(plan, durations.on_stream)),
         on_host_(seconds_of(plan, durations.on_host)) {
     for (const std::size_t rank : representatives(plan, options)) {

@@ -57,7 +57,8 @@ class Explorer {
     bool same = plan_.segments.size() == deviating_.segments.size();
     for (std::size_t s = 0; same && s < plan_.segments.size(); ++s) {
       same = plan_.segments[s].kind == deviating_.segments[s].kind &&
-             plan_.segments[s].fragment == deviating_.segments[s].fragment;
+             plan_.segments[s].fragment == deviating_.segments[s].fragment &&
+             plan_.segments[s].program == deviating_.segments[s].program;
     }
     if (!same) reporter()(ViolationKind::mismatch, {}, {}, "ranks have different segments");
     return same;

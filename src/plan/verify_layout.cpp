@@ -153,28 +153,41 @@ bool is_layouts(const Plan& plan, const Operation& operation, const Access& acce
 // Of the scalars: all, or the loss scale alone. Of the norms, a row per rank, of this replica's where replicas differ,
 // with a cell for each unit and one for what the rank brings to the mean: all, my row, my cell of the operation's unit,
 // or what I bring.
-bool is_plans(const Plan& plan, const Operation& operation, const Range& range) {
-  if (range.buffer == plan.scalars) {
-    return range == fixed_range(plan.scalars, Bytes(0), scalars_size) ||
-           range == fixed_range(plan.scalars, loss_scale_offset, Bytes(4));
+// They are those of the segment's program, or at a cold start of any.
+bool is_of_program(const Plan& plan, const Operation& operation, const Range& range, std::size_t program) {
+  const ProgramBuffers& buffers = plan.program_buffers[program];
+  if (range.buffer == buffers.scalars) {
+    return range == fixed_range(buffers.scalars, Bytes(0), scalars_size) ||
+           range == fixed_range(buffers.scalars, loss_scale_offset, Bytes(4));
   }
-  if (range.buffer != plan.norms) return false;
-  const Bytes cells = norm_size * plan.trained_units();
+  if (range.buffer != buffers.norms) return false;
+  const auto units = std::count(plan.trainers.begin(), plan.trainers.end(), program);
+  const Bytes cells = norm_size * static_cast<std::size_t>(units);
   const Bytes row = cells + step_part_size;
   const std::size_t replicas = replicas_differ(plan) ? 1 : plan.options.replicas;
   const std::size_t ranks = plan.options.ranks / (replicas_differ(plan) ? plan.options.replicas : 1);
-  Range mine{plan.norms, Bytes(0), replicas > 1 ? row : Bytes(0), ranks > replicas ? row * replicas : Bytes(0), row};
+  Range mine{buffers.norms, Bytes(0), replicas > 1 ? row : Bytes(0), ranks > replicas ? row * replicas : Bytes(0), row};
   if (operation.kind == OperationKind::weigh) {
     mine.offset = cells;
     mine.size = step_part_size;
     return range == mine;
   }
   if (operation.unit == no_unit) {
-    return range == mine || range == fixed_range(plan.norms, Bytes(0), row * ranks);
+    return range == mine || range == fixed_range(buffers.norms, Bytes(0), row * ranks);
   }
+  if (plan.trainers[operation.unit] != program) return false;
   mine.offset = norm_size * plan.norm_columns[operation.unit];
   mine.size = norm_size;
   return range == mine;
+}
+
+bool is_plans(const Plan& plan, EventPoint here, const Range& range) {
+  const std::size_t of = plan.segments[here.segment].program;
+  for (std::size_t program = 0; program < plan.programs.size(); ++program) {
+    if (of != no_program && of != program) continue;
+    if (is_of_program(plan, plan.at(here), range, program)) return true;
+  }
+  return false;
 }
 
 bool inside_buffer(const Plan& plan, const Range& range) {
@@ -288,8 +301,8 @@ void verify_layout(const Plan& plan, const Report& report) {
       const EventPoint here{segment, index};
       for (std::size_t a = 0; a < operations[index].accesses.size(); ++a) {
         const Access& access = operations[index].accesses[a];
-        const bool is_right = access.tenant == no_unit ? is_plans(plan, operations[index], access.range)
-                                                       : is_layouts(plan, operations[index], access);
+        const bool is_right =
+            access.tenant == no_unit ? is_plans(plan, here, access.range) : is_layouts(plan, operations[index], access);
         if (is_right && inside_buffer(plan, access.range)) continue;
         report(ViolationKind::layout, here, {segment, a},
                fmt::format("{}: its range of {} is not the layout's", describe(plan, here),

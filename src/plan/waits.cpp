@@ -332,13 +332,23 @@ class Deriver {
   bool added_ = false;
 };
 
-// The host stays at most one step ahead of the device: an update is launched when the one before it has finished.
+// The host stays at most one step ahead of the device: an update is launched when the one before it has finished,
+// whichever program's that was.
 void throttle_updates(const Plan& plan, std::vector<Step>& steps) {
-  const std::size_t update = *plan.find(SegmentKind::update);
-  const auto is_of_update = [&](const Step& step) { return step.segment == update; };
-  const auto first = std::find_if(steps.begin(), steps.end(), is_of_update);
-  const auto end = first + static_cast<std::ptrdiff_t>(plan.segments[update].operations.size());
-  first->waits.push_back({static_cast<Id>(end - steps.begin() - 1), WaitType::throttle, true});
+  std::vector<Id> firsts;
+  std::vector<Id> lasts;
+  Id next = 0;
+  for (const Segment& segment : plan.segments) {
+    const auto operations = static_cast<Id>(segment.operations.size());
+    if (segment.kind == SegmentKind::update) {
+      firsts.push_back(next);
+      lasts.push_back(next + operations - 1);
+    }
+    next += operations;
+  }
+  for (const Id first : firsts) {
+    for (const Id last : lasts) steps[first].waits.push_back({last, WaitType::throttle, true});
+  }
 }
 
 // Events in the order in which waits name them first.

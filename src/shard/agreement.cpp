@@ -57,23 +57,27 @@ void add_options(Lines& lines, const plan::PlanOptions& options) {
   lines.add(fmt::format("on_reduced_gradient() was {}called", options.gradient_hooks ? "" : "not "));
 }
 
-void add_optimizer(Lines& lines, const Optimizer& optimizer, const kernels::LossScaling& scaling) {
+// `of`: whose it is, in what each line names, where there are several.
+void add_optimizer(Lines& lines, const Optimizer& optimizer, const std::string& of = {}) {
   const kernels::StepSettings step = optimizer.step_settings();
-  lines.add("optimizer", optimizer.name());
-  lines.add("learning_rate", optimizer.learning_rate());
-  lines.add("weight_decay", optimizer.weight_decay());
-  lines.add("clip_norm", step.clip_norm);
-  for (const OptimizerSetting& setting : optimizer.settings()) lines.add(setting.name, setting.value);
-  lines.add("decays of the optimizer", fmt::format("{}, {}", step.decay[0], step.decay[1]));
+  lines.add("optimizer" + of, optimizer.name());
+  lines.add("learning_rate" + of, optimizer.learning_rate());
+  lines.add("weight_decay" + of, optimizer.weight_decay());
+  lines.add("clip_norm" + of, step.clip_norm);
+  for (const OptimizerSetting& setting : optimizer.settings()) lines.add(setting.name + of, setting.value);
+  lines.add("decays of the optimizer" + of, fmt::format("{}, {}", step.decay[0], step.decay[1]));
   const std::vector<ParameterGroup> groups = optimizer.groups();
-  lines.add("groups", groups.size());
+  lines.add("groups" + of, groups.size());
   for (std::size_t i = 0; i < groups.size(); ++i) {
     const ParameterGroup& group = groups[i];
     lines.add(
-        fmt::format("groups[{}] = \"{}\", learning_rate_scale {}, weight_decay {}, beta1 {}, beta2 {}, epsilon {}", i,
-                    fmt::join(group.patterns, "\" \""), group.learning_rate_scale, text(group.weight_decay),
+        fmt::format("groups[{}]{} = \"{}\", learning_rate_scale {}, weight_decay {}, beta1 {}, beta2 {}, epsilon {}", i,
+                    of, fmt::join(group.patterns, "\" \""), group.learning_rate_scale, text(group.weight_decay),
                     text(group.beta1), text(group.beta2), text(group.epsilon)));
   }
+}
+
+void add_loss_scaling(Lines& lines, const kernels::LossScaling& scaling) {
   lines.add("loss_scaling", fmt::format("initial {}, dynamic {}, growth {}, backoff {}, growth_interval {}, {} to {}",
                                         scaling.initial, scaling.dynamic, scaling.growth, scaling.backoff,
                                         scaling.growth_interval, scaling.smallest, scaling.largest));
@@ -99,12 +103,27 @@ void add_units(Lines& lines, const std::vector<plan::UnitSpec>& units) {
   }
 }
 
-void add_program(Lines& lines, std::string_view name, const std::vector<plan::WindowUse>& uses,
+void add_windows(Lines& lines, const std::string& name, const std::vector<plan::WindowUse>& uses,
                  const std::vector<plan::UnitSpec>& units) {
   lines.add(fmt::format("windows of {}", name), uses.size());
   for (std::size_t i = 0; i < uses.size(); ++i) {
     lines.add(
         fmt::format("window {} of {} = {} of unit {}", i, name, to_string(uses[i].kind), units[uses[i].unit].name));
+  }
+}
+
+void add_programs(Lines& lines, const AgreedSettings& settings) {
+  const std::vector<plan::Program>& programs = settings.input.programs;
+  lines.add("programs", programs.size());
+  for (std::size_t index = 0; index < programs.size(); ++index) {
+    const plan::Program& program = programs[index];
+    const std::string of = programs.size() == 1 ? "" : " of program " + program.name;
+    if (index > 0) add_optimizer(lines, *settings.optimizers[index], of);
+    add_windows(lines, "a micro-batch" + of, program.micro_batch, settings.input.units);
+    add_windows(lines, "an evaluation" + of, program.evaluation, settings.input.units);
+    for (const std::size_t unit : program.trains.value_or(std::vector<std::size_t>{})) {
+      lines.add("trained" + of, settings.input.units.at(unit).name);
+    }
   }
 }
 
@@ -140,10 +159,10 @@ std::vector<std::string> lines_of(const AgreedSettings& settings) {
   lines.add("seed", settings.seed);
   add_options(lines, settings.input.options);
   add_outer(lines, settings.outer);
-  add_optimizer(lines, settings.optimizer, settings.loss_scaling);
+  add_optimizer(lines, *settings.optimizers.front());
+  add_loss_scaling(lines, settings.loss_scaling);
   add_units(lines, settings.input.units);
-  add_program(lines, "a micro-batch", settings.input.program.micro_batch, settings.input.units);
-  add_program(lines, "an evaluation", settings.input.program.evaluation, settings.input.units);
+  add_programs(lines, settings);
   lines.add("plan", fmt::format("{:016x}", settings.plan_hash));
   return lines.take();
 }

@@ -20,7 +20,7 @@ struct AgreedSettings {
   std::uint64_t seed;
   const kernels::LossScaling& loss_scaling;
   const kernels::OuterSettings& outer;
-  const Optimizer& optimizer;
+  std::span<const Optimizer* const> optimizers;  // by program
 };
 // The hash comes last: it differs where anything does that no line has.
 std::vector<std::string> lines_of(const AgreedSettings& settings);

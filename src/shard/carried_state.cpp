@@ -18,19 +18,31 @@ std::size_t buffer_of(const plan::Plan& plan, std::size_t unit, std::size_t stat
   return state == buffers.states.size() + 1 ? buffers.anchor : buffers.outer_momentum;
 }
 
+// The most that any unit has.
 std::size_t states_of(const plan::Plan& plan) {
-  return 1 + plan.optimizer_states.size() + (plan.replicas_diverge() ? 2 : 0);
+  std::size_t most = 0;
+  for (std::size_t program = 0; program < plan.programs.size(); ++program) {
+    most = std::max(most, plan.optimizer_states_of(program).size());
+  }
+  return 1 + most + (plan.replicas_diverge() ? 2 : 0);
 }
-bool is_anchor(const plan::Plan& plan, std::size_t state) { return state == plan.optimizer_states.size() + 1; }
+// Outer steps are of one program.
+bool is_anchor(const plan::Plan& plan, std::size_t state) {
+  return plan.replicas_diverge() && state == plan.optimizer_states_of(0).size() + 1;
+}
+bool has_state(const plan::Plan& plan, std::size_t unit, std::size_t state) {
+  if (state == 0) return true;
+  return plan.trains(unit) && (plan.replicas_diverge() || state <= plan.unit_buffers[unit].states.size());
+}
 
 std::vector<ParameterPiece> pieces_of(const plan::Plan& plan, std::size_t unit, std::size_t state, Executor& executor) {
-  if (state > 0 && !plan.trains(unit)) return {};
+  if (!has_state(plan, unit, state)) return {};
   return settled_pieces(executor, unit, buffer_of(plan, unit, state));
 }
 
 // Whether the plan keeps this state of the parameter.
 bool keeps(const plan::Plan& plan, std::size_t unit, std::size_t parameter, std::size_t state) {
-  return state == 0 || plan.layouts[unit].part(parameter) == plan::Part::trained;
+  return has_state(plan, unit, state) && (state == 0 || plan.layouts[unit].part(parameter) == plan::Part::trained);
 }
 
 }  // namespace
@@ -53,7 +65,9 @@ CarriedState::CarriedState(World& world, const plan::Plan& plan, std::span<const
       kernels::copy(from.compute(), buffers_[buffer].data(), values.data(), Bytes(values.size_bytes()));
     }
   }
-  scalars_ = step_scalars(from);
+  for (std::size_t program = 0; program < plan.programs.size(); ++program) {
+    scalars_.push_back(step_scalars(from, program));
+  }
 }
 
 std::vector<float> CarriedState::whole(const Unit& unit, const Parameter& parameter, std::size_t state) const {
@@ -94,7 +108,7 @@ void CarriedState::restore(const plan::Plan& plan, std::span<const std::unique_p
                     Bytes(values.size() * sizeof(float)));
     }
   }
-  set_step_scalars(to, scalars_);
+  for (std::size_t program = 0; program < scalars_.size(); ++program) set_step_scalars(to, program, scalars_[program]);
   to.refresh();
 }
 

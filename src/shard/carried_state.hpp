@@ -35,7 +35,7 @@ class CarriedState {
   plan::Plan plan_;             // the old one: it knows where shares were
   std::vector<Shares> states_;  // masters, then the optimizer's, then those of outer steps
   std::map<const Buffer*, std::vector<float>> buffers_;
-  kernels::StepScalars scalars_;
+  std::vector<kernels::StepScalars> scalars_;  // by program
 };
 
 }  // namespace tessera

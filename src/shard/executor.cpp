@@ -129,7 +129,7 @@ void Executor::check_health() {
 // ---- segments ----
 
 void Executor::launch_segment(SegmentKind kind) {
-  if (const auto index = plan_.find(kind)) launch_segment(*index);
+  if (const auto index = plan_.find(kind, program())) launch_segment(*index);
 }
 
 void Executor::launch_segment(std::size_t segment) {
@@ -208,7 +208,7 @@ Window Executor::open(const plan::WindowUse& use) {
   const plan::Operation& operation = this->segment().operations[next_operation_];
   make_waits(operation, compute());
   touch(next_operation_, compute());
-  const std::size_t serial = window_->open(use);
+  const std::size_t serial = window_->open(use, program());
   if (traced_ != nullptr) traced_->stamp_host(*host_);
   return Window(link_, use, serial);
 }
@@ -257,7 +257,7 @@ void Executor::skip_step(float learning_rate) {
 // Those of this step that are missing: all of their operations happen, on gradients of zero.
 void Executor::skip_micro_batches() {
   while (!progress_.ends_step()) {
-    for (const plan::WindowUse& use : plan_.program.micro_batch) {
+    for (const plan::WindowUse& use : plan_.programs[program()].micro_batch) {
       Window skipped = open(use);
       window_->skip();
       skipped.close();
@@ -284,7 +284,7 @@ void Executor::trace(std::shared_ptr<TraceRecorder> recorder) {
 }
 
 void Executor::begin_traced_step() {
-  if (recorder_ && recorder_->begin_step()) traced_ = recorder_.get();
+  if (recorder_ && recorder_->program() == program() && recorder_->begin_step()) traced_ = recorder_.get();
 }
 
 void Executor::refresh() {

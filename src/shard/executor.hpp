@@ -28,6 +28,9 @@ class Executor {
   explicit Executor(const ExecutorInput& input);
   ~Executor();
 
+  // Whose windows and updates follow; 0 at the start.
+  void begin(std::size_t program) { progress_.begin(program); }
+  std::size_t program() const { return progress_.program(); }
   Window open(const plan::WindowUse& use);
   void close();  // the open window; launches what comes before the next
   // Of the micro-batches that were computed, or of samples of this weight.

@@ -74,12 +74,32 @@ class FullyShard::Implementation {
     return unit;
   }
 
+  TrainingProgram& add_program(ProgramOptions options) {
+    if (options.name.empty()) options.name = "train";
+    if (executor_) throw UsageError(fmt::format("program \"{}\": added after finalize()", options.name));
+    for (const auto* windows : {&options.windows, &options.evaluation}) {
+      for (const UnitWindow& window : *windows) require_mine(options.name, window.unit);
+    }
+    for (const Unit* unit : options.trains.value_or(std::vector<const Unit*>{})) require_mine(options.name, unit);
+    programs_.push_back(std::make_unique<DeclaredProgram>(
+        DeclaredProgram{TrainingProgram(options.name, programs_.size()), std::move(options)}));
+    return programs_.back()->handle;
+  }
+
+  void begin(const TrainingProgram& program) {
+    Executor& executor = this->executor();
+    if (program.index() < programs_.size() && &programs_[program.index()]->handle == &program) {
+      return executor.begin(program.index());
+    }
+    throw UsageError(fmt::format("program \"{}\" belongs to another model", program.name()));
+  }
+
   void finalize(std::unique_ptr<Optimizer> optimizer) {
     world();
     if (executor_) throw UsageError("finalize() was called twice");
-    if (optimizer == nullptr) throw UsageError("finalize() needs an optimizer");
     check_outer_settings();
     optimizer_ = std::move(optimizer);
+    choose_optimizers();
     plan_ = sound_plan();
     make_executor();
   }
@@ -89,9 +109,11 @@ class FullyShard::Implementation {
     if (const auto why = held_.lock()) throw UsageError("recompile() was called while " + *why);
     plan::Plan next = sound_plan();
     const CarriedState carried(world(), plan_, units_, *executor_);
+    const std::size_t program = executor_->program();
     executor_.reset();
     plan_ = std::move(next);
     make_executor();
+    executor_->begin(program);
     carried.restore(plan_, units_, *executor_);
   }
 
@@ -128,7 +150,7 @@ class FullyShard::Implementation {
   }
 
   float learning_rate(std::optional<float> asked, std::string_view call) const {
-    const float rate = asked.value_or(optimizer_->learning_rate());
+    const float rate = asked.value_or(optimizers_[executor_->program()]->learning_rate());
     if (std::isfinite(rate) && rate >= 0.0f) return rate;
     throw UsageError(fmt::format("{}({}): a learning rate is finite and at least 0", call, rate));
   }
@@ -156,13 +178,21 @@ class FullyShard::Implementation {
     if (state == "gradient") return buffers.gradient;
     if (state == "anchor" && buffers.anchor != plan::no_buffer) return buffers.anchor;
     if (state == "outer momentum" && buffers.anchor != plan::no_buffer) return buffers.outer_momentum;
-    for (std::size_t i = 0; i < plan_.optimizer_states.size(); ++i) {
-      if (state == plan_.optimizer_states[i]) return buffers.states[i];
+    const std::vector<std::string>& states = plan_.optimizer_states_of(plan_.trainers[unit.index()]);
+    for (std::size_t i = 0; i < states.size(); ++i) {
+      if (state == states[i]) return buffers.states[i];
     }
     std::string known = "master, gradient";
-    for (const std::string& name : plan_.optimizer_states) known.append(", ").append(name);
+    for (const std::string& name : states) known.append(", ").append(name);
     if (plan_.replicas_diverge()) known += ", anchor, outer momentum";
     throw UsageError(fmt::format("unit {}: no state \"{}\"; there are {}", unit.name(), state, known));
+  }
+
+  void require_mine(const std::string& program, const Unit* unit) const {
+    if (unit == nullptr) throw UsageError(fmt::format("program \"{}\" names a unit that is null", program));
+    if (is_mine(*unit)) return;
+    throw UsageError(
+        fmt::format("program \"{}\" names unit {}, which belongs to another model", program, unit->name()));
   }
 
   World& world() const {
@@ -173,7 +203,6 @@ class FullyShard::Implementation {
   }
   const FullyShardOptions& options() const { return options_; }
   const plan::Plan& plan() const { return plan_; }
-  const Optimizer& optimizer() const { return *optimizer_; }
   std::string types_table() const { return tessera::types_table(plan_); }
   const std::vector<std::unique_ptr<Unit>>& units() const { return units_; }
 
@@ -198,7 +227,7 @@ class FullyShard::Implementation {
   plan::CompileInput compile_input() const {
     plan::CompileInput input;
     for (const auto& unit : units_) input.units.push_back(unit->spec());
-    input.program = options_.program.value_or(plan::Program::chain(units_.size()));
+    input.programs = plan_programs();
     input.options = {.strategy = options_.strategy,
                      .sharding = options_.sharding,
                      .precision = options_.precision,
@@ -216,8 +245,49 @@ class FullyShard::Implementation {
                      .activations = options_.activations,
                      .checkpointing = checkpointing(),
                      .collective_staging = world().staging()};
-    input.optimizer_states = optimizer_->states();
+    input.optimizer_states = optimizers_.front()->states();
     return input;
+  }
+
+  std::vector<plan::Program> plan_programs() const {
+    if (programs_.empty()) return {options_.program.value_or(plan::Program::chain(units_.size()))};
+    if (options_.program) {
+      throw UsageError("the model has FullyShardOptions::program and add_program(): give its programs in one way");
+    }
+    const auto uses = [](const std::vector<UnitWindow>& windows) {
+      std::vector<plan::WindowUse> result;
+      for (const UnitWindow& window : windows) result.push_back({window.unit->index(), window.kind});
+      return result;
+    };
+    std::vector<plan::Program> result;
+    for (const auto& declared : programs_) {
+      const ProgramOptions& options = declared->options;
+      plan::Program program{.micro_batch = uses(options.windows),
+                            .evaluation = uses(options.evaluation),
+                            .name = options.name,
+                            .trains = std::nullopt,
+                            .optimizer_states = optimizers_[result.size()]->states()};
+      if (options.trains) {
+        program.trains.emplace();
+        for (const Unit* unit : *options.trains) program.trains->push_back(unit->index());
+      }
+      result.push_back(std::move(program));
+    }
+    return result;
+  }
+
+  void choose_optimizers() {
+    for (const auto& declared : programs_) {
+      const Optimizer* const own = declared->options.optimizer.get();
+      if (own == nullptr && optimizer_ == nullptr) {
+        throw UsageError(
+            fmt::format("program \"{}\" has no optimizer: give it one, or finalize()", declared->handle.name()));
+      }
+      optimizers_.push_back(own != nullptr ? own : optimizer_.get());
+    }
+    if (!programs_.empty()) return;
+    if (optimizer_ == nullptr) throw UsageError("finalize() needs an optimizer");
+    optimizers_.push_back(optimizer_.get());
   }
 
   // Files are written from and read into the host's memory: on another device that takes a copy in any case.
@@ -249,7 +319,7 @@ class FullyShard::Implementation {
                                          .seed = options_.seed,
                                          .loss_scaling = loss_scaling_,
                                          .outer = outer(),
-                                         .optimizer = *optimizer_}));
+                                         .optimizers = optimizers_}));
     if (options_.memory_limit) require_fit(plan, input, *options_.memory_limit);
     return plan;
   }
@@ -258,7 +328,7 @@ class FullyShard::Implementation {
     executor_ = std::make_unique<Executor>(ExecutorInput{.world = world(),
                                                          .plan = plan_,
                                                          .units = units_,
-                                                         .optimizer = *optimizer_,
+                                                         .optimizers = optimizers_,
                                                          .seed = options_.seed,
                                                          .diagnostics = options_.diagnostics,
                                                          .loss_scaling = loss_scaling_,
@@ -284,7 +354,13 @@ class FullyShard::Implementation {
   kernels::LossScaling loss_scaling_;
   std::vector<std::unique_ptr<Unit>> units_;
   std::map<const Module*, Unit*> unit_of_;
-  std::unique_ptr<Optimizer> optimizer_;
+  struct DeclaredProgram {
+    TrainingProgram handle;
+    ProgramOptions options;
+  };
+  std::vector<std::unique_ptr<DeclaredProgram>> programs_;  // none: the one of the options
+  std::unique_ptr<Optimizer> optimizer_;                    // of programs that bring none
+  std::vector<const Optimizer*> optimizers_;                // by program
   std::weak_ptr<const std::string> held_;
   plan::Plan plan_;
   std::unique_ptr<Executor> executor_;  // it uses all of the above
@@ -309,6 +385,10 @@ Unit& FullyShard::add_unit(std::string_view name, std::span<const NamedParameter
 void FullyShard::on_reduced_gradient(std::function<void(const ReducedGradient&)> hook) {
   implementation_->set_hook(std::move(hook));
 }
+TrainingProgram& FullyShard::add_program(ProgramOptions options) {
+  return implementation_->add_program(std::move(options));
+}
+void FullyShard::begin(const TrainingProgram& program) { implementation_->begin(program); }
 void FullyShard::finalize(std::unique_ptr<Optimizer> optimizer) { implementation_->finalize(std::move(optimizer)); }
 void FullyShard::recompile() { implementation_->recompile(); }
 
@@ -338,11 +418,15 @@ void FullyShard::skip_step(float learning_rate) { implementation_->skip_step(lea
 bool FullyShard::finished() { return last_step().finished; }
 
 Stream& FullyShard::stream() { return implementation_->executor().compute(); }
-const float* FullyShard::loss_scale() const { return implementation_->executor().window().loss_scale(); }
+const float* FullyShard::loss_scale() const {
+  Executor& executor = implementation_->executor();
+  return &executor.memory().scalars(executor.program())->loss_scale;
+}
 StepReport FullyShard::last_step() {
-  const kernels::StepScalars now = tessera::step_scalars(implementation_->executor());
+  Executor& executor = implementation_->executor();
+  const kernels::StepScalars now = tessera::step_scalars(executor, executor.program());
   world().throw_if_aborted();
-  implementation_->executor().operations().look_at(now);
+  executor.operations().look_at(now);
   return {.gradient_norm = now.gradient_norm,
           .skipped = now.skip != 0 && now.weight != 0.0,
           .updates = now.step,
@@ -404,15 +488,15 @@ std::shared_ptr<const std::string> FullyShard::hold_plan(std::string why) {
   return implementation_->hold_plan(std::move(why));
 }
 
-kernels::StepScalars FullyShard::step_scalars() {
+kernels::StepScalars FullyShard::step_scalars(std::optional<std::size_t> program) {
   Executor& executor = implementation_->executor();
   executor.require_between_steps("step_scalars()");
-  return tessera::step_scalars(executor);
+  return tessera::step_scalars(executor, program.value_or(executor.program()));
 }
-void FullyShard::set_step_scalars(const kernels::StepScalars& scalars) {
+void FullyShard::set_step_scalars(const kernels::StepScalars& scalars, std::optional<std::size_t> program) {
   Executor& executor = implementation_->executor();
   executor.require_between_steps("set_step_scalars()");
-  tessera::set_step_scalars(executor, scalars);
+  tessera::set_step_scalars(executor, program.value_or(executor.program()), scalars);
 }
 
 void FullyShard::require_between_steps(std::string_view call) const {
@@ -422,7 +506,7 @@ void FullyShard::require_between_steps(std::string_view call) const {
 Trace FullyShard::trace(TraceSteps steps) {
   Executor& executor = implementation_->executor();
   executor.require_between_steps("trace()");
-  const auto recorder = std::make_shared<TraceRecorder>(plan(), world().device(), steps);
+  const auto recorder = std::make_shared<TraceRecorder>(plan(), executor.program(), world().device(), steps);
   executor.trace(recorder);
   return Trace(*this, recorder);
 }

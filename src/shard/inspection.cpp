@@ -32,11 +32,13 @@ bool is_of_replica(const plan::Plan& plan, std::size_t rank, const World& world)
   return plan.place_of(rank).replica == plan.place_of(static_cast<std::size_t>(world.rank())).replica;
 }
 
-std::vector<GradientNorm> trained_parameters(const plan::Plan& plan, std::span<const std::unique_ptr<Unit>> units) {
+std::vector<GradientNorm> trained_parameters(const plan::Plan& plan, std::size_t program,
+                                             std::span<const std::unique_ptr<Unit>> units) {
   std::vector<GradientNorm> result;
   for (std::size_t u = 0; u < units.size(); ++u) {
     for (std::size_t p = 0; p < plan.layouts[u].parameters(); ++p) {
-      if (plan.layouts[u].part(p) == plan::Part::trained) result.push_back({units[u]->parameters()[p], 0.0});
+      if (plan.trains(u, program) && plan.layouts[u].part(p) == plan::Part::trained)
+        result.push_back({units[u]->parameters()[p], 0.0});
     }
   }
   return result;
@@ -112,12 +114,12 @@ std::vector<float> whole_parameter(World& world, const plan::Plan& plan, const P
 std::vector<GradientNorm> gradient_norms(World& world, const plan::Plan& plan,
                                          std::span<const std::unique_ptr<Unit>> units, Executor& executor) {
   executor.require_between_steps("gradient_norms()");
-  std::vector<GradientNorm> result = trained_parameters(plan, units);
+  std::vector<GradientNorm> result = trained_parameters(plan, executor.program(), units);
   std::vector<double> mine(result.size(), 0.0);
   Stream host(Device::cpu(), {.name = "gradient norms", .mode = StreamMode::immediate});
   std::size_t next = 0;  // pieces come in the order of the parameters
   for (std::size_t u = 0; u < units.size(); ++u) {
-    if (!plan.trains(u)) continue;
+    if (!plan.trains(u, executor.program())) continue;
     const HostPieces here(executor.compute(), settled_pieces(executor, u, plan.unit_buffers[u].gradient));
     for (const ParameterPiece& piece : here.pieces()) {
       while (result[next].parameter != piece.parameter) ++next;
@@ -133,22 +135,22 @@ std::vector<GradientNorm> gradient_norms(World& world, const plan::Plan& plan,
       result[i].norm += squares;
     }
   }
-  const kernels::StepScalars now = step_scalars(executor);
+  const kernels::StepScalars now = step_scalars(executor, executor.program());
   const double scale = static_cast<double>(now.applied_loss_scale);
   const double share = now.weight > 0.0 ? static_cast<double>(plan.gradient_divisor()) / now.weight : 1.0;
   for (GradientNorm& entry : result) entry.norm = std::sqrt(entry.norm) * share / scale;
   return result;
 }
 
-kernels::StepScalars step_scalars(Executor& executor) {
+kernels::StepScalars step_scalars(Executor& executor, std::size_t program) {
   kernels::StepScalars values;
-  kernels::copy(executor.compute(), &values, executor.memory().scalars(), Bytes(sizeof values));
+  kernels::copy(executor.compute(), &values, executor.memory().scalars(program), Bytes(sizeof values));
   executor.compute().synchronize();
   return values;
 }
 
-void set_step_scalars(Executor& executor, const kernels::StepScalars& values) {
-  kernels::set_scalars(executor.compute(), executor.memory().scalars(), values);
+void set_step_scalars(Executor& executor, std::size_t program, const kernels::StepScalars& values) {
+  kernels::set_scalars(executor.compute(), executor.memory().scalars(program), values);
   executor.compute().synchronize();
   executor.set_updates(static_cast<std::size_t>(values.step + values.skipped_steps));
 }

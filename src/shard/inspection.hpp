@@ -58,7 +58,7 @@ std::vector<GradientNorm> gradient_norms(World& world, const plan::Plan& plan,
                                          std::span<const std::unique_ptr<Unit>> units, Executor& executor);
 
 // The step's scalars. Both synchronise with the compute stream.
-kernels::StepScalars step_scalars(Executor& executor);
-void set_step_scalars(Executor& executor, const kernels::StepScalars& values);
+kernels::StepScalars step_scalars(Executor& executor, std::size_t program);
+void set_step_scalars(Executor& executor, std::size_t program, const kernels::StepScalars& values);
 
 }  // namespace tessera

@@ -44,7 +44,9 @@ std::span<std::byte> ModelMemory::bytes(std::size_t buffer) {
   return {base(buffer), plan_.buffers[buffer].size.count()};
 }
 
-kernels::StepScalars* ModelMemory::scalars() { return reinterpret_cast<kernels::StepScalars*>(base(plan_.scalars)); }
+kernels::StepScalars* ModelMemory::scalars(std::size_t program) {
+  return reinterpret_cast<kernels::StepScalars*>(base(plan_.program_buffers[program].scalars));
+}
 
 DType ModelMemory::type_of(std::size_t unit, std::size_t buffer) const {
   const plan::UnitBuffers& buffers = plan_.unit_buffers[unit];

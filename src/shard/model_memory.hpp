@@ -23,7 +23,7 @@ class ModelMemory {
   std::byte* base(std::size_t buffer);
   std::byte* address(const plan::Range& range);
   std::span<std::byte> bytes(std::size_t buffer);  // of one of the plan's buffers; empty for no_buffer
-  kernels::StepScalars* scalars();
+  kernels::StepScalars* scalars(std::size_t program);
   // What stands in one of a unit's buffers.
   DType type_of(std::size_t unit, std::size_t buffer) const;
 

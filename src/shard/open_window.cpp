@@ -29,19 +29,19 @@ void OpenWindow::begin_micro_batch() {
   for (GradientLedger& ledger : ledgers_) ledger.begin_micro_batch();
 }
 
-std::size_t OpenWindow::open(const plan::WindowUse& use) {
+std::size_t OpenWindow::open(const plan::WindowUse& use, std::size_t program) {
   bool last_backward = false;
-  if (use.kind == WindowKind::backward && plan_.trains(use.unit)) {
+  if (use.kind == WindowKind::backward && plan_.trains(use.unit, program)) {
     ledgers_[use.unit].begin_window();
     last_backward = ++backward_done_[use.unit] == plan_.backward_windows[use.unit];
   }
-  current_ = Current{use, ++serial_, last_backward};
+  current_ = Current{use, program, ++serial_, last_backward};
   return serial_;
 }
 
 void OpenWindow::settle_gradients() {
   const std::size_t unit = current_->use.unit;
-  if (kind() != WindowKind::backward || !plan_.trains(unit)) return;
+  if (kind() != WindowKind::backward || !trains_unit()) return;
   GradientLedger& ledger = ledgers_[unit];
   if (!current_->skipped) ledger.end_computed_window();
   for (std::size_t p = 0; p < units_[unit]->parameters().size(); ++p) {
@@ -88,7 +88,7 @@ void OpenWindow::leave_joined_streams() {
 // ---- what it shows ----
 
 bool OpenWindow::trains(const Parameter& parameter) const {
-  return !plan_.units[current_->use.unit].parameters[unit().index_of(parameter)].frozen;
+  return !plan_.units[current_->use.unit].parameters[unit().index_of(parameter)].frozen && trains_unit();
 }
 
 OpenWindow::View OpenWindow::parameter(const Parameter& parameter, DType type) {
@@ -107,6 +107,12 @@ OpenWindow::View OpenWindow::gradient(const Parameter& parameter, DType type, Gr
   if (plan_.units[unit].parameters[index].frozen) {
     throw UsageError(
         fmt::format("{}: {} is frozen and has no gradient; ask Window::trains() first", describe(), parameter.name()));
+  }
+  if (!trains_unit()) {
+    throw UsageError(
+        fmt::format("{}: {} has no gradient, because program \"{}\" does not train its unit; ask "
+                    "Window::trains() first",
+                    describe(), parameter.name(), plan_.programs[current_->program].name));
   }
   require_type(parameter, "the gradient of", plan_.precision(unit).gradient, type);
   if (ledgers_[unit].ask(index) && mode == GradientMode::accumulate) fill_gradient_zero(unit, index);

@@ -71,7 +71,8 @@ class OpenWindow {
 
   // ---- what the executor does, in this order ----
   void begin_micro_batch();
-  std::size_t open(const plan::WindowUse& use);  // the serial number of this opening
+  // In a step of this program. The serial number of this opening.
+  std::size_t open(const plan::WindowUse& use, std::size_t program);
   // Gradients that nobody asked for: zero in an earlier window of several and for optional parameters, else an error.
   void settle_gradients();
   void leave_joined_streams();  // the compute stream waits for them
@@ -83,6 +84,7 @@ class OpenWindow {
   const Unit& unit() const { return *units_[current_->use.unit]; }
   plan::WindowKind kind() const { return current_->use.kind; }
   bool trains(const Parameter& parameter) const;
+  const float* loss_scale() { return &memory_.scalars(current_->program)->loss_scale; }
   struct View {
     void* data;
     std::size_t elements;
@@ -90,7 +92,6 @@ class OpenWindow {
   View parameter(const Parameter& parameter, DType type);
   View gradient(const Parameter& parameter, DType type, GradientMode mode);
   std::span<float> values(const Buffer& buffer) { return memory_.values(unit(), buffer); }
-  const float* loss_scale() { return &memory_.scalars()->loss_scale; }
   Stream& stream() { return compute_; }
   void join(Stream& other);
   void skip() { current_->skipped = true; }  // its gradients count as zero
@@ -99,6 +100,7 @@ class OpenWindow {
  private:
   struct Current {
     plan::WindowUse use;
+    std::size_t program;
     std::size_t serial;
     bool last_backward;    // of its unit, in this micro-batch
     bool skipped = false;  // by the user: an optional unit
@@ -111,6 +113,7 @@ class OpenWindow {
     bool active;
   };
 
+  bool trains_unit() const { return plan_.trains(current_->use.unit, current_->program); }
   View view(std::size_t buffer, std::size_t parameter, DType type);
   void require_type(const Parameter& parameter, std::string_view what, DType actual, DType asked) const;
   void fill_gradient_zero(std::size_t unit, std::size_t parameter);

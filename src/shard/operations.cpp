@@ -34,7 +34,7 @@ void require_parts_that_fit(const kernels::StepScalars& now) {
 Operations::Operations(const ExecutorInput& input, ModelMemory& memory)
     : plan_(input.plan),
       units_(input.units),
-      optimizer_(input.optimizer),
+      optimizers_(input.optimizers),
       seed_(input.seed),
       poison_(input.diagnostics.poison),
       loss_scaling_(input.loss_scaling),
@@ -45,7 +45,8 @@ Operations::Operations(const ExecutorInput& input, ModelMemory& memory)
       tasks_see_memory_(input.world.device().kind() == DeviceKind::cpu) {
   const std::size_t rank = static_cast<std::size_t>(input.world.rank());
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-    runs_.push_back(optimizer_runs(plan_, unit, rank, optimizer_));
+    runs_.push_back(plan_.trains(unit) ? optimizer_runs(plan_, unit, rank, optimizer_of(unit))
+                                       : std::vector<OptimizerRun>{});
     const bool hooked = plan_.options.gradient_hooks && plan_.trains(unit);
     gradient_pieces_.push_back(hooked ? memory_.pieces(unit, plan_.unit_buffers[unit].gradient)
                                       : std::vector<ParameterPiece>{});
@@ -90,7 +91,7 @@ void Operations::launch(plan::EventPoint point, Stream& on) {
   switch (operation.kind) {
     case OperationKind::initialize: return initialize(operation, on);
     case OperationKind::initialize_scalars:
-      return kernels::set_scalars(on, memory_.scalars(), {.loss_scale = loss_scaling_.initial});
+      return kernels::set_scalars(on, scalars_at(operation.accesses[0].range), {.loss_scale = loss_scaling_.initial});
     case OperationKind::cast:
     case OperationKind::convert: return cast(operation, on);
     case OperationKind::all_gather:
@@ -103,7 +104,7 @@ void Operations::launch(plan::EventPoint point, Stream& on) {
     case OperationKind::weigh: return weigh(operation, on);
     case OperationKind::gather_norms: return gather_norms(operation, collective, on);
     case OperationKind::sum_of_squares: return sum_of_squares(operation, on);
-    case OperationKind::begin_update: return begin_update(on);
+    case OperationKind::begin_update: return begin_update(plan_.segments[point.segment].program, on);
     case OperationKind::optimize: return optimize(operation, on);
     case OperationKind::outer_update: return outer_update(operation, on);
     case OperationKind::release: return release(operation, on);
@@ -220,7 +221,7 @@ void Operations::sum_of_squares(const Operation& operation, Stream& on) {
 void Operations::hook(const Operation& operation, Stream& on) {
   gradient_hook_({.unit = *units_[operation.unit],
                   .pieces = gradient_pieces_[operation.unit],
-                  .loss_scale = &memory_.scalars()->loss_scale,
+                  .loss_scale = &memory_.scalars(plan_.trainers[operation.unit])->loss_scale,
                   .stream = on});
 }
 
@@ -250,19 +251,21 @@ void Operations::note_parts(Stream& on) {
   if (tasks_see_memory_) on.submit([this] { parts_came_ = true; });
 }
 
-void Operations::begin_update(Stream& on) {
-  kernels::StepSettings settings = optimizer_.step_settings();
+void Operations::begin_update(std::size_t program, Stream& on) {
+  kernels::StepSettings settings = optimizers_[program]->step_settings();
+  kernels::StepScalars* const scalars = memory_.scalars(program);
   settings.loss_scaling = loss_scaling_;
-  const kernels::NormPartials partials{.values = reinterpret_cast<const double*>(base(plan_.norms)),
-                                       .units = plan_.trained_units(),
-                                       .ranks = plan_.training_ranks(),
-                                       .divisor = static_cast<double>(plan_.gradient_divisor())};
-  kernels::begin_update(on, memory_.scalars(), partials, settings);
+  const kernels::NormPartials partials{
+      .values = reinterpret_cast<const double*>(base(plan_.program_buffers[program].norms)),
+      .units = plan_.trained_units(program),
+      .ranks = plan_.training_ranks(),
+      .divisor = static_cast<double>(plan_.gradient_divisor())};
+  kernels::begin_update(on, scalars, partials, settings);
   if (!tasks_see_memory_) return;
-  on.submit([this] {
+  on.submit([this, scalars] {
     if (!parts_came_.exchange(false)) return;  // what is there is older: the stream that brings them has failed
-    require_parts_that_fit(*memory_.scalars());
-    skipped_steps_.look(*memory_.scalars());
+    require_parts_that_fit(*scalars);
+    skipped_steps_.look(*scalars);
   });
 }
 
@@ -284,9 +287,9 @@ void Operations::optimize(const Operation& operation, Stream& on) {
                                          buffers.states.size());
     OptimizerGroup group = run.settings.group;
     group.learning_rate = learning_rate_ * run.settings.learning_rate_scale;
-    optimizer_.update(
+    optimizer_of(unit).update(
         on, {.master = master + run.first, .states = states, .gradient = gradient + run.first, .count = run.count},
-        group, memory_.scalars());
+        group, scalars_at(operation.accesses[1].range));
   }
 }
 

@@ -30,7 +30,7 @@ struct ExecutorInput {
   World& world;
   const plan::Plan& plan;
   std::span<const std::unique_ptr<Unit>> units;
-  const Optimizer& optimizer;
+  std::span<const Optimizer* const> optimizers;  // by program
   std::uint64_t seed;
   Diagnostics diagnostics;
   kernels::LossScaling loss_scaling;
@@ -83,17 +83,21 @@ class Operations {
   void gather_norms(const plan::Operation& operation, Collective& collective, Stream& on);
   void weigh(const plan::Operation& operation, Stream& on);
   void note_parts(Stream& on);
-  void begin_update(Stream& on);
+  void begin_update(std::size_t program, Stream& on);
   void optimize(const plan::Operation& operation, Stream& on);
+  const Optimizer& optimizer_of(std::size_t unit) const { return *optimizers_[plan_.trainers[unit]]; }
   void outer_update(const plan::Operation& operation, Stream& on);
   void release(const plan::Operation& operation, Stream& on);
 
+  kernels::StepScalars* scalars_at(const plan::Range& range) {
+    return reinterpret_cast<kernels::StepScalars*>(address(range));
+  }
   std::byte* address(const plan::Range& range) { return memory_.address(range); }
   std::byte* base(std::size_t buffer) { return memory_.base(buffer); }
 
   const plan::Plan& plan_;
   std::span<const std::unique_ptr<Unit>> units_;
-  const Optimizer& optimizer_;
+  std::span<const Optimizer* const> optimizers_;  // by program
   std::uint64_t seed_;
   bool poison_;
   kernels::LossScaling loss_scaling_;

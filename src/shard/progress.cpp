@@ -12,12 +12,27 @@ using plan::WindowKind;
 using plan::WindowUse;
 
 const std::vector<WindowUse>& Progress::windows(std::size_t segment) const {
-  return plan_->segments[segment].kind == SegmentKind::evaluation ? plan_->program.evaluation
-                                                                  : plan_->program.micro_batch;
+  return plan_->segments[segment].kind == SegmentKind::evaluation ? plan_->programs[program_].evaluation
+                                                                  : plan_->programs[program_].micro_batch;
 }
 
 std::string Progress::describe(const WindowUse& use) const {
   return fmt::format("the {} window of unit {}", to_string(use.kind), plan_->units[use.unit].name);
+}
+
+// A model of one program need not know its name.
+std::string Progress::of_program() const {
+  return plan_->programs.size() == 1 ? "" : fmt::format(" of program \"{}\"", plan_->programs[program_].name);
+}
+
+void Progress::begin(std::size_t program) {
+  if (phase_ != Phase::between_steps) {
+    throw UsageError(
+        fmt::format("program \"{}\" cannot begin: a step{} is not done, finish it with its windows and "
+                    "update() first",
+                    plan_->programs[program].name, of_program()));
+  }
+  program_ = program;
 }
 
 std::size_t Progress::next_micro_batch() const {
@@ -26,7 +41,7 @@ std::size_t Progress::next_micro_batch() const {
                            : micro_batches_done_ == 0    ? SegmentKind::first
                            : micro_batches_done_ == last ? SegmentKind::last
                                                          : SegmentKind::middle;
-  return plan_->find(kind).value();
+  return plan_->find(kind, program_).value();
 }
 
 std::size_t Progress::check_open(const WindowUse& use) const {
@@ -47,15 +62,17 @@ std::size_t Progress::check_open(const WindowUse& use) const {
                       "update()",
                       describe(use)));
     }
-    const auto evaluation = plan_->find(SegmentKind::evaluation);
+    const auto evaluation = plan_->find(SegmentKind::evaluation, program_);
     if (evaluates && !evaluation) {
-      throw UsageError(fmt::format("{} cannot open: the program declares no evaluation", describe(use)));
+      throw UsageError(fmt::format("{} cannot open: the program{} declares no evaluation", describe(use),
+                                   plan_->programs.size() == 1 ? "" : " " + plan_->programs[program_].name));
     }
     segment = evaluates ? *evaluation : next_micro_batch();
   }
   const WindowUse& expected = windows(segment)[begins_segment() ? 0 : windows_opened_];
   if (expected != use) {
-    throw UsageError(fmt::format("{} was opened out of order: {} was expected", describe(use), describe(expected)));
+    throw UsageError(
+        fmt::format("{} was opened out of order: {}{} was expected", describe(use), describe(expected), of_program()));
   }
   return segment;
 }
@@ -86,9 +103,9 @@ void Progress::check_update() const {
                                  describe(windows(segment_)[windows_opened_ - (open ? 1 : 0)]),
                                  open ? "is still open" : "was expected"));
   }
-  throw UsageError(
-      fmt::format("update() came after {} of {} micro-batches: {} was expected, or skip_step() where data has ended",
-                  micro_batches_done_, plan_->options.micro_batches, describe(plan_->program.micro_batch.front())));
+  throw UsageError(fmt::format(
+      "update() came after {} of {} micro-batches: {} was expected, or skip_step() where data has ended",
+      micro_batches_done_, plan_->options.micro_batches, describe(plan_->programs[program_].micro_batch.front())));
 }
 
 void Progress::check_skip_step() const {

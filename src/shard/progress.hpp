@@ -24,6 +24,10 @@ class Progress {
   };
   Phase phase() const { return phase_; }
 
+  // The program whose windows and updates follow. Throws inside a step.
+  void begin(std::size_t program);
+  std::size_t program() const { return program_; }
+
   // The segment that a window of this kind would begin or continue; throws when `use` is not the next window.
   std::size_t check_open(const plan::WindowUse& use) const;
   void open(std::size_t segment);
@@ -45,9 +49,11 @@ class Progress {
   const std::vector<plan::WindowUse>& windows(std::size_t segment) const;
   std::size_t next_micro_batch() const;
   std::string describe(const plan::WindowUse& use) const;
+  std::string of_program() const;
 
   const plan::Plan* plan_;
   Phase phase_ = Phase::between_steps;
+  std::size_t program_ = 0;
   std::size_t segment_ = 0;
   std::size_t windows_opened_ = 0;
   std::size_t micro_batches_done_ = 0;

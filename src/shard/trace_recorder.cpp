@@ -10,17 +10,17 @@ namespace tessera {
 using plan::SegmentKind;
 using Call = HostSection::Call;
 
-TraceLayout::TraceLayout(const plan::Plan& plan) {
+TraceLayout::TraceLayout(const plan::Plan& plan, std::size_t program) {
   const std::size_t last = plan.options.micro_batches - 1;
   for (std::size_t micro = 0; micro <= last; ++micro) {
     const SegmentKind kind = last == 0       ? SegmentKind::only
                              : micro == 0    ? SegmentKind::first
                              : micro == last ? SegmentKind::last
                                              : SegmentKind::middle;
-    add_segment(plan, kind, micro);
+    add_segment(plan, plan.find(kind, program).value(), micro);
   }
   begin_section(Call::update, {}, last);
-  add_segment(plan, SegmentKind::update, last);
+  add_segment(plan, plan.find(SegmentKind::update, program).value(), last);
   end_section();
 }
 
@@ -28,11 +28,10 @@ void TraceLayout::begin_section(Call call, plan::WindowUse use, std::size_t micr
   sections.push_back({call, use, micro_batch, host_stamps++, 0});
 }
 
-void TraceLayout::add_segment(const plan::Plan& plan, SegmentKind kind, std::size_t micro_batch) {
-  const std::size_t segment = plan.find(kind).value();
-  const auto& uses = plan.program.micro_batch;
+void TraceLayout::add_segment(const plan::Plan& plan, std::size_t segment, std::size_t micro_batch) {
+  const auto& uses = plan.programs[plan.segments[segment].program].micro_batch;
   const auto& listed = plan.segments[segment].operations;
-  const bool windows = kind != SegmentKind::update;
+  const bool windows = plan.segments[segment].kind != SegmentKind::update;
   std::size_t opened = 0;
   for (std::size_t index = 0; index < listed.size(); ++index) {
     const bool window = listed[index].kind == plan::OperationKind::window;
@@ -80,9 +79,10 @@ const TraceSteps& checked(const TraceSteps& steps) {
 
 }  // namespace
 
-TraceRecorder::TraceRecorder(const plan::Plan& plan, Device device, TraceSteps steps)
+TraceRecorder::TraceRecorder(const plan::Plan& plan, std::size_t program, Device device, TraceSteps steps)
     : plan_(plan),
-      layout_(plan_),
+      program_(program),
+      layout_(plan_, program_),
       steps_(checked(steps)),
       stamps_(device, layout_.stamps * step_count()),
       host_stamps_(Device::cpu(), layout_.host_stamps * step_count()),

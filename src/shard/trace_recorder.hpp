@@ -41,7 +41,7 @@ struct HostSection {
 // For every operation one stamp when its stream comes to it, one after each data wait and one at its end; for the host
 // one at each end of a call into the runtime, and around each wait.
 struct TraceLayout {
-  explicit TraceLayout(const plan::Plan& plan);
+  TraceLayout(const plan::Plan& plan, std::size_t program);
 
   std::vector<TracedOperation> operations;  // in the order of launch
   std::vector<HostSection> sections;
@@ -49,7 +49,7 @@ struct TraceLayout {
   std::size_t host_stamps = 0;  // in a step
 
  private:
-  void add_segment(const plan::Plan& plan, plan::SegmentKind kind, std::size_t micro_batch);
+  void add_segment(const plan::Plan& plan, std::size_t segment, std::size_t micro_batch);
   void add_operation(const plan::Operation& operation, plan::EventPoint point, std::size_t micro_batch);
   void begin_section(HostSection::Call call, plan::WindowUse use, std::size_t micro_batch);
   void end_section() { sections.back().end = host_stamps++; }
@@ -61,7 +61,7 @@ struct TraceLayout {
 //   stamps in flight, because the executor shares it until its streams have ended.
 class TraceRecorder {
  public:
-  TraceRecorder(const plan::Plan& plan, Device device, TraceSteps steps);
+  TraceRecorder(const plan::Plan& plan, std::size_t program, Device device, TraceSteps steps);
 
   // Whether the step that begins now is one to record.
   bool begin_step();
@@ -70,6 +70,7 @@ class TraceRecorder {
   void end_step();  // of one that was recorded
 
   const plan::Plan& plan() const { return plan_; }
+  std::size_t program() const { return program_; }  // whose steps are recorded
   const TraceLayout& layout() const { return layout_; }
   const TraceSteps& steps() const { return steps_; }
   std::size_t step_count() const { return steps_.last - steps_.first + 1; }
@@ -81,6 +82,7 @@ class TraceRecorder {
 
  private:
   plan::Plan plan_;  // a copy: what was measured may be written after the model has another
+  std::size_t program_;
   TraceLayout layout_;
   TraceSteps steps_;
   TimeStamps stamps_;

@@ -86,7 +86,8 @@ inline void for_each_share(FullyShard& model, const Visit& visit) {
   for (std::size_t u = 0; u < model.unit_count(); ++u) {
     const Unit& unit = model.unit(u);
     for_each_piece(model, unit, "master", apart ? mine + "master/" : "", visit);
-    for (const std::string& state : plan.optimizer_states) {
+    const std::vector<std::string> none;
+    for (const std::string& state : plan.trains(u) ? plan.optimizer_states_of(plan.trainers[u]) : none) {
       for_each_piece(model, unit, state, mine + state + "/", visit);
     }
     if (apart) for_each_piece(model, unit, "anchor", "", visit);

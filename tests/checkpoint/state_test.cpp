@@ -90,6 +90,21 @@ TEST_CASE("replicas_that_count_for_themselves_make_a_later_version") {
   CHECK_THROWS_AS(compose(state), UsageError);
 }
 
+TEST_CASE("programs_that_count_for_themselves_make_a_later_version") {
+  CheckpointState state = full_state();
+  state.programs = {{{.updates = 98, .skipped_updates = 2, .loss_scale = 65536.0f, .good_steps = 17}, "judge"},
+                    {{.updates = 97, .skipped_updates = 3, .loss_scale = 0.5f, .decay_power = {0.25, -0.0}}, "make"}};
+  const std::string text = compose(state);
+  CHECK(parse_state(text, "x") == state);
+  CHECK(text.find("\"version\": 4") != std::string::npos);
+  CHECK(complaint(replaced(text, "\"version\": 4", "\"version\": 2")) == "is of version 2 and has programs");
+  CHECK(complaint(replaced(compose(full_state()), "\"version\": 2", "\"version\": 4")) ==
+        "is of version 4 and has no programs");
+  CHECK(complaint(replaced(text, "\"name\": \"make\",", "")) == R"(programs[1]: has no member "name")");
+  state.replicas = {{.updates = 1}, {.updates = 1}};
+  CHECK_THROWS_AS(compose(state), UsageError);
+}
+
 TEST_CASE("numbers_keep_every_bit_and_those_that_json_lacks_too") {
   CheckpointState state;
   state.loss_scale = std::bit_cast<float>(0x7fc01234u);  // a NaN with a payload
@@ -115,8 +130,8 @@ TEST_CASE("members_of_a_later_revision_are_skipped_and_unknown_ones_of_this_are_
 }
 
 TEST_CASE("a_later_version_is_refused_with_what_to_do") {
-  CHECK(complaint(replaced(compose(full_state()), "\"version\": 2", "\"version\": 4")) ==
-        "version: 4 was written by a newer version of Tessera; this one reads up to 3: read it with that version or a "
+  CHECK(complaint(replaced(compose(full_state()), "\"version\": 2", "\"version\": 5")) ==
+        "version: 5 was written by a newer version of Tessera; this one reads up to 4: read it with that version or a "
         "later one");
 }
 

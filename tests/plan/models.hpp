@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <cstddef>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tessera/plan/compile.hpp"
@@ -34,6 +36,7 @@ struct Model {
   std::string name;
   std::vector<UnitSpec> units;
   Program program;
+  std::vector<Program> further = {};  // of a model of several programs
 };
 
 inline Model chain_model(std::size_t units) {
@@ -116,13 +119,48 @@ inline Model varied_model() {
            {{0, evaluate}, {1, evaluate}, {2, evaluate}, {3, evaluate}, {4, evaluate}}}};
 }
 
+// A generator (units 0 and 1) and a discriminator (2 and 3, which sees two batches a step), with optimizers of their
+// own: each has steps in which the other's units only pass something on.
+inline Model adversarial_model() {
+  using enum WindowKind;
+  const Program discriminator{.micro_batch = {{0, forward},
+                                              {1, forward},
+                                              {2, forward},
+                                              {3, forward},
+                                              {2, forward},
+                                              {3, forward},
+                                              {3, backward},
+                                              {2, backward},
+                                              {3, backward},
+                                              {2, backward}},
+                              .evaluation = {{2, evaluate}, {3, evaluate}},
+                              .name = "discriminator",
+                              .trains = std::nullopt,
+                              .optimizer_states = std::vector<std::string>{"momentum"}};
+  const Program generator{.micro_batch = {{0, forward},
+                                          {1, forward},
+                                          {2, forward},
+                                          {3, forward},
+                                          {3, backward},
+                                          {2, backward},
+                                          {1, backward},
+                                          {0, backward}},
+                          .evaluation = {{0, evaluate}, {1, evaluate}},
+                          .name = "generator",
+                          .trains = std::vector<std::size_t>{0, 1},
+                          .optimizer_states = std::nullopt};
+  return {"adversarial", odd_units(4), discriminator, {generator}};
+}
+
 inline std::vector<Model> all_models() {
-  return {chain_model(1), chain_model(2),    chain_model(3),        chain_model(5),    chain_model(8),
-          tied_model(),   recompute_model(), no_evaluation_model(), empty_unit_model()};
+  return {chain_model(1), chain_model(2),    chain_model(3),        chain_model(5),     chain_model(8),
+          tied_model(),   recompute_model(), no_evaluation_model(), empty_unit_model(), adversarial_model()};
 }
 
 inline CompileInput input_of(const Model& model, const PlanOptions& options) {
-  return {model.units, model.program, options, {"m", "v"}};
+  std::vector<Program> programs = {model.program};
+  programs.insert(programs.end(), model.further.begin(), model.further.end());
+  return {model.units, std::move(programs), options, {"m", "v"}};
 }
 
 inline std::string describe(const PlanOptions& options) {

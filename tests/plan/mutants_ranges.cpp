@@ -1,6 +1,7 @@
 // Ranges one element shorter or beside their place, and shards of another rank.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <functional>
 #include <utility>
 
@@ -14,7 +15,11 @@ namespace {
 // Bytes of one element of what a range holds.
 Bytes element_of(const Plan& plan, const Access& access) {
   const std::size_t buffer = access.range.buffer;
-  if (access.tenant == no_unit) return buffer == plan.norms ? norm_size : Bytes(4);
+  const auto is_of_norms = [&](const ProgramBuffers& program) { return program.norms == buffer; };
+  if (access.tenant == no_unit) {
+    const auto& programs = plan.program_buffers;
+    return std::any_of(programs.begin(), programs.end(), is_of_norms) ? norm_size : Bytes(4);
+  }
   const UnitBuffers& buffers = plan.unit_buffers[access.tenant];
   const Precision& types = plan.precision(access.tenant);
   if ((buffer == buffers.parameters || buffer == buffers.kept) && buffer != buffers.master)

@@ -63,7 +63,7 @@ TEST_CASE("the_hash_sees_names_shapes_and_states") {
       }),
       hash_of([](CompileInput& in) { in.units[0].parameters[0].optional = true; }),
       hash_of([](CompileInput& in) { in.optimizer_states = {"momentum"}; }),
-      hash_of([](CompileInput& in) { in.program.evaluation.clear(); }),
+      hash_of([](CompileInput& in) { in.programs.front().evaluation.clear(); }),
       hash_of([](CompileInput& in) { in.options.precision = bf16_mixed; }),
   };
   CHECK(hashes.size() == 8);

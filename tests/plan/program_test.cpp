@@ -10,6 +10,19 @@ namespace tessera::plan {
 
 using enum WindowKind;
 
+namespace program_test {
+
+// Of units that all have parameters, none of them frozen.
+std::vector<std::size_t> trained_by(const std::vector<Program>& programs, std::size_t units) {
+  return trainers(programs, std::vector<Trainable>(units, {.parameters = true, .trained = true}));
+}
+std::vector<std::size_t> trained_by(const Program& program, std::size_t units) {
+  return trained_by(std::vector{program}, units);
+}
+
+}  // namespace program_test
+using namespace program_test;
+
 TEST_CASE("a_chain_runs_forward_in_order_and_backward_in_reverse") {
   const Program program = Program::chain(3);
   CHECK(program.micro_batch ==
@@ -20,41 +33,98 @@ TEST_CASE("a_chain_runs_forward_in_order_and_backward_in_reverse") {
 TEST_CASE("check_accepts_every_program_of_the_matrix") {
   for (const Model& model : all_models()) {
     INFO(model.name);
-    CHECK_NOTHROW(check(model.program, std::vector<bool>(model.units.size(), true)));
+    CHECK_NOTHROW(trained_by(input_of(model, {}).programs, model.units.size()));
   }
 }
 
 TEST_CASE("check_names_a_unit_that_does_not_exist") {
   const Program program{{{0, forward}, {1, forward}}, {}};
-  CHECK(usage_error([&] { check(program, std::vector<bool>(1, true)); }) ==
+  CHECK(usage_error([&] { trained_by(program, 1); }) ==
         "program: window 1 (forward) names unit 1, but the model has 1 units");
   Program evaluation = Program::chain(1);
   evaluation.evaluation.push_back({7, evaluate});
-  CHECK(contains(usage_error([&] { check(evaluation, {true}); }), "window 1 (evaluate) names unit 7"));
+  CHECK(contains(usage_error([&] { trained_by(evaluation, 1); }), "window 1 (evaluate) names unit 7"));
 }
 
 TEST_CASE("check_names_a_unit_without_backward_window") {
   const Program program{{{0, forward}, {1, forward}, {0, backward}}, {}};
-  CHECK(usage_error([&] { check(program, std::vector<bool>(2, true)); }) == "program: unit 1 has no backward window");
+  CHECK(usage_error([&] { trained_by(program, 2); }) == "program: unit 1 has no backward window");
 }
 
 TEST_CASE("check_refuses_backward_and_recompute_before_forward") {
   CHECK(contains(usage_error([] {
-                   check({{{0, backward}}, {}}, {true});
+                   trained_by({{{0, backward}}, {}}, 1);
                  }),
                  "window 0 (backward) of unit 0 comes before any forward"));
   CHECK(contains(usage_error([] {
-                   check({{{0, recompute}, {0, forward}, {0, backward}}, {}}, {true});
+                   trained_by({{{0, recompute}, {0, forward}, {0, backward}}, {}}, 1);
                  }),
                  "window 0 (recompute) of unit 0 comes before any forward"));
 }
 
 TEST_CASE("check_refuses_kinds_in_the_wrong_list") {
-  CHECK(contains(usage_error([] { check({{{0, forward}, {0, evaluate}, {0, backward}}, {}}, {true}); }), "window 1"));
+  CHECK(contains(usage_error([] { trained_by({{{0, forward}, {0, evaluate}, {0, backward}}, {}}, 1); }), "window 1"));
   CHECK(contains(usage_error([] {
-                   check({{{0, forward}, {0, backward}}, {{0, forward}}}, {true});
+                   trained_by({{{0, forward}, {0, backward}}, {{0, forward}}}, 1);
                  }),
                  "window 0 of the evaluation is a forward window"));
+}
+
+// Of a generator, unit 0, and a discriminator, unit 1.
+namespace program_test {
+
+Program discriminator() {
+  Program program{{{0, forward}, {1, forward}, {1, backward}}, {}};
+  program.name = "discriminator";
+  return program;
+}
+Program generator() {
+  Program program{{{0, forward}, {1, forward}, {1, backward}, {0, backward}}, {}};
+  program.name = "generator";
+  program.trains = std::vector<std::size_t>{0};
+  return program;
+}
+
+}  // namespace program_test
+
+TEST_CASE("each_unit_is_trained_by_the_program_that_says_so") {
+  CHECK(trained_by({discriminator(), generator()}, 2) == std::vector<std::size_t>{1, 0});
+  const std::vector<Trainable> units = {{.parameters = true, .trained = false}, {.parameters = true, .trained = true}};
+  CHECK(trainers(std::vector{discriminator()}, units) == std::vector<std::size_t>{no_program, 0});
+}
+
+TEST_CASE("a_unit_without_parameters_belongs_to_the_first_program_that_comes_back_to_it") {
+  const std::vector<Trainable> units = {{.parameters = true, .trained = true}, {.parameters = false, .trained = true}};
+  Program generator = program_test::generator();
+  generator.trains = std::nullopt;
+  CHECK(trainers(std::vector{discriminator(), generator}, units) == std::vector<std::size_t>{1, 0});
+}
+
+TEST_CASE("programs_that_do_not_go_together_are_refused_by_name") {
+  Program all = generator();
+  all.trains = std::nullopt;
+  CHECK(contains(usage_error([&] {
+                   trained_by({discriminator(), all}, 2);
+                 }),
+                 "unit 1 is trained by two programs, \"discriminator\" and \"generator\""));
+  CHECK(contains(usage_error([&] { trained_by({discriminator()}, 3); }), "unit 0 has no backward window"));
+  CHECK(contains(usage_error([&] { trained_by({discriminator(), generator()}, 3); }), "no program trains unit 2"));
+  CHECK(contains(usage_error([&] { trained_by({generator(), generator()}, 2); }), "two programs have the name"));
+  CHECK(contains(usage_error([&] { trained_by(std::vector<Program>{}, 2); }), "the model has no program"));
+  Program elsewhere = discriminator();
+  elsewhere.trains = std::vector<std::size_t>{0};
+  CHECK(contains(usage_error([&] {
+                   trained_by({elsewhere, generator()}, 2);
+                 }),
+                 "program \"discriminator\": unit 0, which it trains, has no backward window"));
+  elsewhere.trains = std::vector<std::size_t>{5};
+  CHECK(contains(usage_error([&] { trained_by({elsewhere, generator()}, 2); }), "trains unit 5, but the model has 2"));
+  Program nameless = discriminator();
+  nameless.name.clear();
+  CHECK(contains(usage_error([&] { trained_by({nameless, generator()}, 2); }), "a program without a name"));
+  Program idle;
+  idle.name = "idle";
+  CHECK(contains(usage_error([&] { trained_by({discriminator(), idle}, 2); }), "program \"idle\" has no windows"));
 }
 
 TEST_CASE("every_window_kind_has_a_name") {

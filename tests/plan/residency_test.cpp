@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <optional>
 #include <set>
+#include <span>
 #include <vector>
 
 #include "models.hpp"
@@ -32,7 +33,8 @@ std::size_t gathers_of(const std::vector<Residency>& stays) {
 }
 
 std::vector<std::size_t> slots_of(const Model& model, std::size_t prefetch, bool keep) {
-  return parameter_slots(model.program, {.units = model.units.size(), .prefetch = prefetch, .keep = keep});
+  return parameter_slots(input_of(model, {}).programs,
+                         {.units = model.units.size(), .prefetch = prefetch, .keep = keep});
 }
 
 template <typename Body>
@@ -42,8 +44,10 @@ void for_each_sequence(Body body) {
       for (const bool keep : {false, true}) {
         INFO(model.name << ", prefetch " << prefetch << ", keep " << keep);
         const auto slots = slots_of(model, prefetch, keep);
-        body(model.program.micro_batch, slots, prefetch);
-        body(model.program.evaluation, slots, prefetch);
+        for (const Program& program : input_of(model, {}).programs) {
+          body(program.micro_batch, slots, prefetch);
+          body(program.evaluation, slots, prefetch);
+        }
       }
     }
   }
@@ -122,7 +126,9 @@ TEST_CASE("without_reshard_every_unit_is_gathered_once") {
     for (const std::size_t prefetch : prefetch_depths) {
       INFO(model.name << ", prefetch " << prefetch);
       const auto stays = residency(model.program.micro_batch, slots_of(model, prefetch, true), prefetch);
-      CHECK(gathers_of(stays) == model.units.size());
+      std::set<std::size_t> used;
+      for (const WindowUse& use : model.program.micro_batch) used.insert(use.unit);
+      CHECK(gathers_of(stays) == used.size());
     }
   }
 }
@@ -137,18 +143,20 @@ TEST_CASE("a_prefetch_depth_beyond_the_model_gathers_everything_at_the_start_and
 TEST_CASE("gradient_slots_are_two_when_a_reduction_overlaps_and_one_when_not") {
   const Model model = chain_model(5);
   const auto each = reduced_at({4, 3, 2, 1, 0});
-  CHECK(count_of(gradient_slots(model.program.micro_batch, each, true)) == 2);
-  CHECK(count_of(gradient_slots(model.program.micro_batch, each, false)) == 1);
-  CHECK(count_of(gradient_slots(model.program.micro_batch, TakenAfter(5), true)) == 1);
+  CHECK(count_of(gradient_slots(std::span(&model.program.micro_batch, 1), each, true)) == 2);
+  CHECK(count_of(gradient_slots(std::span(&model.program.micro_batch, 1), each, false)) == 1);
+  CHECK(count_of(gradient_slots(std::span(&model.program.micro_batch, 1), TakenAfter(5), true)) == 1);
 }
 
 // Units 4 and 3 are reduced together, then 2 and 1, then 0.
 TEST_CASE("gradients_that_are_reduced_together_stand_side_by_side") {
   const Model model = chain_model(5);
   const auto pairs = reduced_at({4, 3, 3, 1, 1});
-  CHECK(gradient_slots(model.program.micro_batch, pairs, false) == std::vector<std::size_t>{0, 1, 0, 1, 0});
-  CHECK(gradient_slots(model.program.micro_batch, pairs, true) == std::vector<std::size_t>{1, 0, 2, 1, 0});
-  CHECK(count_of(gradient_slots(model.program.micro_batch, reduced_at({4, 4, 4, 4, 4}), true)) == 5);
+  CHECK(gradient_slots(std::span(&model.program.micro_batch, 1), pairs, false) ==
+        std::vector<std::size_t>{0, 1, 0, 1, 0});
+  CHECK(gradient_slots(std::span(&model.program.micro_batch, 1), pairs, true) ==
+        std::vector<std::size_t>{1, 0, 2, 1, 0});
+  CHECK(count_of(gradient_slots(std::span(&model.program.micro_batch, 1), reduced_at({4, 4, 4, 4, 4}), true)) == 5);
 }
 
 TEST_CASE("a_backward_window_never_writes_the_slot_that_is_being_reduced") {
@@ -159,7 +167,7 @@ TEST_CASE("a_backward_window_never_writes_the_slot_that_is_being_reduced") {
     for (const WindowUse& use : model.program.micro_batch) {
       if (use.kind == WindowKind::backward) last[use.unit] = position++;
     }
-    const auto slots = gradient_slots(model.program.micro_batch, last, true);
+    const auto slots = gradient_slots(std::span(&model.program.micro_batch, 1), last, true);
     std::size_t before = no_unit;
     for (const WindowUse& use : model.program.micro_batch) {
       if (use.kind != WindowKind::backward) continue;

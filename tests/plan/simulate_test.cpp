@@ -70,6 +70,7 @@ template <typename Chosen>
 double total(const Plan& plan, const Durations& durations, Chosen chosen) {
   double seconds = 0;
   for (const Segment& segment : plan.segments) {
+    if (segment.program != 0) continue;  // steps are those of the first program
     for (const Operation& operation : segment.operations) {
       if (!chosen(operation)) continue;
       seconds += durations.on_stream(operation) * static_cast<double>(launches_of(plan, segment.kind));

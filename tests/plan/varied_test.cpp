@@ -212,7 +212,7 @@ TEST_CASE("time_grows_with_the_number_of_units_that_all_differ") {
     for (std::size_t u = 0; u < count; ++u) {
       input.units.push_back(unit_of(fmt::format("u{}", u), {1000 + 37 * (u * 7919 % count), 5}));
     }
-    input.program = Program::chain(count);
+    input.programs = {Program::chain(count)};
     input.options.ranks = 8;
     input.optimizer_states = {"m", "v"};
     const std::clock_t begin = std::clock();

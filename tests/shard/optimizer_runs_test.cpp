@@ -16,7 +16,7 @@ plan::Plan plan_of(Strategy strategy, std::size_t ranks) {
       {.name = "u",
        .parameters = {
            {"u.weight", {17, 19}}, {"u.bias", {17}}, {"u.scale", {1}}, {"u.empty", {0}}, {"u.table", {301}}}}};
-  input.program = plan::Program::chain(1);
+  input.programs = {plan::Program::chain(1)};
   input.options.strategy = strategy;
   input.options.ranks = ranks;
   input.optimizer_states = {"m", "v"};

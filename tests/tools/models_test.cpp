@@ -58,7 +58,7 @@ std::vector<examples::GptShape> gpt_shapes() {
 }
 
 std::uint64_t plan_hash(std::vector<UnitSpec> units, tessera::plan::Program program) {
-  return hash(tessera::plan::compile({std::move(units), std::move(program), {.ranks = 7}, {"m", "v"}}));
+  return hash(tessera::plan::compile({std::move(units), {std::move(program)}, {.ranks = 7}, {"m", "v"}}));
 }
 
 TEST_CASE("gpt_shapes_are_those_of_train_gpt") {

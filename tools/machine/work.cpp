@@ -68,7 +68,7 @@ Work work_of(const plan::Plan& plan, const plan::WindowUse& use, std::size_t nth
 double model_flops(const plan::Plan& plan, TokenShape shape) {
   std::map<std::pair<std::size_t, WindowKind>, std::size_t> seen;
   double flops = 0;
-  for (const plan::WindowUse& use : plan.program.micro_batch) {
+  for (const plan::WindowUse& use : plan.programs.front().micro_batch) {
     const std::size_t nth = seen[{use.unit, use.kind}]++;
     if (use.kind != WindowKind::recompute) flops += work_of(plan, use, nth, shape).flops();
   }

@@ -25,16 +25,22 @@ tessera::Bytes bytes_of(const std::vector<CheckpointTensor>& tensors) {
   return total;
 }
 
+std::string text_of(const tessera::StepCounts& counts) {
+  return fmt::format("{}, {} skipped; loss scale {:g}, {} since it changed",
+                     counted(counts.updates, "update", "updates"), grouped(counts.skipped_updates), counts.loss_scale,
+                     counted(static_cast<std::uint64_t>(counts.good_steps), "update", "updates"));
+}
+
 std::string text_of(const CheckpointState& state) {
   std::string text =
       fmt::format("step {}: {}, {} skipped; loss scale {:g}, {} since it changed\n", state.step,
                   counted(state.updates, "update", "updates"), grouped(state.skipped_updates), state.loss_scale,
                   counted(static_cast<std::uint64_t>(state.good_steps), "update", "updates"));
   for (std::size_t replica = 0; replica < state.replicas.size(); ++replica) {
-    const tessera::ReplicaState& counts = state.replicas[replica];
-    text += fmt::format("replica {}, which trains apart: {}, {} skipped; loss scale {:g}, {} since it changed\n",
-                        replica, counted(counts.updates, "update", "updates"), grouped(counts.skipped_updates),
-                        counts.loss_scale, counted(static_cast<std::uint64_t>(counts.good_steps), "update", "updates"));
+    text += fmt::format("replica {}, which trains apart: {}\n", replica, text_of(state.replicas[replica]));
+  }
+  for (const tessera::ProgramCounts& program : state.programs) {
+    text += fmt::format("program {}: {}\n", printable(program.program), text_of(program));
   }
   if (state.sampler) {
     text += fmt::format("samples: {} of {} in epoch {}, seed {}\n", grouped(state.sampler->position),
@@ -67,6 +73,14 @@ std::string text_of(const CheckpointReader& reader) {
   return text;
 }
 
+ordered_json json_of(const tessera::StepCounts& counts) {
+  return {{"updates", counts.updates},
+          {"skipped_updates", counts.skipped_updates},
+          {"loss_scale", counts.loss_scale},
+          {"good_steps", counts.good_steps},
+          {"decay_power", counts.decay_power}};
+}
+
 ordered_json json_of(const CheckpointState& state) {
   ordered_json object = {{"step", state.step},
                          {"updates", state.updates},
@@ -75,12 +89,11 @@ ordered_json json_of(const CheckpointState& state) {
                          {"good_steps", state.good_steps},
                          {"decay_power", state.decay_power},
                          {"values", state.values}};
-  for (const tessera::ReplicaState& replica : state.replicas) {
-    object["replicas"].push_back({{"updates", replica.updates},
-                                  {"skipped_updates", replica.skipped_updates},
-                                  {"loss_scale", replica.loss_scale},
-                                  {"good_steps", replica.good_steps},
-                                  {"decay_power", replica.decay_power}});
+  for (const tessera::StepCounts& replica : state.replicas) object["replicas"].push_back(json_of(replica));
+  for (const tessera::ProgramCounts& program : state.programs) {
+    ordered_json counts = {{"name", program.program}};
+    counts.update(json_of(static_cast<const tessera::StepCounts&>(program)));
+    object["programs"].push_back(std::move(counts));
   }
   if (state.sampler) {
     object["sampler"] = {{"samples", state.sampler->samples},

@@ -159,7 +159,7 @@ class Search {
   // Of a plan without activations.
   plan::CompileInput compile_input(const Setting& setting) const {
     models::Model model = question_.subject.model(setting.activation_checkpointing);
-    return {std::move(model.units), std::move(model.program), setting.options, states_};
+    return {std::move(model.units), {std::move(model.program)}, setting.options, states_};
   }
 
   void add_activations(FitCandidate& candidate) {

@@ -59,8 +59,8 @@ Bytes Subject::activations(const Setting& setting) const {
 tessera::plan::CompileInput compile_input(const Subject& subject, const Setting& setting,
                                           const std::vector<std::string>& optimizer_states) {
   models::Model model = subject.model(setting.activation_checkpointing);
-  tessera::plan::CompileInput input{std::move(model.units), std::move(model.program), setting.options,
-                                    optimizer_states};
+  tessera::plan::CompileInput input{
+      std::move(model.units), {std::move(model.program)}, setting.options, optimizer_states};
   input.options.activations = subject.activations(setting);
   return input;
 }

@@ -20,14 +20,19 @@ namespace tessera {
 inline constexpr std::string_view state_name = "state.json";
 inline constexpr Bytes state_limit{16'000'000};  // a longer file is neither written nor read
 
-// What a replica counts for itself where replicas train apart between outer steps.
-struct ReplicaState {
+// What the steps of a program count: of all ranks, or of a replica where replicas train apart between outer steps.
+struct StepCounts {
   std::uint64_t updates = 0;
   std::uint64_t skipped_updates = 0;
   float loss_scale = 1.0f;
   std::int32_t good_steps = 0;
   std::array<double, 2> decay_power = {1.0, 1.0};
-  friend bool operator==(const ReplicaState&, const ReplicaState&) = default;
+  friend bool operator==(const StepCounts&, const StepCounts&) = default;
+};
+
+struct ProgramCounts : StepCounts {
+  std::string program;
+  friend bool operator==(const ProgramCounts&, const ProgramCounts&) = default;
 };
 
 struct CheckpointState {
@@ -40,7 +45,9 @@ struct CheckpointState {
   std::optional<SamplerState> sampler = std::nullopt;
   std::map<std::string, std::string> values = {};  // the user's own: names and texts, in UTF-8
   // Of a run with outer steps one for each replica, and what stands above is the first's; else none.
-  std::vector<ReplicaState> replicas = {};
+  std::vector<StepCounts> replicas = {};
+  // Of a model of several programs one for each, and what stands above is the first's; else none. Not both.
+  std::vector<ProgramCounts> programs = {};
   friend bool operator==(const CheckpointState&, const CheckpointState&) = default;
 };
 

@@ -10,10 +10,10 @@
 namespace tessera::plan {
 
 struct CompileInput {
-  std::vector<UnitSpec> units;  // in the order of use; names unique
-  Program program;              // over these units
+  std::vector<UnitSpec> units;    // in the order of use; names unique
+  std::vector<Program> programs;  // over these units; one or several
   PlanOptions options;
-  std::vector<std::string> optimizer_states;  // fp32 buffers per parameter: AdamW {"m", "v"}
+  std::vector<std::string> optimizer_states;  // fp32 buffers per parameter: AdamW {"m", "v"}; Program may differ
 };
 
 // Throws UsageError for options out of range, an impossible combination, an empty model, or names used twice.

@@ -175,6 +175,7 @@ struct Segment {
   SegmentKind kind;
   std::vector<Operation> operations;  // in the order of launch, the same on every rank
   std::size_t fragment = 0;           // of kind outer
+  std::size_t program = no_program;   // of a micro-batch, an update, an evaluation
 };
 
 // A point that waits refer to: the latest completion of one operation. All count as recorded when the plan starts.
@@ -237,24 +238,31 @@ struct UnitBuffers {
   std::size_t untrained = no_buffer;  // BufferSpecs one after the other, each aligned as parameters are
 };
 
+// What the steps of a program have for themselves, so that each counts its own updates, with an optimizer of its own.
+struct ProgramBuffers {
+  std::size_t scalars = no_buffer;  // kernels::StepScalars
+  // By training rank: fp64 of each unit that the program trains, and the rank's kernels::StepPart.
+  std::size_t norms = no_buffer;
+};
+
 struct Plan {
   PlanOptions options;
-  Program program;
+  std::vector<Program> programs;  // at least one
   std::vector<UnitSpec> units;
   std::vector<UnitLayout> layouts;
-  std::vector<std::string> optimizer_states;
+  std::vector<std::string> optimizer_states;  // of programs that name none of their own
 
   std::vector<Buffer> buffers;
   std::vector<UnitBuffers> unit_buffers;
-  std::size_t scalars = no_buffer;  // kernels::StepScalars
-  std::size_t norms = no_buffer;    // by training rank: fp64 of each trained unit, and the rank's kernels::StepPart
+  std::vector<ProgramBuffers> program_buffers;
   std::size_t activations = no_buffer;
   std::size_t gather_staging = no_buffer;  // of the communicator that gathers, and of the one that reduces
   std::size_t reduce_staging = no_buffer;
   std::size_t checkpoint_staging = no_buffer;
   std::size_t checkpoint_copy = no_buffer;
-  std::vector<std::size_t> norm_columns;      // by unit: its place among the trained ones, or no_unit
-  std::vector<std::size_t> backward_windows;  // by unit: how many of them the micro-batch has
+  std::vector<std::size_t> trainers;          // by unit: the program that trains it, or no_program
+  std::vector<std::size_t> norm_columns;      // by unit: its place among those that its program trains, or no_unit
+  std::vector<std::size_t> backward_windows;  // by unit: how many of them a micro-batch of that program has
 
   std::vector<Segment> segments;
   std::vector<EventPoint> events;
@@ -285,10 +293,15 @@ struct Plan {
     return units[unit].precision ? *units[unit].precision : options.precision;
   }
   // Whether any of the unit's parameters is trained: it then has gradients, a norm and an update.
-  bool trains(std::size_t unit) const { return norm_columns[unit] != no_unit; }
-  std::size_t trained_units() const;
+  bool trains(std::size_t unit) const { return trainers[unit] != no_program; }
+  bool trains(std::size_t unit, std::size_t program) const { return trains(unit) && trainers[unit] == program; }
+  std::size_t trained_units(std::size_t program) const;
+  const std::vector<std::string>& optimizer_states_of(std::size_t program) const {
+    return programs[program].optimizer_states ? *programs[program].optimizer_states : optimizer_states;
+  }
   const Operation& at(EventPoint point) const { return segments[point.segment].operations[point.operation]; }
-  std::optional<std::size_t> find(SegmentKind kind) const;
+  // Of kinds that every program has one of its own of: this program's.
+  std::optional<std::size_t> find(SegmentKind kind, std::size_t program = 0) const;
   std::optional<std::size_t> find_outer(std::size_t fragment) const;
   // The outer segment that follows the `step`th update, counted from 1, if one does.
   std::optional<std::size_t> outer_after(std::size_t step) const;

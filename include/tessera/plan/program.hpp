@@ -1,7 +1,12 @@
-// A program: the windows of one micro-batch, and of one evaluation pass, in the order in which the user opens them.
+// A program: the windows of one micro-batch, and of one evaluation pass, in the order in which the user opens them. A
+// model has one or several, each with the units that it trains: a generator and its discriminator, an actor and its
+// critic. Each step is one program's.
 #pragma once
 
 #include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -25,13 +30,28 @@ struct Program {
   std::vector<WindowUse>
       micro_batch;  // forward, recompute and backward windows; every trained unit has at least one backward window
   std::vector<WindowUse> evaluation;  // evaluate windows; may be empty
+  std::string name = "train";         // of several each has its own
+  // The units whose gradients its steps reduce and whose weights they update; the backward windows of others only pass
+  // the gradient of their input on. Default: every unit that has a backward window here. What is frozen is not trained.
+  std::optional<std::vector<std::size_t>> trains = std::nullopt;
+  // Names of the fp32 buffers per parameter of the optimizer that steps of this program use. Default: the model's.
+  std::optional<std::vector<std::string>> optimizer_states = std::nullopt;
 
   // Units 0 … n-1 forward, n-1 … 0 backward; evaluation 0 … n-1.
   static Program chain(std::size_t units);
 };
 
-// Throws UsageError naming the window: a unit that does not exist, or is trained (by unit) and has no backward window,
-// a kind that does not belong there, a backward window before any forward one of its unit.
-void check(const Program& program, const std::vector<bool>& trained);
+inline constexpr std::size_t no_program = static_cast<std::size_t>(-1);
+
+// By unit: the program that trains it, or no_program where `trainable` says that it is frozen. A unit without
+// parameters counts as trained by the first program that has a backward window of it. Throws UsageError naming the
+// program and the window or unit: no program, two of one name, a unit that does not exist, a kind that does not belong
+// there, a backward window before any forward one of its unit, a unit that is trained by no program or by two, or by
+// one that has no backward window of it.
+struct Trainable {
+  bool parameters;  // has any
+  bool trained;     // some of them are not frozen, or it has none
+};
+std::vector<std::size_t> trainers(std::span<const Program> programs, std::span<const Trainable> units);
 
 }  // namespace tessera::plan

@@ -54,6 +54,7 @@ struct Jitter {
 inline constexpr std::size_t most_jittered = 32;
 
 struct SimulationOptions {
+  std::size_t program = 0;         // whose steps, one after the other
   bool immediate_compute = false;  // the host runs the compute stream's operations itself, as on the CPU
   Sharing sharing = {};
   std::vector<SlowRank> slow = {};

@@ -27,6 +27,7 @@
 #include "tessera/shard/parameter.hpp"
 #include "tessera/shard/pieces.hpp"
 #include "tessera/shard/trace.hpp"
+#include "tessera/shard/training_program.hpp"
 #include "tessera/shard/unit.hpp"
 #include "tessera/shard/window.hpp"
 
@@ -78,7 +79,8 @@ struct FullyShardOptions {
   // units share a synchronisation; a larger unit's alone, never split. 0: each unit's alone. Default: 1 MiB; 0 for
   // fsdp, where merging keeps more gradients alive at once.
   std::optional<Bytes> bucket_cap = std::nullopt;
-  std::optional<plan::Program> program = std::nullopt;  // default: Program::chain
+  // By numbers; default: Program::chain. By units, and for several: FullyShard::add_program().
+  std::optional<plan::Program> program = std::nullopt;
 
   // Bytes of the arena that belong to the user's layers: FullyShard::activation_memory().
   Bytes activations{};
@@ -149,13 +151,21 @@ class FullyShard {
                  std::span<const NamedBuffer> buffers = {});
   Unit& add_unit(std::string_view name, std::span<const NamedParameter> parameters);
 
+  // What a step is, where it is not every unit forward and then backward in reverse; called more than once, a model has
+  // several kinds of steps. Before finalize(), after the units were added; the same on every rank.
+  TrainingProgram& add_program(ProgramOptions options);
+  // The windows, updates and evaluations that follow are this program's, until another begins, and so are what is asked
+  // about steps: last_step(), finished(), loss_scale(), gradient_norms(), step_scalars(), trace(). At the start the
+  // first one's. Only between steps; every rank the same. Throws UsageError inside a step, and for another model's.
+  void begin(const TrainingProgram& program);
+
   // Called for every unit that trains, once per step. Before finalize(); the same on every rank.
   void on_reduced_gradient(std::function<void(const ReducedGradient&)> hook);
 
   // Makes layout and plan, verifies the plan, compares its hash across ranks, takes the arena, fills this rank's share
   // of the initial values. Collective; synchronises. Throws UsageError, MemoryError, or CommunicationError when ranks
-  // differ.
-  void finalize(std::unique_ptr<Optimizer> optimizer);
+  // differ. The optimizer is that of all programs that bring none of their own; where each does, none is needed.
+  void finalize(std::unique_ptr<Optimizer> optimizer = nullptr);
 
   // Makes a new plan after Parameter::set_frozen() changed what is trained. Weights, buffers, step count and loss scale
   // stay, and so do the optimizer's states of what was trained and still is; of what starts to be trained they are
@@ -267,8 +277,8 @@ class FullyShard {
   // One whole parameter, or its state, on every rank, in host memory: the model is never whole on any. Only between
   // steps. Collective; synchronises.
   std::vector<float> whole(const Parameter& parameter, std::string_view state = "master");
-  // Of every trained parameter, of the last step, in the order of units and parameters; the same bits for every
-  // strategy. After update() and before the next window. Collective; synchronises.
+  // Of every parameter that the program trains, of its last step, in the order of units and parameters; the same bits
+  // for every strategy. After update() and before the next window. Collective; synchronises.
   std::vector<GradientNorm> gradient_norms();
 
   // A buffer's values, between steps. Synchronises. Every rank has its own until synchronize_buffers(), which gives
@@ -297,8 +307,9 @@ class FullyShard {
 
   // What updates carry from step to step beside the shards: counts, the loss scale, powers of the decays. Only between
   // steps. Synchronises.
-  kernels::StepScalars step_scalars();
-  void set_step_scalars(const kernels::StepScalars& scalars);
+  // `program`: by its place in plan().programs; default: the one that was begun last.
+  kernels::StepScalars step_scalars(std::optional<std::size_t> program = std::nullopt);
+  void set_step_scalars(const kernels::StepScalars& scalars, std::optional<std::size_t> program = std::nullopt);
 
   // Measures the operations of some steps to come (trace.hpp): takes the memory for it now, so that the steps allocate
   // nothing, and changes no bit. One trace at a time: a new one ends an earlier one, and so does recompile(). The same

@@ -1,0 +1,48 @@
+// Programs of a model: which windows a step has and which units it trains, told by units instead of numbers. A model
+// has one program, by default the chain of its units, or several, each with its own units to train, its own optimizer
+// and its own count of updates: a discriminator and a generator, an actor and a critic. Each step is one program's.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/plan/program.hpp"
+#include "tessera/shard/optimizer.hpp"
+#include "tessera/shard/unit.hpp"
+
+namespace tessera {
+
+struct UnitWindow {
+  const Unit* unit;
+  plan::WindowKind kind;
+};
+
+// The same on every rank.
+struct ProgramOptions {
+  std::string name = {};                    // of several programs each has its own; default: "train"
+  std::vector<UnitWindow> windows = {};     // of a micro-batch, in their order
+  std::vector<UnitWindow> evaluation = {};  // evaluate windows; may be empty
+  // The units whose gradients are reduced and whose weights are updated; others' backward windows only pass the
+  // gradient of their input on, as frozen ones do. Default: every unit that has a backward window here. Of several
+  // programs one trains a unit.
+  std::optional<std::vector<const Unit*>> trains = std::nullopt;
+  std::unique_ptr<Optimizer> optimizer = nullptr;  // default: what finalize() is given
+};
+
+// What FullyShard::add_program returns, and FullyShard::begin takes. Lives as long as its model.
+class TrainingProgram {
+ public:
+  TrainingProgram(std::string name, std::size_t index) : name_(std::move(name)), index_(index) {}
+  const std::string& name() const { return name_; }
+  std::size_t index() const { return index_; }
+
+ private:
+  std::string name_;
+  std::size_t index_;
+};
+
+}  // namespace tessera

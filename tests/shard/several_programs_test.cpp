@@ -1,0 +1,545 @@
+// Models of several programs: a generator and a discriminator with optimizers of their own, whose steps alternate as
+// the user likes. Against a plain loop in double precision, and bit for bit between strategies.
+#include <doctest/doctest.h>
+
+#include <array>
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "tessera/base/error.hpp"
+#include "tessera/optim/sgd.hpp"
+#include "toy_model.hpp"
+
+namespace several_programs_test {
+
+using tessera::FullyShardOptions;
+using tessera::Strategy;
+using tessera::plan::WindowKind;
+using toy::Values;
+
+constexpr std::size_t rows = 3;
+constexpr std::array<std::size_t, 3> widths_of_generator = {5, 13, 7};
+constexpr std::array<std::size_t, 3> widths_of_discriminator = {7, 11, 1};
+
+constexpr float discriminator_rate = 0.02f;
+constexpr float generator_rate = 0.03f;
+constexpr float momentum = 0.9f;
+
+enum class Sample { noise, real };
+Values sample(Sample what, std::size_t width, int step, std::size_t micro, int rank) {
+  return toy::sample(rows * width, step, micro, rank, what == Sample::noise ? 0 : 1);
+}
+
+// The discriminator says 1 for what is real and -1 for what is made: the gradient of the mean of the squared errors.
+float error_gradient(float says, float should_say) { return 2.0f * (says - should_say) / float(rows); }
+
+using Layers = std::vector<std::unique_ptr<toy::Layer<float>>>;
+
+Layers layers_of(const std::array<std::size_t, 3>& widths) {
+  Layers layers;
+  for (std::size_t l = 0; l + 1 < widths.size(); ++l) {
+    layers.push_back(std::make_unique<toy::Layer<float>>(widths[l], widths[l + 1], rows));
+  }
+  return layers;
+}
+
+// One rank's part of the game.
+struct Game {
+  explicit Game(tessera::World& world, const FullyShardOptions& options)
+      : rank(world.rank()), micro_batches(options.micro_batches), model(world, options) {
+    for (std::size_t l = 0; l < generator.size(); ++l) {
+      units.push_back(&model.add(*generator[l], "generator." + std::to_string(l)));
+    }
+    for (std::size_t l = 0; l < discriminator.size(); ++l) {
+      units.push_back(&model.add(*discriminator[l], "discriminator." + std::to_string(l)));
+    }
+    using enum WindowKind;
+    const auto [g0, g1, d0, d1] = std::array{units[0], units[1], units[2], units[3]};
+    judge = &model.add_program({.name = "judge",
+                                .windows = {{g0, forward},
+                                            {g1, forward},
+                                            {d0, forward},
+                                            {d1, forward},
+                                            {d1, backward},
+                                            {d0, backward},
+                                            {d0, forward},
+                                            {d1, forward},
+                                            {d1, backward},
+                                            {d0, backward}},
+                                .evaluation = {{d0, evaluate}, {d1, evaluate}}});
+    make = &model.add_program({.name = "make",
+                               .windows = {{g0, forward},
+                                           {g1, forward},
+                                           {d0, forward},
+                                           {d1, forward},
+                                           {d1, backward},
+                                           {d0, backward},
+                                           {g1, backward},
+                                           {g0, backward}},
+                               .evaluation = {{g0, evaluate}, {g1, evaluate}},
+                               .trains = {{g0, g1}},
+                               .optimizer = tessera::Sgd{.learning_rate = generator_rate, .momentum = momentum}});
+  }
+
+  void finalize() { model.finalize(tessera::AdamW{.learning_rate = discriminator_rate, .weight_decay = 0.0f}); }
+
+  const Values& forward(Layers& layers, const Values& input) {
+    const Values* x = &input;
+    for (auto& layer : layers) x = &model.forward(*layer, *x);
+    return *x;
+  }
+  const Values& backward(Layers& layers, const Values& dy) {
+    const Values* dx = &dy;
+    for (std::size_t l = layers.size(); l > 0; --l) dx = &model.backward(*layers[l - 1], *dx);
+    return *dx;
+  }
+  // Errors of what the discriminator says now.
+  const Values& errors(std::size_t place, float should_say) {
+    Values& dy = dys[place];
+    dy.resize(rows);
+    model.stream().submit([&dy, &y = discriminator.back()->y, should_say, scale = model.loss_scale()] {
+      for (std::size_t r = 0; r < rows; ++r) dy[r] = error_gradient(y[r], should_say) * *scale;
+    });
+    return dy;
+  }
+
+  void step_of_judge(int step) {
+    model.begin(*judge);
+    for (std::size_t micro = 0; micro < micro_batches; ++micro) {
+      noise[micro] = sample(Sample::noise, widths_of_generator.front(), step, micro, rank);
+      real[micro] = sample(Sample::real, widths_of_discriminator.front(), step, micro, rank);
+      forward(discriminator, forward(generator, noise[micro]));
+      backward(discriminator, errors(0, -1.0f));
+      forward(discriminator, real[micro]);
+      backward(discriminator, errors(1, 1.0f));
+    }
+    model.update();
+    model.synchronize();
+  }
+  void step_of_maker(int step) {
+    model.begin(*make);
+    for (std::size_t micro = 0; micro < micro_batches; ++micro) {
+      noise[micro] = sample(Sample::noise, widths_of_generator.front(), step, micro, rank);
+      forward(discriminator, forward(generator, noise[micro]));
+      backward(generator, backward(discriminator, errors(0, 1.0f)));
+    }
+    model.update();
+    model.synchronize();
+  }
+
+  int rank;
+  std::size_t micro_batches;
+  Layers generator = layers_of(widths_of_generator);
+  Layers discriminator = layers_of(widths_of_discriminator);
+  std::array<Values, 4> noise, real;
+  std::array<Values, 2> dys;
+  tessera::FullyShard model;
+  std::vector<tessera::Unit*> units;
+  tessera::TrainingProgram* judge;
+  tessera::TrainingProgram* make;
+};
+
+// Two steps of the discriminator for each of the generator.
+constexpr int rounds = 3;
+
+struct Outcome {
+  std::map<std::string, Values> weights;
+  std::vector<double> norms;  // of rank 0, step by step
+  std::array<std::int64_t, 2> updates{};
+};
+
+Outcome play(int ranks, const FullyShardOptions& options) {
+  Outcome outcome;
+  std::mutex mutex;
+  tessera::launch({.ranks = ranks, .timeout = std::chrono::seconds(20)}, [&](tessera::World& world) {
+    Game game(world, options);
+    game.finalize();
+    const auto note = [&] {
+      if (world.rank() == 0) outcome.norms.push_back(game.model.last_step().gradient_norm);
+    };
+    for (int round = 0; round < rounds; ++round) {
+      game.step_of_judge(3 * round);
+      note();
+      game.step_of_judge(3 * round + 1);
+      note();
+      game.step_of_maker(3 * round + 2);
+      note();
+    }
+    if (world.rank() == 0) {
+      outcome.updates[1] = game.model.last_step().updates;
+      game.model.begin(*game.judge);
+      outcome.updates[0] = game.model.last_step().updates;
+    }
+    toy::collect_weights(game.model, outcome.weights, mutex);
+  });
+  return outcome;
+}
+
+bool same_bits(const Outcome& a, const Outcome& b) {
+  if (a.norms != b.norms || a.weights.size() != b.weights.size()) return false;
+  return std::all_of(a.weights.begin(), a.weights.end(),
+                     [&](const auto& entry) { return toy::same_bits(entry.second, b.weights.at(entry.first)); });
+}
+
+// ---- the same without the runtime ----
+
+struct PlainLayer {
+  std::size_t in, out;
+  std::vector<double> weight, bias;
+  std::vector<double> dweight, dbias;
+  std::vector<double> first, second;  // of the optimizer, weight and then bias
+  std::vector<double> x, y;
+};
+
+std::vector<PlainLayer> plain_layers(const std::string& name, const std::array<std::size_t, 3>& widths) {
+  std::vector<PlainLayer> layers;
+  for (std::size_t l = 0; l + 1 < widths.size(); ++l) {
+    PlainLayer layer{widths[l], widths[l + 1], {}, {}, {}, {}, {}, {}, {}, {}};
+    const auto initial = [&](const char* what, std::size_t count) {
+      Values values(count);
+      const std::string full = name + "." + std::to_string(l) + "." + what;
+      tessera::Initial::fan_in(layer.in).fill(values, 0, full, 0);
+      return std::vector<double>(values.begin(), values.end());
+    };
+    layer.weight = initial("weight", layer.in * layer.out);
+    layer.bias = initial("bias", layer.out);
+    layer.first.assign(layer.weight.size() + layer.bias.size(), 0.0);
+    layer.second = layer.first;
+    layers.push_back(std::move(layer));
+  }
+  return layers;
+}
+
+std::vector<double> plain_forward(std::vector<PlainLayer>& layers, std::vector<double> x) {
+  for (PlainLayer& layer : layers) {
+    layer.x = x;
+    layer.y.assign(rows * layer.out, 0.0);
+    for (std::size_t r = 0; r < rows; ++r) {
+      for (std::size_t o = 0; o < layer.out; ++o) {
+        double sum = layer.bias[o];
+        for (std::size_t i = 0; i < layer.in; ++i) sum += layer.weight[o * layer.in + i] * x[r * layer.in + i];
+        layer.y[r * layer.out + o] = std::tanh(sum);
+      }
+    }
+    x = layer.y;
+  }
+  return x;
+}
+
+std::vector<double> plain_backward(std::vector<PlainLayer>& layers, std::vector<double> dy, bool trains) {
+  for (std::size_t l = layers.size(); l > 0; --l) {
+    PlainLayer& layer = layers[l - 1];
+    std::vector<double> dx(rows * layer.in, 0.0);
+    for (std::size_t r = 0; r < rows; ++r) {
+      for (std::size_t o = 0; o < layer.out; ++o) {
+        const double y = layer.y[r * layer.out + o];
+        const double d = dy[r * layer.out + o] * (1.0 - y * y);
+        if (trains) layer.dbias[o] += d;
+        for (std::size_t i = 0; i < layer.in; ++i) {
+          if (trains) layer.dweight[o * layer.in + i] += d * layer.x[r * layer.in + i];
+          dx[r * layer.in + i] += d * layer.weight[o * layer.in + i];
+        }
+      }
+    }
+    dy = dx;
+  }
+  return dy;
+}
+
+void clear(std::vector<PlainLayer>& layers) {
+  for (PlainLayer& layer : layers) {
+    layer.dweight.assign(layer.weight.size(), 0.0);
+    layer.dbias.assign(layer.bias.size(), 0.0);
+  }
+}
+
+using Rule = std::function<void(double& weight, double gradient, double& first, double& second)>;
+void update(std::vector<PlainLayer>& layers, double divisor, const Rule& rule) {
+  for (PlainLayer& layer : layers) {
+    for (std::size_t i = 0; i < layer.weight.size(); ++i) {
+      rule(layer.weight[i], layer.dweight[i] / divisor, layer.first[i], layer.second[i]);
+    }
+    for (std::size_t i = 0; i < layer.bias.size(); ++i) {
+      const std::size_t place = layer.weight.size() + i;
+      rule(layer.bias[i], layer.dbias[i] / divisor, layer.first[place], layer.second[place]);
+    }
+  }
+}
+
+Rule adamw(int step) {
+  return [step](double& weight, double gradient, double& first, double& second) {
+    first = 0.9 * first + 0.1 * gradient;
+    second = 0.999 * second + 0.001 * gradient * gradient;
+    const double mean = first / (1.0 - std::pow(0.9, step));
+    weight -= double(discriminator_rate) * mean / (std::sqrt(second / (1.0 - std::pow(0.999, step))) + 1e-8);
+  };
+}
+void sgd(double& weight, double gradient, double& first, double&) {
+  first = double(momentum) * first + gradient;
+  weight -= double(generator_rate) * first;
+}
+
+std::vector<double> plain_sample(Sample what, std::size_t width, int step, std::size_t micro, int rank) {
+  const Values values = sample(what, width, step, micro, rank);
+  return {values.begin(), values.end()};
+}
+std::vector<double> plain_errors(const std::vector<double>& says, float should_say) {
+  std::vector<double> dy;
+  for (const double y : says) dy.push_back(2.0 * (y - double(should_say)) / double(rows));
+  return dy;
+}
+
+std::map<std::string, std::vector<double>> play_plainly(int ranks, std::size_t micro_batches) {
+  std::vector<PlainLayer> generator = plain_layers("generator", widths_of_generator);
+  std::vector<PlainLayer> discriminator = plain_layers("discriminator", widths_of_discriminator);
+  const double divisor = double(ranks) * double(micro_batches);
+  const auto each_batch = [&](const std::function<void(std::size_t micro, int rank)>& body) {
+    for (std::size_t micro = 0; micro < micro_batches; ++micro) {
+      for (int rank = 0; rank < ranks; ++rank) body(micro, rank);
+    }
+  };
+  const auto noise = [&](int step, std::size_t micro, int rank) {
+    return plain_forward(generator, plain_sample(Sample::noise, widths_of_generator.front(), step, micro, rank));
+  };
+  int judged = 0;
+  for (int step = 0; step < 3 * rounds; ++step) {
+    const bool judges = step % 3 != 2;
+    clear(judges ? discriminator : generator);
+    each_batch([&](std::size_t micro, int rank) {
+      const std::vector<double> says = plain_forward(discriminator, noise(step, micro, rank));
+      if (!judges) {
+        plain_backward(generator, plain_backward(discriminator, plain_errors(says, 1.0f), false), true);
+        return;
+      }
+      plain_backward(discriminator, plain_errors(says, -1.0f), true);
+      const auto real = plain_sample(Sample::real, widths_of_discriminator.front(), step, micro, rank);
+      plain_backward(discriminator, plain_errors(plain_forward(discriminator, real), 1.0f), true);
+    });
+    if (judges) {
+      update(discriminator, divisor, adamw(++judged));
+    } else {
+      update(generator, divisor, sgd);
+    }
+  }
+  std::map<std::string, std::vector<double>> weights;
+  const auto collect = [&](const std::string& name, const std::vector<PlainLayer>& layers) {
+    for (std::size_t l = 0; l < layers.size(); ++l) {
+      weights[name + "." + std::to_string(l) + ".weight"] = layers[l].weight;
+      weights[name + "." + std::to_string(l) + ".bias"] = layers[l].bias;
+    }
+  };
+  collect("generator", generator);
+  collect("discriminator", discriminator);
+  return weights;
+}
+
+// The text of the first error of a job.
+std::string failure_of(int ranks, const std::function<void(tessera::World&)>& body) {
+  try {
+    tessera::launch({.ranks = ranks, .timeout = std::chrono::seconds(20)}, body);
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
+}
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+TEST_CASE("a_generator_and_a_discriminator_train_as_in_a_plain_loop") {
+  for (const int ranks : {1, 2, 3}) {
+    for (const std::size_t micro_batches : {1, 2}) {
+      FullyShardOptions options;
+      options.micro_batches = micro_batches;
+      const Outcome outcome = play(ranks, options);
+      const auto expected = play_plainly(ranks, micro_batches);
+      CHECK(outcome.updates == std::array<std::int64_t, 2>{2 * rounds, rounds});
+      REQUIRE(outcome.weights.size() == expected.size());
+      for (const auto& [name, values] : expected) {
+        INFO(name << " on " << ranks << " ranks, " << micro_batches << " micro-batches");
+        for (std::size_t i = 0; i < values.size(); ++i) {
+          CHECK(outcome.weights.at(name)[i] == doctest::Approx(values[i]).epsilon(1e-5));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("several_programs_are_bitwise_equal_between_strategies") {
+  struct Mesh {
+    int ranks;
+    std::size_t replicas;
+  };
+  for (const Mesh mesh : {Mesh{1, 1}, Mesh{2, 1}, Mesh{3, 1}, Mesh{4, 2}, Mesh{5, 1}}) {
+    for (const std::size_t micro_batches : {1, 3}) {
+      for (const auto mode : {tessera::AccumulationMode::reduced, tessera::AccumulationMode::local}) {
+        FullyShardOptions options{.strategy = Strategy::ddp, .replicas = mesh.replicas};
+        options.micro_batches = micro_batches;
+        options.accumulation = mode;
+        const Outcome reference = play(mesh.ranks, options);
+        for (const Strategy strategy : tessera::all_strategies) {
+          if (mesh.replicas == 1 && (strategy == Strategy::hsdp || strategy == Strategy::hfsdp)) continue;
+          for (const std::size_t prefetch : {0, 2}) {
+            INFO(to_string(strategy) << " on " << mesh.ranks << " ranks, prefetch " << prefetch);
+            options.strategy = strategy;
+            options.prefetch = prefetch;
+            options.reshard_after_forward = prefetch == 0;
+            options.diagnostics = {.delay_seed = 7 + prefetch, .poison = true, .touch = true, .queue_compute = true};
+            CHECK(same_bits(play(mesh.ranks, options), reference));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("programs_go_on_where_they_were_after_recompile") {
+  for (const bool recompiles : {false, true}) {
+    INFO("recompile " << recompiles);
+    static std::map<std::string, Values> before;
+    std::map<std::string, Values> weights;
+    std::mutex mutex;
+    tessera::launch({.ranks = 3, .timeout = std::chrono::seconds(20)}, [&](tessera::World& world) {
+      Game game(world, {});
+      game.finalize();
+      game.step_of_judge(0);
+      game.step_of_maker(1);
+      if (recompiles) game.model.recompile();
+      CHECK(game.model.last_step().updates == 1);
+      game.step_of_maker(2);
+      game.step_of_judge(3);
+      CHECK(game.model.last_step().updates == 2);
+      toy::collect_weights(game.model, weights, mutex);
+    });
+    if (recompiles) {
+      for (const auto& [name, values] : weights) CHECK(toy::same_bits(values, before.at(name)));
+    }
+    before = weights;
+  }
+}
+
+TEST_CASE("the_loss_scale_of_a_program_is_its_own") {
+  tessera::launch({.ranks = 2, .timeout = std::chrono::seconds(20)}, [&](tessera::World& world) {
+    Game game(world, {.loss_scaling = tessera::kernels::LossScaling{.initial = 8.0f, .dynamic = true}});
+    game.finalize();
+    game.model.begin(*game.make);
+    game.noise[0] = sample(Sample::noise, widths_of_generator.front(), 0, 0, world.rank());
+    game.forward(game.discriminator, game.forward(game.generator, game.noise[0]));
+    game.dys[0].assign(rows, std::numeric_limits<float>::infinity());
+    game.backward(game.generator, game.backward(game.discriminator, game.dys[0]));
+    game.model.update();
+    CHECK(game.model.last_step().skipped);
+    CHECK(game.model.last_step().loss_scale == 4.0f);
+    game.step_of_judge(0);
+    CHECK_FALSE(game.model.last_step().skipped);
+    CHECK(game.model.last_step().loss_scale == 8.0f);
+    CHECK(game.model.last_step().updates == 1);
+    game.step_of_maker(1);
+    CHECK(game.model.last_step().loss_scale == 4.0f);
+    CHECK(game.model.last_step().updates == 1);
+    CHECK(game.model.last_step().skipped_updates == 1);
+  });
+}
+
+TEST_CASE("each_program_has_its_evaluation_and_its_skipped_steps") {
+  tessera::launch({.ranks = 3, .timeout = std::chrono::seconds(20)}, [&](tessera::World& world) {
+    Game game(world, {});
+    game.finalize();
+    game.model.begin(*game.make);
+    const Values noise = sample(Sample::noise, widths_of_generator.front(), 0, 0, world.rank());
+    const Values* x = &noise;
+    for (auto& layer : game.generator) x = &game.model.evaluate(*layer, *x);
+    game.model.skip_step();
+    CHECK(game.model.finished());
+    CHECK(game.model.last_step().updates == 0);
+    game.step_of_judge(0);
+    CHECK_FALSE(game.model.finished());
+  });
+}
+
+TEST_CASE("wrong_use_of_programs_is_refused_by_name") {
+  using enum WindowKind;
+  const auto fails = [](const std::function<void(Game&)>& body) {
+    return failure_of(1, [&](tessera::World& world) {
+      Game game(world, {});
+      body(game);
+    });
+  };
+  CHECK(contains(fails([](Game& game) {
+                   game.finalize();
+                   game.model.open(*game.units[0], forward).close();
+                   game.model.begin(*game.make);
+                 }),
+                 "program \"make\" cannot begin: a step of program \"judge\" is not done"));
+  CHECK(contains(fails([](Game& game) {
+                   game.finalize();
+                   game.model.begin(*game.make);
+                   for (tessera::Unit* unit : game.units) game.model.open(*unit, forward).close();
+                   game.model.open(*game.units[2], backward);
+                 }),
+                 "the backward window of unit discriminator.0 was opened out of order: the backward window of unit "
+                 "discriminator.1 of program \"make\" was expected"));
+  CHECK(contains(fails([](Game& game) {
+                   game.finalize();
+                   game.model.begin(*game.make);
+                   for (tessera::Unit* unit : game.units) game.model.open(*unit, forward).close();
+                   game.model.open(*game.units[3], backward).gradient(game.discriminator[1]->weight);
+                 }),
+                 "has no gradient, because program \"make\" does not train its unit"));
+  CHECK(contains(fails([](Game& game) {
+                   game.finalize();
+                   game.model.add_program({.name = "late"});
+                 }),
+                 "program \"late\": added after finalize()"));
+  CHECK(contains(fails([](Game& game) {
+                   game.finalize();
+                   game.model.begin(tessera::TrainingProgram("judge", 0));
+                 }),
+                 "program \"judge\" belongs to another model"));
+  CHECK(contains(fails([](Game& game) { game.model.finalize(); }), "program \"judge\" has no optimizer"));
+  CHECK(contains(
+      fails([](Game& game) {
+        game.model.add_program({.name = "again", .windows = {{game.units[0], forward}, {game.units[0], backward}}});
+        game.finalize();
+      }),
+      "unit 0 is trained by two programs, \"make\" and \"again\""));
+  CHECK(contains(fails([](Game& game) {
+                   game.model.add_program({.name = "odd", .windows = {{nullptr, forward}}});
+                 }),
+                 "program \"odd\" names a unit that is null"));
+  CHECK(contains(failure_of(1,
+                            [](tessera::World& world) {
+                              FullyShardOptions options;
+                              options.program = tessera::plan::Program::chain(4);
+                              Game game(world, options);
+                              game.finalize();
+                            }),
+                 "give its programs in one way"));
+  CHECK(contains(failure_of(2,
+                            [](tessera::World& world) {
+                              Game game(world, {.replicas = 2, .outer = {.every = 4}});
+                              game.finalize();
+                            }),
+                 "count the steps of one program, and the model has 2"));
+}
+
+TEST_CASE("ranks_that_differ_in_a_program_are_told") {
+  using enum WindowKind;
+  const std::string text = failure_of(2, [](tessera::World& world) {
+    toy::Layer<float> layer(3, 3, rows), other(3, 3, rows);
+    tessera::FullyShard model(world);
+    tessera::Unit& first = model.add(layer, "first");
+    tessera::Unit& second = model.add(other, "second");
+    model.add_program({.name = "one", .windows = {{&first, forward}, {&first, backward}}});
+    model.add_program({.name = "two",
+                       .windows = {{&second, forward}, {&second, backward}},
+                       .optimizer = tessera::AdamW{.learning_rate = world.rank() == 0 ? 0.5f : 0.25f}});
+    model.finalize(tessera::AdamW{});
+  });
+  CHECK(contains(text, "learning_rate of program two = 0.5"));
+  CHECK(contains(text, "learning_rate of program two = 0.25"));
+}
+
+}  // namespace several_programs_test
