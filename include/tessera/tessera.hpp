@@ -66,5 +66,6 @@
 #include "tessera/shard/parameter.hpp"
 #include "tessera/shard/pieces.hpp"
 #include "tessera/shard/trace.hpp"
+#include "tessera/shard/training_program.hpp"
 #include "tessera/shard/unit.hpp"
 #include "tessera/shard/window.hpp"

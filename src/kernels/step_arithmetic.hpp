@@ -64,23 +64,25 @@ struct PartsOfStep {
 TESSERA_ANY_DEVICE inline PartsOfStep sum_of_parts(const NormPartials& partials) {
   if (!(partials.divisor > 0.0)) return {};
   double weight = 0.0;
-  std::size_t imagined = 0, counting = 0, weighing = 0;
+  std::size_t imagined = 0, counting = 0, weighing = 0, discarding = 0;
   for (std::size_t rank = 0; rank < partials.ranks; ++rank) {
     const StepPart& part = part_of(partials, rank);
     weight += part.weight;
     if (part.kind == StepPart::Kind::imagined) ++imagined;
     if (part.kind == StepPart::Kind::micro_batches) ++counting;
     if (part.kind == StepPart::Kind::samples) ++weighing;
+    if (part.kind == StepPart::Kind::discarded) ++discarding;
   }
   // Not even this rank's own part was written where its stream has failed.
   const std::size_t there = partials.ranks - imagined;
   if (imagined > 0 && there > 0) weight *= static_cast<double>(partials.ranks) / static_cast<double>(there);
   const double zero = 0.0;
   if (counting > 0 && weighing > 0) weight = zero / zero;
-  return {weight, partials.divisor, counting + weighing == 0};
+  return {weight, partials.divisor, counting + weighing + discarding == 0};
 }
 
-TESSERA_ANY_DEVICE inline void set_idle_step(StepScalars& scalars) {
+// Changes nothing but what it reports.
+TESSERA_ANY_DEVICE inline void set_empty_step(StepScalars& scalars) {
   scalars.gradient_norm = 0.0;
   scalars.skip = 1;
   scalars.gradient_factor = 0.0f;
@@ -92,7 +94,8 @@ TESSERA_ANY_DEVICE inline void set_step(StepScalars& scalars, double scaled_norm
                                         const StepSettings& settings) {
   scalars.weight = parts.weight;
   scalars.idle = parts.idle ? 1 : 0;
-  if (parts.weight == 0.0) return set_idle_step(scalars);
+  const bool finite = parts.weight - parts.weight == 0.0;
+  if (parts.weight == 0.0 || !finite) return set_empty_step(scalars);
   const double share = parts.divisor / parts.weight;
   const double clip = static_cast<double>(settings.clip_norm);
   const double scale = static_cast<double>(scalars.loss_scale);

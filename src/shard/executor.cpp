@@ -254,6 +254,13 @@ void Executor::skip_step(float learning_rate) {
   launch_update(learning_rate, {.weight = 0.0, .kind = kernels::StepPart::Kind::nothing});
 }
 
+void Executor::discard_gradients() {
+  check_health();
+  progress_.check_discard();
+  skip_micro_batches();
+  launch_update(std::nullopt, {.weight = 0.0, .kind = kernels::StepPart::Kind::discarded});
+}
+
 // Those of this step that are missing: all of their operations happen, on gradients of zero.
 void Executor::skip_micro_batches() {
   while (!progress_.ends_step()) {
@@ -265,7 +272,7 @@ void Executor::skip_micro_batches() {
   }
 }
 
-void Executor::launch_update(float learning_rate, const kernels::StepPart& part) {
+void Executor::launch_update(std::optional<float> learning_rate, const kernels::StepPart& part) {
   operations_.set_step(learning_rate, part);
   if (traced_ != nullptr) traced_->stamp_host(*host_);
   launch_segment(SegmentKind::update);

@@ -36,6 +36,7 @@ class Executor {
   // Of the micro-batches that were computed, or of samples of this weight.
   void update(float learning_rate, std::optional<double> weight);
   void skip_step(float learning_rate);
+  void discard_gradients();
   // How many updates were asked for so far: by it outer steps are due.
   void set_updates(std::size_t updates) { updates_ = updates; }
   void refresh();              // what is whole follows the masters. Synchronises
@@ -67,7 +68,7 @@ class Executor {
   void check_health();
   void begin_traced_step();
   void skip_micro_batches();
-  void launch_update(float learning_rate, const kernels::StepPart& part);
+  void launch_update(std::optional<float> learning_rate, const kernels::StepPart& part);
 
   // Launches the current segment's operations up to the next window; true when there is none left.
   bool launch_to_window();

@@ -149,6 +149,12 @@ class FullyShard::Implementation {
     executor.skip_step(learning_rate(asked, "skip_step"));
   }
 
+  void discard_gradients() {
+    Executor& executor = this->executor();
+    require_no_outer_steps("discard_gradients()");
+    executor.discard_gradients();
+  }
+
   float learning_rate(std::optional<float> asked, std::string_view call) const {
     const float rate = asked.value_or(optimizers_[executor_->program()]->learning_rate());
     if (std::isfinite(rate) && rate >= 0.0f) return rate;
@@ -415,6 +421,7 @@ void FullyShard::update(const UpdateOptions& options) {
 }
 void FullyShard::skip_step() { implementation_->skip_step(std::nullopt); }
 void FullyShard::skip_step(float learning_rate) { implementation_->skip_step(learning_rate); }
+void FullyShard::discard_gradients() { implementation_->discard_gradients(); }
 bool FullyShard::finished() { return last_step().finished; }
 
 Stream& FullyShard::stream() { return implementation_->executor().compute(); }

@@ -235,7 +235,9 @@ void Operations::broadcast(const Operation& operation, Stream& on) {
 // before anything is updated.
 void Operations::gather_norms(const Operation& operation, Collective& collective, Stream& on) {
   std::array<char, 48>& label = norm_labels_[next_norm_label_++ % norm_labels_.size()];
-  const auto end = fmt::format_to_n(label.data(), label.size(), "norms, in update({})", learning_rate_).out;
+  const auto end = learning_rate_
+                       ? fmt::format_to_n(label.data(), label.size(), "norms, in update({})", *learning_rate_).out
+                       : fmt::format_to_n(label.data(), label.size(), "norms, in discard_gradients()").out;
   collective.gathers.front().label = {label.data(), end};
   communicator_of(operation).all_gather(on, collective.gathers);
   note_parts(on);
@@ -286,7 +288,7 @@ void Operations::optimize(const Operation& operation, Stream& on) {
     const std::span<float* const> states(run_states_[unit].data() + index * buffers.states.size(),
                                          buffers.states.size());
     OptimizerGroup group = run.settings.group;
-    group.learning_rate = learning_rate_ * run.settings.learning_rate_scale;
+    group.learning_rate = learning_rate_.value_or(0.0f) * run.settings.learning_rate_scale;
     optimizer_of(unit).update(
         on, {.master = master + run.first, .states = states, .gradient = gradient + run.first, .count = run.count},
         group, scalars_at(operation.accesses[1].range));

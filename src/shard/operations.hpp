@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -43,9 +44,9 @@ class Operations {
   // Makes the communicators. Collective.
   Operations(const ExecutorInput& input, ModelMemory& memory);
 
-  // Of this step: for the operations of its update.
-  void set_step(float learning_rate, const kernels::StepPart& part) {
-    learning_rate_ = learning_rate;
+  // Of this step: for the operations of its update. `asked`: the learning rate, or none where gradients are dropped.
+  void set_step(std::optional<float> asked, const kernels::StepPart& part) {
+    learning_rate_ = asked;
     part_ = part;
   }
   // Enqueues one that is no window.
@@ -113,7 +114,7 @@ class Operations {
   SkippedSteps skipped_steps_;
   bool tasks_see_memory_;                 // of the device: on the CPU
   std::atomic<bool> parts_came_ = false;  // of all ranks, for the update that comes next
-  float learning_rate_ = 0.0f;
+  std::optional<float> learning_rate_ = 0.0f;
   kernels::StepPart part_;
   // Labels of the latest gathers of norms: the host is at most one update ahead of the streams.
   std::array<std::array<char, 48>, 3> norm_labels_{};

@@ -97,16 +97,21 @@ void Progress::close(bool ended) {
 
 void Progress::check_update() const {
   if (phase_ == Phase::before_update || phase_ == Phase::between_micro_batches) return;
-  if (phase_ == Phase::in_window || phase_ == Phase::in_segment) {
-    const bool open = phase_ == Phase::in_window;
-    throw UsageError(fmt::format("update() came inside a pass: {} {}",
-                                 describe(windows(segment_)[windows_opened_ - (open ? 1 : 0)]),
-                                 open ? "is still open" : "was expected"));
-  }
+  require_no_pass("update()");
   throw UsageError(fmt::format(
       "update() came after {} of {} micro-batches: {} was expected, or skip_step() where data has ended",
       micro_batches_done_, plan_->options.micro_batches, describe(plan_->programs[program_].micro_batch.front())));
 }
+
+void Progress::require_no_pass(std::string_view call) const {
+  if (phase_ != Phase::in_window && phase_ != Phase::in_segment) return;
+  const bool open = phase_ == Phase::in_window;
+  throw UsageError(fmt::format("{} came inside a pass: {} {}", call,
+                               describe(windows(segment_)[windows_opened_ - (open ? 1 : 0)]),
+                               open ? "is still open" : "was expected"));
+}
+
+void Progress::check_discard() const { require_no_pass("discard_gradients()"); }
 
 void Progress::check_skip_step() const {
   if (phase_ == Phase::between_steps) return;

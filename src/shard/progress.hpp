@@ -35,6 +35,7 @@ class Progress {
   void close(bool ended);
   void check_update() const;  // at least one micro-batch is done, and none is open
   void check_skip_step() const;
+  void check_discard() const;  // no micro-batch is open
   void update();
   void check_between_steps(std::string_view call) const;
 
@@ -50,6 +51,7 @@ class Progress {
   std::size_t next_micro_batch() const;
   std::string describe(const plan::WindowUse& use) const;
   std::string of_program() const;
+  void require_no_pass(std::string_view call) const;
 
   const plan::Plan* plan_;
   Phase phase_ = Phase::between_steps;

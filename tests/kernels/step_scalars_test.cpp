@@ -122,7 +122,7 @@ TEST_CASE("gradients are divided by what ranks bring: micro-batches or the weigh
 }
 
 TEST_CASE("a step without weight changes no count, and one of unlike parts has no norm") {
-  for (const Kind kind : {Kind::nothing, Kind::samples}) {
+  for (const Kind kind : {Kind::nothing, Kind::samples, Kind::discarded}) {
     const StepScalars idle = after({{6400.0, {0.0, kind}}, {3600.0, {0.0, Kind::nothing}}}, 6.0);
     CHECK(idle.idle == (kind == Kind::nothing ? 1 : 0));
     CHECK(idle.skip == 1);
@@ -135,5 +135,12 @@ TEST_CASE("a step without weight changes no count, and one of unlike parts has n
   }
   const StepScalars unlike = after({{6400.0, {1.0, Kind::samples}}, {3600.0, {1.0, Kind::micro_batches}}}, 6.0);
   CHECK(std::isnan(unlike.weight));
-  CHECK(unlike.skip == 1);
+  const StepScalars many = after({{6400.0, {1e308, Kind::samples}}, {3600.0, {1e308, Kind::samples}}}, 6.0);
+  CHECK(std::isinf(many.weight));
+  for (const StepScalars& scalars : {unlike, many}) {
+    CHECK(scalars.skip == 1);
+    CHECK(scalars.step == 0);
+    CHECK(scalars.skipped_steps == 0);
+    CHECK(scalars.loss_scale == 4.0f);
+  }
 }

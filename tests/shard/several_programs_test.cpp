@@ -350,14 +350,16 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 
 TEST_CASE("a_generator_and_a_discriminator_train_as_in_a_plain_loop") {
   for (const int ranks : {1, 2, 3}) {
-    for (const std::size_t micro_batches : {1, 2}) {
+    for (const std::size_t micro_batches : {1u, 2u}) {
       FullyShardOptions options;
       options.micro_batches = micro_batches;
       const Outcome outcome = play(ranks, options);
       const auto expected = play_plainly(ranks, micro_batches);
       CHECK(outcome.updates == std::array<std::int64_t, 2>{2 * rounds, rounds});
       REQUIRE(outcome.weights.size() == expected.size());
-      for (const auto& [name, values] : expected) {
+      for (const auto& entry : expected) {
+        const std::string& name = entry.first;
+        const std::vector<double>& values = entry.second;
         INFO(name << " on " << ranks << " ranks, " << micro_batches << " micro-batches");
         for (std::size_t i = 0; i < values.size(); ++i) {
           CHECK(outcome.weights.at(name)[i] == doctest::Approx(values[i]).epsilon(1e-5));
@@ -373,7 +375,7 @@ TEST_CASE("several_programs_are_bitwise_equal_between_strategies") {
     std::size_t replicas;
   };
   for (const Mesh mesh : {Mesh{1, 1}, Mesh{2, 1}, Mesh{3, 1}, Mesh{4, 2}, Mesh{5, 1}}) {
-    for (const std::size_t micro_batches : {1, 3}) {
+    for (const std::size_t micro_batches : {1u, 3u}) {
       for (const auto mode : {tessera::AccumulationMode::reduced, tessera::AccumulationMode::local}) {
         FullyShardOptions options{.strategy = Strategy::ddp, .replicas = mesh.replicas};
         options.micro_batches = micro_batches;
@@ -381,7 +383,7 @@ TEST_CASE("several_programs_are_bitwise_equal_between_strategies") {
         const Outcome reference = play(mesh.ranks, options);
         for (const Strategy strategy : tessera::all_strategies) {
           if (mesh.replicas == 1 && (strategy == Strategy::hsdp || strategy == Strategy::hfsdp)) continue;
-          for (const std::size_t prefetch : {0, 2}) {
+          for (const std::size_t prefetch : {0u, 2u}) {
             INFO(to_string(strategy) << " on " << mesh.ranks << " ranks, prefetch " << prefetch);
             options.strategy = strategy;
             options.prefetch = prefetch;

@@ -478,6 +478,77 @@ TEST_CASE("ranks_of_which_some_give_weights_are_told") {
   CHECK_THROWS_WITH(on_ranks(3, body), doctest::Contains("some ranks gave a weight to update() and others did not"));
 }
 
+TEST_CASE("gradients_that_are_discarded_change_nothing_and_can_be_looked_at") {
+  for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::fsdp}) {
+    for (const auto mode : {tessera::AccumulationMode::reduced, tessera::AccumulationMode::local}) {
+      on_ranks(3, [&](World& world) {
+        Network<tessera::fp16> network(world,
+                                       {.strategy = strategy,
+                                        .precision = tessera::fp16_mixed,
+                                        .micro_batches = 2,
+                                        .accumulation = mode,
+                                        .loss_scaling = kernels::LossScaling{.initial = 256.0f, .dynamic = true}});
+        FullyShard& model = network.model;
+        model.finalize(tessera::AdamW{.learning_rate = 0.01f, .weight_decay = 0.1f});
+        const auto pass = [&](std::size_t sample, bool overflow = false) {
+          network.train(sample, sample + rows, overflow);
+          network.train(sample + 1, sample + 2);
+        };
+        const auto norms = [&] {
+          std::vector<double> result;
+          for (const tessera::GradientNorm& entry : model.gradient_norms()) result.push_back(entry.norm);
+          return result;
+        };
+        pass(0);
+        model.update();
+        const std::vector<std::uint32_t> before = state_of(model);
+        pass(7, true);
+        model.discard_gradients();
+        CHECK(state_of(model) == before);
+        CHECK(model.last_step().weight == 0.0);
+        CHECK_FALSE(model.last_step().skipped);
+        CHECK_FALSE(model.finished());
+        pass(3);
+        model.discard_gradients();
+        const std::vector<double> looked_at = norms();
+        pass(3);
+        model.update();
+        CHECK(norms() == looked_at);
+        CHECK(state_of(model) != before);
+        CHECK(model.last_step().updates == 2);
+        const std::vector<std::uint32_t> after = state_of(model);
+        if (world.rank() == 0) network.train(0, rows);  // one has computed less, the others nothing
+        model.discard_gradients();
+        CHECK(state_of(model) == after);
+      });
+    }
+  }
+}
+
+TEST_CASE("ranks_of_which_some_discard_their_gradients_are_told") {
+  const auto body = [](World& world) {
+    Network<float> network(world, {});
+    network.model.finalize(tessera::Sgd{.learning_rate = 0.25f});
+    network.train(0, rows);
+    if (world.rank() == 1) {
+      network.model.discard_gradients();
+    } else {
+      network.model.update();
+    }
+    network.model.synchronize();
+  };
+  CHECK_THROWS_WITH(on_ranks(3, body), doctest::Contains("discard_gradients()"));
+  on_ranks(1, [](World& world) {
+    Network<float> network(world, {});
+    network.model.finalize(tessera::Sgd{.learning_rate = 0.25f});
+    tessera::Window window = network.model.open(network.model.unit(0), tessera::plan::WindowKind::forward);
+    CHECK_THROWS_WITH_AS(
+        network.model.discard_gradients(),
+        doctest::Contains("discard_gradients() came inside a pass: the forward window of unit units.0"), UsageError);
+    window.close();
+  });
+}
+
 TEST_CASE("outer_steps_refuse_weights_and_skipped_steps") {
   on_ranks(2, [](World& world) {
     Network<float> network(world, {.replicas = 2, .outer = {.every = 2}});
@@ -487,6 +558,8 @@ TEST_CASE("outer_steps_refuse_weights_and_skipped_steps") {
     network.train(0, rows);
     CHECK_THROWS_WITH_AS(network.model.update({.weight = 1.0}), doctest::Contains("a weight in update() does not go"),
                          UsageError);
+    CHECK_THROWS_WITH_AS(network.model.discard_gradients(),
+                         doctest::Contains("discard_gradients() does not go with outer"), UsageError);
     network.model.update();
   });
 }

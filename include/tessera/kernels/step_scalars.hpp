@@ -30,6 +30,7 @@ struct StepPart {
     nothing,        // the rank skipped the step; weight 0
     micro_batches,  // so many, each of weight 1
     samples,        // the user's weight
+    discarded,      // whatever it computed is dropped, as every rank's; weight 0
   };
   double weight = 0.0;  // finite, at least 0
   Kind kind = Kind::imagined;
@@ -59,8 +60,9 @@ struct StepSettings {
 //   share = divisor / weight, the sum of all ranks' parts, in their order: exactly 1 when all did all micro-batches,
 //   norm = sqrt(sum) * share / loss_scale, skip = norm is not finite,
 //   gradient_factor = (clip_norm > 0 && norm > clip_norm ? clip_norm / norm : 1) * share / loss_scale,
-// then the loss scale of the next step, and, unless skipped, step and decay_power. Where the weight is 0, the step is
-// skipped, the norm is 0, and neither counts nor loss scale change. Enqueues on `stream`; does not synchronise.
+// then the loss scale of the next step, and, unless skipped, step and decay_power. Where the weight is 0 or not finite,
+// the step is skipped, the norm is 0, and neither counts nor loss scale change. Enqueues on `stream`; does not
+// synchronise.
 struct NormPartials {
   const double* values;
   std::size_t units;

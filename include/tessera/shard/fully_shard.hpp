@@ -245,6 +245,12 @@ class FullyShard {
   // count of each other.
   void skip_step();
   void skip_step(float learning_rate);
+  // In place of update(), on every rank: what the windows of this step brought is dropped, and no parameter, state,
+  // count or loss scale changes. For a step that turns out to be of no use, or whose gradients are only looked at:
+  // until the next window, pieces() and gradient_norms() show them. A rank that has computed nothing may call it, too.
+  // Synchronises as update() does. Ranks of which some call it and others update get a CommunicationError. Throws
+  // UsageError inside a pass, and with outer steps.
+  void discard_gradients();
   // Whether every rank skipped the last step: nobody has more data. Synchronises as last_step() does.
   bool finished();
 
