@@ -1,6 +1,6 @@
-// A recurrent net: one unit in a window of its own at each time step, forward and backward in time, as a declared
-// program says. Each backward window writes a gradient of its own; the runtime adds them up. Under all four strategies.
-// Try: ./recurrent --ranks 3
+// A recurrent net: one unit in a window of its own at each time step, forward and backward in time. The program is
+// recorded from the pass that trains. Each backward window writes a gradient of its own; the runtime adds them up.
+// Under all four strategies. Try: ./recurrent --ranks 3
 #include <bit>
 #include <cmath>
 #include <cstdio>
@@ -64,28 +64,27 @@ struct Head : tessera::Module {
 };
 
 void train(tessera::World& world, tessera::Strategy strategy) {
-  using enum tessera::plan::WindowKind;
-  tessera::plan::Program program;  // cell is unit 0, head unit 1
-  program.micro_batch.assign(times, {0, forward});
-  program.micro_batch.insert(program.micro_batch.end(), {{1, forward}, {1, backward}});
-  program.micro_batch.insert(program.micro_batch.end(), times, {0, backward});
   Cell cell;
   Head head;
-  tessera::FullyShard model(world, {.strategy = strategy, .program = program});
+  tessera::FullyShard model(world, {.strategy = strategy});
   model.add(cell, "cell");
   model.add(head, "head");
-  model.finalize(tessera::AdamW{.learning_rate = 0.01f});
-  float first = 0, last = 0;
   Values dh(width);
-  for (int step = 0; step < 300; ++step) {
-    const int sample = step * world.size() + world.rank();
+  float error = 0;
+  const auto pass = [&](int sample) {
     const auto x = [&](std::size_t t) { return std::sin(float(sample * 5 + int(t)) * 1.3f); };
     for (std::size_t t = 0; t < times; ++t) model.forward(cell, t, x(t));
     model.forward(head, cell.h[times]);
     model.synchronize();
-    const float error = head.y - 0.8f * x(times - 2);  // what it saw before the last
+    error = head.y - 0.8f * x(times - 2);  // what it saw before the last
     model.backward(head, cell.h[times], error, dh);
     for (std::size_t t = times; t-- > 0;) model.backward(cell, t, x(t), dh);
+  };
+  model.add_program({.pass = [&] { pass(0); }});  // finalize() runs it once to see which windows it opens
+  model.finalize(tessera::AdamW{.learning_rate = 0.01f});
+  float first = 0, last = 0;
+  for (int step = 0; step < 300; ++step) {
+    pass(step * world.size() + world.rank());
     model.update();
     const float loss = world.average(error * error / 2, "loss");
     (step < 20 ? first : last) += step < 20 || step >= 280 ? loss / 20 : 0;

@@ -35,14 +35,14 @@ Executor::Executor(const ExecutorInput& input)
   if (device::profiled(world_.device())) make_range_names();
   window_.emplace(OpenWindow::Model{
       .plan = plan_, .units = input.units, .memory = memory_, .compute = compute(), .rank = world_.rank()});
-  link_ = std::make_shared<WindowLink>(WindowLink{.executor = this, .rank = world_.rank(), .units = {}});
+  link_ = std::make_shared<WindowLink>(WindowLink{.host = this, .rank = world_.rank(), .units = {}});
   for (const auto& unit : input.units) link_->units.push_back(unit->name());
   launch_segment(SegmentKind::cold);
   synchronize();
 }
 
 Executor::~Executor() {
-  if (link_) link_->executor = nullptr;
+  if (link_) link_->host = nullptr;
 }
 
 void Executor::make_streams() {

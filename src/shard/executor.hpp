@@ -22,17 +22,18 @@
 
 namespace tessera {
 
-class Executor {
+class Executor final : public WindowHost {
  public:
   // Takes the arena, starts the streams, makes the communicators, runs the cold start. Collective; synchronises.
   explicit Executor(const ExecutorInput& input);
-  ~Executor();
+  ~Executor() override;
 
   // Whose windows and updates follow; 0 at the start.
   void begin(std::size_t program) { progress_.begin(program); }
   std::size_t program() const { return progress_.program(); }
   Window open(const plan::WindowUse& use);
-  void close();  // the open window; launches what comes before the next
+  void close() override;  // launches what comes before the next window
+  WindowView* open_window(std::size_t serial) override { return window_->is(serial) ? &*window_ : nullptr; }
   // Of the micro-batches that were computed, or of samples of this weight.
   void update(float learning_rate, std::optional<double> weight);
   void skip_step(float learning_rate);
@@ -42,8 +43,7 @@ class Executor {
   void refresh();              // what is whole follows the masters. Synchronises
   void synchronize_buffers();  // untrained state becomes rank 0's. Synchronises
   void synchronize();
-  // Aborts the world; the text says in which window.
-  void abandon(std::string_view what) noexcept;
+  void abandon(std::string_view what) noexcept override;
   // The steps that the recorder asks for take time stamps. It replaces an earlier one. Synchronises.
   void trace(std::shared_ptr<TraceRecorder> recorder);
   void require_between_steps(std::string_view call) const { progress_.check_between_steps(call); }

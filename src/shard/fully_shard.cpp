@@ -13,6 +13,7 @@
 #include "shard/inspection.hpp"
 #include "shard/loss_scaling.hpp"
 #include "shard/plan_advice.hpp"
+#include "shard/recording.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/plan/compile.hpp"
 #include "tessera/plan/verify.hpp"
@@ -81,6 +82,10 @@ class FullyShard::Implementation {
       for (const UnitWindow& window : *windows) require_mine(options.name, window.unit);
     }
     for (const Unit* unit : options.trains.value_or(std::vector<const Unit*>{})) require_mine(options.name, unit);
+    if ((options.pass && !options.windows.empty()) || (options.evaluation_pass && !options.evaluation.empty())) {
+      throw UsageError(
+          fmt::format("program \"{}\" lists windows and has a pass that opens them: give one", options.name));
+    }
     programs_.push_back(std::make_unique<DeclaredProgram>(
         DeclaredProgram{TrainingProgram(options.name, programs_.size()), std::move(options)}));
     return programs_.back()->handle;
@@ -100,6 +105,7 @@ class FullyShard::Implementation {
     check_outer_settings();
     optimizer_ = std::move(optimizer);
     choose_optimizers();
+    record_programs();
     plan_ = sound_plan();
     make_executor();
   }
@@ -131,8 +137,20 @@ class FullyShard::Implementation {
   Unit& unit_of(const Buffer& buffer) { return owner(buffer, "buffer"); }
   Unit& unit_of(const Parameter& parameter) { return owner(parameter, "parameter"); }
 
+  WindowHost& window_host() {
+    if (recording_) return *recording_;
+    return *executor_;
+  }
+  // While a pass is recorded; null else.
+  Recording* recording() { return recording_ ? &*recording_ : nullptr; }
+
   Executor& executor() {
     world();
+    if (recording_) {
+      throw UsageError(
+          "a pass that is recorded opens windows and nothing else: update() and whatever looks at the model "
+          "stand outside it");
+    }
     if (!executor_) throw UsageError("the model is not finalized: call finalize() with an optimizer first");
     return *executor_;
   }
@@ -282,6 +300,29 @@ class FullyShard::Implementation {
     return result;
   }
 
+  void record_programs() {
+    for (const auto& declared : programs_) {
+      ProgramOptions& options = declared->options;
+      if (!options.pass && !options.evaluation_pass) continue;
+      recording_.emplace(Recording::Subject{.world = world(),
+                                            .units = units_,
+                                            .precision = options_.precision,
+                                            .activations = options_.activations,
+                                            .program = options.name,
+                                            .trains = options.trains});
+      const std::shared_ptr<void> ends(nullptr, [this](void*) { recording_.reset(); });
+      if (options.pass) options.windows = recorded(options.pass);
+      if (options.evaluation_pass) options.evaluation = recorded(options.evaluation_pass);
+    }
+  }
+
+  std::vector<UnitWindow> recorded(std::function<void()>& pass) {
+    std::vector<UnitWindow> windows;
+    for (const plan::WindowUse& use : recording_->run(pass)) windows.push_back({units_[use.unit].get(), use.kind});
+    pass = nullptr;  // what it refers to may end now
+    return windows;
+  }
+
   void choose_optimizers() {
     for (const auto& declared : programs_) {
       const Optimizer* const own = declared->options.optimizer.get();
@@ -367,6 +408,7 @@ class FullyShard::Implementation {
   std::vector<std::unique_ptr<DeclaredProgram>> programs_;  // none: the one of the options
   std::unique_ptr<Optimizer> optimizer_;                    // of programs that bring none
   std::vector<const Optimizer*> optimizers_;                // by program
+  std::optional<Recording> recording_;                      // while finalize() records a pass
   std::weak_ptr<const std::string> held_;
   plan::Plan plan_;
   std::unique_ptr<Executor> executor_;  // it uses all of the above
@@ -403,11 +445,15 @@ void FullyShard::skip(Unit& unit, plan::WindowKind kind) {
     throw UsageError(fmt::format("unit {} cannot be skipped: add it with UnitOptions::optional", unit.name()));
   }
   Window window = open(unit, kind);
-  implementation_->executor().window().skip();
+  if (implementation_->recording() == nullptr) implementation_->executor().window().skip();
   window.close();
 }
 
 Window FullyShard::open(Unit& unit, plan::WindowKind kind) {
+  if (Recording* const recording = implementation_->recording()) {
+    implementation_->require_mine(unit);
+    return recording->open({unit.index(), kind});
+  }
   Executor& executor = implementation_->executor();
   implementation_->require_mine(unit);
   return executor.open({unit.index(), kind});
@@ -424,8 +470,12 @@ void FullyShard::skip_step(float learning_rate) { implementation_->skip_step(lea
 void FullyShard::discard_gradients() { implementation_->discard_gradients(); }
 bool FullyShard::finished() { return last_step().finished; }
 
-Stream& FullyShard::stream() { return implementation_->executor().compute(); }
+Stream& FullyShard::stream() {
+  if (Recording* const recording = implementation_->recording()) return recording->compute();
+  return implementation_->executor().compute();
+}
 const float* FullyShard::loss_scale() const {
+  if (Recording* const recording = implementation_->recording()) return recording->scale();
   Executor& executor = implementation_->executor();
   return &executor.memory().scalars(executor.program())->loss_scale;
 }
@@ -442,7 +492,10 @@ StepReport FullyShard::last_step() {
           .weight = now.weight,
           .finished = now.idle != 0};
 }
-void FullyShard::synchronize() { implementation_->executor().synchronize(); }
+void FullyShard::synchronize() {
+  if (Recording* const recording = implementation_->recording()) return recording->compute().synchronize();
+  implementation_->executor().synchronize();
+}
 
 const plan::Plan& FullyShard::plan() const {
   implementation_->executor();
@@ -484,6 +537,7 @@ std::span<float> FullyShard::buffer(const Buffer& buffer) {
 }
 void FullyShard::synchronize_buffers() { implementation_->executor().synchronize_buffers(); }
 std::span<std::byte> FullyShard::activation_memory() {
+  if (Recording* const recording = implementation_->recording()) return recording->activation_memory();
   return implementation_->executor().memory().bytes(implementation_->plan().activations);
 }
 FullyShard::CheckpointMemory FullyShard::checkpoint_memory() {
@@ -528,15 +582,15 @@ std::vector<FullyShard::Region> FullyShard::regions() const { return implementat
 Unit& FullyShard::unit_of(const Module& module) { return implementation_->unit_of(module); }
 
 void FullyShard::abandon(const Window&) noexcept {
-  Executor& executor = implementation_->executor();
+  WindowHost& host = implementation_->window_host();
   try {
     throw;
   } catch (const AbortedError&) {
     // Another rank failed first.
   } catch (const std::exception& error) {
-    executor.abandon(error.what());
+    host.abandon(error.what());
   } catch (...) {
-    executor.abandon("something that is no std::exception was thrown");
+    host.abandon("something that is no std::exception was thrown");
   }
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "shard/model_memory.hpp"
+#include "shard/window_host.hpp"
 #include "tessera/device/event.hpp"
 #include "tessera/device/stream.hpp"
 #include "tessera/plan/plan.hpp"
@@ -50,15 +51,7 @@ class GradientLedger {
   bool computed_ = false;
 };
 
-// What handles keep of the model that opened them. It outlives the model, so that a handle which comes late finds that
-// out instead of freed memory.
-struct WindowLink {
-  Executor* executor;  // null: the model is gone, or has another plan and with it another executor
-  int rank;
-  std::vector<std::string> units;  // their names
-};
-
-class OpenWindow {
+class OpenWindow final : public WindowView {
  public:
   struct Model {
     const plan::Plan& plan;
@@ -81,19 +74,15 @@ class OpenWindow {
   // ---- what a handle does ----
   bool any() const { return current_.has_value(); }
   bool is(std::size_t serial) const { return current_ && current_->serial == serial; }
-  const Unit& unit() const { return *units_[current_->use.unit]; }
-  plan::WindowKind kind() const { return current_->use.kind; }
-  bool trains(const Parameter& parameter) const;
-  const float* loss_scale() { return &memory_.scalars(current_->program)->loss_scale; }
-  struct View {
-    void* data;
-    std::size_t elements;
-  };
-  View parameter(const Parameter& parameter, DType type);
-  View gradient(const Parameter& parameter, DType type, GradientMode mode);
-  std::span<float> values(const Buffer& buffer) { return memory_.values(unit(), buffer); }
-  Stream& stream() { return compute_; }
-  void join(Stream& other);
+  const Unit& unit() const override { return *units_[current_->use.unit]; }
+  plan::WindowKind kind() const override { return current_->use.kind; }
+  bool trains(const Parameter& parameter) const override;
+  const float* loss_scale() override { return &memory_.scalars(current_->program)->loss_scale; }
+  View parameter(const Parameter& parameter, DType type) override;
+  View gradient(const Parameter& parameter, DType type, GradientMode mode) override;
+  std::span<float> values(const Buffer& buffer) override { return memory_.values(unit(), buffer); }
+  Stream& stream() override { return compute_; }
+  void join(Stream& other) override;
   void skip() { current_->skipped = true; }  // its gradients count as zero
   std::string describe() const;
 

@@ -1,4 +1,4 @@
-// Windows are handles: what they do is done by the executor that opened them.
+// Windows are handles: what they do is done by who opened them.
 #include "tessera/shard/window.hpp"
 
 #include <fmt/format.h>
@@ -6,7 +6,7 @@
 #include <exception>
 #include <utility>
 
-#include "shard/executor.hpp"
+#include "shard/window_host.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tessera {
@@ -20,21 +20,21 @@ Window::Window(Window&& other) noexcept = default;
 // open().
 Window::~Window() {
   if (!is_open() || std::uncaught_exceptions() <= exceptions_at_opening_) return;
-  link_->executor->abandon("the window was left by an exception");
+  link_->host->abandon("the window was left by an exception");
 }
 
 bool Window::is_open() const {
-  return link_ != nullptr && link_->executor != nullptr && link_->executor->window().is(serial_);
+  return link_ != nullptr && link_->host != nullptr && link_->host->open_window(serial_) != nullptr;
 }
 
-OpenWindow& Window::opened() const {
-  if (is_open()) return link_->executor->window();
+WindowView& Window::opened() const {
+  if (is_open()) return *link_->host->open_window(serial_);
   if (link_ == nullptr) throw UsageError("a window was used after it had been moved to another handle");
-  throw UsageError(fmt::format(
-      "rank {}: the {} window of unit {} was used after {}; parameters are whole only inside "
-      "their window",
-      link_->rank, to_string(use_.kind), link_->units[use_.unit],
-      link_->executor != nullptr ? "it had closed" : "its model was gone, or had another plan by recompile()"));
+  throw UsageError(
+      fmt::format("rank {}: the {} window of unit {} was used after {}; parameters are whole only inside "
+                  "their window",
+                  link_->rank, to_string(use_.kind), link_->units[use_.unit],
+                  link_->host != nullptr ? "it had closed" : "its model was gone, or had another plan by recompile()"));
 }
 
 const std::string& Window::unit() const { return opened().unit().name(); }
@@ -46,18 +46,18 @@ void Window::join(Stream& other) { opened().join(other); }
 const float* Window::loss_scale() const { return opened().loss_scale(); }
 
 Window::Raw Window::raw_parameter(const Parameter& parameter, DType type) {
-  const OpenWindow::View view = opened().parameter(parameter, type);
+  const WindowView::View view = opened().parameter(parameter, type);
   return {view.data, view.elements};
 }
 
 Window::Raw Window::raw_gradient(const Parameter& parameter, DType type, GradientMode mode) {
-  const OpenWindow::View view = opened().gradient(parameter, type, mode);
+  const WindowView::View view = opened().gradient(parameter, type, mode);
   return {view.data, view.elements};
 }
 
 void Window::close() {
   opened();
-  link_->executor->close();
+  link_->host->close();
 }
 
 }  // namespace tessera

@@ -47,15 +47,22 @@ Layers layers_of(const std::array<std::size_t, 3>& widths) {
   return layers;
 }
 
+// How programs are told.
+enum class Told { by_windows, by_passes };
+
 // One rank's part of the game.
 struct Game {
-  explicit Game(tessera::World& world, const FullyShardOptions& options)
+  explicit Game(tessera::World& world, const FullyShardOptions& options, Told told = Told::by_windows)
       : rank(world.rank()), micro_batches(options.micro_batches), model(world, options) {
     for (std::size_t l = 0; l < generator.size(); ++l) {
       units.push_back(&model.add(*generator[l], "generator." + std::to_string(l)));
     }
     for (std::size_t l = 0; l < discriminator.size(); ++l) {
       units.push_back(&model.add(*discriminator[l], "discriminator." + std::to_string(l)));
+    }
+    if (told == Told::by_passes) {
+      record();
+      return;
     }
     using enum WindowKind;
     const auto [g0, g1, d0, d1] = std::array{units[0], units[1], units[2], units[3]};
@@ -82,8 +89,22 @@ struct Game {
                                            {g0, backward}},
                                .evaluation = {{g0, evaluate}, {g1, evaluate}},
                                .trains = {{g0, g1}},
-                               .optimizer = tessera::Sgd{.learning_rate = generator_rate, .momentum = momentum}});
+                               .optimizer = sgd_of_maker()});
   }
+
+  // The same, from the functions that train.
+  void record() {
+    judge =
+        &model.add_program({.name = "judge",
+                            .pass = [this] { pass_of_judge(0, 0); },
+                            .evaluation_pass = [this] { evaluate(discriminator, widths_of_discriminator.front()); }});
+    make = &model.add_program({.name = "make",
+                               .pass = [this] { pass_of_maker(0, 0); },
+                               .evaluation_pass = [this] { evaluate(generator, widths_of_generator.front()); },
+                               .trains = {{units[0], units[1]}},
+                               .optimizer = sgd_of_maker()});
+  }
+  static tessera::Sgd sgd_of_maker() { return {.learning_rate = generator_rate, .momentum = momentum}; }
 
   void finalize() { model.finalize(tessera::AdamW{.learning_rate = discriminator_rate, .weight_decay = 0.0f}); }
 
@@ -107,26 +128,35 @@ struct Game {
     return dy;
   }
 
+  void pass_of_judge(int step, std::size_t micro) {
+    noise[micro] = sample(Sample::noise, widths_of_generator.front(), step, micro, rank);
+    real[micro] = sample(Sample::real, widths_of_discriminator.front(), step, micro, rank);
+    forward(discriminator, forward(generator, noise[micro]));
+    backward(discriminator, errors(0, -1.0f));
+    forward(discriminator, real[micro]);
+    backward(discriminator, errors(1, 1.0f));
+  }
+  void pass_of_maker(int step, std::size_t micro) {
+    noise[micro] = sample(Sample::noise, widths_of_generator.front(), step, micro, rank);
+    forward(discriminator, forward(generator, noise[micro]));
+    backward(generator, backward(discriminator, errors(0, 1.0f)));
+  }
+  void evaluate(Layers& layers, std::size_t width) {
+    real[0] = sample(Sample::real, width, 0, 0, rank);
+    const Values* x = &real[0];
+    for (auto& layer : layers) x = &model.evaluate(*layer, *x);
+    model.synchronize();
+  }
+
   void step_of_judge(int step) {
     model.begin(*judge);
-    for (std::size_t micro = 0; micro < micro_batches; ++micro) {
-      noise[micro] = sample(Sample::noise, widths_of_generator.front(), step, micro, rank);
-      real[micro] = sample(Sample::real, widths_of_discriminator.front(), step, micro, rank);
-      forward(discriminator, forward(generator, noise[micro]));
-      backward(discriminator, errors(0, -1.0f));
-      forward(discriminator, real[micro]);
-      backward(discriminator, errors(1, 1.0f));
-    }
+    for (std::size_t micro = 0; micro < micro_batches; ++micro) pass_of_judge(step, micro);
     model.update();
     model.synchronize();
   }
   void step_of_maker(int step) {
     model.begin(*make);
-    for (std::size_t micro = 0; micro < micro_batches; ++micro) {
-      noise[micro] = sample(Sample::noise, widths_of_generator.front(), step, micro, rank);
-      forward(discriminator, forward(generator, noise[micro]));
-      backward(generator, backward(discriminator, errors(0, 1.0f)));
-    }
+    for (std::size_t micro = 0; micro < micro_batches; ++micro) pass_of_maker(step, micro);
     model.update();
     model.synchronize();
   }
@@ -150,14 +180,16 @@ struct Outcome {
   std::map<std::string, Values> weights;
   std::vector<double> norms;  // of rank 0, step by step
   std::array<std::int64_t, 2> updates{};
+  std::uint64_t plan = 0;
 };
 
-Outcome play(int ranks, const FullyShardOptions& options) {
+Outcome play(int ranks, const FullyShardOptions& options, Told told = Told::by_windows) {
   Outcome outcome;
   std::mutex mutex;
   tessera::launch({.ranks = ranks, .timeout = std::chrono::seconds(20)}, [&](tessera::World& world) {
-    Game game(world, options);
+    Game game(world, options, told);
     game.finalize();
+    if (world.rank() == 0) outcome.plan = tessera::plan::hash(game.model.plan());
     const auto note = [&] {
       if (world.rank() == 0) outcome.norms.push_back(game.model.last_step().gradient_norm);
     };
@@ -525,6 +557,124 @@ TEST_CASE("wrong_use_of_programs_is_refused_by_name") {
                               game.finalize();
                             }),
                  "count the steps of one program, and the model has 2"));
+}
+
+TEST_CASE("programs_recorded_from_passes_are_those_that_are_listed") {
+  for (const int ranks : {1, 3}) {
+    for (const Strategy strategy : {Strategy::ddp, Strategy::fsdp}) {
+      FullyShardOptions options{.strategy = strategy};
+      options.micro_batches = 2;
+      const Outcome listed = play(ranks, options);
+      options.diagnostics.queue_compute = true;
+      const Outcome recorded = play(ranks, options, Told::by_passes);
+      CHECK(recorded.plan == listed.plan);
+      CHECK(same_bits(recorded, listed));
+    }
+  }
+}
+
+// A unit in two windows, one that is skipped, half precision, frozen parameters, and the user's block of activations.
+TEST_CASE("a_recorded_pass_may_do_what_passes_do") {
+  using tessera::bf16;
+  tessera::launch({.ranks = 2, .timeout = std::chrono::seconds(20)}, [&](tessera::World& world) {
+    toy::Layer<bf16> tied(3, 3, rows), fixed(3, 3, rows), expert(3, 3, rows);
+    fixed.bias.set_frozen(true);
+    tessera::FullyShard model(world, {.precision = tessera::bf16_mixed, .activations = tessera::Bytes(640)});
+    model.add(tied);
+    model.add(fixed);
+    tessera::Unit& optional = model.add(expert, {.name = "expert", .optional = true});
+    const Values x(3 * rows, 0.25f), dy(3 * rows, 1.0f);
+    std::size_t calls = 0;
+    const auto pass = [&] {
+      ++calls;
+      const std::span<std::byte> kept = model.activation_memory();
+      CHECK(kept.size() == 640);
+      kept[639] = std::byte{1};
+      CHECK(*model.loss_scale() == 1.0f);
+      model.forward(tied, model.forward(fixed, model.forward(tied, x)));
+      model.skip(optional, WindowKind::forward);
+      model.skip(optional, WindowKind::backward);
+      model.backward(tied, model.backward(fixed, model.backward(tied, dy)));
+      model.synchronize();
+    };
+    model.add_program({.pass = pass});
+    model.finalize(tessera::AdamW{});
+    CHECK(calls == 1);
+    CHECK(model.plan().programs.size() == 1);
+    CHECK(model.plan().programs.front().name == "train");
+    CHECK(model.plan().programs.front().micro_batch.size() == 8);
+    CHECK(model.plan().backward_windows == std::vector<std::size_t>{2, 1, 1});
+    pass();
+    model.update();
+    CHECK(model.last_step().updates == 1);
+    model.recompile();
+    pass();
+    model.update();
+    CHECK(calls == 3);
+  });
+}
+
+TEST_CASE("a_pass_that_cannot_be_recorded_is_refused_by_name") {
+  using enum WindowKind;
+  const auto fails = [](int ranks, const std::function<void(tessera::FullyShard&, toy::Layer<float>&, int)>& pass) {
+    return failure_of(ranks, [&](tessera::World& world) {
+      toy::Layer<float> layer(3, 3, rows);
+      tessera::FullyShard model(world);
+      model.add(layer, "layer");
+      model.add_program({.name = "odd", .pass = [&] { pass(model, layer, world.rank()); }});
+      model.finalize(tessera::AdamW{});
+    });
+  };
+  CHECK(contains(fails(1, [](auto&, auto&, int) {}), "the pass of program \"odd\" opened no window"));
+  CHECK(contains(fails(1, [](auto& model, auto&, int) { model.update(); }),
+                 "a pass that is recorded opens windows and nothing else"));
+  const std::string forgotten = fails(1, [](auto& model, auto&, int) {
+    static std::optional<tessera::Window> left;
+    left.emplace(model.open(model.unit(0), forward));
+  });
+  CHECK(contains(forgotten,
+                 "recording program \"odd\", the forward window of unit layer is still open where its pass ends"));
+  CHECK(
+      contains(fails(1,
+                     [](auto& model, auto&, int) {
+                       const tessera::Window first = model.open(model.unit(0), forward);
+                       model.open(model.unit(0), backward);
+                     }),
+               "the backward window of unit layer cannot open: rank 0, recording program \"odd\", the forward window"));
+  CHECK(contains(fails(1,
+                       [](auto& model, auto& layer, int) {
+                         tessera::Window window = model.open(model.unit(0), forward);
+                         window.gradient(layer.weight);
+                       }),
+                 "layer.weight has no gradient here"));
+  CHECK(contains(fails(1,
+                       [](auto& model, auto& layer, int) {
+                         tessera::Window window = model.open(model.unit(0), forward);
+                         window.template parameter<tessera::bf16>(layer.weight);
+                       }),
+                 "parameter layer.weight is fp32 here, not bf16"));
+  CHECK(contains(fails(3,
+                       [](auto& model, auto&, int rank) {
+                         model.within(model.unit(0), forward, [&](tessera::Window&) {
+                           if (rank == 1) throw std::runtime_error("no such batch");
+                         });
+                       }),
+                 "no such batch"));
+  const Values dy(3 * rows);
+  CHECK(contains(fails(2,
+                       [&dy](auto& model, auto& layer, int rank) {
+                         model.forward(layer, dy);
+                         if (rank == 1) model.forward(layer, dy);
+                         model.backward(layer, dy);
+                       }),
+                 "windows of a micro-batch = 2"));
+  CHECK(contains(
+      failure_of(1,
+                 [](tessera::World& world) {
+                   Game game(world, {});
+                   game.model.add_program({.name = "both", .windows = {{game.units[0], forward}}, .pass = [] {}});
+                 }),
+      "program \"both\" lists windows and has a pass"));
 }
 
 TEST_CASE("ranks_that_differ_in_a_program_are_told") {

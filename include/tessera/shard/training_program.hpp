@@ -26,6 +26,12 @@ struct ProgramOptions {
   std::string name = {};                    // of several programs each has its own; default: "train"
   std::vector<UnitWindow> windows = {};     // of a micro-batch, in their order
   std::vector<UnitWindow> evaluation = {};  // evaluate windows; may be empty
+  // Instead of lists: finalize() calls them once and writes down which windows they open. They are the very functions
+  // that train and evaluate later, on a batch as any other: layers compute on scratch memory of the largest unit's
+  // size, in which parameters and buffers are zero and the loss scale is 1, and nothing of it is kept. update() and
+  // what looks at parameters have no place in them.
+  std::function<void()> pass = nullptr;
+  std::function<void()> evaluation_pass = nullptr;
   // The units whose gradients are reduced and whose weights are updated; others' backward windows only pass the
   // gradient of their input on, as frozen ones do. Default: every unit that has a backward window here. Of several
   // programs one trains a unit.

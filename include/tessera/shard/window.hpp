@@ -38,7 +38,8 @@
 namespace tessera {
 
 class Executor;
-class OpenWindow;
+class Recording;
+class WindowView;
 struct WindowLink;
 
 enum class GradientMode { overwrite, accumulate };
@@ -88,12 +89,13 @@ class Window {
 
  private:
   friend class Executor;
+  friend class Recording;
   struct Raw {
     void* data;
     std::size_t elements;
   };
   Window(std::shared_ptr<const WindowLink> link, plan::WindowUse use, std::size_t serial);
-  OpenWindow& opened() const;  // throws where it is not open
+  WindowView& opened() const;  // throws where it is not open
   Raw raw_parameter(const Parameter& parameter, DType type);
   Raw raw_gradient(const Parameter& parameter, DType type, GradientMode mode);
 

@@ -1,0 +1,55 @@
+// What stands behind a window's handle: the running plan (executor.hpp, open_window.hpp), or a pass that is only
+// recorded (recording.hpp).
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/device/stream.hpp"
+#include "tessera/shard/unit.hpp"
+#include "tessera/shard/window.hpp"
+
+namespace tessera {
+
+// The window that is open, as its handle sees it.
+class WindowView {
+ public:
+  struct View {
+    void* data;
+    std::size_t elements;
+  };
+  virtual ~WindowView() = default;
+
+  virtual const Unit& unit() const = 0;
+  virtual plan::WindowKind kind() const = 0;
+  virtual bool trains(const Parameter& parameter) const = 0;
+  virtual View parameter(const Parameter& parameter, DType type) = 0;
+  virtual View gradient(const Parameter& parameter, DType type, GradientMode mode) = 0;
+  virtual std::span<float> values(const Buffer& buffer) = 0;
+  virtual const float* loss_scale() = 0;
+  virtual Stream& stream() = 0;
+  virtual void join(Stream& other) = 0;
+};
+
+class WindowHost {
+ public:
+  virtual ~WindowHost() = default;
+  // The open window, if it is that of this opening; else null.
+  virtual WindowView* open_window(std::size_t serial) = 0;
+  virtual void close() = 0;  // the open window
+  // Aborts the world; the text says in which window.
+  virtual void abandon(std::string_view what) noexcept = 0;
+};
+
+// What handles keep of the model that opened them. It outlives the model, so that a handle which comes late finds that
+// out instead of freed memory.
+struct WindowLink {
+  WindowHost* host;  // null: the model is gone, or has another plan and with it another executor
+  int rank;
+  std::vector<std::string> units;  // their names
+};
+
+}  // namespace tessera
