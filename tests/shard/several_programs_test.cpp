@@ -658,6 +658,7 @@ TEST_CASE("a_pass_that_cannot_be_recorded_is_refused_by_name") {
                          model.within(model.unit(0), forward, [&](tessera::Window&) {
                            if (rank == 1) throw std::runtime_error("no such batch");
                          });
+                         model.within(model.unit(0), backward, [](tessera::Window&) {});
                        }),
                  "no such batch"));
   const Values dy(3 * rows);
