@@ -92,7 +92,7 @@ void put_scalars(FullyShard& model, const CheckpointState& state) {
   const std::size_t replica = model.plan().place_of(static_cast<std::size_t>(model.world().rank())).replica;
   const bool has_mine = model.plan().replicas_diverge() && state.replicas.size() == model.plan().options.replicas;
   if (has_mine) return put_counts(model, 0, state.replicas[replica]);
-  put_counts(model, 0, state);
+  if (state.programs.empty()) return put_counts(model, 0, state);
   for (std::size_t program = 0; program < model.plan().programs.size(); ++program) {
     const auto stored = std::find_if(state.programs.begin(), state.programs.end(), [&](const ProgramCounts& counts) {
       return counts.program == model.plan().programs[program].name;

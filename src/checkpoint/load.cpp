@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstring>
 #include <set>
 #include <string>
@@ -122,7 +123,7 @@ void require_programs(const LoadInput& input, const CheckpointReader& reader) {
   }
   std::vector<std::string> stored;
   for (const ProgramCounts& counts : reader.state().programs) stored.push_back(counts.program);
-  if (stored == wanted) return;
+  if (std::is_permutation(stored.begin(), stored.end(), wanted.begin(), wanted.end())) return;
   const auto text = [](const std::vector<std::string>& names) {
     return names.empty() ? "one program" : fmt::format("the programs {}", fmt::join(names, ", "));
   };

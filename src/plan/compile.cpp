@@ -75,7 +75,7 @@ std::vector<Trainable> trainable_units(const std::vector<UnitSpec>& units) {
     const auto& parameters = unit.parameters;
     const bool trained = parameters.empty() || std::any_of(parameters.begin(), parameters.end(),
                                                            [](const ParameterSpec& spec) { return !spec.frozen; });
-    result.push_back({.parameters = !parameters.empty(), .trained = trained});
+    result.push_back({.parameters = !parameters.empty(), .trained = trained, .name = unit.name});
   }
   return result;
 }
@@ -97,7 +97,7 @@ std::vector<std::size_t> backward_windows(const Plan& plan) {
   return result;
 }
 
-void check_outer_steps(const CompileInput& input) {
+void check_outer_steps(const CompileInput& input, const std::vector<std::size_t>& trainers) {
   const PlanOptions& options = input.options;
   if (options.outer_every == 0) {
     if (options.outer_fragments == 1) return;
@@ -118,9 +118,7 @@ void check_outer_steps(const CompileInput& input) {
     throw UsageError(fmt::format("outer steps every {} steps count the steps of one program, and the model has {}",
                                  options.outer_every, input.programs.size()));
   }
-  const std::vector<Trainable> all = trainable_units(input.units);
-  const auto units = static_cast<std::size_t>(
-      std::count_if(all.begin(), all.end(), [](const Trainable& unit) { return unit.trained; }));
+  const auto units = static_cast<std::size_t>(std::count(trainers.begin(), trainers.end(), std::size_t{0}));
   if (options.outer_fragments >= 1 && options.outer_fragments <= std::min(options.outer_every, units)) return;
   throw UsageError(
       fmt::format("outer steps in {} fragments every {} steps of {} units that train: choose 1 to {} fragments",
@@ -142,7 +140,6 @@ void check_input(const CompileInput& input) {
   if (input.units.empty()) throw UsageError("the model has no units: add at least one before finalize()");
   check_sizes(input);
   check_sharding(input.options);
-  check_outer_steps(input);
   check_names(input.units);
 }
 
@@ -162,13 +159,15 @@ Bytes resolve_bucket_cap(const PlanOptions& options) {
 
 Plan compile(const CompileInput& input) {
   check_input(input);
+  const std::vector<std::size_t> trained_by = trainers(input.programs, trainable_units(input.units));
+  check_outer_steps(input, trained_by);
   Plan plan;
   plan.options = input.options;
   plan.options.accumulation = resolve(input.options);
   plan.options.bucket_cap = resolve_bucket_cap(input.options);
   plan.programs = input.programs;
   plan.units = input.units;
-  plan.trainers = trainers(input.programs, trainable_units(input.units));
+  plan.trainers = trained_by;
   plan.norm_columns = norm_columns(plan);
   plan.backward_windows = backward_windows(plan);
   plan.optimizer_states = input.optimizer_states;

@@ -53,6 +53,12 @@ class Checker {
     return programs_.size() == 1 ? "program" : fmt::format("program \"{}\"", program.name);
   }
 
+  // Of a model whose units have names those are told too.
+  std::string of(std::size_t unit) const {
+    const std::string_view name = units_[unit].name;
+    return name.empty() ? fmt::format("unit {}", unit) : fmt::format("unit {} ({})", unit, name);
+  }
+
   void check_names() const {
     if (programs_.empty())
       throw UsageError("the model has no program: give it one, or leave it the chain of its units");
@@ -96,8 +102,8 @@ class Checker {
       if (use.kind == WindowKind::forward) forward[use.unit] = true;
       if (use.kind == WindowKind::backward) backward[use.unit] = true;
       if (forward[use.unit]) continue;
-      throw UsageError(fmt::format("{}: window {} ({}) of unit {} comes before any forward window of that unit",
-                                   of(program), position, to_string(use.kind), use.unit));
+      throw UsageError(fmt::format("{}: window {} ({}) of {} comes before any forward window of that unit", of(program),
+                                   position, to_string(use.kind), of(use.unit)));
     }
     if (programs_.size() > 1 && program.micro_batch.empty()) {
       throw UsageError(fmt::format("{} has no windows: its steps would do nothing", of(program)));
@@ -113,7 +119,7 @@ class Checker {
             fmt::format("{} trains unit {}, but the model has {} units", of(program), unit, units_.size()));
       }
       if (units_[unit].trained && !backward[unit]) {
-        throw UsageError(fmt::format("{}: unit {}, which it trains, has no backward window", of(program), unit));
+        throw UsageError(fmt::format("{}: {}, which it trains, has no backward window", of(program), of(unit)));
       }
     }
     for (std::size_t unit = 0; unit < units_.size(); ++unit) {
@@ -121,10 +127,10 @@ class Checker {
       if (trainers_[unit] == no_program) {
         trainers_[unit] = index;
       } else if (units_[unit].parameters) {
-        throw UsageError(fmt::format(
-            "unit {} is trained by two programs, \"{}\" and \"{}\": say which units each trains, or put both "
-            "backward passes into one",
-            unit, programs_[trainers_[unit]].name, program.name));
+        throw UsageError(
+            fmt::format("{} is trained by two programs, \"{}\" and \"{}\": say which units each trains, or put both "
+                        "backward passes into one",
+                        of(unit), programs_[trainers_[unit]].name, program.name));
       }
     }
   }
@@ -137,9 +143,9 @@ class Checker {
     for (std::size_t unit = 0; unit < units_.size(); ++unit) {
       if (!units_[unit].trained || trainers_[unit] != no_program) continue;
       if (programs_.size() == 1 && !programs_.front().trains)
-        throw UsageError(fmt::format("program: unit {} has no backward window", unit));
+        throw UsageError(fmt::format("program: {} has no backward window", of(unit)));
       if (!units_[unit].parameters) continue;
-      throw UsageError(fmt::format("no program trains unit {}: name it in one, or freeze its parameters", unit));
+      throw UsageError(fmt::format("no program trains {}: name it in one, or freeze its parameters", of(unit)));
     }
   }
 

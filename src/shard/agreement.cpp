@@ -118,9 +118,10 @@ void add_programs(Lines& lines, const AgreedSettings& settings) {
   for (std::size_t index = 0; index < programs.size(); ++index) {
     const plan::Program& program = programs[index];
     const std::string of = programs.size() == 1 ? "" : " of program " + program.name;
-    if (index > 0) add_optimizer(lines, *settings.optimizers[index], of);
+    add_optimizer(lines, *settings.optimizers[index], of);
     add_windows(lines, "a micro-batch" + of, program.micro_batch, settings.input.units);
     add_windows(lines, "an evaluation" + of, program.evaluation, settings.input.units);
+    if (programs.size() > 1) lines.add("trains" + of, program.trains ? "what it names" : "what it comes back to");
     for (const std::size_t unit : program.trains.value_or(std::vector<std::size_t>{})) {
       lines.add("trained" + of, settings.input.units.at(unit).name);
     }
@@ -159,7 +160,6 @@ std::vector<std::string> lines_of(const AgreedSettings& settings) {
   lines.add("seed", settings.seed);
   add_options(lines, settings.input.options);
   add_outer(lines, settings.outer);
-  add_optimizer(lines, *settings.optimizers.front());
   add_loss_scaling(lines, settings.loss_scaling);
   add_units(lines, settings.input.units);
   add_programs(lines, settings);

@@ -261,6 +261,16 @@ void Executor::discard_gradients() {
   launch_update(std::nullopt, {.weight = 0.0, .kind = kernels::StepPart::Kind::discarded});
 }
 
+void Executor::look_at_steps() {
+  if (!operations_.looks_late()) return;
+  for (std::size_t program = 0; program < plan_.programs.size(); ++program) {
+    kernels::StepScalars now;
+    kernels::copy(compute(), &now, memory_.scalars(program), Bytes(sizeof now));
+    compute().synchronize();
+    operations_.look_at(program, now);
+  }
+}
+
 // Those of this step that are missing: all of their operations happen, on gradients of zero.
 void Executor::skip_micro_batches() {
   while (!progress_.ends_step()) {
@@ -273,7 +283,7 @@ void Executor::skip_micro_batches() {
 }
 
 void Executor::launch_update(std::optional<float> learning_rate, const kernels::StepPart& part) {
-  operations_.set_step(learning_rate, part);
+  operations_.set_step(program(), learning_rate, part);
   if (traced_ != nullptr) traced_->stamp_host(*host_);
   launch_segment(SegmentKind::update);
   progress_.update();

@@ -38,6 +38,9 @@ class Executor final : public WindowHost {
   void update(float learning_rate, std::optional<double> weight);
   void skip_step(float learning_rate);
   void discard_gradients();
+  // Where tasks do not see the device's memory: what is wrong with the last step of any program is told now.
+  // Synchronises.
+  void look_at_steps();
   // How many updates were asked for so far: by it outer steps are due.
   void set_updates(std::size_t updates) { updates_ = updates; }
   void refresh();              // what is whole follows the masters. Synchronises

@@ -13,7 +13,7 @@
 #include "shard/inspection.hpp"
 #include "shard/loss_scaling.hpp"
 #include "shard/plan_advice.hpp"
-#include "shard/recording.hpp"
+#include "shard/recorded_pass.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/plan/compile.hpp"
 #include "tessera/plan/verify.hpp"
@@ -142,7 +142,7 @@ class FullyShard::Implementation {
     return *executor_;
   }
   // While a pass is recorded; null else.
-  Recording* recording() { return recording_ ? &*recording_ : nullptr; }
+  RecordedPass* recording() { return recording_ ? &*recording_ : nullptr; }
 
   Executor& executor() {
     world();
@@ -186,6 +186,13 @@ class FullyShard::Implementation {
     throw UsageError(fmt::format("update() with weight {}: a weight is finite and at least 0", *asked));
   }
 
+  std::size_t program_or_current(std::optional<std::size_t> program) {
+    const std::size_t index = program.value_or(executor().program());
+    if (index < plan_.programs.size()) return index;
+    throw UsageError(fmt::format("the step scalars of program {} were asked for, and the model has {}, counted from 0",
+                                 index, plan_.programs.size()));
+  }
+
   bool is_mine(const Unit& unit) const { return unit.index() < units_.size() && units_[unit.index()].get() == &unit; }
   void require_mine(const Unit& unit) const {
     if (is_mine(unit)) return;
@@ -197,7 +204,7 @@ class FullyShard::Implementation {
     const plan::UnitBuffers& buffers = plan_.unit_buffers[unit.index()];
     if (state == "master") return buffers.master;
     if (!plan_.trains(unit.index())) {
-      throw UsageError(fmt::format("unit {}: every parameter is frozen, so there is no \"{}\"", unit.name(), state));
+      throw UsageError(fmt::format("unit {}: nothing of it is trained, so there is no \"{}\"", unit.name(), state));
     }
     if (state == "gradient") return buffers.gradient;
     if (state == "anchor" && buffers.anchor != plan::no_buffer) return buffers.anchor;
@@ -304,12 +311,12 @@ class FullyShard::Implementation {
     for (const auto& declared : programs_) {
       ProgramOptions& options = declared->options;
       if (!options.pass && !options.evaluation_pass) continue;
-      recording_.emplace(Recording::Subject{.world = world(),
-                                            .units = units_,
-                                            .precision = options_.precision,
-                                            .activations = options_.activations,
-                                            .program = options.name,
-                                            .trains = options.trains});
+      recording_.emplace(RecordedPass::Subject{.world = world(),
+                                               .units = units_,
+                                               .precision = options_.precision,
+                                               .activations = options_.activations,
+                                               .program = options.name,
+                                               .trains = options.trains});
       const std::shared_ptr<void> ends(nullptr, [this](void*) { recording_.reset(); });
       if (options.pass) options.windows = recorded(options.pass);
       if (options.evaluation_pass) options.evaluation = recorded(options.evaluation_pass);
@@ -324,6 +331,7 @@ class FullyShard::Implementation {
   }
 
   void choose_optimizers() {
+    optimizers_.clear();  // of a finalize() that failed
     for (const auto& declared : programs_) {
       const Optimizer* const own = declared->options.optimizer.get();
       if (own == nullptr && optimizer_ == nullptr) {
@@ -408,7 +416,7 @@ class FullyShard::Implementation {
   std::vector<std::unique_ptr<DeclaredProgram>> programs_;  // none: the one of the options
   std::unique_ptr<Optimizer> optimizer_;                    // of programs that bring none
   std::vector<const Optimizer*> optimizers_;                // by program
-  std::optional<Recording> recording_;                      // while finalize() records a pass
+  std::optional<RecordedPass> recording_;                   // while finalize() records a pass
   std::weak_ptr<const std::string> held_;
   plan::Plan plan_;
   std::unique_ptr<Executor> executor_;  // it uses all of the above
@@ -450,7 +458,7 @@ void FullyShard::skip(Unit& unit, plan::WindowKind kind) {
 }
 
 Window FullyShard::open(Unit& unit, plan::WindowKind kind) {
-  if (Recording* const recording = implementation_->recording()) {
+  if (RecordedPass* const recording = implementation_->recording()) {
     implementation_->require_mine(unit);
     return recording->open({unit.index(), kind});
   }
@@ -471,11 +479,11 @@ void FullyShard::discard_gradients() { implementation_->discard_gradients(); }
 bool FullyShard::finished() { return last_step().finished; }
 
 Stream& FullyShard::stream() {
-  if (Recording* const recording = implementation_->recording()) return recording->compute();
+  if (RecordedPass* const recording = implementation_->recording()) return recording->compute();
   return implementation_->executor().compute();
 }
 const float* FullyShard::loss_scale() const {
-  if (Recording* const recording = implementation_->recording()) return recording->scale();
+  if (RecordedPass* const recording = implementation_->recording()) return recording->scale();
   Executor& executor = implementation_->executor();
   return &executor.memory().scalars(executor.program())->loss_scale;
 }
@@ -483,7 +491,7 @@ StepReport FullyShard::last_step() {
   Executor& executor = implementation_->executor();
   const kernels::StepScalars now = tessera::step_scalars(executor, executor.program());
   world().throw_if_aborted();
-  executor.operations().look_at(now);
+  executor.look_at_steps();
   return {.gradient_norm = now.gradient_norm,
           .skipped = now.skip != 0 && now.weight != 0.0,
           .updates = now.step,
@@ -493,7 +501,7 @@ StepReport FullyShard::last_step() {
           .finished = now.idle != 0};
 }
 void FullyShard::synchronize() {
-  if (Recording* const recording = implementation_->recording()) return recording->compute().synchronize();
+  if (RecordedPass* const recording = implementation_->recording()) return recording->compute().synchronize();
   implementation_->executor().synchronize();
 }
 
@@ -537,7 +545,7 @@ std::span<float> FullyShard::buffer(const Buffer& buffer) {
 }
 void FullyShard::synchronize_buffers() { implementation_->executor().synchronize_buffers(); }
 std::span<std::byte> FullyShard::activation_memory() {
-  if (Recording* const recording = implementation_->recording()) return recording->activation_memory();
+  if (RecordedPass* const recording = implementation_->recording()) return recording->activation_memory();
   return implementation_->executor().memory().bytes(implementation_->plan().activations);
 }
 FullyShard::CheckpointMemory FullyShard::checkpoint_memory() {
@@ -552,12 +560,12 @@ std::shared_ptr<const std::string> FullyShard::hold_plan(std::string why) {
 kernels::StepScalars FullyShard::step_scalars(std::optional<std::size_t> program) {
   Executor& executor = implementation_->executor();
   executor.require_between_steps("step_scalars()");
-  return tessera::step_scalars(executor, program.value_or(executor.program()));
+  return tessera::step_scalars(executor, implementation_->program_or_current(program));
 }
 void FullyShard::set_step_scalars(const kernels::StepScalars& scalars, std::optional<std::size_t> program) {
   Executor& executor = implementation_->executor();
   executor.require_between_steps("set_step_scalars()");
-  tessera::set_step_scalars(executor, program.value_or(executor.program()), scalars);
+  tessera::set_step_scalars(executor, implementation_->program_or_current(program), scalars);
 }
 
 void FullyShard::require_between_steps(std::string_view call) const {

@@ -41,7 +41,7 @@ Operations::Operations(const ExecutorInput& input, ModelMemory& memory)
       outer_(input.outer),
       gradient_hook_(input.gradient_hook),
       memory_(memory),
-      skipped_steps_(input.world),
+      skipped_steps_(input.plan.programs.size(), SkippedSteps(input.world)),
       tasks_see_memory_(input.world.device().kind() == DeviceKind::cpu) {
   const std::size_t rank = static_cast<std::size_t>(input.world.rank());
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
@@ -234,10 +234,15 @@ void Operations::broadcast(const Operation& operation, Stream& on) {
 // Labels are compared between ranks: with the learning rate in this one, ranks that ask for different updates are told
 // before anything is updated.
 void Operations::gather_norms(const Operation& operation, Collective& collective, Stream& on) {
-  std::array<char, 48>& label = norm_labels_[next_norm_label_++ % norm_labels_.size()];
-  const auto end = learning_rate_
-                       ? fmt::format_to_n(label.data(), label.size(), "norms, in update({})", *learning_rate_).out
-                       : fmt::format_to_n(label.data(), label.size(), "norms, in discard_gradients()").out;
+  NormLabel& label = norm_labels_[next_norm_label_++ % norm_labels_.size()];
+  const bool several = plan_.programs.size() > 1;
+  const std::string_view program = several ? plan_.programs[program_].name : std::string_view();
+  const auto end = learning_rate_ ? fmt::format_to_n(label.data(), label.size(), "norms, in update({}){}{}",
+                                                     *learning_rate_, several ? " of program " : "", program)
+                                        .out
+                                  : fmt::format_to_n(label.data(), label.size(), "norms, in discard_gradients(){}{}",
+                                                     several ? " of program " : "", program)
+                                        .out;
   collective.gathers.front().label = {label.data(), end};
   communicator_of(operation).all_gather(on, collective.gathers);
   note_parts(on);
@@ -264,18 +269,17 @@ void Operations::begin_update(std::size_t program, Stream& on) {
       .divisor = static_cast<double>(plan_.gradient_divisor())};
   kernels::begin_update(on, scalars, partials, settings);
   if (!tasks_see_memory_) return;
-  on.submit([this, scalars] {
+  on.submit([this, program, scalars] {
     if (!parts_came_.exchange(false)) return;  // what is there is older: the stream that brings them has failed
     require_parts_that_fit(*scalars);
-    skipped_steps_.look(*scalars);
+    skipped_steps_[program].look(*scalars);
   });
 }
 
 // On a CUDA device this is noticed when somebody looks: FullyShard::last_step(). Such a step has changed nothing.
-void Operations::look_at(const kernels::StepScalars& now) {
-  if (tasks_see_memory_) return;
+void Operations::look_at(std::size_t program, const kernels::StepScalars& now) {
   require_parts_that_fit(now);
-  skipped_steps_.look(now);
+  skipped_steps_[program].look(now);
 }
 
 void Operations::optimize(const Operation& operation, Stream& on) {

@@ -45,14 +45,16 @@ class Operations {
   Operations(const ExecutorInput& input, ModelMemory& memory);
 
   // Of this step: for the operations of its update. `asked`: the learning rate, or none where gradients are dropped.
-  void set_step(std::optional<float> asked, const kernels::StepPart& part) {
+  void set_step(std::size_t program, std::optional<float> asked, const kernels::StepPart& part) {
+    program_ = program;
     learning_rate_ = asked;
     part_ = part;
   }
   // Enqueues one that is no window.
   void launch(plan::EventPoint point, Stream& on);
-  // The step's scalars were brought to the host.
-  void look_at(const kernels::StepScalars& now);
+  // Whether nobody sees a step's scalars before they are brought to the host; and that they were.
+  bool looks_late() const { return !tasks_see_memory_; }
+  void look_at(std::size_t program, const kernels::StepScalars& now);
 
  private:
   // What a collective is called with, made once: communicators keep views of groups.
@@ -111,13 +113,15 @@ class Operations {
   std::vector<std::vector<ParameterPiece>> gradient_pieces_;  // by unit, for hooks
   // By stream and kind of group: those that the plan uses. Of one stream they share their staging.
   std::array<std::array<std::unique_ptr<Communicator>, plan::group_count>, plan::stream_count> communicators_;
-  SkippedSteps skipped_steps_;
-  bool tasks_see_memory_;                 // of the device: on the CPU
-  std::atomic<bool> parts_came_ = false;  // of all ranks, for the update that comes next
+  std::vector<SkippedSteps> skipped_steps_;  // by program
+  bool tasks_see_memory_;                    // of the device: on the CPU
+  std::atomic<bool> parts_came_ = false;     // of all ranks, for the update that comes next
+  std::size_t program_ = 0;                  // of the update that is launched
   std::optional<float> learning_rate_ = 0.0f;
   kernels::StepPart part_;
   // Labels of the latest gathers of norms: the host is at most one update ahead of the streams.
-  std::array<std::array<char, 48>, 3> norm_labels_{};
+  using NormLabel = std::array<char, 112>;
+  std::array<NormLabel, 3> norm_labels_{};
   std::size_t next_norm_label_ = 0;
 };
 

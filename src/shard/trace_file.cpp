@@ -184,6 +184,7 @@ class Writer {
   // One slice for each data wait, and an arrow from the end of what it waited for, when that is in the trace.
   void add_waits(const TracedOperation& traced, const Operation& operation) {
     std::size_t stamp = traced.arrival;
+    const std::int64_t* host = host_stamps_ + traced.throttle;
     for (const plan::Wait& wait : operation.waits) {
       const EventPoint point = content_.plan.events[wait.event];
       if (wait.type == plan::WaitType::data) {
@@ -191,8 +192,8 @@ class Writer {
         add_arrow(thread_of(operation.stream), point, stamps_[traced.start()]);
         ++stamp;
       } else if (wait.type == plan::WaitType::throttle) {
-        const std::int64_t* ends = host_stamps_ + traced.throttle.value();
-        add_wait(host_thread, {ends[0], ends[1]}, operation, point);
+        add_wait(host_thread, {host[0], host[1]}, operation, point);
+        host += 2;
       }
     }
   }
@@ -233,8 +234,8 @@ class Writer {
     if (content_.compute_is_immediate && operation.stream == plan::StreamId::compute) {
       const bool window = operation.kind == plan::OperationKind::window;
       inside += stamps_[window ? traced.start() : traced.end] - stamps_[traced.arrival];
-    } else if (traced.throttle) {
-      inside += host_stamps_[*traced.throttle + 1] - host_stamps_[*traced.throttle];
+    } else if (traced.throttle_waits > 0) {
+      inside += host_stamps_[traced.throttle + 2 * traced.throttle_waits - 1] - host_stamps_[traced.throttle];
     }
   }
 

@@ -59,7 +59,7 @@ void TraceLayout::add_operation(const plan::Operation& operation, plan::EventPoi
   for (const plan::Wait& wait : operation.waits) {
     if (wait.type == plan::WaitType::data) ++traced.waits;
     if (wait.type == plan::WaitType::throttle) {
-      traced.throttle = host_stamps;
+      if (traced.throttle_waits++ == 0) traced.throttle = host_stamps;
       host_stamps += 2;
     }
   }

@@ -23,7 +23,8 @@ struct TracedOperation {
   std::size_t arrival;
   std::size_t waits;
   std::size_t end;
-  std::optional<std::size_t> throttle = std::nullopt;  // host stamps: before its throttle wait; + 1: after
+  std::size_t throttle_waits = 0;  // two stamps of the host for each, one after the other: before it, and after
+  std::size_t throttle = 0;        // the first of them
 
   std::size_t start() const { return arrival + waits; }
 };

@@ -1,5 +1,5 @@
 // What stands behind a window's handle: the running plan (executor.hpp, open_window.hpp), or a pass that is only
-// recorded (recording.hpp).
+// recorded (recorded_pass.hpp).
 #pragma once
 
 #include <cstddef>

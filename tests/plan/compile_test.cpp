@@ -336,8 +336,8 @@ TEST_CASE("impossible_input_is_refused_by_name") {
   CHECK(contains(refused([](CompileInput& in) { in.units[1].name = "u0"; }), "two units have the name \"u0\""));
   CHECK(contains(refused([](CompileInput& in) { in.units[1].parameters[0].name = "u0.p1"; }),
                  "two parameters have the name \"u0.p1\""));
-  CHECK(
-      contains(refused([](CompileInput& in) { in.programs = {Program::chain(1)}; }), "unit 1 has no backward window"));
+  CHECK(contains(refused([](CompileInput& in) { in.programs = {Program::chain(1)}; }),
+                 "program: unit 1 (u1) has no backward window"));
   CHECK(contains(refused([](CompileInput& in) { in.units[0].parameters[1].shape = {std::size_t{1} << 49}; }),
                  "\"u0.p1\""));
 }

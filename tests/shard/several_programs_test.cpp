@@ -538,7 +538,7 @@ TEST_CASE("wrong_use_of_programs_is_refused_by_name") {
         game.model.add_program({.name = "again", .windows = {{game.units[0], forward}, {game.units[0], backward}}});
         game.finalize();
       }),
-      "unit 0 is trained by two programs, \"make\" and \"again\""));
+      "unit 0 (generator.0) is trained by two programs, \"make\" and \"again\""));
   CHECK(contains(fails([](Game& game) {
                    game.model.add_program({.name = "odd", .windows = {{nullptr, forward}}});
                  }),
@@ -676,6 +676,45 @@ TEST_CASE("a_pass_that_cannot_be_recorded_is_refused_by_name") {
                    game.model.add_program({.name = "both", .windows = {{game.units[0], forward}}, .pass = [] {}});
                  }),
       "program \"both\" lists windows and has a pass"));
+}
+
+TEST_CASE("finalize_may_be_repeated_after_it_has_failed") {
+  tessera::launch({.ranks = 2, .timeout = std::chrono::seconds(20)}, [](tessera::World& world) {
+    Game game(world, {});
+    CHECK_THROWS_WITH_AS(game.model.finalize(), doctest::Contains("program \"judge\" has no optimizer"),
+                         tessera::UsageError);
+    toy::Layer<float> forgotten(3, 3, rows);
+    tessera::FullyShard other(world, {.program = tessera::plan::Program::chain(2)});
+    other.add(forgotten);
+    CHECK_THROWS_AS(other.finalize(tessera::Sgd{.learning_rate = 0.5f}), tessera::UsageError);
+    game.finalize();
+    game.step_of_judge(0);
+    game.step_of_maker(1);
+    CHECK_FALSE(game.model.pieces(*game.units[2], "m").empty());
+    CHECK_THROWS_WITH_AS(game.model.pieces(*game.units[0], "m"),
+                         doctest::Contains("there are master, gradient, velocity"), tessera::UsageError);
+    CHECK_THROWS_WITH_AS(game.model.step_scalars(2), doctest::Contains("the model has 2, counted from 0"),
+                         tessera::UsageError);
+  });
+}
+
+TEST_CASE("ranks_that_begin_different_programs_are_told") {
+  using enum WindowKind;
+  const std::string text = failure_of(2, [](tessera::World& world) {
+    toy::Layer<float> layer(3, 3, rows);
+    layer.weight.set_frozen(true), layer.bias.set_frozen(true);
+    tessera::FullyShard model(world);
+    const tessera::Unit* const unit = &model.add(layer);
+    const auto& one = model.add_program({.name = "one", .windows = {{unit, forward}}});
+    const auto& two = model.add_program({.name = "two", .windows = {{unit, forward}}});
+    model.finalize(tessera::AdamW{});
+    model.begin(world.rank() == 0 ? one : two);  // they do the same, and count different steps
+    model.skip_step();
+    model.synchronize();
+  });
+  INFO(text);
+  CHECK(contains(text, "of program one"));
+  CHECK(contains(text, "of program two"));
 }
 
 TEST_CASE("ranks_that_differ_in_a_program_are_told") {

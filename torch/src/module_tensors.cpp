@@ -104,6 +104,7 @@ void ParameterTensor::let_go() {
 }
 
 void ParameterTensor::take_gradient(Window& window, std::size_t window_serial, const at::Tensor& gradient) {
+  if (!window.trains(parameter_)) return;  // in a step of a program that trains other units
   const DType type = precision_.gradient;
   const at::Tensor place = view_of(gradient_address(window, parameter_, type), tensor_.sizes(), type);
   if (std::exchange(written_in_, window_serial) == window_serial) {

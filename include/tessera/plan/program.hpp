@@ -27,10 +27,10 @@ struct WindowUse {
 };
 
 struct Program {
-  std::vector<WindowUse>
-      micro_batch;  // forward, recompute and backward windows; every trained unit has at least one backward window
-  std::vector<WindowUse> evaluation;  // evaluate windows; may be empty
-  std::string name = "train";         // of several each has its own
+  std::vector<WindowUse> micro_batch;  // forward, recompute and backward windows; each unit that it trains has at least
+                                       // one backward window
+  std::vector<WindowUse> evaluation;   // evaluate windows; may be empty
+  std::string name = "train";          // of several each has its own
   // The units whose gradients its steps reduce and whose weights they update; the backward windows of others only pass
   // the gradient of their input on. Default: every unit that has a backward window here. What is frozen is not trained.
   std::optional<std::vector<std::size_t>> trains = std::nullopt;
@@ -49,8 +49,9 @@ inline constexpr std::size_t no_program = static_cast<std::size_t>(-1);
 // there, a backward window before any forward one of its unit, a unit that is trained by no program or by two, or by
 // one that has no backward window of it.
 struct Trainable {
-  bool parameters;  // has any
-  bool trained;     // some of them are not frozen, or it has none
+  bool parameters;             // has any
+  bool trained;                // some of them are not frozen, or it has none
+  std::string_view name = {};  // for errors
 };
 std::vector<std::size_t> trainers(std::span<const Program> programs, std::span<const Trainable> units);
 

@@ -247,9 +247,10 @@ class FullyShard {
   void skip_step(float learning_rate);
   // In place of update(), on every rank: what the windows of this step brought is dropped, and no parameter, state,
   // count or loss scale changes. For a step that turns out to be of no use, or whose gradients are only looked at:
-  // until the next window, pieces() and gradient_norms() show them. A rank that has computed nothing may call it, too.
-  // Synchronises as update() does. Ranks of which some call it and others update get a CommunicationError. Throws
-  // UsageError inside a pass, and with outer steps.
+  // until the next window, pieces() and gradient_norms() show them, divided by ranks × micro-batches, as hooks see
+  // them, which run here, too. A rank that has computed nothing may call it. Synchronises as update() does. Ranks of
+  // which some call it and others update get a CommunicationError. Throws UsageError inside a pass, and with outer
+  // steps.
   void discard_gradients();
   // Whether every rank skipped the last step: nobody has more data. Synchronises as last_step() does.
   bool finished();

@@ -20,7 +20,7 @@ class FullyShard;
 class TraceRecorder;
 
 // Steps `first` to `last`, both included. `next` is the number of the step that the model does next: 1, or what a
-// resumed run has come to.
+// resumed run has come to. Of several programs only the steps of the traced one count.
 struct TraceSteps {
   std::size_t first = 1;
   std::size_t last = 1;

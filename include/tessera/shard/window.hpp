@@ -38,7 +38,7 @@
 namespace tessera {
 
 class Executor;
-class Recording;
+class RecordedPass;
 class WindowView;
 struct WindowLink;
 
@@ -52,7 +52,8 @@ class Window {
 
   const std::string& unit() const;
   plan::WindowKind kind() const;
-  // Whether the parameter has a gradient: false when it is frozen. Throws as parameter() does.
+  // Whether the parameter has a gradient: false when it is frozen, and in steps of a program that trains other units.
+  // Throws as parameter() does.
   bool trains(const Parameter& parameter) const;
   bool is_open() const;
 
@@ -71,7 +72,7 @@ class Window {
   }
 
   // The whole unreduced gradient. T is the unit's gradient dtype. Throws as parameter() does, outside backward windows,
-  // and for frozen parameters.
+  // and for parameters that trains() denies.
   template <typename T = float>
   std::span<T> gradient(const Parameter& parameter, GradientMode mode = GradientMode::overwrite) {
     const Raw raw = raw_gradient(parameter, dtype_of<T>, mode);
@@ -89,7 +90,7 @@ class Window {
 
  private:
   friend class Executor;
-  friend class Recording;
+  friend class RecordedPass;
   struct Raw {
     void* data;
     std::size_t elements;

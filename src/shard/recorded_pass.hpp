@@ -19,7 +19,7 @@
 
 namespace tessera {
 
-class Recording final : public WindowHost, private WindowView {
+class RecordedPass final : public WindowHost, private WindowView {
  public:
   struct Subject {
     World& world;
@@ -29,8 +29,8 @@ class Recording final : public WindowHost, private WindowView {
     const std::string& program;
     const std::optional<std::vector<const Unit*>>& trains;  // none: every unit
   };
-  explicit Recording(const Subject& subject);
-  ~Recording() override;
+  explicit RecordedPass(const Subject& subject);
+  ~RecordedPass() override;
 
   // The windows that `pass` opens. Throws UsageError where it opens none, or leaves one open.
   std::vector<plan::WindowUse> run(const std::function<void()>& pass);

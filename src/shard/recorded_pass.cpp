@@ -1,5 +1,5 @@
 // Scratch memory: the loss scale, the user's activations, and behind them the tensors of the unit whose window is open.
-#include "shard/recording.hpp"
+#include "shard/recorded_pass.hpp"
 
 #include <fmt/format.h>
 
@@ -20,7 +20,7 @@ constexpr float no_scaling = 1.0f;
 
 }  // namespace
 
-Recording::Recording(const Subject& subject)
+RecordedPass::RecordedPass(const Subject& subject)
     : subject_(subject),
       scratch_(subject.world.device(), Bytes(0)),
       stream_(subject.world.device(), StreamOptions{.name = fmt::format("r{}.recording", subject.world.rank()),
@@ -38,13 +38,13 @@ Recording::Recording(const Subject& subject)
   for (const auto& unit : subject_.units) link_->units.push_back(unit->name());
 }
 
-Recording::~Recording() { link_->host = nullptr; }
+RecordedPass::~RecordedPass() { link_->host = nullptr; }
 
-const Precision& Recording::precision_of(const Unit& unit) const {
+const Precision& RecordedPass::precision_of(const Unit& unit) const {
   return unit.options().precision ? *unit.options().precision : subject_.precision;
 }
 
-Recording::Places Recording::places_of(const Unit& unit) const {
+RecordedPass::Places RecordedPass::places_of(const Unit& unit) const {
   Places places{.parameters = {}, .gradients = {}, .buffers = {}, .end = {}};
   const auto place = [&](std::vector<Bytes>& list, Bytes size) {
     list.push_back(places.end);
@@ -59,7 +59,7 @@ Recording::Places Recording::places_of(const Unit& unit) const {
   return places;
 }
 
-std::vector<plan::WindowUse> Recording::run(const std::function<void()>& pass) {
+std::vector<plan::WindowUse> RecordedPass::run(const std::function<void()>& pass) {
   uses_.clear();
   pass();
   stream_.synchronize();
@@ -71,7 +71,7 @@ std::vector<plan::WindowUse> Recording::run(const std::function<void()>& pass) {
   return std::exchange(uses_, {});
 }
 
-Window Recording::open(const plan::WindowUse& use) {
+Window RecordedPass::open(const plan::WindowUse& use) {
   if (current_) {
     throw UsageError(fmt::format("the {} window of unit {} cannot open: {} is still open, close it first",
                                  to_string(use.kind), link_->units[use.unit], describe()));
@@ -82,12 +82,12 @@ Window Recording::open(const plan::WindowUse& use) {
   return Window(link_, use, ++serial_);
 }
 
-void Recording::close() {
+void RecordedPass::close() {
   for (Stream* other : std::exchange(joined_, {})) other->synchronize();
   current_.reset();
 }
 
-void Recording::abandon(std::string_view what) noexcept {
+void RecordedPass::abandon(std::string_view what) noexcept {
   try {
     subject_.world.abort(current_ ? fmt::format("{}: {}", describe(), what) : std::string(what));
   } catch (...) {
@@ -95,29 +95,29 @@ void Recording::abandon(std::string_view what) noexcept {
   }
 }
 
-std::span<std::byte> Recording::activation_memory() {
+std::span<std::byte> RecordedPass::activation_memory() {
   if (subject_.activations == Bytes(0)) return {};
   return scratch_.range(alignment, subject_.activations);
 }
 
 // `place`: behind the loss scale and the activations.
-std::byte* Recording::tensor_at(Bytes place) {
+std::byte* RecordedPass::tensor_at(Bytes place) {
   return scratch_.data() + (alignment + round_up(subject_.activations, alignment) + place).count();
 }
 
-std::string Recording::describe() const {
+std::string RecordedPass::describe() const {
   return fmt::format("rank {}, recording program \"{}\", the {} window of unit {}", subject_.world.rank(),
                      subject_.program, to_string(kind()), unit().name());
 }
 
-bool Recording::trains(const Parameter& parameter) const {
+bool RecordedPass::trains(const Parameter& parameter) const {
   unit().index_of(parameter);
   if (parameter.options().frozen) return false;
   const auto& trained = subject_.trains;
   return !trained || std::find(trained->begin(), trained->end(), &unit()) != trained->end();
 }
 
-WindowView::View Recording::parameter(const Parameter& parameter, DType type) {
+WindowView::View RecordedPass::parameter(const Parameter& parameter, DType type) {
   const std::size_t index = unit().index_of(parameter);
   const DType actual = precision_of(unit()).parameter;
   if (type != actual) {
@@ -127,7 +127,7 @@ WindowView::View Recording::parameter(const Parameter& parameter, DType type) {
   return {tensor_at(places_[current_->unit].parameters[index]), parameter.elements()};
 }
 
-WindowView::View Recording::gradient(const Parameter& parameter, DType type, GradientMode) {
+WindowView::View RecordedPass::gradient(const Parameter& parameter, DType type, GradientMode) {
   const std::size_t index = unit().index_of(parameter);
   if (kind() != WindowKind::backward || !trains(parameter)) {
     throw UsageError(fmt::format("{}: {} has no gradient here", describe(), parameter.name()));
@@ -140,12 +140,12 @@ WindowView::View Recording::gradient(const Parameter& parameter, DType type, Gra
   return {tensor_at(places_[current_->unit].gradients[index]), parameter.elements()};
 }
 
-std::span<float> Recording::values(const Buffer& buffer) {
+std::span<float> RecordedPass::values(const Buffer& buffer) {
   const std::size_t index = unit().index_of(buffer);
   return {reinterpret_cast<float*>(tensor_at(places_[current_->unit].buffers[index])), buffer.elements()};
 }
 
-void Recording::join(Stream& other) {
+void RecordedPass::join(Stream& other) {
   stream_.synchronize();
   joined_.push_back(&other);
 }
