@@ -3,7 +3,7 @@
 // usage: products [--threads N] [--precision P] [--rounds N] [--tiny]    prints figures, one per line
 //
 // Each shape has the three products of a linear layer: forward x Wᵀ, dx = dy W, and dw = dyᵀ x. Instruction sets are
-// capped by TESSERA_INSTRUCTION_SET (the rows), OPENBLAS_CORETYPE and ONEDNN_MAX_CPU_ISA.
+// capped by TESSERA_INSTRUCTION_SET (the rows), TESSERA_PRODUCTS, OPENBLAS_CORETYPE and ONEDNN_MAX_CPU_ISA.
 #include <algorithm>
 #include <cmath>
 #include <tuple>

@@ -19,6 +19,7 @@ import tempfile
 import time
 
 import marks
+import processors
 
 SOURCE = pathlib.Path(__file__).resolve().parent.parent.parent
 SLOW = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")  # where these are set, they choose kernels of another machine
@@ -37,18 +38,18 @@ class Runner:
     def __init__(self, build):
         self.build, self.figures, self.units, self.commands, self.remarks = pathlib.Path(build), {}, {}, [], []
 
-    def lines(self, program, *arguments):
+    def lines(self, program, *arguments, variables=None):
         command = [program, *map(str, arguments)]
-        surroundings = {key: value for key, value in os.environ.items() if key not in SLOW}
+        surroundings = {key: value for key, value in os.environ.items() if key not in SLOW} | (variables or {})
         print(shlex.join(map(str, command)), file=sys.stderr, flush=True)
         done = subprocess.run(list(map(str, command)), env=surroundings, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             sys.exit(f"{shlex.join(map(str, command))} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
-        self.commands.append(shown(command))
+        self.commands.append("".join(f"{key}={value} " for key, value in (variables or {}).items()) + shown(command))
         return done.stdout.splitlines()
 
-    def figures_of(self, prefix, program, *arguments):
-        for line in self.lines(program, *arguments):
+    def figures_of(self, prefix, program, *arguments, variables=None):
+        for line in self.lines(program, *arguments, variables=variables):
             parts = line.split(" ")
             if len(parts) != 3 or parts[2] == "version":
                 self.remarks.append(line.replace("torch", "PyTorch", 1).removesuffix(" version"))
@@ -77,6 +78,7 @@ def run_all(runner, options):
         runner.figures_of(f"products/{precision}/", runner.bench("products"), "--precision", precision,
                           *(["--tiny", "--rounds", 1] if tiny else []))
     run_steps(runner, tiny)
+    processors.run(runner.build, lambda prefix, variables, *command: runner.figures_of(prefix, *command, variables=variables), tiny)
     python = ["--torch", options.torch] if options.torch else []
     runner.figures_of("torch/", sys.executable, "-B", SOURCE / "bench/compare_torch/compare.py", runner.build, *python,
                       *(["--tiny", "--rounds", 1, "--steps", 1] if tiny else []))
@@ -159,7 +161,7 @@ def products_table(figures):
 def all_figures(runner):
     yield "## All figures\n\n| figure | | |\n|---|--:|---|"
     for name, value in runner.figures.items():
-        if not name.startswith(("step/", "products/")):
+        if not name.startswith(("step/", "products/", "processor/")):
             yield f"| {name} | {value:.4g} | {runner.units[name]} |"
     yield ""
 
@@ -183,6 +185,7 @@ def page(runner, figures, seconds):
     yield from mark_tables(runner.figures)
     yield from parts_table(runner.figures)
     yield from products_table(runner.figures)
+    yield from processors.table(runner.figures)
     yield "## Commands\n\n```sh"
     yield from runner.commands
     yield "```\n"

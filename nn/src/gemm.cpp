@@ -1,6 +1,6 @@
-// Matrix products: on a processor with AVX-512 by products/, else through OpenBLAS. A large one is cut into as many as
-// it has threads, by rows or columns of its result. Calls from several threads at once are safe; each has scratch
-// memory of its own.
+// Matrix products: by products/ what those in use (choice.hpp) have, else through OpenBLAS. A large one is cut into as
+// many as it has threads, by rows or columns of its result. Calls from several threads at once are safe; each has
+// scratch memory of its own.
 #include "src/gemm.hpp"
 
 #include <cblas.h>
@@ -13,6 +13,8 @@
 
 #include "src/operation.hpp"
 #include "src/panel.hpp"
+#include "src/products/choice.hpp"
+#include "src/products/onednn.hpp"
 #include "src/products/product.hpp"
 #include "src/rows/active_rows.hpp"
 #include "tessera/base/error.hpp"
@@ -133,7 +135,7 @@ Product arranged(const Gemm<float>& of, bool a_is_smaller) {
 void multiply_floats(const Gemm<float>& of, const Gemm<float>& whole) {
   for (const std::size_t each : {of.m, of.n, of.k, of.a.stride, of.b.stride, of.c_stride}) extent(each);
   static const FloatProducts* const products = find_float_products();
-  if (products == nullptr) return call_blas(of);
+  if (products == nullptr || active_product_set() == ProductSet::openblas) return call_blas(of);
   const bool a_is_smaller = whole.m < whole.n;
   Product product = arranged(of, a_is_smaller);
   product.block_depth = products->block_depth(arranged(whole, a_is_smaller));
@@ -198,8 +200,8 @@ Operand<std::uint16_t> bits_from(const Operand<bf16>& operand, std::size_t row, 
 template <typename T>
 void add_product(const Gemm<T>& of, const TilePart& part) {
   if constexpr (std::is_same_v<T, bf16>) {
-    static const MultiplyPairsFunction multiply = find_multiply_bf16();
-    if (multiply != nullptr) {
+    if (active_product_set() == ProductSet::avx512_bf16) {
+      static const MultiplyPairsFunction multiply = find_multiply_bf16();
       const PairProduct product = product_of(
           bits_from(of.a, part.rows.begin, part.depth.begin), bits_from(of.b, part.depth.begin, part.columns.begin),
           {part.sums, part.columns.count, part.rows.count, part.columns.count, part.depth.count, part.add});
@@ -230,6 +232,9 @@ void multiply(const Gemm<T>& of, const Gemm<T>& whole) {
   } else if constexpr (std::is_same_v<T, double>) {
     call_blas(of);
   } else {
+    if constexpr (std::is_same_v<T, bf16>) {
+      if (active_product_set() == ProductSet::onednn) return onednn::multiply(of);
+    }
     for (std::size_t row = 0; row < of.m; row += tile) {
       for (std::size_t column = 0; column < of.n; column += tile) {
         multiply_tile(of, cut(row, of.m), cut(column, of.n));

@@ -4,19 +4,30 @@
 #include <cblas.h>
 #include <fmt/format.h>
 
+#include "src/products/choice.hpp"
+#include "src/products/onednn.hpp"
 #include "src/products/product.hpp"
 #include "tessera/device/parallel.hpp"
 #include "tessera/kernels/instruction_set.hpp"
 
 namespace tessera::nn {
 
+namespace {
+
+std::string products_of_bf16(ProductSet set) {
+  if (set == ProductSet::onednn) return "by " + onednn::in_words();
+  return set == ProductSet::avx512_bf16 ? "for AVX512_BF16" : "as fp32";
+}
+
+}  // namespace
+
 std::string computed_with() {
+  const ProductSet set = active_product_set();
   const std::string blas = fmt::format("by OpenBLAS for {}", openblas_get_corename());
+  const bool ours = set != ProductSet::openblas && find_float_products() != nullptr;
   return fmt::format("rows with {}; products of fp32 {}, of bf16 {}, of fp16 as fp32, of fp64 {}; {} thread{}",
-                     to_string(kernels::active_instruction_set()),
-                     find_float_products() == nullptr ? blas : "for AVX-512",
-                     find_multiply_bf16() == nullptr ? "as fp32" : "for AVX512_BF16", blas, parallel::threads(),
-                     parallel::threads() == 1 ? "" : "s");
+                     to_string(kernels::active_instruction_set()), ours ? "for AVX-512" : blas, products_of_bf16(set),
+                     blas, parallel::threads(), parallel::threads() == 1 ? "" : "s");
 }
 
 }  // namespace tessera::nn

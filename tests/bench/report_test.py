@@ -4,6 +4,7 @@
 usage: report_test.py REPORT BUILD
 """
 import pathlib
+import platform
 import subprocess
 import sys
 import tempfile
@@ -35,6 +36,23 @@ def main(report, build):
         assert float(ratios[product][0]) > 0, (product, text)
     for case in ["mlp/fp32/1", "gpt/bf16/1-threads", "mlp/bf16/1", "mlp/fp32/2-ddp", "gpt/fp32/2-fsdp"]:
         assert float(ratios[case][0]) > 0, (case, text)
+    if platform.machine() == "x86_64":
+        assert all(float(cell.split("(")[0]) > 0 for cell in ratios["AVX2"]), text
+    check_that_losses_are_compared(report)
+
+
+def check_that_losses_are_compared(report):
+    sys.path.insert(0, str(pathlib.Path(report).parent))
+    import processors
+    figures = {f"processor/{cap}/{model}/{precision}/last-loss": 2.0 for cap in ["AVX2", "AVX-512"] for model, precision in processors.CASES}
+    processors.require_same_losses(figures)
+    figures["processor/AVX-512/gpt/bf16/last-loss"] = 2.1
+    try:
+        processors.require_same_losses(figures)
+    except SystemExit as wrong:
+        assert "gpt in bf16: the loss is 2.1 with AVX-512, and 2.0 with AVX2" in str(wrong), wrong
+    else:
+        raise AssertionError("losses that differ were taken")
 
 
 if __name__ == "__main__":

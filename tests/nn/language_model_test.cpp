@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "../data/allocation_counter.hpp"
+#include "product_sets.hpp"
 #include "reference.hpp"
 #include "tessera/comm/run.hpp"
 #include "tessera/device/arena.hpp"
@@ -241,6 +242,7 @@ TEST_CASE("language_models_of_16_bits_learn_as_those_of_32_do") {
 }
 
 TEST_CASE("checkpointed_blocks_hold_less_and_all_is_planned_and_nothing_allocated") {
+  const WithProducts own = without_onednn();
   const Outcome whole = train<float>({.steps = 4});
   const Outcome checkpointed = train<float>({.recompute = true, .steps = 4});
   const Outcome half = train<bf16>({.options = {.precision = bf16_mixed}, .recompute = true, .steps = 4});

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "../data/allocation_counter.hpp"
+#include "product_sets.hpp"
 #include "reference.hpp"
 #include "standalone.hpp"
 #include "tessera/base/error.hpp"
@@ -229,6 +230,7 @@ TEST_CASE_TEMPLATE("a_recomputed_block_gives_the_same_bits_with_dropout_too", T,
 }
 
 TEST_CASE_TEMPLATE("a_counted_pass_has_the_peak_of_the_real_one_and_neither_allocates", T, double, float, bf16, fp16) {
+  const WithProducts own = without_onednn();
   for (const Sizes& sizes : all_sizes) {
     for (const Keep keep : {Keep::everything, Keep::only_y}) {
       BlockRun<T> run(sizes, 0.25f);

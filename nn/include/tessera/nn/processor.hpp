@@ -1,4 +1,7 @@
-// What computes the layers on this machine's processor: which the bits depend on, and the speed.
+// What computes the layers on this machine's processor: which the bits depend on, and the speed. Two variables cap it,
+// to have another processor's bits on this one: TESSERA_INSTRUCTION_SET (instruction_set.hpp) for rows and kernels, and
+// for products TESSERA_PRODUCTS: "openblas", "avx512", "avx512_bf16" or "onednn" (AMX's are taken only by that). A
+// value that this build or machine does not have is a UsageError.
 #pragma once
 
 #include <string>
@@ -6,7 +9,7 @@
 namespace tessera::nn {
 
 // One line, such as "rows with avx512; products of fp32 for AVX-512, of bf16 for AVX512_BF16, of fp16 as fp32, of fp64
-// by OpenBLAS for SkylakeX; 2 threads".
+// by OpenBLAS for SkylakeX; 2 threads". Throws UsageError where a variable is wrong.
 std::string computed_with();
 
 }  // namespace tessera::nn
