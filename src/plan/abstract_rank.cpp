@@ -31,6 +31,13 @@ std::vector<EarlierRecord> earlier_records(const Plan& plan) {
   return result;
 }
 
+// Most observers know all or nothing.
+std::uint64_t count_up_to(const std::vector<std::uint64_t>& counts, std::uint64_t known) {
+  if (counts.empty() || known < counts.front()) return 0;
+  if (known >= counts.back()) return counts.size();
+  return static_cast<std::uint64_t>(std::upper_bound(counts.begin(), counts.end(), known) - counts.begin());
+}
+
 }  // namespace
 
 AbstractRank::AbstractRank(const Plan& plan, std::size_t party, MeshPlace place)
@@ -44,7 +51,8 @@ AbstractRank::AbstractRank(const Plan& plan, std::size_t party, MeshPlace place)
       summed_(plan.buffers.size(), 1),
       queues_(stream_count),
       earlier_records_(earlier_records(plan)) {
-  for (const Segment& segment : plan.segments) completed_.emplace_back(segment.operations.size(), FusedClock{});
+  for (const Segment& segment : plan.segments)
+    completed_.push_back(std::make_shared<Clocks>(segment.operations.size(), FusedClock{}));
 }
 
 void AbstractRank::enter(std::size_t segment) {
@@ -58,6 +66,7 @@ void AbstractRank::enter(std::size_t segment) {
   done_.assign(operations.size(), false);
   started_.assign(operations.size(), FusedClock{});
   before_ = completed_[segment];
+  completed_[segment] = std::make_shared<Clocks>(*before_);
   if (plan_->segments[segment].kind == SegmentKind::refresh) write_shards_from_outside();
 }
 
@@ -106,7 +115,7 @@ FusedClock AbstractRank::start_of(std::size_t index) const {
     if (wait.type != WaitType::data) continue;
     const EventPoint point = plan_->events[wait.event];
     const bool earlier_run = point.segment == segment_ && point.operation >= index;
-    join(clock, earlier_run ? before_[point.operation] : completed_[point.segment][point.operation]);
+    join(clock, earlier_run ? (*before_)[point.operation] : (*completed_[point.segment])[point.operation]);
   }
   return clock;
 }
@@ -120,21 +129,21 @@ void AbstractRank::complete(std::size_t index, FusedClock clock, const Report& r
     check_not_lost(point(index), access, report);
     check_summed(point(index), access, report);
   }
-  const std::uint64_t count = ++clock[lane(current.stream)];
+  const std::uint32_t count = ++clock[lane(current.stream)];
   for (const Access& access : current.accesses) {
     apply_access(point(index), access, count);
     note_unread(current, access);
   }
   note_summed(current);
   streams_[stream] = clock;
-  completed_[segment_][index] = clock;
+  (*completed_[segment_])[index] = clock;
   done_[index] = true;
   ++position_[stream];
 }
 
 void AbstractRank::learn(std::size_t stream, const FusedClock& end) {
   join(streams_[stream], end);
-  join(completed_[segment_][queues_[stream][position_[stream] - 1]], end);
+  join((*completed_[segment_])[queues_[stream][position_[stream] - 1]], end);
 }
 
 void AbstractRank::check_access(EventPoint here, const Access& access, const FusedClock& start, const Report& report) {
@@ -224,7 +233,7 @@ void AbstractRank::note_unread(const Operation& operation, const Access& access)
   }
 }
 
-void AbstractRank::apply_access(EventPoint here, const Access& access, std::uint64_t count) {
+void AbstractRank::apply_access(EventPoint here, const Access& access, std::uint32_t count) {
   const std::size_t buffer = access.range.buffer;
   const Interval bytes = interval(access.range, place_);
   if (bytes.begin >= bytes.end) return;  // an empty unit takes no part of the slot that it is given
@@ -259,6 +268,14 @@ void AbstractRank::write_content(const Access& access) {
   contents.write_shard(access.tenant, bytes, {interval(shard, place_), hull(*plan_, shard)});
 }
 
+void AbstractRank::leave(const Report& report) {
+  check_launch_order(report);
+  // What follows enters with its own; copies of this rank need none of it.
+  before_.reset();
+  started_.clear();
+  done_.clear();
+}
+
 void AbstractRank::check_launch_order(const Report& report) {
   const auto& operations = plan_->segments[segment_].operations;
   for (std::size_t index = 0; index < operations.size(); ++index) {
@@ -267,7 +284,7 @@ void AbstractRank::check_launch_order(const Report& report) {
     const EventPoint last = std::exchange(last_collective_, here);
     if (last.segment == none || plan_->at(last).stream == operations[index].stream) continue;
     const std::size_t last_lane = lane(plan_->at(last).stream);
-    const bool completed_before = started_[index][last_lane] >= completed_[last.segment][last.operation][last_lane];
+    const bool completed_before = started_[index][last_lane] >= (*completed_[last.segment])[last.operation][last_lane];
     const bool ordered = std::any_of(
         operations[index].waits.begin(), operations[index].waits.end(),
         [&](const Wait& wait) { return wait.type == WaitType::order && plan_->events[wait.event] == last; });
@@ -278,15 +295,17 @@ void AbstractRank::check_launch_order(const Report& report) {
   }
 }
 
-void AbstractRank::append_observers(std::vector<FusedClock>& out) const {
-  out.insert(out.end(), streams_.begin(), streams_.end());
+void AbstractRank::append_observers(std::vector<Observer>& out) const {
+  std::uint64_t who = static_cast<std::uint64_t>(party_) << 32;
+  for (const FusedClock& clock : streams_) out.push_back({who++, clock});
   for (const EarlierRecord& record : earlier_records_) {
-    out.push_back(streams_[record.waiter]);
-    join(out.back(), completed_[record.point.segment][record.point.operation]);
+    Observer waiting{who++, streams_[record.waiter]};
+    join(waiting.clock, (*completed_[record.point.segment])[record.point.operation]);
+    if (waiting.clock != streams_[record.waiter]) out.push_back(waiting);
   }
 }
 
-void AbstractRank::append_signature(const std::vector<FusedClock>& observers, std::vector<std::uint64_t>& out) const {
+void AbstractRank::append_signature(const std::vector<Observer>& observers, std::vector<std::uint64_t>& out) const {
   out.insert(out.end(), {last_collective_.segment, last_collective_.operation});
   // What is settled is left out; of the rest counts where it stands in its stream.
   std::array<std::vector<std::uint64_t>, stream_count> counts;
@@ -308,11 +327,9 @@ void AbstractRank::append_signature(const std::vector<FusedClock>& observers, st
                              access.lane * 2 + (access.write ? 1 : 0), static_cast<std::uint64_t>(place)});
     }
   }
-  for (const FusedClock& clock : observers) {
+  for (const Observer& observer : observers) {
     for (std::size_t stream = 0; stream < stream_count; ++stream) {
-      const std::uint64_t known = clock[party_ * stream_count + stream];
-      const auto end = std::upper_bound(counts[stream].begin(), counts[stream].end(), known);
-      out.push_back(static_cast<std::uint64_t>(end - counts[stream].begin()));
+      out.push_back(count_up_to(counts[stream], observer.clock[party_ * stream_count + stream]));
     }
   }
 }

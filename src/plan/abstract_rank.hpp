@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -19,7 +20,7 @@ namespace tessera::plan {
 // The first and the last rank along each axis of the mesh; with one replica those are two.
 inline constexpr std::size_t most_parties = 4;
 // Per stream of every party: how many of its operations are known to have completed.
-using FusedClock = std::array<std::uint64_t, most_parties * stream_count>;
+using FusedClock = std::array<std::uint32_t, most_parties * stream_count>;
 
 inline void join(FusedClock& into, const FusedClock& other) {
   for (std::size_t i = 0; i < into.size(); ++i) into[i] = std::max(into[i], other[i]);
@@ -84,7 +85,7 @@ struct PastAccess {
   Place place;  // of this rank alone: both ends are its own
   bool write;
   std::size_t lane;     // stream of the rank, in the fused clock
-  std::uint64_t count;  // its place in that stream
+  std::uint32_t count;  // its place in that stream
   EventPoint by;
 };
 
@@ -114,8 +115,8 @@ class AbstractRank {
   void complete(std::size_t operation, FusedClock clock, const Report& report);
   // What a fused collective's completion tells this rank's stream, about its peers too.
   void learn(std::size_t stream, const FusedClock& end);
-  // Launch order of collectives: checks against the one launched before. In the order of the list.
-  void check_launch_order(const Report& report);
+  // At the end. Launch order of collectives: checks each against the one launched before, in the order of the list.
+  void leave(const Report& report);
 
   const Plan& plan() const { return *plan_; }
   MeshPlace place() const { return place_; }
@@ -123,10 +124,14 @@ class AbstractRank {
   EventPoint point(std::size_t index) const { return {segment_, index}; }
   std::size_t lane(StreamId stream) const { return party_ * stream_count + static_cast<std::size_t>(stream); }
 
-  // Appends what the future can depend on, as far as `observers` of all parties know it: what streams know now, and
-  // what each will know once it has waited for an earlier record.
-  void append_signature(const std::vector<FusedClock>& observers, std::vector<std::uint64_t>& out) const;
-  void append_observers(std::vector<FusedClock>& out) const;
+  // Who knows what: a stream now, or a stream once it has waited for an earlier record that tells it something.
+  struct Observer {
+    std::uint64_t who;
+    FusedClock clock;
+  };
+  void append_observers(std::vector<Observer>& out) const;
+  // Appends what the future can depend on, as far as `observers` of all parties know it.
+  void append_signature(const std::vector<Observer>& observers, std::vector<std::uint64_t>& out) const;
 
  private:
   bool knows(const FusedClock& clock, const PastAccess& access) const { return clock[access.lane] >= access.count; }
@@ -137,7 +142,8 @@ class AbstractRank {
   void check_summed(EventPoint here, const Access& access, const Report& report);
   void note_unread(const Operation& operation, const Access& access);
   void note_summed(const Operation& operation);
-  void apply_access(EventPoint here, const Access& access, std::uint64_t count);
+  void check_launch_order(const Report& report);
+  void apply_access(EventPoint here, const Access& access, std::uint32_t count);
   std::size_t must_be_summed(EventPoint here, const Access& access) const;
   void write_shards_from_outside();
   void write_content(const Access& access);
@@ -147,7 +153,8 @@ class AbstractRank {
   MeshPlace place_;
 
   std::array<FusedClock, stream_count> streams_{};
-  std::vector<std::vector<FusedClock>> completed_;  // latest record of every operation
+  using Clocks = std::vector<FusedClock>;
+  std::vector<std::shared_ptr<Clocks>> completed_;  // by segment: the latest record of every operation. Copies share it
   std::vector<Contents> contents_;                  // by buffer
   std::vector<AccessList<PastAccess>> past_;        // by buffer; what is settled goes now and then
   std::vector<std::size_t> prune_at_;               // by buffer: when past_ has grown to so many
@@ -160,7 +167,7 @@ class AbstractRank {
   std::array<std::size_t, stream_count> position_{};
   std::vector<bool> done_;
   std::vector<FusedClock> started_;  // by operation of the segment
-  std::vector<FusedClock> before_;   // completed_ of this segment when it was entered
+  std::shared_ptr<Clocks> before_;   // completed_ of this segment when it was entered
   std::vector<EarlierRecord> earlier_records_;
 };
 

@@ -1,4 +1,5 @@
-// Explores every sequence of segments on representative ranks, each collective fused among those of its group.
+// Explores sequences of segments on representative ranks, each collective fused among those of its group: every
+// sequence of two phases of the plan (sequences.hpp), or, where a test asks for it, of all.
 #include "tessera/plan/verify.hpp"
 
 #include <fmt/format.h>
@@ -9,6 +10,7 @@
 #include <tuple>
 
 #include "plan/abstract_rank.hpp"
+#include "plan/sequences.hpp"
 #include "plan/verify_layout.hpp"
 #include "tessera/base/error.hpp"
 
@@ -33,7 +35,8 @@ using Parties = std::vector<AbstractRank>;
 
 class Explorer {
  public:
-  Explorer(const Plan& plan, const Plan& deviating) : plan_(plan), deviating_(deviating) {}
+  Explorer(const Plan& plan, const Plan& deviating, Sequences sequences)
+      : plan_(plan), deviating_(deviating), sequences_(sequences) {}
 
   Verification run() {
     verify_layout(plan_, reporter());
@@ -101,16 +104,26 @@ class Explorer {
     for (std::size_t party = 0; party < places.size(); ++party) {
       start.emplace_back(party + 1 < places.size() ? plan_ : deviating_, party, places[party]);
     }
+    if (sequences_ == Sequences::all) {
+      return explore(start, [&](std::size_t segment) { return successors(plan_, segment); });
+    }
+    for (const PairOfPhases& pair : pairs_of_phases(plan_)) {
+      explore(start, [&](std::size_t segment) { return successors_among(plan_, segment, pair); });
+    }
+  }
+
+  template <typename Successors>
+  void explore(const Parties& start, const Successors& successors_of) {
     std::map<std::vector<std::uint64_t>, std::set<std::size_t>> seen;  // by state: the segments that followed
     std::vector<std::pair<std::size_t, Parties>> pending;
-    pending.emplace_back(0, std::move(start));  // segment 0 is the cold start
+    pending.emplace_back(0, start);  // segment 0 is the cold start
     while (!pending.empty()) {
       auto [segment, parties] = std::move(pending.back());
       pending.pop_back();
       ++result_.states;
       if (!run_segment(segment, parties)) continue;
       std::set<std::size_t>& followed = seen[signature(parties)];
-      std::vector<std::size_t> unseen = successors(plan_, segment);
+      std::vector<std::size_t> unseen = successors_of(segment);
       std::erase_if(unseen, [&](std::size_t next) { return !followed.insert(next).second; });
       for (const std::size_t next : unseen) {
         pending.emplace_back(next, next == unseen.back() ? std::move(parties) : Parties(parties));
@@ -135,7 +148,7 @@ class Explorer {
       report_stuck(parties);
       return false;
     }
-    for (AbstractRank& party : parties) party.check_launch_order(reporter());
+    for (AbstractRank& party : parties) party.leave(reporter());
     return true;
   }
 
@@ -235,22 +248,26 @@ class Explorer {
 
   static std::vector<std::uint64_t> signature(const Parties& parties) {
     std::vector<std::uint64_t> result;
-    std::vector<FusedClock> observers;
+    std::vector<AbstractRank::Observer> observers;
     for (const AbstractRank& party : parties) party.append_observers(observers);
+    for (const AbstractRank::Observer& observer : observers) result.push_back(observer.who);
     for (const AbstractRank& party : parties) party.append_signature(observers, result);
     return result;
   }
 
   const Plan& plan_;
   const Plan& deviating_;
+  Sequences sequences_;
   Verification result_;
   std::set<std::tuple<ViolationKind, std::size_t, std::size_t, std::size_t, std::size_t>> seen_;
 };
 
 }  // namespace
 
-Verification verify(const Plan& plan) { return verify(plan, plan); }
+Verification verify(const Plan& plan, Sequences sequences) { return Explorer(plan, plan, sequences).run(); }
 
-Verification verify(const Plan& plan, const Plan& deviating) { return Explorer(plan, deviating).run(); }
+Verification verify(const Plan& plan, const Plan& deviating) {
+  return Explorer(plan, deviating, Sequences::of_two_phases).run();
+}
 
 }  // namespace tessera::plan

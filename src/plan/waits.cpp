@@ -1,6 +1,7 @@
-// Runs the segments in the abstract on one rank, over every allowed sequence, and adds a wait wherever a conflicting
-// earlier access is not yet known to be complete. A collective completes on a rank when every peer is finished with
-// that rank's memory, so one rank's view is enough. verify() checks the result by other means, on several ranks.
+// Runs the segments in the abstract on one rank, over every allowed sequence of two phases of the plan (sequences.hpp),
+// and adds a wait wherever a conflicting earlier access is not yet known to be complete. A collective completes on a
+// rank when every peer is finished with that rank's memory, so one rank's view is enough. verify() checks the result by
+// other means, on several ranks.
 #include "plan/passes.hpp"
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <utility>
 
 #include "plan/places.hpp"
+#include "plan/sequences.hpp"
 
 namespace tessera::plan {
 
@@ -108,21 +110,25 @@ class Deriver {
     State start;
     start.live.resize(plan_.buffers.size());
     start.completed.resize(steps_.size());
+    for (const PairOfPhases& pair : pairs_of_phases(plan_)) explore(pair, start);
+    return added_;
+  }
+
+  void explore(const PairOfPhases& pair, const State& start) {
     std::map<Signature, std::set<std::size_t>> seen;  // by state: the segments that followed
     std::vector<std::pair<std::size_t, State>> pending;
-    pending.emplace_back(0, std::move(start));  // segment 0 is the cold start
+    pending.emplace_back(0, start);  // segment 0 is the cold start
     while (!pending.empty()) {
       auto [segment, state] = std::move(pending.back());
       pending.pop_back();
       run(segment, state);
       std::set<std::size_t>& followed = seen[signature(state)];
-      std::vector<std::size_t> unseen = successors(plan_, segment);
+      std::vector<std::size_t> unseen = successors_among(plan_, segment, pair);
       std::erase_if(unseen, [&](std::size_t next) { return !followed.insert(next).second; });
       for (const std::size_t next : unseen) {
         pending.emplace_back(next, next == unseen.back() ? std::move(state) : State(state));
       }
     }
-    return added_;
   }
 
   // Drops waits that no state of the last exploration needed at their own operation.

@@ -157,6 +157,19 @@ inline std::vector<Model> all_models() {
           tied_model(),   recompute_model(), no_evaluation_model(), empty_unit_model(), adversarial_model()};
 }
 
+// Units in programs that all go through the whole chain, each of which trains some of it.
+inline Model chain_of_programs(std::size_t units, std::size_t programs) {
+  Model model{fmt::format("chain of {} in {} programs", units, programs), odd_units(units), {}};
+  for (std::size_t index = 0; index < programs; ++index) {
+    Program program = Program::chain(units);
+    program.name = fmt::format("program {}", index);
+    program.trains.emplace();
+    for (std::size_t unit = index; unit < units; unit += programs) program.trains->push_back(unit);
+    (index == 0 ? model.program : model.further.emplace_back()) = std::move(program);
+  }
+  return model;
+}
+
 inline CompileInput input_of(const Model& model, const PlanOptions& options) {
   std::vector<Program> programs = {model.program};
   programs.insert(programs.end(), model.further.begin(), model.further.end());

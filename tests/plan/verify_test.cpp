@@ -57,6 +57,31 @@ TEST_CASE("the_cost_does_not_grow_with_the_world") {
   CHECK(verify(sample(4096)).operations == verify(sample(2)).operations);
 }
 
+// Waits are derived, and plans verified, with two phases of the plan at a time: nothing is left for a third to break.
+TEST_CASE("what_is_sound_with_two_phases_at_a_time_is_sound_in_every_order_of_all") {
+  for (const Model& model : {chain_model(3), adversarial_model(), chain_of_programs(3, 3)}) {
+    for (const Strategy strategy : all_strategies) {
+      const bool hybrid = strategy == Strategy::hsdp || strategy == Strategy::hfsdp;
+      for (const std::size_t micro_batches : {1u, 2u}) {
+        if (micro_batches > 1 && model.further.size() > 1) continue;  // tens of thousands of states
+        const PlanOptions options{
+            .strategy = strategy, .ranks = 4, .replicas = hybrid ? 2u : 1u, .micro_batches = micro_batches};
+        const Plan plan = compile(input_of(model, options));
+        INFO(model.name << ", " << describe(options));
+        CHECK(verify(plan).ok());
+        CHECK(verify(plan, Sequences::all).ok());
+      }
+    }
+  }
+}
+
+TEST_CASE("the_cost_of_many_programs_is_that_of_their_pairs") {
+  const auto states = [](std::size_t programs) {
+    return verify(compile(input_of(chain_of_programs(6, programs), {.strategy = Strategy::ddp, .ranks = 2}))).states;
+  };
+  CHECK(states(6) < 6 * states(3));  // 15 pairs of steps where there were 3
+}
+
 TEST_CASE("a_race_names_both_operations_and_the_buffer") {
   Plan plan = sample();
   const std::size_t only = *plan.find(SegmentKind::only);

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "src/gemm.hpp"
+#include "tessera/base/half.hpp"
 
 namespace tessera::nn::onednn {
 
