@@ -64,6 +64,7 @@ tools::Json to_json(const StepMetrics& metrics, const WorkUnit& unit, const tool
     object["held_out_loss_bits"] = bits_of(*metrics.held_out_loss);
   }
   if (metrics.held_out_samples) object["held_out_samples"] = *metrics.held_out_samples;
+  if (metrics.ranks.is_object()) object["ranks"] = metrics.ranks;
   if (memory.is_object()) object["memory"] = memory;
   return object;
 }

@@ -31,6 +31,7 @@ struct StepMetrics {
   std::optional<double> accuracy;
   std::optional<double> held_out_loss;
   std::optional<std::size_t> held_out_samples;  // that it looked at
+  tools::Json ranks;                            // of --metrics-per-rank; null else
 
   double samples_per_second() const { return seconds > 0.0 ? static_cast<double>(samples) / seconds : 0.0; }
   double units_per_second(const WorkUnit& unit) const {

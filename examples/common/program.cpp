@@ -48,14 +48,14 @@ int run_program(const std::function<int()>& body) {
   }
 }
 
-int run_ranks(const RunOptions& options, const std::function<void(tessera::World&, MetricsFile*)>& train) {
+int run_ranks(const RunOptions& options, const std::function<void(tessera::World&, RunMetrics*)>& train) {
   if (options.init) tessera::SafetensorsReader header_is_sound(*options.init);
   if (options.init_map) tessera::read_name_map(*options.init_map);
   if (options.dump_weights && is_first_process()) require_writable(*options.dump_weights);
   if (options.trace && is_first_process()) require_writable(*options.trace);
   if (is_first_process()) require_resumed_or_new(options.checkpoints);
-  std::optional<MetricsFile> metrics;
-  if (options.metrics && is_first_process()) metrics.emplace(*options.metrics, options.checkpoints.resume);
+  std::optional<RunMetrics> metrics;
+  if ((options.metrics || options.tensorboard) && is_first_process()) metrics.emplace(options);
   const auto body = [&](tessera::World& world) { train(world, metrics ? &*metrics : nullptr); };
   if (options.checkpoints.directory) note_stop_signals();
   if (!options.simulated) {

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <functional>
 
-#include "common/metrics.hpp"
+#include "common/run_metrics.hpp"
 #include "common/run_options.hpp"
 #include "tessera/comm/world.hpp"
 
@@ -14,7 +14,7 @@ namespace examples {
 int run_program(const std::function<int()>& body);
 
 // Looks at the run's files before the ranks start, then calls `train` once per rank. Returns the exit code.
-int run_ranks(const RunOptions& options, const std::function<void(tessera::World&, MetricsFile*)>& train);
+int run_ranks(const RunOptions& options, const std::function<void(tessera::World&, RunMetrics*)>& train);
 
 // Finds out before hours of training whether their result can be written.
 

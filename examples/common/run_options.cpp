@@ -140,6 +140,12 @@ void add_file_options(CommandLine& line, RunOptions& options) {
             "One JSON object per step: step, loss, grad_norm, lr, samples (of the step, over all ranks), step_seconds, "
             "samples_per_second; the bits of loss (fp32) and grad_norm (fp64); accuracy after an evaluation; memory in "
             "the first and the last");
+  line.directory("--tensorboard", options.tensorboard,
+                 "Directory for a file of the same figures that TensorBoard draws; another run's may stand beside it");
+  line.flag("--metrics-per-rank", options.metrics_per_rank,
+            "Adds to both, as \"ranks\", the least, the median and the largest over ranks, and whose that is, of loss, "
+            "time of a step, and in it of waiting for other ranks and for samples; a rank that is slower than the "
+            "others by more than a third is named once");
   line.path("--dump-weights", options.dump_weights, "Writes the trained weights, in safetensors format");
   line.path("--init", options.init, "Starts from the weights of such a file");
   line.path("--init-map", options.init_map,
@@ -181,6 +187,14 @@ void require_distinct_files(const RunOptions& options) {
           fmt::format("{} would overwrite the file of {}, {}", output.first, input.first, input.second->string()));
     }
   }
+}
+
+void check_metrics_per_rank(const RunOptions& options) {
+  if (!options.metrics_per_rank) return;
+  if (!options.metrics && !options.tensorboard)
+    throw OptionError("--metrics-per-rank needs --metrics or --tensorboard");
+  if (options.simulated)
+    throw OptionError("--metrics-per-rank does not go with --simulate-world: its other ranks take no time");
 }
 
 // Under mpirun, torchrun and srun each process is a rank, and the launcher says how many there are.
@@ -263,6 +277,7 @@ void check_run_options(const CommandLine& line, RunOptions& options) {
     throw OptionError(fmt::format("--min-lr {} is above --lr {}", options.min_learning_rate, learning_rate(options)));
   }
   require_distinct_files(options);
+  check_metrics_per_rank(options);
   if (line.given("--loss-scale") && !scales_loss(options)) {
     options.notes.emplace_back("--loss-scale is without effect: only fp16 needs it");
   }

@@ -99,6 +99,8 @@ struct RunOptions {
   std::size_t seed = 0;
 
   std::optional<std::filesystem::path> metrics;
+  std::optional<std::filesystem::path> tensorboard;
+  bool metrics_per_rank = false;
   std::optional<std::filesystem::path> dump_weights;
   std::optional<std::filesystem::path> init;
   std::optional<std::filesystem::path> init_map;

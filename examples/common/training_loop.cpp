@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <span>
 
@@ -64,10 +65,20 @@ void require_finite(const StepMetrics& now) {
                   now.step, now.loss, now.gradient_norm, now.loss_scale ? ", or --loss-scale 0" : ""));
 }
 
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// For communication and other ranks, so far; NaN where the host does not see it.
+double waited(tessera::FullyShard& model) {
+  const auto time = model.stream().waited();
+  return time ? std::chrono::duration<double>(*time).count() : std::numeric_limits<double>::quiet_NaN();
+}
+
 }  // namespace
 
 TrainingLoop::TrainingLoop(tessera::World& world, const RunOptions& options, const RunLength& length,
-                           MetricsFile* metrics, const WorkUnit& unit)
+                           RunMetrics* metrics, const WorkUnit& unit)
     : world_(world),
       options_(options),
       length_(length),
@@ -156,10 +167,12 @@ void TrainingLoop::require_finite_weights(tessera::FullyShard& model) {
 StepMetrics TrainingLoop::train_step(Training& training, std::size_t step) {
   const auto start = std::chrono::steady_clock::now();
   tessera::FullyShard& model = training.model();
+  const double waited_before = waited(model);
   StepMetrics now;
   now.step = step;
   now.learning_rate = schedule_.at(step);
   now.samples = training.begin_step(step);
+  const double loading = seconds_since(start);
   const std::size_t mine = samples_of_rank(now.samples);
   for (std::size_t micro = 0; micro * options_.batch < mine; ++micro) {
     const std::size_t samples = std::min(options_.batch, mine - micro * options_.batch);
@@ -168,12 +181,21 @@ StepMetrics TrainingLoop::train_step(Training& training, std::size_t step) {
   update(model, now.learning_rate, mine);
   losses_.fetch(model.stream());
   const tessera::StepReport report = model.last_step();
-  now.loss = average_loss(mine);
+  RankFigures figures{.loss = summed_loss(mine),
+                      .weight = static_cast<double>(mine) / static_cast<double>(options_.batch),
+                      .seconds = seconds_since(start),
+                      .waiting = waited(model) - waited_before,
+                      .loading = loading};
+  if (options_.metrics_per_rank) {
+    note_ranks(now, figures);
+  } else {
+    now.loss = static_cast<float>(world_.mean(figures.loss, figures.weight, "loss"));
+  }
   samples_ += now.samples;
   now.gradient_norm = report.gradient_norm;
   now.skipped = report.skipped;
   if (scales_loss(options_)) now.loss_scale = report.loss_scale;
-  now.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  now.seconds = seconds_since(start);
   require_finite(now);
   return now;
 }
@@ -193,13 +215,19 @@ void TrainingLoop::update(tessera::FullyShard& model, float learning_rate, std::
       {.learning_rate = learning_rate, .weight = static_cast<double>(samples) / static_cast<double>(options_.batch)});
 }
 
-// Over samples: fp32 on the rank, in the order of micro-batches, then over ranks in their order.
-float TrainingLoop::average_loss(std::size_t samples) {
+// Of all ranks with the mean, in one gather.
+void TrainingLoop::note_ranks(StepMetrics& now, RankFigures mine) {
+  const std::vector<RankFigures> ranks = gather(world_, mine);
+  now.loss = static_cast<float>(mean_loss(ranks));
+  now.ranks = to_json(ranks);
+  if (const std::optional<std::string> words = slow_rank_.after(ranks)) progress_.line(*words);
+}
+
+// fp32 on the rank, in the order of micro-batches; then ranks follow in their order, over samples.
+double TrainingLoop::summed_loss(std::size_t samples) const {
   const std::size_t micro_batches = (samples + options_.batch - 1) / options_.batch;
   const std::span<const float> losses = std::span(losses_.values()).first(micro_batches);
-  const float mine = std::accumulate(losses.begin(), losses.end(), 0.0f);
-  const double weight = static_cast<double>(samples) / static_cast<double>(options_.batch);
-  return static_cast<float>(world_.mean(static_cast<double>(mine), weight, "loss"));
+  return static_cast<double>(std::accumulate(losses.begin(), losses.end(), 0.0f));
 }
 
 bool TrainingLoop::evaluates_after(const Training& training, std::size_t step) const {

@@ -13,7 +13,9 @@
 #include "common/held_out.hpp"
 #include "common/metrics.hpp"
 #include "common/progress.hpp"
+#include "common/rank_metrics.hpp"
 #include "common/run_checkpoints.hpp"
+#include "common/run_metrics.hpp"
 #include "common/run_options.hpp"
 #include "common/run_trace.hpp"
 #include "probe/memory_report.hpp"
@@ -66,7 +68,7 @@ class TrainingLoop {
  public:
   // Options and length must stay. Only rank 0 prints, and writes `metrics` where there is one. The loop must outlive
   // the Training that it runs, whose queued work writes losses into it.
-  TrainingLoop(tessera::World& world, const RunOptions& options, const RunLength& length, MetricsFile* metrics,
+  TrainingLoop(tessera::World& world, const RunOptions& options, const RunLength& length, RunMetrics* metrics,
                const WorkUnit& unit);
 
   // The whole run. Collective.
@@ -75,9 +77,10 @@ class TrainingLoop {
  private:
   void start(Training& training);
   StepMetrics train_step(Training& training, std::size_t step);
+  void note_ranks(StepMetrics& now, RankFigures mine);
   std::size_t samples_of_rank(std::size_t of_step) const;
   void update(tessera::FullyShard& model, float learning_rate, std::size_t samples);
-  float average_loss(std::size_t samples);
+  double summed_loss(std::size_t samples) const;
   bool evaluates_after(const Training& training, std::size_t step) const;
   void evaluate(Training& training, StepMetrics& now);
   bool stops_after(std::size_t step);
@@ -90,7 +93,7 @@ class TrainingLoop {
   tessera::World& world_;
   const RunOptions& options_;
   const RunLength& length_;
-  MetricsFile* metrics_;
+  RunMetrics* metrics_;
   WorkUnit unit_;
   Progress progress_;
   tessera::Schedule schedule_;
@@ -99,7 +102,8 @@ class TrainingLoop {
   std::optional<RunCheckpoints> checkpoints_;
   std::optional<RunTrace> trace_;
   FromDevice<float> losses_;  // of this step's micro-batches
-  int stop_signal_ = 0;       // that ends this run; 0: none
+  SlowRank slow_rank_;
+  int stop_signal_ = 0;  // that ends this run; 0: none
 };
 
 }  // namespace examples

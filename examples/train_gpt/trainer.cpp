@@ -236,7 +236,7 @@ class GptTraining final : public Training {
 
 }  // namespace
 
-void train(tessera::World& world, const Job& job, MetricsFile* metrics) {
+void train(tessera::World& world, const Job& job, RunMetrics* metrics) {
   TrainingLoop loop(world, job.options.run, job.length, metrics, {.name = "tokens", .per_sample = job.shape.seq});
   with_element(job.options.run.precision, [&](auto element) {
     GptTraining<decltype(element)> training(world, job);

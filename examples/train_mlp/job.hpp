@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "common/metrics.hpp"
+#include "common/run_metrics.hpp"
 #include "common/run_options.hpp"
 #include "tessera/base/bytes.hpp"
 #include "tessera/comm/world.hpp"
@@ -66,6 +66,6 @@ MlpShape shape_of(const Job& job);
 tessera::Bytes batch_bytes(const Job& job);
 
 // Runs the job on this rank. Rank 0 prints, and writes `metrics` where there is one. Collective.
-void train(tessera::World& world, const Job& job, MetricsFile* metrics);
+void train(tessera::World& world, const Job& job, RunMetrics* metrics);
 
 }  // namespace examples

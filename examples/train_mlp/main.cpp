@@ -13,7 +13,7 @@ int run(int argc, char** argv) {
   const std::optional<MlpOptions> options = parse_options(argc, argv);
   if (!options) return 0;
   const Job job = make_job(*options);
-  return run_ranks(job.options.run, [&](tessera::World& world, MetricsFile* metrics) { train(world, job, metrics); });
+  return run_ranks(job.options.run, [&](tessera::World& world, RunMetrics* metrics) { train(world, job, metrics); });
 }
 
 }  // namespace

@@ -177,7 +177,7 @@ class MlpTraining final : public Training {
 
 }  // namespace
 
-void train(tessera::World& world, const Job& job, MetricsFile* metrics) {
+void train(tessera::World& world, const Job& job, RunMetrics* metrics) {
   TrainingLoop loop(world, job.options.run, job.length, metrics, {});
   with_element(job.options.run.precision, [&](auto element) {
     MlpTraining<decltype(element)> training(world, job);

@@ -92,13 +92,26 @@ void CpuStream::wait(Event::Implementation& event) {
   submit([this, record = static_cast<CpuEvent&>(event).latest()] { await(record); });
 }
 
-void CpuStream::await(const CpuEvent::Record& record) const {
-  const auto deadline = std::chrono::steady_clock::now() + options_.wait_timeout;
-  if (!record.progress->wait_for(record.position, deadline)) give_up(*record.event_name);
+template <typename Wait>
+bool CpuStream::timed(const Wait& wait_until) {
+  const auto start = std::chrono::steady_clock::now();
+  const bool came = wait_until(start + options_.wait_timeout);
+  const std::chrono::nanoseconds spent = std::chrono::steady_clock::now() - start;
+  waited_.fetch_add(spent.count(), std::memory_order_relaxed);
+  return came;
 }
 
-void CpuStream::await(const Event::Implementation& event) const {
-  if (!event.wait_on_host(std::chrono::steady_clock::now() + options_.wait_timeout)) give_up(event.name());
+void CpuStream::await(const CpuEvent::Record& record) {
+  const bool came = timed([&](auto deadline) { return record.progress->wait_for(record.position, deadline); });
+  if (!came) give_up(*record.event_name);
+}
+
+void CpuStream::await(const Event::Implementation& event) {
+  if (!timed([&](auto deadline) { return event.wait_on_host(deadline); })) give_up(event.name());
+}
+
+std::optional<std::chrono::nanoseconds> CpuStream::waited() const {
+  return std::chrono::nanoseconds(waited_.load(std::memory_order_relaxed));
 }
 
 void CpuStream::give_up(const std::string& event) const {

@@ -86,6 +86,7 @@ class CpuStream : public Stream::Implementation {
   void record(Event::Implementation& event) final;
   void wait(Event::Implementation& event) final;
   void wait_for_all() final;
+  std::optional<std::chrono::nanoseconds> waited() const final;
   std::exception_ptr failure() const final;
 
  protected:
@@ -99,8 +100,10 @@ class CpuStream : public Stream::Implementation {
   void run_task(Task& task) noexcept;
 
  private:
-  void await(const CpuEvent::Record& record) const;
-  void await(const Event::Implementation& event) const;
+  void await(const CpuEvent::Record& record);
+  void await(const Event::Implementation& event);
+  template <typename Wait>
+  bool timed(const Wait& wait_until);  // what it returns
   [[noreturn]] void give_up(const std::string& event) const;
   void keep_failure(std::exception_ptr exception) noexcept;
   void delay();
@@ -113,6 +116,7 @@ class CpuStream : public Stream::Implementation {
   unsigned longest_delay_us_;   // a pace of its own, also by seed
   std::exception_ptr failure_;  // written once, before failed_
   std::atomic<bool> failed_ = false;
+  std::atomic<std::int64_t> waited_ = 0;  // nanoseconds
 };
 
 // The stream that the options ask for, immediate or queued, also as another device's issuing half: `prepare` runs

@@ -85,6 +85,8 @@ void Stream::synchronize() {
   rethrow_failure();
 }
 
+std::optional<std::chrono::nanoseconds> Stream::waited() const { return implementation_->waited(); }
+
 std::exception_ptr Stream::failure() const { return implementation_->failure(); }
 
 void Stream::rethrow_failure() const {

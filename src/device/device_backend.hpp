@@ -38,6 +38,7 @@ class Stream::Implementation {
   virtual void record(Event::Implementation& event) = 0;
   virtual void wait(Event::Implementation& event) = 0;
   virtual void wait_for_all() = 0;  // blocks the host; throws nothing
+  virtual std::optional<std::chrono::nanoseconds> waited() const = 0;
   virtual std::exception_ptr failure() const = 0;
 };
 

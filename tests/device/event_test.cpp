@@ -78,6 +78,26 @@ TEST_CASE("a value goes round a ring of streams in order, with and without delay
   }
 }
 
+TEST_CASE("a stream knows how long it has waited, and waits for what is complete take no time") {
+  Gate gate;
+  Stream recorder(Device::cpu(), {}), waiter(Device::cpu(), {.wait_timeout = 10s});
+  Event event(Device::cpu(), "mark");
+  recorder.submit([&] { gate.pass(); });
+  recorder.record(event);
+  CHECK(waiter.waited() == 0ns);
+  waiter.wait(event);
+  std::this_thread::sleep_for(30ms);
+  gate.open();
+  waiter.synchronize();
+  const auto once = waiter.waited();
+  CHECK(once > 0ns);
+  CHECK(once < 10s);
+  waiter.wait(event);
+  waiter.synchronize();
+  CHECK(waiter.waited() == once);
+  CHECK(recorder.waited() == 0ns);
+}
+
 TEST_CASE("a wait refers to the record before it, not to a later one on the same stream") {
   Gate gate;
   Stream recorder(Device::cpu(), {});

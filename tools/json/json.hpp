@@ -58,6 +58,9 @@ class Json {
   bool is_null() const { return value_.index() == 0; }
   bool is_bool() const { return std::holds_alternative<bool>(value_); }
   bool is_whole() const { return std::holds_alternative<std::uint64_t>(value_); }  // a number, 0 or more, in 64 bits
+  bool is_number() const {
+    return is_whole() || std::holds_alternative<std::int64_t>(value_) || std::holds_alternative<double>(value_);
+  }
   bool is_text() const { return std::holds_alternative<std::string>(value_); }
   bool is_array() const { return std::holds_alternative<Array>(value_); }
   bool is_object() const { return std::holds_alternative<Object>(value_); }

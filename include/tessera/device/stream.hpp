@@ -62,6 +62,11 @@ class Stream {
   // Blocks the host until everything submitted has run; rethrows the stream's first failure.
   void synchronize();
 
+  // How long the thread that runs this stream's work has waited for events so far, on the CPU: for a compute stream,
+  // what was not hidden of communication, and of ranks that are late. None on a CUDA stream, whose waits the host does
+  // not see. Does not synchronise.
+  std::optional<std::chrono::nanoseconds> waited() const;
+
   std::exception_ptr failure() const;  // null while nothing failed
   void rethrow_failure() const;        // throws the first failure, if any; does not synchronise
 

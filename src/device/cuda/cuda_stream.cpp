@@ -53,6 +53,7 @@ class CudaStream final : public Stream::Implementation {
   void record(Event::Implementation& event) override;
   void wait(Event::Implementation& event) override;
   void wait_for_all() override;
+  std::optional<std::chrono::nanoseconds> waited() const override { return std::nullopt; }
   std::exception_ptr failure() const override { return issuing_->failure(); }
 
   CudaQueue& queue() { return queue_; }

@@ -1,0 +1,37 @@
+// The one object of a step, given to each.
+#include "common/run_metrics.hpp"
+
+#include "json/json.hpp"
+
+namespace examples {
+
+namespace {
+
+// What is a figure of this step, and changes from step to step.
+bool is_drawn(const tools::JsonMember& member) {
+  return member.key != "step" && member.key != "memory" && member.key != "simulated";
+}
+
+}  // namespace
+
+RunMetrics::RunMetrics(const RunOptions& options) {
+  if (options.metrics) lines_.emplace(*options.metrics, options.checkpoints.resume);
+  if (options.tensorboard) events_.emplace(*options.tensorboard);
+}
+
+void RunMetrics::keep_first(std::size_t steps) {
+  if (lines_) lines_->keep_first(steps);
+  if (events_) events_->begin_at(steps + 1);
+}
+
+void RunMetrics::write(const tools::Json& object) {
+  if (lines_) lines_->write(object);
+  if (!events_) return;
+  tools::Json drawn = tools::Json::object();
+  for (const tools::JsonMember& member : object.members()) {
+    if (is_drawn(member)) drawn.append(member.key, member.value);
+  }
+  events_->write(object.at("step").whole(), drawn);
+}
+
+}  // namespace examples

@@ -1,0 +1,28 @@
+// Where a run's metrics go: the file of --metrics, the files of --tensorboard, both, or nowhere.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+
+#include "common/event_file.hpp"
+#include "common/metrics.hpp"
+#include "common/run_options.hpp"
+
+namespace examples {
+
+class RunMetrics {
+ public:
+  // Makes the files. Throws DataError naming the one that cannot be written.
+  explicit RunMetrics(const RunOptions& options);
+
+  // Before the first write() of a run that was resumed: steps after so many are taken again.
+  void keep_first(std::size_t steps);
+  // Of one step.
+  void write(const tools::Json& object);
+
+ private:
+  std::optional<MetricsFile> lines_;
+  std::optional<EventFile> events_;
+};
+
+}  // namespace examples
