@@ -439,6 +439,27 @@ TEST_CASE("what_rank_0_says_last_reaches_the_others") {
   }
 }
 
+// What it announces just before keeps its thread busy, so that it is in the middle of something when it is ended.
+TEST_CASE("what_a_rank_says_last_reaches_the_others") {
+  for (int round = 0; round < 50; ++round) {
+    const Meeting place({.ranks = 2});
+    bool heard = false;
+    std::thread other([&] {
+      RendezvousControl control(place.join_options(1), at_once);
+      control.open("control", std::nullopt, "");
+      heard = control.wait_for_report();
+    });
+    {
+      RendezvousControl control(place.join_options(0), at_once);
+      const std::size_t channel = control.open("control", std::nullopt, "").channel;
+      for (int number = 0; number < 20; ++number) control.announce(channel, signature_of_creation("control"));
+      control.say_reported();
+    }
+    other.join();
+    REQUIRE(heard);
+  }
+}
+
 TEST_CASE("leaving_waits_for_all_and_is_no_crash") {
   const Meeting place({.ranks = 3});
   std::atomic<int> ended = 0;

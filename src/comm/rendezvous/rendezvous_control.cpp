@@ -41,10 +41,11 @@ RendezvousControl::~RendezvousControl() {
   thread_.join();
 }
 
+// What was said before the end is there when it ends: the turn after that sends it.
 void RendezvousControl::work() noexcept {
   ::pthread_setname_np(::pthread_self(), "control");
   try {
-    while (!ending_.load() && exchange_bytes()) {
+    for (bool ending = false; !std::exchange(ending, ending_.load()) && exchange_bytes();) {
     }
     const auto deadline = steady_clock::now() + last_words;
     while (connection_.flush() && connection_.has_to_send() && wait_for(connection_.descriptor(), POLLOUT, deadline)) {
