@@ -51,14 +51,16 @@ DType wire_type(const Plan& plan, std::size_t unit) {
 
 std::vector<Bucket> reduction_buckets(const Plan& plan, std::size_t program) {
   const std::vector<WindowUse> windows = trained_windows(plan, program);
+  const std::vector<bool> closing = closes(windows);
   std::vector<std::size_t> left(plan.units.size(), 0);
-  for (const WindowUse& use : windows) left[use.unit] += use.kind == WindowKind::backward ? 1 : 0;
+  for (const WindowUse& use : windows) left[use.unit] += use.kind == WindowKind::backward && !use.resumes ? 1 : 0;
   const Bytes cap = plan.options.bucket_cap.value_or(Bytes(0));
   std::vector<Bucket> buckets;
   Bytes filled;
   std::size_t position = 0;
-  for (const WindowUse& use : windows) {
-    if (use.kind != WindowKind::backward) continue;
+  for (std::size_t k = 0; k < windows.size(); ++k) {
+    const WindowUse& use = windows[k];
+    if (use.kind != WindowKind::backward || !closing[k]) continue;
     if (--left[use.unit] == 0) {
       const Bytes bytes = gradient_bytes(plan, use.unit);
       const bool joins = cap > Bytes(0) && !buckets.empty() && filled + bytes <= cap &&

@@ -28,7 +28,7 @@ DType wire_type(const Plan& plan, std::size_t unit);
 
 struct Bucket {
   std::vector<std::size_t> units;  // in the order in which their gradients become complete
-  std::size_t closes;              // reduced after this one of trained_windows' backward windows
+  std::size_t closes;              // reduced after this one of trained_windows' backward windows, as they close
 };
 
 // Of a program, in the order of reduction; each unit that it trains is in one. Of a plan whose options, programs, units

@@ -130,10 +130,12 @@ void add_parameter_slots(Plan& plan, BufferList& list) {
 std::vector<std::optional<std::size_t>> gradients_taken_after(const Plan& plan) {
   std::vector<std::optional<std::size_t>> result(plan.units.size());
   for (std::size_t program = 0; program < plan.programs.size(); ++program) {
+    const std::vector<WindowUse> windows = trained_windows(plan, program);
+    const std::vector<bool> closing = closes(windows);
     std::size_t position = 0;
-    for (const WindowUse& use : trained_windows(plan, program)) {
-      if (use.kind != WindowKind::backward) continue;
-      if (converts(plan, use.unit)) result[use.unit] = position;
+    for (std::size_t k = 0; k < windows.size(); ++k) {
+      if (windows[k].kind != WindowKind::backward || !closing[k]) continue;
+      if (converts(plan, windows[k].unit)) result[windows[k].unit] = position;
       ++position;
     }
     for (const Bucket& bucket : reduction_buckets(plan, program)) {

@@ -91,7 +91,7 @@ std::vector<std::size_t> backward_windows(const Plan& plan) {
   std::vector<std::size_t> result(plan.units.size(), 0);
   for (std::size_t program = 0; program < plan.programs.size(); ++program) {
     for (const WindowUse& use : plan.programs[program].micro_batch) {
-      if (use.kind == WindowKind::backward && plan.trains(use.unit, program)) ++result[use.unit];
+      if (use.kind == WindowKind::backward && !use.resumes && plan.trains(use.unit, program)) ++result[use.unit];
     }
   }
   return result;

@@ -152,6 +152,7 @@ void append_operation(const Plan& plan, const Operation& operation, fmt::memory_
   fmt::format_to(to, "{} {} {} {} add {} divisor {} wire {} group {}", to_string(operation.stream),
                  to_string(operation.kind), operation.unit, to_string(operation.window), operation.add,
                  operation.divisor, to_string(operation.wire), to_string(operation.group));
+  if (operation.resumes) fmt::format_to(to, " resumes");
   for (const Access& access : operation.accesses) {
     fmt::format_to(to, " access {} {}+{}r+{}s {} mode {} tenant {}", access.range.buffer, access.range.offset.count(),
                    access.range.replica_stride.count(), access.range.shard_stride.count(), access.range.size.count(),

@@ -188,6 +188,7 @@ void Emitter::windows(const std::vector<WindowUse>& windows, bool first, bool la
     for (const UnitBuffers& unit : plan_.unit_buffers) slots.push_back(unit.parameters);
     stays = residency(windows, slots, plan_.options.prefetch);
   }
+  const std::vector<bool> closing = closes(windows);
   std::vector<bool> added(plan_.units.size(), false);
   const bool local = plan_.options.accumulation == AccumulationMode::local;
 
@@ -209,6 +210,7 @@ void Emitter::windows(const std::vector<WindowUse>& windows, bool first, bool la
     }
     if (gathers && stays[position].release_after) release_parameters(use.unit);
     if (use.kind != WindowKind::backward || !trains(use.unit)) continue;
+    if (!closing[position]) continue;
     const bool accumulating = accumulates(plan_, use.unit);
     if (accumulating) {
       accumulate(use.unit, added[use.unit] || (local && !first));
@@ -239,6 +241,7 @@ Operation& Emitter::window(const WindowUse& use) {
   const std::size_t unit = use.unit;
   Operation& window = add(OperationKind::window, StreamId::compute, unit);
   window.window = use.kind;
+  window.resumes = use.resumes;
   window.accesses = {
       {whole_range(plan_, unit, buffers(unit).parameters, parameter_type(unit)), AccessMode::read, unit}};
   if (buffers(unit).untrained != no_buffer) {
@@ -254,8 +257,10 @@ void Emitter::backward_window(const WindowUse& use) {
     return;
   }
   const Range gradient = gradient_range(plan_, use.unit, buffers(use.unit).gradient_slot, gradient_type(use.unit));
-  add(OperationKind::prepare_gradient, StreamId::compute, use.unit).accesses = {
-      {gradient, AccessMode::write, use.unit}};
+  if (!use.resumes) {
+    add(OperationKind::prepare_gradient, StreamId::compute, use.unit).accesses = {
+        {gradient, AccessMode::write, use.unit}};
+  }
   Operation& backward = window(use);
   backward.accesses.push_back({gradient, AccessMode::update, use.unit});
   backward.accesses.push_back({loss_scale_range(plan_, program_), AccessMode::read, no_unit});

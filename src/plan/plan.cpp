@@ -231,7 +231,9 @@ std::vector<std::size_t> successors(const Plan& plan, std::size_t segment) {
 
 std::string describe(const Plan& plan, const Operation& operation) {
   const std::string_view unit = operation.unit == no_unit ? std::string_view() : plan.units[operation.unit].name;
-  if (operation.kind == OperationKind::window) return fmt::format("{} window {}", to_string(operation.window), unit);
+  if (operation.kind == OperationKind::window) {
+    return fmt::format("{} window {}{}", to_string(operation.window), unit, operation.resumes ? ", resumed" : "");
+  }
   if (operation.unit == no_unit) return std::string(to_string(operation.kind));
   if (operation.kind == OperationKind::release) {
     return fmt::format("release {} of {}", plan.buffers[operation.accesses.front().range.buffer].name, unit);

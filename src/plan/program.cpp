@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "tessera/base/error.hpp"
@@ -30,6 +31,17 @@ Program Program::chain(std::size_t units) {
   return program;
 }
 
+std::vector<bool> closes(const std::vector<WindowUse>& windows) {
+  std::vector<bool> result(windows.size(), true);
+  std::map<std::size_t, bool> resumed;  // by unit: whether the use that follows is of the same window
+  for (std::size_t position = windows.size(); position > 0; --position) {
+    const WindowUse& use = windows[position - 1];
+    result[position - 1] = !resumed[use.unit];
+    resumed[use.unit] = use.resumes;
+  }
+  return result;
+}
+
 namespace {
 
 class Checker {
@@ -40,8 +52,12 @@ class Checker {
     check_names();
     trainers_.assign(units_.size(), no_program);
     for (std::size_t index = 0; index < programs_.size(); ++index) {
-      check_evaluation(programs_[index]);
-      assign(index, check_micro_batch(programs_[index]));
+      const Program& program = programs_[index];
+      check_evaluation(program);
+      const std::vector<bool> backward = check_micro_batch(program);
+      check_nesting(program, program.micro_batch);
+      check_nesting(program, program.evaluation);
+      assign(index, backward);
     }
     require_all_trained();
     return std::move(trainers_);
@@ -109,6 +125,26 @@ class Checker {
       throw UsageError(fmt::format("{} has no windows: its steps would do nothing", of(program)));
     }
     return backward;
+  }
+
+  // The windows that are open at each position, the innermost last.
+  void check_nesting(const Program& program, const std::vector<WindowUse>& windows) const {
+    const std::vector<bool> closing = closes(windows);
+    std::vector<WindowUse> open;
+    for (std::size_t position = 0; position < windows.size(); ++position) {
+      const WindowUse& use = windows[position];
+      const std::string what =
+          fmt::format("{}: window {} ({}) of {}", of(program), position, to_string(use.kind), of(use.unit));
+      if (!use.resumes) {
+        open.push_back(use);
+      } else if (open.empty() || open.back().unit != use.unit || open.back().kind != use.kind) {
+        throw UsageError(
+            fmt::format("{} resumes a window that is not open there, or inside which another one is", what));
+      } else if (windows[position - 1].unit == use.unit) {
+        throw UsageError(fmt::format("{} resumes a window inside which none was open", what));
+      }
+      if (closing[position]) open.pop_back();
+    }
   }
 
   void assign(std::size_t index, const std::vector<bool>& backward) {

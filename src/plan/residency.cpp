@@ -2,6 +2,7 @@
 #include "plan/residency.hpp"
 
 #include <algorithm>
+#include <map>
 
 #include "tessera/base/error.hpp"
 
@@ -71,11 +72,19 @@ std::vector<std::size_t> colour(const std::vector<std::vector<Tenancy>>& sequenc
   return result;
 }
 
-// Around each window a unit holds its slot from the position at which its gather may be issued.
+// Around each window a unit holds its slot from the position at which its gather may be issued, and through what is
+// nested in it.
 std::vector<Tenancy> window_tenancies(const std::vector<WindowUse>& windows, std::size_t prefetch) {
   std::vector<Tenancy> result;
+  std::map<std::size_t, std::size_t> latest;  // by unit: its tenancy
   for (std::size_t k = 0; k < windows.size(); ++k) {
-    result.push_back({windows[k].unit, k > prefetch ? k - prefetch : 0, k});
+    const std::size_t unit = windows[k].unit;
+    if (windows[k].resumes) {
+      result[latest.at(unit)].end = k;
+    } else {
+      latest[unit] = result.size();
+      result.push_back({unit, k > prefetch ? k - prefetch : 0, k});
+    }
   }
   return result;
 }
@@ -142,11 +151,16 @@ std::vector<std::size_t> gradient_slots(std::span<const std::vector<WindowUse>> 
   std::vector<std::vector<Tenancy>> sequences;
   for (const std::vector<WindowUse>& micro_batch : micro_batches) {
     std::vector<Tenancy>& tenancies = sequences.emplace_back();
-    for (const WindowUse& use : micro_batch) {
+    const std::vector<bool> closing = closes(micro_batch);
+    std::map<std::size_t, std::size_t> opened;  // by unit: the backward windows that had closed by then
+    for (std::size_t k = 0; k < micro_batch.size(); ++k) {
+      const WindowUse& use = micro_batch[k];
       if (use.kind != WindowKind::backward) continue;
       const std::size_t position = tenancies.size();
+      if (!use.resumes) opened[use.unit] = position;
+      if (!closing[k]) continue;
       const auto& taken = taken_after[use.unit];
-      tenancies.push_back({use.unit, position, taken ? *taken + (overlap ? 1 : 0) : position});
+      tenancies.push_back({use.unit, opened[use.unit], taken ? *taken + (overlap ? 1 : 0) : position});
     }
   }
   return colour(sequences, taken_after.size());

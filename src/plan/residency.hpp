@@ -31,9 +31,9 @@ std::vector<Residency> residency(const std::vector<WindowUse>& windows, const st
                                  std::size_t prefetch);
 
 // Slot of each unit for its gradient. A unit holds it from its backward window to the end of what consumes it: a sum on
-// the compute stream, or an operation of the reduce stream that follows backward window `taken_after` of the unit and
-// with `overlap` runs beside the next one. Units without a backward window get no_slot. Micro-batches are those of
-// programs, each with the windows of the units that it trains.
+// the compute stream, or an operation of the reduce stream that follows backward window `taken_after` (counted in the
+// order in which they close) and with `overlap` runs beside the next one. Units without a backward window get no_slot.
+// Micro-batches are those of programs, each with the windows of the units that it trains.
 inline constexpr std::size_t no_slot = static_cast<std::size_t>(-1);
 std::vector<std::size_t> gradient_slots(std::span<const std::vector<WindowUse>> micro_batches,
                                         const std::vector<std::optional<std::size_t>>& taken_after, bool overlap);

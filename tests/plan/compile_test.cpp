@@ -29,7 +29,9 @@ bool is_last(SegmentKind kind) { return kind == SegmentKind::only || kind == Seg
 std::vector<WindowUse> windows_of(const Segment& segment) {
   std::vector<WindowUse> result;
   for (const Operation& operation : segment.operations) {
-    if (operation.kind == OperationKind::window) result.push_back({operation.unit, operation.window});
+    if (operation.kind == OperationKind::window) {
+      result.push_back({operation.unit, operation.window, operation.resumes});
+    }
   }
   return result;
 }
@@ -210,6 +212,22 @@ TEST_CASE("units_that_travel_in_other_types_or_add_up_on_the_rank_are_reduced_ap
   options.accumulation = AccumulationMode::local;  // everything adds up on the rank, and travels in fp32
   CHECK(reductions(tied_model(), options) == Units{{2, 1, 0}});
   CHECK(reductions(varied_model(), options) == Units{{4, 3, 0}});
+}
+
+// A parent's gradient is whole when its own window closes, behind those of what is nested in it.
+TEST_CASE("gradients_of_nested_units_are_reduced_as_their_windows_close") {
+  using Units = std::vector<std::size_t>;
+  const Plan plan = compile(input_of(nested_model(), {.ranks = 3}));
+  const Segment& step = plan.segments[*plan.find(SegmentKind::only)];
+  Units reduced;
+  Units prepared;
+  for (const Operation& operation : step.operations) {
+    if (operation.kind == OperationKind::reduce_scatter) reduced.push_back(operation.unit);
+    if (operation.kind == OperationKind::prepare_gradient) prepared.push_back(operation.unit);
+  }
+  CHECK(prepared == Units{3, 0, 4, 1, 2, 4});
+  CHECK(reduced == Units{3, 2, 1, 0, 4});
+  CHECK(plan.backward_windows == Units{1, 1, 1, 1, 2});
 }
 
 TEST_CASE("each_gathered_unit_is_released_once") {

@@ -152,9 +152,30 @@ inline Model adversarial_model() {
   return {"adversarial", odd_units(4), discriminator, {generator}};
 }
 
+// Windows inside windows: an outer unit around two inner ones, one of which has one of its own inside; a tied unit
+// inside and outside; and what only resumes beside it.
+inline Model nested_model() {
+  using enum WindowKind;
+  return {"nested",
+          odd_units(5),
+          {{{4, forward},       {0, forward},        {1, forward},       {2, forward},        {1, forward, true},
+            {0, forward, true}, {4, forward},        {0, forward, true}, {3, forward},        {3, backward},
+            {0, backward},      {4, recompute},      {4, backward},      {0, backward, true}, {1, backward},
+            {2, recompute},     {1, backward, true}, {2, backward},      {1, backward, true}, {0, backward, true},
+            {4, backward}},
+           {{4, evaluate},
+            {0, evaluate},
+            {1, evaluate},
+            {2, evaluate},
+            {1, evaluate, true},
+            {0, evaluate, true},
+            {3, evaluate}}}};
+}
+
 inline std::vector<Model> all_models() {
-  return {chain_model(1), chain_model(2),    chain_model(3),        chain_model(5),     chain_model(8),
-          tied_model(),   recompute_model(), no_evaluation_model(), empty_unit_model(), adversarial_model()};
+  return {chain_model(1),     chain_model(2),      chain_model(3),    chain_model(5),
+          chain_model(8),     tied_model(),        recompute_model(), no_evaluation_model(),
+          empty_unit_model(), adversarial_model(), nested_model()};
 }
 
 // Units in programs that all go through the whole chain, each of which trains some of it.

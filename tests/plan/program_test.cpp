@@ -70,6 +70,31 @@ TEST_CASE("check_refuses_kinds_in_the_wrong_list") {
                  "window 0 of the evaluation is a forward window"));
 }
 
+TEST_CASE("windows_close_where_none_resumes_them") {
+  CHECK(closes({}) == std::vector<bool>{});
+  CHECK(closes({{0, forward}, {1, forward}, {0, forward, true}, {1, backward}}) ==
+        std::vector<bool>{false, true, true, true});
+  CHECK(closes({{0, forward}, {1, forward}, {0, forward, true}, {1, forward}, {0, forward, true}, {0, backward}}) ==
+        std::vector<bool>{false, true, false, true, true, true});
+}
+
+TEST_CASE("windows_that_are_not_nested_in_each_other_are_refused") {
+  const auto error = [](const std::vector<WindowUse>& windows) {
+    return usage_error([&] { trained_by({windows, {}}, 2); });
+  };
+  CHECK(contains(error({{0, forward}, {1, forward}, {0, backward, true}}),
+                 "program: window 2 (backward) of unit 0 resumes a window that is not open there"));
+  CHECK(
+      contains(error({{0, forward}, {1, forward}, {0, forward, true}, {1, forward, true}}),
+               "window 2 (forward) of unit 0 resumes a window that is not open there, or inside which another one is"));
+  CHECK(contains(error({{0, forward, true}}), "window 0 (forward) of unit 0 resumes"));
+  CHECK(contains(error({{0, forward}, {0, forward, true}}), "resumes a window inside which none was open"));
+  CHECK(contains(usage_error([] {
+                   trained_by({Program::chain(2).micro_batch, {{0, evaluate}, {1, evaluate, true}}}, 2);
+                 }),
+                 "window 1 (evaluate) of unit 1 resumes"));
+}
+
 // Of a generator, unit 0, and a discriminator, unit 1.
 namespace program_test {
 

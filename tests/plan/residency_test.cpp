@@ -109,6 +109,40 @@ TEST_CASE("a_gather_is_issued_prefetch_windows_ahead_and_after_the_tenant_before
       });
 }
 
+TEST_CASE("nothing_is_gathered_into_the_slot_of_a_unit_while_its_window_is_open_around_others") {
+  std::size_t nested = 0;
+  for_each_sequence(
+      [&](const std::vector<WindowUse>& windows, const std::vector<std::size_t>& slots, std::size_t prefetch) {
+        const std::vector<Residency> stays = residency(windows, slots, prefetch);
+        for (std::size_t k = 0; k < windows.size(); ++k) {
+          if (!windows[k].resumes) continue;
+          ++nested;
+          CHECK_FALSE(stays[k].gather);
+          for (std::size_t between = k; windows[--between].unit != windows[k].unit;) {
+            CHECK(slots[windows[between].unit] != slots[windows[k].unit]);
+          }
+          for (std::size_t later = k; later < windows.size() && later - k <= prefetch; ++later) {
+            const bool other = windows[later].unit != windows[k].unit;
+            if (other) CHECK(slots[windows[later].unit] != slots[windows[k].unit]);
+          }
+        }
+      });
+  CHECK(nested > 0);
+}
+
+// The outer unit's slot is its own from its opening on, whatever closes inside.
+TEST_CASE("a_gradient_keeps_its_slot_through_the_windows_inside_its_own") {
+  using enum WindowKind;
+  const std::vector<WindowUse> windows = {
+      {0, backward}, {1, backward}, {0, backward, true}, {2, backward}, {0, backward, true}};
+  for (const bool overlap : {false, true}) {
+    const auto slots = gradient_slots(std::span(&windows, 1), reduced_at({2, 0, 1}), overlap);
+    CHECK(slots[0] != slots[1]);
+    CHECK(slots[0] != slots[2]);
+    CHECK((slots[1] == slots[2]) == !overlap);
+  }
+}
+
 TEST_CASE("the_turn_around_keeps_the_last_units_of_a_chain") {
   for (std::size_t units = 1; units <= 8; ++units) {
     for (const std::size_t prefetch : prefetch_depths) {
@@ -164,8 +198,10 @@ TEST_CASE("a_backward_window_never_writes_the_slot_that_is_being_reduced") {
     INFO(model.name);
     TakenAfter last(model.units.size());
     std::size_t position = 0;
-    for (const WindowUse& use : model.program.micro_batch) {
-      if (use.kind == WindowKind::backward) last[use.unit] = position++;
+    const std::vector<bool> closing = closes(model.program.micro_batch);
+    for (std::size_t k = 0; k < closing.size(); ++k) {
+      const WindowUse& use = model.program.micro_batch[k];
+      if (use.kind == WindowKind::backward && closing[k]) last[use.unit] = position++;
     }
     const auto slots = gradient_slots(std::span(&model.program.micro_batch, 1), last, true);
     std::size_t before = no_unit;

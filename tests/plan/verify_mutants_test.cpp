@@ -117,6 +117,11 @@ std::vector<Subject> subjects() {
          .gradient_hooks = true});
     add(result, chain_model(2), {.strategy = strategy, .ranks = 3, .replicas = 3, .outer_every = 1});
   }
+  for (const Strategy strategy : {Strategy::fsdp, Strategy::zero2}) {
+    for (const std::size_t prefetch : {0u, 1u, 3u}) {
+      add(result, nested_model(), {.strategy = strategy, .precision = bf16_mixed, .ranks = 2, .prefetch = prefetch});
+    }
+  }
   for (const Model& model : all_models()) {
     add(result, model, {.ranks = 3, .micro_batches = 3});
     add(result, model, {.strategy = Strategy::ddp, .precision = bf16_mixed, .ranks = 3});

@@ -149,6 +149,7 @@ struct Operation {
   std::vector<Wait> waits;
   GroupKind group = GroupKind::all;
   WindowKind window = WindowKind::forward;  // of kind window
+  bool resumes = false;                     // of kind window: one that was open before (WindowUse)
   bool add = false;                         // accumulate, reduce_scatter: add to the target instead of replacing it
   std::size_t divisor = 1;   // reduce_scatter: ranks × micro-batches once, in the last reduction of all (the update
                              // puts right what ranks brought other than that); of masters: replicas

@@ -20,11 +20,17 @@ enum class WindowKind {
 };
 std::string_view to_string(WindowKind kind);
 
+// Windows nest: while one is open, those of other units may open and close, and then it goes on. Each stretch of it is
+// a use of its own, and from the second on it `resumes`: {parent}, {child}, {parent, resumes}.
 struct WindowUse {
   std::size_t unit;  // index in the order of FullyShard::add
   WindowKind kind;
+  bool resumes = false;
   friend bool operator==(const WindowUse&, const WindowUse&) = default;
 };
+// By position: whether the window closes there, and no later use resumes it. Of a whole pass, or of the uses of some of
+// its units.
+std::vector<bool> closes(const std::vector<WindowUse>& windows);
 
 struct Program {
   std::vector<WindowUse> micro_batch;  // forward, recompute and backward windows; each unit that it trains has at least
@@ -46,8 +52,8 @@ inline constexpr std::size_t no_program = static_cast<std::size_t>(-1);
 // By unit: the program that trains it, or no_program where `trainable` says that it is frozen. A unit without
 // parameters counts as trained by the first program that has a backward window of it. Throws UsageError naming the
 // program and the window or unit: no program, two of one name, a unit that does not exist, a kind that does not belong
-// there, a backward window before any forward one of its unit, a unit that is trained by no program or by two, or by
-// one that has no backward window of it.
+// there, a backward window before any forward one of its unit, one that resumes what is not open, a unit that is
+// trained by no program or by two, or by one that has no backward window of it.
 struct Trainable {
   bool parameters;             // has any
   bool trained;                // some of them are not frozen, or it has none
