@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "device/device_backend.hpp"
@@ -20,23 +21,46 @@ namespace {
 
 bool communicates(StreamId id) { return id != StreamId::compute; }
 
+std::size_t most_open_windows(const plan::Plan& plan) {
+  std::size_t most = 1;
+  for (const plan::Program& program : plan.programs) {
+    for (const auto* windows : {&program.micro_batch, &program.evaluation}) {
+      const std::vector<bool> closing = plan::closes(*windows);
+      std::size_t open = 0;
+      for (std::size_t use = 0; use < windows->size(); ++use) {
+        open += (*windows)[use].resumes ? 0 : 1;
+        most = std::max(most, open);
+        open -= closing[use] ? 1 : 0;
+      }
+    }
+  }
+  return most;
+}
+
 }  // namespace
 
 Executor::Executor(const ExecutorInput& input)
     : world_(input.world),
       plan_(input.plan),
+      units_(input.units),
       diagnostics_(input.diagnostics),
       memory_(world_, plan_, input.units),
       operations_(input, memory_),
+      ledgers_(input.units),
       progress_(plan_) {
   make_streams();
   make_events();
   make_touches();
   if (device::profiled(world_.device())) make_range_names();
-  window_.emplace(OpenWindow::Model{
-      .plan = plan_, .units = input.units, .memory = memory_, .compute = compute(), .rank = world_.rank()});
-  link_ = std::make_shared<WindowLink>(WindowLink{.host = this, .rank = world_.rank(), .units = {}});
-  for (const auto& unit : input.units) link_->units.push_back(unit->name());
+  for (std::size_t depth = most_open_windows(plan_); depth > 0; --depth) {
+    windows_.push_back(std::make_unique<OpenWindow>(OpenWindow::Model{.plan = plan_,
+                                                                      .units = input.units,
+                                                                      .memory = memory_,
+                                                                      .ledgers = ledgers_,
+                                                                      .compute = compute(),
+                                                                      .rank = world_.rank()}));
+  }
+  link_ = std::make_shared<WindowLink>(link_to(*this, world_.rank(), input.units, input.modules));
   launch_segment(SegmentKind::cold);
   synchronize();
 }
@@ -201,35 +225,82 @@ Window Executor::open(const plan::WindowUse& use) {
   if (progress_.begins_segment()) {
     segment_ = segment;
     next_operation_ = 0;
-    window_->begin_micro_batch();
+    ledgers_.begin_micro_batch();
     launch_to_window();
+  } else if (progress_.is_inside_window()) {
+    end_window();  // the one around it goes on later
   }
   progress_.open(segment);
-  const plan::Operation& operation = this->segment().operations[next_operation_];
-  make_waits(operation, compute());
-  touch(next_operation_, compute());
-  const std::size_t serial = window_->open(use, program());
+  begin_window();
+  windows_[depth_++]->open(use, program(), ++serial_);
   if (traced_ != nullptr) traced_->stamp_host(*host_);
-  return Window(link_, use, serial);
+  return Window(link_, use, serial_);
+}
+
+WindowView* Executor::open_window(std::size_t serial) {
+  for (std::size_t depth = depth_; depth > 0; --depth) {
+    if (windows_[depth - 1]->is(serial)) return windows_[depth - 1].get();
+  }
+  return nullptr;
+}
+
+void Executor::close(std::size_t serial) {
+  const OpenWindow& innermost = *windows_[depth_ - 1];
+  if (innermost.is(serial)) return close();
+  throw UsageError(fmt::format("a window around it cannot close: the {} is still open, close it first",
+                               innermost.describe()));
 }
 
 void Executor::close() {
-  window_->settle_gradients();
+  progress_.check_close();
+  OpenWindow& closing = *windows_[depth_ - 1];
+  closing.settle_gradients();
   if (traced_ != nullptr) traced_->stamp_host(*host_);
-  window_->leave_joined_streams();
-  touch(next_operation_, compute());
-  if (traced_ != nullptr) traced_->stamp(compute());
-  record(next_operation_, compute());
-  window_->close();
-  ++next_operation_;
-  progress_.close(launch_to_window());
+  closing.leave_joined_streams();
+  closing.close();
+  --depth_;
+  progress_.close(end_window());
+  if (progress_.resumes()) {
+    progress_.resume();
+    begin_window();
+  }
   if (traced_ != nullptr) traced_->stamp_host(*host_);
   check_health();
 }
 
+// A window's use: what the plan waits for before it, and what it tells behind it.
+void Executor::begin_window() {
+  make_waits(segment().operations[next_operation_], compute());
+  touch(next_operation_, compute());
+}
+
+bool Executor::end_window() {
+  touch(next_operation_, compute());
+  if (traced_ != nullptr) traced_->stamp(compute());
+  record(next_operation_, compute());
+  ++next_operation_;
+  return launch_to_window();
+}
+
+void Executor::skip(const plan::WindowUse& use) {
+  open(use);
+  windows_[depth_ - 1]->skip();
+  while (!progress_.closes()) {
+    const plan::WindowUse inner = progress_.next_use();
+    const Unit& unit = *units_[inner.unit];
+    if (!unit.options().optional) {
+      throw UsageError(fmt::format("unit {} cannot be skipped with {}, inside which it opens: add it with "
+                                   "UnitOptions::optional",
+                                   unit.name(), units_[use.unit]->name()));
+    }
+    skip(inner);
+  }
+  close();
+}
+
 void Executor::abandon(std::string_view what) noexcept {
   try {
-    world_.abort(window_->any() ? fmt::format("{}: {}", window_->describe(), what) : std::string(what));
+    world_.abort(depth_ > 0 ? fmt::format("{}: {}", windows_[depth_ - 1]->describe(), what) : std::string(what));
   } catch (...) {
     world_.abort(what);
   }
@@ -275,9 +346,11 @@ void Executor::look_at_steps() {
 void Executor::skip_micro_batches() {
   while (!progress_.ends_step()) {
     for (const plan::WindowUse& use : plan_.programs[program()].micro_batch) {
-      Window skipped = open(use);
-      window_->skip();
-      skipped.close();
+      if (!use.resumes) {
+        open(use);
+        windows_[depth_ - 1]->skip();
+      }
+      if (progress_.closes()) close();
     }
   }
 }

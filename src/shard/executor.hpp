@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,9 +32,12 @@ class Executor final : public WindowHost {
   // Whose windows and updates follow; 0 at the start.
   void begin(std::size_t program) { progress_.begin(program); }
   std::size_t program() const { return progress_.program(); }
-  Window open(const plan::WindowUse& use);
-  void close() override;  // launches what comes before the next window
-  WindowView* open_window(std::size_t serial) override { return window_->is(serial) ? &*window_ : nullptr; }
+  Window open(const plan::WindowUse& use) override;
+  void close(std::size_t serial) override;  // launches what comes before the next window
+  WindowView* open_window(std::size_t serial) override;
+  // Opens and closes it, and all that is inside it, without computing: gradients count as zero. Units inside must be
+  // optional, too.
+  void skip(const plan::WindowUse& use);
   // Of the micro-batches that were computed, or of samples of this weight.
   void update(float learning_rate, std::optional<double> weight);
   void skip_step(float learning_rate);
@@ -54,7 +58,6 @@ class Executor final : public WindowHost {
   Stream& compute() { return stream(plan::StreamId::compute); }
   ModelMemory& memory() { return memory_; }
   Operations& operations() { return operations_; }
-  OpenWindow& window() { return *window_; }
 
  private:
   // Bytes at the ends of an operation's ranges, for the touch test mode.
@@ -71,6 +74,9 @@ class Executor final : public WindowHost {
   void check_health();
   void begin_traced_step();
   void skip_micro_batches();
+  void close();  // the innermost window
+  void begin_window();
+  bool end_window();  // true when the segment has ended
   void launch_update(std::optional<float> learning_rate, const kernels::StepPart& part);
 
   // Launches the current segment's operations up to the next window; true when there is none left.
@@ -89,6 +95,7 @@ class Executor final : public WindowHost {
 
   World& world_;
   const plan::Plan& plan_;
+  std::span<const std::unique_ptr<Unit>> units_;
   Diagnostics diagnostics_;
   ModelMemory memory_;
   Operations operations_;
@@ -101,7 +108,10 @@ class Executor final : public WindowHost {
   TraceRecorder* traced_ = nullptr;                                   // while a step runs that the recorder asked for
   std::vector<std::unique_ptr<Stream>> streams_;                      // by StreamId
   std::unique_ptr<Stream> host_;                                      // immediate: its waits are the host's
-  std::optional<OpenWindow> window_;                                  // always there, once there are streams
+  GradientLedgers ledgers_;
+  std::vector<std::unique_ptr<OpenWindow>> windows_;                  // one for each depth; the first `depth_` are open
+  std::size_t depth_ = 0;
+  std::size_t serial_ = 0;  // of openings
   std::shared_ptr<WindowLink> link_;                                  // to the handles
 
   Progress progress_;

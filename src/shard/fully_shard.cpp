@@ -23,8 +23,11 @@ namespace tessera {
 namespace {
 
 // Walks a module's parts and writes down its parameters under their joined names.
+// Parts that are units of their own are not the module's.
 class Collector : public ModuleVisitor {
  public:
+  explicit Collector(const std::map<const Module*, Unit*>& units) : units_(units) {}
+
   void operator()(std::string_view name, Parameter& parameter) override {
     parameters_.push_back({prefix_ + std::string(name), &parameter});
   }
@@ -32,6 +35,7 @@ class Collector : public ModuleVisitor {
     buffers_.push_back({prefix_ + std::string(name), &buffer});
   }
   void operator()(std::string_view name, Module& part) override {
+    if (units_.contains(&part)) return;
     const std::size_t length = prefix_.size();
     prefix_ += std::string(name) + ".";
     part.visit(*this);
@@ -41,6 +45,7 @@ class Collector : public ModuleVisitor {
   const std::vector<NamedBuffer>& buffers() const { return buffers_; }
 
  private:
+  const std::map<const Module*, Unit*>& units_;
   std::string prefix_;
   std::vector<NamedParameter> parameters_;
   std::vector<NamedBuffer> buffers_;
@@ -68,7 +73,7 @@ class FullyShard::Implementation {
       throw UsageError(
           fmt::format("unit {}: this module was already added as {}", options.name, unit_of_.at(&module)->name()));
     }
-    Collector collector;
+    Collector collector(unit_of_);
     module.visit(collector);
     Unit& unit = add(std::move(options), collector.parameters(), collector.buffers());
     unit_of_[&module] = &unit;
@@ -137,10 +142,6 @@ class FullyShard::Implementation {
   Unit& unit_of(const Buffer& buffer) { return owner(buffer, "buffer"); }
   Unit& unit_of(const Parameter& parameter) { return owner(parameter, "parameter"); }
 
-  WindowHost& window_host() {
-    if (recording_) return *recording_;
-    return *executor_;
-  }
   // While a pass is recorded; null else.
   RecordedPass* recording() { return recording_ ? &*recording_ : nullptr; }
 
@@ -287,7 +288,9 @@ class FullyShard::Implementation {
     }
     const auto uses = [](const std::vector<UnitWindow>& windows) {
       std::vector<plan::WindowUse> result;
-      for (const UnitWindow& window : windows) result.push_back({window.unit->index(), window.kind});
+      for (const UnitWindow& window : windows) {
+        result.push_back({window.unit->index(), window.kind, window.resumes});
+      }
       return result;
     };
     std::vector<plan::Program> result;
@@ -313,6 +316,7 @@ class FullyShard::Implementation {
       if (!options.pass && !options.evaluation_pass) continue;
       recording_.emplace(RecordedPass::Subject{.world = world(),
                                                .units = units_,
+                                               .modules = unit_of_,
                                                .precision = options_.precision,
                                                .activations = options_.activations,
                                                .program = options.name,
@@ -325,7 +329,9 @@ class FullyShard::Implementation {
 
   std::vector<UnitWindow> recorded(std::function<void()>& pass) {
     std::vector<UnitWindow> windows;
-    for (const plan::WindowUse& use : recording_->run(pass)) windows.push_back({units_[use.unit].get(), use.kind});
+    for (const plan::WindowUse& use : recording_->run(pass)) {
+      windows.push_back({units_[use.unit].get(), use.kind, use.resumes});
+    }
     pass = nullptr;  // what it refers to may end now
     return windows;
   }
@@ -383,6 +389,7 @@ class FullyShard::Implementation {
     executor_ = std::make_unique<Executor>(ExecutorInput{.world = world(),
                                                          .plan = plan_,
                                                          .units = units_,
+                                                         .modules = unit_of_,
                                                          .optimizers = optimizers_,
                                                          .seed = options_.seed,
                                                          .diagnostics = options_.diagnostics,
@@ -452,9 +459,9 @@ void FullyShard::skip(Unit& unit, plan::WindowKind kind) {
   if (!unit.options().optional) {
     throw UsageError(fmt::format("unit {} cannot be skipped: add it with UnitOptions::optional", unit.name()));
   }
-  Window window = open(unit, kind);
-  if (implementation_->recording() == nullptr) implementation_->executor().window().skip();
-  window.close();
+  if (implementation_->recording() != nullptr) return open(unit, kind).close();
+  implementation_->require_mine(unit);
+  implementation_->executor().skip({unit.index(), kind});
 }
 
 Window FullyShard::open(Unit& unit, plan::WindowKind kind) {
@@ -588,18 +595,5 @@ std::string FullyShard::types_table() const {
 std::vector<FullyShard::Region> FullyShard::regions() const { return implementation_->executor().memory().regions(); }
 
 Unit& FullyShard::unit_of(const Module& module) { return implementation_->unit_of(module); }
-
-void FullyShard::abandon(const Window&) noexcept {
-  WindowHost& host = implementation_->window_host();
-  try {
-    throw;
-  } catch (const AbortedError&) {
-    // Another rank failed first.
-  } catch (const std::exception& error) {
-    host.abandon(error.what());
-  } catch (...) {
-    host.abandon("something that is no std::exception was thrown");
-  }
-}
 
 }  // namespace tessera

@@ -16,33 +16,22 @@ OpenWindow::OpenWindow(const Model& model)
     : plan_(model.plan),
       units_(model.units),
       memory_(model.memory),
+      ledgers_(model.ledgers),
       compute_(model.compute),
-      rank_(model.rank),
-      backward_done_(model.units.size(), 0) {
-  for (const auto& unit : units_) ledgers_.emplace_back(unit->parameters().size());
-}
+      rank_(model.rank) {}
 
 // ---- opening and closing ----
 
-void OpenWindow::begin_micro_batch() {
-  std::fill(backward_done_.begin(), backward_done_.end(), std::size_t{0});
-  for (GradientLedger& ledger : ledgers_) ledger.begin_micro_batch();
-}
-
-std::size_t OpenWindow::open(const plan::WindowUse& use, std::size_t program) {
-  bool last_backward = false;
-  if (use.kind == WindowKind::backward && plan_.trains(use.unit, program)) {
-    ledgers_[use.unit].begin_window();
-    last_backward = ++backward_done_[use.unit] == plan_.backward_windows[use.unit];
-  }
-  current_ = Current{use, program, ++serial_, last_backward};
-  return serial_;
+void OpenWindow::open(const plan::WindowUse& use, std::size_t program, std::size_t serial) {
+  const bool trains = use.kind == WindowKind::backward && plan_.trains(use.unit, program);
+  const bool last_backward = trains && ledgers_.begin_backward(use.unit) == plan_.backward_windows[use.unit];
+  current_ = Current{use, program, serial, last_backward};
 }
 
 void OpenWindow::settle_gradients() {
   const std::size_t unit = current_->use.unit;
   if (kind() != WindowKind::backward || !trains_unit()) return;
-  GradientLedger& ledger = ledgers_[unit];
+  GradientLedger& ledger = ledgers_.of(unit);
   if (!current_->skipped) ledger.end_computed_window();
   for (std::size_t p = 0; p < units_[unit]->parameters().size(); ++p) {
     if (plan_.units[unit].parameters[p].frozen) continue;
@@ -115,7 +104,7 @@ OpenWindow::View OpenWindow::gradient(const Parameter& parameter, DType type, Gr
                     describe(), parameter.name(), plan_.programs[current_->program].name));
   }
   require_type(parameter, "the gradient of", plan_.precision(unit).gradient, type);
-  if (ledgers_[unit].ask(index) && mode == GradientMode::accumulate) fill_gradient_zero(unit, index);
+  if (ledgers_.of(unit).ask(index) && mode == GradientMode::accumulate) fill_gradient_zero(unit, index);
   return view(plan_.unit_buffers[unit].gradient_slot, index, type);
 }
 

@@ -1,4 +1,4 @@
-// The window that is open: what its handle may read and write, which gradients it was asked for, and which streams of
+// A window that is open: what its handle may read and write, which gradients it was asked for, and which streams of
 // the user's take part in it. The executor opens and closes it.
 #pragma once
 
@@ -51,28 +51,51 @@ class GradientLedger {
   bool computed_ = false;
 };
 
+// Of all units, and how many backward windows of each there were.
+class GradientLedgers {
+ public:
+  explicit GradientLedgers(std::span<const std::unique_ptr<Unit>> units) : backward_windows_(units.size(), 0) {
+    for (const auto& unit : units) of_unit_.emplace_back(unit->parameters().size());
+  }
+
+  void begin_micro_batch() {
+    std::fill(backward_windows_.begin(), backward_windows_.end(), std::size_t{0});
+    for (GradientLedger& ledger : of_unit_) ledger.begin_micro_batch();
+  }
+  GradientLedger& of(std::size_t unit) { return of_unit_[unit]; }
+  // Its how many-th backward window of this micro-batch begins.
+  std::size_t begin_backward(std::size_t unit) {
+    of_unit_[unit].begin_window();
+    return ++backward_windows_[unit];
+  }
+
+ private:
+  std::vector<GradientLedger> of_unit_;
+  std::vector<std::size_t> backward_windows_;  // by unit
+};
+
+// One at each depth to which a plan's windows nest.
 class OpenWindow final : public WindowView {
  public:
   struct Model {
     const plan::Plan& plan;
     std::span<const std::unique_ptr<Unit>> units;
     ModelMemory& memory;
+    GradientLedgers& ledgers;
     Stream& compute;
     int rank;
   };
   explicit OpenWindow(const Model& model);
 
   // ---- what the executor does, in this order ----
-  void begin_micro_batch();
-  // In a step of this program. The serial number of this opening.
-  std::size_t open(const plan::WindowUse& use, std::size_t program);
+  // In a step of this program. `serial`: the number of this opening.
+  void open(const plan::WindowUse& use, std::size_t program, std::size_t serial);
   // Gradients that nobody asked for: zero in an earlier window of several and for optional parameters, else an error.
   void settle_gradients();
   void leave_joined_streams();  // the compute stream waits for them
   void close() { current_.reset(); }
 
   // ---- what a handle does ----
-  bool any() const { return current_.has_value(); }
   bool is(std::size_t serial) const { return current_ && current_->serial == serial; }
   const Unit& unit() const override { return *units_[current_->use.unit]; }
   plan::WindowKind kind() const override { return current_->use.kind; }
@@ -110,13 +133,11 @@ class OpenWindow final : public WindowView {
   const plan::Plan& plan_;
   std::span<const std::unique_ptr<Unit>> units_;
   ModelMemory& memory_;
+  GradientLedgers& ledgers_;
   Stream& compute_;
   int rank_;
-  std::vector<GradientLedger> ledgers_;     // by unit
-  std::vector<std::size_t> backward_done_;  // by unit, in this micro-batch
   std::vector<Joined> joined_;
   std::optional<Current> current_;
-  std::size_t serial_ = 0;
 };
 
 }  // namespace tessera

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -31,6 +32,7 @@ struct ExecutorInput {
   World& world;
   const plan::Plan& plan;
   std::span<const std::unique_ptr<Unit>> units;
+  const std::map<const Module*, Unit*>& modules;  // that were added as units
   std::span<const Optimizer* const> optimizers;  // by program
   std::uint64_t seed;
   Diagnostics diagnostics;

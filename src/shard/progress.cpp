@@ -11,9 +11,20 @@ using plan::SegmentKind;
 using plan::WindowKind;
 using plan::WindowUse;
 
+Progress::Progress(const plan::Plan& plan) : plan_(&plan) {
+  for (const plan::Program& program : plan.programs) {
+    closing_.push_back({plan::closes(program.micro_batch), plan::closes(program.evaluation)});
+  }
+}
+
 const std::vector<WindowUse>& Progress::windows(std::size_t segment) const {
   return plan_->segments[segment].kind == SegmentKind::evaluation ? plan_->programs[program_].evaluation
                                                                   : plan_->programs[program_].micro_batch;
+}
+
+const std::vector<bool>& Progress::closing(std::size_t segment) const {
+  const Closing& of_program = closing_[program_];
+  return plan_->segments[segment].kind == SegmentKind::evaluation ? of_program.evaluation : of_program.micro_batch;
 }
 
 std::string Progress::describe(const WindowUse& use) const {
@@ -45,9 +56,9 @@ std::size_t Progress::next_micro_batch() const {
 }
 
 std::size_t Progress::check_open(const WindowUse& use) const {
-  if (phase_ == Phase::in_window) {
+  if (phase_ == Phase::in_window && closes()) {
     throw UsageError(fmt::format("{} cannot open: {} is still open, close it first", describe(use),
-                                 describe(windows(segment_)[windows_opened_ - 1])));
+                                 describe(windows(segment_)[uses_begun_ - 1])));
   }
   if (phase_ == Phase::before_update) {
     throw UsageError(fmt::format("{} cannot open: all {} micro-batches of this step are done, so update() was expected",
@@ -69,7 +80,7 @@ std::size_t Progress::check_open(const WindowUse& use) const {
     }
     segment = evaluates ? *evaluation : next_micro_batch();
   }
-  const WindowUse& expected = windows(segment)[begins_segment() ? 0 : windows_opened_];
+  const WindowUse& expected = windows(segment)[begins_segment() ? 0 : uses_begun_];
   if (expected != use) {
     throw UsageError(
         fmt::format("{} was opened out of order: {}{} was expected", describe(use), describe(expected), of_program()));
@@ -78,9 +89,22 @@ std::size_t Progress::check_open(const WindowUse& use) const {
 }
 
 void Progress::open(std::size_t segment) {
-  if (begins_segment()) windows_opened_ = 0;
+  if (begins_segment()) uses_begun_ = 0;
   segment_ = segment;
-  ++windows_opened_;
+  ++uses_begun_;
+  phase_ = Phase::in_window;
+}
+
+void Progress::check_close() const {
+  if (closes()) return;
+  throw UsageError(fmt::format("{} cannot close: {}{} was expected inside it",
+                               describe(windows(segment_)[uses_begun_ - 1]), describe(next_use()), of_program()));
+}
+
+bool Progress::resumes() const { return phase_ == Phase::in_segment && next_use().resumes; }
+
+void Progress::resume() {
+  ++uses_begun_;
   phase_ = Phase::in_window;
 }
 
@@ -107,7 +131,7 @@ void Progress::require_no_pass(std::string_view call) const {
   if (phase_ != Phase::in_window && phase_ != Phase::in_segment) return;
   const bool open = phase_ == Phase::in_window;
   throw UsageError(fmt::format("{} came inside a pass: {} {}", call,
-                               describe(windows(segment_)[windows_opened_ - (open ? 1 : 0)]),
+                               describe(windows(segment_)[uses_begun_ - (open ? 1 : 0)]),
                                open ? "is still open" : "was expected"));
 }
 

@@ -1,4 +1,4 @@
-// Scratch memory: the loss scale, the user's activations, and behind them the tensors of the unit whose window is open.
+// Scratch memory: the loss scale and the user's activations, and for each open window the tensors of its unit.
 #include "shard/recorded_pass.hpp"
 
 #include <fmt/format.h>
@@ -22,20 +22,17 @@ constexpr float no_scaling = 1.0f;
 
 RecordedPass::RecordedPass(const Subject& subject)
     : subject_(subject),
-      scratch_(subject.world.device(), Bytes(0)),
+      memory_(subject.world.device(), alignment + subject.activations),
       stream_(subject.world.device(), StreamOptions{.name = fmt::format("r{}.recording", subject.world.rank()),
                                                     .mode = StreamMode::immediate,
                                                     .wait_timeout = 4 * subject.world.timeout()}) {
-  Bytes most;
   for (const auto& unit : subject_.units) {
     places_.push_back(places_of(*unit));
-    most = std::max(most, places_.back().end);
+    largest_ = std::max(largest_, places_.back().end);
   }
-  scratch_ = Arena(subject_.world.device(), alignment + round_up(subject_.activations, alignment) + most);
-  loss_scale_ = reinterpret_cast<const float*>(scratch_.data());
-  kernels::copy(stream_, scratch_.data(), &no_scaling, Bytes(sizeof no_scaling));
-  link_ = std::make_shared<WindowLink>(WindowLink{.host = this, .rank = subject_.world.rank(), .units = {}});
-  for (const auto& unit : subject_.units) link_->units.push_back(unit->name());
+  loss_scale_ = reinterpret_cast<const float*>(memory_.data());
+  kernels::copy(stream_, memory_.data(), &no_scaling, Bytes(sizeof no_scaling));
+  link_ = std::make_shared<WindowLink>(link_to(*this, subject_.world.rank(), subject_.units, subject_.modules));
 }
 
 RecordedPass::~RecordedPass() { link_->host = nullptr; }
@@ -59,11 +56,20 @@ RecordedPass::Places RecordedPass::places_of(const Unit& unit) const {
   return places;
 }
 
+std::span<std::byte> RecordedPass::activation_memory() {
+  if (subject_.activations == Bytes(0)) return {};
+  return memory_.range(alignment, subject_.activations);
+}
+
+// ---- the pass ----
+
 std::vector<plan::WindowUse> RecordedPass::run(const std::function<void()>& pass) {
   uses_.clear();
   pass();
   stream_.synchronize();
-  if (current_) throw UsageError(fmt::format("{} is still open where its pass ends", describe()));
+  if (depth_ > 0) {
+    throw UsageError(fmt::format("{} is still open where its pass ends", windows_[depth_ - 1]->describe()));
+  }
   if (uses_.empty()) {
     throw UsageError(fmt::format(
         "the pass of program \"{}\" opened no window: it calls forward and backward of modules", subject_.program));
@@ -72,81 +78,102 @@ std::vector<plan::WindowUse> RecordedPass::run(const std::function<void()>& pass
 }
 
 Window RecordedPass::open(const plan::WindowUse& use) {
-  if (current_) {
+  for (std::size_t depth = 0; depth < depth_; ++depth) {
+    if (windows_[depth]->use().unit != use.unit) continue;
     throw UsageError(fmt::format("the {} window of unit {} cannot open: {} is still open, close it first",
-                                 to_string(use.kind), link_->units[use.unit], describe()));
+                                 to_string(use.kind), link_->units[use.unit], windows_[depth]->describe()));
   }
+  if (depth_ == windows_.size()) windows_.push_back(std::make_unique<Scratch>(*this, largest_));
   uses_.push_back(use);
-  current_ = use;
-  kernels::fill_zero(stream_, tensor_at(Bytes(0)), places_[use.unit].end);  // what an earlier window wrote
-  return Window(link_, use, ++serial_);
+  windows_[depth_++]->open(use, ++serial_);
+  return Window(link_, use, serial_);
 }
 
-void RecordedPass::close() {
-  for (Stream* other : std::exchange(joined_, {})) other->synchronize();
-  current_.reset();
+WindowView* RecordedPass::open_window(std::size_t serial) {
+  for (std::size_t depth = 0; depth < depth_; ++depth) {
+    if (windows_[depth]->is(serial)) return windows_[depth].get();
+  }
+  return nullptr;
+}
+
+void RecordedPass::close(std::size_t serial) {
+  Scratch& innermost = *windows_[depth_ - 1];
+  if (!innermost.is(serial)) {
+    throw UsageError(
+        fmt::format("a window around it cannot close: {} is still open, close it first", innermost.describe()));
+  }
+  innermost.close();
+  if (--depth_ == 0) return;
+  const plan::WindowUse& around = windows_[depth_ - 1]->use();
+  uses_.push_back({around.unit, around.kind, true});
 }
 
 void RecordedPass::abandon(std::string_view what) noexcept {
   try {
-    subject_.world.abort(current_ ? fmt::format("{}: {}", describe(), what) : std::string(what));
+    subject_.world.abort(depth_ > 0 ? fmt::format("{}: {}", windows_[depth_ - 1]->describe(), what)
+                                    : std::string(what));
   } catch (...) {
     subject_.world.abort(what);
   }
 }
 
-std::span<std::byte> RecordedPass::activation_memory() {
-  if (subject_.activations == Bytes(0)) return {};
-  return scratch_.range(alignment, subject_.activations);
+// ---- its windows ----
+
+RecordedPass::Scratch::Scratch(RecordedPass& pass, Bytes size)
+    : pass_(pass), memory_(pass.subject_.world.device(), size) {}
+
+void RecordedPass::Scratch::open(const plan::WindowUse& use, std::size_t serial) {
+  use_ = use;
+  serial_ = serial;
+  kernels::fill_zero(stream(), memory_.data(), places().end);  // what an earlier window wrote
 }
 
-// `place`: behind the loss scale and the activations.
-std::byte* RecordedPass::tensor_at(Bytes place) {
-  return scratch_.data() + (alignment + round_up(subject_.activations, alignment) + place).count();
+void RecordedPass::Scratch::close() {
+  for (Stream* other : std::exchange(joined_, {})) other->synchronize();
 }
 
-std::string RecordedPass::describe() const {
-  return fmt::format("rank {}, recording program \"{}\", the {} window of unit {}", subject_.world.rank(),
-                     subject_.program, to_string(kind()), unit().name());
+std::string RecordedPass::Scratch::describe() const {
+  return fmt::format("rank {}, recording program \"{}\", the {} window of unit {}", pass_.subject_.world.rank(),
+                     pass_.subject_.program, to_string(kind()), unit().name());
 }
 
-bool RecordedPass::trains(const Parameter& parameter) const {
+bool RecordedPass::Scratch::trains(const Parameter& parameter) const {
   unit().index_of(parameter);
   if (parameter.options().frozen) return false;
-  const auto& trained = subject_.trains;
+  const auto& trained = pass_.subject_.trains;
   return !trained || std::find(trained->begin(), trained->end(), &unit()) != trained->end();
 }
 
-WindowView::View RecordedPass::parameter(const Parameter& parameter, DType type) {
+WindowView::View RecordedPass::Scratch::parameter(const Parameter& parameter, DType type) {
   const std::size_t index = unit().index_of(parameter);
-  const DType actual = precision_of(unit()).parameter;
+  const DType actual = pass_.precision_of(unit()).parameter;
   if (type != actual) {
     throw UsageError(fmt::format("{}: parameter {} is {} here, not {}", describe(), parameter.name(), to_string(actual),
                                  to_string(type)));
   }
-  return {tensor_at(places_[current_->unit].parameters[index]), parameter.elements()};
+  return {at(places().parameters[index]), parameter.elements()};
 }
 
-WindowView::View RecordedPass::gradient(const Parameter& parameter, DType type, GradientMode) {
+WindowView::View RecordedPass::Scratch::gradient(const Parameter& parameter, DType type, GradientMode) {
   const std::size_t index = unit().index_of(parameter);
   if (kind() != WindowKind::backward || !trains(parameter)) {
     throw UsageError(fmt::format("{}: {} has no gradient here", describe(), parameter.name()));
   }
-  const DType actual = precision_of(unit()).gradient;
+  const DType actual = pass_.precision_of(unit()).gradient;
   if (type != actual) {
     throw UsageError(fmt::format("{}: the gradient of {} is {} here, not {}", describe(), parameter.name(),
                                  to_string(actual), to_string(type)));
   }
-  return {tensor_at(places_[current_->unit].gradients[index]), parameter.elements()};
+  return {at(places().gradients[index]), parameter.elements()};
 }
 
-std::span<float> RecordedPass::values(const Buffer& buffer) {
+std::span<float> RecordedPass::Scratch::values(const Buffer& buffer) {
   const std::size_t index = unit().index_of(buffer);
-  return {reinterpret_cast<float*>(tensor_at(places_[current_->unit].buffers[index])), buffer.elements()};
+  return {reinterpret_cast<float*>(at(places().buffers[index])), buffer.elements()};
 }
 
-void RecordedPass::join(Stream& other) {
-  stream_.synchronize();
+void RecordedPass::Scratch::join(Stream& other) {
+  pass_.stream_.synchronize();
   joined_.push_back(&other);
 }
 

@@ -1,10 +1,11 @@
 // A pass of the user's that runs once before there is a plan: windows write down their order and show scratch memory,
-// in which parameters are zero and gradients and buffers go nowhere. It has room for the largest unit, and ends before
-// the arena is taken.
+// in which parameters are zero and gradients and buffers go nowhere. It has room for the largest unit, as often as
+// windows are open inside each other, and ends before the arena is taken.
 #pragma once
 
 #include <cstddef>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -19,11 +20,12 @@
 
 namespace tessera {
 
-class RecordedPass final : public WindowHost, private WindowView {
+class RecordedPass final : public WindowHost {
  public:
   struct Subject {
     World& world;
     std::span<const std::unique_ptr<Unit>> units;
+    const std::map<const Module*, Unit*>& modules;  // that were added as units
     Precision precision;
     Bytes activations;
     const std::string& program;
@@ -36,14 +38,14 @@ class RecordedPass final : public WindowHost, private WindowView {
   std::vector<plan::WindowUse> run(const std::function<void()>& pass);
 
   // What the model does while it records.
-  Window open(const plan::WindowUse& use);
   Stream& compute() { return stream_; }
   const float* scale() const { return loss_scale_; }
   std::span<std::byte> activation_memory();
 
   // ---- WindowHost ----
-  WindowView* open_window(std::size_t serial) override { return current_ && serial == serial_ ? this : nullptr; }
-  void close() override;
+  Window open(const plan::WindowUse& use) override;
+  WindowView* open_window(std::size_t serial) override;
+  void close(std::size_t serial) override;
   void abandon(std::string_view what) noexcept override;
 
  private:
@@ -55,31 +57,51 @@ class RecordedPass final : public WindowHost, private WindowView {
     Bytes end;
   };
 
+  // What the handle of an open window sees; one for each depth.
+  class Scratch final : public WindowView {
+   public:
+    Scratch(RecordedPass& pass, Bytes size);
+
+    void open(const plan::WindowUse& use, std::size_t serial);
+    void close();
+    const plan::WindowUse& use() const { return use_; }
+    bool is(std::size_t serial) const { return serial_ == serial; }
+    std::string describe() const;
+
+    const Unit& unit() const override { return *pass_.subject_.units[use_.unit]; }
+    plan::WindowKind kind() const override { return use_.kind; }
+    bool trains(const Parameter& parameter) const override;
+    View parameter(const Parameter& parameter, DType type) override;
+    View gradient(const Parameter& parameter, DType type, GradientMode mode) override;
+    std::span<float> values(const Buffer& buffer) override;
+    const float* loss_scale() override { return pass_.loss_scale_; }
+    Stream& stream() override { return pass_.stream_; }
+    void join(Stream& other) override;
+
+   private:
+    const Places& places() const { return pass_.places_[use_.unit]; }
+    std::byte* at(Bytes place) { return memory_.data() + place.count(); }
+
+    RecordedPass& pass_;
+    Arena memory_;
+    std::vector<Stream*> joined_;
+    plan::WindowUse use_{};
+    std::size_t serial_ = 0;
+  };
+
   Places places_of(const Unit& unit) const;
   const Precision& precision_of(const Unit& unit) const;
-  std::byte* tensor_at(Bytes place);
-  std::string describe() const;
-
-  // ---- WindowView ----
-  const Unit& unit() const override { return *subject_.units[current_->unit]; }
-  plan::WindowKind kind() const override { return current_->kind; }
-  bool trains(const Parameter& parameter) const override;
-  View parameter(const Parameter& parameter, DType type) override;
-  View gradient(const Parameter& parameter, DType type, GradientMode mode) override;
-  std::span<float> values(const Buffer& buffer) override;
-  const float* loss_scale() override { return loss_scale_; }
-  Stream& stream() override { return stream_; }
-  void join(Stream& other) override;
 
   Subject subject_;
   std::vector<Places> places_;  // by unit
-  Arena scratch_;
+  Bytes largest_;               // of them
+  Arena memory_;                // of the loss scale and the activations
   Stream stream_;
   std::shared_ptr<WindowLink> link_;
   const float* loss_scale_;
   std::vector<plan::WindowUse> uses_;
-  std::vector<Stream*> joined_;  // by the open window
-  std::optional<plan::WindowUse> current_;
+  std::vector<std::unique_ptr<Scratch>> windows_;  // by depth; the first `depth_` are open
+  std::size_t depth_ = 0;
   std::size_t serial_ = 0;
 };
 

@@ -1,4 +1,5 @@
-// The layout walks a step as the executor does: open() launches up to the first window, each close() up to the next.
+// The layout walks a step as the executor does: open() launches up to the first window, each close() up to the next,
+// which the window around it may be; and where windows nest, open() what comes before the inner one.
 #include "shard/trace_recorder.hpp"
 
 #include <fmt/format.h>
@@ -32,17 +33,21 @@ void TraceLayout::add_segment(const plan::Plan& plan, std::size_t segment, std::
   const auto& uses = plan.programs[plan.segments[segment].program].micro_batch;
   const auto& listed = plan.segments[segment].operations;
   const bool windows = plan.segments[segment].kind != SegmentKind::update;
+  const std::vector<bool> closing = plan::closes(uses);
   std::size_t opened = 0;
   for (std::size_t index = 0; index < listed.size(); ++index) {
     const bool window = listed[index].kind == plan::OperationKind::window;
-    if (windows && (index == 0 || (window && opened > 0))) {
+    const bool opens_after_close = window && opened > 0 && closing[opened - 1] && !uses[opened].resumes;
+    if (windows && (index == 0 || opens_after_close)) {
       if (index > 0) end_section();
       begin_section(Call::open, uses[opened], micro_batch);
     }
     add_operation(listed[index], {segment, index}, micro_batch);
     if (window) {
       end_section();
-      begin_section(Call::close, uses[opened++], micro_batch);
+      const bool closes = closing[opened];
+      begin_section(closes ? Call::close : Call::open, uses[closes ? opened : opened + 1], micro_batch);
+      ++opened;
     }
     operations.back().end = stamps++;
   }

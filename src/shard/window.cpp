@@ -11,6 +11,14 @@
 
 namespace tessera {
 
+WindowLink link_to(WindowHost& host, int rank, std::span<const std::unique_ptr<Unit>> units,
+                   const std::map<const Module*, Unit*>& modules) {
+  WindowLink link{.host = &host, .rank = rank};
+  for (const auto& unit : units) link.units.push_back(unit->name());
+  for (const auto& [module, unit] : modules) link.modules[module] = unit->index();
+  return link;
+}
+
 Window::Window(std::shared_ptr<const WindowLink> link, plan::WindowUse use, std::size_t serial)
     : link_(std::move(link)), use_(use), serial_(serial), exceptions_at_opening_(std::uncaught_exceptions()) {}
 
@@ -55,9 +63,37 @@ Window::Raw Window::raw_gradient(const Parameter& parameter, DType type, Gradien
   return {view.data, view.elements};
 }
 
+bool Window::is_unit(const Module& part) const {
+  opened();
+  return link_->modules.contains(&part);
+}
+
+Window Window::open_inside(const Module& part, plan::WindowKind kind) {
+  opened();
+  const auto unit = link_->modules.find(&part);
+  if (unit != link_->modules.end()) return link_->host->open({unit->second, kind});
+  throw UsageError(fmt::format(
+      "rank {}, {} window of unit {}: a {} window was asked for of a module that is no unit of this model (or has "
+      "moved since): call its functions with this window, or add it to the model",
+      link_->rank, to_string(use_.kind), link_->units[use_.unit], to_string(kind)));
+}
+
 void Window::close() {
   opened();
-  link_->host->close();
+  link_->host->close(serial_);
+}
+
+void Window::abandon() noexcept {
+  if (link_ == nullptr || link_->host == nullptr) return;
+  try {
+    throw;
+  } catch (const AbortedError&) {
+    // Another rank's failure, and known.
+  } catch (const std::exception& error) {
+    link_->host->abandon(error.what());
+  } catch (...) {
+    link_->host->abandon("something that is no std::exception was thrown");
+  }
 }
 
 }  // namespace tessera

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstddef>
+#include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -37,9 +39,12 @@ class WindowView {
 class WindowHost {
  public:
   virtual ~WindowHost() = default;
-  // The open window, if it is that of this opening; else null.
+  // The window of this opening, while it is open; else null.
   virtual WindowView* open_window(std::size_t serial) = 0;
-  virtual void close() = 0;  // the open window
+  // The next window of the pass; where others are open, inside them.
+  virtual Window open(const plan::WindowUse& use) = 0;
+  // Throws UsageError where another one is open inside it, or should still open there.
+  virtual void close(std::size_t serial) = 0;
   // Aborts the world; the text says in which window.
   virtual void abandon(std::string_view what) noexcept = 0;
 };
@@ -49,7 +54,11 @@ class WindowHost {
 struct WindowLink {
   WindowHost* host;  // null: the model is gone, or has another plan and with it another executor
   int rank;
-  std::vector<std::string> units;  // their names
+  std::vector<std::string> units = {};                   // their names
+  std::map<const Module*, std::size_t> modules = {};     // the unit that each was added as
 };
+WindowLink link_to(WindowHost& host, int rank, std::span<const std::unique_ptr<Unit>> units,
+                   const std::map<const Module*, Unit*>& modules);
+
 
 }  // namespace tessera

@@ -3,13 +3,13 @@
 #include <doctest/doctest.h>
 
 #include <array>
-#include <cmath>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
+#include "plain_layer.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/optim/sgd.hpp"
 #include "toy_model.hpp"
@@ -220,99 +220,40 @@ bool same_bits(const Outcome& a, const Outcome& b) {
 // ---- the same without the runtime ----
 
 struct PlainLayer {
-  std::size_t in, out;
-  std::vector<double> weight, bias;
-  std::vector<double> dweight, dbias;
-  std::vector<double> first, second;  // of the optimizer, weight and then bias
-  std::vector<double> x, y;
+  plain::Layer layer;
+  plain::Numbers x, y;
 };
 
 std::vector<PlainLayer> plain_layers(const std::string& name, const std::array<std::size_t, 3>& widths) {
   std::vector<PlainLayer> layers;
   for (std::size_t l = 0; l + 1 < widths.size(); ++l) {
-    PlainLayer layer{widths[l], widths[l + 1], {}, {}, {}, {}, {}, {}, {}, {}};
-    const auto initial = [&](const char* what, std::size_t count) {
-      Values values(count);
-      const std::string full = name + "." + std::to_string(l) + "." + what;
-      tessera::Initial::fan_in(layer.in).fill(values, 0, full, 0);
-      return std::vector<double>(values.begin(), values.end());
-    };
-    layer.weight = initial("weight", layer.in * layer.out);
-    layer.bias = initial("bias", layer.out);
-    layer.first.assign(layer.weight.size() + layer.bias.size(), 0.0);
-    layer.second = layer.first;
-    layers.push_back(std::move(layer));
+    layers.push_back({plain::Layer(name + "." + std::to_string(l), widths[l], widths[l + 1]), {}, {}});
   }
   return layers;
 }
 
-std::vector<double> plain_forward(std::vector<PlainLayer>& layers, std::vector<double> x) {
-  for (PlainLayer& layer : layers) {
-    layer.x = x;
-    layer.y.assign(rows * layer.out, 0.0);
-    for (std::size_t r = 0; r < rows; ++r) {
-      for (std::size_t o = 0; o < layer.out; ++o) {
-        double sum = layer.bias[o];
-        for (std::size_t i = 0; i < layer.in; ++i) sum += layer.weight[o * layer.in + i] * x[r * layer.in + i];
-        layer.y[r * layer.out + o] = std::tanh(sum);
-      }
-    }
-    x = layer.y;
+plain::Numbers plain_forward(std::vector<PlainLayer>& layers, plain::Numbers x) {
+  for (PlainLayer& each : layers) {
+    each.x = x;
+    each.y = each.layer.forward(x);
+    x = each.y;
   }
   return x;
 }
 
-std::vector<double> plain_backward(std::vector<PlainLayer>& layers, std::vector<double> dy, bool trains) {
+plain::Numbers plain_backward(std::vector<PlainLayer>& layers, plain::Numbers dy, bool trains) {
   for (std::size_t l = layers.size(); l > 0; --l) {
-    PlainLayer& layer = layers[l - 1];
-    std::vector<double> dx(rows * layer.in, 0.0);
-    for (std::size_t r = 0; r < rows; ++r) {
-      for (std::size_t o = 0; o < layer.out; ++o) {
-        const double y = layer.y[r * layer.out + o];
-        const double d = dy[r * layer.out + o] * (1.0 - y * y);
-        if (trains) layer.dbias[o] += d;
-        for (std::size_t i = 0; i < layer.in; ++i) {
-          if (trains) layer.dweight[o * layer.in + i] += d * layer.x[r * layer.in + i];
-          dx[r * layer.in + i] += d * layer.weight[o * layer.in + i];
-        }
-      }
-    }
-    dy = dx;
+    dy = layers[l - 1].layer.backward(layers[l - 1].x, layers[l - 1].y, dy, trains);
   }
   return dy;
 }
 
 void clear(std::vector<PlainLayer>& layers) {
-  for (PlainLayer& layer : layers) {
-    layer.dweight.assign(layer.weight.size(), 0.0);
-    layer.dbias.assign(layer.bias.size(), 0.0);
-  }
+  for (PlainLayer& each : layers) each.layer.clear();
 }
 
-using Rule = std::function<void(double& weight, double gradient, double& first, double& second)>;
-void update(std::vector<PlainLayer>& layers, double divisor, const Rule& rule) {
-  for (PlainLayer& layer : layers) {
-    for (std::size_t i = 0; i < layer.weight.size(); ++i) {
-      rule(layer.weight[i], layer.dweight[i] / divisor, layer.first[i], layer.second[i]);
-    }
-    for (std::size_t i = 0; i < layer.bias.size(); ++i) {
-      const std::size_t place = layer.weight.size() + i;
-      rule(layer.bias[i], layer.dbias[i] / divisor, layer.first[place], layer.second[place]);
-    }
-  }
-}
-
-Rule adamw(int step) {
-  return [step](double& weight, double gradient, double& first, double& second) {
-    first = 0.9 * first + 0.1 * gradient;
-    second = 0.999 * second + 0.001 * gradient * gradient;
-    const double mean = first / (1.0 - std::pow(0.9, step));
-    weight -= double(discriminator_rate) * mean / (std::sqrt(second / (1.0 - std::pow(0.999, step))) + 1e-8);
-  };
-}
-void sgd(double& weight, double gradient, double& first, double&) {
-  first = double(momentum) * first + gradient;
-  weight -= double(generator_rate) * first;
+void update(std::vector<PlainLayer>& layers, double divisor, const plain::Rule& rule) {
+  for (PlainLayer& each : layers) each.layer.update(divisor, rule);
 }
 
 std::vector<double> plain_sample(Sample what, std::size_t width, int step, std::size_t micro, int rank) {
@@ -352,16 +293,16 @@ std::map<std::string, std::vector<double>> play_plainly(int ranks, std::size_t m
       plain_backward(discriminator, plain_errors(plain_forward(discriminator, real), 1.0f), true);
     });
     if (judges) {
-      update(discriminator, divisor, adamw(++judged));
+      update(discriminator, divisor, plain::adamw(double(discriminator_rate), ++judged));
     } else {
-      update(generator, divisor, sgd);
+      update(generator, divisor, plain::sgd(double(generator_rate), double(momentum)));
     }
   }
   std::map<std::string, std::vector<double>> weights;
   const auto collect = [&](const std::string& name, const std::vector<PlainLayer>& layers) {
     for (std::size_t l = 0; l < layers.size(); ++l) {
-      weights[name + "." + std::to_string(l) + ".weight"] = layers[l].weight;
-      weights[name + "." + std::to_string(l) + ".bias"] = layers[l].bias;
+      weights[name + "." + std::to_string(l) + ".weight"] = layers[l].layer.weight;
+      weights[name + "." + std::to_string(l) + ".bias"] = layers[l].layer.bias;
     }
   };
   collect("generator", generator);

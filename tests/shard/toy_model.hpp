@@ -85,6 +85,9 @@ class Layer : public tessera::Module {
     return dx;
   }
 
+  // The next backward window is of a forward one with this input, and with what stands in `y` by then.
+  void look_at(const Values& input) { x_ = &input; }
+
   tessera::Parameter weight, bias;
 
  private:

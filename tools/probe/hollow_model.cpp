@@ -46,19 +46,28 @@ void HollowModel::add(const plan::UnitSpec& spec) {
 
 void HollowModel::step() {
   for (std::size_t micro = 0; micro < model_.options().micro_batches; ++micro) {
-    for (const plan::WindowUse& use : program_.micro_batch) run(use);
+    run(program_.micro_batch);
   }
   model_.update();
 }
 
 void HollowModel::evaluate() {
-  for (const plan::WindowUse& use : program_.evaluation) run(use);
+  run(program_.evaluation);
 }
 
-void HollowModel::run(const plan::WindowUse& use) {
-  Window window = model_.open(*units_[use.unit], use.kind);
-  if (use.kind == plan::WindowKind::backward) write_gradients(window, *units_[use.unit]);
-  window.close();
+void HollowModel::run(const std::vector<plan::WindowUse>& windows) {
+  const std::vector<bool> closing = plan::closes(windows);
+  std::vector<Window> open;
+  for (std::size_t k = 0; k < windows.size(); ++k) {
+    Unit& unit = *units_[windows[k].unit];
+    if (!windows[k].resumes) {
+      open.push_back(model_.open(unit, windows[k].kind));
+      if (windows[k].kind == plan::WindowKind::backward) write_gradients(open.back(), unit);
+    }
+    if (!closing[k]) continue;
+    open.back().close();
+    open.pop_back();
+  }
 }
 
 void HollowModel::write_gradients(Window& window, const Unit& unit) {

@@ -27,7 +27,7 @@ class HollowModel {
 
  private:
   void add(const plan::UnitSpec& spec);
-  void run(const plan::WindowUse& use);
+  void run(const std::vector<plan::WindowUse>& windows);
   void write_gradients(Window& window, const Unit& unit);
 
   std::vector<std::unique_ptr<Parameter>> parameters_;

@@ -209,21 +209,7 @@ class FullyShard {
   // aborts the world and is rethrown.
   template <typename Body>
   std::invoke_result_t<Body, Window&> within(Unit& unit, plan::WindowKind kind, Body&& body) {
-    using Result = std::invoke_result_t<Body, Window&>;
-    Window window = open(unit, kind);
-    try {
-      if constexpr (std::is_void_v<Result>) {
-        body(window);
-        window.close();
-      } else {
-        Result result = body(window);
-        window.close();
-        return std::forward<Result>(result);
-      }
-    } catch (...) {
-      abandon(window);
-      throw;
-    }
+    return open(unit, kind).run(std::forward<Body>(body));
   }
   // The explicit form: the caller closes the window.
   Window open(Unit& unit, plan::WindowKind kind);
@@ -336,8 +322,6 @@ class FullyShard {
 
  private:
   Unit& unit_of(const Module& module);
-  void abandon(
-      const Window& window) noexcept;  // inside a catch block: aborts the world with the current exception as cause
 
   class Implementation;
   std::unique_ptr<Implementation> implementation_;

@@ -19,6 +19,7 @@ namespace tessera {
 struct UnitWindow {
   const Unit* unit;
   plan::WindowKind kind;
+  bool resumes = false;  // one that was open around those before it (plan::WindowUse)
 };
 
 // The same on every rank.

@@ -3,6 +3,10 @@
 // Order. Windows open in the order of the program: units in the order of FullyShard::add and backward in reverse, or as
 // declared. Opening another one is a UsageError that names what was expected.
 //
+// Nesting. Where the program says so, windows of other units open and close inside this one, by forward() and
+// backward(): a module whose parts are units of their own calls them as it calls its other parts. All that are open
+// are whole and may be used; they close from the inside out.
+//
 // Address. Inside its windows a unit's parameters and gradients stand at one address for the model's whole life, so
 // pointers taken in one window and captured graphs stay valid in the unit's next window. Outside, the memory may belong
 // to another unit; the accessors throw.
@@ -28,6 +32,7 @@
 #include <span>
 #include <string>
 #include <type_traits>
+#include <utility>
 
 #include "tessera/base/half.hpp"
 #include "tessera/device/stream.hpp"
@@ -38,6 +43,7 @@
 namespace tessera {
 
 class Executor;
+class Module;
 class RecordedPass;
 class WindowView;
 struct WindowLink;
@@ -85,7 +91,49 @@ class Window {
   // The current loss scale, a scalar in the stream's device memory: whoever seeds the backward pass multiplies with it.
   const float* loss_scale() const;
 
-  // Ends the window; enqueues what the plan has up to the next window. Does not synchronise.
+  // Opens a window of `part`, a module that was added to the same model as a unit of its own, inside this one, calls
+  // part.forward(window, args…), closes it, and returns what that returned. The window is of this one's kind, in a
+  // backward window a recomputation. An exception aborts the world and is rethrown. Throws UsageError for a module that
+  // is no unit of the model, and for a window that the program does not have there.
+  template <typename M, typename... Args>
+  decltype(auto) forward(M& part, Args&&... args) {
+    const plan::WindowKind inner =
+        kind() == plan::WindowKind::backward ? plan::WindowKind::recompute : kind();
+    return open_inside(part, inner).run([&](Window& window) -> decltype(auto) {
+      return part.forward(window, std::forward<Args>(args)...);
+    });
+  }
+  // Likewise part.backward(window, args…), in a backward window.
+  template <typename M, typename... Args>
+  decltype(auto) backward(M& part, Args&&... args) {
+    return open_inside(part, plan::WindowKind::backward).run([&](Window& window) -> decltype(auto) {
+      return part.backward(window, std::forward<Args>(args)...);
+    });
+  }
+  // Whether the module is a unit of its own, so that its tensors are in no other's window.
+  bool is_unit(const Module& part) const;
+
+  // Calls body(*this), closes, and returns what body returned. An exception inside aborts the world and is rethrown.
+  template <typename Body>
+  std::invoke_result_t<Body, Window&> run(Body&& body) {
+    using Result = std::invoke_result_t<Body, Window&>;
+    try {
+      if constexpr (std::is_void_v<Result>) {
+        body(*this);
+        close();
+      } else {
+        Result result = body(*this);
+        close();
+        return std::forward<Result>(result);
+      }
+    } catch (...) {
+      abandon();
+      throw;
+    }
+  }
+
+  // Ends the window; enqueues what the plan has up to the next window. Does not synchronise. Throws UsageError while
+  // one is open inside it.
   void close();
 
  private:
@@ -97,6 +145,8 @@ class Window {
   };
   Window(std::shared_ptr<const WindowLink> link, plan::WindowUse use, std::size_t serial);
   WindowView& opened() const;  // throws where it is not open
+  Window open_inside(const Module& part, plan::WindowKind kind);
+  void abandon() noexcept;  // inside a catch block: aborts the world with the current exception as cause
   Raw raw_parameter(const Parameter& parameter, DType type);
   Raw raw_gradient(const Parameter& parameter, DType type, GradientMode mode);
 
