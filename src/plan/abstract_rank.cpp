@@ -167,8 +167,8 @@ void AbstractRank::check_access(EventPoint here, const Access& access, const Fus
 // again, and before its unit's norm and update.
 void AbstractRank::check_not_lost(EventPoint here, const Access& access, const Report& report) {
   const OperationKind kind = plan_->at(here).kind;
-  const bool ends =
-      access.mode == AccessMode::discard || (kind == OperationKind::accumulate && access.mode == AccessMode::write);
+  const bool begins_anew = kind == OperationKind::accumulate || kind == OperationKind::prepare_gradient;
+  const bool ends = access.mode == AccessMode::discard || (begins_anew && access.mode == AccessMode::write);
   std::size_t buffer = ends ? access.range.buffer : no_buffer;
   const bool uses_sum = kind == OperationKind::hook || kind == OperationKind::all_gather_sum ||
                         kind == OperationKind::sum_of_squares || kind == OperationKind::optimize;

@@ -71,6 +71,7 @@ class Emitter {
 
   const Plan& plan_;
   std::size_t program_ = no_program;  // whose segment is written
+  std::vector<std::size_t> open_;     // units whose windows are open, the innermost last
   std::vector<Operation> operations_;
 };
 
@@ -203,11 +204,13 @@ void Emitter::windows(const std::vector<WindowUse>& windows, bool first, bool la
       for (const Part part : parts(windows[next_gather].unit)) gather(windows[next_gather].unit, part);
     }
     const WindowUse& use = windows[position];
+    if (!use.resumes) open_.push_back(use.unit);
     if (use.kind == WindowKind::backward) {
       backward_window(use);
     } else {
       window(use);
     }
+    if (closing[position]) open_.pop_back();
     if (gathers && stays[position].release_after) release_parameters(use.unit);
     if (use.kind != WindowKind::backward || !trains(use.unit)) continue;
     if (!closing[position]) continue;
@@ -237,6 +240,7 @@ void Emitter::gather(std::size_t unit, Part part) {
   widen(unit, slot, parameter_type(unit), part, {extent, Extent::whole});
 }
 
+// Those around it stay whole while it is open.
 Operation& Emitter::window(const WindowUse& use) {
   const std::size_t unit = use.unit;
   Operation& window = add(OperationKind::window, StreamId::compute, unit);
@@ -246,6 +250,11 @@ Operation& Emitter::window(const WindowUse& use) {
       {whole_range(plan_, unit, buffers(unit).parameters, parameter_type(unit)), AccessMode::read, unit}};
   if (buffers(unit).untrained != no_buffer) {
     window.accesses.push_back({untrained_range(plan_, unit), AccessMode::update, unit});
+  }
+  for (const std::size_t around : open_) {
+    if (around == unit) continue;
+    window.accesses.push_back(
+        {whole_range(plan_, around, buffers(around).parameters, parameter_type(around)), AccessMode::read, around});
   }
   return window;
 }
