@@ -107,9 +107,8 @@ void add_windows(Lines& lines, const std::string& name, const std::vector<plan::
                  const std::vector<plan::UnitSpec>& units) {
   lines.add(fmt::format("windows of {}", name), uses.size());
   for (std::size_t i = 0; i < uses.size(); ++i) {
-    lines.add(
-        fmt::format("window {} of {} = {} of unit {}{}", i, name, to_string(uses[i].kind), units[uses[i].unit].name,
-                    uses[i].resumes ? ", resumed" : ""));
+    lines.add(fmt::format("window {} of {} = {} of unit {}{}", i, name, to_string(uses[i].kind),
+                          units[uses[i].unit].name, uses[i].resumes ? ", resumed" : ""));
   }
 }
 

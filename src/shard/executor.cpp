@@ -247,8 +247,8 @@ WindowView* Executor::open_window(std::size_t serial) {
 void Executor::close(std::size_t serial) {
   const OpenWindow& innermost = *windows_[depth_ - 1];
   if (innermost.is(serial)) return close();
-  throw UsageError(fmt::format("a window around it cannot close: the {} is still open, close it first",
-                               innermost.describe()));
+  throw UsageError(
+      fmt::format("a window around it cannot close: the {} is still open, close it first", innermost.describe()));
 }
 
 void Executor::close() {
@@ -289,9 +289,10 @@ void Executor::skip(const plan::WindowUse& use) {
     const plan::WindowUse inner = progress_.next_use();
     const Unit& unit = *units_[inner.unit];
     if (!unit.options().optional) {
-      throw UsageError(fmt::format("unit {} cannot be skipped with {}, inside which it opens: add it with "
-                                   "UnitOptions::optional",
-                                   unit.name(), units_[use.unit]->name()));
+      throw UsageError(
+          fmt::format("unit {} cannot be skipped with {}, inside which it opens: add it with "
+                      "UnitOptions::optional",
+                      unit.name(), units_[use.unit]->name()));
     }
     skip(inner);
   }

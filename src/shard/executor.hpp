@@ -109,10 +109,10 @@ class Executor final : public WindowHost {
   std::vector<std::unique_ptr<Stream>> streams_;                      // by StreamId
   std::unique_ptr<Stream> host_;                                      // immediate: its waits are the host's
   GradientLedgers ledgers_;
-  std::vector<std::unique_ptr<OpenWindow>> windows_;                  // one for each depth; the first `depth_` are open
+  std::vector<std::unique_ptr<OpenWindow>> windows_;  // one for each depth; the first `depth_` are open
   std::size_t depth_ = 0;
-  std::size_t serial_ = 0;  // of openings
-  std::shared_ptr<WindowLink> link_;                                  // to the handles
+  std::size_t serial_ = 0;            // of openings
+  std::shared_ptr<WindowLink> link_;  // to the handles
 
   Progress progress_;
   std::size_t updates_ = 0;

@@ -33,7 +33,7 @@ struct ExecutorInput {
   const plan::Plan& plan;
   std::span<const std::unique_ptr<Unit>> units;
   const std::map<const Module*, Unit*>& modules;  // that were added as units
-  std::span<const Optimizer* const> optimizers;  // by program
+  std::span<const Optimizer* const> optimizers;   // by program
   std::uint64_t seed;
   Diagnostics diagnostics;
   kernels::LossScaling loss_scaling;

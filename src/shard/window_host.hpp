@@ -54,11 +54,10 @@ class WindowHost {
 struct WindowLink {
   WindowHost* host;  // null: the model is gone, or has another plan and with it another executor
   int rank;
-  std::vector<std::string> units = {};                   // their names
-  std::map<const Module*, std::size_t> modules = {};     // the unit that each was added as
+  std::vector<std::string> units = {};                // their names
+  std::map<const Module*, std::size_t> modules = {};  // the unit that each was added as
 };
 WindowLink link_to(WindowHost& host, int rank, std::span<const std::unique_ptr<Unit>> units,
                    const std::map<const Module*, Unit*>& modules);
-
 
 }  // namespace tessera

@@ -28,7 +28,7 @@ def check_learned(name, line, ranks):
 def main(program):
     example_runs.check_form(program, 125)
     name = pathlib.Path(program).name
-    for ranks in [1, 2, 3]:
+    for ranks in [1, 2, 3, 4]:
         lines = example_runs.lines_of(program, "--ranks", ranks)
         assert [line.split()[0] for line in lines] == STRATEGIES, lines
         weights = {re.search(r"weights (\w{16}) ", line)[1] for line in lines}

@@ -77,11 +77,20 @@ FAULTS = [
     # ---- slots and places ----
     Fault("a slot is freed early: before the window that reads it",
           "src/plan/emit.cpp",
-          "    const WindowUse& use = windows[position];\n    if (use.kind == WindowKind::backward) {",
+          "    const WindowUse& use = windows[position];\n",
           "    const WindowUse& use = windows[position];\n"
-          "    if (gathers && stays[position].release_after) release_parameters(use.unit);\n"
-          "    if (use.kind == WindowKind::backward) {",
+          "    if (gathers && stays[position].release_after) release_parameters(use.unit);\n",
           (("plan", "verify_accepts*"),)),
+    Fault("a unit leaves its slot while windows are open inside its own",
+          "src/plan/residency.cpp",
+          "    if (windows[k].resumes) {",
+          "    if (k > windows.size()) {",
+          (("plan", "nothing_is_gathered*"), ("shard", "steps_of_any_form*"))),
+    Fault("a window that goes on begins its gradient anew",
+          "src/plan/emit.cpp",
+          "  if (!use.resumes) {\n    add(OperationKind::prepare_gradient",
+          "  {\n    add(OperationKind::prepare_gradient",
+          (("plan", "gradients_of_nested*"), ("shard", "steps_of_any_form*"))),
     Fault("a wrong shard offset: each rank's part is the next one's",
           "src/shard/model_memory.cpp",
           "range.shard_stride * place_.shard;",

@@ -253,14 +253,14 @@ struct Recurrent : Net {
       const Values& y = model.forward(cell, seen[t].x);
       model.stream().submit([&seen, t, &y] { seen[t].y = y; });
     }
-    model.stream().submit([this, &seen, scale = model.loss_scale()] {
-      dy = error(seen.back().y, seen.front().x, *scale);
-    });
+    model.stream().submit(
+        [this, &seen, scale = model.loss_scale()] { dy = error(seen.back().y, seen.front().x, *scale); });
     for (std::size_t t = times; t-- > 0;) {
       // The layer looks at its own output: that of this time step again.
       model.stream().submit([this, &seen, t] { cell.y = seen[t].y; });
-      const Values& dx = model.within(model.unit(0), tessera::plan::WindowKind::backward,
-                                      [&](Window& window) -> const Values& { return cell.backward_of(window, seen[t].x, dy); });
+      const Values& dx =
+          model.within(model.unit(0), tessera::plan::WindowKind::backward,
+                       [&](Window& window) -> const Values& { return cell.backward_of(window, seen[t].x, dy); });
       model.stream().submit([this, &dx] { dy = of_state(dx); });
     }
   }
@@ -506,9 +506,8 @@ TEST_CASE("an_exception_inside_an_inner_window_is_told_with_that_window") {
     model.add(around.part, "part");
     model.add(around, "around");
     using enum tessera::plan::WindowKind;
-    const std::vector<tessera::UnitWindow> evaluation = {{&model.unit(1), evaluate},
-                                                         {&model.unit(0), evaluate},
-                                                         {&model.unit(1), evaluate, true}};
+    const std::vector<tessera::UnitWindow> evaluation = {
+        {&model.unit(1), evaluate}, {&model.unit(0), evaluate}, {&model.unit(1), evaluate, true}};
     model.add_program({.windows = {{&model.unit(0), forward},
                                    {&model.unit(1), forward},
                                    {&model.unit(1), backward},

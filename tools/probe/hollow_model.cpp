@@ -51,9 +51,7 @@ void HollowModel::step() {
   model_.update();
 }
 
-void HollowModel::evaluate() {
-  run(program_.evaluation);
-}
+void HollowModel::evaluate() { run(program_.evaluation); }
 
 void HollowModel::run(const std::vector<plan::WindowUse>& windows) {
   const std::vector<bool> closing = plan::closes(windows);

@@ -97,8 +97,7 @@ class Window {
   // is no unit of the model, and for a window that the program does not have there.
   template <typename M, typename... Args>
   decltype(auto) forward(M& part, Args&&... args) {
-    const plan::WindowKind inner =
-        kind() == plan::WindowKind::backward ? plan::WindowKind::recompute : kind();
+    const plan::WindowKind inner = kind() == plan::WindowKind::backward ? plan::WindowKind::recompute : kind();
     return open_inside(part, inner).run([&](Window& window) -> decltype(auto) {
       return part.forward(window, std::forward<Args>(args)...);
     });
