@@ -119,9 +119,7 @@ void add_parameter_slots(Plan& plan, BufferList& list) {
   for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
     sizes.push_back(list.of_parameters(unit, Extent::whole, plan.precision(unit).parameter));
   }
-  const auto slots = parameter_slots(
-      plan.programs,
-      {.units = plan.units.size(), .prefetch = plan.options.prefetch, .keep = !plan.options.reshard_after_forward});
+  const auto slots = parameter_slots(plan.programs, gathering(plan));
   const auto buffers = list.add_slots("p", Category::parameter_slots, slots, sizes);
   for (std::size_t unit = 0; unit < plan.units.size(); ++unit) plan.unit_buffers[unit].parameters = buffers[unit];
 }

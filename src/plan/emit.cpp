@@ -187,7 +187,7 @@ void Emitter::windows(const std::vector<WindowUse>& windows, bool first, bool la
   if (gathers) {
     std::vector<std::size_t> slots;
     for (const UnitBuffers& unit : plan_.unit_buffers) slots.push_back(unit.parameters);
-    stays = residency(windows, slots, plan_.options.prefetch);
+    stays = residency(windows, slots, gathering(plan_));
   }
   const std::vector<bool> closing = closes(windows);
   std::vector<bool> added(plan_.units.size(), false);
@@ -196,12 +196,11 @@ void Emitter::windows(const std::vector<WindowUse>& windows, bool first, bool la
   const std::vector<Bucket> buckets = reduction_buckets(plan_, program_);
   auto bucket = buckets.begin();
   std::size_t backward = 0;  // windows so far, of trained units
-  std::size_t next_gather = 0;
+  const std::vector<std::size_t> to_gather = gathering_windows(stays);
+  auto next_gather = to_gather.begin();
   for (std::size_t position = 0; position < windows.size(); ++position) {
-    for (; next_gather < windows.size(); ++next_gather) {
-      if (!stays[next_gather].gather) continue;
-      if (stays[next_gather].gather_before > position) break;
-      for (const Part part : parts(windows[next_gather].unit)) gather(windows[next_gather].unit, part);
+    for (; next_gather != to_gather.end() && stays[*next_gather].gather_before <= position; ++next_gather) {
+      for (const Part part : parts(windows[*next_gather].unit)) gather(windows[*next_gather].unit, part);
     }
     const WindowUse& use = windows[position];
     if (!use.resumes) open_.push_back(use.unit);

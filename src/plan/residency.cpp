@@ -72,51 +72,52 @@ std::vector<std::size_t> colour(const std::vector<std::vector<Tenancy>>& sequenc
   return result;
 }
 
-// Around each window a unit holds its slot from the position at which its gather may be issued, and through what is
-// nested in it.
-std::vector<Tenancy> window_tenancies(const std::vector<WindowUse>& windows, std::size_t prefetch) {
-  std::vector<Tenancy> result;
-  std::map<std::size_t, std::size_t> latest;  // by unit: its tenancy
-  for (std::size_t k = 0; k < windows.size(); ++k) {
-    const std::size_t unit = windows[k].unit;
-    if (windows[k].resumes) {
-      result[latest.at(unit)].end = k;
-    } else {
-      latest[unit] = result.size();
-      result.push_back({unit, k > prefetch ? k - prefetch : 0, k});
-    }
-  }
-  return result;
+std::size_t first_possible(std::size_t window, std::size_t prefetch) {
+  return window > prefetch ? window - prefetch : 0;
 }
 
-std::vector<Tenancy> whole_pass_tenancies(const std::vector<WindowUse>& windows, const SlotOptions& options) {
+// Around each window a unit holds its slot from the position at which its gather may be issued, and through what is
+// nested in it; one that is kept, through all of its windows.
+std::vector<Tenancy> tenancies_of(const std::vector<WindowUse>& windows, const std::vector<Gathering>& units,
+                                  bool may_keep) {
   std::vector<Tenancy> result;
-  std::vector<std::size_t> index(options.units, none);
+  std::vector<std::size_t> latest(units.size(), none);  // by unit: its tenancy
   for (std::size_t k = 0; k < windows.size(); ++k) {
-    std::size_t& mine = index[windows[k].unit];
-    if (mine == none) {
+    const Gathering& gathering = units[windows[k].unit];
+    std::size_t& mine = latest[windows[k].unit];
+    const bool goes_on = windows[k].resumes || (may_keep && gathering.keep);
+    if (mine != none && goes_on) {
+      result[mine].end = k;
+    } else {
       mine = result.size();
-      result.push_back({windows[k].unit, k > options.prefetch ? k - options.prefetch : 0, k});
+      result.push_back({windows[k].unit, first_possible(k, gathering.prefetch), k});
     }
-    result[mine].end = k;
   }
   return result;
 }
 
 }  // namespace
 
-std::vector<std::size_t> parameter_slots(std::span<const Program> programs, const SlotOptions& options) {
+std::vector<Gathering> gathering(const Plan& plan) {
+  std::vector<Gathering> result;
+  for (const UnitSpec& unit : plan.units) {
+    result.push_back({.prefetch = unit.prefetch.value_or(plan.options.prefetch),
+                      .keep = !unit.reshard_after_forward.value_or(plan.options.reshard_after_forward)});
+  }
+  return result;
+}
+
+std::vector<std::size_t> parameter_slots(std::span<const Program> programs, const std::vector<Gathering>& units) {
   std::vector<std::vector<Tenancy>> sequences;
   for (const Program& program : programs) {
-    sequences.push_back(options.keep ? whole_pass_tenancies(program.micro_batch, options)
-                                     : window_tenancies(program.micro_batch, options.prefetch));
-    sequences.push_back(window_tenancies(program.evaluation, options.prefetch));
+    sequences.push_back(tenancies_of(program.micro_batch, units, true));
+    sequences.push_back(tenancies_of(program.evaluation, units, false));
   }
-  return colour(sequences, options.units);
+  return colour(sequences, units.size());
 }
 
 std::vector<Residency> residency(const std::vector<WindowUse>& windows, const std::vector<std::size_t>& slots,
-                                 std::size_t prefetch) {
+                                 const std::vector<Gathering>& units) {
   struct Holder {
     std::size_t unit = none;
     std::size_t last_window = none;
@@ -129,7 +130,7 @@ std::vector<Residency> residency(const std::vector<WindowUse>& windows, const st
     Holder& holder = holders[slot];
     if (holder.unit != windows[k].unit) {
       result[k].gather = true;
-      result[k].gather_before = k > prefetch ? k - prefetch : 0;
+      result[k].gather_before = first_possible(k, units[windows[k].unit].prefetch);
       if (holder.unit != none) {
         result[holder.last_window].release_after = true;
         if (holder.last_window >= result[k].gather_before) {
@@ -143,6 +144,16 @@ std::vector<Residency> residency(const std::vector<WindowUse>& windows, const st
   for (const Holder& holder : holders) {
     if (holder.unit != none) result[holder.last_window].release_after = true;
   }
+  return result;
+}
+
+std::vector<std::size_t> gathering_windows(const std::vector<Residency>& stays) {
+  std::vector<std::size_t> result;
+  for (std::size_t k = 0; k < stays.size(); ++k) {
+    if (stays[k].gather) result.push_back(k);
+  }
+  std::stable_sort(result.begin(), result.end(),
+                   [&](std::size_t a, std::size_t b) { return stays[a].gather_before < stays[b].gather_before; });
   return result;
 }
 

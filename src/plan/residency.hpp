@@ -7,19 +7,21 @@
 #include <span>
 #include <vector>
 
-#include "tessera/plan/program.hpp"
+#include "tessera/plan/plan.hpp"
 
 namespace tessera::plan {
 
-// Slot of each unit for its parameters, the same in every segment of every program. Units that are gathered at the same
-// time get different slots. `keep` (no reshard after forward): in a micro-batch a unit stays whole from its first
-// window to its last.
-struct SlotOptions {
-  std::size_t units;
-  std::size_t prefetch;
-  bool keep;
+// When a unit is gathered, and how long it stays.
+struct Gathering {
+  std::size_t prefetch;  // so many windows ahead
+  bool keep;             // no reshard after forward: in a micro-batch whole from its first window to its last
 };
-std::vector<std::size_t> parameter_slots(std::span<const Program> programs, const SlotOptions& options);
+
+std::vector<Gathering> gathering(const Plan& plan);  // by unit
+
+// Slot of each unit for its parameters, the same in every segment of every program. Units that are gathered at the same
+// time get different slots.
+std::vector<std::size_t> parameter_slots(std::span<const Program> programs, const std::vector<Gathering>& units);
 
 // What happens around the window at one position of a sequence.
 struct Residency {
@@ -28,7 +30,9 @@ struct Residency {
   bool release_after = false;     // the last window of this tenancy
 };
 std::vector<Residency> residency(const std::vector<WindowUse>& windows, const std::vector<std::size_t>& slots,
-                                 std::size_t prefetch);
+                                 const std::vector<Gathering>& units);
+// The windows that gather, in the order in which they do.
+std::vector<std::size_t> gathering_windows(const std::vector<Residency>& stays);
 
 // Slot of each unit for its gradient. A unit holds it from its backward window to the end of what consumes it: a sum on
 // the compute stream, or an operation of the reduce stream that follows backward window `taken_after` (counted in the

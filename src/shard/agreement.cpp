@@ -93,6 +93,9 @@ void add_units(Lines& lines, const std::vector<plan::UnitSpec>& units) {
   for (const plan::UnitSpec& unit : units) {
     lines.add(fmt::format("unit {} with {} parameters and {} buffers, {}", unit.name, unit.parameters.size(),
                           unit.buffers.size(), unit.precision ? types(*unit.precision) : "the model's precision"));
+    if (unit.prefetch) lines.add("prefetch of unit " + unit.name, *unit.prefetch);
+    if (unit.reshard_after_forward)
+      lines.add("reshard_after_forward of unit " + unit.name, *unit.reshard_after_forward);
     for (const plan::ParameterSpec& parameter : unit.parameters) {
       lines.add(fmt::format("parameter {} of shape {}{}{} in unit {}", parameter.name, to_string(parameter.shape),
                             parameter.optional ? ", optional" : "", parameter.frozen ? ", frozen" : "", unit.name));

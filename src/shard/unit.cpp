@@ -87,7 +87,12 @@ std::size_t Unit::index_of(const Parameter& parameter) const { return index_amon
 std::size_t Unit::index_of(const Buffer& buffer) const { return index_among(buffer, "buffer"); }
 
 plan::UnitSpec Unit::spec() const {
-  plan::UnitSpec spec{.name = name(), .parameters = {}, .buffers = {}, .precision = options_.precision};
+  plan::UnitSpec spec{.name = name(),
+                      .parameters = {},
+                      .buffers = {},
+                      .precision = options_.precision,
+                      .prefetch = options_.prefetch,
+                      .reshard_after_forward = options_.reshard_after_forward};
   for (const Parameter* parameter : parameters()) {
     spec.parameters.push_back({.name = parameter->name(),
                                .shape = parameter->shape(),

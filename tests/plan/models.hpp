@@ -90,7 +90,7 @@ inline Model empty_unit_model() {
   return {"empty unit", {unit_of("a", {5}), unit_of("b", {}), unit_of("c", {131})}, Program::chain(3)};
 }
 
-// What units may differ in: types of their own, frozen parameters beside trained ones, nothing but frozen ones (with
+// What units may differ in: types of their own, when they are gathered and how long they stay, frozen parameters beside trained ones, nothing but frozen ones (with
 // and without a backward window), untrained state, and a wire in another type than the gradient.
 inline Model varied_model() {
   using enum WindowKind;
@@ -105,6 +105,9 @@ inline Model varied_model() {
   units[3].precision = Precision{DType::bf16, DType::bf16, DType::fp32};
   units[3].parameters.insert(units[3].parameters.begin(), {.name = "u3.frozen", .shape = {3, 5}, .frozen = true});
   units[4].precision = Precision{DType::fp16, DType::fp32, DType::fp16};
+  units[0].reshard_after_forward = false;
+  units[3].prefetch = 0;
+  units[4].prefetch = 3;
   return {"varied",
           std::move(units),
           {{{0, forward},

@@ -32,9 +32,16 @@ std::size_t gathers_of(const std::vector<Residency>& stays) {
       std::count_if(stays.begin(), stays.end(), [](const Residency& r) { return r.gather; }));
 }
 
+std::vector<Gathering> all_alike(std::size_t units, std::size_t prefetch, bool keep) {
+  return std::vector<Gathering>(units, {.prefetch = prefetch, .keep = keep});
+}
+std::vector<Residency> residency(const std::vector<WindowUse>& windows, const std::vector<std::size_t>& slots,
+                                 std::size_t prefetch) {
+  return residency(windows, slots, all_alike(slots.size(), prefetch, false));
+}
+
 std::vector<std::size_t> slots_of(const Model& model, std::size_t prefetch, bool keep) {
-  return parameter_slots(input_of(model, {}).programs,
-                         {.units = model.units.size(), .prefetch = prefetch, .keep = keep});
+  return parameter_slots(input_of(model, {}).programs, all_alike(model.units.size(), prefetch, keep));
 }
 
 template <typename Body>
@@ -172,6 +179,26 @@ TEST_CASE("a_prefetch_depth_beyond_the_model_gathers_everything_at_the_start_and
   const auto stays = residency(model.program.micro_batch, slots_of(model, 100, false), 100);
   CHECK(gathers_of(stays) == 5);
   for (std::size_t k = 0; k < 5; ++k) CHECK(stays[k].gather_before == 0);
+}
+
+// Units of a chain 0 … 4 ahead by 0, 2, 0, 1 and 3 windows; the second stays.
+TEST_CASE("each_unit_may_have_a_depth_and_a_stay_of_its_own") {
+  const Model model = chain_model(5);
+  const std::vector<Gathering> units = {{0, false}, {2, true}, {0, false}, {1, false}, {3, false}};
+  const auto slots = parameter_slots(std::span(&model.program, 1), units);
+  const auto stays = residency(model.program.micro_batch, slots, units);
+  const std::size_t before[] = {0, 0, 2, 2, 1};  // of the forward windows
+  for (std::size_t k = 0; k < 5; ++k) {
+    CHECK(stays[k].gather);
+    CHECK(stays[k].gather_before == before[k]);
+  }
+  CHECK_FALSE(stays[8].gather);  // unit 1, backward
+  CHECK(stays[9].gather);
+  CHECK(stays[9].gather_before == 9);
+  const std::vector<std::size_t> order = gathering_windows(stays);
+  CHECK(std::vector<std::size_t>(order.begin(), order.begin() + 5) == std::vector<std::size_t>{0, 1, 4, 2, 3});
+  CHECK(count_of(slots) < 5);
+  for (const std::size_t unit : {0u, 2u, 3u, 4u}) CHECK(slots[unit] != slots[1]);
 }
 
 TEST_CASE("gradient_slots_are_two_when_a_reduction_overlaps_and_one_when_not") {

@@ -102,9 +102,9 @@ struct UNet : Net {
   explicit UNet(bool recomputes = false) { outer.recomputes = outer.inner->recomputes = recomputes; }
 
   void add_to(FullyShard& model) override {
-    model.add(*outer.inner->inner, "level2");
-    model.add(*outer.inner, "level1");
-    model.add(outer, "level0");
+    model.add(*outer.inner->inner, tessera::UnitOptions{.name = "level2", .prefetch = 2});
+    model.add(*outer.inner, tessera::UnitOptions{.name = "level1", .prefetch = 0});
+    model.add(outer, tessera::UnitOptions{.name = "level0", .reshard_after_forward = false});
   }
   void pass(FullyShard& model, int step, std::size_t micro, int rank) override {
     x[micro] = input(widths[0], step, micro, rank);
@@ -267,9 +267,9 @@ struct Recurrent : Net {
 
   struct Cell : Layer {
     using Layer::Layer;
-    const Values& backward_of(Window& window, const Values& x, const Values& dy) {
+    const Values& backward_of(Window& window, const Values& x, const Values& gradient) {
       look_at(x);
-      return backward(window, dy);
+      return backward(window, gradient);
     }
   };
   struct Time {
@@ -529,7 +529,9 @@ TEST_CASE("a_skipped_unit_takes_those_inside_it_along_if_they_are_optional") {
       model.add(*net.outer.inner->inner, tessera::UnitOptions{.name = "level2", .optional = all_optional});
       model.add(*net.outer.inner, tessera::UnitOptions{.name = "level1", .optional = true});
       model.add(net.outer, tessera::UnitOptions{.name = "level0", .optional = true});
-      const auto [inner, middle, outer] = std::array{&model.unit(0), &model.unit(1), &model.unit(2)};
+      const tessera::Unit* const inner = &model.unit(0);
+      const tessera::Unit* const middle = &model.unit(1);
+      const tessera::Unit* const outer = &model.unit(2);
       const auto there_and_back = [&](tessera::plan::WindowKind kind) {
         return std::vector<tessera::UnitWindow>{
             {outer, kind}, {middle, kind}, {inner, kind}, {middle, kind, true}, {outer, kind, true}};

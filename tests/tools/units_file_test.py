@@ -68,6 +68,23 @@ class UnitsFile(unittest.TestCase):
         # 2 bytes whole and a master's shard instead of a whole master.
         self.assertLess(mixed["categories"]["parameters"], frozen["categories"]["parameters"])
 
+    def test_when_a_unit_is_gathered_and_how_long_it_stays(self):
+        content = {"units": [unit("a", [1000, 128]), unit("b", [2000, 128]), unit("c", [1000, 128])]}
+        def slots():
+            return round(self.plan(content)["categories"]["parameter_slots"] / (4 * 128 * 1000), 1)
+        self.assertEqual(slots(), 2 + 1)
+        content["units"][0]["reshard_after_forward"] = False  # a slot of its own
+        self.assertEqual(slots(), 1 + 2 + 1)
+        content["units"][1]["prefetch"] = content["units"][2]["prefetch"] = 0  # these take turns in one
+        self.assertEqual(slots(), 1 + 2)
+
+    def test_a_window_goes_on_behind_those_inside_it(self):
+        content = {"units": [unit("outer", [1000]), unit("inner", [1000])]}
+        there, back = ["forward outer", "forward inner"], ["backward inner", "backward outer"]
+        chain = self.plan({**content, "program": {"micro_batch": [*there, *back]}})
+        nested = {"micro_batch": [*there, "resume forward outer", "backward outer", "backward inner", "resume backward outer"]}
+        self.assertNotEqual(self.plan({**content, "program": nested})["hash"], chain["hash"])
+
     def test_small_and_empty_shapes_are_planned(self):
         self.assertEqual(self.plan({"units": [unit("a", [], [0], [1, 3])]})["parameters"], 4)
         self.assertEqual(self.plan({"units": [unit("a", [5]), unit("b")]})["parameters"], 5)
@@ -87,6 +104,9 @@ class UnitsFile(unittest.TestCase):
                 ({"units": [{**good, "name": "n" * 513}]}, "units[0].name"),
                 ({"units": [{**good, "name": "two\nlines"}]}, "units[0].name"),
                 ({"units": [{**good, "precision": "fp8"}]}, "units[0].precision: takes fp32, bf16 or fp16"),
+                ({"units": [{**good, "prefetch": -1}]}, "units[0].prefetch: takes a whole number"),
+                ({"units": [{**good, "prefetch": 1025}]}, "units[0].prefetch"),
+                ({"units": [{**good, "reshard_after_forward": 1}]}, "units[0].reshard_after_forward"),
                 ({"units": [unit("a", [3, -1])]}, "units[0].parameters[0].shape[1]: takes a whole number"),
                 ({"units": [unit("a", [3.0])]}, "units[0].parameters[0].shape[0]"),
                 ({"units": [unit("a", [2**41])]}, "units[0].parameters[0].shape[0]"),
@@ -121,6 +141,7 @@ class UnitsFile(unittest.TestCase):
         good = unit("a", [3])
         for content, words in [
                 ({"units": [good], "program": {"micro_batch": ["forward a"]}}, "no backward window"),
+                ({"units": [good], "program": {"micro_batch": ["forward a", "resume backward a"]}}, "resumes"),
                 ({"units": [good], "program": {"micro_batch": ["backward a"]}}, "before any forward"),
                 ({"units": [unit("a", [2**40, 2**10])]}, "elements"),
                 ({"units": [{"name": "a", "parameters": good["parameters"] * 2}]}, "a.p0")]:

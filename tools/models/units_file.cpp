@@ -126,9 +126,11 @@ plan::ParameterSpec parameter_of(const Place& place, const std::string& unit) {
 }
 
 plan::UnitSpec unit_of(const Place& place, std::size_t& parameters_left) {
-  place.require_keys({"name", "parameters", "precision?"});
+  place.require_keys({"name", "parameters", "precision?", "prefetch?", "reshard_after_forward?"});
   plan::UnitSpec unit{place.at("name").text(), {}};
   if (place.has("precision")) unit.precision = precision_of(place.at("precision"));
+  if (place.has("prefetch")) unit.prefetch = place.at("prefetch").whole(most_prefetch);
+  if (place.has("reshard_after_forward")) unit.reshard_after_forward = place.at("reshard_after_forward").truth();
   for (const Place& parameter : place.at("parameters").list(parameters_left)) {
     unit.parameters.push_back(parameter_of(parameter, unit.name));
   }
@@ -157,15 +159,19 @@ std::vector<plan::WindowUse> windows_of(const Place& place, const std::map<std::
                                                                 {"evaluate", plan::WindowKind::evaluate}};
   std::vector<plan::WindowUse> windows;
   for (const Place& entry : place.list(most_windows)) {
-    const std::string text = entry.text();
+    std::string text = entry.text();
+    const bool resumes = text.starts_with("resume ");
+    if (resumes) text.erase(0, text.find(' ') + 1);
     const std::size_t blank = text.find(' ');
     const auto kind = kinds.find(text.substr(0, blank));
     const auto unit = blank == std::string::npos ? units.end() : units.find(text.substr(blank + 1));
     if (kind == kinds.end() || unit == units.end()) {
-      entry.refuse(fmt::format("takes forward, recompute, backward or evaluate and the name of a unit, not \"{}\"",
-                               text.substr(0, most_quoted)));
+      entry.refuse(
+          fmt::format("takes forward, recompute, backward or evaluate (behind resume, where it goes on) and the "
+                      "name of a unit, not \"{}\"",
+                      text.substr(0, most_quoted)));
     }
-    windows.push_back({unit->second, kind->second});
+    windows.push_back({unit->second, kind->second, resumes});
   }
   return windows;
 }

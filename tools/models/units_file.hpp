@@ -12,8 +12,9 @@
 
 namespace models {
 
-// "precision" (fp32, bf16, fp16), "frozen" and "program" may be left out: the plan's precision, false, and the chain of
-// all units. Windows are forward, recompute, backward and evaluate. Full names of parameters are unit.name.
+// "precision" (fp32, bf16, fp16), "prefetch", "reshard_after_forward", "frozen" and "program" may be left out: what the
+// plan has, false, and the chain of all units. Windows are forward, recompute, backward and evaluate; one that goes on
+// behind those inside it is "resume forward embedding". Full names of parameters are unit.name.
 // Nothing is trusted: every size is bounded, unknown and repeated keys are errors. Throws DataError with the path and
 // the place in the file, as in "model.json: units[2].parameters[0].shape[1]: …".
 Model read_units(const std::filesystem::path& path);
@@ -24,6 +25,7 @@ inline constexpr std::size_t most_parameters = std::size_t{1} << 20;  // of all 
 inline constexpr std::size_t most_extents = 8;
 inline constexpr std::size_t most_extent = std::size_t{1} << 40;
 inline constexpr std::size_t most_windows = std::size_t{1} << 20;
+inline constexpr std::size_t most_prefetch = 1024;
 inline constexpr std::size_t most_name_bytes = 512;
 
 }  // namespace models

@@ -40,7 +40,10 @@ struct UnitSpec {
   std::string name;
   std::vector<ParameterSpec> parameters;
   std::vector<BufferSpec> buffers = {};
-  std::optional<Precision> precision = std::nullopt;  // of this unit; else the plan's
+  // Of this unit; else the plan's.
+  std::optional<Precision> precision = std::nullopt;
+  std::optional<std::size_t> prefetch = std::nullopt;
+  std::optional<bool> reshard_after_forward = std::nullopt;
 };
 
 enum class Part { trained, frozen };

@@ -27,9 +27,14 @@ struct NamedBuffer {
 };
 
 struct UnitOptions {
-  std::string name = {};                              // default: "units.N"
-  std::optional<Precision> precision = std::nullopt;  // of this unit, in place of the model's
-  bool optional = false;                              // its windows may be skipped (FullyShard::skip)
+  std::string name = {};  // default: "units.N"
+  // Of this unit, in place of the model's. A large unit that is gathered late (prefetch 0) shares its slot with others;
+  // a small one that stays whole (reshard_after_forward false) is gathered once a micro-batch. The last two do nothing
+  // where parameters are whole anyway.
+  std::optional<Precision> precision = std::nullopt;
+  std::optional<std::size_t> prefetch = std::nullopt;
+  std::optional<bool> reshard_after_forward = std::nullopt;
+  bool optional = false;  // its windows may be skipped (FullyShard::skip)
   // What full names of its tensors begin with; default: the unit's name and a dot.
   std::optional<std::string> prefix = std::nullopt;
 };
