@@ -66,6 +66,7 @@ struct Level : tessera::Module {
   }
   Values& backward(Window& window, const Values& dy) {
     Values& ds = up.backward(window, dy);
+    Values& dsum = window.keep(Values());  // until the window's work has run
     if (inner) add(window, ds, window.backward(*inner, ds), dsum);
     return down.backward(window, inner ? dsum : ds);
   }
@@ -74,7 +75,7 @@ struct Level : tessera::Module {
   }
   Dense down, up;
   std::unique_ptr<Level> inner;
-  Values sum, dsum;
+  Values sum;
 };
 
 void train(tessera::World& world, tessera::Strategy strategy) {

@@ -67,6 +67,7 @@ Executor::Executor(const ExecutorInput& input)
 
 Executor::~Executor() {
   if (link_) link_->host = nullptr;
+  streams_.clear();  // before what their work uses
 }
 
 void Executor::make_streams() {
@@ -257,6 +258,7 @@ void Executor::close() {
   closing.settle_gradients();
   if (traced_ != nullptr) traced_->stamp_host(*host_);
   closing.leave_joined_streams();
+  kept_.keep(closing.take_kept(), compute());
   closing.close();
   --depth_;
   progress_.close(end_window());
@@ -265,6 +267,7 @@ void Executor::close() {
     begin_window();
   }
   if (traced_ != nullptr) traced_->stamp_host(*host_);
+  kept_.release();
   check_health();
 }
 
@@ -394,6 +397,7 @@ void Executor::synchronize_buffers() {
 
 void Executor::synchronize() {
   for (const auto& stream : streams_) stream->synchronize();
+  kept_.release();
   world_.throw_if_aborted();
 }
 

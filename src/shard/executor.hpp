@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "shard/kept_objects.hpp"
 #include "shard/model_memory.hpp"
 #include "shard/open_window.hpp"
 #include "shard/operations.hpp"
@@ -111,6 +112,7 @@ class Executor final : public WindowHost {
   GradientLedgers ledgers_;
   std::vector<std::unique_ptr<OpenWindow>> windows_;  // one for each depth; the first `depth_` are open
   std::size_t depth_ = 0;
+  KeptObjects kept_;
   std::size_t serial_ = 0;            // of openings
   std::shared_ptr<WindowLink> link_;  // to the handles
 

@@ -8,8 +8,10 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "shard/kept_objects.hpp"
 #include "shard/model_memory.hpp"
 #include "shard/window_host.hpp"
 #include "tessera/device/event.hpp"
@@ -93,6 +95,7 @@ class OpenWindow final : public WindowView {
   // Gradients that nobody asked for: zero in an earlier window of several and for optional parameters, else an error.
   void settle_gradients();
   void leave_joined_streams();  // the compute stream waits for them
+  KeptObjects::Objects take_kept() { return std::exchange(kept_, {}); }
   void close() { current_.reset(); }
 
   // ---- what a handle does ----
@@ -106,6 +109,7 @@ class OpenWindow final : public WindowView {
   std::span<float> values(const Buffer& buffer) override { return memory_.values(unit(), buffer); }
   Stream& stream() override { return compute_; }
   void join(Stream& other) override;
+  void keep(std::shared_ptr<void> object) override { kept_.push_back(std::move(object)); }
   void skip() { current_->skipped = true; }  // its gradients count as zero
   std::string describe() const;
 
@@ -137,6 +141,7 @@ class OpenWindow final : public WindowView {
   Stream& compute_;
   int rank_;
   std::vector<Joined> joined_;
+  KeptObjects::Objects kept_;
   std::optional<Current> current_;
 };
 

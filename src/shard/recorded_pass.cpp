@@ -67,6 +67,7 @@ std::vector<plan::WindowUse> RecordedPass::run(const std::function<void()>& pass
   uses_.clear();
   pass();
   stream_.synchronize();
+  kept_.clear();
   if (depth_ > 0) {
     throw UsageError(fmt::format("{} is still open where its pass ends", windows_[depth_ - 1]->describe()));
   }

@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "shard/window_host.hpp"
@@ -77,6 +78,7 @@ class RecordedPass final : public WindowHost {
     const float* loss_scale() override { return pass_.loss_scale_; }
     Stream& stream() override { return pass_.stream_; }
     void join(Stream& other) override;
+    void keep(std::shared_ptr<void> object) override { pass_.kept_.push_back(std::move(object)); }
 
    private:
     const Places& places() const { return pass_.places_[use_.unit]; }
@@ -100,6 +102,7 @@ class RecordedPass final : public WindowHost {
   std::shared_ptr<WindowLink> link_;
   const float* loss_scale_;
   std::vector<plan::WindowUse> uses_;
+  std::vector<std::shared_ptr<void>> kept_;        // until the pass has ended
   std::vector<std::unique_ptr<Scratch>> windows_;  // by depth; the first `depth_` are open
   std::size_t depth_ = 0;
   std::size_t serial_ = 0;

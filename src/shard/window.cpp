@@ -53,6 +53,8 @@ Stream& Window::stream() { return opened().stream(); }
 void Window::join(Stream& other) { opened().join(other); }
 const float* Window::loss_scale() const { return opened().loss_scale(); }
 
+void Window::keep_object(std::shared_ptr<void> object) { opened().keep(std::move(object)); }
+
 Window::Raw Window::raw_parameter(const Parameter& parameter, DType type) {
   const WindowView::View view = opened().parameter(parameter, type);
   return {view.data, view.elements};

@@ -34,6 +34,7 @@ class WindowView {
   virtual const float* loss_scale() = 0;
   virtual Stream& stream() = 0;
   virtual void join(Stream& other) = 0;
+  virtual void keep(std::shared_ptr<void> object) = 0;
 };
 
 class WindowHost {

@@ -90,8 +90,9 @@ inline Model empty_unit_model() {
   return {"empty unit", {unit_of("a", {5}), unit_of("b", {}), unit_of("c", {131})}, Program::chain(3)};
 }
 
-// What units may differ in: types of their own, when they are gathered and how long they stay, frozen parameters beside trained ones, nothing but frozen ones (with
-// and without a backward window), untrained state, and a wire in another type than the gradient.
+// What units may differ in: types of their own, when they are gathered and how long they stay, frozen parameters beside
+// trained ones, nothing but frozen ones (with and without a backward window), untrained state, and a wire in another
+// type than the gradient.
 inline Model varied_model() {
   using enum WindowKind;
   std::vector<UnitSpec> units = odd_units(5);

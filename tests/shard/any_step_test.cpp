@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <iterator>
@@ -12,6 +13,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "plain_layer.hpp"
@@ -558,6 +560,48 @@ TEST_CASE("a_skipped_unit_takes_those_inside_it_along_if_they_are_optional") {
       CHECK(contains(text, "unit level2 cannot be skipped with level1, inside which it opens"));
     }
   }
+}
+
+// The stream is behind the host here, and objects tell when they end.
+TEST_CASE("what_a_window_keeps_stays_until_its_work_has_run") {
+  struct Counted {
+    explicit Counted(std::atomic<int>& count) : alive(&count) { ++*alive; }
+    Counted(Counted&& other) noexcept : alive(other.alive), value(other.value) { ++*alive; }
+    Counted& operator=(Counted&&) = delete;
+    ~Counted() { --*alive, value = -1; }
+    std::atomic<int>* alive;
+    int value = 7;
+  };
+  std::atomic<int> alive = 0;
+  std::atomic<bool> looked = false;
+  tessera::launch({.ranks = 1}, [&](tessera::World& world) {
+    UNet net;
+    FullyShard model(world, {.diagnostics = {.queue_compute = true}});
+    net.add_to(model);
+    const auto pass = [&](bool looks) {
+      Window outer = model.open(model.unit(2), tessera::plan::WindowKind::evaluate);
+      const Counted& first = outer.keep(Counted(alive));
+      net.x[0] = input(widths[1], 0, 0, 0);
+      outer.forward(*net.outer.inner, net.x[0]);
+      const Counted& second = outer.keep(Counted(alive));
+      looked = !looks;
+      outer.stream().submit([&first, &second, &looked] {
+        while (!looked) std::this_thread::yield();
+        CHECK(first.value + second.value == 14);
+      });
+      outer.close();
+      if (looks) CHECK(alive == 2);
+      looked = true;
+    };
+    model.add_program({.pass = [&] { net.pass(model, 0, 0, 0); }, .evaluation_pass = [&] { pass(false); }});
+    model.finalize(tessera::AdamW{});
+    CHECK(alive == 0);  // of what was recorded
+    pass(true);
+    model.synchronize();
+    CHECK(alive == 0);
+    pass(true);  // and the model ends
+  });
+  CHECK(alive == 0);
 }
 
 // Fewer micro-batches, none, an evaluation, a trace: what opens windows itself, or counts them, knows those inside.

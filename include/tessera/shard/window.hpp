@@ -69,6 +69,16 @@ class Window {
   // close().
   void join(Stream& other);
 
+  // The object, moved to a place of its own, where it stays until everything has run that was enqueued on stream() and
+  // on joined streams before the window closed: what tasks of this window use and nobody else needs. Allocates. It ends
+  // on the rank's thread, in a later call of the model, or with it.
+  template <typename T>
+  T& keep(T object) {
+    auto kept = std::make_shared<T>(std::move(object));
+    keep_object(kept);
+    return *kept;
+  }
+
   // The whole parameter, row-major in its shape, on the stream's device. T is the unit's parameter dtype (float, bf16
   // or fp16). Throws UsageError for a closed window, another unit's parameter, or the wrong T.
   template <typename T = float>
@@ -144,6 +154,7 @@ class Window {
   };
   Window(std::shared_ptr<const WindowLink> link, plan::WindowUse use, std::size_t serial);
   WindowView& opened() const;  // throws where it is not open
+  void keep_object(std::shared_ptr<void> object);
   Window open_inside(const Module& part, plan::WindowKind kind);
   void abandon() noexcept;  // inside a catch block: aborts the world with the current exception as cause
   Raw raw_parameter(const Parameter& parameter, DType type);
