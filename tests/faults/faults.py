@@ -115,8 +115,8 @@ FAULTS = [
           whole("shard")),
     Fault("prefetch is one window too deep",
           "src/plan/residency.cpp",
-          "      result[k].gather_before = k > prefetch ? k - prefetch : 0;",
-          "      result[k].gather_before = k > prefetch + 1 ? k - prefetch - 1 : 0;",
+          "      result[k].gather_before = first_possible(k, units[windows[k].unit].prefetch);",
+          "      result[k].gather_before = first_possible(k, units[windows[k].unit].prefetch + 1);",
           (("plan", "verify_accepts*"), ("shard_matrix", "*"))),
     # ---- meshes of replicas ----
     Fault("replicas are not summed: each updates with its own gradient",

@@ -188,6 +188,58 @@ TEST_CASE("nothing_is_allocated_when_windows_join_other_streams") {
   }
 }
 
+// y = outer(inner(x)), where the inner layer is a unit of its own, inside the outer one's window.
+class Around : public Module {
+ public:
+  Around() : inner(5, 13, 3), outer_(13, 7, 3) {}
+  void visit(ModuleVisitor& visitor) override { visitor("outer", outer_), visitor("inner", inner); }
+  const toy::Values& forward(Window& window, const toy::Values& x) {
+    return outer_.forward(window, window.forward(inner, x));
+  }
+  const toy::Values& backward(Window& window, const toy::Values& dy) {
+    return window.backward(inner, outer_.backward(window, dy));
+  }
+
+  toy::Layer<float> inner;
+
+ private:
+  toy::Layer<float> outer_;
+};
+
+TEST_CASE("nothing_is_allocated_when_windows_open_inside_others") {
+  REQUIRE_PROBE();
+  for (const Strategy strategy : flat_strategies) {
+    Counted counted;
+    std::optional<probe::AllocationWatch> watch;
+    launch({.ranks = 2, .timeout = std::chrono::seconds(20)}, [&](World& world) {
+      Around around;
+      const toy::Values x(3 * 5, 0.5f), dy(3 * 7, 0.25f);
+      FullyShard model(world, {.strategy = strategy, .diagnostics = {.queue_compute = true}});
+      model.add(around.inner, "inner");
+      model.add(around, "around");
+      const auto pass = [&] { model.forward(around, x), model.backward(around, dy); };
+      const auto step = [&] { pass(), model.update(); };
+      model.add_program({.pass = pass});
+      model.finalize(AdamW{});
+      step();
+      model.skip_step();
+      world.barrier("every segment has run");
+      if (world.rank() == 0) watch.emplace();
+      world.barrier("watching");
+      for (int count = 0; count < 3; ++count) step();
+      model.skip_step();
+      model.synchronize();
+      world.barrier("counted");
+      if (world.rank() == 0) {
+        counted = {watch->count(), watch->describe()};
+        watch.reset();
+      }
+      world.barrier("the end");
+    });
+    CHECK_MESSAGE(counted.allocations == 0, counted.where);
+  }
+}
+
 TEST_CASE("nothing_is_allocated_while_steps_are_traced") {
   REQUIRE_PROBE();
   for (const Strategy strategy : flat_strategies) {

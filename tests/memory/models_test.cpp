@@ -54,9 +54,9 @@ void check_model(const measured::NamedModel& named, Precision precision) {
   }
 }
 
-TEST_CASE("planned_bytes_equal_measured_bytes_of_five_models") {
+TEST_CASE("planned_bytes_equal_measured_bytes_of_six_models") {
   REQUIRE_PROBE();
-  for (const measured::NamedModel& named : measured::five_models()) {
+  for (const measured::NamedModel& named : measured::six_models()) {
     for (const measured::NamedPrecision& types : measured::precisions) {
       CAPTURE(named.name);
       CAPTURE(types.name);

@@ -140,7 +140,7 @@ TEST_CASE("simulated_rank_trains_on_finite_values_in_test_modes_too") {
 
 TEST_CASE("one_rank_of_512_and_of_16384_runs_in_little_memory") {
   REQUIRE_PROBE();
-  for (const measured::NamedModel& named : measured::five_models()) {
+  for (const measured::NamedModel& named : measured::six_models()) {
     for (const int ranks : {512, 16384}) {
       for (const Strategy strategy : flat_strategies) {
         CAPTURE(named.name);
