@@ -34,7 +34,7 @@ class GptSubject {
   }
 
   tessera::Bytes activations() const { return examples::Gpt<T>::planned_activation_bytes(shape_, batch_); }
-  std::optional<tessera::plan::Program> program() const { return examples::program(shape_); }
+  std::optional<tessera::plan::Program> program() const { return examples::Gpt<T>::program(shape_); }
   void add_to(tessera::FullyShard& model) { gpt_.add_to(model); }
   void use(std::span<std::byte> memory) { gpt_.use(memory); }
   void train(tessera::FullyShard& model, float* loss) {

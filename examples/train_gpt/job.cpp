@@ -234,7 +234,7 @@ Job make_job(const GptOptions& options) {
       fitting_options(run, {.activations = activation_bytes(job),
                             .batches = batch_bytes(job),
                             .smaller = "--batch, --seq, --layers or --dim, or --activation-checkpointing yes"});
-  job.sharding.program = program(job.shape);
+  job.sharding.program = Gpt<float>::program(job.shape);
   return job;
 }
 

@@ -21,6 +21,12 @@ Gpt<T>::Gpt(const GptShape& shape)
 
 template <typename T>
 void Gpt<T>::add_to(tessera::FullyShard& model) {
+  add_units(model);
+}
+
+template <typename T>
+template <typename Model>
+void Gpt<T>::add_units(Model& model) {
   const auto add = [&](tessera::Module& unit, const std::string& name) {
     tessera::UnitOptions options{.name = name};
     if (stays_in_fp32(shape_, name)) options.precision = tessera::fp32_precision;
@@ -48,19 +54,40 @@ std::span<const float> Gpt<T>::next(tessera::FullyShard& model, std::span<const 
   return {logits.data, logits.elements()};
 }
 
+namespace {
+
+// The passes ask for the number of ids only: none is read.
+TokenRows counted_tokens(const GptShape& shape, std::size_t sequences) {
+  return {.ids = {static_cast<const std::int32_t*>(nullptr), sequences * shape.seq}, .sequence = shape.seq};
+}
+Answers counted_answers(const TokenRows& tokens) { return {.targets = tokens.ids}; }
+
+}  // namespace
+
+template <typename T>
+tessera::plan::Program Gpt<T>::program(const GptShape& shape) {
+  Gpt gpt(shape);
+  gpt.stack_ = nn::ActivationStack(tessera::DeviceKind::cpu);  // counts
+  nn::CountingModel counting;
+  gpt.add_units(counting);
+  const TokenRows tokens = counted_tokens(shape, 1);
+  tessera::plan::Program result;
+  gpt.train_pass(counting, tokens, counted_answers(tokens), {});
+  result.micro_batch = counting.take_windows();
+  gpt.loss_pass(counting, tokens, counted_answers(tokens));
+  result.evaluation = counting.take_windows();
+  return result;
+}
+
 template <typename T>
 tessera::Bytes Gpt<T>::planned_activation_bytes(const GptShape& shape, std::size_t batch, tessera::DeviceKind device) {
   Gpt gpt(shape);
   gpt.stack_ = nn::ActivationStack(device);  // counts
   nn::CountingModel counting;
-  // The passes ask for the number of ids only: none is read.
-  const auto tokens = [&](std::size_t sequences) {
-    return TokenRows{.ids = {static_cast<const std::int32_t*>(nullptr), sequences * shape.seq}, .sequence = shape.seq};
-  };
-  const auto answers = [&](const TokenRows& rows) { return Answers{.targets = rows.ids}; };
-  gpt.train_pass(counting, tokens(batch), answers(tokens(batch)), {});
-  gpt.loss_pass(counting, tokens(batch), answers(tokens(batch)));
-  gpt.next_pass(counting, tokens(1));
+  const TokenRows tokens = counted_tokens(shape, batch);
+  gpt.train_pass(counting, tokens, counted_answers(tokens), {});
+  gpt.loss_pass(counting, tokens, counted_answers(tokens));
+  gpt.next_pass(counting, counted_tokens(shape, 1));
   return gpt.stack_.peak();
 }
 

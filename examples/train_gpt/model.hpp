@@ -10,6 +10,7 @@
 
 #include "tessera/nn/activation_stack.hpp"
 #include "tessera/nn/sequence_batch.hpp"
+#include "tessera/plan/program.hpp"
 #include "tessera/shard/fully_shard.hpp"
 #include "train_gpt/shape.hpp"
 #include "train_gpt/units.hpp"
@@ -34,7 +35,7 @@ class Gpt {
  public:
   explicit Gpt(const GptShape& shape);
 
-  // The model must have been made with program(shape), and with T's precision.
+  // The model must have been made with the program of program(shape), and with T's precision.
   void add_to(tessera::FullyShard& model);
 
   // Where activations stand from now on: as many bytes as planned, aligned to 64, as long as passes follow.
@@ -51,11 +52,16 @@ class Gpt {
   // nothing without tokens. Evaluation windows.
   std::span<const float> next(tessera::FullyShard& model, std::span<const std::int32_t> tokens);
 
+  // The windows that the passes open. The unit "embedding" has two forward and two backward ones: it is the output
+  // head, too.
+  static tessera::plan::Program program(const GptShape& shape);
   // What passes over micro-batches of so many sequences need, counted by the passes themselves.
   static tessera::Bytes planned_activation_bytes(const GptShape& shape, std::size_t batch,
                                                  tessera::DeviceKind device = tessera::DeviceKind::cpu);
 
  private:
+  template <typename Model>
+  void add_units(Model& model);
   // The passes, for a FullyShard and for one that only counts.
   template <typename Model>
   void train_pass(Model& model, const TokenRows& tokens, const Answers& answers, const SamplePlace& place);

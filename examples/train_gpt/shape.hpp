@@ -8,8 +8,6 @@
 #include <string_view>
 #include <vector>
 
-#include "tessera/plan/program.hpp"
-
 namespace examples {
 
 struct GptShape {
@@ -32,9 +30,6 @@ std::string block_name(std::size_t index);  // "blocks.0"
 std::vector<std::string> unit_names(const GptShape& shape);
 
 bool stays_in_fp32(const GptShape& shape, std::string_view unit);
-
-// The unit "embedding" has two forward and two backward windows: it is the output head, too.
-tessera::plan::Program program(const GptShape& shape);
 
 // The shapes of GPT-2 (Radford et al. 2019).
 struct Preset {

@@ -51,7 +51,7 @@ Model gpt(const examples::GptShape& shape) {
   for (UnitSpec& unit : model.units) {
     if (stays_in_fp32(shape, unit.name)) unit.precision = tessera::fp32_precision;
   }
-  model.program = examples::program(shape);
+  model.program = examples::Gpt<float>::program(shape);
   return model;
 }
 
