@@ -596,4 +596,9 @@ std::vector<FullyShard::Region> FullyShard::regions() const { return implementat
 
 Unit& FullyShard::unit_of(const Module& module) { return implementation_->unit_of(module); }
 
+void FullyShard::require_forward(plan::WindowKind kind) {
+  if (kind != plan::WindowKind::backward) return;
+  throw UsageError("pass() calls forward functions, in forward, recompute or evaluate windows: call backward()");
+}
+
 }  // namespace tessera

@@ -562,6 +562,34 @@ TEST_CASE("a_skipped_unit_takes_those_inside_it_along_if_they_are_optional") {
   }
 }
 
+TEST_CASE("a_forward_pass_is_written_once_for_training_evaluation_and_recomputation") {
+  using tessera::Pass;
+  using enum tessera::plan::WindowKind;
+  tessera::launch({.ranks = 3, .timeout = std::chrono::seconds(20)}, [](tessera::World& world) {
+    Layer body(5, 7, rows), head(7, 3, rows);
+    FullyShard model(world, {});
+    model.add(body, "body");
+    model.add(head, "head");
+    const Values x = input(5, 0, 0, world.rank()), dy(rows * 3, 0.5f);
+    const auto net = [&](const Pass& pass) -> const Values& { return pass(head, pass(body, x)); };
+    const auto train = [&] {
+      net({model, forward});
+      net({model, recompute});
+      model.backward(body, model.backward(head, dy));
+    };
+    model.add_program({.pass = train, .evaluation_pass = [&] { net({model, evaluate}); }});
+    model.finalize(tessera::AdamW{});
+    CHECK(model.plan().programs.front().micro_batch ==
+          std::vector<tessera::plan::WindowUse>{
+              {0, forward}, {1, forward}, {0, recompute}, {1, recompute}, {1, backward}, {0, backward}});
+    const Values evaluated = net({model, evaluate});
+    train();
+    CHECK(toy::same_bits(head.y, evaluated));
+    model.update();
+    CHECK_THROWS_WITH_AS(Pass(model, backward)(body, x), doctest::Contains("call backward()"), tessera::UsageError);
+  });
+}
+
 // The stream is behind the host here, and objects tell when they end.
 TEST_CASE("what_a_window_keeps_stays_until_its_work_has_run") {
   struct Counted {

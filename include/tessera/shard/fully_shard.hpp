@@ -174,25 +174,28 @@ class FullyShard {
   void recompile();
 
   // Opens the module's next window, calls module.forward(window, args…), closes the window, returns what it returned.
-  // backward and evaluate likewise (evaluate calls forward in an evaluation window).
+  // `kind`: forward, recompute or evaluate; UsageError for backward. A pass that is written once for all three takes a
+  // Pass (below) in place of the model.
   template <typename M, typename... Args>
-  decltype(auto) forward(M& module, Args&&... args) {
-    return within(unit_of(module), plan::WindowKind::forward, [&](Window& window) -> decltype(auto) {
+  decltype(auto) pass(plan::WindowKind kind, M& module, Args&&... args) {
+    require_forward(kind);
+    return within(unit_of(module), kind, [&](Window& window) -> decltype(auto) {
       return module.forward(window, std::forward<Args>(args)...);
     });
+  }
+  template <typename M, typename... Args>
+  decltype(auto) forward(M& module, Args&&... args) {
+    return pass(plan::WindowKind::forward, module, std::forward<Args>(args)...);
   }
   template <typename M, typename... Args>
   decltype(auto) recompute(M& module, Args&&... args) {
-    return within(unit_of(module), plan::WindowKind::recompute, [&](Window& window) -> decltype(auto) {
-      return module.forward(window, std::forward<Args>(args)...);
-    });
+    return pass(plan::WindowKind::recompute, module, std::forward<Args>(args)...);
   }
   template <typename M, typename... Args>
   decltype(auto) evaluate(M& module, Args&&... args) {
-    return within(unit_of(module), plan::WindowKind::evaluate, [&](Window& window) -> decltype(auto) {
-      return module.forward(window, std::forward<Args>(args)...);
-    });
+    return pass(plan::WindowKind::evaluate, module, std::forward<Args>(args)...);
   }
+  // Likewise module.backward(window, args…), in a backward window.
   template <typename M, typename... Args>
   decltype(auto) backward(M& module, Args&&... args) {
     return within(unit_of(module), plan::WindowKind::backward, [&](Window& window) -> decltype(auto) {
@@ -322,9 +325,31 @@ class FullyShard {
 
  private:
   Unit& unit_of(const Module& module);
+  static void require_forward(plan::WindowKind kind);
 
   class Implementation;
   std::unique_ptr<Implementation> implementation_;
+};
+
+// What a forward pass calls its modules by, so that training, evaluation and recomputation share one function:
+//   const auto net = [&](const Pass& pass, const Values& x) -> const Values& { return pass(head, pass(body, x)); };
+//   net({model, WindowKind::forward}, x);
+//   net({model, WindowKind::evaluate}, x);
+class Pass {
+ public:
+  // `kind`: as for FullyShard::pass. The model outlives it.
+  Pass(FullyShard& model, plan::WindowKind kind) : model_(&model), kind_(kind) {}
+
+  template <typename M, typename... Args>
+  decltype(auto) operator()(M& module, Args&&... args) const {
+    return model_->pass(kind_, module, std::forward<Args>(args)...);
+  }
+  plan::WindowKind kind() const { return kind_; }
+  FullyShard& model() const { return *model_; }
+
+ private:
+  FullyShard* model_;
+  plan::WindowKind kind_;
 };
 
 }  // namespace tessera
