@@ -55,6 +55,16 @@ class Times(Toy):
         self.assertAlmostEqual(time["share_of_peak"], 1, places=4)
         self.assertLess(time["exposed"], 1e-9)
 
+    def test_a_window_that_goes_on_works_once(self):
+        path = self.folder / "nested.json"
+        path.write_text(json.dumps({
+            "units": [{"name": name, "parameters": [{"name": "weight", "shape": [1024, 1024]}]} for name in ("outer", "inner")],
+            "program": {"micro_batch": ["forward outer", "forward inner", "resume forward outer",
+                                        "backward outer", "backward inner", "resume backward outer"]}}))
+        time = plan("--units", path, "--world", 1, "--batch", 512, "--time", "--machine", self.machine(memory=1e20))["time"]
+        self.assertAlmostEqual(time["step_seconds"], 2 * 3 * 2 * 512 * 1024 * 1024 / 1e12, delta=1e-6)
+        self.assertAlmostEqual(time["share_of_peak"], 1, places=4)
+
     def test_a_ring_takes_the_time_of_its_bytes(self):
         found = self.time(4, "--strategy", "fsdp", memory=1e20)
         moved = sum(kind["moved"] for kind in found["traffic"]["collectives"].values()) / 1e9

@@ -217,6 +217,11 @@ void DurationModel::add_windows(TokenShape shape, const std::optional<Profile>& 
     std::map<std::pair<std::size_t, plan::WindowKind>, std::size_t> seen;
     for (const Operation& operation : segment.operations) {
       if (operation.kind != OperationKind::window || operation.window == plan::WindowKind::evaluate) continue;
+      // A profile has every stretch of a window; what is counted, is done in the first.
+      if (!profile && operation.resumes) {
+        windows_[&operation] = 0;
+        continue;
+      }
       const std::size_t nth = seen[{operation.unit, operation.window}]++;
       if (!profile) {
         const Work work = work_of(plan_, {operation.unit, operation.window}, nth, shape);

@@ -69,6 +69,7 @@ double model_flops(const plan::Plan& plan, TokenShape shape) {
   std::map<std::pair<std::size_t, WindowKind>, std::size_t> seen;
   double flops = 0;
   for (const plan::WindowUse& use : plan.programs.front().micro_batch) {
+    if (use.resumes) continue;
     const std::size_t nth = seen[{use.unit, use.kind}]++;
     if (use.kind != WindowKind::recompute) flops += work_of(plan, use, nth, shape).flops();
   }
