@@ -451,8 +451,8 @@ TEST_CASE("what_a_rank_says_last_reaches_the_others") {
     });
     {
       RendezvousControl control(place.join_options(0), at_once);
-      const std::size_t channel = control.open("control", std::nullopt, "").channel;
-      for (int number = 0; number < 20; ++number) control.announce(channel, signature_of_creation("control"));
+      const std::size_t opened = control.open("control", std::nullopt, "").channel;
+      for (int number = 0; number < 20; ++number) control.announce(opened, signature_of_creation("control"));
       control.say_reported();
     }
     other.join();
