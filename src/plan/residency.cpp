@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "tessera/base/error.hpp"
 
@@ -152,8 +153,9 @@ std::vector<std::size_t> gathering_windows(const std::vector<Residency>& stays) 
   for (std::size_t k = 0; k < stays.size(); ++k) {
     if (stays[k].gather) result.push_back(k);
   }
-  std::stable_sort(result.begin(), result.end(),
-                   [&](std::size_t a, std::size_t b) { return stays[a].gather_before < stays[b].gather_before; });
+  std::sort(result.begin(), result.end(), [&](std::size_t a, std::size_t b) {
+    return std::pair(stays[a].gather_before, a) < std::pair(stays[b].gather_before, b);
+  });
   return result;
 }
 
