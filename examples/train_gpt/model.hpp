@@ -35,7 +35,7 @@ class Gpt {
  public:
   explicit Gpt(const GptShape& shape);
 
-  // The model must have been made with the program of program(shape), and with T's precision.
+  // The model must have been made with program(shape), and with T's precision.
   void add_to(tessera::FullyShard& model);
 
   // Where activations stand from now on: as many bytes as planned, aligned to 64, as long as passes follow.

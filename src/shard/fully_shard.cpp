@@ -22,8 +22,8 @@ namespace tessera {
 
 namespace {
 
-// Walks a module's parts and writes down its parameters under their joined names.
-// Parts that are units of their own are not the module's.
+// Walks a module's parts and writes down its parameters under their joined names. Parts that are units of their own are
+// left out.
 class Collector : public ModuleVisitor {
  public:
   explicit Collector(const std::map<const Module*, Unit*>& units) : units_(units) {}

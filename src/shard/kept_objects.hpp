@@ -1,7 +1,6 @@
 // What windows were given to keep until their work has run (Window::keep).
 #pragma once
 
-#include <cstddef>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -20,7 +19,6 @@ class KeptObjects {
   void keep(Objects objects, Stream& stream);
   // Lets go of those whose work has run.
   void release();
-  std::size_t windows() const { return waiting_.size(); }
 
  private:
   struct Waiting {

@@ -19,6 +19,8 @@ namespace several_programs_test {
 using tessera::FullyShardOptions;
 using tessera::Strategy;
 using tessera::plan::WindowKind;
+using toy::contains;
+using toy::failure_of;
 using toy::Values;
 
 constexpr std::size_t rows = 3;
@@ -309,17 +311,6 @@ std::map<std::string, std::vector<double>> play_plainly(int ranks, std::size_t m
   collect("discriminator", discriminator);
   return weights;
 }
-
-// The text of the first error of a job.
-std::string failure_of(int ranks, const std::function<void(tessera::World&)>& body) {
-  try {
-    tessera::launch({.ranks = ranks, .timeout = std::chrono::seconds(20)}, body);
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "";
-}
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 TEST_CASE("a_generator_and_a_discriminator_train_as_in_a_plain_loop") {
   for (const int ranks : {1, 2, 3}) {

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <exception>
 #include <functional>
 #include <limits>
 #include <map>
@@ -237,6 +238,17 @@ Result train(const Run& run) {
   });
   return result;
 }
+
+// The text of the first error of a job; empty where there was none.
+inline std::string failure_of(int ranks, const std::function<void(tessera::World&)>& body) {
+  try {
+    tessera::launch({.ranks = ranks, .timeout = std::chrono::seconds(20)}, body);
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
+}
+inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 inline bool same_bits(const Values& a, const Values& b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);

@@ -91,7 +91,9 @@ constexpr const char* footer =
     "  tessera plan --mlp 64x128x128x10 --world 4 --draw\n\n"
     "A file of --units is JSON: {\"units\": [{\"name\": \"head\", \"precision\": \"fp32\", \"parameters\": [{\"name\": "
     "\"weight\", \"shape\": [10, 64], \"frozen\": false}]}], \"program\": {\"micro_batch\": [\"forward head\", "
-    "\"backward head\"], \"evaluation\": [\"evaluate head\"]}}; precision, frozen and program may be left out.\n\n"
+    "\"backward head\"], \"evaluation\": [\"evaluate head\"]}}; precision, frozen and program may be left out, and a "
+    "unit may have "
+    "prefetch and reshard_after_forward. \"resume forward head\" goes on with a window behind those inside it.\n\n"
     "peak is the size of the arena that a rank allocates; live is the most of it that is in use at once. Activations "
     "are counted for GPTs, by train_gpt's own passes.\n"
     "Exit code: 0; 1 when the plan cannot be made, is not sound, or nothing fits; 2 for bad options.";

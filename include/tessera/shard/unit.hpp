@@ -28,8 +28,8 @@ struct NamedBuffer {
 
 struct UnitOptions {
   std::string name = {};  // default: "units.N"
-  // Of this unit, in place of the model's. A large unit that is gathered late (prefetch 0) shares its slot with others;
-  // a small one that stays whole (reshard_after_forward false) is gathered once a micro-batch. The last two do nothing
+  // Of this unit, in place of the model's. One that is gathered late (prefetch 0) holds a slot during its windows
+  // alone; one that stays whole (reshard_after_forward false) is gathered once a micro-batch. The last two do nothing
   // where parameters are whole anyway.
   std::optional<Precision> precision = std::nullopt;
   std::optional<std::size_t> prefetch = std::nullopt;
