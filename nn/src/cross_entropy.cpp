@@ -39,11 +39,21 @@ const T* logits_of(const CrossEntropyRows<T>& rows, std::size_t row) {
   return rows.logits.data + row * rows.logits.columns;
 }
 
-// The first of equals.
+// How many logits stand before the label's when they are sorted: larger ones, equal ones before it, and NaN.
 template <typename T>
-std::size_t largest_of(const T* logits, std::size_t classes) {
-  const auto below = [](T a, T b) { return load(a) < load(b); };
-  return static_cast<std::size_t>(std::max_element(logits, logits + classes, below) - logits);
+std::size_t place_of(const T* logits, std::size_t label, std::size_t classes) {
+  const auto at_label = load(logits[label]);
+  const auto before = [&](const T& logit) { return !(load(logit) < at_label || load(logit) == at_label); };
+  const auto up_to_label = [&](const T& logit) { return !(load(logit) < at_label); };
+  return static_cast<std::size_t>(std::count_if(logits, logits + label, up_to_label) +
+                                  std::count_if(logits + label + 1, logits + classes, before));
+}
+
+template <typename T>
+double mean_of(const T* logits, std::size_t classes) {
+  double sum = 0.0;
+  for (std::size_t i = 0; i < classes; ++i) sum += static_cast<double>(load(logits[i]));
+  return sum / static_cast<double>(classes);
 }
 
 template <typename T, typename Function>
@@ -64,7 +74,10 @@ double row_loss(const CrossEntropyRows<T>& rows, std::size_t row, const RowTable
   run.softmax_sum({format_of<T>, logits, rows.logits.columns, &largest, &sum});
   rows.statistics[2 * row] = static_cast<Arithmetic<T>>(largest);
   rows.statistics[2 * row + 1] = static_cast<Arithmetic<T>>(sum);
-  return std::log(sum) + largest - static_cast<double>(load(logits[label]));
+  const auto of_label = static_cast<double>(load(logits[label]));
+  if (rows.smoothing == 0.0f) return std::log(sum) + largest - of_label;
+  const auto smoothing = static_cast<double>(rows.smoothing);
+  return std::log(sum) + largest - (1.0 - smoothing) * of_label - smoothing * mean_of(logits, rows.logits.columns);
 }
 
 // The sum over rows, from first to last, of what function(row) is, which may be formed in any order; rows of weight 0
@@ -95,8 +108,10 @@ void row_gradient(const CrossEntropyRows<T>& rows, std::size_t row, double facto
   const auto largest = static_cast<double>(rows.statistics[2 * row]);
   const auto sum = static_cast<double>(rows.statistics[2 * row + 1]);
   const double probability = std::exp(static_cast<double>(load(logits[label])) - largest) / sum;
-  run.softmax_scaled({format_of<T>, logits, gradient, rows.logits.columns, largest, factor / sum});
-  gradient[label] = store<T>(static_cast<Arithmetic<T>>((probability - 1.0) * factor));
+  const auto smoothing = static_cast<double>(rows.smoothing);
+  const double everywhere = smoothing / static_cast<double>(rows.logits.columns);
+  run.softmax_scaled({format_of<T>, logits, gradient, rows.logits.columns, largest, factor / sum, everywhere * factor});
+  gradient[label] = store<T>(static_cast<Arithmetic<T>>((probability - (1.0 - smoothing) - everywhere) * factor));
 }
 
 template <typename T>
@@ -122,6 +137,9 @@ void check(const Stream& stream, const CrossEntropyRows<T>& rows) {
   if (!(rows.denominator > 0.0f)) {
     throw UsageError(fmt::format("cross entropy: denominator must be above 0, but is {}", rows.denominator));
   }
+  if (!(rows.smoothing >= 0.0f && rows.smoothing <= 1.0f)) {
+    throw UsageError(fmt::format("cross entropy: smoothing must be 0 to 1, but is {}", rows.smoothing));
+  }
   if (rows.logits.rows > 0 && rows.logits.columns == 0) throw UsageError("cross entropy: logits must have a class");
 }
 
@@ -133,6 +151,7 @@ cuda::CrossEntropyArguments cuda_rows(const CrossEntropyRows<T>& rows) {
           .weights = rows.weights,
           .denominator = rows.denominator,
           .statistics = reinterpret_cast<float*>(rows.statistics),
+          .smoothing = rows.smoothing,
           .batch = rows.logits.rows,
           .classes = rows.logits.columns,
           .stride = rows.stride == 0 ? rows.logits.columns : rows.stride};
@@ -172,15 +191,16 @@ void cross_entropy_backward(Stream& stream, const CrossEntropyRows<T>& rows, con
 }
 
 template <Element T>
-void count_correct(Stream& stream, const CrossEntropyRows<T>& rows, double* correct) {
+void count_correct(Stream& stream, const CrossEntropyRows<T>& rows, double* correct, std::size_t among) {
   check(stream, rows);
   if (on_cuda(stream)) {
-    return issue<T>(stream, "cross entropy",
-                    [of = cuda_rows(rows), correct](void* native) { cuda::count_correct(native, of, correct); });
+    return issue<T>(stream, "cross entropy", [of = cuda_rows(rows), correct, among](void* native) {
+      cuda::count_correct(native, of, correct, among);
+    });
   }
-  stream.submit([rows, correct] {
+  stream.submit([rows, correct, among] {
     *correct = sum_over_rows(rows, [&](std::size_t row) {
-      return largest_of(logits_of(rows, row), rows.logits.columns) == label_of(rows, row) ? 1.0 : 0.0;
+      return place_of(logits_of(rows, row), label_of(rows, row), rows.logits.columns) < among ? 1.0 : 0.0;
     });
   });
 }
@@ -190,12 +210,14 @@ typename CrossEntropy<T>::Saved CrossEntropy<T>::forward(LayerWindow window, Act
                                                          MatrixView<const T> logits, const Targets& targets,
                                                          Arithmetic<T>* loss, std::size_t stride) {
   if (!window.counts_only()) require_as_many(logits.rows, targets);
-  const CrossEntropyRows<T> rows{.logits = logits,
-                                 .labels = targets.labels.data(),
-                                 .weights = targets.weights.empty() ? nullptr : targets.weights.data(),
-                                 .denominator = static_cast<float>(std::max<std::size_t>(1, logits.rows)),
-                                 .statistics = stack.push<Arithmetic<T>>(2 * logits.rows).data(),
-                                 .stride = stride};
+  const CrossEntropyRows<T> rows{
+      .logits = logits,
+      .labels = targets.labels.data(),
+      .weights = targets.weights.empty() ? nullptr : targets.weights.data(),
+      .denominator = static_cast<float>(std::max<std::size_t>(1, logits.rows)),
+      .statistics = stack.push<Arithmetic<T>>(cross_entropy_statistics(logits.rows, smoothing_)).data(),
+      .smoothing = smoothing_,
+      .stride = stride};
   window.enqueue(cross_entropy_forward<T>, rows, loss);
   return {rows};
 }
@@ -208,7 +230,7 @@ void CrossEntropy<T>::backward(LayerWindow window, ActivationStack&, const Saved
 #define TESSERA_CROSS_ENTROPY(T)                                                                          \
   template void cross_entropy_forward(Stream&, const CrossEntropyRows<T>&, Arithmetic<T>*);               \
   template void cross_entropy_backward(Stream&, const CrossEntropyRows<T>&, const float*, MatrixView<T>); \
-  template void count_correct(Stream&, const CrossEntropyRows<T>&, double*);                              \
+  template void count_correct(Stream&, const CrossEntropyRows<T>&, double*, std::size_t);                 \
   template class CrossEntropy<T>;
 TESSERA_FOR_EACH_ELEMENT(TESSERA_CROSS_ENTROPY)
 

@@ -28,6 +28,6 @@ void attention_forward(void*, const AttentionTiles&) { refuse(); }
 void attention_backward(void*, const AttentionTiles&) { refuse(); }
 void cross_entropy_forward(void*, const CrossEntropyArguments&, float*) { refuse(); }
 void cross_entropy_backward(void*, const CrossEntropyArguments&, const float*, void*) { refuse(); }
-void count_correct(void*, const CrossEntropyArguments&, double*) { refuse(); }
+void count_correct(void*, const CrossEntropyArguments&, double*, std::size_t) { refuse(); }
 
 }  // namespace tessera::nn::cuda

@@ -12,8 +12,11 @@ namespace nn_cross_entropy_test {
 struct Form {
   std::size_t batch;
   std::size_t classes;
+  float smoothing = 0.0f;
+  std::size_t among = 1;
 };
-const std::vector<Form> forms = {{0, 3}, {1, 1}, {5, 2}, {3, 257}, {7, 64}, {2, 2056}};
+const std::vector<Form> forms = {
+    {0, 3}, {1, 1}, {5, 2}, {3, 257}, {7, 64}, {2, 2056}, {3, 257, 0.1f, 5}, {5, 2, 1.0f, 2}, {7, 64, 0.25f, 3}};
 
 template <typename T>
 struct Case {
@@ -38,15 +41,16 @@ struct Case {
 template <typename T>
 void run_on_cpu(Case<T>& c) {
   Stream host = host_stream();
-  std::vector<float> statistics(2 * c.form.batch);
+  std::vector<float> statistics(cross_entropy_statistics(c.form.batch, c.form.smoothing));
   const float scale = 4.0f;
   const CrossEntropyRows<T> rows{.logits = matrix(std::as_const(c.logits), c.form.batch, c.form.classes),
                                  .labels = c.labels.data(),
                                  .weights = c.weights.data(),
                                  .denominator = 3.0f,
-                                 .statistics = statistics.data()};
+                                 .statistics = statistics.data(),
+                                 .smoothing = c.form.smoothing};
   cross_entropy_forward<T>(host, rows, &c.loss);
-  count_correct<T>(host, rows, &c.correct);
+  count_correct<T>(host, rows, &c.correct, c.form.among);
   cross_entropy_backward<T>(host, rows, &scale, matrix(c.gradient, c.form.batch, c.form.classes));
   host.synchronize();
 }
@@ -57,15 +61,17 @@ void run_on_cuda(Case<T>& c) {
   Stream stream = cuda_stream();
   DeviceMatrix<T> logits(c.logits, c.form.batch, c.form.classes);
   DeviceBuffer<std::int32_t> labels(c.labels);
-  DeviceBuffer<float> weights(c.weights), statistics(2 * c.form.batch), loss(1), scale(std::vector<float>{4.0f});
+  DeviceBuffer<float> weights(c.weights), statistics(cross_entropy_statistics(c.form.batch, c.form.smoothing)), loss(1),
+      scale(std::vector<float>{4.0f});
   DeviceBuffer<double> correct(1);
   const CrossEntropyRows<T> rows{.logits = logits.view(),
                                  .labels = labels.data(),
                                  .weights = weights.data(),
                                  .denominator = 3.0f,
-                                 .statistics = statistics.data()};
+                                 .statistics = statistics.data(),
+                                 .smoothing = c.form.smoothing};
   cross_entropy_forward<T>(stream, rows, loss.data());
-  count_correct<T>(stream, rows, correct.data());
+  count_correct<T>(stream, rows, correct.data(), c.form.among);
   cross_entropy_backward<T>(stream, rows, scale.data(), logits.view());
   stream.synchronize();
   CHECK(statistics.guards_intact());

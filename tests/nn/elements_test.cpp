@@ -89,15 +89,20 @@ struct LinearRun {
 
 template <typename T>
 struct LossRun {
-  LossRun(std::size_t rows_, std::size_t classes_)
-      : rows(rows_), classes(classes_), logits(random_elements<T>(rows_ * classes_, 5)), statistics(2 * rows_) {
+  LossRun(std::size_t rows_, std::size_t classes_, float smoothing_ = 0.0f)
+      : rows(rows_),
+        classes(classes_),
+        smoothing(smoothing_),
+        logits(random_elements<T>(rows_ * classes_, 5)),
+        statistics(cross_entropy_statistics(rows_, smoothing_)) {
     for (std::size_t row = 0; row < rows; ++row) labels.push_back(static_cast<std::int32_t>((row * 7 + 2) % classes));
   }
   CrossEntropyRows<T> operands() {
     return {.logits = matrix(std::as_const(logits), rows, classes),
             .labels = labels.data(),
             .denominator = 2.0f,
-            .statistics = statistics.data()};
+            .statistics = statistics.data(),
+            .smoothing = smoothing};
   }
   double value() {
     Arithmetic<T> loss = 0;
@@ -107,6 +112,7 @@ struct LossRun {
   void backward_in_place() { cross_entropy_backward<T>(stream, operands(), &scale, matrix(logits, rows, classes)); }
 
   std::size_t rows, classes;
+  float smoothing;
   std::vector<T> logits;
   std::vector<std::int32_t> labels;
   std::vector<Arithmetic<T>> statistics;
@@ -184,18 +190,21 @@ TEST_CASE_TEMPLATE("gelu_and_relu_of_every_element_type_are_those_of_double_roun
 }
 
 TEST_CASE("cross_entropy_gradients_in_double_are_the_central_differences") {
-  LossRun<double> run(5, 7);
-  run.value();
-  Doubles expected = numeric_gradient(run.logits, [&] { return 4.0 * run.value(); });
-  run.value();
-  run.backward_in_place();
-  check_gradient(run.logits, expected);
+  for (const float smoothing : {0.0f, 0.3f, 1.0f}) {
+    CAPTURE(smoothing);
+    LossRun<double> run(5, 7, smoothing);
+    Doubles expected = numeric_gradient(run.logits, [&] { return 4.0 * run.value(); });
+    run.value();
+    run.backward_in_place();
+    check_gradient(run.logits, expected);
+  }
 }
 
 TEST_CASE_TEMPLATE("cross_entropy_of_every_element_type_is_that_of_double_rounded", T, float, bf16, fp16) {
-  for (const std::size_t rows : std::vector<std::size_t>{0, 1, 13}) {
-    LossRun<T> run(rows, 31);
-    LossRun<double> exact(rows, 31);
+  for (const auto& [rows, smoothing] :
+       std::vector<std::pair<std::size_t, float>>{{0, 0}, {1, 0}, {13, 0}, {13, 0.1f}}) {
+    LossRun<T> run(rows, 31, smoothing);
+    LossRun<double> exact(rows, 31, smoothing);
     exact.logits = widened(run.logits);
     CHECK(std::abs(run.value() - exact.value()) < 1e-5 * (1.0 + exact.value()));  // the loss itself is a float
     run.backward_in_place(), exact.backward_in_place();

@@ -301,6 +301,45 @@ TEST_CASE("correct_predictions_are_counted_by_weight") {
   stream.synchronize();
 }
 
+TEST_CASE("labels_among_the_largest_logits_are_counted_and_nan_is_never_right") {
+  Stream stream = immediate_stream();
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  // The label's logit comes first, second (of equals), third, after a NaN, and is one.
+  const std::vector<float> logits = {9, 1, 2, 3, 5, 5, 1, 2, 4, 3, 2, 1, nan, 0, 7, 1, 1, nan, 2, 3};
+  const std::vector<std::int32_t> labels = {0, 1, 2, 2, 1};
+  for (const auto& [among, expected] : {std::pair(1, 1.0), {2, 3.0}, {3, 4.0}, {4, 5.0}}) {
+    CAPTURE(among);
+    double correct = -1.0;
+    count_correct<float>(stream, {.logits = view(logits, 5, 4), .labels = labels.data()}, &correct,
+                         static_cast<std::size_t>(among));
+    CHECK(correct == expected);
+  }
+  stream.synchronize();
+}
+
+TEST_CASE("smoothed_labels_are_a_mixture_of_the_label_and_all_classes") {
+  Stream stream = immediate_stream();
+  CrossEntropyCase c(5, 7, true);
+  c.statistics.resize(cross_entropy_statistics(5, 0.1f));
+  auto rows = c.operands();
+  const double sharp = c.reference();
+  rows.smoothing = 0.1f;
+  double expected = 0.9 * sharp;
+  for (std::int32_t label = 0; label < 7; ++label) {  // the mean over what the loss would be for each label
+    std::fill(c.labels.begin(), c.labels.end(), label);
+    expected += 0.1 / 7 * c.reference();
+  }
+  c.labels = CrossEntropyCase(5, 7, true).labels;
+  rows.labels = c.labels.data();
+  float loss = 0.0f;
+  cross_entropy_forward<float>(stream, rows, &loss);
+  CHECK(static_cast<double>(loss) == doctest::Approx(expected).epsilon(1e-5));
+  rows.smoothing = 1.5f;
+  CHECK_THROWS_WITH_AS(cross_entropy_forward<float>(stream, rows, &loss),
+                       "cross entropy: smoothing must be 0 to 1, but is 1.5", UsageError);
+  stream.synchronize();
+}
+
 TEST_CASE("shapes_that_do_not_fit_are_named") {
   Stream stream = immediate_stream();
   std::vector<float> data(64);

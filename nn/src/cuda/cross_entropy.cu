@@ -43,6 +43,18 @@ __device__ void for_each_pack(std::size_t count, bool packs, const Function& fun
 }
 
 template <typename T>
+struct PlainSum {
+  const T* logits;
+  float* sum;
+  template <std::size_t width>
+  __device__ void operator()(Type<Pack<T, width>>, std::size_t i) const {
+    float values[width];
+    load<width>(logits + i, values);
+    for (std::size_t k = 0; k < width; ++k) *sum = *sum + values[k];
+  }
+};
+
+template <typename T>
 struct RowSum {
   const T* logits;
   float* largest;
@@ -77,6 +89,11 @@ __global__ void softmax_statistics(const CrossEntropyArguments a, bool packs) {
       a.statistics[2 * row] = above;
       a.statistics[2 * row + 1] = total;
     }
+    if (a.smoothing == 0.0f) continue;
+    float plain = 0.0f;
+    for_each_pack<T>(a.classes, packs, PlainSum<T>{static_cast<const T*>(a.logits) + row * a.stride, &plain});
+    plain = combined(plain, 0.0f, [](float value) { return warp_sum(value); });
+    if (threadIdx.x == 0) a.statistics[2 * a.batch + row] = plain / static_cast<float>(a.classes);
   }
 }
 
@@ -86,7 +103,11 @@ __device__ double row_loss(const CrossEntropyArguments& a, std::size_t row) {
   if (weight == 0.0f) return 0.0;
   if (!label_fits(a, row)) return NAN;
   const auto* const logits = static_cast<const T*>(a.logits) + row * a.stride;
-  const double logit = static_cast<double>(to_float(logits[a.labels[row]]));
+  double logit = static_cast<double>(to_float(logits[a.labels[row]]));
+  if (a.smoothing != 0.0f) {
+    const double smoothing = static_cast<double>(a.smoothing);
+    logit = (1.0 - smoothing) * logit + smoothing * static_cast<double>(a.statistics[2 * a.batch + row]);
+  }
   const double largest = static_cast<double>(a.statistics[2 * row]);
   return static_cast<double>(weight) * (log(static_cast<double>(a.statistics[2 * row + 1])) + largest - logit);
 }
@@ -119,6 +140,8 @@ struct RowGradient {
   float largest;
   float inverse;  // of the sum
   float factor;
+  float target;      // of the label
+  float everywhere;  // of any other class
 
   template <std::size_t width>
   __device__ void operator()(Type<Pack<T, width>>, std::size_t i) const {
@@ -126,7 +149,7 @@ struct RowGradient {
     load<width>(logits + i, values);
     for (std::size_t k = 0; k < width; ++k) {
       const float probability = __expf(values[k] - largest) * inverse;
-      values[k] = (i + k == label ? probability - 1.0f : probability) * factor;
+      values[k] = (probability - (i + k == label ? target : everywhere)) * factor;
     }
     store<width>(gradient + i, values);
   }
@@ -155,40 +178,42 @@ __global__ void logit_gradients(const CrossEntropyArguments a, const float* loss
       continue;
     }
     const float factor = weight / a.denominator * *loss_scale;
-    for_each_pack<T>(a.classes, packs,
-                     RowGradient<T>{static_cast<const T*>(a.logits) + row * a.stride, gradient,
-                                    static_cast<std::size_t>(a.labels[row]), a.statistics[2 * row],
-                                    1.0f / a.statistics[2 * row + 1], factor});
+    const float everywhere = a.smoothing / static_cast<float>(a.classes);
+    for_each_pack<T>(
+        a.classes, packs,
+        RowGradient<T>{static_cast<const T*>(a.logits) + row * a.stride, gradient,
+                       static_cast<std::size_t>(a.labels[row]), a.statistics[2 * row], 1.0f / a.statistics[2 * row + 1],
+                       factor, 1.0f - a.smoothing + everywhere, everywhere});
   }
 }
 
-// The first of the largest logits, by a warp.
+// How many logits stand before the label's when they are sorted, by a warp: larger ones, equal ones before it, and NaN.
 template <typename T>
-__device__ std::size_t first_largest(const T* logits, std::size_t classes) {
-  float largest = -INFINITY;
-  std::size_t at = classes;
+__device__ unsigned place_of(const T* logits, std::size_t label, std::size_t classes) {
+  const float at_label = to_float(logits[label]);
+  float before = 0.0f;  // exact below 2^24 classes
   for (std::size_t i = threadIdx.x % warp; i < classes; i += warp) {
     const float value = to_float(logits[i]);
-    if (value > largest || at == classes) largest = value, at = i;
+    const bool behind = value < at_label || (value == at_label && i >= label);
+    if (i != label && !behind) before += 1.0f;
   }
-  for (int distance = 16; distance > 0; distance /= 2) {
-    const float other = __shfl_xor_sync(whole_warp, largest, distance);
-    const std::size_t other_at = __shfl_xor_sync(whole_warp, at, distance);
-    if (other > largest || (other == largest && other_at < at)) largest = other, at = other_at;
-  }
-  return at;
+  return static_cast<unsigned>(warp_sum(before));
 }
 
 // Warp w has the rows w, w + 32, …; a label that is no class makes the sum NaN.
 template <typename T>
-__global__ void sum_correct(const CrossEntropyArguments a, double* correct) {
+__global__ void sum_correct(const CrossEntropyArguments a, double* correct, std::size_t among) {
   double sum = 0.0;
   for (std::size_t row = threadIdx.x / warp; row < a.batch; row += sum_threads / warp) {
     const float weight = weight_of(a, row);
-    const std::size_t largest = first_largest(static_cast<const T*>(a.logits) + row * a.stride, a.classes);
-    if (threadIdx.x % warp != 0 || weight == 0.0f) continue;
-    if (!label_fits(a, row)) sum = NAN;
-    if (largest == static_cast<std::size_t>(a.labels[row])) sum += static_cast<double>(weight);
+    if (weight == 0.0f) continue;  // the whole warp
+    if (!label_fits(a, row)) {
+      sum = NAN;
+      continue;
+    }
+    const auto label = static_cast<std::size_t>(a.labels[row]);
+    const unsigned place = place_of(static_cast<const T*>(a.logits) + row * a.stride, label, a.classes);
+    if (threadIdx.x % warp == 0 && place < among) sum += static_cast<double>(weight);
   }
   sum = sum_of_threads(sum);
   if (threadIdx.x == 0) *correct = sum;
@@ -220,10 +245,10 @@ void cross_entropy_backward(void* native, const CrossEntropyArguments& a, const 
   });
 }
 
-void count_correct(void* native, const CrossEntropyArguments& a, double* correct) {
+void count_correct(void* native, const CrossEntropyArguments& a, double* correct, std::size_t among) {
   for_element(a.format, [&](auto type) {
     using T = typename decltype(type)::Element;
-    launch(native, {.threads = sum_threads}, sum_correct<T>, a, correct);
+    launch(native, {.threads = sum_threads}, sum_correct<T>, a, correct, among);
   });
 }
 

@@ -161,13 +161,15 @@ struct CrossEntropyArguments {
   const std::int32_t* labels;
   const float* weights;  // null: 1 for all
   float denominator;
-  float* statistics;  // [batch, 2]; not used by count_correct
+  // [batch, 2] largest logits and sums, behind them with smoothing [batch] means of logits; not used by count_correct
+  float* statistics;
+  float smoothing;
   std::size_t batch;
   std::size_t classes;
   std::size_t stride;  // from row to row of logits and their gradients
 };
 void cross_entropy_forward(void* native, const CrossEntropyArguments& a, float* loss);
 void cross_entropy_backward(void* native, const CrossEntropyArguments& a, const float* loss_scale, void* dlogits);
-void count_correct(void* native, const CrossEntropyArguments& a, double* correct);
+void count_correct(void* native, const CrossEntropyArguments& a, double* correct, std::size_t among);
 
 }  // namespace tessera::nn::cuda

@@ -2,7 +2,6 @@
 // compiles code.
 #include "src/products/onednn.hpp"
 
-#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <dnnl.hpp>
@@ -10,51 +9,13 @@
 #include <tuple>
 #include <vector>
 
+#include "src/onednn_runtime.hpp"
+
 namespace tessera::nn::onednn {
 
 namespace {
 
 using dnnl::memory;
-
-// oneDNN's OpenMP would start threads of its own for each thread that calls it. The runtime is found by name, because
-// which one it is (libgomp, libomp, libiomp5) is oneDNN's choice.
-class OneThread {
- public:
-  OneThread() : before_(runtime().most == nullptr ? 1 : runtime().most()) {
-    if (before_ != 1) runtime().set(1);
-  }
-  ~OneThread() {
-    if (before_ != 1) runtime().set(before_);
-  }
-  OneThread(const OneThread&) = delete;
-  OneThread& operator=(const OneThread&) = delete;
-
-  static bool possible() {
-    switch (dnnl::version()->cpu_runtime) {
-      case DNNL_RUNTIME_SEQ: return true;
-      case DNNL_RUNTIME_OMP: return runtime().most != nullptr && runtime().set != nullptr;
-      default: return false;
-    }
-  }
-
- private:
-  struct Runtime {
-    int (*most)();
-    void (*set)(int);
-  };
-  static const Runtime& runtime() {
-    static const Runtime found{reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "omp_get_max_threads")),
-                               reinterpret_cast<void (*)(int)>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"))};
-    return found;
-  }
-
-  int before_;
-};
-
-bool has(dnnl_cpu_isa_t set) {
-  const int effective = static_cast<int>(dnnl::get_effective_cpu_isa());
-  return (effective & static_cast<int>(set)) == static_cast<int>(set);
-}
 
 // What a primitive is made for.
 struct Key {
@@ -174,8 +135,11 @@ void multiply(const Gemm<bf16>& product) {
 
 std::string in_words() {
   const dnnl_version_t& version = *dnnl::version();
-  return fmt::format("oneDNN {}.{}.{} with {}", version.major, version.minor, version.patch,
-                     has_tiles() ? "AMX" : "AVX512_BF16");
+  const char* const set = has_tiles()                     ? "AMX"
+                          : available()                   ? "AVX512_BF16"
+                          : has(dnnl_cpu_isa_avx512_core) ? "AVX-512"
+                                                          : "AVX2";
+  return fmt::format("oneDNN {}.{}.{} with {}", version.major, version.minor, version.patch, set);
 }
 
 }  // namespace tessera::nn::onednn

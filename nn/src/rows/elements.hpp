@@ -20,6 +20,8 @@ using Halves = typename LanesOf<std::uint16_t, Set::floats>::type;  // of a regi
 template <typename Set, Format format>
 using Values = std::conditional_t<format == Format::fp64, Doubles<Set>, Floats<Set>>;
 template <Format format>
+inline constexpr Format arithmetic_format = format == Format::fp64 ? Format::fp64 : Format::fp32;
+template <Format format>
 using Real = std::conditional_t<format == Format::fp64, double, float>;
 template <Format format>
 using Stored = std::conditional_t<format == Format::fp64, double,

@@ -82,9 +82,11 @@ void softmax_scaled_of(const SoftmaxScaled& a) {
   using V = Values<Set, format>;
   const V largest = all<V>(static_cast<Real<format>>(a.largest));
   const V factor = all<V>(static_cast<Real<format>>(a.factor));
+  const V less = all<V>(static_cast<Real<format>>(a.less));
   for (std::size_t at = 0; at < a.count; at += lane_count) {
     const std::size_t n = a.count - at;
-    write<Set, format>(a.to, at, n, exponential<Set, format>(read<Set, format>(a.logits, at, n) - largest) * factor);
+    const V e = exponential<Set, format>(read<Set, format>(a.logits, at, n) - largest);
+    write<Set, format>(a.to, at, n, e * factor - less);
   }
 }
 

@@ -55,9 +55,6 @@ void sum_rows_lanes(const SumRows& a) {
 
 // ---- panels of a matrix between their stored format and the type of arithmetic ----
 
-template <Format format>
-inline constexpr Format arithmetic_format = format == Format::fp64 ? Format::fp64 : Format::fp32;
-
 template <typename Set, Format from, Format to>
 [[gnu::always_inline]] inline void convert_panel(const PanelRows& a) {
   using V = Values<Set, from>;

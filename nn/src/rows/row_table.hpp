@@ -133,7 +133,7 @@ struct SoftmaxSum {
   double* sum;
 };
 
-// to = e^(logit - largest) · factor
+// to = e^(logit - largest) · factor - less
 struct SoftmaxScaled {
   Format format;
   const void* logits;  // [count]
@@ -141,6 +141,33 @@ struct SoftmaxScaled {
   std::size_t count;
   double largest;
   double factor;
+  double less = 0.0;
+};
+
+// Two sums over rows for each channel: of x - mean and of its square; with dy, of dy and of dy · (x - mean) · inverse.
+struct BatchNormSums {
+  Format format;
+  const void* x;        // [rows, channels]
+  const void* dy;       // null: forward
+  const void* mean;     // [channels], in the type of arithmetic; forward: any number near the mean
+  const void* inverse;  // [channels], likewise; null: 1
+  double* sums;         // [2, channels]
+  std::size_t rows;
+  std::size_t channels;
+};
+
+// to = (x - mean) · scale + shift; with dy: (dy - shift - (x - mean) · slope) · scale.
+struct BatchNormRows {
+  Format format;
+  const void* x;     // [rows, channels]
+  const void* dy;    // null: forward
+  void* to;          // may be x or dy
+  const void* mean;  // [channels] each, in the type of arithmetic
+  const void* scale;
+  const void* shift;
+  const void* slope;  // null: forward
+  std::size_t rows;
+  std::size_t channels;
 };
 
 struct RowTable {
@@ -153,6 +180,8 @@ struct RowTable {
   void (*add)(const AddRow&);
   void (*sum_rows)(const SumRows&);
   void (*dropout)(const DropoutRows&);
+  void (*batch_norm_sums)(const BatchNormSums&);
+  void (*batch_norm_scale)(const BatchNormRows&);
   void (*layer_norm_forward)(const LayerNormForwardRows&);
   void (*layer_norm_parameters)(const LayerNormBackwardRows&, std::size_t first_column, std::size_t last_column);
   void (*layer_norm_input)(const LayerNormBackwardRows&, std::size_t first_row, std::size_t last_row);  // dx alone

@@ -2,6 +2,7 @@
 // function that hands them out, TESSERA_FLOATS says how many floats a register holds.
 
 #include "src/rows/attention_lanes.hpp"
+#include "src/rows/batch_norm_lanes.hpp"
 #include "src/rows/dropout_lanes.hpp"
 #include "src/rows/exponential_lanes.hpp"
 #include "src/rows/layer_norm_lanes.hpp"
@@ -25,6 +26,8 @@ constexpr RowTable table = {
     .add = add_lanes<Set>,
     .sum_rows = sum_rows_lanes<Set>,
     .dropout = dropout_lanes<Set>,
+    .batch_norm_sums = batch_norm_sums_lanes<Set>,
+    .batch_norm_scale = batch_norm_scale_lanes<Set>,
     .layer_norm_forward = layer_norm_forward_lanes<Set>,
     .layer_norm_parameters = layer_norm_parameters_lanes<Set>,
     .layer_norm_input = layer_norm_input_lanes<Set>,

@@ -24,22 +24,22 @@ class CountingModel {
   template <typename M, typename... Args>
   decltype(auto) forward(M& module, Args&&... args) {
     note(module, plan::WindowKind::forward);
-    return module.forward(LayerWindow::counting(), std::forward<Args>(args)...);
+    return module.forward(LayerWindow::counting(plan::WindowKind::forward), std::forward<Args>(args)...);
   }
   template <typename M, typename... Args>
   decltype(auto) recompute(M& module, Args&&... args) {
     note(module, plan::WindowKind::recompute);
-    return module.forward(LayerWindow::counting(), std::forward<Args>(args)...);
+    return module.forward(LayerWindow::counting(plan::WindowKind::recompute), std::forward<Args>(args)...);
   }
   template <typename M, typename... Args>
   decltype(auto) evaluate(M& module, Args&&... args) {
     note(module, plan::WindowKind::evaluate);
-    return module.forward(LayerWindow::counting(), std::forward<Args>(args)...);
+    return module.forward(LayerWindow::counting(plan::WindowKind::evaluate), std::forward<Args>(args)...);
   }
   template <typename M, typename... Args>
   decltype(auto) backward(M& module, Args&&... args) {
     note(module, plan::WindowKind::backward);
-    return module.backward(LayerWindow::counting(), std::forward<Args>(args)...);
+    return module.backward(LayerWindow::counting(plan::WindowKind::backward), std::forward<Args>(args)...);
   }
 
   // Of modules that were added, since the last call: what plan::Program has of a micro-batch or an evaluation.

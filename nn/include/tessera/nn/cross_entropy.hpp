@@ -1,5 +1,9 @@
 // Softmax and cross entropy against labels: loss = Σ weight[i] · -log softmax(logits[i])[label[i]] / denominator.
 //
+// With label smoothing (Szegedy et al. 2016) a row's target is not its label alone, but 1 - smoothing of it and
+// smoothing / classes of every class: its loss becomes log Σ e^logits - (1 - smoothing) · logits[label] - smoothing ·
+// mean(logits).
+//
 // With the number of rows as denominator, every rank's and micro-batch's mean counts the same in the runtime's average.
 // Rows of weight 0 (which fill up a last batch) then make it smaller; a weight of the other rows / all rows, given to
 // FullyShard::update(), makes that up.
@@ -29,21 +33,28 @@ struct CrossEntropyRows {
   const std::int32_t* labels = nullptr;  // [batch], 0 … classes - 1
   const float* weights = nullptr;        // [batch]; null: 1 for all
   float denominator = 1.0f;              // > 0
-  // [batch, 2]: forward leaves each row's largest logit and sum of exponentials here.
+  // cross_entropy_statistics(batch, smoothing): forward leaves each row's largest logit and sum of exponentials here.
   Arithmetic<T>* statistics = nullptr;
+  float smoothing = 0.0f;  // 0 … 1
   std::size_t stride = 0;  // elements from row to row of logits and dlogits; 0: classes. Others on CUDA devices alone
 };
 
+// Elements of CrossEntropyRows::statistics.
+constexpr std::size_t cross_entropy_statistics(std::size_t batch, float smoothing) {
+  return smoothing == 0.0f ? 2 * batch : 3 * batch;
+}
+
 template <Element T>
 void cross_entropy_forward(Stream& stream, const CrossEntropyRows<T>& rows, Arithmetic<T>* loss);
-// dlogits = (softmax - one-hot) · weight / denominator · *loss_scale. May be the logits themselves. After forward.
+// dlogits = (softmax - target) · weight / denominator · *loss_scale. May be the logits themselves. After forward.
 template <Element T>
 void cross_entropy_backward(Stream& stream, const CrossEntropyRows<T>& rows, const float* loss_scale,
                             MatrixView<T> dlogits);
 
-// *correct = Σ weight[i] where the largest logit (the first of equals) is the label's.
+// *correct = Σ weight[i] where the label's logit is among the `among` largest, of equals the first ones. A row with a
+// NaN counts those as larger than the label's.
 template <Element T>
-void count_correct(Stream& stream, const CrossEntropyRows<T>& rows, double* correct);
+void count_correct(Stream& stream, const CrossEntropyRows<T>& rows, double* correct, std::size_t among = 1);
 
 // What a batch brings to its loss. `weights` may be empty: 1 for all.
 struct Targets {
@@ -54,6 +65,8 @@ struct Targets {
 template <Element T>
 class CrossEntropy final : public Module {
  public:
+  explicit CrossEntropy(float smoothing = 0.0f) : smoothing_(smoothing) {}
+
   void visit(ModuleVisitor&) override {}
 
   struct Saved {
@@ -65,6 +78,9 @@ class CrossEntropy final : public Module {
                 Arithmetic<T>* loss, std::size_t stride = 0);
   // The gradient of the logits, times the window's loss scale. dlogits may be the logits.
   void backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<T> dlogits);
+
+ private:
+  float smoothing_;
 };
 
 }  // namespace tessera::nn

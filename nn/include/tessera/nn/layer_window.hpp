@@ -28,15 +28,28 @@ class ParameterMemory {
   virtual const void* parameter(const Parameter& parameter) = 0;
   virtual void* gradient(const Parameter& parameter) = 0;  // null: not wanted
   virtual const float* loss_scale() = 0;
+  // Of layers that have buffers. Throws UsageError unless it is overridden.
+  virtual float* buffer(const Buffer& buffer);
+  virtual plan::WindowKind kind() { return plan::WindowKind::forward; }  // forward, or what a forward pass is else
 };
+
+inline float* ParameterMemory::buffer(const Buffer&) {
+  throw UsageError("this memory has parameters only, and a layer asks for a buffer");
+}
 
 class LayerWindow {
  public:
   LayerWindow(Window& window) : window_(&window) {}  // NOLINT(google-explicit-constructor): FullyShard passes windows
   explicit LayerWindow(ParameterMemory& memory) : memory_(&memory) {}
-  static LayerWindow counting() { return {}; }
+  static LayerWindow counting(plan::WindowKind kind = plan::WindowKind::forward) { return LayerWindow(kind); }
 
   bool counts_only() const { return window_ == nullptr && memory_ == nullptr; }
+
+  // What a forward pass is for: training, the same again (recompute), or evaluation.
+  plan::WindowKind kind() const {
+    if (memory_ != nullptr) return memory_->kind();
+    return window_ == nullptr ? counted_ : window_->kind();
+  }
 
   // The kind of device that a layer takes scratch memory for: the stack's, which must be the stream's. Throws
   // UsageError when it is not.
@@ -64,6 +77,11 @@ class LayerWindow {
     else
       return window_ == nullptr || !window_->trains(parameter) ? nullptr : window_->gradient<T>(parameter).data();
   }
+  // As Window's; null when counting.
+  float* buffer(const Buffer& buffer) const {
+    if (memory_ != nullptr) return memory_->buffer(buffer);
+    return window_ == nullptr ? nullptr : window_->buffer(buffer).data();
+  }
   const float* loss_scale() const {
     if (memory_ != nullptr) return memory_->loss_scale();
     return window_ == nullptr ? nullptr : window_->loss_scale();
@@ -76,7 +94,7 @@ class LayerWindow {
   }
 
  private:
-  LayerWindow() = default;
+  explicit LayerWindow(plan::WindowKind counted) : counted_(counted) {}
 
   Stream& stream() const { return memory_ != nullptr ? memory_->stream() : window_->stream(); }
   template <typename T>
@@ -88,6 +106,7 @@ class LayerWindow {
 
   Window* window_ = nullptr;
   ParameterMemory* memory_ = nullptr;
+  plan::WindowKind counted_ = plan::WindowKind::forward;
 };
 
 }  // namespace tessera::nn

@@ -1,0 +1,97 @@
+// Batch normalisation (Ioffe & Szegedy 2015) over rows, for each channel: y = (x - mean) / sqrt(variance + epsilon) ·
+// weight + bias. The pixels of images are such rows (ImageView::rows). Training takes mean and variance (biased) of the
+// rows at hand, and moves the running ones: running += momentum · (of the rows - running), the variance then being the
+// unbiased one, as in PyTorch. Evaluation takes the running ones.
+//
+// The functions enqueue on the stream, capture everything by value, do not synchronise and allocate nothing. Sums over
+// rows are formed in parts whose borders depend on the extents alone, runs of 64 rows in the type of arithmetic and
+// what they come to in fp64: any number of threads and any instruction set gives the same bits. Moments are exact
+// without rows: mean 0, variance 0. CUDA devices: UnavailableError, batch norm is for the CPU so far.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "tessera/nn/activation_stack.hpp"
+#include "tessera/nn/element.hpp"
+#include "tessera/nn/layer_window.hpp"
+#include "tessera/nn/view.hpp"
+#include "tessera/shard/buffer.hpp"
+#include "tessera/shard/module.hpp"
+#include "tessera/shard/parameter.hpp"
+
+namespace tessera::nn {
+
+struct BatchNormOptions {
+  double epsilon = 1e-5;
+  double momentum = 0.1;
+  Initial initial_weight = Initial::ones();  // zeros: a residual branch that starts as nothing (Goyal et al. 2017)
+};
+
+template <Element T>
+struct BatchNormForward {
+  MatrixView<const T> x;      // [rows, channels]
+  const T* weight = nullptr;  // [channels]
+  const T* bias = nullptr;    // [channels]
+  MatrixView<T> y;            // [rows, channels]; may be x, when no backward follows
+  // [channels]: written, of the rows at hand: what backward needs. With `evaluate` they are scratch memory.
+  Arithmetic<T>* mean = nullptr;
+  Arithmetic<T>* inverse = nullptr;  // 1 / sqrt(variance + epsilon)
+  float* running_mean = nullptr;     // [channels]; null: none
+  float* running_variance = nullptr;
+  bool evaluate = false;  // with the running mean and variance, which then must be there
+  bool update = true;     // of the running ones; false: a pass that is done again
+  double epsilon = 1e-5;
+  double momentum = 0.1;
+  float* scratch = nullptr;  // batch_norm_scratch<T>(rows, channels) floats
+};
+template <Element T>
+void batch_norm_forward(Stream& stream, const BatchNormForward<T>& operation);  // UsageError when shapes do not fit
+
+template <Element T>
+struct BatchNormBackward {
+  MatrixView<const T> x;  // [rows, channels], as forward got it
+  const T* weight = nullptr;
+  const Arithmetic<T>* mean = nullptr;
+  const Arithmetic<T>* inverse = nullptr;
+  MatrixView<const T> dy;
+  MatrixView<T> dx;          // may be dy; without columns: not wanted
+  T* dweight = nullptr;      // [channels]; null: not wanted
+  T* dbias = nullptr;        // [channels]; null: not wanted
+  bool accumulate = false;   // adds to dweight and dbias instead of replacing them
+  float* scratch = nullptr;  // as for forward
+};
+template <Element T>
+void batch_norm_backward(Stream& stream, const BatchNormBackward<T>& operation);
+
+// Floats that either direction needs.
+template <Element T>
+std::size_t batch_norm_scratch(std::size_t rows, std::size_t channels);
+
+template <Element T>
+class BatchNorm final : public Module {
+ public:
+  explicit BatchNorm(std::size_t channels, const BatchNormOptions& options = {});  // bias and running mean start as 0
+
+  // "weight", "bias"; buffers "running_mean", "running_var": [channels], which start as zeros and ones
+  void visit(ModuleVisitor& visitor) override;
+
+  struct Saved {
+    MatrixView<const T> x;
+    std::span<Arithmetic<T>> mean;     // [channels]
+    std::span<Arithmetic<T>> inverse;  // [channels]
+  };
+  // What the window is for decides: evaluate takes the running moments, recompute leaves them as they are.
+  Saved forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> x, MatrixView<T> y);
+  void backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
+                MatrixView<T> dx);  // dx may be dy
+
+ private:
+  BatchNormOptions options_;
+  Parameter weight_;
+  Parameter bias_;
+  Buffer running_mean_;
+  Buffer running_variance_;
+};
+
+}  // namespace tessera::nn

@@ -1,0 +1,100 @@
+// Pooling over the pixels of images, channel by channel, as PyTorch's MaxPool2d, AvgPool2d and adaptive average pooling
+// to one pixel. Images are NHWC (image_view.hpp).
+//
+// The functions enqueue on the stream, capture everything by value, do not synchronise and allocate nothing. A gradient
+// of several windows over one pixel is summed in the type of arithmetic, window after window, and rounded once. CUDA
+// devices: UnavailableError, pooling is for the CPU so far.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "tessera/nn/activation_stack.hpp"
+#include "tessera/nn/element.hpp"
+#include "tessera/nn/image_view.hpp"
+#include "tessera/nn/layer_window.hpp"
+#include "tessera/shard/module.hpp"
+
+namespace tessera::nn {
+
+struct PoolShape {
+  HeightWidth kernel;
+  HeightWidth stride = kernel;
+  HeightWidth padding = 0;  // at each side; at most half of the kernel. Not seen by a maximum, 0 for an average
+
+  // Throws UsageError for a kernel, stride or padding that cannot be, and for images that are smaller than the kernel.
+  HeightWidth output(HeightWidth image) const;
+};
+
+// places: for each element of y which of the kernel's pixels was the largest, the first of equals, counted row by row;
+// so the kernel has 256 pixels at most. A NaN is larger than everything.
+template <Element T>
+void max_pool_forward(Stream& stream, const PoolShape& shape, ConstImageView<T> x, ImageView<T> y,
+                      std::uint8_t* places);
+template <Element T>
+void max_pool_backward(Stream& stream, const PoolShape& shape, ConstImageView<T> dy, const std::uint8_t* places,
+                       ImageView<T> dx);
+
+// The mean over the kernel's pixels, those of the padding among them.
+template <Element T>
+void average_pool_forward(Stream& stream, const PoolShape& shape, ConstImageView<T> x, ImageView<T> y);
+template <Element T>
+void average_pool_backward(Stream& stream, const PoolShape& shape, ConstImageView<T> dy, ImageView<T> dx);
+
+// The mean over all pixels of an image: y [images, channels], summed in the type of arithmetic from the first to the
+// last pixel.
+template <Element T>
+void global_average_forward(Stream& stream, ConstImageView<T> x, MatrixView<T> y);
+template <Element T>
+void global_average_backward(Stream& stream, ConstMatrixView<T> dy, ImageView<T> dx);
+
+template <Element T>
+class MaxPool final : public Module {
+ public:
+  explicit MaxPool(const PoolShape& shape) : shape_(shape) {}
+
+  void visit(ModuleVisitor&) override {}
+
+  // A view of what forward() makes of x, for the stack's push.
+  ImageView<T> push_result(ActivationStack& stack, ConstImageView<T> x) const;
+
+  struct Saved {
+    std::span<std::uint8_t> places;
+  };
+  Saved forward(LayerWindow window, ActivationStack& stack, ImageView<const T> x, ImageView<T> y);
+  void backward(LayerWindow window, ActivationStack& stack, const Saved& saved, ImageView<const T> dy, ImageView<T> dx);
+
+ private:
+  PoolShape shape_;
+};
+
+template <Element T>
+class AveragePool final : public Module {
+ public:
+  explicit AveragePool(const PoolShape& shape) : shape_(shape) {}
+
+  void visit(ModuleVisitor&) override {}
+
+  ImageView<T> push_result(ActivationStack& stack, ConstImageView<T> x) const;
+
+  struct Saved {};
+  Saved forward(LayerWindow window, ActivationStack& stack, ImageView<const T> x, ImageView<T> y);
+  void backward(LayerWindow window, ActivationStack& stack, const Saved& saved, ImageView<const T> dy, ImageView<T> dx);
+
+ private:
+  PoolShape shape_;
+};
+
+template <Element T>
+class GlobalAverage final : public Module {
+ public:
+  void visit(ModuleVisitor&) override {}
+
+  struct Saved {};
+  Saved forward(LayerWindow window, ActivationStack& stack, ImageView<const T> x, MatrixView<T> y);
+  void backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
+                ImageView<T> dx);
+};
+
+}  // namespace tessera::nn

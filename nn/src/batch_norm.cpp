@@ -1,0 +1,289 @@
+// Batch normalisation: the loops over rows are in rows/batch_norm_lanes.hpp.
+#include "tessera/nn/batch_norm.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "src/operation.hpp"
+#include "src/rows/active_rows.hpp"
+#include "src/shared_rows.hpp"
+#include "tessera/base/error.hpp"
+
+namespace tessera::nn {
+
+namespace {
+
+// How rows are cut for sums: by the extents alone.
+struct RowParts {
+  RowParts(std::size_t rows_, std::size_t channels)
+      : rows(rows_), count(std::clamp<std::size_t>(rows * std::max<std::size_t>(1, channels) >> 15, 1, 64)) {}
+  std::size_t begin(std::size_t part) const { return rows * part / count; }
+
+  std::size_t rows;
+  std::size_t count;
+};
+
+// Scratch memory: the sums of all parts, then coefficients for each channel.
+template <typename T>
+struct BatchNormRoom {
+  using Real = Arithmetic<T>;
+
+  BatchNormRoom(std::size_t rows, std::size_t channels_) : channels(channels_), parts(rows, channels_) {}
+  double* sums(float* scratch, std::size_t part) const {
+    return reinterpret_cast<double*>(scratch) + part * 2 * channels;
+  }
+  Real* coefficients(float* scratch, std::size_t index) const {
+    return reinterpret_cast<Real*>(sums(scratch, parts.count)) + index * channels;
+  }
+  std::size_t floats() const {
+    return (parts.count * 2 * sizeof(double) + 4 * sizeof(Real)) * channels / sizeof(float);
+  }
+
+  std::size_t channels;
+  RowParts parts;
+};
+
+// The sums of all rows, in the first part's place.
+template <typename T>
+const double* sum_up(const BatchNormSums& whole, const BatchNormRoom<T>& room, float* scratch) {
+  const std::size_t row_bytes = whole.channels * sizeof(T);
+  const auto at_row = [&](const void* from, std::size_t row) -> const void* {
+    return from == nullptr ? nullptr : static_cast<const std::byte*>(from) + row * row_bytes;
+  };
+  parallel::in_parts(room.parts.count, [&](std::size_t part, std::size_t) {
+    BatchNormSums sums = whole;
+    const std::size_t first = room.parts.begin(part);
+    sums.x = at_row(whole.x, first);
+    sums.dy = at_row(whole.dy, first);
+    sums.rows = room.parts.begin(part + 1) - first;
+    sums.sums = room.sums(scratch, part);
+    active_rows().batch_norm_sums(sums);
+  });
+  double* const total = room.sums(scratch, 0);
+  for (std::size_t part = 1; part < room.parts.count; ++part) {
+    const double* const more = room.sums(scratch, part);
+    for (std::size_t i = 0; i < 2 * room.channels; ++i) total[i] += more[i];
+  }
+  return total;
+}
+
+template <typename T>
+void scale_rows(const BatchNormRows& whole) {
+  const std::size_t row_bytes = whole.channels * sizeof(T);
+  parallel::in_shares(shares_of_rows(whole.rows, whole.channels), [&](std::size_t begin, std::size_t end, std::size_t) {
+    BatchNormRows rows = whole;
+    rows.x = static_cast<const std::byte*>(whole.x) + begin * row_bytes;
+    rows.to = static_cast<std::byte*>(whole.to) + begin * row_bytes;
+    if (whole.dy != nullptr) rows.dy = static_cast<const std::byte*>(whole.dy) + begin * row_bytes;
+    rows.rows = end - begin;
+    active_rows().batch_norm_scale(rows);
+  });
+}
+
+void move_running(float* running, double to, double momentum) {
+  *running = static_cast<float>(static_cast<double>(*running) + momentum * (to - static_cast<double>(*running)));
+}
+
+// Sums are of differences from the first row: numbers near the mean, so that squares lose nothing.
+template <typename T>
+void moments_now(const BatchNormForward<T>& of) {
+  using Real = Arithmetic<T>;
+  const std::size_t rows = of.x.rows;
+  const std::size_t channels = of.x.columns;
+  const BatchNormRoom<T> room(rows, channels);
+  for (std::size_t c = 0; c < channels; ++c) of.mean[c] = rows == 0 ? Real{} : load(of.x.data[c]);
+  const double* const sums = sum_up<T>({.format = format_of<T>,
+                                        .x = of.x.data,
+                                        .dy = nullptr,
+                                        .mean = of.mean,
+                                        .inverse = nullptr,
+                                        .sums = nullptr,
+                                        .rows = rows,
+                                        .channels = channels},
+                                       room, of.scratch);
+  const auto count = static_cast<double>(std::max<std::size_t>(1, rows));
+  for (std::size_t c = 0; c < channels; ++c) {
+    const double shift = sums[c] / count;
+    const double squares = std::max(0.0, sums[channels + c] - sums[c] * shift);
+    const double mean = static_cast<double>(of.mean[c]) + shift;
+    of.mean[c] = static_cast<Real>(mean);
+    of.inverse[c] = static_cast<Real>(1.0 / std::sqrt(squares / count + of.epsilon));
+    if (of.update && of.running_mean != nullptr && rows > 0) {
+      move_running(of.running_mean + c, mean, of.momentum);
+      move_running(of.running_variance + c, squares / std::max(1.0, count - 1.0), of.momentum);
+    }
+  }
+}
+
+template <typename T>
+void running_moments_now(const BatchNormForward<T>& of) {
+  for (std::size_t c = 0; c < of.x.columns; ++c) {
+    of.mean[c] = static_cast<Arithmetic<T>>(of.running_mean[c]);
+    const double variance = static_cast<double>(of.running_variance[c]);
+    of.inverse[c] = static_cast<Arithmetic<T>>(1.0 / std::sqrt(variance + of.epsilon));
+  }
+}
+
+template <typename T>
+void forward_now(const BatchNormForward<T>& of) {
+  const BatchNormRoom<T> room(of.x.rows, of.x.columns);
+  of.evaluate ? running_moments_now(of) : moments_now(of);
+  Arithmetic<T>* const scale = room.coefficients(of.scratch, 0);
+  Arithmetic<T>* const shift = room.coefficients(of.scratch, 1);
+  for (std::size_t c = 0; c < of.x.columns; ++c) {
+    scale[c] = of.inverse[c] * load(of.weight[c]);
+    shift[c] = load(of.bias[c]);
+  }
+  scale_rows<T>({.format = format_of<T>,
+                 .x = of.x.data,
+                 .dy = nullptr,
+                 .to = of.y.data,
+                 .mean = of.mean,
+                 .scale = scale,
+                 .shift = shift,
+                 .slope = nullptr,
+                 .rows = of.x.rows,
+                 .channels = of.x.columns});
+}
+
+template <typename T>
+void store_gradient(T* gradient, double value, bool accumulate) {
+  if (gradient == nullptr) return;
+  const auto sum = static_cast<Arithmetic<T>>(value);
+  *gradient = store<T>(accumulate ? load(*gradient) + sum : sum);
+}
+
+template <typename T>
+void backward_now(const BatchNormBackward<T>& of) {
+  using Real = Arithmetic<T>;
+  const std::size_t channels = of.x.columns;
+  const BatchNormRoom<T> room(of.x.rows, channels);
+  const double* const sums = sum_up<T>({.format = format_of<T>,
+                                        .x = of.x.data,
+                                        .dy = of.dy.data,
+                                        .mean = of.mean,
+                                        .inverse = of.inverse,
+                                        .sums = nullptr,
+                                        .rows = of.x.rows,
+                                        .channels = channels},
+                                       room, of.scratch);
+  Real* const scale = room.coefficients(of.scratch, 0);
+  Real* const shift = room.coefficients(of.scratch, 1);
+  Real* const slope = room.coefficients(of.scratch, 2);
+  const auto count = static_cast<double>(std::max<std::size_t>(1, of.x.rows));
+  for (std::size_t c = 0; c < channels; ++c) {
+    store_gradient(of.dbias == nullptr ? nullptr : of.dbias + c, sums[c], of.accumulate);
+    store_gradient(of.dweight == nullptr ? nullptr : of.dweight + c, sums[channels + c], of.accumulate);
+    scale[c] = of.inverse[c] * load(of.weight[c]);
+    shift[c] = static_cast<Real>(sums[c] / count);
+    slope[c] = static_cast<Real>(sums[channels + c] / count * static_cast<double>(of.inverse[c]));
+  }
+  if (of.dx.columns == 0) return;
+  scale_rows<T>({.format = format_of<T>,
+                 .x = of.x.data,
+                 .dy = of.dy.data,
+                 .to = of.dx.data,
+                 .mean = of.mean,
+                 .scale = scale,
+                 .shift = shift,
+                 .slope = slope,
+                 .rows = of.x.rows,
+                 .channels = channels});
+}
+
+void require_cpu(const Stream& stream) {
+  if (!on_cuda(stream)) return;
+  throw UnavailableError(
+      fmt::format("batch norm: on {}: batch norm is for the CPU so far", to_string(stream.device())));
+}
+
+}  // namespace
+
+template <Element T>
+void batch_norm_forward(Stream& stream, const BatchNormForward<T>& of) {
+  require_shape("batch norm: y", of.y, of.x.rows, of.x.columns);
+  if (of.evaluate && (of.running_mean == nullptr || of.running_variance == nullptr)) {
+    throw UsageError("batch norm: an evaluation needs the running mean and variance");
+  }
+  require_cpu(stream);
+  stream.submit([of] { forward_now(of); });
+}
+
+template <Element T>
+void batch_norm_backward(Stream& stream, const BatchNormBackward<T>& of) {
+  require_shape("batch norm: dy", of.dy, of.x.rows, of.x.columns);
+  if (of.dx.columns != 0) require_shape("batch norm: dx", of.dx, of.x.rows, of.x.columns);
+  require_cpu(stream);
+  stream.submit([of] { backward_now(of); });
+}
+
+template <Element T>
+std::size_t batch_norm_scratch(std::size_t rows, std::size_t channels) {
+  return BatchNormRoom<T>(rows, channels).floats();
+}
+
+template <Element T>
+BatchNorm<T>::BatchNorm(std::size_t channels, const BatchNormOptions& options)
+    : options_(options),
+      weight_({channels}, options.initial_weight),
+      bias_({channels}, Initial::zeros()),
+      running_mean_({channels}, Initial::zeros()),
+      running_variance_({channels}, Initial::ones()) {}
+
+template <Element T>
+void BatchNorm<T>::visit(ModuleVisitor& visitor) {
+  visitor("weight", weight_);
+  visitor("bias", bias_);
+  visitor("running_mean", running_mean_);
+  visitor("running_var", running_variance_);
+}
+
+template <Element T>
+typename BatchNorm<T>::Saved BatchNorm<T>::forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> x,
+                                                   MatrixView<T> y) {
+  const Saved saved{
+      .x = x, .mean = stack.push<Arithmetic<T>>(x.columns), .inverse = stack.push<Arithmetic<T>>(x.columns)};
+  const ScratchScope scope(stack);
+  const auto scratch = stack.push<float>(batch_norm_scratch<T>(x.rows, x.columns));
+  window.enqueue(batch_norm_forward<T>, {.x = x,
+                                         .weight = window.parameter<T>(weight_),
+                                         .bias = window.parameter<T>(bias_),
+                                         .y = y,
+                                         .mean = saved.mean.data(),
+                                         .inverse = saved.inverse.data(),
+                                         .running_mean = window.buffer(running_mean_),
+                                         .running_variance = window.buffer(running_variance_),
+                                         .evaluate = window.kind() == plan::WindowKind::evaluate,
+                                         .update = window.kind() == plan::WindowKind::forward,
+                                         .epsilon = options_.epsilon,
+                                         .momentum = options_.momentum,
+                                         .scratch = scratch.data()});
+  return saved;
+}
+
+template <Element T>
+void BatchNorm<T>::backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
+                            MatrixView<T> dx) {
+  const ScratchScope scope(stack);
+  const auto scratch = stack.push<float>(batch_norm_scratch<T>(saved.x.rows, saved.x.columns));
+  window.enqueue(batch_norm_backward<T>, {.x = saved.x,
+                                          .weight = window.parameter<T>(weight_),
+                                          .mean = saved.mean.data(),
+                                          .inverse = saved.inverse.data(),
+                                          .dy = dy,
+                                          .dx = dx,
+                                          .dweight = window.gradient<T>(weight_),
+                                          .dbias = window.gradient<T>(bias_),
+                                          .scratch = scratch.data()});
+}
+
+#define TESSERA_BATCH_NORM(T)                                              \
+  template void batch_norm_forward(Stream&, const BatchNormForward<T>&);   \
+  template void batch_norm_backward(Stream&, const BatchNormBackward<T>&); \
+  template std::size_t batch_norm_scratch<T>(std::size_t, std::size_t);    \
+  template class BatchNorm<T>;
+TESSERA_FOR_EACH_ELEMENT(TESSERA_BATCH_NORM)
+
+}  // namespace tessera::nn

@@ -1,0 +1,370 @@
+// Releases 2 and 3 of oneDNN. Each thread keeps the primitives of the convolutions that it has met, because making one
+// compiles code. Weights are reordered at each call into the layout that a primitive likes best.
+#include "src/convolution/onednn.hpp"
+
+#include <algorithm>
+#include <dnnl.hpp>
+#include <map>
+#include <memory>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+
+#include "src/onednn_runtime.hpp"
+#include "src/operation.hpp"
+#include "src/panel.hpp"
+#include "src/rows/active_rows.hpp"
+#include "tessera/base/error.hpp"
+#include "tessera/device/parallel.hpp"
+
+namespace tessera::nn::convolutions::by_onednn {
+
+namespace {
+
+using dnnl::memory;
+using Type = memory::data_type;
+
+template <Element T>
+inline constexpr bool supported = std::is_same_v<T, float> || std::is_same_v<T, bf16>;
+
+template <Element T>
+constexpr Type type_of() {
+  return std::is_same_v<T, bf16> ? Type::bf16 : Type::f32;
+}
+
+enum class Direction { forward, data, weights };
+
+struct Key {
+  ConvolutionGeometry of;
+  Direction direction;
+  Type type;
+  bool bias;
+  auto operator<=>(const Key&) const = default;
+};
+
+memory::dim dim(std::size_t extent) { return static_cast<memory::dim>(extent); }
+memory::dims dims(Pair32 of) { return {dim(of.height), dim(of.width)}; }
+
+memory::desc images(const ConvolutionGeometry& of, Pair32 size, std::size_t channels, Type type) {
+  return {{dim(of.images), dim(channels), dim(size.height), dim(size.width)}, type, memory::format_tag::nhwc};
+}
+
+memory::desc weights(const ConvolutionGeometry& of, Type type, bool plain) {
+  const memory::dims size{dim(of.group_out()), dim(of.group_in()), dim(of.kernel.height), dim(of.kernel.width)};
+  if (of.groups == 1) return {size, type, plain ? memory::format_tag::oihw : memory::format_tag::any};
+  memory::dims grouped{dim(of.groups)};
+  grouped.insert(grouped.end(), size.begin(), size.end());
+  return {grouped, type, plain ? memory::format_tag::goihw : memory::format_tag::any};
+}
+
+// What all primitives of a convolution are described by.
+struct Description {
+  explicit Description(const Key& key)
+      : x(images(key.of, key.of.image, key.of.in, key.type)),
+        weight(weights(key.of, key.direction == Direction::weights ? Type::f32 : key.type, false)),
+        forward_weight(weights(key.of, key.type, false)),
+        y(images(key.of, key.of.result, key.of.out, key.type)),
+        stride(dims(key.of.stride)),
+        dilation{dim(key.of.dilation.height) - 1, dim(key.of.dilation.width) - 1},
+        padding(dims(key.of.padding)) {
+    if (key.bias) bias = {{dim(key.of.out)}, key.type, memory::format_tag::a};
+    attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  }
+
+  memory::desc x, weight, forward_weight, bias, y;
+  memory::dims stride, dilation, padding;
+  dnnl::primitive_attr attributes;
+};
+
+constexpr auto direct = dnnl::algorithm::convolution_direct;
+
+#if DNNL_VERSION_MAJOR >= 3
+dnnl::convolution_forward::primitive_desc forward_of(const Description& of, const dnnl::engine& engine) {
+  return {engine,
+          dnnl::prop_kind::forward_training,
+          direct,
+          of.x,
+          of.forward_weight,
+          of.bias,
+          of.y,
+          of.stride,
+          of.dilation,
+          of.padding,
+          of.padding,
+          of.attributes};
+}
+dnnl::convolution_backward_data::primitive_desc data_of(const Description& of, const dnnl::engine& engine) {
+  return {engine,       direct,      of.x,       of.weight,  of.y,
+          of.stride,    of.dilation, of.padding, of.padding, forward_of(of, engine),
+          of.attributes};
+}
+dnnl::convolution_backward_weights::primitive_desc weights_of(const Description& of, const dnnl::engine& engine) {
+  return {engine,       direct,      of.x,       of.weight,  of.y,
+          of.stride,    of.dilation, of.padding, of.padding, forward_of(of, engine),
+          of.attributes};
+}
+#else
+dnnl::convolution_forward::primitive_desc forward_of(const Description& of, const dnnl::engine& engine) {
+  return {dnnl::convolution_forward::desc(dnnl::prop_kind::forward_training, direct, of.x, of.forward_weight, of.bias,
+                                          of.y, of.stride, of.dilation, of.padding, of.padding),
+          of.attributes, engine};
+}
+dnnl::convolution_backward_data::primitive_desc data_of(const Description& of, const dnnl::engine& engine) {
+  return {dnnl::convolution_backward_data::desc(direct, of.x, of.weight, of.y, of.stride, of.dilation, of.padding,
+                                                of.padding),
+          of.attributes, engine, forward_of(of, engine)};
+}
+dnnl::convolution_backward_weights::primitive_desc weights_of(const Description& of, const dnnl::engine& engine) {
+  return {dnnl::convolution_backward_weights::desc(direct, of.x, of.weight, of.y, of.stride, of.dilation, of.padding,
+                                                   of.padding),
+          of.attributes, engine, forward_of(of, engine)};
+}
+#endif
+
+std::size_t rounded(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+// One of the three, and the reorder between weights as they stand and as it likes them.
+class Primitive {
+ public:
+  Primitive(const Key& key, const dnnl::engine& engine) : engine_(engine) {
+    const Description of(key);
+    switch (key.direction) {
+      case Direction::forward: {
+        const auto from = forward_of(of, engine);
+        take(from, from.weights_desc());
+        break;
+      }
+      case Direction::data: {
+        const auto from = data_of(of, engine);
+        take(from, from.weights_desc());
+        break;
+      }
+      case Direction::weights: {
+        const auto from = weights_of(of, engine);
+        take(from, from.diff_weights_desc());
+        break;
+      }
+    }
+    const memory::desc plain = weights(key.of, key.direction == Direction::weights ? Type::f32 : key.type, true);
+    plain_ = memory(plain, engine, nullptr);
+    reorder_ = key.direction == Direction::weights ? dnnl::reorder(liked_, plain_) : dnnl::reorder(plain_, liked_);
+    const Type type = key.type;
+    x_ = memory(images(key.of, key.of.image, key.of.in, type), engine, nullptr);
+    y_ = memory(images(key.of, key.of.result, key.of.out, type), engine, nullptr);
+    if (key.bias) bias_ = memory(of.bias, engine, nullptr);
+  }
+
+  bool plain_loops() const { return plain_loops_; }
+  std::size_t bytes() const { return rounded(liked_.get_desc().get_size()) + rounded(room_.get_desc().get_size()); }
+
+  void forward(dnnl::stream& stream, const void* x, const void* weight, const void* bias, void* y, std::byte* room) {
+    use(x, weight, y, room);
+    if (bias != nullptr) bias_.set_data_handle(const_cast<void*>(bias));
+    reorder_.execute(stream, plain_, liked_);
+    std::unordered_map<int, memory> arguments{
+        {DNNL_ARG_SRC, x_}, {DNNL_ARG_WEIGHTS, liked_}, {DNNL_ARG_DST, y_}, {DNNL_ARG_SCRATCHPAD, room_}};
+    if (bias != nullptr) arguments.emplace(DNNL_ARG_BIAS, bias_);
+    run(stream, arguments);
+  }
+  void data(dnnl::stream& stream, void* dx, const void* weight, const void* dy, std::byte* room) {
+    use(dx, weight, dy, room);
+    reorder_.execute(stream, plain_, liked_);
+    run(stream,
+        {{DNNL_ARG_DIFF_SRC, x_}, {DNNL_ARG_WEIGHTS, liked_}, {DNNL_ARG_DIFF_DST, y_}, {DNNL_ARG_SCRATCHPAD, room_}});
+  }
+  void weight_gradient(dnnl::stream& stream, const void* x, float* dweight, const void* dy, std::byte* room) {
+    use(x, dweight, dy, room);
+    run(stream,
+        {{DNNL_ARG_SRC, x_}, {DNNL_ARG_DIFF_WEIGHTS, liked_}, {DNNL_ARG_DIFF_DST, y_}, {DNNL_ARG_SCRATCHPAD, room_}});
+    reorder_.execute(stream, liked_, plain_);
+    stream.wait();
+  }
+
+ private:
+  template <typename From>
+  void take(const From& from, const memory::desc& liked) {
+    primitive_ = dnnl::primitive(from);
+    liked_ = memory(liked, engine_, nullptr);
+    room_ = memory(from.scratchpad_desc(), engine_, nullptr);
+    plain_loops_ = std::string_view(from.impl_info_str()).starts_with("ref");
+  }
+  void use(const void* x, const void* weight, const void* y, std::byte* room) {
+    x_.set_data_handle(const_cast<void*>(x));
+    plain_.set_data_handle(const_cast<void*>(weight));
+    y_.set_data_handle(const_cast<void*>(y));
+    liked_.set_data_handle(room);
+    room_.set_data_handle(room + rounded(liked_.get_desc().get_size()));
+  }
+  void run(dnnl::stream& stream, const std::unordered_map<int, memory>& arguments) {
+    primitive_.execute(stream, arguments);
+    stream.wait();
+  }
+
+  dnnl::engine engine_;
+  dnnl::primitive primitive_;
+  dnnl::reorder reorder_;
+  memory x_, plain_, liked_, bias_, y_, room_;
+  bool plain_loops_ = false;
+};
+
+// Of one thread.
+class Primitives {
+ public:
+  static Primitives& of_this_thread() {
+    thread_local Primitives primitives;
+    return primitives;
+  }
+
+  Primitive& find(const Key& key) {
+    const auto found = primitives_.find(key);
+    if (found != primitives_.end()) return found->second;
+    // A model has some dozens; who has always new ones (images of any size) shall not collect them all.
+    constexpr std::size_t most = 1024;
+    if (primitives_.size() == most) primitives_.clear();
+    return primitives_.try_emplace(key, key, engine_).first->second;
+  }
+  dnnl::stream& stream() { return stream_; }
+
+ private:
+  dnnl::engine engine_{dnnl::engine::kind::cpu, 0};
+  dnnl::stream stream_{engine_};
+  std::map<Key, Primitive> primitives_;
+};
+
+ConvolutionGeometry with_images(ConvolutionGeometry of, std::size_t images) {
+  of.images = static_cast<std::uint32_t>(images);
+  return of;
+}
+
+// Bytes of the shares' own memory, one after the other: what primitives need, and a share's sum of the gradient.
+template <Element T>
+struct Room {
+  explicit Room(const ConvolutionGeometry& of)
+      : shares(std::max<std::size_t>(1, parallel::shares_of({.count = of.images}))) {
+    const onednn::OneThread one;
+    Primitives& primitives = Primitives::of_this_thread();
+    for (const std::size_t images : {of.images / shares, (of.images + shares - 1) / shares}) {
+      if (images == 0) continue;
+      for (const Direction direction : {Direction::forward, Direction::data, Direction::weights}) {
+        const Key key{with_images(of, images), direction, type_of<T>(), false};
+        for_primitive = std::max(for_primitive, primitives.find(key).bytes());
+      }
+    }
+    for_sum = rounded(of.weights() * sizeof(float));
+  }
+  std::size_t bytes() const { return shares * (for_primitive + for_sum); }
+  std::byte* primitive_at(float* scratch, std::size_t share) const {
+    return reinterpret_cast<std::byte*>(scratch) + share * (for_primitive + for_sum);
+  }
+  float* sum_at(float* scratch, std::size_t share) const {
+    return reinterpret_cast<float*>(primitive_at(scratch, share) + for_primitive);
+  }
+
+  std::size_t shares;
+  std::size_t for_primitive = 0;
+  std::size_t for_sum = 0;
+};
+
+// function(share, first image, images) on the threads, each with oneDNN's own kept to one.
+template <typename Function>
+void in_shares_of_images(const ConvolutionGeometry& of, std::size_t shares, const Function& function) {
+  parallel::in_parts(shares, [&](std::size_t share, std::size_t) {
+    const std::size_t first = of.images * share / shares;
+    const std::size_t end = of.images * (share + 1) / shares;
+    if (first == end) return;
+    const onednn::OneThread one;
+    function(share, first, end - first);
+  });
+}
+
+template <Element T>
+void add_up(const ConvolutionBackwardWork<T>& work, const Room<T>& room) {
+  const std::size_t count = work.of.weights();
+  float* const sum = room.sum_at(work.scratch, 0);
+  if (work.of.images == 0) std::fill_n(sum, count, 0.0f);
+  for (std::size_t share = 1; share < std::min<std::size_t>(room.shares, work.of.images); ++share) {
+    const float* const more = room.sum_at(work.scratch, share);
+    for (std::size_t i = 0; i < count; ++i) sum[i] += more[i];
+  }
+  if (work.accumulate) {
+    for (std::size_t i = 0; i < count; ++i) sum[i] += load(work.dweight[i]);
+  }
+  store_panel<T>(active_rows(), {sum, count}, {work.dweight, count, 1, count}, nullptr);
+}
+
+}  // namespace
+
+template <Element T>
+bool convolves() {
+  if constexpr (!supported<T>) return false;
+  static const bool here = onednn::OneThread::possible() &&
+                           onednn::has(std::is_same_v<T, bf16> ? dnnl_cpu_isa_avx512_core_bf16 : dnnl_cpu_isa_avx2);
+  return here;
+}
+
+template <Element T>
+bool has_kernels(const ConvolutionGeometry& of) {
+  if constexpr (!supported<T>) return false;
+  if (of.images == 0) return false;
+  const onednn::OneThread one;
+  for (const Direction direction : {Direction::forward, Direction::data, Direction::weights}) {
+    if (Primitives::of_this_thread().find({of, direction, type_of<T>(), false}).plain_loops()) return false;
+  }
+  return true;
+}
+
+template <Element T>
+void forward(const ConvolutionForwardWork<T>& work) {
+  if constexpr (!supported<T>) {
+    throw InternalError("a convolution that oneDNN does not have");
+  } else {
+    const Room<T> room(work.of);
+    in_shares_of_images(work.of, room.shares, [&](std::size_t share, std::size_t first, std::size_t images) {
+      Primitives& primitives = Primitives::of_this_thread();
+      primitives.find({with_images(work.of, images), Direction::forward, type_of<T>(), work.bias != nullptr})
+          .forward(primitives.stream(), work.x + first * work.of.x_of_image(), work.weight, work.bias,
+                   work.y + first * work.of.y_of_image(), room.primitive_at(work.scratch, share));
+    });
+  }
+}
+
+template <Element T>
+void backward(const ConvolutionBackwardWork<T>& work) {
+  if constexpr (!supported<T>) {
+    throw InternalError("a convolution that oneDNN does not have");
+  } else {
+    const Room<T> room(work.of);
+    in_shares_of_images(work.of, room.shares, [&](std::size_t share, std::size_t first, std::size_t images) {
+      Primitives& primitives = Primitives::of_this_thread();
+      const ConvolutionGeometry part = with_images(work.of, images);
+      const T* const dy = work.dy + first * work.of.y_of_image();
+      if (work.dweight != nullptr) {
+        primitives.find({part, Direction::weights, type_of<T>(), false})
+            .weight_gradient(primitives.stream(), work.x + first * work.of.x_of_image(),
+                             room.sum_at(work.scratch, share), dy, room.primitive_at(work.scratch, share));
+      }
+      if (work.dx != nullptr) {
+        primitives.find({part, Direction::data, type_of<T>(), false})
+            .data(primitives.stream(), work.dx + first * work.of.x_of_image(), work.weight, dy,
+                  room.primitive_at(work.scratch, share));
+      }
+    });
+    if (work.dweight != nullptr) add_up(work, room);
+  }
+}
+
+template <Element T>
+std::size_t scratch(const ConvolutionGeometry& of) {
+  if constexpr (!supported<T>) return 0;
+  return Room<T>(of).bytes() / sizeof(float);
+}
+
+#define TESSERA_CONVOLUTION_BY_ONEDNN(T)                     \
+  template bool convolves<T>();                              \
+  template bool has_kernels<T>(const ConvolutionGeometry&);  \
+  template void forward(const ConvolutionForwardWork<T>&);   \
+  template void backward(const ConvolutionBackwardWork<T>&); \
+  template std::size_t scratch<T>(const ConvolutionGeometry&);
+TESSERA_FOR_EACH_ELEMENT(TESSERA_CONVOLUTION_BY_ONEDNN)
+
+}  // namespace tessera::nn::convolutions::by_onednn

@@ -1,0 +1,315 @@
+// Pooling. Gradients are gathered: each pixel of x looks for the windows over it, so that threads may take any pixels
+// and each sum has one order.
+#include "tessera/nn/pooling.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "src/operation.hpp"
+#include "src/shared_rows.hpp"
+#include "tessera/base/error.hpp"
+
+namespace tessera::nn {
+
+namespace {
+
+struct Range {
+  std::size_t begin;
+  std::size_t end;
+};
+
+// Along one side: the pixels of x that a window sees, and the windows that see a pixel of x.
+struct PoolSide {
+  std::size_t kernel;
+  std::size_t stride;
+  std::size_t padding;
+  std::size_t image;
+  std::size_t result;
+
+  Range seen_by(std::size_t window) const {
+    const std::size_t begin = window * stride;  // in the padded image
+    return {std::max(begin, padding) - padding, std::min(begin + kernel, image + padding) - padding};
+  }
+  Range that_see(std::size_t pixel) const {
+    const std::size_t at = pixel + padding;
+    const std::size_t begin = at < kernel ? 0 : (at - kernel) / stride + 1;
+    return {begin, std::min(at / stride + 1, result)};
+  }
+  std::size_t place(std::size_t window, std::size_t pixel) const { return pixel + padding - window * stride; }
+};
+
+struct PoolSides {
+  PoolSides(const PoolShape& shape, HeightWidth image, HeightWidth result)
+      : y{shape.kernel.height, shape.stride.height, shape.padding.height, image.height, result.height},
+        x{shape.kernel.width, shape.stride.width, shape.padding.width, image.width, result.width} {}
+  PoolSide y;
+  PoolSide x;
+};
+
+template <typename T>
+T* pixel_of(ImageView<T> view, std::size_t image, std::size_t y, std::size_t x) {
+  return view.data + ((image * view.height + y) * view.width + x) * view.channels;
+}
+
+// function(image, y) for each line of the images, on the rank's threads.
+template <typename T, typename Function>
+void in_shares_of_lines(ImageView<T> view, const Function& function) {
+  parallel::in_shares(shares_of_rows(view.images * view.height, view.width * view.channels),
+                      [&](std::size_t begin, std::size_t end, std::size_t) {
+                        for (std::size_t line = begin; line < end; ++line) {
+                          function(line / view.height, line % view.height);
+                        }
+                      });
+}
+
+// NaN wins, and the first of equals.
+template <typename T>
+bool beats(T challenger, T champion) {
+  return !(load(challenger) <= load(champion)) && !std::isnan(load(champion));
+}
+
+template <typename T>
+void max_pool_pixel(const PoolSides& sides, ConstImageView<T> x, ImageView<T> y, std::uint8_t* places,
+                    const std::size_t (&at)[3]) {
+  const auto [image, oy, ox] = at;
+  T* const result = pixel_of(y, image, oy, ox);
+  std::uint8_t* const place = places + (result - y.data);
+  const Range rows = sides.y.seen_by(oy);
+  const Range columns = sides.x.seen_by(ox);
+  for (std::size_t iy = rows.begin; iy < rows.end; ++iy) {
+    for (std::size_t ix = columns.begin; ix < columns.end; ++ix) {
+      const T* const from = pixel_of(x, image, iy, ix);
+      const auto here = static_cast<std::uint8_t>(sides.y.place(oy, iy) * sides.x.kernel + sides.x.place(ox, ix));
+      const bool first = iy == rows.begin && ix == columns.begin;
+      for (std::size_t c = 0; c < x.channels; ++c) {
+        if (first || beats(from[c], result[c])) {
+          result[c] = from[c];
+          place[c] = here;
+        }
+      }
+    }
+  }
+}
+
+// value(channel, index into dy's pixel, window, pixel) is added up over the windows that see a pixel.
+template <typename T, typename Value>
+void gather_gradients(const PoolSides& sides, ConstImageView<T> dy, ImageView<T> dx, const Value& value) {
+  constexpr std::size_t lanes = 64;
+  in_shares_of_lines(dx, [&](std::size_t image, std::size_t iy) {
+    const Range rows = sides.y.that_see(iy);
+    for (std::size_t ix = 0; ix < dx.width; ++ix) {
+      const Range columns = sides.x.that_see(ix);
+      T* const to = pixel_of(dx, image, iy, ix);
+      for (std::size_t first = 0; first < dx.channels; first += lanes) {
+        const std::size_t count = std::min(lanes, dx.channels - first);
+        Arithmetic<T> sums[lanes] = {};
+        for (std::size_t oy = rows.begin; oy < rows.end; ++oy) {
+          for (std::size_t ox = columns.begin; ox < columns.end; ++ox) {
+            const auto from = static_cast<std::size_t>(pixel_of(dy, image, oy, ox) - dy.data) + first;
+            const std::size_t place = sides.y.place(oy, iy) * sides.x.kernel + sides.x.place(ox, ix);
+            for (std::size_t c = 0; c < count; ++c) sums[c] += value(from + c, place);
+          }
+        }
+        std::transform(sums, sums + count, to + first, store<T>);
+      }
+    }
+  });
+}
+
+template <typename T>
+void average_pool_now(const PoolSides& sides, ConstImageView<T> x, ImageView<T> y) {
+  constexpr std::size_t lanes = 64;
+  const auto size = static_cast<Arithmetic<T>>(sides.y.kernel * sides.x.kernel);
+  in_shares_of_lines(y, [&](std::size_t image, std::size_t oy) {
+    const Range rows = sides.y.seen_by(oy);
+    for (std::size_t ox = 0; ox < y.width; ++ox) {
+      const Range columns = sides.x.seen_by(ox);
+      T* const to = pixel_of(y, image, oy, ox);
+      for (std::size_t first = 0; first < y.channels; first += lanes) {
+        const std::size_t count = std::min(lanes, y.channels - first);
+        Arithmetic<T> sums[lanes] = {};
+        for (std::size_t iy = rows.begin; iy < rows.end; ++iy) {
+          for (std::size_t ix = columns.begin; ix < columns.end; ++ix) {
+            const T* const from = pixel_of(x, image, iy, ix) + first;
+            for (std::size_t c = 0; c < count; ++c) sums[c] += load(from[c]);
+          }
+        }
+        for (std::size_t c = 0; c < count; ++c) to[first + c] = store<T>(sums[c] / size);
+      }
+    }
+  });
+}
+
+template <typename A, typename B>
+void require_pooled(const PoolShape& shape, ImageView<A> x, ImageView<B> y) {
+  const HeightWidth size = shape.output(x.size());
+  if (y.images == x.images && y.size() == size && y.channels == x.channels) return;
+  throw UsageError(fmt::format(
+      "pooling: {} images of {} x {} with {} channels become as many of {} x {}, but {} of {} x "
+      "{} with {} channels were given",
+      x.images, x.height, x.width, x.channels, size.height, size.width, y.images, y.height, y.width, y.channels));
+}
+
+void refuse_device(const Stream& stream) {
+  if (!on_cuda(stream)) return;
+  throw UnavailableError(fmt::format("pooling: on {}: pooling is for the CPU so far", to_string(stream.device())));
+}
+
+std::size_t pooled_along(std::size_t image, std::size_t kernel, std::size_t stride, std::size_t padding) {
+  if (kernel == 0 || stride == 0 || padding > kernel / 2) {
+    throw UsageError(
+        fmt::format("pooling: a kernel of {}, a stride of {} and a padding of {}: kernel and stride must be "
+                    "above 0, and padding at most half of the kernel",
+                    kernel, stride, padding));
+  }
+  const std::size_t padded = image + 2 * padding;
+  if (padded < kernel) {
+    throw UsageError(
+        fmt::format("pooling: {} pixels, padded by {}, are fewer than the kernel's {}", image, padding, kernel));
+  }
+  return (padded - kernel) / stride + 1;
+}
+
+}  // namespace
+
+HeightWidth PoolShape::output(HeightWidth image) const {
+  return {pooled_along(image.height, kernel.height, stride.height, padding.height),
+          pooled_along(image.width, kernel.width, stride.width, padding.width)};
+}
+
+template <Element T>
+void max_pool_forward(Stream& stream, const PoolShape& shape, ConstImageView<T> x, ImageView<T> y,
+                      std::uint8_t* places) {
+  require_pooled(shape, x, y);
+  if (shape.kernel.height * shape.kernel.width > 256) {
+    throw UsageError(fmt::format("max pooling: a kernel of {} x {} has more than 256 pixels", shape.kernel.height,
+                                 shape.kernel.width));
+  }
+  refuse_device(stream);
+  stream.submit([sides = PoolSides(shape, x.size(), y.size()), x, y, places]() mutable {
+    in_shares_of_lines(y, [&](std::size_t image, std::size_t oy) {
+      for (std::size_t ox = 0; ox < y.width; ++ox) max_pool_pixel<T>(sides, x, y, places, {image, oy, ox});
+    });
+  });
+}
+
+template <Element T>
+void max_pool_backward(Stream& stream, const PoolShape& shape, ConstImageView<T> dy, const std::uint8_t* places,
+                       ImageView<T> dx) {
+  require_pooled(shape, dx, dy);
+  refuse_device(stream);
+  stream.submit([sides = PoolSides(shape, dx.size(), dy.size()), dy, places, dx] {
+    gather_gradients<T>(sides, dy, dx, [&](std::size_t at, std::size_t place) {
+      return places[at] == place ? load(dy.data[at]) : Arithmetic<T>{};
+    });
+  });
+}
+
+template <Element T>
+void average_pool_forward(Stream& stream, const PoolShape& shape, ConstImageView<T> x, ImageView<T> y) {
+  require_pooled(shape, x, y);
+  refuse_device(stream);
+  stream.submit([sides = PoolSides(shape, x.size(), y.size()), x, y] { average_pool_now<T>(sides, x, y); });
+}
+
+template <Element T>
+void average_pool_backward(Stream& stream, const PoolShape& shape, ConstImageView<T> dy, ImageView<T> dx) {
+  require_pooled(shape, dx, dy);
+  refuse_device(stream);
+  stream.submit([sides = PoolSides(shape, dx.size(), dy.size()), dy, dx] {
+    const auto size = static_cast<Arithmetic<T>>(sides.y.kernel * sides.x.kernel);
+    gather_gradients<T>(sides, dy, dx, [&](std::size_t at, std::size_t) { return load(dy.data[at]) / size; });
+  });
+}
+
+template <Element T>
+void global_average_forward(Stream& stream, ConstImageView<T> x, MatrixView<T> y) {
+  require_shape("global average: y", y, x.images, x.channels);
+  if (x.height * x.width == 0 && x.images > 0) throw UsageError("global average: images must have a pixel");
+  const HeightWidth all = x.size();
+  average_pool_forward<T>(stream, {.kernel = all}, x, {y.data, x.images, 1, 1, x.channels});
+}
+
+template <Element T>
+void global_average_backward(Stream& stream, ConstMatrixView<T> dy, ImageView<T> dx) {
+  require_shape("global average: dy", dy, dx.images, dx.channels);
+  const HeightWidth all = dx.size();
+  average_pool_backward<T>(stream, {.kernel = all}, ConstImageView<T>{dy.data, dx.images, 1, 1, dx.channels}, dx);
+}
+
+namespace {
+
+template <typename T>
+ImageView<T> push_pooled(ActivationStack& stack, const PoolShape& shape, ConstImageView<T> x) {
+  const HeightWidth size = shape.output(x.size());
+  return {stack.push<T>(x.images * size.height * size.width * x.channels).data(), x.images, size.height, size.width,
+          x.channels};
+}
+
+}  // namespace
+
+template <Element T>
+ImageView<T> MaxPool<T>::push_result(ActivationStack& stack, ConstImageView<T> x) const {
+  return push_pooled<T>(stack, shape_, x);
+}
+
+template <Element T>
+typename MaxPool<T>::Saved MaxPool<T>::forward(LayerWindow window, ActivationStack& stack, ImageView<const T> x,
+                                               ImageView<T> y) {
+  const Saved saved{stack.push<std::uint8_t>(y.elements())};
+  window.enqueue(max_pool_forward<T>, shape_, x, y, saved.places.data());
+  return saved;
+}
+
+template <Element T>
+void MaxPool<T>::backward(LayerWindow window, ActivationStack&, const Saved& saved, ImageView<const T> dy,
+                          ImageView<T> dx) {
+  window.enqueue(max_pool_backward<T>, shape_, dy, saved.places.data(), dx);
+}
+
+template <Element T>
+ImageView<T> AveragePool<T>::push_result(ActivationStack& stack, ConstImageView<T> x) const {
+  return push_pooled<T>(stack, shape_, x);
+}
+
+template <Element T>
+typename AveragePool<T>::Saved AveragePool<T>::forward(LayerWindow window, ActivationStack&, ImageView<const T> x,
+                                                       ImageView<T> y) {
+  window.enqueue(average_pool_forward<T>, shape_, x, y);
+  return {};
+}
+
+template <Element T>
+void AveragePool<T>::backward(LayerWindow window, ActivationStack&, const Saved&, ImageView<const T> dy,
+                              ImageView<T> dx) {
+  window.enqueue(average_pool_backward<T>, shape_, dy, dx);
+}
+
+template <Element T>
+typename GlobalAverage<T>::Saved GlobalAverage<T>::forward(LayerWindow window, ActivationStack&, ImageView<const T> x,
+                                                           MatrixView<T> y) {
+  window.enqueue(global_average_forward<T>, x, y);
+  return {};
+}
+
+template <Element T>
+void GlobalAverage<T>::backward(LayerWindow window, ActivationStack&, const Saved&, MatrixView<const T> dy,
+                                ImageView<T> dx) {
+  window.enqueue(global_average_backward<T>, dy, dx);
+}
+
+#define TESSERA_POOLING(T)                                                                                          \
+  template void max_pool_forward(Stream&, const PoolShape&, ConstImageView<T>, ImageView<T>, std::uint8_t*);        \
+  template void max_pool_backward(Stream&, const PoolShape&, ConstImageView<T>, const std::uint8_t*, ImageView<T>); \
+  template void average_pool_forward(Stream&, const PoolShape&, ConstImageView<T>, ImageView<T>);                   \
+  template void average_pool_backward(Stream&, const PoolShape&, ConstImageView<T>, ImageView<T>);                  \
+  template void global_average_forward(Stream&, ConstImageView<T>, MatrixView<T>);                                  \
+  template void global_average_backward(Stream&, ConstMatrixView<T>, ImageView<T>);                                 \
+  template class MaxPool<T>;                                                                                        \
+  template class AveragePool<T>;                                                                                    \
+  template class GlobalAverage<T>;
+TESSERA_FOR_EACH_ELEMENT(TESSERA_POOLING)
+
+}  // namespace tessera::nn

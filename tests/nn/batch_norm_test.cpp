@@ -1,0 +1,292 @@
+// Batch normalisation against the formula in double precision and against central differences.
+#include "tessera/nn/batch_norm.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "instruction_sets.hpp"
+#include "reference.hpp"
+#include "standalone.hpp"
+#include "tessera/base/error.hpp"
+#include "tessera/nn/threads.hpp"
+#include "typed.hpp"
+
+using namespace tessera;
+using namespace tessera::nn;
+
+namespace batch_norm_test {
+
+struct Extent {
+  std::size_t rows;
+  std::size_t channels;
+};
+const std::vector<Extent> extents = {{1, 1}, {2, 3}, {7, 16}, {130, 5}, {67, 33}, {300, 80}, {0, 4}, {5, 0}};
+
+template <typename T>
+struct Norm {
+  explicit Norm(const Extent& of)
+      : extent(of),
+        x(random_elements<T>(of.rows * of.channels, 1)),
+        weight(random_elements<T>(of.channels, 2)),
+        bias(random_elements<T>(of.channels, 3)),
+        dy(random_elements<T>(of.rows * of.channels, 4)),
+        y(unset<T>(x.size())),
+        dx(unset<T>(x.size())),
+        dweight(unset<T>(of.channels)),
+        dbias(unset<T>(of.channels)),
+        mean(of.channels),
+        inverse(of.channels),
+        running_mean(of.channels, 0.5f),
+        running_variance(of.channels, 2.0f),
+        scratch(batch_norm_scratch<T>(of.rows, of.channels), -1e30f) {}
+
+  BatchNormForward<T> operands() {
+    return {.x = matrix(std::as_const(x), extent.rows, extent.channels),
+            .weight = weight.data(),
+            .bias = bias.data(),
+            .y = matrix(y, extent.rows, extent.channels),
+            .mean = mean.data(),
+            .inverse = inverse.data(),
+            .running_mean = running_mean.data(),
+            .running_variance = running_variance.data(),
+            .scratch = scratch.data()};
+  }
+  void forward() { batch_norm_forward<T>(stream, operands()); }
+  void backward(bool accumulate = false) {
+    batch_norm_backward<T>(stream, {.x = matrix(std::as_const(x), extent.rows, extent.channels),
+                                    .weight = weight.data(),
+                                    .mean = mean.data(),
+                                    .inverse = inverse.data(),
+                                    .dy = matrix(std::as_const(dy), extent.rows, extent.channels),
+                                    .dx = matrix(dx, extent.rows, extent.channels),
+                                    .dweight = dweight.data(),
+                                    .dbias = dbias.data(),
+                                    .accumulate = accumulate,
+                                    .scratch = scratch.data()});
+  }
+
+  Extent extent;
+  std::vector<T> x, weight, bias, dy, y, dx, dweight, dbias;
+  std::vector<Arithmetic<T>> mean, inverse;
+  std::vector<float> running_mean, running_variance, scratch;
+  Stream stream = immediate_stream();
+};
+
+struct Moments {
+  std::vector<double> mean, variance;
+};
+Moments moments_of(const std::vector<double>& x, const Extent& extent) {
+  Moments m{std::vector<double>(extent.channels, 0.0), std::vector<double>(extent.channels, 0.0)};
+  const auto rows = static_cast<double>(std::max<std::size_t>(1, extent.rows));
+  for (std::size_t i = 0; i < x.size(); ++i) m.mean[i % extent.channels] += x[i] / rows;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const double difference = x[i] - m.mean[i % extent.channels];
+    m.variance[i % extent.channels] += difference * difference / rows;
+  }
+  return m;
+}
+
+template <typename T>
+std::vector<double> normalised(const Norm<T>& norm, const Moments& m) {
+  const auto weight = widened(norm.weight), bias = widened(norm.bias);
+  std::vector<double> y = widened(norm.x);
+  for (std::size_t i = 0; i < y.size(); ++i) {
+    const std::size_t c = i % norm.extent.channels;
+    y[i] = (y[i] - m.mean[c]) / std::sqrt(m.variance[c] + 1e-5) * weight[c] + bias[c];
+  }
+  return y;
+}
+
+TEST_CASE_TEMPLATE("batch_norm_normalises_each_channel_and_moves_the_running_moments", T, TESSERA_ALL_ELEMENTS) {
+  for (const Extent& extent : extents) {
+    CAPTURE(extent.rows);
+    CAPTURE(extent.channels);
+    Norm<T> norm(extent);
+    norm.forward();
+    const Moments m = moments_of(widened(norm.x), extent);
+    // A single row has no variance: its differences are exactly 0, and its inverse 316.
+    check_elements(norm.y, normalised(norm, m), 10 * tolerance<T>());
+    for (std::size_t c = 0; c < extent.channels; ++c) {
+      if (extent.rows == 0) {
+        CHECK(norm.running_mean[c] == 0.5f);
+        continue;
+      }
+      const auto rows = static_cast<double>(extent.rows);
+      const double unbiased = m.variance[c] * rows / std::max(1.0, rows - 1.0);
+      CHECK(static_cast<double>(norm.running_mean[c]) == doctest::Approx(0.9 * 0.5 + 0.1 * m.mean[c]).epsilon(1e-5));
+      CHECK(static_cast<double>(norm.running_variance[c]) == doctest::Approx(0.9 * 2.0 + 0.1 * unbiased).epsilon(1e-5));
+    }
+  }
+}
+
+TEST_CASE_TEMPLATE("batch_norm_in_evaluation_takes_the_running_moments_and_leaves_them", T, TESSERA_ALL_ELEMENTS) {
+  Norm<T> norm({5, 19});
+  auto operands = norm.operands();
+  operands.evaluate = true;
+  operands.y = matrix(norm.x, 5, 19);  // in place
+  const std::vector<double> expected = normalised(norm, {std::vector<double>(19, 0.5), std::vector<double>(19, 2.0)});
+  batch_norm_forward<T>(norm.stream, operands);
+  check_elements(norm.x, expected);
+  CHECK(norm.running_mean == std::vector<float>(19, 0.5f));
+  CHECK(norm.running_variance == std::vector<float>(19, 2.0f));
+  operands.running_mean = nullptr;
+  CHECK_THROWS_AS(batch_norm_forward<T>(norm.stream, operands), UsageError);
+}
+
+TEST_CASE("batch_norm_gradients_in_double_are_the_central_differences") {
+  for (const Extent& extent : extents) {
+    CAPTURE(extent.rows);
+    CAPTURE(extent.channels);
+    if (extent.rows == 1) continue;  // below
+    Norm<double> norm(extent);
+    const auto loss = [&] {
+      norm.forward();
+      return dot(norm.y, norm.dy);
+    };
+    const std::vector<double> x = numeric_gradient(norm.x, loss), weight = numeric_gradient(norm.weight, loss),
+                              bias = numeric_gradient(norm.bias, loss);
+    norm.forward();
+    norm.backward();
+    check_elements(norm.dx, x, 1e-5);
+    check_elements(norm.dweight, weight, 1e-6);
+    check_elements(norm.dbias, bias, 1e-6);
+    norm.backward(true);
+    check_elements(
+        norm.dbias,
+        [&] {
+          std::vector<double> twice = bias;
+          for (double& each : twice) each *= 2.0;
+          return twice;
+        }(),
+        1e-6);
+  }
+}
+
+TEST_CASE("batch_norm_of_one_row_gives_its_bias_and_no_gradient") {
+  Norm<float> norm({1, 7});
+  norm.forward();
+  CHECK(norm.y == norm.bias);
+  norm.backward();
+  CHECK(norm.dx == std::vector<float>(7, 0.0f));
+}
+
+TEST_CASE_TEMPLATE("batch_norm_gradients_of_every_element_type_are_those_of_double_rounded", T, float, bf16, fp16) {
+  for (const Extent& extent : extents) {
+    if (extent.rows == 1 || extent.channels == 0) continue;
+    Norm<T> norm(extent);
+    Norm<double> exact(extent);
+    exact.x = widened(norm.x), exact.weight = widened(norm.weight), exact.dy = widened(norm.dy);
+    norm.forward(), exact.forward();
+    norm.backward(), exact.backward();
+    // Two rows may be near each other, and their inverse deviation large.
+    const double magnitude = 1.0 + *std::max_element(exact.inverse.begin(), exact.inverse.end());
+    check_stored(norm.dx, exact.dx, magnitude);
+    check_stored(norm.dweight, exact.dweight, 20.0);
+    check_stored(norm.dbias, exact.dbias, 20.0);
+  }
+}
+
+// The squares of numbers far from 0 would lose what is looked for.
+TEST_CASE("batch_norm_finds_a_small_deviation_far_from_zero") {
+  Norm<float> norm({4096, 3});
+  for (std::size_t i = 0; i < norm.x.size(); ++i) norm.x[i] = 1000.0f + 0.25f * static_cast<float>(i / 3 % 2);
+  norm.forward();
+  for (const float inverse : norm.inverse) {
+    CHECK(static_cast<double>(inverse) == doctest::Approx(1.0 / std::sqrt(0.125 * 0.125 + 1e-5)).epsilon(1e-4));
+  }
+}
+
+TEST_CASE_TEMPLATE("batch_norm_has_the_same_bits_in_every_instruction_set_and_on_any_number_of_threads", T,
+                   TESSERA_ALL_ELEMENTS) {
+  const auto bits = [] {
+    Norm<T> norm({3001, 83});
+    norm.forward();
+    norm.backward();
+    return bytes_of(norm.y, norm.dx, norm.dweight, norm.dbias, norm.running_mean, norm.running_variance);
+  };
+  check_same_bits(bits);
+  const std::string expected = bits();
+  for (const int threads : {2, 3, 7}) {
+    set_threads(threads);
+    CHECK(bits() == expected);
+  }
+  set_threads(1);
+}
+
+// Parameters and buffers in vectors, and what a pass is for.
+class WithBuffers final : public ParameterMemory, private ModuleVisitor {
+ public:
+  explicit WithBuffers(Module& module) { module.visit(*this); }
+
+  Stream& stream() override { return stream_; }
+  const void* parameter(const Parameter& parameter) override { return find(parameter); }
+  void* gradient(const Parameter& parameter) override { return find(parameter); }
+  const float* loss_scale() override { return nullptr; }
+  float* buffer(const Buffer& buffer) override {
+    for (auto& [known, values] : buffers_) {
+      if (known == &buffer) return values.data();
+    }
+    throw UsageError("not a buffer of this module");
+  }
+  plan::WindowKind kind() override { return kind_; }
+  void is(plan::WindowKind kind) { kind_ = kind; }
+  const std::vector<std::string>& names() const { return names_; }
+  const std::vector<float>& buffer_values(std::size_t index) const { return buffers_[index].second; }
+
+ private:
+  void operator()(std::string_view name, Parameter& parameter) override {
+    names_.emplace_back(name);
+    parameters_.emplace_back(&parameter, std::vector<float>(parameter.elements(), 1.0f));
+  }
+  void operator()(std::string_view name, Buffer& buffer) override {
+    names_.emplace_back(name);
+    std::vector<float> values(buffer.elements());
+    buffer.initial().fill(values, 0, name, 0);
+    buffers_.emplace_back(&buffer, values);
+  }
+  void operator()(std::string_view, Module& part) override { part.visit(*this); }
+  float* find(const Parameter& parameter) {
+    for (auto& [known, values] : parameters_) {
+      if (known == &parameter) return values.data();
+    }
+    throw UsageError("not a parameter of this module");
+  }
+
+  std::vector<std::string> names_;
+  std::vector<std::pair<const Buffer*, std::vector<float>>> buffers_;
+  std::vector<std::pair<const Parameter*, std::vector<float>>> parameters_;
+  Stream stream_ = immediate_stream();
+  plan::WindowKind kind_ = plan::WindowKind::forward;
+};
+
+TEST_CASE("batch_norm_module_keeps_its_moments_in_buffers_and_moves_them_once") {
+  BatchNorm<float> layer(2);
+  WithBuffers memory(layer);
+  CHECK(memory.names() == std::vector<std::string>{"weight", "bias", "running_mean", "running_var"});
+  OwnStack stack(Bytes(1 << 16));
+  std::vector<float> x = {1, 2, 3, 6}, y(4);
+  const auto pass = [&](plan::WindowKind kind) {
+    memory.is(kind);
+    const ScratchScope scope(*stack);
+    layer.forward(LayerWindow(memory), *stack, matrix(std::as_const(x), 2, 2), matrix(y, 2, 2));
+  };
+  pass(plan::WindowKind::forward);
+  const std::vector<float> trained = y;
+  CHECK(memory.buffer_values(0) == std::vector<float>{0.2f, 0.4f});
+  CHECK(memory.buffer_values(1) == std::vector<float>{1.1f, 1.7f});
+  pass(plan::WindowKind::recompute);
+  CHECK(y == trained);
+  CHECK(memory.buffer_values(0) == std::vector<float>{0.2f, 0.4f});
+  pass(plan::WindowKind::evaluate);
+  CHECK(y != trained);
+  CHECK(memory.buffer_values(1) == std::vector<float>{1.1f, 1.7f});
+}
+
+}  // namespace batch_norm_test
