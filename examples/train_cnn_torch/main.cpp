@@ -11,7 +11,6 @@
 #include "tessera/tessera.hpp"
 #include "tessera/torch/fully_shard.hpp"
 #include "tessera/torch/make_module.hpp"
-#include "train_cnn_torch/images.hpp"
 
 namespace {
 
@@ -59,13 +58,30 @@ struct Net : nn::Module {
   nn::Linear hidden{nullptr}, output{nullptr};
 };
 
+struct LabelledImages {
+  torch::Tensor images;  // [samples, rows, columns], bytes
+  torch::Tensor labels;  // [samples]
+};
+
+LabelledImages read(const std::string& directory, tessera::ImagePart part) {
+  const tessera::ImageSet set = tessera::read_mnist(directory, part, tessera::fashion_classes());
+  const auto samples = static_cast<std::int64_t>(set.size());
+  const auto rows = static_cast<std::int64_t>(set.extents().height);
+  const auto columns = static_cast<std::int64_t>(set.extents().width);
+  const auto tensor = [](const auto& values, torch::IntArrayRef sizes, torch::Dtype type) {
+    using Value = typename std::remove_cvref_t<decltype(values)>::value_type;
+    return torch::from_blob(const_cast<Value*>(values.data()), sizes, type).clone();
+  };
+  return {tensor(set.pixels(), {samples, rows, columns}, torch::kByte), tensor(set.labels(), {samples}, torch::kInt)};
+}
+
 struct Batch {
   torch::Tensor images;
   torch::Tensor labels;
   torch::Tensor weights;  // 0 for an image that only fills the last batch up
 };
 
-Batch take(const train_cnn::LabelledImages& data, const tessera::SampleBatch& chosen) {
+Batch take(const LabelledImages& data, const tessera::SampleBatch& chosen) {
   const std::vector<std::int64_t> indices(chosen.indices.begin(), chosen.indices.end());
   const torch::Tensor rows = torch::tensor(indices, torch::kLong);
   return {data.images.index_select(0, rows).to(torch::kFloat).div(255).unsqueeze(1),
@@ -84,7 +100,7 @@ class Trainer {
   }
 
   // The mean loss of the epoch, over all ranks.
-  double train(const train_cnn::LabelledImages& data, std::size_t epoch) {
+  double train(const LabelledImages& data, std::size_t epoch) {
     tessera::DistributedSampler sampler(world_, {.samples = count(data), .batch = options_.batch});
     sampler.set_epoch(epoch);
     tessera::SampleBatch chosen;
@@ -101,7 +117,7 @@ class Trainer {
   }
 
   // The share of images that are told right, over all ranks.
-  double accuracy(const train_cnn::LabelledImages& data) {
+  double accuracy(const LabelledImages& data) {
     const torch::NoGradGuard no_grad;
     tessera::DistributedSampler sampler(
         world_, {.samples = count(data), .batch = 250, .shuffle = false, .tail = tessera::Tail::pad});
@@ -116,17 +132,15 @@ class Trainer {
   }
 
  private:
-  static std::size_t count(const train_cnn::LabelledImages& data) {
-    return static_cast<std::size_t>(data.labels.size(0));
-  }
+  static std::size_t count(const LabelledImages& data) { return static_cast<std::size_t>(data.labels.size(0)); }
 
   tessera::World& world_;
   const Options& options_;
   tessera::torch::FullyShard<Net> model_;
 };
 
-void run_rank(tessera::World& world, const Options& options, const train_cnn::LabelledImages& training,
-              const train_cnn::LabelledImages& held_out) {
+void run_rank(tessera::World& world, const Options& options, const LabelledImages& training,
+              const LabelledImages& held_out) {
   Trainer trainer(world, options);
   for (std::size_t epoch = 0; epoch < options.epochs; ++epoch) {
     const auto begin = std::chrono::steady_clock::now();
@@ -143,8 +157,8 @@ void run_rank(tessera::World& world, const Options& options, const train_cnn::La
 int train(int argc, char** argv) {
   Options options;
   if (!parse(argc, argv, options)) return 0;
-  train_cnn::LabelledImages training = train_cnn::read_images(options.data, "train");
-  const train_cnn::LabelledImages held_out = train_cnn::read_images(options.data, "t10k");
+  LabelledImages training = read(options.data, tessera::ImagePart::training);
+  const LabelledImages held_out = read(options.data, tessera::ImagePart::held_out);
   if (options.samples > 0) {
     const auto kept = std::min(static_cast<std::int64_t>(options.samples), training.labels.size(0));
     training = {training.images.narrow(0, 0, kept), training.labels.narrow(0, 0, kept)};

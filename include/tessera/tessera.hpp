@@ -24,6 +24,8 @@
 #include "tessera/comm/simulate.hpp"
 #include "tessera/comm/start.hpp"
 #include "tessera/comm/world.hpp"
+#include "tessera/data/image_batches.hpp"
+#include "tessera/data/images.hpp"
 #include "tessera/data/labelled_data.hpp"
 #include "tessera/data/labelled_source.hpp"
 #include "tessera/data/loader.hpp"

@@ -5,19 +5,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <cmath>
-#include <cstring>
-#include <fstream>
-#include <iterator>
 #include <span>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <utility>
 
 #include "data/permutation.hpp"
+#include "data/whole_file.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tessera {
@@ -33,7 +29,7 @@ void LabelledSource::read(const SampleBatch& chosen, LabelledBatch& batch) const
   for (std::size_t row = 0; row < batch.rows; ++row) {
     const std::size_t index = chosen.indices[row];
     if (index >= size()) throw UsageError(fmt::format("sample {} was asked for, but there are {}", index, size()));
-    read_sample(index, batch.features.data() + row * batch.columns, batch.labels[row]);
+    read_sample(index, chosen.epoch, batch.features.data() + row * batch.columns, batch.labels[row]);
   }
 }
 
@@ -52,7 +48,7 @@ LabelledData::LabelledData(std::size_t columns, std::size_t classes, std::vector
   }
 }
 
-void LabelledData::read_sample(std::size_t index, float* features, std::int32_t& label) const {
+void LabelledData::read_sample(std::size_t index, std::uint64_t, float* features, std::int32_t& label) const {
   std::copy_n(features_.data() + index * columns_, columns_, features);
   label = labels_[index];
 }
@@ -85,23 +81,6 @@ namespace {
 
 constexpr std::int32_t largest_label = 65535;
 constexpr std::string_view blanks = " \t\r";
-
-std::string read_file(const std::filesystem::path& path) {
-  std::error_code error;
-  const std::filesystem::file_status status = std::filesystem::status(path, error);
-  if (!std::filesystem::exists(status)) throw DataError(fmt::format("{}: there is no such file", path.string()));
-  if (std::filesystem::is_directory(status)) {
-    throw DataError(fmt::format("{}: is a directory, not a CSV file", path.string()));
-  }
-  if (!std::filesystem::is_regular_file(status))
-    throw DataError(fmt::format("{}: is not a regular file", path.string()));
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw DataError(fmt::format("{}: cannot be opened: {}", path.string(), std::strerror(errno)));
-  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (file.bad()) throw DataError(fmt::format("{}: cannot be read: {}", path.string(), std::strerror(errno)));
-  return text;
-}
 
 std::string_view trimmed(std::string_view text) {
   const std::size_t first = text.find_first_not_of(blanks);
@@ -193,7 +172,7 @@ class Parser {
 }  // namespace
 
 LabelledData read_labelled_csv(const std::filesystem::path& path, const CsvOptions& options) {
-  return Parser(path.string(), options).parse(read_file(path));
+  return Parser(path.string(), options).parse(data::read_whole_file(path, "a CSV file"));
 }
 
 }  // namespace tessera

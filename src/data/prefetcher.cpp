@@ -1,5 +1,5 @@
-// The thread behind a Loader. Batches are numbered from 0 in the order of the sampler; batch n stands in slot n %
-// slots.
+// The threads behind a Loader. Batches are numbered from 0 in the order of the sampler; batch n stands in slot n %
+// slots. A thread takes the next number together with its samples, fills, and takes the next.
 #include "tessera/data/prefetcher.hpp"
 
 #include <fmt/format.h>
@@ -19,6 +19,7 @@ namespace {
 
 void check(const DistributedSampler& sampler, const LoaderOptions& options) {
   if (options.depth == 0) throw UsageError("Loader: depth must be above 0, but is 0");
+  if (options.threads == 0) throw UsageError("Loader: threads must be above 0, but is 0");
   if (options.keep == 0) throw UsageError("Loader: keep must be above 0, but is 0");
   if (sampler.batches_per_epoch() == 0 && !options.epochs) {
     const SamplerOptions& of = sampler.options();
@@ -33,31 +34,31 @@ void check(const DistributedSampler& sampler, const LoaderOptions& options) {
 class Prefetcher::Implementation {
  public:
   Implementation(DistributedSampler sampler, const LoaderOptions& options, Fill fill)
-      : sampler_(std::move(sampler)),
-        options_(options),
+      : options_(options),
         fill_(std::move(fill)),
-        states_(slots(options)),
-        handed_state_(sampler_.state()),
-        thread_([this] { run(); }) {}
-
-  ~Implementation() {
-    {
-      const std::lock_guard lock(mutex_);
-      stopping_ = true;
+        sampler_(std::move(sampler)),
+        slots_(slots(options)),
+        handed_state_(sampler_.state()) {
+    try {
+      for (std::size_t i = 0; i < options.threads; ++i) threads_.emplace_back([this] { run(); });
+    } catch (...) {  // no more threads are to be had
+      stop();
+      throw;
     }
-    room_.notify_one();
-    thread_.join();
   }
+
+  ~Implementation() { stop(); }
 
   std::optional<std::size_t> next() {
     std::unique_lock lock(mutex_);
-    ready_.wait(lock, [&] { return filled_ > handed_ || ended_; });
-    if (filled_ == handed_) {
+    const std::size_t slot = handed_ % slots_.size();
+    ready_.wait(lock, [&] { return slots_[slot].filled || handed_ == end_; });
+    if (!slots_[slot].filled) {
       if (failure_) std::rethrow_exception(failure_);
       return std::nullopt;
     }
-    const std::size_t slot = handed_ % states_.size();
-    handed_state_ = states_[slot];
+    slots_[slot].filled = false;
+    handed_state_ = slots_[slot].state;
     ++handed_;
     room_.notify_one();
     return slot;
@@ -66,64 +67,97 @@ class Prefetcher::Implementation {
   SamplerState state() const { return handed_state_; }
 
  private:
-  void run() noexcept {
-    std::exception_ptr failure;
-    try {
-      while (wait_for_room() && draw()) fill_next();
-    } catch (...) {
-      failure = std::current_exception();
+  static constexpr std::size_t never = ~std::size_t{0};
+
+  struct Slot {
+    bool filled = false;  // and not handed out
+    SamplerState state;   // of the sampler, after the batch
+  };
+
+  void stop() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
     }
-    const std::lock_guard lock(mutex_);
-    failure_ = std::move(failure);
-    ended_ = true;
-    ready_.notify_one();
+    room_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
   }
 
-  // Bounds how far ahead batches are filled. The slot of batch `filled_` was last that of batch filled_ - depth - keep,
-  // which has been followed by `keep` more calls of next() once filled_ < handed_ + depth. False when it is time to
+  void run() noexcept {
+    SampleBatch chosen;
+    while (const std::optional<std::size_t> batch = take(chosen)) {
+      const std::size_t slot = *batch % slots_.size();
+      try {
+        fill_(chosen, slot);  // nobody else has this slot
+      } catch (...) {
+        end_at(*batch, std::current_exception());
+        return;
+      }
+      const std::lock_guard lock(mutex_);
+      slots_[slot].filled = true;
+      ready_.notify_one();
+    }
+  }
+
+  // The number of the next batch, and its samples; waits for room. The slot of batch n was last that of batch n - depth
+  // - keep, which has been followed by `keep` more calls of next() once n < handed_ + depth. Nothing when it is time to
   // stop.
-  bool wait_for_room() {
+  std::optional<std::size_t> take(SampleBatch& chosen) {
     std::unique_lock lock(mutex_);
-    room_.wait(lock, [&] { return stopping_ || filled_ < handed_ + options_.depth; });
-    return !stopping_;
+    room_.wait(lock, [&] { return stopping_ || taken_ >= end_ || taken_ < handed_ + options_.depth; });
+    if (stopping_ || taken_ >= end_) return std::nullopt;
+    try {
+      if (!draw(chosen)) {
+        end(taken_, nullptr);
+        return std::nullopt;
+      }
+    } catch (...) {
+      end(taken_, std::current_exception());
+      return std::nullopt;
+    }
+    slots_[taken_ % slots_.size()].state = sampler_.state();
+    return taken_++;
   }
 
   // The next sample batch, from the next epoch where this one has ended. False after the last epoch.
-  bool draw() {
-    while (!sampler_.next(chosen_)) {
+  bool draw(SampleBatch& chosen) {
+    while (!sampler_.next(chosen)) {
       if (options_.epochs && sampler_.epoch() + 1 >= *options_.epochs) return false;
       sampler_.set_epoch(sampler_.epoch() + 1);
     }
     return !options_.epochs || sampler_.epoch() < *options_.epochs;
   }
 
-  void fill_next() {
-    const std::size_t slot = filled_ % states_.size();  // written by this thread alone
-    fill_(chosen_, slot);
+  void end_at(std::size_t batch, std::exception_ptr failure) {
     const std::lock_guard lock(mutex_);
-    states_[slot] = sampler_.state();
-    ++filled_;
+    end(batch, std::move(failure));
+  }
+  // There are so many batches; of several failures the first batch's counts.
+  void end(std::size_t batch, std::exception_ptr failure) {
+    if (batch < end_) {
+      end_ = batch;
+      failure_ = std::move(failure);
+    }
     ready_.notify_one();
+    room_.notify_all();
   }
 
-  // Of the thread.
-  DistributedSampler sampler_;
   const LoaderOptions options_;
   Fill fill_;
-  SampleBatch chosen_;
 
   std::mutex mutex_;
   std::condition_variable room_;
   std::condition_variable ready_;
-  std::vector<SamplerState> states_;  // of the sampler, after the batch in each slot
-  std::size_t filled_ = 0;            // batches
+  DistributedSampler sampler_;
+  std::vector<Slot> slots_;
+  std::size_t taken_ = 0;  // batches
   std::size_t handed_ = 0;
+  std::size_t end_ = never;  // the number of batches, once it is known
   bool stopping_ = false;
-  bool ended_ = false;
-  std::exception_ptr failure_;
+  std::exception_ptr failure_;  // why they end
 
-  SamplerState handed_state_;  // of the caller's thread
-  std::thread thread_;         // last: starts when everything else is there
+  SamplerState handed_state_;         // of the caller's thread
+  std::vector<std::thread> threads_;  // last: they start when everything else is there
 };
 
 Prefetcher::Prefetcher(DistributedSampler sampler, const LoaderOptions& options, Fill fill) {

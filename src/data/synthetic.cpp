@@ -21,7 +21,7 @@ SyntheticData::SyntheticData(SyntheticOptions options) : options_(options) {
   Initial::normal(0.0f, 1.0f).fill(teacher_, options_.seed, "synthetic.teacher", 0);
 }
 
-void SyntheticData::read_sample(std::size_t index, float* features, std::int32_t& label) const {
+void SyntheticData::read_sample(std::size_t index, std::uint64_t, float* features, std::int32_t& label) const {
   const std::span<float> row(features, options_.columns);
   Initial::normal(0.0f, 1.0f).fill(row, options_.seed, "synthetic.features", index * options_.columns);
   float best = -std::numeric_limits<float>::infinity();

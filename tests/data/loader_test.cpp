@@ -5,7 +5,9 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstddef>
+#include <mutex>
 #include <stdexcept>
 #include <thread>
 #include <vector>
@@ -49,15 +51,55 @@ TEST_CASE("a_loader_gives_the_samplers_batches_epoch_after_epoch") {
   const std::vector<std::vector<std::size_t>> expected = expected_batches(5);
   for (const std::size_t depth : std::vector<std::size_t>{1, 2, 3, 50}) {
     for (const std::size_t keep : std::vector<std::size_t>{1, 2, 5}) {
-      Loader<Indices> loader(DistributedSampler(small()), {.depth = depth, .keep = keep, .epochs = 5}, copy_indices);
-      for (const std::vector<std::size_t>& indices : expected) {
-        const Indices* batch = loader.next();
-        REQUIRE(batch != nullptr);
-        CHECK(batch->values == indices);
+      for (const std::size_t threads : std::vector<std::size_t>{1, 2, 5}) {
+        Loader<Indices> loader(DistributedSampler(small()),
+                               {.depth = depth, .keep = keep, .threads = threads, .epochs = 5}, copy_indices);
+        for (const std::vector<std::size_t>& indices : expected) {
+          const Indices* batch = loader.next();
+          REQUIRE(batch != nullptr);
+          CHECK(batch->values == indices);
+        }
+        CHECK(loader.next() == nullptr);
+        CHECK(loader.next() == nullptr);
       }
-      CHECK(loader.next() == nullptr);
-      CHECK(loader.next() == nullptr);
     }
+  }
+}
+
+TEST_CASE("several_threads_fill_at_once_and_batches_come_in_order") {
+  std::mutex mutex;
+  std::condition_variable both;
+  int filling = 0;
+  bool at_once = false;
+  // The first fill waits for a second one, which ends first.
+  Loader<Indices> loader(DistributedSampler(small()), {.depth = 3, .threads = 2},
+                         [&](const SampleBatch& chosen, Indices& batch) {
+                           copy_indices(chosen, batch);
+                           std::unique_lock lock(mutex);
+                           if (++filling == 1) {
+                             at_once = both.wait_for(lock, std::chrono::seconds(20), [&] { return filling > 1; });
+                           }
+                           both.notify_all();
+                         });
+  for (const std::vector<std::size_t>& indices : expected_batches(3)) CHECK(loader.next()->values == indices);
+  CHECK(at_once);
+}
+
+TEST_CASE("of_errors_of_several_threads_the_first_batch_s_surfaces_in_its_place") {
+  for (int repetition = 0; repetition < 50; ++repetition) {
+    const std::vector<std::vector<std::size_t>> expected = expected_batches(2);
+    Loader<Indices> loader(DistributedSampler(small()), {.depth = 4, .threads = 4},
+                           [&](const SampleBatch& chosen, Indices& batch) {
+                             if (chosen.indices == expected[3]) {
+                               sleep_a_little();  // so that the next one fails first
+                               throw std::runtime_error("the fourth");
+                             }
+                             if (chosen.indices == expected[4]) throw std::runtime_error("the fifth");
+                             copy_indices(chosen, batch);
+                           });
+    for (std::size_t good = 0; good < 3; ++good) CHECK(loader.next()->values == expected[good]);
+    CHECK_THROWS_WITH_AS(loader.next(), "the fourth", std::runtime_error);
+    CHECK_THROWS_WITH_AS(loader.next(), "the fourth", std::runtime_error);
   }
 }
 
@@ -105,11 +147,13 @@ TEST_CASE("an_error_of_the_thread_surfaces_in_its_place_and_stays") {
 
 TEST_CASE("a_loader_can_end_at_any_moment") {
   for (int taken = 0; taken < 30; ++taken) {
-    Loader<Indices> loader(DistributedSampler(small()), {.depth = 1 + static_cast<std::size_t>(taken) % 3},
-                           [&](const SampleBatch& chosen, Indices& batch) {
-                             if (taken % 2 == 0) sleep_a_little();
-                             copy_indices(chosen, batch);
-                           });
+    Loader<Indices> loader(
+        DistributedSampler(small()),
+        {.depth = 1 + static_cast<std::size_t>(taken) % 3, .threads = 1 + static_cast<std::size_t>(taken) % 4},
+        [&](const SampleBatch& chosen, Indices& batch) {
+          if (taken % 2 == 0) sleep_a_little();
+          copy_indices(chosen, batch);
+        });
     for (int step = 0; step < taken; ++step) REQUIRE(loader.next() != nullptr);
   }
 }
@@ -142,6 +186,7 @@ TEST_CASE("a_loader_without_batches_ends_or_is_refused") {
   CHECK(no_epochs.next() == nullptr);
   CHECK_THROWS_AS(Loader<Indices>(DistributedSampler(small()), {.depth = 0}, copy_indices), UsageError);
   CHECK_THROWS_AS(Loader<Indices>(DistributedSampler(small()), {.keep = 0}, copy_indices), UsageError);
+  CHECK_THROWS_AS(Loader<Indices>(DistributedSampler(small()), {.threads = 0}, copy_indices), UsageError);
 }
 
 TEST_CASE("a_warm_loader_allocates_nothing") {

@@ -30,14 +30,9 @@ def check_perceptron(program):
 def check_damaged_data(program):
     with tempfile.TemporaryDirectory() as folder:
         file = pathlib.Path(folder, "train-images-idx3-ubyte.gz")
-        for content in [b"", b"not compressed", (DATA / file.name).read_bytes()[:5000] if DATA.is_dir() else b""]:
-            file.write_bytes(content)
-            done = run(program, "--data", folder)
-            assert done.returncode == 1 and done.stderr.startswith(f"error: {file}: is damaged"), done
-        for sizes in [(2, 2, 2), (2**31, 2**31, 4)]:  # the product of the latter is 0 in 64 bits
-            file.write_bytes(gzip.compress(struct.pack(">I3I", 0x803, *sizes)))
-            done = run(program, "--data", folder)
-            assert done.returncode == 1 and done.stderr.startswith(f"error: {file}: is not 3 dimensions of bytes"), done
+        file.write_bytes(gzip.compress(struct.pack(">I3I", 0x803, 2, 2, 2)))
+        done = run(program, "--data", folder)
+        assert done.returncode == 1 and done.stderr.startswith(f"error: {file}: says that 8 bytes follow"), done
 
 
 def check_strategies(program):

@@ -21,7 +21,7 @@ class LabelledData final : public LabelledSource {
   std::size_t classes() const final { return classes_; }
 
  protected:
-  void read_sample(std::size_t index, float* features, std::int32_t& label) const final;
+  void read_sample(std::size_t index, std::uint64_t epoch, float* features, std::int32_t& label) const final;
 
  private:
   std::size_t columns_;

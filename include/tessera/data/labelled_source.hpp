@@ -33,8 +33,9 @@ class LabelledSource {
   void read(const SampleBatch& chosen, LabelledBatch& batch) const;
 
  protected:
-  // Writes sample `index` (in range): columns() features, and its label.
-  virtual void read_sample(std::size_t index, float* features, std::int32_t& label) const = 0;
+  // Writes sample `index` (in range): columns() features, and its label. Sources that draw from chance (augmentation)
+  // make it a function of index and epoch.
+  virtual void read_sample(std::size_t index, std::uint64_t epoch, float* features, std::int32_t& label) const = 0;
 };
 
 }  // namespace tessera

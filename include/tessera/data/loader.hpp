@@ -1,4 +1,4 @@
-// Fills batches on a thread of its own, ahead of the training loop. Goes from epoch to epoch by itself.
+// Fills batches on threads of its own, ahead of the training loop. Goes from epoch to epoch by itself.
 //
 //   tessera::Loader<LabelledBatch> loader(sampler, {.depth = 2}, [&](const SampleBatch& chosen, LabelledBatch& batch) {
 //     data.read(chosen, batch);
@@ -6,7 +6,8 @@
 //   while (const LabelledBatch* batch = loader.next()) { … }
 //
 // Batches are reused: once each was filled, and if `fill` allocates nothing, the loader allocates nothing.
-// Thread safety: one thread uses a loader; `fill` runs on another. Destruction at any moment stops that thread.
+// Thread safety: one thread uses a loader; `fill` runs on others, on several at once with LoaderOptions::threads.
+// Destruction at any moment stops them.
 #pragma once
 
 #include <cstddef>
@@ -45,7 +46,7 @@ class Loader {
  private:
   Fill fill_;
   std::vector<Batch> batches_;
-  Prefetcher prefetcher_;  // last: its thread ends before the batches do
+  Prefetcher prefetcher_;  // last: its threads end before the batches do
 };
 
 }  // namespace tessera

@@ -1,7 +1,8 @@
-// The thread behind a Loader: draws sample batches from a sampler and has the slots of a ring filled ahead of their
-// use. It knows slots by number only; Loader keeps the batches.
+// The threads behind a Loader: they draw sample batches from a sampler and have the slots of a ring filled ahead of
+// their use. They know slots by number only; Loader keeps the batches.
 //
-// Thread safety: one thread calls next() and state(); `fill` runs on the prefetcher's own thread.
+// Thread safety: one thread calls next() and state(); `fill` runs on the prefetcher's own threads, for several slots at
+// once when there are several.
 #pragma once
 
 #include <cstddef>
@@ -19,6 +20,9 @@ struct LoaderOptions {
   // A batch stays valid until next() was called `keep` more times; > 0. More than 1 where queued work still reads
   // batches of earlier calls.
   std::size_t keep = 1;
+  // That fill batches, each one at a time; > 0. More than 1 where a batch takes longer to fill than to train on; the
+  // batches and their order are the same.
+  std::size_t threads = 1;
   // Ends after this many epochs, counted from epoch 0, so that a restored sampler ends at the same place. Default:
   // never.
   std::optional<std::size_t> epochs = std::nullopt;
@@ -28,12 +32,12 @@ class Prefetcher {
  public:
   using Fill = std::function<void(const SampleBatch& chosen, std::size_t slot)>;
 
-  // Starts filling at once, from where the sampler stands. Throws UsageError for a depth or keep of 0, and for a
-  // sampler without batches that would never end.
+  // Starts filling at once, from where the sampler stands. Throws UsageError for a depth, keep or threads of 0, and for
+  // a sampler without batches that would never end.
   Prefetcher(DistributedSampler sampler, const LoaderOptions& options, Fill fill);
   Prefetcher(const Prefetcher&) = delete;
   Prefetcher& operator=(const Prefetcher&) = delete;
-  ~Prefetcher();  // waits for the fill that runs, if any; drops what was filled ahead
+  ~Prefetcher();  // waits for the fills that run, if any; drops what was filled ahead
 
   // The slot of the next batch; waits until it is filled. Nothing at the end. Throws what `fill` threw, when the
   // batches filled before are used up, and again at each call after that.

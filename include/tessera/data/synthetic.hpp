@@ -27,7 +27,7 @@ class SyntheticData final : public LabelledSource {
   std::size_t classes() const final { return options_.classes; }
 
  protected:
-  void read_sample(std::size_t index, float* features, std::int32_t& label) const final;
+  void read_sample(std::size_t index, std::uint64_t epoch, float* features, std::int32_t& label) const final;
 
  private:
   SyntheticOptions options_;
