@@ -12,7 +12,8 @@ namespace {
 constexpr std::size_t passes_like_ten_steps = 10 * 3;
 
 std::size_t samples_allowed(std::size_t count, const RunOptions& options, std::size_t ranks) {
-  const std::size_t passes = options.eval_batches.value_or(passes_like_ten_steps * options.accumulate);
+  const std::size_t usual = options.evaluates_epochs ? 0 : passes_like_ten_steps * options.accumulate;
+  const std::size_t passes = options.eval_batches.value_or(usual);
   const std::size_t per_pass = options.batch * ranks;
   if (passes == 0 || passes > count / per_pass) return count;
   return passes * per_pass;

@@ -59,6 +59,7 @@ tools::Json to_json(const StepMetrics& metrics, const WorkUnit& unit, const tool
     object["skipped"] = metrics.skipped;
   }
   if (metrics.accuracy) object["accuracy"] = *metrics.accuracy;
+  if (metrics.top5_accuracy) object["top5_accuracy"] = *metrics.top5_accuracy;
   if (metrics.held_out_loss) {
     object["held_out_loss"] = *metrics.held_out_loss;
     object["held_out_loss_bits"] = bits_of(*metrics.held_out_loss);

@@ -29,6 +29,7 @@ struct StepMetrics {
   std::optional<float> loss_scale;  // of the next step; where the loss is scaled
   // Where the step was followed by an evaluation.
   std::optional<double> accuracy;
+  std::optional<double> top5_accuracy;
   std::optional<double> held_out_loss;
   std::optional<std::size_t> held_out_samples;  // that it looked at
   tools::Json ranks;                            // of --metrics-per-rank; null else

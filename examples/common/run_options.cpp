@@ -110,10 +110,11 @@ void add_length_options(CommandLine& line, RunOptions& options) {
   line.whole("--stop-after", options.stop_after, {1, most_steps},
              "End after this step, counted from the first one ever; the schedule stays that of the whole run");
   line.whole("--eval-every", options.eval_every, {0, most_steps},
-             "Steps between evaluations; 0: at the end only [a tenth of the run]");
+             fmt::format("Steps between evaluations; 0: at the end only [{}]",
+                         options.evaluates_epochs ? "an epoch" : "a tenth of the run"));
   line.whole("--eval-batches", options.eval_batches, {0, most_steps},
-             "Batches of held-out samples that a rank evaluates, spread evenly; 0: all [30 x --accumulate, which take "
-             "about as long as ten steps]");
+             fmt::format("Batches of held-out samples that a rank evaluates, spread evenly; 0: all [{}]",
+                         options.evaluates_epochs ? "0" : "30 x --accumulate, which take about as long as ten steps"));
 }
 
 void add_optimizer_options(CommandLine& line, RunOptions& options) {
@@ -318,7 +319,8 @@ RunLength run_length(const RunOptions& options, std::size_t steps_per_epoch, std
   const RunLength length = {.steps = steps,
                             .last_step = options.stop_after.value_or(steps),
                             .warmup = options.warmup.value_or(default_warmup(steps)),
-                            .eval_every = options.eval_every.value_or(std::max<std::size_t>(1, steps / 10))};
+                            .eval_every = options.eval_every.value_or(
+                                options.evaluates_epochs ? steps_per_epoch : std::max<std::size_t>(1, steps / 10))};
   require_traced_steps(options, length);
   return length;
 }

@@ -86,6 +86,8 @@ struct RunOptions {
   std::optional<std::size_t> stop_after;
   std::optional<std::size_t> eval_every;
   std::optional<std::size_t> eval_batches;  // as given; 0: all (held_out.hpp)
+  // Where neither is given: after each epoch, all held-out samples; not some, ten times a run. The program's choice.
+  bool evaluates_epochs = false;
 
   OptimizerKind optimizer = OptimizerKind::adamw;
   std::optional<double> learning_rate;

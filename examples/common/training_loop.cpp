@@ -104,9 +104,12 @@ void TrainingLoop::run(Training& training) {
     trace_->after(step, [this](const std::string& text) { progress_.line(text); });
     progress_.show({step, now.loss, now.units_per_second(unit_)});
     const bool stops = stops_after(step);
-    if (!stops && evaluates_after(training, step)) evaluate(training, now);
+    const bool evaluates = !stops && evaluates_after(training, step);
+    const bool saves = stops || checkpoints_->due(step, length_.last_step);
+    if (evaluates || saves) training.settle();
+    if (evaluates) evaluate(training, now);
     write_metrics(training, now);
-    if (stops || checkpoints_->due(step, length_.last_step)) checkpoints_->save(step, training.sampler());
+    if (saves) checkpoints_->save(step, training.sampler());
     if (stops) return stop(step);
   }
   progress_.end();

@@ -54,6 +54,8 @@ class Training {
   };
   virtual void train_micro_batch(const MicroBatch& micro) = 0;
 
+  // Before evaluations and saves: state that ranks have each for themselves becomes one. Collective.
+  virtual void settle() {}
   virtual bool has_held_out() const = 0;
   // Between steps: adds what it found to `now`, and returns the lines for people. Collective; synchronises.
   virtual std::string evaluate(StepMetrics& now, const PassDone& pass_done) = 0;

@@ -129,7 +129,7 @@ void convolution_backward(Stream& stream, const ConvolutionBackward<T>& of) {
   of.shape.check();
   require_images("x", of.x, of.x.images, of.x.size(), of.shape.in);
   require_images("dy", of.dy, of.x.images, of.shape.output(of.x.size()), of.shape.out);
-  const bool dx = of.dx.data != nullptr;
+  const bool dx = of.dx.channels != 0;
   if (dx) require_images("dx", of.dx, of.x.images, of.x.size(), of.shape.in);
   refuse_cuda(stream);
   const ConvolutionBackwardWork<T> work{.of = geometry_of(of.shape, of.x.images, of.x.size()),

@@ -220,73 +220,29 @@ TEST_CASE_TEMPLATE("batch_norm_has_the_same_bits_in_every_instruction_set_and_on
   set_threads(1);
 }
 
-// Parameters and buffers in vectors, and what a pass is for.
-class WithBuffers final : public ParameterMemory, private ModuleVisitor {
- public:
-  explicit WithBuffers(Module& module) { module.visit(*this); }
-
-  Stream& stream() override { return stream_; }
-  const void* parameter(const Parameter& parameter) override { return find(parameter); }
-  void* gradient(const Parameter& parameter) override { return find(parameter); }
-  const float* loss_scale() override { return nullptr; }
-  float* buffer(const Buffer& buffer) override {
-    for (auto& [known, values] : buffers_) {
-      if (known == &buffer) return values.data();
-    }
-    throw UsageError("not a buffer of this module");
-  }
-  plan::WindowKind kind() override { return kind_; }
-  void is(plan::WindowKind kind) { kind_ = kind; }
-  const std::vector<std::string>& names() const { return names_; }
-  const std::vector<float>& buffer_values(std::size_t index) const { return buffers_[index].second; }
-
- private:
-  void operator()(std::string_view name, Parameter& parameter) override {
-    names_.emplace_back(name);
-    parameters_.emplace_back(&parameter, std::vector<float>(parameter.elements(), 1.0f));
-  }
-  void operator()(std::string_view name, Buffer& buffer) override {
-    names_.emplace_back(name);
-    std::vector<float> values(buffer.elements());
-    buffer.initial().fill(values, 0, name, 0);
-    buffers_.emplace_back(&buffer, values);
-  }
-  void operator()(std::string_view, Module& part) override { part.visit(*this); }
-  float* find(const Parameter& parameter) {
-    for (auto& [known, values] : parameters_) {
-      if (known == &parameter) return values.data();
-    }
-    throw UsageError("not a parameter of this module");
-  }
-
-  std::vector<std::string> names_;
-  std::vector<std::pair<const Buffer*, std::vector<float>>> buffers_;
-  std::vector<std::pair<const Parameter*, std::vector<float>>> parameters_;
-  Stream stream_ = immediate_stream();
-  plan::WindowKind kind_ = plan::WindowKind::forward;
-};
-
 TEST_CASE("batch_norm_module_keeps_its_moments_in_buffers_and_moves_them_once") {
   BatchNorm<float> layer(2);
-  WithBuffers memory(layer);
-  CHECK(memory.names() == std::vector<std::string>{"weight", "bias", "running_mean", "running_var"});
+  Standalone<float> memory(layer);
+  CHECK(memory.names() == std::vector<std::string>{"weight", "bias"});
+  CHECK(memory.buffers()[0].name == "running_mean");
+  CHECK(memory.buffers()[1].name == "running_var");
   OwnStack stack(Bytes(1 << 16));
   std::vector<float> x = {1, 2, 3, 6}, y(4);
   const auto pass = [&](plan::WindowKind kind) {
-    memory.is(kind);
+    memory.is_for(kind);
     const ScratchScope scope(*stack);
-    layer.forward(LayerWindow(memory), *stack, matrix(std::as_const(x), 2, 2), matrix(y, 2, 2));
+    memory.forward(layer, *stack, matrix(std::as_const(x), 2, 2), matrix(y, 2, 2));
   };
   pass(plan::WindowKind::forward);
   const std::vector<float> trained = y;
-  CHECK(memory.buffer_values(0) == std::vector<float>{0.2f, 0.4f});
-  CHECK(memory.buffer_values(1) == std::vector<float>{1.1f, 1.7f});
+  CHECK(memory.buffers()[0].values == std::vector<float>{0.2f, 0.4f});
+  CHECK(memory.buffers()[1].values == std::vector<float>{1.1f, 1.7f});
   pass(plan::WindowKind::recompute);
   CHECK(y == trained);
-  CHECK(memory.buffer_values(0) == std::vector<float>{0.2f, 0.4f});
+  CHECK(memory.buffers()[0].values == std::vector<float>{0.2f, 0.4f});
   pass(plan::WindowKind::evaluate);
   CHECK(y != trained);
-  CHECK(memory.buffer_values(1) == std::vector<float>{1.1f, 1.7f});
+  CHECK(memory.buffers()[1].values == std::vector<float>{1.1f, 1.7f});
 }
 
 }  // namespace batch_norm_test

@@ -45,6 +45,22 @@ class Standalone final : public tessera::nn::ParameterMemory, private tessera::M
   const void* parameter(const tessera::Parameter& parameter) override { return find(parameter).values.data(); }
   void* gradient(const tessera::Parameter& parameter) override { return find(parameter).gradient.data(); }
   const float* loss_scale() override { return &loss_scale_; }
+  float* buffer(const tessera::Buffer& buffer) override {
+    for (BufferEntry& each : buffers_) {
+      if (each.buffer == &buffer) return each.values.data();
+    }
+    throw tessera::UsageError("not a buffer of this module");
+  }
+  tessera::plan::WindowKind kind() override { return kind_; }
+
+  struct BufferEntry {
+    std::string name;
+    const tessera::Buffer* buffer;
+    std::vector<float> values;  // start as the buffer's own
+  };
+  std::vector<BufferEntry>& buffers() { return buffers_; }
+  // What forward passes are for from now on.
+  void is_for(tessera::plan::WindowKind kind) { kind_ = kind; }
 
   template <typename M, typename... Args>
   decltype(auto) forward(M& module, Args&&... args) {
@@ -67,7 +83,11 @@ class Standalone final : public tessera::nn::ParameterMemory, private tessera::M
                         .values = stored<T>(widened(values)),
                         .gradient = stored<T>(std::vector<double>(parameter.elements(), 1e4))});
   }
-  void operator()(std::string_view name, tessera::Buffer&) override { FAIL("no layer here has the buffer ", name); }
+  void operator()(std::string_view name, tessera::Buffer& buffer) override {
+    std::vector<float> values(buffer.elements());
+    buffer.initial().fill(values, 1, name, 0);
+    buffers_.push_back({.name = prefix_ + std::string(name), .buffer = &buffer, .values = std::move(values)});
+  }
   void operator()(std::string_view name, tessera::Module& part) override {
     const std::string before = prefix_;
     prefix_ += std::string(name) + ".";
@@ -82,6 +102,8 @@ class Standalone final : public tessera::nn::ParameterMemory, private tessera::M
   }
 
   std::vector<Entry> entries_;
+  std::vector<BufferEntry> buffers_;
+  tessera::plan::WindowKind kind_ = tessera::plan::WindowKind::forward;
   std::string prefix_;
   tessera::Stream stream_ = immediate_stream();
   float loss_scale_ = 1.0f;

@@ -3,12 +3,14 @@
 #include "src/convolution/onednn.hpp"
 
 #include <algorithm>
+#include <cstdint>
 #include <dnnl.hpp>
 #include <map>
 #include <memory>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "src/onednn_runtime.hpp"
 #include "src/operation.hpp"
@@ -236,55 +238,76 @@ ConvolutionGeometry with_images(ConvolutionGeometry of, std::size_t images) {
   return of;
 }
 
-// Bytes of the shares' own memory, one after the other: what primitives need, and a share's sum of the gradient.
+// Planned memory: what a primitive for the whole batch needs, and the sum of the weights' gradient.
 template <Element T>
 struct Room {
-  explicit Room(const ConvolutionGeometry& of)
-      : shares(std::max<std::size_t>(1, parallel::shares_of({.count = of.images}))) {
+  explicit Room(const ConvolutionGeometry& of) : for_sum(rounded(of.weights() * sizeof(float))) {
+    if (of.images == 0) return;
     const onednn::OneThread one;
-    Primitives& primitives = Primitives::of_this_thread();
-    for (const std::size_t images : {of.images / shares, (of.images + shares - 1) / shares}) {
-      if (images == 0) continue;
-      for (const Direction direction : {Direction::forward, Direction::data, Direction::weights}) {
-        const Key key{with_images(of, images), direction, type_of<T>(), false};
-        for_primitive = std::max(for_primitive, primitives.find(key).bytes());
-      }
+    for (const Direction direction : {Direction::forward, Direction::data, Direction::weights}) {
+      const Key key{of, direction, type_of<T>(), false};
+      for_primitive = std::max(for_primitive, Primitives::of_this_thread().find(key).bytes());
     }
-    for_sum = rounded(of.weights() * sizeof(float));
   }
-  std::size_t bytes() const { return shares * (for_primitive + for_sum); }
-  std::byte* primitive_at(float* scratch, std::size_t share) const {
-    return reinterpret_cast<std::byte*>(scratch) + share * (for_primitive + for_sum);
-  }
-  float* sum_at(float* scratch, std::size_t share) const {
-    return reinterpret_cast<float*>(primitive_at(scratch, share) + for_primitive);
-  }
+  std::size_t floats() const { return (for_primitive + for_sum) / sizeof(float); }
+  float* sum_at(float* scratch) const { return scratch + for_primitive / sizeof(float); }
 
-  std::size_t shares;
   std::size_t for_primitive = 0;
-  std::size_t for_sum = 0;
+  std::size_t for_sum;
 };
 
-// function(share, first image, images) on the threads, each with oneDNN's own kept to one.
-template <typename Function>
-void in_shares_of_images(const ConvolutionGeometry& of, std::size_t shares, const Function& function) {
-  parallel::in_parts(shares, [&](std::size_t share, std::size_t) {
-    const std::size_t first = of.images * share / shares;
-    const std::size_t end = of.images * (share + 1) / shares;
+// Some of a batch's images, and who has them.
+struct Share {
+  std::size_t index;
+  std::size_t first;
+  std::size_t images;
+  std::byte* planned;  // null: for helpers, which have memory of their own, as for products
+  std::size_t planned_bytes;
+
+  // At least so many bytes, aligned to 64.
+  std::byte* room(std::size_t bytes) const {
+    if (planned != nullptr && bytes <= planned_bytes) return planned;
+    thread_local std::vector<std::byte> own;
+    if (own.size() < bytes + 64) own.resize(bytes + 64);
+    return reinterpret_cast<std::byte*>(rounded(reinterpret_cast<std::uintptr_t>(own.data())));
+  }
+};
+
+std::size_t shares_of(const ConvolutionGeometry& of) {
+  return std::max<std::size_t>(1, parallel::shares_of({.count = of.images}));
+}
+
+// function(share) on the threads, each with oneDNN's own kept to one.
+template <typename T, typename Function>
+void in_shares_of_images(const ConvolutionGeometry& of, const Room<T>& room, float* scratch, const Function& function) {
+  const std::size_t shares = shares_of(of);
+  parallel::in_parts(shares, [&](std::size_t index, std::size_t worker) {
+    const std::size_t first = of.images * index / shares;
+    const std::size_t end = of.images * (index + 1) / shares;
     if (first == end) return;
     const onednn::OneThread one;
-    function(share, first, end - first);
+    function(Share{.index = index,
+                   .first = first,
+                   .images = end - first,
+                   .planned = worker == 0 ? reinterpret_cast<std::byte*>(scratch) : nullptr,
+                   .planned_bytes = room.for_primitive});
   });
 }
 
+// Of the shares behind the first, one after the other: the calling thread's.
+float* more_sums(std::size_t floats) {
+  thread_local std::vector<float> sums;
+  if (sums.size() < floats) sums.resize(floats);
+  return sums.data();
+}
+
+// The weights' gradient: `sum` is the first share's, the others' are in `more`.
 template <Element T>
-void add_up(const ConvolutionBackwardWork<T>& work, const Room<T>& room) {
+void add_up(const ConvolutionBackwardWork<T>& work, float* sum, const float* more) {
   const std::size_t count = work.of.weights();
-  float* const sum = room.sum_at(work.scratch, 0);
   if (work.of.images == 0) std::fill_n(sum, count, 0.0f);
-  for (std::size_t share = 1; share < std::min<std::size_t>(room.shares, work.of.images); ++share) {
-    const float* const more = room.sum_at(work.scratch, share);
-    for (std::size_t i = 0; i < count; ++i) sum[i] += more[i];
+  for (std::size_t share = 1; share < std::min<std::size_t>(shares_of(work.of), work.of.images); ++share) {
+    for (std::size_t i = 0; i < count; ++i) sum[i] += more[(share - 1) * count + i];
   }
   if (work.accumulate) {
     for (std::size_t i = 0; i < count; ++i) sum[i] += load(work.dweight[i]);
@@ -319,11 +342,12 @@ void forward(const ConvolutionForwardWork<T>& work) {
     throw InternalError("a convolution that oneDNN does not have");
   } else {
     const Room<T> room(work.of);
-    in_shares_of_images(work.of, room.shares, [&](std::size_t share, std::size_t first, std::size_t images) {
+    in_shares_of_images(work.of, room, work.scratch, [&](const Share& share) {
       Primitives& primitives = Primitives::of_this_thread();
-      primitives.find({with_images(work.of, images), Direction::forward, type_of<T>(), work.bias != nullptr})
-          .forward(primitives.stream(), work.x + first * work.of.x_of_image(), work.weight, work.bias,
-                   work.y + first * work.of.y_of_image(), room.primitive_at(work.scratch, share));
+      const Key key{with_images(work.of, share.images), Direction::forward, type_of<T>(), work.bias != nullptr};
+      Primitive& primitive = primitives.find(key);
+      primitive.forward(primitives.stream(), work.x + share.first * work.of.x_of_image(), work.weight, work.bias,
+                        work.y + share.first * work.of.y_of_image(), share.room(primitive.bytes()));
     });
   }
 }
@@ -334,29 +358,33 @@ void backward(const ConvolutionBackwardWork<T>& work) {
     throw InternalError("a convolution that oneDNN does not have");
   } else {
     const Room<T> room(work.of);
-    in_shares_of_images(work.of, room.shares, [&](std::size_t share, std::size_t first, std::size_t images) {
+    const std::size_t count = work.of.weights();
+    float* const sum = room.sum_at(work.scratch);
+    float* const more = work.dweight == nullptr ? nullptr : more_sums((shares_of(work.of) - 1) * count);
+    in_shares_of_images(work.of, room, work.scratch, [&](const Share& share) {
       Primitives& primitives = Primitives::of_this_thread();
-      const ConvolutionGeometry part = with_images(work.of, images);
-      const T* const dy = work.dy + first * work.of.y_of_image();
+      const ConvolutionGeometry part = with_images(work.of, share.images);
+      const T* const dy = work.dy + share.first * work.of.y_of_image();
       if (work.dweight != nullptr) {
-        primitives.find({part, Direction::weights, type_of<T>(), false})
-            .weight_gradient(primitives.stream(), work.x + first * work.of.x_of_image(),
-                             room.sum_at(work.scratch, share), dy, room.primitive_at(work.scratch, share));
+        Primitive& primitive = primitives.find({part, Direction::weights, type_of<T>(), false});
+        primitive.weight_gradient(primitives.stream(), work.x + share.first * work.of.x_of_image(),
+                                  share.index == 0 ? sum : more + (share.index - 1) * count, dy,
+                                  share.room(primitive.bytes()));
       }
       if (work.dx != nullptr) {
-        primitives.find({part, Direction::data, type_of<T>(), false})
-            .data(primitives.stream(), work.dx + first * work.of.x_of_image(), work.weight, dy,
-                  room.primitive_at(work.scratch, share));
+        Primitive& primitive = primitives.find({part, Direction::data, type_of<T>(), false});
+        primitive.data(primitives.stream(), work.dx + share.first * work.of.x_of_image(), work.weight, dy,
+                       share.room(primitive.bytes()));
       }
     });
-    if (work.dweight != nullptr) add_up(work, room);
+    if (work.dweight != nullptr) add_up(work, sum, more);
   }
 }
 
 template <Element T>
 std::size_t scratch(const ConvolutionGeometry& of) {
   if constexpr (!supported<T>) return 0;
-  return Room<T>(of).bytes() / sizeof(float);
+  return Room<T>(of).floats();
 }
 
 #define TESSERA_CONVOLUTION_BY_ONEDNN(T)                     \

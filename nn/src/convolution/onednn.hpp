@@ -20,7 +20,7 @@ void forward(const ConvolutionForwardWork<T>& work);
 template <Element T>
 void backward(const ConvolutionBackwardWork<T>& work);
 
-// Floats, for either, with the threads that are set now.
+// Floats, for either. Helpers take memory of their own.
 template <Element T>
 std::size_t scratch(const ConvolutionGeometry& of);
 

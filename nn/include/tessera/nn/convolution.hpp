@@ -62,7 +62,7 @@ struct ConvolutionBackward {
   ImageView<const T> x;
   const T* weight = nullptr;
   ImageView<const T> dy;
-  ImageView<T> dx;           // without images: not wanted
+  ImageView<T> dx;           // without channels: not wanted
   T* dweight = nullptr;      // null: not wanted
   T* dbias = nullptr;        // null: not wanted
   bool accumulate = false;   // adds to dweight and dbias instead of replacing them
@@ -71,7 +71,7 @@ struct ConvolutionBackward {
 template <Element T>
 void convolution_backward(Stream& stream, const ConvolutionBackward<T>& operation);
 
-// Floats that either direction needs for such a batch, with the threads that are set now.
+// Floats that either direction needs for such a batch; helpers of several threads take memory of their own.
 template <Element T>
 std::size_t convolution_scratch(const ConvolutionShape& shape, std::size_t images, HeightWidth image);
 
@@ -96,7 +96,7 @@ class Convolution final : public Module {
     ImageView<const T> x;
   };
   Saved forward(LayerWindow window, ActivationStack& stack, ImageView<const T> x, ImageView<T> y);
-  // dx without images: not wanted.
+  // dx without channels: not wanted.
   void backward(LayerWindow window, ActivationStack& stack, const Saved& saved, ImageView<const T> dy, ImageView<T> dx);
 
  private:

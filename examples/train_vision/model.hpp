@@ -1,0 +1,63 @@
+// A vision model: stages and a head, each a unit, and the passes through them.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tessera/shard/fully_shard.hpp"
+#include "train_vision/shape.hpp"
+#include "train_vision/stage.hpp"
+
+namespace examples {
+
+template <typename T>
+class VisionModel {
+ public:
+  explicit VisionModel(const VisionShape& shape);
+
+  void add_to(tessera::FullyShard& model);
+
+  // Where activations stand from now on: planned_activation_bytes(), aligned to 64 bytes, as long as passes follow.
+  void use(std::span<std::byte> memory, tessera::DeviceKind device = tessera::DeviceKind::cpu) {
+    stack_ = tessera::nn::ActivationStack(memory, device);
+  }
+
+  // One micro-batch, forward and backward. Enqueues; images, targets and loss must stay until the stream is through.
+  // pixels: an image in each row, [height, width, channels].
+  void train(tessera::FullyShard& model, tessera::nn::MatrixView<const float> pixels, const Answers& answers);
+  // The logits in evaluation windows, valid until the next pass. There may be no images.
+  tessera::nn::MatrixView<T> evaluate(tessera::FullyShard& model, tessera::nn::MatrixView<const float> pixels);
+
+  // What passes over micro-batches of so many images need, counted by the passes themselves.
+  static tessera::Bytes planned_activation_bytes(const VisionShape& shape, std::size_t images,
+                                                 tessera::DeviceKind device = tessera::DeviceKind::cpu);
+
+ private:
+  struct NamedStage {
+    std::string name;
+    std::unique_ptr<Stage<T>> stage;
+    tessera::nn::ImageView<T> y = {};  // of the pass at hand
+  };
+  void make_convolutional();
+  void make_residual(const std::vector<std::size_t>& blocks, bool bottleneck);
+
+  // The passes, for a FullyShard and for one that only counts.
+  template <typename Model>
+  void train_pass(Model& model, tessera::nn::MatrixView<const float> pixels, const Answers& answers);
+  template <typename Model>
+  void backward_pass(Model& model, tessera::nn::MatrixView<T> logits);
+  template <typename Model>
+  tessera::nn::MatrixView<T> evaluation_pass(Model& model, tessera::nn::MatrixView<const float> pixels);
+  template <typename Model>
+  tessera::nn::ImageView<const T> as_input(Model& model, tessera::nn::MatrixView<const float> pixels);
+
+  VisionShape shape_;
+  std::vector<NamedStage> stages_;
+  std::unique_ptr<Head<T>> head_;
+  tessera::nn::ActivationStack stack_;
+};
+
+}  // namespace examples

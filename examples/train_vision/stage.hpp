@@ -1,0 +1,69 @@
+// What a vision model is made of: stages, which turn images into images, and a head, which turns them into a logit for
+// each class. Each is a unit. T is the element type of parameters and activations.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "tessera/nn/activation_stack.hpp"
+#include "tessera/nn/cross_entropy.hpp"
+#include "tessera/nn/image_view.hpp"
+#include "tessera/nn/layer_window.hpp"
+#include "tessera/shard/module.hpp"
+
+namespace examples {
+
+// Keeps what its backward needs of the forward before it, as views of the stack.
+template <typename T>
+class Stage : public tessera::Module {
+ public:
+  virtual tessera::nn::ImageView<T> push_result(tessera::nn::ActivationStack& stack,
+                                                tessera::nn::ConstImageView<T> x) const = 0;
+  virtual void forward(tessera::nn::LayerWindow window, tessera::nn::ActivationStack& stack,
+                       tessera::nn::ImageView<const T> x, tessera::nn::ImageView<T> y) = 0;
+  // The gradient of y is overwritten. dx without channels: not wanted.
+  virtual void backward(tessera::nn::LayerWindow window, tessera::nn::ActivationStack& stack,
+                        tessera::nn::ImageView<T> dy, tessera::nn::ImageView<T> dx) = 0;
+};
+
+// What a batch is measured against, and where its loss goes.
+struct Answers {
+  tessera::nn::Targets targets;
+  float* loss;
+};
+
+template <typename T>
+class Head : public tessera::Module {
+ public:
+  explicit Head(float label_smoothing) : loss_(label_smoothing) {}
+
+  // Of an evaluation: logits [images, classes] alone.
+  void forward(tessera::nn::LayerWindow window, tessera::nn::ActivationStack& stack, tessera::nn::ImageView<const T> x,
+               tessera::nn::MatrixView<T> logits) {
+    compute(window, stack, x, logits);
+  }
+  // Of training: the loss, too.
+  void forward(tessera::nn::LayerWindow window, tessera::nn::ActivationStack& stack, tessera::nn::ImageView<const T> x,
+               tessera::nn::MatrixView<T> logits, const Answers& answers) {
+    compute(window, stack, x, logits);
+    saved_loss_ = loss_.forward(window, stack, logits, answers.targets, answers.loss);
+  }
+  // The logits become their gradient, and x's is written.
+  void backward(tessera::nn::LayerWindow window, tessera::nn::ActivationStack& stack, tessera::nn::MatrixView<T> logits,
+                tessera::nn::ImageView<T> dx) {
+    loss_.backward(window, stack, saved_loss_, logits);
+    differentiate(window, stack, logits, dx);
+  }
+
+ private:
+  // Keeps what differentiate() needs.
+  virtual void compute(tessera::nn::LayerWindow window, tessera::nn::ActivationStack& stack,
+                       tessera::nn::ImageView<const T> x, tessera::nn::MatrixView<T> logits) = 0;
+  virtual void differentiate(tessera::nn::LayerWindow window, tessera::nn::ActivationStack& stack,
+                             tessera::nn::MatrixView<const T> dlogits, tessera::nn::ImageView<T> dx) = 0;
+
+  tessera::nn::CrossEntropy<T> loss_;
+  typename tessera::nn::CrossEntropy<T>::Saved saved_loss_;
+};
+
+}  // namespace examples

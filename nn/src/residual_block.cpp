@@ -1,0 +1,184 @@
+// Residual blocks. Sums and relus happen in place: of a block only the convolutions' results and what the relus let
+// through stay for the backward pass.
+#include "tessera/nn/residual_block.hpp"
+
+#include <cmath>
+
+#include "src/operation.hpp"
+#include "tessera/nn/dropout.hpp"
+
+namespace tessera::nn {
+
+namespace {
+
+template <typename T>
+void add_images(Stream& stream, ConstImageView<T> a, ImageView<T> to) {
+  add_dropped<T>(stream, {.residual = ConstImageView<T>(to).rows(), .x = a.rows(), .y = to.rows()});
+}
+
+template <typename T>
+ImageView<T> pushed_like(ActivationStack& stack, ConstImageView<T> like) {
+  return {stack.push<T>(like.elements()).data(), like.images, like.height, like.width, like.channels};
+}
+
+ConvolutionShape first_shape(const ResidualShape& of) {
+  if (of.bottleneck) return {.in = of.in, .out = of.width, .kernel = 1};
+  return {.in = of.in, .out = of.width, .kernel = 3, .stride = of.stride, .padding = 1};
+}
+
+ConvolutionShape second_shape(const ResidualShape& of) {
+  return {.in = of.width, .out = of.width, .kernel = 3, .stride = of.bottleneck ? of.stride : 1, .padding = 1};
+}
+
+BatchNormOptions last_norm(const ResidualShape& of) {
+  return {.initial_weight = of.starts_as_shortcut ? Initial::zeros() : Initial::ones()};
+}
+
+// "downsample": a convolution and its norm, as "0" and "1".
+template <typename T>
+class ShortcutNames final : public Module {
+ public:
+  explicit ShortcutNames(NormedConvolution<T>& shortcut) : shortcut_(shortcut) {}
+  void visit(ModuleVisitor& visitor) override {
+    visitor("0", shortcut_.convolution());
+    visitor("1", shortcut_.norm());
+  }
+
+ private:
+  NormedConvolution<T>& shortcut_;
+};
+
+}  // namespace
+
+Initial he_initial(const ConvolutionShape& shape) {
+  const auto outputs = static_cast<float>(shape.out * shape.kernel.height * shape.kernel.width);
+  return Initial::normal(0.0f, std::sqrt(2.0f / outputs));
+}
+
+template <Element T>
+NormedConvolution<T>::NormedConvolution(const ConvolutionShape& shape, const BatchNormOptions& norm)
+    : convolution_(shape, {.bias = false, .initial_weight = he_initial(shape)}), norm_(shape.out, norm) {}
+
+template <Element T>
+typename NormedConvolution<T>::Saved NormedConvolution<T>::forward(LayerWindow window, ActivationStack& stack,
+                                                                   ImageView<const T> x, ImageView<T> y) {
+  const ImageView<T> sums = push_result(stack, x);
+  Saved saved;
+  saved.convolution = convolution_.forward(window, stack, x, sums);
+  saved.norm = norm_.forward(window, stack, sums.rows(), y.rows());
+  return saved;
+}
+
+template <Element T>
+void NormedConvolution<T>::backward(LayerWindow window, ActivationStack& stack, const Saved& saved,
+                                    ImageView<const T> dy, ImageView<T> dx) {
+  const ScratchScope scope(stack);
+  const ImageView<T> dsums = pushed_like<T>(stack, dy);
+  norm_.backward(window, stack, saved.norm, dy.rows(), dsums.rows());
+  convolution_.backward(window, stack, saved.convolution, dsums, dx);
+}
+
+template <Element T>
+ResidualBlock<T>::ResidualBlock(const ResidualShape& shape)
+    : shape_(shape),
+      first_(first_shape(shape)),
+      second_(second_shape(shape), shape.bottleneck ? BatchNormOptions{} : last_norm(shape)) {
+  if (shape.bottleneck)
+    third_.emplace(ConvolutionShape{.in = shape.width, .out = shape.out(), .kernel = 1}, last_norm(shape));
+  if (shape.stride != 1 || shape.in != shape.out()) {
+    shortcut_.emplace(ConvolutionShape{.in = shape.in, .out = shape.out(), .kernel = 1, .stride = shape.stride});
+  }
+}
+
+template <Element T>
+void ResidualBlock<T>::visit(ModuleVisitor& visitor) {
+  visitor("conv1", first_.convolution());
+  visitor("bn1", first_.norm());
+  visitor("conv2", second_.convolution());
+  visitor("bn2", second_.norm());
+  if (third_) {
+    visitor("conv3", third_->convolution());
+    visitor("bn3", third_->norm());
+  }
+  if (shortcut_) {
+    ShortcutNames<T> names(*shortcut_);
+    visitor("downsample", names);
+  }
+}
+
+template <Element T>
+ImageView<T> ResidualBlock<T>::push_result(ActivationStack& stack, ConstImageView<T> x) const {
+  const HeightWidth size = second_.shape().output(first_.shape().output(x.size()));
+  return {stack.push<T>(x.images * size.height * size.width * shape_.out()).data(), x.images, size.height, size.width,
+          shape_.out()};
+}
+
+template <Element T>
+typename ResidualBlock<T>::Saved ResidualBlock<T>::forward(LayerWindow window, ActivationStack& stack,
+                                                           ImageView<const T> x, ImageView<T> y) {
+  Saved saved;
+  const auto rectified = [&](ImageView<T> of) { relu_.forward(window, stack, of.rows(), of.rows()); };
+  saved.first_result = first_.push_result(stack, x);
+  saved.first = first_.forward(window, stack, x, saved.first_result);
+  rectified(saved.first_result);
+  if (third_) {
+    saved.second_result = second_.push_result(stack, saved.first_result);
+    saved.second = second_.forward(window, stack, saved.first_result, saved.second_result);
+    rectified(saved.second_result);
+    saved.third = third_->forward(window, stack, saved.second_result, y);
+  } else {
+    saved.second = second_.forward(window, stack, saved.first_result, y);
+  }
+  ImageView<const T> shortcut = x;
+  if (shortcut_) {
+    const ImageView<T> result = shortcut_->push_result(stack, x);
+    saved.shortcut = shortcut_->forward(window, stack, x, result);
+    shortcut = result;
+  }
+  window.enqueue(add_images<T>, shortcut, y);
+  rectified(y);
+  saved.y = y;
+  return saved;
+}
+
+template <Element T>
+void ResidualBlock<T>::branch_backward(LayerWindow window, ActivationStack& stack, const Saved& saved,
+                                       ImageView<const T> dy, ImageView<T> dx) {
+  const auto through_relu = [&](ImageView<const T> result, ImageView<T> gradient) {
+    relu_.backward(window, stack, {result.rows()}, gradient.rows(), gradient.rows());
+  };
+  const ImageView<T> dfirst = pushed_like<T>(stack, saved.first_result);
+  if (third_) {
+    const ImageView<T> dsecond = pushed_like<T>(stack, saved.second_result);
+    third_->backward(window, stack, saved.third, dy, dsecond);
+    through_relu(saved.second_result, dsecond);
+    second_.backward(window, stack, saved.second, dsecond, dfirst);
+  } else {
+    second_.backward(window, stack, saved.second, dy, dfirst);
+  }
+  through_relu(saved.first_result, dfirst);
+  first_.backward(window, stack, saved.first, dfirst, dx);
+}
+
+template <Element T>
+void ResidualBlock<T>::backward(LayerWindow window, ActivationStack& stack, const Saved& saved, ImageView<T> dy,
+                                ImageView<T> dx) {
+  const ScratchScope scope(stack);
+  relu_.backward(window, stack, {saved.y.rows()}, dy.rows(), dy.rows());
+  branch_backward(window, stack, saved, dy, dx);
+  const bool wanted = dx.channels != 0;
+  if (!shortcut_) {
+    if (wanted) window.enqueue(add_images<T>, dy, dx);
+    return;
+  }
+  const ImageView<T> more = wanted ? pushed_like<T>(stack, dx) : ImageView<T>{};
+  shortcut_->backward(window, stack, saved.shortcut, dy, more);
+  if (wanted) window.enqueue(add_images<T>, more, dx);
+}
+
+#define TESSERA_RESIDUAL_BLOCK(T)      \
+  template class NormedConvolution<T>; \
+  template class ResidualBlock<T>;
+TESSERA_FOR_EACH_ELEMENT(TESSERA_RESIDUAL_BLOCK)
+
+}  // namespace tessera::nn

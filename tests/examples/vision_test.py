@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+"""train_vision on small images that are made up: it learns, on any number of ranks alike; what it writes; a run that is
+stopped and resumed; wrong options and damaged files.
+
+usage: vision_test.py TRAIN_VISION
+"""
+import pathlib
+import re
+import sys
+import tempfile
+
+import bad_input
+import made_images
+import trainer_runs
+
+TOLERANCE = 1e-5
+KEYS = {"accuracy", "top5_accuracy", "held_out_loss", "held_out_samples"}
+
+
+def check_learning(program, data):
+    with tempfile.TemporaryDirectory() as folder:
+        steps = trainer_runs.train(program, folder, "--data", data, "--ranks", 2, "--width", 8, "--batch", 10, "--epochs", 6)
+    told = [step for step in steps if "accuracy" in step]
+    assert len(told) == 6 and all(KEYS <= step.keys() for step in told), told
+    last = told[-1]
+    assert last["held_out_samples"] == 90 and last["accuracy"] > 0.9, last
+    assert last["top5_accuracy"] >= last["accuracy"] and last["held_out_loss"] < 0.5 * told[0]["held_out_loss"], told
+    print(f"learned: {last['accuracy']:.3f}")
+
+
+def check_ranks(program, data):
+    """A step's images are the same, so losses and what is told are, too: without batch norm, whose moments are a rank's."""
+    outcomes = []
+    for ranks in [1, 2, 4]:
+        with tempfile.TemporaryDirectory() as folder:
+            outcomes.append(trainer_runs.train(
+                program, folder, "--data", data, "--ranks", ranks, "--batch", 12 // ranks, "--width", 8, "--steps", 40,
+                "--shift", 2, "--flip", "yes", "--cutout", 3, "--label-smoothing", 0.1, "--threads", 1))
+    for steps in outcomes[1:]:
+        distance = max(abs(a["loss"] - b["loss"]) / a["loss"] for a, b in zip(outcomes[0], steps, strict=True))
+        print(f"distance of losses: {distance:.1e}")
+        assert distance <= TOLERANCE, distance
+        assert steps[-1]["accuracy"] == outcomes[0][-1]["accuracy"], (steps[-1], outcomes[0][-1])
+
+
+def weights_after(program, folder, name, *options):
+    path = pathlib.Path(folder) / f"{name}.safetensors"
+    steps = trainer_runs.train(program, folder, *options, "--dump-weights", path)
+    return [step["loss_bits"] for step in steps], trainer_runs.read_safetensors(path)
+
+
+def check_resume(program, data):
+    """With batch norm: its moments are in the checkpoint, and those of a short last step count."""
+    with tempfile.TemporaryDirectory() as folder:
+        options = ["--data", data, "--model", "resnet18", "--width", 4, "--ranks", 3, "--batch", 7, "--samples", 101,
+                   "--steps", 12, "--shift", 1, "--flip", "yes"]
+        losses, whole = weights_after(program, folder, "whole", *options, "--checkpoint-dir", f"{folder}/whole")
+        checkpoints = ["--checkpoint-dir", f"{folder}/parts"]
+        first, _ = weights_after(program, folder, "first", *options, *checkpoints, "--stop-after", 7)
+        _, resumed = weights_after(program, folder, "rest", *options, *checkpoints, "--resume")
+        assert first == losses[:7], (first, losses)
+        assert resumed == whole, "the resumed run has other weights"
+
+
+def check_words(program, data):
+    done = trainer_runs.run(program, "--data", data, "--ranks", 2, "--batch", 16, "--width", 4, "--epochs", 1, "--confusion")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"held-out loss [\d.]+, top-1 [\d.]+ %, top-5 [\d.]+ %", done.stdout), done.stdout
+    table = done.stdout.split("taken most often for\n")[1].splitlines()[:10]
+    assert sum(int(re.match(r"\d +(\d+)", line).group(1)) for line in table) == 90, table
+    done = trainer_runs.run(program, "--data", data, "--ranks", 3, "--batch", 7, "--check-data")
+    assert done.returncode == 0, done.stderr
+    assert "epoch 1: 300 of 300 images, 0 of them more than once" in done.stdout, done.stdout
+    dealt = re.findall(r"rank (\d+) +(\d+) images, the first ([\d ]+)", done.stdout)
+    assert sum(int(count) for _, count, _ in dealt) == 300 and len(dealt) == 3, dealt
+    firsts = [first.split() for _, _, first in dealt]
+    assert all(len(first) == 5 for first in firsts) and len(set(sum(firsts, []))) == 15, firsts
+
+
+def check_cifar(program):
+    with tempfile.TemporaryDirectory() as folder:
+        made_images.write_cifar10(folder, [30, 20], 12)
+        done = trainer_runs.run(program, "--data", f"cifar10:{folder}", "--ranks", 2, "--batch", 5, "--width", 4, "--epochs", 1,
+                                "--model", "resnet18")
+    assert done.returncode == 0, done.stderr
+    assert "cifar10: 50 images of 32 x 32 x 3 to train on, 12 held out; 10 classes" in done.stdout, done.stdout
+
+
+def learning_rates(program, data, *options):
+    with tempfile.TemporaryDirectory() as folder:
+        return [step["lr"] for step in trainer_runs.train(program, folder, "--data", data, "--width", 2, "--batch", 2,
+                                                          "--steps", 20, *options)]
+
+
+def check_scaled_rate(program, data):
+    for optimizer, times in [("sgd", 4.0), ("adamw", 2.0)]:
+        rates = learning_rates(program, data, "--optimizer", optimizer, "--lr", 0.01, "--ranks", 2, "--accumulate", 2,
+                               "--scale-lr")
+        assert abs(rates[3] - times * 0.01) < 1e-6 and abs(rates[0] - times * 0.01 / 4) < 1e-6, rates  # 20 / 5 steps up
+
+
+def check_bad_input(program, data):
+    cases = bad_input.Cases(program)
+    options, failed = [bad_input.BAD_OPTIONS], [bad_input.FAILED]
+    cases.check(["--data", "imagenet"], ["imagenet", "fashion-mnist", "cifar100"], options)
+    cases.check(["--data", "cifar10"], ["--data cifar10:DIR"], options)
+    cases.check(["--data", "mnist:/nowhere"], ["/nowhere/train-images-idx3-ubyte"], failed)
+    cases.check(["--data", data, "--batch", 400], ["--batch 400", "300"], options)
+    cases.check(["--data", data, "--label-smoothing", 1.5], ["--label-smoothing"], options)
+    cases.check(["--data", data, "--model", "vgg"], ["vgg", "resnet18"], options)
+    with tempfile.TemporaryDirectory() as folder:
+        made_images.write_mnist(folder, 20, 10, side=3)
+        cases.check(["--data", f"mnist:{folder}", "--batch", 4], ["4 x 4"], failed)
+        pathlib.Path(folder, "t10k-labels-idx1-ubyte.gz").write_bytes(b"\x1f\x8b damaged")
+        cases.check(["--data", f"mnist:{folder}", "--batch", 4], ["t10k-labels-idx1-ubyte.gz"], failed)
+    assert cases.result() == 0
+
+
+def main():
+    (program,) = sys.argv[1:]
+    with tempfile.TemporaryDirectory() as folder:
+        made_images.write_mnist(folder, 300, 90)
+        data = f"mnist:{folder}"
+        check_learning(program, data)
+        check_ranks(program, data)
+        check_resume(program, data)
+        check_words(program, data)
+        check_scaled_rate(program, data)
+        check_bad_input(program, data)
+    check_cifar(program)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
