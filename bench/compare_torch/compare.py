@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Steps of Tessera and of PyTorch, in turn in one run: the same models, initial weights, batches, ranks and precision.
 
-usage: compare.py BUILD [--torch PYTHON] [--rounds N] [--steps N] [--minutes N] [--tiny]    prints figures, one per line
+usage: compare.py BUILD [--torch PYTHON] [--models M,…] [--rounds N] [--steps N] [--minutes N] [--tiny]    prints figures, one
+       per line
 
 PYTHON is an interpreter that has PyTorch; default: the environment variable TESSERA_TORCH_PYTHON, else this one. Without
 PyTorch there is nothing to compare, and the benchmark says so. Both have as many threads. PyTorch gets what makes it fast:
@@ -19,8 +20,13 @@ import tempfile
 import time
 
 SHAPES = {"mlp": {"batch": 64, "width": 2048, "layers": 8, "seq": 128},
-          "gpt": {"batch": 8, "width": 256, "layers": 4, "seq": 128}}
-TINY = {"mlp": {"batch": 4, "width": 16, "layers": 2, "seq": 8}, "gpt": {"batch": 2, "width": 16, "layers": 1, "seq": 8}}
+          "gpt": {"batch": 8, "width": 256, "layers": 4, "seq": 128},
+          "cnn": {"batch": 64, "width": 32, "side": 28},
+          "resnet18": {"batch": 16, "width": 64, "side": 32}}
+TINY = {"mlp": {"batch": 4, "width": 16, "layers": 2, "seq": 8}, "gpt": {"batch": 2, "width": 16, "layers": 1, "seq": 8},
+        "cnn": {"batch": 2, "width": 2, "side": 4}, "resnet18": {"batch": 2, "width": 2, "side": 8}}
+# How images stand in PyTorch: the faster of these counts.
+LAYOUTS = {"cnn": [[], ["--channels-last"]], "resnet18": [[], ["--channels-last"]]}
 # By the name of their figures: ranks, how they share the work, and the threads of each.
 CASES = {"single": (1, "single", 1), "threads": (1, "single", 2), "ddp": (2, "ddp", 1), "fsdp": (2, "fsdp", 1)}
 # Without these PyTorch gives large temporaries back to the system at each step, and page faults dominate.
@@ -65,9 +71,12 @@ class Comparison:
         return float(figures["step"]), float(figures["first-loss"]), float(figures["last-loss"])
 
     def peer(self, model, precision, ranks, parallel, threads):
+        return min(self.peer_with(layout, model, precision, ranks, parallel, threads) for layout in LAYOUTS.get(model, [[]]))
+
+    def peer_with(self, layout, model, precision, ranks, parallel, threads):
         meeting = self.folder / f"meeting{next(self.meetings)}"
         command = [self.options.torch, "-B", PEER, "--model", model, "--parallel", parallel, "--weights",
-                   self.weights(model), "--meeting", meeting, *self.arguments(model, precision, ranks, threads)]
+                   self.weights(model), "--meeting", meeting, *layout, *self.arguments(model, precision, ranks, threads)]
         surroundings = environment(HEAP_KEPT | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)})
         others = [subprocess.Popen([*command, "--rank", str(rank)], env=surroundings, stdout=subprocess.DEVNULL,
                                    stderr=subprocess.DEVNULL) for rank in range(1, ranks)]
@@ -111,6 +120,7 @@ def main():
     parser.add_argument("--steps", type=int, default=7)
     parser.add_argument("--minutes", type=float, default=8, help="begins no round that would end later")
     parser.add_argument("--precisions", default="fp32,bf16")
+    parser.add_argument("--models", default=",".join(SHAPES))
     parser.add_argument("--tiny", action="store_true", help="models that take no time")
     options = parser.parse_args()
     version = has_torch(options.torch)
@@ -120,7 +130,7 @@ def main():
     print(f"torch {version} version")
     with tempfile.TemporaryDirectory() as folder:
         comparison = Comparison(options, folder)
-        cases = list(itertools.product(SHAPES, options.precisions.split(","), CASES))
+        cases = list(itertools.product(options.models.split(","), options.precisions.split(","), CASES))
         rounds = {case: [] for case in cases}
         start = time.monotonic()
         for index in range(options.rounds):

@@ -1,4 +1,4 @@
-"""The peer: the MLP and the GPT of bench/step with PyTorch, on one rank alone, with DDP, or with FSDP2, over gloo.
+"""The peer: the models of bench/step with PyTorch, on one rank alone, with DDP, or with FSDP2, over gloo.
 
 Run by compare.py, one process per rank, with the interpreter that has PyTorch. Prints one JSON object: times and losses.
 """
@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 
-CLASSES, VOCABULARY = 10, 256
+CLASSES, VOCABULARY, CHANNELS = 10, 256, 3
 
 
 class Mlp(nn.Module):
@@ -75,6 +75,66 @@ class Gpt(nn.Module):
         return name.removeprefix("embedding.")
 
 
+class Cnn(nn.Module):
+    def __init__(self, options):
+        super().__init__()
+        width, side = options.width, options.side
+        self.blocks = nn.ModuleList([nn.Conv2d(CHANNELS, width, 3, padding=1), nn.Conv2d(width, 2 * width, 3, padding=1)])
+        self.fc = nn.ModuleDict({"hidden": nn.Linear((side // 4) ** 2 * 2 * width, 4 * width),
+                                 "output": nn.Linear(4 * width, CLASSES)})
+
+    def forward(self, x, targets):
+        for layer in self.blocks:
+            x = functional.max_pool2d(functional.relu(layer(x)), 2)
+        x = functional.relu(self.fc["hidden"](x.permute(0, 2, 3, 1).flatten(1)))
+        return functional.cross_entropy(self.fc["output"](x).float(), targets)
+
+    @staticmethod
+    def place_of(name):
+        return name.replace("conv1.conv", "blocks.0").replace("conv2.conv", "blocks.1")
+
+
+class Residual(nn.Module):
+    def __init__(self, before, width, stride):
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(before, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width)
+        self.conv2, self.bn2 = nn.Conv2d(width, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width)
+        self.downsample = nn.Identity()
+        if stride != 1 or before != width:
+            self.downsample = nn.Sequential(nn.Conv2d(before, width, 1, stride, bias=False), nn.BatchNorm2d(width))
+
+    def forward(self, x):
+        y = self.bn2(self.conv2(functional.relu(self.bn1(self.conv1(x)))))
+        return functional.relu(y + self.downsample(x))
+
+
+class ResNet18(nn.Module):
+    def __init__(self, options):
+        super().__init__()
+        width = options.width
+        self.stem = nn.ModuleDict({"conv1": nn.Conv2d(CHANNELS, width, 3, 1, 1, bias=False), "bn1": nn.BatchNorm2d(width)})
+        self.blocks = nn.ModuleList(
+            Residual(max(width, (width << layer) // (2 - number)), width << layer, 2 if layer and not number else 1)
+            for layer in range(4) for number in range(2))
+        self.fc = nn.Linear(8 * width, CLASSES)
+
+    def forward(self, x, targets):
+        x = functional.relu(self.stem["bn1"](self.stem["conv1"](x)))
+        for block in self.blocks:
+            x = block(x)
+        return functional.cross_entropy(self.fc(x.mean(dim=(2, 3))).float(), targets)
+
+    @staticmethod
+    def place_of(name):
+        if not name.startswith("layer"):
+            return name
+        layer, number, rest = name.removeprefix("layer").split(".", 2)
+        return f"blocks.{2 * (int(layer) - 1) + int(number)}.{rest}"
+
+
+MODELS = {"mlp": Mlp, "gpt": Gpt, "cnn": Cnn, "resnet18": ResNet18}
+
+
 def load_weights(model, path):
     """The initial weights that bench/step wrote: an 8-byte length, a JSON header, then the tensors in fp32."""
     with open(path, "rb") as file:
@@ -92,11 +152,16 @@ def load_weights(model, path):
 
 
 def batch_of(options, rank):
-    """The formulas of bench/step/mlp.cpp and gpt.cpp."""
+    """The formulas of bench/step/mlp.cpp, gpt.cpp and images.hpp."""
     if options.model == "mlp":
         rows = torch.arange(options.batch).view(-1, 1) + rank * options.batch
         x = ((rows * 131 + torch.arange(options.width) * 31) % 257).float() / 128 - 1
         return x, rows.view(-1) % CLASSES
+    if options.side:
+        images = torch.arange(options.batch).view(-1, 1) + rank * options.batch
+        pixels = ((images * 131 + torch.arange(CHANNELS * options.side ** 2) * 31) % 257).float() / 128 - 1
+        x = pixels.view(options.batch, options.side, options.side, CHANNELS).permute(0, 3, 1, 2)
+        return x if options.channels_last else x.contiguous(), images.view(-1) % CLASSES
     tokens = options.batch * options.seq
     i = torch.arange(tokens + 1) + rank * tokens
     ids = (i * i + 7 * i) // 3 % VOCABULARY
@@ -110,6 +175,9 @@ def sharded(model, options):
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
         half = torch.bfloat16 if options.precision == "bf16" else None
+        for module in model.modules() if half else ():
+            if isinstance(module, nn.BatchNorm2d):  # whose moments must be of the parameters' type
+                module.running_mean, module.running_var = module.running_mean.to(half), module.running_var.to(half)
         how = {"mesh": init_device_mesh("cpu", (dist.get_world_size(),)),
                "mp_policy": MixedPrecisionPolicy(param_dtype=half, reduce_dtype=half)}
         for block in model.blocks:
@@ -128,9 +196,11 @@ def optimizer_of(parameters):
 
 
 def train(options, rank):
-    model = Mlp(options) if options.model == "mlp" else Gpt(options)
+    model = MODELS[options.model](options)
     if options.weights:
         load_weights(model, options.weights)
+    if options.channels_last and options.parallel != "fsdp":  # which takes no weights that stand so
+        model = model.to(memory_format=torch.channels_last)
     model = sharded(model, options)
     optimizer = optimizer_of(model.parameters())
     batch = batch_of(options, rank)
@@ -153,13 +223,16 @@ def train(options, rank):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--model", choices=["mlp", "gpt"], required=True)
+    parser.add_argument("--model", choices=list(MODELS), required=True)
     parser.add_argument("--parallel", choices=["single", "ddp", "fsdp"], default="single")
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
     parser.add_argument("--weights")
     parser.add_argument("--meeting", help="a file that the ranks meet at")
-    for name in ["rank", "ranks", "threads", "steps", "warm-up", "batch", "width", "layers", "seq"]:
+    for name in ["rank", "ranks", "threads", "steps", "warm-up", "batch", "width"]:
         parser.add_argument(f"--{name}", type=int, required=True)
+    for name in ["layers", "seq", "side"]:
+        parser.add_argument(f"--{name}", type=int, default=0)
+    parser.add_argument("--channels-last", action="store_true", help="images stand as Tessera's do")
     parser.add_argument("--heads", type=int, default=4)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)

@@ -76,9 +76,11 @@ def runtime_marks():
 
 def step_marks():
     least = {"mlp": {"single": 1.4, "threads": 1.3, "ddp": 2.0, "fsdp": 2.5},
-             "gpt": {"single": 1.3, "threads": 1.3, "ddp": 1.5, "fsdp": 2.0}}
+             "gpt": {"single": 1.3, "threads": 1.3, "ddp": 1.5, "fsdp": 2.0},
+             "cnn": {"single": 1.0, "threads": 1.0, "ddp": 1.2, "fsdp": 2.0},
+             "resnet18": {"single": 1.0, "threads": 1.0, "ddp": 1.2, "fsdp": 2.0}}
     peers = {"single": "one rank", "threads": "one rank of two threads", "ddp": "DDP, two ranks", "fsdp": "FSDP2, two ranks"}
-    for model in ("mlp", "gpt"):
+    for model in least:
         for precision in ("fp32", "bf16"):
             for parallel, mark in least[model].items():
                 yield Mark(STEPS, f"{model.upper()}, {precision}, {peers[parallel]}",

@@ -1,7 +1,7 @@
 // Times of training steps, and their parts: products, attention, optimizer, exposed communication, and the rest.
 //
-// usage: step_mlp|step_gpt [--ranks N] [--threads N] [--strategy S] [--precision P] [--parts] …    prints figures, one
-// per line
+// usage: step_mlp|step_gpt|step_cnn|step_resnet18 [--ranks N] [--threads N] [--strategy S] [--precision P] [--parts] …
+// prints figures, one per line
 //
 // --parts measures, in the same run and in turn with nothing, what the step's products take by themselves, and the step
 // of one rank whose collectives take no time: what the real step takes longer is communication that shows.
@@ -45,12 +45,13 @@ void add_options(examples::CommandLine& line, Options& options) {
   line.whole("--threads", step.threads, {1, 256}, "of each rank");
   line.whole("--steps", step.steps, {1, 10000}, "steps that are timed");
   line.whole("--warm-up", step.warm_up, {0, 10000}, "steps before them");
-  line.whole("--batch", step.batch, {1, 1 << 16}, "rows or sequences of each rank");
-  line.whole("--width", step.width, {1, 1 << 16}, "of each layer");
-  line.whole("--layers", step.layers, {1, 1000}, "layers or blocks");
-  line.whole("--seq", step.sequence, {1, 1 << 16}, "gpt: tokens of a sequence");
+  line.whole("--batch", step.batch, {1, 1 << 16}, "rows, sequences or images of each rank");
+  line.whole("--width", step.width, {1, 1 << 16}, "of each layer, or channels of the first stage");
+  if (step.layers > 0) line.whole("--layers", step.layers, {1, 1000}, "layers or blocks");
+  if (step.side == 0) line.whole("--seq", step.sequence, {1, 1 << 16}, "gpt: tokens of a sequence");
+  if (step.side > 0) line.whole("--side", step.side, {4, 1 << 12}, "of images, in pixels");
   line.path("--weights", step.weights, "where the initial weights are written");
-  line.flag("--parts", options.parts, "measures the step's parts, too");
+  if (step.side == 0) line.flag("--parts", options.parts, "measures the step's parts, too");
 }
 
 void require_training(const StepTimes& times) {

@@ -20,9 +20,10 @@ struct StepOptions {
   std::size_t threads = 1;  // of each rank
   std::size_t steps = 15;   // that are timed
   std::size_t warm_up = 3;  // steps before them
-  std::size_t batch;        // rows or sequences of each rank
-  std::size_t width;
-  std::size_t layers;  // mlp: of width × width; gpt: blocks
+  std::size_t batch;        // rows, sequences or images of each rank
+  std::size_t width;        // of networks on images: channels of the first stage
+  std::size_t layers = 0;   // mlp: of width × width; gpt: blocks; 0: the model has as many as it has
+  std::size_t side = 0;     // of images, in pixels; 0: the model sees none
   std::size_t heads = 4;
   std::size_t sequence = 128;
   std::optional<std::filesystem::path> weights = std::nullopt;  // the initial ones are written there
@@ -36,13 +37,13 @@ struct StepTimes {
   std::vector<float> losses;      // of every step, the mean over ranks
 };
 
-// ---- of each model, in mlp.cpp and gpt.cpp ----
+// ---- of each model, in a source of its name ----
 
 extern const char* const model_name;
 StepOptions default_options();
 // Called by every rank; the same losses on all. Collective.
 StepTimes train(tessera::World& world, const StepOptions& options);
-// What its linear layers multiply in a step, and its attention.
+// What its linear layers multiply in a step, and its attention; nothing for networks on images.
 Products products(const StepOptions& options);
 
 }  // namespace bench

@@ -39,8 +39,7 @@ template <typename T>
 void Stem<T>::forward(nn::LayerWindow window, nn::ActivationStack& stack, nn::ImageView<const T> x,
                       nn::ImageView<T> y) {
   rectified_ = keeps_size_ ? y : convolution_.push_result(stack, x);
-  saved_convolution_ = convolution_.forward(window, stack, x, rectified_);
-  relu_.forward(window, stack, rectified_.rows(), rectified_.rows());
+  saved_convolution_ = convolution_.forward(window, stack, x, rectified_, {.relu = true});
   if (!keeps_size_) saved_pool_ = pool_.forward(window, stack, rectified_, y);
 }
 
@@ -53,8 +52,7 @@ void Stem<T>::backward(nn::LayerWindow window, nn::ActivationStack& stack, nn::I
     gradient.data = stack.push<T>(rectified_.elements()).data();
     pool_.backward(window, stack, saved_pool_, dy, gradient);
   }
-  relu_.backward(window, stack, {rectified_.rows()}, gradient.rows(), gradient.rows());
-  convolution_.backward(window, stack, saved_convolution_, gradient, dx);
+  convolution_.backward(window, stack, saved_convolution_, gradient, dx, rectified_.data);
 }
 
 template <typename T>

@@ -3,7 +3,6 @@
 
 #include "tessera/nn/linear.hpp"
 #include "tessera/nn/pooling.hpp"
-#include "tessera/nn/relu.hpp"
 #include "tessera/nn/residual_block.hpp"
 #include "train_vision/stage.hpp"
 
@@ -27,7 +26,6 @@ class Stem final : public Stage<T> {
  private:
   bool keeps_size_;
   tessera::nn::NormedConvolution<T> convolution_;
-  tessera::nn::Relu<T> relu_;
   tessera::nn::MaxPool<T> pool_;
   typename tessera::nn::NormedConvolution<T>::Saved saved_convolution_;
   typename tessera::nn::MaxPool<T>::Saved saved_pool_;

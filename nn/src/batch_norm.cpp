@@ -57,6 +57,7 @@ const double* sum_up(const BatchNormSums& whole, const BatchNormRoom<T>& room, f
     const std::size_t first = room.parts.begin(part);
     sums.x = at_row(whole.x, first);
     sums.dy = at_row(whole.dy, first);
+    sums.y = at_row(whole.y, first);
     sums.rows = room.parts.begin(part + 1) - first;
     sums.sums = room.sums(scratch, part);
     active_rows().batch_norm_sums(sums);
@@ -72,11 +73,16 @@ const double* sum_up(const BatchNormSums& whole, const BatchNormRoom<T>& room, f
 template <typename T>
 void scale_rows(const BatchNormRows& whole) {
   const std::size_t row_bytes = whole.channels * sizeof(T);
+  const auto at_row = [&](const void* from, std::size_t row) -> const void* {
+    return from == nullptr ? nullptr : static_cast<const std::byte*>(from) + row * row_bytes;
+  };
   parallel::in_shares(shares_of_rows(whole.rows, whole.channels), [&](std::size_t begin, std::size_t end, std::size_t) {
     BatchNormRows rows = whole;
-    rows.x = static_cast<const std::byte*>(whole.x) + begin * row_bytes;
+    rows.x = at_row(whole.x, begin);
+    rows.residual = at_row(whole.residual, begin);
+    rows.dy = at_row(whole.dy, begin);
+    rows.y = at_row(whole.y, begin);
     rows.to = static_cast<std::byte*>(whole.to) + begin * row_bytes;
-    if (whole.dy != nullptr) rows.dy = static_cast<const std::byte*>(whole.dy) + begin * row_bytes;
     rows.rows = end - begin;
     active_rows().batch_norm_scale(rows);
   });
@@ -97,6 +103,7 @@ void moments_now(const BatchNormForward<T>& of) {
   const double* const sums = sum_up<T>({.format = format_of<T>,
                                         .x = of.x.data,
                                         .dy = nullptr,
+                                        .y = nullptr,
                                         .mean = of.mean,
                                         .inverse = nullptr,
                                         .sums = nullptr,
@@ -138,7 +145,10 @@ void forward_now(const BatchNormForward<T>& of) {
   }
   scale_rows<T>({.format = format_of<T>,
                  .x = of.x.data,
+                 .residual = of.residual,
+                 .relu = of.relu,
                  .dy = nullptr,
+                 .y = nullptr,
                  .to = of.y.data,
                  .mean = of.mean,
                  .scale = scale,
@@ -163,6 +173,7 @@ void backward_now(const BatchNormBackward<T>& of) {
   const double* const sums = sum_up<T>({.format = format_of<T>,
                                         .x = of.x.data,
                                         .dy = of.dy.data,
+                                        .y = of.relu_y,
                                         .mean = of.mean,
                                         .inverse = of.inverse,
                                         .sums = nullptr,
@@ -183,7 +194,10 @@ void backward_now(const BatchNormBackward<T>& of) {
   if (of.dx.columns == 0) return;
   scale_rows<T>({.format = format_of<T>,
                  .x = of.x.data,
+                 .residual = nullptr,
+                 .relu = false,
                  .dy = of.dy.data,
+                 .y = of.relu_y,
                  .to = of.dx.data,
                  .mean = of.mean,
                  .scale = scale,
@@ -242,7 +256,7 @@ void BatchNorm<T>::visit(ModuleVisitor& visitor) {
 
 template <Element T>
 typename BatchNorm<T>::Saved BatchNorm<T>::forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> x,
-                                                   MatrixView<T> y) {
+                                                   MatrixView<T> y, Then then) {
   const Saved saved{
       .x = x, .mean = stack.push<Arithmetic<T>>(x.columns), .inverse = stack.push<Arithmetic<T>>(x.columns)};
   const ScratchScope scope(stack);
@@ -251,6 +265,8 @@ typename BatchNorm<T>::Saved BatchNorm<T>::forward(LayerWindow window, Activatio
                                          .weight = window.parameter<T>(weight_),
                                          .bias = window.parameter<T>(bias_),
                                          .y = y,
+                                         .residual = then.residual,
+                                         .relu = then.relu,
                                          .mean = saved.mean.data(),
                                          .inverse = saved.inverse.data(),
                                          .running_mean = window.buffer(running_mean_),
@@ -265,7 +281,7 @@ typename BatchNorm<T>::Saved BatchNorm<T>::forward(LayerWindow window, Activatio
 
 template <Element T>
 void BatchNorm<T>::backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
-                            MatrixView<T> dx) {
+                            MatrixView<T> dx, const T* relu_y) {
   const ScratchScope scope(stack);
   const auto scratch = stack.push<float>(batch_norm_scratch<T>(saved.x.rows, saved.x.columns));
   window.enqueue(batch_norm_backward<T>, {.x = saved.x,
@@ -273,6 +289,7 @@ void BatchNorm<T>::backward(LayerWindow window, ActivationStack& stack, const Sa
                                           .mean = saved.mean.data(),
                                           .inverse = saved.inverse.data(),
                                           .dy = dy,
+                                          .relu_y = relu_y,
                                           .dx = dx,
                                           .dweight = window.gradient<T>(weight_),
                                           .dbias = window.gradient<T>(bias_),

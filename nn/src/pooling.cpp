@@ -5,9 +5,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "src/operation.hpp"
+#include "src/rows/active_rows.hpp"
 #include "src/shared_rows.hpp"
 #include "tessera/base/error.hpp"
 
@@ -64,38 +64,67 @@ void in_shares_of_lines(ImageView<T> view, const Function& function) {
                       });
 }
 
-// NaN wins, and the first of equals.
-template <typename T>
-bool beats(T challenger, T champion) {
-  return !(load(challenger) <= load(champion)) && !std::isnan(load(champion));
-}
+constexpr std::size_t most_places = 256;  // of a kernel with which the largest is looked for
 
 template <typename T>
 void max_pool_pixel(const PoolSides& sides, ConstImageView<T> x, ImageView<T> y, std::uint8_t* places,
                     const std::size_t (&at)[3]) {
   const auto [image, oy, ox] = at;
   T* const result = pixel_of(y, image, oy, ox);
-  std::uint8_t* const place = places + (result - y.data);
   const Range rows = sides.y.seen_by(oy);
   const Range columns = sides.x.seen_by(ox);
+  const void* pixels[most_places];
+  std::uint8_t numbers[most_places];
+  std::size_t count = 0;
   for (std::size_t iy = rows.begin; iy < rows.end; ++iy) {
-    for (std::size_t ix = columns.begin; ix < columns.end; ++ix) {
-      const T* const from = pixel_of(x, image, iy, ix);
-      const auto here = static_cast<std::uint8_t>(sides.y.place(oy, iy) * sides.x.kernel + sides.x.place(ox, ix));
-      const bool first = iy == rows.begin && ix == columns.begin;
-      for (std::size_t c = 0; c < x.channels; ++c) {
-        if (first || beats(from[c], result[c])) {
-          result[c] = from[c];
-          place[c] = here;
-        }
-      }
+    for (std::size_t ix = columns.begin; ix < columns.end; ++ix, ++count) {
+      pixels[count] = pixel_of(x, image, iy, ix);
+      numbers[count] = static_cast<std::uint8_t>(sides.y.place(oy, iy) * sides.x.kernel + sides.x.place(ox, ix));
     }
   }
+  active_rows().max_pool({.format = format_of<T>,
+                          .pixels = pixels,
+                          .places = numbers,
+                          .count = count,
+                          .to = result,
+                          .place = places + (result - y.data),
+                          .channels = x.channels});
 }
 
-// value(channel, index into dy's pixel, window, pixel) is added up over the windows that see a pixel.
-template <typename T, typename Value>
-void gather_gradients(const PoolSides& sides, ConstImageView<T> dy, ImageView<T> dx, const Value& value) {
+// Each pixel of dx looks for the windows that see it.
+template <typename T>
+void max_pool_gradients(const PoolSides& sides, ConstImageView<T> dy, const std::uint8_t* places, ImageView<T> dx) {
+  in_shares_of_lines(dx, [&](std::size_t image, std::size_t iy) {
+    const Range rows = sides.y.that_see(iy);
+    const void* pixels[most_places];
+    const std::uint8_t* places_of[most_places];
+    std::uint8_t here[most_places];
+    for (std::size_t ix = 0; ix < dx.width; ++ix) {
+      const Range columns = sides.x.that_see(ix);
+      std::size_t count = 0;
+      for (std::size_t oy = rows.begin; oy < rows.end; ++oy) {
+        for (std::size_t ox = columns.begin; ox < columns.end; ++ox, ++count) {
+          const T* const from = pixel_of(dy, image, oy, ox);
+          pixels[count] = from;
+          places_of[count] = places + (from - dy.data);
+          here[count] = static_cast<std::uint8_t>(sides.y.place(oy, iy) * sides.x.kernel + sides.x.place(ox, ix));
+        }
+      }
+      active_rows().max_pool_gradient({.format = format_of<T>,
+                                       .dy = pixels,
+                                       .places = places_of,
+                                       .here = here,
+                                       .count = count,
+                                       .to = pixel_of(dx, image, iy, ix),
+                                       .channels = dx.channels});
+    }
+  });
+}
+
+// What dy / size of the windows that see a pixel come to.
+template <typename T>
+void average_pool_gradients(const PoolSides& sides, ConstImageView<T> dy, ImageView<T> dx) {
+  const auto size = static_cast<Arithmetic<T>>(sides.y.kernel * sides.x.kernel);
   constexpr std::size_t lanes = 64;
   in_shares_of_lines(dx, [&](std::size_t image, std::size_t iy) {
     const Range rows = sides.y.that_see(iy);
@@ -107,9 +136,8 @@ void gather_gradients(const PoolSides& sides, ConstImageView<T> dy, ImageView<T>
         Arithmetic<T> sums[lanes] = {};
         for (std::size_t oy = rows.begin; oy < rows.end; ++oy) {
           for (std::size_t ox = columns.begin; ox < columns.end; ++ox) {
-            const auto from = static_cast<std::size_t>(pixel_of(dy, image, oy, ox) - dy.data) + first;
-            const std::size_t place = sides.y.place(oy, iy) * sides.x.kernel + sides.x.place(ox, ix);
-            for (std::size_t c = 0; c < count; ++c) sums[c] += value(from + c, place);
+            const T* const from = pixel_of(dy, image, oy, ox) + first;
+            for (std::size_t c = 0; c < count; ++c) sums[c] += load(from[c]) / size;
           }
         }
         std::transform(sums, sums + count, to + first, store<T>);
@@ -183,7 +211,7 @@ template <Element T>
 void max_pool_forward(Stream& stream, const PoolShape& shape, ConstImageView<T> x, ImageView<T> y,
                       std::uint8_t* places) {
   require_pooled(shape, x, y);
-  if (shape.kernel.height * shape.kernel.width > 256) {
+  if (shape.kernel.height * shape.kernel.width > most_places) {
     throw UsageError(fmt::format("max pooling: a kernel of {} x {} has more than 256 pixels", shape.kernel.height,
                                  shape.kernel.width));
   }
@@ -201,9 +229,7 @@ void max_pool_backward(Stream& stream, const PoolShape& shape, ConstImageView<T>
   require_pooled(shape, dx, dy);
   refuse_device(stream);
   stream.submit([sides = PoolSides(shape, dx.size(), dy.size()), dy, places, dx] {
-    gather_gradients<T>(sides, dy, dx, [&](std::size_t at, std::size_t place) {
-      return places[at] == place ? load(dy.data[at]) : Arithmetic<T>{};
-    });
+    max_pool_gradients<T>(sides, dy, places, dx);
   });
 }
 
@@ -218,10 +244,7 @@ template <Element T>
 void average_pool_backward(Stream& stream, const PoolShape& shape, ConstImageView<T> dy, ImageView<T> dx) {
   require_pooled(shape, dx, dy);
   refuse_device(stream);
-  stream.submit([sides = PoolSides(shape, dx.size(), dy.size()), dy, dx] {
-    const auto size = static_cast<Arithmetic<T>>(sides.y.kernel * sides.x.kernel);
-    gather_gradients<T>(sides, dy, dx, [&](std::size_t at, std::size_t) { return load(dy.data[at]) / size; });
-  });
+  stream.submit([sides = PoolSides(shape, dx.size(), dy.size()), dy, dx] { average_pool_gradients<T>(sides, dy, dx); });
 }
 
 template <Element T>

@@ -15,13 +15,8 @@ void relu_forward(Stream& stream, ConstMatrixView<T> x, MatrixView<T> y) {
     const cuda::ReluRow row{format_of<T>, x.data, nullptr, y.data, x.elements()};
     return issue<T>(stream, "relu", [row](void* native) { cuda::relu(native, row); });
   }
-  stream.submit([x, y] {
-    parallel::in_shares(shares_of_rows(x.rows, x.columns), [&](std::size_t begin, std::size_t end, std::size_t) {
-      // Written so that a NaN fails the comparison and passes through.
-      for (std::size_t i = begin * x.columns; i < end * x.columns; ++i) {
-        y.data[i] = load(x.data[i]) <= 0 ? T{} : x.data[i];
-      }
-    });
+  stream.submit([row = ReluElements{format_of<T>, x.data, nullptr, y.data, x.elements()}, &run = active_rows()] {
+    run_shared(run, row);
   });
 }
 
@@ -33,12 +28,8 @@ void relu_backward(Stream& stream, ConstMatrixView<T> y, ConstMatrixView<T> dy, 
     const cuda::ReluRow row{format_of<T>, y.data, dy.data, dx.data, y.elements()};
     return issue<T>(stream, "relu", [row](void* native) { cuda::relu(native, row); });
   }
-  stream.submit([y, dy, dx] {
-    parallel::in_shares(shares_of_rows(y.rows, y.columns), [&](std::size_t begin, std::size_t end, std::size_t) {
-      for (std::size_t i = begin * y.columns; i < end * y.columns; ++i) {
-        dx.data[i] = load(y.data[i]) <= 0 ? T{} : dy.data[i];
-      }
-    });
+  stream.submit([row = ReluElements{format_of<T>, y.data, dy.data, dx.data, y.elements()}, &run = active_rows()] {
+    run_shared(run, row);
   });
 }
 

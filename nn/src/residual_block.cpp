@@ -1,5 +1,5 @@
-// Residual blocks. Sums and relus happen in place: of a block only the convolutions' results and what the relus let
-// through stay for the backward pass.
+// Residual blocks. Batch norms add the shortcut and rectify as they write: of a block only the convolutions' results
+// and what the relus let through stay for the backward pass.
 #include "tessera/nn/residual_block.hpp"
 
 #include <cmath>
@@ -61,20 +61,21 @@ NormedConvolution<T>::NormedConvolution(const ConvolutionShape& shape, const Bat
 
 template <Element T>
 typename NormedConvolution<T>::Saved NormedConvolution<T>::forward(LayerWindow window, ActivationStack& stack,
-                                                                   ImageView<const T> x, ImageView<T> y) {
+                                                                   ImageView<const T> x, ImageView<T> y,
+                                                                   typename BatchNorm<T>::Then then) {
   const ImageView<T> sums = push_result(stack, x);
   Saved saved;
   saved.convolution = convolution_.forward(window, stack, x, sums);
-  saved.norm = norm_.forward(window, stack, sums.rows(), y.rows());
+  saved.norm = norm_.forward(window, stack, sums.rows(), y.rows(), then);
   return saved;
 }
 
 template <Element T>
 void NormedConvolution<T>::backward(LayerWindow window, ActivationStack& stack, const Saved& saved,
-                                    ImageView<const T> dy, ImageView<T> dx) {
+                                    ImageView<const T> dy, ImageView<T> dx, const T* relu_y) {
   const ScratchScope scope(stack);
   const ImageView<T> dsums = pushed_like<T>(stack, dy);
-  norm_.backward(window, stack, saved.norm, dy.rows(), dsums.rows());
+  norm_.backward(window, stack, saved.norm, dy.rows(), dsums.rows(), relu_y);
   convolution_.backward(window, stack, saved.convolution, dsums, dx);
 }
 
@@ -117,26 +118,22 @@ template <Element T>
 typename ResidualBlock<T>::Saved ResidualBlock<T>::forward(LayerWindow window, ActivationStack& stack,
                                                            ImageView<const T> x, ImageView<T> y) {
   Saved saved;
-  const auto rectified = [&](ImageView<T> of) { relu_.forward(window, stack, of.rows(), of.rows()); };
-  saved.first_result = first_.push_result(stack, x);
-  saved.first = first_.forward(window, stack, x, saved.first_result);
-  rectified(saved.first_result);
-  if (third_) {
-    saved.second_result = second_.push_result(stack, saved.first_result);
-    saved.second = second_.forward(window, stack, saved.first_result, saved.second_result);
-    rectified(saved.second_result);
-    saved.third = third_->forward(window, stack, saved.second_result, y);
-  } else {
-    saved.second = second_.forward(window, stack, saved.first_result, y);
-  }
   ImageView<const T> shortcut = x;
   if (shortcut_) {
     const ImageView<T> result = shortcut_->push_result(stack, x);
     saved.shortcut = shortcut_->forward(window, stack, x, result);
     shortcut = result;
   }
-  window.enqueue(add_images<T>, shortcut, y);
-  rectified(y);
+  const typename BatchNorm<T>::Then sum{.residual = shortcut.data, .relu = true};
+  saved.first_result = first_.push_result(stack, x);
+  saved.first = first_.forward(window, stack, x, saved.first_result, {.relu = true});
+  if (third_) {
+    saved.second_result = second_.push_result(stack, saved.first_result);
+    saved.second = second_.forward(window, stack, saved.first_result, saved.second_result, {.relu = true});
+    saved.third = third_->forward(window, stack, saved.second_result, y, sum);
+  } else {
+    saved.second = second_.forward(window, stack, saved.first_result, y, sum);
+  }
   saved.y = y;
   return saved;
 }
@@ -144,20 +141,15 @@ typename ResidualBlock<T>::Saved ResidualBlock<T>::forward(LayerWindow window, A
 template <Element T>
 void ResidualBlock<T>::branch_backward(LayerWindow window, ActivationStack& stack, const Saved& saved,
                                        ImageView<const T> dy, ImageView<T> dx) {
-  const auto through_relu = [&](ImageView<const T> result, ImageView<T> gradient) {
-    relu_.backward(window, stack, {result.rows()}, gradient.rows(), gradient.rows());
-  };
   const ImageView<T> dfirst = pushed_like<T>(stack, saved.first_result);
   if (third_) {
     const ImageView<T> dsecond = pushed_like<T>(stack, saved.second_result);
     third_->backward(window, stack, saved.third, dy, dsecond);
-    through_relu(saved.second_result, dsecond);
-    second_.backward(window, stack, saved.second, dsecond, dfirst);
+    second_.backward(window, stack, saved.second, dsecond, dfirst, saved.second_result.data);
   } else {
     second_.backward(window, stack, saved.second, dy, dfirst);
   }
-  through_relu(saved.first_result, dfirst);
-  first_.backward(window, stack, saved.first, dfirst, dx);
+  first_.backward(window, stack, saved.first, dfirst, dx, saved.first_result.data);
 }
 
 template <Element T>

@@ -45,6 +45,16 @@ parallel::Shares shares_of_columns(std::size_t columns, std::size_t rows) {
   return {.count = columns, .least = least_elements / std::max<std::size_t>(1, rows) + 1, .unit = line};
 }
 
+void run_shared(const RowTable& run, const ReluElements& row) {
+  parallel::in_shares(shares_of_elements(row.count), [&](std::size_t begin, std::size_t end, std::size_t) {
+    run.relu({.format = row.format,
+              .x = after(row.x, begin, row.format),
+              .dy = after(row.dy, begin, row.format),
+              .to = after(row.to, begin, row.format),
+              .count = end - begin});
+  });
+}
+
 void run_shared(const RowTable& run, const GeluRow& row) {
   parallel::in_shares(shares_of_elements(row.count), [&](std::size_t begin, std::size_t end, std::size_t) {
     run.gelu({.format = row.format,

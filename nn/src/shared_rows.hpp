@@ -14,6 +14,7 @@ parallel::Shares shares_of_rows(std::size_t rows, std::size_t elements_of_each);
 // Shares of columns of so many rows; each begins at a multiple of 64.
 parallel::Shares shares_of_columns(std::size_t columns, std::size_t rows);
 
+void run_shared(const RowTable& run, const ReluElements& row);
 void run_shared(const RowTable& run, const GeluRow& row);
 void run_shared(const RowTable& run, const AddRow& row);
 void run_shared(const RowTable& run, const SumRows& rows);

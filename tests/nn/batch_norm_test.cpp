@@ -193,6 +193,40 @@ TEST_CASE_TEMPLATE("batch_norm_gradients_of_every_element_type_are_those_of_doub
   }
 }
 
+TEST_CASE_TEMPLATE("batch_norm_adds_a_residual_and_rectifies_as_separate_steps_do", T, TESSERA_ALL_ELEMENTS) {
+  Norm<T> norm({67, 33});
+  const std::vector<T> residual = random_elements<T>(norm.x.size(), 8);
+  std::vector<double> expected = normalised(norm, moments_of(widened(norm.x), norm.extent));
+  auto operands = norm.operands();
+  operands.residual = residual.data();
+  operands.relu = true;
+  batch_norm_forward<T>(norm.stream, operands);
+  const std::vector<double> added = widened(residual);
+  for (std::size_t i = 0; i < expected.size(); ++i) expected[i] = std::max(0.0, expected[i] + added[i]);
+  check_elements(norm.y, expected, 10 * tolerance<T>());
+
+  // The gradient through a relu: that of dy with zeros where y is 0.
+  operands.residual = nullptr;
+  batch_norm_forward<T>(norm.stream, operands);
+  Norm<T> masked({67, 33});
+  masked.mean = norm.mean, masked.inverse = norm.inverse;
+  for (std::size_t i = 0; i < masked.dy.size(); ++i) {
+    if (static_cast<Arithmetic<T>>(norm.y[i]) == 0) masked.dy[i] = T{};
+  }
+  masked.backward();
+  batch_norm_backward<T>(norm.stream, {.x = matrix(std::as_const(norm.x), 67, 33),
+                                       .weight = norm.weight.data(),
+                                       .mean = norm.mean.data(),
+                                       .inverse = norm.inverse.data(),
+                                       .dy = matrix(std::as_const(norm.dy), 67, 33),
+                                       .relu_y = norm.y.data(),
+                                       .dx = matrix(norm.dx, 67, 33),
+                                       .dweight = norm.dweight.data(),
+                                       .dbias = norm.dbias.data(),
+                                       .scratch = norm.scratch.data()});
+  CHECK(bytes_of(norm.dx, norm.dweight, norm.dbias) == bytes_of(masked.dx, masked.dweight, masked.dbias));
+}
+
 // The squares of numbers far from 0 would lose what is looked for.
 TEST_CASE("batch_norm_finds_a_small_deviation_far_from_zero") {
   Norm<float> norm({4096, 3});

@@ -2,10 +2,12 @@
 // and float, bf16 and fp16 are the values in double, rounded.
 #include <doctest/doctest.h>
 
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <vector>
 
+#include "instruction_sets.hpp"
 #include "reference.hpp"
 #include "tessera/nn/cross_entropy.hpp"
 #include "tessera/nn/gelu.hpp"
@@ -187,6 +189,25 @@ TEST_CASE_TEMPLATE("gelu_and_relu_of_every_element_type_are_those_of_double_roun
   relu_backward<T>(stream, matrix(std::as_const(y), 1, n), matrix(dy, 1, n), matrix(dx, 1, n));
   relu_backward<double>(stream, matrix(std::as_const(wide_y), 1, n), matrix(wide_dy, 1, n), matrix(wide_dx, 1, n));
   compare(0.0);
+}
+
+// Of every half there is, NaN and both zeros among them.
+TEST_CASE_TEMPLATE("relu_of_every_half_keeps_what_is_positive_and_nan_in_every_instruction_set", T, bf16, fp16) {
+  std::vector<T> x;
+  for (std::uint32_t bits = 0; bits < 0x10000; ++bits) x.push_back(std::bit_cast<T>(static_cast<std::uint16_t>(bits)));
+  const std::vector<T> dy = random_elements<T>(x.size(), 3);
+  check_same_bits([&] {
+    Stream stream = immediate_stream();
+    std::vector<T> y(x.size()), dx(x.size());
+    relu_forward<T>(stream, matrix(std::as_const(x), 1, x.size()), matrix(y, 1, y.size()));
+    relu_backward<T>(stream, matrix(std::as_const(y), 1, y.size()), matrix(dy, 1, dy.size()), matrix(dx, 1, dx.size()));
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const float in = static_cast<float>(x[i]), out = static_cast<float>(y[i]);
+      CHECK((std::isnan(in) ? std::isnan(out) : out == std::max(in, 0.0f) && !std::signbit(out)));
+      CHECK(static_cast<float>(dx[i]) == (in <= 0.0f ? 0.0f : static_cast<float>(dy[i])));
+    }
+    return bytes_of(y, dx);
+  });
 }
 
 TEST_CASE("cross_entropy_gradients_in_double_are_the_central_differences") {

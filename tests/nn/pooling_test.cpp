@@ -169,14 +169,16 @@ TEST_CASE_TEMPLATE("global_average_is_the_mean_over_the_pixels", T, TESSERA_ALL_
   }
 }
 
-TEST_CASE("pooling_has_the_same_bits_on_any_number_of_threads") {
+TEST_CASE_TEMPLATE("pooling_has_the_same_bits_in_every_instruction_set_and_on_any_number_of_threads", T,
+                   TESSERA_ALL_ELEMENTS) {
   const auto bits = [] {
-    Pool<bf16> pool({{.kernel = 3, .stride = 2, .padding = 1}, 5, {33, 31}, 70});
+    Pool<T> pool({{.kernel = 3, .stride = 2, .padding = 1}, 5, {33, 31}, 70});
     pool.max_forward(), pool.max_backward();
     std::string result = bytes_of(pool.y, pool.dx);
     pool.average_forward(), pool.average_backward();
     return result + bytes_of(pool.y, pool.dx);
   };
+  check_same_bits(bits);
   const std::string expected = bits();
   for (const int threads : {2, 3, 7}) {
     set_threads(threads);

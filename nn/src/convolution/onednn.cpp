@@ -301,18 +301,32 @@ float* more_sums(std::size_t floats) {
   return sums.data();
 }
 
+// Where the first share's sum is formed: in its place, where that has such numbers and nothing is added to it.
+template <Element T>
+float* first_sum(const ConvolutionBackwardWork<T>& work, float* planned) {
+  if constexpr (std::is_same_v<T, float>) {
+    if (!work.accumulate && work.dweight != nullptr) return work.dweight;
+  }
+  return planned;
+}
+
 // The weights' gradient: `sum` is the first share's, the others' are in `more`.
 template <Element T>
 void add_up(const ConvolutionBackwardWork<T>& work, float* sum, const float* more) {
   const std::size_t count = work.of.weights();
-  if (work.of.images == 0) std::fill_n(sum, count, 0.0f);
-  for (std::size_t share = 1; share < std::min<std::size_t>(shares_of(work.of), work.of.images); ++share) {
-    for (std::size_t i = 0; i < count; ++i) sum[i] += more[(share - 1) * count + i];
-  }
-  if (work.accumulate) {
-    for (std::size_t i = 0; i < count; ++i) sum[i] += load(work.dweight[i]);
-  }
-  store_panel<T>(active_rows(), {sum, count}, {work.dweight, count, 1, count}, nullptr);
+  const std::size_t shares = std::min<std::size_t>(shares_of(work.of), work.of.images);
+  const parallel::Shares elements{.count = count, .least = std::size_t{1} << 14, .unit = 64};
+  parallel::in_shares(elements, [&](std::size_t begin, std::size_t end, std::size_t) {
+    if (shares == 0) std::fill(sum + begin, sum + end, 0.0f);
+    for (std::size_t share = 1; share < shares; ++share) {
+      const float* const from = more + (share - 1) * count;
+      for (std::size_t i = begin; i < end; ++i) sum[i] += from[i];
+    }
+    for (std::size_t i = begin; work.accumulate && i < end; ++i) sum[i] += load(work.dweight[i]);
+    if (static_cast<const void*>(sum) == work.dweight) return;
+    const std::size_t part = end - begin;
+    store_panel<T>(active_rows(), {sum + begin, part}, {work.dweight + begin, part, 1, part}, nullptr);
+  });
 }
 
 }  // namespace
@@ -359,7 +373,7 @@ void backward(const ConvolutionBackwardWork<T>& work) {
   } else {
     const Room<T> room(work.of);
     const std::size_t count = work.of.weights();
-    float* const sum = room.sum_at(work.scratch);
+    float* const sum = first_sum(work, room.sum_at(work.scratch));
     float* const more = work.dweight == nullptr ? nullptr : more_sums((shares_of(work.of) - 1) * count);
     in_shares_of_images(work.of, room, work.scratch, [&](const Share& share) {
       Primitives& primitives = Primitives::of_this_thread();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "src/rows/elements.hpp"
+#include "src/rows/rectifier_lanes.hpp"
 
 namespace tessera::nn {
 
@@ -33,6 +34,9 @@ template <typename Set, Format format, std::size_t blocks>
         const V x = (read<Set, format>(row_of<format>(a.x, row, a.channels), at, n) - mean[block]) * inverse[block];
         V dy = x;
         if (a.dy != nullptr) dy = read<Set, format>(row_of<format>(a.dy, row, a.channels), at, n);
+        if (a.y != nullptr) {
+          dy = let_through(read<Set, format>(row_of<format>(a.y, row, a.channels), at, n), dy, Real<format>{});
+        }
         one[block] = one[block] + dy;
         two[block] = two[block] + dy * x;
       }
@@ -79,8 +83,15 @@ void batch_norm_scale_lanes(const BatchNormRows& a) {
         const V scale = read<Set, real>(a.scale, at, n);
         const V shift = read<Set, real>(a.shift, at, n);
         V result = centred * scale + shift;
+        if (a.residual != nullptr) {
+          result = result + read<Set, format>(row_of<format>(a.residual, row, a.channels), at, n);
+        }
+        if (a.relu) result = rectified(result, Real<format>{});
         if (a.dy != nullptr) {
-          const V dy = read<Set, format>(row_of<format>(a.dy, row, a.channels), at, n);
+          V dy = read<Set, format>(row_of<format>(a.dy, row, a.channels), at, n);
+          if (a.y != nullptr) {
+            dy = let_through(read<Set, format>(row_of<format>(a.y, row, a.channels), at, n), dy, Real<format>{});
+          }
           result = (dy - shift - centred * read<Set, real>(a.slope, at, n)) * scale;
         }
         write<Set, format>(to, at, n, result);

@@ -115,6 +115,16 @@ struct PanelRows {
   const void* factors;  // [rows], in the type that is read (of store: of arithmetic), multiply each row; null: 1
 };
 
+// to = max(x, 0), or with dy, x being what the rectifier gave: dy where x is above 0, else 0. A NaN of x stays one, and
+// lets dy pass.
+struct ReluElements {
+  Format format;
+  const void* x;
+  const void* dy;  // null: forward
+  void* to;        // may be either
+  std::size_t count;
+};
+
 // to = gelu(x), or with dy: dy · gelu'(x).
 struct GeluRow {
   Format format;
@@ -144,11 +154,13 @@ struct SoftmaxScaled {
   double less = 0.0;
 };
 
-// Two sums over rows for each channel: of x - mean and of its square; with dy, of dy and of dy · (x - mean) · inverse.
+// Two sums over rows for each channel: of x - mean and of its square; with dy, of dy and of dy · (x - mean) · inverse,
+// dy counting as 0 where y is not above 0.
 struct BatchNormSums {
   Format format;
   const void* x;        // [rows, channels]
   const void* dy;       // null: forward
+  const void* y;        // what a rectifier gave; null: there is none
   const void* mean;     // [channels], in the type of arithmetic; forward: any number near the mean
   const void* inverse;  // [channels], likewise; null: 1
   double* sums;         // [2, channels]
@@ -156,13 +168,17 @@ struct BatchNormSums {
   std::size_t channels;
 };
 
-// to = (x - mean) · scale + shift; with dy: (dy - shift - (x - mean) · slope) · scale.
+// to = (x - mean) · scale + shift + residual, rectified; with dy: (dy - shift - (x - mean) · slope) · scale, dy
+// counting as 0 where y is not above 0.
 struct BatchNormRows {
   Format format;
-  const void* x;     // [rows, channels]
-  const void* dy;    // null: forward
-  void* to;          // may be x or dy
-  const void* mean;  // [channels] each, in the type of arithmetic
+  const void* x;         // [rows, channels]
+  const void* residual;  // forward; null: none
+  bool relu;             // forward
+  const void* dy;        // null: forward
+  const void* y;         // as in BatchNormSums
+  void* to;              // may be x, residual or dy
+  const void* mean;      // [channels] each, in the type of arithmetic
   const void* scale;
   const void* shift;
   const void* slope;  // null: forward
@@ -170,7 +186,32 @@ struct BatchNormRows {
   std::size_t channels;
 };
 
+// The largest of `count` pixels for each channel, and its place: the first of equals, or of NaN.
+struct MaxPoolPixel {
+  Format format;
+  const void* const* pixels;   // [count], [channels] each
+  const std::uint8_t* places;  // [count]
+  std::size_t count;           // at least 1
+  void* to;                    // [channels]
+  std::uint8_t* place;         // [channels]
+  std::size_t channels;
+};
+
+// The sum over `count` pixels for each channel of their dy where their place is `here`.
+struct MaxPoolGradient {
+  Format format;
+  const void* const* dy;              // [count], [channels] each
+  const std::uint8_t* const* places;  // [count], [channels] each
+  const std::uint8_t* here;           // [count]
+  std::size_t count;
+  void* to;  // [channels]
+  std::size_t channels;
+};
+
 struct RowTable {
+  void (*relu)(const ReluElements&);
+  void (*max_pool)(const MaxPoolPixel&);
+  void (*max_pool_gradient)(const MaxPoolGradient&);
   void (*gelu)(const GeluRow&);
   void (*softmax_sum)(const SoftmaxSum&);
   void (*softmax_scaled)(const SoftmaxScaled&);

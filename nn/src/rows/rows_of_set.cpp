@@ -6,7 +6,9 @@
 #include "src/rows/dropout_lanes.hpp"
 #include "src/rows/exponential_lanes.hpp"
 #include "src/rows/layer_norm_lanes.hpp"
+#include "src/rows/max_pool_lanes.hpp"
 #include "src/rows/plain_lanes.hpp"
+#include "src/rows/rectifier_lanes.hpp"
 
 namespace tessera::nn {
 
@@ -17,6 +19,9 @@ struct Set {
 };
 
 constexpr RowTable table = {
+    .relu = relu_lanes<Set>,
+    .max_pool = max_pool_lanes<Set>,
+    .max_pool_gradient = max_pool_gradient_lanes<Set>,
     .gelu = gelu_lanes<Set>,
     .softmax_sum = softmax_sum_lanes<Set>,
     .softmax_scaled = softmax_scaled_lanes<Set>,

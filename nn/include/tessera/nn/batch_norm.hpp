@@ -1,7 +1,8 @@
 // Batch normalisation (Ioffe & Szegedy 2015) over rows, for each channel: y = (x - mean) / sqrt(variance + epsilon) ·
-// weight + bias. The pixels of images are such rows (ImageView::rows). Training takes mean and variance (biased) of the
-// rows at hand, and moves the running ones: running += momentum · (of the rows - running), the variance then being the
-// unbiased one, as in PyTorch. Evaluation takes the running ones.
+// weight + bias, and with the parts of a network that follow it in one pass: y = relu(that + residual). The pixels of
+// images are such rows (ImageView::rows). Training takes mean and variance (biased) of the rows at hand, and moves the
+// running ones: running += momentum · (of the rows - running), the variance then being the unbiased one, as in PyTorch.
+// Evaluation takes the running ones.
 //
 // The functions enqueue on the stream, capture everything by value, do not synchronise and allocate nothing. Sums over
 // rows are formed in parts whose borders depend on the extents alone, runs of 64 rows in the type of arithmetic and
@@ -30,10 +31,12 @@ struct BatchNormOptions {
 
 template <Element T>
 struct BatchNormForward {
-  MatrixView<const T> x;      // [rows, channels]
-  const T* weight = nullptr;  // [channels]
-  const T* bias = nullptr;    // [channels]
-  MatrixView<T> y;            // [rows, channels]; may be x, when no backward follows
+  MatrixView<const T> x;        // [rows, channels]
+  const T* weight = nullptr;    // [channels]
+  const T* bias = nullptr;      // [channels]
+  MatrixView<T> y;              // [rows, channels]; may be x, when no backward follows, and may be residual
+  const T* residual = nullptr;  // [rows, channels]; null: none
+  bool relu = false;
   // [channels]: written, of the rows at hand: what backward needs. With `evaluate` they are scratch memory.
   Arithmetic<T>* mean = nullptr;
   Arithmetic<T>* inverse = nullptr;  // 1 / sqrt(variance + epsilon)
@@ -55,10 +58,12 @@ struct BatchNormBackward {
   const Arithmetic<T>* mean = nullptr;
   const Arithmetic<T>* inverse = nullptr;
   MatrixView<const T> dy;
-  MatrixView<T> dx;          // may be dy; without columns: not wanted
-  T* dweight = nullptr;      // [channels]; null: not wanted
-  T* dbias = nullptr;        // [channels]; null: not wanted
-  bool accumulate = false;   // adds to dweight and dbias instead of replacing them
+  const T* relu_y =
+      nullptr;              // [rows, channels]: forward's y, when that was rectified without residual; null: it was not
+  MatrixView<T> dx;         // may be dy; without columns: not wanted
+  T* dweight = nullptr;     // [channels]; null: not wanted
+  T* dbias = nullptr;       // [channels]; null: not wanted
+  bool accumulate = false;  // adds to dweight and dbias instead of replacing them
   float* scratch = nullptr;  // as for forward
 };
 template <Element T>
@@ -82,9 +87,14 @@ class BatchNorm final : public Module {
     std::span<Arithmetic<T>> inverse;  // [channels]
   };
   // What the window is for decides: evaluate takes the running moments, recompute leaves them as they are.
-  Saved forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> x, MatrixView<T> y);
+  struct Then {  // y = relu(norm + residual)
+    const T* residual = nullptr;
+    bool relu = false;
+  };
+  Saved forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> x, MatrixView<T> y, Then then = {});
+  // Of x, from that of norm + residual; with relu_y from that of y, when there was no residual.
   void backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
-                MatrixView<T> dx);  // dx may be dy
+                MatrixView<T> dx, const T* relu_y = nullptr);  // dx may be dy
 
  private:
   BatchNormOptions options_;

@@ -41,9 +41,11 @@ class NormedConvolution final {
     typename Convolution<T>::Saved convolution;
     typename BatchNorm<T>::Saved norm;
   };
-  Saved forward(LayerWindow window, ActivationStack& stack, ImageView<const T> x, ImageView<T> y);
-  // dx without channels: not wanted.
-  void backward(LayerWindow window, ActivationStack& stack, const Saved& saved, ImageView<const T> dy, ImageView<T> dx);
+  Saved forward(LayerWindow window, ActivationStack& stack, ImageView<const T> x, ImageView<T> y,
+                typename BatchNorm<T>::Then then = {});
+  // relu_y as BatchNorm's. dx without channels: not wanted.
+  void backward(LayerWindow window, ActivationStack& stack, const Saved& saved, ImageView<const T> dy, ImageView<T> dx,
+                const T* relu_y = nullptr);
 
  private:
   Convolution<T> convolution_;
