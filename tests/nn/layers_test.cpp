@@ -307,12 +307,12 @@ TEST_CASE("labels_among_the_largest_logits_are_counted_and_nan_is_never_right") 
   // The label's logit comes first, second (of equals), third, after a NaN, and is one.
   const std::vector<float> logits = {9, 1, 2, 3, 5, 5, 1, 2, 4, 3, 2, 1, nan, 0, 7, 1, 1, nan, 2, 3};
   const std::vector<std::int32_t> labels = {0, 1, 2, 2, 1};
-  for (const auto& [among, expected] : {std::pair(1, 1.0), {2, 3.0}, {3, 4.0}, {4, 5.0}}) {
+  const std::vector<double> expected = {0.0, 1.0, 3.0, 4.0, 5.0};
+  for (std::size_t among = 1; among <= 4; ++among) {
     CAPTURE(among);
     double correct = -1.0;
-    count_correct<float>(stream, {.logits = view(logits, 5, 4), .labels = labels.data()}, &correct,
-                         static_cast<std::size_t>(among));
-    CHECK(correct == expected);
+    count_correct<float>(stream, {.logits = view(logits, 5, 4), .labels = labels.data()}, &correct, among);
+    CHECK(correct == expected[among]);
   }
   stream.synchronize();
 }
