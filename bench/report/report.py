@@ -77,6 +77,8 @@ def run_all(runner, options):
     for precision in ("fp32", "bf16"):
         runner.figures_of(f"products/{precision}/", runner.bench("products"), "--precision", precision,
                           *(["--tiny", "--rounds", 1] if tiny else []))
+        runner.figures_of(f"convolutions/{precision}/", runner.bench("convolutions"), "--precision", precision,
+                          *(["--tiny", "--rounds", 1] if tiny else []))
     run_steps(runner, tiny)
     processors.run(runner.build, lambda prefix, variables, *command: runner.figures_of(prefix, *command, variables=variables), tiny)
     python = ["--torch", options.torch] if options.torch else []
