@@ -13,6 +13,7 @@
 #include "common/element.hpp"
 #include "common/fit.hpp"
 #include "common/number_text.hpp"
+#include "tessera/data/image_folder.hpp"
 #include "tessera/data/images.hpp"
 #include "tessera/nn/threads.hpp"
 #include "train_vision/model.hpp"
@@ -40,6 +41,7 @@ constexpr const char* footer =
 constexpr const char* fashion_directory = "/usr/share/datasets/fashion-mnist";
 constexpr std::size_t default_epochs = 3;
 constexpr std::size_t most_side = 4096;
+constexpr std::size_t usual_side = 224;  // of a folder's images
 
 void add_model_options(CommandLine& line, VisionOptions& options) {
   const auto choose = [&](VisionModelKind kind) {
@@ -51,13 +53,17 @@ void add_model_options(CommandLine& line, VisionOptions& options) {
               "Two convolutions and two linear layers, or a residual network (He et al. 2016), whose stem keeps the "
               "size of images of at most 64 pixels [cnn]");
   line.whole("--width", options.width, {1, most_side}, "Channels of the first stage [cnn: 32, others: 64]");
-  line.text("--data", options.data,
-            "fashion-mnist, fashion-mnist:DIR, mnist:DIR, cifar10:DIR or cifar100:DIR, DIR with the data set's files");
+  line.text(
+      "--data", options.data,
+      "fashion-mnist, fashion-mnist:DIR, mnist:DIR, cifar10:DIR or cifar100:DIR, DIR with the data set's files; or "
+      "folder:DIR, with DIR/train/CLASS/*.jpg (or .png) and DIR/val/CLASS/*.jpg");
+  line.whole("--image-size", options.image_size, {4, most_side},
+             "Height and width to which the images of a folder are scaled and cut [224]");
   line.whole("--samples", options.samples, {0, std::size_t{1} << 40}, "Images to train on, the first so many; 0: all");
   line.whole("--shift", options.shift, {0, most_side},
              "Moves an image by up to so many pixels each way, other ones in each epoch [cifar: 4, else 0]");
   line.choice("--flip", {{"yes", [&options] { options.flip = true; }}, {"no", [&options] { options.flip = false; }}},
-              "Flips every second image, left and right [cifar: yes, else no]");
+              "Flips every second image, left and right [cifar and folders: yes, else no]");
   line.whole("--cutout", options.cutout, {0, most_side}, "Side of a square that is cut out of each image");
   line.real("--label-smoothing", options.label_smoothing, {0, 1}, "Share of the target that all classes have alike");
   line.flag("--scale-lr", options.scale_learning_rate,
@@ -97,7 +103,32 @@ DataName name_of(const std::string& data) {
   return {data.substr(0, colon), data.substr(colon + 1)};
 }
 
-ImageSet read_part(const DataName& name, ImagePart part) {
+using Source = std::shared_ptr<const tessera::ImageSource>;
+
+Source from_files(const DataName& name, const std::string& directory, ImagePart part) {
+  const auto shared = [](ImageSet set) { return std::make_shared<const ImageSet>(std::move(set)); };
+  if (name.kind == "fashion-mnist") return shared(tessera::read_mnist(directory, part, tessera::fashion_classes()));
+  if (name.kind == "mnist") return shared(tessera::read_mnist(directory, part, tessera::digit_classes()));
+  if (name.kind == "cifar10") return shared(tessera::read_cifar10(directory, part));
+  return shared(tessera::read_cifar100(directory, part));
+}
+
+// Images to train on, and held-out ones.
+struct Parts {
+  Source training;
+  Source held_out;
+};
+
+Parts from_folders(const VisionOptions& options, const std::filesystem::path& directory) {
+  const std::size_t side = options.image_size.value_or(usual_side);
+  const auto training = std::make_shared<const tessera::ImageFolder>(
+      directory / "train", tessera::ImageFolderOptions{.height = side, .width = side});
+  return {training, std::make_shared<const tessera::ImageFolder>(
+                        directory / "val",
+                        tessera::ImageFolderOptions{.height = side, .width = side, .classes = training->classes()})};
+}
+
+Parts read_parts(const VisionOptions& options, const DataName& name) {
   const bool fashion = name.kind == "fashion-mnist";
   const std::string directory = name.directory.empty() && fashion ? fashion_directory : name.directory;
   if (directory.empty()) {
@@ -109,16 +140,24 @@ ImageSet read_part(const DataName& name, ImagePart part) {
                     "name the folder of its files: --data fashion-mnist:DIR",
                     directory));
   }
-  if (fashion) return tessera::read_mnist(directory, part, tessera::fashion_classes());
-  if (name.kind == "mnist") return tessera::read_mnist(directory, part, tessera::digit_classes());
-  if (name.kind == "cifar10") return tessera::read_cifar10(directory, part);
-  return tessera::read_cifar100(directory, part);
+  if (name.kind == "folder") return from_folders(options, directory);
+  if (options.image_size) {
+    throw OptionError(fmt::format("--image-size is for --data folder:DIR: the images of {} have their own", name.kind));
+  }
+  return {from_files(name, directory, ImagePart::training), from_files(name, directory, ImagePart::held_out)};
+}
+
+// A folder's images are read when they are wanted, so their moments are those that networks on photographs are trained
+// with: ImageNet's.
+tessera::ChannelMoments moments_of(const DataName& name, const tessera::ImageSource& training) {
+  if (name.kind != "folder") return channel_moments(training);
+  return {.mean = {0.485f, 0.456f, 0.406f}, .deviation = {0.229f, 0.224f, 0.225f}};
 }
 
 tessera::Augmentation augmentation(const VisionOptions& options, const DataName& name) {
   const bool cifar = name.kind.starts_with("cifar");
   return {.shift = options.shift.value_or(cifar ? 4 : 0),
-          .flip = options.flip.value_or(cifar),
+          .flip = options.flip.value_or(cifar || name.kind == "folder"),
           .cutout = options.cutout,
           .seed = options.run.seed};
 }
@@ -127,24 +166,23 @@ tessera::Augmentation augmentation(const VisionOptions& options, const DataName&
 
 ImageData load_images(const VisionOptions& options) {
   const DataName name = name_of(options.data);
-  constexpr const char* known[] = {"fashion-mnist", "mnist", "cifar10", "cifar100"};
+  constexpr const char* known[] = {"fashion-mnist", "mnist", "cifar10", "cifar100", "folder"};
   if (std::find(std::begin(known), std::end(known), name.kind) == std::end(known)) {
     throw OptionError(
         fmt::format("--data {}: there is no such data set; known are {}", options.data, fmt::join(known, ", ")));
   }
-  auto training = std::make_shared<const ImageSet>(read_part(name, ImagePart::training));
-  auto held_out = std::make_shared<const ImageSet>(read_part(name, ImagePart::held_out));
-  if (training->extents() != held_out->extents()) {
+  const Parts parts = read_parts(options, name);
+  if (parts.training->extents() != parts.held_out->extents()) {
     throw tessera::DataError(
         fmt::format("--data {}: the images to train on and the held-out ones differ in size", options.data));
   }
-  const tessera::ChannelMoments moments = channel_moments(*training);
+  const tessera::ChannelMoments moments = moments_of(name, *parts.training);
   ImageData data;
   data.name = name.kind;
-  data.training_images =
-      options.samples == 0 ? training->size() : std::min<std::size_t>(options.samples, training->size());
-  data.training = std::make_shared<tessera::ImageBatches>(std::move(training), moments, augmentation(options, name));
-  data.held_out = std::make_shared<tessera::ImageBatches>(std::move(held_out), moments);
+  const std::size_t images = parts.training->size();
+  data.training_images = options.samples == 0 ? images : std::min<std::size_t>(options.samples, images);
+  data.training = std::make_shared<tessera::ImageBatches>(parts.training, moments, augmentation(options, name));
+  data.held_out = std::make_shared<tessera::ImageBatches>(parts.held_out, moments);
   return data;
 }
 

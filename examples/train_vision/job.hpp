@@ -19,10 +19,11 @@ namespace examples {
 struct VisionOptions {
   RunOptions run;
   VisionModelKind model = VisionModelKind::cnn;
-  std::optional<std::size_t> width;    // default: usual_width()
-  std::string data = "fashion-mnist";  // "cifar10:DIR" and so on
-  std::size_t samples = 0;             // to train on, the first so many; 0: all
-  std::optional<std::size_t> shift;    // of Augmentation; default: as the data's results are published
+  std::optional<std::size_t> width;       // default: usual_width()
+  std::string data = "fashion-mnist";     // "cifar10:DIR" and so on
+  std::optional<std::size_t> image_size;  // of a folder's images; default: 224
+  std::size_t samples = 0;                // to train on, the first so many; 0: all
+  std::optional<std::size_t> shift;       // of Augmentation; default: as the data's results are published
   std::optional<bool> flip;
   std::size_t cutout = 0;
   double label_smoothing = 0.0;

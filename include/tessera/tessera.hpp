@@ -25,6 +25,7 @@
 #include "tessera/comm/start.hpp"
 #include "tessera/comm/world.hpp"
 #include "tessera/data/image_batches.hpp"
+#include "tessera/data/image_folder.hpp"
 #include "tessera/data/images.hpp"
 #include "tessera/data/labelled_data.hpp"
 #include "tessera/data/labelled_source.hpp"

@@ -41,11 +41,13 @@ RendezvousControl::~RendezvousControl() {
   thread_.join();
 }
 
-// What was said before the end is there when it ends: the turn after that sends it.
+// What was said before the end is there when it ends: a turn that waits for nothing sends it.
 void RendezvousControl::work() noexcept {
   ::pthread_setname_np(::pthread_self(), "control");
   try {
-    for (bool ending = false; !std::exchange(ending, ending_.load()) && exchange_bytes();) {
+    for (bool ending = false, there = true; there && !ending;) {
+      ending = ending_.load();
+      there = exchange_bytes(ending ? 0 : longest_poll_ms);
     }
     const auto deadline = steady_clock::now() + last_words;
     while (connection_.flush() && connection_.has_to_send() && wait_for(connection_.descriptor(), POLLOUT, deadline)) {
@@ -57,12 +59,12 @@ void RendezvousControl::work() noexcept {
   lose_connection();
 }
 
-// Whether the connection still stands.
-bool RendezvousControl::exchange_bytes() {
+// Whether the connection still stands. Waits so long for something to do.
+bool RendezvousControl::exchange_bytes(int milliseconds) {
   const bool has_to_send = connection_.has_to_send();
   pollfd polled[] = {wake_.polled(), {.fd = connection_.descriptor(), .events = POLLIN, .revents = 0}};
   if (has_to_send) polled[1].events |= POLLOUT;
-  ::poll(polled, 2, longest_poll_ms);
+  ::poll(polled, 2, milliseconds);
   wake_.clear();
   const bool there = connection_.receive();
   while (const std::optional<Frame> frame = connection_.next()) hear(*frame);

@@ -47,7 +47,7 @@ class RendezvousControl final : public Control {
   using Place = std::pair<std::size_t, std::uint64_t>;
 
   void work() noexcept;
-  bool exchange_bytes();
+  bool exchange_bytes(int milliseconds);
   void hear(const Frame& frame);
   void hear_failure(std::string_view payload);
   void hear_blobs(const Position& position, FieldReader& reader);

@@ -1,0 +1,158 @@
+#!/usr/bin/env python3
+"""How much faster train_vision becomes with more ranks, strategies side by side: images/s, speed-up, efficiency, what of a
+step is waiting for others, and accuracy, on one page with a figure.
+
+usage: speedup.py BUILD PAGE.md [--ranks 1,2,4] [--strategies ddp,fsdp] [--global-batch N] [--epochs N] [--rounds N] [-- OPTION…]
+
+Every run takes the same global batch, so that runs differ in roundings alone where a model has no batch norm; each rank has
+one thread. Runs take turns, `rounds` times, and of each the fastest counts: other work on the machine only ever slows a run.
+Options behind -- go to train_vision: --model, --data, --width and so on. The figure stands beside the page.
+
+Amdahl's curve is that of the share of a step that one rank alone computes and that does not become less with ranks, fitted
+to the speed-ups (least squares): 1 / (s + (1 - s) / N). On fewer cores than ranks it also holds what the cores lack.
+"""
+import argparse
+import datetime
+import itertools
+import json
+import os
+import pathlib
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+
+PLOT = pathlib.Path(__file__).resolve().parents[2] / "tools/plot/plot_chart.py"
+WARM_UP = 3  # steps at the beginning that do not count
+
+
+def train(options, folder, ranks, strategy):
+    """One run: what it came to."""
+    metrics = pathlib.Path(folder) / "metrics.jsonl"
+    command = [pathlib.Path(options.build) / "examples/train_vision", "--ranks", ranks, "--threads", 1, "--strategy", strategy,
+               "--batch", options.global_batch // ranks, "--epochs", options.epochs, "--metrics", metrics, "--metrics-per-rank",
+               "--quiet", *options.rest]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    steps = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
+    timed = [step for step in steps[WARM_UP:] if step["samples"] == options.global_batch] or steps
+    seconds = statistics.median(step["step_seconds"] for step in timed)
+    waiting = statistics.median(step["ranks"]["waiting_seconds"]["median"] / step["step_seconds"] for step in timed)
+    return {"rate": timed[0]["samples"] / seconds, "waiting": waiting, "accuracy": steps[-1].get("accuracy"),
+            "loss": steps[-1]["loss"], "steps": len(steps)}
+
+
+def measure(options):
+    """(ranks, strategy) → the fastest of its runs. With one rank all strategies are one."""
+    cases = [(ranks, strategy) for ranks in options.ranks for strategy in (options.strategies if ranks > 1 else options.strategies[:1])]
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for number, (ranks, strategy) in itertools.product(range(options.rounds), cases):
+            run = train(options, folder, ranks, strategy)
+            print(f"round {number + 1}, {ranks} ranks, {strategy}: {run['rate']:.0f} images/s", file=sys.stderr)
+            if (ranks, strategy) not in found or run["rate"] > found[ranks, strategy]["rate"]:
+                found[ranks, strategy] = run
+    return found
+
+
+def amdahl(speed_ups):
+    """The serial share whose curve is nearest to {ranks: speed-up}."""
+    def distance(share):
+        return sum((1 / (share + (1 - share) / ranks) - speed_up) ** 2 for ranks, speed_up in speed_ups.items())
+    return min((step / 1000 for step in range(1001)), key=distance)
+
+
+def curves(options, found):
+    """strategy → {ranks: speed-up}, one rank included."""
+    base = next(run["rate"] for (ranks, _), run in found.items() if ranks == min(options.ranks))
+    first = min(options.ranks)
+    return {strategy: {ranks: found[ranks, strategy if ranks > 1 else options.strategies[0]]["rate"] / base * first
+                       for ranks in options.ranks} for strategy in options.strategies}
+
+
+def processor():
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.machine()
+
+
+def chart(options, speed_ups, share):
+    ranks = options.ranks
+    series = [{"name": strategy, "x": ranks, "y": [of[count] for count in ranks]} for strategy, of in speed_ups.items()]
+    series.append({"name": "as many times as ranks", "x": ranks, "y": ranks, "reference": True})
+    series.append({"name": f"Amdahl, {100 * share:.1f} % alone", "x": ranks,
+                   "y": [1 / (share + (1 - share) / count) for count in ranks], "reference": True})
+    return {"kind": "lines", "title": "Speed-up of train_vision", "note": f"{os.cpu_count()} cores; one thread a rank, the same "
+            f"global batch of {options.global_batch}", "x": {"label": "ranks", "scale": "log2"}, "y": {"label": "speed-up"},
+            "series": series}
+
+
+def draw(options, speed_ups, share, figure):
+    """Whether there is a figure."""
+    for python in (os.environ.get("TESSERA_PLOT_PYTHON", sys.executable), "/usr/bin/python3"):
+        done = subprocess.run([python, "-B", str(PLOT), "-", str(figure)], input=json.dumps(chart(options, speed_ups, share)),
+                              capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            return True
+    print(f"no figure: {done.stderr.strip()}", file=sys.stderr)
+    return False
+
+
+def page(options, found, speed_ups, shares, figure):
+    yield f"# Speed-up with ranks, {datetime.date.today():%Y-%m-%d}\n"
+    yield (f"`scripts/speedup` on {os.cpu_count()} cores of {processor()}: `train_vision {' '.join(options.rest)}`, a global batch of "
+           f"{options.global_batch}, one thread a rank, {options.epochs} epoch{'s' if options.epochs > 1 else ''}, the fastest of "
+           f"{options.rounds} runs. Speed is that of a median step, without evaluations. Waiting is the median rank's time in a step "
+           "in which its computing stream stands still for communication and for other ranks.\n")
+    if figure:
+        yield f"![Speed-up with ranks]({figure.name})\n"
+    yield "| ranks | strategy | images/s | speed-up | efficiency | waiting | held-out top-1 | last loss |\n|--:|---|--:|--:|--:|--:|--:|--:|"
+    for (ranks, strategy), run in found.items():
+        speed_up = speed_ups[strategy][ranks]
+        accuracy = "" if run["accuracy"] is None else f"{100 * run['accuracy']:.2f} %"
+        yield (f"| {ranks} | {strategy if ranks > 1 else 'any'} | {run['rate']:,.0f} | {speed_up:.2f} | {100 * speed_up / ranks:.0f} % | "
+               f"{100 * run['waiting']:.0f} % | {accuracy} | {run['loss']:.4f} |")
+    yield ""
+    for strategy, share in shares.items():
+        yield f"- {strategy}: Amdahl's curve nearest to it has {100 * share:.1f} % of a step that does not become less with ranks."
+    more = [count for count in options.ranks if count > os.cpu_count()]
+    if more:
+        yield (f"- {', '.join(map(str, more))} ranks share {os.cpu_count()} cores: they cannot be faster than {os.cpu_count()}, and "
+               "each also waits for the processor.")
+
+
+def whole_numbers(text):
+    return [int(part) for part in text.split(",")]
+
+
+def main():
+    arguments = sys.argv[1:]
+    rest = arguments[arguments.index("--") + 1:] if "--" in arguments else []
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.add_argument("build")
+    parser.add_argument("page", type=pathlib.Path)
+    parser.add_argument("--ranks", type=whole_numbers, default=[1, 2, 4])
+    parser.add_argument("--strategies", type=lambda text: text.split(","), default=["ddp", "fsdp"])
+    parser.add_argument("--global-batch", type=int, default=128)
+    parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=2)
+    options = parser.parse_args(arguments[:len(arguments) - len(rest) - 1] if "--" in arguments else arguments)
+    options.rest = rest
+    for ranks in options.ranks:
+        if ranks < 1 or options.global_batch % ranks:
+            parser.error(f"--global-batch {options.global_batch} cannot be divided among {ranks} ranks")
+    found = measure(options)
+    speed_ups = curves(options, found)
+    shares = {strategy: amdahl(of) for strategy, of in speed_ups.items()}
+    figure = options.page.with_suffix(".svg")
+    drawn = draw(options, speed_ups, shares[options.strategies[0]], figure)
+    options.page.write_text("\n".join(page(options, found, speed_ups, shares, figure if drawn else None)) + "\n", encoding="utf-8")
+    print(options.page)
+
+
+if __name__ == "__main__":
+    main()
