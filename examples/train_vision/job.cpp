@@ -27,7 +27,8 @@ using tessera::ImageSet;
 namespace {
 
 constexpr const char* description =
-    "Trains a convolutional or residual network to tell images apart, with sharded data parallelism. Every stage and "
+    "Trains a convolutional network, a residual one or a vision transformer to tell images apart, with sharded data "
+    "parallelism. Every stage and "
     "block is a unit of its own.";
 
 constexpr const char* footer =
@@ -48,11 +49,16 @@ void add_model_options(CommandLine& line, VisionOptions& options) {
     return Choice{std::string(to_string(kind)), [&options, kind] { options.model = kind; }};
   };
   line.group("Model and data");
-  line.choice("--model",
-              {choose(VisionModelKind::cnn), choose(VisionModelKind::resnet18), choose(VisionModelKind::resnet50)},
-              "Two convolutions and two linear layers, or a residual network (He et al. 2016), whose stem keeps the "
-              "size of images of at most 64 pixels [cnn]");
-  line.whole("--width", options.width, {1, most_side}, "Channels of the first stage [cnn: 32, others: 64]");
+  std::vector<Choice> models;
+  for (const VisionModelKind kind : vision_models) models.push_back(choose(kind));
+  line.choice(
+      "--model", models,
+      "Two convolutions and two linear layers; a residual network (He et al. 2016), whose stem keeps the size of "
+      "images of at most 64 pixels; or a vision transformer (Dosovitskiy et al. 2021), with patches of 4 x 4 for "
+      "such images and of 16 x 16 for others [cnn]");
+  line.whole(
+      "--width", options.width, {1, most_side},
+      "Channels of the first stage, or of a transformer's tokens [cnn: 32, resnet: 64, vit-s, -b, -l: 384, 768, 1024]");
   line.text(
       "--data", options.data,
       "fashion-mnist, fashion-mnist:DIR, mnist:DIR, cifar10:DIR or cifar100:DIR, DIR with the data set's files; or "
@@ -75,17 +81,27 @@ void add_model_options(CommandLine& line, VisionOptions& options) {
             "Prints how the first epoch's images are dealt to the ranks, and trains nothing");
 }
 
+// Convolutions and what belongs to them are for the CPU so far, also where there are CUDA devices.
+void compute_on_the_cpu(RunOptions& run) {
+  if (run.device == tessera::DeviceChoice::cuda) {
+    throw OptionError("--device cuda: train_vision's layers run on the CPU so far; leave it out, or say --device cpu");
+  }
+  run.device = tessera::DeviceChoice::cpu;
+}
+
 }  // namespace
 
 std::optional<VisionOptions> parse_options(int argc, char** argv) {
   VisionOptions options;
   options.run.batch = 64;
-  options.run.undecayed = {"*bias", "*bn?.weight", "*downsample.1.weight"};
+  options.run.undecayed = {"*bias",      "*bn?.weight", "*downsample.1.weight", "*ln_?.weight", "*norm.weight",
+                           "*cls_token", "*pos_embed"};
   options.run.evaluates_epochs = true;
   CommandLine line(description, footer);
   add_model_options(line, options);
   add_run_options(line, options.run);
   if (!line.parse(argc, argv)) return std::nullopt;
+  compute_on_the_cpu(options.run);
   check_run_options(line, options.run);
   return options;
 }

@@ -1,6 +1,8 @@
 // The models, and their passes. Gradients of stages' results take turns in two buffers.
 #include "train_vision/model.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <type_traits>
 
@@ -9,6 +11,7 @@
 #include "tessera/nn/counting_model.hpp"
 #include "train_vision/convolutional.hpp"
 #include "train_vision/residual.hpp"
+#include "train_vision/transformer.hpp"
 
 namespace examples {
 
@@ -20,6 +23,9 @@ VisionModel<T>::VisionModel(const VisionShape& shape) : shape_(shape) {
     case VisionModelKind::cnn: make_convolutional(); break;
     case VisionModelKind::resnet18: make_residual({2, 2, 2, 2}, false); break;
     case VisionModelKind::resnet50: make_residual({3, 4, 6, 3}, true); break;
+    case VisionModelKind::vit_s:
+    case VisionModelKind::vit_b:
+    case VisionModelKind::vit_l: make_transformer(); break;
   }
 }
 
@@ -44,6 +50,22 @@ void VisionModel<T>::make_residual(const std::vector<std::size_t>& blocks, bool 
     channels = block.shape.out();
   }
   head_ = std::make_unique<AverageHead<T>>(channels, shape_.classes, shape_.label_smoothing);
+}
+
+template <typename T>
+void VisionModel<T>::make_transformer() {
+  const TransformerDepth depth = transformer_depth(shape_);
+  stages_.push_back(
+      {"patch_embed", std::make_unique<PatchStage<T>>(nn::PatchShape{.channels = shape_.image.channels,
+                                                                     .image = {shape_.image.height, shape_.image.width},
+                                                                     .patch = depth.patch,
+                                                                     .dim = shape_.width})});
+  for (std::size_t i = 0; i < depth.layers; ++i) {
+    const nn::TransformerShape block{
+        .dim = shape_.width, .heads = depth.heads, .layers = depth.layers, .causal = false};
+    stages_.push_back({fmt::format("blocks.{}", i), std::make_unique<TransformerStage<T>>(block, i)});
+  }
+  head_ = std::make_unique<ClassTokenHead<T>>(shape_.width, shape_.classes, shape_.label_smoothing);
 }
 
 template <typename T>

@@ -42,6 +42,7 @@ class VisionModel {
     tessera::nn::ImageView<T> y = {};  // of the pass at hand
   };
   void make_convolutional();
+  void make_transformer();
   void make_residual(const std::vector<std::size_t>& blocks, bool bottleneck);
 
   // The passes, for a FullyShard and for one that only counts.

@@ -1,6 +1,7 @@
 // Which models there are, and what one of them is in numbers.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -9,7 +10,11 @@
 
 namespace examples {
 
-enum class VisionModelKind { cnn, resnet18, resnet50 };
+enum class VisionModelKind { cnn, resnet18, resnet50, vit_s, vit_b, vit_l };
+
+inline constexpr std::array vision_models = {VisionModelKind::cnn,      VisionModelKind::resnet18,
+                                             VisionModelKind::resnet50, VisionModelKind::vit_s,
+                                             VisionModelKind::vit_b,    VisionModelKind::vit_l};
 
 std::string_view to_string(VisionModelKind kind);
 
@@ -17,15 +22,26 @@ struct VisionShape {
   VisionModelKind kind = VisionModelKind::cnn;
   tessera::ImageExtents image = {};
   std::size_t classes = 0;
-  std::size_t width = 0;  // channels of the first stage
+  std::size_t width = 0;  // channels of the first stage, or of a transformer's tokens
   float label_smoothing = 0.0f;
 };
 
-// Channels of the first stage as the models were published: 32, 64, 64.
+// As the models were published: 32, 64, 64, 384, 768, 1024.
 std::size_t usual_width(VisionModelKind kind);
 
 // Such as "resnet18, width 64: 28 x 28 x 1 -> 10".
 std::string in_words(const VisionShape& shape);
+
+// Of a vision transformer: its blocks, their heads (of 64, as published), and the side of a patch, a multiple of which
+// the images' sides must be.
+struct TransformerDepth {
+  std::size_t layers;
+  std::size_t heads;
+  std::size_t patch;
+};
+bool is_transformer(VisionModelKind kind);
+// Throws UsageError where heads do not divide the width, or patches the image.
+TransformerDepth transformer_depth(const VisionShape& shape);
 
 // Whether the model's first stage keeps the size of images, which those of 64 pixels or less do, or halves it twice.
 bool keeps_size(const VisionShape& shape);

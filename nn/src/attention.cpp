@@ -1,4 +1,4 @@
-// Causal multi-head self-attention, block by block of queries: the products are the BLAS's, and what stands between
+// Multi-head self-attention, block by block of queries: the products are the BLAS's, and what stands between
 // them is in rows/attention_lanes.hpp.
 #include "tessera/nn/attention.hpp"
 
@@ -136,10 +136,10 @@ struct Block {
 };
 
 template <typename Body>
-void for_each_block(std::size_t first, std::size_t sequence, Body body) {
-  for (; first < sequence; first += block_rows) {
-    const std::size_t rows = std::min(block_rows, sequence - first);
-    body(Block{first, rows, first + rows});
+void for_each_block(std::size_t first, const AttentionShape& shape, Body body) {
+  for (; first < shape.sequence; first += block_rows) {
+    const std::size_t rows = std::min(block_rows, shape.sequence - first);
+    body(Block{first, rows, shape.causal ? first + rows : shape.sequence});
   }
 }
 
@@ -164,7 +164,8 @@ AttentionRows rows_of(const Rooms<T>& rooms, const Head& head, const Block& bloc
           .gradients = nullptr,
           .stride = rooms.stride,
           .rows = block.rows,
-          .first_keys = block.first + 1,
+          .first_keys = head.shape.causal ? block.first + 1 : block.keys,
+          .key_step = head.shape.causal ? std::size_t{1} : std::size_t{0},
           .keys = block.keys,
           .scale = head.scale(),
           .new_statistics = nullptr,
@@ -187,7 +188,7 @@ class ForwardPass {
     const std::size_t all = of_.shape.sequence;
     const Panel<const Real> k = load_panel(run_, head.of_qkv(of_.qkv, 1, 0, all), rooms_.k);
     const Panel<const Real> v = load_panel(run_, head.of_qkv(of_.qkv, 2, 0, all), rooms_.v);
-    for_each_block(all - queries(), all, [&](const Block& block) {
+    for_each_block(all - queries(), of_.shape, [&](const Block& block) {
       multiply_with_keys(head, block, k);
       softmax(head, block);
       multiply_with_values(head, block, v);
@@ -255,7 +256,7 @@ class BackwardPass {
                            panel_for(dv, rooms_.dv)};
     fill_zero(kv.dk, all, of_.shape.head_dim);
     fill_zero(kv.dv, all, of_.shape.head_dim);
-    for_each_block(0, all, [&](const Block& block) { add_block(head, block, kv); });
+    for_each_block(0, of_.shape, [&](const Block& block) { add_block(head, block, kv); });
     if (has_panels<T>) store_panel(run_, kv.dk, dk, nullptr);
     if (has_panels<T>) store_panel(run_, kv.dv, dv, nullptr);
   }
@@ -360,6 +361,12 @@ void check(const AttentionShape& shape, MatrixView<const T> qkv, const Dropout& 
   mask_of(dropout, shape);
 }
 
+void require_causal(const AttentionShape& shape, const Stream& stream) {
+  if (shape.causal) return;
+  throw UnavailableError(
+      fmt::format("attention: on {}: only causal attention runs on CUDA devices so far", to_string(stream.device())));
+}
+
 }  // namespace
 
 template <Element T>
@@ -372,6 +379,7 @@ void attention_forward(Stream& stream, const AttentionForward<T>& of) {
   const std::size_t queries = of.queries == 0 ? of.shape.sequence : of.queries;
   require_shape("attention: out", of.out, of.shape.sequences * queries, of.shape.dim());
   if (on_cuda(stream)) {
+    require_causal(of.shape, stream);
     const cuda::AttentionTiles tiles = tiles_of(of, mask_of(of.dropout, of.shape));
     return issue<T>(stream, "attention", [tiles](void* native) { cuda::attention_forward(native, tiles); });
   }
@@ -385,6 +393,7 @@ void attention_backward(Stream& stream, const AttentionBackward<T>& of) {
   require_shape("attention: dout", of.dout, of.shape.rows(), of.shape.dim());
   require_shape("attention: dqkv", of.dqkv, of.shape.rows(), 3 * of.shape.dim());
   if (on_cuda(stream)) {
+    require_causal(of.shape, stream);
     const cuda::AttentionTiles tiles = tiles_of(of, mask_of(of.dropout, of.shape));
     return issue<T>(stream, "attention", [tiles](void* native) { cuda::attention_backward(native, tiles); });
   }

@@ -87,7 +87,7 @@ TEST_CASE("several_threads_fill_at_once_and_batches_come_in_order") {
 
 TEST_CASE("of_errors_of_several_threads_the_first_batch_s_surfaces_in_its_place") {
   for (int repetition = 0; repetition < 50; ++repetition) {
-    const std::vector<std::vector<std::size_t>> expected = expected_batches(2);
+    const std::vector<std::vector<std::size_t>> expected = expected_batches(4);
     Loader<Indices> loader(DistributedSampler(small()), {.depth = 4, .threads = 4},
                            [&](const SampleBatch& chosen, Indices& batch) {
                              if (chosen.indices == expected[3]) {

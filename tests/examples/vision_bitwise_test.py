@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """train_vision has the same bits under every strategy: losses, norms, what it tells of held-out images, and weights; for
-networks with and without batch norm, in three precisions, over ranks, meshes and micro-batches, and with the test modes.
+networks with and without batch norm and with attention, in three precisions, over ranks, meshes and micro-batches, and with the test modes.
 In each run the planned bytes are those measured.
 
 usage: vision_bitwise_test.py TRAIN_VISION
@@ -21,6 +21,7 @@ CASES = [  # model, options
     ("cnn", ["--ranks", 2, "--batch", 6, "--precision", "fp16", "--loss-scale", 64]),
     ("resnet18", ["--ranks", 3, "--batch", 4, "--accumulate", 2, "--accumulate-mode", "reduced"]),
     ("resnet18", ["--ranks", 2, "--batch", 4, "--precision", "bf16"]),
+    ("vit-s", ["--ranks", 3, "--batch", 4, "--lr", 0.02]),
 ]
 
 

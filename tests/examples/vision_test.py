@@ -6,8 +6,10 @@ usage: vision_test.py TRAIN_VISION
 """
 import pathlib
 import re
+import struct
 import sys
 import tempfile
+import zlib
 
 import bad_input
 import made_images
@@ -47,6 +49,35 @@ def weights_after(program, folder, name, *options):
     path = pathlib.Path(folder) / f"{name}.safetensors"
     steps = trainer_runs.train(program, folder, *options, "--dump-weights", path)
     return [step["loss_bits"] for step in steps], trainer_runs.read_safetensors(path)
+
+
+def png(pixels, height, width):
+    """The bytes of a PNG of [height, width, 3]."""
+    def chunk(kind, content):
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+    lines = b"".join(b"\0" + pixels[3 * width * y:3 * width * (y + 1)] for y in range(height))
+    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">2I5B", width, height, 8, 2, 0, 0, 0))
+            + chunk(b"IDAT", zlib.compress(lines)) + chunk(b"IEND", b""))
+
+
+def check_folder(program):
+    """Red and blue images of many sizes. A build without libpng says so."""
+    with tempfile.TemporaryDirectory() as folder:
+        for part, count in [("train", 24), ("val", 9)]:
+            for name, colour in [("red", bytes([220, 30, 40])), ("blue", bytes([30, 40, 220]))]:
+                directory = pathlib.Path(folder, part, name)
+                directory.mkdir(parents=True)
+                for number in range(count):
+                    height, width = 9 + number % 5, 8 + number % 7
+                    (directory / f"{number}.png").write_bytes(png(colour * (height * width), height, width))
+        done = trainer_runs.run(program, "--data", f"folder:{folder}", "--image-size", 8, "--width", 4, "--ranks", 2, "--batch", 4,
+                                "--epochs", 10, "--lr", 0.01, "--loader-threads", 2)
+    if "libpng" in done.stderr:
+        assert done.returncode == 1, done
+        return
+    assert done.returncode == 0, done.stderr
+    assert "48 images of 8 x 8 x 3 to train on, 18 held out; 2 classes" in done.stdout, done.stdout
+    assert "top-1 100.00 %" in done.stdout and "top-5" not in done.stdout, done.stdout
 
 
 def check_resume(program, data):
@@ -103,11 +134,13 @@ def check_bad_input(program, data):
     cases = bad_input.Cases(program)
     options, failed = [bad_input.BAD_OPTIONS], [bad_input.FAILED]
     cases.check(["--data", "imagenet"], ["imagenet", "fashion-mnist", "cifar100"], options)
+    cases.check(["--data", data, "--device", "cuda"], ["--device cuda", "the CPU so far"], options)
     cases.check(["--data", "cifar10"], ["--data cifar10:DIR"], options)
     cases.check(["--data", "mnist:/nowhere"], ["/nowhere/train-images-idx3-ubyte"], failed)
     cases.check(["--data", data, "--batch", 400], ["--batch 400", "300"], options)
     cases.check(["--data", data, "--label-smoothing", 1.5], ["--label-smoothing"], options)
     cases.check(["--data", data, "--model", "vgg"], ["vgg", "resnet18"], options)
+    cases.check(["--data", data, "--model", "vit-s", "--width", 200, "--batch", 8], ["200", "3 heads"], failed)
     with tempfile.TemporaryDirectory() as folder:
         made_images.write_mnist(folder, 20, 10, side=3)
         cases.check(["--data", f"mnist:{folder}", "--batch", 4], ["4 x 4"], failed)
@@ -128,6 +161,7 @@ def main():
         check_scaled_rate(program, data)
         check_bad_input(program, data)
     check_cifar(program)
+    check_folder(program)
     return 0
 
 

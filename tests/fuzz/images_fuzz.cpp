@@ -7,7 +7,7 @@ using namespace tessera::data;
 
 void fuzz::read_input(std::string_view input) {
   if (input.empty()) return;
-  const auto kind = static_cast<unsigned char>(input.front()) % 4;
+  const std::size_t kind = static_cast<unsigned char>(input.front()) % 4;
   const Octets content(input.begin() + 1, input.end());
   if (kind < 2) {
     const std::size_t dimensions = kind == 0 ? 3 : 1;
@@ -17,7 +17,7 @@ void fuzz::read_input(std::string_view input) {
     require(idx.sizes.size() == dimensions && elements == idx.elements.size(), "sizes and elements differ");
     return;
   }
-  const CifarFormat format{.labels = kind - 1u, .classes = kind == 2 ? 10u : 100u};
+  const CifarFormat format{.labels = kind - 1, .classes = kind == 2 ? 10u : 100u};
   CifarImages images;
   parse_cifar(content, "images", format, images);
   require(images.pixels.size() == images.labels.size() * cifar_side * cifar_side * cifar_channels,

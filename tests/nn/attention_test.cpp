@@ -12,14 +12,19 @@ using namespace tessera::nn;
 
 namespace attention_test {
 
-const std::vector<AttentionShape> shapes = {{.sequences = 0, .sequence = 3, .heads = 1, .head_dim = 2},
-                                            {.sequences = 1, .sequence = 1, .heads = 1, .head_dim = 1},
-                                            {.sequences = 2, .sequence = 1, .heads = 3, .head_dim = 5},
-                                            {.sequences = 3, .sequence = 5, .heads = 1, .head_dim = 7},
-                                            {.sequences = 2, .sequence = 17, .heads = 3, .head_dim = 1},
-                                            {.sequences = 1, .sequence = 64, .heads = 2, .head_dim = 16},
-                                            {.sequences = 1, .sequence = 67, .heads = 1, .head_dim = 3},
-                                            {.sequences = 2, .sequence = 131, .heads = 3, .head_dim = 13}};
+const std::vector<AttentionShape> shapes = {
+    {.sequences = 0, .sequence = 3, .heads = 1, .head_dim = 2},
+    {.sequences = 1, .sequence = 1, .heads = 1, .head_dim = 1},
+    {.sequences = 2, .sequence = 1, .heads = 3, .head_dim = 5},
+    {.sequences = 3, .sequence = 5, .heads = 1, .head_dim = 7},
+    {.sequences = 2, .sequence = 17, .heads = 3, .head_dim = 1},
+    {.sequences = 1, .sequence = 64, .heads = 2, .head_dim = 16},
+    {.sequences = 1, .sequence = 67, .heads = 1, .head_dim = 3},
+    {.sequences = 2, .sequence = 131, .heads = 3, .head_dim = 13},
+    {.sequences = 2, .sequence = 1, .heads = 2, .head_dim = 3, .causal = false},
+    {.sequences = 3, .sequence = 17, .heads = 2, .head_dim = 5, .causal = false},
+    {.sequences = 1, .sequence = 67, .heads = 1, .head_dim = 3, .causal = false},
+    {.sequences = 2, .sequence = 130, .heads = 3, .head_dim = 8, .causal = false}};
 
 constexpr Dropout some_dropout{.probability = 0.25f, .key = {.seed = 3, .step = 9, .layer = 2, .first_row = 5}};
 
@@ -30,19 +35,20 @@ std::vector<double> reference(const AttentionShape& shape, const std::vector<dou
   std::vector<double> out(shape.rows() * dim, 0.0);
   for (std::size_t row = 0; row < shape.rows(); ++row) {
     const std::size_t first = row / shape.sequence * shape.sequence;
+    const std::size_t end = shape.causal ? row + 1 : first + shape.sequence;
     for (std::size_t head = 0; head < shape.heads; ++head) {
       const auto part = [&](std::size_t of_row, std::size_t which, std::size_t i) {
         return qkv[of_row * 3 * dim + which * dim + head * shape.head_dim + i];
       };
       std::vector<double> weights;
       double sum = 0.0;
-      for (std::size_t key = first; key <= row; ++key) {
+      for (std::size_t key = first; key < end; ++key) {
         double score = 0.0;
         for (std::size_t i = 0; i < shape.head_dim; ++i) score += part(row, 0, i) * part(key, 1, i);
         weights.push_back(std::exp(score / std::sqrt(static_cast<double>(shape.head_dim))));
         sum += weights.back();
       }
-      for (std::size_t key = first; key <= row; ++key) {
+      for (std::size_t key = first; key < end; ++key) {
         const std::size_t mask = (row * shape.heads + head) * shape.sequence + (key - first);
         const double weight = weights[key - first] / sum * (factors.empty() ? 1.0 : factors[mask]);
         for (std::size_t i = 0; i < shape.head_dim; ++i) {

@@ -68,7 +68,52 @@ class ResNet(nn.Module):
         return self.fc(x.mean(dim=(2, 3)))
 
 
+class TransformerBlock(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attn = nn.ModuleDict({"c_attn": nn.Linear(width, 3 * width), "c_proj": nn.Linear(width, width)})
+        self.mlp = nn.ModuleDict({"c_fc": nn.Linear(width, 4 * width), "c_proj": nn.Linear(4 * width, width)})
+
+    def forward(self, x):
+        images, tokens, width = x.shape
+        parts = self.attn["c_attn"](self.ln_1(x)).split(width, dim=2)
+        q, k, v = (part.view(images, tokens, self.heads, -1).transpose(1, 2) for part in parts)
+        out = functional.scaled_dot_product_attention(q, k, v)
+        x = x + self.attn["c_proj"](out.transpose(1, 2).reshape(images, tokens, width))
+        return x + self.mlp["c_proj"](functional.gelu(self.mlp["c_fc"](self.ln_2(x)), approximate="tanh"))
+
+
+class Patches(nn.Module):
+    def __init__(self, channels, side, patch, width):
+        super().__init__()
+        self.proj = nn.Conv2d(channels, width, patch, patch)
+        self.cls_token = nn.Parameter(torch.randn(width))
+        self.pos_embed = nn.Parameter(torch.randn(1 + (side // patch) ** 2, width))
+
+    def forward(self, x):
+        patches = self.proj(x).flatten(2).transpose(1, 2)
+        return torch.cat([self.cls_token.expand(x.shape[0], 1, -1), patches], dim=1) + self.pos_embed
+
+
+class VisionTransformer(nn.Module):
+    def __init__(self, channels, side, width, classes, layers=12):
+        super().__init__()
+        self.patch_embed = Patches(channels, side, 4 if side <= 64 else 16, width)
+        self.blocks = nn.ModuleList(TransformerBlock(width, max(1, width // 64)) for _ in range(layers))
+        self.fc = nn.ModuleDict({"norm": nn.LayerNorm(width), "head": nn.Linear(width, classes)})
+
+    def forward(self, x):
+        x = self.patch_embed(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.fc["head"](self.fc["norm"](x[:, 0]))
+
+
 def make(name, channels, side, width, classes):
+    if name == "vit-s":
+        return VisionTransformer(channels, side, width, classes)
     if name == "cnn":
         return Cnn(channels, side, width, classes)
     if name == "resnet18":

@@ -24,7 +24,7 @@ struct AttentionRow {
   [[gnu::always_inline]] AttentionRow(const AttentionRows& a, std::size_t row)
       : scores(static_cast<R*>(a.scores) + row * a.stride),
         gradients(a.gradients == nullptr ? nullptr : static_cast<R*>(a.gradients) + row * a.stride),
-        known(a.first_keys + row),
+        known(a.first_keys + row * a.key_step),
         scale(static_cast<R>(a.scale)) {}
 
   // Of a part of sixteen: the elements of known keys, then `rest`. Memory reaches to the end of the part.

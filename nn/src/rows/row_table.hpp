@@ -82,8 +82,8 @@ struct DropoutRows {
   std::size_t columns;
 };
 
-// Rows of scores q kᵀ, one for each query; row r may look at the first first_keys + r keys. Without `gradients`
-// (forward) they become e^(scale · (score - largest)), times the mask's factors; with them (backward) see
+// Rows of scores q kᵀ, one for each query; row r may look at the first first_keys + r · key_step keys. Without
+// `gradients` (forward) they become e^(scale · (score - largest)), times the mask's factors; with them (backward) see
 // attention_lanes.hpp. Between the keys that a row may look at and `keys`, zeros are written. Memory of a row goes on
 // to a multiple of 16.
 struct AttentionRows {
@@ -93,6 +93,7 @@ struct AttentionRows {
   std::size_t stride;
   std::size_t rows;
   std::size_t first_keys;
+  std::size_t key_step;  // 1: causal, 0: all rows look at the same keys
   std::size_t keys;
   double scale;               // above 0
   void* new_statistics;       // [rows]: forward writes log Σ e^(scale · score) there

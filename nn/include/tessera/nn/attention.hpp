@@ -1,5 +1,5 @@
-// Causal multi-head self-attention (Vaswani et al. 2017): of each sequence and head, with q, k, v [sequence, head_dim],
-//   out = drop(softmax(q kᵀ / sqrt(head_dim), each row over the keys up to its own)) v
+// Multi-head self-attention (Vaswani et al. 2017): of each sequence and head, with q, k, v [sequence, head_dim],
+//   out = drop(softmax(q kᵀ / sqrt(head_dim), each row over the keys up to its own, or over all)) v
 //
 // q, k and v are one matrix, as one linear layer makes it: each row holds q, then k, then v, and in each of them the
 // heads one after the other. Probabilities are formed for 64 queries at a time and are never kept: backward forms them
@@ -25,6 +25,7 @@ struct AttentionShape {
   std::size_t sequence = 1;  // rows of each
   std::size_t heads = 1;
   std::size_t head_dim = 1;
+  bool causal = true;  // over the keys up to a row's own; false: over all, on the CPU alone
 
   std::size_t rows() const { return sequences * sequence; }
   std::size_t dim() const { return heads * head_dim; }

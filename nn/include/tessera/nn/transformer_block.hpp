@@ -9,11 +9,11 @@
 #include <cstddef>
 
 #include "tessera/nn/activation_stack.hpp"
-#include "tessera/nn/causal_self_attention.hpp"
 #include "tessera/nn/element.hpp"
 #include "tessera/nn/feed_forward.hpp"
 #include "tessera/nn/layer_norm.hpp"
 #include "tessera/nn/layer_window.hpp"
+#include "tessera/nn/self_attention.hpp"
 #include "tessera/nn/sequence_batch.hpp"
 #include "tessera/nn/view.hpp"
 #include "tessera/shard/module.hpp"
@@ -26,6 +26,7 @@ struct TransformerShape {
   std::size_t layers =
       1;  // of the whole model: each block's two output projections start as normal(0, 0.02 / √(2 · layers))
   std::size_t hidden = 0;  // of the feed-forward network; 0: 4 · dim
+  bool causal = true;  // as a language model's; false: rows look at their whole sequence, as in a vision transformer
 };
 
 template <Element T>
@@ -40,7 +41,7 @@ class TransformerBlock final : public Module {
 
   struct Saved {
     typename LayerNorm<T>::Saved ln_1;
-    typename CausalSelfAttention<T>::Saved attn;
+    typename SelfAttention<T>::Saved attn;
     typename LayerNorm<T>::Saved ln_2;
     typename FeedForward<T>::Saved mlp;
     SequenceBatch sequences;
@@ -57,7 +58,7 @@ class TransformerBlock final : public Module {
 
   std::size_t index_;
   LayerNorm<T> ln_1_;
-  CausalSelfAttention<T> attn_;
+  SelfAttention<T> attn_;
   LayerNorm<T> ln_2_;
   FeedForward<T> mlp_;
 };

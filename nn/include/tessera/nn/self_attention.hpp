@@ -1,4 +1,4 @@
-// Causal self-attention as a layer: q, k and v from one linear layer, attention (attention.hpp), output projection.
+// Self-attention as a layer: q, k and v from one linear layer, attention (attention.hpp), output projection.
 #pragma once
 
 #include <cstddef>
@@ -15,18 +15,19 @@
 
 namespace tessera::nn {
 
-struct CausalSelfAttentionOptions {
+struct SelfAttentionOptions {
   std::size_t dim;
   std::size_t heads;           // divides dim
   float projection_deviation;  // of the output projection's initial weights; the others have 0.02
   std::size_t drop_place;      // of the probabilities, for SequenceBatch::dropout_at
+  bool causal = true;          // each row looks at the keys up to its own, not at all of its sequence
 };
 
 template <Element T>
-class CausalSelfAttention final : public Module {
+class SelfAttention final : public Module {
  public:
   // Weights start as normal(0, deviation), biases as zeros. Throws UsageError when heads do not divide dim.
-  explicit CausalSelfAttention(const CausalSelfAttentionOptions& options);
+  explicit SelfAttention(const SelfAttentionOptions& options);
 
   void visit(ModuleVisitor& visitor) override;  // "c_attn" [3 · dim, dim], "c_proj" [dim, dim]
 
@@ -46,7 +47,7 @@ class CausalSelfAttention final : public Module {
  private:
   AttentionShape shape_of(std::size_t rows, const SequenceBatch& sequences) const;
 
-  CausalSelfAttentionOptions options_;
+  SelfAttentionOptions options_;
   Linear<T> attn_;
   Linear<T> proj_;
 };

@@ -1,5 +1,5 @@
-// Causal self-attention as a layer.
-#include "tessera/nn/causal_self_attention.hpp"
+// Self-attention as a layer.
+#include "tessera/nn/self_attention.hpp"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,7 @@
 namespace tessera::nn {
 
 template <Element T>
-CausalSelfAttention<T>::CausalSelfAttention(const CausalSelfAttentionOptions& options)
+SelfAttention<T>::SelfAttention(const SelfAttentionOptions& options)
     : options_(options),
       attn_(options.dim, 3 * options.dim, normal_weights(transformer_deviation)),
       proj_(options.dim, options.dim, normal_weights(options.projection_deviation)) {
@@ -21,26 +21,27 @@ CausalSelfAttention<T>::CausalSelfAttention(const CausalSelfAttentionOptions& op
 }
 
 template <Element T>
-void CausalSelfAttention<T>::visit(ModuleVisitor& visitor) {
+void SelfAttention<T>::visit(ModuleVisitor& visitor) {
   visitor("c_attn", attn_);
   visitor("c_proj", proj_);
 }
 
 template <Element T>
-AttentionShape CausalSelfAttention<T>::shape_of(std::size_t rows, const SequenceBatch& sequences) const {
+AttentionShape SelfAttention<T>::shape_of(std::size_t rows, const SequenceBatch& sequences) const {
   if (sequences.length == 0 || rows % sequences.length != 0) {
     throw UsageError(fmt::format("attention: {} rows are no whole number of sequences of {}", rows, sequences.length));
   }
   return {.sequences = rows / sequences.length,
           .sequence = sequences.length,
           .heads = options_.heads,
-          .head_dim = options_.dim / options_.heads};
+          .head_dim = options_.dim / options_.heads,
+          .causal = options_.causal};
 }
 
 template <Element T>
-typename CausalSelfAttention<T>::Saved CausalSelfAttention<T>::forward(LayerWindow window, ActivationStack& stack,
-                                                                       MatrixView<const T> x, MatrixView<T> y,
-                                                                       const SequenceBatch& sequences) {
+typename SelfAttention<T>::Saved SelfAttention<T>::forward(LayerWindow window, ActivationStack& stack,
+                                                           MatrixView<const T> x, MatrixView<T> y,
+                                                           const SequenceBatch& sequences) {
   const AttentionShape shape = shape_of(x.rows, sequences);
   const auto qkv = stack.push<T>(x.rows, 3 * options_.dim);
   const auto out = stack.push<T>(x.rows, options_.dim);
@@ -64,8 +65,8 @@ typename CausalSelfAttention<T>::Saved CausalSelfAttention<T>::forward(LayerWind
 }
 
 template <Element T>
-void CausalSelfAttention<T>::backward(LayerWindow window, ActivationStack& stack, const Saved& saved,
-                                      MatrixView<const T> dy, MatrixView<T> dx) {
+void SelfAttention<T>::backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
+                                MatrixView<T> dx) {
   const ScratchScope scope(stack);
   const AttentionShape shape = shape_of(dy.rows, saved.sequences);
   const auto dqkv = stack.push<T>(dy.rows, 3 * options_.dim);
@@ -86,7 +87,7 @@ void CausalSelfAttention<T>::backward(LayerWindow window, ActivationStack& stack
   attn_.backward(window, stack, saved.attn, dqkv, dx);
 }
 
-#define TESSERA_CAUSAL_SELF_ATTENTION(T) template class CausalSelfAttention<T>;
-TESSERA_FOR_EACH_ELEMENT(TESSERA_CAUSAL_SELF_ATTENTION)
+#define TESSERA_SELF_ATTENTION(T) template class SelfAttention<T>;
+TESSERA_FOR_EACH_ELEMENT(TESSERA_SELF_ATTENTION)
 
 }  // namespace tessera::nn
