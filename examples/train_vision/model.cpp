@@ -69,13 +69,8 @@ void VisionModel<T>::make_transformer() {
 }
 
 template <typename T>
-void VisionModel<T>::add_to(tessera::FullyShard& model) {
-  for (const NamedStage& each : stages_) model.add(*each.stage, each.name);
-  model.add(*head_, "fc");
-}
-
-template <typename T>
-void VisionModel<T>::train(tessera::FullyShard& model, nn::MatrixView<const float> pixels, const Answers& answers) {
+void VisionModel<T>::train(tessera::FullyShard& model, nn::MatrixView<const float> pixels,
+                           const ImageAnswers& answers) {
   train_pass(model, pixels, answers);
 }
 
@@ -98,7 +93,7 @@ tessera::Bytes VisionModel<T>::planned_activation_bytes(const VisionShape& shape
 
 template <typename T>
 template <typename Model>
-void VisionModel<T>::train_pass(Model& model, nn::MatrixView<const float> pixels, const Answers& answers) {
+void VisionModel<T>::train_pass(Model& model, nn::MatrixView<const float> pixels, const ImageAnswers& answers) {
   const nn::ScratchScope pass(stack_);
   nn::ImageView<const T> x = as_input(model, pixels);
   for (NamedStage& each : stages_) {

@@ -18,7 +18,13 @@ class VisionModel {
  public:
   explicit VisionModel(const VisionShape& shape);
 
-  void add_to(tessera::FullyShard& model);
+  void add_to(tessera::FullyShard& model) { add_units(model); }
+  // To whatever takes modules as a FullyShard does: add(module, name).
+  template <typename Model>
+  void add_units(Model& model) {
+    for (const NamedStage& each : stages_) model.add(*each.stage, each.name);
+    model.add(*head_, "fc");
+  }
 
   // Where activations stand from now on: planned_activation_bytes(), aligned to 64 bytes, as long as passes follow.
   void use(std::span<std::byte> memory, tessera::DeviceKind device = tessera::DeviceKind::cpu) {
@@ -27,7 +33,7 @@ class VisionModel {
 
   // One micro-batch, forward and backward. Enqueues; images, targets and loss must stay until the stream is through.
   // pixels: an image in each row, [height, width, channels].
-  void train(tessera::FullyShard& model, tessera::nn::MatrixView<const float> pixels, const Answers& answers);
+  void train(tessera::FullyShard& model, tessera::nn::MatrixView<const float> pixels, const ImageAnswers& answers);
   // The logits in evaluation windows, valid until the next pass. There may be no images.
   tessera::nn::MatrixView<T> evaluate(tessera::FullyShard& model, tessera::nn::MatrixView<const float> pixels);
 
@@ -47,7 +53,7 @@ class VisionModel {
 
   // The passes, for a FullyShard and for one that only counts.
   template <typename Model>
-  void train_pass(Model& model, tessera::nn::MatrixView<const float> pixels, const Answers& answers);
+  void train_pass(Model& model, tessera::nn::MatrixView<const float> pixels, const ImageAnswers& answers);
   template <typename Model>
   void backward_pass(Model& model, tessera::nn::MatrixView<T> logits);
   template <typename Model>

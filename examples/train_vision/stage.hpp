@@ -27,7 +27,7 @@ class Stage : public tessera::Module {
 };
 
 // What a batch is measured against, and where its loss goes.
-struct Answers {
+struct ImageAnswers {
   tessera::nn::Targets targets;
   float* loss;
 };
@@ -44,7 +44,7 @@ class Head : public tessera::Module {
   }
   // Of training: the loss, too.
   void forward(tessera::nn::LayerWindow window, tessera::nn::ActivationStack& stack, tessera::nn::ImageView<const T> x,
-               tessera::nn::MatrixView<T> logits, const Answers& answers) {
+               tessera::nn::MatrixView<T> logits, const ImageAnswers& answers) {
     compute(window, stack, x, logits);
     saved_loss_ = loss_.forward(window, stack, logits, answers.targets, answers.loss);
   }

@@ -79,7 +79,7 @@ class Search {
   std::vector<Setting> variants(const std::vector<Strategy>& strategies) const {
     const Freedom& free = question_.freedom;
     std::vector<Setting> result = {question_.setting};
-    if (free.checkpointing && question_.subject.counts_activations()) {
+    if (free.checkpointing && question_.subject.counts_activations() && question_.subject.recomputes()) {
       vary(result, std::vector{false, true},
            [](Setting& setting, bool value) { setting.activation_checkpointing = value; });
     }
@@ -131,7 +131,7 @@ class Search {
   std::vector<std::size_t> batches() const {
     if (!question_.freedom.batch || !question_.subject.counts_activations()) return {question_.setting.batch};
     std::vector<std::size_t> result;
-    const std::size_t most = std::min(most_batch, most_tokens / question_.subject.seq());
+    const std::size_t most = std::min(most_batch, most_tokens / std::max<std::size_t>(1, question_.subject.seq()));
     for (std::size_t batch = 1; batch <= most; batch *= 2) result.push_back(batch);
     return result;
   }
@@ -221,7 +221,8 @@ std::vector<std::string> head(const FitQuestion& question) {
   std::vector<std::string> names = {"strategy", "replicas", "prefetch", "reshard"};
   if (question.subject.counts_activations()) names.insert(names.end(), {"recompute", "batch"});
   names.insert(names.end(), {"peak", "sent in a step", "beyond its replica"});
-  if (question.subject.counts_activations()) names.emplace_back("per sequence");
+  if (question.subject.counts_activations())
+    names.emplace_back(question.subject.sees_images() ? "per image" : "per sequence");
   return names;
 }
 
@@ -264,11 +265,13 @@ std::string reason(const FitCandidate& candidate, Bytes limit) {
 std::string text_of(const FitQuestion& question, const Fit& fit) {
   std::vector<std::vector<std::string>> fitting = {head(question)};
   for (const FitCandidate& candidate : fit.fitting) fitting.push_back(row(question, candidate));
-  std::string text =
-      fmt::format("{} on {}, {} ({}) each: what fits, the fewest bytes sent {} first\n\n{}", question.subject.name(),
-                  counted(question.setting.options.ranks, "rank", "ranks"),
-                  decimal_size(static_cast<double>(question.limit.count())), to_string(question.limit),
-                  question.subject.counts_activations() ? "for each sequence" : "in a step", table(fitting));
+  std::string text = fmt::format("{} on {}, {} ({}) each: what fits, the fewest bytes sent {} first\n\n{}",
+                                 question.subject.name(), counted(question.setting.options.ranks, "rank", "ranks"),
+                                 decimal_size(static_cast<double>(question.limit.count())), to_string(question.limit),
+                                 question.subject.sees_images()          ? "for each image"
+                                 : question.subject.counts_activations() ? "for each sequence"
+                                                                         : "in a step",
+                                 table(fitting));
   if (fit.too_large.empty()) return text + "\nEverything fits.\n";
   text += "\nWhat does not fit:\n";
   for (const FitCandidate& candidate : fit.too_large) {

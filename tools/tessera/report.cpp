@@ -136,6 +136,10 @@ std::string activations_note(const PlanReport& report) {
   if (!report.subject.counts_activations()) {
     return fmt::format("activations of {} are not counted\n", report.subject.name());
   }
+  if (report.subject.sees_images()) {
+    return fmt::format("activations are those of {} on a CPU, scratch memory of its convolutions included\n",
+                       counted(report.setting.batch, "image", "images"));
+  }
   return fmt::format("activations are those of {} of {} tokens\n",
                      counted(report.setting.batch, "sequence", "sequences"), report.subject.seq());
 }

@@ -25,6 +25,10 @@ using tessera::Strategy;
 
 Subject Subject::gpt(std::string name, const examples::GptShape& shape) { return {std::move(name), shape}; }
 
+Subject Subject::vision(const examples::VisionShape& shape) {
+  return {fmt::format("{}, images of {} x {}", to_string(shape.kind), shape.image.height, shape.image.width), shape};
+}
+
 Subject Subject::llama(const models::LlamaShape& shape) { return {std::string(shape.name), shape}; }
 
 Subject Subject::perceptron(const std::vector<std::size_t>& widths) {
@@ -35,7 +39,10 @@ Subject Subject::file(const std::filesystem::path& path) {
   return {path.filename().string(), models::read_units(path)};
 }
 
-std::size_t Subject::seq() const { return counts_activations() ? std::get<examples::GptShape>(shape_).seq : 0; }
+std::size_t Subject::seq() const {
+  const auto* const shape = std::get_if<examples::GptShape>(&shape_);
+  return shape == nullptr ? 0 : shape->seq;
+}
 
 examples::GptShape Subject::gpt_shape(bool activation_checkpointing) const {
   examples::GptShape shape = std::get<examples::GptShape>(shape_);
@@ -44,7 +51,8 @@ examples::GptShape Subject::gpt_shape(bool activation_checkpointing) const {
 }
 
 models::Model Subject::model(bool activation_checkpointing) const {
-  if (counts_activations()) return models::gpt(gpt_shape(activation_checkpointing));
+  if (is<examples::GptShape>()) return models::gpt(gpt_shape(activation_checkpointing));
+  if (const auto* shape = std::get_if<examples::VisionShape>(&shape_)) return models::vision(*shape);
   if (const auto* shape = std::get_if<models::LlamaShape>(&shape_)) {
     return models::llama(*shape, activation_checkpointing);
   }
@@ -53,6 +61,9 @@ models::Model Subject::model(bool activation_checkpointing) const {
 
 Bytes Subject::activations(const Setting& setting) const {
   if (!counts_activations()) return Bytes(0);
+  if (const auto* shape = std::get_if<examples::VisionShape>(&shape_)) {
+    return models::vision_activations(*shape, setting.options.precision, setting.batch);
+  }
   return models::gpt_activations(gpt_shape(setting.activation_checkpointing), setting.options.precision, setting.batch);
 }
 
@@ -76,6 +87,8 @@ constexpr std::size_t most_layers = 4096;
 constexpr std::size_t most_bucket_bytes = std::size_t{1} << 40;
 constexpr std::size_t most_planned_tokens = std::size_t{1} << 28;  // in one micro-batch of a rank
 constexpr double most_parameters = 1e18;
+constexpr std::size_t usual_image_size = 224;  // ImageNet's
+constexpr std::size_t usual_classes = 1000;
 
 constexpr const char* description =
     "Compiles the plan of a training step, verifies it, and prints the bytes that each rank would hold and send. Needs "
@@ -87,6 +100,7 @@ constexpr const char* footer =
     "  tessera plan --model gpt2-1558m --world 64 --precision bf16 --fit 80GB\n"
     "  tessera plan --model llama-70b --world 512 --replicas 8 --strategy hsdp --precision bf16\n"
     "  tessera plan --model llama-7b --world 512 --precision bf16 --batch 2 --time --machine h100x8 --compare\n"
+    "  tessera plan --model resnet50 --batch 32 --world 8 --fit 16GB\n"
     "  tessera plan --params 7.5e9 --world 64\n"
     "  tessera plan --mlp 64x128x128x10 --world 4 --draw\n\n"
     "A file of --units is JSON: {\"units\": [{\"name\": \"head\", \"precision\": \"fp32\", \"parameters\": [{\"name\": "
@@ -95,7 +109,7 @@ constexpr const char* footer =
     "unit may have "
     "prefetch and reshard_after_forward. \"resume forward head\" goes on with a window behind those inside it.\n\n"
     "peak is the size of the arena that a rank allocates; live is the most of it that is in use at once. Activations "
-    "are counted for GPTs, by train_gpt's own passes.\n"
+    "are counted for GPTs and networks on images, by the trainers' own passes.\n"
     "Exit code: 0; 1 when the plan cannot be made, is not sound, or nothing fits; 2 for bad options.";
 
 std::vector<std::size_t> widths(const std::string& name, const std::string& text) {
@@ -128,13 +142,14 @@ double parameter_number(const std::string& name, const std::string& text) {
 struct ModelOptions {
   std::optional<std::string> name, units;
   std::optional<std::vector<std::size_t>> widths;
-  std::optional<std::size_t> layers, dim, heads, seq, vocabulary, batch;
+  std::optional<std::size_t> layers, dim, heads, seq, vocabulary, batch, image_size, classes;
 };
 
 std::string model_names() {
   std::string names;
   for (const examples::Preset& preset : examples::presets) names += std::string(preset.name) + "|";
   for (const models::LlamaShape& shape : models::llamas) names += std::string(shape.name) + "|";
+  for (const examples::VisionModelKind kind : examples::vision_models) names += std::string(to_string(kind)) + "|";
   names.pop_back();
   return names;
 }
@@ -149,6 +164,9 @@ void add_model_options(Options& line, ModelOptions& model, PlanRequest& request)
   line.whole("--seq", model.seq, {1, 1 << 20}, fmt::format("Tokens of a sequence [{}]", examples::preset_seq));
   line.whole("--vocabulary", model.vocabulary, {1, 1 << 24},
              fmt::format("Ids that it knows [{}]", examples::preset_vocabulary));
+  line.whole("--image-size", model.image_size, {4, 4096},
+             fmt::format("Height and width of the images that a network of train_vision sees [{}]", usual_image_size));
+  line.whole("--classes", model.classes, {1, 1 << 24}, fmt::format("Classes that it tells apart [{}]", usual_classes));
   line.take("--mlp", "WxW[xW...]", "Widths of a perceptron: 64x128x10 has two layers. Each layer is a unit",
             [&](const std::string& text) { model.widths = widths("--mlp", text); });
   line.take("--units", "FILE", "A model of your own: units with names and shapes, see below",
@@ -202,7 +220,7 @@ void add_sharding_options(Options& line, tessera::plan::PlanOptions& options) {
 void add_step_options(Options& line, ModelOptions& model, Setting& setting) {
   line.group("Step");
   line.whole("--batch", model.batch, {1, std::size_t{1} << 24},
-             "Sequences of a rank and micro-batch, for activations [1]");
+             "Sequences or images of a rank and micro-batch, for activations [1]");
   line.yes_or_no("--activation-checkpointing", setting.activation_checkpointing,
                  "Blocks keep only their input, and compute again what backward needs");
   line.whole("--micro-batches", setting.options.micro_batches, {1, most_micro_batches}, "Micro-batches per step");
@@ -265,7 +283,19 @@ examples::GptShape gpt_shape(const ModelOptions& given, const examples::Preset* 
   return shape;
 }
 
+// Its convolutions have no durations yet.
+Subject vision_subject(const Options& line, const ModelOptions& given, const examples::VisionShape& shape) {
+  refuse_with(line, *given.name,
+              {"--layers", "--dim", "--heads", "--vocabulary", "--seq", "--activation-checkpointing", "--time"});
+  return Subject::vision(shape);
+}
+
 Subject named_subject(const Options& line, const ModelOptions& given) {
+  const std::size_t side = given.image_size.value_or(usual_image_size);
+  if (const auto shape = models::find_vision(*given.name, side, given.classes.value_or(usual_classes))) {
+    return vision_subject(line, given, *shape);
+  }
+  refuse_with(line, *given.name, {"--image-size", "--classes"});
   if (const examples::Preset* preset = models::find_gpt(*given.name)) {
     return Subject::gpt(*given.name, gpt_shape(given, preset));
   }
@@ -280,12 +310,15 @@ Subject subject_of(const Options& line, const ModelOptions& given) {
   if (given.name) return named_subject(line, given);
   if (given.widths || given.units) {
     const std::string source = given.widths ? "--mlp" : "--units";
-    refuse_with(line, source, {"--layers", "--dim", "--heads", "--vocabulary", "--activation-checkpointing"});
+    refuse_with(
+        line, source,
+        {"--layers", "--dim", "--heads", "--vocabulary", "--activation-checkpointing", "--image-size", "--classes"});
     if (!line.given("--time")) refuse_with(line, source, {"--seq", "--batch"});
     if (given.widths) refuse_with(line, source, {"--seq"});
     return given.widths ? Subject::perceptron(*given.widths) : Subject::file(*given.units);
   }
   if (given.layers || given.dim || given.heads) {
+    refuse_with(line, "a GPT of your own", {"--image-size", "--classes"});
     const examples::GptShape shape = gpt_shape(given, nullptr);
     return Subject::gpt(fmt::format("GPT, {} layers of {} with {} heads", shape.layers, shape.dim, shape.heads), shape);
   }
@@ -299,6 +332,8 @@ void check_parameters_alone(const Options& line) {
                "--dim",
                "--heads",
                "--vocabulary",
+               "--image-size",
+               "--classes",
                "--seq",
                "--batch",
                "--activation-checkpointing",
@@ -340,7 +375,7 @@ void check_outer_steps(const Options& line, const tessera::plan::PlanOptions& op
 constexpr std::size_t llama_seq = 4096;
 
 std::size_t default_seq(const Subject& subject) {
-  if (subject.counts_activations()) return subject.seq();
+  if (subject.seq() > 0) return subject.seq();
   return subject.has_tokens() ? llama_seq : 0;
 }
 

@@ -1,0 +1,81 @@
+// Nothing is written twice: modules are made, and asked what they have.
+#include "models/vision.hpp"
+
+#include <algorithm>
+#include <string>
+
+#include "common/element.hpp"
+#include "tessera/shard/buffer.hpp"
+#include "tessera/shard/module.hpp"
+#include "tessera/shard/parameter.hpp"
+#include "train_vision/model.hpp"
+
+namespace models {
+
+using tessera::plan::UnitSpec;
+
+namespace {
+
+// Writes down what a module names.
+class UnitWriter final : public tessera::ModuleVisitor {
+ public:
+  explicit UnitWriter(UnitSpec& unit) : unit_(unit) {}
+
+  void operator()(std::string_view name, tessera::Parameter& parameter) override {
+    add_parameter(unit_, prefix_ + std::string(name), parameter.shape());
+  }
+  void operator()(std::string_view name, tessera::Buffer& buffer) override {
+    unit_.buffers.push_back({unit_.name + "." + prefix_ + std::string(name), buffer.shape()});
+  }
+  void operator()(std::string_view name, tessera::Module& part) override {
+    const std::string before = prefix_;
+    prefix_ += std::string(name) + ".";
+    part.visit(*this);
+    prefix_ = before;
+  }
+
+ private:
+  UnitSpec& unit_;
+  std::string prefix_;
+};
+
+// Takes the place of a FullyShard.
+struct UnitList {
+  std::vector<UnitSpec>& units;
+  void add(tessera::Module& module, std::string_view name) {
+    UnitWriter writer(units.emplace_back(UnitSpec{std::string(name), {}}));
+    module.visit(writer);
+  }
+};
+
+}  // namespace
+
+std::optional<examples::VisionShape> find_vision(std::string_view name, std::size_t side, std::size_t classes) {
+  constexpr std::size_t colours = 3;
+  for (const examples::VisionModelKind kind : examples::vision_models) {
+    if (to_string(kind) != name) continue;
+    const examples::VisionShape shape{
+        .kind = kind, .image = {side, side, colours}, .classes = classes, .width = examples::usual_width(kind)};
+    if (examples::is_transformer(kind)) examples::transformer_depth(shape);
+    return shape;
+  }
+  return std::nullopt;
+}
+
+Model vision(const examples::VisionShape& shape) {
+  Model model;
+  examples::VisionModel<float> network(shape);
+  UnitList list{model.units};
+  network.add_units(list);
+  model.program = tessera::plan::Program::chain(model.units.size());
+  return model;
+}
+
+tessera::Bytes vision_activations(const examples::VisionShape& shape, const tessera::Precision& precision,
+                                  std::size_t batch) {
+  return examples::with_element(precision, [&](auto element) {
+    return examples::VisionModel<decltype(element)>::planned_activation_bytes(shape, batch);
+  });
+}
+
+}  // namespace models
