@@ -13,6 +13,7 @@
 #include "common/element.hpp"
 #include "common/fit.hpp"
 #include "common/number_text.hpp"
+#include "plot/plot.hpp"
 #include "tessera/data/image_folder.hpp"
 #include "tessera/data/images.hpp"
 #include "tessera/nn/threads.hpp"
@@ -77,6 +78,7 @@ void add_model_options(CommandLine& line, VisionOptions& options) {
             "for five epochs or a fifth of the run, unless --warmup says otherwise");
   line.whole("--loader-threads", options.loader_threads, {1, 256}, "Threads of each rank that make batches of images");
   line.flag("--confusion", options.confusion, "Prints at the end which classes were taken for which");
+  line.path("--plot", options.plot, "Draws that as a figure, .svg or .png; needs Python's matplotlib");
   line.flag("--check-data", options.check_data,
             "Prints how the first epoch's images are dealt to the ranks, and trains nothing");
 }
@@ -101,6 +103,9 @@ std::optional<VisionOptions> parse_options(int argc, char** argv) {
   add_model_options(line, options);
   add_run_options(line, options.run);
   if (!line.parse(argc, argv)) return std::nullopt;
+  if (options.plot && !tools::is_figure(options.plot->string())) {
+    throw OptionError(fmt::format("--plot {}: a figure's name ends in .svg or .png", options.plot->string()));
+  }
   compute_on_the_cpu(options.run);
   check_run_options(line, options.run);
   return options;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,6 +31,7 @@ struct VisionOptions {
   bool scale_learning_rate = false;
   std::size_t loader_threads = 1;
   bool confusion = false;
+  std::optional<std::filesystem::path> plot;  // of the last evaluation's confusions
   bool check_data = false;
 };
 

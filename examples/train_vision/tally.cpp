@@ -118,4 +118,23 @@ std::string confusion_table(const Tally& tally, const std::vector<std::string>& 
   return text;
 }
 
+tools::Json confusion_chart(const Tally& tally, const std::vector<std::string>& classes) {
+  tools::Json values = tools::Json::array();
+  for (std::size_t label = 0; label < tally.classes(); ++label) {
+    tools::Json row = tools::Json::array();
+    for (std::size_t told = 0; told < tally.classes(); ++told) row.push_back(tally.count(label, told));
+    values.push_back(row);
+  }
+  const auto images = static_cast<double>(std::max<std::size_t>(1, tally.images()));
+  return {{"kind", "table"},
+          {"title", "What held-out images were taken for"},
+          {"note", fmt::format("{:.2f} % of {} told right; shades are shares of a row",
+                               100.0 * static_cast<double>(tally.right()) / images, tally.images())},
+          {"x", {{"label", "taken for"}}},
+          {"y", {{"label", "class"}}},
+          {"rows", classes},
+          {"columns", classes},
+          {"values", values}};
+}
+
 }  // namespace examples

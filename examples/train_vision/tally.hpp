@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "json/json.hpp"
 #include "tessera/comm/world.hpp"
 
 namespace examples {
@@ -40,5 +41,8 @@ class Tally {
 // The table for people: a line for each class with its images, what share of them was told right, and what they were
 // taken for most often beside that.
 std::string confusion_table(const Tally& tally, const std::vector<std::string>& classes);
+
+// The same as a chart (tools/plot): a row for each class, a column for what its images were taken for.
+tools::Json confusion_chart(const Tally& tally, const std::vector<std::string>& classes);
 
 }  // namespace examples

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <string>
 
+#include "command_line/streams.hpp"
 #include "common/device_data.hpp"
 #include "common/element.hpp"
 #include "common/held_out.hpp"
@@ -13,6 +14,7 @@
 #include "common/run_options.hpp"
 #include "common/run_summary.hpp"
 #include "common/training_loop.hpp"
+#include "plot/plot.hpp"
 #include "tessera/comm/world.hpp"
 #include "tessera/data/loader.hpp"
 #include "tessera/kernels/elementwise.hpp"
@@ -157,6 +159,7 @@ class VisionTraining final : public Training {
     now.top5_accuracy = share(last_->among_five(), last_->images());
     now.held_out_loss = last_->mean_loss();
     now.held_out_samples = last_->images();
+    draw_after(now);
     return evaluation_line(now, job_, *last_);
   }
   std::string last_words() override {
@@ -168,6 +171,18 @@ class VisionTraining final : public Training {
   }
 
  private:
+  // After the last step the figure of --plot. That it cannot be drawn is no reason to lose the run.
+  void draw_after(const StepMetrics& now) {
+    if (!job_.options.plot || now.step != job_.length.last_step || !speaks_for_all(job_.options.run, model_.world())) {
+      return;
+    }
+    try {
+      tools::plot(confusion_chart(*last_, job_.data.classes()), job_.options.plot->string());
+    } catch (const std::exception& error) {
+      tools::tell(fmt::format("warning: --plot {}: {}", job_.options.plot->string(), error.what()));
+    }
+  }
+
   const Job& job_;
   // What the model's queued work writes to or reads from must outlive it: the model comes last.
   OnDevice<float> pixels_;

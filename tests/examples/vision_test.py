@@ -99,6 +99,12 @@ def check_words(program, data):
     assert re.search(r"held-out loss [\d.]+, top-1 [\d.]+ %, top-5 [\d.]+ %", done.stdout), done.stdout
     table = done.stdout.split("taken most often for\n")[1].splitlines()[:10]
     assert sum(int(re.match(r"\d +(\d+)", line).group(1)) for line in table) == 90, table
+    with tempfile.TemporaryDirectory() as folder:
+        figure = pathlib.Path(folder) / "confusion.svg"
+        done = trainer_runs.run(program, "--data", data, "--batch", 16, "--width", 4, "--epochs", 1, "--quiet", "--plot", figure)
+        assert done.returncode == 0 and not done.stdout, done
+        drawn = figure.exists() and "taken for" in figure.read_text(encoding="utf-8")
+    assert drawn != ("warning: --plot" in done.stderr and "matplotlib" in done.stderr), done  # one or the other
     done = trainer_runs.run(program, "--data", data, "--ranks", 3, "--batch", 7, "--check-data")
     assert done.returncode == 0, done.stderr
     assert "epoch 1: 300 of 300 images, 0 of them more than once" in done.stdout, done.stdout
@@ -134,6 +140,7 @@ def check_bad_input(program, data):
     cases = bad_input.Cases(program)
     options, failed = [bad_input.BAD_OPTIONS], [bad_input.FAILED]
     cases.check(["--data", "imagenet"], ["imagenet", "fashion-mnist", "cifar100"], options)
+    cases.check(["--data", data, "--plot", "figure.pdf"], ["--plot figure.pdf", ".svg or .png"], options)
     cases.check(["--data", data, "--device", "cuda"], ["--device cuda", "the CPU so far"], options)
     cases.check(["--data", "cifar10"], ["--data cifar10:DIR"], options)
     cases.check(["--data", "mnist:/nowhere"], ["/nowhere/train-images-idx3-ubyte"], failed)

@@ -25,6 +25,9 @@ DOTS = {"kind": "dots", "title": "The title", "note": "The note", "x": {"label":
                    {"name": "Kernels", "rows": ["cast"], "x": [1], "texts": ["as fast"]}],
         "limits": [{"name": "the other's", "x": 1}]}
 
+TABLE = {"kind": "table", "title": "The title", "note": "The note", "x": {"label": "told"}, "y": {"label": "is"},
+         "rows": ["cat", "dog"], "columns": ["cat", "dog"], "values": [[907, 0], [21, 1234]]}
+
 
 def runs(python):
     try:
@@ -73,6 +76,22 @@ class PlotChart(unittest.TestCase):
         for text in ["The title", "The note", "speed", "Steps", "Kernels", "MLP", "GPT", "cast", "1.9 times", "half", "as fast",
                      "the other's"]:
             self.assertIn(f">{text}</text>", drawing)
+
+    def test_tables_have_their_names_and_counts(self):
+        drawing = self.drawn(TABLE)
+        for text in ["The title", "The note", "told", "is", "cat", "dog", "907", "21", "1,234"]:
+            self.assertIn(f">{text}</text>", drawing)
+        self.assertNotIn(">0</text>", drawing)
+        self.drawn({**TABLE, "rows": ["a"], "columns": ["b"], "values": [[0]]})
+        names = [str(i) for i in range(100)]
+        self.assertNotIn(">7777</text>", self.drawn({**TABLE, "rows": names, "columns": names, "values": [[7777] * 100] * 100}))
+
+    def test_tables_that_cannot_be_drawn_are_refused(self):
+        self.assert_refused({**TABLE, "values": [[1, 2]]}, "values must have a list for each of rows")
+        self.assert_refused({**TABLE, "values": [[1, 2], [3]]}, "values[1] needs a count for each of columns")
+        self.assert_refused({**TABLE, "values": [[1, -2], [3, 4]]}, "values[0] needs a count for each of columns")
+        self.assert_refused({**TABLE, "columns": []}, "columns must be a list of names")
+        self.assert_refused({**TABLE, "bars": ["a"]}, "the chart has bars")
 
     def test_odd_charts_are_drawn(self):
         self.drawn({**DOTS, "series": [{"name": "nothing", "rows": ["one"], "x": [3], "texts": [""]}], "limits": []})

@@ -3,7 +3,7 @@
 
 usage: plot_chart.py CHART.json|- FIGURE.svg|FIGURE.png
 
-  {"kind": "lines",                     lines with markers; or "stacked_bars"; or "dots", one in each named row
+  {"kind": "lines",                     lines with markers; or "stacked_bars"; or "dots", one in each named row; or "table"
    "title": "…",
    "note": "…",                         optional: small print below the title, such as what was assumed
    "x": {"label": "…", "scale": "log", "format": "count"},
@@ -15,6 +15,10 @@ usage: plot_chart.py CHART.json|- FIGURE.svg|FIGURE.png
                                         instead, as many of each, below the series' name: {"name": "Steps",
                                         "rows": ["MLP"], "x": [1.9], "texts": ["1.9, at least 1.4"]}
    "limits": [{"name": "…", "y": 5}]}   optional: horizontal dashed lines; of dots, vertical ones at "x"
+
+  {"kind": "table", "title": "…", "note": "…", "x": {"label": "…"}, "y": {"label": "…"},
+   "rows": ["cat", "dog"], "columns": ["cat", "dog"], "values": [[9, 1], [2, 8]]}
+                                        counts in cells, whose shade is the share of their row
 
 Formats of an axis: plain (default), count (1 M), bytes (10^n B) and bytes2 (2^n B), seconds (10 ms), percent (of 1).
 A log2 axis of x ticks at the points of the lines. Exit codes: 0, 1 where the figure cannot be written, 2 for a chart
@@ -40,10 +44,11 @@ SCALES = ["linear", "log", "log2"]
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#882255"]
 MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*"]
 HATCHES = [None, "///", "...", "xxx"]
-KEYS = {"chart": {"kind", "title", "note", "x", "y", "bars", "series", "limits"}, "axis": {"label", "scale", "format"},
+KEYS = {"chart": {"kind", "title", "note", "x", "y", "bars", "series", "limits"},
+        "table": {"kind", "title", "note", "x", "y", "rows", "columns", "values"}, "axis": {"label", "scale", "format"},
         "lines": {"name", "x", "y", "reference"}, "stacked_bars": {"name", "y"}, "dots": {"name", "rows", "x", "texts"},
         "limit": {"name", "y"}, "limit of dots": {"name", "x"}}
-KINDS = ["lines", "stacked_bars", "dots"]
+KINDS = ["lines", "stacked_bars", "dots", "table"]
 
 
 class ChartError(Exception):
@@ -99,11 +104,27 @@ def check_series(chart, index, series):
         require(min(series["y"]) >= 0, f"{where}.y cannot be stacked below 0")
 
 
+def check_table(chart):
+    for name in ["rows", "columns"]:
+        names = chart.get(name)
+        require(isinstance(names, list) and names and all(isinstance(text, str) for text in names), f"{name} must be a list of names")
+    values = chart.get("values")
+    require(isinstance(values, list) and len(values) == len(chart["rows"]), "values must have a list for each of rows")
+    for index, row in enumerate(values):
+        check_numbers(row, f"values[{index}]")
+        require(len(row) == len(chart["columns"]) and min(row) >= 0, f"values[{index}] needs a count for each of columns")
+    for name in ["x", "y"]:
+        check_axis(chart.setdefault(name, {}), name)
+
+
 def check(chart):
     """Refuses what would draw something else than was meant."""
-    check_keys(chart, "chart", "the chart")
+    is_table = isinstance(chart, dict) and chart.get("kind") == "table"
+    check_keys(chart, "table" if is_table else "chart", "the chart")
     require(chart.get("kind") in KINDS, f"kind must be one of {', '.join(KINDS)}")
     require(isinstance(chart.get("title"), str), "the chart needs a title")
+    if is_table:
+        return check_table(chart)
     bars, dots = chart["kind"] == "stacked_bars", chart["kind"] == "dots"
     chart.setdefault("x", {} if bars else None)
     require(not dots or "y" not in chart, "dots have rows, and no y")
@@ -225,9 +246,37 @@ def draw_dots(chart):
     return figure, axes
 
 
+def draw_table(chart):
+    """Cells as large as their numbers need; of many rows, without numbers."""
+    from matplotlib.figure import Figure
+    rows, columns = len(chart["rows"]), len(chart["columns"])
+    numbered = max(rows, columns) <= 24
+    side = 0.52 if numbered else 12 / max(rows, columns)
+    figure = Figure(figsize=(side * columns + 1, side * rows + 1), dpi=120, facecolor="white")
+    axes = figure.add_subplot()
+    shares = [[value / (sum(row) or 1) for value in row] for row in chart["values"]]
+    axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    for y, row in enumerate(chart["values"] if numbered else []):
+        for x, value in enumerate(row):
+            if value:
+                axes.annotate(text_of(value, "plain"), (x, y), fontsize=8, ha="center", va="center",
+                              color="white" if shares[y][x] > 0.55 else "#333333")
+    axes.set_xticks(range(columns), chart["columns"], fontsize=9, rotation=45, ha="right", rotation_mode="anchor")
+    axes.set_yticks(range(rows), chart["rows"], fontsize=9)
+    axes.tick_params(length=0)
+    axes.set_xlabel(chart["x"].get("label", ""))
+    axes.set_ylabel(chart["y"].get("label", ""))
+    axes.spines[["left", "bottom"]].set_visible(False)
+    return figure, axes
+
+
 def draw(chart):
     """The figure. The legend stands to the right, where it hides nothing."""
     from matplotlib.figure import Figure
+    if chart["kind"] == "table":
+        figure, axes = draw_table(chart)
+        finish(axes, chart)
+        return figure
     if chart["kind"] == "dots":
         figure, axes = draw_dots(chart)
         finish(axes, chart)
