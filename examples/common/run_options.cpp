@@ -124,7 +124,7 @@ void add_optimizer_options(CommandLine& line, RunOptions& options) {
       {choose("adamw", options.optimizer, OptimizerKind::adamw), choose("sgd", options.optimizer, OptimizerKind::sgd)},
       fmt::format("sgd has momentum {} [adamw]", sgd_momentum));
   line.real("--lr", options.learning_rate, {0, 1000},
-            fmt::format("Learning rate after the warm-up, as it is used: nothing scales it [adamw: {}, sgd: {}]",
+            fmt::format("Learning rate after the warm-up, {} [adamw: {}, sgd: {}]", options.learning_rate_use,
                         options.adamw_learning_rate, options.sgd_learning_rate));
   line.real("--min-lr", options.min_learning_rate, {0, 1000}, "Learning rate at the end of the cosine");
   line.whole("--warmup", options.warmup, {0, most_steps},

@@ -93,6 +93,7 @@ struct RunOptions {
   std::optional<double> learning_rate;
   double adamw_learning_rate = 0.002;  // where none is given; the program's choice
   double sgd_learning_rate = 0.05;
+  std::string learning_rate_use = "as it is used: nothing scales it";  // of --help; the program's choice
   double min_learning_rate = 0.0;
   std::optional<std::size_t> warmup;
   double weight_decay = 0.01;

@@ -99,6 +99,7 @@ std::optional<VisionOptions> parse_options(int argc, char** argv) {
   options.run.undecayed = {"*bias",      "*bn?.weight", "*downsample.1.weight", "*ln_?.weight", "*norm.weight",
                            "*cls_token", "*pos_embed"};
   options.run.evaluates_epochs = true;
+  options.run.learning_rate_use = "as it is used but for --scale-lr";
   CommandLine line(description, footer);
   add_model_options(line, options);
   add_run_options(line, options.run);
