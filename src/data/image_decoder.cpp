@@ -20,20 +20,25 @@ namespace tessera::data {
 
 namespace {
 
-constexpr std::size_t most_pixels = std::size_t{1} << 28;
-
 [[noreturn]] void refuse_image(const std::string& path, const std::string& why) {
   throw DataError(fmt::format("{}: {}", path, why));
 }
 
-void resize(Picture& picture, std::size_t height, std::size_t width, const std::string& path) {
-  if (height == 0 || width == 0) refuse_image(path, "is an image without pixels");
-  if (height > most_pixels / width) {
-    refuse_image(path, fmt::format("has {} x {} pixels: more than {} are refused", height, width, most_pixels));
+// Where a picture goes, and what is said of it.
+struct Target {
+  Picture& picture;
+  const std::string& path;
+  std::size_t most;
+};
+
+void resize(const Target& to, std::size_t height, std::size_t width) {
+  if (height == 0 || width == 0) refuse_image(to.path, "is an image without pixels");
+  if (height > to.most / width) {
+    refuse_image(to.path, fmt::format("has {} x {} pixels: more than {} are refused", height, width, to.most));
   }
-  picture.height = height;
-  picture.width = width;
-  picture.pixels.resize(3 * height * width);
+  to.picture.height = height;
+  to.picture.width = width;
+  to.picture.pixels.resize(3 * height * width);
 }
 
 // ---- JPEG ----
@@ -112,38 +117,38 @@ class Jpeg {
   JpegErrors errors_ = {};
 };
 
-void decode_jpeg(std::span<const std::uint8_t> content, const std::string& path, Picture& picture) {
+void decode_jpeg(std::span<const std::uint8_t> content, const Target& to) {
   Jpeg jpeg;
   if (!jpeg.begin(content.data(), content.size()))
-    refuse_image(path, fmt::format("is no whole JPEG: {}", jpeg.words()));
-  resize(picture, jpeg.height(), jpeg.width(), path);
+    refuse_image(to.path, fmt::format("is no whole JPEG: {}", jpeg.words()));
+  resize(to, jpeg.height(), jpeg.width());
   std::vector<std::uint8_t> line(jpeg.has_four_inks() ? 4 * jpeg.width() : 0);
-  if (!jpeg.read(line.data(), picture.pixels.data())) {
-    refuse_image(path, fmt::format("is a damaged JPEG: {}", jpeg.words()));
+  if (!jpeg.read(line.data(), to.picture.pixels.data())) {
+    refuse_image(to.path, fmt::format("is a damaged JPEG: {}", jpeg.words()));
   }
 }
 
 // ---- PNG ----
 
-void decode_png(std::span<const std::uint8_t> content, const std::string& path, Picture& picture) {
+void decode_png(std::span<const std::uint8_t> content, const Target& to) {
   png_image image;
   std::memset(&image, 0, sizeof image);
   image.version = PNG_IMAGE_VERSION;
   const auto fail = [&](const char* what) {
     const std::string words = image.message;
     png_image_free(&image);
-    refuse_image(path, fmt::format("is {} PNG: {}", what, words));
+    refuse_image(to.path, fmt::format("is {} PNG: {}", what, words));
   };
   if (png_image_begin_read_from_memory(&image, content.data(), content.size()) == 0) fail("no whole");
   try {
-    resize(picture, image.height, image.width, path);
+    resize(to, image.height, image.width);
   } catch (...) {
     png_image_free(&image);
     throw;
   }
   image.format = PNG_FORMAT_RGB;
   const png_color black{0, 0, 0};
-  if (png_image_finish_read(&image, &black, picture.pixels.data(), 0, nullptr) == 0) fail("a damaged");
+  if (png_image_finish_read(&image, &black, to.picture.pixels.data(), 0, nullptr) == 0) fail("a damaged");
   png_image_free(&image);
 }
 
@@ -155,9 +160,10 @@ bool begins_with(std::span<const std::uint8_t> content, std::initializer_list<st
 
 void require_decoder() {}
 
-void decode(std::span<const std::uint8_t> content, const std::string& path, Picture& picture) {
-  if (begins_with(content, {0xff, 0xd8, 0xff})) return decode_jpeg(content, path, picture);
-  if (begins_with(content, {0x89, 'P', 'N', 'G'})) return decode_png(content, path, picture);
+void decode(std::span<const std::uint8_t> content, const std::string& path, Picture& picture, std::size_t most) {
+  const Target to{picture, path, most};
+  if (begins_with(content, {0xff, 0xd8, 0xff})) return decode_jpeg(content, to);
+  if (begins_with(content, {0x89, 'P', 'N', 'G'})) return decode_png(content, to);
   refuse_image(path, content.empty() ? "is empty" : "is neither a JPEG nor a PNG file");
 }
 

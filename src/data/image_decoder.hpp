@@ -18,8 +18,11 @@ struct Picture {
 // Throws UnavailableError, which says what to install, where the build has no libjpeg or libpng.
 void require_decoder();
 
+inline constexpr std::size_t most_pixels = std::size_t{1} << 28;
+
 // Fills `picture`, whose memory is used again. Throws DataError, which begins with the path, for what is neither a JPEG
-// nor a PNG file, is damaged, cut off, or larger than 2^28 pixels.
-void decode(std::span<const std::uint8_t> content, const std::string& path, Picture& picture);
+// nor a PNG file, is damaged, cut off, or has more than `most` pixels.
+void decode(std::span<const std::uint8_t> content, const std::string& path, Picture& picture,
+            std::size_t most = most_pixels);
 
 }  // namespace tessera::data

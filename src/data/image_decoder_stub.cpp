@@ -10,6 +10,6 @@ void require_decoder() {
       "configure it again");
 }
 
-void decode(std::span<const std::uint8_t>, const std::string&, Picture&) { require_decoder(); }
+void decode(std::span<const std::uint8_t>, const std::string&, Picture&, std::size_t) { require_decoder(); }
 
 }  // namespace tessera::data
