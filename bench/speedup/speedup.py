@@ -9,7 +9,7 @@ one thread. Runs take turns, `rounds` times, and of each the fastest counts: oth
 Options behind -- go to train_vision: --model, --data, --width and so on. The figure stands beside the page.
 
 Amdahl's curve is that of the share of a step that one rank alone computes and that does not become less with ranks, fitted
-to the speed-ups (least squares): 1 / (s + (1 - s) / N). On fewer cores than ranks it also holds what the cores lack.
+to the speed-ups (least squares) on as many ranks as there are cores at most: 1 / (s + (1 - s) / N).
 """
 import argparse
 import datetime
@@ -57,6 +57,12 @@ def measure(options):
     return found
 
 
+def on_cores(speed_ups, cores):
+    """Those of {ranks: speed-up} that the machine has a core for; all, where that leaves nothing to compare."""
+    few = {ranks: speed_up for ranks, speed_up in speed_ups.items() if ranks <= cores}
+    return few if len(few) > 1 else speed_ups
+
+
 def amdahl(speed_ups):
     """The serial share whose curve is nearest to {ranks: speed-up}."""
     def distance(share):
@@ -85,7 +91,7 @@ def chart(options, speed_ups, share):
     series = [{"name": strategy, "x": ranks, "y": [of[count] for count in ranks]} for strategy, of in speed_ups.items()]
     series.append({"name": "as many times as ranks", "x": ranks, "y": ranks, "reference": True})
     series.append({"name": f"Amdahl, {100 * share:.1f} % alone", "x": ranks,
-                   "y": [1 / (share + (1 - share) / count) for count in ranks], "reference": True})
+                   "y": [1 / (share + (1 - share) / count) for count in ranks]})
     return {"kind": "lines", "title": "Speed-up of train_vision", "note": f"{os.cpu_count()} cores; one thread a rank, the same "
             f"global batch of {options.global_batch}", "x": {"label": "ranks", "scale": "log2"}, "y": {"label": "speed-up"},
             "series": series}
@@ -104,10 +110,11 @@ def draw(options, speed_ups, share, figure):
 
 def page(options, found, speed_ups, shares, figure):
     yield f"# Speed-up with ranks, {datetime.date.today():%Y-%m-%d}\n"
-    yield (f"`scripts/speedup` on {os.cpu_count()} cores of {processor()}: `train_vision {' '.join(options.rest)}`, a global batch of "
+    yield (f"`scripts/speedup` on {os.cpu_count()} cores of {processor()}: `{' '.join(['train_vision', *options.rest])}`, a global batch of "
            f"{options.global_batch}, one thread a rank, {options.epochs} epoch{'s' if options.epochs > 1 else ''}, the fastest of "
            f"{options.rounds} runs. Speed is that of a median step, without evaluations. Waiting is the median rank's time in a step "
-           "in which its computing stream stands still for communication and for other ranks.\n")
+           "in which its computing stream stands still for communication and for other ranks. One rank's step is the same under every "
+           "strategy. Amdahl's curve is fitted to ranks that have a core each.\n")
     if figure:
         yield f"![Speed-up with ranks]({figure.name})\n"
     yield "| ranks | strategy | images/s | speed-up | efficiency | waiting | held-out top-1 | last loss |\n|--:|---|--:|--:|--:|--:|--:|--:|"
@@ -147,7 +154,7 @@ def main():
             parser.error(f"--global-batch {options.global_batch} cannot be divided among {ranks} ranks")
     found = measure(options)
     speed_ups = curves(options, found)
-    shares = {strategy: amdahl(of) for strategy, of in speed_ups.items()}
+    shares = {strategy: amdahl(on_cores(of, os.cpu_count())) for strategy, of in speed_ups.items()}
     figure = options.page.with_suffix(".svg")
     drawn = draw(options, speed_ups, shares[options.strategies[0]], figure)
     options.page.write_text("\n".join(page(options, found, speed_ups, shares, figure if drawn else None)) + "\n", encoding="utf-8")

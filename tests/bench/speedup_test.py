@@ -37,6 +37,8 @@ def check_amdahl(speedup):
     import speedup as program
     for share in [0.0, 0.05, 0.3, 1.0]:
         assert program.amdahl({ranks: 1 / (share + (1 - share) / ranks) for ranks in [1, 2, 4, 8]}) == share
+    assert program.on_cores({1: 1.0, 2: 1.8, 4: 1.7}, 2) == {1: 1.0, 2: 1.8}
+    assert program.on_cores({1: 1.0, 4: 1.7}, 2) == {1: 1.0, 4: 1.7}
 
 
 if __name__ == "__main__":
