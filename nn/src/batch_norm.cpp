@@ -207,12 +207,6 @@ void backward_now(const BatchNormBackward<T>& of) {
                  .channels = channels});
 }
 
-void require_cpu(const Stream& stream) {
-  if (!on_cuda(stream)) return;
-  throw UnavailableError(
-      fmt::format("batch norm: on {}: batch norm is for the CPU so far", to_string(stream.device())));
-}
-
 }  // namespace
 
 template <Element T>
@@ -221,7 +215,7 @@ void batch_norm_forward(Stream& stream, const BatchNormForward<T>& of) {
   if (of.evaluate && (of.running_mean == nullptr || of.running_variance == nullptr)) {
     throw UsageError("batch norm: an evaluation needs the running mean and variance");
   }
-  require_cpu(stream);
+  require_cpu("batch norm", stream);
   stream.submit([of] { forward_now(of); });
 }
 
@@ -229,7 +223,7 @@ template <Element T>
 void batch_norm_backward(Stream& stream, const BatchNormBackward<T>& of) {
   require_shape("batch norm: dy", of.dy, of.x.rows, of.x.columns);
   if (of.dx.columns != 0) require_shape("batch norm: dx", of.dx, of.x.rows, of.x.columns);
-  require_cpu(stream);
+  require_cpu("batch norm", stream);
   stream.submit([of] { backward_now(of); });
 }
 

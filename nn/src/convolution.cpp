@@ -58,13 +58,6 @@ void require_images(std::string_view what, ImageView<T> view, std::size_t images
                                view.channels));
 }
 
-void refuse_cuda(const Stream& stream) {
-  if (on_cuda(stream)) {
-    throw UnavailableError(
-        fmt::format("convolution: on {}: convolutions are for the CPU so far", to_string(stream.device())));
-  }
-}
-
 template <typename T>
 bool by_library(const ConvolutionGeometry& of) {
   return convolutions::active() == convolutions::Set::onednn && convolutions::by_onednn::convolves<T>() &&
@@ -112,7 +105,7 @@ void convolution_forward(Stream& stream, const ConvolutionForward<T>& of) {
   of.shape.check();
   require_images("x", of.x, of.x.images, of.x.size(), of.shape.in);
   require_images("y", of.y, of.x.images, of.shape.output(of.x.size()), of.shape.out);
-  refuse_cuda(stream);
+  require_cpu("convolution", stream);
   const ConvolutionForwardWork<T> work{.of = geometry_of(of.shape, of.x.images, of.x.size()),
                                        .x = of.x.data,
                                        .weight = of.weight,
@@ -131,7 +124,7 @@ void convolution_backward(Stream& stream, const ConvolutionBackward<T>& of) {
   require_images("dy", of.dy, of.x.images, of.shape.output(of.x.size()), of.shape.out);
   const bool dx = of.dx.channels != 0;
   if (dx) require_images("dx", of.dx, of.x.images, of.x.size(), of.shape.in);
-  refuse_cuda(stream);
+  require_cpu("convolution", stream);
   const ConvolutionBackwardWork<T> work{.of = geometry_of(of.shape, of.x.images, of.x.size()),
                                         .x = of.x.data,
                                         .weight = of.weight,

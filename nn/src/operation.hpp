@@ -50,6 +50,9 @@ inline bool on_cuda(const Stream& stream) { return stream.device().kind() == Dev
 // Throws UnavailableError: elements of type double are for the CPU alone.
 [[noreturn]] void refuse_doubles(std::string_view layer, const Stream& stream);
 
+// Throws UnavailableError on CUDA devices, for what has no form for them so far.
+void require_cpu(std::string_view layer, const Stream& stream);
+
 // function(native), in the stream's order, `native` being its cudaStream_t. Throws UnavailableError for T = double.
 template <typename T, typename Function>
 void issue(Stream& stream, std::string_view layer, Function function) {

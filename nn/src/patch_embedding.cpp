@@ -81,11 +81,6 @@ void token_gradients(Stream& stream, const TokenGradients<T>& of) {
   });
 }
 
-void refuse_patches_on_cuda(const Stream& stream) {
-  if (!on_cuda(stream)) return;
-  throw UnavailableError(fmt::format("class tokens: on {}: they are for the CPU so far", to_string(stream.device())));
-}
-
 ConvolutionShape projection(const PatchShape& of) {
   if (of.patch.height == 0 || of.patch.width == 0 || of.image.height % of.patch.height != 0 ||
       of.image.width % of.patch.width != 0) {
@@ -152,7 +147,7 @@ void PatchEmbedding<T>::backward(LayerWindow window, ActivationStack& stack, con
 template <Element T>
 void take_class_tokens(Stream& stream, std::size_t tokens, ConstMatrixView<T> x, MatrixView<T> to) {
   require_shape("class tokens: x", x, to.rows * tokens, to.columns);
-  refuse_patches_on_cuda(stream);
+  require_cpu("class tokens", stream);
   stream.submit([tokens, x, to] {
     for (std::size_t row = 0; row < to.rows; ++row) {
       std::copy_n(x.data + row * tokens * x.columns, x.columns, to.data + row * x.columns);
@@ -163,7 +158,7 @@ void take_class_tokens(Stream& stream, std::size_t tokens, ConstMatrixView<T> x,
 template <Element T>
 void give_class_tokens(Stream& stream, std::size_t tokens, ConstMatrixView<T> dto, MatrixView<T> dx) {
   require_shape("class tokens: dx", dx, dto.rows * tokens, dto.columns);
-  refuse_patches_on_cuda(stream);
+  require_cpu("class tokens", stream);
   stream.submit([tokens, dto, dx] {
     std::fill_n(dx.data, dx.elements(), T{});
     for (std::size_t row = 0; row < dto.rows; ++row) {

@@ -180,11 +180,6 @@ void require_pooled(const PoolShape& shape, ImageView<A> x, ImageView<B> y) {
       x.images, x.height, x.width, x.channels, size.height, size.width, y.images, y.height, y.width, y.channels));
 }
 
-void refuse_device(const Stream& stream) {
-  if (!on_cuda(stream)) return;
-  throw UnavailableError(fmt::format("pooling: on {}: pooling is for the CPU so far", to_string(stream.device())));
-}
-
 std::size_t pooled_along(std::size_t image, std::size_t kernel, std::size_t stride, std::size_t padding) {
   if (kernel == 0 || stride == 0 || padding > kernel / 2) {
     throw UsageError(
@@ -215,7 +210,7 @@ void max_pool_forward(Stream& stream, const PoolShape& shape, ConstImageView<T> 
     throw UsageError(fmt::format("max pooling: a kernel of {} x {} has more than 256 pixels", shape.kernel.height,
                                  shape.kernel.width));
   }
-  refuse_device(stream);
+  require_cpu("pooling", stream);
   stream.submit([sides = PoolSides(shape, x.size(), y.size()), x, y, places]() mutable {
     in_shares_of_lines(y, [&](std::size_t image, std::size_t oy) {
       for (std::size_t ox = 0; ox < y.width; ++ox) max_pool_pixel<T>(sides, x, y, places, {image, oy, ox});
@@ -227,7 +222,7 @@ template <Element T>
 void max_pool_backward(Stream& stream, const PoolShape& shape, ConstImageView<T> dy, const std::uint8_t* places,
                        ImageView<T> dx) {
   require_pooled(shape, dx, dy);
-  refuse_device(stream);
+  require_cpu("pooling", stream);
   stream.submit([sides = PoolSides(shape, dx.size(), dy.size()), dy, places, dx] {
     max_pool_gradients<T>(sides, dy, places, dx);
   });
@@ -236,14 +231,14 @@ void max_pool_backward(Stream& stream, const PoolShape& shape, ConstImageView<T>
 template <Element T>
 void average_pool_forward(Stream& stream, const PoolShape& shape, ConstImageView<T> x, ImageView<T> y) {
   require_pooled(shape, x, y);
-  refuse_device(stream);
+  require_cpu("pooling", stream);
   stream.submit([sides = PoolSides(shape, x.size(), y.size()), x, y] { average_pool_now<T>(sides, x, y); });
 }
 
 template <Element T>
 void average_pool_backward(Stream& stream, const PoolShape& shape, ConstImageView<T> dy, ImageView<T> dx) {
   require_pooled(shape, dx, dy);
-  refuse_device(stream);
+  require_cpu("pooling", stream);
   stream.submit([sides = PoolSides(shape, dx.size(), dy.size()), dy, dx] { average_pool_gradients<T>(sides, dy, dx); });
 }
 

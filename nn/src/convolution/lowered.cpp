@@ -284,8 +284,8 @@ void backward(const ConvolutionBackwardWork<T>& work) {
   using Real = Arithmetic<T>;
   const Room<T> places(work.of);
   Real* const room = reinterpret_cast<Real*>(work.scratch);
-  turn_weights(work.of, work.weight, places.weight_at(room));
-  std::fill_n(places.dweight_at(room), lines_of(work.of) == 0 ? places.weights : 0, Real{});
+  if (work.dx != nullptr) turn_weights(work.of, work.weight, places.weight_at(room));
+  if (lines_of(work.of) == 0) std::fill_n(places.dweight_at(room), places.weights, Real{});
   for_each_part<T>(work.of, [&](const Part<T>& part) { backward_part(work, part, places); });
   if (work.dweight != nullptr) turn_back(work.of, places.dweight_at(room), work.dweight, work.accumulate);
 }
