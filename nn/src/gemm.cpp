@@ -29,6 +29,9 @@ namespace {
 // products, small enough that three of them (3 MiB) do not count beside the activations.
 constexpr std::size_t tile = 512;
 
+// Of a result in bf16: a larger one goes past the caches.
+constexpr std::size_t streamed_numbers = 1 << 21;
+
 blasint extent(std::size_t value) {
   if (value > static_cast<std::size_t>(std::numeric_limits<blasint>::max())) {
     throw UsageError(fmt::format("a matrix with an extent of {} is larger than this BLAS can count", value));
@@ -196,25 +199,49 @@ Operand<std::uint16_t> bits_from(const Operand<bf16>& operand, std::size_t row, 
           operand.stride};
 }
 
+// A part of a product of bf16 as the processor multiplies it.
+PairProduct pairs_of(const Gemm<bf16>& of, const TilePart& part) {
+  const PairProduct product = product_of(
+      bits_from(of.a, part.rows.begin, part.depth.begin), bits_from(of.b, part.depth.begin, part.columns.begin),
+      {part.sums, part.columns.count, part.rows.count, part.columns.count, part.depth.count, part.add});
+  return smaller_as_b(product, of.m < of.n);
+}
+
+const PairProducts& pair_products() {
+  static const PairProducts& found = *find_pair_products();
+  return found;
+}
+
 // Without widening, where the processor multiplies bf16.
 template <typename T>
 void add_product(const Gemm<T>& of, const TilePart& part) {
   if constexpr (std::is_same_v<T, bf16>) {
     if (active_product_set() == ProductSet::avx512_bf16) {
-      static const MultiplyPairsFunction multiply = find_multiply_bf16();
-      const PairProduct product = product_of(
-          bits_from(of.a, part.rows.begin, part.depth.begin), bits_from(of.b, part.depth.begin, part.columns.begin),
-          {part.sums, part.columns.count, part.rows.count, part.columns.count, part.depth.count, part.add});
-      return multiply(smaller_as_b(product, of.m < of.n), product_room());
+      return pair_products().multiply(pairs_of(of, part), product_room());
     }
   }
   add_widened(of, part);
 }
 
-// One tile of c: summed up in floats over all of k, then stored.
+// A tile of c whose sums one part of the depth is all of: rounded as they leave the registers. False: not here.
 template <typename T>
-void multiply_tile(const Gemm<T>& of, Cut rows, Cut columns) {
+bool multiply_rounded(const Gemm<T>& of, const TilePart& all, bool stream) {
+  if constexpr (std::is_same_v<T, bf16>) {
+    if (of.k > tile || of.add || active_product_set() != ProductSet::avx512_bf16) return false;
+    const PairProduct product = pairs_of(of, all);
+    if (product.c_column != 1) return false;
+    auto* const c = reinterpret_cast<std::uint16_t*>(of.c + all.rows.begin * of.c_stride + all.columns.begin);
+    pair_products().multiply_rounded(product, {c, of.c_stride, stream}, product_room());
+    return true;
+  }
+  return false;
+}
+
+// One tile of c: summed up in floats over all of k, then stored; past the caches, where that can be, if `stream`.
+template <typename T>
+void multiply_tile(const Gemm<T>& of, Cut rows, Cut columns, bool stream) {
   float* const sums = of.scratch;
+  if (multiply_rounded(of, {rows, columns, cut(0, of.k), sums, false}, stream)) return;
   const Columns<T> target{of.c + rows.begin * of.c_stride + columns.begin, of.c_stride, rows.count, columns.count};
   if (of.add) load_panel(active_rows(), Columns<const T>{target.data, target.stride, target.rows, target.count}, sums);
   for (std::size_t first = 0; first < of.k; first += tile) {
@@ -237,7 +264,7 @@ void multiply(const Gemm<T>& of, const Gemm<T>& whole) {
     }
     for (std::size_t row = 0; row < of.m; row += tile) {
       for (std::size_t column = 0; column < of.n; column += tile) {
-        multiply_tile(of, cut(row, of.m), cut(column, of.n));
+        multiply_tile(of, cut(row, of.m), cut(column, of.n), whole.m * whole.n > streamed_numbers);
       }
     }
   }

@@ -7,6 +7,6 @@ namespace tessera::nn {
 const RowTable& active_rows() { return portable_rows(); }
 
 const FloatProducts* find_float_products() { return nullptr; }
-MultiplyPairsFunction find_multiply_bf16() { return nullptr; }
+const PairProducts* find_pair_products() { return nullptr; }
 
 }  // namespace tessera::nn

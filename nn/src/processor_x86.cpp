@@ -21,9 +21,10 @@ const FloatProducts* find_float_products() {
   return available ? &avx512 : nullptr;
 }
 
-MultiplyPairsFunction find_multiply_bf16() {
+const PairProducts* find_pair_products() {
+  static constexpr PairProducts avx512{multiply_bf16_avx512, multiply_rounded_bf16_avx512};
   const bool available = find_float_products() != nullptr && __builtin_cpu_supports("avx512bf16");
-  return available ? multiply_bf16_avx512 : nullptr;
+  return available ? &avx512 : nullptr;
 }
 
 }  // namespace tessera::nn

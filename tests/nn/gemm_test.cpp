@@ -3,10 +3,12 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "reference.hpp"
@@ -270,6 +272,89 @@ TEST_CASE_TEMPLATE("nothing_beside_the_operands_gets_into_a_product", T, float, 
     }
   }
   set_threads(1);
+}
+
+// Whole numbers, whose sums are the same in any order.
+template <typename T>
+std::vector<T> whole_numbers(std::size_t count, std::size_t seed) {
+  std::vector<T> values(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::size_t drawn = (i + seed) * 2654435761u >> 7;
+    values[i] = static_cast<T>(static_cast<float>(drawn % 31) - 15.0f);
+  }
+  return values;
+}
+
+// a [m, k] · b [k, n], some rows at a time, into memory whose first element stands `offset` elements behind a line of
+// the cache; what stands beside the result is 7.
+template <typename T>
+std::vector<T> product_by_rows(const Shape3& s, std::size_t rows_at_once, std::size_t gap, std::size_t offset) {
+  const std::vector<T> a = whole_numbers<T>(s.m * s.k, 7);
+  const std::vector<T> b = whole_numbers<T>(s.k * s.n, 8);
+  const std::size_t stride = s.n + gap;
+  std::vector<T> memory(s.m * stride + 64 + offset, T(7.0f));
+  const std::size_t to_line = (64 - reinterpret_cast<std::uintptr_t>(memory.data()) % 64) % 64 / sizeof(T);
+  T* const c = memory.data() + to_line + offset;
+  std::vector<float> scratch(gemm_scratch<T>(s.m, s.n, s.k));
+  for (std::size_t row = 0; row < s.m; row += rows_at_once) {
+    gemm<T>({.a = {a.data() + row * s.k},
+             .b = {b.data()},
+             .c = c + row * stride,
+             .m = std::min(rows_at_once, s.m - row),
+             .n = s.n,
+             .k = s.k,
+             .c_stride = stride,
+             .scratch = scratch.data()});
+  }
+  const auto is_untouched = [](T value) { return static_cast<float>(value) == 7.0f; };
+  CHECK(std::all_of(memory.data(), c, is_untouched));
+  CHECK(std::all_of(c + s.m * stride, memory.data() + memory.size(), is_untouched));
+  return {c, c + s.m * stride};
+}
+
+// The first goes past the caches, where lines of the result allow it, and the others do not.
+TEST_CASE_TEMPLATE("large_results_of_16_bits_have_the_bits_of_small_ones", T, bf16, fp16) {
+  for (const int threads : {1, 3}) {
+    set_threads(threads);
+    for (const auto& [columns, gap] :
+         {std::pair<std::size_t, std::size_t>{1856, 0}, {1856, 32}, {1856, 3}, {1855, 1}}) {
+      const Shape3 s{1153, columns, 21};
+      const std::vector<T> small = product_by_rows<T>(s, 100, gap, 0);
+      for (const std::size_t offset : {0, 1}) {
+        const std::vector<T> large = product_by_rows<T>(s, s.m, gap, offset);
+        CHECK(std::memcmp(large.data(), small.data(), small.size() * sizeof(T)) == 0);
+      }
+    }
+  }
+  set_threads(1);
+}
+
+// On either side of a product of depth 1, whose words have nothing beside their number.
+TEST_CASE_TEMPLATE("infinite_numbers_and_those_that_are_none_are_multiplied_as_such", T, bf16, fp16) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const std::vector<T> special{T(infinity), T(-infinity), T(unset), T(0.0f)};
+  const std::vector<T> twos(33, T(2.0f));
+  for (const bool on_the_left : {true, false}) {
+    const auto& [a, b] = on_the_left ? std::tie(special, twos) : std::tie(twos, special);
+    std::vector<T> c(a.size() * b.size());
+    std::vector<float> scratch(gemm_scratch<T>(a.size(), b.size(), 1));
+    gemm<T>({.a = {a.data()},
+             .b = {b.data()},
+             .c = c.data(),
+             .m = a.size(),
+             .n = b.size(),
+             .k = 1,
+             .scratch = scratch.data()});
+    const auto is = [&](std::size_t which, auto&& holds) {
+      for (std::size_t i = 0; i < twos.size(); ++i) {
+        CHECK(holds(static_cast<float>(on_the_left ? c[which * b.size() + i] : c[i * b.size() + which])));
+      }
+    };
+    is(0, [&](float value) { return value == infinity; });
+    is(1, [&](float value) { return value == -infinity; });
+    is(2, [](float value) { return std::isnan(value); });
+    is(3, [](float value) { return value == 0.0f; });
+  }
 }
 
 TEST_CASE("impossible_extents_and_threads_are_refused") {

@@ -22,7 +22,7 @@ bool is_available(ProductSet set) {
   switch (set) {
     case ProductSet::openblas: return true;
     case ProductSet::avx512: return find_float_products() != nullptr;
-    case ProductSet::avx512_bf16: return find_multiply_bf16() != nullptr;
+    case ProductSet::avx512_bf16: return find_pair_products() != nullptr;
     case ProductSet::onednn: return onednn::available();
   }
   return false;

@@ -52,8 +52,23 @@ const FloatProducts* find_float_products();
 // c's strides is 1.
 using PairProduct = ProductOf<std::uint16_t>;
 
-using MultiplyPairsFunction = void (*)(const PairProduct&, float* scratch);
 void multiply_bf16_avx512(const PairProduct& product, float* scratch);
-MultiplyPairsFunction find_multiply_bf16();
+
+// Where a product's sums go rounded to bf16, as its bits, straight from the registers: instead of into the product's c,
+// and without `add`.
+struct RoundedResult {
+  std::uint16_t* c = nullptr;
+  std::size_t row = 0;  // elements from row to row
+  bool stream = false;  // past the caches, where c's lines allow it
+};
+void multiply_rounded_bf16_avx512(const PairProduct& product, const RoundedResult& result, float* scratch);
+
+// The functions for a processor.
+struct PairProducts {
+  void (*multiply)(const PairProduct&, float* scratch);
+  void (*multiply_rounded)(const PairProduct&, const RoundedResult&, float* scratch);
+};
+// Null: this one does not multiply bf16.
+const PairProducts* find_pair_products();
 
 }  // namespace tessera::nn

@@ -38,6 +38,13 @@ static_assert(vector * words_of(most_extent) + most_extent / tile_columns * pane
   return _mm512_or_si512(_mm512_cvtepu16_epi32(low), _mm512_slli_epi32(_mm512_cvtepu16_epi32(high), 16));
 }
 
+// From where in two vectors of 32 numbers the words of sixteen columns come, from `first` on.
+[[gnu::always_inline]] inline __m512i places_of_words(int first) {
+  const __m512i low = _mm512_add_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
+                                       _mm512_set1_epi32(first));
+  return _mm512_or_si512(low, _mm512_slli_epi32(_mm512_add_epi32(low, _mm512_set1_epi32(32)), 16));
+}
+
 // ---- a tile ----
 
 // Words of a: the row's at base + row * row_step + word * word_step, in bytes.
@@ -56,6 +63,7 @@ struct Tile {
   std::size_t c_column;
   std::size_t columns;
   bool add;
+  RoundedResult rounded;  // of this tile; instead of c, where it is not null
 };
 
 [[gnu::always_inline]] inline __m512bh word_of(const char* at) {
@@ -76,16 +84,35 @@ template <std::size_t rows>
   if (tile.columns <= first) return;
   const std::size_t columns = least(tile.columns - first, vector);
   if (tile.c_column == 1) {
+#pragma GCC unroll 12
     for (std::size_t row = 0; row < rows; ++row) {
       store(tile.c + row * tile.c_row + first, first_lanes(columns), tile.add, sums[row][half]);
     }
     return;
   }
   __m512 transposed[vector];
+#pragma GCC unroll 16
   for (std::size_t row = 0; row < vector; ++row) transposed[row] = row < rows ? sums[row][half] : _mm512_setzero_ps();
   transpose_in_registers(transposed);
   for (std::size_t column = 0; column < columns; ++column) {
     store(tile.c + (first + column) * tile.c_column, first_lanes(rows), tile.add, transposed[column]);
+  }
+}
+
+// Rows of sums, rounded. Sums are never denormal here, so the instruction, which takes those for zero, rounds as others
+// do.
+template <std::size_t rows>
+[[gnu::always_inline]] inline void store_rounded(const Tile& tile, const __m512 (&sums)[rows][2]) {
+  const __mmask32 lanes = first_halves(tile.columns);
+#pragma GCC unroll 12
+  for (std::size_t row = 0; row < rows; ++row) {
+    std::uint16_t* const to = tile.rounded.c + row * tile.rounded.row;
+    const auto numbers = (__m512i)_mm512_cvtne2ps_pbh(sums[row][1], sums[row][0]);
+    if (tile.rounded.stream) {
+      _mm512_stream_si512(reinterpret_cast<__m512i*>(to), numbers);
+    } else {
+      _mm512_mask_storeu_epi16(to, lanes, numbers);
+    }
   }
 }
 
@@ -95,7 +122,8 @@ void multiply_tile(const Tile& tile) {
   const char* every_third[4];  // row, so that few registers hold them all
   for (std::size_t i = 0; i < 4; ++i) every_third[i] = tile.a.base + (3 * i < rows ? 3 * i * step : 0);
   __m512 sums[rows][2];
-  for (auto& row : sums) row[0] = row[1] = _mm512_setzero_ps();
+#pragma GCC unroll 12
+  for (std::size_t row = 0; row < rows; ++row) sums[row][0] = sums[row][1] = _mm512_setzero_ps();
   std::size_t at = 0;
 #pragma GCC unroll 2
   for (std::size_t word = 0; word < tile.words; ++word, at += tile.a.word_step) {
@@ -108,6 +136,7 @@ void multiply_tile(const Tile& tile) {
       sums[row][1] = _mm512_dpbf16_ps(sums[row][1], factor, right);
     }
   }
+  if (tile.rounded.c != nullptr) return store_rounded(tile, sums);
   store_half(tile, sums, 0);
   store_half(tile, sums, 1);
 }
@@ -119,20 +148,27 @@ constexpr TileFunction tiles[] = {multiply_tile<1>, multiply_tile<2>,  multiply_
 
 // ---- rearranging ----
 
-// A panel of a b whose columns stand together.
-void interleave_rows(const PairProduct& of, std::size_t column, float* panel) {
-  for (std::size_t first = 0; first < tile_columns; first += vector) {
-    const std::size_t begin = column + first;
-    const __mmask16 lanes = first_lanes(of.columns > begin ? of.columns - begin : 0);
-    const std::uint16_t* from = of.b + begin;
-    float* to = panel + first;
-    for (std::size_t depth = 0; depth < of.depth; depth += 2, from += 2 * of.b_depth, to += tile_columns) {
-      const __mmask16 next = depth + 1 < of.depth ? lanes : __mmask16{0};
-      _mm_prefetch(reinterpret_cast<const char*>(from + 16 * of.b_depth), _MM_HINT_T0);
-      _mm_prefetch(reinterpret_cast<const char*>(from + 17 * of.b_depth), _MM_HINT_T0);
-      const __m256i low = _mm256_maskz_loadu_epi16(lanes, from);
-      const __m256i high = _mm256_maskz_loadu_epi16(next, from + of.b_depth);
-      _mm512_store_si512(to, interleaved(low, high));
+// All panels of a b whose columns stand together. Its lines are read from end to end: one panel's part of each is a
+// line of the cache alone, and where lines stand a power of two apart, these would meet in one set.
+void interleave_rows(const PairProduct& of, float* panels) {
+  constexpr std::size_t ahead = 4;  // lines of b, fetched while these are rearranged
+  const __m512i first = places_of_words(0), second = places_of_words(vector);
+  const std::uint16_t* from = of.b;
+  for (std::size_t depth = 0; depth < of.depth; depth += 2, from += 2 * of.b_depth) {
+    const bool has_next = depth + 1 < of.depth;
+    const bool has_more = depth + ahead + 1 < of.depth;
+    float* to = panels + depth / 2 * tile_columns;
+    for (std::size_t column = 0; column < of.columns; column += tile_columns, to += panel_stride(of.depth)) {
+      const std::uint16_t* const at = from + column;
+      if (has_more) {
+        _mm_prefetch(reinterpret_cast<const char*>(at + ahead * of.b_depth), _MM_HINT_T0);
+        _mm_prefetch(reinterpret_cast<const char*>(at + (ahead + 1) * of.b_depth), _MM_HINT_T0);
+      }
+      const __mmask32 lanes = first_halves(of.columns - column);
+      const __m512i low = _mm512_maskz_loadu_epi16(lanes, at);
+      const __m512i high = _mm512_maskz_loadu_epi16(has_next ? lanes : __mmask32{0}, has_next ? at + of.b_depth : at);
+      _mm512_store_si512(to, _mm512_permutex2var_epi16(low, first, high));
+      _mm512_store_si512(to + vector, _mm512_permutex2var_epi16(low, second, high));
     }
   }
 }
@@ -159,9 +195,9 @@ void transpose_columns(const PairProduct& of, std::size_t column, float* panel) 
 }
 
 void rearrange_b(const PairProduct& of, float* panels) {
+  if (of.b_column == 1) return interleave_rows(of, panels);
   for (std::size_t column = 0; column < of.columns; column += tile_columns) {
-    float* const panel = panels + column / tile_columns * panel_stride(of.depth);
-    of.b_column == 1 ? interleave_rows(of, column, panel) : transpose_columns(of, column, panel);
+    transpose_columns(of, column, panels + column / tile_columns * panel_stride(of.depth));
   }
 }
 
@@ -195,9 +231,25 @@ Factors factors_of(const PairProduct& of, std::size_t row, std::size_t rows, flo
           .word_step = sizeof(float)};
 }
 
-}  // namespace
+Tile tile_of(const PairProduct& of, const RoundedResult& rounded, std::size_t row, std::size_t column) {
+  Tile tile{.a = {},
+            .panel = nullptr,
+            .words = words_of(of.depth),
+            .c = nullptr,
+            .c_row = of.c_row,
+            .c_column = of.c_column,
+            .columns = least(tile_columns, of.columns - column),
+            .add = of.add,
+            .rounded = rounded};
+  if (rounded.c != nullptr) {
+    tile.rounded.c += row * rounded.row + column;
+  } else {
+    tile.c = of.c + row * of.c_row + column * of.c_column;
+  }
+  return tile;
+}
 
-void multiply_bf16_avx512(const PairProduct& of, float* scratch) {
+void multiply(const PairProduct& of, const RoundedResult& rounded, float* scratch) {
   float* const room = scratch;
   float* const panels = scratch + vector * words_of(of.depth);
   rearrange_b(of, panels);
@@ -205,16 +257,29 @@ void multiply_bf16_avx512(const PairProduct& of, float* scratch) {
     const std::size_t rows = least(tile_rows, of.rows - row);
     const Factors a = factors_of(of, row, rows, room);
     for (std::size_t column = 0; column < of.columns; column += tile_columns) {
-      tiles[rows - 1]({.a = a,
-                       .panel = panels + column / tile_columns * panel_stride(of.depth),
-                       .words = words_of(of.depth),
-                       .c = of.c + row * of.c_row + column * of.c_column,
-                       .c_row = of.c_row,
-                       .c_column = of.c_column,
-                       .columns = least(tile_columns, of.columns - column),
-                       .add = of.add});
+      Tile tile = tile_of(of, rounded, row, column);
+      tile.a = a;
+      tile.panel = panels + column / tile_columns * panel_stride(of.depth);
+      tiles[rows - 1](tile);
     }
   }
+}
+
+// Whether each line of the result is a tile's own, and whole.
+bool has_whole_lines(const PairProduct& of, const RoundedResult& to) {
+  return of.columns % tile_columns == 0 && to.row % tile_columns == 0 &&
+         reinterpret_cast<std::uintptr_t>(to.c) % 64 == 0;
+}
+
+}  // namespace
+
+void multiply_bf16_avx512(const PairProduct& product, float* scratch) { multiply(product, {}, scratch); }
+
+void multiply_rounded_bf16_avx512(const PairProduct& product, const RoundedResult& result, float* scratch) {
+  RoundedResult to = result;
+  to.stream = result.stream && has_whole_lines(product, result);
+  multiply(product, to, scratch);
+  if (to.stream) _mm_sfence();
 }
 
 }  // namespace tessera::nn
