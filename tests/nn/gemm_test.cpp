@@ -8,7 +8,6 @@
 #include <cstring>
 #include <limits>
 #include <thread>
-#include <tuple>
 #include <vector>
 
 #include "reference.hpp"
@@ -320,7 +319,7 @@ TEST_CASE_TEMPLATE("large_results_of_16_bits_have_the_bits_of_small_ones", T, bf
          {std::pair<std::size_t, std::size_t>{1856, 0}, {1856, 32}, {1856, 3}, {1855, 1}}) {
       const Shape3 s{1153, columns, 21};
       const std::vector<T> small = product_by_rows<T>(s, 100, gap, 0);
-      for (const std::size_t offset : {0, 1}) {
+      for (const std::size_t offset : {0u, 1u}) {
         const std::vector<T> large = product_by_rows<T>(s, s.m, gap, offset);
         CHECK(std::memcmp(large.data(), small.data(), small.size() * sizeof(T)) == 0);
       }
@@ -335,7 +334,8 @@ TEST_CASE_TEMPLATE("infinite_numbers_and_those_that_are_none_are_multiplied_as_s
   const std::vector<T> special{T(infinity), T(-infinity), T(unset), T(0.0f)};
   const std::vector<T> twos(33, T(2.0f));
   for (const bool on_the_left : {true, false}) {
-    const auto& [a, b] = on_the_left ? std::tie(special, twos) : std::tie(twos, special);
+    const std::vector<T>& a = on_the_left ? special : twos;
+    const std::vector<T>& b = on_the_left ? twos : special;
     std::vector<T> c(a.size() * b.size());
     std::vector<float> scratch(gemm_scratch<T>(a.size(), b.size(), 1));
     gemm<T>({.a = {a.data()},
