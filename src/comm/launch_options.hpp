@@ -15,7 +15,10 @@ void validate(const LaunchOptions& options);
 // The stated number of ranks that are threads, or 1.
 int thread_ranks(const LaunchOptions& options);
 
-// The stated number, or cores / ranks, at least 1.
+// Of this host's cores, for ranks that are its threads; at least 1.
+int cores_per_rank(const LaunchOptions& options);
+
+// The stated number, or cores_per_rank().
 int threads_per_rank(const LaunchOptions& options);
 
 struct LaunchArguments {

@@ -24,6 +24,7 @@ class World::Backend {
     int size = 1;
     Device device = Device::cpu();
     int threads = 1;
+    int cores = 1;
     std::chrono::milliseconds timeout{};
   };
 

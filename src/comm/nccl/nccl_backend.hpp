@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "comm/control/control_communicator.hpp"
+#include "comm/launch_options.hpp"
 #include "comm/nccl/nccl_group.hpp"
 #include "comm/nccl/nccl_job.hpp"
 #include "comm/rank_log.hpp"
@@ -44,12 +45,13 @@ class NcclCommunicator final : public TaskCommunicator<NcclCommunicator> {
 
 class NcclBackend final : public World::Backend {
  public:
-  NcclBackend(NcclJob& job, int threads, RankLog& log)
+  NcclBackend(NcclJob& job, const LaunchOptions& options, RankLog& log)
       : Backend({.name = "nccl",
                  .rank = job.control().rank(),
                  .size = job.control().size(),
                  .device = job.device(),
-                 .threads = threads,
+                 .threads = threads_per_rank(options),
+                 .cores = cores_per_rank(options),
                  .timeout = job.control().timeout()},
                 job.control(), log),
         job_(job) {}
