@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "common/element.hpp"
 #include "measure/timing.hpp"
@@ -22,11 +23,14 @@ StepTimes train_subject(tessera::World& world, const StepOptions& options) {
   tessera::FullyShard model(world, {.strategy = options.strategy,
                                     .precision = options.precision,
                                     .program = subject.program(),
-                                    .activations = subject.activations()});
+                                    .activations = subject.activations(),
+                                    .diagnostics = {.reduce_beside = options.reduce_beside}});
   subject.add_to(model);
   model.finalize(std::make_unique<TimedOptimizer>(tessera::AdamW{.learning_rate = learning_rate}, optimizer));
   subject.use(model.activation_memory());
   if (options.weights) tessera::dump_weights(model, *options.weights);
+  std::optional<tessera::Trace> trace;
+  if (options.trace) trace = model.trace({.first = options.warm_up + 1, .last = options.warm_up + options.steps});
   StepTimes times;
   for (std::size_t step = 0; step < options.warm_up + options.steps; ++step) {
     optimizer.seconds = 0.0;
@@ -39,6 +43,7 @@ StepTimes train_subject(tessera::World& world, const StepOptions& options) {
     times.seconds.push_back(seconds_since(start));
     times.optimizer.push_back(optimizer.seconds);
   }
+  if (trace) trace->write(*options.trace);
   return times;
 }
 

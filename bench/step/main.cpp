@@ -41,6 +41,12 @@ void add_options(examples::CommandLine& line, Options& options) {
               {{"fp32", [&step] { step.precision = tessera::fp32_precision; }},
                {"bf16", [&step] { step.precision = tessera::bf16_mixed; }}},
               "of parameters, gradients and activations");
+  line.choice(
+      "--reduce",
+      {{"auto", [&step] { step.reduce_beside.reset(); }},
+       {"beside", [&step] { step.reduce_beside = true; }},
+       {"between", [&step] { step.reduce_beside = false; }}},
+      "gradients: by a thread beside the windows, or between them by the one that computes; auto: by the cores");
   line.whole("--ranks", step.ranks, {1, 64}, "ranks that train");
   line.whole("--threads", step.threads, {1, 256}, "of each rank");
   line.whole("--steps", step.steps, {1, 10000}, "steps that are timed");
@@ -51,6 +57,7 @@ void add_options(examples::CommandLine& line, Options& options) {
   if (step.side == 0) line.whole("--seq", step.sequence, {1, 1 << 16}, "gpt: tokens of a sequence");
   if (step.side > 0) line.whole("--side", step.side, {4, 1 << 12}, "of images, in pixels");
   line.path("--weights", step.weights, "where the initial weights are written");
+  line.path("--trace", step.trace, "where the timed steps are written for `tessera trace summary`");
   if (step.side == 0) line.flag("--parts", options.parts, "measures the step's parts, too");
 }
 
@@ -74,6 +81,7 @@ StepTimes train_ranks(const StepOptions& options) {
 // One rank of as many, whose collectives take no time and move nothing.
 double seconds_without_communication(StepOptions options) {
   options.weights.reset();
+  options.trace.reset();
   StepTimes times;
   tessera::simulate({.ranks = static_cast<int>(options.ranks), .threads = static_cast<int>(options.threads)},
                     [&](tessera::World& world) { times = train(world, options); });

@@ -49,6 +49,8 @@ struct AdamWArguments {
   float weight_decay;
   float first_correction;   // 1 - beta1^t
   float second_correction;  // 1 - beta2^t
+  void* rounded;            // the new masters once more; null: nowhere
+  Format rounded_format;    // bf16 or fp16
 };
 
 struct SgdArguments {
@@ -61,6 +63,8 @@ struct SgdArguments {
   float momentum;
   float weight_decay;
   bool nesterov;
+  void* rounded;  // as AdamW's
+  Format rounded_format;
 };
 
 struct KernelTable {

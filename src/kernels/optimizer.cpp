@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include <cstdint>
+
 #include "kernels/cuda/cuda_table.hpp"
 #include "kernels/dispatch.hpp"
 #include "kernels/step_arithmetic.hpp"
@@ -28,6 +30,8 @@ AdamWArguments adamw_arguments(const AdamWSpans& spans, const AdamWSettings& set
       .weight_decay = settings.weight_decay,
       .first_correction = corrections.first,
       .second_correction = corrections.second,
+      .rounded = spans.rounded.data,
+      .rounded_format = format_of(spans.rounded.type),
   };
 }
 
@@ -42,7 +46,13 @@ SgdArguments sgd_arguments(const SgdSpans& spans, const SgdSettings& settings, c
       .momentum = settings.momentum,
       .weight_decay = settings.weight_decay,
       .nesterov = settings.nesterov,
+      .rounded = spans.rounded.data,
+      .rounded_format = format_of(spans.rounded.type),
   };
+}
+
+void* from_element(void* rounded, std::size_t begin) {
+  return rounded == nullptr ? nullptr : static_cast<std::uint16_t*>(rounded) + begin;
 }
 
 AdamWArguments share_of(AdamWArguments all, std::size_t begin, std::size_t end) {
@@ -50,6 +60,7 @@ AdamWArguments share_of(AdamWArguments all, std::size_t begin, std::size_t end) 
   all.first_moment += begin;
   all.second_moment += begin;
   all.gradient += begin;
+  all.rounded = from_element(all.rounded, begin);
   all.count = end - begin;
   return all;
 }
@@ -58,6 +69,7 @@ SgdArguments share_of(SgdArguments all, std::size_t begin, std::size_t end) {
   all.master += begin;
   if (all.velocity != nullptr) all.velocity += begin;
   all.gradient += begin;
+  all.rounded = from_element(all.rounded, begin);
   all.count = end - begin;
   return all;
 }
@@ -66,6 +78,11 @@ template <typename Arguments>
 void run_shared(void (*run)(const Arguments&), const Arguments& all) {
   parallel::in_shares(shares_of_elements(all.count),
                       [&](std::size_t begin, std::size_t end, std::size_t) { run(share_of(all, begin, end)); });
+}
+
+void require_half(const Target& rounded) {
+  if (rounded.data != nullptr && rounded.type == DType::fp32)
+    throw UsageError("an update rounds its masters to bf16 or fp16, and was asked for fp32");
 }
 
 // Once in many steps, so the compiler's own vectors are enough.
@@ -85,6 +102,7 @@ void run_outer_update(const OuterSpans& a, const OuterSettings& settings, std::s
 }  // namespace
 
 void adamw(Stream& stream, AdamWSpans spans, AdamWSettings settings, const StepScalars* scalars) {
+  require_half(spans.rounded);
   if (on_cuda(stream)) return issue(stream, [=](void* native) { cuda::adamw(native, spans, settings, scalars); });
   stream.submit([=, run = active_table().adamw] {
     if (scalars->skip == 0) run_shared(run, adamw_arguments(spans, settings, *scalars));
@@ -95,6 +113,7 @@ void sgd(Stream& stream, SgdSpans spans, SgdSettings settings, const StepScalars
   if (spans.count > 0 && spans.velocity == nullptr && settings.momentum != 0.0f) {
     throw UsageError(fmt::format("sgd with momentum {} was given no velocity buffer", settings.momentum));
   }
+  require_half(spans.rounded);
   if (on_cuda(stream)) return issue(stream, [=](void* native) { cuda::sgd(native, spans, settings, scalars); });
   stream.submit([=, run = active_table().sgd] {
     if (scalars->skip == 0) run_shared(run, sgd_arguments(spans, settings, *scalars));

@@ -46,6 +46,7 @@ class AdamWOptimizer final : public Optimizer {
     return {.clip_norm = settings_.clip_norm, .decay = {settings_.beta1, settings_.beta2}};
   }
 
+  bool rounds() const final { return true; }
   void update(Stream& stream, const OptimizerSpans& spans, const OptimizerGroup& group,
               const kernels::StepScalars* scalars) const final {
     const float beta1 = group.beta1.value_or(settings_.beta1);
@@ -55,7 +56,8 @@ class AdamWOptimizer final : public Optimizer {
                     .first_moment = spans.states[0],
                     .second_moment = spans.states[1],
                     .gradient = spans.gradient,
-                    .count = spans.count},
+                    .count = spans.count,
+                    .rounded = spans.parameters},
                    {.learning_rate = group.learning_rate,
                     .beta1 = beta1,
                     .beta2 = beta2,

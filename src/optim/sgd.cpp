@@ -43,13 +43,15 @@ class SgdOptimizer final : public Optimizer {
   }
   kernels::StepSettings step_settings() const final { return {.clip_norm = settings_.clip_norm}; }
 
+  bool rounds() const final { return true; }
   void update(Stream& stream, const OptimizerSpans& spans, const OptimizerGroup& group,
               const kernels::StepScalars* scalars) const final {
     kernels::sgd(stream,
                  {.master = spans.master,
                   .velocity = keeps_velocity() ? spans.states[0] : nullptr,
                   .gradient = spans.gradient,
-                  .count = spans.count},
+                  .count = spans.count,
+                  .rounded = spans.parameters},
                  {.learning_rate = group.learning_rate,
                   .momentum = settings_.momentum,
                   .weight_decay = group.weight_decay,

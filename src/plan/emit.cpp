@@ -31,7 +31,8 @@ class Emitter {
   }
   std::vector<Operation> take() { return std::exchange(operations_, {}); }
 
-  void publish(std::size_t unit, Part part, Extent known);
+  void publish(std::size_t unit, Part part, Extent known, bool rounded = false);
+  std::size_t kept(std::size_t unit) const;
   void windows(const std::vector<WindowUse>& windows, bool first, bool last);
   void gather(std::size_t unit, Part part);
   // What a rank holds of a buffer, from what each holds of it.
@@ -131,15 +132,19 @@ std::vector<Operation> Emitter::synchronize() {
 }
 
 // What a rank keeps of the parameters follows the masters, of which it knows `known`: masters that are kept travel
-// themselves, else their values in the parameters' type do.
-void Emitter::publish(std::size_t unit, Part part, Extent known) {
+// themselves, else their values in the parameters' type do, unless the update has `rounded` them.
+void Emitter::publish(std::size_t unit, Part part, Extent known, bool rounded) {
   const std::size_t master = buffers(unit).master;
-  const std::size_t kept = plan_.parameters_stay_whole() ? buffers(unit).parameters : buffers(unit).kept;
   const Extent of_masters = plan_.extent(unit, master);
   widen(unit, master, DType::fp32, part, {known, of_masters});
-  if (kept == master) return;
-  cast(unit, part, of_masters, known == Extent::whole ? StreamId::compute : StreamId::gather);
-  widen(unit, kept, parameter_type(unit), part, {of_masters, plan_.extent(unit, kept)});
+  if (kept(unit) == master) return;
+  if (!rounded) cast(unit, part, of_masters, known == Extent::whole ? StreamId::compute : StreamId::gather);
+  widen(unit, kept(unit), parameter_type(unit), part, {of_masters, plan_.extent(unit, kept(unit))});
+}
+
+// What a rank keeps of a unit's parameters between steps; the masters, where that is all.
+std::size_t Emitter::kept(std::size_t unit) const {
+  return plan_.parameters_stay_whole() ? buffers(unit).parameters : buffers(unit).kept;
 }
 
 // The ranks of an axis of one are not worth naming: such a group is everybody, or nobody but this rank.
@@ -163,10 +168,9 @@ void Emitter::widen(std::size_t unit, std::size_t buffer, DType type, Part part,
 
 // Masters into what is kept of the parameters.
 void Emitter::cast(std::size_t unit, Part part, Extent extent, StreamId stream) {
-  const std::size_t kept = plan_.parameters_stay_whole() ? buffers(unit).parameters : buffers(unit).kept;
   add(OperationKind::cast, stream, unit).accesses = {
       {share_range(plan_, unit, buffers(unit).master, DType::fp32, part, extent), AccessMode::read, unit},
-      {share_range(plan_, unit, kept, parameter_type(unit), part, extent), AccessMode::write, unit}};
+      {share_range(plan_, unit, kept(unit), parameter_type(unit), part, extent), AccessMode::write, unit}};
 }
 
 std::vector<Operation> Emitter::micro_batch(std::size_t program, bool first, bool last) {
@@ -390,8 +394,14 @@ std::vector<Operation> Emitter::update(std::size_t program) {
     for (const std::size_t state : buffers(unit).states) {
       optimize.accesses.push_back({updated(plan_, unit, state), AccessMode::update, unit});
     }
+    const Extent known = plan_.sharding().optimizer;
+    const bool rounds = kept(unit) != buffers(unit).master && plan_.extent(unit, buffers(unit).master) == known;
+    if (rounds) {
+      optimize.accesses.push_back(
+          {share_range(plan_, unit, kept(unit), parameter_type(unit), Part::trained, known), AccessMode::write, unit});
+    }
     // What travels does so beside the other units' updates and the first windows of the next step.
-    publish(unit, Part::trained, plan_.sharding().optimizer);
+    publish(unit, Part::trained, known, rounds);
   }
   return take();
 }

@@ -272,11 +272,15 @@ bool is_of_group(const Plan& plan, const Operation& operation) {
   return true;
 }
 
-// What is cast keeps its place.
+// What is cast keeps its place, and what an update rounds on the way stands where its masters do.
 bool is_of_one_share(const Plan& plan, const Operation& operation) {
-  if (operation.kind != OperationKind::cast) return true;
-  return operation.accesses.size() == 2 &&
-         share_in(plan, operation.accesses[0]) == share_in(plan, operation.accesses[1]);
+  const auto& accesses = operation.accesses;
+  if (operation.kind == OperationKind::cast)
+    return accesses.size() == 2 && share_in(plan, accesses[0]) == share_in(plan, accesses[1]);
+  if (operation.kind != OperationKind::optimize) return true;
+  return std::all_of(accesses.begin(), accesses.end(), [&](const Access& access) {
+    return access.tenant == no_unit || share_in(plan, access) == share_in(plan, accesses[0]);
+  });
 }
 
 void check_shape(const Plan& plan, EventPoint here, const Report& report) {

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <cstdint>
 
 #include "device/cuda/cuda_queue.hpp"
 #include "plan/ranges.hpp"
@@ -287,16 +288,29 @@ void Operations::optimize(const Operation& operation, Stream& on) {
   const plan::UnitBuffers& buffers = plan_.unit_buffers[unit];
   const float* gradient = reinterpret_cast<const float*>(address(operation.accesses[0].range));
   float* master = reinterpret_cast<float*>(address(operation.accesses[2].range));
+  const kernels::Target parameters = parameters_written(operation);
+  const bool rounds = parameters.data != nullptr && optimizer_of(unit).rounds();
   for (std::size_t index = 0; index < runs_[unit].size(); ++index) {
     const OptimizerRun& run = runs_[unit][index];
     const std::span<float* const> states(run_states_[unit].data() + index * buffers.states.size(),
                                          buffers.states.size());
     OptimizerGroup group = run.settings.group;
     group.learning_rate = learning_rate_.value_or(0.0f) * run.settings.learning_rate_scale;
-    optimizer_of(unit).update(
-        on, {.master = master + run.first, .states = states, .gradient = gradient + run.first, .count = run.count},
-        group, scalars_at(operation.accesses[1].range));
+    OptimizerSpans spans{
+        .master = master + run.first, .states = states, .gradient = gradient + run.first, .count = run.count};
+    if (rounds) spans.parameters = {static_cast<std::uint16_t*>(parameters.data) + run.first, parameters.type};
+    optimizer_of(unit).update(on, spans, group, scalars_at(operation.accesses[1].range));
   }
+  if (parameters.data == nullptr || rounds) return;
+  kernels::cast(on, parameters, {master, DType::fp32}, operation.accesses[2].range.size.count() / sizeof(float));
+}
+
+// The parameters of 16 bits that an update writes beside its masters: its access after the optimizer's states.
+kernels::Target Operations::parameters_written(const Operation& operation) {
+  const std::size_t before = 3 + plan_.unit_buffers[operation.unit].states.size();
+  if (operation.accesses.size() == before) return {nullptr, DType::bf16};
+  const plan::Range& range = operation.accesses[before].range;
+  return {address(range), memory_.type_of(operation.unit, range.buffer)};
 }
 
 // Accesses: the mean, the anchor, the momentum, the masters.

@@ -90,6 +90,7 @@ class Operations {
   void note_parts(Stream& on);
   void begin_update(std::size_t program, Stream& on);
   void optimize(const plan::Operation& operation, Stream& on);
+  kernels::Target parameters_written(const plan::Operation& operation);
   const Optimizer& optimizer_of(std::size_t unit) const { return *optimizers_[plan_.trainers[unit]]; }
   void outer_update(const plan::Operation& operation, Stream& on);
   void release(const plan::Operation& operation, Stream& on);

@@ -168,6 +168,27 @@ TEST_CASE("cuda: sgd has the CPU's bits with and without momentum, Nesterov's to
   }
 }
 
+TEST_CASE_TEMPLATE("cuda: masters are rounded beside their update as a cast rounds them", T, bf16, fp16) {
+  constexpr kernels::AdamWSettings adam = {
+      .learning_rate = 3e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .epsilon = 1e-8f, .weight_decay = 0.1f};
+  kernels::StepScalars scalars = scalars_at_step_3();
+  DeviceScalars on_gpu(scalars);
+  with_each_shape([&](std::size_t count, std::size_t shift) {
+    for (const float momentum : {-1.0f, 0.0f, 0.9f}) {  // below zero: AdamW
+      DeviceBuffer<T> halves(std::vector<T>(count), shift);
+      const Moments updated =
+          on_device(count, shift, [&](Stream& on, float* master, float* m, float* v, const float* g) {
+            const kernels::Target to{halves.data(), dtype_of<T>};
+            if (momentum < 0.0f) return kernels::adamw(on, {master, m, v, g, count, to}, adam, on_gpu.get());
+            kernels::sgd(on, {master, momentum == 0.0f ? nullptr : m, g, count, to}, {0.1f, momentum, 0.01f, true},
+                         on_gpu.get());
+          });
+      CHECK(test::differences(halves.values(), rounded<T>(updated.master)) == 0);
+      CHECK(halves.guards_intact());
+    }
+  });
+}
+
 TEST_CASE("cuda: outer updates have the CPU's bits") {
   with_each_shape([&](std::size_t count, std::size_t shift) {
     const auto update = [count](Stream& on, float* master, float* anchor, float* momentum, const float* mean) {

@@ -194,6 +194,56 @@ TEST_CASE("updates and accumulation have the same bits on any number of threads"
   parallel::set_threads(1);
 }
 
+TEST_CASE_TEMPLATE("masters are rounded beside their update as a cast rounds them", T, bf16, fp16) {
+  constexpr kernels::SgdSettings rules[] = {
+      {0.1f, 0.0f, 0.01f, false}, {0.1f, 0.9f, 0.01f, false}, {0.1f, 0.9f, 0.01f, true}};
+  Stream stream = host_stream();
+  const auto check = [&](std::size_t count, std::size_t shift) {
+    StepScalars scalars = scalars_at_step_3();
+    const auto check_update = [&](auto&& update) {
+      Shards plain(count, shift, true), twice(count, shift, true);
+      Buffer<T> halves(count, shift);
+      update(plain, kernels::Target{nullptr, DType::bf16});
+      update(twice, kernels::Target{halves.data(), dtype_of<T>});
+      CHECK(differences(twice.master.values(), plain.master.values()) == 0);
+      CHECK(differences(halves.values(), rounded<T>(twice.master.values())) == 0);
+      CHECK((twice.guards_intact() && halves.guards_intact()));
+      const std::vector<T> before = halves.values();
+      scalars.skip = 1;
+      update(twice, kernels::Target{halves.data(), dtype_of<T>});
+      CHECK(bit_differences(halves.values(), before) == 0);
+      scalars.skip = 0;
+    };
+    check_update([&](Shards& s, kernels::Target to) {
+      kernels::adamw(stream, {s.master.data(), s.first.data(), s.second.data(), s.gradient.data(), count, to},
+                     adamw_settings, &scalars);
+    });
+    for (const kernels::SgdSettings& rule : rules) {
+      check_update([&](Shards& s, kernels::Target to) {
+        kernels::sgd(stream,
+                     {s.master.data(), rule.momentum == 0.0f ? nullptr : s.first.data(), s.gradient.data(), count, to},
+                     rule, &scalars);
+      });
+    }
+  };
+  with_each_case(check);
+  parallel::set_threads(3);
+  check(100'003, 1);
+  parallel::set_threads(1);
+}
+
+TEST_CASE("masters of an update are not rounded to fp32") {
+  Stream stream = host_stream();
+  const StepScalars scalars;
+  float other = 0.0f;
+  CHECK_THROWS_AS(
+      kernels::adamw(stream, {nullptr, nullptr, nullptr, nullptr, 0, {&other, DType::fp32}}, adamw_settings, &scalars),
+      UsageError);
+  CHECK_THROWS_AS(
+      kernels::sgd(stream, {nullptr, nullptr, nullptr, 0, {&other, DType::fp32}}, {0.1f, 0.0f, 0.0f, false}, &scalars),
+      UsageError);
+}
+
 TEST_CASE("a skipped step changes nothing") {
   Stream stream = host_stream();
   StepScalars scalars = scalars_at_step_3();

@@ -5,6 +5,7 @@
 #include "cases.hpp"
 #include "tessera/device/arena.hpp"
 #include "tessera/kernels/elementwise.hpp"
+#include "tessera/kernels/optimizer.hpp"
 #include "tessera/kernels/reduce.hpp"
 
 using namespace tessera;
@@ -60,6 +61,44 @@ TEST_CASE_TEMPLATE("large casts have the bits of small ones", T, bf16, fp16) {
   with_each_instruction_set([] {
     check_casts<T, float>();
     check_casts<float, T>();
+  });
+}
+
+TEST_CASE_TEMPLATE("masters that an update rounds past the caches are those it rounds in pieces", T, bf16, fp16) {
+  const std::vector<float> masters = numbers(count, 96), gradients = numbers_and_patterns(count, 97);
+  const kernels::StepScalars scalars;
+  Stream stream(Device::cpu(), {.mode = StreamMode::immediate});
+  with_each_instruction_set([&] {
+    for (const bool adam : {true, false}) {
+      Large<T> whole(true);
+      std::vector<T> pieces(count);
+      std::vector<float> first(count), second(count), master;
+      const auto update = [&](T* to, std::size_t at, std::size_t elements) {
+        const kernels::Target halves{to + at, dtype_of<T>};
+        float* const of = master.data() + at;
+        const float* const gradient = gradients.data() + at;
+        if (adam) {
+          kernels::adamw(stream, {of, first.data() + at, second.data() + at, gradient, elements, halves},
+                         {.learning_rate = 0.1f,
+                          .beta1 = 0.9f,
+                          .beta2 = 0.9f,
+                          .epsilon = 1e-8f,
+                          .weight_decay = 0.01f,
+                          .own_decays = true},
+                         &scalars);
+        } else {
+          kernels::sgd(stream, {of, nullptr, gradient, elements, halves}, {0.1f, 0.0f, 0.01f, false}, &scalars);
+        }
+      };
+      master = masters;
+      update(whole.data(), 0, count);
+      first.assign(count, 0.0f);
+      second.assign(count, 0.0f);
+      master = masters;
+      for (std::size_t at = 0; at < count; at += piece) update(pieces.data(), at, std::min(piece, count - at));
+      CHECK(differences(whole.values(), pieces) == 0);
+      CHECK(whole.end_intact());
+    }
   });
 }
 

@@ -50,6 +50,26 @@ TEST_CASE("fp16_survives_overflows_on_one_rank_and_every_rank_has_the_same_scale
   }
 }
 
+TEST_CASE("parameters_rounded_by_the_update_or_after_it_have_the_same_bits") {
+  for (const Strategy strategy : tessera::all_strategies) {
+    for (const std::size_t replicas : {1u, 2u}) {
+      Run run;
+      run.ranks = 4;
+      run.steps = 5;
+      run.options.strategy = strategy;
+      run.options.replicas = replicas;
+      run.options.diagnostics.poison = true;
+      run.options.precision = tessera::fp16_mixed;
+      run.options.loss_scaling = tessera::kernels::LossScaling{.initial = 1024, .dynamic = true, .growth_interval = 4};
+      run.overflows = {2};
+      run.frozen = {1};
+      const toy::Result by_the_update = toy::train<tessera::fp16>(run);
+      run.rounds = false;
+      CHECK(toy::same_bits(toy::train<tessera::fp16>(run), by_the_update));
+    }
+  }
+}
+
 TEST_CASE("fp16_is_scaled_by_default_from_the_first_step_also_where_it_is_frozen_at_first") {
   tessera::launch({.ranks = 2}, [](World& world) {
     for (const bool half : {true, false}) {

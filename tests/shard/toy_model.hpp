@@ -110,6 +110,7 @@ struct Run {
   std::set<int> overflows = {};                // steps in which the last rank's gradient is infinite
   std::vector<tessera::Precision> precisions;  // of the units, in turn; none: the model's
   std::set<std::size_t> frozen = {};           // layers whose weight (even ones) or all of which (odd ones) is frozen
+  bool rounds = true;                          // whether the optimizer writes parameters of 16 bits, too
 };
 
 struct Result {
@@ -172,6 +173,25 @@ void add_layers(tessera::FullyShard& model, std::vector<std::unique_ptr<L>>& lay
   }
 }
 
+// AdamW that leaves the parameters of 16 bits to the runtime, as optimizers of users may.
+class Unrounded final : public tessera::Optimizer {
+ public:
+  explicit Unrounded(const tessera::AdamW& settings) : adamw_(settings) {}
+  std::string_view name() const override { return adamw_->name(); }
+  std::vector<std::string> states() const override { return adamw_->states(); }
+  float learning_rate() const override { return adamw_->learning_rate(); }
+  float weight_decay() const override { return adamw_->weight_decay(); }
+  tessera::kernels::StepSettings step_settings() const override { return adamw_->step_settings(); }
+  void update(tessera::Stream& stream, const tessera::OptimizerSpans& spans, const tessera::OptimizerGroup& group,
+              const tessera::kernels::StepScalars* scalars) const override {
+    CHECK(spans.parameters.data == nullptr);
+    adamw_->update(stream, spans, group, scalars);
+  }
+
+ private:
+  std::unique_ptr<tessera::Optimizer> adamw_;
+};
+
 template <typename T = float>
 Result train(const Run& run) {
   constexpr std::size_t rows = 3;
@@ -184,7 +204,8 @@ Result train(const Run& run) {
     }
     tessera::FullyShard model(world, run.options);
     add_layers(model, layers, run);
-    model.finalize(tessera::AdamW{.learning_rate = 0.01f, .weight_decay = 0.1f, .clip_norm = run.clip});
+    const tessera::AdamW adamw{.learning_rate = 0.01f, .weight_decay = 0.1f, .clip_norm = run.clip};
+    model.finalize(run.rounds ? std::unique_ptr<tessera::Optimizer>(adamw) : std::make_unique<Unrounded>(adamw));
 
     const std::size_t micro_batches = run.options.micro_batches;
     std::vector<Values> inputs(micro_batches), targets(micro_batches), dys(micro_batches);

@@ -1,4 +1,6 @@
-// Fused optimizer updates: one pass over fp32 shards, elementwise, predicated on StepScalars::skip.
+// Fused optimizer updates: one pass over fp32 shards, elementwise, predicated on StepScalars::skip. Where `rounded` is
+// not null, the new masters are written there, too, as cast() rounds them (elementwise.hpp), so that nobody need read
+// them again for that; it is bf16 or fp16, or UsageError is thrown.
 // Each enqueues on `stream` and does not synchronise. Same bits on every instruction set and number of threads
 // (parallel.hpp): the order of operations is the formula's, every a*b+c below written as fma is one fused operation,
 // nothing else is contracted.
@@ -7,6 +9,7 @@
 #include <cstddef>
 
 #include "tessera/device/stream.hpp"
+#include "tessera/kernels/elementwise.hpp"
 #include "tessera/kernels/step_scalars.hpp"
 
 namespace tessera::kernels {
@@ -31,6 +34,7 @@ struct AdamWSpans {
   float* second_moment;
   const float* gradient;
   std::size_t count;
+  Target rounded = {nullptr, DType::bf16};
 };
 void adamw(Stream& stream, AdamWSpans spans, AdamWSettings settings, const StepScalars* scalars);
 
@@ -50,6 +54,7 @@ struct SgdSpans {
   float* velocity;
   const float* gradient;
   std::size_t count;
+  Target rounded = {nullptr, DType::bf16};
 };
 void sgd(Stream& stream, SgdSpans spans, SgdSettings settings, const StepScalars* scalars);
 

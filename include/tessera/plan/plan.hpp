@@ -119,7 +119,7 @@ enum class OperationKind {
   weigh,             // what this rank brings to the mean: its micro-batches, a weight, or nothing
   gather_norms,      // everybody's partial norms and weights
   begin_update,      // norm, clip factor, skip flag, step count
-  optimize,
+  optimize,      // my masters and states; what is kept of the parameters in 16 bits, where it has the masters' shape
   outer_update,  // my shard of the masters, from the replicas' mean and the anchor
   release,       // a slot is given back
   broadcast,     // buffers, from rank 0

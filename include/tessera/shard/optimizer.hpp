@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tessera/device/stream.hpp"
+#include "tessera/kernels/elementwise.hpp"
 #include "tessera/kernels/step_scalars.hpp"
 
 namespace tessera {
@@ -33,6 +34,9 @@ struct OptimizerSpans {
   std::span<float* const> states;  // one pointer per Optimizer::states(), same length as master
   const float* gradient;           // reduced and averaged, not yet clipped: multiply with scalars->gradient_factor
   std::size_t count;
+  // What windows read of the run, where that is bf16 or fp16 and stands beside the masters: of an optimizer that
+  // rounds(), else null.
+  kernels::Target parameters = {nullptr, DType::bf16};
 };
 
 struct OptimizerGroup {
@@ -64,6 +68,9 @@ class Optimizer {
   virtual std::vector<OptimizerSetting> settings() const { return {}; }
   virtual kernels::StepSettings step_settings() const = 0;  // clipping and exponential decays
 
+  // Whether update() writes OptimizerSpans::parameters, where it is not null: the new masters, rounded as by
+  // kernels::cast(), which saves that another pass reads them. For one that does not, the runtime casts after it.
+  virtual bool rounds() const { return false; }
   // Enqueues the update of one run on `stream`. Must do nothing to memory when scalars->skip is set (a device
   // predicate: the host must not look). Does not synchronise, does not allocate.
   virtual void update(Stream& stream, const OptimizerSpans& spans, const OptimizerGroup& group,

@@ -179,8 +179,35 @@ void ranked_sum_lanes(const RankedSumArguments& a) {
 
 // ---- the optimizer updates, operation by operation as optimizer.hpp writes them ----
 
-template <typename Lanes>
-void adamw_lanes(const AdamWArguments& a) {
+// Whether and how new masters are written a second time.
+struct NotRounded {
+  static constexpr bool rounds = false, past_caches = false;
+};
+template <Format to, bool past>
+struct Rounded {
+  static constexpr bool rounds = true, past_caches = past;
+  static constexpr Format format = to;
+};
+
+// update(rounding), `rounding` being one of those.
+template <typename Lanes, typename Update>
+void with_rounding(void* rounded, Format format, std::size_t count, Update update) {
+  if (rounded == nullptr) return update(NotRounded{});
+  const bool past_caches = streams(rounded, count * sizeof(std::uint16_t));
+  if (format == Format::bf16 && past_caches) return update(Rounded<Format::bf16, true>{});
+  if (format == Format::bf16) return update(Rounded<Format::bf16, false>{});
+  past_caches ? update(Rounded<Format::fp16, true>{}) : update(Rounded<Format::fp16, false>{});
+}
+
+template <typename Lanes, typename Rounding>
+[[gnu::always_inline]] inline void write_master(float* master, void* rounded, std::size_t at, std::size_t n,
+                                                Lanes value) {
+  write(master, at, n, value);
+  if constexpr (Rounding::rounds) write_result<Lanes, Rounding::format, Rounding::past_caches>(rounded, at, n, value);
+}
+
+template <typename Lanes, typename Rounding>
+void adamw_as(const AdamWArguments& a) {
   const Lanes factor = Lanes::all(a.gradient_factor);
   const Lanes beta1 = Lanes::all(a.beta1), rest1 = Lanes::all(1.0f - a.beta1);
   const Lanes beta2 = Lanes::all(a.beta2), rest2 = Lanes::all(1.0f - a.beta2);
@@ -198,11 +225,19 @@ void adamw_lanes(const AdamWArguments& a) {
         const Lanes decayed = read<Lanes>(a.master, at, n) * kept;
         write(a.first_moment, at, n, m);
         write(a.second_moment, at, n, v);
-        write(a.master, at, n, decayed - rate * (m_hat / (square_root(v_hat) + epsilon)));
+        write_master<Lanes, Rounding>(a.master, a.rounded, at, n,
+                                      decayed - rate * (m_hat / (square_root(v_hat) + epsilon)));
       });
+  if constexpr (Rounding::past_caches) Lanes::fence();
 }
 
-template <typename Lanes, bool with_velocity, bool nesterov>
+template <typename Lanes>
+void adamw_lanes(const AdamWArguments& a) {
+  with_rounding<Lanes>(a.rounded, a.rounded_format, a.count,
+                       [&](auto rounding) { adamw_as<Lanes, decltype(rounding)>(a); });
+}
+
+template <typename Lanes, typename Rounding, bool with_velocity, bool nesterov>
 void sgd_as(const SgdArguments& a) {
   const Lanes factor = Lanes::all(a.gradient_factor), decay = Lanes::all(a.weight_decay);
   const Lanes momentum = Lanes::all(a.momentum), descent = Lanes::all(-a.learning_rate);
@@ -217,15 +252,19 @@ void sgd_as(const SgdArguments& a) {
           write(a.velocity, at, n, velocity);
           direction = nesterov ? fma(momentum, velocity, g) : velocity;
         }
-        write(a.master, at, n, fma(descent, direction, master));
+        write_master<Lanes, Rounding>(a.master, a.rounded, at, n, fma(descent, direction, master));
       });
+  if constexpr (Rounding::past_caches) Lanes::fence();
 }
 
 template <typename Lanes>
 void sgd_lanes(const SgdArguments& a) {
-  if (a.velocity == nullptr) return sgd_as<Lanes, false, false>(a);
-  if (a.nesterov) return sgd_as<Lanes, true, true>(a);
-  return sgd_as<Lanes, true, false>(a);
+  with_rounding<Lanes>(a.rounded, a.rounded_format, a.count, [&](auto rounding) {
+    using Rounding = decltype(rounding);
+    if (a.velocity == nullptr) return sgd_as<Lanes, Rounding, false, false>(a);
+    if (a.nesterov) return sgd_as<Lanes, Rounding, true, true>(a);
+    sgd_as<Lanes, Rounding, true, false>(a);
+  });
 }
 
 template <typename Lanes>

@@ -286,6 +286,29 @@ namespace {
 
 using Floats = View<Format::fp32>;
 
+// The new masters once more, in another format; of fp32 nothing is written.
+template <Format format>
+struct RoundedMasters {
+  static constexpr bool rounds = format != Format::fp32;
+  void* data;
+
+  __device__ View<format> view() const { return {static_cast<typename Stored<format>::Type*>(data)}; }
+  __device__ void set(std::size_t i, const float (&values)[pack]) const {
+    if constexpr (rounds) view().set(i, values);
+  }
+  __device__ void set(std::size_t i, float value) const {
+    if constexpr (rounds) view().set(i, value);
+  }
+};
+
+// function(format), `format` being fp32 where nothing is rounded.
+template <typename Function>
+void for_rounding(const Target& rounded, const Function& function) {
+  for_format(rounded.data == nullptr ? Format::fp32 : rounded.type == DType::bf16 ? Format::bf16 : Format::fp16,
+             function);
+}
+
+template <Format rounded>
 struct AdamWElements {
   AdamWSpans spans;
   float factor;
@@ -312,20 +335,23 @@ struct AdamWElements {
     Floats{spans.first_moment}.set(i, m);
     Floats{spans.second_moment}.set(i, v);
     Floats{spans.master}.set(i, master);
+    RoundedMasters<rounded>{spans.rounded.data}.set(i, master);
   }
   __device__ void single(std::size_t i) const {
     update(spans.master[i], spans.first_moment[i], spans.second_moment[i], spans.gradient[i]);
+    RoundedMasters<rounded>{spans.rounded.data}.set(i, spans.master[i]);
   }
 };
 
+template <Format rounded>
 __global__ void run_adamw(const AdamWSpans spans, const AdamWSettings settings, const StepScalars* scalars, bool packs) {
   if (scalars->skip != 0) return;
   const BiasCorrections corrections = bias_corrections(*scalars, settings.beta1, settings.beta2, settings.own_decays);
-  const AdamWElements body{spans, scalars->gradient_factor, corrections.first, corrections.second, settings};
+  const AdamWElements<rounded> body{spans, scalars->gradient_factor, corrections.first, corrections.second, settings};
   for_each_element(spans.count, packs, body);
 }
 
-template <bool with_velocity, bool nesterov>
+template <Format rounded, bool with_velocity, bool nesterov>
 struct SgdElements {
   SgdSpans spans;
   float factor;
@@ -348,18 +374,20 @@ struct SgdElements {
     for (std::size_t k = 0; k < pack; ++k) update(master[k], velocity[k], g[k]);
     if constexpr (with_velocity) Floats{spans.velocity}.set(i, velocity);
     Floats{spans.master}.set(i, master);
+    RoundedMasters<rounded>{spans.rounded.data}.set(i, master);
   }
   __device__ void single(std::size_t i) const {
     float velocity = with_velocity ? spans.velocity[i] : 0.0f;
     update(spans.master[i], velocity, spans.gradient[i]);
     if constexpr (with_velocity) spans.velocity[i] = velocity;
+    RoundedMasters<rounded>{spans.rounded.data}.set(i, spans.master[i]);
   }
 };
 
-template <bool with_velocity, bool nesterov>
+template <Format rounded, bool with_velocity, bool nesterov>
 __global__ void run_sgd(const SgdSpans spans, const SgdSettings settings, const StepScalars* scalars, bool packs) {
   if (scalars->skip != 0) return;
-  const SgdElements<with_velocity, nesterov> body{spans, scalars->gradient_factor, settings};
+  const SgdElements<rounded, with_velocity, nesterov> body{spans, scalars->gradient_factor, settings};
   for_each_element(spans.count, packs, body);
 }
 
@@ -398,17 +426,23 @@ bool all_packed(const void* a, const void* b, const void* c, const void* d) {
 
 void adamw(void* native, const AdamWSpans& spans, const AdamWSettings& settings, const StepScalars* scalars) {
   if (spans.count == 0) return;
-  const bool packs = all_packed(spans.master, spans.first_moment, spans.second_moment, spans.gradient);
-  launch(native, launch_for(spans.count, packs), run_adamw, spans, settings, scalars, packs);
+  for_rounding(spans.rounded, [&](auto rounded) {
+    const bool packs = all_packed(spans.master, spans.first_moment, spans.second_moment, spans.gradient) &&
+                       packed<rounded()>(spans.rounded.data);
+    launch(native, launch_for(spans.count, packs), run_adamw<rounded()>, spans, settings, scalars, packs);
+  });
 }
 
 void sgd(void* native, const SgdSpans& spans, const SgdSettings& settings, const StepScalars* scalars) {
   if (spans.count == 0) return;
-  const bool packs = all_packed(spans.master, spans.velocity, spans.gradient, spans.gradient);
-  const auto kernel = spans.velocity == nullptr ? run_sgd<false, false>
-                      : settings.nesterov       ? run_sgd<true, true>
-                                                : run_sgd<true, false>;
-  launch(native, launch_for(spans.count, packs), kernel, spans, settings, scalars, packs);
+  for_rounding(spans.rounded, [&](auto rounded) {
+    const bool packs = all_packed(spans.master, spans.velocity, spans.gradient, spans.gradient) &&
+                       packed<rounded()>(spans.rounded.data);
+    const auto kernel = spans.velocity == nullptr ? run_sgd<rounded(), false, false>
+                        : settings.nesterov       ? run_sgd<rounded(), true, true>
+                                                  : run_sgd<rounded(), true, false>;
+    launch(native, launch_for(spans.count, packs), kernel, spans, settings, scalars, packs);
+  });
 }
 
 void outer_update(void* native, const OuterSpans& spans, const OuterSettings& settings) {
