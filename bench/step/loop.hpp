@@ -23,8 +23,7 @@ StepTimes train_subject(tessera::World& world, const StepOptions& options) {
   tessera::FullyShard model(world, {.strategy = options.strategy,
                                     .precision = options.precision,
                                     .program = subject.program(),
-                                    .activations = subject.activations(),
-                                    .diagnostics = {.reduce_beside = options.reduce_beside}});
+                                    .activations = subject.activations()});
   subject.add_to(model);
   model.finalize(std::make_unique<TimedOptimizer>(tessera::AdamW{.learning_rate = learning_rate}, optimizer));
   subject.use(model.activation_memory());

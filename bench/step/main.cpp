@@ -41,12 +41,6 @@ void add_options(examples::CommandLine& line, Options& options) {
               {{"fp32", [&step] { step.precision = tessera::fp32_precision; }},
                {"bf16", [&step] { step.precision = tessera::bf16_mixed; }}},
               "of parameters, gradients and activations");
-  line.choice(
-      "--reduce",
-      {{"auto", [&step] { step.reduce_beside.reset(); }},
-       {"beside", [&step] { step.reduce_beside = true; }},
-       {"between", [&step] { step.reduce_beside = false; }}},
-      "gradients: by a thread beside the windows, or between them by the one that computes; auto: by the cores");
   line.whole("--ranks", step.ranks, {1, 64}, "ranks that train");
   line.whole("--threads", step.threads, {1, 256}, "of each rank");
   line.whole("--steps", step.steps, {1, 10000}, "steps that are timed");

@@ -26,7 +26,6 @@ struct StepOptions {
   std::size_t side = 0;     // of images, in pixels; 0: the model sees none
   std::size_t heads = 4;
   std::size_t sequence = 128;
-  std::optional<bool> reduce_beside = std::nullopt;             // see tessera::Diagnostics
   std::optional<std::filesystem::path> weights = std::nullopt;  // the initial ones are written there
   std::optional<std::filesystem::path> trace = std::nullopt;    // of the timed steps
 };

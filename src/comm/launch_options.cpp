@@ -123,12 +123,10 @@ void validate(const LaunchOptions& options) {
 
 int thread_ranks(const LaunchOptions& options) { return options.ranks.value_or(1); }
 
-int cores_per_rank(const LaunchOptions& options) {
+int threads_per_rank(const LaunchOptions& options) {
   const auto cores = static_cast<int>(std::thread::hardware_concurrency());
-  return std::max(1, cores / thread_ranks(options));
+  return options.threads.value_or(std::max(1, cores / thread_ranks(options)));
 }
-
-int threads_per_rank(const LaunchOptions& options) { return options.threads.value_or(cores_per_rank(options)); }
 
 LaunchArguments parse_launch_arguments(std::span<const std::string> arguments) {
   SplitArguments split_arguments = split(arguments);

@@ -15,10 +15,7 @@ void validate(const LaunchOptions& options);
 // The stated number of ranks that are threads, or 1.
 int thread_ranks(const LaunchOptions& options);
 
-// Of this host's cores, for ranks that are its threads; at least 1.
-int cores_per_rank(const LaunchOptions& options);
-
-// The stated number, or cores_per_rank().
+// The stated number, or cores / ranks, at least 1.
 int threads_per_rank(const LaunchOptions& options);
 
 struct LaunchArguments {

@@ -97,7 +97,7 @@ void check_group(const MembersCommunicator& communicator, std::span<const Operat
 }  // namespace
 
 void check_stream(const MembersCommunicator& communicator, const Stream& stream, const Signature& signature) {
-  if (stream.meets_peers()) return;
+  if (stream.mode() == StreamMode::queued) return;
   reject(communicator, signature,
          fmt::format("stream {} is immediate; collectives need a queued stream", stream.name()));
 }

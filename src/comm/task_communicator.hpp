@@ -36,7 +36,7 @@ class MembersCommunicator : public Communicator {
 //
 // What a collective's arguments must satisfy, whatever the backend. Violations are UsageErrors at the call.
 
-// A collective on an immediate stream blocks the host until every peer has come, which such a stream must be made for.
+// A collective on an immediate stream would block the host until every peer has come.
 void check_stream(const MembersCommunicator& communicator, const Stream& stream, const Signature& signature);
 
 void check(const MembersCommunicator& communicator, std::span<const AllGather> segments);
@@ -53,7 +53,7 @@ struct SingleSegment {
   operator std::span<const Operation>() const { return {&operation, 1}; }  // NOLINT(google-explicit-constructor)
 };
 
-// Derived enqueues a call whose arguments are valid, on a stream that may meet peers, and allocates nothing:
+// Derived enqueues a call whose arguments are valid, on a queued stream, and allocates nothing:
 //
 //   template <typename Operation> void submit(Stream& stream, const Signature& signature, const Operation& operation);
 //

@@ -198,7 +198,6 @@ int World::rank() const { return backend_->facts().rank; }
 int World::size() const { return backend_->facts().size; }
 Device World::device() const { return backend_->facts().device; }
 int World::threads() const { return backend_->facts().threads; }
-int World::cores() const { return backend_->facts().cores; }
 std::chrono::milliseconds World::timeout() const { return backend_->facts().timeout; }
 std::string_view World::backend_name() const { return backend_->facts().name; }
 

@@ -24,7 +24,6 @@ class World::Backend {
     int size = 1;
     Device device = Device::cpu();
     int threads = 1;
-    int cores = 1;
     std::chrono::milliseconds timeout{};
   };
 

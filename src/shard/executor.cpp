@@ -70,22 +70,12 @@ Executor::~Executor() {
   streams_.clear();  // before what their work uses
 }
 
-// No rank waits for ever in a reduction on its own thread: whatever it waits for was launched before, on every rank.
-bool Executor::is_queued(StreamId stream) const {
-  if (diagnostics_.queue_compute || stream == StreamId::gather || world_.device().kind() != DeviceKind::cpu)
-    return true;
-  if (stream == StreamId::compute) return false;
-  const bool has_no_core_to_spare = world_.size() > 1 && world_.threads() == 1 && world_.cores() == 1;
-  return diagnostics_.reduce_beside.value_or(!has_no_core_to_spare);
-}
-
 void Executor::make_streams() {
   for (std::size_t id = 0; id < plan::stream_count; ++id) {
     StreamOptions options;
     options.name = fmt::format("r{}.{}", world_.rank(), to_string(static_cast<StreamId>(id)));
     const bool communicating = communicates(static_cast<StreamId>(id));
-    options.mode = is_queued(static_cast<StreamId>(id)) ? StreamMode::queued : StreamMode::immediate;
-    options.meets_peers = communicating;
+    options.mode = communicating || diagnostics_.queue_compute ? StreamMode::queued : StreamMode::immediate;
     options.priority = communicating ? StreamPriority::high : StreamPriority::normal;
     // Longer than a communicator's deadline, whose error says more.
     options.wait_timeout = 4 * world_.timeout();
@@ -385,10 +375,6 @@ void Executor::launch_update(std::optional<float> learning_rate, const kernels::
 void Executor::trace(std::shared_ptr<TraceRecorder> recorder) {
   synchronize();  // stamps of an earlier trace are still on their way
   recorder_ = std::move(recorder);
-  if (!recorder_) return;
-  for (std::size_t id = 0; id < plan::stream_count; ++id) {
-    recorder_->set_immediate(id, streams_[id]->mode() == StreamMode::immediate);
-  }
 }
 
 void Executor::begin_traced_step() {

@@ -68,7 +68,6 @@ class Executor final : public WindowHost {
     bool write;
   };
 
-  bool is_queued(plan::StreamId stream) const;
   void make_streams();
   void make_events();
   void make_touches();

@@ -82,7 +82,7 @@ void Trace::write(const std::filesystem::path& path) {
                        .layout = recorder_->layout(),
                        .steps = recorder_->steps(),
                        .ranks = {},
-                       .immediate = recorder_->immediate(),
+                       .compute_is_immediate = model_->stream().mode() == StreamMode::immediate,
                        .clocks = "one host, one clock"};
   if (simulated) {
     content.ranks.push_back({static_cast<std::size_t>(world.rank()), recorder_->times()});

@@ -111,8 +111,7 @@ class Writer {
             {"units", content_.plan.units.size()},
             {"first_step", content_.steps.first},
             {"last_step", content_.steps.last},
-            {"compute_stream", mode_of(plan::StreamId::compute)},
-            {"reduce_stream", mode_of(plan::StreamId::reduce)},
+            {"compute_stream", content_.compute_is_immediate ? "immediate" : "queued"},
             {"clocks", content_.clocks},
             {"plan_hash", fmt::format("{:016x}", hash(content_.plan))}};
   }
@@ -229,13 +228,10 @@ class Writer {
     ++next_arrow_;
   }
 
-  bool is_immediate(plan::StreamId stream) const { return content_.immediate[static_cast<std::size_t>(stream)]; }
-  const char* mode_of(plan::StreamId stream) const { return is_immediate(stream) ? "immediate" : "queued"; }
-
-  // What the host does not do itself in a call: work of immediate streams, with its waits, and its own waits.
+  // What the host does not do itself in a call: work of an immediate compute stream, with its waits, and its own waits.
   void count_as_inside(const TracedOperation& traced, const Operation& operation) {
     std::int64_t& inside = inside_[traced.section];
-    if (is_immediate(operation.stream)) {
+    if (content_.compute_is_immediate && operation.stream == plan::StreamId::compute) {
       const bool window = operation.kind == plan::OperationKind::window;
       inside += stamps_[window ? traced.start() : traced.end] - stamps_[traced.arrival];
     } else if (traced.throttle_waits > 0) {

@@ -39,8 +39,8 @@ struct TraceContent {
   const TraceLayout& layout;
   TraceSteps steps;
   std::vector<RankTimes> ranks;
-  ImmediateStreams immediate;  // whose work runs where the host submits it
-  std::string clocks;          // what the ranks' times rest on, for people
+  bool compute_is_immediate;  // the compute stream's work runs where the host submits it
+  std::string clocks;         // what the ranks' times rest on, for people
 };
 
 // What one operation moves: of a collective the whole that its ranks send or receive together, of everything else the

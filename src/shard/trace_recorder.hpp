@@ -2,7 +2,6 @@
 // rank), and taking them (TraceRecorder), in the order in which the executor comes to them.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -57,9 +56,6 @@ struct TraceLayout {
   void end_section() { sections.back().end = host_stamps++; }
 };
 
-// By plan::StreamId.
-using ImmediateStreams = std::array<bool, plan::stream_count>;
-
 // Takes the stamps of some steps of one rank. The executor tells it where it is; what the stamps mean is the layout's.
 //
 // Invariants: stamps are taken in the order of TraceLayout; nothing is allocated after construction. It outlives its
@@ -67,10 +63,6 @@ using ImmediateStreams = std::array<bool, plan::stream_count>;
 class TraceRecorder {
  public:
   TraceRecorder(const plan::Plan& plan, std::size_t program, Device device, TraceSteps steps);
-
-  // That a stream's work runs where the host submits it.
-  void set_immediate(std::size_t stream, bool immediate) { immediate_[stream] = immediate; }
-  const ImmediateStreams& immediate() const { return immediate_; }
 
   // Whether the step that begins now is one to record.
   bool begin_step();
@@ -94,7 +86,6 @@ class TraceRecorder {
   std::size_t program_;
   TraceLayout layout_;
   TraceSteps steps_;
-  ImmediateStreams immediate_{};
   TimeStamps stamps_;
   TimeStamps host_stamps_;
   std::size_t next_step_;

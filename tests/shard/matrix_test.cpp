@@ -110,10 +110,6 @@ TEST_CASE("test_modes_and_a_queued_compute_stream_leave_the_bits_alone") {
         stressed.options.diagnostics.poison = true;
         stressed.options.diagnostics.touch = true;
         CHECK(toy::same_bits(toy::train(stressed), reference));
-        for (const bool reduce_beside : {true, false}) {
-          stressed.options.diagnostics.reduce_beside = reduce_beside;
-          CHECK(toy::same_bits(toy::train(stressed), reference));
-        }
         stressed.options.diagnostics.queue_compute = true;
         CHECK(toy::same_bits(toy::train(stressed), reference));
         for (const std::uint64_t seed : {1u, 2u}) {

@@ -14,7 +14,7 @@ import tempfile
 
 HOST, COMPUTE, GATHER, REDUCE = range(4)
 ABOUT = {"tessera_trace": 1, "ranks": 2, "strategy": "fsdp", "prefetch": 1, "micro_batches": 1, "units": 2, "first_step": 4,
-         "last_step": 5, "compute_stream": "immediate", "reduce_stream": "queued", "clocks": "", "plan_hash": ""}
+         "last_step": 5, "compute_stream": "immediate", "clocks": "", "plan_hash": ""}
 
 
 def run(tool, *arguments):

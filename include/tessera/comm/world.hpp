@@ -45,8 +45,7 @@ class World {
   int rank() const;
   int size() const;
   Device device() const;
-  int threads() const;  // host threads that this rank may use to compute (parallel.hpp): cores(), or what was asked for
-  int cores() const;    // this host's, divided among its ranks; at least 1
+  int threads() const;  // host threads that this rank may use to compute (parallel.hpp): cores / ranks, at least 1
   std::chrono::milliseconds timeout() const;  // the deadline of every wait for another rank
   // "local", "mpi" (processes on the CPU), "shared memory" (the same, started without MPI), "nccl", "modelled".
   std::string_view backend_name() const;

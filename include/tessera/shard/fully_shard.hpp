@@ -39,10 +39,6 @@ struct Diagnostics {
   bool poison = false;                                     // freed slots are filled with NaN
   bool touch = false;          // every operation touches the ends of the ranges that it declares, for sanitizers
   bool queue_compute = false;  // CPU: the compute stream is a queue, so the host runs ahead as it does with CUDA
-  // CPU: gradients are reduced by a thread of their own (true), or between windows by the one that computes (false),
-  // which waits for its peers there; with queue_compute always the former. The default is the former but where ranks
-  // have one thread and one core each: there another thread would only take the core from the computation.
-  std::optional<bool> reduce_beside = std::nullopt;
 };
 
 // Rare synchronisation (DiLoCo, Douillard et al. 2023): replicas train each by themselves, and after every so many

@@ -56,8 +56,7 @@ class LocalThreads final : public ThreadJob {
   explicit LocalThreads(const LaunchOptions& options)
       : ThreadJob(thread_ranks(options), options.timeout),
         kind_(resolve(options.device)),
-        threads_(threads_per_rank(options)),
-        cores_(cores_per_rank(options)) {
+        threads_(threads_per_rank(options)) {
     if (kind_ == DeviceKind::cuda) device::share_memory(std::min(room().size(), cuda_device_count()));
   }
 
@@ -70,7 +69,6 @@ class LocalThreads final : public ThreadJob {
                                         .size = room().size(),
                                         .device = device,
                                         .threads = threads_,
-                                        .cores = cores_,
                                         .timeout = room().timeout()};
       return std::make_unique<LocalBackend>(control, groups_, facts, log);
     });
@@ -79,7 +77,6 @@ class LocalThreads final : public ThreadJob {
  private:
   const DeviceKind kind_;
   const int threads_;
-  const int cores_;
   LocalGroups groups_{room()};
 };
 

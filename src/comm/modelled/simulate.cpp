@@ -78,7 +78,6 @@ void simulate(const SimulateOptions& options, const std::function<void(World&)>&
                                       .size = options.ranks,
                                       .device = Device::cpu(),
                                       .threads = comm::threads_per_rank(real_rank(options)),
-                                      .cores = comm::cores_per_rank(real_rank(options)),
                                       .timeout = options.timeout};
     return std::make_unique<ModelledBackend>(job, facts, log);
   });

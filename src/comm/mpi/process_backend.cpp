@@ -13,7 +13,6 @@ ProcessBackend::ProcessBackend(ProcessJob& job, int threads, RankLog& log)
                .size = job.place().ranks,
                .device = Device::cpu(),
                .threads = threads,
-               .cores = job.cores_per_rank(),
                .timeout = job.timeout()},
               job, log),
       job_(job),

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "comm/control/control_communicator.hpp"
-#include "comm/launch_options.hpp"
 #include "comm/nccl/nccl_group.hpp"
 #include "comm/nccl/nccl_job.hpp"
 #include "comm/rank_log.hpp"
@@ -45,13 +44,12 @@ class NcclCommunicator final : public TaskCommunicator<NcclCommunicator> {
 
 class NcclBackend final : public World::Backend {
  public:
-  NcclBackend(NcclJob& job, const LaunchOptions& options, RankLog& log)
+  NcclBackend(NcclJob& job, int threads, RankLog& log)
       : Backend({.name = "nccl",
                  .rank = job.control().rank(),
                  .size = job.control().size(),
                  .device = job.device(),
-                 .threads = threads_per_rank(options),
-                 .cores = cores_per_rank(options),
+                 .threads = threads,
                  .timeout = job.control().timeout()},
                 job.control(), log),
         job_(job) {}

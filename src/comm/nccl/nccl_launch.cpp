@@ -33,7 +33,8 @@ NcclOptions nccl_options(const LaunchOptions& options) {
 
 // The job is left while NCCL is still watched.
 std::exception_ptr run_in(NcclJob& job, const LaunchOptions& options, RankLog& log, const Body& body) {
-  return run_rank(job.control(), log, body, [&] { return std::make_unique<NcclBackend>(job, options, log); });
+  return run_rank(job.control(), log, body,
+                  [&] { return std::make_unique<NcclBackend>(job, threads_per_rank(options), log); });
 }
 
 // ---- threads ----
