@@ -1,5 +1,6 @@
-// Activation checkpointing: a block keeps its input alone, and computes the rest again right before its backward
-// window. The same bits, for less memory and one more forward pass. Try: ./activation_checkpointing --ranks 4
+// Activation checkpointing: a block keeps its input alone, and by one setting of its unit the rest is computed again
+// right before its backward window. The same bits, for less memory and one more forward pass. Try:
+// ./activation_checkpointing --ranks 4
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -53,18 +54,11 @@ struct Block : tessera::Module {
 
 // The loss of every step, and the first block's weights at the end.
 std::vector<float> train(tessera::World& world, bool checkpointing) {
-  using enum tessera::plan::WindowKind;
-  tessera::plan::Program program;
-  for (std::size_t k = 0; k < blocks; ++k) program.micro_batch.push_back({k, forward});
-  for (std::size_t k = blocks; k-- > 0;) {
-    if (checkpointing) program.micro_batch.push_back({k, recompute});
-    program.micro_batch.push_back({k, backward});
-  }
   // Every block's input and the last one's output; the tanh of every block, or one that the blocks take turns in.
   const std::size_t inputs = (blocks + 1) * rows * width, hiddens = (checkpointing ? 1 : blocks) * rows * inner;
   std::vector<Block> layers(blocks);
-  tessera::FullyShard model(world, {.program = program, .activations = tessera::Bytes(4 * (inputs + hiddens))});
-  for (Block& layer : layers) model.add(layer);
+  tessera::FullyShard model(world, {.activations = tessera::Bytes(4 * (inputs + hiddens))});
+  for (Block& layer : layers) model.add(layer, tessera::UnitOptions{.recompute = checkpointing});
   model.finalize(tessera::AdamW{.learning_rate = 0.003f});
 
   float* const memory = reinterpret_cast<float*>(model.activation_memory().data());  // in the arena, and in the plan
@@ -84,10 +78,7 @@ std::vector<float> train(tessera::World& world, bool checkpointing) {
       loss += error * error / float(dy.size());
       dy[i] = 2.0f * error / float(dy.size());
     }
-    for (std::size_t k = blocks; k-- > 0;) {
-      if (checkpointing) model.recompute(layers[k], x(k), hidden(k), x(k + 1));  // calls forward() again
-      model.backward(layers[k], x(k), hidden(k), dy);
-    }
+    for (std::size_t k = blocks; k-- > 0;) model.backward(layers[k], x(k), hidden(k), dy);
     model.update();
     model.synchronize();  // `dy` goes
     result.push_back(world.average(loss, "loss"));
@@ -95,7 +86,7 @@ std::vector<float> train(tessera::World& world, bool checkpointing) {
   if (world.rank() == 0) {
     std::printf("%-13s  activations %6zu bytes  windows per step %zu  loss %.4f to %.4f\n",
                 checkpointing ? "checkpointing" : "keeping all", model.activation_memory().size(),
-                program.micro_batch.size(), result.front(), result.back());
+                model.plan().programs[0].micro_batch.size(), result.front(), result.back());
   }
   for (const float value : model.whole(layers.front().weight)) result.push_back(value);
   return result;

@@ -30,6 +30,7 @@ void Gpt<T>::add_units(Model& model) {
   const auto add = [&](tessera::Module& unit, const std::string& name) {
     tessera::UnitOptions options{.name = name};
     if (stays_in_fp32(shape_, name)) options.precision = tessera::fp32_precision;
+    options.recompute = shape_.activation_checkpointing && &unit != embedding_.get() && &unit != final_.get();
     model.add(unit, options);
   };
   add(*embedding_, embedding_name);
@@ -84,6 +85,7 @@ tessera::Bytes Gpt<T>::planned_activation_bytes(const GptShape& shape, std::size
   Gpt gpt(shape);
   gpt.stack_ = nn::ActivationStack(device);  // counts
   nn::CountingModel counting;
+  gpt.add_units(counting);
   const TokenRows tokens = counted_tokens(shape, batch);
   gpt.train_pass(counting, tokens, counted_answers(tokens), {});
   gpt.loss_pass(counting, tokens, counted_answers(tokens));
@@ -115,7 +117,7 @@ void Gpt<T>::train_pass(Model& model, const TokenRows& tokens, const Answers& an
     model.backward(*embedding_, stack_, HeadGradient<T>{gradient});
   }
   model.backward(*final_, stack_, gradient);
-  backward_pass(model, gradient, how);
+  backward_pass(model, gradient);
 }
 
 template <typename T>
@@ -124,18 +126,15 @@ void Gpt<T>::forward_pass(Model& model, std::span<const std::int32_t> ids, const
   for (MatrixView<T>& hidden : hidden_) hidden = stack_.push<T>(ids.size(), shape_.dim);
   model.forward(*embedding_, stack_, ids, hidden_.front(), how);
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
-    const tessera::Bytes only_output = stack_.mark();
-    model.forward(*blocks_[i], stack_, hidden_[i], hidden_[i + 1], how);
-    if (shape_.activation_checkpointing) stack_.rewind(only_output);
+    model.forward(*blocks_[i], stack_, hidden_[i], hidden_[i + 1], how);  // rewound by a block that recomputes
   }
 }
 
 template <typename T>
 template <typename Model>
-void Gpt<T>::backward_pass(Model& model, MatrixView<T> gradient, const SequenceBatch& how) {
+void Gpt<T>::backward_pass(Model& model, MatrixView<T> gradient) {
   for (std::size_t i = blocks_.size(); i-- > 0;) {
     const nn::ScratchScope recomputed(stack_);
-    if (shape_.activation_checkpointing) model.recompute(*blocks_[i], stack_, hidden_[i], hidden_[i + 1], how);
     model.backward(*blocks_[i], stack_, gradient);
   }
   model.backward(*embedding_, stack_, gradient);

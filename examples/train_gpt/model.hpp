@@ -68,7 +68,7 @@ class Gpt {
   template <typename Model>
   void forward_pass(Model& model, std::span<const std::int32_t> ids, const tessera::nn::SequenceBatch& sequences);
   template <typename Model>
-  void backward_pass(Model& model, tessera::nn::MatrixView<T> gradient, const tessera::nn::SequenceBatch& sequences);
+  void backward_pass(Model& model, tessera::nn::MatrixView<T> gradient);
   template <typename Model>
   tessera::nn::MatrixView<const T> evaluation_pass(Model& model, const TokenRows& tokens);
   template <typename Model>

@@ -1,6 +1,8 @@
 // Layers from nn as units. P is the type that a unit computes in; where it is not T, its input and output are cast.
 #include "train_gpt/units.hpp"
 
+#include <optional>
+
 #include "tessera/nn/embedding.hpp"
 #include "tessera/nn/layer_norm.hpp"
 #include "tessera/nn/transformer_block.hpp"
@@ -64,6 +66,8 @@ class HiddenUnitIn final : public HiddenUnit<T> {
 
   void forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> x, MatrixView<T> y,
                const SequenceBatch& sequences) override {
+    std::optional<nn::ScratchScope> only_y;
+    if (window.recomputes()) only_y.emplace(stack);
     const MatrixView<const P> own_x = read_as<P>(window, stack, x);
     const MatrixView<P> own_y = place_for<P>(stack, y);
     layer_.forward(window, stack, own_x, own_y, sequences);

@@ -29,7 +29,7 @@ struct Answers {
 template <typename T>
 class HiddenUnit : public tessera::Module {
  public:
-  // Pushes what backward needs; x must stay until then.
+  // Pushes what backward needs, unless the unit recomputes; x must stay until then.
   virtual void forward(tessera::nn::LayerWindow window, tessera::nn::ActivationStack& stack,
                        tessera::nn::MatrixView<const T> x, tessera::nn::MatrixView<T> y,
                        const tessera::nn::SequenceBatch& sequences) = 0;

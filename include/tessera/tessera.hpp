@@ -64,6 +64,7 @@
 #include "tessera/shard/buffer.hpp"
 #include "tessera/shard/fully_shard.hpp"
 #include "tessera/shard/initial.hpp"
+#include "tessera/shard/kept_calls.hpp"
 #include "tessera/shard/module.hpp"
 #include "tessera/shard/optimizer.hpp"
 #include "tessera/shard/parameter.hpp"

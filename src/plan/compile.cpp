@@ -155,17 +155,26 @@ Bytes resolve_bucket_cap(const PlanOptions& options) {
   return options.bucket_cap.value_or(parameters_whole ? shared_synchronisations : Bytes(0));
 }
 
+std::vector<Program> recomputing(const CompileInput& input) {
+  std::vector<bool> units;
+  for (const UnitSpec& unit : input.units) units.push_back(unit.recompute);
+  std::vector<Program> programs;
+  for (const Program& program : input.programs) programs.push_back(plan::recomputing(program, units));
+  return programs;
+}
+
 }  // namespace
 
 Plan compile(const CompileInput& input) {
   check_input(input);
-  const std::vector<std::size_t> trained_by = trainers(input.programs, trainable_units(input.units));
+  const std::vector<Program> programs = recomputing(input);
+  const std::vector<std::size_t> trained_by = trainers(programs, trainable_units(input.units));
   check_outer_steps(input, trained_by);
   Plan plan;
   plan.options = input.options;
   plan.options.accumulation = resolve(input.options);
   plan.options.bucket_cap = resolve_bucket_cap(input.options);
-  plan.programs = input.programs;
+  plan.programs = programs;
   plan.units = input.units;
   plan.trainers = trained_by;
   plan.norm_columns = norm_columns(plan);

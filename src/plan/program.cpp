@@ -44,6 +44,68 @@ std::vector<bool> closes(const std::vector<WindowUse>& windows) {
 
 namespace {
 
+using Windows = std::vector<WindowUse>;
+
+class Recomputation {
+ public:
+  Recomputation(const Windows& windows, const std::vector<bool>& units)
+      : windows_(windows), units_(units), closing_(closes(windows)) {}
+
+  Windows run() {
+    Windows result;
+    for (std::size_t position = 0; position < windows_.size(); ++position) {
+      const WindowUse& use = windows_[position];
+      const bool opens = !use.resumes && use.unit < units_.size() && units_[use.unit];
+      if (opens && use.kind == WindowKind::forward) forwards_[use.unit].push_back(position);
+      if (opens && use.kind == WindowKind::backward) {
+        const Windows again = take_forward(use.unit);
+        if (!stands_before(position)) insert(again, position, result);
+      }
+      result.push_back(use);
+    }
+    return result;
+  }
+
+ private:
+  // What its latest forward window was, and what was open inside it.
+  Windows take_forward(std::size_t unit) {
+    std::vector<std::size_t>& begun = forwards_[unit];
+    if (begun.empty()) return {{unit, WindowKind::forward}};  // trainers() refuses the program
+    std::size_t at = begun.back();
+    begun.pop_back();
+    Windows result = {windows_[at]};
+    while (windows_[at].unit != unit || !closing_[at]) result.push_back(windows_[++at]);
+    return result;
+  }
+
+  // The window around the two may go on between them.
+  bool stands_before(std::size_t position) const {
+    if (position == 0) return false;
+    std::size_t before = position - 1;
+    if (windows_[before].resumes && !closing_[before]) --before;
+    return windows_[before].unit == windows_[position].unit && windows_[before].kind == WindowKind::recompute;
+  }
+
+  void insert(const Windows& forward, std::size_t position, Windows& result) const {
+    for (const WindowUse& use : forward) {
+      if (use.kind != WindowKind::forward) {
+        throw UsageError(
+            fmt::format("unit {} recomputes, but a {} window of unit {} is open inside its forward window: leave the "
+                        "setting out, and give the program the recompute windows that it should have",
+                        windows_[position].unit, to_string(use.kind), use.unit));
+      }
+      result.push_back({use.unit, WindowKind::recompute, use.resumes});
+    }
+    const bool inside_another = position > 0 && !closing_[position - 1];
+    if (inside_another) result.push_back({windows_[position - 1].unit, windows_[position - 1].kind, true});
+  }
+
+  const Windows& windows_;
+  const std::vector<bool>& units_;
+  std::vector<bool> closing_;
+  std::map<std::size_t, std::vector<std::size_t>> forwards_;  // by unit: those that were not gone back through
+};
+
 class Checker {
  public:
   Checker(std::span<const Program> programs, std::span<const Trainable> units) : programs_(programs), units_(units) {}
@@ -191,6 +253,12 @@ class Checker {
 };
 
 }  // namespace
+
+Program recomputing(const Program& program, const std::vector<bool>& units) {
+  Program result = program;
+  result.micro_batch = Recomputation(program.micro_batch, units).run();
+  return result;
+}
 
 std::vector<std::size_t> trainers(std::span<const Program> programs, std::span<const Trainable> units) {
   return Checker(programs, units).run();

@@ -295,6 +295,25 @@ void check_shape(const Plan& plan, EventPoint here, const Report& report) {
   if (!is_of_group(plan, operation)) object("not what the ranks of its group hold");
 }
 
+// A unit that recomputes has its values again when its backward window opens. The window around both may go on between
+// them.
+void check_recomputation(const Plan& plan, std::size_t segment, const Report& report) {
+  const auto& operations = plan.segments[segment].operations;
+  const Operation* last = nullptr;  // of the windows so far, those left out that only went on
+  for (std::size_t index = 0; index < operations.size(); ++index) {
+    const Operation& operation = operations[index];
+    if (operation.kind != OperationKind::window) continue;
+    const bool goes_back = operation.window == WindowKind::backward && !operation.resumes;
+    const bool is_there = last != nullptr && last->window == WindowKind::recompute && last->unit == operation.unit;
+    if (goes_back && plan.units[operation.unit].recompute && !is_there) {
+      const EventPoint here{segment, index};
+      report(ViolationKind::layout, here, here,
+             fmt::format("{}: no recompute window stands right before it", describe(plan, here)));
+    }
+    if (!operation.resumes || operation.window == WindowKind::recompute) last = &operation;
+  }
+}
+
 }  // namespace
 
 void verify_layout(const Plan& plan, const Report& report) {
@@ -314,6 +333,7 @@ void verify_layout(const Plan& plan, const Report& report) {
       }
       check_shape(plan, here, report);
     }
+    check_recomputation(plan, segment, report);
   }
 }
 

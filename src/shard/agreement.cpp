@@ -96,6 +96,7 @@ void add_units(Lines& lines, const std::vector<plan::UnitSpec>& units) {
     if (unit.prefetch) lines.add("prefetch of unit " + unit.name, *unit.prefetch);
     if (unit.reshard_after_forward)
       lines.add("reshard_after_forward of unit " + unit.name, *unit.reshard_after_forward);
+    if (unit.recompute) lines.add("recompute of unit " + unit.name, "yes");
     for (const plan::ParameterSpec& parameter : unit.parameters) {
       lines.add(fmt::format("parameter {} of shape {}{}{} in unit {}", parameter.name, to_string(parameter.shape),
                             parameter.optional ? ", optional" : "", parameter.frozen ? ", frozen" : "", unit.name));

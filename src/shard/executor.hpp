@@ -36,6 +36,7 @@ class Executor final : public WindowHost {
   Window open(const plan::WindowUse& use) override;
   void close(std::size_t serial) override;  // launches what comes before the next window
   WindowView* open_window(std::size_t serial) override;
+  const Unit& unit(std::size_t index) const override { return *units_[index]; }
   // Opens and closes it, and all that is inside it, without computing: gradients count as zero. Units inside must be
   // optional, too.
   void skip(const plan::WindowUse& use);

@@ -20,6 +20,8 @@
 
 namespace tessera {
 
+using plan::WindowKind;
+
 namespace {
 
 // Walks a module's parts and writes down its parameters under their joined names. Parts that are units of their own are
@@ -155,6 +157,14 @@ class FullyShard::Implementation {
     if (!executor_) throw UsageError("the model is not finalized: call finalize() with an optimizer first");
     return *executor_;
   }
+
+  // Whose windows open now.
+  WindowHost& windows() {
+    if (recording_) return *recording_;
+    return executor();
+  }
+
+  void skip(const plan::WindowUse& use) { recording_ ? recording_->open(use).close() : executor().skip(use); }
 
   Unit& unit_of(const Module& module) {
     const auto found = unit_of_.find(&module);
@@ -459,20 +469,24 @@ void FullyShard::skip(Unit& unit, plan::WindowKind kind) {
   if (!unit.options().optional) {
     throw UsageError(fmt::format("unit {} cannot be skipped: add it with UnitOptions::optional", unit.name()));
   }
-  if (implementation_->recording() != nullptr) return open(unit, kind).close();
   implementation_->require_mine(unit);
-  implementation_->executor().skip({unit.index(), kind});
+  WindowHost& windows = implementation_->windows();
+  if (kind == WindowKind::recompute) require_no_setting(unit);
+  if (unit.options().recompute && kind == WindowKind::backward) {
+    windows.kept_calls().drop(unit.index());
+    implementation_->skip({unit.index(), WindowKind::recompute});
+  }
+  implementation_->skip({unit.index(), kind});
+  if (unit.options().recompute && kind == WindowKind::forward) windows.kept_calls().keep_none(unit.index());
 }
 
 Window FullyShard::open(Unit& unit, plan::WindowKind kind) {
-  if (RecordedPass* const recording = implementation_->recording()) {
-    implementation_->require_mine(unit);
-    return recording->open({unit.index(), kind});
-  }
-  Executor& executor = implementation_->executor();
+  WindowHost& windows = implementation_->windows();
   implementation_->require_mine(unit);
-  return executor.open({unit.index(), kind});
+  return windows.open({unit.index(), kind});
 }
+
+void FullyShard::compute_again(const Unit& unit) { implementation_->windows().compute_again(unit); }
 
 void FullyShard::update() { update(UpdateOptions{}); }
 void FullyShard::update(float learning_rate) { update(UpdateOptions{.learning_rate = learning_rate}); }
@@ -596,7 +610,8 @@ std::vector<FullyShard::Region> FullyShard::regions() const { return implementat
 
 Unit& FullyShard::unit_of(const Module& module) { return implementation_->unit_of(module); }
 
-void FullyShard::require_forward(plan::WindowKind kind) {
+void FullyShard::require_forward(const Unit& unit, plan::WindowKind kind) {
+  if (kind == plan::WindowKind::recompute) require_no_setting(unit);
   if (kind != plan::WindowKind::backward) return;
   throw UsageError("pass() calls forward functions, in forward, recompute or evaluate windows: call backward()");
 }

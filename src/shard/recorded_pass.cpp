@@ -68,6 +68,7 @@ std::vector<plan::WindowUse> RecordedPass::run(const std::function<void()>& pass
   pass();
   stream_.synchronize();
   kept_.clear();
+  kept_calls().clear();
   if (depth_ > 0) {
     throw UsageError(fmt::format("{} is still open where its pass ends", windows_[depth_ - 1]->describe()));
   }

@@ -46,6 +46,7 @@ class RecordedPass final : public WindowHost {
   // ---- WindowHost ----
   Window open(const plan::WindowUse& use) override;
   WindowView* open_window(std::size_t serial) override;
+  const Unit& unit(std::size_t index) const override { return *subject_.units[index]; }
   void close(std::size_t serial) override;
   void abandon(std::string_view what) noexcept override;
 

@@ -92,7 +92,8 @@ plan::UnitSpec Unit::spec() const {
                       .buffers = {},
                       .precision = options_.precision,
                       .prefetch = options_.prefetch,
-                      .reshard_after_forward = options_.reshard_after_forward};
+                      .reshard_after_forward = options_.reshard_after_forward,
+                      .recompute = options_.recompute};
   for (const Parameter* parameter : parameters()) {
     spec.parameters.push_back({.name = parameter->name(),
                                .shape = parameter->shape(),

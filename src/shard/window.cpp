@@ -19,6 +19,20 @@ WindowLink link_to(WindowHost& host, int rank, std::span<const std::unique_ptr<U
   return link;
 }
 
+void WindowHost::compute_again(const Unit& unit) {
+  if (!unit.options().recompute) return;
+  KeptCalls::Taken call = kept_calls_.take(unit.index(), unit.name());
+  open({unit.index(), plan::WindowKind::recompute}).run([&](Window& window) { call.make(window); });
+}
+
+void require_no_setting(const Unit& unit) {
+  if (!unit.options().recompute) return;
+  throw UsageError(fmt::format(
+      "unit {} computes its forward pass again by itself (UnitOptions::recompute), right before its backward "
+      "window: a pass that does so, too, leaves that setting out",
+      unit.name()));
+}
+
 Window::Window(std::shared_ptr<const WindowLink> link, plan::WindowUse use, std::size_t serial)
     : link_(std::move(link)), use_(use), serial_(serial), exceptions_at_opening_(std::uncaught_exceptions()) {}
 
@@ -73,11 +87,41 @@ bool Window::is_unit(const Module& part) const {
 Window Window::open_inside(const Module& part, plan::WindowKind kind) {
   opened();
   const auto unit = link_->modules.find(&part);
-  if (unit != link_->modules.end()) return link_->host->open({unit->second, kind});
+  if (unit != link_->modules.end()) {
+    if (kind == plan::WindowKind::recompute && use_.kind == plan::WindowKind::backward) {
+      require_no_setting(link_->host->unit(unit->second));
+    }
+    return link_->host->open({unit->second, kind});
+  }
   throw UsageError(fmt::format(
       "rank {}, {} window of unit {}: a {} window was asked for of a module that is no unit of this model (or has "
       "moved since): call its functions with this window, or add it to the model",
       link_->rank, to_string(use_.kind), link_->units[use_.unit], to_string(kind)));
+}
+
+void Window::compute_again(const Module& part) {
+  opened();
+  const auto unit = link_->modules.find(&part);
+  if (unit != link_->modules.end()) link_->host->compute_again(link_->host->unit(unit->second));
+}
+
+bool Window::recomputes() const {
+  const WindowView& window = opened();
+  return window.kind() == plan::WindowKind::forward && window.unit().options().recompute;
+}
+
+// Inside a recompute window a unit's parts are called as they were in the forward pass.
+KeptCalls* Window::kept_calls() const {
+  const WindowView& window = opened();
+  const bool goes_forward = window.kind() == plan::WindowKind::forward || window.kind() == plan::WindowKind::recompute;
+  return goes_forward && window.unit().options().recompute ? &link_->host->kept_calls() : nullptr;
+}
+
+void Window::refuse_to_keep() const {
+  throw UsageError(fmt::format(
+      "unit {} computes its forward pass again before backward, and an argument of its forward() is a temporary that "
+      "cannot be copied: pass something that has a name and stays until then",
+      unit()));
 }
 
 void Window::close() {

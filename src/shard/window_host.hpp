@@ -40,6 +40,7 @@ class WindowView {
 class WindowHost {
  public:
   virtual ~WindowHost() = default;
+  virtual const Unit& unit(std::size_t index) const = 0;
   // The window of this opening, while it is open; else null.
   virtual WindowView* open_window(std::size_t serial) = 0;
   // The next window of the pass; where others are open, inside them.
@@ -48,6 +49,13 @@ class WindowHost {
   virtual void close(std::size_t serial) = 0;
   // Aborts the world; the text says in which window.
   virtual void abandon(std::string_view what) noexcept = 0;
+
+  // The recompute window of a unit that recomputes, right before its backward one; of others nothing.
+  void compute_again(const Unit& unit);
+  KeptCalls& kept_calls() { return kept_calls_; }
+
+ private:
+  KeptCalls kept_calls_;  // of the micro-batch that runs
 };
 
 // What handles keep of the model that opened them. It outlives the model, so that a handle which comes late finds that
@@ -58,6 +66,9 @@ struct WindowLink {
   std::vector<std::string> units = {};                // their names
   std::map<const Module*, std::size_t> modules = {};  // the unit that each was added as
 };
+// What recomputes by its setting is not asked to by its pass: throws UsageError.
+void require_no_setting(const Unit& unit);
+
 WindowLink link_to(WindowHost& host, int rank, std::span<const std::unique_ptr<Unit>> units,
                    const std::map<const Module*, Unit*>& modules);
 

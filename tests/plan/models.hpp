@@ -176,10 +176,30 @@ inline Model nested_model() {
             {3, evaluate}}}};
 }
 
+// Units that recompute by their setting, in each other and one behind the other; the program says nothing of it.
+inline Model recomputing_model() {
+  using enum WindowKind;
+  Model model{"recomputing",
+              odd_units(4),
+              {{{0, forward},
+                {1, forward},
+                {2, forward},
+                {1, forward, true},
+                {3, forward},
+                {3, backward},
+                {1, backward},
+                {2, backward},
+                {1, backward, true},
+                {0, backward}},
+               {{0, evaluate}, {1, evaluate}, {2, evaluate}, {1, evaluate, true}, {3, evaluate}}}};
+  for (const std::size_t unit : {0u, 1u, 2u}) model.units[unit].recompute = true;
+  return model;
+}
+
 inline std::vector<Model> all_models() {
   return {chain_model(1),     chain_model(2),      chain_model(3),    chain_model(5),
           chain_model(8),     tied_model(),        recompute_model(), no_evaluation_model(),
-          empty_unit_model(), adversarial_model(), nested_model()};
+          empty_unit_model(), adversarial_model(), nested_model(),    recomputing_model()};
 }
 
 // Units in programs that all go through the whole chain, each of which trains some of it.

@@ -51,6 +51,52 @@ TEST_CASE("check_names_a_unit_without_backward_window") {
   CHECK(usage_error([&] { trained_by(program, 2); }) == "program: unit 1 has no backward window");
 }
 
+TEST_CASE("units_that_recompute_do_so_right_before_each_backward_window") {
+  const std::vector<bool> all(2, true);
+  CHECK(recomputing(Program::chain(2), {false, true}).micro_batch ==
+        std::vector<WindowUse>{{0, forward}, {1, forward}, {1, recompute}, {1, backward}, {0, backward}});
+  CHECK(recomputing(Program::chain(2), {false, false}).micro_batch == Program::chain(2).micro_batch);
+  CHECK(recomputing(Program::chain(2), all).evaluation == Program::chain(2).evaluation);
+  const Program tied{{{0, forward}, {1, forward}, {0, forward}, {0, backward}, {1, backward}, {0, backward}}, {}};
+  const Program once = recomputing(tied, {true, false});
+  CHECK(once.micro_batch == std::vector<WindowUse>{{0, forward},
+                                                   {1, forward},
+                                                   {0, forward},
+                                                   {0, recompute},
+                                                   {0, backward},
+                                                   {1, backward},
+                                                   {0, recompute},
+                                                   {0, backward}});
+  CHECK(recomputing(once, {true, false}).micro_batch == once.micro_batch);
+}
+
+TEST_CASE("what_was_open_inside_a_window_is_so_again_where_its_unit_recomputes") {
+  const Program nested{
+      {{0, forward}, {1, forward}, {0, forward, true}, {0, backward}, {1, backward}, {0, backward, true}}, {}};
+  CHECK(recomputing(nested, {true, false}).micro_batch == std::vector<WindowUse>{{0, forward},
+                                                                                 {1, forward},
+                                                                                 {0, forward, true},
+                                                                                 {0, recompute},
+                                                                                 {1, recompute},
+                                                                                 {0, recompute, true},
+                                                                                 {0, backward},
+                                                                                 {1, backward},
+                                                                                 {0, backward, true}});
+  // As a pass that is recorded has it: the outer window goes on between the two inner ones.
+  const std::vector<WindowUse> inner = {{0, forward},   {1, forward},        {0, forward, true}, {0, backward},
+                                        {1, recompute}, {0, backward, true}, {1, backward},      {0, backward, true}};
+  CHECK(recomputing(nested, {false, true}).micro_batch == inner);
+  CHECK(recomputing({inner, {}}, {false, true}).micro_batch == inner);
+  const Program both = recomputing(nested, {true, true});
+  CHECK(both.micro_batch.size() == 11);
+  CHECK(recomputing(both, {true, true}).micro_batch == both.micro_batch);
+  const Program backward_inside{{{1, forward}, {0, forward}, {1, backward}, {0, forward, true}, {0, backward}}, {}};
+  CHECK(contains(usage_error([&] {
+                   recomputing(backward_inside, {true, false});
+                 }),
+                 "a backward window of unit 1 is open inside its forward window"));
+}
+
 TEST_CASE("check_refuses_backward_and_recompute_before_forward") {
   CHECK(contains(usage_error([] {
                    trained_by({{{0, backward}}, {}}, 1);

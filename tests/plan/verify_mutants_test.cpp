@@ -120,6 +120,7 @@ std::vector<Subject> subjects() {
   for (const Strategy strategy : {Strategy::fsdp, Strategy::zero2}) {
     for (const std::size_t prefetch : {0u, 1u, 3u}) {
       add(result, nested_model(), {.strategy = strategy, .precision = bf16_mixed, .ranks = 2, .prefetch = prefetch});
+      add(result, recomputing_model(), {.strategy = strategy, .ranks = 3, .prefetch = prefetch});
     }
   }
   for (const Model& model : all_models()) {

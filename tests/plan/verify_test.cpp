@@ -166,4 +166,29 @@ TEST_CASE("ranks_that_wait_for_each_other_are_a_deadlock") {
 
 }  // namespace verify_test
 
+TEST_CASE("verify_wants_a_recompute_window_before_each_backward_one_of_a_unit_that_recomputes") {
+  const Plan plan = compile(input_of(recomputing_model(), {.ranks = 3, .micro_batches = 2}));
+  REQUIRE(verify(plan).ok());
+  std::size_t mutants = 0;
+  for (std::size_t s = 0; s < plan.segments.size(); ++s) {
+    for (std::size_t o = 0; o < plan.segments[s].operations.size(); ++o) {
+      const Operation& operation = plan.segments[s].operations[o];
+      if (operation.kind != OperationKind::window || operation.window != WindowKind::recompute) continue;
+      // Of unit 1's stretches the last one is what the verifier looks for.
+      if (operation.unit == 1 && !operation.resumes) continue;
+      Plan mutant = plan;
+      mutant.segments[s].operations[o].window = WindowKind::forward;
+      const Verification verification = verify(mutant);
+      if (verification.ok()) {
+        // The one of unit 2 inside unit 1's.
+        CHECK(operation.unit == 2);
+        continue;
+      }
+      ++mutants;
+      CHECK(contains(verification.violations.front().text, "no recompute window stands right before it"));
+    }
+  }
+  CHECK(mutants == 2 * 3);  // three units, in each of two segments
+}
+
 }  // namespace tessera::plan

@@ -78,6 +78,14 @@ class UnitsFile(unittest.TestCase):
         content["units"][1]["prefetch"] = content["units"][2]["prefetch"] = 0  # these take turns in one
         self.assertEqual(slots(), 1 + 2)
 
+    def test_a_unit_that_recomputes_needs_no_window_in_the_program(self):
+        content = {"units": [unit("a", [1000]), unit("b", [1000])]}
+        windows = ["forward a", "forward b", "recompute b", "backward b", "backward a"]
+        program = {"micro_batch": windows, "evaluation": ["evaluate a", "evaluate b"]}
+        expected = self.plan({**content, "program": program})["hash"]
+        content["units"][1]["recompute"] = True
+        self.assertEqual(self.plan(content)["hash"], expected)
+
     def test_a_window_goes_on_behind_those_inside_it(self):
         content = {"units": [unit("outer", [1000]), unit("inner", [1000])]}
         there, back = ["forward outer", "forward inner"], ["backward inner", "backward outer"]

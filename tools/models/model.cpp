@@ -26,13 +26,9 @@ void add_parameter(plan::UnitSpec& unit, const std::string& name, tessera::Shape
 }
 
 void recompute(plan::Program& program, std::size_t first, std::size_t end) {
-  std::vector<plan::WindowUse> windows;
-  for (const plan::WindowUse& use : program.micro_batch) {
-    const bool is_chosen = use.kind == plan::WindowKind::backward && use.unit >= first && use.unit < end;
-    if (is_chosen) windows.push_back({use.unit, plan::WindowKind::recompute});
-    windows.push_back(use);
-  }
-  program.micro_batch = std::move(windows);
+  std::vector<bool> chosen(end);
+  std::fill(chosen.begin() + static_cast<std::ptrdiff_t>(first), chosen.end(), true);
+  program = plan::recomputing(program, chosen);
 }
 
 Model perceptron(const std::vector<std::size_t>& widths) {

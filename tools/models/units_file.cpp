@@ -126,11 +126,12 @@ plan::ParameterSpec parameter_of(const Place& place, const std::string& unit) {
 }
 
 plan::UnitSpec unit_of(const Place& place, std::size_t& parameters_left) {
-  place.require_keys({"name", "parameters", "precision?", "prefetch?", "reshard_after_forward?"});
+  place.require_keys({"name", "parameters", "precision?", "prefetch?", "reshard_after_forward?", "recompute?"});
   plan::UnitSpec unit{place.at("name").text(), {}};
   if (place.has("precision")) unit.precision = precision_of(place.at("precision"));
   if (place.has("prefetch")) unit.prefetch = place.at("prefetch").whole(most_prefetch);
   if (place.has("reshard_after_forward")) unit.reshard_after_forward = place.at("reshard_after_forward").truth();
+  unit.recompute = place.has("recompute") && place.at("recompute").truth();
   for (const Place& parameter : place.at("parameters").list(parameters_left)) {
     unit.parameters.push_back(parameter_of(parameter, unit.name));
   }

@@ -44,6 +44,7 @@ struct UnitSpec {
   std::optional<Precision> precision = std::nullopt;
   std::optional<std::size_t> prefetch = std::nullopt;
   std::optional<bool> reshard_after_forward = std::nullopt;
+  bool recompute = false;  // a recompute window stands right before each backward one
 };
 
 enum class Part { trained, frozen };

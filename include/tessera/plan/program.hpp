@@ -47,6 +47,11 @@ struct Program {
   static Program chain(std::size_t units);
 };
 
+// The program with a recompute window right before each backward window of the units that are marked, where none stands
+// there: what was open inside the unit's latest forward window that was not gone back through is so again. Throws
+// UsageError where something else than forward windows was.
+Program recomputing(const Program& program, const std::vector<bool>& units);
+
 inline constexpr std::size_t no_program = static_cast<std::size_t>(-1);
 
 // By unit: the program that trains it, or no_program where `trainable` says that it is frozen. A unit without

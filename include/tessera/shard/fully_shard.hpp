@@ -174,14 +174,14 @@ class FullyShard {
   void recompile();
 
   // Opens the module's next window, calls module.forward(window, args…), closes the window, returns what it returned.
-  // `kind`: forward, recompute or evaluate; UsageError for backward. A pass that is written once for all three takes a
+  // `kind`: forward, recompute or evaluate; UsageError for backward, and for recompute of a unit that does so by its
+  // setting. A pass that is written once for all three takes a
   // Pass (below) in place of the model.
   template <typename M, typename... Args>
   decltype(auto) pass(plan::WindowKind kind, M& module, Args&&... args) {
-    require_forward(kind);
-    return within(unit_of(module), kind, [&](Window& window) -> decltype(auto) {
-      return module.forward(window, std::forward<Args>(args)...);
-    });
+    Unit& unit = unit_of(module);
+    require_forward(unit, kind);
+    return open(unit, kind).run_forward(module, std::forward<Args>(args)...);
   }
   template <typename M, typename... Args>
   decltype(auto) forward(M& module, Args&&... args) {
@@ -195,10 +195,13 @@ class FullyShard {
   decltype(auto) evaluate(M& module, Args&&... args) {
     return pass(plan::WindowKind::evaluate, module, std::forward<Args>(args)...);
   }
-  // Likewise module.backward(window, args…), in a backward window.
+  // Likewise module.backward(window, args…), in a backward window. Of a unit that recomputes (UnitOptions::recompute)
+  // the latest call of forward() that was not gone back through is made again before, in a recompute window.
   template <typename M, typename... Args>
   decltype(auto) backward(M& module, Args&&... args) {
-    return within(unit_of(module), plan::WindowKind::backward, [&](Window& window) -> decltype(auto) {
+    Unit& unit = unit_of(module);
+    compute_again(unit);
+    return within(unit, plan::WindowKind::backward, [&](Window& window) -> decltype(auto) {
       return module.backward(window, std::forward<Args>(args)...);
     });
   }
@@ -325,7 +328,8 @@ class FullyShard {
 
  private:
   Unit& unit_of(const Module& module);
-  static void require_forward(plan::WindowKind kind);
+  static void require_forward(const Unit& unit, plan::WindowKind kind);
+  void compute_again(const Unit& unit);
 
   class Implementation;
   std::unique_ptr<Implementation> implementation_;

@@ -34,6 +34,10 @@ struct UnitOptions {
   std::optional<Precision> precision = std::nullopt;
   std::optional<std::size_t> prefetch = std::nullopt;
   std::optional<bool> reshard_after_forward = std::nullopt;
+  // Activation checkpointing: right before each backward window forward() is called once more, in a recompute window
+  // and with what it was given (kept_calls.hpp), so that what backward reads need not be kept until then
+  // (Window::recomputes). Of windows that are opened by hand the recompute window is, too.
+  bool recompute = false;
   bool optional = false;  // its windows may be skipped (FullyShard::skip)
   // What full names of its tensors begin with; default: the unit's name and a dot.
   std::optional<std::string> prefix = std::nullopt;

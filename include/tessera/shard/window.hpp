@@ -38,6 +38,7 @@
 #include "tessera/device/stream.hpp"
 #include "tessera/plan/program.hpp"
 #include "tessera/shard/buffer.hpp"
+#include "tessera/shard/kept_calls.hpp"
 #include "tessera/shard/parameter.hpp"
 
 namespace tessera {
@@ -62,6 +63,9 @@ class Window {
   // Throws as parameter() does.
   bool trains(const Parameter& parameter) const;
   bool is_open() const;
+  // In a forward window: whether the unit's forward functions are called again before its backward window
+  // (UnitOptions::recompute), so that of this call only the results are needed, and nothing that backward reads.
+  bool recomputes() const;
 
   // The compute stream: what is enqueued here sees whole parameters. The same stream in every window of a model.
   Stream& stream();
@@ -108,13 +112,12 @@ class Window {
   template <typename M, typename... Args>
   decltype(auto) forward(M& part, Args&&... args) {
     const plan::WindowKind inner = kind() == plan::WindowKind::backward ? plan::WindowKind::recompute : kind();
-    return open_inside(part, inner).run([&](Window& window) -> decltype(auto) {
-      return part.forward(window, std::forward<Args>(args)...);
-    });
+    return open_inside(part, inner).run_forward(part, std::forward<Args>(args)...);
   }
-  // Likewise part.backward(window, args…), in a backward window.
+  // Likewise part.backward(window, args…), in a backward window, behind a recompute window of a unit that recomputes.
   template <typename M, typename... Args>
   decltype(auto) backward(M& part, Args&&... args) {
+    compute_again(part);
     return open_inside(part, plan::WindowKind::backward).run([&](Window& window) -> decltype(auto) {
       return part.backward(window, std::forward<Args>(args)...);
     });
@@ -147,6 +150,7 @@ class Window {
 
  private:
   friend class Executor;
+  friend class FullyShard;
   friend class RecordedPass;
   struct Raw {
     void* data;
@@ -156,6 +160,28 @@ class Window {
   WindowView& opened() const;  // throws where it is not open
   void keep_object(std::shared_ptr<void> object);
   Window open_inside(const Module& part, plan::WindowKind kind);
+  void compute_again(const Module& part);
+
+  // Calls module.forward(*this, args…) as run() does. Of a unit that recomputes the call is kept.
+  template <typename M, typename... Args>
+  decltype(auto) run_forward(M& module, Args&&... args) {
+    return run([&](Window& window) -> decltype(auto) {
+      const KeptCalls::Scope kept = window.keep_call<M, Args...>(module, args...);
+      return module.forward(window, std::forward<Args>(args)...);
+    });
+  }
+  template <typename M, typename... Args>
+  KeptCalls::Scope keep_call(M& module, std::remove_reference_t<Args>&... args) {
+    KeptCalls* const calls = kept_calls();
+    if (calls == nullptr) return {};
+    if constexpr (ForwardCall<Window, M, Args...>::can_be_kept) {
+      return calls->keep<M, Args...>(use_.unit, module, args...);
+    } else {
+      refuse_to_keep();
+    }
+  }
+  KeptCalls* kept_calls() const;  // null: the unit's calls are made once
+  [[noreturn]] void refuse_to_keep() const;
   void abandon() noexcept;  // inside a catch block: aborts the world with the current exception as cause
   Raw raw_parameter(const Parameter& parameter, DType type);
   Raw raw_gradient(const Parameter& parameter, DType type, GradientMode mode);

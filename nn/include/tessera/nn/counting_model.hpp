@@ -4,13 +4,17 @@
 //   CountingModel counting; ActivationStack stack; pass(counting, stack);        // stack.peak() is what it needs
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
+#include <functional>
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
 #include "tessera/nn/layer_window.hpp"
 #include "tessera/plan/program.hpp"
+#include "tessera/shard/kept_calls.hpp"
 #include "tessera/shard/module.hpp"
 #include "tessera/shard/unit.hpp"
 
@@ -19,12 +23,20 @@ namespace tessera::nn {
 class CountingModel {
  public:
   // As FullyShard::add, for those whose windows are to be written down.
-  void add(const Module& module, const UnitOptions& = {}) { units_.emplace(&module, units_.size()); }
+  void add(const Module& module, const UnitOptions& options = {}) {
+    units_.emplace(&module, units_.size());
+    if (options.recompute) recomputing_.insert(&module);
+  }
 
   template <typename M, typename... Args>
   decltype(auto) forward(M& module, Args&&... args) {
     note(module, plan::WindowKind::forward);
-    return module.forward(LayerWindow::counting(plan::WindowKind::forward), std::forward<Args>(args)...);
+    const bool again = recomputing_.contains(&module);
+    if (again) {
+      kept_.push_back({&module, [call = ForwardCall<LayerWindow, M, Args...>(module, args...)](
+                                    LayerWindow window) mutable { call.make(window); }});
+    }
+    return module.forward(LayerWindow::counting(plan::WindowKind::forward, again), std::forward<Args>(args)...);
   }
   template <typename M, typename... Args>
   decltype(auto) recompute(M& module, Args&&... args) {
@@ -38,12 +50,16 @@ class CountingModel {
   }
   template <typename M, typename... Args>
   decltype(auto) backward(M& module, Args&&... args) {
+    compute_again(module);
     note(module, plan::WindowKind::backward);
     return module.backward(LayerWindow::counting(plan::WindowKind::backward), std::forward<Args>(args)...);
   }
 
   // Of modules that were added, since the last call: what plan::Program has of a micro-batch or an evaluation.
-  std::vector<plan::WindowUse> take_windows() { return std::exchange(windows_, {}); }
+  std::vector<plan::WindowUse> take_windows() {
+    kept_.clear();
+    return std::exchange(windows_, {});
+  }
 
  private:
   template <typename M>
@@ -53,7 +69,27 @@ class CountingModel {
     if (unit != units_.end()) windows_.push_back({unit->second, kind});
   }
 
+  // The latest call that was not gone back through.
+  template <typename M>
+  void compute_again(const M& module) {
+    const auto latest =
+        std::find_if(kept_.rbegin(), kept_.rend(), [&](const Kept& kept) { return kept.module == &module; });
+    if (latest == kept_.rend()) return;
+    const auto call = std::move(latest->call);
+    kept_.erase(latest.base() - 1);
+    note(module, plan::WindowKind::recompute);
+    call(LayerWindow::counting(plan::WindowKind::recompute));
+  }
+
+  // A call of a unit that recomputes (UnitOptions::recompute).
+  struct Kept {
+    const Module* module;
+    std::function<void(LayerWindow)> call;
+  };
+
   std::map<const Module*, std::size_t> units_;
+  std::set<const Module*> recomputing_;
+  std::vector<Kept> kept_;
   std::vector<plan::WindowUse> windows_;
 };
 

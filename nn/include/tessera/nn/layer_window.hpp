@@ -41,7 +41,10 @@ class LayerWindow {
  public:
   LayerWindow(Window& window) : window_(&window) {}  // NOLINT(google-explicit-constructor): FullyShard passes windows
   explicit LayerWindow(ParameterMemory& memory) : memory_(&memory) {}
-  static LayerWindow counting(plan::WindowKind kind = plan::WindowKind::forward) { return LayerWindow(kind); }
+  // `recomputes`: as of a unit with that setting.
+  static LayerWindow counting(plan::WindowKind kind = plan::WindowKind::forward, bool recomputes = false) {
+    return LayerWindow(kind, recomputes);
+  }
 
   bool counts_only() const { return window_ == nullptr && memory_ == nullptr; }
 
@@ -50,6 +53,9 @@ class LayerWindow {
     if (memory_ != nullptr) return memory_->kind();
     return window_ == nullptr ? counted_ : window_->kind();
   }
+
+  // As Window's.
+  bool recomputes() const { return window_ == nullptr ? counted_again_ : window_->recomputes(); }
 
   // The kind of device that a layer takes scratch memory for: the stack's, which must be the stream's. Throws
   // UsageError when it is not.
@@ -94,7 +100,7 @@ class LayerWindow {
   }
 
  private:
-  explicit LayerWindow(plan::WindowKind counted) : counted_(counted) {}
+  LayerWindow(plan::WindowKind counted, bool again) : counted_(counted), counted_again_(again) {}
 
   Stream& stream() const { return memory_ != nullptr ? memory_->stream() : window_->stream(); }
   template <typename T>
@@ -107,6 +113,7 @@ class LayerWindow {
   Window* window_ = nullptr;
   ParameterMemory* memory_ = nullptr;
   plan::WindowKind counted_ = plan::WindowKind::forward;
+  bool counted_again_ = false;
 };
 
 }  // namespace tessera::nn
