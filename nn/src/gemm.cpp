@@ -29,8 +29,8 @@ namespace {
 // products, small enough that three of them (3 MiB) do not count beside the activations.
 constexpr std::size_t tile = 512;
 
-// Of a result in bf16: a larger one goes past the caches.
-constexpr std::size_t streamed_numbers = 1 << 21;
+// A matrix of more numbers does not stay in a core's caches. Such a result in bf16 goes past them.
+constexpr std::size_t cached_numbers = 1 << 21;
 
 blasint extent(std::size_t value) {
   if (value > static_cast<std::size_t>(std::numeric_limits<blasint>::max())) {
@@ -264,7 +264,7 @@ void multiply(const Gemm<T>& of, const Gemm<T>& whole) {
     }
     for (std::size_t row = 0; row < of.m; row += tile) {
       for (std::size_t column = 0; column < of.n; column += tile) {
-        multiply_tile(of, cut(row, of.m), cut(column, of.n), whole.m * whole.n > streamed_numbers);
+        multiply_tile(of, cut(row, of.m), cut(column, of.n), whole.m * whole.n > cached_numbers);
       }
     }
   }
@@ -296,7 +296,11 @@ void multiply_in_shares(const Gemm<T>& whole) {
   const bool by_rows = whole.m >= whole.n;
   const std::size_t count = std::max(whole.m, whole.n);
   const std::size_t work_of_each = std::min(whole.m, whole.n) * whole.k;
-  const parallel::Shares shares{.count = count, .least = least_work / work_of_each + 1, .unit = unit};
+  // Shares of a large product wait for memory, and one of them for a core when gradients are reduced beside it: smaller
+  // ones even that out. Others would only rearrange their smaller operand more often.
+  const bool is_large = std::max({whole.m * whole.n, whole.m * whole.k, whole.n * whole.k}) > cached_numbers;
+  const parallel::Shares shares{
+      .count = count, .least = least_work / work_of_each + 1, .unit = unit, .turns = is_large ? 6u : 1u};
   parallel::in_shares(shares, [&](std::size_t begin, std::size_t end, std::size_t worker) {
     Gemm<T> part = part_of(whole, by_rows, begin, end);
     if (worker > 0 && gemm_scratch<T>(part.m, part.n, part.k) > 0) part.scratch = helper_room();

@@ -181,7 +181,8 @@ void run_parts(std::size_t parts, const Call& call) {
 }
 
 std::size_t shares_of(const Shares& of) noexcept {
-  const std::size_t most = in_a_part ? 1 : static_cast<std::size_t>(threads());
+  const bool alone = in_a_part || threads() == 1;
+  const std::size_t most = alone ? 1 : static_cast<std::size_t>(threads()) * of.turns;
   const std::size_t units = (of.count + of.unit - 1) / of.unit;
   if (units == 0) return 0;
   return std::clamp<std::size_t>(of.count / std::max<std::size_t>(1, of.least), 1, std::min(most, units));

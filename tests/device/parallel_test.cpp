@@ -152,6 +152,10 @@ TEST_CASE("shares_cover_a_count_once_within_its_units") {
   CHECK(parallel::shares_of({.count = 1000, .least = 5000}) == 1);
   CHECK(parallel::shares_of({.count = 1000, .least = 1}) == 4);
   CHECK(parallel::shares_of({.count = 100, .least = 1, .unit = 64}) == 2);
+  CHECK(parallel::shares_of({.count = 1000, .turns = 6}) == 24);
+  CHECK(parallel::shares_of({.count = 1000, .least = 300, .turns = 6}) == 3);
+  parallel::set_threads(1);
+  CHECK(parallel::shares_of({.count = 1000, .turns = 6}) == 1);
 }
 
 TEST_CASE("no_threads_are_refused") {

@@ -206,8 +206,9 @@ void check_linear_on_threads() {
   struct Size {
     std::size_t batch, in, out;
   };
-  // The second has a depth that is cut or not by how wide a part is; the last is one row.
-  for (const Size& size : std::vector<Size>{{67, 301, 499}, {40, 1100, 1000}, {1030, 97, 101}, {1, 1000, 5000}}) {
+  // The second has a depth that is cut or not by how wide a part is; the fourth is one row; the last two are large.
+  for (const Size& size :
+       std::vector<Size>{{67, 301, 499}, {40, 1100, 1000}, {1030, 97, 101}, {1, 1000, 5000}, {9, 1501, 1499}}) {
     CAPTURE(size.batch);
     const std::vector<T> x = random_elements<T>(size.batch * size.in, 1);
     const std::vector<T> weight = random_elements<T>(size.out * size.in, 2);

@@ -39,9 +39,10 @@ struct Shares {
   std::size_t count;
   std::size_t least = 1;  // is worth a thread
   std::size_t unit = 1;   // each share begins at a multiple of it
+  std::size_t turns = 1;  // most shares of a thread: with several, those that other work holds up take fewer
 };
 
-// How many shares there are: at most one for each thread, and one in a part of another operation.
+// How many shares there are: at most `turns` for each thread, and one in a part of another operation.
 std::size_t shares_of(const Shares& of) noexcept;
 
 // function(begin, end, worker) for shares of [0, count) of equal size, within a unit; for none where count is 0.
