@@ -75,7 +75,7 @@ def runtime_marks():
 
 
 def step_marks():
-    least = {"mlp": {"single": 1.4, "threads": 1.3, "ddp": 2.0, "fsdp": 2.5},
+    least = {"mlp": {"single": 1.3, "threads": 1.3, "ddp": 2.0, "fsdp": 2.5},
              "gpt": {"single": 1.3, "threads": 1.3, "ddp": 1.5, "fsdp": 2.0},
              "cnn": {"single": 1.0, "threads": 1.0, "ddp": 1.2, "fsdp": 2.0},
              "resnet18": {"single": 1.0, "threads": 1.0, "ddp": 1.2, "fsdp": 2.0}}

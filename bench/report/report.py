@@ -168,18 +168,31 @@ def all_figures(runner):
     yield ""
 
 
+# The largest first: names alone do not say which instructions a virtual processor has.
+INSTRUCTIONS = {"amx_bf16": "AMX", "avx512_bf16": "AVX512_BF16", "avx512f": "AVX-512", "avx2": "AVX2"}
+
+
 def processor():
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as lines:
-            return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
+            facts = dict(reversed([map(str.strip, line.split(":", 1)) for line in lines if ":" in line]))
+    except OSError:
         return platform.machine()
+    flags = facts.get("flags", "").split()
+    best = next((name for flag, name in INSTRUCTIONS.items() if flag in flags), None)
+    return facts.get("model name", platform.machine()) + (f" with {best}" if best else "")
+
+
+def commit():
+    done = subprocess.run(["git", "-C", SOURCE, "describe", "--always", "--dirty", "--exclude=*"], capture_output=True, text=True,
+                          check=False)
+    return f"commit {done.stdout.strip()}" if done.returncode == 0 else "no commit"
 
 
 def page(runner, figures, seconds):
     yield f"# Benchmarks on the CPU, {datetime.date.today():%Y-%m-%d}\n"
     yield (f"`scripts/benchmark`, {seconds / 60:.0f} minutes on {os.cpu_count()} cores of {processor()}, {platform.system()} "
-           f"{platform.release().split('-')[0]}. Contestants take turns within one run, figures are medians, and ratios are of one run. Each "
+           f"{platform.release().split('-')[0]}, {commit()}. Contestants take turns within one run, figures are medians, and ratios are of one run. Each "
            "benchmark checks its results. Ratios are rates, or speeds, over the other's; more is better but where the mark "
            "says ≤.\n")
     yield from (f"{remark}\n" for remark in runner.remarks)
@@ -224,7 +237,7 @@ def plot_peer(figures, path):
     pairs = measured(figures, marks.STEPS)
     return pairs and draw({"kind": "dots", "title": "Training steps: speed over PyTorch's", "note": f"{processor()}; in brackets the marks",
                            "x": {"label": "times PyTorch's speed", "scale": "log2"},
-                           "series": [dots("MLP of 8 × 2048², GPT of 4 × 256", pairs, lambda _, ratio: ratio)],
+                           "series": [dots("steps of the same model and batch", pairs, lambda _, ratio: ratio)],
                            "limits": [{"name": "as fast as PyTorch", "x": 1}]}, path)
 
 
