@@ -43,11 +43,11 @@ bool is_frozen(const plan::Plan& plan, const LaidTensor& master) {
   return plan.units[master.source.unit].parameters[master.source.place].frozen;
 }
 
-// Of each parameter that is trained, by one program if that is named, one tensor like `source`: `prefix/parameter`.
+// Of each parameter that is trained, one tensor like `source`: `prefix/parameter`.
 void add_trained(std::vector<LaidTensor>& to, const plan::Plan& plan, const std::string& prefix,
-                 const TensorSource& source, std::optional<std::size_t> program = std::nullopt) {
+                 const TensorSource& source) {
   for (const LaidTensor& master : masters(plan)) {
-    if (is_frozen(plan, master) || (program && !plan.trains(master.source.unit, *program))) continue;
+    if (is_frozen(plan, master)) continue;
     TensorSource of_parameter = source;
     of_parameter.unit = master.source.unit;
     of_parameter.place = master.source.place;
@@ -63,9 +63,17 @@ void add_states(std::vector<LaidTensor>& to, const plan::Plan& plan, const std::
   TensorSource source = any_parameter(Kind::state);
   source.replica = replica;
   for (std::size_t program = 0; program < plan.programs.size(); ++program) {
-    const std::vector<std::string>& states = plan.optimizer_states_of(program);
-    for (source.state = 0; source.state < states.size(); ++source.state) {
-      add_trained(to, plan, prefix + states[source.state], source, program);
+    for (const std::string& name : plan.trained_states(program)) {
+      for (const LaidTensor& master : masters(plan)) {
+        if (is_frozen(plan, master) || !plan.trains(master.source.unit, program)) continue;
+        const std::vector<std::string>& states = plan.unit_states(master.source.unit);
+        const auto found = std::find(states.begin(), states.end(), name);
+        if (found == states.end()) continue;
+        source.unit = master.source.unit;
+        source.place = master.source.place;
+        source.state = static_cast<std::size_t>(found - states.begin());
+        to.push_back(tensor(source, state_tensor_name(prefix + name, master.spec.name), master.spec.shape));
+      }
     }
   }
 }
@@ -189,7 +197,7 @@ Metadata model_metadata(const std::vector<LaidTensor>& masters, const Metadata& 
 std::vector<std::string> state_names(const plan::Plan& plan) {
   std::vector<std::string> names;
   for (std::size_t program = 0; program < plan.programs.size(); ++program) {
-    for (const std::string& state : plan.optimizer_states_of(program)) {
+    for (const std::string& state : plan.trained_states(program)) {
       if (std::find(names.begin(), names.end(), state) == names.end()) names.push_back(state);
     }
   }

@@ -22,7 +22,7 @@ struct TensorSource {
   Kind kind;
   std::size_t unit;
   std::size_t place;      // of the parameter or the buffer in its unit
-  std::size_t state = 0;  // in the unit's Plan::optimizer_states_of()
+  std::size_t state = 0;  // in Plan::unit_states()
   // Masters and states of replicas that train apart: whose.
   std::optional<std::size_t> replica = std::nullopt;
 };

@@ -15,9 +15,7 @@ namespace {
 
 std::size_t most_states(const plan::Plan& plan) {
   std::size_t most = 0;
-  for (std::size_t program = 0; program < plan.programs.size(); ++program) {
-    most = std::max(most, plan.optimizer_states_of(program).size());
-  }
+  for (const plan::UnitBuffers& unit : plan.unit_buffers) most = std::max(most, unit.states.size());
   return most;
 }
 
@@ -35,7 +33,7 @@ ShardValues::ShardValues(FullyShard& model)
     std::vector<Share>& buffers = shares(row_of(TensorSource::Kind::buffer), u);
     for (const Buffer* buffer : model.unit(u).buffers()) buffers.push_back({0, model.buffer(*buffer)});
     if (!plan.trains(u)) continue;
-    const std::vector<std::string>& states = plan.optimizer_states_of(plan.trainers[u]);
+    const std::vector<std::string>& states = plan.unit_states(u);
     for (std::size_t state = 0; state < states.size(); ++state) {
       take(model, row_of(TensorSource::Kind::state, state), u, states[state]);
     }

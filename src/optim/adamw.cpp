@@ -63,7 +63,7 @@ class AdamWOptimizer final : public Optimizer {
                     .beta2 = beta2,
                     .epsilon = group.epsilon.value_or(settings_.epsilon),
                     .weight_decay = group.weight_decay,
-                    .own_decays = beta1 != settings_.beta1 || beta2 != settings_.beta2},
+                    .own_decays = group.own_decays || beta1 != settings_.beta1 || beta2 != settings_.beta2},
                    scalars);
   }
 
@@ -73,6 +73,7 @@ class AdamWOptimizer final : public Optimizer {
 
 }  // namespace
 
+AdamW::operator std::shared_ptr<const Optimizer>() const { return std::unique_ptr<Optimizer>(*this); }
 AdamW::operator std::unique_ptr<Optimizer>() const { return std::make_unique<AdamWOptimizer>(*this); }
 
 }  // namespace tessera

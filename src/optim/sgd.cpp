@@ -67,6 +67,7 @@ class SgdOptimizer final : public Optimizer {
 
 }  // namespace
 
+Sgd::operator std::shared_ptr<const Optimizer>() const { return std::unique_ptr<Optimizer>(*this); }
 Sgd::operator std::unique_ptr<Optimizer>() const { return std::make_unique<SgdOptimizer>(*this); }
 
 }  // namespace tessera

@@ -98,7 +98,7 @@ void add_training(Plan& plan, BufferList& list, std::size_t unit) {
   if (accumulates(plan, unit) && !in_place) {
     buffers.accumulation = add("accumulation", Category::accumulation, Extent::whole);
   }
-  for (const std::string& state : plan.optimizer_states_of(plan.trainers[unit])) {
+  for (const std::string& state : plan.unit_states(unit)) {
     buffers.states.push_back(add(state, Category::optimizer, plan.sharding().optimizer));
   }
   if (!plan.replicas_diverge()) return;

@@ -104,6 +104,12 @@ void check_outer_steps(const CompileInput& input, const std::vector<std::size_t>
     throw UsageError(fmt::format("outer steps in {} fragments, but outer steps every 0 steps, which are none: set both",
                                  options.outer_fragments));
   }
+  for (const UnitSpec& unit : input.units) {
+    if (!unit.optimizer_states) continue;
+    throw UsageError(fmt::format(
+        "unit {} has an optimizer of its own, which does not go with outer steps: they are of one for all units",
+        unit.name));
+  }
   if (options.replicas == 1) {
     throw UsageError(
         fmt::format("outer steps every {} steps need several replicas, and replicas is 1", options.outer_every));

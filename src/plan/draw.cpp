@@ -116,6 +116,9 @@ void append_units(const Plan& plan, fmt::memory_buffer& out) {
       fmt::format_to(std::back_inserter(out), " {} {} {}", to_string(unit.precision->parameter),
                      to_string(unit.precision->gradient), to_string(unit.precision->wire));
     }
+    for (const std::string& state : unit.optimizer_states.value_or(std::vector<std::string>{})) {
+      fmt::format_to(std::back_inserter(out), " state {}", state);
+    }
     out.push_back('\n');
     for (const ParameterSpec& parameter : unit.parameters) {
       fmt::format_to(std::back_inserter(out), "parameter {} {}{}{}\n", parameter.name,

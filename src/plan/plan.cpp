@@ -159,6 +159,17 @@ std::size_t Plan::trained_units(std::size_t program) const {
   return static_cast<std::size_t>(std::count(trainers.begin(), trainers.end(), program));
 }
 
+std::vector<std::string> Plan::trained_states(std::size_t program) const {
+  std::vector<std::string> names = optimizer_states_of(program);
+  for (std::size_t unit = 0; unit < units.size(); ++unit) {
+    if (!trains(unit, program)) continue;
+    for (const std::string& name : unit_states(unit)) {
+      if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+    }
+  }
+  return names;
+}
+
 std::optional<std::size_t> Plan::find(SegmentKind kind, std::size_t program) const {
   for (std::size_t index = 0; index < segments.size(); ++index) {
     const Segment& segment = segments[index];

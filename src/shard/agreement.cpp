@@ -167,6 +167,9 @@ std::vector<std::string> lines_of(const AgreedSettings& settings) {
   add_loss_scaling(lines, settings.loss_scaling);
   add_units(lines, settings.input.units);
   add_programs(lines, settings);
+  for (const auto& unit : settings.units) {
+    if (unit->options().optimizer) add_optimizer(lines, *unit->options().optimizer, " of unit " + unit->name());
+  }
   lines.add("plan", fmt::format("{:016x}", settings.plan_hash));
   return lines.take();
 }

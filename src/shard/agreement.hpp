@@ -11,6 +11,7 @@
 #include "tessera/kernels/optimizer.hpp"
 #include "tessera/plan/compile.hpp"
 #include "tessera/shard/optimizer.hpp"
+#include "tessera/shard/unit.hpp"
 
 namespace tessera {
 
@@ -21,6 +22,7 @@ struct AgreedSettings {
   const kernels::LossScaling& loss_scaling;
   const kernels::OuterSettings& outer;
   std::span<const Optimizer* const> optimizers;  // by program
+  std::span<const std::unique_ptr<Unit>> units;  // some with optimizers of their own
 };
 // The hash comes last: it differs where anything does that no line has.
 std::vector<std::string> lines_of(const AgreedSettings& settings);

@@ -21,12 +21,10 @@ std::size_t buffer_of(const plan::Plan& plan, std::size_t unit, std::size_t stat
 // The most that any unit has.
 std::size_t states_of(const plan::Plan& plan) {
   std::size_t most = 0;
-  for (std::size_t program = 0; program < plan.programs.size(); ++program) {
-    most = std::max(most, plan.optimizer_states_of(program).size());
-  }
+  for (const plan::UnitBuffers& unit : plan.unit_buffers) most = std::max(most, unit.states.size());
   return 1 + most + (plan.replicas_diverge() ? 2 : 0);
 }
-// Outer steps are of one program.
+// Outer steps are of one program, and of one optimizer.
 bool is_anchor(const plan::Plan& plan, std::size_t state) {
   return plan.replicas_diverge() && state == plan.optimizer_states_of(0).size() + 1;
 }

@@ -220,7 +220,7 @@ class FullyShard::Implementation {
     if (state == "gradient") return buffers.gradient;
     if (state == "anchor" && buffers.anchor != plan::no_buffer) return buffers.anchor;
     if (state == "outer momentum" && buffers.anchor != plan::no_buffer) return buffers.outer_momentum;
-    const std::vector<std::string>& states = plan_.optimizer_states_of(plan_.trainers[unit.index()]);
+    const std::vector<std::string>& states = plan_.unit_states(unit.index());
     for (std::size_t i = 0; i < states.size(); ++i) {
       if (state == states[i]) return buffers.states[i];
     }
@@ -361,6 +361,26 @@ class FullyShard::Implementation {
     optimizers_.push_back(optimizer_.get());
   }
 
+  void check_optimizers_of_units(const plan::Plan& plan) const {
+    for (const auto& unit : units_) {
+      const Optimizer* const own = unit->options().optimizer.get();
+      if (own == nullptr || !plan.trains(unit->index())) continue;
+      const Optimizer& program = *optimizers_[plan.trainers[unit->index()]];
+      const float clip_norm = own->step_settings().clip_norm;
+      if (clip_norm != 0.0f && clip_norm != program.step_settings().clip_norm) {
+        throw UsageError(
+            fmt::format("unit {}: its optimizer's clip_norm is {}, but gradients are clipped by the norm of all units "
+                        "that a step trains: set it in the optimizer of the program alone",
+                        unit->name(), clip_norm));
+      }
+      if (program.learning_rate() > 0.0f) continue;
+      throw UsageError(fmt::format(
+          "unit {} has an optimizer of its own, whose learning rate follows the step's in proportion to the "
+          "rate of the program's optimizer, and that is 0: give it the one that most steps have",
+          unit->name()));
+    }
+  }
+
   // Files are written from and read into the host's memory: on another device that takes a copy in any case.
   Checkpointing checkpointing() const {
     if (options_.checkpointing == Checkpointing::none) return Checkpointing::none;
@@ -390,7 +410,9 @@ class FullyShard::Implementation {
                                          .seed = options_.seed,
                                          .loss_scaling = loss_scaling_,
                                          .outer = outer(),
-                                         .optimizers = optimizers_}));
+                                         .optimizers = optimizers_,
+                                         .units = units_}));
+    check_optimizers_of_units(plan);
     if (options_.memory_limit) require_fit(plan, input, *options_.memory_limit);
     return plan;
   }

@@ -3,8 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 
 #include "device/cuda/cuda_queue.hpp"
 #include "plan/ranges.hpp"
@@ -283,19 +285,38 @@ void Operations::look_at(std::size_t program, const kernels::StepScalars& now) {
   skipped_steps_[program].look(now);
 }
 
+// A unit's own rate is to the step's as the two optimizers' are to each other.
+float Operations::learning_rate_of(std::size_t unit) const {
+  const float asked = learning_rate_.value_or(0.0f);
+  const Optimizer& program = *optimizers_[plan_.trainers[unit]];
+  const Optimizer& own = optimizer_of(unit);
+  if (&own == &program) return asked;
+  return asked == program.learning_rate() ? own.learning_rate()
+                                          : own.learning_rate() * (asked / program.learning_rate());
+}
+
+bool Operations::has_own_decays(std::size_t unit) const {
+  const kernels::StepSettings own = optimizer_of(unit).step_settings();
+  const kernels::StepSettings counted = optimizers_[plan_.trainers[unit]]->step_settings();
+  return !std::equal(std::begin(own.decay), std::end(own.decay), std::begin(counted.decay));
+}
+
 void Operations::optimize(const Operation& operation, Stream& on) {
   const std::size_t unit = operation.unit;
   const plan::UnitBuffers& buffers = plan_.unit_buffers[unit];
   const float* gradient = reinterpret_cast<const float*>(address(operation.accesses[0].range));
   float* master = reinterpret_cast<float*>(address(operation.accesses[2].range));
   const kernels::Target parameters = parameters_written(operation);
+  const float learning_rate = learning_rate_of(unit);
+  const bool own_decays = has_own_decays(unit);
   const bool rounds = parameters.data != nullptr && optimizer_of(unit).rounds();
   for (std::size_t index = 0; index < runs_[unit].size(); ++index) {
     const OptimizerRun& run = runs_[unit][index];
     const std::span<float* const> states(run_states_[unit].data() + index * buffers.states.size(),
                                          buffers.states.size());
     OptimizerGroup group = run.settings.group;
-    group.learning_rate = learning_rate_.value_or(0.0f) * run.settings.learning_rate_scale;
+    group.learning_rate = learning_rate * run.settings.learning_rate_scale;
+    group.own_decays = own_decays;
     OptimizerSpans spans{
         .master = master + run.first, .states = states, .gradient = gradient + run.first, .count = run.count};
     if (rounds) spans.parameters = {static_cast<std::uint16_t*>(parameters.data) + run.first, parameters.type};

@@ -91,7 +91,12 @@ class Operations {
   void begin_update(std::size_t program, Stream& on);
   void optimize(const plan::Operation& operation, Stream& on);
   kernels::Target parameters_written(const plan::Operation& operation);
-  const Optimizer& optimizer_of(std::size_t unit) const { return *optimizers_[plan_.trainers[unit]]; }
+  const Optimizer& optimizer_of(std::size_t unit) const {
+    const Optimizer* const own = units_[unit]->options().optimizer.get();
+    return own != nullptr ? *own : *optimizers_[plan_.trainers[unit]];
+  }
+  float learning_rate_of(std::size_t unit) const;
+  bool has_own_decays(std::size_t unit) const;
   void outer_update(const plan::Operation& operation, Stream& on);
   void release(const plan::Operation& operation, Stream& on);
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "tessera/base/error.hpp"
+#include "tessera/shard/optimizer.hpp"
 
 namespace tessera {
 
@@ -93,7 +94,9 @@ plan::UnitSpec Unit::spec() const {
                       .precision = options_.precision,
                       .prefetch = options_.prefetch,
                       .reshard_after_forward = options_.reshard_after_forward,
-                      .recompute = options_.recompute};
+                      .recompute = options_.recompute,
+                      .optimizer_states = std::nullopt};
+  if (options_.optimizer) spec.optimizer_states = options_.optimizer->states();
   for (const Parameter* parameter : parameters()) {
     spec.parameters.push_back({.name = parameter->name(),
                                .shape = parameter->shape(),

@@ -87,7 +87,7 @@ inline void for_each_share(FullyShard& model, const Visit& visit) {
     const Unit& unit = model.unit(u);
     for_each_piece(model, unit, "master", apart ? mine + "master/" : "", visit);
     const std::vector<std::string> none;
-    for (const std::string& state : plan.trains(u) ? plan.optimizer_states_of(plan.trainers[u]) : none) {
+    for (const std::string& state : plan.trains(u) ? plan.unit_states(u) : none) {
       for_each_piece(model, unit, state, mine + state + "/", visit);
     }
     if (apart) for_each_piece(model, unit, "anchor", "", visit);

@@ -104,6 +104,47 @@ TEST_CASE("each_program_goes_on_with_its_own_counts_and_states") {
   }
 }
 
+// One program, and one unit with an optimizer of its own.
+void with_own_optimizer(const Play& play, const std::function<void(FullyShard&)>& body) {
+  launch({.ranks = play.ranks}, [&](World& world) {
+    Layer one({13, 17}, 29), two({211, 130}, 130), three({}, 1);
+    FullyShard model(world,
+                     {.strategy = play.strategy, .replicas = play.replicas, .checkpointing = Checkpointing::blocking});
+    model.add(one);
+    model.add(two, {.name = "two", .optimizer = Sgd{.momentum = 0.9f}});
+    model.add(three);
+    model.finalize(AdamW{});
+    body(model);
+  });
+}
+
+TEST_CASE("a_unit_with_an_optimizer_of_its_own_has_that_ones_states_in_a_checkpoint") {
+  const TemporaryFolder folder;
+  const auto save_to = [](const Play& play, const fs::path& directory) {
+    with_own_optimizer(play, [&](FullyShard& model) {
+      fill(model, 1);
+      model.set_step_scalars(counts(7));
+      Checkpointer(model, {.directory = directory}).save({.step = 17});
+    });
+  };
+  save_to({.ranks = 1}, folder / "expected");
+  for (const Strategy strategy : {Strategy::ddp, Strategy::fsdp, Strategy::hfsdp}) {
+    const fs::path other = folder / std::string(to_string(strategy));
+    save_to({.ranks = 4, .replicas = 2, .strategy = strategy}, other);
+    CHECK(files_in(other / "step-00000017") == files_in(folder / "expected" / "step-00000017"));
+  }
+  CheckpointReader reader(folder / "expected" / "step-00000017");
+  CHECK(reader.find(TensorKind::optimizer, "v/units.0.weight") != nullptr);
+  CHECK(reader.find(TensorKind::optimizer, "velocity/two.weight") != nullptr);
+  CHECK(reader.find(TensorKind::optimizer, "m/two.weight") == nullptr);
+  CHECK(reader.find(TensorKind::optimizer, "velocity/units.2.weight") == nullptr);
+  with_own_optimizer({.ranks = 3, .strategy = Strategy::zero2}, [&](FullyShard& model) {
+    Checkpointer(model, {.directory = folder.path()}).load(folder / "expected" / "step-00000017");
+    CHECK(differing(model, 1) == 0);
+    CHECK(carried(model.step_scalars()) == carried(counts(7)));
+  });
+}
+
 TEST_CASE("a_model_of_other_programs_is_told_so") {
   const TemporaryFolder folder;
   save({.ranks = 1}, folder.path());

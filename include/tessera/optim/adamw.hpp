@@ -23,6 +23,7 @@ struct AdamW {
   // The optimizer with these settings. Throws UsageError naming a setting that is out of range, and its value.
   operator std::unique_ptr<Optimizer>()
       const;  // NOLINT(google-explicit-constructor): settings stand for their optimizer
+  operator std::shared_ptr<const Optimizer>() const;  // NOLINT(google-explicit-constructor): likewise, of some units
 };
 
 }  // namespace tessera

@@ -45,6 +45,8 @@ struct UnitSpec {
   std::optional<std::size_t> prefetch = std::nullopt;
   std::optional<bool> reshard_after_forward = std::nullopt;
   bool recompute = false;  // a recompute window stands right before each backward one
+  // Names of the fp32 buffers per parameter of an optimizer of its own; else its program's.
+  std::optional<std::vector<std::string>> optimizer_states = std::nullopt;
 };
 
 enum class Part { trained, frozen };

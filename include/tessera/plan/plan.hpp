@@ -300,6 +300,12 @@ struct Plan {
   const std::vector<std::string>& optimizer_states_of(std::size_t program) const {
     return programs[program].optimizer_states ? *programs[program].optimizer_states : optimizer_states;
   }
+  // Of a unit that is trained.
+  const std::vector<std::string>& unit_states(std::size_t unit) const {
+    return units[unit].optimizer_states ? *units[unit].optimizer_states : optimizer_states_of(trainers[unit]);
+  }
+  // Of the units that a program trains: each name once, its own optimizer's first.
+  std::vector<std::string> trained_states(std::size_t program) const;
   const Operation& at(EventPoint point) const { return segments[point.segment].operations[point.operation]; }
   // Of kinds that every program has one of its own of: this program's.
   std::optional<std::size_t> find(SegmentKind kind, std::size_t program = 0) const;

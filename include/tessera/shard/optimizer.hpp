@@ -46,6 +46,9 @@ struct OptimizerGroup {
   std::optional<float> beta1 = std::nullopt;
   std::optional<float> beta2 = std::nullopt;
   std::optional<float> epsilon = std::nullopt;
+  // StepScalars::decay_power are of other decays than this optimizer's step_settings(): of its program's, where it is
+  // that of some units alone.
+  bool own_decays = false;
 };
 
 // For errors: one of an optimizer's own settings.

@@ -16,6 +16,8 @@
 
 namespace tessera {
 
+class Optimizer;
+
 struct NamedParameter {
   std::string name;  // within the unit
   Parameter* parameter;
@@ -38,6 +40,11 @@ struct UnitOptions {
   // and with what it was given (kept_calls.hpp), so that what backward reads need not be kept until then
   // (Window::recomputes). Of windows that are opened by hand the recompute window is, too.
   bool recompute = false;
+  // What trains this unit, in place of its program's optimizer: another rule, other rates or decays, other states.
+  // Units may share one. Its learning rate follows that of each step as the program's does: where update() is given
+  // half of the program's, it is half, too. Clipping is by the norm of all units and the program's optimizer's. Not
+  // with outer steps.
+  std::shared_ptr<const Optimizer> optimizer = nullptr;
   bool optional = false;  // its windows may be skipped (FullyShard::skip)
   // What full names of its tensors begin with; default: the unit's name and a dot.
   std::optional<std::string> prefix = std::nullopt;
