@@ -89,11 +89,6 @@ std::string ended_text(const Standstill& standstill) {
       rank_list(standstill.waiting), place(standstill));
 }
 
-std::string two_streams_text(int rank, std::string_view communicator) {
-  return fmt::format("rank {} drives communicator {} from two streams at once; give each stream its own communicator",
-                     rank, communicator);
-}
-
 std::string disagreement_text(std::string_view communicator, const std::vector<Signature>& signatures,
                               std::span<const int> ranks) {
   const bool creation = std::all_of(signatures.begin(), signatures.end(),

@@ -60,9 +60,6 @@ std::string left_text(const Standstill& standstill);
 // `the process of rank 1 has ended while rank 0 waited in barrier "end" (communicator control, #2)`
 std::string ended_text(const Standstill& standstill);
 
-// `rank 1 drives communicator gather from two streams at once…`, which is misuse on this rank alone.
-std::string two_streams_text(int rank, std::string_view communicator);
-
 // `the ranks disagree in communicator gather: ranks 0, 2 called #17 …; rank 1 called #17 …`; one signature per rank.
 // ranks: as ranks_by_value().
 std::string disagreement_text(std::string_view communicator, const std::vector<Signature>& signatures,

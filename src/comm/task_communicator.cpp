@@ -1,10 +1,12 @@
-// Checks of collectives' arguments. Each text names the rank, the communicator and the collective.
+// Checks of collectives' arguments and of who calls them. Each text names the rank, the communicator and the
+// collective.
 #include "comm/task_communicator.hpp"
 
 #include <fmt/format.h>
 
 #include <cmath>
 #include <cstdint>
+#include <exception>
 #include <string>
 
 #include "tessera/base/error.hpp"
@@ -124,5 +126,15 @@ void check(const MembersCommunicator& communicator, const Broadcast& operation) 
 }
 
 void check(const MembersCommunicator&, const Barrier&) {}
+
+Claim::Claim(std::atomic<bool>& busy, Membership& job, std::string_view communicator) : busy_(busy) {
+  if (const JobFailure* failure = job.failure()) throw_aborted(*failure);
+  if (!busy.exchange(true)) return;
+  const UsageError error(
+      fmt::format("rank {} drives communicator {} from two streams at once; give each stream its own communicator",
+                  job.rank(), communicator));
+  job.abort(error.what(), std::make_exception_ptr(error));
+  throw error;
+}
 
 }  // namespace tessera::comm

@@ -2,12 +2,15 @@
 // way from the public calls to one task on the rank's stream.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 
+#include "comm/job_failure.hpp"
 #include "comm/members.hpp"
 #include "comm/signature.hpp"
 #include "tessera/comm/communicator.hpp"
@@ -47,21 +50,46 @@ void check(const MembersCommunicator& communicator, const Barrier& operation);
 
 // ---- calls ----
 
+// What a task holds while it runs: one collective of a communicator at a time. Throws AbortedError when the job has
+// failed; and UsageError, with which the job fails, when another stream is in a collective of the communicator.
+class Claim {
+ public:
+  Claim(std::atomic<bool>& busy, Membership& job, std::string_view communicator);
+  ~Claim() { busy_ = false; }
+  Claim(const Claim&) = delete;
+  Claim& operator=(const Claim&) = delete;
+
+ private:
+  std::atomic<bool>& busy_;
+};
+
 template <typename Operation>
 struct SingleSegment {
   Operation operation;
-  operator std::span<const Operation>() const { return {&operation, 1}; }  // NOLINT(google-explicit-constructor)
 };
 
-// Derived enqueues a call whose arguments are valid, on a queued stream, and allocates nothing:
+// An operation, from the form that its task keeps.
+template <typename Operation>
+const Operation& called(const Operation& operation) {
+  return operation;
+}
+template <typename Operation>
+std::span<const Operation> called(const SingleSegment<Operation>& segment) {
+  return {&segment.operation, 1};
+}
+
+// Backend makes of a call whose arguments are valid, on a queued stream, what its task calls with the operation
+// (AllReduce, Broadcast, Barrier, or a span of segments), and allocates nothing:
 //
-//   template <typename Operation> void submit(Stream& stream, const Signature& signature, const Operation& operation);
+//   Call call(Stream& stream, const Signature& signature) const;
 //
-// Operation is AllReduce, Broadcast, Barrier, a span of segments that the caller keeps, or a SingleSegment, which a
-// task has room for.
-template <typename Derived>
-class TaskCommunicator : public MembersCommunicator {
+// Tasks refer to what the backend has, not to the communicator: it may end before they have run.
+template <typename Backend>
+class TaskCommunicator final : public MembersCommunicator {
  public:
+  TaskCommunicator(Members members, std::string name, Backend backend)
+      : MembersCommunicator(std::move(members), std::move(name)), backend_(std::move(backend)) {}
+
   using Communicator::all_gather;
   using Communicator::reduce_scatter;
   void all_gather(Stream& stream, std::span<const AllGather> segments) final { call_group(stream, segments); }
@@ -70,19 +98,16 @@ class TaskCommunicator : public MembersCommunicator {
   void broadcast(Stream& stream, const Broadcast& operation) final { call(stream, operation, operation); }
   void barrier(Stream& stream, std::string_view label) final { call(stream, Barrier{label}, Barrier{label}); }
 
- protected:
-  using MembersCommunicator::MembersCommunicator;
-
  private:
-  // `submitted` is the operation in the form that its task keeps. A call that is rejected takes no sequence number: the
-  // caller may correct it and go on.
-  template <typename Operation, typename Submitted>
-  void call(Stream& stream, const Operation& operation, const Submitted& submitted) {
+  // `kept` is the operation in the form that its task keeps: the caller keeps several segments, a task has room for
+  // one. A call that is rejected takes no sequence number: the caller may correct it and go on.
+  template <typename Operation, typename Kept>
+  void call(Stream& stream, const Operation& operation, const Kept& kept) {
     Signature signature = signature_of(operation, sequence_ + 1);
     check_stream(*this, stream, signature);
     check(*this, operation);
     signature.root = members().ranks[static_cast<std::size_t>(signature.root)];
-    static_cast<Derived&>(*this).submit(stream, signature, submitted);
+    stream.submit([call = backend_.call(stream, signature), kept] { call(called(kept)); });
     ++sequence_;
   }
   template <typename Operation>
@@ -91,7 +116,13 @@ class TaskCommunicator : public MembersCommunicator {
     call(stream, segments, segments);
   }
 
+  const Backend backend_;
   std::uint64_t sequence_ = 0;
 };
+
+template <typename Backend>
+std::unique_ptr<Communicator> make_task_communicator(Members members, std::string name, Backend backend) {
+  return std::make_unique<TaskCommunicator<Backend>>(std::move(members), std::move(name), std::move(backend));
+}
 
 }  // namespace tessera::comm

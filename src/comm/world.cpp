@@ -201,7 +201,13 @@ int World::threads() const { return backend_->facts().threads; }
 std::chrono::milliseconds World::timeout() const { return backend_->facts().timeout; }
 std::string_view World::backend_name() const { return backend_->facts().name; }
 
-Mesh World::mesh(std::vector<MeshAxis> axes) const { return Mesh(std::move(axes), size(), rank()); }
+Mesh World::mesh(std::vector<MeshAxis> axes) const {
+  Mesh mesh(std::move(axes), size(), rank());
+  if (rank() != 0) return mesh;
+  const std::string text = comm::needless_crossing(mesh, backend_->facts().hosts);
+  if (!text.empty() && backend_->is_new_warning(text)) warn(text);
+  return mesh;
+}
 
 Arena World::make_arena(Bytes size) { return backend_->make_arena(size); }
 

@@ -5,10 +5,12 @@
 
 #include <chrono>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
 
+#include "comm/hosts.hpp"
 #include "comm/job_failure.hpp"
 #include "comm/rank_log.hpp"
 #include "tessera/comm/world.hpp"
@@ -25,6 +27,7 @@ class World::Backend {
     Device device = Device::cpu();
     int threads = 1;
     std::chrono::milliseconds timeout{};
+    comm::Hosts hosts{};
   };
 
   virtual ~Backend() = default;
@@ -34,6 +37,8 @@ class World::Backend {
   const Facts& facts() const { return facts_; }
   comm::Membership& job() const { return job_; }
   comm::RankLog& log() const { return log_; }
+  // Whether the rank has not been warned of this before. From the rank's own thread.
+  bool is_new_warning(const std::string& text) { return warnings_.insert(text).second; }
 
   // As World::make_arena.
   virtual Arena make_arena(Bytes size) { return Arena(facts_.device, size); }
@@ -58,6 +63,7 @@ class World::Backend {
   const Facts facts_;
   comm::Membership& job_;
   comm::RankLog& log_;
+  std::set<std::string> warnings_;
 };
 
 }  // namespace tessera

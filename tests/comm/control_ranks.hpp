@@ -30,7 +30,7 @@ class ControlBackend final : public World::Backend {
         control_(control) {}
 
   std::unique_ptr<Communicator> make_communicator(std::string name, const CommunicatorUse& use) final {
-    return std::make_unique<ControlCommunicator>(control_, name, use.group);
+    return make_control_communicator(control_, name, use.group);
   }
 
  private:

@@ -10,6 +10,7 @@
 #include <string>
 #include <thread>
 
+#include "comm/task_communicator.hpp"
 #include "conformance.hpp"
 #include "tessera/base/error.hpp"
 
@@ -152,13 +153,12 @@ TEST_CASE("failures_in_a_group_are_those_of_its_ranks") {
   CHECK(moving.job.failure()->rank == 3);
 
   Meeting calling(4, std::chrono::seconds(60), "gather", {3});
-  LocalGroup& twice = calling.group;
-  twice.enter(0, barrier_post(1));
+  ThreadControl rank_3(calling.job, 3);
+  const Claim first(calling.group.busy(0), rank_3, calling.group.name());
   std::thread other_stream([&] {
-    CHECK(text_of<UsageError>([&] { twice.enter(0, barrier_post(2)); }).find("rank 3 drives communicator gather") == 0);
+    const auto claim_again = [&] { const Claim second(calling.group.busy(0), rank_3, calling.group.name()); };
+    CHECK(text_of<UsageError>(claim_again).find("rank 3 drives communicator gather from two streams") == 0);
   });
-  while (calling.job.failure() == nullptr) std::this_thread::yield();
-  twice.finish(0);
   other_stream.join();
   CHECK(calling.job.failure()->rank == 3);
 }

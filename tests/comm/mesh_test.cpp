@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/hosts.hpp"
 #include "tessera/base/error.hpp"
 
 namespace mesh_test {
@@ -98,6 +99,24 @@ TEST_CASE("every_mistake_about_a_mesh_names_both_sides") {
   const Mesh mesh({{"replicate", 2}, {"shard", 4}}, 8, 0);
   CHECK_THROWS_WITH_AS(mesh.group("rows"), "the mesh replicate 2 x shard 4 has no axis \"rows\"", UsageError);
   CHECK_THROWS_WITH_AS(mesh.group_of({"shard", "shard"}), "axis shard is named twice in one group", UsageError);
+}
+
+TEST_CASE("hosts_that_the_launcher_interleaves_are_named_where_a_mesh_suffers") {
+  const std::vector<int> interleaved = {0, 1, 0, 1};
+  const auto warning = [](std::vector<MeshAxis> axes, const std::vector<int>& host_of) {
+    const auto ranks = static_cast<int>(host_of.size());
+    return comm::needless_crossing(Mesh(std::move(axes), ranks, 0), {.of_rank = host_of, .names = {"a", "b", "c"}});
+  };
+  const std::string text = warning({{"replicate", 2}, {"shard", 2}}, interleaved);
+  CHECK(text.find("2 of 2 groups \"shard\" of the mesh replicate 2 x shard 2 are on several hosts, and 0 would be") ==
+        0);
+  CHECK(text.find("(ranks 0, 2 on a; ranks 1, 3 on b): start them so (mpirun --map-by slot") != std::string::npos);
+  CHECK(warning({{"replicate", 1}, {"shard", 4}}, interleaved).empty());  // it has to cross
+  CHECK(warning({{"replicate", 4}, {"shard", 1}}, interleaved).empty());  // it does not
+  CHECK(warning({{"replicate", 2}, {"shard", 2}}, {0, 0, 1, 1}).empty());
+  CHECK(warning({{"replicate", 2}, {"shard", 3}}, {0, 1, 1, 2, 2, 2}).empty());  // host by host, and one crosses
+  CHECK(warning({{"replicate", 3}, {"shard", 2}}, {0, 1, 1, 0, 2, 2}).find("2 of 3 groups") == 0);
+  CHECK(comm::needless_crossing(Mesh({{"replicate", 2}, {"shard", 2}}, 4, 0), {}).empty());
 }
 
 }  // namespace mesh_test

@@ -76,8 +76,8 @@ class Hosts:
     def __exit__(self, *_):
         self.remove()
 
-    def job(self, mpirun, shape, command):
-        """A job with shape[i] ranks on host i; mpirun itself runs on the first."""
+    def job(self, mpirun, shape, command, order="slot"):
+        """A job with shape[i] ranks on host i, numbered host by host or in turns ("node"); mpirun runs on the first."""
         places = ",".join(f"{address}:{ranks}" for address, ranks in zip(self.addresses, shape))
         settings = {"plm_rsh_agent": str(AGENT), "btl_tcp_if_include": f"{NETWORK}.0/24",
                     "oob_tcp_if_include": f"{NETWORK}.0/24", "plm_rsh_no_tree_spawn": "1"}
@@ -85,7 +85,7 @@ class Hosts:
         for name, value in settings.items():
             launch += ["--mca", name, value]
         os.environ["TESSERA_NETNS"] = self.prefix
-        return mpi_job.Job([*launch, "-x", "LSAN_OPTIONS", "-x", "ASAN_OPTIONS"], sum(shape), command)
+        return mpi_job.Job([*launch, "--map-by", order, "-x", "LSAN_OPTIONS", "-x", "ASAN_OPTIONS"], sum(shape), command)
 
 
 def checked(job, seconds=120):
@@ -138,6 +138,18 @@ def check_training(hosts, mpirun, program):
                 print(f"hosts with {shape} ranks, {' '.join(setting)}: the weights of threads, bit for bit")
 
 
+def check_order(hosts, mpirun, program):
+    """Whoever interleaves hosts is told what a mesh loses by it, and nobody else is."""
+    for order, warned in {"slot": False, "node": True}.items():
+        options = ["--layers", "1", "--dim", "8", "--heads", "1", "--seq", "8", "--batch", "1", "--steps", "1", "--sample", "0",
+                   "--threads", "1", "--replicas", "2", "--strategy", "hsdp"]
+        code, output = checked(hosts.job(mpirun, (2, 2), [program, *options], order))
+        assert code == 0 and output.count("warning: rank 0: 2 of 2 groups \"shard\"") == warned, f"{order}:\n{output}"
+        a, b = hosts.names[:2]
+        assert not warned or f"(ranks 0, 2 on {a}; ranks 1, 3 on {b})" in output, output
+    print("hosts that the launcher interleaves are named")
+
+
 def main(mpirun, conformance, failing_rank, *train_gpt):
     if shutil.which("ip") is None or shutil.which("unshare") is None:
         print("skipped: network namespaces need the programs ip and unshare")
@@ -147,6 +159,7 @@ def main(mpirun, conformance, failing_rank, *train_gpt):
             check_conformance(hosts, mpirun, conformance)
             check_failures(hosts, mpirun, failing_rank)
             for program in train_gpt:
+                check_order(hosts, mpirun, program)
                 check_training(hosts, mpirun, program)
     except (CannotMake, subprocess.CalledProcessError) as reason:
         if isinstance(reason, subprocess.CalledProcessError) and reason.cmd[0] != "unshare":

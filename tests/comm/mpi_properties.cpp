@@ -226,6 +226,23 @@ void more_segments_than_a_bucket_ever_has(World& world) {
   }
 }
 
+// The communicator goes on, with a stream that has not failed.
+void call_too_long_to_describe_is_refused_and_no_more(World& world) {
+  const auto communicator = world.make_communicator("gather");
+  const std::string label(std::size_t{5} << 20, 'x');
+  {
+    Stream stream = queued_stream("gather");
+    const std::string text = text_of_expected<UsageError>([&] {
+      communicator->barrier(stream, label);
+      stream.synchronize();
+    });
+    require_contains(text, "has 1 segments, which take 52429");
+  }
+  Stream stream = queued_stream("gather, again");
+  communicator->barrier(stream, "afterwards");
+  stream.synchronize();
+}
+
 void labels_that_differ_at_their_ends_disagree(World& world) {
   const auto communicator = world.make_communicator("gather");
   Stream stream = queued_stream("gather");

@@ -56,7 +56,8 @@ class World {
   Arena make_arena(Bytes size);
 
   // The job's ranks along axes, outermost first; the product of their sizes is size(). Not collective: that all ranks
-  // mean the same mesh is compared when communicators are made on its groups. Throws UsageError as Mesh does.
+  // mean the same mesh is compared when communicators are made on its groups. Rank 0 warns, once, where groups of the
+  // innermost axis are on several hosts only because the launcher has interleaved them. Throws UsageError as Mesh does.
   Mesh mesh(std::vector<MeshAxis> axes) const;
 
   // A new communicator over all ranks, or over this rank's group of several. Collective over all ranks of the job

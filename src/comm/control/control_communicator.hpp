@@ -6,7 +6,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 
 #include "comm/control/control.hpp"
 #include "comm/task_communicator.hpp"
@@ -21,30 +20,19 @@ struct ControlGroup {
   int size;
 };
 
-void run_collective(const ControlGroup& group, const Signature& signature, std::span<const AllGather> segments);
-void run_collective(const ControlGroup& group, const Signature& signature, std::span<const ReduceScatter> segments);
-void run_collective(const ControlGroup& group, const Signature& signature, const AllReduce& operation);
-void run_collective(const ControlGroup& group, const Signature& signature, const Broadcast& operation);
-void run_collective(const ControlGroup& group, const Signature& signature, const Barrier& operation);
-
-class ControlCommunicator final : public TaskCommunicator<ControlCommunicator> {
- public:
-  // Collective over all ranks: opens a channel of this name. Streams must be the CPU's.
-  ControlCommunicator(Control& control, const std::string& name, const std::optional<Group>& group)
-      : ControlCommunicator(control, communicator_name(name, group), control.open(name, group, "")) {}
-
- private:
-  ControlCommunicator(Control& control, std::string name, const Control::Opened& opened)
-      : TaskCommunicator(opened.members, std::move(name)),
-        group_{.control = control, .channel = opened.channel, .place = rank(), .size = size()} {}
-
-  friend TaskCommunicator<ControlCommunicator>;
-  template <typename Operation>
-  void submit(Stream& stream, const Signature& signature, const Operation& operation) {
-    stream.submit([group = group_, signature, operation] { run_collective(group, signature, operation); });
-  }
-
-  ControlGroup group_;
+// One rank's part of one collective.
+struct ControlCall {
+  ControlGroup group;
+  Signature signature;
+  void operator()(std::span<const AllGather> segments) const;
+  void operator()(std::span<const ReduceScatter> segments) const;
+  void operator()(const AllReduce& operation) const;
+  void operator()(const Broadcast& operation) const;
+  void operator()(const Barrier& operation) const;
 };
+
+// Collective over all ranks: opens a channel of this name. Streams must be the CPU's.
+std::unique_ptr<Communicator> make_control_communicator(Control& control, const std::string& name,
+                                                        const std::optional<Group>& group);
 
 }  // namespace tessera::comm

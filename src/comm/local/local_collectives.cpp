@@ -9,21 +9,32 @@
 #include <span>
 #include <utility>
 
-#include "comm/direct_collectives.hpp"
 #include "comm/local/local_group.hpp"
-#include "comm/slices.hpp"
+#include "comm/meeting_collectives.hpp"
 #include "comm/task_communicator.hpp"
 #include "tessera/kernels/reduce.hpp"
 
 namespace tessera::comm {
 namespace {
 
-// One rank's part of one collective: a Reader (direct_collectives.hpp) once it has met its peers.
+// A rank in its group. Both outlive its tasks.
+struct LocalSeat {
+  LocalGroup& group;
+  ThreadControl& control;
+  int place;
+};
+
+// One rank's part of one collective: a Meeting (meeting_collectives.hpp), which reads its peers' memory.
 class LocalCall {
  public:
   // queue: null for memory of the CPU, moved by the calling thread.
-  LocalCall(LocalGroup& group, int place, device::CudaQueue* queue, const Signature& signature)
-      : group_(group), place_(place), queue_(queue), signature_(signature) {}
+  LocalCall(const LocalSeat& seat, device::CudaQueue* queue, const Signature& signature)
+      : group_(seat.group), control_(seat.control), place_(seat.place), queue_(queue), signature_(signature) {}
+
+  template <typename Operation>
+  void operator()(const Operation& operation) const {
+    run_collective(*this, operation);
+  }
 
   int place() const { return place_; }
   int size() const { return group_.size(); }
@@ -37,14 +48,26 @@ class LocalCall {
     queue_ != nullptr ? kernels::ranked_sum_cuda(queue_->native(), of) : kernels::ranked_sum_cpu(of);
   }
 
-  // Meets the peers, and between two meetings runs each of the stages.
-  template <typename First, typename... Later>
-  void meet(const std::byte* data, const First& first, const Later&... later) const {
+  // Data moves after the peers' memory is ready; marks say where this rank has read it.
+  template <typename Move>
+  void meet(const std::byte* data, const Move& move) const {
+    const Claim claim(group_.busy(place_), control_, group_.name());
     record(&LocalMarks::ready);
     group_.enter(place_, {.signature = signature_, .data = data});
-    move(&LocalMarks::ready, first);
-    ((group_.regroup(place_), move(&LocalMarks::moved, later)), ...);
+    try {
+      wait_for_peers(&LocalMarks::ready);
+      move();
+      record(&LocalMarks::moved);
+    } catch (...) {
+      group_.fail(place_, std::current_exception());
+      throw;
+    }
     group_.finish(place_);
+    wait_for_peers(&LocalMarks::moved);
+  }
+  void regroup() const {
+    record(&LocalMarks::moved);
+    group_.regroup(place_);
     wait_for_peers(&LocalMarks::moved);
   }
 
@@ -57,82 +80,27 @@ class LocalCall {
     for_each_peer(place_, size(), [&](int peer) { queue_->wait(group_.marks(peer).*mark); });
   }
 
-  // A stage moves data after the peers' memory is ready, and marks where this rank has read it.
-  template <typename Stage>
-  void move(device::CudaMark LocalMarks::*before, const Stage& stage) const {
-    try {
-      wait_for_peers(before);
-      stage();
-      record(&LocalMarks::moved);
-    } catch (...) {
-      group_.fail(place_, std::current_exception());
-      throw;
-    }
-  }
-
   LocalGroup& group_;
+  ThreadControl& control_;
   int place_;
   device::CudaQueue* queue_;
   Signature signature_;
 };
 
-// ---- one rank's part of each collective, on the calling thread ----
-//
-// Throws what LocalGroup::enter() throws; any other exception has aborted the job.
+struct LocalCalls {
+  LocalSeat seat;
 
-void run_collective(const LocalCall& call, std::span<const AllGather> segments) {
-  call.meet(segments.front().data, [&] {
-    for (std::size_t i = 0; i < segments.size(); ++i) gather_directly(call, segments[i], i);
-  });
-}
-
-void run_collective(const LocalCall& call, std::span<const ReduceScatter> segments) {
-  call.meet(segments.front().data, [&] {
-    for (std::size_t i = 0; i < segments.size(); ++i) scatter_directly(call, segments[i], i);
-  });
-}
-
-void run_collective(const LocalCall& call, const AllReduce& operation) {
-  call.meet(
-      reinterpret_cast<const std::byte*>(operation.data), [&] { sum_own_slice(call, operation); },
-      [&] { copy_other_slices(call, operation); });
-}
-
-void run_collective(const LocalCall& call, const Broadcast& operation) {
-  call.meet(operation.data, [&] { copy_from_root(call, operation); });
-}
-
-void run_collective(const LocalCall& call, const Barrier&) {
-  call.meet(nullptr, [] {});
-}
-
-class LocalCommunicator final : public TaskCommunicator<LocalCommunicator> {
- public:
-  // Tasks on a stream refer to the group, not to the communicator: it may end before they have run.
-  LocalCommunicator(Members members, LocalGroup& group)
-      : TaskCommunicator(std::move(members), group.name()), group_(group) {}
-
- private:
-  friend TaskCommunicator<LocalCommunicator>;
-
-  static device::CudaQueue* queue_of(Stream& stream) {
-    return stream.device().kind() == DeviceKind::cuda ? &device::cuda_queue(stream) : nullptr;
+  LocalCall call(Stream& stream, const Signature& signature) const {
+    const bool on_device = stream.device().kind() == DeviceKind::cuda;
+    return {seat, on_device ? &device::cuda_queue(stream) : nullptr, signature};
   }
-
-  template <typename Operation>
-  void submit(Stream& stream, const Signature& signature, const Operation& operation) {
-    stream.submit([&group = group_, place = rank(), queue = queue_of(stream), signature, operation] {
-      run_collective(LocalCall(group, place, queue, signature), operation);
-    });
-  }
-
-  LocalGroup& group_;
 };
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_local_communicator(Members members, LocalGroup& group) {
-  return std::make_unique<LocalCommunicator>(std::move(members), group);
+std::unique_ptr<Communicator> make_local_communicator(Members members, LocalGroup& group, ThreadControl& control) {
+  const LocalSeat seat{.group = group, .control = control, .place = members.place};
+  return make_task_communicator(std::move(members), group.name(), LocalCalls{seat});
 }
 
 }  // namespace tessera::comm

@@ -3,55 +3,47 @@
 
 #include <utility>
 
-#include "comm/collective_errors.hpp"
 #include "comm/job_failure.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tessera::comm {
 
 LocalGroup::LocalGroup(ThreadControlRoom& room, std::size_t channel, std::string name, const std::vector<int>& ranks)
-    : room_(room), channel_(channel), name_(std::move(name)) {
-  for (const int rank : ranks) slots_.push_back({.rank = rank});
-  for (Slot& each : slots_) each.scratch.resize(slots_.size());
+    : room_(room), channel_(channel), name_(std::move(name)), slots_(ranks.size()) {
+  for (std::size_t place = 0; place < ranks.size(); ++place) {
+    slots_[place].rank = ranks[place];
+    slots_[place].scratch.resize(ranks.size());
+  }
 }
 
 void LocalGroup::enter(int place, const LocalPost& post) {
   Lock lock = room_.lock();
   if (room_.failure() != nullptr) leave_aborted(lock);
-  claim(lock, place);
   slot(place).post = post;
   const int rank = slot(place).rank;
   const Position position = room_.announce(lock, rank, channel_, post.signature);
   room_.await_agreement(lock, rank, position, post.signature);
-  start_moving(lock);
+  start_moving(lock, place);
 }
 
-void LocalGroup::regroup(int) {
+void LocalGroup::regroup(int place) {
   Lock lock = room_.lock();
-  stop_moving();
+  stop_moving(place);
   pass(lock);
-  start_moving(lock);
+  start_moving(lock, place);
 }
 
 void LocalGroup::finish(int place) {
   Lock lock = room_.lock();
-  stop_moving();
+  stop_moving(place);
   pass(lock);
-  slot(place).busy = false;
 }
 
 void LocalGroup::fail(int place, const std::exception_ptr& exception) {
   Lock lock = room_.lock();
   room_.abort(lock, slot(place).rank, text_of(exception), exception);
-  stop_moving();
+  stop_moving(place);
   wait_for_movers(lock);
-}
-
-void LocalGroup::claim(const Lock& lock, int place) {
-  if (!std::exchange(slot(place).busy, true)) return;
-  const UsageError error(two_streams_text(slot(place).rank, name_));
-  room_.abort(lock, slot(place).rank, error.what(), std::make_exception_ptr(error));
-  throw error;
 }
 
 // No deadline here and below: the peers compute and wait for nobody, and must be done before this rank may leave.
@@ -68,12 +60,14 @@ void LocalGroup::pass(Lock& lock) {
   }
 }
 
-void LocalGroup::start_moving(Lock& lock) {
+void LocalGroup::start_moving(Lock& lock, int place) {
   if (room_.failure() != nullptr) leave_aborted(lock);
+  slot(place).moves = true;
   ++moving_;
 }
 
-void LocalGroup::stop_moving() {
+void LocalGroup::stop_moving(int place) {
+  if (!std::exchange(slot(place).moves, false)) return;
   if (--moving_ == 0 && room_.failure() != nullptr) changed().notify_all();
 }
 

@@ -10,6 +10,7 @@
 //   construction, for errors, and when a collective is the longest to describe so far.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -53,7 +54,7 @@ class LocalGroup {
   void regroup(int place);
   void finish(int place);
 
-  // Instead of finish(), when moving threw: aborts the job.
+  // Instead of finish(), when moving or regroup() threw: aborts the job.
   void fail(int place, const std::exception_ptr& exception);
 
   // While moving: what each rank posted, by segment.
@@ -65,15 +66,19 @@ class LocalGroup {
   void make_marks(int place, Device device) { slot(place).marks = std::make_unique<LocalMarks>(device); }
   LocalMarks& marks(int place) { return *slot(place).marks; }
 
+  // Whether the rank is in a collective (Claim).
+  std::atomic<bool>& busy(int place) { return slot(place).busy; }
+
   // Room for one pointer per rank, this rank's own.
   std::span<const void*> scratch(int place) { return slot(place).scratch; }
 
  private:
   using Lock = ThreadControlRoom::Lock;
   struct Slot {
-    int rank;  // of the job
+    int rank = 0;  // of the job
     LocalPost post{};
-    bool busy = false;  // between enter() and finish()
+    bool moves = false;  // it may read others' memory now
+    std::atomic<bool> busy = false;
     std::unique_ptr<LocalMarks> marks{};
     std::vector<const void*> scratch{};
   };
@@ -82,10 +87,9 @@ class LocalGroup {
   const Slot& slot(int place) const { return slots_[static_cast<std::size_t>(place)]; }
   std::condition_variable& changed() { return room_.changed(channel_); }
 
-  void claim(const Lock& lock, int place);
   void pass(Lock& lock);
-  void start_moving(Lock& lock);
-  void stop_moving();
+  void start_moving(Lock& lock, int place);
+  void stop_moving(int place);
   void wait_for_movers(Lock& lock);
   [[noreturn]] void leave_aborted(Lock& lock);
 
@@ -95,10 +99,10 @@ class LocalGroup {
   std::vector<Slot> slots_;   // by place
   int passing_ = 0;           // ranks that have come to the end of the present phase of moving
   std::uint64_t passed_ = 0;  // phases that all have passed
-  int moving_ = 0;            // ranks that may read others' memory now
+  int moving_ = 0;            // ranks that move
 };
 
-// A rank's communicator over the group of these members, which outlives it and its tasks.
-std::unique_ptr<Communicator> make_local_communicator(Members members, LocalGroup& group);
+// A rank's communicator over the group of these members. Group and control outlive it and its tasks.
+std::unique_ptr<Communicator> make_local_communicator(Members members, LocalGroup& group, ThreadControl& control);
 
 }  // namespace tessera::comm

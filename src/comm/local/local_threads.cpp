@@ -43,7 +43,7 @@ class LocalBackend final : public World::Backend {
     Control::Opened opened = control_.open(name, use.group, "");
     LocalGroup& group = groups_.of(opened.channel, communicator_name(name, use.group), opened.members.ranks);
     if (facts().device.kind() == DeviceKind::cuda) group.make_marks(opened.members.place, facts().device);
-    return make_local_communicator(std::move(opened.members), group);
+    return make_local_communicator(std::move(opened.members), group, control_);
   }
 
  private:

@@ -7,9 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "comm/collective_errors.hpp"
 #include "comm/task_communicator.hpp"
-#include "tessera/base/error.hpp"
 #include "tessera/device/arena.hpp"
 #include "tessera/kernels/reduce.hpp"
 
@@ -79,13 +77,13 @@ std::chrono::nanoseconds duration_of(const CollectiveTime& time, const Signature
 
 namespace {
 
-struct Place {
+struct ModelledPlace {
   std::size_t rank;
   std::size_t ranks;
   Peers peers;
 };
 
-void leave(const Place& place, const AllGather& operation) {
+void leave(const ModelledPlace& place, const AllGather& operation) {
   const std::size_t bytes = operation.shard.count();
   if (bytes == 0) return;
   const std::byte* own = operation.data + place.rank * bytes;
@@ -101,7 +99,7 @@ void leave(const Place& place, const AllGather& operation) {
 }
 
 // The sum over this rank alone: zeros change none of its values.
-void leave(const Place& place, const ReduceScatter& operation) {
+void leave(const ModelledPlace& place, const ReduceScatter& operation) {
   if (operation.shard_elements == 0) return;
   const void* own = operation.data + place.rank * (operation.shard_elements * size_of(operation.wire)).count();
   kernels::ranked_sum_cpu({.contributions = std::span(&own, 1),
@@ -112,7 +110,7 @@ void leave(const Place& place, const ReduceScatter& operation) {
                            .divisor = operation.divisor});
 }
 
-void leave(const Place&, const AllReduce& operation) {
+void leave(const ModelledPlace&, const AllReduce& operation) {
   if (operation.elements == 0) return;
   const void* own = operation.data;
   kernels::ranked_sum_cpu({.contributions = std::span(&own, 1),
@@ -122,7 +120,7 @@ void leave(const Place&, const AllReduce& operation) {
 }
 
 // Every page is written, with what is there.
-void leave(const Place& place, const Broadcast& operation) {
+void leave(const ModelledPlace& place, const Broadcast& operation) {
   if (static_cast<std::size_t>(operation.root) == place.rank) return;
   const std::size_t size = operation.size.count();
   const auto touch = [&](std::size_t offset) {
@@ -133,65 +131,44 @@ void leave(const Place& place, const Broadcast& operation) {
   if (size > 0) touch(size - 1);
 }
 
-void leave(const Place&, const Barrier&) {}
+void leave(const ModelledPlace&, const Barrier&) {}
 
 template <typename Operation>
-void leave(const Place& place, std::span<const Operation> segments) {
+void leave(const ModelledPlace& place, std::span<const Operation> segments) {
   for (const Operation& segment : segments) leave(place, segment);
 }
 
-// One collective of a communicator at a time, as with peers.
-class Claim {
- public:
-  Claim(ModelledJob& job, ModelledChannel& channel) : channel_(channel) {
-    if (!channel.busy.exchange(true)) return;
-    const UsageError error(two_streams_text(job.options().rank, channel.name));
-    job.abort(error.what(), std::make_exception_ptr(error));
-    throw error;
-  }
-  ~Claim() { channel_.busy = false; }
-  Claim(const Claim&) = delete;
-  Claim& operator=(const Claim&) = delete;
+struct ModelledCall {
+  ModelledJob& job;
+  ModelledChannel& channel;
+  ModelledPlace place;
+  std::chrono::nanoseconds duration;
 
- private:
-  ModelledChannel& channel_;
+  template <typename Operation>
+  void operator()(const Operation& operation) const {
+    const auto end = std::chrono::steady_clock::now() + duration;
+    const Claim claim(channel.busy, job, channel.name);
+    leave(place, operation);
+    job.sleep_until(end);
+  }
 };
 
-template <typename Operation>
-void leave(const Place& place, const SingleSegment<Operation>& segment) {
-  leave(place, segment.operation);
-}
-
-class ModelledCommunicator final : public TaskCommunicator<ModelledCommunicator> {
- public:
-  ModelledCommunicator(ModelledJob& job, std::string name, Members members, Peers peers)
-      : TaskCommunicator(std::move(members), name), job_(job), channel_(job.channel(std::move(name))), peers_(peers) {}
-
- private:
-  friend TaskCommunicator<ModelledCommunicator>;
-  template <typename Operation>
-  void submit(Stream& stream, const Signature& signature, const Operation& operation) {
-    const Place place{static_cast<std::size_t>(rank()), static_cast<std::size_t>(size()), peers_};
-    const std::chrono::nanoseconds duration = duration_of(job_.options().collectives, signature, size());
-    stream.submit([&job = job_, &channel = channel_, place, duration, operation] {
-      const auto end = std::chrono::steady_clock::now() + duration;
-      job.throw_if_failed();
-      const Claim claim(job, channel);
-      leave(place, operation);
-      job.sleep_until(end);
-    });
+struct ModelledCalls {
+  ModelledJob& job;
+  ModelledChannel& channel;
+  ModelledPlace place;
+  ModelledCall call(Stream&, const Signature& signature) const {
+    const auto ranks = static_cast<int>(place.ranks);
+    return {job, channel, place, duration_of(job.options().collectives, signature, ranks)};
   }
-
-  ModelledJob& job_;
-  ModelledChannel& channel_;
-  Peers peers_;
 };
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_modelled_communicator(ModelledJob& job, std::string name, Members members,
+std::unique_ptr<Communicator> make_modelled_communicator(ModelledJob& job, const std::string& name, Members members,
                                                          Peers peers) {
-  return std::make_unique<ModelledCommunicator>(job, std::move(name), std::move(members), peers);
+  const ModelledPlace place{static_cast<std::size_t>(members.place), members.ranks.size(), peers};
+  return make_task_communicator(std::move(members), name, ModelledCalls{job, job.channel(name), place});
 }
 
 }  // namespace tessera::comm

@@ -69,7 +69,7 @@ std::chrono::nanoseconds duration_of(const CollectiveTime& time, const Signature
 enum class Peers { zero, same };
 
 // The job outlives the communicator and its tasks.
-std::unique_ptr<Communicator> make_modelled_communicator(ModelledJob& job, std::string name, Members members,
+std::unique_ptr<Communicator> make_modelled_communicator(ModelledJob& job, const std::string& name, Members members,
                                                          Peers peers);
 
 }  // namespace tessera::comm

@@ -53,14 +53,13 @@ class ModelledBackend final : public World::Backend {
     return make(comm::communicator_name(name, use.group), use.group, comm::Peers::zero);
   }
   std::unique_ptr<Communicator> make_host_communicator(std::string name) final {
-    return make(std::move(name), std::nullopt, comm::Peers::same);
+    return make(name, std::nullopt, comm::Peers::same);
   }
 
  private:
-  std::unique_ptr<Communicator> make(std::string name, const std::optional<Group>& group, comm::Peers peers) {
+  std::unique_ptr<Communicator> make(const std::string& name, const std::optional<Group>& group, comm::Peers peers) {
     job_.throw_if_failed();
-    return comm::make_modelled_communicator(job_, std::move(name), comm::members_of(group, facts().rank, facts().size),
-                                            peers);
+    return comm::make_modelled_communicator(job_, name, comm::members_of(group, facts().rank, facts().size), peers);
   }
 
   comm::ModelledJob& job_;

@@ -110,7 +110,7 @@ void Exchange::tell_post(const ProcessGroup& group) {
   tell(one_per_host(group.members()), message_of({.kind = Kind::post, .phase = 0, .group = group.index()}, rest));
 }
 
-void Exchange::tell_staged(const ProcessGroup& group, const ProcessGroup::Staged& staged) {
+void Exchange::tell_staged(const ProcessGroup& group, const Staged& staged) {
   const std::vector<int>& host_of = job_.place().host_of;
   const std::byte* const area = group.staging(group.place(), staged.round);
   for (const int to : one_per_host(group.members())) {

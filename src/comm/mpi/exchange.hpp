@@ -40,7 +40,7 @@ class Exchange {
 
   // This rank's own news, for all other hosts.
   void tell_post(const ProcessGroup& group);
-  void tell_staged(const ProcessGroup& group, const ProcessGroup::Staged& staged);
+  void tell_staged(const ProcessGroup& group, const Staged& staged);
   void tell_verdict(const ProcessGroup& group, std::uint32_t phase, std::string_view text);
   void tell_failure(std::string_view cause) noexcept;
   void tell_left() noexcept;

@@ -93,7 +93,6 @@ std::byte* ProcessGroup::staging(int place, std::size_t round) const {
 
 void ProcessGroup::enter(const Signature& signature, const std::byte* data, int descriptor) {
   if (const JobFailure* failure = job_.failure()) throw_aborted(*failure);
-  claim();
   signature_ = signature;
   post(data, descriptor);
   arrive(place());
@@ -106,26 +105,14 @@ void ProcessGroup::enter(const Signature& signature, const std::byte* data, int 
 
 // Who leaves because of a failure does not wait for those that still read its memory: they look whether there was one
 // once they have read, and what they read is void then.
-void ProcessGroup::pass(const Staged& staged) {
+void ProcessGroup::regroup(const Staged& staged) {
   if (const JobFailure* failure = job_.failure()) throw_aborted(*failure);
   arrive(place());
   if (Exchange* exchange = to_other_hosts()) exchange->tell_staged(*this, staged);
   await(Stage::moving);
 }
 
-void ProcessGroup::finish() {
-  pass({});
-  busy_ = false;
-}
-
 void ProcessGroup::fail(const std::exception_ptr& exception) { job_.abort(text_of(exception), exception); }
-
-void ProcessGroup::claim() {
-  if (!busy_.exchange(true)) return;
-  const UsageError error(two_streams_text(members().rank(), name()));
-  job_.abort(error.what(), std::make_exception_ptr(error));
-  throw error;
-}
 
 void ProcessGroup::post(const std::byte* first, int descriptor) {
   encode(signature_, code_);

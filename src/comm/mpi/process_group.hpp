@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "comm/collective_errors.hpp"
+#include "comm/meeting_collectives.hpp"
 #include "comm/members.hpp"
 #include "comm/mpi/process_job.hpp"
 #include "comm/mpi/shared_memory.hpp"
@@ -54,8 +55,9 @@ class ProcessGroup {
   // data: this rank's, of the first segment. descriptor: of a creation. Throws as every backend's collectives do; ranks
   // that wait here get the same error.
   void enter(const Signature& signature, const std::byte* data, int descriptor = -1);
-  void regroup() { pass({}); }
-  void finish();
+  // staged: what has been put into this rank's area since the last meeting.
+  void regroup(const Staged& staged = {});
+  void finish() { regroup(); }
   // Instead of finish(), when moving threw: aborts the job.
   void fail(const std::exception_ptr& exception);
 
@@ -67,14 +69,8 @@ class ProcessGroup {
 
   // A rank's staging area for round `round`.
   std::byte* staging(int place, std::size_t round) const;
-  // What the present round has put into this rank's area: `bytes` for all, or for the rank at place p those at
-  // p * stride.
-  struct Staged {
-    std::size_t bytes = 0;
-    std::size_t stride = 0;
-    std::size_t round = 0;
-  };
-  void regroup(const Staged& staged) { pass(staged); }
+  // Whether this rank is in a collective (Claim).
+  std::atomic<bool>& busy() { return busy_; }
 
   // What all of the above stands in. MPI may use it longer than the group lives.
   const std::shared_ptr<SharedMemory>& memory() const { return memory_; }
@@ -103,11 +99,9 @@ class ProcessGroup {
   bool is_all_here() const;
   Exchange* to_other_hosts() const;  // null when all of the group are here
 
-  void claim();
   void post(const std::byte* data, int descriptor);
   shared::Data* data(int place) const;
   shared::Data find(const Signature& segment, const std::byte* data) const;
-  void pass(const Staged& staged);
   void await(Stage stage);
   void wake() noexcept;
   void check_agreement();
@@ -134,7 +128,7 @@ class ProcessGroup {
   std::string code_;          // the same, encoded
   std::uint64_t phases_ = 0;  // that this rank has passed
   bool direct_ = false;
-  std::atomic<bool> busy_ = false;  // between enter() and finish()
+  std::atomic<bool> busy_ = false;
 };
 
 // This process's communicator over the group, which its tasks keep: the communicator may end before they have run.

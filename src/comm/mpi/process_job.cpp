@@ -37,7 +37,9 @@ std::string host_key() {
 }
 
 Place place_of(int rank, const std::vector<std::string>& host_keys) {
-  Place place{.rank = rank, .ranks = static_cast<int>(host_keys.size()), .hosts = 0, .host_of = {}, .here = {}};
+  Place place;
+  place.rank = rank;
+  place.ranks = static_cast<int>(host_keys.size());
   std::vector<std::string> seen;
   for (const std::string& key : host_keys) {
     const auto found = std::find(seen.begin(), seen.end(), key);
@@ -45,6 +47,7 @@ Place place_of(int rank, const std::vector<std::string>& host_keys) {
     if (found == seen.end()) seen.push_back(key);
   }
   place.hosts = static_cast<int>(seen.size());
+  for (const std::string& key : seen) place.host_names.push_back(key.substr(0, key.find(' ')));
   for (int other = 0; other < place.ranks; ++other) {
     if (place.is_here(other)) place.here.push_back(other);
   }

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/hosts.hpp"
 #include "comm/introduction.hpp"
 #include "comm/job_failure.hpp"
 #include "comm/mpi/shared_memory.hpp"
@@ -26,13 +27,15 @@ struct Place {
   int rank = 0;
   int ranks = 1;
   int hosts = 1;
-  std::vector<int> host_of;  // by rank; hosts count from 0 in the order of their lowest rank
-  std::vector<int> here;     // the ranks of this host, ascending
+  std::vector<int> host_of;             // by rank; hosts count from 0 in the order of their lowest rank
+  std::vector<std::string> host_names;  // by host
+  std::vector<int> here;                // the ranks of this host, ascending
 
   bool is_here(int other) const { return host_of[static_cast<std::size_t>(other)] == host(); }
   int host() const { return host_of[static_cast<std::size_t>(rank)]; }
   int leader() const { return here.front(); }
   bool leads() const { return leader() == rank; }
+  Hosts of_meshes() const { return hosts > 1 ? Hosts{.of_rank = host_of, .names = host_names} : Hosts{}; }
 };
 
 // What processes have in common exactly when they can share memory: the host's name, its boot, and the processes that

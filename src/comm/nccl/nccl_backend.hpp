@@ -1,6 +1,7 @@
 // The nccl backend: a rank has a CUDA device of its own, and is a thread or a process.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -14,50 +15,47 @@
 
 namespace tessera::comm {
 
-// The nccl backend's collectives: each becomes one task on the rank's stream.
+// One collective: a task on the rank's stream, which keeps the group.
+struct NcclCall {
+  std::shared_ptr<NcclGroup> group;
+  device::CudaQueue* queue;  // null: a stream of the CPU
+  std::uint64_t turn;
+  Signature signature;
 
-class NcclCommunicator final : public TaskCommunicator<NcclCommunicator> {
- public:
-  // Tasks on a stream keep the group: the communicator may end before they have run.
-  explicit NcclCommunicator(std::shared_ptr<NcclGroup> group)
-      : TaskCommunicator(group->members(), group->name()), group_(std::move(group)) {}
-
- private:
-  friend TaskCommunicator<NcclCommunicator>;
-
-  // A stream of the CPU has memory of the host, which goes over the control channel: the parts of checkpoints do.
+  // Memory of the host goes over the control channel: the parts of checkpoints do.
   template <typename Operation>
-  void submit(Stream& stream, const Signature& signature, const Operation& operation) {
-    if (stream.device().kind() == DeviceKind::cpu) {
-      stream.submit([group = group_->on_host(), signature, operation] { run_collective(group, signature, operation); });
-      return;
-    }
-    device::CudaQueue& queue = device::cuda_queue(stream);
-    const std::uint64_t turn = group_->order().take();
-    stream.submit([group = group_, &queue, turn, signature, operation] {
-      group->run({.queue = queue, .turn = turn, .signature = signature}, operation);
-    });
+  void operator()(const Operation& operation) const {
+    if (queue == nullptr) return ControlCall{.group = group->on_host(), .signature = signature}(operation);
+    group->run({.queue = *queue, .turn = turn, .signature = signature}, operation);
   }
+};
 
-  std::shared_ptr<NcclGroup> group_;
+struct NcclCalls {
+  std::shared_ptr<NcclGroup> group;
+  NcclCall call(Stream& stream, const Signature& signature) const {
+    if (stream.device().kind() == DeviceKind::cpu) return {group, nullptr, 0, signature};
+    return {group, &device::cuda_queue(stream), group->order().take(), signature};
+  }
 };
 
 class NcclBackend final : public World::Backend {
  public:
-  NcclBackend(NcclJob& job, int threads, RankLog& log)
+  NcclBackend(NcclJob& job, int threads, RankLog& log, Hosts hosts)
       : Backend({.name = "nccl",
                  .rank = job.control().rank(),
                  .size = job.control().size(),
                  .device = job.device(),
                  .threads = threads,
-                 .timeout = job.control().timeout()},
+                 .timeout = job.control().timeout(),
+                 .hosts = std::move(hosts)},
                 job.control(), log),
         job_(job) {}
 
   Arena make_arena(Bytes size) final { return job_.make_arena(size); }
   std::unique_ptr<Communicator> make_communicator(std::string name, const CommunicatorUse& use) final {
-    if (use.host_memory) return std::make_unique<ControlCommunicator>(job_.control(), name, use.group);
-    return std::make_unique<NcclCommunicator>(job_.make_group(name, use));
+    if (use.host_memory) return make_control_communicator(job_.control(), name, use.group);
+    std::shared_ptr<NcclGroup> group = job_.make_group(name, use);
+    return make_task_communicator(group->members(), group->name(), NcclCalls{group});
   }
   CollectiveStaging staging() const final { return job_.staging(); }
   Device host_device() const final { return Device::cpu(); }

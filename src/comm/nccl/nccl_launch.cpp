@@ -12,6 +12,7 @@
 #include "comm/control/thread_control.hpp"
 #include "comm/launch.hpp"
 #include "comm/launch_options.hpp"
+#include "comm/mpi/process_job.hpp"
 #include "comm/nccl/nccl_backend.hpp"
 #include "comm/rendezvous/meet.hpp"
 #include "comm/rendezvous/rendezvous_control.hpp"
@@ -32,9 +33,11 @@ NcclOptions nccl_options(const LaunchOptions& options) {
 }
 
 // The job is left while NCCL is still watched.
-std::exception_ptr run_in(NcclJob& job, const LaunchOptions& options, RankLog& log, const Body& body) {
+template <typename FindHosts>
+std::exception_ptr run_in(NcclJob& job, const LaunchOptions& options, RankLog& log, const Body& body,
+                          const FindHosts& find_hosts) {
   return run_rank(job.control(), log, body,
-                  [&] { return std::make_unique<NcclBackend>(job, threads_per_rank(options), log); });
+                  [&] { return std::make_unique<NcclBackend>(job, threads_per_rank(options), log, find_hosts()); });
 }
 
 // ---- threads ----
@@ -60,7 +63,7 @@ class NcclThreads final : public ThreadJob {
       fmt::print(stderr, "tessera: {} rank{}, threads of one process, on CUDA devices; {}\n", room().size(),
                  room().size() == 1 ? "" : "s", job.in_words());
     }
-    return run_in(job, options_, log, body);
+    return run_in(job, options_, log, body, [] { return Hosts{}; });
   }
 
  private:
@@ -89,7 +92,10 @@ std::exception_ptr run_over_nccl(const MeetingPoint& point, const ProcessStart& 
     NcclJob job(*library, control, device, nccl_options(how.options));
     say_start(how.start, job, how.log);
     const QuietOutput quiet(how.options, how.start.rank);
-    thrown = run_in(job, how.options, how.log, launched.body);
+    thrown = run_in(job, how.options, how.log, launched.body, [&] {
+      RendezvousIntroduction introduction(control);
+      return find_place(introduction, how.options.timeout).of_meshes();
+    });
   }
   return outcome_of_process(control, how.log, thrown, launched);
 }
