@@ -120,8 +120,13 @@ namespace {
 
 class RankThreads {
  public:
-  RankThreads(comm::ThreadJob& job, const LaunchOptions& options, const comm::Body& body)
-      : job_(job), room_(job.room()), options_(options), body_(body), thrown_(static_cast<std::size_t>(room_.size())) {}
+  RankThreads(const LaunchOptions& options, const comm::Body& body)
+      : room_(comm::thread_ranks(options), options.timeout),
+        run_(options.backend == BackendChoice::nccl ? comm::nccl_threads(options, room_)
+                                                    : comm::local_threads(options, room_)),
+        options_(options),
+        body_(body),
+        thrown_(static_cast<std::size_t>(room_.size())) {}
 
   void run() {
     std::vector<std::thread> threads;
@@ -157,7 +162,8 @@ class RankThreads {
     try {
       comm::RankLog log(options_.log_dir, rank);
       log.line(fmt::format("rank {} of {} begins, a thread of process {}", rank, room_.size(), ::getpid()));
-      thrown = job_.run_rank(rank, log, body_);
+      comm::ThreadControl control(room_, rank);
+      thrown = run_(control, log, body_);
       if (!thrown) log.line("ended");
     } catch (...) {
       thrown = std::current_exception();
@@ -165,17 +171,15 @@ class RankThreads {
     }
   }
 
-  comm::ThreadJob& job_;
-  comm::ThreadControlRoom& room_;
+  comm::ThreadControlRoom room_;
+  const comm::RunThread run_;
   const LaunchOptions& options_;
   const comm::Body& body_;
   std::vector<std::exception_ptr> thrown_;  // by rank
 };
 
 std::exception_ptr launch_threads(const LaunchOptions& options, const comm::Launched& launched) {
-  const std::unique_ptr<comm::ThreadJob> job =
-      options.backend == BackendChoice::nccl ? comm::nccl_threads(options) : comm::local_threads(options);
-  RankThreads ranks(*job, options, launched.body);
+  RankThreads ranks(options, launched.body);
   ranks.run();
   const std::exception_ptr failure = ranks.failure();
   if (failure) launched.report(failure);

@@ -44,28 +44,11 @@ std::exception_ptr outcome_of_process(Membership& job, RankLog& log, const std::
 
 // ---- ranks that are threads ----
 
-// Their job, and the room in which all of them are. Thread safety: run_rank() on each rank's own thread.
-class ThreadJob {
- public:
-  virtual ~ThreadJob() = default;
-  ThreadJob(const ThreadJob&) = delete;
-  ThreadJob& operator=(const ThreadJob&) = delete;
-
-  ThreadControlRoom& room() { return room_; }
-  // As comm::run_rank().
-  virtual std::exception_ptr run_rank(int rank, RankLog& log, const Body& body) = 0;
-
- protected:
-  ThreadJob(int ranks, std::chrono::milliseconds timeout) : room_(ranks, timeout) {}
-
- private:
-  ThreadControlRoom room_;
-};
-
-// The options outlive the job. nccl throws UnavailableError where NCCL is not to be had, or has fewer devices than
-// ranks and cannot share them.
-std::unique_ptr<ThreadJob> local_threads(const LaunchOptions& options);
-std::unique_ptr<ThreadJob> nccl_threads(const LaunchOptions& options);
+// What each of them does on its own thread, as run_rank(); it outlives them. Room and options outlive it. nccl throws
+// UnavailableError where NCCL is not to be had, or has fewer devices than ranks and cannot share them.
+using RunThread = std::function<std::exception_ptr(ThreadControl& control, RankLog& log, const Body& body)>;
+RunThread local_threads(const LaunchOptions& options, ThreadControlRoom& room);
+RunThread nccl_threads(const LaunchOptions& options, ThreadControlRoom& room);
 
 // ---- this process as a rank ----
 

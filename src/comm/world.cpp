@@ -83,16 +83,11 @@ class World::HostCollectives {
   explicit HostCollectives(World::Backend& backend);
 
   void barrier(std::string_view label);
-  float average(float value, std::string_view label);
-  double sum(double value, std::string_view label);
-  double mean(double sum, double weight, std::string_view label);
   std::vector<std::byte> gather(std::span<const std::byte> mine, std::string_view label);
-  void require_equal(std::uint64_t value, std::string_view what);
-
- private:
   template <typename Value>
   std::vector<Value> gather_values(Value mine, std::string_view label);
 
+ private:
   // From so many bytes of a rank on a gather goes over the device, where that is faster.
   static constexpr std::size_t least_over_device = std::size_t{64} << 10;
 
@@ -112,31 +107,6 @@ void World::HostCollectives::barrier(std::string_view label) {
   stream_.synchronize();
 }
 
-float World::HostCollectives::average(float value, std::string_view label) {
-  return sum_in_rank_order(gather_values(value, label)) / static_cast<float>(communicator_->size());
-}
-
-double World::HostCollectives::sum(double value, std::string_view label) {
-  return sum_in_rank_order(gather_values(value, label));
-}
-
-double World::HostCollectives::mean(double sum, double weight, std::string_view label) {
-  struct Part {
-    double sum;
-    double weight;
-  };
-  if (!(std::isfinite(weight) && weight >= 0.0)) {
-    throw UsageError(fmt::format("{}: a mean with weight {}: a weight is finite and at least 0", label, weight));
-  }
-  Part all{0.0, 0.0};
-  for (const Part& part : gather_values(Part{sum, weight}, label)) {
-    all.sum += part.sum;
-    all.weight += part.weight;
-  }
-  if (all.weight > 0.0) return all.sum / all.weight;
-  throw UsageError(fmt::format("{}: there is no mean, because the weight of every rank is 0", label));
-}
-
 std::vector<std::byte> World::HostCollectives::gather(std::span<const std::byte> mine, std::string_view label) {
   std::vector<std::byte> all(mine.size() * static_cast<std::size_t>(communicator_->size()));
   if (mine.size() >= least_over_device && backend_.gathers_over_device()) {
@@ -149,14 +119,6 @@ std::vector<std::byte> World::HostCollectives::gather(std::span<const std::byte>
   communicator_->all_gather(stream_, {.data = all.data(), .shard = Bytes(mine.size()), .label = label});
   stream_.synchronize();
   return all;
-}
-
-void World::HostCollectives::require_equal(std::uint64_t value, std::string_view what) {
-  const std::vector<std::uint64_t> values = gather_values(value, what);
-  const bool equal = std::all_of(values.begin(), values.end(), [&](std::uint64_t other) { return other == value; });
-  if (equal) return;
-  const auto in_words = [](std::uint64_t each) { return fmt::format("said {}", each); };
-  throw CommunicationError(fmt::format("{} must be equal: {}", what, comm::ranks_by_value(values, in_words)));
 }
 
 template <typename Value>
@@ -218,13 +180,42 @@ std::unique_ptr<Communicator> World::make_communicator(std::string name, const C
 CollectiveStaging World::staging() const { return backend_->staging(); }
 
 void World::barrier(std::string_view label) { host_->barrier(label); }
-float World::average(float value, std::string_view label) { return host_->average(value, label); }
-double World::sum(double value, std::string_view label) { return host_->sum(value, label); }
-double World::mean(double sum, double weight, std::string_view label) { return host_->mean(sum, weight, label); }
 std::vector<std::byte> World::gather(std::span<const std::byte> mine, std::string_view label) {
   return host_->gather(mine, label);
 }
-void World::require_equal(std::uint64_t value, std::string_view what) { host_->require_equal(value, what); }
+
+float World::average(float value, std::string_view label) {
+  return sum_in_rank_order(host_->gather_values(value, label)) / static_cast<float>(size());
+}
+
+double World::sum(double value, std::string_view label) {
+  return sum_in_rank_order(host_->gather_values(value, label));
+}
+
+double World::mean(double sum, double weight, std::string_view label) {
+  struct Part {
+    double sum;
+    double weight;
+  };
+  if (!(std::isfinite(weight) && weight >= 0.0)) {
+    throw UsageError(fmt::format("{}: a mean with weight {}: a weight is finite and at least 0", label, weight));
+  }
+  Part all{0.0, 0.0};
+  for (const Part& part : host_->gather_values(Part{sum, weight}, label)) {
+    all.sum += part.sum;
+    all.weight += part.weight;
+  }
+  if (all.weight > 0.0) return all.sum / all.weight;
+  throw UsageError(fmt::format("{}: there is no mean, because the weight of every rank is 0", label));
+}
+
+void World::require_equal(std::uint64_t value, std::string_view what) {
+  const std::vector<std::uint64_t> values = host_->gather_values(value, what);
+  const bool equal = std::all_of(values.begin(), values.end(), [&](std::uint64_t other) { return other == value; });
+  if (equal) return;
+  const auto in_words = [](std::uint64_t each) { return fmt::format("said {}", each); };
+  throw CommunicationError(fmt::format("{} must be equal: {}", what, comm::ranks_by_value(values, in_words)));
+}
 
 void World::note_progress() const noexcept { backend_->job().note_progress(); }
 

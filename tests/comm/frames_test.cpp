@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/rendezvous/opening.hpp"
+#include "comm/rendezvous/messages.hpp"
 #include "comm/signature.hpp"
 #include "tessera/base/error.hpp"
 
@@ -87,49 +87,56 @@ TEST_CASE("signatures_come_back_from_their_bytes") {
 
 namespace {
 
-Opening read_whole(const std::string& bytes, int rank, int ranks) {
+Opening read_whole(const std::string& bytes, int ranks) {
   FieldReader reader(bytes);
-  Opening opening = read_opening(reader, {.rank = rank, .ranks = ranks});
+  Opening opening = read_opening(reader, ranks);
   reader.require_end();
   return opening;
 }
 
-Opening read_back(const Opening& opening, int rank, int ranks) {
+Opening read_back(const Opening& opening, int ranks) {
   std::string bytes;
   append_opening(bytes, opening);
-  return read_whole(bytes, rank, ranks);
+  return read_whole(bytes, ranks);
 }
 
 }  // namespace
 
 TEST_CASE("an_opening_comes_back_and_what_is_none_is_an_error") {
-  CHECK(read_back({.name = "rows", .ranks = {5, 1, 3}}, 1, 6).ranks == std::vector<int>{5, 1, 3});
-  CHECK(read_back({.name = "rows", .ranks = {5, 1, 3}}, 1, 6).name == "rows");
-  CHECK(read_back({.name = "all"}, 1, 6).ranks.empty());
-  CHECK_THROWS_AS(read_back({.name = "rows", .ranks = {5, 1, 6}}, 1, 6), DataError);
-  CHECK_THROWS_AS(read_back({.name = "rows", .ranks = {5, 1, -1}}, 1, 6), DataError);
-  CHECK_THROWS_AS(read_back({.name = "rows", .ranks = {1, 5, 5}}, 1, 6), DataError);
-  CHECK_THROWS_AS(read_back({.name = "rows", .ranks = {5, 3}}, 1, 6), DataError);
-  CHECK_THROWS_AS(read_back({.name = "rows", .ranks = {0, 1, 2}}, 1, 2), DataError);
+  const Opening opening{.name = "rows", .groups = 2, .group = 1, .place = 2};
+  CHECK(read_back(opening, 6).name == "rows");
+  CHECK(read_back(opening, 6).groups == 2);
+  CHECK(read_back(opening, 6).group == 1);
+  CHECK(read_back(opening, 6).place == 2);
+  CHECK_THROWS_AS(read_back(opening, 5), DataError);  // no two equal groups
+  CHECK_THROWS_AS(read_back({.name = "rows", .groups = 2, .group = 2, .place = 0}, 6), DataError);
+  CHECK_THROWS_AS(read_back({.name = "rows", .groups = 2, .group = 1, .place = 3}, 6), DataError);
+  CHECK_THROWS_AS(read_back({.name = "rows", .groups = 0, .group = 0, .place = 0}, 6), DataError);
+  CHECK_THROWS_AS(read_back({.name = "rows", .groups = 12, .group = 0, .place = 0}, 6), DataError);
   std::string bytes;
-  append_opening(bytes, {.name = "rows", .ranks = {5, 1, 3}});
+  append_opening(bytes, opening);
   for (std::size_t size = 0; size < bytes.size(); ++size) {
-    CHECK_THROWS_AS(read_whole(bytes.substr(0, size), 1, 6), DataError);
+    CHECK_THROWS_AS(read_whole(bytes.substr(0, size), 6), DataError);
   }
 }
 
-TEST_CASE("what_ranks_say_is_one_partition_or_an_error") {
-  const auto said = [](const std::vector<std::vector<int>>& groups) {
+TEST_CASE("groups_are_a_partition_or_an_error") {
+  using Groups = std::vector<std::vector<int>>;
+  struct Seat {
+    std::uint32_t group, place;
+  };
+  const auto said = [](std::uint32_t groups, const std::vector<Seat>& seats) {
     std::vector<Opening> openings;
-    for (const std::vector<int>& ranks : groups) openings.push_back({.name = "rows", .ranks = ranks});
+    for (const Seat& seat : seats) {
+      openings.push_back({.name = "rows", .groups = groups, .group = seat.group, .place = seat.place});
+    }
     return openings;
   };
-  using Groups = std::vector<std::vector<int>>;
-  CHECK(partition_of(said({{}, {}, {}})) == Groups{{}});
-  CHECK(partition_of(said({{2, 0}, {1, 3}, {2, 0}, {1, 3}})) == Groups{{2, 0}, {1, 3}});
-  CHECK(partition_of(said({{0}, {1}, {2}})) == Groups{{0}, {1}, {2}});
-  CHECK_THROWS_AS(partition_of(said({{0, 1}, {1, 2}, {1, 2}})), DataError);
-  CHECK_THROWS_AS(partition_of(said({{0, 1}, {1, 0}})), DataError);
-  CHECK_THROWS_AS(partition_of(said({{0, 1}, {0, 1}, {2}})), DataError);
-  CHECK_THROWS_AS(partition_of(said({{}, {0, 1}})), DataError);
+  CHECK(partition_of(said(1, {{0, 0}, {0, 1}, {0, 2}})) == Groups{{0, 1, 2}});
+  CHECK(partition_of(said(2, {{0, 1}, {1, 0}, {0, 0}, {1, 1}})) == Groups{{2, 0}, {1, 3}});
+  CHECK(partition_of(said(3, {{0, 0}, {1, 0}, {2, 0}})) == Groups{{0}, {1}, {2}});
+  CHECK_THROWS_AS(partition_of(said(2, {{0, 0}, {0, 1}, {1, 0}, {1, 0}})), DataError);
+  std::vector<Opening> mixed = said(2, {{0, 0}, {0, 1}, {1, 0}, {1, 1}});
+  mixed[3] = {.name = "rows", .groups = 4, .group = 3, .place = 0};
+  CHECK_THROWS_AS(partition_of(mixed), DataError);
 }

@@ -51,39 +51,25 @@ class LocalBackend final : public World::Backend {
   LocalGroups& groups_;
 };
 
-class LocalThreads final : public ThreadJob {
- public:
-  explicit LocalThreads(const LaunchOptions& options)
-      : ThreadJob(thread_ranks(options), options.timeout),
-        kind_(resolve(options.device)),
-        threads_(threads_per_rank(options)) {
-    if (kind_ == DeviceKind::cuda) device::share_memory(std::min(room().size(), cuda_device_count()));
-  }
-
-  std::exception_ptr run_rank(int rank, RankLog& log, const Body& body) final {
-    ThreadControl control(room(), rank);
-    return comm::run_rank(control, log, body, [&] {
-      const Device device = kind_ == DeviceKind::cpu ? Device::cpu() : Device::cuda(rank % cuda_device_count());
-      const World::Backend::Facts facts{.name = "local",
-                                        .rank = rank,
-                                        .size = room().size(),
-                                        .device = device,
-                                        .threads = threads_,
-                                        .timeout = room().timeout()};
-      return std::make_unique<LocalBackend>(control, groups_, facts, log);
-    });
-  }
-
- private:
-  const DeviceKind kind_;
-  const int threads_;
-  LocalGroups groups_{room()};
-};
-
 }  // namespace
 
-std::unique_ptr<ThreadJob> local_threads(const LaunchOptions& options) {
-  return std::make_unique<LocalThreads>(options);
+RunThread local_threads(const LaunchOptions& options, ThreadControlRoom& room) {
+  const DeviceKind kind = resolve(options.device);
+  if (kind == DeviceKind::cuda) device::share_memory(std::min(room.size(), cuda_device_count()));
+  const auto groups = std::make_shared<LocalGroups>(room);
+  return [groups, kind, threads = threads_per_rank(options)](ThreadControl& control, RankLog& log, const Body& body) {
+    return run_rank(control, log, body, [&] {
+      const int rank = control.rank();
+      const World::Backend::Facts facts{
+          .name = "local",
+          .rank = rank,
+          .size = control.size(),
+          .device = kind == DeviceKind::cpu ? Device::cpu() : Device::cuda(rank % cuda_device_count()),
+          .threads = threads,
+          .timeout = control.timeout()};
+      return std::make_unique<LocalBackend>(control, *groups, facts, log);
+    });
+  };
 }
 
 }  // namespace tessera::comm

@@ -138,27 +138,15 @@ void Exchange::tell_verdict(const ProcessGroup& group, std::uint32_t phase, std:
        message_of({.kind = Kind::verdict, .phase = phase, .group = group.index()}, bytes_of(text)));
 }
 
-// Of the job, not of a communicator. Whoever cannot even say its news is missed by the others after the deadline.
-void Exchange::tell_news(Kind kind, std::span<const std::byte> rest, Listeners to) noexcept {
+// One process of a host writes down what concerns waits; what ends the job goes to all.
+void Exchange::tell_news(Kind kind, std::span<const std::byte> rest) noexcept {
   try {
-    tell((this->*to)(everybody_), message_of({.kind = kind, .phase = 0, .group = 0}, rest));
+    const bool to_all = kind == Kind::failure || kind == Kind::reported;
+    tell(to_all ? all_elsewhere(everybody_) : one_per_host(everybody_),
+         message_of({.kind = kind, .phase = 0, .group = 0}, rest));
   } catch (...) {
   }
 }
-
-void Exchange::tell_failure(std::string_view cause) noexcept {
-  tell_news(Kind::failure, bytes_of(cause), &Exchange::all_elsewhere);
-}
-
-void Exchange::tell_left() noexcept { tell_news(Kind::left, {}, &Exchange::one_per_host); }
-
-// Hosts' clocks have nothing in common, so what travels is how long ago it was.
-void Exchange::tell_life(SignOfLife::Clock::time_point at) noexcept {
-  const SignOfLife::Clock::duration ago = SignOfLife::Clock::now() - at;
-  tell_news(Kind::life, std::as_bytes(std::span(&ago, 1)), &Exchange::one_per_host);
-}
-
-void Exchange::tell_reported() noexcept { tell_news(Kind::reported, {}, &Exchange::all_elsewhere); }
 
 void Exchange::flush() noexcept {
   const auto longest = std::min<std::chrono::milliseconds>(job_.timeout(), std::chrono::seconds(5));

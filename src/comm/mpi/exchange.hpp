@@ -42,10 +42,10 @@ class Exchange {
   void tell_post(const ProcessGroup& group);
   void tell_staged(const ProcessGroup& group, const Staged& staged);
   void tell_verdict(const ProcessGroup& group, std::uint32_t phase, std::string_view text);
-  void tell_failure(std::string_view cause) noexcept;
-  void tell_left() noexcept;
-  void tell_life(SignOfLife::Clock::time_point at) noexcept;
-  void tell_reported() noexcept;
+  // Of the job: a failure's cause, that it has left, that it has told the user, and how long ago it gave a sign of
+  // life. Whoever cannot even say its news is missed by the others after the deadline.
+  enum class Kind : std::uint32_t { post, staged, verdict, failure, left, reported, life };
+  void tell_news(Kind kind, std::span<const std::byte> rest = {}) noexcept;
 
   // Returns when everything told has been sent, or after the deadline, at most five seconds.
   void flush() noexcept;
@@ -53,7 +53,6 @@ class Exchange {
  private:
   using Buffer = std::vector<std::byte>;
   using Transfer = HostChannel::Transfer;
-  enum class Kind : std::uint32_t { post, staged, verdict, failure, left, reported, life };
   struct Header {
     Kind kind;
     std::uint32_t phase;
@@ -82,8 +81,6 @@ class Exchange {
   void tell(std::span<const int> ranks, const Buffer& message);
   std::vector<int> all_elsewhere(const Members& members) const;
   std::vector<int> one_per_host(const Members& members) const;
-  using Listeners = std::vector<int> (Exchange::*)(const Members&) const;
-  void tell_news(Kind kind, std::span<const std::byte> rest, Listeners to) noexcept;
 
   void work();
   bool send_and_receive();

@@ -170,7 +170,7 @@ void ProcessJob::abort(std::string_view cause, std::exception_ptr exception) noe
     if (!write_text(shared().failure, place_.rank, cause)) return;
     exception_ = std::move(exception);
   }
-  if (exchange_) exchange_->tell_failure(cause);
+  if (exchange_) exchange_->tell_news(Exchange::Kind::failure, std::as_bytes(std::span(cause)));
 }
 
 void ProcessJob::note_failure(int rank, std::string_view cause) noexcept { write_text(shared().failure, rank, cause); }
@@ -190,7 +190,9 @@ void ProcessJob::show_life(SignOfLife::Clock::time_point at) noexcept {
   const auto ticks = at.time_since_epoch().count();
   auto told = life_told_.load();
   if (SignOfLife::Clock::duration(ticks - told) < look_interval(timeout_)) return;
-  if (life_told_.compare_exchange_strong(told, ticks)) exchange_->tell_life(at);
+  if (!life_told_.compare_exchange_strong(told, ticks)) return;
+  const SignOfLife::Clock::duration ago = SignOfLife::Clock::now() - at;  // hosts' clocks have nothing in common
+  exchange_->tell_news(Exchange::Kind::life, std::as_bytes(std::span(&ago, 1)));
 }
 
 void ProcessJob::note_progress() noexcept { show_life(SignOfLife::Clock::now()); }
@@ -298,7 +300,7 @@ class ProcessJob::LeaversWatch {
 
 void ProcessJob::leave() noexcept {
   note_left(place_.rank);
-  if (exchange_) exchange_->tell_left();
+  if (exchange_) exchange_->tell_news(Exchange::Kind::left);
   const auto everybody = static_cast<std::uint32_t>(place_.ranks);
   try {
     LeaversWatch watch(*this);
@@ -317,7 +319,7 @@ void ProcessJob::note_reported() noexcept { shared().reported.store(1, std::memo
 void ProcessJob::say_reported() noexcept {
   note_reported();
   if (!exchange_) return;
-  exchange_->tell_reported();
+  exchange_->tell_news(Exchange::Kind::reported);
   exchange_->flush();
 }
 

@@ -40,37 +40,6 @@ std::exception_ptr run_in(NcclJob& job, const LaunchOptions& options, RankLog& l
                   [&] { return std::make_unique<NcclBackend>(job, threads_per_rank(options), log, find_hosts()); });
 }
 
-// ---- threads ----
-
-class NcclThreads final : public ThreadJob {
- public:
-  explicit NcclThreads(const LaunchOptions& options)
-      : ThreadJob(thread_ranks(options), options.timeout), options_(options), library_(open_chosen_nccl()) {
-    const int devices = cuda_device_count();
-    const int ranks = room().size();
-    if (ranks <= devices || library_->shares_devices()) return;
-    throw UnavailableError(
-        fmt::format("--backend nccl: {} ranks for {} CUDA device{}, and {} gives each rank one of its own (2.30 and "
-                    "later share them, "
-                    "with NCCL_MULTI_RANK_GPU_ENABLE=1 in the environment); use --ranks {}, or leave --backend out",
-                    ranks, devices, devices == 1 ? "" : "s", library_->name(), devices));
-  }
-
-  std::exception_ptr run_rank(int rank, RankLog& log, const Body& body) final {
-    ThreadControl control(room(), rank);
-    NcclJob job(*library_, control, Device::cuda(rank % cuda_device_count()), nccl_options(options_));
-    if (rank == 0) {
-      fmt::print(stderr, "tessera: {} rank{}, threads of one process, on CUDA devices; {}\n", room().size(),
-                 room().size() == 1 ? "" : "s", job.in_words());
-    }
-    return run_in(job, options_, log, body, [] { return Hosts{}; });
-  }
-
- private:
-  const LaunchOptions& options_;
-  std::unique_ptr<NcclLibrary> library_;
-};
-
 // ---- processes ----
 
 void say_start(const Start& start, const NcclJob& job, RankLog& log) {
@@ -100,7 +69,25 @@ std::exception_ptr run_over_nccl(const MeetingPoint& point, const ProcessStart& 
   return outcome_of_process(control, how.log, thrown, launched);
 }
 
-std::unique_ptr<ThreadJob> nccl_threads(const LaunchOptions& options) { return std::make_unique<NcclThreads>(options); }
+RunThread nccl_threads(const LaunchOptions& options, ThreadControlRoom& room) {
+  const std::shared_ptr<NcclLibrary> library = open_chosen_nccl();
+  const int devices = cuda_device_count();
+  if (room.size() > devices && !library->shares_devices()) {
+    throw UnavailableError(
+        fmt::format("--backend nccl: {} ranks for {} CUDA device{}, and {} gives each rank one of its own (2.30 and "
+                    "later share them, "
+                    "with NCCL_MULTI_RANK_GPU_ENABLE=1 in the environment); use --ranks {}, or leave --backend out",
+                    room.size(), devices, devices == 1 ? "" : "s", library->name(), devices));
+  }
+  return [library, &options](ThreadControl& control, RankLog& log, const Body& body) {
+    NcclJob job(*library, control, Device::cuda(control.rank() % cuda_device_count()), nccl_options(options));
+    if (control.rank() == 0) {
+      fmt::print(stderr, "tessera: {} rank{}, threads of one process, on CUDA devices; {}\n", control.size(),
+                 control.size() == 1 ? "" : "s", job.in_words());
+    }
+    return run_in(job, options, log, body, [] { return Hosts{}; });
+  };
+}
 
 std::exception_ptr launch_nccl_process(const Start& start, const LaunchOptions& options, const Launched& launched) {
   try {

@@ -41,7 +41,7 @@ bool same_proof(std::string_view a, std::string_view b);
 // ---- messages ----
 
 // Of the messages' form. Ranks of other versions do not understand each other.
-constexpr std::uint32_t rendezvous_version = 3;
+constexpr std::uint32_t rendezvous_version = 4;
 constexpr Bytes most_handshake_payload{512};
 
 // Payloads. What is no such payload is a DataError, another version a UsageError.

@@ -8,12 +8,8 @@ namespace tessera::comm {
 std::unique_ptr<RendezvousServer> serve(const MeetingPlace& place, const Start& start,
                                         std::chrono::milliseconds timeout) {
   if (start.rank != 0) return nullptr;
-  ServerOptions options;
-  options.endpoint = place.endpoint;
-  options.token = place.token;
-  options.ranks = start.ranks;
-  options.timeout = timeout;
-  return std::make_unique<RendezvousServer>(options);
+  return std::make_unique<RendezvousServer>(
+      ServerOptions{.endpoint = place.endpoint, .token = place.token, .ranks = start.ranks, .timeout = timeout});
 }
 
 MeetingPoint meeting_point(const Environment& environment, const Start& start, std::chrono::milliseconds timeout) {
@@ -23,13 +19,11 @@ MeetingPoint meeting_point(const Environment& environment, const Start& start, s
 }
 
 JoinOptions join_options(const MeetingPlace& place, const Start& start, std::chrono::milliseconds timeout) {
-  JoinOptions join;
-  join.endpoint = place.endpoint;
-  join.token = place.token;
-  join.rank = start.rank;
-  join.ranks = start.ranks;
-  join.start_timeout = start_timeout(timeout);
-  return join;
+  return {.endpoint = place.endpoint,
+          .token = place.token,
+          .rank = start.rank,
+          .ranks = start.ranks,
+          .start_timeout = start_timeout(timeout)};
 }
 
 std::vector<std::byte> RendezvousIntroduction::all_gather(std::span<const std::byte> mine, std::chrono::milliseconds) {

@@ -6,7 +6,7 @@
 #include <pthread.h>
 
 #include "comm/patience.hpp"
-#include "comm/rendezvous/opening.hpp"
+#include "comm/rendezvous/messages.hpp"
 #include "comm/rendezvous/wire.hpp"
 #include "comm/signature.hpp"
 #include "tessera/base/error.hpp"
@@ -86,9 +86,7 @@ void RendezvousControl::hear(const Frame& frame) {
   } else if (frame.kind == FrameKind::alive) {
     ++alive_answers_;
   } else if (frame.kind == FrameKind::agreed || frame.kind == FrameKind::gathered) {
-    Position position;
-    position.channel = reader.number<std::uint32_t>();
-    position.number = reader.number<std::uint64_t>();
+    const Position position = read_position(reader);
     if (frame.kind == FrameKind::gathered) hear_blobs(position, reader);
     count_at(agreed_, position.channel) = position.number;
   } else {
@@ -107,9 +105,7 @@ void RendezvousControl::hear_blobs(const Position& position, FieldReader& reader
 void RendezvousControl::hear_failure(std::string_view payload) {
   FieldReader reader(payload);
   const auto rank = static_cast<int>(reader.number<std::uint32_t>());
-  Position position;
-  position.channel = reader.number<std::uint32_t>();
-  position.number = reader.number<std::uint64_t>();
+  const Position position = read_position(reader);
   const Lock lock(mutex_);
   if (failure() == nullptr && position.number > 0) verdict_ = position;
   fail(lock, rank, reader.rest());
@@ -194,9 +190,8 @@ void RendezvousControl::send_lateness(const Lock& lock, const Position& position
                                       bool on_host) {
   encode(signature, code_);
   payload_.clear();
+  append_position(payload_, position);
   FieldWriter writer(payload_);
-  writer.number(static_cast<std::uint32_t>(position.channel));
-  writer.number(position.number);
   writer.number(static_cast<std::uint8_t>(on_host));
   writer.raw(code_);
   send(lock, FrameKind::late, payload_);
@@ -219,7 +214,13 @@ std::vector<std::string> RendezvousControl::exchange(std::size_t channel, const 
 Control::Opened RendezvousControl::open(const std::string& name, const std::optional<Group>& group,
                                         std::string_view blob) {
   std::string said;
-  append_opening(said, {.name = communicator_name(name, group), .ranks = group ? group->ranks() : std::vector<int>()});
+  Opening opening{.name = communicator_name(name, group), .place = static_cast<std::uint32_t>(rank())};
+  if (group) {
+    opening.groups = static_cast<std::uint32_t>(group->count());
+    opening.group = static_cast<std::uint32_t>(group->index_of(rank()));
+    opening.place = static_cast<std::uint32_t>(group->place());
+  }
+  append_opening(said, opening);
   std::vector<std::string> blobs = exchange(0, signature_of_creation(creation_label(name, group)), said.append(blob));
   Members members = members_of(group, rank(), size());
   const Lock lock(mutex_);

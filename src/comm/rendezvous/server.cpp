@@ -132,8 +132,7 @@ std::string failed_payload(int rank, const Position& position, std::string_view 
   std::string payload;
   FieldWriter writer(payload);
   writer.number(static_cast<std::uint32_t>(rank));
-  writer.number(static_cast<std::uint32_t>(position.channel));
-  writer.number(position.number);
+  append_position(payload, position);
   writer.raw(cause);
   return payload;
 }
@@ -272,9 +271,7 @@ void RendezvousServer::hear_announcement(int rank, std::string_view payload) {
   const bool has_blob = reader.number<std::uint8_t>() != 0;
   const std::string_view code = reader.text();
   const std::size_t place = ledger_.place(channel, rank);
-  if (channel == 0) {
-    openings_[place] = read_opening(reader, {.rank = rank, .ranks = options_.ranks});
-  }
+  if (channel == 0) openings_[place] = read_opening(reader, options_.ranks);
   const std::string_view blob = reader.rest();
   if (blob.size() > Control::most_blob) throw DataError(fmt::format("a blob has {} bytes", blob.size()));
   if (has_blob) {
@@ -297,13 +294,11 @@ void RendezvousServer::open_channels() {
 void RendezvousServer::tell_agreement(std::size_t channel) {
   const std::uint64_t number = ledger_.agreed(channel);
   std::string payload;
-  FieldWriter writer(payload);
-  writer.number(static_cast<std::uint32_t>(channel));
-  writer.number(number);
+  append_position(payload, {.channel = channel, .number = number});
   const auto blobs = blobs_.find({channel, number});
   const FrameKind kind = blobs == blobs_.end() ? FrameKind::agreed : FrameKind::gathered;
   if (kind == FrameKind::gathered) {
-    for (const std::string& blob : blobs->second) writer.text(blob);
+    for (const std::string& blob : blobs->second) FieldWriter(payload).text(blob);
     blobs_.erase(blobs);
   }
   for (const int each : ledger_.members(channel)) tell(member(each), kind, payload);
@@ -311,9 +306,7 @@ void RendezvousServer::tell_agreement(std::size_t channel) {
 
 void RendezvousServer::hear_lateness(int rank, std::string_view payload) {
   FieldReader reader(payload);
-  Position position;
-  position.channel = reader.number<std::uint32_t>();
-  position.number = reader.number<std::uint64_t>();
+  const Position position = read_position(reader);
   const bool on_host = reader.number<std::uint8_t>() != 0;
   const auto now = steady_clock::now();
   conclude(rank, ledger_.late({.position = position,

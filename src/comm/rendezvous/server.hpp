@@ -18,7 +18,7 @@
 
 #include "comm/control/ledger.hpp"
 #include "comm/rendezvous/handshake.hpp"
-#include "comm/rendezvous/opening.hpp"
+#include "comm/rendezvous/messages.hpp"
 #include "comm/rendezvous/wire.hpp"
 
 namespace tessera::comm {
@@ -110,7 +110,6 @@ class RendezvousServer {
     bool came = false;
     bool left = false;
     std::chrono::steady_clock::time_point alive{};  // its last sign of life
-    bool gone = false;                              // its connection has ended
   };
   struct Failure {
     int rank;
