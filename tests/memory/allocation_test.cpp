@@ -206,17 +206,23 @@ class Around : public Module {
   toy::Layer<float> outer_;
 };
 
+// With and without recomputation, for which calls of forward functions are kept.
 TEST_CASE("nothing_is_allocated_when_windows_open_inside_others") {
   REQUIRE_PROBE();
-  for (const Strategy strategy : flat_strategies) {
+  struct Case {
+    Strategy strategy;
+    bool recomputes;
+  };
+  for (const Case each : {Case{Strategy::ddp, false}, Case{Strategy::zero1, false}, Case{Strategy::zero2, true},
+                          Case{Strategy::fsdp, false}, Case{Strategy::fsdp, true}}) {
     Counted counted;
     std::optional<probe::AllocationWatch> watch;
     launch({.ranks = 2, .timeout = std::chrono::seconds(20)}, [&](World& world) {
       Around around;
       const toy::Values x(3 * 5, 0.5f), dy(3 * 7, 0.25f);
-      FullyShard model(world, {.strategy = strategy, .diagnostics = {.queue_compute = true}});
-      model.add(around.inner, "inner");
-      model.add(around, "around");
+      FullyShard model(world, {.strategy = each.strategy, .diagnostics = {.queue_compute = true}});
+      model.add(around.inner, {.name = "inner", .recompute = each.recomputes});
+      model.add(around, {.name = "around", .recompute = each.recomputes});
       const auto pass = [&] { model.forward(around, x), model.backward(around, dy); };
       const auto step = [&] { pass(), model.update(); };
       model.add_program({.pass = pass});
