@@ -211,9 +211,7 @@ std::exception_ptr comm::launch_ranks(const LaunchOptions& options, const Launch
   switch (start.launcher) {
     case Launcher::mpi: return launch_mpi_process(start, options, launched);
     case Launcher::torchrun:
-    case Launcher::slurm:
-      return resolve(options.device) == DeviceKind::cuda ? launch_nccl_process(start, options, launched)
-                                                         : launch_process_on_cpu(start, options, launched);
+    case Launcher::slurm: return launch_process(start, options, launched);
     case Launcher::alone: break;
   }
   return launch_threads(options, launched);

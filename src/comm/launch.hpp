@@ -54,8 +54,7 @@ RunThread nccl_threads(const LaunchOptions& options, ThreadControlRoom& room);
 
 // As launch_ranks(), for a process that torchrun or SLURM has started; the ranks meet over TCP. With a CUDA device
 // their collectives are NCCL's. On the CPU all are on one host, and share memory.
-std::exception_ptr launch_nccl_process(const Start& start, const LaunchOptions& options, const Launched& launched);
-std::exception_ptr launch_process_on_cpu(const Start& start, const LaunchOptions& options, const Launched& launched);
+std::exception_ptr launch_process(const Start& start, const LaunchOptions& options, const Launched& launched);
 
 // Whether this build has its MPI half.
 bool has_mpi();

@@ -116,6 +116,8 @@ TEST_CASE("hosts_that_the_launcher_interleaves_are_named_where_a_mesh_suffers") 
   CHECK(warning({{"replicate", 2}, {"shard", 2}}, {0, 0, 1, 1}).empty());
   CHECK(warning({{"replicate", 2}, {"shard", 3}}, {0, 1, 1, 2, 2, 2}).empty());  // host by host, and one crosses
   CHECK(warning({{"replicate", 3}, {"shard", 2}}, {0, 1, 1, 0, 2, 2}).find("2 of 3 groups") == 0);
+  CHECK(warning({{"replicate", 2}, {"shard", 2}}, {0, 1, 0, 2}).find("several hosts, and 1 would be") !=
+        std::string::npos);
   CHECK(comm::needless_crossing(Mesh({{"replicate", 2}, {"shard", 2}}, 4, 0), {}).empty());
 }
 

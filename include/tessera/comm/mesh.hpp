@@ -1,8 +1,8 @@
 // The ranks of a job as a mesh of named axes, and the groups of ranks that its lines make.
 //
 // Axes are named outermost first: in {{"replicate", 2}, {"shard", 4}} the ranks 0 to 3 are one line of "shard", the
-// ranks 0 and 4 one of "replicate". Launchers number the ranks of a host one after the other, so a host's ranks belong
-// to the innermost axis.
+// ranks 0 and 4 one of "replicate". Ranks have the launcher's numbers: where it numbers those of a host one after the
+// other, as launchers do unless told otherwise, a host's ranks belong to the innermost axis (World::mesh() warns).
 #pragma once
 
 #include <cstddef>

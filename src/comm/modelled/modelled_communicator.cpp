@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "comm/meeting_collectives.hpp"
 #include "comm/task_communicator.hpp"
 #include "tessera/device/arena.hpp"
 #include "tessera/kernels/reduce.hpp"
@@ -102,21 +103,13 @@ void leave(const ModelledPlace& place, const AllGather& operation) {
 void leave(const ModelledPlace& place, const ReduceScatter& operation) {
   if (operation.shard_elements == 0) return;
   const void* own = operation.data + place.rank * (operation.shard_elements * size_of(operation.wire)).count();
-  kernels::ranked_sum_cpu({.contributions = std::span(&own, 1),
-                           .type = operation.wire,
-                           .result = operation.result,
-                           .count = operation.shard_elements,
-                           .accumulate = operation.accumulate,
-                           .divisor = operation.divisor});
+  kernels::ranked_sum_cpu(sum_of(operation, std::span(&own, 1), 0, operation.shard_elements));
 }
 
 void leave(const ModelledPlace&, const AllReduce& operation) {
   if (operation.elements == 0) return;
   const void* own = operation.data;
-  kernels::ranked_sum_cpu({.contributions = std::span(&own, 1),
-                           .result = operation.data,
-                           .count = operation.elements,
-                           .divisor = operation.divisor});
+  kernels::ranked_sum_cpu(sum_of(operation, std::span(&own, 1), 0, operation.elements));
 }
 
 // Every page is written, with what is there.

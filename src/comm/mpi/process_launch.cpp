@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <utility>
 
 #include "comm/launch.hpp"
 #include "comm/mpi/process_backend.hpp"
@@ -24,28 +25,25 @@ void say_start(const ProcessStart& how, const ProcessJob& job, const StartLine& 
   if (job.rank() == 0) fmt::print(stderr, "tessera: {}\n", text);
 }
 
-// What became of the start: a job whose ranks have all met, or why there is none.
-struct Met {
+// The ranks meet at the rendezvous, which ends when they share memory.
+std::exception_ptr run_on_cpu(MeetingPoint point, const ProcessStart& how, const Launched& launched) {
   std::unique_ptr<ProcessJob> job;
-  std::exception_ptr failure;
-};
-
-Met meet(const ProcessStart& how, const Launched& launched) {
-  const std::chrono::milliseconds patience = start_timeout(how.options.timeout);
-  const MeetingPoint point = meeting_point([](const char* name) { return std::getenv(name); }, how.start, patience);
-  RendezvousControl control(join_options(point.place, how.start, how.options.timeout), patience);
-  std::unique_ptr<ProcessJob> job;
-  std::exception_ptr thrown;
-  try {
-    RendezvousIntroduction introduction(control);
-    job = std::make_unique<ProcessJob>(introduction, how.options.timeout);
-  } catch (...) {
-    thrown = std::current_exception();
-    control.abort(text_of(thrown), thrown);
+  {
+    RendezvousControl control(join_options(point.place, how.start, how.options.timeout),
+                              start_timeout(how.options.timeout));
+    std::exception_ptr thrown;
+    try {
+      RendezvousIntroduction introduction(control);
+      job = std::make_unique<ProcessJob>(introduction, how.options.timeout);
+    } catch (...) {
+      thrown = std::current_exception();
+      control.abort(text_of(thrown), thrown);
+    }
+    control.leave();
+    if (control.failure() != nullptr) return outcome_of_process(control, how.log, thrown, launched);
   }
-  control.leave();
-  if (control.failure() == nullptr) return {.job = std::move(job), .failure = nullptr};
-  return {.job = nullptr, .failure = outcome_of_process(control, how.log, thrown, launched)};
+  point.server.reset();
+  return run_in_shared_memory(*job, how, launched);
 }
 
 }  // namespace
@@ -62,12 +60,14 @@ std::exception_ptr run_in_shared_memory(ProcessJob& job, const ProcessStart& how
   return outcome_of_process(job, how.log, thrown, launched);
 }
 
-std::exception_ptr launch_process_on_cpu(const Start& start, const LaunchOptions& options, const Launched& launched) {
+std::exception_ptr launch_process(const Start& start, const LaunchOptions& options, const Launched& launched) {
   try {
     RankLog log(options.log_dir, start.rank);
     const ProcessStart how{.start = start, .options = options, .log = log};
-    const Met met = meet(how, launched);
-    return met.job ? run_in_shared_memory(*met.job, how, launched) : met.failure;
+    const bool on_device = resolve(options.device) == DeviceKind::cuda;
+    MeetingPoint point = meeting_point([](const char* name) { return std::getenv(name); }, start,
+                                       on_device ? options.timeout : start_timeout(options.timeout));
+    return on_device ? run_over_nccl(point, how, launched) : run_on_cpu(std::move(point), how, launched);
   } catch (...) {  // before there was a job: the other processes say so themselves
     const std::exception_ptr failure = exception_from_rank(start.rank, std::current_exception());
     launched.report(failure);

@@ -89,17 +89,4 @@ RunThread nccl_threads(const LaunchOptions& options, ThreadControlRoom& room) {
   };
 }
 
-std::exception_ptr launch_nccl_process(const Start& start, const LaunchOptions& options, const Launched& launched) {
-  try {
-    const MeetingPoint point =
-        meeting_point([](const char* name) { return std::getenv(name); }, start, options.timeout);
-    RankLog log(options.log_dir, start.rank);
-    return run_over_nccl(point, {.start = start, .options = options, .log = log}, launched);
-  } catch (...) {  // before there was a job: the other processes say so themselves
-    const std::exception_ptr failure = exception_from_rank(start.rank, std::current_exception());
-    launched.report(failure);
-    return failure;
-  }
-}
-
 }  // namespace tessera::comm

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "comm/meeting_collectives.hpp"
 #include "comm/nccl/nccl_group.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/kernels/reduce.hpp"
@@ -58,14 +59,8 @@ void NcclGroup::sum_pieces(const Call& call, std::span<const Piece> pieces) {
     const std::size_t element = element_bytes(segment);
     const auto me = static_cast<std::size_t>(place());
     contributions_[me] = segment.data + (me * segment.shard_elements + piece.begin) * element;
-    sum_in_staging(call,
-                   {.contributions = contributions_,
-                    .type = segment.wire,
-                    .result = segment.result + piece.begin,
-                    .count = piece.count,
-                    .accumulate = segment.accumulate,
-                    .divisor = segment.divisor},
-                   staging(piece.place), Bytes(aligned(piece.count * element)));
+    sum_in_staging(call, sum_of(segment, contributions_, piece.begin, piece.count), staging(piece.place),
+                   Bytes(aligned(piece.count * element)));
   }
 }
 
@@ -111,12 +106,7 @@ void NcclGroup::reduce_fast(const Call& call, std::span<const ReduceScatter> seg
         on(call),
         {.data = segment.data, .result = staging(0), .elements = segment.shard_elements, .type = segment.wire}));
     const void* const sum = staging(0);
-    kernels::ranked_sum_cuda(call.queue.native(), {.contributions = std::span(&sum, 1),
-                                                   .type = segment.wire,
-                                                   .result = segment.result,
-                                                   .count = segment.shard_elements,
-                                                   .accumulate = segment.accumulate,
-                                                   .divisor = segment.divisor});
+    kernels::ranked_sum_cuda(call.queue.native(), sum_of(segment, std::span(&sum, 1), 0, segment.shard_elements));
   }
 }
 
@@ -132,9 +122,7 @@ void NcclGroup::run(const Call& call, const AllReduce& operation) {
       call.queue.copy(staging(static_cast<std::size_t>(place()) * part.count()), own, Bytes(count * sizeof(float)));
       complete(parts_.library.all_gather(on(call), staging(0), part));
       contributions_[static_cast<std::size_t>(place())] = own;
-      sum_in_staging(call,
-                     {.contributions = contributions_, .result = own, .count = count, .divisor = operation.divisor},
-                     staging(0), part);
+      sum_in_staging(call, sum_of(operation, contributions_, begin, count), staging(0), part);
     }
   });
 }

@@ -24,6 +24,11 @@ Nonce fresh_nonce() {
   return nonce;
 }
 
+namespace {
+
+enum class Prover { rank, server };
+
+// proof_bytes bytes.
 std::string proof_of(std::string_view token, Prover prover, const Handshake& handshake) {
   std::string said;
   FieldWriter writer(said);
@@ -41,13 +46,12 @@ std::string proof_of(std::string_view token, Prover prover, const Handshake& han
   return proof;
 }
 
+// Takes the same time wherever the two differ.
 bool same_proof(std::string_view a, std::string_view b) {
   return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
 
 // ---- messages ----
-
-namespace {
 
 constexpr std::string_view magic = "TESSERA\n";
 

@@ -18,9 +18,8 @@ namespace tessera::comm {
 
 // ---- proofs ----
 
-constexpr std::size_t nonce_bytes = 32;
+using Nonce = std::array<char, 32>;
 constexpr std::size_t proof_bytes = 32;
-using Nonce = std::array<char, nonce_bytes>;
 
 // From the operating system's randomness.
 Nonce fresh_nonce();
@@ -31,12 +30,6 @@ struct Handshake {
   std::uint32_t rank_number = 0;
   std::uint32_t ranks = 0;
 };
-enum class Prover { rank, server };
-
-// proof_bytes bytes.
-std::string proof_of(std::string_view token, Prover prover, const Handshake& handshake);
-// Takes the same time wherever the two differ.
-bool same_proof(std::string_view a, std::string_view b);
 
 // ---- messages ----
 

@@ -53,7 +53,6 @@ class Lobby {
   std::vector<Admitted> admit();
 
   void add_to(std::vector<pollfd>& polled) const;
-  bool is_empty() const { return guests_.empty(); }
   // "; 3 connections were refused, the last from …: …", or empty.
   std::string refusals() const;
 
