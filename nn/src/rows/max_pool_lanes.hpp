@@ -1,47 +1,81 @@
 // The largest pixel of a window and where gradients go, for any instruction set and format. Places are numbers below
-// 256, which lanes of the type of arithmetic hold exactly.
+// 256: bytes in memory, and in lanes integers as wide as the format's arithmetic, whose masks select both.
 #pragma once
 
 #include "src/rows/elements.hpp"
 
 namespace tessera::nn {
 
+template <typename Set, Format format, typename Integer>
+using PlacesOf = typename LanesOf<Integer, format == Format::fp64 ? Set::floats / 2 : Set::floats>::type;
 template <typename Set, Format format>
-[[gnu::always_inline]] inline Values<Set, format> read_places(const std::uint8_t* places, std::size_t n) {
-  Real<format> values[lane_count] = {};
-  for (std::size_t lane = 0; lane < lane_count && lane < n; ++lane)
-    values[lane] = static_cast<Real<format>>(places[lane]);
-  return load_lanes<Values<Set, format>>(values);
+using Places = PlacesOf<Set, format, std::conditional_t<format == Format::fp64, std::uint64_t, std::uint32_t>>;
+
+// Compilers have instructions for twice and half of a width, and take lanes one by one for more.
+template <typename Set, Format format>
+[[gnu::always_inline]] inline Places<Set, format> places_of(const std::uint8_t* bytes) {
+  const auto pairs =
+      converted<PlacesOf<Set, format, std::uint16_t>>(load_lanes<PlacesOf<Set, format, std::uint8_t>>(bytes));
+  const auto words = converted<PlacesOf<Set, format, std::uint32_t>>(pairs);
+  if constexpr (format == Format::fp64) return converted<Places<Set, format>>(words);
+  if constexpr (format != Format::fp64) return words;
+}
+
+template <typename Set, Format format>
+[[gnu::always_inline]] inline Places<Set, format> read_places(const std::uint8_t* places, std::size_t n) {
+  if (n >= lane_count) [[likely]] {
+    return places_of<Set, format>(places);
+  }
+  std::uint8_t padded[lane_count] = {};
+  __builtin_memcpy(padded, places, n);
+  return places_of<Set, format>(padded);
+}
+
+template <typename Set, Format format>
+[[gnu::always_inline]] inline void write_places(std::uint8_t* places, std::size_t n, const Places<Set, format>& value) {
+  const auto words = converted<PlacesOf<Set, format, std::uint32_t>>(value);
+  const auto pairs = converted<PlacesOf<Set, format, std::uint16_t>>(words);
+  const auto bytes = converted<PlacesOf<Set, format, std::uint8_t>>(pairs);
+  if (n >= lane_count) [[likely]] {
+    return store_lanes(places, bytes);
+  }
+  std::uint8_t padded[lane_count];
+  store_lanes(padded, bytes);
+  __builtin_memcpy(places, padded, n);
+}
+
+template <typename Set, Format format>
+[[gnu::always_inline]] inline Places<Set, format> all_at(std::uint8_t place) {
+  using Integer = std::conditional_t<format == Format::fp64, std::uint64_t, std::uint32_t>;
+  return all<Places<Set, format>>(static_cast<Integer>(place));
+}
+
+// A mask of the lanes that are not NaN, which is neither below infinity nor above 0.
+template <typename Set, Format format>
+[[gnu::always_inline]] inline auto numbers_of(const Values<Set, format>& of) {
+  using V = Values<Set, format>;
+  return (of < all<V>(static_cast<Real<format>>(__builtin_inf()))) | (all<V>(Real<format>{}) < of);
 }
 
 // A challenger wins where it is larger, or where it is NaN and the champion is not.
 template <typename Set, Format format>
 void max_pool_of(const MaxPoolPixel& a) {
   using V = Values<Set, format>;
-  const V infinite = all<V>(static_cast<Real<format>>(__builtin_inf()));
-  const V zero = all<V>(Real<format>{});
-  const V one = all<V>(Real<format>{1});
   for (std::size_t at = 0; at < a.channels; at += lane_count) {
     const std::size_t n = a.channels - at;
     V champion = read<Set, format>(a.pixels[0], at, n);
-    V place = all<V>(static_cast<Real<format>>(a.places[0]));
+    auto place = all_at<Set, format>(a.places[0]);
+    auto was_number = numbers_of<Set, format>(champion);
     for (std::size_t i = 1; i < a.count; ++i) {
       const V challenger = read<Set, format>(a.pixels[i], at, n);
-      const V here = all<V>(static_cast<Real<format>>(a.places[i]));
-      // 1 for numbers, 0 for NaN: which is neither below infinity nor infinity itself.
-      const V is_number = select(challenger < infinite, one, select(zero < challenger, one, zero));
-      const V was_number = select(champion < infinite, one, select(zero < champion, one, zero));
-      const V larger = select(champion < challenger, one, zero);
-      const V wins = select(is_number < was_number, one, larger);
-      place = select(zero < wins, here, place);
-      champion = select(zero < wins, challenger, champion);
+      const auto both_numbers = was_number & numbers_of<Set, format>(challenger);
+      const auto wins = (champion < challenger) | (was_number ^ both_numbers);
+      place = select(wins, all_at<Set, format>(a.places[i]), place);
+      champion = select(wins, challenger, champion);
+      was_number = both_numbers;
     }
     write<Set, format>(a.to, at, n, champion);
-    Real<format> places[lane_count];
-    store_lanes(places, place);
-    for (std::size_t lane = 0; lane < lane_count && lane < n; ++lane) {
-      a.place[at + lane] = static_cast<std::uint8_t>(places[lane]);
-    }
+    write_places<Set, format>(a.place + at, n, place);
   }
 }
 
@@ -49,14 +83,14 @@ template <typename Set, Format format>
 void max_pool_gradient_of(const MaxPoolGradient& a) {
   using V = Values<Set, format>;
   const V zero = all<V>(Real<format>{});
-  const V half = all<V>(static_cast<Real<format>>(0.5));
+  const auto one = all_at<Set, format>(1);
   for (std::size_t at = 0; at < a.channels; at += lane_count) {
     const std::size_t n = a.channels - at;
     V sum = zero;
     for (std::size_t i = 0; i < a.count; ++i) {
-      const V distance = read_places<Set, format>(a.places[i] + at, n) - all<V>(static_cast<Real<format>>(a.here[i]));
+      const auto other = read_places<Set, format>(a.places[i] + at, n) ^ all_at<Set, format>(a.here[i]);
       const V dy = read<Set, format>(a.dy[i], at, n);
-      sum = sum + select(distance * distance < half, dy, zero);
+      sum = sum + select(other < one, dy, zero);
     }
     write<Set, format>(a.to, at, n, sum);
   }
