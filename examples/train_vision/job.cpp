@@ -37,7 +37,8 @@ constexpr const char* footer =
     "https://www.cs.toronto.edu/~kriz/cifar.html.\n\n"
     "All strategies give the same bits for the same ranks, micro-batches and --accumulate-mode. Batch norm (resnet18, "
     "resnet50) takes its moments from each rank's own images, so there other ranks give another model, not only other "
-    "roundings; what the running moments of rank 0 are is what an evaluation and a checkpoint have.\n"
+    "roundings, and what the running moments of rank 0 are is what an evaluation and a checkpoint have; with "
+    "--sync-batch-norm from all ranks' images, as one rank with all of them would.\n"
     "Exit code: 0, 1 when the run failed, 2 for bad options.";
 
 constexpr const char* fashion_directory = "/usr/share/datasets/fashion-mnist";
@@ -73,6 +74,8 @@ void add_model_options(CommandLine& line, VisionOptions& options) {
               "Flips every second image, left and right [cifar and folders: yes, else no]");
   line.whole("--cutout", options.cutout, {0, most_side}, "Side of a square that is cut out of each image");
   line.real("--label-smoothing", options.label_smoothing, {0, 1}, "Share of the target that all classes have alike");
+  line.flag("--sync-batch-norm", options.synchronised_norms,
+            "Batch norms (resnet18, resnet50) take their moments from all ranks' images together");
   line.flag("--scale-lr", options.scale_learning_rate,
             "Multiplies --lr with k = ranks x --accumulate (sgd: Goyal et al. 2017) or its root (adamw), and warms up "
             "for five epochs or a fifth of the run, unless --warmup says otherwise");
@@ -104,6 +107,9 @@ std::optional<VisionOptions> parse_options(int argc, char** argv) {
   add_model_options(line, options);
   add_run_options(line, options.run);
   if (!line.parse(argc, argv)) return std::nullopt;
+  if (options.synchronised_norms && !has_batch_norms(options.model)) {
+    throw OptionError(fmt::format("--sync-batch-norm: {} has no batch norms; leave it out", to_string(options.model)));
+  }
   if (options.plot && !tools::is_figure(options.plot->string())) {
     throw OptionError(fmt::format("--plot {}: a figure's name ends in .svg or .png", options.plot->string()));
   }
@@ -214,7 +220,8 @@ VisionShape shape_of(const Job& job) {
           .image = job.data.extents(),
           .classes = job.data.classes().size(),
           .width = options.width.value_or(usual_width(options.model)),
-          .label_smoothing = static_cast<float>(options.label_smoothing)};
+          .label_smoothing = static_cast<float>(options.label_smoothing),
+          .synchronised_norms = options.synchronised_norms};
 }
 
 namespace {

@@ -28,6 +28,7 @@ struct VisionOptions {
   std::optional<bool> flip;
   std::size_t cutout = 0;
   double label_smoothing = 0.0;
+  bool synchronised_norms = false;
   bool scale_learning_rate = false;
   std::size_t loader_threads = 1;
   bool confusion = false;

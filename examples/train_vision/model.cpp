@@ -43,9 +43,13 @@ void VisionModel<T>::make_convolutional() {
 
 template <typename T>
 void VisionModel<T>::make_residual(const std::vector<std::size_t>& blocks, bool bottleneck) {
-  stages_.push_back({"stem", std::make_unique<Stem<T>>(shape_.image.channels, shape_.width, keeps_size(shape_))});
+  stages_.push_back({"stem", std::make_unique<Stem<T>>(StemShape{.in = shape_.image.channels,
+                                                                 .out = shape_.width,
+                                                                 .keeps_size = keeps_size(shape_),
+                                                                 .synchronised = shape_.synchronised_norms})});
   std::size_t channels = shape_.width;
-  for (const NamedBlock& block : residual_blocks(shape_.width, blocks, bottleneck)) {
+  for (NamedBlock& block : residual_blocks(shape_.width, blocks, bottleneck)) {
+    block.shape.synchronised = shape_.synchronised_norms;
     stages_.push_back({block.name, std::make_unique<ResidualStage<T>>(block.shape)});
     channels = block.shape.out();
   }

@@ -9,17 +9,17 @@ namespace nn = tessera::nn;
 
 namespace {
 
-nn::ConvolutionShape stem_shape(std::size_t in, std::size_t out, bool keeps_size) {
-  if (keeps_size) return {.in = in, .out = out, .kernel = 3, .padding = 1};
-  return {.in = in, .out = out, .kernel = 7, .stride = 2, .padding = 3};
+nn::ConvolutionShape stem_shape(const StemShape& of) {
+  if (of.keeps_size) return {.in = of.in, .out = of.out, .kernel = 3, .padding = 1};
+  return {.in = of.in, .out = of.out, .kernel = 7, .stride = 2, .padding = 3};
 }
 
 }  // namespace
 
 template <typename T>
-Stem<T>::Stem(std::size_t in, std::size_t out, bool keeps_size)
-    : keeps_size_(keeps_size),
-      convolution_(stem_shape(in, out, keeps_size)),
+Stem<T>::Stem(const StemShape& shape)
+    : keeps_size_(shape.keeps_size),
+      convolution_(stem_shape(shape), {.synchronised = shape.synchronised}),
       pool_({.kernel = 3, .stride = 2, .padding = 1}) {}
 
 template <typename T>

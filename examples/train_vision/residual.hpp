@@ -8,12 +8,19 @@
 
 namespace examples {
 
+struct StemShape {
+  std::size_t in;
+  std::size_t out;
+  bool keeps_size;
+  bool synchronised;  // its batch norm is, over all ranks
+};
+
 // For small images a convolution of 3 × 3 that keeps their size; for large ones of 7 × 7 with stride 2, and then the
 // largest of 3 × 3 with stride 2. Batch norm and relu between.
 template <typename T>
 class Stem final : public Stage<T> {
  public:
-  Stem(std::size_t in, std::size_t out, bool keeps_size);
+  explicit Stem(const StemShape& shape);
 
   void visit(tessera::ModuleVisitor& visitor) override;  // "conv1", "bn1"
   tessera::nn::ImageView<T> push_result(tessera::nn::ActivationStack& stack,

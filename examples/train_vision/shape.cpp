@@ -37,6 +37,10 @@ bool is_transformer(VisionModelKind kind) {
   return kind == VisionModelKind::vit_s || kind == VisionModelKind::vit_b || kind == VisionModelKind::vit_l;
 }
 
+bool has_batch_norms(VisionModelKind kind) {
+  return kind == VisionModelKind::resnet18 || kind == VisionModelKind::resnet50;
+}
+
 TransformerDepth transformer_depth(const VisionShape& shape) {
   constexpr std::size_t head = 64;
   const TransformerDepth depth{.layers = shape.kind == VisionModelKind::vit_l ? std::size_t{24} : std::size_t{12},
@@ -55,7 +59,8 @@ TransformerDepth transformer_depth(const VisionShape& shape) {
 }
 
 std::string in_words(const VisionShape& shape) {
-  return fmt::format("{}, width {}: {} x {} x {} -> {}", to_string(shape.kind), shape.width, shape.image.height,
+  return fmt::format("{}, width {}{}: {} x {} x {} -> {}", to_string(shape.kind), shape.width,
+                     shape.synchronised_norms ? ", synchronised batch norms" : "", shape.image.height,
                      shape.image.width, shape.image.channels, shape.classes);
 }
 

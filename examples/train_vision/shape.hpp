@@ -24,6 +24,7 @@ struct VisionShape {
   std::size_t classes = 0;
   std::size_t width = 0;  // channels of the first stage, or of a transformer's tokens
   float label_smoothing = 0.0f;
+  bool synchronised_norms = false;  // batch norms are, over all ranks
 };
 
 // As the models were published: 32, 64, 64, 384, 768, 1024.
@@ -40,6 +41,7 @@ struct TransformerDepth {
   std::size_t patch;
 };
 bool is_transformer(VisionModelKind kind);
+bool has_batch_norms(VisionModelKind kind);
 // Throws UsageError where heads do not divide the width, or patches the image.
 TransformerDepth transformer_depth(const VisionShape& shape);
 

@@ -62,6 +62,7 @@
 #include "tessera/plan/strategy.hpp"
 #include "tessera/plan/verify.hpp"
 #include "tessera/shard/buffer.hpp"
+#include "tessera/shard/exchange.hpp"
 #include "tessera/shard/fully_shard.hpp"
 #include "tessera/shard/initial.hpp"
 #include "tessera/shard/kept_calls.hpp"

@@ -25,7 +25,7 @@ struct RowParts {
   std::size_t count;
 };
 
-// Scratch memory: the sums of all parts, then coefficients for each channel.
+// Scratch memory: the sums of all parts, then coefficients for each channel, then what this rank brings.
 template <typename T>
 struct BatchNormRoom {
   using Real = Arithmetic<T>;
@@ -37,8 +37,11 @@ struct BatchNormRoom {
   Real* coefficients(float* scratch, std::size_t index) const {
     return reinterpret_cast<Real*>(sums(scratch, parts.count)) + index * channels;
   }
+  double* brought(float* scratch) const { return reinterpret_cast<double*>(coefficients(scratch, 4)); }
   std::size_t floats() const {
-    return (parts.count * 2 * sizeof(double) + 4 * sizeof(Real)) * channels / sizeof(float);
+    return ((parts.count * 2 * sizeof(double) + 4 * sizeof(Real)) * channels +
+            sizeof(double) * batch_norm_values(channels)) /
+           sizeof(float);
   }
 
   std::size_t channels;
@@ -94,34 +97,90 @@ void move_running(float* running, double to, double momentum) {
 
 // Sums are of differences from the first row: numbers near the mean, so that squares lose nothing.
 template <typename T>
-void moments_now(const BatchNormForward<T>& of) {
+void moments_now(const BatchNormMoments<T>& of) {
   using Real = Arithmetic<T>;
   const std::size_t rows = of.x.rows;
   const std::size_t channels = of.x.columns;
   const BatchNormRoom<T> room(rows, channels);
-  for (std::size_t c = 0; c < channels; ++c) of.mean[c] = rows == 0 ? Real{} : load(of.x.data[c]);
+  Real* const first = room.coefficients(of.scratch, 0);
+  for (std::size_t c = 0; c < channels; ++c) first[c] = rows == 0 ? Real{} : load(of.x.data[c]);
   const double* const sums = sum_up<T>({.format = format_of<T>,
                                         .x = of.x.data,
                                         .dy = nullptr,
                                         .y = nullptr,
-                                        .mean = of.mean,
+                                        .mean = first,
                                         .inverse = nullptr,
                                         .sums = nullptr,
                                         .rows = rows,
                                         .channels = channels},
                                        room, of.scratch);
   const auto count = static_cast<double>(std::max<std::size_t>(1, rows));
+  of.moments[0] = static_cast<double>(rows);
   for (std::size_t c = 0; c < channels; ++c) {
     const double shift = sums[c] / count;
-    const double squares = std::max(0.0, sums[channels + c] - sums[c] * shift);
-    const double mean = static_cast<double>(of.mean[c]) + shift;
-    of.mean[c] = static_cast<Real>(mean);
-    of.inverse[c] = static_cast<Real>(1.0 / std::sqrt(squares / count + of.epsilon));
-    if (of.update && of.running_mean != nullptr && rows > 0) {
-      move_running(of.running_mean + c, mean, of.momentum);
-      move_running(of.running_variance + c, squares / std::max(1.0, count - 1.0), of.momentum);
-    }
+    of.moments[1 + c] = static_cast<double>(first[c]) + shift;
+    of.moments[1 + channels + c] = std::max(0.0, sums[channels + c] - sums[c] * shift);
   }
+}
+
+// Of one channel over the rows of all ranks, one rank added after the other.
+struct Moments {
+  double count = 0;
+  double mean = 0;
+  double squares = 0;  // deviations'
+};
+
+Moments moments_of(const Contributions& all, std::size_t channels, std::size_t channel) {
+  Moments sum;
+  for (std::size_t rank = 0; rank < all.ranks(); ++rank) {
+    const double* const brought = all.of(rank);
+    const double count = brought[0];
+    if (count == 0) continue;
+    const double mean = brought[1 + channel];
+    const double squares = brought[1 + channels + channel];
+    if (sum.count == 0) {
+      sum = {count, mean, squares};
+      continue;
+    }
+    const double apart = mean - sum.mean;
+    const double together = sum.count + count;
+    sum.squares += squares + apart * apart * sum.count * count / together;
+    sum.mean += apart * count / together;
+    sum.count = together;
+  }
+  return sum;
+}
+
+void follow_now(const BatchNormFollow& of) {
+  for (std::size_t c = 0; c < of.channels; ++c) {
+    const Moments moments = moments_of(of.moments, of.channels, c);
+    if (moments.count == 0) return;
+    move_running(of.running_mean + c, moments.mean, of.momentum);
+    move_running(of.running_variance + c, moments.squares / std::max(1.0, moments.count - 1.0), of.momentum);
+  }
+}
+
+template <typename T>
+void batch_moments_now(const BatchNormForward<T>& of) {
+  const std::size_t channels = of.x.columns;
+  Contributions all = of.moments;
+  if (all.first == nullptr) {
+    double* const alone = BatchNormRoom<T>(of.x.rows, channels).brought(of.scratch);
+    moments_now<T>({.x = of.x, .moments = alone, .scratch = of.scratch});
+    all = {.first = alone, .values = batch_norm_values(channels)};
+  }
+  for (std::size_t c = 0; c < channels; ++c) {
+    const Moments moments = moments_of(all, channels, c);
+    of.mean[c] = static_cast<Arithmetic<T>>(moments.mean);
+    of.inverse[c] =
+        static_cast<Arithmetic<T>>(1.0 / std::sqrt(moments.squares / std::max(1.0, moments.count) + of.epsilon));
+  }
+  if (!of.update || of.running_mean == nullptr) return;
+  follow_now({.channels = channels,
+              .running_mean = of.running_mean,
+              .running_variance = of.running_variance,
+              .momentum = of.momentum,
+              .moments = all});
 }
 
 template <typename T>
@@ -136,7 +195,7 @@ void running_moments_now(const BatchNormForward<T>& of) {
 template <typename T>
 void forward_now(const BatchNormForward<T>& of) {
   const BatchNormRoom<T> room(of.x.rows, of.x.columns);
-  of.evaluate ? running_moments_now(of) : moments_now(of);
+  of.evaluate ? running_moments_now(of) : batch_moments_now(of);
   Arithmetic<T>* const scale = room.coefficients(of.scratch, 0);
   Arithmetic<T>* const shift = room.coefficients(of.scratch, 1);
   for (std::size_t c = 0; c < of.x.columns; ++c) {
@@ -166,10 +225,8 @@ void store_gradient(T* gradient, double value, bool accumulate) {
 }
 
 template <typename T>
-void backward_now(const BatchNormBackward<T>& of) {
-  using Real = Arithmetic<T>;
+void gradient_sums_now(const BatchNormGradientSums<T>& of) {
   const std::size_t channels = of.x.columns;
-  const BatchNormRoom<T> room(of.x.rows, channels);
   const double* const sums = sum_up<T>({.format = format_of<T>,
                                         .x = of.x.data,
                                         .dy = of.dy.data,
@@ -179,17 +236,48 @@ void backward_now(const BatchNormBackward<T>& of) {
                                         .sums = nullptr,
                                         .rows = of.x.rows,
                                         .channels = channels},
-                                       room, of.scratch);
+                                       BatchNormRoom<T>(of.x.rows, channels), of.scratch);
+  of.sums[0] = static_cast<double>(of.x.rows);
+  std::copy(sums, sums + 2 * channels, of.sums + 1);
+}
+
+// In the order of ranks.
+double sum_over_ranks(const Contributions& all, std::size_t value) {
+  double sum = all.of(0)[value];
+  for (std::size_t rank = 1; rank < all.ranks(); ++rank) sum += all.of(rank)[value];
+  return sum;
+}
+
+// dweight and dbias are this rank's part of sums that the reduction of gradients forms.
+template <typename T>
+void backward_now(const BatchNormBackward<T>& of) {
+  using Real = Arithmetic<T>;
+  const std::size_t channels = of.x.columns;
+  const BatchNormRoom<T> room(of.x.rows, channels);
+  Contributions all = of.sums;
+  const double* own = of.own_sums;
+  if (all.first == nullptr) {
+    double* const alone = room.brought(of.scratch);
+    gradient_sums_now<T>({.x = of.x,
+                          .mean = of.mean,
+                          .inverse = of.inverse,
+                          .dy = of.dy,
+                          .relu_y = of.relu_y,
+                          .sums = alone,
+                          .scratch = of.scratch});
+    all = {.first = alone, .values = batch_norm_values(channels)};
+    own = alone;
+  }
   Real* const scale = room.coefficients(of.scratch, 0);
   Real* const shift = room.coefficients(of.scratch, 1);
   Real* const slope = room.coefficients(of.scratch, 2);
-  const auto count = static_cast<double>(std::max<std::size_t>(1, of.x.rows));
+  const double count = std::max(1.0, sum_over_ranks(all, 0));
   for (std::size_t c = 0; c < channels; ++c) {
-    store_gradient(of.dbias == nullptr ? nullptr : of.dbias + c, sums[c], of.accumulate);
-    store_gradient(of.dweight == nullptr ? nullptr : of.dweight + c, sums[channels + c], of.accumulate);
+    store_gradient(of.dbias == nullptr ? nullptr : of.dbias + c, own[1 + c], of.accumulate);
+    store_gradient(of.dweight == nullptr ? nullptr : of.dweight + c, own[1 + channels + c], of.accumulate);
     scale[c] = of.inverse[c] * load(of.weight[c]);
-    shift[c] = static_cast<Real>(sums[c] / count);
-    slope[c] = static_cast<Real>(sums[channels + c] / count * static_cast<double>(of.inverse[c]));
+    shift[c] = static_cast<Real>(sum_over_ranks(all, 1 + c) / count);
+    slope[c] = static_cast<Real>(sum_over_ranks(all, 1 + channels + c) / count * static_cast<double>(of.inverse[c]));
   }
   if (of.dx.columns == 0) return;
   scale_rows<T>({.format = format_of<T>,
@@ -208,6 +296,24 @@ void backward_now(const BatchNormBackward<T>& of) {
 }
 
 }  // namespace
+
+template <Element T>
+void batch_norm_moments(Stream& stream, const BatchNormMoments<T>& of) {
+  require_cpu("batch norm", stream);
+  stream.submit([of] { moments_now(of); });
+}
+
+void batch_norm_follow(Stream& stream, const BatchNormFollow& of) {
+  require_cpu("batch norm", stream);
+  stream.submit([of] { follow_now(of); });
+}
+
+template <Element T>
+void batch_norm_gradient_sums(Stream& stream, const BatchNormGradientSums<T>& of) {
+  require_shape("batch norm: dy", of.dy, of.x.rows, of.x.columns);
+  require_cpu("batch norm", stream);
+  stream.submit([of] { gradient_sums_now(of); });
+}
 
 template <Element T>
 void batch_norm_forward(Stream& stream, const BatchNormForward<T>& of) {
@@ -238,7 +344,9 @@ BatchNorm<T>::BatchNorm(std::size_t channels, const BatchNormOptions& options)
       weight_({channels}, options.initial_weight),
       bias_({channels}, Initial::zeros()),
       running_mean_({channels}, Initial::zeros()),
-      running_variance_({channels}, Initial::ones()) {}
+      running_variance_({channels}, Initial::ones()) {
+  if (options.synchronised) statistics_.emplace(batch_norm_values(channels));
+}
 
 template <Element T>
 void BatchNorm<T>::visit(ModuleVisitor& visitor) {
@@ -246,6 +354,16 @@ void BatchNorm<T>::visit(ModuleVisitor& visitor) {
   visitor("bias", bias_);
   visitor("running_mean", running_mean_);
   visitor("running_var", running_variance_);
+  if (!statistics_) return;
+  statistics_->when_skipped([this](Window& window, const Contributions& moments) {
+    if (window.kind() != plan::WindowKind::forward) return;
+    batch_norm_follow(window.stream(), {.channels = weight_.elements(),
+                                        .running_mean = window.buffer(running_mean_).data(),
+                                        .running_variance = window.buffer(running_variance_).data(),
+                                        .momentum = options_.momentum,
+                                        .moments = moments});
+  });
+  visitor("statistics", *statistics_);
 }
 
 template <Element T>
@@ -255,6 +373,12 @@ typename BatchNorm<T>::Saved BatchNorm<T>::forward(LayerWindow window, Activatio
       .x = x, .mean = stack.push<Arithmetic<T>>(x.columns), .inverse = stack.push<Arithmetic<T>>(x.columns)};
   const ScratchScope scope(stack);
   const auto scratch = stack.push<float>(batch_norm_scratch<T>(x.rows, x.columns));
+  Contributions moments;
+  if (statistics_ && window.kind() != plan::WindowKind::evaluate) {
+    window.enqueue(batch_norm_moments<T>,
+                   {.x = x, .moments = window.contribution(*statistics_), .scratch = scratch.data()});
+    moments = window.exchange(*statistics_);
+  }
   window.enqueue(batch_norm_forward<T>, {.x = x,
                                          .weight = window.parameter<T>(weight_),
                                          .bias = window.parameter<T>(bias_),
@@ -269,6 +393,7 @@ typename BatchNorm<T>::Saved BatchNorm<T>::forward(LayerWindow window, Activatio
                                          .update = window.kind() == plan::WindowKind::forward,
                                          .epsilon = options_.epsilon,
                                          .momentum = options_.momentum,
+                                         .moments = moments,
                                          .scratch = scratch.data()});
   return saved;
 }
@@ -278,6 +403,19 @@ void BatchNorm<T>::backward(LayerWindow window, ActivationStack& stack, const Sa
                             MatrixView<T> dx, const T* relu_y) {
   const ScratchScope scope(stack);
   const auto scratch = stack.push<float>(batch_norm_scratch<T>(saved.x.rows, saved.x.columns));
+  Contributions sums;
+  double* own = nullptr;
+  if (statistics_) {
+    own = window.contribution(*statistics_);
+    window.enqueue(batch_norm_gradient_sums<T>, {.x = saved.x,
+                                                 .mean = saved.mean.data(),
+                                                 .inverse = saved.inverse.data(),
+                                                 .dy = dy,
+                                                 .relu_y = relu_y,
+                                                 .sums = own,
+                                                 .scratch = scratch.data()});
+    sums = window.exchange(*statistics_);
+  }
   window.enqueue(batch_norm_backward<T>, {.x = saved.x,
                                           .weight = window.parameter<T>(weight_),
                                           .mean = saved.mean.data(),
@@ -287,13 +425,17 @@ void BatchNorm<T>::backward(LayerWindow window, ActivationStack& stack, const Sa
                                           .dx = dx,
                                           .dweight = window.gradient<T>(weight_),
                                           .dbias = window.gradient<T>(bias_),
+                                          .sums = sums,
+                                          .own_sums = own,
                                           .scratch = scratch.data()});
 }
 
-#define TESSERA_BATCH_NORM(T)                                              \
-  template void batch_norm_forward(Stream&, const BatchNormForward<T>&);   \
-  template void batch_norm_backward(Stream&, const BatchNormBackward<T>&); \
-  template std::size_t batch_norm_scratch<T>(std::size_t, std::size_t);    \
+#define TESSERA_BATCH_NORM(T)                                                       \
+  template void batch_norm_moments(Stream&, const BatchNormMoments<T>&);            \
+  template void batch_norm_gradient_sums(Stream&, const BatchNormGradientSums<T>&); \
+  template void batch_norm_forward(Stream&, const BatchNormForward<T>&);            \
+  template void batch_norm_backward(Stream&, const BatchNormBackward<T>&);          \
+  template std::size_t batch_norm_scratch<T>(std::size_t, std::size_t);             \
   template class BatchNorm<T>;
 TESSERA_FOR_EACH_ELEMENT(TESSERA_BATCH_NORM)
 

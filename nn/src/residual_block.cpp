@@ -30,8 +30,11 @@ ConvolutionShape second_shape(const ResidualShape& of) {
   return {.in = of.width, .out = of.width, .kernel = 3, .stride = of.bottleneck ? of.stride : 1, .padding = 1};
 }
 
+BatchNormOptions inner_norm(const ResidualShape& of) { return {.synchronised = of.synchronised}; }
+
 BatchNormOptions last_norm(const ResidualShape& of) {
-  return {.initial_weight = of.starts_as_shortcut ? Initial::zeros() : Initial::ones()};
+  return {.synchronised = of.synchronised,
+          .initial_weight = of.starts_as_shortcut ? Initial::zeros() : Initial::ones()};
 }
 
 // "downsample": a convolution and its norm, as "0" and "1".
@@ -82,17 +85,23 @@ void NormedConvolution<T>::backward(LayerWindow window, ActivationStack& stack, 
 template <Element T>
 ResidualBlock<T>::ResidualBlock(const ResidualShape& shape)
     : shape_(shape),
-      first_(first_shape(shape)),
-      second_(second_shape(shape), shape.bottleneck ? BatchNormOptions{} : last_norm(shape)) {
+      first_(first_shape(shape), inner_norm(shape)),
+      second_(second_shape(shape), shape.bottleneck ? inner_norm(shape) : last_norm(shape)) {
   if (shape.bottleneck)
     third_.emplace(ConvolutionShape{.in = shape.width, .out = shape.out(), .kernel = 1}, last_norm(shape));
   if (shape.stride != 1 || shape.in != shape.out()) {
-    shortcut_.emplace(ConvolutionShape{.in = shape.in, .out = shape.out(), .kernel = 1, .stride = shape.stride});
+    shortcut_.emplace(ConvolutionShape{.in = shape.in, .out = shape.out(), .kernel = 1, .stride = shape.stride},
+                      inner_norm(shape));
   }
 }
 
+// In the order in which forward() comes to them.
 template <Element T>
 void ResidualBlock<T>::visit(ModuleVisitor& visitor) {
+  if (shortcut_) {
+    ShortcutNames<T> names(*shortcut_);
+    visitor("downsample", names);
+  }
   visitor("conv1", first_.convolution());
   visitor("bn1", first_.norm());
   visitor("conv2", second_.convolution());
@@ -100,10 +109,6 @@ void ResidualBlock<T>::visit(ModuleVisitor& visitor) {
   if (third_) {
     visitor("conv3", third_->convolution());
     visitor("bn3", third_->norm());
-  }
-  if (shortcut_) {
-    ShortcutNames<T> names(*shortcut_);
-    visitor("downsample", names);
   }
 }
 

@@ -99,9 +99,10 @@ void check_group(const MembersCommunicator& communicator, std::span<const Operat
 }  // namespace
 
 void check_stream(const MembersCommunicator& communicator, const Stream& stream, const Signature& signature) {
-  if (stream.mode() == StreamMode::queued) return;
-  reject(communicator, signature,
-         fmt::format("stream {} is immediate; collectives need a queued stream", stream.name()));
+  if (stream.meets_peers()) return;
+  reject(
+      communicator, signature,
+      fmt::format("stream {} is immediate; collectives need a queued stream, or one that meets peers", stream.name()));
 }
 
 void check(const MembersCommunicator& communicator, std::span<const AllGather> segments) {

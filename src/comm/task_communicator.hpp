@@ -39,7 +39,7 @@ class MembersCommunicator : public Communicator {
 //
 // What a collective's arguments must satisfy, whatever the backend. Violations are UsageErrors at the call.
 
-// A collective on an immediate stream would block the host until every peer has come.
+// A collective on an immediate stream blocks the host until every peer has come, which such a stream must be made for.
 void check_stream(const MembersCommunicator& communicator, const Stream& stream, const Signature& signature);
 
 void check(const MembersCommunicator& communicator, std::span<const AllGather> segments);
@@ -78,8 +78,8 @@ std::span<const Operation> called(const SingleSegment<Operation>& segment) {
   return {&segment.operation, 1};
 }
 
-// Backend makes of a call whose arguments are valid, on a queued stream, what its task calls with the operation
-// (AllReduce, Broadcast, Barrier, or a span of segments), and allocates nothing:
+// Backend makes of a call whose arguments are valid, on a stream that may meet peers, what its task calls with the
+// operation (AllReduce, Broadcast, Barrier, or a span of segments), and allocates nothing:
 //
 //   Call call(Stream& stream, const Signature& signature) const;
 //

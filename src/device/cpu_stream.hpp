@@ -83,6 +83,7 @@ class CpuStream : public Stream::Implementation {
   Device device() const final { return Device::cpu(); }
   const std::string& name() const final { return options_.name; }
   StreamMode mode() const final { return options_.mode; }
+  bool meets_peers() const final { return options_.mode == StreamMode::queued || options_.meets_peers; }
   void record(Event::Implementation& event) final;
   void wait(Event::Implementation& event) final;
   void wait_for_all() final;

@@ -59,6 +59,7 @@ Stream::~Stream() = default;
 Device Stream::device() const { return implementation_->device(); }
 const std::string& Stream::name() const { return implementation_->name(); }
 StreamMode Stream::mode() const { return implementation_->mode(); }
+bool Stream::meets_peers() const { return implementation_->meets_peers(); }
 
 void Stream::submit(Task task) {
   if (!task) throw UsageError(fmt::format("stream \"{}\" was given an empty task", name()));

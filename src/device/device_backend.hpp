@@ -34,6 +34,7 @@ class Stream::Implementation {
   virtual Device device() const = 0;
   virtual const std::string& name() const = 0;
   virtual StreamMode mode() const = 0;
+  virtual bool meets_peers() const = 0;
   virtual void submit(Task task) = 0;
   virtual void record(Event::Implementation& event) = 0;
   virtual void wait(Event::Implementation& event) = 0;

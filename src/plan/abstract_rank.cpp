@@ -284,7 +284,9 @@ void AbstractRank::check_launch_order(const Report& report) {
     const EventPoint last = std::exchange(last_collective_, here);
     if (last.segment == none || plan_->at(last).stream == operations[index].stream) continue;
     const std::size_t last_lane = lane(plan_->at(last).stream);
-    const bool completed_before = started_[index][last_lane] >= (*completed_[last.segment])[last.operation][last_lane];
+    const bool earlier_run = last.segment == segment_ && last.operation >= index;
+    const Clocks& records = earlier_run ? *before_ : *completed_[last.segment];
+    const bool completed_before = started_[index][last_lane] >= records[last.operation][last_lane];
     const bool ordered = std::any_of(
         operations[index].waits.begin(), operations[index].waits.end(),
         [&](const Wait& wait) { return wait.type == WaitType::order && plan_->events[wait.event] == last; });

@@ -28,6 +28,11 @@ void check_names(const std::vector<UnitSpec>& units) {
       if (parameter_names.insert(buffer.name).second) continue;
       throw UsageError(fmt::format("two tensors have the name \"{}\": give each its own", buffer.name));
     }
+    for (const ExchangeSpec& exchange : unit.exchanges) {
+      if (parameter_names.insert(exchange.name).second) continue;
+      throw UsageError(
+          fmt::format("an exchange has the name \"{}\", as another or a tensor has: give each its own", exchange.name));
+    }
   }
 }
 
@@ -35,6 +40,7 @@ void check_names(const std::vector<UnitSpec>& units) {
 constexpr std::size_t most_ranks = std::size_t{1} << 20;
 constexpr std::size_t most_micro_batches = std::size_t{1} << 20;
 constexpr std::size_t most_elements = std::size_t{1} << 48;
+constexpr std::size_t most_exchanged = std::size_t{1} << 24;  // of a rank
 
 void check_sizes(const CompileInput& input) {
   if (input.options.ranks == 0) throw UsageError("a plan needs at least one rank");
@@ -61,6 +67,11 @@ void check_sizes(const CompileInput& input) {
   for (const UnitSpec& unit : input.units) {
     for (const ParameterSpec& parameter : unit.parameters) add("parameter", parameter.name, parameter.shape);
     for (const BufferSpec& buffer : unit.buffers) add("buffer", buffer.name, buffer.shape);
+    for (const ExchangeSpec& each : unit.exchanges) {
+      if (each.values > 0 && each.values <= most_exchanged) continue;
+      throw UsageError(
+          fmt::format("exchange \"{}\" is of {} values: choose 1 to {}", each.name, each.values, most_exchanged));
+    }
   }
   if (input.options.activations.count() > 4 * most_elements) {
     throw UsageError(
@@ -142,11 +153,30 @@ void check_sharding(const PlanOptions& options) {
                   tessera::to_string(*options.sharding)));
 }
 
+// Where a window does its exchanges and where others open inside it would have to be known to both.
+void check_exchanges(const CompileInput& input) {
+  for (const Program& program : input.programs) {
+    for (const auto* windows : {&program.micro_batch, &program.evaluation}) {
+      for (const WindowUse& use : *windows) {
+        if (!use.resumes || use.unit >= input.units.size()) continue;
+        const UnitSpec& unit = input.units[use.unit];
+        const std::vector<std::size_t> exchanges = exchanges_in(unit, use.kind);
+        if (exchanges.empty()) continue;
+        throw UsageError(
+            fmt::format("unit {}: windows of other units open inside its {} window, which has the exchange {}: make "
+                        "the layer that exchanges a unit of its own",
+                        unit.name, to_string(use.kind), unit.exchanges[exchanges.front()].name));
+      }
+    }
+  }
+}
+
 void check_input(const CompileInput& input) {
   if (input.units.empty()) throw UsageError("the model has no units: add at least one before finalize()");
   check_sizes(input);
   check_sharding(input.options);
   check_names(input.units);
+  check_exchanges(input);
 }
 
 AccumulationMode resolve(const PlanOptions& options) {

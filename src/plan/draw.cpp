@@ -132,6 +132,13 @@ void append_units(const Plan& plan, fmt::memory_buffer& out) {
                      tessera::to_string(buffer.shape));
     }
   }
+  for (const UnitSpec& unit : plan.units) {
+    for (const ExchangeSpec& each : unit.exchanges) {
+      fmt::format_to(std::back_inserter(out), "exchange of {}: {} {}{}{}{}{}\n", unit.name, each.name, each.values,
+                     each.forward ? " forward" : "", each.backward ? " backward" : "", each.evaluate ? " evaluate" : "",
+                     each.in_replica ? " in replica" : "");
+    }
+  }
   for (const std::string& state : plan.optimizer_states) fmt::format_to(std::back_inserter(out), "state {}\n", state);
 }
 
@@ -156,6 +163,7 @@ void append_operation(const Plan& plan, const Operation& operation, fmt::memory_
                  to_string(operation.kind), operation.unit, to_string(operation.window), operation.add,
                  operation.divisor, to_string(operation.wire), to_string(operation.group));
   if (operation.resumes) fmt::format_to(to, " resumes");
+  if (operation.exchange != no_exchange) fmt::format_to(to, " exchange {}", operation.exchange);
   for (const Access& access : operation.accesses) {
     fmt::format_to(to, " access {} {}+{}r+{}s {} mode {} tenant {}", access.range.buffer, access.range.offset.count(),
                    access.range.replica_stride.count(), access.range.shard_stride.count(), access.range.size.count(),

@@ -44,6 +44,8 @@ class Emitter {
   void cast(std::size_t unit, Part part, Extent extent, StreamId stream);
   Operation& window(const WindowUse& use);
   void backward_window(const WindowUse& use);
+  void stretch(const WindowUse& use);
+  void window_with_exchanges(const WindowUse& use);
   void release_parameters(std::size_t unit);
   void release_gradient(std::size_t unit, StreamId stream);
   void accumulate(std::size_t unit, bool add_to_earlier);
@@ -208,11 +210,7 @@ void Emitter::windows(const std::vector<WindowUse>& windows, bool first, bool la
     }
     const WindowUse& use = windows[position];
     if (!use.resumes) open_.push_back(use.unit);
-    if (use.kind == WindowKind::backward) {
-      backward_window(use);
-    } else {
-      window(use);
-    }
+    window_with_exchanges(use);
     if (closing[position]) open_.pop_back();
     if (gathers && stays[position].release_after) release_parameters(use.unit);
     if (use.kind != WindowKind::backward || !trains(use.unit)) continue;
@@ -276,6 +274,35 @@ void Emitter::backward_window(const WindowUse& use) {
   Operation& backward = window(use);
   backward.accesses.push_back({gradient, AccessMode::update, use.unit});
   backward.accesses.push_back({loss_scale_range(plan_, program_), AccessMode::read, no_unit});
+}
+
+void Emitter::stretch(const WindowUse& use) {
+  if (use.kind == WindowKind::backward) {
+    backward_window(use);
+  } else {
+    window(use);
+  }
+}
+
+// Each exchange ends one stretch of the window, which writes what this rank brings, and begins the next, which reads
+// everybody's. One rank alone reads what it wrote.
+void Emitter::window_with_exchanges(const WindowUse& use) {
+  stretch(use);
+  const UnitSpec& unit = plan_.units[use.unit];
+  for (const std::size_t index : exchanges_in(unit, use.kind)) {
+    const ExchangeSpec& spec = unit.exchanges[index];
+    const Access mine{my_exchanged(plan_, spec), AccessMode::write, use.unit};
+    operations_.back().accesses.push_back(mine);
+    if (plan_.ranks_in(plan_.group_of(spec)) == 1) continue;
+    Operation& exchange = add(OperationKind::exchange, StreamId::compute, use.unit);
+    exchange.window = use.kind;
+    exchange.exchange = index;
+    exchange.group = plan_.group_of(spec);
+    exchange.accesses = {{mine.range, AccessMode::read, use.unit},
+                         {all_exchanged(plan_, spec), AccessMode::write, use.unit}};
+    stretch({use.unit, use.kind, true});
+    operations_.back().accesses.push_back({all_exchanged(plan_, spec), AccessMode::read, use.unit});
+  }
 }
 
 // On the compute stream, right after the last reader: whoever gathers next waits for it.

@@ -55,6 +55,7 @@ std::string_view to_string(OperationKind kind) {
     case OperationKind::cast: return "cast";
     case OperationKind::all_gather: return "all-gather";
     case OperationKind::window: return "window";
+    case OperationKind::exchange: return "exchange";
     case OperationKind::prepare_gradient: return "prepare gradient";
     case OperationKind::accumulate: return "accumulate";
     case OperationKind::convert: return "convert";
@@ -155,6 +156,11 @@ Extent Plan::extent(std::size_t unit, std::size_t buffer) const {
   return is_state ? kept.optimizer : Extent::whole;
 }
 
+GroupKind Plan::group_of(const ExchangeSpec& exchange) const {
+  const bool in_replica = exchange.in_replica || replicas_diverge();
+  return in_replica && options.replicas > 1 ? GroupKind::shard : GroupKind::all;
+}
+
 std::size_t Plan::trained_units(std::size_t program) const {
   return static_cast<std::size_t>(std::count(trainers.begin(), trainers.end(), program));
 }
@@ -192,6 +198,19 @@ std::optional<std::size_t> Plan::outer_after(std::size_t step) const {
   const std::size_t since = step % options.outer_every;
   if (since % apart != 0 || since / apart >= options.outer_fragments) return std::nullopt;
   return find_outer(since / apart);
+}
+
+std::vector<std::size_t> exchanges_in(const UnitSpec& unit, WindowKind window) {
+  std::vector<std::size_t> result;
+  for (std::size_t index = 0; index < unit.exchanges.size(); ++index) {
+    const ExchangeSpec& each = unit.exchanges[index];
+    const bool takes_part = window == WindowKind::backward   ? each.backward
+                            : window == WindowKind::evaluate ? each.evaluate
+                                                             : each.forward;
+    if (takes_part) result.push_back(index);
+  }
+  if (window == WindowKind::backward) std::reverse(result.begin(), result.end());
+  return result;
 }
 
 namespace {
@@ -244,6 +263,10 @@ std::string describe(const Plan& plan, const Operation& operation) {
   const std::string_view unit = operation.unit == no_unit ? std::string_view() : plan.units[operation.unit].name;
   if (operation.kind == OperationKind::window) {
     return fmt::format("{} window {}{}", to_string(operation.window), unit, operation.resumes ? ", resumed" : "");
+  }
+  if (operation.kind == OperationKind::exchange) {
+    return fmt::format("exchange {} in the {} window{}", plan.units[operation.unit].exchanges[operation.exchange].name,
+                       to_string(operation.window), operation.group == GroupKind::shard ? " inside each replica" : "");
   }
   if (operation.unit == no_unit) return std::string(to_string(operation.kind));
   if (operation.kind == OperationKind::release) {

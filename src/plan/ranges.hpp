@@ -92,6 +92,19 @@ inline Range untrained_range(const Plan& plan, std::size_t unit) {
   return fixed_range(buffer, Bytes(0), plan.buffers[buffer].size);
 }
 
+// A place for every rank that takes part in an exchange, in the order of the shards that they own.
+inline Range all_exchanged(const Plan& plan, const ExchangeSpec& exchange) {
+  const Bytes of_rank = exchange_value_size * exchange.values;
+  return fixed_range(plan.exchanged, Bytes(0), of_rank * plan.ranks_in(plan.group_of(exchange)));
+}
+inline Range my_exchanged(const Plan& plan, const ExchangeSpec& exchange) {
+  const Bytes of_rank = exchange_value_size * exchange.values;
+  if (plan.group_of(exchange) == GroupKind::all) {
+    return strided(plan, all_exchanged(plan, exchange), Extent::mine, of_rank);
+  }
+  return {plan.exchanged, Bytes(0), Bytes(0), plan.ranks_of_replica() > 1 ? of_rank : Bytes(0), of_rank};
+}
+
 inline Range scalars_range(const Plan& plan, std::size_t program) {
   return fixed_range(plan.program_buffers[program].scalars, Bytes(0), scalars_size);
 }

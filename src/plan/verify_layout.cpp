@@ -133,8 +133,84 @@ bool is_part(const Plan& plan, const Access& access, Share share, Part part) {
   return false;
 }
 
+// ---- exchanges ----
+
+// Those that ranks of a replica have in common, where replicas differ or where it is asked for; else all.
+bool is_among_all(const Plan& plan, const ExchangeSpec& exchange) {
+  return plan.options.replicas == 1 || !(exchange.in_replica || replicas_differ(plan));
+}
+
+Range place_of_exchanged(const Plan& plan, const ExchangeSpec& exchange, bool everybodys) {
+  const Bytes each = Bytes(sizeof(double)) * exchange.values;
+  const std::size_t in_replica = plan.options.ranks / plan.options.replicas;
+  const std::size_t apart = is_among_all(plan, exchange) ? plan.options.replicas : 1;
+  if (everybodys) return fixed_range(plan.exchanged, Bytes(0), each * in_replica * apart);
+  return {plan.exchanged, Bytes(0), apart > 1 ? each : Bytes(0), in_replica > 1 ? each * apart : Bytes(0), each};
+}
+
+// What a window brings it writes, and what came it reads; one of its unit's exchanges that belong to its kind.
+bool is_exchanged(const Plan& plan, const Operation& operation, const Access& access) {
+  const UnitSpec& unit = plan.units[access.tenant];
+  if (operation.kind != OperationKind::window && operation.kind != OperationKind::exchange) return false;
+  if (operation.unit != access.tenant) return false;
+  const bool moves = operation.kind == OperationKind::exchange;
+  for (const std::size_t index : exchanges_in(unit, operation.window)) {
+    if (moves && index != operation.exchange) continue;
+    const bool everybodys = (access.mode == AccessMode::read) != moves;
+    if (access.range == place_of_exchanged(plan, unit.exchanges[index], everybodys)) return true;
+  }
+  return false;
+}
+
+// It takes what this rank wrote, and leaves what all did.
+bool is_whole_exchange(const Plan& plan, const Operation& operation) {
+  if (operation.kind != OperationKind::exchange) return operation.exchange == no_exchange;
+  const std::vector<Access>& accesses = operation.accesses;
+  if (operation.exchange >= plan.units[operation.unit].exchanges.size() || accesses.size() != 2) return false;
+  if (operation.stream != StreamId::compute) return false;
+  return accesses[0].mode == AccessMode::read && accesses[1].mode == AccessMode::write &&
+         accesses[0].tenant == operation.unit && accesses[1].tenant == operation.unit;
+}
+
+// Between two stretches of one window stands an exchange, and every window has all that its unit declares for its kind,
+// in their order; what only a rank alone would do is left out.
+void check_exchanges(const Plan& plan, std::size_t segment, const Report& report) {
+  const auto& operations = plan.segments[segment].operations;
+  std::vector<std::size_t> expected;  // of the window that was open last, the next one last
+  for (std::size_t index = 0; index < operations.size(); ++index) {
+    const Operation& operation = operations[index];
+    const EventPoint here{segment, index};
+    const auto object = [&](const char* why) {
+      report(ViolationKind::layout, here, {segment, index}, fmt::format("{}: {}", describe(plan, here), why));
+    };
+    if (operation.kind == OperationKind::exchange) {
+      if (expected.empty() || expected.back() != operation.exchange ||
+          plan.at({segment, index - 1}).unit != operation.unit)
+        object("not the exchange that its window has here");
+      if (!expected.empty()) expected.pop_back();
+      continue;
+    }
+    const bool goes_on = index > 0 && operations[index - 1].kind == OperationKind::exchange;
+    if (goes_on && (operation.kind != OperationKind::window || operation.unit != operations[index - 1].unit))
+      object("comes between an exchange and the rest of its window");
+    if (goes_on) continue;
+    if (!expected.empty()) object("comes before its window has done its exchanges");
+    expected.clear();
+    if (operation.kind != OperationKind::window || operation.resumes) continue;
+    expected = exchanges_in(plan.units[operation.unit], operation.window);
+    std::erase_if(expected, [&](std::size_t each) {
+      const ExchangeSpec& spec = plan.units[operation.unit].exchanges[each];
+      return place_of_exchanged(plan, spec, true).size == place_of_exchanged(plan, spec, false).size;
+    });
+    std::reverse(expected.begin(), expected.end());
+  }
+  if (!expected.empty())
+    report(ViolationKind::layout, {segment, 0}, {segment, 0}, "a window has not done its exchanges");
+}
+
 bool is_layouts(const Plan& plan, const Operation& operation, const Access& access) {
   const Range& range = access.range;
+  if (range.buffer == plan.exchanged) return is_exchanged(plan, operation, access);
   const UnitLayout& layout = plan.layouts[access.tenant];
   if (range.buffer == plan.unit_buffers[access.tenant].untrained) {
     return range == fixed_range(range.buffer, Bytes(0), plan.buffers[range.buffer].size);
@@ -259,6 +335,10 @@ bool is_of_group(const Plan& plan, const Operation& operation) {
   if (operation.kind == OperationKind::gather_norms && replicas_differ(plan)) {
     return operation.group == GroupKind::shard;
   }
+  if (operation.kind == OperationKind::exchange) {
+    const bool all = is_among_all(plan, plan.units[operation.unit].exchanges[operation.exchange]);
+    return operation.group == (all ? GroupKind::all : GroupKind::shard);
+  }
   if (!moves_shards(operation)) return operation.group == GroupKind::all;
   const bool sums = operation.kind == OperationKind::reduce_scatter;
   for (std::size_t a = 0; a < operation.accesses.size(); a += 2) {
@@ -288,6 +368,7 @@ void check_shape(const Plan& plan, EventPoint here, const Report& report) {
   const auto object = [&](const char* why) {
     report(ViolationKind::layout, here, here, fmt::format("{}: {}", describe(plan, here), why));
   };
+  if (!is_whole_exchange(plan, operation)) return object("not an exchange of its unit's");
   if (!is_paired(operation)) return object("not a source and a target for each of its units");
   if (!is_sum(plan, operation)) object("not a sum of gradients in the wire's type");
   if (!is_in_place(operation)) object("not in place");
@@ -334,6 +415,7 @@ void verify_layout(const Plan& plan, const Report& report) {
       check_shape(plan, here, report);
     }
     check_recomputation(plan, segment, report);
+    check_exchanges(plan, segment, report);
   }
 }
 

@@ -19,6 +19,7 @@ using plan::WindowKind;
 
 namespace {
 
+// The other stream does so inside windows that exchange something.
 bool communicates(StreamId id) { return id != StreamId::compute; }
 
 std::size_t most_open_windows(const plan::Plan& plan) {
@@ -76,6 +77,7 @@ void Executor::make_streams() {
     options.name = fmt::format("r{}.{}", world_.rank(), to_string(static_cast<StreamId>(id)));
     const bool communicating = communicates(static_cast<StreamId>(id));
     options.mode = communicating || diagnostics_.queue_compute ? StreamMode::queued : StreamMode::immediate;
+    options.meets_peers = true;
     options.priority = communicating ? StreamPriority::high : StreamPriority::normal;
     // Longer than a communicator's deadline, whose error says more.
     options.wait_timeout = 4 * world_.timeout();
@@ -255,6 +257,8 @@ void Executor::close(std::size_t serial) {
 void Executor::close() {
   progress_.check_close();
   OpenWindow& closing = *windows_[depth_ - 1];
+  if (closing.is_skipped()) skip_exchanges(closing);
+  closing.require_exchanges_done();
   closing.settle_gradients();
   if (traced_ != nullptr) traced_->stamp_host(*host_);
   closing.leave_joined_streams();
@@ -270,6 +274,43 @@ void Executor::close() {
   if (traced_ != nullptr) traced_->stamp_host(*host_);
   kept_.release();
   check_health();
+}
+
+// A window's exchange ends one stretch of it and begins the next. A rank alone has nobody to meet.
+Contributions Executor::exchange(std::size_t serial, const Exchange& exchange) {
+  OpenWindow& innermost = *windows_[depth_ - 1];
+  if (!innermost.is(serial)) {
+    throw UsageError(
+        fmt::format("exchange {} cannot come while the {} is still open inside its window: close that first",
+                    exchange.name(), innermost.describe()));
+  }
+  const Contributions contributions = innermost.take_exchange(exchange);
+  launch_exchange();
+  check_health();
+  return contributions;
+}
+
+void Executor::launch_exchange() {
+  const auto& operations = segment().operations;
+  const std::size_t next = next_operation_ + 1;
+  if (next == operations.size() || operations[next].kind != plan::OperationKind::exchange) return;
+  if (traced_ != nullptr) traced_->stamp_host(*host_);
+  end_window();
+  begin_window();
+  if (traced_ != nullptr) traced_->stamp_host(*host_);
+}
+
+// This rank brings nothing, which counts as nothing, and follows what the others brought.
+void Executor::skip_exchanges(OpenWindow& window) {
+  while (const Exchange* const exchange = window.next_exchange()) {
+    const std::span<double> mine = window.contribution(*exchange);
+    kernels::fill_zero(compute(), mine.data(), Bytes(mine.size_bytes()));
+    const Contributions contributions = window.take_exchange(*exchange);
+    launch_exchange();
+    if (!exchange->when_skipped()) continue;
+    Window handle(link_, window.use(), window.serial());
+    exchange->when_skipped()(handle, contributions);
+  }
 }
 
 // A window's use: what the plan waits for before it, and what it tells behind it.

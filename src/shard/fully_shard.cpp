@@ -24,7 +24,7 @@ using plan::WindowKind;
 
 namespace {
 
-// Walks a module's parts and writes down its parameters under their joined names. Parts that are units of their own are
+// Walks a module's parts and writes down what they have under its joined names. Parts that are units of their own are
 // left out.
 class Collector : public ModuleVisitor {
  public:
@@ -36,6 +36,9 @@ class Collector : public ModuleVisitor {
   void operator()(std::string_view name, Buffer& buffer) override {
     buffers_.push_back({prefix_ + std::string(name), &buffer});
   }
+  void operator()(std::string_view name, Exchange& exchange) override {
+    exchanges_.push_back({prefix_ + std::string(name), &exchange});
+  }
   void operator()(std::string_view name, Module& part) override {
     if (units_.contains(&part)) return;
     const std::size_t length = prefix_.size();
@@ -45,12 +48,14 @@ class Collector : public ModuleVisitor {
   }
   const std::vector<NamedParameter>& parameters() const { return parameters_; }
   const std::vector<NamedBuffer>& buffers() const { return buffers_; }
+  const std::vector<NamedExchange>& exchanges() const { return exchanges_; }
 
  private:
   const std::map<const Module*, Unit*>& units_;
   std::string prefix_;
   std::vector<NamedParameter> parameters_;
   std::vector<NamedBuffer> buffers_;
+  std::vector<NamedExchange> exchanges_;
 };
 
 }  // namespace
@@ -60,13 +65,15 @@ class FullyShard::Implementation {
   Implementation(World& world, FullyShardOptions options)
       : world_(&world), options_(std::move(options)), ends_with_world_(world.before_end([this] { world_ended(); })) {}
 
-  Unit& add(UnitOptions options, std::span<const NamedParameter> parameters, std::span<const NamedBuffer> buffers) {
+  Unit& add(UnitOptions options, std::span<const NamedParameter> parameters, std::span<const NamedBuffer> buffers,
+            std::span<const NamedExchange> exchanges) {
     if (options.name.empty()) options.name = fmt::format("units.{}", units_.size());
     if (executor_) throw UsageError(fmt::format("unit {}: added after finalize()", options.name));
     for (const NamedParameter& named : parameters)
       require_in_no_other_model(options.name, named.name, *named.parameter);
     for (const NamedBuffer& named : buffers) require_in_no_other_model(options.name, named.name, *named.buffer);
-    units_.push_back(std::make_unique<Unit>(std::move(options), units_.size(), parameters, buffers));
+    for (const NamedExchange& named : exchanges) require_in_no_other_model(options.name, named.name, *named.exchange);
+    units_.push_back(std::make_unique<Unit>(std::move(options), units_.size(), parameters, buffers, exchanges));
     return *units_.back();
   }
 
@@ -77,7 +84,7 @@ class FullyShard::Implementation {
     }
     Collector collector(unit_of_);
     module.visit(collector);
-    Unit& unit = add(std::move(options), collector.parameters(), collector.buffers());
+    Unit& unit = add(std::move(options), collector.parameters(), collector.buffers(), collector.exchanges());
     unit_of_[&module] = &unit;
     return unit;
   }
@@ -471,11 +478,11 @@ Unit& FullyShard::add(Module& module, std::string_view name) {
 }
 Unit& FullyShard::add(Module& module, UnitOptions options) { return implementation_->add(module, std::move(options)); }
 Unit& FullyShard::add_unit(UnitOptions options, std::span<const NamedParameter> parameters,
-                           std::span<const NamedBuffer> buffers) {
-  return implementation_->add(std::move(options), parameters, buffers);
+                           std::span<const NamedBuffer> buffers, std::span<const NamedExchange> exchanges) {
+  return implementation_->add(std::move(options), parameters, buffers, exchanges);
 }
 Unit& FullyShard::add_unit(std::string_view name, std::span<const NamedParameter> parameters) {
-  return implementation_->add(UnitOptions{.name = std::string(name)}, parameters, {});
+  return implementation_->add(UnitOptions{.name = std::string(name)}, parameters, {}, {});
 }
 void FullyShard::on_reduced_gradient(std::function<void(const ReducedGradient&)> hook) {
   implementation_->set_hook(std::move(hook));

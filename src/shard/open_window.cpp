@@ -3,8 +3,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <utility>
 
+#include "plan/ranges.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/kernels/elementwise.hpp"
 
@@ -18,7 +21,14 @@ OpenWindow::OpenWindow(const Model& model)
       memory_(model.memory),
       ledgers_(model.ledgers),
       compute_(model.compute),
-      rank_(model.rank) {}
+      rank_(model.rank) {
+  for (const plan::UnitSpec& unit : plan_.units) {
+    auto& of_unit = exchanges_.emplace_back();
+    for (std::size_t kind = 0; kind < of_unit.size(); ++kind) {
+      of_unit[kind] = plan::exchanges_in(unit, static_cast<WindowKind>(kind));
+    }
+  }
+}
 
 // ---- opening and closing ----
 
@@ -112,6 +122,57 @@ void OpenWindow::require_type(const Parameter& parameter, std::string_view what,
   if (asked == actual) return;
   throw UsageError(fmt::format("{}: {} {} is {} here, not {}", describe(), what, parameter.name(), to_string(actual),
                                to_string(asked)));
+}
+
+// ---- exchanges ----
+
+const Exchange* OpenWindow::next_exchange() const {
+  const std::vector<std::size_t>& all = exchanges();
+  return current_->exchanges_done == all.size() ? nullptr : unit().exchanges()[all[current_->exchanges_done]];
+}
+
+void OpenWindow::require_next(const Exchange& exchange) const {
+  const std::size_t index = unit().index_of(exchange);
+  const Exchange* const next = next_exchange();
+  if (next == &exchange) return;
+  const std::vector<std::size_t>& all = exchanges();
+  if (std::find(all.begin(), all.end(), index) == all.end()) {
+    throw UsageError(fmt::format("{}: exchange {} is not declared for {} windows (ExchangeOptions)", describe(),
+                                 exchange.name(), to_string(kind())));
+  }
+  if (next == nullptr) {
+    throw UsageError(fmt::format("{}: exchange {} came again; a window does each of its exchanges once", describe(),
+                                 exchange.name()));
+  }
+  throw UsageError(fmt::format(
+      "{}: exchange {} came, and {} was expected: they come in the order in which the module names them, in "
+      "backward windows in reverse",
+      describe(), exchange.name(), next->name()));
+}
+
+std::span<double> OpenWindow::contribution(const Exchange& exchange) {
+  require_next(exchange);
+  const plan::ExchangeSpec& spec = plan_.units[current_->use.unit].exchanges[unit().index_of(exchange)];
+  return {reinterpret_cast<double*>(memory_.address(plan::my_exchanged(plan_, spec))), spec.values};
+}
+
+Contributions OpenWindow::take_exchange(const Exchange& exchange) {
+  require_next(exchange);
+  const plan::ExchangeSpec& spec = plan_.units[current_->use.unit].exchanges[unit().index_of(exchange)];
+  ++current_->exchanges_done;
+  const bool across = plan_.group_of(spec) == plan::GroupKind::all;
+  return {.first = reinterpret_cast<const double*>(memory_.base(plan_.exchanged)),
+          .values = spec.values,
+          .replicas = static_cast<std::uint32_t>(across ? plan_.options.replicas : 1),
+          .ranks_of_replica = static_cast<std::uint32_t>(plan_.ranks_of_replica())};
+}
+
+void OpenWindow::require_exchanges_done() const {
+  const Exchange* const next = next_exchange();
+  if (next == nullptr) return;
+  throw UsageError(fmt::format(
+      "{} closes, and its exchange {} was not done: every rank does every one of a window's, also one without samples",
+      describe(), next->name()));
 }
 
 OpenWindow::View OpenWindow::view(std::size_t buffer, std::size_t parameter, DType type) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -92,6 +93,13 @@ class OpenWindow final : public WindowView {
   // ---- what the executor does, in this order ----
   // In a step of this program. `serial`: the number of this opening.
   void open(const plan::WindowUse& use, std::size_t program, std::size_t serial);
+  // Of the exchanges that the plan has here: what the next one brings together. Done from then on. Throws as
+  // contribution() does.
+  Contributions take_exchange(const Exchange& exchange);
+  // The next one, or null; and that there is none, which a window's end needs.
+  const Exchange* next_exchange() const;
+  void require_exchanges_done() const;
+  bool is_skipped() const { return current_->skipped; }
   // Gradients that nobody asked for: zero in an earlier window of several and for optional parameters, else an error.
   void settle_gradients();
   void leave_joined_streams();  // the compute stream waits for them
@@ -107,9 +115,12 @@ class OpenWindow final : public WindowView {
   View parameter(const Parameter& parameter, DType type) override;
   View gradient(const Parameter& parameter, DType type, GradientMode mode) override;
   std::span<float> values(const Buffer& buffer) override { return memory_.values(unit(), buffer); }
+  std::span<double> contribution(const Exchange& exchange) override;
   Stream& stream() override { return compute_; }
   void join(Stream& other) override;
   void keep(std::shared_ptr<void> object) override { kept_.push_back(std::move(object)); }
+  const plan::WindowUse& use() const { return current_->use; }
+  std::size_t serial() const { return current_->serial; }
   void skip() { current_->skipped = true; }  // its gradients count as zero
   std::string describe() const;
 
@@ -120,6 +131,7 @@ class OpenWindow final : public WindowView {
     std::size_t serial;
     bool last_backward;    // of its unit, in this micro-batch
     bool skipped = false;  // by the user: an optional unit
+    std::size_t exchanges_done = 0;
   };
   // A stream of the user's that took part in a window.
   struct Joined {
@@ -129,6 +141,10 @@ class OpenWindow final : public WindowView {
     bool active;
   };
 
+  const std::vector<std::size_t>& exchanges() const {
+    return exchanges_[current_->use.unit][static_cast<std::size_t>(current_->use.kind)];
+  }
+  void require_next(const Exchange& exchange) const;
   bool trains_unit() const { return plan_.trains(current_->use.unit, current_->program); }
   View view(std::size_t buffer, std::size_t parameter, DType type);
   void require_type(const Parameter& parameter, std::string_view what, DType actual, DType asked) const;
@@ -140,6 +156,7 @@ class OpenWindow final : public WindowView {
   GradientLedgers& ledgers_;
   Stream& compute_;
   int rank_;
+  std::vector<std::array<std::vector<std::size_t>, plan::window_kind_count>> exchanges_;  // by unit and kind
   std::vector<Joined> joined_;
   KeptObjects::Objects kept_;
   std::optional<Current> current_;

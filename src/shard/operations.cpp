@@ -23,6 +23,15 @@ using plan::OperationKind;
 
 namespace {
 
+// By stream.
+struct CommunicatorKind {
+  const char* name;
+  std::size_t plan::Plan::*staging;
+};
+constexpr CommunicatorKind communicator_kinds[plan::stream_count] = {{"exchange", &plan::Plan::exchange_staging},
+                                                                     {"gather", &plan::Plan::gather_staging},
+                                                                     {"reduce", &plan::Plan::reduce_staging}};
+
 void require_parts_that_fit(const kernels::StepScalars& now) {
   if (std::isnan(now.weight)) {
     throw CommunicationError(
@@ -80,10 +89,10 @@ void Operations::make_communicators(World& world) {
       const auto stream = static_cast<std::size_t>(operation.stream);
       const auto group = static_cast<std::size_t>(operation.group);
       if (communicators_[stream][group]) continue;
-      const bool gathers = operation.stream == plan::StreamId::gather;
-      CommunicatorUse use{.staging = memory_.bytes(gathers ? plan_.gather_staging : plan_.reduce_staging)};
+      const CommunicatorKind& kind = communicator_kinds[stream];
+      CommunicatorUse use{.staging = memory_.bytes(plan_.*kind.staging)};
       if (!groups[group].is_everybody()) use.group = groups[group];
-      communicators_[stream][group] = world.make_communicator(gathers ? "gather" : "reduce", use);
+      communicators_[stream][group] = world.make_communicator(kind.name, use);
     }
   }
 }
@@ -98,6 +107,7 @@ void Operations::launch(plan::EventPoint point, Stream& on) {
     case OperationKind::cast:
     case OperationKind::convert: return cast(operation, on);
     case OperationKind::all_gather:
+    case OperationKind::exchange:
     case OperationKind::all_gather_sum: return communicator_of(operation).all_gather(on, collective.gathers);
     case OperationKind::prepare_gradient: return prepare_gradient(operation, on);
     case OperationKind::accumulate: return accumulate(operation, on);
@@ -167,8 +177,10 @@ Operations::Collective Operations::collective_of(const Operation& operation) {
     const plan::Range& source = operation.accesses[a].range;
     const plan::Range& target = operation.accesses[a + 1].range;
     const std::size_t unit = operation.accesses[a].tenant;
-    const std::string_view label =
-        unit == plan::no_unit ? to_string(operation.kind) : std::string_view(plan_.units[unit].name);
+    const bool exchanges = operation.kind == OperationKind::exchange;
+    const std::string_view label = unit == plan::no_unit ? to_string(operation.kind)
+                                   : exchanges ? std::string_view(plan_.units[unit].exchanges[operation.exchange].name)
+                                               : std::string_view(plan_.units[unit].name);
     if (!reduces) {
       result.gathers.push_back({.data = address(target), .shard = source.size, .label = label});
       continue;

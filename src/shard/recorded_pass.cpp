@@ -4,10 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <utility>
 
 #include "tessera/base/error.hpp"
 #include "tessera/kernels/elementwise.hpp"
+#include "tessera/plan/memory.hpp"
 
 namespace tessera {
 
@@ -42,7 +44,7 @@ const Precision& RecordedPass::precision_of(const Unit& unit) const {
 }
 
 RecordedPass::Places RecordedPass::places_of(const Unit& unit) const {
-  Places places{.parameters = {}, .gradients = {}, .buffers = {}, .end = {}};
+  Places places{.parameters = {}, .gradients = {}, .buffers = {}, .exchanges = {}, .end = {}};
   const auto place = [&](std::vector<Bytes>& list, Bytes size) {
     list.push_back(places.end);
     places.end = round_up(places.end + size, alignment);
@@ -53,6 +55,10 @@ RecordedPass::Places RecordedPass::places_of(const Unit& unit) const {
     place(places.gradients, size_of(types.gradient) * each->elements());
   }
   for (const Buffer* each : unit.buffers()) place(places.buffers, size_of(DType::fp32) * each->elements());
+  const auto ranks = static_cast<std::size_t>(subject_.world.size());
+  for (const Exchange* each : unit.exchanges()) {
+    place(places.exchanges, plan::exchange_value_size * (each->values() * ranks));
+  }
   return places;
 }
 
@@ -96,6 +102,14 @@ WindowView* RecordedPass::open_window(std::size_t serial) {
     if (windows_[depth]->is(serial)) return windows_[depth].get();
   }
   return nullptr;
+}
+
+// The others bring zeros: a rank that records meets nobody.
+Contributions RecordedPass::exchange(std::size_t, const Exchange& exchange) {
+  return {.first = windows_[depth_ - 1]->contribution(exchange).data(),
+          .values = exchange.values(),
+          .replicas = 1,
+          .ranks_of_replica = static_cast<std::uint32_t>(subject_.world.size())};
 }
 
 void RecordedPass::close(std::size_t serial) {
@@ -172,6 +186,11 @@ WindowView::View RecordedPass::Scratch::gradient(const Parameter& parameter, DTy
 std::span<float> RecordedPass::Scratch::values(const Buffer& buffer) {
   const std::size_t index = unit().index_of(buffer);
   return {reinterpret_cast<float*>(at(places().buffers[index])), buffer.elements()};
+}
+
+std::span<double> RecordedPass::Scratch::contribution(const Exchange& exchange) {
+  const std::size_t index = unit().index_of(exchange);
+  return {reinterpret_cast<double*>(at(places().exchanges[index])), exchange.values()};
 }
 
 void RecordedPass::Scratch::join(Stream& other) {

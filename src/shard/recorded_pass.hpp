@@ -48,6 +48,7 @@ class RecordedPass final : public WindowHost {
   WindowView* open_window(std::size_t serial) override;
   const Unit& unit(std::size_t index) const override { return *subject_.units[index]; }
   void close(std::size_t serial) override;
+  Contributions exchange(std::size_t serial, const Exchange& exchange) override;
   void abandon(std::string_view what) noexcept override;
 
  private:
@@ -56,6 +57,7 @@ class RecordedPass final : public WindowHost {
     std::vector<Bytes> parameters;
     std::vector<Bytes> gradients;
     std::vector<Bytes> buffers;
+    std::vector<Bytes> exchanges;  // what each rank brings
     Bytes end;
   };
 
@@ -76,6 +78,7 @@ class RecordedPass final : public WindowHost {
     View parameter(const Parameter& parameter, DType type) override;
     View gradient(const Parameter& parameter, DType type, GradientMode mode) override;
     std::span<float> values(const Buffer& buffer) override;
+    std::span<double> contribution(const Exchange& exchange) override;
     const float* loss_scale() override { return pass_.loss_scale_; }
     Stream& stream() override { return pass_.stream_; }
     void join(Stream& other) override;

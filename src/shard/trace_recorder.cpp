@@ -37,13 +37,20 @@ void TraceLayout::add_segment(const plan::Plan& plan, std::size_t segment, std::
   std::size_t opened = 0;
   for (std::size_t index = 0; index < listed.size(); ++index) {
     const bool window = listed[index].kind == plan::OperationKind::window;
-    const bool opens_after_close = window && opened > 0 && closing[opened - 1] && !uses[opened].resumes;
+    const auto is_exchange = [&](std::size_t at) {
+      return at < listed.size() && listed[at].kind == plan::OperationKind::exchange;
+    };
+    const bool goes_on = window && index > 0 && is_exchange(index - 1);
+    const bool opens_after_close = window && !goes_on && opened > 0 && closing[opened - 1] && !uses[opened].resumes;
     if (windows && (index == 0 || opens_after_close)) {
       if (index > 0) end_section();
       begin_section(Call::open, uses[opened], micro_batch);
     }
     add_operation(listed[index], {segment, index}, micro_batch);
-    if (window) {
+    if (window && is_exchange(index + 1)) {
+      end_section();
+      begin_section(Call::exchange, uses[opened], micro_batch);
+    } else if (window) {
       end_section();
       const bool closes = closing[opened];
       begin_section(closes ? Call::close : Call::open, uses[closes ? opened : opened + 1], micro_batch);

@@ -31,9 +31,9 @@ struct TracedOperation {
 
 // A call of the user's into the runtime. Stamps of the host.
 struct HostSection {
-  enum class Call { open, close, update };
+  enum class Call { open, exchange, close, update };
   Call call;
-  plan::WindowUse use;  // of open and close
+  plan::WindowUse use;  // of all but update
   std::size_t micro_batch;
   std::size_t begin;
   std::size_t end;

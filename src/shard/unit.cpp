@@ -16,6 +16,10 @@ Parameter::Parameter(Shape shape, Initial initial, ParameterOptions options)
 Buffer::Buffer(Shape shape, Initial initial)
     : shape_(std::move(shape)), elements_(element_count(shape_)), initial_(initial) {}
 
+Exchange::Exchange(std::size_t values, const ExchangeOptions& options) : values_(values), options_(options) {
+  if (values == 0) throw UsageError("an exchange of no values: give it what each rank brings");
+}
+
 // A unit that ends, or that was never finished, lets its tensors go; a tensor that ends leaves its name.
 struct Membership::Roll {
   const Unit* unit = nullptr;
@@ -29,10 +33,11 @@ Membership::~Membership() {
 const Unit* Membership::unit() const { return roll_ ? roll_->unit : nullptr; }
 
 Unit::Unit(UnitOptions options, std::size_t index, std::span<const NamedParameter> parameters,
-           std::span<const NamedBuffer> buffers)
+           std::span<const NamedBuffer> buffers, std::span<const NamedExchange> exchanges)
     : options_(std::move(options)), index_(index), roll_(std::make_shared<Membership::Roll>()) {
   for (const NamedParameter& named : parameters) enrol(*named.parameter, named.name, parameters_);
   for (const NamedBuffer& named : buffers) enrol(*named.buffer, named.name, buffers_);
+  for (const NamedExchange& named : exchanges) enrol(*named.exchange, named.name, exchanges_);
   roll_->unit = this;
 }
 
@@ -71,6 +76,11 @@ std::span<Buffer* const> Unit::buffers() const {
   return buffers_;
 }
 
+std::span<Exchange* const> Unit::exchanges() const {
+  require_all_there();
+  return exchanges_;
+}
+
 template <typename Tensor>
 std::size_t Unit::index_among(const Tensor& tensor, std::string_view what) const {
   const Membership& membership = tensor.membership_;
@@ -86,11 +96,13 @@ std::size_t Unit::index_among(const Tensor& tensor, std::string_view what) const
 
 std::size_t Unit::index_of(const Parameter& parameter) const { return index_among(parameter, "parameter"); }
 std::size_t Unit::index_of(const Buffer& buffer) const { return index_among(buffer, "buffer"); }
+std::size_t Unit::index_of(const Exchange& exchange) const { return index_among(exchange, "exchange"); }
 
 plan::UnitSpec Unit::spec() const {
   plan::UnitSpec spec{.name = name(),
                       .parameters = {},
                       .buffers = {},
+                      .exchanges = {},
                       .precision = options_.precision,
                       .prefetch = options_.prefetch,
                       .reshard_after_forward = options_.reshard_after_forward,
@@ -104,6 +116,15 @@ plan::UnitSpec Unit::spec() const {
                                .frozen = parameter->options().frozen});
   }
   for (const Buffer* buffer : buffers()) spec.buffers.push_back({buffer->name(), buffer->shape()});
+  for (const Exchange* exchange : exchanges()) {
+    const ExchangeOptions& options = exchange->options();
+    spec.exchanges.push_back({.name = exchange->name(),
+                              .values = exchange->values(),
+                              .forward = options.forward,
+                              .backward = options.backward,
+                              .evaluate = options.evaluate,
+                              .in_replica = options.in_replica});
+  }
   return spec;
 }
 

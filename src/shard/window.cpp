@@ -63,6 +63,11 @@ const std::string& Window::unit() const { return opened().unit().name(); }
 plan::WindowKind Window::kind() const { return opened().kind(); }
 bool Window::trains(const Parameter& parameter) const { return opened().trains(parameter); }
 std::span<float> Window::buffer(const Buffer& buffer) { return opened().values(buffer); }
+std::span<double> Window::contribution(const Exchange& exchange) { return opened().contribution(exchange); }
+Contributions Window::exchange(const Exchange& exchange) {
+  opened();
+  return link_->host->exchange(serial_, exchange);
+}
 Stream& Window::stream() { return opened().stream(); }
 void Window::join(Stream& other) { opened().join(other); }
 const float* Window::loss_scale() const { return opened().loss_scale(); }

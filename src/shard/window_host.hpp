@@ -31,6 +31,7 @@ class WindowView {
   virtual View parameter(const Parameter& parameter, DType type) = 0;
   virtual View gradient(const Parameter& parameter, DType type, GradientMode mode) = 0;
   virtual std::span<float> values(const Buffer& buffer) = 0;
+  virtual std::span<double> contribution(const Exchange& exchange) = 0;
   virtual const float* loss_scale() = 0;
   virtual Stream& stream() = 0;
   virtual void join(Stream& other) = 0;
@@ -47,6 +48,8 @@ class WindowHost {
   virtual Window open(const plan::WindowUse& use) = 0;
   // Throws UsageError where another one is open inside it, or should still open there.
   virtual void close(std::size_t serial) = 0;
+  // Inside the window of this opening. Throws UsageError where another is open inside it.
+  virtual Contributions exchange(std::size_t serial, const Exchange& exchange) = 0;
   // Aborts the world; the text says in which window.
   virtual void abandon(std::string_view what) noexcept = 0;
 

@@ -32,6 +32,7 @@
   X(rows_and_columns_run_concurrently, 1, 60'000)                    \
   X(buffers_may_be_reused_right_after_completion, 1, 60'000)         \
   X(enqueue_never_blocks_the_host, 1, 60'000)                        \
+  X(stream_that_meets_peers_runs_collectives_at_the_call, 1, 60'000) \
   X(communicator_may_end_before_its_collectives_ran, 1, 60'000)      \
   X(misuse_is_an_error_at_the_call, 1, 60'000)                       \
   X(misuse_in_a_group_names_the_segment, 1, 60'000)                  \

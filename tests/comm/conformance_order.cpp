@@ -176,6 +176,27 @@ void enqueue_never_blocks_the_host(World& world) {
   }
 }
 
+// When the call returns, the host has met its peers and, on a CPU, has the result.
+void stream_that_meets_peers_runs_collectives_at_the_call(World& world) {
+  const auto communicator = world.make_communicator("reduce");
+  Repetition buffers(world);
+  Stream stream(device_in_use(), {.name = "reduce", .mode = StreamMode::immediate, .meets_peers = true});
+  const auto complete = [&stream] {
+    if (stream.device().kind() != DeviceKind::cpu) stream.synchronize();
+  };
+  for (std::uint64_t round = 0; round < 20; ++round) {
+    buffers.fill_own_part(round);
+    communicator->all_gather(stream, buffers.all_gather());
+    complete();
+    buffers.check_gathered(round);
+    buffers.fill_all(round);
+    communicator->reduce_scatter(stream, buffers.reduce_scatter());
+    complete();
+    buffers.check_reduced(round);
+  }
+  stream.synchronize();
+}
+
 void communicator_may_end_before_its_collectives_ran(World& world) {
   Repetition buffers(world);
   Stream stream = queued_stream("gather", delay_seed(world));

@@ -21,6 +21,7 @@ CASES = [  # model, options
     ("cnn", ["--ranks", 2, "--batch", 6, "--precision", "fp16", "--loss-scale", 64]),
     ("resnet18", ["--ranks", 3, "--batch", 4, "--accumulate", 2, "--accumulate-mode", "reduced"]),
     ("resnet18", ["--ranks", 2, "--batch", 4, "--precision", "bf16"]),
+    ("resnet18", ["--ranks", 4, "--replicas", 2, "--batch", 3, "--sync-batch-norm"]),
     ("vit-s", ["--ranks", 3, "--batch", 4, "--lr", 0.02]),
 ]
 

@@ -93,6 +93,24 @@ def check_resume(program, data):
         assert resumed == whole, "the resumed run has other weights"
 
 
+def check_synchronised_norms(program, data):
+    """The losses are those of one rank with the same images, also where a rank has fewer or none in the last step."""
+    options = ["--data", data, "--model", "resnet18", "--width", 8, "--optimizer", "sgd", "--lr", 0.01]
+    for batch, samples, rank_counts in [(24, 300, [2, 4]), (21, 95, [3, 7])]:
+        found = {}
+        for ranks in [1, *rank_counts]:
+            with tempfile.TemporaryDirectory() as folder:
+                steps = trainer_runs.train(program, folder, *options, "--samples", samples, "--steps", 7, "--ranks", ranks,
+                                           "--batch", batch // ranks, "--sync-batch-norm")
+            found[ranks] = [step["loss"] for step in steps]
+            apart = max(abs(a - b) for a, b in zip(found[1], found[ranks]))
+            assert len(found[ranks]) == 7 and apart < 1e-5, (samples, ranks, found[1], found[ranks])
+    with tempfile.TemporaryDirectory() as folder:
+        steps = trainer_runs.train(program, folder, *options, "--samples", 300, "--steps", 7, "--ranks", 4, "--batch", 6)
+    alone = [step["loss"] for step in steps]
+    assert alone[-1] != found[1][-1], "norms of each rank's own images change nothing"
+
+
 def check_words(program, data):
     done = trainer_runs.run(program, "--data", data, "--ranks", 2, "--batch", 16, "--width", 4, "--epochs", 1, "--confusion")
     assert done.returncode == 0, done.stderr
@@ -164,6 +182,7 @@ def main():
         check_learning(program, data)
         check_ranks(program, data)
         check_resume(program, data)
+        check_synchronised_norms(program, data)
         check_words(program, data)
         check_scaled_rate(program, data)
         check_bad_input(program, data)

@@ -59,7 +59,8 @@ struct Norm {
             .scratch = scratch.data()};
   }
   void forward() { batch_norm_forward<T>(stream, operands()); }
-  void backward(bool accumulate = false) {
+  void backward(bool accumulate = false) { backward_with({}, nullptr, accumulate); }
+  void backward_with(const Contributions& sums, const double* own, bool accumulate = false) {
     batch_norm_backward<T>(stream, {.x = matrix(std::as_const(x), extent.rows, extent.channels),
                                     .weight = weight.data(),
                                     .mean = mean.data(),
@@ -69,6 +70,8 @@ struct Norm {
                                     .dweight = dweight.data(),
                                     .dbias = dbias.data(),
                                     .accumulate = accumulate,
+                                    .sums = sums,
+                                    .own_sums = own,
                                     .scratch = scratch.data()});
   }
 
@@ -277,6 +280,145 @@ TEST_CASE("batch_norm_module_keeps_its_moments_in_buffers_and_moves_them_once") 
   pass(plan::WindowKind::evaluate);
   CHECK(y != trained);
   CHECK(memory.buffers()[1].values == std::vector<float>{1.1f, 1.7f});
+}
+
+// Ranks with rows of their own, one after the other in this thread.
+template <typename T>
+struct Ranks {
+  Ranks(const std::vector<std::size_t>& rows, std::size_t channels)
+      : brought(rows.size() * batch_norm_values(channels)), whole({0, channels}) {
+    for (const std::size_t each : rows) whole.extent.rows += each;
+    whole = Norm<T>(whole.extent);
+    for (const std::size_t each : rows) parts.emplace_back(Extent{each, channels});
+    split();
+  }
+  void split() {
+    std::size_t first = 0;
+    for (Norm<T>& part : parts) {
+      part.weight = whole.weight, part.bias = whole.bias;
+      for (std::size_t i = 0; i < part.x.size(); ++i) {
+        part.x[i] = whole.x[first + i];
+        part.dy[i] = whole.dy[first + i];
+      }
+      first += part.x.size();
+    }
+  }
+  Contributions all() const {
+    return {.first = brought.data(),
+            .values = batch_norm_values(whole.extent.channels),
+            .ranks_of_replica = static_cast<std::uint32_t>(parts.size())};
+  }
+  double* of(std::size_t rank) { return brought.data() + rank * batch_norm_values(whole.extent.channels); }
+
+  void forward() {
+    for (std::size_t rank = 0; rank < parts.size(); ++rank) {
+      const BatchNormForward<T> of_rank = parts[rank].operands();
+      batch_norm_moments<T>(whole.stream, {.x = of_rank.x, .moments = of(rank), .scratch = of_rank.scratch});
+    }
+    for (Norm<T>& part : parts) {
+      BatchNormForward<T> operands = part.operands();
+      operands.moments = all();
+      batch_norm_forward<T>(whole.stream, operands);
+    }
+  }
+  void backward() {
+    for (std::size_t rank = 0; rank < parts.size(); ++rank) {
+      Norm<T>& part = parts[rank];
+      batch_norm_gradient_sums<T>(whole.stream,
+                                  {.x = matrix(std::as_const(part.x), part.extent.rows, part.extent.channels),
+                                   .mean = part.mean.data(),
+                                   .inverse = part.inverse.data(),
+                                   .dy = matrix(std::as_const(part.dy), part.extent.rows, part.extent.channels),
+                                   .sums = of(rank),
+                                   .scratch = part.scratch.data()});
+    }
+    for (std::size_t rank = 0; rank < parts.size(); ++rank) parts[rank].backward_with(all(), of(rank));
+  }
+  template <typename Member>
+  std::vector<double> joined(Member member) const {
+    std::vector<double> result;
+    for (const Norm<T>& part : parts) {
+      const std::vector<double> values = widened(part.*member);
+      result.insert(result.end(), values.begin(), values.end());
+    }
+    return result;
+  }
+  std::vector<double> summed(std::vector<T> Norm<T>::*member) const {
+    std::vector<double> result(whole.extent.channels);
+    for (const Norm<T>& part : parts) {
+      for (std::size_t c = 0; c < result.size(); ++c) result[c] += static_cast<double>((part.*member)[c]);
+    }
+    return result;
+  }
+
+  std::vector<double> brought;
+  std::vector<Norm<T>> parts;
+  Norm<T> whole;
+};
+
+const std::vector<std::vector<std::size_t>> rows_of_ranks = {
+    {5}, {4, 4}, {0, 6}, {7, 1, 0}, {0, 0}, {130, 67, 3}, {1, 2, 3, 0, 5, 8, 13}};
+
+TEST_CASE("synchronised_batch_norm_is_that_of_all_ranks_rows_however_uneven") {
+  for (const std::vector<std::size_t>& rows : rows_of_ranks) {
+    Ranks<double> ranks(rows, 5);
+    CAPTURE(rows.size());
+    ranks.forward(), ranks.whole.forward();
+    ranks.backward(), ranks.whole.backward();
+    check_elements(ranks.joined(&Norm<double>::y), ranks.whole.y, 1e-12);
+    check_elements(ranks.joined(&Norm<double>::dx), ranks.whole.dx, 1e-12);
+    check_elements(ranks.summed(&Norm<double>::dweight), ranks.whole.dweight, 1e-12);
+    check_elements(ranks.summed(&Norm<double>::dbias), ranks.whole.dbias, 1e-12);
+    for (const Norm<double>& part : ranks.parts) {
+      CHECK(part.running_mean == ranks.parts[0].running_mean);
+      CHECK(part.running_variance == ranks.parts[0].running_variance);
+      for (std::size_t c = 0; c < 5; ++c) {
+        CHECK(part.running_mean[c] == doctest::Approx(ranks.whole.running_mean[c]).epsilon(1e-6));
+        CHECK(part.running_variance[c] == doctest::Approx(ranks.whole.running_variance[c]).epsilon(1e-6));
+      }
+    }
+  }
+}
+
+TEST_CASE("synchronised_batch_norm_gradients_in_double_are_the_central_differences") {
+  for (const std::vector<std::size_t>& rows : {std::vector<std::size_t>{3, 0, 4}, {1, 2}, {6}}) {
+    Ranks<double> ranks(rows, 3);
+    const auto loss = [&] {
+      ranks.split();
+      ranks.forward();
+      return dot(ranks.joined(&Norm<double>::y), ranks.whole.dy);
+    };
+    const std::vector<double> x = numeric_gradient(ranks.whole.x, loss),
+                              weight = numeric_gradient(ranks.whole.weight, loss);
+    ranks.split();
+    ranks.forward();
+    ranks.backward();
+    check_elements(ranks.joined(&Norm<double>::dx), x, 1e-5);
+    check_elements(ranks.summed(&Norm<double>::dweight), weight, 1e-6);
+  }
+}
+
+TEST_CASE_TEMPLATE("synchronised_batch_norm_of_one_rank_has_the_bits_of_one_that_is_not", T, TESSERA_ALL_ELEMENTS) {
+  for (const Extent& extent : extents) {
+    Ranks<T> ranks({extent.rows}, extent.channels);
+    ranks.forward(), ranks.whole.forward();
+    ranks.backward(), ranks.whole.backward();
+    CHECK(widened(ranks.parts[0].y) == widened(ranks.whole.y));
+    CHECK(widened(ranks.parts[0].dx) == widened(ranks.whole.dx));
+    CHECK(widened(ranks.parts[0].dweight) == widened(ranks.whole.dweight));
+    CHECK(ranks.parts[0].running_variance == ranks.whole.running_variance);
+  }
+}
+
+TEST_CASE("rank_that_skips_a_pass_moves_its_running_moments_as_the_others_do") {
+  Ranks<float> ranks({4, 9}, 7);
+  ranks.forward();
+  std::vector<float> mean(7, 0.5f), variance(7, 2.0f);
+  batch_norm_follow(
+      ranks.whole.stream,
+      {.channels = 7, .running_mean = mean.data(), .running_variance = variance.data(), .moments = ranks.all()});
+  CHECK(mean == ranks.parts[0].running_mean);
+  CHECK(variance == ranks.parts[1].running_variance);
 }
 
 }  // namespace batch_norm_test

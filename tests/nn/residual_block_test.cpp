@@ -95,7 +95,7 @@ TEST_CASE("residual_blocks_have_torchvision_s_names") {
   CHECK(memory.entry("conv3.weight").parameter->shape() == Shape{8, 2, 1, 1});
   CHECK(memory.entry("downsample.0.weight").parameter->shape() == Shape{8, 4, 1, 1});
   CHECK(memory.entry("downsample.1.bias").parameter->shape() == Shape{8});
-  CHECK(memory.buffers().back().name == "downsample.1.running_var");
+  CHECK(memory.buffers()[1].name == "downsample.1.running_var");
 }
 
 // The branch is nothing then: y = relu(x).

@@ -51,6 +51,11 @@ class Standalone final : public tessera::nn::ParameterMemory, private tessera::M
     }
     throw tessera::UsageError("not a buffer of this module");
   }
+  // One rank among none.
+  double* contribution(const tessera::Exchange& exchange) override {
+    exchanged_.resize(std::max(exchanged_.size(), exchange.values()));
+    return exchanged_.data();
+  }
   tessera::plan::WindowKind kind() override { return kind_; }
 
   struct BufferEntry {
@@ -88,6 +93,7 @@ class Standalone final : public tessera::nn::ParameterMemory, private tessera::M
     buffer.initial().fill(values, 1, name, 0);
     buffers_.push_back({.name = prefix_ + std::string(name), .buffer = &buffer, .values = std::move(values)});
   }
+  void operator()(std::string_view, tessera::Exchange&) override {}
   void operator()(std::string_view name, tessera::Module& part) override {
     const std::string before = prefix_;
     prefix_ += std::string(name) + ".";
@@ -103,6 +109,7 @@ class Standalone final : public tessera::nn::ParameterMemory, private tessera::M
 
   std::vector<Entry> entries_;
   std::vector<BufferEntry> buffers_;
+  std::vector<double> exchanged_;
   tessera::plan::WindowKind kind_ = tessera::plan::WindowKind::forward;
   std::string prefix_;
   tessera::Stream stream_ = immediate_stream();

@@ -26,12 +26,15 @@ bool is_micro_batch(SegmentKind kind) {
 bool is_first(SegmentKind kind) { return kind == SegmentKind::only || kind == SegmentKind::first; }
 bool is_last(SegmentKind kind) { return kind == SegmentKind::only || kind == SegmentKind::last; }
 
+// What goes on behind an exchange is no use of its own.
 std::vector<WindowUse> windows_of(const Segment& segment) {
   std::vector<WindowUse> result;
+  bool goes_on = false;
   for (const Operation& operation : segment.operations) {
-    if (operation.kind == OperationKind::window) {
+    if (operation.kind == OperationKind::window && !goes_on) {
       result.push_back({operation.unit, operation.window, operation.resumes});
     }
+    goes_on = operation.kind == OperationKind::exchange;
   }
   return result;
 }

@@ -196,10 +196,36 @@ inline Model recomputing_model() {
   return model;
 }
 
+// What ranks bring together inside windows: several exchanges of one unit, of windows that are run again, of a unit
+// with two windows, of one kind of window only, and of evaluation; among all ranks and in each replica.
+inline Model exchanging_model() {
+  using enum WindowKind;
+  std::vector<UnitSpec> units = odd_units(4);
+  units[0].exchanges = {{.name = "u0.a", .values = 7}, {.name = "u0.b", .values = 3}};
+  units[1].exchanges = {{.name = "u1.a", .values = 5, .in_replica = true},
+                        {.name = "u1.b", .values = 1, .backward = false, .evaluate = true}};
+  units[3].exchanges = {{.name = "u3.a", .values = 64, .forward = false}};
+  return {"exchanging",
+          std::move(units),
+          {{{0, forward},
+            {1, forward},
+            {2, forward},
+            {1, forward},
+            {3, forward},
+            {3, backward},
+            {1, recompute},
+            {1, backward},
+            {2, backward},
+            {1, backward},
+            {0, recompute},
+            {0, backward}},
+           {{0, evaluate}, {1, evaluate}, {2, evaluate}, {3, evaluate}}}};
+}
+
 inline std::vector<Model> all_models() {
-  return {chain_model(1),     chain_model(2),      chain_model(3),    chain_model(5),
-          chain_model(8),     tied_model(),        recompute_model(), no_evaluation_model(),
-          empty_unit_model(), adversarial_model(), nested_model(),    recomputing_model()};
+  return {chain_model(1), chain_model(2),      chain_model(3),        chain_model(5),     chain_model(8),
+          tied_model(),   recompute_model(),   no_evaluation_model(), empty_unit_model(), adversarial_model(),
+          nested_model(), recomputing_model(), exchanging_model()};
 }
 
 // Units in programs that all go through the whole chain, each of which trains some of it.

@@ -17,6 +17,7 @@ import made_images
 
 # (model, ranks, options of both)
 CASES = [("cnn", 1, []), ("cnn", 3, ["--strategy", "ddp", "--precision", "bf16"]), ("resnet18", 2, ["--strategy", "zero2"]),
+         ("resnet18", 3, ["--sync-batch-norm"]),
          ("resnet50", 4, ["--strategy", "hsdp", "--replicas", 2]), ("vit-s", 2, ["--optimizer", "sgd", "--prefetch", 2])]
 
 
@@ -33,6 +34,7 @@ def trained(program, data, model, ranks, options):
 def check_refused(tool):
     for options, words in [(["--model", "resnet18", "--seq", 5], "--seq is without effect with resnet18"),
                            (["--model", "vit-b", "--time", "--machine", "h100x8"], "--time is without effect with vit-b"),
+                           (["--model", "vit-b", "--sync-batch-norm"], "--sync-batch-norm is without effect with vit-b"),
                            (["--model", "gpt2-124m", "--classes", 5], "--classes is without effect with gpt2-124m"),
                            (["--mlp", "4x4", "--image-size", 32], "--image-size is without effect with --mlp")]:
         done = subprocess.run([tool, "plan", *map(str, options)], capture_output=True, text=True, timeout=60, check=False)

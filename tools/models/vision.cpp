@@ -6,6 +6,7 @@
 
 #include "common/element.hpp"
 #include "tessera/shard/buffer.hpp"
+#include "tessera/shard/exchange.hpp"
 #include "tessera/shard/module.hpp"
 #include "tessera/shard/parameter.hpp"
 #include "train_vision/model.hpp"
@@ -26,6 +27,15 @@ class UnitWriter final : public tessera::ModuleVisitor {
   }
   void operator()(std::string_view name, tessera::Buffer& buffer) override {
     unit_.buffers.push_back({unit_.name + "." + prefix_ + std::string(name), buffer.shape()});
+  }
+  void operator()(std::string_view name, tessera::Exchange& exchange) override {
+    const tessera::ExchangeOptions& options = exchange.options();
+    unit_.exchanges.push_back({.name = unit_.name + "." + prefix_ + std::string(name),
+                               .values = exchange.values(),
+                               .forward = options.forward,
+                               .backward = options.backward,
+                               .evaluate = options.evaluate,
+                               .in_replica = options.in_replica});
   }
   void operator()(std::string_view name, tessera::Module& part) override {
     const std::string before = prefix_;

@@ -40,8 +40,15 @@ void HollowModel::add(const plan::UnitSpec& spec) {
     buffers_.push_back(std::make_unique<Buffer>(each.shape));
     buffers.push_back({name_within(spec.name, each.name), buffers_.back().get()});
   }
+  std::vector<NamedExchange> exchanges;
+  for (const plan::ExchangeSpec& each : spec.exchanges) {
+    const ExchangeOptions options{
+        .forward = each.forward, .backward = each.backward, .evaluate = each.evaluate, .in_replica = each.in_replica};
+    exchanges_.push_back(std::make_unique<Exchange>(each.values, options));
+    exchanges.push_back({name_within(spec.name, each.name), exchanges_.back().get()});
+  }
   const UnitOptions options{.name = spec.name, .precision = spec.precision};
-  units_.push_back(&model_.add_unit(options, parameters, buffers));
+  units_.push_back(&model_.add_unit(options, parameters, buffers, exchanges));
 }
 
 void HollowModel::step() {
@@ -61,10 +68,20 @@ void HollowModel::run(const std::vector<plan::WindowUse>& windows) {
     if (!windows[k].resumes) {
       open.push_back(model_.open(unit, windows[k].kind));
       if (windows[k].kind == plan::WindowKind::backward) write_gradients(open.back(), unit);
+      exchange_zeros(open.back(), unit);
     }
     if (!closing[k]) continue;
     open.back().close();
     open.pop_back();
+  }
+}
+
+void HollowModel::exchange_zeros(Window& window, const Unit& unit) {
+  for (const std::size_t index : plan::exchanges_in(model_.plan().units[unit.index()], window.kind())) {
+    const Exchange& exchange = *unit.exchanges()[index];
+    const std::span<double> mine = window.contribution(exchange);
+    kernels::fill_zero(window.stream(), mine.data(), Bytes(mine.size_bytes()));
+    window.exchange(exchange);
   }
 }
 

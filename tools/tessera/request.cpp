@@ -143,6 +143,7 @@ struct ModelOptions {
   std::optional<std::string> name, units;
   std::optional<std::vector<std::size_t>> widths;
   std::optional<std::size_t> layers, dim, heads, seq, vocabulary, batch, image_size, classes;
+  bool synchronised_norms = false;
 };
 
 std::string model_names() {
@@ -166,6 +167,8 @@ void add_model_options(Options& line, ModelOptions& model, PlanRequest& request)
              fmt::format("Ids that it knows [{}]", examples::preset_vocabulary));
   line.whole("--image-size", model.image_size, {4, 4096},
              fmt::format("Height and width of the images that a network of train_vision sees [{}]", usual_image_size));
+  line.flag("--sync-batch-norm", model.synchronised_norms,
+            "Batch norms of resnet18 and resnet50 take their moments from all ranks' images");
   line.whole("--classes", model.classes, {1, 1 << 24}, fmt::format("Classes that it tells apart [{}]", usual_classes));
   line.take("--mlp", "WxW[xW...]", "Widths of a perceptron: 64x128x10 has two layers. Each layer is a unit",
             [&](const std::string& text) { model.widths = widths("--mlp", text); });
@@ -287,7 +290,10 @@ examples::GptShape gpt_shape(const ModelOptions& given, const examples::Preset* 
 Subject vision_subject(const Options& line, const ModelOptions& given, const examples::VisionShape& shape) {
   refuse_with(line, *given.name,
               {"--layers", "--dim", "--heads", "--vocabulary", "--seq", "--activation-checkpointing", "--time"});
-  return Subject::vision(shape);
+  if (!examples::has_batch_norms(shape.kind)) refuse_with(line, *given.name, {"--sync-batch-norm"});
+  examples::VisionShape chosen = shape;
+  chosen.synchronised_norms = given.synchronised_norms;
+  return Subject::vision(chosen);
 }
 
 Subject named_subject(const Options& line, const ModelOptions& given) {
@@ -295,7 +301,7 @@ Subject named_subject(const Options& line, const ModelOptions& given) {
   if (const auto shape = models::find_vision(*given.name, side, given.classes.value_or(usual_classes))) {
     return vision_subject(line, given, *shape);
   }
-  refuse_with(line, *given.name, {"--image-size", "--classes"});
+  refuse_with(line, *given.name, {"--image-size", "--classes", "--sync-batch-norm"});
   if (const examples::Preset* preset = models::find_gpt(*given.name)) {
     return Subject::gpt(*given.name, gpt_shape(given, preset));
   }
@@ -310,15 +316,15 @@ Subject subject_of(const Options& line, const ModelOptions& given) {
   if (given.name) return named_subject(line, given);
   if (given.widths || given.units) {
     const std::string source = given.widths ? "--mlp" : "--units";
-    refuse_with(
-        line, source,
-        {"--layers", "--dim", "--heads", "--vocabulary", "--activation-checkpointing", "--image-size", "--classes"});
+    refuse_with(line, source,
+                {"--layers", "--dim", "--heads", "--vocabulary", "--activation-checkpointing", "--image-size",
+                 "--classes", "--sync-batch-norm"});
     if (!line.given("--time")) refuse_with(line, source, {"--seq", "--batch"});
     if (given.widths) refuse_with(line, source, {"--seq"});
     return given.widths ? Subject::perceptron(*given.widths) : Subject::file(*given.units);
   }
   if (given.layers || given.dim || given.heads) {
-    refuse_with(line, "a GPT of your own", {"--image-size", "--classes"});
+    refuse_with(line, "a GPT of your own", {"--image-size", "--classes", "--sync-batch-norm"});
     const examples::GptShape shape = gpt_shape(given, nullptr);
     return Subject::gpt(fmt::format("GPT, {} layers of {} with {} heads", shape.layers, shape.dim, shape.heads), shape);
   }
@@ -334,6 +340,7 @@ void check_parameters_alone(const Options& line) {
                "--vocabulary",
                "--image-size",
                "--classes",
+               "--sync-batch-norm",
                "--seq",
                "--batch",
                "--activation-checkpointing",

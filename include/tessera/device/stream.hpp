@@ -31,6 +31,9 @@ struct StreamOptions {
   std::string name = "stream";  // appears in errors and traces, and as the thread's name
   StreamMode mode = StreamMode::queued;
   StreamPriority priority = StreamPriority::normal;
+  // Of an immediate stream: collectives may be enqueued on it, for which the calling thread then waits until all peers
+  // have come.
+  bool meets_peers = false;
   std::size_t queue_capacity = 256;  // tasks; submit() blocks while the ring is full, and then until half is free
   std::chrono::milliseconds wait_timeout{600'000};  // for waits on events; the error names stream and event
   // Test mode: sleeps before each task, by seed; up to 0, 30 or 300 µs, so that streams differ in pace.
@@ -49,6 +52,7 @@ class Stream {
   Device device() const;
   const std::string& name() const;
   StreamMode mode() const;
+  bool meets_peers() const;  // whether collectives may be enqueued on it: a queued one, or one whose options say so
 
   // Enqueues a host task. Does not synchronise; an immediate stream runs it now and does not throw what the task
   // throws: see failure(). On a CUDA stream the task does not compute: it issues work to native_stream() (cuda.hpp).

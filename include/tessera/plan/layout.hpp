@@ -36,10 +36,24 @@ struct BufferSpec {
   Shape shape;
 };
 
+// Values in fp64 that every rank brings to a window of the unit, where all then see everybody's: sums of a batch's
+// statistics. Of which windows, and whether all ranks take part that train together or those of a replica, is part of
+// it. A window does those of its kind in the order of the unit's list, a backward window in the reverse order.
+struct ExchangeSpec {
+  std::string name;        // full name
+  std::size_t values = 0;  // of each rank
+  bool forward = true;     // and recompute
+  bool backward = true;
+  bool evaluate = false;
+  bool in_replica = false;
+  friend bool operator==(const ExchangeSpec&, const ExchangeSpec&) = default;
+};
+
 struct UnitSpec {
   std::string name;
   std::vector<ParameterSpec> parameters;
   std::vector<BufferSpec> buffers = {};
+  std::vector<ExchangeSpec> exchanges = {};
   // Of this unit; else the plan's.
   std::optional<Precision> precision = std::nullopt;
   std::optional<std::size_t> prefetch = std::nullopt;

@@ -109,6 +109,7 @@ enum class OperationKind {
   cast,              // my master shard, or whole masters, into the parameter dtype
   all_gather,        // parameters from shards
   window,            // the user's
+  exchange,          // inside a window, between two stretches of it: what every rank brings to it, to all
   prepare_gradient,  // acquires a gradient slot; zero in the padding
   accumulate,        // accumulation (+)= gradient slot
   convert,           // gradient slot into the wire's type
@@ -128,7 +129,7 @@ std::string_view to_string(OperationKind kind);
 constexpr bool is_collective(OperationKind kind) {
   return kind == OperationKind::all_gather || kind == OperationKind::reduce_scatter ||
          kind == OperationKind::all_gather_sum || kind == OperationKind::gather_norms ||
-         kind == OperationKind::broadcast;
+         kind == OperationKind::broadcast || kind == OperationKind::exchange;
 }
 
 // Which ranks a collective joins: all, in the order of the shards that they own; the ranks of a replica; those at one
@@ -138,6 +139,7 @@ inline constexpr std::size_t group_count = 3;
 std::string_view to_string(GroupKind group);
 
 inline constexpr std::size_t no_unit = static_cast<std::size_t>(-1);
+inline constexpr std::size_t no_exchange = static_cast<std::size_t>(-1);
 
 // The reduction of a bucket, and the gathering of its sums, name several units: pairs of accesses, source and target,
 // one for each. `unit` is the first.
@@ -149,7 +151,8 @@ struct Operation {
   std::vector<Wait> waits;
   GroupKind group = GroupKind::all;
   WindowKind window = WindowKind::forward;  // of kind window
-  bool resumes = false;                     // of kind window: one that was open before (WindowUse)
+  bool resumes = false;                     // of kind window: one that was open before (WindowUse, or an exchange)
+  std::size_t exchange = no_exchange;       // of kind exchange: in the list of the unit
   bool add = false;                         // accumulate, reduce_scatter: add to the target instead of replacing it
   std::size_t divisor = 1;   // reduce_scatter: ranks × micro-batches once, in the last reduction of all (the update
                              // puts right what ranks brought other than that); of masters: replicas
@@ -257,8 +260,10 @@ struct Plan {
   std::vector<UnitBuffers> unit_buffers;
   std::vector<ProgramBuffers> program_buffers;
   std::size_t activations = no_buffer;
-  std::size_t gather_staging = no_buffer;  // of the communicator that gathers, and of the one that reduces
+  std::size_t exchanged = no_buffer;       // what ranks bring to the exchange that runs, one after the other
+  std::size_t gather_staging = no_buffer;  // of the communicators that gather, reduce and exchange
   std::size_t reduce_staging = no_buffer;
+  std::size_t exchange_staging = no_buffer;
   std::size_t checkpoint_staging = no_buffer;
   std::size_t checkpoint_copy = no_buffer;
   std::vector<std::size_t> trainers;          // by unit: the program that trains it, or no_program
@@ -284,6 +289,8 @@ struct Plan {
   // Of the mesh.
   std::size_t ranks_of_replica() const { return options.ranks / options.replicas; }
   std::size_t ranks_in(GroupKind group) const;
+  // Who takes part in an exchange.
+  GroupKind group_of(const ExchangeSpec& exchange) const;
   MeshPlace place_of(std::size_t rank) const { return {rank / ranks_of_replica(), rank % ranks_of_replica()}; }
   MeshPlace last_place() const { return {options.replicas - 1, ranks_of_replica() - 1}; }
   // How much of the unit one of its buffers has room for: a smaller extent is then a view of its place there. With
@@ -313,6 +320,9 @@ struct Plan {
   // The outer segment that follows the `step`th update, counted from 1, if one does.
   std::optional<std::size_t> outer_after(std::size_t step) const;
 };
+
+// Those that a window of this kind does, as places in the list of its unit, in their order.
+std::vector<std::size_t> exchanges_in(const UnitSpec& unit, WindowKind window);
 
 // The segments that may follow a segment, of those that the plan has.
 std::vector<std::size_t> successors(const Plan& plan, std::size_t segment);

@@ -18,6 +18,7 @@ enum class WindowKind {
   recompute,  // a forward inside the backward pass (activation checkpointing)
   evaluate,   // a forward outside training: no gradients follow
 };
+inline constexpr std::size_t window_kind_count = 4;
 std::string_view to_string(WindowKind kind);
 
 // Windows nest: while one is open, those of other units may open and close, and then it goes on. Each stretch of it is

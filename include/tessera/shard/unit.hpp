@@ -12,6 +12,7 @@
 #include "tessera/plan/layout.hpp"
 #include "tessera/plan/strategy.hpp"
 #include "tessera/shard/buffer.hpp"
+#include "tessera/shard/exchange.hpp"
 #include "tessera/shard/parameter.hpp"
 
 namespace tessera {
@@ -26,6 +27,11 @@ struct NamedParameter {
 struct NamedBuffer {
   std::string name;  // within the unit
   Buffer* buffer;
+};
+
+struct NamedExchange {
+  std::string name;  // within the unit
+  Exchange* exchange;
 };
 
 struct UnitOptions {
@@ -53,22 +59,25 @@ struct UnitOptions {
 class Unit {
  public:
   Unit(UnitOptions options, std::size_t index, std::span<const NamedParameter> parameters,
-       std::span<const NamedBuffer> buffers = {});
-  ~Unit();  // its parameters and buffers are free again
+       std::span<const NamedBuffer> buffers = {}, std::span<const NamedExchange> exchanges = {});
+  ~Unit();  // its parameters, buffers and exchanges are free again
   Unit(const Unit&) = delete;
   Unit& operator=(const Unit&) = delete;
 
   const std::string& name() const { return options_.name; }
   const UnitOptions& options() const { return options_; }
   std::size_t index() const { return index_; }
-  // Both throw UsageError when one of the unit's parameters or buffers has moved or ended since it was added.
+  // All throw UsageError when one of the unit's parameters, buffers or exchanges has moved or ended since it was added.
   std::span<Parameter* const> parameters() const;
   std::span<Buffer* const> buffers() const;
+  std::span<Exchange* const> exchanges() const;
 
   // Where a parameter of this unit stands in parameters(). Throws UsageError for another unit's.
   std::size_t index_of(const Parameter& parameter) const;
   // Where a buffer of this unit stands in buffers(). Throws UsageError for another unit's.
   std::size_t index_of(const Buffer& buffer) const;
+  // Where an exchange of this unit stands in exchanges(). Throws UsageError for another unit's.
+  std::size_t index_of(const Exchange& exchange) const;
   plan::UnitSpec spec() const;
 
  private:
@@ -83,6 +92,7 @@ class Unit {
   std::shared_ptr<Membership::Roll> roll_;
   std::vector<Parameter*> parameters_;
   std::vector<Buffer*> buffers_;
+  std::vector<Exchange*> exchanges_;
 };
 
 }  // namespace tessera

@@ -49,6 +49,7 @@ class CudaStream final : public Stream::Implementation {
   Device device() const override { return queue_.device(); }
   const std::string& name() const override { return issuing_->name(); }
   StreamMode mode() const override { return issuing_->mode(); }
+  bool meets_peers() const override { return issuing_->meets_peers(); }
   void submit(Task task) override { issuing_->submit(std::move(task)); }
   void record(Event::Implementation& event) override;
   void wait(Event::Implementation& event) override;

@@ -4,6 +4,11 @@
 // running ones: running += momentum · (of the rows - running), the variance then being the unbiased one, as in PyTorch.
 // Evaluation takes the running ones.
 //
+// Synchronised, the rows at hand are those of all ranks together (PyTorch's SyncBatchNorm): each brings its number of
+// rows, its means and its sums of squared deviations, which are put together in the order of ranks (Chan et al. 1983),
+// and in backward its two sums. A rank may have more rows than others, or none. With one rank the bits are those of the
+// norm that is not synchronised.
+//
 // The functions enqueue on the stream, capture everything by value, do not synchronise and allocate nothing. Sums over
 // rows are formed in parts whose borders depend on the extents alone, runs of 64 rows in the type of arithmetic and
 // what they come to in fp64: any number of threads and any instruction set gives the same bits. Moments are exact
@@ -11,6 +16,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <span>
 
 #include "tessera/nn/activation_stack.hpp"
@@ -18,6 +24,7 @@
 #include "tessera/nn/layer_window.hpp"
 #include "tessera/nn/view.hpp"
 #include "tessera/shard/buffer.hpp"
+#include "tessera/shard/exchange.hpp"
 #include "tessera/shard/module.hpp"
 #include "tessera/shard/parameter.hpp"
 
@@ -26,8 +33,21 @@ namespace tessera::nn {
 struct BatchNormOptions {
   double epsilon = 1e-5;
   double momentum = 0.1;
+  bool synchronised = false;                 // over all ranks; where replicas train by themselves, over the replica's
   Initial initial_weight = Initial::ones();  // zeros: a residual branch that starts as nothing (Goyal et al. 2017)
 };
+
+// What a rank brings to a synchronised norm: its number of rows, and then two values for each channel.
+inline std::size_t batch_norm_values(std::size_t channels) { return 1 + 2 * channels; }
+
+template <Element T>
+struct BatchNormMoments {
+  MatrixView<const T> x;      // [rows, channels]
+  double* moments = nullptr;  // written: rows, means, sums of squared deviations
+  float* scratch = nullptr;   // batch_norm_scratch<T>(rows, channels) floats
+};
+template <Element T>
+void batch_norm_moments(Stream& stream, const BatchNormMoments<T>& operation);
 
 template <Element T>
 struct BatchNormForward {
@@ -46,10 +66,35 @@ struct BatchNormForward {
   bool update = true;     // of the running ones; false: a pass that is done again
   double epsilon = 1e-5;
   double momentum = 0.1;
+  Contributions moments{};   // of all ranks; none: of the rows at hand
   float* scratch = nullptr;  // batch_norm_scratch<T>(rows, channels) floats
 };
 template <Element T>
 void batch_norm_forward(Stream& stream, const BatchNormForward<T>& operation);  // UsageError when shapes do not fit
+
+// Moves the running moments alone: what a rank does that skips a pass. The same on every rank.
+struct BatchNormFollow {
+  std::size_t channels = 0;
+  float* running_mean = nullptr;
+  float* running_variance = nullptr;
+  double momentum = 0.1;
+  Contributions moments{};
+};
+void batch_norm_follow(Stream& stream, const BatchNormFollow& operation);
+
+// Of a synchronised norm's backward what stands before the exchange.
+template <Element T>
+struct BatchNormGradientSums {
+  MatrixView<const T> x;  // as BatchNormBackward's
+  const Arithmetic<T>* mean = nullptr;
+  const Arithmetic<T>* inverse = nullptr;
+  MatrixView<const T> dy;
+  const T* relu_y = nullptr;
+  double* sums = nullptr;    // written: rows, sums of dy, sums of dy · (x - mean) · inverse
+  float* scratch = nullptr;  // as for forward
+};
+template <Element T>
+void batch_norm_gradient_sums(Stream& stream, const BatchNormGradientSums<T>& operation);
 
 template <Element T>
 struct BatchNormBackward {
@@ -64,6 +109,9 @@ struct BatchNormBackward {
   T* dweight = nullptr;     // [channels]; null: not wanted
   T* dbias = nullptr;       // [channels]; null: not wanted
   bool accumulate = false;  // adds to dweight and dbias instead of replacing them
+  // Synchronised: what all ranks brought, and this rank's, of which dweight and dbias are; none: of the rows at hand.
+  Contributions sums{};
+  const double* own_sums = nullptr;
   float* scratch = nullptr;  // as for forward
 };
 template <Element T>
@@ -78,7 +126,8 @@ class BatchNorm final : public Module {
  public:
   explicit BatchNorm(std::size_t channels, const BatchNormOptions& options = {});  // bias and running mean start as 0
 
-  // "weight", "bias"; buffers "running_mean", "running_var": [channels], which start as zeros and ones
+  // "weight", "bias"; buffers "running_mean", "running_var": [channels], which start as zeros and ones; synchronised
+  // the exchange "statistics"
   void visit(ModuleVisitor& visitor) override;
 
   struct Saved {
@@ -102,6 +151,7 @@ class BatchNorm final : public Module {
   Parameter bias_;
   Buffer running_mean_;
   Buffer running_variance_;
+  std::optional<Exchange> statistics_;  // synchronised
 };
 
 }  // namespace tessera::nn

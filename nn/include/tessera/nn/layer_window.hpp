@@ -30,11 +30,22 @@ class ParameterMemory {
   virtual const float* loss_scale() = 0;
   // Of layers that have buffers. Throws UsageError unless it is overridden.
   virtual float* buffer(const Buffer& buffer);
+  // Of layers that exchange something among ranks: what this one brings, and what all do. Both throw UsageError unless
+  // they are overridden.
+  virtual double* contribution(const Exchange& exchange);
+  virtual Contributions exchange(const Exchange& exchange);
   virtual plan::WindowKind kind() { return plan::WindowKind::forward; }  // forward, or what a forward pass is else
 };
 
 inline float* ParameterMemory::buffer(const Buffer&) {
   throw UsageError("this memory has parameters only, and a layer asks for a buffer");
+}
+
+inline double* ParameterMemory::contribution(const Exchange&) {
+  throw UsageError("this memory is of one rank, and a layer asks for what several bring");
+}
+inline Contributions ParameterMemory::exchange(const Exchange& exchange) {
+  return {.first = contribution(exchange), .values = exchange.values()};
 }
 
 class LayerWindow {
@@ -87,6 +98,15 @@ class LayerWindow {
   float* buffer(const Buffer& buffer) const {
     if (memory_ != nullptr) return memory_->buffer(buffer);
     return window_ == nullptr ? nullptr : window_->buffer(buffer).data();
+  }
+  // As Window's; nothing when counting.
+  double* contribution(const Exchange& exchange) const {
+    if (memory_ != nullptr) return memory_->contribution(exchange);
+    return window_ == nullptr ? nullptr : window_->contribution(exchange).data();
+  }
+  Contributions exchange(const Exchange& exchange) const {
+    if (memory_ != nullptr) return memory_->exchange(exchange);
+    return window_ == nullptr ? Contributions{} : window_->exchange(exchange);
   }
   const float* loss_scale() const {
     if (memory_ != nullptr) return memory_->loss_scale();

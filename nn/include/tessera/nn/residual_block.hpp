@@ -58,6 +58,7 @@ struct ResidualShape {
   std::size_t stride = 1;
   bool bottleneck = false;
   bool starts_as_shortcut = false;  // the last batch norm's weight starts as 0
+  bool synchronised = false;        // batch norms are, over all ranks
 
   std::size_t out() const { return bottleneck ? 4 * width : width; }
 };
@@ -67,7 +68,8 @@ class ResidualBlock final : public Module {
  public:
   explicit ResidualBlock(const ResidualShape& shape);
 
-  // "conv1", "bn1", "conv2", "bn2", with a bottleneck "conv3", "bn3"; "downsample.0", "downsample.1"
+  // "downsample.0", "downsample.1" where there is a shortcut, which comes first; "conv1", "bn1", "conv2", "bn2", with a
+  // bottleneck "conv3", "bn3"
   void visit(ModuleVisitor& visitor) override;
 
   const ResidualShape& shape() const { return shape_; }

@@ -1,0 +1,421 @@
+// What ranks bring together inside windows: the mean over everybody's samples, whatever a rank has of them, and every
+// misuse as an error that names the unit and the rank.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/base/error.hpp"
+#include "tessera/comm/run.hpp"
+#include "tessera/comm/simulate.hpp"
+#include "tessera/optim/sgd.hpp"
+#include "tessera/shard/fully_shard.hpp"
+#include "tessera/shard/trace.hpp"
+
+namespace exchange_test {
+
+namespace {
+
+using namespace tessera;
+using plan::WindowKind;
+
+constexpr std::size_t channels = 5;
+
+// y = weight · (x - mean of all ranks' x), for each channel; a count and a sum of each rank.
+class Centring final : public Module {
+ public:
+  void visit(ModuleVisitor& visitor) override {
+    sums.when_skipped([this](Window& window, const Contributions& all) {
+      if (window.kind() == WindowKind::forward) follow(window, all);
+    });
+    visitor("weight", weight);
+    visitor("seen", seen);
+    visitor("sums", sums);
+    visitor("more", more);
+  }
+
+  void forward(Window& window, const std::vector<float>& x) {
+    const bool evaluates = window.kind() == WindowKind::evaluate;
+    const std::span<const float> w = window.parameter(weight);
+    if (evaluates) return;
+    bring(window, sums, x);
+    const Contributions all = window.exchange(sums);
+    follow(window, all);
+    window.stream().submit([this, all, &x, w] {
+      y.resize(x.size());
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        y[i] = w[i % channels] * (x[i] - static_cast<float>(mean(all, i % channels)));
+      }
+    });
+    window.stream().submit([one = window.contribution(more).data()] { *one = 1.0; });
+    const Contributions ones = window.exchange(more);
+    window.stream().submit([this, ones] {
+      came = 0;
+      for (std::size_t rank = 0; rank < ones.ranks(); ++rank) came += static_cast<int>(ones.of(rank)[0]);
+    });
+  }
+  // Of a loss whose gradient is dy.
+  void backward(Window& window, const std::vector<float>& x, const std::vector<float>& dy) {
+    bring(window, sums, dy);
+    const Contributions all = window.exchange(sums);
+    window.stream().submit([this, all, &x, &dy, dw = window.gradient(weight)] {
+      dx.resize(x.size());
+      std::fill(dw.begin(), dw.end(), 0.0f);
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        dw[i % channels] += dy[i] * x[i];
+        dx[i] = dy[i] - static_cast<float>(mean(all, i % channels));
+      }
+    });
+  }
+
+  static void bring(Window& window, const Exchange& exchange, const std::vector<float>& values) {
+    window.stream().submit([to = window.contribution(exchange), &values] {
+      std::fill(to.begin(), to.end(), 0.0);
+      to[0] = static_cast<double>(values.size() / channels);
+      for (std::size_t i = 0; i < values.size(); ++i) to[1 + i % channels] += static_cast<double>(values[i]);
+    });
+  }
+  static double mean(const Contributions& all, std::size_t channel) {
+    double count = 0, sum = 0;
+    for (std::size_t rank = 0; rank < all.ranks(); ++rank) {
+      count += all.of(rank)[0];
+      sum += all.of(rank)[1 + channel];
+    }
+    return count == 0 ? 0 : sum / count;
+  }
+  void follow(Window& window, const Contributions& all) {
+    window.stream().submit([all, to = window.buffer(seen)] {
+      for (std::size_t c = 0; c < channels; ++c) to[c] += static_cast<float>(mean(all, c));
+    });
+  }
+
+  Parameter weight{{channels}, Initial::ones()};
+  Buffer seen{{channels}};
+  Exchange sums{1 + channels};
+  Exchange more{1, {.backward = false}};
+  std::vector<float> y, dx;
+  int came = 0;  // ranks, in the last forward pass
+};
+
+// Sample s of channel c; rank r of n has as many as its share, which is uneven.
+std::vector<float> samples_of(int rank, int ranks, std::size_t step) {
+  constexpr std::size_t all = 23;
+  const std::size_t begin = all * static_cast<std::size_t>(rank) / static_cast<std::size_t>(ranks);
+  const std::size_t end = all * static_cast<std::size_t>(rank + 1) / static_cast<std::size_t>(ranks);
+  std::vector<float> x(all * channels);
+  Initial::uniform(-1.0f, 1.0f).fill(x, 5, "x", step * x.size());
+  return {x.begin() + static_cast<std::ptrdiff_t>(begin * channels),
+          x.begin() + static_cast<std::ptrdiff_t>(end * channels)};
+}
+
+struct Outcome {
+  std::vector<float> weights, seen;
+  std::vector<float> y;  // of all ranks, in their order
+};
+
+struct Job {
+  FullyShardOptions options = {};
+  int ranks = 1;
+  int skipping = -1;  // the rank that skips the second step
+};
+
+// Three steps of two such layers, one after the other's gradient.
+Outcome train(const Job& job) {
+  Outcome outcome;
+  std::mutex mutex;
+  std::vector<std::vector<float>> y(static_cast<std::size_t>(job.ranks));
+  launch({.ranks = job.ranks, .timeout = std::chrono::seconds(20)}, [&](World& world) {
+    Centring first, second;
+    std::vector<float> x, dy;
+    FullyShard model(world, job.options);
+    model.add(first, "first");
+    model.add(second, "second");
+    model.finalize(Sgd{.learning_rate = 0.1f});
+    for (std::size_t step = 0; step < 3; ++step) {
+      if (step == 1 && world.rank() == job.skipping) {
+        model.skip_step();
+        continue;
+      }
+      x = samples_of(world.rank(), job.ranks, step);
+      dy = x;
+      for (std::size_t micro = 0; micro < job.options.micro_batches; ++micro) {
+        model.forward(first, x);
+        model.forward(second, first.y);
+        model.backward(second, first.y, dy);
+        model.backward(first, x, second.dx);
+      }
+      model.synchronize();
+      if (job.skipping < 0 || step != 1) CHECK(first.came == job.ranks);
+      if (step == 1 && job.skipping >= 0) CHECK(second.came == job.ranks - 1);
+      model.update({.weight = static_cast<double>(x.size() / channels)});
+    }
+    model.synchronize();
+    y[static_cast<std::size_t>(world.rank())] = second.y;
+    const auto seen = model.buffer(second.seen);
+    const std::vector<float> weights = model.whole(second.weight);
+    const std::lock_guard lock(mutex);
+    if (world.rank() == 0) {
+      outcome.weights = weights;
+      outcome.seen.assign(seen.begin(), seen.end());
+    }
+  });
+  for (const auto& each : y) outcome.y.insert(outcome.y.end(), each.begin(), each.end());
+  return outcome;
+}
+
+struct TwoExchanges final : Module {
+  TwoExchanges() : weight({channels}, Initial::ones()), a(1), b(2, {.backward = false}) {}
+  void visit(ModuleVisitor& visitor) override { visitor("weight", weight), visitor("a", a), visitor("b", b); }
+  void forward(Window& window, const std::vector<Exchange*>& order) {
+    for (Exchange* each : order) {
+      window.contribution(*each)[0] = 1.0;
+      window.exchange(*each);
+    }
+  }
+  Parameter weight;
+  Exchange a, b;
+};
+
+}  // namespace
+
+TEST_CASE("exchanges_bring_uneven_samples_of_any_number_of_ranks_together") {
+  const Outcome alone = train({.ranks = 1});
+  for (const int ranks : {2, 3, 4, 5, 7}) {
+    const Outcome together = train({.ranks = ranks});
+    CAPTURE(ranks);
+    REQUIRE(together.y.size() == alone.y.size());
+    for (std::size_t i = 0; i < alone.y.size(); ++i) CHECK(together.y[i] == doctest::Approx(alone.y[i]).epsilon(1e-5));
+    for (std::size_t c = 0; c < channels; ++c) {
+      CHECK(together.seen[c] == doctest::Approx(alone.seen[c]).epsilon(1e-5));
+      CHECK(together.weights[c] == doctest::Approx(alone.weights[c]).epsilon(1e-5));
+    }
+  }
+}
+
+TEST_CASE("exchanges_have_the_same_bits_for_every_strategy_and_test_mode") {
+  for (const int ranks : {2, 3, 5}) {
+    const Outcome expected = train({.options = {.strategy = Strategy::ddp}, .ranks = ranks});
+    for (const Strategy strategy : {Strategy::zero1, Strategy::zero2, Strategy::fsdp}) {
+      for (const bool queued : {false, true}) {
+        const Diagnostics modes{.delay_seed = 7, .poison = true, .touch = true, .queue_compute = queued};
+        const Outcome other = train({.options = {.strategy = strategy, .diagnostics = modes}, .ranks = ranks});
+        CHECK(other.weights == expected.weights);
+        CHECK(other.seen == expected.seen);
+        CHECK(other.y == expected.y);
+      }
+    }
+  }
+}
+
+TEST_CASE("exchanges_cross_a_mesh_in_the_order_of_ranks") {
+  const Outcome flat = train({.ranks = 4});
+  for (const Strategy strategy : {Strategy::hsdp, Strategy::hfsdp, Strategy::ddp}) {
+    CHECK(train({.options = {.strategy = strategy, .replicas = 2}, .ranks = 4}).y.size() == flat.y.size());
+    CHECK(train({.options = {.strategy = strategy, .replicas = 2}, .ranks = 4}).seen == flat.seen);
+  }
+}
+
+TEST_CASE("rank_that_skips_a_step_brings_nothing_and_follows_the_others") {
+  for (const int skipping : {0, 2}) {
+    Outcome outcome;
+    std::vector<std::vector<float>> seen(3);
+    launch({.ranks = 3, .timeout = std::chrono::seconds(20)}, [&](World& world) {
+      Centring layer;
+      FullyShard model(world, {.micro_batches = 2});
+      model.add(layer, "layer");
+      model.finalize(Sgd{.learning_rate = 0.1f});
+      const std::vector<float> x = samples_of(world.rank(), 3, 0);
+      if (world.rank() == skipping) {
+        model.skip_step();
+      } else {
+        for (int micro = 0; micro < 2; ++micro) {
+          model.forward(layer, x);
+          model.synchronize();
+          CHECK(layer.came == 2);
+          model.backward(layer, x, x);
+        }
+        model.update();
+      }
+      const auto values = model.buffer(layer.seen);
+      seen[static_cast<std::size_t>(world.rank())].assign(values.begin(), values.end());
+    });
+    CHECK(seen[0] == seen[1]);
+    CHECK(seen[1] == seen[2]);
+    CHECK(seen[0] != std::vector<float>(channels, 0.0f));
+  }
+}
+
+// Replicas that train by themselves know nothing of each other's samples.
+TEST_CASE("exchanges_stay_inside_a_replica_where_that_is_asked_for") {
+  const auto came = [](const ExchangeOptions& options, std::size_t every) {
+    std::size_t ranks = 0;
+    launch({.ranks = 6}, [&](World& world) {
+      struct Layer final : Module {
+        explicit Layer(const ExchangeOptions& with) : weight({channels}, Initial::ones()), numbers(1, with) {}
+        void visit(ModuleVisitor& visitor) override { visitor("weight", weight), visitor("numbers", numbers); }
+        std::vector<double> forward(Window& window) {
+          window.contribution(numbers)[0] = 1.0 + number;
+          const Contributions all = window.exchange(numbers);
+          std::vector<double> result;
+          for (std::size_t rank = 0; rank < all.ranks(); ++rank) result.push_back(*all.of(rank));
+          return result;
+        }
+        void backward(Window& window) { std::ranges::fill(window.gradient(weight), 0.0f); }
+        Parameter weight;
+        Exchange numbers;
+        int number = 0;
+      } layer({.backward = false, .in_replica = options.in_replica});
+      layer.number = world.rank();
+      FullyShard model(world, {.strategy = Strategy::hsdp, .replicas = 2, .outer = {.every = every}});
+      model.add(layer, "layer");
+      model.finalize(Sgd{.learning_rate = 0.1f});
+      const std::vector<double> numbers = model.forward(layer);
+      model.backward(layer);
+      model.update();
+      const bool all = numbers.size() == 6;
+      for (std::size_t i = 0; i < numbers.size(); ++i) {
+        CHECK(numbers[i] == 1.0 + static_cast<double>(all ? i : i + 3 * static_cast<std::size_t>(world.rank() / 3)));
+      }
+      if (world.rank() == 0) ranks = numbers.size();
+    });
+    return ranks;
+  };
+  CHECK(came({}, 0) == 6);
+  CHECK(came({.in_replica = true}, 0) == 3);
+  CHECK(came({}, 2) == 3);
+}
+
+TEST_CASE("misused_exchange_names_unit_and_rank") {
+  const auto error = [](int ranks,
+                        const std::function<std::vector<Exchange*>(TwoExchanges&, TwoExchanges&, int)>& order) {
+    try {
+      launch({.ranks = ranks, .timeout = std::chrono::seconds(5)}, [&](World& world) {
+        TwoExchanges layer, other;
+        FullyShard model(world, {});
+        model.add(layer, "layer");
+        model.add(other, "other");
+        model.finalize(Sgd{.learning_rate = 0.1f});
+        model.forward(layer, order(layer, other, world.rank()));
+      });
+    } catch (const std::exception& caught) {
+      return std::string(caught.what());
+    }
+    return std::string();
+  };
+  const auto names = [](const std::string& text, std::string_view part) {
+    INFO(text);
+    CHECK(text.find(part) != std::string::npos);
+  };
+  using List = std::vector<Exchange*>;
+  names(error(1, [](TwoExchanges& l, TwoExchanges&, int) { return List{&l.b}; }),
+        "rank 0, forward window of unit layer: exchange layer.b came, and layer.a was expected");
+  names(error(1,
+              [](TwoExchanges& l, TwoExchanges&, int) {
+                return List{&l.a, &l.b, &l.a};
+              }),
+        "rank 0, forward window of unit layer: exchange layer.a came again");
+  names(error(1, [](TwoExchanges&, TwoExchanges& o, int) { return List{&o.a}; }),
+        "exchange other.a belongs to unit other");
+  names(error(1, [](TwoExchanges& l, TwoExchanges&, int) { return List{&l.a}; }),
+        "rank 0, forward window of unit layer closes, and its exchange layer.b was not done");
+  names(error(3,
+              [](TwoExchanges& l, TwoExchanges&, int rank) {
+                return rank == 1 ? List{&l.a} : List{&l.a, &l.b};
+              }),
+        "rank 1, forward window of unit layer closes, and its exchange layer.b was not done");
+  Exchange stranger(1);
+  names(error(1, [&](TwoExchanges&, TwoExchanges&, int) { return List{&stranger}; }), "never added to a model");
+  CHECK_THROWS_AS(Exchange(0), UsageError);
+}
+
+TEST_CASE("exchange_in_a_window_of_another_kind_is_refused") {
+  struct Layer final : Module {
+    Layer() : weight({channels}, Initial::ones()), a(1, {.forward = false}) {}
+    void visit(ModuleVisitor& visitor) override { visitor("weight", weight), visitor("a", a); }
+    void forward(Window& window) { window.exchange(a); }
+    Parameter weight;
+    Exchange a;
+  };
+  std::string text;
+  try {
+    launch({.ranks = 1}, [&](World& world) {
+      Layer layer;
+      FullyShard model(world, {});
+      model.add(layer, "layer");
+      model.finalize(Sgd{.learning_rate = 0.1f});
+      model.forward(layer);
+    });
+  } catch (const std::exception& caught) {
+    text = caught.what();
+  }
+  INFO(text);
+  CHECK(text.find("exchange layer.a is not declared for forward windows") != std::string::npos);
+}
+
+// One rank of many: the others bring zeros, which count as nothing.
+TEST_CASE("imagined_ranks_bring_nothing") {
+  simulate({.ranks = 64}, [&](World& world) {
+    Centring layer;
+    FullyShard model(world, {});
+    model.add(layer, "layer");
+    model.finalize(Sgd{.learning_rate = 0.1f});
+    const std::vector<float> x = samples_of(0, 1, 0);
+    model.forward(layer, x);
+    model.synchronize();
+    CHECK(layer.came == 1);
+    model.backward(layer, x, x);
+    model.update();
+  });
+}
+
+TEST_CASE("recorded_pass_has_its_exchanges") {
+  launch({.ranks = 3}, [&](World& world) {
+    Centring layer;
+    FullyShard model(world, {});
+    model.add(layer, "layer");
+    const std::vector<float> x = samples_of(world.rank(), 3, 0);
+    const auto pass = [&] {
+      model.forward(layer, x);
+      model.backward(layer, x, x);
+    };
+    model.add_program({.pass = pass});
+    model.finalize(Sgd{.learning_rate = 0.1f});
+    pass();
+    model.synchronize();
+    CHECK(layer.came == 3);
+    model.update();
+  });
+}
+
+// Its stamps are those of the plan, which has an operation for each exchange.
+TEST_CASE("traced_step_has_its_exchanges") {
+  for (const int ranks : {1, 3}) {
+    launch({.ranks = ranks}, [&](World& world) {
+      Centring layer;
+      FullyShard model(world, {.micro_batches = 2});
+      model.add(layer, "layer");
+      model.finalize(Sgd{.learning_rate = 0.1f});
+      Trace trace = model.trace({.first = 2, .last = 2, .next = 1});
+      const std::vector<float> x = samples_of(world.rank(), ranks, 0);
+      for (int step = 0; step < 3; ++step) {
+        if (step == 1 && world.rank() == 2) {
+          model.skip_step();
+          continue;
+        }
+        for (int micro = 0; micro < 2; ++micro) {
+          model.forward(layer, x);
+          model.backward(layer, x, x);
+        }
+        model.update();
+      }
+      CHECK(trace.complete());
+    });
+  }
+}
+
+}  // namespace exchange_test
