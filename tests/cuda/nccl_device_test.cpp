@@ -78,7 +78,7 @@ int run_rank(const JoinOptions& join, const Case& each, const std::string& path)
   RankLog log(std::nullopt, join.rank);
   int code = 0;
   try {
-    World world(std::make_unique<NcclBackend>(job, 1, log));
+    World world(std::make_unique<NcclBackend>(job, 1, log, Hosts{}));
     try {
       each.property(world);
     } catch (const std::exception& error) {

@@ -43,7 +43,7 @@ std::vector<std::string> run_nccl_ranks(const NcclRanks& how, const Body& body) 
     NcclJob job(nccl, *control, device, how.options);
     RankLog log(std::nullopt, rank);
     try {
-      World world(std::make_unique<NcclBackend>(job, 1, log));
+      World world(std::make_unique<NcclBackend>(job, 1, log, Hosts{}));
       try {
         body(world);
       } catch (const std::exception& error) {

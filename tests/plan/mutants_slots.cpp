@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "mutants.hpp"
+#include "plan/passes.hpp"
 #include "plan/ranges.hpp"
 #include "plan_edits.hpp"
 #include "tessera/plan/memory.hpp"
@@ -116,10 +117,48 @@ bool meets_a_tenant(const Plan& plan, std::size_t unit, std::size_t to, std::siz
   return false;
 }
 
+// Whether an operation at `at` that waits for `has` need not wait for `need`, of the same stream: that is the same one
+// or stands before it. What was launched in this segment stands behind all that earlier ones launched there.
+bool covers(EventPoint at, EventPoint has, EventPoint need) {
+  const bool of_this_segment = has.segment == at.segment && has.operation < at.operation;
+  if (of_this_segment && (need.segment != at.segment || need.operation >= at.operation)) return true;
+  return has.segment == need.segment && has.operation >= need.operation;
+}
+
+// Whether each operation waits for all that the compiler would let it wait for, by itself or by what stands before it
+// on its stream.
+bool waits_are_enough(const Plan& plan) {
+  Plan derived = plan;
+  for (Segment& segment : derived.segments) {
+    for (Operation& operation : segment.operations) operation.waits.clear();
+  }
+  derived.events.clear();
+  derive_waits(derived);
+  const auto is_covered = [&](EventPoint at, EventPoint need) {
+    for (EventPoint before = at; before.operation != no_operation;
+         before.operation = previous_on_stream(plan, at.segment, before.operation)) {
+      for (const Wait& wait : plan.at(before).waits) {
+        const EventPoint has = plan.events[wait.event];
+        if (plan.at(has).stream == plan.at(need).stream && covers(before, has, need)) return true;
+      }
+    }
+    return false;
+  };
+  for (std::size_t s = 0; s < derived.segments.size(); ++s) {
+    for (std::size_t o = 0; o < derived.segments[s].operations.size(); ++o) {
+      for (const Wait& wait : derived.segments[s].operations[o].waits) {
+        if (!is_covered({s, o}, derived.events[wait.event])) return false;
+      }
+    }
+  }
+  return true;
+}
+
 // One unit moves into the slot of another that holds it at the same time: slots are coloured greedily, so of the units
 // of a lower slot at least one overlaps. Of parameters, two units that never overlap are given one slot by the
-// compiler; such a pair in different slots may share, given the waits, and its mutant lacks them. Gradients of one
-// bucket spread over slots that an earlier unit could as well have had: no hazard.
+// compiler; such a pair in different slots may share, given the waits, and its mutant lacks them, unless what orders
+// their neighbours happens to be enough. Gradients of one bucket spread over slots that an earlier unit could as well
+// have had: no hazard.
 void slot_merged(const Plan& plan, const MutantSink& sink, std::size_t UnitBuffers::*slot) {
   for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
     for (std::size_t other = 0; other < plan.units.size(); ++other) {
@@ -139,6 +178,10 @@ void slot_merged(const Plan& plan, const MutantSink& sink, std::size_t UnitBuffe
       mutant.unit_buffers[unit].*slot = to;
       make_room(mutant, to, plan.buffers[from].size);
       rename_buffer(mutant, unit, from, to);
+      if (slot == &UnitBuffers::parameters && !meets_a_tenant(plan, unit, to, slot) && waits_are_enough(mutant)) {
+        sink.exclude();
+        continue;
+      }
       sink.take(std::move(mutant), fmt::format("{} to the slot of {}", plan.units[unit].name, plan.units[other].name));
     }
   }
