@@ -175,8 +175,7 @@ class FullyShard {
 
   // Opens the module's next window, calls module.forward(window, args…), closes the window, returns what it returned.
   // `kind`: forward, recompute or evaluate; UsageError for backward, and for recompute of a unit that does so by its
-  // setting. A pass that is written once for all three takes a
-  // Pass (below) in place of the model.
+  // setting. A pass that is written once for all three takes a Pass (below) in place of the model.
   template <typename M, typename... Args>
   decltype(auto) pass(plan::WindowKind kind, M& module, Args&&... args) {
     Unit& unit = unit_of(module);
