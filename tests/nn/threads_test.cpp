@@ -206,9 +206,8 @@ void check_linear_on_threads() {
   struct Size {
     std::size_t batch, in, out;
   };
-  // The second has a depth that is cut or not by how wide a part is; the fourth is one row; the last two are large.
-  for (const Size& size :
-       std::vector<Size>{{67, 301, 499}, {40, 1100, 1000}, {1030, 97, 101}, {1, 1000, 5000}, {9, 1501, 1499}}) {
+  // The second has a depth that is cut or not by how wide a part is; the last is one row, and large.
+  for (const Size& size : std::vector<Size>{{67, 301, 499}, {40, 1100, 1000}, {1030, 97, 101}, {1, 1000, 5000}}) {
     CAPTURE(size.batch);
     const std::vector<T> x = random_elements<T>(size.batch * size.in, 1);
     const std::vector<T> weight = random_elements<T>(size.out * size.in, 2);
@@ -245,12 +244,12 @@ void check_linear_on_threads() {
       continue;
     }
     run();
-    const std::vector<T> first[] = {y, gelu, dx, dweight, dbias};
+    const std::vector<double> first[] = {widened(y), widened(gelu), widened(dx), widened(dweight), widened(dbias)};
     for (const int threads : {2, 3, 7}) {
       set_threads(threads);
       run();
       const std::vector<T>* const now[] = {&y, &gelu, &dx, &dweight, &dbias};
-      for (std::size_t i = 0; i < 5; ++i) check_elements(*now[i], widened(first[i]), 100 * tolerance<T>());
+      for (std::size_t i = 0; i < 5; ++i) check_elements(*now[i], first[i], 100 * tolerance<T>());
     }
     set_threads(1);
   }

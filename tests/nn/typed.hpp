@@ -31,7 +31,9 @@ void check_elements(const std::vector<T>& computed, const std::vector<double>& e
   const std::vector<double> values = widened(computed);
   REQUIRE(values.size() == expected.size());
   for (std::size_t i = 0; i < values.size(); ++i) {
+    const auto right = doctest::Approx(expected[i]).epsilon(tolerated);
+    if (values[i] == right) continue;  // millions of assertions that hold would take most of the suite's time
     CAPTURE(i);
-    CHECK(values[i] == doctest::Approx(expected[i]).epsilon(tolerated));
+    CHECK(values[i] == right);
   }
 }
