@@ -36,7 +36,7 @@ std::vector<WindowUse> trained_windows(const Plan& plan, std::size_t program) {
 
 bool accumulates(const Plan& plan, std::size_t unit) {
   if (!plan.trains(unit)) return false;
-  if (plan.options.micro_batches > 1 && plan.options.accumulation == AccumulationMode::local) return true;
+  if (plan.accumulation(plan.trainers[unit]) == AccumulationMode::local) return true;
   return plan.backward_windows[unit] > 1;
 }
 

@@ -62,7 +62,8 @@ class BufferList {
 // ddp and zero1 keep a whole gradient while micro-batches add up: their sums are formed where they are then reduced in
 // place, unless earlier micro-batches' reduced gradients already stand there.
 bool accumulates_in_gradient(const Plan& plan, std::size_t unit) {
-  const bool reduces_once = plan.options.micro_batches == 1 || plan.options.accumulation == AccumulationMode::local;
+  const std::size_t program = plan.trainers[unit];
+  const bool reduces_once = plan.micro_batches(program) == 1 || plan.accumulation(program) == AccumulationMode::local;
   return sums_stay_whole(plan.options) && reduces_once && accumulates(plan, unit);
 }
 

@@ -42,6 +42,17 @@ constexpr std::size_t most_micro_batches = std::size_t{1} << 20;
 constexpr std::size_t most_elements = std::size_t{1} << 48;
 constexpr std::size_t most_exchanged = std::size_t{1} << 24;  // of a rank
 
+void check_micro_batches(const CompileInput& input) {
+  const auto check = [](std::size_t count, const std::string& of) {
+    if (count > 0 && count <= most_micro_batches) return;
+    throw UsageError(fmt::format("micro_batches{} is {}: choose 1 to {}", of, count, most_micro_batches));
+  };
+  check(input.options.micro_batches, "");
+  for (const Program& program : input.programs) {
+    if (program.micro_batches) check(*program.micro_batches, fmt::format(" of program \"{}\"", program.name));
+  }
+}
+
 void check_sizes(const CompileInput& input) {
   if (input.options.ranks == 0) throw UsageError("a plan needs at least one rank");
   if (input.options.ranks > most_ranks) {
@@ -51,10 +62,7 @@ void check_sizes(const CompileInput& input) {
     throw UsageError(fmt::format("replicas is {}, which does not divide the {} ranks: choose a divisor",
                                  input.options.replicas, input.options.ranks));
   }
-  if (input.options.micro_batches == 0 || input.options.micro_batches > most_micro_batches) {
-    throw UsageError(
-        fmt::format("micro_batches is {}: choose 1 to {}", input.options.micro_batches, most_micro_batches));
-  }
+  check_micro_batches(input);
   std::size_t elements = 0;
   const auto add = [&](const char* what, const std::string& name, const Shape& shape) {
     const std::size_t count = element_count(shape);
@@ -179,8 +187,11 @@ void check_input(const CompileInput& input) {
   check_exchanges(input);
 }
 
-AccumulationMode resolve(const PlanOptions& options) {
-  if (options.micro_batches == 1) return AccumulationMode::reduced;
+AccumulationMode resolve(const PlanOptions& options, const std::vector<Program>& programs) {
+  const bool adds_up = std::any_of(programs.begin(), programs.end(), [&](const Program& program) {
+    return program.micro_batches.value_or(options.micro_batches) > 1;
+  });
+  if (!adds_up) return AccumulationMode::reduced;
   if (options.accumulation != AccumulationMode::automatic) return options.accumulation;
   return sums_stay_whole(options) ? AccumulationMode::local : AccumulationMode::reduced;
 }
@@ -208,7 +219,7 @@ Plan compile(const CompileInput& input) {
   check_outer_steps(input, trained_by);
   Plan plan;
   plan.options = input.options;
-  plan.options.accumulation = resolve(input.options);
+  plan.options.accumulation = resolve(input.options, programs);
   plan.options.bucket_cap = resolve_bucket_cap(input.options);
   plan.programs = programs;
   plan.units = input.units;

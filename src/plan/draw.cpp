@@ -142,11 +142,14 @@ void append_units(const Plan& plan, fmt::memory_buffer& out) {
   for (const std::string& state : plan.optimizer_states) fmt::format_to(std::back_inserter(out), "state {}\n", state);
 }
 
-// One program is told by its segments.
+// One program is told by its segments and the options.
 void append_programs(const Plan& plan, fmt::memory_buffer& out) {
-  if (plan.programs.size() == 1) return;
+  if (plan.programs.size() == 1 && !plan.programs.front().micro_batches) return;
   for (std::size_t program = 0; program < plan.programs.size(); ++program) {
     fmt::format_to(std::back_inserter(out), "program {}", plan.programs[program].name);
+    if (const auto own = plan.programs[program].micro_batches) {
+      fmt::format_to(std::back_inserter(out), " micro {}", *own);
+    }
     for (const std::string& state : plan.optimizer_states_of(program)) {
       fmt::format_to(std::back_inserter(out), " state {}", state);
     }

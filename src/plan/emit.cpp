@@ -197,7 +197,7 @@ void Emitter::windows(const std::vector<WindowUse>& windows, bool first, bool la
   }
   const std::vector<bool> closing = closes(windows);
   std::vector<bool> added(plan_.units.size(), false);
-  const bool local = plan_.options.accumulation == AccumulationMode::local;
+  const bool local = plan_.accumulation(program_) == AccumulationMode::local;
 
   const std::vector<Bucket> buckets = reduction_buckets(plan_, program_);
   auto bucket = buckets.begin();
@@ -338,12 +338,12 @@ void Emitter::stage(std::size_t unit) {
 // the one reduction of the step; in mode `reduced` micro-batches add up here. Replicas are summed in the last, unless
 // they train by themselves.
 void Emitter::reduce(const Bucket& bucket, bool first, bool last) {
-  const bool adds = plan_.options.accumulation == AccumulationMode::reduced && !first;
+  const bool adds = plan_.accumulation(program_) == AccumulationMode::reduced && !first;
   Operation& reduction = add(OperationKind::reduce_scatter, StreamId::reduce, bucket.units.front());
   reduction.group = several_replicas() ? GroupKind::shard : GroupKind::all;
   reduction.wire = wire_type(plan_, reduction.unit);
   reduction.add = adds;
-  reduction.divisor = last && !sums_replicas() ? plan_.gradient_divisor() : 1;
+  reduction.divisor = last && !sums_replicas() ? plan_.gradient_divisor(program_) : 1;
   const Extent sums = several_replicas() ? Extent::group : Extent::mine;
   for (const std::size_t unit : bucket.units) {
     const UnitBuffers& own = buffers(unit);
@@ -362,7 +362,7 @@ void Emitter::reduce(const Bucket& bucket, bool first, bool last) {
 void Emitter::reduce_across_replicas(const Bucket& bucket) {
   Operation& reduction = add(OperationKind::reduce_scatter, StreamId::reduce, bucket.units.front());
   reduction.group = named(GroupKind::replicate);
-  reduction.divisor = plan_.gradient_divisor();
+  reduction.divisor = plan_.gradient_divisor(program_);
   for (const std::size_t unit : bucket.units) {
     reduction.accesses.push_back({share(unit, buffers(unit).gradient, Extent::group), AccessMode::read, unit});
     reduction.accesses.push_back({share(unit, buffers(unit).gradient, Extent::mine), AccessMode::write, unit});
@@ -473,11 +473,12 @@ void emit_segments(Plan& plan) {
   add(SegmentKind::cold, emitter.cold());
   add(SegmentKind::refresh, emitter.refresh());
   for (std::size_t program = 0; program < plan.programs.size(); ++program) {
-    if (plan.options.micro_batches == 1) {
+    const std::size_t micro_batches = plan.micro_batches(program);
+    if (micro_batches == 1) {
       add(SegmentKind::only, emitter.micro_batch(program, true, true), program);
     } else {
       add(SegmentKind::first, emitter.micro_batch(program, true, false), program);
-      if (plan.options.micro_batches > 2) add(SegmentKind::middle, emitter.micro_batch(program, false, false), program);
+      if (micro_batches > 2) add(SegmentKind::middle, emitter.micro_batch(program, false, false), program);
       add(SegmentKind::last, emitter.micro_batch(program, false, true), program);
     }
     add(SegmentKind::update, emitter.update(program), program);

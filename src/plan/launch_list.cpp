@@ -18,7 +18,7 @@ SegmentKind kind_of(std::size_t micro_batch, std::size_t micro_batches) {
 }
 
 std::size_t operations_of_step(const Plan& plan, std::size_t program) {
-  const std::size_t micro_batches = plan.options.micro_batches;
+  const std::size_t micro_batches = plan.micro_batches(program);
   std::size_t count = 0;
   for (const Segment& segment : plan.segments) {
     if (segment.program != program) continue;
@@ -49,7 +49,7 @@ LaunchList::LaunchList(const Plan& plan, std::size_t program, std::size_t steps)
   launches_.reserve(each * steps);
   for (const Segment& segment : plan.segments) latest_.emplace_back(segment.operations.size(), none);
   for (std::size_t step = 0; step < steps; ++step) {
-    const std::size_t micro_batches = plan.options.micro_batches;
+    const std::size_t micro_batches = plan.micro_batches(program);
     for (std::size_t micro = 0; micro < micro_batches; ++micro) {
       add_segment(kind_of(micro, micro_batches), step, micro);
     }

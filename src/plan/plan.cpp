@@ -245,7 +245,7 @@ std::vector<std::size_t> successors(const Plan& plan, std::size_t segment) {
   for (const SegmentKind kind : successor_kinds(plan.segments[segment].kind)) {
     // Two micro-batches have no middle; three and more have one that repeats, and the first never leads to the last.
     if (kind == SegmentKind::last && plan.segments[segment].kind == SegmentKind::first &&
-        plan.options.micro_batches > 2) {
+        plan.micro_batches(plan.segments[segment].program) > 2) {
       continue;
     }
     for (std::size_t index = 0; index < plan.segments.size(); ++index) {

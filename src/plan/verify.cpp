@@ -12,6 +12,7 @@
 #include "plan/abstract_rank.hpp"
 #include "plan/sequences.hpp"
 #include "plan/verify_layout.hpp"
+#include "plan/verify_sums.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tessera::plan {
@@ -39,8 +40,8 @@ class Explorer {
       : plan_(plan), deviating_(deviating), sequences_(sequences) {}
 
   Verification run() {
-    verify_layout(plan_, reporter());
-    if (&plan_ != &deviating_) verify_layout(deviating_, reporter());
+    check_alone(plan_);
+    if (&plan_ != &deviating_) check_alone(deviating_);
     if (same_segments()) {
       compare_launch_orders();
       explore();
@@ -49,6 +50,12 @@ class Explorer {
   }
 
  private:
+  // Without running it.
+  void check_alone(const Plan& plan) {
+    verify_layout(plan, reporter());
+    verify_sums(plan, reporter());
+  }
+
   Report reporter() {
     return [this](ViolationKind kind, EventPoint here, EventPoint other, std::string text) {
       if (!seen_.insert({kind, here.segment, here.operation, other.segment, other.operation}).second) return;

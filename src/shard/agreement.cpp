@@ -123,6 +123,7 @@ void add_programs(Lines& lines, const AgreedSettings& settings) {
     const plan::Program& program = programs[index];
     const std::string of = programs.size() == 1 ? "" : " of program " + program.name;
     add_optimizer(lines, *settings.optimizers[index], of);
+    if (program.micro_batches) lines.add("micro_batches of program " + program.name, *program.micro_batches);
     add_windows(lines, "a micro-batch" + of, program.micro_batch, settings.input.units);
     add_windows(lines, "an evaluation" + of, program.evaluation, settings.input.units);
     if (programs.size() > 1) lines.add("trains" + of, program.trains ? "what it names" : "what it comes back to");

@@ -317,7 +317,8 @@ class FullyShard::Implementation {
                             .evaluation = uses(options.evaluation),
                             .name = options.name,
                             .trains = std::nullopt,
-                            .optimizer_states = optimizers_[result.size()]->states()};
+                            .optimizer_states = optimizers_[result.size()]->states(),
+                            .micro_batches = options.micro_batches};
       if (options.trains) {
         program.trains.emplace();
         for (const Unit* unit : *options.trains) program.trains->push_back(unit->index());

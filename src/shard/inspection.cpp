@@ -137,7 +137,8 @@ std::vector<GradientNorm> gradient_norms(World& world, const plan::Plan& plan,
   }
   const kernels::StepScalars now = step_scalars(executor, executor.program());
   const double scale = static_cast<double>(now.applied_loss_scale);
-  const double share = now.weight > 0.0 ? static_cast<double>(plan.gradient_divisor()) / now.weight : 1.0;
+  const auto divisor = static_cast<double>(plan.gradient_divisor(executor.program()));
+  const double share = now.weight > 0.0 ? divisor / now.weight : 1.0;
   for (GradientNorm& entry : result) entry.norm = std::sqrt(entry.norm) * share / scale;
   return result;
 }

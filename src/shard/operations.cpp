@@ -281,7 +281,7 @@ void Operations::begin_update(std::size_t program, Stream& on) {
       .values = reinterpret_cast<const double*>(base(plan_.program_buffers[program].norms)),
       .units = plan_.trained_units(program),
       .ranks = plan_.training_ranks(),
-      .divisor = static_cast<double>(plan_.gradient_divisor())};
+      .divisor = static_cast<double>(plan_.gradient_divisor(program))};
   kernels::begin_update(on, scalars, partials, settings);
   if (!tasks_see_memory_) return;
   on.submit([this, program, scalars] {

@@ -47,7 +47,7 @@ void Progress::begin(std::size_t program) {
 }
 
 std::size_t Progress::next_micro_batch() const {
-  const std::size_t last = plan_->options.micro_batches - 1;
+  const std::size_t last = plan_->micro_batches(program_) - 1;
   const SegmentKind kind = last == 0                     ? SegmentKind::only
                            : micro_batches_done_ == 0    ? SegmentKind::first
                            : micro_batches_done_ == last ? SegmentKind::last
@@ -62,7 +62,7 @@ std::size_t Progress::check_open(const WindowUse& use) const {
   }
   if (phase_ == Phase::before_update) {
     throw UsageError(fmt::format("{} cannot open: all {} micro-batches of this step are done, so update() was expected",
-                                 describe(use), plan_->options.micro_batches));
+                                 describe(use), plan_->micro_batches(program_)));
   }
   std::size_t segment = segment_;
   if (begins_segment()) {
@@ -115,7 +115,8 @@ void Progress::close(bool ended) {
     phase_ = Phase::between_steps;
   } else {
     ++micro_batches_done_;
-    phase_ = micro_batches_done_ == plan_->options.micro_batches ? Phase::before_update : Phase::between_micro_batches;
+    phase_ =
+        micro_batches_done_ == plan_->micro_batches(program_) ? Phase::before_update : Phase::between_micro_batches;
   }
 }
 
@@ -124,7 +125,7 @@ void Progress::check_update() const {
   require_no_pass("update()");
   throw UsageError(fmt::format(
       "update() came after {} of {} micro-batches: {} was expected, or skip_step() where data has ended",
-      micro_batches_done_, plan_->options.micro_batches, describe(plan_->programs[program_].micro_batch.front())));
+      micro_batches_done_, plan_->micro_batches(program_), describe(plan_->programs[program_].micro_batch.front())));
 }
 
 void Progress::require_no_pass(std::string_view call) const {

@@ -108,7 +108,7 @@ class Writer {
             {"ranks", options.ranks},
             {"strategy", to_string(options.strategy, options.sharding)},
             {"prefetch", options.prefetch},
-            {"micro_batches", options.micro_batches},
+            {"micro_batches", content_.plan.micro_batches(content_.layout.program)},
             {"units", content_.plan.units.size()},
             {"first_step", content_.steps.first},
             {"last_step", content_.steps.last},

@@ -11,8 +11,8 @@ namespace tessera {
 using plan::SegmentKind;
 using Call = HostSection::Call;
 
-TraceLayout::TraceLayout(const plan::Plan& plan, std::size_t program) {
-  const std::size_t last = plan.options.micro_batches - 1;
+TraceLayout::TraceLayout(const plan::Plan& plan, std::size_t of) : program(of) {
+  const std::size_t last = plan.micro_batches(program) - 1;
   for (std::size_t micro = 0; micro <= last; ++micro) {
     const SegmentKind kind = last == 0       ? SegmentKind::only
                              : micro == 0    ? SegmentKind::first
@@ -93,8 +93,7 @@ const TraceSteps& checked(const TraceSteps& steps) {
 
 TraceRecorder::TraceRecorder(const plan::Plan& plan, std::size_t program, Device device, TraceSteps steps)
     : plan_(plan),
-      program_(program),
-      layout_(plan_, program_),
+      layout_(plan_, program),
       steps_(checked(steps)),
       stamps_(device, layout_.stamps * step_count()),
       host_stamps_(Device::cpu(), layout_.host_stamps * step_count()),

@@ -42,8 +42,9 @@ struct HostSection {
 // For every operation one stamp when its stream comes to it, one after each data wait and one at its end; for the host
 // one at each end of a call into the runtime, and around each wait.
 struct TraceLayout {
-  TraceLayout(const plan::Plan& plan, std::size_t program);
+  TraceLayout(const plan::Plan& plan, std::size_t of);  // of a program
 
+  std::size_t program;                      // whose steps they are
   std::vector<TracedOperation> operations;  // in the order of launch
   std::vector<HostSection> sections;
   std::size_t stamps = 0;       // of streams, in a step
@@ -71,7 +72,7 @@ class TraceRecorder {
   void end_step();  // of one that was recorded
 
   const plan::Plan& plan() const { return plan_; }
-  std::size_t program() const { return program_; }  // whose steps are recorded
+  std::size_t program() const { return layout_.program; }  // whose steps are recorded
   const TraceLayout& layout() const { return layout_; }
   const TraceSteps& steps() const { return steps_; }
   std::size_t step_count() const { return steps_.last - steps_.first + 1; }
@@ -83,7 +84,6 @@ class TraceRecorder {
 
  private:
   plan::Plan plan_;  // a copy: what was measured may be written after the model has another
-  std::size_t program_;
   TraceLayout layout_;
   TraceSteps steps_;
   TimeStamps stamps_;

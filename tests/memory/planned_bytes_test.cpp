@@ -159,6 +159,52 @@ TEST_CASE("planned_bytes_equal_measured_bytes_on_meshes_of_replicas") {
   check_meshes<bf16>(bf16_mixed);
 }
 
+// Of two programs over two layers: one trains the first and takes several micro-batches, the other the second and one.
+std::vector<probe::RankMemory> measure_programs(int ranks, const FullyShardOptions& options) {
+  std::vector<probe::RankMemory> figures;
+  launch({.ranks = ranks, .timeout = std::chrono::seconds(20)}, [&](World& world) {
+    toy::Layer<float> first(67, 131, 3), second(131, 7, 3);
+    const toy::Values x(3 * 67, 0.5f), dy(3 * 7, 0.25f);
+    FullyShard model(world, options);
+    const Unit& of_often = model.add(first, "first");
+    const Unit& of_once = model.add(second, "second");
+    const auto pass = [&] {
+      model.forward(second, model.forward(first, x));
+      model.backward(first, model.backward(second, dy));
+    };
+    const TrainingProgram* programs[] = {
+        &model.add_program({.name = "often", .pass = pass, .trains = {{&of_often}}, .micro_batches = 3}),
+        &model.add_program({.name = "once", .pass = pass, .trains = {{&of_once}}, .micro_batches = 1})};
+    model.finalize(AdamW{});
+    for (int step = 0; step < 2; ++step) {
+      for (const TrainingProgram* program : programs) {
+        model.begin(*program);
+        for (std::size_t micro = 0; micro < model.plan().micro_batches(program->index()); ++micro) pass();
+        model.update();
+      }
+    }
+    model.synchronize();
+    const auto all = probe::gather(world, probe::measure(model));
+    if (world.rank() == 0) figures = all;
+  });
+  return figures;
+}
+
+TEST_CASE("planned_bytes_equal_measured_bytes_of_programs_with_micro_batches_of_their_own") {
+  REQUIRE_PROBE();
+  for (const Strategy strategy : flat_strategies) {
+    for (const AccumulationMode mode : {AccumulationMode::reduced, AccumulationMode::local}) {
+      for (const int ranks : {1, 3}) {
+        CAPTURE(to_string(strategy));
+        CAPTURE(ranks);
+        const auto figures = measure_programs(ranks, {.strategy = strategy, .accumulation = mode});
+        REQUIRE(figures.size() == std::size_t(ranks));
+        measured::check_as_planned(figures);
+      }
+    }
+  }
+}
+
 TEST_CASE("planned_bytes_equal_measured_bytes_with_outer_steps") {
   REQUIRE_PROBE();
   for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::hsdp}) {

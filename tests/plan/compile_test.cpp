@@ -116,7 +116,7 @@ bool sums_are_formed_right(const Plan& plan, const Segment& segment, std::size_t
     const bool across = replicas && summed_inside;
     const bool adds = !across && !local && !is_first(segment.kind);
     const bool divides = is_last(segment.kind) && across == replicas;
-    const std::size_t divisor = divides ? plan.options.ranks * plan.options.micro_batches : 1;
+    const std::size_t divisor = divides ? plan.options.ranks * plan.micro_batches(segment.program) : 1;
     if (operation.add != adds || operation.divisor != divisor) return false;
     if (replicas && (operation.group == GroupKind::shard) == across) return false;
     summed_inside = true;

@@ -58,11 +58,17 @@ std::size_t states_of(const Program& program) {
   return program.optimizer_states ? program.optimizer_states->size() : 2;
 }
 
+bool has_several_micro_batches(const Program& program, const PlanOptions& options) {
+  return program.micro_batches.value_or(options.micro_batches) > 1;
+}
+
 bool adds_up_on_the_rank(const Model& model, const PlanOptions& options, std::size_t unit) {
-  const auto& windows = trainer_of(model, unit).micro_batch;
+  const Program& trainer = trainer_of(model, unit);
+  const auto& windows = trainer.micro_batch;
   const bool tied = std::count(windows.begin(), windows.end(), WindowUse{unit, WindowKind::backward}) > 1;
   const bool local_by_default = keeps_sums_whole(options) && options.accumulation == AccumulationMode::automatic;
-  return tied || (options.micro_batches > 1 && (local_by_default || options.accumulation == AccumulationMode::local));
+  const bool local = local_by_default || options.accumulation == AccumulationMode::local;
+  return tied || (has_several_micro_batches(trainer, options) && local);
 }
 
 // Bytes that a category holds for the plan's whole life, not yet rounded to pages.
@@ -87,7 +93,8 @@ Persistent persistent_of(const Model& model, const PlanOptions& options) {
     // What windows read, or gather, where that is no cast of what is updated.
     const bool has_copy = sharding.parameters == Extent::whole || options.strategy == Strategy::hfsdp;
     if (has_copy && !fp32) sum.parameters += up(2 * elements(sharding.parameters), 512);
-    const bool reduced_sums_there = options.micro_batches > 1 && options.accumulation == AccumulationMode::reduced;
+    const bool reduced_sums_there = has_several_micro_batches(trainer_of(model, unit), options) &&
+                                    options.accumulation == AccumulationMode::reduced;
     const bool adds_up = adds_up_on_the_rank(model, options, unit);
     const bool in_place = adds_up && keeps_sums_whole(options) && !reduced_sums_there;
     // Of several replicas each has a sum of its own first.

@@ -124,7 +124,8 @@ inline Model varied_model() {
 }
 
 // A generator (units 0 and 1) and a discriminator (2 and 3, which sees two batches a step), with optimizers of their
-// own: each has steps in which the other's units only pass something on.
+// own, and so many micro-batches of the discriminator: each has steps in which the other's units only pass something
+// on.
 inline Model adversarial_model() {
   using enum WindowKind;
   const Program discriminator{.micro_batch = {{0, forward},
@@ -140,7 +141,8 @@ inline Model adversarial_model() {
                               .evaluation = {{2, evaluate}, {3, evaluate}},
                               .name = "discriminator",
                               .trains = std::nullopt,
-                              .optimizer_states = std::vector<std::string>{"momentum"}};
+                              .optimizer_states = std::vector<std::string>{"momentum"},
+                              .micro_batches = 3};
   const Program generator{.micro_batch = {{0, forward},
                                           {1, forward},
                                           {2, forward},

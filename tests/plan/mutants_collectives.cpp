@@ -135,6 +135,35 @@ void another_wire_type(const Plan& plan, const MutantSink& sink) {
   });
 }
 
+void another_divisor(const Plan& plan, const MutantSink& sink) {
+  at_each_collective(plan, sink, [](Plan& mutant, EventPoint point) {
+    Operation& operation = mutant.segments[point.segment].operations[point.operation];
+    operation.divisor = operation.divisor == 1 ? 2 : 1;
+    return operation.kind == OperationKind::reduce_scatter;
+  });
+}
+
+// Sums that replace what they should add to, or add to what is none of theirs; with the accesses that go with it.
+void another_beginning(const Plan& plan, const MutantSink& sink) {
+  at_each_collective(plan, sink, [](Plan& mutant, EventPoint point) {
+    Operation& operation = mutant.segments[point.segment].operations[point.operation];
+    operation.add = !operation.add;
+    for (std::size_t a = 1; a < operation.accesses.size(); a += 2) {
+      operation.accesses[a].mode = operation.add ? AccessMode::update : AccessMode::write;
+    }
+    return operation.kind == OperationKind::reduce_scatter;
+  });
+}
+
+// One micro-batch more of one program, and nothing in its segments that knows of it.
+void another_number_of_micro_batches(const Plan& plan, const MutantSink& sink) {
+  for (std::size_t program = 0; program < plan.programs.size(); ++program) {
+    Plan mutant = plan;
+    mutant.programs[program].micro_batches = plan.micro_batches(program) + 1;
+    sink.take(std::move(mutant), plan.programs[program].name);
+  }
+}
+
 // Every other kind of group that is one of other ranks.
 void another_group(const Plan& plan, const MutantSink& sink) {
   for (const GroupKind group : {GroupKind::all, GroupKind::shard, GroupKind::replicate}) {
@@ -170,6 +199,9 @@ std::vector<MutantClass> collective_mutants() {
           {"collective missing on all ranks", false, missing_everywhere},
           {"another unit's collective on one rank", true, another_units},
           {"another wire type on one rank", true, another_wire_type},
+          {"another divisor", false, another_divisor},
+          {"a sum begins elsewhere", false, another_beginning},
+          {"another number of micro-batches", false, another_number_of_micro_batches},
           {"another group on one rank", true, another_group},
           {"another group on all ranks", false, another_group},
           {"another element width on one rank", true, another_width}};

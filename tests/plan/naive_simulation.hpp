@@ -15,7 +15,7 @@ class NaiveSimulation {
  public:
   NaiveSimulation(const Plan& plan, const Durations& durations, const SimulationOptions& options, std::size_t steps)
       : plan_(plan), durations_(durations), options_(options) {
-    const std::size_t count = plan.options.micro_batches;
+    const std::size_t count = plan.micro_batches(0);
     for (std::size_t step = 0; step < steps; ++step) {
       for (std::size_t micro = 0; micro < count; ++micro) {
         append(count == 1           ? SegmentKind::only

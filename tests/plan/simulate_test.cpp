@@ -59,7 +59,7 @@ double step_seconds(const Plan& plan, const Simple& durations, const SimulationO
 }
 
 std::size_t launches_of(const Plan& plan, SegmentKind kind) {
-  const std::size_t micro_batches = plan.options.micro_batches;
+  const std::size_t micro_batches = plan.micro_batches(0);
   if (kind == SegmentKind::middle) return micro_batches - 2;
   return kind == SegmentKind::only || kind == SegmentKind::first || kind == SegmentKind::last ||
          kind == SegmentKind::update;

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -52,10 +53,14 @@ Layers layers_of(const std::array<std::size_t, 3>& widths) {
 // How programs are told.
 enum class Told { by_windows, by_passes };
 
+// Micro-batches of steps of the maker; where it says none, those of the options, as the judge's always are.
+using OfMaker = std::optional<std::size_t>;
+
 // One rank's part of the game.
 struct Game {
-  explicit Game(tessera::World& world, const FullyShardOptions& options, Told told = Told::by_windows)
-      : rank(world.rank()), micro_batches(options.micro_batches), model(world, options) {
+  explicit Game(tessera::World& world, const FullyShardOptions& options, Told told = Told::by_windows,
+                OfMaker micro_batches = std::nullopt)
+      : rank(world.rank()), of_judge(options.micro_batches), of_maker(micro_batches), model(world, options) {
     for (std::size_t l = 0; l < generator.size(); ++l) {
       units.push_back(&model.add(*generator[l], "generator." + std::to_string(l)));
     }
@@ -91,7 +96,8 @@ struct Game {
                                            {g0, backward}},
                                .evaluation = {{g0, evaluate}, {g1, evaluate}},
                                .trains = {{g0, g1}},
-                               .optimizer = sgd_of_maker()});
+                               .optimizer = sgd_of_maker(),
+                               .micro_batches = of_maker});
   }
 
   // The same, from the functions that train.
@@ -104,7 +110,8 @@ struct Game {
                                .pass = [this] { pass_of_maker(0, 0); },
                                .evaluation_pass = [this] { evaluate(generator, widths_of_generator.front()); },
                                .trains = {{units[0], units[1]}},
-                               .optimizer = sgd_of_maker()});
+                               .optimizer = sgd_of_maker(),
+                               .micro_batches = of_maker});
   }
   static tessera::Sgd sgd_of_maker() { return {.learning_rate = generator_rate, .momentum = momentum}; }
 
@@ -152,19 +159,20 @@ struct Game {
 
   void step_of_judge(int step) {
     model.begin(*judge);
-    for (std::size_t micro = 0; micro < micro_batches; ++micro) pass_of_judge(step, micro);
+    for (std::size_t micro = 0; micro < of_judge; ++micro) pass_of_judge(step, micro);
     model.update();
     model.synchronize();
   }
   void step_of_maker(int step) {
     model.begin(*make);
-    for (std::size_t micro = 0; micro < micro_batches; ++micro) pass_of_maker(step, micro);
+    for (std::size_t micro = 0; micro < of_maker.value_or(of_judge); ++micro) pass_of_maker(step, micro);
     model.update();
     model.synchronize();
   }
 
   int rank;
-  std::size_t micro_batches;
+  std::size_t of_judge;
+  OfMaker of_maker;
   Layers generator = layers_of(widths_of_generator);
   Layers discriminator = layers_of(widths_of_discriminator);
   std::array<Values, 4> noise, real;
@@ -185,11 +193,12 @@ struct Outcome {
   std::uint64_t plan = 0;
 };
 
-Outcome play(int ranks, const FullyShardOptions& options, Told told = Told::by_windows) {
+Outcome play(int ranks, const FullyShardOptions& options, Told told = Told::by_windows,
+             OfMaker of_maker = std::nullopt) {
   Outcome outcome;
   std::mutex mutex;
   tessera::launch({.ranks = ranks, .timeout = std::chrono::seconds(20)}, [&](tessera::World& world) {
-    Game game(world, options, told);
+    Game game(world, options, told, of_maker);
     game.finalize();
     if (world.rank() == 0) outcome.plan = tessera::plan::hash(game.model.plan());
     const auto note = [&] {
@@ -268,11 +277,10 @@ std::vector<double> plain_errors(const std::vector<double>& says, float should_s
   return dy;
 }
 
-std::map<std::string, std::vector<double>> play_plainly(int ranks, std::size_t micro_batches) {
+std::map<std::string, std::vector<double>> play_plainly(int ranks, std::size_t of_judge, std::size_t of_maker) {
   std::vector<PlainLayer> generator = plain_layers("generator", widths_of_generator);
   std::vector<PlainLayer> discriminator = plain_layers("discriminator", widths_of_discriminator);
-  const double divisor = double(ranks) * double(micro_batches);
-  const auto each_batch = [&](const std::function<void(std::size_t micro, int rank)>& body) {
+  const auto each_batch = [&](std::size_t micro_batches, const std::function<void(std::size_t micro, int rank)>& body) {
     for (std::size_t micro = 0; micro < micro_batches; ++micro) {
       for (int rank = 0; rank < ranks; ++rank) body(micro, rank);
     }
@@ -283,8 +291,10 @@ std::map<std::string, std::vector<double>> play_plainly(int ranks, std::size_t m
   int judged = 0;
   for (int step = 0; step < 3 * rounds; ++step) {
     const bool judges = step % 3 != 2;
+    const std::size_t micro_batches = judges ? of_judge : of_maker;
+    const double divisor = double(ranks) * double(micro_batches);
     clear(judges ? discriminator : generator);
-    each_batch([&](std::size_t micro, int rank) {
+    each_batch(micro_batches, [&](std::size_t micro, int rank) {
       const std::vector<double> says = plain_forward(discriminator, noise(step, micro, rank));
       if (!judges) {
         plain_backward(generator, plain_backward(discriminator, plain_errors(says, 1.0f), false), true);
@@ -313,18 +323,24 @@ std::map<std::string, std::vector<double>> play_plainly(int ranks, std::size_t m
 }
 
 TEST_CASE("a_generator_and_a_discriminator_train_as_in_a_plain_loop") {
+  struct MicroBatches {
+    std::size_t of_judge;
+    OfMaker of_maker;
+  };
   for (const int ranks : {1, 2, 3}) {
-    for (const std::size_t micro_batches : {1u, 2u}) {
+    for (const MicroBatches& each :
+         {MicroBatches{1, {}}, MicroBatches{2, {}}, MicroBatches{1, 3}, MicroBatches{3, 1}, MicroBatches{2, 4}}) {
       FullyShardOptions options;
-      options.micro_batches = micro_batches;
-      const Outcome outcome = play(ranks, options);
-      const auto expected = play_plainly(ranks, micro_batches);
+      options.micro_batches = each.of_judge;
+      const std::size_t of_maker = each.of_maker.value_or(each.of_judge);
+      const Outcome outcome = play(ranks, options, Told::by_windows, each.of_maker);
+      const auto expected = play_plainly(ranks, each.of_judge, of_maker);
       CHECK(outcome.updates == std::array<std::int64_t, 2>{2 * rounds, rounds});
       REQUIRE(outcome.weights.size() == expected.size());
       for (const auto& entry : expected) {
         const std::string& name = entry.first;
         const std::vector<double>& values = entry.second;
-        INFO(name << " on " << ranks << " ranks, " << micro_batches << " micro-batches");
+        INFO(name << " on " << ranks << " ranks, " << each.of_judge << " and " << of_maker << " micro-batches");
         for (std::size_t i = 0; i < values.size(); ++i) {
           CHECK(outcome.weights.at(name)[i] == doctest::Approx(values[i]).epsilon(1e-5));
         }
@@ -340,11 +356,12 @@ TEST_CASE("several_programs_are_bitwise_equal_between_strategies") {
   };
   for (const Mesh mesh : {Mesh{1, 1}, Mesh{2, 1}, Mesh{3, 1}, Mesh{4, 2}, Mesh{5, 1}}) {
     for (const std::size_t micro_batches : {1u, 3u}) {
+      const std::size_t of_maker = 4 - micro_batches;
       for (const auto mode : {tessera::AccumulationMode::reduced, tessera::AccumulationMode::local}) {
         FullyShardOptions options{.strategy = Strategy::ddp, .replicas = mesh.replicas};
         options.micro_batches = micro_batches;
         options.accumulation = mode;
-        const Outcome reference = play(mesh.ranks, options);
+        const Outcome reference = play(mesh.ranks, options, Told::by_windows, of_maker);
         for (const Strategy strategy : tessera::all_strategies) {
           if (mesh.replicas == 1 && (strategy == Strategy::hsdp || strategy == Strategy::hfsdp)) continue;
           for (const std::size_t prefetch : {0u, 2u}) {
@@ -353,12 +370,28 @@ TEST_CASE("several_programs_are_bitwise_equal_between_strategies") {
             options.prefetch = prefetch;
             options.reshard_after_forward = prefetch == 0;
             options.diagnostics = {.delay_seed = 7 + prefetch, .poison = true, .touch = true, .queue_compute = true};
-            CHECK(same_bits(play(mesh.ranks, options), reference));
+            CHECK(same_bits(play(mesh.ranks, options, Told::by_windows, of_maker), reference));
           }
         }
       }
     }
   }
+}
+
+TEST_CASE("a_program_of_one_micro_batch_needs_no_sums_that_another_needs") {
+  tessera::launch({.ranks = 2}, [](tessera::World& world) {
+    FullyShardOptions options{.accumulation = tessera::AccumulationMode::local};
+    options.micro_batches = 3;
+    Game game(world, options, Told::by_windows, 1);
+    game.finalize();
+    const tessera::plan::Plan& plan = game.model.plan();
+    for (const std::size_t of_maker : {0u, 1u})
+      CHECK(plan.unit_buffers[of_maker].accumulation == tessera::plan::no_buffer);
+    for (const std::size_t of_judge : {2u, 3u})
+      CHECK(plan.unit_buffers[of_judge].accumulation != tessera::plan::no_buffer);
+    CHECK(plan.gradient_divisor(0) == 6);
+    CHECK(plan.gradient_divisor(1) == 2);
+  });
 }
 
 TEST_CASE("programs_go_on_where_they_were_after_recompile") {
@@ -465,6 +498,21 @@ TEST_CASE("wrong_use_of_programs_is_refused_by_name") {
                  }),
                  "program \"judge\" belongs to another model"));
   CHECK(contains(fails([](Game& game) { game.model.finalize(); }), "program \"judge\" has no optimizer"));
+  const auto fails_with = [](std::size_t of_maker, const std::function<void(Game&)>& body) {
+    return failure_of(1, [&](tessera::World& world) {
+      Game game(world, {}, Told::by_windows, of_maker);
+      game.finalize();
+      game.model.begin(*game.make);
+      body(game);
+    });
+  };
+  CHECK(contains(fails_with(0, [](Game&) {}), "micro_batches of program \"make\" is 0: choose 1 to 1048576"));
+  CHECK(contains(fails_with(2,
+                            [](Game& game) {
+                              for (std::size_t micro = 0; micro < 3; ++micro) game.pass_of_maker(0, micro);
+                            }),
+                 "all 2 micro-batches of this step are done"));
+  CHECK(contains(fails_with(2, [](Game& game) { game.model.update(); }), "update() came after 0 of 2 micro-batches"));
   CHECK(contains(
       fails([](Game& game) {
         game.model.add_program({.name = "again", .windows = {{game.units[0], forward}, {game.units[0], backward}}});
@@ -664,6 +712,14 @@ TEST_CASE("ranks_that_differ_in_a_program_are_told") {
   });
   CHECK(contains(text, "learning_rate of program two = 0.5"));
   CHECK(contains(text, "learning_rate of program two = 0.25"));
+}
+
+TEST_CASE("ranks_that_differ_in_a_programs_micro_batches_are_told") {
+  const std::string text = failure_of(2, [](tessera::World& world) {
+    Game game(world, {}, Told::by_windows, world.rank() == 0 ? 2 : 3);
+    game.finalize();
+  });
+  CHECK(contains(text, "rank 0 with micro_batches of program make = 2; rank 1 with micro_batches of program make = 3"));
 }
 
 }  // namespace several_programs_test

@@ -203,7 +203,7 @@ void DurationModel::add_outside(double seconds) {
     const bool is_micro_batch =
         segment.kind == only || segment.kind == first || segment.kind == middle || segment.kind == last;
     if (!is_micro_batch || segment.operations.empty()) continue;
-    outside_[&segment.operations.front()] = seconds / static_cast<double>(plan_.options.micro_batches);
+    outside_[&segment.operations.front()] = seconds / static_cast<double>(plan_.micro_batches(segment.program));
   }
 }
 

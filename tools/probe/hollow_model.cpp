@@ -52,7 +52,7 @@ void HollowModel::add(const plan::UnitSpec& spec) {
 }
 
 void HollowModel::step() {
-  for (std::size_t micro = 0; micro < model_.options().micro_batches; ++micro) {
+  for (std::size_t micro = 0; micro < model_.plan().micro_batches(0); ++micro) {
     run(program_.micro_batch);
   }
   model_.update();

@@ -147,7 +147,8 @@ Traffic traffic(const plan::Plan& plan) {
   std::map<std::tuple<std::size_t, plan::OperationKind, plan::GroupKind>, Sizes> kinds;
   for (const plan::Segment& segment : plan.segments) {
     const std::size_t every = segment.kind == plan::SegmentKind::outer ? plan.options.outer_every : 1;
-    const std::size_t times = runs_per_step(segment.kind, plan.options.micro_batches);
+    const bool of_program = segment.program != plan::no_program;
+    const std::size_t times = runs_per_step(segment.kind, of_program ? plan.micro_batches(segment.program) : 1);
     for (const plan::Operation& operation : segment.operations) {
       if (times == 0 || !is_collective(operation.kind) || plan.ranks_in(operation.group) == 1) continue;
       kinds[{every, operation.kind, operation.group}][whole_size(operation)] += times;

@@ -199,8 +199,9 @@ struct PlanOptions {
   // replica trains by itself (local SGD, DiLoCo: Douillard et al. 2023). 0: replicas are summed in every step.
   std::size_t outer_every = 0;
   std::size_t outer_fragments = 1;  // runs of units that take turns, each with an outer step of its own every so often
-  std::size_t micro_batches = 1;
-  AccumulationMode accumulation = AccumulationMode::automatic;  // in a Plan: never automatic
+  std::size_t micro_batches = 1;    // of a step of programs that say no number of their own
+  // In a Plan: never automatic; Plan::accumulation() is a program's.
+  AccumulationMode accumulation = AccumulationMode::automatic;
   std::size_t prefetch = 1;
   bool reshard_after_forward = true;
   bool overlap_reduction = true;
@@ -278,8 +279,15 @@ struct Plan {
   bool replicas_diverge() const { return options.outer_every > 0; }
   // Those whose gradients are summed in every step, who share norm, skipping and loss scale.
   std::size_t training_ranks() const { return replicas_diverge() ? ranks_of_replica() : options.ranks; }
-  // What the last reduction of a step divides by.
-  std::size_t gradient_divisor() const { return training_ranks() * options.micro_batches; }
+  // Of a step of a program; where they add up: with one both modes are `reduced`; what the last reduction of such a
+  // step divides by.
+  std::size_t micro_batches(std::size_t program) const {
+    return programs[program].micro_batches.value_or(options.micro_batches);
+  }
+  AccumulationMode accumulation(std::size_t program) const {
+    return micro_batches(program) == 1 ? AccumulationMode::reduced : options.accumulation;
+  }
+  std::size_t gradient_divisor(std::size_t program) const { return training_ranks() * micro_batches(program); }
   // What this rank is the one to initialise, and to give out, of a unit's persistent buffers: its shard, or, where
   // replicas differ, what its replica has for it. Of the buffers of outer steps always its shard.
   Extent own() const { return replicas_diverge() ? Extent::group : Extent::mine; }

@@ -43,6 +43,8 @@ struct Program {
   std::optional<std::vector<std::size_t>> trains = std::nullopt;
   // Names of the fp32 buffers per parameter of the optimizer that steps of this program use. Default: the model's.
   std::optional<std::vector<std::string>> optimizer_states = std::nullopt;
+  // Of a step of this program, at least 1. Default: the options'.
+  std::optional<std::size_t> micro_batches = std::nullopt;
 
   // Units 0 … n-1 forward, n-1 … 0 backward; evaluation 0 … n-1.
   static Program chain(std::size_t units);

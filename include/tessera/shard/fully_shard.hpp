@@ -64,7 +64,7 @@ struct FullyShardOptions {
   // pieces(), whole(). Not with hfsdp, and without checkpoints.
   OuterOptions outer = {};
   Precision precision = fp32_precision;
-  std::size_t micro_batches = 1;
+  std::size_t micro_batches = 1;  // of a step; ProgramOptions may differ
   AccumulationMode accumulation = AccumulationMode::automatic;
   std::uint64_t seed = 0;  // of the initial values
   // Default: dynamic, from 65536, when gradients of any unit are fp16, frozen now or not; else the loss is not scaled.

@@ -38,6 +38,8 @@ struct ProgramOptions {
   // programs one trains a unit.
   std::optional<std::vector<const Unit*>> trains = std::nullopt;
   std::unique_ptr<Optimizer> optimizer = nullptr;  // default: what finalize() is given
+  // Of each of its steps, at least 1. Default: FullyShardOptions::micro_batches.
+  std::optional<std::size_t> micro_batches = std::nullopt;
 };
 
 // What FullyShard::add_program returns, and FullyShard::begin takes. Lives as long as its model.
