@@ -32,6 +32,7 @@ def refused(*arguments):
 
 class Toy(unittest.TestCase):
     """A machine of the test's own, on which times follow from sizes."""
+    network = {"latency": 1e-3, "bandwidth": 2e9}
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -64,6 +65,31 @@ class Times(Toy):
         time = plan("--units", path, "--world", 1, "--batch", 512, "--time", "--machine", self.machine(memory=1e20))["time"]
         self.assertAlmostEqual(time["step_seconds"], 2 * 3 * 2 * 512 * 1024 * 1024 / 1e12, delta=1e-6)
         self.assertAlmostEqual(time["share_of_peak"], 1, places=4)
+
+    def test_ranks_of_a_host_share_its_memory(self):
+        def passes(ranks, **changed):
+            kinds = self.time(ranks, "--strategy", "ddp", memory=1e9, **changed)["time"]["time_by_kind"]
+            return kinds["optimize"]
+
+        alone = passes(4)
+        self.assertAlmostEqual(passes(4, host_memory=1e9), 4 * alone, delta=1e-6 * alone)
+        self.assertAlmostEqual(passes(4, host_memory=2e9), 2 * alone, delta=1e-6 * alone)
+        self.assertAlmostEqual(passes(4, host_memory=8e9), alone, delta=1e-6 * alone)
+        self.assertAlmostEqual(passes(1, host_memory=1e9), alone, delta=1e-6 * alone)
+        # Six ranks pad a little more.
+        self.assertAlmostEqual(passes(6, host_memory=1e9, network=self.network), 4 * alone, delta=1e-3 * alone)
+        self.assertAlmostEqual(passes(2, host_memory=1e9, processors=2), 2 * alone, delta=1e-6 * alone)
+
+    def test_a_profile_of_one_rank_knows_nothing_of_the_others_at_its_memory(self):
+        path = self.folder / "profile.json"
+        shared = {"memory": 1e9, "host_memory": 1e9}
+        self.time(1, "--strategy", "ddp", "--trace", path, **shared)
+        kinds = self.time(4, "--strategy", "ddp", "--profile", path, **shared)["time"]["time_by_kind"]
+        self.assertAlmostEqual(kinds["optimize"], self.time(4, "--strategy", "ddp", **shared)["time"]["time_by_kind"]["optimize"],
+                               delta=0.01 * kinds["optimize"])
+        self.time(4, "--strategy", "ddp", "--trace", path, **shared)
+        again = self.time(4, "--strategy", "ddp", "--profile", path, **shared)["time"]["time_by_kind"]
+        self.assertAlmostEqual(again["optimize"], kinds["optimize"], delta=0.01 * kinds["optimize"])
 
     def test_a_ring_takes_the_time_of_its_bytes(self):
         found = self.time(4, "--strategy", "fsdp", memory=1e20)
@@ -110,7 +136,6 @@ class Times(Toy):
 
 class Algorithms(Toy):
     """Of 8 ranks on 2 hosts: one collective of each size, by the formulas of docs/cost.md."""
-    network = {"latency": 1e-3, "bandwidth": 2e9}
 
     def gather(self, **changed):
         changed = {"network": self.network, "host": {"latency": 1e-4, "bandwidth": 1e9}, "memory": 1e20, **changed}
@@ -205,6 +230,11 @@ class Calibration(Toy):
         for ranks in (1, 2, 4):
             found = plan("--mlp", "64x256x10", "--world", ranks, "--batch", 32, "--time", "--machine", path)
             self.assertGreater(found["step_seconds"], 0)
+
+    def test_a_file_that_cannot_be_written_is_named_before_anything_is_measured(self):
+        done = self.calibrate(self.folder / "no" / "here.json", "--seconds", 300)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("here.json: cannot be written", done.stderr)
 
     def test_a_trace_says_what_collectives_take(self):
         trace, path = self.folder / "step.json", self.folder / "cluster.json"

@@ -45,6 +45,18 @@ double median_seconds(double budget, const std::function<void()>& body) {
   return median(std::move(times));
 }
 
+// All ranks make the same number of runs, which they begin together; those of rank 0 count.
+double median_together(World& world, std::size_t runs, const std::function<void(std::size_t run)>& body) {
+  std::vector<double> times;
+  for (std::size_t run = 0; run < runs; ++run) {
+    world.barrier("together");
+    const auto start = Clock::now();
+    body(run);
+    times.push_back(seconds_since(start));
+  }
+  return median(std::move(times));
+}
+
 // ---- products ----
 
 struct LinearSize {
@@ -96,6 +108,32 @@ Curve memory_curve(double budget) {
   return Curve(std::move(points));
 }
 
+// Of so many threads that copy at once, each its own bytes.
+Curve host_memory_curve(std::size_t ranks, double budget) {
+  constexpr std::size_t sizes[] = {mebibyte / 4, mebibyte, 8 * mebibyte, 64 * mebibyte};
+  constexpr std::size_t least_copied = 64 * mebibyte;  // in one run, so that all copy for most of it
+  std::vector<std::pair<double, double>> points;
+  launch({.ranks = static_cast<int>(ranks), .threads = 1}, [&](World& world) {
+    Stream stream(Device::cpu(), {.name = fmt::format("calibrate.{}", world.rank()), .mode = StreamMode::immediate});
+    for (const std::size_t size : sizes) {
+      Arena arena(Device::cpu(), Bytes(2 * size));
+      const std::size_t copies = std::max<std::size_t>(1, least_copied / size);
+      const auto bytes = 2.0 * static_cast<double>(size);
+      const auto runs =
+          static_cast<std::size_t>(budget / std::size(sizes) * 3e10 / (bytes * static_cast<double>(copies)));
+      const double seconds =
+          median_together(world, std::clamp<std::size_t>(runs, least_runs, most_runs), [&](std::size_t) {
+            for (std::size_t copy = 0; copy < copies; ++copy) {
+              kernels::copy(stream, arena.data() + size, arena.data(), Bytes(size));
+            }
+          });
+      const double rate = bytes * static_cast<double>(copies * ranks) / seconds;
+      if (world.rank() == 0) points.emplace_back(bytes, rate);
+    }
+  });
+  return Curve(std::move(points));
+}
+
 double launch_seconds() {
   constexpr int tasks = 1000;
   Stream stream(Device::cpu(), {.name = "calibrate", .mode = StreamMode::immediate});
@@ -115,17 +153,12 @@ struct CollectiveTimes {
 
 constexpr std::size_t whole_sizes[] = {4096, mebibyte, 8 * mebibyte, 32 * mebibyte, 128 * mebibyte};
 
-// All ranks make the same number of runs; those of rank 0 count.
-double collective_median(World& world, Stream& stream, std::size_t runs, const std::function<void()>& launch) {
-  std::vector<double> times;
-  for (std::size_t run = 0; run < runs; ++run) {
-    world.barrier("together");
-    const auto start = Clock::now();
-    launch();
+double collective_median(World& world, Stream& stream, std::size_t runs,
+                         const std::function<void(std::size_t run)>& launch) {
+  return median_together(world, runs, [&](std::size_t run) {
+    launch(run);
     stream.synchronize();
-    times.push_back(seconds_since(start));
-  }
-  return median(std::move(times));
+  });
 }
 
 CollectiveTimes measure_collectives(World& world, double budget) {
@@ -144,16 +177,20 @@ CollectiveTimes measure_collectives(World& world, double budget) {
     // A collective of nothing would say nothing of the latency.
     const std::size_t elements = std::max<std::size_t>(whole / ranks / sizeof(float) / 128 * 128, 128);
     const auto bytes = static_cast<double>(elements * sizeof(float) * ranks);
-    result.gathers.emplace_back(
-        bytes, collective_median(world, stream, runs, [&] {
-          communicator->all_gather(stream,
-                                   {.data = data.data(), .shard = Bytes(elements * sizeof(float)), .label = "gather"});
-        }));
-    result.sums.emplace_back(bytes, collective_median(world, stream, runs, [&] {
-                               communicator->reduce_scatter(stream, {.data = data.data(),
-                                                                     .result = reinterpret_cast<float*>(sum.data()),
-                                                                     .shard_elements = elements,
-                                                                     .label = "sum"});
+    // Every run has bytes of its own: a step's collectives find theirs in memory, not in the caches where the run
+    // before has left them.
+    const std::size_t places = data.size().count() / whole;
+    result.gathers.emplace_back(bytes, collective_median(world, stream, runs, [&](std::size_t run) {
+                                  communicator->all_gather(stream, {.data = data.data() + run % places * whole,
+                                                                    .shard = Bytes(elements * sizeof(float)),
+                                                                    .label = "gather"});
+                                }));
+    result.sums.emplace_back(bytes, collective_median(world, stream, runs, [&](std::size_t run) {
+                               communicator->reduce_scatter(
+                                   stream, {.data = data.data() + run % places * whole,
+                                            .result = reinterpret_cast<float*>(sum.data()) + run % places * elements,
+                                            .shard_elements = elements,
+                                            .label = "sum"});
                              }));
   }
   return result;
@@ -203,7 +240,8 @@ Machine calibrate(const Calibration& calibration) {
       machine.peak[type] = std::max(machine.peak[type], rate);
     }
   }
-  machine.memory = memory_curve(part / 2);
+  machine.memory = memory_curve(part / 4);
+  machine.host_memory = host_memory_curve(std::min<std::size_t>(cores, calibration.ranks), part / 4);
   machine.launch = launch_seconds();
   machine.host = measure_link(calibration.ranks, 1.5 * part);
   return machine;

@@ -139,6 +139,7 @@ Profile profile_of(const TraceFile& trace) {
   }
   Profile profile;
   profile.outside = outside_of_calls(trace);
+  profile.ranks = trace.ranks;
   for (auto& [key, values] : windows) profile.windows[key] = median(std::move(values));
   for (auto& [kind, values] : rates) profile.seconds_per_byte[kind] = median(std::move(values));
   return profile;
@@ -194,6 +195,7 @@ DurationModel::DurationModel(const plan::Plan& plan, const Machine& machine, Tok
   add_windows(shape, profile);
   if (!profile) return;
   seconds_per_byte_ = profile->seconds_per_byte;
+  profiled_ranks_ = profile->ranks;
   add_outside(profile->outside);
 }
 
@@ -241,7 +243,7 @@ void DurationModel::add_windows(TokenShape shape, const std::optional<Profile>& 
 
 double DurationModel::counted(const Work& work, tessera::DType type) const {
   const Curve& rate = machine_.products[static_cast<std::size_t>(type)];
-  double seconds = work.bytes > 0 ? work.bytes / machine_.memory.at(work.bytes) : 0;
+  double seconds = work.bytes > 0 ? work.bytes / memory_rate(work.bytes, plan_.options.ranks) : 0;
   for (const Product& product : work.products) {
     if (rate.empty()) {
       throw tessera::UsageError(
@@ -252,11 +254,22 @@ double DurationModel::counted(const Work& work, tessera::DType type) const {
   return seconds;
 }
 
+// Ranks of a host compute the same things at about the same time, so they are at its memory together.
+double DurationModel::memory_rate(double bytes, std::size_t ranks) const {
+  const double alone = machine_.memory.at(bytes);
+  if (machine_.host_memory.empty()) return alone;
+  const auto on_host = static_cast<double>(std::min(machine_.ranks_per_host, ranks));
+  const double at_once = machine_.processors ? std::clamp(*machine_.processors, 1.0, on_host) : on_host;
+  return std::min(alone, machine_.host_memory.at(bytes) / at_once);
+}
+
 double DurationModel::memory_seconds(const Operation& operation) const {
   const auto measured = seconds_per_byte_.find(std::string(to_string(operation.kind)));
-  if (measured != seconds_per_byte_.end()) return traced_bytes(operation) * measured->second;
   const double bytes = moved_bytes(operation);
-  return bytes > 0 ? bytes / machine_.memory.at(bytes) : 0;
+  if (bytes == 0) return 0;
+  const double rate = memory_rate(bytes, plan_.options.ranks);
+  if (measured == seconds_per_byte_.end()) return bytes / rate;
+  return traced_bytes(operation) * measured->second * memory_rate(bytes, profiled_ranks_) / rate;
 }
 
 double DurationModel::seconds(const Operation& operation) const {

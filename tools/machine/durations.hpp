@@ -25,6 +25,7 @@ struct Profile {
   // Of a step, outside of windows and of calls into the runtime: loading, logging. The host spends it before it
   // launches a micro-batch's first operation, an equal part in each.
   double outside = 0;
+  std::size_t ranks = 1;  // of the job that was traced
 };
 Profile profile_of(const TraceFile& trace);
 
@@ -56,11 +57,13 @@ class DurationModel {
   double host_seconds(const tessera::plan::Operation& operation) const;
   double counted(const Work& work, tessera::DType type) const;
   double memory_seconds(const tessera::plan::Operation& operation) const;
+  double memory_rate(double bytes, std::size_t ranks) const;
 
   const tessera::plan::Plan& plan_;
   Machine machine_;
   std::map<const tessera::plan::Operation*, double> windows_;
-  std::map<std::string, double> seconds_per_byte_;
+  std::map<std::string, double> seconds_per_byte_;  // of a profile
+  std::size_t profiled_ranks_ = 1;
   std::map<const tessera::plan::Operation*, double> outside_;  // of the host, before its launch
 };
 

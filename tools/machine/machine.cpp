@@ -138,15 +138,17 @@ CollectiveAlgorithm algorithm_of(const Place& place) {
 }  // namespace
 
 Machine machine_from_json(const Json& json, const std::string& where) {
-  const Place place(json, where,
-                    {"tessera_machine", "name", "about", "ranks_per_host", "peak", "products", "memory", "launch",
-                     "processors", "immediate_compute", "slowdown", "one_network", "collectives", "host", "network"});
+  const Place place(
+      json, where,
+      {"tessera_machine", "name", "about", "ranks_per_host", "peak", "products", "memory", "host_memory", "launch",
+       "processors", "immediate_compute", "slowdown", "one_network", "collectives", "host", "network"});
   if (place.at("tessera_machine") != Json(1)) place.refuse("\"tessera_machine\" takes 1, the format's version");
   Machine machine;
   machine.name = place.text("name");
   machine.about = place.text("about");
   machine.ranks_per_host = place.whole("ranks_per_host", 1, 1024);
   machine.memory = place.curve("memory");
+  if (place.has("host_memory")) machine.host_memory = place.curve("host_memory");
   machine.launch = place.number_or("launch", 0, 0, 1);
   if (place.has("processors")) machine.processors = place.number("processors", 0.01, 65536);
   machine.immediate_compute = place.truth("immediate_compute");
@@ -209,6 +211,7 @@ Json json_of(const Machine& machine) {
   json["peak"] = peak;
   json["products"] = products;
   json["memory"] = json_of(machine.memory);
+  if (!machine.host_memory.empty()) json["host_memory"] = json_of(machine.host_memory);
   json["launch"] = machine.launch;
   if (machine.processors) json["processors"] = *machine.processors;
   json["immediate_compute"] = machine.immediate_compute;
@@ -280,6 +283,7 @@ void change(Machine& machine, const std::string& name, double factor, const std:
     for (Curve& curve : machine.products) curve = curve.times(factor);
     for (double& peak : machine.peak) peak *= factor;
     machine.memory = machine.memory.times(factor);
+    machine.host_memory = machine.host_memory.times(factor);
   } else {
     throw tessera::UsageError(fmt::format("--whatif takes bandwidth, latency and compute, not \"{}\"", text));
   }

@@ -49,6 +49,7 @@ struct Machine {
   std::array<double, 3> peak = {};   // FLOP/s of a rank, by DType; 0: not known
   std::array<Curve, 3> products;     // FLOP/s reached, by DType, over the FLOPs of one product
   Curve memory;                      // bytes per second that passes over memory reach, over their bytes
+  Curve host_memory;                 // of the ranks of a host at once, over the bytes of one; empty: `memory` for each
   double launch = 0;                 // seconds of the host for each operation
   std::optional<double> processors;  // of a host, which the streams of its ranks share
   bool immediate_compute = false;    // the host computes itself, as on the CPU

@@ -47,6 +47,14 @@ Machine measured(const Request& request) {
   return machine;
 }
 
+// Before it is measured for minutes: whether there is a place for what comes out.
+void require_writable(const std::filesystem::path& path) {
+  const bool was_there = std::filesystem::exists(path);
+  if (!std::ofstream(path, std::ios::app))
+    throw tessera::DataError(fmt::format("{}: cannot be written", path.string()));
+  if (!was_there) std::filesystem::remove(path);
+}
+
 void write(const Machine& machine, const std::filesystem::path& path) {
   std::ofstream file(path, std::ios::binary);
   file << json_of(machine).dump(std::size_t{2}) << "\n";
@@ -74,6 +82,7 @@ void run_calibrate(std::vector<std::string> arguments) {
       throw OptionError(fmt::format("{} is without effect with --from-trace", name));
     }
   }
+  require_writable(request.file);
   const Machine machine = measured(request);
   write(machine, request.file);
   fmt::print("{}: {}\n", request.file.string(), machine.about);
