@@ -24,6 +24,7 @@ using tessera::AccumulationMode;
 using tessera::BackendChoice;
 using tessera::DeviceChoice;
 using tessera::DeviceKind;
+using tessera::Resharding;
 using tessera::Strategy;
 using tessera::SumChoice;
 
@@ -84,9 +85,13 @@ void add_sharding_options(CommandLine& line, RunOptions& options) {
   line.real("--loss-scale", options.loss_scale, {0, 0x1p24},
             "Factor on the loss, for the gradients of fp16; 0: dynamic, from 65536");
   line.whole("--prefetch", options.prefetch, {0, 1024}, "Units gathered ahead of the one that computes");
-  line.choice("--reshard-after-forward",
-              {choose("yes", options.reshard_after_forward, true), choose("no", options.reshard_after_forward, false)},
-              "Gather units again for the backward pass [yes]; no: keep them whole");
+  line.choice(
+      "--reshard-after-forward",
+      {choose("yes", options.reshard_after_forward, Resharding(true)),
+       choose("no", options.reshard_after_forward, Resharding(false)),
+       choose("group", options.reshard_after_forward, Resharding(tessera::Extent::group))},
+      "Gather units again for the backward pass [yes]; no: keep them whole; group, for fsdp on several replicas: "
+      "keep a replica's share, and gather them again inside each replica");
   line.whole(
       "--bucket-cap", options.bucket_cap, {0, std::size_t{1} << 40},
       "Gradients of at most so many bytes are reduced in one operation; 0: each unit's alone [1 MiB; fsdp, hsdp, "
@@ -243,6 +248,12 @@ void note_sharding(const CommandLine& line, RunOptions& options) {
   if (is_hybrid && options.replicas == 1) {
     options.notes.push_back(
         fmt::format("with one replica {} is fsdp: --replicas makes several", to_string(options.strategy)));
+  }
+  const bool on_each_rank = options.strategy == Strategy::fsdp && options.replicas > 1;
+  if (options.reshard_after_forward == tessera::Extent::group && !on_each_rank && shards_parameters(options)) {
+    options.notes.push_back(
+        "--reshard-after-forward group is yes here: it is for fsdp on several replicas (--replicas)");
+    options.reshard_after_forward = true;
   }
   if (shards_parameters(options)) return;
   for (const char* name : {"--prefetch", "--reshard-after-forward"}) {

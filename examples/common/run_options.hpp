@@ -73,7 +73,7 @@ struct RunOptions {
   bool tf32 = false;        // products of fp32 on CUDA devices
   double loss_scale = 0.0;  // 0: dynamic; only fp16 reads it
   std::size_t prefetch = 1;
-  bool reshard_after_forward = true;
+  tessera::Resharding reshard_after_forward = true;
   std::optional<std::size_t> bucket_cap;  // bytes; none: the strategy's default
   std::vector<std::string> notes;         // on options that were given, and that nothing reads
 

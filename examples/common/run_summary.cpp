@@ -51,7 +51,8 @@ std::string sharding_text(const RunOptions& options) {
   text += fmt::format("strategy {}", to_string(options.strategy));
   if (shards_parameters(options)) {
     text += fmt::format(", prefetch {}", options.prefetch);
-    if (!options.reshard_after_forward) text += ", units stay whole from forward to backward";
+    if (options.reshard_after_forward == false) text += ", units stay whole from forward to backward";
+    if (options.reshard_after_forward == tessera::Extent::group) text += ", resharded to each replica until backward";
   }
   return text;
 }

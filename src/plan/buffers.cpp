@@ -114,6 +114,26 @@ void add_untrained_state(Plan& plan, BufferList& list, std::size_t unit) {
       list.add(spec.name + ".buffers", Category::buffers, size_of(DType::fp32) * plan.layouts[unit].buffer_elements());
 }
 
+// A replica's share of what some pass gathers more than once, where it is to stay for that.
+void add_resharded(Plan& plan, BufferList& list, const std::vector<std::size_t>& slots) {
+  const std::vector<Gathering> units = gathering(plan);
+  std::vector<bool> again(plan.units.size(), false);
+  for (const Program& program : plan.programs) {
+    for (const auto* windows : {&program.micro_batch, &program.evaluation}) {
+      const std::vector<Residency> stays = residency(*windows, slots, units);
+      for (std::size_t k = 0; k < stays.size(); ++k) {
+        if (stays[k].gather && !stays[k].last_gather) again[(*windows)[k].unit] = true;
+      }
+    }
+  }
+  for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
+    if (!again[unit] || plan.held_between_windows(unit) != Extent::group) continue;
+    plan.unit_buffers[unit].resharded =
+        list.add(plan.units[unit].name + ".resharded", Category::parameter_slots,
+                 list.of_parameters(unit, Extent::group, plan.precision(unit).parameter));
+  }
+}
+
 void add_parameter_slots(Plan& plan, BufferList& list) {
   if (plan.parameters_stay_whole()) return;
   std::vector<Bytes> sizes;
@@ -123,6 +143,7 @@ void add_parameter_slots(Plan& plan, BufferList& list) {
   const auto slots = parameter_slots(plan.programs, gathering(plan));
   const auto buffers = list.add_slots("p", Category::parameter_slots, slots, sizes);
   for (std::size_t unit = 0; unit < plan.units.size(); ++unit) plan.unit_buffers[unit].parameters = buffers[unit];
+  add_resharded(plan, list, slots);
 }
 
 // Gradients that travel from their slots wait there for their bucket's reduction; others leave at once.

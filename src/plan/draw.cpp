@@ -104,7 +104,7 @@ void append_options(const Plan& plan, fmt::memory_buffer& out) {
                  tessera::to_string(options.strategy, options.sharding), to_string(options.precision.parameter),
                  to_string(options.precision.gradient), to_string(options.precision.wire), options.ranks,
                  options.replicas, options.outer_every, options.outer_fragments, options.micro_batches,
-                 to_string(options.accumulation), options.prefetch, options.reshard_after_forward,
+                 to_string(options.accumulation), options.prefetch, to_string(options.reshard_after_forward),
                  options.overlap_reduction, options.bucket_cap->count(), options.gradient_hooks,
                  options.activations.count(), to_string(options.checkpointing), to_string(options.collective_staging));
 }

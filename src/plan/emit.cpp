@@ -34,12 +34,17 @@ class Emitter {
   void publish(std::size_t unit, Part part, Extent known, bool rounded = false);
   std::size_t kept(std::size_t unit) const;
   void windows(const std::vector<WindowUse>& windows, bool first, bool last);
-  void gather(std::size_t unit, Part part);
+  void gather(std::size_t unit, const Residency& stay);
   // What a rank holds of a buffer, from what each holds of it.
   struct Widening {
     Extent from;
     Extent to;
   };
+  struct Way {  // buffers
+    std::size_t from;
+    std::size_t to;
+  };
+  void bring(std::size_t unit, Part part, Way way, Extent extent);
   void widen(std::size_t unit, std::size_t buffer, DType type, Part part, Widening extents);
   void cast(std::size_t unit, Part part, Extent extent, StreamId stream);
   Operation& window(const WindowUse& use);
@@ -47,6 +52,7 @@ class Emitter {
   void stretch(const WindowUse& use);
   void window_with_exchanges(const WindowUse& use);
   void release_parameters(std::size_t unit);
+  void release_resharded(std::size_t unit);
   void release_gradient(std::size_t unit, StreamId stream);
   void accumulate(std::size_t unit, bool add_to_earlier);
   void stage(std::size_t unit);
@@ -206,7 +212,7 @@ void Emitter::windows(const std::vector<WindowUse>& windows, bool first, bool la
   auto next_gather = to_gather.begin();
   for (std::size_t position = 0; position < windows.size(); ++position) {
     for (; next_gather != to_gather.end() && stays[*next_gather].gather_before <= position; ++next_gather) {
-      for (const Part part : parts(windows[*next_gather].unit)) gather(windows[*next_gather].unit, part);
+      gather(windows[*next_gather].unit, stays[*next_gather]);
     }
     const WindowUse& use = windows[position];
     if (!use.resumes) open_.push_back(use.unit);
@@ -229,16 +235,33 @@ void Emitter::windows(const std::vector<WindowUse>& windows, bool first, bool la
   }
 }
 
-// What this rank keeps into its place in the slot that windows read, and everybody's to everybody.
-void Emitter::gather(std::size_t unit, Part part) {
+// Into the slot that windows read: from what ranks keep, or, of a unit that is gathered again in this pass, by way of
+// its replica's share, which stays for that.
+void Emitter::gather(std::size_t unit, const Residency& stay) {
   const std::size_t kept = buffers(unit).kept;
   const std::size_t slot = buffers(unit).parameters;
+  const std::size_t resharded = buffers(unit).resharded;
   const Extent extent = plan_.sharding().parameters;
-  const DType from = kept == buffers(unit).master ? DType::fp32 : parameter_type(unit);
+  const bool by_share = resharded != no_buffer && !(stay.first_gather && stay.last_gather);
+  const Extent known = by_share ? Extent::group : extent;
+  const std::vector<Part> all = parts(unit);
+  for (const Part part : all) {
+    if (by_share && stay.first_gather) {
+      bring(unit, part, {kept, resharded}, extent);
+      widen(unit, resharded, parameter_type(unit), part, {extent, Extent::group});
+    }
+    bring(unit, part, {by_share ? resharded : kept, slot}, known);
+    if (by_share && stay.last_gather && part == all.back()) release_resharded(unit);
+    widen(unit, slot, parameter_type(unit), part, {known, Extent::whole});
+  }
+}
+
+// What this rank has of a part to its place.
+void Emitter::bring(std::size_t unit, Part part, Way way, Extent extent) {
+  const DType type = way.from == buffers(unit).master ? DType::fp32 : parameter_type(unit);
   add(OperationKind::cast, StreamId::gather, unit).accesses = {
-      {share_range(plan_, unit, kept, from, part, extent), AccessMode::read, unit},
-      {share_range(plan_, unit, slot, parameter_type(unit), part, extent), AccessMode::write, unit}};
-  widen(unit, slot, parameter_type(unit), part, {extent, Extent::whole});
+      {share_range(plan_, unit, way.from, type, part, extent), AccessMode::read, unit},
+      {share_range(plan_, unit, way.to, parameter_type(unit), part, extent), AccessMode::write, unit}};
 }
 
 // Those around it stay whole while it is open.
@@ -309,6 +332,13 @@ void Emitter::window_with_exchanges(const WindowUse& use) {
 void Emitter::release_parameters(std::size_t unit) {
   add(OperationKind::release, StreamId::compute, unit).accesses = {
       {whole_range(plan_, unit, buffers(unit).parameters, parameter_type(unit)), AccessMode::discard, unit}};
+}
+
+// On the stream that alone knows of it.
+void Emitter::release_resharded(std::size_t unit) {
+  const std::size_t buffer = buffers(unit).resharded;
+  add(OperationKind::release, StreamId::gather, unit).accesses = {
+      {fixed_range(buffer, Bytes(0), plan_.buffers[buffer].size), AccessMode::discard, unit}};
 }
 
 void Emitter::release_gradient(std::size_t unit, StreamId stream) {

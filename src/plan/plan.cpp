@@ -142,11 +142,18 @@ std::size_t Plan::ranks_in(GroupKind group) const {
   throw InternalError("a group without ranks");
 }
 
+Extent Plan::held_between_windows(Resharding resharding) const {
+  if (resharding.held != Extent::group) return resharding.held;
+  if (options.replicas == 1 || sharding().parameters != Extent::mine) return Extent::mine;
+  return ranks_of_replica() == 1 ? Extent::whole : Extent::group;
+}
+
 Extent Plan::extent(std::size_t unit, std::size_t buffer) const {
   const UnitBuffers& own = unit_buffers[unit];
   const Sharding kept = sharding();
   if (buffer == own.master) return precision(unit).parameter == DType::fp32 ? kept.parameters : kept.optimizer;
   if (buffer == own.kept) return kept.parameters;
+  if (buffer == own.resharded) return Extent::group;
   if (buffer == own.gradient) {
     if (buffer == own.accumulation) return Extent::whole;
     return kept.gradients == Extent::mine && options.replicas > 1 ? Extent::group : kept.gradients;

@@ -101,9 +101,9 @@ std::vector<Tenancy> tenancies_of(const std::vector<WindowUse>& windows, const s
 
 std::vector<Gathering> gathering(const Plan& plan) {
   std::vector<Gathering> result;
-  for (const UnitSpec& unit : plan.units) {
-    result.push_back({.prefetch = unit.prefetch.value_or(plan.options.prefetch),
-                      .keep = !unit.reshard_after_forward.value_or(plan.options.reshard_after_forward)});
+  for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
+    result.push_back({.prefetch = plan.units[unit].prefetch.value_or(plan.options.prefetch),
+                      .keep = plan.held_between_windows(unit) == Extent::whole});
   }
   return result;
 }
@@ -125,6 +125,7 @@ std::vector<Residency> residency(const std::vector<WindowUse>& windows, const st
   };
   std::vector<Residency> result(windows.size());
   std::vector<Holder> holders;
+  std::vector<std::size_t> gathered(units.size(), none);  // by unit: for which window it was last
   for (std::size_t k = 0; k < windows.size(); ++k) {
     const std::size_t slot = slots[windows[k].unit];
     if (slot >= holders.size()) holders.resize(slot + 1);
@@ -132,6 +133,13 @@ std::vector<Residency> residency(const std::vector<WindowUse>& windows, const st
     if (holder.unit != windows[k].unit) {
       result[k].gather = true;
       result[k].gather_before = first_possible(k, units[windows[k].unit].prefetch);
+      result[k].last_gather = true;
+      const std::size_t before = std::exchange(gathered[windows[k].unit], k);
+      if (before == none) {
+        result[k].first_gather = true;
+      } else {
+        result[before].last_gather = false;
+      }
       if (holder.unit != none) {
         result[holder.last_window].release_after = true;
         if (holder.last_window >= result[k].gather_before) {

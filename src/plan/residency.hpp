@@ -27,7 +27,9 @@ std::vector<std::size_t> parameter_slots(std::span<const Program> programs, cons
 struct Residency {
   bool gather = false;            // not whole from an earlier window: gather first
   std::size_t gather_before = 0;  // … and issue that before the window at this position
-  bool release_after = false;     // the last window of this tenancy
+  bool first_gather = false;      // of its unit in the sequence
+  bool last_gather = false;
+  bool release_after = false;  // the last window of this tenancy
 };
 std::vector<Residency> residency(const std::vector<WindowUse>& windows, const std::vector<std::size_t>& slots,
                                  const std::vector<Gathering>& units);

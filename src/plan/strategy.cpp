@@ -41,6 +41,15 @@ std::string to_string(Strategy strategy, const std::optional<Sharding>& sharding
   return sharding ? to_string(*sharding) : std::string(to_string(strategy));
 }
 
+std::string_view to_string(const Resharding& resharding) {
+  switch (resharding.held) {
+    case Extent::whole: return "false";
+    case Extent::group: return "group";
+    case Extent::mine: return "true";
+  }
+  throw InternalError("an extent without a name");
+}
+
 Sharding sharding_of(Strategy strategy, std::size_t replicas) {
   using enum Extent;
   if (replicas == 1 && (strategy == Strategy::hsdp || strategy == Strategy::hfsdp)) strategy = Strategy::fsdp;

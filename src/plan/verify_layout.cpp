@@ -40,7 +40,8 @@ Holding holding(const Plan& plan, std::size_t unit, std::size_t buffer) {
   const UnitBuffers& buffers = plan.unit_buffers[unit];
   const Precision& precision = plan.units[unit].precision ? *plan.units[unit].precision : plan.options.precision;
   if (buffer == buffers.master) return {Bytes(4), true};
-  if (buffer == buffers.parameters || buffer == buffers.kept) return {size_of(precision.parameter), true};
+  if (buffer == buffers.parameters || buffer == buffers.kept || buffer == buffers.resharded)
+    return {size_of(precision.parameter), true};
   if (buffer == buffers.gradient || buffer == buffers.accumulation) return {Bytes(4), false};
   if (std::find(buffers.states.begin(), buffers.states.end(), buffer) != buffers.states.end()) return {Bytes(4), false};
   if (buffer == buffers.gradient_slot) return {size_of(precision.gradient), false};
@@ -51,7 +52,8 @@ Holding holding(const Plan& plan, std::size_t unit, std::size_t buffer) {
   return {};
 }
 
-// Both parts whole; of a part everything, what a replica has for this rank, or this rank's shard.
+// Both parts, all that the buffer holds of them; of a part everything, what a replica has for this rank, or this rank's
+// shard.
 enum class Share { everything, whole, group, mine };
 
 Share share_of(Extent extent) {
@@ -82,7 +84,9 @@ std::vector<Share> shares_of(const Plan& plan, const Operation& operation, const
     case OperationKind::initialize:
       if (buffer == buffers.anchor || buffer == buffers.outer_momentum) return {Share::mine};
       return {buffer == buffers.master ? owned(plan) : updated};
-    case OperationKind::cast: return {updated, kept(plan, sharding.parameters)};
+    case OperationKind::cast:
+      if (buffers.resharded != no_buffer) return {updated, kept(plan, sharding.parameters), Share::group};
+      return {updated, kept(plan, sharding.parameters)};
     case OperationKind::optimize: return {updated};
     case OperationKind::outer_update: return {Share::mine};
     case OperationKind::all_gather:
@@ -94,7 +98,8 @@ std::vector<Share> shares_of(const Plan& plan, const Operation& operation, const
       if (buffer == buffers.outer_mean) return {Share::mine};
       [[fallthrough]];
     case OperationKind::window:
-      return buffer == buffers.parameters ? std::vector{Share::everything} : std::vector{Share::whole};
+      return buffer == buffers.parameters || buffer == buffers.resharded ? std::vector{Share::everything}
+                                                                         : std::vector{Share::whole};
     default: return {Share::whole};
   }
 }
@@ -115,6 +120,13 @@ bool is_share_of(const Plan& plan, const Access& access, Share share, Part part,
          range.shard_stride == (by_shard ? shard * plan.options.replicas : Bytes(0));
 }
 
+// Slots have room for whole units, but for the mean of an outer step and for what stays between windows.
+Share in_slot(const Plan& plan, const Access& access) {
+  const UnitBuffers& buffers = plan.unit_buffers[access.tenant];
+  if (access.range.buffer == buffers.outer_mean) return Share::mine;
+  return access.range.buffer == buffers.resharded ? Share::group : Share::whole;
+}
+
 // By its size a buffer holds a whole unit, a replica's share or a shard; slots have room for their largest tenant.
 bool is_part(const Plan& plan, const Access& access, Share share, Part part) {
   const UnitLayout& layout = plan.layouts[access.tenant];
@@ -122,8 +134,7 @@ bool is_part(const Plan& plan, const Access& access, Share share, Part part) {
   const Buffer& buffer = plan.buffers[access.range.buffer];
   const bool is_slot = buffer.category == Category::parameter_slots || buffer.category == Category::gradient_slots ||
                        buffer.category == Category::staging;
-  const bool is_mean = access.range.buffer == plan.unit_buffers[access.tenant].outer_mean;
-  if (is_slot) return is_share_of(plan, access, share, part, is_mean ? Share::mine : Share::whole);
+  if (is_slot) return is_share_of(plan, access, share, part, in_slot(plan, access));
   const std::size_t elements =
       layout.shard_elements(Part::trained) + (held.frozen ? layout.shard_elements(Part::frozen) : 0);
   for (const Share all : {Share::whole, Share::group, Share::mine}) {
@@ -220,7 +231,8 @@ bool is_layouts(const Plan& plan, const Operation& operation, const Access& acce
   const std::vector<Share> shares = shares_of(plan, operation, access);
   return std::any_of(shares.begin(), shares.end(), [&](Share share) {
     if (share == Share::everything) {
-      return range == fixed_range(range.buffer, Bytes(0), held.element * layout.padded_elements());
+      const std::size_t shards = shards_of(plan, in_slot(plan, access));
+      return range == fixed_range(range.buffer, Bytes(0), held.element * layout.shard_elements() * shards);
     }
     return is_part(plan, access, share, Part::trained) || (held.frozen && is_part(plan, access, share, Part::frozen));
   });
@@ -355,8 +367,11 @@ bool is_of_group(const Plan& plan, const Operation& operation) {
 // What is cast keeps its place, and what an update rounds on the way stands where its masters do.
 bool is_of_one_share(const Plan& plan, const Operation& operation) {
   const auto& accesses = operation.accesses;
-  if (operation.kind == OperationKind::cast)
-    return accesses.size() == 2 && share_in(plan, accesses[0]) == share_in(plan, accesses[1]);
+  if (operation.kind == OperationKind::cast) {
+    if (accesses.size() != 2) return false;
+    const bool nothing = accesses[0].range.size == Bytes(0) && accesses[1].range.size == Bytes(0);
+    return nothing || share_in(plan, accesses[0]) == share_in(plan, accesses[1]);
+  }
   if (operation.kind != OperationKind::optimize) return true;
   return std::all_of(accesses.begin(), accesses.end(), [&](const Access& access) {
     return access.tenant == no_unit || share_in(plan, access) == share_in(plan, accesses[0]);

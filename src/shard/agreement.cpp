@@ -49,7 +49,7 @@ void add_options(Lines& lines, const plan::PlanOptions& options) {
   lines.add("micro_batches", options.micro_batches);
   lines.add("accumulation", to_string(options.accumulation));
   lines.add("prefetch", options.prefetch);
-  lines.add("reshard_after_forward", options.reshard_after_forward);
+  lines.add("reshard_after_forward", to_string(options.reshard_after_forward));
   lines.add("overlap_reduction", options.overlap_reduction);
   lines.add("bucket_cap", text(options.bucket_cap));
   lines.add("activations", to_string(options.activations));
@@ -95,7 +95,7 @@ void add_units(Lines& lines, const std::vector<plan::UnitSpec>& units) {
                           unit.buffers.size(), unit.precision ? types(*unit.precision) : "the model's precision"));
     if (unit.prefetch) lines.add("prefetch of unit " + unit.name, *unit.prefetch);
     if (unit.reshard_after_forward)
-      lines.add("reshard_after_forward of unit " + unit.name, *unit.reshard_after_forward);
+      lines.add("reshard_after_forward of unit " + unit.name, to_string(*unit.reshard_after_forward));
     if (unit.recompute) lines.add("recompute of unit " + unit.name, "yes");
     for (const plan::ParameterSpec& parameter : unit.parameters) {
       lines.add(fmt::format("parameter {} of shape {}{}{} in unit {}", parameter.name, to_string(parameter.shape),

@@ -51,7 +51,8 @@ kernels::StepScalars* ModelMemory::scalars(std::size_t program) {
 DType ModelMemory::type_of(std::size_t unit, std::size_t buffer) const {
   const plan::UnitBuffers& buffers = plan_.unit_buffers[unit];
   if (buffer == buffers.master) return DType::fp32;  // also where windows read the masters themselves
-  if (buffer == buffers.parameters || buffer == buffers.kept) return plan_.precision(unit).parameter;
+  if (buffer == buffers.parameters || buffer == buffers.kept || buffer == buffers.resharded)
+    return plan_.precision(unit).parameter;
   if (buffer == buffers.gradient_slot) return plan_.precision(unit).gradient;
   if (buffer == buffers.staging) return plan_.precision(unit).wire;
   return DType::fp32;

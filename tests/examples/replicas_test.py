@@ -17,6 +17,7 @@ REDUCED = os.environ.get("TESSERA_TEST_MATRIX") == "reduced"
 MODEL = ["--hidden", 37, "--depth", 2, "--batch", 5, "--threads", 1, "--eval-every", 0, "--seed", 3, "--lr", 0.01]
 FLAT = ["ddp", "zero1", "zero2", "fsdp"]
 STRATEGIES = FLAT + ["hsdp", "hfsdp"]
+RESHARDED = ["--reshard-after-forward", "group"]
 CLIP = 0.02  # below every norm of these runs
 
 
@@ -38,6 +39,10 @@ def check_bits(program):
                 bits = bitwise_runs.outcome(program, [*common, *sharding(strategy, mesh)], CLIP)
                 parted = bitwise_runs.difference(found.setdefault(mesh, bits), bits)
                 assert parted is None, f"{strategy} on {mesh}, {precision}: {parted}"
+                count += 1
+            if mesh[0] > 1:  # what is gathered from whom changes no bit
+                bits = bitwise_runs.outcome(program, [*common, *sharding("fsdp", mesh), *RESHARDED], CLIP)
+                assert bitwise_runs.difference(found[mesh], bits) is None, f"resharded to replicas on {mesh}, {precision}"
                 count += 1
         if precision == "fp32":  # gradients in half precision have so few digits that fp32 adds most of them up exactly
             assert bitwise_runs.difference(found[1, 4], found[2, 2]) is not None, "two pairs add up as four in a row do"
@@ -96,6 +101,12 @@ def check_text(program):
         assert f"note     with one replica {strategy} is fsdp: --replicas makes several" in done.stdout, done.stdout
         assert lines_of(done.stdout, "Bytes per rank") == [["Bytes", "per", "rank", *FLAT, strategy, "measured"]]
         assert "replicas of" not in done.stdout, done.stdout
+    for strategy, mesh in [("fsdp", (2, 2)), ("fsdp", (1, 2)), ("hsdp", (2, 2)), ("ddp", (2, 2))]:
+        text = trainer_runs.run(program, *MODEL, "--steps", 2, *sharding(strategy, mesh), *RESHARDED).stdout
+        assert ("resharded to each replica until backward" in text) == (strategy == "fsdp" and mesh == (2, 2)), text
+        is_default = "--reshard-after-forward group is yes here" in text
+        assert is_default == (strategy == "hsdp" or mesh == (1, 2)), text
+        assert ("--reshard-after-forward is without effect" in text) == (strategy == "ddp"), text
     alone = trainer_runs.run(program, *MODEL, "--steps", 2, *sharding("hsdp", (2, 1)))
     assert "; 2 replicas of 1 rank; strategy hsdp" in alone.stdout, alone.stdout + alone.stderr
 

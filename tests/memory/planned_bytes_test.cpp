@@ -159,6 +159,23 @@ TEST_CASE("planned_bytes_equal_measured_bytes_on_meshes_of_replicas") {
   check_meshes<bf16>(bf16_mixed);
 }
 
+TEST_CASE("planned_bytes_equal_measured_bytes_where_a_replicas_share_stays_until_backward") {
+  REQUIRE_PROBE();
+  for (const std::size_t replicas : {2u, 3u}) {
+    for (const std::size_t prefetch : {0u, 1u}) {
+      Run run;
+      run.ranks = 6;
+      run.options.replicas = replicas;
+      run.options.prefetch = prefetch;
+      run.options.reshard_after_forward = Extent::group;
+      check<float>(run);
+      run.options.precision = bf16_mixed;
+      run.options.micro_batches = 2;
+      check<bf16>(run);
+    }
+  }
+}
+
 // Of two programs over two layers: one trains the first and takes several micro-batches, the other the second and one.
 std::vector<probe::RankMemory> measure_programs(int ranks, const FullyShardOptions& options) {
   std::vector<probe::RankMemory> figures;

@@ -25,7 +25,11 @@ inline void for_each_accumulation(const PlanOptions& options, const std::functio
 inline void for_each_gathering(const PlanOptions& options, const std::function<void(const PlanOptions&)>& body) {
   if (sharding_of(options.strategy, options.replicas).parameters == Extent::whole) return body(options);
   for (const std::size_t prefetch : {0u, 1u, 2u, 5u}) {
-    for (const bool reshard : {true, false}) {
+    for (const Resharding reshard : {Resharding(true), Resharding(false), Resharding(Extent::group)}) {
+      // Elsewhere it is one of the others (resharding_test.cpp).
+      const bool by_all =
+          options.strategy == Strategy::fsdp && options.replicas > 1 && options.ranks > options.replicas;
+      if (reshard == Extent::group && !by_all) continue;
       PlanOptions chosen = options;
       chosen.prefetch = prefetch;
       chosen.reshard_after_forward = reshard;

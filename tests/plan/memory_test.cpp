@@ -199,7 +199,7 @@ TEST_CASE("slots_of_a_chain_are_at_most_one_more_than_the_prefetch_depth_times_t
       INFO(model.name << ", " << describe(options));
       const MemoryReport report = memory(compile(input_of(model, options)));
       const std::uint64_t parameters = category(report, Category::parameter_slots);
-      const std::uint64_t slots = options.reshard_after_forward ? 1 + options.prefetch : units;
+      const std::uint64_t slots = options.reshard_after_forward == true ? 1 + options.prefetch : units;
       CHECK(parameters <= up(slots * largest(model, options, options.precision.parameter), 4096));
       if (options.strategy != Strategy::fsdp) CHECK(parameters == 0);
       CHECK(category(report, Category::gradient_slots) <=

@@ -107,6 +107,7 @@ inline Model varied_model() {
   units[3].parameters.insert(units[3].parameters.begin(), {.name = "u3.frozen", .shape = {3, 5}, .frozen = true});
   units[4].precision = Precision{DType::fp16, DType::fp32, DType::fp16};
   units[0].reshard_after_forward = false;
+  units[3].reshard_after_forward = Extent::group;
   units[3].prefetch = 0;
   units[4].prefetch = 3;
   return {"varied",
@@ -255,7 +256,7 @@ inline std::string describe(const PlanOptions& options) {
       "{} {} ranks {} replicas {} outer {}/{} micro-batches {} {} prefetch {} reshard {} overlap {} bucket {}",
       to_string(options.strategy), to_string(options.precision.parameter), options.ranks, options.replicas,
       options.outer_every, options.outer_fragments, options.micro_batches, to_string(options.accumulation),
-      options.prefetch, options.reshard_after_forward, options.overlap_reduction, cap);
+      options.prefetch, to_string(options.reshard_after_forward), options.overlap_reduction, cap);
 }
 
 }  // namespace tessera::plan

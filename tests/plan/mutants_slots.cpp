@@ -105,7 +105,7 @@ std::vector<Interval> tenancies(const Plan& plan, std::size_t segment, std::size
 }
 
 bool meets_a_tenant(const Plan& plan, std::size_t unit, std::size_t to, std::size_t UnitBuffers::*slot) {
-  const std::size_t segment = *plan.find(plan.options.micro_batches == 1 ? SegmentKind::only : SegmentKind::last);
+  const std::size_t segment = *plan.find(plan.micro_batches(0) == 1 ? SegmentKind::only : SegmentKind::last);
   for (std::size_t other = 0; other < plan.units.size(); ++other) {
     if (other == unit || plan.unit_buffers[other].*slot != to) continue;
     for (const Interval& mine : tenancies(plan, segment, unit, plan.unit_buffers[unit].*slot)) {

@@ -103,6 +103,16 @@ std::vector<Subject> subjects() {
     add(result, exchanging_model(),
         {.strategy = strategy, .ranks = 6, .replicas = 3, .micro_batches = 2, .bucket_cap = Bytes(0)});
   }
+  for (const std::size_t prefetch : {0u, 1u, 2u}) {
+    const Precision& precision = prefetch == 1 ? bf16_mixed : fp32_precision;
+    const PlanOptions options{.precision = precision,
+                              .ranks = 6,
+                              .replicas = 2,
+                              .prefetch = prefetch,
+                              .reshard_after_forward = Extent::group};
+    add(result, chain_model(3), options);
+    add(result, tied_model(), options);
+  }
   for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::hsdp}) {
     for (const Precision& precision : {fp32_precision, bf16_mixed}) {
       add(result, chain_model(2),

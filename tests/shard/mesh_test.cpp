@@ -61,6 +61,12 @@ std::vector<Run> variants(const Run& base) {
     }
     result.push_back(plain);
     result.back().options.reshard_after_forward = false;
+    for (const std::size_t prefetch : {std::size_t{0}, std::size_t{1}}) {
+      if (strategy != Strategy::fsdp) continue;
+      result.push_back(plain);
+      result.back().options.prefetch = prefetch;
+      result.back().options.reshard_after_forward = tessera::Extent::group;
+    }
     result.push_back(plain);
     result.back().options.overlap_reduction = false;
   }
@@ -121,11 +127,17 @@ TEST_CASE("every_strategy_equals_ddp_bitwise_on_every_mesh_with_frozen_parameter
 }
 
 TEST_CASE("test_modes_leave_the_bits_of_a_mesh_alone") {
-  for (const Strategy strategy : {Strategy::fsdp, Strategy::hsdp, Strategy::hfsdp}) {
+  using tessera::Resharding;
+  const std::pair<Strategy, Resharding> variants[] = {{Strategy::fsdp, true},
+                                                      {Strategy::fsdp, tessera::Extent::group},
+                                                      {Strategy::hsdp, true},
+                                                      {Strategy::hfsdp, true}};
+  for (const auto& [strategy, resharding] : variants) {
     Run run = on({2, 2}, Run{});
     run.options.strategy = strategy;
     run.options.micro_batches = 2;
     const toy::Result reference = toy::train(run);
+    run.options.reshard_after_forward = resharding;
     for (const std::uint64_t seed : {1u, 2u}) {
       run.options.diagnostics = {.delay_seed = seed, .poison = true, .touch = true, .queue_compute = true};
       CAPTURE(toy::describe(run));

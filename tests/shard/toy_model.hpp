@@ -299,8 +299,8 @@ inline std::string describe(const Run& run) {
                                 : " replicas " + std::to_string(o.replicas) + " outer " +
                                       std::to_string(o.outer.every) + "/" + std::to_string(o.outer.fragments);
   return to_string(o.strategy, o.sharding) + " ranks " + std::to_string(run.ranks) + outer + " prefetch " +
-         std::to_string(o.prefetch) + " reshard " + std::to_string(o.reshard_after_forward) + " micro-batches " +
-         std::to_string(o.micro_batches) + " " + std::string(to_string(o.accumulation));
+         std::to_string(o.prefetch) + " reshard " + std::string(to_string(o.reshard_after_forward)) +
+         " micro-batches " + std::to_string(o.micro_batches) + " " + std::string(to_string(o.accumulation));
 }
 
 }  // namespace toy

@@ -141,7 +141,7 @@ class BadOptions(unittest.TestCase):
 
     def test_an_unknown_choice_is_named_with_the_choices(self):
         for name, choice in [("--strategy", "ddp|zero1|zero2|fsdp|hsdp|hfsdp"), ("--precision", "fp32|bf16|fp16"), ("--optimizer", "adamw|sgd"),
-                             ("--accumulate-mode", "local|reduced"), ("--reshard-after-forward", "yes|no"),
+                             ("--accumulate-mode", "local|reduced"), ("--reshard-after-forward", "yes|no|group"),
                              ("--overlap-reduction", "yes|no")]:
             for value in ["xyz", "YES", "0", " yes"]:
                 self.assert_refused(["plan", *MODEL, f"{name}={value}"], f"{name} takes {choice}")

@@ -25,12 +25,12 @@ class UnitsFile(unittest.TestCase):
         self.addCleanup(self.folder.cleanup)
         self.path = pathlib.Path(self.folder.name) / "model.json"
 
-    def run_text(self, text, *options):
+    def run_text(self, text, *options, world=3):
         self.path.write_bytes(text if isinstance(text, bytes) else text.encode())
-        return plan_runs.run(TOOL, "--units", self.path, "--world", 3, *options)
+        return plan_runs.run(TOOL, "--units", self.path, "--world", world, *options)
 
-    def plan(self, content, *options):
-        done = self.run_text(json.dumps(content), *options, "--json")
+    def plan(self, content, *options, world=3):
+        done = self.run_text(json.dumps(content), *options, "--json", world=world)
         self.assertEqual(done.returncode, 0, done.stderr)
         return json.loads(done.stdout)
 
@@ -78,6 +78,19 @@ class UnitsFile(unittest.TestCase):
         content["units"][1]["prefetch"] = content["units"][2]["prefetch"] = 0  # these take turns in one
         self.assertEqual(slots(), 1 + 2)
 
+    def test_a_unit_of_which_a_replicas_share_stays_is_gathered_across_replicas_once(self):
+        content = {"units": [unit("a", [1000, 128]), unit("b", [2000, 128]), unit("c", [1000, 128])]}
+        mesh = ["--replicas", 2, "--prefetch", 0]
+        before = self.plan(content, *mesh, world=4)
+        content["units"][0]["reshard_after_forward"] = "group"
+        after = self.plan(content, *mesh, world=4)
+        stays = after["categories"]["parameter_slots"] - before["categories"]["parameter_slots"]
+        self.assertEqual(round(stays / (4 * 128 * 1000), 1), 0.5)
+        self.assertEqual(after["traffic"]["collectives"]["all-gather across replicas"]["count"], 1)
+        self.assertEqual(after["traffic"]["collectives"]["all-gather inside replicas"]["count"], 2)
+        self.assertGreater(after["traffic"]["moved_in_replica"], before["traffic"]["moved_in_replica"])
+        self.assertLess(after["traffic"]["moved"], before["traffic"]["moved"])
+
     def test_a_unit_that_recomputes_needs_no_window_in_the_program(self):
         content = {"units": [unit("a", [1000]), unit("b", [1000])]}
         windows = ["forward a", "forward b", "recompute b", "backward b", "backward a"]
@@ -114,7 +127,9 @@ class UnitsFile(unittest.TestCase):
                 ({"units": [{**good, "precision": "fp8"}]}, "units[0].precision: takes fp32, bf16 or fp16"),
                 ({"units": [{**good, "prefetch": -1}]}, "units[0].prefetch: takes a whole number"),
                 ({"units": [{**good, "prefetch": 1025}]}, "units[0].prefetch"),
-                ({"units": [{**good, "reshard_after_forward": 1}]}, "units[0].reshard_after_forward"),
+                ({"units": [{**good, "reshard_after_forward": 1}]},
+                 'units[0].reshard_after_forward: takes true or false or "group", not 1'),
+                ({"units": [{**good, "reshard_after_forward": "host"}]}, "units[0].reshard_after_forward: takes"),
                 ({"units": [unit("a", [3, -1])]}, "units[0].parameters[0].shape[1]: takes a whole number"),
                 ({"units": [unit("a", [3.0])]}, "units[0].parameters[0].shape[0]"),
                 ({"units": [unit("a", [2**41])]}, "units[0].parameters[0].shape[0]"),

@@ -84,9 +84,10 @@ class Place {
     if (value_.is_whole() && value_.whole() <= most) return value_.whole();
     refuse(fmt::format("takes a whole number from 0 to {}, not {}", most, shown(value_)));
   }
-  bool truth() const {
+  bool is(std::string_view text) const { return value_.is_text() && value_.text() == text; }
+  bool truth(std::string_view or_what = "") const {
     if (value_.is_bool()) return value_.truth();
-    refuse(fmt::format("takes true or false, not {}", shown(value_)));
+    refuse(fmt::format("takes true or false{}, not {}", or_what, shown(value_)));
   }
   std::string text() const {
     if (value_.is_text()) {
@@ -125,12 +126,17 @@ plan::ParameterSpec parameter_of(const Place& place, const std::string& unit) {
   return spec;
 }
 
+tessera::Resharding resharding_of(const Place& place) {
+  if (place.is("group")) return tessera::Extent::group;
+  return place.truth(" or \"group\"");
+}
+
 plan::UnitSpec unit_of(const Place& place, std::size_t& parameters_left) {
   place.require_keys({"name", "parameters", "precision?", "prefetch?", "reshard_after_forward?", "recompute?"});
   plan::UnitSpec unit{place.at("name").text(), {}};
   if (place.has("precision")) unit.precision = precision_of(place.at("precision"));
   if (place.has("prefetch")) unit.prefetch = place.at("prefetch").whole(most_prefetch);
-  if (place.has("reshard_after_forward")) unit.reshard_after_forward = place.at("reshard_after_forward").truth();
+  if (place.has("reshard_after_forward")) unit.reshard_after_forward = resharding_of(place.at("reshard_after_forward"));
   unit.recompute = place.has("recompute") && place.at("recompute").truth();
   for (const Place& parameter : place.at("parameters").list(parameters_left)) {
     unit.parameters.push_back(parameter_of(parameter, unit.name));

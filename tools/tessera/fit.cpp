@@ -206,7 +206,7 @@ std::vector<std::string> row(const FitQuestion& question, const FitCandidate& ca
   std::vector<std::string> cells = {std::string(to_string(setting.options.strategy)),
                                     fmt::to_string(setting.options.replicas),
                                     sharded ? fmt::to_string(setting.options.prefetch) : "-",
-                                    sharded ? yes_no(setting.options.reshard_after_forward) : "-"};
+                                    sharded ? resharding_name(setting.options.reshard_after_forward) : "-"};
   if (question.subject.counts_activations()) {
     cells.insert(cells.end(), {yes_no(setting.activation_checkpointing), fmt::to_string(setting.batch)});
   }
@@ -231,7 +231,7 @@ Json candidate_json(const FitCandidate& candidate) {
   return {{"strategy", to_string(options.strategy)},
           {"replicas", options.replicas},
           {"prefetch", options.prefetch},
-          {"reshard_after_forward", options.reshard_after_forward},
+          {"reshard_after_forward", resharding_json(options.reshard_after_forward)},
           {"activation_checkpointing", candidate.setting.activation_checkpointing},
           {"batch", candidate.setting.batch},
           {"peak", candidate.memory.peak.count()},
@@ -247,7 +247,8 @@ std::string setting_text(const Subject& subject, const Setting& setting) {
   if (setting.options.replicas > 1) text += fmt::format(", {} replicas", setting.options.replicas);
   if (!keeps_parameters_whole(setting.options.strategy)) {
     text += fmt::format(", prefetch {}", setting.options.prefetch);
-    if (!setting.options.reshard_after_forward) text += ", kept whole until backward";
+    if (setting.options.reshard_after_forward == false) text += ", kept whole until backward";
+    if (setting.options.reshard_after_forward == tessera::Extent::group) text += ", resharded to each replica";
   }
   if (setting.activation_checkpointing) text += ", recomputed";
   if (subject.counts_activations()) text += fmt::format(", batch {}", setting.batch);

@@ -44,7 +44,7 @@ std::string headline(const PlanReport& report) {
                   mesh_text(options.ranks, options.replicas), to_string(options.precision.parameter));
   if (!report.plan.parameters_stay_whole()) {
     text += fmt::format(", prefetch {}{}", options.prefetch,
-                        options.reshard_after_forward ? "" : ", units stay whole from forward to backward");
+                        resharding_text(report.plan.held_between_windows(options.reshard_after_forward)));
   }
   if (options.outer_every > 0) text += fmt::format(", an outer step every {}", grouped(options.outer_every));
   text += fmt::format(", {}", counted(options.micro_batches, "micro-batch", "micro-batches"));
@@ -186,7 +186,7 @@ Json json_of(const PlanReport& report) {
           {"strategy", to_string(options.strategy)},
           {"precision", to_string(options.precision.parameter)},
           {"prefetch", options.prefetch},
-          {"reshard_after_forward", options.reshard_after_forward},
+          {"reshard_after_forward", resharding_json(options.reshard_after_forward)},
           {"overlap_reduction", options.overlap_reduction},
           {"bucket_cap", options.bucket_cap->count()},
           {"micro_batches", options.micro_batches},

@@ -208,8 +208,11 @@ void add_sharding_options(Options& line, tessera::plan::PlanOptions& options) {
       {{"fp32", tessera::fp32_precision}, {"bf16", tessera::bf16_mixed}, {"fp16", tessera::fp16_mixed}},
       "Of parameters and gradients in the windows and on the wire [fp32]");
   line.whole("--prefetch", options.prefetch, {0, most_prefetch}, "Units gathered ahead of the one that computes");
-  line.yes_or_no("--reshard-after-forward", options.reshard_after_forward,
-                 "Gather units again for the backward pass; no: keep them whole until then");
+  line.choice<tessera::Resharding>(
+      "--reshard-after-forward", options.reshard_after_forward,
+      {{"yes", true}, {"no", false}, {"group", tessera::Extent::group}},
+      "Gather units again for the backward pass [yes]; no: keep them whole until then; group: keep a replica's share, "
+      "and gather them again inside each replica");
   line.yes_or_no("--overlap-reduction", options.overlap_reduction,
                  "Reduce a unit's gradient beside the next unit's backward pass, in a second slot");
   line.take("--bucket-cap", "N",

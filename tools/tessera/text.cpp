@@ -33,6 +33,22 @@ std::string mesh_text(std::size_t ranks, std::size_t replicas) {
   return fmt::format("{} ({} replicas of {})", all, grouped(replicas), grouped(ranks / replicas));
 }
 
+std::string resharding_name(tessera::Resharding resharding) {
+  if (resharding == tessera::Extent::group) return "group";
+  return resharding == true ? "yes" : "no";
+}
+
+std::string resharding_text(tessera::Resharding resharding) {
+  if (resharding == true) return "";
+  return resharding == false ? ", units stay whole from forward to backward"
+                             : ", units are resharded to each replica until backward";
+}
+
+Json resharding_json(tessera::Resharding resharding) {
+  if (resharding == tessera::Extent::group) return "group";
+  return resharding == true;
+}
+
 std::string table(const std::vector<std::vector<std::string>>& rows) {
   std::vector<std::size_t> widths;
   for (const auto& row : rows) {

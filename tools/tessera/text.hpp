@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "json/json.hpp"
+#include "tessera/plan/strategy.hpp"
 
 namespace tools {
 
@@ -16,6 +17,11 @@ std::string decimal_size(double bytes);    // "31.4 GB": three significant digit
 std::string counted(std::uint64_t count, const std::string& one, const std::string& many);
 // "8 ranks", "8 ranks (2 replicas of 4)"
 std::string mesh_text(std::size_t ranks, std::size_t replicas);
+
+// "yes", "no", "group"; what stands behind a prefetch depth, "" for the default; true, false, "group"
+std::string resharding_name(tessera::Resharding resharding);
+std::string resharding_text(tessera::Resharding resharding);
+Json resharding_json(tessera::Resharding resharding);
 
 // Columns as wide as they must be, two blanks apart; the first to the left, the others to the right. Rows of equal
 // length.

@@ -183,7 +183,7 @@ Json json_of(const std::vector<TimedSetting>& settings) {
     list.push_back({{"strategy", to_string(options.strategy)},
                     {"replicas", options.replicas},
                     {"prefetch", options.prefetch},
-                    {"reshard_after_forward", options.reshard_after_forward},
+                    {"reshard_after_forward", resharding_json(options.reshard_after_forward)},
                     {"activation_checkpointing", timed.setting.activation_checkpointing},
                     {"batch", timed.setting.batch},
                     {"step_seconds", timed.step},

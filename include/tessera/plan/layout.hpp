@@ -57,7 +57,7 @@ struct UnitSpec {
   // Of this unit; else the plan's.
   std::optional<Precision> precision = std::nullopt;
   std::optional<std::size_t> prefetch = std::nullopt;
-  std::optional<bool> reshard_after_forward = std::nullopt;
+  std::optional<Resharding> reshard_after_forward = std::nullopt;
   bool recompute = false;  // a recompute window stands right before each backward one
   // Names of the fp32 buffers per parameter of an optimizer of its own; else its program's.
   std::optional<std::vector<std::string>> optimizer_states = std::nullopt;

@@ -203,7 +203,7 @@ struct PlanOptions {
   // In a Plan: never automatic; Plan::accumulation() is a program's.
   AccumulationMode accumulation = AccumulationMode::automatic;
   std::size_t prefetch = 1;
-  bool reshard_after_forward = true;
+  Resharding reshard_after_forward = true;
   bool overlap_reduction = true;
   // Gradients of at most so many bytes, in the wire's type, are reduced in one operation; 0: each unit's alone.
   // Default: 1 MiB; 0 where parameters are sharded, because merging keeps more gradients alive. In a Plan: always set.
@@ -228,6 +228,8 @@ struct UnitBuffers {
   std::size_t kept = no_buffer;
   // What windows read: a slot (fsdp), the masters (others in fp32), a whole copy (others else).
   std::size_t parameters = no_buffer;
+  // In the parameters' type, between two gathers of a pass: what the replica has for this rank (Resharding).
+  std::size_t resharded = no_buffer;
   std::size_t gradient_slot = no_buffer;  // what backward windows write
   std::size_t staging = no_buffer;        // the same in the wire's type, where that is another
   std::size_t accumulation = no_buffer;   // whole fp32 gradient, where gradients add up before the reduction
@@ -294,6 +296,11 @@ struct Plan {
   Extent own(std::size_t unit, std::size_t buffer) const;
   // What windows read is whole at all times; else it is gathered into slots.
   bool parameters_stay_whole() const { return sharding().parameters == Extent::whole; }
+  // What a rank holds of a gathered unit between its windows of a pass (Resharding), as this mesh has it.
+  Extent held_between_windows(std::size_t unit) const {
+    return held_between_windows(units[unit].reshard_after_forward.value_or(options.reshard_after_forward));
+  }
+  Extent held_between_windows(Resharding resharding) const;
   // Of the mesh.
   std::size_t ranks_of_replica() const { return options.ranks / options.replicas; }
   std::size_t ranks_in(GroupKind group) const;

@@ -36,6 +36,19 @@ inline constexpr Strategy flat_strategies[] = {Strategy::ddp, Strategy::zero1, S
 
 Sharding sharding_of(Strategy strategy, std::size_t replicas);  // with one replica never Extent::group
 
+// What a rank holds of a unit that is gathered, between its windows of one pass: no more than between steps (true), so
+// that each window may have to gather it anew; all of it (false); or what its replica has for it, Extent::group, so
+// that it is gathered across replicas once a pass and then inside the replica (ZeRO++'s secondary shards, Wang et al.
+// 2023). That means something where ranks keep parameters by Extent::mine and replicas have several ranks; of replicas
+// of one rank it is `false`, everywhere else `true`.
+struct Resharding {
+  constexpr Resharding(bool reshards = true) : held(reshards ? Extent::mine : Extent::whole) {}
+  constexpr Resharding(Extent between_windows) : held(between_windows) {}
+  Extent held;
+  friend bool operator==(const Resharding&, const Resharding&) = default;
+};
+std::string_view to_string(const Resharding& resharding);  // "true", "false", "group"
+
 // Types of the four hops of a value (numerics.md). Masters, sums, accumulation, norms and optimizer are fp32 always.
 struct Precision {
   DType parameter = DType::fp32;  // what windows show as parameters

@@ -72,8 +72,9 @@ struct FullyShardOptions {
 
   // These change memory and speed only. The first two are for parameters that are gathered: of fsdp,
   // hsdp and hfsdp.
-  std::size_t prefetch = 1;           // units gathered ahead of the window that computes
-  bool reshard_after_forward = true;  // false: units stay whole from forward to backward
+  std::size_t prefetch = 1;  // units gathered ahead of the window that computes
+  // false: units stay whole from forward to backward; Extent::group: a replica's share of them does (Resharding).
+  Resharding reshard_after_forward = true;
   bool overlap_reduction = true;  // a second gradient slot, so that a reduction runs beside the next backward window
   // Gradients of at most so many bytes, in the type in which they travel, are reduced in one operation, so that small
   // units share a synchronisation; a larger unit's alone, never split. 0: each unit's alone. Default: 1 MiB; 0 for

@@ -37,11 +37,11 @@ struct NamedExchange {
 struct UnitOptions {
   std::string name = {};  // default: "units.N"
   // Of this unit, in place of the model's. One that is gathered late (prefetch 0) holds a slot during its windows
-  // alone; one that stays whole (reshard_after_forward false) is gathered once a micro-batch. The last two do nothing
-  // where parameters are whole anyway.
+  // alone; one that stays whole (reshard_after_forward false) is gathered once a micro-batch, one of which a replica's
+  // share stays (Extent::group) across replicas once. The last two do nothing where parameters are whole anyway.
   std::optional<Precision> precision = std::nullopt;
   std::optional<std::size_t> prefetch = std::nullopt;
-  std::optional<bool> reshard_after_forward = std::nullopt;
+  std::optional<Resharding> reshard_after_forward = std::nullopt;
   // Activation checkpointing: right before each backward window forward() is called once more, in a recompute window
   // and with what it was given (kept_calls.hpp), so that what backward reads need not be kept until then
   // (Window::recomputes). Of windows that are opened by hand the recompute window is, too.
