@@ -51,7 +51,10 @@ void BlockMap::add(Block block) {
 
 Run BlockMap::run_at(const LaidTensor& tensor, std::size_t element) const {
   const TensorSource& source = tensor.source;
-  if (source.kind == TensorSource::Kind::buffer) return {0, &tensor, element, tensor.elements - element};
+  if (source.kind == TensorSource::Kind::buffer) {
+    const std::size_t first = source.replica.value_or(0) * plan_.ranks_of_replica();
+    return {first, &tensor, element, tensor.elements - element};
+  }
   const plan::UnitLayout& layout = plan_.layouts[source.unit];
   const plan::UnitLayout::Owned owned = source.replica ? layout.owner_in_replica(*source.replica, source.place, element)
                                                        : layout.owner(source.place, element);

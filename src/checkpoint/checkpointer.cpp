@@ -174,8 +174,10 @@ class Checkpointer::Implementation {
 
   std::string composed(const TrainingProgress& progress) { return compose(state_of(model_, channel_, progress)); }
 
-  // A checkpoint has one value of each buffer, rank 0's: where another rank's differs, it would be lost.
+  // A checkpoint has one value of each buffer, rank 0's, or that of a replica's first rank: where another rank's
+  // differs, it would be lost.
   void require_equal_buffers(const ShardValues& values) {
+    const plan::Plan& plan = model_.plan();
     std::vector<std::uint32_t> mine;
     std::vector<const Buffer*> buffers;
     for (std::size_t unit = 0; unit < model_.unit_count(); ++unit) {
@@ -189,17 +191,17 @@ class Checkpointer::Implementation {
     if (mine.empty()) return;
     const std::vector<std::byte> all = channel_.gather(std::as_bytes(std::span(mine)), "checkpoint: buffers");
     for (std::size_t rank = 1; rank < channel_.size(); ++rank) {
-      const std::byte* const theirs = all.data() + rank * mine.size() * sizeof(std::uint32_t);
+      const auto crc = [&](std::size_t of, std::size_t i) {
+        return all.data() + (of * mine.size() + i) * sizeof(std::uint32_t);
+      };
       for (std::size_t i = 0; i < mine.size(); ++i) {
-        if (std::memcmp(all.data() + i * sizeof(std::uint32_t), theirs + i * sizeof(std::uint32_t),
-                        sizeof(std::uint32_t)) == 0) {
-          continue;
-        }
+        const bool in_replica = plan.units[buffers[i]->unit()->index()].in_replica;
+        const std::size_t first = in_replica ? rank - plan.place_of(rank).shard : 0;
+        if (std::memcmp(crc(first, i), crc(rank, i), sizeof(std::uint32_t)) == 0) continue;
         throw UsageError(fmt::format(
-            "buffer {} has other values on rank {} than on rank 0, and a checkpoint has one for all ranks: before "
-            "saving, "
-            "call FullyShard::synchronize_buffers(), which gives everybody rank 0's, or make them equal otherwise",
-            buffers[i]->name(), rank));
+            "buffer {} has other values on rank {} than on rank {}, and a checkpoint has one for all{}: before saving, "
+            "call FullyShard::synchronize_buffers(), which gives everybody rank {}'s, or make them equal otherwise",
+            buffers[i]->name(), rank, first, in_replica ? " of a replica" : " ranks", first));
       }
     }
   }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <iterator>
 #include <utility>
 
@@ -27,14 +28,28 @@ LaidTensor tensor(TensorSource source, std::string name, const Shape& shape) {
           .begin = 0};
 }
 
+// One tensor of a unit, or that of each replica that has such a unit of its own: the unit's, replica after replica.
+void for_each_replica(const plan::Plan& plan, std::size_t unit,
+                      const std::function<void(std::optional<std::size_t> replica)>& visit) {
+  if (!plan.units[unit].in_replica) return visit(std::nullopt);
+  for (std::size_t replica = 0; replica < plan.options.replicas; ++replica) visit(replica);
+}
+
+std::string stored_name_of(const plan::UnitSpec& unit, const std::string& tensor, std::optional<std::size_t> replica) {
+  return replica ? plan::name_in_replica(unit, tensor, *replica) : tensor;
+}
+
 std::vector<LaidTensor> masters(const plan::Plan& plan) {
   std::vector<LaidTensor> result;
   for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
-    const auto& parameters = plan.units[unit].parameters;
-    for (std::size_t p = 0; p < parameters.size(); ++p) {
-      result.push_back(
-          tensor({.kind = Kind::master, .unit = unit, .place = p}, parameters[p].name, parameters[p].shape));
-    }
+    const plan::UnitSpec& spec = plan.units[unit];
+    for_each_replica(plan, unit, [&](std::optional<std::size_t> replica) {
+      for (std::size_t p = 0; p < spec.parameters.size(); ++p) {
+        const plan::ParameterSpec& parameter = spec.parameters[p];
+        result.push_back(tensor({.kind = Kind::master, .unit = unit, .place = p, .replica = replica},
+                                stored_name_of(spec, parameter.name, replica), parameter.shape));
+      }
+    });
   }
   return result;
 }
@@ -71,6 +86,7 @@ void add_states(std::vector<LaidTensor>& to, const plan::Plan& plan, const std::
         if (found == states.end()) continue;
         source.unit = master.source.unit;
         source.place = master.source.place;
+        if (!replica) source.replica = master.source.replica;
         source.state = static_cast<std::size_t>(found - states.begin());
         to.push_back(tensor(source, state_tensor_name(prefix + name, master.spec.name), master.spec.shape));
       }
@@ -84,7 +100,7 @@ std::vector<LaidTensor> states_of_replicas(const plan::Plan& plan) {
   add_trained(result, plan, "outer_momentum", any_parameter(Kind::outer_momentum));
   for (std::size_t replica = 0; replica < plan.options.replicas; ++replica) {
     const std::string prefix = fmt::format("replica.{}/", replica);
-    TensorSource source = any_parameter(Kind::master);
+    TensorSource source = any_parameter(Kind::masters_apart);
     source.replica = replica;
     add_trained(result, plan, prefix + "master", source);
     add_states(result, plan, prefix, replica);
@@ -104,10 +120,14 @@ std::vector<LaidTensor> common_masters(const plan::Plan& plan) {
 std::vector<LaidTensor> untrained(const plan::Plan& plan) {
   std::vector<LaidTensor> result;
   for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
-    const auto& buffers = plan.units[unit].buffers;
-    for (std::size_t b = 0; b < buffers.size(); ++b) {
-      result.push_back(tensor({.kind = Kind::buffer, .unit = unit, .place = b}, buffers[b].name, buffers[b].shape));
-    }
+    const plan::UnitSpec& spec = plan.units[unit];
+    for_each_replica(plan, unit, [&](std::optional<std::size_t> replica) {
+      for (std::size_t b = 0; b < spec.buffers.size(); ++b) {
+        const plan::BufferSpec& buffer = spec.buffers[b];
+        result.push_back(tensor({.kind = Kind::buffer, .unit = unit, .place = b, .replica = replica},
+                                stored_name_of(spec, buffer.name, replica), buffer.shape));
+      }
+    });
   }
   return result;
 }

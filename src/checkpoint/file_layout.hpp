@@ -18,12 +18,13 @@ namespace tessera::checkpoint {
 
 // What a tensor is of the model.
 struct TensorSource {
-  enum class Kind { master, state, buffer, anchor, outer_momentum };
+  // masters_apart: of replicas that train apart, beside the anchor, which is what they had in common last.
+  enum class Kind { master, state, buffer, anchor, outer_momentum, masters_apart };
   Kind kind;
   std::size_t unit;
   std::size_t place;      // of the parameter or the buffer in its unit
   std::size_t state = 0;  // in Plan::unit_states()
-  // Masters and states of replicas that train apart: whose.
+  // Masters and states of replicas that train apart, and whatever is of a unit in each replica: whose.
   std::optional<std::size_t> replica = std::nullopt;
 };
 

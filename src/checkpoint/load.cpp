@@ -23,9 +23,10 @@ namespace {
 
 TensorKind kind_of(const TensorSource& source) {
   switch (source.kind) {
-    case TensorSource::Kind::master: return source.replica ? TensorKind::optimizer : TensorKind::model;
+    case TensorSource::Kind::master:
     case TensorSource::Kind::anchor: return TensorKind::model;
     case TensorSource::Kind::state:
+    case TensorSource::Kind::masters_apart:
     case TensorSource::Kind::outer_momentum: return TensorKind::optimizer;
     case TensorSource::Kind::buffer: return TensorKind::buffers;
   }

@@ -53,7 +53,8 @@ void ShardValues::take(FullyShard& model, std::size_t row, std::size_t unit, std
 
 std::size_t ShardValues::row_of(TensorSource::Kind kind, std::size_t state) const {
   switch (kind) {
-    case TensorSource::Kind::master: return 0;
+    case TensorSource::Kind::master:
+    case TensorSource::Kind::masters_apart: return 0;
     case TensorSource::Kind::state: return 1 + state;
     case TensorSource::Kind::buffer: return 1 + states_;
     case TensorSource::Kind::anchor: return 2 + states_;

@@ -30,11 +30,21 @@ namespace {
 using checkpoint::Pause;
 using checkpoint::shown_name;
 
+// A unit that each replica has of its own counts once for each.
+std::size_t units_stored(const FullyShard& model, std::size_t unit) {
+  return model.plan().units[unit].in_replica ? model.plan().options.replicas : 1;
+}
+
 std::vector<TensorSpec> tensors_of(const FullyShard& model) {
   std::vector<TensorSpec> result;
   for (std::size_t u = 0; u < model.unit_count(); ++u) {
-    for (const plan::ParameterSpec& parameter : model.unit(u).spec().parameters) {
-      result.push_back({.name = parameter.name, .shape = parameter.shape, .dtype = DType::fp32});
+    const plan::UnitSpec unit = model.unit(u).spec();
+    for (std::size_t replica = 0; replica < units_stored(model, u); ++replica) {
+      for (const plan::ParameterSpec& parameter : unit.parameters) {
+        result.push_back({.name = plan::name_in_replica(unit, parameter.name, replica),
+                          .shape = parameter.shape,
+                          .dtype = DType::fp32});
+      }
     }
   }
   return result;
@@ -71,19 +81,22 @@ std::vector<ParameterPiece> pieces_of(FullyShard& model, const Unit& unit, Visit
 
 // In portions, between which ranks may meet.
 void for_each_portion(FullyShard& model, Visiting visiting, const std::function<void(const WeightPiece&)>& visit) {
+  const std::size_t replica = model.plan().place_of(static_cast<std::size_t>(model.world().rank())).replica;
   std::size_t tensors_before = 0;
   for (std::size_t u = 0; u < model.unit_count(); ++u) {
     const Unit& unit = model.unit(u);
+    const std::size_t of_unit = unit.parameters().size();
+    const std::size_t mine = tensors_before + (model.plan().units[u].in_replica ? replica * of_unit : 0);
     HostPieces here(model.stream(), pieces_of(model, unit, visiting));
     for (const ParameterPiece& piece : here.pieces()) {
-      const std::size_t tensor = tensors_before + unit.index_of(*piece.parameter);
+      const std::size_t tensor = mine + unit.index_of(*piece.parameter);
       for (std::size_t begin = 0; begin < piece.values.size(); begin += portion_elements) {
         const std::size_t count = std::min(portion_elements, piece.values.size() - begin);
         visit({.tensor = tensor, .first = piece.first + begin, .values = piece.values.subspan(begin, count)});
       }
     }
     if (visiting == Visiting::changes) here.put_back();
-    tensors_before += unit.parameters().size();
+    tensors_before += of_unit * units_stored(model, u);
   }
 }
 

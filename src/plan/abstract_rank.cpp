@@ -179,8 +179,9 @@ void AbstractRank::check_not_lost(EventPoint here, const Access& access, const R
                      plan_->buffers[buffer].name));
 }
 
-// Every gradient reaches every replica, unless they train by themselves: what a hook sees, what counts in the norm and
-// what updates is summed over all ranks. What an outer step makes weights of is the mean of all replicas.
+// Every gradient reaches every replica, unless they train by themselves or have a unit each: what a hook sees, what
+// counts in the norm and what updates is summed over all ranks that have the unit in common. What an outer step makes
+// weights of is the mean of all replicas.
 std::size_t AbstractRank::must_be_summed(EventPoint here, const Access& access) const {
   const OperationKind kind = plan_->at(here).kind;
   const UnitBuffers& buffers = plan_->unit_buffers[access.tenant];
@@ -189,7 +190,8 @@ std::size_t AbstractRank::must_be_summed(EventPoint here, const Access& access) 
   const bool uses_sum = kind == OperationKind::hook || kind == OperationKind::all_gather_sum ||
                         kind == OperationKind::sum_of_squares || kind == OperationKind::optimize;
   if (!uses_sum || access.range.buffer != buffers.gradient) return 0;
-  return options.outer_every > 0 ? options.ranks / options.replicas : options.ranks;
+  const bool apart = options.outer_every > 0 || plan_->units[access.tenant].in_replica;
+  return apart ? options.ranks / options.replicas : options.ranks;
 }
 
 void AbstractRank::check_summed(EventPoint here, const Access& access, const Report& report) {

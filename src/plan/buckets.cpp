@@ -16,10 +16,10 @@ Bytes gradient_bytes(const Plan& plan, std::size_t unit) {
   return size_of(wire_type(plan, unit)) * elements;
 }
 
-// One operation has one type, and one way by which gradients come to it.
+// One operation has one type, one group, and one way by which gradients come to it.
 bool travel_alike(const Plan& plan, std::size_t a, std::size_t b) {
   const auto way = [&](std::size_t unit) {
-    return std::tuple(wire_type(plan, unit), accumulates(plan, unit), converts(plan, unit));
+    return std::tuple(wire_type(plan, unit), accumulates(plan, unit), converts(plan, unit), plan.replicas_of(unit));
   };
   return way(a) == way(b);
 }

@@ -73,11 +73,11 @@ void add_parameters(Plan& plan, BufferList& list, std::size_t unit) {
   const std::string& name = plan.units[unit].name;
   UnitBuffers& buffers = plan.unit_buffers[unit];
   const DType type = plan.precision(unit).parameter;
-  const Extent extent = plan.sharding().parameters;
+  const Extent extent = plan.sharding(unit).parameters;
   const auto add = [&](std::string_view what, Extent held, DType of) {
     return list.add(fmt::format("{}.{}", name, what), Category::parameters, list.of_parameters(unit, held, of));
   };
-  const Extent of_masters = type == DType::fp32 ? extent : plan.sharding().optimizer;
+  const Extent of_masters = type == DType::fp32 ? extent : plan.sharding(unit).optimizer;
   buffers.master = add("master", of_masters, DType::fp32);
   // Windows read whole parameters where they stand; what they gather is cast on the way.
   const bool masters_will_do = of_masters == extent && (type == DType::fp32 || extent != Extent::whole);
@@ -100,7 +100,7 @@ void add_training(Plan& plan, BufferList& list, std::size_t unit) {
     buffers.accumulation = add("accumulation", Category::accumulation, Extent::whole);
   }
   for (const std::string& state : plan.unit_states(unit)) {
-    buffers.states.push_back(add(state, Category::optimizer, plan.sharding().optimizer));
+    buffers.states.push_back(add(state, Category::optimizer, plan.sharding(unit).optimizer));
   }
   if (!plan.replicas_diverge()) return;
   buffers.anchor = add("anchor", Category::optimizer, Extent::mine);

@@ -13,25 +13,41 @@ namespace tessera::plan {
 
 namespace {
 
-void check_names(const std::vector<UnitSpec>& units) {
+// Of each tensor the names that files have of it.
+template <typename Visit>
+void for_each_name(const UnitSpec& unit, const std::string& tensor, std::size_t replicas, Visit visit) {
+  for (std::size_t replica = 0; replica < (unit.in_replica ? replicas : 1); ++replica) {
+    visit(name_in_replica(unit, tensor, replica));
+  }
+}
+
+void check_prefix(const UnitSpec& unit, const std::string& tensor) {
+  if (!unit.in_replica || tensor.starts_with(unit.prefix)) return;
+  throw UsageError(fmt::format("unit {} is in each replica, and the name \"{}\" does not begin with its prefix \"{}\"",
+                               unit.name, tensor, unit.prefix));
+}
+
+void check_names(const std::vector<UnitSpec>& units, std::size_t replicas) {
   std::set<std::string_view> unit_names;
-  std::set<std::string_view> parameter_names;
+  std::set<std::string> tensor_names;
+  const auto check = [&](const UnitSpec& unit, const std::string& tensor, const char* text) {
+    check_prefix(unit, tensor);
+    for_each_name(unit, tensor, replicas, [&](const std::string& name) {
+      if (!tensor_names.insert(name).second) throw UsageError(fmt::format(fmt::runtime(text), name));
+    });
+  };
   for (const UnitSpec& unit : units) {
     if (!unit_names.insert(unit.name).second) {
       throw UsageError(fmt::format("two units have the name \"{}\": give each its own", unit.name));
     }
     for (const ParameterSpec& parameter : unit.parameters) {
-      if (parameter_names.insert(parameter.name).second) continue;
-      throw UsageError(fmt::format("two parameters have the name \"{}\": give each its own", parameter.name));
+      check(unit, parameter.name, "two parameters have the name \"{}\": give each its own");
     }
     for (const BufferSpec& buffer : unit.buffers) {
-      if (parameter_names.insert(buffer.name).second) continue;
-      throw UsageError(fmt::format("two tensors have the name \"{}\": give each its own", buffer.name));
+      check(unit, buffer.name, "two tensors have the name \"{}\": give each its own");
     }
     for (const ExchangeSpec& exchange : unit.exchanges) {
-      if (parameter_names.insert(exchange.name).second) continue;
-      throw UsageError(
-          fmt::format("an exchange has the name \"{}\", as another or a tensor has: give each its own", exchange.name));
+      check(unit, exchange.name, "an exchange has the name \"{}\", as another or a tensor has: give each its own");
     }
   }
 }
@@ -129,6 +145,13 @@ void check_outer_steps(const CompileInput& input, const std::vector<std::size_t>
         "unit {} has an optimizer of its own, which does not go with outer steps: they are of one for all units",
         unit.name));
   }
+  for (const UnitSpec& unit : input.units) {
+    if (!unit.in_replica) continue;
+    throw UsageError(
+        fmt::format("unit {} is in each replica, with other values, which does not go with outer steps: they bring "
+                    "the replicas' values of all units together",
+                    unit.name));
+  }
   if (options.replicas == 1) {
     throw UsageError(
         fmt::format("outer steps every {} steps need several replicas, and replicas is 1", options.outer_every));
@@ -183,7 +206,7 @@ void check_input(const CompileInput& input) {
   if (input.units.empty()) throw UsageError("the model has no units: add at least one before finalize()");
   check_sizes(input);
   check_sharding(input.options);
-  check_names(input.units);
+  check_names(input.units, input.options.replicas);
   check_exchanges(input);
 }
 
@@ -227,8 +250,10 @@ Plan compile(const CompileInput& input) {
   plan.norm_columns = norm_columns(plan);
   plan.backward_windows = backward_windows(plan);
   plan.optimizer_states = input.optimizer_states;
-  for (const UnitSpec& unit : input.units) {
-    plan.layouts.emplace_back(unit, input.options.ranks, input.options.replicas);
+  for (UnitSpec& unit : plan.units) {
+    const std::size_t apart = unit.in_replica ? input.options.replicas : 1;
+    plan.layouts.emplace_back(unit, input.options.ranks / apart, input.options.replicas / apart);
+    for (ExchangeSpec& exchange : unit.exchanges) exchange.in_replica = exchange.in_replica || unit.in_replica;
   }
   make_buffers(plan);
   emit_segments(plan);

@@ -13,11 +13,14 @@ namespace tessera::plan {
 namespace {
 
 // "p0", "p0[mine]", "p0[replica's]": the part of the buffer in the reader's terms.
-std::string part(const Plan& plan, const Range& range) {
+std::string part(const Plan& plan, const Access& access) {
+  const Range& range = access.range;
   const Buffer& buffer = plan.buffers[range.buffer];
   if (range.replica_stride != Bytes(0)) return buffer.name + "[mine]";
   if (range.shard_stride == Bytes(0)) return buffer.name;
-  return buffer.name + (plan.options.replicas > 1 ? "[replica's]" : "[mine]");
+  const bool in_common =
+      plan.options.replicas > 1 && (access.tenant == no_unit || !plan.units[access.tenant].in_replica);
+  return buffer.name + (in_common ? "[replica's]" : "[mine]");
 }
 
 std::string parts(const Plan& plan, const Operation& operation, bool (*selects)(AccessMode)) {
@@ -25,7 +28,7 @@ std::string parts(const Plan& plan, const Operation& operation, bool (*selects)(
   for (const Access& access : operation.accesses) {
     if (!selects(access.mode)) continue;
     if (!result.empty()) result += ", ";
-    result += part(plan, access.range);
+    result += part(plan, access);
   }
   return result;
 }
@@ -119,6 +122,7 @@ void append_units(const Plan& plan, fmt::memory_buffer& out) {
     for (const std::string& state : unit.optimizer_states.value_or(std::vector<std::string>{})) {
       fmt::format_to(std::back_inserter(out), " state {}", state);
     }
+    if (unit.in_replica) fmt::format_to(std::back_inserter(out), " in replica");
     out.push_back('\n');
     for (const ParameterSpec& parameter : unit.parameters) {
       fmt::format_to(std::back_inserter(out), "parameter {} {}{}{}\n", parameter.name,

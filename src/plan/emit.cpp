@@ -70,9 +70,10 @@ class Emitter {
   bool several_ranks() const { return plan_.options.ranks > 1; }
   bool several_replicas() const { return plan_.options.replicas > 1; }
   // In every step.
-  bool sums_replicas() const { return several_replicas() && !plan_.replicas_diverge(); }
+  bool sums_replicas(std::size_t unit) const { return plan_.replicas_of(unit) > 1 && !plan_.replicas_diverge(); }
   GroupKind named(GroupKind group) const;
-  GroupKind group_of(Widening extents) const;
+  GroupKind all_of(std::size_t unit) const;  // who has the unit in common
+  GroupKind group_of(std::size_t unit, Widening extents) const;
   Range share(std::size_t unit, std::size_t buffer, Extent extent) const {
     return share_range(plan_, unit, buffer, DType::fp32, Part::trained, extent);
   }
@@ -114,7 +115,7 @@ std::vector<Operation> Emitter::cold() {
     }
   }
   for (std::size_t unit = 0; unit < plan_.units.size(); ++unit) {
-    for (const Part part : parts(unit)) publish(unit, part, plan_.own());
+    for (const Part part : parts(unit)) publish(unit, part, plan_.own(unit));
   }
   return take();
 }
@@ -122,9 +123,9 @@ std::vector<Operation> Emitter::cold() {
 // Everybody's shards were written from outside: what ranks hold beyond their own follows, the optimizer's states too.
 std::vector<Operation> Emitter::refresh() {
   for (std::size_t unit = 0; unit < plan_.units.size(); ++unit) {
-    for (const Part part : parts(unit)) publish(unit, part, plan_.own());
+    for (const Part part : parts(unit)) publish(unit, part, plan_.own(unit));
     for (const std::size_t state : buffers(unit).states) {
-      widen(unit, state, DType::fp32, Part::trained, {plan_.own(), plan_.sharding().optimizer});
+      widen(unit, state, DType::fp32, Part::trained, {plan_.own(unit), plan_.sharding(unit).optimizer});
     }
   }
   return take();
@@ -133,8 +134,10 @@ std::vector<Operation> Emitter::refresh() {
 std::vector<Operation> Emitter::synchronize() {
   for (std::size_t unit = 0; unit < plan_.units.size() && several_ranks(); ++unit) {
     if (buffers(unit).untrained == no_buffer) continue;
-    add(OperationKind::broadcast, StreamId::gather, unit).accesses = {
-        {untrained_range(plan_, unit), AccessMode::update, unit}};
+    if (plan_.ranks_in(all_of(unit)) == 1) continue;
+    Operation& broadcast = add(OperationKind::broadcast, StreamId::gather, unit);
+    broadcast.group = all_of(unit);
+    broadcast.accesses = {{untrained_range(plan_, unit), AccessMode::update, unit}};
   }
   return take();
 }
@@ -160,13 +163,17 @@ GroupKind Emitter::named(GroupKind group) const {
   return plan_.ranks_in(group) == plan_.options.ranks ? GroupKind::all : group;
 }
 
-GroupKind Emitter::group_of(Widening extents) const {
+GroupKind Emitter::all_of(std::size_t unit) const {
+  return plan_.units[unit].in_replica ? named(GroupKind::shard) : GroupKind::all;
+}
+
+GroupKind Emitter::group_of(std::size_t unit, Widening extents) const {
   if (extents.from == Extent::group) return named(GroupKind::shard);
-  return named(extents.to == Extent::group ? GroupKind::replicate : GroupKind::all);
+  return extents.to == Extent::group ? named(GroupKind::replicate) : all_of(unit);
 }
 
 void Emitter::widen(std::size_t unit, std::size_t buffer, DType type, Part part, Widening extents) {
-  const GroupKind group = group_of(extents);
+  const GroupKind group = group_of(unit, extents);
   if (extents.from == extents.to || plan_.ranks_in(group) == 1) return;
   Operation& gather = add(OperationKind::all_gather, StreamId::gather, unit);
   gather.group = group;
@@ -241,7 +248,7 @@ void Emitter::gather(std::size_t unit, const Residency& stay) {
   const std::size_t kept = buffers(unit).kept;
   const std::size_t slot = buffers(unit).parameters;
   const std::size_t resharded = buffers(unit).resharded;
-  const Extent extent = plan_.sharding().parameters;
+  const Extent extent = plan_.sharding(unit).parameters;
   const bool by_share = resharded != no_buffer && !(stay.first_gather && stay.last_gather);
   const Extent known = by_share ? Extent::group : extent;
   const std::vector<Part> all = parts(unit);
@@ -366,15 +373,16 @@ void Emitter::stage(std::size_t unit) {
 
 // From sums on the rank, from slots, or from staging: summed over the ranks of each replica. In mode `local` this is
 // the one reduction of the step; in mode `reduced` micro-batches add up here. Replicas are summed in the last, unless
-// they train by themselves.
+// they train by themselves, or have a unit each. All units of a bucket are of one kind there.
 void Emitter::reduce(const Bucket& bucket, bool first, bool last) {
   const bool adds = plan_.accumulation(program_) == AccumulationMode::reduced && !first;
   Operation& reduction = add(OperationKind::reduce_scatter, StreamId::reduce, bucket.units.front());
   reduction.group = several_replicas() ? GroupKind::shard : GroupKind::all;
   reduction.wire = wire_type(plan_, reduction.unit);
   reduction.add = adds;
-  reduction.divisor = last && !sums_replicas() ? plan_.gradient_divisor(program_) : 1;
-  const Extent sums = several_replicas() ? Extent::group : Extent::mine;
+  const bool sums_replicas = this->sums_replicas(bucket.units.front());
+  reduction.divisor = last && !sums_replicas ? plan_.gradient_divisor(program_) : 1;
+  const Extent sums = plan_.replicas_of(bucket.units.front()) > 1 ? Extent::group : Extent::mine;
   for (const std::size_t unit : bucket.units) {
     const UnitBuffers& own = buffers(unit);
     const std::size_t source = accumulates(plan_, unit) ? own.accumulation
@@ -385,7 +393,7 @@ void Emitter::reduce(const Bucket& bucket, bool first, bool last) {
         {share(unit, own.gradient, sums), adds ? AccessMode::update : AccessMode::write, unit});
   }
   for (const std::size_t unit : bucket.units) release_reduced(unit);
-  if (last && sums_replicas()) reduce_across_replicas(bucket);
+  if (last && sums_replicas) reduce_across_replicas(bucket);
 }
 
 // The replicas' sums, in their order, to the owner of each shard.
@@ -414,10 +422,11 @@ void Emitter::finish_reduction(const Bucket& bucket) {
     add(OperationKind::hook, StreamId::reduce, unit).accesses = {
         {mine(unit), AccessMode::update, unit}, {loss_scale_range(plan_, program_), AccessMode::read, no_unit}};
   }
-  const Widening sums{plan_.own(), plan_.sharding().optimizer};
-  if (sums.from != sums.to && plan_.ranks_in(group_of(sums)) > 1) {
-    Operation& gather = add(OperationKind::all_gather_sum, StreamId::reduce, bucket.units.front());
-    gather.group = group_of(sums);
+  const std::size_t first = bucket.units.front();
+  const Widening sums{plan_.own(first), plan_.sharding(first).optimizer};
+  if (sums.from != sums.to && plan_.ranks_in(group_of(first, sums)) > 1) {
+    Operation& gather = add(OperationKind::all_gather_sum, StreamId::reduce, first);
+    gather.group = group_of(first, sums);
     for (const std::size_t unit : bucket.units) {
       gather.accesses.push_back({mine(unit), AccessMode::read, unit});
       gather.accesses.push_back({updated(plan_, unit, buffers(unit).gradient), AccessMode::write, unit});
@@ -451,7 +460,7 @@ std::vector<Operation> Emitter::update(std::size_t program) {
     for (const std::size_t state : buffers(unit).states) {
       optimize.accesses.push_back({updated(plan_, unit, state), AccessMode::update, unit});
     }
-    const Extent known = plan_.sharding().optimizer;
+    const Extent known = plan_.sharding(unit).optimizer;
     const bool rounds = kept(unit) != buffers(unit).master && plan_.extent(unit, buffers(unit).master) == known;
     if (rounds) {
       optimize.accesses.push_back(

@@ -8,6 +8,11 @@
 
 namespace tessera::plan {
 
+std::string name_in_replica(const UnitSpec& unit, const std::string& tensor, std::size_t replica) {
+  if (!unit.in_replica) return tensor;
+  return unit.prefix + std::to_string(replica) + "." + tensor.substr(unit.prefix.size());
+}
+
 UnitLayout::UnitLayout(const UnitSpec& unit, std::size_t ranks, std::size_t replicas)
     : ranks_(ranks), replicas_(replicas) {
   if (ranks == 0) throw InternalError("a layout for no ranks");
@@ -36,7 +41,7 @@ void UnitLayout::lay_out(const UnitSpec& unit, Part part) {
 
 std::size_t UnitLayout::place(std::size_t rank) const {
   const std::size_t ranks_of_replica = ranks_ / replicas_;
-  return rank % ranks_of_replica * replicas_ + rank / ranks_of_replica;
+  return rank % ranks_of_replica * replicas_ + rank / ranks_of_replica % replicas_;
 }
 
 std::size_t UnitLayout::rank_at(std::size_t place) const {

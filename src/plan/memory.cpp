@@ -46,7 +46,7 @@ Bytes part_in_replica(const Plan& plan, std::size_t unit) {
   return round_up(part, staging_alignment);
 }
 Bytes part_across_replicas(const Plan& plan, std::size_t unit) {
-  if (plan.options.replicas == 1) return Bytes(0);
+  if (plan.replicas_of(unit) == 1) return Bytes(0);
   return round_up(size_of(DType::fp32) * plan.layouts[unit].shard_elements(Part::trained), staging_alignment);
 }
 
@@ -108,8 +108,8 @@ Bytes checkpoint_copy(const Plan& plan) {
   std::size_t elements = 0;
   for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
     const UnitLayout& layout = plan.layouts[unit];
-    const std::size_t trained = layout.elements(plan.own(), Part::trained);
-    elements += trained + layout.elements(plan.own(), Part::frozen) + layout.buffer_elements();
+    const std::size_t trained = layout.elements(plan.own(unit), Part::trained);
+    elements += trained + layout.elements(plan.own(unit), Part::frozen) + layout.buffer_elements();
     if (!plan.trains(unit)) continue;
     elements += plan.unit_buffers[unit].states.size() * trained;
     if (plan.replicas_diverge()) elements += 2 * layout.shard_elements(Part::trained);  // anchor and outer momentum

@@ -116,7 +116,16 @@ bool sums_stay_whole(const PlanOptions& options) {
 Sharding Plan::sharding() const {
   Sharding kept = sharding_of(options);
   for (Extent* extent : {&kept.parameters, &kept.gradients, &kept.optimizer}) {
-    if (*extent == Extent::mine) *extent = own();
+    if (*extent == Extent::mine && replicas_diverge()) *extent = Extent::group;
+  }
+  return kept;
+}
+
+Sharding Plan::sharding(std::size_t unit) const {
+  Sharding kept = sharding();
+  if (!units[unit].in_replica) return kept;
+  for (Extent* extent : {&kept.parameters, &kept.gradients, &kept.optimizer}) {
+    if (*extent == Extent::group) *extent = Extent::mine;
   }
   return kept;
 }
@@ -130,7 +139,7 @@ bool is_of_outer_steps(const UnitBuffers& unit, std::size_t buffer) {
 }  // namespace
 
 Extent Plan::own(std::size_t unit, std::size_t buffer) const {
-  return is_of_outer_steps(unit_buffers[unit], buffer) ? Extent::mine : own();
+  return is_of_outer_steps(unit_buffers[unit], buffer) ? Extent::mine : own(unit);
 }
 
 std::size_t Plan::ranks_in(GroupKind group) const {
@@ -148,15 +157,21 @@ Extent Plan::held_between_windows(Resharding resharding) const {
   return ranks_of_replica() == 1 ? Extent::whole : Extent::group;
 }
 
+// What a replica has for a rank of a unit that is its own is what the rank keeps of it.
+Extent Plan::held_between_windows(std::size_t unit) const {
+  const Extent held = held_between_windows(units[unit].reshard_after_forward.value_or(options.reshard_after_forward));
+  return held == Extent::group && units[unit].in_replica ? Extent::mine : held;
+}
+
 Extent Plan::extent(std::size_t unit, std::size_t buffer) const {
   const UnitBuffers& own = unit_buffers[unit];
-  const Sharding kept = sharding();
+  const Sharding kept = sharding(unit);
   if (buffer == own.master) return precision(unit).parameter == DType::fp32 ? kept.parameters : kept.optimizer;
   if (buffer == own.kept) return kept.parameters;
   if (buffer == own.resharded) return Extent::group;
   if (buffer == own.gradient) {
     if (buffer == own.accumulation) return Extent::whole;
-    return kept.gradients == Extent::mine && options.replicas > 1 ? Extent::group : kept.gradients;
+    return kept.gradients == Extent::mine && replicas_of(unit) > 1 ? Extent::group : kept.gradients;
   }
   if (is_of_outer_steps(own, buffer)) return Extent::mine;
   const bool is_state = std::find(own.states.begin(), own.states.end(), buffer) != own.states.end();

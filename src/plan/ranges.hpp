@@ -44,13 +44,18 @@ inline Range whole_range(const Plan& plan, std::size_t unit, std::size_t buffer,
   return fixed_range(buffer, Bytes(0), size_of(type) * plan.layouts[unit].padded_elements());
 }
 
-// `per_shard` bytes for each shard of a whole, one after the other, of which `extent` is named.
-inline Range strided(const Plan& plan, const Range& whole, Extent extent, Bytes per_shard) {
+// `per_shard` bytes for each shard of a whole that so many replicas have in common, one after the other, of which
+// `extent` is named.
+struct Shards {
+  Bytes per_shard;
+  std::size_t replicas;
+};
+inline Range strided(const Plan& plan, const Range& whole, Extent extent, Shards shards) {
   Range range = whole;
-  const Bytes share = per_shard * plan.options.replicas;
-  range.size = extent == Extent::group ? share : per_shard;
+  const Bytes share = shards.per_shard * shards.replicas;
+  range.size = extent == Extent::group ? share : shards.per_shard;
   if (plan.ranks_of_replica() > 1) range.shard_stride = share;
-  if (extent == Extent::mine && plan.options.replicas > 1) range.replica_stride = per_shard;
+  if (extent == Extent::mine && shards.replicas > 1) range.replica_stride = shards.per_shard;
   return range;
 }
 
@@ -62,7 +67,7 @@ inline Range share_range(const Plan& plan, std::size_t unit, std::size_t buffer,
   const Range all =
       fixed_range(buffer, size_of(type) * layout.begin_in(held, part), size_of(type) * layout.elements(held, part));
   if (extent == held) return all;
-  Range share = strided(plan, all, extent, size_of(type) * layout.shard_elements(part));
+  Range share = strided(plan, all, extent, {size_of(type) * layout.shard_elements(part), plan.replicas_of(unit)});
   if (held == Extent::group) share.shard_stride = Bytes(0);
   return share;
 }
@@ -84,7 +89,7 @@ inline Range my_shard(const Plan& plan, std::size_t unit, std::size_t buffer, Pa
 
 // What this rank's update reads or writes of a persistent fp32 buffer.
 inline Range updated(const Plan& plan, std::size_t unit, std::size_t buffer) {
-  return share_range(plan, unit, buffer, DType::fp32, Part::trained, plan.sharding().optimizer);
+  return share_range(plan, unit, buffer, DType::fp32, Part::trained, plan.sharding(unit).optimizer);
 }
 
 inline Range untrained_range(const Plan& plan, std::size_t unit) {
@@ -100,7 +105,7 @@ inline Range all_exchanged(const Plan& plan, const ExchangeSpec& exchange) {
 inline Range my_exchanged(const Plan& plan, const ExchangeSpec& exchange) {
   const Bytes of_rank = exchange_value_size * exchange.values;
   if (plan.group_of(exchange) == GroupKind::all) {
-    return strided(plan, all_exchanged(plan, exchange), Extent::mine, of_rank);
+    return strided(plan, all_exchanged(plan, exchange), Extent::mine, {of_rank, plan.options.replicas});
   }
   return {plan.exchanged, Bytes(0), Bytes(0), plan.ranks_of_replica() > 1 ? of_rank : Bytes(0), of_rank};
 }
@@ -122,7 +127,9 @@ inline Range all_norms(const Plan& plan, std::size_t program) {
 }
 inline Range my_norms(const Plan& plan, std::size_t program) {
   const Bytes row = norm_row(plan, program);
-  if (!plan.replicas_diverge()) return strided(plan, all_norms(plan, program), Extent::mine, row);
+  if (!plan.replicas_diverge()) {
+    return strided(plan, all_norms(plan, program), Extent::mine, {row, plan.options.replicas});
+  }
   return {plan.program_buffers[program].norms, Bytes(0), Bytes(0), plan.ranks_of_replica() > 1 ? row : Bytes(0), row};
 }
 inline Range my_norm(const Plan& plan, std::size_t unit) {

@@ -60,40 +60,51 @@ Share share_of(Extent extent) {
   return extent == Extent::whole ? Share::whole : extent == Extent::group ? Share::group : Share::mine;
 }
 
-// Shards that a collective's members bring together, one each; and those of a whole unit, a replica's share, a rank.
+// Shards that a collective's members bring together, one each; and those of a whole unit, a replica's share, a rank. A
+// unit in each replica is one of a job of its ranks.
 std::size_t members(const Plan& plan, GroupKind group) {
   const std::size_t in_replica = plan.options.ranks / plan.options.replicas;
   return group == GroupKind::all ? plan.options.ranks : group == GroupKind::shard ? in_replica : plan.options.replicas;
 }
-std::size_t shards_of(const Plan& plan, Share share) {
-  return share == Share::mine ? 1 : share == Share::group ? plan.options.replicas : plan.options.ranks;
+std::size_t in_common(const Plan& plan, std::size_t unit) {
+  return plan.units[unit].in_replica ? 1 : plan.options.replicas;
+}
+std::size_t shards_of(const Plan& plan, std::size_t unit, Share share) {
+  if (share != Share::whole) return share == Share::mine ? 1 : in_common(plan, unit);
+  return plan.options.ranks / plan.options.replicas * in_common(plan, unit);
 }
 
 // Replicas that differ between outer steps train as jobs of their own ranks do, whose shards are a replica's shares.
 bool replicas_differ(const Plan& plan) { return plan.options.outer_every > 0; }
-Share owned(const Plan& plan) { return replicas_differ(plan) ? Share::group : Share::mine; }
-Share kept(const Plan& plan, Extent extent) { return extent == Extent::mine ? owned(plan) : share_of(extent); }
+Share owned(const Plan& plan, std::size_t unit) {
+  return replicas_differ(plan) && !plan.units[unit].in_replica ? Share::group : Share::mine;
+}
+Share kept(const Plan& plan, std::size_t unit, Extent extent) {
+  const bool alone = extent == Extent::mine || (extent == Extent::group && plan.units[unit].in_replica);
+  return alone ? owned(plan, unit) : share_of(extent);
+}
 
 // What each kind of operation may name of its unit, by access; pairs must fit besides (check_shape).
 std::vector<Share> shares_of(const Plan& plan, const Operation& operation, const Access& access) {
   const Sharding sharding = sharding_of(plan.options);
-  const Share updated = kept(plan, sharding.optimizer);
+  const Share updated = kept(plan, access.tenant, sharding.optimizer);
   const std::size_t buffer = access.range.buffer;
   const UnitBuffers& buffers = plan.unit_buffers[access.tenant];
   switch (operation.kind) {
     case OperationKind::initialize:
       if (buffer == buffers.anchor || buffer == buffers.outer_momentum) return {Share::mine};
-      return {buffer == buffers.master ? owned(plan) : updated};
+      return {buffer == buffers.master ? owned(plan, access.tenant) : updated};
     case OperationKind::cast:
-      if (buffers.resharded != no_buffer) return {updated, kept(plan, sharding.parameters), Share::group};
-      return {updated, kept(plan, sharding.parameters)};
+      if (buffers.resharded != no_buffer)
+        return {updated, kept(plan, access.tenant, sharding.parameters), Share::group};
+      return {updated, kept(plan, access.tenant, sharding.parameters)};
     case OperationKind::optimize: return {updated};
     case OperationKind::outer_update: return {Share::mine};
     case OperationKind::all_gather:
     case OperationKind::all_gather_sum:
     case OperationKind::reduce_scatter: return {Share::mine, Share::group, Share::whole};
     case OperationKind::sum_of_squares:
-    case OperationKind::hook: return {owned(plan)};
+    case OperationKind::hook: return {owned(plan, access.tenant)};
     case OperationKind::release:
       if (buffer == buffers.outer_mean) return {Share::mine};
       [[fallthrough]];
@@ -111,13 +122,15 @@ bool is_share_of(const Plan& plan, const Access& access, Share share, Part part,
   const Range& range = access.range;
   const Bytes shard = element * layout.shard_elements(part);
   const std::size_t before = part == Part::frozen ? layout.shard_elements(Part::trained) : 0;
-  if (shards_of(plan, share) > shards_of(plan, held)) return false;
+  const std::size_t unit = access.tenant;
+  if (shards_of(plan, unit, share) > shards_of(plan, unit, held)) return false;
   const bool alone = share == held;
-  const bool by_replica = share == Share::mine && !alone && plan.options.replicas > 1;
+  const bool by_replica = share == Share::mine && !alone && in_common(plan, unit) > 1;
   const bool by_shard = share != Share::whole && held == Share::whole && plan.options.ranks / plan.options.replicas > 1;
-  return range.offset == element * before * shards_of(plan, held) && range.size == shard * shards_of(plan, share) &&
+  return range.offset == element * before * shards_of(plan, unit, held) &&
+         range.size == shard * shards_of(plan, unit, share) &&
          range.replica_stride == (by_replica ? shard : Bytes(0)) &&
-         range.shard_stride == (by_shard ? shard * plan.options.replicas : Bytes(0));
+         range.shard_stride == (by_shard ? shard * in_common(plan, unit) : Bytes(0));
 }
 
 // Slots have room for whole units, but for the mean of an outer step and for what stays between windows.
@@ -138,7 +151,7 @@ bool is_part(const Plan& plan, const Access& access, Share share, Part part) {
   const std::size_t elements =
       layout.shard_elements(Part::trained) + (held.frozen ? layout.shard_elements(Part::frozen) : 0);
   for (const Share all : {Share::whole, Share::group, Share::mine}) {
-    const bool fits = buffer.size == held.element * elements * shards_of(plan, all);
+    const bool fits = buffer.size == held.element * elements * shards_of(plan, access.tenant, all);
     if (fits && is_share_of(plan, access, share, part, all)) return true;
   }
   return false;
@@ -231,7 +244,7 @@ bool is_layouts(const Plan& plan, const Operation& operation, const Access& acce
   const std::vector<Share> shares = shares_of(plan, operation, access);
   return std::any_of(shares.begin(), shares.end(), [&](Share share) {
     if (share == Share::everything) {
-      const std::size_t shards = shards_of(plan, in_slot(plan, access));
+      const std::size_t shards = shards_of(plan, access.tenant, in_slot(plan, access));
       return range == fixed_range(range.buffer, Bytes(0), held.element * layout.shard_elements() * shards);
     }
     return is_part(plan, access, share, Part::trained) || (held.frozen && is_part(plan, access, share, Part::frozen));
@@ -334,15 +347,23 @@ std::optional<Share> share_in(const Plan& plan, const Access& access) {
   return std::nullopt;
 }
 
-// The ranks of a replica bring their shares of a whole together, an axis of replicas the shards of such a share.
-bool is_widened_by(const Plan& plan, GroupKind group, Share from, Share to) {
-  if (shards_of(plan, from) * members(plan, group) != shards_of(plan, to)) return false;
+// Everybody, or those of a replica, which is the same where there is one.
+bool is_replica(const Plan& plan, GroupKind group) {
+  return group == (plan.options.replicas == 1 ? GroupKind::all : GroupKind::shard);
+}
+
+// The ranks of a replica bring their shares of a whole together, or their shards of a unit that is in each replica, an
+// axis of replicas the shards of such a share.
+bool is_widened_by(const Plan& plan, const Operation& operation, std::size_t unit, Share from, Share to) {
+  const GroupKind group = operation.group;
+  if (shards_of(plan, unit, from) * members(plan, group) != shards_of(plan, unit, to)) return false;
+  if (plan.units[unit].in_replica) return is_replica(plan, group);
   const bool is_mesh = plan.options.replicas > 1 && plan.options.replicas < plan.options.ranks;
   return !is_mesh || group == GroupKind::all || (from == Share::group) == (group == GroupKind::shard);
 }
 
 // Of each pair one is as many shards as the other has for each of the group's ranks. Everybody's norms count, or those
-// of a replica that trains by itself, and one rank's state is for everybody.
+// of a replica that trains by itself, and one rank's state is for all that have its unit in common.
 bool is_of_group(const Plan& plan, const Operation& operation) {
   if (operation.kind == OperationKind::gather_norms && replicas_differ(plan)) {
     return operation.group == GroupKind::shard;
@@ -350,6 +371,9 @@ bool is_of_group(const Plan& plan, const Operation& operation) {
   if (operation.kind == OperationKind::exchange) {
     const bool all = is_among_all(plan, plan.units[operation.unit].exchanges[operation.exchange]);
     return operation.group == (all ? GroupKind::all : GroupKind::shard);
+  }
+  if (operation.kind == OperationKind::broadcast && plan.units[operation.unit].in_replica) {
+    return is_replica(plan, operation.group);
   }
   if (!moves_shards(operation)) return operation.group == GroupKind::all;
   const bool sums = operation.kind == OperationKind::reduce_scatter;
@@ -359,7 +383,7 @@ bool is_of_group(const Plan& plan, const Operation& operation) {
     if (few.range.size == Bytes(0) && many.range.size == Bytes(0)) continue;
     const auto from = share_in(plan, few);
     const auto to = share_in(plan, many);
-    if (!from || !to || !is_widened_by(plan, operation.group, *from, *to)) return false;
+    if (!from || !to || !is_widened_by(plan, operation, few.tenant, *from, *to)) return false;
   }
   return true;
 }

@@ -70,7 +70,8 @@ CarriedState::CarriedState(World& world, const plan::Plan& plan, std::span<const
 
 std::vector<float> CarriedState::whole(const Unit& unit, const Parameter& parameter, std::size_t state) const {
   const Shares& shares = states_[state];
-  const Extent owned = state == 0 ? plan_.own() : plan_.own(unit.index(), buffer_of(plan_, unit.index(), state));
+  const Extent owned =
+      state == 0 ? plan_.own(unit.index()) : plan_.own(unit.index(), buffer_of(plan_, unit.index(), state));
   std::vector<ParameterPiece> mine;
   std::vector<float> values;
   if (const auto share = shares.find(&parameter); share != shares.end()) {

@@ -88,7 +88,7 @@ std::vector<float> whole_parameter(World& world, const plan::Plan& plan, const P
   const plan::UnitLayout& layout = plan.layouts[place.unit];
   std::vector<std::optional<plan::ShardPiece>> shares;
   std::size_t largest = 0;
-  for (std::size_t rank = 0; rank < layout.ranks(); ++rank) {
+  for (std::size_t rank = 0; rank < plan.options.ranks; ++rank) {
     shares.push_back(share_of(layout, rank, place));
     if (shares.back()) largest = std::max(largest, shares.back()->count);
   }
@@ -102,7 +102,8 @@ std::vector<float> whole_parameter(World& world, const plan::Plan& plan, const P
   const std::vector<std::byte> all = world.gather(std::as_bytes(std::span<const float>(sent)), place.parameter->name());
   std::vector<float> result(place.parameter->elements());
   for (std::size_t rank = 0; rank < shares.size(); ++rank) {
-    if (!shares[rank] || (place.owned == Extent::group && !is_of_replica(plan, rank, world))) continue;
+    const bool of_replica = place.owned == Extent::group || plan.units[place.unit].in_replica;
+    if (!shares[rank] || (of_replica && !is_of_replica(plan, rank, world))) continue;
     std::memcpy(result.data() + shares[rank]->parameter_offset, all.data() + rank * largest * sizeof(float),
                 shares[rank]->count * sizeof(float));
   }
@@ -128,8 +129,9 @@ std::vector<GradientNorm> gradient_norms(World& world, const plan::Plan& plan,
   }
   const std::vector<std::byte> all = world.gather(std::as_bytes(std::span<const double>(mine)), "gradient norms");
   for (std::size_t rank = 0; rank < static_cast<std::size_t>(world.size()); ++rank) {
-    if (plan.replicas_diverge() && !is_of_replica(plan, rank, world)) continue;
+    const bool of_mine = is_of_replica(plan, rank, world);
     for (std::size_t i = 0; i < result.size(); ++i) {
+      if (!of_mine && plan.is_of_replica(result[i].parameter->unit()->index())) continue;
       double squares = 0.0;
       std::memcpy(&squares, all.data() + (rank * result.size() + i) * sizeof(double), sizeof(double));
       result[i].norm += squares;

@@ -31,6 +31,7 @@ class ModelMemory {
   // parameter's, of everything else the trained ones'.
   std::vector<ParameterPiece> pieces(std::size_t unit, std::size_t buffer);
   std::span<float> values(const Unit& unit, const Buffer& untrained);
+  plan::MeshPlace place() const { return place_; }  // this rank's
   std::vector<FullyShard::Region> regions();
 
  private:

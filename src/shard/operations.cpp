@@ -135,15 +135,20 @@ void Operations::fill_initial(const Initial& initial, const InitialPlace& place,
   device::cuda_queue(on).synchronize();
 }
 
+std::string Operations::name_here(std::size_t unit, const std::string& tensor) const {
+  return plan::name_in_replica(plan_.units[unit], tensor, memory_.place().replica);
+}
+
 // The arena starts at zero, and with it padding and the optimizer's states.
 void Operations::initialize(const Operation& operation, Stream& on) {
   const std::size_t unit = operation.unit;
   on.submit([this, unit, &on] {
     for (const ParameterPiece& piece : memory_.pieces(unit, plan_.unit_buffers[unit].master)) {
-      fill_initial(piece.parameter->initial(), {piece.values, piece.parameter->name(), piece.first}, on);
+      fill_initial(piece.parameter->initial(), {piece.values, name_here(unit, piece.parameter->name()), piece.first},
+                   on);
     }
     for (const Buffer* state : units_[unit]->buffers()) {
-      fill_initial(state->initial(), {memory_.values(*units_[unit], *state), state->name(), 0}, on);
+      fill_initial(state->initial(), {memory_.values(*units_[unit], *state), name_here(unit, state->name()), 0}, on);
     }
   });
   set_anchor(unit, on);

@@ -77,6 +77,8 @@ class Operations {
   }
   Collective collective_of(const plan::Operation& operation);
   void set_anchor(std::size_t unit, Stream& on);
+  // A tensor's full name in this rank's replica.
+  std::string name_here(std::size_t unit, const std::string& tensor) const;
   void fill_initial(const Initial& initial, const InitialPlace& place, Stream& on);
   void initialize(const plan::Operation& operation, Stream& on);
   void cast(const plan::Operation& operation, Stream& on);

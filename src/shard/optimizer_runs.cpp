@@ -25,7 +25,7 @@ RunSettings settings_of(std::string_view name, const std::vector<ParameterGroup>
 // What the rank updates.
 std::vector<plan::ShardPiece> updated_pieces(const plan::Plan& plan, std::size_t unit, std::size_t rank) {
   const plan::UnitLayout& layout = plan.layouts[unit];
-  std::vector<plan::ShardPiece> pieces = layout.pieces(rank, plan.sharding().optimizer);
+  std::vector<plan::ShardPiece> pieces = layout.pieces(rank, plan.sharding(unit).optimizer);
   std::erase_if(pieces,
                 [&](const plan::ShardPiece& piece) { return layout.part(piece.parameter) == plan::Part::frozen; });
   return pieces;

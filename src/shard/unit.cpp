@@ -107,7 +107,9 @@ plan::UnitSpec Unit::spec() const {
                       .prefetch = options_.prefetch,
                       .reshard_after_forward = options_.reshard_after_forward,
                       .recompute = options_.recompute,
-                      .optimizer_states = std::nullopt};
+                      .optimizer_states = std::nullopt,
+                      .in_replica = options_.in_replica,
+                      .prefix = options_.prefix.value_or(name() + ".")};
   if (options_.optimizer) spec.optimizer_states = options_.optimizer->states();
   for (const Parameter* parameter : parameters()) {
     spec.parameters.push_back({.name = parameter->name(),

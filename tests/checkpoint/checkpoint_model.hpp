@@ -50,6 +50,7 @@ struct Job {
   std::size_t rows = 1031;  // of the large weight
   std::size_t layers = 3;
   OuterOptions outer = {};
+  bool experts = false;  // each replica has the second layer of its own
 };
 
 // Values of one tensor's elements, that no other element of the checkpoint has, most likely.
@@ -67,12 +68,18 @@ class Values {
 
 using Visit = std::function<void(const std::string& tensor, std::size_t first, std::span<float> values)>;
 
+// As files have it: of a unit that each replica has of its own with the replica's number.
+inline std::string name_in_files(FullyShard& model, const Unit& unit, const std::string& tensor) {
+  const std::size_t rank = static_cast<std::size_t>(model.world().rank());
+  return plan::name_in_replica(unit.spec(), tensor, model.plan().place_of(rank).replica);
+}
+
 // Of one of a unit's states, under names that begin with `prefix`.
 inline void for_each_piece(FullyShard& model, const Unit& unit, const std::string& state, const std::string& prefix,
                            const Visit& visit) {
   for (const ParameterPiece& piece : model.pieces(unit, state)) {
     const bool is_frozen = unit.spec().parameters[unit.index_of(*piece.parameter)].frozen;
-    visit((is_frozen ? "" : prefix) + piece.parameter->name(), piece.first, piece.values);
+    visit((is_frozen ? "" : prefix) + name_in_files(model, unit, piece.parameter->name()), piece.first, piece.values);
   }
 }
 
@@ -92,7 +99,9 @@ inline void for_each_share(FullyShard& model, const Visit& visit) {
     }
     if (apart) for_each_piece(model, unit, "anchor", "", visit);
     if (apart) for_each_piece(model, unit, "outer momentum", "outer_momentum/", visit);
-    for (const Buffer* buffer : unit.buffers()) visit(buffer->name(), 0, model.buffer(*buffer));
+    for (const Buffer* buffer : unit.buffers()) {
+      visit(name_in_files(model, unit, buffer->name()), 0, model.buffer(*buffer));
+    }
   }
 }
 
@@ -135,7 +144,9 @@ inline void with_model(const Job& job, const std::function<void(FullyShard&)>& b
                              .outer = job.outer,
                              .precision = job.precision,
                              .checkpointing = job.checkpointing});
-    for (auto& layer : layers) model.add(*layer);
+    for (auto& layer : layers) {
+      model.add(*layer, UnitOptions{.in_replica = job.experts && layer == layers[1]});
+    }
     model.finalize(AdamW{});
     body(model);
   });

@@ -159,6 +159,21 @@ TEST_CASE("planned_bytes_equal_measured_bytes_on_meshes_of_replicas") {
   check_meshes<bf16>(bf16_mixed);
 }
 
+TEST_CASE("planned_bytes_equal_measured_bytes_of_units_in_each_replica") {
+  REQUIRE_PROBE();
+  for (const Strategy strategy : {Strategy::ddp, Strategy::zero2, Strategy::fsdp, Strategy::hfsdp}) {
+    Run run;
+    run.ranks = 6;
+    run.in_replica = {1, 2};
+    run.options.strategy = strategy;
+    run.options.replicas = 2;
+    check<float>(run);
+    run.options.precision = bf16_mixed;
+    run.options.micro_batches = 2;
+    check<bf16>(run);
+  }
+}
+
 TEST_CASE("planned_bytes_equal_measured_bytes_where_a_replicas_share_stays_until_backward") {
   REQUIRE_PROBE();
   for (const std::size_t replicas : {2u, 3u}) {

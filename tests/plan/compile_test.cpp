@@ -101,7 +101,8 @@ bool every_gather_is_released(const Plan& plan, const Segment& segment) {
 // One micro-batch's sums of a unit start anew or go on, as its place in the step demands.
 bool sums_are_formed_right(const Plan& plan, const Segment& segment, std::size_t unit) {
   const bool local = plan.options.accumulation == AccumulationMode::local;
-  const bool replicas = plan.options.replicas > 1;
+  const bool mesh = plan.options.replicas > 1;
+  const bool replicas = mesh && !plan.units[unit].in_replica;
   bool started = local && !is_first(segment.kind);
   bool summed_inside = false;
   for (const Operation& operation : segment.operations) {
@@ -118,7 +119,7 @@ bool sums_are_formed_right(const Plan& plan, const Segment& segment, std::size_t
     const bool divides = is_last(segment.kind) && across == replicas;
     const std::size_t divisor = divides ? plan.options.ranks * plan.micro_batches(segment.program) : 1;
     if (operation.add != adds || operation.divisor != divisor) return false;
-    if (replicas && (operation.group == GroupKind::shard) == across) return false;
+    if (mesh && (operation.group == GroupKind::shard) == across) return false;
     summed_inside = true;
   }
   const std::size_t inside = !local || is_last(segment.kind) ? 1 : 0;

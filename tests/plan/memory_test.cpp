@@ -84,21 +84,25 @@ Persistent persistent_of(const Model& model, const PlanOptions& options) {
   const bool fp32 = options.precision.parameter == DType::fp32;
   const Sharding sharding = sharding_of(options.strategy, options.replicas);
   for (std::size_t unit = 0; unit < model.units.size(); ++unit) {
-    const std::uint64_t shard = shard_of(model.units[unit], options.ranks);
-    const std::uint64_t whole = shard * options.ranks;
+    // Of a unit in each replica what a job of one replica's ranks has.
+    const bool own = model.units[unit].in_replica;
+    const std::size_t ranks = own ? options.ranks / options.replicas : options.ranks;
+    const std::size_t in_common = own ? 1 : options.replicas;
+    const std::uint64_t shard = shard_of(model.units[unit], ranks);
+    const std::uint64_t whole = shard * ranks;
     const auto elements = [&](Extent extent) {
-      return extent == Extent::whole ? whole : extent == Extent::group ? shard * options.replicas : shard;
+      return extent == Extent::whole ? whole : extent == Extent::group ? shard * in_common : shard;
     };
     sum.parameters += 4 * elements(fp32 ? sharding.parameters : sharding.optimizer);
     // What windows read, or gather, where that is no cast of what is updated.
-    const bool has_copy = sharding.parameters == Extent::whole || options.strategy == Strategy::hfsdp;
+    const bool has_copy = sharding.parameters == Extent::whole || (options.strategy == Strategy::hfsdp && !own);
     if (has_copy && !fp32) sum.parameters += up(2 * elements(sharding.parameters), 512);
     const bool reduced_sums_there = has_several_micro_batches(trainer_of(model, unit), options) &&
                                     options.accumulation == AccumulationMode::reduced;
     const bool adds_up = adds_up_on_the_rank(model, options, unit);
     const bool in_place = adds_up && keeps_sums_whole(options) && !reduced_sums_there;
     // Of several replicas each has a sum of its own first.
-    const bool replicas = options.replicas > 1 && sharding.gradients == Extent::mine;
+    const bool replicas = in_common > 1 && sharding.gradients == Extent::mine;
     sum.gradients += 4 * elements(in_place ? Extent::whole : replicas ? Extent::group : sharding.gradients);
     sum.optimizer += 4 * states_of(trainer_of(model, unit)) * elements(sharding.optimizer);
     if (adds_up && !in_place) sum.accumulation += 4 * whole;

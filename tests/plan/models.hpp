@@ -225,10 +225,23 @@ inline Model exchanging_model() {
            {{0, evaluate}, {1, evaluate}, {2, evaluate}, {3, evaluate}}}};
 }
 
+// Units that each replica has of its own, with state and an exchange, among others of all.
+inline Model experts_model() {
+  std::vector<UnitSpec> units = odd_units(5);
+  for (const std::size_t expert : {std::size_t{1}, std::size_t{2}, std::size_t{4}}) {
+    units[expert].in_replica = true;
+    units[expert].prefix = units[expert].name + ".";
+  }
+  units[2].buffers = {{"u2.state", {5}}};
+  units[3].buffers = {{"u3.state", {3}}};
+  units[4].exchanges = {{.name = "u4.a", .values = 3}};
+  return {"experts", std::move(units), Program::chain(5)};
+}
+
 inline std::vector<Model> all_models() {
   return {chain_model(1), chain_model(2),      chain_model(3),        chain_model(5),     chain_model(8),
           tied_model(),   recompute_model(),   no_evaluation_model(), empty_unit_model(), adversarial_model(),
-          nested_model(), recomputing_model(), exchanging_model()};
+          nested_model(), recomputing_model(), exchanging_model(),    experts_model()};
 }
 
 // Units in programs that all go through the whole chain, each of which trains some of it.

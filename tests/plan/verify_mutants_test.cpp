@@ -102,6 +102,9 @@ std::vector<Subject> subjects() {
     add(result, exchanging_model(), {.strategy = strategy, .ranks = 6, .replicas = 2});
     add(result, exchanging_model(),
         {.strategy = strategy, .ranks = 6, .replicas = 3, .micro_batches = 2, .bucket_cap = Bytes(0)});
+    add(result, experts_model(), {.strategy = strategy, .ranks = 4, .replicas = 2, .gradient_hooks = true});
+    add(result, experts_model(),
+        {.strategy = strategy, .precision = bf16_mixed, .ranks = 6, .replicas = 2, .micro_batches = 2});
   }
   for (const std::size_t prefetch : {0u, 1u, 2u}) {
     const Precision& precision = prefetch == 1 ? bf16_mixed : fp32_precision;

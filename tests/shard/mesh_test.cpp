@@ -126,6 +126,14 @@ TEST_CASE("every_strategy_equals_ddp_bitwise_on_every_mesh_with_frozen_parameter
   check_meshes<tessera::bf16>(run);
 }
 
+TEST_CASE("every_strategy_equals_ddp_bitwise_on_every_mesh_with_units_in_each_replica_in_fp16_with_overflows") {
+  Run run;
+  run.in_replica = {1, 2};
+  run.options.precision = tessera::fp16_mixed;
+  run.overflows = {1};
+  check_meshes<tessera::fp16>(run);
+}
+
 TEST_CASE("test_modes_leave_the_bits_of_a_mesh_alone") {
   using tessera::Resharding;
   const std::pair<Strategy, Resharding> variants[] = {{Strategy::fsdp, true},

@@ -110,6 +110,7 @@ struct Run {
   std::set<int> overflows = {};                // steps in which the last rank's gradient is infinite
   std::vector<tessera::Precision> precisions;  // of the units, in turn; none: the model's
   std::set<std::size_t> frozen = {};           // layers whose weight (even ones) or all of which (odd ones) is frozen
+  std::set<std::size_t> in_replica = {};       // layers that each replica has of its own
   bool rounds = true;                          // whether the optimizer writes parameters of 16 bits, too
 };
 
@@ -142,10 +143,13 @@ inline Values share(tessera::FullyShard& model, const tessera::Unit& unit, std::
   return values;
 }
 
-// Replicas that train by themselves have weights of their own, under names that begin with the replica's number.
+// Replicas that train by themselves have weights of their own, under names that begin with the replica's number; units
+// that each replica has of its own have the names of files.
 inline std::string weight_name(tessera::FullyShard& model, const tessera::Parameter& parameter) {
-  if (!model.plan().replicas_diverge()) return parameter.name();
   const tessera::plan::MeshPlace place = model.plan().place_of(std::size_t(model.world().rank()));
+  const tessera::plan::UnitSpec& unit = model.plan().units[parameter.unit()->index()];
+  if (unit.in_replica) return tessera::plan::name_in_replica(unit, parameter.name(), place.replica);
+  if (!model.plan().replicas_diverge()) return parameter.name();
   return std::to_string(place.replica) + "/" + parameter.name();
 }
 
@@ -168,6 +172,7 @@ void add_layers(tessera::FullyShard& model, std::vector<std::unique_ptr<L>>& lay
     if (run.frozen.contains(l)) layers[l]->weight.set_frozen(true);
     if (run.frozen.contains(l) && l % 2 == 1) layers[l]->bias.set_frozen(true);
     tessera::UnitOptions unit;
+    unit.in_replica = run.in_replica.contains(l);
     if (!run.precisions.empty()) unit.precision = run.precisions[l % run.precisions.size()];
     model.add(*layers[l], unit);
   }

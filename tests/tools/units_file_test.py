@@ -57,6 +57,17 @@ class UnitsFile(unittest.TestCase):
         program["micro_batch"].insert(2, "recompute layers.1")
         self.assertNotEqual(self.plan({**content, "program": program})["hash"], expected["hash"])
 
+    def test_units_in_each_replica_stay_there(self):
+        content = {"units": [unit("a", [1000, 300]), unit("expert", [2000, 300], in_replica=True)]}
+        found = self.plan(content, "--replicas", 2, "--strategy", "hsdp", world=6)["traffic"]["collectives"]
+        both = self.plan({"units": [unit("a", [1000, 300]), unit("expert", [2000, 300])]}, "--replicas", 2, "--strategy", "hsdp",
+                         world=6)["traffic"]["collectives"]
+        self.assertEqual(found["reduce-scatter"]["count"] if "reduce-scatter" in found else 0, 0)
+        self.assertEqual(found["reduce-scatter inside replicas"]["count"], 2)
+        self.assertEqual(found["reduce-scatter across replicas"]["count"], 1)
+        self.assertEqual(both["reduce-scatter across replicas"]["count"], 2)
+        self.assert_refused({"units": [unit("a", [3], in_replica=1)]}, "in_replica")
+
     def test_frozen_parameters_and_types_of_a_unit(self):
         content = {"units": [unit("a", [1000, 128]), unit("b", [1000, 128])]}
         plain = self.plan(content, "--strategy", "zero2")

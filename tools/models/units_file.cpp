@@ -132,12 +132,15 @@ tessera::Resharding resharding_of(const Place& place) {
 }
 
 plan::UnitSpec unit_of(const Place& place, std::size_t& parameters_left) {
-  place.require_keys({"name", "parameters", "precision?", "prefetch?", "reshard_after_forward?", "recompute?"});
+  place.require_keys(
+      {"name", "parameters", "precision?", "prefetch?", "reshard_after_forward?", "recompute?", "in_replica?"});
   plan::UnitSpec unit{place.at("name").text(), {}};
   if (place.has("precision")) unit.precision = precision_of(place.at("precision"));
   if (place.has("prefetch")) unit.prefetch = place.at("prefetch").whole(most_prefetch);
   if (place.has("reshard_after_forward")) unit.reshard_after_forward = resharding_of(place.at("reshard_after_forward"));
   unit.recompute = place.has("recompute") && place.at("recompute").truth();
+  unit.in_replica = place.has("in_replica") && place.at("in_replica").truth();
+  unit.prefix = unit.name + ".";
   for (const Place& parameter : place.at("parameters").list(parameters_left)) {
     unit.parameters.push_back(parameter_of(parameter, unit.name));
   }

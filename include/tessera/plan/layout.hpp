@@ -7,7 +7,8 @@
 // Untrained state has a place of its own, whole, laid out in the same way and not padded to shards.
 //
 // On a mesh of R replicas by S ranks (strategy.hpp) shards of the S ranks of a replica follow each other, each of them
-// divided among the R replicas: rank r * S + s owns the shard at place s * R + r.
+// divided among the R replicas: rank r * S + s owns the shard at place s * R + r. A unit that is a replica's own, an
+// expert, is laid out for the S ranks of one replica instead, and each of them has a shard of its replica's.
 #pragma once
 
 #include <array>
@@ -61,7 +62,14 @@ struct UnitSpec {
   bool recompute = false;  // a recompute window stands right before each backward one
   // Names of the fp32 buffers per parameter of an optimizer of its own; else its program's.
   std::optional<std::vector<std::string>> optimizer_states = std::nullopt;
+  // Each replica has its own, with other values: an expert. Its gradients are summed inside the replica alone.
+  bool in_replica = false;
+  std::string prefix = {};  // of its tensors' full names, behind which a replica's own have its number
 };
+
+// The full name of one of the unit's tensors, as it is in files: of a unit in each replica "experts.up.weight" is
+// "experts.3.up.weight" in replica 3.
+std::string name_in_replica(const UnitSpec& unit, const std::string& tensor, std::size_t replica);
 
 enum class Part { trained, frozen };
 inline constexpr Part all_parts[] = {Part::trained, Part::frozen};
@@ -76,7 +84,7 @@ struct ShardPiece {
 
 class UnitLayout {
  public:
-  // ranks > 0, a multiple of replicas.
+  // ranks > 0, a multiple of replicas. Of a unit in each replica: the ranks of one, and one replica.
   explicit UnitLayout(const UnitSpec& unit, std::size_t ranks, std::size_t replicas = 1);
 
   std::size_t ranks() const { return ranks_; }
@@ -119,8 +127,8 @@ class UnitLayout {
   // The same where each replica holds all shards of its own (Extent::group): of the ranks of one replica.
   Owned owner_in_replica(std::size_t replica, std::size_t parameter, std::size_t element) const;
 
-  // What rank `rank` holds of this extent, by parameter, the trained ones first, each part in ascending order; empty
-  // when that is padding only. What it owns: Extent::mine.
+  // What rank `rank` of the job holds of this extent, by parameter, the trained ones first, each part in ascending
+  // order; empty when that is padding only. What it owns: Extent::mine.
   std::vector<ShardPiece> pieces(std::size_t rank, Extent extent = Extent::mine) const;
 
  private:

@@ -278,6 +278,10 @@ struct Plan {
 
   // With outer steps each replica keeps what a job of its own ranks would: nothing of 1/N but what these steps need.
   Sharding sharding() const;
+  // Of a unit in each replica: what a job of that replica's ranks would keep of it.
+  Sharding sharding(std::size_t unit) const;
+  // Those that have the unit in common.
+  std::size_t replicas_of(std::size_t unit) const { return units[unit].in_replica ? 1 : options.replicas; }
   bool replicas_diverge() const { return options.outer_every > 0; }
   // Those whose gradients are summed in every step, who share norm, skipping and loss scale.
   std::size_t training_ranks() const { return replicas_diverge() ? ranks_of_replica() : options.ranks; }
@@ -292,14 +296,16 @@ struct Plan {
   std::size_t gradient_divisor(std::size_t program) const { return training_ranks() * micro_batches(program); }
   // What this rank is the one to initialise, and to give out, of a unit's persistent buffers: its shard, or, where
   // replicas differ, what its replica has for it. Of the buffers of outer steps always its shard.
-  Extent own() const { return replicas_diverge() ? Extent::group : Extent::mine; }
+  Extent own(std::size_t unit) const {
+    return replicas_diverge() && !units[unit].in_replica ? Extent::group : Extent::mine;
+  }
   Extent own(std::size_t unit, std::size_t buffer) const;
+  // Whether what a rank has of the unit is its replica's alone.
+  bool is_of_replica(std::size_t unit) const { return replicas_diverge() || units[unit].in_replica; }
   // What windows read is whole at all times; else it is gathered into slots.
   bool parameters_stay_whole() const { return sharding().parameters == Extent::whole; }
   // What a rank holds of a gathered unit between its windows of a pass (Resharding), as this mesh has it.
-  Extent held_between_windows(std::size_t unit) const {
-    return held_between_windows(units[unit].reshard_after_forward.value_or(options.reshard_after_forward));
-  }
+  Extent held_between_windows(std::size_t unit) const;
   Extent held_between_windows(Resharding resharding) const;
   // Of the mesh.
   std::size_t ranks_of_replica() const { return options.ranks / options.replicas; }

@@ -52,6 +52,13 @@ struct UnitOptions {
   // with outer steps.
   std::shared_ptr<const Optimizer> optimizer = nullptr;
   bool optional = false;  // its windows may be skipped (FullyShard::skip)
+  // An expert: each replica of the mesh (FullyShardOptions::replicas) has such a unit of its own, with other values. It
+  // is sharded, gathered and reduced among the ranks of its replica alone. Its gradient is that of the mean loss of all
+  // ranks, as every unit's is: the sum over its replica's ranks, divided by all ranks x micro-batches, so tokens of
+  // other replicas count when their gradients are brought here. In files, and for initial values, its tensors have the
+  // number of the replica behind the prefix: "experts.up.weight" of replica 3 is "experts.3.up.weight". Its exchanges
+  // are among the replica's ranks. Not with outer steps.
+  bool in_replica = false;
   // What full names of its tensors begin with; default: the unit's name and a dot.
   std::optional<std::string> prefix = std::nullopt;
 };
