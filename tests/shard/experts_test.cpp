@@ -261,6 +261,13 @@ Job job_on(const MeshOfRanks& mesh) {
   return {.ranks = int(mesh.replicas) * mesh.ranks_of_replica, .options = on_mesh(mesh.replicas)};
 }
 
+void check_near(const std::map<std::string, Values>& weights, const std::string& name, const plain::Numbers& expected) {
+  INFO(name);
+  const Values& values = weights.at(name);
+  REQUIRE(values.size() == expected.size());
+  for (std::size_t i = 0; i < values.size(); ++i) CHECK(values[i] == doctest::Approx(expected[i]).epsilon(1e-5));
+}
+
 TEST_CASE("experts_of_replicas_train_as_in_a_plain_loop") {
   for (const MeshOfRanks& mesh : meshes) {
     for (const bool optional : {false, true}) {
@@ -273,15 +280,8 @@ TEST_CASE("experts_of_replicas_train_as_in_a_plain_loop") {
       train_plainly(expected, job, trained.norms);
       CHECK(trained.weights.size() == 2 * expected.layers.size());
       for (const auto& entry : expected.layers) {
-        for (const auto& [what, numbers] :
-             {std::pair(".weight", &entry.second.weight), {".bias", &entry.second.bias}}) {
-          const Values& values = trained.weights.at(entry.first + what);
-          INFO(entry.first << what);
-          REQUIRE(values.size() == numbers->size());
-          for (std::size_t i = 0; i < values.size(); ++i) {
-            CHECK(values[i] == doctest::Approx((*numbers)[i]).epsilon(1e-5));
-          }
-        }
+        check_near(trained.weights, entry.first + ".weight", entry.second.weight);
+        check_near(trained.weights, entry.first + ".bias", entry.second.bias);
       }
     }
   }
