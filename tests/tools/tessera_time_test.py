@@ -80,6 +80,18 @@ class Times(Toy):
         self.assertAlmostEqual(passes(6, host_memory=1e9, network=self.network), 4 * alone, delta=1e-3 * alone)
         self.assertAlmostEqual(passes(2, host_memory=1e9, processors=2), 2 * alone, delta=1e-6 * alone)
 
+    def test_computing_takes_longer_while_all_processors_are_busy(self):
+        def windows(ranks, *arguments, **changed):
+            kinds = self.time(ranks, *arguments, memory=1e20, host={"latency": 0, "bandwidth": 1e20}, **changed)["time"]["time_by_kind"]
+            return kinds["forward windows"] + kinds["backward windows"]
+
+        one = windows(1)
+        self.assertAlmostEqual(windows(4, all_busy=1.5, processors=4), 1.5 * one, delta=1e-3 * one)
+        self.assertAlmostEqual(windows(2, all_busy=1.5, processors=4), one, delta=1e-3 * one)
+        path = self.folder / "busy.json"
+        windows(1, "--trace", path, all_busy=1.5, processors=4)
+        self.assertAlmostEqual(windows(4, "--profile", path, all_busy=1.5, processors=4), 1.5 * one, delta=0.01 * one)
+
     def test_a_profile_of_one_rank_knows_nothing_of_the_others_at_its_memory(self):
         path = self.folder / "profile.json"
         shared = {"memory": 1e9, "host_memory": 1e9}

@@ -83,6 +83,40 @@ std::pair<double, double> product_rate(const LinearSize& size, double budget) {
   return {flops, flops / seconds};
 }
 
+// Of so many threads that multiply at once, the mean of what one product takes over what it takes alone: other than a
+// median a mean has the moments in which a thread had to wait for a processor. Weights are in no cache.
+double all_busy(std::size_t ranks, double budget) {
+  constexpr LinearSize size = {64, 2048, 2048};
+  constexpr std::size_t weight = size.in * size.out, places = 6;
+  const auto mean_seconds = [&](std::size_t at_once) {
+    double mean = 0;
+    launch({.ranks = static_cast<int>(at_once), .threads = 1}, [&](World& world) {
+      constexpr std::size_t x = size.rows * size.in, y = size.rows * size.out;
+      Arena arena(Device::cpu(), Bytes((x + y + places * weight) * sizeof(float)));
+      float* const data = reinterpret_cast<float*>(arena.data());
+      std::fill_n(data, x + y + places * weight, 1e-3f);
+      std::vector<float> scratch(nn::linear_scratch<float>(size.rows, size.in, size.out));
+      Stream stream(Device::cpu(), {.name = "calibrate", .mode = StreamMode::immediate});
+      std::size_t runs = 0;
+      const auto multiply = [&] {
+        const float* const weights = data + x + y + runs++ % places * weight;
+        nn::linear_forward<float>(stream, {.x = {data, size.rows, size.in},
+                                           .weight = {weights, size.out, size.in},
+                                           .y = {data + x, size.rows, size.out},
+                                           .scratch = scratch.data()});
+      };
+      for (std::size_t warm = 0; warm < places; ++warm) multiply();
+      world.barrier("together");
+      runs = 0;
+      const auto begin = Clock::now();
+      while (seconds_since(begin) < budget / 2) multiply();
+      if (world.rank() == 0) mean = seconds_since(begin) / static_cast<double>(runs);
+    });
+    return mean;
+  };
+  return std::max(1.0, mean_seconds(ranks) / mean_seconds(1));
+}
+
 template <typename T>
 Curve product_curve(double budget) {
   std::map<double, double> rates;
@@ -240,10 +274,11 @@ Machine calibrate(const Calibration& calibration) {
       machine.peak[type] = std::max(machine.peak[type], rate);
     }
   }
+  machine.all_busy = all_busy(std::min<std::size_t>(cores, calibration.ranks), part / 2);
   machine.memory = memory_curve(part / 4);
   machine.host_memory = host_memory_curve(std::min<std::size_t>(cores, calibration.ranks), part / 4);
   machine.launch = launch_seconds();
-  machine.host = measure_link(calibration.ranks, 1.5 * part);
+  machine.host = measure_link(calibration.ranks, part);
   return machine;
 }
 

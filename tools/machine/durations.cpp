@@ -193,6 +193,8 @@ DurationModel::DurationModel(const plan::Plan& plan, const Machine& machine, Tok
                              const std::optional<Profile>& profile)
     : plan_(plan), machine_(machine) {
   add_windows(shape, profile);
+  const double profiled = profile ? computing_time(profile->ranks) : 1;
+  for (auto& [window, seconds] : windows_) seconds *= computing_time(plan.options.ranks) / profiled;
   if (!profile) return;
   seconds_per_byte_ = profile->seconds_per_byte;
   profiled_ranks_ = profile->ranks;
@@ -252,6 +254,13 @@ double DurationModel::counted(const Work& work, tessera::DType type) const {
     seconds += product.count * product.flops / rate.at(product.flops);
   }
   return seconds;
+}
+
+// How many times as long computing takes as on a rank whose host has processors to spare: what else runs there, and
+// whatever processors share, takes from all of them.
+double DurationModel::computing_time(std::size_t ranks) const {
+  const auto on_host = static_cast<double>(std::min(machine_.ranks_per_host, ranks));
+  return machine_.processors && on_host >= *machine_.processors ? machine_.all_busy : 1;
 }
 
 // Ranks of a host compute the same things at about the same time, so they are at its memory together.

@@ -58,6 +58,7 @@ class DurationModel {
   double counted(const Work& work, tessera::DType type) const;
   double memory_seconds(const tessera::plan::Operation& operation) const;
   double memory_rate(double bytes, std::size_t ranks) const;
+  double computing_time(std::size_t ranks) const;
 
   const tessera::plan::Plan& plan_;
   Machine machine_;

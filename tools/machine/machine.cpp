@@ -141,7 +141,7 @@ Machine machine_from_json(const Json& json, const std::string& where) {
   const Place place(
       json, where,
       {"tessera_machine", "name", "about", "ranks_per_host", "peak", "products", "memory", "host_memory", "launch",
-       "processors", "immediate_compute", "slowdown", "one_network", "collectives", "host", "network"});
+       "processors", "all_busy", "immediate_compute", "slowdown", "one_network", "collectives", "host", "network"});
   if (place.at("tessera_machine") != Json(1)) place.refuse("\"tessera_machine\" takes 1, the format's version");
   Machine machine;
   machine.name = place.text("name");
@@ -151,6 +151,7 @@ Machine machine_from_json(const Json& json, const std::string& where) {
   if (place.has("host_memory")) machine.host_memory = place.curve("host_memory");
   machine.launch = place.number_or("launch", 0, 0, 1);
   if (place.has("processors")) machine.processors = place.number("processors", 0.01, 65536);
+  machine.all_busy = place.number_or("all_busy", 1, 1, 100);
   machine.immediate_compute = place.truth("immediate_compute");
   machine.slowdown = place.number_or("slowdown", 1, 1, 100);
   machine.one_network = place.truth("one_network");
@@ -214,6 +215,7 @@ Json json_of(const Machine& machine) {
   if (!machine.host_memory.empty()) json["host_memory"] = json_of(machine.host_memory);
   json["launch"] = machine.launch;
   if (machine.processors) json["processors"] = *machine.processors;
+  if (machine.all_busy != 1) json["all_busy"] = machine.all_busy;
   json["immediate_compute"] = machine.immediate_compute;
   json["slowdown"] = machine.slowdown;
   json["one_network"] = machine.one_network;

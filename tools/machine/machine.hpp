@@ -52,6 +52,7 @@ struct Machine {
   Curve host_memory;                 // of the ranks of a host at once, over the bytes of one; empty: `memory` for each
   double launch = 0;                 // seconds of the host for each operation
   std::optional<double> processors;  // of a host, which the streams of its ranks share
+  double all_busy = 1;               // how many times as long computing takes while all of these compute
   bool immediate_compute = false;    // the host computes itself, as on the CPU
   double slowdown = 1;               // of computation beside a collective
   bool one_network = false;          // collectives at once share the links
