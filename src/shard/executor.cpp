@@ -406,12 +406,21 @@ void Executor::launch_update(std::optional<float> learning_rate, const kernels::
   if (traced_ != nullptr) traced_->stamp_host(*host_);
   launch_segment(SegmentKind::update);
   progress_.update();
-  if (traced_ != nullptr) {
-    traced_->stamp_host(*host_);
-    std::exchange(traced_, nullptr)->end_step();
-  }
-  // Behind the end of a traced step: one with an outer step is measured as any other.
-  if (const auto outer = plan_.outer_after(++updates_)) launch_segment(*outer);
+  if (traced_ != nullptr) traced_->stamp_host(*host_);
+  if (const auto outer = plan_.outer_after(++updates_)) launch_outer_step(*outer);
+  if (traced_ != nullptr) std::exchange(traced_, nullptr)->end_step();
+}
+
+void Executor::launch_outer_step(std::size_t segment) {
+  if (traced_ != nullptr) traced_->stamp_host(*host_);
+  launch_segment(segment);
+  if (traced_ != nullptr) traced_->stamp_host(*host_);
+}
+
+// A trace knows which of its steps have outer ones by the count that it began with.
+void Executor::set_updates(std::size_t updates) {
+  updates_ = updates;
+  if (plan_.replicas_diverge()) trace(nullptr);
 }
 
 void Executor::trace(std::shared_ptr<TraceRecorder> recorder) {

@@ -48,8 +48,9 @@ class Executor final : public WindowHost {
   // Where tasks do not see the device's memory: what is wrong with the last step of any program is told now.
   // Synchronises.
   void look_at_steps();
-  // How many updates were asked for so far: by it outer steps are due.
-  void set_updates(std::size_t updates) { updates_ = updates; }
+  // How many updates were asked for so far: by it outer steps are due. Where there are any, setting it ends a trace.
+  void set_updates(std::size_t updates);
+  std::size_t updates() const { return updates_; }
   void refresh();              // what is whole follows the masters. Synchronises
   void synchronize_buffers();  // untrained state becomes rank 0's. Synchronises
   void synchronize();
@@ -83,6 +84,7 @@ class Executor final : public WindowHost {
   void begin_window();
   bool end_window();  // true when the segment has ended
   void launch_update(std::optional<float> learning_rate, const kernels::StepPart& part);
+  void launch_outer_step(std::size_t segment);
 
   // Launches the current segment's operations up to the next window; true when there is none left.
   bool launch_to_window();

@@ -626,7 +626,8 @@ void FullyShard::require_between_steps(std::string_view call) const {
 Trace FullyShard::trace(TraceSteps steps) {
   Executor& executor = implementation_->executor();
   executor.require_between_steps("trace()");
-  const auto recorder = std::make_shared<TraceRecorder>(plan(), executor.program(), world().device(), steps);
+  const auto recorder =
+      std::make_shared<TraceRecorder>(plan(), executor.program(), world().device(), steps, executor.updates());
   executor.trace(recorder);
   return Trace(*this, recorder);
 }

@@ -72,15 +72,13 @@ void Trace::write(const std::filesystem::path& path) {
   if (!complete()) {
     throw UsageError(
         fmt::format("a trace of steps {} to {} has {} of them: train on before it is written, without "
-                    "recompile() and without another trace",
+                    "recompile(), load() and another trace",
                     recorder_->steps().first, recorder_->steps().last, recorder_->recorded_steps()));
   }
   model_->synchronize();
   World& world = model_->world();
   const bool simulated = world.backend_name() == "modelled";
-  TraceContent content{.plan = recorder_->plan(),
-                       .layout = recorder_->layout(),
-                       .steps = recorder_->steps(),
+  TraceContent content{.recorder = *recorder_,
                        .ranks = {},
                        .compute_is_immediate = model_->stream().mode() == StreamMode::immediate,
                        .clocks = "one host, one clock"};

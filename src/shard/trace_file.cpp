@@ -77,14 +77,16 @@ std::string_view call_name(HostSection::Call call) {
     case HostSection::Call::open: return "open";
     case HostSection::Call::exchange: return "exchange";
     case HostSection::Call::close: return "close";
-    case HostSection::Call::update: break;
+    case HostSection::Call::update: return "update";
+    case HostSection::Call::outer: break;
   }
-  return "update";
+  return "outer";
 }
 
 class Writer {
  public:
-  explicit Writer(const TraceContent& content) : content_(content) {
+  explicit Writer(const TraceContent& content)
+      : content_(content), plan_(content.recorder.plan()), steps_(content.recorder.steps()) {
     for (const RankTimes& rank : content_.ranks) {
       for (const std::int64_t time : rank.nanoseconds) origin_ = std::min(origin_, time);
     }
@@ -95,7 +97,8 @@ class Writer {
       add_names(rank.rank);
       rank_ = &rank;
       last_end_.clear();
-      for (std::size_t step = content_.steps.first; step <= content_.steps.last; ++step) add_step(step);
+      host_stamps_end_ = rank.nanoseconds.data();
+      for (std::size_t step = steps_.first; step <= steps_.last; ++step) add_step(step);
     }
     return fmt::format("{{\"displayTimeUnit\": \"ms\",\n\"otherData\": {},\n\"traceEvents\": [\n{}\n]}}\n",
                        description().dump(), events_);
@@ -103,18 +106,18 @@ class Writer {
 
  private:
   ordered_json description() const {
-    const plan::PlanOptions& options = content_.plan.options;
+    const plan::PlanOptions& options = plan_.options;
     return {{"tessera_trace", 1},
             {"ranks", options.ranks},
             {"strategy", to_string(options.strategy, options.sharding)},
             {"prefetch", options.prefetch},
-            {"micro_batches", content_.plan.micro_batches(content_.layout.program)},
-            {"units", content_.plan.units.size()},
-            {"first_step", content_.steps.first},
-            {"last_step", content_.steps.last},
+            {"micro_batches", plan_.micro_batches(content_.recorder.program())},
+            {"units", plan_.units.size()},
+            {"first_step", steps_.first},
+            {"last_step", steps_.last},
             {"compute_stream", content_.compute_is_immediate ? "immediate" : "queued"},
             {"clocks", content_.clocks},
-            {"plan_hash", fmt::format("{:016x}", hash(content_.plan))}};
+            {"plan_hash", fmt::format("{:016x}", hash(plan_))}};
   }
 
   void add(const ordered_json& event) {
@@ -147,22 +150,24 @@ class Writer {
   }
 
   void add_step(std::size_t step) {
-    const TraceLayout& layout = content_.layout;
-    const std::size_t at = (step - content_.steps.first) * (layout.stamps + layout.host_stamps);
-    stamps_ = rank_->nanoseconds.data() + at;
+    const TraceLayout& layout = content_.recorder.layout(step);
+    stamps_ = host_stamps_end_;
     host_stamps_ = stamps_ + layout.stamps;
+    host_stamps_end_ = host_stamps_ + layout.host_stamps;
     step_ = step;
     inside_.assign(layout.sections.size(), 0);
     for (const TracedOperation& traced : layout.operations) add_operation(traced);
-    for (std::size_t section = 0; section < layout.sections.size(); ++section) add_section(section);
+    for (std::size_t section = 0; section < layout.sections.size(); ++section) {
+      add_section(layout.sections[section], inside_[section]);
+    }
   }
 
   void add_operation(const TracedOperation& traced) {
-    const Operation& operation = content_.plan.at(traced.point);
+    const Operation& operation = plan_.at(traced.point);
     const std::int64_t start = stamps_[traced.start()];
     const std::int64_t end = stamps_[traced.end];
     add_waits(traced, operation);
-    ordered_json event = slice(thread_of(operation.stream), start, end, describe(content_.plan, operation));
+    ordered_json event = slice(thread_of(operation.stream), start, end, describe(plan_, operation));
     event["cat"] = category_of(operation);
     event["args"] = arguments(traced, operation);
     add(event);
@@ -173,10 +178,10 @@ class Writer {
   ordered_json arguments(const TracedOperation& traced, const Operation& operation) const {
     ordered_json arguments = {{"step", step_},
                               {"micro_batch", traced.micro_batch},
-                              {"segment", to_string(content_.plan.segments[traced.point.segment].kind)},
+                              {"segment", to_string(plan_.segments[traced.point.segment].kind)},
                               {"operation", traced.point.operation},
                               {"kind", to_string(operation.kind)},
-                              {"unit", unit_name(content_.plan, operation.unit)},
+                              {"unit", unit_name(plan_, operation.unit)},
                               {"bytes", operation_bytes(operation).count()}};
     if (operation.kind == plan::OperationKind::window) arguments["pass"] = to_string(operation.window);
     return arguments;
@@ -187,7 +192,7 @@ class Writer {
     std::size_t stamp = traced.arrival;
     const std::int64_t* host = host_stamps_ + traced.throttle;
     for (const plan::Wait& wait : operation.waits) {
-      const EventPoint point = content_.plan.events[wait.event];
+      const EventPoint point = plan_.events[wait.event];
       if (wait.type == plan::WaitType::data) {
         add_wait(thread_of(operation.stream), {stamps_[stamp], stamps_[stamp + 1]}, operation, point);
         add_arrow(thread_of(operation.stream), point, stamps_[traced.start()]);
@@ -201,16 +206,15 @@ class Writer {
 
   void add_wait(std::size_t thread, std::pair<std::int64_t, std::int64_t> ends, const Operation& waiting,
                 EventPoint point) {
-    const Operation& cause = content_.plan.at(point);
-    ordered_json event =
-        slice(thread, ends.first, ends.second, fmt::format("wait for {}", describe(content_.plan, cause)));
+    const Operation& cause = plan_.at(point);
+    ordered_json event = slice(thread, ends.first, ends.second, fmt::format("wait for {}", describe(plan_, cause)));
     event["cat"] = "wait";
     event["args"] = {{"step", step_},
-                     {"operation", describe(content_.plan, waiting)},
-                     {"unit", unit_name(content_.plan, waiting.unit)},
-                     {"for", describe(content_.plan, cause)},
+                     {"operation", describe(plan_, waiting)},
+                     {"unit", unit_name(plan_, waiting.unit)},
+                     {"for", describe(plan_, cause)},
                      {"for_kind", to_string(cause.kind)},
-                     {"for_unit", unit_name(content_.plan, cause.unit)},
+                     {"for_unit", unit_name(plan_, cause.unit)},
                      {"for_stream", to_string(cause.stream)}};
     add(event);
   }
@@ -240,22 +244,19 @@ class Writer {
     }
   }
 
-  void add_section(std::size_t index) {
-    const HostSection& section = content_.layout.sections[index];
-    const bool update = section.call == HostSection::Call::update;
-    const std::string unit = update ? std::string() : unit_name(content_.plan, section.use.unit);
-    const std::string pass(update ? "update" : to_string(section.use.kind));
+  void add_section(const HostSection& section, std::int64_t inside) {
+    using enum HostSection::Call;
+    const std::string call(call_name(section.call));
+    const bool of_window = section.call != update && section.call != outer;
+    const std::string unit = of_window ? unit_name(plan_, section.use.unit) : std::string();
+    const std::string pass = of_window ? std::string(to_string(section.use.kind)) : call;
     const std::int64_t begin = host_stamps_[section.begin];
     const std::int64_t end = host_stamps_[section.end];
-    ordered_json event =
-        slice(host_thread, begin, end, update ? pass : fmt::format("{} {} {}", call_name(section.call), pass, unit));
+    ordered_json event = slice(host_thread, begin, end, of_window ? fmt::format("{} {} {}", call, pass, unit) : call);
     event["cat"] = "host";
-    event["args"] = {{"step", step_},
-                     {"micro_batch", section.micro_batch},
-                     {"call", call_name(section.call)},
-                     {"unit", unit},
-                     {"pass", pass},
-                     {"host_us", static_cast<double>(end - begin - inside_[index]) / 1000.0}};
+    event["args"] = {{"step", step_}, {"micro_batch", section.micro_batch},
+                     {"call", call},  {"unit", unit},
+                     {"pass", pass},  {"host_us", static_cast<double>(end - begin - inside) / 1000.0}};
     add(event);
   }
 
@@ -265,6 +266,8 @@ class Writer {
   };
 
   const TraceContent& content_;
+  const plan::Plan& plan_;
+  const TraceSteps& steps_;
   std::int64_t origin_ = std::numeric_limits<std::int64_t>::max();
   std::string events_;
   std::size_t next_arrow_ = 1;
@@ -273,6 +276,7 @@ class Writer {
   std::size_t step_ = 0;
   const std::int64_t* stamps_ = nullptr;
   const std::int64_t* host_stamps_ = nullptr;
+  const std::int64_t* host_stamps_end_ = nullptr;
   std::vector<std::int64_t> inside_;                               // by section
   std::map<std::pair<std::size_t, std::size_t>, Ended> last_end_;  // of an operation, so far
 };

@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "tessera/base/error.hpp"
 
 namespace tessera {
@@ -11,7 +13,7 @@ namespace tessera {
 using plan::SegmentKind;
 using Call = HostSection::Call;
 
-TraceLayout::TraceLayout(const plan::Plan& plan, std::size_t of) : program(of) {
+TraceLayout::TraceLayout(const plan::Plan& plan, std::size_t of, std::optional<std::size_t> outer) : program(of) {
   const std::size_t last = plan.micro_batches(program) - 1;
   for (std::size_t micro = 0; micro <= last; ++micro) {
     const SegmentKind kind = last == 0       ? SegmentKind::only
@@ -20,8 +22,18 @@ TraceLayout::TraceLayout(const plan::Plan& plan, std::size_t of) : program(of) {
                                              : SegmentKind::middle;
     add_segment(plan, plan.find(kind, program).value(), micro);
   }
-  begin_section(Call::update, {}, last);
-  add_segment(plan, plan.find(SegmentKind::update, program).value(), last);
+  add_call(Call::update, plan, plan.find(SegmentKind::update, program).value(), last);
+  if (outer) add_call(Call::outer, plan, *outer, last);
+}
+
+// All of a segment without windows.
+void TraceLayout::add_call(Call call, const plan::Plan& plan, std::size_t segment, std::size_t micro_batch) {
+  begin_section(call, {}, micro_batch);
+  const auto& listed = plan.segments[segment].operations;
+  for (std::size_t index = 0; index < listed.size(); ++index) {
+    add_operation(listed[index], {segment, index}, micro_batch);
+    operations.back().end = stamps++;
+  }
   end_section();
 }
 
@@ -32,7 +44,6 @@ void TraceLayout::begin_section(Call call, plan::WindowUse use, std::size_t micr
 void TraceLayout::add_segment(const plan::Plan& plan, std::size_t segment, std::size_t micro_batch) {
   const auto& uses = plan.programs[plan.segments[segment].program].micro_batch;
   const auto& listed = plan.segments[segment].operations;
-  const bool windows = plan.segments[segment].kind != SegmentKind::update;
   const std::vector<bool> closing = plan::closes(uses);
   std::size_t opened = 0;
   for (std::size_t index = 0; index < listed.size(); ++index) {
@@ -42,7 +53,7 @@ void TraceLayout::add_segment(const plan::Plan& plan, std::size_t segment, std::
     };
     const bool goes_on = window && index > 0 && is_exchange(index - 1);
     const bool opens_after_close = window && !goes_on && opened > 0 && closing[opened - 1] && !uses[opened].resumes;
-    if (windows && (index == 0 || opens_after_close)) {
+    if (index == 0 || opens_after_close) {
       if (index > 0) end_section();
       begin_section(Call::open, uses[opened], micro_batch);
     }
@@ -58,7 +69,7 @@ void TraceLayout::add_segment(const plan::Plan& plan, std::size_t segment, std::
     }
     operations.back().end = stamps++;
   }
-  if (windows) end_section();
+  end_section();
 }
 
 void TraceLayout::add_operation(const plan::Operation& operation, plan::EventPoint point, std::size_t micro_batch) {
@@ -89,15 +100,37 @@ const TraceSteps& checked(const TraceSteps& steps) {
                   steps.first, steps.last, steps.next));
 }
 
+std::vector<TraceLayout> layouts_of(const plan::Plan& plan, std::size_t program) {
+  std::vector<TraceLayout> layouts = {{plan, program}};
+  const std::size_t fragments = plan.replicas_diverge() ? plan.options.outer_fragments : 0;
+  for (std::size_t fragment = 0; fragment < fragments; ++fragment) {
+    layouts.emplace_back(plan, program, plan.find_outer(fragment));
+  }
+  return layouts;
+}
+
 }  // namespace
 
-TraceRecorder::TraceRecorder(const plan::Plan& plan, std::size_t program, Device device, TraceSteps steps)
+TraceRecorder::TraceRecorder(const plan::Plan& plan, std::size_t program, Device device, TraceSteps steps,
+                             std::size_t updates)
     : plan_(plan),
-      layout_(plan_, program),
+      layouts_(layouts_of(plan_, program)),
       steps_(checked(steps)),
-      stamps_(device, layout_.stamps * step_count()),
-      host_stamps_(Device::cpu(), layout_.host_stamps * step_count()),
+      updates_(updates + steps.first - steps.next),
+      stamps_(device, sum_over_steps(&TraceLayout::stamps)),
+      host_stamps_(Device::cpu(), sum_over_steps(&TraceLayout::host_stamps)),
       next_step_(steps.next) {}
+
+const TraceLayout& TraceRecorder::layout(std::size_t step) const {
+  const auto outer = plan_.outer_after(updates_ + (step - steps_.first) + 1);
+  return layouts_[outer ? 1 + plan_.segments[*outer].fragment : 0];
+}
+
+std::size_t TraceRecorder::sum_over_steps(std::size_t TraceLayout::*count) const {
+  std::size_t sum = 0;
+  for (std::size_t step = steps_.first; step <= steps_.last; ++step) sum += layout(step).*count;
+  return sum;
+}
 
 bool TraceRecorder::begin_step() {
   const std::size_t step = next_step_++;
@@ -105,22 +138,24 @@ bool TraceRecorder::begin_step() {
 }
 
 void TraceRecorder::end_step() {
-  ++recorded_;
-  if (next_stamp_ == recorded_ * layout_.stamps && next_host_stamp_ == recorded_ * layout_.host_stamps) return;
+  const TraceLayout& recorded = layout(steps_.first + recorded_++);
+  expected_stamps_ += recorded.stamps;
+  expected_host_stamps_ += recorded.host_stamps;
+  if (next_stamp_ == expected_stamps_ && next_host_stamp_ == expected_host_stamps_) return;
   throw InternalError("a traced step took other time stamps than its plan has");
 }
 
 std::vector<std::int64_t> TraceRecorder::times() {
-  const auto& streams = stamps_.nanoseconds();
-  const auto& host = host_stamps_.nanoseconds();
+  auto stream = stamps_.nanoseconds().begin();
+  auto host = host_stamps_.nanoseconds().begin();
   std::vector<std::int64_t> result;
-  for (std::size_t step = 0; step < step_count(); ++step) {
-    const auto append = [&](const std::vector<std::int64_t>& from, std::size_t count) {
-      const auto begin = from.begin() + static_cast<std::ptrdiff_t>(step * count);
-      result.insert(result.end(), begin, begin + static_cast<std::ptrdiff_t>(count));
+  for (std::size_t step = steps_.first; step <= steps_.last; ++step) {
+    const auto append = [&](auto& from, std::size_t count) {
+      const auto begin = std::exchange(from, from + static_cast<std::ptrdiff_t>(count));
+      result.insert(result.end(), begin, from);
     };
-    append(streams, layout_.stamps);
-    append(host, layout_.host_stamps);
+    append(stream, layout(step).stamps);
+    append(host, layout(step).host_stamps);
   }
   return result;
 }

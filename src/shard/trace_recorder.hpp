@@ -29,11 +29,11 @@ struct TracedOperation {
   std::size_t start() const { return arrival + waits; }
 };
 
-// A call of the user's into the runtime. Stamps of the host.
+// A call of the user's into the runtime, or what an update has behind it. Stamps of the host.
 struct HostSection {
-  enum class Call { open, exchange, close, update };
+  enum class Call { open, exchange, close, update, outer };
   Call call;
-  plan::WindowUse use;  // of all but update
+  plan::WindowUse use;  // of calls about a window
   std::size_t micro_batch;
   std::size_t begin;
   std::size_t end;
@@ -42,7 +42,8 @@ struct HostSection {
 // For every operation one stamp when its stream comes to it, one after each data wait and one at its end; for the host
 // one at each end of a call into the runtime, and around each wait.
 struct TraceLayout {
-  TraceLayout(const plan::Plan& plan, std::size_t of);  // of a program
+  // Of a step of the program that this outer segment follows, or none.
+  TraceLayout(const plan::Plan& plan, std::size_t of, std::optional<std::size_t> outer = std::nullopt);
 
   std::size_t program;                      // whose steps they are
   std::vector<TracedOperation> operations;  // in the order of launch
@@ -52,6 +53,7 @@ struct TraceLayout {
 
  private:
   void add_segment(const plan::Plan& plan, std::size_t segment, std::size_t micro_batch);
+  void add_call(HostSection::Call call, const plan::Plan& plan, std::size_t segment, std::size_t micro_batch);
   void add_operation(const plan::Operation& operation, plan::EventPoint point, std::size_t micro_batch);
   void begin_section(HostSection::Call call, plan::WindowUse use, std::size_t micro_batch);
   void end_section() { sections.back().end = host_stamps++; }
@@ -63,7 +65,8 @@ struct TraceLayout {
 //   stamps in flight, because the executor shares it until its streams have ended.
 class TraceRecorder {
  public:
-  TraceRecorder(const plan::Plan& plan, std::size_t program, Device device, TraceSteps steps);
+  // updates: that the model has done, by which outer steps are due.
+  TraceRecorder(const plan::Plan& plan, std::size_t program, Device device, TraceSteps steps, std::size_t updates);
 
   // Whether the step that begins now is one to record.
   bool begin_step();
@@ -72,8 +75,8 @@ class TraceRecorder {
   void end_step();  // of one that was recorded
 
   const plan::Plan& plan() const { return plan_; }
-  std::size_t program() const { return layout_.program; }  // whose steps are recorded
-  const TraceLayout& layout() const { return layout_; }
+  std::size_t program() const { return layouts_.front().program; }  // whose steps are recorded
+  const TraceLayout& layout(std::size_t step) const;                // of one to record
   const TraceSteps& steps() const { return steps_; }
   std::size_t step_count() const { return steps_.last - steps_.first + 1; }
   std::size_t recorded_steps() const { return recorded_; }
@@ -83,15 +86,20 @@ class TraceRecorder {
   std::vector<std::int64_t> times();
 
  private:
-  plan::Plan plan_;  // a copy: what was measured may be written after the model has another
-  TraceLayout layout_;
+  std::size_t sum_over_steps(std::size_t TraceLayout::*count) const;
+
+  plan::Plan plan_;                   // a copy: what was measured may be written after the model has another
+  std::vector<TraceLayout> layouts_;  // of a step without an outer one, and with each fragment's
   TraceSteps steps_;
+  std::size_t updates_;  // before the first of them
   TimeStamps stamps_;
   TimeStamps host_stamps_;
   std::size_t next_step_;
   std::size_t recorded_ = 0;
   std::size_t next_stamp_ = 0;
   std::size_t next_host_stamp_ = 0;
+  std::size_t expected_stamps_ = 0;  // of the steps recorded so far
+  std::size_t expected_host_stamps_ = 0;
 };
 
 }  // namespace tessera

@@ -93,32 +93,33 @@ std::uint64_t expected_bytes(const plan::Operation& operation) {
   return is_collective(operation.kind) ? whole : all;
 }
 
-void add_expected(const plan::Plan& plan, plan::SegmentKind kind, Place place, Operations& expected) {
-  const plan::Segment& segment = plan.segments[plan.find(kind).value()];
-  for (std::size_t index = 0; index < segment.operations.size(); ++index) {
-    const plan::Operation& operation = segment.operations[index];
-    std::get<3>(place) = to_string(kind);
-    std::get<4>(place) = index;
-    const std::string unit = operation.unit == plan::no_unit ? "" : plan.units[operation.unit].name;
-    expected.insert({place, {std::string(to_string(operation.stream)), unit, expected_bytes(operation)}});
+// What runs in a step: a segment, and its micro-batch.
+std::vector<std::pair<const plan::Segment*, std::size_t>> segments_of(const plan::Plan& plan, std::size_t step) {
+  using enum plan::SegmentKind;
+  std::vector<std::pair<const plan::Segment*, std::size_t>> result;
+  const std::size_t last_micro = plan.options.micro_batches - 1;
+  const auto add = [&](std::size_t segment, std::size_t micro) { result.emplace_back(&plan.segments[segment], micro); };
+  for (std::size_t micro = 0; micro <= last_micro; ++micro) {
+    const plan::SegmentKind kind = last_micro == 0 ? only : micro == 0 ? first : micro == last_micro ? last : middle;
+    add(plan.find(kind).value(), micro);
   }
+  add(plan.find(update).value(), last_micro);
+  if (const auto outer_step = plan.outer_after(step)) add(*outer_step, last_micro);
+  return result;
 }
 
 Operations operations_of(const plan::Plan& plan, TraceSteps steps) {
-  using enum plan::SegmentKind;
   Operations expected;
-  const std::size_t last_micro = plan.options.micro_batches - 1;
   for (std::size_t rank = 0; rank < plan.options.ranks; ++rank) {
     for (std::size_t step = steps.first; step <= steps.last; ++step) {
-      for (std::size_t micro = 0; micro <= last_micro; ++micro) {
-        add_expected(plan,
-                     last_micro == 0       ? only
-                     : micro == 0          ? first
-                     : micro == last_micro ? last
-                                           : middle,
-                     {rank, step, micro, "", 0}, expected);
+      for (const auto& [segment, micro] : segments_of(plan, step)) {
+        for (std::size_t index = 0; index < segment->operations.size(); ++index) {
+          const plan::Operation& operation = segment->operations[index];
+          const std::string unit = operation.unit == plan::no_unit ? "" : plan.units[operation.unit].name;
+          expected.insert({{rank, step, micro, std::string(to_string(segment->kind)), index},
+                           {std::string(to_string(operation.stream)), unit, expected_bytes(operation)}});
+        }
       }
-      add_expected(plan, update, {rank, step, last_micro, "", 0}, expected);
     }
   }
   return expected;
@@ -139,11 +140,14 @@ void for_each_run(Check check) {
       }
     }
   }
-  Run outer;  // of whose outer steps a trace shows nothing
-  outer.ranks = 4;
-  outer.options.replicas = 2;
-  outer.options.outer = {.every = 2};
-  check(outer);
+  for (const std::size_t fragments : {1u, 2u}) {  // an outer step in every other step, and in every one
+    Run outer;
+    outer.ranks = 4;
+    outer.options.replicas = 2;
+    outer.options.outer = {.every = 2, .fragments = fragments};
+    CAPTURE(toy::describe(outer));
+    check(outer);
+  }
 }
 
 TEST_CASE("a_trace_holds_every_operation_of_the_plan_once_per_step_with_stream_unit_and_bytes") {
@@ -181,15 +185,14 @@ Slices slices_in(const json& file) {
 
 std::size_t waits_of(const plan::Plan& plan, TraceSteps steps) {
   std::size_t waits = 0;
-  for (const auto& [place, facts] : operations_of(plan, steps)) {
-    for (const plan::Segment& segment : plan.segments) {
-      if (to_string(segment.kind) != std::get<3>(place)) continue;
-      for (const plan::Wait& wait : segment.operations[std::get<4>(place)].waits) {
-        waits += wait.type == plan::WaitType::order ? 0 : 1;
+  for (std::size_t step = steps.first; step <= steps.last; ++step) {
+    for (const auto& [segment, micro] : segments_of(plan, step)) {
+      for (const plan::Operation& operation : segment->operations) {
+        for (const plan::Wait& wait : operation.waits) waits += wait.type == plan::WaitType::order ? 0 : 1;
       }
     }
   }
-  return waits;
+  return waits * plan.options.ranks;
 }
 
 TEST_CASE("a_stream_does_one_thing_at_a_time_and_every_wait_of_the_plan_is_there") {
@@ -284,7 +287,8 @@ TEST_CASE("the_hosts_own_time_is_not_longer_than_its_calls_nor_negative") {
       CHECK(event["args"]["host_us"].get<double>() <= event["dur"].get<double>());
     }
     const std::size_t windows = 2 * (run.widths.size() - 1) * run.options.micro_batches;
-    CHECK(calls == 2 * std::size_t(run.ranks) * (2 * windows + 1));
+    const std::size_t outer_steps = run.options.outer.every == 0 ? 0 : run.options.outer.fragments;
+    CHECK(calls == std::size_t(run.ranks) * (2 * (2 * windows + 1) + outer_steps));
   });
 }
 
@@ -313,6 +317,24 @@ TEST_CASE("a_trace_that_cannot_be_is_refused_and_an_unfinished_one_is_not_writte
     CHECK(trace.size() > Bytes(0));
   });
   CHECK(std::distance(std::filesystem::directory_iterator(folder.path()), {}) == 1);
+}
+
+// The count by which outer steps are due is then another than the trace was laid out for.
+TEST_CASE("with_outer_steps_a_trace_ends_where_the_count_of_updates_is_set") {
+  Run run = run_on(4);
+  run.options.replicas = 2;
+  run.options.outer = {.every = 2};
+  launch({.ranks = 4, .timeout = std::chrono::seconds(20)}, [&](World& world) {
+    toy::Trainee<float> trainee(world, run);
+    FullyShard& model = trainee.model();
+    const Trace before = model.trace({.first = 1, .last = 1});
+    model.set_step_scalars(model.step_scalars());
+    trainee.step();
+    CHECK_FALSE(before.complete());
+    const Trace after = model.trace({.first = 2, .last = 3, .next = 2});
+    for (int step = 0; step < 2; ++step) trainee.step();
+    CHECK(after.complete());
+  });
 }
 
 TEST_CASE("a_trace_that_cannot_be_written_is_an_error_with_its_path") {

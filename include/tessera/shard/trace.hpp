@@ -3,7 +3,8 @@
 //
 // A process for each rank, a thread for each stream and for the host. Every operation of the traced steps stands there
 // once: its stream, unit and bytes, how long it took, how long its stream stood in each wait, and an arrow from what it
-// waited for. The user's windows are operations like the others. Evaluations are not traced.
+// waited for. The user's windows are operations like the others; an outer step belongs to the step that it follows.
+// Evaluations are not traced.
 //
 // Thread safety: none; it belongs to its rank's thread. Allocates when it is made and when it is written.
 #pragma once
