@@ -17,15 +17,16 @@ namespace tessera::nn::cuda {
 // One head of one sequence, and which of its tiles: those with the most work come first.
 struct TileOfHead {
   __device__ TileOfHead(const AttentionTiles& a, std::size_t tiles, bool last_first) {
-    const std::size_t pairs = a.sequences * a.heads;
-    const std::size_t rank = blockIdx.x / pairs;
-    tile = last_first ? tiles - 1 - rank : rank;
-    sequence = blockIdx.x % pairs / a.heads;
-    head = blockIdx.x % pairs % a.heads;
+    const auto heads = static_cast<unsigned>(a.heads);
+    const unsigned pairs = static_cast<unsigned>(a.sequences) * heads;
+    const unsigned rank = blockIdx.x / pairs;
+    tile = last_first ? static_cast<unsigned>(tiles) - 1 - rank : rank;
+    sequence = blockIdx.x % pairs / heads;
+    head = blockIdx.x % heads;
   }
-  std::size_t tile;
-  std::size_t sequence;
-  std::size_t head;
+  unsigned tile;
+  unsigned sequence;
+  unsigned head;
 };
 
 // Part 0, 1 or 2: q, k or v; or their gradients.
@@ -44,7 +45,7 @@ __device__ inline std::uint64_t mask_row_of(const AttentionTiles& a, const TileO
   return a.mask.first_row + (at.sequence * a.sequence + query) * a.heads + at.head;
 }
 
-__device__ inline bool drops(const AttentionTiles& a) { return a.mask.drop_below != 0; }
+__host__ __device__ inline bool drops(const AttentionTiles& a) { return a.mask.drop_below != 0; }
 
 // ---- the dynamic shared memory of a block ----
 

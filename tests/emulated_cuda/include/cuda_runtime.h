@@ -11,6 +11,7 @@
 #include <functional>
 #include <tuple>
 #include <type_traits>
+#include <vector>
 
 #define __global__ inline
 #define __device__
@@ -41,6 +42,13 @@ inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z,
 
 namespace emulated {
 
+// Into shared memory, begun and not yet waited for.
+struct Copy {
+  void* to;
+  const void* from;  // null: zeros
+  std::size_t bytes;
+};
+
 struct Thread {
   uint3 thread;
   uint3 block;
@@ -49,6 +57,7 @@ struct Thread {
   std::byte* dynamic_shared;
   unsigned rank;           // in the block
   std::uint64_t* exchange;  // one slot per thread of the block
+  std::vector<Copy> copies = {};
 };
 
 Thread& self();
