@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "src/cuda/vision_layers.hpp"
 #include "src/operation.hpp"
 #include "src/rows/active_rows.hpp"
 #include "src/shared_rows.hpp"
@@ -297,21 +298,117 @@ void backward_now(const BatchNormBackward<T>& of) {
 
 }  // namespace
 
+// ---- on CUDA devices, which have no doubles ----
+
+namespace {
+
+double* cuda_scratch(float* scratch) { return reinterpret_cast<double*>(scratch); }
+
+template <typename T>
+cuda::BatchNormSumRows cuda_rows(const BatchNormMoments<T>& of) {
+  return {.format = format_of<T>,
+          .x = of.x.data,
+          .dy = nullptr,
+          .relu_y = nullptr,
+          .mean = nullptr,
+          .inverse = nullptr,
+          .to = of.moments,
+          .rows = of.x.rows,
+          .channels = of.x.columns,
+          .scratch = cuda_scratch(of.scratch)};
+}
+
+template <typename T>
+cuda::BatchNormSumRows cuda_rows(const BatchNormGradientSums<T>& of) {
+  return {.format = format_of<T>,
+          .x = of.x.data,
+          .dy = of.dy.data,
+          .relu_y = of.relu_y,
+          .mean = of.mean,
+          .inverse = of.inverse,
+          .to = of.sums,
+          .rows = of.x.rows,
+          .channels = of.x.columns,
+          .scratch = cuda_scratch(of.scratch)};
+}
+
+template <typename T>
+cuda::BatchNormForwardRows cuda_rows(const BatchNormForward<T>& of) {
+  return {.format = format_of<T>,
+          .relu = of.relu,
+          .evaluate = of.evaluate,
+          .update = of.update,
+          .x = of.x.data,
+          .weight = of.weight,
+          .bias = of.bias,
+          .residual = of.residual,
+          .y = of.y.data,
+          .mean = of.mean,
+          .inverse = of.inverse,
+          .running_mean = of.running_mean,
+          .running_variance = of.running_variance,
+          .epsilon = of.epsilon,
+          .momentum = of.momentum,
+          .moments = of.moments,
+          .rows = of.x.rows,
+          .channels = of.x.columns,
+          .scratch = cuda_scratch(of.scratch)};
+}
+
+template <typename T>
+cuda::BatchNormBackwardRows cuda_rows(const BatchNormBackward<T>& of) {
+  return {.format = format_of<T>,
+          .accumulate = of.accumulate,
+          .x = of.x.data,
+          .weight = of.weight,
+          .mean = of.mean,
+          .inverse = of.inverse,
+          .dy = of.dy.data,
+          .relu_y = of.relu_y,
+          .dx = of.dx.columns == 0 ? nullptr : of.dx.data,
+          .dweight = of.dweight,
+          .dbias = of.dbias,
+          .sums = of.sums,
+          .own_sums = of.own_sums,
+          .rows = of.x.rows,
+          .channels = of.x.columns,
+          .scratch = cuda_scratch(of.scratch)};
+}
+
+// kernel(native, rows of the operation), in the stream's order.
+template <typename T, typename Operation, typename Rows>
+void issue_norm(Stream& stream, const Operation& of, void (*kernel)(void*, const Rows&)) {
+  if constexpr (std::is_same_v<T, double>) {
+    refuse_doubles("batch norm", stream);
+  } else {
+    issue<T>(stream, "batch norm", [rows = cuda_rows(of), kernel](void* native) { kernel(native, rows); });
+  }
+}
+
+}  // namespace
+
 template <Element T>
 void batch_norm_moments(Stream& stream, const BatchNormMoments<T>& of) {
-  require_cpu("batch norm", stream);
+  if (on_cuda(stream)) return issue_norm<T>(stream, of, cuda::batch_norm_sums);
   stream.submit([of] { moments_now(of); });
 }
 
 void batch_norm_follow(Stream& stream, const BatchNormFollow& of) {
-  require_cpu("batch norm", stream);
+  if (on_cuda(stream)) {
+    const cuda::BatchNormFollowRows rows{.running_mean = of.running_mean,
+                                         .running_variance = of.running_variance,
+                                         .momentum = of.momentum,
+                                         .moments = of.moments,
+                                         .channels = of.channels};
+    return issue<float>(stream, "batch norm", [rows](void* native) { cuda::batch_norm_follow(native, rows); });
+  }
   stream.submit([of] { follow_now(of); });
 }
 
 template <Element T>
 void batch_norm_gradient_sums(Stream& stream, const BatchNormGradientSums<T>& of) {
   require_shape("batch norm: dy", of.dy, of.x.rows, of.x.columns);
-  require_cpu("batch norm", stream);
+  if (on_cuda(stream)) return issue_norm<T>(stream, of, cuda::batch_norm_sums);
   stream.submit([of] { gradient_sums_now(of); });
 }
 
@@ -321,7 +418,7 @@ void batch_norm_forward(Stream& stream, const BatchNormForward<T>& of) {
   if (of.evaluate && (of.running_mean == nullptr || of.running_variance == nullptr)) {
     throw UsageError("batch norm: an evaluation needs the running mean and variance");
   }
-  require_cpu("batch norm", stream);
+  if (on_cuda(stream)) return issue_norm<T>(stream, of, cuda::batch_norm_forward);
   stream.submit([of] { forward_now(of); });
 }
 
@@ -329,12 +426,15 @@ template <Element T>
 void batch_norm_backward(Stream& stream, const BatchNormBackward<T>& of) {
   require_shape("batch norm: dy", of.dy, of.x.rows, of.x.columns);
   if (of.dx.columns != 0) require_shape("batch norm: dx", of.dx, of.x.rows, of.x.columns);
-  require_cpu("batch norm", stream);
+  if (on_cuda(stream)) return issue_norm<T>(stream, of, cuda::batch_norm_backward);
   stream.submit([of] { backward_now(of); });
 }
 
 template <Element T>
-std::size_t batch_norm_scratch(std::size_t rows, std::size_t channels) {
+std::size_t batch_norm_scratch(std::size_t rows, std::size_t channels, DeviceKind device) {
+  if (device == DeviceKind::cuda) {
+    return cuda::batch_norm_scratch_doubles(rows, channels) * (sizeof(double) / sizeof(float));
+  }
   return BatchNormRoom<T>(rows, channels).floats();
 }
 
@@ -372,7 +472,7 @@ typename BatchNorm<T>::Saved BatchNorm<T>::forward(LayerWindow window, Activatio
   const Saved saved{
       .x = x, .mean = stack.push<Arithmetic<T>>(x.columns), .inverse = stack.push<Arithmetic<T>>(x.columns)};
   const ScratchScope scope(stack);
-  const auto scratch = stack.push<float>(batch_norm_scratch<T>(x.rows, x.columns));
+  const auto scratch = stack.push<float>(batch_norm_scratch<T>(x.rows, x.columns, window.device(stack)));
   Contributions moments;
   if (statistics_ && window.kind() != plan::WindowKind::evaluate) {
     window.enqueue(batch_norm_moments<T>,
@@ -402,7 +502,7 @@ template <Element T>
 void BatchNorm<T>::backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
                             MatrixView<T> dx, const T* relu_y) {
   const ScratchScope scope(stack);
-  const auto scratch = stack.push<float>(batch_norm_scratch<T>(saved.x.rows, saved.x.columns));
+  const auto scratch = stack.push<float>(batch_norm_scratch<T>(saved.x.rows, saved.x.columns, window.device(stack)));
   Contributions sums;
   double* own = nullptr;
   if (statistics_) {
@@ -435,7 +535,7 @@ void BatchNorm<T>::backward(LayerWindow window, ActivationStack& stack, const Sa
   template void batch_norm_gradient_sums(Stream&, const BatchNormGradientSums<T>&); \
   template void batch_norm_forward(Stream&, const BatchNormForward<T>&);            \
   template void batch_norm_backward(Stream&, const BatchNormBackward<T>&);          \
-  template std::size_t batch_norm_scratch<T>(std::size_t, std::size_t);             \
+  template std::size_t batch_norm_scratch<T>(std::size_t, std::size_t, DeviceKind); \
   template class BatchNorm<T>;
 TESSERA_FOR_EACH_ELEMENT(TESSERA_BATCH_NORM)
 

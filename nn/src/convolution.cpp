@@ -10,6 +10,8 @@
 #include "src/convolution/geometry.hpp"
 #include "src/convolution/lowered.hpp"
 #include "src/convolution/onednn.hpp"
+#include "src/cuda/product.hpp"
+#include "src/cuda/vision_layers.hpp"
 #include "src/operation.hpp"
 #include "src/rows/active_rows.hpp"
 #include "src/shared_rows.hpp"
@@ -64,6 +66,20 @@ bool by_library(const ConvolutionGeometry& of) {
          convolutions::by_onednn::has_kernels<T>(of);
 }
 
+// Kernels of CUDA devices count an image's elements in 32 bits.
+template <typename T>
+cuda::ConvolutionTask cuda_task(const ConvolutionGeometry& of) {
+  constexpr std::size_t most = std::size_t{1} << 31;
+  const std::size_t seen = std::size_t{of.result.height} * of.result.width * of.depth();
+  if (seen >= most || of.x_of_image() >= most) {
+    throw UsageError(
+        fmt::format("convolution: of one image of {} x {} the kernel sees {} elements, and a CUDA device takes fewer "
+                    "than 2^31",
+                    of.image.height, of.image.width, seen));
+  }
+  return {.format = format_of<T>, .tf32 = products_in_tf32<T>(), .images_at_once = cuda::images_at_once(of), .of = of};
+}
+
 template <typename T>
 void bias_gradient(const ConvolutionBackwardWork<T>& work) {
   run_shared(active_rows(), SumRows{.format = format_of<T>,
@@ -105,13 +121,19 @@ void convolution_forward(Stream& stream, const ConvolutionForward<T>& of) {
   of.shape.check();
   require_images("x", of.x, of.x.images, of.x.size(), of.shape.in);
   require_images("y", of.y, of.x.images, of.shape.output(of.x.size()), of.shape.out);
-  require_cpu("convolution", stream);
-  const ConvolutionForwardWork<T> work{.of = geometry_of(of.shape, of.x.images, of.x.size()),
-                                       .x = of.x.data,
-                                       .weight = of.weight,
-                                       .bias = of.bias,
-                                       .y = of.y.data,
-                                       .scratch = of.scratch};
+  const ConvolutionGeometry geometry = geometry_of(of.shape, of.x.images, of.x.size());
+  if (on_cuda(stream)) {
+    cuda::require_products();
+    const cuda::ConvolutionForwardRows rows{.task = cuda_task<T>(geometry),
+                                            .x = of.x.data,
+                                            .weight = of.weight,
+                                            .bias = of.bias,
+                                            .y = of.y.data,
+                                            .scratch = of.scratch};
+    return issue<T>(stream, "convolution", [rows](void* native) { cuda::convolution_forward(native, rows); });
+  }
+  const ConvolutionForwardWork<T> work{
+      .of = geometry, .x = of.x.data, .weight = of.weight, .bias = of.bias, .y = of.y.data, .scratch = of.scratch};
   stream.submit([work] {
     by_library<T>(work.of) ? convolutions::by_onednn::forward(work) : convolutions::lowered::forward(work);
   });
@@ -124,8 +146,21 @@ void convolution_backward(Stream& stream, const ConvolutionBackward<T>& of) {
   require_images("dy", of.dy, of.x.images, of.shape.output(of.x.size()), of.shape.out);
   const bool dx = of.dx.channels != 0;
   if (dx) require_images("dx", of.dx, of.x.images, of.x.size(), of.shape.in);
-  require_cpu("convolution", stream);
-  const ConvolutionBackwardWork<T> work{.of = geometry_of(of.shape, of.x.images, of.x.size()),
+  const ConvolutionGeometry geometry = geometry_of(of.shape, of.x.images, of.x.size());
+  if (on_cuda(stream)) {
+    cuda::require_products();
+    const cuda::ConvolutionBackwardRows rows{.task = cuda_task<T>(geometry),
+                                             .x = of.x.data,
+                                             .weight = of.weight,
+                                             .dy = of.dy.data,
+                                             .dx = dx ? of.dx.data : nullptr,
+                                             .dweight = of.dweight,
+                                             .dbias = of.dbias,
+                                             .accumulate = of.accumulate,
+                                             .scratch = of.scratch};
+    return issue<T>(stream, "convolution", [rows](void* native) { cuda::convolution_backward(native, rows); });
+  }
+  const ConvolutionBackwardWork<T> work{.of = geometry,
                                         .x = of.x.data,
                                         .weight = of.weight,
                                         .dy = of.dy.data,
@@ -141,9 +176,13 @@ void convolution_backward(Stream& stream, const ConvolutionBackward<T>& of) {
 }
 
 template <Element T>
-std::size_t convolution_scratch(const ConvolutionShape& shape, std::size_t images, HeightWidth image) {
+std::size_t convolution_scratch(const ConvolutionShape& shape, std::size_t images, HeightWidth image,
+                                DeviceKind device) {
   shape.check();
   const ConvolutionGeometry of = geometry_of(shape, images, image);
+  if (device == DeviceKind::cuda) {
+    return cuda::convolution_scratch_bytes(format_of<T>, of, cuda::images_at_once(of)) / sizeof(float);
+  }
   return by_library<T>(of) ? convolutions::by_onednn::scratch<T>(of) : convolutions::lowered::scratch<T>(of);
 }
 
@@ -174,7 +213,7 @@ template <Element T>
 typename Convolution<T>::Saved Convolution<T>::forward(LayerWindow window, ActivationStack& stack, ImageView<const T> x,
                                                        ImageView<T> y) {
   const ScratchScope scope(stack);
-  const auto scratch = stack.push<float>(convolution_scratch<T>(shape_, x.images, x.size()));
+  const auto scratch = stack.push<float>(convolution_scratch<T>(shape_, x.images, x.size(), window.device(stack)));
   window.enqueue(convolution_forward<T>, {.shape = shape_,
                                           .x = x,
                                           .weight = window.parameter<T>(weight_),
@@ -188,7 +227,8 @@ template <Element T>
 void Convolution<T>::backward(LayerWindow window, ActivationStack& stack, const Saved& saved, ImageView<const T> dy,
                               ImageView<T> dx) {
   const ScratchScope scope(stack);
-  const auto scratch = stack.push<float>(convolution_scratch<T>(shape_, saved.x.images, saved.x.size()));
+  const auto scratch =
+      stack.push<float>(convolution_scratch<T>(shape_, saved.x.images, saved.x.size(), window.device(stack)));
   window.enqueue(convolution_backward<T>, {.shape = shape_,
                                            .x = saved.x,
                                            .weight = window.parameter<T>(weight_),
@@ -199,10 +239,10 @@ void Convolution<T>::backward(LayerWindow window, ActivationStack& stack, const 
                                            .scratch = scratch.data()});
 }
 
-#define TESSERA_CONVOLUTION(T)                                                                    \
-  template void convolution_forward(Stream&, const ConvolutionForward<T>&);                       \
-  template void convolution_backward(Stream&, const ConvolutionBackward<T>&);                     \
-  template std::size_t convolution_scratch<T>(const ConvolutionShape&, std::size_t, HeightWidth); \
+#define TESSERA_CONVOLUTION(T)                                                                                \
+  template void convolution_forward(Stream&, const ConvolutionForward<T>&);                                   \
+  template void convolution_backward(Stream&, const ConvolutionBackward<T>&);                                 \
+  template std::size_t convolution_scratch<T>(const ConvolutionShape&, std::size_t, HeightWidth, DeviceKind); \
   template class Convolution<T>;
 TESSERA_FOR_EACH_ELEMENT(TESSERA_CONVOLUTION)
 

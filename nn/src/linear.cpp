@@ -95,7 +95,7 @@ cuda::LinearForwardRows cuda_rows(const LinearForward<T>& of) {
           .batch = of.x.rows,
           .in = of.x.columns,
           .out = of.weight.rows,
-          .tf32 = std::is_same_v<T, float> && tf32_permission(),
+          .tf32 = products_in_tf32<T>(),
           .scratch = {of.scratch, cuda::linear_scratch_bytes(of.x.rows, of.weight.columns, of.weight.rows)}};
 }
 
@@ -114,7 +114,7 @@ cuda::LinearBackwardRows cuda_rows(const LinearBackward<T>& of) {
           .batch = of.x.rows,
           .in = of.weight.columns,
           .out = of.weight.rows,
-          .tf32 = std::is_same_v<T, float> && tf32_permission(),
+          .tf32 = products_in_tf32<T>(),
           .scratch = {of.scratch, cuda::linear_scratch_bytes(of.x.rows, of.weight.columns, of.weight.rows)}};
 }
 
@@ -130,6 +130,7 @@ void require_no_gaps(const Stream& stream, std::size_t stride, bool only_product
 }  // namespace
 
 void allow_tf32(bool allowed) { tf32_permission() = allowed; }
+bool tf32_allowed() { return tf32_permission(); }
 
 template <Element T>
 void linear_forward(Stream& stream, const LinearForward<T>& operation) {

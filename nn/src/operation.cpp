@@ -19,9 +19,4 @@ void refuse_doubles(std::string_view layer, const Stream& stream) {
                                      layer, to_string(stream.device())));
 }
 
-void require_cpu(std::string_view layer, const Stream& stream) {
-  if (!on_cuda(stream)) return;
-  throw UnavailableError(fmt::format("{}: runs on the CPU alone so far, not on {}", layer, to_string(stream.device())));
-}
-
 }  // namespace tessera::nn

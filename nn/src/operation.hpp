@@ -50,8 +50,12 @@ inline bool on_cuda(const Stream& stream) { return stream.device().kind() == Dev
 // Throws UnavailableError: elements of type double are for the CPU alone.
 [[noreturn]] void refuse_doubles(std::string_view layer, const Stream& stream);
 
-// Throws UnavailableError on CUDA devices, for what has no form for them so far.
-void require_cpu(std::string_view layer, const Stream& stream);
+// Whether products of T may run in tf32 on CUDA devices: what allow_tf32() said, for floats.
+bool tf32_allowed();
+template <typename T>
+bool products_in_tf32() {
+  return std::is_same_v<T, float> && tf32_allowed();
+}
 
 // function(native), in the stream's order, `native` being its cudaStream_t. Throws UnavailableError for T = double.
 template <typename T, typename Function>

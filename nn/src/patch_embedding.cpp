@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "src/cuda/vision_layers.hpp"
 #include "src/operation.hpp"
 #include "src/shared_rows.hpp"
 #include "tessera/base/error.hpp"
@@ -29,6 +30,11 @@ struct TokenPlaces {
 
 template <typename T>
 void place_tokens(Stream& stream, const TokenPlaces<T>& of) {
+  if (on_cuda(stream)) {
+    const cuda::TokenRows rows{format_of<T>, of.images,    of.tokens,    of.dim,
+                               of.patches,   of.cls_token, of.positions, of.y};
+    return issue<T>(stream, "patch embedding", [rows](void* native) { cuda::place_tokens(native, rows); });
+  }
   stream.submit([of] {
     const std::size_t row_elements = of.tokens * of.dim;
     parallel::in_shares(shares_of_rows(of.images, row_elements), [&](std::size_t begin, std::size_t end, std::size_t) {
@@ -69,6 +75,11 @@ void sum_token(const TokenGradients<T>& of, std::size_t token) {
 
 template <typename T>
 void token_gradients(Stream& stream, const TokenGradients<T>& of) {
+  if (on_cuda(stream)) {
+    const cuda::TokenGradientRows rows{format_of<T>, of.images,   of.tokens, of.dim,
+                                       of.dy,        of.dpatches, of.dcls,   of.dposition};
+    return issue<T>(stream, "patch embedding", [rows](void* native) { cuda::token_gradients(native, rows); });
+  }
   stream.submit([of] {
     parallel::in_shares(shares_of_rows(of.tokens, of.images * of.dim),
                         [&](std::size_t begin, std::size_t end, std::size_t) {
@@ -79,6 +90,11 @@ void token_gradients(Stream& stream, const TokenGradients<T>& of) {
                   of.dpatches + image * (of.tokens - 1) * of.dim);
     }
   });
+}
+
+template <typename T>
+void issue_tokens(Stream& stream, const cuda::ClassTokenRows& rows) {
+  issue<T>(stream, "class tokens", [rows](void* native) { cuda::class_tokens(native, rows); });
 }
 
 ConvolutionShape projection(const PatchShape& of) {
@@ -147,7 +163,8 @@ void PatchEmbedding<T>::backward(LayerWindow window, ActivationStack& stack, con
 template <Element T>
 void take_class_tokens(Stream& stream, std::size_t tokens, ConstMatrixView<T> x, MatrixView<T> to) {
   require_shape("class tokens: x", x, to.rows * tokens, to.columns);
-  require_cpu("class tokens", stream);
+  if (on_cuda(stream))
+    return issue_tokens<T>(stream, {format_of<T>, false, to.rows, tokens, x.columns, x.data, to.data});
   stream.submit([tokens, x, to] {
     for (std::size_t row = 0; row < to.rows; ++row) {
       std::copy_n(x.data + row * tokens * x.columns, x.columns, to.data + row * x.columns);
@@ -158,7 +175,9 @@ void take_class_tokens(Stream& stream, std::size_t tokens, ConstMatrixView<T> x,
 template <Element T>
 void give_class_tokens(Stream& stream, std::size_t tokens, ConstMatrixView<T> dto, MatrixView<T> dx) {
   require_shape("class tokens: dx", dx, dto.rows * tokens, dto.columns);
-  require_cpu("class tokens", stream);
+  if (on_cuda(stream)) {
+    return issue_tokens<T>(stream, {format_of<T>, true, dto.rows, tokens, dto.columns, dto.data, dx.data});
+  }
   stream.submit([tokens, dto, dx] {
     std::fill_n(dx.data, dx.elements(), T{});
     for (std::size_t row = 0; row < dto.rows; ++row) {

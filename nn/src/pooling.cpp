@@ -6,7 +6,9 @@
 
 #include <algorithm>
 
+#include "src/cuda/vision_layers.hpp"
 #include "src/operation.hpp"
+#include "src/pool_sides.hpp"
 #include "src/rows/active_rows.hpp"
 #include "src/shared_rows.hpp"
 #include "tessera/base/error.hpp"
@@ -14,39 +16,6 @@
 namespace tessera::nn {
 
 namespace {
-
-struct Range {
-  std::size_t begin;
-  std::size_t end;
-};
-
-// Along one side: the pixels of x that a window sees, and the windows that see a pixel of x.
-struct PoolSide {
-  std::size_t kernel;
-  std::size_t stride;
-  std::size_t padding;
-  std::size_t image;
-  std::size_t result;
-
-  Range seen_by(std::size_t window) const {
-    const std::size_t begin = window * stride;  // in the padded image
-    return {std::max(begin, padding) - padding, std::min(begin + kernel, image + padding) - padding};
-  }
-  Range that_see(std::size_t pixel) const {
-    const std::size_t at = pixel + padding;
-    const std::size_t begin = at < kernel ? 0 : (at - kernel) / stride + 1;
-    return {begin, std::min(at / stride + 1, result)};
-  }
-  std::size_t place(std::size_t window, std::size_t pixel) const { return pixel + padding - window * stride; }
-};
-
-struct PoolSides {
-  PoolSides(const PoolShape& shape, HeightWidth image, HeightWidth result)
-      : y{shape.kernel.height, shape.stride.height, shape.padding.height, image.height, result.height},
-        x{shape.kernel.width, shape.stride.width, shape.padding.width, image.width, result.width} {}
-  PoolSide y;
-  PoolSide x;
-};
 
 template <typename T>
 T* pixel_of(ImageView<T> view, std::size_t image, std::size_t y, std::size_t x) {
@@ -71,8 +40,8 @@ void max_pool_pixel(const PoolSides& sides, ConstImageView<T> x, ImageView<T> y,
                     const std::size_t (&at)[3]) {
   const auto [image, oy, ox] = at;
   T* const result = pixel_of(y, image, oy, ox);
-  const Range rows = sides.y.seen_by(oy);
-  const Range columns = sides.x.seen_by(ox);
+  const PoolRange rows = sides.y.seen_by(oy);
+  const PoolRange columns = sides.x.seen_by(ox);
   const void* pixels[most_places];
   std::uint8_t numbers[most_places];
   std::size_t count = 0;
@@ -95,12 +64,12 @@ void max_pool_pixel(const PoolSides& sides, ConstImageView<T> x, ImageView<T> y,
 template <typename T>
 void max_pool_gradients(const PoolSides& sides, ConstImageView<T> dy, const std::uint8_t* places, ImageView<T> dx) {
   in_shares_of_lines(dx, [&](std::size_t image, std::size_t iy) {
-    const Range rows = sides.y.that_see(iy);
+    const PoolRange rows = sides.y.that_see(iy);
     const void* pixels[most_places];
     const std::uint8_t* places_of[most_places];
     std::uint8_t here[most_places];
     for (std::size_t ix = 0; ix < dx.width; ++ix) {
-      const Range columns = sides.x.that_see(ix);
+      const PoolRange columns = sides.x.that_see(ix);
       std::size_t count = 0;
       for (std::size_t oy = rows.begin; oy < rows.end; ++oy) {
         for (std::size_t ox = columns.begin; ox < columns.end; ++ox, ++count) {
@@ -121,51 +90,48 @@ void max_pool_gradients(const PoolSides& sides, ConstImageView<T> dy, const std:
   });
 }
 
-// What dy / size of the windows that see a pixel come to.
+// to = the sum of from's pixels in a range of rows and columns, each divided by `before`, and the whole by `after`.
 template <typename T>
-void average_pool_gradients(const PoolSides& sides, ConstImageView<T> dy, ImageView<T> dx) {
-  const auto size = static_cast<Arithmetic<T>>(sides.y.kernel * sides.x.kernel);
-  constexpr std::size_t lanes = 64;
-  in_shares_of_lines(dx, [&](std::size_t image, std::size_t iy) {
-    const Range rows = sides.y.that_see(iy);
-    for (std::size_t ix = 0; ix < dx.width; ++ix) {
-      const Range columns = sides.x.that_see(ix);
-      T* const to = pixel_of(dx, image, iy, ix);
-      for (std::size_t first = 0; first < dx.channels; first += lanes) {
-        const std::size_t count = std::min(lanes, dx.channels - first);
-        Arithmetic<T> sums[lanes] = {};
-        for (std::size_t oy = rows.begin; oy < rows.end; ++oy) {
-          for (std::size_t ox = columns.begin; ox < columns.end; ++ox) {
-            const T* const from = pixel_of(dy, image, oy, ox) + first;
-            for (std::size_t c = 0; c < count; ++c) sums[c] += load(from[c]) / size;
-          }
+struct PixelSum {
+  ConstImageView<T> from;
+  std::size_t image;
+  PoolRange rows;
+  PoolRange columns;
+  Arithmetic<T> before;
+  Arithmetic<T> after;
+
+  void operator()(T* to) const {
+    constexpr std::size_t lanes = 64;
+    for (std::size_t first = 0; first < from.channels; first += lanes) {
+      const std::size_t count = std::min(lanes, from.channels - first);
+      Arithmetic<T> sums[lanes] = {};
+      for (std::size_t y = rows.begin; y < rows.end; ++y) {
+        for (std::size_t x = columns.begin; x < columns.end; ++x) {
+          const T* const pixel = pixel_of(from, image, y, x) + first;
+          for (std::size_t c = 0; c < count; ++c) sums[c] += load(pixel[c]) / before;
         }
-        std::transform(sums, sums + count, to + first, store<T>);
       }
+      for (std::size_t c = 0; c < count; ++c) to[first + c] = store<T>(sums[c] / after);
+    }
+  }
+};
+
+template <typename T>
+void average_pool_now(const PoolSides& sides, ConstImageView<T> x, ImageView<T> y) {
+  const auto size = static_cast<Arithmetic<T>>(sides.y.kernel * sides.x.kernel);
+  in_shares_of_lines(y, [&](std::size_t image, std::size_t oy) {
+    for (std::size_t ox = 0; ox < y.width; ++ox) {
+      PixelSum<T>{x, image, sides.y.seen_by(oy), sides.x.seen_by(ox), 1, size}(pixel_of(y, image, oy, ox));
     }
   });
 }
 
 template <typename T>
-void average_pool_now(const PoolSides& sides, ConstImageView<T> x, ImageView<T> y) {
-  constexpr std::size_t lanes = 64;
+void average_pool_gradients(const PoolSides& sides, ConstImageView<T> dy, ImageView<T> dx) {
   const auto size = static_cast<Arithmetic<T>>(sides.y.kernel * sides.x.kernel);
-  in_shares_of_lines(y, [&](std::size_t image, std::size_t oy) {
-    const Range rows = sides.y.seen_by(oy);
-    for (std::size_t ox = 0; ox < y.width; ++ox) {
-      const Range columns = sides.x.seen_by(ox);
-      T* const to = pixel_of(y, image, oy, ox);
-      for (std::size_t first = 0; first < y.channels; first += lanes) {
-        const std::size_t count = std::min(lanes, y.channels - first);
-        Arithmetic<T> sums[lanes] = {};
-        for (std::size_t iy = rows.begin; iy < rows.end; ++iy) {
-          for (std::size_t ix = columns.begin; ix < columns.end; ++ix) {
-            const T* const from = pixel_of(x, image, iy, ix) + first;
-            for (std::size_t c = 0; c < count; ++c) sums[c] += load(from[c]);
-          }
-        }
-        for (std::size_t c = 0; c < count; ++c) to[first + c] = store<T>(sums[c] / size);
-      }
+  in_shares_of_lines(dx, [&](std::size_t image, std::size_t iy) {
+    for (std::size_t ix = 0; ix < dx.width; ++ix) {
+      PixelSum<T>{dy, image, sides.y.that_see(iy), sides.x.that_see(ix), size, 1}(pixel_of(dx, image, iy, ix));
     }
   });
 }
@@ -195,7 +161,16 @@ std::size_t pooled_along(std::size_t image, std::size_t kernel, std::size_t stri
   return (padded - kernel) / stride + 1;
 }
 
+template <typename T>
+cuda::PooledImages on_device(const PoolShape& shape, ConstImageView<T> x, ConstImageView<T> y) {
+  return {format_of<T>, PoolSides(shape, x.size(), y.size()), x.images, x.channels};
+}
+
 }  // namespace
+
+PoolSides::PoolSides(const PoolShape& shape, HeightWidth image, HeightWidth result)
+    : y{shape.kernel.height, shape.stride.height, shape.padding.height, image.height, result.height},
+      x{shape.kernel.width, shape.stride.width, shape.padding.width, image.width, result.width} {}
 
 HeightWidth PoolShape::output(HeightWidth image) const {
   return {pooled_along(image.height, kernel.height, stride.height, padding.height),
@@ -210,7 +185,11 @@ void max_pool_forward(Stream& stream, const PoolShape& shape, ConstImageView<T> 
     throw UsageError(fmt::format("max pooling: a kernel of {} x {} has more than 256 pixels", shape.kernel.height,
                                  shape.kernel.width));
   }
-  require_cpu("pooling", stream);
+  if (on_cuda(stream)) {
+    return issue<T>(stream, "pooling", [of = on_device<T>(shape, x, y), x = x.data, y = y.data, places](void* native) {
+      cuda::max_pool(native, of, x, y, places);
+    });
+  }
   stream.submit([sides = PoolSides(shape, x.size(), y.size()), x, y, places]() mutable {
     in_shares_of_lines(y, [&](std::size_t image, std::size_t oy) {
       for (std::size_t ox = 0; ox < y.width; ++ox) max_pool_pixel<T>(sides, x, y, places, {image, oy, ox});
@@ -222,7 +201,12 @@ template <Element T>
 void max_pool_backward(Stream& stream, const PoolShape& shape, ConstImageView<T> dy, const std::uint8_t* places,
                        ImageView<T> dx) {
   require_pooled(shape, dx, dy);
-  require_cpu("pooling", stream);
+  if (on_cuda(stream)) {
+    return issue<T>(stream, "pooling",
+                    [of = on_device<T>(shape, dx, dy), dy = dy.data, places, dx = dx.data](void* native) {
+                      cuda::max_pool_gradient(native, of, dy, places, dx);
+                    });
+  }
   stream.submit([sides = PoolSides(shape, dx.size(), dy.size()), dy, places, dx] {
     max_pool_gradients<T>(sides, dy, places, dx);
   });
@@ -231,14 +215,22 @@ void max_pool_backward(Stream& stream, const PoolShape& shape, ConstImageView<T>
 template <Element T>
 void average_pool_forward(Stream& stream, const PoolShape& shape, ConstImageView<T> x, ImageView<T> y) {
   require_pooled(shape, x, y);
-  require_cpu("pooling", stream);
+  if (on_cuda(stream)) {
+    return issue<T>(stream, "pooling", [of = on_device<T>(shape, x, y), x = x.data, y = y.data](void* native) {
+      cuda::average_pool(native, of, x, y);
+    });
+  }
   stream.submit([sides = PoolSides(shape, x.size(), y.size()), x, y] { average_pool_now<T>(sides, x, y); });
 }
 
 template <Element T>
 void average_pool_backward(Stream& stream, const PoolShape& shape, ConstImageView<T> dy, ImageView<T> dx) {
   require_pooled(shape, dx, dy);
-  require_cpu("pooling", stream);
+  if (on_cuda(stream)) {
+    return issue<T>(stream, "pooling", [of = on_device<T>(shape, dx, dy), dy = dy.data, dx = dx.data](void* native) {
+      cuda::average_pool_gradient(native, of, dy, dx);
+    });
+  }
   stream.submit([sides = PoolSides(shape, dx.size(), dy.size()), dy, dx] { average_pool_gradients<T>(sides, dy, dx); });
 }
 

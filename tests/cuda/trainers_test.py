@@ -2,7 +2,7 @@
 """The trainers on a CUDA device, real or emulated: every strategy has the same weights bit for bit, losses follow the CPU's,
 a run in two pieces is the run in one, and what they say of the device is so.
 
-usage: trainers_test.py TRAIN_GPT TRAIN_MLP     exits with 77 where there is no device
+usage: trainers_test.py TRAIN_GPT TRAIN_MLP TRAIN_VISION     exits with 77 where there is no device
 """
 import itertools
 import os
@@ -13,6 +13,7 @@ import tempfile
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "examples"))
+import made_images  # noqa: E402
 import trainer_runs  # noqa: E402
 
 SKIPPED = 77
@@ -73,6 +74,18 @@ class OnCuda(unittest.TestCase):
             self.check_follows(losses, on_cpu, "fp32")
             self.assertEqual(self.train(TRAIN_MLP, *common, "--strategy", "zero2"), (losses, weights))
 
+    def test_networks_on_images_are_bitwise_equal_and_follow_the_cpu(self):
+        made_images.write_mnist(self.folder, 60, 12, side=8)
+        for model, precision, more in [("cnn", "bf16", []), ("resnet18", "fp32", ["--sync-batch-norm"])]:
+            common = ["--data", f"mnist:{self.folder}", "--model", model, "--width", 4, "--batch", 3, "--steps", 3, "--ranks", 2,
+                      "--precision", precision, "--lr", 0.01, "--optimizer", "sgd", "--threads", 1, *more]
+            losses, weights = self.train(TRAIN_VISION, *common, "--strategy", "ddp")
+            on_cpu, _ = self.train(TRAIN_VISION, *common, "--strategy", "ddp", device="cpu")
+            self.check_follows(losses, on_cpu, precision)
+            for strategy in ["zero2", "fsdp"]:
+                with self.subTest(model=model, strategy=strategy):
+                    self.assertEqual(self.train(TRAIN_VISION, *common, "--strategy", strategy), (losses, weights))
+
     def test_a_run_in_two_pieces_is_the_run_in_one(self):
         common = ["--steps", 6, "--ranks", 2, "--precision", "bf16"]
         whole_losses, whole_weights = self.gpt(*common)
@@ -126,7 +139,7 @@ def has_device(program):
 
 
 if __name__ == "__main__":
-    TRAIN_GPT, TRAIN_MLP = sys.argv[1:3]
+    TRAIN_GPT, TRAIN_MLP, TRAIN_VISION = sys.argv[1:4]
     if not has_device(TRAIN_MLP):
         sys.exit(SKIPPED)
     unittest.main(argv=sys.argv[:1])

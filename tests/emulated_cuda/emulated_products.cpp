@@ -43,10 +43,14 @@ double gelu_slope(double x) {
 
 class Run {
  public:
-  explicit Run(const Product& product) : p(product), a(widened(p.format, p.a)), b(widened(p.format, p.b)) {}
+  explicit Run(const Product& product)
+      : p(product),
+        d_format(p.d_in_fp32 ? Format::fp32 : p.format),
+        a(widened(p.format, p.a)),
+        b(widened(p.format, p.b)) {}
 
   void operator()() {
-    std::vector<float> sums = p.add ? widened(p.format, p.d) : std::vector<float>(p.d.rows * p.d.columns);
+    std::vector<float> sums = p.add ? widened(d_format, p.d) : std::vector<float>(p.d.rows * p.d.columns);
     const std::size_t depth = p.a.transposed ? p.a.rows : p.a.columns;
     const auto transposition = [](const ColumnMajor& of) { return of.transposed ? CblasTrans : CblasNoTrans; };
     const auto extent = [](std::size_t value) { return static_cast<blasint>(value); };
@@ -71,7 +75,7 @@ class Run {
     if (p.epilogue == Epilogue::gelu_gradient) {
       sum *= static_cast<float>(gelu_slope(static_cast<double>(get(p.format, p.aux.data, aux))));
     }
-    set(p.format, d, column * p.d.leading + row, sum);
+    set(d_format, d, column * p.d.leading + row, sum);
   }
 
   void sum_b(std::size_t depth) {
@@ -83,6 +87,7 @@ class Run {
   }
 
   Product p;
+  Format d_format;
   std::vector<float> a;
   std::vector<float> b;
 };

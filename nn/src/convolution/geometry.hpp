@@ -34,6 +34,12 @@ struct ConvolutionGeometry {
   std::size_t x_of_image() const { return std::size_t{image.height} * image.width * in; }  // elements
   std::size_t y_of_image() const { return std::size_t{result.height} * result.width * out; }
 
+  // Whether the kernel sees one pixel at each place of the result, so that the image is the matrix of what it sees.
+  bool sees_the_image() const {
+    constexpr Pair32 one{1, 1};
+    return kernel == one && stride == one && padding == Pair32{0, 0};
+  }
+
   auto operator<=>(const ConvolutionGeometry&) const = default;
 };
 

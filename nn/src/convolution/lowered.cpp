@@ -37,12 +37,6 @@ std::size_t images_at_once(const ConvolutionGeometry& of) {
   return (lines_at_once(of) + of.result.height - 1) / std::max<std::size_t>(1, of.result.height);
 }
 
-// Whether the kernel sees one pixel at each place of the result, so that the image is that matrix already.
-bool sees_the_image(const ConvolutionGeometry& of) {
-  constexpr Pair32 one{1, 1};
-  return of.kernel == one && of.stride == one && of.padding == Pair32{0, 0};
-}
-
 // Where in the scratch memory what stands.
 template <typename T>
 struct Room {
@@ -142,7 +136,7 @@ template <typename T>
 Operand<Arithmetic<T>> see(const Part<T>& part, const T* x, Arithmetic<T>* room) {
   const ConvolutionGeometry& of = part.of;
   if constexpr (std::is_same_v<T, Arithmetic<T>>) {
-    if (sees_the_image(of)) {
+    if (of.sees_the_image()) {
       return {.data = x + part.first_pixel() * of.in + part.first_in(), .stride = of.in};
     }
   }

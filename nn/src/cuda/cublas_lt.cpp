@@ -133,7 +133,7 @@ Key key_of(const Product& p, int device) {
           static_cast<std::uint64_t>(p.format),
           static_cast<std::uint64_t>(p.epilogue),
           std::uint64_t{p.tf32} | std::uint64_t{p.add} << 1 | std::uint64_t{p.a.transposed} << 2 |
-              std::uint64_t{p.b.transposed} << 3,
+              std::uint64_t{p.b.transposed} << 3 | std::uint64_t{p.d_in_fp32} << 4,
           p.a.rows,
           p.a.columns,
           p.a.leading,
@@ -193,7 +193,7 @@ class Prepared {
       : operation_(operation_of(p)),
         a_(layout_of(p.format, p.a)),
         b_(layout_of(p.format, p.b)),
-        d_(layout_of(p.format, p.d)) {
+        d_(layout_of(p.d_in_fp32 ? Format::fp32 : p.format, p.d)) {
     if (has_aux(p.epilogue) && !aux_fits(p)) return;
     set_pointers(operation_.get(), p);
     choose(handle, p);

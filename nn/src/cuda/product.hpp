@@ -40,6 +40,7 @@ struct Product {
   ColumnMajor b;
   ColumnMajor d;  // written
   bool add = false;
+  bool d_in_fp32 = false;  // whatever the others are in; without epilogue
   Epilogue epilogue = Epilogue::none;
   void* vector = nullptr;
   ColumnMajor aux = {};  // as d

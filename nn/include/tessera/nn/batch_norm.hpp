@@ -12,13 +12,14 @@
 // The functions enqueue on the stream, capture everything by value, do not synchronise and allocate nothing. Sums over
 // rows are formed in parts whose borders depend on the extents alone, runs of 64 rows in the type of arithmetic and
 // what they come to in fp64: any number of threads and any instruction set gives the same bits. Moments are exact
-// without rows: mean 0, variance 0. CUDA devices: UnavailableError, batch norm is for the CPU so far.
+// without rows: mean 0, variance 0. On CUDA devices parts are other ones, the same each time.
 #pragma once
 
 #include <cstddef>
 #include <optional>
 #include <span>
 
+#include "tessera/device/device.hpp"
 #include "tessera/nn/activation_stack.hpp"
 #include "tessera/nn/element.hpp"
 #include "tessera/nn/layer_window.hpp"
@@ -44,7 +45,7 @@ template <Element T>
 struct BatchNormMoments {
   MatrixView<const T> x;      // [rows, channels]
   double* moments = nullptr;  // written: rows, means, sums of squared deviations
-  float* scratch = nullptr;   // batch_norm_scratch<T>(rows, channels) floats
+  float* scratch = nullptr;   // batch_norm_scratch<T>(rows, channels, device) floats
 };
 template <Element T>
 void batch_norm_moments(Stream& stream, const BatchNormMoments<T>& operation);
@@ -67,7 +68,7 @@ struct BatchNormForward {
   double epsilon = 1e-5;
   double momentum = 0.1;
   Contributions moments{};   // of all ranks; none: of the rows at hand
-  float* scratch = nullptr;  // batch_norm_scratch<T>(rows, channels) floats
+  float* scratch = nullptr;  // batch_norm_scratch<T>(rows, channels, device) floats
 };
 template <Element T>
 void batch_norm_forward(Stream& stream, const BatchNormForward<T>& operation);  // UsageError when shapes do not fit
@@ -119,7 +120,7 @@ void batch_norm_backward(Stream& stream, const BatchNormBackward<T>& operation);
 
 // Floats that either direction needs.
 template <Element T>
-std::size_t batch_norm_scratch(std::size_t rows, std::size_t channels);
+std::size_t batch_norm_scratch(std::size_t rows, std::size_t channels, DeviceKind device = DeviceKind::cpu);
 
 template <Element T>
 class BatchNorm final : public Module {

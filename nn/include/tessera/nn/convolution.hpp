@@ -8,9 +8,11 @@
 // summed in fp32. Products give the same bits for any number of threads (threads.hpp) where products are tessera's own;
 // oneDNN's sums over a batch are formed per thread, so its bits depend on the number.
 //
+// On CUDA devices as products, too, by cuBLASLt, some images of the batch at a time; in fp32, bf16 and fp16. What of an
+// image the kernel sees has fewer than 2^31 elements there.
+//
 // The functions enqueue on the stream, capture everything by value and do not synchronise; with products they allocate
-// nothing, oneDNN takes some hundred bytes of the host's heap at each call. A batch of no images is fine. CUDA devices:
-// UnavailableError, convolutions are for the CPU so far.
+// nothing, oneDNN takes some hundred bytes of the host's heap at each call. A batch of no images is fine.
 #pragma once
 
 #include <cstddef>
@@ -51,7 +53,8 @@ struct ConvolutionForward {
   const T* weight = nullptr;  // [out, in / groups, kernel.height, kernel.width]
   const T* bias = nullptr;    // [out]; null: none
   ImageView<T> y;             // overlaps nothing
-  float* scratch = nullptr;   // convolution_scratch<T>(shape, images, x's size) floats
+  // convolution_scratch<T>(shape, images, x's size, device) floats, which begin on 64 bytes, on CUDA devices on 256
+  float* scratch = nullptr;
 };
 template <Element T>
 void convolution_forward(Stream& stream, const ConvolutionForward<T>& operation);  // UsageError when shapes do not fit
@@ -73,7 +76,8 @@ void convolution_backward(Stream& stream, const ConvolutionBackward<T>& operatio
 
 // Floats that either direction needs for such a batch; helpers of several threads take memory of their own.
 template <Element T>
-std::size_t convolution_scratch(const ConvolutionShape& shape, std::size_t images, HeightWidth image);
+std::size_t convolution_scratch(const ConvolutionShape& shape, std::size_t images, HeightWidth image,
+                                DeviceKind device = DeviceKind::cpu);
 
 struct ConvolutionOptions {
   bool bias = true;

@@ -3,7 +3,7 @@
 //
 // The functions enqueue on the stream, capture everything by value, do not synchronise and allocate nothing. A gradient
 // of several windows over one pixel is summed in the type of arithmetic, window after window, and rounded once. CUDA
-// devices: UnavailableError, pooling is for the CPU so far.
+// devices give the same bits, in fp32, bf16 and fp16.
 #pragma once
 
 #include <cstddef>
