@@ -16,6 +16,7 @@
 
 #include "data/image_decoder.hpp"
 #include "data/image_scaling.hpp"
+#include "image_test_files.hpp"
 #include "tessera/base/error.hpp"
 
 #if TESSERA_DECODES_IMAGES
@@ -28,40 +29,12 @@
 #endif
 
 using namespace tessera;
+using test::failure_of;
+using test::Folder;
 
 namespace image_folder_test {
 
 namespace fs = std::filesystem;
-
-class Folder {
- public:
-  Folder() : path_(fs::temp_directory_path() / fmt::format("tessera-folder-{}", ::getpid())) {
-    fs::remove_all(path_);
-    fs::create_directories(path_);
-  }
-  ~Folder() { fs::remove_all(path_); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-
-  fs::path write(const std::string& name, const std::string& content) const {
-    fs::create_directories((path_ / name).parent_path());
-    std::ofstream(path_ / name, std::ios::binary) << content;
-    return path_ / name;
-  }
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
-
-std::string failure_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const DataError& error) {
-    return error.what();
-  }
-  return "none";
-}
 
 // ---- scaling: of pictures in memory ----
 

@@ -2,47 +2,28 @@
 #include "tessera/data/images.hpp"
 
 #include <doctest/doctest.h>
-#include <fmt/format.h>
 #include <isa-l/igzip_lib.h>
 
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
-#include <functional>
 #include <memory>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "image_test_files.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/data/image_batches.hpp"
 
 using namespace tessera;
+using test::failure_of;
+using test::Folder;
 
 namespace images_test {
 
 namespace fs = std::filesystem;
-
-class Folder {
- public:
-  Folder() : path_(fs::temp_directory_path() / fmt::format("tessera-images-{}", ::getpid())) {
-    fs::remove_all(path_);
-    fs::create_directories(path_);
-  }
-  ~Folder() { fs::remove_all(path_); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-
-  void write(const std::string& name, const std::string& content) const {
-    std::ofstream(path_ / name, std::ios::binary) << content;
-  }
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
 
 std::string big_endian(std::uint32_t value) {
   std::string bytes;
@@ -80,15 +61,6 @@ std::vector<std::string> classes(std::size_t count) {
   std::vector<std::string> names;
   for (std::size_t i = 0; i < count; ++i) names.push_back(std::to_string(i));
   return names;
-}
-
-std::string failure_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const DataError& error) {
-    return error.what();
-  }
-  return "none";
 }
 
 struct Image {
