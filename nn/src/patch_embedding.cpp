@@ -7,6 +7,7 @@
 
 #include "src/cuda/vision_layers.hpp"
 #include "src/operation.hpp"
+#include "src/rows/active_rows.hpp"
 #include "src/shared_rows.hpp"
 #include "tessera/base/error.hpp"
 
