@@ -1,12 +1,16 @@
 #!/usr/bin/env python3
 """How much faster train_vision becomes with more ranks, strategies side by side: images/s, speed-up, efficiency, what of a
-step is waiting for others, and accuracy, on one page with a figure.
+step is waiting for others, and accuracy, on one page with a figure; beside it what `tessera plan --time` predicted.
 
-usage: speedup.py BUILD PAGE.md [--ranks 1,2,4] [--strategies ddp,fsdp] [--global-batch N] [--epochs N] [--rounds N] [-- OPTION…]
+usage: speedup.py BUILD PAGE.md [--ranks 1,2,4] [--strategies ddp,fsdp] [--global-batch N] [--epochs N] [--rounds N]
+       [--calibrate SECONDS] [-- OPTION…]
 
 Every run takes the same global batch, so that runs differ in roundings alone where a model has no batch norm; each rank has
 one thread. Runs take turns, `rounds` times, and of each the fastest counts: other work on the machine only ever slows a run.
 Options behind -- go to train_vision: --model, --data, --width and so on. The figure stands beside the page.
+
+The prediction is made before the runs, from the rates that `tessera calibrate` measures on this machine; nothing of it is
+fitted to them. `--calibrate 0` leaves it out.
 
 Amdahl's curve is that of the share of a step that one rank alone computes and that does not become less with ranks, fitted
 to the speed-ups (least squares) on as many ranks as there are cores at most: 1 / (s + (1 - s) / N).
@@ -18,6 +22,7 @@ import json
 import os
 import pathlib
 import platform
+import re
 import statistics
 import subprocess
 import sys
@@ -57,6 +62,45 @@ def measure(options):
     return found
 
 
+def shape_of(options):
+    """(model, width, side, channels, classes) of what is trained, as its own headline says."""
+    command = [pathlib.Path(options.build) / "examples/train_vision", "--steps", 1, "--eval-every", 0, "--batch", 1, *options.rest]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+    found = re.search(r"(\S+), width (\d+).*: (\d+) x (\d+) x (\d+) -> (\d+)", done.stdout)
+    return found and (found[1], *(int(found[group]) for group in (2, 3, 5, 6)))
+
+
+def predict(options):
+    """(ranks, strategy) → images/s; empty where there is no prediction."""
+    if not options.calibrate:
+        return {}
+    tool = pathlib.Path(options.build) / "tools/tessera"
+    with tempfile.TemporaryDirectory() as folder:
+        shape = shape_of(options)
+        if not shape:
+            print("no prediction: train_vision does not say what it trains", file=sys.stderr)
+            return {}
+        machine = pathlib.Path(folder) / "here.json"
+        subprocess.run([tool, "calibrate", machine, "--ranks", str(max(2, *options.ranks)), "--seconds", str(options.calibrate)], check=True,
+                       stdout=subprocess.DEVNULL)
+        found = {}
+        for ranks, strategy in itertools.product(options.ranks, options.strategies):
+            command = [tool, "plan", *(word for name, value in zip(("--model", "--width", "--image-size", "--channels", "--classes"), shape)
+                                       for word in (name, value)),
+                       "--batch", options.global_batch // ranks, "--world", ranks, "--strategy", strategy, *passed_on(options.rest),
+                       "--time", "--machine", machine, "--json"]
+            done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True)
+            found[ranks, strategy] = options.global_batch / json.loads(done.stdout)["step_seconds"]
+        return found
+
+
+def passed_on(rest):
+    """What of train_vision's options changes a plan."""
+    known = {"--precision": 1, "--optimizer": 1, "--prefetch": 1, "--reshard-after-forward": 1, "--bucket-cap": 1, "--sync-batch-norm": 0}
+    words = [word for option in rest for word in option.split("=", 1)]
+    return [part for at, word in enumerate(words) if word in known for part in words[at:at + 1 + known[word]]]
+
+
 def on_cores(speed_ups, cores):
     """Those of {ranks: speed-up} that the machine has a core for; all, where that leaves nothing to compare."""
     few = {ranks: speed_up for ranks, speed_up in speed_ups.items() if ranks <= cores}
@@ -86,29 +130,34 @@ def processor():
         return platform.machine()
 
 
-def chart(options, speed_ups, share):
+def chart(options, speed_ups, share, predicted):
     ranks = options.ranks
     series = [{"name": strategy, "x": ranks, "y": [of[count] for count in ranks]} for strategy, of in speed_ups.items()]
     series.append({"name": "as many times as ranks", "x": ranks, "y": ranks, "reference": True})
     series.append({"name": f"Amdahl, {100 * share:.1f} % alone", "x": ranks,
                    "y": [1 / (share + (1 - share) / count) for count in ranks]})
+    if predicted:
+        first = min(ranks)
+        for strategy in options.strategies:
+            series.append({"name": f"{strategy}, predicted", "x": ranks,
+                           "y": [first * predicted[count, strategy] / predicted[first, strategy] for count in ranks]})
     return {"kind": "lines", "title": "Speed-up of train_vision", "note": f"{os.cpu_count()} cores; one thread a rank, the same "
             f"global batch of {options.global_batch}", "x": {"label": "ranks", "scale": "log2"}, "y": {"label": "speed-up"},
             "series": series}
 
 
-def draw(options, speed_ups, share, figure):
+def draw(options, chart_json, figure):
     """Whether there is a figure."""
     for python in (os.environ.get("TESSERA_PLOT_PYTHON", sys.executable), "/usr/bin/python3"):
-        done = subprocess.run([python, "-B", str(PLOT), "-", str(figure)], input=json.dumps(chart(options, speed_ups, share)),
-                              capture_output=True, text=True, check=False)
+        done = subprocess.run([python, "-B", str(PLOT), "-", str(figure)], input=json.dumps(chart_json), capture_output=True, text=True,
+                              check=False)
         if done.returncode == 0:
             return True
     print(f"no figure: {done.stderr.strip()}", file=sys.stderr)
     return False
 
 
-def page(options, found, speed_ups, shares, figure):
+def page(options, found, speed_ups, shares, predicted, figure):
     yield f"# Speed-up with ranks, {datetime.date.today():%Y-%m-%d}\n"
     yield (f"`scripts/speedup` on {os.cpu_count()} cores of {processor()}: `{' '.join(['train_vision', *options.rest])}`, a global batch of "
            f"{options.global_batch}, one thread a rank, {options.epochs} epoch{'s' if options.epochs > 1 else ''}, the fastest of "
@@ -117,15 +166,22 @@ def page(options, found, speed_ups, shares, figure):
            "strategy. Amdahl's curve is fitted to ranks that have a core each.\n")
     if figure:
         yield f"![Speed-up with ranks]({figure.name})\n"
-    yield "| ranks | strategy | images/s | speed-up | efficiency | waiting | held-out top-1 | last loss |\n|--:|---|--:|--:|--:|--:|--:|--:|"
+    yield ("| ranks | strategy | images/s | predicted | speed-up | predicted | efficiency | waiting | held-out top-1 | last loss |\n"
+           "|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|")
+    first = min(options.ranks)
     for (ranks, strategy), run in found.items():
         speed_up = speed_ups[strategy][ranks]
         accuracy = "" if run["accuracy"] is None else f"{100 * run['accuracy']:.2f} %"
-        yield (f"| {ranks} | {strategy if ranks > 1 else 'any'} | {run['rate']:,.0f} | {speed_up:.2f} | {100 * speed_up / ranks:.0f} % | "
+        rate = predicted.get((ranks, strategy))
+        expected = f"{rate:,.0f} | {speed_up:.2f} | {first * rate / predicted[first, strategy]:.2f}" if rate else f"– | {speed_up:.2f} | –"
+        yield (f"| {ranks} | {strategy if ranks > 1 else 'any'} | {run['rate']:,.0f} | {expected} | {100 * speed_up / ranks:.0f} % | "
                f"{100 * run['waiting']:.0f} % | {accuracy} | {run['loss']:.4f} |")
     yield ""
     for strategy, share in shares.items():
         yield f"- {strategy}: Amdahl's curve nearest to it has {100 * share:.1f} % of a step that does not become less with ranks."
+    if predicted:
+        yield ("- The prediction is `tessera plan --time` on what `tessera calibrate` measured before the runs: products, convolutions, passes "
+               "over memory and collectives of this machine. It knows nothing of the runs, nor of loading and metrics.")
     more = [count for count in options.ranks if count > os.cpu_count()]
     if more:
         yield (f"- {', '.join(map(str, more))} ranks share {os.cpu_count()} cores: they cannot be faster than {os.cpu_count()}, and "
@@ -147,17 +203,20 @@ def main():
     parser.add_argument("--global-batch", type=int, default=128)
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--calibrate", type=int, default=60, help="seconds of measuring for the prediction; 0: none")
     options = parser.parse_args(arguments[:len(arguments) - len(rest) - 1] if "--" in arguments else arguments)
     options.rest = rest
     for ranks in options.ranks:
         if ranks < 1 or options.global_batch % ranks:
             parser.error(f"--global-batch {options.global_batch} cannot be divided among {ranks} ranks")
+    predicted = predict(options)
     found = measure(options)
     speed_ups = curves(options, found)
     shares = {strategy: amdahl(on_cores(of, os.cpu_count())) for strategy, of in speed_ups.items()}
     figure = options.page.with_suffix(".svg")
-    drawn = draw(options, speed_ups, shares[options.strategies[0]], figure)
-    options.page.write_text("\n".join(page(options, found, speed_ups, shares, figure if drawn else None)) + "\n", encoding="utf-8")
+    drawn = draw(options, chart(options, speed_ups, shares[options.strategies[0]], predicted), figure)
+    options.page.write_text("\n".join(page(options, found, speed_ups, shares, predicted, figure if drawn else None)) + "\n",
+                            encoding="utf-8")
     print(options.page)
 
 

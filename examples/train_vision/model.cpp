@@ -96,6 +96,19 @@ tessera::Bytes VisionModel<T>::planned_activation_bytes(const VisionShape& shape
 }
 
 template <typename T>
+std::vector<CountedWindow> VisionModel<T>::counted_windows(const VisionShape& shape, std::size_t images) {
+  VisionModel model(shape);
+  nn::CountingModel counting;
+  model.add_units(counting);
+  model.train_pass(counting, {nullptr, images, shape.image.elements()}, {});
+  std::vector<CountedWindow> windows;
+  for (const nn::CountedWork& work : counting.works()) windows.push_back({{}, work});
+  const std::vector<tessera::plan::WindowUse> uses = counting.take_windows();
+  for (std::size_t i = 0; i < uses.size(); ++i) windows[i].use = uses[i];
+  return windows;
+}
+
+template <typename T>
 template <typename Model>
 void VisionModel<T>::train_pass(Model& model, nn::MatrixView<const float> pixels, const ImageAnswers& answers) {
   const nn::ScratchScope pass(stack_);

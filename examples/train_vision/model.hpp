@@ -7,11 +7,19 @@
 #include <string>
 #include <vector>
 
+#include "tessera/nn/counted_work.hpp"
+#include "tessera/plan/program.hpp"
 #include "tessera/shard/fully_shard.hpp"
 #include "train_vision/shape.hpp"
 #include "train_vision/stage.hpp"
 
 namespace examples {
+
+// A window of a micro-batch, and what is computed in it.
+struct CountedWindow {
+  tessera::plan::WindowUse use;
+  tessera::nn::CountedWork work;
+};
 
 template <typename T>
 class VisionModel {
@@ -40,6 +48,8 @@ class VisionModel {
   // What passes over micro-batches of so many images need, counted by the passes themselves.
   static tessera::Bytes planned_activation_bytes(const VisionShape& shape, std::size_t images,
                                                  tessera::DeviceKind device = tessera::DeviceKind::cpu);
+  // Those of a micro-batch of so many images, counted likewise.
+  static std::vector<CountedWindow> counted_windows(const VisionShape& shape, std::size_t images);
 
  private:
   struct NamedStage {

@@ -16,7 +16,7 @@ def main(speedup, build):
     with tempfile.TemporaryDirectory() as folder:
         made_images.write_mnist(folder, 80, 20)
         page = pathlib.Path(folder) / "page.md"
-        command = [sys.executable, "-B", speedup, build, str(page), "--global-batch", "8", "--rounds", "1", "--",
+        command = [sys.executable, "-B", speedup, build, str(page), "--global-batch", "8", "--rounds", "1", "--calibrate", "1", "--",
                    "--data", f"mnist:{folder}", "--width", "2"]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -25,11 +25,15 @@ def main(speedup, build):
         assert refused.returncode == 2 and "cannot be divided among 3 ranks" in refused.stderr, refused
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("| ")][1:]
     assert [row[:2] for row in rows] == [["1", "any"], ["2", "ddp"], ["2", "fsdp"], ["4", "ddp"], ["4", "fsdp"]], text
-    assert rows[0][3:5] == ["1.00", "100 %"] and all(float(row[3]) > 0 for row in rows), text
-    assert len({row[6] for row in rows}) == 1 and rows[0][6].endswith("%"), text  # the same model, to roundings
-    losses = [float(row[7]) for row in rows]
+    assert rows[0][4:7] == ["1.00", "1.00", "100 %"] and all(float(row[4]) > 0 and float(row[5]) > 0 for row in rows), text
+    assert all(float(row[3].replace(",", "")) > 0 for row in rows), text
+    assert len({row[8] for row in rows}) == 1 and rows[0][8].endswith("%"), text  # the same model, to roundings
+    losses = [float(row[9]) for row in rows]
     assert max(losses) - min(losses) < 2e-4, losses
     check_amdahl(speedup)
+    import speedup as program
+    assert program.passed_on(["--lr", "1", "--precision", "bf16", "--sync-batch-norm", "--optimizer=sgd"]) == [
+        "--precision", "bf16", "--sync-batch-norm", "--optimizer", "sgd"]
 
 
 def check_amdahl(speedup):

@@ -16,6 +16,7 @@
 #include "tessera/device/arena.hpp"
 #include "tessera/device/stream.hpp"
 #include "tessera/kernels/elementwise.hpp"
+#include "tessera/nn/convolution.hpp"
 #include "tessera/nn/linear.hpp"
 #include "trace/summary.hpp"
 
@@ -125,6 +126,91 @@ Curve product_curve(double budget) {
     rates[flops] = std::max(rates[flops], rate);
   }
   return Curve({rates.begin(), rates.end()});
+}
+
+// ---- convolutions ----
+
+struct ConvolutionSize {
+  ConvolutionClass of;
+  nn::ConvolutionShape shape;
+  std::size_t images;
+  std::size_t side;  // of the images
+};
+
+// Of networks on small images and on large ones.
+std::vector<ConvolutionSize> convolution_sizes() {
+  using enum ConvolutionClass;
+  const auto three = [](std::size_t in, std::size_t out) {
+    return nn::ConvolutionShape{.in = in, .out = out, .kernel = 3, .padding = 1};
+  };
+  const auto one = [](std::size_t in, std::size_t out) {
+    return nn::ConvolutionShape{.in = in, .out = out, .kernel = 1};
+  };
+  return {{pointwise, one(64, 64), 2, 14},
+          {pointwise, one(64, 256), 4, 28},
+          {pointwise, one(1024, 256), 8, 14},
+          {wide, three(32, 64), 1, 14},
+          {wide, three(64, 64), 4, 28},
+          {wide, three(256, 256), 8, 14},
+          {narrow, three(1, 32), 4, 28},
+          {narrow, three(3, 64), 16, 32},
+          {narrow, {.in = 3, .out = 64, .kernel = 7, .stride = 2, .padding = 3}, 4, 224}};
+}
+
+// Both directions of one: FLOPs of a product, and its rates.
+struct ConvolutionRate {
+  double flops;
+  double forward;
+  double backward;
+};
+
+template <typename T>
+ConvolutionRate convolution_rate(const ConvolutionSize& size, double budget) {
+  const nn::HeightWidth result = size.shape.output(size.side);
+  const std::size_t x = size.images * size.side * size.side * size.shape.in;
+  const std::size_t y = size.images * result.height * result.width * size.shape.out;
+  const std::size_t depth = size.shape.in * size.shape.kernel.height * size.shape.kernel.width;
+  const std::size_t weight = size.shape.out * depth;
+  const std::size_t scratch = nn::convolution_scratch<T>(size.shape, size.images, size.side);
+  Arena arena(Device::cpu(), Bytes(scratch * sizeof(float) + 2 * (x + weight + y) * sizeof(T)));
+  T* const data = reinterpret_cast<T*>(arena.data() + scratch * sizeof(float));
+  std::fill_n(data, 2 * (x + weight + y), T(1.0f));
+  const nn::ImageView<T> image{data, size.images, size.side, size.side, size.shape.in};
+  const nn::ImageView<T> results{data + 2 * x, size.images, result.height, result.width, size.shape.out};
+  T* const weights = data + 2 * (x + y);
+  auto* const room = reinterpret_cast<float*>(arena.data());
+  Stream stream(Device::cpu(), {.name = "calibrate", .mode = StreamMode::immediate});
+  const nn::ConvolutionForward<T> forward{
+      .shape = size.shape, .x = image, .weight = weights, .y = results, .scratch = room};
+  nn::ImageView<T> dx = image, dy = results;
+  dx.data += x, dy.data += y;
+  const nn::ConvolutionBackward<T> backward{.shape = size.shape,
+                                            .x = image,
+                                            .weight = weights,
+                                            .dy = dy,
+                                            .dx = dx,
+                                            .dweight = weights + weight,
+                                            .scratch = room};
+  const double flops = 2.0 * static_cast<double>(y * depth);
+  return {flops, flops / median_seconds(budget / 2, [&] { nn::convolution_forward<T>(stream, forward); }),
+          2 * flops / median_seconds(budget / 2, [&] { nn::convolution_backward<T>(stream, backward); })};
+}
+
+template <typename T>
+ConvolutionClasses convolution_rates(double budget) {
+  const std::vector<ConvolutionSize> sizes = convolution_sizes();
+  std::array<std::map<double, double>, std::tuple_size_v<ConvolutionClasses>> forward, backward;
+  for (const ConvolutionSize& size : sizes) {
+    const ConvolutionRate rate = convolution_rate<T>(size, budget / static_cast<double>(sizes.size()));
+    forward[static_cast<std::size_t>(size.of)][rate.flops] = rate.forward;
+    backward[static_cast<std::size_t>(size.of)][rate.flops] = rate.backward;
+  }
+  ConvolutionClasses classes;
+  for (std::size_t i = 0; i < classes.size(); ++i) {
+    classes[i] = {.forward = Curve({forward[i].begin(), forward[i].end()}),
+                  .backward = Curve({backward[i].begin(), backward[i].end()})};
+  }
+  return classes;
 }
 
 // ---- memory and launches ----
@@ -267,8 +353,10 @@ Machine calibrate(const Calibration& calibration) {
   machine.processors = cores;
   machine.immediate_compute = true;
   machine.algorithm = CollectiveAlgorithm::direct;
-  machine.products[static_cast<std::size_t>(DType::fp32)] = product_curve<float>(part);
-  machine.products[static_cast<std::size_t>(DType::bf16)] = product_curve<bf16>(part);
+  machine.products[static_cast<std::size_t>(DType::fp32)] = product_curve<float>(part / 2);
+  machine.products[static_cast<std::size_t>(DType::bf16)] = product_curve<bf16>(part / 2);
+  machine.convolutions[static_cast<std::size_t>(DType::fp32)] = convolution_rates<float>(part / 2);
+  machine.convolutions[static_cast<std::size_t>(DType::bf16)] = convolution_rates<bf16>(part / 2);
   for (std::size_t type = 0; type < machine.products.size(); ++type) {
     for (const auto& [size, rate] : machine.products[type].points()) {
       machine.peak[type] = std::max(machine.peak[type], rate);

@@ -1,4 +1,5 @@
-// Measures the machine at hand: products, passes over memory, launches, and collectives of ranks that are threads.
+// Measures the machine at hand: products, convolutions, passes over memory, launches, and collectives of ranks that are
+// threads.
 #pragma once
 
 #include <cstddef>

@@ -189,10 +189,10 @@ double traced_bytes(const Operation& operation) {
   return is_collective(operation.kind) ? whole_bytes(operation) : declared_bytes(operation);
 }
 
-DurationModel::DurationModel(const plan::Plan& plan, const Machine& machine, TokenShape shape,
+DurationModel::DurationModel(const plan::Plan& plan, const Machine& machine, const Workload& load,
                              const std::optional<Profile>& profile)
     : plan_(plan), machine_(machine) {
-  add_windows(shape, profile);
+  add_windows(load, profile);
   const double profiled = profile ? computing_time(profile->ranks) : 1;
   for (auto& [window, seconds] : windows_) seconds *= computing_time(plan.options.ranks) / profiled;
   if (!profile) return;
@@ -216,7 +216,7 @@ double DurationModel::host_seconds(const Operation& operation) const {
   return machine_.launch + (outside == outside_.end() ? 0 : outside->second);
 }
 
-void DurationModel::add_windows(TokenShape shape, const std::optional<Profile>& profile) {
+void DurationModel::add_windows(const Workload& load, const std::optional<Profile>& profile) {
   for (const plan::Segment& segment : plan_.segments) {
     std::map<std::pair<std::size_t, plan::WindowKind>, std::size_t> seen;
     for (const Operation& operation : segment.operations) {
@@ -228,7 +228,7 @@ void DurationModel::add_windows(TokenShape shape, const std::optional<Profile>& 
       }
       const std::size_t nth = seen[{operation.unit, operation.window}]++;
       if (!profile) {
-        const Work work = work_of(plan_, {operation.unit, operation.window}, nth, shape);
+        const Work work = work_of(plan_, {operation.unit, operation.window, nth}, load);
         windows_[&operation] = counted(work, plan_.precision(operation.unit).parameter);
         continue;
       }
@@ -244,16 +244,25 @@ void DurationModel::add_windows(TokenShape shape, const std::optional<Profile>& 
 }
 
 double DurationModel::counted(const Work& work, tessera::DType type) const {
-  const Curve& rate = machine_.products[static_cast<std::size_t>(type)];
-  double seconds = work.bytes > 0 ? work.bytes / memory_rate(work.bytes, plan_.options.ranks) : 0;
+  double seconds = 0;
+  for (const double bytes : work.passes) seconds += bytes / memory_rate(bytes, plan_.options.ranks);
   for (const Product& product : work.products) {
-    if (rate.empty()) {
-      throw tessera::UsageError(
-          fmt::format("{} has no rate for products in {}: its file lacks it", machine_.name, to_string(type)));
-    }
-    seconds += product.count * product.flops / rate.at(product.flops);
+    seconds += product.count * product.flops / rate_of(product, type).at(product.flops);
   }
   return seconds;
+}
+
+// Convolutions of a machine that has no rates for them are products of what the kernel sees.
+const Curve& DurationModel::rate_of(const Product& product, tessera::DType type) const {
+  const auto index = static_cast<std::size_t>(type);
+  if (product.convolution) {
+    const ConvolutionRates& rates = machine_.convolutions[index][static_cast<std::size_t>(*product.convolution)];
+    const Curve& rate = product.backward ? rates.backward : rates.forward;
+    if (!rate.empty()) return rate;
+  }
+  if (!machine_.products[index].empty()) return machine_.products[index];
+  throw tessera::UsageError(
+      fmt::format("{} has no rate for products in {}: its file lacks it", machine_.name, to_string(type)));
 }
 
 // How many times as long computing takes as on a rank whose host has processors to spare: what else runs there, and

@@ -44,7 +44,7 @@ double collective_seconds(const Machine& machine, const tessera::plan::Plan& pla
 class DurationModel {
  public:
   // The plan must outlive it. Throws UsageError for what the machine has no rate for, and for a profile of other units.
-  DurationModel(const tessera::plan::Plan& plan, const Machine& machine, TokenShape shape,
+  DurationModel(const tessera::plan::Plan& plan, const Machine& machine, const Workload& load,
                 const std::optional<Profile>& profile);
 
   double seconds(const tessera::plan::Operation& operation) const;
@@ -52,10 +52,11 @@ class DurationModel {
   tessera::plan::SimulationOptions simulation_options() const;
 
  private:
-  void add_windows(TokenShape shape, const std::optional<Profile>& profile);
+  void add_windows(const Workload& load, const std::optional<Profile>& profile);
   void add_outside(double seconds);
   double host_seconds(const tessera::plan::Operation& operation) const;
   double counted(const Work& work, tessera::DType type) const;
+  const Curve& rate_of(const Product& product, tessera::DType type) const;
   double memory_seconds(const tessera::plan::Operation& operation) const;
   double memory_rate(double bytes, std::size_t ranks) const;
   double computing_time(std::size_t ranks) const;

@@ -40,6 +40,8 @@ constexpr std::size_t most_file_bytes = std::size_t{1} << 20;
 constexpr double most_rate = 1e21;
 constexpr std::pair<const char*, tessera::DType> types[] = {
     {"fp32", tessera::DType::fp32}, {"bf16", tessera::DType::bf16}, {"fp16", tessera::DType::fp16}};
+constexpr std::pair<const char*, ConvolutionClass> convolution_classes[] = {
+    {"pointwise", ConvolutionClass::pointwise}, {"wide", ConvolutionClass::wide}, {"narrow", ConvolutionClass::narrow}};
 constexpr std::pair<const char*, CollectiveAlgorithm> algorithms[] = {{"direct", CollectiveAlgorithm::direct},
                                                                       {"ring", CollectiveAlgorithm::ring},
                                                                       {"two-level", CollectiveAlgorithm::two_level}};
@@ -127,6 +129,20 @@ Link link_of(const Json& json, const std::string& where) {
           .summing = place.has("summing") ? place.curve("summing") : Curve()};
 }
 
+// By type, by class, by direction: all of a type, or nothing.
+void read_convolutions(const Place& machine, Machine& to) {
+  const Place all(machine.at("convolutions"), machine.where("convolutions"), {"fp32", "bf16", "fp16"});
+  for (const auto& [type_name, type] : types) {
+    if (!all.has(type_name)) continue;
+    const Place classes(all.at(type_name), all.where(type_name), {"pointwise", "wide", "narrow"});
+    for (const auto& [name, which] : convolution_classes) {
+      const Place rates(classes.at(name), classes.where(name), {"forward", "backward"});
+      to.convolutions[static_cast<std::size_t>(type)][static_cast<std::size_t>(which)] = {
+          .forward = rates.curve("forward"), .backward = rates.curve("backward")};
+    }
+  }
+}
+
 CollectiveAlgorithm algorithm_of(const Place& place) {
   const std::string name = place.text("collectives");
   for (const auto& [known, algorithm] : algorithms) {
@@ -138,10 +154,10 @@ CollectiveAlgorithm algorithm_of(const Place& place) {
 }  // namespace
 
 Machine machine_from_json(const Json& json, const std::string& where) {
-  const Place place(
-      json, where,
-      {"tessera_machine", "name", "about", "ranks_per_host", "peak", "products", "memory", "host_memory", "launch",
-       "processors", "all_busy", "immediate_compute", "slowdown", "one_network", "collectives", "host", "network"});
+  const Place place(json, where,
+                    {"tessera_machine", "name", "about", "ranks_per_host", "peak", "products", "convolutions", "memory",
+                     "host_memory", "launch", "processors", "all_busy", "immediate_compute", "slowdown", "one_network",
+                     "collectives", "host", "network"});
   if (place.at("tessera_machine") != Json(1)) place.refuse("\"tessera_machine\" takes 1, the format's version");
   Machine machine;
   machine.name = place.text("name");
@@ -165,6 +181,7 @@ Machine machine_from_json(const Json& json, const std::string& where) {
     if (products.has(name)) machine.products[index] = products.curve(name);
     if (peak.has(name)) machine.peak[index] = peak.number(name, 1, most_rate);
   }
+  if (place.has("convolutions")) read_convolutions(place, machine);
   return machine;
 }
 
@@ -196,6 +213,15 @@ Json json_of(const Link& link) {
   return json;
 }
 
+Json json_of(const ConvolutionClasses& classes) {
+  Json json = Json::object();
+  for (const auto& [name, which] : convolution_classes) {
+    const ConvolutionRates& rates = classes[static_cast<std::size_t>(which)];
+    json[name] = {{"forward", json_of(rates.forward)}, {"backward", json_of(rates.backward)}};
+  }
+  return json;
+}
+
 }  // namespace
 
 Json json_of(const Machine& machine) {
@@ -203,14 +229,16 @@ Json json_of(const Machine& machine) {
                {"name", machine.name},
                {"about", machine.about},
                {"ranks_per_host", machine.ranks_per_host}};
-  Json peak = Json::object(), products = Json::object();
+  Json peak = Json::object(), products = Json::object(), convolutions = Json::object();
   for (const auto& [name, type] : types) {
     const auto index = static_cast<std::size_t>(type);
     if (machine.peak[index] > 0) peak[name] = machine.peak[index];
     if (!machine.products[index].empty()) products[name] = json_of(machine.products[index]);
+    if (!machine.convolutions[index][0].forward.empty()) convolutions[name] = json_of(machine.convolutions[index]);
   }
   json["peak"] = peak;
   json["products"] = products;
+  if (convolutions.size() > 0) json["convolutions"] = convolutions;
   json["memory"] = json_of(machine.memory);
   if (!machine.host_memory.empty()) json["host_memory"] = json_of(machine.host_memory);
   json["launch"] = machine.launch;
@@ -283,6 +311,9 @@ void change(Machine& machine, const std::string& name, double factor, const std:
   } else if (name == "compute") {
     positive();
     for (Curve& curve : machine.products) curve = curve.times(factor);
+    for (ConvolutionClasses& classes : machine.convolutions) {
+      for (ConvolutionRates& rates : classes) rates = {rates.forward.times(factor), rates.backward.times(factor)};
+    }
     for (double& peak : machine.peak) peak *= factor;
     machine.memory = machine.memory.times(factor);
     machine.host_memory = machine.host_memory.times(factor);

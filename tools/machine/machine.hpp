@@ -38,6 +38,18 @@ struct Link {
   Curve summing;       // the same for sums; empty: as bandwidth
 };
 
+// Convolutions that are about as fast at the same size: kernels of one pixel; larger ones over many channels; and over
+// few (fewer than narrow_channels in a group), as a network's first or one of each channel by itself.
+enum class ConvolutionClass { pointwise, wide, narrow };
+inline constexpr std::size_t narrow_channels = 16;
+
+// FLOP/s reached, over the FLOPs of one product: forward has one, backward two, for both gradients.
+struct ConvolutionRates {
+  Curve forward;
+  Curve backward;
+};
+using ConvolutionClasses = std::array<ConvolutionRates, 3>;  // by ConvolutionClass; empty: as products of matrices
+
 // How collectives move bytes. direct: everybody reads from everybody, as ranks on the CPU do; ring: NCCL's, as many at
 // once as a host has ways out; two_level: between hosts, then inside each.
 enum class CollectiveAlgorithm { direct, ring, two_level };
@@ -46,9 +58,10 @@ struct Machine {
   std::string name;
   std::string about;
   std::size_t ranks_per_host = 1;
-  std::array<double, 3> peak = {};   // FLOP/s of a rank, by DType; 0: not known
-  std::array<Curve, 3> products;     // FLOP/s reached, by DType, over the FLOPs of one product
-  Curve memory;                      // bytes per second that passes over memory reach, over their bytes
+  std::array<double, 3> peak = {};                 // FLOP/s of a rank, by DType; 0: not known
+  std::array<Curve, 3> products;                   // FLOP/s reached, by DType, over the FLOPs of one product
+  std::array<ConvolutionClasses, 3> convolutions;  // by DType
+  Curve memory;                                    // bytes per second that passes over memory reach, over their bytes
   Curve host_memory;                 // of the ranks of a host at once, over the bytes of one; empty: `memory` for each
   double launch = 0;                 // seconds of the host for each operation
   std::optional<double> processors;  // of a host, which the streams of its ranks share

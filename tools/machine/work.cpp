@@ -4,6 +4,8 @@
 #include <map>
 #include <string_view>
 
+#include "tessera/base/error.hpp"
+
 namespace tools {
 
 namespace plan = tessera::plan;
@@ -37,41 +39,71 @@ double attention_flops(double dim, TokenShape shape) {
   return 2 * static_cast<double>(shape.rows) * static_cast<double>(shape.seq) * dim;
 }
 
-}  // namespace
-
-Work work_of(const plan::Plan& plan, const plan::WindowUse& use, std::size_t nth, TokenShape shape) {
-  const plan::UnitSpec& unit = plan.units[use.unit];
+Work work_of_shapes(const plan::Plan& plan, const WindowKey& window, TokenShape shape) {
+  const auto [index, kind, nth] = window;
+  const plan::UnitSpec& unit = plan.units[index];
   const auto rows = static_cast<double>(shape.rows);
-  const double passes = use.kind == WindowKind::backward ? 2 : 1;
+  const double passes = kind == WindowKind::backward ? 2 : 1;
   // The windows of GPT's embedding backward are in the other order.
-  const bool is_head = use.kind == WindowKind::backward ? nth == 0 : nth == 1;
-  const double element = static_cast<double>(size_of(plan.precision(use.unit).parameter).count());
+  const bool is_head = kind == WindowKind::backward ? nth == 0 : nth == 1;
+  const double element = static_cast<double>(size_of(plan.precision(index).parameter).count());
   Work work;
+  double bytes = 0;
   for (const plan::ParameterSpec& parameter : unit.parameters) {
     if (parameter.shape.size() < 2) continue;
     const auto out = static_cast<double>(parameter.shape[0]);
     const double in = static_cast<double>(tessera::element_count(parameter.shape)) / out;
     const bool tied_head = is_head && parameter.name.ends_with("wte.weight");
     if (is_table(unit, parameter) && !tied_head) {
-      work.bytes += passes * 2 * rows * in * element;
+      bytes += passes * 2 * rows * in * element;
       continue;
     }
     work.products.push_back({2 * rows * out * in, passes});
     if (is_attention(parameter.name)) work.products.push_back({attention_flops(in, shape), passes});
     // What goes in and comes out, and is read and written once more by what stands between products: norms,
     // activations, residuals.
-    work.bytes += passes * 2 * rows * (in + out) * element;
+    bytes += passes * 2 * rows * (in + out) * element;
+  }
+  if (bytes > 0) work.passes.push_back(bytes);
+  return work;
+}
+
+ConvolutionClass class_of(const tessera::nn::CountedConvolution& of) {
+  if (of.kernel == 1) return ConvolutionClass::pointwise;
+  return of.channels < narrow_channels ? ConvolutionClass::narrow : ConvolutionClass::wide;
+}
+
+}  // namespace
+
+// What products read and write is in their rates.
+Work work_of(const tessera::nn::CountedWork& counted) {
+  Work work;
+  for (const tessera::nn::CountedOperation& each : counted.operations()) {
+    if (each.products == 0) {
+      if (each.bytes > 0) work.passes.push_back(each.bytes);
+      continue;
+    }
+    Product product{.flops = each.flops, .count = each.products, .backward = each.backward};
+    if (each.convolution) product.convolution = class_of(*each.convolution);
+    work.products.push_back(product);
   }
   return work;
 }
 
-double model_flops(const plan::Plan& plan, TokenShape shape) {
+Work work_of(const plan::Plan& plan, const WindowKey& window, const Workload& load) {
+  if (load.counted.empty()) return work_of_shapes(plan, window, load.shape);
+  const auto found = load.counted.find(window);
+  if (found == load.counted.end()) throw tessera::InternalError("a window that the model's own pass does not have");
+  return found->second;
+}
+
+double model_flops(const plan::Plan& plan, const Workload& load) {
   std::map<std::pair<std::size_t, WindowKind>, std::size_t> seen;
   double flops = 0;
   for (const plan::WindowUse& use : plan.programs.front().micro_batch) {
     if (use.resumes) continue;
     const std::size_t nth = seen[{use.unit, use.kind}]++;
-    if (use.kind != WindowKind::recompute) flops += work_of(plan, use, nth, shape).flops();
+    if (use.kind != WindowKind::recompute) flops += work_of(plan, {use.unit, use.kind, nth}, load).flops();
   }
   return flops;
 }

@@ -60,12 +60,13 @@ struct UnitList {
 
 }  // namespace
 
-std::optional<examples::VisionShape> find_vision(std::string_view name, std::size_t side, std::size_t classes) {
-  constexpr std::size_t colours = 3;
+std::optional<examples::VisionShape> find_vision(std::string_view name, const VisionChoice& choice) {
   for (const examples::VisionModelKind kind : examples::vision_models) {
     if (to_string(kind) != name) continue;
-    const examples::VisionShape shape{
-        .kind = kind, .image = {side, side, colours}, .classes = classes, .width = examples::usual_width(kind)};
+    const examples::VisionShape shape{.kind = kind,
+                                      .image = {choice.side, choice.side, choice.channels},
+                                      .classes = choice.classes,
+                                      .width = choice.width == 0 ? examples::usual_width(kind) : choice.width};
     if (examples::is_transformer(kind)) examples::transformer_depth(shape);
     return shape;
   }
@@ -79,6 +80,12 @@ Model vision(const examples::VisionShape& shape) {
   network.add_units(list);
   model.program = tessera::plan::Program::chain(model.units.size());
   return model;
+}
+
+std::vector<examples::CountedWindow> vision_work(const examples::VisionShape& shape,
+                                                 const tessera::Precision& precision, std::size_t batch) {
+  return examples::with_element(
+      precision, [&](auto element) { return examples::VisionModel<decltype(element)>::counted_windows(shape, batch); });
 }
 
 tessera::Bytes vision_activations(const examples::VisionShape& shape, const tessera::Precision& precision,

@@ -4,17 +4,25 @@
 #include <cstddef>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "models/model.hpp"
 #include "tessera/base/bytes.hpp"
 #include "tessera/plan/strategy.hpp"
+#include "train_vision/model.hpp"
 #include "train_vision/shape.hpp"
 
 namespace models {
 
-// As it was published: of its width, for red, green and blue images of so many pixels' height and width, and so many
-// classes. Null for other names. Throws UsageError where the model cannot have such images.
-std::optional<examples::VisionShape> find_vision(std::string_view name, std::size_t side, std::size_t classes);
+// Of such images, and of a width: 0 for that with which it was published.
+struct VisionChoice {
+  std::size_t side;          // pixels of an image's height and width
+  std::size_t channels = 3;  // red, green and blue
+  std::size_t classes = 1000;
+  std::size_t width = 0;
+};
+// Null for names of other models. Throws UsageError where the model cannot have such images.
+std::optional<examples::VisionShape> find_vision(std::string_view name, const VisionChoice& choice);
 
 Model vision(const examples::VisionShape& shape);
 
@@ -22,5 +30,9 @@ Model vision(const examples::VisionShape& shape);
 // memory of its library's convolutions included.
 tessera::Bytes vision_activations(const examples::VisionShape& shape, const tessera::Precision& precision,
                                   std::size_t batch);
+
+// The windows of a micro-batch of so many images, and what train_vision's own pass counts in each.
+std::vector<examples::CountedWindow> vision_work(const examples::VisionShape& shape,
+                                                 const tessera::Precision& precision, std::size_t batch);
 
 }  // namespace models

@@ -47,7 +47,7 @@ bool answer_plan(const PlanRequest& request, const std::vector<std::string>& sta
   std::string text = text_of(report);
   if (request.time.asked) {
     const TimeSetting setting = time_setting(request.time);
-    const TimeReport time = make_time_report(report.plan, request.setting, setting);
+    const TimeReport time = make_time_report(report.plan, *request.subject, request.setting, setting);
     object["step_seconds"] = time.step();
     object["time"] = json_of(time, setting);
     text += text_of(time, setting);
@@ -103,7 +103,7 @@ bool answer_fastest(const PlanRequest& request, const Fit& fit, const std::vecto
   const TimeSetting setting = time_setting(request.time);
   const std::vector<TimedSetting> times = fastest_of(fit, *request.subject, states, setting);
   const PlanReport best = make_report(*request.subject, times.front().setting, states);
-  const TimeReport time = make_time_report(best.plan, times.front().setting, setting);
+  const TimeReport time = make_time_report(best.plan, *request.subject, times.front().setting, setting);
   if (request.json) {
     Json object = {{"model", request.subject->name()}, {"machine", setting.machine.name}, {"settings", json_of(times)}};
     object["best"] = json_of(best);

@@ -67,6 +67,16 @@ Bytes Subject::activations(const Setting& setting) const {
   return models::gpt_activations(gpt_shape(setting.activation_checkpointing), setting.options.precision, setting.batch);
 }
 
+std::map<WindowKey, Work> Subject::counted_work(const Setting& setting) const {
+  std::map<WindowKey, Work> result;
+  const auto* const shape = std::get_if<examples::VisionShape>(&shape_);
+  if (shape == nullptr) return result;
+  for (const auto& [use, counted] : models::vision_work(*shape, setting.options.precision, setting.batch)) {
+    result.emplace(WindowKey{use.unit, use.kind, 0}, work_of(counted));  // a chain: one of each kind
+  }
+  return result;
+}
+
 tessera::plan::CompileInput compile_input(const Subject& subject, const Setting& setting,
                                           const std::vector<std::string>& optimizer_states) {
   models::Model model = subject.model(setting.activation_checkpointing);
@@ -142,7 +152,7 @@ double parameter_number(const std::string& name, const std::string& text) {
 struct ModelOptions {
   std::optional<std::string> name, units;
   std::optional<std::vector<std::size_t>> widths;
-  std::optional<std::size_t> layers, dim, heads, seq, vocabulary, batch, image_size, classes;
+  std::optional<std::size_t> layers, dim, heads, seq, vocabulary, batch, image_size, channels, classes, width;
   bool synchronised_norms = false;
 };
 
@@ -169,6 +179,9 @@ void add_model_options(Options& line, ModelOptions& model, PlanRequest& request)
              fmt::format("Height and width of the images that a network of train_vision sees [{}]", usual_image_size));
   line.flag("--sync-batch-norm", model.synchronised_norms,
             "Batch norms of resnet18 and resnet50 take their moments from all ranks' images");
+  line.whole("--channels", model.channels, {1, 4096}, "Channels of these images [3]");
+  line.whole("--width", model.width, {1, 4096},
+             "Channels of its first stage, or of a transformer's tokens, instead of the published ones");
   line.whole("--classes", model.classes, {1, 1 << 24}, fmt::format("Classes that it tells apart [{}]", usual_classes));
   line.take("--mlp", "WxW[xW...]", "Widths of a perceptron: 64x128x10 has two layers. Each layer is a unit",
             [&](const std::string& text) { model.widths = widths("--mlp", text); });
@@ -267,6 +280,8 @@ void refuse_with(const Options& line, const std::string& what, const std::vector
   }
 }
 
+const std::vector<std::string> of_vision = {"--image-size", "--channels", "--classes", "--width", "--sync-batch-norm"};
+
 // The shape of a preset or of a custom model, with what is given instead.
 examples::GptShape gpt_shape(const ModelOptions& given, const examples::Preset* preset) {
   if (!preset && !(given.layers && given.dim && given.heads)) {
@@ -289,10 +304,9 @@ examples::GptShape gpt_shape(const ModelOptions& given, const examples::Preset* 
   return shape;
 }
 
-// Its convolutions have no durations yet.
 Subject vision_subject(const Options& line, const ModelOptions& given, const examples::VisionShape& shape) {
   refuse_with(line, *given.name,
-              {"--layers", "--dim", "--heads", "--vocabulary", "--seq", "--activation-checkpointing", "--time"});
+              {"--layers", "--dim", "--heads", "--vocabulary", "--seq", "--activation-checkpointing"});
   if (!examples::has_batch_norms(shape.kind)) refuse_with(line, *given.name, {"--sync-batch-norm"});
   examples::VisionShape chosen = shape;
   chosen.synchronised_norms = given.synchronised_norms;
@@ -300,11 +314,14 @@ Subject vision_subject(const Options& line, const ModelOptions& given, const exa
 }
 
 Subject named_subject(const Options& line, const ModelOptions& given) {
-  const std::size_t side = given.image_size.value_or(usual_image_size);
-  if (const auto shape = models::find_vision(*given.name, side, given.classes.value_or(usual_classes))) {
+  const models::VisionChoice choice{.side = given.image_size.value_or(usual_image_size),
+                                    .channels = given.channels.value_or(3),
+                                    .classes = given.classes.value_or(usual_classes),
+                                    .width = given.width.value_or(0)};
+  if (const auto shape = models::find_vision(*given.name, choice)) {
     return vision_subject(line, given, *shape);
   }
-  refuse_with(line, *given.name, {"--image-size", "--classes", "--sync-batch-norm"});
+  refuse_with(line, *given.name, of_vision);
   if (const examples::Preset* preset = models::find_gpt(*given.name)) {
     return Subject::gpt(*given.name, gpt_shape(given, preset));
   }
@@ -319,15 +336,14 @@ Subject subject_of(const Options& line, const ModelOptions& given) {
   if (given.name) return named_subject(line, given);
   if (given.widths || given.units) {
     const std::string source = given.widths ? "--mlp" : "--units";
-    refuse_with(line, source,
-                {"--layers", "--dim", "--heads", "--vocabulary", "--activation-checkpointing", "--image-size",
-                 "--classes", "--sync-batch-norm"});
+    refuse_with(line, source, {"--layers", "--dim", "--heads", "--vocabulary", "--activation-checkpointing"});
+    refuse_with(line, source, of_vision);
     if (!line.given("--time")) refuse_with(line, source, {"--seq", "--batch"});
     if (given.widths) refuse_with(line, source, {"--seq"});
     return given.widths ? Subject::perceptron(*given.widths) : Subject::file(*given.units);
   }
   if (given.layers || given.dim || given.heads) {
-    refuse_with(line, "a GPT of your own", {"--image-size", "--classes", "--sync-batch-norm"});
+    refuse_with(line, "a GPT of your own", of_vision);
     const examples::GptShape shape = gpt_shape(given, nullptr);
     return Subject::gpt(fmt::format("GPT, {} layers of {} with {} heads", shape.layers, shape.dim, shape.heads), shape);
   }
@@ -336,14 +352,12 @@ Subject subject_of(const Options& line, const ModelOptions& given) {
 }
 
 void check_parameters_alone(const Options& line) {
+  refuse_with(line, "--params", of_vision);
   refuse_with(line, "--params",
               {"--layers",
                "--dim",
                "--heads",
                "--vocabulary",
-               "--image-size",
-               "--classes",
-               "--sync-batch-norm",
                "--seq",
                "--batch",
                "--activation-checkpointing",

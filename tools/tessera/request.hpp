@@ -3,11 +3,13 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
+#include "machine/work.hpp"
 #include "models/gpt.hpp"
 #include "models/model.hpp"
 #include "models/vision.hpp"
@@ -43,6 +45,8 @@ class Subject {
   models::Model model(bool activation_checkpointing) const;
   // 0 where they are not counted.
   tessera::Bytes activations(const Setting& setting) const;
+  // What windows compute, as the model's own pass counts it; empty where that is worked out from shapes.
+  std::map<WindowKey, Work> counted_work(const Setting& setting) const;
 
  private:
   using Shape = std::variant<examples::GptShape, examples::VisionShape, models::LlamaShape, models::Model>;

@@ -28,8 +28,9 @@ TimeSetting time_setting(const TimeRequest& request) {
 
 namespace {
 
-TokenShape shape_of(const Setting& setting) {
-  return {.rows = setting.batch * std::max<std::size_t>(setting.seq, 1), .seq = setting.seq};
+Workload workload_of(const Subject& subject, const Setting& setting) {
+  return {.shape = {.rows = setting.batch * std::max<std::size_t>(setting.seq, 1), .seq = setting.seq},
+          .counted = subject.counted_work(setting)};
 }
 
 constexpr std::size_t jittered_part = 50;  // steps in one simulation
@@ -51,16 +52,17 @@ std::vector<double> distribution(const plan::Plan& planned, const DurationModel&
 
 }  // namespace
 
-TimeReport make_time_report(const plan::Plan& planned, const Setting& setting, const TimeSetting& time) {
-  const TokenShape shape = shape_of(setting);
-  const DurationModel model(planned, time.machine, shape, time.profile);
+TimeReport make_time_report(const plan::Plan& planned, const Subject& subject, const Setting& setting,
+                            const TimeSetting& time) {
+  const Workload load = workload_of(subject, setting);
+  const DurationModel model(planned, time.machine, load, time.profile);
   plan::SimulationOptions options = model.simulation_options();
   options.slow = time.slow;
   TimeReport report{.plan = planned, .simulation = simulate(planned, model.durations(), options)};
   const auto micro_batches = static_cast<double>(planned.options.micro_batches);
-  report.rows = static_cast<double>(shape.rows) * micro_batches;
-  report.tokens = shape.seq > 0;
-  report.flops = model_flops(planned, shape) * micro_batches;
+  report.rows = static_cast<double>(load.shape.rows) * micro_batches;
+  report.tokens = load.shape.seq > 0;
+  report.flops = model_flops(planned, load) * micro_batches;
   report.peak = time.machine.peak[static_cast<std::size_t>(planned.options.precision.parameter)];
   if (time.jitter > 0) {
     options.jitter = {.deviation = time.jitter, .seed = time.seed};
@@ -74,7 +76,7 @@ namespace {
 TimedSetting timed(const Subject& subject, const Setting& setting, const std::vector<std::string>& states,
                    const TimeSetting& time) {
   const plan::Plan planned = compile(compile_input(subject, setting, states));
-  const TimeReport report = make_time_report(planned, setting, time);
+  const TimeReport report = make_time_report(planned, subject, setting, time);
   return {.setting = setting,
           .step = report.step(),
           .rate = report.rate(),

@@ -42,7 +42,8 @@ struct TimeReport {
 };
 
 // The plan must outlive it. Throws UsageError for what cannot be predicted.
-TimeReport make_time_report(const tessera::plan::Plan& plan, const Setting& setting, const TimeSetting& time);
+TimeReport make_time_report(const tessera::plan::Plan& plan, const Subject& subject, const Setting& setting,
+                            const TimeSetting& time);
 
 std::string text_of(const TimeReport& report, const TimeSetting& time);
 Json json_of(const TimeReport& report, const TimeSetting& time);

@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <deque>
 #include <functional>
 #include <map>
 #include <set>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -27,46 +29,53 @@ class CountingModel {
     units_.emplace(&module, units_.size());
     if (options.recompute) recomputing_.insert(&module);
   }
+  void add(const Module& module, std::string_view) { add(module); }
 
   template <typename M, typename... Args>
   decltype(auto) forward(M& module, Args&&... args) {
-    note(module, plan::WindowKind::forward);
+    CountedWork* const work = note(module, plan::WindowKind::forward);
     const bool again = recomputing_.contains(&module);
     if (again) {
       kept_.push_back({&module, [call = ForwardCall<LayerWindow, M, Args...>(module, args...)](
                                     LayerWindow window) mutable { call.make(window); }});
     }
-    return module.forward(LayerWindow::counting(plan::WindowKind::forward, again), std::forward<Args>(args)...);
+    return module.forward(LayerWindow::counting(plan::WindowKind::forward, again, work), std::forward<Args>(args)...);
   }
   template <typename M, typename... Args>
   decltype(auto) recompute(M& module, Args&&... args) {
-    note(module, plan::WindowKind::recompute);
-    return module.forward(LayerWindow::counting(plan::WindowKind::recompute), std::forward<Args>(args)...);
+    CountedWork* const work = note(module, plan::WindowKind::recompute);
+    return module.forward(LayerWindow::counting(plan::WindowKind::recompute, false, work), std::forward<Args>(args)...);
   }
   template <typename M, typename... Args>
   decltype(auto) evaluate(M& module, Args&&... args) {
-    note(module, plan::WindowKind::evaluate);
-    return module.forward(LayerWindow::counting(plan::WindowKind::evaluate), std::forward<Args>(args)...);
+    CountedWork* const work = note(module, plan::WindowKind::evaluate);
+    return module.forward(LayerWindow::counting(plan::WindowKind::evaluate, false, work), std::forward<Args>(args)...);
   }
   template <typename M, typename... Args>
   decltype(auto) backward(M& module, Args&&... args) {
     compute_again(module);
-    note(module, plan::WindowKind::backward);
-    return module.backward(LayerWindow::counting(plan::WindowKind::backward), std::forward<Args>(args)...);
+    CountedWork* const work = note(module, plan::WindowKind::backward);
+    return module.backward(LayerWindow::counting(plan::WindowKind::backward, false, work), std::forward<Args>(args)...);
   }
 
   // Of modules that were added, since the last call: what plan::Program has of a micro-batch or an evaluation.
   std::vector<plan::WindowUse> take_windows() {
     kept_.clear();
+    works_.clear();
     return std::exchange(windows_, {});
   }
+  // What each of these windows computes, in their order, since the last call of take_windows().
+  const std::deque<CountedWork>& works() const { return works_; }
 
  private:
+  // Where the window's work is noted; null for modules that were not added.
   template <typename M>
-  void note(const M& module, plan::WindowKind kind) {
-    if (units_.empty()) return;
+  CountedWork* note(const M& module, plan::WindowKind kind) {
+    if (units_.empty()) return nullptr;
     const auto unit = units_.find(&module);
-    if (unit != units_.end()) windows_.push_back({unit->second, kind});
+    if (unit == units_.end()) return nullptr;
+    windows_.push_back({unit->second, kind});
+    return &works_.emplace_back();
   }
 
   // The latest call that was not gone back through.
@@ -77,8 +86,8 @@ class CountingModel {
     if (latest == kept_.rend()) return;
     const auto call = std::move(latest->call);
     kept_.erase(latest.base() - 1);
-    note(module, plan::WindowKind::recompute);
-    call(LayerWindow::counting(plan::WindowKind::recompute));
+    CountedWork* const work = note(module, plan::WindowKind::recompute);
+    call(LayerWindow::counting(plan::WindowKind::recompute, false, work));
   }
 
   // A call of a unit that recomputes (UnitOptions::recompute).
@@ -91,6 +100,7 @@ class CountingModel {
   std::set<const Module*> recomputing_;
   std::vector<Kept> kept_;
   std::vector<plan::WindowUse> windows_;
+  std::deque<CountedWork> works_;  // of each of these; entries stay where they are
 };
 
 }  // namespace tessera::nn

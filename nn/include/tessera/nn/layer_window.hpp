@@ -16,6 +16,7 @@
 
 #include "tessera/base/error.hpp"
 #include "tessera/nn/activation_stack.hpp"
+#include "tessera/nn/counted_work.hpp"
 #include "tessera/shard/window.hpp"
 
 namespace tessera::nn {
@@ -52,9 +53,10 @@ class LayerWindow {
  public:
   LayerWindow(Window& window) : window_(&window) {}  // NOLINT(google-explicit-constructor): FullyShard passes windows
   explicit LayerWindow(ParameterMemory& memory) : memory_(&memory) {}
-  // `recomputes`: as of a unit with that setting.
-  static LayerWindow counting(plan::WindowKind kind = plan::WindowKind::forward, bool recomputes = false) {
-    return LayerWindow(kind, recomputes);
+  // `recomputes`: as of a unit with that setting. What would be enqueued is noted in `work`, where there is one.
+  static LayerWindow counting(plan::WindowKind kind = plan::WindowKind::forward, bool recomputes = false,
+                              CountedWork* work = nullptr) {
+    return LayerWindow(kind, recomputes, work);
   }
 
   bool counts_only() const { return window_ == nullptr && memory_ == nullptr; }
@@ -113,14 +115,16 @@ class LayerWindow {
     return window_ == nullptr ? nullptr : window_->loss_scale();
   }
 
-  // function(stream, arguments…), unless counting.
+  // function(stream, arguments…), unless counting, which notes the arguments.
   template <typename... Arguments>
   void enqueue(void (*function)(Stream&, Arguments...), std::type_identity_t<Arguments>... arguments) const {
-    if (!counts_only()) function(stream(), arguments...);
+    if (!counts_only()) return function(stream(), arguments...);
+    if (work_ != nullptr) work_->note(arguments...);
   }
 
  private:
-  LayerWindow(plan::WindowKind counted, bool again) : counted_(counted), counted_again_(again) {}
+  LayerWindow(plan::WindowKind counted, bool again, CountedWork* work)
+      : counted_(counted), counted_again_(again), work_(work) {}
 
   Stream& stream() const { return memory_ != nullptr ? memory_->stream() : window_->stream(); }
   template <typename T>
@@ -134,6 +138,7 @@ class LayerWindow {
   ParameterMemory* memory_ = nullptr;
   plan::WindowKind counted_ = plan::WindowKind::forward;
   bool counted_again_ = false;
+  CountedWork* work_ = nullptr;
 };
 
 }  // namespace tessera::nn
