@@ -36,9 +36,11 @@ bool is_aborted_error(const std::exception_ptr& exception) {
 
 }  // namespace
 
-bool FirstFailure::record(int rank, std::string_view cause, std::exception_ptr exception) noexcept {
+bool FirstFailure::record(int rank, std::string_view cause, std::exception_ptr exception,
+                          const Position& verdict) noexcept {
   if (get() != nullptr) return false;
   failure_.rank = rank;
+  failure_.verdict = verdict;
   failure_.exception = std::move(exception);
   try {
     failure_.cause = cause;
@@ -51,6 +53,14 @@ bool FirstFailure::record(int rank, std::string_view cause, std::exception_ptr e
 
 void throw_aborted(const JobFailure& failure) {
   throw AbortedError(fmt::format("rank {} failed first: {}", failure.rank, failure.cause));
+}
+
+void throw_failure(const JobFailure& failure, const Position& announced) {
+  const Position& verdict = failure.verdict;
+  const bool was_there =
+      verdict.number > 0 && announced.channel == verdict.channel && announced.number >= verdict.number;
+  if (was_there) throw CommunicationError(failure.cause);
+  throw_aborted(failure);
 }
 
 std::string text_of(const std::exception_ptr& exception) {

@@ -3,16 +3,26 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <string>
 #include <string_view>
 
 namespace tessera::comm {
 
+// One rank's n-th announcement on one channel, a communicator's place in the job.
+struct Position {
+  std::size_t channel = 0;
+  std::uint64_t number = 0;
+  friend bool operator==(const Position&, const Position&) = default;
+};
+
 struct JobFailure {
   int rank = 0;
   std::string cause;
   std::exception_ptr exception;  // null when the job was ended by World::abort
+  Position verdict{};            // of a collective that failed: where; else its number is 0
 };
 
 // Keeps a job's first failure. Thread safety: record() by one thread at a time, get() beside it.
@@ -21,7 +31,7 @@ class FirstFailure {
   // Null while nothing failed; constant afterwards.
   const JobFailure* get() const noexcept { return there_.load(std::memory_order_acquire) ? &failure_ : nullptr; }
   // Whether it was the first. Needs no memory when there is none: the cause then says so.
-  bool record(int rank, std::string_view cause, std::exception_ptr exception) noexcept;
+  bool record(int rank, std::string_view cause, std::exception_ptr exception, const Position& verdict = {}) noexcept;
 
  private:
   JobFailure failure_;
@@ -59,6 +69,9 @@ class Membership {
 
 // Throws the AbortedError that a rank gets when another one failed first.
 [[noreturn]] void throw_aborted(const JobFailure& failure);
+// What a rank gets that has announced this position last: the verdict, a CommunicationError, when it was in the
+// collective that failed; else an AbortedError with the first cause.
+[[noreturn]] void throw_failure(const JobFailure& failure, const Position& announced);
 
 // what(), or "unknown exception". `exception` is not null.
 std::string text_of(const std::exception_ptr& exception);

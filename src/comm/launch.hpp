@@ -72,6 +72,7 @@ struct ProcessStart {
 struct MeetingPoint;
 class ProcessJob;
 std::exception_ptr run_over_nccl(const MeetingPoint& point, const ProcessStart& how, const Launched& launched);
+std::unique_ptr<World::Backend> make_process_backend(ProcessJob& job, int threads, RankLog& log);
 std::exception_ptr run_in_shared_memory(ProcessJob& job, const ProcessStart& how, const Launched& launched);
 
 }  // namespace tessera::comm

@@ -6,8 +6,9 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <functional>
 #include <map>
-#include <optional>
+#include <set>
 #include <string_view>
 #include <thread>
 
@@ -20,8 +21,6 @@ constexpr int most_ranks = 1024;
 constexpr int most_threads = 1024;
 constexpr std::chrono::milliseconds least_timeout{1};
 constexpr std::chrono::milliseconds longest_timeout = std::chrono::hours(24 * 7);
-constexpr std::string_view option_names[] = {"--ranks",  "--timeout", "--threads", "--log-dir",
-                                             "--device", "--backend", "--sums"};
 
 void require_count(std::string_view option, int value, int most) {
   if (value >= 1 && value <= most) return;
@@ -57,59 +56,38 @@ std::filesystem::path parse_directory(const std::string& text) {
   return text;
 }
 
-DeviceChoice parse_device(const std::string& text) {
-  if (text == "auto") return DeviceChoice::automatic;
-  if (text == "cpu") return DeviceChoice::cpu;
-  if (text == "cuda") return DeviceChoice::cuda;
-  throw UsageError(fmt::format("--device takes auto, cpu or cuda, not \"{}\"", text));
-}
-
-BackendChoice parse_backend(const std::string& text) {
-  if (text == "auto") return BackendChoice::automatic;
-  if (text == "nccl") return BackendChoice::nccl;
-  throw UsageError(fmt::format("--backend takes auto or nccl, not \"{}\"", text));
-}
-
-SumChoice parse_sums(const std::string& text) {
-  if (text == "ranked") return SumChoice::ranked;
-  if (text == "fast") return SumChoice::fast;
-  throw UsageError(fmt::format("--sums takes ranked or fast, not \"{}\"", text));
-}
-
-// The name of a launch option at the front of an argument: "--ranks" of "--ranks=4"; none for others' arguments.
-std::optional<std::string> option_in(const std::string& argument) {
-  const std::string name = argument.substr(0, argument.find('='));
-  const bool known = std::find(std::begin(option_names), std::end(option_names), name) != std::end(option_names);
-  return known ? std::optional(name) : std::nullopt;
-}
-
-struct SplitArguments {
-  std::map<std::string, std::string, std::less<>> values;  // by option
-  std::vector<std::string> rest;
+// One of a few words.
+template <typename Choice>
+struct ChoiceWord {
+  std::string_view text;
+  Choice choice;
 };
-
-SplitArguments split(std::span<const std::string> arguments) {
-  SplitArguments result;
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    const std::optional<std::string> option = option_in(arguments[i]);
-    if (!option) {
-      result.rest.push_back(arguments[i]);
-      continue;
-    }
-    std::string value;
-    if (arguments[i].size() > option->size()) {
-      value = arguments[i].substr(option->size() + 1);
-    } else if (i + 1 < arguments.size()) {
-      value = arguments[++i];
-    } else {
-      throw UsageError(fmt::format("{} needs a value", *option));
-    }
-    if (!result.values.emplace(*option, std::move(value)).second) {
-      throw UsageError(fmt::format("{} is given twice", *option));
-    }
+template <typename Choice, std::size_t count>
+Choice parse_word(std::string_view option, const std::string& text, const ChoiceWord<Choice> (&words)[count]) {
+  std::string known;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (text == words[i].text) return words[i].choice;
+    known += fmt::format("{}{}", i == 0 ? "" : i + 1 == count ? " or " : ", ", words[i].text);
   }
-  return result;
+  throw UsageError(fmt::format("{} takes {}, not \"{}\"", option, known, text));
 }
+
+constexpr ChoiceWord<DeviceChoice> device_words[] = {
+    {"auto", DeviceChoice::automatic}, {"cpu", DeviceChoice::cpu}, {"cuda", DeviceChoice::cuda}};
+constexpr ChoiceWord<BackendChoice> backend_words[] = {{"auto", BackendChoice::automatic},
+                                                       {"nccl", BackendChoice::nccl}};
+constexpr ChoiceWord<SumChoice> sum_words[] = {{"ranked", SumChoice::ranked}, {"fast", SumChoice::fast}};
+
+using SetOption = void (*)(LaunchOptions& options, const std::string& text);
+const std::map<std::string, SetOption, std::less<>> launch_options = {
+    {"--ranks", [](auto& options, auto& text) { options.ranks = parse_count("--ranks", text, most_ranks); }},
+    {"--timeout", [](auto& options, auto& text) { options.timeout = parse_timeout(text); }},
+    {"--threads", [](auto& options, auto& text) { options.threads = parse_count("--threads", text, most_threads); }},
+    {"--log-dir", [](auto& options, auto& text) { options.log_dir = parse_directory(text); }},
+    {"--device", [](auto& options, auto& text) { options.device = parse_word("--device", text, device_words); }},
+    {"--backend", [](auto& options, auto& text) { options.backend = parse_word("--backend", text, backend_words); }},
+    {"--sums", [](auto& options, auto& text) { options.sums = parse_word("--sums", text, sum_words); }},
+};
 
 }  // namespace
 
@@ -128,19 +106,26 @@ int threads_per_rank(const LaunchOptions& options) {
   return options.threads.value_or(std::max(1, cores / thread_ranks(options)));
 }
 
+// What begins with no option's name, "--ranks" of "--ranks=4", is others'.
 LaunchArguments parse_launch_arguments(std::span<const std::string> arguments) {
-  SplitArguments split_arguments = split(arguments);
-  LaunchOptions options;
-  for (const auto& [option, value] : split_arguments.values) {
-    if (option == "--ranks") options.ranks = parse_count(option, value, most_ranks);
-    if (option == "--threads") options.threads = parse_count(option, value, most_threads);
-    if (option == "--timeout") options.timeout = parse_timeout(value);
-    if (option == "--log-dir") options.log_dir = parse_directory(value);
-    if (option == "--device") options.device = parse_device(value);
-    if (option == "--backend") options.backend = parse_backend(value);
-    if (option == "--sums") options.sums = parse_sums(value);
+  LaunchArguments parsed;
+  std::set<std::string> given;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& argument = arguments[i];
+    const std::size_t equals = argument.find('=');
+    const auto option = launch_options.find(argument.substr(0, equals));
+    if (option == launch_options.end()) {
+      parsed.rest.push_back(argument);
+      continue;
+    }
+    const auto& [name, set] = *option;
+    if (equals == std::string::npos && i + 1 == arguments.size())
+      throw UsageError(fmt::format("{} needs a value", name));
+    const std::string value = equals == std::string::npos ? arguments[++i] : argument.substr(equals + 1);
+    if (!given.insert(name).second) throw UsageError(fmt::format("{} is given twice", name));
+    set(parsed.options, value);
   }
-  return {.options = options, .rest = std::move(split_arguments.rest)};
+  return parsed;
 }
 
 }  // namespace tessera::comm

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "comm/job_failure.hpp"
-#include "comm/mpi/process_backend.hpp"
+#include "comm/launch.hpp"
 #include "comm/mpi/process_job.hpp"
 #include "conformance.hpp"
 #include "mpi_properties.hpp"
@@ -42,7 +42,7 @@ bool holds(comm::Introduction& introduction, const Property& property) {
   comm::RankLog log(std::nullopt, 0);
   bool held = true;
   try {
-    World world(std::make_unique<comm::ProcessBackend>(job, 1, log));
+    World world(comm::make_process_backend(job, 1, log));
     property.run(world);
   } catch (...) {
     const std::string text = comm::text_of(std::current_exception());

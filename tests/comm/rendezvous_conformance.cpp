@@ -4,7 +4,7 @@
 #include <chrono>
 #include <cstdlib>
 
-#include "comm/rendezvous/meet.hpp"
+#include "comm/rendezvous/join.hpp"
 #include "comm/rendezvous/rendezvous_control.hpp"
 #include "process_conformance.hpp"
 

@@ -23,11 +23,6 @@
 
 namespace tessera::comm {
 
-// Whether a rank whose last announcement is `announced` was in the collective of the verdict.
-inline bool was_there(const Position& announced, const Position& verdict) {
-  return announced.channel == verdict.channel && announced.number >= verdict.number;
-}
-
 // This rank's next channel: they count from 1 as they are made, those of a partition in the order of its groups.
 // `opened` counts all.
 inline std::size_t take_channel(std::size_t& opened, const std::optional<Group>& group, int rank) {
@@ -74,9 +69,8 @@ class Control : public Membership {
   // As a member of the job: abort() returns once it is known whose failure was the first; within seconds, whatever
   // happens.
 
-  // The job has failed: throws the verdict as a CommunicationError when this rank, which has announced `position` last,
-  // was there; else an AbortedError with the first cause.
-  [[noreturn]] virtual void fail_at(const Position& position) const = 0;
+  // The job has failed: as throw_failure().
+  [[noreturn]] void fail_at(const Position& position) const { throw_failure(*failure(), position); }
 };
 
 }  // namespace tessera::comm

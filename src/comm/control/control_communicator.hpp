@@ -3,12 +3,18 @@
 // conveniences and the parts of checkpoints; nothing of a training step.
 #pragma once
 
+#include <cstring>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "comm/control/control.hpp"
+#include "comm/meeting_collectives.hpp"
 #include "comm/task_communicator.hpp"
+#include "tessera/kernels/reduce.hpp"
 
 namespace tessera::comm {
 
@@ -20,15 +26,55 @@ struct ControlGroup {
   int size;
 };
 
+// A Meeting (meeting_collectives.hpp) whose areas are blobs: this rank's, which goes to all, and those that came. Each
+// round is an exchange with the collective's signature, so ranks that disagree learn it in the first.
+class ControlMeeting {
+ public:
+  ControlMeeting(const ControlGroup& group, const Signature& signature)
+      : group_(group), signature_(signature), pointers_(static_cast<std::size_t>(size())) {}
+
+  static constexpr std::size_t round_bytes = Control::most_blob;  // divides by every element's size
+  int place() const { return group_.place; }
+  int size() const { return group_.size; }
+  std::span<const void*> scratch() const { return pointers_; }
+  std::byte* staging(int of, std::size_t) const {
+    if (of == place()) own_.resize(round_bytes);
+    return reinterpret_cast<std::byte*>(of == place() ? own_.data() : blobs_[static_cast<std::size_t>(of)].data());
+  }
+  void copy(std::byte* to, const std::byte* from, std::size_t bytes) const {
+    if (bytes > 0) std::memcpy(to, from, bytes);
+  }
+  void sum(const kernels::RankedSum& of) const { kernels::ranked_sum_cpu(of); }
+
+  void regroup(const Staged& staged) const {
+    const std::size_t before_last = staged.stride * static_cast<std::size_t>(size() - 1);
+    exchange(std::string_view(own_).substr(0, before_last + staged.bytes));
+  }
+  // Ranks meet in one round at least.
+  template <typename Move>
+  void meet(const std::byte*, const Move& move) const {
+    move();
+    if (blobs_.empty()) exchange("");
+  }
+
+ private:
+  void exchange(std::string_view blob) const { blobs_ = group_.control.exchange(group_.channel, signature_, blob); }
+
+  const ControlGroup& group_;
+  const Signature& signature_;
+  mutable std::string own_;
+  mutable std::vector<std::string> blobs_;  // by place
+  mutable std::vector<const void*> pointers_;
+};
+
 // One rank's part of one collective.
 struct ControlCall {
   ControlGroup group;
   Signature signature;
-  void operator()(std::span<const AllGather> segments) const;
-  void operator()(std::span<const ReduceScatter> segments) const;
-  void operator()(const AllReduce& operation) const;
-  void operator()(const Broadcast& operation) const;
-  void operator()(const Barrier& operation) const;
+  template <typename Operation>
+  void operator()(const Operation& operation) const {
+    run_collective(ControlMeeting(group, signature), operation);
+  }
 };
 
 // Collective over all ranks: opens a channel of this name. Streams must be the CPU's.

@@ -99,9 +99,10 @@ std::optional<Verdict> Ledger::announce(int rank, std::size_t index, std::string
   return anyone_left_ ? awaited_leaver(index) : std::nullopt;
 }
 
-std::optional<Verdict> Ledger::leave(int rank) {
+std::optional<Verdict> Ledger::leave(int rank, Leaving how) {
   left_[static_cast<std::size_t>(rank)] = true;
   anyone_left_ = true;
+  leaving_ = how;
   for (std::size_t channel = 0; channel < channels_.size(); ++channel) {
     if (auto verdict = awaited_leaver(channel)) return verdict;
   }
@@ -143,10 +144,10 @@ std::optional<Verdict> Ledger::awaited_leaver(std::size_t index) const {
     if (missing.empty()) continue;
     const auto waiting = channel.that_came(number);
     const DecodedSignature signature(code_at(channel, ahead));
-    return Verdict{
-        .position = {index, number},
-        .text =
-            left_text({.communicator = channel.name, .signature = *signature, .waiting = waiting, .missing = missing})};
+    const Standstill standstill{
+        .communicator = channel.name, .signature = *signature, .waiting = waiting, .missing = missing};
+    return Verdict{.position = {index, number},
+                   .text = leaving_ == Leaving::left ? left_text(standstill) : ended_text(standstill)};
   }
   return std::nullopt;
 }

@@ -1,5 +1,6 @@
 // Which collectives each rank has announced, and what follows from it: agreement, disagreement, ranks that others wait
-// for. Pure bookkeeping, shared by ranks that are threads (thread_control.hpp) and processes (rendezvous/server.hpp).
+// for. Pure bookkeeping, for ranks that are threads (thread_control.hpp), processes that meet over TCP
+// (rendezvous/server.hpp), and those that share memory (mpi/process_group.hpp).
 //
 // A channel is a communicator's place in the job; 0 is the one in which the others are made. It has members, ranks of
 // the job: all of them, or one group of a partition, of which each group has a channel. On each, every member's n-th
@@ -17,16 +18,10 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/job_failure.hpp"
 #include "comm/signature.hpp"
 
 namespace tessera::comm {
-
-// One rank's announcement on one channel.
-struct Position {
-  std::size_t channel = 0;
-  std::uint64_t number = 0;
-  friend bool operator==(const Position&, const Position&) = default;
-};
 
 // Why the job ends: of the collective there, whose ranks all get this text.
 struct Verdict {
@@ -48,8 +43,9 @@ class Ledger {
   // The rank's next announcement, its signature encoded. With the last member's the position is agreed, or a verdict.
   // Throws as place(), and DataError for a rank that is too far ahead of the others.
   std::optional<Verdict> announce(int rank, std::size_t channel, std::string_view code);
-  // The rank will announce nothing more.
-  std::optional<Verdict> leave(int rank);
+  // The rank will announce nothing more, because it has left, or its process has ended.
+  enum class Leaving { left, ended };
+  std::optional<Verdict> leave(int rank, Leaving how = Leaving::left);
   // A rank has waited for `timeout` there, in the collective with this code. None when all have come, unless it waits
   // for the collective's end, and none while those who have not give signs of life. Throws DataError for a code that is
   // none.
@@ -106,6 +102,7 @@ class Ledger {
   std::vector<Channel> channels_;
   std::vector<bool> left_;
   bool anyone_left_ = false;
+  Leaving leaving_ = Leaving::left;  // the last of them
 };
 
 }  // namespace tessera::comm

@@ -35,14 +35,8 @@ void ThreadControlRoom::note_left(const Lock&, int rank) noexcept {
 
 void ThreadControlRoom::conclude(int rank, const std::optional<Verdict>& verdict) noexcept {
   if (!verdict || failure() != nullptr) return;
-  verdict_ = verdict->position;
-  failure_.record(rank, verdict->text, std::make_exception_ptr(CommunicationError(verdict->text)));
+  failure_.record(rank, verdict->text, std::make_exception_ptr(CommunicationError(verdict->text)), verdict->position);
   wake_all();
-}
-
-void ThreadControlRoom::fail_at(const Position& position) const {
-  if (verdict_ && was_there(position, *verdict_)) throw CommunicationError(failure()->cause);
-  throw_aborted(*failure());
 }
 
 Position ThreadControlRoom::announce(const Lock&, int rank, std::size_t channel, const Signature& signature) {
@@ -59,10 +53,10 @@ Position ThreadControlRoom::announce(const Lock&, int rank, std::size_t channel,
 }
 
 void ThreadControlRoom::await_agreement(Lock& lock, int rank, const Position& position, const Signature& signature) {
-  if (position.number == 0) fail_at(position);
+  if (position.number == 0) throw_failure(*failure(), position);
   Patience patience(timeout_);
   while (ledger_.agreed(position.channel) < position.number) {
-    if (failure() != nullptr) fail_at(position);
+    if (failure() != nullptr) throw_failure(*failure(), position);
     const auto next_look = patience.look();
     if (patience.is_over()) {
       encode(signature, code_);
@@ -87,7 +81,7 @@ std::vector<std::string> ThreadControl::exchange(std::size_t channel, const Sign
                                                  std::string_view blob) {
   Lock lock = room_.lock();
   const Position position = room_.announce(lock, rank_, channel, signature);
-  if (position.number == 0) room_.fail_at(position);
+  if (position.number == 0) fail_at(position);
   const auto place = std::pair(position.channel, position.number);
   auto& mail = room_.mail_[place];
   mail.blobs.resize(room_.ledger_.members(channel).size());

@@ -53,7 +53,6 @@ class ThreadControlRoom {
   void note_left(const Lock&, int rank) noexcept;
   void conclude(int rank, const std::optional<Verdict>& verdict) noexcept;
   void wake_all() noexcept;
-  [[noreturn]] void fail_at(const Position& position) const;
 
   const int size_;
   const std::chrono::milliseconds timeout_;
@@ -64,7 +63,6 @@ class ThreadControlRoom {
   Ledger ledger_;
   std::map<std::pair<std::size_t, std::uint64_t>, Mail> mail_;
   std::string code_;  // of the present announcement
-  std::optional<Position> verdict_;
   int left_ = 0;
   FirstFailure failure_;
 };
@@ -87,7 +85,6 @@ class ThreadControl final : public Control {
     room_.abort(rank_, cause, std::move(exception));
   }
   const JobFailure* failure() const noexcept final { return room_.failure(); }
-  [[noreturn]] void fail_at(const Position& position) const final { room_.fail_at(position); }
   void note_progress() noexcept final { room_.life(rank_).note(SignOfLife::Clock::now()); }
   void leave() noexcept final;
 

@@ -21,7 +21,6 @@
 #include <vector>
 
 #include "comm/control/thread_control.hpp"
-#include "comm/members.hpp"
 #include "comm/signature.hpp"
 #include "device/cuda/cuda_queue.hpp"
 
@@ -101,8 +100,5 @@ class LocalGroup {
   std::uint64_t passed_ = 0;  // phases that all have passed
   int moving_ = 0;            // ranks that move
 };
-
-// A rank's communicator over the group of these members. Group and control outlive it and its tasks.
-std::unique_ptr<Communicator> make_local_communicator(Members members, LocalGroup& group, ThreadControl& control);
 
 }  // namespace tessera::comm

@@ -31,8 +31,6 @@ Value read(std::span<const std::byte> bytes, std::size_t offset = 0) {
   return value;
 }
 
-std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
-
 }  // namespace
 
 Exchange::Exchange(ProcessJob& job, std::unique_ptr<HostChannel> channel)
@@ -53,7 +51,7 @@ Exchange::~Exchange() {
 void Exchange::add(ProcessGroup& group) {
   const std::lock_guard lock(group_mutex_);
   groups_.push_back(&group);
-  groups_made_ = std::max<std::uint64_t>(groups_made_, group.index() + 1);
+  next_channel_ = std::max<std::uint64_t>(next_channel_, group.channel() + 1);
 }
 
 void Exchange::remove(ProcessGroup& group) {
@@ -107,7 +105,7 @@ void Exchange::tell_post(const ProcessGroup& group) {
   Buffer rest(sizeof(shared::Post) + code.size());
   std::memcpy(rest.data(), &group.slot(group.place()).post, sizeof(shared::Post));
   std::memcpy(rest.data() + sizeof(shared::Post), code.data(), code.size());
-  tell(one_per_host(group.members()), message_of({.kind = Kind::post, .phase = 0, .group = group.index()}, rest));
+  tell(one_per_host(group.members()), message_of({.kind = Kind::post, .round = 0, .channel = group.channel()}, rest));
 }
 
 void Exchange::tell_staged(const ProcessGroup& group, const Staged& staged) {
@@ -127,15 +125,17 @@ void Exchange::tell_staged(const ProcessGroup& group, const Staged& staged) {
     }
     if (staged.bytes > 0 && staged.stride == 0) add(0);
     const Header header{
-        .kind = Kind::staged, .phase = static_cast<std::uint32_t>(staged.round), .group = group.index()};
+        .kind = Kind::staged, .round = static_cast<std::uint32_t>(staged.round), .channel = group.channel()};
     outgoing.message = message_of(header, std::as_bytes(std::span(pieces)));
     push(std::move(outgoing));
   }
 }
 
-void Exchange::tell_verdict(const ProcessGroup& group, std::uint32_t phase, std::string_view text) {
-  tell(all_elsewhere(group.members()),
-       message_of({.kind = Kind::verdict, .phase = phase, .group = group.index()}, bytes_of(text)));
+void Exchange::tell_failure(const Position& verdict, std::string_view cause) noexcept {
+  Buffer rest(sizeof(Position) + cause.size());
+  std::memcpy(rest.data(), &verdict, sizeof(Position));
+  std::memcpy(rest.data() + sizeof(Position), cause.data(), cause.size());
+  tell_news(Kind::failure, rest);
 }
 
 // One process of a host writes down what concerns waits; what ends the job goes to all.
@@ -143,7 +143,7 @@ void Exchange::tell_news(Kind kind, std::span<const std::byte> rest) noexcept {
   try {
     const bool to_all = kind == Kind::failure || kind == Kind::reported;
     tell(to_all ? all_elsewhere(everybody_) : one_per_host(everybody_),
-         message_of({.kind = kind, .phase = 0, .group = 0}, rest));
+         message_of({.kind = kind, .round = 0, .channel = 0}, rest));
   } catch (...) {
   }
 }
@@ -236,28 +236,30 @@ bool Exchange::advance(int from) {
   return any;
 }
 
-ProcessGroup* Exchange::find(std::uint64_t index) {
-  const auto found =
-      std::find_if(groups_.begin(), groups_.end(), [&](const ProcessGroup* group) { return group->index() == index; });
+ProcessGroup* Exchange::find(std::uint64_t channel) {
+  const auto found = std::find_if(groups_.begin(), groups_.end(),
+                                  [&](const ProcessGroup* group) { return group->channel() == channel; });
   return found == groups_.end() ? nullptr : *found;
 }
 
 Exchange::Handled Exchange::handle(int from, Incoming& incoming) {
   const auto header = read<Header>(incoming.message);
-  const char* const rest = reinterpret_cast<const char*>(incoming.message.data() + sizeof(Header));
-  const std::string_view text(rest, incoming.message.size() - sizeof(Header));
+  const auto rest = std::span<const std::byte>(incoming.message).subspan(sizeof(Header));
   switch (header.kind) {
-    case Kind::failure: job_.note_failure(from, text); return Handled::done;
+    case Kind::failure: {
+      const auto cause = rest.subspan(sizeof(Position));
+      job_.note_failure(from, read<Position>(rest), {reinterpret_cast<const char*>(cause.data()), cause.size()});
+      return Handled::done;
+    }
     case Kind::left: job_.note_left(from); return Handled::done;
     case Kind::reported: job_.note_reported(); return Handled::done;
     case Kind::life: {
-      const auto ago = read<SignOfLife::Clock::duration>(incoming.message, sizeof(Header));
+      const auto ago = read<SignOfLife::Clock::duration>(rest);
       job_.note_life(from, SignOfLife::Clock::now() - ago);
       return Handled::done;
     }
     case Kind::post:
-    case Kind::staged:
-    case Kind::verdict: break;
+    case Kind::staged: break;
   }
   return handle_in_group(from, header, incoming);
 }
@@ -265,13 +267,9 @@ Exchange::Handled Exchange::handle(int from, Incoming& incoming) {
 // A group that this process has not made yet is waited for; one that it has ended needs no news.
 Exchange::Handled Exchange::handle_in_group(int from, const Header& header, Incoming& incoming) {
   const std::lock_guard lock(group_mutex_);
-  ProcessGroup* const group = find(header.group);
-  if (group == nullptr) return header.group >= groups_made_ ? Handled::not_yet : Handled::done;
+  ProcessGroup* const group = find(header.channel);
+  if (group == nullptr) return header.channel >= next_channel_ ? Handled::not_yet : Handled::done;
   const auto rest = std::span<const std::byte>(incoming.message).subspan(sizeof(Header));
-  if (header.kind == Kind::verdict) {
-    group->fail_phase(header.phase, from, {reinterpret_cast<const char*>(rest.data()), rest.size()});
-    return Handled::done;
-  }
   if (header.kind == Kind::post) write_post(*group, from, rest);
   if (header.kind == Kind::staged && !rest.empty() && !std::exchange(incoming.begun, true)) {
     receive_pieces(*group, from, incoming);
@@ -290,7 +288,7 @@ void Exchange::write_post(ProcessGroup& group, int from, std::span<const std::by
 
 void Exchange::receive_pieces(ProcessGroup& group, int from, Incoming& incoming) {
   const auto header = read<Header>(incoming.message);
-  std::byte* const area = group.staging(group.place_of(from), header.phase);
+  std::byte* const area = group.staging(group.place_of(from), header.round);
   incoming.area = group.memory();
   for (std::size_t at = sizeof(Header); at < incoming.message.size(); at += sizeof(Piece)) {
     const auto piece = read<Piece>(incoming.message, at);

@@ -19,7 +19,7 @@
 #include <thread>
 #include <vector>
 
-#include "comm/host_channel.hpp"
+#include "comm/introduction.hpp"
 #include "comm/members.hpp"
 #include "comm/mpi/process_group.hpp"
 #include "comm/mpi/process_job.hpp"
@@ -41,10 +41,10 @@ class Exchange {
   // This rank's own news, for all other hosts.
   void tell_post(const ProcessGroup& group);
   void tell_staged(const ProcessGroup& group, const Staged& staged);
-  void tell_verdict(const ProcessGroup& group, std::uint32_t phase, std::string_view text);
-  // Of the job: a failure's cause, that it has left, that it has told the user, and how long ago it gave a sign of
+  // Of the job: its failure, that this rank has left, that it has told the user, and how long ago it gave a sign of
   // life. Whoever cannot even say its news is missed by the others after the deadline.
-  enum class Kind : std::uint32_t { post, staged, verdict, failure, left, reported, life };
+  void tell_failure(const Position& verdict, std::string_view cause) noexcept;
+  enum class Kind : std::uint32_t { post, staged, failure, left, reported, life };
   void tell_news(Kind kind, std::span<const std::byte> rest = {}) noexcept;
 
   // Returns when everything told has been sent, or after the deadline, at most five seconds.
@@ -55,8 +55,8 @@ class Exchange {
   using Transfer = HostChannel::Transfer;
   struct Header {
     Kind kind;
-    std::uint32_t phase;
-    std::uint64_t group;
+    std::uint32_t round;  // of what is staged
+    std::uint64_t channel;
   };
   struct Piece {  // of a staging area
     std::uint64_t offset;
@@ -94,7 +94,7 @@ class Exchange {
   Handled handle_in_group(int from, const Header& header, Incoming& incoming);
   void write_post(ProcessGroup& group, int from, std::span<const std::byte> rest);
   void receive_pieces(ProcessGroup& group, int from, Incoming& incoming);
-  ProcessGroup* find(std::uint64_t index);
+  ProcessGroup* find(std::uint64_t channel);
 
   struct Unfinished {
     std::vector<Outgoing> sending;
@@ -107,7 +107,7 @@ class Exchange {
 
   std::mutex group_mutex_;  // held while a group is written into
   std::vector<ProcessGroup*> groups_;
-  std::uint64_t groups_made_ = 0;
+  std::uint64_t next_channel_ = 0;  // above those of all groups so far
 
   std::mutex mutex_;  // of the three below
   std::condition_variable changed_;

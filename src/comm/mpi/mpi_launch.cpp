@@ -15,7 +15,7 @@
 #include "comm/mpi/process_job.hpp"
 #include "comm/rank_log.hpp"
 #include "comm/rendezvous/handshake.hpp"
-#include "comm/rendezvous/meet.hpp"
+#include "comm/rendezvous/join.hpp"
 #include "comm/start.hpp"
 #include "tessera/base/error.hpp"
 

@@ -1,5 +1,5 @@
-// The meeting point of processes. A phase ends when all ranks have arrived at its end; the last one opens the next. The
-// word `phase` decides what happened to one: whoever changes it first, the last rank or one that gives up.
+// The meeting point of processes. A phase ends when all ranks have arrived at its end; the last one opens the next.
+// What follows from who has not is the ledger's to say, which whoever waits fills from what stands in shared memory.
 #include "comm/mpi/process_group.hpp"
 
 #include <fmt/format.h>
@@ -12,21 +12,25 @@
 #include <cstring>
 #include <iterator>
 #include <numeric>
-#include <thread>
 #include <utility>
 
 #include "comm/job_failure.hpp"
+#include "comm/meeting_collectives.hpp"
 #include "comm/mpi/exchange.hpp"
-#include "comm/mpi/shared_memory.hpp"
+#include "comm/task_communicator.hpp"
 #include "tessera/base/error.hpp"
+#include "tessera/kernels/reduce.hpp"
 
 namespace tessera::comm {
 namespace {
 
 using std::chrono::steady_clock;
 
-// How long a wait sleeps before it looks at the job's state again.
+// How long a wait sleeps before it looks at the job's state again, and from when on it looks at processes, too.
 constexpr std::chrono::milliseconds look_again{20};
+constexpr std::chrono::milliseconds long_wait{100};
+
+constexpr std::size_t own_channel = 1;  // in a ledger that a group fills
 
 void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t seen, std::chrono::nanoseconds longest) {
   const timespec timeout{.tv_sec = 0, .tv_nsec = std::clamp<long>(longest.count(), 1'000, 999'999'999)};
@@ -97,22 +101,20 @@ void ProcessGroup::enter(const Signature& signature, const std::byte* data, int 
   post(data, descriptor);
   arrive(place());
   if (Exchange* exchange = to_other_hosts()) exchange->tell_post(*this);
-  await(Stage::entering);
+  await();
   check_agreement();
-  if (const JobFailure* failure = job_.failure()) throw_aborted(*failure);
+  if (const JobFailure* failure = job_.failure()) throw_failure(*failure, position(phases_));
   direct_ = size() == 1 || (is_all_here() && all_reachable());
 }
 
 // Who leaves because of a failure does not wait for those that still read its memory: they look whether there was one
 // once they have read, and what they read is void then.
 void ProcessGroup::regroup(const Staged& staged) {
-  if (const JobFailure* failure = job_.failure()) throw_aborted(*failure);
+  if (const JobFailure* failure = job_.failure()) throw_failure(*failure, position(phases_));
   arrive(place());
   if (Exchange* exchange = to_other_hosts()) exchange->tell_staged(*this, staged);
-  await(Stage::moving);
+  await();
 }
-
-void ProcessGroup::fail(const std::exception_ptr& exception) { job_.abort(text_of(exception), exception); }
 
 void ProcessGroup::post(const std::byte* first, int descriptor) {
   encode(signature_, code_);
@@ -145,38 +147,33 @@ shared::Data ProcessGroup::find(const Signature& segment, const std::byte* begin
 void ProcessGroup::arrive(int place) noexcept {
   slot(place).arrivals.fetch_add(1);
   std::uint32_t present = state().phase.load();
-  if ((present & shared::Group::failed) != 0) return;
   for (int other = 0; other < size(); ++other) {
-    if ((static_cast<std::uint32_t>(slot(other).arrivals.load()) & ~shared::Group::failed) == present) return;
+    if (static_cast<std::uint32_t>(slot(other).arrivals.load()) == present) return;
   }
-  const std::uint32_t next = (present + 1) & ~shared::Group::failed;
-  if (state().phase.compare_exchange_strong(present, next)) wake();
+  if (state().phase.compare_exchange_strong(present, present + 1)) futex_wake_all(state().phase);
 }
 
-void ProcessGroup::wake() noexcept { futex_wake_all(state().phase); }
-
-// The checks stand in this order so that all ranks of a failed collective get its verdict, not the abort it caused.
-void ProcessGroup::await(Stage stage) {
+// A phase that has ended is passed, whatever has happened since.
+void ProcessGroup::await() {
   Patience patience(job_.timeout());
-  const auto look_for_ended = steady_clock::now() + 5 * look_again;
-  auto follow = look_for_ended;
-  const std::uint32_t mine = phase();
+  const auto long_since = steady_clock::now() + long_wait;
+  auto follow = long_since;
   while (true) {
-    std::uint32_t seen = state().phase.load(std::memory_order_acquire);
-    if (job_.failure() != nullptr) seen = state().phase.load(std::memory_order_acquire);
-    if ((seen & ~shared::Group::failed) != mine) break;
-    if ((seen & shared::Group::failed) != 0) throw_verdict();
-    if (const JobFailure* failure = job_.failure()) throw_aborted(*failure);
-    if (stage == Stage::entering && job_.anyone_left()) check_left();
+    const JobFailure* const failure = job_.failure();
+    const std::uint32_t present = state().phase.load(std::memory_order_acquire);
+    if (present != static_cast<std::uint32_t>(phases_)) break;
+    if (failure != nullptr) throw_failure(*failure, position(phases_ + 1));
     const auto next_look = patience.look();
-    check_late(patience);
     const auto now = steady_clock::now();
-    if (now >= look_for_ended) check_ended();
+    if (const std::optional<Verdict> verdict = judge(patience, now >= long_since)) {
+      job_.abort(*verdict);
+      continue;
+    }
     if (now >= follow) {
       follow_life();
       follow = now + look_interval(job_.timeout());
     }
-    futex_wait(state().phase, seen, std::min<std::chrono::nanoseconds>(look_again, next_look - now));
+    futex_wait(state().phase, present, std::min<std::chrono::nanoseconds>(look_again, next_look - now));
   }
   ++phases_;
 }
@@ -186,19 +183,50 @@ void ProcessGroup::check_agreement() {
   bool agreed = true;
   for (int other = 0; other < size(); ++other) agreed = agreed && code(other) == code_;
   if (agreed) return;
-  std::vector<int> ranks;
-  std::vector<std::string_view> codes;
+  Ledger ledger(job_.place().ranks);
+  Verdict verdict = announce_to(ledger).value();
+  verdict.position = position(phases_);
+  job_.abort(verdict);
+  throw_failure(*job_.failure(), verdict.position);
+}
+
+// All who have come as far as this rank. What the last of them brings about.
+std::optional<Verdict> ProcessGroup::announce_to(Ledger& ledger) const {
+  ledger.open(name(), members().ranks);
+  std::optional<Verdict> verdict;
   for (const int other : by_rank_) {
-    ranks.push_back(rank_at(other));
-    codes.push_back(code(other));
+    if (has_come(other)) verdict = ledger.announce(rank_at(other), own_channel, code(other));
   }
-  const CommunicationError error(disagreement_text(name(), codes, ranks));
-  // On another host the phase may not have ended yet: a post is on its way there.
-  if (Exchange* exchange = to_other_hosts()) {
-    exchange->tell_verdict(*this, static_cast<std::uint32_t>(phases_ - 1) & ~shared::Group::failed, error.what());
+  return verdict;
+}
+
+// Whether the present phase will never end: somebody is late, has left, or is no more. Allocates only when that may be.
+std::optional<Verdict> ProcessGroup::judge(const Patience& patience, bool waits_long) const {
+  const auto is_gone = [&](int other) {
+    if (has_come(other)) return false;
+    return job_.has_left(rank_at(other)) || (waits_long && job_.has_ended(rank_at(other)));
+  };
+  if (!patience.is_over() && std::none_of(by_rank_.begin(), by_rank_.end(), is_gone)) return std::nullopt;
+  Ledger ledger(job_.place().ranks);
+  announce_to(ledger);
+  std::optional<Verdict> verdict;
+  for (const int other : by_rank_) {
+    const int rank = rank_at(other);
+    const auto how = job_.has_left(rank) ? Ledger::Leaving::left : Ledger::Leaving::ended;
+    if (is_gone(other)) verdict = ledger.leave(rank, how);
   }
-  job_.abort(error.what(), std::make_exception_ptr(error));
-  throw error;
+  if (!verdict && patience.is_over()) {
+    const auto is_silent = [&](int rank) { return patience.is_over(job_.life_of(rank)); };
+    verdict = ledger.late({.position = {own_channel, 1},
+                           .code = code_,
+                           .timeout = job_.timeout(),
+                           .waiting_for = Ledger::WaitFor::ranks,
+                           .is_silent = is_silent});
+  }
+  // Whoever came and left meanwhile ended the phase first.
+  if (!verdict || state().phase.load() != static_cast<std::uint32_t>(phases_)) return std::nullopt;
+  verdict->position = position(phases_ + 1);
+  return verdict;
 }
 
 bool ProcessGroup::all_reachable() const {
@@ -217,20 +245,6 @@ const std::byte* ProcessGroup::data_of(int other, std::size_t segment) {
   return job_.address(rank_at(other), {.arena = there.arena, .offset = there.offset});
 }
 
-// Waiting for a rank whose body has returned would only end with the deadline.
-void ProcessGroup::check_left() {
-  std::vector<int> left = ranks_that(false);
-  std::erase_if(left, [&](int missing) { return !job_.has_left(missing); });
-  if (!left.empty()) give_up(Cause::left, left);
-}
-
-void ProcessGroup::check_late(const Patience& patience) {
-  if (!patience.is_over()) return;
-  std::vector<int> late = ranks_that(false);
-  std::erase_if(late, [&](int missing) { return !patience.is_over(job_.life_of(missing)); });
-  if (!late.empty()) give_up(Cause::late, late);
-}
-
 // A rank that waits is as much alive as the one of whom it has heard least.
 void ProcessGroup::follow_life() {
   auto least = Patience::Clock::time_point::max();
@@ -240,69 +254,55 @@ void ProcessGroup::follow_life() {
   if (least != Patience::Clock::time_point::max() && least > job_.life_of(members().rank())) job_.show_life(least);
 }
 
-// So would waiting for one whose process was killed.
-void ProcessGroup::check_ended() {
-  const auto has_ended = [&](int other) { return !has_come(other) && job_.has_ended(rank_at(other)); };
-  if (std::none_of(here_.begin(), here_.end(), has_ended)) return;  // every time but the last: nothing is allocated
-  std::vector<int> ended;
-  for (const int other : here_) {
-    if (has_ended(other)) ended.push_back(rank_at(other));
-  }
-  if (!ended.empty()) give_up(Cause::ended, ended);
-}
-
-// All ranks in the present collective get this verdict, all other waits of the job an AbortedError with it as cause.
-// Returns when the phase has ended after all.
-void ProcessGroup::give_up(Cause cause, const std::vector<int>& missing) {
-  const std::vector<int> waiting = ranks_that(true);
-  const Standstill standstill{.communicator = name(), .signature = signature_, .waiting = waiting, .missing = missing};
-  const std::string text = cause == Cause::late   ? timeout_text(standstill, job_.timeout())
-                           : cause == Cause::left ? left_text(standstill)
-                                                  : ended_text(standstill);
-  std::uint32_t present = phase();
-  if (!state().phase.compare_exchange_strong(present, present | shared::Group::failed, std::memory_order_acq_rel)) {
-    if ((present & shared::Group::failed) != 0) throw_verdict();
-    return;
-  }
-  write_text(state().verdict, members().rank(), text);
-  wake();
-  if (Exchange* exchange = to_other_hosts()) exchange->tell_verdict(*this, phase(), text);
-  const CommunicationError error(text);
-  job_.abort(text, std::make_exception_ptr(error));
-  throw error;
-}
-
-void ProcessGroup::fail_phase(std::uint32_t failed_phase, int from, std::string_view verdict) noexcept {
-  std::uint32_t present = failed_phase;
-  if (!state().phase.compare_exchange_strong(present, present | shared::Group::failed, std::memory_order_acq_rel)) {
-    return;
-  }
-  write_text(state().verdict, from, verdict);
-  wake();
-}
-
-// Who gave up writes its verdict right after it has closed the phase, and then aborts the job, unless it is killed in
-// between.
-void ProcessGroup::throw_verdict() const {
-  const auto deadline = steady_clock::now() + job_.timeout();
-  const auto told = [&] { return is_there(state().verdict) && job_.failure() != nullptr; };
-  while (!told() && steady_clock::now() < deadline) std::this_thread::sleep_for(std::chrono::microseconds(100));
-  if (!is_there(state().verdict)) {
-    throw CommunicationError(fmt::format("{} failed in communicator {} on a rank that ended before it could say why",
-                                         brief(signature_), name()));
-  }
-  throw CommunicationError(state().verdict.characters.data());
-}
-
-// To the end of the phase that this rank waits for.
+// To the end of the phase to which this rank has come.
 bool ProcessGroup::has_come(int other) const { return slot(other).arrivals.load() >= slot(place()).arrivals.load(); }
 
-std::vector<int> ProcessGroup::ranks_that(bool have_come) const {
-  std::vector<int> ranks;
-  for (const int other : by_rank_) {
-    if (has_come(other) == have_come) ranks.push_back(rank_at(other));
+// ---- collectives ----
+//
+// One rank's part of each is on its stream's thread, which blocks until all ranks have done theirs. As among threads a
+// rank reads its peers' arenas; where some rank's data cannot be reached, all of it goes through staging areas.
+
+namespace {
+
+// One rank's part of one collective: a Meeting (meeting_collectives.hpp) in both ways.
+struct ProcessCall {
+  std::shared_ptr<ProcessGroup> group;
+  Signature signature;
+
+  template <typename Operation>
+  void operator()(const Operation& operation) const {
+    run_collective(*this, operation);
   }
-  return ranks;
+
+  static constexpr std::size_t round_bytes = shared::staging_bytes;
+  int place() const { return group->place(); }
+  int size() const { return group->size(); }
+  bool is_direct() const { return group->is_direct(); }
+  const std::byte* data_of(int place, std::size_t segment) const { return group->data_of(place, segment); }
+  std::byte* staging(int place, std::size_t round) const { return group->staging(place, round); }
+  std::span<const void*> scratch() const { return group->scratch(); }
+  void copy(std::byte* to, const std::byte* from, std::size_t bytes) const {
+    if (bytes > 0) std::memcpy(to, from, bytes);
+  }
+  void sum(const kernels::RankedSum& of) const { kernels::ranked_sum_cpu(of); }
+  void regroup(const Staged& staged = {}) const { group->regroup(staged); }
+
+  template <typename Move>
+  void meet(const std::byte* data, const Move& move) const {
+    const Claim claim(group->busy(), group->job(), group->name());
+    group->meet(signature, data, -1, move);
+  }
+};
+
+struct ProcessCalls {
+  std::shared_ptr<ProcessGroup> group;
+  ProcessCall call(Stream&, const Signature& signature) const { return {group, signature}; }
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_process_communicator(std::shared_ptr<ProcessGroup> group) {
+  return make_task_communicator(group->members(), group->name(), ProcessCalls{group});
 }
 
 }  // namespace tessera::comm

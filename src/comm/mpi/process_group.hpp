@@ -1,6 +1,6 @@
-// Where the ranks of one communicator meet when they are processes. A collective on each rank is: enter(), all have
-// posted what they call and agree; move data, with regroup() where all must have moved; finish(), nobody reads this
-// rank's memory any more.
+// Where the ranks of one communicator meet when they are processes. A collective on each rank is: all have posted what
+// they call and agree; move data, with regroup() where all must have moved; at its end nobody reads this rank's memory
+// any more.
 //
 // Ranks are told apart by their places in the group; errors name ranks of the job.
 //
@@ -15,12 +15,13 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "comm/collective_errors.hpp"
+#include "comm/control/ledger.hpp"
 #include "comm/meeting_collectives.hpp"
 #include "comm/members.hpp"
 #include "comm/mpi/process_job.hpp"
@@ -31,10 +32,9 @@ namespace tessera::comm {
 
 class ProcessGroup {
  public:
-  // What it is of the job's communicators. index: the same on every rank, of which each is in one group with it; 0 is
-  // the one in which the others are made.
+  // channel: as take_channel(); 0 is the one in which the others are made.
   struct Identity {
-    std::size_t index;
+    std::size_t channel;
     std::string name;
     Members members;
   };
@@ -48,20 +48,29 @@ class ProcessGroup {
   int size() const { return members().size(); }
   const Members& members() const { return identity_.members; }
   int rank_at(int place) const { return members().ranks[static_cast<std::size_t>(place)]; }  // of the job
-  std::size_t index() const { return identity_.index; }
+  std::size_t channel() const { return identity_.channel; }
   const std::string& name() const { return identity_.name; }
   ProcessJob& job() { return job_; }
 
-  // data: this rank's, of the first segment. descriptor: of a creation. Throws as every backend's collectives do; ranks
-  // that wait here get the same error.
-  void enter(const Signature& signature, const std::byte* data, int descriptor = -1);
+  // One collective: `move` runs when all have come and agree, and this returns when all have moved. data: this rank's,
+  // of the first segment. descriptor: of a creation. Throws as every backend's collectives do, and what `move` throws,
+  // with which the job then fails; ranks that wait here get the same error.
+  template <typename Move>
+  void meet(const Signature& signature, const std::byte* data, int descriptor, const Move& move) {
+    enter(signature, data, descriptor);
+    try {
+      move();
+    } catch (...) {
+      job_.abort(text_of(std::current_exception()), std::current_exception());
+      throw;
+    }
+    regroup();
+  }
+
+  // ---- while it moves ----
+
   // staged: what has been put into this rank's area since the last meeting.
   void regroup(const Staged& staged = {});
-  void finish() { regroup(); }
-  // Instead of finish(), when moving threw: aborts the job.
-  void fail(const std::exception_ptr& exception);
-
-  // ---- between enter() and finish() ----
 
   bool is_direct() const { return direct_; }
   const std::byte* data_of(int place, std::size_t segment);  // is_direct() only
@@ -87,35 +96,27 @@ class ProcessGroup {
   char* code_area(int place) const;
   // The rank at this place has come to the end of a phase.
   void arrive(int place) noexcept;
-  // Ranks that wait in `phase` get this text.
-  void fail_phase(std::uint32_t phase, int rank, std::string_view verdict) noexcept;
 
  private:
-  enum class Stage { entering, moving };
-
   shared::Group& state() const { return *reinterpret_cast<shared::Group*>(memory_->data()); }
-  std::uint32_t phase() const { return static_cast<std::uint32_t>(phases_) & ~shared::Group::failed; }
+  // Where verdicts about the phase of this number, from 1, are.
+  Position position(std::uint64_t phase) const { return {.channel = channel(), .number = phase}; }
 
   bool is_all_here() const;
   Exchange* to_other_hosts() const;  // null when all of the group are here
 
+  void enter(const Signature& signature, const std::byte* data, int descriptor);
   void post(const std::byte* data, int descriptor);
   shared::Data* data(int place) const;
   shared::Data find(const Signature& segment, const std::byte* data) const;
-  void await(Stage stage);
-  void wake() noexcept;
+  void await();
   void check_agreement();
   bool all_reachable() const;
 
-  void check_left();
-  void check_late(const Patience& patience);
+  std::optional<Verdict> announce_to(Ledger& ledger) const;
+  std::optional<Verdict> judge(const Patience& patience, bool waits_long) const;
   void follow_life();
-  [[noreturn]] void throw_verdict() const;
-  void check_ended();
-  enum class Cause { late, left, ended };
-  void give_up(Cause cause, const std::vector<int>& missing);
   bool has_come(int place) const;
-  std::vector<int> ranks_that(bool have_come) const;
 
   ProcessJob& job_;
   const Identity identity_;

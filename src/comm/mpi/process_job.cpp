@@ -70,7 +70,8 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-constexpr milliseconds poll{2};  // of states that are waited for at the end of a job
+constexpr milliseconds poll{2};                 // of states that are waited for at the end of a job
+constexpr milliseconds longest_writing{1'000};  // of a failure
 
 struct Files {
   SharedFile job;
@@ -165,20 +166,49 @@ void ProcessJob::meet(Introduction& introduction, milliseconds timeout) {
 ProcessJob::~ProcessJob() = default;
 
 void ProcessJob::abort(std::string_view cause, std::exception_ptr exception) noexcept {
-  {
-    const std::lock_guard lock(failure_mutex_);
-    if (!write_text(shared().failure, place_.rank, cause)) return;
-    exception_ = std::move(exception);
-  }
-  if (exchange_) exchange_->tell_news(Exchange::Kind::failure, std::as_bytes(std::span(cause)));
+  fail({}, cause, std::move(exception));
 }
 
-void ProcessJob::note_failure(int rank, std::string_view cause) noexcept { write_text(shared().failure, rank, cause); }
+void ProcessJob::abort(const Verdict& verdict) noexcept {
+  fail(verdict.position, verdict.text, std::make_exception_ptr(CommunicationError(verdict.text)));
+}
+
+// Another's may be first and never come, when its process is killed while it writes: this rank then keeps its own.
+void ProcessJob::fail(const Position& verdict, std::string_view cause, std::exception_ptr exception) noexcept {
+  const auto writing = [this] { return shared().failure.state.load() == shared::Failure::writing; };
+  {
+    const std::lock_guard lock(failure_mutex_);
+    if (!note_failure(place_.rank, verdict, cause)) {
+      for (const auto end = steady_clock::now() + longest_writing; writing() && steady_clock::now() < end;) {
+        std::this_thread::sleep_for(poll);
+      }
+      if (writing()) failure_.record(place_.rank, cause, std::move(exception), verdict);
+      return;
+    }
+    exception_ = std::move(exception);
+  }
+  if (exchange_) exchange_->tell_failure(verdict, cause);
+}
+
+bool ProcessJob::note_failure(int rank, const Position& verdict, std::string_view cause) noexcept {
+  using shared::Failure;
+  Failure& failure = shared().failure;
+  std::uint32_t expected = Failure::none;
+  if (!failure.state.compare_exchange_strong(expected, Failure::writing, std::memory_order_acq_rel)) return false;
+  failure.rank = rank;
+  failure.verdict = verdict;
+  const std::size_t length = std::min(cause.size(), failure.cause.size() - 1);
+  std::copy_n(cause.begin(), length, failure.cause.begin());
+  failure.cause[length] = '\0';
+  failure.state.store(Failure::there, std::memory_order_release);
+  return true;
+}
 
 const JobFailure* ProcessJob::failure() const noexcept {
-  if (failure_.get() == nullptr && is_there(shared().failure)) {
+  const shared::Failure& failure = shared().failure;
+  if (failure_.get() == nullptr && failure.state.load(std::memory_order_acquire) == shared::Failure::there) {
     const std::lock_guard lock(failure_mutex_);
-    failure_.record(shared().failure.rank, shared().failure.characters.data(), exception_);
+    failure_.record(failure.rank, failure.cause.data(), exception_, failure.verdict);
   }
   return failure_.get();
 }
@@ -267,29 +297,21 @@ class ProcessJob::LeaversWatch {
     steady_clock::time_point alive;
   };
 
+  // One that waits for a disk counts as working, and so does one of which nothing can be known.
   void look_at(Other& other, steady_clock::time_point now) {
     if (job_.has_ended(other.rank) && !job_.has_left(other.rank)) {
       throw CommunicationError(fmt::format(
           "the process of rank {} ended before it left the job; what it last said, or its launcher, may tell why",
           other.rank));
     }
-    const std::uint64_t work = work_of(job_.process_of(other.rank)).value_or(other.work);
-    if (work != std::exchange(other.work, work)) other.alive = now;
+    const Activity present = activity_of(job_.process_of(other.rank)).value_or(Activity{.state = 'D'});
+    if (std::exchange(other.work, present.ticks) != present.ticks || present.state == 'D') other.alive = now;
     other.alive = std::max(other.alive, job_.life_of(other.rank));
     if (!patience_.is_over(other.alive)) return;
     throw CommunicationError(
         fmt::format("rank {} waited up to {:.3g} s for rank {}, which has not left the job and does nothing: was its "
                     "process stopped?",
                     job_.rank(), std::chrono::duration<double>(job_.timeout_).count(), other.rank));
-  }
-
-  // What a process has used of the processor, in ticks; one that waits for a disk counts as working. None when it
-  // cannot be known.
-  static std::optional<std::uint64_t> work_of(pid_t process) {
-    const std::optional<Activity> activity = activity_of(process);
-    if (!activity) return std::nullopt;
-    static std::uint64_t disk_waits = 0;
-    return activity->ticks + (activity->state == 'D' ? ++disk_waits : 0);
   }
 
   ProcessJob& job_;

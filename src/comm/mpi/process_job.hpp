@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/control/ledger.hpp"
 #include "comm/hosts.hpp"
 #include "comm/introduction.hpp"
 #include "comm/job_failure.hpp"
@@ -74,9 +75,11 @@ class ProcessJob final : public Membership {
 
   int rank() const final { return place_.rank; }
   void abort(std::string_view cause, std::exception_ptr exception) noexcept final;
+  // Of a collective: all ranks in it get this text.
+  void abort(const Verdict& verdict) noexcept;
   const JobFailure* failure() const noexcept final;
-  // Writes another host's news down for this one.
-  void note_failure(int rank, std::string_view cause) noexcept;
+  // Writes another host's news down for this one. Whether it was the first: a longer cause loses its end.
+  bool note_failure(int rank, const Position& verdict, std::string_view cause) noexcept;
   void note_left(int rank) noexcept;
   void note_reported() noexcept;
   void note_life(int rank, SignOfLife::Clock::time_point at) noexcept { member(rank).life.note(at); }
@@ -122,6 +125,7 @@ class ProcessJob final : public Membership {
   };
 
   void meet(Introduction& introduction, std::chrono::milliseconds timeout);
+  void fail(const Position& verdict, std::string_view cause, std::exception_ptr exception) noexcept;
   shared::Job& shared() const { return *reinterpret_cast<shared::Job*>(memory_.data()); }
   shared::Member& member(int rank) const { return shared().members[rank]; }
   void add_arena(std::size_t slot, const SharedMemory& memory);

@@ -1,23 +1,76 @@
-// Ranks that are processes on the CPU, whoever has started them; and the start of those that torchrun or SLURM has
-// started on one host: they meet at the rendezvous, which ends when they share memory.
+// Ranks that are processes on the CPU, whoever has started them: their backend and their launch. Those that torchrun or
+// SLURM has started on one host meet at the rendezvous, which ends when they share memory.
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "comm/control/control.hpp"
 #include "comm/launch.hpp"
-#include "comm/mpi/process_backend.hpp"
+#include "comm/mpi/process_group.hpp"
 #include "comm/mpi/process_job.hpp"
 #include "comm/rank_log.hpp"
-#include "comm/rendezvous/meet.hpp"
+#include "comm/rendezvous/join.hpp"
 #include "comm/rendezvous/rendezvous_control.hpp"
 #include "comm/start.hpp"
 
 namespace tessera::comm {
 namespace {
+
+class ProcessBackend final : public World::Backend {
+ public:
+  ProcessBackend(ProcessJob& job, int threads, RankLog& log)
+      : Backend({.name = job.backend_name(),
+                 .rank = job.rank(),
+                 .size = job.place().ranks,
+                 .device = Device::cpu(),
+                 .threads = threads,
+                 .timeout = job.timeout(),
+                 .hosts = job.place().of_meshes()},
+                job, log),
+        job_(job),
+        creation_(job, {.channel = 0, .name = "creation", .members = everybody(job.rank(), job.place().ranks)},
+                  job.take_creation_memory()) {}
+
+  Arena make_arena(Bytes size) final { return job_.make_arena(size); }
+
+  // Making a communicator is itself a collective, of all ranks, with its name and partition as label: ranks that
+  // disagree about it, or do not come, get the same errors as in any other.
+  std::unique_ptr<Communicator> make_communicator(std::string name, const CommunicatorUse& use) final {
+    ProcessGroup::Identity identity{.channel = take_channel(opened_, use.group, facts().rank),
+                                    .name = communicator_name(name, use.group),
+                                    .members = members_of(use.group, facts().rank, facts().size)};
+    SharedMemory memory = shared_with_host(creation_label(name, use.group), identity.members);
+    return make_process_communicator(std::make_shared<ProcessGroup>(job_, std::move(identity), std::move(memory)));
+  }
+
+ private:
+  // Of a group's ranks on a host the lowest makes the memory, the others open it before anybody goes on.
+  SharedMemory shared_with_host(const std::string& label, const Members& members) {
+    const Bytes size = shared::GroupLayout(members.size()).size();
+    const std::vector<int>& here = job_.place().here;
+    const auto is_member = [&](int rank) { return std::count(members.ranks.begin(), members.ranks.end(), rank) > 0; };
+    const int maker = *std::find_if(here.begin(), here.end(), is_member);
+    SharedMemory memory;
+    if (maker == job_.rank()) memory = SharedMemory::make("tessera-communicator", size);
+    creation_.meet(signature_of_creation(label), nullptr, memory.file().descriptor, [&] {
+      if (maker == job_.rank()) return;
+      const int descriptor = creation_.creation_descriptor(maker);
+      memory = SharedMemory::open({.owner = job_.process_of(maker), .descriptor = descriptor, .size = size});
+    });
+    return memory;
+  }
+
+  ProcessJob& job_;
+  ProcessGroup creation_;
+  std::size_t opened_ = 0;  // channels
+};
 
 void say_start(const ProcessStart& how, const ProcessJob& job, const StartLine& facts) {
   const std::string text = start_line(how.start, facts);
@@ -48,6 +101,10 @@ std::exception_ptr run_on_cpu(MeetingPoint point, const ProcessStart& how, const
 
 }  // namespace
 
+std::unique_ptr<World::Backend> make_process_backend(ProcessJob& job, int threads, RankLog& log) {
+  return std::make_unique<ProcessBackend>(job, threads, log);
+}
+
 std::exception_ptr run_in_shared_memory(ProcessJob& job, const ProcessStart& how, const Launched& launched) {
   const QuietOutput quiet(how.options, job.rank());
   const StartLine facts{.ranks = job.place().ranks,
@@ -55,8 +112,8 @@ std::exception_ptr run_in_shared_memory(ProcessJob& job, const ProcessStart& how
                         .ranks_here = static_cast<int>(job.place().here.size()),
                         .threads = how.options.threads.value_or(job.cores_per_rank())};
   say_start(how, job, facts);
-  const std::exception_ptr thrown = run_rank(
-      job, how.log, launched.body, [&] { return std::make_unique<ProcessBackend>(job, facts.threads, how.log); });
+  const std::exception_ptr thrown =
+      run_rank(job, how.log, launched.body, [&] { return make_process_backend(job, facts.threads, how.log); });
   return outcome_of_process(job, how.log, thrown, launched);
 }
 

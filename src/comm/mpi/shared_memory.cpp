@@ -1,4 +1,4 @@
-// Files without names, their mappings, and texts that are written once.
+// Files without names, and their mappings.
 #include "comm/mpi/shared_memory.hpp"
 
 #include <fcntl.h>
@@ -6,9 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -93,17 +91,6 @@ void SharedMemory::map(int descriptor, Bytes size) {
 void SharedMemory::close() noexcept {
   if (data_ != nullptr) ::munmap(data_, size_.count());
   if (descriptor_ >= 0) ::close(descriptor_);
-}
-
-bool write_text(shared::Text& text, int rank, std::string_view characters) noexcept {
-  std::uint32_t expected = shared::Text::none;
-  if (!text.state.compare_exchange_strong(expected, shared::Text::writing, std::memory_order_acq_rel)) return false;
-  const std::size_t length = std::min(characters.size(), text.characters.size() - 1);
-  std::memcpy(text.characters.data(), characters.data(), length);
-  text.characters[length] = '\0';
-  text.rank = rank;
-  text.state.store(shared::Text::there, std::memory_order_release);
-  return true;
 }
 
 }  // namespace tessera::comm

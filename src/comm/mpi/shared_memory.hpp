@@ -7,8 +7,8 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
 
+#include "comm/job_failure.hpp"
 #include "comm/patience.hpp"
 #include "tessera/base/bytes.hpp"
 
@@ -68,15 +68,16 @@ namespace shared {
 
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free && std::atomic<std::uint64_t>::is_always_lock_free);
 
-// A text that is there once `state` says so. Who changes it from none to writing writes it.
-struct Text {
+// ---- the job ----
+
+// As JobFailure: there once `state` says so. Who changes it from none to writing writes it.
+struct Failure {
   static constexpr std::uint32_t none = 0, writing = 1, there = 2;
   std::atomic<std::uint32_t> state;
-  std::int32_t rank;  // whose text it is
-  std::array<char, 4088> characters;
+  std::int32_t rank;
+  Position verdict;
+  std::array<char, 4072> cause;
 };
-
-// ---- the job ----
 
 // A file of a rank's arena memory. Peers map it when a collective first needs it, and again when `generation` differs.
 struct ArenaEntry {
@@ -94,7 +95,7 @@ struct Member {
 };
 
 struct Job {
-  Text failure;
+  Failure failure;
   std::atomic<std::uint32_t> reported;  // the failing rank has told the user
   std::atomic<std::uint32_t> leavers;   // ranks that have left
   Member members[1];                    // by rank: as many as there are
@@ -125,11 +126,8 @@ struct alignas(64) Slot {
   Post post;
 };
 
-// The low bits of `phase` count what all ranks have passed; `failed` is set when the present phase never ends.
 struct Group {
-  static constexpr std::uint32_t failed = 0x80000000u;
-  alignas(64) std::atomic<std::uint32_t> phase;
-  Text verdict;  // why it failed
+  alignas(64) std::atomic<std::uint32_t> phase;  // how many all ranks have passed
 };
 
 // Through which data goes that peers cannot reach: two areas per rank, used in turn.
@@ -154,12 +152,5 @@ struct GroupLayout {
 };
 
 }  // namespace shared
-
-// Whether this call was the first; a longer text loses its end.
-bool write_text(shared::Text& text, int rank, std::string_view characters) noexcept;
-
-inline bool is_there(const shared::Text& text) noexcept {
-  return text.state.load(std::memory_order_acquire) == shared::Text::there;
-}
 
 }  // namespace tessera::comm

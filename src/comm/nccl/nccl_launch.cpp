@@ -14,7 +14,7 @@
 #include "comm/launch_options.hpp"
 #include "comm/mpi/process_job.hpp"
 #include "comm/nccl/nccl_backend.hpp"
-#include "comm/rendezvous/meet.hpp"
+#include "comm/rendezvous/join.hpp"
 #include "comm/rendezvous/rendezvous_control.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/device/cuda.hpp"

@@ -88,7 +88,30 @@ MeetingPlace meeting_place(const Environment& environment, const Start& start) {
           .local_rank = number_of(environment, local_rank, 0, 1 << 20).value_or(0)};
 }
 
+// ---- serving ----
+
+std::unique_ptr<RendezvousServer> serve(const MeetingPlace& place, const Start& start,
+                                        std::chrono::milliseconds timeout) {
+  if (start.rank != 0) return nullptr;
+  return std::make_unique<RendezvousServer>(
+      ServerOptions{.endpoint = place.endpoint, .token = place.token, .ranks = start.ranks, .timeout = timeout});
+}
+
+MeetingPoint meeting_point(const Environment& environment, const Start& start, std::chrono::milliseconds timeout) {
+  MeetingPoint point{.place = meeting_place(environment, start), .server = nullptr};
+  point.server = serve(point.place, start, timeout);
+  return point;
+}
+
 // ---- joining ----
+
+JoinOptions join_options(const MeetingPlace& place, const Start& start, std::chrono::milliseconds timeout) {
+  return {.endpoint = place.endpoint,
+          .token = place.token,
+          .rank = start.rank,
+          .ranks = start.ranks,
+          .start_timeout = start_timeout(timeout)};
+}
 
 namespace {
 
@@ -182,6 +205,22 @@ Connection join(const JoinOptions& options, const Resolver& addresses_of) {
       "rank {} waited up to {:.3g} s for rank 0 to answer at {}, in vain ({}); is rank 0 running, and is that its "
       "address?",
       options.rank, std::chrono::duration<double>(options.start_timeout).count(), to_string(options.endpoint), why));
+}
+
+// ---- introducing ----
+
+std::vector<std::byte> RendezvousIntroduction::all_gather(std::span<const std::byte> mine, std::chrono::milliseconds) {
+  const Signature signature{.kind = CollectiveKind::all_gather,
+                            .label = "introduction",
+                            .bytes = Bytes(mine.size()),
+                            .sequence = ++gathered_};
+  const std::string_view blob(reinterpret_cast<const char*>(mine.data()), mine.size());
+  std::vector<std::byte> all;
+  for (const std::string& each : control_.exchange(channel_, signature, blob)) {
+    const std::span<const std::byte> bytes = std::as_bytes(std::span(each));
+    all.insert(all.end(), bytes.begin(), bytes.end());
+  }
+  return all;
 }
 
 }  // namespace tessera::comm

@@ -1,12 +1,17 @@
-// From a rank's side: where the ranks of a launch meet, finding the server there, and proving to each other that both
-// hold the token.
+// How the processes of a launch meet: where that is, rank 0 opening a server there, finding it and proving to each
+// other that both hold the token, and introducing themselves.
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "comm/control/control.hpp"
+#include "comm/introduction.hpp"
+#include "comm/rendezvous/server.hpp"
 #include "comm/rendezvous/wire.hpp"
 #include "comm/start.hpp"
 
@@ -29,6 +34,19 @@ MeetingPlace meeting_place(const Environment& environment, const Start& start);
 // "node01" of "node[01-04,7],other".
 std::string first_of_nodes(const std::string& list);
 
+// ---- serving ----
+
+// Where the ranks meet, and on rank 0 the server that is there.
+struct MeetingPoint {
+  MeetingPlace place;
+  std::unique_ptr<RendezvousServer> server;
+};
+
+// As meeting_place(). timeout: for waits of the ranks for each other.
+MeetingPoint meeting_point(const Environment& environment, const Start& start, std::chrono::milliseconds timeout);
+std::unique_ptr<RendezvousServer> serve(const MeetingPlace& place, const Start& start,
+                                        std::chrono::milliseconds timeout);
+
 // ---- joining ----
 
 struct JoinOptions {
@@ -39,10 +57,31 @@ struct JoinOptions {
   std::chrono::milliseconds start_timeout{60'000};  // for the server to be there
 };
 
+JoinOptions join_options(const MeetingPlace& place, const Start& start, std::chrono::milliseconds timeout);
+
 // Tries until the deadline: rank 0 may still be loading, its name may not be known yet, and others may crowd the door.
 // Blocks. Throws UsageError when the server refuses this rank, or does not hold the token itself; CommunicationError
 // naming rank 0 after the deadline.
 using Resolver = std::function<std::vector<Address>(const Endpoint& endpoint, std::string& why)>;
 Connection join(const JoinOptions& options, const Resolver& addresses_of = comm::addresses_of);
+
+// ---- introducing ----
+
+// Over a channel of its own. Its deadline is the control's, whatever the caller's is.
+class RendezvousIntroduction final : public Introduction {
+ public:
+  explicit RendezvousIntroduction(Control& control)  // collective
+      : control_(control), channel_(control.open("introduction", std::nullopt, "").channel) {}
+
+  int rank() const final { return control_.rank(); }
+  int size() const final { return control_.size(); }
+  std::string_view backend_name() const final { return "shared memory"; }
+  std::vector<std::byte> all_gather(std::span<const std::byte> mine, std::chrono::milliseconds timeout) final;
+
+ private:
+  Control& control_;
+  const std::size_t channel_;
+  std::uint64_t gathered_ = 0;
+};
 
 }  // namespace tessera::comm

@@ -105,10 +105,9 @@ void RendezvousControl::hear_blobs(const Position& position, FieldReader& reader
 void RendezvousControl::hear_failure(std::string_view payload) {
   FieldReader reader(payload);
   const auto rank = static_cast<int>(reader.number<std::uint32_t>());
-  const Position position = read_position(reader);
+  const Position verdict = read_position(reader);
   const Lock lock(mutex_);
-  if (failure() == nullptr && position.number > 0) verdict_ = position;
-  fail(lock, rank, reader.rest());
+  fail(lock, rank, reader.rest(), verdict);
 }
 
 // After the job's end, and after its failure, that is how it goes.
@@ -122,8 +121,8 @@ void RendezvousControl::lose_connection() noexcept {
            rank(), to_string(options_.endpoint)));
 }
 
-void RendezvousControl::fail(const Lock&, int rank, std::string_view cause) noexcept {
-  if (failure_.record(rank, cause, rank == options_.rank ? own_exception_ : nullptr)) changed_.notify_all();
+void RendezvousControl::fail(const Lock&, int rank, std::string_view cause, const Position& verdict) noexcept {
+  if (failure_.record(rank, cause, rank == options_.rank ? own_exception_ : nullptr, verdict)) changed_.notify_all();
 }
 
 void RendezvousControl::send(const Lock&, FrameKind kind, std::string_view payload) {
@@ -242,11 +241,6 @@ void RendezvousControl::abort(std::string_view cause, std::exception_ptr excepti
   send(lock, FrameKind::failed, cause);
   if (changed_.wait_for(lock, last_words, [this] { return failure() != nullptr; })) return;
   fail(lock, rank(), cause);
-}
-
-void RendezvousControl::fail_at(const Position& position) const {
-  if (verdict_ && was_there(position, *verdict_)) throw CommunicationError(failure()->cause);
-  throw_aborted(*failure());
 }
 
 void RendezvousControl::leave() noexcept {

@@ -36,7 +36,6 @@ class RendezvousControl final : public Control {
 
   void abort(std::string_view cause, std::exception_ptr exception) noexcept final;
   const JobFailure* failure() const noexcept final { return failure_.get(); }
-  [[noreturn]] void fail_at(const Position& position) const final;
   void note_progress() noexcept final;
   void leave() noexcept final;
   void say_reported() noexcept final;
@@ -52,7 +51,7 @@ class RendezvousControl final : public Control {
   void hear_failure(std::string_view payload);
   void hear_blobs(const Position& position, FieldReader& reader);
   void lose_connection() noexcept;
-  void fail(const Lock& lock, int rank, std::string_view cause) noexcept;
+  void fail(const Lock& lock, int rank, std::string_view cause, const Position& verdict = {}) noexcept;
   void send(const Lock& lock, FrameKind kind, std::string_view payload);
   Position announce(const Lock& lock, std::size_t channel, const Signature& signature, const std::string_view* blob);
   void await(Lock& lock, const Position& position, const Signature& signature);
@@ -79,8 +78,7 @@ class RendezvousControl final : public Control {
   bool reported_ = false;
   std::uint64_t alive_answers_ = 0;  // to the question whether those for whom this rank waits stand still
   std::chrono::steady_clock::time_point last_progress_{};  // that was told
-  std::optional<Position> verdict_;
-  std::exception_ptr own_exception_;  // of the cause that this rank told
+  std::exception_ptr own_exception_;                       // of the cause that this rank told
   FirstFailure failure_;
   std::thread thread_;  // last: it uses all of the above
 };

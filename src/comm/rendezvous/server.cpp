@@ -128,12 +128,12 @@ void require_private(const ServerOptions& options, const std::vector<Address>& a
   }
 }
 
-std::string failed_payload(int rank, const Position& position, std::string_view cause) {
+std::string failed_payload(const JobFailure& failure) {
   std::string payload;
   FieldWriter writer(payload);
-  writer.number(static_cast<std::uint32_t>(rank));
-  append_position(payload, position);
-  writer.raw(cause);
+  writer.number(static_cast<std::uint32_t>(failure.rank));
+  append_position(payload, failure.verdict);
+  writer.raw(failure.cause);
   return payload;
 }
 
@@ -186,7 +186,7 @@ void RendezvousServer::work() noexcept {
     try {
       turn();
     } catch (const std::exception& error) {
-      fail({.rank = 0, .position = {}, .cause = fmt::format("the rendezvous failed: {}", error.what())});
+      fail(0, fmt::format("the rendezvous failed: {}", error.what()));
     }
   }
   flush_all(steady_clock::now() + last_words);
@@ -224,9 +224,7 @@ void RendezvousServer::welcome(Lobby::Admitted admitted) {
   came.came = true;
   came.connection.emplace(std::move(admitted.connection));
   came.connection->allow(most_member_payload);
-  if (failure_) {
-    came.connection->send(FrameKind::failed, failed_payload(failure_->rank, failure_->position, failure_->cause));
-  }
+  if (failure_.get() != nullptr) came.connection->send(FrameKind::failed, failed_payload(*failure_.get()));
 }
 
 // A rank that has left may go; one that has not, and whose connection ends, has crashed.
@@ -237,25 +235,23 @@ void RendezvousServer::serve(int rank) {
   try {
     while (const std::optional<Frame> frame = served.connection->next()) hear(rank, *frame);
   } catch (const DataError& error) {
-    fail({.rank = rank, .position = {}, .cause = fmt::format("rank {} sent nonsense: {}", rank, error.what())});
+    fail(rank, fmt::format("rank {} sent nonsense: {}", rank, error.what()));
     served.connection.reset();
     return;
   }
   if (there && served.connection->flush()) return;
   served.connection.reset();
   if (served.left) return;
-  fail({.rank = rank,
-        .position = {},
-        .cause = fmt::format("the process of rank {} has ended, or its host cannot be reached: its connection to the "
-                             "rendezvous at {} broke off; what it last said, or its launcher, may tell why",
-                             rank, to_string(options_.endpoint))});
+  fail(rank, fmt::format("the process of rank {} has ended, or its host cannot be reached: its connection to the "
+                         "rendezvous at {} broke off; what it last said, or its launcher, may tell why",
+                         rank, to_string(options_.endpoint)));
 }
 
 void RendezvousServer::hear(int rank, const Frame& frame) {
   switch (frame.kind) {
     case FrameKind::announce: return hear_announcement(rank, frame.payload);
     case FrameKind::late: return hear_lateness(rank, frame.payload);
-    case FrameKind::failed: return fail({.rank = rank, .position = {}, .cause = std::string(frame.payload)});
+    case FrameKind::failed: return fail(rank, frame.payload);
     case FrameKind::left: return hear_leaving(rank);
     case FrameKind::alive: member(rank).alive = steady_clock::now(); return;
     case FrameKind::reported: return tell_all(FrameKind::reported, "");
@@ -265,7 +261,7 @@ void RendezvousServer::hear(int rank, const Frame& frame) {
 
 // Announcements that cross a failure on their way are nobody's any more.
 void RendezvousServer::hear_announcement(int rank, std::string_view payload) {
-  if (failure_) return;
+  if (failure_.get() != nullptr) return;
   FieldReader reader(payload);
   const std::size_t channel = reader.number<std::uint32_t>();
   const bool has_blob = reader.number<std::uint8_t>() != 0;
@@ -281,7 +277,7 @@ void RendezvousServer::hear_announcement(int rank, std::string_view payload) {
   }
   const std::uint64_t before = ledger_.agreed(channel);
   conclude(rank, ledger_.announce(rank, channel, code));
-  if (failure_ || ledger_.agreed(channel) == before) return;
+  if (failure_.get() != nullptr || ledger_.agreed(channel) == before) return;
   if (channel == 0) open_channels();
   for (const int each : ledger_.members(channel)) member(each).alive = steady_clock::now();  // none has waited in vain
   tell_agreement(channel);
@@ -314,7 +310,7 @@ void RendezvousServer::hear_lateness(int rank, std::string_view payload) {
                                .timeout = options_.timeout,
                                .waiting_for = on_host ? Ledger::WaitFor::ranks : Ledger::WaitFor::end,
                                .is_silent = [&](int other) { return now - member(other).alive >= options_.timeout; }}));
-  if (!failure_ && on_host) member(rank).connection->send(FrameKind::alive, "");
+  if (failure_.get() == nullptr && on_host) member(rank).connection->send(FrameKind::alive, "");
 }
 
 void RendezvousServer::hear_leaving(int rank) {
@@ -326,13 +322,11 @@ void RendezvousServer::hear_leaving(int rank) {
 void RendezvousServer::conclude(int rank, const std::optional<Verdict>& verdict) {
   if (!verdict) return;
   const bool all_came = std::all_of(members_.begin(), members_.end(), [](const Member& each) { return each.came; });
-  fail({.rank = rank, .position = verdict->position, .cause = verdict->text + (all_came ? "" : lobby_.refusals())});
+  fail(rank, verdict->text + (all_came ? "" : lobby_.refusals()), verdict->position);
 }
 
-void RendezvousServer::fail(const Failure& failure) {
-  if (failure_) return;
-  failure_ = failure;
-  tell_all(FrameKind::failed, failed_payload(failure.rank, failure.position, failure.cause));
+void RendezvousServer::fail(int rank, std::string_view cause, const Position& verdict) {
+  if (failure_.record(rank, cause, nullptr, verdict)) tell_all(FrameKind::failed, failed_payload(*failure_.get()));
 }
 
 void RendezvousServer::tell(Member& each, FrameKind kind, std::string_view payload) {

@@ -110,11 +110,6 @@ class RendezvousServer {
     bool left = false;
     std::chrono::steady_clock::time_point alive{};  // its last sign of life
   };
-  struct Failure {
-    int rank;
-    Position position;  // of a verdict; else number is 0
-    std::string cause;
-  };
   using Place = std::pair<std::size_t, std::uint64_t>;
 
   void listen(const ServerOptions& options);
@@ -131,7 +126,7 @@ class RendezvousServer {
   void open_channels();
   void tell_agreement(std::size_t channel);
   void conclude(int rank, const std::optional<Verdict>& verdict);
-  void fail(const Failure& failure);
+  void fail(int rank, std::string_view cause, const Position& verdict = {});
   void tell(Member& each, FrameKind kind, std::string_view payload);
   void tell_all(FrameKind kind, std::string_view payload);
   void flush_all(std::chrono::steady_clock::time_point deadline) noexcept;
@@ -145,7 +140,7 @@ class RendezvousServer {
   std::vector<Member> members_;                      // by rank
   std::map<Place, std::vector<std::string>> blobs_;  // by place
   std::vector<Opening> openings_;                    // by rank, of the communicator that is being made
-  std::optional<Failure> failure_;
+  FirstFailure failure_;
   std::size_t left_ = 0;
   std::vector<pollfd> polled_;
   Wake wake_;
