@@ -150,7 +150,8 @@ void TrainingLoop::start(Training& training) {
   progress_.line(training.headline());
   if (options_.show_types) {
     progress_.line(model.types_table());
-    if (world_.device().kind() == tessera::DeviceKind::cpu) progress_.line(tessera::nn::computed_with());
+    const bool on_cpu = world_.device().kind() == tessera::DeviceKind::cpu;
+    progress_.line(on_cpu ? tessera::nn::computed_with() : tessera::nn::computed_with_on_cuda());
   }
   if (options_.draw_plan) progress_.line(draw(model.plan()));
   trace_.emplace(model, options_, length_, done_before_);

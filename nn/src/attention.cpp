@@ -381,7 +381,7 @@ void attention_forward(Stream& stream, const AttentionForward<T>& of) {
   if (on_cuda(stream)) {
     require_causal(of.shape, stream);
     const cuda::AttentionTiles tiles = tiles_of(of, mask_of(of.dropout, of.shape));
-    return issue<T>(stream, "attention", [tiles](void* native) { cuda::attention_forward(native, tiles); });
+    return issue<T>(stream, "attention", [tiles](void* native) { cuda::attentions::forward(native, tiles); });
   }
   stream.submit(
       [of, &run = active_rows()] { for_each_head<ForwardPass<T>>(of, attention_forward_scratch<T>(of.shape), run); });
@@ -395,7 +395,7 @@ void attention_backward(Stream& stream, const AttentionBackward<T>& of) {
   if (on_cuda(stream)) {
     require_causal(of.shape, stream);
     const cuda::AttentionTiles tiles = tiles_of(of, mask_of(of.dropout, of.shape));
-    return issue<T>(stream, "attention", [tiles](void* native) { cuda::attention_backward(native, tiles); });
+    return issue<T>(stream, "attention", [tiles](void* native) { cuda::attentions::backward(native, tiles); });
   }
   stream.submit(
       [of, &run = active_rows()] { for_each_head<BackwardPass<T>>(of, attention_backward_scratch<T>(of.shape), run); });
@@ -403,7 +403,9 @@ void attention_backward(Stream& stream, const AttentionBackward<T>& of) {
 
 template <Element T>
 std::size_t attention_forward_scratch(const AttentionShape& shape, DeviceKind device) {
-  if (device == DeviceKind::cuda) return 0;
+  if (device == DeviceKind::cuda) {
+    return cuda::attentions::forward_scratch_bytes(tiles_of<T>(shape, {}, {})) / sizeof(float);
+  }
   Parts<Arithmetic<T>> parts(nullptr);
   ForwardRooms<T>(shape, parts);
   return parts.used();
@@ -411,7 +413,9 @@ std::size_t attention_forward_scratch(const AttentionShape& shape, DeviceKind de
 
 template <Element T>
 std::size_t attention_backward_scratch(const AttentionShape& shape, DeviceKind device) {
-  if (device == DeviceKind::cuda) return shape.statistics();
+  if (device == DeviceKind::cuda) {
+    return cuda::attentions::backward_scratch_bytes(tiles_of<T>(shape, {}, {})) / sizeof(float);
+  }
   Parts<Arithmetic<T>> parts(nullptr);
   BackwardRooms<T>(shape, parts);
   return parts.used();

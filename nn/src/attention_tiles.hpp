@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "src/cuda/attention_choice.hpp"
 #include "src/cuda/cuda_layers.hpp"
 #include "src/operation.hpp"
 #include "src/rows/active_rows.hpp"
@@ -20,6 +21,7 @@ cuda::AttentionTiles tiles_of(const AttentionShape& shape, MatrixView<const T> q
     throw UsageError(fmt::format("attention: heads of {} are too wide for CUDA devices: {} at most; use more heads",
                                  shape.head_dim, cuda::largest_head));
   }
+  cuda::attentions::active();  // a wrong wish is the caller's error
   return {.format = format_of<T>,
           .sequences = shape.sequences,
           .sequence = shape.sequence,
@@ -33,7 +35,8 @@ cuda::AttentionTiles tiles_of(const AttentionShape& shape, MatrixView<const T> q
           .statistics = nullptr,
           .dout = nullptr,
           .dqkv = nullptr,
-          .deltas = nullptr};
+          .deltas = nullptr,
+          .scratch = {}};
 }
 
 template <Element T>
@@ -42,6 +45,7 @@ cuda::AttentionTiles tiles_of(const AttentionForward<T>& of, const DropoutMask& 
   tiles.queries = of.queries == 0 ? of.shape.sequence : of.queries;
   tiles.out = of.out.data;
   tiles.statistics = reinterpret_cast<float*>(of.statistics);
+  if (of.scratch != nullptr) tiles.scratch = {of.scratch, cuda::attentions::forward_scratch_bytes(tiles)};
   return tiles;
 }
 
@@ -54,6 +58,7 @@ cuda::AttentionTiles tiles_of(const AttentionBackward<T>& of, const DropoutMask&
   tiles.dout = of.dout.data;
   tiles.dqkv = of.dqkv.data;
   tiles.deltas = reinterpret_cast<float*>(of.scratch);
+  tiles.scratch = {of.scratch, cuda::attentions::backward_scratch_bytes(tiles)};
   return tiles;
 }
 

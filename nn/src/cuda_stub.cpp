@@ -1,5 +1,6 @@
 // What a build without the CUDA half links in place of its layers. No stream of a CUDA device exists there, so a call
 // is a bug.
+#include "src/cuda/attention_choice.hpp"
 #include "src/cuda/cuda_layers.hpp"
 #include "src/cuda/vision_layers.hpp"
 #include "tessera/base/error.hpp"
@@ -13,6 +14,7 @@ namespace {
 }  // namespace
 
 void require_products() { refuse(); }
+std::string products_in_words() { refuse(); }
 void gelu(void*, const GeluRow&) { refuse(); }
 void add(void*, const AddRow&) { refuse(); }
 void dropout(void*, const DropoutRows&) { refuse(); }
@@ -25,8 +27,6 @@ void layer_norm_backward(void*, const LayerNormBackwardRows&, float*) { refuse()
 std::size_t layer_norm_scratch(std::size_t, std::size_t) { refuse(); }
 void embedding_forward(void*, const EmbeddingForwardRows&) { refuse(); }
 void embedding_backward(void*, const EmbeddingBackwardRows&) { refuse(); }
-void attention_forward(void*, const AttentionTiles&) { refuse(); }
-void attention_backward(void*, const AttentionTiles&) { refuse(); }
 void cross_entropy_forward(void*, const CrossEntropyArguments&, float*) { refuse(); }
 void cross_entropy_backward(void*, const CrossEntropyArguments&, const float*, void*) { refuse(); }
 void count_correct(void*, const CrossEntropyArguments&, double*, std::size_t) { refuse(); }
@@ -46,5 +46,16 @@ std::size_t batch_norm_scratch_doubles(std::size_t, std::size_t) { refuse(); }
 void place_tokens(void*, const TokenRows&) { refuse(); }
 void token_gradients(void*, const TokenGradientRows&) { refuse(); }
 void class_tokens(void*, const ClassTokenRows&) { refuse(); }
+
+namespace attentions {
+
+Set active() { refuse(); }
+std::string in_words() { refuse(); }
+std::size_t forward_scratch_bytes(const AttentionTiles&) { refuse(); }
+std::size_t backward_scratch_bytes(const AttentionTiles&) { refuse(); }
+void forward(void*, const AttentionTiles&) { refuse(); }
+void backward(void*, const AttentionTiles&) { refuse(); }
+
+}  // namespace attentions
 
 }  // namespace tessera::nn::cuda

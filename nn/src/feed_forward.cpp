@@ -19,7 +19,7 @@ void FeedForward<T>::visit(ModuleVisitor& visitor) {
 
 template <Element T>
 typename FeedForward<T>::Saved FeedForward<T>::forward(LayerWindow window, ActivationStack& stack,
-                                                       MatrixView<const T> x, MatrixView<T> y) {
+                                                       MatrixView<const T> x, Target<T> y) {
   const auto sums = stack.push<T>(x.rows, fc_.out());
   const auto bent = stack.push<T>(x.rows, fc_.out());
   return {.fc = fc_.forward(window, stack, x, sums, bent), .sums = sums, .proj = proj_.forward(window, stack, bent, y)};

@@ -11,6 +11,7 @@
 #include "src/operation.hpp"
 #include "src/rows/active_rows.hpp"
 #include "src/shared_rows.hpp"
+#include "tessera/base/error.hpp"
 #include "tessera/nn/tf32.hpp"
 
 namespace tessera::nn {
@@ -38,6 +39,9 @@ void forward_now(const LinearForward<T>& of) {
            .k = of.x.columns,
            .add = of.bias != nullptr,
            .scratch = of.scratch});
+  if (of.residual.columns != 0) {
+    run_shared(active_rows(), AddRow{format_of<T>, of.residual.data, of.y.data, of.y.data, of.y.elements()});
+  }
   if (of.gelu.columns == 0) return;
   run_shared(active_rows(), GeluRow{format_of<T>, of.y.data, nullptr, of.gelu.data, of.y.elements()});
 }
@@ -91,6 +95,7 @@ cuda::LinearForwardRows cuda_rows(const LinearForward<T>& of) {
           .bias = of.bias,
           .y = of.y.data,
           .gelu = of.gelu.columns == 0 ? nullptr : of.gelu.data,
+          .residual = of.residual.columns == 0 ? nullptr : of.residual.data,
           .y_stride = of.y_stride,
           .batch = of.x.rows,
           .in = of.x.columns,
@@ -123,8 +128,19 @@ void require_no_gaps(const Stream& stream, std::size_t stride, bool only_product
   if (stride == 0 || (on_cuda(stream) && only_products)) return;
   throw UsageError(
       fmt::format("linear: rows {} elements apart, on {}: only CUDA devices take rows with gaps, and without "
-                  "bias and gelu",
+                  "bias, gelu and residual",
                   stride, to_string(stream.device())));
+}
+
+template <typename T>
+void require_fitting_outputs(const Stream& stream, const LinearForward<T>& of) {
+  require_shape("linear: y", of.y, of.x.rows, of.weight.rows);
+  const bool gelu = of.gelu.columns != 0;
+  const bool residual = of.residual.columns != 0;
+  require_no_gaps(stream, of.y_stride, of.bias == nullptr && !gelu && !residual);
+  if (gelu) require_shape("linear: gelu", of.gelu, of.x.rows, of.weight.rows);
+  if (residual) require_shape("linear: residual", of.residual, of.x.rows, of.weight.rows);
+  if (gelu && residual) throw UsageError("linear: gelu and a residual were asked for, but only one can be");
 }
 
 }  // namespace
@@ -135,11 +151,7 @@ bool tf32_allowed() { return tf32_permission(); }
 template <Element T>
 void linear_forward(Stream& stream, const LinearForward<T>& operation) {
   require_shape("linear: x", operation.x, operation.x.rows, operation.weight.columns);
-  require_shape("linear: y", operation.y, operation.x.rows, operation.weight.rows);
-  require_no_gaps(stream, operation.y_stride, operation.bias == nullptr && operation.gelu.columns == 0);
-  if (operation.gelu.columns != 0) {
-    require_shape("linear: gelu", operation.gelu, operation.x.rows, operation.weight.rows);
-  }
+  require_fitting_outputs(stream, operation);
   if (on_cuda(stream)) {
     cuda::require_products();
     return issue<T>(stream, "linear",
@@ -187,14 +199,15 @@ void Linear<T>::visit(ModuleVisitor& visitor) {
 
 template <Element T>
 typename Linear<T>::Saved Linear<T>::forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> x,
-                                             MatrixView<T> y, MatrixView<T> gelu) {
+                                             Target<T> y, MatrixView<T> gelu) {
   const ScratchScope scope(stack);
   const auto scratch = stack.push<float>(linear_scratch<T>(x.rows, in_, out_, window.device(stack)));
   window.enqueue(linear_forward<T>, {.x = x,
                                      .weight = weight(window),
                                      .bias = bias_ ? window.parameter<T>(*bias_) : nullptr,
-                                     .y = y,
+                                     .y = y.to,
                                      .gelu = gelu,
+                                     .residual = y.plus,
                                      .scratch = scratch.data()});
   return {x};
 }

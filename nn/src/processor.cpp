@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "src/convolution/choice.hpp"
+#include "src/cuda/attention_choice.hpp"
 #include "src/products/choice.hpp"
 #include "src/products/onednn.hpp"
 #include "src/products/product.hpp"
@@ -34,6 +35,10 @@ std::string computed_with() {
       "rows with {}; products of fp32 {}, of bf16 {}, of fp16 as fp32, of fp64 {}; convolutions {}; {} thread{}",
       to_string(kernels::active_instruction_set()), ours ? "for AVX-512" : blas, products_of_bf16(set), blas,
       convolutions_in_words(), parallel::threads(), parallel::threads() == 1 ? "" : "s");
+}
+
+std::string computed_with_on_cuda() {
+  return fmt::format("products {}; attention {}", cuda::products_in_words(), cuda::attentions::in_words());
 }
 
 }  // namespace tessera::nn

@@ -40,7 +40,7 @@ AttentionShape SelfAttention<T>::shape_of(std::size_t rows, const SequenceBatch&
 
 template <Element T>
 typename SelfAttention<T>::Saved SelfAttention<T>::forward(LayerWindow window, ActivationStack& stack,
-                                                           MatrixView<const T> x, MatrixView<T> y,
+                                                           MatrixView<const T> x, Target<T> y,
                                                            const SequenceBatch& sequences) {
   const AttentionShape shape = shape_of(x.rows, sequences);
   const auto qkv = stack.push<T>(x.rows, 3 * options_.dim);

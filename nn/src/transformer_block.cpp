@@ -54,14 +54,23 @@ typename TransformerBlock<T>::Saved TransformerBlock<T>::forward(LayerWindow win
   const auto normal_x = stack.push<T>(x.rows, x.columns);
   const auto h = stack.push<T>(x.rows, x.columns);
   const auto normal_h = stack.push<T>(x.rows, x.columns);
+  // Where nothing is dropped, a projection's product adds the residual itself.
+  const bool drops = sequences.dropout.probability != 0.0f;
+  const auto onto = [&](MatrixView<T> to, MatrixView<const T> residual) {
+    return drops ? Target<T>(to) : Target<T>(to, residual);
+  };
+  const auto add_dropped_to = [&](MatrixView<T> to, MatrixView<const T> residual, std::size_t place) {
+    if (!drops) return;
+    window.enqueue(add_dropped<T>, {.residual = residual, .x = to, .y = to, .dropout = sequences.dropout_at(place)});
+  };
   Saved saved;
   saved.sequences = sequences;
   saved.ln_1 = ln_1_.forward(window, stack, x, normal_x);
-  saved.attn = attn_.forward(window, stack, normal_x, h, sequences);
-  window.enqueue(add_dropped<T>, {.residual = x, .x = h, .y = h, .dropout = sequences.dropout_at(attention_place())});
+  saved.attn = attn_.forward(window, stack, normal_x, onto(h, x), sequences);
+  add_dropped_to(h, x, attention_place());
   saved.ln_2 = ln_2_.forward(window, stack, h, normal_h);
-  saved.mlp = mlp_.forward(window, stack, normal_h, y);
-  window.enqueue(add_dropped<T>, {.residual = h, .x = y, .y = y, .dropout = sequences.dropout_at(mlp_place())});
+  saved.mlp = mlp_.forward(window, stack, normal_h, onto(y, h));
+  add_dropped_to(y, h, mlp_place());
   return saved;
 }
 

@@ -1,30 +1,18 @@
 // Products of the emulated device on OpenBLAS, in place of cuBLASLt's: column-major too, so that layouts, transposes
 // and epilogues are what is checked. Epilogues are refused where cuBLASLt's rule on rows of eight elements refuses
-// GELU's.
+// GELU's, and there none adds both a bias and a matrix.
 #include <cblas.h>
 
 #include <cmath>
 #include <vector>
 
 #include "cuda_runtime.h"
+#include "emulated_elements.hpp"
 #include "src/cuda/product.hpp"
-#include "tessera/base/half.hpp"
 
 namespace tessera::nn::cuda {
 
 namespace {
-
-float get(Format format, const void* data, std::size_t i) {
-  if (format == Format::fp32) return static_cast<const float*>(data)[i];
-  if (format == Format::bf16) return static_cast<float>(static_cast<const bf16*>(data)[i]);
-  return static_cast<float>(static_cast<const fp16*>(data)[i]);
-}
-
-void set(Format format, void* data, std::size_t i, float value) {
-  if (format == Format::fp32) static_cast<float*>(data)[i] = value;
-  if (format == Format::bf16) static_cast<bf16*>(data)[i] = bf16(value);
-  if (format == Format::fp16) static_cast<fp16*>(data)[i] = fp16(value);
-}
 
 // In floats, without gaps.
 std::vector<float> widened(Format format, const ColumnMajor& of) {
@@ -50,12 +38,13 @@ class Run {
         b(widened(p.format, p.b)) {}
 
   void operator()() {
-    std::vector<float> sums = p.add ? widened(d_format, p.d) : std::vector<float>(p.d.rows * p.d.columns);
+    const bool adds = p.added.data != nullptr;
+    std::vector<float> sums = adds ? widened(d_format, p.added) : std::vector<float>(p.d.rows * p.d.columns);
     const std::size_t depth = p.a.transposed ? p.a.rows : p.a.columns;
     const auto transposition = [](const ColumnMajor& of) { return of.transposed ? CblasTrans : CblasNoTrans; };
     const auto extent = [](std::size_t value) { return static_cast<blasint>(value); };
     cblas_sgemm(CblasColMajor, transposition(p.a), transposition(p.b), extent(p.d.rows), extent(p.d.columns),
-                extent(depth), 1.0f, a.data(), extent(p.a.rows), b.data(), extent(p.b.rows), p.add ? 1.0f : 0.0f,
+                extent(depth), 1.0f, a.data(), extent(p.a.rows), b.data(), extent(p.b.rows), adds ? 1.0f : 0.0f,
                 sums.data(), extent(p.d.rows));
     for (std::size_t column = 0; column < p.d.columns; ++column) {
       for (std::size_t row = 0; row < p.d.rows; ++row) finish(row, column, sums[column * p.d.rows + row]);
@@ -95,9 +84,11 @@ class Run {
 }  // namespace
 
 void require_products() {}
+std::string products_in_words() { return "by OpenBLAS"; }
 
 bool multiply(void* native, const Product& product) {
-  const bool simple = product.epilogue == Epilogue::none || product.epilogue == Epilogue::bias;
+  const bool adds = product.added.data != nullptr;
+  const bool simple = product.epilogue == Epilogue::none || (product.epilogue == Epilogue::bias && !adds);
   if (!simple && product.d.leading % 8 != 0) return false;
   const cudaLaunchConfig_t one{dim3(1), dim3(1), 0, static_cast<cudaStream_t>(native)};
   return ::emulated::launch(one, [product] { Run{product}(); }) == cudaSuccess;

@@ -143,6 +143,26 @@ TEST_CASE("linear_forward_is_the_formula_with_and_without_bias") {
   stream.synchronize();
 }
 
+TEST_CASE("a_residual_is_added_to_the_rounded_result") {
+  Stream stream = immediate_stream();
+  for (const LinearSizes& size : linear_sizes) {
+    const LinearCase c(size);
+    const std::vector<float> residual = random_floats(size.batch * size.out, 5);
+    std::vector<float> y(size.batch * size.out, unset), sum(size.batch * size.out, unset);
+    LinearForward<float> forward{.x = view(c.x, size.batch, size.in),
+                                 .weight = view(c.w, size.out, size.in),
+                                 .bias = c.b.data(),
+                                 .y = view(y, size.batch, size.out)};
+    linear_forward(stream, forward);
+    forward.y = view(sum, size.batch, size.out);
+    forward.residual = view(residual, size.batch, size.out);
+    linear_forward(stream, forward);
+    for (std::size_t i = 0; i < y.size(); ++i) CHECK(sum[i] == y[i] + residual[i]);
+    forward.gelu = view(y, size.batch, size.out);
+    CHECK_THROWS_WITH_AS(linear_forward(stream, forward), doctest::Contains("gelu and a residual"), UsageError);
+  }
+}
+
 TEST_CASE("linear_gradients_are_the_central_differences") {
   Stream stream = immediate_stream();
   for (const LinearSizes& s : linear_sizes) {

@@ -121,7 +121,7 @@ void results_of_part(void* native, const ConvolutionForwardRows& a, const Convol
   if (a.bias != nullptr && part.group == 0) {
     spread_row(native, {part.format, a.bias, const_cast<void*>(y.data), run.pixels(part), of.out});
   }
-  product.add = a.bias != nullptr;
+  if (a.bias != nullptr) product.added = product.d;
   multiply(native, product);
 }
 
@@ -138,7 +138,7 @@ void weight_gradient_of_part(void* native, const ConvolutionBackwardRows& a, con
                                  .n = of.depth(),
                                  .k = run.pixels(part)});
   product.d_in_fp32 = true;
-  product.add = part.first_image > 0;
+  if (part.first_image > 0) product.added = product.d;
   multiply(native, product);
 }
 

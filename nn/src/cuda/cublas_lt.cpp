@@ -5,14 +5,19 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <initializer_list>
+#include <limits>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "src/cuda/product.hpp"
+#include "src/cuda/product_choice.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tessera::nn::cuda {
@@ -38,6 +43,7 @@ struct Library {
   decltype(&cublasLtMatmulAlgoGetHeuristic) choose;
   decltype(&cublasLtMatmul) multiply;
   decltype(&cublasLtGetStatusString) text_of;
+  decltype(&cublasLtGetVersion) version;
   std::string missing;  // why it cannot be used; empty when it can
 };
 
@@ -74,6 +80,7 @@ Library load() {
   find(library, handle, "cublasLtMatmulAlgoGetHeuristic", library.choose);
   find(library, handle, "cublasLtMatmul", library.multiply);
   find(library, handle, "cublasLtGetStatusString", library.text_of);
+  find(library, handle, "cublasLtGetVersion", library.version);
   return library;
 }
 
@@ -118,13 +125,20 @@ bool aux_fits(const Product& product) {
   return product.aux.leading % 8 == 0 && reinterpret_cast<std::uintptr_t>(product.aux.data) % 16 == 0;
 }
 
-// Everything that the choice of an algorithm depends on.
-using Key = std::array<std::uint64_t, 16>;
+bool adds(const Product& product) { return product.added.data != nullptr; }
+bool adds_in_place(const Product& product) { return adds(product) && product.added.data == product.d.data; }
+// cuBLASLt wants to know of a matrix that is added in any case.
+const ColumnMajor& added_or_d(const Product& product) { return adds(product) ? product.added : product.d; }
 
-// One number for all of them, ten bits each.
+Format format_of_d(const Product& product) { return product.d_in_fp32 ? Format::fp32 : product.format; }
+
+// Everything that the choice of an algorithm depends on.
+using Key = std::array<std::uint64_t, 17>;
+
+// One number for all of them, four bits each.
 std::uint64_t alignments_of(std::initializer_list<const void*> parts) {
   std::uint64_t all = 0;
-  for (const void* part : parts) all = all << 10 | alignment_of(part);
+  for (const void* part : parts) all = all << 4 | static_cast<unsigned>(std::countr_zero(alignment_of(part)));
   return all;
 }
 
@@ -132,8 +146,8 @@ Key key_of(const Product& p, int device) {
   return {static_cast<std::uint64_t>(device),
           static_cast<std::uint64_t>(p.format),
           static_cast<std::uint64_t>(p.epilogue),
-          std::uint64_t{p.tf32} | std::uint64_t{p.add} << 1 | std::uint64_t{p.a.transposed} << 2 |
-              std::uint64_t{p.b.transposed} << 3 | std::uint64_t{p.d_in_fp32} << 4,
+          std::uint64_t{p.tf32} | std::uint64_t{adds(p)} << 1 | std::uint64_t{adds_in_place(p)} << 2 |
+              std::uint64_t{p.a.transposed} << 3 | std::uint64_t{p.b.transposed} << 4 | std::uint64_t{p.d_in_fp32} << 5,
           p.a.rows,
           p.a.columns,
           p.a.leading,
@@ -143,8 +157,9 @@ Key key_of(const Product& p, int device) {
           p.d.rows,
           p.d.columns,
           p.d.leading,
+          p.added.leading,
           p.aux.leading,
-          alignments_of({p.a.data, p.b.data, p.d.data, p.aux.data, p.vector, p.workspace.data}),
+          alignments_of({p.a.data, p.b.data, p.added.data, p.d.data, p.aux.data, p.vector, p.workspace.data}),
           p.workspace.bytes};
 }
 
@@ -186,34 +201,101 @@ void set_pointers(cublasLtMatmulDesc_t operation, const Product& p) {
   if (has_aux(p.epilogue)) set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, p.aux.data);
 }
 
+void check_cuda(cudaError_t status, const char* call) {
+  if (status != cudaSuccess) throw Error(fmt::format("{} failed: {}", call, cudaGetErrorString(status)));
+}
+
+// What a few runs take that `enqueue` puts on a stream, of several attempts the shortest. Waits for the device.
+class Stopwatch {
+ public:
+  explicit Stopwatch(cudaStream_t stream) : stream_(stream) {
+    check_cuda(cudaEventCreate(&begin_), "cudaEventCreate");
+    check_cuda(cudaEventCreate(&end_), "cudaEventCreate");
+  }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+  ~Stopwatch() {
+    static_cast<void>(cudaEventDestroy(begin_));
+    static_cast<void>(cudaEventDestroy(end_));
+  }
+
+  template <typename Enqueue>
+  double seconds(Enqueue enqueue) {
+    constexpr int attempts = 3;
+    constexpr int runs = 4;
+    enqueue();  // loads the kernel
+    float shortest = std::numeric_limits<float>::infinity();
+    for (int attempt = 0; attempt < attempts; ++attempt) {
+      check_cuda(cudaEventRecord(begin_, stream_), "cudaEventRecord");
+      for (int run = 0; run < runs; ++run) enqueue();
+      check_cuda(cudaEventRecord(end_, stream_), "cudaEventRecord");
+      check_cuda(cudaEventSynchronize(end_), "cudaEventSynchronize");
+      float milliseconds = 0.0f;
+      check_cuda(cudaEventElapsedTime(&milliseconds, begin_, end_), "cudaEventElapsedTime");
+      shortest = std::min(shortest, milliseconds);
+    }
+    return static_cast<double>(shortest) / 1e3 / runs;
+  }
+
+ private:
+  cudaStream_t stream_;
+  cudaEvent_t begin_ = nullptr;
+  cudaEvent_t end_ = nullptr;
+};
+
 // A product of one shape, ready to run: the algorithm, or none.
 class Prepared {
  public:
-  Prepared(cublasLtHandle_t handle, const Product& p)
+  Prepared(cublasLtHandle_t handle, cudaStream_t stream, const Product& p)
       : operation_(operation_of(p)),
         a_(layout_of(p.format, p.a)),
         b_(layout_of(p.format, p.b)),
-        d_(layout_of(p.d_in_fp32 ? Format::fp32 : p.format, p.d)) {
+        added_(layout_of(format_of_d(p), added_or_d(p))),
+        d_(layout_of(format_of_d(p), p.d)) {
     if (has_aux(p.epilogue) && !aux_fits(p)) return;
     set_pointers(operation_.get(), p);
-    choose(handle, p);
+    choose(handle, stream, p);
   }
 
   bool possible() const { return possible_; }
 
   void run(cublasLtHandle_t handle, cudaStream_t stream, const Product& p) {
     set_pointers(operation_.get(), p);
-    const float one = 1.0f;
-    const float beta = p.add ? 1.0f : 0.0f;
-    void* const d = const_cast<void*>(p.d.data);
-    check(library().multiply(handle, operation_.get(), &one, p.a.data, a_.get(), p.b.data, b_.get(), &beta, d, d_.get(),
-                             d, d_.get(), &algorithm_, p.workspace.data, p.workspace.bytes, stream),
-          "cublasLtMatmul");
+    check(run(handle, stream, p, algorithm_), "cublasLtMatmul");
   }
 
  private:
-  // Partial sums stay in fp32: what is cut along its depth must not be rounded in between.
-  void choose(cublasLtHandle_t handle, const Product& p) {
+  using Proposals = std::array<cublasLtMatmulHeuristicResult_t, ProductChoices::most>;
+
+  cublasStatus_t run(cublasLtHandle_t handle, cudaStream_t stream, const Product& p,
+                     const cublasLtMatmulAlgo_t& algorithm) {
+    const float one = 1.0f;
+    const float beta = adds(p) ? 1.0f : 0.0f;
+    return library().multiply(handle, operation_.get(), &one, p.a.data, a_.get(), p.b.data, b_.get(), &beta,
+                              added_or_d(p).data, added_.get(), const_cast<void*>(p.d.data), d_.get(), &algorithm,
+                              p.workspace.data, p.workspace.bytes, stream);
+  }
+
+  // What adds to its own result cannot run twice, so it has the first proposal.
+  void choose(cublasLtHandle_t handle, cudaStream_t stream, const Product& p) {
+    ProductChoices& choices = product_choices();
+    Proposals proposals{};
+    const std::size_t wanted = adds_in_place(p) ? 1 : choices.wanted();
+    const std::size_t count = propose(handle, p, {proposals.data(), wanted});
+    possible_ = count > 0;
+    if (!possible_) return;
+    const std::size_t chosen = choices.choose(in_words(p), count, [&](std::size_t i) {
+      cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+      const double seconds = Stopwatch(stream).seconds([&] {
+        if (status == CUBLAS_STATUS_SUCCESS) status = run(handle, stream, p, proposals[i].algo);
+      });
+      return status == CUBLAS_STATUS_SUCCESS ? seconds : std::numeric_limits<double>::infinity();
+    });
+    algorithm_ = proposals[chosen].algo;
+  }
+
+  // How many there are. Partial sums stay in fp32: what is cut along its depth must not be rounded in between.
+  std::size_t propose(cublasLtHandle_t handle, const Product& p, std::span<cublasLtMatmulHeuristicResult_t> results) {
     cublasLtMatmulPreference_t made = nullptr;
     check(library().make_preference(&made), "cublasLtMatmulPreferenceCreate");
     const Owned<cublasLtMatmulPreference_t> preference(made, library().destroy_preference);
@@ -221,19 +303,21 @@ class Prepared {
     set(made, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
     set(made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(p.a.data));
     set(made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(p.b.data));
-    set(made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(p.d.data));
+    set(made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(added_or_d(p).data));
     set(made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(p.d.data));
-    cublasLtMatmulHeuristicResult_t result{};
     int count = 0;
-    const cublasStatus_t status =
-        library().choose(handle, operation_.get(), a_.get(), b_.get(), d_.get(), d_.get(), made, 1, &result, &count);
-    possible_ = status == CUBLAS_STATUS_SUCCESS && count > 0 && result.state == CUBLAS_STATUS_SUCCESS;
-    algorithm_ = result.algo;
+    const cublasStatus_t status = library().choose(handle, operation_.get(), a_.get(), b_.get(), added_.get(), d_.get(),
+                                                   made, static_cast<int>(results.size()), results.data(), &count);
+    if (status != CUBLAS_STATUS_SUCCESS) return 0;
+    const auto runs = [](const auto& result) { return result.state == CUBLAS_STATUS_SUCCESS; };
+    const auto end = std::stable_partition(results.begin(), results.begin() + count, runs);
+    return static_cast<std::size_t>(end - results.begin());
   }
 
   Owned<cublasLtMatmulDesc_t> operation_;
   Owned<cublasLtMatrixLayout_t> a_;
   Owned<cublasLtMatrixLayout_t> b_;
+  Owned<cublasLtMatrixLayout_t> added_;
   Owned<cublasLtMatrixLayout_t> d_;
   cublasLtMatmulAlgo_t algorithm_{};
   bool possible_ = false;
@@ -250,11 +334,11 @@ class Products {
     return handles_.emplace(device, Owned<cublasLtHandle_t>(made, library().destroy)).first->second.get();
   }
 
-  Prepared& prepared(int device, const Product& product) {
+  Prepared& prepared(int device, cudaStream_t stream, const Product& product) {
     const Key key = key_of(product, device);
     const auto found = prepared_.find(key);
     if (found != prepared_.end()) return found->second;
-    return prepared_.emplace(key, Prepared(handle(device), product)).first->second;
+    return prepared_.emplace(key, Prepared(handle(device), stream, product)).first->second;
   }
 
  private:
@@ -271,21 +355,30 @@ int current_device() {
 }  // namespace
 
 void require_products() {
+  product_choices();
   if (library().missing.empty()) return;
   throw UnavailableError("layers on CUDA devices need cuBLASLt: " + library().missing);
+}
+
+std::string products_in_words() {
+  if (!library().missing.empty()) return "nowhere: " + library().missing;
+  const std::size_t version = library().version();
+  return fmt::format("by cuBLASLt {}.{}.{}, {}", version / 10'000, version / 100 % 100, version % 100,
+                     product_choices().in_words());
 }
 
 bool multiply(void* native, const Product& product) {
   thread_local Products products;
   require_products();
   const int device = current_device();
-  Prepared& prepared = products.prepared(device, product);
+  const auto stream = static_cast<cudaStream_t>(native);
+  Prepared& prepared = products.prepared(device, stream, product);
   if (!prepared.possible()) {
     if (product.epilogue != Epilogue::none) return false;
     throw Error(fmt::format("cuBLASLt has no algorithm for a product of {} x {} over {} on cuda:{}", product.d.columns,
                             product.d.rows, product.a.transposed ? product.a.rows : product.a.columns, device));
   }
-  prepared.run(products.handle(device), static_cast<cudaStream_t>(native), product);
+  prepared.run(products.handle(device), stream, product);
   return true;
 }
 

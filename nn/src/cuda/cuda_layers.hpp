@@ -48,7 +48,7 @@ struct ColumnSums {
 void column_sums(void* native, const ColumnSums& a);
 std::size_t column_sums_scratch(std::size_t rows, std::size_t columns);
 
-// y = x weightᵀ + bias, and gelu = gelu(y) when wanted.
+// y = x weightᵀ + bias + residual, and gelu = gelu(y) when wanted, not with a residual.
 struct LinearForwardRows {
   Format format;
   const void* x;         // [batch, in]
@@ -56,7 +56,8 @@ struct LinearForwardRows {
   const void* bias;      // null: none
   void* y;               // [batch, out]
   void* gelu;            // [batch, out]; null: not wanted
-  std::size_t y_stride;  // 0: out; others without bias and gelu
+  const void* residual;  // [batch, out]; null: none
+  std::size_t y_stride;  // 0: out; others without bias, gelu and residual
   std::size_t batch;
   std::size_t in;
   std::size_t out;
@@ -148,8 +149,10 @@ struct AttentionTiles {
   float* statistics;  // forward: null when not wanted
   const void* dout;
   void* dqkv;
-  float* deltas;  // [sequences, heads, sequence], backward's scratch memory
+  float* deltas;      // [sequences, heads, sequence], backward's scratch memory
+  Workspace scratch;  // the same memory and what a library may use besides; forward's may be none
 };
+// By own kernels; attention_choice.hpp may choose others.
 void attention_forward(void* native, const AttentionTiles& a);
 void attention_backward(void* native, const AttentionTiles& a);
 inline constexpr std::size_t largest_head = 128;  // head_dim at most: so much of a tile fits a block's shared memory

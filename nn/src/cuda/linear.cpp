@@ -24,12 +24,23 @@ bool multiply_with(void* native, Product product, Epilogue epilogue, const void*
   return multiply(native, product);
 }
 
-// y = product + bias, in y as it stands.
+void add_residual(void* native, const LinearForwardRows& a) {
+  if (a.residual != nullptr) add(native, {a.format, a.residual, a.y, a.y, a.batch * a.out});
+}
+
+// y = product + bias + residual: in one product, or in two steps more where none has both.
 void multiply_and_add(void* native, const LinearForwardRows& a, Product product) {
-  if (a.bias != nullptr && multiply_with(native, product, Epilogue::bias, a.bias)) return;
-  if (a.bias != nullptr) spread_row(native, {a.format, a.bias, a.y, a.batch, a.out});
-  product.add = a.bias != nullptr;
-  multiply(native, product);
+  const ColumnMajor y = product.d;
+  product.added = a.residual == nullptr ? ColumnMajor{} : y;
+  product.added.data = a.residual;
+  if (a.bias == nullptr) {
+    multiply(native, product);
+  } else if (!multiply_with(native, product, Epilogue::bias, a.bias)) {
+    spread_row(native, {a.format, a.bias, a.y, a.batch, a.out});
+    product.added = y;
+    multiply(native, product);
+    add_residual(native, a);
+  }
 }
 
 bool fused_gelu(void* native, const LinearForwardRows& a, Product product) {
@@ -57,7 +68,7 @@ void weight_gradient(void* native, const LinearBackwardRows& a) {
     return;
   }
   Product product = weight_gradient_product(a);
-  product.add = a.accumulate;
+  if (a.accumulate) product.added = product.d;
   multiply(native, product);
 }
 
@@ -92,6 +103,7 @@ void linear_forward(void* native, const LinearForwardRows& a) {
   bool with_gelu = false;
   if (a.in == 0) {
     spread_row(native, {a.format, a.bias, a.y, a.batch, a.out});
+    add_residual(native, a);
   } else {
     const Product product = product_of({.format = a.format,
                                         .a = {a.x},

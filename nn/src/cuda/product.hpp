@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "src/rows/row_table.hpp"
 
@@ -33,14 +34,14 @@ struct Workspace {
   std::size_t bytes = 0;
 };
 
-// d = op(a) · op(b) (+ d when `add`), summed up in fp32. No extent is 0.
+// d = op(a) · op(b) + added, summed up in fp32. No extent is 0.
 struct Product {
   Format format;  // of all of them: fp32, bf16 or fp16
   ColumnMajor a;
   ColumnMajor b;
-  ColumnMajor d;  // written
-  bool add = false;
-  bool d_in_fp32 = false;  // whatever the others are in; without epilogue
+  ColumnMajor d;           // written
+  ColumnMajor added = {};  // as d, and may be d itself; without data: nothing
+  bool d_in_fp32 = false;  // and what is added, whatever the others are in; without epilogue
   Epilogue epilogue = Epilogue::none;
   void* vector = nullptr;
   ColumnMajor aux = {};  // as d
@@ -95,7 +96,10 @@ inline Product column_major(const RowMajorProduct& of) {
           .d = column_major(of.c, of.m, of.n)};
 }
 
-// Throws UnavailableError, saying what is missing, where products cannot run.
+// Throws UnavailableError, saying what is missing, where products cannot run, and UsageError where the choice of their
+// algorithms (product_choice.hpp) is wished for in a wrong way.
 void require_products();
+
+std::string products_in_words();  // by what, and how chosen
 
 }  // namespace tessera::nn::cuda

@@ -30,7 +30,7 @@ class FeedForward final : public Module {
     MatrixView<const T> sums;  // what GELU got
     typename Linear<T>::Saved proj;
   };
-  Saved forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> x, MatrixView<T> y);  // [rows, dim]
+  Saved forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> x, Target<T> y);  // [rows, dim]
   void backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
                 MatrixView<T> dx);  // dx may be dy
 

@@ -25,8 +25,11 @@ struct LinearForward {
   const T* bias = nullptr;     // [out]; null: none
   MatrixView<T> y;             // [batch, out]; overlaps nothing
   MatrixView<T> gelu = {};     // [batch, out] = gelu(y), as gelu.hpp has it; without columns: not wanted
-  std::size_t y_stride = 0;    // from row to row of y; 0: out. Others on CUDA devices alone, without bias and gelu
-  float* scratch = nullptr;    // linear_scratch<T>(batch, in, out, device) floats
+  // [batch, out], added to y; without columns: nothing is. Not with gelu. On the CPU y is rounded to T before, on a
+  // CUDA device only after.
+  MatrixView<const T> residual = {};
+  std::size_t y_stride = 0;  // from row to row of y; 0: out. Others on CUDA devices alone, without bias, gelu, residual
+  float* scratch = nullptr;  // linear_scratch<T>(batch, in, out, device) floats
 };
 template <Element T>
 void linear_forward(Stream& stream, const LinearForward<T>& operation);  // throws UsageError when shapes do not fit
@@ -68,8 +71,8 @@ class Linear final : public Module {
   struct Saved {
     MatrixView<const T> x;
   };
-  // gelu and gelu_x as in LinearForward and LinearBackward.
-  Saved forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> x, MatrixView<T> y,
+  // gelu and gelu_x as in LinearForward and LinearBackward; gelu not with a residual in y.
+  Saved forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> x, Target<T> y,
                 MatrixView<T> gelu = {});
   void backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
                 MatrixView<T> dx, MatrixView<const T> gelu_x = {});

@@ -39,7 +39,7 @@ class SelfAttention final : public Module {
     SequenceBatch sequences;
   };
   // x and y [rows, dim]. Throws UsageError when the sequences' length does not divide the rows.
-  Saved forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> x, MatrixView<T> y,
+  Saved forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> x, Target<T> y,
                 const SequenceBatch& sequences);
   void backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
                 MatrixView<T> dx);  // dx may be dy

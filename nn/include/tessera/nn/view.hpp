@@ -23,6 +23,16 @@ struct MatrixView {
   }
 };
 
+// Where a layer's result goes: to = result, or with `plus`, which is as large and overlaps nothing, to = plus + result.
+template <typename T>
+struct Target {
+  Target(MatrixView<T> view, MatrixView<const T> residual = {})  // NOLINT(google-explicit-constructor): mostly a view
+      : to(view), plus(residual) {}
+
+  MatrixView<T> to;
+  MatrixView<const T> plus;
+};
+
 // So that templates find T: MatrixView<std::type_identity_t<const T>> takes both.
 template <typename T>
 using ConstMatrixView = MatrixView<const std::type_identity_t<T>>;
