@@ -106,19 +106,34 @@ __global__ void count_digits(const EmbeddingBackwardRows a, const DigitPass pass
   }
 }
 
-// A row goes behind the rows of its digit in earlier tiles, and those before it in its own, which every thread counts.
+// A row goes behind the rows of its digit in earlier tiles, in earlier warps of its own tile, and in earlier lanes of its
+// own warp.
 __global__ void place_rows(const EmbeddingBackwardRows a, const DigitPass pass) {
-  __shared__ std::uint16_t digits[embedding_tile];
+  constexpr unsigned warps = embedding_tile / warp;
+  __shared__ std::uint16_t before[warps][embedding_digits];
   const std::size_t place = thread_of_grid();
+  const unsigned own_warp = threadIdx.x / warp;
+  const unsigned lane = threadIdx.x % warp;
   const std::int32_t row = place < a.rows ? row_at(pass, place) : 0;
-  const unsigned own = place < a.rows ? digit_of(a, pass, row) : embedding_digits;
-  digits[threadIdx.x] = static_cast<std::uint16_t>(own);
+  const unsigned digit = place < a.rows ? digit_of(a, pass, row) : embedding_digits;
+  for (unsigned i = lane; i < embedding_digits; i += warp) before[own_warp][i] = 0;
+  __syncwarp();
+  const unsigned equals = __match_any_sync(whole_warp, digit);
+  const auto earlier = static_cast<unsigned>(__popc(equals & ((1u << lane) - 1)));
+  if (earlier == 0 && place < a.rows) before[own_warp][digit] = static_cast<std::uint16_t>(__popc(equals));
+  __syncthreads();
+  if (threadIdx.x < embedding_digits) {
+    unsigned sum = 0;
+    for (auto& of_warp : before) {
+      const unsigned here = of_warp[threadIdx.x];
+      of_warp[threadIdx.x] = static_cast<std::uint16_t>(sum);
+      sum += here;
+    }
+  }
   __syncthreads();
   if (place >= a.rows) return;
-  std::int32_t before = 0;
-#pragma unroll 8
-  for (unsigned k = 0; k < threadIdx.x; ++k) before += digits[k] == own ? 1 : 0;
-  pass.to[pass.places[static_cast<std::size_t>(own) * gridDim.x + blockIdx.x] + before] = row;
+  const std::int32_t first = pass.places[static_cast<std::size_t>(digit) * gridDim.x + blockIdx.x];
+  pass.to[first + static_cast<std::int32_t>(before[own_warp][digit] + earlier)] = row;
 }
 
 template <typename T>

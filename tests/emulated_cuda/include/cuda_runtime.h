@@ -107,6 +107,18 @@ template <typename T>
 T __shfl_down_sync(unsigned, T value, unsigned delta, int = 32) {
   return ::emulated::value_of_lane(value, ::emulated::self().rank % 32 + delta);
 }
+// The lanes of the warp that have the same value. All of them take part.
+inline unsigned __match_any_sync(unsigned, unsigned value) {
+  const ::emulated::Thread& me = ::emulated::self();
+  const std::uint64_t* const of_warp = me.exchange + me.rank / 32 * 32;
+  me.exchange[me.rank] = value;
+  ::emulated::warp_barrier();
+  unsigned equals = 0;
+  for (unsigned lane = 0; lane < 32; ++lane) equals |= (of_warp[lane] == value ? 1u : 0u) << lane;
+  ::emulated::warp_barrier();
+  return equals;
+}
+inline int __popc(unsigned bits) { return std::popcount(bits); }
 template <typename T>
 T __ldg(const T* from) {
   return *from;
