@@ -188,23 +188,39 @@ __global__ void forward_tiles(const AttentionTiles a) {
   }
 }
 
-template <typename T>
-__global__ void delta_rows(const AttentionTiles a) {
-  const std::size_t dim = a.heads * a.head_dim;
-  const std::size_t warps = threads_of_grid() / warp;
-  for (std::size_t i = thread_of_grid() / warp; i < a.sequences * a.sequence * a.heads; i += warps) {
-    const std::size_t row = i / a.heads;
-    const std::size_t head = i % a.heads;
-    const T* const out = static_cast<const T*>(a.out) + row * dim + head * a.head_dim;
-    const T* const dout = static_cast<const T*>(a.dout) + row * dim + head * a.head_dim;
+// Lanes of a group of as many as have a pack of a head each: a power of two, a whole warp at most.
+unsigned delta_lanes(std::size_t head_dim, std::size_t width) {
+  unsigned lanes = 1;
+  while (lanes < warp && lanes * width < head_dim) lanes *= 2;
+  return lanes;
+}
+
+// delta[row, head] = Σ dout · out: what backward takes off every gradient of a probability. A group of lanes has a head.
+template <std::size_t width, typename T>
+__global__ void delta_rows(const AttentionTiles a, unsigned lanes) {
+  const std::size_t count = a.sequences * a.sequence * a.heads;
+  const std::size_t groups = threads_of_grid() / lanes;
+  const unsigned lane = threadIdx.x % lanes;
+  // Whole warps go round, so that all lanes are there when a group forms its sum.
+  for (std::size_t first = thread_of_grid() / warp * (warp / lanes); first < count; first += groups) {
+    const std::size_t i = first + threadIdx.x % warp / lanes;
     float sum = 0.0f;
-    for (std::size_t c = threadIdx.x % warp; c < a.head_dim; c += warp) {
-      sum = fmaf(to_float(dout[c]), to_float(out[c]), sum);
+    if (i < count) {
+      for (std::size_t c = lane * width; c < a.head_dim; c += lanes * width) {
+        float out[width];
+        float dout[width];
+        load<width>(static_cast<const T*>(a.out) + i * a.head_dim + c, out);
+        load<width>(static_cast<const T*>(a.dout) + i * a.head_dim + c, dout);
+#pragma unroll
+        for (std::size_t k = 0; k < width; ++k) sum = fmaf(dout[k], out[k], sum);
+      }
     }
-    sum = warp_sum(sum);
-    if (threadIdx.x % warp == 0) {
-      a.deltas[(row / a.sequence * a.heads + head) * a.sequence + row % a.sequence] = sum;
+    for (unsigned distance = lanes / 2; distance > 0; distance /= 2) {
+      sum = sum + __shfl_xor_sync(whole_warp, sum, static_cast<int>(distance));
     }
+    if (i >= count || lane != 0) continue;
+    const std::size_t row = i / a.heads;
+    a.deltas[(row / a.sequence * a.heads + i % a.heads) * a.sequence + row % a.sequence] = sum;
   }
 }
 
@@ -313,11 +329,17 @@ void launch_tiles(void* native, const AttentionTiles& a, std::size_t rows, std::
          {.blocks = dim3(static_cast<unsigned>(blocks)), .threads = tile_threads, .shared_bytes = bytes}, kernel, a);
 }
 
-// delta[row, head] = Σ dout · out: what backward takes off every gradient of a probability.
+template <std::size_t width, typename T>
+void launch_deltas(void* native, const AttentionTiles& a) {
+  const unsigned lanes = delta_lanes(a.head_dim, width);
+  launch(native, blocks_for(a.sequences * a.sequence * a.heads * lanes), delta_rows<width, T>, a, lanes);
+}
+
 void form_deltas(void* native, const AttentionTiles& a) {
   for_element(a.format, [&](auto type) {
-    launch(native, blocks_for(a.sequences * a.sequence * a.heads * warp), delta_rows<typename decltype(type)::Element>,
-           a);
+    using T = typename decltype(type)::Element;
+    const bool packs = a.head_dim % pack_width<T> == 0 && packed<T>(a.out) && packed<T>(a.dout);
+    packs ? launch_deltas<pack_width<T>, T>(native, a) : launch_deltas<1, T>(native, a);
   });
 }
 
