@@ -13,7 +13,9 @@ struct Form {
   std::size_t dim;
   std::size_t shift;
 };
-const std::vector<Form> forms = {{0, 5, 0}, {1, 1, 0}, {3, 7, 0}, {130, 66, 0}, {5, 40, 1}, {9, 264, 0}};
+// Rows that fill no pack, and up to four, seven and eight packs of a lane, and more.
+const std::vector<Form> forms = {{0, 5, 0},     {1, 1, 0},    {3, 7, 0},    {130, 66, 0}, {5, 40, 1},
+                                 {130, 264, 0}, {9, 1032, 0}, {2, 2000, 0}, {2, 2056, 0}};
 
 template <typename T>
 struct Case {

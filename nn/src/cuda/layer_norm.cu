@@ -132,11 +132,13 @@ void column_sums(void* native, const ColumnSums& a) {
 
 std::size_t column_sums_scratch(std::size_t rows, std::size_t columns) { return parts_of(rows).count * columns; }
 
-// ---- layer normalisation: a warp has a row, whose sums each lane forms over every 32nd pack and the warp in pairs ----
+// ---- layer normalisation: a warp has a row, whose sums each lane forms over every 32nd pack and the warp in pairs. The row
+// is read once and stays in registers; one that is too long for that is read again ----
 
 namespace {
 
 constexpr unsigned rows_of_block = 4;
+constexpr std::size_t most_packs_with_sums = 7;  // of a lane: registers hold so many, and their sums
 
 struct RowOfWarp {
   __device__ RowOfWarp() : row(static_cast<std::size_t>(blockIdx.x) * rows_of_block + threadIdx.x / warp) {}
@@ -144,37 +146,69 @@ struct RowOfWarp {
   std::size_t row;
 };
 
-// function(i) for the lane's share of a row: packs of `width` that begin at i.
-template <std::size_t width, typename Function>
+// function(p, i) for the lane's packs of `width` elements: number p begins at i of the row. `packs`: the most that a row
+// has, or 0, whatever it has.
+template <std::size_t width, std::size_t packs, typename Function>
 __device__ inline void for_each_pack(std::size_t dim, const Function& function) {
-  for (std::size_t i = threadIdx.x % warp * width; i < dim; i += warp * width) function(i);
+  const std::size_t first = threadIdx.x % warp * width;
+  if constexpr (packs == 0) {
+    for (std::size_t i = first; i < dim; i += warp * width) function(0, i);
+  } else {
+#pragma unroll
+    for (std::size_t p = 0; p < packs; ++p) {
+      if (first + p * warp * width < dim) function(p, first + p * warp * width);
+    }
+  }
 }
 
-template <std::size_t width, typename T>
+// The lane's packs of a row.
+template <std::size_t width, std::size_t packs, typename T>
+struct Row {
+  const T* from;
+  Pack<T, width> kept[packs == 0 ? 1 : packs];
+
+  __device__ Row(const T* row, std::size_t dim) : from(row) {
+    if constexpr (packs != 0) {
+      for_each_pack<width, packs>(dim, [&](std::size_t p, std::size_t i) {
+        kept[p] = *reinterpret_cast<const Pack<T, width>*>(from + i);
+      });
+    }
+  }
+  __device__ void get(std::size_t p, std::size_t i, float (&values)[width]) const {
+    if constexpr (packs == 0) {
+      load<width>(from + i, values);
+    } else {
+#pragma unroll
+      for (std::size_t k = 0; k < width; ++k) values[k] = to_float(kept[p].element[k]);
+    }
+  }
+};
+
+template <std::size_t width, std::size_t packs, typename T>
 __global__ void forward_rows(const LayerNormForwardRows a) {
   const auto dim = static_cast<float>(a.dim);
   const auto* const weight = static_cast<const T*>(a.weight);
   const auto* const bias = static_cast<const T*>(a.bias);
   for (RowOfWarp at; at.row < a.rows; at.next()) {
-    const T* const x = static_cast<const T*>(a.x) + at.row * a.dim;
+    const Row<width, packs, T> x(static_cast<const T*>(a.x) + at.row * a.dim, a.dim);
     T* const y = static_cast<T*>(a.y) + at.row * a.dim;
     float values[width];
     float total = 0.0f;
-    for_each_pack<width>(a.dim, [&](std::size_t i) {
-      load<width>(x + i, values);
+    for_each_pack<width, packs>(a.dim, [&](std::size_t p, std::size_t i) {
+      x.get(p, i, values);
       for (std::size_t k = 0; k < width; ++k) total = total + values[k];
     });
     const float mean = warp_sum(total) / dim;
     float squares = 0.0f;
-    for_each_pack<width>(a.dim, [&](std::size_t i) {
-      load<width>(x + i, values);
+    for_each_pack<width, packs>(a.dim, [&](std::size_t p, std::size_t i) {
+      x.get(p, i, values);
       for (std::size_t k = 0; k < width; ++k) squares = squares + (values[k] - mean) * (values[k] - mean);
     });
     const float inverse = 1.0f / sqrtf(warp_sum(squares) / dim + static_cast<float>(a.epsilon));
-    for_each_pack<width>(a.dim, [&](std::size_t i) {
+    for_each_pack<width, packs>(a.dim, [&](std::size_t p, std::size_t i) {
       float scale[width];
       float offset[width];
-      load<width>(x + i, values);
+      x.get(p, i, values);
       load<width>(weight + i, scale);
       load<width>(bias + i, offset);
       for (std::size_t k = 0; k < width; ++k) values[k] = (values[k] - mean) * inverse * scale[k] + offset[k];
@@ -187,63 +221,95 @@ __global__ void forward_rows(const LayerNormForwardRows a) {
   }
 }
 
-// g = dy · weight and the normalised x of a pack.
-template <std::size_t width, typename T>
-struct GradientRow {
-  const T* x;
-  const T* dy;
-  const T* weight;
-  float mean;
-  float inverse;
-
-  __device__ void load_at(std::size_t i, float (&g)[width], float (&normal)[width]) const {
-    float scale[width];
-    load<width>(dy + i, g);
-    load<width>(weight + i, scale);
-    load<width>(x + i, normal);
-    for (std::size_t k = 0; k < width; ++k) {
-      g[k] = g[k] * scale[k];
-      normal[k] = (normal[k] - mean) * inverse;
-    }
-  }
-};
-
-// dx = (g - mean(g) - normal · mean(g · normal)) · inverse
-template <std::size_t width, typename T>
-__global__ void backward_rows(const LayerNormBackwardRows a) {
+// dx = (g - mean(g) - normal · mean(g · normal)) · inverse of one row, with g = dy · weight and normal the normalised x.
+// visit(p, dy, normal) sees each pack on the way.
+template <std::size_t width, std::size_t packs, typename T, typename Visit>
+__device__ void backward_row(const LayerNormBackwardRows& a, std::size_t row, const Visit& visit) {
   const auto dim = static_cast<float>(a.dim);
+  const std::size_t first = row * a.dim;
+  const Row<width, packs, T> x(static_cast<const T*>(a.x) + first, a.dim);
+  const Row<width, packs, T> dy(static_cast<const T*>(a.dy) + first, a.dim);
+  const auto* const weight = static_cast<const T*>(a.weight);
+  const float mean = static_cast<const float*>(a.mean)[row];
+  const float inverse = static_cast<const float*>(a.inverse)[row];
+  float sum_g = 0.0f;
+  float sum_product = 0.0f;
+  float g[width];
+  float normal[width];
+  float scale[width];
+  const auto form = [&](std::size_t p, std::size_t i, const auto& see) {
+    dy.get(p, i, g);
+    x.get(p, i, normal);
+    load<width>(weight + i, scale);
+    for (std::size_t k = 0; k < width; ++k) normal[k] = (normal[k] - mean) * inverse;
+    see(p, g, normal);
+    for (std::size_t k = 0; k < width; ++k) g[k] = g[k] * scale[k];
+  };
+  for_each_pack<width, packs>(a.dim, [&](std::size_t p, std::size_t i) {
+    form(p, i, visit);
+    for (std::size_t k = 0; k < width; ++k) {
+      sum_g = sum_g + g[k];
+      sum_product = sum_product + g[k] * normal[k];
+    }
+  });
+  const float mean_g = warp_sum(sum_g) / dim;
+  const float mean_product = warp_sum(sum_product) / dim;
+  for_each_pack<width, packs>(a.dim, [&](std::size_t p, std::size_t i) {
+    form(p, i, [](std::size_t, const float(&)[width], const float(&)[width]) {});
+    float past[width] = {};
+    if (a.residual != nullptr) load<width>(static_cast<const T*>(a.residual) + first + i, past);
+    for (std::size_t k = 0; k < width; ++k) {
+      const float gradient = (g[k] - mean_g - normal[k] * mean_product) * inverse;
+      g[k] = a.residual == nullptr ? gradient : past[k] + gradient;
+    }
+    store<width>(static_cast<T*>(a.dx) + first + i, g);
+  });
+}
+
+template <std::size_t width, std::size_t packs, typename T>
+__global__ void backward_rows(const LayerNormBackwardRows a) {
   for (RowOfWarp at; at.row < a.rows; at.next()) {
-    const std::size_t first = at.row * a.dim;
-    const GradientRow<width, T> row{static_cast<const T*>(a.x) + first, static_cast<const T*>(a.dy) + first,
-                                    static_cast<const T*>(a.weight), static_cast<const float*>(a.mean)[at.row],
-                                    static_cast<const float*>(a.inverse)[at.row]};
-    float sum_g = 0.0f;
-    float sum_product = 0.0f;
-    float g[width];
-    float normal[width];
-    for_each_pack<width>(a.dim, [&](std::size_t i) {
-      row.load_at(i, g, normal);
-      for (std::size_t k = 0; k < width; ++k) {
-        sum_g = sum_g + g[k];
-        sum_product = sum_product + g[k] * normal[k];
-      }
-    });
-    const float mean_g = warp_sum(sum_g) / dim;
-    const float mean_product = warp_sum(sum_product) / dim;
-    for_each_pack<width>(a.dim, [&](std::size_t i) {
-      row.load_at(i, g, normal);
-      float past[width] = {};
-      if (a.residual != nullptr) load<width>(static_cast<const T*>(a.residual) + first + i, past);
-      for (std::size_t k = 0; k < width; ++k) {
-        const float gradient = (g[k] - mean_g - normal[k] * mean_product) * row.inverse;
-        g[k] = a.residual == nullptr ? gradient : past[k] + gradient;
-      }
-      store<width>(static_cast<T*>(a.dx) + first + i, g);
-    });
+    backward_row<width, packs, T>(a, at.row, [](std::size_t, const float(&)[width], const float(&)[width]) {});
   }
 }
 
-// Terms of dweight and dbias.
+// As backward_rows(), with the sums for the parameters' gradients of the rows that pass by: a block has a part of the rows,
+// each warp of it every eighth. Partial sums go to [part, term, column], as those of sum_parts().
+template <std::size_t width, std::size_t packs, typename T>
+__global__ void __launch_bounds__(warp * sum_groups)
+    backward_rows_and_sums(const LayerNormBackwardRows a, std::size_t rows_of_part, float* sums) {
+  constexpr unsigned columns = warp * width;
+  __shared__ float of_group[sum_groups][columns];
+  const unsigned group = threadIdx.x / warp;
+  const unsigned lane = threadIdx.x % warp;
+  const std::size_t first = blockIdx.x * rows_of_part;
+  const std::size_t end = first + rows_of_part < a.rows ? first + rows_of_part : a.rows;
+  float own[2][packs][width] = {};  // of weight and bias
+  for (std::size_t row = first + group; row < end; row += sum_groups) {
+    backward_row<width, packs, T>(a, row, [&](std::size_t p, const float(&dy)[width], const float(&normal)[width]) {
+      for (std::size_t k = 0; k < width; ++k) {
+        own[0][p][k] = own[0][p][k] + dy[k] * normal[k];
+        own[1][p][k] = own[1][p][k] + dy[k];
+      }
+    });
+  }
+#pragma unroll
+  for (unsigned term = 0; term < 2; ++term) {
+#pragma unroll
+    for (std::size_t p = 0; p < packs; ++p) {
+      __syncthreads();
+      for (std::size_t k = 0; k < width; ++k) of_group[group][lane * width + k] = own[term][p][k];
+      __syncthreads();
+      const std::size_t column = p * columns + threadIdx.x;
+      if (threadIdx.x >= columns || column >= a.dim) continue;
+      float sum = of_group[0][threadIdx.x];
+      for (unsigned other = 1; other < sum_groups; ++other) sum = sum + of_group[other][threadIdx.x];
+      sums[(blockIdx.x * std::size_t{2} + term) * a.dim + column] = sum;
+    }
+  }
+}
+
+// Terms of dweight and dbias, where they do not ride on the pass for dx.
 template <typename T>
 struct ParameterTerms {
   static constexpr std::size_t terms = 2;
@@ -266,7 +332,6 @@ struct ParameterTerms {
 
 template <typename T>
 void parameter_gradients(void* native, const LayerNormBackwardRows& a, float* scratch) {
-  if (a.dweight == nullptr && a.dbias == nullptr) return;
   sum_columns<T>(native, ParameterTerms<T>{a},
                  {.rows = a.rows,
                   .columns = a.dim,
@@ -286,25 +351,67 @@ bool whole_packs(std::size_t dim, const Pointers*... pointers) {
   return dim % pack_width<T> == 0 && (packed<T>(pointers) && ...);
 }
 
+template <std::size_t value>
+struct Packs {
+  static constexpr std::size_t count = value;
+};
+
+// function(Packs<…>{}) for what a lane has of a row of `dim` elements; 0: more than its registers hold.
+template <typename T, typename Function>
+void for_packs(std::size_t dim, const Function& function) {
+  constexpr std::size_t of_warp = warp * pack_width<T>;
+  if (dim <= 4 * of_warp) return function(Packs<4>{});
+  if (dim <= 7 * of_warp) return function(Packs<7>{});
+  if (dim <= 8 * of_warp) return function(Packs<8>{});
+  function(Packs<0>{});
+}
+
+// All gradients, where rows consist of whole packs.
+template <typename T>
+void backward_of_packs(void* native, const LayerNormBackwardRows& a, float* scratch) {
+  constexpr std::size_t width = pack_width<T>;
+  const bool wants_sums = a.dweight != nullptr || a.dbias != nullptr;
+  for_packs<T>(a.dim, [&](auto of_lane) {
+    constexpr std::size_t packs = decltype(of_lane)::count;
+    if constexpr (packs != 0 && packs <= most_packs_with_sums) {
+      if (wants_sums) {
+        const RowParts parts = parts_of(a.rows);
+        launch(native, {.blocks = dim3(static_cast<unsigned>(parts.count)), .threads = warp * sum_groups},
+               backward_rows_and_sums<width, packs, T>, a, parts.rows, scratch);
+        return launch(native, blocks_for(2 * a.dim, 64), add_parts<T, 2>, scratch, parts.count, a.dim,
+                      SumTargets<T, 2>{{static_cast<T*>(a.dweight), static_cast<T*>(a.dbias)}}, a.accumulate);
+      }
+    } else if (wants_sums) {
+      parameter_gradients<T>(native, a, scratch);
+    }
+    launch(native, blocks_of_rows(a.rows), backward_rows<width, packs, T>, a);
+  });
+}
+
 }  // namespace
 
 void layer_norm_forward(void* native, const LayerNormForwardRows& a) {
   if (a.rows == 0) return;
   for_element(a.format, [&](auto type) {
     using T = typename decltype(type)::Element;
-    const bool packs = whole_packs<T>(a.dim, a.x, a.weight, a.bias, a.y);
-    launch(native, blocks_of_rows(a.rows), packs ? forward_rows<pack_width<T>, T> : forward_rows<1, T>, a);
+    if (!whole_packs<T>(a.dim, a.x, a.weight, a.bias, a.y)) {
+      return launch(native, blocks_of_rows(a.rows), forward_rows<1, 0, T>, a);
+    }
+    for_packs<T>(a.dim, [&](auto of_lane) {
+      launch(native, blocks_of_rows(a.rows), forward_rows<pack_width<T>, decltype(of_lane)::count, T>, a);
+    });
   });
 }
 
-// The parameters' gradients first: dx may overwrite dy.
+// The parameters' gradients first where they do not ride along: dx may overwrite dy.
 void layer_norm_backward(void* native, const LayerNormBackwardRows& a, float* scratch) {
   for_element(a.format, [&](auto type) {
     using T = typename decltype(type)::Element;
-    parameter_gradients<T>(native, a, scratch);
-    if (a.rows == 0) return;
-    const bool packs = whole_packs<T>(a.dim, a.x, a.weight, a.dy, a.residual, a.dx);
-    launch(native, blocks_of_rows(a.rows), packs ? backward_rows<pack_width<T>, T> : backward_rows<1, T>, a);
+    if (a.rows > 0 && whole_packs<T>(a.dim, a.x, a.weight, a.dy, a.residual, a.dx)) {
+      return backward_of_packs<T>(native, a, scratch);
+    }
+    if (a.dweight != nullptr || a.dbias != nullptr) parameter_gradients<T>(native, a, scratch);
+    if (a.rows > 0) launch(native, blocks_of_rows(a.rows), backward_rows<1, 0, T>, a);
   });
 }
 
