@@ -10,8 +10,6 @@
 #include <algorithm>
 #include <climits>
 #include <cstring>
-#include <iterator>
-#include <numeric>
 #include <utility>
 
 #include "comm/job_failure.hpp"
@@ -52,14 +50,11 @@ Bytes readable(const Signature& segment, int ranks) {
 ProcessGroup::ProcessGroup(ProcessJob& job, Identity identity, SharedMemory memory)
     : job_(job),
       identity_(std::move(identity)),
-      by_rank_(members().ranks.size()),
       memory_(std::make_shared<SharedMemory>(std::move(memory))),
       layout_(size()),
       scratch_(members().ranks.size()) {
-  std::iota(by_rank_.begin(), by_rank_.end(), 0);
-  std::sort(by_rank_.begin(), by_rank_.end(), [&](int a, int b) { return rank_at(a) < rank_at(b); });
-  const auto is_here = [&](int place) { return job_.place().is_here(rank_at(place)); };
-  std::copy_if(by_rank_.begin(), by_rank_.end(), std::back_inserter(here_), is_here);
+  const auto is_here = [&](int rank) { return job_.place().is_here(rank); };
+  all_here_ = std::all_of(members().ranks.begin(), members().ranks.end(), is_here);
   if (Exchange* exchange = job_.exchange()) exchange->add(*this);
 }
 
@@ -68,8 +63,8 @@ ProcessGroup::~ProcessGroup() {
 }
 
 int ProcessGroup::place_of(int rank) const {
-  const auto is_before = [&](int place, int wanted) { return rank_at(place) < wanted; };
-  return *std::lower_bound(by_rank_.begin(), by_rank_.end(), rank, is_before);
+  const std::vector<int>& ranks = members().ranks;
+  return static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
 }
 
 shared::Slot& ProcessGroup::slot(int place) const {
@@ -86,9 +81,7 @@ char* ProcessGroup::code_area(int place) const {
   return reinterpret_cast<char*>(memory_->data() + offset);
 }
 
-bool ProcessGroup::is_all_here() const { return here_.size() == by_rank_.size(); }
-
-Exchange* ProcessGroup::to_other_hosts() const { return is_all_here() ? nullptr : job_.exchange(); }
+Exchange* ProcessGroup::to_other_hosts() const { return all_here_ ? nullptr : job_.exchange(); }
 
 std::byte* ProcessGroup::staging(int place, std::size_t round) const {
   const std::size_t area = static_cast<std::size_t>(place) * shared::staging_areas + round % shared::staging_areas;
@@ -104,7 +97,7 @@ void ProcessGroup::enter(const Signature& signature, const std::byte* data, int 
   await();
   check_agreement();
   if (const JobFailure* failure = job_.failure()) throw_failure(*failure, position(phases_));
-  direct_ = size() == 1 || (is_all_here() && all_reachable());
+  direct_ = size() == 1 || (all_here_ && all_reachable());
 }
 
 // Who leaves because of a failure does not wait for those that still read its memory: they look whether there was one
@@ -194,7 +187,7 @@ void ProcessGroup::check_agreement() {
 std::optional<Verdict> ProcessGroup::announce_to(Ledger& ledger) const {
   ledger.open(name(), members().ranks);
   std::optional<Verdict> verdict;
-  for (const int other : by_rank_) {
+  for (int other = 0; other < size(); ++other) {
     if (has_come(other)) verdict = ledger.announce(rank_at(other), own_channel, code(other));
   }
   return verdict;
@@ -202,15 +195,18 @@ std::optional<Verdict> ProcessGroup::announce_to(Ledger& ledger) const {
 
 // Whether the present phase will never end: somebody is late, has left, or is no more. Allocates only when that may be.
 std::optional<Verdict> ProcessGroup::judge(const Patience& patience, bool waits_long) const {
+  if (!waits_long && !job_.anyone_left() && !patience.is_over()) return std::nullopt;
   const auto is_gone = [&](int other) {
     if (has_come(other)) return false;
     return job_.has_left(rank_at(other)) || (waits_long && job_.has_ended(rank_at(other)));
   };
-  if (!patience.is_over() && std::none_of(by_rank_.begin(), by_rank_.end(), is_gone)) return std::nullopt;
+  bool any_gone = false;
+  for (int other = 0; other < size(); ++other) any_gone = any_gone || is_gone(other);
+  if (!any_gone && !patience.is_over()) return std::nullopt;
   Ledger ledger(job_.place().ranks);
   announce_to(ledger);
   std::optional<Verdict> verdict;
-  for (const int other : by_rank_) {
+  for (int other = 0; other < size(); ++other) {
     const int rank = rank_at(other);
     const auto how = job_.has_left(rank) ? Ledger::Leaving::left : Ledger::Leaving::ended;
     if (is_gone(other)) verdict = ledger.leave(rank, how);

@@ -102,7 +102,6 @@ class ProcessGroup {
   // Where verdicts about the phase of this number, from 1, are.
   Position position(std::uint64_t phase) const { return {.channel = channel(), .number = phase}; }
 
-  bool is_all_here() const;
   Exchange* to_other_hosts() const;  // null when all of the group are here
 
   void enter(const Signature& signature, const std::byte* data, int descriptor);
@@ -120,8 +119,7 @@ class ProcessGroup {
 
   ProcessJob& job_;
   const Identity identity_;
-  std::vector<int> by_rank_;  // places
-  std::vector<int> here_;     // places of this host's ranks
+  bool all_here_ = true;  // on this host
   std::shared_ptr<SharedMemory> memory_;
   shared::GroupLayout layout_;
   std::vector<const void*> scratch_;
