@@ -48,7 +48,8 @@ Executor::Executor(const ExecutorInput& input)
       memory_(world_, plan_, input.units),
       operations_(input, memory_),
       ledgers_(input.units),
-      progress_(plan_) {
+      progress_(plan_),
+      last_steps_(plan_.programs.size()) {
   make_streams();
   make_events();
   make_touches();
@@ -378,14 +379,17 @@ void Executor::discard_gradients() {
   launch_update(std::nullopt, {.weight = 0.0, .kind = kernels::StepPart::Kind::discarded});
 }
 
-void Executor::look_at_steps() {
-  if (!operations_.looks_late()) return;
-  for (std::size_t program = 0; program < plan_.programs.size(); ++program) {
-    kernels::StepScalars now;
+const kernels::StepScalars& Executor::look_at_steps() {
+  for (std::size_t program = 0; program < last_steps_.size(); ++program) {
+    kernels::StepScalars& now = last_steps_[program];
     kernels::copy(compute(), &now, memory_.scalars(program), Bytes(sizeof now));
-    compute().synchronize();
-    operations_.look_at(program, now);
   }
+  compute().synchronize();
+  world_.throw_if_aborted();
+  for (std::size_t program = 0; operations_.looks_late() && program < last_steps_.size(); ++program) {
+    operations_.look_at(program, last_steps_[program]);
+  }
+  return last_steps_[program()];
 }
 
 // Those of this step that are missing: all of their operations happen, on gradients of zero.

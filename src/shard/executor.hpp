@@ -21,6 +21,7 @@
 #include "shard/trace_recorder.hpp"
 #include "tessera/device/event.hpp"
 #include "tessera/device/stream.hpp"
+#include "tessera/kernels/step_scalars.hpp"
 
 namespace tessera {
 
@@ -45,9 +46,9 @@ class Executor final : public WindowHost {
   void update(float learning_rate, std::optional<double> weight);
   void skip_step(float learning_rate);
   void discard_gradients();
-  // Where tasks do not see the device's memory: what is wrong with the last step of any program is told now.
-  // Synchronises.
-  void look_at_steps();
+  // What the last step of the current program has left; where tasks do not see the device's memory, what is wrong with
+  // that of any program is told now. Synchronises, once.
+  const kernels::StepScalars& look_at_steps();
   // How many updates were asked for so far: by it outer steps are due. Where there are any, setting it ends a trace.
   void set_updates(std::size_t updates);
   std::size_t updates() const { return updates_; }
@@ -123,6 +124,7 @@ class Executor final : public WindowHost {
   std::shared_ptr<WindowLink> link_;  // to the handles
 
   Progress progress_;
+  std::vector<kernels::StepScalars> last_steps_;  // by program, as they were looked at
   std::size_t updates_ = 0;
   std::size_t segment_ = 0;
   std::size_t next_operation_ = 0;  // in the segment; while a window is open, the window
