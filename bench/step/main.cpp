@@ -4,7 +4,8 @@
 // prints figures, one per line
 //
 // --parts measures, in the same run and in turn with nothing, what the step's products take by themselves, and the step
-// of one rank whose collectives take no time: what the real step takes longer is communication that shows.
+// of one rank whose collectives take no time: what the real step takes longer is communication that shows. Of networks
+// on images the products are bench/convolutions' business.
 #include <algorithm>
 #include <numeric>
 
@@ -52,7 +53,7 @@ void add_options(examples::CommandLine& line, Options& options) {
   if (step.side > 0) line.whole("--side", step.side, {4, 1 << 12}, "of images, in pixels");
   line.path("--weights", step.weights, "where the initial weights are written");
   line.path("--trace", step.trace, "where the timed steps are written for `tessera trace summary`");
-  if (step.side == 0) line.flag("--parts", options.parts, "measures the step's parts, too");
+  line.flag("--parts", options.parts, "measures the step's parts, too");
 }
 
 void require_training(const StepTimes& times) {
@@ -95,12 +96,15 @@ double triad_bandwidth() {
 
 void print_parts(const StepOptions& options, double step, double optimizer) {
   const Products all = products(options);
-  const ProductTimes alone = measure(all, options.precision, rounds);
   const double quiet = options.ranks == 1 ? step : seconds_without_communication(options);
-  const double rest = quiet - alone.linear - alone.attention - optimizer;
-  print_figure("linear", 1e3 * alone.linear, "ms");
-  print_figure("linear-rate", all.linear_operations() / alone.linear / 1e9, "GFLOP/s");
-  if (all.attentions > 0) print_figure("attention", 1e3 * alone.attention, "ms");
+  double rest = quiet - optimizer;
+  if (!all.linear.empty()) {
+    const ProductTimes alone = measure(all, options.precision, rounds);
+    rest -= alone.linear + alone.attention;
+    print_figure("linear", 1e3 * alone.linear, "ms");
+    print_figure("linear-rate", all.linear_operations() / alone.linear / 1e9, "GFLOP/s");
+    if (all.attentions > 0) print_figure("attention", 1e3 * alone.attention, "ms");
+  }
   print_figure("optimizer", 1e3 * optimizer, "ms");
   print_figure("without-communication", 1e3 * quiet, "ms");
   print_figure("exposed-communication", 1e3 * (step - quiet), "ms");
@@ -131,7 +135,8 @@ void run(const Options& options) {
   if (!options.parts) return;
   print_parts(options.step, step, median(times.optimizer));
   if (options.step.ranks == 1 && options.step.threads == 1 &&
-      options.step.precision.parameter == tessera::DType::fp32 && products(options.step).attentions == 0) {
+      options.step.precision.parameter == tessera::DType::fp32 && options.step.side == 0 &&
+      products(options.step).attentions == 0) {
     print_floor(options.step, step);
   }
 }

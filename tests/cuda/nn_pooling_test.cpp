@@ -1,5 +1,7 @@
 // Pooling and the tokens of vision transformers on CUDA devices: the CPU's bits.
 #include "nn_device.hpp"
+#include "src/cuda/vision_layers.hpp"
+#include "src/rows/active_rows.hpp"
 #include "tessera/nn/patch_embedding.hpp"
 #include "tessera/nn/pooling.hpp"
 
@@ -103,6 +105,41 @@ TEST_CASE_TEMPLATE("cuda: class tokens are taken and given back", T, TESSERA_CUD
   stream.synchronize();
   check_same(device_taken.values(), taken);
   check_same(device_given.values(), given);
+}
+
+// Sums of images in their order, as the CPU forms them.
+TEST_CASE_TEMPLATE("cuda: tokens are placed with their positions, and their gradients summed over images", T,
+                   TESSERA_CUDA_ELEMENTS) {
+  constexpr std::size_t images = 3, tokens = 5, dim = 7, row = tokens * dim;
+  const std::vector<T> patches = random_elements<T>(images * (row - dim), 1), cls = random_elements<T>(dim, 2);
+  const std::vector<T> positions = random_elements<T>(row, 3), dy = random_elements<T>(images * row, 4);
+  std::vector<T> y, dpatches, dposition;
+  for (std::size_t i = 0; i < images * row; ++i) {
+    const std::size_t at = i % row;
+    const T from = at < dim ? cls[at] : patches[i - (i / row + 1) * dim];
+    y.push_back(T(static_cast<float>(from) + static_cast<float>(positions[at])));
+    if (at >= dim) dpatches.push_back(dy[i]);
+  }
+  for (std::size_t at = 0; at < row; ++at) {
+    float sum = 0.0f;
+    for (std::size_t image = 0; image < images; ++image) sum += static_cast<float>(dy[image * row + at]);
+    dposition.push_back(T(sum));
+  }
+  DeviceMatrix<T> on_patches(patches, 1, patches.size()), on_cls(cls, 1, dim), on_positions(positions, 1, row);
+  DeviceMatrix<T> on_dy(dy, images, row), on_y(images, row), on_dpatches(images, row - dim);
+  DeviceMatrix<T> on_dcls(1, dim), on_dposition(1, row);
+  Stream stream = cuda_stream();
+  const cuda::TokenRows place{format_of<T>,        images,     tokens, dim, on_patches.data(), on_cls.data(),
+                              on_positions.data(), on_y.data()};
+  const cuda::TokenGradientRows gradients{
+      format_of<T>, images, tokens, dim, on_dy.data(), on_dpatches.data(), on_dcls.data(), on_dposition.data()};
+  stream.submit([native = native_stream(stream), place] { cuda::place_tokens(native, place); });
+  stream.submit([native = native_stream(stream), gradients] { cuda::token_gradients(native, gradients); });
+  stream.synchronize();
+  check_same(on_y.values(), y);
+  check_same(on_dpatches.values(), dpatches);
+  check_same(on_dposition.values(), dposition);
+  check_same(on_dcls.values(), std::vector<T>(dposition.begin(), dposition.begin() + dim));
 }
 
 }  // namespace nn_pooling_test
