@@ -137,6 +137,17 @@ TEST_CASE("texts_about_a_group_name_ranks_of_the_job_in_ascending_order") {
   CHECK(has(verdict->text, "ranks 1, 5 called #1 barrier \"a\"; rank 3 called #1 barrier \"b\""));
 }
 
+// All who are gone by then are named, and a rank that came before it went is not missed.
+TEST_CASE("ranks_whose_processes_have_ended_are_named_as_such") {
+  Ledger ledger = ledger_of(4);
+  for (const int rank : {0, 3}) CHECK_FALSE(ledger.announce(rank, channel, code_of("a", 1)));
+  CHECK_FALSE(ledger.leave(3, Ledger::Leaving::ended));
+  CHECK(has(ledger.leave(1, Ledger::Leaving::ended).value().text,
+            "the process of rank 1 has ended while ranks 0, 3 waited"));
+  CHECK(has(ledger.leave(2, Ledger::Leaving::ended).value().text,
+            "the processes of ranks 1, 2 have ended while ranks 0, 3"));
+}
+
 TEST_CASE("only_leavers_of_the_group_are_missed") {
   Ledger ledger(4);
   ledger.open("rows", {0, 2});
