@@ -48,7 +48,7 @@ AbstractRank::AbstractRank(const Plan& plan, std::size_t party, MeshPlace place)
       past_(plan.buffers.size()),
       prune_at_(plan.buffers.size(), smallest_pruned),
       unread_(plan.buffers.size(), false),
-      summed_(plan.buffers.size(), 1),
+      summed_(plan.buffers.size()),
       queues_(stream_count),
       earlier_records_(earlier_records(plan)) {
   for (const Segment& segment : plan.segments)
@@ -189,7 +189,7 @@ std::size_t AbstractRank::must_be_summed(EventPoint here, const Access& access) 
   if (kind == OperationKind::outer_update && access.range.buffer == buffers.outer_mean) return options.replicas;
   const bool uses_sum = kind == OperationKind::hook || kind == OperationKind::all_gather_sum ||
                         kind == OperationKind::sum_of_squares || kind == OperationKind::optimize;
-  if (!uses_sum || access.range.buffer != buffers.gradient) return 0;
+  if (!uses_sum || !reads(access.mode) || access.range.buffer != buffers.gradient) return 0;
   const bool apart = options.outer_every > 0 || plan_->units[access.tenant].in_replica;
   return apart ? options.ranks / options.replicas : options.ranks;
 }
@@ -198,25 +198,33 @@ void AbstractRank::check_summed(EventPoint here, const Access& access, const Rep
   if (access.tenant == no_unit || access.range.size == Bytes(0)) return;
   const std::size_t ranks = must_be_summed(here, access);
   const std::size_t buffer = access.range.buffer;
-  if (ranks == 0 || summed_[buffer] == ranks) return;
+  if (ranks == 0) return;
+  const Sum& sum = summed_[buffer];
+  const bool all_of_it = contains(sum.bytes, interval(access.range, place_));
+  if (sum.ranks == ranks && all_of_it) return;
   report(ViolationKind::lost, here, here,
-         fmt::format("{} uses {}, which is summed over {} of {} ranks", describe(*plan_, here),
-                     plan_->buffers[buffer].name, summed_[buffer], ranks));
+         fmt::format("{} uses {}, {} is summed over {} of {} ranks", describe(*plan_, here),
+                     plan_->buffers[buffer].name, all_of_it ? "which" : "of which only a part", sum.ranks, ranks));
 }
 
-// What stands in a gradient's buffer counts as summed when it comes from there; slots, staging and sums on the rank
-// are this rank's alone.
+// What stands in a gradient's buffer counts as summed when it comes from there; what windows write, staging and sums on
+// the rank are this rank's alone. A gather of sums adds no rank, but what the others own.
 void AbstractRank::note_summed(const Operation& operation) {
-  if (operation.kind == OperationKind::accumulate) summed_[operation.accesses[1].range.buffer] = 1;
-  if (operation.kind != OperationKind::reduce_scatter) return;
+  const auto bytes = [&](std::size_t access) { return interval(operation.accesses[access].range, place_); };
+  const auto buffer = [&](std::size_t access) { return operation.accesses[access].range.buffer; };
+  if (operation.kind == OperationKind::accumulate) summed_[buffer(1)] = {1, bytes(1)};
+  if (operation.kind == OperationKind::prepare_gradient) summed_[buffer(0)] = {1, bytes(0)};
+  const bool gathers = operation.kind == OperationKind::all_gather_sum;
+  if (operation.kind != OperationKind::reduce_scatter && !gathers) return;
   for (std::size_t a = 0; a + 1 < operation.accesses.size(); a += 2) {
-    const std::size_t from = operation.accesses[a].range.buffer;
-    const std::size_t to = operation.accesses[a + 1].range.buffer;
+    const bool in_place = buffer(a) == buffer(a + 1);
+    if (in_place && !contains(summed_[buffer(a)].bytes, bytes(a))) continue;  // of what it takes, some is no sum
     const std::size_t ranks = operation.group == GroupKind::all     ? plan_->options.ranks
                               : operation.group == GroupKind::shard ? plan_->options.ranks / plan_->options.replicas
                                                                     : plan_->options.replicas;
+    const std::size_t before = in_place ? summed_[buffer(a)].ranks : 1;
     // Whatever a broken plan does again and again, states stay few.
-    summed_[to] = std::min((from == to ? summed_[from] : 1) * ranks, 2 * plan_->options.ranks);
+    summed_[buffer(a + 1)] = {gathers ? before : std::min(before * ranks, 2 * plan_->options.ranks), bytes(a + 1)};
   }
 }
 
@@ -321,7 +329,8 @@ void AbstractRank::append_signature(const std::vector<Observer>& observers, std:
   for (auto& stream : counts) std::sort(stream.begin(), stream.end());
   for (std::size_t buffer = 0; buffer < past_.size(); ++buffer) {
     out.push_back(contents_[buffer].tenant());
-    out.insert(out.end(), {unread_[buffer] ? 1u : 0u, summed_[buffer]});
+    const Sum& sum = summed_[buffer];
+    out.insert(out.end(), {unread_[buffer] ? 1u : 0u, sum.ranks, sum.bytes.begin, sum.bytes.end});
     for (const Interval& bytes : contents_[buffer].written()) out.insert(out.end(), {bytes.begin, bytes.end});
     for (const PastAccess& access : past_[buffer]) {
       if (settled(access)) continue;

@@ -89,6 +89,12 @@ struct PastAccess {
   EventPoint by;
 };
 
+// What stands in those bytes of a buffer is summed over so many ranks.
+struct Sum {
+  std::size_t ranks = 1;
+  Interval bytes{0, 0};
+};
+
 // A stream waits for a record that an earlier segment, or an earlier run of its own, has made.
 struct EarlierRecord {
   EventPoint point;
@@ -159,7 +165,7 @@ class AbstractRank {
   std::vector<AccessList<PastAccess>> past_;        // by buffer; what is settled goes now and then
   std::vector<std::size_t> prune_at_;               // by buffer: when past_ has grown to so many
   std::vector<bool> unread_;                        // by buffer: slots and sums on the rank that nobody has read yet
-  std::vector<std::size_t> summed_;                 // by buffer: over how many ranks what stands there was summed
+  std::vector<Sum> summed_;                         // by buffer
   EventPoint last_collective_{none, none};
 
   std::size_t segment_ = 0;

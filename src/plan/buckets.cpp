@@ -45,6 +45,13 @@ bool converts(const Plan& plan, std::size_t unit) {
   return plan.trains(unit) && !accumulates(plan, unit) && precision.wire != precision.gradient;
 }
 
+bool is_written_in_place(const Plan& plan, std::size_t unit) {
+  if (!plan.trains(unit) || accumulates(plan, unit) || plan.micro_batches(plan.trainers[unit]) > 1) return false;
+  const Precision& precision = plan.precision(unit);
+  if (precision.gradient != DType::fp32 || precision.wire != DType::fp32) return false;
+  return plan.sharding(unit).gradients == Extent::whole || plan.options.ranks == 1;
+}
+
 DType wire_type(const Plan& plan, std::size_t unit) {
   return accumulates(plan, unit) ? DType::fp32 : plan.precision(unit).wire;
 }

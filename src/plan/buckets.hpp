@@ -23,6 +23,10 @@ bool accumulates(const Plan& plan, std::size_t unit);
 // True when the unit's gradient travels straight from its slot, but in another type than it is written in.
 bool converts(const Plan& plan, std::size_t unit);
 
+// True when backward windows write the unit's gradient where its sum is to stand, without a slot: a step has one of
+// them, the strategy keeps the whole sum, or there is one rank, and all of it is fp32.
+bool is_written_in_place(const Plan& plan, std::size_t unit);
+
 // The type in which a unit's gradient travels: fp32 where it adds up on the rank.
 DType wire_type(const Plan& plan, std::size_t unit);
 

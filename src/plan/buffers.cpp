@@ -167,6 +167,22 @@ std::vector<std::optional<std::size_t>> gradients_taken_after(const Plan& plan) 
   return result;
 }
 
+// Slots that nobody is left in go, and the others close up.
+template <typename Leaves>
+void leave_out(std::vector<std::size_t>& slots, const Leaves& leaves) {
+  std::vector<std::size_t> left;
+  for (std::size_t unit = 0; unit < slots.size(); ++unit) {
+    if (leaves(unit)) slots[unit] = no_slot;
+    if (slots[unit] != no_slot) left.push_back(slots[unit]);
+  }
+  std::sort(left.begin(), left.end());
+  left.erase(std::unique(left.begin(), left.end()), left.end());
+  for (std::size_t& slot : slots) {
+    if (slot == no_slot) continue;
+    slot = static_cast<std::size_t>(std::lower_bound(left.begin(), left.end(), slot) - left.begin());
+  }
+}
+
 void add_gradient_slots(Plan& plan, BufferList& list) {
   const std::size_t units = plan.units.size();
   std::vector<Bytes> sizes;
@@ -179,8 +195,12 @@ void add_gradient_slots(Plan& plan, BufferList& list) {
   }
   auto slots = gradient_slots(micro_batches, gradients_taken_after(plan), plan.options.overlap_reduction);
   slots.resize(units, no_slot);
+  leave_out(slots, [&](std::size_t unit) { return is_written_in_place(plan, unit); });
   const auto buffers = list.add_slots("g", Category::gradient_slots, slots, sizes);
-  for (std::size_t unit = 0; unit < units; ++unit) plan.unit_buffers[unit].gradient_slot = buffers[unit];
+  for (std::size_t unit = 0; unit < units; ++unit) {
+    UnitBuffers& of = plan.unit_buffers[unit];
+    of.gradient_slot = is_written_in_place(plan, unit) ? of.gradient : buffers[unit];
+  }
 }
 
 // Only one bucket at a time travels: the largest units of all buckets share a buffer, the second largest, and so on.

@@ -57,6 +57,7 @@ class Emitter {
   void accumulate(std::size_t unit, bool add_to_earlier);
   void stage(std::size_t unit);
   void reduce(const Bucket& bucket, bool first, bool last);
+  void reduce_inside_replicas(const Bucket& bucket, std::size_t divisor, bool first);
   void reduce_across_replicas(const Bucket& bucket);
   void release_reduced(std::size_t unit);
   void finish_reduction(const Bucket& bucket);
@@ -371,17 +372,27 @@ void Emitter::stage(std::size_t unit) {
   release_gradient(unit, StreamId::reduce);
 }
 
-// From sums on the rank, from slots, or from staging: summed over the ranks of each replica. In mode `local` this is
-// the one reduction of the step; in mode `reduced` micro-batches add up here. Replicas are summed in the last, unless
-// they train by themselves, or have a unit each. All units of a bucket are of one kind there.
+// In mode `local` once a step, in mode `reduced` for each micro-batch: inside each replica, and in the last one over
+// replicas, unless they train by themselves, or have a unit each. All units of a bucket are of one kind there.
 void Emitter::reduce(const Bucket& bucket, bool first, bool last) {
+  const std::size_t unit = bucket.units.front();
+  const bool sums_replicas = this->sums_replicas(unit);
+  const std::size_t divisor = last && !sums_replicas ? plan_.gradient_divisor(program_) : 1;
+  // What stands in place and is one rank's alone is the sum.
+  const bool is_the_sum = plan_.ranks_of_replica() == 1 && divisor == 1 && is_written_in_place(plan_, unit);
+  if (!is_the_sum) reduce_inside_replicas(bucket, divisor, first);
+  if (last && sums_replicas) reduce_across_replicas(bucket);
+}
+
+// From sums on the rank, from slots, from staging, or from where the sum is to stand. In mode `reduced` micro-batches
+// add up here.
+void Emitter::reduce_inside_replicas(const Bucket& bucket, std::size_t divisor, bool first) {
   const bool adds = plan_.accumulation(program_) == AccumulationMode::reduced && !first;
   Operation& reduction = add(OperationKind::reduce_scatter, StreamId::reduce, bucket.units.front());
   reduction.group = several_replicas() ? GroupKind::shard : GroupKind::all;
   reduction.wire = wire_type(plan_, reduction.unit);
   reduction.add = adds;
-  const bool sums_replicas = this->sums_replicas(bucket.units.front());
-  reduction.divisor = last && !sums_replicas ? plan_.gradient_divisor(program_) : 1;
+  reduction.divisor = divisor;
   const Extent sums = plan_.replicas_of(bucket.units.front()) > 1 ? Extent::group : Extent::mine;
   for (const std::size_t unit : bucket.units) {
     const UnitBuffers& own = buffers(unit);
@@ -393,7 +404,6 @@ void Emitter::reduce(const Bucket& bucket, bool first, bool last) {
         {share(unit, own.gradient, sums), adds ? AccessMode::update : AccessMode::write, unit});
   }
   for (const std::size_t unit : bucket.units) release_reduced(unit);
-  if (last && sums_replicas) reduce_across_replicas(bucket);
 }
 
 // The replicas' sums, in their order, to the owner of each shard.
@@ -408,7 +418,7 @@ void Emitter::reduce_across_replicas(const Bucket& bucket) {
 }
 
 void Emitter::release_reduced(std::size_t unit) {
-  if (accumulates(plan_, unit)) return;
+  if (accumulates(plan_, unit) || is_written_in_place(plan_, unit)) return;
   if (!converts(plan_, unit)) return release_gradient(unit, StreamId::reduce);
   add(OperationKind::release, StreamId::reduce, unit).accesses = {
       {gradient_range(plan_, unit, buffers(unit).staging, wire_type(plan_, unit)), AccessMode::discard, unit}};

@@ -35,6 +35,14 @@ class Sums {
         reduced[unit] = true;
       }
     }
+    for (std::size_t unit = 0; unit < plan_.units.size() && is_last(); ++unit) {
+      if (!plan_.trains(unit, plan_.segments[segment_].program) || reduced[unit]) continue;
+      if (divisor(unit, last_reductions_[unit]) == 1) continue;
+      const EventPoint here{segment_, 0};
+      report_(
+          ViolationKind::lost, here, {segment_, unit},
+          fmt::format("nothing in segment {} divides the gradient of {}", to_string(kind_), plan_.units[unit].name));
+    }
   }
 
  private:

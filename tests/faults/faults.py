@@ -151,9 +151,9 @@ FAULTS = [
           (("shard", "*expert*"),)),
     Fault("an expert's gradient is divided by its replica's ranks",
           "src/plan/emit.cpp",
-          "  reduction.divisor = last && !sums_replicas ? plan_.gradient_divisor(program_) : 1;",
-          "  reduction.divisor = last && !sums_replicas ? plan_.gradient_divisor(program_) / "
-          "(plan_.units[reduction.unit].in_replica ? plan_.options.replicas : 1)\n"
+          "  const std::size_t divisor = last && !sums_replicas ? plan_.gradient_divisor(program_) : 1;",
+          "  const std::size_t divisor = last && !sums_replicas ? plan_.gradient_divisor(program_) / "
+          "(plan_.units[unit].in_replica ? plan_.options.replicas : 1)\n"
           "                                             : 1;",
           (("plan", "verify_accepts_every_plan"),)),
     Fault("a file of weights has one replica's experts under every replica's name",
@@ -171,13 +171,13 @@ FAULTS = [
     # ---- sums ----
     Fault("the average over ranks is missing",
           "src/plan/emit.cpp",
-          "  reduction.divisor = last && !sums_replicas ? plan_.gradient_divisor(program_) : 1;",
-          "  reduction.divisor = last && !sums_replicas ? plan_.micro_batches(program_) : 1;",
+          "  const std::size_t divisor = last && !sums_replicas ? plan_.gradient_divisor(program_) : 1;",
+          "  const std::size_t divisor = last && !sums_replicas ? plan_.micro_batches(program_) : 1;",
           (("plan", "verify_accepts*"), ("shard", "*"))),
     Fault("every micro-batch divides, not the last one alone",
           "src/plan/emit.cpp",
-          "  reduction.divisor = last && !sums_replicas ? plan_.gradient_divisor(program_) : 1;",
-          "  reduction.divisor = first || last ? plan_.gradient_divisor(program_) : 1;",
+          "  const std::size_t divisor = last && !sums_replicas ? plan_.gradient_divisor(program_) : 1;",
+          "  const std::size_t divisor = first || last ? plan_.gradient_divisor(program_) : 1;",
           (("plan", "verify_accepts*"), ("shard", "*"))),
     Fault("the communicator forgets to divide",
           "src/comm/meeting_collectives.hpp",

@@ -321,7 +321,7 @@ class Watched : public toy::Layer<float> {
   }
   const toy::Values& backward(Window& window, const toy::Values& dy) {
     const auto whole = window.gradient(weight);
-    gradients_inside &= inside(*model, plan::Category::gradient_slots, whole.data(), whole.size_bytes());
+    gradients_inside &= inside(*model, plan::Category::gradients, whole.data(), whole.size_bytes());
     return Layer::backward(window, dy);
   }
   FullyShard* model = nullptr;

@@ -104,7 +104,10 @@ bool sums_are_formed_right(const Plan& plan, const Segment& segment, std::size_t
   const bool mesh = plan.options.replicas > 1;
   const bool replicas = mesh && !plan.units[unit].in_replica;
   bool started = local && !is_first(segment.kind);
-  bool summed_inside = false;
+  const UnitBuffers& buffers = plan.unit_buffers[unit];
+  const bool in_place = buffers.gradient_slot == buffers.gradient;
+  const bool is_the_sum = plan.ranks_of_replica() == 1 && in_place && replicas == mesh;
+  bool summed_inside = is_the_sum;
   for (const Operation& operation : segment.operations) {
     const std::vector<std::size_t> units = units_of(operation);
     if (std::find(units.begin(), units.end(), unit) == units.end()) continue;
@@ -122,7 +125,7 @@ bool sums_are_formed_right(const Plan& plan, const Segment& segment, std::size_t
     if (mesh && (operation.group == GroupKind::shard) == across) return false;
     summed_inside = true;
   }
-  const std::size_t inside = !local || is_last(segment.kind) ? 1 : 0;
+  const std::size_t inside = !is_the_sum && (!local || is_last(segment.kind)) ? 1 : 0;
   const std::size_t across = replicas && is_last(segment.kind) ? 1 : 0;
   return moves_of(segment, OperationKind::reduce_scatter, unit) == inside + across;
 }

@@ -196,6 +196,29 @@ TEST_CASE("units_of_a_bucket_take_a_gradient_slot_each_and_one_of_the_next_bucke
   }
 }
 
+// What a strategy keeps whole, or one rank keeps, is where windows write, unless gradients add up or change their type.
+TEST_CASE("gradients_in_fp32_stand_where_their_sums_do") {
+  const Model model = chain_model(3);
+  const auto slots = [&](const PlanOptions& options) {
+    return category(memory(compile(input_of(model, options))), Category::gradient_slots);
+  };
+  for (const Strategy strategy : flat_strategies) {
+    INFO(to_string(strategy));
+    CHECK((slots({.strategy = strategy, .ranks = 4}) == 0) == (strategy == Strategy::ddp));
+    CHECK(slots({.strategy = strategy, .ranks = 1}) == 0);
+    CHECK(slots({.strategy = strategy, .ranks = 1, .micro_batches = 2}) > 0);
+    CHECK(slots({.strategy = strategy, .precision = bf16_mixed, .ranks = 1}) > 0);
+    CHECK(slots({.strategy = strategy, .precision = {DType::fp32, DType::fp32, DType::bf16}, .ranks = 1}) > 0);
+  }
+  // A unit of another type has the one slot for itself.
+  Model mixed = chain_model(3);
+  mixed.units[1].precision = bf16_mixed;
+  const Plan plan = compile(input_of(mixed, {.strategy = Strategy::ddp, .ranks = 2}));
+  CHECK(plan.unit_buffers[0].gradient_slot == plan.unit_buffers[0].gradient);
+  CHECK(plan.buffers[plan.unit_buffers[1].gradient_slot].category == Category::gradient_slots);
+  CHECK(verify(plan).ok());
+}
+
 TEST_CASE("slots_of_a_chain_are_at_most_one_more_than_the_prefetch_depth_times_the_largest_unit") {
   for (const std::size_t units : {1u, 2u, 3u, 5u, 8u}) {
     const Model model = chain_model(units);
