@@ -86,16 +86,6 @@ void add_model_options(CommandLine& line, VisionOptions& options) {
             "Prints how the first epoch's images are dealt to the ranks, and trains nothing");
 }
 
-// Attention over whole sequences is for the CPU so far, also where there are CUDA devices.
-void compute_on_the_cpu(VisionOptions& options) {
-  if (options.run.device == tessera::DeviceChoice::cuda) {
-    throw OptionError(
-        fmt::format("--device cuda: the attention of {} runs on the CPU so far; leave it out, or say --device cpu",
-                    to_string(options.model)));
-  }
-  options.run.device = tessera::DeviceChoice::cpu;
-}
-
 }  // namespace
 
 std::optional<VisionOptions> parse_options(int argc, char** argv) {
@@ -115,7 +105,6 @@ std::optional<VisionOptions> parse_options(int argc, char** argv) {
   if (options.plot && !tools::is_figure(options.plot->string())) {
     throw OptionError(fmt::format("--plot {}: a figure's name ends in .svg or .png", options.plot->string()));
   }
-  if (is_transformer(options.model)) compute_on_the_cpu(options);
   check_run_options(line, options.run);
   return options;
 }

@@ -361,12 +361,6 @@ void check(const AttentionShape& shape, MatrixView<const T> qkv, const Dropout& 
   mask_of(dropout, shape);
 }
 
-void require_causal(const AttentionShape& shape, const Stream& stream) {
-  if (shape.causal) return;
-  throw UnavailableError(
-      fmt::format("attention: on {}: only causal attention runs on CUDA devices so far", to_string(stream.device())));
-}
-
 }  // namespace
 
 template <Element T>
@@ -379,7 +373,6 @@ void attention_forward(Stream& stream, const AttentionForward<T>& of) {
   const std::size_t queries = of.queries == 0 ? of.shape.sequence : of.queries;
   require_shape("attention: out", of.out, of.shape.sequences * queries, of.shape.dim());
   if (on_cuda(stream)) {
-    require_causal(of.shape, stream);
     const cuda::AttentionTiles tiles = tiles_of(of, mask_of(of.dropout, of.shape));
     return issue<T>(stream, "attention", [tiles](void* native) { cuda::attentions::forward(native, tiles); });
   }
@@ -393,7 +386,6 @@ void attention_backward(Stream& stream, const AttentionBackward<T>& of) {
   require_shape("attention: dout", of.dout, of.shape.rows(), of.shape.dim());
   require_shape("attention: dqkv", of.dqkv, of.shape.rows(), 3 * of.shape.dim());
   if (on_cuda(stream)) {
-    require_causal(of.shape, stream);
     const cuda::AttentionTiles tiles = tiles_of(of, mask_of(of.dropout, of.shape));
     return issue<T>(stream, "attention", [tiles](void* native) { cuda::attentions::backward(native, tiles); });
   }

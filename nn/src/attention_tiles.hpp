@@ -29,6 +29,7 @@ cuda::AttentionTiles tiles_of(const AttentionShape& shape, MatrixView<const T> q
           .head_dim = shape.head_dim,
           .queries = shape.sequence,
           .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.head_dim))),
+          .causal = shape.causal,
           .mask = mask,
           .qkv = qkv.data,
           .out = nullptr,

@@ -13,19 +13,30 @@ using cuda::attentions::Set;
 
 // Sizes around the tiles of the kernels: below one, one, and several with a rest. Heads in eights and in odd numbers.
 const std::vector<AttentionShape> shapes = {
-    {0, 3, 2, 4},   {1, 1, 1, 1},    {2, 7, 3, 5},    {1, 33, 2, 16}, {1, 130, 1, 9},
-    {2, 70, 1, 32}, {1, 200, 1, 64}, {1, 97, 1, 128}, {3, 40, 2, 24},
+    {0, 3, 2, 4},
+    {1, 1, 1, 1},
+    {2, 7, 3, 5},
+    {1, 33, 2, 16},
+    {1, 130, 1, 9},
+    {2, 70, 1, 32},
+    {1, 200, 1, 64},
+    {1, 97, 1, 128},
+    {3, 40, 2, 24},
+    {.sequence = 197, .head_dim = 64, .causal = false},
+    {.sequences = 2, .sequence = 70, .heads = 2, .head_dim = 3, .causal = false},
+    {.sequence = 130, .head_dim = 72, .causal = false},
 };
 
 TEST_CASE_TEMPLATE("cuda: attention and its gradients are near the CPU's", T, TESSERA_CUDA_ELEMENTS) {
   for (const Set set : available()) {
     for (const AttentionShape& shape : shapes) {
       for (const Dropout& dropout : {Dropout{}, some_dropout}) {
-        if (set == Set::own && reduced_matrix() && dropout.probability == 0.0f) continue;
+        if (set == Set::own && reduced_matrix() && dropout.probability == 0.0f && shape.sequence < 97) continue;
         if (set != Set::own && (dropout.probability != 0.0f || std::is_same_v<T, float>)) continue;
         CAPTURE(to_string(set));
         CAPTURE(shape.sequence);
         CAPTURE(shape.head_dim);
+        CAPTURE(shape.causal);
         CAPTURE(dropout.probability);
         const WithAttention now(set);
         AttentionCase<T> expected(shape, dropout), computed(shape, dropout);

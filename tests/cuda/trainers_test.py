@@ -76,13 +76,16 @@ class OnCuda(unittest.TestCase):
 
     def test_networks_on_images_are_bitwise_equal_and_follow_the_cpu(self):
         made_images.write_mnist(self.folder, 60, 12, side=8)
-        for model, precision, more in [("cnn", "bf16", []), ("resnet18", "fp32", ["--sync-batch-norm"])]:
-            common = ["--data", f"mnist:{self.folder}", "--model", model, "--width", 4, "--batch", 3, "--steps", 3, "--ranks", 2,
+        others = ["zero2", "fsdp"]
+        for model, precision, strategies, more in [("cnn", "bf16", others, ["--width", 4]),
+                                                   ("resnet18", "fp32", others, ["--width", 4, "--sync-batch-norm"]),
+                                                   ("vit-s", "bf16", [], ["--width", 6])]:
+            common = ["--data", f"mnist:{self.folder}", "--model", model, "--batch", 3, "--steps", 3, "--ranks", 2,
                       "--precision", precision, "--lr", 0.01, "--optimizer", "sgd", "--threads", 1, *more]
             losses, weights = self.train(TRAIN_VISION, *common, "--strategy", "ddp")
             on_cpu, _ = self.train(TRAIN_VISION, *common, "--strategy", "ddp", device="cpu")
             self.check_follows(losses, on_cpu, precision)
-            for strategy in ["zero2", "fsdp"]:
+            for strategy in strategies:
                 with self.subTest(model=model, strategy=strategy):
                     self.assertEqual(self.train(TRAIN_VISION, *common, "--strategy", strategy), (losses, weights))
 

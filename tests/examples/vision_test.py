@@ -159,7 +159,6 @@ def check_bad_input(program, data):
     options, failed = [bad_input.BAD_OPTIONS], [bad_input.FAILED]
     cases.check(["--data", "imagenet"], ["imagenet", "fashion-mnist", "cifar100"], options)
     cases.check(["--data", data, "--plot", "figure.pdf"], ["--plot figure.pdf", ".svg or .png"], options)
-    cases.check(["--data", data, "--model", "vit-s", "--device", "cuda"], ["--device cuda", "vit-s", "the CPU so far"], options)
     cases.check(["--data", "cifar10"], ["--data cifar10:DIR"], options)
     cases.check(["--data", "mnist:/nowhere"], ["/nowhere/train-images-idx3-ubyte"], failed)
     cases.check(["--data", data, "--batch", 400], ["--batch 400", "300"], options)

@@ -1,4 +1,4 @@
-// Causal attention of fp32: a block has 32 queries (or keys) of a head, eight threads to a row, and walks over tiles of 32
+// Attention of fp32: a block has 32 queries (or keys) of a head, eight threads to a row, and walks over tiles of 32
 // keys (or queries) in their order. Everything it multiplies is in shared memory. And which kernels a type takes.
 #include <algorithm>
 #include <cmath>
@@ -155,10 +155,12 @@ __global__ void forward_tiles(const AttentionTiles a) {
                                        {part_of_qkv(qkv, a, at, 2), 3 * dim, a.sequence}};
   const std::size_t first = first_wanted + at.tile * tile_rows;
   const std::size_t query = first + me.row;
+  const KnownKeys known(a);
+  const std::size_t own_keys = query < a.sequence ? known.of(static_cast<unsigned>(query)) : 0;
   rows[0].load(me, first, a.head_dim, q);
   clear(me, a.head_dim, sums);
   RunningSoftmax softmax;
-  for (std::size_t key = 0; key < first + tile_rows && key < a.sequence; key += tile_rows) {
+  for (std::size_t key = 0; key < known.of(static_cast<unsigned>(first + tile_rows - 1)); key += tile_rows) {
     __syncthreads();
     rows[1].load(me, key, a.head_dim, k);
     rows[2].load(me, key, a.head_dim, v);
@@ -166,8 +168,7 @@ __global__ void forward_tiles(const AttentionTiles a) {
     float e[keys_of_lane];
     for (std::size_t i = 0; i < keys_of_lane; ++i) {
       const std::size_t near = me.lane + i * row_lanes;
-      const bool known = query < a.sequence && key + near <= query;
-      e[i] = known ? dot(q.row(me.row), k.row(near), a.head_dim) : -INFINITY;
+      e[i] = key + near < own_keys ? dot(q.row(me.row), k.row(near), a.head_dim) : -INFINITY;
     }
     const float shrink = softmax.take(e, a.scale);
     if (drops(a)) {
@@ -235,6 +236,7 @@ __device__ void form_gradients(const AttentionTiles& a, const TileOfHead& at, co
                                const BackwardTiles& tiles, std::size_t first_query, std::size_t first_key) {
   const std::size_t query = first_query + me.row;
   const bool exists = query < a.sequence;
+  const std::size_t own_keys = exists ? KnownKeys(a).of(static_cast<unsigned>(query)) : 0;
   const std::size_t row = statistic_of(a, at) + query;
   const float statistic = exists ? a.statistics[row] : 0.0f;
   const float delta = exists ? a.deltas[row] : 0.0f;
@@ -244,7 +246,7 @@ __device__ void form_gradients(const AttentionTiles& a, const TileOfHead& at, co
     const std::size_t near = me.lane + i * row_lanes;
     float p = 0.0f;
     float g = 0.0f;
-    if (exists && first_key + near <= query) {
+    if (first_key + near < own_keys) {
       p = __expf(dot(tiles.q.row(me.row), tiles.k.row(near), a.head_dim) * a.scale - statistic);
       g = dot(tiles.dout.row(me.row), tiles.v.row(near), a.head_dim) * factors[i];
     }
@@ -281,7 +283,7 @@ __global__ void query_gradients(const AttentionTiles a) {
   rows.q.load(me, first, a.head_dim, tiles.q);
   rows.dout.load(me, first, a.head_dim, tiles.dout);
   clear(me, a.head_dim, dq);
-  for (std::size_t key = 0; key <= first; key += tile_rows) {
+  for (std::size_t key = 0; key < KnownKeys(a).of(static_cast<unsigned>(first + tile_rows - 1)); key += tile_rows) {
     __syncthreads();
     rows.k.load(me, key, a.head_dim, tiles.k);
     rows.v.load(me, key, a.head_dim, tiles.v);
@@ -306,7 +308,7 @@ __global__ void key_gradients(const AttentionTiles a) {
   rows.v.load(me, first, a.head_dim, tiles.v);
   clear(me, a.head_dim, dk);
   clear(me, a.head_dim, dv);
-  for (std::size_t query = first; query < a.sequence; query += tile_rows) {
+  for (std::size_t query = a.causal ? first : 0; query < a.sequence; query += tile_rows) {
     __syncthreads();
     rows.q.load(me, query, a.head_dim, tiles.q);
     rows.dout.load(me, query, a.head_dim, tiles.dout);

@@ -40,6 +40,15 @@ __device__ inline std::size_t statistic_of(const AttentionTiles& a, const TileOf
   return (at.sequence * a.heads + at.head) * a.sequence;
 }
 
+// How many of its sequence's keys a query knows: the first ones.
+struct KnownKeys {
+  __device__ explicit KnownKeys(const AttentionTiles& a)
+      : causal(a.causal), sequence(static_cast<unsigned>(a.sequence)) {}
+  __device__ unsigned of(unsigned query) const { return causal && query < sequence ? query + 1 : sequence; }
+  bool causal;
+  unsigned sequence;
+};
+
 // The mask's row of a query.
 __device__ inline std::uint64_t mask_row_of(const AttentionTiles& a, const TileOfHead& at, std::size_t query) {
   return a.mask.first_row + (at.sequence * a.sequence + query) * a.heads + at.head;

@@ -48,8 +48,8 @@ std::atomic<Set>& active_set() {
 
 // What the library takes, as far as it is known before it is asked.
 bool may_be_fused(const AttentionTiles& a) {
-  return active() == Set::cudnn && a.format != Format::fp32 && a.mask.drop_below == 0 && a.queries == a.sequence &&
-         a.sequence > 1 && a.sequences != 0 && a.head_dim % 8 == 0;
+  return active() == Set::cudnn && a.format != Format::fp32 && a.mask.drop_below == 0 && a.causal &&
+         a.queries == a.sequence && a.sequence > 1 && a.sequences != 0 && a.head_dim % 8 == 0;
 }
 
 // How many sequences, and heads of them, one call computes: all heads, or heads of one sequence.

@@ -1,4 +1,4 @@
-// Causal attention of bf16 and fp16 on tensor cores (Dao 2023, FlashAttention-2): a block has queries (or keys) of a head,
+// Attention of bf16 and fp16 on tensor cores (Dao 2023, FlashAttention-2): a block has queries (or keys) of a head,
 // a warp 16 or 32 of them, and walks over tiles of 64 keys (or queries) in their order while the next ones are copied into
 // shared memory. Scores stay in registers, in fp32; probabilities and their gradients are rounded to the element type
 // before they are multiplied.
@@ -322,8 +322,8 @@ __global__ void __launch_bounds__(tile_threads, 2) forward_tiles(const Attention
   const HeadRows<const T> walk[2] = {qkv_rows<T>(a, at, 1, packs), qkv_rows<T>(a, at, 2, packs)};
   const unsigned first_wanted = static_cast<unsigned>(a.sequence - a.queries);
   const unsigned first = first_wanted + at.tile * rows;
-  const unsigned sequence = static_cast<unsigned>(a.sequence);
-  const unsigned end = first + rows < sequence ? first + rows : sequence;
+  const KnownKeys known(a);
+  const unsigned end = known.of(first + rows - 1);
   const unsigned own = lane.warp_of_block * 16 * R;  // the warp's rows begin there
   T* const own_q = q + own * row_stride<width>;
   load_tile<rows, width>(qkv_rows<T>(a, at, 0, packs), first, q);
@@ -339,13 +339,13 @@ __global__ void __launch_bounds__(tile_threads, 2) forward_tiles(const Attention
 #pragma unroll 1
     for (unsigned part = 0; part < walked; part += columns) {
       const unsigned key = tile + part;
-      if (key >= first + own + 16 * R) break;  // behind all of the warp's queries
+      if (first + own >= a.sequence || key >= known.of(first + own + 16 * R - 1)) break;  // nothing that a query knows
       Sums<R, columns / 8> scores = {};
       multiply_transposed<width>(own_q + lane.across<width>(),
                                  kv.first(stage) + part * row_stride<width> + lane.along<width>(), scores);
-      if (key + columns > first + own + 1) {
+      if (key + columns > known.of(first + own)) {
         for_each(scores, [&](unsigned r, unsigned n, unsigned i) {
-          if (key + lane.column(n, i) > first + own + lane.row(r, i)) scores[r][n][i] = -INFINITY;
+          if (key + lane.column(n, i) >= known.of(first + own + lane.row(r, i))) scores[r][n][i] = -INFINITY;
         });
       }
       softmax.take(scores, factor, out);
@@ -364,7 +364,7 @@ __global__ void __launch_bounds__(tile_threads, 2) forward_tiles(const Attention
   for (unsigned r = 0; r < R; ++r) {
     for (unsigned half = 0; half < 2; ++half) {
       const unsigned query = first + own + lane.row(r, 2 * half);
-      if (query >= sequence) continue;
+      if (query >= a.sequence) continue;
       a.statistics[statistic_of(a, at) + query] =
           fmaf(softmax.largest[r][half], a.scale, logf(softmax.sum[r][half]));
     }
@@ -403,7 +403,8 @@ __global__ void __launch_bounds__(tile_threads, 2) query_gradients(const Attenti
   const HeadRows<const T> walk[2] = {qkv_rows<T>(a, at, 1, packs), qkv_rows<T>(a, at, 2, packs)};
   const unsigned sequence = static_cast<unsigned>(a.sequence);
   const unsigned first = at.tile * rows;
-  const unsigned end = first + rows < sequence ? first + rows : sequence;
+  const KnownKeys known(a);
+  const unsigned end = known.of(first + rows - 1);
   const unsigned own = lane.warp_of_block * 16 * R;
   T* const own_q = q + own * row_stride<width>;
   const T* const own_dout = dout + own * row_stride<width>;
@@ -430,16 +431,16 @@ __global__ void __launch_bounds__(tile_threads, 2) query_gradients(const Attenti
 #pragma unroll 1
     for (unsigned part = 0; part < walked; part += columns) {
       const unsigned key = tile + part;
-      if (key >= first + own + 16 * R) break;
+      if (first + own >= sequence || key >= known.of(first + own + 16 * R - 1)) break;
       const T* const k = kv.first(stage) + part * row_stride<width>;
       const T* const v = kv.second(stage) + part * row_stride<width>;
       Sums<R, columns / 8> scores = {};
       Sums<R, columns / 8> gradients = {};
       multiply_transposed<width>(own_q + lane.across<width>(), k + lane.along<width>(), scores);
       multiply_transposed<width>(own_dout + lane.across<width>(), v + lane.along<width>(), gradients);
-      if (key + columns > first + own + 1) {
+      if (key + columns > known.of(first + own)) {
         for_each(scores, [&](unsigned r, unsigned n, unsigned i) {
-          if (key + lane.column(n, i) > first + own + lane.row(r, i)) scores[r][n][i] = -INFINITY;
+          if (key + lane.column(n, i) >= known.of(first + own + lane.row(r, i))) scores[r][n][i] = -INFINITY;
         });
       }
       form_gradients(scores, gradients, factor, [&](unsigned r, unsigned n, unsigned i) {
@@ -484,11 +485,12 @@ __global__ void __launch_bounds__(tile_threads, 2) key_gradients(const Attention
   T* const own_v = v + own * row_stride<width>;
   load_tile<rows, width>(qkv_rows<T>(a, at, 1, packs), first, k);
   load_tile<rows, width>(qkv_rows<T>(a, at, 2, packs), first, v);
-  load_walked(first, 0);
+  const unsigned begin = a.causal ? first : 0;
+  load_walked(begin, 0);
   Sums<R, width / 8> dk = {};
   Sums<R, width / 8> dv = {};
   const float factor = a.scale * log2_of_e;
-  for (unsigned tile = first, stage = 0; tile < sequence; tile += walked, stage ^= 1) {
+  for (unsigned tile = begin, stage = 0; tile < sequence; tile += walked, stage ^= 1) {
     kept.form(a, at, tile, first, stage);
     await_copies();
     __syncthreads();
@@ -498,14 +500,15 @@ __global__ void __launch_bounds__(tile_threads, 2) key_gradients(const Attention
 #pragma unroll 1
     for (unsigned part = 0; part < walked; part += columns) {
       const unsigned query = tile + part;
-      if (query + columns <= first + own) continue;  // before all of the warp's keys
+      if (first + own >= sequence) break;
+      if (a.causal && query + columns <= first + own) continue;  // before all of the warp's keys
       const T* const q = queries.first(stage) + part * row_stride<width>;
       const T* const dout = queries.second(stage) + part * row_stride<width>;
       Sums<R, columns / 8> scores = {};
       Sums<R, columns / 8> gradients = {};
       multiply_transposed<width>(own_k + lane.across<width>(), q + lane.along<width>(), scores);
       multiply_transposed<width>(own_v + lane.across<width>(), dout + lane.along<width>(), gradients);
-      if (first + own + 16 * R > query + 1) {
+      if (a.causal && first + own + 16 * R > query + 1) {
         for_each(scores, [&](unsigned r, unsigned n, unsigned i) {
           if (first + own + lane.row(r, i) > query + lane.column(n, i)) scores[r][n][i] = -INFINITY;
         });

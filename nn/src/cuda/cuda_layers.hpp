@@ -143,6 +143,7 @@ struct AttentionTiles {
   std::size_t head_dim;
   std::size_t queries;  // of each sequence, its last ones; backward: all
   float scale;
+  bool causal;       // keys up to a query's own, or all
   DropoutMask mask;  // drop_below 0: nothing is dropped
   const void* qkv;
   void* out;          // forward writes it, backward reads it

@@ -25,7 +25,7 @@ struct AttentionShape {
   std::size_t sequence = 1;  // rows of each
   std::size_t heads = 1;
   std::size_t head_dim = 1;
-  bool causal = true;  // over the keys up to a row's own; false: over all, on the CPU alone
+  bool causal = true;  // over the keys up to a row's own; false: over all
 
   std::size_t rows() const { return sequences * sequence; }
   std::size_t dim() const { return heads * head_dim; }
