@@ -43,7 +43,8 @@ struct Link {
 enum class ConvolutionClass { pointwise, wide, narrow };
 inline constexpr std::size_t narrow_channels = 16;
 
-// FLOP/s reached, over the FLOPs of one product: forward has one, backward two, for both gradients.
+// FLOP/s reached, over the FLOPs of one product: forward has one, backward two, for both gradients; of few channels it
+// is measured with one, since no network asks for the gradient of an image.
 struct ConvolutionRates {
   Curve forward;
   Curve backward;
