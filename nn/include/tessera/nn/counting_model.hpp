@@ -6,8 +6,8 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <deque>
 #include <functional>
+#include <list>
 #include <map>
 #include <set>
 #include <string_view>
@@ -65,7 +65,7 @@ class CountingModel {
     return std::exchange(windows_, {});
   }
   // What each of these windows computes, in their order, since the last call of take_windows().
-  const std::deque<CountedWork>& works() const { return works_; }
+  const std::list<CountedWork>& works() const { return works_; }
 
  private:
   // Where the window's work is noted; null for modules that were not added.
@@ -100,7 +100,7 @@ class CountingModel {
   std::set<const Module*> recomputing_;
   std::vector<Kept> kept_;
   std::vector<plan::WindowUse> windows_;
-  std::deque<CountedWork> works_;  // of each of these; entries stay where they are
+  std::list<CountedWork> works_;  // of each of these; an empty one allocates nothing, and entries stay where they are
 };
 
 }  // namespace tessera::nn
