@@ -25,7 +25,8 @@ def main(speedup, build):
         assert refused.returncode == 2 and "cannot be divided among 3 ranks" in refused.stderr, refused
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("| ")][1:]
     assert [row[:2] for row in rows] == [["1", "any"], ["2", "ddp"], ["2", "fsdp"], ["4", "ddp"], ["4", "fsdp"]], text
-    assert rows[0][4:7] == ["1.00", "1.00", "100 %"] and all(float(row[4]) > 0 and float(row[5]) > 0 for row in rows), text
+    assert rows[0][4:7] == ["1.00", "1.00", "100 %"] and all(float(row[4]) > 0 for row in rows), text
+    assert all(float(row[5]) >= 0 for row in rows), text  # of so small a model nearly nothing is left
     assert all(float(row[3].replace(",", "")) > 0 for row in rows), text
     assert len({row[8] for row in rows}) == 1 and rows[0][8].endswith("%"), text  # the same model, to roundings
     losses = [float(row[9]) for row in rows]
