@@ -1,6 +1,6 @@
-// How long it takes to compile, to verify and to simulate a plan, over units, ranks, strategies, types and
-// micro-batches: processor time of the one thread, the least of several runs, which others on the machine disturb
-// least. Usage: plan_speed [RUNS]
+// How long it takes to compile, to verify and to simulate a plan, over forms of programs, units, ranks, strategies,
+// types and micro-batches: processor time of the one thread, the least of several runs, which others on the machine
+// disturb least. Usage: plan_speed [RUNS]
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -40,7 +40,57 @@ std::size_t operations(const plan::Plan& plan) {
   return count;
 }
 
-void measure(const plan::CompileInput& input, int runs) {
+// ---- forms of programs ----
+
+// Levels of a U-Net, so many inside each other, as many times as there are units for.
+plan::Program nested(std::size_t units, std::size_t levels) {
+  using enum plan::WindowKind;
+  plan::Program program;
+  const auto there_and_back = [&](std::size_t first, plan::WindowKind kind) {
+    const std::size_t end = std::min(first + levels, units);
+    auto& windows = kind == evaluate ? program.evaluation : program.micro_batch;
+    for (std::size_t unit = first; unit < end; ++unit) windows.push_back({unit, kind});
+    for (std::size_t unit = end - 1; unit > first; --unit) windows.push_back({unit - 1, kind, true});
+  };
+  std::vector<std::size_t> outermost;
+  for (std::size_t unit = 0; unit < units; unit += levels) outermost.push_back(unit);
+  for (const plan::WindowKind kind : {forward, evaluate}) {
+    for (const std::size_t unit : outermost) there_and_back(unit, kind);
+  }
+  std::reverse(outermost.begin(), outermost.end());
+  for (const std::size_t unit : outermost) there_and_back(unit, backward);
+  return program;
+}
+
+// Each goes through all units, and trains one in so many.
+std::vector<plan::Program> several(std::size_t units, std::size_t count) {
+  std::vector<plan::Program> programs;
+  for (std::size_t index = 0; index < count; ++index) {
+    plan::Program program = plan::Program::chain(units);
+    program.name = fmt::format("program {}", index);
+    program.trains.emplace();
+    for (std::size_t unit = index; unit < units; unit += count) program.trains->push_back(unit);
+    programs.push_back(std::move(program));
+  }
+  return programs;
+}
+
+struct Form {
+  const char* name;
+  std::vector<plan::Program> (*programs)(std::size_t units);
+};
+constexpr Form chain{"chain", [](std::size_t units) { return std::vector{plan::Program::chain(units)}; }};
+constexpr Form other_forms[] = {
+    {"two programs", [](std::size_t units) { return several(units, 2); }},
+    {"three programs", [](std::size_t units) { return several(units, 3); }},
+    {"two in each other", [](std::size_t units) { return std::vector{nested(units, 2)}; }},
+    {"eight in each other", [](std::size_t units) { return std::vector{nested(units, 8)}; }},
+    {"32 in each other", [](std::size_t units) { return std::vector{nested(units, 32)}; }},
+};
+
+// ---- measuring ----
+
+void measure(const char* form, const plan::CompileInput& input, int runs) {
   plan::Plan plan;
   bool sound = true;
   const double compiled = least_milliseconds(runs, [&] { plan = compile(input); });
@@ -49,7 +99,7 @@ void measure(const plan::CompileInput& input, int runs) {
   const plan::Durations durations{
       .on_stream = [](const plan::Operation& operation) { return is_collective(operation.kind) ? 3e-3 : 1e-3; }};
   const double simulated = least_milliseconds(runs, [&] { simulate(plan, durations); });
-  fmt::print("| {} | {} | {} | {} | {} | {} | {} | {:.1f} | {:.1f} | {:.1f} |{}\n", input.units.size(),
+  fmt::print("| {} | {} | {} | {} | {} | {} | {} | {} | {:.1f} | {:.1f} | {:.1f} |{}\n", form, input.units.size(),
              input.options.ranks, input.options.replicas, to_string(input.options.strategy),
              to_string(input.options.precision.parameter), input.options.micro_batches, operations(plan), compiled,
              verified, simulated, sound ? "" : " NOT SOUND");
@@ -60,10 +110,10 @@ struct Ranks {
   std::size_t replicas;
 };
 
-void measure_all(std::size_t units, const Ranks& ranks, int runs) {
+void measure_all(const Form& form, std::size_t units, const Ranks& ranks, int runs) {
   models::Model model = models::perceptron(std::vector<std::size_t>(units + 1, width));
   const plan::PlanOptions options{.ranks = ranks.all, .replicas = ranks.replicas};
-  plan::CompileInput input{std::move(model.units), {std::move(model.program)}, options, {"m", "v"}};
+  plan::CompileInput input{std::move(model.units), form.programs(units), options, {"m", "v"}};
   for (const Strategy strategy : all_strategies) {
     const bool is_hybrid = strategy == Strategy::hsdp || strategy == Strategy::hfsdp;
     if (ranks.replicas == 1 && is_hybrid) continue;
@@ -72,7 +122,7 @@ void measure_all(std::size_t units, const Ranks& ranks, int runs) {
         input.options.strategy = strategy;
         input.options.precision = precision;
         input.options.micro_batches = micro_batches;
-        measure(input, runs);
+        measure(form.name, input, runs);
       }
     }
   }
@@ -91,11 +141,14 @@ int main(int argc, char** argv) {
   }
   fmt::print("plan_speed {}: milliseconds of processor time on one thread, the least of {} runs\n\n", runs, runs);
   fmt::print(
-      "| units | ranks | replicas | strategy | parameters | micro-batches | operations | compile | verify | simulate "
-      "|\n");
-  fmt::print("|--:|--:|--:|---|---|--:|--:|--:|--:|--:|\n");
+      "| program | units | ranks | replicas | strategy | parameters | micro-batches | operations | compile | verify "
+      "| simulate |\n");
+  fmt::print("|---|--:|--:|--:|---|---|--:|--:|--:|--:|--:|\n");
   for (const std::size_t units : {10u, 100u, 1000u}) {
-    for (const Ranks& ranks : {Ranks{8, 1}, Ranks{16384, 1}, Ranks{16384, 2048}}) measure_all(units, ranks, runs);
+    for (const Ranks& ranks : {Ranks{8, 1}, Ranks{16384, 1}, Ranks{16384, 2048}}) {
+      measure_all(chain, units, ranks, runs);
+    }
   }
+  for (const Form& form : other_forms) measure_all(form, 1000, {16384, 2048}, runs);
   return 0;
 }

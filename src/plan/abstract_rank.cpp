@@ -64,9 +64,7 @@ void AbstractRank::enter(std::size_t segment) {
   }
   position_ = {};
   done_.assign(operations.size(), false);
-  started_.assign(operations.size(), FusedClock{});
-  before_ = completed_[segment];
-  completed_[segment] = std::make_shared<Clocks>(*before_);
+  before_ = std::exchange(completed_[segment], std::make_shared<Clocks>(operations.size()));
   if (plan_->segments[segment].kind == SegmentKind::refresh) write_shards_from_outside();
 }
 
@@ -123,7 +121,7 @@ FusedClock AbstractRank::start_of(std::size_t index) const {
 void AbstractRank::complete(std::size_t index, FusedClock clock, const Report& report) {
   const Operation& current = operation(index);
   const std::size_t stream = static_cast<std::size_t>(current.stream);
-  started_[index] = clock;
+  if (is_collective(current.kind)) collectives_.push_back({index, clock});
   for (const Access& access : current.accesses) {
     check_access(point(index), access, clock, report);
     check_not_lost(point(index), access, report);
@@ -255,8 +253,11 @@ void AbstractRank::apply_access(EventPoint here, const Access& access, std::uint
     return writes(access.mode) || (!other.write && other.lane == mine);
   });
   past_[buffer].insert({{bytes, bytes}, writes(access.mode), mine, count, here});
-  if (past_[buffer].size() < prune_at_[buffer]) return;
-  past_[buffer].erase_if([&](const PastAccess& other) { return settled(other); });
+  if (past_[buffer].size() >= prune_at_[buffer]) forget_settled(buffer);
+}
+
+void AbstractRank::forget_settled(std::size_t buffer) {
+  past_[buffer].erase_if([&](const PastAccess& access) { return settled(access); });
   prune_at_[buffer] = smallest_pruned + 2 * past_[buffer].size();
 }
 
@@ -282,21 +283,23 @@ void AbstractRank::leave(const Report& report) {
   check_launch_order(report);
   // What follows enters with its own; copies of this rank need none of it.
   before_.reset();
-  started_.clear();
+  collectives_.clear();
   done_.clear();
+  for (std::size_t buffer = 0; buffer < past_.size(); ++buffer) forget_settled(buffer);
 }
 
 void AbstractRank::check_launch_order(const Report& report) {
   const auto& operations = plan_->segments[segment_].operations;
-  for (std::size_t index = 0; index < operations.size(); ++index) {
-    if (!is_collective(operations[index].kind)) continue;
+  std::sort(collectives_.begin(), collectives_.end(),
+            [](const Started& a, const Started& b) { return a.operation < b.operation; });
+  for (const auto& [index, clock] : collectives_) {
     const EventPoint here = point(index);
     const EventPoint last = std::exchange(last_collective_, here);
     if (last.segment == none || plan_->at(last).stream == operations[index].stream) continue;
     const std::size_t last_lane = lane(plan_->at(last).stream);
     const bool earlier_run = last.segment == segment_ && last.operation >= index;
     const Clocks& records = earlier_run ? *before_ : *completed_[last.segment];
-    const bool completed_before = started_[index][last_lane] >= records[last.operation][last_lane];
+    const bool completed_before = clock[last_lane] >= records[last.operation][last_lane];
     const bool ordered = std::any_of(
         operations[index].waits.begin(), operations[index].waits.end(),
         [&](const Wait& wait) { return wait.type == WaitType::order && plan_->events[wait.event] == last; });
@@ -319,25 +322,34 @@ void AbstractRank::append_observers(std::vector<Observer>& out) const {
 
 void AbstractRank::append_signature(const std::vector<Observer>& observers, std::vector<std::uint64_t>& out) const {
   out.insert(out.end(), {last_collective_.segment, last_collective_.operation});
-  // What is settled is left out; of the rest counts where it stands in its stream.
+  // leave() has left what is not settled; of that counts where it stands in its stream.
   std::array<std::vector<std::uint64_t>, stream_count> counts;
+  std::size_t accesses = 0;
   for (const auto& buffer : past_) {
-    for (const PastAccess& access : buffer) {
-      if (!settled(access)) counts[access.lane % stream_count].push_back(access.count);
-    }
+    for (const PastAccess& access : buffer) counts[access.lane % stream_count].push_back(access.count);
+    accesses += buffer.size();
   }
   for (auto& stream : counts) std::sort(stream.begin(), stream.end());
+  out.reserve(out.size() + 9 * past_.size() + 4 * accesses + stream_count * observers.size());
   for (std::size_t buffer = 0; buffer < past_.size(); ++buffer) {
     out.push_back(contents_[buffer].tenant());
     const Sum& sum = summed_[buffer];
-    out.insert(out.end(), {unread_[buffer] ? 1u : 0u, sum.ranks, sum.bytes.begin, sum.bytes.end});
-    for (const Interval& bytes : contents_[buffer].written()) out.insert(out.end(), {bytes.begin, bytes.end});
+    for (const std::uint64_t value : {std::uint64_t{unread_[buffer]}, std::uint64_t{sum.ranks}, sum.bytes.begin,
+                                      sum.bytes.end, std::uint64_t{contents_[buffer].written().size()}}) {
+      out.push_back(value);
+    }
+    for (const Interval& bytes : contents_[buffer].written()) {
+      out.push_back(bytes.begin);
+      out.push_back(bytes.end);
+    }
+    out.push_back(past_[buffer].size());
     for (const PastAccess& access : past_[buffer]) {
-      if (settled(access)) continue;
       const auto& stream = counts[access.lane % stream_count];
       const auto place = std::lower_bound(stream.begin(), stream.end(), access.count) - stream.begin();
-      out.insert(out.end(), {buffer, access.place.first.begin, access.place.first.end,
-                             access.lane * 2 + (access.write ? 1 : 0), static_cast<std::uint64_t>(place)});
+      out.push_back(access.place.first.begin);
+      out.push_back(access.place.first.end);
+      out.push_back(access.lane * 2 + (access.write ? 1 : 0));
+      out.push_back(static_cast<std::uint64_t>(place));
     }
   }
   for (const Observer& observer : observers) {

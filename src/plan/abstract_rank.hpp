@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -26,13 +27,54 @@ inline void join(FusedClock& into, const FusedClock& other) {
   for (std::size_t i = 0; i < into.size(); ++i) into[i] = std::max(into[i], other[i]);
 }
 
+// Sorted, disjoint intervals that do not touch. Most often there is one, which takes no memory of its own: a state has
+// several for each unit, and states are copied.
+class Intervals {
+ public:
+  std::span<const Interval> all() const {
+    if (!more_.empty()) return more_;
+    return std::span(&one_, one_.begin < one_.end ? 1u : 0u);
+  }
+  void clear() { one_ = {0, 0}, more_.clear(); }
+  void insert(Interval bytes) {
+    if (bytes.begin >= bytes.end) return;
+    if (all().empty()) {
+      one_ = bytes;
+    } else if (more_.empty() && one_.begin <= bytes.end && bytes.begin <= one_.end) {
+      one_ = {std::min(one_.begin, bytes.begin), std::max(one_.end, bytes.end)};
+    } else {
+      insert_among_several(bytes);
+    }
+  }
+
+ private:
+  void insert_among_several(Interval bytes) {
+    if (more_.empty()) more_.push_back(one_);
+    auto first = std::lower_bound(more_.begin(), more_.end(), bytes.begin,
+                                  [](const Interval& known, std::uint64_t begin) { return known.end < begin; });
+    auto last = first;
+    for (; last != more_.end() && last->begin <= bytes.end; ++last) {
+      bytes.begin = std::min(bytes.begin, last->begin);
+      bytes.end = std::max(bytes.end, last->end);
+    }
+    first = more_.erase(first, last);
+    more_.insert(first, bytes);
+    if (more_.size() > 1) return;
+    one_ = more_.front();
+    more_.clear();
+  }
+
+  Interval one_{0, 0};          // unless there are several
+  std::vector<Interval> more_;  // two at least, or none
+};
+
 // What stands in a buffer: whose content it is, and which of its bytes were written since the tenant took it.
 class Contents {
  public:
   void write(std::size_t tenant, Interval bytes) {
     if (tenant != tenant_) written_.clear();
     tenant_ = tenant;
-    insert(bytes);
+    written_.insert(bytes);
   }
   // Where this rank's shard stands, and those of all ranks.
   struct Shards {
@@ -42,11 +84,10 @@ class Contents {
   // All ranks write their shards at once: what stands here of the others' is out of date.
   void write_shard(std::size_t tenant, Interval bytes, Shards shards) {
     const Interval current[] = {{0, shards.all.begin}, shards.mine, {shards.all.end, static_cast<std::uint64_t>(-1)}};
-    std::vector<Interval> kept;
-    for (const Interval& known : written_) {
+    Intervals kept;
+    for (const Interval& known : written_.all()) {
       for (const Interval& part : current) {
-        const Interval both{std::max(known.begin, part.begin), std::min(known.end, part.end)};
-        if (both.begin < both.end) kept.push_back(both);
+        kept.insert({std::max(known.begin, part.begin), std::min(known.end, part.end)});
       }
     }
     written_ = std::move(kept);
@@ -56,29 +97,16 @@ class Contents {
   bool readable(std::size_t tenant, Interval bytes) const {
     if (bytes.begin >= bytes.end) return true;
     if (tenant != tenant_) return false;
-    return std::any_of(written_.begin(), written_.end(), [&](const Interval& known) { return contains(known, bytes); });
+    const std::span<const Interval> written = written_.all();
+    return std::any_of(written.begin(), written.end(), [&](const Interval& known) { return contains(known, bytes); });
   }
 
   std::size_t tenant() const { return tenant_; }
-  const std::vector<Interval>& written() const { return written_; }
+  std::span<const Interval> written() const { return written_.all(); }
 
  private:
-  // Keeps the intervals sorted, disjoint and not touching.
-  void insert(Interval bytes) {
-    if (bytes.begin >= bytes.end) return;
-    auto first = std::lower_bound(written_.begin(), written_.end(), bytes.begin,
-                                  [](const Interval& known, std::uint64_t begin) { return known.end < begin; });
-    auto last = first;
-    for (; last != written_.end() && last->begin <= bytes.end; ++last) {
-      bytes.begin = std::min(bytes.begin, last->begin);
-      bytes.end = std::max(bytes.end, last->end);
-    }
-    first = written_.erase(first, last);
-    written_.insert(first, bytes);
-  }
-
   std::size_t tenant_ = no_unit;
-  std::vector<Interval> written_;
+  Intervals written_;
 };
 
 struct PastAccess {
@@ -122,6 +150,7 @@ class AbstractRank {
   // What a fused collective's completion tells this rank's stream, about its peers too.
   void learn(std::size_t stream, const FusedClock& end);
   // At the end. Launch order of collectives: checks each against the one launched before, in the order of the list.
+  // What is settled is forgotten.
   void leave(const Report& report);
 
   const Plan& plan() const { return *plan_; }
@@ -149,6 +178,7 @@ class AbstractRank {
   void note_unread(const Operation& operation, const Access& access);
   void note_summed(const Operation& operation);
   void check_launch_order(const Report& report);
+  void forget_settled(std::size_t buffer);
   void apply_access(EventPoint here, const Access& access, std::uint32_t count);
   std::size_t must_be_summed(EventPoint here, const Access& access) const;
   void write_shards_from_outside();
@@ -172,8 +202,12 @@ class AbstractRank {
   std::vector<std::vector<std::size_t>> queues_;  // by stream: operations of the segment
   std::array<std::size_t, stream_count> position_{};
   std::vector<bool> done_;
-  std::vector<FusedClock> started_;  // by operation of the segment
-  std::shared_ptr<Clocks> before_;   // completed_ of this segment when it was entered
+  struct Started {
+    std::size_t operation;
+    FusedClock clock;
+  };
+  std::vector<Started> collectives_;  // of the segment, and what was known when they began
+  std::shared_ptr<Clocks> before_;    // completed_ of this segment when it was entered
   std::vector<EarlierRecord> earlier_records_;
 };
 

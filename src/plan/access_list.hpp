@@ -46,6 +46,7 @@ class AccessList {
     for_each_group([&](Span group, std::uint64_t size, std::uint64_t shift) {
       const Span first = between(group, place.first, size, 0);
       for (auto at = first.begin; at != first.end; ++at) body(entries_[at]);
+      if (shift == 0 && place.last.begin == place.first.begin) return;  // one rank's places
       const Span last = between(group, place.last, size, shift);
       for (auto at = last.begin; at != last.end; ++at) {
         if (at < first.begin || at >= first.end) body(entries_[at]);

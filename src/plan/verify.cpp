@@ -10,7 +10,7 @@
 #include <tuple>
 
 #include "plan/abstract_rank.hpp"
-#include "plan/sequences.hpp"
+#include "plan/sequence_walk.hpp"
 #include "plan/verify_layout.hpp"
 #include "plan/verify_sums.hpp"
 #include "tessera/base/error.hpp"
@@ -111,35 +111,17 @@ class Explorer {
     for (std::size_t party = 0; party < places.size(); ++party) {
       start.emplace_back(party + 1 < places.size() ? plan_ : deviating_, party, places[party]);
     }
-    if (sequences_ == Sequences::all) {
-      return explore(start, [&](std::size_t segment) { return successors(plan_, segment); });
-    }
-    for (const PairOfPhases& pair : pairs_of_phases(plan_)) {
-      explore(start, [&](std::size_t segment) { return successors_among(plan_, segment, pair); });
-    }
-  }
-
-  template <typename Successors>
-  void explore(const Parties& start, const Successors& successors_of) {
-    std::map<std::vector<std::uint64_t>, std::set<std::size_t>> seen;  // by state: the segments that followed
-    std::vector<std::pair<std::size_t, Parties>> pending;
-    pending.emplace_back(0, start);  // segment 0 is the cold start
-    while (!pending.empty()) {
-      auto [segment, parties] = std::move(pending.back());
-      pending.pop_back();
-      ++result_.states;
-      if (!run_segment(segment, parties)) continue;
-      std::set<std::size_t>& followed = seen[signature(parties)];
-      std::vector<std::size_t> unseen = successors_of(segment);
-      std::erase_if(unseen, [&](std::size_t next) { return !followed.insert(next).second; });
-      for (const std::size_t next : unseen) {
-        pending.emplace_back(next, next == unseen.back() ? std::move(parties) : Parties(parties));
-      }
-    }
+    std::vector<Phase> phases = phases_of(plan_);
+    if (sequences_ == Sequences::all) phases.assign(phases.size(), Phase{SegmentKind::update, 0});
+    SequenceWalk<Parties, std::vector<std::uint64_t>>(plan_, std::move(phases))
+        .run(
+            std::move(start), [this](std::size_t segment, Parties& parties) { return run_segment(segment, parties); },
+            signature);
   }
 
   // False when the ranks got stuck; what comes after would say nothing.
   bool run_segment(std::size_t segment, Parties& parties) {
+    ++result_.states;
     for (AbstractRank& party : parties) party.enter(segment);
     bool progress = true;
     while (progress) {
