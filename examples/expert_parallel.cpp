@@ -1,6 +1,5 @@
 // Expert parallelism: each replica of the mesh has an expert of its own, and a token goes to the replica whose expert
-// it wants and comes back. Two replicas, or on an odd number of ranks as many as ranks. Try: ./expert_parallel --ranks
-// 4
+// it wants and comes back. Two replicas, or on an odd number of ranks as many as those. Under all four strategies.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -20,7 +19,6 @@ struct Linear : tessera::Module {
   explicit Linear(std::size_t count)
       : weight({width, width}, tessera::Initial::fan_in(width)), y(count * width), dx(y) {}
   void visit(tessera::ModuleVisitor& visitor) override { visitor("weight", weight); }
-
   const Values& forward(Window& window, const Values& x) {
     window.stream().submit([this, &x, w = window.parameter(weight)] {
       for (std::size_t i = 0; i < y.size(); ++i) {
@@ -32,18 +30,15 @@ struct Linear : tessera::Module {
   }
   const Values& backward(Window& window, const Values& x, const Values& dy) {
     window.stream().submit([this, &x, &dy, w = window.parameter(weight), dw = window.gradient(weight)] {
-      dx.assign(dx.size(), 0.0f);
-      for (float& element : dw) element = 0;
-      for (std::size_t i = 0; i < y.size(); ++i) {
+      std::ranges::fill(dw, 0.0f), std::ranges::fill(dx, 0.0f);
+      for (std::size_t i = 0; i < y.size(); ++i)
         for (std::size_t k = 0; k < width; ++k) {
           dw[i % width * width + k] += dy[i] * x[i / width * width + k];
           dx[i / width * width + k] += dy[i] * w[i % width * width + k];
         }
-      }
     });
     return dx;
   }
-
   tessera::Parameter weight;
   Values y, dx;
 };
@@ -78,7 +73,6 @@ struct Tokens {
     });
   }
   std::ptrdiff_t offset(const Values& values) const { return std::ptrdiff_t(replica * values.size() / replicas); }
-
   std::size_t replicas, replica = 0;
   Values back;
   std::unique_ptr<tessera::Communicator> communicator;
@@ -91,7 +85,7 @@ void train(tessera::World& world, tessera::Strategy strategy, std::size_t replic
   model.add(stage, "stage");
   model.add(expert, {.name = "expert", .in_replica = true});
   model.finalize(tessera::AdamW{.learning_rate = 0.03f});
-  float first = 0, last = 0;
+  float first = 0, last = 0, loss = 0;
   Values x(tokens * width), y(x), dy(x), dh(x), sent(replicas * x.size()), dsent(sent);
   for (int step = 0; step < 200; ++step) {
     for (std::size_t i = 0; i < x.size(); ++i)
@@ -99,9 +93,9 @@ void train(tessera::World& world, tessera::Strategy strategy, std::size_t replic
     exchange.send(model.stream(), model.forward(stage, x), sent);
     exchange.bring_back(model.stream(), model.forward(expert, sent), y);
     model.synchronize();
-    float loss = 0;  // every expert has a function of its own to learn
-    for (std::size_t i = 0; i < x.size(); ++i) dy[i] = y[i] - float(i / width % replicas + 1) * x[i];
-    for (const float d : dy) loss += d * d / 2;
+    loss = 0;  // every expert has a function of its own to learn
+    for (std::size_t i = 0; i < x.size(); ++i)
+      dy[i] = y[i] - float(i / width % replicas + 1) * x[i], loss += dy[i] * dy[i] / 2;
     exchange.send(model.stream(), dy, dsent);
     exchange.bring_back(model.stream(), model.backward(expert, sent, dsent), dh);
     model.backward(stage, x, dh);

@@ -1,7 +1,6 @@
-// A generative adversarial network (Goodfellow et al. 2014) of one model with two programs: in a step of the one the
-// discriminator learns to tell samples from what the generator makes, in a step of the other the generator learns to
-// pass for samples. The gradient then goes back through the discriminator, which that program does not train: nothing
-// of it is reduced or updated. Under all four strategies. Try: ./generator_and_discriminator --ranks 3
+// A generative adversarial network (Goodfellow et al. 2014): in steps of one program the discriminator learns to tell
+// samples from what the generator makes, in steps of the other the generator learns to pass for samples. The gradient
+// then goes back through the discriminator, of which nothing is reduced or updated. Under all four strategies.
 #include <bit>
 #include <cmath>
 #include <cstdio>

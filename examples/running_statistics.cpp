@@ -20,7 +20,6 @@ struct Net : tessera::Module {
     visitor("weight", weight), visitor("scale", scale), visitor("shift", shift), visitor("output", output);
     visitor("mean", mean), visitor("variance", variance);
   }
-
   void forward(Window& window, const Values& x) {
     const bool trains = window.kind() != tessera::plan::WindowKind::evaluate;
     window.stream().submit([this, trains, &x, w = window.parameter(weight), a = window.parameter(scale),
@@ -77,9 +76,8 @@ struct Net : tessera::Module {
 // Sample s is a fast wave where s is odd.
 void draw(Values& x, unsigned seed) {
   for (std::size_t i = 0; i < x.size(); ++i) {
-    const float phase = 0.7f * float(seed) + float(i / length);
-    x[i] =
-        std::sin(phase + float(i % length) * (i / length % 2 ? 2.1f : 0.3f)) + 0.3f * std::sin(float(i * 7919 + seed));
+    const float along = float(i % length) * (i / length % 2 ? 2.1f : 0.3f);
+    x[i] = std::sin(0.7f * float(seed) + float(i / length) + along) + 0.3f * std::sin(float(i * 7919 + seed));
   }
 }
 

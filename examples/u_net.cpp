@@ -1,6 +1,6 @@
-// A U-Net: levels inside levels, each a unit of its own. A level is whole while the one inside it computes; in the
-// backward pass likewise, so wrapping follows the model's modules. It learns to take the noise off waves.
-// Under all four strategies. Try: ./u_net --ranks 3
+// A U-Net: levels inside levels, each a unit of its own, so wrapping follows the model's modules. A level is whole
+// while the one inside it computes. It learns to take the noise off waves. Under all four strategies. Try: ./u_net
+// --ranks 3
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -85,7 +85,7 @@ void train(tessera::World& world, tessera::Strategy strategy) {
   model.add(*net.inner, "middle");
   model.add(net, "top");
   Values noisy(rows * widths[0]), clean(noisy), dy(noisy);
-  float error = 0;
+  float error = 0, first = 0, last = 0;
   const auto pass = [&](int batch) {
     tessera::Initial::normal(0, 0.4f).fill(noisy, 1, "noise", std::uint64_t(batch) * noisy.size());
     for (std::size_t i = 0; i < noisy.size(); ++i) {
@@ -100,7 +100,6 @@ void train(tessera::World& world, tessera::Strategy strategy) {
   };
   model.add_program({.pass = [&] { pass(0); }});  // finalize() runs it once to see which windows it opens
   model.finalize(tessera::AdamW{.learning_rate = 0.01f});
-  float first = 0, last = 0;
   for (int step = 0; step < 400; ++step) {
     pass(step * world.size() + world.rank());
     model.update();

@@ -16,11 +16,13 @@ namespace examples {
 using tessera::Bytes;
 
 void require_enough_samples(const RunOptions& options, const std::string& data, std::size_t samples) {
-  if (options.samples_per_step() <= samples) return;
-  throw OptionError(fmt::format(
-      "--batch {} × --accumulate {} × --ranks {} takes {} samples for a step, but {} has {} to "
-      "train on",
-      options.batch, options.accumulate, options.ranks, grouped(options.samples_per_step()), data, grouped(samples)));
+  if (samples >= (options.drop_last ? options.samples_per_step() : 1)) return;
+  const bool may_be_short = samples > 0 && options.outer.every == 0;
+  throw OptionError(
+      fmt::format("--batch {} × --accumulate {} × --ranks {} takes {} samples for a step, but {} has {} to "
+                  "train on{}",
+                  options.batch, options.accumulate, options.ranks, grouped(options.samples_per_step()), data,
+                  grouped(samples), may_be_short ? ": --drop-last no takes them in one short step" : ""));
 }
 
 tessera::FullyShardOptions fitting_options(const RunOptions& options, const ModelMemory& memory) {

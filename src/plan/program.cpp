@@ -184,7 +184,7 @@ class Checker {
                                    position, to_string(use.kind), of(use.unit)));
     }
     if (programs_.size() > 1 && program.micro_batch.empty()) {
-      throw UsageError(fmt::format("{} has no windows: its steps would do nothing", of(program)));
+      throw UsageError(fmt::format("{} has no windows: list them, or give it the pass that opens them", of(program)));
     }
     return backward;
   }
@@ -241,7 +241,8 @@ class Checker {
     for (std::size_t unit = 0; unit < units_.size(); ++unit) {
       if (!units_[unit].trained || trainers_[unit] != no_program) continue;
       if (programs_.size() == 1 && !programs_.front().trains)
-        throw UsageError(fmt::format("program: {} has no backward window", of(unit)));
+        throw UsageError(
+            fmt::format("program: {} has no backward window: give it one, or freeze its parameters", of(unit)));
       if (!units_[unit].parameters) continue;
       throw UsageError(fmt::format("no program trains {}: name it in one, or freeze its parameters", of(unit)));
     }

@@ -123,9 +123,10 @@ void Progress::close(bool ended) {
 void Progress::check_update() const {
   if (phase_ == Phase::before_update || phase_ == Phase::between_micro_batches) return;
   require_no_pass("update()");
-  throw UsageError(fmt::format(
-      "update() came after {} of {} micro-batches: {} was expected, or skip_step() where data has ended",
-      micro_batches_done_, plan_->micro_batches(program_), describe(plan_->programs[program_].micro_batch.front())));
+  throw UsageError(
+      fmt::format("update() came after {} of {} micro-batches: {}{} was expected, or skip_step() where data has ended",
+                  micro_batches_done_, plan_->micro_batches(program_),
+                  describe(plan_->programs[program_].micro_batch.front()), of_program()));
 }
 
 void Progress::require_no_pass(std::string_view call) const {

@@ -26,7 +26,7 @@ def check_learned(name, line, ranks):
 
 
 def main(program):
-    example_runs.check_form(program, 125)
+    example_runs.check_form(program, 119)
     name = pathlib.Path(program).name
     for ranks in [1, 2, 3, 4]:
         lines = example_runs.lines_of(program, "--ranks", ranks)

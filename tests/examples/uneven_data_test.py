@@ -67,6 +67,13 @@ class UnevenData(unittest.TestCase):
         samples = len(self.train(TRAIN_GPT, *options, "--batch", 1)) // EPOCHS
         self.check(TRAIN_GPT, options, samples, 42, [(2, 21, 1), (3, 7, 2), (7, 2, 3)])
 
+    def test_less_data_than_a_step_is_a_short_step(self):
+        self.check(TRAIN_MLP, MLP, DIGITS, 2100, [(3, 700, 1), (7, 100, 3)])
+        refused = trainer_runs.run(TRAIN_MLP, "--batch", 2100, "--drop-last", "yes")
+        self.assertNotEqual(refused.returncode, 0)
+        self.assertIn("takes 2,100 samples for a step, but digits has 1,438 to train on: --drop-last no takes them",
+                      refused.stderr)
+
     def test_the_short_step_is_dropped_where_that_is_asked_for(self):
         found = self.train(TRAIN_MLP, *MLP, "--ranks", 3, "--batch", 33, "--drop-last", "yes")
         self.assertEqual([each["samples"] for each in found], [99] * (DIGITS // 99) * EPOCHS)

@@ -48,7 +48,8 @@ TEST_CASE("check_names_a_unit_that_does_not_exist") {
 
 TEST_CASE("check_names_a_unit_without_backward_window") {
   const Program program{{{0, forward}, {1, forward}, {0, backward}}, {}};
-  CHECK(usage_error([&] { trained_by(program, 2); }) == "program: unit 1 has no backward window");
+  CHECK(usage_error([&] { trained_by(program, 2); }) ==
+        "program: unit 1 has no backward window: give it one, or freeze its parameters");
 }
 
 TEST_CASE("units_that_recompute_do_so_right_before_each_backward_window") {

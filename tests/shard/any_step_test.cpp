@@ -11,7 +11,6 @@
 #include <iterator>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -323,22 +322,12 @@ std::vector<Kind> kinds() {
 using Weights = std::map<std::string, Values>;
 
 Weights train(const MakeNet& make, int ranks, const FullyShardOptions& options) {
-  Weights weights;
-  std::mutex mutex;
-  tessera::launch({.ranks = ranks, .timeout = std::chrono::seconds(20)}, [&](tessera::World& world) {
-    const std::unique_ptr<Net> net = make();
-    FullyShard model(world, options);
+  const tessera::AdamW adamw{.learning_rate = rate, .weight_decay = 0.0f};
+  return toy::train_recorded(ranks, options, steps, adamw, [&](FullyShard& model) {
+    std::unique_ptr<Net> net = make();
     net->add_to(model);
-    model.add_program({.pass = [&] { net->pass(model, 0, 0, world.rank()); }});
-    model.finalize(tessera::AdamW{.learning_rate = rate, .weight_decay = 0.0f});
-    for (int step = 0; step < steps; ++step) {
-      for (std::size_t micro = 0; micro < options.micro_batches; ++micro) net->pass(model, step, micro, world.rank());
-      model.update();
-      model.synchronize();
-    }
-    toy::collect_weights(model, weights, mutex);
+    return net;
   });
-  return weights;
 }
 
 std::map<std::string, plain::Layer> train_plainly(const MakePlain& make, int ranks, std::size_t micro_batches) {

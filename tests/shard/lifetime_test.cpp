@@ -2,8 +2,12 @@
 // that names it, and a module that is free again trains in another model.
 #include <doctest/doctest.h>
 
+#include <chrono>
+#include <cstddef>
 #include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -57,6 +61,112 @@ TEST_CASE("a_module_trains_in_another_model_after_the_first_is_gone") {
     }
     CHECK(layer.weight.unit() == nullptr);
   });
+}
+
+// Two layers, of which the first calls the second inside its window.
+struct Around : tessera::Module {
+  void visit(tessera::ModuleVisitor& visitor) override { visitor("layer", layer), visitor("inner", inner); }
+  const toy::Values& forward(tessera::Window& window, const toy::Values& x) {
+    return layer.forward(window, window.forward(inner, x));
+  }
+  const toy::Values& backward(tessera::Window& window, const toy::Values& dy) {
+    return window.backward(inner, layer.backward(window, dy));
+  }
+  Layer layer{5, 4, 2}, inner{4, 5, 2};
+};
+
+// A rank's life of a model: it ends at the first place where `goes_on` says no, or after two steps and `at_the_end`.
+void train_until(World& world, Around& around, const tessera::FullyShardOptions& options,
+                 const std::function<bool()>& goes_on, const std::function<void(FullyShard&)>& at_the_end) {
+  const toy::Values x(8, 0.5f + 0.1f * float(world.rank())), dy(8, 0.25f);
+  FullyShard model(world, options);
+  if (!goes_on()) return;
+  model.add(around.inner, {.name = "inner", .recompute = options.prefetch == 0});
+  model.add(around, "around");
+  if (!goes_on()) return;
+  model.add_program({.pass = [&] { model.forward(around, x), model.backward(around, dy); },
+                     .evaluation_pass = [&] { model.evaluate(around, x); }});
+  model.finalize(tessera::AdamW{});
+  if (!goes_on()) return;
+  for (int step = 0; step < 2; ++step) {
+    for (int micro = 0; micro < 2; ++micro) {
+      std::optional<tessera::Window> window(model.open(model.unit(1), WindowKind::forward));
+      if (!goes_on()) return;  // the window ends first, still open
+      const toy::Values& y = window->forward(around.inner, x);
+      if (!goes_on()) return;
+      around.layer.forward(*window, y);
+      window->close();
+      if (!goes_on()) return;
+      model.backward(around, dy);
+      if (!goes_on()) return;
+    }
+    model.update();
+    if (!goes_on()) return;
+    model.evaluate(around, x);
+  }
+  at_the_end(model);
+}
+
+// Ranks end their models at the same place, with work on every stream, the host ahead of it, or a pass half done.
+TEST_CASE("a_model_may_end_at_any_point_and_its_modules_train_in_the_next") {
+  for (const auto strategy : {tessera::Strategy::ddp, tessera::Strategy::fsdp}) {
+    tessera::launch({.ranks = 3, .timeout = std::chrono::seconds(20)}, [&](World& world) {
+      Around around;
+      tessera::FullyShardOptions options{.strategy = strategy, .micro_batches = 2};
+      options.diagnostics = {.delay_seed = 3, .poison = true, .queue_compute = true};
+      const auto train = [&](std::size_t places) {
+        options.prefetch = places % 2;
+        std::map<std::string, toy::Values> weights;
+        std::size_t left = places;
+        const auto collect = [&](FullyShard& model) {
+          for (const auto* layer : {&around.layer, &around.inner}) {
+            weights[layer->weight.name()] = model.whole(layer->weight);
+          }
+        };
+        train_until(
+            world, around, options, [&] { return left-- > 0; }, collect);
+        return weights;
+      };
+      constexpr std::size_t all = 1000;
+      const auto fresh = train(all);
+      CHECK(fresh.size() == 2);
+      std::size_t places = 0;
+      while (train(places).empty()) {
+        CHECK(around.layer.weight.unit() == nullptr);
+        if (++places % 5 == 0) CHECK(train(all) == fresh);
+      }
+      CHECK(places == 3 + 2 * (2 * 4 + 1));
+      CHECK(train(all) == fresh);
+    });
+  }
+}
+
+TEST_CASE("modules_of_a_model_that_failed_train_in_the_next_job") {
+  const auto job = [](std::vector<std::unique_ptr<Around>>& nets, int thrower) {
+    std::map<std::string, toy::Values> weights;
+    std::mutex mutex;
+    const std::string failure = toy::failure_of(3, [&](World& world) {
+      Around& around = *nets[std::size_t(world.rank())];
+      const auto goes_on = [&, places = 0]() mutable {
+        if (++places == 8 && world.rank() == thrower) throw std::runtime_error("no such batch");
+        return true;
+      };
+      train_until(world, around, {.micro_batches = 2}, goes_on,
+                  [&](FullyShard& model) { toy::collect_weights(model, weights, mutex); });
+    });
+    CHECK(toy::contains(failure, thrower < 0 ? "" : "no such batch"));
+    return weights;
+  };
+  const auto nets = [] {
+    std::vector<std::unique_ptr<Around>> result;
+    for (int rank = 0; rank < 3; ++rank) result.push_back(std::make_unique<Around>());
+    return result;
+  };
+  std::vector<std::unique_ptr<Around>> fresh = nets(), failed = nets();
+  const auto expected = job(fresh, -1);
+  CHECK(expected.size() == 4);
+  for (const int thrower : {0, 1, 2}) CHECK(job(failed, thrower).empty());
+  CHECK(job(failed, -1) == expected);
 }
 
 TEST_CASE("the_setting_that_a_memory_error_names_is_tried_with_the_same_modules") {

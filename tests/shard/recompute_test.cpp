@@ -7,7 +7,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -203,22 +202,11 @@ std::vector<Kind> kinds() {
 }
 
 Weights train(const Kind& kind, Again again, int ranks, const FullyShardOptions& options) {
-  Weights weights;
-  std::mutex mutex;
-  tessera::launch({.ranks = ranks, .timeout = std::chrono::seconds(20)}, [&](tessera::World& world) {
-    const std::unique_ptr<Net> net = kind.make();
-    FullyShard model(world, options);
+  return toy::train_recorded(ranks, options, steps, {.learning_rate = 0.02f}, [&](FullyShard& model) {
+    std::unique_ptr<Net> net = kind.make();
     net->add_to(model, again);
-    model.add_program({.pass = [&] { net->pass(model, 0, 0, world.rank()); }});
-    model.finalize(tessera::AdamW{.learning_rate = 0.02f});
-    for (int step = 0; step < steps; ++step) {
-      for (std::size_t micro = 0; micro < options.micro_batches; ++micro) net->pass(model, step, micro, world.rank());
-      model.update();
-      model.synchronize();
-    }
-    toy::collect_weights(model, weights, mutex);
+    return net;
   });
-  return weights;
 }
 
 TEST_CASE("units_that_recompute_have_the_bits_of_those_that_keep") {

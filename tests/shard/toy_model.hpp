@@ -16,6 +16,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tessera/comm/run.hpp"
@@ -263,6 +264,29 @@ Result train(const Run& run) {
     collect_weights(model, result.weights, mutex);
   });
   return result;
+}
+
+// What weights have become when every rank's net is trained, for so many steps, by the pass that is recorded of it.
+// make(model): the rank's net, whose units it adds; it has pass(model, step, micro, rank).
+template <typename Make>
+std::map<std::string, Values> train_recorded(int ranks, const FullyShardOptions& options, int steps,
+                                             const tessera::AdamW& optimizer, const Make& make) {
+  std::map<std::string, Values> weights;
+  std::mutex mutex;
+  tessera::launch({.ranks = ranks, .timeout = std::chrono::seconds(20)}, [&](tessera::World& world) {
+    decltype(make(std::declval<tessera::FullyShard&>())) net;
+    tessera::FullyShard model(world, options);
+    net = make(model);
+    model.add_program({.pass = [&] { net->pass(model, 0, 0, world.rank()); }});
+    model.finalize(optimizer);
+    for (int step = 0; step < steps; ++step) {
+      for (std::size_t micro = 0; micro < options.micro_batches; ++micro) net->pass(model, step, micro, world.rank());
+      model.update();
+      model.synchronize();
+    }
+    collect_weights(model, weights, mutex);
+  });
+  return weights;
 }
 
 // The text of the first error of a job; empty where there was none.
