@@ -1,6 +1,5 @@
 // A U-Net: levels inside levels, each a unit of its own, so wrapping follows the model's modules. A level is whole
-// while the one inside it computes. It learns to take the noise off waves. Under all four strategies. Try: ./u_net
-// --ranks 3
+// while the one inside it computes. It learns to take the noise off waves. Try: ./u_net --ranks 3
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -37,7 +36,7 @@ struct Dense : tessera::Module {
       std::ranges::fill(dw, 0.0f), std::ranges::fill(dx, 0.0f);
       for (std::size_t r = 0; r < rows; ++r)
         for (std::size_t o = 0; o < out; ++o) {
-          const float d = dy[r * out + o] * (1 - y[r * out + o] * y[r * out + o]);
+          const float t = y[r * out + o], d = dy[r * out + o] * (1 - t * t);
           for (std::size_t i = 0; i < in; ++i)
             dw[o * in + i] += d * (*x)[r * in + i], dx[r * in + i] += d * w[o * in + i];
         }
@@ -55,9 +54,9 @@ struct Level : tessera::Module {
   explicit Level(std::size_t depth) : down(widths[depth], widths[depth + 1]), up(widths[depth + 1], widths[depth]) {
     if (depth + 2 < std::size(widths)) inner = std::make_unique<Level>(depth + 1);
   }
-  void visit(tessera::ModuleVisitor& visitor) override {
-    visitor("down", down), visitor("up", up);
-    if (inner) visitor("inner", *inner);  // its tensors are its own unit's, because it is added before
+  void visit(tessera::ModuleVisitor& to) override {
+    to("down", down), to("up", up);
+    if (inner) to("inner", *inner);  // its tensors are its own unit's, because it is added before
   }
   Values& forward(Window& window, const Values& x) {
     Values& d = down.forward(window, x);
@@ -81,8 +80,7 @@ struct Level : tessera::Module {
 void train(tessera::World& world, tessera::Strategy strategy) {
   Level net(0);
   tessera::FullyShard model(world, {.strategy = strategy});
-  model.add(*net.inner->inner, "bottom");
-  model.add(*net.inner, "middle");
+  model.add(*net.inner->inner, "bottom"), model.add(*net.inner, "middle");
   model.add(net, "top");
   Values noisy(rows * widths[0]), clean(noisy), dy(noisy);
   float error = 0, first = 0, last = 0;
@@ -105,13 +103,13 @@ void train(tessera::World& world, tessera::Strategy strategy) {
     model.update();
     (step < 20 ? first : last) += step < 20 || step >= 380 ? world.average(error, "error") / 20 : 0;
   }
-  std::uint64_t weights = 0;
+  unsigned long long weights = 0;
   for (const Level* level = &net; level != nullptr; level = level->inner.get())
     for (const Dense* layer : {&level->down, &level->up})
       for (const float value : model.whole(layer->weight)) weights = weights * 31 + std::bit_cast<std::uint32_t>(value);
   if (world.rank() == 0)
     std::printf("%-6s weights %016llx  squared error %.4f, then %.4f (the noise's: 0.16)\n", to_string(strategy).data(),
-                static_cast<unsigned long long>(weights), first, last);
+                weights, first, last);
 }
 
 int main(int argc, char** argv) {

@@ -1,5 +1,5 @@
 // Explores sequences of segments on representative ranks, each collective fused among those of its group: every
-// sequence of two phases of the plan (sequences.hpp), or, where a test asks for it, of all.
+// sequence of two steps after the cold start, or, where a test asks for it, all that there are.
 #include "tessera/plan/verify.hpp"
 
 #include <fmt/format.h>
@@ -8,9 +8,9 @@
 #include <map>
 #include <set>
 #include <tuple>
+#include <utility>
 
 #include "plan/abstract_rank.hpp"
-#include "plan/sequence_walk.hpp"
 #include "plan/verify_layout.hpp"
 #include "plan/verify_sums.hpp"
 #include "tessera/base/error.hpp"
@@ -111,12 +111,69 @@ class Explorer {
     for (std::size_t party = 0; party < places.size(); ++party) {
       start.emplace_back(party + 1 < places.size() ? plan_ : deviating_, party, places[party]);
     }
-    std::vector<Phase> phases = phases_of(plan_);
-    if (sequences_ == Sequences::all) phases.assign(phases.size(), Phase{SegmentKind::update, 0});
-    SequenceWalk<Parties, std::vector<std::uint64_t>>(plan_, std::move(phases))
-        .run(
-            std::move(start), [this](std::size_t segment, Parties& parties) { return run_segment(segment, parties); },
-            signature);
+    sequences_ == Sequences::all ? explore_all(std::move(start)) : go_on({.segment = 0}, std::move(start));
+  }
+
+  // ---- two steps ----
+
+  // Between steps anything may follow anything, and all orders of all programs would be too many to look at. The cold
+  // start and two steps are enough (a program's step, its evaluation, the refresh). Leave from any sequence all but
+  // these: that is a sequence, too, in which no stream knows of more (a wait means the latest completion of one and the
+  // same operation, so that what is left out can only have told more) and in which nothing was written that was not
+  // written before. So of a race only the steps of its two accesses are needed; of a stale read that of the reader, and
+  // of whoever last took away what it reads; of what is lost that of the writer and of who needs the place; and of an
+  // order of launch those of two collectives, of which one comes next after the other. Ranks get stuck inside one
+  // segment, whatever came before it, and over how many ranks a gradient is summed is decided inside one step. The
+  // same holds of the micro-batches in a step's middle, of which there may be any number: both ends of what goes
+  // wrong are in two of them, in one and another step, or in one of them and elsewhere in its step.
+
+  struct Position {
+    std::size_t segment;  // 0 is the cold start
+    std::size_t steps = 0;
+    std::size_t middles = 0;  // micro-batches of the step that are neither its first nor its last
+  };
+
+  void go_on(const Position& here, Parties parties) {
+    if (!run_segment(here.segment, parties)) return;
+    const std::vector<Position> next = followers(here);
+    for (std::size_t i = 0; i < next.size(); ++i) {
+      go_on(next[i], i + 1 < next.size() ? Parties(parties) : std::move(parties));
+    }
+  }
+
+  // A step repeats its middle only where no other step follows or came before it.
+  std::vector<Position> followers(const Position& here) const {
+    using enum SegmentKind;
+    std::vector<Position> result;
+    for (const std::size_t segment : successors(plan_, here.segment)) {
+      Position next = here;
+      next.segment = segment;
+      const SegmentKind kind = plan_.segments[segment].kind;
+      if (kind == middle && ++next.middles > (here.steps == 1 ? 2 : 1)) continue;
+      const bool goes_on = kind == middle || kind == last || kind == update || kind == outer;
+      if (!goes_on && (++next.steps > 2 || std::exchange(next.middles, 0) > 1)) continue;
+      result.push_back(next);
+    }
+    return result;
+  }
+
+  // ---- all sequences, until no new state appears ----
+
+  void explore_all(Parties start) {
+    std::map<std::vector<std::uint64_t>, std::set<std::size_t>> seen;  // by state: the segments that followed
+    std::vector<std::pair<std::size_t, Parties>> pending;
+    pending.emplace_back(0, std::move(start));  // segment 0 is the cold start
+    while (!pending.empty()) {
+      auto [segment, parties] = std::move(pending.back());
+      pending.pop_back();
+      if (!run_segment(segment, parties)) continue;
+      std::set<std::size_t>& followed = seen[signature(parties)];
+      std::vector<std::size_t> unseen = successors(plan_, segment);
+      std::erase_if(unseen, [&](std::size_t next) { return !followed.insert(next).second; });
+      for (const std::size_t next : unseen) {
+        pending.emplace_back(next, next == unseen.back() ? std::move(parties) : Parties(parties));
+      }
+    }
   }
 
   // False when the ranks got stuck; what comes after would say nothing.
@@ -257,7 +314,7 @@ class Explorer {
 Verification verify(const Plan& plan, Sequences sequences) { return Explorer(plan, plan, sequences).run(); }
 
 Verification verify(const Plan& plan, const Plan& deviating) {
-  return Explorer(plan, deviating, Sequences::of_two_phases).run();
+  return Explorer(plan, deviating, Sequences::of_two_steps).run();
 }
 
 }  // namespace tessera::plan

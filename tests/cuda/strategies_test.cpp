@@ -34,6 +34,7 @@ class NoisyUnit : public Module {
 
   void forward(Window&) {}
   void backward(Window& window, std::uint32_t seed) {
+    if (!window.trains(weight)) return;
     for (std::size_t i = 0; i < host_.size(); ++i) {
       seed = seed * 1664525u + 1013904223u;
       host_[i] = static_cast<float>(seed >> 8) * 0x1p-24f - 0.5f;
@@ -107,12 +108,65 @@ Outcome train_on(World& world, const Case& which) {
 }
 
 template <typename T>
-Outcome train(const Case& which) {
+Outcome train(const Case& which, Outcome (*train_of_rank)(World&, const Case&) = train_on<T>) {
   Outcome outcome;
   launch({.ranks = which.ranks, .device = which.device, .backend = which.backend}, [&](World& world) {
-    Outcome mine = train_on<T>(world, which);
+    Outcome mine = train_of_rank(world, which);
     if (world.rank() == 0) outcome = std::move(mine);
   });
+  return outcome;
+}
+
+// Three units, of which the second calls the first inside its windows; one program trains these two, another the third.
+// Both are recorded from their passes, on the device.
+Outcome train_recorded(World& world, const Case& which) {
+  struct Around : Module {
+    explicit Around(Device device) : own(device, 131), inner(device, 5) {}
+    void visit(ModuleVisitor& visitor) override { visitor("own", own), visitor("inner", inner); }
+    void forward(Window& window) { window.forward(inner), own.forward(window); }
+    void backward(Window& window, std::uint32_t seed) {
+      own.backward(window, seed + 1);
+      window.backward(inner, seed + 2);
+    }
+    NoisyUnit<float> own, inner;
+  };
+  Around around(world.device());
+  NoisyUnit<float> head(world.device(), 700);
+  FullyShard model(world, which.sharding);
+  Unit& inner = model.add(around.inner, "inner");
+  Unit& outer = model.add(around, "around");
+  Unit& last = model.add(head, "head");
+  std::uint32_t draws = static_cast<std::uint32_t>(world.rank()) * 7919u;
+  const auto pass_of_body = [&] {
+    model.forward(around), model.forward(head);
+    model.backward(head, draws), model.backward(around, draws += 8);
+  };
+  const auto pass_of_head = [&] {
+    model.forward(around), model.forward(head);
+    model.backward(head, draws += 8);
+  };
+  const auto& body = model.add_program({.name = "body",
+                                        .pass = pass_of_body,
+                                        .evaluation_pass = [&] { model.evaluate(around), model.evaluate(head); },
+                                        .trains = {{&inner, &outer}}});
+  const auto& top = model.add_program({.name = "top",
+                                       .pass = pass_of_head,
+                                       .trains = {{&last}},
+                                       .optimizer = AdamW{.learning_rate = 0.02f},
+                                       .micro_batches = 2});
+  model.finalize(AdamW{.learning_rate = 0.01f, .clip_norm = 0.7f});
+  Outcome outcome;
+  for (int step = 0; step < 6; ++step) {
+    const bool of_top = step % 3 == 2;
+    model.begin(of_top ? top : body);
+    if (!of_top) model.evaluate(around), model.evaluate(head);
+    for (int micro = 0; micro < (of_top ? 2 : 1); ++micro) of_top ? pass_of_head() : pass_of_body();
+    model.update();
+    outcome.norms.push_back(model.last_step().gradient_norm);
+  }
+  outcome.weights["inner"] = model.whole(around.inner.weight);
+  outcome.weights["around"] = model.whole(around.own.weight);
+  outcome.weights["head"] = model.whole(head.weight);
   return outcome;
 }
 
@@ -199,6 +253,23 @@ TEST_CASE("cuda: host code keeps away from the device's memory") {
 }
 
 TEST_CASE("cuda: every_strategy_equals_ddp_on_the_cpu_bitwise_in_bf16") { check_matrix<bf16>(bf16_mixed, {1, 3}); }
+
+TEST_CASE("cuda: programs_recorded_on_the_device_have_the_bits_of_the_cpu") {
+  for (const int ranks : {1, 3}) {
+    Case reference{.device = DeviceChoice::cpu, .ranks = ranks};
+    reference.sharding.strategy = Strategy::ddp;
+    const Outcome expected = train<float>(reference, train_recorded);
+    for (const Strategy strategy : flat_strategies) {
+      Case which = reference;
+      which.device = DeviceChoice::cuda;
+      which.sharding.strategy = strategy;
+      which.sharding.diagnostics = {.delay_seed = 7, .poison = true, .touch = true};
+      CAPTURE(ranks);
+      CAPTURE(to_string(strategy));
+      CHECK(same_bits(train<float>(which, train_recorded), expected));
+    }
+  }
+}
 
 // Two replicas of two ranks; over NCCL, too, whose collectives receive into staging memory.
 TEST_CASE("cuda: outer_steps_have_the_bits_of_the_cpu") {

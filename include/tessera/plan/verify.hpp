@@ -1,12 +1,11 @@
 // Proves a plan free of races, stale reads, early reuse and deadlock, or names the operations that break it.
 //
 // It runs the plan in the abstract on representative ranks, the first and the last along each axis of the mesh (the
-// very last may deviate), over every sequence of segments that the plan allows, of two phases at a time (a program's
-// steps, its evaluation, the refresh: what goes wrong between two of them needs no third), until no new state appears:
-// the happens-before relation as vector clocks over all streams of these ranks, each collective one node fused across
-// those of its group. So the order of collectives over all groups together is shown to end, and every gradient to reach
-// every replica. Cost: linear in operations and quadratic in the number of programs, independent of that of ranks and
-// replicas.
+// very last may deviate), over every sequence that the plan allows of the cold start and two steps (a program's, its
+// evaluation, the refresh: what goes wrong between two of them needs no third): the happens-before relation as vector
+// clocks over all streams of these ranks, each collective one node fused across those of its group. So the order of
+// collectives over all groups together is shown to end, and every gradient to reach every replica. Cost: linear in
+// operations and quadratic in the number of programs, independent of that of ranks and replicas.
 #pragma once
 
 #include <cstddef>
@@ -36,15 +35,16 @@ struct Violation {
 
 struct Verification {
   std::vector<Violation> violations;  // the first of each kind and pair of operations
-  std::size_t states = 0;             // visited
+  std::size_t states = 0;             // segments run, each from some state
   std::size_t operations = 0;         // operations run in the abstract
   bool ok() const { return violations.empty(); }
 };
 
-// `all`: of all phases together, which finds nothing more, as tests show, and takes exponentially longer with programs.
-enum class Sequences { of_two_phases, all };
+// `all`: of any number of steps, until no new state appears; which finds nothing more, as tests show, and takes
+// exponentially longer with programs.
+enum class Sequences { of_two_steps, all };
 
-Verification verify(const Plan& plan, Sequences sequences = Sequences::of_two_phases);
+Verification verify(const Plan& plan, Sequences sequences = Sequences::of_two_steps);
 // All ranks follow `plan` but the last one, which follows `deviating`.
 Verification verify(const Plan& plan, const Plan& deviating);
 
