@@ -258,6 +258,7 @@ TEST_CASE("cuda: programs_recorded_on_the_device_have_the_bits_of_the_cpu") {
   for (const int ranks : {1, 3}) {
     Case reference{.device = DeviceChoice::cpu, .ranks = ranks};
     reference.sharding.strategy = Strategy::ddp;
+    reference.sharding.accumulation = AccumulationMode::reduced;
     const Outcome expected = train<float>(reference, train_recorded);
     for (const Strategy strategy : flat_strategies) {
       Case which = reference;
