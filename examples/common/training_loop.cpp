@@ -157,6 +157,8 @@ void TrainingLoop::start(Training& training) {
   trace_.emplace(model, options_, length_, done_before_);
   if (done_before_ >= length_.last_step) progress_.line(nothing_left(length_, done_before_));
   progress_.start(done_before_);
+  // Ranks that share a device take their memory there before any of them has a collective run on it.
+  world_.barrier("begin");
 }
 
 // Every rank looks at its share: of a simulated job only that is known.

@@ -51,6 +51,7 @@ Executor::Executor(const ExecutorInput& input)
       progress_(plan_),
       last_steps_(plan_.programs.size()) {
   make_streams();
+  operations_.make_communicators(world_);
   make_events();
   make_touches();
   if (device::profiled(world_.device())) make_range_names();

@@ -69,7 +69,6 @@ Operations::Operations(const ExecutorInput& input, ModelMemory& memory)
       }
     }
   }
-  make_communicators(input.world);
   for (const plan::Segment& segment : plan_.segments) {
     auto& collectives = collectives_.emplace_back();
     for (const Operation& operation : segment.operations) collectives.push_back(collective_of(operation));

@@ -52,6 +52,10 @@ class Operations {
     learning_rate_ = asked;
     part_ = part;
   }
+  // A communicator for each stream and group that the plan uses. Collective. The rank's streams are there before:
+  // making one takes memory of the device, which may wait for a peer's collective there that waits for this rank.
+  void make_communicators(World& world);
+
   // Enqueues one that is no window.
   void launch(plan::EventPoint point, Stream& on);
   // Whether nobody sees a step's scalars before they are brought to the host; and that they were.
@@ -71,7 +75,6 @@ class Operations {
     std::size_t first;
   };
 
-  void make_communicators(World& world);
   Communicator& communicator_of(const plan::Operation& operation) {
     return *communicators_[static_cast<std::size_t>(operation.stream)][static_cast<std::size_t>(operation.group)];
   }

@@ -2,6 +2,7 @@
 #include "fake_nccl.hpp"
 
 #include <cuda_runtime.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -40,6 +41,7 @@ struct FakeNccl::Meeting {
   std::mutex mutex;
   std::condition_variable changed;
   std::map<std::uint64_t, Round> rounds;
+  std::atomic<int> joined = 0;
   int moving = 0;
   bool anyone_aborted = false;
 };
@@ -48,9 +50,12 @@ struct FakeNccl::Comm {
   std::shared_ptr<Meeting> meeting;
   int rank = 0;
   std::uint64_t launches = 0;
-  int polls = 0;  // still in progress for so many
+  int polls = 0;       // still in progress for so many
+  long switches = 0;   // of the calling thread, when it called
+  bool large = false;  // connected for collectives of greeting()
   std::atomic<bool> aborted = false;
   std::atomic<int> running = 0;
+  bool joining = true;
   bool finalizing = false;
 };
 
@@ -72,6 +77,13 @@ std::shared_ptr<Comm>& shared_comm_of(NcclLibrary::Handle handle) {
   return *static_cast<std::shared_ptr<Comm>*>(handle);
 }
 Comm& comm_of(NcclLibrary::Handle handle) { return *shared_comm_of(handle); }
+
+// How often the calling thread has given up its processor to wait for something.
+long voluntary_switches() {
+  rusage usage{};
+  ::getrusage(RUSAGE_THREAD, &usage);
+  return usage.ru_nvcsw;
+}
 
 template <typename Element>
 float element_at(const std::byte* data, std::size_t index) {
@@ -214,13 +226,15 @@ NcclState FakeNccl::join(Handle& made, const Id& id, const Place& place) {
     comm->meeting = meeting;
   }
   comm->rank = place.rank;
+  ++comm->meeting->joined;
   ++open_handles_;
   made = new std::shared_ptr<Comm>(comm);
-  return answer(*comm);
+  return state(made);
 }
 
 NcclState FakeNccl::answer(Comm& comm) const {
   comm.polls = faults_.polls_until_ready;
+  comm.switches = voluntary_switches();
   return comm.polls == 0 ? NcclState::done : NcclState::in_progress;
 }
 
@@ -229,9 +243,17 @@ NcclState FakeNccl::state(Handle handle) {
   if (faults_.errors && comm.rank == faults_.rank && comm.launches >= faults_.launch) {
     throw NcclFailure("NCCL failed: remote process exited or there was a network error");
   }
+  if (comm.joining) {
+    if (comm.meeting->joined < comm.meeting->ranks) return NcclState::in_progress;
+    comm.joining = false;
+    return answer(comm);
+  }
   if (comm.finalizing) return comm.running == 0 ? NcclState::done : NcclState::in_progress;
   if (comm.polls == 0) return NcclState::done;
-  return --comm.polls == 0 ? NcclState::done : NcclState::in_progress;
+  if (--comm.polls > 0) return NcclState::in_progress;
+  ++counts_.waits;
+  if (voluntary_switches() != comm.switches) ++counts_.slept;
+  return NcclState::done;
 }
 
 NcclState FakeNccl::finalize(Handle handle) {
@@ -270,10 +292,21 @@ NcclState FakeNccl::enqueue(const Call& call, const Operation& operation) {
   return NcclState::done;
 }
 
+void FakeNccl::note_size(Comm& comm, const std::vector<Operation>& operations) {
+  for (const Operation& each : operations) {
+    if (each.kind != Operation::Kind::all_gather || comm.large) continue;
+    if (each.size * static_cast<std::size_t>(comm.meeting->ranks) < greeting().count()) continue;
+    comm.large = true;
+    ++counts_.connected;
+    if (comm.launches > 2) ++counts_.late;
+  }
+}
+
 NcclState FakeNccl::launch(const Call& call, std::vector<Operation> operations) {
   const std::shared_ptr<Comm> shared = shared_comm_of(call.handle);
   Comm& comm = *shared;
   const std::uint64_t number = ++comm.launches;
+  note_size(comm, operations);
   const bool faulty = comm.rank == faults_.rank && number >= faults_.launch;
   if (faulty && faults_.refuses) throw NcclFailure("ncclGroupEnd failed: unhandled system error");
   ++comm.running;

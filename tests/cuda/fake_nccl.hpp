@@ -30,6 +30,14 @@ struct FakeFaults {
   std::uint64_t delay_seed = 0;  // each launch of each rank takes 0 to 300 µs more, by seed
 };
 
+// Of all communicators, in all of their calls.
+struct FakeCounts {
+  std::atomic<int> waits = 0;      // calls that went on in the background and were asked for until they had ended
+  std::atomic<int> slept = 0;      // those whose thread gave up its processor meanwhile
+  std::atomic<int> connected = 0;  // first collectives of at least greeting(), which make the connections for such
+  std::atomic<int> late = 0;       // those that were not among a communicator's first two launches
+};
+
 class FakeNccl final : public NcclLibrary {
  public:
   explicit FakeNccl(const FakeFaults& faults) : faults_(faults) {}
@@ -38,6 +46,7 @@ class FakeNccl final : public NcclLibrary {
   std::string name() const override { return "the tests' NCCL"; }
   bool orders_launches() const override { return faults_.orders_launches; }
   bool shares_devices() const override { return faults_.shares_devices; }
+  Bytes greeting() const override { return Bytes(2048); }
   Id unique_id() override;
   NcclState join(Handle& made, const Id& id, const Place& place) override;
   NcclState state(Handle handle) override;
@@ -58,6 +67,7 @@ class FakeNccl final : public NcclLibrary {
 
   int open_handles() const { return open_handles_; }
   int known_memory() const { return known_memory_; }
+  const FakeCounts& counts() const { return counts_; }
 
   struct Operation;
   struct Meeting;
@@ -67,6 +77,7 @@ class FakeNccl final : public NcclLibrary {
   NcclState enqueue(const Call& call, const Operation& operation);
   NcclState launch(const Call& call, std::vector<Operation> operations);
   NcclState answer(Comm& comm) const;
+  void note_size(Comm& comm, const std::vector<Operation>& operations);
 
   const FakeFaults faults_;
   std::mutex mutex_;
@@ -74,6 +85,7 @@ class FakeNccl final : public NcclLibrary {
   std::uint64_t ids_ = 0;
   std::atomic<int> open_handles_ = 0;
   std::atomic<int> known_memory_ = 0;
+  FakeCounts counts_;
 };
 
 }  // namespace tessera::comm

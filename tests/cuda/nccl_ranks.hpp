@@ -2,6 +2,7 @@
 // the two control channels.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -22,6 +23,8 @@ struct NcclRanks {
   FakeFaults faults{};
   NcclOptions options{.staging = Bytes(1 << 20)};
   bool over_sockets = false;
+  bool one_device = false;                        // for all ranks
+  std::function<void(const FakeCounts&)> look{};  // when all have left
 };
 
 // What each rank's body threw, or "".
@@ -38,7 +41,7 @@ std::vector<std::string> run_nccl_ranks(const NcclRanks& how, const Body& body) 
   std::vector<std::string> texts(static_cast<std::size_t>(how.ranks));
   const auto run_rank = [&](int rank) {
     const std::unique_ptr<Control> control = control_of(rank);
-    const Device device = Device::cuda(rank);
+    const Device device = Device::cuda(how.one_device ? 0 : rank);
     conformance::device_of_this_thread() = device;
     NcclJob job(nccl, *control, device, how.options);
     RankLog log(std::nullopt, rank);
@@ -59,6 +62,7 @@ std::vector<std::string> run_nccl_ranks(const NcclRanks& how, const Body& body) 
   for (int rank = 0; rank < how.ranks; ++rank) threads.emplace_back(run_rank, rank);
   for (std::thread& thread : threads) thread.join();
   if (nccl.open_handles() != 0) texts.emplace_back("communicators of NCCL are left over");
+  if (how.look) how.look(nccl.counts());
   if (nccl.known_memory() != 0) texts.emplace_back("memory is still registered with NCCL");
   return texts;
 }

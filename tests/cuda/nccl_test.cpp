@@ -29,16 +29,17 @@ void check_all_well(const std::vector<std::string>& texts) {
   for (const std::string& text : texts) CHECK(text == "");
 }
 
-// Gathers on one communicator and sums on the other, in turn, as a step does.
+// Gathers on one communicator and sums on the other, in turn, as a step does. As there, memory is taken before anybody
+// can launch.
 void take_turns(World& world, int rounds) {
-  const auto gather = world.make_communicator("gather");
-  const auto reduce = world.make_communicator("reduce");
   Stream gather_stream = queued_stream("gather");
   Stream reduce_stream = queued_stream("reduce");
   const auto ranks = static_cast<std::size_t>(world.size());
   Shared<float> data(ranks * 64, static_cast<float>(world.rank()));
   Shared<float> sums(64);
   Shared<std::byte> parts(ranks * 32, static_cast<std::byte>(world.rank()));
+  const auto gather = world.make_communicator("gather");
+  const auto reduce = world.make_communicator("reduce");
   for (int round = 0; round < rounds; ++round) {
     gather->all_gather(gather_stream, {.data = parts.data(), .shard = Bytes(32), .label = "blocks.3"});
     reduce->reduce_scatter(reduce_stream, {.data = reinterpret_cast<const std::byte*>(data.data()),
@@ -62,6 +63,47 @@ TEST_CASE("two_communicators_in_one_order_run_to_their_end") {
     check_all_well(run_nccl_ranks({.ranks = 3, .faults = {.orders_launches = orders_launches, .delay_seed = 3}},
                                   [](World& world) { take_turns(world, 30); }));
   }
+}
+
+TEST_CASE("launches_of_ranks_that_share_a_device_wait_for_their_own_ranks_alone") {
+  check_all_well(run_nccl_ranks({.ranks = 3, .faults = {.orders_launches = false, .delay_seed = 4}, .one_device = true},
+                                [](World& world) { take_turns(world, 30); }));
+}
+
+TEST_CASE("a_launch_that_goes_on_in_the_background_for_a_moment_is_not_slept_for") {
+  int waits = 0;
+  int slept = 0;
+  check_all_well(run_nccl_ranks({.ranks = 2,
+                                 .faults = {.polls_until_ready = 3},
+                                 .look =
+                                     [&](const FakeCounts& counts) {
+                                       waits = counts.waits;
+                                       slept = counts.slept;
+                                     }},
+                                [](World& world) { take_turns(world, 30); }));
+  CHECK(waits >= 2 * 2 * 30);
+  CHECK(slept < waits / 2);  // a mutex may have others wait
+}
+
+TEST_CASE("communicators_are_connected_for_large_collectives_before_the_first_of_them") {
+  int connected = 0;
+  int late = 0;
+  check_all_well(run_nccl_ranks({.ranks = 3,
+                                 .look =
+                                     [&](const FakeCounts& counts) {
+                                       connected = counts.connected;
+                                       late = counts.late;
+                                     }},
+                                [](World& world) {
+                                  const auto gather = world.make_communicator("gather");
+                                  const auto idle = world.make_communicator("idle");
+                                  Stream stream = queued_stream("gather");
+                                  Shared<std::byte> parts(3 * 65'536);
+                                  gather->all_gather(stream, {.data = parts.data(), .shard = Bytes(65'536)});
+                                  stream.synchronize();
+                                }));
+  CHECK(connected == 2 * 3);
+  CHECK(late == 0);
 }
 
 TEST_CASE("the_watcher_asks_on_its_ranks_own_device") {
@@ -155,7 +197,10 @@ TEST_CASE("a_call_that_nccl_refuses_ends_the_job_and_names_rank_and_collective")
 TEST_CASE("ranks_that_cannot_connect_say_which_communicator_could_not_be_made") {
   const auto texts = run_nccl_ranks({.ranks = 2, .faults = {.rank = 1, .launch = 1, .refuses = true}},
                                     [](World& world) { world.make_communicator("gather"); });
-  for (const std::string& text : texts) CHECK(has(text, "rank 1 on cuda:1, in make_communicator \"gather\""));
+  for (const std::string& text : texts) {
+    CAPTURE(text);
+    CHECK(has(text, "rank 1 on cuda:1, in make_communicator \"gather\""));
+  }
 }
 
 TEST_CASE("arenas_are_zero_and_known_to_communicators_made_before_and_after") {

@@ -234,7 +234,7 @@ bool nccl_serves(int ranks) {
     launch({.ranks = ranks, .device = DeviceChoice::cuda, .backend = BackendChoice::nccl}, [](World&) {});
     return true;
   } catch (const UnavailableError& error) {
-    MESSAGE("skipped: " << error.what());
+    MESSAGE("skipped: " << std::string(error.what()));
     return false;
   }
 }

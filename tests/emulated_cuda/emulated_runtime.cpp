@@ -36,6 +36,7 @@ namespace {
 
 constexpr std::size_t page = 4096;
 constexpr std::size_t device_bytes = std::size_t{4} << 30;
+constexpr std::size_t kernel_bytes = std::size_t{8} << 20;  // that come with a kernel: its module may have others
 
 struct Allocation {
   std::size_t size;
@@ -79,6 +80,11 @@ class Memory {
     return static_cast<const std::byte*>(data) < static_cast<const std::byte*>(after->first) + after->second.size;
   }
 
+  void load(const void* kernel) {
+    const std::lock_guard lock(mutex_);
+    if (loaded_.insert(kernel).second) used_ += kernel_bytes;
+  }
+
   std::size_t used() {
     const std::lock_guard lock(mutex_);
     return used_;
@@ -105,6 +111,7 @@ class Memory {
   const bool protects_ = std::getenv("TESSERA_EMULATED_PROTECTION") != nullptr;
   std::mutex mutex_;
   std::map<void*, Allocation> allocations_;
+  std::set<const void*> loaded_;
   std::size_t used_ = 0;
   int workers_ = 0;  // pieces of the device's work that run now
 };
@@ -181,6 +188,7 @@ std::int64_t now() { return std::chrono::steady_clock::now().time_since_epoch().
 }  // namespace
 
 int emulated::queries_from_other_devices() { return strangers; }
+void emulated::load(const void* kernel) { memory().load(kernel); }
 
 const char* cudaGetErrorName(cudaError_t error) {
   switch (error) {
@@ -287,7 +295,9 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEven
   return cudaSuccess;
 }
 
+// A device may wait here for all that runs on it, and for what is enqueued; this one does.
 cudaError_t cudaMalloc(void** data, std::size_t size) {
+  streams_of(current_device).synchronize();
   *data = size == 0 ? nullptr : memory().take(size, true);
   return *data == nullptr && size > 0 ? cudaErrorMemoryAllocation : cudaSuccess;
 }

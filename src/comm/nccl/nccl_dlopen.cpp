@@ -20,26 +20,31 @@ constexpr int ordering_version = NCCL_VERSION(2, 26, 2);  // NCCL_LAUNCH_ORDER_I
 constexpr int sharing_version = NCCL_VERSION(2, 30, 0);   // NCCL_MULTI_RANK_GPU_ENABLE
 constexpr const char* usual_name = "libnccl.so.2";
 constexpr const char* order_variable = "NCCL_LAUNCH_ORDER_IMPLICIT";
+constexpr const char* sharing_variable = "NCCL_MULTI_RANK_GPU_ENABLE";
 
-struct Unload {
-  void operator()(void* library) const { ::dlclose(library); }
-};
-using Library = std::unique_ptr<void, Unload>;
+// Above it NCCL takes no other algorithm, and protocol, than for larger data.
+constexpr Bytes large_enough{std::uint64_t{32} << 20};
 
-Library open_library(const std::string& path) {
-  Library library(::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL));
-  if (library) return library;
+bool says_one(const char* variable) {
+  const char* const value = std::getenv(variable);
+  return value != nullptr && std::string_view(value) == "1";
+}
+
+// Never closed: after an abort threads of NCCL may still run its code.
+void* open_library(const std::string& path) {
+  void* const library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library != nullptr) return library;
   throw UnavailableError(
       fmt::format("NCCL cannot be used: {}; install it, or name another with TESSERA_NCCL", ::dlerror()));
 }
 
 template <typename Function>
-Function optional_symbol(const Library& library, const char* name) {
-  return reinterpret_cast<Function>(::dlsym(library.get(), name));
+Function optional_symbol(void* library, const char* name) {
+  return reinterpret_cast<Function>(::dlsym(library, name));
 }
 
 template <typename Function>
-Function symbol(const Library& library, const char* name) {
+Function symbol(void* library, const char* name) {
   const auto found = optional_symbol<Function>(library, name);
   if (found != nullptr) return found;
   throw UnavailableError(fmt::format("NCCL cannot be used: the library that was opened has no {}", name));
@@ -69,11 +74,9 @@ class OpenedNccl final : public NcclLibrary {
   std::string name() const override {
     return fmt::format("NCCL {}.{}.{} ({})", version_ / 10'000, version_ / 100 % 100, version_ % 100, path_);
   }
-  bool orders_launches() const override {
-    const char* const value = std::getenv(order_variable);
-    return version_ >= ordering_version && value != nullptr && std::string_view(value) == "1";
-  }
-  bool shares_devices() const override { return version_ >= sharing_version; }
+  bool orders_launches() const override { return version_ >= ordering_version && says_one(order_variable); }
+  bool shares_devices() const override { return version_ >= sharing_version && says_one(sharing_variable); }
+  Bytes greeting() const override { return large_enough; }
 
   Id unique_id() override {
     ncclUniqueId id;
@@ -166,7 +169,7 @@ class OpenedNccl final : public NcclLibrary {
   }
 
   std::string path_;
-  Library library_;
+  void* library_;
   int version_ = 0;
 
 #define TESSERA_NCCL(member, function) decltype(&(function)) member = symbol<decltype(&(function))>(library_, #function)
@@ -201,9 +204,10 @@ class OpenedNccl final : public NcclLibrary {
 
 bool has_nccl() { return true; }
 
-// NCCL reads its variables when it is first called.
+// NCCL reads its variables once, when it is first called, so what holds for one job of the process holds for all.
 std::unique_ptr<NcclLibrary> open_nccl(const std::string& path) {
-  ::setenv(order_variable, "1", 0);
+  const bool shares = says_one(sharing_variable);
+  ::setenv(order_variable, shares ? "0" : "1", shares ? 1 : 0);
   return std::make_unique<OpenedNccl>(path.empty() ? usual_name : path);
 }
 

@@ -73,7 +73,39 @@ using std::chrono::steady_clock;
 
 // Making connections may take longer than any collective of a small job.
 constexpr std::chrono::milliseconds least_connect_time{60'000};
-constexpr std::chrono::microseconds background_poll{50};  // of calls that go on in the background
+constexpr std::chrono::microseconds background_poll{50};
+// A launch goes on in a thread that NCCL starts for it, some 20 µs, and all of this rank's later launches wait for its
+// end: whoever slept meanwhile would double that.
+constexpr std::chrono::microseconds launch_spin{1000};
+
+// Memory of the device for a moment: NCCL's where it has such, and known to the communicator as arenas are, since NCCL
+// moves memory that it knows in ways of its own.
+class GreetingMemory {
+ public:
+  GreetingMemory(NcclLibrary& library, Device device, Bytes size)
+      : library_(library), size_(size), of_library_(library.allocate(size)) {
+    if (of_library_ == nullptr) other_.emplace(device, size);
+  }
+  // What was done here has ended, or was aborted with the handle.
+  ~GreetingMemory() {
+    if (of_library_ != nullptr) library_.release(of_library_);
+  }
+  GreetingMemory(const GreetingMemory&) = delete;
+  GreetingMemory& operator=(const GreetingMemory&) = delete;
+
+  std::byte* data() { return of_library_ != nullptr ? static_cast<std::byte*>(of_library_) : other_->data(); }
+  void make_known(NcclLibrary::Handle handle) { known_ = library_.add_memory(handle, data(), size_); }
+  void forget(NcclLibrary::Handle handle) {
+    if (known_ != nullptr) library_.remove_memory(handle, std::exchange(known_, nullptr));
+  }
+
+ private:
+  NcclLibrary& library_;
+  Bytes size_;
+  void* of_library_;
+  std::optional<Arena> other_;
+  void* known_ = nullptr;
+};
 
 }  // namespace
 
@@ -89,13 +121,6 @@ NcclGroup::NcclGroup(const NcclParts& parts, NcclCommunicatorParts own, const Nc
     throw InternalError(fmt::format("communicator {} has {} bytes of staging", name_, staging_.size()));
   }
   connect(id);
-  device::CudaQueue queue(parts_.device, StreamPriority::normal);
-  try {
-    greet_everybody(queue);
-  } catch (...) {
-    parts_.library.abort(handle_);  // ends what runs in the queue, which waits for that
-    throw;
-  }
 }
 
 // Finalizing waits for what runs, and after a failure that does not end by itself.
@@ -125,19 +150,47 @@ void NcclGroup::fail(const std::string& what, const Signature& signature) {
 // Until a call that goes on in the background has come to its end. A failure of the job ends the wait, and NCCL after
 // it.
 void NcclGroup::complete(NcclState state, std::chrono::milliseconds timeout) {
-  const auto deadline = steady_clock::now() + timeout;
+  const auto begin = steady_clock::now();
   while (state == NcclState::in_progress) {
     if (parts_.control.failure() != nullptr) parts_.control.fail_at(last_.value_or(Position{.channel = channel_}));
-    if (steady_clock::now() > deadline) {
+    const auto waited = steady_clock::now() - begin;
+    if (waited > timeout) {
       throw NcclFailure(fmt::format("NCCL did not get ready within {:.3g} s; is a rank's device or network stuck?",
                                     std::chrono::duration<double>(timeout).count()));
     }
-    std::this_thread::sleep_for(background_poll);
+    if (waited < launch_spin) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(background_poll);
+    }
     state = parts_.library.state(handle_);
   }
 }
 
+// What takes memory of the device, or gives it back, may wait for all that runs there, also for a peer's collective
+// that waits for this rank, where ranks share a device. So what greeting takes is there before anybody is connected,
+// and nobody leaves before all have given it back.
 void NcclGroup::connect(const NcclLibrary::Id& id) {
+  if (size() == 1) return join(id);
+  std::optional<device::CudaQueue> queue(std::in_place, parts_.device, StreamPriority::normal);
+  std::optional<GreetingMemory> memory(std::in_place, parts_.library, parts_.device,
+                                       greeting_part() * (2 * contributions_.size()));
+  join(id);
+  try {
+    memory->make_known(handle_);
+    greet_everybody(*queue, memory->data());
+    memory->forget(handle_);
+    memory.reset();
+    queue.reset();
+    parts_.control.exchange(channel_, signature_of_creation(name_), "");
+  } catch (...) {
+    if (memory) memory->forget(handle_);
+    parts_.library.abort(handle_);  // ends what runs in the queue; the ends of queue and memory wait for that
+    throw;
+  }
+}
+
+void NcclGroup::join(const NcclLibrary::Id& id) {
   const Signature creation = signature_of_creation(name_);
   try {
     const NcclState state = parts_.library.join(handle_, id, {.rank = place(), .ranks = size(), .name = name_.c_str()});
@@ -151,17 +204,32 @@ void NcclGroup::connect(const NcclLibrary::Id& id) {
   }
 }
 
-// NCCL makes connections when they are first used: now, so that no step waits for that or takes memory for it.
-void NcclGroup::greet_everybody(device::CudaQueue& queue) {
+// Of each rank, in bytes; the whole is at least as large as NCCL asks for.
+Bytes NcclGroup::greeting_part() const {
+  const std::uint64_t pieces = contributions_.size() * plan::staging_alignment.count();
+  return plan::staging_alignment * ((parts_.library.greeting().count() + pieces - 1) / pieces);
+}
+
+// NCCL makes connections when they are first used, and which ones a collective uses depends on its size: now, with a
+// byte and with much data, so that no step waits for that or takes memory for it.
+void NcclGroup::greet_everybody(device::CudaQueue& queue, std::byte* memory) {
   const Call call{.queue = queue, .turn = 0, .signature = signature_of_creation(name_)};
+  const Bytes part = greeting_part();
+  const auto at = [&](int place) { return memory + static_cast<std::size_t>(place) * part.count(); };
   try {
     const std::lock_guard lock(handle_mutex_);
-    complete(parts_.library.all_gather(on(call), staging(0), Bytes(1)));
+    for (const Bytes each : {Bytes(1), part}) {
+      complete(parts_.library.all_gather(on(call), memory, each));
+      if (parts_.options.sums == NcclSums::ranked) continue;
+      const std::size_t elements = std::max(each.count() / size_of(DType::bf16).count(), std::size_t{1});
+      complete(parts_.library.reduce_scatter(
+          on(call), {.data = memory, .result = at(size()), .elements = elements, .type = DType::bf16}));
+    }
     in_group([&] {
       for (int peer = 0; peer < size(); ++peer) {
         if (peer == place()) continue;
-        parts_.library.send(on(call), staging(static_cast<std::size_t>(place())), Bytes(1), peer);
-        parts_.library.receive(on(call), staging(static_cast<std::size_t>(size() + peer)), Bytes(1), peer);
+        parts_.library.send(on(call), at(place()), part, peer);
+        parts_.library.receive(on(call), at(size() + peer), part, peer);
       }
     });
   } catch (const NcclFailure& failure) {

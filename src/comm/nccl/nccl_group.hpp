@@ -179,7 +179,9 @@ class NcclGroup final : public device::QueueCheck, public std::enable_shared_fro
   int place() const { return members_.place; }
   int size() const { return members_.size(); }
   void connect(const NcclLibrary::Id& id);
-  void greet_everybody(device::CudaQueue& queue);
+  void join(const NcclLibrary::Id& id);
+  Bytes greeting_part() const;
+  void greet_everybody(device::CudaQueue& queue, std::byte* memory);
   void look_at(Flight& flight);
   [[noreturn]] void fail(const std::string& what, const Signature& signature);
   std::string place_of(const Signature& signature) const;

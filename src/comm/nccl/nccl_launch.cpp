@@ -75,8 +75,8 @@ RunThread nccl_threads(const LaunchOptions& options, ThreadControlRoom& room) {
   if (room.size() > devices && !library->shares_devices()) {
     throw UnavailableError(
         fmt::format("--backend nccl: {} ranks for {} CUDA device{}, and {} gives each rank one of its own (2.30 and "
-                    "later share them, "
-                    "with NCCL_MULTI_RANK_GPU_ENABLE=1 in the environment); use --ranks {}, or leave --backend out",
+                    "later share them with NCCL_MULTI_RANK_GPU_ENABLE=1 in the environment); use --ranks {}, or leave "
+                    "--backend out",
                     room.size(), devices, devices == 1 ? "" : "s", library->name(), devices));
   }
   return [library, &options](ThreadControl& control, RankLog& log, const Body& body) {

@@ -31,12 +31,16 @@ class NcclLibrary {
 
   // "NCCL 2.28.9 (libnccl.so.2)"
   virtual std::string name() const = 0;
-  // Launches of all communicators of a device keep the order in which the host makes them (NCCL_LAUNCH_ORDER_IMPLICIT,
-  // from 2.26 on). Otherwise the caller has to order them.
+  // Launches of all communicators of a context keep the order in which the host makes them (NCCL_LAUNCH_ORDER_IMPLICIT,
+  // from 2.26 on). Otherwise the caller has to order each rank's. Never where ranks may share a device: those that are
+  // threads have one context, and one rank's reduction would wait for another's gather, which waits for the first.
   virtual bool orders_launches() const = 0;
 
-  // Several ranks may have one device (NCCL_MULTI_RANK_GPU_ENABLE, from 2.30 on).
+  // Several ranks may have one device (from 2.30 on, with NCCL_MULTI_RANK_GPU_ENABLE=1).
   virtual bool shares_devices() const = 0;
+
+  // How large a communicator's first collectives have to be for it to make all connections that later ones use.
+  virtual Bytes greeting() const = 0;
 
   using Id = std::array<char, 128>;
   virtual Id unique_id() = 0;
@@ -84,8 +88,8 @@ class NcclLibrary {
 // Whether this build can use NCCL at all (it had nccl.h).
 bool has_nccl();
 
-// The NCCL at `path`, or where the system finds libnccl.so.2 when it is empty. Throws UnavailableError that says what
-// is missing.
+// The NCCL at `path`, or where the system finds libnccl.so.2 when it is empty. It stays in the process until that ends.
+// Throws UnavailableError that says what is missing.
 std::unique_ptr<NcclLibrary> open_nccl(const std::string& path);
 
 }  // namespace tessera::comm

@@ -14,8 +14,7 @@ class CudaMemory final : public DeviceMemory {
     make_current(device);
     check(cudaMalloc(&data_, size.count()),
           fmt::format("cudaMalloc of an arena of {} ({} bytes)", to_string(size), size.count()), device);
-    check(cudaMemset(data_, 0, size.count()), "cudaMemset", device);
-    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize", device);
+    fill_with_zeros(size);
   }
   ~CudaMemory() override {
     static_cast<void>(cudaSetDevice(device_.index()));
@@ -27,6 +26,18 @@ class CudaMemory final : public DeviceMemory {
   std::byte* data() override { return static_cast<std::byte*>(data_); }
 
  private:
+  // On a stream of its own: waiting for the whole device would wait for other ranks' work there, too, which may wait
+  // for this rank.
+  void fill_with_zeros(Bytes size) {
+    cudaStream_t stream = nullptr;
+    check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, 0), "cudaStreamCreateWithPriority", device_);
+    const cudaError_t filled = cudaMemsetAsync(data_, 0, size.count(), stream);
+    const cudaError_t ended = cudaStreamSynchronize(stream);
+    static_cast<void>(cudaStreamDestroy(stream));
+    check(filled, "cudaMemsetAsync", device_);
+    check(ended, "cudaStreamSynchronize", device_);
+  }
+
   Device device_;
   void* data_ = nullptr;
 };

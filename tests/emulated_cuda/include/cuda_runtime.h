@@ -225,6 +225,9 @@ namespace emulated {
 
 cudaError_t launch(const cudaLaunchConfig_t& configuration, std::function<void()> thread);
 
+// A kernel's code comes to the device with its first launch, and takes memory there.
+void load(const void* kernel);
+
 // How often an event was queried by a thread whose current device was another than the event's: a GPU's runtime would
 // have opened a context there.
 int queries_from_other_devices();
@@ -234,6 +237,7 @@ int queries_from_other_devices();
 template <typename... Parameters, typename... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* configuration, void (*kernel)(Parameters...),
                                Arguments&&... arguments) {
+  emulated::load(reinterpret_cast<const void*>(kernel));
   std::tuple<std::remove_cvref_t<Parameters>...> values(std::forward<Arguments>(arguments)...);
   return emulated::launch(*configuration, [kernel, values] { std::apply(kernel, values); });
 }

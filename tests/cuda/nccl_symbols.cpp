@@ -1,0 +1,30 @@
+// A library with the names of NCCL's functions, for the test of how NCCL is opened: its version is what
+// TESSERA_TEST_NCCL_VERSION says, and its other functions do nothing.
+#include <cstdlib>
+
+extern "C" {
+
+int ncclGetVersion(int* version) {
+  *version = std::atoi(std::getenv("TESSERA_TEST_NCCL_VERSION"));
+  return 0;
+}
+
+#define TESSERA_NO_FUNCTION(name) \
+  int name() { return 0; }
+TESSERA_NO_FUNCTION(ncclGetUniqueId)
+TESSERA_NO_FUNCTION(ncclCommInitRankConfig)
+TESSERA_NO_FUNCTION(ncclCommGetAsyncError)
+TESSERA_NO_FUNCTION(ncclCommUserRank)
+TESSERA_NO_FUNCTION(ncclCommFinalize)
+TESSERA_NO_FUNCTION(ncclCommDestroy)
+TESSERA_NO_FUNCTION(ncclCommAbort)
+TESSERA_NO_FUNCTION(ncclGetErrorString)
+TESSERA_NO_FUNCTION(ncclGetLastError)
+TESSERA_NO_FUNCTION(ncclGroupStart)
+TESSERA_NO_FUNCTION(ncclGroupEnd)
+TESSERA_NO_FUNCTION(ncclAllGather)
+TESSERA_NO_FUNCTION(ncclBroadcast)
+TESSERA_NO_FUNCTION(ncclSend)
+TESSERA_NO_FUNCTION(ncclRecv)
+TESSERA_NO_FUNCTION(ncclReduceScatter)
+}
