@@ -12,6 +12,7 @@
 #include "common/element.hpp"
 #include "common/fit.hpp"
 #include "common/run_options.hpp"
+#include "common/shipped_data.hpp"
 #include "tessera/base/error.hpp"
 #include "train_gpt/model.hpp"
 #include "train_gpt/shape.hpp"
@@ -152,7 +153,7 @@ constexpr double held_out_part = 0.05;
 constexpr double most_held_out = 131072;  // tokens: enough to know the loss, and soon evaluated
 
 std::filesystem::path path_of(const std::string& data) {
-  if (data == "shakespeare") return std::filesystem::path(EXAMPLES_DATA_DIRECTORY) / "shakespeare.txt";
+  if (data == "shakespeare") return shipped_data("shakespeare.txt");
   return data;
 }
 

@@ -8,6 +8,7 @@
 #include "common/element.hpp"
 #include "common/fit.hpp"
 #include "common/run_options.hpp"
+#include "common/shipped_data.hpp"
 #include "tessera/data/labelled_data.hpp"
 #include "tessera/data/synthetic.hpp"
 
@@ -74,7 +75,7 @@ Dataset split_in_two(std::string name, const tessera::LabelledData& data) {
 
 // Pixels are 0 to 16.
 Dataset digits() {
-  const std::filesystem::path path = std::filesystem::path(EXAMPLES_DATA_DIRECTORY) / "digits.csv";
+  const std::filesystem::path path = shipped_data("digits.csv");
   return split_in_two("digits", tessera::read_labelled_csv(path, {.columns = 64, .classes = 10, .scale = 1.0f / 16}));
 }
 
