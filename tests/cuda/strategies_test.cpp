@@ -239,6 +239,28 @@ bool nccl_serves(int ranks) {
   }
 }
 
+// Two replicas of two ranks, as of two hosts; over NCCL, too, whose collectives receive into staging memory. In every
+// step, where sums are formed inside each replica first and then across them, and in outer steps.
+void check_replicas(const OuterOptions& outer) {
+  Case reference{.device = DeviceChoice::cpu, .ranks = 4};
+  reference.sharding.strategy = Strategy::ddp;
+  reference.sharding.replicas = 2;
+  reference.sharding.outer = outer;
+  const Outcome expected = train<float>(reference);
+  for (const BackendChoice backend : {BackendChoice::automatic, BackendChoice::nccl}) {
+    if (backend == BackendChoice::nccl && !nccl_serves(4)) return;
+    for (const Strategy strategy : {Strategy::ddp, Strategy::zero2, Strategy::hsdp}) {
+      Case which = reference;
+      which.device = DeviceChoice::cuda;
+      which.backend = backend;
+      which.sharding.strategy = strategy;
+      which.sharding.diagnostics = {.delay_seed = 7, .poison = true, .touch = true};
+      CAPTURE(to_string(strategy));
+      CHECK(same_bits(train<float>(which), expected));
+    }
+  }
+}
+
 }  // namespace
 
 TEST_CASE("cuda: every_strategy_equals_ddp_on_the_cpu_bitwise") { check_matrix<float>(fp32_precision, {1, 2, 3, 4}); }
@@ -272,26 +294,8 @@ TEST_CASE("cuda: programs_recorded_on_the_device_have_the_bits_of_the_cpu") {
   }
 }
 
-// Two replicas of two ranks; over NCCL, too, whose collectives receive into staging memory.
-TEST_CASE("cuda: outer_steps_have_the_bits_of_the_cpu") {
-  Case reference{.device = DeviceChoice::cpu, .ranks = 4};
-  reference.sharding.strategy = Strategy::ddp;
-  reference.sharding.replicas = 2;
-  reference.sharding.outer = {.every = 4, .fragments = 2};
-  const Outcome expected = train<float>(reference);
-  for (const BackendChoice backend : {BackendChoice::automatic, BackendChoice::nccl}) {
-    if (backend == BackendChoice::nccl && !nccl_serves(4)) return;
-    for (const Strategy strategy : {Strategy::ddp, Strategy::zero2, Strategy::hsdp}) {
-      Case which = reference;
-      which.device = DeviceChoice::cuda;
-      which.backend = backend;
-      which.sharding.strategy = strategy;
-      which.sharding.diagnostics = {.delay_seed = 7, .poison = true, .touch = true};
-      CAPTURE(to_string(strategy));
-      CHECK(same_bits(train<float>(which), expected));
-    }
-  }
-}
+TEST_CASE("cuda: sums_inside_replicas_and_then_across_them_have_the_bits_of_the_cpu") { check_replicas({}); }
+TEST_CASE("cuda: outer_steps_have_the_bits_of_the_cpu") { check_replicas({.every = 4, .fragments = 2}); }
 
 TEST_CASE("cuda: over_nccl_every_strategy_equals_ddp_on_the_cpu_bitwise") {
   for (const int ranks : {1, 2, 3}) {
