@@ -1,17 +1,25 @@
 #!/usr/bin/env python3
-"""scripts/gpu-check where there is no GPU: it says which parts did not run, and that is no failure; and what is asked of it
-must be there.
+"""scripts/gpu-check where there is no GPU: it says which parts did not run, and that is no failure; what is asked of it must be
+there; its report grows, its time is kept, and nothing is left behind. Most of that over a build of small scripts.
 
-usage: gpu_check_test.py SCRIPT BUILD
+usage: gpu_check_test.py SCRIPT [BUILD]
 """
 import importlib.machinery
 import importlib.util
+import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
+import tarfile
 import tempfile
+import time
 import unittest
+
+NO_DEVICE = "#!/bin/sh\necho 'skipped: this machine has no CUDA device'\nexit 77\n"
+PASSES = "#!/bin/sh\necho passed here\n"
+HANGS = "#!/bin/sh\n[ \"$1\" = --count ] && exit 0\necho begun\nsleep 1000 &\necho $! > \"$GPU_CHECK_TEST_PIDS\"\nwait\n"
 
 
 def loaded(name, path):
@@ -22,52 +30,129 @@ def loaded(name, path):
     return module
 
 
+def is_alive(process):
+    try:
+        state = pathlib.Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
 class GpuCheck(unittest.TestCase):
-    def run_script(self, *arguments):
-        return subprocess.run([sys.executable, "-B", SCRIPT, *map(str, arguments)], capture_output=True, text=True, check=False)
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.script = loaded("gpu_check", SCRIPT)
+        self.names = [part.name for part in self.script.parts(self.script.Build("."), pathlib.Path("."), None)]
+
+    def made_build(self, program, **others):
+        """A build whose programs are this script; of the test programs some may be others."""
+        for name in self.script.PROGRAMS:
+            path = self.folder / "made" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(others.get(name.removeprefix("tests/cuda/test_cuda_"), program), encoding="utf-8")
+            path.chmod(0o755)
+        return self.folder / "made"
+
+    def command(self, *arguments):
+        return [sys.executable, "-B", SCRIPT, *map(str, arguments)]
+
+    def run_script(self, *arguments, code=0, **options):
+        done = subprocess.run(self.command(*arguments), capture_output=True, text=True, check=False, **options)
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        return done
 
     def test_a_part_that_cannot_run_is_named_and_no_failure(self):
-        with tempfile.TemporaryDirectory() as folder:
-            report = pathlib.Path(folder) / "report.md"
-            done = self.run_script("--build", BUILD, "--part", "device", "--report", report)
-            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-            text = report.read_text(encoding="utf-8")
+        if BUILD is None:
+            self.skipTest("no build")
+        report = self.folder / "report.md"
+        self.run_script("--build", BUILD, "--part", "device", "--report", report)
+        text = report.read_text(encoding="utf-8")
         if "## device: passed" in text:
             self.skipTest("there is a GPU")
         self.assertIn("Did not run: device.", text)
         self.assertIn("skipped: this machine has no CUDA device", text)
 
     def test_without_a_gpu_nothing_runs_and_nothing_fails(self):
-        done = self.run_script("--build", BUILD, "--part", "device")
-        if "== device: passed" in done.stdout:
-            self.skipTest("there is a GPU")
-        done = self.run_script("--build", BUILD)
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertIn("Failed: nothing. Did not run: device, conformance, strategies, nn, trainers, nccl, memcheck, racecheck, "
-                      "kernels, gpt.", done.stdout)
+        done = self.run_script("--build", self.made_build(NO_DEVICE))
+        self.assertIn(f"Failed: nothing. Did not run: {', '.join(self.names)}.", done.stdout)
+
+    def test_what_is_learnt_first_runs_first(self):
+        self.assertEqual(self.names, ["device", "nn", "strategies", "memory", "kernels", "gpt", "layers", "trace", "ncu",
+                                      "conformance", "trainers", "nccl", "memcheck", "racecheck"])
+
+    def test_a_pack_runs_where_it_is_brought_with_nothing_but_a_loader(self):
+        pack = self.folder / "gpu.tar.xz"
+        self.run_script("--build", self.made_build(NO_DEVICE), "--pack", pack)
+        self.folder.joinpath("made").rename(self.folder / "gone")
+        bare = {"PATH": "/nowhere"}
+        done = self.run_script("--build", pack, env=bare)
+        self.assertIn(f"Failed: nothing. Did not run: {', '.join(self.names)}.", done.stdout)
+        with tarfile.open(pack) as archive:
+            archive.extractall(self.folder / "moved")
+        moved = self.folder / "moved/gpu-check"
+        done = subprocess.run([sys.executable, "-B", moved / "scripts/gpu-check"], capture_output=True, text=True, check=False, env=bare)
+        self.assertIn(f"Failed: nothing. Did not run: {', '.join(self.names)}.", done.stdout, done.stderr)
+        self.assertTrue((moved / "examples/data/shakespeare.txt").exists())
+
+    def test_a_part_that_hangs_ends_with_all_of_its_processes_and_the_next_ones_are_named(self):
+        pids = self.folder / "pids"
+        report = self.folder / "report.md"
+        done = self.run_script("--build", self.made_build(PASSES, device=HANGS), "--part", "device", "--part", "nn", "--budget", 3,
+                               "--report", report, code=1, env=os.environ | {"GPU_CHECK_TEST_PIDS": str(pids)})
+        self.assertFalse(is_alive(pids.read_text(encoding="utf-8").strip()))
+        self.assertIn("Failed: device. Did not run: nothing. Left: --part nn", done.stdout)
+        self.assertIn("begun", report.read_text(encoding="utf-8"))
+
+    def test_a_call_that_is_killed_has_reported_what_it_knew_and_leaves_nothing_behind(self):
+        pids = self.folder / "pids"
+        report = self.folder / "report.md"
+        with subprocess.Popen(self.command("--build", self.made_build(PASSES, nn=HANGS), "--part", "device", "--part", "nn",
+                                           "--report", report), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                              env=os.environ | {"GPU_CHECK_TEST_PIDS": str(pids)}) as call:
+            while not pids.exists() or not pids.read_text(encoding="utf-8").strip():
+                self.assertIsNone(call.poll())
+                time.sleep(0.02)
+            call.send_signal(signal.SIGKILL)
+        text = report.read_text(encoding="utf-8")
+        self.assertIn("## device: passed", text)
+        self.assertIn("passed here", text)
+        self.assertIn("## nn: running", text)
+        end = time.monotonic() + 20
+        while is_alive(pids.read_text(encoding="utf-8").strip()):
+            self.assertLess(time.monotonic(), end, "a process is left behind")
+            time.sleep(0.02)
 
     def test_memcheck_counts_no_call_that_a_test_wants_refused(self):
-        script = loaded("gpu_check", SCRIPT)
-        parts = {part.name: part for part in script.parts(script.Build(BUILD), pathlib.Path(), None)}
+        parts = {part.name: part for part in self.script.parts(self.script.Build("."), pathlib.Path(), None)}
         for command in parts["memcheck"].commands:
             self.assertEqual(command[command.index("--report-api-errors") + 1], "no", command)
+        self.assertIn("--test-case=*attention*", parts["racecheck"].commands[0])
 
-    def test_the_peer_of_the_gpt_benchmark_has_the_presets_shape(self):
+    def test_libraries_of_pip_are_found(self):
+        (self.folder / "nvidia/nccl/lib").mkdir(parents=True)
+        sys.path.append(str(self.folder))
+        self.addCleanup(sys.path.remove, str(self.folder))
+        build = self.script.Build(self.made_build(NO_DEVICE))
+        self.assertIn(str(self.folder / "nvidia/nccl/lib"), self.script.environment_for(build)["LD_LIBRARY_PATH"].split(":"))
+
+    def test_the_peers_of_the_benchmarks_have_the_presets_shape(self):
         root = pathlib.Path(SCRIPT).resolve().parent.parent
         presets = (root / "examples/train_gpt/shape.hpp").read_text(encoding="utf-8")
         vocabulary = int(re.search(r"preset_vocabulary = (\d+)", presets).group(1))
         self.assertEqual(loaded("compare", root / "bench/cuda_gpt/compare.py").SHAPE["vocabulary"], vocabulary)
+        self.assertEqual(loaded("peer", root / "bench/cuda_layers/peer.py").VOCABULARY, vocabulary)
+        ours = (root / "bench/cuda_layers/main.cpp").read_text(encoding="utf-8")
+        self.assertIn(f"vocabulary = {vocabulary};", ours)
 
     def test_bad_options_are_named(self):
-        done = self.run_script("--part", "everything")
-        self.assertEqual(done.returncode, 2)
+        done = self.run_script("--part", "everything", code=2)
         self.assertIn("--part everything", done.stderr)
-        with tempfile.TemporaryDirectory() as empty:
-            done = self.run_script("--build", empty)
-        self.assertNotEqual(done.returncode, 0)
+        done = self.run_script("--build", self.folder / "empty", code=1)
         self.assertIn("is not there: build first", done.stderr)
 
 
 if __name__ == "__main__":
-    SCRIPT, BUILD = sys.argv[1:3]
+    SCRIPT, BUILD = [*sys.argv[1:], None][:2]
     unittest.main(argv=sys.argv[:1])
