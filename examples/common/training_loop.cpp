@@ -158,6 +158,7 @@ void TrainingLoop::start(Training& training) {
   if (done_before_ >= length_.last_step) progress_.line(nothing_left(length_, done_before_));
   progress_.start(done_before_);
   // Ranks that share a device take their memory there before any of them has a collective run on it.
+  losses_.at(model.stream());
   world_.barrier("begin");
 }
 

@@ -38,6 +38,11 @@ class Evaluation {
       : held_out_(held_out), world_(world), slice_(held_out.size(), world, options) {}
 
   std::size_t sequences() const { return slice_.used(); }
+  void reserve(tessera::Stream& stream, std::size_t samples) {
+    inputs_.reserve(stream, samples * held_out_.length());
+    targets_.reserve(stream, samples * held_out_.length());
+    loss_.at(stream);
+  }
 
   // The mean cross entropy of a token. Between steps. Every rank opens the same number of windows, also with a shorter
   // slice than others', or none. Collective; synchronises.
@@ -63,6 +68,7 @@ class Writer {
   // The prompt and `bytes` more, fit for a terminal; empty on other ranks than 0. `draw` tells texts of one run apart.
   // Between steps. Collective; synchronises.
   std::string write(Gpt<T>& gpt, tessera::FullyShard& model, std::size_t bytes, std::size_t draw);
+  void reserve(tessera::Stream& stream) { seen_.reserve(stream, job_.shape.seq); }
 
  private:
   void write_byte(Gpt<T>& gpt, tessera::FullyShard& model, double uniform);
@@ -167,6 +173,7 @@ class GptTraining final : public Training {
   tessera::FullyShard& model() override { return model_; }
   void ready(const std::optional<tessera::SamplerState>& from) override {
     gpt_.use(model_.activation_memory(), model_.stream().device().kind());
+    reserve();
     if (from) sampler_.restore(*from);
     loader_.emplace(sampler_, tessera::LoaderOptions{.depth = batches_ahead},
                     [this](const tessera::SampleBatch& chosen, TokenBatch& batch) {
@@ -213,6 +220,17 @@ class GptTraining final : public Training {
   }
 
  private:
+  // Of the largest batches that come.
+  void reserve() {
+    tessera::Stream& stream = model_.stream();
+    const std::size_t samples = job_.options.run.batch;
+    inputs_.reserve(stream, samples * job_.shape.seq);
+    targets_.reserve(stream, samples * job_.shape.seq);
+    weights_.reserve(stream, samples * job_.shape.seq);
+    if (has_held_out()) evaluation_.reserve(stream, samples);
+    if (job_.sample > 0) writer_.reserve(stream);
+  }
+
   std::string write(std::size_t bytes) {
     if (bytes == 0 || job_.options.run.quiet) return {};
     return writer_.write(gpt_, model_, bytes, step_);

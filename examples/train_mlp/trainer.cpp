@@ -42,6 +42,11 @@ class Evaluation {
   // Between steps. Every rank opens the same number of windows, also with a shorter slice than others', or none.
   // Collective; synchronises.
   EvaluationResult run(Mlp<T>& mlp, tessera::FullyShard& model, const PassDone& pass_done);
+  void reserve(tessera::Stream& stream, std::size_t samples, std::size_t columns) {
+    features_.reserve(stream, samples * columns);
+    labels_.reserve(stream, samples);
+    correct_.at(stream);
+  }
 
  private:
   void count(const tessera::SampleBatch& chosen, Mlp<T>& mlp, tessera::FullyShard& model);
@@ -122,6 +127,7 @@ class MlpTraining final : public Training {
   tessera::FullyShard& model() override { return model_; }
   void ready(const std::optional<tessera::SamplerState>& from) override {
     mlp_.use(model_.activation_memory(), model_.stream().device().kind());
+    reserve();
     if (from) sampler_.restore(*from);
     loader_.emplace(
         sampler_, tessera::LoaderOptions{.depth = batches_ahead},
@@ -162,6 +168,16 @@ class MlpTraining final : public Training {
   }
 
  private:
+  // Of the largest batches that come.
+  void reserve() {
+    tessera::Stream& stream = model_.stream();
+    const std::size_t samples = job_.options.run.batch;
+    features_.reserve(stream, samples * job_.data.columns());
+    labels_.reserve(stream, samples);
+    weights_.reserve(stream, samples);
+    if (has_held_out()) evaluation_.reserve(stream, samples, job_.data.columns());
+  }
+
   const Job& job_;
   // What the model's queued work writes to or reads from must outlive it: the model comes last.
   OnDevice<float> features_;

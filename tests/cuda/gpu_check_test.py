@@ -92,15 +92,16 @@ class GpuCheck(unittest.TestCase):
         with tarfile.open(pack) as archive:
             archive.extractall(self.folder / "moved")
         moved = self.folder / "moved/gpu-check"
-        done = subprocess.run([sys.executable, "-B", moved / "scripts/gpu-check"], capture_output=True, text=True, check=False, env=bare)
+        done = subprocess.run([sys.executable, "-B", moved / "scripts/gpu-check"], env=bare, capture_output=True, text=True,
+                              check=False)
         self.assertIn(f"Failed: nothing. Did not run: {', '.join(self.names)}.", done.stdout, done.stderr)
         self.assertTrue((moved / "examples/data/shakespeare.txt").exists())
 
     def test_a_part_that_hangs_ends_with_all_of_its_processes_and_the_next_ones_are_named(self):
         pids = self.folder / "pids"
         report = self.folder / "report.md"
-        done = self.run_script("--build", self.made_build(PASSES, device=HANGS), "--part", "device", "--part", "nn", "--budget", 3,
-                               "--report", report, code=1, env=os.environ | {"GPU_CHECK_TEST_PIDS": str(pids)})
+        done = self.run_script("--build", self.made_build(PASSES, device=HANGS), "--part", "device", "--part", "nn",
+                               "--budget", 3, "--report", report, code=1, env=os.environ | {"GPU_CHECK_TEST_PIDS": str(pids)})
         self.assertFalse(is_alive(pids.read_text(encoding="utf-8").strip()))
         self.assertIn("Failed: device. Did not run: nothing. Left: --part nn", done.stdout)
         self.assertIn("begun", report.read_text(encoding="utf-8"))
