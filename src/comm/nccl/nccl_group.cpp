@@ -121,10 +121,12 @@ NcclGroup::NcclGroup(const NcclParts& parts, NcclCommunicatorParts own, const Nc
     throw InternalError(fmt::format("communicator {} has {} bytes of staging", name_, staging_.size()));
   }
   connect(id);
+  parts_.watch.begin(*this);
 }
 
 // Finalizing waits for what runs, and after a failure that does not end by itself.
 NcclGroup::~NcclGroup() {
+  parts_.watch.end(*this);
   const std::lock_guard lock(handle_mutex_);
   if (ended_) return;
   for (const auto& [data, memory] : memory_) parts_.library.remove_memory(handle_, memory);

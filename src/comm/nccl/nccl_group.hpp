@@ -89,11 +89,24 @@ struct NcclOptions {
   Bytes staging = plan::staging_most;
 };
 
+class NcclGroup;
+
+// Who watches over a rank's communicators, from a thread of its own.
+//
+// Thread safety: all of it. When end() has returned nobody looks at the group any more.
+class NcclWatch {
+ public:
+  virtual ~NcclWatch() = default;
+  virtual void begin(NcclGroup& group) = 0;
+  virtual void end(NcclGroup& group) = 0;
+};
+
 // What the communicators of a rank share.
 struct NcclParts {
   NcclLibrary& library;
   Control& control;
   LaunchOrder& order;
+  NcclWatch& watch;
   Device device;
   NcclOptions options;
 };

@@ -39,11 +39,12 @@ class NcclMemory final : public device::DeviceMemory {
     queue.synchronize();
     const std::lock_guard lock(job.mutex_);
     job.arenas_.emplace_back(data, size);
+    for (NcclGroup* const group : job.groups_) group->add_memory(data, size);
   }
   ~NcclMemory() override {
-    for (const auto& group : job_.living_groups()) group->remove_memory(data_);
     {
       const std::lock_guard lock(job_.mutex_);
+      for (NcclGroup* const group : job_.groups_) group->remove_memory(data_);
       std::erase_if(job_.arenas_, [&](const auto& arena) { return arena.first == data_; });
     }
     job_.parts_.library.release(data_);
@@ -60,7 +61,12 @@ class NcclMemory final : public device::DeviceMemory {
 
 NcclJob::NcclJob(NcclLibrary& library, Control& control, Device device, NcclOptions options)
     : order_(control, device, !library.orders_launches()),
-      parts_{.library = library, .control = control, .order = order_, .device = device, .options = options},
+      parts_{.library = library,
+             .control = control,
+             .order = order_,
+             .watch = *this,
+             .device = device,
+             .options = options},
       watcher_([this] { watch(); }) {}
 
 NcclJob::~NcclJob() {
@@ -72,14 +78,15 @@ NcclJob::~NcclJob() {
   watcher_.join();
 }
 
-std::vector<std::shared_ptr<NcclGroup>> NcclJob::living_groups() {
+void NcclJob::begin(NcclGroup& group) {
   const std::lock_guard lock(mutex_);
-  std::vector<std::shared_ptr<NcclGroup>> living;
-  std::erase_if(groups_, [](const auto& group) { return group.expired(); });
-  for (const auto& group : groups_) {
-    if (auto each = group.lock()) living.push_back(std::move(each));
-  }
-  return living;
+  for (const auto& [data, size] : arenas_) group.add_memory(data, size);
+  groups_.push_back(&group);
+}
+
+void NcclJob::end(NcclGroup& group) {
+  const std::lock_guard lock(mutex_);
+  std::erase(groups_, &group);
 }
 
 // The first member of each group makes its id.
@@ -87,16 +94,12 @@ std::shared_ptr<NcclGroup> NcclJob::make_group(const std::string& name, const Co
   const bool is_first = use.group ? use.group->place() == 0 : control().rank() == 0;
   Control::Opened opened = control().open(name, use.group, is_first ? blob_of(parts_.library.unique_id()) : "");
   const auto first = static_cast<std::size_t>(opened.members.ranks.front());
-  auto group = std::make_shared<NcclGroup>(parts_,
-                                           NcclCommunicatorParts{.channel = opened.channel,
-                                                                 .members = std::move(opened.members),
-                                                                 .name = communicator_name(name, use.group),
-                                                                 .staging = use.staging},
-                                           id_of(opened.blobs[first]));
-  const std::lock_guard lock(mutex_);
-  for (const auto& [data, size] : arenas_) group->add_memory(data, size);
-  groups_.push_back(group);
-  return group;
+  return std::make_shared<NcclGroup>(parts_,
+                                     NcclCommunicatorParts{.channel = opened.channel,
+                                                           .members = std::move(opened.members),
+                                                           .name = communicator_name(name, use.group),
+                                                           .staging = use.staging},
+                                     id_of(opened.blobs[first]));
 }
 
 Arena NcclJob::make_arena(Bytes size) {
@@ -104,9 +107,7 @@ Arena NcclJob::make_arena(Bytes size) {
   const Bytes pages = Arena::whole_pages(device(), size);
   void* const data = parts_.library.allocate(pages);
   if (data == nullptr) return Arena(device(), size);
-  auto memory = std::make_unique<NcclMemory>(*this, data, pages);
-  for (const auto& group : living_groups()) group->add_memory(data, pages);
-  return Arena(pages, std::move(memory));
+  return Arena(pages, std::make_unique<NcclMemory>(*this, data, pages));
 }
 
 // Allocates nothing while nothing changes.
@@ -114,13 +115,7 @@ void NcclJob::watch() noexcept {
   ::pthread_setname_np(::pthread_self(), "nccl");
   std::unique_lock lock(mutex_);
   while (!ending_) {
-    for (std::size_t i = 0; i < groups_.size(); ++i) {
-      const std::shared_ptr<NcclGroup> group = groups_[i].lock();
-      if (!group) continue;
-      lock.unlock();
-      group->watch();
-      lock.lock();
-    }
+    for (NcclGroup* const group : groups_) group->watch();
     changed_.wait_for(lock, watch_interval);
   }
 }

@@ -19,11 +19,11 @@
 
 namespace tessera::comm {
 
-class NcclJob {
+class NcclJob final : private NcclWatch {
  public:
   // Library and control outlive the job, and all streams that communicators run on end before it.
   NcclJob(NcclLibrary& library, Control& control, Device device, NcclOptions options);
-  ~NcclJob();
+  ~NcclJob() final;
   NcclJob(const NcclJob&) = delete;
   NcclJob& operator=(const NcclJob&) = delete;
 
@@ -44,15 +44,17 @@ class NcclJob {
 
  private:
   friend class NcclMemory;
+  // The watcher never owns a group: it would have to end one, and that may wait for what only the watcher can abort.
+  void begin(NcclGroup& group) final;
+  void end(NcclGroup& group) final;
   void watch() noexcept;
-  std::vector<std::shared_ptr<NcclGroup>> living_groups();
 
   LaunchOrder order_;
   const NcclParts parts_;
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<std::weak_ptr<NcclGroup>> groups_;
+  std::vector<NcclGroup*> groups_;
   std::vector<std::pair<void*, Bytes>> arenas_;
   bool ending_ = false;
   std::thread watcher_;  // last: it uses all of the above
