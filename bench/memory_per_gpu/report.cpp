@@ -7,7 +7,7 @@
 
 #include "json/json.hpp"
 #include "memory_per_gpu/machine.hpp"
-#include "tessera/base/version.hpp"
+#include "tessera/version.hpp"
 
 namespace bench {
 

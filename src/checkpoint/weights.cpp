@@ -19,9 +19,9 @@
 #include "checkpoint/safetensors_header.hpp"
 #include "shard/inspection.hpp"
 #include "tessera/base/error.hpp"
-#include "tessera/base/version.hpp"
 #include "tessera/checkpoint/safetensors.hpp"
 #include "tessera/plan/layout.hpp"
+#include "tessera/version.hpp"
 
 namespace tessera {
 

@@ -193,7 +193,7 @@ std::exception_ptr launch_threads(const LaunchOptions& options, const comm::Laun
 void comm::require_launchable(const LaunchOptions& options) {
   validate(options);
   const bool on_devices = resolve(options.device) == DeviceKind::cuda;
-  const Start start = how_started();
+  const Start start = start_of(options);
   require_startable(start, options, {.mpi = has_mpi(), .nccl = has_nccl(), .on_devices = on_devices});
   require_backend(start, options, on_devices);
 }
@@ -207,7 +207,8 @@ DeviceKind resolve(DeviceChoice choice) {
 
 std::exception_ptr comm::launch_ranks(const LaunchOptions& options, const Launched& launched) {
   require_launchable(options);
-  const Start start = how_started();
+  if (options.nccl_communicator != nullptr) return launch_over_own_nccl(options, launched);
+  const Start start = start_of(options);
   switch (start.launcher) {
     case Launcher::mpi: return launch_mpi_process(start, options, launched);
     case Launcher::torchrun:

@@ -62,6 +62,9 @@ bool has_mpi();
 // UnavailableError in a build without MPI.
 std::exception_ptr launch_mpi_process(const Start& start, const LaunchOptions& options, const Launched& launched);
 
+// As launch_ranks(), for a rank of the NCCL communicator that the options bring.
+std::exception_ptr launch_over_own_nccl(const LaunchOptions& options, const Launched& launched);
+
 // What follows when the ranks know where they meet, or have met: their job, from its beginning to its end. The first
 // cause, or null.
 struct ProcessStart {

@@ -27,6 +27,10 @@ int Group::size() const {
   return size;
 }
 
+int Group::place() const { return place_of(rank_); }
+
+std::vector<int> Group::ranks() const { return ranks_of(index_of(rank_)); }
+
 int Group::place_of(int rank) const {
   int place = 0;
   for (const Steps& axis : axes_) place = place * axis.size + rank / axis.stride % axis.size;

@@ -102,6 +102,23 @@ std::string rank_text(const Start& start) {
 
 }  // namespace
 
+Start start_of(const LaunchOptions& options) {
+  const bool over_nccl = options.nccl_communicator != nullptr;
+  if (!options.mpi_communicator && !over_nccl) return how_started();
+  if (options.ranks || (options.mpi_communicator && over_nccl)) {
+    throw UsageError(
+        "the ranks are those of the program's own communicator: leave their number out, and give one only");
+  }
+  if (over_nccl) return {.launcher = Launcher::alone, .by = "the program's NCCL communicator", .rank = 0, .ranks = 0};
+  if (!has_mpi()) {
+    throw UnavailableError(
+        "the program's MPI communicator cannot be used: this build of Tessera has no MPI half: build it with MPI "
+        "(meson "
+        "setup -Dmpi=enabled)");
+  }
+  return {.launcher = Launcher::mpi, .by = "the program's MPI communicator", .rank = 0, .ranks = 0};
+}
+
 Start detect_start(const Environment& environment, bool has_mpi) {
   if (has_mpi) {
     if (const auto start = mpi_start(environment)) return *start;
@@ -134,12 +151,14 @@ void require_startable(const Start& start, const LaunchOptions& options, const P
 }
 
 void require_backend(const Start& start, const LaunchOptions& options, bool on_devices) {
-  const bool over_nccl = options.backend == BackendChoice::nccl || (on_devices && start.launcher != Launcher::alone);
+  const bool own = options.nccl_communicator != nullptr;
+  const bool over_nccl =
+      own || options.backend == BackendChoice::nccl || (on_devices && start.launcher != Launcher::alone);
   if (options.sums == SumChoice::fast && !over_nccl) {
     throw UsageError(
         "--sums fast: only NCCL forms sums in an order of its own; add --backend nccl, or leave --sums out");
   }
-  if (options.backend != BackendChoice::nccl || on_devices) return;
+  if (options.backend != BackendChoice::nccl || on_devices || own) return;
   throw UsageError("--backend nccl: ranks compute on the CPU here; NCCL needs --device cuda and GPUs");
 }
 

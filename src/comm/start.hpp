@@ -17,6 +17,10 @@ using Environment = std::function<const char*(const char* name)>;
 // `least` to `most`.
 int number_in(const char* name, std::string_view value, int least, int most);
 
+// By the options where they bring the program's own communicator, else by the environment. Throws UsageError where the
+// options contradict themselves, UnavailableError where this build cannot use what they bring.
+Start start_of(const LaunchOptions& options);
+
 Start detect_start(const Environment& environment, bool has_mpi);
 
 // Throws UsageError when `options` ask for ranks that are threads though processes were started, UnavailableError when

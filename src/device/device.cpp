@@ -49,9 +49,19 @@ bool Event::complete() const { return implementation_->complete(); }
 
 // ---- streams ----
 
-Stream::Stream(Device device, StreamOptions options)
-    : implementation_(device.kind() == DeviceKind::cpu ? device::make_cpu_stream(std::move(options))
-                                                       : device::make_cuda_stream(device, std::move(options))) {}
+namespace {
+
+std::unique_ptr<Stream::Implementation> make_stream(Device device, StreamOptions options) {
+  if (device.kind() == DeviceKind::cuda) return device::make_cuda_stream(device, std::move(options));
+  if (options.cuda_stream) {
+    throw UsageError(fmt::format("stream \"{}\" is on the CPU: no cudaStream_t stands behind it", options.name));
+  }
+  return device::make_cpu_stream(std::move(options));
+}
+
+}  // namespace
+
+Stream::Stream(Device device, StreamOptions options) : implementation_(make_stream(device, std::move(options))) {}
 Stream::Stream(Stream&&) noexcept = default;
 Stream& Stream::operator=(Stream&&) noexcept = default;
 Stream::~Stream() = default;

@@ -38,7 +38,7 @@ CudaMark::~CudaMark() = default;
 bool CudaMark::complete() const { refuse(to_string(device_)); }
 bool CudaMark::wait_on_host(std::chrono::steady_clock::time_point) const { refuse(to_string(device_)); }
 
-CudaQueue::CudaQueue(Device device, StreamPriority) : device_(device) { refuse(to_string(device)); }
+CudaQueue::CudaQueue(Device device, StreamPriority) : device_(device), owned_(false) { refuse(to_string(device)); }
 CudaQueue::~CudaQueue() = default;
 
 void CudaQueue::record(CudaMark&) { refuse(to_string(device_)); }

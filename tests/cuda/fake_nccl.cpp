@@ -44,12 +44,14 @@ struct FakeNccl::Meeting {
   std::atomic<int> joined = 0;
   int moving = 0;
   bool anyone_aborted = false;
+  std::map<std::pair<std::uint64_t, int>, std::shared_ptr<Meeting>> parts;  // by number of the split, and group
 };
 
 struct FakeNccl::Comm {
   std::shared_ptr<Meeting> meeting;
   int rank = 0;
   std::uint64_t launches = 0;
+  std::uint64_t splits = 0;
   int polls = 0;       // still in progress for so many
   long switches = 0;   // of the calling thread, when it called
   bool large = false;  // connected for collectives of greeting()
@@ -230,6 +232,27 @@ NcclState FakeNccl::join(Handle& made, const Id& id, const Place& place) {
   ++open_handles_;
   made = new std::shared_ptr<Comm>(comm);
   return state(made);
+}
+
+NcclState FakeNccl::split(Handle& made, Handle parent, int group, const Place& place) {
+  Comm& whole = comm_of(parent);
+  auto comm = std::make_shared<Comm>();
+  {
+    const std::lock_guard lock(whole.meeting->mutex);
+    std::shared_ptr<Meeting>& meeting = whole.meeting->parts[{whole.splits++, group}];
+    if (!meeting) meeting = std::make_shared<Meeting>(place.ranks);
+    comm->meeting = meeting;
+  }
+  comm->rank = place.rank;
+  ++comm->meeting->joined;
+  ++open_handles_;
+  made = new std::shared_ptr<Comm>(comm);
+  return state(made);
+}
+
+NcclLibrary::Membership FakeNccl::membership(Handle handle) {
+  const Comm& comm = comm_of(handle);
+  return {.rank = comm.rank, .ranks = comm.meeting->ranks, .device = comm.rank};
 }
 
 NcclState FakeNccl::answer(Comm& comm) const {

@@ -49,6 +49,8 @@ class FakeNccl final : public NcclLibrary {
   Bytes greeting() const override { return Bytes(2048); }
   Id unique_id() override;
   NcclState join(Handle& made, const Id& id, const Place& place) override;
+  NcclState split(Handle& made, Handle parent, int group, const Place& place) override;
+  Membership membership(Handle handle) override;
   NcclState state(Handle handle) override;
   NcclState finalize(Handle handle) override;
   void destroy(Handle handle) noexcept override;

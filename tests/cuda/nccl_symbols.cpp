@@ -13,8 +13,11 @@ int ncclGetVersion(int* version) {
   int name() { return 0; }
 TESSERA_NO_FUNCTION(ncclGetUniqueId)
 TESSERA_NO_FUNCTION(ncclCommInitRankConfig)
+TESSERA_NO_FUNCTION(ncclCommSplit)
 TESSERA_NO_FUNCTION(ncclCommGetAsyncError)
 TESSERA_NO_FUNCTION(ncclCommUserRank)
+TESSERA_NO_FUNCTION(ncclCommCount)
+TESSERA_NO_FUNCTION(ncclCommCuDevice)
 TESSERA_NO_FUNCTION(ncclCommFinalize)
 TESSERA_NO_FUNCTION(ncclCommDestroy)
 TESSERA_NO_FUNCTION(ncclCommAbort)

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "../comm/property.hpp"
@@ -104,6 +105,44 @@ TEST_CASE("communicators_are_connected_for_large_collectives_before_the_first_of
                                 }));
   CHECK(connected == 2 * 3);
   CHECK(late == 0);
+}
+
+TEST_CASE("a_communicator_of_the_programs_own_is_split_for_all_that_a_job_needs") {
+  FakeNccl nccl({});
+  const NcclLibrary::Id id = nccl.unique_id();
+  std::vector<std::thread> threads;
+  std::vector<std::string> texts(4);
+  for (int rank = 0; rank < 4; ++rank) {
+    threads.emplace_back([&, rank] {
+      NcclLibrary::Handle own = nullptr;
+      nccl.join(own, id, {.rank = rank, .ranks = 4, .name = "the program's"});
+      try {
+        for (int job = 0; job < 2; ++job) {
+          tessera::launch({.nccl_communicator = own}, [&](World& world) {
+            conformance::device_of_this_thread() = world.device();
+            if (world.rank() != rank || world.size() != 4 || world.device() != Device::cuda(rank)) {
+              throw std::runtime_error("ranks are not those of the communicator");
+            }
+            take_turns(world, 3);
+            const Mesh mesh = world.mesh({{"replicate", 2}, {"shard", 2}});
+            const auto pairs = world.make_communicator("pairs", {.group = mesh.group("shard")});
+            Stream stream = queued_stream("pairs");
+            Shared<std::byte> parts(2 * 32, static_cast<std::byte>(rank));
+            pairs->all_gather(stream, {.data = parts.data(), .shard = Bytes(32), .label = "pairs"});
+            stream.synchronize();
+            if (parts[0] != static_cast<std::byte>(rank & ~1)) throw std::runtime_error("a wrong group");
+          });
+        }
+      } catch (const std::exception& error) {
+        texts[static_cast<std::size_t>(rank)] = error.what();
+      }
+      nccl.destroy(own);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  check_all_well(texts);
+  CHECK(nccl.open_handles() == 0);
+  CHECK_THROWS_AS(tessera::launch({.ranks = 2, .nccl_communicator = &nccl}, [](World&) {}), UsageError);
 }
 
 TEST_CASE("the_watcher_asks_on_its_ranks_own_device") {

@@ -1,6 +1,7 @@
 // Streams and events of CUDA devices: order, waits across streams and by the host, failures.
 #include "tessera/device/stream.hpp"
 
+#include <cuda_runtime.h>
 #include <doctest/doctest.h>
 
 #include <array>
@@ -9,6 +10,7 @@
 
 #include "device_data.hpp"
 #include "tessera/base/error.hpp"
+#include "tessera/device/cuda.hpp"
 #include "tessera/device/time_stamps.hpp"
 
 using namespace tessera;
@@ -49,6 +51,29 @@ TEST_CASE("cuda: a value goes round a ring of streams in order, with and without
     for (int round = 0; round < rounds; ++round) expected = (expected + 3.0f) / 2.0f;
     CHECK(sum.values() == std::vector<float>(count, expected));
   }
+}
+
+TEST_CASE("cuda: a stream of the program's own is taken as it is, and left") {
+  cudaStream_t own = nullptr;
+  REQUIRE(cudaStreamCreateWithPriority(&own, cudaStreamNonBlocking, 0) == cudaSuccess);
+  DeviceBuffer<float> data(std::vector<float>(count, 6.0f));
+  {
+    Stream before = cuda_stream(StreamMode::queued);
+    Stream stream(Device::cuda(0), {.name = "own", .mode = StreamMode::immediate, .cuda_stream = own});
+    CHECK(native_stream(stream) == own);
+    Event divided(Device::cuda(0), "divided");
+    kernels::divide(before, data.data(), 2.0f, count);
+    before.record(divided);
+    stream.wait(divided);
+    kernels::divide(stream, data.data(), 3.0f, count);
+  }
+  CHECK(cudaMemsetAsync(data.data(), 0, sizeof(float), own) == cudaSuccess);  // it goes on
+  CHECK(cudaStreamSynchronize(own) == cudaSuccess);
+  CHECK(cudaStreamDestroy(own) == cudaSuccess);
+  std::vector<float> expected(count, 1.0f);
+  expected[0] = 0.0f;
+  CHECK(data.values() == expected);
+  CHECK_THROWS_AS(Stream(Device::cpu(), {.name = "cpu", .cuda_stream = own}), UsageError);
 }
 
 TEST_CASE("cuda: the host waits for an event of the device through an immediate stream of the CPU") {

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """An installed Tessera is all that a user needs: installs into a folder of its own, then builds and runs a program there
-with nothing but the compiler and pkg-config.
+with nothing but the compiler and pkg-config, against the shared libraries and against the archives. Shared libraries
+export what public headers declare, and nothing else.
 
 With CMake, where it is here, the program is also built through pkg-config's imported target, and through the package of
 find_package().
@@ -10,6 +11,7 @@ usage: install_test.py --source ROOT --build BUILD --package NAME --program FILE
 import argparse
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -63,7 +65,7 @@ CMAKE_WAYS = {
     "tessera": [("find_package(PkgConfig REQUIRED)\npkg_check_modules(TESSERA REQUIRED IMPORTED_TARGET tessera)\n"
                  "set(CMAKE_CXX_STANDARD 20)", "PkgConfig::TESSERA"),
                 ("find_package(tessera 0.1 REQUIRED)", "tessera::tessera")],
-    "tessera-nn": [("find_package(tessera REQUIRED COMPONENTS nn)", "tessera::nn")],
+    "tessera-nn": [("set(tessera_USE_STATIC ON)\nfind_package(tessera REQUIRED COMPONENTS nn)", "tessera::nn")],
     "tessera-torch": [("find_package(tessera REQUIRED COMPONENTS torch)", "tessera::torch")],
 }
 CMAKE_REFUSALS = {
@@ -100,14 +102,54 @@ def check_cmake(options, scratch, package_folder, expected):
         assert words in refusal, f"{find}: {refusal}"
 
 
-def build_and_run(options, source, scratch, package_folder):
-    """Compiles the program with what pkg-config says, runs it, and returns what it printed."""
-    flags = run("pkg-config", "--cflags", "--libs", options.package, PKG_CONFIG_PATH=str(package_folder)).split()
+def flags_of(options, package_folder, *what):
+    flags = run("pkg-config", *what, options.package, PKG_CONFIG_PATH=str(package_folder)).split()
     astray = [flag for flag in flags if str(options.build) in flag or str(options.source) in flag]
     assert not astray, f"pkg-config points into the source or build tree: {astray}"
-    program = scratch / "program"
-    run(*options.compiler, "-std=c++20", "-Wall", "-Wextra", "-Wpedantic", "-Werror", source, "-o", program, *flags)
-    return run(program, LD_LIBRARY_PATH=str(package_folder.parent))
+    return flags
+
+
+def build_and_run(options, source, scratch, package_folder):
+    """Compiles the program with what pkg-config says, runs it, and returns what it printed."""
+    unit = scratch / "program.o"
+    run(*options.compiler, "-std=c++20", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-c", source, "-o", unit,
+        *flags_of(options, package_folder, "--cflags"))
+    printed = []
+    archives = without_shared_libraries(package_folder, scratch)
+    for folder, libs in [(package_folder, ["--libs"])] + [(archives, ["--libs", "--static"])] * bool(archives):
+        program = scratch / "program"
+        run(*options.compiler, unit, "-o", program, *flags_of(options, folder, *libs))
+        printed.append(run(program, LD_LIBRARY_PATH=str(folder.parent)))
+    assert len(set(printed)) == 1, printed
+    return printed[0]
+
+
+def without_shared_libraries(package_folder, scratch):
+    """A copy of the libraries that has archives alone, where there are any; its folder of pkg-config files."""
+    libraries = scratch / "archives" / package_folder.parent.name
+    if not libraries.is_dir():
+        prefix = next(folder for folder in package_folder.parents if (folder / "include").is_dir())
+        shutil.copytree(prefix, scratch / "archives", symlinks=True)
+        libraries = scratch / "archives" / package_folder.parent.relative_to(prefix)
+        for library in libraries.glob("libtessera*.so*"):
+            library.unlink()
+    return libraries / "pkgconfig" if list(libraries.glob("libtessera*.a")) else None
+
+
+def check_exports(source, libraries):
+    """What a shared library defines for others is named in some public header."""
+    headers = [path.read_text(encoding="utf-8") for part in ["", "nn", "torch"]
+               for path in (source / part / "include").rglob("*.hpp")]
+    named = set(re.findall(r"\w+", "\n".join(headers)))
+    for library in libraries.glob("libtessera*.so"):
+        lines = run("nm", "-D", "--defined-only", "-C", library).splitlines()
+        symbols = [line.split(" ", 2)[2] for line in lines if line.split(" ", 2)[1] in "TDBR"]
+        assert symbols, f"{library} exports nothing"
+        names = {name for symbol in symbols for name in re.findall(r"\btessera((?:::\w+)+)", symbol.split("(")[0])}
+        of_the_linker = {"__bss_start", "_edata", "_end"}
+        strangers = [symbol for symbol in symbols if "tessera::" not in symbol and symbol not in of_the_linker]
+        hidden = [name for name in names if not all(part in named for part in name.split("::")[1:])]
+        assert not strangers + hidden, f"{library} exports {strangers + hidden}"
 
 
 def main():
@@ -126,6 +168,7 @@ def main():
         check_headers(options.source, scratch / "moved")
         check_packages(options.package, package_folder)
         check_tool(scratch / "moved", package_folder)
+        check_exports(options.source, package_folder.parent)
         printed = [build_and_run(options, source, scratch, package_folder) for source in [options.program, *options.more]]
         if shutil.which("cmake"):
             check_cmake(options, scratch, package_folder, printed[0])

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """What every file of the project keeps: a first comment, no tabs, no trailing blanks, no notes to self, no paths of one
-machine; the umbrella header has every public header, and version.hpp and CHANGELOG.md name the version of meson.build.
+machine; public headers are exported; the umbrella header has every public header, and version.hpp and CHANGELOG.md name the version of meson.build.
 
 usage: file_rules.py ROOT    prints each violation and exits with 1 when there is one
 """
@@ -8,7 +8,7 @@ import pathlib
 import re
 import sys
 
-FOLDERS = [".ci", "bench", "docs", "examples", "include", "nn", "scripts", "src", "subprojects", "tests", "tools", "torch"]
+FOLDERS = [".ci", "bench", "docs", "examples", "include", "nn", "packaging", "scripts", "src", "subprojects", "tests", "tools", "torch"]
 TEXT_SUFFIXES = {"", ".build", ".cpp", ".cu", ".cuh", ".hpp", ".in", ".md", ".py", ".sh", ".supp", ".txt", ".wrap"}
 CODE_SUFFIXES = {".cpp", ".cu", ".cuh", ".hpp"}
 SKIPPED_FOLDERS = {"__pycache__", "packagecache"}
@@ -16,6 +16,8 @@ THIS_TEST = "tests/style/"  # names the forbidden words itself
 NOTE_TO_SELF = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 MACHINE_PATH = re.compile(r"(?<![\w.$}{])/(work|root|home)/[\w.]")
 INCLUDED = re.compile(r'^#include "(tessera/[^"]+)"', re.MULTILINE)
+PUBLIC = ("include/", "nn/include/", "torch/include/")
+EXPORTED = re.compile(r"\n#pragma GCC visibility push\(default\)\n\nnamespace .*\n}[^\n]*\n\n#pragma GCC visibility pop\n$", re.DOTALL)
 UMBRELLA = "include/tessera/tessera.hpp"
 
 
@@ -61,6 +63,13 @@ def opening_violations(path, text):
         yield f"{path}: has no newline at its end"
 
 
+def export_violations(path, text):
+    """What a public header declares is exported from shared libraries, where all else is hidden."""
+    if path.startswith(PUBLIC) and path.endswith(".hpp") and "\nnamespace " in text and not EXPORTED.search(text):
+        yield (f"{path}: its namespaces must stand between `#pragma GCC visibility push(default)` and "
+               "`#pragma GCC visibility pop`")
+
+
 def umbrella_violations(files):
     if UMBRELLA not in files:
         return
@@ -75,8 +84,8 @@ def version_violations(files):
     declared = re.search(r"^  version: '([^']+)'", files.get("meson.build", ""), re.MULTILINE)
     if not declared:
         return
-    if f'"{declared.group(1)}"' not in files.get("include/tessera/base/version.hpp", ""):
-        yield f"include/tessera/base/version.hpp: does not name version {declared.group(1)}"
+    if f'"{declared.group(1)}"' not in files.get("include/tessera/version.hpp", ""):
+        yield f"include/tessera/version.hpp: does not name version {declared.group(1)}"
     if f"## {declared.group(1)}" not in files.get("CHANGELOG.md", ""):
         yield f"CHANGELOG.md: has no section {declared.group(1)}"
 
@@ -86,6 +95,7 @@ def violations(root):
     for path, text in files.items():
         yield from opening_violations(path, text)
         yield from line_violations(path, text)
+        yield from export_violations(path, text)
     yield from umbrella_violations(files)
     yield from version_violations(files)
 

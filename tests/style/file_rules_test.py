@@ -7,6 +7,7 @@ import unittest
 import file_rules
 
 GOOD = "// What this is.\n#pragma once\n"
+EXPORTED = "\n#pragma GCC visibility push(default)\n\nnamespace a {\n}  // namespace a\n\n#pragma GCC visibility pop\n"
 
 
 def violations_in(files):
@@ -28,10 +29,10 @@ class FileRules(unittest.TestCase):
         self.assertEqual(violations_in({
             "meson.build": "project('tessera', 'cpp',\n  version: '1.2.3',\n)\n",
             "CHANGELOG.md": "## 1.2.3\n",
-            "include/tessera/base/version.hpp": GOOD + '// "1.2.3"\n',
-            "include/tessera/plan/a.hpp": GOOD,
+            "include/tessera/version.hpp": GOOD + '// "1.2.3"\n',
+            "include/tessera/plan/a.hpp": GOOD + EXPORTED,
             "include/tessera/tessera.hpp":
-                GOOD + '#include "tessera/base/version.hpp"\n#include "tessera/plan/a.hpp"\n',
+                GOOD + '#include "tessera/version.hpp"\n#include "tessera/plan/a.hpp"\n',
             "src/plan/a.cpp": "// What this is.\nint a;\n",
             "scripts/b": '#!/bin/sh\n# Does b.\ncd "$root/work/x"\n',
             "tests/c.py": '"""What this is."""\n',
@@ -44,6 +45,13 @@ class FileRules(unittest.TestCase):
 
     def test_a_header_without_a_guard_is_found(self):
         self.assert_one_violation({"src/a.hpp": "// What this is.\n"}, "#pragma once")
+
+    def test_a_public_header_that_exports_nothing_is_found(self):
+        for folder in ["include", "nn/include", "torch/include"]:
+            path = f"{folder}/tessera/a.hpp"
+            umbrella = {"include/tessera/tessera.hpp": GOOD + '#include "tessera/a.hpp"\n'}
+            self.assert_one_violation({**umbrella, path: GOOD + "\nnamespace a {\n}\n"}, "visibility push")
+            self.assert_one_violation({**umbrella, path: GOOD + EXPORTED.replace("pop", "push(default)")}, "visibility pop")
 
     def test_blanks_and_missing_newlines_are_found(self):
         self.assert_one_violation({"src/a.cpp": "// A.\n\tint a;\n"}, "src/a.cpp:2: a tab")
@@ -64,7 +72,7 @@ class FileRules(unittest.TestCase):
 
     def test_a_version_that_disagrees_is_found(self):
         files = {"meson.build": "project('tessera', 'cpp',\n  version: '1.2.3',\n)\n", "CHANGELOG.md": "## 1.2.2\n",
-                 "include/tessera/base/version.hpp": GOOD + '// "1.2.2"\n'}
+                 "include/tessera/version.hpp": GOOD + '// "1.2.2"\n'}
         self.assertEqual(len(violations_in(files)), 2)
 
 

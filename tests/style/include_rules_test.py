@@ -57,6 +57,12 @@ class IncludeRules(unittest.TestCase):
     def test_a_public_header_that_needs_an_internal_one_is_found(self):
         self.assert_one_violation({"include/tessera/plan/a.hpp": '#include "plan/b.hpp"\n'}, "internal")
 
+    def test_a_public_header_that_needs_another_library_is_found(self):
+        for folder in ["include/tessera/comm", "nn/include/tessera/nn", "torch/include/tessera/torch"]:
+            for header in ["fmt/format.h", "nlohmann/json.hpp", "cuda_runtime.h", "mpi.h", "nccl.h"]:
+                self.assert_one_violation({f"{folder}/a.hpp": f"#include <{header}>\n"}, "nothing but the standard library")
+        self.assertEqual(violations_in({"include/tessera/device/a.cuh": "#include <cuda_runtime.h>\n"}), [])
+
     def test_the_library_that_knows_nn_is_found(self):
         self.assert_one_violation({"src/checkpoint/a.cpp": '#include "tessera/nn/linear.hpp"\n'}, "nn")
 

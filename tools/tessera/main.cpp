@@ -13,7 +13,7 @@
 #include "commands.hpp"
 #include "options.hpp"
 #include "tessera/base/file_size_limit.hpp"
-#include "tessera/base/version.hpp"
+#include "tessera/version.hpp"
 
 namespace {
 

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <string>
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 class Bytes {
@@ -41,3 +43,5 @@ constexpr Bytes round_up(Bytes value, Bytes step) { return Bytes(round_up(value.
 std::string to_string(Bytes value);
 
 }  // namespace tessera
+
+#pragma GCC visibility pop

@@ -5,6 +5,8 @@
 
 #include "tessera/base/bytes.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 enum class DType { fp32, bf16, fp16 };
@@ -15,3 +17,5 @@ std::string_view to_string(DType type);          // "fp32", "bf16", "fp16"
 DType dtype_from_string(std::string_view name);  // throws UsageError, naming the choices
 
 }  // namespace tessera
+
+#pragma GCC visibility pop

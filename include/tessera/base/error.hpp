@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <string>
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 class Error : public std::runtime_error {
@@ -55,3 +57,5 @@ class InternalError : public std::logic_error {
 };
 
 }  // namespace tessera
+
+#pragma GCC visibility pop

@@ -3,6 +3,8 @@
 
 #include <csignal>
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 // From here on, a write beyond the limit fails as one on a full device does, and whoever writes says so and names the
@@ -14,3 +16,5 @@ inline void make_file_size_limit_an_error() noexcept {
 }
 
 }  // namespace tessera
+
+#pragma GCC visibility pop

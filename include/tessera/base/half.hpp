@@ -9,6 +9,8 @@
 
 #include "tessera/base/dtype.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 struct bf16 {
@@ -78,3 +80,5 @@ inline fp16::operator float() const {
 }
 
 }  // namespace tessera
+
+#pragma GCC visibility pop

@@ -5,6 +5,8 @@
 #include <array>
 #include <cstdint>
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 using PhiloxCounter = std::array<std::uint32_t, 4>;
@@ -24,3 +26,5 @@ inline PhiloxCounter philox(PhiloxCounter counter, PhiloxKey key) {
 }
 
 }  // namespace tessera
+
+#pragma GCC visibility pop

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 using Shape = std::vector<std::size_t>;
@@ -13,3 +15,5 @@ std::size_t element_count(const Shape& shape);  // throws UsageError when the pr
 std::string to_string(const Shape& shape);      // "[64, 10]"
 
 }  // namespace tessera
+
+#pragma GCC visibility pop

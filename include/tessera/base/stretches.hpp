@@ -4,6 +4,8 @@
 #include <utility>
 #include <vector>
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 using Stretches = std::vector<std::pair<double, double>>;
@@ -15,3 +17,5 @@ double length(const Stretches& merged);
 double common_length(const Stretches& merged_a, const Stretches& merged_b);
 
 }  // namespace tessera
+
+#pragma GCC visibility pop

@@ -18,6 +18,8 @@
 #include "tessera/checkpoint/safetensors.hpp"
 #include "tessera/checkpoint/state.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 // One file each, or several with an index (tensor_index.hpp).
@@ -84,7 +86,7 @@ class CheckpointReader {
                   std::span<std::byte> staging) const;
 
  private:
-  class Implementation;
+  class [[gnu::visibility("hidden")]] Implementation;
   std::unique_ptr<Implementation> implementation_;
 };
 
@@ -95,3 +97,5 @@ using VerifyProgress = std::function<void(Bytes done, Bytes total)>;
 std::vector<std::string> verify_checkpoint(const std::filesystem::path& folder, const VerifyProgress& progress = {});
 
 }  // namespace tessera
+
+#pragma GCC visibility pop

@@ -29,6 +29,8 @@
 #include "tessera/data/sampler.hpp"
 #include "tessera/shard/fully_shard.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 struct CheckpointerOptions {
@@ -96,8 +98,10 @@ class Checkpointer {
   CheckpointState load(const std::filesystem::path& checkpoint, LoadOptions options = {});
 
  private:
-  class Implementation;
+  class [[gnu::visibility("hidden")]] Implementation;
   std::unique_ptr<Implementation> implementation_;
 };
 
 }  // namespace tessera
+
+#pragma GCC visibility pop

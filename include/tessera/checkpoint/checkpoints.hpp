@@ -12,6 +12,8 @@
 
 #include "tessera/checkpoint/manifest.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 std::string checkpoint_name(std::uint64_t step);                             // "step-00000100": eight digits, or more
@@ -50,3 +52,5 @@ std::optional<FoundCheckpoint> newest_checkpoint(const std::filesystem::path& fo
 std::filesystem::path find_checkpoint(const std::filesystem::path& path);
 
 }  // namespace tessera
+
+#pragma GCC visibility pop

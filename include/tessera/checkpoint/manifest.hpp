@@ -12,6 +12,8 @@
 #include "tessera/base/bytes.hpp"
 #include "tessera/plan/checkpoint_memory.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 inline constexpr std::string_view manifest_name = "manifest.json";
@@ -45,3 +47,5 @@ Manifest parse_manifest(std::string_view text, const std::filesystem::path& path
 Manifest read_manifest(const std::filesystem::path& folder);
 
 }  // namespace tessera
+
+#pragma GCC visibility pop

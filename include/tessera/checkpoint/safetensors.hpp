@@ -20,6 +20,8 @@
 #include "tessera/base/dtype.hpp"
 #include "tessera/base/shape.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 inline constexpr Bytes safetensors_header_limit{100'000'000};  // a longer header is refused, as the reference does
@@ -56,7 +58,7 @@ class SafetensorsReader {
   void read_floats(const StoredTensor& tensor, std::size_t first, std::span<float> to) const;
 
  private:
-  class Implementation;
+  class [[gnu::visibility("hidden")]] Implementation;
   std::unique_ptr<Implementation> implementation_;
 };
 
@@ -98,8 +100,10 @@ class SafetensorsWriter {
   Bytes file_size() const;
 
  private:
-  class Implementation;
+  class [[gnu::visibility("hidden")]] Implementation;
   std::unique_ptr<Implementation> implementation_;
 };
 
 }  // namespace tessera
+
+#pragma GCC visibility pop

@@ -15,6 +15,8 @@
 #include "tessera/base/bytes.hpp"
 #include "tessera/data/sampler.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 inline constexpr std::string_view state_name = "state.json";
@@ -60,3 +62,5 @@ std::string compose(const CheckpointState& state);
 CheckpointState parse_state(std::string_view text, const std::filesystem::path& path);
 
 }  // namespace tessera
+
+#pragma GCC visibility pop

@@ -13,6 +13,8 @@
 
 #include "tessera/base/bytes.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 inline constexpr Bytes split_limit{5'000'000'000};  // of the tensors in one file; a tensor itself is never split
@@ -40,3 +42,5 @@ std::string compose(const TensorIndex& index);  // throws UsageError for names t
 TensorIndex parse_tensor_index(std::string_view text, const std::filesystem::path& path);
 
 }  // namespace tessera
+
+#pragma GCC visibility pop

@@ -8,6 +8,8 @@
 
 #include "tessera/shard/fully_shard.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 // Writes the masters; with outer steps (FullyShardOptions::outer), where replicas have masters of their own, what they
@@ -31,3 +33,5 @@ void load_weights(FullyShard& model, const std::filesystem::path& path, const Lo
 std::map<std::string, std::string> read_name_map(const std::filesystem::path& path);
 
 }  // namespace tessera
+
+#pragma GCC visibility pop

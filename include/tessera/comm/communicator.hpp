@@ -45,6 +45,8 @@
 #include "tessera/base/dtype.hpp"
 #include "tessera/device/stream.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 // In place: the part of the rank at place r is the `shard` bytes at data + r * shard; afterwards all size() * shard
@@ -109,3 +111,5 @@ class Communicator {
 };
 
 }  // namespace tessera
+
+#pragma GCC visibility pop

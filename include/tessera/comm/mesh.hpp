@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 struct MeshAxis {
@@ -24,8 +26,8 @@ class Group {
   const std::string& name() const { return name_; }  // "shard"; "shard x replicate" of two axes
   int size() const;                                  // ranks of each group
   int count() const { return ranks_of_job_ / size(); }
-  int place() const { return place_of(rank_); }
-  std::vector<int> ranks() const { return ranks_of(index_of(rank_)); }  // of this rank's group, by place
+  int place() const;
+  std::vector<int> ranks() const;  // of this rank's group, by place
 
   // Of any rank of the job: which of the count() groups it is in, counted in the order of their lowest ranks, and its
   // place there.
@@ -83,3 +85,5 @@ class Mesh {
 };
 
 }  // namespace tessera
+
+#pragma GCC visibility pop

@@ -11,6 +11,8 @@
 
 #include "tessera/comm/world.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 // Where ranks compute. automatic: on CUDA devices where there are any that this build can drive, else on the CPU.
@@ -47,6 +49,15 @@ struct LaunchOptions {
   // NCCL can (2.30 and later, with NCCL_MULTI_RANK_GPU_ENABLE=1 in the environment).
   BackendChoice backend = BackendChoice::automatic;
   SumChoice sums = SumChoice::ranked;
+  // The ranks are the processes of a communicator of the program's own, and in its order: MPI_Comm_c2f(communicator).
+  // The program has called MPI_Init_thread and calls MPI_Finalize, which a job that failed may keep waiting; with
+  // MPI_THREAD_SERIALIZED it leaves MPI alone while launch() runs, with MPI_THREAD_MULTIPLE it need not. The job talks
+  // on duplicates. `ranks` is left out.
+  std::optional<int> mpi_communicator = std::nullopt;
+  // The ranks are those of an ncclComm_t of the program's own, and this thread is one of them, on the communicator's
+  // device: NCCL splits all that the job needs from it (ncclCommSplit). The program leaves it alone while launch()
+  // runs, and destroys it; where the others do not come in time it is aborted. `device` is left out, too.
+  void* nccl_communicator = nullptr;
 };
 
 // Starts `ranks` ranks, each with its World on a thread of its own (rank 0 on the calling thread), and waits for all.
@@ -71,3 +82,5 @@ int run(int argc, char** argv, const std::function<void(World&, Arguments)>& bod
 int run(int argc, char** argv, const std::function<void(World&)>& body);  // any argument that is left is an error
 
 }  // namespace tessera
+
+#pragma GCC visibility pop

@@ -8,6 +8,8 @@
 
 #include "tessera/comm/world.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 // What a collective takes on its stream: latency + bytes / bytes_per_second, where bytes are what one rank sends in a
@@ -37,3 +39,5 @@ struct SimulateOptions {
 void simulate(const SimulateOptions& options, const std::function<void(World&)>& body);
 
 }  // namespace tessera
+
+#pragma GCC visibility pop

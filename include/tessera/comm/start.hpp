@@ -7,6 +7,8 @@
 
 #include <string>
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 enum class Launcher { alone, mpi, torchrun, slurm };
@@ -27,3 +29,5 @@ Start how_started();
 bool is_first_process() noexcept;
 
 }  // namespace tessera
+
+#pragma GCC visibility pop

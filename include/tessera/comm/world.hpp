@@ -21,6 +21,8 @@
 #include "tessera/device/device.hpp"
 #include "tessera/plan/strategy.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 // What a communicator is for.
@@ -36,7 +38,7 @@ struct CommunicatorUse {
 
 class World {
  public:
-  class Backend;  // implemented per backend, under src/comm
+  class [[gnu::visibility("hidden")]] Backend;  // implemented per backend, under src/comm
   explicit World(std::unique_ptr<Backend> backend);
   World(World&&) noexcept;
   World& operator=(World&&) noexcept;
@@ -104,7 +106,7 @@ class World {
   [[nodiscard]] std::shared_ptr<const void> before_end(std::function<void()> end);
 
  private:
-  class HostCollectives;  // the conveniences' communicator and stream
+  class [[gnu::visibility("hidden")]] HostCollectives;  // the conveniences' communicator and stream
 
   void call_ends() noexcept;
 
@@ -114,3 +116,5 @@ class World {
 };
 
 }  // namespace tessera
+
+#pragma GCC visibility pop

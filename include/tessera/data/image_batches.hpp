@@ -10,6 +10,8 @@
 #include "tessera/data/images.hpp"
 #include "tessera/data/labelled_source.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 // A pixel's byte b becomes (b / 255 - mean) / deviation, channel by channel.
@@ -51,3 +53,5 @@ class ImageBatches final : public LabelledSource {
 };
 
 }  // namespace tessera
+
+#pragma GCC visibility pop

@@ -12,6 +12,8 @@
 
 #include "tessera/data/images.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 struct ImageFolderOptions {
@@ -47,3 +49,5 @@ class ImageFolder final : public ImageSource {
 };
 
 }  // namespace tessera
+
+#pragma GCC visibility pop

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 // Of every image of a source.
@@ -75,3 +77,5 @@ ImageSet read_cifar10(const std::filesystem::path& directory, ImagePart part);
 ImageSet read_cifar100(const std::filesystem::path& directory, ImagePart part);
 
 }  // namespace tessera
+
+#pragma GCC visibility pop

@@ -8,6 +8,8 @@
 
 #include "tessera/data/labelled_source.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 class LabelledData final : public LabelledSource {
@@ -51,3 +53,5 @@ struct Split {
 Split split(const LabelledData& data, std::size_t held_out, std::uint64_t seed);
 
 }  // namespace tessera
+
+#pragma GCC visibility pop

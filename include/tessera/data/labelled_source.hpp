@@ -8,6 +8,8 @@
 
 #include "tessera/data/sampler.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 // The vectors keep their capacity when a batch is filled again.
@@ -39,3 +41,5 @@ class LabelledSource {
 };
 
 }  // namespace tessera
+
+#pragma GCC visibility pop

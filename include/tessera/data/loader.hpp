@@ -19,6 +19,8 @@
 #include "tessera/data/prefetcher.hpp"
 #include "tessera/data/sampler.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 template <typename Batch>
@@ -50,3 +52,5 @@ class Loader {
 };
 
 }  // namespace tessera
+
+#pragma GCC visibility pop

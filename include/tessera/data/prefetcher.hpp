@@ -13,6 +13,8 @@
 
 #include "tessera/data/sampler.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 struct LoaderOptions {
@@ -49,8 +51,10 @@ class Prefetcher {
   static std::size_t slots(const LoaderOptions& options) { return options.depth + options.keep; }
 
  private:
-  class Implementation;
+  class [[gnu::visibility("hidden")]] Implementation;
   std::unique_ptr<Implementation> implementation_;
 };
 
 }  // namespace tessera
+
+#pragma GCC visibility pop

@@ -15,6 +15,8 @@
 
 #include "tessera/comm/world.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 // What becomes of the samples that do not fill a last global batch.
@@ -84,3 +86,5 @@ class DistributedSampler {
 };
 
 }  // namespace tessera
+
+#pragma GCC visibility pop

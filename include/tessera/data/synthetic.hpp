@@ -9,6 +9,8 @@
 
 #include "tessera/data/labelled_source.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 struct SyntheticOptions {
@@ -35,3 +37,5 @@ class SyntheticData final : public LabelledSource {
 };
 
 }  // namespace tessera
+
+#pragma GCC visibility pop

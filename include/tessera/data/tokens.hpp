@@ -16,6 +16,8 @@
 
 #include "tessera/data/sampler.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 // The vectors keep their capacity when a batch is filled again.
@@ -102,3 +104,5 @@ struct TokenSplit {
 TokenSplit split(const std::shared_ptr<const TokenFile>& file, std::size_t length, double fraction);
 
 }  // namespace tessera
+
+#pragma GCC visibility pop

@@ -10,6 +10,8 @@
 #include "tessera/base/bytes.hpp"
 #include "tessera/device/device.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 namespace device {
@@ -44,3 +46,5 @@ class Arena {
 };
 
 }  // namespace tessera
+
+#pragma GCC visibility pop

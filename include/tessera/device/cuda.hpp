@@ -7,6 +7,8 @@
 #include "tessera/device/device.hpp"
 #include "tessera/device/stream.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 // Whether this build has the CUDA half.
@@ -24,3 +26,5 @@ std::string why_no_cuda();
 void* native_stream(Stream& stream);
 
 }  // namespace tessera
+
+#pragma GCC visibility pop

@@ -3,6 +3,8 @@
 
 #include <string>
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 enum class DeviceKind { cpu, cuda };
@@ -26,3 +28,5 @@ class Device {
 std::string to_string(Device device);  // "cpu", "cuda:0"
 
 }  // namespace tessera
+
+#pragma GCC visibility pop

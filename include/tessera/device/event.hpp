@@ -11,6 +11,8 @@
 
 #include "tessera/device/device.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 class Event {
@@ -25,7 +27,7 @@ class Event {
   bool recorded() const;  // at least once
   bool complete() const;  // everything before the latest record has run; false when never recorded
 
-  class Implementation;
+  class [[gnu::visibility("hidden")]] Implementation;
   Implementation& implementation() { return *implementation_; }
 
  private:
@@ -33,3 +35,5 @@ class Event {
 };
 
 }  // namespace tessera
+
+#pragma GCC visibility pop

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cstddef>
 
+#pragma GCC visibility push(default)
+
 namespace tessera::parallel {
 
 // For the whole process: programs call it once at start, with world.threads(), the same on every rank. 1 unless it is
@@ -57,3 +59,5 @@ void in_shares(const Shares& of, const Function& function) {
 }
 
 }  // namespace tessera::parallel
+
+#pragma GCC visibility pop

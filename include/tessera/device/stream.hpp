@@ -20,6 +20,8 @@
 #include "tessera/device/event.hpp"
 #include "tessera/device/task.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 enum class StreamMode { queued, immediate };
@@ -38,6 +40,10 @@ struct StreamOptions {
   std::chrono::milliseconds wait_timeout{600'000};  // for waits on events; the error names stream and event
   // Test mode: sleeps before each task, by seed; up to 0, 30 or 300 µs, so that streams differ in pace.
   std::optional<std::uint64_t> delay_seed = std::nullopt;
+  // Of a CUDA stream: the cudaStream_t to issue to, of the program's own, which outlives this. What the program
+  // enqueues there itself, and what is submitted here, keep the order in which the host issues both: for
+  // Window::join(), say. Default: a new one.
+  std::optional<void*> cuda_stream = std::nullopt;
   std::function<void(std::exception_ptr)> on_failure =
       nullptr;  // called once, where the failed task ran; must not throw
 };
@@ -74,7 +80,7 @@ class Stream {
   std::exception_ptr failure() const;  // null while nothing failed
   void rethrow_failure() const;        // throws the first failure, if any; does not synchronise
 
-  class Implementation;
+  class [[gnu::visibility("hidden")]] Implementation;
   Implementation& implementation() { return *implementation_; }
 
  private:
@@ -82,3 +88,5 @@ class Stream {
 };
 
 }  // namespace tessera
+
+#pragma GCC visibility pop

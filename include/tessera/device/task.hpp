@@ -7,6 +7,8 @@
 #include <type_traits>
 #include <utility>
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 class Task {
@@ -74,3 +76,5 @@ class Task {
 };
 
 }  // namespace tessera
+
+#pragma GCC visibility pop

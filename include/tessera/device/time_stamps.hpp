@@ -13,6 +13,8 @@
 #include "tessera/device/device.hpp"
 #include "tessera/device/stream.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 namespace device {
@@ -43,3 +45,5 @@ class TimeStamps {
 };
 
 }  // namespace tessera
+
+#pragma GCC visibility pop

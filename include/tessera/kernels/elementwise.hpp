@@ -11,6 +11,8 @@
 #include "tessera/base/dtype.hpp"
 #include "tessera/device/stream.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera::kernels {
 
 struct Source {
@@ -45,3 +47,5 @@ void touch(Stream& stream, std::byte* first, std::byte* last, bool write);
 void poison(Stream& stream, void* data, Bytes size);
 
 }  // namespace tessera::kernels
+
+#pragma GCC visibility pop

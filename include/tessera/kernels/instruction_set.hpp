@@ -5,6 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#pragma GCC visibility push(default)
+
 namespace tessera::kernels {
 
 enum class InstructionSet { portable, avx2, avx512 };
@@ -20,3 +22,5 @@ InstructionSet active_instruction_set();
 void select_instruction_set(InstructionSet set);
 
 }  // namespace tessera::kernels
+
+#pragma GCC visibility pop

@@ -10,6 +10,8 @@
 
 #include "tessera/device/stream.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera::kernels {
 
 inline constexpr std::size_t norm_block = 1024;
@@ -19,3 +21,5 @@ inline constexpr std::size_t norm_lanes = 8192;
 void sum_of_squares(Stream& stream, const float* data, std::size_t count, double* result);
 
 }  // namespace tessera::kernels
+
+#pragma GCC visibility pop

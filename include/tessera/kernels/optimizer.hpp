@@ -12,6 +12,8 @@
 #include "tessera/kernels/elementwise.hpp"
 #include "tessera/kernels/step_scalars.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera::kernels {
 
 // AdamW: decoupled weight decay (Loshchilov & Hutter 2019, algorithm 2), bias correction as in Kingma & Ba 2015.
@@ -77,3 +79,5 @@ struct OuterSpans {
 void outer_update(Stream& stream, OuterSpans spans, OuterSettings settings);
 
 }  // namespace tessera::kernels
+
+#pragma GCC visibility pop

@@ -8,6 +8,8 @@
 #include "tessera/base/bytes.hpp"
 #include "tessera/base/dtype.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera::kernels {
 
 struct RankedSum {
@@ -40,3 +42,5 @@ void ranked_sum_cuda(void* native, const RankedSum& sum, const StridedContributi
 void copy_cpu(void* to, const void* from, Bytes size);
 
 }  // namespace tessera::kernels
+
+#pragma GCC visibility pop

@@ -6,6 +6,8 @@
 
 #include "tessera/device/stream.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera::kernels {
 
 struct StepScalars {
@@ -80,3 +82,5 @@ void set_part(Stream& stream, StepPart* part, const StepPart& value);
 void set_scalars(Stream& stream, StepScalars* scalars, const StepScalars& values);
 
 }  // namespace tessera::kernels
+
+#pragma GCC visibility pop

@@ -9,6 +9,8 @@
 
 #include "tessera/shard/optimizer.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 struct AdamW {
@@ -27,3 +29,5 @@ struct AdamW {
 };
 
 }  // namespace tessera
+
+#pragma GCC visibility pop

@@ -4,6 +4,8 @@
 
 #include <cstddef>
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 enum class Decay { constant, linear, cosine };
@@ -44,3 +46,5 @@ class Schedule {
 float scaled_learning_rate(float base_rate, std::size_t base_batch, std::size_t global_batch);
 
 }  // namespace tessera
+
+#pragma GCC visibility pop

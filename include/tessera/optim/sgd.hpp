@@ -9,6 +9,8 @@
 
 #include "tessera/shard/optimizer.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 struct Sgd {
@@ -26,3 +28,5 @@ struct Sgd {
 };
 
 }  // namespace tessera
+
+#pragma GCC visibility pop

@@ -6,6 +6,8 @@
 #include "tessera/base/bytes.hpp"
 #include "tessera/plan/plan.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera::plan {
 
 // Files are cut into blocks of this size, each written by one rank (docs/checkpoint_format.md).
@@ -25,3 +27,5 @@ CheckpointStaging checkpoint_staging(std::size_t ranks);  // ranks > 0
 Bytes checkpoint_copy(const Plan& plan);
 
 }  // namespace tessera::plan
+
+#pragma GCC visibility pop

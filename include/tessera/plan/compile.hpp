@@ -7,6 +7,8 @@
 
 #include "tessera/plan/plan.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera::plan {
 
 struct CompileInput {
@@ -20,3 +22,5 @@ struct CompileInput {
 Plan compile(const CompileInput& input);
 
 }  // namespace tessera::plan
+
+#pragma GCC visibility pop

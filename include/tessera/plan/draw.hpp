@@ -5,6 +5,8 @@
 
 #include "tessera/plan/plan.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera::plan {
 
 // Rows "#, stream, operation, reads → writes, waits", segment by segment, in the order of launch.
@@ -15,3 +17,5 @@ std::string draw(const Plan& plan, std::size_t segment);
 std::string canonical_text(const Plan& plan);
 
 }  // namespace tessera::plan
+
+#pragma GCC visibility pop

@@ -20,6 +20,8 @@
 #include "tessera/base/shape.hpp"
 #include "tessera/plan/strategy.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera::plan {
 
 inline constexpr std::size_t alignment_elements = 128;
@@ -149,3 +151,5 @@ class UnitLayout {
 };
 
 }  // namespace tessera::plan
+
+#pragma GCC visibility pop

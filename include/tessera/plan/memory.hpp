@@ -5,6 +5,8 @@
 
 #include "tessera/plan/plan.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera::plan {
 
 // The granularity of category regions.
@@ -38,3 +40,5 @@ struct MemoryReport {
 MemoryReport memory(const Plan& plan);
 
 }  // namespace tessera::plan
+
+#pragma GCC visibility pop

@@ -17,6 +17,8 @@
 #include "tessera/plan/program.hpp"
 #include "tessera/plan/strategy.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera::plan {
 
 // ---- memory ----
@@ -357,3 +359,5 @@ std::string name_of(const Plan& plan, const Segment& segment);  // "update", "ou
 std::uint64_t hash(const Plan& plan);
 
 }  // namespace tessera::plan
+
+#pragma GCC visibility pop

@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#pragma GCC visibility push(default)
+
 namespace tessera::plan {
 
 enum class WindowKind {
@@ -70,3 +72,5 @@ struct Trainable {
 std::vector<std::size_t> trainers(std::span<const Program> programs, std::span<const Trainable> units);
 
 }  // namespace tessera::plan
+
+#pragma GCC visibility pop

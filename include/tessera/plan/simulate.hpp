@@ -20,6 +20,8 @@
 
 #include "tessera/plan/plan.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera::plan {
 
 // Seconds, finite and not negative, the same on all ranks.
@@ -114,3 +116,5 @@ struct Simulation {
 Simulation simulate(const Plan& plan, const Durations& durations, const SimulationOptions& options = {});
 
 }  // namespace tessera::plan
+
+#pragma GCC visibility pop

@@ -8,6 +8,8 @@
 
 #include "tessera/base/dtype.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 // Ranks stand in a mesh of R replicas by S ranks, N = R * S (by default R = 1): rank r * S + s is replica r's s-th. How
@@ -85,3 +87,5 @@ Strategy strategy_from_string(std::string_view name);                   // throw
 AccumulationMode accumulation_mode_from_string(std::string_view name);  // likewise
 
 }  // namespace tessera
+
+#pragma GCC visibility pop

@@ -14,6 +14,8 @@
 
 #include "tessera/plan/plan.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera::plan {
 
 enum class ViolationKind {
@@ -49,3 +51,5 @@ Verification verify(const Plan& plan, Sequences sequences = Sequences::of_two_st
 Verification verify(const Plan& plan, const Plan& deviating);
 
 }  // namespace tessera::plan
+
+#pragma GCC visibility pop

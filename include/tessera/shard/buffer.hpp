@@ -10,6 +10,8 @@
 #include "tessera/shard/initial.hpp"
 #include "tessera/shard/parameter.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 class Buffer {
@@ -32,3 +34,5 @@ class Buffer {
 };
 
 }  // namespace tessera
+
+#pragma GCC visibility pop

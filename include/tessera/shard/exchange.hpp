@@ -22,6 +22,8 @@
 #include "tessera/base/shape.hpp"
 #include "tessera/shard/parameter.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 class Window;
@@ -77,3 +79,5 @@ class Exchange {
 };
 
 }  // namespace tessera
+
+#pragma GCC visibility pop

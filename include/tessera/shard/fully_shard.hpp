@@ -31,6 +31,8 @@
 #include "tessera/shard/unit.hpp"
 #include "tessera/shard/window.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 // Test modes. None of them changes a bit of the results.
@@ -331,7 +333,7 @@ class FullyShard {
   static void require_forward(const Unit& unit, plan::WindowKind kind);
   void compute_again(const Unit& unit);
 
-  class Implementation;
+  class [[gnu::visibility("hidden")]] Implementation;
   std::unique_ptr<Implementation> implementation_;
 };
 
@@ -357,3 +359,5 @@ class Pass {
 };
 
 }  // namespace tessera
+
+#pragma GCC visibility pop

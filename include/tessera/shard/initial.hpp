@@ -8,6 +8,8 @@
 #include <span>
 #include <string_view>
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 class Initial {
@@ -32,3 +34,5 @@ class Initial {
 };
 
 }  // namespace tessera
+
+#pragma GCC visibility pop

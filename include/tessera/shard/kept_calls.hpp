@@ -14,6 +14,8 @@
 #include <utility>
 #include <vector>
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 class Window;
@@ -198,3 +200,5 @@ class KeptCalls::Taken {
 };
 
 }  // namespace tessera
+
+#pragma GCC visibility pop

@@ -4,6 +4,8 @@
 
 #include <string_view>
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 class Buffer;
@@ -31,3 +33,5 @@ class Module {
 };
 
 }  // namespace tessera
+
+#pragma GCC visibility pop

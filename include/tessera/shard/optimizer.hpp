@@ -14,6 +14,8 @@
 #include "tessera/kernels/elementwise.hpp"
 #include "tessera/kernels/step_scalars.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 // Parameters whose full names match get other settings than the rest. The first group that matches wins; what it does
@@ -81,3 +83,5 @@ class Optimizer {
 };
 
 }  // namespace tessera
+
+#pragma GCC visibility pop

@@ -13,6 +13,8 @@
 #include "tessera/base/shape.hpp"
 #include "tessera/shard/initial.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 class Unit;
@@ -71,3 +73,5 @@ class Parameter {
 };
 
 }  // namespace tessera
+
+#pragma GCC visibility pop

@@ -6,6 +6,8 @@
 
 #include "tessera/shard/parameter.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 // Elements [first, first + values.size()) of one parameter, in fp32, in the memory of the model's device.
@@ -16,3 +18,5 @@ struct ParameterPiece {
 };
 
 }  // namespace tessera
+
+#pragma GCC visibility pop

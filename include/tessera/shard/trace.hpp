@@ -15,10 +15,12 @@
 
 #include "tessera/base/bytes.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 class FullyShard;
-class TraceRecorder;
+class [[gnu::visibility("hidden")]] TraceRecorder;
 
 // Steps `first` to `last`, both included. `next` is the number of the step that the model does next: 1, or what a
 // resumed run has come to. Of several programs only the steps of the traced one count.
@@ -51,3 +53,5 @@ class Trace {
 };
 
 }  // namespace tessera
+
+#pragma GCC visibility pop

@@ -14,6 +14,8 @@
 #include "tessera/shard/optimizer.hpp"
 #include "tessera/shard/unit.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 struct UnitWindow {
@@ -55,3 +57,5 @@ class TrainingProgram {
 };
 
 }  // namespace tessera
+
+#pragma GCC visibility pop

@@ -15,6 +15,8 @@
 #include "tessera/shard/exchange.hpp"
 #include "tessera/shard/parameter.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
 class Optimizer;
@@ -103,3 +105,5 @@ class Unit {
 };
 
 }  // namespace tessera
+
+#pragma GCC visibility pop

@@ -45,13 +45,15 @@
 #include "tessera/shard/kept_calls.hpp"
 #include "tessera/shard/parameter.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
-class Executor;
+class [[gnu::visibility("hidden")]] Executor;
 class Module;
-class RecordedPass;
-class WindowView;
-struct WindowLink;
+class [[gnu::visibility("hidden")]] RecordedPass;
+class [[gnu::visibility("hidden")]] WindowView;
+struct [[gnu::visibility("hidden")]] WindowLink;
 
 enum class GradientMode { overwrite, accumulate };
 
@@ -205,3 +207,5 @@ class Window {
 };
 
 }  // namespace tessera
+
+#pragma GCC visibility pop

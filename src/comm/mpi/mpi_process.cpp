@@ -149,6 +149,32 @@ class MpiChannel final : public HostChannel {
   std::vector<Transfer> free_;
 };
 
+MPI_Comm comm_of(int communicator) { return MPI_Comm_f2c(communicator); }
+
+bool program_has_mpi() {
+  int started = 0;
+  int ended = 0;
+  MPI_Initialized(&started);
+  MPI_Finalized(&ended);
+  return started != 0 && ended == 0;
+}
+
+// Under which MPI keeps, with a communicator of the program's, what has been made for it.
+int process_key() {
+  static const int key = [] {
+    int made = MPI_KEYVAL_INVALID;
+    const auto end = [](MPI_Comm, int, void* process, void*) {
+      std::unique_ptr<MpiProcess> ended(static_cast<MpiProcess*>(process));
+      // What a failure has cut short MPI may still write to.
+      if (ended->abandoned()) static_cast<void>(ended.release());
+      return MPI_SUCCESS;
+    };
+    check(MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, end, &made, nullptr), "MPI_Comm_create_keyval");
+    return made;
+  }();
+  return key;
+}
+
 }  // namespace
 
 MpiProcess& MpiProcess::instance(const Deadlines& deadlines) {
@@ -157,7 +183,43 @@ MpiProcess& MpiProcess::instance(const Deadlines& deadlines) {
   return process;
 }
 
-MpiProcess::MpiProcess(const Deadlines& deadlines) : end_timeout_(deadlines.end) {
+MpiProcess& MpiProcess::over(int communicator, const Deadlines& deadlines) {
+  int level = MPI_THREAD_SINGLE;
+  if (program_has_mpi()) MPI_Query_thread(&level);
+  if (level < MPI_THREAD_SERIALIZED) {
+    throw UsageError(
+        "a communicator of the program's was given, but the program has not started MPI, or with too few threads: call "
+        "MPI_Init_thread with MPI_THREAD_MULTIPLE before launch(), and MPI_Finalize behind it");
+  }
+  const MPI_Comm theirs = comm_of(communicator);
+  if (theirs == MPI_COMM_NULL) throw UsageError("the program's MPI communicator is MPI_COMM_NULL on this process");
+  MpiProcess* process = nullptr;
+  int known = 0;
+  check(MPI_Comm_get_attr(theirs, process_key(), &process, &known), "MPI_Comm_get_attr");
+  if (known != 0) return *process;
+  std::unique_ptr<MpiProcess> made(new MpiProcess(communicator, deadlines));
+  check(MPI_Comm_set_attr(theirs, process_key(), made.get()), "MPI_Comm_set_attr");
+  return *made.release();
+}
+
+MpiProcess::MpiProcess(int communicator, const Deadlines& deadlines)
+    : communicator_(communicator), ends_mpi_(false), end_timeout_(deadlines.end) {
+  MPI_Comm own = MPI_COMM_NULL;
+  {
+    const Watchdog watchdog("MPI_Comm_dup", deadlines.start);
+    check(MPI_Comm_dup(comm_of(communicator), &own), "MPI_Comm_dup");
+  }
+  communicator_ = MPI_Comm_c2f(own);
+  find_place();
+}
+
+MpiProcess::MpiProcess(const Deadlines& deadlines)
+    : communicator_(MPI_Comm_c2f(MPI_COMM_WORLD)), ends_mpi_(true), end_timeout_(deadlines.end) {
+  if (program_has_mpi()) {
+    throw UsageError(
+        "this program has started MPI itself: say which communicator's processes are the ranks "
+        "(LaunchOptions::mpi_communicator = MPI_Comm_c2f(MPI_COMM_WORLD)), or leave MPI to launch()");
+  }
   int level = MPI_THREAD_SINGLE;
   const auto start = [&] {
     const Watchdog watchdog("MPI_Init_thread", deadlines.start);
@@ -173,13 +235,17 @@ MpiProcess::MpiProcess(const Deadlines& deadlines) : end_timeout_(deadlines.end)
                     "(MPI_THREAD_SERIALIZED, {}): use an MPI built with threads",
                     level, MPI_THREAD_SERIALIZED));
   }
-  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
-  MPI_Comm_size(MPI_COMM_WORLD, &size_);
+  find_place();
+}
+
+void MpiProcess::find_place() {
+  MPI_Comm_set_errhandler(comm_of(communicator_), MPI_ERRORS_RETURN);
+  MPI_Comm_rank(comm_of(communicator_), &rank_);
+  MPI_Comm_size(comm_of(communicator_), &size_);
 }
 
 MpiProcess::~MpiProcess() {
-  if (abandoned_) return;
+  if (abandoned_ || !ends_mpi_) return;
   const Watchdog watchdog("MPI_Finalize", end_timeout_);
   MPI_Finalize();
 }
@@ -189,7 +255,8 @@ std::vector<std::byte> MpiProcess::all_gather(std::span<const std::byte> mine, s
   gathered_.resize(mine.size() * static_cast<std::size_t>(size_));
   MPI_Request request = MPI_REQUEST_NULL;
   const int count = count_of(mine.size());
-  check(MPI_Iallgather(sent_.data(), count, MPI_BYTE, gathered_.data(), count, MPI_BYTE, MPI_COMM_WORLD, &request),
+  check(MPI_Iallgather(sent_.data(), count, MPI_BYTE, gathered_.data(), count, MPI_BYTE, comm_of(communicator_),
+                       &request),
         "MPI_Iallgather");
   complete(request, timeout, "MPI_Iallgather");
   return gathered_;
@@ -198,7 +265,7 @@ std::vector<std::byte> MpiProcess::all_gather(std::span<const std::byte> mine, s
 std::unique_ptr<HostChannel> MpiProcess::make_channel(std::chrono::milliseconds timeout) {
   MPI_Comm communicator = MPI_COMM_NULL;
   MPI_Request request = MPI_REQUEST_NULL;
-  check(MPI_Comm_idup(MPI_COMM_WORLD, &communicator, &request), "MPI_Comm_idup");
+  check(MPI_Comm_idup(comm_of(communicator_), &communicator, &request), "MPI_Comm_idup");
   complete(request, timeout, "MPI_Comm_idup");
   return std::make_unique<MpiChannel>(*this, communicator);
 }

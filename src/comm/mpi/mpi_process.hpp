@@ -28,6 +28,11 @@ class MpiProcess final : public Introduction {
     std::chrono::milliseconds end;
   };
   static MpiProcess& instance(const Deadlines& deadlines);
+  // Over a communicator of the program's own (MPI_Comm_c2f), of a duplicate: the program has started MPI, and ends it.
+  // One for each communicator, until that is freed. Collective over it. Throws UsageError where it is none, or MPI was
+  // not started, or with too few threads.
+  static MpiProcess& over(int communicator, const Deadlines& deadlines);
+  ~MpiProcess() final;
 
   int rank() const final { return rank_; }
   int size() const final { return size_; }
@@ -37,14 +42,18 @@ class MpiProcess final : public Introduction {
 
   // From now on MPI is left as it is when the process ends: some rank may be gone, and MPI's own end would wait for it.
   void abandon() { abandoned_ = true; }
+  bool abandoned() const { return abandoned_; }
 
   // Keeps memory that MPI may still read or write until the process ends: of transfers that a failure has cut short.
   void keep(std::shared_ptr<void> memory) { kept_.push_back(std::move(memory)); }
 
  private:
   explicit MpiProcess(const Deadlines& deadlines);
-  ~MpiProcess() final;
+  MpiProcess(int communicator, const Deadlines& deadlines);
+  void find_place();
 
+  int communicator_;  // MPI_Comm_c2f
+  bool ends_mpi_;
   int rank_ = 0;
   int size_ = 1;
   std::chrono::milliseconds end_timeout_;

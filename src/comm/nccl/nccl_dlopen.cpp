@@ -98,6 +98,22 @@ class OpenedNccl final : public NcclLibrary {
     made = comm;
     return checked(result, "ncclCommInitRankConfig", comm);
   }
+  NcclState split(Handle& made, Handle parent, int group, const Place& place) override {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    config.commName = place.name;
+    ncclComm_t comm = nullptr;
+    const ncclResult_t result = split_(comm_of(parent), group, place.rank, &comm, &config);
+    made = comm;
+    return checked(result, "ncclCommSplit", comm_of(parent));
+  }
+  Membership membership(Handle handle) override {
+    Membership found{};
+    check(rank_of_(comm_of(handle), &found.rank), "ncclCommUserRank");
+    check(count_of_(comm_of(handle), &found.ranks), "ncclCommCount");
+    check(device_of_(comm_of(handle), &found.device), "ncclCommCuDevice");
+    return found;
+  }
   NcclState state(Handle handle) override {
     ncclResult_t result = ncclSuccess;
     check(state_(comm_of(handle), &result), "ncclCommGetAsyncError");
@@ -179,7 +195,10 @@ class OpenedNccl final : public NcclLibrary {
   TESSERA_NCCL(unique_id_, ncclGetUniqueId);
   TESSERA_NCCL(join_, ncclCommInitRankConfig);
   TESSERA_NCCL(state_, ncclCommGetAsyncError);
+  TESSERA_NCCL(split_, ncclCommSplit);
   TESSERA_NCCL(rank_of_, ncclCommUserRank);
+  TESSERA_NCCL(count_of_, ncclCommCount);
+  TESSERA_NCCL(device_of_, ncclCommCuDevice);
   TESSERA_NCCL(finalize_, ncclCommFinalize);
   TESSERA_NCCL(destroy_, ncclCommDestroy);
   TESSERA_NCCL(abort_, ncclCommAbort);

@@ -113,6 +113,7 @@ NcclGroup::NcclGroup(const NcclParts& parts, NcclCommunicatorParts own, const Nc
     : parts_(parts),
       channel_(own.channel),
       members_(std::move(own.members)),
+      group_(own.group),
       name_(std::move(own.name)),
       own_staging_(parts.device, own.staging.empty() ? parts.options.staging : Bytes(0)),
       staging_(own.staging.empty() ? std::span(own_staging_.data(), parts.options.staging.count()) : own.staging),
@@ -195,7 +196,10 @@ void NcclGroup::connect(const NcclLibrary::Id& id) {
 void NcclGroup::join(const NcclLibrary::Id& id) {
   const Signature creation = signature_of_creation(name_);
   try {
-    const NcclState state = parts_.library.join(handle_, id, {.rank = place(), .ranks = size(), .name = name_.c_str()});
+    const NcclLibrary::Place where{.rank = place(), .ranks = size(), .name = name_.c_str()};
+    const NcclLibrary::Handle parent = parts_.options.parent;
+    const NcclState state = parent != nullptr ? parts_.library.split(handle_, parent, group_, where)
+                                              : parts_.library.join(handle_, id, where);
     complete(state, std::max(parts_.control.timeout(), least_connect_time));
   } catch (const NcclFailure& failure) {
     if (handle_ != nullptr) parts_.library.abort(handle_);

@@ -87,6 +87,8 @@ struct NcclOptions {
   // Of a communicator that brings none: what arrives from peers before it is summed. Larger data goes in rounds of this
   // size, and `fast` needs one rank's part in the wire's type in it.
   Bytes staging = plan::staging_most;
+  // The program's own communicator over all ranks, from which every other one is split; null: NCCL makes them by ids.
+  NcclLibrary::Handle parent = nullptr;
 };
 
 class NcclGroup;
@@ -116,6 +118,7 @@ struct NcclCommunicatorParts {
   std::size_t channel;
   Members members;
   std::string name;
+  int group = 0;                   // which of several, counted from 0
   std::span<std::byte> staging{};  // of the device, at least plan::gather_staging(); empty: the group takes its own
 };
 
@@ -204,6 +207,7 @@ class NcclGroup final : public device::QueueCheck, public std::enable_shared_fro
   const NcclParts parts_;
   const std::size_t channel_;
   const Members members_;
+  const int group_;
   const std::string name_;
   Arena own_staging_;  // empty where the communicator was given some
   const std::span<std::byte> staging_;

@@ -89,17 +89,21 @@ void NcclJob::end(NcclGroup& group) {
   std::erase(groups_, &group);
 }
 
-// The first member of each group makes its id.
+// The first member of each group makes its id, unless the program's communicator is split.
 std::shared_ptr<NcclGroup> NcclJob::make_group(const std::string& name, const CommunicatorUse& use) {
+  const bool is_split = parts_.options.parent != nullptr;
   const bool is_first = use.group ? use.group->place() == 0 : control().rank() == 0;
-  Control::Opened opened = control().open(name, use.group, is_first ? blob_of(parts_.library.unique_id()) : "");
+  Control::Opened opened =
+      control().open(name, use.group, is_first && !is_split ? blob_of(parts_.library.unique_id()) : "");
   const auto first = static_cast<std::size_t>(opened.members.ranks.front());
-  return std::make_shared<NcclGroup>(parts_,
-                                     NcclCommunicatorParts{.channel = opened.channel,
-                                                           .members = std::move(opened.members),
-                                                           .name = communicator_name(name, use.group),
-                                                           .staging = use.staging},
-                                     id_of(opened.blobs[first]));
+  return std::make_shared<NcclGroup>(
+      parts_,
+      NcclCommunicatorParts{.channel = opened.channel,
+                            .members = std::move(opened.members),
+                            .name = communicator_name(name, use.group),
+                            .group = use.group ? use.group->index_of(control().rank()) : 0,
+                            .staging = use.staging},
+      is_split ? NcclLibrary::Id{} : id_of(opened.blobs[first]));
 }
 
 Arena NcclJob::make_arena(Bytes size) {

@@ -8,15 +8,20 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "comm/control/thread_control.hpp"
+#include "comm/introduction.hpp"
 #include "comm/launch.hpp"
 #include "comm/launch_options.hpp"
 #include "comm/mpi/process_job.hpp"
 #include "comm/nccl/nccl_backend.hpp"
 #include "comm/rendezvous/join.hpp"
 #include "comm/rendezvous/rendezvous_control.hpp"
+#include "comm/start.hpp"
 #include "tessera/base/error.hpp"
+#include "tessera/device/arena.hpp"
 #include "tessera/device/cuda.hpp"
 
 namespace tessera::comm {
@@ -29,7 +34,8 @@ std::unique_ptr<NcclLibrary> open_chosen_nccl() {
 }
 
 NcclOptions nccl_options(const LaunchOptions& options) {
-  return {.sums = options.sums == SumChoice::fast ? NcclSums::fast : NcclSums::ranked};
+  return {.sums = options.sums == SumChoice::fast ? NcclSums::fast : NcclSums::ranked,
+          .parent = options.nccl_communicator};
 }
 
 // The job is left while NCCL is still watched.
@@ -53,20 +59,90 @@ void say_start(const Start& start, const NcclJob& job, RankLog& log) {
 }  // namespace
 
 std::exception_ptr run_over_nccl(const MeetingPoint& point, const ProcessStart& how, const Launched& launched) {
-  const Device device = Device::cuda(point.place.local_rank % cuda_device_count());
   const std::unique_ptr<NcclLibrary> library = open_chosen_nccl();
+  void* const parent = how.options.nccl_communicator;
+  const Device device = Device::cuda(parent != nullptr ? library->membership(parent).device
+                                                       : point.place.local_rank % cuda_device_count());
   RendezvousControl control(join_options(point.place, how.start, how.options.timeout), how.options.timeout);
   std::exception_ptr thrown;
   {
     NcclJob job(*library, control, device, nccl_options(how.options));
     say_start(how.start, job, how.log);
-    const QuietOutput quiet(how.options, how.start.rank);
+    // A program that has a communicator prints as it likes, and may have several ranks in one process.
+    const QuietOutput quiet(how.options, parent != nullptr ? 0 : how.start.rank);
     thrown = run_in(job, how.options, how.log, launched.body, [&] {
       RendezvousIntroduction introduction(control);
       return find_place(introduction, how.options.timeout).of_meshes();
     });
   }
   return outcome_of_process(control, how.log, thrown, launched);
+}
+
+// ---- the program's own communicator ----
+
+namespace {
+
+// Values of all ranks by a collective of the communicator, of which nothing else is needed afterwards but its parts.
+class NcclIntroduction final : public Introduction {
+ public:
+  NcclIntroduction(NcclLibrary& library, NcclLibrary::Handle handle)
+      : library_(library), handle_(handle), known_(library.membership(handle)), device_(Device::cuda(known_.device)) {}
+
+  int rank() const final { return known_.rank; }
+  int size() const final { return known_.ranks; }
+  std::string_view backend_name() const final { return "nccl"; }
+  std::vector<std::byte> all_gather(std::span<const std::byte> mine, std::chrono::milliseconds timeout) final;
+
+ private:
+  NcclLibrary& library_;
+  const NcclLibrary::Handle handle_;
+  const NcclLibrary::Membership known_;
+  const Device device_;
+};
+
+std::vector<std::byte> NcclIntroduction::all_gather(std::span<const std::byte> mine,
+                                                    std::chrono::milliseconds timeout) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  const Bytes part(mine.size());
+  std::vector<std::byte> all(mine.size() * static_cast<std::size_t>(size()));
+  Arena memory(device_, Bytes(all.size()));
+  device::CudaQueue queue(device_, StreamPriority::normal);
+  queue.copy(memory.data() + mine.size() * static_cast<std::size_t>(rank()), mine.data(), part);
+  NcclState state = library_.all_gather({.handle = handle_, .stream = queue.native()}, memory.data(), part);
+  device::CudaMark gathered(device_);
+  const auto late = [&] { return std::chrono::steady_clock::now() > deadline; };
+  for (; state == NcclState::in_progress && !late(); state = library_.state(handle_)) {
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+  if (state == NcclState::done) queue.record(gathered);
+  if (state != NcclState::done || !gathered.wait_on_host(deadline)) {
+    library_.abort(handle_);  // ends what runs in the queue, which waits for that
+    throw CommunicationError(fmt::format(
+        "rank {} waited {:.3g} s for the others of the program's NCCL communicator; do they all call launch()?", rank(),
+        std::chrono::duration<double>(timeout).count()));
+  }
+  queue.copy(all.data(), memory.data(), Bytes(all.size()));
+  queue.synchronize();
+  return all;
+}
+
+}  // namespace
+
+std::exception_ptr launch_over_own_nccl(const LaunchOptions& options, const Launched& launched) {
+  const std::unique_ptr<NcclLibrary> library = open_chosen_nccl();
+  NcclIntroduction introduction(*library, options.nccl_communicator);
+  Start start = start_of(options);
+  start.rank = introduction.rank();
+  start.ranks = introduction.size();
+  try {
+    RankLog log(options.log_dir, start.rank);
+    const ProcessStart how{.start = start, .options = options, .log = log};
+    return run_over_nccl(meet_over(introduction, start, options.timeout), how, launched);
+  } catch (...) {  // before there was a job: the others do not know
+    const std::exception_ptr failure = exception_from_rank(start.rank, std::current_exception());
+    launched.report(failure);
+    return failure;
+  }
 }
 
 RunThread nccl_threads(const LaunchOptions& options, ThreadControlRoom& room) {

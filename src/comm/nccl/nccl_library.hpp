@@ -53,6 +53,14 @@ class NcclLibrary {
   };
   // What follows throws NcclFailure. The calling thread's current CUDA device is the rank's.
   virtual NcclState join(Handle& made, const Id& id, const Place& place) = 0;
+  // Among the ranks of `parent` that name the same group, at these places. Collective over the parent.
+  virtual NcclState split(Handle& made, Handle parent, int group, const Place& place) = 0;
+  struct Membership {
+    int rank;
+    int ranks;
+    int device;
+  };
+  virtual Membership membership(Handle handle) = 0;
   virtual NcclState state(Handle handle) = 0;  // of the last call, and of what goes on in the background
   virtual NcclState finalize(Handle handle) = 0;
   virtual void destroy(Handle handle) noexcept = 0;

@@ -5,11 +5,15 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <exception>
 #include <optional>
 #include <string_view>
 #include <thread>
 #include <vector>
 
+#include "comm/mpi/process_job.hpp"
 #include "comm/rendezvous/handshake.hpp"
 #include "tessera/base/error.hpp"
 
@@ -208,6 +212,65 @@ Connection join(const JoinOptions& options, const Resolver& addresses_of) {
 }
 
 // ---- introducing ----
+
+namespace {
+
+// What rank 0 tells the others, by the way that they already have to each other.
+struct Invitation {
+  std::array<char, 256> address;
+  std::array<char, 65> token;
+  std::uint16_t port;  // 0: rank 0 cannot listen
+};
+
+std::string fresh_token() {
+  std::string token;
+  for (const char each : fresh_nonce()) token += fmt::format("{:02x}", static_cast<unsigned char>(each));
+  return token;
+}
+
+// Of rank 0's host.
+std::string address_for(const Place& place) {
+  if (place.hosts == 1) return "127.0.0.1";
+  const char* const chosen = std::getenv("MASTER_ADDR");
+  return chosen == nullptr ? reachable_address() : chosen;
+}
+
+template <std::size_t size>
+void write_text(std::array<char, size>& to, const std::string& text) {
+  std::copy_n(text.begin(), std::min(text.size(), size - 1), to.begin());
+}
+
+MeetingPlace place_of_invitation(const Invitation& invitation, int local_rank) {
+  return {.endpoint = {.host = invitation.address.data(), .port = invitation.port},
+          .token = invitation.token.data(),
+          .local_rank = local_rank};
+}
+
+}  // namespace
+
+MeetingPoint meet_over(Introduction& introduction, const Start& start, std::chrono::milliseconds timeout) {
+  const std::chrono::milliseconds patience = start_timeout(timeout);
+  const Place place = find_place(introduction, patience);
+  Invitation invitation{};
+  MeetingPoint point{.place = {}, .server = nullptr};
+  std::exception_ptr failure;
+  if (start.rank == 0) {
+    try {
+      write_text(invitation.token, fresh_token());
+      write_text(invitation.address, address_for(place));
+      point.server = serve(place_of_invitation(invitation, 0), start, timeout);
+      invitation.port = point.server->port();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  }
+  invitation = all_values(introduction, invitation, patience).front();
+  if (failure) std::rethrow_exception(failure);
+  if (invitation.port == 0) throw CommunicationError("rank 0 cannot listen for the others");
+  const auto here = std::find(place.here.begin(), place.here.end(), start.rank);
+  point.place = place_of_invitation(invitation, static_cast<int>(here - place.here.begin()));
+  return point;
+}
 
 std::vector<std::byte> RendezvousIntroduction::all_gather(std::span<const std::byte> mine, std::chrono::milliseconds) {
   const Signature signature{.kind = CollectiveKind::all_gather,

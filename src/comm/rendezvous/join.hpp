@@ -67,6 +67,10 @@ Connection join(const JoinOptions& options, const Resolver& addresses_of = comm:
 
 // ---- introducing ----
 
+// Of ranks that know each other already, who are told where: rank 0 listens at a port that is free and invites the
+// others, with a token of the job's own. Collective.
+MeetingPoint meet_over(Introduction& introduction, const Start& start, std::chrono::milliseconds timeout);
+
 // Over a channel of its own. Its deadline is the control's, whatever the caller's is.
 class RendezvousIntroduction final : public Introduction {
  public:

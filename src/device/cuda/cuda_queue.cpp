@@ -48,19 +48,31 @@ bool CudaMark::wait_on_host(std::chrono::steady_clock::time_point deadline) cons
   return true;
 }
 
-CudaQueue::CudaQueue(Device device, StreamPriority priority) : device_(device) {
+namespace {
+
+void* new_stream(Device device, StreamPriority priority) {
   make_current(device);
   cudaStream_t stream = nullptr;
   check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, cuda_priority(device, priority)),
         "cudaStreamCreateWithPriority", device);
-  stream_ = stream;
+  return stream;
+}
+
+}  // namespace
+
+CudaQueue::CudaQueue(Device device, StreamPriority priority) : CudaQueue(device, new_stream(device, priority)) {
+  owned_ = true;
+}
+
+CudaQueue::CudaQueue(Device device, void* stream) : device_(device), stream_(stream), owned_(false) {
+  make_current(device);
   check(cudaMalloc(&workspace_, workspace_bytes.count()), "cudaMalloc of a stream's workspace", device);
 }
 
 CudaQueue::~CudaQueue() {
   static_cast<void>(cudaSetDevice(device_.index()));
   static_cast<void>(cudaStreamSynchronize(stream_of(stream_)));
-  static_cast<void>(cudaStreamDestroy(stream_of(stream_)));
+  if (owned_) static_cast<void>(cudaStreamDestroy(stream_of(stream_)));
   static_cast<void>(cudaFree(workspace_));
 }
 

@@ -49,7 +49,8 @@ class QueueCheck {
 class CudaQueue {
  public:
   CudaQueue(Device device, StreamPriority priority);
-  ~CudaQueue();  // waits for what was issued
+  CudaQueue(Device device, void* stream);  // a cudaStream_t of somebody's, which outlives it
+  ~CudaQueue();                            // waits for what was issued
   CudaQueue(const CudaQueue&) = delete;
   CudaQueue& operator=(const CudaQueue&) = delete;
 
@@ -73,6 +74,7 @@ class CudaQueue {
  private:
   Device device_;
   void* stream_ = nullptr;
+  bool owned_;
   void* workspace_ = nullptr;
   std::vector<std::shared_ptr<QueueCheck>> checks_;
 };

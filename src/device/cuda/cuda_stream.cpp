@@ -43,7 +43,7 @@ class CudaEvent final : public Event::Implementation {
 class CudaStream final : public Stream::Implementation {
  public:
   CudaStream(Device device, StreamOptions options)
-      : queue_(device, options.priority),
+      : queue_(options.cuda_stream ? CudaQueue(device, *options.cuda_stream) : CudaQueue(device, options.priority)),
         issuing_(make_issuing_stream(std::move(options), [device] { make_current(device); })) {}
 
   Device device() const override { return queue_.device(); }

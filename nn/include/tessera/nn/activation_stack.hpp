@@ -13,6 +13,8 @@
 #include "tessera/device/device.hpp"
 #include "tessera/nn/view.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera::nn {
 
 class ActivationStack {
@@ -66,3 +68,5 @@ class ScratchScope {
 };
 
 }  // namespace tessera::nn
+
+#pragma GCC visibility pop

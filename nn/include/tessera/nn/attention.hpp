@@ -18,6 +18,8 @@
 #include "tessera/nn/element.hpp"
 #include "tessera/nn/view.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera::nn {
 
 struct AttentionShape {
@@ -71,3 +73,5 @@ template <Element T>
 std::size_t attention_backward_scratch(const AttentionShape& shape, DeviceKind device = DeviceKind::cpu);
 
 }  // namespace tessera::nn
+
+#pragma GCC visibility pop

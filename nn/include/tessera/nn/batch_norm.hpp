@@ -29,6 +29,8 @@
 #include "tessera/shard/module.hpp"
 #include "tessera/shard/parameter.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera::nn {
 
 struct BatchNormOptions {
@@ -156,3 +158,5 @@ class BatchNorm final : public Module {
 };
 
 }  // namespace tessera::nn
+
+#pragma GCC visibility pop

@@ -26,6 +26,8 @@
 #include "tessera/shard/module.hpp"
 #include "tessera/shard/parameter.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera::nn {
 
 struct ConvolutionShape {
@@ -110,3 +112,5 @@ class Convolution final : public Module {
 };
 
 }  // namespace tessera::nn
+
+#pragma GCC visibility pop

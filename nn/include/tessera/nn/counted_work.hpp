@@ -7,6 +7,8 @@
 #include <optional>
 #include <vector>
 
+#pragma GCC visibility push(default)
+
 namespace tessera::nn {
 
 // Where products are those of a convolution.
@@ -110,3 +112,5 @@ class CountedWork {
 };
 
 }  // namespace tessera::nn
+
+#pragma GCC visibility pop

@@ -20,6 +20,8 @@
 #include "tessera/shard/module.hpp"
 #include "tessera/shard/unit.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera::nn {
 
 class CountingModel {
@@ -104,3 +106,5 @@ class CountingModel {
 };
 
 }  // namespace tessera::nn
+
+#pragma GCC visibility pop

@@ -24,6 +24,8 @@
 #include "tessera/nn/view.hpp"
 #include "tessera/shard/module.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera::nn {
 
 // All memory belongs to the stream's device and must stay until the stream is through.
@@ -84,3 +86,5 @@ class CrossEntropy final : public Module {
 };
 
 }  // namespace tessera::nn
+
+#pragma GCC visibility pop

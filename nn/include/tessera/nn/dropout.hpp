@@ -15,6 +15,8 @@
 #include "tessera/nn/element.hpp"
 #include "tessera/nn/view.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera::nn {
 
 struct DropoutKey {
@@ -46,3 +48,5 @@ template <Element T>
 void add_dropped(Stream& stream, const ResidualDropout<T>& operation);
 
 }  // namespace tessera::nn
+
+#pragma GCC visibility pop

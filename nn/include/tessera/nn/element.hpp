@@ -5,6 +5,8 @@
 
 #include "tessera/base/half.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera::nn {
 
 // float, bf16, fp16; double is for gradient checks, and at home in functions only: no runtime has parameters of it.
@@ -17,3 +19,5 @@ template <typename T>
 using Arithmetic = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
 }  // namespace tessera::nn
+
+#pragma GCC visibility pop

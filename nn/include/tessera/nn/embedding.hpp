@@ -21,6 +21,8 @@
 #include "tessera/shard/module.hpp"
 #include "tessera/shard/parameter.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera::nn {
 
 template <Element T>
@@ -130,3 +132,5 @@ class Embedding final : public Module {
 };
 
 }  // namespace tessera::nn
+
+#pragma GCC visibility pop

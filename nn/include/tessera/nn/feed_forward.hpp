@@ -10,6 +10,8 @@
 #include "tessera/nn/view.hpp"
 #include "tessera/shard/module.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera::nn {
 
 struct FeedForwardOptions {
@@ -40,3 +42,5 @@ class FeedForward final : public Module {
 };
 
 }  // namespace tessera::nn
+
+#pragma GCC visibility pop

@@ -9,6 +9,8 @@
 #include "tessera/nn/view.hpp"
 #include "tessera/shard/module.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera::nn {
 
 template <Element T>
@@ -31,3 +33,5 @@ class Gelu final : public Module {
 };
 
 }  // namespace tessera::nn
+
+#pragma GCC visibility pop

@@ -6,6 +6,8 @@
 
 #include "tessera/nn/view.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera::nn {
 
 struct HeightWidth {
@@ -46,3 +48,5 @@ template <typename T>
 using ConstImageView = ImageView<const std::type_identity_t<T>>;
 
 }  // namespace tessera::nn
+
+#pragma GCC visibility pop

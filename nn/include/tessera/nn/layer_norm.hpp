@@ -18,6 +18,8 @@
 #include "tessera/shard/module.hpp"
 #include "tessera/shard/parameter.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera::nn {
 
 inline constexpr double layer_norm_epsilon = 1e-5;
@@ -86,3 +88,5 @@ class LayerNorm final : public Module {
 };
 
 }  // namespace tessera::nn
+
+#pragma GCC visibility pop

@@ -19,6 +19,8 @@
 #include "tessera/nn/counted_work.hpp"
 #include "tessera/shard/window.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera::nn {
 
 // Whole parameters and gradients in memory that somebody else owns, of the element type that the layers have.
@@ -142,3 +144,5 @@ class LayerWindow {
 };
 
 }  // namespace tessera::nn
+
+#pragma GCC visibility pop

@@ -16,6 +16,8 @@
 #include "tessera/shard/module.hpp"
 #include "tessera/shard/parameter.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera::nn {
 
 template <Element T>
@@ -91,3 +93,5 @@ class Linear final : public Module {
 };
 
 }  // namespace tessera::nn
+
+#pragma GCC visibility pop

@@ -18,6 +18,8 @@
 #include "tessera/nn/view.hpp"
 #include "tessera/shard/module.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera::nn {
 
 struct PatchShape {
@@ -67,3 +69,5 @@ template <Element T>
 void give_class_tokens(Stream& stream, std::size_t tokens, ConstMatrixView<T> dto, MatrixView<T> dx);
 
 }  // namespace tessera::nn
+
+#pragma GCC visibility pop

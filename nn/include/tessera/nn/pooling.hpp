@@ -16,6 +16,8 @@
 #include "tessera/nn/layer_window.hpp"
 #include "tessera/shard/module.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera::nn {
 
 struct PoolShape {
@@ -98,3 +100,5 @@ class GlobalAverage final : public Module {
 };
 
 }  // namespace tessera::nn
+
+#pragma GCC visibility pop

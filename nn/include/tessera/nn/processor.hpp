@@ -12,6 +12,8 @@
 
 #include <string>
 
+#pragma GCC visibility push(default)
+
 namespace tessera::nn {
 
 // One line, such as "rows with avx512; products of fp32 for AVX-512, of bf16 for AVX512_BF16, of fp16 as fp32, of fp64
@@ -23,3 +25,5 @@ std::string computed_with();
 std::string computed_with_on_cuda();
 
 }  // namespace tessera::nn
+
+#pragma GCC visibility pop

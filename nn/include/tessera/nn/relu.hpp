@@ -8,6 +8,8 @@
 #include "tessera/nn/view.hpp"
 #include "tessera/shard/module.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera::nn {
 
 template <Element T>
@@ -29,3 +31,5 @@ class Relu final : public Module {
 };
 
 }  // namespace tessera::nn
+
+#pragma GCC visibility pop

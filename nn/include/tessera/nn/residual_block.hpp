@@ -19,6 +19,8 @@
 #include "tessera/nn/relu.hpp"
 #include "tessera/shard/module.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera::nn {
 
 // normal(0, √(2 / (out · kernel's pixels))): what such networks' convolutions start from.
@@ -101,3 +103,5 @@ class ResidualBlock final : public Module {
 };
 
 }  // namespace tessera::nn
+
+#pragma GCC visibility pop

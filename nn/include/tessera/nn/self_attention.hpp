@@ -13,6 +13,8 @@
 #include "tessera/nn/view.hpp"
 #include "tessera/shard/module.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera::nn {
 
 struct SelfAttentionOptions {
@@ -53,3 +55,5 @@ class SelfAttention final : public Module {
 };
 
 }  // namespace tessera::nn
+
+#pragma GCC visibility pop

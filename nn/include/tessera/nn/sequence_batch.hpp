@@ -7,6 +7,8 @@
 
 #include "tessera/nn/dropout.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera::nn {
 
 struct SequenceBatch {
@@ -23,3 +25,5 @@ struct SequenceBatch {
 };
 
 }  // namespace tessera::nn
+
+#pragma GCC visibility pop

@@ -1,6 +1,8 @@
 // Whether matrix products of fp32 on CUDA devices may round their operands.
 #pragma once
 
+#pragma GCC visibility push(default)
+
 namespace tessera::nn {
 
 // For the whole process: programs call it once at start, the same on every rank. True: products of fp32 run on tensor
@@ -9,3 +11,5 @@ namespace tessera::nn {
 void allow_tf32(bool allowed);
 
 }  // namespace tessera::nn
+
+#pragma GCC visibility pop

@@ -1,6 +1,8 @@
 // How many host threads one operation of a layer may use.
 #pragma once
 
+#pragma GCC visibility push(default)
+
 namespace tessera::nn {
 
 // parallel::set_threads (parallel.hpp), and OpenBLAS keeps to the calling thread: programs call it once at start, with
@@ -11,3 +13,5 @@ namespace tessera::nn {
 void set_threads(int threads);
 
 }  // namespace tessera::nn
+
+#pragma GCC visibility pop

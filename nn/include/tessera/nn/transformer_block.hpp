@@ -18,6 +18,8 @@
 #include "tessera/nn/view.hpp"
 #include "tessera/shard/module.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera::nn {
 
 struct TransformerShape {
@@ -64,3 +66,5 @@ class TransformerBlock final : public Module {
 };
 
 }  // namespace tessera::nn
+
+#pragma GCC visibility pop

@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <type_traits>
 
+#pragma GCC visibility push(default)
+
 namespace tessera::nn {
 
 // rows × columns elements, rows following each other without gaps, in the memory of the stream's device. T is float,
@@ -38,3 +40,5 @@ template <typename T>
 using ConstMatrixView = MatrixView<const std::type_identity_t<T>>;
 
 }  // namespace tessera::nn
+
+#pragma GCC visibility pop

@@ -8,6 +8,8 @@
 
 #include <functional>
 
+#pragma GCC visibility push(default)
+
 namespace tessera::torch {
 
 // What `part(input)` returns. `part` uses parameters of one unit (another one's is a UsageError in the backward pass),
@@ -16,3 +18,5 @@ namespace tessera::torch {
 at::Tensor checkpoint(std::function<at::Tensor(const at::Tensor&)> part, const at::Tensor& input);
 
 }  // namespace tessera::torch
+
+#pragma GCC visibility pop

@@ -7,6 +7,8 @@
 #include <mutex>
 #include <utility>
 
+#pragma GCC visibility push(default)
+
 namespace tessera::torch {
 
 // While it lives, torch's generator is this thread's among all that have one of these; it begins at the seed.
@@ -25,3 +27,5 @@ std::shared_ptr<Net> make_module(std::uint64_t seed, Args&&... args) {
 }
 
 }  // namespace tessera::torch
+
+#pragma GCC visibility pop

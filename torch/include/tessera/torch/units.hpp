@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#pragma GCC visibility push(default)
+
 namespace tessera::torch {
 
 // The paths of units, in any order; each of a submodule that exists, none twice. A unit below another one takes its
@@ -24,3 +26,5 @@ Units named(std::vector<std::string> paths);
 Units where(std::function<bool(std::string_view path, const ::torch::nn::Module& submodule)> predicate);
 
 }  // namespace tessera::torch
+
+#pragma GCC visibility pop
