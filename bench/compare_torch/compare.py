@@ -4,6 +4,8 @@
 usage: compare.py BUILD [--torch PYTHON] [--models M,…] [--rounds N] [--steps N] [--minutes N] [--tiny]    prints figures, one
        per line
 
+Models: mlp, gpt, cnn and resnet18, of Tessera's own layers (default: these); torch_mlp, the same perceptron as a module of
+libtorch, where BUILD has one (TORCH_DIR names PYTHON's own, which makes it the same kernels), and what sharding costs there.
 PYTHON is an interpreter that has PyTorch; default: the environment variable TESSERA_TORCH_PYTHON, else this one. Without
 PyTorch there is nothing to compare, and the benchmark says so. Both have as many threads. PyTorch gets what makes it fast:
 a heap that is kept, gradients as views of buckets, the fused AdamW.
@@ -23,8 +25,11 @@ SHAPES = {"mlp": {"batch": 64, "width": 2048, "layers": 8, "seq": 128},
           "gpt": {"batch": 8, "width": 256, "layers": 4, "seq": 128},
           "cnn": {"batch": 64, "width": 32, "side": 28},
           "resnet18": {"batch": 16, "width": 64, "side": 32}}
+OWN_LAYERS = list(SHAPES)
+SHAPES["torch_mlp"] = SHAPES["mlp"]
 TINY = {"mlp": {"batch": 4, "width": 16, "layers": 2, "seq": 8}, "gpt": {"batch": 2, "width": 16, "layers": 1, "seq": 8},
         "cnn": {"batch": 2, "width": 2, "side": 4}, "resnet18": {"batch": 2, "width": 2, "side": 8}}
+TINY["torch_mlp"] = TINY["mlp"]
 # How images stand in PyTorch: the faster of these counts.
 LAYOUTS = {"cnn": [[], ["--channels-last"]], "resnet18": [[], ["--channels-last"]]}
 # By the name of their figures: ranks, how they share the work, and the threads of each.
@@ -60,6 +65,12 @@ class Comparison:
         shape = {**self.shapes[model], "ranks": ranks, "threads": threads, "steps": self.options.steps, "warm-up": 3}
         return ["--precision", precision, *itertools.chain(*((f"--{key}", str(value)) for key, value in shape.items()))]
 
+    @staticmethod
+    def surroundings(model, threads):
+        if not model.startswith("torch_"):
+            return environment({})
+        return environment(HEAP_KEPT | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)})
+
     def weights(self, model):
         return self.folder / f"{model}.safetensors"
 
@@ -67,7 +78,7 @@ class Comparison:
         strategy = "fsdp" if parallel == "fsdp" else "ddp"
         command = [pathlib.Path(self.options.build) / f"bench/step_{model}", "--strategy", strategy,
                    *self.arguments(model, precision, ranks, threads), "--weights", self.weights(model)]
-        figures = dict(line.split()[:2] for line in checked(command, environment({})).splitlines())
+        figures = dict(line.split()[:2] for line in checked(command, self.surroundings(model, threads)).splitlines())
         return float(figures["step"]), float(figures["first-loss"]), float(figures["last-loss"])
 
     def peer(self, model, precision, ranks, parallel, threads):
@@ -75,9 +86,9 @@ class Comparison:
 
     def peer_with(self, layout, model, precision, ranks, parallel, threads):
         meeting = self.folder / f"meeting{next(self.meetings)}"
-        command = [self.options.torch, "-B", PEER, "--model", model, "--parallel", parallel, "--weights",
+        command = [self.options.torch, "-B", PEER, "--model", model.removeprefix("torch_"), "--parallel", parallel, "--weights",
                    self.weights(model), "--meeting", meeting, *layout, *self.arguments(model, precision, ranks, threads)]
-        surroundings = environment(HEAP_KEPT | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)})
+        surroundings = self.surroundings("torch_", threads)
         others = [subprocess.Popen([*command, "--rank", str(rank)], env=surroundings, stdout=subprocess.DEVNULL,
                                    stderr=subprocess.DEVNULL) for rank in range(1, ranks)]
         try:
@@ -105,6 +116,17 @@ def report(case, rounds):
     print(f"{name}/ours {ours:.6g} ms\n{name}/torch {peer:.6g} ms\n{name}/ratio {ratio:.6g} times")
 
 
+def print_overhead(options):
+    """Passes and steps of the sharded module on one rank, over those of the plain one."""
+    shape = (TINY if options.tiny else SHAPES)["torch_mlp"]
+    table = checked([pathlib.Path(options.build) / "bench/torch_overhead", shape["width"], shape["layers"], shape["batch"]],
+                    Comparison.surroundings("torch_", 1))
+    for row in table.splitlines()[3:]:  # below the headings and the plain module
+        strategy, _, passes, _, step = row.split()
+        print(f"torch_mlp/fp32/{strategy}/passes-over-plain {passes} times")
+        print(f"torch_mlp/fp32/{strategy}/step-over-plain {step} times")
+
+
 def checked(command, surroundings):
     done = subprocess.run(list(map(str, command)), env=surroundings, capture_output=True, text=True, check=False, timeout=600)
     if done.returncode != 0:
@@ -120,7 +142,7 @@ def main():
     parser.add_argument("--steps", type=int, default=7)
     parser.add_argument("--minutes", type=float, default=8, help="begins no round that would end later")
     parser.add_argument("--precisions", default="fp32,bf16")
-    parser.add_argument("--models", default=",".join(SHAPES))
+    parser.add_argument("--models", default=",".join(OWN_LAYERS))
     parser.add_argument("--tiny", action="store_true", help="models that take no time")
     options = parser.parse_args()
     version = has_torch(options.torch)
@@ -141,6 +163,8 @@ def main():
                 rounds[case].append(comparison.round(*case))
         for case in cases:
             report(case, rounds[case])
+    if "torch_mlp" in options.models.split(","):
+        print_overhead(options)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 // Times of training steps, and their parts: products, attention, optimizer, exposed communication, and the rest.
 //
-// usage: step_mlp|step_gpt|step_cnn|step_resnet18 [--ranks N] [--threads N] [--strategy S] [--precision P] [--parts] …
-// prints figures, one per line
+// usage: step_mlp|step_gpt|step_cnn|step_resnet18|step_torch_mlp [--ranks N] [--threads N] [--strategy S] [--precision
+// P] [--parts] … prints figures, one per line
 //
 // --parts measures, in the same run and in turn with nothing, what the step's products take by themselves, and the step
 // of one rank whose collectives take no time: what the real step takes longer is communication that shows. Of networks
@@ -135,7 +135,7 @@ void run(const Options& options) {
   if (!options.parts) return;
   print_parts(options.step, step, median(times.optimizer));
   if (options.step.ranks == 1 && options.step.threads == 1 &&
-      options.step.precision.parameter == tessera::DType::fp32 && options.step.side == 0 &&
+      options.step.precision.parameter == tessera::DType::fp32 && !products(options.step).linear.empty() &&
       products(options.step).attentions == 0) {
     print_floor(options.step, step);
   }

@@ -1,7 +1,7 @@
 // The part runs twice: without a graph in the forward pass, and with one of its own in the backward pass.
 #include "tessera/torch/checkpoint.hpp"
 
-#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -46,7 +46,7 @@ struct Rerun : ::torch::autograd::Function<Rerun> {
   };
 };
 
-at::Tensor generator_state() { return at::detail::getDefaultCPUGenerator().get_state(); }
+at::Tensor generator_state(at::Device device) { return at::globalContext().defaultGenerator(device).get_state(); }
 
 }  // namespace
 
@@ -55,9 +55,9 @@ at::Tensor checkpoint(Part part, const at::Tensor& input) {
   at::Tensor output;
   {
     const at::NoGradGuard no_graph;
-    const at::Tensor before = generator_state();
+    const at::Tensor before = generator_state(input.device());
     output = part(input);
-    if (!at::equal(before, generator_state())) {
+    if (!at::equal(before, generator_state(input.device()))) {
       throw UsageError("a checkpointed part drew random numbers, or another thread did meanwhile: it cannot run again");
     }
   }

@@ -7,17 +7,19 @@
 #include <fmt/format.h>
 #include <fnmatch.h>
 #include <torch/csrc/autograd/autograd.h>
-#include <torch/csrc/autograd/function.h>
 
 #include <algorithm>
 #include <unordered_set>
 #include <utility>
 
+#include "src/autograd_node.hpp"
+#include "src/compute_device.hpp"
 #include "src/hidden_tensor.hpp"
 #include "src/initial_values.hpp"
 #include "src/module_tensors.hpp"
 #include "src/module_units.hpp"
 #include "tessera/base/error.hpp"
+#include "tessera/device/cuda.hpp"
 
 namespace tessera::torch {
 
@@ -32,9 +34,10 @@ class Turn : public ::torch::autograd::Node {
  public:
   explicit Turn(std::function<void()> reached) : reached_(std::move(reached)) {}
 
-  static at::Tensor root(std::function<void()> reached) {
-    at::Tensor tensor = at::zeros({});
-    ::torch::autograd::create_gradient_edge(tensor, std::make_shared<Turn>(std::move(reached)));
+  // On the device whose nodes it stands between: autograd has an order for each.
+  static at::Tensor root(at::Device device, std::function<void()> reached) {
+    at::Tensor tensor = at::zeros({}, device);
+    ::torch::autograd::create_gradient_edge(tensor, make_node<Turn>(std::move(reached)));
     return tensor;
   }
 
@@ -61,10 +64,9 @@ class ShardedModule::Implementation : public TensorOwner {
       : world_(world),
         module_(std::move(module)),
         options_(std::move(options)),
+        compute_(make_compute_device(world.device())),
         ends_with_world_(world.before_end([this] { let_go(); })) {
-    if (world.device().kind() != DeviceKind::cpu) {
-      throw UnavailableError("torch modules are sharded on the CPU only: run with --device cpu");
-    }
+    require_own_device();
     // Torch would give each rank all of the machine's cores.
     at::set_num_threads(world.threads());
     for (UnitMembers& members : divide(*module_, module_options.units)) take_up(members, module_options.may_be_unused);
@@ -136,6 +138,7 @@ class ShardedModule::Implementation : public TensorOwner {
     close();
     require_unchanged();
     require_frozen_as_before();
+    compute_->enter(sharded_->stream());
     phase_ = at::GradMode::is_enabled() ? Phase::forward : Phase::evaluation;
   }
 
@@ -147,7 +150,12 @@ class ShardedModule::Implementation : public TensorOwner {
   void leave_pass() noexcept {
     if (phase_ != Phase::forward && phase_ != Phase::evaluation) return;
     if (open_) hide(open_->unit);
+    compute_->leave();
     phase_ = Phase::idle;
+  }
+
+  void note_use(const at::Tensor& tensor) {
+    if (phase_ == Phase::forward || phase_ == Phase::evaluation) compute_->note_use(tensor);
   }
 
   void about_to_use(std::size_t unit, const std::string& parameter, const std::string& operation) override {
@@ -176,14 +184,18 @@ class ShardedModule::Implementation : public TensorOwner {
       throw UsageError("backward() takes a loss of one element that depends on a trained parameter");
     }
     phase_ = Phase::backward;
+    compute_->enter(sharded_->stream());
     try {
+      compute_->note_use(loss);
       open(used_.back(), WindowKind::backward);
       run_backward(loss);
       close();
     } catch (...) {
+      compute_->leave();
       abandon();
       throw;
     }
+    compute_->leave();
     used_.clear();
     phase_ = Phase::idle;
   }
@@ -236,6 +248,16 @@ class ShardedModule::Implementation : public TensorOwner {
     Window window;
   };
 
+  // Autograd has one thread for each CUDA device of a process, on which a rank may have to wait for its peers.
+  void require_own_device() const {
+    if (world_.device().kind() == DeviceKind::cpu || world_.backend_name() != "local") return;
+    if (world_.size() <= cuda_device_count()) return;
+    throw UsageError(
+        fmt::format("{} ranks share {} CUDA devices, and torch's backward pass has one thread for each: use as many "
+                    "ranks as devices",
+                    world_.size(), cuda_device_count()));
+  }
+
   void take_up(UnitMembers& members, const std::vector<std::string>& may_be_unused) {
     const std::size_t index = units_.size();
     ModuleUnit& unit = units_.emplace_back();
@@ -243,12 +265,13 @@ class ShardedModule::Implementation : public TensorOwner {
     for (NamedTensor& named : members.parameters) {
       const ParameterOptions options{.optional = matches(may_be_unused, named.name)};
       auto mark = std::make_shared<HiddenMark>(HiddenMark{.owner = this, .unit = index, .parameter = named.name});
-      unit.parameters.push_back(std::make_unique<ParameterTensor>(named.tensor, options, std::move(mark)));
+      unit.parameters.push_back(
+          std::make_unique<ParameterTensor>(named.tensor, options, std::move(mark), compute_->device()));
       all_parameters_.push_back(unit.parameters.back().get());
       known_.insert(named.tensor.unsafeGetTensorImpl());
     }
     for (NamedTensor& named : members.buffers) {
-      unit.buffers.push_back(std::make_unique<BufferTensor>(named.tensor));
+      unit.buffers.push_back(std::make_unique<BufferTensor>(named.tensor, compute_->device()));
       unit.buffer_names.push_back(named.name);
     }
   }
@@ -288,7 +311,7 @@ class ShardedModule::Implementation : public TensorOwner {
   void use_in_forward(std::size_t unit) {
     close();
     if (!used_.empty()) {
-      turns_.push_back(Turn::root([this, window = used_.size()] { turn_from(window); }));
+      turns_.push_back(Turn::root(compute_->device(), [this, window = used_.size()] { turn_from(window); }));
     }
     open(unit, WindowKind::forward);
     used_.push_back(unit);
@@ -302,16 +325,17 @@ class ShardedModule::Implementation : public TensorOwner {
 
   void run_backward(const at::Tensor& loss) {
     std::vector<at::Tensor> roots = std::exchange(turns_, {});
-    std::vector<at::Tensor> seeds(roots.size(), at::zeros({}));
+    std::vector<at::Tensor> seeds(roots.size(), at::zeros({}, compute_->device()));
     roots.push_back(loss);
-    seeds.push_back(at::full_like(loss, *sharded_->loss_scale()));
+    const at::Tensor scale = view_of(const_cast<float*>(sharded_->loss_scale()), {}, DType::fp32, compute_->device());
+    seeds.push_back(at::ones_like(loss) * scale.to(loss.options()));
     ::torch::autograd::backward(roots, seeds);
   }
 
   void open(std::size_t unit, WindowKind kind) {
     close();
     open_.emplace(OpenUnit{unit, ++windows_opened_, sharded_->open(*units_[unit].unit, kind)});
-    // Torch computes on this thread; the stream is another one when tests queue it.
+    // Torch computes, or enqueues, on this thread; the stream's is another one when tests queue it.
     if (sharded_->stream().mode() == StreamMode::queued) sharded_->stream().synchronize();
     for (const auto& parameter : units_[unit].parameters) parameter->show(open_->window);
   }
@@ -347,6 +371,7 @@ class ShardedModule::Implementation : public TensorOwner {
   // The module goes on without the runtime: with its own values where they were never handed over, else without any.
   void let_go() {
     if (std::exchange(gone_, true)) return;
+    compute_->leave();
     turns_.clear();
     for (ParameterTensor* parameter : all_parameters_) parameter->let_go();
     if (phase_ == Phase::not_finalized || phase_ == Phase::learning) return;
@@ -358,6 +383,7 @@ class ShardedModule::Implementation : public TensorOwner {
   World& world_;
   std::shared_ptr<::torch::nn::Module> module_;
   FullyShardOptions options_;
+  std::unique_ptr<ComputeDevice> compute_;
   std::vector<ModuleUnit> units_;
   std::vector<ParameterTensor*> all_parameters_;
   std::unordered_set<const void*> known_;  // their tensors
@@ -411,6 +437,7 @@ tessera::FullyShard& ShardedModule::sharded() {
 }
 const Parameter& ShardedModule::parameter(std::string_view name) const { return implementation_->parameter(name); }
 
+void ShardedModule::note_use(const at::Tensor& tensor) { implementation_->note_use(tensor); }
 void ShardedModule::begin_pass() { implementation_->begin_pass(); }
 void ShardedModule::end_pass() { implementation_->end_pass(); }
 void ShardedModule::leave_pass() noexcept { implementation_->leave_pass(); }

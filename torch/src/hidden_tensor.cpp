@@ -58,8 +58,8 @@ void make_whole(const c10::OperatorHandle& operation, c10::Stack* stack) {
 
 }  // namespace
 
-at::Tensor hidden_tensor(at::IntArrayRef sizes, at::ScalarType type, std::shared_ptr<HiddenMark> mark) {
-  const at::Tensor ordinary = at::empty({0}, at::TensorOptions().dtype(type));
+at::Tensor hidden_tensor(at::IntArrayRef sizes, const at::TensorOptions& options, std::shared_ptr<HiddenMark> mark) {
+  const at::Tensor ordinary = at::empty({0}, options);
   auto holder = std::make_unique<MarkHolder>(std::move(mark));
   at::DataPtr nothing(
       nullptr, holder.release(), [](void* kept) { std::unique_ptr<MarkHolder>(static_cast<MarkHolder*>(kept)); },

@@ -30,8 +30,8 @@ struct HiddenMark {
   std::string parameter;
 };
 
-// A tensor of this shape and type, on the CPU, that has no values.
-at::Tensor hidden_tensor(at::IntArrayRef sizes, at::ScalarType type, std::shared_ptr<HiddenMark> mark);
+// A tensor of this shape, and of these options' type and device, that has no values.
+at::Tensor hidden_tensor(at::IntArrayRef sizes, const at::TensorOptions& options, std::shared_ptr<HiddenMark> mark);
 
 // Gives `tensor` the shape, values and type of `face`; it stays itself to whoever holds it, and to autograd.
 void show_as(const at::Tensor& tensor, const at::Tensor& face);

@@ -3,8 +3,9 @@
 
 #include <ATen/Functions.h>
 
-#include <algorithm>
 #include <utility>
+
+#include "tessera/kernels/elementwise.hpp"
 
 namespace tessera::torch {
 
@@ -33,15 +34,17 @@ void InitialValues::scatter(const Unit& unit, std::span<const std::unique_ptr<Pa
     const float* whole = values.data_ptr<float>();
     for (const ParameterPiece& piece : pieces) {
       if (piece.parameter != &parameter->parameter()) continue;
-      std::copy_n(whole + piece.first, piece.values.size(), piece.values.begin());
+      kernels::copy(sharded_.stream(), piece.values.data(), whole + piece.first, Bytes(piece.values.size_bytes()));
     }
+    sharded_.stream().synchronize();
   }
 }
 
 void InitialValues::copy(BufferTensor& buffer) {
   const at::Tensor values = from_first_rank(buffer.own_values(), buffer.buffer().name());
   const std::span<float> place = sharded_.buffer(buffer.buffer());
-  std::copy_n(values.data_ptr<float>(), place.size(), place.begin());
+  kernels::copy(sharded_.stream(), place.data(), values.data_ptr<float>(), Bytes(place.size_bytes()));
+  sharded_.stream().synchronize();
 }
 
 }  // namespace tessera::torch

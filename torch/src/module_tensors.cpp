@@ -3,7 +3,6 @@
 
 #include <ATen/Functions.h>
 #include <torch/csrc/autograd/function_hook.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <utility>
 
@@ -22,11 +21,6 @@ at::ScalarType torch_type(DType type) {
     case DType::fp16: return at::kHalf;
   }
   throw InternalError("an element type that torch does not have");
-}
-
-// A view of memory that the runtime owns.
-at::Tensor view_of(void* data, at::IntArrayRef sizes, DType type) {
-  return at::from_blob(data, sizes, at::TensorOptions().dtype(torch_type(type)));
 }
 
 void* address(Window& window, const Parameter& parameter, DType type) {
@@ -67,32 +61,41 @@ class GradientTaker : public ::torch::autograd::FunctionPreHook {
 
 }  // namespace
 
-ParameterTensor::ParameterTensor(at::Tensor tensor, ParameterOptions options, std::shared_ptr<HiddenMark> mark)
+at::Tensor view_of(void* data, at::IntArrayRef sizes, DType type, at::Device device) {
+  return at::from_blob(data, sizes, at::TensorOptions().dtype(torch_type(type)).device(device));
+}
+
+ParameterTensor::ParameterTensor(at::Tensor tensor, ParameterOptions options, std::shared_ptr<HiddenMark> mark,
+                                 at::Device device)
     : tensor_(std::move(tensor)),
       parameter_(shape_of(tensor_), Initial::zeros(), options),
       mark_(std::move(mark)),
+      device_(device),
       own_(tensor_.detach()),
-      hidden_(hidden_tensor(own_.sizes(), at::kFloat, mark_)) {}
+      hidden_(hidden_tensor(own_.sizes(), own_.options(), mark_)) {}
 
 void ParameterTensor::show(Window& window) {
   void* data = address(window, parameter_, precision_.parameter);
-  if (!shown_.defined() || shown_.data_ptr() != data) shown_ = view_of(data, tensor_.sizes(), precision_.parameter);
+  if (!shown_.defined() || shown_.data_ptr() != data) {
+    shown_ = view_of(data, tensor_.sizes(), precision_.parameter, device_);
+  }
   show_as(tensor_, shown_);
   if (accumulator_ == nullptr && !parameter_.options().frozen) watch_gradient();
 }
 
 void ParameterTensor::watch_gradient() {
   tensor_.mutable_grad() = at::Tensor();
-  ::torch::autograd::impl::set_grad_accumulator(tensor_, {});  // an earlier one may know another type
+  ::torch::autograd::impl::set_grad_accumulator(
+      tensor_, WeakNodePointer(NodePointer()));  // an earlier one may know another type
   accumulator_ = ::torch::autograd::impl::grad_accumulator(tensor_);
   accumulator_->add_pre_hook(std::make_unique<GradientTaker>(mark_, *this));
 }
 
-at::Tensor ParameterTensor::own_values() const { return own_.contiguous(); }
+at::Tensor ParameterTensor::own_values() const { return own_.to(at::kCPU).contiguous(); }
 
 void ParameterTensor::hand_over(const Precision& precision) {
   precision_ = precision;
-  hidden_ = hidden_tensor(own_.sizes(), torch_type(precision.parameter), mark_);
+  hidden_ = hidden_tensor(own_.sizes(), own_.options().dtype(torch_type(precision.parameter)).device(device_), mark_);
   own_ = at::Tensor();
   hide();
 }
@@ -100,13 +103,13 @@ void ParameterTensor::hand_over(const Precision& precision) {
 void ParameterTensor::let_go() {
   mark_->owner = nullptr;
   if (own_.defined()) return show_own();
-  show_as(tensor_, at::empty({0}, at::TensorOptions().dtype(torch_type(precision_.parameter))));
+  show_as(tensor_, at::empty({0}, at::TensorOptions().dtype(torch_type(precision_.parameter)).device(device_)));
 }
 
 void ParameterTensor::take_gradient(Window& window, std::size_t window_serial, const at::Tensor& gradient) {
   if (!window.trains(parameter_)) return;  // in a step of a program that trains other units
   const DType type = precision_.gradient;
-  const at::Tensor place = view_of(gradient_address(window, parameter_, type), tensor_.sizes(), type);
+  const at::Tensor place = view_of(gradient_address(window, parameter_, type), tensor_.sizes(), type, device_);
   if (std::exchange(written_in_, window_serial) == window_serial) {
     place.add_(gradient);
   } else {
@@ -114,10 +117,11 @@ void ParameterTensor::take_gradient(Window& window, std::size_t window_serial, c
   }
 }
 
-BufferTensor::BufferTensor(at::Tensor tensor) : tensor_(std::move(tensor)), buffer_(shape_of(tensor_)) {}
+BufferTensor::BufferTensor(at::Tensor tensor, at::Device device)
+    : tensor_(std::move(tensor)), buffer_(shape_of(tensor_)), device_(device) {}
 
 void BufferTensor::show(std::span<float> values) {
-  show_as(tensor_, view_of(values.data(), tensor_.sizes(), DType::fp32));
+  show_as(tensor_, view_of(values.data(), tensor_.sizes(), DType::fp32, device_));
 }
 
 void BufferTensor::let_go() { show_as(tensor_, tensor_.clone()); }

@@ -2,21 +2,25 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <torch/csrc/autograd/function.h>
 
 #include <cstddef>
 #include <memory>
 #include <string>
 
+#include "src/autograd_node.hpp"
 #include "src/hidden_tensor.hpp"
 #include "tessera/shard/fully_shard.hpp"
 
 namespace tessera::torch {
 
+// A view of memory that the runtime owns.
+at::Tensor view_of(void* data, at::IntArrayRef sizes, DType type, at::Device device);
+
 // Which face the tensor has: the memory that its module came with, none, or the window's.
 class ParameterTensor {
  public:
-  ParameterTensor(at::Tensor tensor, ParameterOptions options, std::shared_ptr<HiddenMark> mark);
+  // Windows show it on the device.
+  ParameterTensor(at::Tensor tensor, ParameterOptions options, std::shared_ptr<HiddenMark> mark, at::Device device);
   ParameterTensor(const ParameterTensor&) = delete;
   ParameterTensor& operator=(const ParameterTensor&) = delete;
 
@@ -28,7 +32,7 @@ class ParameterTensor {
   void hide() { show_as(tensor_, hidden_); }
   void show(Window& window);
 
-  // Its own values, in fp32 and contiguous.
+  // Its own values, in fp32, contiguous, in memory of the host.
   at::Tensor own_values() const;
   // Its own memory goes, and it is hidden, with the type that windows will show it in.
   void hand_over(const Precision& precision);
@@ -46,26 +50,28 @@ class ParameterTensor {
   Parameter parameter_;
   std::shared_ptr<HiddenMark> mark_;
   Precision precision_ = fp32_precision;
+  at::Device device_;
   at::Tensor own_;
   at::Tensor hidden_;
-  at::Tensor shown_;                                      // the window's memory, which keeps its address
-  std::shared_ptr<::torch::autograd::Node> accumulator_;  // kept, because autograd would make another one
-  std::size_t written_in_ = 0;                            // the serial number of a window
+  at::Tensor shown_;            // the window's memory, which keeps its address
+  NodePointer accumulator_;     // kept, because autograd would make another one
+  std::size_t written_in_ = 0;  // the serial number of a window
 };
 
 // Whole on every rank and always there, so it needs one face: the arena's memory.
 class BufferTensor {
  public:
-  explicit BufferTensor(at::Tensor tensor);
+  BufferTensor(at::Tensor tensor, at::Device device);
 
   Buffer& buffer() { return buffer_; }
-  at::Tensor own_values() const { return tensor_.contiguous(); }
+  at::Tensor own_values() const { return tensor_.to(at::kCPU).contiguous(); }
   void show(std::span<float> values);
   void let_go();  // has memory of its own again
 
  private:
   at::Tensor tensor_;
   Buffer buffer_;
+  at::Device device_;
 };
 
 }  // namespace tessera::torch

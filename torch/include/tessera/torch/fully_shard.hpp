@@ -7,6 +7,11 @@
 //   model.backward(loss);
 //   model.update();
 //
+// Where ranks compute on CUDA devices (a libtorch with CUDA, one device for each rank) the model's stream is torch's
+// current one inside a pass and in backward(): behind what torch's current stream was given before, and in front of
+// what it is given after. Whatever other streams of torch's bring along, their user tells torch's allocator, as ever
+// (record_stream).
+//
 // A parameter keeps its tensor for the model's life: its shape, its type, its place in the module. Its values are the
 // memory of its unit's window. Outside of windows the tensor is hidden: its shape can be asked for, and whatever torch
 // would compute with it is an error, but for a pass, where the first such use opens the unit's window and closes the
@@ -31,6 +36,8 @@
 
 #include "tessera/shard/fully_shard.hpp"
 #include "tessera/torch/units.hpp"
+
+#pragma GCC visibility push(default)
 
 namespace tessera::torch {
 
@@ -83,10 +90,11 @@ class ShardedModule {
   void begin_pass();
   void end_pass();
   void leave_pass() noexcept;  // the same for a destructor: what end_pass() might throw, the next call does
-  void abandon() noexcept;     // inside a catch block: aborts the world with the current exception as cause
+  void note_use(const at::Tensor& tensor);  // inside a pass: of another stream of torch's, on a CUDA device
+  void abandon() noexcept;  // inside a catch block: aborts the world with the current exception as cause
 
  private:
-  class Implementation;
+  class [[gnu::visibility("hidden")]] Implementation;
   std::unique_ptr<Implementation> implementation_;
 };
 
@@ -102,7 +110,10 @@ class FullyShard : public ShardedModule {
   // The module's forward(). An exception inside aborts the world with its text as the cause, and is rethrown.
   template <typename... Args>
   decltype(auto) forward(Args&&... args) {
-    return pass([&](Net& net) -> decltype(auto) { return net.forward(std::forward<Args>(args)...); });
+    return pass([&](Net& net) -> decltype(auto) {
+      (note_argument(args), ...);
+      return net.forward(std::forward<Args>(args)...);
+    });
   }
   // Whatever `body(net)` computes with the module: several of its functions, or its parameters.
   template <typename Body>
@@ -144,7 +155,14 @@ class FullyShard : public ShardedModule {
   Pass operator->() { return Pass(*this); }
 
  private:
+  template <typename T>
+  void note_argument(const T& argument) {
+    if constexpr (std::is_convertible_v<const T&, const at::Tensor&>) note_use(argument);
+  }
+
   std::shared_ptr<Net> net_;
 };
 
 }  // namespace tessera::torch
+
+#pragma GCC visibility pop

@@ -1,0 +1,23 @@
+// The CPU: torch computes on the rank's thread, at once.
+#include "src/compute_device.hpp"
+
+namespace tessera::torch {
+
+namespace {
+
+class CpuComputeDevice final : public ComputeDevice {
+ public:
+  at::Device device() const override { return at::kCPU; }
+  void enter(Stream&) override {}
+  void leave() noexcept override {}
+  void note_use(const at::Tensor&) override {}
+};
+
+}  // namespace
+
+std::unique_ptr<ComputeDevice> make_compute_device(Device device) {
+  if (device.kind() == DeviceKind::cuda) return make_cuda_compute_device(device);
+  return std::make_unique<CpuComputeDevice>();
+}
+
+}  // namespace tessera::torch
