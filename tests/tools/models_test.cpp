@@ -94,14 +94,14 @@ TEST_CASE("published_sizes") {
   CHECK(count_parameters(perceptron({64, 128, 10}).units).all() == 64 * 128 + 128 + 128 * 10 + 10);
   // Of ImageNet's 1,000 classes: He et al. 2016 and Dosovitskiy et al. 2021 as torchvision and timm have them.
   const auto on_images = [](const char* name) {
-    return count_parameters(vision(*find_vision(name, 224, 1000)).units).all();
+    return count_parameters(vision(*find_vision(name, {.side = 224})).units).all();
   };
   CHECK(on_images("resnet18") == 11'689'512);
   CHECK(on_images("resnet50") == 25'557'032);
   CHECK(on_images("vit-s") == 22'050'664);
   CHECK(on_images("vit-b") == 86'567'656);
   CHECK(on_images("vit-l") == 304'326'632);
-  CHECK(!find_vision("resnet19", 224, 1000));
+  CHECK(!find_vision("resnet19", {.side = 224}));
   CHECK(find_gpt("gpt2") == nullptr);
   CHECK(find_llama("llama") == nullptr);
 }
