@@ -202,19 +202,16 @@ MpiProcess& MpiProcess::over(int communicator, const Deadlines& deadlines) {
   return *made.release();
 }
 
-MpiProcess::MpiProcess(int communicator, const Deadlines& deadlines)
-    : communicator_(communicator), ends_mpi_(false), end_timeout_(deadlines.end) {
+MpiProcess::MpiProcess(int communicator, const Deadlines& deadlines) : ends_mpi_(false), end_timeout_(deadlines.end) {
   MPI_Comm own = MPI_COMM_NULL;
   {
     const Watchdog watchdog("MPI_Comm_dup", deadlines.start);
     check(MPI_Comm_dup(comm_of(communicator), &own), "MPI_Comm_dup");
   }
-  communicator_ = MPI_Comm_c2f(own);
-  find_place();
+  stand_in(MPI_Comm_c2f(own));
 }
 
-MpiProcess::MpiProcess(const Deadlines& deadlines)
-    : communicator_(MPI_Comm_c2f(MPI_COMM_WORLD)), ends_mpi_(true), end_timeout_(deadlines.end) {
+MpiProcess::MpiProcess(const Deadlines& deadlines) : ends_mpi_(true), end_timeout_(deadlines.end) {
   if (program_has_mpi()) {
     throw UsageError(
         "this program has started MPI itself: say which communicator's processes are the ranks "
@@ -235,10 +232,11 @@ MpiProcess::MpiProcess(const Deadlines& deadlines)
                     "(MPI_THREAD_SERIALIZED, {}): use an MPI built with threads",
                     level, MPI_THREAD_SERIALIZED));
   }
-  find_place();
+  stand_in(MPI_Comm_c2f(MPI_COMM_WORLD));
 }
 
-void MpiProcess::find_place() {
+void MpiProcess::stand_in(int communicator) {
+  communicator_ = communicator;
   MPI_Comm_set_errhandler(comm_of(communicator_), MPI_ERRORS_RETURN);
   MPI_Comm_rank(comm_of(communicator_), &rank_);
   MPI_Comm_size(comm_of(communicator_), &size_);

@@ -50,9 +50,9 @@ class MpiProcess final : public Introduction {
  private:
   explicit MpiProcess(const Deadlines& deadlines);
   MpiProcess(int communicator, const Deadlines& deadlines);
-  void find_place();
+  void stand_in(int communicator);
 
-  int communicator_;  // MPI_Comm_c2f
+  int communicator_ = 0;  // MPI_Comm_c2f, which MPI has only once it was started
   bool ends_mpi_;
   int rank_ = 0;
   int size_ = 1;
