@@ -59,8 +59,10 @@ def option_cases():
     yield ["--steps", "3", "--warmup", "3"], ["--warmup"]
     yield ["--epochs", "1000000000"], ["--epochs"]
     yield ["--lr", "0.1", "--min-lr", "0.2"], ["--lr", "--min-lr"]
-    yield ["--batch", "16777216"], ["--batch"]
-    yield ["--ranks", "1024", "--batch", "16777216", "--accumulate", "65536"], ["--ranks", "--batch", "--accumulate"]
+    whole_steps = ["--drop-last", "yes"]  # of which the data then has none
+    yield [*whole_steps, "--batch", "16777216"], ["--batch", "--drop-last"]
+    yield ([*whole_steps, "--ranks", "1024", "--batch", "16777216", "--accumulate", "65536"],
+           ["--ranks", "--batch", "--accumulate"])
     yield ["--ranks", "1025"], ["--ranks"]
     for replicas in [3, 8, 16]:
         yield ["--ranks", "4", "--replicas", replicas], [f"--replicas {replicas} does not divide the 4 ranks"]
@@ -77,7 +79,7 @@ def option_cases():
     yield ["--sums", "fast"], ["--sums", "--backend nccl"]
     yield ["--device", "cpu", "--precision", "tf32"], ["--precision", "tf32"]
     yield ["--simulate-world", "4", "--rank", "0", "--backend", "nccl"], ["--backend", "--simulate-world"]
-    yield ["--data", "synthetic", "--batch", "65537"], ["--batch"]
+    yield [*whole_steps, "--data", "synthetic", "--batch", "65537"], ["--batch"]
 
 
 def too_large_cases():

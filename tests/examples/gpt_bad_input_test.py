@@ -44,8 +44,8 @@ def option_cases():
     yield [*SMALL, "--fp32-units", "finale"], ["--fp32-units", "finale"]
     yield [*SMALL, "--fp32-units", "final,blocks.1"], ["--fp32-units", "blocks.1"]
     yield ["--batch", "16777216", "--seq", "1048576"], ["--batch", "--seq"]
-    yield [*SMALL, "--batch", "16777216"], ["--batch"]
-    yield ["--ranks", "1024", "--batch", "8192"], ["--ranks", "--batch"]
+    yield [*SMALL, "--drop-last", "yes", "--batch", "16777216"], ["--batch", "--drop-last"]
+    yield ["--drop-last", "yes", "--ranks", "1024", "--batch", "8192"], ["--ranks", "--batch"]
 
 
 def data_cases(folder):

@@ -161,7 +161,7 @@ def check_bad_input(program, data):
     cases.check(["--data", data, "--plot", "figure.pdf"], ["--plot figure.pdf", ".svg or .png"], options)
     cases.check(["--data", "cifar10"], ["--data cifar10:DIR"], options)
     cases.check(["--data", "mnist:/nowhere"], ["/nowhere/train-images-idx3-ubyte"], failed)
-    cases.check(["--data", data, "--batch", 400], ["--batch 400", "300"], options)
+    cases.check(["--data", data, "--batch", 400, "--drop-last", "yes"], ["--batch 400", "300"], options)
     cases.check(["--data", data, "--label-smoothing", 1.5], ["--label-smoothing"], options)
     cases.check(["--data", data, "--model", "vgg"], ["vgg", "resnet18"], options)
     cases.check(["--data", data, "--model", "vit-s", "--width", 200, "--batch", 8], ["200", "3 heads"], failed)
