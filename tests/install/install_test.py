@@ -126,11 +126,10 @@ def build_and_run(options, source, scratch, package_folder):
 
 def without_shared_libraries(package_folder, scratch):
     """A copy of the libraries that has archives alone, where there are any; its folder of pkg-config files."""
-    libraries = scratch / "archives" / package_folder.parent.name
+    prefix = next(folder for folder in package_folder.parents if (folder / "include").is_dir())
+    libraries = scratch / "archives" / package_folder.parent.relative_to(prefix)
     if not libraries.is_dir():
-        prefix = next(folder for folder in package_folder.parents if (folder / "include").is_dir())
         shutil.copytree(prefix, scratch / "archives", symlinks=True)
-        libraries = scratch / "archives" / package_folder.parent.relative_to(prefix)
         for library in libraries.glob("libtessera*.so*"):
             library.unlink()
     return libraries / "pkgconfig" if list(libraries.glob("libtessera*.a")) else None
