@@ -2,6 +2,7 @@
 #include "tessera/torch/units.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <utility>
 
