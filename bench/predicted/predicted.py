@@ -2,10 +2,12 @@
 """Predicted against measured steps on this machine: 24 configurations, strategies x ranks x accumulation x prefetch, an MLP
 and a GPT, ranks that are threads and processes of MPI.
 
-Calibrates once: `tessera calibrate`, and a trace of one rank of each model, which is not among the 24. Then trains each
-configuration for some steps, and holds the median of the traced ones against `tessera plan --time`. Run it on a quiet machine.
+Calibrates once: `tessera calibrate`, and traces of one rank of each model, which is not among the 24. Then trains each
+configuration for some steps, in several rounds, and holds what a step takes against `tessera plan --time`. Of a run it is
+the median of the traced steps, and of rounds their median again: what else a host of virtual machines does comes and goes.
+Run it on a quiet machine.
 
-usage: predicted.py BUILD [--quick] [--seconds N]    BUILD: the build directory
+usage: predicted.py BUILD [--quick] [--seconds N] [--rounds N]    BUILD: the build directory
 """
 import argparse
 import json
@@ -104,35 +106,44 @@ def predicted_step(model, machine, profile, ranks, strategy, prefetch, micro_bat
     return json.loads(out)["step_seconds"]
 
 
-def measure(build, folder, quick, seconds):
+def profile_of(model, folder, rounds, steps):
+    """The trace of one rank whose step is the median of the rounds'."""
+    traces = [folder / f"{model.name}.{index}.profile.json" for index in range(rounds)]
+    for trace in traces:
+        trained(model, 1, "fsdp", 1, 1, False, trace, steps)
+    return sorted(traces, key=measured_step)[rounds // 2]
+
+
+def measure(build, folder, quick, seconds, rounds):
     models = {"mlp": Model("mlp", QUICK_MLP if quick else MLP, build, folder),
               "gpt": Model("gpt", QUICK_GPT if quick else GPT, build, folder)}
     steps = 6 if quick else 20
     machine = folder / "here.json"
     run([build / "tools/tessera", "calibrate", machine, "--seconds", seconds], clean_environment())
-    profiles = {}
-    for name, model in models.items():
-        profiles[name] = folder / f"{name}.profile.json"
-        trained(model, 1, "fsdp", 1, 1, False, profiles[name], steps)
+    profiles = {name: profile_of(model, folder, rounds, steps) for name, model in models.items()}
+    measured = {configuration: [] for configuration in configurations()}
+    for _ in range(rounds):
+        for configuration, found in measured.items():
+            name, *options = configuration
+            trained(models[name], *options, folder / "trace.json", steps)
+            found.append(measured_step(folder / "trace.json"))
     rows = []
-    for name, ranks, strategy, prefetch, micro_batches, processes in configurations():
-        model, trace = models[name], folder / "trace.json"
-        trained(model, ranks, strategy, prefetch, micro_batches, processes, trace, steps)
+    for (name, ranks, strategy, prefetch, micro_batches, processes), found in measured.items():
         rows.append((name, "MPI" if processes else "threads", ranks, strategy, prefetch, micro_batches,
-                     predicted_step(model, machine, profiles[name], ranks, strategy, prefetch, micro_batches),
-                     measured_step(trace)))
+                     predicted_step(models[name], machine, profiles[name], ranks, strategy, prefetch, micro_batches), found))
     return rows
 
 
 def page(rows):
-    text = "| model | ranks | strategy | prefetch | micro-batches | predicted, ms | measured, ms | error |\n"
-    text += "|---|---|---|--:|--:|--:|--:|--:|\n"
+    text = "| model | ranks | strategy | prefetch | micro-batches | predicted, ms | measured, ms | of rounds | error |\n"
+    text += "|---|---|---|--:|--:|--:|--:|--:|--:|\n"
     errors = []
-    for name, kind, ranks, strategy, prefetch, micro_batches, predicted, measured in rows:
+    for name, kind, ranks, strategy, prefetch, micro_batches, predicted, found in rows:
+        measured = statistics.median(found)
         error = predicted / measured - 1
         errors.append(abs(error))
         text += (f"| {name} | {ranks} {kind} | {strategy} | {prefetch} | {micro_batches} | {1e3 * predicted:.2f} | "
-                 f"{1e3 * measured:.2f} | {100 * error:+.1f} % |\n")
+                 f"{1e3 * measured:.2f} | {1e3 * min(found):.2f} to {1e3 * max(found):.2f} | {100 * error:+.1f} % |\n")
     return (f"{len(rows)} configurations: mean error {100 * statistics.mean(errors):.1f} %, worst "
             f"{100 * max(errors):.1f} %\n\n{text}")
 
@@ -141,11 +152,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", type=pathlib.Path)
     parser.add_argument("--quick", action="store_true", help="small models and few steps: whether it runs, not how well")
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=100, help="of calibration")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        seconds = 4 if arguments.quick else arguments.seconds
-        text = page(measure(arguments.build.resolve(), pathlib.Path(folder), arguments.quick, seconds))
+        seconds, rounds = (4, 1) if arguments.quick else (arguments.seconds, arguments.rounds)
+        text = page(measure(arguments.build.resolve(), pathlib.Path(folder), arguments.quick, seconds, rounds))
     print(text, end="")
 
 

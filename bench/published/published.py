@@ -53,6 +53,17 @@ def around(layers, dim, vocabulary):
                                              {"name": "output.weight", "shape": [vocabulary, dim]}]}])
 
 
+def by_parameter(model):
+    """A rank owns whole parameters and sends each to all others, so that each is a collective, as a unit of its own would be."""
+    units = []
+    for unit in model["units"]:
+        for parameter in unit["parameters"]:
+            path = parameter["name"].removesuffix("weight").rstrip(".")
+            name = f"{unit['name']}.{path}" if path else unit["name"]
+            units.append({"name": name, "parameters": [{"name": "weight", "shape": parameter["shape"]}]})
+    return {**model, "units": units}
+
+
 def program(units, recompute):
     """A chain; every recompute-th layer computes its forward pass again (0: none)."""
     names = [unit["name"] for unit in units]
@@ -91,13 +102,18 @@ def row(label, published, half=False, **options):
 
 
 def internlm(ranks, published, inside_host, batch=2, micro=4, recompute=0):
-    """zero1=8 keeps optimizer states inside a host: what hsdp does that keeps parameters from forward to backward."""
+    """zero1=8 keeps optimizer states inside a host: what hsdp does that keeps parameters from forward to backward. Over all
+    ranks that program sends updated parameters one by one, and sums gradients in buckets of 2^29 elements."""
     hosts = ranks // 8
     strategy = ["--strategy", "hsdp", "--replicas", hosts, "--reshard-after-forward", "no"]
+    if not inside_host:
+        strategy = ["--strategy", "zero1", "--bucket-cap", 1 << 30]
+    elif hosts == 1:
+        strategy = ["--strategy", "zero1"]
     label = f"{ranks} GPUs, batch {batch}, {micro} micro-batches{', recomputed' if recompute else ''}"
-    return row(label, published, half=inside_host, model=INTERNLM_7B, ranks=ranks, batch=batch, seq=2048, recompute=recompute,
-               options=(strategy if inside_host and hosts > 1 else ["--strategy", "zero1"]) +
-               ["--micro-batches", micro, "--accumulate-mode", "local"])
+    return row(label, published, half=inside_host, model=INTERNLM_7B if inside_host else by_parameter(INTERNLM_7B),
+               ranks=ranks, batch=batch, seq=2048, recompute=recompute,
+               options=strategy + ["--micro-batches", micro, "--accumulate-mode", "local"])
 
 
 def fsdp(label, published, model, ranks, batch, seq, recompute=0, options=()):

@@ -320,9 +320,8 @@ CollectiveTimes measure_collectives(World& world, double budget) {
   return result;
 }
 
-// Bytes that a rank receives per second, without the latency, which is the first point's whole time.
-Curve link_curve(const std::vector<std::pair<double, double>>& times, std::size_t ranks, double latency) {
-  const double share = 1 - 1 / static_cast<double>(ranks);
+// Bytes that a rank moves per second, without the latency, which is the first point's whole time.
+Curve link_curve(const std::vector<std::pair<double, double>>& times, double share, double latency) {
   std::vector<std::pair<double, double>> points;
   for (std::size_t i = 1; i < times.size(); ++i) {
     const auto [bytes, seconds] = times[i];
@@ -338,9 +337,12 @@ Link measure_link(std::size_t ranks, double budget) {
     if (world.rank() == 0) times = std::move(mine);
   });
   const double latency = std::min(times.gathers.front().second, times.sums.front().second);
+  const auto share = [&](bool sums) {
+    return moved_share(CollectiveAlgorithm::direct, static_cast<double>(ranks), sums);
+  };
   return {.latency = latency,
-          .bandwidth = link_curve(times.gathers, ranks, latency),
-          .summing = link_curve(times.sums, ranks, latency)};
+          .bandwidth = link_curve(times.gathers, share(false), latency),
+          .summing = link_curve(times.sums, share(true), latency)};
 }
 
 }  // namespace
@@ -390,21 +392,22 @@ Curve curve_of(const std::map<double, std::vector<double>>& rates) {
 Machine from_traces(Machine base, const std::vector<TraceFile>& traces) {
   std::map<double, std::vector<double>> gathers, sums, passes;
   for (const TraceFile& trace : traces) {
-    const double share = 1 - 1 / static_cast<double>(trace.ranks);
+    const auto ranks = static_cast<double>(trace.ranks);
     // A collective ends at the same time everywhere, so its shortest slice waits least for peers.
     std::map<std::pair<std::size_t, std::string>, std::pair<double, double>> shortest;
     for (const Slice& slice : trace.slices) {
       const auto bytes = static_cast<double>(slice.bytes);
       if (slice.time() <= 0 || bytes <= 0) continue;
       if (slice.kind == SliceKind::computation) passes[bytes].push_back(bytes / (slice.time() * 1e-6));
-      if (slice.kind != SliceKind::communication || share == 0) continue;
+      if (slice.kind != SliceKind::communication || ranks == 1) continue;
       auto& least = shortest.try_emplace({slice.step, slice.name}, slice.time(), bytes).first->second;
       least.first = std::min(least.first, slice.time());
     }
     for (const auto& [key, least] : shortest) {
       const bool is_sum = key.second.starts_with("reduce-scatter");
       const double seconds = std::max(least.first * 1e-6 - base.host.latency, 1e-7);
-      (is_sum ? sums : gathers)[least.second].push_back(share * least.second / seconds);
+      const double moved = moved_share(base.algorithm, ranks, is_sum) * least.second;
+      (is_sum ? sums : gathers)[least.second].push_back(moved / seconds);
     }
   }
   if (gathers.empty() && sums.empty() && passes.empty()) {

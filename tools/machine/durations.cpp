@@ -45,7 +45,7 @@ const Curve& rate_of(const Link& link, bool sums) {
 
 double inside_host(const Machine& machine, double ranks, const CollectiveUse& use) {
   if (ranks == 1) return 0;
-  const double moved = (ranks - 1) / ranks * use.bytes;
+  const double moved = moved_share(machine.algorithm, ranks, use.sums) * use.bytes;
   const double messages = machine.algorithm == CollectiveAlgorithm::direct ? 1 : ranks - 1;
   return messages * machine.host.latency + moved / rate_of(machine.host, use.sums).at(use.bytes);
 }
@@ -76,7 +76,7 @@ double two_level(const Machine& machine, const Spread& spread, const CollectiveU
 double direct(const Machine& machine, const Spread& spread, const CollectiveUse& use) {
   const double part = use.bytes / spread.ranks;
   const double far = part * (spread.ranks - spread.on_host) * spread.on_host * spread.neighbours;
-  const double near = part * (spread.on_host - 1);
+  const double near = part * spread.on_host * moved_share(machine.algorithm, spread.on_host, use.sums);
   return machine.host.latency + machine.network->latency + near / rate_of(machine.host, use.sums).at(use.bytes) +
          far / rate_of(*machine.network, use.sums).at(use.bytes);
 }

@@ -34,6 +34,11 @@ Curve Curve::times(double factor) const {
   return result;
 }
 
+double moved_share(CollectiveAlgorithm algorithm, double ranks, bool sums) {
+  if (sums && algorithm == CollectiveAlgorithm::direct) return (ranks + 1) / ranks;
+  return (ranks - 1) / ranks;
+}
+
 namespace {
 
 constexpr std::size_t most_file_bytes = std::size_t{1} << 20;
