@@ -1,49 +1,33 @@
-// As convolution/choice.cpp chooses convolutions; and the calls of the library, part by part.
+// What computes attention, and the calls of the library, part by part.
 #include "src/cuda/attention_choice.hpp"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <atomic>
-#include <cstdlib>
 #include <optional>
 
+#include "src/choice.hpp"
 #include "src/cuda/fused_attention.hpp"
-#include "tessera/base/error.hpp"
 
 namespace tessera::nn::cuda::attentions {
 
 namespace {
 
-constexpr const char* variable = "TESSERA_ATTENTION";
 constexpr std::size_t most_probabilities = std::size_t{256} << 20;  // bytes of one call's, if more than a head
 constexpr std::size_t spare_bytes = std::size_t{16} << 20;          // for what else the library keeps
-
-std::string available_names() {
-  std::vector<std::string_view> names;
-  for (const Set set : available()) names.push_back(to_string(set));
-  return fmt::format("{}", fmt::join(names, ", "));
-}
 
 std::string why_not() {
   const std::string& missing = fused_attention_library().missing;
   return missing.empty() ? "" : fmt::format(" (cudnn: {})", missing);
 }
 
-Set initial_set() {
-  const std::vector<Set> sets = available();
-  const char* const wish = std::getenv(variable);
-  if (wish == nullptr) return sets.back();
-  const auto found = std::find_if(sets.begin(), sets.end(), [&](Set set) { return to_string(set) == wish; });
-  if (found != sets.end()) return *found;
-  throw UsageError(fmt::format("{}=\"{}\": no such attention in this build and on this machine; available: {}{}",
-                               variable, wish, available_names(), why_not()));
-}
-
-std::atomic<Set>& active_set() {
-  static std::atomic<Set> set = initial_set();
-  return set;
+Choice<Set>& choice_of_attention() {
+  static Choice<Set> made({.variable = "TESSERA_ATTENTION",
+                           .what = "attention",
+                           .verb = "is",
+                           .available = available(),
+                           .remark = why_not()});
+  return made;
 }
 
 // What the library takes, as far as it is known before it is asked.
@@ -179,16 +163,8 @@ std::vector<Set> available() {
   return sets;
 }
 
-Set active() { return active_set().load(std::memory_order_relaxed); }
-
-void select(Set set) {
-  const std::vector<Set> sets = available();
-  if (std::find(sets.begin(), sets.end(), set) == sets.end()) {
-    throw UsageError(fmt::format("attention of {} is not in this build and on this machine; available: {}{}",
-                                 to_string(set), available_names(), why_not()));
-  }
-  active_set() = set;
-}
+Set active() { return choice_of_attention().active(); }
+void select(Set set) { choice_of_attention().select(set); }
 
 std::string in_words() {
   if (active() == Set::own) return "by own kernels" + why_not();

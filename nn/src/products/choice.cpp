@@ -1,13 +1,9 @@
-// As kernels/instruction_set.cpp chooses row loops.
+// What each needs of the build and the processor.
 #include "src/products/choice.hpp"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
-#include <algorithm>
-#include <atomic>
-#include <cstdlib>
-
+#include "src/choice.hpp"
 #include "src/products/onednn.hpp"
 #include "src/products/product.hpp"
 #include "tessera/base/error.hpp"
@@ -15,8 +11,6 @@
 namespace tessera::nn {
 
 namespace {
-
-constexpr const char* variable = "TESSERA_PRODUCTS";
 
 bool is_available(ProductSet set) {
   switch (set) {
@@ -28,12 +22,6 @@ bool is_available(ProductSet set) {
   return false;
 }
 
-std::string available_names() {
-  std::vector<std::string_view> names;
-  for (const ProductSet set : available_product_sets()) names.push_back(to_string(set));
-  return fmt::format("{}", fmt::join(names, ", "));
-}
-
 ProductSet best_set() {
   if (onednn::has_tiles()) return ProductSet::onednn;
   std::vector<ProductSet> sets = available_product_sets();
@@ -41,19 +29,13 @@ ProductSet best_set() {
   return sets.back();
 }
 
-ProductSet initial_set() {
-  const char* const wish = std::getenv(variable);
-  if (wish == nullptr) return best_set();
-  for (const ProductSet set : available_product_sets()) {
-    if (to_string(set) == wish) return set;
-  }
-  throw UsageError(fmt::format("{}=\"{}\": no such products in this build and on this machine; available: {}", variable,
-                               wish, available_names()));
-}
-
-std::atomic<ProductSet>& active_set() {
-  static std::atomic<ProductSet> set = initial_set();
-  return set;
+Choice<ProductSet>& choice_of_products() {
+  static Choice<ProductSet> made({.variable = "TESSERA_PRODUCTS",
+                                  .what = "products",
+                                  .verb = "are",
+                                  .available = available_product_sets(),
+                                  .best = best_set()});
+  return made;
 }
 
 }  // namespace
@@ -74,14 +56,7 @@ std::vector<ProductSet> available_product_sets() {
   return sets;
 }
 
-ProductSet active_product_set() { return active_set().load(std::memory_order_relaxed); }
-
-void select_product_set(ProductSet set) {
-  if (!is_available(set)) {
-    throw UsageError(fmt::format("products of {} are not in this build and on this machine; available: {}",
-                                 to_string(set), available_names()));
-  }
-  active_set() = set;
-}
+ProductSet active_product_set() { return choice_of_products().active(); }
+void select_product_set(ProductSet set) { choice_of_products().select(set); }
 
 }  // namespace tessera::nn
