@@ -33,7 +33,8 @@ struct Net : nn::Module {
   torch::Tensor forward(const torch::Tensor& features, const torch::Tensor& labels) {
     torch::Tensor x = torch::gelu(input(features), "tanh");
     for (const auto& layer : *hidden) x = torch::gelu(layer->as<nn::Linear>()->forward(x), "tanh");
-    return torch::cross_entropy_loss(output(x), labels);
+    // In fp32, as autocast does: in bf16 a loss of 2 has steps of 1/64, and a few steps of training would not show.
+    return torch::cross_entropy_loss(output(x).to(torch::kFloat), labels);
   }
   nn::Linear input{nullptr}, output{nullptr};
   nn::ModuleList hidden;
