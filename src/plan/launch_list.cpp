@@ -36,7 +36,8 @@ std::size_t operations_of_step(const Plan& plan, std::size_t program) {
 
 }  // namespace
 
-LaunchList::LaunchList(const Plan& plan, std::size_t program, std::size_t steps) : plan_(plan), program_(program) {
+LaunchList::LaunchList(const Plan& plan, std::size_t program, std::size_t steps, std::size_t outer_spacing)
+    : plan_(plan), program_(program) {
   if (program >= plan.programs.size()) {
     throw UsageError(fmt::format("steps of program {} were asked for, and the plan has {}, counted from 0", program,
                                  plan.programs.size()));
@@ -49,15 +50,27 @@ LaunchList::LaunchList(const Plan& plan, std::size_t program, std::size_t steps)
   launches_.reserve(each * steps);
   for (const Segment& segment : plan.segments) latest_.emplace_back(segment.operations.size(), none);
   for (std::size_t step = 0; step < steps; ++step) {
-    const std::size_t micro_batches = plan.micro_batches(program);
-    for (std::size_t micro = 0; micro < micro_batches; ++micro) {
-      add_segment(kind_of(micro, micro_batches), step, micro);
-    }
-    add_segment(SegmentKind::update, step, micro_batches - 1);
-    if (streams_[compute_stream].empty()) {
-      throw UsageError("a plan without operations on the compute stream has no steps");
-    }
-    ends_.push_back(streams_[compute_stream].back());
+    add_step(step);
+    if (outer_spacing > 0 && (step + 1) % outer_spacing == 0) add_outer_step((step + 1) / outer_spacing - 1, step);
+  }
+}
+
+void LaunchList::add_step(std::size_t step) {
+  const std::size_t micro_batches = plan_.micro_batches(program_);
+  for (std::size_t micro = 0; micro < micro_batches; ++micro) add_segment(kind_of(micro, micro_batches), step, micro);
+  add_segment(SegmentKind::update, step, micro_batches - 1);
+  if (streams_[compute_stream].empty()) {
+    throw UsageError("a plan without operations on the compute stream has no steps");
+  }
+  ends_.push_back(streams_[compute_stream].back());
+}
+
+void LaunchList::add_outer_step(std::size_t turn, std::size_t step) {
+  const auto segment = plan_.find_outer(turn % plan_.options.outer_fragments);
+  if (!segment) throw UsageError("outer steps were asked for, and the plan has none");
+  const std::size_t count = plan_.segments[*segment].operations.size();
+  for (std::size_t operation = 0; operation < count; ++operation) {
+    add({*segment, operation}, step, plan_.micro_batches(program_) - 1);
   }
 }
 

@@ -28,9 +28,9 @@ class LaunchList {
  public:
   static constexpr std::size_t none = static_cast<std::size_t>(-1);
 
-  // Steps of one program. Throws UsageError for one that the plan does not have, a plan without steps, or for too many
-  // operations.
-  LaunchList(const Plan& plan, std::size_t program, std::size_t steps);
+  // Steps of one program. After every `outer_spacing` of them one outer step, of each fragment in turn; 0: none. Throws
+  // UsageError for a program that the plan does not have, a plan without steps, or for too many operations.
+  LaunchList(const Plan& plan, std::size_t program, std::size_t steps, std::size_t outer_spacing = 0);
 
   std::size_t size() const { return launches_.size(); }
   const Launch& operator[](std::size_t index) const { return launches_[index]; }
@@ -50,7 +50,9 @@ class LaunchList {
   std::size_t steps() const { return ends_.size(); }
 
  private:
+  void add_step(std::size_t step);
   void add_segment(SegmentKind kind, std::size_t step, std::size_t micro_batch);
+  void add_outer_step(std::size_t turn, std::size_t step);
   void add(EventPoint point, std::size_t step, std::size_t micro_batch);
 
   const Plan& plan_;

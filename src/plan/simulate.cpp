@@ -22,7 +22,9 @@ namespace {
 
 constexpr std::size_t warm_up_steps = 2;
 constexpr std::size_t few_steps = 8;
-constexpr double equal_enough = 1e-9;  // of a step's time
+constexpr std::size_t most_apart = 8;         // outer steps, where they are simulated
+constexpr std::size_t most_outer_walk = 128;  // steps in which every fragment has its turn once
+constexpr double equal_enough = 1e-9;         // of a step's time
 
 // ---- what is asked for makes sense ----
 
@@ -108,7 +110,7 @@ class Walk {
  public:
   Walk(const Plan& plan, const Durations& durations, const SimulationOptions& options, std::size_t steps)
       : plan_(plan),
-        list_(plan, options.program, steps),
+        list_(plan, options.program, steps, options.outer_spacing),
         on_stream_(seconds_of(plan, durations.on_stream)),
         on_host_(seconds_of(plan, durations.on_host)) {
     for (const std::size_t rank : representatives(plan, options)) {
@@ -269,6 +271,21 @@ Simulation simulate(const Plan& plan, const Durations& durations, const Simulati
     }
   }
   return run(few_steps);
+}
+
+double outer_seconds(const Plan& plan, const Durations& durations, const SimulationOptions& options) {
+  if (!plan.replicas_diverge()) return 0;
+  const std::size_t fragments = plan.options.outer_fragments;
+  const std::size_t apart = plan.options.outer_every / fragments;
+  SimulationOptions with = options;
+  with.outer_spacing = std::min(apart, std::clamp<std::size_t>(most_outer_walk / fragments, 1, most_apart));
+  // Every fragment has its turn twice: the second time what came before has its outer steps, too.
+  const std::size_t turn = with.outer_spacing * fragments;
+  with.steps = 2 * turn;
+  const std::vector<double> times = simulate(plan, durations, with).step_times;
+  const double seen = std::accumulate(times.end() - static_cast<std::ptrdiff_t>(turn), times.end(), 0.0);
+  const double alone = static_cast<double>(turn) * simulate(plan, durations, options).step_seconds;
+  return std::max(0.0, seen - alone) / static_cast<double>(plan.options.outer_every);
 }
 
 }  // namespace tessera::plan

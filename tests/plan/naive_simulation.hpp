@@ -27,6 +27,10 @@ class NaiveSimulation {
       std::size_t end = entries_.size() - 1;
       while (entries_[end].operation->stream != StreamId::compute) --end;
       step_ends_.push_back(end);
+      const std::size_t spacing = options.outer_spacing;
+      if (spacing > 0 && (step + 1) % spacing == 0) {
+        append(plan.find_outer(((step + 1) / spacing - 1) % plan.options.outer_fragments).value());
+      }
     }
     items_.assign(plan.options.ranks, std::vector<Item>(entries_.size()));
   }
@@ -57,8 +61,8 @@ class NaiveSimulation {
     double end = 0;
   };
 
-  void append(SegmentKind kind) {
-    const std::size_t segment = plan_.find(kind).value();
+  void append(SegmentKind kind) { append(plan_.find(kind).value()); }
+  void append(std::size_t segment) {
     for (std::size_t index = 0; index < plan_.segments[segment].operations.size(); ++index) {
       Entry entry{&plan_.segments[segment].operations[index], {segment, index}, {}, {}};
       for (const Wait& wait : entry.operation->waits) {

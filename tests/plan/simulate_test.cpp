@@ -138,6 +138,67 @@ TEST_CASE("simulation_agrees_with_a_naive_one_of_every_rank") {
   CHECK(compared > 10);
 }
 
+Plan with_outer_steps(std::size_t every, std::size_t fragments, const Model& model = chain_model(5)) {
+  PlanOptions options = options_of(Strategy::hsdp, 4);
+  options.replicas = 2;
+  options.outer_every = every;
+  options.outer_fragments = fragments;
+  return plan_of(options, model);
+}
+
+TEST_CASE("simulation_agrees_with_a_naive_one_where_there_are_outer_steps") {
+  for (std::uint64_t seed = 1; seed <= 12; ++seed) {
+    const std::size_t fragments = 1 + seed % 2;
+    INFO("seed ", seed);
+    const Plan plan = with_outer_steps(4, fragments, chain_model(2));
+    const Durations durations{.on_stream = Fuzzed(plan, seed), .on_host = [](const Operation&) { return 0.125; }};
+    SimulationOptions options = fuzzed_options(plan, seed);
+    options.outer_spacing = 1 + seed % 3;
+    options.steps = 4;
+    const Simulation simulation = simulate(plan, durations, options);
+    const std::vector<double> ends = NaiveSimulation(plan, durations, options, 7).run();
+    REQUIRE(simulation.step_times.size() == 4);
+    for (std::size_t step = 0; step < 4; ++step) {
+      CHECK(simulation.step_times[step] == Approx(ends[step + 2] - ends[step + 1]).epsilon(1e-9));
+    }
+  }
+}
+
+// Seconds of outer updates alone, which nothing hides, and of collectives of outer segments alone, which windows may.
+TEST_CASE("outer_steps_add_what_they_do_not_hide_in_the_mean_over_the_steps_between_them") {
+  CHECK(outer_seconds(plan_of(options_of(Strategy::fsdp, 4)), {.on_stream = Simple{}}) == 0);
+  for (const std::size_t every : {1, 2, 6, 50, 1000}) {
+    for (const std::size_t fragments : {1, 2, 5}) {
+      if (fragments > every) continue;
+      INFO("every ", every, ", fragments ", fragments);
+      const Plan plan = with_outer_steps(every, fragments);
+      double updates = 0, moved = 0;
+      for (const Segment& segment : plan.segments) {
+        if (segment.kind != SegmentKind::outer) continue;
+        for (const Operation& operation : segment.operations) {
+          updates += operation.kind == OperationKind::outer_update;
+          moved += is_collective(operation.kind);
+        }
+      }
+      REQUIRE(updates > 0);
+      REQUIRE(moved > 0);
+      const auto only_updates = [](const Operation& operation) {
+        return operation.kind == OperationKind::outer_update ? 1.0 : 0.0;
+      };
+      CHECK(outer_seconds(plan, {.on_stream = only_updates}) * static_cast<double>(every) == Approx(updates));
+      const auto windows_alone = [](const Operation& operation) {
+        return operation.kind == OperationKind::window ? 1.0 : 0.0;
+      };
+      CHECK(outer_seconds(plan, {.on_stream = windows_alone}) == Approx(0));
+    }
+  }
+}
+
+TEST_CASE("outer_steps_are_asked_of_plans_that_have_some") {
+  CHECK_THROWS_AS(simulate(plan_of(options_of(Strategy::fsdp, 4)), {.on_stream = Simple{}}, {.outer_spacing = 1}),
+                  UsageError);
+}
+
 TEST_CASE("simulation_of_every_plan_ends_with_a_path_that_adds_up_to_the_step") {
   std::uint64_t seed = 0;
   for_each_nth_plan(211, [&](const Model& model, const PlanOptions& chosen, const Plan& plan) {

@@ -128,6 +128,16 @@ class Times(Toy):
         self.assertGreater(self.time(4, **latency)["step_seconds"], step)
         self.assertEqual(self.time(4, "--whatif", "latency=0", **latency)["step_seconds"], step)
 
+    def test_outer_steps_cost_less_the_rarer_they_are(self):
+        mesh = ("--strategy", "hsdp", "--replicas", 2)
+        found = [self.time(4, *mesh, "--outer-every", every)["time"] for every in (1, 10, 100)]
+        costs = [time["outer_seconds"] for time in found]
+        self.assertGreater(costs[0], costs[1])
+        self.assertAlmostEqual(costs[1], 10 * costs[2], delta=1e-9)
+        self.assertGreater(costs[2], 0)
+        inner = self.time(2, "--strategy", "fsdp")["step_seconds"]
+        self.assertAlmostEqual(found[2]["step_seconds"], inner + costs[2], delta=1e-3 * inner)
+
     def test_slow_ranks_and_links_hold_everybody_up(self):
         step = self.time(4)["step_seconds"]
         self.assertGreater(self.time(4, "--slow", "rank=2:3x")["step_seconds"], step)

@@ -59,6 +59,7 @@ TimeReport make_time_report(const plan::Plan& planned, const Subject& subject, c
   plan::SimulationOptions options = model.simulation_options();
   options.slow = time.slow;
   TimeReport report{.plan = planned, .simulation = simulate(planned, model.durations(), options)};
+  report.outer = outer_seconds(planned, model.durations(), options);
   const auto micro_batches = static_cast<double>(planned.options.micro_batches);
   report.rows = static_cast<double>(load.shape.rows) * micro_batches;
   report.tokens = load.shape.seq > 0;

@@ -32,11 +32,12 @@ struct TimeReport {
   tessera::plan::Simulation simulation;
   double rows = 0;  // tokens, or samples, of a step on a rank
   bool tokens = false;
+  double outer = 0;                       // what outer steps add to a step, in the mean
   double flops = 0;                       // of a step on a rank, without recomputation
   double peak = 0;                        // FLOP/s of a rank; 0: not known
   std::vector<double> distribution = {};  // with jitter: steps in ascending order
 
-  double step() const { return simulation.step_seconds; }
+  double step() const { return simulation.step_seconds + outer; }
   double rate() const { return rows / step(); }  // of a rank, per second
   double share_of_peak() const { return peak > 0 ? flops / step() / peak : 0; }
 };

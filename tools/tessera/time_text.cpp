@@ -64,6 +64,10 @@ std::string kinds_text(const TimeReport& report) {
     rows.push_back({name, grouped(kind.count / report.simulation.window_steps), seconds_text(kind.seconds),
                     seconds_text(kind.critical), percent_text(kind.critical / report.step())});
   }
+  if (report.outer > 0) {
+    rows.push_back(
+        {"outer steps, in the mean", "", "", seconds_text(report.outer), percent_text(report.outer / report.step())});
+  }
   rows.push_back({"all", "", "", seconds_text(report.step()), percent_text(1)});
   return table(rows);
 }
@@ -134,7 +138,11 @@ std::string text_of(const TimeReport& report, const TimeSetting& time) {
     text += fmt::format(", {} of the peak of {:.4g} TFLOP/s", percent_text(report.share_of_peak()), report.peak / 1e12);
   }
   text += fmt::format("\n{}{}", distribution_text(report, time), exposed_text(report));
-  if (report.plan.replicas_diverge()) text += "outer steps are not counted\n";
+  if (report.plan.replicas_diverge()) {
+    text += fmt::format("outer steps add {} to a step in the mean, {} to each {}\n", seconds_text(report.outer),
+                        seconds_text(report.outer * static_cast<double>(report.plan.options.outer_every)),
+                        grouped(report.plan.options.outer_every));
+  }
   return text + "\n" + kinds_text(report);
 }
 
@@ -148,6 +156,7 @@ Json json_of(const TimeReport& report, const TimeSetting& time) {
   Json json = {{"machine", time.machine.name},
                {"step_seconds", report.step()},
                {report.tokens ? "tokens_per_second_and_rank" : "samples_per_second_and_rank", report.rate()},
+               {"outer_seconds", report.outer},
                {"model_flops", report.flops},
                {"share_of_peak", report.peak > 0 ? Json(report.share_of_peak()) : Json()},
                {"computing", report.simulation.computing},

@@ -5,7 +5,8 @@
 // takes them, and every rank that is said to be slow. On each the host launches operations in the order of the plan,
 // and each stream runs its own in order, as the executor does: data waits hold the stream, throttle waits the host, and
 // order waits are kept by the order of launch. A collective begins when the representatives of its group have arrived
-// and ends when all are done. Outer steps are left out. Cost: linear in operations, independent of the number of ranks.
+// and ends when all are done. Outer steps are looked at where they are asked for. Cost: linear in operations,
+// independent of the number of ranks.
 //
 // Without Sharing all times grow with every duration: nothing is faster because something else is slower.
 #pragma once
@@ -62,6 +63,9 @@ struct SimulationOptions {
   std::vector<SlowRank> slow = {};
   Jitter jitter = {};
   std::size_t steps = 0;  // to look at, after two to warm up; 0: one, once steps take equal time, or else a few
+  // After so many steps each an outer step runs, of one fragment after the other; 0: none. What of it is not over when
+  // a step's update ends, belongs to the next step.
+  std::size_t outer_spacing = 0;
 };
 
 // Seconds from the beginning of the window, which the operations of the steps before and after it may reach into.
@@ -114,6 +118,13 @@ struct Simulation {
 // Throws UsageError for durations, sharing, slow ranks or jitter that make no sense, naming the operation or the value,
 // and where the plan has no step; InternalError for a plan that never ends, which verify() would have refused.
 Simulation simulate(const Plan& plan, const Durations& durations, const SimulationOptions& options = {});
+
+// Seconds that a plan's outer steps add to a step, in the mean over PlanOptions::outer_every of them: what they do not
+// hide beside the steps that follow. They are taken to be at most 8 steps apart, and closer where there are more than
+// 16 fragments, so that the walk is short; what one of them has left to do after so many steps then shows, though it
+// might not. 0 for a plan without outer steps. `options` as for simulate(), with its steps and outer_spacing left
+// alone.
+double outer_seconds(const Plan& plan, const Durations& durations, const SimulationOptions& options = {});
 
 }  // namespace tessera::plan
 
