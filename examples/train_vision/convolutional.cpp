@@ -1,4 +1,6 @@
-// The relu happens in place, so that a stage keeps what it let through and the places of the largest.
+// The largest of what a relu lets through is what it lets through of the largest: pooling comes first, and the relu
+// works on a quarter of the pixels, in place. A stage keeps the places of the largest, and room for the gradient of
+// all.
 #include "train_vision/convolutional.hpp"
 
 namespace examples {
@@ -22,21 +24,18 @@ nn::ImageView<T> PooledStage<T>::push_result(nn::ActivationStack& stack, nn::Con
 template <typename T>
 void PooledStage<T>::forward(nn::LayerWindow window, nn::ActivationStack& stack, nn::ImageView<const T> x,
                              nn::ImageView<T> y) {
-  rectified_ = convolution_.push_result(stack, x);
-  saved_convolution_ = convolution_.forward(window, stack, x, rectified_);
-  relu_.forward(window, stack, rectified_.rows(), rectified_.rows());
-  saved_pool_ = pool_.forward(window, stack, rectified_, y);
+  convolved_ = convolution_.push_result(stack, x);
+  saved_convolution_ = convolution_.forward(window, stack, x, convolved_);
+  saved_pool_ = pool_.forward(window, stack, convolved_, y);
+  saved_relu_ = relu_.forward(window, stack, y.rows(), y.rows());
 }
 
 template <typename T>
 void PooledStage<T>::backward(nn::LayerWindow window, nn::ActivationStack& stack, nn::ImageView<T> dy,
                               nn::ImageView<T> dx) {
-  const nn::ScratchScope scope(stack);
-  nn::ImageView<T> gradient = rectified_;
-  gradient.data = stack.push<T>(rectified_.elements()).data();
-  pool_.backward(window, stack, saved_pool_, dy, gradient);
-  relu_.backward(window, stack, {rectified_.rows()}, gradient.rows(), gradient.rows());
-  convolution_.backward(window, stack, saved_convolution_, gradient, dx);
+  relu_.backward(window, stack, saved_relu_, dy.rows(), dy.rows());
+  pool_.backward(window, stack, saved_pool_, dy, convolved_);
+  convolution_.backward(window, stack, saved_convolution_, convolved_, dx);
 }
 
 template <typename T>

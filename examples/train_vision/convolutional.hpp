@@ -1,4 +1,4 @@
-// A small convolutional network: two stages of convolution, relu and pooling, and two linear layers.
+// A small convolutional network: two stages of convolution, pooling and relu, and two linear layers.
 #pragma once
 
 #include "tessera/nn/convolution.hpp"
@@ -9,27 +9,26 @@
 
 namespace examples {
 
-// Convolution of 3 × 3 that keeps the size, relu, the largest of 2 × 2.
+// Convolution of 3 × 3 that keeps the size, the largest of 2 × 2, relu.
 template <typename T>
 class PooledStage final : public Stage<T> {
  public:
   PooledStage(std::size_t in, std::size_t out);
 
   void visit(tessera::ModuleVisitor& visitor) override;  // "conv"
-  tessera::nn::ImageView<T> push_result(tessera::nn::ActivationStack& stack,
-                                        tessera::nn::ConstImageView<T> x) const override;
-  void forward(tessera::nn::LayerWindow window, tessera::nn::ActivationStack& stack, tessera::nn::ImageView<const T> x,
-               tessera::nn::ImageView<T> y) override;
-  void backward(tessera::nn::LayerWindow window, tessera::nn::ActivationStack& stack, tessera::nn::ImageView<T> dy,
-                tessera::nn::ImageView<T> dx) override;
+  nn::ImageView<T> push_result(nn::ActivationStack& stack, nn::ConstImageView<T> x) const override;
+  void forward(nn::LayerWindow window, nn::ActivationStack& stack, nn::ImageView<const T> x,
+               nn::ImageView<T> y) override;
+  void backward(nn::LayerWindow window, nn::ActivationStack& stack, nn::ImageView<T> dy, nn::ImageView<T> dx) override;
 
  private:
-  tessera::nn::Convolution<T> convolution_;
-  tessera::nn::Relu<T> relu_;
-  tessera::nn::MaxPool<T> pool_;
-  typename tessera::nn::Convolution<T>::Saved saved_convolution_;
-  typename tessera::nn::MaxPool<T>::Saved saved_pool_;
-  tessera::nn::ImageView<T> rectified_;
+  nn::Convolution<T> convolution_;
+  nn::Relu<T> relu_;
+  nn::MaxPool<T> pool_;
+  typename nn::Convolution<T>::Saved saved_convolution_;
+  typename nn::MaxPool<T>::Saved saved_pool_;
+  typename nn::Relu<T>::Saved saved_relu_;
+  nn::ImageView<T> convolved_;
 };
 
 // All pixels of an image in one row, a linear layer, relu, another one.
@@ -41,16 +40,16 @@ class PerceptronHead final : public Head<T> {
   void visit(tessera::ModuleVisitor& visitor) override;  // "hidden", "output"
 
  private:
-  void compute(tessera::nn::LayerWindow window, tessera::nn::ActivationStack& stack, tessera::nn::ImageView<const T> x,
-               tessera::nn::MatrixView<T> logits) override;
-  void differentiate(tessera::nn::LayerWindow window, tessera::nn::ActivationStack& stack,
-                     tessera::nn::MatrixView<const T> dlogits, tessera::nn::ImageView<T> dx) override;
+  void compute(nn::LayerWindow window, nn::ActivationStack& stack, nn::ImageView<const T> x,
+               nn::MatrixView<T> logits) override;
+  void differentiate(nn::LayerWindow window, nn::ActivationStack& stack, nn::MatrixView<const T> dlogits,
+                     nn::ImageView<T> dx) override;
 
-  tessera::nn::Linear<T> hidden_;
-  tessera::nn::Linear<T> output_;
-  tessera::nn::Relu<T> relu_;
-  typename tessera::nn::Linear<T>::Saved saved_hidden_;
-  typename tessera::nn::Linear<T>::Saved saved_output_;
+  nn::Linear<T> hidden_;
+  nn::Linear<T> output_;
+  nn::Relu<T> relu_;
+  typename nn::Linear<T>::Saved saved_hidden_;
+  typename nn::Linear<T>::Saved saved_output_;
 };
 
 }  // namespace examples

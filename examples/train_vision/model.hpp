@@ -18,7 +18,7 @@ namespace examples {
 // A window of a micro-batch, and what is computed in it.
 struct CountedWindow {
   tessera::plan::WindowUse use;
-  tessera::nn::CountedWork work;
+  nn::CountedWork work;
 };
 
 template <typename T>
@@ -36,14 +36,14 @@ class VisionModel {
 
   // Where activations stand from now on: planned_activation_bytes(), aligned to 64 bytes, as long as passes follow.
   void use(std::span<std::byte> memory, tessera::DeviceKind device = tessera::DeviceKind::cpu) {
-    stack_ = tessera::nn::ActivationStack(memory, device);
+    stack_ = nn::ActivationStack(memory, device);
   }
 
   // One micro-batch, forward and backward. Enqueues; images, targets and loss must stay until the stream is through.
   // pixels: an image in each row, [height, width, channels].
-  void train(tessera::FullyShard& model, tessera::nn::MatrixView<const float> pixels, const ImageAnswers& answers);
+  void train(tessera::FullyShard& model, nn::MatrixView<const float> pixels, const ImageAnswers& answers);
   // The logits in evaluation windows, valid until the next pass. There may be no images.
-  tessera::nn::MatrixView<T> evaluate(tessera::FullyShard& model, tessera::nn::MatrixView<const float> pixels);
+  nn::MatrixView<T> evaluate(tessera::FullyShard& model, nn::MatrixView<const float> pixels);
 
   // What passes over micro-batches of so many images need, counted by the passes themselves.
   static tessera::Bytes planned_activation_bytes(const VisionShape& shape, std::size_t images,
@@ -55,7 +55,7 @@ class VisionModel {
   struct NamedStage {
     std::string name;
     std::unique_ptr<Stage<T>> stage;
-    tessera::nn::ImageView<T> y = {};  // of the pass at hand
+    nn::ImageView<T> y = {};  // of the pass at hand
   };
   void make_convolutional();
   void make_transformer();
@@ -63,18 +63,18 @@ class VisionModel {
 
   // The passes, for a FullyShard and for one that only counts.
   template <typename Model>
-  void train_pass(Model& model, tessera::nn::MatrixView<const float> pixels, const ImageAnswers& answers);
+  void train_pass(Model& model, nn::MatrixView<const float> pixels, const ImageAnswers& answers);
   template <typename Model>
-  void backward_pass(Model& model, tessera::nn::MatrixView<T> logits);
+  void backward_pass(Model& model, nn::MatrixView<T> logits);
   template <typename Model>
-  tessera::nn::MatrixView<T> evaluation_pass(Model& model, tessera::nn::MatrixView<const float> pixels);
+  nn::MatrixView<T> evaluation_pass(Model& model, nn::MatrixView<const float> pixels);
   template <typename Model>
-  tessera::nn::ImageView<const T> as_input(Model& model, tessera::nn::MatrixView<const float> pixels);
+  nn::ImageView<const T> as_input(Model& model, nn::MatrixView<const float> pixels);
 
   VisionShape shape_;
   std::vector<NamedStage> stages_;
   std::unique_ptr<Head<T>> head_;
-  tessera::nn::ActivationStack stack_;
+  nn::ActivationStack stack_;
 };
 
 }  // namespace examples

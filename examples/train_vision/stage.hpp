@@ -13,22 +13,23 @@
 
 namespace examples {
 
+namespace nn = tessera::nn;
+
 // Keeps what its backward needs of the forward before it, as views of the stack.
 template <typename T>
 class Stage : public tessera::Module {
  public:
-  virtual tessera::nn::ImageView<T> push_result(tessera::nn::ActivationStack& stack,
-                                                tessera::nn::ConstImageView<T> x) const = 0;
-  virtual void forward(tessera::nn::LayerWindow window, tessera::nn::ActivationStack& stack,
-                       tessera::nn::ImageView<const T> x, tessera::nn::ImageView<T> y) = 0;
+  virtual nn::ImageView<T> push_result(nn::ActivationStack& stack, nn::ConstImageView<T> x) const = 0;
+  virtual void forward(nn::LayerWindow window, nn::ActivationStack& stack, nn::ImageView<const T> x,
+                       nn::ImageView<T> y) = 0;
   // The gradient of y is overwritten. dx without channels: not wanted.
-  virtual void backward(tessera::nn::LayerWindow window, tessera::nn::ActivationStack& stack,
-                        tessera::nn::ImageView<T> dy, tessera::nn::ImageView<T> dx) = 0;
+  virtual void backward(nn::LayerWindow window, nn::ActivationStack& stack, nn::ImageView<T> dy,
+                        nn::ImageView<T> dx) = 0;
 };
 
 // What a batch is measured against, and where its loss goes.
 struct ImageAnswers {
-  tessera::nn::Targets targets;
+  nn::Targets targets;
   float* loss;
 };
 
@@ -38,32 +39,30 @@ class Head : public tessera::Module {
   explicit Head(float label_smoothing) : loss_(label_smoothing) {}
 
   // Of an evaluation: logits [images, classes] alone.
-  void forward(tessera::nn::LayerWindow window, tessera::nn::ActivationStack& stack, tessera::nn::ImageView<const T> x,
-               tessera::nn::MatrixView<T> logits) {
+  void forward(nn::LayerWindow window, nn::ActivationStack& stack, nn::ImageView<const T> x, nn::MatrixView<T> logits) {
     compute(window, stack, x, logits);
   }
   // Of training: the loss, too.
-  void forward(tessera::nn::LayerWindow window, tessera::nn::ActivationStack& stack, tessera::nn::ImageView<const T> x,
-               tessera::nn::MatrixView<T> logits, const ImageAnswers& answers) {
+  void forward(nn::LayerWindow window, nn::ActivationStack& stack, nn::ImageView<const T> x, nn::MatrixView<T> logits,
+               const ImageAnswers& answers) {
     compute(window, stack, x, logits);
     saved_loss_ = loss_.forward(window, stack, logits, answers.targets, answers.loss);
   }
   // The logits become their gradient, and x's is written.
-  void backward(tessera::nn::LayerWindow window, tessera::nn::ActivationStack& stack, tessera::nn::MatrixView<T> logits,
-                tessera::nn::ImageView<T> dx) {
+  void backward(nn::LayerWindow window, nn::ActivationStack& stack, nn::MatrixView<T> logits, nn::ImageView<T> dx) {
     loss_.backward(window, stack, saved_loss_, logits);
     differentiate(window, stack, logits, dx);
   }
 
  private:
   // Keeps what differentiate() needs.
-  virtual void compute(tessera::nn::LayerWindow window, tessera::nn::ActivationStack& stack,
-                       tessera::nn::ImageView<const T> x, tessera::nn::MatrixView<T> logits) = 0;
-  virtual void differentiate(tessera::nn::LayerWindow window, tessera::nn::ActivationStack& stack,
-                             tessera::nn::MatrixView<const T> dlogits, tessera::nn::ImageView<T> dx) = 0;
+  virtual void compute(nn::LayerWindow window, nn::ActivationStack& stack, nn::ImageView<const T> x,
+                       nn::MatrixView<T> logits) = 0;
+  virtual void differentiate(nn::LayerWindow window, nn::ActivationStack& stack, nn::MatrixView<const T> dlogits,
+                             nn::ImageView<T> dx) = 0;
 
-  tessera::nn::CrossEntropy<T> loss_;
-  typename tessera::nn::CrossEntropy<T>::Saved saved_loss_;
+  nn::CrossEntropy<T> loss_;
+  typename nn::CrossEntropy<T>::Saved saved_loss_;
 };
 
 }  // namespace examples

@@ -14,37 +14,33 @@ namespace examples {
 template <typename T>
 class PatchStage final : public Stage<T> {
  public:
-  explicit PatchStage(const tessera::nn::PatchShape& shape) : patches_(shape) {}
+  explicit PatchStage(const nn::PatchShape& shape) : patches_(shape) {}
 
   void visit(tessera::ModuleVisitor& visitor) override { patches_.visit(visitor); }
-  tessera::nn::ImageView<T> push_result(tessera::nn::ActivationStack& stack,
-                                        tessera::nn::ConstImageView<T> x) const override;
-  void forward(tessera::nn::LayerWindow window, tessera::nn::ActivationStack& stack, tessera::nn::ImageView<const T> x,
-               tessera::nn::ImageView<T> y) override;
-  void backward(tessera::nn::LayerWindow window, tessera::nn::ActivationStack& stack, tessera::nn::ImageView<T> dy,
-                tessera::nn::ImageView<T> dx) override;
+  nn::ImageView<T> push_result(nn::ActivationStack& stack, nn::ConstImageView<T> x) const override;
+  void forward(nn::LayerWindow window, nn::ActivationStack& stack, nn::ImageView<const T> x,
+               nn::ImageView<T> y) override;
+  void backward(nn::LayerWindow window, nn::ActivationStack& stack, nn::ImageView<T> dy, nn::ImageView<T> dx) override;
 
  private:
-  tessera::nn::PatchEmbedding<T> patches_;
-  typename tessera::nn::PatchEmbedding<T>::Saved saved_;
+  nn::PatchEmbedding<T> patches_;
+  typename nn::PatchEmbedding<T>::Saved saved_;
 };
 
 template <typename T>
 class TransformerStage final : public Stage<T> {
  public:
-  TransformerStage(const tessera::nn::TransformerShape& shape, std::size_t index) : block_(shape, index) {}
+  TransformerStage(const nn::TransformerShape& shape, std::size_t index) : block_(shape, index) {}
 
   void visit(tessera::ModuleVisitor& visitor) override { block_.visit(visitor); }
-  tessera::nn::ImageView<T> push_result(tessera::nn::ActivationStack& stack,
-                                        tessera::nn::ConstImageView<T> x) const override;
-  void forward(tessera::nn::LayerWindow window, tessera::nn::ActivationStack& stack, tessera::nn::ImageView<const T> x,
-               tessera::nn::ImageView<T> y) override;
-  void backward(tessera::nn::LayerWindow window, tessera::nn::ActivationStack& stack, tessera::nn::ImageView<T> dy,
-                tessera::nn::ImageView<T> dx) override;
+  nn::ImageView<T> push_result(nn::ActivationStack& stack, nn::ConstImageView<T> x) const override;
+  void forward(nn::LayerWindow window, nn::ActivationStack& stack, nn::ImageView<const T> x,
+               nn::ImageView<T> y) override;
+  void backward(nn::LayerWindow window, nn::ActivationStack& stack, nn::ImageView<T> dy, nn::ImageView<T> dx) override;
 
  private:
-  tessera::nn::TransformerBlock<T> block_;
-  typename tessera::nn::TransformerBlock<T>::Saved saved_;
+  nn::TransformerBlock<T> block_;
+  typename nn::TransformerBlock<T>::Saved saved_;
 };
 
 template <typename T>
@@ -55,16 +51,16 @@ class ClassTokenHead final : public Head<T> {
   void visit(tessera::ModuleVisitor& visitor) override;  // "norm", "head"
 
  private:
-  void compute(tessera::nn::LayerWindow window, tessera::nn::ActivationStack& stack, tessera::nn::ImageView<const T> x,
-               tessera::nn::MatrixView<T> logits) override;
-  void differentiate(tessera::nn::LayerWindow window, tessera::nn::ActivationStack& stack,
-                     tessera::nn::MatrixView<const T> dlogits, tessera::nn::ImageView<T> dx) override;
+  void compute(nn::LayerWindow window, nn::ActivationStack& stack, nn::ImageView<const T> x,
+               nn::MatrixView<T> logits) override;
+  void differentiate(nn::LayerWindow window, nn::ActivationStack& stack, nn::MatrixView<const T> dlogits,
+                     nn::ImageView<T> dx) override;
 
-  tessera::nn::LayerNorm<T> norm_;
-  tessera::nn::Linear<T> head_;
+  nn::LayerNorm<T> norm_;
+  nn::Linear<T> head_;
   std::size_t dim_;
-  typename tessera::nn::LayerNorm<T>::Saved saved_norm_;
-  typename tessera::nn::Linear<T>::Saved saved_head_;
+  typename nn::LayerNorm<T>::Saved saved_norm_;
+  typename nn::Linear<T>::Saved saved_head_;
 };
 
 }  // namespace examples

@@ -41,6 +41,22 @@ struct PoolSide {
   TESSERA_POOLING_ANY_DEVICE std::size_t place(std::size_t window, std::size_t pixel) const {
     return pixel + padding - window * stride;
   }
+
+  // How many windows from this one on see the same places of their kernels, each `stride` pixels behind the one before:
+  // all places, or one window alone.
+  std::size_t alike_from_window(std::size_t window) const {
+    const std::size_t whole = image + padding;  // pixels that windows without a place beyond the image end before
+    if (window * stride < padding || window * stride + kernel > whole) return 1;
+    return (whole - kernel) / stride - window + 1;
+  }
+  // How many pixels from this one on, `stride` apart, are seen by as many windows, each a window behind the pixel
+  // before.
+  std::size_t alike_from_pixel(std::size_t pixel) const {
+    if (pixel + padding + stride < kernel) return 1;
+    const std::size_t until_last_window = result - that_see(pixel).end + 1;
+    const std::size_t until_last_pixel = (image - pixel - 1) / stride + 1;
+    return until_last_window < until_last_pixel ? until_last_window : until_last_pixel;
+  }
 };
 
 struct PoolSides {

@@ -22,72 +22,91 @@ T* pixel_of(ImageView<T> view, std::size_t image, std::size_t y, std::size_t x) 
   return view.data + ((image * view.height + y) * view.width + x) * view.channels;
 }
 
-// function(image, y) for each line of the images, on the rank's threads.
+// A row of one image's pixels.
+struct ImageLine {
+  std::size_t image;
+  std::size_t y;
+};
+
+// function(line) for each line of the images, on the rank's threads.
 template <typename T, typename Function>
 void in_shares_of_lines(ImageView<T> view, const Function& function) {
   parallel::in_shares(shares_of_rows(view.images * view.height, view.width * view.channels),
                       [&](std::size_t begin, std::size_t end, std::size_t) {
                         for (std::size_t line = begin; line < end; ++line) {
-                          function(line / view.height, line % view.height);
+                          function(ImageLine{line / view.height, line % view.height});
                         }
                       });
 }
 
 constexpr std::size_t most_places = 256;  // of a kernel with which the largest is looked for
 
+// The windows of a line of results, as many at a time as see the same places of their kernels.
 template <typename T>
-void max_pool_pixel(const PoolSides& sides, ConstImageView<T> x, ImageView<T> y, std::uint8_t* places,
-                    const std::size_t (&at)[3]) {
-  const auto [image, oy, ox] = at;
-  T* const result = pixel_of(y, image, oy, ox);
-  const PoolRange rows = sides.y.seen_by(oy);
-  const PoolRange columns = sides.x.seen_by(ox);
+void max_pool_line(const PoolSides& sides, ConstImageView<T> x, ImageView<T> y, std::uint8_t* all_places,
+                   const ImageLine& line) {
+  const PoolRange rows = sides.y.seen_by(line.y);
   const void* pixels[most_places];
-  std::uint8_t numbers[most_places];
-  std::size_t count = 0;
-  for (std::size_t iy = rows.begin; iy < rows.end; ++iy) {
-    for (std::size_t ix = columns.begin; ix < columns.end; ++ix, ++count) {
-      pixels[count] = pixel_of(x, image, iy, ix);
-      numbers[count] = static_cast<std::uint8_t>(sides.y.place(oy, iy) * sides.x.kernel + sides.x.place(ox, ix));
+  std::uint8_t places[most_places];
+  for (std::size_t ox = 0; ox < y.width;) {
+    const PoolRange columns = sides.x.seen_by(ox);
+    const std::size_t windows = sides.x.alike_from_window(ox);
+    std::size_t count = 0;
+    for (std::size_t iy = rows.begin; iy < rows.end; ++iy) {
+      for (std::size_t ix = columns.begin; ix < columns.end; ++ix, ++count) {
+        pixels[count] = pixel_of(x, line.image, iy, ix);
+        places[count] = static_cast<std::uint8_t>(sides.y.place(line.y, iy) * sides.x.kernel + sides.x.place(ox, ix));
+      }
     }
+    T* const results = pixel_of(y, line.image, line.y, ox);
+    active_rows().max_pool({.format = format_of<T>,
+                            .pixels = pixels,
+                            .places = places,
+                            .count = count,
+                            .step = sides.x.stride * x.channels,
+                            .windows = windows,
+                            .to = results,
+                            .place = all_places + (results - y.data),
+                            .channels = x.channels});
+    ox += windows;
   }
-  active_rows().max_pool({.format = format_of<T>,
-                          .pixels = pixels,
-                          .places = numbers,
-                          .count = count,
-                          .to = result,
-                          .place = places + (result - y.data),
-                          .channels = x.channels});
 }
 
-// Each pixel of dx looks for the windows that see it.
+// Each pixel of a line of dx looks for the windows that see it: first those that see a kernel's first place of a
+// stride, then those of the next one, as many pixels at a time as are seen alike.
 template <typename T>
-void max_pool_gradients(const PoolSides& sides, ConstImageView<T> dy, const std::uint8_t* places, ImageView<T> dx) {
-  in_shares_of_lines(dx, [&](std::size_t image, std::size_t iy) {
-    const PoolRange rows = sides.y.that_see(iy);
-    const void* pixels[most_places];
-    const std::uint8_t* places_of[most_places];
-    std::uint8_t here[most_places];
-    for (std::size_t ix = 0; ix < dx.width; ++ix) {
+void max_pool_gradient_line(const PoolSides& sides, ConstImageView<T> dy, const std::uint8_t* all_places,
+                            ImageView<T> dx, const ImageLine& line) {
+  const std::size_t stride = sides.x.stride;
+  const PoolRange rows = sides.y.that_see(line.y);
+  const void* gradients[most_places];
+  const std::uint8_t* places[most_places];
+  std::uint8_t here[most_places];
+  for (std::size_t first = 0; first < std::min(stride, dx.width); ++first) {
+    for (std::size_t ix = first; ix < dx.width;) {
       const PoolRange columns = sides.x.that_see(ix);
+      const std::size_t pixels = sides.x.alike_from_pixel(ix);
       std::size_t count = 0;
       for (std::size_t oy = rows.begin; oy < rows.end; ++oy) {
         for (std::size_t ox = columns.begin; ox < columns.end; ++ox, ++count) {
-          const T* const from = pixel_of(dy, image, oy, ox);
-          pixels[count] = from;
-          places_of[count] = places + (from - dy.data);
-          here[count] = static_cast<std::uint8_t>(sides.y.place(oy, iy) * sides.x.kernel + sides.x.place(ox, ix));
+          const T* const from = pixel_of(dy, line.image, oy, ox);
+          gradients[count] = from;
+          places[count] = all_places + (from - dy.data);
+          here[count] = static_cast<std::uint8_t>(sides.y.place(oy, line.y) * sides.x.kernel + sides.x.place(ox, ix));
         }
       }
-      active_rows().max_pool_gradient({.format = format_of<T>,
-                                       .dy = pixels,
-                                       .places = places_of,
-                                       .here = here,
-                                       .count = count,
-                                       .to = pixel_of(dx, image, iy, ix),
-                                       .channels = dx.channels});
+      active_rows().max_pool_gradients({.format = format_of<T>,
+                                        .dy = gradients,
+                                        .places = places,
+                                        .here = here,
+                                        .count = count,
+                                        .step = stride * dx.channels,
+                                        .pixels = pixels,
+                                        .to = pixel_of(dx, line.image, line.y, ix),
+                                        .channels = dx.channels});
+      ix += pixels * stride;
     }
-  });
+  }
 }
 
 // to = the sum of from's pixels in a range of rows and columns, each divided by `before`, and the whole by `after`.
@@ -116,22 +135,21 @@ struct PixelSum {
   }
 };
 
+// Each pixel of `to` becomes the sum of those that range_of(side, its place) has, along both sides.
 template <typename T>
-void average_pool_now(const PoolSides& sides, ConstImageView<T> x, ImageView<T> y) {
+void sum_pixels(const PoolSides& sides, ConstImageView<T> from, ImageView<T> to,
+                PoolRange (PoolSide::*range_of)(std::size_t) const, bool divide_first) {
   const auto size = static_cast<Arithmetic<T>>(sides.y.kernel * sides.x.kernel);
-  in_shares_of_lines(y, [&](std::size_t image, std::size_t oy) {
-    for (std::size_t ox = 0; ox < y.width; ++ox) {
-      PixelSum<T>{x, image, sides.y.seen_by(oy), sides.x.seen_by(ox), 1, size}(pixel_of(y, image, oy, ox));
-    }
-  });
-}
-
-template <typename T>
-void average_pool_gradients(const PoolSides& sides, ConstImageView<T> dy, ImageView<T> dx) {
-  const auto size = static_cast<Arithmetic<T>>(sides.y.kernel * sides.x.kernel);
-  in_shares_of_lines(dx, [&](std::size_t image, std::size_t iy) {
-    for (std::size_t ix = 0; ix < dx.width; ++ix) {
-      PixelSum<T>{dy, image, sides.y.that_see(iy), sides.x.that_see(ix), size, 1}(pixel_of(dx, image, iy, ix));
+  const Arithmetic<T> one{1};
+  in_shares_of_lines(to, [&](const ImageLine& line) {
+    for (std::size_t x = 0; x < to.width; ++x) {
+      const PixelSum<T> sum{from,
+                            line.image,
+                            (sides.y.*range_of)(line.y),
+                            (sides.x.*range_of)(x),
+                            divide_first ? size : one,
+                            divide_first ? one : size};
+      sum(pixel_of(to, line.image, line.y, x));
     }
   });
 }
@@ -190,10 +208,8 @@ void max_pool_forward(Stream& stream, const PoolShape& shape, ConstImageView<T> 
       cuda::max_pool(native, of, x, y, places);
     });
   }
-  stream.submit([sides = PoolSides(shape, x.size(), y.size()), x, y, places]() mutable {
-    in_shares_of_lines(y, [&](std::size_t image, std::size_t oy) {
-      for (std::size_t ox = 0; ox < y.width; ++ox) max_pool_pixel<T>(sides, x, y, places, {image, oy, ox});
-    });
+  stream.submit([sides = PoolSides(shape, x.size(), y.size()), x, y, places] {
+    in_shares_of_lines(y, [&](const ImageLine& line) { max_pool_line<T>(sides, x, y, places, line); });
   });
 }
 
@@ -208,7 +224,7 @@ void max_pool_backward(Stream& stream, const PoolShape& shape, ConstImageView<T>
                     });
   }
   stream.submit([sides = PoolSides(shape, dx.size(), dy.size()), dy, places, dx] {
-    max_pool_gradients<T>(sides, dy, places, dx);
+    in_shares_of_lines(dx, [&](const ImageLine& line) { max_pool_gradient_line<T>(sides, dy, places, dx, line); });
   });
 }
 
@@ -220,7 +236,8 @@ void average_pool_forward(Stream& stream, const PoolShape& shape, ConstImageView
       cuda::average_pool(native, of, x, y);
     });
   }
-  stream.submit([sides = PoolSides(shape, x.size(), y.size()), x, y] { average_pool_now<T>(sides, x, y); });
+  stream.submit(
+      [sides = PoolSides(shape, x.size(), y.size()), x, y] { sum_pixels<T>(sides, x, y, &PoolSide::seen_by, false); });
 }
 
 template <Element T>
@@ -231,7 +248,9 @@ void average_pool_backward(Stream& stream, const PoolShape& shape, ConstImageVie
       cuda::average_pool_gradient(native, of, dy, dx);
     });
   }
-  stream.submit([sides = PoolSides(shape, dx.size(), dy.size()), dy, dx] { average_pool_gradients<T>(sides, dy, dx); });
+  stream.submit([sides = PoolSides(shape, dx.size(), dy.size()), dy, dx] {
+    sum_pixels<T>(sides, dy, dx, &PoolSide::that_see, true);
+  });
 }
 
 template <Element T>

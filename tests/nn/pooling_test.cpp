@@ -36,6 +36,7 @@ const std::vector<Form>& forms() {
       {{.kernel = 3, .stride = 2, .padding = 1}, 2, {7, 8}, 70},
       {{.kernel = {2, 3}, .stride = 1, .padding = {0, 1}}, 3, {3, 5}, 1},
       {{.kernel = 1, .stride = 2}, 1, {3, 3}, 4},
+      {{.kernel = 5, .stride = 3, .padding = 2}, 1, {11, 13}, 17},
       {{.kernel = 2}, 0, {4, 4}, 3},
   };
   return all;

@@ -59,51 +59,58 @@ template <typename Set, Format format>
 
 // A challenger wins where it is larger, or where it is NaN and the champion is not.
 template <typename Set, Format format>
-void max_pool_of(const MaxPoolPixel& a) {
+void max_pool_of(const MaxPoolWindows& a) {
   using V = Values<Set, format>;
-  for (std::size_t at = 0; at < a.channels; at += lane_count) {
-    const std::size_t n = a.channels - at;
-    V champion = read<Set, format>(a.pixels[0], at, n);
-    auto place = all_at<Set, format>(a.places[0]);
-    auto was_number = numbers_of<Set, format>(champion);
-    for (std::size_t i = 1; i < a.count; ++i) {
-      const V challenger = read<Set, format>(a.pixels[i], at, n);
-      const auto both_numbers = was_number & numbers_of<Set, format>(challenger);
-      const auto wins = (champion < challenger) | (was_number ^ both_numbers);
-      place = select(wins, all_at<Set, format>(a.places[i]), place);
-      champion = select(wins, challenger, champion);
-      was_number = both_numbers;
+  for (std::size_t window = 0; window < a.windows; ++window) {
+    for (std::size_t channel = 0; channel < a.channels; channel += lane_count) {
+      const std::size_t n = a.channels - channel;
+      const std::size_t from = window * a.step + channel;
+      const std::size_t to = window * a.channels + channel;
+      V champion = read<Set, format>(a.pixels[0], from, n);
+      auto place = all_at<Set, format>(a.places[0]);
+      auto was_number = numbers_of<Set, format>(champion);
+      for (std::size_t i = 1; i < a.count; ++i) {
+        const V challenger = read<Set, format>(a.pixels[i], from, n);
+        const auto both_numbers = was_number & numbers_of<Set, format>(challenger);
+        const auto wins = (champion < challenger) | (was_number ^ both_numbers);
+        place = select(wins, all_at<Set, format>(a.places[i]), place);
+        champion = select(wins, challenger, champion);
+        was_number = both_numbers;
+      }
+      write<Set, format>(a.to, to, n, champion);
+      write_places<Set, format>(a.place + to, n, place);
     }
-    write<Set, format>(a.to, at, n, champion);
-    write_places<Set, format>(a.place + at, n, place);
   }
 }
 
 template <typename Set, Format format>
-void max_pool_gradient_of(const MaxPoolGradient& a) {
+void max_pool_gradients_of(const MaxPoolGradients& a) {
   using V = Values<Set, format>;
   const V zero = all<V>(Real<format>{});
   const auto one = all_at<Set, format>(1);
-  for (std::size_t at = 0; at < a.channels; at += lane_count) {
-    const std::size_t n = a.channels - at;
-    V sum = zero;
-    for (std::size_t i = 0; i < a.count; ++i) {
-      const auto other = read_places<Set, format>(a.places[i] + at, n) ^ all_at<Set, format>(a.here[i]);
-      const V dy = read<Set, format>(a.dy[i], at, n);
-      sum = sum + select(other < one, dy, zero);
+  for (std::size_t pixel = 0; pixel < a.pixels; ++pixel) {
+    for (std::size_t channel = 0; channel < a.channels; channel += lane_count) {
+      const std::size_t n = a.channels - channel;
+      const std::size_t from = pixel * a.channels + channel;
+      V sum = zero;
+      for (std::size_t i = 0; i < a.count; ++i) {
+        const auto other = read_places<Set, format>(a.places[i] + from, n) ^ all_at<Set, format>(a.here[i]);
+        const V dy = read<Set, format>(a.dy[i], from, n);
+        sum = sum + select(other < one, dy, zero);
+      }
+      write<Set, format>(a.to, pixel * a.step + channel, n, sum);
     }
-    write<Set, format>(a.to, at, n, sum);
   }
 }
 
 template <typename Set>
-void max_pool_lanes(const MaxPoolPixel& a) {
+void max_pool_lanes(const MaxPoolWindows& a) {
   by_format(a.format, [&]<Format format>() { max_pool_of<Set, format>(a); });
 }
 
 template <typename Set>
-void max_pool_gradient_lanes(const MaxPoolGradient& a) {
-  by_format(a.format, [&]<Format format>() { max_pool_gradient_of<Set, format>(a); });
+void max_pool_gradients_lanes(const MaxPoolGradients& a) {
+  by_format(a.format, [&]<Format format>() { max_pool_gradients_of<Set, format>(a); });
 }
 
 }  // namespace tessera::nn

@@ -187,32 +187,38 @@ struct BatchNormRows {
   std::size_t channels;
 };
 
-// The largest of `count` pixels for each channel, and its place: the first of equals, or of NaN.
-struct MaxPoolPixel {
+// Windows of a line, each of which sees `count` pixels, `step` elements behind those of the window before: the largest
+// of them for each channel, and its place, the first of equals, or of NaN.
+struct MaxPoolWindows {
   Format format;
-  const void* const* pixels;   // [count], [channels] each
+  const void* const* pixels;   // [count], of the first window, [channels] each
   const std::uint8_t* places;  // [count]
   std::size_t count;           // at least 1
-  void* to;                    // [channels]
-  std::uint8_t* place;         // [channels]
+  std::size_t step;
+  std::size_t windows;
+  void* to;             // [windows, channels]
+  std::uint8_t* place;  // [windows, channels]
   std::size_t channels;
 };
 
-// The sum over `count` pixels for each channel of their dy where their place is `here`.
-struct MaxPoolGradient {
+// Pixels of a line, `step` elements apart, each of which `count` windows see, a window behind those of the pixel
+// before: the sum of these windows' dy, channel by channel, where their place is `here`.
+struct MaxPoolGradients {
   Format format;
-  const void* const* dy;              // [count], [channels] each
-  const std::uint8_t* const* places;  // [count], [channels] each
+  const void* const* dy;              // [count], of the first pixel, [channels] each
+  const std::uint8_t* const* places;  // likewise
   const std::uint8_t* here;           // [count]
   std::size_t count;
-  void* to;  // [channels]
+  std::size_t step;
+  std::size_t pixels;
+  void* to;  // the first pixel, [channels]
   std::size_t channels;
 };
 
 struct RowTable {
   void (*relu)(const ReluElements&);
-  void (*max_pool)(const MaxPoolPixel&);
-  void (*max_pool_gradient)(const MaxPoolGradient&);
+  void (*max_pool)(const MaxPoolWindows&);
+  void (*max_pool_gradients)(const MaxPoolGradients&);
   void (*gelu)(const GeluRow&);
   void (*softmax_sum)(const SoftmaxSum&);
   void (*softmax_scaled)(const SoftmaxScaled&);

@@ -21,7 +21,7 @@ struct Set {
 constexpr RowTable table = {
     .relu = relu_lanes<Set>,
     .max_pool = max_pool_lanes<Set>,
-    .max_pool_gradient = max_pool_gradient_lanes<Set>,
+    .max_pool_gradients = max_pool_gradients_lanes<Set>,
     .gelu = gelu_lanes<Set>,
     .softmax_sum = softmax_sum_lanes<Set>,
     .softmax_scaled = softmax_scaled_lanes<Set>,
