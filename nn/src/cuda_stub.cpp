@@ -1,6 +1,7 @@
 // What a build without the CUDA half links in place of its layers. No stream of a CUDA device exists there, so a call
 // is a bug.
 #include "src/cuda/attention_choice.hpp"
+#include "src/cuda/convolution_choice.hpp"
 #include "src/cuda/cuda_layers.hpp"
 #include "src/cuda/vision_layers.hpp"
 #include "tessera/base/error.hpp"
@@ -57,5 +58,11 @@ void forward(void*, const AttentionTiles&) { refuse(); }
 void backward(void*, const AttentionTiles&) { refuse(); }
 
 }  // namespace attentions
+
+namespace convolutions {
+
+std::string in_words() { refuse(); }
+
+}  // namespace convolutions
 
 }  // namespace tessera::nn::cuda

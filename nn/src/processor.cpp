@@ -6,6 +6,7 @@
 
 #include "src/convolution/choice.hpp"
 #include "src/cuda/attention_choice.hpp"
+#include "src/cuda/convolution_choice.hpp"
 #include "src/products/choice.hpp"
 #include "src/products/onednn.hpp"
 #include "src/products/product.hpp"
@@ -38,7 +39,8 @@ std::string computed_with() {
 }
 
 std::string computed_with_on_cuda() {
-  return fmt::format("products {}; attention {}", cuda::products_in_words(), cuda::attentions::in_words());
+  return fmt::format("products {}; attention {}; convolutions {}", cuda::products_in_words(),
+                     cuda::attentions::in_words(), cuda::convolutions::in_words());
 }
 
 }  // namespace tessera::nn

@@ -1,7 +1,9 @@
-// Convolutions on CUDA devices: kernels of our own make the matrix of what the kernel sees, cuBLASLt multiplies. Of the
-// sums of several products only the last is rounded to 16 bits: what is summed up on the way is in fp32.
+// Convolutions on CUDA devices: a library's (convolution_choice.hpp); or kernels of our own make the matrix of what the
+// kernel sees, and cuBLASLt multiplies. Of the sums of several products only the last is rounded to 16 bits: what is
+// summed up on the way is in fp32.
 #include <algorithm>
 
+#include "src/cuda/convolution_choice.hpp"
 #include "src/cuda/cuda_layers.hpp"
 #include "src/cuda/vision_layers.hpp"
 
@@ -25,18 +27,21 @@ struct ConvolutionRoom {
     if (!of.sees_the_image()) seen = rounded(pixels * of.depth() * sizeof(float));
     workspace = std::max(linear_scratch_bytes(pixels, of.depth(), of.group_out()),
                          column_sums_scratch(pixels_of_image(of) * of.images, of.out) * sizeof(float));
+    for_library = std::max(seen + rounded(workspace), convolutions::library_workspace_bytes());
   }
-  std::size_t bytes() const { return turned + sums + seen + rounded(workspace); }
+  std::size_t bytes() const { return turned + sums + for_library; }
 
   void* turned_at(void* room) const { return room; }
   float* sums_at(void* room) const { return reinterpret_cast<float*>(static_cast<std::byte*>(room) + turned); }
   void* seen_at(void* room) const { return static_cast<std::byte*>(room) + turned + sums; }
   Workspace workspace_at(void* room) const { return {static_cast<std::byte*>(seen_at(room)) + seen, workspace}; }
+  Workspace for_library_at(void* room) const { return {seen_at(room), for_library}; }  // in place of the two before
 
   std::size_t turned;
   std::size_t sums;
   std::size_t seen = 0;
   std::size_t workspace;
+  std::size_t for_library;
 };
 
 // One direction of a convolution: what both share.
@@ -53,6 +58,19 @@ class ConvolutionRun {
 
   void turn(const void* weight) const {
     turn_weights(native_, task_.format, order(), weight, room_.turned_at(scratch_));
+  }
+  // Whether a library has done a direction, with weights, or sums of their gradient in the format of all, turned.
+  bool by_library(ConvolutionDirection direction, const void* images, const void* results) const {
+    void* const sums_at = room_.sums_at(scratch_);
+    return convolutions::by_library(
+        native_, {.format = task_.format,
+                  .tf32 = task_.tf32,
+                  .direction = direction,
+                  .of = of(),
+                  .images = images,
+                  .weights = direction == ConvolutionDirection::weight_gradient ? sums_at : turned(0),
+                  .results = results,
+                  .workspace = room_.for_library_at(scratch_)});
   }
   const void* turned(std::size_t group) const {
     return at(room_.turned_at(scratch_), group * of().group_out() * of().depth());
@@ -174,7 +192,12 @@ void convolution_forward(void* native, const ConvolutionForwardRows& a) {
   const ConvolutionRun run(native, a.task, a.scratch);
   if (run.of().images == 0) return;
   run.turn(a.weight);
-  run.for_each_part([&](const ConvolutionPart& part) { results_of_part(native, a, run, part); });
+  if (!run.by_library(ConvolutionDirection::forward, a.x, a.y)) {
+    return run.for_each_part([&](const ConvolutionPart& part) { results_of_part(native, a, run, part); });
+  }
+  if (a.bias != nullptr) {
+    add_to_rows(native, {a.task.format, a.bias, a.y, pixels_of_image(run.of()) * run.of().images, run.of().out});
+  }
 }
 
 void convolution_backward(void* native, const ConvolutionBackwardRows& a) {
@@ -191,11 +214,19 @@ void convolution_backward(void* native, const ConvolutionBackwardRows& a) {
   }
   if (a.dx != nullptr && of.images > 0) run.turn(a.weight);
   if (of.images == 0) spread_row(native, {Format::fp32, nullptr, run.sums(), 1, of.weights()});
+  const bool weights_done = a.dweight != nullptr && run.by_library(ConvolutionDirection::weight_gradient, a.x, a.dy);
+  const bool images_done = a.dx != nullptr && run.by_library(ConvolutionDirection::image_gradient, a.dx, a.dy);
   run.for_each_part([&](const ConvolutionPart& part) {
-    if (a.dweight != nullptr) weight_gradient_of_part(native, a, run, part);
-    if (a.dx != nullptr) image_gradient_of_part(native, a, run, part);
+    if (a.dweight != nullptr && !weights_done) weight_gradient_of_part(native, a, run, part);
+    if (a.dx != nullptr && !images_done) image_gradient_of_part(native, a, run, part);
   });
-  if (a.dweight != nullptr) turn_back(native, {a.task.format, run.order(), run.sums(), a.dweight, a.accumulate});
+  if (a.dweight == nullptr) return;
+  turn_back(native, {.format = a.task.format,
+                     .sums_format = weights_done ? a.task.format : Format::fp32,
+                     .of = run.order(),
+                     .sums = run.sums(),
+                     .dweight = a.dweight,
+                     .accumulate = a.accumulate});
 }
 
 }  // namespace tessera::nn::cuda

@@ -18,15 +18,22 @@ __global__ void turn_elements(const WeightOrder of, const T* weight, T* turned) 
   }
 }
 
-template <typename T>
-__global__ void turn_sums(const WeightOrder of, const float* sums, T* dweight, bool accumulate) {
+template <typename Sum, typename T>
+__global__ void turn_sums(const WeightOrder of, const Sum* sums, T* dweight, bool accumulate) {
   const std::size_t count = of.out * of.channels * of.places;
   for (std::size_t i = thread_of_grid(); i < count; i += threads_of_grid()) {
     const std::size_t place = i % of.places;
     const std::size_t channel = i / of.places % of.channels;
     const std::size_t out = i / of.places / of.channels;
-    const float sum = sums[(out * of.places + place) * of.channels + channel];
+    const float sum = to_float(sums[(out * of.places + place) * of.channels + channel]);
     dweight[i] = to_element<T>(accumulate ? to_float(dweight[i]) + sum : sum);
+  }
+}
+
+template <typename T>
+__global__ void add_row_to_rows(const T* row, T* y, std::size_t rows, std::size_t columns) {
+  for (std::size_t i = thread_of_grid(); i < rows * columns; i += threads_of_grid()) {
+    y[i] = to_element<T>(to_float(y[i]) + to_float(row[i % columns]));
   }
 }
 
@@ -144,8 +151,21 @@ void turn_weights(void* native, Format format, const WeightOrder& of, const void
 void turn_back(void* native, const TurnedGradient& a) {
   for_element(a.format, [&](auto type) {
     using T = typename decltype(type)::Element;
-    launch(native, blocks_for(a.of.out * a.of.channels * a.of.places), turn_sums<T>, a.of, a.sums,
-           static_cast<T*>(a.dweight), a.accumulate);
+    const auto blocks = blocks_for(a.of.out * a.of.channels * a.of.places);
+    T* const dweight = static_cast<T*>(a.dweight);
+    if (a.sums_format == Format::fp32) {
+      launch(native, blocks, turn_sums<float, T>, a.of, static_cast<const float*>(a.sums), dweight, a.accumulate);
+    } else {
+      launch(native, blocks, turn_sums<T, T>, a.of, static_cast<const T*>(a.sums), dweight, a.accumulate);
+    }
+  });
+}
+
+void add_to_rows(void* native, const SpreadRow& a) {
+  for_element(a.format, [&](auto type) {
+    using T = typename decltype(type)::Element;
+    launch(native, blocks_for(a.rows * a.columns), add_row_to_rows<T>, static_cast<const T*>(a.row),
+           static_cast<T*>(a.y), a.rows, a.columns);
   });
 }
 

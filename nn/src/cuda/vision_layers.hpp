@@ -5,13 +5,15 @@
 #include <cstdint>
 
 #include "src/convolution/geometry.hpp"
+#include "src/cuda/cuda_layers.hpp"
 #include "src/pool_sides.hpp"
 #include "src/rows/row_table.hpp"
 #include "tessera/shard/exchange.hpp"
 
 namespace tessera::nn::cuda {
 
-// ---- convolutions as products of what the kernel sees, some images of the batch at a time ----
+// ---- convolutions by a library (convolution_choice.hpp), or as products of what the kernel sees, some images of the
+// batch at a time ----
 
 struct ConvolutionTask {
   Format format;
@@ -56,15 +58,19 @@ struct WeightOrder {
   std::size_t places;
 };
 void turn_weights(void* native, Format format, const WeightOrder& of, const void* weight, void* turned);
-// Sums in fp32 become a gradient in the user's order.
+// Sums, in fp32 or in the gradient's format, become a gradient in the user's order.
 struct TurnedGradient {
   Format format;
+  Format sums_format;
   WeightOrder of;
-  const float* sums;
+  const void* sums;
   void* dweight;
   bool accumulate;
 };
 void turn_back(void* native, const TurnedGradient& a);
+
+// `row` is added to each row of y, as spread_row() has them.
+void add_to_rows(void* native, const SpreadRow& a);
 
 // Some images of a convolution, and one group of their channels.
 struct ConvolutionPart {

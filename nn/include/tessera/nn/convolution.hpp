@@ -8,8 +8,9 @@
 // summed in fp32. Products give the same bits for any number of threads (threads.hpp) where products are tessera's own;
 // oneDNN's sums over a batch are formed per thread, so its bits depend on the number.
 //
-// On CUDA devices as products, too, by cuBLASLt, some images of the batch at a time; in fp32, bf16 and fp16. What of an
-// image the kernel sees has fewer than 2^31 elements there.
+// On CUDA devices by cuDNN, where it can be opened and has a kernel with the same bits each time, else as products,
+// too, by cuBLASLt, some images of the batch at a time (TESSERA_CUDA_CONVOLUTIONS chooses); in fp32, bf16 and fp16.
+// cuDNN rounds results before the bias is added. What of an image the kernel sees has fewer than 2^31 elements there.
 //
 // The functions enqueue on the stream, capture everything by value and do not synchronise; with products they allocate
 // nothing, oneDNN takes some hundred bytes of the host's heap at each call. A batch of no images is fine.

@@ -4,10 +4,11 @@
 // third chooses what computes convolutions, TESSERA_CONVOLUTIONS: "products" or "onednn". A value that this build or
 // machine does not have is a UsageError.
 //
-// On CUDA devices TESSERA_ATTENTION, "own" or "cudnn", chooses what computes attention: cuDNN where it can be opened,
-// unless it says otherwise. Of the algorithms that cuBLASLt proposes for a product, TESSERA_CUDA_PRODUCTS takes the
-// "first" (the default) or the fastest, "timed" once in the run, which puts a line about each on stderr; a log with
-// such lines, given by its path, is taken as it says, so that a run's bits can be repeated.
+// On CUDA devices TESSERA_ATTENTION, "own" or "cudnn", chooses what computes attention, and TESSERA_CUDA_CONVOLUTIONS,
+// "products" or "cudnn", convolutions: cuDNN where it can be opened, unless they say otherwise. Of the algorithms that
+// cuBLASLt proposes for a product, TESSERA_CUDA_PRODUCTS takes the "first" (the default) or the fastest, "timed" once
+// in the run, which puts a line about each on stderr; a log with such lines, given by its path, is taken as it says, so
+// that a run's bits can be repeated.
 #pragma once
 
 #include <string>
@@ -21,7 +22,7 @@ namespace tessera::nn {
 std::string computed_with();
 
 // The same for CUDA devices, of a build with them: "products by cuBLASLt 13.0.0, the first proposals; attention by own
-// kernels (cudnn: this build is without its headers)".
+// kernels (cudnn: this build is without its headers); convolutions as products (cudnn: …)".
 std::string computed_with_on_cuda();
 
 }  // namespace tessera::nn

@@ -1,0 +1,154 @@
+// Convolutions on both kinds of device, for tests of what computes them.
+#pragma once
+
+#include <vector>
+
+#include "nn_device.hpp"
+#include "src/cuda/convolution_choice.hpp"
+#include "tessera/nn/convolution.hpp"
+
+namespace tessera::test {
+
+// What computes convolutions on CUDA devices while it lives.
+class WithConvolutions {
+ public:
+  explicit WithConvolutions(nn::cuda::convolutions::Set set) { nn::cuda::convolutions::select(set); }
+  ~WithConvolutions() { nn::cuda::convolutions::select(before_); }
+  WithConvolutions(const WithConvolutions&) = delete;
+  WithConvolutions& operator=(const WithConvolutions&) = delete;
+
+ private:
+  nn::cuda::convolutions::Set before_ = nn::cuda::convolutions::active();
+};
+
+// Channels of eight take packs, others single elements.
+struct ConvolutionForm {
+  nn::ConvolutionShape shape;
+  std::size_t images;
+  nn::HeightWidth image;
+};
+inline const std::vector<ConvolutionForm> convolution_forms = {
+    {{.in = 3, .out = 5, .kernel = 3, .padding = 1}, 2, {5, 7}},
+    {{.in = 16, .out = 8, .kernel = 3, .stride = 2, .padding = 1}, 3, {8, 7}},
+    {{.in = 4, .out = 3, .kernel = 1}, 3, {3, 2}},
+    {{.in = 8, .out = 16, .kernel = 1, .stride = 2}, 3, {5, 4}},
+    {{.in = 2, .out = 3, .kernel = {3, 2}, .stride = {2, 1}, .padding = {0, 1}}, 2, {7, 5}},
+    {{.in = 2, .out = 2, .kernel = 3, .padding = 2, .dilation = 2}, 1, {6, 6}},
+    {{.in = 6, .out = 4, .kernel = 3, .stride = 2, .padding = 1, .groups = 2}, 2, {5, 5}},
+    {{.in = 16, .out = 16, .kernel = 1, .groups = 2}, 2, {3, 5}},
+    {{.in = 5, .out = 5, .kernel = 3, .padding = 1, .groups = 5}, 2, {4, 4}},
+    {{.in = 2, .out = 3, .kernel = 3}, 0, {4, 4}},
+};
+
+template <typename T>
+struct ConvolutionCase {
+  explicit ConvolutionCase(const ConvolutionForm& of)
+      : form(of),
+        result(of.shape.output(of.image)),
+        x(random_elements<T>(of.images * of.image.height * of.image.width * of.shape.in, 1)),
+        weight(random_elements<T>(
+            of.shape.out * of.shape.in / of.shape.groups * of.shape.kernel.height * of.shape.kernel.width, 2)),
+        bias(random_elements<T>(of.shape.out, 3)),
+        dy(random_elements<T>(of.images * result.height * result.width * of.shape.out, 4)),
+        y(dy.size()),
+        dx(x.size()),
+        dweight(weight.size(), T(0.5f)),
+        dbias(bias.size(), T(0.25f)) {}
+
+  template <typename V>
+  nn::ImageView<V> in(V* data) const {
+    return {data, form.images, form.image.height, form.image.width, form.shape.in};
+  }
+  template <typename V>
+  nn::ImageView<V> out(V* data) const {
+    return {data, form.images, result.height, result.width, form.shape.out};
+  }
+
+  ConvolutionForm form;
+  nn::HeightWidth result;
+  std::vector<T> x, weight, bias, dy, y, dx, dweight, dbias;
+};
+
+template <typename T>
+void run_on_cpu(ConvolutionCase<T>& c, bool with_bias, bool accumulate) {
+  Stream host = host_stream();
+  Arena scratch(Device::cpu(),
+                Bytes((nn::convolution_scratch<T>(c.form.shape, c.form.images, c.form.image) + 16) * sizeof(float)));
+  auto* const room = reinterpret_cast<float*>(scratch.data());
+  nn::convolution_forward<T>(host, {.shape = c.form.shape,
+                                    .x = c.template in<const T>(c.x.data()),
+                                    .weight = c.weight.data(),
+                                    .bias = with_bias ? c.bias.data() : nullptr,
+                                    .y = c.out(c.y.data()),
+                                    .scratch = room});
+  nn::convolution_backward<T>(host, {.shape = c.form.shape,
+                                     .x = c.template in<const T>(c.x.data()),
+                                     .weight = c.weight.data(),
+                                     .dy = c.template out<const T>(c.dy.data()),
+                                     .dx = c.in(c.dx.data()),
+                                     .dweight = c.dweight.data(),
+                                     .dbias = c.dbias.data(),
+                                     .accumulate = accumulate,
+                                     .scratch = room});
+}
+
+template <typename T>
+struct ConvolutionOnDevice {
+  explicit ConvolutionOnDevice(const ConvolutionCase<T>& c)
+      : x(c.x),
+        weight(c.weight),
+        bias(c.bias),
+        dy(c.dy),
+        y(c.y.size()),
+        dx(c.x.size()),
+        dweight(c.dweight),
+        dbias(c.dbias),
+        scratch(nn::convolution_scratch<T>(c.form.shape, c.form.images, c.form.image, DeviceKind::cuda)) {}
+
+  void take_to(ConvolutionCase<T>& c) {
+    for (const bool intact : {y.guards_intact(), dx.guards_intact(), dweight.guards_intact(), dbias.guards_intact(),
+                              scratch.guards_intact()}) {
+      CHECK(intact);
+    }
+    c.y = y.values(), c.dx = dx.values(), c.dweight = dweight.values(), c.dbias = dbias.values();
+  }
+
+  DeviceBuffer<T> x, weight, bias, dy, y, dx, dweight, dbias;
+  DeviceBuffer<float> scratch;
+};
+
+template <typename T>
+void run_on_cuda(ConvolutionCase<T>& c, bool with_bias, bool accumulate) {
+  Stream stream = cuda_stream();
+  ConvolutionOnDevice<T> on(c);
+  nn::convolution_forward<T>(stream, {.shape = c.form.shape,
+                                      .x = c.template in<const T>(on.x.data()),
+                                      .weight = on.weight.data(),
+                                      .bias = with_bias ? on.bias.data() : nullptr,
+                                      .y = c.out(on.y.data()),
+                                      .scratch = on.scratch.data()});
+  nn::convolution_backward<T>(stream, {.shape = c.form.shape,
+                                       .x = c.template in<const T>(on.x.data()),
+                                       .weight = on.weight.data(),
+                                       .dy = c.template out<const T>(on.dy.data()),
+                                       .dx = c.in(on.dx.data()),
+                                       .dweight = on.dweight.data(),
+                                       .dbias = on.dbias.data(),
+                                       .accumulate = accumulate,
+                                       .scratch = on.scratch.data()});
+  stream.synchronize();
+  on.take_to(c);
+}
+
+// A library rounds results before a bias is added, and the gradient of 16-bit weights before it is added to another.
+template <typename T>
+void check_near_all(const ConvolutionCase<T>& computed, const ConvolutionCase<T>& expected) {
+  const bool rounds_sums = sizeof(T) == 2 && nn::cuda::convolutions::active() == nn::cuda::convolutions::Set::cudnn;
+  const double sums = rounds_sums ? rounding<T> : 2e-6;
+  check_near(computed.y, expected.y, sums);
+  check_near(computed.dx, expected.dx);
+  check_near(computed.dweight, expected.dweight, sums);
+  check_near(computed.dbias, expected.dbias);
+}
+
+}  // namespace tessera::test
