@@ -1,28 +1,15 @@
 // Batch normalisation. Sums over rows are formed as on the CPU, though in other parts: up to 64 rows in fp32, and what
 // they come to in fp64, in an order that depends on the extents alone.
-#include <algorithm>
-
-#include "src/cuda/elements.cuh"
+#include "src/cuda/row_parts.cuh"
 #include "src/cuda/vision_layers.hpp"
 
 namespace tessera::nn::cuda {
 
 namespace {
 
-constexpr unsigned row_groups = 8;  // of a block's threads: each takes every eighth row of the part
 constexpr std::size_t run_rows = 64;
 
-struct NormParts {
-  std::size_t count;
-  std::size_t rows;  // of each; the last may have fewer
-};
-
-NormParts norm_parts(std::size_t rows) {
-  constexpr std::size_t most_parts = 256;
-  constexpr std::size_t least_rows = 64;
-  const std::size_t each = std::max(least_rows, (rows + most_parts - 1) / most_parts);
-  return {(rows + each - 1) / each, each};
-}
+RowParts norm_parts(std::size_t rows) { return parts_of_rows(rows, 256); }
 
 // Scratch memory: what rows are scaled with, [3, channels] floats; sums of parts [part, 2, channels]; and what a rank
 // brings.
@@ -72,39 +59,23 @@ struct NormTerms {
 
 template <std::size_t width, typename T>
 __global__ void sum_rows_of_part(const BatchNormSumRows a, std::size_t rows_of_part, double* sums_of_parts) {
-  __shared__ double shared[row_groups][2][warp * width];
-  const unsigned lane = threadIdx.x % warp;
-  const unsigned group = threadIdx.x / warp;
-  const std::size_t channel = (static_cast<std::size_t>(blockIdx.x) * warp + lane) * width;
-  const std::size_t first = static_cast<std::size_t>(blockIdx.y) * rows_of_part;
-  const std::size_t end = first + rows_of_part < a.rows ? first + rows_of_part : a.rows;
+  const PlaceInPart<width> at(a.rows, rows_of_part);
   double sums[2][width] = {};
-  if (channel < a.channels) {
-    const NormTerms<width, T> terms(a, channel);
-    for (std::size_t run = first + group; run < end; run += row_groups * run_rows) {
+  if (at.column < a.channels) {
+    const NormTerms<width, T> terms(a, at.column);
+    for (std::size_t run = at.first + at.group; run < at.end; run += row_groups * run_rows) {
       float one[width] = {};
       float two[width] = {};
-      const std::size_t run_end = run + row_groups * run_rows < end ? run + row_groups * run_rows : end;
+      const std::size_t run_end = run + row_groups * run_rows < at.end ? run + row_groups * run_rows : at.end;
 #pragma unroll 4
-      for (std::size_t row = run; row < run_end; row += row_groups) terms.add(row * a.channels + channel, one, two);
+      for (std::size_t row = run; row < run_end; row += row_groups) terms.add(row * a.channels + at.column, one, two);
       for (std::size_t k = 0; k < width; ++k) {
         sums[0][k] = sums[0][k] + static_cast<double>(one[k]);
         sums[1][k] = sums[1][k] + static_cast<double>(two[k]);
       }
     }
   }
-  for (std::size_t term = 0; term < 2; ++term) {
-    for (std::size_t k = 0; k < width; ++k) shared[group][term][lane * width + k] = sums[term][k];
-  }
-  __syncthreads();
-  if (group != 0 || channel >= a.channels) return;
-  for (std::size_t term = 0; term < 2; ++term) {
-    for (std::size_t k = 0; k < width; ++k) {
-      double sum = sums[term][k];
-      for (unsigned other = 1; other < row_groups; ++other) sum = sum + shared[other][term][lane * width + k];
-      sums_of_parts[(blockIdx.y * 2 + term) * a.channels + channel + k] = sum;
-    }
-  }
+  store_sums_of_part(at, sums, a.channels, sums_of_parts);
 }
 
 // What a rank brings, of the sums of all parts.
@@ -325,12 +296,9 @@ void scale(void* native, const Body& body, bool packs, std::size_t channels, std
 }
 
 template <std::size_t width, typename T>
-void sum_parts_of_rows(void* native, const BatchNormSumRows& a, const NormParts& parts) {
-  const std::size_t tiles = (a.channels + warp * width - 1) / (warp * width);
-  launch(native,
-         {.blocks = dim3(static_cast<unsigned>(tiles), static_cast<unsigned>(parts.count)),
-          .threads = warp * row_groups},
-         sum_rows_of_part<width, T>, a, parts.rows, sums_at(a.scratch, a.channels));
+void sum_parts_of_rows(void* native, const BatchNormSumRows& a, const RowParts& parts) {
+  launch(native, blocks_of_parts<width>(parts, a.channels), sum_rows_of_part<width, T>, a, parts.rows,
+         sums_at(a.scratch, a.channels));
 }
 
 }  // namespace
@@ -338,7 +306,7 @@ void sum_parts_of_rows(void* native, const BatchNormSumRows& a, const NormParts&
 void batch_norm_sums(void* native, const BatchNormSumRows& a) {
   for_element(a.format, [&](auto type) {
     using T = typename decltype(type)::Element;
-    const NormParts parts = norm_parts(a.rows);
+    const RowParts parts = norm_parts(a.rows);
     const bool pairs = a.channels % 2 == 0 && packed<T>(a.x, 2) && packed<T>(a.dy, 2) && packed<T>(a.relu_y, 2) &&
                        packed<float>(a.mean, 2) && packed<float>(a.inverse, 2);
     if (parts.count > 0 && a.channels > 0) {

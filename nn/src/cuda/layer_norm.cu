@@ -1,56 +1,27 @@
 // Layer normalisation, and sums over the rows of a matrix: the gradients of its parameters, and of biases.
-#include <algorithm>
-
 #include "src/cuda/cuda_layers.hpp"
-#include "src/cuda/elements.cuh"
+#include "src/cuda/row_parts.cuh"
 
 namespace tessera::nn::cuda {
 
-// ---- sums over rows, in two stages of a fixed order: parts of the rows, each by one block, then the parts in their order,
-// so that no sum depends on which block comes first ----
+// ---- sums over rows ----
 
 namespace {
 
-constexpr unsigned sum_groups = 8;  // of a block's threads: each takes every eighth row of the part
-
-struct RowParts {
-  std::size_t count;
-  std::size_t rows;  // of each; the last may have fewer
-};
-
-RowParts parts_of(std::size_t rows) {
-  constexpr std::size_t most_parts = 128;
-  constexpr std::size_t least_rows = 64;
-  const std::size_t each = std::max(least_rows, (rows + most_parts - 1) / most_parts);
-  return {(rows + each - 1) / each, each};
-}
+RowParts parts_of(std::size_t rows) { return parts_of_rows(rows, 128); }
 
 // `of` has `terms` and add<width>(row, column, float (&sums)[terms][width]); partial sums go to [part, term, column].
 template <std::size_t width, typename Of>
 __global__ void sum_parts(const Of of, std::size_t rows, std::size_t columns, std::size_t rows_of_part, float* sums) {
-  __shared__ float shared[sum_groups][Of::terms][warp * width];
-  const unsigned lane = threadIdx.x % warp;
-  const unsigned group = threadIdx.x / warp;
-  const std::size_t column = (static_cast<std::size_t>(blockIdx.x) * warp + lane) * width;
-  const std::size_t first = static_cast<std::size_t>(blockIdx.y) * rows_of_part;
-  const std::size_t end = first + rows_of_part < rows ? first + rows_of_part : rows;
+  const PlaceInPart<width> at(rows, rows_of_part);
   float own[Of::terms][width] = {};
-  if (column < columns) {
+  if (at.column < columns) {
 #pragma unroll 4
-    for (std::size_t row = first + group; row < end; row += sum_groups) of.template add<width>(row, column, own);
-  }
-  for (std::size_t term = 0; term < Of::terms; ++term) {
-    for (std::size_t k = 0; k < width; ++k) shared[group][term][lane * width + k] = own[term][k];
-  }
-  __syncthreads();
-  if (group != 0 || column >= columns) return;
-  for (std::size_t term = 0; term < Of::terms; ++term) {
-    for (std::size_t k = 0; k < width; ++k) {
-      float sum = own[term][k];
-      for (unsigned other = 1; other < sum_groups; ++other) sum = sum + shared[other][term][lane * width + k];
-      sums[(blockIdx.y * Of::terms + term) * columns + column + k] = sum;
+    for (std::size_t row = at.first + at.group; row < at.end; row += row_groups) {
+      of.template add<width>(row, at.column, own);
     }
   }
+  store_sums_of_part(at, own, columns, sums);
 }
 
 // Where the sums of each term go; null: not wanted.
@@ -76,11 +47,7 @@ template <std::size_t width, typename Of>
 void launch_parts(void* native, const Of& of, std::size_t rows, std::size_t columns, float* scratch) {
   const RowParts parts = parts_of(rows);
   if (parts.count == 0) return;
-  const std::size_t tiles = (columns + warp * width - 1) / (warp * width);
-  launch(native,
-         {.blocks = dim3(static_cast<unsigned>(tiles), static_cast<unsigned>(parts.count)),
-          .threads = warp * sum_groups},
-         sum_parts<width, Of>, of, rows, columns, parts.rows, scratch);
+  launch(native, blocks_of_parts<width>(parts, columns), sum_parts<width, Of>, of, rows, columns, parts.rows, scratch);
 }
 
 struct ColumnsToSum {
@@ -276,16 +243,16 @@ __global__ void backward_rows(const LayerNormBackwardRows a) {
 // As backward_rows(), with the sums for the parameters' gradients of the rows that pass by: a block has a part of the rows,
 // each warp of it every eighth. Partial sums go to [part, term, column], as those of sum_parts().
 template <std::size_t width, std::size_t packs, typename T>
-__global__ void __launch_bounds__(warp * sum_groups)
+__global__ void __launch_bounds__(warp * row_groups)
     backward_rows_and_sums(const LayerNormBackwardRows a, std::size_t rows_of_part, float* sums) {
   constexpr unsigned columns = warp * width;
-  __shared__ float of_group[sum_groups][columns];
+  __shared__ float of_group[row_groups][columns];
   const unsigned group = threadIdx.x / warp;
   const unsigned lane = threadIdx.x % warp;
   const std::size_t first = blockIdx.x * rows_of_part;
   const std::size_t end = first + rows_of_part < a.rows ? first + rows_of_part : a.rows;
   float own[2][packs][width] = {};  // of weight and bias
-  for (std::size_t row = first + group; row < end; row += sum_groups) {
+  for (std::size_t row = first + group; row < end; row += row_groups) {
     backward_row<width, packs, T>(a, row, [&](std::size_t p, const float(&dy)[width], const float(&normal)[width]) {
       for (std::size_t k = 0; k < width; ++k) {
         own[0][p][k] = own[0][p][k] + dy[k] * normal[k];
@@ -303,7 +270,7 @@ __global__ void __launch_bounds__(warp * sum_groups)
       const std::size_t column = p * columns + threadIdx.x;
       if (threadIdx.x >= columns || column >= a.dim) continue;
       float sum = of_group[0][threadIdx.x];
-      for (unsigned other = 1; other < sum_groups; ++other) sum = sum + of_group[other][threadIdx.x];
+      for (unsigned other = 1; other < row_groups; ++other) sum = sum + of_group[other][threadIdx.x];
       sums[(blockIdx.x * std::size_t{2} + term) * a.dim + column] = sum;
     }
   }
@@ -376,7 +343,7 @@ void backward_of_packs(void* native, const LayerNormBackwardRows& a, float* scra
     if constexpr (packs != 0 && packs <= most_packs_with_sums) {
       if (wants_sums) {
         const RowParts parts = parts_of(a.rows);
-        launch(native, {.blocks = dim3(static_cast<unsigned>(parts.count)), .threads = warp * sum_groups},
+        launch(native, {.blocks = dim3(static_cast<unsigned>(parts.count)), .threads = warp * row_groups},
                backward_rows_and_sums<width, packs, T>, a, parts.rows, scratch);
         return launch(native, blocks_for(2 * a.dim, 64), add_parts<T, 2>, scratch, parts.count, a.dim,
                       SumTargets<T, 2>{{static_cast<T*>(a.dweight), static_cast<T*>(a.dbias)}}, a.accumulate);
