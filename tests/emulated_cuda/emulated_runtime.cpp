@@ -11,6 +11,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "cuda_runtime.h"
@@ -123,6 +124,34 @@ Memory& memory() {
 
 thread_local int current_device = 0;
 std::atomic<int> strangers = 0;
+std::atomic<std::size_t> launches = 0;
+std::atomic<std::size_t> attributes = 0;
+std::atomic<std::int64_t> copies_take = 0;  // microseconds longer
+
+// Dynamic shared memory that blocks of a kernel may have.
+class SharedMemory {
+ public:
+  void allow(const void* kernel, std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    allowed_[{current_device, kernel}] = bytes;
+  }
+  bool allows(const void* kernel, std::size_t bytes) {
+    constexpr std::size_t always = 48 * 1024;
+    if (bytes <= always) return true;
+    const std::lock_guard lock(mutex_);
+    const auto found = allowed_.find({current_device, kernel});
+    return found != allowed_.end() && bytes <= found->second;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::pair<int, const void*>, std::size_t> allowed_;  // by device and kernel
+};
+
+SharedMemory& shared_memory() {
+  static SharedMemory memory;
+  return memory;
+}
 
 // Where a stream stands now. Waiting for it keeps nobody from the stream: others' work may be what it waits for.
 tessera::Event mark_of(EmulatedStream* stream) {
@@ -188,7 +217,8 @@ std::int64_t now() { return std::chrono::steady_clock::now().time_since_epoch().
 }  // namespace
 
 int emulated::queries_from_other_devices() { return strangers; }
-void emulated::load(const void* kernel) { memory().load(kernel); }
+emulated::Calls emulated::calls() { return {launches, attributes}; }
+void emulated::delay_copies(std::chrono::microseconds delay) { copies_take = delay.count(); }
 
 const char* cudaGetErrorName(cudaError_t error) {
   switch (error) {
@@ -323,7 +353,10 @@ cudaError_t cudaMemsetAsync(void* data, int value, std::size_t size, cudaStream_
   return cudaSuccess;
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t size, cudaMemcpyKind, cudaStream_t stream) {
-  enqueue(stream, [=] { std::memmove(to, from, size); });
+  enqueue(stream, [=] {
+    if (copies_take > 0) std::this_thread::sleep_for(std::chrono::microseconds(copies_take));
+    std::memmove(to, from, size);
+  });
   return memory().known(to) && memory().known(from) ? cudaSuccess : cudaStreamSynchronize(stream);
 }
 
@@ -336,5 +369,19 @@ cudaError_t emulated::launch(const cudaLaunchConfig_t& configuration, std::funct
     return cudaErrorInvalidValue;
   }
   enqueue(configuration.stream, [configuration, thread = std::move(thread)] { run_grid(configuration, thread); });
+  return cudaSuccess;
+}
+
+cudaError_t emulated::launch_kernel(const void* kernel, const cudaLaunchConfig_t& configuration,
+                                    std::function<void()> thread) {
+  if (!shared_memory().allows(kernel, configuration.dynamicSmemBytes)) return cudaErrorInvalidValue;
+  memory().load(kernel);
+  ++launches;
+  return launch(configuration, std::move(thread));
+}
+
+cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute, int value) {
+  shared_memory().allow(kernel, static_cast<std::size_t>(value));
+  ++attributes;
   return cudaSuccess;
 }

@@ -2,6 +2,9 @@
 // keys (or queries) in their order. Everything it multiplies is in shared memory. And which kernels a type takes.
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <mutex>
+#include <utility>
 
 #include "src/cuda/attention.cuh"
 
@@ -326,7 +329,7 @@ __global__ void key_gradients(const AttentionTiles a) {
 template <typename Kernel>
 void launch_tiles(void* native, const AttentionTiles& a, std::size_t rows, std::size_t bytes, Kernel kernel) {
   const std::size_t blocks = (rows + tile_rows - 1) / tile_rows * a.sequences * a.heads;
-  allow_shared(kernel, bytes);
+  allow_shared(reinterpret_cast<const void*>(kernel), bytes);
   launch(native,
          {.blocks = dim3(static_cast<unsigned>(blocks)), .threads = tile_threads, .shared_bytes = bytes}, kernel, a);
 }
@@ -346,6 +349,23 @@ void form_deltas(void* native, const AttentionTiles& a) {
 }
 
 }  // namespace
+
+// Heads of fp32 differ in what a kernel takes: the most so far is what the device was asked for.
+void allow_shared(const void* kernel, std::size_t bytes) {
+  constexpr std::size_t always = 48 * 1024;
+  if (bytes <= always) return;
+  static std::mutex mutex;
+  static std::map<std::pair<int, const void*>, std::size_t> allowed;  // by device and kernel
+  int device = 0;
+  tessera::cuda::require(cudaGetDevice(&device), "cudaGetDevice");
+  const std::lock_guard lock(mutex);
+  std::size_t& most = allowed[{device, kernel}];
+  if (bytes <= most) return;
+  tessera::cuda::require(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
+      "cudaFuncSetAttribute(cudaFuncAttributeMaxDynamicSharedMemorySize)");
+  most = bytes;
+}
 
 void attention_forward(void* native, const AttentionTiles& a) {
   if (a.sequences == 0 || a.queries == 0) return;

@@ -70,13 +70,8 @@ __device__ inline unsigned char* dynamic_shared() {
 #endif
 }
 
-template <typename... Parameters>
-void allow_shared(void (*kernel)(Parameters...), std::size_t bytes) {
-  if (bytes <= 48 * 1024) return;
-  tessera::cuda::require(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
-      "cudaFuncSetAttribute(cudaFuncAttributeMaxDynamicSharedMemorySize)");
-}
+// For a kernel whose blocks take more shared memory than every kernel may: asks the runtime once on each device.
+void allow_shared(const void* kernel, std::size_t bytes);
 
 // attention_tensor.cu: of bf16 and fp16. Backward finds the deltas formed.
 void tensor_attention_forward(void* native, const AttentionTiles& a);

@@ -534,7 +534,7 @@ void launch_tiles(void* native, const AttentionTiles& a, std::size_t rows, const
   const auto on_packs = [](const void* data) { return reinterpret_cast<std::uintptr_t>(data) % 16 == 0; };
   const bool packs =
       a.head_dim % pack_elements == 0 && on_packs(a.qkv) && on_packs(a.out) && on_packs(a.dout) && on_packs(a.dqkv);
-  allow_shared(kernel, block.shared_bytes);
+  allow_shared(reinterpret_cast<const void*>(kernel), block.shared_bytes);
   launch(native,
          {.blocks = dim3(static_cast<unsigned>(blocks)), .threads = tile_threads, .shared_bytes = block.shared_bytes},
          kernel, a, packs);

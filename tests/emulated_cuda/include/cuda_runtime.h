@@ -4,6 +4,7 @@
 #pragma once
 
 #include <bit>
+#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -205,10 +206,7 @@ cudaError_t cudaMemsetAsync(void* data, int value, std::size_t size, cudaStream_
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t size, cudaMemcpyKind kind, cudaStream_t stream);
 
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
-template <typename Function>
-cudaError_t cudaFuncSetAttribute(Function*, cudaFuncAttribute, int) {
-  return cudaSuccess;
-}
+cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value);
 
 // ---- launching ----
 
@@ -223,10 +221,21 @@ struct cudaLaunchConfig_t {
 
 namespace emulated {
 
+// Of no kernel: for what stands in for a library.
 cudaError_t launch(const cudaLaunchConfig_t& configuration, std::function<void()> thread);
+// A kernel's code comes to the device with its first launch, and takes memory there. Blocks get more than 48 KiB of
+// dynamic shared memory only where cudaFuncSetAttribute() has allowed it on this device.
+cudaError_t launch_kernel(const void* kernel, const cudaLaunchConfig_t& configuration, std::function<void()> thread);
 
-// A kernel's code comes to the device with its first launch, and takes memory there.
-void load(const void* kernel);
+// So far, of the whole process.
+struct Calls {
+  std::size_t launches;    // of kernels
+  std::size_t attributes;  // of kernels that were set
+};
+Calls calls();
+
+// From now on each copy takes so much longer.
+void delay_copies(std::chrono::microseconds delay);
 
 // How often an event was queried by a thread whose current device was another than the event's: a GPU's runtime would
 // have opened a context there.
@@ -237,7 +246,7 @@ int queries_from_other_devices();
 template <typename... Parameters, typename... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* configuration, void (*kernel)(Parameters...),
                                Arguments&&... arguments) {
-  emulated::load(reinterpret_cast<const void*>(kernel));
   std::tuple<std::remove_cvref_t<Parameters>...> values(std::forward<Arguments>(arguments)...);
-  return emulated::launch(*configuration, [kernel, values] { std::apply(kernel, values); });
+  return emulated::launch_kernel(reinterpret_cast<const void*>(kernel), *configuration,
+                                 [kernel, values] { std::apply(kernel, values); });
 }
