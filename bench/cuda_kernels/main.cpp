@@ -80,7 +80,8 @@ Contestant copy_of(Memory& memory, Stream& stream) {
   return {"copy", 2.0 * static_cast<double>(size.count()), [=, &stream] { kernels::copy(stream, to, from, size); }};
 }
 
-Contestant adamw_of(Memory& memory, Stream& stream, Stream& host) {
+// In one run, or in as many as parameter groups may cut a unit into.
+Contestant adamw_of(Memory& memory, Stream& stream, Stream& host, std::size_t cuts) {
   static Arena scalars_memory(stream.device(), Bytes(sizeof(kernels::StepScalars)));
   auto* const scalars = reinterpret_cast<kernels::StepScalars*>(scalars_memory.data());
   kernels::StepScalars values;
@@ -95,8 +96,13 @@ Contestant adamw_of(Memory& memory, Stream& stream, Stream& host) {
   kernels::adamw(stream, {spans.master, spans.first_moment, spans.second_moment, spans.gradient, checked}, settings,
                  scalars);
   require(memory.fetch(spans.master, checked) == w && memory.fetch(spans.second_moment, checked) == v, "adamw");
-  return {"adamw", 28.0 * static_cast<double>(spans.count),
-          [=, &stream] { kernels::adamw(stream, spans, settings, scalars); }};
+  std::vector<kernels::AdamWRun> runs;
+  for (std::size_t i = 0; i < cuts; ++i) {
+    const std::size_t first = spans.count * i / cuts;
+    runs.push_back({first, spans.count * (i + 1) / cuts - first, settings});
+  }
+  return {cuts == 1 ? "adamw" : "adamw-in-runs", 28.0 * static_cast<double>(spans.count),
+          [=, &stream] { kernels::adamw(stream, spans, runs, 1.0f, scalars); }};
 }
 
 Contestant cast_of(Memory& memory, Stream& stream, bool widens) {
@@ -143,9 +149,11 @@ void measure_all(const Options& options) {
   Stream stream(Device::cuda(0), {.name = "bench", .mode = StreamMode::immediate});
   Stream host(Device::cpu(), {.name = "host", .mode = StreamMode::immediate});
   Memory memory(stream, options.mebibytes);
-  std::vector<Contestant> all{adamw_of(memory, stream, host), norm_of(memory, stream, host),
-                              copy_of(memory, stream),        cast_of(memory, stream, false),
-                              cast_of(memory, stream, true),  ranked_sum_of(memory, stream)};
+  constexpr std::size_t some_runs = 16;
+  std::vector<Contestant> all{adamw_of(memory, stream, host, 1), norm_of(memory, stream, host),
+                              copy_of(memory, stream),           cast_of(memory, stream, false),
+                              cast_of(memory, stream, true),     ranked_sum_of(memory, stream)};
+  all.push_back(adamw_of(memory, stream, host, some_runs));
   std::vector<std::function<void()>> bodies;
   for (const Contestant& each : all) {
     bodies.push_back([&] {

@@ -16,8 +16,8 @@ void divide(void*, float*, float, std::size_t) { refuse(); }
 void sum_of_squares(void*, const NormArguments&) { refuse(); }
 void ranked_sum(void*, const RankedSumArguments&) { refuse(); }
 void strided_ranked_sum(void*, const RankedSumArguments&, const void*, std::size_t) { refuse(); }
-void adamw(void*, const AdamWSpans&, const AdamWSettings&, const StepScalars*) { refuse(); }
-void sgd(void*, const SgdSpans&, const SgdSettings&, const StepScalars*) { refuse(); }
+void adamw(void*, const AdamWSpans&, std::span<const AdamWRun>, float, const StepScalars*) { refuse(); }
+void sgd(void*, const SgdSpans&, std::span<const SgdRun>, float, const StepScalars*) { refuse(); }
 void outer_update(void*, const OuterSpans&, const OuterSettings&) { refuse(); }
 void begin_update(void*, StepScalars*, const NormPartials&, const StepSettings&) { refuse(); }
 void set_part(void*, StepPart*, const StepPart&) { refuse(); }

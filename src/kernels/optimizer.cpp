@@ -14,7 +14,7 @@
 namespace tessera::kernels {
 namespace {
 
-AdamWArguments adamw_arguments(const AdamWSpans& spans, const AdamWSettings& settings, const StepScalars& scalars) {
+AdamWArguments arguments_of(const AdamWSpans& spans, const AdamWSettings& settings, const StepScalars& scalars) {
   const BiasCorrections corrections = bias_corrections(scalars, settings.beta1, settings.beta2, settings.own_decays);
   return {
       .master = spans.master,
@@ -35,7 +35,7 @@ AdamWArguments adamw_arguments(const AdamWSpans& spans, const AdamWSettings& set
   };
 }
 
-SgdArguments sgd_arguments(const SgdSpans& spans, const SgdSettings& settings, const StepScalars& scalars) {
+SgdArguments arguments_of(const SgdSpans& spans, const SgdSettings& settings, const StepScalars& scalars) {
   return {
       .master = spans.master,
       .velocity = spans.velocity,
@@ -80,9 +80,27 @@ void run_shared(void (*run)(const Arguments&), const Arguments& all) {
                       [&](std::size_t begin, std::size_t end, std::size_t) { run(share_of(all, begin, end)); });
 }
 
+// One run after the other, unless the step is skipped.
+template <typename Arguments, typename Spans, typename Settings>
+void run_each(void (*run)(const Arguments&), const Spans& spans, std::span<const UpdateRun<Settings>> runs,
+              float learning_rate, const StepScalars& scalars) {
+  if (scalars.skip != 0) return;
+  for (const UpdateRun<Settings>& each : runs) {
+    Settings settings = each.settings;
+    settings.learning_rate = learning_rate * settings.learning_rate;
+    run_shared(run, share_of(arguments_of(spans, settings, scalars), each.first, each.first + each.count));
+  }
+}
+
 void require_half(const Target& rounded) {
   if (rounded.data != nullptr && rounded.type == DType::fp32)
     throw UsageError("an update rounds its masters to bf16 or fp16, and was asked for fp32");
+}
+
+void require_velocity(const SgdSpans& spans, const SgdSettings& settings) {
+  if (spans.count > 0 && spans.velocity == nullptr && settings.momentum != 0.0f) {
+    throw UsageError(fmt::format("sgd with momentum {} was given no velocity buffer", settings.momentum));
+  }
 }
 
 // Once in many steps, so the compiler's own vectors are enough.
@@ -103,21 +121,40 @@ void run_outer_update(const OuterSpans& a, const OuterSettings& settings, std::s
 
 void adamw(Stream& stream, AdamWSpans spans, AdamWSettings settings, const StepScalars* scalars) {
   require_half(spans.rounded);
-  if (on_cuda(stream)) return issue(stream, [=](void* native) { cuda::adamw(native, spans, settings, scalars); });
-  stream.submit([=, run = active_table().adamw] {
-    if (scalars->skip == 0) run_shared(run, adamw_arguments(spans, settings, *scalars));
-  });
+  const AdamWRun all{0, spans.count, settings};
+  if (on_cuda(stream)) {
+    return issue(stream, [=](void* native) { cuda::adamw(native, spans, {&all, 1}, 1.0f, scalars); });
+  }
+  stream.submit([=, run = active_table().adamw] { run_each(run, spans, std::span(&all, 1), 1.0f, *scalars); });
+}
+
+void adamw(Stream& stream, AdamWSpans spans, std::span<const AdamWRun> runs, float learning_rate,
+           const StepScalars* scalars) {
+  require_half(spans.rounded);
+  if (on_cuda(stream)) {
+    return issue(stream, [=](void* native) { cuda::adamw(native, spans, runs, learning_rate, scalars); });
+  }
+  stream.submit([=, run = active_table().adamw] { run_each(run, spans, runs, learning_rate, *scalars); });
 }
 
 void sgd(Stream& stream, SgdSpans spans, SgdSettings settings, const StepScalars* scalars) {
-  if (spans.count > 0 && spans.velocity == nullptr && settings.momentum != 0.0f) {
-    throw UsageError(fmt::format("sgd with momentum {} was given no velocity buffer", settings.momentum));
-  }
+  require_velocity(spans, settings);
   require_half(spans.rounded);
-  if (on_cuda(stream)) return issue(stream, [=](void* native) { cuda::sgd(native, spans, settings, scalars); });
-  stream.submit([=, run = active_table().sgd] {
-    if (scalars->skip == 0) run_shared(run, sgd_arguments(spans, settings, *scalars));
-  });
+  const SgdRun all{0, spans.count, settings};
+  if (on_cuda(stream)) {
+    return issue(stream, [=](void* native) { cuda::sgd(native, spans, {&all, 1}, 1.0f, scalars); });
+  }
+  stream.submit([=, run = active_table().sgd] { run_each(run, spans, std::span(&all, 1), 1.0f, *scalars); });
+}
+
+void sgd(Stream& stream, SgdSpans spans, std::span<const SgdRun> runs, float learning_rate,
+         const StepScalars* scalars) {
+  for (const SgdRun& run : runs) require_velocity(spans, run.settings);
+  require_half(spans.rounded);
+  if (on_cuda(stream)) {
+    return issue(stream, [=](void* native) { cuda::sgd(native, spans, runs, learning_rate, scalars); });
+  }
+  stream.submit([=, run = active_table().sgd] { run_each(run, spans, runs, learning_rate, *scalars); });
 }
 
 void outer_update(Stream& stream, OuterSpans spans, OuterSettings settings) {

@@ -3,6 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <span>
+#include <utility>
+#include <vector>
+
 #include "optim/settings.hpp"
 #include "tessera/kernels/optimizer.hpp"
 
@@ -28,6 +32,28 @@ void check(const AdamW& settings) {
   }
 }
 
+kernels::AdamWSpans adamw_spans(const OptimizerSpans& spans) {
+  return {.master = spans.master,
+          .first_moment = spans.states[0],
+          .second_moment = spans.states[1],
+          .gradient = spans.gradient,
+          .count = spans.count,
+          .rounded = spans.parameters};
+}
+
+class AdamWUpdate final : public UnitUpdate {
+ public:
+  explicit AdamWUpdate(std::vector<kernels::AdamWRun> runs) : runs_(std::move(runs)) {}
+
+  void update(Stream& stream, const OptimizerSpans& unit, float learning_rate,
+              const kernels::StepScalars* scalars) const final {
+    if (!runs_.empty()) kernels::adamw(stream, adamw_spans(unit), runs_, learning_rate, scalars);
+  }
+
+ private:
+  std::vector<kernels::AdamWRun> runs_;
+};
+
 class AdamWOptimizer final : public Optimizer {
  public:
   explicit AdamWOptimizer(const AdamW& settings) : settings_(settings) { check(settings_); }
@@ -49,25 +75,28 @@ class AdamWOptimizer final : public Optimizer {
   bool rounds() const final { return true; }
   void update(Stream& stream, const OptimizerSpans& spans, const OptimizerGroup& group,
               const kernels::StepScalars* scalars) const final {
-    const float beta1 = group.beta1.value_or(settings_.beta1);
-    const float beta2 = group.beta2.value_or(settings_.beta2);
-    kernels::adamw(stream,
-                   {.master = spans.master,
-                    .first_moment = spans.states[0],
-                    .second_moment = spans.states[1],
-                    .gradient = spans.gradient,
-                    .count = spans.count,
-                    .rounded = spans.parameters},
-                   {.learning_rate = group.learning_rate,
-                    .beta1 = beta1,
-                    .beta2 = beta2,
-                    .epsilon = group.epsilon.value_or(settings_.epsilon),
-                    .weight_decay = group.weight_decay,
-                    .own_decays = group.own_decays || beta1 != settings_.beta1 || beta2 != settings_.beta2},
-                   scalars);
+    kernels::adamw(stream, adamw_spans(spans), kernel_settings(group, group.learning_rate), scalars);
+  }
+  std::unique_ptr<UnitUpdate> prepare(std::span<const OptimizerRun> runs) const final {
+    std::vector<kernels::AdamWRun> prepared;
+    for (const OptimizerRun& run : runs) {
+      prepared.push_back({run.first, run.count, kernel_settings(run.group, run.learning_rate_scale)});
+    }
+    return std::make_unique<AdamWUpdate>(std::move(prepared));
   }
 
  private:
+  kernels::AdamWSettings kernel_settings(const OptimizerGroup& group, float learning_rate) const {
+    const float beta1 = group.beta1.value_or(settings_.beta1);
+    const float beta2 = group.beta2.value_or(settings_.beta2);
+    return {.learning_rate = learning_rate,
+            .beta1 = beta1,
+            .beta2 = beta2,
+            .epsilon = group.epsilon.value_or(settings_.epsilon),
+            .weight_decay = group.weight_decay,
+            .own_decays = group.own_decays || beta1 != settings_.beta1 || beta2 != settings_.beta2};
+  }
+
   AdamW settings_;
 };
 

@@ -3,6 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <span>
+#include <utility>
+#include <vector>
+
 #include "optim/settings.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/kernels/optimizer.hpp"
@@ -27,6 +31,27 @@ void check(const Sgd& settings) {
     throw UsageError("Sgd: nesterov needs momentum above 0, but it is 0");
 }
 
+kernels::SgdSpans sgd_spans(const OptimizerSpans& spans) {
+  return {.master = spans.master,
+          .velocity = spans.states.empty() ? nullptr : spans.states[0],
+          .gradient = spans.gradient,
+          .count = spans.count,
+          .rounded = spans.parameters};
+}
+
+class SgdUpdate final : public UnitUpdate {
+ public:
+  explicit SgdUpdate(std::vector<kernels::SgdRun> runs) : runs_(std::move(runs)) {}
+
+  void update(Stream& stream, const OptimizerSpans& unit, float learning_rate,
+              const kernels::StepScalars* scalars) const final {
+    if (!runs_.empty()) kernels::sgd(stream, sgd_spans(unit), runs_, learning_rate, scalars);
+  }
+
+ private:
+  std::vector<kernels::SgdRun> runs_;
+};
+
 class SgdOptimizer final : public Optimizer {
  public:
   explicit SgdOptimizer(const Sgd& settings) : settings_(settings) { check(settings_); }
@@ -46,20 +71,23 @@ class SgdOptimizer final : public Optimizer {
   bool rounds() const final { return true; }
   void update(Stream& stream, const OptimizerSpans& spans, const OptimizerGroup& group,
               const kernels::StepScalars* scalars) const final {
-    kernels::sgd(stream,
-                 {.master = spans.master,
-                  .velocity = keeps_velocity() ? spans.states[0] : nullptr,
-                  .gradient = spans.gradient,
-                  .count = spans.count,
-                  .rounded = spans.parameters},
-                 {.learning_rate = group.learning_rate,
-                  .momentum = settings_.momentum,
-                  .weight_decay = group.weight_decay,
-                  .nesterov = settings_.nesterov},
-                 scalars);
+    kernels::sgd(stream, sgd_spans(spans), kernel_settings(group, group.learning_rate), scalars);
+  }
+  std::unique_ptr<UnitUpdate> prepare(std::span<const OptimizerRun> runs) const final {
+    std::vector<kernels::SgdRun> prepared;
+    for (const OptimizerRun& run : runs) {
+      prepared.push_back({run.first, run.count, kernel_settings(run.group, run.learning_rate_scale)});
+    }
+    return std::make_unique<SgdUpdate>(std::move(prepared));
   }
 
  private:
+  kernels::SgdSettings kernel_settings(const OptimizerGroup& group, float learning_rate) const {
+    return {.learning_rate = learning_rate,
+            .momentum = settings_.momentum,
+            .weight_decay = group.weight_decay,
+            .nesterov = settings_.nesterov};
+  }
   bool keeps_velocity() const { return settings_.momentum != 0.0f; }
 
   Sgd settings_;

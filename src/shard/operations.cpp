@@ -57,17 +57,21 @@ Operations::Operations(const ExecutorInput& input, ModelMemory& memory)
       tasks_see_memory_(input.world.device().kind() == DeviceKind::cpu) {
   const std::size_t rank = static_cast<std::size_t>(input.world.rank());
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-    runs_.push_back(plan_.trains(unit) ? optimizer_runs(plan_, unit, rank, optimizer_of(unit))
-                                       : std::vector<OptimizerRun>{});
+    auto& runs = runs_.emplace_back();
+    if (plan_.trains(unit)) runs = optimizer_runs(plan_, unit, rank, optimizer_of(unit));
+    for (OptimizerRun& run : runs) run.group.own_decays = has_own_decays(unit);
+    unit_updates_.push_back(plan_.trains(unit) ? optimizer_of(unit).prepare(runs) : nullptr);
     const bool hooked = plan_.options.gradient_hooks && plan_.trains(unit);
     gradient_pieces_.push_back(hooked ? memory_.pieces(unit, plan_.unit_buffers[unit].gradient)
                                       : std::vector<ParameterPiece>{});
-    auto& states = run_states_.emplace_back();
-    for (const OptimizerRun& run : runs_.back()) {
+    auto& states = states_.emplace_back();
+    const auto add_states = [&](std::size_t first) {
       for (const std::size_t state : plan_.unit_buffers[unit].states) {
-        states.push_back(reinterpret_cast<float*>(base(state)) + run.first);
+        states.push_back(reinterpret_cast<float*>(base(state)) + first);
       }
-    }
+    };
+    add_states(0);
+    for (const OptimizerRun& run : runs) add_states(run.first);
   }
   for (const plan::Segment& segment : plan_.segments) {
     auto& collectives = collectives_.emplace_back();
@@ -319,27 +323,40 @@ bool Operations::has_own_decays(std::size_t unit) const {
 
 void Operations::optimize(const Operation& operation, Stream& on) {
   const std::size_t unit = operation.unit;
-  const plan::UnitBuffers& buffers = plan_.unit_buffers[unit];
-  const float* gradient = reinterpret_cast<const float*>(address(operation.accesses[0].range));
-  float* master = reinterpret_cast<float*>(address(operation.accesses[2].range));
+  const kernels::StepScalars* const scalars = scalars_at(operation.accesses[1].range);
   const kernels::Target parameters = parameters_written(operation);
-  const float learning_rate = learning_rate_of(unit);
-  const bool own_decays = has_own_decays(unit);
   const bool rounds = parameters.data != nullptr && optimizer_of(unit).rounds();
-  for (std::size_t index = 0; index < runs_[unit].size(); ++index) {
-    const OptimizerRun& run = runs_[unit][index];
-    const std::span<float* const> states(run_states_[unit].data() + index * buffers.states.size(),
-                                         buffers.states.size());
-    OptimizerGroup group = run.settings.group;
-    group.learning_rate = learning_rate * run.settings.learning_rate_scale;
-    group.own_decays = own_decays;
-    OptimizerSpans spans{
-        .master = master + run.first, .states = states, .gradient = gradient + run.first, .count = run.count};
-    if (rounds) spans.parameters = {static_cast<std::uint16_t*>(parameters.data) + run.first, parameters.type};
-    optimizer_of(unit).update(on, spans, group, scalars_at(operation.accesses[1].range));
+  OptimizerSpans whole{.master = reinterpret_cast<float*>(address(operation.accesses[2].range)),
+                       .states = std::span(states_[unit]).first(plan_.unit_buffers[unit].states.size()),
+                       .gradient = reinterpret_cast<const float*>(address(operation.accesses[0].range)),
+                       .count = operation.accesses[2].range.size.count() / sizeof(float)};
+  if (rounds) whole.parameters = parameters;
+  if (unit_updates_[unit] != nullptr) {
+    unit_updates_[unit]->update(on, whole, learning_rate_of(unit), scalars);
+  } else {
+    update_runs(unit, whole, scalars, on);
   }
   if (parameters.data == nullptr || rounds) return;
-  kernels::cast(on, parameters, {master, DType::fp32}, operation.accesses[2].range.size.count() / sizeof(float));
+  kernels::cast(on, parameters, {whole.master, DType::fp32}, whole.count);
+}
+
+void Operations::update_runs(std::size_t unit, const OptimizerSpans& whole, const kernels::StepScalars* scalars,
+                             Stream& on) {
+  const float learning_rate = learning_rate_of(unit);
+  const std::size_t states = whole.states.size();
+  for (std::size_t index = 0; index < runs_[unit].size(); ++index) {
+    const OptimizerRun& run = runs_[unit][index];
+    OptimizerGroup group = run.group;
+    group.learning_rate = learning_rate * run.learning_rate_scale;
+    OptimizerSpans spans{.master = whole.master + run.first,
+                         .states = std::span(states_[unit]).subspan((index + 1) * states, states),
+                         .gradient = whole.gradient + run.first,
+                         .count = run.count};
+    if (whole.parameters.data != nullptr) {
+      spans.parameters = {static_cast<std::uint16_t*>(whole.parameters.data) + run.first, whole.parameters.type};
+    }
+    optimizer_of(unit).update(on, spans, group, scalars);
+  }
 }
 
 // The parameters of 16 bits that an update writes beside its masters: its access after the optimizer's states.

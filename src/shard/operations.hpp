@@ -95,6 +95,7 @@ class Operations {
   void note_parts(Stream& on);
   void begin_update(std::size_t program, Stream& on);
   void optimize(const plan::Operation& operation, Stream& on);
+  void update_runs(std::size_t unit, const OptimizerSpans& whole, const kernels::StepScalars* scalars, Stream& on);
   kernels::Target parameters_written(const plan::Operation& operation);
   const Optimizer& optimizer_of(std::size_t unit) const {
     const Optimizer* const own = units_[unit]->options().optimizer.get();
@@ -122,7 +123,8 @@ class Operations {
   ModelMemory& memory_;
   std::vector<std::vector<Collective>> collectives_;          // by segment and operation
   std::vector<std::vector<OptimizerRun>> runs_;               // by unit
-  std::vector<std::vector<float*>> run_states_;               // by unit: states of each run, run after run
+  std::vector<std::unique_ptr<UnitUpdate>> unit_updates_;     // by unit; null: run by run
+  std::vector<std::vector<float*>> states_;                   // by unit: whole states, then those of each run
   std::vector<std::vector<ParameterPiece>> gradient_pieces_;  // by unit, for hooks
   // By stream and kind of group: those that the plan uses. Of one stream they share their staging.
   std::array<std::array<std::unique_ptr<Communicator>, plan::group_count>, plan::stream_count> communicators_;

@@ -7,19 +7,13 @@ namespace tessera {
 
 namespace {
 
-RunSettings settings_of(std::string_view name, const std::vector<ParameterGroup>& groups, const Optimizer& optimizer) {
+ParameterGroup group_of(std::string_view name, const std::vector<ParameterGroup>& groups) {
   const auto has_it = [&](const ParameterGroup& group) {
     return std::any_of(group.patterns.begin(), group.patterns.end(),
                        [&](const std::string& pattern) { return matches(pattern, name); });
   };
   const auto group = std::find_if(groups.begin(), groups.end(), has_it);
-  const ParameterGroup own = group == groups.end() ? ParameterGroup{} : *group;
-  return {.learning_rate_scale = own.learning_rate_scale,
-          .group = {.learning_rate = 0.0f,
-                    .weight_decay = own.weight_decay.value_or(optimizer.weight_decay()),
-                    .beta1 = own.beta1,
-                    .beta2 = own.beta2,
-                    .epsilon = own.epsilon}};
+  return group == groups.end() ? ParameterGroup{} : *group;
 }
 
 // What the rank updates.
@@ -29,6 +23,10 @@ std::vector<plan::ShardPiece> updated_pieces(const plan::Plan& plan, std::size_t
   std::erase_if(pieces,
                 [&](const plan::ShardPiece& piece) { return layout.part(piece.parameter) == plan::Part::frozen; });
   return pieces;
+}
+
+bool have_equal_settings(const OptimizerRun& a, const OptimizerRun& b) {
+  return a.learning_rate_scale == b.learning_rate_scale && a.group == b.group;
 }
 
 }  // namespace
@@ -47,11 +45,19 @@ std::vector<OptimizerRun> optimizer_runs(const plan::Plan& plan, std::size_t uni
   const std::vector<ParameterGroup> groups = optimizer.groups();
   std::vector<OptimizerRun> runs;
   for (const plan::ShardPiece& piece : updated_pieces(plan, unit, rank)) {
-    const RunSettings settings = settings_of(plan.units[unit].parameters[piece.parameter].name, groups, optimizer);
-    if (!runs.empty() && runs.back().settings == settings) {
-      runs.back().count = piece.shard_offset + piece.count - runs.back().first;
+    const ParameterGroup own = group_of(plan.units[unit].parameters[piece.parameter].name, groups);
+    const OptimizerRun run{.first = piece.shard_offset,
+                           .count = piece.count,
+                           .learning_rate_scale = own.learning_rate_scale,
+                           .group = {.learning_rate = 0.0f,
+                                     .weight_decay = own.weight_decay.value_or(optimizer.weight_decay()),
+                                     .beta1 = own.beta1,
+                                     .beta2 = own.beta2,
+                                     .epsilon = own.epsilon}};
+    if (!runs.empty() && have_equal_settings(runs.back(), run)) {
+      runs.back().count = run.first + run.count - runs.back().first;
     } else {
-      runs.push_back({piece.shard_offset, piece.count, settings});
+      runs.push_back(run);
     }
   }
   return runs;

@@ -1,5 +1,6 @@
 // Kernels of CUDA devices against those of the CPU: the same bits.
 #include <array>
+#include <span>
 
 #include "device_data.hpp"
 #include "tessera/base/error.hpp"
@@ -150,6 +151,92 @@ TEST_CASE("cuda: adamw has the CPU's bits, and changes nothing in a skipped step
       CHECK(differences(on_device(count, shift, update(on_gpu.get())), on_host(count, update(&scalars))) == 0);
     });
   }
+}
+
+namespace {
+
+// More runs than fit one launch, some of them empty, of every alignment, with gaps between them.
+template <typename Settings, typename Make>
+std::vector<kernels::UpdateRun<Settings>> many_runs(Make settings) {
+  std::vector<kernels::UpdateRun<Settings>> runs;
+  std::size_t end = 0;
+  for (std::size_t i = 0; i < 70; ++i) {
+    runs.push_back({end, i == 40 ? 4099 : i * i % 37, settings(i)});
+    end += runs.back().count + i % 3;
+  }
+  return runs;
+}
+
+// At once on the device, one by one on the CPU.
+template <typename T, typename Settings, typename Update>
+void check_runs(const std::vector<kernels::UpdateRun<Settings>>& runs, Update update) {
+  const std::size_t end = runs.back().first + runs.back().count + 1;
+  const std::size_t shift = 1;
+  const std::vector<T> before = rounded<T>(numbers(end, 6));
+  kernels::StepScalars scalars = scalars_at_step_3();
+  DeviceScalars on_gpu(scalars);
+  DeviceBuffer<T> halves(before, shift);
+  const Moments computed = on_device(end, shift, [&](Stream& on, float* master, float* m, float* v, const float* g) {
+    const kernels::Target to{halves.data(), dtype_of<T>};
+    update.at_once(on, {master, m, v, g, end, to}, runs, 3e-2f, on_gpu.get());
+  });
+  std::vector<T> expected_halves = before;
+  const Moments expected = on_host(end, [&](Stream& on, float* master, float* m, float* v, const float* g) {
+    for (const auto& run : runs) {
+      Settings settings = run.settings;
+      settings.learning_rate = 3e-2f * settings.learning_rate;
+      const std::size_t i = run.first;
+      const kernels::Target to{expected_halves.data() + i, dtype_of<T>};
+      update.one(on, {master + i, m + i, v + i, g + i, run.count, to}, settings, &scalars);
+    }
+  });
+  CHECK(differences(computed, expected) == 0);
+  CHECK(test::differences(halves.values(), expected_halves) == 0);
+  CHECK(halves.guards_intact());
+}
+
+struct AdamWUpdates {
+  static void at_once(Stream& on, const kernels::AdamWSpans& spans, std::span<const kernels::AdamWRun> runs, float rate,
+                      const kernels::StepScalars* scalars) {
+    kernels::adamw(on, spans, runs, rate, scalars);
+  }
+  static void one(Stream& on, const kernels::AdamWSpans& spans, const kernels::AdamWSettings& settings,
+                  const kernels::StepScalars* scalars) {
+    kernels::adamw(on, spans, settings, scalars);
+  }
+};
+
+struct SgdUpdates {
+  static kernels::SgdSpans of(const kernels::AdamWSpans& spans) {
+    return {spans.master, spans.first_moment, spans.gradient, spans.count, spans.rounded};
+  }
+  static void at_once(Stream& on, const kernels::AdamWSpans& spans, std::span<const kernels::SgdRun> runs, float rate,
+                      const kernels::StepScalars* scalars) {
+    kernels::sgd(on, of(spans), runs, rate, scalars);
+  }
+  static void one(Stream& on, const kernels::AdamWSpans& spans, const kernels::SgdSettings& settings,
+                  const kernels::StepScalars* scalars) {
+    kernels::sgd(on, of(spans), settings, scalars);
+  }
+};
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("cuda: runs with settings of their own have the CPU's bits, and the rest stays", T, bf16, fp16) {
+  check_runs<T>(many_runs<kernels::AdamWSettings>([](std::size_t i) {
+                  return kernels::AdamWSettings{.learning_rate = 0.1f * static_cast<float>(i % 7),
+                                                .beta1 = i % 5 == 1 ? 0.7f : 0.9f,
+                                                .beta2 = 0.95f,
+                                                .epsilon = i % 4 == 0 ? 1e-6f : 1e-8f,
+                                                .weight_decay = i % 3 == 0 ? 0.0f : 0.1f,
+                                                .own_decays = i % 5 == 1};
+                }),
+                AdamWUpdates{});
+  check_runs<T>(
+      many_runs<kernels::SgdSettings>([](std::size_t i) {
+        return kernels::SgdSettings{0.1f * static_cast<float>(i % 7), 0.9f, i % 3 == 0 ? 0.0f : 0.1f, i % 2 == 0};
+      }),
+      SgdUpdates{});
 }
 
 TEST_CASE("cuda: sgd has the CPU's bits with and without momentum, Nesterov's too") {

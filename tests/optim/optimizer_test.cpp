@@ -5,12 +5,14 @@
 
 #include <cmath>
 #include <cstddef>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "tessera/base/error.hpp"
+#include "tessera/base/half.hpp"
 #include "tessera/optim/adamw.hpp"
 #include "tessera/optim/sgd.hpp"
 
@@ -137,6 +139,50 @@ TEST_CASE("a_group_with_betas_and_epsilon_of_its_own_follows_the_papers_with_the
   const std::vector<double> expected = adamw_reference(three_gradients, own, group);
   for (std::size_t i = 0; i < count; ++i)
     CHECK(static_cast<double>(run.master[i]) == doctest::Approx(expected[i]).epsilon(1e-5));
+}
+
+TEST_CASE("runs_that_are_updated_at_once_have_the_bits_of_runs_that_are_updated_one_by_one") {
+  const std::unique_ptr<Optimizer> optimizer = AdamW{.beta1 = 0.8f, .beta2 = 0.95f};
+  std::vector<OptimizerRun> runs = {{.first = 1, .count = 9, .learning_rate_scale = 1.0f, .group = group},
+                                    {.first = 10, .count = 0, .learning_rate_scale = 1.0f, .group = group},
+                                    {.first = 12, .count = 25, .learning_rate_scale = 0.3f, .group = group}};
+  runs[2].group.weight_decay = 0.0f;
+  runs[2].group.beta1 = 0.7f;
+  const kernels::StepScalars scalars{.decay_power = {0.64, 0.9025}, .step = 2, .gradient_factor = 0.5f};
+  Stream stream(Device::cpu(), {.mode = StreamMode::immediate});
+  using Halves = std::vector<bf16>;
+  const auto updated = [&](const std::function<void(const OptimizerSpans&)>& update) {
+    std::vector<float> master = numbers(0.7), m = numbers(0.3), v(count, 0.5f), gradient = numbers(1.3);
+    Halves halves(count);
+    const std::vector<float*> states = {m.data(), v.data()};
+    update({master.data(), states, gradient.data(), count, {halves.data(), DType::bf16}});
+    stream.synchronize();
+    for (const bf16 half : halves) master.push_back(float(half));
+    return std::vector{master, m, v};
+  };
+  const auto at_once = updated([&](const OptimizerSpans& all) {
+    optimizer->prepare(runs)->update(stream, all, 0.05f, &scalars);
+    stream.synchronize();
+  });
+  const auto one_by_one = updated([&](const OptimizerSpans& all) {
+    for (const OptimizerRun& run : runs) {
+      const std::vector<float*> states = {all.states[0] + run.first, all.states[1] + run.first};
+      OptimizerGroup now = run.group;
+      now.learning_rate = 0.05f * run.learning_rate_scale;
+      optimizer->update(stream,
+                        {all.master + run.first,
+                         states,
+                         all.gradient + run.first,
+                         run.count,
+                         {static_cast<bf16*>(all.parameters.data) + run.first, DType::bf16}},
+                        now, &scalars);
+      stream.synchronize();
+    }
+  });
+  CHECK(at_once == one_by_one);
+  CHECK(at_once[0][0] == numbers(0.7)[0]);    // before the first run
+  CHECK(at_once[0][11] == numbers(0.7)[11]);  // between two
+  CHECK(at_once[0][12] != numbers(0.7)[12]);
 }
 
 // What equals the optimizer's own changes no bit.

@@ -54,8 +54,8 @@ TEST_CASE("every_element_is_updated_once_with_its_groups_settings") {
             for (const OptimizerRun& run : optimizer_runs(plan, 0, rank, *optimizer)) {
               if (flat < base + run.first || flat >= base + run.first + run.count) continue;
               ++updates;
-              CHECK(run.settings.group.weight_decay == decay);
-              CHECK(run.settings.learning_rate_scale == scale);
+              CHECK(run.group.weight_decay == decay);
+              CHECK(run.learning_rate_scale == scale);
             }
           }
           CHECK(updates == 1);
@@ -74,13 +74,13 @@ TEST_CASE("what_a_group_does_not_set_it_inherits") {
                        {.patterns = {"*.table"}, .beta1 = 0.7f, .beta2 = 0.95f, .epsilon = 1e-6f}}};
   const std::vector<OptimizerRun> runs = optimizer_runs(plan_of(Strategy::ddp, 1), 0, 0, *optimizer);
   REQUIRE(runs.size() == 4);  // weight, bias, scale, table
-  for (const OptimizerRun& run : runs) CHECK(run.settings.group.weight_decay == 0.1f);
-  CHECK(runs[1].settings.learning_rate_scale == 0.5f);
-  CHECK_FALSE(runs[1].settings.group.beta1.has_value());
-  CHECK(runs[3].settings.learning_rate_scale == 1.0f);
-  CHECK(runs[3].settings.group.beta1 == 0.7f);
-  CHECK(runs[3].settings.group.beta2 == 0.95f);
-  CHECK(runs[3].settings.group.epsilon == 1e-6f);
+  for (const OptimizerRun& run : runs) CHECK(run.group.weight_decay == 0.1f);
+  CHECK(runs[1].learning_rate_scale == 0.5f);
+  CHECK_FALSE(runs[1].group.beta1.has_value());
+  CHECK(runs[3].learning_rate_scale == 1.0f);
+  CHECK(runs[3].group.beta1 == 0.7f);
+  CHECK(runs[3].group.beta2 == 0.95f);
+  CHECK(runs[3].group.epsilon == 1e-6f);
 }
 
 TEST_CASE("without_groups_a_shard_is_one_run") {

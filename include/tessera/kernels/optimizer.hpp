@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 
 #include "tessera/device/stream.hpp"
 #include "tessera/kernels/elementwise.hpp"
@@ -40,6 +41,19 @@ struct AdamWSpans {
 };
 void adamw(Stream& stream, AdamWSpans spans, AdamWSettings settings, const StepScalars* scalars);
 
+// Elements of the spans that have settings of their own, whose learning rate is a factor of the call's.
+template <typename Settings>
+struct UpdateRun {
+  std::size_t first;
+  std::size_t count;
+  Settings settings;
+};
+using AdamWRun = UpdateRun<AdamWSettings>;
+// The runs alone, each as by a call of its own; on a CUDA device 64 of them are one kernel. They must stay until the
+// stream is through.
+void adamw(Stream& stream, AdamWSpans spans, std::span<const AdamWRun> runs, float learning_rate,
+           const StepScalars* scalars);
+
 // SGD with momentum, PyTorch's form (no dampening):
 //   g = fma(weight_decay, master, gradient * gradient_factor)
 //   velocity = fma(momentum, velocity, g);  d = nesterov ? fma(momentum, velocity, g) : velocity
@@ -59,6 +73,8 @@ struct SgdSpans {
   Target rounded = {nullptr, DType::bf16};
 };
 void sgd(Stream& stream, SgdSpans spans, SgdSettings settings, const StepScalars* scalars);
+using SgdRun = UpdateRun<SgdSettings>;
+void sgd(Stream& stream, SgdSpans spans, std::span<const SgdRun> runs, float learning_rate, const StepScalars* scalars);
 
 // The outer step of rare synchronisation: PyTorch's Nesterov SGD, whose gradient is the way from the mean of the
 // replicas' weights back to the weights that they had in common (DiLoCo, Douillard et al. 2023, algorithm 1).

@@ -51,6 +51,27 @@ struct OptimizerGroup {
   // StepScalars::decay_power are of other decays than this optimizer's step_settings(): of its program's, where it is
   // that of some units alone.
   bool own_decays = false;
+
+  friend bool operator==(const OptimizerGroup&, const OptimizerGroup&) = default;
+};
+
+// A run of what a rank keeps of a unit: parameter groups do not end where shards do.
+struct OptimizerRun {
+  std::size_t first;  // element
+  std::size_t count;
+  float learning_rate_scale;  // times the learning rate of the step
+  OptimizerGroup group;       // all but that rate
+};
+
+// Updates all runs of a unit at once (Optimizer::prepare()).
+class UnitUpdate {
+ public:
+  virtual ~UnitUpdate() = default;
+
+  // As Optimizer::update(); `unit` begins with the first element of what the rank keeps. The learning rate is the
+  // step's, before the runs' scales.
+  virtual void update(Stream& stream, const OptimizerSpans& unit, float learning_rate,
+                      const kernels::StepScalars* scalars) const = 0;
 };
 
 // For errors: one of an optimizer's own settings.
@@ -80,6 +101,9 @@ class Optimizer {
   // predicate: the host must not look). Does not synchronise, does not allocate.
   virtual void update(Stream& stream, const OptimizerSpans& spans, const OptimizerGroup& group,
                       const kernels::StepScalars* scalars) const = 0;
+  // For optimizers that have less to launch when they know all runs of a unit: called once, and what it returns is
+  // asked in every step in place of update(), for the same bits. Null: update() is called for each run.
+  virtual std::unique_ptr<UnitUpdate> prepare(std::span<const OptimizerRun> /*runs*/) const { return nullptr; }
 };
 
 }  // namespace tessera

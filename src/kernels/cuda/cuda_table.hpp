@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 
 #include "kernels/kernel_table.hpp"
 #include "tessera/kernels/optimizer.hpp"
@@ -29,8 +30,10 @@ void ranked_sum(void* native, const RankedSumArguments& a);
 // contribution r is at first + r * stride elements; a.contributions is not read.
 void strided_ranked_sum(void* native, const RankedSumArguments& a, const void* first, std::size_t stride);
 
-void adamw(void* native, const AdamWSpans& spans, const AdamWSettings& settings, const StepScalars* scalars);
-void sgd(void* native, const SgdSpans& spans, const SgdSettings& settings, const StepScalars* scalars);
+void adamw(void* native, const AdamWSpans& spans, std::span<const AdamWRun> runs, float learning_rate,
+           const StepScalars* scalars);
+void sgd(void* native, const SgdSpans& spans, std::span<const SgdRun> runs, float learning_rate,
+         const StepScalars* scalars);
 void outer_update(void* native, const OuterSpans& spans, const OuterSettings& settings);
 
 void begin_update(void* native, StepScalars* scalars, const NormPartials& partials, const StepSettings& settings);

@@ -1,5 +1,6 @@
 // The runtime's kernels on CUDA devices: the bits of the CPU's. One source, because nvcc takes longer for headers than for
 // kernels.
+#include <algorithm>
 #include <stdexcept>
 
 #include "kernels/cuda/cuda_table.hpp"
@@ -308,6 +309,76 @@ void for_rounding(const Target& rounded, const Function& function) {
              function);
 }
 
+// Runs of one launch, whose blocks are theirs in turn. Arguments of a kernel are 4 KiB at most.
+constexpr unsigned most_runs = 64;
+template <typename Settings>
+struct RunsOfLaunch {
+  struct Run {
+    std::size_t first;
+    std::size_t count;
+    Settings settings;
+    unsigned first_block;
+    bool packs;
+  };
+  Run run[most_runs];
+  unsigned count = 0;
+  unsigned blocks = 0;
+
+  void add(const UpdateRun<Settings>& of, float learning_rate, bool packs) {
+    run[count] = {of.first, of.count, of.settings, blocks, packs};
+    run[count++].settings.learning_rate = learning_rate * of.settings.learning_rate;
+    blocks += launch_for(of.count, packs).blocks.x;
+  }
+  __device__ unsigned of_block(unsigned block) const {
+    unsigned found = 0;
+    for (unsigned step = most_runs / 2; step > 0; step /= 2) {
+      if (found + step < count && run[found + step].first_block <= block) found += step;
+    }
+    return found;
+  }
+  __device__ Sharing sharing(unsigned which, unsigned block) const {
+    const unsigned end = which + 1 < count ? run[which + 1].first_block : blocks;
+    return shared_by(end - run[which].first_block, block - run[which].first_block);
+  }
+};
+static_assert(sizeof(RunsOfLaunch<AdamWSettings>) + sizeof(AdamWSpans) + sizeof(void*) <= 4096);
+static_assert(sizeof(RunsOfLaunch<SgdSettings>) + sizeof(SgdSpans) + sizeof(void*) <= 4096);
+
+// f(runs) for each launch. `is_packed` says it of a run.
+template <typename Settings, typename Packed, typename Function>
+void for_each_launch(std::span<const UpdateRun<Settings>> runs, float learning_rate, const Packed& is_packed,
+                     const Function& function) {
+  for (std::size_t first = 0; first < runs.size(); first += most_runs) {
+    RunsOfLaunch<Settings> together{};
+    for (const UpdateRun<Settings>& run : runs.subspan(first, std::min<std::size_t>(most_runs, runs.size() - first))) {
+      if (run.count > 0) together.add(run, learning_rate, is_packed(run));
+    }
+    if (together.count > 0) function(together);
+  }
+}
+
+template <Format rounded>
+TESSERA_ANY_DEVICE void move_rounded(Target& to, std::size_t first) {
+  if constexpr (rounded != Format::fp32) to.data = static_cast<typename Stored<rounded>::Type*>(to.data) + first;
+}
+template <Format rounded>
+TESSERA_ANY_DEVICE AdamWSpans from_element(AdamWSpans all, std::size_t first) {
+  all.master += first;
+  all.first_moment += first;
+  all.second_moment += first;
+  all.gradient += first;
+  move_rounded<rounded>(all.rounded, first);
+  return all;
+}
+template <Format rounded>
+TESSERA_ANY_DEVICE SgdSpans from_element(SgdSpans all, std::size_t first) {
+  all.master += first;
+  if (all.velocity != nullptr) all.velocity += first;
+  all.gradient += first;
+  move_rounded<rounded>(all.rounded, first);
+  return all;
+}
+
 template <Format rounded>
 struct AdamWElements {
   AdamWSpans spans;
@@ -344,14 +415,19 @@ struct AdamWElements {
 };
 
 template <Format rounded>
-__global__ void run_adamw(const AdamWSpans spans, const AdamWSettings settings, const StepScalars* scalars, bool packs) {
+__global__ void run_adamw(const AdamWSpans all, const __grid_constant__ RunsOfLaunch<AdamWSettings> runs,
+                          const StepScalars* scalars) {
   if (scalars->skip != 0) return;
+  const unsigned which = runs.of_block(blockIdx.x);
+  const auto& run = runs.run[which];
+  const AdamWSettings settings = run.settings;
   const BiasCorrections corrections = bias_corrections(*scalars, settings.beta1, settings.beta2, settings.own_decays);
-  const AdamWElements<rounded> body{spans, scalars->gradient_factor, corrections.first, corrections.second, settings};
-  for_each_element(spans.count, packs, body);
+  const AdamWElements<rounded> body{from_element<rounded>(all, run.first), scalars->gradient_factor, corrections.first,
+                                    corrections.second, settings};
+  for_each_element(run.count, run.packs, runs.sharing(which, blockIdx.x), body);
 }
 
-template <Format rounded, bool with_velocity, bool nesterov>
+template <Format rounded, bool with_velocity>
 struct SgdElements {
   SgdSpans spans;
   float factor;
@@ -362,7 +438,7 @@ struct SgdElements {
     float direction = g;
     if constexpr (with_velocity) {
       velocity = fmaf(settings.momentum, velocity, g);
-      direction = nesterov ? fmaf(settings.momentum, velocity, g) : velocity;
+      direction = settings.nesterov ? fmaf(settings.momentum, velocity, g) : velocity;
     }
     master = fmaf(-settings.learning_rate, direction, master);
   }
@@ -384,11 +460,15 @@ struct SgdElements {
   }
 };
 
-template <Format rounded, bool with_velocity, bool nesterov>
-__global__ void run_sgd(const SgdSpans spans, const SgdSettings settings, const StepScalars* scalars, bool packs) {
+template <Format rounded, bool with_velocity>
+__global__ void run_sgd(const SgdSpans all, const __grid_constant__ RunsOfLaunch<SgdSettings> runs,
+                        const StepScalars* scalars) {
   if (scalars->skip != 0) return;
-  const SgdElements<rounded, with_velocity, nesterov> body{spans, scalars->gradient_factor, settings};
-  for_each_element(spans.count, packs, body);
+  const unsigned which = runs.of_block(blockIdx.x);
+  const auto& run = runs.run[which];
+  const SgdElements<rounded, with_velocity> body{from_element<rounded>(all, run.first), scalars->gradient_factor,
+                                                 run.settings};
+  for_each_element(run.count, run.packs, runs.sharing(which, blockIdx.x), body);
 }
 
 struct OuterElements {
@@ -424,24 +504,33 @@ bool all_packed(const void* a, const void* b, const void* c, const void* d) {
 
 }  // namespace
 
-void adamw(void* native, const AdamWSpans& spans, const AdamWSettings& settings, const StepScalars* scalars) {
-  if (spans.count == 0) return;
+void adamw(void* native, const AdamWSpans& spans, std::span<const AdamWRun> runs, float learning_rate,
+           const StepScalars* scalars) {
   for_rounding(spans.rounded, [&](auto rounded) {
-    const bool packs = all_packed(spans.master, spans.first_moment, spans.second_moment, spans.gradient) &&
-                       packed<rounded()>(spans.rounded.data);
-    launch(native, launch_for(spans.count, packs), run_adamw<rounded()>, spans, settings, scalars, packs);
+    constexpr Format format = decltype(rounded)::value;
+    const auto is_packed = [&](const AdamWRun& run) {
+      const AdamWSpans own = from_element<format>(spans, run.first);
+      return all_packed(own.master, own.first_moment, own.second_moment, own.gradient) &&
+             packed<format>(own.rounded.data);
+    };
+    for_each_launch(runs, learning_rate, is_packed, [&](const RunsOfLaunch<AdamWSettings>& together) {
+      launch(native, {.blocks = dim3(together.blocks)}, run_adamw<format>, spans, together, scalars);
+    });
   });
 }
 
-void sgd(void* native, const SgdSpans& spans, const SgdSettings& settings, const StepScalars* scalars) {
-  if (spans.count == 0) return;
+void sgd(void* native, const SgdSpans& spans, std::span<const SgdRun> runs, float learning_rate,
+         const StepScalars* scalars) {
   for_rounding(spans.rounded, [&](auto rounded) {
-    const bool packs = all_packed(spans.master, spans.velocity, spans.gradient, spans.gradient) &&
-                       packed<rounded()>(spans.rounded.data);
-    const auto kernel = spans.velocity == nullptr ? run_sgd<rounded(), false, false>
-                        : settings.nesterov       ? run_sgd<rounded(), true, true>
-                                                  : run_sgd<rounded(), true, false>;
-    launch(native, launch_for(spans.count, packs), kernel, spans, settings, scalars, packs);
+    constexpr Format format = decltype(rounded)::value;
+    const auto is_packed = [&](const SgdRun& run) {
+      const SgdSpans own = from_element<format>(spans, run.first);
+      return all_packed(own.master, own.velocity, own.gradient, own.gradient) && packed<format>(own.rounded.data);
+    };
+    const auto kernel = spans.velocity == nullptr ? run_sgd<format, false> : run_sgd<format, true>;
+    for_each_launch(runs, learning_rate, is_packed, [&](const RunsOfLaunch<SgdSettings>& together) {
+      launch(native, {.blocks = dim3(together.blocks)}, kernel, spans, together, scalars);
+    });
   });
 }
 

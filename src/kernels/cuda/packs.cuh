@@ -120,15 +120,28 @@ bool packed(const void* data) {
   return reinterpret_cast<std::uintptr_t>(data) % sizeof(Pack<format>) == 0;
 }
 
+// Which of the threads that share a buffer this one is.
+struct Sharing {
+  std::size_t thread;
+  std::size_t threads;
+};
+
+// Of `blocks` blocks, this one being number `block`.
+__device__ inline Sharing shared_by(unsigned blocks, unsigned block) {
+  return {static_cast<std::size_t>(block) * blockDim.x + threadIdx.x, static_cast<std::size_t>(blocks) * blockDim.x};
+}
+
 // One thread's share of `count` elements: whole packs first when `packs`, then the rest one by one.
 // `body` has packed(i), for the elements i … i + 3, and single(i).
 template <typename Body>
-__device__ inline void for_each_element(std::size_t count, bool packs, const Body& body) {
-  const std::size_t stride = static_cast<std::size_t>(gridDim.x) * blockDim.x;
-  const std::size_t first = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+__device__ inline void for_each_element(std::size_t count, bool packs, const Sharing& by, const Body& body) {
   const std::size_t whole = packs ? count / pack : 0;
-  for (std::size_t i = first; i < whole; i += stride) body.packed(i * pack);
-  for (std::size_t i = whole * pack + first; i < count; i += stride) body.single(i);
+  for (std::size_t i = by.thread; i < whole; i += by.threads) body.packed(i * pack);
+  for (std::size_t i = whole * pack + by.thread; i < count; i += by.threads) body.single(i);
+}
+template <typename Body>
+__device__ inline void for_each_element(std::size_t count, bool packs, const Body& body) {
+  for_each_element(count, packs, shared_by(gridDim.x, blockIdx.x), body);
 }
 
 inline tessera::cuda::Launch launch_for(std::size_t count, bool packs) {
