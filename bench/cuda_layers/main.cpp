@@ -211,14 +211,17 @@ void Layers::layer_norm() {
 void Layers::loss() {
   const std::size_t rows = options_.rows();
   const nn::MatrixView<bf16> logits = memory_.matrix(rows, options_.vocabulary);
-  const nn::CrossEntropyRows<bf16> of{.logits = logits,
-                                      .labels = memory_.integers(rows, options_.vocabulary),
-                                      .denominator = static_cast<float>(rows),
-                                      .statistics = memory_.floats(nn::cross_entropy_statistics(rows, 0.0f))};
+  const nn::CrossEntropyRows<bf16> of{
+      .logits = logits,
+      .labels = memory_.integers(rows, options_.vocabulary),
+      .denominator = static_cast<float>(rows),
+      .statistics = memory_.floats(nn::cross_entropy_at_once_statistics(rows, 0.0f, DeviceKind::cuda))};
   float* const loss = memory_.floats(2);  // and the loss scale
   add_bytes("loss/forward", rows * options_.vocabulary, [=, this] { nn::cross_entropy_forward(stream_, of, loss); });
   add_bytes("loss/backward", 2 * rows * options_.vocabulary,
             [=, this] { nn::cross_entropy_backward(stream_, of, loss + 1, logits); });
+  add_bytes("loss/at_once", 2 * rows * options_.vocabulary,
+            [=, this] { nn::cross_entropy_at_once(stream_, of, loss, loss + 1, logits); });
 }
 
 void Layers::embedding() {

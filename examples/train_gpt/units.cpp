@@ -113,8 +113,10 @@ class EmbeddingUnitIn final : public EmbeddingUnit<T> {
 
   void forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> x, const Answers& answers) override {
     const MatrixView<const P> own = read_as<P>(window, stack, x);
-    saved_loss_ = embedding_.forward(
-        window, stack, own, {.targets = {.labels = answers.targets, .weights = answers.weights}, .loss = answers.loss});
+    saved_loss_ = embedding_.forward(window, stack, own,
+                                     {.targets = {.labels = answers.targets, .weights = answers.weights},
+                                      .loss = answers.loss,
+                                      .at_once = window.kind() != tessera::plan::WindowKind::evaluate});
   }
 
   void backward(LayerWindow window, ActivationStack& stack, const HeadGradient<T>& gradient) override {

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstddef>
+#include <optional>
 #include <string>
 
 #include "common/device_data.hpp"
@@ -16,6 +17,7 @@
 #include "common/training_loop.hpp"
 #include "tessera/comm/world.hpp"
 #include "tessera/data/loader.hpp"
+#include "tessera/device/arena.hpp"
 #include "tessera/shard/fully_shard.hpp"
 #include "train_mlp/job.hpp"
 #include "train_mlp/model.hpp"
@@ -46,6 +48,7 @@ class Evaluation {
     features_.reserve(stream, samples * columns);
     labels_.reserve(stream, samples);
     correct_.at(stream);
+    if (!computes_on_host(stream)) marks_.emplace(stream.device(), tessera::Bytes(samples * sizeof(float)));
   }
 
  private:
@@ -57,7 +60,8 @@ class Evaluation {
   tessera::LabelledBatch batch_;
   OnDevice<float> features_;
   OnDevice<std::int32_t> labels_;
-  FromDevice<double> correct_{1};  // of the last pass
+  FromDevice<double> correct_{1};        // of the last pass
+  std::optional<tessera::Arena> marks_;  // of a device: a number for each sample of a pass
 };
 
 template <typename T>
@@ -80,6 +84,7 @@ void Evaluation<T>::count(const tessera::SampleBatch& chosen, Mlp<T>& mlp, tesse
   const std::span<const float> features = features_.put(stream, batch_.features);
   answer.logits = mlp.evaluate(model, {features.data(), batch_.rows, batch_.columns});
   answer.labels = labels_.put(stream, batch_.labels).data();
+  if (marks_) answer.marks = reinterpret_cast<float*>(marks_->data());
   nn::count_correct<T>(stream, answer, correct_.at(stream));
   correct_.fetch(stream);
   model.synchronize();

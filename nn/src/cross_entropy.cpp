@@ -80,29 +80,36 @@ double row_loss(const CrossEntropyRows<T>& rows, std::size_t row, const RowTable
   return std::log(sum) + largest - (1.0 - smoothing) * of_label - smoothing * mean_of(logits, rows.logits.columns);
 }
 
-// The sum over rows, from first to last, of what function(row) is, which may be formed in any order; rows of weight 0
-// have none.
-template <typename T, typename Function>
-double sum_over_rows(const CrossEntropyRows<T>& rows, const Function& function) {
+// The sum over rows, from first to last, of what function(row) is, which may be formed in any order; of rows of weight
+// 0 there is none, but without_weight(row) is called.
+template <typename T, typename Function, typename Other>
+double sum_over_rows(const CrossEntropyRows<T>& rows, const Function& function, const Other& without_weight) {
   thread_local std::vector<double> values;  // keeps its memory for the next step
   values.assign(rows.logits.rows, 0.0);
   double* const value_of = values.data();
   in_shares_of_rows(rows, [&](std::size_t row) {
     const float weight = weight_of(rows, row);
-    if (weight != 0.0f) value_of[row] = static_cast<double>(weight) * function(row);
+    if (weight == 0.0f) return without_weight(row);
+    value_of[row] = static_cast<double>(weight) * function(row);
   });
   return std::accumulate(values.begin(), values.end(), 0.0);
 }
 
+void nothing_of(std::size_t) {}
+
 template <typename T>
 void forward_now(const CrossEntropyRows<T>& rows, Arithmetic<T>* loss, const RowTable& run) {
-  const double sum = sum_over_rows(rows, [&](std::size_t row) { return row_loss(rows, row, run); });
+  const double sum = sum_over_rows(
+      rows, [&](std::size_t row) { return row_loss(rows, row, run); }, nothing_of);
   *loss = static_cast<Arithmetic<T>>(sum / static_cast<double>(rows.denominator));
 }
 
 // The label's gradient is taken first: the gradients may replace the logits.
 template <typename T>
-void row_gradient(const CrossEntropyRows<T>& rows, std::size_t row, double factor, T* gradient, const RowTable& run) {
+void row_gradient(const CrossEntropyRows<T>& rows, std::size_t row, float loss_scale, T* gradient,
+                  const RowTable& run) {
+  const double factor = static_cast<double>(weight_of(rows, row)) / static_cast<double>(rows.denominator) *
+                        static_cast<double>(loss_scale);
   const T* logits = logits_of(rows, row);
   const std::size_t label = label_of(rows, row);
   const auto largest = static_cast<double>(rows.statistics[2 * row]);
@@ -114,18 +121,35 @@ void row_gradient(const CrossEntropyRows<T>& rows, std::size_t row, double facto
   gradient[label] = store<T>(static_cast<Arithmetic<T>>((probability - (1.0 - smoothing) - everywhere) * factor));
 }
 
+// The rows' gradients, one by one.
 template <typename T>
-void backward_now(const CrossEntropyRows<T>& rows, float loss_scale, T* dlogits, const RowTable& run) {
-  const std::size_t classes = rows.logits.columns;
-  in_shares_of_rows(rows, [&](std::size_t row) {
-    const auto weight = static_cast<double>(weight_of(rows, row));
-    if (weight == 0.0) {
-      std::fill_n(dlogits + row * classes, classes, T{});
-    } else {
-      const double factor = weight / static_cast<double>(rows.denominator) * static_cast<double>(loss_scale);
-      row_gradient(rows, row, factor, dlogits + row * classes, run);
-    }
+struct GradientRows {
+  const CrossEntropyRows<T>& rows;
+  float loss_scale;
+  T* dlogits;
+  const RowTable& run;
+
+  T* at(std::size_t row) const { return dlogits + row * rows.logits.columns; }
+  void form(std::size_t row) const { row_gradient(rows, row, loss_scale, at(row), run); }
+  void clear(std::size_t row) const { std::fill_n(at(row), rows.logits.columns, T{}); }
+};
+
+template <typename T>
+void backward_now(const GradientRows<T>& gradient) {
+  in_shares_of_rows(gradient.rows, [&](std::size_t row) {
+    weight_of(gradient.rows, row) == 0.0f ? gradient.clear(row) : gradient.form(row);
   });
+}
+
+template <typename T>
+void at_once_now(const GradientRows<T>& gradient, Arithmetic<T>* loss) {
+  const auto loss_and_gradient = [&](std::size_t row) {
+    const double loss_of_row = row_loss(gradient.rows, row, gradient.run);
+    gradient.form(row);
+    return loss_of_row;
+  };
+  const double sum = sum_over_rows(gradient.rows, loss_and_gradient, [&](std::size_t row) { gradient.clear(row); });
+  *loss = static_cast<Arithmetic<T>>(sum / static_cast<double>(gradient.rows.denominator));
 }
 
 template <typename T>
@@ -151,6 +175,8 @@ cuda::CrossEntropyArguments cuda_rows(const CrossEntropyRows<T>& rows) {
           .weights = rows.weights,
           .denominator = rows.denominator,
           .statistics = reinterpret_cast<float*>(rows.statistics),
+          .label_logits = nullptr,
+          .marks = rows.marks,
           .smoothing = rows.smoothing,
           .batch = rows.logits.rows,
           .classes = rows.logits.columns,
@@ -183,41 +209,68 @@ void cross_entropy_backward(Stream& stream, const CrossEntropyRows<T>& rows, con
   require_shape("cross entropy: dlogits", dlogits, rows.logits.rows, rows.logits.columns);
   if (on_cuda(stream)) {
     return issue<T>(stream, "cross entropy", [of = cuda_rows(rows), loss_scale, to = dlogits.data](void* native) {
-      cuda::cross_entropy_backward(native, of, loss_scale, to);
+      cuda::cross_entropy_backward(native, of, {loss_scale, to});
     });
   }
-  stream.submit(
-      [rows, loss_scale, dlogits, &run = active_rows()] { backward_now(rows, *loss_scale, dlogits.data, run); });
+  stream.submit([rows, loss_scale, dlogits, &run = active_rows()] {
+    backward_now(GradientRows<T>{rows, *loss_scale, dlogits.data, run});
+  });
+}
+
+template <Element T>
+void cross_entropy_at_once(Stream& stream, const CrossEntropyRows<T>& rows, Arithmetic<T>* loss,
+                           const float* loss_scale, MatrixView<T> dlogits) {
+  check(stream, rows);
+  require_shape("cross entropy: dlogits", dlogits, rows.logits.rows, rows.logits.columns);
+  if (on_cuda(stream)) {
+    cuda::CrossEntropyArguments of = cuda_rows(rows);
+    of.label_logits = of.statistics + cross_entropy_statistics(of.batch, of.smoothing);
+    return issue<T>(stream, "cross entropy", [of, loss, loss_scale, to = dlogits.data](void* native) {
+      cuda::cross_entropy_at_once(native, of, reinterpret_cast<float*>(loss), {loss_scale, to});
+    });
+  }
+  stream.submit([rows, loss, loss_scale, dlogits, &run = active_rows()] {
+    at_once_now(GradientRows<T>{rows, *loss_scale, dlogits.data, run}, loss);
+  });
 }
 
 template <Element T>
 void count_correct(Stream& stream, const CrossEntropyRows<T>& rows, double* correct, std::size_t among) {
   check(stream, rows);
   if (on_cuda(stream)) {
+    if (rows.marks == nullptr && rows.logits.rows > 0) {
+      throw UsageError("cross entropy: count_correct() on a CUDA device needs `marks`, room for a float per row");
+    }
     return issue<T>(stream, "cross entropy", [of = cuda_rows(rows), correct, among](void* native) {
       cuda::count_correct(native, of, correct, among);
     });
   }
   stream.submit([rows, correct, among] {
-    *correct = sum_over_rows(rows, [&](std::size_t row) {
+    const auto is_correct = [&](std::size_t row) {
       return place_of(logits_of(rows, row), label_of(rows, row), rows.logits.columns) < among ? 1.0 : 0.0;
-    });
+    };
+    *correct = sum_over_rows(rows, is_correct, nothing_of);
   });
+}
+
+template <Element T>
+CrossEntropyRows<T> CrossEntropy<T>::rows_of(LayerWindow window, MatrixView<const T> logits, const Targets& targets,
+                                             std::size_t stride) const {
+  if (!window.counts_only()) require_as_many(logits.rows, targets);
+  return {.logits = logits,
+          .labels = targets.labels.data(),
+          .weights = targets.weights.empty() ? nullptr : targets.weights.data(),
+          .denominator = static_cast<float>(std::max<std::size_t>(1, logits.rows)),
+          .smoothing = smoothing_,
+          .stride = stride};
 }
 
 template <Element T>
 typename CrossEntropy<T>::Saved CrossEntropy<T>::forward(LayerWindow window, ActivationStack& stack,
                                                          MatrixView<const T> logits, const Targets& targets,
                                                          Arithmetic<T>* loss, std::size_t stride) {
-  if (!window.counts_only()) require_as_many(logits.rows, targets);
-  const CrossEntropyRows<T> rows{
-      .logits = logits,
-      .labels = targets.labels.data(),
-      .weights = targets.weights.empty() ? nullptr : targets.weights.data(),
-      .denominator = static_cast<float>(std::max<std::size_t>(1, logits.rows)),
-      .statistics = stack.push<Arithmetic<T>>(cross_entropy_statistics(logits.rows, smoothing_)).data(),
-      .smoothing = smoothing_,
-      .stride = stride};
+  CrossEntropyRows<T> rows = rows_of(window, logits, targets, stride);
+  rows.statistics = stack.push<Arithmetic<T>>(cross_entropy_statistics(logits.rows, smoothing_)).data();
   window.enqueue(cross_entropy_forward<T>, rows, loss);
   return {rows};
 }
@@ -227,9 +280,21 @@ void CrossEntropy<T>::backward(LayerWindow window, ActivationStack&, const Saved
   window.enqueue(cross_entropy_backward<T>, saved.rows, window.loss_scale(), dlogits);
 }
 
+template <Element T>
+void CrossEntropy<T>::at_once(LayerWindow window, ActivationStack& stack, MatrixView<T> logits, const Targets& targets,
+                              Arithmetic<T>* loss, std::size_t stride) {
+  const ScratchScope scratch(stack);
+  CrossEntropyRows<T> rows = rows_of(window, logits, targets, stride);
+  const std::size_t room = cross_entropy_at_once_statistics(logits.rows, smoothing_, window.device(stack));
+  rows.statistics = stack.push<Arithmetic<T>>(room).data();
+  window.enqueue(cross_entropy_at_once<T>, rows, loss, window.loss_scale(), logits);
+}
+
 #define TESSERA_CROSS_ENTROPY(T)                                                                          \
   template void cross_entropy_forward(Stream&, const CrossEntropyRows<T>&, Arithmetic<T>*);               \
   template void cross_entropy_backward(Stream&, const CrossEntropyRows<T>&, const float*, MatrixView<T>); \
+  template void cross_entropy_at_once(Stream&, const CrossEntropyRows<T>&, Arithmetic<T>*, const float*,  \
+                                      MatrixView<T>);                                                     \
   template void count_correct(Stream&, const CrossEntropyRows<T>&, double*, std::size_t);                 \
   template class CrossEntropy<T>;
 TESSERA_FOR_EACH_ELEMENT(TESSERA_CROSS_ENTROPY)

@@ -29,7 +29,8 @@ std::size_t layer_norm_scratch(std::size_t, std::size_t) { refuse(); }
 void embedding_forward(void*, const EmbeddingForwardRows&) { refuse(); }
 void embedding_backward(void*, const EmbeddingBackwardRows&) { refuse(); }
 void cross_entropy_forward(void*, const CrossEntropyArguments&, float*) { refuse(); }
-void cross_entropy_backward(void*, const CrossEntropyArguments&, const float*, void*) { refuse(); }
+void cross_entropy_backward(void*, const CrossEntropyArguments&, const CrossEntropyGradient&) { refuse(); }
+void cross_entropy_at_once(void*, const CrossEntropyArguments&, float*, const CrossEntropyGradient&) { refuse(); }
 void count_correct(void*, const CrossEntropyArguments&, double*, std::size_t) { refuse(); }
 std::uint32_t images_at_once(const ConvolutionGeometry&) { refuse(); }
 void convolution_forward(void*, const ConvolutionForwardRows&) { refuse(); }

@@ -288,16 +288,22 @@ typename Embedding<T>::SavedLoss Embedding<T>::forward(LayerWindow window, Activ
   const Logits logits =
       prediction.logits.columns == 0 ? push_logits(window, stack, x.rows) : Logits{prediction.logits, 0};
   form_logits(window, stack, x, logits);
-  return {.linear = {x},
-          .loss = loss_.forward(window, stack, logits.matrix, prediction.targets, prediction.loss, logits.stride),
-          .logits = logits.matrix,
-          .stride = logits.stride};
+  SavedLoss saved{.linear = {x}, .prediction = prediction, .stride = logits.stride};
+  saved.prediction.logits = logits.matrix;
+  if (prediction.at_once) return saved;
+  saved.loss = loss_.forward(window, stack, logits.matrix, prediction.targets, prediction.loss, logits.stride);
+  return saved;
 }
 
 template <Element T>
 void Embedding<T>::backward(LayerWindow window, ActivationStack& stack, const SavedLoss& saved, MatrixView<T> dx) {
-  loss_.backward(window, stack, saved.loss, saved.logits);
-  backward_of(window, stack, saved.linear, {saved.logits, saved.stride}, dx);
+  const Prediction<T>& of = saved.prediction;
+  if (of.at_once) {
+    loss_.at_once(window, stack, of.logits, of.targets, of.loss, saved.stride);
+  } else {
+    loss_.backward(window, stack, saved.loss, of.logits);
+  }
+  backward_of(window, stack, saved.linear, {of.logits, saved.stride}, dx);
 }
 
 #define TESSERA_EMBEDDING(T)                                              \

@@ -55,26 +55,33 @@ void run_on_cpu(Case<T>& c) {
   host.synchronize();
 }
 
+enum class Passes { separate, at_once };
+
 // The gradient replaces the logits.
 template <typename T>
-void run_on_cuda(Case<T>& c) {
+void run_on_cuda(Case<T>& c, Passes passes = Passes::separate) {
   Stream stream = cuda_stream();
+  const std::size_t room = passes == Passes::separate
+                               ? cross_entropy_statistics(c.form.batch, c.form.smoothing)
+                               : cross_entropy_at_once_statistics(c.form.batch, c.form.smoothing, DeviceKind::cuda);
   DeviceMatrix<T> logits(c.logits, c.form.batch, c.form.classes);
   DeviceBuffer<std::int32_t> labels(c.labels);
-  DeviceBuffer<float> weights(c.weights), statistics(cross_entropy_statistics(c.form.batch, c.form.smoothing)), loss(1),
-      scale(std::vector<float>{4.0f});
+  DeviceBuffer<float> weights(c.weights), statistics(room), loss(1), scale(std::vector<float>{4.0f}),
+      marks(c.form.batch);
   DeviceBuffer<double> correct(1);
   const CrossEntropyRows<T> rows{.logits = logits.view(),
                                  .labels = labels.data(),
                                  .weights = weights.data(),
                                  .denominator = 3.0f,
                                  .statistics = statistics.data(),
-                                 .smoothing = c.form.smoothing};
-  cross_entropy_forward<T>(stream, rows, loss.data());
+                                 .smoothing = c.form.smoothing,
+                                 .marks = marks.data()};
+  if (passes == Passes::separate) cross_entropy_forward<T>(stream, rows, loss.data());
   count_correct<T>(stream, rows, correct.data(), c.form.among);
-  cross_entropy_backward<T>(stream, rows, scale.data(), logits.view());
+  if (passes == Passes::separate) cross_entropy_backward<T>(stream, rows, scale.data(), logits.view());
+  if (passes == Passes::at_once) cross_entropy_at_once<T>(stream, rows, loss.data(), scale.data(), logits.view());
   stream.synchronize();
-  CHECK(statistics.guards_intact());
+  CHECK((statistics.guards_intact() && marks.guards_intact()));
   c.loss = loss.values()[0], c.correct = correct.values()[0], c.gradient = logits.values();
 }
 
@@ -82,15 +89,18 @@ TEST_CASE_TEMPLATE("cuda: cross entropy, its gradient and the count are near the
   for (const Form& form : forms) {
     CAPTURE(form.batch);
     CAPTURE(form.classes);
-    Case<T> expected(form), computed(form), again(form);
+    Case<T> expected(form), computed(form), again(form), at_once(form);
     run_on_cpu(expected);
     run_on_cuda(computed);
     run_on_cuda(again);
+    run_on_cuda(at_once, Passes::at_once);
     check_near(std::vector<float>{computed.loss}, std::vector<float>{expected.loss});
     check_near(computed.gradient, expected.gradient);
     CHECK(computed.correct == expected.correct);
     check_same(std::vector<float>{again.loss}, std::vector<float>{computed.loss});
     check_same(again.gradient, computed.gradient);
+    check_same(std::vector<float>{at_once.loss}, std::vector<float>{computed.loss});
+    check_same(at_once.gradient, computed.gradient);
   }
 }
 
@@ -106,7 +116,7 @@ TEST_CASE_TEMPLATE("cuda: rows of logits may be apart, and what is between them 
   }
   DeviceMatrix<T> logits(apart, 3, 24);
   DeviceBuffer<std::int32_t> labels(expected.labels);
-  DeviceBuffer<float> weights(expected.weights), statistics(6), loss(1), scale(std::vector<float>{4.0f});
+  DeviceBuffer<float> weights(expected.weights), statistics(6), loss(1), scale(std::vector<float>{4.0f}), marks(3);
   DeviceBuffer<double> correct(1);
   const MatrixView<T> view{logits.data(), 3, 21};
   const CrossEntropyRows<T> rows{.logits = view,
@@ -114,7 +124,8 @@ TEST_CASE_TEMPLATE("cuda: rows of logits may be apart, and what is between them 
                                  .weights = weights.data(),
                                  .denominator = 3.0f,
                                  .statistics = statistics.data(),
-                                 .stride = 24};
+                                 .stride = 24,
+                                 .marks = marks.data()};
   cross_entropy_forward<T>(stream, rows, loss.data());
   count_correct<T>(stream, rows, correct.data());
   cross_entropy_backward<T>(stream, rows, scale.data(), view);
@@ -124,6 +135,10 @@ TEST_CASE_TEMPLATE("cuda: rows of logits may be apart, and what is between them 
   CHECK(correct.values()[0] == expected.correct);
   Stream host = host_stream();
   CHECK_THROWS_AS(cross_entropy_forward<T>(host, rows, loss.data()), UsageError);
+  CrossEntropyRows<T> without = rows;
+  without.marks = nullptr;
+  CHECK_THROWS_WITH_AS(count_correct<T>(stream, without, correct.data()), doctest::Contains("needs `marks`"),
+                       UsageError);
 }
 
 TEST_CASE("cuda: the loss of more rows than a block has threads is near the CPU's") {
@@ -148,12 +163,14 @@ TEST_CASE("cuda: infinite logits are no probability, as on the CPU") {
 
 TEST_CASE("cuda: a label out of range makes the loss, its row's gradient and the count NaN") {
   for (const std::int32_t label : {-1, 3}) {
-    Case<float> computed({4, 3});
-    computed.labels[2] = label;
-    run_on_cuda(computed);
-    CHECK(std::isnan(computed.loss));
-    CHECK(std::isnan(computed.correct));
-    for (std::size_t i = 0; i < 12; ++i) CHECK(std::isnan(computed.gradient[i]) == (i / 3 == 2));
+    for (const Passes passes : {Passes::separate, Passes::at_once}) {
+      Case<float> computed({4, 3});
+      computed.labels[2] = label;
+      run_on_cuda(computed, passes);
+      CHECK(std::isnan(computed.loss));
+      CHECK(std::isnan(computed.correct));
+      for (std::size_t i = 0; i < 12; ++i) CHECK(std::isnan(computed.gradient[i]) == (i / 3 == 2));
+    }
   }
 }
 

@@ -135,7 +135,8 @@ class LanguageModel {
     const ScratchScope scope(stack);
     const MatrixView<T> normal = stack.push<T>(rows, dim), logits = stack.push<T>(rows, vocabulary);
     const auto saved_norm = model.forward(norm_, stack, x, normal);
-    const Prediction<T> prediction{.logits = logits, .targets = {.labels = tokens.labels}, .loss = loss};
+    const Prediction<T> prediction{
+        .logits = logits, .targets = {.labels = tokens.labels}, .loss = loss, .at_once = recompute_};
     const auto saved = model.forward(embedding_, stack, normal, prediction);
     model.backward(embedding_, stack, saved, dx);
     model.backward(norm_, stack, saved_norm, dx, dx);

@@ -251,6 +251,12 @@ TEST_CASE("cross_entropy_and_its_gradient_are_those_of_the_formula") {
         for (std::size_t i = 0; i < gradient.size(); ++i) {
           CHECK(std::abs(static_cast<double>(gradient[i]) - expected[i]) < 1e-4);
         }
+        CrossEntropyCase at_once = c;
+        float loss_at_once = unset;
+        cross_entropy_at_once<float>(stream, at_once.operands(), &loss_at_once, &loss_scale,
+                                     view(at_once.logits, rows, classes));
+        CHECK(loss_at_once == loss);
+        CHECK(at_once.logits == gradient);
         cross_entropy_backward<float>(stream, c.operands(), &loss_scale, view(c.logits, rows, classes));  // in place
         CHECK(c.logits == gradient);
       }

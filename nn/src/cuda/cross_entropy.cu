@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::size_t most_row_threads = 256;
 constexpr unsigned sum_threads = 1024;
+constexpr unsigned correct_threads = 256;
 
 __device__ inline float weight_of(const CrossEntropyArguments& a, std::size_t row) {
   return a.weights == nullptr ? 1.0f : a.weights[row];
@@ -75,26 +76,37 @@ struct RowSum {
   }
 };
 
+struct RowStatistics {
+  float largest;
+  float sum;  // of exponentials
+};
+
 // One pass over the row: each thread's largest logit and sum of exponentials, then those of all.
 template <typename T>
-__global__ void softmax_statistics(const CrossEntropyArguments a, bool packs) {
-  for (std::size_t row = blockIdx.x; row < a.batch; row += gridDim.x) {
-    float largest = -INFINITY;
-    float sum = 0.0f;
-    for_each_pack<T>(a.classes, packs, RowSum<T>{static_cast<const T*>(a.logits) + row * a.stride, &largest, &sum});
-    const float above = combined(largest, -INFINITY, [](float value) { return warp_max(value); });
-    const float share = largest == -INFINITY ? sum : sum * __expf(largest - above);
-    const float total = combined(share, 0.0f, [](float value) { return warp_sum(value); });
-    if (threadIdx.x == 0) {
-      a.statistics[2 * row] = above;
-      a.statistics[2 * row + 1] = total;
-    }
-    if (a.smoothing == 0.0f) continue;
+__device__ RowStatistics form_statistics(const CrossEntropyArguments& a, std::size_t row, bool packs) {
+  const auto* const logits = static_cast<const T*>(a.logits) + row * a.stride;
+  float largest = -INFINITY;
+  float sum = 0.0f;
+  for_each_pack<T>(a.classes, packs, RowSum<T>{logits, &largest, &sum});
+  const float above = combined(largest, -INFINITY, [](float value) { return warp_max(value); });
+  const float share = largest == -INFINITY ? sum : sum * __expf(largest - above);
+  const float total = combined(share, 0.0f, [](float value) { return warp_sum(value); });
+  if (threadIdx.x == 0) {
+    a.statistics[2 * row] = above;
+    a.statistics[2 * row + 1] = total;
+  }
+  if (a.smoothing != 0.0f) {
     float plain = 0.0f;
-    for_each_pack<T>(a.classes, packs, PlainSum<T>{static_cast<const T*>(a.logits) + row * a.stride, &plain});
+    for_each_pack<T>(a.classes, packs, PlainSum<T>{logits, &plain});
     plain = combined(plain, 0.0f, [](float value) { return warp_sum(value); });
     if (threadIdx.x == 0) a.statistics[2 * a.batch + row] = plain / static_cast<float>(a.classes);
   }
+  return {above, total};
+}
+
+template <typename T>
+__global__ void softmax_statistics(const CrossEntropyArguments a, bool packs) {
+  for (std::size_t row = blockIdx.x; row < a.batch; row += gridDim.x) form_statistics<T>(a, row, packs);
 }
 
 template <typename T>
@@ -103,7 +115,7 @@ __device__ double row_loss(const CrossEntropyArguments& a, std::size_t row) {
   if (weight == 0.0f) return 0.0;
   if (!label_fits(a, row)) return NAN;
   const auto* const logits = static_cast<const T*>(a.logits) + row * a.stride;
-  double logit = static_cast<double>(to_float(logits[a.labels[row]]));
+  double logit = static_cast<double>(a.label_logits != nullptr ? a.label_logits[row] : to_float(logits[a.labels[row]]));
   if (a.smoothing != 0.0f) {
     const double smoothing = static_cast<double>(a.smoothing);
     logit = (1.0 - smoothing) * logit + smoothing * static_cast<double>(a.statistics[2 * a.batch + row]);
@@ -169,21 +181,43 @@ struct RowFill {
 };
 
 template <typename T>
-__global__ void logit_gradients(const CrossEntropyArguments a, const float* loss_scale, T* dlogits, bool packs) {
+struct LogitGradients {
+  const float* loss_scale;
+  T* dlogits;
+  bool packs;
+};
+
+template <typename T>
+__device__ void form_gradient(const CrossEntropyArguments& a, std::size_t row, const RowStatistics& of,
+                              const LogitGradients<T>& to) {
+  T* const gradient = to.dlogits + row * a.stride;
+  const float weight = weight_of(a, row);
+  if (weight == 0.0f || !label_fits(a, row)) {
+    return for_each_pack<T>(a.classes, to.packs, RowFill<T>{gradient, weight == 0.0f ? 0.0f : NAN});
+  }
+  const float factor = weight / a.denominator * *to.loss_scale;
+  const float everywhere = a.smoothing / static_cast<float>(a.classes);
+  for_each_pack<T>(a.classes, to.packs,
+                   RowGradient<T>{static_cast<const T*>(a.logits) + row * a.stride, gradient,
+                                  static_cast<std::size_t>(a.labels[row]), of.largest, 1.0f / of.sum, factor,
+                                  1.0f - a.smoothing + everywhere, everywhere});
+}
+
+template <typename T>
+__global__ void logit_gradients(const CrossEntropyArguments a, const LogitGradients<T> to) {
   for (std::size_t row = blockIdx.x; row < a.batch; row += gridDim.x) {
-    T* const gradient = dlogits + row * a.stride;
-    const float weight = weight_of(a, row);
-    if (weight == 0.0f || !label_fits(a, row)) {
-      for_each_pack<T>(a.classes, packs, RowFill<T>{gradient, weight == 0.0f ? 0.0f : NAN});
-      continue;
-    }
-    const float factor = weight / a.denominator * *loss_scale;
-    const float everywhere = a.smoothing / static_cast<float>(a.classes);
-    for_each_pack<T>(
-        a.classes, packs,
-        RowGradient<T>{static_cast<const T*>(a.logits) + row * a.stride, gradient,
-                       static_cast<std::size_t>(a.labels[row]), a.statistics[2 * row], 1.0f / a.statistics[2 * row + 1],
-                       factor, 1.0f - a.smoothing + everywhere, everywhere});
+    form_gradient(a, row, {a.statistics[2 * row], a.statistics[2 * row + 1]}, to);
+  }
+}
+
+// The gradient may take the logits' place: nothing is written before all threads have passed the barriers of the row's
+// sums, when the label's logit has been read, too.
+template <typename T>
+__global__ void statistics_and_gradients(const CrossEntropyArguments a, const LogitGradients<T> to, bool packs) {
+  for (std::size_t row = blockIdx.x; row < a.batch; row += gridDim.x) {
+    const auto* const logits = static_cast<const T*>(a.logits) + row * a.stride;
+    if (threadIdx.x == 0 && label_fits(a, row)) a.label_logits[row] = to_float(logits[a.labels[row]]);
+    form_gradient(a, row, form_statistics<T>(a, row, packs), to);
   }
 }
 
@@ -200,21 +234,26 @@ __device__ unsigned place_of(const T* logits, std::size_t label, std::size_t cla
   return static_cast<unsigned>(warp_sum(before));
 }
 
-// Warp w has the rows w, w + 32, …; a label that is no class makes the sum NaN.
+// A warp has a row, whose mark is its weight where it is right, else 0; NaN where the label is no class.
 template <typename T>
-__global__ void sum_correct(const CrossEntropyArguments a, double* correct, std::size_t among) {
-  double sum = 0.0;
-  for (std::size_t row = threadIdx.x / warp; row < a.batch; row += sum_threads / warp) {
-    const float weight = weight_of(a, row);
-    if (weight == 0.0f) continue;  // the whole warp
-    if (!label_fits(a, row)) {
-      sum = NAN;
-      continue;
+__global__ void mark_correct(const CrossEntropyArguments a, std::size_t among) {
+  constexpr std::size_t rows_of_block = correct_threads / warp;
+  for (std::size_t row = blockIdx.x * rows_of_block + threadIdx.x / warp; row < a.batch;
+       row += gridDim.x * rows_of_block) {
+    float mark = weight_of(a, row);
+    if (mark != 0.0f && !label_fits(a, row)) {
+      mark = NAN;
+    } else if (mark != 0.0f) {
+      const auto label = static_cast<std::size_t>(a.labels[row]);
+      if (place_of(static_cast<const T*>(a.logits) + row * a.stride, label, a.classes) >= among) mark = 0.0f;
     }
-    const auto label = static_cast<std::size_t>(a.labels[row]);
-    const unsigned place = place_of(static_cast<const T*>(a.logits) + row * a.stride, label, a.classes);
-    if (threadIdx.x % warp == 0 && place < among) sum += static_cast<double>(weight);
+    if (threadIdx.x % warp == 0) a.marks[row] = mark;
   }
+}
+
+__global__ void sum_marks(const float* marks, std::size_t count, double* correct) {
+  double sum = 0.0;
+  for (std::size_t row = threadIdx.x; row < count; row += sum_threads) sum += static_cast<double>(marks[row]);
   sum = sum_of_threads(sum);
   if (threadIdx.x == 0) *correct = sum;
 }
@@ -225,31 +264,50 @@ tessera::cuda::Launch blocks_of_rows(const CrossEntropyArguments& a) {
           .threads = static_cast<unsigned>(threads < most_row_threads ? threads : most_row_threads)};
 }
 
+template <typename T>
+bool has_packs(const CrossEntropyArguments& a, const void* rows) {
+  return packed<T>(rows) && a.stride % pack_width<T> == 0;
+}
+
+template <typename T>
+LogitGradients<T> gradients(const CrossEntropyArguments& a, const CrossEntropyGradient& to) {
+  return {to.loss_scale, static_cast<T*>(to.dlogits), has_packs<T>(a, a.logits) && has_packs<T>(a, to.dlogits)};
+}
+
 }  // namespace
 
 void cross_entropy_forward(void* native, const CrossEntropyArguments& a, float* loss) {
   for_element(a.format, [&](auto type) {
     using T = typename decltype(type)::Element;
-    const bool packs = packed<T>(a.logits) && a.stride % pack_width<T> == 0;
-    if (a.batch > 0) launch(native, blocks_of_rows(a), softmax_statistics<T>, a, packs);
+    if (a.batch > 0) launch(native, blocks_of_rows(a), softmax_statistics<T>, a, has_packs<T>(a, a.logits));
     launch(native, {.threads = sum_threads}, sum_losses<T>, a, loss);
   });
 }
 
-void cross_entropy_backward(void* native, const CrossEntropyArguments& a, const float* loss_scale, void* dlogits) {
+void cross_entropy_backward(void* native, const CrossEntropyArguments& a, const CrossEntropyGradient& to) {
   if (a.batch == 0) return;
   for_element(a.format, [&](auto type) {
     using T = typename decltype(type)::Element;
-    const bool packs = packed<T>(a.logits) && packed<T>(dlogits) && a.stride % pack_width<T> == 0;
-    launch(native, blocks_of_rows(a), logit_gradients<T>, a, loss_scale, static_cast<T*>(dlogits), packs);
+    launch(native, blocks_of_rows(a), logit_gradients<T>, a, gradients<T>(a, to));
+  });
+}
+
+void cross_entropy_at_once(void* native, const CrossEntropyArguments& a, float* loss, const CrossEntropyGradient& to) {
+  for_element(a.format, [&](auto type) {
+    using T = typename decltype(type)::Element;
+    if (a.batch > 0) {
+      launch(native, blocks_of_rows(a), statistics_and_gradients<T>, a, gradients<T>(a, to), has_packs<T>(a, a.logits));
+    }
+    launch(native, {.threads = sum_threads}, sum_losses<T>, a, loss);
   });
 }
 
 void count_correct(void* native, const CrossEntropyArguments& a, double* correct, std::size_t among) {
   for_element(a.format, [&](auto type) {
     using T = typename decltype(type)::Element;
-    launch(native, {.threads = sum_threads}, sum_correct<T>, a, correct, among);
+    if (a.batch > 0) launch(native, blocks_for(a.batch * warp, correct_threads), mark_correct<T>, a, among);
   });
+  launch(native, {.threads = sum_threads}, sum_marks, a.marks, a.batch, correct);
 }
 
 }  // namespace tessera::nn::cuda

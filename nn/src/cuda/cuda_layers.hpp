@@ -165,15 +165,22 @@ struct CrossEntropyArguments {
   const std::int32_t* labels;
   const float* weights;  // null: 1 for all
   float denominator;
-  // [batch, 2] largest logits and sums, behind them with smoothing [batch] means of logits; not used by count_correct
+  // [batch, 2] largest logits and sums, behind them with smoothing [batch] means of logits
   float* statistics;
+  float* label_logits;  // [batch], of cross_entropy_at_once; else null
+  float* marks;         // [batch], of count_correct
   float smoothing;
   std::size_t batch;
   std::size_t classes;
   std::size_t stride;  // from row to row of logits and their gradients
 };
 void cross_entropy_forward(void* native, const CrossEntropyArguments& a, float* loss);
-void cross_entropy_backward(void* native, const CrossEntropyArguments& a, const float* loss_scale, void* dlogits);
+struct CrossEntropyGradient {
+  const float* loss_scale;
+  void* dlogits;  // may be the logits
+};
+void cross_entropy_backward(void* native, const CrossEntropyArguments& a, const CrossEntropyGradient& to);
+void cross_entropy_at_once(void* native, const CrossEntropyArguments& a, float* loss, const CrossEntropyGradient& to);
 void count_correct(void* native, const CrossEntropyArguments& a, double* correct, std::size_t among);
 
 }  // namespace tessera::nn::cuda

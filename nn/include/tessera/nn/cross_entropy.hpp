@@ -39,11 +39,17 @@ struct CrossEntropyRows {
   Arithmetic<T>* statistics = nullptr;
   float smoothing = 0.0f;  // 0 … 1
   std::size_t stride = 0;  // elements from row to row of logits and dlogits; 0: classes. Others on CUDA devices alone
+  float* marks = nullptr;  // [batch], scratch memory of count_correct(), on CUDA devices alone
 };
 
 // Elements of CrossEntropyRows::statistics.
 constexpr std::size_t cross_entropy_statistics(std::size_t batch, float smoothing) {
   return smoothing == 0.0f ? 2 * batch : 3 * batch;
+}
+
+// Of cross_entropy_at_once().
+constexpr std::size_t cross_entropy_at_once_statistics(std::size_t batch, float smoothing, DeviceKind device) {
+  return cross_entropy_statistics(batch, smoothing) + (device == DeviceKind::cuda ? batch : 0);
 }
 
 template <Element T>
@@ -52,9 +58,14 @@ void cross_entropy_forward(Stream& stream, const CrossEntropyRows<T>& rows, Arit
 template <Element T>
 void cross_entropy_backward(Stream& stream, const CrossEntropyRows<T>& rows, const float* loss_scale,
                             MatrixView<T> dlogits);
+// Both, with the same bits. While a row's logits are near, so that they come from memory once; the gradient may take
+// their place. `statistics` has room for cross_entropy_at_once_statistics().
+template <Element T>
+void cross_entropy_at_once(Stream& stream, const CrossEntropyRows<T>& rows, Arithmetic<T>* loss,
+                           const float* loss_scale, MatrixView<T> dlogits);
 
 // *correct = Σ weight[i] where the label's logit is among the `among` largest, of equals the first ones. A row with a
-// NaN counts those as larger than the label's.
+// NaN counts those as larger than the label's. Throws UsageError on a CUDA device without `marks`.
 template <Element T>
 void count_correct(Stream& stream, const CrossEntropyRows<T>& rows, double* correct, std::size_t among = 1);
 
@@ -80,8 +91,14 @@ class CrossEntropy final : public Module {
                 Arithmetic<T>* loss, std::size_t stride = 0);
   // The gradient of the logits, times the window's loss scale. dlogits may be the logits.
   void backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<T> dlogits);
+  // Both in a backward window, where nobody needs the loss before: the logits become their gradient.
+  void at_once(LayerWindow window, ActivationStack& stack, MatrixView<T> logits, const Targets& targets,
+               Arithmetic<T>* loss, std::size_t stride = 0);
 
  private:
+  CrossEntropyRows<T> rows_of(LayerWindow window, MatrixView<const T> logits, const Targets& targets,
+                              std::size_t stride) const;
+
   float smoothing_;
 };
 

@@ -70,6 +70,9 @@ struct Prediction {
   MatrixView<T> logits = {};
   Targets targets;                // the next tokens
   Arithmetic<T>* loss = nullptr;  // becomes the mean cross entropy
+  // In training, where nobody needs the loss before backward(): that forms it, too, with the logits' gradient, and
+  // reads the logits once (CrossEntropy::at_once).
+  bool at_once = false;
 };
 
 template <Element T>
@@ -102,9 +105,9 @@ class Embedding final : public Module {
   // Likewise, with the loss (cross_entropy.hpp) in the same window.
   struct SavedLoss {
     SavedLogits linear;
-    typename CrossEntropy<T>::Saved loss;
-    MatrixView<T> logits;
-    std::size_t stride;  // of their rows; 0: without gaps
+    Prediction<T> prediction;  // whose logits are those that were formed
+    std::size_t stride;        // of their rows; 0: without gaps
+    typename CrossEntropy<T>::Saved loss = {};
   };
   SavedLoss forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> x, const Prediction<T>& prediction);
   void backward(LayerWindow window, ActivationStack& stack, const SavedLoss& saved, MatrixView<T> dx);

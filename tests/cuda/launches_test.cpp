@@ -1,0 +1,118 @@
+// What is launched, counted on the emulated device: one kernel where several would do the same.
+#include <cuda_runtime.h>
+#include <doctest/doctest.h>
+
+#include <vector>
+
+#include "attention_case.hpp"
+#include "tessera/comm/run.hpp"
+#include "tessera/nn/cross_entropy.hpp"
+#include "tessera/optim/adamw.hpp"
+#include "tessera/optim/sgd.hpp"
+#include "tessera/shard/fully_shard.hpp"
+
+using namespace tessera;
+using namespace tessera::test;
+
+namespace launches_test {
+
+// Its gradients are its weights: copies, which are no kernels.
+struct Layer : Module {
+  void visit(ModuleVisitor& visitor) override {
+    visitor("weight", weight), visitor("bias", bias), visitor("scale", scale), visitor("table", table);
+  }
+  void forward(Window&) {}
+  void backward(Window& window) {
+    for (Parameter* each : {&weight, &bias, &scale, &table}) {
+      const auto values = window.parameter(*each);
+      kernels::copy(window.stream(), window.gradient(*each).data(), values.data(), Bytes(values.size_bytes()));
+    }
+  }
+  Parameter weight{{17, 31}, Initial::fan_in(3)};
+  Parameter bias{{17}, Initial::fan_in(3)};
+  Parameter scale{{5}, Initial::fan_in(3)};
+  Parameter table{{1300}, Initial::fan_in(3)};
+};
+
+struct Outcome {
+  std::vector<std::vector<float>> weights;
+  std::size_t launches = 0;  // of one step
+};
+
+template <typename Settings>
+Outcome train(DeviceChoice device, const Settings& optimizer) {
+  Outcome outcome;
+  launch({.ranks = 1, .device = device}, [&](World& world) {
+    Layer first, second;
+    FullyShard model(world);
+    model.add(first, "first");
+    model.add(second, "second");
+    model.finalize(optimizer);
+    for (int step = 0; step < 4; ++step) {
+      model.synchronize();
+      const std::size_t before = emulated::calls().launches;
+      for (Layer* each : {&first, &second}) model.forward(*each);
+      for (Layer* each : {&second, &first}) model.backward(*each);
+      model.update();
+      model.synchronize();
+      outcome.launches = emulated::calls().launches - before;
+    }
+    for (Layer* each : {&first, &second}) {
+      for (Parameter* parameter : {&each->weight, &each->bias, &each->scale, &each->table}) {
+        outcome.weights.push_back(model.whole(*parameter));
+      }
+    }
+  });
+  return outcome;
+}
+
+template <typename Settings>
+void check_one_launch(Settings optimizer, const std::vector<ParameterGroup>& groups) {
+  const Outcome alike = train(DeviceChoice::cuda, optimizer);
+  optimizer.groups = groups;
+  const Outcome grouped = train(DeviceChoice::cuda, optimizer);
+  CHECK(grouped.launches > 0);
+  CHECK(grouped.launches == alike.launches);
+  CHECK(grouped.weights == train(DeviceChoice::cpu, optimizer).weights);
+  CHECK(grouped.weights != alike.weights);
+}
+
+TEST_CASE("emulated cuda: a unit of several parameter groups is updated by one kernel, with the CPU's bits") {
+  const std::vector<ParameterGroup> groups = {{.patterns = {"*.bias"}, .weight_decay = 0.0f},
+                                              {.patterns = {"*.scale"}, .learning_rate_scale = 0.5f}};
+  check_one_launch(Sgd{.learning_rate = 0.01f, .momentum = 0.9f, .weight_decay = 0.1f}, groups);
+  std::vector<ParameterGroup> more = groups;
+  more.push_back({.patterns = {"*.table"}, .beta1 = 0.7f, .epsilon = 1e-6f});
+  check_one_launch(AdamW{.learning_rate = 0.01f, .weight_decay = 0.1f, .clip_norm = 0.7f}, more);
+}
+
+TEST_CASE("emulated cuda: a loss and its gradient are formed by one kernel over the logits") {
+  constexpr std::size_t rows = 3, classes = 40;
+  Stream stream = cuda_stream();
+  DeviceMatrix<float> logits(random_elements<float>(rows * classes, 1), rows, classes);
+  DeviceBuffer<std::int32_t> labels(std::vector<std::int32_t>(rows, 2));
+  DeviceBuffer<float> statistics(nn::cross_entropy_at_once_statistics(rows, 0.0f, DeviceKind::cuda)), loss(1), scale(1);
+  const nn::CrossEntropyRows<float> of{
+      .logits = logits.constant(), .labels = labels.data(), .statistics = statistics.data()};
+  const std::size_t before = emulated::calls().launches;
+  nn::cross_entropy_at_once<float>(stream, of, loss.data(), scale.data(), logits.view());
+  CHECK(emulated::calls().launches - before == 2);  // the sum of the rows' losses is the other
+}
+
+TEST_CASE("emulated cuda: attention asks for a block's shared memory once") {
+  const auto attributes_of_a_run = [](std::size_t head_dim) {
+    const std::size_t before = emulated::calls().attributes;
+    AttentionCase<float> wide({1, 5, 1, head_dim}, nn::Dropout{});
+    run_on_cuda(wide);
+    AttentionCase<bf16> narrow({1, 5, 1, 64}, nn::Dropout{});
+    run_on_cuda(narrow);
+    return emulated::calls().attributes - before;
+  };
+  attributes_of_a_run(127);
+  CHECK(attributes_of_a_run(127) == 0);
+  CHECK(attributes_of_a_run(100) == 0);
+  CHECK(attributes_of_a_run(128) <= 3);  // a little more than before, for each of the kernels
+  CHECK(attributes_of_a_run(128) == 0);
+}
+
+}  // namespace launches_test
