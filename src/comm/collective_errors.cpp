@@ -1,10 +1,10 @@
 // Errors of collectives in words: what happened, on which ranks, and what to look at.
 #include "comm/collective_errors.hpp"
+#include "comm/patience.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <list>
 #include <vector>
 
 namespace tessera::comm {
@@ -41,6 +41,8 @@ namespace {
 
 std::string place(const Standstill& standstill) { return place_text(standstill.communicator, standstill.signature); }
 
+std::string have(std::span<const int> ranks) { return rank_list(ranks) + (ranks.size() == 1 ? " has" : " have"); }
+
 // The first segment about which ranks disagree. What has one segment alone is that segment.
 std::size_t disputed_segment(const std::vector<Signature>& signatures) {
   const Signature& first = signatures.front();
@@ -64,29 +66,35 @@ std::string place_text(std::string_view communicator, const Signature& signature
 std::string timeout_text(const Standstill& standstill, std::chrono::milliseconds timeout) {
   return fmt::format(
       "{} waited up to {:.3g} s in {} for {}, which did not come; raise the timeout if they are only slow",
-      rank_list(standstill.waiting), std::chrono::duration<double>(timeout).count(), place(standstill),
-      rank_list(standstill.missing));
+      rank_list(standstill.waiting), in_seconds(timeout), place(standstill), rank_list(standstill.missing));
 }
 
 std::string stuck_text(const Standstill& standstill, std::chrono::milliseconds timeout) {
   return fmt::format(
       "{} did not end within {:.3g} s, though {} came to it: a device or a connection between devices hangs, or the "
       "timeout is too short",
-      place(standstill), std::chrono::duration<double>(timeout).count(), rank_list(standstill.waiting));
+      place(standstill), in_seconds(timeout), rank_list(standstill.waiting));
 }
 
 std::string left_text(const Standstill& standstill) {
   return fmt::format("{} left the job while {} waited in {}; every rank must call the same collectives",
-                     rank_list(standstill.missing) + (standstill.missing.size() == 1 ? " has" : " have"),
-                     rank_list(standstill.waiting), place(standstill));
+                     have(standstill.missing), rank_list(standstill.waiting), place(standstill));
 }
 
 std::string ended_text(const Standstill& standstill) {
   return fmt::format(
       "the process{} of {} ended while {} waited in {}; what it last said, or its launcher, may tell why",
-      standstill.missing.size() == 1 ? "" : "es",
-      rank_list(standstill.missing) + (standstill.missing.size() == 1 ? " has" : " have"),
-      rank_list(standstill.waiting), place(standstill));
+      standstill.missing.size() == 1 ? "" : "es", have(standstill.missing), rank_list(standstill.waiting),
+      place(standstill));
+}
+
+std::string never_left_text(std::span<const int> waiting, std::span<const int> staying,
+                            std::chrono::milliseconds timeout) {
+  const bool one = staying.size() == 1;
+  return fmt::format("{} waited up to {:.3g} s for {}, which {} nothing: {} stopped?", rank_list(waiting),
+                     in_seconds(timeout), rank_list(staying),
+                     one ? "has not left the job and does" : "have not left the job and do",
+                     one ? "was its process" : "were their processes");
 }
 
 std::string disagreement_text(std::string_view communicator, const std::vector<Signature>& signatures,
@@ -100,14 +108,6 @@ std::string disagreement_text(std::string_view communicator, const std::vector<S
     return "called " + describe(signature, std::min(disputed, signature.segments() - 1));
   };
   return fmt::format("the ranks disagree{}: {}", where, ranks_by_value(signatures, call, ranks));
-}
-
-std::string disagreement_text(std::string_view communicator, std::span<const std::string_view> codes,
-                              std::span<const int> ranks) {
-  std::list<DecodedSignature> decoded;
-  std::vector<Signature> signatures;
-  for (const std::string_view code : codes) signatures.push_back(*decoded.emplace_back(code));
-  return disagreement_text(communicator, signatures, ranks);
 }
 
 }  // namespace tessera::comm

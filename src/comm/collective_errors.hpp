@@ -60,12 +60,12 @@ std::string left_text(const Standstill& standstill);
 // `the process of rank 1 has ended while rank 0 waited in barrier "end" (communicator control, #2)`
 std::string ended_text(const Standstill& standstill);
 
+// `ranks 0, 1 waited up to 2 s for rank 2, which has not left the job and does nothing…`
+std::string never_left_text(std::span<const int> waiting, std::span<const int> staying,
+                            std::chrono::milliseconds timeout);
+
 // `the ranks disagree in communicator gather: ranks 0, 2 called #17 …; rank 1 called #17 …`; one signature per rank.
 // ranks: as ranks_by_value().
 std::string disagreement_text(std::string_view communicator, const std::vector<Signature>& signatures,
                               std::span<const int> ranks = {});
-// The same of encoded signatures. Throws DataError where one of them is none.
-std::string disagreement_text(std::string_view communicator, std::span<const std::string_view> codes,
-                              std::span<const int> ranks);
-
 }  // namespace tessera::comm

@@ -1,14 +1,50 @@
-// Groups of the innermost axis are ranks that follow each other.
+// Hosts, told apart by what their processes see. Groups of a mesh's innermost axis are ranks that follow each other.
 #include "comm/hosts.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
+#include <fstream>
 
 #include "comm/collective_errors.hpp"
 
 namespace tessera::comm {
+
+std::string host_key() {
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  std::string boot;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+  std::array<char, 64> processes{};
+  if (::readlink("/proc/self/ns/pid", processes.data(), processes.size() - 1) < 0) processes[0] = '\0';
+  return std::string(name.data()) + " " + boot + " " + processes.data();
+}
+
+Place place_of(int rank, const std::vector<std::string>& host_keys) {
+  Place place;
+  place.rank = rank;
+  place.ranks = static_cast<int>(host_keys.size());
+  std::vector<std::string> seen;
+  for (const std::string& key : host_keys) {
+    const auto found = std::find(seen.begin(), seen.end(), key);
+    place.host_of.push_back(static_cast<int>(found - seen.begin()));
+    if (found == seen.end()) seen.push_back(key);
+  }
+  place.hosts = static_cast<int>(seen.size());
+  for (const std::string& key : seen) place.host_names.push_back(key.substr(0, key.find(' ')));
+  for (int other = 0; other < place.ranks; ++other) {
+    if (place.is_here(other)) place.here.push_back(other);
+  }
+  return place;
+}
+
+Place find_place(Introduction& introduction, std::chrono::milliseconds timeout) {
+  return place_of(introduction.rank(), all_texts(introduction, host_key(), timeout));
+}
+
 namespace {
 
 std::size_t crossing_groups(const std::vector<int>& host_of, std::size_t size) {
@@ -22,21 +58,21 @@ std::size_t crossing_groups(const std::vector<int>& host_of, std::size_t size) {
 
 }  // namespace
 
-std::string needless_crossing(const Mesh& mesh, const Hosts& hosts) {
-  if (hosts.of_rank.empty()) return "";
+std::string needless_crossing(const Mesh& mesh, const Place& place) {
+  if (place.host_of.empty()) return "";
   const MeshAxis& inner = mesh.axes().back();
   const auto size = static_cast<std::size_t>(inner.size);
-  std::vector<int> host_by_host = hosts.of_rank;
+  std::vector<int> host_by_host = place.host_of;
   std::sort(host_by_host.begin(), host_by_host.end());
-  const std::size_t crossing = crossing_groups(hosts.of_rank, size);
+  const std::size_t crossing = crossing_groups(place.host_of, size);
   const std::size_t needed = crossing_groups(host_by_host, size);
   if (crossing <= needed) return "";
-  const auto host_name = [&](int host) { return "on " + hosts.names[static_cast<std::size_t>(host)]; };
+  const auto host_name = [&](int host) { return "on " + place.host_names[static_cast<std::size_t>(host)]; };
   return fmt::format(
       "{} of {} groups \"{}\" of the mesh {} are on several hosts, and {} would be if the ranks were numbered host by "
       "host ({}): start them so (mpirun --map-by slot, srun --distribution=block), or what such a group exchanges "
       "travels between hosts",
-      crossing, hosts.of_rank.size() / size, inner.name, mesh.text(), needed, ranks_by_value(hosts.of_rank, host_name));
+      crossing, place.host_of.size() / size, inner.name, mesh.text(), needed, ranks_by_value(place.host_of, host_name));
 }
 
 }  // namespace tessera::comm

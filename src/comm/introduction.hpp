@@ -9,19 +9,20 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
+
+#include "comm/pinned.hpp"
 
 namespace tessera::comm {
 
 // Messages between the hosts of a job: sends and receives that have begun. Memory stays as it is until they have ended:
 // none can be taken back, because MPI does not cancel sends, and a connection that meets memory that is gone is broken
 // for later jobs, too.
-class HostChannel {
+class HostChannel : Pinned {
  public:
   virtual ~HostChannel() = default;  // transfers that have not ended go on
-  HostChannel(const HostChannel&) = delete;
-  HostChannel& operator=(const HostChannel&) = delete;
 
   using Transfer = std::size_t;
   virtual Transfer send(int to, int tag, std::span<const std::byte> bytes) = 0;
@@ -34,19 +35,11 @@ class HostChannel {
   };
   // A message with this tag that could be received now.
   virtual std::optional<Arrival> probe(int tag) = 0;
-
-  // Keeps memory that transfers may still read or write until the process ends: of those that a failure has cut short.
-  virtual void keep(std::shared_ptr<void> memory) = 0;
-
- protected:
-  HostChannel() = default;
 };
 
-class Introduction {
+class Introduction : Pinned {
  public:
   virtual ~Introduction() = default;
-  Introduction(const Introduction&) = delete;
-  Introduction& operator=(const Introduction&) = delete;
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
@@ -59,9 +52,6 @@ class Introduction {
 
   // Messages between hosts, of one job, kept apart from those of others. Collective. Null where nothing carries them.
   virtual std::unique_ptr<HostChannel> make_channel(std::chrono::milliseconds /*timeout*/) { return nullptr; }
-
- protected:
-  Introduction() = default;
 };
 
 // Processes that are started together do not come together: the last one may still be loading.
@@ -70,13 +60,30 @@ inline std::chrono::milliseconds start_timeout(std::chrono::milliseconds timeout
   return std::max(timeout, least_start_timeout);
 }
 
-// A value of each rank, in rank order.
+// What stands one after the other.
 template <typename Value>
-std::vector<Value> all_values(Introduction& introduction, const Value& mine, std::chrono::milliseconds timeout) {
-  const std::vector<std::byte> bytes = introduction.all_gather(std::as_bytes(std::span(&mine, 1)), timeout);
+std::vector<Value> values_of(const std::vector<std::byte>& bytes) {
   std::vector<Value> values(bytes.size() / sizeof(Value));
   std::memcpy(static_cast<void*>(values.data()), bytes.data(), bytes.size());
   return values;
+}
+// A value of each rank, in rank order.
+template <typename Value>
+std::vector<Value> all_values(Introduction& introduction, const Value& mine, std::chrono::milliseconds timeout) {
+  return values_of<Value>(introduction.all_gather(std::as_bytes(std::span(&mine, 1)), timeout));
+}
+
+// A text of each rank, in rank order.
+inline std::vector<std::string> all_texts(Introduction& introduction, std::string mine,
+                                          std::chrono::milliseconds timeout) {
+  const std::vector<std::size_t> sizes = all_values(introduction, mine.size(), timeout);
+  mine.resize(std::max<std::size_t>(*std::max_element(sizes.begin(), sizes.end()), 1));
+  const std::vector<std::byte> bytes = introduction.all_gather(std::as_bytes(std::span(mine)), timeout);
+  std::vector<std::string> texts;
+  for (std::size_t rank = 0; rank < sizes.size(); ++rank) {
+    texts.emplace_back(reinterpret_cast<const char*>(bytes.data()) + rank * mine.size(), sizes[rank]);
+  }
+  return texts;
 }
 
 }  // namespace tessera::comm

@@ -3,11 +3,15 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <string>
 #include <string_view>
+
+#include "comm/pinned.hpp"
 
 namespace tessera::comm {
 
@@ -15,7 +19,7 @@ namespace tessera::comm {
 struct Position {
   std::size_t channel = 0;
   std::uint64_t number = 0;
-  friend bool operator==(const Position&, const Position&) = default;
+  friend auto operator<=>(const Position&, const Position&) = default;
 };
 
 struct JobFailure {
@@ -40,13 +44,13 @@ class FirstFailure {
 
 // One rank's membership in its job: how the job ends for it. Thread safety: all of it, but that leave() and what
 // follows are for the thread that launched the rank.
-class Membership {
+class Membership : Pinned {
  public:
   virtual ~Membership() = default;
-  Membership(const Membership&) = delete;
-  Membership& operator=(const Membership&) = delete;
 
   virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual std::chrono::milliseconds timeout() const = 0;
 
   // The first failure of any rank wins, and all waits end.
   virtual void abort(std::string_view cause, std::exception_ptr exception) noexcept = 0;
@@ -62,9 +66,6 @@ class Membership {
   // within seconds.
   virtual void say_reported() noexcept {}
   virtual bool wait_for_report() noexcept { return true; }
-
- protected:
-  Membership() = default;
 };
 
 // Throws the AbortedError that a rank gets when another one failed first.

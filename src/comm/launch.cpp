@@ -16,6 +16,7 @@
 
 #include "comm/launch_options.hpp"
 #include "comm/nccl/nccl_library.hpp"
+#include "comm/pinned.hpp"
 #include "comm/start.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/base/file_size_limit.hpp"
@@ -36,7 +37,7 @@ namespace {
 
 // While it lives, exit() anywhere in the process is a failure of the job: the other ranks hear of it, the user does,
 // and the code is not 0.
-class RunningRank {
+class RunningRank : comm::Pinned {
  public:
   explicit RunningRank(comm::Membership& job) : job_(job) {
     static const int registered = std::atexit(end_early);
@@ -52,8 +53,6 @@ class RunningRank {
     *place = before_;
     of_this_thread_ = outer_;
   }
-  RunningRank(const RunningRank&) = delete;
-  RunningRank& operator=(const RunningRank&) = delete;
 
  private:
   // On whichever thread called exit(). No rank ends while the mutex is held, so their jobs are there.
@@ -97,20 +96,37 @@ std::exception_ptr comm::run_rank(Membership& job, RankLog& log, const Body& bod
   return thrown;
 }
 
-std::exception_ptr comm::outcome_of_process(Membership& job, RankLog& log, const std::exception_ptr& thrown,
-                                            const Launched& launched) {
+std::exception_ptr comm::launch_one(const Start& start, const LaunchOptions& options, const Launched& launched,
+                                    const std::function<std::exception_ptr(const ProcessStart&)>& run) {
+  try {
+    RankLog log(options.log_dir, start.rank);
+    return run({.start = start, .options = options, .launched = launched, .log = log});
+  } catch (...) {
+    const std::exception_ptr failure = exception_from_rank(start.rank, std::current_exception());
+    launched.report(failure);
+    return failure;
+  }
+}
+
+void comm::say_start(const ProcessStart& how, const std::string& facts) {
+  how.log.line(fmt::format("rank {} begins in process {}: {}", how.start.rank, ::getpid(), facts));
+  if (how.start.rank == 0) fmt::print(stderr, "tessera: {}\n", facts);
+}
+
+std::exception_ptr comm::outcome_of_process(Membership& job, const ProcessStart& how,
+                                            const std::exception_ptr& thrown) {
   const JobFailure* const failure = job.failure();
-  if (failure == nullptr) return log.line("ended"), nullptr;
+  if (failure == nullptr) return how.log.line("ended"), nullptr;
   std::exception_ptr cause;
   if (failure->rank == job.rank()) {
     cause = exception_from_rank(failure->rank, first_cause(*failure, thrown));
-    launched.report(cause);
+    how.launched.report(cause);
     job.say_reported();
   } else {
     cause = std::make_exception_ptr(AbortedError(fmt::format("rank {}: {}", failure->rank, failure->cause)));
-    if (!job.wait_for_report()) launched.report(cause);
+    if (!job.wait_for_report()) how.launched.report(cause);
   }
-  log.line(fmt::format("failed: {}", text_of(cause)));
+  how.log.line(fmt::format("failed: {}", text_of(cause)));
   return cause;
 }
 
@@ -121,7 +137,7 @@ namespace {
 class RankThreads {
  public:
   RankThreads(const LaunchOptions& options, const comm::Body& body)
-      : room_(comm::thread_ranks(options), options.timeout),
+      : room_(options.ranks.value_or(1), options.timeout),
         run_(options.backend == BackendChoice::nccl ? comm::nccl_threads(options, room_)
                                                     : comm::local_threads(options, room_)),
         options_(options),
@@ -171,7 +187,7 @@ class RankThreads {
     }
   }
 
-  comm::ThreadControlRoom room_;
+  comm::ControlRoom room_;
   const comm::RunThread run_;
   const LaunchOptions& options_;
   const comm::Body& body_;

@@ -6,9 +6,9 @@
 #include <exception>
 #include <functional>
 #include <memory>
-#include <string_view>
+#include <string>
 
-#include "comm/control/thread_control.hpp"
+#include "comm/control/control_room.hpp"
 #include "comm/world_backend.hpp"
 #include "tessera/comm/run.hpp"
 #include "tessera/comm/start.hpp"
@@ -37,18 +37,32 @@ void require_launchable(const LaunchOptions& options);
 std::exception_ptr run_rank(Membership& job, RankLog& log, const Body& body,
                             const std::function<std::unique_ptr<World::Backend>()>& make_backend);
 
+// A process that is one rank.
+struct ProcessStart {
+  const Start& start;
+  const LaunchOptions& options;
+  const Launched& launched;
+  RankLog& log;
+};
+// What `run` returns. What it throws, before there was a job, is told to the user, and is the cause: the other
+// processes know nothing of it.
+std::exception_ptr launch_one(const Start& start, const LaunchOptions& options, const Launched& launched,
+                              const std::function<std::exception_ptr(const ProcessStart&)>& run);
+
+// `facts` for the user, at the start of a job: on rank 0's standard error, and in every log.
+void say_start(const ProcessStart& how, const std::string& facts);
+
 // What decides the outcome of a job of processes is its first failure: where it happened, this tells the user;
 // elsewhere it returns after that, so that no launcher cuts it short. The first cause, or null. After run_rank().
-std::exception_ptr outcome_of_process(Membership& job, RankLog& log, const std::exception_ptr& thrown,
-                                      const Launched& launched);
+std::exception_ptr outcome_of_process(Membership& job, const ProcessStart& how, const std::exception_ptr& thrown);
 
 // ---- ranks that are threads ----
 
 // What each of them does on its own thread, as run_rank(); it outlives them. Room and options outlive it. nccl throws
 // UnavailableError where NCCL is not to be had, or has fewer devices than ranks and cannot share them.
 using RunThread = std::function<std::exception_ptr(ThreadControl& control, RankLog& log, const Body& body)>;
-RunThread local_threads(const LaunchOptions& options, ThreadControlRoom& room);
-RunThread nccl_threads(const LaunchOptions& options, ThreadControlRoom& room);
+RunThread local_threads(const LaunchOptions& options, ControlRoom& room);
+RunThread nccl_threads(const LaunchOptions& options, ControlRoom& room);
 
 // ---- this process as a rank ----
 
@@ -67,15 +81,10 @@ std::exception_ptr launch_over_own_nccl(const LaunchOptions& options, const Laun
 
 // What follows when the ranks know where they meet, or have met: their job, from its beginning to its end. The first
 // cause, or null.
-struct ProcessStart {
-  const Start& start;
-  const LaunchOptions& options;
-  RankLog& log;
-};
 struct MeetingPoint;
 class ProcessJob;
-std::exception_ptr run_over_nccl(const MeetingPoint& point, const ProcessStart& how, const Launched& launched);
+std::exception_ptr run_over_nccl(const MeetingPoint& point, const ProcessStart& how);
 std::unique_ptr<World::Backend> make_process_backend(ProcessJob& job, int threads, RankLog& log);
-std::exception_ptr run_in_shared_memory(ProcessJob& job, const ProcessStart& how, const Launched& launched);
+std::exception_ptr run_in_shared_memory(ProcessJob& job, const ProcessStart& how);
 
 }  // namespace tessera::comm

@@ -8,10 +8,12 @@
 #include <cmath>
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <string_view>
 #include <thread>
 
+#include "comm/patience.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tessera::comm {
@@ -22,32 +24,33 @@ constexpr int most_threads = 1024;
 constexpr std::chrono::milliseconds least_timeout{1};
 constexpr std::chrono::milliseconds longest_timeout = std::chrono::hours(24 * 7);
 
-void require_count(std::string_view option, int value, int most) {
-  if (value >= 1 && value <= most) return;
-  throw UsageError(fmt::format("{} takes a whole number from 1 to {}, not {}", option, most, value));
+// What is wholly a number.
+template <typename Number>
+std::optional<Number> number_of(const std::string& text) {
+  Number value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
+}
+
+int require_count(std::string_view option, std::optional<int> value, int most, const std::string& said) {
+  if (value && *value >= 1 && *value <= most) return *value;
+  throw UsageError(fmt::format("{} takes a whole number from 1 to {}, not {}", option, most, said));
 }
 
 int parse_count(std::string_view option, const std::string& text, int most) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error == std::errc() && end == text.data() + text.size() && value >= 1 && value <= most) return value;
-  throw UsageError(fmt::format("{} takes a whole number from 1 to {}, not \"{}\"", option, most, text));
+  return require_count(option, number_of<int>(text), most, fmt::format("\"{}\"", text));
 }
 
 [[noreturn]] void reject_timeout(std::string_view value) {
-  throw UsageError(fmt::format("--timeout takes seconds from {} to {}, not {}",
-                               std::chrono::duration<double>(least_timeout).count(),
-                               std::chrono::duration<double>(longest_timeout).count(), value));
+  throw UsageError(fmt::format("--timeout takes seconds from {} to {}, not {}", in_seconds(least_timeout),
+                               in_seconds(longest_timeout), value));
 }
 
 std::chrono::milliseconds parse_timeout(const std::string& text) {
-  double seconds = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
-  const bool number = error == std::errc() && end == text.data() + text.size();
-  const double milliseconds = seconds * 1000;
+  const double milliseconds = number_of<double>(text).value_or(0.0) * 1000;
   const auto most = static_cast<double>(longest_timeout.count());
   // Written so that NaN is rejected too.
-  if (!number || !(milliseconds >= 1 && milliseconds <= most)) reject_timeout(fmt::format("\"{}\"", text));
+  if (!(milliseconds >= 1 && milliseconds <= most)) reject_timeout(fmt::format("\"{}\"", text));
   return std::chrono::milliseconds(std::llround(milliseconds));
 }
 
@@ -92,18 +95,19 @@ const std::map<std::string, SetOption, std::less<>> launch_options = {
 }  // namespace
 
 void validate(const LaunchOptions& options) {
-  if (options.ranks) require_count("--ranks", *options.ranks, most_ranks);
-  if (options.threads) require_count("--threads", *options.threads, most_threads);
+  const auto require = [](std::string_view option, std::optional<int> value, int most) {
+    if (value) require_count(option, value, most, fmt::to_string(*value));
+  };
+  require("--ranks", options.ranks, most_ranks);
+  require("--threads", options.threads, most_threads);
   if (options.timeout < least_timeout || options.timeout > longest_timeout) {
-    reject_timeout(fmt::to_string(std::chrono::duration<double>(options.timeout).count()));
+    reject_timeout(fmt::to_string(in_seconds(options.timeout)));
   }
 }
 
-int thread_ranks(const LaunchOptions& options) { return options.ranks.value_or(1); }
-
 int threads_per_rank(const LaunchOptions& options) {
   const auto cores = static_cast<int>(std::thread::hardware_concurrency());
-  return options.threads.value_or(std::max(1, cores / thread_ranks(options)));
+  return options.threads.value_or(std::max(1, cores / options.ranks.value_or(1)));
 }
 
 // What begins with no option's name, "--ranks" of "--ranks=4", is others'.

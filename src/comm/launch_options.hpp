@@ -12,10 +12,7 @@ namespace tessera::comm {
 // Throws UsageError naming the option, its value and its limits.
 void validate(const LaunchOptions& options);
 
-// The stated number of ranks that are threads, or 1.
-int thread_ranks(const LaunchOptions& options);
-
-// The stated number, or cores / ranks, at least 1.
+// The stated number, or cores / ranks of this process, at least 1.
 int threads_per_rank(const LaunchOptions& options);
 
 struct LaunchArguments {

@@ -46,18 +46,20 @@ void for_each_peer(int rank, int ranks, Function&& function) {
   for (int step = 1; step < ranks; ++step) function((rank + step) % ranks);
 }
 
-// A part of `whole` things for each of several rounds of at most `most`.
+// A part of `whole` things for each of several rounds of at most `most`. How many rounds that takes.
 struct Round {
   std::size_t index;
   std::size_t begin;
   std::size_t count;
 };
 template <typename Function>
-void for_each_round(std::size_t whole, std::size_t most, Function&& function) {
-  for (Round round{0, 0, 0}; round.begin < whole; round.begin += most, ++round.index) {
+std::size_t for_each_round(std::size_t whole, std::size_t most, Function&& function) {
+  Round round{0, 0, 0};
+  for (; round.begin < whole; round.begin += most, ++round.index) {
     round.count = std::min(most, whole - round.begin);
     function(round);
   }
+  return round.index;
 }
 
 // What a round has put into a rank's area: `bytes` for all, or for the rank at place p those at p * stride.
@@ -71,7 +73,7 @@ struct Staged {
 
 // Every rank's contribution, by place; this rank's from its own data.
 template <typename Meeting, typename Address>
-std::span<const void* const> contributions(const Meeting& meeting, const void* own, const Address& address) {
+std::span<const void* const> contributions(Meeting& meeting, const void* own, const Address& address) {
   const std::span<const void*> pointers = meeting.scratch();
   for (int place = 0; place < meeting.size(); ++place) {
     pointers[static_cast<std::size_t>(place)] = place == meeting.place() ? own : address(place);
@@ -100,7 +102,7 @@ inline kernels::RankedSum sum_of(const AllReduce& operation, std::span<const voi
 // and one after suffice (all-reduce: one more between its two stages).
 
 template <typename Meeting>
-void gather_directly(const Meeting& meeting, const AllGather& operation, std::size_t segment) {
+void move_directly(Meeting& meeting, const AllGather& operation, std::size_t segment) {
   const std::size_t shard = operation.shard.count();
   if (shard == 0) return;
   for_each_peer(meeting.place(), meeting.size(), [&](int peer) {
@@ -110,7 +112,7 @@ void gather_directly(const Meeting& meeting, const AllGather& operation, std::si
 }
 
 template <typename Meeting>
-void scatter_directly(const Meeting& meeting, const ReduceScatter& operation, std::size_t segment) {
+void move_directly(Meeting& meeting, const ReduceScatter& operation, std::size_t segment) {
   if (operation.shard_elements == 0) return;
   const std::size_t shard = (operation.shard_elements * size_of(operation.wire)).count();
   const std::size_t offset = static_cast<std::size_t>(meeting.place()) * shard;
@@ -121,10 +123,10 @@ void scatter_directly(const Meeting& meeting, const ReduceScatter& operation, st
 
 // First each rank sums its slice into its own memory, then it copies the other slices from those who summed them.
 template <typename Meeting>
-void reduce_directly(const Meeting& meeting, const AllReduce& operation) {
+void move_directly(Meeting& meeting, const AllReduce& operation, std::size_t segment) {
   const Slice own = slice_of(operation.elements, meeting.place(), meeting.size());
   if (own.size() > 0) {
-    const auto of = [&](int place) { return meeting.data_of(place, 0) + own.begin * sizeof(float); };
+    const auto of = [&](int place) { return meeting.data_of(place, segment) + own.begin * sizeof(float); };
     meeting.sum(sum_of(operation, contributions(meeting, operation.data + own.begin, of), own.begin, own.size()));
   }
   meeting.regroup();
@@ -132,14 +134,14 @@ void reduce_directly(const Meeting& meeting, const AllReduce& operation) {
     const Slice slice = slice_of(operation.elements, peer, meeting.size());
     if (slice.size() == 0) return;
     auto* const to = reinterpret_cast<std::byte*>(operation.data + slice.begin);
-    meeting.copy(to, meeting.data_of(peer, 0) + slice.begin * sizeof(float), slice.size() * sizeof(float));
+    meeting.copy(to, meeting.data_of(peer, segment) + slice.begin * sizeof(float), slice.size() * sizeof(float));
   });
 }
 
 template <typename Meeting>
-void broadcast_directly(const Meeting& meeting, const Broadcast& operation) {
+void move_directly(Meeting& meeting, const Broadcast& operation, std::size_t segment) {
   if (meeting.place() == operation.root || operation.size == Bytes(0)) return;
-  meeting.copy(operation.data, meeting.data_of(operation.root, 0), operation.size.count());
+  meeting.copy(operation.data, meeting.data_of(operation.root, segment), operation.size.count());
 }
 
 // ---- in rounds ----
@@ -147,10 +149,10 @@ void broadcast_directly(const Meeting& meeting, const Broadcast& operation) {
 // Rounds of all segments of a call count on from `first_round`. Each returns the number of its own.
 
 template <typename Meeting>
-std::size_t gather_staged(const Meeting& meeting, const AllGather& operation, std::size_t first_round) {
+std::size_t move_in_rounds(Meeting& meeting, const AllGather& operation, std::size_t first_round) {
   const std::size_t shard = operation.shard.count();
   const std::size_t own = static_cast<std::size_t>(meeting.place()) * shard;
-  for_each_round(shard, Meeting::round_bytes, [&](const Round& round) {
+  return for_each_round(shard, Meeting::round_bytes, [&](const Round& round) {
     const std::size_t area = first_round + round.index;
     meeting.copy(meeting.staging(meeting.place(), area), operation.data + own + round.begin, round.count);
     meeting.regroup({.bytes = round.count, .round = area});
@@ -159,12 +161,11 @@ std::size_t gather_staged(const Meeting& meeting, const AllGather& operation, st
       meeting.copy(to, meeting.staging(peer, area), round.count);
     });
   });
-  return (shard + Meeting::round_bytes - 1) / Meeting::round_bytes;
 }
 
 // An area holds a piece for each rank, one after the other.
 template <typename Meeting>
-std::size_t scatter_staged(const Meeting& meeting, const ReduceScatter& operation, std::size_t first_round) {
+std::size_t move_in_rounds(Meeting& meeting, const ReduceScatter& operation, std::size_t first_round) {
   constexpr std::size_t lanes = 32;  // that kernels add at once
   const std::size_t element = size_of(operation.wire).count();
   const std::size_t room = Meeting::round_bytes / static_cast<std::size_t>(meeting.size()) / element;
@@ -172,7 +173,7 @@ std::size_t scatter_staged(const Meeting& meeting, const ReduceScatter& operatio
   const std::size_t shard = operation.shard_elements * element;
   const std::size_t stride = most * element;
   const auto me = static_cast<std::size_t>(meeting.place());
-  for_each_round(operation.shard_elements, most, [&](const Round& round) {
+  return for_each_round(operation.shard_elements, most, [&](const Round& round) {
     const std::size_t area = first_round + round.index;
     const std::size_t begin = round.begin * element;
     const std::size_t bytes = round.count * element;
@@ -185,102 +186,70 @@ std::size_t scatter_staged(const Meeting& meeting, const ReduceScatter& operatio
     const auto all = contributions(meeting, operation.data + me * shard + begin, of);
     meeting.sum(sum_of(operation, all, round.begin, round.count));
   });
-  return (operation.shard_elements + most - 1) / most;
 }
 
 // Every rank sums everything: what travels is the same, and no second exchange is needed.
 template <typename Meeting>
-void reduce_staged(const Meeting& meeting, const AllReduce& operation) {
-  for_each_round(operation.elements, Meeting::round_bytes / sizeof(float), [&](const Round& round) {
+std::size_t move_in_rounds(Meeting& meeting, const AllReduce& operation, std::size_t first_round) {
+  return for_each_round(operation.elements, Meeting::round_bytes / sizeof(float), [&](const Round& round) {
+    const std::size_t area = first_round + round.index;
     const auto* const own = reinterpret_cast<const std::byte*>(operation.data + round.begin);
-    meeting.copy(meeting.staging(meeting.place(), round.index), own, round.count * sizeof(float));
-    meeting.regroup({.bytes = round.count * sizeof(float), .round = round.index});
-    const auto of = [&](int place) { return meeting.staging(place, round.index); };
+    meeting.copy(meeting.staging(meeting.place(), area), own, round.count * sizeof(float));
+    meeting.regroup({.bytes = round.count * sizeof(float), .round = area});
+    const auto of = [&](int place) { return meeting.staging(place, area); };
     meeting.sum(sum_of(operation, contributions(meeting, own, of), round.begin, round.count));
   });
 }
 
 template <typename Meeting>
-void broadcast_staged(const Meeting& meeting, const Broadcast& operation) {
+std::size_t move_in_rounds(Meeting& meeting, const Broadcast& operation, std::size_t first_round) {
   const bool root = meeting.place() == operation.root;
-  for_each_round(operation.size.count(), Meeting::round_bytes, [&](const Round& round) {
+  return for_each_round(operation.size.count(), Meeting::round_bytes, [&](const Round& round) {
+    const std::size_t area = first_round + round.index;
     std::byte* const data = operation.data + round.begin;
-    if (root) meeting.copy(meeting.staging(operation.root, round.index), data, round.count);
-    meeting.regroup({.bytes = root ? round.count : 0, .round = round.index});
-    if (!root) meeting.copy(data, meeting.staging(operation.root, round.index), round.count);
+    if (root) meeting.copy(meeting.staging(operation.root, area), data, round.count);
+    meeting.regroup({.bytes = root ? round.count : 0, .round = area});
+    if (!root) meeting.copy(data, meeting.staging(operation.root, area), round.count);
   });
 }
 
 // ---- one rank's part of each collective ----
 
 template <typename Meeting>
-concept ReadsPeers = requires(const Meeting& meeting) {
+concept ReadsPeers = requires(Meeting& meeting) {
   meeting.data_of(0, std::size_t{0});
 };
 template <typename Meeting>
-concept Stages = requires(const Meeting& meeting) {
+concept Stages = requires(Meeting& meeting) {
   meeting.staging(0, std::size_t{0});
 };
 
-// Meets the peers, and then moves in the way that there is.
-template <typename Meeting, typename Direct, typename InRounds>
-void meet(const Meeting& meeting, const std::byte* data, const Direct& direct, const InRounds& in_rounds) {
-  meeting.meet(data, [&] {
-    if constexpr (!Stages<Meeting>) {
-      direct(meeting);
-    } else if constexpr (!ReadsPeers<Meeting>) {
-      in_rounds(meeting);
-    } else {
-      meeting.is_direct() ? direct(meeting) : in_rounds(meeting);
+// Meets the peers, and then moves each segment in the way that there is.
+template <typename Meeting, typename Operation>
+void run_collective(Meeting& meeting, std::span<const Operation> segments) {
+  meeting.meet(reinterpret_cast<const std::byte*>(segments.front().data), [&] {
+    [[maybe_unused]] std::size_t rounds = 0;
+    for (std::size_t segment = 0; segment < segments.size(); ++segment) {
+      if constexpr (!Stages<Meeting>) {
+        move_directly(meeting, segments[segment], segment);
+      } else if constexpr (!ReadsPeers<Meeting>) {
+        rounds += move_in_rounds(meeting, segments[segment], rounds);
+      } else if (meeting.is_direct()) {
+        move_directly(meeting, segments[segment], segment);
+      } else {
+        rounds += move_in_rounds(meeting, segments[segment], rounds);
+      }
     }
   });
 }
 
-template <typename Meeting, typename Operation, typename Direct, typename InRounds>
-void meet_in_segments(const Meeting& meeting, std::span<const Operation> segments, const Direct& direct,
-                      const InRounds& in_rounds) {
-  meet(
-      meeting, segments.front().data,
-      [&](const auto& met) {
-        for (std::size_t segment = 0; segment < segments.size(); ++segment) direct(met, segments[segment], segment);
-      },
-      [&](const auto& met) {
-        std::size_t rounds = 0;
-        for (const Operation& segment : segments) rounds += in_rounds(met, segment, rounds);
-      });
+template <typename Meeting, typename Operation>
+void run_collective(Meeting& meeting, const Operation& operation) {
+  run_collective(meeting, std::span(&operation, 1));
 }
 
 template <typename Meeting>
-void run_collective(const Meeting& meeting, std::span<const AllGather> segments) {
-  meet_in_segments(
-      meeting, segments, [](const auto& met, const auto&... call) { gather_directly(met, call...); },
-      [](const auto& met, const auto&... call) { return gather_staged(met, call...); });
-}
-
-template <typename Meeting>
-void run_collective(const Meeting& meeting, std::span<const ReduceScatter> segments) {
-  meet_in_segments(
-      meeting, segments, [](const auto& met, const auto&... call) { scatter_directly(met, call...); },
-      [](const auto& met, const auto&... call) { return scatter_staged(met, call...); });
-}
-
-template <typename Meeting>
-void run_collective(const Meeting& meeting, const AllReduce& operation) {
-  meet(
-      meeting, reinterpret_cast<const std::byte*>(operation.data),
-      [&](const auto& met) { reduce_directly(met, operation); },
-      [&](const auto& met) { reduce_staged(met, operation); });
-}
-
-template <typename Meeting>
-void run_collective(const Meeting& meeting, const Broadcast& operation) {
-  meet(
-      meeting, operation.data, [&](const auto& met) { broadcast_directly(met, operation); },
-      [&](const auto& met) { broadcast_staged(met, operation); });
-}
-
-template <typename Meeting>
-void run_collective(const Meeting& meeting, const Barrier&) {
+void run_collective(Meeting& meeting, const Barrier&) {
   meeting.meet(nullptr, [] {});
 }
 

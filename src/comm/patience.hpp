@@ -34,6 +34,9 @@ class SignOfLife {
   std::atomic<Clock::rep> ticks_ = 0;
 };
 
+// As texts have it.
+inline double in_seconds(std::chrono::milliseconds time) { return std::chrono::duration<double>(time).count(); }
+
 // How often whoever waits looks again, and whoever works need not say more often that it does.
 inline std::chrono::milliseconds look_interval(std::chrono::milliseconds timeout) {
   return std::clamp<std::chrono::milliseconds>(timeout / 8, std::chrono::milliseconds(1), std::chrono::seconds(1));

@@ -11,6 +11,7 @@
 #include <optional>
 #include <string_view>
 
+#include "comm/pinned.hpp"
 #include "tessera/comm/run.hpp"
 
 namespace tessera::comm {
@@ -38,12 +39,10 @@ class RankLog {
 void warn(RankLog& log, int rank, std::string_view text) noexcept;
 
 // While it lives, what ranks from 1 on print goes to their logs, or nowhere.
-class QuietOutput {
+class QuietOutput : Pinned {
  public:
   QuietOutput(const LaunchOptions& options, int rank);
   ~QuietOutput();
-  QuietOutput(const QuietOutput&) = delete;
-  QuietOutput& operator=(const QuietOutput&) = delete;
 
  private:
   int before_ = -1;

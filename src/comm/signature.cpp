@@ -58,16 +58,14 @@ Signature signature_of(const Barrier& operation, std::uint64_t sequence) {
 }
 
 Signature signature_of(std::span<const AllGather> segments, std::uint64_t sequence) {
-  if (segments.empty()) return {.kind = CollectiveKind::all_gather, .sequence = sequence};
-  Signature signature = signature_of(segments.front(), sequence);
-  signature.further.gathers = segments.subspan(1);
+  Signature signature = signature_of(segments.empty() ? AllGather{} : segments.front(), sequence);
+  if (!segments.empty()) signature.further.gathers = segments.subspan(1);
   return signature;
 }
 
 Signature signature_of(std::span<const ReduceScatter> segments, std::uint64_t sequence) {
-  if (segments.empty()) return {.kind = CollectiveKind::reduce_scatter, .sequence = sequence};
-  Signature signature = signature_of(segments.front(), sequence);
-  signature.further.reductions = segments.subspan(1);
+  Signature signature = signature_of(segments.empty() ? ReduceScatter{} : segments.front(), sequence);
+  if (!segments.empty()) signature.further.reductions = segments.subspan(1);
   return signature;
 }
 
@@ -79,6 +77,20 @@ std::string creation_label(std::string_view name, const std::optional<Group>& gr
 
 std::string communicator_name(std::string_view name, const std::optional<Group>& group) {
   return group ? fmt::format("{} over {}", name, group->name()) : std::string(name);
+}
+
+std::vector<std::vector<int>> partition_of(const std::vector<Opening>& openings) {
+  constexpr int nobody = -1;
+  const std::size_t count = openings.front().groups;
+  std::vector<std::vector<int>> groups(count, std::vector<int>(openings.size() / count, nobody));
+  for (std::size_t rank = 0; rank < openings.size(); ++rank) {
+    const Opening& opening = openings[rank];
+    if (opening.groups != count) throw DataError("the ranks' groups differ in size");
+    int& there = groups[opening.group][opening.place];
+    if (there != nobody) throw DataError(fmt::format("ranks {} and {} have one place in a group", there, rank));
+    there = static_cast<int>(rank);
+  }
+  return groups;
 }
 
 Signature segment_of(const Signature& signature, std::size_t segment) {
@@ -153,6 +165,26 @@ void decode_part(FieldReader& reader, Signature& part) {
 }
 
 }  // namespace
+
+void append_opening(std::string& out, const Opening& opening) {
+  FieldWriter writer(out);
+  writer.text(opening.name);
+  writer.number(opening.groups);
+  writer.number(opening.group);
+  writer.number(opening.place);
+}
+
+Opening read_opening(FieldReader& reader, int ranks) {
+  Opening opening{.name = std::string(reader.text())};
+  opening.groups = reader.number<std::uint32_t>();
+  opening.group = reader.number<std::uint32_t>();
+  opening.place = reader.number<std::uint32_t>();
+  const auto all = static_cast<std::uint32_t>(ranks);
+  const bool divides = opening.groups > 0 && all % opening.groups == 0;
+  if (divides && opening.group < opening.groups && opening.place < all / opening.groups) return opening;
+  throw DataError(fmt::format("place {} of group {} is none where {} ranks are parted into {} groups", opening.place,
+                              opening.group, ranks, opening.groups));
+}
 
 void encode(const Signature& signature, std::string& out) {
   out.clear();

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/pinned.hpp"
 #include "tessera/base/bytes.hpp"
 #include "tessera/base/dtype.hpp"
 #include "tessera/comm/communicator.hpp"
@@ -68,6 +69,17 @@ std::string creation_label(std::string_view name, const std::optional<Group>& gr
 // What it is called from then on: `reduce`; with a group, `reduce over shard`.
 std::string communicator_name(std::string_view name, const std::optional<Group>& group);
 
+// What a rank says of a communicator that is being made, beside its signature: which rank it is there.
+struct Opening {
+  std::string name = "";     // of the communicator
+  std::uint32_t groups = 1;  // of equal size, into which the job's ranks are parted
+  std::uint32_t group = 0;   // this rank's; they count in the order of their lowest ranks
+  std::uint32_t place = 0;   // and its place there
+};
+// What every rank has said, by rank, as the ranks of each group by place. Throws DataError unless all mean the same
+// number of groups, and each has a place of its own.
+std::vector<std::vector<int>> partition_of(const std::vector<Opening>& openings);
+
 // One segment's part of a call, as if it were the only one.
 Signature segment_of(const Signature& signature, std::size_t segment);
 
@@ -78,15 +90,19 @@ std::string describe(const Signature& signature, std::size_t segment = 0);
 
 // ---- as bytes ----
 
+class FieldReader;  // rendezvous/wire.hpp
+
+void append_opening(std::string& out, const Opening& opening);
+// Throws DataError for what is no place among so many ranks.
+Opening read_opening(FieldReader& reader, int ranks);
+
 // Replaces what is in `out`; allocates nothing where its capacity is enough.
 void encode(const Signature& signature, std::string& out);
 
 // A signature that owns what it refers to. Its pointers are null: they are no part of a signature.
-class DecodedSignature {
+class DecodedSignature : Pinned {
  public:
   explicit DecodedSignature(std::string_view code);  // throws DataError
-  DecodedSignature(const DecodedSignature&) = delete;
-  DecodedSignature& operator=(const DecodedSignature&) = delete;
 
   const Signature& operator*() const { return signature_; }
 

@@ -5,8 +5,6 @@
 
 #include <charconv>
 #include <cstdlib>
-#include <limits>
-#include <optional>
 #include <string_view>
 
 #include "comm/launch.hpp"
@@ -29,7 +27,14 @@ std::string printable(std::string_view value) {
 
 }  // namespace
 
-int number_in(const char* name, std::string_view value, int least, int most) {
+std::optional<std::string> text_in(const Environment& environment, const char* name) {
+  const char* const value = environment(name);
+  return value == nullptr || *value == '\0' ? std::nullopt : std::optional<std::string>(value);
+}
+
+std::optional<int> number_in(const Environment& environment, const char* name, int least, int most) {
+  if (environment(name) == nullptr) return std::nullopt;
+  const std::string_view value = environment(name);
   int number = 0;
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
   const bool whole = error == std::errc() && end == value.data() + value.size();
@@ -42,12 +47,6 @@ int number_in(const char* name, std::string_view value, int least, int most) {
 }
 
 namespace {
-
-std::optional<int> number_of(const Environment& environment, const char* name, int least) {
-  const char* const value = environment(name);
-  return value == nullptr ? std::nullopt
-                          : std::optional(number_in(name, value, least, std::numeric_limits<int>::max()));
-}
 
 struct Variables {
   Launcher launcher;
@@ -65,8 +64,8 @@ constexpr Variables torchrun = {Launcher::torchrun, "torchrun", "RANK", "WORLD_S
 constexpr Variables slurm = {Launcher::slurm, "srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"};
 
 std::optional<Start> start_of(const Environment& environment, const Variables& variables) {
-  const std::optional<int> rank = number_of(environment, variables.rank, 0);
-  const std::optional<int> ranks = number_of(environment, variables.ranks, 1);
+  const std::optional<int> rank = number_in(environment, variables.rank, 0);
+  const std::optional<int> ranks = number_in(environment, variables.ranks, 1);
   if (!rank || !ranks) return std::nullopt;
   if (*rank >= *ranks) {
     throw UsageError(fmt::format("the environment says {}={} and {}={}, but ranks count from 0", variables.rank, *rank,
@@ -79,9 +78,9 @@ std::optional<Start> mpi_start(const Environment& environment) {
   for (const Variables& variables : mpi_launchers) {
     if (std::optional<Start> start = start_of(environment, variables)) return start;
   }
-  const std::optional<int> rank = number_of(environment, "PMIX_RANK", 0);
+  const std::optional<int> rank = number_in(environment, "PMIX_RANK", 0);
   if (!rank || environment("PMIX_NAMESPACE") == nullptr) return std::nullopt;
-  const int ranks = number_of(environment, slurm.ranks, 1).value_or(0);
+  const int ranks = number_in(environment, slurm.ranks, 1).value_or(0);
   return Start{.launcher = Launcher::mpi, .by = "a PMIx launcher", .rank = *rank, .ranks = ranks};
 }
 
@@ -162,13 +161,13 @@ void require_backend(const Start& start, const LaunchOptions& options, bool on_d
   throw UsageError("--backend nccl: ranks compute on the CPU here; NCCL needs --device cuda and GPUs");
 }
 
-std::string start_line(const Start& start, const StartLine& facts) {
+std::string start_line(const Start& start, const Place& place, int threads) {
   const auto counted = [](int count, const char* noun) {
     return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
   };
   return fmt::format("{} on {}, processes of {}; on this host {} with {} each, on the CPU",
-                     counted(facts.ranks, "rank"), counted(facts.hosts, "host"), start.by,
-                     counted(facts.ranks_here, "rank"), counted(facts.threads, "thread"));
+                     counted(place.ranks, "rank"), counted(place.hosts, "host"), start.by,
+                     counted(static_cast<int>(place.here.size()), "rank"), counted(threads, "thread"));
 }
 
 }  // namespace comm

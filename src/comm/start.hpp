@@ -2,9 +2,11 @@
 #pragma once
 
 #include <functional>
+#include <limits>
+#include <optional>
 #include <string>
-#include <string_view>
 
+#include "comm/hosts.hpp"
 #include "tessera/comm/run.hpp"
 #include "tessera/comm/start.hpp"
 
@@ -13,9 +15,11 @@ namespace tessera::comm {
 // The value of a variable, or null.
 using Environment = std::function<const char*(const char* name)>;
 
-// The whole number that is the value of variable `name`. Throws UsageError, one line naming both, when it is none from
-// `least` to `most`.
-int number_in(const char* name, std::string_view value, int least, int most);
+// The value of variable `name`, where it has one that is not empty.
+std::optional<std::string> text_in(const Environment& environment, const char* name);
+// The value as a whole number. Throws UsageError, one line naming both, when it is none from `least` to `most`.
+std::optional<int> number_in(const Environment& environment, const char* name, int least,
+                             int most = std::numeric_limits<int>::max());
 
 // By the options where they bring the program's own communicator, else by the environment. Throws UsageError where the
 // options contradict themselves, UnavailableError where this build cannot use what they bring.
@@ -36,12 +40,6 @@ void require_startable(const Start& start, const LaunchOptions& options, const P
 void require_backend(const Start& start, const LaunchOptions& options, bool on_devices);
 
 // "4 ranks on 2 hosts, processes of Open MPI's mpirun; here 2 ranks with 1 thread each, on the CPU"
-struct StartLine {
-  int ranks;
-  int hosts;
-  int ranks_here;
-  int threads;
-};
-std::string start_line(const Start& start, const StartLine& facts);
+std::string start_line(const Start& start, const Place& place, int threads);
 
 }  // namespace tessera::comm

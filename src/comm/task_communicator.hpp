@@ -12,6 +12,7 @@
 
 #include "comm/job_failure.hpp"
 #include "comm/members.hpp"
+#include "comm/pinned.hpp"
 #include "comm/signature.hpp"
 #include "tessera/comm/communicator.hpp"
 #include "tessera/device/stream.hpp"
@@ -52,12 +53,10 @@ void check(const MembersCommunicator& communicator, const Barrier& operation);
 
 // What a task holds while it runs: one collective of a communicator at a time. Throws AbortedError when the job has
 // failed; and UsageError, with which the job fails, when another stream is in a collective of the communicator.
-class Claim {
+class Claim : Pinned {
  public:
   Claim(std::atomic<bool>& busy, Membership& job, std::string_view communicator);
   ~Claim() { busy_ = false; }
-  Claim(const Claim&) = delete;
-  Claim& operator=(const Claim&) = delete;
 
  private:
   std::atomic<bool>& busy_;
@@ -78,17 +77,15 @@ std::span<const Operation> called(const SingleSegment<Operation>& segment) {
   return {&segment.operation, 1};
 }
 
-// Backend makes of a call whose arguments are valid, on a stream that may meet peers, what its task calls with the
-// operation (AllReduce, Broadcast, Barrier, or a span of segments), and allocates nothing:
+// MakeCall, called with a stream that may meet peers and the signature of a call whose arguments are valid, makes what
+// the task calls with the operation (AllReduce, Broadcast, Barrier, or a span of segments), and allocates nothing.
 //
-//   Call call(Stream& stream, const Signature& signature) const;
-//
-// Tasks refer to what the backend has, not to the communicator: it may end before they have run.
-template <typename Backend>
+// Tasks keep what it makes, not the communicator: that may end before they have run.
+template <typename MakeCall>
 class TaskCommunicator final : public MembersCommunicator {
  public:
-  TaskCommunicator(Members members, std::string name, Backend backend)
-      : MembersCommunicator(std::move(members), std::move(name)), backend_(std::move(backend)) {}
+  TaskCommunicator(Members members, std::string name, MakeCall make_call)
+      : MembersCommunicator(std::move(members), std::move(name)), make_call_(std::move(make_call)) {}
 
   using Communicator::all_gather;
   using Communicator::reduce_scatter;
@@ -107,7 +104,7 @@ class TaskCommunicator final : public MembersCommunicator {
     check_stream(*this, stream, signature);
     check(*this, operation);
     signature.root = members().ranks[static_cast<std::size_t>(signature.root)];
-    stream.submit([call = backend_.call(stream, signature), kept] { call(called(kept)); });
+    stream.submit([call = make_call_(stream, signature), kept] { call(called(kept)); });
     ++sequence_;
   }
   template <typename Operation>
@@ -116,13 +113,13 @@ class TaskCommunicator final : public MembersCommunicator {
     call(stream, segments, segments);
   }
 
-  const Backend backend_;
+  const MakeCall make_call_;
   std::uint64_t sequence_ = 0;
 };
 
-template <typename Backend>
-std::unique_ptr<Communicator> make_task_communicator(Members members, std::string name, Backend backend) {
-  return std::make_unique<TaskCommunicator<Backend>>(std::move(members), std::move(name), std::move(backend));
+template <typename MakeCall>
+std::unique_ptr<Communicator> make_task_communicator(Members members, std::string name, MakeCall make_call) {
+  return std::make_unique<TaskCommunicator<MakeCall>>(std::move(members), std::move(name), std::move(make_call));
 }
 
 }  // namespace tessera::comm

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -50,7 +49,21 @@ class OverDevice {
       : communicator_(backend.make_communicator("control, over devices", {})),
         stream_(backend.facts().device, {.name = "control, over devices"}) {}
 
-  void gather(std::span<const std::byte> mine, std::span<std::byte> all, std::string_view label);
+  void gather(std::span<const std::byte> mine, std::span<std::byte> all, std::string_view label) {
+    const auto ranks = static_cast<std::size_t>(communicator_->size());
+    const std::size_t part = std::min(mine.size(), std::max(least_part, block_bytes / ranks));
+    Arena block(stream_.device(), Bytes(part * ranks));
+    for (std::size_t done = 0; done < mine.size(); done += part) {
+      const std::size_t count = std::min(part, mine.size() - done);
+      const auto place = [&](std::size_t rank) { return block.data() + rank * count; };
+      kernels::copy(stream_, place(static_cast<std::size_t>(communicator_->rank())), mine.data() + done, Bytes(count));
+      communicator_->all_gather(stream_, {.data = block.data(), .shard = Bytes(count), .label = label});
+      for (std::size_t rank = 0; rank < ranks; ++rank) {
+        kernels::copy(stream_, all.data() + rank * mine.size() + done, place(rank), Bytes(count));
+      }
+      stream_.synchronize();
+    }
+  }
 
  private:
   static constexpr std::size_t block_bytes = std::size_t{16} << 20;
@@ -60,32 +73,38 @@ class OverDevice {
   Stream stream_;
 };
 
-void OverDevice::gather(std::span<const std::byte> mine, std::span<std::byte> all, std::string_view label) {
-  const auto ranks = static_cast<std::size_t>(communicator_->size());
-  const std::size_t part = std::min(mine.size(), std::max(least_part, block_bytes / ranks));
-  Arena block(stream_.device(), Bytes(part * ranks));
-  for (std::size_t done = 0; done < mine.size(); done += part) {
-    const std::size_t count = std::min(part, mine.size() - done);
-    const auto place = [&](std::size_t rank) { return block.data() + rank * count; };
-    kernels::copy(stream_, place(static_cast<std::size_t>(communicator_->rank())), mine.data() + done, Bytes(count));
-    communicator_->all_gather(stream_, {.data = block.data(), .shard = Bytes(count), .label = label});
-    for (std::size_t rank = 0; rank < ranks; ++rank) {
-      kernels::copy(stream_, all.data() + rank * mine.size() + done, place(rank), Bytes(count));
-    }
-    stream_.synchronize();
-  }
-}
-
 // Small collectives over a communicator and a stream of their own, so that they never queue behind the training's.
 class World::HostCollectives {
  public:
   // Collective: makes the communicator "control".
-  explicit HostCollectives(World::Backend& backend);
+  explicit HostCollectives(World::Backend& backend)
+      : backend_(backend),
+        communicator_(backend.make_host_communicator("control")),
+        stream_(backend.host_device(), {.name = "control", .queue_capacity = 1}) {}
 
-  void barrier(std::string_view label);
-  std::vector<std::byte> gather(std::span<const std::byte> mine, std::string_view label);
+  void barrier(std::string_view label) {
+    communicator_->barrier(stream_, label);
+    stream_.synchronize();
+  }
+
+  std::vector<std::byte> gather(std::span<const std::byte> mine, std::string_view label) {
+    std::vector<std::byte> all(mine.size() * static_cast<std::size_t>(communicator_->size()));
+    if (mine.size() >= least_over_device && backend_.gathers_over_device()) {
+      if (!over_device_) over_device_.emplace(backend_);
+      over_device_->gather(mine, all, label);
+      return all;
+    }
+    const auto offset = static_cast<std::ptrdiff_t>(mine.size()) * communicator_->rank();
+    std::copy(mine.begin(), mine.end(), all.begin() + offset);
+    communicator_->all_gather(stream_, {.data = all.data(), .shard = Bytes(mine.size()), .label = label});
+    stream_.synchronize();
+    return all;
+  }
+
   template <typename Value>
-  std::vector<Value> gather_values(Value mine, std::string_view label);
+  std::vector<Value> gather_values(Value mine, std::string_view label) {
+    return comm::values_of<Value>(gather(std::as_bytes(std::span(&mine, 1)), label));
+  }
 
  private:
   // From so many bytes of a rank on a gather goes over the device, where that is faster.
@@ -96,38 +115,6 @@ class World::HostCollectives {
   Stream stream_;
   std::optional<OverDevice> over_device_;  // once it is needed
 };
-
-World::HostCollectives::HostCollectives(World::Backend& backend)
-    : backend_(backend),
-      communicator_(backend.make_host_communicator("control")),
-      stream_(backend.host_device(), {.name = "control", .queue_capacity = 1}) {}
-
-void World::HostCollectives::barrier(std::string_view label) {
-  communicator_->barrier(stream_, label);
-  stream_.synchronize();
-}
-
-std::vector<std::byte> World::HostCollectives::gather(std::span<const std::byte> mine, std::string_view label) {
-  std::vector<std::byte> all(mine.size() * static_cast<std::size_t>(communicator_->size()));
-  if (mine.size() >= least_over_device && backend_.gathers_over_device()) {
-    if (!over_device_) over_device_.emplace(backend_);
-    over_device_->gather(mine, all, label);
-    return all;
-  }
-  const auto offset = static_cast<std::ptrdiff_t>(mine.size()) * communicator_->rank();
-  std::copy(mine.begin(), mine.end(), all.begin() + offset);
-  communicator_->all_gather(stream_, {.data = all.data(), .shard = Bytes(mine.size()), .label = label});
-  stream_.synchronize();
-  return all;
-}
-
-template <typename Value>
-std::vector<Value> World::HostCollectives::gather_values(Value mine, std::string_view label) {
-  const std::vector<std::byte> bytes = gather(std::as_bytes(std::span(&mine, 1)), label);
-  std::vector<Value> values(bytes.size() / sizeof(Value));
-  std::memcpy(values.data(), bytes.data(), bytes.size());
-  return values;
-}
 
 // ---- the World ----
 
@@ -156,17 +143,17 @@ void World::call_ends() noexcept {
   }
 }
 
-int World::rank() const { return backend_->facts().rank; }
-int World::size() const { return backend_->facts().size; }
+int World::rank() const { return backend_->job().rank(); }
+int World::size() const { return backend_->job().size(); }
 Device World::device() const { return backend_->facts().device; }
 int World::threads() const { return backend_->facts().threads; }
-std::chrono::milliseconds World::timeout() const { return backend_->facts().timeout; }
+std::chrono::milliseconds World::timeout() const { return backend_->job().timeout(); }
 std::string_view World::backend_name() const { return backend_->facts().name; }
 
 Mesh World::mesh(std::vector<MeshAxis> axes) const {
   Mesh mesh(std::move(axes), size(), rank());
   if (rank() != 0) return mesh;
-  const std::string text = comm::needless_crossing(mesh, backend_->facts().hosts);
+  const std::string text = comm::needless_crossing(mesh, backend_->facts().place);
   if (!text.empty() && backend_->is_new_warning(text)) warn(text);
   return mesh;
 }

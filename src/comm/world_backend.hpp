@@ -3,7 +3,6 @@
 // Thread safety: make_communicator() from the rank's own thread, everything else from any thread.
 #pragma once
 
-#include <chrono>
 #include <memory>
 #include <set>
 #include <string>
@@ -12,27 +11,23 @@
 
 #include "comm/hosts.hpp"
 #include "comm/job_failure.hpp"
+#include "comm/pinned.hpp"
 #include "comm/rank_log.hpp"
 #include "tessera/comm/world.hpp"
 
 namespace tessera {
 
-class World::Backend {
+class World::Backend : comm::Pinned {
  public:
   // As the World's functions of these names.
   struct Facts {
     std::string_view name;
-    int rank = 0;
-    int size = 1;
     Device device = Device::cpu();
     int threads = 1;
-    std::chrono::milliseconds timeout{};
-    comm::Hosts hosts{};
+    comm::Place place{};
   };
 
   virtual ~Backend() = default;
-  Backend(const Backend&) = delete;
-  Backend& operator=(const Backend&) = delete;
 
   const Facts& facts() const { return facts_; }
   comm::Membership& job() const { return job_; }

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "comm/control/control_communicator.hpp"
-#include "comm/control/thread_control.hpp"
+#include "comm/control/control_room.hpp"
 #include "comm/rank_log.hpp"
 #include "comm/world_backend.hpp"
 #include "rendezvous_ranks.hpp"
@@ -19,15 +19,7 @@ namespace tessera::comm {
 
 class ControlBackend final : public World::Backend {
  public:
-  ControlBackend(Control& control, RankLog& log)
-      : Backend({.name = "control",
-                 .rank = control.rank(),
-                 .size = control.size(),
-                 .device = Device::cpu(),
-                 .threads = 1,
-                 .timeout = control.timeout()},
-                control, log),
-        control_(control) {}
+  ControlBackend(Control& control, RankLog& log) : Backend({.name = "control"}, control, log), control_(control) {}
 
   std::unique_ptr<Communicator> make_communicator(std::string name, const CommunicatorUse& use) final {
     return make_control_communicator(control_, name, use.group);
@@ -74,14 +66,13 @@ void check_on_controls(int ranks, Property property, const MakeControl& make_con
 }
 
 inline void check_in_memory(Property property, int ranks, std::chrono::milliseconds timeout) {
-  ThreadControlRoom room(ranks, timeout);
+  ControlRoom room(ranks, timeout);
   check_on_controls(ranks, property, [&](int rank) { return std::make_unique<ThreadControl>(room, rank); });
 }
 
 inline void check_over_sockets(Property property, int ranks, std::chrono::milliseconds timeout) {
   const Meeting meeting({.ranks = ranks, .timeout = timeout});
-  check_on_controls(ranks, property,
-                    [&](int rank) { return std::make_unique<RendezvousControl>(meeting.join_options(rank), timeout); });
+  check_on_controls(ranks, property, [&](int rank) { return join_rendezvous(meeting.join_options(rank), timeout); });
 }
 
 }  // namespace tessera::comm

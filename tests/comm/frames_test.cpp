@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "comm/rendezvous/messages.hpp"
 #include "comm/signature.hpp"
 #include "tessera/base/error.hpp"
 

@@ -41,7 +41,7 @@ LocalPost barrier_post(std::uint64_t sequence) { return {.signature = signature_
 struct Meeting {
   Meeting(int ranks, std::chrono::milliseconds timeout, const std::string& name, const std::vector<int>& members)
       : job(ranks, timeout), group(job, job.open(job.lock(), name, members), name, members) {}
-  ThreadControlRoom job;
+  ControlRoom job;
   LocalGroup group;
 };
 
@@ -73,7 +73,7 @@ void check_rank_1_leaves_after_rank_0_has_moved(Wait&& wait, End&& end) {
   CHECK(rank_1_left);
 }
 
-void abort_job(ThreadControlRoom& job) { job.abort(0, "disk full", nullptr); }
+void abort_job(ControlRoom& job) { job.abort(0, "disk full", nullptr); }
 
 }  // namespace
 

@@ -105,7 +105,8 @@ TEST_CASE("hosts_that_the_launcher_interleaves_are_named_where_a_mesh_suffers") 
   const std::vector<int> interleaved = {0, 1, 0, 1};
   const auto warning = [](std::vector<MeshAxis> axes, const std::vector<int>& host_of) {
     const auto ranks = static_cast<int>(host_of.size());
-    return comm::needless_crossing(Mesh(std::move(axes), ranks, 0), {.of_rank = host_of, .names = {"a", "b", "c"}});
+    return comm::needless_crossing(Mesh(std::move(axes), ranks, 0),
+                                   {.host_of = host_of, .host_names = {"a", "b", "c"}});
   };
   const std::string text = warning({{"replicate", 2}, {"shard", 2}}, interleaved);
   CHECK(text.find("2 of 2 groups \"shard\" of the mesh replicate 2 x shard 2 are on several hosts, and 0 would be") ==

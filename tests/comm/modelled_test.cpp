@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "comm/modelled/modelled_communicator.hpp"
+#include "comm/modelled/modelled.hpp"
 #include "conformance.hpp"
 #include "property.hpp"
 #include "tessera/base/error.hpp"

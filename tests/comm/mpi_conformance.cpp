@@ -6,6 +6,6 @@
 
 int main(int argc, char** argv) {
   constexpr std::chrono::seconds minute{60};
-  auto& process = tessera::comm::MpiProcess::instance({.start = minute, .end = minute});
-  return tessera::run_properties(process, {argv, static_cast<std::size_t>(argc)});
+  auto& introduction = tessera::comm::introduce_over_mpi({.start = minute, .end = minute});
+  return tessera::run_properties(introduction, {argv, static_cast<std::size_t>(argc)});
 }

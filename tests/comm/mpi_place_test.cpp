@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/mpi/process_job.hpp"
+#include "comm/hosts.hpp"
 
 using tessera::comm::Place;
 using tessera::comm::place_of;

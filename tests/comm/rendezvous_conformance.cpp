@@ -13,7 +13,8 @@ int main(int argc, char** argv) {
   constexpr std::chrono::seconds minute{60};
   const tessera::Start start = tessera::how_started();
   const MeetingPoint point = meeting_point([](const char* name) { return std::getenv(name); }, start, minute);
-  RendezvousControl control(join_options(point.place, start, minute), minute);
+  const std::unique_ptr<Control> joined = join_rendezvous(join_options(point.place, start, minute), minute);
+  Control& control = *joined;
   RendezvousIntroduction introduction(control);
   const int code = tessera::run_properties(introduction, {argv, static_cast<std::size_t>(argc)});
   control.leave();

@@ -36,7 +36,7 @@ class Meeting {
             .start_timeout = options_.start_timeout};
   }
 
-  using Body = std::function<void(RendezvousControl&)>;
+  using Body = std::function<void(Control&)>;
 
   // What each of the ranks from `first` on threw, or "". A rank that throws aborts the job.
   std::vector<std::string> run(const Body& body, int first = 0) const {
@@ -62,7 +62,8 @@ class Meeting {
 
   std::string run_rank(const Body& body, int rank) const {
     try {
-      RendezvousControl control(join_options(rank), options_.timeout);
+      const std::unique_ptr<Control> joined = join_rendezvous(join_options(rank), options_.timeout);
+      Control& control = *joined;
       try {
         body(control);
         control.leave();

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <fstream>
@@ -117,7 +118,8 @@ TEST_CASE("ranks_that_are_processes_meet_and_exchange" * doctest::skip(!forked_r
       const pid_t child = ::fork();
       if (child == 0) {
         try {
-          RendezvousControl control(place.join_options(rank), at_once);
+          const std::unique_ptr<Control> joined = join_rendezvous(place.join_options(rank), at_once);
+          Control& control = *joined;
           check_exchange(control);
           control.leave();
         } catch (...) {
@@ -182,7 +184,7 @@ TEST_CASE("a_wrong_token_is_refused_and_the_others_meet") {
   const Meeting place({.ranks = 2});
   JoinOptions wrong = place.join_options(1);
   wrong.token = "another token than the job's";
-  const std::string text = text_of_expected<UsageError>([&] { RendezvousControl(wrong, at_once); });
+  const std::string text = text_of_expected<UsageError>([&] { join_rendezvous(wrong, at_once); });
   CHECK(has(text, "rank 1 cannot join"));
   CHECK(has(text, "TESSERA_TOKEN"));
   for (const std::string& each : place.run(check_exchange)) CHECK(each == "");
@@ -278,7 +280,7 @@ TEST_CASE("who_was_refused_stands_in_the_deadlines_text") {
   const Meeting place({.ranks = 2, .timeout = milliseconds(300)});
   JoinOptions wrong = place.join_options(0);
   wrong.token = "another token than the job's";
-  CHECK_THROWS_AS(RendezvousControl(wrong, at_once), UsageError);
+  CHECK_THROWS_AS(join_rendezvous(wrong, at_once), UsageError);
   const std::vector<std::string> texts = place.run(check_exchange, 1);
   CHECK(has(texts[1], "1 connection was refused, the last from 127.0.0.1:"));
   CHECK(has(texts[1], "it does not hold the job's token"));
@@ -300,11 +302,13 @@ TEST_CASE("a_server_that_never_comes_is_named_at_the_deadline") {
 
 TEST_CASE("a_second_rank_of_the_same_number_is_refused_and_the_first_stays") {
   const Meeting place({.ranks = 2});
-  RendezvousControl first(place.join_options(1), at_once);
-  const std::string text = text_of_expected<UsageError>([&] { RendezvousControl(place.join_options(1), at_once); });
+  const std::unique_ptr<Control> joined = join_rendezvous(place.join_options(1), at_once);
+  Control& first = *joined;
+  const std::string text = text_of_expected<UsageError>([&] { join_rendezvous(place.join_options(1), at_once); });
   CHECK(has(text, "rank 1 is there already"));
   std::thread zero([&] {
-    RendezvousControl control(place.join_options(0), at_once);
+    const std::unique_ptr<Control> other = join_rendezvous(place.join_options(0), at_once);
+    Control& control = *other;
     CHECK_NOTHROW(check_exchange(control));
     control.leave();
   });
@@ -317,11 +321,11 @@ TEST_CASE("a_rank_of_another_world_size_is_refused") {
   const Meeting place({.ranks = 2});
   JoinOptions other = place.join_options(1);
   other.ranks = 3;
-  const std::string text = text_of_expected<UsageError>([&] { RendezvousControl(other, at_once); });
+  const std::string text = text_of_expected<UsageError>([&] { join_rendezvous(other, at_once); });
   CHECK(has(text, "rank 1 of a job of 3 ranks, and this one has 2"));
   other = place.join_options(1);
   other.rank = 2;
-  CHECK(has(text_of_expected<UsageError>([&] { RendezvousControl(other, at_once); }), "none of the job's"));
+  CHECK(has(text_of_expected<UsageError>([&] { join_rendezvous(other, at_once); }), "none of the job's"));
 }
 
 TEST_CASE("another_version_is_refused_on_both_sides") {
@@ -351,12 +355,13 @@ TEST_CASE("a_rank_that_dies_is_named_on_all_others" * doctest::skip(!forked_rank
   const auto start = steady_clock::now();
   const pid_t child = ::fork();
   if (child == 0) {
-    RendezvousControl control(place.join_options(0), at_once);
+    const std::unique_ptr<Control> joined = join_rendezvous(place.join_options(0), at_once);
+    Control& control = *joined;
     control.open("control", std::nullopt, "");
     ::kill(::getpid(), SIGKILL);
   }
   const std::vector<std::string> texts = place.run(
-      [](RendezvousControl& control) {
+      [](Control& control) {
         control.open("control", std::nullopt, "");
         control.exchange(1, meeting, "");
       },
@@ -372,7 +377,7 @@ TEST_CASE("a_rank_that_dies_is_named_on_all_others" * doctest::skip(!forked_rank
 
 TEST_CASE("the_first_cause_reaches_all_and_a_later_one_does_not") {
   const Meeting place({.ranks = 5});
-  const std::vector<std::string> texts = place.run([](RendezvousControl& control) {
+  const std::vector<std::string> texts = place.run([](Control& control) {
     control.open("control", std::nullopt, "");
     if (control.rank() == 3) throw DataError("train.bin: empty");
     try {
@@ -393,7 +398,7 @@ TEST_CASE("the_first_cause_reaches_all_and_a_later_one_does_not") {
 TEST_CASE("ranks_wait_until_the_first_cause_was_told") {
   const Meeting place({.ranks = 3});
   std::atomic<bool> told = false;
-  place.run([&](RendezvousControl& control) {
+  place.run([&](Control& control) {
     control.open("control", std::nullopt, "");
     if (control.rank() == 2) {
       control.abort("enough", nullptr);
@@ -416,7 +421,8 @@ TEST_CASE("what_rank_0_says_last_reaches_the_others") {
     std::atomic<bool> ended = false;
     bool heard = false;
     std::thread other([&, options = place->join_options(1)] {
-      RendezvousControl control(options, at_once);
+      const std::unique_ptr<Control> end = join_rendezvous(options, at_once);
+      Control& control = *end;
       joined = true;
       while (control.failure() == nullptr) std::this_thread::sleep_for(milliseconds(1));
       heard = control.wait_for_report();
@@ -426,7 +432,8 @@ TEST_CASE("what_rank_0_says_last_reaches_the_others") {
       while (!ended) connect_to(addresses.front(), steady_clock::now() + at_once, why);
     });
     {
-      RendezvousControl control(place->join_options(0), at_once);
+      const std::unique_ptr<Control> end = join_rendezvous(place->join_options(0), at_once);
+      Control& control = *end;
       while (!joined) std::this_thread::sleep_for(milliseconds(1));
       control.abort("enough", nullptr);
       control.say_reported();
@@ -445,12 +452,14 @@ TEST_CASE("what_a_rank_says_last_reaches_the_others") {
     const Meeting place({.ranks = 2});
     bool heard = false;
     std::thread other([&] {
-      RendezvousControl control(place.join_options(1), at_once);
+      const std::unique_ptr<Control> end = join_rendezvous(place.join_options(1), at_once);
+      Control& control = *end;
       control.open("control", std::nullopt, "");
       heard = control.wait_for_report();
     });
     {
-      RendezvousControl control(place.join_options(0), at_once);
+      const std::unique_ptr<Control> joined = join_rendezvous(place.join_options(0), at_once);
+      Control& control = *joined;
       const std::size_t opened = control.open("control", std::nullopt, "").channel;
       for (int number = 0; number < 20; ++number) control.announce(opened, signature_of_creation("control"));
       control.say_reported();
@@ -463,7 +472,7 @@ TEST_CASE("what_a_rank_says_last_reaches_the_others") {
 TEST_CASE("leaving_waits_for_all_and_is_no_crash") {
   const Meeting place({.ranks = 3});
   std::atomic<int> ended = 0;
-  const auto texts = place.run([&](RendezvousControl& control) {
+  const auto texts = place.run([&](Control& control) {
     control.open("control", std::nullopt, "");
     if (control.rank() == 1) std::this_thread::sleep_for(milliseconds(50));
     ++ended;
@@ -474,9 +483,81 @@ TEST_CASE("leaving_waits_for_all_and_is_no_crash") {
   for (const std::string& text : texts) CHECK(text == "");
 }
 
+// Its process answers, so it is not taken for one that was stopped.
+TEST_CASE("a_rank_that_works_on_alone_is_waited_for_longer_than_the_deadline") {
+  const Meeting place({.ranks = 2, .timeout = milliseconds(300)});
+  const auto texts = place.run([](Control& control) {
+    control.open("control", std::nullopt, "");
+    if (control.rank() == 1) std::this_thread::sleep_for(milliseconds(1000));
+    control.leave();
+    CHECK(control.failure() == nullptr);
+  });
+  for (const std::string& text : texts) CHECK(text == "");
+}
+
+namespace {
+
+constexpr milliseconds stopped_timeout{1500};
+
+// Meets the others, and is stopped.
+[[noreturn]] void join_and_stop(const JoinOptions& options) {
+  const std::unique_ptr<Control> joined = join_rendezvous(options, at_once);
+  joined->open("control", std::nullopt, "");
+  ::raise(SIGSTOP);
+  ::_exit(1);
+}
+
+// What leaving comes to.
+std::string leave_after_meeting(Control& control) {
+  control.open("control", std::nullopt, "");
+  control.leave();
+  return control.failure() == nullptr ? "all have left" : control.failure()->cause;
+}
+
+void end(pid_t child) {
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+}
+
+}  // namespace
+
+TEST_CASE("a_rank_that_was_stopped_before_it_left_is_named" * doctest::skip(!forked_ranks_may_thread)) {
+  const Meeting place({.ranks = 3, .timeout = stopped_timeout});
+  const pid_t child = ::fork();
+  if (child == 0) join_and_stop(place.join_options(0));
+  std::array<std::string, 3> causes;
+  place.run([&](Control& control) { causes[static_cast<std::size_t>(control.rank())] = leave_after_meeting(control); },
+            1);
+  end(child);
+  for (const int rank : {1, 2}) {
+    CHECK(causes[static_cast<std::size_t>(rank)] ==
+          "ranks 1, 2 waited up to 1.5 s for rank 0, which has not left the job and does nothing: was its process "
+          "stopped?");
+  }
+}
+
+TEST_CASE("a_rendezvous_that_was_stopped_while_ranks_leave_is_named" * doctest::skip(!forked_ranks_may_thread)) {
+  std::array<int, 2> ends{};
+  REQUIRE(::pipe(ends.data()) == 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const Meeting place({.ranks = 2, .timeout = stopped_timeout});
+    const std::uint16_t port = place.endpoint().port;
+    if (::write(ends[1], &port, sizeof(port)) != sizeof(port)) ::_exit(1);
+    join_and_stop(place.join_options(0));
+  }
+  std::uint16_t port = 0;
+  REQUIRE(::read(ends[0], &port, sizeof(port)) == sizeof(port));
+  const JoinOptions options{.endpoint = {"127.0.0.1", port}, .token = MeetingOptions().token, .rank = 1, .ranks = 2};
+  const std::string cause = leave_after_meeting(*join_rendezvous(options, stopped_timeout));
+  end(child);
+  for (const int descriptor : ends) ::close(descriptor);
+  CHECK(has(cause, "rank 1 waited up to 1.5 s at the end of the job for rank 0's rendezvous at 127.0.0.1:"));
+}
+
 TEST_CASE("blobs_have_a_limit_that_is_told_before_anything_is_sent") {
   const Meeting place({.ranks = 2});
-  const auto texts = place.run([](RendezvousControl& control) {
+  const auto texts = place.run([](Control& control) {
     control.open("control", std::nullopt, "");
     const std::string largest(Control::most_blob, 'x');
     if (control.exchange(1, meeting, largest).back() != largest) throw std::runtime_error("the largest blob");
@@ -494,7 +575,8 @@ TEST_CASE("a_rank_that_sends_nonsense_is_named_and_ends_the_job") {
     connection.flush();
     wait_for(connection.descriptor(), POLLIN, steady_clock::now() + at_once);
   });
-  RendezvousControl control(place.join_options(0), at_once);
+  const std::unique_ptr<Control> joined = join_rendezvous(place.join_options(0), at_once);
+  Control& control = *joined;
   const std::string text = text_of_expected<AbortedError>([&] { control.open("control", std::nullopt, ""); });
   nonsense.join();
   CHECK(has(text, "rank 1 sent nonsense"));

@@ -161,7 +161,7 @@ TEST_CASE("a_backend_that_the_ranks_cannot_have_is_an_error_that_names_what_help
 }
 
 TEST_CASE("the_line_about_the_start_counts_ranks_hosts_and_threads") {
-  CHECK(start_line(detect(open_mpi), {.ranks = 4, .hosts = 1, .ranks_here = 4, .threads = 1}) ==
+  CHECK(start_line(detect(open_mpi), {.ranks = 4, .hosts = 1, .here = {0, 1, 2, 3}}, 1) ==
         "4 ranks on 1 host, processes of Open MPI's mpirun; on this host 4 ranks with 1 thread each, on the CPU");
 }
 

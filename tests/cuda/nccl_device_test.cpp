@@ -71,14 +71,15 @@ int ranks_that_fit(const std::string& path) {
 
 int run_rank(const JoinOptions& join, const Case& each, const std::string& path) {
   const auto nccl = open_nccl(path);
-  RendezvousControl control(join, each.timeout);
+  const std::unique_ptr<Control> joined = join_rendezvous(join, each.timeout);
+  Control& control = *joined;
   const Device device = Device::cuda(join.rank % cuda_device_count());
   conformance::device_of_this_thread() = device;
   NcclJob job(*nccl, control, device, {.staging = Bytes(1 << 20)});
   RankLog log(std::nullopt, join.rank);
   int code = 0;
   try {
-    World world(std::make_unique<NcclBackend>(job, 1, log, Hosts{}));
+    World world(std::make_unique<NcclBackend>(job, 1, log, Place{}));
     try {
       each.property(world);
     } catch (const std::exception& error) {

@@ -10,7 +10,7 @@
 
 #include "../comm/property.hpp"
 #include "../comm/rendezvous_ranks.hpp"
-#include "comm/control/thread_control.hpp"
+#include "comm/control/control_room.hpp"
 #include "comm/nccl/nccl_backend.hpp"
 #include "fake_nccl.hpp"
 #include "tessera/comm/world.hpp"
@@ -31,12 +31,12 @@ struct NcclRanks {
 template <typename Body>
 std::vector<std::string> run_nccl_ranks(const NcclRanks& how, const Body& body) {
   FakeNccl nccl(how.faults);
-  ThreadControlRoom room(how.ranks, how.timeout);
+  ControlRoom room(how.ranks, how.timeout);
   std::unique_ptr<Meeting> meeting;
   if (how.over_sockets) meeting = std::make_unique<Meeting>(MeetingOptions{.ranks = how.ranks, .timeout = how.timeout});
   const auto control_of = [&](int rank) -> std::unique_ptr<Control> {
     if (!meeting) return std::make_unique<ThreadControl>(room, rank);
-    return std::make_unique<RendezvousControl>(meeting->join_options(rank), how.timeout);
+    return join_rendezvous(meeting->join_options(rank), how.timeout);
   };
   std::vector<std::string> texts(static_cast<std::size_t>(how.ranks));
   const auto run_rank = [&](int rank) {
@@ -46,7 +46,7 @@ std::vector<std::string> run_nccl_ranks(const NcclRanks& how, const Body& body) 
     NcclJob job(nccl, *control, device, how.options);
     RankLog log(std::nullopt, rank);
     try {
-      World world(std::make_unique<NcclBackend>(job, 1, log, Hosts{}));
+      World world(std::make_unique<NcclBackend>(job, 1, log, Place{}));
       try {
         body(world);
       } catch (const std::exception& error) {

@@ -183,14 +183,14 @@ TEST_CASE("nccls_own_sums_are_near_and_convert_accumulate_and_divide") {
     }
   };
   for (const DType wire : {DType::fp32, DType::bf16}) {
-    check_all_well(run_nccl_ranks({.ranks = 3, .options = {.sums = NcclSums::fast, .staging = Bytes(4096)}},
+    check_all_well(run_nccl_ranks({.ranks = 3, .options = {.sums = SumChoice::fast, .staging = Bytes(4096)}},
                                   [&](World& world) { sum_of(world, wire); }));
   }
 }
 
 TEST_CASE("nccls_own_sums_refuse_what_their_staging_does_not_hold") {
   const auto texts =
-      run_nccl_ranks({.ranks = 2, .options = {.sums = NcclSums::fast, .staging = Bytes(4096)}}, [](World& world) {
+      run_nccl_ranks({.ranks = 2, .options = {.sums = SumChoice::fast, .staging = Bytes(4096)}}, [](World& world) {
         const auto reduce = world.make_communicator("reduce");
         Stream stream = queued_stream("reduce");
         Shared<float> data(4096);

@@ -281,7 +281,7 @@ FAULTS = [
           "  if (std::any_of(entry.codes.begin(), entry.codes.end(), same)) {",
           whole("comm")),
     Fault("the deadline is ignored",
-          "src/comm/control/thread_control.cpp",
+          "src/comm/control/control_room.cpp",
           "    if (patience.is_over()) {",
           "    if (patience.is_over() && timeout_ < std::chrono::milliseconds(0)) {",
           (("comm", "local: rank_that_never_comes_is_named"),)),

@@ -1,16 +1,13 @@
 // One rank's way to the others beside the collectives: announcements of what it calls, small blobs, and how the job
 // ends. Never on the way of a collective's data.
 //
-// Backends: threads of one process (thread_control.hpp), processes over a rendezvous
-// (rendezvous/rendezvous_control.hpp). Thread safety: all of it, but that each channel is announced on by one thread at
+// Backends: threads of one process (control_room.hpp), processes over a rendezvous (rendezvous/rendezvous_control.hpp).
+// Thread safety: all of it, but that each channel is announced on by one thread at
 // a time.
 #pragma once
 
 #include <chrono>
 #include <cstddef>
-#include <cstdint>
-#include <exception>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -23,30 +20,23 @@
 
 namespace tessera::comm {
 
-// This rank's next channel: they count from 1 as they are made, those of a partition in the order of its groups.
-// `opened` counts all.
-inline std::size_t take_channel(std::size_t& opened, const std::optional<Group>& group, int rank) {
-  const std::size_t first = opened + 1;
-  opened += group ? static_cast<std::size_t>(group->count()) : 1;
-  return first + (group ? static_cast<std::size_t>(group->index_of(rank)) : 0);
-}
-
 class Control : public Membership {
  public:
-  virtual int size() const = 0;
-  virtual std::chrono::milliseconds timeout() const = 0;
-
   // ---- channels ----
 
   // A new channel of the communicator `name`, for each of the groups of a partition, or for all ranks; `blob` comes
   // back from every rank. Collective over all ranks, blocks. Throws as exchange() does; ranks that disagree about the
   // name or the partition get an error that names both.
-  struct Opened {
-    std::size_t channel;  // of this rank's group
-    Members members;
+  struct Opened : Identity {
     std::vector<std::string> blobs;  // by rank of the job
   };
-  virtual Opened open(const std::string& name, const std::optional<Group>& group, std::string_view blob) = 0;
+  Opened open(const std::string& name, const std::optional<Group>& group, std::string_view blob) {
+    Opened opened{channels_.take(name, group, rank(), size()), {}};
+    std::string said;
+    append_opening(said, opening_of(opened.name, group, rank()));
+    opened.blobs = exchange(0, signature_of_creation(creation_label(name, group)), said.append(blob));
+    return opened;
+  }
 
   // This rank now calls `signature` on the channel. Never waits; allocates nothing once the same has happened before.
   // The position, whose number is 0 when the job had failed before: then it was announced to nobody.
@@ -57,7 +47,7 @@ class Control : public Membership {
   virtual void await_agreement(const Position& position, const Signature& signature) = 0;
 
   // As announce() and await_agreement(), with a blob of at most most_blob from each member to all; they come back by
-  // place.
+  // place. On channel 0 it begins with an Opening, which does not come back.
   virtual std::vector<std::string> exchange(std::size_t channel, const Signature& signature, std::string_view blob) = 0;
   static constexpr std::size_t most_blob = 64 << 10;
 
@@ -71,6 +61,9 @@ class Control : public Membership {
 
   // The job has failed: as throw_failure().
   [[noreturn]] void fail_at(const Position& position) const { throw_failure(*failure(), position); }
+
+ private:
+  ChannelCount channels_;
 };
 
 }  // namespace tessera::comm

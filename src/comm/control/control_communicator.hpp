@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "comm/control/control.hpp"
@@ -36,8 +37,8 @@ class ControlMeeting {
   static constexpr std::size_t round_bytes = Control::most_blob;  // divides by every element's size
   int place() const { return group_.place; }
   int size() const { return group_.size; }
-  std::span<const void*> scratch() const { return pointers_; }
-  std::byte* staging(int of, std::size_t) const {
+  std::span<const void*> scratch() { return pointers_; }
+  std::byte* staging(int of, std::size_t) {
     if (of == place()) own_.resize(round_bytes);
     return reinterpret_cast<std::byte*>(of == place() ? own_.data() : blobs_[static_cast<std::size_t>(of)].data());
   }
@@ -46,39 +47,39 @@ class ControlMeeting {
   }
   void sum(const kernels::RankedSum& of) const { kernels::ranked_sum_cpu(of); }
 
-  void regroup(const Staged& staged) const {
+  void regroup(const Staged& staged) {
     const std::size_t before_last = staged.stride * static_cast<std::size_t>(size() - 1);
     exchange(std::string_view(own_).substr(0, before_last + staged.bytes));
   }
   // Ranks meet in one round at least.
   template <typename Move>
-  void meet(const std::byte*, const Move& move) const {
+  void meet(const std::byte*, const Move& move) {
     move();
     if (blobs_.empty()) exchange("");
   }
 
  private:
-  void exchange(std::string_view blob) const { blobs_ = group_.control.exchange(group_.channel, signature_, blob); }
+  void exchange(std::string_view blob) { blobs_ = group_.control.exchange(group_.channel, signature_, blob); }
 
-  const ControlGroup& group_;
+  const ControlGroup group_;
   const Signature& signature_;
-  mutable std::string own_;
-  mutable std::vector<std::string> blobs_;  // by place
-  mutable std::vector<const void*> pointers_;
-};
-
-// One rank's part of one collective.
-struct ControlCall {
-  ControlGroup group;
-  Signature signature;
-  template <typename Operation>
-  void operator()(const Operation& operation) const {
-    run_collective(ControlMeeting(group, signature), operation);
-  }
+  std::string own_;
+  std::vector<std::string> blobs_;  // by place
+  std::vector<const void*> pointers_;
 };
 
 // Collective over all ranks: opens a channel of this name. Streams must be the CPU's.
-std::unique_ptr<Communicator> make_control_communicator(Control& control, const std::string& name,
-                                                        const std::optional<Group>& group);
+inline std::unique_ptr<Communicator> make_control_communicator(Control& control, const std::string& name,
+                                                               const std::optional<Group>& group) {
+  Control::Opened opened = control.open(name, group, "");
+  const ControlGroup made{control, opened.channel, opened.members.place, opened.members.size()};
+  const auto call_on = [made](Stream&, const Signature& signature) {
+    return [made, signature](const auto& operation) {
+      ControlMeeting meeting(made, signature);
+      run_collective(meeting, operation);
+    };
+  };
+  return make_task_communicator(std::move(opened.members), std::move(opened.name), call_on);
+}
 
 }  // namespace tessera::comm

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <list>
 #include <utility>
 
 #include "comm/collective_errors.hpp"
@@ -123,9 +124,10 @@ std::optional<Verdict> Ledger::compare(std::size_t index) {
     return std::nullopt;
   }
   const std::vector<int> ranks = channel.that_came(channel.agreed + 1);
-  std::vector<std::string_view> codes;
-  for (const int rank : ranks) codes.push_back(entry.codes[*channel.place_of(rank)]);
-  return Verdict{.position = {index, channel.agreed + 1}, .text = disagreement_text(channel.name, codes, ranks)};
+  std::list<DecodedSignature> decoded;
+  std::vector<Signature> signatures;
+  for (const int rank : ranks) signatures.push_back(*decoded.emplace_back(entry.codes[*channel.place_of(rank)]));
+  return Verdict{.position = {index, channel.agreed + 1}, .text = disagreement_text(channel.name, signatures, ranks)};
 }
 
 // Of an open position, as the first rank that came told it.
@@ -144,8 +146,7 @@ std::optional<Verdict> Ledger::awaited_leaver(std::size_t index) const {
     if (missing.empty()) continue;
     const auto waiting = channel.that_came(number);
     const DecodedSignature signature(code_at(channel, ahead));
-    const Standstill standstill{
-        .communicator = channel.name, .signature = *signature, .waiting = waiting, .missing = missing};
+    const Standstill standstill{channel.name, *signature, waiting, missing};
     return Verdict{.position = {index, number},
                    .text = leaving_ == Leaving::left ? left_text(standstill) : ended_text(standstill)};
   }
@@ -181,8 +182,7 @@ std::optional<Verdict> Ledger::late(const Lateness& lateness) const {
   });
   if (missing.empty() && !all_came) return std::nullopt;
   const DecodedSignature signature(lateness.code);
-  const Standstill standstill{
-      .communicator = channel.name, .signature = *signature, .waiting = waiting, .missing = missing};
+  const Standstill standstill{channel.name, *signature, waiting, missing};
   return Verdict{
       .position = position,
       .text = missing.empty() ? stuck_text(standstill, lateness.timeout) : timeout_text(standstill, lateness.timeout)};

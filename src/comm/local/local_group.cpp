@@ -8,7 +8,7 @@
 
 namespace tessera::comm {
 
-LocalGroup::LocalGroup(ThreadControlRoom& room, std::size_t channel, std::string name, const std::vector<int>& ranks)
+LocalGroup::LocalGroup(ControlRoom& room, std::size_t channel, std::string name, const std::vector<int>& ranks)
     : room_(room), channel_(channel), name_(std::move(name)), slots_(ranks.size()) {
   for (std::size_t place = 0; place < ranks.size(); ++place) {
     slots_[place].rank = ranks[place];
@@ -21,7 +21,7 @@ void LocalGroup::enter(int place, const LocalPost& post) {
   if (room_.failure() != nullptr) leave_aborted(lock);
   slot(place).post = post;
   const int rank = slot(place).rank;
-  const Position position = room_.announce(lock, rank, channel_, post.signature);
+  const Position position = room_.announce(lock, rank, channel_, room_.encoded(lock, post.signature));
   room_.await_agreement(lock, rank, position, post.signature);
   start_moving(lock, place);
 }

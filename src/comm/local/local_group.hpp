@@ -1,6 +1,6 @@
 // Where the ranks of one communicator meet when they are threads. A collective on each rank is: enter() – all have
 // posted their pointers and agree – move data, [regroup() – all have moved – move more,] finish() – nobody reads this
-// rank's memory any more. Who is late, has left or disagrees is the control's to say (control/thread_control.hpp); here
+// rank's memory any more. Who is late, has left or disagrees is the control's to say (control/control_room.hpp); here
 // is who may read whose memory, and until when.
 //
 // Ranks are told apart by their places in the group; errors name ranks of the job.
@@ -20,7 +20,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/control/thread_control.hpp"
+#include "comm/control/control_room.hpp"
 #include "comm/signature.hpp"
 #include "device/cuda/cuda_queue.hpp"
 
@@ -42,7 +42,7 @@ struct LocalMarks {
 class LocalGroup {
  public:
   // Of the room's channel, whose members are these ranks of the job, by place.
-  LocalGroup(ThreadControlRoom& room, std::size_t channel, std::string name, const std::vector<int>& ranks);
+  LocalGroup(ControlRoom& room, std::size_t channel, std::string name, const std::vector<int>& ranks);
 
   int size() const { return static_cast<int>(slots_.size()); }
   const std::string& name() const { return name_; }
@@ -72,7 +72,7 @@ class LocalGroup {
   std::span<const void*> scratch(int place) { return slot(place).scratch; }
 
  private:
-  using Lock = ThreadControlRoom::Lock;
+  using Lock = ControlRoom::Lock;
   struct Slot {
     int rank = 0;  // of the job
     LocalPost post{};
@@ -92,7 +92,7 @@ class LocalGroup {
   void wait_for_movers(Lock& lock);
   [[noreturn]] void leave_aborted(Lock& lock);
 
-  ThreadControlRoom& room_;
+  ControlRoom& room_;
   const std::size_t channel_;
   const std::string name_;
   std::vector<Slot> slots_;   // by place

@@ -13,7 +13,7 @@
 #include <string>
 #include <utility>
 
-#include "comm/control/thread_control.hpp"
+#include "comm/control/control_room.hpp"
 #include "comm/launch.hpp"
 #include "comm/launch_options.hpp"
 #include "comm/local/local_group.hpp"
@@ -39,17 +39,17 @@ class LocalCall {
  public:
   // queue: null for memory of the CPU, moved by the calling thread.
   LocalCall(const LocalSeat& seat, device::CudaQueue* queue, const Signature& signature)
-      : group_(seat.group), control_(seat.control), place_(seat.place), queue_(queue), signature_(signature) {}
+      : seat_(seat), queue_(queue), signature_(signature) {}
 
   template <typename Operation>
   void operator()(const Operation& operation) const {
     run_collective(*this, operation);
   }
 
-  int place() const { return place_; }
-  int size() const { return group_.size(); }
-  const std::byte* data_of(int place, std::size_t segment) const { return group_.data_of(place, segment); }
-  std::span<const void*> scratch() const { return group_.scratch(place_); }
+  int place() const { return seat_.place; }
+  int size() const { return seat_.group.size(); }
+  const std::byte* data_of(int place, std::size_t segment) const { return seat_.group.data_of(place, segment); }
+  std::span<const void*> scratch() const { return seat_.group.scratch(seat_.place); }
 
   void copy(std::byte* to, const std::byte* from, std::size_t bytes) const {
     queue_ != nullptr ? queue_->copy(to, from, Bytes(bytes)) : kernels::copy_cpu(to, from, Bytes(bytes));
@@ -61,65 +61,54 @@ class LocalCall {
   // Data moves after the peers' memory is ready; marks say where this rank has read it.
   template <typename Move>
   void meet(const std::byte* data, const Move& move) const {
-    const Claim claim(group_.busy(place_), control_, group_.name());
+    const Claim claim(seat_.group.busy(seat_.place), seat_.control, seat_.group.name());
     record(&LocalMarks::ready);
-    group_.enter(place_, {.signature = signature_, .data = data});
+    seat_.group.enter(seat_.place, {.signature = signature_, .data = data});
     try {
       wait_for_peers(&LocalMarks::ready);
       move();
       record(&LocalMarks::moved);
     } catch (...) {
-      group_.fail(place_, std::current_exception());
+      seat_.group.fail(seat_.place, std::current_exception());
       throw;
     }
-    group_.finish(place_);
+    seat_.group.finish(seat_.place);
     wait_for_peers(&LocalMarks::moved);
   }
   void regroup() const {
     record(&LocalMarks::moved);
-    group_.regroup(place_);
+    seat_.group.regroup(seat_.place);
     wait_for_peers(&LocalMarks::moved);
   }
 
  private:
   void record(device::CudaMark LocalMarks::*mark) const {
-    if (queue_ != nullptr) queue_->record(group_.marks(place_).*mark);
+    if (queue_ != nullptr) queue_->record(seat_.group.marks(seat_.place).*mark);
   }
   void wait_for_peers(device::CudaMark LocalMarks::*mark) const {
     if (queue_ == nullptr) return;
-    for_each_peer(place_, size(), [&](int peer) { queue_->wait(group_.marks(peer).*mark); });
+    for_each_peer(seat_.place, size(), [&](int peer) { queue_->wait(seat_.group.marks(peer).*mark); });
   }
 
-  LocalGroup& group_;
-  ThreadControl& control_;
-  int place_;
+  LocalSeat seat_;
   device::CudaQueue* queue_;
   Signature signature_;
-};
-
-struct LocalCalls {
-  LocalSeat seat;
-
-  LocalCall call(Stream& stream, const Signature& signature) const {
-    const bool on_device = stream.device().kind() == DeviceKind::cuda;
-    return {seat, on_device ? &device::cuda_queue(stream) : nullptr, signature};
-  }
 };
 
 // The groups of all communicators, each made by whichever of its ranks asks first. They live as long as the job.
 class LocalGroups {
  public:
-  explicit LocalGroups(ThreadControlRoom& room) : room_(room) {}
+  explicit LocalGroups(ControlRoom& room) : room_(room) {}
 
-  LocalGroup& of(std::size_t channel, const std::string& name, const std::vector<int>& ranks) {
+  LocalGroup& of(const Identity& identity) {
     const auto lock = room_.lock();
-    auto& group = groups_[channel];
-    if (!group) group = std::make_unique<LocalGroup>(room_, channel, name, ranks);
+    auto& group = groups_[identity.channel];
+    if (!group) group = std::make_unique<LocalGroup>(room_, identity.channel, identity.name, identity.members.ranks);
     return *group;
   }
 
  private:
-  ThreadControlRoom& room_;
+  ControlRoom& room_;
   std::map<std::size_t, std::unique_ptr<LocalGroup>> groups_;  // by channel
 };
 
@@ -130,10 +119,14 @@ class LocalBackend final : public World::Backend {
 
   std::unique_ptr<Communicator> make_communicator(std::string name, const CommunicatorUse& use) final {
     Control::Opened opened = control_.open(name, use.group, "");
-    LocalGroup& group = groups_.of(opened.channel, communicator_name(name, use.group), opened.members.ranks);
+    LocalGroup& group = groups_.of(opened);
     if (facts().device.kind() == DeviceKind::cuda) group.make_marks(opened.members.place, facts().device);
     const LocalSeat seat{.group = group, .control = control_, .place = opened.members.place};
-    return make_task_communicator(std::move(opened.members), group.name(), LocalCalls{seat});
+    return make_task_communicator(
+        std::move(opened.members), group.name(), [seat](Stream& stream, const Signature& signature) {
+          const bool on_device = stream.device().kind() == DeviceKind::cuda;
+          return LocalCall(seat, on_device ? &device::cuda_queue(stream) : nullptr, signature);
+        });
   }
 
  private:
@@ -143,20 +136,17 @@ class LocalBackend final : public World::Backend {
 
 }  // namespace
 
-RunThread local_threads(const LaunchOptions& options, ThreadControlRoom& room) {
+RunThread local_threads(const LaunchOptions& options, ControlRoom& room) {
   const DeviceKind kind = resolve(options.device);
   if (kind == DeviceKind::cuda) device::share_memory(std::min(room.size(), cuda_device_count()));
   const auto groups = std::make_shared<LocalGroups>(room);
   return [groups, kind, threads = threads_per_rank(options)](ThreadControl& control, RankLog& log, const Body& body) {
     return run_rank(control, log, body, [&] {
-      const int rank = control.rank();
+      const bool on_cpu = kind == DeviceKind::cpu;
       const World::Backend::Facts facts{
           .name = "local",
-          .rank = rank,
-          .size = control.size(),
-          .device = kind == DeviceKind::cpu ? Device::cpu() : Device::cuda(rank % cuda_device_count()),
-          .threads = threads,
-          .timeout = control.timeout()};
+          .device = on_cpu ? Device::cpu() : Device::cuda(control.rank() % cuda_device_count()),
+          .threads = threads};
       return std::make_unique<LocalBackend>(control, *groups, facts, log);
     });
   };

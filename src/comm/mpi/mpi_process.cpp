@@ -1,4 +1,5 @@
-// All calls of MPI.
+// All calls of MPI, and the launch of this process as one that an MPI launcher has started. On the CPU MPI introduces
+// the ranks to each other and carries messages between hosts; with CUDA devices it only says where their rendezvous is.
 #include "comm/mpi/mpi_process.hpp"
 
 #include <fmt/format.h>
@@ -9,14 +10,20 @@
 
 #include <condition_variable>
 #include <cstdio>
+#include <exception>
 #include <limits>
+#include <memory>
 #include <mutex>
+#include <stop_token>
 #include <string>
 #include <thread>
+#include <vector>
 
+#include "comm/launch.hpp"
+#include "comm/mpi/process_job.hpp"
 #include "comm/patience.hpp"
+#include "comm/rendezvous/join.hpp"
 #include "tessera/base/error.hpp"
-#include "tessera/comm/start.hpp"
 
 namespace tessera::comm {
 namespace {
@@ -38,7 +45,7 @@ void complete(MPI_Request& request, std::chrono::milliseconds timeout, const cha
       throw CommunicationError(
           fmt::format("the other processes of the job did not come to its start within {:.3g} s; do they run the same "
                       "program?",
-                      std::chrono::duration<double>(timeout).count()));
+                      in_seconds(timeout)));
     }
     std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
@@ -49,26 +56,18 @@ void complete(MPI_Request& request, std::chrono::milliseconds timeout, const cha
 class Watchdog {
  public:
   Watchdog(const char* call, std::chrono::milliseconds timeout)
-      : thread_([this, call, timeout] { watch(call, timeout); }) {}
-  ~Watchdog() {
-    {
-      const std::lock_guard lock(mutex_);
-      ended_ = true;
-    }
-    changed_.notify_one();
-    thread_.join();
-  }
-  Watchdog(const Watchdog&) = delete;
-  Watchdog& operator=(const Watchdog&) = delete;
+      : thread_([call, timeout](const std::stop_token& stop) { watch(call, timeout, stop); }) {}
 
  private:
-  void watch(const char* call, std::chrono::milliseconds timeout) {
+  static void watch(const char* call, std::chrono::milliseconds timeout, const std::stop_token& stop) {
     Patience patience(timeout);
-    std::unique_lock lock(mutex_);
-    while (!ended_) {
+    std::mutex mutex;
+    std::unique_lock lock(mutex);
+    std::condition_variable_any stopped;
+    while (!stop.stop_requested()) {
       const auto next_look = patience.look();
       if (patience.is_over()) give_up(call, timeout);
-      changed_.wait_until(lock, next_look);
+      stopped.wait_until(lock, stop, next_look, [] { return false; });
     }
   }
 
@@ -78,14 +77,11 @@ class Watchdog {
         stderr,
         "error: rank {} waited up to {:.3g} s in {} for the other processes of the job: one has stopped or hangs, "
         "or its host cannot be reached; raise the timeout if they are only slow\n",
-        start.rank, std::chrono::duration<double>(timeout).count(), call);
+        start.rank, in_seconds(timeout), call);
     ::_exit(1);
   }
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool ended_ = false;
-  std::thread thread_;  // last: it uses all of the above
+  std::jthread thread_;  // ends with this
 };
 
 int count_of(std::size_t bytes) {
@@ -97,9 +93,7 @@ int count_of(std::size_t bytes) {
 
 class MpiChannel final : public HostChannel {
  public:
-  MpiChannel(MpiProcess& process, MPI_Comm communicator) : process_(process), communicator_(communicator) {}
-
-  void keep(std::shared_ptr<void> memory) override { process_.keep(std::move(memory)); }
+  explicit MpiChannel(MPI_Comm communicator) : communicator_(communicator) {}
 
   Transfer send(int to, int tag, std::span<const std::byte> bytes) override {
     const Transfer transfer = free_place();
@@ -143,13 +137,10 @@ class MpiChannel final : public HostChannel {
     return place;
   }
 
-  MpiProcess& process_;
   MPI_Comm communicator_;  // MPI's until the process ends: freeing it is collective, and peers may be gone
   std::vector<MPI_Request> requests_;
   std::vector<Transfer> free_;
 };
-
-MPI_Comm comm_of(int communicator) { return MPI_Comm_f2c(communicator); }
 
 bool program_has_mpi() {
   int started = 0;
@@ -158,6 +149,50 @@ bool program_has_mpi() {
   MPI_Finalized(&ended);
   return started != 0 && ended == 0;
 }
+
+// Its ends are of the thread that launches.
+class MpiProcess final : public Introduction {
+ public:
+  // As introduce_over_mpi().
+  static MpiProcess& instance(const MpiDeadlines& deadlines) {
+    static MpiProcess process(deadlines);
+    process.end_timeout_ = deadlines.end;
+    return process;
+  }
+  // Over a communicator of the program's own (MPI_Comm_c2f), of a duplicate: the program has started MPI, and ends it.
+  // One for each communicator, until that is freed. Collective over it. Throws UsageError where it is none, or MPI was
+  // not started, or with too few threads.
+  static MpiProcess& over(int communicator, const MpiDeadlines& deadlines);
+  ~MpiProcess() final {
+    if (abandoned_ || !ends_mpi_) return;
+    const Watchdog watchdog("MPI_Finalize", end_timeout_);
+    MPI_Finalize();
+  }
+
+  int rank() const final { return rank_; }
+  int size() const final { return size_; }
+  std::string_view backend_name() const final { return "mpi"; }
+  std::vector<std::byte> all_gather(std::span<const std::byte> mine, std::chrono::milliseconds timeout) final;
+  std::unique_ptr<HostChannel> make_channel(std::chrono::milliseconds timeout) final;
+
+  // From now on MPI is left as it is when the process ends: some rank may be gone, and MPI's own end would wait for it.
+  void abandon() { abandoned_ = true; }
+  bool abandoned() const { return abandoned_; }
+
+ private:
+  explicit MpiProcess(const MpiDeadlines& deadlines);
+  MpiProcess(MPI_Comm communicator, const MpiDeadlines& deadlines);
+  void stand_in(MPI_Comm communicator);
+
+  MPI_Comm communicator_ = MPI_COMM_NULL;
+  bool ends_mpi_;
+  int rank_ = 0;
+  int size_ = 1;
+  std::chrono::milliseconds end_timeout_;
+  bool abandoned_ = false;
+  std::vector<std::byte> sent_;  // of all_gather(): MPI may write here even after a deadline
+  std::vector<std::byte> gathered_;
+};
 
 // Under which MPI keeps, with a communicator of the program's, what has been made for it.
 int process_key() {
@@ -175,15 +210,7 @@ int process_key() {
   return key;
 }
 
-}  // namespace
-
-MpiProcess& MpiProcess::instance(const Deadlines& deadlines) {
-  static MpiProcess process(deadlines);
-  process.end_timeout_ = deadlines.end;
-  return process;
-}
-
-MpiProcess& MpiProcess::over(int communicator, const Deadlines& deadlines) {
+MpiProcess& MpiProcess::over(int communicator, const MpiDeadlines& deadlines) {
   int level = MPI_THREAD_SINGLE;
   if (program_has_mpi()) MPI_Query_thread(&level);
   if (level < MPI_THREAD_SERIALIZED) {
@@ -191,27 +218,28 @@ MpiProcess& MpiProcess::over(int communicator, const Deadlines& deadlines) {
         "a communicator of the program's was given, but the program has not started MPI, or with too few threads: call "
         "MPI_Init_thread with MPI_THREAD_MULTIPLE before launch(), and MPI_Finalize behind it");
   }
-  const MPI_Comm theirs = comm_of(communicator);
+  const MPI_Comm theirs = MPI_Comm_f2c(communicator);
   if (theirs == MPI_COMM_NULL) throw UsageError("the program's MPI communicator is MPI_COMM_NULL on this process");
   MpiProcess* process = nullptr;
   int known = 0;
   check(MPI_Comm_get_attr(theirs, process_key(), &process, &known), "MPI_Comm_get_attr");
   if (known != 0) return *process;
-  std::unique_ptr<MpiProcess> made(new MpiProcess(communicator, deadlines));
+  std::unique_ptr<MpiProcess> made(new MpiProcess(theirs, deadlines));
   check(MPI_Comm_set_attr(theirs, process_key(), made.get()), "MPI_Comm_set_attr");
   return *made.release();
 }
 
-MpiProcess::MpiProcess(int communicator, const Deadlines& deadlines) : ends_mpi_(false), end_timeout_(deadlines.end) {
+MpiProcess::MpiProcess(MPI_Comm communicator, const MpiDeadlines& deadlines)
+    : ends_mpi_(false), end_timeout_(deadlines.end) {
   MPI_Comm own = MPI_COMM_NULL;
   {
     const Watchdog watchdog("MPI_Comm_dup", deadlines.start);
-    check(MPI_Comm_dup(comm_of(communicator), &own), "MPI_Comm_dup");
+    check(MPI_Comm_dup(communicator, &own), "MPI_Comm_dup");
   }
-  stand_in(MPI_Comm_c2f(own));
+  stand_in(own);
 }
 
-MpiProcess::MpiProcess(const Deadlines& deadlines) : ends_mpi_(true), end_timeout_(deadlines.end) {
+MpiProcess::MpiProcess(const MpiDeadlines& deadlines) : ends_mpi_(true), end_timeout_(deadlines.end) {
   if (program_has_mpi()) {
     throw UsageError(
         "this program has started MPI itself: say which communicator's processes are the ranks "
@@ -232,20 +260,14 @@ MpiProcess::MpiProcess(const Deadlines& deadlines) : ends_mpi_(true), end_timeou
                     "(MPI_THREAD_SERIALIZED, {}): use an MPI built with threads",
                     level, MPI_THREAD_SERIALIZED));
   }
-  stand_in(MPI_Comm_c2f(MPI_COMM_WORLD));
+  stand_in(MPI_COMM_WORLD);
 }
 
-void MpiProcess::stand_in(int communicator) {
+void MpiProcess::stand_in(MPI_Comm communicator) {
   communicator_ = communicator;
-  MPI_Comm_set_errhandler(comm_of(communicator_), MPI_ERRORS_RETURN);
-  MPI_Comm_rank(comm_of(communicator_), &rank_);
-  MPI_Comm_size(comm_of(communicator_), &size_);
-}
-
-MpiProcess::~MpiProcess() {
-  if (abandoned_ || !ends_mpi_) return;
-  const Watchdog watchdog("MPI_Finalize", end_timeout_);
-  MPI_Finalize();
+  MPI_Comm_set_errhandler(communicator_, MPI_ERRORS_RETURN);
+  MPI_Comm_rank(communicator_, &rank_);
+  MPI_Comm_size(communicator_, &size_);
 }
 
 std::vector<std::byte> MpiProcess::all_gather(std::span<const std::byte> mine, std::chrono::milliseconds timeout) {
@@ -253,8 +275,7 @@ std::vector<std::byte> MpiProcess::all_gather(std::span<const std::byte> mine, s
   gathered_.resize(mine.size() * static_cast<std::size_t>(size_));
   MPI_Request request = MPI_REQUEST_NULL;
   const int count = count_of(mine.size());
-  check(MPI_Iallgather(sent_.data(), count, MPI_BYTE, gathered_.data(), count, MPI_BYTE, comm_of(communicator_),
-                       &request),
+  check(MPI_Iallgather(sent_.data(), count, MPI_BYTE, gathered_.data(), count, MPI_BYTE, communicator_, &request),
         "MPI_Iallgather");
   complete(request, timeout, "MPI_Iallgather");
   return gathered_;
@@ -263,9 +284,45 @@ std::vector<std::byte> MpiProcess::all_gather(std::span<const std::byte> mine, s
 std::unique_ptr<HostChannel> MpiProcess::make_channel(std::chrono::milliseconds timeout) {
   MPI_Comm communicator = MPI_COMM_NULL;
   MPI_Request request = MPI_REQUEST_NULL;
-  check(MPI_Comm_idup(comm_of(communicator_), &communicator, &request), "MPI_Comm_idup");
+  check(MPI_Comm_idup(communicator_, &communicator, &request), "MPI_Comm_idup");
   complete(request, timeout, "MPI_Comm_idup");
-  return std::make_unique<MpiChannel>(*this, communicator);
+  return std::make_unique<MpiChannel>(communicator);
+}
+
+// ---- the launch ----
+
+// Both are MPI's: what the launcher has left in the environment, and what the library makes of it.
+void require_agreement(const Start& start, const MpiProcess& process) {
+  if (start.rank == process.rank() && (start.ranks == 0 || start.ranks == process.size())) return;
+  throw UsageError(fmt::format(
+      "the environment says that {} has started this process as rank {} of {}, but MPI says that it is rank "
+      "{} of {}: start it with the mpirun of the MPI that it is built with, in an environment without "
+      "another launcher's variables",
+      start.by, start.rank, start.ranks == 0 ? "some" : fmt::to_string(start.ranks), process.rank(), process.size()));
+}
+
+}  // namespace
+
+bool has_mpi() { return true; }
+
+Introduction& introduce_over_mpi(const MpiDeadlines& deadlines) { return MpiProcess::instance(deadlines); }
+
+std::exception_ptr launch_mpi_process(const Start& start, const LaunchOptions& options, const Launched& launched) {
+  const MpiDeadlines deadlines{.start = start_timeout(options.timeout), .end = options.timeout};
+  MpiProcess& process = options.mpi_communicator ? MpiProcess::over(*options.mpi_communicator, deadlines)
+                                                 : MpiProcess::instance(deadlines);
+  Start known = start;
+  known.rank = process.rank();
+  known.ranks = process.size();
+  const std::exception_ptr failure = launch_one(known, options, launched, [&](const ProcessStart& how) {
+    if (!options.mpi_communicator) require_agreement(start, process);
+    if (resolve(options.device) == DeviceKind::cuda)
+      return run_over_nccl(meet_over(process, known, options.timeout), how);
+    ProcessJob job(process, options.timeout);
+    return run_in_shared_memory(job, how);
+  });
+  if (failure) process.abandon();
+  return failure;
 }
 
 }  // namespace tessera::comm

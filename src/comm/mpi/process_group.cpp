@@ -88,9 +88,8 @@ std::byte* ProcessGroup::staging(int place, std::size_t round) const {
   return memory_->data() + layout_.staging() + area * shared::staging_bytes;
 }
 
-void ProcessGroup::enter(const Signature& signature, const std::byte* data, int descriptor) {
+void ProcessGroup::enter(const std::byte* data, int descriptor) {
   if (const JobFailure* failure = job_.failure()) throw_aborted(*failure);
-  signature_ = signature;
   post(data, descriptor);
   arrive(place());
   if (Exchange* exchange = to_other_hosts()) exchange->tell_post(*this);
@@ -130,8 +129,7 @@ void ProcessGroup::post(const std::byte* first, int descriptor) {
 shared::Data ProcessGroup::find(const Signature& segment, const std::byte* begin) const {
   const Bytes size = readable(segment, ProcessGroup::size());
   if (size == Bytes(0)) return {.offset = 0, .arena = shared::no_data};
-  const ProcessJob::Reference there = job_.locate(begin, size);
-  return {.offset = there.offset, .arena = there.arena};
+  return job_.locate(begin, size);
 }
 
 // The phase ends when nobody's arrivals are as few as the phases before it. Another host's rank may already be one
@@ -238,7 +236,7 @@ bool ProcessGroup::all_reachable() const {
 const std::byte* ProcessGroup::data_of(int other, std::size_t segment) {
   const shared::Data& there = data(other)[segment];
   if (there.arena == shared::no_data) return nullptr;
-  return job_.address(rank_at(other), {.arena = there.arena, .offset = there.offset});
+  return job_.address(rank_at(other), there);
 }
 
 // A rank that waits is as much alive as the one of whom it has heard least.
@@ -258,47 +256,10 @@ bool ProcessGroup::has_come(int other) const { return slot(other).arrivals.load(
 // One rank's part of each is on its stream's thread, which blocks until all ranks have done theirs. As among threads a
 // rank reads its peers' arenas; where some rank's data cannot be reached, all of it goes through staging areas.
 
-namespace {
-
-// One rank's part of one collective: a Meeting (meeting_collectives.hpp) in both ways.
-struct ProcessCall {
-  std::shared_ptr<ProcessGroup> group;
-  Signature signature;
-
-  template <typename Operation>
-  void operator()(const Operation& operation) const {
-    run_collective(*this, operation);
-  }
-
-  static constexpr std::size_t round_bytes = shared::staging_bytes;
-  int place() const { return group->place(); }
-  int size() const { return group->size(); }
-  bool is_direct() const { return group->is_direct(); }
-  const std::byte* data_of(int place, std::size_t segment) const { return group->data_of(place, segment); }
-  std::byte* staging(int place, std::size_t round) const { return group->staging(place, round); }
-  std::span<const void*> scratch() const { return group->scratch(); }
-  void copy(std::byte* to, const std::byte* from, std::size_t bytes) const {
-    if (bytes > 0) std::memcpy(to, from, bytes);
-  }
-  void sum(const kernels::RankedSum& of) const { kernels::ranked_sum_cpu(of); }
-  void regroup(const Staged& staged = {}) const { group->regroup(staged); }
-
-  template <typename Move>
-  void meet(const std::byte* data, const Move& move) const {
-    const Claim claim(group->busy(), group->job(), group->name());
-    group->meet(signature, data, -1, move);
-  }
-};
-
-struct ProcessCalls {
-  std::shared_ptr<ProcessGroup> group;
-  ProcessCall call(Stream&, const Signature& signature) const { return {group, signature}; }
-};
-
-}  // namespace
-
 std::unique_ptr<Communicator> make_process_communicator(std::shared_ptr<ProcessGroup> group) {
-  return make_task_communicator(group->members(), group->name(), ProcessCalls{group});
+  return make_task_communicator(group->members(), group->name(), [group](Stream&, const Signature& signature) {
+    return [group, signature](const auto& operation) { group->run(signature, operation); };
+  });
 }
 
 }  // namespace tessera::comm

@@ -13,6 +13,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -26,23 +27,18 @@
 #include "comm/members.hpp"
 #include "comm/mpi/process_job.hpp"
 #include "comm/mpi/shared_memory.hpp"
+#include "comm/pinned.hpp"
 #include "comm/signature.hpp"
+#include "comm/task_communicator.hpp"
+#include "tessera/kernels/reduce.hpp"
 
 namespace tessera::comm {
 
-class ProcessGroup {
+class ProcessGroup : Pinned {
  public:
-  // channel: as take_channel(); 0 is the one in which the others are made.
-  struct Identity {
-    std::size_t channel;
-    std::string name;
-    Members members;
-  };
   // memory: what all members that are here share.
   ProcessGroup(ProcessJob& job, Identity identity, SharedMemory memory);
   ~ProcessGroup();
-  ProcessGroup(const ProcessGroup&) = delete;
-  ProcessGroup& operator=(const ProcessGroup&) = delete;
 
   int place() const { return members().place; }
   int size() const { return members().size(); }
@@ -50,14 +46,27 @@ class ProcessGroup {
   int rank_at(int place) const { return members().ranks[static_cast<std::size_t>(place)]; }  // of the job
   std::size_t channel() const { return identity_.channel; }
   const std::string& name() const { return identity_.name; }
-  ProcessJob& job() { return job_; }
 
-  // One collective: `move` runs when all have come and agree, and this returns when all have moved. data: this rank's,
-  // of the first segment. descriptor: of a creation. Throws as every backend's collectives do, and what `move` throws,
-  // with which the job then fails; ranks that wait here get the same error.
+  // One collective. Throws as every backend's do, and what moving throws, with which the job then fails; ranks that
+  // wait here get the same error.
+  template <typename Operation>
+  void run(const Signature& signature, const Operation& operation) {
+    const Claim claim(busy_, job_, name());
+    signature_ = signature;
+    run_collective(*this, operation);
+  }
+  // The same, of a creation: `move` runs when all have come and agree. descriptor: of what this rank has made.
   template <typename Move>
-  void meet(const Signature& signature, const std::byte* data, int descriptor, const Move& move) {
-    enter(signature, data, descriptor);
+  void run_creation(const std::string& label, int descriptor, const Move& move) {
+    signature_ = signature_of_creation(label);
+    meet(nullptr, move, descriptor);
+  }
+
+  // ---- as a Meeting (meeting_collectives.hpp), in both ways ----
+
+  template <typename Move>
+  void meet(const std::byte* data, const Move& move, int descriptor = -1) {
+    enter(data, descriptor);
     try {
       move();
     } catch (...) {
@@ -67,27 +76,25 @@ class ProcessGroup {
     regroup();
   }
 
-  // ---- while it moves ----
-
   // staged: what has been put into this rank's area since the last meeting.
   void regroup(const Staged& staged = {});
+  void copy(std::byte* to, const std::byte* from, std::size_t bytes) const {
+    if (bytes > 0) std::memcpy(to, from, bytes);
+  }
+  void sum(const kernels::RankedSum& of) const { kernels::ranked_sum_cpu(of); }
 
   bool is_direct() const { return direct_; }
   const std::byte* data_of(int place, std::size_t segment);  // is_direct() only
   int creation_descriptor(int place) const { return slot(place).post.descriptor; }
 
-  // A rank's staging area for round `round`.
+  static constexpr std::size_t round_bytes = shared::staging_bytes;
   std::byte* staging(int place, std::size_t round) const;
-  // Whether this rank is in a collective (Claim).
-  std::atomic<bool>& busy() { return busy_; }
-
-  // What all of the above stands in. MPI may use it longer than the group lives.
-  const std::shared_ptr<SharedMemory>& memory() const { return memory_; }
-
-  // Room for one pointer per rank.
   std::span<const void*> scratch() { return scratch_; }
 
   // ---- what Exchange calls, for ranks of other hosts ----
+
+  // What all of the above stands in. MPI may use it longer than the group lives.
+  const std::shared_ptr<SharedMemory>& memory() const { return memory_; }
 
   int place_of(int rank) const;  // of one of the group
   shared::Slot& slot(int place) const;
@@ -104,7 +111,7 @@ class ProcessGroup {
 
   Exchange* to_other_hosts() const;  // null when all of the group are here
 
-  void enter(const Signature& signature, const std::byte* data, int descriptor);
+  void enter(const std::byte* data, int descriptor);
   void post(const std::byte* data, int descriptor);
   shared::Data* data(int place) const;
   shared::Data find(const Signature& segment, const std::byte* data) const;

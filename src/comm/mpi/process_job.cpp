@@ -1,4 +1,4 @@
-// Hosts, told apart by what their processes see; the job's state in shared memory, and its ends.
+// The job's state in shared memory, and its ends.
 #include "comm/mpi/process_job.hpp"
 
 #include <fcntl.h>
@@ -12,59 +12,18 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
 #include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 
-#include "comm/job_failure.hpp"
+#include "comm/collective_errors.hpp"
 #include "comm/mpi/exchange.hpp"
-#include "comm/mpi/shared_memory.hpp"
+#include "comm/pinned.hpp"
 #include "device/device_memory.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tessera::comm {
-
-std::string host_key() {
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  std::string boot;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
-  std::array<char, 64> processes{};
-  if (::readlink("/proc/self/ns/pid", processes.data(), processes.size() - 1) < 0) processes[0] = '\0';
-  return std::string(name.data()) + " " + boot + " " + processes.data();
-}
-
-Place place_of(int rank, const std::vector<std::string>& host_keys) {
-  Place place;
-  place.rank = rank;
-  place.ranks = static_cast<int>(host_keys.size());
-  std::vector<std::string> seen;
-  for (const std::string& key : host_keys) {
-    const auto found = std::find(seen.begin(), seen.end(), key);
-    place.host_of.push_back(static_cast<int>(found - seen.begin()));
-    if (found == seen.end()) seen.push_back(key);
-  }
-  place.hosts = static_cast<int>(seen.size());
-  for (const std::string& key : seen) place.host_names.push_back(key.substr(0, key.find(' ')));
-  for (int other = 0; other < place.ranks; ++other) {
-    if (place.is_here(other)) place.here.push_back(other);
-  }
-  return place;
-}
-
-Place find_place(Introduction& introduction, std::chrono::milliseconds timeout) {
-  std::array<char, 512> mine{};
-  const std::string key = host_key();
-  std::copy_n(key.begin(), std::min(key.size(), mine.size() - 1), mine.begin());
-  std::vector<std::string> keys;
-  for (const auto& each : all_values(introduction, mine, timeout)) {
-    keys.emplace_back(each.data(), ::strnlen(each.data(), each.size()));
-  }
-  return place_of(introduction.rank(), keys);
-}
-
 namespace {
 
 using std::chrono::milliseconds;
@@ -72,11 +31,6 @@ using std::chrono::steady_clock;
 
 constexpr milliseconds poll{2};                 // of states that are waited for at the end of a job
 constexpr milliseconds longest_writing{1'000};  // of a failure
-
-struct Files {
-  SharedFile job;
-  SharedFile creation;
-};
 
 cpu_set_t own_cores() {
   cpu_set_t cores;
@@ -98,31 +52,28 @@ int divide_cores(const std::vector<cpu_set_t>& all, const Place& place) {
 }  // namespace
 
 // An arena of this rank's, known to its peers while it lives.
-class SharedArena final : public device::DeviceMemory {
+class SharedArena final : public device::DeviceMemory, private Pinned {
  public:
   SharedArena(ProcessJob& job, Bytes size) : job_(job), memory_(SharedMemory::make("tessera-arena", size)) {
-    reserve();
+    memory_.reserve();
     const std::lock_guard lock(job_.arena_mutex_);
+    job_.forget_stale_arenas();
     slot_ = job_.free_arena();
-    job_.add_arena(slot_, memory_);
+    job_.own_[slot_] = &memory_;
+    ++entry().generation;
+    entry().size = memory_.size().count();
+    entry().descriptor = memory_.file().descriptor;
   }
   ~SharedArena() override {
     const std::lock_guard lock(job_.arena_mutex_);
-    job_.remove_arena(slot_);
+    job_.own_[slot_] = nullptr;
+    entry().size = 0;
   }
-  SharedArena(const SharedArena&) = delete;
-  SharedArena& operator=(const SharedArena&) = delete;
 
   std::byte* data() override { return memory_.data(); }
 
  private:
-  // Every page exists from now on: what the machine does not have is an error here, not a signal later.
-  void reserve() {
-    memory_.reserve();
-    for (std::size_t offset = 0; offset < memory_.size().count(); offset += Arena::page.count()) {
-      static_cast<volatile std::byte*>(memory_.data())[offset] = std::byte{0};
-    }
-  }
+  shared::ArenaEntry& entry() { return job_.member(job_.rank()).arenas[slot_]; }
 
   ProcessJob& job_;
   SharedMemory memory_;
@@ -143,24 +94,19 @@ ProcessJob::ProcessJob(Introduction& introduction, milliseconds timeout)
   }
   cores_per_rank_ = divide_cores(all_values(introduction, own_cores(), patience), place_);
   for (int rank = 0; rank < place_.ranks; ++rank) peers_.emplace_back(shared::most_arenas);
-  meet(introduction, patience);
-  if (channel) exchange_ = std::make_unique<Exchange>(*this, std::move(channel));
+  memory_ = share(introduction, "tessera-job", shared::job_size(place_.ranks), patience);
+  creation_memory_ = share(introduction, "tessera-creation", shared::GroupLayout(place_.ranks).size(), patience);
+  member(place_.rank).process = ::getpid();
+  all_values(introduction, std::byte{1}, patience);
+  if (channel) exchange_ = make_exchange(*this, std::move(channel));
 }
 
 // The rank that leads this host makes the memory; the others open it while it waits for them.
-void ProcessJob::meet(Introduction& introduction, milliseconds timeout) {
-  if (place_.leads()) {
-    memory_ = SharedMemory::make("tessera-job", shared::job_size(place_.ranks));
-    creation_memory_ = SharedMemory::make("tessera-creation", shared::GroupLayout(place_.ranks).size());
-  }
-  const Files mine{memory_.file(), creation_memory_.file()};
-  const Files leaders = all_values(introduction, mine, timeout)[static_cast<std::size_t>(place_.leader())];
-  if (!place_.leads()) {
-    memory_ = SharedMemory::open(leaders.job);
-    creation_memory_ = SharedMemory::open(leaders.creation);
-  }
-  member(place_.rank).process = ::getpid();
-  all_values(introduction, std::byte{1}, timeout);
+SharedMemory ProcessJob::share(Introduction& introduction, const char* name, Bytes size, milliseconds timeout) const {
+  SharedMemory memory = place_.leads() ? SharedMemory::make(name, size) : SharedMemory();
+  const SharedFile file = all_values(introduction, memory.file(), timeout)[static_cast<std::size_t>(place_.leader())];
+  if (!place_.leads()) memory = SharedMemory::open(file);
+  return memory;
 }
 
 ProcessJob::~ProcessJob() = default;
@@ -308,10 +254,7 @@ class ProcessJob::LeaversWatch {
     if (std::exchange(other.work, present.ticks) != present.ticks || present.state == 'D') other.alive = now;
     other.alive = std::max(other.alive, job_.life_of(other.rank));
     if (!patience_.is_over(other.alive)) return;
-    throw CommunicationError(
-        fmt::format("rank {} waited up to {:.3g} s for rank {}, which has not left the job and does nothing: was its "
-                    "process stopped?",
-                    job_.rank(), std::chrono::duration<double>(job_.timeout_).count(), other.rank));
+    throw CommunicationError(never_left_text({&job_.place_.rank, 1}, {&other.rank, 1}, job_.timeout_));
   }
 
   ProcessJob& job_;
@@ -362,7 +305,7 @@ Arena ProcessJob::make_arena(Bytes size) {
 
 std::size_t ProcessJob::free_arena() const {
   for (std::size_t slot = 0; slot < own_.size(); ++slot) {
-    if (own_[slot].data == nullptr) return slot;
+    if (own_[slot] == nullptr) return slot;
   }
   throw UsageError(
       fmt::format("rank {} has {} arenas, which is the most that it can share with the ranks of its host: "
@@ -370,35 +313,21 @@ std::size_t ProcessJob::free_arena() const {
                   place_.rank, own_.size()));
 }
 
-void ProcessJob::add_arena(std::size_t slot, const SharedMemory& memory) {
-  forget_stale_arenas();
-  own_[slot] = {.data = memory.data(), .size = memory.size()};
-  shared::ArenaEntry& entry = member(place_.rank).arenas[slot];
-  ++entry.generation;
-  entry.size = memory.size().count();
-  entry.descriptor = memory.file().descriptor;
-}
-
-void ProcessJob::remove_arena(std::size_t slot) noexcept {
-  own_[slot] = {};
-  member(place_.rank).arenas[slot].size = 0;
-}
-
-ProcessJob::Reference ProcessJob::locate(const void* data, Bytes size) const {
+shared::Data ProcessJob::locate(const void* data, Bytes size) const {
   const auto* const begin = static_cast<const std::byte*>(data);
   const std::lock_guard lock(arena_mutex_);
   for (std::size_t slot = 0; slot < own_.size(); ++slot) {
-    const Own& own = own_[slot];
-    if (own.data == nullptr || begin < own.data || begin >= own.data + own.size.count()) continue;
-    const auto offset = static_cast<std::uint64_t>(begin - own.data);
-    if (size.count() > own.size.count() - offset) continue;
-    return {.arena = static_cast<std::int32_t>(slot), .offset = offset};
+    const SharedMemory* const own = own_[slot];
+    if (own == nullptr || begin < own->data() || begin >= own->data() + own->size().count()) continue;
+    const auto offset = static_cast<std::uint64_t>(begin - own->data());
+    if (size.count() > own->size().count() - offset) continue;
+    return {.offset = offset, .arena = static_cast<std::int32_t>(slot)};
   }
   return {};
 }
 
-const std::byte* ProcessJob::address(int rank, Reference reference) {
-  const auto slot = static_cast<std::size_t>(reference.arena);
+const std::byte* ProcessJob::address(int rank, const shared::Data& there) {
+  const auto slot = static_cast<std::size_t>(there.arena);
   const shared::ArenaEntry& entry = member(rank).arenas[slot];
   const std::lock_guard lock(arena_mutex_);
   Mapped& mapped = peers_[static_cast<std::size_t>(rank)][slot];
@@ -408,7 +337,7 @@ const std::byte* ProcessJob::address(int rank, Reference reference) {
         SharedMemory::open({.owner = member(rank).process, .descriptor = entry.descriptor, .size = Bytes(entry.size)});
     mapped.generation = entry.generation;
   }
-  return mapped.memory.data() + reference.offset;
+  return mapped.memory.data() + there.offset;
 }
 
 // A peer's arena that is gone is memory as long as it is mapped here.

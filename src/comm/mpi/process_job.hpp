@@ -1,4 +1,4 @@
-// Where the ranks of a job of processes are, and the job itself.
+// The job of ranks that are processes.
 #pragma once
 
 #include <atomic>
@@ -22,32 +22,6 @@
 
 namespace tessera::comm {
 
-// Where the ranks of a job are: which of them share a host, and with it memory, with this one.
-
-struct Place {
-  int rank = 0;
-  int ranks = 1;
-  int hosts = 1;
-  std::vector<int> host_of;             // by rank; hosts count from 0 in the order of their lowest rank
-  std::vector<std::string> host_names;  // by host
-  std::vector<int> here;                // the ranks of this host, ascending
-
-  bool is_here(int other) const { return host_of[static_cast<std::size_t>(other)] == host(); }
-  int host() const { return host_of[static_cast<std::size_t>(rank)]; }
-  int leader() const { return here.front(); }
-  bool leads() const { return leader() == rank; }
-  Hosts of_meshes() const { return hosts > 1 ? Hosts{.of_rank = host_of, .names = host_names} : Hosts{}; }
-};
-
-// What processes have in common exactly when they can share memory: the host's name, its boot, and the processes that
-// they see (containers see their own).
-std::string host_key();
-
-// From every rank's key, in rank order.
-Place place_of(int rank, const std::vector<std::string>& host_keys);
-// Of this process. Collective; throws when the others do not come in time.
-Place find_place(Introduction& introduction, std::chrono::milliseconds timeout);
-
 // The job of ranks that are processes: where they are, its first failure, who has left, and the arenas of this host's
 // ranks.
 //
@@ -65,7 +39,6 @@ class ProcessJob final : public Membership {
 
   std::string_view backend_name() const { return backend_name_; }
   const Place& place() const { return place_; }
-  std::chrono::milliseconds timeout() const { return timeout_; }
   // Cores that a rank of this host may call its own, at least 1.
   int cores_per_rank() const { return cores_per_rank_; }
   // Messages to other hosts; null when all ranks are here.
@@ -74,6 +47,8 @@ class ProcessJob final : public Membership {
   SharedMemory take_creation_memory() { return std::move(creation_memory_); }
 
   int rank() const final { return place_.rank; }
+  int size() const final { return place_.ranks; }
+  std::chrono::milliseconds timeout() const final { return timeout_; }
   void abort(std::string_view cause, std::exception_ptr exception) noexcept final;
   // Of a collective: all ranks in it get this text.
   void abort(const Verdict& verdict) noexcept;
@@ -104,32 +79,22 @@ class ProcessJob final : public Membership {
   Arena make_arena(Bytes size);
 
   // Where in this rank's arenas a range of memory is.
-  struct Reference {
-    std::int32_t arena = shared::nowhere;
-    std::uint64_t offset = 0;
-  };
-  Reference locate(const void* data, Bytes size) const;
+  shared::Data locate(const void* data, Bytes size) const;
   // The same range of a peer's arena here. Throws CommunicationError when its memory cannot be opened.
-  const std::byte* address(int rank, Reference reference);
+  const std::byte* address(int rank, const shared::Data& there);
 
  private:
   friend class SharedArena;
   class LeaversWatch;
-  struct Own {  // an arena of this rank's
-    const std::byte* data = nullptr;
-    Bytes size{};
-  };
   struct Mapped {  // an arena of a peer's
     std::uint64_t generation = 0;
     SharedMemory memory;
   };
 
-  void meet(Introduction& introduction, std::chrono::milliseconds timeout);
+  SharedMemory share(Introduction& introduction, const char* name, Bytes size, std::chrono::milliseconds timeout) const;
   void fail(const Position& verdict, std::string_view cause, std::exception_ptr exception) noexcept;
   shared::Job& shared() const { return *reinterpret_cast<shared::Job*>(memory_.data()); }
   shared::Member& member(int rank) const { return shared().members[rank]; }
-  void add_arena(std::size_t slot, const SharedMemory& memory);
-  void remove_arena(std::size_t slot) noexcept;
   std::size_t free_arena() const;
   void forget_stale_arenas();
 
@@ -141,7 +106,7 @@ class ProcessJob final : public Membership {
   SharedMemory creation_memory_;
 
   mutable std::mutex arena_mutex_;
-  std::vector<Own> own_;                    // by slot
+  std::vector<const SharedMemory*> own_;    // by slot; null: free
   std::vector<std::vector<Mapped>> peers_;  // by rank and slot
 
   mutable std::mutex failure_mutex_;

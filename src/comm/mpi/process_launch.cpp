@@ -1,21 +1,15 @@
 // Ranks that are processes on the CPU, whoever has started them: their backend and their launch. Those that torchrun or
 // SLURM has started on one host meet at the rendezvous, which ends when they share memory.
-#include <fmt/format.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "comm/control/control.hpp"
 #include "comm/launch.hpp"
 #include "comm/mpi/process_group.hpp"
 #include "comm/mpi/process_job.hpp"
-#include "comm/rank_log.hpp"
 #include "comm/rendezvous/join.hpp"
 #include "comm/rendezvous/rendezvous_control.hpp"
 #include "comm/start.hpp"
@@ -26,16 +20,9 @@ namespace {
 class ProcessBackend final : public World::Backend {
  public:
   ProcessBackend(ProcessJob& job, int threads, RankLog& log)
-      : Backend({.name = job.backend_name(),
-                 .rank = job.rank(),
-                 .size = job.place().ranks,
-                 .device = Device::cpu(),
-                 .threads = threads,
-                 .timeout = job.timeout(),
-                 .hosts = job.place().of_meshes()},
-                job, log),
+      : Backend({.name = job.backend_name(), .threads = threads, .place = job.place()}, job, log),
         job_(job),
-        creation_(job, {.channel = 0, .name = "creation", .members = everybody(job.rank(), job.place().ranks)},
+        creation_(job, {.channel = 0, .name = "creation", .members = everybody(job.rank(), job.size())},
                   job.take_creation_memory()) {}
 
   Arena make_arena(Bytes size) final { return job_.make_arena(size); }
@@ -43,9 +30,7 @@ class ProcessBackend final : public World::Backend {
   // Making a communicator is itself a collective, of all ranks, with its name and partition as label: ranks that
   // disagree about it, or do not come, get the same errors as in any other.
   std::unique_ptr<Communicator> make_communicator(std::string name, const CommunicatorUse& use) final {
-    ProcessGroup::Identity identity{.channel = take_channel(opened_, use.group, facts().rank),
-                                    .name = communicator_name(name, use.group),
-                                    .members = members_of(use.group, facts().rank, facts().size)};
+    Identity identity = channels_.take(name, use.group, job_.rank(), job_.size());
     SharedMemory memory = shared_with_host(creation_label(name, use.group), identity.members);
     return make_process_communicator(std::make_shared<ProcessGroup>(job_, std::move(identity), std::move(memory)));
   }
@@ -59,7 +44,7 @@ class ProcessBackend final : public World::Backend {
     const int maker = *std::find_if(here.begin(), here.end(), is_member);
     SharedMemory memory;
     if (maker == job_.rank()) memory = SharedMemory::make("tessera-communicator", size);
-    creation_.meet(signature_of_creation(label), nullptr, memory.file().descriptor, [&] {
+    creation_.run_creation(label, memory.file().descriptor, [&] {
       if (maker == job_.rank()) return;
       const int descriptor = creation_.creation_descriptor(maker);
       memory = SharedMemory::open({.owner = job_.process_of(maker), .descriptor = descriptor, .size = size});
@@ -69,21 +54,16 @@ class ProcessBackend final : public World::Backend {
 
   ProcessJob& job_;
   ProcessGroup creation_;
-  std::size_t opened_ = 0;  // channels
+  ChannelCount channels_;
 };
 
-void say_start(const ProcessStart& how, const ProcessJob& job, const StartLine& facts) {
-  const std::string text = start_line(how.start, facts);
-  how.log.line(fmt::format("rank {} begins in process {}: {}", job.rank(), ::getpid(), text));
-  if (job.rank() == 0) fmt::print(stderr, "tessera: {}\n", text);
-}
-
 // The ranks meet at the rendezvous, which ends when they share memory.
-std::exception_ptr run_on_cpu(MeetingPoint point, const ProcessStart& how, const Launched& launched) {
+std::exception_ptr run_on_cpu(MeetingPoint point, const ProcessStart& how) {
   std::unique_ptr<ProcessJob> job;
   {
-    RendezvousControl control(join_options(point.place, how.start, how.options.timeout),
-                              start_timeout(how.options.timeout));
+    const std::unique_ptr<Control> joined =
+        join_rendezvous(join_options(point.place, how.start, how.options.timeout), start_timeout(how.options.timeout));
+    Control& control = *joined;
     std::exception_ptr thrown;
     try {
       RendezvousIntroduction introduction(control);
@@ -93,10 +73,10 @@ std::exception_ptr run_on_cpu(MeetingPoint point, const ProcessStart& how, const
       control.abort(text_of(thrown), thrown);
     }
     control.leave();
-    if (control.failure() != nullptr) return outcome_of_process(control, how.log, thrown, launched);
+    if (control.failure() != nullptr) return outcome_of_process(control, how, thrown);
   }
   point.server.reset();
-  return run_in_shared_memory(*job, how, launched);
+  return run_in_shared_memory(*job, how);
 }
 
 }  // namespace
@@ -105,31 +85,22 @@ std::unique_ptr<World::Backend> make_process_backend(ProcessJob& job, int thread
   return std::make_unique<ProcessBackend>(job, threads, log);
 }
 
-std::exception_ptr run_in_shared_memory(ProcessJob& job, const ProcessStart& how, const Launched& launched) {
+std::exception_ptr run_in_shared_memory(ProcessJob& job, const ProcessStart& how) {
   const QuietOutput quiet(how.options, job.rank());
-  const StartLine facts{.ranks = job.place().ranks,
-                        .hosts = job.place().hosts,
-                        .ranks_here = static_cast<int>(job.place().here.size()),
-                        .threads = how.options.threads.value_or(job.cores_per_rank())};
-  say_start(how, job, facts);
+  const int threads = how.options.threads.value_or(job.cores_per_rank());
+  say_start(how, start_line(how.start, job.place(), threads));
   const std::exception_ptr thrown =
-      run_rank(job, how.log, launched.body, [&] { return make_process_backend(job, facts.threads, how.log); });
-  return outcome_of_process(job, how.log, thrown, launched);
+      run_rank(job, how.log, how.launched.body, [&] { return make_process_backend(job, threads, how.log); });
+  return outcome_of_process(job, how, thrown);
 }
 
 std::exception_ptr launch_process(const Start& start, const LaunchOptions& options, const Launched& launched) {
-  try {
-    RankLog log(options.log_dir, start.rank);
-    const ProcessStart how{.start = start, .options = options, .log = log};
+  return launch_one(start, options, launched, [&](const ProcessStart& how) {
     const bool on_device = resolve(options.device) == DeviceKind::cuda;
     MeetingPoint point = meeting_point([](const char* name) { return std::getenv(name); }, start,
                                        on_device ? options.timeout : start_timeout(options.timeout));
-    return on_device ? run_over_nccl(point, how, launched) : run_on_cpu(std::move(point), how, launched);
-  } catch (...) {  // before there was a job: the other processes say so themselves
-    const std::exception_ptr failure = exception_from_rank(start.rank, std::current_exception());
-    launched.report(failure);
-    return failure;
-  }
+    return on_device ? run_over_nccl(point, how) : run_on_cpu(std::move(point), how);
+  });
 }
 
 }  // namespace tessera::comm

@@ -12,25 +12,13 @@
 #include <utility>
 
 #include "tessera/base/error.hpp"
+#include "tessera/device/arena.hpp"
 
 namespace tessera::comm {
 
 namespace {
 
 std::string last_error() { return std::generic_category().message(errno); }
-
-// Closes the descriptor of a file that was only opened to be mapped.
-class Opened {
- public:
-  explicit Opened(int descriptor) : descriptor_(descriptor) {}
-  ~Opened() { ::close(descriptor_); }
-  Opened(const Opened&) = delete;
-  Opened& operator=(const Opened&) = delete;
-  int get() const { return descriptor_; }
-
- private:
-  int descriptor_;
-};
 
 }  // namespace
 
@@ -41,22 +29,22 @@ SharedMemory SharedMemory::make(const char* name, Bytes size) {
     throw MemoryError(fmt::format("{} of memory to share with the other ranks of this host cannot be had: {}",
                                   to_string(size), last_error()));
   }
-  memory.map(memory.descriptor_, size);
+  memory.map(size);
   return memory;
 }
 
 SharedMemory SharedMemory::open(const SharedFile& file) {
   const std::string path = fmt::format("/proc/{}/fd/{}", file.owner, file.descriptor);
-  const int descriptor = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
-  if (descriptor < 0) {
+  SharedMemory memory;
+  memory.descriptor_ = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (memory.descriptor_ < 0) {
     throw CommunicationError(
         fmt::format("the memory that process {} shares with the ranks of its host cannot be opened: {}; has it ended, "
                     "or does it run as another user?",
                     file.owner, last_error()));
   }
-  const Opened opened(descriptor);
-  SharedMemory memory;
-  memory.map(opened.get(), file.size);
+  memory.map(file.size);
+  ::close(std::exchange(memory.descriptor_, -1));
   return memory;
 }
 
@@ -69,6 +57,9 @@ SharedMemory& SharedMemory::operator=(SharedMemory&& other) noexcept {
 
 void SharedMemory::reserve() {
   const int status = ::posix_fallocate(descriptor_, 0, static_cast<off_t>(size_.count()));
+  for (std::size_t offset = 0; status == 0 && offset < size_.count(); offset += Arena::page.count()) {
+    static_cast<volatile std::byte*>(data_)[offset] = std::byte{0};
+  }
   if (status == 0) return;
   throw MemoryError(fmt::format("{} ({} bytes) of memory to share with the other ranks of this host cannot be had: {}",
                                 to_string(size_), size_.count(), std::generic_category().message(status)));
@@ -76,9 +67,9 @@ void SharedMemory::reserve() {
 
 SharedFile SharedMemory::file() const { return {.owner = ::getpid(), .descriptor = descriptor_, .size = size_}; }
 
-void SharedMemory::map(int descriptor, Bytes size) {
+void SharedMemory::map(Bytes size) {
   if (size == Bytes(0)) return;
-  void* mapped = ::mmap(nullptr, size.count(), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+  void* mapped = ::mmap(nullptr, size.count(), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_, 0);
   if (mapped == MAP_FAILED) {
     throw MemoryError(fmt::format("{} of memory shared with the other ranks of this host cannot be mapped: {}",
                                   to_string(size), last_error()));

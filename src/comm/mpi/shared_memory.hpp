@@ -39,7 +39,8 @@ class SharedMemory {
   SharedMemory& operator=(SharedMemory&& other) noexcept;
   ~SharedMemory() { close(); }
 
-  // Of one that was made here: all its pages exist from now on. Throws MemoryError.
+  // Of one that was made here: all its pages exist from now on, so what the machine does not have is an error here, not
+  // a signal later. Throws MemoryError.
   void reserve();
 
   std::byte* data() const { return data_; }  // null when empty
@@ -47,7 +48,7 @@ class SharedMemory {
   SharedFile file() const;  // of one that was made here
 
  private:
-  void map(int descriptor, Bytes size);
+  void map(Bytes size);
   void close() noexcept;
 
   std::byte* data_ = nullptr;
@@ -107,12 +108,12 @@ constexpr std::size_t most_segments = 16384;     // of one call
 constexpr std::size_t code_capacity = 4u << 20;  // of one call's signature
 
 // Where a segment's data is: `offset` bytes into one of the rank's arenas, or where peers cannot reach it, or none.
-struct Data {
-  std::uint64_t offset;
-  std::int32_t arena;
-};
 constexpr std::int32_t nowhere = -1;
 constexpr std::int32_t no_data = -2;
+struct Data {
+  std::uint64_t offset = 0;
+  std::int32_t arena = nowhere;
+};
 
 // What a rank calls: the first bytes of its code area are the encoded signature (signature.hpp), on which all agree.
 struct Post {

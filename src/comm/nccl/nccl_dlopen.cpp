@@ -61,6 +61,14 @@ ncclDataType_t type_of(DType type) {
 
 cudaStream_t stream_of(const NcclLibrary::Call& call) { return static_cast<cudaStream_t>(call.stream); }
 ncclComm_t comm_of(NcclLibrary::Handle handle) { return static_cast<ncclComm_t>(handle); }
+ncclComm_t comm_of(const NcclLibrary::Call& call) { return comm_of(call.handle); }
+
+ncclConfig_t config_of(const NcclLibrary::Place& place) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  config.commName = place.name;
+  return config;
+}
 
 class OpenedNccl final : public NcclLibrary {
  public:
@@ -90,22 +98,18 @@ class OpenedNccl final : public NcclLibrary {
   NcclState join(Handle& made, const Id& id, const Place& place) override {
     ncclUniqueId unique;
     std::memcpy(unique.internal, id.data(), id.size());
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;
-    config.commName = place.name;
+    ncclConfig_t config = config_of(place);
     ncclComm_t comm = nullptr;
     const ncclResult_t result = join_(&comm, place.ranks, unique, place.rank, &config);
     made = comm;
     return checked(result, "ncclCommInitRankConfig", comm);
   }
   NcclState split(Handle& made, Handle parent, int group, const Place& place) override {
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;
-    config.commName = place.name;
+    ncclConfig_t config = config_of(place);
     ncclComm_t comm = nullptr;
     const ncclResult_t result = split_(comm_of(parent), group, place.rank, &comm, &config);
     made = comm;
-    return checked(result, "ncclCommSplit", comm_of(parent));
+    return checked(result, "ncclCommSplit", parent);
   }
   Membership membership(Handle handle) override {
     Membership found{};
@@ -117,11 +121,9 @@ class OpenedNccl final : public NcclLibrary {
   NcclState state(Handle handle) override {
     ncclResult_t result = ncclSuccess;
     check(state_(comm_of(handle), &result), "ncclCommGetAsyncError");
-    return checked(result, "NCCL", comm_of(handle));
+    return checked(result, "NCCL", handle);
   }
-  NcclState finalize(Handle handle) override {
-    return checked(finalize_(comm_of(handle)), "ncclCommFinalize", comm_of(handle));
-  }
+  NcclState finalize(Handle handle) override { return checked(finalize_(comm_of(handle)), "ncclCommFinalize", handle); }
   void destroy(Handle handle) noexcept override { static_cast<void>(destroy_(comm_of(handle))); }
   void abort(Handle handle) noexcept override { static_cast<void>(abort_(comm_of(handle))); }
 
@@ -130,27 +132,26 @@ class OpenedNccl final : public NcclLibrary {
 
   NcclState all_gather(const Call& call, std::byte* data, Bytes part) override {
     int rank = 0;
-    check(rank_of_(comm_of(call.handle), &rank), "ncclCommUserRank");
+    check(rank_of_(comm_of(call), &rank), "ncclCommUserRank");
     const std::byte* const own = data + static_cast<std::size_t>(rank) * part.count();
-    return checked(all_gather_(own, data, part.count(), ncclUint8, comm_of(call.handle), stream_of(call)),
-                   "ncclAllGather", comm_of(call.handle));
+    return checked(all_gather_(own, data, part.count(), ncclUint8, comm_of(call), stream_of(call)), "ncclAllGather",
+                   call.handle);
   }
   NcclState broadcast(const Call& call, std::byte* data, Bytes size, int root) override {
-    return checked(broadcast_(data, data, size.count(), ncclUint8, root, comm_of(call.handle), stream_of(call)),
-                   "ncclBroadcast", comm_of(call.handle));
+    return checked(broadcast_(data, data, size.count(), ncclUint8, root, comm_of(call), stream_of(call)),
+                   "ncclBroadcast", call.handle);
   }
   NcclState send(const Call& call, const std::byte* data, Bytes size, int to) override {
-    return checked(send_(data, size.count(), ncclUint8, to, comm_of(call.handle), stream_of(call)), "ncclSend",
-                   comm_of(call.handle));
+    return checked(send_(data, size.count(), ncclUint8, to, comm_of(call), stream_of(call)), "ncclSend", call.handle);
   }
   NcclState receive(const Call& call, std::byte* data, Bytes size, int from) override {
-    return checked(receive_(data, size.count(), ncclUint8, from, comm_of(call.handle), stream_of(call)), "ncclRecv",
-                   comm_of(call.handle));
+    return checked(receive_(data, size.count(), ncclUint8, from, comm_of(call), stream_of(call)), "ncclRecv",
+                   call.handle);
   }
   NcclState reduce_scatter(const Call& call, const Sum& sum) override {
-    return checked(reduce_scatter_(sum.data, sum.result, sum.elements, type_of(sum.type), ncclSum, comm_of(call.handle),
-                                   stream_of(call)),
-                   "ncclReduceScatter", comm_of(call.handle));
+    return checked(
+        reduce_scatter_(sum.data, sum.result, sum.elements, type_of(sum.type), ncclSum, comm_of(call), stream_of(call)),
+        "ncclReduceScatter", call.handle);
   }
 
   void* allocate(Bytes size) override {
@@ -172,13 +173,13 @@ class OpenedNccl final : public NcclLibrary {
   void check(ncclResult_t result, const char* call) const {
     if (result != ncclSuccess) fail(result, call, nullptr);
   }
-  NcclState checked(ncclResult_t result, const char* call, ncclComm_t comm) const {
+  NcclState checked(ncclResult_t result, const char* call, Handle handle) const {
     if (result == ncclSuccess) return NcclState::done;
     if (result == ncclInProgress) return NcclState::in_progress;
-    fail(result, call, comm);
+    fail(result, call, handle);
   }
-  [[noreturn]] void fail(ncclResult_t result, const char* call, ncclComm_t comm) const {
-    const char* const last = last_error_(comm);
+  [[noreturn]] void fail(ncclResult_t result, const char* call, Handle handle) const {
+    const char* const last = last_error_(comm_of(handle));
     const bool more = last != nullptr && *last != '\0';
     throw NcclFailure(
         fmt::format("{} failed: {}{}", call, error_text_(result), more ? fmt::format(" ({})", last) : ""));

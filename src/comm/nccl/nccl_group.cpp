@@ -9,6 +9,8 @@
 #include <utility>
 
 #include "comm/collective_errors.hpp"
+#include "comm/nccl/nccl_job.hpp"
+#include "comm/patience.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tessera::comm {
@@ -39,7 +41,7 @@ void LaunchOrder::await(std::uint64_t place) {
           "rank {} waited up to {:.3g} s to launch collective {} of its job, because an earlier one was never "
           "launched: did "
           "its stream fail?",
-          control_.rank(), std::chrono::duration<double>(control_.timeout()).count(), place);
+          control_.rank(), in_seconds(control_.timeout()), place);
       control_.abort(text, std::make_exception_ptr(CommunicationError(text)));
       throw CommunicationError(text);
     }
@@ -78,56 +80,25 @@ constexpr std::chrono::microseconds background_poll{50};
 // end: whoever slept meanwhile would double that.
 constexpr std::chrono::microseconds launch_spin{1000};
 
-// Memory of the device for a moment: NCCL's where it has such, and known to the communicator as arenas are, since NCCL
-// moves memory that it knows in ways of its own.
-class GreetingMemory {
- public:
-  GreetingMemory(NcclLibrary& library, Device device, Bytes size)
-      : library_(library), size_(size), of_library_(library.allocate(size)) {
-    if (of_library_ == nullptr) other_.emplace(device, size);
-  }
-  // What was done here has ended, or was aborted with the handle.
-  ~GreetingMemory() {
-    if (of_library_ != nullptr) library_.release(of_library_);
-  }
-  GreetingMemory(const GreetingMemory&) = delete;
-  GreetingMemory& operator=(const GreetingMemory&) = delete;
-
-  std::byte* data() { return of_library_ != nullptr ? static_cast<std::byte*>(of_library_) : other_->data(); }
-  void make_known(NcclLibrary::Handle handle) { known_ = library_.add_memory(handle, data(), size_); }
-  void forget(NcclLibrary::Handle handle) {
-    if (known_ != nullptr) library_.remove_memory(handle, std::exchange(known_, nullptr));
-  }
-
- private:
-  NcclLibrary& library_;
-  Bytes size_;
-  void* of_library_;
-  std::optional<Arena> other_;
-  void* known_ = nullptr;
-};
-
 }  // namespace
 
-NcclGroup::NcclGroup(const NcclParts& parts, NcclCommunicatorParts own, const NcclLibrary::Id& id)
+NcclGroup::NcclGroup(const NcclParts& parts, Identity identity, const CommunicatorUse& use, const NcclLibrary::Id& id)
     : parts_(parts),
-      channel_(own.channel),
-      members_(std::move(own.members)),
-      group_(own.group),
-      name_(std::move(own.name)),
-      own_staging_(parts.device, own.staging.empty() ? parts.options.staging : Bytes(0)),
-      staging_(own.staging.empty() ? std::span(own_staging_.data(), parts.options.staging.count()) : own.staging),
-      contributions_(members_.ranks.size()) {
+      identity_(std::move(identity)),
+      group_(use.group ? use.group->index_of(parts.control.rank()) : 0),
+      own_staging_(parts.device, use.staging.empty() ? parts.options.staging : Bytes(0)),
+      staging_(use.staging.empty() ? std::span(own_staging_.data(), parts.options.staging.count()) : use.staging),
+      contributions_(members().ranks.size()) {
   if (Bytes(staging_.size()) < plan::gather_staging(contributions_.size())) {
-    throw InternalError(fmt::format("communicator {} has {} bytes of staging", name_, staging_.size()));
+    throw InternalError(fmt::format("communicator {} has {} bytes of staging", name(), staging_.size()));
   }
   connect(id);
-  parts_.watch.begin(*this);
+  parts_.job.begin(*this);
 }
 
 // Finalizing waits for what runs, and after a failure that does not end by itself.
 NcclGroup::~NcclGroup() {
-  parts_.watch.end(*this);
+  parts_.job.end(*this);
   const std::lock_guard lock(handle_mutex_);
   if (ended_) return;
   for (const auto& [data, memory] : memory_) parts_.library.remove_memory(handle_, memory);
@@ -141,7 +112,7 @@ NcclGroup::~NcclGroup() {
 }
 
 std::string NcclGroup::place_of(const Signature& signature) const {
-  return fmt::format("rank {} on {}, in {}", members_.rank(), to_string(parts_.device), place_text(name_, signature));
+  return fmt::format("rank {} on {}, in {}", members().rank(), to_string(parts_.device), place_text(name(), signature));
 }
 
 void NcclGroup::fail(const std::string& what, const Signature& signature) {
@@ -155,11 +126,11 @@ void NcclGroup::fail(const std::string& what, const Signature& signature) {
 void NcclGroup::complete(NcclState state, std::chrono::milliseconds timeout) {
   const auto begin = steady_clock::now();
   while (state == NcclState::in_progress) {
-    if (parts_.control.failure() != nullptr) parts_.control.fail_at(last_.value_or(Position{.channel = channel_}));
+    if (parts_.control.failure() != nullptr) parts_.control.fail_at(last_.value_or(Position{.channel = channel()}));
     const auto waited = steady_clock::now() - begin;
     if (waited > timeout) {
       throw NcclFailure(fmt::format("NCCL did not get ready within {:.3g} s; is a rank's device or network stuck?",
-                                    std::chrono::duration<double>(timeout).count()));
+                                    in_seconds(timeout)));
     }
     if (waited < launch_spin) {
       std::this_thread::yield();
@@ -176,27 +147,31 @@ void NcclGroup::complete(NcclState state, std::chrono::milliseconds timeout) {
 void NcclGroup::connect(const NcclLibrary::Id& id) {
   if (size() == 1) return join(id);
   std::optional<device::CudaQueue> queue(std::in_place, parts_.device, StreamPriority::normal);
-  std::optional<GreetingMemory> memory(std::in_place, parts_.library, parts_.device,
-                                       greeting_part() * (2 * contributions_.size()));
+  std::optional<Arena> memory = parts_.job.make_arena(greeting_part() * (2 * contributions_.size()));
   join(id);
+  void* known = nullptr;
+  const auto forget = [&] {
+    if (known != nullptr) parts_.library.remove_memory(handle_, std::exchange(known, nullptr));
+  };
   try {
-    memory->make_known(handle_);
+    // As other arenas are: NCCL moves memory that it knows in ways of its own.
+    known = parts_.library.add_memory(handle_, memory->data(), memory->size());
     greet_everybody(*queue, memory->data());
-    memory->forget(handle_);
+    forget();
     memory.reset();
     queue.reset();
-    parts_.control.exchange(channel_, signature_of_creation(name_), "");
+    parts_.control.exchange(channel(), signature_of_creation(name()), "");
   } catch (...) {
-    if (memory) memory->forget(handle_);
+    forget();
     parts_.library.abort(handle_);  // ends what runs in the queue; the ends of queue and memory wait for that
     throw;
   }
 }
 
 void NcclGroup::join(const NcclLibrary::Id& id) {
-  const Signature creation = signature_of_creation(name_);
+  const Signature creation = signature_of_creation(name());
   try {
-    const NcclLibrary::Place where{.rank = place(), .ranks = size(), .name = name_.c_str()};
+    const NcclLibrary::Place where{.rank = place(), .ranks = size(), .name = name().c_str()};
     const NcclLibrary::Handle parent = parts_.options.parent;
     const NcclState state = parent != nullptr ? parts_.library.split(handle_, parent, group_, where)
                                               : parts_.library.join(handle_, id, where);
@@ -219,14 +194,14 @@ Bytes NcclGroup::greeting_part() const {
 // NCCL makes connections when they are first used, and which ones a collective uses depends on its size: now, with a
 // byte and with much data, so that no step waits for that or takes memory for it.
 void NcclGroup::greet_everybody(device::CudaQueue& queue, std::byte* memory) {
-  const Call call{.queue = queue, .turn = 0, .signature = signature_of_creation(name_)};
+  const Call call{.queue = queue, .turn = 0, .signature = signature_of_creation(name())};
   const Bytes part = greeting_part();
   const auto at = [&](int place) { return memory + static_cast<std::size_t>(place) * part.count(); };
   try {
     const std::lock_guard lock(handle_mutex_);
     for (const Bytes each : {Bytes(1), part}) {
       complete(parts_.library.all_gather(on(call), memory, each));
-      if (parts_.options.sums == NcclSums::ranked) continue;
+      if (parts_.options.sums == SumChoice::ranked) continue;
       const std::size_t elements = std::max(each.count() / size_of(DType::bf16).count(), std::size_t{1});
       complete(parts_.library.reduce_scatter(
           on(call), {.data = memory, .result = at(size()), .elements = elements, .type = DType::bf16}));
@@ -245,7 +220,7 @@ void NcclGroup::greet_everybody(device::CudaQueue& queue, std::byte* memory) {
   queue.record(met);
   const auto deadline = steady_clock::now() + std::max(parts_.control.timeout(), least_connect_time);
   while (!met.complete()) {
-    if (parts_.control.failure() != nullptr) parts_.control.fail_at({.channel = channel_, .number = 0});
+    if (parts_.control.failure() != nullptr) parts_.control.fail_at({.channel = channel(), .number = 0});
     if (steady_clock::now() > deadline) fail("the ranks' devices do not reach each other", call.signature);
     std::this_thread::sleep_for(background_poll);
   }
@@ -347,7 +322,7 @@ void NcclGroup::run(const Call& call, std::span<const AllGather> segments) {
 
 void NcclGroup::run(const Call& call, std::span<const ReduceScatter> segments) {
   launch(call, [&] {
-    if (parts_.options.sums == NcclSums::fast) return reduce_fast(call, segments);
+    if (parts_.options.sums == SumChoice::fast) return reduce_fast(call, segments);
     reduce_ranked(call, segments);
   });
 }

@@ -15,10 +15,13 @@
 #include "comm/control/control.hpp"
 #include "comm/control/control_communicator.hpp"
 #include "comm/nccl/nccl_library.hpp"
+#include "comm/pinned.hpp"
 #include "comm/signature.hpp"
 #include "device/cuda/cuda_queue.hpp"
 #include "plan/collective_memory.hpp"
 #include "tessera/comm/communicator.hpp"
+#include "tessera/comm/run.hpp"
+#include "tessera/comm/world.hpp"
 #include "tessera/device/arena.hpp"
 #include "tessera/kernels/reduce.hpp"
 
@@ -43,12 +46,10 @@ class LaunchOrder {
 
   // While it lives, it is that place's turn. Waits for its turn; throws as Control::fail_at() when the job fails, or
   // fails it when an earlier call is not launched within the job's timeout.
-  class Turn {
+  class Turn : Pinned {
    public:
     Turn(LaunchOrder& order, std::uint64_t place, device::CudaQueue& queue);
     ~Turn();
-    Turn(const Turn&) = delete;
-    Turn& operator=(const Turn&) = delete;
 
    private:
     LaunchOrder& order_;
@@ -77,13 +78,10 @@ class LaunchOrder {
 //
 // Thread safety: one stream's task at a time, and the job's watcher beside it. Outlived by the job, not by tasks.
 
-// Which reduce-scatter. ranked: sums are formed in fp32 in rank order, as in every other backend; every element travels
-// to its owner alone, in the wire's type. fast: NCCL's own, which adds in the wire's type and in an order of its own;
-// the same on every run of one machine, but nothing more.
-enum class NcclSums { ranked, fast };
-
 struct NcclOptions {
-  NcclSums sums = NcclSums::ranked;
+  // ranked: every element travels to its owner alone, in the wire's type. fast: NCCL's own reduce-scatter, the same on
+  // every run of one machine, but nothing more.
+  SumChoice sums = SumChoice::ranked;
   // Of a communicator that brings none: what arrives from peers before it is summed. Larger data goes in rounds of this
   // size, and `fast` needs one rank's part in the wire's type in it.
   Bytes staging = plan::staging_most;
@@ -91,50 +89,31 @@ struct NcclOptions {
   NcclLibrary::Handle parent = nullptr;
 };
 
-class NcclGroup;
-
-// Who watches over a rank's communicators, from a thread of its own.
-//
-// Thread safety: all of it. When end() has returned nobody looks at the group any more.
-class NcclWatch {
- public:
-  virtual ~NcclWatch() = default;
-  virtual void begin(NcclGroup& group) = 0;
-  virtual void end(NcclGroup& group) = 0;
-};
+class NcclJob;
 
 // What the communicators of a rank share.
 struct NcclParts {
   NcclLibrary& library;
   Control& control;
   LaunchOrder& order;
-  NcclWatch& watch;
+  NcclJob& job;
   Device device;
   NcclOptions options;
-};
-
-// What is one communicator's own.
-struct NcclCommunicatorParts {
-  std::size_t channel;
-  Members members;
-  std::string name;
-  int group = 0;                   // which of several, counted from 0
-  std::span<std::byte> staging{};  // of the device, at least plan::gather_staging(); empty: the group takes its own
 };
 
 class NcclGroup final : public device::QueueCheck, public std::enable_shared_from_this<NcclGroup> {
  public:
   // Collective over the members, of which all give the first one's id. Blocks until every one is connected, and has
-  // talked to every other one.
-  NcclGroup(const NcclParts& parts, NcclCommunicatorParts own, const NcclLibrary::Id& id);
+  // talked to every other one. The use's staging is at least plan::gather_staging(), or the group takes its own.
+  NcclGroup(const NcclParts& parts, Identity identity, const CommunicatorUse& use, const NcclLibrary::Id& id);
   ~NcclGroup() final;
 
-  const Members& members() const { return members_; }
-  const std::string& name() const { return name_; }
+  const Members& members() const { return identity_.members; }
+  const std::string& name() const { return identity_.name; }
   LaunchOrder& order() { return parts_.order; }
   // The same communicator for memory of the host.
   ControlGroup on_host() const {
-    return {.control = parts_.control, .channel = channel_, .place = place(), .size = size()};
+    return {.control = parts_.control, .channel = channel(), .place = place(), .size = size()};
   }
 
   // A collective, from a task on the stream of `queue`. Throws when the job has failed, and what NCCL reports.
@@ -192,8 +171,9 @@ class NcclGroup final : public device::QueueCheck, public std::enable_shared_fro
   void sum_pieces(const Call& call, std::span<const Piece> pieces);
   void sum_in_staging(const Call& call, const kernels::RankedSum& sum, std::byte* first, Bytes stride);
 
-  int place() const { return members_.place; }
-  int size() const { return members_.size(); }
+  std::size_t channel() const { return identity_.channel; }
+  int place() const { return members().place; }
+  int size() const { return members().size(); }
   void connect(const NcclLibrary::Id& id);
   void join(const NcclLibrary::Id& id);
   Bytes greeting_part() const;
@@ -205,10 +185,8 @@ class NcclGroup final : public device::QueueCheck, public std::enable_shared_fro
   std::byte* staging(std::size_t place) { return staging_.data() + place; }
 
   const NcclParts parts_;
-  const std::size_t channel_;
-  const Members members_;
-  const int group_;
-  const std::string name_;
+  const Identity identity_;
+  const int group_;    // which of several, counted from 0
   Arena own_staging_;  // empty where the communicator was given some
   const std::span<std::byte> staging_;
   std::vector<Piece> pieces_;               // of the present round
@@ -230,7 +208,7 @@ class NcclGroup final : public device::QueueCheck, public std::enable_shared_fro
 template <typename Work>
 void NcclGroup::launch(const Call& call, const Work& work) {
   call.queue.add_check(shared_from_this());
-  const Position position = parts_.control.announce(channel_, call.signature);
+  const Position position = parts_.control.announce(channel(), call.signature);
   if (position.number == 0) parts_.control.fail_at(position);
   const LaunchOrder::Turn turn(parts_.order, call.turn, call.queue);
   Flight& flight = take_off(call, position);

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "comm/pinned.hpp"
 #include "device/device_memory.hpp"
 #include "tessera/base/error.hpp"
 
@@ -31,7 +32,7 @@ std::string blob_of(const NcclLibrary::Id& id) { return {id.data(), id.size()}; 
 }  // namespace
 
 // An arena of NCCL's memory.
-class NcclMemory final : public device::DeviceMemory {
+class NcclMemory final : public device::DeviceMemory, private Pinned {
  public:
   NcclMemory(NcclJob& job, void* data, Bytes size) : job_(job), data_(data) {
     device::CudaQueue queue(job.device(), StreamPriority::normal);
@@ -49,8 +50,6 @@ class NcclMemory final : public device::DeviceMemory {
     }
     job_.parts_.library.release(data_);
   }
-  NcclMemory(const NcclMemory&) = delete;
-  NcclMemory& operator=(const NcclMemory&) = delete;
 
   std::byte* data() override { return static_cast<std::byte*>(data_); }
 
@@ -61,22 +60,9 @@ class NcclMemory final : public device::DeviceMemory {
 
 NcclJob::NcclJob(NcclLibrary& library, Control& control, Device device, NcclOptions options)
     : order_(control, device, !library.orders_launches()),
-      parts_{.library = library,
-             .control = control,
-             .order = order_,
-             .watch = *this,
-             .device = device,
-             .options = options},
-      watcher_([this] { watch(); }) {}
-
-NcclJob::~NcclJob() {
-  {
-    const std::lock_guard lock(mutex_);
-    ending_ = true;
-    changed_.notify_one();
-  }
-  watcher_.join();
-}
+      parts_{
+          .library = library, .control = control, .order = order_, .job = *this, .device = device, .options = options},
+      watcher_([this](const std::stop_token& stop) { watch(stop); }) {}
 
 void NcclJob::begin(NcclGroup& group) {
   const std::lock_guard lock(mutex_);
@@ -96,14 +82,8 @@ std::shared_ptr<NcclGroup> NcclJob::make_group(const std::string& name, const Co
   Control::Opened opened =
       control().open(name, use.group, is_first && !is_split ? blob_of(parts_.library.unique_id()) : "");
   const auto first = static_cast<std::size_t>(opened.members.ranks.front());
-  return std::make_shared<NcclGroup>(
-      parts_,
-      NcclCommunicatorParts{.channel = opened.channel,
-                            .members = std::move(opened.members),
-                            .name = communicator_name(name, use.group),
-                            .group = use.group ? use.group->index_of(control().rank()) : 0,
-                            .staging = use.staging},
-      is_split ? NcclLibrary::Id{} : id_of(opened.blobs[first]));
+  return std::make_shared<NcclGroup>(parts_, std::move(opened), use,
+                                     is_split ? NcclLibrary::Id{} : id_of(opened.blobs[first]));
 }
 
 Arena NcclJob::make_arena(Bytes size) {
@@ -115,19 +95,19 @@ Arena NcclJob::make_arena(Bytes size) {
 }
 
 // Allocates nothing while nothing changes.
-void NcclJob::watch() noexcept {
+void NcclJob::watch(const std::stop_token& stop) noexcept {
   ::pthread_setname_np(::pthread_self(), "nccl");
   std::unique_lock lock(mutex_);
-  while (!ending_) {
+  while (!stop.stop_requested()) {
     for (NcclGroup* const group : groups_) group->watch();
-    changed_.wait_for(lock, watch_interval);
+    stopped_.wait_for(lock, stop, watch_interval, [] { return false; });
   }
 }
 
 std::string NcclJob::in_words() const {
   return fmt::format("{}, launches in {}, sums {}", parts_.library.name(),
                      parts_.library.orders_launches() ? "NCCL's implicit order" : "one order kept by events",
-                     parts_.options.sums == NcclSums::ranked ? "in rank order" : "by NCCL");
+                     parts_.options.sums == SumChoice::ranked ? "in rank order" : "by NCCL");
 }
 
 }  // namespace tessera::comm

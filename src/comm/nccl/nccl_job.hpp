@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <utility>
@@ -14,18 +15,16 @@
 
 #include "comm/nccl/nccl_group.hpp"
 #include "comm/nccl/nccl_library.hpp"
+#include "comm/pinned.hpp"
 #include "tessera/comm/world.hpp"
 #include "tessera/plan/strategy.hpp"
 
 namespace tessera::comm {
 
-class NcclJob final : private NcclWatch {
+class NcclJob : Pinned {
  public:
   // Library and control outlive the job, and all streams that communicators run on end before it.
   NcclJob(NcclLibrary& library, Control& control, Device device, NcclOptions options);
-  ~NcclJob() final;
-  NcclJob(const NcclJob&) = delete;
-  NcclJob& operator=(const NcclJob&) = delete;
 
   Control& control() { return parts_.control; }
   Device device() const { return parts_.device; }
@@ -33,8 +32,13 @@ class NcclJob final : private NcclWatch {
   // Collective over all ranks: a communicator over all of them, or over this rank's group of several, connected.
   std::shared_ptr<NcclGroup> make_group(const std::string& name, const CommunicatorUse& use = {});
   CollectiveStaging staging() const {
-    return parts_.options.sums == NcclSums::ranked ? CollectiveStaging::parts : CollectiveStaging::results;
+    return parts_.options.sums == SumChoice::ranked ? CollectiveStaging::parts : CollectiveStaging::results;
   }
+
+  // The group is watched from now on; nobody looks at it any more. The watcher never owns one: it would have to end it,
+  // and that may wait for what only the watcher can abort.
+  void begin(NcclGroup& group);
+  void end(NcclGroup& group);
 
   // Memory that NCCL prefers, where it has such, and that all communicators know while it lives; zero-filled.
   Arena make_arena(Bytes size);
@@ -44,20 +48,16 @@ class NcclJob final : private NcclWatch {
 
  private:
   friend class NcclMemory;
-  // The watcher never owns a group: it would have to end one, and that may wait for what only the watcher can abort.
-  void begin(NcclGroup& group) final;
-  void end(NcclGroup& group) final;
-  void watch() noexcept;
+  void watch(const std::stop_token& stop) noexcept;
 
   LaunchOrder order_;
   const NcclParts parts_;
 
   std::mutex mutex_;
-  std::condition_variable changed_;
+  std::condition_variable_any stopped_;
   std::vector<NcclGroup*> groups_;
   std::vector<std::pair<void*, Bytes>> arenas_;
-  bool ending_ = false;
-  std::thread watcher_;  // last: it uses all of the above
+  std::jthread watcher_;  // last: it uses all of the above, and ends first
 };
 
 }  // namespace tessera::comm

@@ -1,7 +1,6 @@
 // The launches over NCCL: threads of one process, which find each other in their common memory, and this process as one
 // of several, which meet over TCP.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -11,12 +10,12 @@
 #include <thread>
 #include <vector>
 
-#include "comm/control/thread_control.hpp"
-#include "comm/introduction.hpp"
+#include "comm/control/control_room.hpp"
+#include "comm/hosts.hpp"
 #include "comm/launch.hpp"
 #include "comm/launch_options.hpp"
-#include "comm/mpi/process_job.hpp"
 #include "comm/nccl/nccl_backend.hpp"
+#include "comm/patience.hpp"
 #include "comm/rendezvous/join.hpp"
 #include "comm/rendezvous/rendezvous_control.hpp"
 #include "comm/start.hpp"
@@ -34,48 +33,44 @@ std::unique_ptr<NcclLibrary> open_chosen_nccl() {
 }
 
 NcclOptions nccl_options(const LaunchOptions& options) {
-  return {.sums = options.sums == SumChoice::fast ? NcclSums::fast : NcclSums::ranked,
-          .parent = options.nccl_communicator};
+  return {.sums = options.sums, .parent = options.nccl_communicator};
 }
 
 // The job is left while NCCL is still watched.
-template <typename FindHosts>
+template <typename FindPlace>
 std::exception_ptr run_in(NcclJob& job, const LaunchOptions& options, RankLog& log, const Body& body,
-                          const FindHosts& find_hosts) {
-  return run_rank(job.control(), log, body,
-                  [&] { return std::make_unique<NcclBackend>(job, threads_per_rank(options), log, find_hosts()); });
-}
-
-// ---- processes ----
-
-void say_start(const Start& start, const NcclJob& job, RankLog& log) {
-  const std::string text = fmt::format("{} rank{}, processes of {}, each on a CUDA device; {}", start.ranks,
-                                       start.ranks == 1 ? "" : "s", start.by, job.in_words());
-  log.line(
-      fmt::format("rank {} begins in process {} on {}: {}", start.rank, ::getpid(), to_string(job.device()), text));
-  if (start.rank == 0) fmt::print(stderr, "tessera: {}\n", text);
+                          const FindPlace& find_place_of_rank) {
+  return run_rank(job.control(), log, body, [&] {
+    return std::make_unique<NcclBackend>(job, threads_per_rank(options), log, find_place_of_rank());
+  });
 }
 
 }  // namespace
 
-std::exception_ptr run_over_nccl(const MeetingPoint& point, const ProcessStart& how, const Launched& launched) {
+// ---- processes ----
+
+std::exception_ptr run_over_nccl(const MeetingPoint& point, const ProcessStart& how) {
   const std::unique_ptr<NcclLibrary> library = open_chosen_nccl();
   void* const parent = how.options.nccl_communicator;
   const Device device = Device::cuda(parent != nullptr ? library->membership(parent).device
                                                        : point.place.local_rank % cuda_device_count());
-  RendezvousControl control(join_options(point.place, how.start, how.options.timeout), how.options.timeout);
+  const std::unique_ptr<Control> joined =
+      join_rendezvous(join_options(point.place, how.start, how.options.timeout), how.options.timeout);
+  Control& control = *joined;
   std::exception_ptr thrown;
   {
     NcclJob job(*library, control, device, nccl_options(how.options));
-    say_start(how.start, job, how.log);
+    say_start(how, fmt::format("{} rank{}, processes of {}, each on a CUDA device (rank {} on {}); {}", how.start.ranks,
+                               how.start.ranks == 1 ? "" : "s", how.start.by, how.start.rank, to_string(device),
+                               job.in_words()));
     // A program that has a communicator prints as it likes, and may have several ranks in one process.
     const QuietOutput quiet(how.options, parent != nullptr ? 0 : how.start.rank);
-    thrown = run_in(job, how.options, how.log, launched.body, [&] {
+    thrown = run_in(job, how.options, how.log, how.launched.body, [&] {
       RendezvousIntroduction introduction(control);
-      return find_place(introduction, how.options.timeout).of_meshes();
+      return find_place(introduction, how.options.timeout);
     });
   }
-  return outcome_of_process(control, how.log, thrown, launched);
+  return outcome_of_process(control, how, thrown);
 }
 
 // ---- the program's own communicator ----
@@ -91,7 +86,30 @@ class NcclIntroduction final : public Introduction {
   int rank() const final { return known_.rank; }
   int size() const final { return known_.ranks; }
   std::string_view backend_name() const final { return "nccl"; }
-  std::vector<std::byte> all_gather(std::span<const std::byte> mine, std::chrono::milliseconds timeout) final;
+  std::vector<std::byte> all_gather(std::span<const std::byte> mine, std::chrono::milliseconds timeout) final {
+    const auto deadline = std::chrono::steady_clock::now() + timeout;
+    const Bytes part(mine.size());
+    std::vector<std::byte> all(mine.size() * static_cast<std::size_t>(size()));
+    Arena memory(device_, Bytes(all.size()));
+    device::CudaQueue queue(device_, StreamPriority::normal);
+    queue.copy(memory.data() + mine.size() * static_cast<std::size_t>(rank()), mine.data(), part);
+    NcclState state = library_.all_gather({.handle = handle_, .stream = queue.native()}, memory.data(), part);
+    device::CudaMark gathered(device_);
+    const auto late = [&] { return std::chrono::steady_clock::now() > deadline; };
+    for (; state == NcclState::in_progress && !late(); state = library_.state(handle_)) {
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+    if (state == NcclState::done) queue.record(gathered);
+    if (state != NcclState::done || !gathered.wait_on_host(deadline)) {
+      library_.abort(handle_);  // ends what runs in the queue, which waits for that
+      throw CommunicationError(fmt::format(
+          "rank {} waited {:.3g} s for the others of the program's NCCL communicator; do they all call launch()?",
+          rank(), in_seconds(timeout)));
+    }
+    queue.copy(all.data(), memory.data(), Bytes(all.size()));
+    queue.synchronize();
+    return all;
+  }
 
  private:
   NcclLibrary& library_;
@@ -99,32 +117,6 @@ class NcclIntroduction final : public Introduction {
   const NcclLibrary::Membership known_;
   const Device device_;
 };
-
-std::vector<std::byte> NcclIntroduction::all_gather(std::span<const std::byte> mine,
-                                                    std::chrono::milliseconds timeout) {
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
-  const Bytes part(mine.size());
-  std::vector<std::byte> all(mine.size() * static_cast<std::size_t>(size()));
-  Arena memory(device_, Bytes(all.size()));
-  device::CudaQueue queue(device_, StreamPriority::normal);
-  queue.copy(memory.data() + mine.size() * static_cast<std::size_t>(rank()), mine.data(), part);
-  NcclState state = library_.all_gather({.handle = handle_, .stream = queue.native()}, memory.data(), part);
-  device::CudaMark gathered(device_);
-  const auto late = [&] { return std::chrono::steady_clock::now() > deadline; };
-  for (; state == NcclState::in_progress && !late(); state = library_.state(handle_)) {
-    std::this_thread::sleep_for(std::chrono::microseconds(50));
-  }
-  if (state == NcclState::done) queue.record(gathered);
-  if (state != NcclState::done || !gathered.wait_on_host(deadline)) {
-    library_.abort(handle_);  // ends what runs in the queue, which waits for that
-    throw CommunicationError(fmt::format(
-        "rank {} waited {:.3g} s for the others of the program's NCCL communicator; do they all call launch()?", rank(),
-        std::chrono::duration<double>(timeout).count()));
-  }
-  queue.copy(all.data(), memory.data(), Bytes(all.size()));
-  queue.synchronize();
-  return all;
-}
 
 }  // namespace
 
@@ -134,18 +126,12 @@ std::exception_ptr launch_over_own_nccl(const LaunchOptions& options, const Laun
   Start start = start_of(options);
   start.rank = introduction.rank();
   start.ranks = introduction.size();
-  try {
-    RankLog log(options.log_dir, start.rank);
-    const ProcessStart how{.start = start, .options = options, .log = log};
-    return run_over_nccl(meet_over(introduction, start, options.timeout), how, launched);
-  } catch (...) {  // before there was a job: the others do not know
-    const std::exception_ptr failure = exception_from_rank(start.rank, std::current_exception());
-    launched.report(failure);
-    return failure;
-  }
+  return launch_one(start, options, launched, [&](const ProcessStart& how) {
+    return run_over_nccl(meet_over(introduction, start, options.timeout), how);
+  });
 }
 
-RunThread nccl_threads(const LaunchOptions& options, ThreadControlRoom& room) {
+RunThread nccl_threads(const LaunchOptions& options, ControlRoom& room) {
   const std::shared_ptr<NcclLibrary> library = open_chosen_nccl();
   const int devices = cuda_device_count();
   if (room.size() > devices && !library->shares_devices()) {
@@ -161,7 +147,7 @@ RunThread nccl_threads(const LaunchOptions& options, ThreadControlRoom& room) {
       fmt::print(stderr, "tessera: {} rank{}, threads of one process, on CUDA devices; {}\n", control.size(),
                  control.size() == 1 ? "" : "s", job.in_words());
     }
-    return run_in(job, options, log, body, [] { return Hosts{}; });
+    return run_in(job, options, log, body, [] { return Place{}; });
   };
 }
 

@@ -7,8 +7,6 @@
 #include <openssl/hmac.h>
 #include <openssl/rand.h>
 
-#include <algorithm>
-
 #include "comm/rendezvous/wire.hpp"
 #include "tessera/base/error.hpp"
 
@@ -16,8 +14,8 @@ namespace tessera::comm {
 
 // ---- proofs ----
 
-Nonce fresh_nonce() {
-  Nonce nonce;
+std::string fresh_nonce() {
+  std::string nonce(nonce_bytes, '\0');
   if (RAND_bytes(reinterpret_cast<unsigned char*>(nonce.data()), static_cast<int>(nonce.size())) != 1) {
     throw UnavailableError("libcrypto's RAND_bytes failed: this system gives no random numbers");
   }
@@ -33,8 +31,8 @@ std::string proof_of(std::string_view token, Prover prover, const Handshake& han
   std::string said;
   FieldWriter writer(said);
   writer.text(prover == Prover::rank ? "tessera rank" : "tessera server");
-  writer.raw({handshake.server.data(), handshake.server.size()});
-  writer.raw({handshake.rank.data(), handshake.rank.size()});
+  writer.raw(handshake.server);
+  writer.raw(handshake.rank);
   writer.number(handshake.rank_number);
   writer.number(handshake.ranks);
   std::string proof(proof_bytes, '\0');
@@ -68,31 +66,22 @@ void read_begin(FieldReader& reader) {
                                rendezvous_version, version));
 }
 
-Nonce read_nonce(FieldReader& reader) {
-  Nonce nonce;
-  const std::string_view bytes = reader.raw(nonce.size());
-  std::copy(bytes.begin(), bytes.end(), nonce.begin());
-  return nonce;
-}
-
-std::string_view view(const Nonce& nonce) { return {nonce.data(), nonce.size()}; }
-
 }  // namespace
 
-std::string challenge_payload(const Nonce& server) {
+std::string challenge_payload(std::string_view server) {
   std::string payload;
   FieldWriter writer(payload);
   begin(writer);
-  writer.raw(view(server));
+  writer.raw(server);
   return payload;
 }
 
-Nonce read_challenge(std::string_view payload) {
+std::string read_challenge(std::string_view payload) {
   FieldReader reader(payload);
   read_begin(reader);
-  const Nonce nonce = read_nonce(reader);
+  const std::string_view nonce = reader.raw(nonce_bytes);
   reader.require_end();
-  return nonce;
+  return std::string(nonce);
 }
 
 std::string hello_payload(std::string_view token, const Handshake& handshake) {
@@ -101,19 +90,19 @@ std::string hello_payload(std::string_view token, const Handshake& handshake) {
   begin(writer);
   writer.number(handshake.rank_number);
   writer.number(handshake.ranks);
-  writer.raw(view(handshake.rank));
+  writer.raw(handshake.rank);
   writer.raw(proof_of(token, Prover::rank, handshake));
   return payload;
 }
 
-Hello read_hello(std::string_view payload, std::string_view token, const Nonce& server) {
+Hello read_hello(std::string_view payload, std::string_view token, std::string_view server) {
   FieldReader reader(payload);
   read_begin(reader);
   Hello hello{};
   hello.handshake.server = server;
   hello.handshake.rank_number = reader.number<std::uint32_t>();
   hello.handshake.ranks = reader.number<std::uint32_t>();
-  hello.handshake.rank = read_nonce(reader);
+  hello.handshake.rank = reader.raw(nonce_bytes);
   const std::string_view proof = reader.raw(proof_bytes);
   reader.require_end();
   hello.holds_token = same_proof(proof, proof_of(token, Prover::rank, hello.handshake));

@@ -7,7 +7,7 @@
 // part. What follows on the connection is neither encrypted nor signed.
 #pragma once
 
-#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -18,15 +18,15 @@ namespace tessera::comm {
 
 // ---- proofs ----
 
-using Nonce = std::array<char, 32>;
+constexpr std::size_t nonce_bytes = 32;
 constexpr std::size_t proof_bytes = 32;
 
-// From the operating system's randomness.
-Nonce fresh_nonce();
+// nonce_bytes from the operating system's randomness.
+std::string fresh_nonce();
 
 struct Handshake {
-  Nonce server{};
-  Nonce rank{};
+  std::string server = "";  // nonces
+  std::string rank = "";
   std::uint32_t rank_number = 0;
   std::uint32_t ranks = 0;
 };
@@ -34,12 +34,12 @@ struct Handshake {
 // ---- messages ----
 
 // Of the messages' form. Ranks of other versions do not understand each other.
-constexpr std::uint32_t rendezvous_version = 4;
+constexpr std::uint32_t rendezvous_version = 5;
 constexpr Bytes most_handshake_payload{512};
 
 // Payloads. What is no such payload is a DataError, another version a UsageError.
-std::string challenge_payload(const Nonce& server);
-Nonce read_challenge(std::string_view payload);
+std::string challenge_payload(std::string_view server);
+std::string read_challenge(std::string_view payload);
 
 // `handshake` is whole but for the proof, which this adds.
 std::string hello_payload(std::string_view token, const Handshake& handshake);
@@ -47,7 +47,7 @@ struct Hello {
   Handshake handshake;
   bool holds_token;
 };
-Hello read_hello(std::string_view payload, std::string_view token, const Nonce& server);
+Hello read_hello(std::string_view payload, std::string_view token, std::string_view server);
 
 std::string welcome_payload(std::string_view token, const Handshake& handshake);
 bool is_welcome(std::string_view payload, std::string_view token, const Handshake& handshake);

@@ -5,7 +5,6 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
 #include <exception>
 #include <optional>
@@ -13,7 +12,8 @@
 #include <thread>
 #include <vector>
 
-#include "comm/mpi/process_job.hpp"
+#include "comm/hosts.hpp"
+#include "comm/patience.hpp"
 #include "comm/rendezvous/handshake.hpp"
 #include "tessera/base/error.hpp"
 
@@ -30,17 +30,6 @@ constexpr int first_slurm_port = 20'000;
 constexpr int slurm_ports = 10'000;
 constexpr std::size_t least_token = 16;
 
-std::optional<std::string> text_in(const Environment& environment, const char* name) {
-  const char* const value = environment(name);
-  return value == nullptr || *value == '\0' ? std::nullopt : std::optional<std::string>(value);
-}
-
-// An empty value is none.
-std::optional<int> number_of(const Environment& environment, const char* name, int least, int most) {
-  const std::optional<std::string> text = text_in(environment, name);
-  return text ? std::optional(number_in(name, *text, least, most)) : std::nullopt;
-}
-
 std::string host_of(const Environment& environment) {
   if (auto host = text_in(environment, "MASTER_ADDR")) return *host;
   if (text_in(environment, "SLURM_STEP_NUM_NODES") == "1") return "127.0.0.1";
@@ -52,16 +41,16 @@ std::string host_of(const Environment& environment) {
 
 int slurm_port(const Environment& environment) {
   constexpr int any = 1 << 30;
-  const std::optional<int> job = number_of(environment, "SLURM_JOB_ID", 0, any);
+  const std::optional<int> job = number_in(environment, "SLURM_JOB_ID", 0, any);
   if (!job)
     throw UsageError("the environment does not say where the ranks meet: set MASTER_PORT to a port that is free");
-  const int step = number_of(environment, "SLURM_STEP_ID", 0, any).value_or(0);
+  const int step = number_in(environment, "SLURM_STEP_ID", 0, any).value_or(0);
   return first_slurm_port + static_cast<int>((static_cast<long long>(*job) * 7 + step) % slurm_ports);
 }
 
 int port_of(const Environment& environment, const Start& start) {
-  if (const auto port = number_of(environment, "TESSERA_PORT", 1, most_port)) return *port;
-  const std::optional<int> port = number_of(environment, "MASTER_PORT", 1, most_port - 1);
+  if (const auto port = number_in(environment, "TESSERA_PORT", 1, most_port)) return *port;
+  const std::optional<int> port = number_in(environment, "MASTER_PORT", 1, most_port - 1);
   if (!port && start.launcher == Launcher::slurm) return slurm_port(environment);
   const bool taken = text_in(environment, "TORCHELASTIC_USE_AGENT_STORE") == "True";
   return port.value_or(torch_port) + (taken ? 1 : 0);
@@ -89,7 +78,7 @@ MeetingPlace meeting_place(const Environment& environment, const Start& start) {
   const char* const local_rank = start.launcher == Launcher::slurm ? "SLURM_LOCALID" : "LOCAL_RANK";
   return {.endpoint = {.host = host_of(environment), .port = static_cast<std::uint16_t>(port_of(environment, start))},
           .token = token_of(environment),
-          .local_rank = number_of(environment, local_rank, 0, 1 << 20).value_or(0)};
+          .local_rank = number_in(environment, local_rank, 0, 1 << 20).value_or(0)};
 }
 
 // ---- serving ----
@@ -131,66 +120,52 @@ constexpr std::chrono::milliseconds longest_attempt{5'000};
       fmt::format("rank {} cannot join the ranks at {}: {}", options.rank, to_string(options.endpoint), why));
 }
 
-struct Attempt {
-  const JoinOptions& options;
-  Connection connection;
-  steady_clock::time_point deadline;
-  std::string why;  // it came to nothing
-
-  std::optional<Frame> await() {
-    for (;;) {
-      if (const std::optional<Frame> frame = connection.next()) return frame;
-      if (!wait_for(connection.descriptor(), POLLIN, deadline))
-        return why = "it accepts connections and says nothing", std::nullopt;
-      if (!connection.receive()) {
-        const std::optional<Frame> last_words = connection.next();
-        if (!last_words) why = "it ended the connection";
-        return last_words;
-      }
+// Throws DataError that says why an attempt came to nothing.
+Frame await(Connection& connection, steady_clock::time_point deadline) {
+  for (;;) {
+    if (const std::optional<Frame> frame = connection.next()) return *frame;
+    if (!wait_for(connection.descriptor(), POLLIN, deadline)) {
+      throw DataError("it accepts connections and says nothing");
     }
+    if (connection.receive()) continue;
+    if (const std::optional<Frame> last = connection.next()) return *last;
+    throw DataError("it ended the connection");
   }
+}
 
-  Nonce nonce_of(const Frame& challenge) const {
-    try {
-      return read_challenge(challenge.payload);
-    } catch (const UsageError& error) {
-      refuse(options, error.what());
-    }
+void shake_hands(const JoinOptions& options, Connection& connection, steady_clock::time_point deadline) {
+  Handshake handshake{.server = {},
+                      .rank = fresh_nonce(),
+                      .rank_number = static_cast<std::uint32_t>(options.rank),
+                      .ranks = static_cast<std::uint32_t>(options.ranks)};
+  const Frame challenge = await(connection, deadline);
+  if (challenge.kind != FrameKind::challenge) throw DataError("its first message is no challenge");
+  try {
+    handshake.server = read_challenge(challenge.payload);
+  } catch (const UsageError& error) {
+    refuse(options, error.what());
   }
-
-  bool shake_hands() {
-    Handshake handshake{.server = {},
-                        .rank = fresh_nonce(),
-                        .rank_number = static_cast<std::uint32_t>(options.rank),
-                        .ranks = static_cast<std::uint32_t>(options.ranks)};
-    const std::optional<Frame> challenge = await();
-    if (!challenge) return false;
-    if (challenge->kind != FrameKind::challenge) throw DataError("its first message is no challenge");
-    handshake.server = nonce_of(*challenge);
-    connection.send(FrameKind::hello, hello_payload(options.token, handshake));
-    if (!connection.flush()) return why = "it ended the connection", false;
-    const std::optional<Frame> answer = await();
-    if (!answer) return false;
-    if (answer->kind == FrameKind::refusal) refuse(options, std::string(answer->payload));
-    if (is_welcome(answer->payload, options.token, handshake)) return true;
-    refuse(options, "what answers there does not hold the job's token (TESSERA_TOKEN)");
-  }
-};
+  connection.send(FrameKind::hello, hello_payload(options.token, handshake));
+  if (!connection.flush()) throw DataError("it ended the connection");
+  const Frame answer = await(connection, deadline);
+  if (answer.kind == FrameKind::refusal) refuse(options, std::string(answer.payload));
+  if (is_welcome(answer.payload, options.token, handshake)) return;
+  refuse(options, "what answers there does not hold the job's token (TESSERA_TOKEN)");
+}
 
 std::optional<Connection> try_once(const JoinOptions& options, const Address& address, steady_clock::time_point end,
                                    std::string& why) {
   const auto deadline = std::min(end, steady_clock::now() + longest_attempt);
   Socket socket = connect_to(address, deadline, why);
   if (!socket.is_open()) return std::nullopt;
-  Attempt attempt{
-      .options = options, .connection = {std::move(socket), most_handshake_payload}, .deadline = deadline, .why = {}};
+  Connection connection(std::move(socket), most_handshake_payload);
   try {
-    if (attempt.shake_hands()) return std::move(attempt.connection);
-    why = attempt.why;
+    shake_hands(options, connection, deadline);
+    return connection;
   } catch (const DataError& error) {
     why = error.what();
+    return std::nullopt;
   }
-  return std::nullopt;
 }
 
 }  // namespace
@@ -208,19 +183,12 @@ Connection join(const JoinOptions& options, const Resolver& addresses_of) {
   throw CommunicationError(fmt::format(
       "rank {} waited up to {:.3g} s for rank 0 to answer at {}, in vain ({}); is rank 0 running, and is that its "
       "address?",
-      options.rank, std::chrono::duration<double>(options.start_timeout).count(), to_string(options.endpoint), why));
+      options.rank, in_seconds(options.start_timeout), to_string(options.endpoint), why));
 }
 
 // ---- introducing ----
 
 namespace {
-
-// What rank 0 tells the others, by the way that they already have to each other.
-struct Invitation {
-  std::array<char, 256> address;
-  std::array<char, 65> token;
-  std::uint16_t port;  // 0: rank 0 cannot listen
-};
 
 std::string fresh_token() {
   std::string token;
@@ -235,40 +203,36 @@ std::string address_for(const Place& place) {
   return chosen == nullptr ? reachable_address() : chosen;
 }
 
-template <std::size_t size>
-void write_text(std::array<char, size>& to, const std::string& text) {
-  std::copy_n(text.begin(), std::min(text.size(), size - 1), to.begin());
-}
-
-MeetingPlace place_of_invitation(const Invitation& invitation, int local_rank) {
-  return {.endpoint = {.host = invitation.address.data(), .port = invitation.port},
-          .token = invitation.token.data(),
-          .local_rank = local_rank};
-}
-
 }  // namespace
 
 MeetingPoint meet_over(Introduction& introduction, const Start& start, std::chrono::milliseconds timeout) {
   const std::chrono::milliseconds patience = start_timeout(timeout);
   const Place place = find_place(introduction, patience);
-  Invitation invitation{};
+  std::string invitation;  // what rank 0 tells the others, by the way that they already have to each other
   MeetingPoint point{.place = {}, .server = nullptr};
   std::exception_ptr failure;
   if (start.rank == 0) {
     try {
-      write_text(invitation.token, fresh_token());
-      write_text(invitation.address, address_for(place));
-      point.server = serve(place_of_invitation(invitation, 0), start, timeout);
-      invitation.port = point.server->port();
+      const Endpoint chosen{.host = address_for(place)};
+      const std::string token = fresh_token();
+      point.server = serve({.endpoint = chosen, .token = token}, start, timeout);
+      FieldWriter writer(invitation);
+      writer.text(chosen.host);
+      writer.text(token);
+      writer.number(point.server->port());
     } catch (...) {
       failure = std::current_exception();
     }
   }
-  invitation = all_values(introduction, invitation, patience).front();
+  invitation = all_texts(introduction, invitation, patience).front();
   if (failure) std::rethrow_exception(failure);
-  if (invitation.port == 0) throw CommunicationError("rank 0 cannot listen for the others");
+  if (invitation.empty()) throw CommunicationError("rank 0 cannot listen for the others");
+  FieldReader reader(invitation);
+  point.place.endpoint.host = reader.text();
+  point.place.token = reader.text();
+  point.place.endpoint.port = reader.number<std::uint16_t>();
   const auto here = std::find(place.here.begin(), place.here.end(), start.rank);
-  point.place = place_of_invitation(invitation, static_cast<int>(here - place.here.begin()));
+  point.place.local_rank = static_cast<int>(here - place.here.begin());
   return point;
 }
 

@@ -71,10 +71,6 @@ bool met_itself(const Socket& socket) {
   return here.size == there.size && std::memcmp(&here.bytes, &there.bytes, here.size) == 0;
 }
 
-}  // namespace
-
-namespace {
-
 std::string numbers_of(const Address& address) {
   std::array<char, NI_MAXHOST> text{};
   const int status =
@@ -131,11 +127,7 @@ void Address::set_port(std::uint16_t port) {
   }
 }
 
-std::string to_string(const Address& address) {
-  std::array<char, NI_MAXHOST> host{};
-  ::getnameinfo(pointer(address), address.size, host.data(), host.size(), nullptr, 0, NI_NUMERICHOST);
-  return to_string(Endpoint{host.data(), address.port()});
-}
+std::string to_string(const Address& address) { return to_string(Endpoint{numbers_of(address), address.port()}); }
 
 std::vector<Address> addresses_of(const Endpoint& endpoint, std::string& why) {
   addrinfo wanted{};
@@ -251,7 +243,7 @@ Socket connect_to(const Address& address, std::chrono::steady_clock::time_point 
 }
 
 Wake::Wake() : descriptor_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
-  if (descriptor_ < 0) throw std::system_error(errno, std::generic_category(), "eventfd");
+  if (descriptor_ < 0) fail("eventfd");
 }
 Wake::~Wake() { ::close(descriptor_); }
 
@@ -331,6 +323,11 @@ bool Connection::receive() {
     if (*count < bytes.size()) return true;
   }
   return true;
+}
+
+void Connection::flush_until(std::chrono::steady_clock::time_point deadline) {
+  while (flush() && has_to_send() && wait_for(descriptor(), POLLOUT, deadline)) {
+  }
 }
 
 bool Connection::flush() {

@@ -18,6 +18,8 @@
 #include <utility>
 #include <vector>
 
+#include "comm/job_failure.hpp"
+#include "comm/pinned.hpp"
 #include "tessera/base/bytes.hpp"
 
 namespace tessera::comm {
@@ -90,12 +92,10 @@ bool wait_for(int descriptor, short events, std::chrono::steady_clock::time_poin
 
 // Wakes a thread that polls descriptors. Thread safety: wake() from any thread.
 
-class Wake {
+class Wake : Pinned {
  public:
   Wake();
   ~Wake();
-  Wake(const Wake&) = delete;
-  Wake& operator=(const Wake&) = delete;
 
   void wake() noexcept;
   pollfd polled() const { return {.fd = descriptor_, .events = POLLIN, .revents = 0}; }
@@ -128,6 +128,10 @@ class FieldWriter {
     out_.append(value);
   }
   void raw(std::string_view bytes) { out_.append(bytes); }
+  void position(const Position& position) {
+    number(static_cast<std::uint32_t>(position.channel));
+    number(position.number);
+  }
 
  private:
   std::string& out_;
@@ -146,6 +150,10 @@ class FieldReader {
     return value;
   }
   std::string_view text() { return raw(number<std::uint32_t>()); }
+  Position position() {
+    const std::size_t channel = number<std::uint32_t>();
+    return {.channel = channel, .number = number<std::uint64_t>()};
+  }
   std::string_view raw(std::size_t size);
   std::string_view rest() { return raw(rest_.size()); }
   bool at_end() const { return rest_.empty(); }
@@ -174,8 +182,9 @@ enum class FrameKind : std::uint8_t {
   agreed,         // server: channel, position
   gathered,       // server: channel, position, every rank's blob
   alive,          // rank: it makes progress. server: so do those for whom this rank waits
+  there,          // server: some ranks have left; are you there? rank: yes
 };
-constexpr std::uint8_t last_frame_kind = static_cast<std::uint8_t>(FrameKind::alive);
+constexpr std::uint8_t last_frame_kind = static_cast<std::uint8_t>(FrameKind::there);
 
 // How long both sides of a connection wait for what the end of a job still has to say.
 constexpr std::chrono::seconds last_words{2};
@@ -230,6 +239,12 @@ class Connection {
   }
   bool flush();  // as much as goes now; false when the other side has gone
   bool has_to_send() const { return sent_ < out_.size(); }
+  void flush_until(std::chrono::steady_clock::time_point deadline);
+
+  // What there is to do for it.
+  pollfd polled() const {
+    return {.fd = descriptor(), .events = static_cast<short>(has_to_send() ? POLLIN | POLLOUT : POLLIN), .revents = 0};
+  }
 
  private:
   Socket socket_;
