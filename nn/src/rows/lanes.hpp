@@ -76,8 +76,16 @@ template <typename Half>
   return {a.low >> bits, a.high >> bits};
 }
 template <typename Half>
+[[gnu::always_inline]] inline Pair<Half> operator~(const Pair<Half>& a) {
+  return {~a.low, ~a.high};
+}
+template <typename Half>
 [[gnu::always_inline]] inline auto operator<(const Pair<Half>& a, const Pair<Half>& b) {
   return Pair<decltype(a.low < b.low)>{a.low < b.low, a.high < b.high};
+}
+template <typename Half>
+[[gnu::always_inline]] inline auto operator<=(const Pair<Half>& a, const Pair<Half>& b) {
+  return Pair<decltype(a.low <= b.low)>{a.low <= b.low, a.high <= b.high};
 }
 
 // ---- for both ----

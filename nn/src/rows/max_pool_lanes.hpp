@@ -50,13 +50,6 @@ template <typename Set, Format format>
   return all<Places<Set, format>>(static_cast<Integer>(place));
 }
 
-// A mask of the lanes that are not NaN, which is neither below infinity nor above 0.
-template <typename Set, Format format>
-[[gnu::always_inline]] inline auto numbers_of(const Values<Set, format>& of) {
-  using V = Values<Set, format>;
-  return (of < all<V>(static_cast<Real<format>>(__builtin_inf()))) | (all<V>(Real<format>{}) < of);
-}
-
 // A challenger wins where it is larger, or where it is NaN and the champion is not.
 template <typename Set, Format format>
 void max_pool_of(const MaxPoolWindows& a) {
@@ -68,14 +61,12 @@ void max_pool_of(const MaxPoolWindows& a) {
       const std::size_t to = window * a.channels + channel;
       V champion = read<Set, format>(a.pixels[0], from, n);
       auto place = all_at<Set, format>(a.places[0]);
-      auto was_number = numbers_of<Set, format>(champion);
       for (std::size_t i = 1; i < a.count; ++i) {
         const V challenger = read<Set, format>(a.pixels[i], from, n);
-        const auto both_numbers = was_number & numbers_of<Set, format>(challenger);
-        const auto wins = (champion < challenger) | (was_number ^ both_numbers);
+        const auto is_number = champion <= champion;
+        const auto wins = is_number & ~(challenger <= champion);
         place = select(wins, all_at<Set, format>(a.places[i]), place);
         champion = select(wins, challenger, champion);
-        was_number = both_numbers;
       }
       write<Set, format>(a.to, to, n, champion);
       write_places<Set, format>(a.place + to, n, place);
