@@ -8,6 +8,8 @@
 
 #include "common/command_line.hpp"
 #include "common/program.hpp"
+#include "common/run_summary.hpp"
+#include "probe/memory_report.hpp"
 #include "tessera/tessera.hpp"
 #include "tessera/torch/fully_shard.hpp"
 #include "tessera/torch/make_module.hpp"
@@ -116,6 +118,13 @@ class Trainer {
     return world_.sum(sum, "loss") / batches;
   }
 
+  // What the plan counted beside what the rank holds, and torch's own tensors. Collective.
+  std::string memory_table() {
+    tessera::probe::RankMemory mine = tessera::probe::measure(model_.sharded());
+    mine.add_unplanned("torch's activations", model_.peak_activations());
+    return examples::memory_table(model_.sharded(), tessera::probe::gather(world_, mine));
+  }
+
   // The share of images that are told right, over all ranks.
   double accuracy(const LabelledImages& data) {
     const torch::NoGradGuard no_grad;
@@ -152,6 +161,8 @@ void run_rank(tessera::World& world, const Options& options, const LabelledImage
                  took.count());
     }
   }
+  const std::string memory = trainer.memory_table();
+  if (world.rank() == 0) fmt::print("\n{}", memory);
 }
 
 int train(int argc, char** argv) {

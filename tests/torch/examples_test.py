@@ -42,6 +42,9 @@ def check_strategies(program):
         done = run(program, *arguments, "--strategy", strategy)
         assert done.returncode == 0, done.stderr
         printed[strategy] = re.search(r"loss [\d.]+  held-out accuracy ([\d.]+)", done.stdout)
+        # The two convolutions and what they give to 64 images are kept: more than 20 MiB.
+        activations = re.search(r"torch's activations +([\d.]+) MiB", done.stdout)
+        assert float(activations.group(1)) > 20 and "all of the above" in done.stdout, done.stdout
     assert len({match.group() for match in printed.values()}) == 1, printed
     assert float(printed["ddp"].group(1)) > 0.3, printed
 

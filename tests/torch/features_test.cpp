@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "networks.hpp"
+#include "tensor_bytes.hpp"
 #include "tessera/base/error.hpp"
 
 namespace features_test {
@@ -115,6 +116,47 @@ TEST_CASE("frozen_parameters_stay_and_let_gradients_through") {
   }
 }
 
+// Takes two tensors, and gives two that come from different units.
+struct Paired : nn::Module {
+  Paired() {
+    left = register_module("left", nn::Linear(3, 3));
+    right = register_module("right", nn::Linear(3, 3));
+  }
+  std::tuple<torch::Tensor, torch::Tensor> both(const torch::Tensor& a, const torch::Tensor& b) {
+    const torch::Tensor x = left(a);
+    return {x, right(b + x)};
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    const auto [a, b] = both(x, x.flip(0));
+    return torch::cat({a, b});
+  }
+  nn::Linear left{nullptr}, right{nullptr};
+};
+
+TEST_CASE("modules_take_and_give_several_tensors") {
+  for (const Strategy strategy : {Strategy::ddp, Strategy::fsdp}) {
+    CAPTURE(tessera::to_string(strategy));
+    const auto values = std::make_shared<Paired>();
+    tessera::launch({.ranks = 2}, [&](tessera::World& world) {
+      const auto net = std::make_shared<Paired>();
+      networks::copy_values(*values, *net);
+      FullyShard model(world, net, {}, {.strategy = strategy});
+      model.finalize(tessera::Sgd{.learning_rate = 0.1f});
+      const torch::Tensor x = torch::linspace(-1, 1, 6).view({2, 3});
+      const auto outputs = model.pass([&](Paired& module) { return module.both(x, x.flip(0)); });
+      model.backward(std::get<0>(outputs).square().sum() + std::get<1>(outputs).square().sum());
+      model.update();
+      Paired plain;
+      networks::copy_values(*values, plain);
+      plain_step(plain);
+      for (const auto& parameter : plain.named_parameters()) {
+        CAPTURE(parameter.key());
+        check_close(model.sharded().whole(model.parameter(parameter.key())), floats(parameter.value()));
+      }
+    });
+  }
+}
+
 // The second layer is checkpointed, and used once more outside of that.
 struct Recomputed : nn::Module {
   Recomputed() {
@@ -154,10 +196,120 @@ TEST_CASE("a_checkpointed_part_runs_again_and_gives_the_gradients_of_one_that_is
   }
 }
 
-TEST_CASE("a_checkpointed_part_that_draws_random_numbers_is_an_error") {
-  const auto draws = [](const torch::Tensor& x) { return torch::dropout(x, 0.5, true); };
-  CHECK_THROWS_WITH_AS(tessera::torch::checkpoint(draws, torch::ones({8})), doctest::Contains("drew random numbers"),
+// Each unit drops half of what it computes; the parts may be checkpointed.
+struct Dropping : nn::Module {
+  Dropping() {
+    for (int i = 0; i < 3; ++i) layers->push_back(nn::Linear(16, 16));
+    register_module("layers", layers);
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    for (std::size_t i = 0; i < 3; ++i) {
+      const auto part = [this, i](const torch::Tensor& input) {
+        return torch::dropout(torch::tanh(layers[i]->as<nn::Linear>()->forward(input)), 0.5, true);
+      };
+      x = checkpoints ? tessera::torch::checkpoint(part, x) : part(x);
+    }
+    return x;
+  }
+  nn::ModuleList layers;
+  bool checkpoints = true;
+};
+
+TEST_CASE("checkpointed_parts_drop_the_same_as_parts_that_are_not") {
+  const auto train = [](bool checkpoints, Strategy strategy) {
+    std::vector<std::vector<float>> weights;
+    tessera::launch({.ranks = 1}, [&](tessera::World& world) {
+      const auto net = tessera::torch::make_module<Dropping>(3);
+      net->checkpoints = checkpoints;
+      FullyShard model(world, net, {.units = tessera::torch::children_of("layers")}, {.strategy = strategy});
+      model.finalize(tessera::Sgd{.learning_rate = 0.1f});
+      torch::manual_seed(4);
+      for (int step = 0; step < 3; ++step) {
+        model.backward(model.forward(torch::ones({4, 16})).square().sum());
+        model.update();
+      }
+      for (const char* name : {"layers.0.weight", "layers.1.bias", "layers.2.weight"}) {
+        weights.push_back(model.sharded().whole(model.parameter(name)));
+      }
+    });
+    return weights;
+  };
+  for (const Strategy strategy : {Strategy::ddp, Strategy::fsdp}) {
+    CHECK(train(true, strategy) == train(false, strategy));
+  }
+}
+
+TEST_CASE("a_checkpointed_part_that_draws_other_numbers_again_is_an_error") {
+  int run = 0;
+  const auto draws = [&](const torch::Tensor& x) { return x * torch::rand({++run}).sum(); };
+  const torch::Tensor y = tessera::torch::checkpoint(draws, torch::ones({8}, torch::requires_grad()));
+  CHECK_THROWS_WITH_AS(y.sum().backward(), doctest::Contains("did not draw the random numbers of its first run again"),
                        tessera::UsageError);
+}
+
+TEST_CASE("checkpointed_parts_take_and_give_several_tensors") {
+  const auto part = [](const std::vector<torch::Tensor>& in) -> std::vector<torch::Tensor> {
+    return {in[0] * in[1], in[0].detach().argmax(), (in[1] + in[2]).exp()};
+  };
+  const auto gradients = [&](bool checkpoints) {
+    const torch::Tensor x = torch::linspace(-1, 1, 5).requires_grad_();
+    const torch::Tensor y = torch::linspace(0, 2, 5).requires_grad_();
+    const std::vector<torch::Tensor> inputs{x, y, torch::ones({5})};
+    const auto outputs = checkpoints ? tessera::torch::checkpoint(part, inputs) : part(inputs);
+    CHECK(outputs[1].item<int>() == 4);
+    (outputs[0].sum() + 3 * outputs[2].sum()).backward();
+    return std::pair(floats(x.grad()), floats(y.grad()));
+  };
+  CHECK(gradients(true) == gradients(false));
+}
+
+struct Deep : nn::Module {
+  Deep() {
+    for (std::size_t i = 0; i < layers; ++i) stack->push_back(nn::Linear(64, 64));
+    register_module("stack", stack);
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    for (std::size_t i = 0; i < layers; ++i) {
+      const auto part = [this, i](const torch::Tensor& input) {
+        return stack[i]->as<nn::Linear>()->forward(torch::tanh(torch::tanh(torch::tanh(torch::tanh(input)))));
+      };
+      x = checkpoints ? tessera::torch::checkpoint(part, x) : part(x);
+    }
+    return x;
+  }
+  static constexpr std::size_t layers = 6;
+  nn::ModuleList stack;
+  bool checkpoints = false;
+};
+
+// Held against what torch itself reports, in which each block has 64 bytes more.
+TEST_CASE("activations_are_measured_and_checkpointing_makes_them_less") {
+  const auto peak_of = [](bool checkpoints) {
+    std::int64_t counted = 0;
+    tessera::launch({.ranks = 2}, [&](tessera::World& world) {
+      const auto net = std::make_shared<Deep>();
+      net->checkpoints = checkpoints;
+      FullyShard model(world, net, {.units = tessera::torch::children_of("stack")});
+      model.finalize(tessera::AdamW{});
+      const torch::Tensor input = torch::rand({256, 64});
+      CHECK(model.peak_activations() == tessera::Bytes(0));
+      const tensor_bytes::Peak peak;
+      model.backward(model.forward(input).square().sum());
+      const auto most = static_cast<std::int64_t>(model.peak_activations().count());
+      CHECK(most <= peak.most());
+      CHECK(most >= peak.most() - 64 * 64);
+      model.update();
+      if (world.rank() == 0) counted = most;
+    });
+    return counted;
+  };
+  // Each tanh keeps what it gives.
+  constexpr auto layers = static_cast<std::int64_t>(Deep::layers);
+  constexpr std::int64_t tensor = 256 * 64 * 4;
+  const std::int64_t kept = peak_of(false);
+  CHECK(kept >= 4 * layers * tensor);
+  CHECK(kept <= (4 * layers + 6) * tensor);
+  CHECK(peak_of(true) <= (layers + 10) * tensor);
 }
 
 TEST_CASE("evaluation_passes_come_between_steps_and_change_nothing") {
@@ -246,6 +398,75 @@ TEST_CASE("weights_on_disk_have_the_modules_own_names") {
     CHECK(std::is_permutation(stored.begin(), stored.end(), names.begin(), names.end()));
   });
   std::filesystem::remove(path);
+}
+
+// Two steps, a checkpoint, two more; and the last two again from the checkpoint, on other ranks and another strategy.
+TEST_CASE("training_goes_on_from_a_checkpoint_with_weights_and_buffers") {
+  const auto folder = std::filesystem::temp_directory_path() / "tessera_torch_checkpoint";
+  std::filesystem::remove_all(folder);
+  const networks::Kind kind = networks::all_kinds()[1];
+  const auto train = [&](tessera::FullyShardOptions options, bool resumes) {
+    std::vector<float> result;
+    tessera::launch({.ranks = 2}, [&](tessera::World& world) {
+      const auto net = tessera::torch::make_module<networks::Convolutions>(resumes ? 2 : 1);
+      options.checkpointing = tessera::Checkpointing::blocking;
+      FullyShard model(world, net, {.units = tessera::torch::children_of("layers")}, options);
+      model.finalize(tessera::AdamW{});
+      tessera::Checkpointer checkpointer(model.sharded(), {.directory = folder});
+      if (resumes) checkpointer.load(checkpointer.latest()->path);
+      for (int step = resumes ? 2 : 0; step < 4; ++step) {
+        const auto batch = networks::part(networks::batch_of(kind, step, 8), world.rank(), 2);
+        model.backward(torch::cross_entropy_loss(model.forward(batch.input), batch.target));
+        model.update();
+        if (step != 1) continue;
+        model.sharded().synchronize_buffers();
+        checkpointer.save({.step = 2});
+      }
+      const auto weights = model.sharded().whole(model.parameter("layers.linear.weight"));
+      if (world.rank() != 0) return;
+      result = weights;
+      const auto mean = floats(net->named_buffers()["layers.norm.running_mean"]);
+      result.insert(result.end(), mean.begin(), mean.end());
+    });
+    return result;
+  };
+  const std::vector<float> whole = train({.strategy = Strategy::ddp}, false);
+  CHECK(train({.strategy = Strategy::fsdp}, true) == whole);
+  std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("weights_of_a_file_take_the_place_of_the_modules_own") {
+  const auto path = std::filesystem::temp_directory_path() / "tessera_torch_weights.safetensors";
+  std::vector<float> written;
+  for (const bool writes : {true, false}) {
+    tessera::launch({.ranks = 2}, [&](tessera::World& world) {
+      FullyShard model(world, tessera::torch::make_module<Perceptron>(writes ? 1 : 2),
+                       {.units = tessera::torch::children_of("blocks")});
+      model.finalize(tessera::AdamW{});
+      if (writes) {
+        tessera::dump_weights(model.sharded(), path);
+      } else {
+        tessera::load_weights(model.sharded(), path);
+      }
+      const auto whole = model.sharded().whole(model.parameter("blocks.1.weight"));
+      if (world.rank() == 0 && writes) written = whole;
+      if (world.rank() == 0) CHECK(whole == written);
+    });
+  }
+  std::filesystem::remove(path);
+}
+
+TEST_CASE("units_are_named_by_a_predicate_as_well") {
+  tessera::launch({.ranks = 1}, [](tessera::World& world) {
+    const auto net = std::make_shared<Perceptron>();
+    FullyShard model(world, net, {.units = tessera::torch::where([](std::string_view path, const nn::Module& module) {
+                                    return path != "last" && module.as<nn::Linear>() != nullptr;
+                                  })});
+    tessera::FullyShard& sharded = model.sharded();
+    std::vector<std::string> names;
+    for (std::size_t i = 0; i < sharded.unit_count(); ++i) names.emplace_back(sharded.unit(i).name());
+    CHECK(names == std::vector<std::string>{"first", "blocks.0", "blocks.1", "blocks.2", "root"});
+  });
 }
 
 // Seven samples on three ranks, which have four, three and none, and one step more for a rank that has one.

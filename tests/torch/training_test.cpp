@@ -49,6 +49,23 @@ TEST_CASE("strategies_agree_bitwise_with_bf16_windows") {
   }
 }
 
+TEST_CASE("strategies_agree_bitwise_on_a_mesh_and_with_a_loss_scale") {
+  const Kind kind = networks::all_kinds()[1];
+  Run run{.kind = kind,
+          .ranks = 4,
+          .options = {.replicas = 2, .loss_scaling = tessera::kernels::LossScaling{.initial = 1024.0f}}};
+  run.options.strategy = Strategy::ddp;
+  const networks::Result reference = networks::train(run);
+  for (const Strategy strategy : {Strategy::fsdp, Strategy::hsdp, Strategy::hfsdp}) {
+    CAPTURE(tessera::to_string(strategy));
+    run.options.strategy = strategy;
+    CHECK(networks::train(run) == reference);
+  }
+  // The scale is a power of two: it changes nothing that fp32 holds.
+  run.options.loss_scaling = std::nullopt;
+  CHECK(networks::train(run) == reference);
+}
+
 TEST_CASE("delays_poison_and_a_queued_compute_stream_change_no_bit") {
   for (const Kind& kind : networks::all_kinds()) {
     CAPTURE(kind.name);

@@ -1,6 +1,7 @@
 // Wrong use of a sharded torch module is one clear error, and the same one on all ranks.
 #include "networks.hpp"
 
+#include <atomic>
 #include <mutex>
 
 #include "tessera/base/error.hpp"
@@ -137,6 +138,95 @@ TEST_CASE("a_gradient_that_does_not_come_is_named_unless_it_may_be_missing") {
   };
   check_error([&] { step({}); }, "the gradient of used_not was never asked for");
   CHECK_NOTHROW(step({"*_not"}));
+}
+
+// Rank 1 of three does `act` after a step, and the others go on: all end with the same words.
+template <typename Act>
+void check_all_ranks(const std::string& words, Act act) {
+  for (const tessera::Strategy strategy : {tessera::Strategy::ddp, tessera::Strategy::fsdp}) {
+    CAPTURE(tessera::to_string(strategy));
+    std::mutex mutex;
+    std::vector<std::string> ends;
+    const auto job = [&] {
+      tessera::launch({.ranks = 3}, [&](tessera::World& world) {
+        try {
+          const auto net = std::make_shared<Perceptron>();
+          FullyShard model(world, net, blocks, {.strategy = strategy});
+          model.finalize(tessera::AdamW{});
+          const auto batch = networks::batch_of(perceptron, 0, 4);
+          for (int step = 0; step < 2; ++step) {
+            if (step == 1 && world.rank() == 1) act(model, *net, batch.input);
+            model.backward(model.forward(batch.input).sum());
+            model.update();
+          }
+          model.sharded().synchronize();
+          world.barrier("the end");
+        } catch (const std::exception& error) {
+          const std::lock_guard lock(mutex);
+          ends.emplace_back(error.what());
+          throw;
+        }
+      });
+    };
+    CHECK_THROWS_WITH(job(), doctest::Contains(words.c_str()));
+    CHECK(ends.size() == 3);
+    for (const std::string& end : ends) CHECK_MESSAGE(end.find(words) != std::string::npos, end);
+  }
+}
+
+TEST_CASE("wrong_use_on_one_rank_ends_all_ranks_with_the_same_words") {
+  check_all_ranks("rank 1: aten::linalg_vector_norm was to use parameter last.weight outside of a pass",
+                  [](auto&, Perceptron& net, const auto&) { torch::linalg_vector_norm(net.last->weight, 2); });
+  check_all_ranks("rank 1: backward() came without a forward pass before it",
+                  [](auto& model, auto&, const auto&) { model.backward(torch::zeros({}, torch::requires_grad())); });
+  check_all_ranks("rank 1: the gradient of last.",
+                  [](auto& model, auto&, const auto& input) { model.forward(input).sum().backward(); });
+  check_all_ranks("the forward window of unit root.2 was opened out of order", [](auto& model, auto&, const auto&) {
+    model->last(torch::ones({1, 13}));
+  });
+  check_all_ranks("parameter blocks.3.weight of the module is not the one that was sharded",
+                  [](auto& model, Perceptron& net, const auto& input) {
+                    net.blocks->push_back(torch::nn::Linear(13, 13));
+                    model.forward(input);
+                  });
+  check_all_ranks("requires_grad of parameter first.bias changed after finalize()",
+                  [](auto& model, Perceptron& net, const auto& input) {
+                    net.first->bias.set_requires_grad(false);
+                    model.forward(input);
+                  });
+}
+
+TEST_CASE("ranks_that_name_or_learn_other_units_all_get_an_error") {
+  struct EitherWay : torch::nn::Module {
+    EitherWay() {
+      a = register_module("a", torch::nn::Linear(2, 2));
+      b = register_module("b", torch::nn::Linear(2, 2));
+    }
+    torch::Tensor forward(const torch::Tensor& x) { return turned ? a(b(x)) : b(a(x)); }
+    torch::nn::Linear a{nullptr}, b{nullptr};
+    bool turned = false;
+  };
+  std::atomic<int> errors = 0;
+  const auto job = [&](bool learns) {
+    tessera::launch({.ranks = 3}, [&](tessera::World& world) {
+      const auto net = std::make_shared<EitherWay>();
+      net->turned = learns && world.rank() == 2;
+      const auto units = !learns && world.rank() == 2 ? std::vector<std::string>{} : std::vector<std::string>{"a"};
+      FullyShard model(world, net, {.units = tessera::torch::named(units)});
+      if (learns) model.learn([&] { net->forward(torch::ones({1, 2})); });
+      try {
+        model.finalize(tessera::AdamW{});
+      } catch (const tessera::Error&) {
+        ++errors;
+        throw;
+      }
+    });
+  };
+  for (const bool learns : {false, true}) {
+    errors = 0;
+    CHECK_THROWS_AS(job(learns), tessera::CommunicationError);
+    CHECK(errors == 3);
+  }
 }
 
 TEST_CASE("an_exception_in_a_forward_pass_of_one_rank_ends_all_ranks_with_it") {

@@ -1,68 +1,114 @@
 // The part runs twice: without a graph in the forward pass, and with one of its own in the backward pass.
 #include "tessera/torch/checkpoint.hpp"
 
-#include <ATen/Context.h>
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <memory>
+#include <optional>
 #include <utility>
 
+#include "src/torch_generators.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tessera::torch {
 
 namespace {
 
-using Part = std::function<at::Tensor(const at::Tensor&)>;
+using Tensors = std::vector<at::Tensor>;
 
-// `anchor` requires a gradient, so that there is a node even where the input needs none.
-struct Rerun : ::torch::autograd::Function<Rerun> {
-  static at::Tensor forward(::torch::autograd::AutogradContext* context, const at::Tensor& input,
-                            const at::Tensor& /*anchor*/, const at::Tensor& output, Part part) {
-    context->save_for_backward({input});
-    context->saved_data["part"] = c10::IValue::make_capsule(c10::make_intrusive<Kept>(std::move(part)));
-    return output;
+struct DrawnNumbers {
+  GeneratorStates before;
+  GeneratorStates after;
+};
+
+struct CheckpointedPart {
+  // With the random numbers that it had first, from which the generators go back to where they are.
+  Tensors run_again(const Tensors& inputs) const {
+    if (!drawn) return part(inputs);
+    const GeneratorStates now(device);
+    drawn->before.restore();
+    Tensors outputs = part(inputs);
+    const GeneratorStates reached(device);
+    now.restore();
+    // A part that draws nothing stays where it began: others drew when it ran first.
+    if (reached == drawn->after || reached == drawn->before) return outputs;
+    throw UsageError(
+        "a checkpointed part did not draw the random numbers of its first run again: it does not do the same each "
+        "time, "
+        "or another thread drew meanwhile (ranks that are threads share torch's generators; let them be processes)");
   }
 
-  static ::torch::autograd::tensor_list backward(::torch::autograd::AutogradContext* context,
-                                                 const ::torch::autograd::tensor_list& gradients) {
-    const at::Tensor saved = context->get_saved_variables().front();
-    const at::Tensor input = saved.detach().set_requires_grad(saved.requires_grad());
+  std::function<Tensors(const Tensors&)> part;
+  at::Device device;
+  std::optional<DrawnNumbers> drawn = std::nullopt;
+};
+
+// `anchor` requires a gradient, so that there is a node even where no input needs one.
+struct Rerun : ::torch::autograd::Function<Rerun> {
+  static Tensors forward(::torch::autograd::AutogradContext* context, at::TensorList inputs,
+                         const at::Tensor& /*anchor*/, at::TensorList outputs, CheckpointedPart part) {
+    context->save_for_backward(inputs.vec());
+    context->saved_data["outputs"] = static_cast<std::int64_t>(outputs.size());
+    context->saved_data["part"] = c10::IValue::make_capsule(c10::make_intrusive<Kept>(std::move(part)));
+    return outputs.vec();
+  }
+
+  static Tensors backward(::torch::autograd::AutogradContext* context, const Tensors& gradients) {
+    Tensors inputs;
+    for (const at::Tensor& saved : context->get_saved_variables()) {
+      inputs.push_back(saved.defined() ? saved.detach().set_requires_grad(saved.requires_grad()) : saved);
+    }
     const auto kept = c10::static_intrusive_pointer_cast<Kept>(context->saved_data["part"].toCapsule());
-    at::Tensor output;
+    Tensors outputs;
     {
       const at::AutoGradMode with_graph(true);
-      output = kept->part(input);
+      outputs = kept->part.run_again(inputs);
     }
-    ::torch::autograd::backward({output}, {gradients.front()});
-    return {input.grad(), at::Tensor(), at::Tensor(), at::Tensor()};
+    Tensors roots;
+    Tensors seeds;
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      if (!outputs[i].defined() || !outputs[i].requires_grad()) continue;
+      roots.push_back(outputs[i]);
+      seeds.push_back(gradients[i]);
+    }
+    ::torch::autograd::backward(roots, seeds);
+    Tensors results;
+    for (const at::Tensor& input : inputs) results.push_back(input.defined() ? input.grad() : input);
+    const auto others = static_cast<std::size_t>(context->saved_data["outputs"].toInt()) + 2;  // of forward()
+    results.resize(results.size() + others);
+    return results;
   }
 
   struct Kept : ::torch::CustomClassHolder {
-    explicit Kept(Part kept) : part(std::move(kept)) {}
-    Part part;
+    explicit Kept(CheckpointedPart kept) : part(std::move(kept)) {}
+    CheckpointedPart part;
   };
 };
 
-at::Tensor generator_state(at::Device device) { return at::globalContext().defaultGenerator(device).get_state(); }
-
 }  // namespace
 
-at::Tensor checkpoint(Part part, const at::Tensor& input) {
-  if (!at::GradMode::is_enabled()) return part(input);
-  at::Tensor output;
+Tensors checkpoint(std::function<Tensors(const Tensors&)> part, const Tensors& inputs) {
+  if (!at::GradMode::is_enabled()) return part(inputs);
+  CheckpointedPart kept{.part = std::move(part), .device = inputs.empty() ? at::kCPU : inputs.front().device()};
+  Tensors outputs;
   {
     const at::NoGradGuard no_graph;
-    const at::Tensor before = generator_state(input.device());
-    output = part(input);
-    if (!at::equal(before, generator_state(input.device()))) {
-      throw UsageError("a checkpointed part drew random numbers, or another thread did meanwhile: it cannot run again");
-    }
+    const GeneratorStates before(kept.device);
+    outputs = kept.part(inputs);
+    const GeneratorStates after(kept.device);
+    if (!(before == after)) kept.drawn = DrawnNumbers{before, after};
   }
   // Only now, so that the node is younger than the window that the part has opened.
-  return Rerun::apply(input, at::zeros({}).set_requires_grad(true), output, std::move(part));
+  return Rerun::apply(at::TensorList(inputs), at::zeros({}).set_requires_grad(true), at::TensorList(outputs),
+                      std::move(kept));
+}
+
+at::Tensor checkpoint(std::function<at::Tensor(const at::Tensor&)> part, const at::Tensor& input) {
+  const auto of_one = [part = std::move(part)](const Tensors& inputs) -> Tensors { return {part(inputs.front())}; };
+  return checkpoint(of_one, Tensors{input}).front();
 }
 
 }  // namespace tessera::torch

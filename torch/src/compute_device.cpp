@@ -1,6 +1,8 @@
 // The CPU: torch computes on the rank's thread, at once.
 #include "src/compute_device.hpp"
 
+#include "src/tensor_memory.hpp"
+
 namespace tessera::torch {
 
 namespace {
@@ -11,6 +13,8 @@ class CpuComputeDevice final : public ComputeDevice {
   void enter(Stream&) override {}
   void leave() noexcept override {}
   void note_use(const at::Tensor&) override {}
+  void begin_count() override { TensorMemory::begin(); }
+  Bytes most_counted() const override { return TensorMemory::most(); }
 };
 
 }  // namespace

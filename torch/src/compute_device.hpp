@@ -5,6 +5,7 @@
 
 #include <memory>
 
+#include "tessera/base/bytes.hpp"
 #include "tessera/device/stream.hpp"
 
 namespace tessera::torch {
@@ -23,6 +24,9 @@ class ComputeDevice {
   // Between the two: the tensor's memory, of another stream of torch's, is used on this one, so that torch's allocator
   // does not give it away meanwhile.
   virtual void note_use(const at::Tensor& tensor) = 0;
+  // What torch's tensors take: the most at once since begin_count(), beyond what they took then.
+  virtual void begin_count() = 0;
+  virtual Bytes most_counted() const = 0;
 
  protected:
   ComputeDevice() = default;

@@ -1,6 +1,7 @@
 // CUDA: the model's cudaStream_t is torch's current stream while a pass runs. Both runtimes share the device's context,
 // so streams and events of one are the other's.
 #include <ATen/cuda/CUDAEvent.h>
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAStream.h>
 
 #include <optional>
@@ -12,6 +13,11 @@
 namespace tessera::torch {
 
 namespace {
+
+// Of blocks of all sizes together.
+auto bytes_on(at::Device device) {
+  return c10::cuda::CUDACachingAllocator::getDeviceStats(device.index()).allocated_bytes.at(0);
+}
 
 class CudaComputeDevice final : public ComputeDevice {
  public:
@@ -42,6 +48,13 @@ class CudaComputeDevice final : public ComputeDevice {
     if (tensor.is_cuda()) tensor.record_stream(inside_->unwrap());
   }
 
+  // Of the device, which is this rank's alone.
+  void begin_count() override {
+    c10::cuda::CUDACachingAllocator::resetPeakStats(device_.index());
+    begun_ = bytes_on(device_).current;
+  }
+  Bytes most_counted() const override { return Bytes(static_cast<std::uint64_t>(bytes_on(device_).peak - begun_)); }
+
  private:
   void order(const c10::cuda::CUDAStream& first, const c10::cuda::CUDAStream& second) {
     at::cuda::CUDAEvent reached;
@@ -52,6 +65,7 @@ class CudaComputeDevice final : public ComputeDevice {
   const at::Device device_;
   std::optional<c10::cuda::CUDAStream> around_;  // torch's current stream outside of passes; empty there
   std::optional<c10::cuda::CUDAStream> inside_;
+  std::int64_t begun_ = 0;  // bytes
 };
 
 }  // namespace

@@ -63,13 +63,15 @@ class ShardedModule::Implementation : public TensorOwner {
                  FullyShardOptions options)
       : world_(world),
         module_(std::move(module)),
+        module_options_(std::move(module_options)),
         options_(std::move(options)),
         compute_(make_compute_device(world.device())),
         ends_with_world_(world.before_end([this] { let_go(); })) {
     require_own_device();
     // Torch would give each rank all of the machine's cores.
     at::set_num_threads(world.threads());
-    for (UnitMembers& members : divide(*module_, module_options.units)) take_up(members, module_options.may_be_unused);
+    for (UnitMembers& members : divide(*module_, module_options_.units)) take_up(members);
+    prepare_values(*module_, module_options_.initial != nullptr);
   }
   ~Implementation() override { let_go(); }
 
@@ -101,13 +103,14 @@ class ShardedModule::Implementation : public TensorOwner {
     model.finalize(std::move(optimizer));
     InitialValues values(world_, model);
     for (ModuleUnit& unit : units_) {
-      values.scatter(*unit.unit, unit.parameters);
+      if (!module_options_.initial) values.scatter(*unit.unit, unit.parameters);
       for (const auto& parameter : unit.parameters) parameter->hand_over(model.plan().precision(unit.unit->index()));
       for (const auto& buffer : unit.buffers) {
         values.copy(*buffer);
         buffer->show(model.buffer(buffer->buffer()));
       }
     }
+    fill_other_buffers(*module_);
     model.shards_changed();
     phase_ = Phase::idle;
   }
@@ -138,6 +141,7 @@ class ShardedModule::Implementation : public TensorOwner {
     close();
     require_unchanged();
     require_frozen_as_before();
+    if (used_.empty()) compute_->begin_count();
     compute_->enter(sharded_->stream());
     phase_ = at::GradMode::is_enabled() ? Phase::forward : Phase::evaluation;
   }
@@ -196,9 +200,12 @@ class ShardedModule::Implementation : public TensorOwner {
       throw;
     }
     compute_->leave();
+    peak_activations_ = std::max(peak_activations_, compute_->most_counted());
     used_.clear();
     phase_ = Phase::idle;
   }
+
+  Bytes peak_activations() const { return peak_activations_; }
 
   void take_gradient(std::size_t unit, ParameterTensor& parameter, const at::Tensor& gradient) override {
     if (phase_ != Phase::backward || open_->unit != unit) {
@@ -258,15 +265,21 @@ class ShardedModule::Implementation : public TensorOwner {
                     world_.size(), cuda_device_count()));
   }
 
-  void take_up(UnitMembers& members, const std::vector<std::string>& may_be_unused) {
+  Parameter parameter_of(const NamedTensor& named) const {
+    return Parameter(
+        shape_of(named.tensor),
+        module_options_.initial ? module_options_.initial(named.name, named.tensor.sizes()) : Initial::zeros(),
+        {.optional = matches(module_options_.may_be_unused, named.name)});
+  }
+
+  void take_up(UnitMembers& members) {
     const std::size_t index = units_.size();
     ModuleUnit& unit = units_.emplace_back();
     unit.name = members.name;
     for (NamedTensor& named : members.parameters) {
-      const ParameterOptions options{.optional = matches(may_be_unused, named.name)};
       auto mark = std::make_shared<HiddenMark>(HiddenMark{.owner = this, .unit = index, .parameter = named.name});
       unit.parameters.push_back(
-          std::make_unique<ParameterTensor>(named.tensor, options, std::move(mark), compute_->device()));
+          std::make_unique<ParameterTensor>(named.tensor, parameter_of(named), std::move(mark), compute_->device()));
       all_parameters_.push_back(unit.parameters.back().get());
       known_.insert(named.tensor.unsafeGetTensorImpl());
     }
@@ -382,6 +395,7 @@ class ShardedModule::Implementation : public TensorOwner {
 
   World& world_;
   std::shared_ptr<::torch::nn::Module> module_;
+  ModuleOptions module_options_;
   FullyShardOptions options_;
   std::unique_ptr<ComputeDevice> compute_;
   std::vector<ModuleUnit> units_;
@@ -394,6 +408,7 @@ class ShardedModule::Implementation : public TensorOwner {
   std::vector<at::Tensor> turns_;    // one less
   std::optional<OpenUnit> open_;
   std::size_t windows_opened_ = 0;
+  Bytes peak_activations_;
   bool gone_ = false;
   std::shared_ptr<const void> ends_with_world_;
 };
@@ -430,6 +445,8 @@ StepReport ShardedModule::last_step() {
   implementation_->require_idle("last_step()");
   return implementation_->sharded().last_step();
 }
+
+Bytes ShardedModule::peak_activations() const { return implementation_->peak_activations(); }
 
 tessera::FullyShard& ShardedModule::sharded() {
   implementation_->end_pass();

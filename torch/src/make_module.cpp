@@ -1,19 +1,12 @@
-// One lock for the process, as there is one generator.
+// One generator for the process, so one module at a time.
 #include "tessera/torch/make_module.hpp"
 
 #include <ATen/Context.h>
 
+#include "src/torch_generators.hpp"
+
 namespace tessera::torch {
 
-namespace {
-
-std::mutex& generator_mutex() {
-  static std::mutex mutex;
-  return mutex;
-}
-
-}  // namespace
-
-SeededGenerator::SeededGenerator(std::uint64_t seed) : alone_(generator_mutex()) { at::manual_seed(seed); }
+SeededGenerator::SeededGenerator(std::uint64_t seed) : alone_(generators_alone()) { at::manual_seed(seed); }
 
 }  // namespace tessera::torch

@@ -12,8 +12,6 @@ namespace tessera::torch {
 
 namespace {
 
-Shape shape_of(const at::Tensor& tensor) { return {tensor.sizes().begin(), tensor.sizes().end()}; }
-
 at::ScalarType torch_type(DType type) {
   switch (type) {
     case DType::fp32: return at::kFloat;
@@ -61,14 +59,16 @@ class GradientTaker : public ::torch::autograd::FunctionPreHook {
 
 }  // namespace
 
+Shape shape_of(const at::Tensor& tensor) { return {tensor.sizes().begin(), tensor.sizes().end()}; }
+
 at::Tensor view_of(void* data, at::IntArrayRef sizes, DType type, at::Device device) {
   return at::from_blob(data, sizes, at::TensorOptions().dtype(torch_type(type)).device(device));
 }
 
-ParameterTensor::ParameterTensor(at::Tensor tensor, ParameterOptions options, std::shared_ptr<HiddenMark> mark,
+ParameterTensor::ParameterTensor(at::Tensor tensor, Parameter parameter, std::shared_ptr<HiddenMark> mark,
                                  at::Device device)
     : tensor_(std::move(tensor)),
-      parameter_(shape_of(tensor_), Initial::zeros(), options),
+      parameter_(std::move(parameter)),
       mark_(std::move(mark)),
       device_(device),
       own_(tensor_.detach()),
@@ -90,8 +90,6 @@ void ParameterTensor::watch_gradient() {
   accumulator_ = ::torch::autograd::impl::grad_accumulator(tensor_);
   accumulator_->add_pre_hook(std::make_unique<GradientTaker>(mark_, *this));
 }
-
-at::Tensor ParameterTensor::own_values() const { return own_.to(at::kCPU).contiguous(); }
 
 void ParameterTensor::hand_over(const Precision& precision) {
   precision_ = precision;

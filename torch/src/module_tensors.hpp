@@ -13,14 +13,16 @@
 
 namespace tessera::torch {
 
+Shape shape_of(const at::Tensor& tensor);
+
 // A view of memory that the runtime owns.
 at::Tensor view_of(void* data, at::IntArrayRef sizes, DType type, at::Device device);
 
 // Which face the tensor has: the memory that its module came with, none, or the window's.
 class ParameterTensor {
  public:
-  // Windows show it on the device.
-  ParameterTensor(at::Tensor tensor, ParameterOptions options, std::shared_ptr<HiddenMark> mark, at::Device device);
+  // Windows show it on the device. `parameter` has its shape.
+  ParameterTensor(at::Tensor tensor, Parameter parameter, std::shared_ptr<HiddenMark> mark, at::Device device);
   ParameterTensor(const ParameterTensor&) = delete;
   ParameterTensor& operator=(const ParameterTensor&) = delete;
 
@@ -32,8 +34,8 @@ class ParameterTensor {
   void hide() { show_as(tensor_, hidden_); }
   void show(Window& window);
 
-  // Its own values, in fp32, contiguous, in memory of the host.
-  at::Tensor own_values() const;
+  // As it came: with its own values in fp32, or deferred.
+  const at::Tensor& own() const { return own_; }
   // Its own memory goes, and it is hidden, with the type that windows will show it in.
   void hand_over(const Precision& precision);
   // Nobody's: with its own values where they were not handed over, else empty.
@@ -64,7 +66,7 @@ class BufferTensor {
   BufferTensor(at::Tensor tensor, at::Device device);
 
   Buffer& buffer() { return buffer_; }
-  at::Tensor own_values() const { return tensor_.to(at::kCPU).contiguous(); }
+  const at::Tensor& own() const { return tensor_; }  // until it is shown
   void show(std::span<float> values);
   void let_go();  // has memory of its own again
 

@@ -36,11 +36,12 @@ std::string unit_of(const std::string& tensor, const std::set<std::string>& unit
 class Division {
  public:
   void add(NamedTensor parameter, const std::string& path) {
-    if (parameter.tensor.scalar_type() != at::kFloat || !parameter.tensor.device().is_cpu()) {
+    const at::Device device = parameter.tensor.device();
+    if (parameter.tensor.scalar_type() != at::kFloat || !(device.is_cpu() || device.is_meta())) {
       throw UsageError(fmt::format(
           "parameter {} is {} on {}: parameters are handed over in fp32 and on the CPU; the precision of windows is an "
           "option",
-          parameter.name, c10::toString(parameter.tensor.scalar_type()), parameter.tensor.device().str()));
+          parameter.name, c10::toString(parameter.tensor.scalar_type()), device.str()));
     }
     members_of(path).parameters.push_back(std::move(parameter));
   }

@@ -35,6 +35,7 @@
 #include <vector>
 
 #include "tessera/shard/fully_shard.hpp"
+#include "tessera/shard/initial.hpp"
 #include "tessera/torch/units.hpp"
 
 #pragma GCC visibility push(default)
@@ -46,6 +47,10 @@ struct ModuleOptions {
   // Shell patterns over parameters' names. One that matches may get no gradient in a backward pass; it then counts as
   // zero. Of any other that is an error.
   std::vector<std::string> may_be_unused = {};
+  // In place of the module's own values of parameters: each rank fills its shard by this and FullyShardOptions::seed
+  // (initial.hpp). The module may be one of shapes (deferred.hpp), of which no parameter is computed then; its buffers
+  // keep their values.
+  std::function<Initial(const std::string& name, at::IntArrayRef sizes)> initial = {};
 };
 
 // What FullyShard does for any torch module, without knowing its class.
@@ -59,12 +64,14 @@ class ShardedModule {
   ~ShardedModule();
 
   // Runs `forward_pass`, a forward pass of one micro-batch with any example, on the module's own memory, and takes the
-  // order in which it uses units for the program. Without it units are a chain in the order of their declaration.
-  // Before finalize(). Not collective, but every rank must learn the same.
+  // order in which it uses units for the program. Of a deferred module the example is one of shapes, too
+  // (torch::kMeta). Without it units are a chain in the order of their declaration. Before finalize(). Not collective,
+  // but every rank must learn the same.
   void learn(const std::function<void()>& forward_pass);
 
   // As tessera::FullyShard::finalize(); then the module's own values, those of rank 0, become everybody's, and its
-  // memory is freed. Parameters with requires_grad() == false are frozen.
+  // memory is freed; or what was deferred (deferred.hpp) is computed there. Parameters with requires_grad() == false
+  // are frozen.
   void finalize(std::unique_ptr<Optimizer> optimizer);
 
   // The backward pass of what the passes since the last one computed: in place of loss.backward(), which is an error.
@@ -80,6 +87,12 @@ class ShardedModule {
   void skip_step(float learning_rate);
   bool finished();
   StepReport last_step();
+
+  // The most that torch's tensors took at once on this rank between the beginning of a forward pass and the end of its
+  // backward pass, in all of them so far, beyond what they took in the beginning: what autograd keeps and what comes
+  // and goes. On the CPU tensors of this thread, on CUDA those of the device. Parameters, gradients and states are the
+  // plan's (plan/memory.hpp).
+  Bytes peak_activations() const;
 
   // The runtime below, for what it offers between steps: checkpoints, hooks, norms, traces. Windows are this class's.
   tessera::FullyShard& sharded();

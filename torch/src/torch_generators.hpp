@@ -1,0 +1,28 @@
+// Torch's random generators: one for the CPU and one for each CUDA device, of the whole process.
+#pragma once
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+
+#include <mutex>
+#include <vector>
+
+namespace tessera::torch {
+
+// Held by whoever gives a generator a state of its own for a while: ranks that are threads share them.
+std::unique_lock<std::mutex> generators_alone();
+
+// Where the generators stand that operators on a device draw from: its own, and the CPU's.
+class GeneratorStates {
+ public:
+  explicit GeneratorStates(at::Device device);
+
+  void restore() const;
+  bool operator==(const GeneratorStates& other) const;
+
+ private:
+  std::vector<at::Generator> generators_;
+  std::vector<at::Tensor> states_;
+};
+
+}  // namespace tessera::torch
