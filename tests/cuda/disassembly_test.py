@@ -52,7 +52,8 @@ if __name__ == "__main__":
     OBJECTS = sys.argv[3:5]
     CUOBJDUMP = kernel_code.find_cuobjdump()
     if CUOBJDUMP is None:
-        print("skipped: cuobjdump is neither on the path nor beside nvcc (PyPI's nvidia-cuda-cuobjdump has it)")
+        print("skipped: cuobjdump and nvdisasm are neither on the path nor beside nvcc (PyPI's nvidia-cuda-cuobjdump and "
+              "nvidia-cuda-nvdisasm have them)")
         sys.exit(77)
     KERNELS = [kernel_code.kernels_of(CUOBJDUMP, path) for path in OBJECTS]
     unittest.main(argv=sys.argv[:1])
