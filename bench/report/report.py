@@ -261,6 +261,8 @@ def main():
     parser.add_argument("--torch", default=os.environ.get("TESSERA_TORCH_PYTHON"))
     parser.add_argument("--tiny", action="store_true")
     options = parser.parse_args()
+    if not options.page.absolute().parent.is_dir():  # said before minutes are spent
+        parser.error(f"{options.page}: its folder is not there")
     runner = Runner(pathlib.Path(options.build).resolve())
     start = time.monotonic()
     run_all(runner, options)

@@ -209,6 +209,8 @@ def main():
     for ranks in options.ranks:
         if ranks < 1 or options.global_batch % ranks:
             parser.error(f"--global-batch {options.global_batch} cannot be divided among {ranks} ranks")
+    if not options.page.absolute().parent.is_dir():  # said before minutes are spent
+        parser.error(f"{options.page}: its folder is not there")
     predicted = predict(options)
     found = measure(options)
     speed_ups = curves(options, found)
