@@ -155,6 +155,8 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=100, help="of calibration")
     arguments = parser.parse_args()
+    if arguments.rounds < 1:
+        parser.error(f"--rounds {arguments.rounds}: one or more")
     with tempfile.TemporaryDirectory() as folder:
         seconds, rounds = (4, 1) if arguments.quick else (arguments.seconds, arguments.rounds)
         text = page(measure(arguments.build.resolve(), pathlib.Path(folder), arguments.quick, seconds, rounds))

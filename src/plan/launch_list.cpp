@@ -68,17 +68,18 @@ void LaunchList::add_step(std::size_t step) {
 void LaunchList::add_outer_step(std::size_t turn, std::size_t step) {
   const auto segment = plan_.find_outer(turn % plan_.options.outer_fragments);
   if (!segment) throw UsageError("outer steps were asked for, and the plan has none");
-  const std::size_t count = plan_.segments[*segment].operations.size();
-  for (std::size_t operation = 0; operation < count; ++operation) {
-    add({*segment, operation}, step, plan_.micro_batches(program_) - 1);
-  }
+  add_operations(*segment, step, plan_.micro_batches(program_) - 1);
 }
 
 void LaunchList::add_segment(SegmentKind kind, std::size_t step, std::size_t micro_batch) {
   const auto segment = plan_.find(kind, program_);
   if (!segment) throw UsageError(fmt::format("a plan without the segment {} has no steps", to_string(kind)));
-  const std::size_t count = plan_.segments[*segment].operations.size();
-  for (std::size_t operation = 0; operation < count; ++operation) add({*segment, operation}, step, micro_batch);
+  add_operations(*segment, step, micro_batch);
+}
+
+void LaunchList::add_operations(std::size_t segment, std::size_t step, std::size_t micro_batch) {
+  const std::size_t count = plan_.segments[segment].operations.size();
+  for (std::size_t operation = 0; operation < count; ++operation) add({segment, operation}, step, micro_batch);
 }
 
 void LaunchList::add(EventPoint point, std::size_t step, std::size_t micro_batch) {

@@ -53,6 +53,7 @@ class LaunchList {
   void add_step(std::size_t step);
   void add_segment(SegmentKind kind, std::size_t step, std::size_t micro_batch);
   void add_outer_step(std::size_t turn, std::size_t step);
+  void add_operations(std::size_t segment, std::size_t step, std::size_t micro_batch);
   void add(EventPoint point, std::size_t step, std::size_t micro_batch);
 
   const Plan& plan_;
