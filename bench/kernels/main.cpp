@@ -116,7 +116,7 @@ Contestant adamw_of(Memory& memory, Stream& stream, const kernels::StepScalars& 
                                   memory.elements(4)};
   const kernels::AdamWSettings settings{1e-3f, 0.9f, 0.999f, 1e-8f, 0.01f};
   const double w = static_cast<double>(spans.master[3]);
-  const double g = static_cast<double>(spans.gradient[3]);
+  const double g = static_cast<double>(memory.part(3, 4)[3]);
   const double m = 0.9 * static_cast<double>(spans.first_moment[3]) + 0.1 * g;
   const double v = 0.999 * static_cast<double>(spans.second_moment[3]) + 0.001 * g * g;
   kernels::adamw(stream, spans, settings, &scalars);

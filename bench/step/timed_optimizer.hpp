@@ -27,6 +27,7 @@ class TimedOptimizer final : public tessera::Optimizer {
   tessera::kernels::StepSettings step_settings() const override { return adamw_->step_settings(); }
 
   bool rounds() const override { return adamw_->rounds(); }
+  bool widens() const override { return adamw_->widens(); }
   void update(tessera::Stream& stream, const tessera::OptimizerSpans& spans, const tessera::OptimizerGroup& group,
               const tessera::kernels::StepScalars* scalars) const override {
     stream.submit([&time = time_] { time.start = Clock::now(); });

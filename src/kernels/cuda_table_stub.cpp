@@ -13,7 +13,7 @@ namespace {
 void cast(void*, const CastArguments&) { refuse(); }
 void accumulate(void*, const AccumulateArguments&) { refuse(); }
 void divide(void*, float*, float, std::size_t) { refuse(); }
-void sum_of_squares(void*, const NormArguments&) { refuse(); }
+void sum_of_squares(void*, const NormArguments&, double*, double*) { refuse(); }
 void ranked_sum(void*, const RankedSumArguments&) { refuse(); }
 void strided_ranked_sum(void*, const RankedSumArguments&, const void*, std::size_t) { refuse(); }
 void adamw(void*, const AdamWSpans&, std::span<const AdamWRun>, float, const StepScalars*) { refuse(); }

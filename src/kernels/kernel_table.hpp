@@ -35,11 +35,18 @@ struct RankedSumArguments {
   float divisor;
 };
 
+struct NormArguments {
+  const void* data;
+  Format format;
+  std::size_t count;
+};
+
 struct AdamWArguments {
   float* master;
   float* first_moment;
   float* second_moment;
-  const float* gradient;
+  const void* gradient;
+  Format gradient_format;
   std::size_t count;
   float gradient_factor;
   float learning_rate;
@@ -56,7 +63,8 @@ struct AdamWArguments {
 struct SgdArguments {
   float* master;
   float* velocity;  // null: no momentum
-  const float* gradient;
+  const void* gradient;
+  Format gradient_format;
   std::size_t count;
   float gradient_factor;
   float learning_rate;
@@ -72,7 +80,7 @@ struct KernelTable {
   void (*copy)(void* to, const void* from, std::size_t bytes);
   void (*accumulate)(const AccumulateArguments&);
   void (*divide)(float* data, float divisor, std::size_t count);
-  double (*sum_of_squares)(const float* data, std::size_t count);
+  double (*sum_of_squares)(const NormArguments&);
   void (*ranked_sum)(const RankedSumArguments&);
   void (*adamw)(const AdamWArguments&);
   void (*sgd)(const SgdArguments&);

@@ -11,12 +11,13 @@ namespace tessera::kernels {
 static_assert(norm_block == norm_block_elements && norm_lanes == norm_fp64_lanes);
 static_assert(device::CudaQueue::workspace_bytes >= Bytes(norm_lanes * sizeof(double)));
 
-void sum_of_squares(Stream& stream, const float* data, std::size_t count, double* result) {
+void sum_of_squares(Stream& stream, Source data, std::size_t count, double* result) {
+  const NormArguments arguments{data.data, format_of(data.type), count};
   if (on_cuda(stream)) {
     auto* const lanes = static_cast<double*>(device::cuda_queue(stream).workspace());
-    return issue(stream, [=](void* native) { cuda::sum_of_squares(native, {data, count, lanes, result}); });
+    return issue(stream, [=](void* native) { cuda::sum_of_squares(native, arguments, lanes, result); });
   }
-  stream.submit([=, run = active_table().sum_of_squares] { *result = run(data, count); });
+  stream.submit([=, run = active_table().sum_of_squares] { *result = run(arguments); });
 }
 
 }  // namespace tessera::kernels

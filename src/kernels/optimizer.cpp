@@ -20,7 +20,8 @@ AdamWArguments arguments_of(const AdamWSpans& spans, const AdamWSettings& settin
       .master = spans.master,
       .first_moment = spans.first_moment,
       .second_moment = spans.second_moment,
-      .gradient = spans.gradient,
+      .gradient = spans.gradient.data,
+      .gradient_format = format_of(spans.gradient.type),
       .count = spans.count,
       .gradient_factor = scalars.gradient_factor,
       .learning_rate = settings.learning_rate,
@@ -39,7 +40,8 @@ SgdArguments arguments_of(const SgdSpans& spans, const SgdSettings& settings, co
   return {
       .master = spans.master,
       .velocity = spans.velocity,
-      .gradient = spans.gradient,
+      .gradient = spans.gradient.data,
+      .gradient_format = format_of(spans.gradient.type),
       .count = spans.count,
       .gradient_factor = scalars.gradient_factor,
       .learning_rate = settings.learning_rate,
@@ -54,12 +56,15 @@ SgdArguments arguments_of(const SgdSpans& spans, const SgdSettings& settings, co
 void* from_element(void* rounded, std::size_t begin) {
   return rounded == nullptr ? nullptr : static_cast<std::uint16_t*>(rounded) + begin;
 }
+const void* from_element(const void* gradient, Format format, std::size_t begin) {
+  return static_cast<const std::byte*>(gradient) + begin * (format == Format::fp32 ? 4 : 2);
+}
 
 AdamWArguments share_of(AdamWArguments all, std::size_t begin, std::size_t end) {
   all.master += begin;
   all.first_moment += begin;
   all.second_moment += begin;
-  all.gradient += begin;
+  all.gradient = from_element(all.gradient, all.gradient_format, begin);
   all.rounded = from_element(all.rounded, begin);
   all.count = end - begin;
   return all;
@@ -68,7 +73,7 @@ AdamWArguments share_of(AdamWArguments all, std::size_t begin, std::size_t end) 
 SgdArguments share_of(SgdArguments all, std::size_t begin, std::size_t end) {
   all.master += begin;
   if (all.velocity != nullptr) all.velocity += begin;
-  all.gradient += begin;
+  all.gradient = from_element(all.gradient, all.gradient_format, begin);
   all.rounded = from_element(all.rounded, begin);
   all.count = end - begin;
   return all;

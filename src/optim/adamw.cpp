@@ -73,6 +73,7 @@ class AdamWOptimizer final : public Optimizer {
   }
 
   bool rounds() const final { return true; }
+  bool widens() const final { return true; }
   void update(Stream& stream, const OptimizerSpans& spans, const OptimizerGroup& group,
               const kernels::StepScalars* scalars) const final {
     kernels::adamw(stream, adamw_spans(spans), kernel_settings(group, group.learning_rate), scalars);

@@ -69,6 +69,7 @@ class SgdOptimizer final : public Optimizer {
   kernels::StepSettings step_settings() const final { return {.clip_norm = settings_.clip_norm}; }
 
   bool rounds() const final { return true; }
+  bool widens() const final { return true; }
   void update(Stream& stream, const OptimizerSpans& spans, const OptimizerGroup& group,
               const kernels::StepScalars* scalars) const final {
     kernels::sgd(stream, sgd_spans(spans), kernel_settings(group, group.learning_rate), scalars);

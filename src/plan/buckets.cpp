@@ -42,14 +42,30 @@ bool accumulates(const Plan& plan, std::size_t unit) {
 
 bool converts(const Plan& plan, std::size_t unit) {
   const Precision& precision = plan.precision(unit);
-  return plan.trains(unit) && !accumulates(plan, unit) && precision.wire != precision.gradient;
+  return plan.trains(unit) && !accumulates(plan, unit) && !is_written_in_place(plan, unit) &&
+         precision.wire != precision.gradient;
 }
+
+namespace {
+
+// A rank that trains by itself: its gradient needs no fp32 to be added in, where it would not be rounded on its way.
+bool may_stay_narrow(const Plan& plan, const Precision& precision) {
+  if (plan.options.gradient_hooks || plan.options.fp32_sums || plan.training_ranks() > 1) return false;
+  return precision.wire == precision.gradient || precision.wire == DType::fp32;
+}
+
+}  // namespace
 
 bool is_written_in_place(const Plan& plan, std::size_t unit) {
   if (!plan.trains(unit) || accumulates(plan, unit) || plan.micro_batches(plan.trainers[unit]) > 1) return false;
   const Precision& precision = plan.precision(unit);
-  if (precision.gradient != DType::fp32 || precision.wire != DType::fp32) return false;
+  const bool is_fp32 = precision.gradient == DType::fp32 && precision.wire == DType::fp32;
+  if (!is_fp32 && !may_stay_narrow(plan, precision)) return false;
   return plan.sharding(unit).gradients == Extent::whole || plan.options.ranks == 1;
+}
+
+DType sum_type(const Plan& plan, std::size_t unit) {
+  return is_written_in_place(plan, unit) ? plan.precision(unit).gradient : DType::fp32;
 }
 
 DType wire_type(const Plan& plan, std::size_t unit) {

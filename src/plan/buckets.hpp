@@ -24,8 +24,11 @@ bool accumulates(const Plan& plan, std::size_t unit);
 bool converts(const Plan& plan, std::size_t unit);
 
 // True when backward windows write the unit's gradient where its sum is to stand, without a slot: a step has one of
-// them, the strategy keeps the whole sum, or there is one rank, and all of it is fp32.
+// them, the strategy keeps the whole sum, or there is one rank; and all of it is fp32, or nothing is added to it.
 bool is_written_in_place(const Plan& plan, std::size_t unit);
+
+// The type in which the unit's reduced gradient stands: fp32, where a sum is formed.
+DType sum_type(const Plan& plan, std::size_t unit);
 
 // The type in which a unit's gradient travels: fp32 where it adds up on the rank.
 DType wire_type(const Plan& plan, std::size_t unit);

@@ -89,13 +89,13 @@ void add_parameters(Plan& plan, BufferList& list, std::size_t unit) {
 void add_training(Plan& plan, BufferList& list, std::size_t unit) {
   const std::string& name = plan.units[unit].name;
   UnitBuffers& buffers = plan.unit_buffers[unit];
-  const auto add = [&](std::string_view what, Category category, Extent extent) {
-    return list.add(fmt::format("{}.{}", name, what), category, list.of_gradient(unit, extent, DType::fp32));
+  const auto add = [&](std::string_view what, Category category, Extent extent, DType type = DType::fp32) {
+    return list.add(fmt::format("{}.{}", name, what), category, list.of_gradient(unit, extent, type));
   };
   const bool in_place = accumulates_in_gradient(plan, unit);
   buffers.gradient = plan.buffers.size();  // the next one
   if (in_place) buffers.accumulation = buffers.gradient;
-  add("gradient", Category::gradients, plan.extent(unit, buffers.gradient));
+  add("gradient", Category::gradients, plan.extent(unit, buffers.gradient), sum_type(plan, unit));
   if (accumulates(plan, unit) && !in_place) {
     buffers.accumulation = add("accumulation", Category::accumulation, Extent::whole);
   }

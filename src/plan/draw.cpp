@@ -102,13 +102,13 @@ void append_options(const Plan& plan, fmt::memory_buffer& out) {
   const PlanOptions& options = plan.options;
   fmt::format_to(std::back_inserter(out),
                  "options {} {} {} {} ranks {} replicas {} outer {} {} micro {} {} prefetch {} reshard {} overlap {} "
-                 "bucket {} hooks {} "
+                 "bucket {} hooks {} fp32 sums {} "
                  "activations {} checkpoints {} staging {}\n",
                  tessera::to_string(options.strategy, options.sharding), to_string(options.precision.parameter),
                  to_string(options.precision.gradient), to_string(options.precision.wire), options.ranks,
                  options.replicas, options.outer_every, options.outer_fragments, options.micro_batches,
                  to_string(options.accumulation), options.prefetch, to_string(options.reshard_after_forward),
-                 options.overlap_reduction, options.bucket_cap->count(), options.gradient_hooks,
+                 options.overlap_reduction, options.bucket_cap->count(), options.gradient_hooks, options.fp32_sums,
                  options.activations.count(), to_string(options.checkpointing), to_string(options.collective_staging));
 }
 

@@ -426,7 +426,9 @@ void Emitter::release_reduced(std::size_t unit) {
 
 // The gradient of the whole step stands in the shards.
 void Emitter::finish_reduction(const Bucket& bucket) {
-  const auto mine = [&](std::size_t unit) { return my_shard(plan_, unit, buffers(unit).gradient); };
+  const auto mine = [&](std::size_t unit) {
+    return share_range(plan_, unit, buffers(unit).gradient, sum_type(plan_, unit), Part::trained, plan_.own(unit));
+  };
   for (const std::size_t unit : bucket.units) {
     if (!plan_.options.gradient_hooks) break;
     add(OperationKind::hook, StreamId::reduce, unit).accesses = {
@@ -464,7 +466,7 @@ std::vector<Operation> Emitter::update(std::size_t program) {
   for (std::size_t unit = 0; unit < plan_.units.size(); ++unit) {
     if (!trains(unit)) continue;
     Operation& optimize = add(OperationKind::optimize, StreamId::compute, unit);
-    optimize.accesses = {{updated(plan_, unit, buffers(unit).gradient), AccessMode::read, unit},
+    optimize.accesses = {{updated(plan_, unit, buffers(unit).gradient, sum_type(plan_, unit)), AccessMode::read, unit},
                          {scalars_range(plan_, program_), AccessMode::read, no_unit},
                          {updated(plan_, unit, buffers(unit).master), AccessMode::update, unit}};
     for (const std::size_t state : buffers(unit).states) {

@@ -87,9 +87,9 @@ inline Range my_shard(const Plan& plan, std::size_t unit, std::size_t buffer, Pa
   return share_range(plan, unit, buffer, DType::fp32, part, plan.own(unit, buffer));
 }
 
-// What this rank's update reads or writes of a persistent fp32 buffer.
-inline Range updated(const Plan& plan, std::size_t unit, std::size_t buffer) {
-  return share_range(plan, unit, buffer, DType::fp32, Part::trained, plan.sharding(unit).optimizer);
+// What this rank's update reads or writes of a persistent buffer.
+inline Range updated(const Plan& plan, std::size_t unit, std::size_t buffer, DType type = DType::fp32) {
+  return share_range(plan, unit, buffer, type, Part::trained, plan.sharding(unit).optimizer);
 }
 
 inline Range untrained_range(const Plan& plan, std::size_t unit) {

@@ -42,9 +42,9 @@ Holding holding(const Plan& plan, std::size_t unit, std::size_t buffer) {
   if (buffer == buffers.master) return {Bytes(4), true};
   if (buffer == buffers.parameters || buffer == buffers.kept || buffer == buffers.resharded)
     return {size_of(precision.parameter), true};
+  if (buffer == buffers.gradient_slot) return {size_of(precision.gradient), false};
   if (buffer == buffers.gradient || buffer == buffers.accumulation) return {Bytes(4), false};
   if (std::find(buffers.states.begin(), buffers.states.end(), buffer) != buffers.states.end()) return {Bytes(4), false};
-  if (buffer == buffers.gradient_slot) return {size_of(precision.gradient), false};
   if (buffer == buffers.staging) return {size_of(precision.wire), false};
   if (buffer == buffers.anchor || buffer == buffers.outer_momentum || buffer == buffers.outer_mean) {
     return {Bytes(4), false};
@@ -314,6 +314,16 @@ bool is_paired(const Operation& operation) {
   return true;
 }
 
+// Where gradients add up, and what hooks see, is fp32: what windows write in 16 bits is nobody's sum.
+bool forms_sums_in_fp32(const Plan& plan, const Operation& operation) {
+  const bool adds = operation.kind == OperationKind::accumulate || operation.kind == OperationKind::reduce_scatter ||
+                    operation.kind == OperationKind::hook || operation.kind == OperationKind::all_gather_sum;
+  return !adds || std::all_of(operation.accesses.begin(), operation.accesses.end(), [&](const Access& access) {
+    if (access.tenant == no_unit || access.mode == AccessMode::read) return true;
+    return holding(plan, access.tenant, access.range.buffer).element == Bytes(4);
+  });
+}
+
 // What is reduced stands in the wire's type, and its sum in the unit's gradient; of masters, in the slot of their mean.
 bool is_sum(const Plan& plan, const Operation& operation) {
   if (operation.kind != OperationKind::reduce_scatter) return true;
@@ -410,6 +420,7 @@ void check_shape(const Plan& plan, EventPoint here, const Report& report) {
   if (!is_whole_exchange(plan, operation)) return object("not an exchange of its unit's");
   if (!is_paired(operation)) return object("not a source and a target for each of its units");
   if (!is_sum(plan, operation)) object("not a sum of gradients in the wire's type");
+  if (!forms_sums_in_fp32(plan, operation)) object("not a sum in fp32");
   if (!is_in_place(operation)) object("not in place");
   if (!is_of_one_share(plan, operation)) object("not of the same elements");
   if (!is_of_group(plan, operation)) object("not what the ranks of its group hold");

@@ -3,9 +3,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <memory>
+#include <optional>
 
 #include "shard/agreement.hpp"
 #include "shard/carried_state.hpp"
@@ -131,6 +133,7 @@ class FullyShard::Implementation {
     const CarriedState carried(world(), plan_, units_, *executor_);
     const std::size_t program = executor_->program();
     executor_.reset();
+    gradient_copies_.clear();
     plan_ = std::move(next);
     make_executor();
     executor_->begin(program);
@@ -237,6 +240,12 @@ class FullyShard::Implementation {
     throw UsageError(fmt::format("unit {}: no state \"{}\"; there are {}", unit.name(), state, known));
   }
 
+  // What the pieces of a gradient in 16 bits are of, for whoever looks at them.
+  std::optional<Arena>& gradient_copy(const Unit& unit) {
+    gradient_copies_.resize(units_.size());
+    return gradient_copies_[unit.index()];
+  }
+
   void require_mine(const std::string& program, const Unit* unit) const {
     if (unit == nullptr) throw UsageError(fmt::format("program \"{}\" names a unit that is null", program));
     if (is_mine(*unit)) return;
@@ -291,6 +300,7 @@ class FullyShard::Implementation {
                      .overlap_reduction = options_.overlap_reduction,
                      .bucket_cap = options_.bucket_cap,
                      .gradient_hooks = static_cast<bool>(hook_),
+                     .fp32_sums = !every_optimizer_widens(),
                      .activations = options_.activations,
                      .checkpointing = checkpointing(),
                      .collective_staging = world().staging()};
@@ -367,6 +377,14 @@ class FullyShard::Implementation {
     if (!programs_.empty()) return;
     if (optimizer_ == nullptr) throw UsageError("finalize() needs an optimizer");
     optimizers_.push_back(optimizer_.get());
+  }
+
+  bool every_optimizer_widens() const {
+    const auto own_widens = [](const std::unique_ptr<Unit>& unit) {
+      return unit->options().optimizer == nullptr || unit->options().optimizer->widens();
+    };
+    return std::all_of(optimizers_.begin(), optimizers_.end(), [](const Optimizer* each) { return each->widens(); }) &&
+           std::all_of(units_.begin(), units_.end(), own_widens);
   }
 
   void check_optimizers_of_units(const plan::Plan& plan) const {
@@ -466,7 +484,8 @@ class FullyShard::Implementation {
   std::optional<RecordedPass> recording_;                   // while finalize() records a pass
   std::weak_ptr<const std::string> held_;
   plan::Plan plan_;
-  std::unique_ptr<Executor> executor_;  // it uses all of the above
+  std::unique_ptr<Executor> executor_;                 // it uses all of the above
+  std::vector<std::optional<Arena>> gradient_copies_;  // by unit
   std::shared_ptr<const void> ends_with_world_;
 };
 
@@ -566,7 +585,8 @@ const Unit& FullyShard::unit(std::size_t index) const { return *implementation_-
 std::vector<ParameterPiece> FullyShard::pieces(const Unit& unit, std::string_view state) {
   Executor& executor = implementation_->executor();
   executor.require_between_steps("pieces()");
-  return settled_pieces(executor, unit.index(), implementation_->state_buffer(unit, state));
+  const std::size_t buffer = implementation_->state_buffer(unit, state);
+  return settled_pieces(executor, unit.index(), buffer, implementation_->gradient_copy(unit));
 }
 void FullyShard::shards_changed() { implementation_->executor().refresh(); }
 
@@ -578,8 +598,9 @@ std::vector<float> FullyShard::whole(const Parameter& parameter, std::string_vie
     throw UsageError(fmt::format("{} is frozen: of it there is a master alone, no \"{}\"", parameter.name(), state));
   }
   const std::size_t buffer = implementation_->state_buffer(unit, state);
+  std::optional<Arena> copy;
   return whole_parameter(world(), plan(), parameter_place(unit, parameter, plan().own(unit.index(), buffer)),
-                         HostPieces(stream(), settled_pieces(executor, unit.index(), buffer)).pieces());
+                         HostPieces(stream(), settled_pieces(executor, unit.index(), buffer, copy)).pieces());
 }
 std::vector<GradientNorm> FullyShard::gradient_norms() {
   return tessera::gradient_norms(world(), plan(), implementation_->units(), implementation_->executor());

@@ -72,6 +72,21 @@ void HostPieces::put_back() {
   stream_.synchronize();
 }
 
+std::vector<ParameterPiece> settled_pieces(Executor& executor, std::size_t unit, std::size_t buffer,
+                                           std::optional<Arena>& copy) {
+  ModelMemory& memory = executor.memory();
+  const DType type = memory.type_of(unit, buffer);
+  if (type == DType::fp32) return settled_pieces(executor, unit, buffer);
+  executor.synchronize();
+  const std::span<const std::byte> kept = memory.bytes(buffer);
+  const std::size_t elements = kept.size() / size_of(type).count();
+  Stream& stream = executor.compute();
+  copy.emplace(stream.device(), size_of(DType::fp32) * elements);
+  kernels::cast(stream, {copy->data(), DType::fp32}, {kept.data(), type}, elements);
+  stream.synchronize();
+  return memory.pieces_of(unit, buffer, copy->data());
+}
+
 std::vector<ParameterPiece> settled_pieces(Executor& executor, std::size_t unit, std::size_t buffer) {
   executor.synchronize();
   return executor.memory().pieces(unit, buffer);
@@ -121,7 +136,8 @@ std::vector<GradientNorm> gradient_norms(World& world, const plan::Plan& plan,
   std::size_t next = 0;  // pieces come in the order of the parameters
   for (std::size_t u = 0; u < units.size(); ++u) {
     if (!plan.trains(u, executor.program())) continue;
-    const HostPieces here(executor.compute(), settled_pieces(executor, u, plan.unit_buffers[u].gradient));
+    std::optional<Arena> copy;
+    const HostPieces here(executor.compute(), settled_pieces(executor, u, plan.unit_buffers[u].gradient, copy));
     for (const ParameterPiece& piece : here.pieces()) {
       while (result[next].parameter != piece.parameter) ++next;
       kernels::sum_of_squares(host, piece.values.data(), piece.values.size(), &mine[next]);

@@ -3,10 +3,12 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "tessera/comm/world.hpp"
+#include "tessera/device/arena.hpp"
 #include "tessera/device/stream.hpp"
 #include "tessera/plan/plan.hpp"
 #include "tessera/shard/fully_shard.hpp"
@@ -47,8 +49,12 @@ ParameterPlace parameter_place(const Unit& unit, const Parameter& parameter, Ext
 std::vector<float> whole_parameter(World& world, const plan::Plan& plan, const ParameterPlace& place,
                                    std::span<const ParameterPiece> pieces);
 
-// This rank's share of one of a unit's fp32 buffers, once all that was enqueued is done. Only between steps, as the
-// caller has made sure.
+// This rank's share of one of a unit's buffers in fp32, once all that was enqueued is done. Only between steps, as the
+// caller has made sure. Of a gradient that is kept in 16 bits `copy` becomes memory with its values in fp32, where the
+// pieces then are; else it is left alone.
+std::vector<ParameterPiece> settled_pieces(Executor& executor, std::size_t unit, std::size_t buffer,
+                                           std::optional<Arena>& copy);
+// The same of buffers that are fp32 always.
 std::vector<ParameterPiece> settled_pieces(Executor& executor, std::size_t unit, std::size_t buffer);
 
 // The norm of each trained parameter's gradient, from the shards that the last step reduced: each rank sums the squares

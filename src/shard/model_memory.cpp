@@ -34,9 +34,8 @@ std::byte* ModelMemory::base(std::size_t buffer) {
   return host_arena_.data() + (offset - arena_.size()).count();
 }
 
-std::byte* ModelMemory::address(const plan::Range& range) {
-  const Bytes offset = range.offset + range.replica_stride * place_.replica + range.shard_stride * place_.shard;
-  return base(range.buffer) + offset.count();
+Bytes ModelMemory::offset(const plan::Range& range) const {
+  return range.offset + range.replica_stride * place_.replica + range.shard_stride * place_.shard;
 }
 
 std::span<std::byte> ModelMemory::bytes(std::size_t buffer) {
@@ -58,7 +57,7 @@ DType ModelMemory::type_of(std::size_t unit, std::size_t buffer) const {
   return DType::fp32;
 }
 
-std::vector<ParameterPiece> ModelMemory::pieces(std::size_t unit, std::size_t buffer) {
+std::vector<ParameterPiece> ModelMemory::pieces_of(std::size_t unit, std::size_t buffer, std::byte* values) {
   const plan::UnitLayout& layout = plan_.layouts[unit];
   const bool masters = buffer == plan_.unit_buffers[unit].master;
   const Extent own = plan_.own(unit, buffer);
@@ -66,7 +65,7 @@ std::vector<ParameterPiece> ModelMemory::pieces(std::size_t unit, std::size_t bu
   for (const plan::ShardPiece& piece : layout.pieces(rank_, own)) {
     const plan::Part part = layout.part(piece.parameter);
     if (!masters && part == plan::Part::frozen) continue;
-    float* const shard = reinterpret_cast<float*>(address(plan::my_shard(plan_, unit, buffer, part)));
+    auto* const shard = reinterpret_cast<float*>(values + offset(plan::my_shard(plan_, unit, buffer, part)).count());
     result.push_back({units_[unit]->parameters()[piece.parameter],
                       piece.parameter_offset,
                       {shard + (piece.shard_offset - layout.begin_in(own, part)), piece.count}});

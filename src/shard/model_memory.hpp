@@ -21,7 +21,7 @@ class ModelMemory {
   ModelMemory(World& world, const plan::Plan& plan, std::span<const std::unique_ptr<Unit>> units);
 
   std::byte* base(std::size_t buffer);
-  std::byte* address(const plan::Range& range);
+  std::byte* address(const plan::Range& range) { return base(range.buffer) + offset(range).count(); }
   std::span<std::byte> bytes(std::size_t buffer);  // of one of the plan's buffers; empty for no_buffer
   kernels::StepScalars* scalars(std::size_t program);
   // What stands in one of a unit's buffers.
@@ -29,12 +29,18 @@ class ModelMemory {
 
   // What this rank owns of one of a unit's fp32 buffers (Plan::own), parameter by parameter: of masters every
   // parameter's, of everything else the trained ones'.
-  std::vector<ParameterPiece> pieces(std::size_t unit, std::size_t buffer);
+  std::vector<ParameterPiece> pieces(std::size_t unit, std::size_t buffer) {
+    return pieces_of(unit, buffer, base(buffer));
+  }
+  // The same of values in fp32 that stand at `values` as those of the buffer would.
+  std::vector<ParameterPiece> pieces_of(std::size_t unit, std::size_t buffer, std::byte* values);
   std::span<float> values(const Unit& unit, const Buffer& untrained);
   plan::MeshPlace place() const { return place_; }  // this rank's
   std::vector<FullyShard::Region> regions();
 
  private:
+  Bytes offset(const plan::Range& range) const;  // in its buffer
+
   const plan::Plan& plan_;
   std::span<const std::unique_ptr<Unit>> units_;
   std::size_t rank_;

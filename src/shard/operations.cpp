@@ -32,6 +32,10 @@ constexpr CommunicatorKind communicator_kinds[plan::stream_count] = {{"exchange"
                                                                      {"gather", &plan::Plan::gather_staging},
                                                                      {"reduce", &plan::Plan::reduce_staging}};
 
+kernels::Source from_element(const kernels::Source& source, std::size_t first) {
+  return {static_cast<const std::byte*>(source.data) + (size_of(source.type) * first).count(), source.type};
+}
+
 void require_parts_that_fit(const kernels::StepScalars& now) {
   if (std::isnan(now.weight)) {
     throw CommunicationError(
@@ -233,11 +237,17 @@ void Operations::accumulate(const Operation& operation, Stream& on) {
   }
 }
 
+// What a norm or an update reads first.
+kernels::Source Operations::reduced_gradient(const Operation& operation) {
+  const plan::Range& range = operation.accesses[0].range;
+  return {address(range), memory_.type_of(operation.unit, range.buffer)};
+}
+
 void Operations::sum_of_squares(const Operation& operation, Stream& on) {
-  const Access& from = operation.accesses[0];
-  const Access& to = operation.accesses[1];
-  kernels::sum_of_squares(on, reinterpret_cast<const float*>(address(from.range)),
-                          from.range.size.count() / sizeof(float), reinterpret_cast<double*>(address(to.range)));
+  const kernels::Source gradient = reduced_gradient(operation);
+  const Bytes size = operation.accesses[0].range.size;
+  kernels::sum_of_squares(on, gradient, size.count() / size_of(gradient.type).count(),
+                          reinterpret_cast<double*>(address(operation.accesses[1].range)));
 }
 
 // Called here, so that what it enqueues stands between the reduction and the norm.
@@ -328,7 +338,7 @@ void Operations::optimize(const Operation& operation, Stream& on) {
   const bool rounds = parameters.data != nullptr && optimizer_of(unit).rounds();
   OptimizerSpans whole{.master = reinterpret_cast<float*>(address(operation.accesses[2].range)),
                        .states = std::span(states_[unit]).first(plan_.unit_buffers[unit].states.size()),
-                       .gradient = reinterpret_cast<const float*>(address(operation.accesses[0].range)),
+                       .gradient = reduced_gradient(operation),
                        .count = operation.accesses[2].range.size.count() / sizeof(float)};
   if (rounds) whole.parameters = parameters;
   if (unit_updates_[unit] != nullptr) {
@@ -350,7 +360,7 @@ void Operations::update_runs(std::size_t unit, const OptimizerSpans& whole, cons
     group.learning_rate = learning_rate * run.learning_rate_scale;
     OptimizerSpans spans{.master = whole.master + run.first,
                          .states = std::span(states_[unit]).subspan((index + 1) * states, states),
-                         .gradient = whole.gradient + run.first,
+                         .gradient = from_element(whole.gradient, run.first),
                          .count = run.count};
     if (whole.parameters.data != nullptr) {
       spans.parameters = {static_cast<std::uint16_t*>(whole.parameters.data) + run.first, whole.parameters.type};

@@ -87,6 +87,7 @@ class Operations {
   void cast(const plan::Operation& operation, Stream& on);
   void prepare_gradient(const plan::Operation& operation, Stream& on);
   void accumulate(const plan::Operation& operation, Stream& on);
+  kernels::Source reduced_gradient(const plan::Operation& operation);
   void sum_of_squares(const plan::Operation& operation, Stream& on);
   void hook(const plan::Operation& operation, Stream& on);
   void broadcast(const plan::Operation& operation, Stream& on);

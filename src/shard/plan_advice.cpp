@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "plan/buckets.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/plan/memory.hpp"
 
@@ -112,8 +113,8 @@ std::string types_table(const plan::Plan& plan) {
     const bool trains = plan.trains(unit);
     text += fmt::format("{:<{}}  {:>10}  {:>8}  {:>5}  {:>4}  {:>6}  {:>12}  {:>12}\n", plan.units[unit].name, width,
                         to_string(types.parameter), trains ? to_string(types.gradient) : "-", wires[unit],
-                        trains ? "fp32" : "-", "fp32", elements_of(plan, unit, plan::Part::trained),
-                        elements_of(plan, unit, plan::Part::frozen));
+                        trains ? to_string(plan::sum_type(plan, unit)) : "-", "fp32",
+                        elements_of(plan, unit, plan::Part::trained), elements_of(plan, unit, plan::Part::frozen));
   }
   return text;
 }

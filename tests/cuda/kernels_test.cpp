@@ -276,6 +276,44 @@ TEST_CASE_TEMPLATE("cuda: masters are rounded beside their update as a cast roun
   });
 }
 
+TEST_CASE_TEMPLATE("cuda: gradients of 16 bits have the bits of their values in fp32, in norms and updates", T, bf16,
+                   fp16) {
+  constexpr kernels::AdamWSettings adam = {
+      .learning_rate = 3e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .epsilon = 1e-8f, .weight_decay = 0.1f};
+  kernels::StepScalars scalars = scalars_at_step_3();
+  DeviceScalars on_gpu(scalars);
+  Stream host = host_stream();
+  with_each_shape([&](std::size_t count, std::size_t shift) {
+    const std::vector<T> halves = rounded<T>(numbers_and_patterns(count, 31));
+    std::vector<float> wide(count);
+    kernels::cast(host, {wide.data(), DType::fp32}, {halves.data(), dtype_of<T>}, count);
+    DeviceBuffer<T> gradient(halves, shift);
+    const std::size_t half = count / 2;
+    for (const float momentum : {-1.0f, 0.0f, 0.9f}) {  // below zero: AdamW, in two runs
+      const auto update = [&](kernels::Source from, const kernels::StepScalars* step) {
+        return [&, from, step](Stream& on, float* master, float* m, float* v, const float*) {
+          const kernels::AdamWRun runs[] = {{0, half, adam}, {half, count - half, adam}};
+          if (momentum >= 0.0f) {
+            return kernels::sgd(on, {master, momentum == 0.0f ? nullptr : m, from, count},
+                                {0.1f, momentum, 0.01f, true}, step);
+          }
+          kernels::adamw(on, {master, m, v, from, count}, runs, 1.0f, step);
+          on.synchronize();
+        };
+      };
+      CHECK(differences(on_device(count, shift, update({gradient.data(), dtype_of<T>}, on_gpu.get())),
+                        on_host(count, update(wide.data(), &scalars))) == 0);
+    }
+    Stream stream = cuda_stream();
+    DeviceBuffer<double> result(1);
+    kernels::sum_of_squares(stream, {gradient.data(), dtype_of<T>}, count, result.data());
+    stream.synchronize();
+    double expected = -1.0;
+    kernels::sum_of_squares(host, wide.data(), count, &expected);
+    CHECK((std::isnan(expected) ? std::isnan(result.values()[0]) : result.values()[0] == expected));
+  });
+}
+
 TEST_CASE("cuda: outer updates have the CPU's bits") {
   with_each_shape([&](std::size_t count, std::size_t shift) {
     const auto update = [count](Stream& on, float* master, float* anchor, float* momentum, const float* mean) {

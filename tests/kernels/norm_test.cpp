@@ -48,6 +48,18 @@ TEST_CASE("the sum of squares has the bits of the documented order") {
   });
 }
 
+TEST_CASE_TEMPLATE("the sum of squares of 16 bits has the bits of the same values in fp32", T, bf16, fp16) {
+  Stream stream = host_stream();
+  with_each_case([&](std::size_t count, std::size_t shift) {
+    Buffer<T> halves(rounded<T>(numbers(count, 61)), shift);
+    std::vector<float> wide(count);
+    kernels::cast(stream, {wide.data(), DType::fp32}, {halves.data(), dtype_of<T>}, count);
+    double result = -1.0;
+    kernels::sum_of_squares(stream, {halves.data(), dtype_of<T>}, count, &result);
+    CHECK(std::bit_cast<std::uint64_t>(result) == std::bit_cast<std::uint64_t>(documented_sum(wide)));
+  });
+}
+
 TEST_CASE("the test's numbers tell the documented order from others") {
   const std::vector<float> data = numbers(4099, 61);
   double straight = 0.0;

@@ -232,6 +232,41 @@ TEST_CASE_TEMPLATE("masters are rounded beside their update as a cast rounds the
   parallel::set_threads(1);
 }
 
+TEST_CASE_TEMPLATE("a gradient of 16 bits updates as its values in fp32 do", T, bf16, fp16) {
+  constexpr kernels::SgdSettings rules[] = {
+      {0.1f, 0.0f, 0.01f, false}, {0.1f, 0.9f, 0.01f, false}, {0.1f, 0.9f, 0.01f, true}};
+  Stream stream = host_stream();
+  const StepScalars scalars = scalars_at_step_3();
+  const auto check = [&](std::size_t count, std::size_t shift) {
+    Buffer<T> halves(rounded<T>(numbers_and_patterns(count, 4)), shift);
+    const auto check_update = [&](auto&& update) {
+      Shards wide(count, shift), narrow(count, shift);
+      kernels::cast(stream, {wide.gradient.data(), DType::fp32}, {halves.data(), dtype_of<T>}, count);
+      update(wide, kernels::Source(wide.gradient.data()));
+      update(narrow, kernels::Source(halves.data(), dtype_of<T>));
+      CHECK(differences(narrow.master.values(), wide.master.values()) == 0);
+      CHECK(differences(narrow.first.values(), wide.first.values()) == 0);
+      CHECK(differences(narrow.second.values(), wide.second.values()) == 0);
+      CHECK(narrow.guards_intact());
+    };
+    const std::size_t half = count / 2;
+    const kernels::AdamWRun runs[] = {{0, half, adamw_settings}, {half, count - half, adamw_settings}};
+    check_update([&](Shards& s, kernels::Source gradient) {
+      kernels::adamw(stream, {s.master.data(), s.first.data(), s.second.data(), gradient, count}, runs, 1.0f, &scalars);
+    });
+    for (const kernels::SgdSettings& rule : rules) {
+      check_update([&](Shards& s, kernels::Source gradient) {
+        kernels::sgd(stream, {s.master.data(), rule.momentum == 0.0f ? nullptr : s.first.data(), gradient, count}, rule,
+                     &scalars);
+      });
+    }
+  };
+  with_each_case(check);
+  parallel::set_threads(3);
+  check(100'003, 1);
+  parallel::set_threads(1);
+}
+
 TEST_CASE("masters of an update are not rounded to fp32") {
   Stream stream = host_stream();
   const StepScalars scalars;

@@ -172,7 +172,7 @@ TEST_CASE("runs_that_are_updated_at_once_have_the_bits_of_runs_that_are_updated_
       optimizer->update(stream,
                         {all.master + run.first,
                          states,
-                         all.gradient + run.first,
+                         static_cast<const float*>(all.gradient.data) + run.first,
                          run.count,
                          {static_cast<bf16*>(all.parameters.data) + run.first, DType::bf16}},
                         now, &scalars);

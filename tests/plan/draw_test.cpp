@@ -55,7 +55,7 @@ TEST_CASE("the_canonical_text_has_a_line_for_every_unit_buffer_and_operation") {
   CHECK(contains(
       text,
       "options fsdp bf16 bf16 bf16 ranks 4 replicas 1 outer 0 1 micro 1 reduced prefetch 1 reshard true overlap true "
-      "bucket 0 hooks false activations 0 checkpoints none staging none\n"));
+      "bucket 0 hooks false fp32 sums false activations 0 checkpoints none staging none\n"));
   CHECK(contains(text, "unit A\nparameter A.p0 [1024]\n"));
   for (const Buffer& buffer : plan.buffers) CHECK(contains(text, "buffer " + buffer.name + " "));
   std::size_t lines =

@@ -70,6 +70,65 @@ TEST_CASE("parameters_rounded_by_the_update_or_after_it_have_the_same_bits") {
   }
 }
 
+// One rank, or replicas of one rank that meet in outer steps alone.
+TEST_CASE("gradients_that_nobody_adds_to_stay_in_16_bits_with_the_bits_of_sums_in_fp32") {
+  for (const Strategy strategy : tessera::all_strategies) {
+    for (const std::size_t replicas : {1u, 3u}) {
+      Run run;
+      run.ranks = static_cast<int>(replicas);
+      run.steps = 5;
+      run.options.strategy = strategy;
+      run.options.replicas = replicas;
+      if (replicas > 1) run.options.outer.every = 2;
+      run.options.diagnostics.poison = true;
+      run.options.precision = tessera::fp16_mixed;
+      run.options.loss_scaling = tessera::kernels::LossScaling{.initial = 1024, .dynamic = true, .growth_interval = 4};
+      if (replicas == 1) run.overflows = {2};  // replicas that train by themselves scale by themselves
+      run.frozen = {1};
+      if (replicas > 1 && strategy == Strategy::hfsdp) continue;  // refused with outer steps
+      const toy::Result narrow = toy::train<tessera::fp16>(run);
+      run.rounds = false;
+      CHECK(toy::same_bits(toy::train<tessera::fp16>(run), narrow));
+    }
+  }
+}
+
+TEST_CASE("a_gradient_in_16_bits_is_looked_at_in_fp32") {
+  const auto gradients = [](bool hooked) {
+    std::vector<Values> result;
+    tessera::launch({.ranks = 1}, [&](World& world) {
+      toy::Layer<tessera::bf16> layer(5, 7, 3);
+      FullyShard model(world, {.precision = tessera::bf16_mixed});
+      if (hooked) model.on_reduced_gradient([](const tessera::ReducedGradient&) {});
+      const tessera::Unit& unit = model.add(layer, "layer");
+      model.finalize(tessera::AdamW{});
+      const tessera::plan::UnitBuffers& buffers = model.plan().unit_buffers[0];
+      CHECK((buffers.gradient == buffers.gradient_slot) == !hooked);
+      Values dy(3 * 7, 0.25f);
+      for (int step = 0; step < 2; ++step) {
+        const Values x = toy::sample(3 * 5, step, 0, 0, 0);
+        model.forward(layer, x);
+        model.backward(layer, dy);
+        model.update();
+        for (const tessera::ParameterPiece& piece : model.pieces(unit, "gradient")) {
+          result.emplace_back(piece.values.begin(), piece.values.end());
+          CHECK(toy::same_bits(model.whole(*piece.parameter, "gradient"), result.back()));
+        }
+        for (const tessera::GradientNorm& entry : model.gradient_norms()) {
+          result.push_back({static_cast<float>(entry.norm)});
+        }
+      }
+    });
+    return result;
+  };
+  const std::vector<Values> narrow = gradients(false);
+  const std::vector<Values> summed = gradients(true);
+  REQUIRE(narrow.size() == 8);
+  REQUIRE(summed.size() == narrow.size());
+  CHECK(narrow[0] != narrow[4]);
+  for (std::size_t i = 0; i < narrow.size(); ++i) CHECK(toy::same_bits(narrow[i], summed[i]));
+}
+
 TEST_CASE("fp16_is_scaled_by_default_from_the_first_step_also_where_it_is_frozen_at_first") {
   tessera::launch({.ranks = 2}, [](World& world) {
     for (const bool half : {true, false}) {

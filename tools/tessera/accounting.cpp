@@ -60,6 +60,16 @@ tessera::Sharding kept_sharding(const plan::PlanOptions& options) {
   return sharding;
 }
 
+// Of an element of the reduced gradient: nobody adds anything to the one of a rank that trains by itself.
+double bytes_of_sum(const tessera::plan::PlanOptions& options) {
+  const std::size_t together = options.outer_every > 0 ? options.ranks / options.replicas : options.ranks;
+  const bool is_whole = kept_sharding(options).gradients == tessera::Extent::whole || options.ranks == 1;
+  const tessera::Precision& types = options.precision;
+  const bool is_rounded = types.wire != types.gradient && types.wire != tessera::DType::fp32;
+  if (together > 1 || !is_whole || options.micro_batches > 1 || is_rounded) return 4.0;
+  return static_cast<double>(size_of(types.gradient).count());
+}
+
 // The master, and the copy that windows read where it is another.
 double bytes_to_compute(const tessera::plan::PlanOptions& options) {
   const tessera::Sharding sharding = kept_sharding(options);
@@ -79,9 +89,9 @@ double persistent_bytes(const Parameters& parameters, const tessera::plan::PlanO
   const bool sum_in_place = local && (options.strategy == Strategy::ddp || options.strategy == Strategy::zero1);
   // Each of several replicas has a sum of its own first.
   const bool of_replica = sharding.gradients == tessera::Extent::mine && options.replicas > 1;
-  const double gradient = 4.0 * of(sum_in_place ? tessera::Extent::whole
-                                   : of_replica ? tessera::Extent::group
-                                                : sharding.gradients);
+  const double gradient = bytes_of_sum(options) * of(sum_in_place ? tessera::Extent::whole
+                                                     : of_replica ? tessera::Extent::group
+                                                                  : sharding.gradients);
   const double sum = local && !sum_in_place ? 4.0 : 0.0;
   const double outer = options.outer_every > 0 ? 8.0 * of(tessera::Extent::mine) : 0.0;  // anchor and momentum
   const double all_states = 4.0 * static_cast<double>(states) * of(sharding.optimizer) + outer;

@@ -16,6 +16,9 @@
 namespace tessera::kernels {
 
 struct Source {
+  constexpr Source(const float* values) : data(values), type(DType::fp32) {}  // implicit
+  constexpr Source(const void* values, DType of) : data(values), type(of) {}
+
   const void* data;
   DType type;
 };

@@ -3,12 +3,13 @@
 // then the lanes k and k + norm_lanes / 2 are added, and so on down to the lanes 0 and 1. In a block, lane k of 16
 // takes the elements k, k+16, …, each square rounded before it is added; then the lanes k and k+8 are added, k and k+4,
 // k and k+2, k and k+1. A last block that is not full goes on with zeros. Neither the instruction set nor the number of
-// threads changes the bits.
+// threads changes the bits. Elements of 16 bits have those of their values in fp32.
 #pragma once
 
 #include <cstddef>
 
 #include "tessera/device/stream.hpp"
+#include "tessera/kernels/elementwise.hpp"
 
 #pragma GCC visibility push(default)
 
@@ -18,7 +19,7 @@ inline constexpr std::size_t norm_block = 1024;
 inline constexpr std::size_t norm_lanes = 8192;
 
 // *result = sum of data[i]^2. `data` and `result` are memory of the stream's device. Does not synchronise.
-void sum_of_squares(Stream& stream, const float* data, std::size_t count, double* result);
+void sum_of_squares(Stream& stream, Source data, std::size_t count, double* result);
 
 }  // namespace tessera::kernels
 

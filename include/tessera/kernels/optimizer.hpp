@@ -1,6 +1,7 @@
 // Fused optimizer updates: one pass over fp32 shards, elementwise, predicated on StepScalars::skip. Where `rounded` is
 // not null, the new masters are written there, too, as cast() rounds them (elementwise.hpp), so that nobody need read
-// them again for that; it is bf16 or fp16, or UsageError is thrown.
+// them again for that; it is bf16 or fp16, or UsageError is thrown. A gradient of 16 bits has the bits of its values in
+// fp32.
 // Each enqueues on `stream` and does not synchronise. Same bits on every instruction set and number of threads
 // (parallel.hpp): the order of operations is the formula's, every a*b+c below written as fma is one fused operation,
 // nothing else is contracted.
@@ -35,7 +36,7 @@ struct AdamWSpans {
   float* master;
   float* first_moment;
   float* second_moment;
-  const float* gradient;
+  Source gradient;
   std::size_t count;
   Target rounded = {nullptr, DType::bf16};
 };
@@ -68,7 +69,7 @@ struct SgdSettings {
 struct SgdSpans {
   float* master;
   float* velocity;
-  const float* gradient;
+  Source gradient;
   std::size_t count;
   Target rounded = {nullptr, DType::bf16};
 };

@@ -210,7 +210,8 @@ struct PlanOptions {
   // Gradients of at most so many bytes, in the wire's type, are reduced in one operation; 0: each unit's alone.
   // Default: 1 MiB; 0 where parameters are sharded, because merging keeps more gradients alive. In a Plan: always set.
   std::optional<Bytes> bucket_cap = std::nullopt;
-  bool gradient_hooks = false;  // the user's hook sees every unit's reduced gradient
+  bool gradient_hooks = false;  // the user's hook sees every unit's reduced gradient, in fp32
+  bool fp32_sums = false;       // reduced gradients are fp32 also where nothing is added: optimizers read nothing else
   Bytes activations{};          // of the user's block
   Checkpointing checkpointing = Checkpointing::none;
   CollectiveStaging collective_staging = CollectiveStaging::none;  // of the backend
@@ -236,7 +237,8 @@ struct UnitBuffers {
   std::size_t staging = no_buffer;        // the same in the wire's type, where that is another
   std::size_t accumulation = no_buffer;   // whole fp32 gradient, where gradients add up before the reduction
   // Reduced: what the strategy keeps of gradients; at least a replica's share where there are several, which are summed
-  // in turn, and whole where sums of micro-batches stand.
+  // in turn, and whole where sums of micro-batches stand. fp32, but in the gradient's own type where a step has one of
+  // them and nobody adds to it, which is then the slot, too.
   std::size_t gradient = no_buffer;
   std::vector<std::size_t> states;  // what this rank updates
   // Where there are outer steps, this rank's shard: the masters after the last one, the outer optimizer's momentum, and

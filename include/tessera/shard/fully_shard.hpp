@@ -266,7 +266,8 @@ class FullyShard {
 
   // This rank's share of a unit, in fp32, parameter by parameter (plan/layout). For inspection, saving and loading.
   // Only between steps. Synchronises. `state` is "master", one of the optimizer's states, or "gradient": what the last
-  // step reduced, divided and times its loss scale as hooks see it. With outer steps also "anchor", the masters after
+  // step reduced, divided and times its loss scale as hooks see it (a copy, renewed by the next such call, where a rank
+  // that trains by itself keeps it in 16 bits: Optimizer::widens()). With outer steps also "anchor", the masters after
   // the last one, and "outer momentum", of which each rank has 1/N. Frozen parameters have a master alone. On a CUDA
   // device the values are its memory, as buffer()'s are: kernels::copy takes them to the host, and whole() a whole
   // parameter.

@@ -34,7 +34,9 @@ struct ParameterGroup {
 struct OptimizerSpans {
   float* master;
   std::span<float* const> states;  // one pointer per Optimizer::states(), same length as master
-  const float* gradient;           // reduced and averaged, not yet clipped: multiply with scalars->gradient_factor
+  // Reduced and averaged, not yet clipped: multiply with scalars->gradient_factor. fp32, but of an optimizer that
+  // widens() the unit's own type where nothing is added to a rank's gradient.
+  kernels::Source gradient;
   std::size_t count;
   // What windows read of the run, where that is bf16 or fp16 and stands beside the masters: of an optimizer that
   // rounds(), else null.
@@ -97,6 +99,9 @@ class Optimizer {
   // Whether update() writes OptimizerSpans::parameters, where it is not null: the new masters, rounded as by
   // kernels::cast(), which saves that another pass reads them. For one that does not, the runtime casts after it.
   virtual bool rounds() const { return false; }
+  // Whether update() also takes gradients of 16 bits, exactly as if they had been cast to fp32 before. Where all of a
+  // model's do, a rank that trains by itself, one micro-batch a step, keeps no fp32 copy of what windows wrote.
+  virtual bool widens() const { return false; }
   // Enqueues the update of one run on `stream`. Must do nothing to memory when scalars->skip is set (a device
   // predicate: the host must not look). Does not synchronise, does not allocate.
   virtual void update(Stream& stream, const OptimizerSpans& spans, const OptimizerGroup& group,

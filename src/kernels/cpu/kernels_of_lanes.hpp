@@ -91,20 +91,20 @@ inline constexpr std::size_t norm_fp64_lanes = 8192;
 // Elements ahead of the sum that memory is asked for: the end of each block would hold up the next one's reads.
 inline constexpr std::size_t norm_prefetch = 512;
 
-template <typename Lanes>
-float block_sum_of_squares(const float* data, std::size_t count) {
+template <typename Lanes, Format format>
+float block_sum_of_squares(const typename Storage<format>::Element* data, std::size_t count) {
   Lanes sum = Lanes::all(0.0f);
   for_each_block(
       count, [&](std::size_t at, std::size_t n) __attribute__((always_inline)) {
         __builtin_prefetch(data + at + norm_prefetch);
-        const Lanes x = read<Lanes>(data, at, n);
+        const Lanes x = read<Lanes, format>(data, at, n);
         sum = sum + x * x;
       });
   return sum.pairwise_sum();
 }
 
-template <typename Lanes>
-double sum_of_squares_lanes(const float* data, std::size_t count) {
+template <typename Lanes, Format format>
+double sum_of_squares_of(const typename Storage<format>::Element* data, std::size_t count) {
   const std::size_t blocks = (count + norm_block_elements - 1) / norm_block_elements;
   std::size_t used = 1;  // lanes with a block in them, rounded up to a power of two: zeros change no sum
   while (used < blocks && used < norm_fp64_lanes) used *= 2;
@@ -113,12 +113,23 @@ double sum_of_squares_lanes(const float* data, std::size_t count) {
   for (std::size_t block = 0; block < blocks; ++block) {
     const std::size_t at = block * norm_block_elements;
     const std::size_t n = count - at < norm_block_elements ? count - at : norm_block_elements;
-    lane[block % norm_fp64_lanes] += static_cast<double>(block_sum_of_squares<Lanes>(data + at, n));
+    lane[block % norm_fp64_lanes] += static_cast<double>(block_sum_of_squares<Lanes, format>(data + at, n));
   }
   for (std::size_t half = used / 2; half > 0; half /= 2) {
     for (std::size_t k = 0; k < half; ++k) lane[k] += lane[k + half];
   }
   return lane[0];
+}
+
+template <typename Lanes>
+double sum_of_squares_lanes(const NormArguments& a) {
+  using Halves = const std::uint16_t*;
+  switch (a.format) {
+    case Format::fp32: return sum_of_squares_of<Lanes, Format::fp32>(static_cast<const float*>(a.data), a.count);
+    case Format::bf16: return sum_of_squares_of<Lanes, Format::bf16>(static_cast<Halves>(a.data), a.count);
+    case Format::fp16: return sum_of_squares_of<Lanes, Format::fp16>(static_cast<Halves>(a.data), a.count);
+  }
+  return 0.0;
 }
 
 // ---- the sum over ranks: a block's sum stays in registers until every rank's part was added, so each contribution is
@@ -206,6 +217,13 @@ template <typename Lanes, typename Rounding>
   if constexpr (Rounding::rounds) write_result<Lanes, Rounding::format, Rounding::past_caches>(rounded, at, n, value);
 }
 
+// The format is the same for all of an update, so the branch costs nothing beside its memory.
+template <typename Lanes>
+[[gnu::always_inline]] inline Lanes read_gradient(const void* data, Format format, std::size_t at, std::size_t n) {
+  if (format == Format::fp32) return read<Lanes>(data, at, n);
+  return format == Format::bf16 ? read<Lanes, Format::bf16>(data, at, n) : read<Lanes, Format::fp16>(data, at, n);
+}
+
 template <typename Lanes, typename Rounding>
 void adamw_as(const AdamWArguments& a) {
   const Lanes factor = Lanes::all(a.gradient_factor);
@@ -217,7 +235,7 @@ void adamw_as(const AdamWArguments& a) {
 
   for_each_block(
       a.count, [&](std::size_t at, std::size_t n) __attribute__((always_inline)) {
-        const Lanes g = read<Lanes>(a.gradient, at, n) * factor;
+        const Lanes g = read_gradient<Lanes>(a.gradient, a.gradient_format, at, n) * factor;
         const Lanes m = fma(beta1, read<Lanes>(a.first_moment, at, n), rest1 * g);
         const Lanes v = fma(beta2, read<Lanes>(a.second_moment, at, n), (rest2 * g) * g);
         const Lanes m_hat = m / correction1;
@@ -245,7 +263,7 @@ void sgd_as(const SgdArguments& a) {
   for_each_block(
       a.count, [&](std::size_t at, std::size_t n) __attribute__((always_inline)) {
         const Lanes master = read<Lanes>(a.master, at, n);
-        const Lanes g = fma(decay, master, read<Lanes>(a.gradient, at, n) * factor);
+        const Lanes g = fma(decay, master, read_gradient<Lanes>(a.gradient, a.gradient_format, at, n) * factor);
         Lanes direction = g;
         if constexpr (with_velocity) {
           const Lanes velocity = fma(momentum, read<Lanes>(a.velocity, at, n), g);

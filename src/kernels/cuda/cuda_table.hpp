@@ -16,13 +16,7 @@ void accumulate(void* native, const AccumulateArguments& a);
 void divide(void* native, float* data, float divisor, std::size_t count);
 
 // `lanes`: room for norm_lanes doubles, for this sum alone until it has run.
-struct NormArguments {
-  const float* data;
-  std::size_t count;
-  double* lanes;
-  double* result;
-};
-void sum_of_squares(void* native, const NormArguments& a);
+void sum_of_squares(void* native, const NormArguments& a, double* lanes, double* result);
 
 // contribution r is at contributions[r]; more ranks than `most_contributions` need the strided form.
 inline constexpr std::size_t most_contributions = 64;

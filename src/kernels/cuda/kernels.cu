@@ -119,19 +119,22 @@ constexpr unsigned threads_per_lane = 4;
 constexpr unsigned block_threads = 256;
 
 // The elements i … i + 3, with zeros behind the end.
-__device__ void read(const NormArguments& a, std::size_t i, bool packs, float (&values)[pack]) {
-  if (packs && i + pack <= a.count) return View<Format::fp32>{const_cast<float*>(a.data)}.get(i, values);
-  for (std::size_t k = 0; k < pack; ++k) values[k] = i + k < a.count ? a.data[i + k] : 0.0f;
+template <Format format>
+__device__ void read(const View<format>& data, std::size_t count, std::size_t i, bool packs, float (&values)[pack]) {
+  if (packs && i + pack <= count) return data.get(i, values);
+  for (std::size_t k = 0; k < pack; ++k) values[k] = i + k < count ? data.get(i + k) : 0.0f;
 }
 
 // This thread's four lanes of the block at `begin`.
-__device__ void add_squares(const NormArguments& a, std::size_t begin, bool packs, float (&sum)[pack]) {
+template <Format format>
+__device__ void add_squares(const View<format>& data, std::size_t count, std::size_t begin, bool packs,
+                            float (&sum)[pack]) {
   for (std::size_t k = 0; k < pack; ++k) sum[k] = 0.0f;
-  const std::size_t end = begin + norm_block < a.count ? begin + norm_block : a.count;
+  const std::size_t end = begin + norm_block < count ? begin + norm_block : count;
 #pragma unroll 8
   for (std::size_t i = begin + threadIdx.x % threads_per_lane * pack; i < end; i += threads_per_lane * pack) {
     float x[pack];
-    read(a, i, packs, x);
+    read(data, count, i, packs, x);
     for (std::size_t k = 0; k < pack; ++k) sum[k] = sum[k] + x[k] * x[k];
   }
 }
@@ -146,19 +149,20 @@ __device__ float pairwise(const float (&sum)[pack]) {
   return (four[0] + four[2]) + (four[1] + four[3]);
 }
 
-// `lanes` in use: a power of two, norm_lanes or at least the number of blocks.
-__global__ void add_blocks(const NormArguments a, std::size_t lanes, bool packs) {
+// Lanes in use: a power of two, norm_lanes or at least the number of blocks.
+template <Format format>
+__global__ void add_blocks(const View<format> data, std::size_t count, bool packs, double* lanes, std::size_t used) {
   const std::size_t lane = (static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x) / threads_per_lane;
-  const std::size_t blocks = (a.count + norm_block - 1) / norm_block;
+  const std::size_t blocks = (count + norm_block - 1) / norm_block;
   double sum = 0.0;
-  for (std::size_t round = 0; round * lanes < blocks; ++round) {  // all threads alike: a warp shuffles together
-    const std::size_t block = round * lanes + lane;
+  for (std::size_t round = 0; round * used < blocks; ++round) {  // all threads alike: a warp shuffles together
+    const std::size_t block = round * used + lane;
     float squares[pack];
-    add_squares(a, block * norm_block, packs, squares);
+    add_squares(data, count, block * norm_block, packs, squares);
     const float total = pairwise(squares);
     if (block < blocks) sum += static_cast<double>(total);
   }
-  if (threadIdx.x % threads_per_lane == 0) a.lanes[lane] = sum;
+  if (threadIdx.x % threads_per_lane == 0) lanes[lane] = sum;
 }
 
 // Lanes k and k + half, for halves from the largest down. Lanes beyond those in use are zeros, which change no sum.
@@ -172,14 +176,17 @@ __global__ void add_lanes(double* lanes, std::size_t used, double* result) {
 
 }  // namespace
 
-void sum_of_squares(void* native, const NormArguments& a) {
-  std::size_t lanes = block_threads / threads_per_lane;
-  while (lanes < norm_lanes && lanes * norm_block < a.count) lanes *= 2;
-  const auto blocks = static_cast<unsigned>(lanes * threads_per_lane / block_threads);
-  const bool packs = packed<Format::fp32>(a.data);
-  launch(native, {.blocks = dim3(blocks), .threads = block_threads}, add_blocks, a, lanes, packs);
-  const auto pairs = static_cast<unsigned>(lanes / 2);
-  launch(native, {.threads = pairs < 1024 ? pairs : 1024}, add_lanes, a.lanes, lanes, a.result);
+void sum_of_squares(void* native, const NormArguments& a, double* lanes, double* result) {
+  std::size_t used = block_threads / threads_per_lane;
+  while (used < norm_lanes && used * norm_block < a.count) used *= 2;
+  const auto blocks = static_cast<unsigned>(used * threads_per_lane / block_threads);
+  for_format(a.format, [&](auto of) {
+    constexpr Format format = decltype(of)::value;
+    launch(native, {.blocks = dim3(blocks), .threads = block_threads}, add_blocks<format>, view<format>(a.data), a.count,
+           packed<format>(a.data), lanes, used);
+  });
+  const auto pairs = static_cast<unsigned>(used / 2);
+  launch(native, {.threads = pairs < 1024 ? pairs : 1024}, add_lanes, lanes, used, result);
 }
 
 // ---- sums over ranks in rank order: each contribution is read once, the sum stays in registers ----
@@ -302,6 +309,25 @@ struct RoundedMasters {
   }
 };
 
+// Gradients are of one type in all of an update, so that no warp takes two ways.
+template <Format format>
+__device__ View<format> gradient_view(const Source& gradient) {
+  return {static_cast<typename Stored<format>::Type*>(const_cast<void*>(gradient.data))};
+}
+__device__ void get_gradient(const Source& gradient, std::size_t i, float (&values)[pack]) {
+  if (gradient.type == DType::fp32) return gradient_view<Format::fp32>(gradient).get(i, values);
+  if (gradient.type == DType::bf16) return gradient_view<Format::bf16>(gradient).get(i, values);
+  gradient_view<Format::fp16>(gradient).get(i, values);
+}
+__device__ float gradient_at(const Source& gradient, std::size_t i) {
+  if (gradient.type == DType::fp32) return gradient_view<Format::fp32>(gradient).get(i);
+  return gradient.type == DType::bf16 ? gradient_view<Format::bf16>(gradient).get(i)
+                                      : gradient_view<Format::fp16>(gradient).get(i);
+}
+bool is_packed_gradient(const Source& gradient) {
+  return gradient.type == DType::fp32 ? packed<Format::fp32>(gradient.data) : packed<Format::bf16>(gradient.data);
+}
+
 // function(format), `format` being fp32 where nothing is rounded.
 template <typename Function>
 void for_rounding(const Target& rounded, const Function& function) {
@@ -361,12 +387,15 @@ template <Format rounded>
 TESSERA_ANY_DEVICE void move_rounded(Target& to, std::size_t first) {
   if constexpr (rounded != Format::fp32) to.data = static_cast<typename Stored<rounded>::Type*>(to.data) + first;
 }
+TESSERA_ANY_DEVICE void move_gradient(Source& gradient, std::size_t first) {
+  gradient.data = static_cast<const std::byte*>(gradient.data) + first * (gradient.type == DType::fp32 ? 4 : 2);
+}
 template <Format rounded>
 TESSERA_ANY_DEVICE AdamWSpans from_element(AdamWSpans all, std::size_t first) {
   all.master += first;
   all.first_moment += first;
   all.second_moment += first;
-  all.gradient += first;
+  move_gradient(all.gradient, first);
   move_rounded<rounded>(all.rounded, first);
   return all;
 }
@@ -374,7 +403,7 @@ template <Format rounded>
 TESSERA_ANY_DEVICE SgdSpans from_element(SgdSpans all, std::size_t first) {
   all.master += first;
   if (all.velocity != nullptr) all.velocity += first;
-  all.gradient += first;
+  move_gradient(all.gradient, first);
   move_rounded<rounded>(all.rounded, first);
   return all;
 }
@@ -401,7 +430,7 @@ struct AdamWElements {
     Floats{spans.master}.get(i, master);
     Floats{spans.first_moment}.get(i, m);
     Floats{spans.second_moment}.get(i, v);
-    Floats{const_cast<float*>(spans.gradient)}.get(i, g);
+    get_gradient(spans.gradient, i, g);
     for (std::size_t k = 0; k < pack; ++k) update(master[k], m[k], v[k], g[k]);
     Floats{spans.first_moment}.set(i, m);
     Floats{spans.second_moment}.set(i, v);
@@ -409,7 +438,7 @@ struct AdamWElements {
     RoundedMasters<rounded>{spans.rounded.data}.set(i, master);
   }
   __device__ void single(std::size_t i) const {
-    update(spans.master[i], spans.first_moment[i], spans.second_moment[i], spans.gradient[i]);
+    update(spans.master[i], spans.first_moment[i], spans.second_moment[i], gradient_at(spans.gradient, i));
     RoundedMasters<rounded>{spans.rounded.data}.set(i, spans.master[i]);
   }
 };
@@ -446,7 +475,7 @@ struct SgdElements {
     float master[pack], velocity[pack] = {}, g[pack];
     Floats{spans.master}.get(i, master);
     if constexpr (with_velocity) Floats{spans.velocity}.get(i, velocity);
-    Floats{const_cast<float*>(spans.gradient)}.get(i, g);
+    get_gradient(spans.gradient, i, g);
     for (std::size_t k = 0; k < pack; ++k) update(master[k], velocity[k], g[k]);
     if constexpr (with_velocity) Floats{spans.velocity}.set(i, velocity);
     Floats{spans.master}.set(i, master);
@@ -454,7 +483,7 @@ struct SgdElements {
   }
   __device__ void single(std::size_t i) const {
     float velocity = with_velocity ? spans.velocity[i] : 0.0f;
-    update(spans.master[i], velocity, spans.gradient[i]);
+    update(spans.master[i], velocity, gradient_at(spans.gradient, i));
     if constexpr (with_velocity) spans.velocity[i] = velocity;
     RoundedMasters<rounded>{spans.rounded.data}.set(i, spans.master[i]);
   }
@@ -498,8 +527,9 @@ struct OuterElements {
   }
 };
 
-bool all_packed(const void* a, const void* b, const void* c, const void* d) {
-  return packed<Format::fp32>(a) && packed<Format::fp32>(b) && packed<Format::fp32>(c) && packed<Format::fp32>(d);
+template <typename... Pointers>
+bool all_packed(const Pointers*... data) {
+  return (packed<Format::fp32>(data) && ...);
 }
 
 }  // namespace
@@ -510,7 +540,7 @@ void adamw(void* native, const AdamWSpans& spans, std::span<const AdamWRun> runs
     constexpr Format format = decltype(rounded)::value;
     const auto is_packed = [&](const AdamWRun& run) {
       const AdamWSpans own = from_element<format>(spans, run.first);
-      return all_packed(own.master, own.first_moment, own.second_moment, own.gradient) &&
+      return all_packed(own.master, own.first_moment, own.second_moment) && is_packed_gradient(own.gradient) &&
              packed<format>(own.rounded.data);
     };
     for_each_launch(runs, learning_rate, is_packed, [&](const RunsOfLaunch<AdamWSettings>& together) {
@@ -525,7 +555,8 @@ void sgd(void* native, const SgdSpans& spans, std::span<const SgdRun> runs, floa
     constexpr Format format = decltype(rounded)::value;
     const auto is_packed = [&](const SgdRun& run) {
       const SgdSpans own = from_element<format>(spans, run.first);
-      return all_packed(own.master, own.velocity, own.gradient, own.gradient) && packed<format>(own.rounded.data);
+      return all_packed(own.master, own.velocity) && is_packed_gradient(own.gradient) &&
+             packed<format>(own.rounded.data);
     };
     const auto kernel = spans.velocity == nullptr ? run_sgd<format, false> : run_sgd<format, true>;
     for_each_launch(runs, learning_rate, is_packed, [&](const RunsOfLaunch<SgdSettings>& together) {
