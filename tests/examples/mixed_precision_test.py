@@ -13,11 +13,12 @@ TYPES = {"fp32": "fp32", "bf16_mixed": "bf16", "fp16_mixed": "fp16"}
 
 def check_policy(name, text, ranks):
     """Returns the last loss."""
-    # One rank's gradient in fp32 stands where its sum does: nothing travels.
-    fp32_wire = "-" if ranks == 1 else "fp32"
-    wire = fp32_wire if name == "fp32" else TYPES[name]
-    assert re.search(rf"^hidden +{TYPES[name]} +{TYPES[name]} +{wire} +fp32 +fp32 +32 ", text, re.MULTILINE), text
-    assert re.search(rf"^output +fp32 +fp32 +{fp32_wire} +fp32 +fp32 +17 ", text, re.MULTILINE), text
+    # One rank's gradient is its own sum: nothing travels, and it keeps its type.
+    wires = {"hidden": TYPES[name], "output": "fp32"} if ranks > 1 else {"hidden": "-", "output": "-"}
+    sums = TYPES[name] if ranks == 1 else "fp32"
+    hidden = rf"^hidden +{TYPES[name]} +{TYPES[name]} +{wires['hidden']} +{sums} +fp32 +32 "
+    assert re.search(hidden, text, re.MULTILINE), text
+    assert re.search(rf"^output +fp32 +fp32 +{wires['output']} +fp32 +fp32 +17 ", text, re.MULTILINE), text
     assert f"step 1000 overflowed on one rank, skipped on {ranks}\n" in text, text
     steps = re.findall(r"^step +(\d+)  loss (\S+)  scale (\S+)  skipped so far (\d+)$", text, re.MULTILINE)
     assert [step[0] for step in steps] == ["500", "1000", "1500"], text
