@@ -31,9 +31,7 @@ bool keeps_whole_sums(const FormulaInput& input) {
   return input.strategy == Strategy::zero1 && input.micro_batches > 1;
 }
 
-}  // namespace
-
-double bytes_per_parameter(const FormulaInput& input) {
+double bytes_with_sums_in_fp32(const FormulaInput& input) {
   const auto n = static_cast<double>(input.ranks);
   const double s = n / static_cast<double>(input.replicas);
   const double gradient = input.replicas > 1 ? 4 / s : 4 / n;  // each replica has a sum of its own first
@@ -50,6 +48,14 @@ double bytes_per_parameter(const FormulaInput& input) {
       return (input.mixed ? 2 / s + 12 / n : 4 / s + 8 / n) + gradient;
   }
   throw tessera::InternalError("a strategy without a formula");
+}
+
+}  // namespace
+
+// One rank adds nothing to the gradient of a step's one micro-batch, which then stays in its own type.
+double bytes_per_parameter(const FormulaInput& input) {
+  const bool is_its_own_sum = input.ranks == 1 && input.micro_batches == 1 && input.mixed;
+  return bytes_with_sums_in_fp32(input) - (is_its_own_sum ? 2 : 0);
 }
 
 double bytes_per_parameter_in_the_paper(const FormulaInput& input) {

@@ -35,6 +35,8 @@ def rows_of(*options):
 
 def per_parameter(strategy, mixed, ranks, micro_batches, replicas=1):
     """docs/numerics.md, Adam, each strategy's default accumulation mode."""
+    if ranks == 1 and micro_batches == 1 and mixed:
+        return 16 if strategy in ["ddp", "zero1", "zero2"] else 14  # 2 for the gradient, which nobody adds to
     share = replicas / ranks  # of the ranks of a replica
     gradient = 4 * share
     if strategy == "ddp":
