@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "device/own_processor.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tessera::parallel {
@@ -96,6 +97,7 @@ class Team {
     function_.store(call.function, std::memory_order_relaxed);
     context_.store(call.context, std::memory_order_relaxed);
     done_.store(0, std::memory_order_relaxed);
+    device::settle_on_own_processor();
     publish(parts);
     take_parts(0);
     const auto all_done = [&] { return done_.load(std::memory_order_acquire) == parts; };
@@ -137,6 +139,7 @@ class Team {
   void help(std::size_t worker) {
     const auto is_wanted = [this] { return ticket().is_left() || ends_.load(); };
     while (!ends_.load()) {
+      if (ticket().is_left()) device::settle_on_own_processor();
       take_parts(worker);
       if (comes_soon(is_wanted)) continue;
       for (Ticket seen = ticket(); !seen.is_left() && !ends_.load(); seen = ticket()) ticket_.wait(seen.word);
