@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "device/device_backend.hpp"
+#include "device/own_processor.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/kernels/elementwise.hpp"
 
@@ -319,6 +320,7 @@ void Executor::skip_exchanges(OpenWindow& window) {
 void Executor::begin_window() {
   make_waits(segment().operations[next_operation_], compute());
   touch(next_operation_, compute());
+  if (compute().device().kind() == DeviceKind::cpu) compute().submit([] { device::settle_on_own_processor(); });
 }
 
 bool Executor::end_window() {
