@@ -196,6 +196,33 @@ TEST_CASE("wrong_use_on_one_rank_ends_all_ranks_with_the_same_words") {
                   });
 }
 
+TEST_CASE("a_unit_named_twice_ends_all_ranks_with_the_same_words") {
+  for (const bool on_all : {false, true}) {
+    std::mutex mutex;
+    std::vector<std::string> ends;
+    const auto job = [&] {
+      tessera::launch({.ranks = 3}, [&](tessera::World& world) {
+        try {
+          const bool twice = on_all || world.rank() == 1;
+          const std::vector<std::string> once{"first", "last"};
+          const std::vector<std::string> again{"first", "last", "first"};
+          FullyShard model(world, std::make_shared<Perceptron>(),
+                           {.units = tessera::torch::named(twice ? again : once)});
+          model.finalize(tessera::AdamW{});
+        } catch (const std::exception& error) {
+          const std::lock_guard lock(mutex);
+          ends.emplace_back(error.what());
+          throw;
+        }
+      });
+    };
+    CHECK_THROWS_WITH_AS(job(), doctest::Contains("unit \"first\" is named twice"), UsageError);
+    CHECK(ends.size() == 3);
+    for (const std::string& end : ends)
+      CHECK_MESSAGE(end.find("unit \"first\" is named twice") != std::string::npos, end);
+  }
+}
+
 TEST_CASE("ranks_that_name_or_learn_other_units_all_get_an_error") {
   struct EitherWay : torch::nn::Module {
     EitherWay() {

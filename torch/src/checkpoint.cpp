@@ -37,8 +37,8 @@ struct CheckpointedPart {
     if (reached == drawn->after || reached == drawn->before) return outputs;
     throw UsageError(
         "a checkpointed part did not draw the random numbers of its first run again: it does not do the same each "
-        "time, "
-        "or another thread drew meanwhile (ranks that are threads share torch's generators; let them be processes)");
+        "time, or another thread drew meanwhile (ranks that are threads share torch's generators; let them be "
+        "processes)");
   }
 
   std::function<Tensors(const Tensors&)> part;
