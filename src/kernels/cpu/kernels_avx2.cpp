@@ -40,6 +40,15 @@ struct Avx2Lanes {
     _mm_stream_si128(reinterpret_cast<__m128i*>(to), _mm256_cvtps_ph(low, _MM_FROUND_TO_NEAREST_INT));
     _mm_stream_si128(reinterpret_cast<__m128i*>(to + 8), _mm256_cvtps_ph(high, _MM_FROUND_TO_NEAREST_INT));
   }
+  // Two at once, next to each other.
+  static void stream_bf16(std::uint16_t* to, Avx2Lanes a, Avx2Lanes b) {
+    a.stream_bf16(to);
+    b.stream_bf16(to + 16);
+  }
+  static void stream_fp16(std::uint16_t* to, Avx2Lanes a, Avx2Lanes b) {
+    a.stream_fp16(to);
+    b.stream_fp16(to + 16);
+  }
   static void fence() { _mm_sfence(); }
 
   float pairwise_sum() const {

@@ -25,6 +25,14 @@ struct Avx512Lanes {
   void stream(float* to) const { _mm512_stream_ps(to, value); }
   void stream_bf16(std::uint16_t* to) const { stream_halves(to, round_to_bf16()); }
   void stream_fp16(std::uint16_t* to) const { stream_halves(to, _mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT)); }
+  // Two at once, a whole line, to which `to` is aligned.
+  static void stream_bf16(std::uint16_t* to, Avx512Lanes a, Avx512Lanes b) {
+    stream_line(to, a.round_to_bf16(), b.round_to_bf16());
+  }
+  static void stream_fp16(std::uint16_t* to, Avx512Lanes a, Avx512Lanes b) {
+    stream_line(to, _mm512_cvtps_ph(a.value, _MM_FROUND_TO_NEAREST_INT),
+                _mm512_cvtps_ph(b.value, _MM_FROUND_TO_NEAREST_INT));
+  }
   static void fence() { _mm_sfence(); }
 
   float pairwise_sum() const {
@@ -52,6 +60,9 @@ struct Avx512Lanes {
   }
   static void stream_halves(std::uint16_t* to, __m256i halves) {
     _mm256_stream_si256(reinterpret_cast<__m256i*>(to), halves);
+  }
+  static void stream_line(std::uint16_t* to, __m256i low, __m256i high) {
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(to), _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1));
   }
   // As bf16(float) of base/half.hpp. The instruction vcvtneps2bf16 is no help: it flushes subnormal numbers.
   __m256i round_to_bf16() const {

@@ -7,21 +7,44 @@ namespace tessera::kernels {
 
 // ---- cast, copy, accumulate and divide ----
 
-template <typename Lanes, Format to, Format from, bool past_caches>
-void cast_as(const CastArguments& a) {
+// Bytes ahead of a pass that memory is asked for: what processors fetch by themselves ends with a page, and the end of
+// a block of the norm would hold up the next one's reads.
+inline constexpr std::size_t prefetched_bytes = 4096;
+
+template <typename Lanes, Format to, Format from>
+void cast_in_caches(const CastArguments& a) {
   for_each_block(
-      a.count, [&](std::size_t at, std::size_t n) __attribute__((always_inline)) {
-        if constexpr (past_caches)
-          __builtin_prefetch(static_cast<const char*>(a.from) + at * sizeof(typename Storage<from>::Element) + 2048);
-        write_result<Lanes, to, past_caches>(a.to, at, n, read<Lanes, from>(a.from, at, n));
-      });
-  if constexpr (past_caches) Lanes::fence();
+      a.count, [&](std::size_t at, std::size_t n)
+                   __attribute__((always_inline)) { write<Lanes, to>(a.to, at, n, read<Lanes, from>(a.from, at, n)); });
+}
+
+// Two vectors a round: a whole line of 16-bit results goes out by one store.
+template <typename Lanes, Format to, Format from>
+void cast_past_caches(const CastArguments& a) {
+  constexpr std::size_t step = 2 * lane_count;
+  const auto* const source = static_cast<const typename Storage<from>::Element*>(a.from);
+  auto* const target = static_cast<typename Storage<to>::Element*>(a.to);
+  std::size_t at = 0;
+  for (; at + step <= a.count; at += step) {
+    for (std::size_t ahead = 0; ahead < step * sizeof *source; ahead += 64)
+      __builtin_prefetch(reinterpret_cast<const char*>(source + at) + prefetched_bytes + ahead);
+    const Lanes first = read_whole<Lanes, from>(source + at);
+    const Lanes second = read_whole<Lanes, from>(source + at + lane_count);
+    if constexpr (to == Format::fp32) {
+      first.stream(target + at);
+      second.stream(target + at + lane_count);
+    }
+    if constexpr (to == Format::bf16) Lanes::stream_bf16(target + at, first, second);
+    if constexpr (to == Format::fp16) Lanes::stream_fp16(target + at, first, second);
+  }
+  Lanes::fence();
+  cast_in_caches<Lanes, to, from>({target + at, to, source + at, from, a.count - at});
 }
 
 template <typename Lanes, Format to, Format from>
 void cast_between(const CastArguments& a) {
   const bool past_caches = streams(a.to, a.count * sizeof(typename Storage<to>::Element));
-  past_caches ? cast_as<Lanes, to, from, true>(a) : cast_as<Lanes, to, from, false>(a);
+  past_caches ? cast_past_caches<Lanes, to, from>(a) : cast_in_caches<Lanes, to, from>(a);
 }
 
 template <typename Lanes, Format to>
@@ -88,15 +111,12 @@ void divide_lanes(float* data, float divisor, std::size_t count) {
 inline constexpr std::size_t norm_block_elements = 1024;
 inline constexpr std::size_t norm_fp64_lanes = 8192;
 
-// Elements ahead of the sum that memory is asked for: the end of each block would hold up the next one's reads.
-inline constexpr std::size_t norm_prefetch = 512;
-
 template <typename Lanes, Format format>
 float block_sum_of_squares(const typename Storage<format>::Element* data, std::size_t count) {
   Lanes sum = Lanes::all(0.0f);
   for_each_block(
       count, [&](std::size_t at, std::size_t n) __attribute__((always_inline)) {
-        __builtin_prefetch(data + at + norm_prefetch);
+        __builtin_prefetch(reinterpret_cast<const char*>(data + at) + prefetched_bytes);
         const Lanes x = read<Lanes, format>(data, at, n);
         sum = sum + x * x;
       });

@@ -37,6 +37,15 @@ struct PortableLanes {
   void stream(float* to) const { store(to); }
   void stream_bf16(std::uint16_t* to) const { store_bf16(to); }
   void stream_fp16(std::uint16_t* to) const { store_fp16(to); }
+  // Two at once, next to each other.
+  static void stream_bf16(std::uint16_t* to, const PortableLanes& a, const PortableLanes& b) {
+    a.stream_bf16(to);
+    b.stream_bf16(to + 16);
+  }
+  static void stream_fp16(std::uint16_t* to, const PortableLanes& a, const PortableLanes& b) {
+    a.stream_fp16(to);
+    b.stream_fp16(to + 16);
+  }
   static void fence() {}
 
   // The lanes k and k + 8 are added, then k and k + 4, then + 2, then + 1.
