@@ -58,7 +58,6 @@ std::vector<Subject> subjects() {
            .overlap_reduction = overlap});
     }
   }
-  add(result, chain_model(3), {.precision = bf16_mixed, .ranks = 1});
   for (const Strategy strategy : {Strategy::zero1, Strategy::zero2}) {
     for (const Precision& precision : {fp32_precision, bf16_mixed}) {
       add(result, chain_model(2), {.strategy = strategy, .precision = precision, .ranks = 3});
@@ -144,6 +143,7 @@ std::vector<Subject> subjects() {
     add(result, model, {.ranks = 3, .micro_batches = 3});
     add(result, model, {.strategy = Strategy::ddp, .precision = bf16_mixed, .ranks = 3});
   }
+  add(result, chain_model(3), {.precision = bf16_mixed, .ranks = 1});
   return result;
 }
 
