@@ -109,13 +109,16 @@ def crash_of_mpirun(code, output):
 
 def check_failures(hosts, mpirun, program):
     for what, wanted in {"throw": "error: rank 2: train.bin: empty", "stop": "rank 2, which did not come",
+                         "stop-last": "waited up to 2 s for rank 2, which has not left the job and does nothing",
                          "kill": "rank 2"}.items():
         for _ in range(3):
             code, output = checked(hosts.job(mpirun, (1, 1, 1), [program, what, "--timeout", "2"]))
             if not crash_of_mpirun(code, output):
                 break
         assert code != 0 and wanted in output, f"{what}: {code}\n{output}"
-    print("a rank that throws, stops or is killed ends the job on all hosts")
+    code, output = checked(hosts.job(mpirun, (1, 1, 1), [program, "work-last", "--timeout", "2"]))
+    assert code == 0, f"work-last: {code}\n{output}"
+    print("a rank that throws, stops or is killed ends the job on all hosts, and so does one that stops when all others have left")
 
 
 def check_training(hosts, mpirun, program):

@@ -105,6 +105,13 @@ class HostExchange final : public Exchange {
 
   void tell_news(Kind kind, std::span<const std::byte> rest) noexcept final { tell_of_job(kind, {rest}); }
 
+  void ask(int rank) noexcept final {
+    try {
+      tell({&rank, 1}, message_of({.kind = Kind::question, .round = 0, .channel = 0}, {}));
+    } catch (...) {
+    }
+  }
+
   void flush() noexcept final {
     const auto longest = std::min<std::chrono::milliseconds>(job_.timeout(), std::chrono::seconds(5));
     std::unique_lock lock(mutex_);
@@ -294,6 +301,10 @@ class HostExchange final : public Exchange {
         job_.note_life(from, SignOfLife::Clock::now() - ago);
         return Handled::done;
       }
+      case Kind::question:
+        tell({&from, 1}, message_of({.kind = Kind::answer, .round = 0, .channel = 0}, {}));
+        return Handled::done;
+      case Kind::answer: job_.note_answer(from); return Handled::done;
       case Kind::post:
       case Kind::staged: break;
     }

@@ -33,8 +33,11 @@ class Exchange : Pinned {
   // Of the job: its failure, that this rank has left, that it has told the user, and how long ago it gave a sign of
   // life. Whoever cannot even say its news is missed by the others after the deadline.
   virtual void tell_failure(const Position& verdict, std::string_view cause) noexcept = 0;
-  enum class Kind : std::uint32_t { post, staged, failure, left, reported, life };
+  enum class Kind : std::uint32_t { post, staged, failure, left, reported, life, question, answer };
   virtual void tell_news(Kind kind, std::span<const std::byte> rest = {}) noexcept = 0;
+
+  // Another host's process answers this one (ProcessJob::answer_of), however busy its rank is.
+  virtual void ask(int rank) noexcept = 0;
 
   // Returns when everything told has been sent, or after the deadline, at most five seconds.
   virtual void flush() noexcept = 0;

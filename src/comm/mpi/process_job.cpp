@@ -98,6 +98,7 @@ ProcessJob::ProcessJob(Introduction& introduction, milliseconds timeout)
   creation_memory_ = share(introduction, "tessera-creation", shared::GroupLayout(place_.ranks).size(), patience);
   member(place_.rank).process = ::getpid();
   all_values(introduction, std::byte{1}, patience);
+  answers_ = std::vector<SignOfLife>(static_cast<std::size_t>(place_.ranks));
   if (channel) exchange_ = make_exchange(*this, std::move(channel));
 }
 
@@ -216,13 +217,14 @@ void ProcessJob::note_left(int rank) noexcept {
   shared().leavers.fetch_add(1, std::memory_order_acq_rel);
 }
 
-// Waits of a rank that has left for the others of its host. These may still have work that needs nobody; but a process
-// that has ended will never leave, and neither may one that stands still: that was stopped, or sleeps and sleeps.
+// Waits of a rank that has left for the others. These may still have work that needs nobody; but a process that has
+// ended will never leave, and neither may one of this host that stands still: that was stopped, or sleeps and sleeps.
+// Processes of other hosts answer, unless they were stopped. One rank asks them: the first of those that have left.
 class ProcessJob::LeaversWatch {
  public:
   explicit LeaversWatch(ProcessJob& job)
       : job_(job), patience_(job.timeout_), next_(steady_clock::now() + look_interval(job.timeout_)) {
-    for (const int rank : job_.place_.here) others_.push_back({.rank = rank, .work = 0, .alive = {}});
+    for (int rank = 0; rank < job_.size(); ++rank) others_.push_back({.rank = rank, .work = 0, .alive = {}});
   }
 
   // Throws CommunicationError naming the rank that will not leave any more.
@@ -231,8 +233,17 @@ class ProcessJob::LeaversWatch {
     if (now < next_) return;
     next_ = now + look_interval(job_.timeout_);
     patience_.look();
+    bool asks = true;
+    for (int rank = 0; rank < job_.rank(); ++rank) asks = asks && !job_.has_left(rank);
     for (Other& other : others_) {
-      if (!job_.has_left(other.rank)) look_at(other, now);
+      if (job_.has_left(other.rank)) continue;
+      if (job_.place_.is_here(other.rank)) {
+        look_at(other, now);
+      } else if (asks) {
+        ask(other);
+      } else {
+        other.alive = now;
+      }
     }
   }
 
@@ -252,6 +263,16 @@ class ProcessJob::LeaversWatch {
     }
     const Activity present = activity_of(job_.process_of(other.rank)).value_or(Activity{.state = 'D'});
     if (std::exchange(other.work, present.ticks) != present.ticks || present.state == 'D') other.alive = now;
+    judge(other);
+  }
+
+  void ask(Other& other) {
+    other.alive = std::max(other.alive, job_.answer_of(other.rank));
+    judge(other);
+    job_.exchange_->ask(other.rank);
+  }
+
+  void judge(Other& other) {
     other.alive = std::max(other.alive, job_.life_of(other.rank));
     if (!patience_.is_over(other.alive)) return;
     throw CommunicationError(never_left_text({&job_.place_.rank, 1}, {&other.rank, 1}, job_.timeout_));

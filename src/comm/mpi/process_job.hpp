@@ -59,6 +59,8 @@ class ProcessJob final : public Membership {
   void note_reported() noexcept;
   void note_life(int rank, SignOfLife::Clock::time_point at) noexcept { member(rank).life.note(at); }
 
+  void note_answer(int rank) noexcept { answers_[static_cast<std::size_t>(rank)].note(SignOfLife::Clock::now()); }
+
   bool anyone_left() const { return shared().leavers.load(std::memory_order_acquire) > 0; }
   bool has_left(int rank) const { return member(rank).left.load(std::memory_order_acquire) != 0; }
   pid_t process_of(int rank) const { return member(rank).process; }
@@ -66,6 +68,8 @@ class ProcessJob final : public Membership {
   bool has_ended(int rank) const;
 
   SignOfLife::Clock::time_point life_of(int rank) const { return member(rank).life.last(); }
+  // When another host's process last answered this one's question.
+  SignOfLife::Clock::time_point answer_of(int rank) const { return answers_[static_cast<std::size_t>(rank)].last(); }
   // This rank gave a sign of life then.
   void show_life(SignOfLife::Clock::time_point at) noexcept;
 
@@ -114,6 +118,7 @@ class ProcessJob final : public Membership {
   std::exception_ptr exception_;
 
   std::atomic<SignOfLife::Clock::rep> life_told_ = 0;  // to other hosts
+  std::vector<SignOfLife> answers_;                    // by rank
 
   std::unique_ptr<Exchange> exchange_;  // ends first: it writes into all of the above
 };
