@@ -306,7 +306,6 @@ int main(int argc, char** argv) {
   std::string parent = ".";
   examples::CommandLine line(
       "Saves and loads checkpoints, in turn with plain files of the same bytes on the same disk.", "");
-  line.group("Options");
   line.text("--directory", parent, "On the disk to measure; what is written there is removed");
   line.whole("--mib", request.mebibytes, {16, 65536}, "Of a checkpoint");
   line.whole("--ranks", request.ranks, {1, 64}, "Threads");

@@ -76,7 +76,7 @@ class CommandLine {
   void add(const Shown& option, const std::function<void(const std::string&)>& take);
 
   tools::CommandParser parser_;
-  std::string group_;
+  std::string group_ = "Options";  // CLI11 hides what has none
 };
 
 }  // namespace examples

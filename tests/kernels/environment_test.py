@@ -12,7 +12,7 @@ def main():
     probe, variable, first = sys.argv[1:]
 
     def answer(wish):
-        result = subprocess.run([probe], env={**os.environ, variable: wish}, capture_output=True, text=True)
+        result = subprocess.run([probe, variable], env={**os.environ, variable: wish}, capture_output=True, text=True)
         return result.returncode, result.stdout.strip()
 
     assert answer(first) == (0, first), answer(first)
