@@ -128,7 +128,9 @@ class FullyShard::Implementation {
 
   void recompile() {
     executor().require_between_steps("recompile()");
-    if (const auto why = held_.lock()) throw UsageError("recompile() was called while " + *why);
+    for (const std::weak_ptr<const std::string>& holder : held_) {
+      if (const auto why = holder.lock()) throw UsageError("recompile() was called while " + *why);
+    }
     plan::Plan next = sound_plan();
     const CarriedState carried(world(), plan_, units_, *executor_);
     const std::size_t program = executor_->program();
@@ -142,7 +144,8 @@ class FullyShard::Implementation {
 
   std::shared_ptr<const std::string> hold_plan(std::string why) {
     auto held = std::make_shared<const std::string>(std::move(why));
-    held_ = held;
+    std::erase_if(held_, [](const auto& holder) { return holder.expired(); });
+    held_.push_back(held);
     return held;
   }
 
@@ -482,7 +485,7 @@ class FullyShard::Implementation {
   std::unique_ptr<Optimizer> optimizer_;                    // of programs that bring none
   std::vector<const Optimizer*> optimizers_;                // by program
   std::optional<RecordedPass> recording_;                   // while finalize() records a pass
-  std::weak_ptr<const std::string> held_;
+  std::vector<std::weak_ptr<const std::string>> held_;
   plan::Plan plan_;
   std::unique_ptr<Executor> executor_;                 // it uses all of the above
   std::vector<std::optional<Arena>> gradient_copies_;  // by unit

@@ -105,6 +105,30 @@ TEST_CASE("a_module_that_changed_after_finalize_is_an_error") {
       [](auto&, Perceptron& net, const auto&) { check_error([&] { net.to(torch::kDouble); }, "outside of a pass"); });
 }
 
+TEST_CASE("a_plan_that_a_module_trains_by_is_not_compiled_anew") {
+  after_a_step([](auto& model, auto&, const auto&) {
+    check_error([&] { model.sharded().recompile(); },
+                "recompile() was called while a module of libtorch trains, whose buffers stand in its memory");
+  });
+}
+
+TEST_CASE("a_pass_that_throws_while_it_is_learnt_leaves_the_module_as_it_was") {
+  tessera::launch({.ranks = 1}, [&](tessera::World& world) {
+    const auto net = std::make_shared<Perceptron>();
+    const auto before = net->last->weight.detach().clone();
+    const auto batch = networks::batch_of(perceptron, 0, 4);
+    FullyShard model(world, net, blocks);
+    check_error([&] { model.learn([] { throw UsageError("no such input"); }); }, "no such input");
+    CHECK(torch::equal(net->last->weight, before));
+    check_error([&] { model.learn([&] { net->first(batch.input); }); },
+                "the pass that was learnt uses no parameter of unit");
+    model.learn([&] { net->forward(batch.input); });
+    model.finalize(tessera::AdamW{});
+    model.backward(model->forward(batch.input).sum());
+    model.update();
+  });
+}
+
 TEST_CASE("units_that_cannot_be_are_errors") {
   tessera::launch({.ranks = 1}, [&](tessera::World& world) {
     const auto shard = [&](tessera::torch::Units units) {

@@ -82,14 +82,15 @@ class ShardedModule::Implementation : public TensorOwner {
       throw UsageError("learn() came after finalize(), or after the first use of sharded()");
     }
     learnt_.clear();
-    phase_ = Phase::learning;
-    for (const auto& parameter : all_parameters_) parameter->hide();
-    forward_pass();
-    for (const auto& parameter : all_parameters_) parameter->show_own();
-    phase_ = Phase::not_finalized;
-    for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-      if (std::find(learnt_.begin(), learnt_.end(), unit) != learnt_.end()) continue;
-      throw UsageError(fmt::format("the pass that was learnt uses no parameter of unit {}", units_[unit].name));
+    try {
+      watch_uses(forward_pass);
+      for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+        if (std::find(learnt_.begin(), learnt_.end(), unit) != learnt_.end()) continue;
+        throw UsageError(fmt::format("the pass that was learnt uses no parameter of unit {}", units_[unit].name));
+      }
+    } catch (...) {
+      learnt_.clear();
+      throw;
     }
   }
 
@@ -112,6 +113,8 @@ class ShardedModule::Implementation : public TensorOwner {
     }
     fill_other_buffers(*module_);
     model.shards_changed();
+    held_plan_ =
+        model.hold_plan("a module of libtorch trains, whose buffers stand in its memory: make a new model instead");
     phase_ = Phase::idle;
   }
 
@@ -382,6 +385,17 @@ class ShardedModule::Implementation : public TensorOwner {
   }
 
   // The module goes on without the runtime: with its own values where they were never handed over, else without any.
+  // The module is as it was before, also when the pass throws.
+  void watch_uses(const std::function<void()>& forward_pass) {
+    phase_ = Phase::learning;
+    for (ParameterTensor* parameter : all_parameters_) parameter->hide();
+    const std::shared_ptr<void> ends(nullptr, [this](void*) {
+      for (ParameterTensor* parameter : all_parameters_) parameter->show_own();
+      phase_ = Phase::not_finalized;
+    });
+    forward_pass();
+  }
+
   void let_go() {
     if (std::exchange(gone_, true)) return;
     compute_->leave();
@@ -402,6 +416,7 @@ class ShardedModule::Implementation : public TensorOwner {
   std::vector<ParameterTensor*> all_parameters_;
   std::unordered_set<const void*> known_;  // their tensors
   std::optional<tessera::FullyShard> sharded_;
+  std::shared_ptr<const std::string> held_plan_;  // from finalize() on
   Phase phase_ = Phase::not_finalized;
   std::vector<std::size_t> learnt_;  // units, in the order of their windows
   std::vector<std::size_t> used_;    // the same since the last backward pass
