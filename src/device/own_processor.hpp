@@ -6,9 +6,10 @@
 
 namespace tessera::device {
 
-// Called by a thread that is about to compute; costs some ten nanoseconds. Of threads that share a processor the one
-// that called first in its life stays, and another moves to one that it may use and that no such thread is on, at most
-// once in 10 ms. Never blocks, nor fails: where nothing is free the thread stays.
+// Called by a thread that is about to compute; costs some ten nanoseconds. Of threads that share a processor one stays,
+// mostly the one that called first in its life, and another moves to one that it may use and that no such thread is on,
+// at most once in 10 ms. Where a thread was at its last call counts until it ends, also while it sleeps. Never blocks,
+// nor fails: where nothing is free the thread stays.
 void settle_on_own_processor() noexcept;
 
 }  // namespace tessera::device

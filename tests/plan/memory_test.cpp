@@ -86,8 +86,8 @@ struct Persistent {
   std::uint64_t gradients = 0;
   std::uint64_t optimizer = 0;
   std::uint64_t accumulation = 0;
-  std::uint64_t gaps =
-      0;  // of `parameters` and `gradients`: behind buffers of 16 bits, each of which begins on 512 bytes
+  // Of `parameters` and `gradients`: behind buffers of 16 bits, because each buffer begins on 512 bytes.
+  std::uint64_t gaps = 0;
 };
 
 Persistent persistent_of(const Model& model, const PlanOptions& options) {
