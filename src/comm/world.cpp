@@ -41,7 +41,8 @@ void check_view(const Group& group, int rank, int size) {
 // ---- the conveniences ----
 
 // Gathers of much host memory, over the rank's device: a control channel would send every byte through rank 0. A block
-// of the device is held while one runs; the communicator stays.
+// of the device is held while one runs; the communicator stays. Where ranks share a device, taking memory and giving it
+// back may wait for a peer's collective that waits for this rank, so all `meet` between that and the collectives.
 class OverDevice {
  public:
   // Collective.
@@ -49,23 +50,33 @@ class OverDevice {
       : communicator_(backend.make_communicator("control, over devices", {})),
         stream_(backend.facts().device, {.name = "control, over devices"}) {}
 
-  void gather(std::span<const std::byte> mine, std::span<std::byte> all, std::string_view label) {
+  template <typename Meet>
+  void gather(std::span<const std::byte> mine, std::span<std::byte> all, std::string_view label, const Meet& meet) {
     const auto ranks = static_cast<std::size_t>(communicator_->size());
     const std::size_t part = std::min(mine.size(), std::max(least_part, block_bytes / ranks));
-    Arena block(stream_.device(), Bytes(part * ranks));
+    {
+      Arena block(stream_.device(), Bytes(part * ranks));
+      meet();
+      gather_by(block, part, mine, all, label);
+    }
+    meet();
+  }
+
+ private:
+  void gather_by(Arena& block, std::size_t part, std::span<const std::byte> mine, std::span<std::byte> all,
+                 std::string_view label) {
     for (std::size_t done = 0; done < mine.size(); done += part) {
       const std::size_t count = std::min(part, mine.size() - done);
       const auto place = [&](std::size_t rank) { return block.data() + rank * count; };
       kernels::copy(stream_, place(static_cast<std::size_t>(communicator_->rank())), mine.data() + done, Bytes(count));
       communicator_->all_gather(stream_, {.data = block.data(), .shard = Bytes(count), .label = label});
-      for (std::size_t rank = 0; rank < ranks; ++rank) {
+      for (std::size_t rank = 0; rank < static_cast<std::size_t>(communicator_->size()); ++rank) {
         kernels::copy(stream_, all.data() + rank * mine.size() + done, place(rank), Bytes(count));
       }
       stream_.synchronize();
     }
   }
 
- private:
   static constexpr std::size_t block_bytes = std::size_t{16} << 20;
   static constexpr std::size_t least_part = std::size_t{64} << 10;
 
@@ -91,7 +102,7 @@ class World::HostCollectives {
     std::vector<std::byte> all(mine.size() * static_cast<std::size_t>(communicator_->size()));
     if (mine.size() >= least_over_device && backend_.gathers_over_device()) {
       if (!over_device_) over_device_.emplace(backend_);
-      over_device_->gather(mine, all, label);
+      over_device_->gather(mine, all, label, [&] { barrier(label); });
       return all;
     }
     const auto offset = static_cast<std::ptrdiff_t>(mine.size()) * communicator_->rank();

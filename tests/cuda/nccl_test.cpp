@@ -71,6 +71,31 @@ TEST_CASE("launches_of_ranks_that_share_a_device_wait_for_their_own_ranks_alone"
                                 [](World& world) { take_turns(world, 30); }));
 }
 
+// Taking memory of a device, and giving it back, waits for all that runs there.
+TEST_CASE("ranks_that_share_a_device_take_memory_and_give_it_back_while_nobody_waits_for_them") {
+  struct SlowMemory {
+    SlowMemory() { emulated::delay_memory(std::chrono::milliseconds(10)); }
+    ~SlowMemory() { emulated::delay_memory({}); }
+  };
+  const auto work = [](World& world) {
+    Stream stream = queued_stream("gather");
+    Shared<std::byte> parts(4 * 32, static_cast<std::byte>(world.rank()));
+    const auto everybody = world.make_communicator("everybody");
+    const Mesh mesh = world.mesh({{"replicate", 2}, {"shard", 2}});
+    std::vector<std::unique_ptr<Communicator>> made;
+    for (const char* axis : {"shard", "replicate"}) {
+      made.push_back(world.make_communicator("part", {.group = mesh.group(axis)}));
+      everybody->all_gather(stream, {.data = parts.data(), .shard = Bytes(32), .label = "blocks.3"});
+    }
+    stream.synchronize();
+    for (int round = 0; round < 3; ++round) {
+      world.gather(std::vector<std::byte>(std::size_t{64} << 10), "over the device");
+    }
+  };
+  const SlowMemory slow;
+  check_all_well(run_nccl_ranks({.ranks = 4, .timeout = std::chrono::seconds(10), .one_device = true}, work));
+}
+
 TEST_CASE("a_launch_that_goes_on_in_the_background_for_a_moment_is_not_slept_for") {
   int waits = 0;
   int slept = 0;

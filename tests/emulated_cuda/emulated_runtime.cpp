@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <random>
 #include <set>
 #include <string>
 #include <thread>
@@ -126,7 +127,8 @@ thread_local int current_device = 0;
 std::atomic<int> strangers = 0;
 std::atomic<std::size_t> launches = 0;
 std::atomic<std::size_t> attributes = 0;
-std::atomic<std::int64_t> copies_take = 0;  // microseconds longer
+std::atomic<std::int64_t> copies_take = 0;    // microseconds longer
+std::atomic<std::uint32_t> memory_takes = 0;  // up to so many microseconds longer
 
 // Dynamic shared memory that blocks of a kernel may have.
 class SharedMemory {
@@ -219,6 +221,7 @@ std::int64_t now() { return std::chrono::steady_clock::now().time_since_epoch().
 int emulated::queries_from_other_devices() { return strangers; }
 emulated::Calls emulated::calls() { return {launches, attributes}; }
 void emulated::delay_copies(std::chrono::microseconds delay) { copies_take = delay.count(); }
+void emulated::delay_memory(std::chrono::microseconds most) { memory_takes = static_cast<std::uint32_t>(most.count()); }
 
 const char* cudaGetErrorName(cudaError_t error) {
   switch (error) {
@@ -325,14 +328,25 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEven
   return cudaSuccess;
 }
 
+namespace {
+void delay_as_asked() {
+  static std::atomic<std::uint32_t> calls = 0;
+  if (memory_takes == 0) return;
+  std::minstd_rand random(++calls);
+  std::this_thread::sleep_for(std::chrono::microseconds(random() % memory_takes));
+}
+}  // namespace
+
 // A device may wait here for all that runs on it, and for what is enqueued; this one does.
 cudaError_t cudaMalloc(void** data, std::size_t size) {
+  delay_as_asked();
   streams_of(current_device).synchronize();
   *data = size == 0 ? nullptr : memory().take(size, true);
   return *data == nullptr && size > 0 ? cudaErrorMemoryAllocation : cudaSuccess;
 }
 // As on a device, memory goes only after all work that was enqueued.
 cudaError_t cudaFree(void* data) {
+  delay_as_asked();
   streams_of(current_device).synchronize();
   return memory().give_back(data) ? cudaSuccess : cudaErrorInvalidValue;
 }

@@ -141,9 +141,7 @@ void NcclGroup::complete(NcclState state, std::chrono::milliseconds timeout) {
   }
 }
 
-// What takes memory of the device, or gives it back, may wait for all that runs there, also for a peer's collective
-// that waits for this rank, where ranks share a device. So what greeting takes is there before anybody is connected,
-// and nobody leaves before all have given it back.
+// What greeting takes is there before anybody is connected: why is said at NcclJob::make_group.
 void NcclGroup::connect(const NcclLibrary::Id& id) {
   if (size() == 1) return join(id);
   std::optional<device::CudaQueue> queue(std::in_place, parts_.device, StreamPriority::normal);
@@ -160,7 +158,6 @@ void NcclGroup::connect(const NcclLibrary::Id& id) {
     forget();
     memory.reset();
     queue.reset();
-    parts_.control.exchange(channel(), signature_of_creation(name()), "");
   } catch (...) {
     forget();
     parts_.library.abort(handle_);  // ends what runs in the queue; the ends of queue and memory wait for that

@@ -75,15 +75,22 @@ void NcclJob::end(NcclGroup& group) {
   std::erase(groups_, &group);
 }
 
+// What takes memory of the device, or gives it back, may wait for all that runs there, also for a peer's collective
+// that waits for this rank, where ranks share a device. So no rank goes on, in whichever group, before all have taken
+// and given back what connecting needs.
+//
 // The first member of each group makes its id, unless the program's communicator is split.
 std::shared_ptr<NcclGroup> NcclJob::make_group(const std::string& name, const CommunicatorUse& use) {
   const bool is_split = parts_.options.parent != nullptr;
   const bool is_first = use.group ? use.group->place() == 0 : control().rank() == 0;
   Control::Opened opened =
       control().open(name, use.group, is_first && !is_split ? blob_of(parts_.library.unique_id()) : "");
+  if (!all_connected_) all_connected_ = control().open("all are connected", {}, "").channel;
   const auto first = static_cast<std::size_t>(opened.members.ranks.front());
-  return std::make_shared<NcclGroup>(parts_, std::move(opened), use,
-                                     is_split ? NcclLibrary::Id{} : id_of(opened.blobs[first]));
+  auto made = std::make_shared<NcclGroup>(parts_, std::move(opened), use,
+                                          is_split ? NcclLibrary::Id{} : id_of(opened.blobs[first]));
+  control().exchange(*all_connected_, signature_of_creation(made->name()), "");
+  return made;
 }
 
 Arena NcclJob::make_arena(Bytes size) {

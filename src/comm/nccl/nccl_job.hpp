@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <thread>
@@ -52,6 +53,7 @@ class NcclJob : Pinned {
 
   LaunchOrder order_;
   const NcclParts parts_;
+  std::optional<std::size_t> all_connected_;  // the channel on which ranks say so, once it is needed
 
   std::mutex mutex_;
   std::condition_variable_any stopped_;

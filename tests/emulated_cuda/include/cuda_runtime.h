@@ -237,6 +237,9 @@ Calls calls();
 // From now on each copy takes so much longer.
 void delay_copies(std::chrono::microseconds delay);
 
+// From now on, whoever takes memory of the device or gives it back does so later, by anything up to `most`.
+void delay_memory(std::chrono::microseconds most);
+
 // How often an event was queried by a thread whose current device was another than the event's: a GPU's runtime would
 // have opened a context there.
 int queries_from_other_devices();
