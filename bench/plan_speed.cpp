@@ -1,17 +1,16 @@
 // How long it takes to compile, to verify and to simulate a plan, over forms of programs, units, ranks, strategies,
 // types and micro-batches: processor time of the one thread, the least of several runs, which others on the machine
-// disturb least. Usage: plan_speed [RUNS]
+// disturb least.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstddef>
-#include <cstring>
 #include <ctime>
 #include <functional>
 #include <limits>
 #include <vector>
 
+#include "measure/program.hpp"
 #include "models/model.hpp"
 #include "tessera/plan/compile.hpp"
 #include "tessera/plan/simulate.hpp"
@@ -22,7 +21,6 @@ namespace {
 using namespace tessera;
 
 constexpr std::size_t width = 256;
-constexpr int most_runs = 1000;
 
 double least_milliseconds(int runs, const std::function<void()>& body) {
   double least = std::numeric_limits<double>::infinity();
@@ -128,17 +126,7 @@ void measure_all(const Form& form, std::size_t units, const Ranks& ranks, int ru
   }
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  int runs = 5;
-  if (argc > 1) {
-    const auto [end, error] = std::from_chars(argv[1], argv[1] + std::strlen(argv[1]), runs);
-    if (argc > 2 || error != std::errc() || *end != '\0' || runs < 1 || runs > most_runs) {
-      fmt::print(stderr, "usage: plan_speed [RUNS], from 1 to {}\n", most_runs);
-      return 2;
-    }
-  }
+void measure_all(int runs) {
   fmt::print("plan_speed {}: milliseconds of processor time on one thread, the least of {} runs\n\n", runs, runs);
   fmt::print(
       "| program | units | ranks | replicas | strategy | parameters | micro-batches | operations | compile | verify "
@@ -150,5 +138,16 @@ int main(int argc, char** argv) {
     }
   }
   for (const Form& form : other_forms) measure_all(form, 1000, {16384, 2048}, runs);
-  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::size_t runs = 5;
+  examples::CommandLine line(
+      "How long it takes to compile, to verify and to simulate a plan: processor time, over forms of programs, units, "
+      "ranks, strategies, types and micro-batches.",
+      "Example: plan_speed 3");
+  line.whole("RUNS", runs, {1, 1000}, "Of each, the least of which counts");
+  return bench::run_bench(line, argc, argv, [&] { measure_all(static_cast<int>(runs)); });
 }

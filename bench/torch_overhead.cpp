@@ -5,10 +5,10 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
-#include <cstdlib>
 #include <memory>
 #include <vector>
 
+#include "measure/program.hpp"
 #include "measure/timing.hpp"
 #include "tessera/tessera.hpp"
 #include "tessera/torch/fully_shard.hpp"
@@ -19,9 +19,9 @@ namespace {
 namespace nn = torch::nn;
 
 struct Shape {
-  std::int64_t width = 1024;
-  int layers = 8;
-  std::int64_t batch = 64;
+  std::int64_t width;
+  int layers;
+  std::int64_t batch;
 };
 
 struct Net : nn::Module {
@@ -103,13 +103,14 @@ void compare(tessera::World& world, const Shape& shape, int turns) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  Shape shape;
-  if (argc > 1) shape.width = std::atoll(argv[1]);
-  if (argc > 2) shape.layers = std::atoi(argv[2]);
-  if (argc > 3) shape.batch = std::atoll(argv[3]);
-  if (shape.width < 1 || shape.layers < 1 || shape.batch < 1) {
-    fmt::print(stderr, "usage: torch_overhead [WIDTH [LAYERS [BATCH]]]\n");
-    return 2;
-  }
-  return tessera::run({.threads = 1}, [&](tessera::World& world) { compare(world, shape, 31); });
+  std::size_t width = 1024, layers = 8, batch = 64;
+  examples::CommandLine line("What sharding costs a torch module on one rank with one thread, by strategy.",
+                             "Example: torch_overhead 256 4 16");
+  line.whole("WIDTH", width, {1, 1 << 16}, "Of a layer");
+  line.whole("LAYERS", layers, {1, 1 << 16}, "Of the perceptron");
+  line.whole("BATCH", batch, {1, 1 << 24}, "Samples");
+  return bench::run_bench(line, argc, argv, [&] {
+    const Shape shape{static_cast<std::int64_t>(width), static_cast<int>(layers), static_cast<std::int64_t>(batch)};
+    tessera::launch({.threads = 1}, [&](tessera::World& world) { compare(world, shape, 31); });
+  });
 }

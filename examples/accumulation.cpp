@@ -1,5 +1,4 @@
-// Gradient accumulation: four micro-batches of three samples against one batch of twelve, in both modes. The losses
-// agree; the modes differ in what they hold and in what travels. Try: ./accumulation --ranks 4
+// Gradient accumulation: four micro-batches of three samples against one batch of twelve. Try: ./accumulation --ranks 4
 #include <cmath>
 #include <cstdio>
 #include <string>
@@ -98,7 +97,8 @@ Values train(tessera::World& world, std::size_t micro_batches, AccumulationMode 
 }
 
 int main(int argc, char** argv) {
-  return tessera::run(argc, argv, [](tessera::World& world) {
+  const char* about = "Four micro-batches of three samples give the losses of one batch of twelve, in both modes.";
+  return tessera::run(argc, argv, about, [](tessera::World& world) {
     const Values reference = train(world, 1, AccumulationMode::automatic);
     for (const AccumulationMode mode : {AccumulationMode::reduced, AccumulationMode::local}) {
       const Values losses = train(world, 4, mode);

@@ -1,6 +1,5 @@
 // Activation checkpointing: a block keeps its input alone, and by one setting of its unit the rest is computed again
-// right before its backward window. The same bits, for less memory and one more forward pass. Try:
-// ./activation_checkpointing --ranks 4
+// right before its backward window. Try: ./activation_checkpointing --ranks 4
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -93,7 +92,8 @@ std::vector<float> train(tessera::World& world, bool checkpointing) {
 }
 
 int main(int argc, char** argv) {
-  return tessera::run(argc, argv, [](tessera::World& world) {
+  const char* about = "A third of the activations by computing each block again before backward, and the same bits.";
+  return tessera::run(argc, argv, about, [](tessera::World& world) {
     const std::vector<float> kept = train(world, false), computed_again = train(world, true);
     const bool same = std::memcmp(kept.data(), computed_again.data(), kept.size() * sizeof(float)) == 0;
     if (world.rank() == 0) std::printf("losses and weights have the same bits: %s\n", same ? "yes" : "no");

@@ -1,7 +1,6 @@
 // Reinforcement learning with two programs of one model: the critic learns what reward to expect in a state, and the
 // actor to act better than that (Williams 1992, with a learned baseline). Both act with the same nets; each program
-// trains its own, with its own optimizer, and was recorded from the pass that trains. Under all four strategies.
-// Try: ./actor_critic --ranks 3
+// trains its own, with its own optimizer, and was recorded from the pass that trains. Try: ./actor_critic --ranks 3
 #include <bit>
 #include <cmath>
 #include <cstdio>
@@ -111,7 +110,8 @@ void train(tessera::World& world, tessera::Strategy strategy) {
 }
 
 int main(int argc, char** argv) {
-  return tessera::run(argc, argv, [](tessera::World& world) {
+  const char* about = "An actor and its critic, two programs of one model; the same weights under every strategy.";
+  return tessera::run(argc, argv, about, [](tessera::World& world) {
     for (const tessera::Strategy strategy : tessera::flat_strategies) train(world, strategy);
   });
 }

@@ -1,5 +1,4 @@
-// An optimizer of your own: it wraps another and keeps an exponential moving average of the weights, in shards like any
-// state. Evaluation borrows the average. Try: ./ema_optimizer --ranks 4
+// An optimizer of your own wraps another and keeps an average of the weights, in shards. Try: ./ema_optimizer --ranks 4
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -99,7 +98,8 @@ std::vector<float> train(tessera::World& world, tessera::Strategy strategy) {
 }
 
 int main(int argc, char** argv) {
-  return tessera::run(argc, argv, [](tessera::World& world) {
+  const char* about = "An optimizer of your own keeps an average of the weights in shards; it knows y = sin(x) better.";
+  return tessera::run(argc, argv, about, [](tessera::World& world) {
     const std::vector<float> ddp = train(world, tessera::Strategy::ddp);
     if (world.rank() == 0) std::printf("error of the weights %.6f, of their average %.6f\n", ddp[0], ddp[1]);
     for (const auto strategy : {tessera::Strategy::zero1, tessera::Strategy::zero2, tessera::Strategy::fsdp}) {

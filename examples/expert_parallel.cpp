@@ -1,5 +1,4 @@
-// Expert parallelism: each replica of the mesh has an expert of its own, and a token goes to the replica whose expert
-// it wants and comes back. Two replicas, or on an odd number of ranks as many as those. Under all four strategies.
+// Expert parallelism: each replica of the mesh has an expert of its own; a token goes to that replica and comes back.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -112,7 +111,8 @@ void train(tessera::World& world, tessera::Strategy strategy, std::size_t replic
 }
 
 int main(int argc, char** argv) {
-  return tessera::run(argc, argv, [](tessera::World& world) {
+  const char* about = "Each replica of the ranks has an expert of its own; the same weights under every strategy.";
+  return tessera::run(argc, argv, about, [](tessera::World& world) {
     const std::size_t replicas = world.size() % 2 == 0 ? 2 : std::size_t(world.size());
     for (const tessera::Strategy strategy : tessera::flat_strategies) train(world, strategy, replicas);
   });

@@ -1,6 +1,5 @@
-// A generative adversarial network (Goodfellow et al. 2014): in steps of one program the discriminator learns to tell
-// samples from what the generator makes, in steps of the other the generator learns to pass for samples. The gradient
-// then goes back through the discriminator, of which nothing is reduced or updated. Under all four strategies.
+// A generative adversarial network (Goodfellow et al. 2014), two programs of one model. In the generator's steps the
+// gradient goes back through the discriminator, of which nothing is reduced or updated.
 #include <bit>
 #include <cmath>
 #include <cstdio>
@@ -113,7 +112,8 @@ void train(tessera::World& world, tessera::Strategy strategy) {
 }
 
 int main(int argc, char** argv) {
-  return tessera::run(argc, argv, [](tessera::World& world) {
+  const char* about = "A generator learns to make what a discriminator takes for samples, under every strategy.";
+  return tessera::run(argc, argv, about, [](tessera::World& world) {
     for (const tessera::Strategy strategy : tessera::flat_strategies) train(world, strategy);
   });
 }

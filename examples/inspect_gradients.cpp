@@ -1,5 +1,4 @@
-// Looking at gradients and changing them: a norm per parameter, one parameter whole, and a hook that adds noise to the
-// reduced shards. The same bits with every strategy. Try: ./inspect_gradients --ranks 4
+// Norms of gradients, one of them whole, and a hook that adds noise to its shards. Try: ./inspect_gradients --ranks 4
 #include <cmath>
 #include <cstdio>
 #include <vector>
@@ -99,7 +98,8 @@ Values train(tessera::World& world, tessera::Strategy strategy, float noise, boo
 }
 
 int main(int argc, char** argv) {
-  return tessera::run(argc, argv, [](tessera::World& world) {
+  const char* about = "A norm per parameter, one gradient whole, and a hook that adds noise, with equal bits in ddp.";
+  return tessera::run(argc, argv, about, [](tessera::World& world) {
     using enum tessera::Strategy;
     const bool shows = world.rank() == 0;
     const Values plain = train(world, fsdp, 0.0f, shows), noisy = train(world, fsdp, 0.01f, false);

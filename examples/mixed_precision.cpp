@@ -99,7 +99,8 @@ void train(tessera::World& world, const char* name, tessera::Precision precision
 }
 
 int main(int argc, char** argv) {
-  return tessera::run(argc, argv, [](tessera::World& world) {
+  const char* about = "One network in fp32, bf16 and fp16; an overflow on one rank skips the step on all of them.";
+  return tessera::run(argc, argv, about, [](tessera::World& world) {
     train<float>(world, "fp32", tessera::fp32_precision);
     train<tessera::bf16>(world, "bf16_mixed", tessera::bf16_mixed);
     train<tessera::fp16>(world, "fp16_mixed, dynamic loss scale", tessera::fp16_mixed);

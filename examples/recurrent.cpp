@@ -1,6 +1,5 @@
 // A recurrent net: one unit in a window of its own at each time step, forward and backward in time. The program is
 // recorded from the pass that trains. Each backward window writes a gradient of its own; the runtime adds them up.
-// Under all four strategies. Try: ./recurrent --ranks 3
 #include <bit>
 #include <cmath>
 #include <cstdio>
@@ -98,7 +97,8 @@ void train(tessera::World& world, tessera::Strategy strategy) {
 }
 
 int main(int argc, char** argv) {
-  return tessera::run(argc, argv, [](tessera::World& world) {
+  const char* about = "One unit, used at each step of a sequence; the same weights under every strategy.";
+  return tessera::run(argc, argv, about, [](tessera::World& world) {
     for (const tessera::Strategy strategy : tessera::flat_strategies) train(world, strategy);
   });
 }

@@ -1,6 +1,5 @@
 // A convolutional net with running statistics: a Buffer is state that is not trained. Each rank normalises by its own
 // batch and keeps an average of what it saw; before an evaluation all take rank 0's. Under all four strategies.
-// Try: ./running_statistics --ranks 3
 #include <bit>
 #include <cmath>
 #include <cstdio>
@@ -113,7 +112,8 @@ void train(tessera::World& world, tessera::Strategy strategy) {
 }
 
 int main(int argc, char** argv) {
-  return tessera::run(argc, argv, [](tessera::World& world) {
+  const char* about = "Running statistics: each rank keeps its own, and all take rank 0's before an evaluation.";
+  return tessera::run(argc, argv, about, [](tessera::World& world) {
     for (const tessera::Strategy strategy : tessera::flat_strategies) train(world, strategy);
   });
 }

@@ -1,5 +1,4 @@
-// One table as embedding and as output head: a unit in two windows of a declared program. The stage between them is
-// frozen at first, then trained: bytes per rank before and after. Try: ./tied_and_frozen --ranks 4
+// One table as embedding and as output head, a unit in two windows. Try: ./tied_and_frozen --ranks 4
 #include <cmath>
 #include <cstdio>
 #include <string>
@@ -74,7 +73,8 @@ float loss_of(const Values& logits, std::size_t target, Values& dlogits) {
 }
 
 int main(int argc, char** argv) {
-  return tessera::run(argc, argv, [](tessera::World& world) {
+  const char* about = "One table is embedding and output head; what lies between is frozen for half of the training.";
+  return tessera::run(argc, argv, about, [](tessera::World& world) {
     Table table;
     Linear stage(width, tessera::Initial::fan_in(width));
     stage.weight.set_frozen(true);  // no gradient, no optimizer state, nothing of it is reduced

@@ -1,7 +1,4 @@
-// FullyShard for torch modules: a perceptron whose layers are sharded over the ranks learns whether points lie in a
-// ring.
-//
-//   build/examples/torch_mlp --ranks 4
+// FullyShard for torch modules: a perceptron whose layers are sharded. Try: build/examples/torch_mlp --ranks 4
 #include <torch/torch.h>
 
 #include <cstdio>
@@ -31,7 +28,8 @@ struct Net : nn::Module {
 };
 
 int main(int argc, char** argv) {
-  return tessera::run(argc, argv, [](tessera::World& world) {
+  const char* about = "A torch::nn::Module, sharded over the ranks, learns whether points lie in a ring.";
+  return tessera::run(argc, argv, about, [](tessera::World& world) {
     auto net = tessera::torch::make_module<Net>(1);
     tessera::torch::FullyShard model(world, net, {.units = tessera::torch::children_of("blocks")},
                                      {.strategy = tessera::Strategy::fsdp});

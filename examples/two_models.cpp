@@ -1,7 +1,6 @@
 // Two models that train each other: each learns from the samples and from what the other one says of them. Two
 // FullyShards share a World; each has windows, plan, memory and optimizer of its own, and every rank calls them in the
-// same order. At the end a gradient passes through one of them that is not updated. Under all four strategies.
-// Try: ./two_models --ranks 3
+// same order. At the end a gradient passes through one of them that is not updated. Try: ./two_models --ranks 3
 #include <bit>
 #include <cmath>
 #include <cstdio>
@@ -111,7 +110,8 @@ void train(tessera::World& world, tessera::Strategy strategy) {
 }
 
 int main(int argc, char** argv) {
-  return tessera::run(argc, argv, [](tessera::World& world) {
+  const char* about = "Two models learn from the samples and from each other; the same weights under every strategy.";
+  return tessera::run(argc, argv, about, [](tessera::World& world) {
     for (const tessera::Strategy strategy : tessera::flat_strategies) train(world, strategy);
   });
 }

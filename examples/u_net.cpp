@@ -1,5 +1,4 @@
-// A U-Net: levels inside levels, each a unit of its own, so wrapping follows the model's modules. A level is whole
-// while the one inside it computes. It learns to take the noise off waves. Try: ./u_net --ranks 3
+// A U-Net: levels inside levels, each a unit of its own. A level is whole while the one inside it computes.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -113,7 +112,8 @@ void train(tessera::World& world, tessera::Strategy strategy) {
 }
 
 int main(int argc, char** argv) {
-  return tessera::run(argc, argv, [](tessera::World& world) {
+  const char* about = "A U-Net, units inside units, takes noise off waves; the same weights under every strategy.";
+  return tessera::run(argc, argv, about, [](tessera::World& world) {
     for (const tessera::Strategy strategy : tessera::flat_strategies) train(world, strategy);
   });
 }

@@ -1,5 +1,4 @@
-// The smallest honest use of Tessera: a layer of your own, fully sharded. Two layers learn y = sin(x) on every rank's
-// share of the samples. Try: ./wrap_your_module --ranks 4
+// The smallest honest use of Tessera: a layer of your own, fully sharded. Try: ./wrap_your_module --ranks 4
 #include <cmath>
 #include <cstdio>
 #include <vector>
@@ -55,7 +54,8 @@ struct Dense : tessera::Module {
 };
 
 int main(int argc, char** argv) {
-  return tessera::run(argc, argv, [](tessera::World& world) {
+  const char* about = "Two layers of your own, fully sharded, learn y = sin(x), each rank from its own samples.";
+  return tessera::run(argc, argv, about, [](tessera::World& world) {
     Dense hidden(1, 16, true), output(16, 1, false);
     tessera::FullyShard model(world, {.strategy = tessera::Strategy::fsdp});
     model.add(hidden, "hidden");

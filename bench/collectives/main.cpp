@@ -162,7 +162,10 @@ void measure_all(const Case& run) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return run(argc, argv, [](World& world, Arguments rest) {
+  const char* about =
+      "How long collectives take on arena memory, beside plain threads that make the same copies and sums.\n\n"
+      "MIB... are the sizes of the whole buffer, in MiB: collectives [OPTION...] 1 16 256, the default.";
+  return run(argc, argv, about, [](World& world, Arguments rest) {
     std::vector<std::size_t> sizes;
     for (const std::string& text : rest) sizes.push_back(mebibytes_in(text));
     if (sizes.empty()) sizes = {1, 16, 256};

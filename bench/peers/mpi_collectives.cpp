@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <vector>
 
@@ -52,14 +53,22 @@ void measure_all(const Job& job, std::size_t mebibytes) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  std::vector<std::size_t> sizes;
+  for (int i = 1; i < argc; ++i) {
+    sizes.push_back(std::strtoull(argv[i], nullptr, 10));
+    if (sizes.back() > 0) continue;
+    const bool helps = std::strcmp(argv[i], "--help") == 0;
+    if (!helps) std::fprintf(stderr, "error: \"%s\" is no number of MiB\n", argv[i]);
+    std::fputs("usage: mpirun -n N mpi_collectives [MIB]...    what MPI's own collectives take (default: 1 16 256)\n",
+               helps ? stdout : stderr);
+    return helps ? 0 : 2;
+  }
   MPI_Init(&argc, &argv);
   Job job;
   MPI_Comm_rank(MPI_COMM_WORLD, &job.rank);
   MPI_Comm_size(MPI_COMM_WORLD, &job.ranks);
-  std::vector<std::size_t> sizes;
-  for (int i = 1; i < argc; ++i) sizes.push_back(std::strtoull(argv[i], nullptr, 10));
   if (sizes.empty()) sizes = {1, 16, 256};
-  for (const std::size_t mebibytes : sizes) measure_all(job, std::max<std::size_t>(mebibytes, 1));
+  for (const std::size_t mebibytes : sizes) measure_all(job, mebibytes);
   MPI_Finalize();
   return 0;
 }

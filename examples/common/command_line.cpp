@@ -7,6 +7,8 @@
 #include <charconv>
 #include <utility>
 
+#include "tessera/comm/start.hpp"
+
 namespace examples {
 
 namespace {
@@ -69,7 +71,8 @@ CommandLine::CommandLine(const std::string& description, const std::string& foot
     : parser_({.program = {},
                .description = wrapped(description, page_columns),
                .footer = wrapped(footer, page_columns),
-               .option_columns = option_columns}) {}
+               .option_columns = option_columns,
+               .silent = !tessera::is_first_process()}) {}
 
 void CommandLine::add(const Shown& option, const std::function<void(const std::string&)>& take) {
   parser_.option({.name = option.name,

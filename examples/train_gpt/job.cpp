@@ -28,6 +28,7 @@ constexpr const char* description =
     "block is a unit of its own; the token table is used twice, as embedding and as output head.";
 
 constexpr const char* footer =
+    "Example: train_gpt --ranks 4 --steps 300 --sample 200\n\n"
     "A .bin file is token ids as 16-bit numbers, the low byte first, without a header; any other file is text, each "
     "byte a token. The end of the file, a twentieth of it and at most 131,072 tokens, is held out.\n\n"
     "All strategies give the same bits for the same ranks, micro-batches and --accumulate-mode.\n"

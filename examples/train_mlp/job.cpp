@@ -23,6 +23,7 @@ constexpr const char* description =
     "parallelism. Every layer is a unit of its own.";
 
 constexpr const char* footer =
+    "Example: train_mlp --ranks 4 --strategy fsdp --epochs 20\n\n"
     "Linear scaling rule (Goyal et al. 2017): when the samples of a step, ranks x batch x accumulate, become k times "
     "as "
     "many, multiply --lr with k and warm up for some epochs. It was found for sgd; for adamw take the square root of "

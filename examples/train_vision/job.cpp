@@ -33,6 +33,7 @@ constexpr const char* description =
     "block is a unit of its own.";
 
 constexpr const char* footer =
+    "Example: train_vision --ranks 4 --epochs 2\n\n"
     "Fashion-MNIST comes with Debian's dataset-fashion-mnist; CIFAR's binary files from "
     "https://www.cs.toronto.edu/~kriz/cifar.html.\n\n"
     "All strategies give the same bits for the same ranks, micro-batches and --accumulate-mode. Batch norm (resnet18, "

@@ -6,9 +6,14 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <mutex>
+#include <optional>
+#include <string_view>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -260,12 +265,27 @@ bool succeeds(Function&& function) {
   }
 }
 
-std::vector<std::string> arguments_after_name(int argc, char** argv) {
-  return argc > 1 ? std::vector<std::string>(argv + 1, argv + argc) : std::vector<std::string>();
+// Null for launch options that are no good, of which a line tells.
+std::optional<comm::LaunchArguments> parsed_arguments(int argc, char** argv) {
+  const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
+  std::optional<comm::LaunchArguments> parsed;
+  succeeds([&] { parsed = comm::parse_launch_arguments(arguments); });
+  return parsed;
 }
 
 void require_none(Arguments rest) {
-  if (!rest.empty()) throw UsageError(fmt::format("unknown argument \"{}\"", rest.front()));
+  if (!rest.empty()) throw UsageError(fmt::format("unknown argument \"{}\"; --help lists the options", rest.front()));
+}
+
+bool asks_for_help(Arguments rest) { return std::find(rest.begin(), rest.end(), "--help") != rest.end(); }
+
+// The exit code.
+int print_help(const char* program, std::string_view about) {
+  if (!is_first_process()) return exit_success;
+  const std::string page = comm::help_page(program, about);
+  if (std::fputs(page.c_str(), stdout) >= 0 && std::fflush(stdout) == 0) return exit_success;
+  print(std::make_exception_ptr(DataError(fmt::format("standard output cannot be written: {}", std::strerror(errno)))));
+  return exit_failure;
 }
 
 }  // namespace
@@ -279,20 +299,25 @@ int run(const LaunchOptions& options, const std::function<void(World&)>& body) {
 }
 
 int run(int argc, char** argv, const std::function<void(World&, Arguments)>& body) {
-  comm::LaunchArguments parsed;
-  if (!succeeds([&] { parsed = comm::parse_launch_arguments(arguments_after_name(argc, argv)); })) {
-    return exit_bad_options;
-  }
-  return run(parsed.options, [&](World& world) { body(world, parsed.rest); });
+  const std::optional<comm::LaunchArguments> parsed = parsed_arguments(argc, argv);
+  if (!parsed) return exit_bad_options;
+  return run(parsed->options, [&](World& world) { body(world, parsed->rest); });
 }
 
-int run(int argc, char** argv, const std::function<void(World&)>& body) {
-  comm::LaunchArguments parsed;
-  const bool valid = succeeds([&] {
-    parsed = comm::parse_launch_arguments(arguments_after_name(argc, argv));
-    require_none(parsed.rest);
-  });
-  return valid ? run(parsed.options, body) : exit_bad_options;
+int run(int argc, char** argv, std::string_view about, const std::function<void(World&, Arguments)>& body) {
+  const std::optional<comm::LaunchArguments> parsed = parsed_arguments(argc, argv);
+  if (!parsed) return exit_bad_options;
+  if (asks_for_help(parsed->rest)) return print_help(argv[0], about);
+  return run(parsed->options, [&](World& world) { body(world, parsed->rest); });
 }
+
+int run(int argc, char** argv, std::string_view about, const std::function<void(World&)>& body) {
+  const std::optional<comm::LaunchArguments> parsed = parsed_arguments(argc, argv);
+  if (!parsed) return exit_bad_options;
+  if (asks_for_help(parsed->rest)) return print_help(argv[0], about);
+  return succeeds([&] { require_none(parsed->rest); }) ? run(parsed->options, body) : exit_bad_options;
+}
+
+int run(int argc, char** argv, const std::function<void(World&)>& body) { return run(argc, argv, "", body); }
 
 }  // namespace tessera

@@ -6,8 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <functional>
-#include <map>
+#include <iterator>
 #include <optional>
 #include <set>
 #include <string_view>
@@ -81,16 +80,35 @@ constexpr ChoiceWord<BackendChoice> backend_words[] = {{"auto", BackendChoice::a
                                                        {"nccl", BackendChoice::nccl}};
 constexpr ChoiceWord<SumChoice> sum_words[] = {{"ranked", SumChoice::ranked}, {"fast", SumChoice::fast}};
 
-using SetOption = void (*)(LaunchOptions& options, const std::string& text);
-const std::map<std::string, SetOption, std::less<>> launch_options = {
-    {"--ranks", [](auto& options, auto& text) { options.ranks = parse_count("--ranks", text, most_ranks); }},
-    {"--timeout", [](auto& options, auto& text) { options.timeout = parse_timeout(text); }},
-    {"--threads", [](auto& options, auto& text) { options.threads = parse_count("--threads", text, most_threads); }},
-    {"--log-dir", [](auto& options, auto& text) { options.log_dir = parse_directory(text); }},
-    {"--device", [](auto& options, auto& text) { options.device = parse_word("--device", text, device_words); }},
-    {"--backend", [](auto& options, auto& text) { options.backend = parse_word("--backend", text, backend_words); }},
-    {"--sums", [](auto& options, auto& text) { options.sums = parse_word("--sums", text, sum_words); }},
+struct LaunchOption {
+  std::string_view name;
+  std::string_view type;
+  std::string_view what;
+  void (*set)(LaunchOptions& options, const std::string& text);
 };
+
+constexpr LaunchOption launch_options[] = {
+    {"--ranks", "N", "Ranks, each a thread of this process; under mpirun, torchrun or srun each process is one [1]",
+     [](auto& options, auto& text) { options.ranks = parse_count("--ranks", text, most_ranks); }},
+    {"--threads", "N", "Threads on which one rank computes [cores / ranks]",
+     [](auto& options, auto& text) { options.threads = parse_count("--threads", text, most_threads); }},
+    {"--device", "{auto,cpu,cuda}", "Where ranks compute; auto: on CUDA devices where there are any [cpu]",
+     [](auto& options, auto& text) { options.device = parse_word("--device", text, device_words); }},
+    {"--backend", "{auto,nccl}", "Who moves data between ranks with CUDA devices; nccl: NVIDIA's library [auto]",
+     [](auto& options, auto& text) { options.backend = parse_word("--backend", text, backend_words); }},
+    {"--sums", "{ranked,fast}", "Sums over ranks: in rank order, or as NCCL forms them [ranked]",
+     [](auto& options, auto& text) { options.sums = parse_word("--sums", text, sum_words); }},
+    {"--timeout", "SECONDS", "How long a rank waits for another one [60]",
+     [](auto& options, auto& text) { options.timeout = parse_timeout(text); }},
+    {"--log-dir", "DIR", "Directory for rank-R.log, one of each rank",
+     [](auto& options, auto& text) { options.log_dir = parse_directory(text); }},
+};
+
+const LaunchOption* find_option(std::string_view name) {
+  const auto found = std::find_if(std::begin(launch_options), std::end(launch_options),
+                                  [&](const LaunchOption& option) { return option.name == name; });
+  return found == std::end(launch_options) ? nullptr : found;
+}
 
 }  // namespace
 
@@ -113,23 +131,33 @@ int threads_per_rank(const LaunchOptions& options) {
 // What begins with no option's name, "--ranks" of "--ranks=4", is others'.
 LaunchArguments parse_launch_arguments(std::span<const std::string> arguments) {
   LaunchArguments parsed;
-  std::set<std::string> given;
+  std::set<std::string_view> given;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];
     const std::size_t equals = argument.find('=');
-    const auto option = launch_options.find(argument.substr(0, equals));
-    if (option == launch_options.end()) {
+    const LaunchOption* const option = find_option(std::string_view(argument).substr(0, equals));
+    if (option == nullptr) {
       parsed.rest.push_back(argument);
       continue;
     }
-    const auto& [name, set] = *option;
-    if (equals == std::string::npos && i + 1 == arguments.size())
-      throw UsageError(fmt::format("{} needs a value", name));
+    if (equals == std::string::npos && i + 1 == arguments.size()) {
+      throw UsageError(fmt::format("{} needs a value", option->name));
+    }
     const std::string value = equals == std::string::npos ? arguments[++i] : argument.substr(equals + 1);
-    if (!given.insert(name).second) throw UsageError(fmt::format("{} is given twice", name));
-    set(parsed.options, value);
+    if (!given.insert(option->name).second) throw UsageError(fmt::format("{} is given twice", option->name));
+    option->set(parsed.options, value);
   }
   return parsed;
+}
+
+std::string help_page(std::string_view program, std::string_view about) {
+  std::string page = about.empty() ? "" : fmt::format("{}\n\n", about);
+  page += fmt::format("Usage: {} [OPTION...]\n\n", program);
+  for (const LaunchOption& option : launch_options) {
+    page += fmt::format("  {:<26}{}\n", fmt::format("{} {}", option.name, option.type), option.what);
+  }
+  page += fmt::format("  {:<26}{}\n\nExample: {} --ranks 4\n", "--help", "Prints this page", program);
+  return page;
 }
 
 }  // namespace tessera::comm

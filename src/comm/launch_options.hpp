@@ -3,6 +3,7 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tessera/comm/run.hpp"
@@ -23,5 +24,8 @@ struct LaunchArguments {
 // `--ranks 4` or `--ranks=4`. Throws UsageError for an option given twice, without a value, or with one that is no
 // good.
 LaunchArguments parse_launch_arguments(std::span<const std::string> arguments);
+
+// What --help prints: `about` the program, these options, and an example of calling it.
+std::string help_page(std::string_view program, std::string_view about);
 
 }  // namespace tessera::comm

@@ -178,7 +178,7 @@ TEST_CASE("run_without_arguments_for_the_body_rejects_what_is_left") {
   const Outcome outcome =
       outcome_of([&] { return run(line.argc(), line.argv(), [](World&) { FAIL("the body must not run"); }); });
   CHECK(outcome.exit_code == 2);
-  CHECK(outcome.errors == "error: unknown argument \"--fast\"\n");
+  CHECK(outcome.errors == "error: unknown argument \"--fast\"; --help lists the options\n");
 }
 
 TEST_CASE("exception_in_a_rank_is_one_line_and_exit_code_1") {

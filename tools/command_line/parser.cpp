@@ -5,9 +5,10 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
-#include <cstdio>
 #include <set>
 #include <utility>
+
+#include "command_line/streams.hpp"
 
 namespace tools {
 
@@ -25,7 +26,9 @@ void require_each_once(const std::vector<std::string>& arguments) {
 }  // namespace
 
 CommandParser::CommandParser(const Page& page)
-    : app_(std::make_unique<CLI::App>(page.description, page.program)), named_by_caller_(page.program.empty()) {
+    : app_(std::make_unique<CLI::App>(page.description, page.program)),
+      named_by_caller_(page.program.empty()),
+      silent_(page.silent) {
   app_->footer(page.footer);
   app_->set_help_flag("--help", "Prints this page")->group("");
   app_->get_formatter()->column_width(page.option_columns);
@@ -58,8 +61,12 @@ bool CommandParser::parse(std::vector<std::string> arguments) {
     app_->parse(std::move(arguments));
     return true;
   } catch (const CLI::CallForHelp&) {
-    fmt::print("{}", app_->help());
+    if (!silent_) print(app_->help());
     return false;
+  } catch (const CLI::ExtrasError& error) {
+    const std::vector<std::string> unknown = app_->remaining();
+    if (unknown.empty()) throw CommandLineError(error.what());
+    throw CommandLineError(fmt::format("unknown argument \"{}\"; --help lists the options", unknown.front()));
   } catch (const CLI::ParseError& error) {
     throw CommandLineError(error.what());
   }

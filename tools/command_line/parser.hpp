@@ -39,6 +39,7 @@ class CommandParser {
     std::string description;
     std::string footer;
     std::size_t option_columns;
+    bool silent = false;  // --help prints nothing: of several processes another one does
   };
   explicit CommandParser(const Page& page);
   ~CommandParser();
@@ -61,6 +62,7 @@ class CommandParser {
  private:
   std::unique_ptr<CLI::App> app_;
   bool named_by_caller_;
+  bool silent_;
 };
 
 }  // namespace tools

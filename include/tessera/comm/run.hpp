@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tessera/comm/world.hpp"
@@ -79,7 +80,12 @@ int run(const LaunchOptions& options, const std::function<void(World&)>& body);
 // value there is one line on stderr and exit code 2.
 using Arguments = std::span<const std::string>;
 int run(int argc, char** argv, const std::function<void(World&, Arguments)>& body);
-int run(int argc, char** argv, const std::function<void(World&)>& body);  // any argument that is left is an error
+// The same, but --help prints a page on stdout (of several processes the first one's), and the exit code is 0. The page
+// has `about`, what the program does and takes, in lines as they are to stand there, these options, and an example.
+int run(int argc, char** argv, std::string_view about, const std::function<void(World&, Arguments)>& body);
+// Likewise, and any other argument that is left is an error.
+int run(int argc, char** argv, std::string_view about, const std::function<void(World&)>& body);
+int run(int argc, char** argv, const std::function<void(World&)>& body);  // without a word about the program
 
 }  // namespace tessera
 
