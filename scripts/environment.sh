@@ -14,6 +14,12 @@ fail() {
   exit 1
 }
 
+# refuse ARGUMENT: of an argument that a script does not know. What it knows stands in its $usage.
+refuse() {
+  printf 'error: unknown argument "%s"\n%s\n' "$1" "${usage:-}" >&2
+  exit 2
+}
+
 # quietly LOG COMMAND...: on a terminal the command shows itself; elsewhere its output is shown only when it fails.
 quietly() {
   local log=$1
