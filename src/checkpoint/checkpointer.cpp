@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <future>
 #include <string>
@@ -13,6 +14,7 @@
 #include "checkpoint/checksum.hpp"
 #include "checkpoint/load.hpp"
 #include "checkpoint/save.hpp"
+#include "shard/loss_scaling.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tessera {
@@ -76,13 +78,26 @@ CheckpointState state_of(FullyShard& model, Channel& channel, const TrainingProg
   return state;
 }
 
+// A fixed loss scale is a setting of the model, and no state. A dynamic one goes on, unless the run that saved scaled
+// nothing, as one of bf16: its scale stood at 1, to which so few skipped steps cannot have brought the initial one.
+template <typename Counts>
+bool scale_goes_on(const Counts& saved, const kernels::LossScaling& scaling) {
+  if (!scaling.dynamic) return false;
+  if (saved.loss_scale != 1.0f || saved.good_steps != 0) return true;
+  const double lowest = std::pow(static_cast<double>(scaling.backoff), static_cast<double>(saved.skipped_updates)) *
+                        static_cast<double>(scaling.initial);
+  return lowest <= 1.0;
+}
+
 template <typename Counts>
 void put_counts(FullyShard& model, std::size_t program, const Counts& counts) {
+  const kernels::LossScaling scaling = resolved(model.options().loss_scaling, model.plan());
+  const bool goes_on = scale_goes_on(counts, scaling);
   kernels::StepScalars scalars = model.step_scalars(program);
   scalars.step = static_cast<std::int64_t>(counts.updates);
   scalars.skipped_steps = static_cast<std::int64_t>(counts.skipped_updates);
-  scalars.loss_scale = counts.loss_scale;
-  scalars.good_steps = counts.good_steps;
+  scalars.loss_scale = goes_on ? counts.loss_scale : scaling.initial;
+  scalars.good_steps = goes_on ? counts.good_steps : 0;
   scalars.decay_power[0] = counts.decay_power[0];
   scalars.decay_power[1] = counts.decay_power[1];
   model.set_step_scalars(scalars, program);

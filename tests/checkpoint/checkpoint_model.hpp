@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <tuple>
@@ -51,6 +52,8 @@ struct Job {
   std::size_t layers = 3;
   OuterOptions outer = {};
   bool experts = false;  // each replica has the second layer of its own
+  // Dynamic, whatever the precision: so there is a scale to carry on.
+  std::optional<kernels::LossScaling> loss_scaling = kernels::dynamic_loss_scaling;
 };
 
 // Values of one tensor's elements, that no other element of the checkpoint has, most likely.
@@ -143,6 +146,7 @@ inline void with_model(const Job& job, const std::function<void(FullyShard&)>& b
                              .replicas = job.replicas,
                              .outer = job.outer,
                              .precision = job.precision,
+                             .loss_scaling = job.loss_scaling,
                              .checkpointing = job.checkpointing});
     for (auto& layer : layers) {
       model.add(*layer, UnitOptions{.in_replica = job.experts && layer == layers[1]});

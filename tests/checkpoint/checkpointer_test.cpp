@@ -10,6 +10,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "checkpoint_model.hpp"
@@ -154,6 +155,42 @@ TEST_CASE("what_updates_carry_from_step_to_step_comes_back") {
     CHECK_FALSE(checkpoints.load(checkpoints.latest()->path).sampler);
     CHECK(carried(model.step_scalars()) == carried(saved));
   });
+}
+
+// Scale and good steps of a run that goes on from what another has come to.
+std::pair<float, std::int32_t> scale_after(const kernels::StepScalars& saved, const kernels::LossScaling& scaling) {
+  const TemporaryFolder folder;
+  with_model({.rows = 2}, [&](FullyShard& model) {
+    model.set_step_scalars(saved);
+    Checkpointer(model, {.directory = folder.path()}).save({.step = 1});
+  });
+  kernels::StepScalars loaded;
+  with_model({.rows = 2, .loss_scaling = scaling}, [&](FullyShard& model) {
+    Checkpointer(model, {.directory = folder.path()}).load(folder / "step-00000001");
+    loaded = model.step_scalars();
+  });
+  return {loaded.loss_scale, loaded.good_steps};
+}
+
+TEST_CASE("a_dynamic_loss_scale_goes_on_and_a_fixed_one_is_the_models_own") {
+  const auto counts = [](float scale, std::int32_t good_steps, std::int64_t skipped) {
+    kernels::StepScalars scalars;
+    scalars.step = 17;
+    scalars.skipped_steps = skipped;
+    scalars.loss_scale = scale;
+    scalars.good_steps = good_steps;
+    return scalars;
+  };
+  using Scale = std::pair<float, std::int32_t>;
+  constexpr kernels::LossScaling dynamic = kernels::dynamic_loss_scaling;
+  CHECK(scale_after(counts(4096.0f, 11, 4), dynamic) == Scale{4096.0f, 11});
+  CHECK(scale_after(counts(4096.0f, 11, 4), {}) == Scale{1.0f, 0});
+  CHECK(scale_after(counts(4096.0f, 11, 4), {.initial = 1024.0f}) == Scale{1024.0f, 0});
+  // The run before scaled nothing, as with bf16: from 65536 fewer than 16 skipped steps lead nowhere near 1.
+  CHECK(scale_after(counts(1.0f, 0, 0), dynamic) == Scale{65536.0f, 0});
+  CHECK(scale_after(counts(1.0f, 0, 15), dynamic) == Scale{65536.0f, 0});
+  CHECK(scale_after(counts(1.0f, 0, 16), dynamic) == Scale{1.0f, 0});
+  CHECK(scale_after(counts(1.0f, 3, 15), dynamic) == Scale{1.0f, 3});
 }
 
 TEST_CASE("what_is_saved_in_the_background_is_what_stood_there_when_it_began") {

@@ -32,8 +32,10 @@ void with_programs(const Play& play, const std::function<void(FullyShard&, const
   using enum plan::WindowKind;
   launch({.ranks = play.ranks}, [&](World& world) {
     Layer one({13, 17}, 29), two({211, 130}, 130), three({}, 1);
-    FullyShard model(world,
-                     {.strategy = play.strategy, .replicas = play.replicas, .checkpointing = play.checkpointing});
+    FullyShard model(world, {.strategy = play.strategy,
+                             .replicas = play.replicas,
+                             .loss_scaling = kernels::dynamic_loss_scaling,
+                             .checkpointing = play.checkpointing});
     const Unit* const a = &model.add(one);
     const Unit* const b = &model.add(two);
     const Unit* const c = &model.add(three);
@@ -108,8 +110,10 @@ TEST_CASE("each_program_goes_on_with_its_own_counts_and_states") {
 void with_own_optimizer(const Play& play, const std::function<void(FullyShard&)>& body) {
   launch({.ranks = play.ranks}, [&](World& world) {
     Layer one({13, 17}, 29), two({211, 130}, 130), three({}, 1);
-    FullyShard model(world,
-                     {.strategy = play.strategy, .replicas = play.replicas, .checkpointing = Checkpointing::blocking});
+    FullyShard model(world, {.strategy = play.strategy,
+                             .replicas = play.replicas,
+                             .loss_scaling = kernels::dynamic_loss_scaling,
+                             .checkpointing = Checkpointing::blocking});
     model.add(one);
     model.add(two, {.name = "two", .optimizer = Sgd{.momentum = 0.9f}});
     model.add(three);
