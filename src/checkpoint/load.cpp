@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -75,14 +76,19 @@ std::vector<Match> matches(const CheckpointReader& reader, const CheckpointFiles
   throw DataError(fmt::format("{}: does not fit the model: {}", reader.folder().string(), differences.text()));
 }
 
-std::vector<TensorRange> my_ranges(const std::vector<Match>& matches, const ShardValues& values) {
-  std::vector<TensorRange> ranges;
+// In passes: a stored tensor that several of the model's parameters are to have, as those that were tied when it was
+// saved, is read in as many.
+std::vector<std::vector<TensorRange>> my_ranges(const std::vector<Match>& matches, const ShardValues& values) {
+  std::vector<std::vector<TensorRange>> passes;
+  std::map<const CheckpointTensor*, std::size_t> uses;
   for (const Match& match : matches) {
     const ShardValues::Share& share = values.share(match.wanted->source);
     if (share.values.empty()) continue;
-    ranges.push_back({match.stored, Bytes(sizeof(float) * share.first), std::as_writable_bytes(share.values)});
+    const std::size_t pass = uses[match.stored]++;
+    if (pass == passes.size()) passes.emplace_back();
+    passes[pass].push_back({match.stored, Bytes(sizeof(float) * share.first), std::as_writable_bytes(share.values)});
   }
-  return ranges;
+  return passes;
 }
 
 std::optional<FoundCheckpoint> look_for_latest(const LatestInput& input) {
@@ -146,8 +152,9 @@ Loaded load(const LoadInput& input) {
     files = apart ? lay_out(input.plan, {}) : lay_out_together(input.plan, {});
     found = matches(*reader, files, input.partial);
   });
-  input.channel.together("checkpoint: read",
-                         [&](const Pause& pause) { reader->read(my_ranges(found, input.values), input.block, pause); });
+  input.channel.together("checkpoint: read", [&](const Pause& pause) {
+    for (const std::vector<TensorRange>& pass : my_ranges(found, input.values)) reader->read(pass, input.block, pause);
+  });
   return {.state = reader->state(), .outer_steps_begin = input.plan.replicas_diverge() && !apart};
 }
 

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <mutex>
 #include <set>
 #include <string>
@@ -431,6 +432,26 @@ TEST_CASE("names_of_tied_parameters_stand_in_the_metadata") {
   const SafetensorsReader file(folder / "step-00000001/model.safetensors");
   CHECK(file.metadata().at("head.weight") == "units.1.weight");
   CHECK(file.find("head.weight") == nullptr);
+}
+
+TEST_CASE("parameters_that_were_tied_and_are_no_more_all_have_the_values_of_the_one_that_was_stored") {
+  const TemporaryFolder folder;
+  const std::map<std::string, std::string> aliases = {{"units.3.weight", "units.2.weight"},
+                                                      {"units.4.weight", "units.2.weight"}};
+  with_model({.rows = 2}, [&](FullyShard& model) {
+    fill(model, 1);
+    Checkpointer(model, {.directory = folder.path(), .aliases = aliases}).save({.step = 1});
+  });
+  for (const int ranks : {1, 3}) {
+    with_model({.ranks = ranks, .rows = 2, .layers = 5}, [&](FullyShard& model) {
+      fill(model, 2);
+      Checkpointer(model, {.directory = folder.path()}).load(folder / "step-00000001", {.partial = true});
+      for_each_share(model, [&](const std::string& tensor, std::size_t, std::span<float> values) {
+        if (values.empty() || !(aliases.contains(tensor) || tensor == "units.2.weight")) return;
+        CHECK(values[0] == Values("units.2.weight", 1)[0]);
+      });
+    });
+  }
 }
 
 TEST_CASE("misuse_is_named") {
