@@ -35,8 +35,16 @@ void add_number(JsonText& text, Number number) {
   text.member("bits", checkpoint::to_hexadecimal(std::bit_cast<Bits>(number))).end_object();
 }
 
+// In a file of a later revision, at every depth, unknown members are skipped. `revision`: the file's, which stands
+// before all objects.
+JsonForm object_form(const std::uint64_t& revision, std::vector<JsonMember> members) {
+  JsonForm form = JsonForm::object(std::move(members));
+  form.accepts_unknown = [&revision] { return revision > state_revision; };
+  return form;
+}
+
 template <typename Bits, typename Number>
-JsonForm number_form(std::function<void(Number)> take) {
+JsonForm number_form(const std::uint64_t& revision, std::function<void(Number)> take) {
   const auto parse = [take = std::move(take)](std::string_view text) {
     const auto bits = checkpoint::from_hexadecimal<Bits>(text);
     if (!bits) {
@@ -45,7 +53,7 @@ JsonForm number_form(std::function<void(Number)> take) {
     }
     take(std::bit_cast<Number>(*bits));
   };
-  return JsonForm::object({{"value", JsonForm::number()}, {"bits", JsonForm::text(parse)}});
+  return object_form(revision, {{"value", JsonForm::number()}, {"bits", JsonForm::text(parse)}});
 }
 
 template <typename Counts>
@@ -68,36 +76,6 @@ JsonForm whole_form(std::uint64_t& target) {
   return JsonForm::whole([&target](std::uint64_t value) { target = value; });
 }
 
-// `found`: the file's version, which stands before the sampler.
-JsonForm sampler_form(std::optional<SamplerState>& sampler, const std::uint64_t& found) {
-  const auto member = [&sampler](std::uint64_t SamplerState::*which) {
-    return JsonForm::whole([&sampler, which](std::uint64_t value) { (*sampler).*which = value; });
-  };
-  JsonForm form = JsonForm::object({{"samples", member(&SamplerState::samples)},
-                                    {"seed", member(&SamplerState::seed)},
-                                    {"epoch", member(&SamplerState::epoch)},
-                                    {"position", member(&SamplerState::position)},
-                                    {"order", member(&SamplerState::order), false}});
-  form.begin = [&sampler] { sampler.emplace().order = 0; };
-  form.end = [&] {
-    const bool has_order = sampler->order != 0;
-    if (has_order != (found > 1)) throw JsonRefusal{fmt::format("has {} \"order\"", has_order ? "an" : "no")};
-    if (!has_order) sampler->order = 1;
-  };
-  return form;
-}
-
-JsonForm decay_form(std::array<double, 2>& decay, std::size_t& count) {
-  JsonForm form = JsonForm::list(number_form<std::uint64_t, double>([&](double power) {
-    if (count == decay.size()) throw JsonRefusal{"there must be two"};
-    decay[count++] = power;
-  }));
-  form.end = [&] {
-    if (count != decay.size()) throw JsonRefusal{"there must be two"};
-  };
-  return form;
-}
-
 // What the functions of the form keep beside the state.
 struct Parsed {
   CheckpointState state;
@@ -109,6 +87,37 @@ struct Parsed {
   ProgramCounts program;  // likewise
   std::size_t decays_of_program = 0;
 };
+
+// The file's version stands before the sampler.
+JsonForm sampler_form(Parsed& parsed) {
+  std::optional<SamplerState>& sampler = parsed.state.sampler;
+  const auto member = [&sampler](std::uint64_t SamplerState::*which) {
+    return JsonForm::whole([&sampler, which](std::uint64_t value) { (*sampler).*which = value; });
+  };
+  JsonForm form = object_form(parsed.revision, {{"samples", member(&SamplerState::samples)},
+                                                {"seed", member(&SamplerState::seed)},
+                                                {"epoch", member(&SamplerState::epoch)},
+                                                {"position", member(&SamplerState::position)},
+                                                {"order", member(&SamplerState::order), false}});
+  form.begin = [&sampler] { sampler.emplace().order = 0; };
+  form.end = [&sampler, &parsed] {
+    const bool has_order = sampler->order != 0;
+    if (has_order != (parsed.version > 1)) throw JsonRefusal{fmt::format("has {} \"order\"", has_order ? "an" : "no")};
+    if (!has_order) sampler->order = 1;
+  };
+  return form;
+}
+
+JsonForm decay_form(const std::uint64_t& revision, std::array<double, 2>& decay, std::size_t& count) {
+  JsonForm form = JsonForm::list(number_form<std::uint64_t, double>(revision, [&](double power) {
+    if (count == decay.size()) throw JsonRefusal{"there must be two"};
+    decay[count++] = power;
+  }));
+  form.end = [&] {
+    if (count != decay.size()) throw JsonRefusal{"there must be two"};
+  };
+  return form;
+}
 
 void check_state_version(std::uint64_t found) {
   if (found == 0) throw JsonRefusal{"there is no version 0"};
@@ -138,16 +147,17 @@ void check_lists(const Parsed& parsed) {
 
 // What a replica counts, or the run whose replicas all count alike.
 template <typename Counts>
-std::vector<JsonMember> count_members(Counts& counts, std::size_t& decays) {
+std::vector<JsonMember> count_members(const std::uint64_t& revision, Counts& counts, std::size_t& decays) {
   return {{"updates", whole_form(counts.updates)},
           {"skipped_updates", whole_form(counts.skipped_updates)},
-          {"loss_scale", number_form<std::uint32_t, float>([&](float scale) { counts.loss_scale = scale; })},
+          {"loss_scale", number_form<std::uint32_t, float>(revision, [&](float scale) { counts.loss_scale = scale; })},
           {"good_steps", good_steps_form(counts.good_steps)},
-          {"decay_power", decay_form(counts.decay_power, decays)}};
+          {"decay_power", decay_form(revision, counts.decay_power, decays)}};
 }
 
 JsonForm replicas_form(Parsed& parsed) {
-  JsonForm replica = JsonForm::object(count_members(parsed.replica, parsed.decays_of_replica));
+  JsonForm replica =
+      object_form(parsed.revision, count_members(parsed.revision, parsed.replica, parsed.decays_of_replica));
   replica.begin = [&parsed] {
     parsed.replica = {};
     parsed.decays_of_replica = 0;
@@ -159,9 +169,9 @@ JsonForm replicas_form(Parsed& parsed) {
 JsonForm programs_form(Parsed& parsed) {
   std::vector<JsonMember> members = {
       {"name", JsonForm::text([&parsed](std::string_view name) { parsed.program.program = name; })}};
-  std::vector<JsonMember> counts = count_members(parsed.program, parsed.decays_of_program);
+  std::vector<JsonMember> counts = count_members(parsed.revision, parsed.program, parsed.decays_of_program);
   std::move(counts.begin(), counts.end(), std::back_inserter(members));
-  JsonForm program = JsonForm::object(std::move(members));
+  JsonForm program = object_form(parsed.revision, std::move(members));
   program.begin = [&parsed] {
     parsed.program = {};
     parsed.decays_of_program = 0;
@@ -183,16 +193,15 @@ JsonForm state_form(Parsed& parsed) {
                                      {"version", JsonForm::whole(take_version)},
                                      {"revision", whole_form(parsed.revision)},
                                      {"step", whole_form(state.step)}};
-  std::vector<JsonMember> counts = count_members(state, parsed.decays);
+  std::vector<JsonMember> counts = count_members(parsed.revision, state, parsed.decays);
   std::move(counts.begin(), counts.end(), std::back_inserter(members));
   members.push_back({"replicas", replicas_form(parsed), false});
   members.push_back({"programs", programs_form(parsed), false});
-  members.push_back({"sampler", sampler_form(state.sampler, parsed.version), false});
+  members.push_back({"sampler", sampler_form(parsed), false});
   members.push_back(
       {"values", JsonForm::texts([&](const std::string& name, std::string_view text) { state.values[name] = text; })});
-  JsonForm form = JsonForm::object(std::move(members));
+  JsonForm form = object_form(parsed.revision, std::move(members));
   form.end = [&parsed] { check_lists(parsed); };
-  form.accepts_unknown = [&parsed] { return parsed.revision > state_revision; };
   return form;
 }
 

@@ -129,6 +129,26 @@ TEST_CASE("members_of_a_later_revision_are_skipped_and_unknown_ones_of_this_are_
         R"("colour" is given twice)");
 }
 
+TEST_CASE("members_of_a_later_revision_are_skipped_at_every_depth") {
+  CheckpointState with_replicas = full_state();
+  with_replicas.replicas = {{.updates = 98}, {.updates = 97}};
+  CheckpointState with_programs = full_state();
+  with_programs.programs = {{{.updates = 98}, "judge"}, {{.updates = 97}, "make"}};
+  struct Case {
+    CheckpointState state;
+    std::string before;  // which member
+    std::string place;   // that an error names
+  };
+  for (const Case& each : {Case{full_state(), "\"seed\":", "sampler"},
+                           {full_state(), "\"bits\": \"47800000\"", "loss_scale"},
+                           {with_replicas, "\"updates\": 97", "replicas[1]"},
+                           {with_programs, "\"name\": \"make\"", "programs[1]"}}) {
+    const std::string text = replaced(compose(each.state), each.before, "\"colour\": [{}, 1], " + each.before);
+    CHECK(complaint(text) == each.place + R"(: has an unknown member "colour")");
+    CHECK(parse_state(replaced(text, "\"revision\": 0", "\"revision\": 1"), "x") == each.state);
+  }
+}
+
 TEST_CASE("a_later_version_is_refused_with_what_to_do") {
   CHECK(complaint(replaced(compose(full_state()), "\"version\": 2", "\"version\": 5")) ==
         "version: 5 was written by a newer version of Tessera; this one reads up to 4: read it with that version or a "
