@@ -2,6 +2,7 @@
 #include "checkpoint/checkpoint_directory.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <system_error>
 #include <vector>
@@ -12,10 +13,20 @@ namespace tessera::checkpoint {
 
 namespace {
 
+// With what is missing above it. The names of all that were made are on the device, as far as folders may be read.
 void make_directories(const std::filesystem::path& path) {
   std::error_code error;
+  std::vector<std::filesystem::path> missing;
+  for (std::filesystem::path each = path; !each.empty() && !std::filesystem::exists(each, error);
+       each = each.parent_path()) {
+    missing.push_back(each);
+  }
   std::filesystem::create_directories(path, error);
   if (error) throw DataError(fmt::format("{}: cannot be made: {}", path.string(), error.message()));
+  for (const std::filesystem::path& made : missing) {
+    const std::filesystem::path above = made.has_parent_path() ? made.parent_path() : ".";
+    if (::access(above.c_str(), R_OK) == 0) flush_folder(above);
+  }
 }
 
 void remove(const std::filesystem::path& path, const Pause& pause) {
@@ -69,7 +80,9 @@ void CheckpointDirectory::begin(std::uint64_t step, const CheckpointFiles& files
   if (!lock_.still_has_its_name()) lock_ = lock(path_);
   const std::filesystem::path folder = growing(step);
   remove_tree(folder, pause);  // of a save that failed, where it could not be removed then
-  make_directories(folder);
+  std::error_code error;
+  std::filesystem::create_directory(folder, error);
+  if (error) throw DataError(fmt::format("{}: cannot be made: {}", folder.string(), error.message()));
   for (const LaidFile& file : files.tensors) File::create_new(folder / file.name).resize(file.size());
 }
 

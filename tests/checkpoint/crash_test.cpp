@@ -154,6 +154,19 @@ TEST_CASE("no_power_failure_leaves_a_latest_checkpoint_that_is_not_whole") {
   }
 }
 
+// Not only what is in the directory, but its own name, and those of the folders that were made for it.
+TEST_CASE("a_checkpoint_in_a_new_directory_survives_a_power_failure_as_soon_as_it_is_saved") {
+  const TemporaryFolder folder;
+  watched::start(folder.path());
+  small_save(folder / "runs/of/may", 1, 2);
+  const std::vector<Operation> operations = watched::stop();
+  const crash_model::Device device({}, operations);
+  std::vector<bool> lost(operations.size());
+  for (const std::size_t i : device.unsure(operations.size())) lost[i] = true;
+  const std::string name = "runs/of/may/step-00000001";
+  CHECK(below(device.after(operations.size(), lost), name) == below(files_in(folder.path()), name));
+}
+
 // The proof can fail: each flush that is left out is found.
 TEST_CASE("without_any_one_of_its_flushes_a_save_is_not_safe") {
   const Recording sound = record_a_save(2);
