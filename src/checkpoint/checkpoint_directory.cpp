@@ -73,7 +73,14 @@ std::optional<Manifest> CheckpointDirectory::existing(std::uint64_t step) const 
   const std::filesystem::path path = finished(step);
   std::error_code error;
   if (std::filesystem::symlink_status(path, error).type() == std::filesystem::file_type::not_found) return std::nullopt;
-  return check_checkpoint(path);
+  try {
+    return check_checkpoint(path);
+  } catch (const DataError& fault) {
+    throw DataError(fmt::format(
+        "{}; it belongs to what stands where step {} is to be saved, and nothing is written over: move that "
+        "away, or save to another directory",
+        fault.what(), step));
+  }
 }
 
 void CheckpointDirectory::begin(std::uint64_t step, const CheckpointFiles& files, const Pause& pause) {

@@ -293,6 +293,22 @@ TEST_CASE("the_newest_that_cannot_be_used_is_an_error_unless_it_is_to_be_skipped
   });
 }
 
+TEST_CASE("a_step_that_stands_there_and_is_not_valid_is_not_saved_over_and_the_error_says_what_to_do") {
+  const TemporaryFolder folder;
+  save({.rows = 2}, folder.path(), 7);
+  const fs::path file = folder / "step-00000007/model.safetensors";
+  fs::resize_file(file, 3);
+  const auto save_again = [&](FullyShard& model) {
+    Checkpointer(model, {.directory = folder.path()}).save(progress(7));
+  };
+  const auto messages = failures<DataError>({.ranks = 3, .rows = 2}, save_again);
+  CHECK(mention(messages, 3, "step-00000007/model.safetensors: has 3 bytes"));
+  CHECK(
+      mention(messages, 3,
+              "; it belongs to what stands where step 7 is to be saved, and nothing is written over: move that away"));
+  CHECK(fs::file_size(file) == 3);
+}
+
 TEST_CASE("what_cannot_be_read_and_what_is_newer_are_never_removed") {
   const TemporaryFolder folder;
   save({.rows = 2}, folder.path(), 1);
