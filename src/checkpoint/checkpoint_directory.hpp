@@ -24,6 +24,9 @@ inline std::filesystem::path unfinished_folder(const std::filesystem::path& dire
   return (directory / checkpoint_name(step)) += unfinished_suffix;
 }
 
+// As newest_checkpoint(), of those of steps below `below`.
+std::optional<FoundCheckpoint> newest_below(const std::filesystem::path& folder, std::uint64_t below);
+
 class CheckpointDirectory {
  public:
   // Makes the directory where it is missing, locks it against other jobs for as long as this lives, and removes what

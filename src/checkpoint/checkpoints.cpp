@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 #include <system_error>
 
 #include "checkpoint/checked_file.hpp"
@@ -18,6 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view prefix = "step-";
+constexpr std::uint64_t any_step = std::numeric_limits<std::uint64_t>::max();
 using checkpoint::unfinished_suffix;
 
 std::string fault_of(const fs::path& checkpoint) {
@@ -117,14 +119,19 @@ std::optional<FoundCheckpoint> latest_checkpoint(const fs::path& folder) {
 }
 
 std::optional<FoundCheckpoint> newest_checkpoint(const fs::path& folder) {
-  const std::vector<FoundCheckpoint> found = named_checkpoints(folder);
+  return checkpoint::newest_below(folder, any_step);
+}
+
+std::optional<FoundCheckpoint> checkpoint::newest_below(const fs::path& folder, std::uint64_t below) {
+  std::vector<FoundCheckpoint> found = named_checkpoints(folder);
+  std::erase_if(found, [&](const FoundCheckpoint& each) { return below != any_step && each.step >= below; });
   if (found.empty()) return std::nullopt;
   const std::string fault = fault_of(found.back().path);
   if (fault.empty()) return found.back();
   throw DataError(
-      fmt::format("{}; it belongs to the newest checkpoint in {}, which therefore cannot be used: mend it, or "
+      fmt::format("{}; it belongs to the newest checkpoint{} in {}, which therefore cannot be used: mend it, or "
                   "read it with a Tessera that can, or move it away to use an older one",
-                  fault, folder.string()));
+                  fault, below == any_step ? "" : fmt::format(" below step {}", below), folder.string()));
 }
 
 fs::path find_checkpoint(const fs::path& path) {

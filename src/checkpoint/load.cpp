@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/checkpoint_directory.hpp"
 #include "checkpoint/differences.hpp"
 #include "checkpoint/file_layout.hpp"
 #include "checkpoint/safetensors_header.hpp"
@@ -92,7 +93,7 @@ std::vector<std::vector<TensorRange>> my_ranges(const std::vector<Match>& matche
 }
 
 std::optional<FoundCheckpoint> look_for_latest(const LatestInput& input) {
-  if (!input.options.skip_damaged) return newest_checkpoint(input.directory);
+  if (!input.options.skip_damaged) return newest_below(input.directory, input.options.below);
   std::vector<FoundCheckpoint> found = list_checkpoints(input.directory);
   std::erase_if(found, [&](const FoundCheckpoint& each) { return each.step >= input.options.below; });
   const bool none = found.empty();

@@ -283,6 +283,10 @@ TEST_CASE("the_newest_that_cannot_be_used_is_an_error_unless_it_is_to_be_skipped
     CHECK(checkpoints.latest({.skip_damaged = true})->step == 2);
     CHECK(checkpoints.latest({.skip_damaged = true, .below = 2})->step == 1);
     CHECK_FALSE(checkpoints.latest({.skip_damaged = true, .below = 1}));
+    CHECK(checkpoints.latest({.below = 3})->step == 2);
+    CHECK_FALSE(checkpoints.latest({.below = 1}));
+    CHECK_THROWS_WITH_AS(checkpoints.latest({.below = 4}),
+                         doctest::Contains("it belongs to the newest checkpoint below step 4 in "), DataError);
     model.world().barrier("looked");
     if (model.world().rank() == 0) {
       for (const char* name : {"step-00000001", "step-00000002"}) fs::remove(folder / name / "manifest.json");

@@ -52,7 +52,7 @@ struct LatestOptions {
   // Goes on to older ones where it must, and warns of each that is skipped (World::warn). Where none is valid, that is
   // still a DataError.
   bool skip_damaged = false;
-  std::uint64_t below = std::numeric_limits<std::uint64_t>::max();  // then: only those of lower steps
+  std::uint64_t below = std::numeric_limits<std::uint64_t>::max();  // only those of lower steps; default: all
 };
 
 struct LoadOptions {
