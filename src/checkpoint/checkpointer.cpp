@@ -123,6 +123,7 @@ class Checkpointer::Implementation {
   Implementation(FullyShard& model, CheckpointerOptions options)
       : model_(model), options_(std::move(options)), channel_((require_memory(model), model.world())) {
     if (options_.directory.empty()) throw UsageError("CheckpointerOptions::directory is empty");
+    files();  // what cannot be laid out is an error now, and not at the first save
     channel_.together("checkpoint: directory", [&](const Pause& pause) {
       if (channel_.rank() == 0) directory_.emplace(options_.directory, pause);
     });
@@ -189,6 +190,10 @@ class Checkpointer::Implementation {
 
   std::string composed(const TrainingProgress& progress) { return compose(state_of(model_, channel_, progress)); }
 
+  CheckpointFiles files() const {
+    return lay_out(model_.plan(), {.aliases = options_.aliases, .split = options_.split});
+  }
+
   // A checkpoint has one value of each buffer, rank 0's, or that of a replica's first rank: where another rank's
   // differs, it would be lost.
   void require_equal_buffers(const ShardValues& values) {
@@ -224,10 +229,10 @@ class Checkpointer::Implementation {
   // On whatever thread: of the model it uses the plan and the staging, which hold_plan() keeps.
   void write(const ShardValues& values, const std::string& state, std::uint64_t step) {
     const plan::Plan& plan = model_.plan();
-    const CheckpointFiles files = lay_out(plan, {.aliases = options_.aliases, .split = options_.split});
-    const BlockMap map(plan, files);
+    const CheckpointFiles laid = files();
+    const BlockMap map(plan, laid);
     checkpoint::save({.step = step,
-                      .files = files,
+                      .files = laid,
                       .map = map,
                       .values = values,
                       .state = state,

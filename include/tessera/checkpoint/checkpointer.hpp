@@ -64,7 +64,8 @@ struct LoadOptions {
 class Checkpointer {
  public:
   // The model is finalized, with FullyShardOptions::checkpointing other than none. Makes the directory, locks it, and
-  // removes what jobs that died left unfinished. Throws UsageError, or DataError naming the path.
+  // removes what jobs that died left unfinished. Throws UsageError, also for an alias of what the model does not have,
+  // or DataError naming the path.
   Checkpointer(FullyShard& model, CheckpointerOptions options);
   Checkpointer(const Checkpointer&) = delete;
   Checkpointer& operator=(const Checkpointer&) = delete;
