@@ -7,6 +7,7 @@
 #include <array>
 #include <optional>
 #include <set>
+#include <system_error>
 #include <tuple>
 #include <unordered_map>
 #include <utility>
@@ -274,15 +275,20 @@ class Verification {
       : folder_(folder), progress_(progress), staging_(checkpoint_block.count()) {}
 
   std::vector<std::string> run() {
-    const bool was_there = std::filesystem::exists(folder_);
+    const bool was_there = is_there();
     look();
-    if (was_there && !faults_.empty() && !std::filesystem::exists(folder_)) {
+    if (was_there && !faults_.empty() && !is_there()) {
       throw DataError(fmt::format("{}: was removed, or got another name, while it was read", folder_.string()));
     }
     return std::move(faults_);
   }
 
  private:
+  bool is_there() const {
+    std::error_code ignored;  // what keeps a path from being looked at keeps the manifest from being read
+    return std::filesystem::exists(folder_, ignored);
+  }
+
   void look() {
     collect(faults_, [&] { read_checkpoint_manifest(folder_); });
     std::optional<Manifest> manifest;  // of another step it is still one

@@ -100,6 +100,11 @@ void SafetensorsReader::read(const StoredTensor& tensor, Bytes first, std::span<
 }
 
 void SafetensorsReader::read_floats(const StoredTensor& tensor, std::size_t first, std::span<float> to) const {
+  // What is so far beyond its elements has no place in bytes that could be looked at.
+  if (first > tensor.size.count()) {
+    throw UsageError(fmt::format("{}: tensor {}: element {} is outside its {} bytes", path().string(),
+                                 checkpoint::shown_name(tensor.name), first, tensor.size.count()));
+  }
   if (tensor.dtype == "F32") return read(tensor, Bytes(first * sizeof(float)), std::as_writable_bytes(to));
   if (tensor.dtype == "BF16") return read_halves<bf16>(*this, tensor, first, to);
   if (tensor.dtype == "F16") return read_halves<fp16>(*this, tensor, first, to);

@@ -403,6 +403,13 @@ TEST_CASE("a_checkpoint_that_goes_while_it_is_verified_is_not_called_damaged") {
   CHECK_THROWS_WITH_AS(verify(), expected.c_str(), DataError);
 }
 
+TEST_CASE("a_path_that_leads_nowhere_is_a_fault_of_the_checkpoint") {
+  const TemporaryFolder folder;
+  fs::create_symlink(folder / "loop", folder / "loop");
+  CHECK(verify_checkpoint(folder / "loop") == std::vector{(folder / "loop/manifest.json").string() +
+                                                          ": cannot be opened: Too many levels of symbolic links"});
+}
+
 TEST_CASE("a_checkpoint_that_was_not_finished_is_not_read") {
   const TemporaryFolder folder;
   const fs::path path = write_checkpoint(folder.path(), sample_checkpoint());

@@ -128,6 +128,9 @@ TEST_CASE("half_precision_tensors_are_widened_exactly_over_any_range") {
     reader.read_floats(*reader.find("half"), first, values);
     for (std::size_t i = 0; i < values.size(); ++i) REQUIRE(values[i] == static_cast<float>(half[first + i]));
   }
+  std::vector<float> one(1);
+  // Their places in bytes are 0 in 64 bits.
+  CHECK_THROWS_AS(reader.read_floats(*reader.find("brain"), std::size_t{1} << 63, one), UsageError);
 }
 
 TEST_CASE("what_is_not_a_safetensors_file_is_refused") {
