@@ -12,7 +12,7 @@
 
 #include "data/image_decoder.hpp"
 #include "data/image_scaling.hpp"
-#include "data/whole_file.hpp"
+#include "data/open_file.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tessera {
@@ -56,7 +56,7 @@ std::vector<fs::path> contents(const fs::path& directory) {
 std::vector<std::string> folder_names(const fs::path& directory) {
   std::vector<std::string> names;
   for (const fs::path& path : contents(directory)) {
-    if (fs::is_directory(path)) names.push_back(path.filename().string());
+    if (fs::is_directory(data::examined(path))) names.push_back(path.filename().string());
   }
   if (names.empty()) refuse_folder(directory, "has no folders: images are looked for in one folder for each class");
   return names;
@@ -69,7 +69,7 @@ ImageFolder::~ImageFolder() = default;
 ImageFolder::ImageFolder(const fs::path& directory, ImageFolderOptions options) : options_(std::move(options)) {
   data::require_decoder();
   if (options_.height == 0 || options_.width == 0) throw UsageError("ImageFolder: images must have pixels");
-  if (!fs::is_directory(directory)) refuse_folder(directory, "is no directory");
+  if (!fs::is_directory(data::examined(directory))) refuse_folder(directory, "is no directory");
   const std::vector<std::string> names = folder_names(directory);
   if (options_.classes.empty()) options_.classes = names;
   for (const std::string& name : names) {

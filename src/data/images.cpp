@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "data/image_files.hpp"
-#include "data/whole_file.hpp"
+#include "data/open_file.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tessera {
@@ -30,8 +30,8 @@ Octets read_octets(const fs::path& path) {
 // As it is, or compressed under the same name with .gz.
 Idx read_idx(const fs::path& plain, std::size_t dimensions) {
   fs::path path = plain;
-  if (!fs::exists(path)) path += ".gz";
-  if (!fs::exists(path)) refuse_file(plain, "there is no such file, nor one with .gz");
+  if (!fs::exists(data::examined(path))) path += ".gz";
+  if (!fs::exists(data::examined(path))) refuse_file(plain, "there is no such file, nor one with .gz");
   return data::parse_idx(read_octets(path), path, dimensions);
 }
 
@@ -117,8 +117,8 @@ ImageSet read_cifar10(const fs::path& directory, ImagePart part) {
   if (part == ImagePart::held_out) {
     add_cifar_file(directory / "test_batch.bin", format, images);
   } else {
-    for (std::size_t batch = 1; batch == 1 || fs::exists(directory / fmt::format("data_batch_{}.bin", batch));
-         ++batch) {
+    for (std::size_t batch = 1;
+         batch == 1 || fs::exists(data::examined(directory / fmt::format("data_batch_{}.bin", batch))); ++batch) {
       add_cifar_file(directory / fmt::format("data_batch_{}.bin", batch), format, images);
     }
   }

@@ -12,8 +12,8 @@
 #include <string_view>
 #include <utility>
 
+#include "data/open_file.hpp"
 #include "data/permutation.hpp"
-#include "data/whole_file.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tessera {

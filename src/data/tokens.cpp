@@ -2,80 +2,18 @@
 // held-out ones.
 #include "tessera/data/tokens.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstring>
 #include <limits>
 #include <string>
 #include <utility>
 
+#include "data/open_file.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tessera {
-
-namespace data {
-
-// A file to read, open as long as this object lives. Not mapped: what is cut off while it is read is an error then, and
-// no signal.
-class OpenFile {
- public:
-  // Throws DataError naming the path: missing, not a regular file, empty, cannot be opened.
-  explicit OpenFile(const std::filesystem::path& path)
-      // Without O_NONBLOCK, opening a pipe would wait for somebody to write to it.
-      : path_(path.string()), descriptor_(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
-    if (descriptor_ < 0 && errno == ENOENT) throw DataError(fmt::format("{}: there is no such file", path_));
-    if (descriptor_ < 0) throw DataError(fmt::format("{}: cannot be opened: {}", path_, std::strerror(errno)));
-    try {
-      size_ = examined_size();
-    } catch (...) {
-      ::close(descriptor_);
-      throw;
-    }
-  }
-  OpenFile(const OpenFile&) = delete;
-  OpenFile& operator=(const OpenFile&) = delete;
-  ~OpenFile() { ::close(descriptor_); }
-
-  std::size_t size() const { return size_; }  // when it was opened
-
-  void read(std::size_t offset, std::span<std::byte> to) const {
-    while (!to.empty()) {
-      const ssize_t count = ::pread(descriptor_, to.data(), to.size(), static_cast<off_t>(offset));
-      if (count < 0 && errno == EINTR) continue;
-      if (count < 0) throw DataError(fmt::format("{}: cannot be read: {}", path_, std::strerror(errno)));
-      if (count == 0) {
-        throw DataError(
-            fmt::format("{}: ends at byte {}, and had {} bytes when it was opened: it was cut off meanwhile", path_,
-                        examined_size(), size_));
-      }
-      offset += static_cast<std::size_t>(count);
-      to = to.subspan(static_cast<std::size_t>(count));
-    }
-  }
-
- private:
-  std::size_t examined_size() const {
-    struct stat status {};
-    if (::fstat(descriptor_, &status) != 0) {
-      throw DataError(fmt::format("{}: cannot be read: {}", path_, std::strerror(errno)));
-    }
-    if (S_ISDIR(status.st_mode)) throw DataError(fmt::format("{}: is a directory, not a file of tokens", path_));
-    if (!S_ISREG(status.st_mode)) throw DataError(fmt::format("{}: is not a regular file", path_));
-    return static_cast<std::size_t>(status.st_size);
-  }
-
-  std::string path_;
-  int descriptor_;
-  std::size_t size_ = 0;
-};
-
-}  // namespace data
 
 namespace {
 
@@ -107,7 +45,7 @@ void check(const std::string& path, TokenFormat format, std::size_t bytes, std::
 TokenFile::TokenFile(const std::filesystem::path& path, TokenFormat format, std::optional<std::size_t> vocabulary)
     : path_(path),
       format_(format),
-      file_(std::make_unique<data::OpenFile>(path)),
+      file_(std::make_unique<data::OpenFile>(path, "a file of tokens")),
       size_(file_->size() / bytes_of(format)) {
   if (file_->size() == 0) throw DataError(fmt::format("{}: is empty", path.string()));
   check(path.string(), format, file_->size(), vocabulary.value_or(byte_ids));

@@ -202,6 +202,10 @@ TEST_CASE("folders_that_are_no_classes_are_named") {
   CHECK(failure() == name + "/dog: is a class without images");
   folder.write("dog/notes.txt", "of no use");
   CHECK(failure().find(name + "/dog/notes.txt: ends in none of .jpg, .jpeg and .png") == 0);
+  fs::create_symlink(folder.path() / "loop", folder.path() / "loop");
+  CHECK(failure() == name + "/loop: cannot be examined: Too many levels of symbolic links");
+  CHECK(failure_of([&] { ImageFolder(folder.path() / "loop"); }) ==
+        name + "/loop: cannot be examined: Too many levels of symbolic links");
 }
 
 TEST_CASE("images_that_are_damaged_or_change_are_named") {

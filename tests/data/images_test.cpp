@@ -118,6 +118,10 @@ TEST_CASE("mnist_files_that_are_damaged_are_named") {
   CHECK(failure(good, idx({2}, std::string{'\x01', '\x07'})) ==
         label_name + ": image 1 has the label 7, but there are 2 classes");
   fs::remove(folder.path() / "train-images-idx3-ubyte");
+  fs::create_symlink(folder.path() / "loop", folder.path() / "loop");
+  CHECK(failure_of([&] { read_mnist(folder.path() / "loop", ImagePart::training, classes(2)); }) ==
+        (folder.path() / "loop/train-images-idx3-ubyte").string() +
+            ": cannot be examined: Too many levels of symbolic links");
   CHECK(failure_of([&] { read_mnist(folder.path(), ImagePart::training, classes(2)); }) ==
         name + ": there is no such file, nor one with .gz");
   fs::create_directory(folder.path() / "train-images-idx3-ubyte");

@@ -116,6 +116,11 @@ TEST_CASE("what_is_not_a_file_is_an_error") {
   const std::string folder = std::filesystem::temp_directory_path().string();
   CHECK_THROWS_WITH_AS(read_labelled_csv(folder), (folder + ": is a directory, not a CSV file").c_str(), DataError);
   CHECK_THROWS_WITH_AS(read_labelled_csv("/dev/null"), "/dev/null: is not a regular file", DataError);
+  const std::filesystem::path loop = folder + "/tessera_loop_" + std::to_string(::getpid());
+  std::filesystem::create_symlink(loop, loop);
+  CHECK_THROWS_WITH_AS(read_labelled_csv(loop),
+                       (loop.string() + ": cannot be opened: Too many levels of symbolic links").c_str(), DataError);
+  std::filesystem::remove(loop);
 }
 
 TEST_CASE("any_bytes_end_in_data_or_in_an_error") {
