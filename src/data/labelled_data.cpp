@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -95,6 +96,21 @@ std::string quoted(std::string_view field) {
   return text + (field.size() > 24 ? "…'" : "'");
 }
 
+// Nothing for what is no finite number. One that is too small for fp32 becomes what is nearest.
+std::optional<float> finite_number(std::string_view field) {
+  const char* const field_end = field.data() + field.size();
+  float value = 0.0f;
+  auto [end, error] = std::from_chars(field.data(), field_end, value);
+  if (error == std::errc::result_out_of_range) {
+    double wide = 0.0;
+    error = std::from_chars(field.data(), field_end, wide).ec;
+    if (std::abs(wide) > 1.0) return std::nullopt;  // too large
+    value = static_cast<float>(wide);
+  }
+  const bool is_one = error == std::errc() && end == field_end && std::isfinite(value);
+  return is_one ? std::optional(value) : std::nullopt;
+}
+
 class Parser {
  public:
   Parser(std::string path, const CsvOptions& options)
@@ -138,13 +154,15 @@ class Parser {
   }
 
   float parse_feature(std::string_view field, std::size_t column) const {
-    float value = 0.0f;
-    const auto [end, error] = std::from_chars(field.data(), field.data() + field.size(), value);
-    if (error != std::errc() || end != field.data() + field.size() || !std::isfinite(value)) {
+    const std::optional<float> value = finite_number(field);
+    if (!value) {
       const std::string_view hint = line_ == 1 ? " (a header line is not allowed)" : "";
       fail(fmt::format("column {} is {}, not a finite number{}", column, quoted(field), hint));
     }
-    return value * options_.scale;
+    const float scaled = *value * options_.scale;
+    if (std::isfinite(scaled)) return scaled;
+    fail(fmt::format("column {} is {}, and times the scale of {} no finite number", column, quoted(field),
+                     options_.scale));
   }
 
   std::int32_t parse_label(std::string_view field) {

@@ -91,6 +91,14 @@ TEST_CASE("numbers_blanks_and_line_ends_are_read") {
   CHECK(all.labels == std::vector<std::int32_t>{0, 2});
 }
 
+// As programs write them that compute with 64 bits.
+TEST_CASE("numbers_that_fp32_has_no_bits_for_become_zero_or_what_is_nearest") {
+  const LabelledData data = parse("1e-40,1e-50,-1e-60,1e-320,0\n");
+  CHECK(read_all(data).features == std::vector<float>{1e-40f, 0.0f, 0.0f, 0.0f});
+  CHECK(complaint("1,3e38,0\n", {.scale = 2.0f}) ==
+        ", line 1: column 2 is '3e38', and times the scale of 2 no finite number");
+}
+
 TEST_CASE("damaged_files_are_described_with_their_line") {
   CHECK(complaint("") == ": is empty");
   CHECK(complaint("\n \n") == ": is empty");
