@@ -121,6 +121,7 @@ class Prefetcher::Implementation {
 
   // The next sample batch, from the next epoch where this one has ended. False after the last epoch.
   bool draw(SampleBatch& chosen) {
+    if (sampler_.batches_per_epoch() == 0) return false;  // in none of its epochs, however many there are
     while (!sampler_.next(chosen)) {
       if (options_.epochs && sampler_.epoch() + 1 >= *options_.epochs) return false;
       sampler_.set_epoch(sampler_.epoch() + 1);

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
+#include <limits>
 #include <mutex>
 #include <stdexcept>
 #include <thread>
@@ -182,6 +183,9 @@ TEST_CASE("a_loader_without_batches_ends_or_is_refused") {
                        UsageError);
   Loader<Indices> ending(DistributedSampler(too_few), {.epochs = 2}, copy_indices);
   CHECK(ending.next() == nullptr);
+  Loader<Indices> ending_late(DistributedSampler(too_few), {.epochs = std::numeric_limits<std::size_t>::max()},
+                              copy_indices);
+  CHECK(ending_late.next() == nullptr);
   Loader<Indices> no_epochs(DistributedSampler(small()), {.epochs = 0}, copy_indices);
   CHECK(no_epochs.next() == nullptr);
   CHECK_THROWS_AS(Loader<Indices>(DistributedSampler(small()), {.depth = 0}, copy_indices), UsageError);
