@@ -103,16 +103,19 @@ void put_counts(FullyShard& model, std::size_t program, const Counts& counts) {
   model.set_step_scalars(scalars, program);
 }
 
-void put_scalars(FullyShard& model, const CheckpointState& state) {
+void put_scalars(FullyShard& model, const Loaded& loaded) {
+  const CheckpointState& state = loaded.state;
   const std::size_t replica = model.plan().place_of(static_cast<std::size_t>(model.world().rank())).replica;
   const bool has_mine = model.plan().replicas_diverge() && state.replicas.size() == model.plan().options.replicas;
-  if (has_mine) return put_counts(model, 0, state.replicas[replica]);
-  if (state.programs.empty()) return put_counts(model, 0, state);
+  if (state.programs.empty()) {
+    if (!loaded.counts_go_on[0]) return;
+    return has_mine ? put_counts(model, 0, state.replicas[replica]) : put_counts(model, 0, state);
+  }
   for (std::size_t program = 0; program < model.plan().programs.size(); ++program) {
     const auto stored = std::find_if(state.programs.begin(), state.programs.end(), [&](const ProgramCounts& counts) {
       return counts.program == model.plan().programs[program].name;
     });
-    if (stored != state.programs.end()) put_counts(model, program, *stored);
+    if (stored != state.programs.end() && loaded.counts_go_on[program]) put_counts(model, program, *stored);
   }
 }
 
@@ -177,7 +180,7 @@ class Checkpointer::Implementation {
                                       .block = staging().block});
     if (!on_host()) mine.copy_from(values);
     if (loaded.outer_steps_begin) mine.begin_outer_steps();
-    put_scalars(model_, loaded.state);
+    put_scalars(model_, loaded);
     model_.shards_changed();
     return std::move(loaded.state);
   }

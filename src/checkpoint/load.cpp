@@ -77,6 +77,20 @@ std::vector<Match> matches(const CheckpointReader& reader, const CheckpointFiles
   throw DataError(fmt::format("{}: does not fit the model: {}", reader.folder().string(), differences.text()));
 }
 
+// By program: false where it keeps states, and none of them was found.
+std::vector<bool> programs_with_states(const CheckpointFiles& files, std::span<const Match> matches,
+                                       const plan::Plan& plan) {
+  std::vector<bool> result(plan.programs.size(), true);
+  const auto set = [&](const LaidTensor& tensor, bool value) {
+    if (tensor.source.kind == TensorSource::Kind::state) result[plan.trainers[tensor.source.unit]] = value;
+  };
+  for (const LaidFile& file : files.tensors) {
+    for (const LaidTensor& wanted : file.tensors) set(wanted, false);
+  }
+  for (const Match& match : matches) set(*match.wanted, true);
+  return result;
+}
+
 // In passes: a stored tensor that several of the model's parameters are to have, as those that were tied when it was
 // saved, is read in as many.
 std::vector<std::vector<TensorRange>> my_ranges(const std::vector<Match>& matches, const ShardValues& values) {
@@ -156,7 +170,9 @@ Loaded load(const LoadInput& input) {
   input.channel.together("checkpoint: read", [&](const Pause& pause) {
     for (const std::vector<TensorRange>& pass : my_ranges(found, input.values)) reader->read(pass, input.block, pause);
   });
-  return {.state = reader->state(), .outer_steps_begin = input.plan.replicas_diverge() && !apart};
+  return {.state = reader->state(),
+          .outer_steps_begin = input.plan.replicas_diverge() && !apart,
+          .counts_go_on = programs_with_states(files, found, input.plan)};
 }
 
 std::optional<FoundCheckpoint> latest(const LatestInput& input) {

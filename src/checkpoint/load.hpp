@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "checkpoint/channel.hpp"
 #include "checkpoint/shard_values.hpp"
@@ -27,6 +28,8 @@ struct Loaded {
   // The checkpoint is of one model for all ranks, and replicas that train apart set out from it:
   // ShardValues::begin_outer_steps() is to follow.
   bool outer_steps_begin;
+  // By program of the model: the checkpoint has states of its optimizer, to which counts belong, or it keeps none.
+  std::vector<bool> counts_go_on;
 };
 
 // Fills masters, states, untrained state, and what outer steps keep. Collective.

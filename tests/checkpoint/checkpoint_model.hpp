@@ -15,6 +15,7 @@
 #include "tessera/checkpoint/checkpointer.hpp"
 #include "tessera/comm/run.hpp"
 #include "tessera/optim/adamw.hpp"
+#include "tessera/optim/sgd.hpp"
 #include "tessera/shard/fully_shard.hpp"
 
 namespace checkpoint_model {
@@ -54,6 +55,7 @@ struct Job {
   bool experts = false;  // each replica has the second layer of its own
   // Dynamic, whatever the precision: so there is a scale to carry on.
   std::optional<kernels::LossScaling> loss_scaling = kernels::dynamic_loss_scaling;
+  bool sgd = false;  // with momentum; else AdamW
 };
 
 // Values of one tensor's elements, that no other element of the checkpoint has, most likely.
@@ -151,7 +153,11 @@ inline void with_model(const Job& job, const std::function<void(FullyShard&)>& b
     for (auto& layer : layers) {
       model.add(*layer, UnitOptions{.in_replica = job.experts && layer == layers[1]});
     }
-    model.finalize(AdamW{});
+    if (job.sgd) {
+      model.finalize(Sgd{.momentum = 0.9f});
+    } else {
+      model.finalize(AdamW{});
+    }
     body(model);
   });
 }

@@ -195,6 +195,7 @@ TEST_CASE("other_numbers_of_replicas_are_refused_and_get_what_all_had_in_common_
       Checkpointer checkpoints(model, {.directory = folder.path()});
       checkpoints.load(checkpoints.latest()->path, {.partial = true});
       CHECK(other_than_stored(model, "master") == 0);
+      CHECK(model.step_scalars().step == 0);  // no replica's states are the model's, nor are counts
       if (model.plan().replicas_diverge()) CHECK(other_than_stored(model, "anchor") == 0);
     });
   }

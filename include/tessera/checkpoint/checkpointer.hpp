@@ -57,7 +57,7 @@ struct LatestOptions {
 
 struct LoadOptions {
   // Only the tensors that the model and the checkpoint have in common, in the same shape; the rest of the model stays
-  // as it is.
+  // as it is, and so do counts and loss scale of a program where no states of its optimizer are among them.
   bool partial = false;
 };
 
