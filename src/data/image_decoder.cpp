@@ -55,11 +55,18 @@ struct JpegErrors {
   std::longjmp(errors->back, 1);
 }
 
-// What is missing at the end libjpeg fills with grey, and only warns of; other warnings are of what does no harm.
+// What is missing at the end libjpeg fills with grey, and of what is no code it makes any picture; it only warns. Other
+// warnings are of what sound files have, too: bytes that belong to nothing, say.
 void hear(j_common_ptr info, int level) {
   if (level >= 0) return;
-  const int code = info->err->msg_code;
-  if (code == JWRN_JPEG_EOF || code == JWRN_HIT_MARKER) leave(info);
+  switch (info->err->msg_code) {
+    case JWRN_JPEG_EOF:
+    case JWRN_HIT_MARKER:
+    case JWRN_HUFF_BAD_CODE:
+    case JWRN_ARITH_BAD_CODE:
+    case JWRN_MUST_RESYNC: leave(info);
+    default: return;
+  }
 }
 
 class Jpeg {

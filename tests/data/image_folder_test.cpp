@@ -231,6 +231,15 @@ TEST_CASE("images_that_are_damaged_or_change_are_named") {
     folder.write("a/b.png", cut(good_png));
     CHECK(failure(1).find(png.string() + ": is ") == 0);
   }
+  // Of bits that are turned over some make another picture, and some no code.
+  std::size_t without_code = 0;
+  for (std::size_t at = good_jpeg.size() / 4; at < good_jpeg.size() - 100; at += 7) {
+    std::string turned = good_jpeg;
+    for (std::size_t i = at; i < at + 8; ++i) turned[i] = static_cast<char>(~turned[i]);
+    folder.write("a/a.jpg", turned);
+    without_code += failure(0) == jpeg.string() + ": is a damaged JPEG: Corrupt JPEG data: bad Huffman code";
+  }
+  CHECK(without_code > 20);
   folder.write("a/a.jpg", "");
   CHECK(failure(0) == jpeg.string() + ": is empty");
   folder.write("a/a.jpg", "GIF89a and more");
