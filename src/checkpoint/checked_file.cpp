@@ -59,10 +59,6 @@ std::size_t spans_of_piece(std::span<const std::span<std::byte>> spans) {
   return count;
 }
 
-void add_offset(SafetensorsHeader& header, std::uint64_t offset) {
-  for (StoredTensor& tensor : header.tensors) tensor.offset += Bytes(offset);
-}
-
 }  // namespace
 
 CheckedFile::CheckedFile(const std::filesystem::path& folder, ManifestFile expected)
@@ -137,50 +133,21 @@ std::string CheckedFile::read_text(Bytes limit) const {
   return text;
 }
 
-std::size_t CheckedFile::header_length(std::uint64_t stored) const {
-  if (stored > expected_.size.count() - length_field || stored > safetensors_header_limit.count()) {
-    throw DataError(
-        fmt::format("{}: is not a safetensors file, or damaged: its header would be {} bytes long, in a file of {}",
-                    path_.string(), stored, expected_.size.count()));
-  }
-  return stored;
-}
-
-SafetensorsHeader CheckedFile::parse(std::string_view json) const {
-  const std::uint64_t data = length_field + json.size();
-  SafetensorsHeader header = parse_header(json, expected_.size.count() - data, path_.string());
-  add_offset(header, data);
-  return header;
-}
-
 SafetensorsHeader CheckedFile::read_tensors(std::span<std::byte> staging) const {
-  if (expected_.size.count() < length_field) {
-    throw DataError(fmt::format("{}: is too short to be a safetensors file", path_.string()));
-  }
-  std::vector<std::byte> own(staging.empty() ? block_size(0).count() : 0);
+  std::vector<std::byte> own(staging.empty() ? std::min(checkpoint_block, expected_.size).count() : 0);
   if (staging.empty()) staging = own;
-  std::uint64_t stored = 0;
-  read(Bytes(0), std::as_writable_bytes(std::span(&stored, 1)), staging);
-  std::string json(header_length(stored), '\0');
-  read(Bytes(length_field), std::as_writable_bytes(std::span(json)), staging);
-  return parse(json);
-}
-
-// For the text of an error alone: what it says may be damaged too, and is parsed with the same suspicion.
-SafetensorsHeader CheckedFile::read_unchecked_tensors() const {
-  std::uint64_t stored = 0;
-  file_.read(0, std::as_writable_bytes(std::span(&stored, 1)));
-  std::string json(header_length(stored), '\0');
-  file_.read(length_field, std::as_writable_bytes(std::span(json)));
-  return parse(json);
+  return read_header(expected_.size.count(), path_.string(),
+                     [&](std::uint64_t place, std::span<std::byte> to) { read(Bytes(place), to, staging); });
 }
 
 // "tensors "a", "b"" of those that lie in the bytes [first, first + size); empty where it cannot be told.
 std::string CheckedFile::contents(Bytes first, Bytes size) const {
-  if (!path_.string().ends_with(".safetensors") || expected_.size.count() < length_field) return {};
+  if (!path_.string().ends_with(".safetensors")) return {};
   SafetensorsHeader header;
   try {
-    header = read_unchecked_tensors();
+    // Not checked: it may be damaged too, and is parsed with the same suspicion.
+    header = read_header(expected_.size.count(), path_.string(),
+                         [&](std::uint64_t place, std::span<std::byte> to) { file_.read(place, to); });
   } catch (const DataError&) {
     return {};
   }

@@ -38,9 +38,6 @@ class CheckedFile {
   // Fills the spans with what stands there, and returns its checksum.
   std::uint32_t read_sum(Bytes first, std::span<const std::span<std::byte>> spans) const;
   std::string contents(Bytes first, Bytes size) const;
-  SafetensorsHeader read_unchecked_tensors() const;
-  SafetensorsHeader parse(std::string_view json) const;
-  std::size_t header_length(std::uint64_t stored) const;
 
   std::filesystem::path path_;
   ManifestFile expected_;

@@ -218,11 +218,7 @@ void CheckpointReader::read(std::span<const TensorRange> ranges, std::span<std::
                             const std::function<void()>& between) const {
   std::vector<Piece> pieces;
   for (const TensorRange& range : ranges) {
-    const StoredTensor& tensor = *range.tensor;
-    if (range.first > tensor.size || range.to.size() > (tensor.size - range.first).count()) {
-      throw UsageError(fmt::format("{}: tensor {}: {} bytes from byte {} are outside its {}", folder().string(),
-                                   shown_name(tensor.name), range.to.size(), range.first.count(), tensor.size.count()));
-    }
+    checkpoint::require_inside(*range.tensor, range.first, range.to.size(), folder().string());
     cut_into_blocks(range, pieces);
   }
   std::sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) {

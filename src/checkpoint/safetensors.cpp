@@ -26,21 +26,9 @@ namespace {
 using checkpoint::File;
 using checkpoint::length_field;
 
-checkpoint::SafetensorsHeader read_header(const File& file, const std::string& path) {
-  const std::uint64_t size = file.size();
-  if (size < length_field) throw DataError(fmt::format("{}: is too short to be a safetensors file", path));
-  std::uint64_t length = 0;
-  file.read(0, std::as_writable_bytes(std::span(&length, 1)));
-  if (length > size - length_field || length > safetensors_header_limit.count()) {
-    throw DataError(
-        fmt::format("{}: is not a safetensors file, or damaged: its header would be {} bytes long, in a file of {}",
-                    path, length, size));
-  }
-  std::string json(length, '\0');
-  file.read(length_field, std::as_writable_bytes(std::span(json)));
-  checkpoint::SafetensorsHeader header = checkpoint::parse_header(json, size - length_field - length, path);
-  for (StoredTensor& tensor : header.tensors) tensor.offset += Bytes(length_field + length);
-  return header;
+checkpoint::SafetensorsHeader header_of(const File& file, const std::string& path) {
+  return checkpoint::read_header(file.size(), path,
+                                 [&](std::uint64_t place, std::span<std::byte> to) { file.read(place, to); });
 }
 
 // Reads 16-bit elements piece by piece and widens them.
@@ -61,7 +49,7 @@ void read_halves(const SafetensorsReader& reader, const StoredTensor& tensor, st
 class SafetensorsReader::Implementation {
  public:
   explicit Implementation(std::filesystem::path path)
-      : path_(std::move(path)), file_(File::open_to_read(path_)), header_(read_header(file_, path_.string())) {
+      : path_(std::move(path)), file_(File::open_to_read(path_)), header_(header_of(file_, path_.string())) {
     for (std::size_t i = 0; i < header_.tensors.size(); ++i) places_.emplace(header_.tensors[i].name, i);
   }
 
@@ -92,10 +80,7 @@ const std::map<std::string, std::string>& SafetensorsReader::metadata() const {
 }
 
 void SafetensorsReader::read(const StoredTensor& tensor, Bytes first, std::span<std::byte> to) const {
-  if (first > tensor.size || to.size() > (tensor.size - first).count()) {
-    throw UsageError(fmt::format("{}: tensor {}: {} bytes from byte {} are outside its {}", path().string(),
-                                 checkpoint::shown_name(tensor.name), to.size(), first.count(), tensor.size.count()));
-  }
+  checkpoint::require_inside(tensor, first, to.size(), path().string());
   implementation_->file_.read((tensor.offset + first).count(), to);
 }
 
@@ -188,11 +173,7 @@ class SafetensorsWriter::Implementation {
 
   void write(std::size_t tensor, Bytes first, std::span<const std::byte> from) {
     const StoredTensor& target = tensors_.at(tensor);
-    if (first > target.size || from.size() > (target.size - first).count()) {
-      throw UsageError(fmt::format("{}: tensor {}: {} bytes from byte {} are outside its {}", path_.string(),
-                                   checkpoint::shown_name(target.name), from.size(), first.count(),
-                                   target.size.count()));
-    }
+    checkpoint::require_inside(target, first, from.size(), path_.string());
     file().write((data_ + target.offset + first).count(), from);
   }
 

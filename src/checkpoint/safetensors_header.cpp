@@ -223,6 +223,16 @@ void check_ranges(std::span<const StoredTensor> tensors, std::uint64_t data_size
   }
 }
 
+// `data_size`: the bytes after the header.
+SafetensorsHeader parse_header(std::string_view json, std::uint64_t data_size, const std::string& path) {
+  HeaderEvents events;
+  if (!parse_json(json, events)) throw DataError(fmt::format("{}: {}", path, events.reason()));
+  SafetensorsHeader header = events.take_header();
+  for (const StoredTensor& tensor : header.tensors) check_size(tensor, path);
+  check_ranges(header.tensors, data_size, path);
+  return header;
+}
+
 }  // namespace
 
 std::size_t element_size(std::string_view dtype) {
@@ -246,13 +256,28 @@ std::string shown_name(std::string_view name) {
   return name.size() > longest ? text + "…" : text;
 }
 
-SafetensorsHeader parse_header(std::string_view json, std::uint64_t data_size, const std::string& path) {
-  HeaderEvents events;
-  if (!parse_json(json, events)) throw DataError(fmt::format("{}: {}", path, events.reason()));
-  SafetensorsHeader header = events.take_header();
-  for (const StoredTensor& tensor : header.tensors) check_size(tensor, path);
-  check_ranges(header.tensors, data_size, path);
+SafetensorsHeader read_header(std::uint64_t file_size, const std::string& path,
+                              const std::function<void(std::uint64_t place, std::span<std::byte> to)>& read) {
+  if (file_size < length_field) throw DataError(fmt::format("{}: is too short to be a safetensors file", path));
+  std::uint64_t length = 0;
+  read(0, std::as_writable_bytes(std::span(&length, 1)));
+  if (length > file_size - length_field || length > safetensors_header_limit.count()) {
+    throw DataError(
+        fmt::format("{}: is not a safetensors file, or damaged: its header would be {} bytes long, in a file of {}",
+                    path, length, file_size));
+  }
+  std::string json(length, '\0');
+  read(length_field, std::as_writable_bytes(std::span(json)));
+  const std::uint64_t data = length_field + length;
+  SafetensorsHeader header = parse_header(json, file_size - data, path);
+  for (StoredTensor& tensor : header.tensors) tensor.offset += Bytes(data);
   return header;
+}
+
+void require_inside(const StoredTensor& tensor, Bytes first, std::uint64_t size, const std::string& path) {
+  if (first <= tensor.size && size <= (tensor.size - first).count()) return;
+  throw UsageError(fmt::format("{}: tensor {}: {} bytes from byte {} are outside its {}", path, shown_name(tensor.name),
+                               size, first.count(), tensor.size.count()));
 }
 
 std::string compose_header(std::span<const StoredTensor> tensors, const std::map<std::string, std::string>& metadata) {

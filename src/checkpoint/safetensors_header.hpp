@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -14,12 +15,17 @@
 namespace tessera::checkpoint {
 
 struct SafetensorsHeader {
-  std::vector<StoredTensor> tensors;  // offsets are from the beginning of the data
+  std::vector<StoredTensor> tensors;
   std::map<std::string, std::string> metadata;
 };
 
-// `data_size`: the bytes after the header. Throws DataError whose text begins with `path`.
-SafetensorsHeader parse_header(std::string_view json, std::uint64_t data_size, const std::string& path);
+// Throws UsageError where bytes [first, first + size) are not all the tensor's.
+void require_inside(const StoredTensor& tensor, Bytes first, std::uint64_t size, const std::string& path);
+
+// The header of a file of `file_size` bytes, with offsets from the file's beginning. `read` fills `to` with the bytes
+// that stand from `place` on. Throws DataError whose text begins with `path`.
+SafetensorsHeader read_header(std::uint64_t file_size, const std::string& path,
+                              const std::function<void(std::uint64_t place, std::span<std::byte> to)>& read);
 
 // The JSON, filled up with blanks so that the data behind it is aligned to 64 bytes in the file. Throws UsageError for
 // what is not UTF-8.
