@@ -140,15 +140,15 @@ TEST_CASE("modelled_time_is_that_of_a_ring") {
 }
 
 TEST_CASE("collectives_take_their_time_on_the_stream_and_none_of_the_hosts") {
-  const CollectiveTime time{.latency = std::chrono::milliseconds(60)};
+  const CollectiveTime time{.latency = std::chrono::milliseconds(500)};
   simulate({.ranks = 4, .collectives = time}, [&](World& world) {
     const auto communicator = world.make_communicator("gather");
     Stream stream = queued_stream("gather");
     const auto start = std::chrono::steady_clock::now();
-    for (int i = 0; i < 3; ++i) communicator->barrier(stream, "step");
-    CHECK(seconds_since(start) < 0.06);
+    for (int i = 0; i < 2; ++i) communicator->barrier(stream, "step");
+    CHECK(seconds_since(start) < 0.5);
     stream.synchronize();
-    CHECK(seconds_since(start) >= 0.18);
+    CHECK(seconds_since(start) >= 1.0);
   });
 }
 
@@ -168,7 +168,7 @@ TEST_CASE("abort_ends_a_collective_that_takes_long") {
 }
 
 TEST_CASE("two_streams_at_once_on_one_communicator_are_an_error") {
-  const CollectiveTime time{.latency = std::chrono::milliseconds(200)};
+  const CollectiveTime time{.latency = std::chrono::seconds(20)};
   const auto body = [](World& world) {
     const auto communicator = world.make_communicator("gather");
     Stream first = queued_stream("first");

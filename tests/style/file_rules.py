@@ -23,7 +23,7 @@ UMBRELLA = "include/tessera/tessera.hpp"
 
 def text_files(root):
     """Yields (path, text) of the files that the project's authors write, relative to the root."""
-    here = [path for path in sorted(root.iterdir()) if path.is_file()]
+    here = [path for path in sorted(root.iterdir()) if path.is_file() and path.name != ".git"]  # a worktree's
     for folder in FOLDERS:
         here += sorted(path for path in (root / folder).rglob("*") if path.is_file())
     for path in here:
