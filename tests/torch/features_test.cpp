@@ -1,6 +1,9 @@
 // What FullyShard has beside training: frozen and tied parameters, learnt orders, evaluation, buffers, names.
+#include <c10/core/CPUAllocator.h>
+
 #include <algorithm>
 #include <filesystem>
+#include <limits>
 
 #include "networks.hpp"
 #include "tensor_bytes.hpp"
@@ -8,49 +11,14 @@
 
 namespace features_test {
 
+using networks::check_close;
+using networks::floats;
 using networks::Perceptron;
+using networks::plain_step;
+using networks::train_step;
 using tessera::Strategy;
 using tessera::torch::FullyShard;
 namespace nn = torch::nn;
-
-std::vector<float> floats(const torch::Tensor& tensor) {
-  const torch::Tensor flat = tensor.detach().to(torch::kFloat).contiguous();
-  return {flat.data_ptr<float>(), flat.data_ptr<float>() + flat.numel()};
-}
-
-// A step of SGD on two ranks; every rank computes with the same input.
-template <typename Net, typename Body>
-void train_step(const std::shared_ptr<Net>& values, Strategy strategy, tessera::torch::ModuleOptions units, Body body,
-                bool learn = false) {
-  tessera::launch({.ranks = 2}, [&](tessera::World& world) {
-    const auto net = std::make_shared<Net>();
-    networks::copy_values(*values, *net);
-    FullyShard model(world, net, units, {.strategy = strategy});
-    const torch::Tensor input = torch::linspace(-1, 1, 6).view({2, 3});
-    if (learn) model.learn([&] { net->forward(input); });
-    model.finalize(tessera::Sgd{.learning_rate = 0.1f});
-    model.backward(model.forward(input).square().sum());
-    model.update();
-    body(model, *net);
-  });
-}
-
-// The same step in torch alone.
-template <typename Net>
-void plain_step(Net& net) {
-  net.forward(torch::linspace(-1, 1, 6).view({2, 3})).square().sum().backward();
-  const torch::NoGradGuard no_grad;
-  for (auto& parameter : net.parameters()) {
-    if (!parameter.grad().defined()) continue;
-    parameter -= 0.1 * parameter.grad();
-    parameter.mutable_grad() = torch::Tensor();  // one with two names comes twice
-  }
-}
-
-void check_close(const std::vector<float>& values, const std::vector<float>& expected) {
-  REQUIRE(values.size() == expected.size());
-  for (std::size_t i = 0; i < values.size(); ++i) CHECK(values[i] == doctest::Approx(expected[i]).epsilon(1e-5));
-}
 
 // Its first layer is used again at the end, and its scale before and behind the second layer.
 struct Tied : nn::Module {
@@ -157,112 +125,6 @@ TEST_CASE("modules_take_and_give_several_tensors") {
   }
 }
 
-// The second layer is checkpointed, and used once more outside of that.
-struct Recomputed : nn::Module {
-  Recomputed() {
-    for (int i = 0; i < 3; ++i) layers->push_back(nn::Linear(3, 3));
-    register_module("layers", layers);
-  }
-  torch::Tensor forward(const torch::Tensor& x) {
-    const auto part = [this](const torch::Tensor& input) {
-      ++runs;
-      return torch::tanh(layer(1)->forward(torch::tanh(layer(1)->forward(input))));
-    };
-    const torch::Tensor y = layer(0)->forward(x);
-    const torch::Tensor z = checkpoints ? tessera::torch::checkpoint(part, y) : part(y);
-    return layer(2)->forward(layer(1)->weight.sum() * z);
-  }
-  nn::LinearImpl* layer(std::size_t i) { return layers[i]->as<nn::Linear>(); }
-  nn::ModuleList layers;
-  bool checkpoints = true;
-  int runs = 0;
-};
-
-TEST_CASE("a_checkpointed_part_runs_again_and_gives_the_gradients_of_one_that_is_not") {
-  for (const Strategy strategy : {Strategy::ddp, Strategy::zero2, Strategy::fsdp}) {
-    CAPTURE(tessera::to_string(strategy));
-    const auto values = std::make_shared<Recomputed>();
-    train_step(values, strategy, {.units = tessera::torch::children_of("layers")}, [&](auto& model, Recomputed& net) {
-      CHECK(net.runs == 2);
-      Recomputed plain;
-      plain.checkpoints = false;
-      networks::copy_values(*values, plain);
-      plain_step(plain);
-      for (const auto& parameter : plain.named_parameters()) {
-        CAPTURE(parameter.key());
-        check_close(model.sharded().whole(model.parameter(parameter.key())), floats(parameter.value()));
-      }
-    });
-  }
-}
-
-// Each unit drops half of what it computes; the parts may be checkpointed.
-struct Dropping : nn::Module {
-  Dropping() {
-    for (int i = 0; i < 3; ++i) layers->push_back(nn::Linear(16, 16));
-    register_module("layers", layers);
-  }
-  torch::Tensor forward(torch::Tensor x) {
-    for (std::size_t i = 0; i < 3; ++i) {
-      const auto part = [this, i](const torch::Tensor& input) {
-        return torch::dropout(torch::tanh(layers[i]->as<nn::Linear>()->forward(input)), 0.5, true);
-      };
-      x = checkpoints ? tessera::torch::checkpoint(part, x) : part(x);
-    }
-    return x;
-  }
-  nn::ModuleList layers;
-  bool checkpoints = true;
-};
-
-TEST_CASE("checkpointed_parts_drop_the_same_as_parts_that_are_not") {
-  const auto train = [](bool checkpoints, Strategy strategy) {
-    std::vector<std::vector<float>> weights;
-    tessera::launch({.ranks = 1}, [&](tessera::World& world) {
-      const auto net = tessera::torch::make_module<Dropping>(3);
-      net->checkpoints = checkpoints;
-      FullyShard model(world, net, {.units = tessera::torch::children_of("layers")}, {.strategy = strategy});
-      model.finalize(tessera::Sgd{.learning_rate = 0.1f});
-      torch::manual_seed(4);
-      for (int step = 0; step < 3; ++step) {
-        model.backward(model.forward(torch::ones({4, 16})).square().sum());
-        model.update();
-      }
-      for (const char* name : {"layers.0.weight", "layers.1.bias", "layers.2.weight"}) {
-        weights.push_back(model.sharded().whole(model.parameter(name)));
-      }
-    });
-    return weights;
-  };
-  for (const Strategy strategy : {Strategy::ddp, Strategy::fsdp}) {
-    CHECK(train(true, strategy) == train(false, strategy));
-  }
-}
-
-TEST_CASE("a_checkpointed_part_that_draws_other_numbers_again_is_an_error") {
-  int run = 0;
-  const auto draws = [&](const torch::Tensor& x) { return x * torch::rand({++run}).sum(); };
-  const torch::Tensor y = tessera::torch::checkpoint(draws, torch::ones({8}, torch::requires_grad()));
-  CHECK_THROWS_WITH_AS(y.sum().backward(), doctest::Contains("did not draw the random numbers of its first run again"),
-                       tessera::UsageError);
-}
-
-TEST_CASE("checkpointed_parts_take_and_give_several_tensors") {
-  const auto part = [](const std::vector<torch::Tensor>& in) -> std::vector<torch::Tensor> {
-    return {in[0] * in[1], in[0].detach().argmax(), (in[1] + in[2]).exp()};
-  };
-  const auto gradients = [&](bool checkpoints) {
-    const torch::Tensor x = torch::linspace(-1, 1, 5).requires_grad_();
-    const torch::Tensor y = torch::linspace(0, 2, 5).requires_grad_();
-    const std::vector<torch::Tensor> inputs{x, y, torch::ones({5})};
-    const auto outputs = checkpoints ? tessera::torch::checkpoint(part, inputs) : part(inputs);
-    CHECK(outputs[1].item<int>() == 4);
-    (outputs[0].sum() + 3 * outputs[2].sum()).backward();
-    return std::pair(floats(x.grad()), floats(y.grad()));
-  };
-  CHECK(gradients(true) == gradients(false));
-}
-
 struct Deep : nn::Module {
   Deep() {
     for (std::size_t i = 0; i < layers; ++i) stack->push_back(nn::Linear(64, 64));
@@ -312,6 +174,37 @@ TEST_CASE("activations_are_measured_and_checkpointing_makes_them_less") {
   CHECK(peak_of(true) <= (layers + 10) * tensor);
 }
 
+TEST_CASE("activations_are_measured_also_where_another_models_pass_comes_between") {
+  const auto peak_of = [](bool with_teacher) {
+    std::uint64_t most = 0;
+    tessera::launch({.ranks = 1}, [&](tessera::World& world) {
+      FullyShard student(world, std::make_shared<Deep>(), {.units = tessera::torch::children_of("stack")});
+      FullyShard teacher(world, std::make_shared<Deep>(), {.units = tessera::torch::children_of("stack")});
+      student.finalize(tessera::AdamW{});
+      teacher.finalize(tessera::AdamW{});
+      const torch::Tensor input = torch::rand({256, 64});
+      const torch::Tensor scores = student.forward(input);
+      if (with_teacher) {
+        const torch::NoGradGuard no_grad;
+        teacher.forward(input.narrow(0, 0, 1));  // which takes less than the backward pass
+      }
+      student.backward(scores.square().sum());
+      most = student.peak_activations().count();
+    });
+    return most;
+  };
+  CHECK(peak_of(true) == peak_of(false));
+}
+
+// Near the largest size there is no room for the count in front of a block.
+TEST_CASE("sizes_that_no_memory_has_are_torchs_own_error") {
+  constexpr std::size_t largest = std::numeric_limits<std::size_t>::max();
+  for (const std::size_t bytes : {largest, largest - 8, largest - 63, largest - 64, largest / 2 + 1}) {
+    CAPTURE(bytes);
+    CHECK_THROWS_AS(c10::GetCPUAllocator()->allocate(bytes), c10::Error);
+  }
+}
+
 TEST_CASE("evaluation_passes_come_between_steps_and_change_nothing") {
   const networks::Kind kind = networks::all_kinds()[1];
   for (const Strategy strategy : {Strategy::ddp, Strategy::fsdp}) {
@@ -356,6 +249,40 @@ TEST_CASE("buffers_are_the_runtimes_and_the_modules_at_once") {
       CHECK(floats(mean)[0] == static_cast<float>(first));
     }
     CHECK(floats(mean).size() == 4);  // the module has it still
+  });
+}
+
+// Counts its passes in a buffer of two names, and calls its weight a buffer, too.
+struct CountsPasses : nn::Module {
+  CountsPasses() {
+    layer = register_module("layer", nn::Linear(3, 3));
+    passes = register_buffer("passes", torch::full({2}, 3.0f));
+    register_buffer("alias", passes);
+    register_buffer("kept_weight", layer->weight);
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    {
+      const torch::NoGradGuard no_grad;
+      passes += 1;
+    }
+    return layer(x);
+  }
+  nn::Linear layer{nullptr};
+  torch::Tensor passes;
+};
+
+TEST_CASE("a_buffer_with_two_names_is_one_by_the_first") {
+  const auto values = std::make_shared<CountsPasses>();
+  train_step(values, Strategy::fsdp, {}, [](auto& model, CountsPasses& net) {
+    std::vector<std::string> names;
+    for (std::size_t i = 0; i < model.sharded().unit_count(); ++i) {
+      for (const tessera::Buffer* buffer : model.sharded().unit(i).buffers()) {
+        names.emplace_back(buffer->name());
+        CHECK(model.sharded().buffer(*buffer)[0] == 4.0f);
+      }
+    }
+    CHECK(names == std::vector<std::string>{"passes"});
+    CHECK(floats(net.named_buffers()["alias"]) == std::vector<float>(2, 4.0f));
   });
 }
 
@@ -467,6 +394,46 @@ TEST_CASE("units_are_named_by_a_predicate_as_well") {
     for (std::size_t i = 0; i < sharded.unit_count(); ++i) names.emplace_back(sharded.unit(i).name());
     CHECK(names == std::vector<std::string>{"first", "blocks.0", "blocks.1", "blocks.2", "root"});
   });
+}
+
+// Its submodules have names that units of no submodule would have.
+struct Rooted : nn::Module {
+  Rooted() {
+    before = register_parameter("before", torch::full({3}, 1.5f));
+    first = register_module("first", nn::Linear(3, 3));
+    for (int i = 0; i < 3; ++i) root->push_back(nn::Linear(3, 3));
+    register_module("root", root);
+  }
+  torch::Tensor forward(const torch::Tensor& x) { return root->forward(first(x * before)); }
+  nn::Linear first{nullptr};
+  nn::Sequential root;
+  torch::Tensor before;
+};
+
+TEST_CASE("a_submodule_that_is_called_root_is_a_unit_of_its_own") {
+  const auto values = std::make_shared<Rooted>();
+  const auto names_of = [](tessera::FullyShard& sharded) {
+    std::vector<std::string> names;
+    for (std::size_t i = 0; i < sharded.unit_count(); ++i) names.emplace_back(sharded.unit(i).name());
+    return names;
+  };
+  const std::vector<std::string> with_children{"first", "root.0", "root.1", "root.2"};
+  for (const bool children : {false, true}) {
+    train_step(values, Strategy::fsdp,
+               {.units = children ? tessera::torch::named(with_children) : tessera::torch::children_of("")},
+               [&](auto& model, Rooted&) {
+                 CHECK(names_of(model.sharded()) ==
+                       (children ? std::vector<std::string>{"root", "first", "root.0", "root.1", "root.2"}
+                                 : std::vector<std::string>{"root.2", "first", "root"}));
+                 Rooted plain;
+                 networks::copy_values(*values, plain);
+                 plain_step(plain);
+                 for (const auto& parameter : plain.named_parameters()) {
+                   CAPTURE(parameter.key());
+                   check_close(model.sharded().whole(model.parameter(parameter.key())), floats(parameter.value()));
+                 }
+               });
+  }
 }
 
 // Seven samples on three ranks, which have four, three and none, and one step more for a rank that has one.

@@ -217,4 +217,43 @@ inline std::vector<float> plain_losses(const Run& run) {
   return losses;
 }
 
+inline std::vector<float> floats(const torch::Tensor& tensor) {
+  const torch::Tensor flat = tensor.detach().to(torch::kFloat).contiguous();
+  return {flat.data_ptr<float>(), flat.data_ptr<float>() + flat.numel()};
+}
+
+// A step of SGD on two ranks; every rank computes with the same input.
+template <typename Net, typename Body>
+void train_step(const std::shared_ptr<Net>& values, tessera::Strategy strategy, tessera::torch::ModuleOptions units,
+                Body body, bool learn = false) {
+  tessera::launch({.ranks = 2}, [&](tessera::World& world) {
+    const auto net = std::make_shared<Net>();
+    copy_values(*values, *net);
+    tessera::torch::FullyShard model(world, net, units, {.strategy = strategy});
+    const torch::Tensor input = torch::linspace(-1, 1, 6).view({2, 3});
+    if (learn) model.learn([&] { net->forward(input); });
+    model.finalize(tessera::Sgd{.learning_rate = 0.1f});
+    model.backward(model.forward(input).square().sum());
+    model.update();
+    body(model, *net);
+  });
+}
+
+// The same step in torch alone.
+template <typename Net>
+void plain_step(Net& net) {
+  net.forward(torch::linspace(-1, 1, 6).view({2, 3})).square().sum().backward();
+  const torch::NoGradGuard no_grad;
+  for (auto& parameter : net.parameters()) {
+    if (!parameter.grad().defined()) continue;
+    parameter -= 0.1 * parameter.grad();
+    parameter.mutable_grad() = torch::Tensor();  // one with two names comes twice
+  }
+}
+
+inline void check_close(const std::vector<float>& values, [[maybe_unused]] const std::vector<float>& expected) {
+  REQUIRE(values.size() == expected.size());
+  for (std::size_t i = 0; i < values.size(); ++i) CHECK(values[i] == doctest::Approx(expected[i]).epsilon(1e-5));
+}
+
 }  // namespace networks

@@ -1,10 +1,13 @@
 // Wrong use of a sharded torch module is one clear error, and the same one on all ranks.
 #include "networks.hpp"
 
+#include <c10/core/InferenceMode.h>
+
 #include <atomic>
 #include <mutex>
 
 #include "tessera/base/error.hpp"
+#include "tessera/torch/deferred.hpp"
 
 namespace wrong_use_test {
 
@@ -162,6 +165,70 @@ TEST_CASE("a_gradient_that_does_not_come_is_named_unless_it_may_be_missing") {
   };
   check_error([&] { step({}); }, "the gradient of used_not was never asked for");
   CHECK_NOTHROW(step({"*_not"}));
+}
+
+TEST_CASE("a_sparse_gradient_is_an_error_that_names_the_parameter") {
+  struct Words : torch::nn::Module {
+    Words() { table = register_module("table", torch::nn::Embedding(torch::nn::EmbeddingOptions(9, 4).sparse(true))); }
+    torch::Tensor forward(const torch::Tensor& words) { return table(words); }
+    torch::nn::Embedding table{nullptr};
+  };
+  const auto job = [] {
+    tessera::launch({.ranks = 1}, [](tessera::World& world) {
+      FullyShard model(world, std::make_shared<Words>());
+      model.finalize(tessera::AdamW{});
+      model.backward(model.forward(torch::tensor({1, 2})).sum());
+    });
+  };
+  check_error(job, "the gradient of table.weight is sparse");
+}
+
+TEST_CASE("a_module_made_under_inference_mode_is_an_error") {
+  tessera::launch({.ranks = 1}, [](tessera::World& world) {
+    for (const bool deferred : {false, true}) {
+      std::shared_ptr<Perceptron> net;
+      {
+        const c10::InferenceMode inference;
+        net = deferred ? tessera::torch::make_deferred<Perceptron>(1) : std::make_shared<Perceptron>();
+      }
+      check_error([&] { FullyShard model(world, net, blocks); },
+                  "parameter first.weight was made under torch::InferenceMode");
+    }
+  });
+}
+
+// Rank 0's alone has changed when its values are asked for; it catches the error and goes on.
+TEST_CASE("an_error_amid_initial_values_reaches_all_ranks_also_where_it_is_caught") {
+  struct Copying : torch::nn::Module {
+    explicit Copying(const torch::Tensor& source) {
+      const torch::NoGradGuard no_grad;
+      for (const char* name : {"first", "second"}) {
+        layer = register_module(name, torch::nn::Linear(600, 600));
+        layer->weight.copy_(source);
+      }
+    }
+    torch::nn::Linear layer{nullptr};
+  };
+  std::mutex mutex;
+  std::vector<std::string> ends;
+  const auto job = [&] {
+    tessera::launch({.ranks = 3}, [&](tessera::World& world) {
+      const torch::Tensor source = torch::zeros({600, 600});
+      FullyShard model(world, tessera::torch::make_deferred<Copying>(1, source));
+      if (world.rank() == 0) source.add_(1);
+      try {
+        model.finalize(tessera::AdamW{});
+      } catch (const std::exception& error) {
+        const std::lock_guard lock(mutex);
+        ends.emplace_back(error.what());
+      }
+      world.barrier("the end");
+    });
+  };
+  const std::string words = "a tensor that aten::copy_ was given where a module was deferred has changed since";
+  CHECK_THROWS_WITH(job(), doctest::Contains(words.c_str()));
+  CHECK(ends.size() == 3);
+  for (const std::string& end : ends) CHECK_MESSAGE(end.find(words) != std::string::npos, end);
 }
 
 // Rank 1 of three does `act` after a step, and the others go on: all end with the same words.

@@ -3,10 +3,11 @@
 
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include <memory>
+#include <cstddef>
 #include <optional>
 #include <utility>
 
@@ -24,25 +25,58 @@ struct DrawnNumbers {
   GeneratorStates after;
 };
 
+// Torch's generators go back to where they are now when it ends, also by an exception.
+class GeneratorsKept {
+ public:
+  explicit GeneratorsKept(at::Device device) : now_(device) {}
+  GeneratorsKept(const GeneratorsKept&) = delete;
+  GeneratorsKept& operator=(const GeneratorsKept&) = delete;
+  ~GeneratorsKept() { now_.restore(); }
+
+ private:
+  GeneratorStates now_;
+};
+
 struct CheckpointedPart {
+  Tensors run_first(const Tensors& inputs) {
+    const GeneratorStates before(device);
+    const DrawCount count;
+    Tensors outputs = part(inputs);
+    draws = count.draws();
+    const GeneratorStates after(device);
+    if (!(before == after)) drawn = DrawnNumbers{before, after};
+    return outputs;
+  }
+
   // With the random numbers that it had first, from which the generators go back to where they are.
   Tensors run_again(const Tensors& inputs) const {
-    if (!drawn) return part(inputs);
-    const GeneratorStates now(device);
+    if (!drawn) return count_again(inputs);
+    const GeneratorsKept kept(device);
     drawn->before.restore();
-    Tensors outputs = part(inputs);
+    Tensors outputs = count_again(inputs);
     const GeneratorStates reached(device);
-    now.restore();
     // A part that draws nothing stays where it began: others drew when it ran first.
-    if (reached == drawn->after || reached == drawn->before) return outputs;
+    if (reached == drawn->after || (draws == 0 && reached == drawn->before)) return outputs;
     throw UsageError(
         "a checkpointed part did not draw the random numbers of its first run again: it does not do the same each "
         "time, or another thread drew meanwhile (ranks that are threads share torch's generators; let them be "
         "processes)");
   }
 
+  // States alone do not tell a part that draws in one of the runs from others that drew during the first.
+  Tensors count_again(const Tensors& inputs) const {
+    const DrawCount count;
+    Tensors outputs = part(inputs);
+    if (count.draws() == draws) return outputs;
+    throw UsageError(
+        fmt::format("a checkpointed part did not draw the random numbers of its first run again: {} operators drew "
+                    "then, and {} now; it must do the same each time",
+                    draws, count.draws()));
+  }
+
   std::function<Tensors(const Tensors&)> part;
   at::Device device;
+  std::size_t draws = 0;  // operators of the first run
   std::optional<DrawnNumbers> drawn = std::nullopt;
 };
 
@@ -96,10 +130,7 @@ Tensors checkpoint(std::function<Tensors(const Tensors&)> part, const Tensors& i
   Tensors outputs;
   {
     const at::NoGradGuard no_graph;
-    const GeneratorStates before(kept.device);
-    outputs = kept.part(inputs);
-    const GeneratorStates after(kept.device);
-    if (!(before == after)) kept.drawn = DrawnNumbers{before, after};
+    outputs = kept.run_first(inputs);
   }
   // Only now, so that the node is younger than the window that the part has opened.
   return Rerun::apply(at::TensorList(inputs), at::zeros({}).set_requires_grad(true), at::TensorList(outputs),

@@ -13,8 +13,11 @@ class CpuComputeDevice final : public ComputeDevice {
   void enter(Stream&) override {}
   void leave() noexcept override {}
   void note_use(const at::Tensor&) override {}
-  void begin_count() override { TensorMemory::begin(); }
-  Bytes most_counted() const override { return TensorMemory::most(); }
+  void begin_count() override { memory_.begin(); }
+  Bytes most_counted() const override { return memory_.most(); }
+
+ private:
+  TensorMemory memory_;
 };
 
 }  // namespace

@@ -102,16 +102,13 @@ class ShardedModule::Implementation : public TensorOwner {
     }
     tessera::FullyShard& model = sharded();
     model.finalize(std::move(optimizer));
-    InitialValues values(world_, model);
-    for (ModuleUnit& unit : units_) {
-      if (!module_options_.initial) values.scatter(*unit.unit, unit.parameters);
-      for (const auto& parameter : unit.parameters) parameter->hand_over(model.plan().precision(unit.unit->index()));
-      for (const auto& buffer : unit.buffers) {
-        values.copy(*buffer);
-        buffer->show(model.buffer(buffer->buffer()));
-      }
+    try {
+      hand_over_values();
+    } catch (...) {
+      // Other ranks wait for this one's part, also where its caller catches this.
+      abandon();
+      throw;
     }
-    fill_other_buffers(*module_);
     model.shards_changed();
     held_plan_ =
         model.hold_plan("a module of libtorch trains, whose buffers stand in its memory: make a new model instead");
@@ -136,9 +133,10 @@ class ShardedModule::Implementation : public TensorOwner {
     switch (phase_) {
       case Phase::not_finalized: throw UsageError("a pass came before finalize()");
       case Phase::backward: throw UsageError("a pass began inside a backward pass");
-      case Phase::learning:
+      case Phase::failed: throw UsageError(text_of_failure());
+      case Phase::learning: return;
       case Phase::forward:
-      case Phase::evaluation: return;
+      case Phase::evaluation: return begin_inner_pass();
       case Phase::idle: break;
     }
     close();
@@ -147,6 +145,8 @@ class ShardedModule::Implementation : public TensorOwner {
     if (used_.empty()) compute_->begin_count();
     compute_->enter(sharded_->stream());
     phase_ = at::GradMode::is_enabled() ? Phase::forward : Phase::evaluation;
+    passes_ = 1;
+    windows_before_ = windows_opened_;
   }
 
   void end_pass() {
@@ -154,15 +154,27 @@ class ShardedModule::Implementation : public TensorOwner {
     if (phase_ == Phase::idle) close();
   }
 
+  // What comes between passes ends them: in one full expression, `model.backward(model->forward(x).sum())`, the pass
+  // would go on to the end.
+  void end_passes() {
+    passes_ = std::min<std::size_t>(passes_, 1);
+    end_pass();
+  }
+
   void leave_pass() noexcept {
-    if (phase_ != Phase::forward && phase_ != Phase::evaluation) return;
-    if (open_) hide(open_->unit);
-    compute_->leave();
-    phase_ = Phase::idle;
+    if (!in_pass()) return;
+    if (--passes_ == 0) leave_passes(Phase::idle);
+  }
+
+  // By an exception, which may be caught. A window that it left cannot be used again: the order goes on behind it.
+  void fail_pass() noexcept {
+    if (!in_pass()) return;
+    passes_ = 0;
+    leave_passes(windows_opened_ == windows_before_ ? Phase::idle : Phase::failed);
   }
 
   void note_use(const at::Tensor& tensor) {
-    if (phase_ == Phase::forward || phase_ == Phase::evaluation) compute_->note_use(tensor);
+    if (in_pass()) compute_->note_use(tensor);
   }
 
   void about_to_use(std::size_t unit, const std::string& parameter, const std::string& operation) override {
@@ -173,6 +185,7 @@ class ShardedModule::Implementation : public TensorOwner {
       case Phase::backward:
         throw UsageError(fmt::format("rank {}: {} uses parameter {} of unit {} in the backward pass of unit {}",
                                      world_.rank(), operation, parameter, units_[unit].name, units_[open_->unit].name));
+      case Phase::failed: throw UsageError(text_of_failure());
       case Phase::not_finalized:
       case Phase::idle: break;
     }
@@ -183,7 +196,8 @@ class ShardedModule::Implementation : public TensorOwner {
   }
 
   void backward(const at::Tensor& loss) {
-    end_pass();
+    end_passes();
+    if (phase_ == Phase::failed) throw UsageError(text_of_failure());
     if (phase_ != Phase::idle || used_.empty()) {
       throw UsageError(fmt::format("rank {}: backward() came without a forward pass before it", world_.rank()));
     }
@@ -236,13 +250,15 @@ class ShardedModule::Implementation : public TensorOwner {
   }
 
   void require_idle(std::string_view call) {
-    end_pass();
+    end_passes();
+    if (phase_ == Phase::failed) throw UsageError(text_of_failure());
     if (phase_ == Phase::not_finalized) throw UsageError(fmt::format("{} came before finalize()", call));
     if (phase_ != Phase::idle) throw UsageError(fmt::format("{} came inside a pass", call));
   }
 
  private:
-  enum class Phase { not_finalized, learning, idle, forward, evaluation, backward };
+  // failed: an exception has ended a pass, and was caught.
+  enum class Phase { not_finalized, learning, idle, forward, evaluation, backward, failed };
 
   struct ModuleUnit {
     std::string name;
@@ -292,6 +308,20 @@ class ShardedModule::Implementation : public TensorOwner {
     }
   }
 
+  void hand_over_values() {
+    InitialValues values(world_, *sharded_);
+    for (ModuleUnit& unit : units_) {
+      if (!module_options_.initial) values.scatter(*unit.unit, unit.parameters);
+      const Precision& precision = sharded_->plan().precision(unit.unit->index());
+      for (const auto& parameter : unit.parameters) parameter->hand_over(precision);
+      for (const auto& buffer : unit.buffers) {
+        values.copy(*buffer);
+        buffer->show(sharded_->buffer(buffer->buffer()));
+      }
+    }
+    fill_other_buffers(*module_);
+  }
+
   void make_sharded() {
     if (!learnt_.empty() && !options_.program) options_.program = learnt_program();
     sharded_.emplace(world_, options_);
@@ -322,6 +352,32 @@ class ShardedModule::Implementation : public TensorOwner {
     if (!learnt_.empty()) hide(learnt_.back());
     for (const auto& parameter : units_[unit].parameters) parameter->show_own();
     learnt_.push_back(unit);
+  }
+
+  bool in_pass() const { return phase_ == Phase::forward || phase_ == Phase::evaluation; }
+
+  // It is part of the one around it, and may have less of a graph than that, but not more.
+  void begin_inner_pass() {
+    if (phase_ == Phase::evaluation && at::GradMode::is_enabled()) {
+      throw UsageError(
+          fmt::format("rank {}: a pass with gradients began inside an evaluation pass, whose windows have none: end "
+                      "that first, or let torch::NoGradGuard hold for both",
+                      world_.rank()));
+    }
+    ++passes_;
+  }
+
+  void leave_passes(Phase next) noexcept {
+    if (open_) hide(open_->unit);
+    compute_->leave();
+    phase_ = next;
+  }
+
+  std::string text_of_failure() const {
+    return fmt::format(
+        "rank {}: an exception ended an earlier pass amid its units, so the model cannot go on: let it reach launch(), "
+        "which tells the other ranks, and do not catch it around model->…",
+        world_.rank());
   }
 
   void use_in_forward(std::size_t unit) {
@@ -418,6 +474,8 @@ class ShardedModule::Implementation : public TensorOwner {
   std::optional<tessera::FullyShard> sharded_;
   std::shared_ptr<const std::string> held_plan_;  // from finalize() on
   Phase phase_ = Phase::not_finalized;
+  std::size_t passes_ = 0;           // inside each other
+  std::size_t windows_before_ = 0;   // opened, when the outermost began
   std::vector<std::size_t> learnt_;  // units, in the order of their windows
   std::vector<std::size_t> used_;    // the same since the last backward pass
   std::vector<at::Tensor> turns_;    // one less
@@ -464,7 +522,7 @@ StepReport ShardedModule::last_step() {
 Bytes ShardedModule::peak_activations() const { return implementation_->peak_activations(); }
 
 tessera::FullyShard& ShardedModule::sharded() {
-  implementation_->end_pass();
+  implementation_->end_passes();
   return implementation_->sharded();
 }
 const Parameter& ShardedModule::parameter(std::string_view name) const { return implementation_->parameter(name); }
@@ -473,6 +531,7 @@ void ShardedModule::note_use(const at::Tensor& tensor) { implementation_->note_u
 void ShardedModule::begin_pass() { implementation_->begin_pass(); }
 void ShardedModule::end_pass() { implementation_->end_pass(); }
 void ShardedModule::leave_pass() noexcept { implementation_->leave_pass(); }
+void ShardedModule::fail_pass() noexcept { implementation_->fail_pass(); }
 void ShardedModule::abandon() noexcept { implementation_->abandon(); }
 
 }  // namespace tessera::torch

@@ -4,11 +4,14 @@
 #include <ATen/Functions.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/DispatchKeySet.h>
+#include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 #include <torch/library.h>
 
+#include <string>
 #include <utility>
 
+#include "src/marked_storage.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tessera::torch {
@@ -21,7 +24,7 @@ using MarkHolder = std::shared_ptr<HiddenMark>;
 
 const HiddenMark* mark_of(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.key_set().has(hidden_key)) return nullptr;
-  return static_cast<MarkHolder*>(tensor.storage().data_ptr().get_context())->get();
+  return static_cast<MarkHolder*>(kept_by(tensor).get_context())->get();
 }
 
 const HiddenMark* mark_in(const c10::IValue& value) {
@@ -59,12 +62,19 @@ void make_whole(const c10::OperatorHandle& operation, c10::Stack* stack) {
 }  // namespace
 
 at::Tensor hidden_tensor(at::IntArrayRef sizes, const at::TensorOptions& options, std::shared_ptr<HiddenMark> mark) {
+  const c10::InferenceMode normal(false);
   const at::Tensor ordinary = at::empty({0}, options);
+  const std::string text = fmt::format(
+      "the memory of parameter {} was asked for outside of its unit's window, where it has none: it is whole only "
+      "while "
+      "model->… computes",
+      mark->parameter);
   auto holder = std::make_unique<MarkHolder>(std::move(mark));
   at::DataPtr nothing(
       nullptr, holder.release(), [](void* kept) { std::unique_ptr<MarkHolder>(static_cast<MarkHolder*>(kept)); },
       ordinary.device());
   at::Storage storage(at::Storage::use_byte_size_t(), 0, std::move(nothing), nullptr, false);
+  refuse_others(*storage.unsafeGetStorageImpl(), text);
   auto hidden =
       c10::make_intrusive<at::TensorImpl>(std::move(storage), ordinary.key_set().add(hidden_key), ordinary.dtype());
   hidden->set_sizes_contiguous(sizes);

@@ -2,6 +2,8 @@
 #include "src/module_tensors.hpp"
 
 #include <ATen/Functions.h>
+#include <c10/core/InferenceMode.h>
+#include <fmt/format.h>
 #include <torch/csrc/autograd/function_hook.h>
 
 #include <utility>
@@ -40,6 +42,12 @@ void* gradient_address(Window& window, const Parameter& parameter, DType type) {
   throw InternalError("an element type that windows do not have");
 }
 
+// Faces of tensors that are trained are normal ones, also where torch::InferenceMode is around their making.
+at::Tensor detached(const at::Tensor& tensor) {
+  const c10::InferenceMode normal(false);
+  return tensor.detach();
+}
+
 // Stands in front of autograd's own accumulation, and leaves nothing for it to do.
 class GradientTaker : public ::torch::autograd::FunctionPreHook {
  public:
@@ -62,6 +70,7 @@ class GradientTaker : public ::torch::autograd::FunctionPreHook {
 Shape shape_of(const at::Tensor& tensor) { return {tensor.sizes().begin(), tensor.sizes().end()}; }
 
 at::Tensor view_of(void* data, at::IntArrayRef sizes, DType type, at::Device device) {
+  const c10::InferenceMode normal(false);
   return at::from_blob(data, sizes, at::TensorOptions().dtype(torch_type(type)).device(device));
 }
 
@@ -71,7 +80,7 @@ ParameterTensor::ParameterTensor(at::Tensor tensor, Parameter parameter, std::sh
       parameter_(std::move(parameter)),
       mark_(std::move(mark)),
       device_(device),
-      own_(tensor_.detach()),
+      own_(detached(tensor_)),
       hidden_(hidden_tensor(own_.sizes(), own_.options(), mark_)) {}
 
 void ParameterTensor::show(Window& window) {
@@ -101,11 +110,18 @@ void ParameterTensor::hand_over(const Precision& precision) {
 void ParameterTensor::let_go() {
   mark_->owner = nullptr;
   if (own_.defined()) return show_own();
+  const c10::InferenceMode normal(false);
   show_as(tensor_, at::empty({0}, at::TensorOptions().dtype(torch_type(precision_.parameter)).device(device_)));
 }
 
 void ParameterTensor::take_gradient(Window& window, std::size_t window_serial, const at::Tensor& gradient) {
   if (!window.trains(parameter_)) return;  // in a step of a program that trains other units
+  if (gradient.layout() != at::kStrided) {
+    throw UsageError(
+        fmt::format("the gradient of {} is {}, and gradients stand whole in windows: let its layer make dense ones (an "
+                    "embedding with sparse(false))",
+                    name(), gradient.layout() == at::kSparse ? "sparse" : "not strided"));
+  }
   const DType type = precision_.gradient;
   const at::Tensor place = view_of(gradient_address(window, parameter_, type), tensor_.sizes(), type, device_);
   if (std::exchange(written_in_, window_serial) == window_serial) {
@@ -122,6 +138,9 @@ void BufferTensor::show(std::span<float> values) {
   show_as(tensor_, view_of(values.data(), tensor_.sizes(), DType::fp32, device_));
 }
 
-void BufferTensor::let_go() { show_as(tensor_, tensor_.clone()); }
+void BufferTensor::let_go() {
+  const c10::InferenceMode normal(false);
+  show_as(tensor_, tensor_.clone());
+}
 
 }  // namespace tessera::torch

@@ -33,9 +33,21 @@ std::string unit_of(const std::string& tensor, const std::set<std::string>& unit
   return no_unit;
 }
 
+// Its keys say so as long as it lives, and autograd does not take it.
+void require_normal(const at::Tensor& tensor, const std::string& name) {
+  if (!tensor.is_inference()) return;
+  throw UsageError(
+      fmt::format("{} was made under torch::InferenceMode, where tensors are made that cannot be trained: make the "
+                  "module outside of it",
+                  name));
+}
+
 class Division {
  public:
+  explicit Division(const std::set<std::string>& paths) : paths_(paths) {}
+
   void add(NamedTensor parameter, const std::string& path) {
+    require_normal(parameter.tensor, "parameter " + parameter.name);
     const at::Device device = parameter.tensor.device();
     if (parameter.tensor.scalar_type() != at::kFloat || !(device.is_cpu() || device.is_meta())) {
       throw UsageError(fmt::format(
@@ -47,6 +59,7 @@ class Division {
   }
 
   void add_buffer(NamedTensor buffer, const std::string& path) {
+    require_normal(buffer.tensor, "buffer " + buffer.name);
     const auto found = std::find_if(units_.begin(), units_.end(), [&](const auto& unit) { return unit.name == path; });
     (found != units_.end() ? *found : units_.front()).buffers.push_back(std::move(buffer));
   }
@@ -57,9 +70,7 @@ class Division {
   UnitMembers& members_of(const std::string& path) {
     if (path == no_unit) {
       if (!units_.empty() && last_path_ == no_unit) return units_.back();
-      ++roots_;
-      units_.push_back(
-          {.name = roots_ == 1 ? "root" : fmt::format("root.{}", roots_), .parameters = {}, .buffers = {}});
+      units_.push_back({.name = next_root(), .parameters = {}, .buffers = {}});
     } else {
       last_path_ = path;
       const auto known =
@@ -71,33 +82,53 @@ class Division {
     return units_.back();
   }
 
+  // A submodule may be called root, too.
+  std::string next_root() {
+    std::string name;
+    do {
+      ++roots_;
+      name = roots_ == 1 ? "root" : fmt::format("root.{}", roots_);
+    } while (paths_.contains(name));
+    return name;
+  }
+
+  const std::set<std::string>& paths_;
   std::string last_path_ = no_unit;
   int roots_ = 0;
 };
 
+// Of torch's list each tensor that is defined and not in `seen` yet, by its first name.
+template <typename List>
+std::vector<NamedTensor> distinct(const List& list, std::unordered_set<const void*>& seen) {
+  std::vector<NamedTensor> tensors;
+  for (const auto& named : list) {
+    if (!named.value().defined() || !seen.insert(named.value().unsafeGetTensorImpl()).second) continue;
+    tensors.push_back({named.key(), named.value()});
+  }
+  return tensors;
+}
+
 }  // namespace
 
 std::vector<NamedTensor> distinct_parameters(const ::torch::nn::Module& module) {
-  std::vector<NamedTensor> distinct;
   std::unordered_set<const void*> seen;
-  for (const auto& named : module.named_parameters()) {
-    if (!named.value().defined() || !seen.insert(named.value().unsafeGetTensorImpl()).second) continue;
-    distinct.push_back({named.key(), named.value()});
-  }
-  return distinct;
+  return distinct(module.named_parameters(), seen);
 }
 
 std::vector<UnitMembers> divide(const ::torch::nn::Module& module, const Units& units) {
   const std::set<std::string> paths = distinct_paths(units(module));
-  Division division;
-  for (NamedTensor& parameter : distinct_parameters(module)) {
+  Division division(paths);
+  std::unordered_set<const void*> seen;
+  for (NamedTensor& parameter : distinct(module.named_parameters(), seen)) {
     const std::string path = unit_of(parameter.name, paths);
     division.add(std::move(parameter), path);
   }
   if (division.units_.empty()) throw UsageError("the module has no parameters");
-  for (const auto& named : module.named_buffers()) {
-    if (!named.value().defined() || named.value().scalar_type() != at::kFloat) continue;
-    division.add_buffer({named.key(), named.value()}, unit_of(named.key(), paths));
+  // One that is a parameter as well is in its unit already.
+  for (NamedTensor& buffer : distinct(module.named_buffers(), seen)) {
+    if (buffer.tensor.scalar_type() != at::kFloat) continue;
+    const std::string path = unit_of(buffer.name, paths);
+    division.add_buffer(std::move(buffer), path);
   }
   return std::move(division.units_);
 }

@@ -17,13 +17,14 @@ struct NamedTensor {
 };
 
 struct UnitMembers {
-  std::string name;  // the submodule's path; "root" for parameters of no named submodule
+  std::string name;  // the submodule's path; for parameters of no named submodule "root", "root.2", … that is no path
   std::vector<NamedTensor> parameters;
   std::vector<NamedTensor> buffers;  // of fp32; others stay the module's own
 };
 
-// In the order of declaration. A parameter with several names has its first one. Throws UsageError for a path that is
-// given twice, a type of parameter that is not fp32, and a module without parameters.
+// In the order of declaration. A tensor with several names comes once, by the first; so does one that is registered as
+// parameter and buffer, as a parameter. Throws UsageError for a path that is given twice, a type of parameter that is
+// not fp32, a tensor that was made under torch::InferenceMode, and a module without parameters.
 std::vector<UnitMembers> divide(const ::torch::nn::Module& module, const Units& units);
 
 // The module's parameters as they are now, each once, in the order of declaration.

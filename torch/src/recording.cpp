@@ -5,6 +5,7 @@
 #include <ATen/Context.h>
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,8 +13,10 @@
 #include <mutex>
 #include <optional>
 #include <random>
+#include <set>
 #include <unordered_set>
 
+#include "src/marked_storage.hpp"
 #include "src/torch_generators.hpp"
 #include "tessera/base/error.hpp"
 
@@ -31,11 +34,14 @@ void end_number(void* kept) { std::unique_ptr<StorageNumber>(static_cast<Storage
 void give_number(const at::Tensor& shape, std::shared_ptr<Recording> recording, std::size_t number) {
   auto kept = std::make_unique<StorageNumber>(StorageNumber{std::move(recording), number});
   shape.storage().set_data_ptr({nullptr, kept.release(), &end_number, at::Device(at::kMeta)});
+  refuse_others(*shape.storage().unsafeGetStorageImpl(),
+                "the memory of a tensor was asked for where a module is deferred, and it has a shape only: write its "
+                "values by operators (copy_), and give one whose values the constructor reads a device (torch::kCPU)");
 }
 
 const StorageNumber* number_of(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.is_meta() || !tensor.has_storage()) return nullptr;
-  const at::DataPtr& data = tensor.storage().data_ptr();
+  const at::DataPtr& data = kept_by(tensor);
   return data.get_deleter() == &end_number ? static_cast<const StorageNumber*>(data.get_context()) : nullptr;
 }
 
@@ -161,7 +167,7 @@ void Recording::run(const c10::OperatorHandle& called, c10::Stack& stack) {
     has_generator = has_generator || argument.isGenerator();
     if (arguments[i].alias_info() == nullptr || !arguments[i].alias_info()->isWrite()) continue;
     for (const at::Tensor& tensor : tensors_in(argument)) {
-      if (number_of(tensor) != nullptr) changed.emplace_back(tensor, tensor._version());
+      if (number_of(tensor) != nullptr) changed.emplace_back(tensor, version_of(tensor));
     }
   }
   if (const auto device = open_device(called, stack)) stack[*device] = at::Device(at::kMeta);
@@ -169,13 +175,17 @@ void Recording::run(const c10::OperatorHandle& called, c10::Stack& stack) {
   for (const auto& [tensor, version] : changed) {
     const std::size_t number = number_of(tensor)->number;
     operation.writes.push_back(number);
-    changes_[number] += tensor._version() - version;
+    changes_[number] += version_of(tensor) - version;
   }
   take_results(stack, operation);
   if (operation.writes.empty()) return;
   if (has_generator) {
     throw UsageError(fmt::format("{} was given a generator where a module is deferred: its numbers come from a seed",
                                  called.schema().name()));
+  }
+  for (const std::size_t written : operation.writes) {
+    std::vector<std::size_t>& writers = writers_[written];
+    if (writers.empty() || writers.back() != operations_.size()) writers.push_back(operations_.size());
   }
   operations_.push_back(std::move(operation));
 }
@@ -189,24 +199,26 @@ void Recording::take_results(const c10::Stack& stack, Operation& operation) {
     give_number(result, shared_from_this(), number);
     operation.made.emplace_back(i, stand_in(result, number));
     operation.writes.push_back(number);
-    changes_[number] = result._version();
+    changes_[number] = version_of(result);
   }
 }
 
+// Backwards through the operations: what one of them reads, earlier ones may have written.
 std::vector<std::size_t> Recording::needed_for(std::size_t storage) const {
-  std::unordered_set<std::size_t> wanted{storage};
-  std::vector<std::size_t> needed;
-  for (std::size_t i = operations_.size(); i-- > 0;) {
-    const Operation& operation = operations_[i];
-    if (std::none_of(operation.writes.begin(), operation.writes.end(),
-                     [&](std::size_t written) { return wanted.contains(written); })) {
-      continue;
-    }
-    needed.push_back(i);
-    wanted.insert(operation.reads.begin(), operation.reads.end());
+  std::set<std::size_t> needed;
+  std::unordered_set<std::size_t> wanted;
+  const auto want = [&](std::size_t wished, std::size_t before) {
+    if (!wanted.insert(wished).second) return;
+    const auto writers = writers_.find(wished);
+    if (writers == writers_.end()) return;
+    const std::vector<std::size_t>& places = writers->second;
+    needed.insert(places.begin(), std::lower_bound(places.begin(), places.end(), before));
+  };
+  want(storage, operations_.size());
+  for (auto next = needed.rbegin(); next != needed.rend(); ++next) {
+    for (const std::size_t read : operations_[*next].reads) want(read, *next);
   }
-  std::reverse(needed.begin(), needed.end());
-  return needed;
+  return {needed.begin(), needed.end()};
 }
 
 void Recording::name(const at::Tensor& tensor, const std::string& name) {
@@ -220,7 +232,7 @@ void Recording::name(const at::Tensor& tensor, const std::string& name) {
 }
 
 void Recording::require_complete(const at::Tensor& tensor, const std::string& name) const {
-  if (tensor._version() <= changes_.at(number_of(tensor)->number)) return;
+  if (version_of(tensor) <= changes_.at(number_of(tensor)->number)) return;
   throw UsageError(fmt::format("{} was changed after Deferred had ended, which would be lost: do it inside", name));
 }
 
@@ -261,6 +273,7 @@ void Recording::repeat(const Operation& operation, Storages& storages) const {
 at::Tensor Recording::values(const at::Tensor& tensor) const {
   const std::size_t number = number_of(tensor)->number;
   const auto alone = generators_alone();
+  const c10::InferenceMode normal(false);
   const at::NoGradGuard no_graph;
   const GeneratorStates before(at::kCPU);
   Storages storages;

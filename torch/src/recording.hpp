@@ -55,7 +55,8 @@ class Recording : public std::enable_shared_from_this<Recording> {
 
   std::uint64_t seed_;
   std::vector<Operation> operations_;
-  std::unordered_map<std::size_t, std::int64_t> changes_;  // by storage, as torch counts versions
+  std::unordered_map<std::size_t, std::vector<std::size_t>> writers_;  // operations in order, by storage
+  std::unordered_map<std::size_t, std::int64_t> changes_;              // by storage, as torch counts versions
   std::size_t storages_ = 0;
 };
 

@@ -9,21 +9,38 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <new>
 #include <utility>
+#include <vector>
 
 namespace tessera::torch {
 
 namespace {
 
+using Counts = std::vector<std::shared_ptr<TensorMemory::Count>>;
+
+// Tensors may end when their thread has ended everything that has a destructor.
 struct TensorTally {
   std::int64_t now = 0;
-  std::int64_t begun = 0;
-  std::int64_t most = 0;
+  Counts* counts = nullptr;  // null before the first, and when the thread has ended them
 };
 
 thread_local TensorTally tally;
+
+Counts& counts_here() {
+  struct Kept {
+    Kept() { tally.counts = &counts; }
+    Kept(const Kept&) = delete;
+    Kept& operator=(const Kept&) = delete;
+    ~Kept() { tally.counts = nullptr; }
+    Counts counts;
+  };
+  thread_local Kept kept;
+  return kept.counts;
+}
+
 c10::DeleterFnPtr end_uncounted = nullptr;
 
 // As far as torch aligns blocks.
@@ -31,7 +48,8 @@ constexpr std::size_t front = std::max<std::size_t>(64, c10::gAlignment);
 
 void count_bytes(std::int64_t change) {
   tally.now += change;
-  tally.most = std::max(tally.most, tally.now);
+  if (tally.counts == nullptr) return;
+  for (const auto& count : *tally.counts) count->most = std::max(count->most, tally.now);
 }
 
 void end_counted(void* block) {
@@ -48,7 +66,8 @@ class CountedAllocator final : public c10::Allocator {
   explicit CountedAllocator(c10::Allocator* counted) : counted_(counted) {}
 
   c10::DataPtr allocate(std::size_t bytes) const {
-    if (bytes == 0) return counted_->allocate(0);
+    // With the front the largest sizes would wrap around to small ones; torch's own allocator refuses them.
+    if (bytes == 0 || bytes > std::numeric_limits<std::size_t>::max() - front) return counted_->allocate(bytes);
     auto* whole = static_cast<std::byte*>(counted_->raw_allocate(front + bytes));
     ::new (whole) std::int64_t(static_cast<std::int64_t>(bytes));
     count_bytes(static_cast<std::int64_t>(bytes));
@@ -74,11 +93,14 @@ class CountedAllocator final : public c10::Allocator {
 
 }  // namespace
 
-void TensorMemory::begin() {
-  tally.begun = tally.now;
-  tally.most = tally.now;
+TensorMemory::TensorMemory() : count_(std::make_shared<Count>()) {
+  Counts& counts = counts_here();
+  std::erase_if(counts, [](const auto& count) { return count.use_count() == 1; });
+  counts.push_back(count_);
 }
 
-Bytes TensorMemory::most() { return Bytes(static_cast<std::uint64_t>(tally.most - tally.begun)); }
+void TensorMemory::begin() { *count_ = {.begun = tally.now, .most = tally.now}; }
+
+Bytes TensorMemory::most() const { return Bytes(static_cast<std::uint64_t>(count_->most - count_->begun)); }
 
 }  // namespace tessera::torch

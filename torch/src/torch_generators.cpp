@@ -3,10 +3,52 @@
 
 #include <ATen/Context.h>
 #include <ATen/Functions.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/record_function.h>
 
 #include <algorithm>
+#include <memory>
 
 namespace tessera::torch {
+
+namespace {
+
+struct ThreadDraws {
+  std::size_t draws = 0;
+  std::size_t counts = 0;  // that live
+  at::CallbackHandle called = 0;
+};
+
+thread_local ThreadDraws thread_draws;
+
+bool draws_numbers(const c10::OperatorHandle& operation) {
+  if (operation.hasTag(at::Tag::nondeterministic_seeded)) return true;
+  const auto& arguments = operation.schema().arguments();
+  return std::any_of(arguments.begin(), arguments.end(),
+                     [](const c10::Argument& argument) { return argument.name() == "generator"; });
+}
+
+std::unique_ptr<at::ObserverContext> note_call(const at::RecordFunction& call) {
+  const auto name = call.operator_name();
+  if (!name) return nullptr;
+  const auto operation = c10::Dispatcher::singleton().findSchema(*name);
+  if (operation && draws_numbers(*operation)) ++thread_draws.draws;
+  return nullptr;
+}
+
+}  // namespace
+
+DrawCount::DrawCount() : before_(thread_draws.draws) {
+  if (thread_draws.counts++ > 0) return;
+  thread_draws.called =
+      at::addThreadLocalCallback(at::RecordFunctionCallback(&note_call).scopes({at::RecordScope::FUNCTION}));
+}
+
+DrawCount::~DrawCount() {
+  if (--thread_draws.counts == 0) at::removeCallback(thread_draws.called);
+}
+
+std::size_t DrawCount::draws() const { return thread_draws.draws - before_; }
 
 std::unique_lock<std::mutex> generators_alone() {
   static std::mutex mutex;

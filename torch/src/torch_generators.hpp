@@ -4,6 +4,7 @@
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <mutex>
 #include <vector>
 
@@ -23,6 +24,21 @@ class GeneratorStates {
  private:
   std::vector<at::Generator> generators_;
   std::vector<at::Tensor> states_;
+};
+
+// How many operators that draw random numbers this thread has called since it was made: generators' states alone do not
+// say which thread drew.
+class DrawCount {
+ public:
+  DrawCount();
+  DrawCount(const DrawCount&) = delete;
+  DrawCount& operator=(const DrawCount&) = delete;
+  ~DrawCount();
+
+  std::size_t draws() const;
+
+ private:
+  std::size_t before_;
 };
 
 }  // namespace tessera::torch

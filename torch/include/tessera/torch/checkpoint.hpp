@@ -15,8 +15,9 @@ namespace tessera::torch {
 
 // What `part(input)` returns. `part` uses parameters of one unit (another one's is a UsageError in the backward pass),
 // gives the same whenever it is called, and is kept until then. A tensor that needs a gradient must be an input, and
-// not come in by capture. Random numbers are drawn again from where torch's generators stood; of ranks that are
-// threads, which share them, no other may draw meanwhile: that is a UsageError in the backward pass.
+// not come in by capture. Random numbers are drawn again from where torch's generators stood, by as many operators:
+// a part that draws in one of its runs alone is a UsageError in the backward pass. Of ranks that are threads, which
+// share generators, no other may draw meanwhile: that is one, too.
 at::Tensor checkpoint(std::function<at::Tensor(const at::Tensor&)> part, const at::Tensor& input);
 
 // The same with several inputs and results.

@@ -21,9 +21,9 @@ namespace tessera::torch {
 // While it lives, tensors that this thread asks torch for are shapes (of torch's device "meta"). One that names its
 // device is made at once, and must be where the constructor itself reads values (torch::linspace(0, 1, n,
 // torch::kCPU)); what needs values of a shape, and generators of the caller's own, are UsageErrors that name the
-// operator. Parameters and buffers get their values by finalize(), other tensors that the module keeps do not. Whatever
-// changes a parameter afterwards would be lost, so that FullyShard's constructor throws UsageError. Not inside each
-// other.
+// operator. Whoever asks a shape for its memory gets a c10::Error from libtorch 2.x; of 1.13 data_ptr() is null.
+// Parameters and buffers get their values by finalize(), other tensors that the module keeps do not. Whatever changes a
+// parameter afterwards would be lost, so that FullyShard's constructor throws UsageError. Not inside each other.
 class Deferred {
  public:
   explicit Deferred(std::uint64_t seed);

@@ -103,6 +103,7 @@ class ShardedModule {
   void begin_pass();
   void end_pass();
   void leave_pass() noexcept;  // the same for a destructor: what end_pass() might throw, the next call does
+  void fail_pass() noexcept;   // the same where an exception ends it
   void note_use(const at::Tensor& tensor);  // inside a pass: of another stream of torch's, on a CUDA device
   void abandon() noexcept;  // inside a catch block: aborts the world with the current exception as cause
 
@@ -112,7 +113,9 @@ class ShardedModule {
 };
 
 // A pass is a stretch of the program in which parameters may be used: forward(), pass(), and `model->…` to the end of
-// its full expression. Under torch::NoGradGuard it is an evaluation pass, between steps.
+// its full expression. Under torch::NoGradGuard it is an evaluation pass, between steps. One inside another of the same
+// model is part of that, which ends with the outer one, or with backward(), update() and whatever else comes between
+// passes. In an evaluation pass one with gradients is a UsageError.
 template <std::derived_from<::torch::nn::Module> Net>
 class FullyShard : public ShardedModule {
  public:
@@ -149,15 +152,14 @@ class FullyShard : public ShardedModule {
   }
 
   // Ends with the full expression that it is part of. Where an exception ends it, other ranks are told that one did,
-  // but not its text, which nobody has by then.
+  // but not its text, which nobody has by then; whoever catches it here and goes on gets a UsageError, if a unit's
+  // parameters were used before it came.
   class Pass {
    public:
     explicit Pass(FullyShard& model) : model_(model) { model_.begin_pass(); }
     Pass(const Pass&) = delete;
     Pass& operator=(const Pass&) = delete;
-    ~Pass() {
-      if (std::uncaught_exceptions() == exceptions_) model_.leave_pass();
-    }
+    ~Pass() { std::uncaught_exceptions() == exceptions_ ? model_.leave_pass() : model_.fail_pass(); }
     Net* operator->() const { return model_.net_.get(); }
     Net& operator*() const { return *model_.net_; }
 
