@@ -244,7 +244,7 @@ class FullyShard::Implementation {
   }
 
   // What the pieces of a gradient in 16 bits are of, for whoever looks at them.
-  std::optional<Arena>& gradient_copy(const Unit& unit) {
+  std::vector<float>& gradient_copy(const Unit& unit) {
     gradient_copies_.resize(units_.size());
     return gradient_copies_[unit.index()];
   }
@@ -487,8 +487,8 @@ class FullyShard::Implementation {
   std::optional<RecordedPass> recording_;                   // while finalize() records a pass
   std::vector<std::weak_ptr<const std::string>> held_;
   plan::Plan plan_;
-  std::unique_ptr<Executor> executor_;                 // it uses all of the above
-  std::vector<std::optional<Arena>> gradient_copies_;  // by unit
+  std::unique_ptr<Executor> executor_;               // it uses all of the above
+  std::vector<std::vector<float>> gradient_copies_;  // by unit
   std::shared_ptr<const void> ends_with_world_;
 };
 
@@ -601,7 +601,7 @@ std::vector<float> FullyShard::whole(const Parameter& parameter, std::string_vie
     throw UsageError(fmt::format("{} is frozen: of it there is a master alone, no \"{}\"", parameter.name(), state));
   }
   const std::size_t buffer = implementation_->state_buffer(unit, state);
-  std::optional<Arena> copy;
+  std::vector<float> copy;
   return whole_parameter(world(), plan(), parameter_place(unit, parameter, plan().own(unit.index(), buffer)),
                          HostPieces(stream(), settled_pieces(executor, unit.index(), buffer, copy)).pieces());
 }

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "shard/executor.hpp"
@@ -26,6 +27,11 @@ std::optional<plan::ShardPiece> share_of(const plan::UnitLayout& layout, std::si
     if (piece.parameter == place.index) return piece;
   }
   return std::nullopt;
+}
+
+// Runs what it is given at once.
+Stream stream_of_host(std::string name) {
+  return Stream(Device::cpu(), {.name = std::move(name), .mode = StreamMode::immediate});
 }
 
 bool is_of_replica(const plan::Plan& plan, std::size_t rank, const World& world) {
@@ -73,18 +79,24 @@ void HostPieces::put_back() {
 }
 
 std::vector<ParameterPiece> settled_pieces(Executor& executor, std::size_t unit, std::size_t buffer,
-                                           std::optional<Arena>& copy) {
+                                           std::vector<float>& copy) {
   ModelMemory& memory = executor.memory();
   const DType type = memory.type_of(unit, buffer);
   if (type == DType::fp32) return settled_pieces(executor, unit, buffer);
   executor.synchronize();
-  const std::span<const std::byte> kept = memory.bytes(buffer);
-  const std::size_t elements = kept.size() / size_of(type).count();
-  Stream& stream = executor.compute();
-  copy.emplace(stream.device(), size_of(DType::fp32) * elements);
-  kernels::cast(stream, {copy->data(), DType::fp32}, {kept.data(), type}, elements);
-  stream.synchronize();
-  return memory.pieces_of(unit, buffer, copy->data());
+  std::span<const std::byte> kept = memory.bytes(buffer);
+  Stream& compute = executor.compute();
+  std::vector<std::byte> brought;
+  if (compute.device().kind() != DeviceKind::cpu) {
+    brought.resize(kept.size());
+    kernels::copy(compute, brought.data(), kept.data(), Bytes(kept.size()));
+    compute.synchronize();
+    kept = brought;
+  }
+  copy.resize(kept.size() / size_of(type).count());
+  Stream host = stream_of_host("widened gradient");
+  kernels::cast(host, {copy.data(), DType::fp32}, {kept.data(), type}, copy.size());
+  return memory.pieces_of(unit, buffer, reinterpret_cast<std::byte*>(copy.data()));
 }
 
 std::vector<ParameterPiece> settled_pieces(Executor& executor, std::size_t unit, std::size_t buffer) {
@@ -132,11 +144,11 @@ std::vector<GradientNorm> gradient_norms(World& world, const plan::Plan& plan,
   executor.require_between_steps("gradient_norms()");
   std::vector<GradientNorm> result = trained_parameters(plan, executor.program(), units);
   std::vector<double> mine(result.size(), 0.0);
-  Stream host(Device::cpu(), {.name = "gradient norms", .mode = StreamMode::immediate});
+  Stream host = stream_of_host("gradient norms");
+  std::vector<float> copy;
   std::size_t next = 0;  // pieces come in the order of the parameters
   for (std::size_t u = 0; u < units.size(); ++u) {
     if (!plan.trains(u, executor.program())) continue;
-    std::optional<Arena> copy;
     const HostPieces here(executor.compute(), settled_pieces(executor, u, plan.unit_buffers[u].gradient, copy));
     for (const ParameterPiece& piece : here.pieces()) {
       while (result[next].parameter != piece.parameter) ++next;

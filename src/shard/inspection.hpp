@@ -3,12 +3,10 @@
 
 #include <cstddef>
 #include <memory>
-#include <optional>
 #include <span>
 #include <vector>
 
 #include "tessera/comm/world.hpp"
-#include "tessera/device/arena.hpp"
 #include "tessera/device/stream.hpp"
 #include "tessera/plan/plan.hpp"
 #include "tessera/shard/fully_shard.hpp"
@@ -50,10 +48,11 @@ std::vector<float> whole_parameter(World& world, const plan::Plan& plan, const P
                                    std::span<const ParameterPiece> pieces);
 
 // This rank's share of one of a unit's buffers in fp32, once all that was enqueued is done. Only between steps, as the
-// caller has made sure. Of a gradient that is kept in 16 bits `copy` becomes memory with its values in fp32, where the
-// pieces then are; else it is left alone.
+// caller has made sure. Of a gradient that is kept in 16 bits `copy` becomes its values in fp32, where the pieces then
+// are, in the host's memory: taking some of the device may wait there for a peer that waits for this rank. Else it is
+// left alone.
 std::vector<ParameterPiece> settled_pieces(Executor& executor, std::size_t unit, std::size_t buffer,
-                                           std::optional<Arena>& copy);
+                                           std::vector<float>& copy);
 // The same of buffers that are fp32 always.
 std::vector<ParameterPiece> settled_pieces(Executor& executor, std::size_t unit, std::size_t buffer);
 

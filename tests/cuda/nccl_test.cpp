@@ -15,6 +15,9 @@
 #include "nccl_ranks.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/comm/run.hpp"
+#include "tessera/kernels/elementwise.hpp"
+#include "tessera/optim/adamw.hpp"
+#include "tessera/shard/fully_shard.hpp"
 
 using namespace tessera;
 using namespace tessera::comm;
@@ -94,6 +97,45 @@ TEST_CASE("ranks_that_share_a_device_take_memory_and_give_it_back_while_nobody_w
   };
   const SlowMemory slow;
   check_all_well(run_nccl_ranks({.ranks = 4, .timeout = std::chrono::seconds(10), .one_device = true}, work));
+}
+
+// Its gradient is the parameter itself.
+class Echo : public Module {
+ public:
+  void visit(ModuleVisitor& visitor) override { visitor("weight", weight); }
+  void forward(Window&) {}
+  void backward(Window& window) {
+    const auto from = window.parameter<bf16>(weight);
+    kernels::copy(window.stream(), window.gradient<bf16>(weight).data(), from.data(), Bytes(from.size_bytes()));
+  }
+  Parameter weight{{1000}, Initial::ones()};
+};
+
+// A replica of one rank need not ask others for its gradient, and the other is a step ahead meanwhile: on the device
+// its outer step waits for this rank.
+TEST_CASE("a_rank_looks_at_its_gradient_in_16_bits_while_a_peer_waits_for_it_on_their_device") {
+  const auto work = [](World& world) {
+    Echo echo;
+    FullyShard model(world, {.strategy = Strategy::ddp, .replicas = 2, .outer = {.every = 1}, .precision = bf16_mixed});
+    Unit& unit = model.add(echo, "echo");
+    model.finalize(AdamW{.learning_rate = 0.0f});
+    world.barrier("before the first step");
+    for (int step = 0; step < 3; ++step) {
+      model.forward(echo);
+      model.backward(echo);
+      model.update();
+      if (world.rank() == 1) continue;
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      for (const ParameterPiece& piece : model.pieces(unit, "gradient")) {
+        for (const float value : piece.values) {
+          if (value != 1.0f) throw std::runtime_error("a wrong gradient");
+        }
+      }
+    }
+    model.synchronize();
+    world.barrier("after the last step");
+  };
+  check_all_well(run_nccl_ranks({.ranks = 2, .timeout = std::chrono::seconds(5), .one_device = true}, work));
 }
 
 TEST_CASE("a_launch_that_goes_on_in_the_background_for_a_moment_is_not_slept_for") {

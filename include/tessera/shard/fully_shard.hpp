@@ -266,11 +266,11 @@ class FullyShard {
 
   // This rank's share of a unit, in fp32, parameter by parameter (plan/layout). For inspection, saving and loading.
   // Only between steps. Synchronises. `state` is "master", one of the optimizer's states, or "gradient": what the last
-  // step reduced, divided and times its loss scale as hooks see it (a copy, renewed by the next such call, where a rank
-  // that trains by itself keeps it in 16 bits: Optimizer::widens()). With outer steps also "anchor", the masters after
+  // step reduced, divided and times its loss scale as hooks see it. With outer steps also "anchor", the masters after
   // the last one, and "outer momentum", of which each rank has 1/N. Frozen parameters have a master alone. On a CUDA
   // device the values are its memory, as buffer()'s are: kernels::copy takes them to the host, and whole() a whole
-  // parameter.
+  // parameter. Only where a rank that trains by itself keeps its gradient in 16 bits (Optimizer::widens()), that of
+  // "gradient" is a copy in the host's memory, renewed by the next such call.
   std::vector<ParameterPiece> pieces(const Unit& unit, std::string_view state = "master");
   // Call after writing to pieces() of masters or states: makes what is whole follow. The anchor of outer steps stays as
   // it is, unless it is written, too. Collective.

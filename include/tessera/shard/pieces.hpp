@@ -10,7 +10,8 @@
 
 namespace tessera {
 
-// Elements [first, first + values.size()) of one parameter, in fp32, in the memory of the model's device.
+// Elements [first, first + values.size()) of one parameter, in fp32, in the memory of the model's device, unless who
+// hands it out says otherwise.
 struct ParameterPiece {
   const Parameter* parameter;
   std::size_t first;
