@@ -8,12 +8,14 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <exception>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "shard/gathered.hpp"
 #include "shard/trace_file.hpp"
 #include "shard/trace_recorder.hpp"
 #include "tessera/base/error.hpp"
@@ -46,6 +48,19 @@ void write_file(const std::filesystem::path& path, std::string_view text) {
   ::unlink(growing.c_str());
   errno = error;
   refuse(path);
+}
+
+// Before anybody goes on: where a rank cannot write, all throw what it would have thrown alone.
+void write_on_first(World& world, const std::filesystem::path& path, const TraceContent& content) {
+  std::string failure;
+  try {
+    if (world.rank() == 0) write_file(path, trace_json(content));
+  } catch (const std::exception& error) {
+    failure = error.what();
+  }
+  for (const std::string& text : gather_texts(world, failure, "trace written")) {
+    if (!text.empty()) throw DataError(text);
+  }
 }
 
 std::vector<RankTimes> gather_times(World& world, const std::vector<std::int64_t>& mine) {
@@ -84,12 +99,11 @@ void Trace::write(const std::filesystem::path& path) {
                        .clocks = "one host, one clock"};
   if (simulated) {
     content.ranks.push_back({static_cast<std::size_t>(world.rank()), recorder_->times()});
-  } else {
-    content.ranks = gather_times(world, recorder_->times());
-    content.clocks = align_clocks(world, content.ranks);
+    return write_file(path, trace_json(content));
   }
-  if (simulated || world.rank() == 0) write_file(path, trace_json(content));
-  if (!simulated) world.barrier("trace written");
+  content.ranks = gather_times(world, recorder_->times());
+  content.clocks = align_clocks(world, content.ranks);
+  write_on_first(world, path, content);
 }
 
 }  // namespace tessera

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cstring>
 #include <fstream>
 #include <limits>
 #include <map>
@@ -15,6 +14,8 @@
 #include <optional>
 #include <span>
 #include <utility>
+
+#include "shard/gathered.hpp"
 
 namespace tessera {
 namespace {
@@ -34,14 +35,6 @@ std::int64_t median(std::vector<std::int64_t> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
   return *middle;
-}
-
-template <typename Value>
-std::vector<Value> gather_one(World& world, const Value& mine) {
-  const std::vector<std::byte> all = world.gather(std::as_bytes(std::span(&mine, 1)), "trace clocks");
-  std::vector<Value> values(static_cast<std::size_t>(world.size()));
-  std::memcpy(values.data(), all.data(), all.size());
-  return values;
 }
 
 // By rank: the first rank of its host.
@@ -83,6 +76,11 @@ std::string_view call_name(HostSection::Call call) {
   return "outer";
 }
 
+// Names are the user's: what in one is no UTF-8 is replaced.
+std::string text_of(const ordered_json& value) {
+  return value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+}
+
 class Writer {
  public:
   explicit Writer(const TraceContent& content)
@@ -101,7 +99,7 @@ class Writer {
       for (std::size_t step = steps_.first; step <= steps_.last; ++step) add_step(step);
     }
     return fmt::format("{{\"displayTimeUnit\": \"ms\",\n\"otherData\": {},\n\"traceEvents\": [\n{}\n]}}\n",
-                       description().dump(), events_);
+                       text_of(description()), events_);
   }
 
  private:
@@ -122,7 +120,7 @@ class Writer {
 
   void add(const ordered_json& event) {
     if (!events_.empty()) events_ += ",\n";
-    events_ += event.dump();
+    events_ += text_of(event);
   }
 
   void add_names(std::size_t rank) {
@@ -299,7 +297,7 @@ std::vector<std::int64_t> clock_offsets(const Departures& departures, const std:
 }
 
 std::string align_clocks(World& world, std::vector<RankTimes>& ranks) {
-  const std::vector<std::size_t> hosts = hosts_of(gather_one(world, boot_id()));
+  const std::vector<std::size_t> hosts = hosts_of(gather_values(world, boot_id(), "trace clocks"));
   if (std::count(hosts.begin(), hosts.end(), hosts[0]) == static_cast<std::ptrdiff_t>(hosts.size())) {
     return "one host, one clock";
   }
@@ -307,7 +305,7 @@ std::string align_clocks(World& world, std::vector<RankTimes>& ranks) {
   for (int i = 0; i < barriers; ++i) {
     world.barrier("trace clocks");
     const auto now = std::chrono::steady_clock::now().time_since_epoch();
-    departures.push_back(gather_one(world, std::int64_t{std::chrono::nanoseconds(now).count()}));
+    departures.push_back(gather_values(world, std::int64_t{std::chrono::nanoseconds(now).count()}, "trace clocks"));
   }
   const std::vector<std::int64_t> offsets = clock_offsets(departures, hosts);
   for (RankTimes& rank : ranks) {

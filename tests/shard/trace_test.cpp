@@ -348,6 +348,45 @@ TEST_CASE("a_trace_that_cannot_be_written_is_an_error_with_its_path") {
                        doctest::Contains("/nowhere/trace.json: the trace cannot be written"), Error);
 }
 
+// Only rank 0 writes: the others would wait for it where it has thrown.
+TEST_CASE("a_trace_that_cannot_be_written_is_every_ranks_error_and_the_job_goes_on") {
+  const TemporaryFolder folder;
+  launch({.ranks = 3, .timeout = std::chrono::seconds(5)}, [&](World& world) {
+    toy::Trainee<float> trainee(world, run_on(3));
+    Trace trace = trainee.model().trace({.first = 1, .last = 1});
+    trainee.step();
+    CHECK_THROWS_WITH_AS(trace.write(folder / "nowhere/trace.json"), doctest::Contains("nowhere/trace.json: the trace"),
+                         DataError);
+    trace.write(folder / "trace.json");
+    trainee.step();
+    trainee.model().synchronize();
+  });
+  CHECK(json::parse(std::ifstream(folder / "trace.json")).contains("traceEvents"));
+}
+
+TEST_CASE("names_of_units_are_whatever_they_like_in_a_trace") {
+  const TemporaryFolder folder;
+  const std::string odd = "a \"quoted\" \\ name\n\x01";
+  launch({.ranks = 2, .timeout = std::chrono::seconds(5)}, [&](World& world) {
+    toy::Layer<float> first(5, 7, 2), second(7, 3, 2);
+    const toy::Values x(10, 0.5f), dy(6, 0.5f);
+    FullyShard model(world, {});
+    model.add(first, odd);
+    model.add(second, "no utf-8 \xfc");
+    model.finalize(AdamW{});
+    Trace trace = model.trace({.first = 1, .last = 1});
+    model.backward(first, model.backward(second, (model.forward(second, model.forward(first, x)), dy)));
+    model.update();
+    trace.write(folder / "trace.json");
+  });
+  const json file = json::parse(std::ifstream(folder / "trace.json"));
+  std::set<std::string> units;
+  for (const json& event : file["traceEvents"]) {
+    if (event["ph"] == "X" && event["args"].contains("unit")) units.insert(event["args"]["unit"]);
+  }
+  CHECK(units == std::set<std::string>{"", odd, "no utf-8 \xef\xbf\xbd"});
+}
+
 TEST_CASE("a_trace_is_not_written_through_a_link_that_stands_at_its_growing_name") {
   const TemporaryFolder folder;
   std::ofstream(folder / "precious") << "kept";

@@ -43,8 +43,8 @@ class Trace {
   // Brings the ranks' times together and lets rank 0 write the file, which appears whole or not at all. Ranks of one
   // host share one clock, so their times compare to the nanosecond; other hosts' clocks are aligned by the ends of
   // barriers, to within what a barrier takes. Of a simulated rank the file has that rank alone. Collective;
-  // synchronises the model, which must be alive. Throws UsageError while it is not complete, DataError when the file
-  // cannot be written.
+  // synchronises the model, which must be alive. Throws UsageError while it is not complete, and on all ranks DataError
+  // when the file cannot be written.
   void write(const std::filesystem::path& path);
 
  private:
