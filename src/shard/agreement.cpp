@@ -5,12 +5,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <optional>
 #include <string_view>
 
 #include "base/hash.hpp"
 #include "comm/collective_errors.hpp"
+#include "shard/gathered.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tessera {
@@ -136,22 +136,13 @@ void add_programs(Lines& lines, const AgreedSettings& settings) {
 
 // ---- comparing ----
 
-// By rank.
-template <typename Value>
-std::vector<Value> gather(World& world, const Value& mine, std::string_view label) {
-  const std::vector<std::byte> all = world.gather(std::as_bytes(std::span(&mine, 1)), label);
-  std::vector<Value> values(static_cast<std::size_t>(world.size()));
-  std::memcpy(values.data(), all.data(), all.size());
-  return values;
-}
-
 // The first line in which any rank differs from rank 0. Hashes of some lines travel at a time.
 std::size_t first_difference(World& world, std::span<const std::string> lines) {
   constexpr std::size_t at_once = 256;
   for (std::size_t begin = 0;; begin += at_once) {
     std::array<std::uint64_t, at_once> mine{};
     for (std::size_t i = 0; i < at_once && begin + i < lines.size(); ++i) mine[i] = fnv1a(lines[begin + i]);
-    const auto all = gather(world, mine, "settings that differ");
+    const auto all = gather_values(world, mine, "settings that differ");
     for (std::size_t i = 0; i < at_once; ++i) {
       if (std::any_of(all.begin(), all.end(), [&](const auto& other) { return other[i] != all[0][i]; }))
         return begin + i;
@@ -176,19 +167,17 @@ std::vector<std::string> lines_of(const AgreedSettings& settings) {
   return lines.take();
 }
 
-void require_agreement(World& world, std::span<const std::string> lines) {
+void require_agreement(World& world, std::span<const std::string> lines, std::string_view call) {
   std::uint64_t hash = fnv1a_basis;
   for (const std::string& line : lines) hash = fnv1a(line, fnv1a("\n", hash));
-  const std::vector<std::uint64_t> hashes = gather(world, hash, "options, units and the optimizer's settings");
+  const std::vector<std::uint64_t> hashes = gather_values(world, hash, "options, units and the optimizer's settings");
   if (std::all_of(hashes.begin(), hashes.end(), [&](std::uint64_t other) { return other == hash; })) return;
   const std::size_t line = first_difference(world, lines);
-  std::array<char, 256> mine{};
-  if (line < lines.size()) lines[line].copy(mine.data(), mine.size() - 1);
-  const auto has = [](const std::array<char, 256>& theirs) { return fmt::format("with {}", theirs.data()); };
+  const std::string mine = line < lines.size() ? lines[line] : "";
+  const auto has = [](const std::string& theirs) { return fmt::format("with {}", theirs); };
   throw CommunicationError(
-      fmt::format("finalize(): options, units and the optimizer's settings must be the same on every rank, but there "
-                  "is {}",
-                  comm::ranks_by_value(gather(world, mine, "settings that differ"), has)));
+      fmt::format("{}: options, units and the optimizer's settings must be the same on every rank, but there is {}",
+                  call, comm::ranks_by_value(gather_texts(world, mine, "settings that differ"), has)));
 }
 
 }  // namespace tessera

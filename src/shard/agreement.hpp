@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tessera/comm/world.hpp"
@@ -28,7 +29,7 @@ struct AgreedSettings {
 std::vector<std::string> lines_of(const AgreedSettings& settings);
 
 // Compares one hash of all lines. Where it differs, finds the first line that does, and throws a CommunicationError
-// with each rank's, on all of them. Collective; blocks.
-void require_agreement(World& world, std::span<const std::string> lines);
+// with each rank's, on all of them. `call`: whose it is. Collective; blocks.
+void require_agreement(World& world, std::span<const std::string> lines, std::string_view call);
 
 }  // namespace tessera

@@ -122,7 +122,7 @@ class FullyShard::Implementation {
     optimizer_ = std::move(optimizer);
     choose_optimizers();
     record_programs();
-    plan_ = sound_plan();
+    plan_ = sound_plan("finalize()");
     make_executor();
   }
 
@@ -131,7 +131,7 @@ class FullyShard::Implementation {
     for (const std::weak_ptr<const std::string>& holder : held_) {
       if (const auto why = holder.lock()) throw UsageError("recompile() was called while " + *why);
     }
-    plan::Plan next = sound_plan();
+    plan::Plan next = sound_plan("recompile()");
     const CarriedState carried(world(), plan_, units_, *executor_);
     const std::size_t program = executor_->program();
     executor_.reset();
@@ -428,19 +428,21 @@ class FullyShard::Implementation {
   }
 
   // Compiled, verified, the same on every rank, and within the memory limit.
-  plan::Plan sound_plan() {
+  plan::Plan sound_plan(std::string_view call) {
     const plan::CompileInput input = compile_input();
     plan::Plan plan = plan::compile(input);
     const plan::Verification verification = plan::verify(plan);
     if (!verification.ok()) throw InternalError("the plan is not sound: " + verification.violations.front().text);
     loss_scaling_ = resolved(options_.loss_scaling, plan);
-    require_agreement(world(), lines_of({.input = input,
-                                         .plan_hash = plan::hash(plan),
-                                         .seed = options_.seed,
-                                         .loss_scaling = loss_scaling_,
-                                         .outer = outer(),
-                                         .optimizers = optimizers_,
-                                         .units = units_}));
+    require_agreement(world(),
+                      lines_of({.input = input,
+                                .plan_hash = plan::hash(plan),
+                                .seed = options_.seed,
+                                .loss_scaling = loss_scaling_,
+                                .outer = outer(),
+                                .optimizers = optimizers_,
+                                .units = units_}),
+                      call);
     check_optimizers_of_units(plan);
     if (options_.memory_limit) require_fit(plan, input, *options_.memory_limit);
     return plan;

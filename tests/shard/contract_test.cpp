@@ -488,9 +488,24 @@ TEST_CASE("ranks_with_different_models_or_settings_are_told_at_finalize") {
               "rank 0 with weight_decay = 0.5; ranks 1, 2 with weight_decay = 0.25");
   CHECK_NAMES(cause([](Said& said, int rank) { said.frozen = rank == 1; }),
               "rank 1 with parameter layer.bias of shape [5], frozen in unit layer");
+  // Where the difference comes behind much that is alike.
+  CHECK_NAMES(cause([](Said& said, int rank) {
+                tessera::ParameterGroup group{.patterns = {}, .learning_rate_scale = rank == 1 ? 2.0f : 1.0f};
+                for (int block = 0; block < 40; ++block)
+                  group.patterns.push_back("blocks." + std::to_string(block) + ".*");
+                said.adamw.groups = {group};
+              }),
+              "\"blocks.39.*\", learning_rate_scale 1, weight_decay inherited, beta1 inherited, beta2 inherited, "
+              "epsilon inherited; rank 1 with groups[0]");
   CHECK_NAMES(cause([](Said& said, int rank) { said.more = rank == 1; }),
               "ranks 0, 2 with units = 1; rank 1 with units = 2");
   CHECK(cause([](Said&, int) {}).empty());
+  CHECK_NAMES(error_of(2,
+                       [](Fixture& f, tessera::World& world) {
+                         f.first.bias.set_frozen(world.rank() == 1);
+                         f.model.recompile();
+                       }),
+              "recompile(): options, units and the optimizer's settings must be the same on every rank");
 }
 
 TEST_CASE("calls_out_of_place_are_refused") {
