@@ -172,9 +172,35 @@ bool Executor::launch_to_window() {
   const auto& operations = segment().operations;
   for (; next_operation_ < operations.size(); ++next_operation_) {
     if (operations[next_operation_].kind == plan::OperationKind::window) return false;
-    launch(operations[next_operation_], next_operation_);
+    try {
+      launch(operations[next_operation_], next_operation_);
+    } catch (...) {
+      abandon_segment();
+      throw;
+    }
   }
   return true;
+}
+
+// A hook of the user's has thrown, say. A segment that is launched in part can neither go on nor begin again.
+void Executor::abandon_segment() noexcept {
+  try {
+    throw;
+  } catch (const AbortedError&) {
+    // Somebody else's failure, and known.
+  } catch (const std::exception& error) {
+    abandon_operation(error.what());
+  } catch (...) {
+    abandon_operation("something that is no std::exception was thrown");
+  }
+}
+
+void Executor::abandon_operation(std::string_view what) noexcept {
+  try {
+    world_.abort(fmt::format("{}: {}", plan::describe(plan_, plan::EventPoint{segment_, next_operation_}), what));
+  } catch (...) {
+    world_.abort(what);
+  }
 }
 
 void Executor::launch(const plan::Operation& operation, std::size_t index) {

@@ -39,8 +39,8 @@ class Executor final : public WindowHost {
   WindowView* open_window(std::size_t serial) override;
   const Unit& unit(std::size_t index) const override { return *units_[index]; }
   Contributions exchange(std::size_t serial, const Exchange& exchange) override;
-  // Opens and closes it, and all that is inside it, without computing: gradients count as zero. Units inside must be
-  // optional, too.
+  // Opens and closes it, and all that is inside it, without computing: gradients count as zero. Throws UsageError,
+  // before it opens anything, where a unit inside it is not optional, too.
   void skip(const plan::WindowUse& use);
   // Of the micro-batches that were computed, or of samples of this weight.
   void update(float learning_rate, std::optional<double> weight);
@@ -89,6 +89,8 @@ class Executor final : public WindowHost {
 
   // Launches the current segment's operations up to the next window; true when there is none left.
   bool launch_to_window();
+  void abandon_segment() noexcept;  // inside a catch block: aborts the world with the current exception as cause
+  void abandon_operation(std::string_view what) noexcept;
   void launch_segment(plan::SegmentKind kind);
   void launch_segment(std::size_t segment);
   void launch(const plan::Operation& operation, std::size_t index);

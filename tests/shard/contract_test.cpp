@@ -221,6 +221,56 @@ TEST_CASE("a_window_left_open_by_an_exception_aborts_the_world") {
   CHECK_NAMES(cause, "rank 1");
 }
 
+// SGD whose update of the second unit throws once.
+class Stumbling final : public tessera::Optimizer {
+ public:
+  std::string_view name() const override { return "stumbling"; }
+  std::vector<std::string> states() const override { return {}; }
+  float learning_rate() const override { return 0.5f; }
+  float weight_decay() const override { return 0.0f; }
+  tessera::kernels::StepSettings step_settings() const override { return {}; }
+  void update(tessera::Stream&, const tessera::OptimizerSpans&, const tessera::OptimizerGroup&,
+              const tessera::kernels::StepScalars*) const override {
+    if (++calls_ == 2) throw std::runtime_error("the optimizer stumbled");
+  }
+
+ private:
+  mutable int calls_ = 0;
+};
+
+// What is left of such a segment can neither go on nor begin again, where the first unit would be updated twice.
+TEST_CASE("what_throws_while_a_step_is_launched_ends_the_job_also_where_it_is_caught") {
+  const toy::Values x(8, 0.5f);
+  const std::string in_update = toy::failure_of(1, [&](tessera::World& world) {
+    const toy::Values dy(6, 0.5f);
+    Layer first(4, 5, 2), second(5, 3, 2);
+    tessera::FullyShard model(world);
+    model.add(first, "first");
+    model.add(second, "second");
+    model.finalize(std::make_unique<Stumbling>());
+    model.backward(first, model.backward(second, (model.forward(second, model.forward(first, x)), dy)));
+    CHECK_THROWS_WITH(model.update(), "the optimizer stumbled");
+    model.update();
+  });
+  CHECK_NAMES(in_update, "optimize second");
+  CHECK_NAMES(in_update, "the optimizer stumbled");
+  const std::string in_hook = toy::failure_of(1, [&](tessera::World& world) {
+    const toy::Values dy(10, 0.5f);
+    Layer layer(4, 5, 2);
+    tessera::FullyShard model(world);
+    tessera::Unit& unit = model.add(layer, "layer");
+    model.on_reduced_gradient([](const tessera::ReducedGradient&) { throw std::runtime_error("the hook broke"); });
+    model.finalize(tessera::AdamW{});
+    model.forward(layer, x);
+    tessera::Window window = model.open(unit, WindowKind::backward);
+    layer.backward(window, dy);
+    CHECK_THROWS_WITH(window.close(), "the hook broke");
+    model.update();
+  });
+  CHECK_NAMES(in_hook, "hook layer");
+  CHECK_NAMES(in_hook, "the hook broke");
+}
+
 // Also where its host does not look, and would only meet the others.
 TEST_CASE("a_task_that_fails_on_a_stream_ends_the_job_for_all_with_its_cause") {
   for (const bool queue : {false, true}) {

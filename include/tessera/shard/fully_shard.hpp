@@ -162,7 +162,8 @@ class FullyShard {
   // first one's. Only between steps; every rank the same. Throws UsageError inside a step, and for another model's.
   void begin(const TrainingProgram& program);
 
-  // Called for every unit that trains, once per step. Before finalize(); the same on every rank.
+  // Called for every unit that trains, once per step. Before finalize(); the same on every rank; a later one takes the
+  // place of an earlier one. What it throws aborts the world.
   void on_reduced_gradient(std::function<void(const ReducedGradient&)> hook);
 
   // Makes layout and plan, verifies the plan, compares its hash across ranks, takes the arena, fills this rank's share
