@@ -338,7 +338,12 @@ void Executor::skip_exchanges(OpenWindow& window) {
     launch_exchange();
     if (!exchange->when_skipped()) continue;
     Window handle(link_, window.use(), window.serial());
-    exchange->when_skipped()(handle, contributions);
+    try {
+      exchange->when_skipped()(handle, contributions);
+    } catch (...) {
+      handle.abandon();
+      throw;
+    }
   }
 }
 
@@ -358,19 +363,17 @@ bool Executor::end_window() {
 }
 
 void Executor::skip(const plan::WindowUse& use) {
+  check_health();
+  for (const plan::WindowUse& inside : progress_.next_window(progress_.check_open(use))) {
+    const Unit& unit = *units_[inside.unit];
+    if (inside.unit == use.unit || unit.options().optional) continue;
+    throw UsageError(
+        fmt::format("unit {} cannot be skipped with {}, inside which it opens: add it with UnitOptions::optional",
+                    unit.name(), units_[use.unit]->name()));
+  }
   open(use);
   windows_[depth_ - 1]->skip();
-  while (!progress_.closes()) {
-    const plan::WindowUse inner = progress_.next_use();
-    const Unit& unit = *units_[inner.unit];
-    if (!unit.options().optional) {
-      throw UsageError(
-          fmt::format("unit {} cannot be skipped with {}, inside which it opens: add it with "
-                      "UnitOptions::optional",
-                      unit.name(), units_[use.unit]->name()));
-    }
-    skip(inner);
-  }
+  while (!progress_.closes()) skip(plan::WindowUse(progress_.next_use()));
   close();
 }
 

@@ -88,6 +88,14 @@ std::size_t Progress::check_open(const WindowUse& use) const {
   return segment;
 }
 
+std::span<const WindowUse> Progress::next_window(std::size_t segment) const {
+  const std::vector<WindowUse>& all = windows(segment);
+  const std::size_t first = begins_segment() ? 0 : uses_begun_;
+  std::size_t last = first;
+  while (all[last].unit != all[first].unit || !closing(segment)[last]) ++last;
+  return std::span(all).subspan(first, last + 1 - first);
+}
+
 void Progress::open(std::size_t segment) {
   if (begins_segment()) uses_begun_ = 0;
   segment_ = segment;

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -53,6 +54,8 @@ class Progress {
   // The use that is under way, or was the last; and the one that comes next in its pass.
   bool closes() const { return closing(segment_)[uses_begun_ - 1]; }
   const plan::WindowUse& next_use() const { return windows(segment_)[uses_begun_]; }
+  // The uses of the window that comes next, which check_open() has found in this segment, and of those inside it.
+  std::span<const plan::WindowUse> next_window(std::size_t segment) const;
 
  private:
   // By program: where windows close, and which stay open around others.

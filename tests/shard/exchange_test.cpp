@@ -16,6 +16,7 @@
 #include "tessera/optim/sgd.hpp"
 #include "tessera/shard/fully_shard.hpp"
 #include "tessera/shard/trace.hpp"
+#include "toy_model.hpp"
 
 namespace exchange_test {
 
@@ -331,6 +332,20 @@ TEST_CASE("misused_exchange_names_unit_and_rank") {
   Exchange stranger(1);
   names(error(1, [&](TwoExchanges&, TwoExchanges&, int) { return List{&stranger}; }), "never added to a model");
   CHECK_THROWS_AS(Exchange(0), UsageError);
+}
+
+// No handle is left with which such a window could be closed.
+TEST_CASE("what_throws_where_a_skipped_window_follows_the_others_ends_the_job") {
+  const std::string text = toy::failure_of(2, [](World& world) {
+    Centring layer;
+    FullyShard model(world);
+    Unit& unit = model.add(layer, UnitOptions{.name = "layer", .optional = true});
+    layer.sums.when_skipped([](Window&, const Contributions&) { throw std::runtime_error("nobody to follow"); });
+    model.finalize(AdamW{});
+    CHECK_THROWS(model.skip(unit, WindowKind::forward));
+    model.skip(unit, WindowKind::forward);
+  });
+  CHECK(toy::contains(text, "forward window of unit layer: nobody to follow"));
 }
 
 TEST_CASE("exchange_in_a_window_of_another_kind_is_refused") {
