@@ -527,8 +527,8 @@ void FullyShard::skip(Unit& unit, plan::WindowKind kind) {
   WindowHost& windows = implementation_->windows();
   if (kind == WindowKind::recompute) require_no_setting(unit);
   if (unit.options().recompute && kind == WindowKind::backward) {
+    implementation_->skip({unit.index(), WindowKind::recompute});  // refused, the call stays
     windows.kept_calls().drop(unit.index());
-    implementation_->skip({unit.index(), WindowKind::recompute});
   }
   implementation_->skip({unit.index(), kind});
   if (unit.options().recompute && kind == WindowKind::forward) windows.kept_calls().keep_none(unit.index());

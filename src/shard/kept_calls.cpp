@@ -33,14 +33,18 @@ KeptCalls::Entry& KeptCalls::next(std::size_t unit, std::size_t bytes) {
   return *calls_.back();
 }
 
-std::unique_ptr<KeptCalls::Entry> KeptCalls::take_out(std::size_t unit) {
-  const auto latest =
+KeptCalls::Entries::const_iterator KeptCalls::latest(std::size_t unit) const {
+  const auto found =
       std::find_if(calls_.rbegin(), calls_.rend(), [&](const auto& entry) { return entry->unit == unit; });
-  if (latest == calls_.rend()) return nullptr;
-  const auto first = latest.base() - 1;
+  return found == calls_.rend() ? calls_.end() : found.base() - 1;
+}
+
+std::unique_ptr<KeptCalls::Entry> KeptCalls::take_out(std::size_t unit) {
+  const auto first = latest(unit);
+  if (first == calls_.end()) return nullptr;
   const auto place = static_cast<std::size_t>(first - calls_.begin());
   const std::size_t end = (*first)->end;
-  std::unique_ptr<Entry> taken = std::move(*first);
+  std::unique_ptr<Entry> taken = std::move(calls_[place]);
   for (std::size_t inside = place + 1; inside < end; ++inside) put_away(std::move(calls_[inside]));
   calls_.erase(first, calls_.begin() + static_cast<std::ptrdiff_t>(end));
   for (const std::unique_ptr<Entry>& other : calls_) {
@@ -49,19 +53,21 @@ std::unique_ptr<KeptCalls::Entry> KeptCalls::take_out(std::size_t unit) {
   return taken;
 }
 
-KeptCalls::Taken KeptCalls::take(std::size_t unit, const std::string& unit_name) {
-  std::unique_ptr<Entry> entry = take_out(unit);
-  if (entry == nullptr) {
+void KeptCalls::require(std::size_t unit, const std::string& unit_name) const {
+  const auto call = latest(unit);
+  if (call == calls_.end()) {
     throw UsageError(fmt::format(
         "unit {} computes its forward pass again before backward, but no call of forward() of it is left in "
         "this pass: where its windows are opened by hand, open the recompute window, too",
         unit_name));
   }
-  if (entry->call == nullptr) {
-    put_away(std::move(entry));
-    throw UsageError(fmt::format("unit {} was skipped in the forward pass: skip its backward window, too", unit_name));
-  }
-  return Taken(*this, std::move(entry));
+  if ((*call)->call != nullptr) return;
+  throw UsageError(fmt::format("unit {} was skipped in the forward pass: skip its backward window, too", unit_name));
+}
+
+KeptCalls::Taken KeptCalls::take(std::size_t unit, const std::string& unit_name) {
+  require(unit, unit_name);
+  return Taken(*this, take_out(unit));
 }
 
 void KeptCalls::drop(std::size_t unit) {

@@ -21,8 +21,10 @@ WindowLink link_to(WindowHost& host, int rank, std::span<const std::unique_ptr<U
 
 void WindowHost::compute_again(const Unit& unit) {
   if (!unit.options().recompute) return;
+  kept_calls_.require(unit.index(), unit.name());
+  Window again = open({unit.index(), plan::WindowKind::recompute});  // refused, the call stays
   KeptCalls::Taken call = kept_calls_.take(unit.index(), unit.name());
-  open({unit.index(), plan::WindowKind::recompute}).run([&](Window& window) { call.make(window); });
+  again.run([&](Window& window) { call.make(window); });
 }
 
 void require_no_setting(const Unit& unit) {

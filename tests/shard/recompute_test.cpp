@@ -325,6 +325,30 @@ TEST_CASE("what_does_not_go_with_the_setting_is_refused") {
         }) == "");
 }
 
+TEST_CASE("a_backward_window_that_is_refused_leaves_the_call_to_be_made_again") {
+  enum class Tried { backward, skip };
+  for (const Tried tried : {Tried::backward, Tried::skip}) {
+    CHECK(failure_of(1, [&](tessera::World& world) {
+            const Values x(rows * width);
+            Values y, dy(rows * width), scratch;
+            Block first(scratch), second(scratch);
+            FullyShard model(world, {});
+            model.add(first, {.name = "first", .recompute = true, .optional = true});
+            model.add(second, "second");
+            model.finalize(tessera::AdamW{});
+            model.forward(second, model.forward(first, Block::View{&x}, y), y);
+            const auto out_of_order = [&] {
+              tried == Tried::skip ? model.skip(first, backward) : model.backward(first, dy);
+            };
+            CHECK_THROWS_WITH_AS(out_of_order(), doctest::Contains("the backward window of unit second was expected"),
+                                 tessera::UsageError);
+            model.backward(second, dy);
+            model.backward(first, dy);
+            model.update();
+          }) == "");
+  }
+}
+
 TEST_CASE("temporaries_that_cannot_be_copied_are_refused_where_they_would_be_needed_again") {
   struct Taking : tessera::Module {
     void visit(tessera::ModuleVisitor& visitor) override { visitor("layer", layer); }

@@ -146,8 +146,9 @@ class KeptCalls {
   }
   // One that was skipped.
   void keep_none(std::size_t unit) { next(unit, 0); }
-  // The unit's latest call; those that were made inside it go. Throws UsageError where there is none, or it was
-  // skipped; `unit_name` is for that.
+  // That the unit has a call, and the latest one was not skipped: UsageError else, for which `unit_name` is.
+  void require(std::size_t unit, const std::string& unit_name) const;
+  // The unit's latest call; those that were made inside it go. Throws as require() does.
   Taken take(std::size_t unit, const std::string& unit_name);
   // The same, of one that is not wanted. Nothing where there is none.
   void drop(std::size_t unit);
@@ -176,12 +177,15 @@ class KeptCalls {
     ForwardCall<Window, M, Args...> call_;
   };
 
+  using Entries = std::vector<std::unique_ptr<Entry>>;
+
   Entry& next(std::size_t unit, std::size_t bytes);
-  std::unique_ptr<Entry> take_out(std::size_t unit);  // null: there is none
+  Entries::const_iterator latest(std::size_t unit) const;  // the end: there is none
+  std::unique_ptr<Entry> take_out(std::size_t unit);       // null: there is none
   void put_away(std::unique_ptr<Entry> entry);
 
-  std::vector<std::unique_ptr<Entry>> calls_;
-  std::vector<std::unique_ptr<Entry>> spare_;
+  Entries calls_;
+  Entries spare_;
   std::size_t made_ = 0;  // entries in all
 };
 
