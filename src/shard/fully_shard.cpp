@@ -117,6 +117,7 @@ class FullyShard::Implementation {
 
   void finalize(std::unique_ptr<Optimizer> optimizer) {
     world();
+    require_values();
     if (executor_) throw UsageError("finalize() was called twice");
     check_outer_settings();
     optimizer_ = std::move(optimizer);
@@ -134,12 +135,14 @@ class FullyShard::Implementation {
     plan::Plan next = sound_plan("recompile()");
     const CarriedState carried(world(), plan_, units_, *executor_);
     const std::size_t program = executor_->program();
+    values_are_gone_ = true;
     executor_.reset();
     gradient_copies_.clear();
     plan_ = std::move(next);
     make_executor();
     executor_->begin(program);
     carried.restore(plan_, units_, *executor_);
+    values_are_gone_ = false;
   }
 
   std::shared_ptr<const std::string> hold_plan(std::string why) {
@@ -167,6 +170,7 @@ class FullyShard::Implementation {
           "a pass that is recorded opens windows and nothing else: update() and whatever looks at the model "
           "stand outside it");
     }
+    require_values();
     if (!executor_) throw UsageError("the model is not finalized: call finalize() with an optimizer first");
     return *executor_;
   }
@@ -268,6 +272,14 @@ class FullyShard::Implementation {
   const std::vector<std::unique_ptr<Unit>>& units() const { return units_; }
 
  private:
+  // Anew they would be the initial ones.
+  void require_values() const {
+    if (!values_are_gone_) return;
+    throw UsageError(
+        "recompile() failed half way, and the model's values went with its old plan: make the model anew, and load a "
+        "checkpoint");
+  }
+
   void require_no_outer_steps(std::string_view what) const {
     if (!plan_.replicas_diverge()) return;
     throw UsageError(
@@ -489,6 +501,7 @@ class FullyShard::Implementation {
   std::optional<RecordedPass> recording_;                   // while finalize() records a pass
   std::vector<std::weak_ptr<const std::string>> held_;
   plan::Plan plan_;
+  bool values_are_gone_ = false;                     // from one plan to the next, and where that has failed
   std::unique_ptr<Executor> executor_;               // it uses all of the above
   std::vector<std::vector<float>> gradient_copies_;  // by unit
   std::shared_ptr<const void> ends_with_world_;

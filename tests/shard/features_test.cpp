@@ -436,6 +436,38 @@ TEST_CASE("a_plan_that_is_held_is_not_recompiled_and_the_error_says_why") {
   });
 }
 
+// What is made anew asks the optimizer once more, which then has nothing to give.
+TEST_CASE("a_recompile_that_fails_half_way_says_that_the_values_are_gone") {
+  class Exhausted final : public tessera::Optimizer {
+   public:
+    std::string_view name() const override { return "exhausted"; }
+    std::vector<std::string> states() const override { return {}; }
+    float learning_rate() const override { return 0.5f; }
+    float weight_decay() const override { return 0.0f; }
+    tessera::kernels::StepSettings step_settings() const override { return {}; }
+    void update(tessera::Stream&, const tessera::OptimizerSpans&, const tessera::OptimizerGroup&,
+                const tessera::kernels::StepScalars*) const override {}
+    std::unique_ptr<tessera::UnitUpdate> prepare(std::span<const tessera::OptimizerRun>) const override {
+      if (++calls_ == 2) throw tessera::MemoryError("no memory is left");
+      return nullptr;
+    }
+
+   private:
+    mutable int calls_ = 0;
+  };
+  tessera::launch({.ranks = 1}, [](World& world) {
+    Layer layer(5, 3, 2);
+    FullyShard model(world);
+    model.add(layer, "layer");
+    model.finalize(std::make_unique<Exhausted>());
+    CHECK_THROWS_WITH_AS(model.recompile(), "no memory is left", tessera::MemoryError);
+    const char* const gone = "recompile() failed half way";
+    CHECK_THROWS_WITH_AS(model.last_step(), doctest::Contains(gone), tessera::UsageError);
+    CHECK_THROWS_WITH_AS(model.recompile(), doctest::Contains(gone), tessera::UsageError);
+    CHECK_THROWS_WITH_AS(model.finalize(tessera::AdamW{}), doctest::Contains(gone), tessera::UsageError);
+  });
+}
+
 TEST_CASE("step_scalars_are_read_and_replaced_between_steps") {
   tessera::launch({.ranks = 2}, [](World& world) {
     Job job(world, {});

@@ -174,7 +174,8 @@ class FullyShard {
   // Makes a new plan after Parameter::set_frozen() changed what is trained. Weights, buffers, step count and loss scale
   // stay, and so do the optimizer's states of what was trained and still is; of what starts to be trained they are
   // zero. Only between steps. Collective; synchronises. While it runs, the rank holds its share of the old state twice.
-  // Spans and pointers taken before are invalid.
+  // Spans and pointers taken before are invalid. What is refused by UsageError, CommunicationError or the memory limit
+  // leaves all as it was; where memory or a rank fails later, the values are gone, and every other call says so.
   void recompile();
 
   // Opens the module's next window, calls module.forward(window, args…), closes the window, returns what it returned.
