@@ -101,8 +101,10 @@ TESSERA_ANY_DEVICE inline void set_step(StepScalars& scalars, double scaled_norm
   const double scale = static_cast<double>(scalars.loss_scale);
   const double norm = scaled_norm * share / scale;
   scalars.gradient_norm = norm;
-  scalars.skip = norm - norm == 0.0 ? 0 : 1;  // neither infinite nor NaN
-  scalars.gradient_factor = static_cast<float>((clip > 0.0 && norm > clip ? clip / norm : 1.0) * share / scale);
+  const float factor = static_cast<float>((clip > 0.0 && norm > clip ? clip / norm : 1.0) * share / scale);
+  scalars.gradient_factor = factor;
+  // Neither infinite nor NaN. The weights of samples may be so small that the factor alone is.
+  scalars.skip = norm - norm == 0.0 && factor - factor == 0.0f ? 0 : 1;
   scalars.applied_loss_scale = scalars.loss_scale;
   adapt_loss_scale(scalars, settings.loss_scaling);
   if (scalars.skip != 0) {

@@ -247,7 +247,7 @@ FAULTS = [
           (("kernels", "a step without weight*"), ("shard", "a_step_that_every_rank_skips*"))),
     Fault("a step with an overflow is applied",
           "src/kernels/step_arithmetic.hpp",
-          "  scalars.skip = norm - norm == 0.0 ? 0 : 1;",
+          "  scalars.skip = norm - norm == 0.0 && factor - factor == 0.0f ? 0 : 1;",
           "  scalars.skip = 0;",
           whole("kernels", "shard")),
     Fault("parameters are stale after the update: zero1 and zero2 do not gather them",

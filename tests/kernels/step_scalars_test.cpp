@@ -121,6 +121,14 @@ TEST_CASE("gradients are divided by what ranks bring: micro-batches or the weigh
   CHECK(imagined.gradient_norm == 25.0);
 }
 
+TEST_CASE("a step whose weights are too small to be divided by in fp32 is skipped") {
+  const StepScalars scalars = after({{6400.0, {1e-40, Kind::samples}}, {3600.0, {0.0, Kind::nothing}}}, 6.0);
+  CHECK(std::isfinite(scalars.gradient_norm));
+  CHECK(scalars.skip == 1);
+  CHECK(scalars.step == 0);
+  CHECK(scalars.skipped_steps == 1);
+}
+
 TEST_CASE("a step without weight changes no count, and one of unlike parts has no norm") {
   for (const Kind kind : {Kind::nothing, Kind::samples, Kind::discarded}) {
     const StepScalars idle = after({{6400.0, {0.0, kind}}, {3600.0, {0.0, Kind::nothing}}}, 6.0);

@@ -17,7 +17,7 @@ struct StepScalars {
   std::int64_t skipped_steps = 0;
   float gradient_factor = 1.0f;     // what the optimizer multiplies each gradient with (clipping)
   float loss_scale = 1.0f;          // what the user's loss gradient is multiplied with
-  std::int32_t skip = 0;            // 1: the norm is not finite, this update changes nothing
+  std::int32_t skip = 0;            // 1: norm or factor is not finite, this update changes nothing
   std::int32_t good_steps = 0;      // in a row, since the loss scale last changed
   float applied_loss_scale = 1.0f;  // the one that this step's gradients carry
   std::int32_t idle = 0;            // 1: every rank skipped the last step, which changed nothing
@@ -60,8 +60,9 @@ struct StepSettings {
 
 // Combines partial squared norms in (unit, rank) order: partials[rank * units + unit], fp64. Then
 //   share = divisor / weight, the sum of all ranks' parts, in their order: exactly 1 when all did all micro-batches,
-//   norm = sqrt(sum) * share / loss_scale, skip = norm is not finite,
+//   norm = sqrt(sum) * share / loss_scale,
 //   gradient_factor = (clip_norm > 0 && norm > clip_norm ? clip_norm / norm : 1) * share / loss_scale,
+//   skip = one of them is not finite,
 // then the loss scale of the next step, and, unless skipped, step and decay_power. Where the weight is 0 or not finite,
 // the step is skipped, the norm is 0, and neither counts nor loss scale change. Enqueues on `stream`; does not
 // synchronise.

@@ -97,7 +97,7 @@ struct FullyShardOptions {
 // What one update did. Reading it synchronises with the update. When 32 updates in a row were skipped, rank 0 warns.
 struct StepReport {
   double gradient_norm;  // global, of the mean over what all ranks brought, before clipping
-  bool skipped;          // the norm was not finite: no parameter changed
+  bool skipped;          // the norm was not finite, or weights were too small: no parameter changed
   std::int64_t updates;  // applied so far
   std::int64_t skipped_updates;
   float loss_scale;  // of the next step
