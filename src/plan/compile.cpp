@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <set>
+#include <string_view>
 
 #include "plan/passes.hpp"
 #include "tessera/base/error.hpp"
@@ -49,6 +51,34 @@ void check_names(const std::vector<UnitSpec>& units, std::size_t replicas) {
     for (const ExchangeSpec& exchange : unit.exchanges) {
       check(unit, exchange.name, "an exchange has the name \"{}\", as another or a tensor has: give each its own");
     }
+  }
+}
+
+// pieces() knows a unit's other values by these.
+constexpr std::string_view names_of_ours[] = {"master", "gradient", "anchor", "outer momentum", ""};
+
+void check_states(const std::vector<std::string>& states) {
+  std::set<std::string_view> names;
+  for (const std::string& name : states) {
+    if (std::find(std::begin(names_of_ours), std::end(names_of_ours), name) != std::end(names_of_ours)) {
+      throw UsageError(
+          fmt::format("a state of an optimizer has the name \"{}\", by which nobody could ask for it: give "
+                      "it another in Optimizer::states()",
+                      name));
+    }
+    if (!names.insert(name).second) {
+      throw UsageError(fmt::format("two states of an optimizer have the name \"{}\": give each its own", name));
+    }
+  }
+}
+
+void check_states(const CompileInput& input) {
+  check_states(input.optimizer_states);
+  for (const Program& program : input.programs) {
+    if (program.optimizer_states) check_states(*program.optimizer_states);
+  }
+  for (const UnitSpec& unit : input.units) {
+    if (unit.optimizer_states) check_states(*unit.optimizer_states);
   }
 }
 
@@ -207,6 +237,7 @@ void check_input(const CompileInput& input) {
   check_sizes(input);
   check_sharding(input.options);
   check_names(input.units, input.options.replicas);
+  check_states(input);
   check_exchanges(input);
 }
 

@@ -576,6 +576,41 @@ TEST_CASE("calls_out_of_place_are_refused") {
   });
 }
 
+// pieces(), and with it checkpoints, would show something else by it.
+TEST_CASE("states_of_an_optimizer_have_names_that_nothing_else_has") {
+  class Named final : public tessera::Optimizer {
+   public:
+    explicit Named(std::vector<std::string> states) : states_(std::move(states)) {}
+    std::string_view name() const override { return "named"; }
+    std::vector<std::string> states() const override { return states_; }
+    float learning_rate() const override { return 0.5f; }
+    float weight_decay() const override { return 0.0f; }
+    tessera::kernels::StepSettings step_settings() const override { return {}; }
+    void update(tessera::Stream&, const tessera::OptimizerSpans&, const tessera::OptimizerGroup&,
+                const tessera::kernels::StepScalars*) const override {}
+
+   private:
+    std::vector<std::string> states_;
+  };
+  const auto refusal = [](const std::vector<std::string>& states, bool of_unit) {
+    return toy::failure_of(1, [&](tessera::World& world) {
+      Layer layer(4, 5, 2);
+      tessera::FullyShard model(world);
+      tessera::UnitOptions options{.name = "layer"};
+      if (of_unit) options.optimizer = std::make_shared<Named>(states);
+      model.add(layer, options);
+      model.finalize(of_unit ? std::unique_ptr<tessera::Optimizer>(tessera::AdamW{}) : std::make_unique<Named>(states));
+    });
+  };
+  for (const bool of_unit : {false, true}) {
+    CHECK(refusal({"momentum", "momentum of another kind"}, of_unit) == "");
+    for (const char* taken : {"master", "gradient", "anchor", "outer momentum", ""}) {
+      CHECK_NAMES(refusal({taken}, of_unit), "a state of an optimizer has the name \"" + std::string(taken) + "\"");
+    }
+    CHECK_NAMES(refusal({"m", "v", "m"}, of_unit), "two states of an optimizer have the name \"m\"");
+  }
+}
+
 TEST_CASE("a_plan_over_the_limit_is_refused_with_a_setting_that_fits") {
   const auto cause = [](tessera::Bytes limit, tessera::Strategy strategy) {
     try {

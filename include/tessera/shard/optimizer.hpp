@@ -87,7 +87,8 @@ class Optimizer {
   virtual ~Optimizer() = default;
 
   virtual std::string_view name() const = 0;
-  // Names of the fp32 buffers of the parameters' size that it keeps; zero at the start. AdamW: {"m", "v"}.
+  // Names of the fp32 buffers of the parameters' size that it keeps; zero at the start. AdamW: {"m", "v"}. No two
+  // alike, and none that FullyShard::pieces() has for something else.
   virtual std::vector<std::string> states() const = 0;
   virtual float learning_rate() const = 0;  // of a step that is given no other
   virtual float weight_decay() const = 0;   // of parameters whose group sets none
