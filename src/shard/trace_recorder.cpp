@@ -92,7 +92,15 @@ void TraceLayout::add_operation(const plan::Operation& operation, plan::EventPoi
 
 namespace {
 
+constexpr std::size_t most_steps = std::size_t{1} << 16;
+
 const TraceSteps& checked(const TraceSteps& steps) {
+  if (steps.last >= steps.first && steps.last - steps.first >= most_steps) {
+    throw UsageError(
+        fmt::format("steps {} to {} cannot be traced: a trace is of at most {} steps, whose memory it takes "
+                    "at once",
+                    steps.first, steps.last, most_steps));
+  }
   if (steps.first >= steps.next && steps.last >= steps.first) return steps;
   throw UsageError(
       fmt::format("steps {} to {} cannot be traced: the next step is {}, and a trace ends where it begins "

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -300,6 +301,8 @@ TEST_CASE("a_trace_that_cannot_be_is_refused_and_an_unfinished_one_is_not_writte
     CHECK_THROWS_AS(model.trace({.first = 3, .last = 2}), UsageError);
     CHECK_THROWS_AS(model.trace({.first = 3, .last = 4, .next = 4}), UsageError);
     CHECK_THROWS_AS(model.trace({.first = 0, .last = 4}), UsageError);
+    CHECK_THROWS_WITH_AS(model.trace({.last = std::numeric_limits<std::size_t>::max()}),
+                         doctest::Contains("a trace is of at most 65536 steps"), UsageError);
     Trace trace = model.trace({.first = 1, .last = 2});
     trainee.step();
     CHECK_FALSE(trace.complete());

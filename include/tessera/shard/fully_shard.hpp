@@ -318,7 +318,7 @@ class FullyShard {
   // Measures the operations of some steps to come (trace.hpp): takes the memory for it now, so that the steps allocate
   // nothing, and changes no bit. One trace at a time: a new one ends an earlier one, and so does recompile(). The same
   // on every rank; only between steps. Synchronises. Throws UsageError for steps that are over or that end before they
-  // begin.
+  // begin, and for more than 65,536.
   Trace trace(TraceSteps steps);
 
   // A line per unit: the types of parameters, gradients and wire, as they were resolved; and where sums are formed.
