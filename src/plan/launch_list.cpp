@@ -11,12 +11,6 @@ namespace {
 
 constexpr std::size_t most_launches = std::size_t{1} << 24;
 
-SegmentKind kind_of(std::size_t micro_batch, std::size_t micro_batches) {
-  if (micro_batches == 1) return SegmentKind::only;
-  if (micro_batch == 0) return SegmentKind::first;
-  return micro_batch + 1 == micro_batches ? SegmentKind::last : SegmentKind::middle;
-}
-
 std::size_t operations_of_step(const Plan& plan, std::size_t program) {
   const std::size_t micro_batches = plan.micro_batches(program);
   std::size_t count = 0;
@@ -35,6 +29,12 @@ std::size_t operations_of_step(const Plan& plan, std::size_t program) {
 }
 
 }  // namespace
+
+SegmentKind kind_of(std::size_t micro_batch, std::size_t micro_batches) {
+  if (micro_batches == 1) return SegmentKind::only;
+  if (micro_batch == 0) return SegmentKind::first;
+  return micro_batch + 1 == micro_batches ? SegmentKind::last : SegmentKind::middle;
+}
 
 LaunchList::LaunchList(const Plan& plan, std::size_t program, std::size_t steps, std::size_t outer_spacing)
     : plan_(plan), program_(program) {

@@ -13,6 +13,9 @@ namespace tessera::plan {
 
 inline constexpr auto compute_stream = static_cast<std::size_t>(StreamId::compute);
 
+// What a step's n-th micro-batch is, counted from 0.
+SegmentKind kind_of(std::size_t micro_batch, std::size_t micro_batches);
+
 struct Launch {
   const Operation* operation;
   EventPoint point;

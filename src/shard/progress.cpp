@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "plan/launch_list.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tessera {
@@ -47,12 +48,7 @@ void Progress::begin(std::size_t program) {
 }
 
 std::size_t Progress::next_micro_batch() const {
-  const std::size_t last = plan_->micro_batches(program_) - 1;
-  const SegmentKind kind = last == 0                     ? SegmentKind::only
-                           : micro_batches_done_ == 0    ? SegmentKind::first
-                           : micro_batches_done_ == last ? SegmentKind::last
-                                                         : SegmentKind::middle;
-  return plan_->find(kind, program_).value();
+  return plan_->find(plan::kind_of(micro_batches_done_, plan_->micro_batches(program_)), program_).value();
 }
 
 std::size_t Progress::check_open(const WindowUse& use) const {

@@ -6,6 +6,7 @@
 
 #include <utility>
 
+#include "plan/launch_list.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tessera {
@@ -14,13 +15,10 @@ using plan::SegmentKind;
 using Call = HostSection::Call;
 
 TraceLayout::TraceLayout(const plan::Plan& plan, std::size_t of, std::optional<std::size_t> outer) : program(of) {
-  const std::size_t last = plan.micro_batches(program) - 1;
-  for (std::size_t micro = 0; micro <= last; ++micro) {
-    const SegmentKind kind = last == 0       ? SegmentKind::only
-                             : micro == 0    ? SegmentKind::first
-                             : micro == last ? SegmentKind::last
-                                             : SegmentKind::middle;
-    add_segment(plan, plan.find(kind, program).value(), micro);
+  const std::size_t micro_batches = plan.micro_batches(program);
+  const std::size_t last = micro_batches - 1;
+  for (std::size_t micro = 0; micro < micro_batches; ++micro) {
+    add_segment(plan, plan.find(plan::kind_of(micro, micro_batches), program).value(), micro);
   }
   add_call(Call::update, plan, plan.find(SegmentKind::update, program).value(), last);
   if (outer) add_call(Call::outer, plan, *outer, last);
