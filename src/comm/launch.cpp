@@ -67,7 +67,7 @@ class RunningRank : comm::Pinned {
     comm::Membership& job = (of_this_thread_ != nullptr ? of_this_thread_ : newest_)->job_;
     constexpr const char* cause = "the process called exit() in the middle of the job";
     job.abort(cause, nullptr);
-    fmt::print(stderr, "error: rank {}: {}\n", job.rank(), cause);
+    comm::say(fmt::format("error: rank {}: {}\n", job.rank(), cause));
     job.say_reported();
     std::fflush(stdout);
     ::_exit(exit_failure);
@@ -115,7 +115,7 @@ std::exception_ptr comm::launch_one(const Start& start, const LaunchOptions& opt
 
 void comm::say_start(const ProcessStart& how, const std::string& facts) {
   how.log.line(fmt::format("rank {} begins in process {}: {}", how.start.rank, ::getpid(), facts));
-  if (how.start.rank == 0) fmt::print(stderr, "tessera: {}\n", facts);
+  if (how.start.rank == 0) say(fmt::format("tessera: {}\n", facts));
 }
 
 std::exception_ptr comm::outcome_of_process(Membership& job, const ProcessStart& how,
@@ -248,10 +248,7 @@ void launch(const LaunchOptions& options, const std::function<void(World&)>& bod
 
 namespace {
 
-void print(const std::exception_ptr& failure) {
-  // Not fmt::print, which throws where standard error is full.
-  std::fputs(fmt::format("error: {}\n", comm::text_of(failure)).c_str(), stderr);
-}
+void print(const std::exception_ptr& failure) { comm::say(fmt::format("error: {}\n", comm::text_of(failure))); }
 
 // Whether `function` returned; what it throws becomes a line.
 template <typename Function>
@@ -261,6 +258,20 @@ bool succeeds(Function&& function) {
     return true;
   } catch (...) {
     if (is_first_process()) print(std::current_exception());
+    return false;
+  }
+}
+
+// Whether this process finds the devices that the options ask for. What they are is every process's own matter, because
+// hosts differ: each says itself what it lacks, or nobody would know whom the others wait for.
+bool finds_devices(const LaunchOptions& options) {
+  try {
+    resolve(options.device);
+    return true;
+  } catch (const UnavailableError&) {
+    const std::exception_ptr lack = std::current_exception();
+    const Start start = how_started();
+    print(start.launcher == Launcher::alone ? lack : comm::exception_from_rank(start.rank, lack));
     return false;
   }
 }
@@ -292,7 +303,13 @@ int print_help(const char* program, std::string_view about) {
 
 int run(const LaunchOptions& options, const std::function<void(World&)>& body) {
   make_file_size_limit_an_error();
-  if (!succeeds([&] { comm::require_launchable(options); })) return exit_bad_options;
+  bool good = false;
+  const bool known = succeeds([&] {
+    comm::validate(options);
+    good = finds_devices(options);
+    if (good) comm::require_launchable(options);
+  });
+  if (!known || !good) return exit_bad_options;
   std::exception_ptr failure;
   const bool launched = succeeds([&] { failure = comm::launch_ranks(options, {.body = body, .report = print}); });
   return launched && !failure ? exit_success : exit_failure;

@@ -41,9 +41,12 @@ void RankLog::line(std::string_view text) noexcept {
   }
 }
 
+// Not fmt::print, which throws where nothing can be written.
+void say(const std::string& lines) noexcept { std::fputs(lines.c_str(), stderr); }
+
 void warn(RankLog& log, int rank, std::string_view text) noexcept {
   try {
-    fmt::print(stderr, "{}", fmt::format("warning: rank {}: {}\n", rank, text));
+    say(fmt::format("warning: rank {}: {}\n", rank, text));
     log.line(fmt::format("warning: {}", text));
   } catch (...) {
   }

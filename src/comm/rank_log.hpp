@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "comm/pinned.hpp"
@@ -34,6 +35,9 @@ class RankLog {
   std::mutex mutex_;
   std::unique_ptr<std::FILE, Close> file_;
 };
+
+// What is said on standard error: it may be full or closed, which is no reason to fail.
+void say(const std::string& lines) noexcept;
 
 // `warning: rank 3: text` on stderr, and in the log.
 void warn(RankLog& log, int rank, std::string_view text) noexcept;

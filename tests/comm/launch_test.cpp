@@ -1,5 +1,6 @@
 // launch(): ranks, their errors, and which of several errors is the first cause.
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -312,6 +313,18 @@ TEST_CASE("exit_in_a_rank_that_is_a_thread_is_a_failure_that_names_it") {
     CHECK(code == 1);
     CHECK(errors == "error: rank " + std::to_string(rank) + ": the process called exit() in the middle of the job\n");
   }
+}
+
+TEST_CASE("exit_in_a_rank_is_exit_code_1_also_where_nobody_can_be_told") {
+  const Process process([] {
+    ::dup2(::open("/dev/full", O_WRONLY), STDERR_FILENO);
+    run({.ranks = 2}, [](World& world) {
+      world.barrier("begin");
+      if (world.rank() == 1) std::exit(0);
+      world.barrier("end");
+    });
+  });
+  CHECK(process.end().first == 1);
 }
 
 TEST_CASE("exit_after_the_job_is_nobodys_failure") {

@@ -1,5 +1,6 @@
 // run(): the launch options of a command line, exit codes, and one line on stderr.
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,12 +9,15 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <string>
 #include <vector>
 
+#include "comm/launch.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/comm/run.hpp"
 #include "tessera/comm/start.hpp"
+#include "tessera/device/cuda.hpp"
 
 using namespace tessera;
 
@@ -213,4 +217,64 @@ TEST_CASE("variables_of_a_launcher_that_make_no_sense_are_one_line_that_names_th
       CHECK(is_one_line(outcome.errors));
     }
   }
+}
+
+namespace {
+
+// While it lives, this process is one of two that torchrun has started.
+class OneOfTwo {
+ public:
+  explicit OneOfTwo(const std::string& rank)
+      : variables_{{"RANK", rank}, {"LOCAL_RANK", rank}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}} {
+    for (const auto& [name, value] : variables_) ::setenv(name.c_str(), value.c_str(), 1);
+  }
+  ~OneOfTwo() {
+    for (const auto& [name, value] : variables_) ::unsetenv(name.c_str());
+  }
+  OneOfTwo(const OneOfTwo&) = delete;
+  OneOfTwo& operator=(const OneOfTwo&) = delete;
+
+ private:
+  const std::map<std::string, std::string> variables_;
+};
+
+}  // namespace
+
+TEST_CASE("devices_that_a_process_does_not_find_are_said_by_it_and_options_by_the_first_one") {
+  if (cuda_device_count() > 0) return;
+  const auto errors_of = [](const std::string& rank, const LaunchOptions& options) {
+    const OneOfTwo process(rank);
+    const Outcome outcome = outcome_of([&] { return run(options, [](World&) { FAIL("the body must not run"); }); });
+    CHECK(outcome.exit_code == 2);
+    return outcome.errors;
+  };
+  for (const std::string rank : {"0", "1"}) {
+    const std::string errors = errors_of(rank, {.device = DeviceChoice::cuda});
+    CHECK(is_one_line(errors));
+    CHECK(errors.rfind("error: rank " + rank + ": --device cuda: ", 0) == 0);
+  }
+  CHECK(errors_of("0", {.ranks = 2}).rfind("error: --ranks 2: torchrun has started this program as rank 0", 0) == 0);
+  CHECK(errors_of("1", {.ranks = 2}) == "");
+}
+
+TEST_CASE("a_job_begins_also_where_standard_error_is_full") {
+  comm::RankLog log(std::nullopt, 0);
+  const LaunchOptions options;
+  const comm::Body body = [](World&) {};
+  const comm::Launched launched{.body = body, .report = {}};
+  const Start start{.launcher = Launcher::torchrun, .by = "torchrun", .rank = 0, .ranks = 2};
+  const int saved = dup(STDERR_FILENO);
+  const int full = open("/dev/full", O_WRONLY);
+  REQUIRE(full >= 0);
+  dup2(full, STDERR_FILENO);
+  bool thrown = false;
+  try {
+    comm::say_start({.start = start, .options = options, .launched = launched, .log = log}, "2 ranks");
+  } catch (...) {
+    thrown = true;
+  }
+  dup2(saved, STDERR_FILENO);
+  close(full);
+  close(saved);
+  CHECK_FALSE(thrown);
 }

@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include <condition_variable>
-#include <cstdio>
 #include <exception>
 #include <limits>
 #include <memory>
@@ -22,6 +21,7 @@
 #include "comm/launch.hpp"
 #include "comm/mpi/process_job.hpp"
 #include "comm/patience.hpp"
+#include "comm/rank_log.hpp"
 #include "comm/rendezvous/join.hpp"
 #include "tessera/base/error.hpp"
 
@@ -73,11 +73,10 @@ class Watchdog {
 
   [[noreturn]] static void give_up(const char* call, std::chrono::milliseconds timeout) {
     const Start start = how_started();
-    fmt::print(
-        stderr,
+    say(fmt::format(
         "error: rank {} waited up to {:.3g} s in {} for the other processes of the job: one has stopped or hangs, "
         "or its host cannot be reached; raise the timeout if they are only slow\n",
-        start.rank, in_seconds(timeout), call);
+        start.rank, in_seconds(timeout), call));
     ::_exit(1);
   }
 
