@@ -80,16 +80,21 @@ bool comes_soon(const Condition& condition) {
 
 class Team {
  public:
+  // Throws UnavailableError where the system gives fewer threads.
   explicit Team(std::size_t helpers) {
-    for (std::size_t helper = 1; helper <= helpers; ++helper) threads_.emplace_back([this, helper] { help(helper); });
+    try {
+      for (std::size_t helper = 1; helper <= helpers; ++helper) threads_.emplace_back([this, helper] { help(helper); });
+    } catch (const std::exception& error) {
+      end();
+      throw UnavailableError(
+          fmt::format("the system gives {} of the {} threads beside the calling one that share an operation ({}): ask "
+                      "for fewer (--threads, set_threads())",
+                      threads_.size(), helpers, error.what()));
+    }
   }
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
-  ~Team() {
-    ends_.store(true);
-    publish(0);
-    for (std::thread& thread : threads_) thread.join();
-  }
+  ~Team() { end(); }
 
   std::size_t helpers() const { return threads_.size(); }
 
@@ -108,6 +113,12 @@ class Team {
   }
 
  private:
+  void end() {
+    ends_.store(true);
+    publish(0);
+    for (std::thread& thread : threads_) thread.join();
+  }
+
   Ticket ticket() const { return {ticket_.load(std::memory_order_acquire)}; }
 
   void publish(std::size_t parts) {

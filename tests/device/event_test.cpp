@@ -202,6 +202,19 @@ TEST_CASE("a wait that takes too long fails its stream, naming stream and event"
   }
 }
 
+TEST_CASE("the longest wait_timeout that can be said is no short one") {
+  Gate gate;
+  Stream late(Device::cpu(), {});
+  Event event(Device::cpu(), "mark");
+  late.submit([&] { gate.pass(); });
+  late.record(event);
+  Stream stream(Device::cpu(), {.wait_timeout = std::chrono::milliseconds::max()});
+  stream.wait(event);
+  std::this_thread::sleep_for(50ms);
+  gate.open();
+  CHECK_NOTHROW(stream.synchronize());
+}
+
 TEST_CASE("event and recording stream may end before the wait for them runs") {
   Gate gate;
   Stream waiter(Device::cpu(), {});

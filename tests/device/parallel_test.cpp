@@ -1,13 +1,18 @@
 // One operation shared among threads: every part once, helpers of each thread, errors, nested operations, shares.
 #include <doctest/doctest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <fstream>
 #include <set>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "../sanitizers/sanitizers.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/device/parallel.hpp"
 
@@ -156,6 +161,41 @@ TEST_CASE("shares_cover_a_count_once_within_its_units") {
   CHECK(parallel::shares_of({.count = 1000, .least = 300, .turns = 6}) == 3);
   parallel::set_threads(1);
   CHECK(parallel::shares_of({.count = 1000, .turns = 6}) == 1);
+}
+
+// A sanitizer needs more address space than any limit that would do here.
+constexpr bool may_be_limited = !TESSERA_ADDRESS_SANITIZER && !TESSERA_THREAD_SANITIZER;
+
+// What a process with room for the stacks of a few threads says of an operation on 600, and whether it then computes on
+// one.
+int end_of_crowded_process() {
+  std::size_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const rlim_t most = pages * static_cast<rlim_t>(::getpagesize()) + (rlim_t{64} << 20);
+  const rlimit limit{.rlim_cur = most, .rlim_max = most};
+  if (::setrlimit(RLIMIT_AS, &limit) != 0) return 2;
+  int runs = 0;
+  parallel::set_threads(600);
+  try {
+    parallel::in_parts(2, [&](std::size_t, std::size_t) {});
+    return 3;
+  } catch (const UnavailableError& error) {
+    if (std::string(error.what()).find("599 threads beside the calling one") == std::string::npos) return 4;
+  }
+  parallel::set_threads(1);
+  parallel::in_parts(2, [&](std::size_t, std::size_t) { ++runs; });
+  return runs == 2 ? 0 : 5;
+}
+
+TEST_CASE("helpers_that_the_system_refuses_are_an_error_that_may_be_caught" * doctest::skip(!may_be_limited)) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    // On a thread that has no helpers yet: those of the test's own are not in this process.
+    std::thread([] { ::_exit(end_of_crowded_process()); }).join();
+  }
+  int status = -1;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
 }
 
 TEST_CASE("no_threads_are_refused") {

@@ -24,7 +24,8 @@ struct Call {
 void run_parts(std::size_t parts, const Call& call);
 
 // function(part, worker) for each of the parts 0 … parts - 1, of which none may need another: when it returns, all have
-// run. Throws what the lowest part threw that threw. Called in a part, it runs all of its own there, as worker 0.
+// run. Throws what the lowest part threw that threw, and UnavailableError, before any has run, where the system gives
+// fewer threads than set_threads() has asked for. Called in a part, it runs all of its own there, as worker 0.
 template <typename Function>
 void in_parts(std::size_t parts, const Function& function) {
   if (threads() == 1 || parts <= 1) {
