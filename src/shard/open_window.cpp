@@ -63,7 +63,14 @@ void OpenWindow::fill_gradient_zero(std::size_t unit, std::size_t parameter) {
   kernels::fill_zero(compute_, static_cast<std::byte*>(gradient.data), size_of(type) * gradient.elements);
 }
 
+// Refused before anything is kept of it: the window must still close.
 void OpenWindow::join(Stream& other) {
+  if (other.device() != compute_.device()) {
+    throw UsageError(fmt::format(
+        "{}: stream {} is on {}, and a window on {} joins streams of its own device: let the host wait for the other "
+        "one's work (Stream::synchronize)",
+        describe(), other.name(), to_string(other.device()), to_string(compute_.device())));
+  }
   auto known =
       std::find_if(joined_.begin(), joined_.end(), [&](const Joined& joined) { return joined.stream == &other; });
   if (known == joined_.end()) {

@@ -46,6 +46,16 @@ class Echo : public Module {
 // NCCL itself takes memory that no plan knows; the tests' takes none.
 bool has_own_memory() { return std::getenv("TESSERA_EMULATED_DEVICES") == nullptr; }
 
+// Tries to bring in work of the host, and goes on without it.
+class Joining final : public Echo {
+ public:
+  using Echo::Echo;
+  void forward(Window& window) {
+    Stream side(Device::cpu(), {.name = "side"});
+    CHECK_THROWS_WITH_AS(window.join(side), doctest::Contains("stream side is on cpu"), UsageError);
+  }
+};
+
 struct Trained {
   Trained(World& world, Strategy strategy)
       : model(world, {.strategy = strategy, .checkpointing = Checkpointing::blocking}) {
@@ -110,4 +120,19 @@ TEST_CASE("cuda: over NCCL the plan has the staging of its collectives, too") {
   } catch (const UnavailableError& error) {
     MESSAGE("skipped: " << std::string(error.what()));
   }
+}
+
+TEST_CASE("cuda: a window that has refused to join a stream of another device goes on and closes") {
+  launch({.device = DeviceChoice::cuda}, [](World& world) {
+    Joining unit(1000);
+    FullyShard model(world, {});
+    model.add(unit);
+    model.finalize(AdamW{});
+    for (int step = 0; step < 2; ++step) {
+      model.forward(unit);
+      model.backward(unit);
+      model.update();
+    }
+    model.synchronize();
+  });
 }

@@ -76,7 +76,7 @@ class Window {
   // The compute stream: what is enqueued here sees whole parameters. The same stream in every window of a model.
   Stream& stream();
   // Orders `other` after the window's opening, and the window's end after everything that is enqueued on `other` until
-  // close().
+  // close(). Throws UsageError for a stream of another device; the window stays as it was.
   void join(Stream& other);
 
   // The object, moved to a place of its own, where it stays until everything has run that was enqueued on stream() and
