@@ -2,6 +2,7 @@
 #include "comm/hosts.hpp"
 
 #include <fmt/format.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -43,6 +44,28 @@ Place place_of(int rank, const std::vector<std::string>& host_keys) {
 
 Place find_place(Introduction& introduction, std::chrono::milliseconds timeout) {
   return place_of(introduction.rank(), all_texts(introduction, host_key(), timeout));
+}
+
+namespace {
+
+cpu_set_t own_cores() {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  ::sched_getaffinity(0, sizeof(cores), &cores);
+  return cores;
+}
+
+}  // namespace
+
+// A rank that the launcher has bound owns its cores; ranks that share cores divide them.
+int cores_per_rank(Introduction& introduction, const Place& place, std::chrono::milliseconds timeout) {
+  const std::vector<cpu_set_t> all = all_values(introduction, own_cores(), timeout);
+  cpu_set_t together;
+  CPU_ZERO(&together);
+  for (const int rank : place.here) CPU_OR(&together, &together, &all[static_cast<std::size_t>(rank)]);
+  const int mine = CPU_COUNT(&all[static_cast<std::size_t>(place.rank)]);
+  const int share = CPU_COUNT(&together) / static_cast<int>(place.here.size());
+  return std::max(1, std::min(mine, share));
 }
 
 namespace {

@@ -33,6 +33,9 @@ Place place_of(int rank, const std::vector<std::string>& host_keys);
 // Of this process. Collective; throws when the others do not come in time.
 Place find_place(Introduction& introduction, std::chrono::milliseconds timeout);
 
+// Cores that each rank of this host may call its own, at least 1. Collective, as find_place().
+int cores_per_rank(Introduction& introduction, const Place& place, std::chrono::milliseconds timeout);
+
 // A warning where groups of the mesh's innermost axis are on several hosts only because the launcher has interleaved
 // the hosts: with ranks numbered host by host fewer would be. Else empty, also for a place that says nothing of hosts.
 std::string needless_crossing(const Mesh& mesh, const Place& place);

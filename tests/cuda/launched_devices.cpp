@@ -4,9 +4,11 @@
 // usage: launched_devices [kill] --device cuda
 #include <signal.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <stdexcept>
 #include <string>
+#include <thread>
 
 #include "tessera/comm/run.hpp"
 #include "tessera/device/arena.hpp"
@@ -34,6 +36,8 @@ int main(int argc, char** argv) {
   return run(argc, argv, [](World& world, Arguments rest) {
     require(world.backend_name() == "nccl", "the backend is nccl");
     require(world.device() == Device::cuda(world.rank() % 2), "ranks of a host have its devices in turn");
+    const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+    require(world.threads() * world.size() <= std::max(cores, world.size()), "ranks of a host share its cores");
     const double ranks = world.size();
     require(world.sum(world.rank(), "ranks") == ranks * (ranks - 1) / 2, "the sum of the ranks' numbers");
     if (world.size() == 1) gather_over_nccl(world);

@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -31,23 +30,6 @@ using std::chrono::steady_clock;
 
 constexpr milliseconds poll{2};                 // of states that are waited for at the end of a job
 constexpr milliseconds longest_writing{1'000};  // of a failure
-
-cpu_set_t own_cores() {
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  ::sched_getaffinity(0, sizeof(cores), &cores);
-  return cores;
-}
-
-// A rank that the launcher has bound owns its cores; ranks that share cores divide them.
-int divide_cores(const std::vector<cpu_set_t>& all, const Place& place) {
-  cpu_set_t together;
-  CPU_ZERO(&together);
-  for (const int rank : place.here) CPU_OR(&together, &together, &all[static_cast<std::size_t>(rank)]);
-  const int mine = CPU_COUNT(&all[static_cast<std::size_t>(place.rank)]);
-  const int share = CPU_COUNT(&together) / static_cast<int>(place.here.size());
-  return std::max(1, std::min(mine, share));
-}
 
 }  // namespace
 
@@ -92,7 +74,7 @@ ProcessJob::ProcessJob(Introduction& introduction, milliseconds timeout)
                     "PROGRAM (or srun --mpi=pmix), in a build with MPI",
                     place_.hosts, place_.ranks));
   }
-  cores_per_rank_ = divide_cores(all_values(introduction, own_cores(), patience), place_);
+  cores_per_rank_ = comm::cores_per_rank(introduction, place_, patience);
   for (int rank = 0; rank < place_.ranks; ++rank) peers_.emplace_back(shared::most_arenas);
   memory_ = share(introduction, "tessera-job", shared::job_size(place_.ranks), patience);
   creation_memory_ = share(introduction, "tessera-creation", shared::GroupLayout(place_.ranks).size(), patience);

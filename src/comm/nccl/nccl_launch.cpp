@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "comm/control/control_room.hpp"
@@ -16,6 +16,7 @@
 #include "comm/launch_options.hpp"
 #include "comm/nccl/nccl_backend.hpp"
 #include "comm/patience.hpp"
+#include "comm/rank_log.hpp"
 #include "comm/rendezvous/join.hpp"
 #include "comm/rendezvous/rendezvous_control.hpp"
 #include "comm/start.hpp"
@@ -36,12 +37,18 @@ NcclOptions nccl_options(const LaunchOptions& options) {
   return {.sums = options.sums, .parent = options.nccl_communicator};
 }
 
+// What a rank finds where it is.
+struct Surroundings {
+  Place place{};
+  int threads = 1;
+};
+
 // The job is left while NCCL is still watched.
-template <typename FindPlace>
-std::exception_ptr run_in(NcclJob& job, const LaunchOptions& options, RankLog& log, const Body& body,
-                          const FindPlace& find_place_of_rank) {
+template <typename LookRound>
+std::exception_ptr run_in(NcclJob& job, RankLog& log, const Body& body, const LookRound& look_round) {
   return run_rank(job.control(), log, body, [&] {
-    return std::make_unique<NcclBackend>(job, threads_per_rank(options), log, find_place_of_rank());
+    Surroundings found = look_round();
+    return std::make_unique<NcclBackend>(job, found.threads, log, std::move(found.place));
   });
 }
 
@@ -65,9 +72,11 @@ std::exception_ptr run_over_nccl(const MeetingPoint& point, const ProcessStart& 
                                job.in_words()));
     // A program that has a communicator prints as it likes, and may have several ranks in one process.
     const QuietOutput quiet(how.options, parent != nullptr ? 0 : how.start.rank);
-    thrown = run_in(job, how.options, how.log, how.launched.body, [&] {
+    thrown = run_in(job, how.log, how.launched.body, [&] {
       RendezvousIntroduction introduction(control);
-      return find_place(introduction, how.options.timeout);
+      Place place = find_place(introduction, how.options.timeout);
+      const int cores = cores_per_rank(introduction, place, how.options.timeout);
+      return Surroundings{.place = std::move(place), .threads = how.options.threads.value_or(cores)};
     });
   }
   return outcome_of_process(control, how, thrown);
@@ -144,10 +153,10 @@ RunThread nccl_threads(const LaunchOptions& options, ControlRoom& room) {
   return [library, &options](ThreadControl& control, RankLog& log, const Body& body) {
     NcclJob job(*library, control, Device::cuda(control.rank() % cuda_device_count()), nccl_options(options));
     if (control.rank() == 0) {
-      fmt::print(stderr, "tessera: {} rank{}, threads of one process, on CUDA devices; {}\n", control.size(),
-                 control.size() == 1 ? "" : "s", job.in_words());
+      say(fmt::format("tessera: {} rank{}, threads of one process, on CUDA devices; {}\n", control.size(),
+                      control.size() == 1 ? "" : "s", job.in_words()));
     }
-    return run_in(job, options, log, body, [] { return Place{}; });
+    return run_in(job, log, body, [&options] { return Surroundings{.threads = threads_per_rank(options)}; });
   };
 }
 
