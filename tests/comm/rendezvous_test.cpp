@@ -11,6 +11,7 @@
 #include <atomic>
 #include <chrono>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -95,6 +96,43 @@ bool has_ipv6_loopback() {
     return false;
   }
 }
+
+// A connection that was challenged, and takes its time.
+class Guest {
+ public:
+  explicit Guest(const JoinOptions& options) : connection_(connected_to(options.endpoint), most_handshake_payload) {
+    const Frame challenge = await();
+    REQUIRE(challenge.kind == FrameKind::challenge);
+    nonce_ = read_challenge(challenge.payload);
+  }
+
+  void say_hello(const JoinOptions& options) {
+    const Handshake handshake{.server = nonce_,
+                              .rank = fresh_nonce(),
+                              .rank_number = static_cast<std::uint32_t>(options.rank),
+                              .ranks = static_cast<std::uint32_t>(options.ranks)};
+    connection_.send(FrameKind::hello, hello_payload(options.token, handshake));
+    REQUIRE(connection_.flush());
+  }
+  FrameKind answer() { return await().kind; }
+
+ private:
+  static Socket connected_to(const Endpoint& endpoint) {
+    std::string why;
+    return connect_to(resolve(endpoint).front(), steady_clock::now() + at_once, why);
+  }
+  Frame await() {
+    std::optional<Frame> frame = connection_.next();
+    for (; !frame; frame = connection_.next()) {
+      REQUIRE(wait_for(connection_.descriptor(), POLLIN, steady_clock::now() + at_once));
+      REQUIRE(connection_.receive());
+    }
+    return *frame;
+  }
+
+  Connection connection_;
+  std::string nonce_;
+};
 
 // ThreadSanitizer ends a child of several threads that starts its own.
 constexpr bool forked_ranks_may_thread = !TESSERA_THREAD_SANITIZER;
@@ -315,6 +353,20 @@ TEST_CASE("a_second_rank_of_the_same_number_is_refused_and_the_first_stays") {
   CHECK_NOTHROW(check_exchange(first));
   first.leave();
   zero.join();
+}
+
+TEST_CASE("of_two_that_say_at_once_that_they_are_a_rank_one_is_refused") {
+  for (int round = 0; round < 30; ++round) {
+    const Meeting place({.ranks = 2});
+    const JoinOptions options = place.join_options(1);
+    std::vector<Guest> guests;
+    for (int guest = 0; guest < 2; ++guest) guests.emplace_back(options);
+    for (Guest& guest : guests) guest.say_hello(options);
+    std::vector<FrameKind> answers;
+    for (Guest& guest : guests) answers.push_back(guest.answer());
+    CHECK(std::count(answers.begin(), answers.end(), FrameKind::welcome) == 1);
+    CHECK(std::count(answers.begin(), answers.end(), FrameKind::refusal) == 1);
+  }
 }
 
 TEST_CASE("a_rank_of_another_world_size_is_refused") {
@@ -565,6 +617,17 @@ TEST_CASE("blobs_have_a_limit_that_is_told_before_anything_is_sent") {
     if (!has(text, "65537 bytes")) throw std::runtime_error(text);
   });
   for (const std::string& text : texts) CHECK(text == "");
+}
+
+TEST_CASE("a_cause_that_is_longer_than_any_message_loses_its_end_and_not_its_beginning") {
+  const Meeting place({.ranks = 3});
+  const auto texts = place.run([](Control& control) {
+    control.open("control", std::nullopt, "");
+    if (control.rank() == 1) throw DataError("train.bin: empty" + std::string(std::size_t{3} << 20, '!'));
+    control.exchange(1, meeting, "");
+  });
+  for (const std::size_t rank : {0, 2})
+    CHECK(has(texts[rank].substr(0, 200), "rank 1 failed first: train.bin: empty!"));
 }
 
 TEST_CASE("a_rank_that_sends_nonsense_is_named_and_ends_the_job") {

@@ -81,7 +81,7 @@ class RendezvousControl final : public Control {
     Lock lock(mutex_);
     if (failure() != nullptr) return;
     if (own_exception_ == nullptr) own_exception_ = std::move(exception);
-    send(lock, FrameKind::failed, cause);
+    send(lock, FrameKind::failed, cause.substr(0, most_cause));
     if (changed_.wait_for(lock, last_words, [this] { return failure() != nullptr; })) return;
     fail(lock, rank(), cause);
   }

@@ -38,8 +38,10 @@ namespace {
 
 class Lobby {
  public:
-  using IsThere = std::function<bool(int rank)>;  // already
-  Lobby(const ServerOptions& options, IsThere is_there) : options_(options), is_there_(std::move(is_there)) {}
+  // Whether the rank was there before; from now on it is. So of two guests that prove to be one rank, also at once, the
+  // first is let in.
+  using TakeRank = std::function<bool(int rank)>;
+  Lobby(const ServerOptions& options, TakeRank take_rank) : options_(options), take_rank_(std::move(take_rank)) {}
 
   // Takes whoever waits at the listener. Without files to spare, the oldest guest's goes to whoever comes next.
   void take_from(const Socket& listener) {
@@ -130,7 +132,7 @@ class Lobby {
           fmt::format("it is rank {} of a job of {} ranks, and this one has {}", rank, said.ranks, options_.ranks));
     }
     if (said.rank_number >= said.ranks) throw UsageError("its rank is none of the job's");
-    if (is_there_(rank)) throw UsageError(fmt::format("rank {} is there already", rank));
+    if (take_rank_(rank)) throw UsageError(fmt::format("rank {} is there already", rank));
     guest.connection.send(FrameKind::welcome, welcome_payload(options_.token, said));
     return rank;
   }
@@ -143,7 +145,7 @@ class Lobby {
   }
 
   const ServerOptions& options_;
-  const IsThere is_there_;
+  const TakeRank take_rank_;
   std::list<Guest> guests_;  // the oldest first
   std::size_t refused_ = 0;
   std::string last_refusal_;
@@ -171,7 +173,7 @@ std::string failed_payload(const JobFailure& failure) {
   FieldWriter writer(payload);
   writer.number(static_cast<std::uint32_t>(failure.rank));
   writer.position(failure.verdict);
-  writer.raw(failure.cause);
+  writer.raw(std::string_view(failure.cause).substr(0, most_cause));
   return payload;
 }
 
@@ -182,7 +184,7 @@ class RendezvousServer::Work : Pinned {
  public:
   explicit Work(const ServerOptions& options)
       : options_(options),
-        lobby_(options_, [this](int rank) { return member(rank).came; }),
+        lobby_(options_, [this](int rank) { return std::exchange(member(rank).came, true); }),
         room_(options.ranks, options.timeout, [this] { return remark(); }),
         members_(static_cast<std::size_t>(options.ranks)) {
     listen();
@@ -267,7 +269,6 @@ class RendezvousServer::Work : Pinned {
 
   void welcome(Lobby::Admitted admitted) {
     Member& came = member(admitted.rank);
-    came.came = true;
     came.connection.emplace(std::move(admitted.connection));
     came.connection->allow(most_member_payload);
     if (room_.failure() != nullptr) came.connection->send(FrameKind::failed, failed_payload(*room_.failure()));

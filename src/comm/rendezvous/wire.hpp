@@ -176,7 +176,7 @@ enum class FrameKind : std::uint8_t {
   refusal,        // server: why
   announce,       // rank: channel, signature, and a blob where all ranks' blobs are wanted
   late,           // rank: channel, position, and whether the rank waits on the host or on its device
-  failed,         // either: rank, verdict's channel and position, cause
+  failed,         // rank: cause. server: rank, verdict's channel and position, cause
   left,           // either: rank
   reported,       // either: nothing
   agreed,         // server: channel, position
@@ -185,6 +185,9 @@ enum class FrameKind : std::uint8_t {
   there,          // server: some ranks have left; are you there? rank: yes
 };
 constexpr std::uint8_t last_frame_kind = static_cast<std::uint8_t>(FrameKind::there);
+
+// Bytes of a failure's cause: a longer one loses its end. Every limit of messages has room for so many.
+constexpr std::size_t most_cause = 32 << 10;
 
 // How long both sides of a connection wait for what the end of a job still has to say.
 constexpr std::chrono::seconds last_words{2};
