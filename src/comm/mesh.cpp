@@ -71,6 +71,7 @@ bool Group::is_everybody() const {
 // ---- meshes ----
 
 Mesh::Mesh(std::vector<MeshAxis> axes, int ranks, int rank) : axes_(std::move(axes)), ranks_(ranks), rank_(rank) {
+  if (axes_.empty()) throw UsageError("a mesh needs an axis: {{\"shard\", world.size()}}, say");
   std::set<std::string_view> names;
   long long product = 1;
   for (const MeshAxis& axis : axes_) {
@@ -101,6 +102,7 @@ int Mesh::stride_of(std::size_t axis) const {
 }
 
 Group Mesh::group_of(const std::vector<std::string>& axes) const {
+  if (axes.empty()) throw UsageError(fmt::format("a group of the mesh {} needs an axis", text()));
   std::vector<Group::Steps> steps;
   std::set<std::string_view> named;
   for (const std::string& axis : axes) {

@@ -95,10 +95,12 @@ TEST_CASE("every_mistake_about_a_mesh_names_both_sides") {
   CHECK(refusal({{"shard", 0}}, 1) == "axis shard of a mesh has the size 0: it is at least 1");
   CHECK(refusal({{"shard", 2}, {"shard", 2}}, 4) == "two axes of the mesh shard 2 x shard 2 have the name \"shard\"");
   CHECK(refusal({{"", 4}}, 4) == "an axis of a mesh needs a name");
+  CHECK(refusal({}, 1) == "a mesh needs an axis: {{\"shard\", world.size()}}, say");
   CHECK(refusal({{"a", 1 << 30}, {"b", 1 << 30}, {"c", 4}}, 4) != "");
   const Mesh mesh({{"replicate", 2}, {"shard", 4}}, 8, 0);
   CHECK_THROWS_WITH_AS(mesh.group("rows"), "the mesh replicate 2 x shard 4 has no axis \"rows\"", UsageError);
   CHECK_THROWS_WITH_AS(mesh.group_of({"shard", "shard"}), "axis shard is named twice in one group", UsageError);
+  CHECK_THROWS_WITH_AS(mesh.group_of({}), "a group of the mesh replicate 2 x shard 4 needs an axis", UsageError);
 }
 
 TEST_CASE("hosts_that_the_launcher_interleaves_are_named_where_a_mesh_suffers") {

@@ -58,12 +58,13 @@ class Group {
 
 class Mesh {
  public:
-  // Throws UsageError for axes of the same name or without one, sizes below 1, and a product that is not `ranks`,
-  // naming both.
+  // Throws UsageError for no axes, axes of the same name or without one, sizes below 1, and a product that is not
+  // `ranks`, naming both.
   Mesh(std::vector<MeshAxis> axes, int ranks, int rank);
 
   const std::vector<MeshAxis>& axes() const { return axes_; }
-  // Of an axis. Throw UsageError for one that the mesh does not have, naming those that it has.
+  // Of an axis. Throw UsageError for one that the mesh does not have, naming those that it has; for none; and for one
+  // that is named twice.
   int size(std::string_view axis) const { return axes_[index_of(axis)].size; }
   int place(std::string_view axis) const { return group(axis).place(); }
 
