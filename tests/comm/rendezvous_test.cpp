@@ -287,6 +287,28 @@ TEST_CASE("a_flood_of_a_thousand_connections_keeps_nobody_out_and_is_not_kept") 
   CHECK(ended >= static_cast<std::ptrdiff_t>(flood.size()) - 70);
 }
 
+// Each connects and goes without a word, which leaves nothing of the connection behind.
+TEST_CASE("a_flood_that_does_not_end_keeps_nobody_out") {
+  const Meeting place({.ranks = 3});
+  const Address to = resolve(place.endpoint()).front();
+  std::atomic<bool> over = false;
+  std::vector<std::thread> flood;
+  for (int thread = 0; thread < 3; ++thread) {
+    flood.emplace_back([&] {
+      while (!over) {
+        const Socket socket(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+        const linger nothing_left{.l_onoff = 1, .l_linger = 0};
+        ::setsockopt(socket.descriptor(), SOL_SOCKET, SO_LINGER, &nothing_left, sizeof(nothing_left));
+        static_cast<void>(::connect(socket.descriptor(), reinterpret_cast<const sockaddr*>(&to.bytes), to.size));
+      }
+    });
+  }
+  const std::vector<std::string> texts = place.run(check_exchange);
+  over = true;
+  for (std::thread& thread : flood) thread.join();
+  for (const std::string& text : texts) CHECK(text == "");
+}
+
 TEST_CASE("garbage_and_slow_guests_are_sent_away_and_keep_nobody_waiting") {
   const Meeting place({.ranks = 2, .handshake_time = milliseconds(300)});
   Socket loud = stranger(place);

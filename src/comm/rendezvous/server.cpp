@@ -61,6 +61,7 @@ class Lobby {
                                                 .nonce = fresh_nonce(),
                                                 .deadline = steady_clock::now() + options_.handshake_time});
       guest.connection.send(FrameKind::challenge, challenge_payload(guest.nonce));
+      static_cast<void>(guest.connection.flush());  // now, so that its answer may be there in the next turn
     }
   }
 
@@ -244,11 +245,12 @@ class RendezvousServer::Work : Pinned {
     }
   }
 
+  // Newcomers come last: what guests have said until then is heard before the newcomers get their places.
   void turn() {
     poll_once();
-    for (const Socket& listener : listeners_) lobby_.take_from(listener);
     for (Lobby::Admitted& admitted : lobby_.admit()) welcome(std::move(admitted));
     for (int rank = 0; rank < options_.ranks; ++rank) serve(rank);
+    for (const Socket& listener : listeners_) lobby_.take_from(listener);
     ask_who_stays();
   }
 
