@@ -7,6 +7,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -38,22 +40,55 @@ struct Stack {
   void* tsan = nullptr;
 };
 
-// Stacks of ended fibers, for the next ones of this host thread: making them is what costs most here.
-class Stacks {
+// Making stacks is what costs most here, so those of ended fibers are for the next ones: of their own host thread, and
+// when that ends, of others.
+class LeftStacks {
  public:
-  Stacks() = default;
-  Stacks(const Stacks&) = delete;
-  Stacks& operator=(const Stacks&) = delete;
-  ~Stacks() {
-    for (const Stack& stack : free_) {
+  LeftStacks() = default;
+  LeftStacks(const LeftStacks&) = delete;
+  LeftStacks& operator=(const LeftStacks&) = delete;
+  ~LeftStacks() {
+    for (const Stack& stack : left_) {
 #if TESSERA_THREAD_SANITIZER
       __tsan_destroy_fiber(stack.tsan);
 #endif
       ::munmap(stack.memory - guard_bytes, guard_bytes + stack_bytes);
     }
   }
+
+  void leave(const std::vector<Stack>& stacks) {
+    const std::lock_guard lock(mutex_);
+    left_.insert(left_.end(), stacks.begin(), stacks.end());
+  }
+  std::optional<Stack> take() {
+    const std::lock_guard lock(mutex_);
+    if (left_.empty()) return std::nullopt;
+    const Stack stack = left_.back();
+    left_.pop_back();
+    return stack;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<Stack> left_;
+};
+
+LeftStacks& left_stacks() {
+  static LeftStacks left;
+  return left;
+}
+
+class Stacks {
+ public:
+  Stacks() { left_stacks(); }  // ends after this
+  Stacks(const Stacks&) = delete;
+  Stacks& operator=(const Stacks&) = delete;
+  ~Stacks() { left_stacks().leave(free_); }
   Stack take() {
-    if (free_.empty()) return made();
+    if (free_.empty()) {
+      const std::optional<Stack> left = left_stacks().take();
+      return left ? *left : made();
+    }
     const Stack stack = free_.back();
     free_.pop_back();
     return stack;
