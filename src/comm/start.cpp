@@ -32,10 +32,11 @@ std::optional<std::string> text_in(const Environment& environment, const char* n
   return value == nullptr || *value == '\0' ? std::nullopt : std::optional<std::string>(value);
 }
 
-std::optional<int> number_in(const Environment& environment, const char* name, int least, int most) {
+std::optional<std::int64_t> large_number_in(const Environment& environment, const char* name, std::int64_t least,
+                                            std::int64_t most) {
   if (environment(name) == nullptr) return std::nullopt;
   const std::string_view value = environment(name);
-  int number = 0;
+  std::int64_t number = 0;
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
   const bool whole = error == std::errc() && end == value.data() + value.size();
   if (whole && number >= least && number <= most) return number;
@@ -44,6 +45,11 @@ std::optional<int> number_in(const Environment& environment, const char* name, i
       "the environment's {} is \"{}\", which is no number from {} {}: unset it, or start the program with the "
       "launcher that owns it",
       name, printable(value), least, limit));
+}
+
+std::optional<int> number_in(const Environment& environment, const char* name, int least, int most) {
+  const std::optional<std::int64_t> number = large_number_in(environment, name, least, most);
+  return number ? std::optional(static_cast<int>(*number)) : std::nullopt;
 }
 
 namespace {
@@ -90,6 +96,17 @@ std::optional<Start> torchrun_start(const Environment& environment) {
   return start_of(environment, torchrun);
 }
 
+// With half of torchrun's variables each process would be a job of one rank, and all would do the same work.
+void require_no_half_of_torchrun(const Environment& environment) {
+  if (environment("LOCAL_RANK") == nullptr || environment("MASTER_ADDR") == nullptr) return;
+  const bool has_rank = environment(torchrun.rank) != nullptr;
+  if (has_rank == (environment(torchrun.ranks) != nullptr)) return;
+  throw UsageError(fmt::format(
+      "LOCAL_RANK, MASTER_ADDR and {} are set in the environment, as torchrun does, but {} is not: set it, or unset "
+      "LOCAL_RANK for a program that runs alone",
+      has_rank ? torchrun.rank : torchrun.ranks, has_rank ? torchrun.ranks : torchrun.rank));
+}
+
 std::optional<Start> slurm_start(const Environment& environment) {
   std::optional<Start> start = start_of(environment, slurm);
   return start && start->ranks > 1 ? start : std::nullopt;
@@ -124,7 +141,11 @@ Start detect_start(const Environment& environment, bool has_mpi) {
   }
   if (const auto start = torchrun_start(environment)) return *start;
   if (const auto start = slurm_start(environment)) return *start;
-  return has_mpi ? Start{} : mpi_start(environment).value_or(Start{});
+  if (!has_mpi) {
+    if (const auto start = mpi_start(environment)) return *start;
+  }
+  require_no_half_of_torchrun(environment);
+  return {};
 }
 
 void require_startable(const Start& start, const LaunchOptions& options, const Possible& possible) {

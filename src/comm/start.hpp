@@ -1,6 +1,7 @@
 // From a launcher's variables to a Start, and what a Start means for this build.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <limits>
 #include <optional>
@@ -20,6 +21,8 @@ std::optional<std::string> text_in(const Environment& environment, const char* n
 // The value as a whole number. Throws UsageError, one line naming both, when it is none from `least` to `most`.
 std::optional<int> number_in(const Environment& environment, const char* name, int least,
                              int most = std::numeric_limits<int>::max());
+std::optional<std::int64_t> large_number_in(const Environment& environment, const char* name, std::int64_t least,
+                                            std::int64_t most);
 
 // By the options where they bring the program's own communicator, else by the environment. Throws UsageError where the
 // options contradict themselves, UnavailableError where this build cannot use what they bring.

@@ -104,6 +104,24 @@ TEST_CASE("variables_that_make_no_sense_are_named") {
   CHECK_THROWS_AS(detect({{"PMI_RANK", "0"}, {"PMI_SIZE", "0"}}), UsageError);
 }
 
+TEST_CASE("half_of_what_torchrun_says_is_no_launch_of_many_single_ranks") {
+  const Variables half = {{"LOCAL_RANK", "1"}, {"MASTER_ADDR", "a"}};
+  const auto refusal_of = [&](const Variables& variables) {
+    try {
+      detect(together({half, variables}));
+    } catch (const UsageError& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  CHECK(has(refusal_of({{"RANK", "1"}}), "LOCAL_RANK, MASTER_ADDR and RANK are set in the environment"));
+  CHECK(has(refusal_of({{"RANK", "1"}}), "WORLD_SIZE is not"));
+  CHECK(has(refusal_of({{"WORLD_SIZE", "2"}}), "RANK is not"));
+  CHECK(refusal_of({}) == "no error");
+  CHECK(detect(together({half, {{"WORLD_SIZE", "6"}}, slurm_step})).launcher == Launcher::slurm);
+  CHECK(detect(together({half, {{"WORLD_SIZE", "6"}}, open_mpi})).launcher == Launcher::mpi);
+}
+
 TEST_CASE("a_number_of_ranks_beside_a_launcher_is_an_error_that_explains_itself") {
   for (const Variables& variables : {open_mpi, torchrun, slurm_step}) {
     for (const bool on_devices : {false, true}) {
@@ -197,6 +215,9 @@ TEST_CASE("slurm_says_its_nodes_and_numbers") {
   const Variables one_node = {{"SLURM_STEP_NUM_NODES", "1"}};
   CHECK(where(together({step, one_node}), Launcher::slurm) == "127.0.0.1:20023");
   CHECK(where(together({step, one_node, {{"MASTER_ADDR", "a"}}}), Launcher::slurm) == "a:20023");
+  // Of a federation the upper bits say which cluster.
+  const Variables federated = {{"SLURM_STEP_NODELIST", "a"}, {"SLURM_JOB_ID", "4294967295"}, {"SLURM_STEP_ID", "2"}};
+  CHECK(where(federated, Launcher::slurm) == "a:21067");
   CHECK(place(step, Launcher::slurm).local_rank == 1);
   CHECK(first_of_nodes("one") == "one");
   CHECK(first_of_nodes("one,two") == "one");

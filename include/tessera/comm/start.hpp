@@ -21,7 +21,8 @@ struct Start {
 };
 
 // From this process's environment. Throws UsageError, naming the variable and its value, for one that is no number
-// within its limits.
+// within its limits, and for one of torchrun's that is missing beside its others where nothing else says how many ranks
+// there are.
 Start how_started();
 
 // Whether this process speaks for the job: of several that were started with the same options the first one does. Where

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <exception>
+#include <limits>
 #include <optional>
 #include <string_view>
 #include <thread>
@@ -40,12 +41,12 @@ std::string host_of(const Environment& environment) {
 }
 
 int slurm_port(const Environment& environment) {
-  constexpr int any = 1 << 30;
-  const std::optional<int> job = number_in(environment, "SLURM_JOB_ID", 0, any);
+  constexpr std::int64_t any = std::numeric_limits<std::uint32_t>::max();  // a federation's jobs have numbers up to it
+  const std::optional<std::int64_t> job = large_number_in(environment, "SLURM_JOB_ID", 0, any);
   if (!job)
     throw UsageError("the environment does not say where the ranks meet: set MASTER_PORT to a port that is free");
-  const int step = number_in(environment, "SLURM_STEP_ID", 0, any).value_or(0);
-  return first_slurm_port + static_cast<int>((static_cast<long long>(*job) * 7 + step) % slurm_ports);
+  const std::int64_t step = large_number_in(environment, "SLURM_STEP_ID", 0, any).value_or(0);
+  return first_slurm_port + static_cast<int>((*job * 7 + step) % slurm_ports);
 }
 
 int port_of(const Environment& environment, const Start& start) {
