@@ -77,6 +77,8 @@ MetricsFile::MetricsFile(std::filesystem::path path, bool go_on)
 }
 
 void MetricsFile::keep_first(std::size_t steps) {
+  // A pipe or a terminal keeps nothing, and reading it would wait.
+  if (!std::filesystem::is_regular_file(path_)) return;
   std::ifstream lines(path_);
   std::uintmax_t kept = 0;
   std::size_t number = 1;

@@ -49,7 +49,8 @@ class MetricsFile {
   MetricsFile(std::filesystem::path path, bool go_on);
 
   // Before the first write(): leaves the objects of the run's first `steps` steps, and removes those of steps that will
-  // be taken again. Throws DataError naming the path and the line that is no such object.
+  // be taken again; of a pipe or a terminal nothing. Throws DataError naming the path and the line that is no such
+  // object.
   void keep_first(std::size_t steps);
 
   // One line, on its way to the file system when this returns. Throws DataError, when the disk is full for example.

@@ -201,6 +201,7 @@ StepMetrics TrainingLoop::train_step(Training& training, std::size_t step) {
   samples_ += now.samples;
   now.gradient_norm = report.gradient_norm;
   now.skipped = report.skipped;
+  if (report.skipped) ++skipped_;
   if (scales_loss(options_)) now.loss_scale = report.loss_scale;
   now.seconds = seconds_since(start);
   require_finite(now);
@@ -282,12 +283,11 @@ void TrainingLoop::finish(Training& training) {
   const std::string words = options_.simulated ? std::string() : training.last_words();
   if (!words.empty()) progress_.line(words);
   const std::vector<tessera::probe::RankMemory> memory = measure_memory(training);
-  const auto skipped = static_cast<std::size_t>(training.model().last_step().skipped_updates);
   progress_.line(closing_line(options_, {.unit = unit_,
                                          .steps = length_.last_step - std::min(done_before_, length_.last_step),
                                          .samples = samples_,
                                          .seconds = seconds,
-                                         .skipped = skipped}) +
+                                         .skipped = skipped_}) +
                  "\n\n" + memory_table(training.model(), memory));
 }
 

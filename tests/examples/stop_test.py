@@ -128,6 +128,28 @@ def check_held_out_loss(program, options):
     assert "error: step 1: the held-out loss is " in done.stderr and done.stderr.count("\n") == 1, done.stderr
 
 
+def check_skipped_steps(program, options):
+    """The last line counts this run's, not those of the run that it resumes."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [*options, "--precision", "fp16", "--loss-scale", 2**24, "--steps", 5, "--eval-every", 0, "--checkpoint-dir",
+                   folder]
+        for more, skipped in [(["--stop-after", 3], 3), (["--resume"], 2), (["--resume"], None)]:
+            done = trainer_runs.run(program, *command, *more)
+            assert done.returncode == 0, done.stderr
+            found = re.search(r"steps skipped for overflow in fp16: (\d+)", done.stdout)
+            assert (int(found[1]) if found else None) == skipped, (more, done.stdout)
+
+
+def check_metrics_to_a_pipe(program, options):
+    """A resumed run leaves what it has written there: reading a pipe would wait for itself."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [*options, "--steps", 3, "--quiet", "--checkpoint-dir", folder, "--resume", "--metrics", "/dev/stdout"]
+        for more, steps in [(["--stop-after", 1], [1]), ([], [2, 3])]:
+            done = trainer_runs.run(program, *command, *more)
+            assert done.returncode == 0, done.stderr
+            assert [json.loads(line)["step"] for line in done.stdout.splitlines()] == steps, done.stdout
+
+
 def check_eval_batches(program, options, all_of_them):
     """--eval-batches bounds what an evaluation looks at; 0 looks at everything; the metrics say how much that was."""
     with tempfile.TemporaryDirectory() as folder:
@@ -154,6 +176,8 @@ def main():
         for number in [signal.SIGTERM, signal.SIGINT]:
             check_signal_saves(program, options, number)
         check_signal_without_checkpoints(program, options)
+    check_skipped_steps(mlp, SMALL["mlp"])
+    check_metrics_to_a_pipe(mlp, SMALL["mlp"])
     check_second_signal(gpt)
     check_held_out_loss(gpt, SMALL["gpt"])
     print("runs end as they should")
