@@ -15,6 +15,9 @@ namespace {
 
 constexpr std::size_t longest_run = 1'000'000'000;
 
+// The names that checkpoints have for settings begin with dashes or not: with the trainer that saved them.
+std::string option_of(const std::string& setting) { return setting.starts_with("--") ? setting : "--" + setting; }
+
 }  // namespace
 
 void add_checkpoint_options(CommandLine& line, RunOptions& options) {
@@ -108,8 +111,8 @@ void RunCheckpoints::require_same_run(const tessera::FoundCheckpoint& found,
   for (const auto& [name, mine] : settings_) {
     const auto theirs = state.values.find(name);
     if (theirs == state.values.end() || theirs->second == mine) continue;
-    throw tessera::DataError(fmt::format("{}: was saved with --{} {}, and this run has --{} {}: give the same",
-                                         found.path.string(), name, theirs->second, name, mine));
+    throw tessera::DataError(fmt::format("{}: was saved with {} {}, and this run has {} {}: give the same",
+                                         found.path.string(), option_of(name), theirs->second, option_of(name), mine));
   }
 }
 

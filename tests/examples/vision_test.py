@@ -90,6 +90,10 @@ def check_resume(program, data):
         first, _ = weights_after(program, folder, "first", *options, *checkpoints, "--stop-after", 7)
         _, resumed = weights_after(program, folder, "rest", *options, *checkpoints, "--resume")
         assert first == losses[:7], (first, losses)
+        other = trainer_runs.run(program, "--data", data.replace("mnist:", "fashion-mnist:", 1), *options[2:], *checkpoints,
+                                 "--resume")
+        assert other.returncode == 1, other
+        assert "was saved with --data mnist, and this run has --data fashion-mnist" in other.stderr, other.stderr
         assert resumed == whole, "the resumed run has other weights"
 
 
