@@ -53,6 +53,7 @@ int run_ranks(const RunOptions& options, const std::function<void(tessera::World
   if (options.init_map) tessera::read_name_map(*options.init_map);
   if (options.dump_weights && is_first_process()) require_writable(*options.dump_weights);
   if (options.trace && is_first_process()) require_writable(*options.trace);
+  if (options.plot && is_first_process()) require_writable(*options.plot);
   if (is_first_process()) require_resumed_or_new(options.checkpoints);
   std::optional<RunMetrics> metrics;
   if ((options.metrics || options.tensorboard) && is_first_process()) metrics.emplace(options);

@@ -171,27 +171,41 @@ void add_test_options(CommandLine& line, RunOptions& options) {
   line.flag("--test-queue", options.test_queue, "Makes the compute stream a queue");
 }
 
-// What the run writes replaces nothing that it reads, nor anything else that it writes.
+// Also where neither is there yet, and two paths lead to one place.
+bool are_one_file(const std::filesystem::path& a, const std::filesystem::path& b) {
+  std::error_code error;
+  if (a == b || std::filesystem::equivalent(a, b, error)) return true;
+  const auto place_a = std::filesystem::weakly_canonical(a, error);
+  if (error) return false;
+  const auto place_b = std::filesystem::weakly_canonical(b, error);
+  return !error && place_a == place_b;
+}
+
+// What the run writes replaces nothing that it reads, nor anything else that it writes. Weights may replace those that
+// the run began with.
 void require_distinct_files(const RunOptions& options) {
   using File = std::pair<const char*, const std::optional<std::filesystem::path>&>;
   const auto same = [](const File& a, const File& b) {
-    std::error_code error;
-    return a.second && b.second && (*a.second == *b.second || std::filesystem::equivalent(*a.second, *b.second, error));
+    return a.second && b.second && are_one_file(*a.second, *b.second);
   };
   const File metrics("--metrics", options.metrics);
   const File weights("--dump-weights", options.dump_weights);
   const File trace("--trace", options.trace);
-  for (const auto& [a, b] : {std::pair(metrics, weights), std::pair(metrics, trace), std::pair(weights, trace)}) {
+  const File plot("--plot", options.plot);
+  const File map("--init-map", options.init_map);
+  const File init("--init", options.init);
+  for (const auto& [a, b] : {std::pair(metrics, weights), std::pair(metrics, trace), std::pair(weights, trace),
+                             std::pair(metrics, plot), std::pair(weights, plot), std::pair(trace, plot)}) {
     if (!same(a, b)) continue;
     throw OptionError(fmt::format("{} and {} are the same file, {}", a.first, b.first, a.second->string()));
   }
   if (options.init_map && !options.init) throw OptionError("--init-map is for the file of --init, which is not given");
-  for (const File& output : {metrics, trace}) {
-    for (const File& input : {File("--init-map", options.init_map), File("--init", options.init)}) {
-      if (!same(output, input)) continue;
-      throw OptionError(
-          fmt::format("{} would overwrite the file of {}, {}", output.first, input.first, input.second->string()));
-    }
+  for (const auto& [output, input] :
+       {std::pair(metrics, map), std::pair(trace, map), std::pair(weights, map), std::pair(plot, map),
+        std::pair(metrics, init), std::pair(trace, init), std::pair(plot, init)}) {
+    if (!same(output, input)) continue;
+    throw OptionError(
+        fmt::format("{} would overwrite the file of {}, {}", output.first, input.first, input.second->string()));
   }
 }
 
@@ -298,13 +312,13 @@ void check_run_options(const CommandLine& line, RunOptions& options) {
   note_sharding(line, options);
 }
 
-void require_data_is_no_output(const RunOptions& options, const std::string& data) {
+void require_data_is_no_output(const RunOptions& options, const std::filesystem::path& data) {
   for (const auto& [name, path] :
        {std::pair("--metrics", options.metrics), std::pair("--dump-weights", options.dump_weights),
         std::pair("--trace", options.trace)}) {
     std::error_code error;
     if (path && std::filesystem::equivalent(*path, data, error)) {
-      throw OptionError(fmt::format("{} would overwrite the file of --data, {}", name, data));
+      throw OptionError(fmt::format("{} would overwrite the file of --data, {}", name, data.string()));
     }
   }
 }

@@ -108,6 +108,7 @@ struct RunOptions {
   std::optional<std::filesystem::path> init;
   std::optional<std::filesystem::path> init_map;
   std::optional<std::filesystem::path> trace;
+  std::optional<std::filesystem::path> plot;    // of a trainer that draws one
   std::optional<std::string> trace_steps_text;  // as given
   std::optional<TracedSteps> trace_steps;       // set by check_run_options()
   CheckpointOptions checkpoints;
@@ -134,8 +135,8 @@ bool speaks_for_all(const RunOptions& options, const tessera::World& world);
 // What no single option can tell: contradictions, and options without effect. After parse(). Throws OptionError.
 void check_run_options(const CommandLine& line, RunOptions& options);
 
-// Throws OptionError where an output would replace the file of --data.
-void require_data_is_no_output(const RunOptions& options, const std::string& data);
+// Throws OptionError where an output would replace the file of --data, whose path that is.
+void require_data_is_no_output(const RunOptions& options, const std::filesystem::path& data);
 
 // Batches that a loader fills ahead of the step.
 inline constexpr std::size_t batches_ahead = 2;

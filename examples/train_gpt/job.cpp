@@ -141,7 +141,6 @@ std::optional<GptOptions> parse_options(int argc, char** argv) {
   resolve(given, options);
   check(options);
   check_run_options(line, options.run);
-  require_data_is_no_output(options.run, options.data);
   return options;
 }
 
@@ -225,6 +224,7 @@ Bytes batch_bytes(const Job& job) {
 
 Job make_job(const GptOptions& options) {
   const RunOptions& run = options.run;
+  require_data_is_no_output(run, path_of(options.data));
   Job job{.options = options, .data = load_tokens(options)};
   const std::size_t samples = job.data.parts.training.size();
   job.shape = shape_of(options, job.data);

@@ -50,7 +50,6 @@ std::optional<MlpOptions> parse_options(int argc, char** argv) {
   add_run_options(line, options.run);
   if (!line.parse(argc, argv)) return std::nullopt;
   check_run_options(line, options.run);
-  require_data_is_no_output(options.run, options.data);
   return options;
 }
 
@@ -60,6 +59,7 @@ constexpr std::size_t synthetic_samples = 65536;
 constexpr std::size_t synthetic_held_out = 512;
 constexpr std::size_t file_epochs = 30;
 constexpr std::uint64_t split_seed = 0;
+constexpr const char* digits_file = "digits.csv";
 
 // A fifth is held out.
 Dataset split_in_two(std::string name, const tessera::LabelledData& data) {
@@ -76,8 +76,8 @@ Dataset split_in_two(std::string name, const tessera::LabelledData& data) {
 
 // Pixels are 0 to 16.
 Dataset digits() {
-  const std::filesystem::path path = shipped_data("digits.csv");
-  return split_in_two("digits", tessera::read_labelled_csv(path, {.columns = 64, .classes = 10, .scale = 1.0f / 16}));
+  return split_in_two("digits", tessera::read_labelled_csv(shipped_data(digits_file),
+                                                           {.columns = 64, .classes = 10, .scale = 1.0f / 16}));
 }
 
 Dataset synthetic(std::uint64_t seed) {
@@ -126,6 +126,10 @@ Bytes batch_bytes(const Job& job) {
 
 Job make_job(const MlpOptions& options) {
   const RunOptions& run = options.run;
+  if (options.data != "synthetic") {
+    const bool shipped = options.data == "digits";
+    require_data_is_no_output(run, shipped ? shipped_data(digits_file) : std::filesystem::path(options.data));
+  }
   Job job{.options = options, .data = load_dataset(options.data, run.seed)};
   require_enough_samples(run, job.data.name, job.data.training_samples);
   job.length = run_length(run, steps_per_epoch(run, job.data.training_samples), job.data.default_epochs);

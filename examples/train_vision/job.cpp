@@ -82,7 +82,7 @@ void add_model_options(CommandLine& line, VisionOptions& options) {
             "for five epochs or a fifth of the run, unless --warmup says otherwise");
   line.whole("--loader-threads", options.loader_threads, {1, 256}, "Threads of each rank that make batches of images");
   line.flag("--confusion", options.confusion, "Prints at the end which classes were taken for which");
-  line.path("--plot", options.plot, "Draws that as a figure, .svg or .png; needs Python's matplotlib");
+  line.path("--plot", options.run.plot, "Draws that as a figure, .svg or .png; needs Python's matplotlib");
   line.flag("--check-data", options.check_data,
             "Prints how the first epoch's images are dealt to the ranks, and trains nothing");
 }
@@ -103,10 +103,15 @@ std::optional<VisionOptions> parse_options(int argc, char** argv) {
   if (options.synchronised_norms && !has_batch_norms(options.model)) {
     throw OptionError(fmt::format("--sync-batch-norm: {} has no batch norms; leave it out", to_string(options.model)));
   }
-  if (options.plot && !tools::is_figure(options.plot->string())) {
-    throw OptionError(fmt::format("--plot {}: a figure's name ends in .svg or .png", options.plot->string()));
+  if (options.run.plot && !tools::is_figure(options.run.plot->string())) {
+    throw OptionError(fmt::format("--plot {}: a figure's name ends in .svg or .png", options.run.plot->string()));
   }
   check_run_options(line, options.run);
+  for (const char* name : {"--plot", "--confusion"}) {
+    if (!options.run.simulated || !line.given(name)) continue;
+    throw OptionError(
+        fmt::format("{} and --simulate-world exclude each other: a simulated rank evaluates nothing", name));
+  }
   return options;
 }
 

@@ -32,7 +32,6 @@ struct VisionOptions {
   bool scale_learning_rate = false;
   std::size_t loader_threads = 1;
   bool confusion = false;
-  std::optional<std::filesystem::path> plot;  // of the last evaluation's confusions
   bool check_data = false;
 };
 

@@ -173,13 +173,14 @@ class VisionTraining final : public Training {
  private:
   // After the last step the figure of --plot. That it cannot be drawn is no reason to lose the run.
   void draw_after(const StepMetrics& now) {
-    if (!job_.options.plot || now.step != job_.length.last_step || !speaks_for_all(job_.options.run, model_.world())) {
+    if (!job_.options.run.plot || now.step != job_.length.last_step ||
+        !speaks_for_all(job_.options.run, model_.world())) {
       return;
     }
     try {
-      tools::plot(confusion_chart(*last_, job_.data.classes()), job_.options.plot->string());
+      tools::plot(confusion_chart(*last_, job_.data.classes()), job_.options.run.plot->string());
     } catch (const std::exception& error) {
-      tools::tell(fmt::format("warning: --plot {}: {}", job_.options.plot->string(), error.what()));
+      tools::tell(fmt::format("warning: --plot {}: {}", job_.options.run.plot->string(), error.what()));
     }
   }
 

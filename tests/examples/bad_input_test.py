@@ -182,6 +182,8 @@ def output_cases(folder):
     yield ["--dump-weights", "/dev/null"], "/dev/null"
     yield ["--metrics", "/dev/full", "--quiet"], "/dev/full"  # found out by writing
     yield ["--metrics", folder / "same", "--dump-weights", folder / "same"], "--metrics"
+    # Nothing is there yet, and the names are not the same text.
+    yield ["--metrics", folder / "same", "--dump-weights", f"{folder}/./same"], "are the same file"
 
 
 def variable_cases():
@@ -214,6 +216,8 @@ def main(program):
         cases.check(["--init", good, "--init-map", good, "--metrics", good, *SHORT], ["--metrics", good], [BAD_OPTIONS])
         cases.check(["--init-map", good, *SHORT], ["--init-map", "--init"], [BAD_OPTIONS])
         cases.check(["--init", good, "--init-map", good, *SHORT], [good, "JSON"], [FAILED])
+        cases.check(["--init", good, "--init-map", good, "--dump-weights", good, *SHORT], ["--dump-weights", "--init-map"],
+                    [BAD_OPTIONS])
         assert good.read_bytes() == kept, "a refused run changed a file"
         for options, word in output_cases(folder):
             cases.check([*options, *SHORT], [word], [FAILED, BAD_OPTIONS])

@@ -34,6 +34,22 @@ class ShippedData(unittest.TestCase):
         data.write_text("no digits\n", encoding="utf-8")
         self.assertIn(str(data), self.error_of_run())
 
+    def test_what_is_written_is_told_from_data_by_its_place(self):
+        data = self.root / "digits.csv"
+        shutil.copy(pathlib.Path(__file__).parents[2] / "examples/data/digits.csv", data)
+        content = data.read_bytes()
+        command = [self.program, "--steps", "1", "--hidden", "4", "--quiet", "--metrics"]
+
+        def run(metrics):
+            return subprocess.run([*command, metrics], env=os.environ | {"TESSERA_EXAMPLES_DATA": str(self.root)}, cwd=self.root,
+                                  capture_output=True, text=True, check=False)
+
+        refused = run(data)
+        self.assertEqual((refused.returncode, data.read_bytes()), (2, content))
+        self.assertIn(f"--metrics would overwrite the file of --data, {data}", refused.stderr)
+        for _ in range(2):  # its name is that of the data, and the second time it is there
+            self.assertEqual(run("digits").returncode, 0)
+
     def test_a_variable_names_another_folder(self):
         self.assertIn("/nowhere/digits.csv", self.error_of_run(TESSERA_EXAMPLES_DATA="/nowhere"))
 

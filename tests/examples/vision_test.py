@@ -163,6 +163,12 @@ def check_bad_input(program, data):
     options, failed = [bad_input.BAD_OPTIONS], [bad_input.FAILED]
     cases.check(["--data", "imagenet"], ["imagenet", "fashion-mnist", "cifar100"], options)
     cases.check(["--data", data, "--plot", "figure.pdf"], ["--plot figure.pdf", ".svg or .png"], options)
+    short = ["--data", data, "--width", 2, "--batch", 8, "--steps", 1]
+    cases.check([*short, "--plot", "/nowhere/x.svg"], ["/nowhere/x.svg: cannot be written"], failed)
+    cases.check([*short, "--plot", "/nowhere/x.svg", "--metrics", "/nowhere/./x.svg"], ["--metrics and --plot are the same"],
+                options)
+    for drawn in [["--plot", "x.svg"], ["--confusion"]]:
+        cases.check([*short, "--simulate-world", 4, *drawn], [drawn[0], "--simulate-world"], options)
     cases.check(["--data", "cifar10"], ["--data cifar10:DIR"], options)
     cases.check(["--data", "mnist:/nowhere"], ["/nowhere/train-images-idx3-ubyte"], failed)
     cases.check(["--data", data, "--batch", 400, "--drop-last", "yes"], ["--batch 400", "300"], options)
