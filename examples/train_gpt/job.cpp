@@ -8,6 +8,7 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "common/element.hpp"
 #include "common/fit.hpp"
@@ -139,6 +140,7 @@ std::optional<GptOptions> parse_options(int argc, char** argv) {
   add_run_options(line, options.run);
   if (!line.parse(argc, argv)) return std::nullopt;
   resolve(given, options);
+  options.temperature_given = line.given("--temperature");
   check(options);
   check_run_options(line, options.run);
   return options;
@@ -200,6 +202,24 @@ void require_units(const GptShape& shape) {
   }
 }
 
+// A prompt's bytes are tokens.
+void require_known_prompt(const GptOptions& options, const TokenData& data) {
+  for (const char c : options.prompt.value_or(usual_prompt)) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < data.vocabulary) continue;
+    throw OptionError(fmt::format(
+        "--prompt: its byte {} is beyond the {} ids of --vocabulary; choose another prompt, or a larger vocabulary",
+        byte, data.vocabulary));
+  }
+}
+
+void note_unread_text(GptOptions& options) {
+  for (const auto& [name, given] :
+       {std::pair("--prompt", options.prompt.has_value()), std::pair("--temperature", options.temperature_given)}) {
+    if (given) options.run.notes.push_back(fmt::format("{} is without effect: no text is written", name));
+  }
+}
+
 std::size_t sample_length(const GptOptions& options, const TokenData& data) {
   const std::size_t sample = options.sample.value_or(data.is_text() ? default_sample : 0);
   if (sample == 0 || data.is_text()) return sample;
@@ -232,6 +252,11 @@ Job make_job(const GptOptions& options) {
   require_enough_samples(run, job.data.name, samples);
   job.length = run_length(run, steps_per_epoch(run, samples), default_epochs);
   job.sample = sample_length(options, job.data);
+  if (job.sample > 0) {
+    require_known_prompt(options, job.data);
+  } else {
+    note_unread_text(job.options);
+  }
   job.sharding =
       fitting_options(run, {.activations = activation_bytes(job),
                             .batches = batch_bytes(job),

@@ -16,6 +16,8 @@
 
 namespace examples {
 
+inline constexpr const char* usual_prompt = "\n";
+
 struct GptOptions {
   RunOptions run;
 
@@ -32,8 +34,9 @@ struct GptOptions {
   std::size_t least_vocabulary = 1;       // a preset's
 
   std::optional<std::size_t> sample;  // bytes of generated text; default: a few for text, none for .bin files
-  std::optional<std::string> prompt;  // default: a line break
+  std::optional<std::string> prompt;  // default: usual_prompt
   double temperature = 0.8;
+  bool temperature_given = false;
 };
 
 // Nothing when only the help page was asked for. Throws OptionError.

@@ -98,7 +98,7 @@ double Evaluation<T>::run(Gpt<T>& gpt, tessera::FullyShard& model, const PassDon
 
 template <typename T>
 std::string Writer<T>::write(Gpt<T>& gpt, tessera::FullyShard& model, std::size_t bytes, std::size_t draw) {
-  text_ = tokens_of(job_.options.prompt.value_or("\n"));
+  text_ = tokens_of(job_.options.prompt.value_or(usual_prompt));
   for (std::size_t i = 0; i < bytes; ++i) {
     write_byte(gpt, model, uniform_number(job_.options.run.seed, draw, static_cast<std::uint32_t>(i)));
   }

@@ -68,6 +68,14 @@ def data_cases(folder):
     yield file("latin.txt", 300 * b"a" + b"\xe9" + 300 * b"a"), ["--vocabulary", 128], ["byte 300", "233"]
 
 
+def check_unread_text(program, text):
+    done = trainer_runs.run(program, "--data", text, *SHORT, "--vocabulary", 128, "--sample", 0, "--prompt", "\u00e9",
+                            "--temperature", 1)
+    assert done.returncode == 0, done.stderr
+    for name in ["--prompt", "--temperature"]:
+        assert f"note     {name} is without effect" in done.stdout, done.stdout
+
+
 def main(program):
     cases = bad_input.Cases(program)
     for options, words in option_cases():
@@ -84,6 +92,11 @@ def main(program):
         ids.write_bytes(struct.pack("<600H", *range(600)))
         cases.check(["--data", ids, *SHORT, "--sample", 5], ["--sample", "ids.bin"], [BAD_OPTIONS])
         cases.check(["--data", ids, *SHORT, "--metrics", ids], ["--metrics", ids], [BAD_OPTIONS])
+        text = folder / "ascii.txt"
+        text.write_bytes(b"to be or not to be " * 60)
+        cases.check(["--data", text, *SHORT, "--vocabulary", 128, "--sample", 5, "--prompt", "to b\u00e9"],
+                    ["--prompt", "195", "128 ids of --vocabulary"], [BAD_OPTIONS])
+        check_unread_text(program, text)
         weights = folder / "weights.safetensors"
         trainer_runs.train(program, folder, *SHORT, "--dump-weights", weights)
         for option, word in [(["--layers", 2], "blocks.1"), (["--seq", 5], "wpe.weight")]:
