@@ -35,6 +35,8 @@ def option_cases():
     for name in REALS:
         for value in ["-1", "abc", "", "nan", "-nan", "inf", "-inf", "1e999", "-0.001", HUGE + "e9", "1,5"]:
             yield [name, value], [name]
+    for name in ["--clip", "--lr", "--loss-scale", "--outer-lr"]:
+        yield [name, "1e-50"], [f"{name} 1e-50", "0 in fp32"]
     for name in CHOICES:
         for value in ["", "FSDP", "xyz", "0", " ddp", "ddp,fsdp"]:
             yield [name, value], [name]
