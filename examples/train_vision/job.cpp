@@ -230,6 +230,15 @@ Bytes activation_bytes(const Job& job) {
   });
 }
 
+void require_countable(const Job& job) {
+  const VisionShape shape = shape_of(job);
+  if (can_be_counted(shape, job.options.run.batch)) return;
+  throw OptionError(
+      fmt::format("--batch {} of images of {} x {} and --width {} are more than {} numbers in a "
+                  "micro-batch: take a smaller --batch, --image-size or --width",
+                  job.options.run.batch, shape.image.height, shape.image.width, shape.width, most_image_numbers));
+}
+
 // The linear scaling rule, and its warm-up.
 void scale_learning_rate(RunOptions& run, std::size_t epoch_steps) {
   const auto times = static_cast<double>(run.ranks_of_job() * run.accumulate);
@@ -254,6 +263,7 @@ Job make_job(const VisionOptions& options) {
   const std::size_t epoch_steps = steps_per_epoch(run, job.data.training_images);
   if (options.scale_learning_rate) scale_learning_rate(run, epoch_steps);
   job.length = run_length(run, epoch_steps, default_epochs);
+  require_countable(job);
   job.sharding = fitting_options(
       run, {.activations = activation_bytes(job), .batches = batch_bytes(job), .smaller = "--batch or --width"});
   return job;

@@ -64,6 +64,11 @@ std::string in_words(const VisionShape& shape) {
                      shape.image.width, shape.image.channels, shape.classes);
 }
 
+bool can_be_counted(const VisionShape& shape, std::size_t batch) {
+  const std::size_t pixels = shape.image.height * shape.image.width;  // limits of options: at most 2^24
+  return batch <= most_image_numbers / (pixels * std::max(shape.width, shape.image.channels));
+}
+
 bool keeps_size(const VisionShape& shape) { return std::max(shape.image.height, shape.image.width) <= 64; }
 
 }  // namespace examples

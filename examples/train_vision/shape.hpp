@@ -27,6 +27,10 @@ struct VisionShape {
   bool synchronised_norms = false;  // batch norms are, over all ranks
 };
 
+// Of a micro-batch's widest layer at the size of its images. With more, bytes would not be counted in 64 bits.
+inline constexpr std::size_t most_image_numbers = std::size_t{1} << 40;
+bool can_be_counted(const VisionShape& shape, std::size_t batch);
+
 // As the models were published: 32, 64, 64, 384, 768, 1024.
 std::size_t usual_width(VisionModelKind kind);
 

@@ -70,12 +70,14 @@ def check_folder(program):
                 for number in range(count):
                     height, width = 9 + number % 5, 8 + number % 7
                     (directory / f"{number}.png").write_bytes(png(colour * (height * width), height, width))
+        large = trainer_runs.run(program, "--data", f"folder:{folder}", "--image-size", 4096, "--width", 4096, "--batch", 2**24)
         done = trainer_runs.run(program, "--data", f"folder:{folder}", "--image-size", 8, "--width", 4, "--ranks", 2, "--batch", 4,
                                 "--epochs", 10, "--lr", 0.01, "--loader-threads", 2)
     if "libpng" in done.stderr:
         assert done.returncode == 1, done
         return
     assert done.returncode == 0, done.stderr
+    assert large.returncode == 2 and "more than 1099511627776 numbers in a micro-batch" in large.stderr, large
     assert "48 images of 8 x 8 x 3 to train on, 18 held out; 2 classes" in done.stdout, done.stdout
     assert "top-1 100.00 %" in done.stdout and "top-5" not in done.stdout, done.stdout
 

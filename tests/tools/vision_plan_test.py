@@ -37,6 +37,8 @@ def check_refused(tool):
                            (["--model", "vit-b", "--sync-batch-norm"], "--sync-batch-norm is without effect with vit-b"),
                            (["--model", "gpt2-124m", "--classes", 5], "--classes is without effect with gpt2-124m"),
                            (["--mlp", "4x4", "--image-size", 32], "--image-size is without effect with --mlp"),
+                           (["--model", "resnet50", "--image-size", 4096, "--width", 4096, "--channels", 4096, "--batch", 2**24],
+                            "more than 1099511627776 numbers in a micro-batch"),
                            (["--mlp", "4x4", "--width", 32], "--width is without effect with --mlp")]:
         done = subprocess.run([tool, "plan", *map(str, options)], capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 2 and words in done.stderr, done

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <charconv>
 #include <filesystem>
 #include <memory>
@@ -308,6 +309,14 @@ Subject vision_subject(const Options& line, const ModelOptions& given, const exa
   refuse_with(line, *given.name,
               {"--layers", "--dim", "--heads", "--vocabulary", "--seq", "--activation-checkpointing"});
   if (!examples::has_batch_norms(shape.kind)) refuse_with(line, *given.name, {"--sync-batch-norm"});
+  const std::size_t batch = given.batch.value_or(1);
+  if (!examples::can_be_counted(shape, batch)) {
+    throw OptionError(fmt::format(
+        "--batch {} x {} x {} pixels x {} channels is more than {} numbers in a micro-batch: take less of --batch, "
+        "--image-size, --width or --channels",
+        batch, shape.image.height, shape.image.width, std::max(shape.width, shape.image.channels),
+        examples::most_image_numbers));
+  }
   examples::VisionShape chosen = shape;
   chosen.synchronised_norms = given.synchronised_norms;
   return Subject::vision(chosen);
