@@ -231,6 +231,12 @@ class Questions(Toy):
         self.assertTrue(all(one["peak"] <= 2e9 for one in found["settings"]))
         self.assertEqual(found["best"]["strategy"], found["settings"][0]["strategy"])
 
+    def test_the_schedule_of_the_fastest_is_drawn(self):
+        done = plan_runs.run(TOOL, "--mlp", "64x32x10", "--world", 4, "--batch", 4, "--time", "--machine", self.machine(), "--fit",
+                             "1GB", "--fastest", "--draw")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("\nsegment evaluation\n", done.stdout)
+
     def test_a_timeline_is_a_trace(self):
         path = self.folder / "step.json"
         step = self.time(4, "--trace", path)["step_seconds"]
@@ -287,6 +293,14 @@ class Calibration(Toy):
             self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
             self.assertIn(words, done.stderr)
 
+    def test_a_trace_is_not_overwritten_by_what_comes_of_it(self):
+        trace = self.folder / "step.json"
+        self.time(4, "--trace", trace)
+        content = trace.read_bytes()
+        done = self.calibrate(trace, "--from-trace", f"{self.folder}/./step.json", "--base", "h100x8")
+        self.assertEqual((done.returncode, trace.read_bytes()), (2, content))
+        self.assertIn("are the same file", done.stderr)
+
 
 class Figures(Toy):
     def test_scaling_is_drawn_or_says_what_is_missing(self):
@@ -323,6 +337,8 @@ class Nonsense(Toy):
         self.assertIn("--time needs --machine", refused("--mlp", "8x8", "--time"))
         self.assertIn("--machine needs --time", refused("--mlp", "8x8", "--machine", "h100x8"))
         self.assertIn("--fastest needs --fit", self.refuses("--fastest"))
+        self.assertIn("--time with --fit needs --fastest", self.refuses("--fit", "1GB"))
+        self.assertIn("--draw and --compare with --time exclude each other", self.refuses("--compare", "--draw"))
         self.assertIn("--whatif takes bandwidth, latency and compute", self.refuses("--whatif", "luck=2x"))
         self.assertIn("--whatif takes factors", self.refuses("--whatif", "bandwidth=-2x"))
         self.assertIn("nothing is done at a rate of 0", self.refuses("--whatif", "bandwidth=0"))

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <optional>
+#include <system_error>
 #include <thread>
 
 #include "commands.hpp"
@@ -81,6 +82,10 @@ void run_calibrate(std::vector<std::string> arguments) {
     if (request.trace && line.given(name)) {
       throw OptionError(fmt::format("{} is without effect with --from-trace", name));
     }
+  }
+  std::error_code error;
+  if (request.trace && std::filesystem::equivalent(request.file, *request.trace, error)) {
+    throw OptionError(fmt::format("FILE.json and --from-trace are the same file, {}", request.file.string()));
   }
   require_writable(request.file);
   const Machine machine = measured(request);

@@ -114,6 +114,7 @@ bool answer_fastest(const PlanRequest& request, const Fit& fit, const std::vecto
                request.subject->name(), counted(request.setting.options.ranks, "rank", "ranks"), setting.machine.name,
                to_string(*request.fit), text_of(*request.subject, times), text_of(best), text_of(time, setting));
   }
+  print_drawing(request, best);
   return best.verification.ok();
 }
 

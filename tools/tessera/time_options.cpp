@@ -99,6 +99,12 @@ void check_time_options(const Options& line, const TimeRequest& request) {
   if (request.asked && !request.machine) {
     throw OptionError(fmt::format("--time needs --machine: {}, or a file", fmt::join(machine_names(), ", ")));
   }
+  if (request.asked && line.given("--fit") && !request.fastest) {
+    throw OptionError("--time with --fit needs --fastest: without it nothing is predicted");
+  }
+  if (request.asked && line.given("--compare") && line.given("--draw")) {
+    throw OptionError("--draw and --compare with --time exclude each other: times are of many schedules");
+  }
   for (const char* name : {"--trace", "--plot", "--jitter"}) {
     for (const char* other : {"--compare", "--fit"}) {
       if (line.given(name) && line.given(other))

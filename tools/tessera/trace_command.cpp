@@ -23,7 +23,7 @@ constexpr std::string_view usage = R"(Usage: tessera trace SUBCOMMAND [options]
 
   summary FILE   overlap, exposed communication, the longest waits, time by operation and by unit
 
-FILE is what --trace of train_mlp, train_gpt and tessera plan writes; https://ui.perfetto.dev draws it.
+FILE is what --trace of the trainers and of tessera plan writes; https://ui.perfetto.dev draws it.
 Exit code: 0; 1 when the file is no trace; 2 for bad options.
 )";
 

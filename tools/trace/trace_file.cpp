@@ -139,7 +139,7 @@ TraceFile read_trace(const std::filesystem::path& path) {
   const Json object = parse(path);
   if (!is_ours(object)) {
     throw tessera::DataError(fmt::format(
-        "{}: is no trace of Tessera: --trace of train_mlp, train_gpt and tessera plan writes them", path.string()));
+        "{}: is no trace of Tessera: --trace of the trainers and of tessera plan writes them", path.string()));
   }
   if (object.at("otherData").at("tessera_trace") != Json(1)) {
     throw tessera::DataError(
