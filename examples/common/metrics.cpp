@@ -70,8 +70,7 @@ tools::Json to_json(const StepMetrics& metrics, const WorkUnit& unit, const tool
   return object;
 }
 
-MetricsFile::MetricsFile(std::filesystem::path path, bool go_on)
-    : path_(std::move(path)), file_(std::fopen(path_.c_str(), go_on ? "a" : "w")) {
+MetricsFile::MetricsFile(std::filesystem::path path) : path_(std::move(path)), file_(std::fopen(path_.c_str(), "a")) {
   if (file_) return;
   throw tessera::DataError(fmt::format("{}: cannot be written: {}", path_.string(), std::strerror(errno)));
 }
@@ -94,8 +93,16 @@ void MetricsFile::keep_first(std::size_t steps) {
     if (*step > steps) break;
     kept += line.size() + 1;
   }
+  shorten(kept);
+}
+
+void MetricsFile::empty() {
+  if (std::filesystem::is_regular_file(path_)) shorten(0);
+}
+
+void MetricsFile::shorten(std::uintmax_t size) {
   std::error_code error;
-  std::filesystem::resize_file(path_, kept, error);
+  std::filesystem::resize_file(path_, size, error);
   if (error) throw tessera::DataError(fmt::format("{}: cannot be shortened: {}", path_.string(), error.message()));
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -45,12 +46,15 @@ tools::Json to_json(const StepMetrics& metrics, const WorkUnit& unit, const tool
 
 class MetricsFile {
  public:
-  // Makes the file. One that exists is emptied, or, to go on, left as it is for now. Throws DataError naming the path.
-  MetricsFile(std::filesystem::path path, bool go_on);
+  // Makes the file. One that exists is left as it is for now: the run may yet be refused. Throws DataError naming the
+  // path.
+  explicit MetricsFile(std::filesystem::path path);
 
-  // Before the first write(): leaves the objects of the run's first `steps` steps, and removes those of steps that will
-  // be taken again; of a pipe or a terminal nothing. Throws DataError naming the path and the line that is no such
-  // object.
+  // Before the first write() of a run that goes on from none: empties it.
+  void empty();
+  // Before the first write() of one that goes on: leaves the objects of the run's first `steps` steps, and removes
+  // those of steps that will be taken again; of a pipe or a terminal nothing. Throws DataError naming the path and the
+  // line that is no such object.
   void keep_first(std::size_t steps);
 
   // One line, on its way to the file system when this returns. Throws DataError, when the disk is full for example.
@@ -60,6 +64,8 @@ class MetricsFile {
   struct Close {
     void operator()(std::FILE* file) const { std::fclose(file); }
   };
+  void shorten(std::uintmax_t size);
+
   std::filesystem::path path_;
   std::unique_ptr<std::FILE, Close> file_;
 };

@@ -15,8 +15,12 @@ bool is_drawn(const tools::JsonMember& member) {
 }  // namespace
 
 RunMetrics::RunMetrics(const RunOptions& options) {
-  if (options.metrics) lines_.emplace(*options.metrics, options.checkpoints.resume);
+  if (options.metrics) lines_.emplace(*options.metrics);
   if (options.tensorboard) events_.emplace(*options.tensorboard);
+}
+
+void RunMetrics::begin() {
+  if (lines_) lines_->empty();
 }
 
 void RunMetrics::keep_first(std::size_t steps) {

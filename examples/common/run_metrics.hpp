@@ -15,7 +15,9 @@ class RunMetrics {
   // Makes the files. Throws DataError naming the one that cannot be written.
   explicit RunMetrics(const RunOptions& options);
 
-  // Before the first write() of a run that was resumed: steps after so many are taken again.
+  // Before the first write(): a run from its first step on,
+  void begin();
+  // or one that was resumed: steps after so many are taken again.
   void keep_first(std::size_t steps);
   // Of one step.
   void write(const tools::Json& object);

@@ -146,7 +146,10 @@ void TrainingLoop::start(Training& training) {
   }
   training.ready(resumed ? resumed->sampler : std::nullopt);
   if (resumed) done_before_ = resumed->step;
+  trace_.emplace(model, options_, length_, done_before_);
+  // After all that may refuse the run: what a run before has written stays until then.
   if (metrics_ != nullptr && options_.checkpoints.resume) metrics_->keep_first(done_before_);
+  if (metrics_ != nullptr && !options_.checkpoints.resume) metrics_->begin();
   progress_.line(training.headline());
   if (options_.show_types) {
     progress_.line(model.types_table());
@@ -154,7 +157,6 @@ void TrainingLoop::start(Training& training) {
     progress_.line(on_cpu ? tessera::nn::computed_with() : tessera::nn::computed_with_on_cuda());
   }
   if (options_.draw_plan) progress_.line(draw(model.plan()));
-  trace_.emplace(model, options_, length_, done_before_);
   if (done_before_ >= length_.last_step) progress_.line(nothing_left(length_, done_before_));
   progress_.start(done_before_);
   // Ranks that share a device take their memory there before any of them has a collective run on it.

@@ -221,6 +221,10 @@ def main(program):
         cases.check(["--init", good, "--init-map", good, "--dump-weights", good, *SHORT], ["--dump-weights", "--init-map"],
                     [BAD_OPTIONS])
         assert good.read_bytes() == kept, "a refused run changed a file"
+        before = folder / "before.jsonl"
+        before.write_text("of a run before\n", encoding="utf-8")
+        cases.check(["--init", good, "--metrics", before, *SHORT[:2], "--hidden", 9], [good, "does not fit"], [FAILED])
+        assert before.read_text(encoding="utf-8") == "of a run before\n", "a refused run emptied the metrics of another"
         for options, word in output_cases(folder):
             cases.check([*options, *SHORT], [word], [FAILED, BAD_OPTIONS])
         cases.check(["--lr", 1000, "--optimizer", "sgd", "--clip", 0, "--warmup", 0, "--steps", 200, "--eval-every", 0,
