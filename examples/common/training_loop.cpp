@@ -148,8 +148,7 @@ void TrainingLoop::start(Training& training) {
   if (resumed) done_before_ = resumed->step;
   trace_.emplace(model, options_, length_, done_before_);
   // After all that may refuse the run: what a run before has written stays until then.
-  if (metrics_ != nullptr && options_.checkpoints.resume) metrics_->keep_first(done_before_);
-  if (metrics_ != nullptr && !options_.checkpoints.resume) metrics_->begin();
+  if (metrics_ != nullptr) options_.checkpoints.resume ? metrics_->keep_first(done_before_) : metrics_->begin();
   progress_.line(training.headline());
   if (options_.show_types) {
     progress_.line(model.types_table());

@@ -221,14 +221,9 @@ TEST_CASE("a_window_left_open_by_an_exception_aborts_the_world") {
   CHECK_NAMES(cause, "rank 1");
 }
 
-// SGD whose update of the second unit throws once.
-class Stumbling final : public tessera::Optimizer {
+// Its update of the second unit throws, once.
+class Stumbling final : public toy::IdleOptimizer {
  public:
-  std::string_view name() const override { return "stumbling"; }
-  std::vector<std::string> states() const override { return {}; }
-  float learning_rate() const override { return 0.5f; }
-  float weight_decay() const override { return 0.0f; }
-  tessera::kernels::StepSettings step_settings() const override { return {}; }
   void update(tessera::Stream&, const tessera::OptimizerSpans&, const tessera::OptimizerGroup&,
               const tessera::kernels::StepScalars*) const override {
     if (++calls_ == 2) throw std::runtime_error("the optimizer stumbled");
@@ -578,16 +573,10 @@ TEST_CASE("calls_out_of_place_are_refused") {
 
 // pieces(), and with it checkpoints, would show something else by it.
 TEST_CASE("states_of_an_optimizer_have_names_that_nothing_else_has") {
-  class Named final : public tessera::Optimizer {
+  class Named final : public toy::IdleOptimizer {
    public:
     explicit Named(std::vector<std::string> states) : states_(std::move(states)) {}
-    std::string_view name() const override { return "named"; }
     std::vector<std::string> states() const override { return states_; }
-    float learning_rate() const override { return 0.5f; }
-    float weight_decay() const override { return 0.0f; }
-    tessera::kernels::StepSettings step_settings() const override { return {}; }
-    void update(tessera::Stream&, const tessera::OptimizerSpans&, const tessera::OptimizerGroup&,
-                const tessera::kernels::StepScalars*) const override {}
 
    private:
     std::vector<std::string> states_;

@@ -438,15 +438,8 @@ TEST_CASE("a_plan_that_is_held_is_not_recompiled_and_the_error_says_why") {
 
 // What is made anew asks the optimizer once more, which then has nothing to give.
 TEST_CASE("a_recompile_that_fails_half_way_says_that_the_values_are_gone") {
-  class Exhausted final : public tessera::Optimizer {
+  class Exhausted final : public toy::IdleOptimizer {
    public:
-    std::string_view name() const override { return "exhausted"; }
-    std::vector<std::string> states() const override { return {}; }
-    float learning_rate() const override { return 0.5f; }
-    float weight_decay() const override { return 0.0f; }
-    tessera::kernels::StepSettings step_settings() const override { return {}; }
-    void update(tessera::Stream&, const tessera::OptimizerSpans&, const tessera::OptimizerGroup&,
-                const tessera::kernels::StepScalars*) const override {}
     std::unique_ptr<tessera::UnitUpdate> prepare(std::span<const tessera::OptimizerRun>) const override {
       if (++calls_ == 2) throw tessera::MemoryError("no memory is left");
       return nullptr;

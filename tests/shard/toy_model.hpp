@@ -179,6 +179,18 @@ void add_layers(tessera::FullyShard& model, std::vector<std::unique_ptr<L>>& lay
   }
 }
 
+// Has no states and changes nothing: for tests of what else an optimizer may do.
+class IdleOptimizer : public tessera::Optimizer {
+ public:
+  std::string_view name() const override { return "idle"; }
+  std::vector<std::string> states() const override { return {}; }
+  float learning_rate() const override { return 0.5f; }
+  float weight_decay() const override { return 0.0f; }
+  tessera::kernels::StepSettings step_settings() const override { return {}; }
+  void update(tessera::Stream&, const tessera::OptimizerSpans&, const tessera::OptimizerGroup&,
+              const tessera::kernels::StepScalars*) const override {}
+};
+
 // AdamW that leaves the parameters of 16 bits to the runtime, as optimizers of users may.
 class Unrounded final : public tessera::Optimizer {
  public:

@@ -11,6 +11,7 @@
 
 namespace features_test {
 
+using networks::check_as_plain_step;
 using networks::check_close;
 using networks::floats;
 using networks::Perceptron;
@@ -74,12 +75,7 @@ TEST_CASE("frozen_parameters_stay_and_let_gradients_through") {
     const auto values = std::make_shared<Frozen>();
     train_step(values, strategy, {.units = tessera::torch::children_of("layers")}, [&](auto& model, Frozen&) {
       Frozen plain;
-      networks::copy_values(*values, plain);
-      plain_step(plain);
-      for (const auto& parameter : plain.named_parameters()) {
-        CAPTURE(parameter.key());
-        check_close(model.sharded().whole(model.parameter(parameter.key())), floats(parameter.value()));
-      }
+      check_as_plain_step(model, *values, plain);
     });
   }
 }
@@ -115,12 +111,7 @@ TEST_CASE("modules_take_and_give_several_tensors") {
       model.backward(std::get<0>(outputs).square().sum() + std::get<1>(outputs).square().sum());
       model.update();
       Paired plain;
-      networks::copy_values(*values, plain);
-      plain_step(plain);
-      for (const auto& parameter : plain.named_parameters()) {
-        CAPTURE(parameter.key());
-        check_close(model.sharded().whole(model.parameter(parameter.key())), floats(parameter.value()));
-      }
+      check_as_plain_step(model, *values, plain);
     });
   }
 }
@@ -426,12 +417,7 @@ TEST_CASE("a_submodule_that_is_called_root_is_a_unit_of_its_own") {
                        (children ? std::vector<std::string>{"root", "first", "root.0", "root.1", "root.2"}
                                  : std::vector<std::string>{"root.2", "first", "root"}));
                  Rooted plain;
-                 networks::copy_values(*values, plain);
-                 plain_step(plain);
-                 for (const auto& parameter : plain.named_parameters()) {
-                   CAPTURE(parameter.key());
-                   check_close(model.sharded().whole(model.parameter(parameter.key())), floats(parameter.value()));
-                 }
+                 check_as_plain_step(model, *values, plain);
                });
   }
 }

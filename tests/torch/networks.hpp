@@ -256,4 +256,15 @@ inline void check_close(const std::vector<float>& values, [[maybe_unused]] const
   for (std::size_t i = 0; i < values.size(); ++i) CHECK(values[i] == doctest::Approx(expected[i]).epsilon(1e-5));
 }
 
+// The sharded module has the weights that the same step in torch alone makes of `values`, with `plain` as its module.
+template <typename Model, typename Net>
+void check_as_plain_step(Model& model, const Net& values, Net& plain) {
+  copy_values(values, plain);
+  plain_step(plain);
+  for (const auto& parameter : plain.named_parameters()) {
+    CAPTURE(parameter.key());
+    check_close(model.sharded().whole(model.parameter(parameter.key())), floats(parameter.value()));
+  }
+}
+
 }  // namespace networks
