@@ -48,7 +48,7 @@ struct Net : tessera::Module {
   Values y = Values(batch), h = Values(batch * hidden);
 };
 
-// What this rank sees and does in a step. An action is the actor's, and some noise, by which it explores.
+// A Game is what this rank sees and does in a step. An action is the actor's, and some noise, by which it explores.
 struct Game {
   Game(std::uint64_t step, const tessera::World& world) {
     const std::uint64_t first = batch * (step * std::uint64_t(world.size()) + std::uint64_t(world.rank()));

@@ -62,7 +62,7 @@ struct Tokens {
       for (std::size_t i = 0; i < all.size(); ++i) all[i] *= i / width % tokens % replicas == replica ? 1.0f : 0.0f;
     });
   }
-  // Of this rank's tokens what their experts made of them.
+  // Copies back what the experts made of this rank's tokens.
   void bring_back(tessera::Stream& stream, const Values& made, Values& mine) {
     stream.submit([this, &made] { std::copy(made.begin(), made.end(), back.begin() + offset(back)); });
     gather(stream, back);

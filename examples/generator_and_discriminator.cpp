@@ -44,7 +44,7 @@ struct Discriminator : tessera::Module {
           }
         });
   }
-  // Of the mean over the batch of -log p where that should be 1, and of -log (1 - p) where it should be 0.
+  // The loss is the mean over the batch of -log p where that should be 1, and of -log (1 - p) where it should be 0.
   void backward(Window& window, const Values& x, float should_be) {
     const bool learns = window.trains(weight);
     const auto gradient = [&](const auto& of) { return learns ? window.gradient(of) : std::span<float>(); };

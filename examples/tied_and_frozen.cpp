@@ -36,8 +36,8 @@ struct Linear : tessera::Module {
   Values y, dx;
 };
 
-// As a Linear it gives one logit per token; before that, in a window of its own, it looks a token up. Each backward
-// window writes a gradient of its own; the runtime adds them up on the rank and reduces them once.
+// The table is a Linear that gives one logit per token; before that, in a window of its own, it looks a token up. Each
+// backward window writes a gradient of its own; the runtime adds them up on the rank and reduces them once.
 struct Table : Linear {
   Table() : Linear(tokens, tessera::Initial::normal(0.0f, 0.1f)), row(width) {}
   using Linear::backward, Linear::forward;

@@ -17,7 +17,7 @@ namespace {
 
 constexpr const char* variable = "OPENBLAS_CORETYPE";
 
-// As OpenBLAS names the kernels in use; empty when it is not the BLAS, or is linked statically.
+// Returns OpenBLAS's name of the kernels in use; empty when it is not the BLAS, or is linked statically.
 std::string_view kernels_in_use() {
   void* const function = dlsym(RTLD_DEFAULT, "openblas_get_corename");
   return function == nullptr ? "" : reinterpret_cast<const char* (*)()>(function)();

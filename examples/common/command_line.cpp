@@ -32,7 +32,7 @@ double real_number(const std::string& name, const std::string& text, RealLimits 
   const std::optional<double> value = number_in<double>(text);
   // Written so that NaN is rejected too.
   const bool within = value && *value >= limits.least && *value <= limits.most;
-  // What computes takes it in fp32, where 0 would mean something else.
+  // The value is used in fp32, where 0 would mean something else.
   if (within && *value != 0.0 && static_cast<float>(*value) == 0.0f) {
     throw OptionError(fmt::format("{} {} is so small that it would be 0 in fp32: give 0, or a larger one", name, text));
   }

@@ -16,7 +16,7 @@
 
 namespace examples {
 
-// What a command line may say wrong. The text names the option.
+// An OptionError is a mistake on the command line. The text names the option.
 class OptionError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

@@ -107,8 +107,8 @@ std::string host() {
   return name.data();
 }
 
-// As TensorBoard knows its files: by "tfevents", and by the seconds behind it, which order them. So a new one is later
-// than all that stand there.
+// TensorBoard knows its files by "tfevents" and orders them by the seconds behind it, so a new one is later than all
+// that stand there.
 constexpr std::string_view prefix = "events.out.tfevents.";
 
 std::filesystem::path new_path(const std::filesystem::path& directory) {

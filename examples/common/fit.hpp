@@ -12,7 +12,7 @@ namespace examples {
 // Throws OptionError when there is no sample, or, where short steps are dropped, too few for one. data: its name.
 void require_enough_samples(const RunOptions& options, const std::string& data, std::size_t samples);
 
-// What a rank's model and data take beside the runtime's own bytes, and the options that make it less.
+// ModelMemory is what a rank's model and data take beside the runtime's own bytes, and the options that make it less.
 struct ModelMemory {
   tessera::Bytes activations;  // in the runtime's arena
   tessera::Bytes batches;      // outside of it

@@ -18,7 +18,7 @@ using PassDone = std::function<void(std::size_t done, std::size_t passes)>;
 // number of passes, also with a shorter slice than others', or none.
 class HeldOutSlice {
  public:
-  // Of `count` samples; a pass takes --batch of them at most.
+  // The slice is one of `count` samples; a pass takes --batch of them at most.
   HeldOutSlice(std::size_t count, const tessera::World& world, const RunOptions& options);
 
   std::size_t used() const { return used_; }  // samples of an evaluation, over all ranks

@@ -30,7 +30,7 @@ std::string bits_of(double value) {
   return fmt::format("{:016x}", bits);
 }
 
-// Of a line of metrics; empty for what is none.
+// Returns the step that a line of metrics is of; nothing for a line that is none.
 std::optional<std::uint64_t> step_of(const std::string& line) {
   try {
     return tools::Json::parse(line).at("step").whole();
@@ -82,7 +82,7 @@ void MetricsFile::keep_first(std::size_t steps) {
   std::uintmax_t kept = 0;
   std::size_t number = 1;
   for (std::string line; std::getline(lines, line); ++number) {
-    // What a run that was killed left of its last line counts as nothing.
+    // A killed run may have left a part of its last line, which counts as nothing.
     if (lines.eof()) break;
     const std::optional<std::uint64_t> step = step_of(line);
     if (!step) {

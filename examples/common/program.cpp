@@ -25,7 +25,7 @@ namespace examples {
 
 namespace {
 
-// Of several processes with the same options, one speaks and writes.
+// One of several processes with the same options speaks and writes.
 using tessera::is_first_process;
 
 void print(const std::exception& error) {

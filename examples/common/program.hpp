@@ -1,4 +1,4 @@
-// What the main() of every trainer does: options, files, ranks. Whatever goes wrong is one line and an exit code.
+// The main() of every trainer is here: options, files, ranks. Whatever goes wrong is one line and an exit code.
 #pragma once
 
 #include <filesystem>

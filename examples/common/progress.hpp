@@ -1,5 +1,5 @@
-// What a person sees of a run: on a terminal one line that is rewritten in place, elsewhere a line every tenth of the
-// run, and lines that stay (an evaluation, say) above it.
+// A person follows a run by this: on a terminal one line is rewritten in place, elsewhere a line appears every tenth of
+// the run, and other lines (an evaluation, say) stay above it.
 #pragma once
 
 #include <chrono>

@@ -18,7 +18,7 @@ struct Value {
 };
 bool is_less(const Value& a, const Value& b) { return a.value < b.value; }
 
-// Of an even number of ranks the lower one in the middle: a value that some rank has.
+// The median of an even number of ranks is the lower one in the middle: a value that some rank has.
 double median(std::vector<Value> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
   std::nth_element(values.begin(), middle, values.end(), is_less);

@@ -1,4 +1,4 @@
-// What --metrics-per-rank adds: how a step went on each rank, in few numbers, and which rank keeps the others waiting.
+// --metrics-per-rank adds these: how a step went on each rank, in few numbers, and which rank keeps the others waiting.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace examples {
 
-// Of one step on one rank.
+// The figures are of one step on one rank.
 struct RankFigures {
   double loss = 0.0;     // summed over its samples, and divided by those of a micro-batch
   double weight = 0.0;   // its samples, in micro-batches; 0: it had none

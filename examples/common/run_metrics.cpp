@@ -7,7 +7,7 @@ namespace examples {
 
 namespace {
 
-// What is a figure of this step, and changes from step to step.
+// True for members that are figures of this step, and change from step to step.
 bool is_drawn(const tools::JsonMember& member) {
   return member.key != "step" && member.key != "memory" && member.key != "simulated";
 }

@@ -19,7 +19,7 @@ class RunMetrics {
   void begin();
   // or one that was resumed: steps after so many are taken again.
   void keep_first(std::size_t steps);
-  // Of one step.
+  // Writes the line of one step.
   void write(const tools::Json& object);
 
  private:

@@ -181,8 +181,7 @@ bool are_one_file(const std::filesystem::path& a, const std::filesystem::path& b
   return !error && place_a == place_b;
 }
 
-// What the run writes replaces nothing that it reads, nor anything else that it writes. Weights may replace those that
-// the run began with.
+// A run's outputs may replace nothing that it reads, nor each other. Weights may replace those that the run began with.
 void require_distinct_files(const RunOptions& options) {
   using File = std::pair<const char*, const std::optional<std::filesystem::path>&>;
   const auto same = [](const File& a, const File& b) {
@@ -234,7 +233,7 @@ void require_mesh(const RunOptions& options) {
                                 ranks, ranks == 1 ? "" : "s"));
 }
 
-// What outer steps need. Replicas that train by themselves have no short step in common.
+// Outer steps need replicas: those train by themselves, and have no short step in common.
 void check_outer_steps(const CommandLine& line, RunOptions& options) {
   if (options.outer.every == 0) {
     for (const char* name : {"--outer-lr", "--outer-momentum", "--outer-fragments"}) {

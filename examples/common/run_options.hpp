@@ -20,12 +20,12 @@ namespace examples {
 
 enum class OptimizerKind { adamw, sgd };
 
-// What the command line says of a simulation.
+// The command line's options of a simulation stand here.
 struct Simulation {
   std::optional<std::size_t> ranks;
   std::optional<std::size_t> rank;
   std::string backend = "local";
-  // Of its collectives (tessera::CollectiveTime).
+  // These two are of its collectives (tessera::CollectiveTime).
   double latency_microseconds = 0;
   double gigabytes_per_second = 0;
 };
@@ -132,7 +132,8 @@ void add_run_options(CommandLine& line, RunOptions& options);
 // The rank that prints and writes metrics: 0, or the only one there is.
 bool speaks_for_all(const RunOptions& options, const tessera::World& world);
 
-// What no single option can tell: contradictions, and options without effect. After parse(). Throws OptionError.
+// Refuses contradictions, and options without effect, which no single option can tell. Call it after parse(). Throws
+// OptionError.
 void check_run_options(const CommandLine& line, RunOptions& options);
 
 // Throws OptionError where an output would replace the file of --data, whose path that is.
@@ -169,7 +170,7 @@ std::string_view to_string(OptimizerKind kind);
 // --device, --backend, --sums and --precision tf32: where ranks compute, and how they exchange data there.
 void add_device_options(CommandLine& line, RunOptions& options);
 
-// What these options cannot mean together. Throws OptionError.
+// Refuses what these options cannot mean together. Throws OptionError.
 void check_device_options(const CommandLine& line, const RunOptions& options);
 
 // Where the ranks will compute: on the CPU in processes that mpirun started, and in a simulation. Throws

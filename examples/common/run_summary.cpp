@@ -57,7 +57,7 @@ std::string sharding_text(const RunOptions& options) {
   return text;
 }
 
-// What ranks are, and where they compute, also where nobody has chosen.
+// Says what ranks are, and where they compute, also where nobody has chosen.
 std::string ranks_text(const tessera::World& world) {
   const bool by_threads = tessera::how_started().launcher == tessera::Launcher::alone;
   const std::string ranks = by_threads ? "threads of this process" : "processes";
@@ -143,13 +143,13 @@ plan::MemoryReport plan_of(const tessera::FullyShard& model, Strategy strategy) 
   plan::CompileInput input{
       .units = ran.units, .programs = ran.programs, .options = ran.options, .optimizer_states = ran.optimizer_states};
   input.options.strategy = strategy;
-  // As they were asked for: a default is the strategy's own.
+  // These two are passed as they were asked for: a default is the strategy's own.
   input.options.accumulation = model.options().accumulation;
   input.options.bucket_cap = model.options().bucket_cap;
   return plan::memory(plan::compile(input));
 }
 
-// What differs on the model's mesh.
+// Returns the strategies that differ on the model's mesh.
 std::span<const Strategy> compared(const tessera::FullyShard& model) {
   const bool by_themselves = model.options().outer.every > 0;  // each as a job of its own: hsdp is fsdp
   if (model.options().replicas == 1 || by_themselves) return tessera::flat_strategies;

@@ -30,7 +30,7 @@ struct RunResult {
   std::size_t skipped;  // steps whose gradients were not finite
 };
 std::string closing_line(const RunOptions& options, const RunResult& result);
-// What is said where a resumed run was at its end before.
+// Returns the line for a resumed run that was at its end before.
 std::string nothing_left(const RunLength& length, std::size_t done);
 
 // The table of bytes per rank: what the strategy that ran planned and took, beside what the other one would plan.

@@ -14,7 +14,7 @@ void note_stop_signals();
 // The signal that some rank's process has noted, the same on every rank; 0: none. Collective.
 int agreed_stop_signal(tessera::World& world);
 
-// What ended this process's run, for its exit code; 0: nothing.
+// Returns the signal that ended this process's run, for its exit code; 0: none did.
 int stopped_by();
 void set_stopped_by(int signal);
 

@@ -209,7 +209,7 @@ StepMetrics TrainingLoop::train_step(Training& training, std::size_t step) {
   return now;
 }
 
-// As the sampler deals: the first ranks' parts are full.
+// The sampler fills the first ranks' parts of a step.
 std::size_t TrainingLoop::samples_of_rank(std::size_t of_step) const {
   const std::size_t rank = options_.simulated ? 0 : static_cast<std::size_t>(world_.rank());
   const std::size_t before = std::min(rank * options_.samples_per_rank(), of_step);
@@ -224,7 +224,7 @@ void TrainingLoop::update(tessera::FullyShard& model, float learning_rate, std::
       {.learning_rate = learning_rate, .weight = static_cast<double>(samples) / static_cast<double>(options_.batch)});
 }
 
-// Of all ranks with the mean, in one gather.
+// Adds the figures of all ranks, and their mean, with one gather.
 void TrainingLoop::note_ranks(StepMetrics& now, RankFigures mine) {
   const std::vector<RankFigures> ranks = gather(world_, mine);
   now.loss = static_cast<float>(mean_loss(ranks));
@@ -268,7 +268,7 @@ void TrainingLoop::write_metrics(Training& training, const StepMetrics& now) {
   metrics_->write(object);
 }
 
-// Of every rank, on every rank; in a simulation of the one there is.
+// Returns the memory of every rank, on every rank; in a simulation that of the one there is.
 std::vector<tessera::probe::RankMemory> TrainingLoop::measure_memory(Training& training) {
   tessera::probe::RankMemory mine = tessera::probe::measure(training.model());
   training.add_unplanned(mine);

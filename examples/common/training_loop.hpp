@@ -62,7 +62,7 @@ class Training {
   // After the last step: what is printed below the run, if anything. Collective; synchronises.
   virtual std::string last_words() { return {}; }
 
-  // What it holds outside the runtime's arena.
+  // Adds what the trainer holds outside the runtime's arena.
   virtual void add_unplanned(tessera::probe::RankMemory& memory) const = 0;
 };
 

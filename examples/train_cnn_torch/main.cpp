@@ -130,7 +130,7 @@ class Trainer {
     return world_.sum(sum, "loss") / batches;
   }
 
-  // What the plan counted beside what the rank holds, and torch's own tensors. Collective.
+  // The table has what the plan counted beside what the rank holds, and torch's own tensors. Collective.
   std::string memory_table() {
     tessera::probe::RankMemory mine = tessera::probe::measure(model_.sharded());
     mine.add_unplanned("torch's activations", model_.peak_activations());

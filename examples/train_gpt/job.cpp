@@ -38,7 +38,7 @@ constexpr const char* footer =
 constexpr std::size_t most_sample = 1'000'000;
 constexpr std::size_t most_tokens = std::size_t{1} << 28;  // in one micro-batch of a rank
 
-// What the command line gives, before presets fill the gaps.
+// Given holds the command line's values before presets fill the gaps.
 struct Given {
   std::optional<std::size_t> layers, dim, heads, seq;
   const Preset* preset = nullptr;

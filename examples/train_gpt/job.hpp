@@ -1,5 +1,4 @@
-// What train_gpt is asked for, and what that comes to: its options, its tokens, and what all ranks of a run have in
-// common.
+// The job of train_gpt: this reads its options and tokens, and keeps what all ranks of a run have in common.
 #pragma once
 
 #include <cstddef>
@@ -56,7 +55,7 @@ struct TokenData {
 // Throws DataError naming the file.
 TokenData load_tokens(const GptOptions& options);
 
-// What all ranks of a run have in common. Made, and checked, before they start.
+// A Job is what all ranks of a run have in common. It is made, and checked, before they start.
 struct Job {
   GptOptions options;
   TokenData data;

@@ -55,7 +55,7 @@ class Gpt {
   // The windows that the passes open. The unit "embedding" has two forward and two backward ones: it is the output
   // head, too.
   static tessera::plan::Program program(const GptShape& shape);
-  // What passes over micro-batches of so many sequences need, counted by the passes themselves.
+  // Returns the bytes that passes over micro-batches of so many sequences need, counted by the passes themselves.
   static tessera::Bytes planned_activation_bytes(const GptShape& shape, std::size_t batch,
                                                  tessera::DeviceKind device = tessera::DeviceKind::cpu);
 

@@ -1,4 +1,4 @@
-// What a GPT is, apart from its weights.
+// The shape of a GPT is everything about it but its weights.
 #pragma once
 
 #include <array>

@@ -220,7 +220,7 @@ class GptTraining final : public Training {
   }
 
  private:
-  // Of the largest batches that come.
+  // Reserves memory for the largest batches that come.
   void reserve() {
     tessera::Stream& stream = model_.stream();
     const std::size_t samples = job_.options.run.batch;
@@ -239,7 +239,7 @@ class GptTraining final : public Training {
   const Job& job_;
   std::size_t first_sample_;  // of this rank within a step's global batch
   std::size_t step_ = 0;
-  // What the model's queued work writes to or reads from must outlive it: the model comes last.
+  // The model comes last, so that these outlive its queued work, which reads and writes them.
   OnDevice<std::int32_t> inputs_;
   OnDevice<std::int32_t> targets_;
   OnDevice<float> weights_;

@@ -18,7 +18,7 @@
 
 namespace examples {
 
-// What rows of logits are measured against, and where their mean loss goes.
+// Answers are the targets of rows of logits, and where their mean loss goes.
 struct Answers {
   std::span<const std::int32_t> targets;
   float* loss = nullptr;
@@ -38,7 +38,7 @@ class HiddenUnit : public tessera::Module {
                         tessera::nn::MatrixView<T> gradient) = 0;
 };
 
-// What the head's backward writes, as an argument that tells it from the embedding's.
+// A type of its own tells what the head's backward writes from the embedding's.
 template <typename T>
 struct HeadGradient {
   tessera::nn::MatrixView<T> dx;  // [tokens, dim]

@@ -1,5 +1,4 @@
-// What train_mlp is asked for, and what that comes to: its options, its samples, and what all ranks of a run have in
-// common.
+// The job of train_mlp: this reads its options and samples, and keeps what all ranks of a run have in common.
 #pragma once
 
 #include <cstddef>
@@ -49,7 +48,7 @@ struct Dataset {
 // name: as --data takes it. The split of files is the same for every seed, so that runs can be compared.
 Dataset load_dataset(const std::string& name, std::uint64_t seed);
 
-// What all ranks of a run have in common. Made, and checked, before they start.
+// A Job is what all ranks of a run have in common. It is made, and checked, before they start.
 struct Job {
   MlpOptions options;
   Dataset data;

@@ -38,7 +38,7 @@ class HiddenLayer : public tessera::Module {
   tessera::nn::Gelu<T> gelu_;
 };
 
-// What a batch is measured against, and where its mean loss goes.
+// Answers are the targets of a batch, and where its mean loss goes.
 struct Answers {
   tessera::nn::Targets targets;
   float* loss;
@@ -94,7 +94,7 @@ class Mlp {
   // The logits in evaluation windows, valid until the next pass. x may have no rows.
   tessera::nn::MatrixView<T> evaluate(tessera::FullyShard& model, tessera::nn::MatrixView<const float> x);
 
-  // What passes over micro-batches of so many rows need, counted by the passes themselves.
+  // Returns the bytes that passes over micro-batches of so many rows need, counted by the passes themselves.
   static tessera::Bytes planned_activation_bytes(const MlpShape& shape, std::size_t rows,
                                                  tessera::DeviceKind device = tessera::DeviceKind::cpu);
 

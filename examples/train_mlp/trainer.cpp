@@ -173,7 +173,7 @@ class MlpTraining final : public Training {
   }
 
  private:
-  // Of the largest batches that come.
+  // Reserves memory for the largest batches that come.
   void reserve() {
     tessera::Stream& stream = model_.stream();
     const std::size_t samples = job_.options.run.batch;
@@ -184,7 +184,7 @@ class MlpTraining final : public Training {
   }
 
   const Job& job_;
-  // What the model's queued work writes to or reads from must outlive it: the model comes last.
+  // The model comes last, so that these outlive its queued work, which reads and writes them.
   OnDevice<float> features_;
   OnDevice<std::int32_t> labels_;
   OnDevice<float> weights_;

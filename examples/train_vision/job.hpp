@@ -1,5 +1,4 @@
-// What train_vision is asked for, and what that comes to: its options, its images, and what all ranks of a run have in
-// common.
+// The job of train_vision: this reads its options and images, and keeps what all ranks of a run have in common.
 #pragma once
 
 #include <cstddef>
@@ -52,7 +51,7 @@ struct ImageData {
 // Throws OptionError for --data that is nothing, DataError for files that are not what they must be.
 ImageData load_images(const VisionOptions& options);
 
-// What all ranks of a run have in common. Made, and checked, before they start.
+// A Job is what all ranks of a run have in common. It is made, and checked, before they start.
 struct Job {
   VisionOptions options;
   ImageData data;
@@ -68,7 +67,7 @@ VisionShape shape_of(const Job& job);
 // Held in batches that are loaded ahead.
 tessera::Bytes batch_bytes(const Job& job);
 
-// What --check-data prints: how an epoch's images are dealt to the ranks.
+// Returns the text of --check-data: how an epoch's images are dealt to the ranks.
 std::string dealt_images(const Job& job);
 
 // Runs the job on this rank. Rank 0 prints, and writes `metrics` where there is one. Collective.

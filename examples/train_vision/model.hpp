@@ -45,7 +45,7 @@ class VisionModel {
   // The logits in evaluation windows, valid until the next pass. There may be no images.
   nn::MatrixView<T> evaluate(tessera::FullyShard& model, nn::MatrixView<const float> pixels);
 
-  // What passes over micro-batches of so many images need, counted by the passes themselves.
+  // Returns the bytes that passes over micro-batches of so many images need, counted by the passes themselves.
   static tessera::Bytes planned_activation_bytes(const VisionShape& shape, std::size_t images,
                                                  tessera::DeviceKind device = tessera::DeviceKind::cpu);
   // Those of a micro-batch of so many images, counted likewise.

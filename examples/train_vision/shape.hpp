@@ -27,18 +27,19 @@ struct VisionShape {
   bool synchronised_norms = false;  // batch norms are, over all ranks
 };
 
-// Of a micro-batch's widest layer at the size of its images. With more, bytes would not be counted in 64 bits.
+// This bounds the numbers of a micro-batch's widest layer at the size of its images. With more, bytes would not be
+// counted in 64 bits.
 inline constexpr std::size_t most_image_numbers = std::size_t{1} << 40;
 bool can_be_counted(const VisionShape& shape, std::size_t batch);
 
-// As the models were published: 32, 64, 64, 384, 768, 1024.
+// Returns the width with which the model was published: 32, 64, 64, 384, 768, 1024.
 std::size_t usual_width(VisionModelKind kind);
 
 // Such as "resnet18, width 64: 28 x 28 x 1 -> 10".
 std::string in_words(const VisionShape& shape);
 
-// Of a vision transformer: its blocks, their heads (of 64, as published), and the side of a patch, a multiple of which
-// the images' sides must be.
+// A vision transformer has so many blocks, heads in each (of 64, as published), and patches of this side; the images'
+// sides must be multiples of it.
 struct TransformerDepth {
   std::size_t layers;
   std::size_t heads;

@@ -1,5 +1,5 @@
-// What a vision model is made of: stages, which turn images into images, and a head, which turns them into a logit for
-// each class. Each is a unit. T is the element type of parameters and activations.
+// A vision model is made of stages, which turn images into images, and a head, which turns them into a logit for each
+// class. Each is a unit. T is the element type of parameters and activations.
 #pragma once
 
 #include <memory>
@@ -27,7 +27,7 @@ class Stage : public tessera::Module {
                         nn::ImageView<T> dx) = 0;
 };
 
-// What a batch is measured against, and where its loss goes.
+// ImageAnswers are the targets of a batch, and where its loss goes.
 struct ImageAnswers {
   nn::Targets targets;
   float* loss;
@@ -38,11 +38,11 @@ class Head : public tessera::Module {
  public:
   explicit Head(float label_smoothing) : loss_(label_smoothing) {}
 
-  // Of an evaluation: logits [images, classes] alone.
+  // Evaluates: logits [images, classes] alone.
   void forward(nn::LayerWindow window, nn::ActivationStack& stack, nn::ImageView<const T> x, nn::MatrixView<T> logits) {
     compute(window, stack, x, logits);
   }
-  // Of training: the loss, too.
+  // Trains: the loss, too.
   void forward(nn::LayerWindow window, nn::ActivationStack& stack, nn::ImageView<const T> x, nn::MatrixView<T> logits,
                const ImageAnswers& answers) {
     compute(window, stack, x, logits);

@@ -1,5 +1,5 @@
-// What an evaluation finds: how many images are told right, at first and among the first five, their loss, and which
-// class was taken for which.
+// A tally is the result of an evaluation: how many images are told right, at first and among the first five, their
+// loss, and which class was taken for which.
 #pragma once
 
 #include <cstddef>

@@ -185,7 +185,7 @@ class VisionTraining final : public Training {
   }
 
   const Job& job_;
-  // What the model's queued work writes to or reads from must outlive it: the model comes last.
+  // The model comes last, so that these outlive its queued work, which reads and writes them.
   OnDevice<float> pixels_;
   OnDevice<std::int32_t> labels_;
   OnDevice<float> weights_;

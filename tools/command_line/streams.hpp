@@ -1,5 +1,5 @@
-// What a program does about its standard streams: files that it opens never take their places, a message that cannot be
-// written costs nothing else, and output that did not arrive is no success.
+// A program guards its standard streams with this: files that it opens never take their places, a message that cannot
+// be written costs nothing else, and output that did not arrive is no success.
 #pragma once
 
 #include <string_view>

@@ -51,7 +51,7 @@ LearningRate scaled(double base, double factor);
 // Both throw tessera::UsageError for a fraction outside [0, 1], and the first for no ranks.
 double amdahl_speedup(double serial, std::size_t ranks);
 
-// What no number of ranks reaches, 1 / s; infinite where nothing is serial.
+// Returns the speed that no number of ranks reaches, 1 / s; infinite where nothing is serial.
 double amdahl_limit(double serial);
 
 }  // namespace tools::cost

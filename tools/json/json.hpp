@@ -16,7 +16,8 @@
 
 namespace tools {
 
-// What is no JSON, or a value that is not of the kind, or has not the key, that was asked for.
+// A JsonError is thrown for text that is no JSON, and for a value that is not of the kind, or has not the key, that was
+// asked for.
 class JsonError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -77,7 +78,7 @@ class Json {
   std::size_t size() const;                   // of an array or object
 
   enum class Characters { utf8, ascii };
-  // What is not UTF-8 is replaced; a number that is not finite is written as null.
+  // Bytes that are not UTF-8 are replaced; a number that is not finite is written as null.
   std::string dump(Characters characters = Characters::utf8) const;  // on one line
   std::string dump(std::size_t indent) const;                        // so many blanks per level
 

@@ -84,7 +84,7 @@ std::pair<double, double> product_rate(const LinearSize& size, double budget) {
   return {flops, flops / seconds};
 }
 
-// Of so many threads that multiply at once, the mean of what one product takes over what it takes alone: other than a
+// Returns the mean time of one product while so many threads multiply at once, over what it takes alone: other than a
 // median a mean has the moments in which a thread had to wait for a processor. Weights are in no cache.
 double all_busy(std::size_t ranks, double budget) {
   constexpr LinearSize size = {64, 2048, 2048};
@@ -137,7 +137,7 @@ struct ConvolutionSize {
   std::size_t side;  // of the images
 };
 
-// Of networks on small images and on large ones.
+// The sizes are those of networks on small images and on large ones.
 std::vector<ConvolutionSize> convolution_sizes() {
   using enum ConvolutionClass;
   const auto three = [](std::size_t in, std::size_t out) {
@@ -232,7 +232,7 @@ Curve memory_curve(double budget) {
   return Curve(std::move(points));
 }
 
-// Of so many threads that copy at once, each its own bytes.
+// Measures so many threads that copy at once, each its own bytes.
 Curve host_memory_curve(std::size_t ranks, double budget) {
   constexpr std::size_t sizes[] = {mebibyte / 4, mebibyte, 8 * mebibyte, 64 * mebibyte};
   constexpr std::size_t least_copied = 64 * mebibyte;  // in one run, so that all copy for most of it
@@ -380,7 +380,7 @@ Machine calibrate(const Calibration& calibration) {
 
 namespace {
 
-// By size: the median of what slices say.
+// The curve has for each size the median of what slices say.
 Curve curve_of(const std::map<double, std::vector<double>>& rates) {
   std::vector<std::pair<double, double>> points;
   for (const auto& [size, values] : rates) points.emplace_back(size, median(values));

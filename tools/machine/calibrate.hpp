@@ -20,8 +20,8 @@ struct Calibration {
 // Medians. Takes 128 MiB of memory, and for each rank as much and a little more.
 Machine calibrate(const Calibration& calibration);
 
-// What traces of ranks on one host say of collectives and of passes over memory, in place of what `base` says. Throws
-// UsageError where they have nothing of either.
+// Replaces in `base` what traces of ranks on one host say of collectives and of passes over memory. Throws UsageError
+// where they have nothing of either.
 Machine from_traces(Machine base, const std::vector<TraceFile>& traces);
 
 }  // namespace tools

@@ -50,7 +50,7 @@ double inside_host(const Machine& machine, double ranks, const CollectiveUse& us
   return messages * machine.host.latency + moved / rate_of(machine.host, use.sums).at(use.bytes);
 }
 
-// Of bytes that enter each host.
+// Returns the seconds that the bytes entering each host take.
 double between_hosts(const Machine& machine, const Spread& spread, double bytes, bool sums) {
   const double moved = (spread.hosts - 1) / spread.hosts * bytes * spread.neighbours;
   return moved / rate_of(*machine.network, sums).at(bytes);
@@ -157,7 +157,7 @@ double declared_bytes(const Operation& operation) {
   return bytes;
 }
 
-// What is updated is read and written.
+// Updated values are read and written.
 double moved_bytes(const Operation& operation) {
   double bytes = declared_bytes(operation);
   for (const plan::Access& access : operation.accesses) {

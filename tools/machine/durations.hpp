@@ -16,23 +16,24 @@
 
 namespace tools {
 
-// What a trace says of one rank's own work, medians over steps and ranks.
+// A Profile is what a trace says of one rank's own work: medians over steps and ranks.
 struct Profile {
-  // By unit, pass, and place among the micro-batch's windows of that kind.
+  // The key is the unit, the pass, and the place among the micro-batch's windows of that kind.
   std::map<std::tuple<std::string, std::string, std::size_t>, double> windows;
   std::map<std::string, double>
       seconds_per_byte;  // by kind of operation: "optimize"; of collectives where one rank ran
-  // Of a step, outside of windows and of calls into the runtime: loading, logging. The host spends it before it
-  // launches a micro-batch's first operation, an equal part in each.
+  // This is the part of a step outside of windows and of calls into the runtime: loading, logging. The host spends it
+  // before it launches a micro-batch's first operation, an equal part in each.
   double outside = 0;
   std::size_t ranks = 1;  // of the job that was traced
 };
 Profile profile_of(const TraceFile& trace);
 
-// As traces count them: of a collective the whole that its ranks make or sum together, else the declared ranges.
+// Returns the bytes as traces count them: for a collective the whole that its ranks make or sum together, else the
+// declared ranges.
 double traced_bytes(const tessera::plan::Operation& operation);
 
-// Of one collective that makes `bytes` whole on each rank of the group, or sums so many into shards.
+// A CollectiveUse is one collective that makes `bytes` whole on each rank of the group, or sums so many into shards.
 struct CollectiveUse {
   tessera::plan::GroupKind group;
   bool sums;

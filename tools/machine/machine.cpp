@@ -134,7 +134,7 @@ Link link_of(const Json& json, const std::string& where) {
           .summing = place.has("summing") ? place.curve("summing") : Curve()};
 }
 
-// By type, by class, by direction: all of a type, or nothing.
+// Convolutions stand by type, by class and by direction: a type has all of them, or none.
 void read_convolutions(const Place& machine, Machine& to) {
   const Place all(machine.at("convolutions"), machine.where("convolutions"), {"fp32", "bf16", "fp16"});
   for (const auto& [type_name, type] : types) {

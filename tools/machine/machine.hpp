@@ -55,8 +55,8 @@ using ConvolutionClasses = std::array<ConvolutionRates, 3>;  // by ConvolutionCl
 // once as a host has ways out; two_level: between hosts, then inside each.
 enum class CollectiveAlgorithm { direct, ring, two_level };
 
-// What a rank moves inside a host, over the bytes of the whole: what it lacks. Where everybody reads from everybody, a
-// sum reads a part of every rank, its own too, and writes one, and all of that goes through memory.
+// Returns what a rank moves inside a host (what it lacks), over the bytes of the whole. Where everybody reads from
+// everybody, a sum reads a part of every rank, its own too, and writes one, and all of that goes through memory.
 double moved_share(CollectiveAlgorithm algorithm, double ranks, bool sums);
 
 struct Machine {

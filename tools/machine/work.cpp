@@ -60,7 +60,7 @@ Work work_of_shapes(const plan::Plan& plan, const WindowKey& window, TokenShape 
     }
     work.products.push_back({2 * rows * out * in, passes});
     if (is_attention(parameter.name)) work.products.push_back({attention_flops(in, shape), passes});
-    // What goes in and comes out, and is read and written once more by what stands between products: norms,
+    // Inputs and outputs of a product are read and written once more by what stands between products: norms,
     // activations, residuals.
     bytes += passes * 2 * rows * (in + out) * element;
   }
@@ -75,7 +75,7 @@ ConvolutionClass class_of(const tessera::nn::CountedConvolution& of) {
 
 }  // namespace
 
-// What products read and write is in their rates.
+// The rates of products include what they read and write.
 Work work_of(const tessera::nn::CountedWork& counted) {
   Work work;
   for (const tessera::nn::CountedOperation& each : counted.operations()) {

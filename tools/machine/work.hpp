@@ -1,5 +1,6 @@
-// What the windows of a model compute, by counting: products, and bytes of passes over activations. Shapes of GPT,
-// Llama and perceptrons; of other models the products with their matrices, or what their own passes count.
+// The work of a model's windows is counted here: products, and bytes of passes over activations. GPT, Llama and
+// perceptrons are known by their shapes; other models have the products with their matrices, or what their own passes
+// count.
 #pragma once
 
 #include <cstddef>
@@ -36,20 +37,20 @@ struct TokenShape {
 // The nth window of its kind that the micro-batch has of the unit, counted from 0.
 using WindowKey = std::tuple<std::size_t, tessera::plan::WindowKind, std::size_t>;
 
-// Of a micro-batch on a rank.
+// The load is that of a micro-batch on a rank.
 struct Workload {
   TokenShape shape;
   std::map<WindowKey, Work> counted{};  // by the model's own pass; empty: from the shapes of parameters
 };
 
-// What layers noted of one window.
+// Converts what layers noted of one window.
 Work work_of(const tessera::nn::CountedWork& counted);
 
 // From the shapes of parameters GPT's embedding looks up in its first forward window, and is the output head in the
 // second. Throws InternalError for a window that the model's own pass did not count.
 Work work_of(const tessera::plan::Plan& plan, const WindowKey& window, const Workload& load);
 
-// Of a micro-batch, without recomputation: what a share of the peak is counted from.
+// Counts a micro-batch without recomputation: shares of the peak are counted from it.
 double model_flops(const tessera::plan::Plan& plan, const Workload& load);
 
 }  // namespace tools

@@ -16,7 +16,7 @@ Model gpt(const examples::GptShape& shape);
 const examples::Preset* find_gpt(std::string_view name);
 examples::GptShape shape_of(const examples::Preset& preset);
 
-// What a rank's passes over micro-batches of `batch` sequences need, counted by train_gpt's own passes.
+// Returns what a rank's passes over micro-batches of `batch` sequences need, counted by train_gpt's own passes.
 tessera::Bytes gpt_activations(const examples::GptShape& shape, const tessera::Precision& precision, std::size_t batch);
 
 }  // namespace models

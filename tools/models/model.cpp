@@ -1,4 +1,4 @@
-// What all models are put together with.
+// All models are put together with this.
 #include "models/model.hpp"
 
 #include <fmt/format.h>

@@ -35,7 +35,7 @@ std::string shown(const Json& value) {
 
 bool is_control(char byte) { return static_cast<unsigned char>(byte) < 0x20 || byte == 0x7f; }
 
-// What the parser repeats of a file may be any bytes.
+// The parser may repeat any bytes of a file.
 std::string printable(std::string text) {
   std::replace_if(
       text.begin(), text.end(), [](char byte) { return byte < 0 || is_control(byte); }, '?');

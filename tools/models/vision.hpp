@@ -14,7 +14,7 @@
 
 namespace models {
 
-// Of such images, and of a width: 0 for that with which it was published.
+// A choice is the images' side and classes, and a width: 0 stands for that with which the model was published.
 struct VisionChoice {
   std::size_t side;          // pixels of an image's height and width
   std::size_t channels = 3;  // red, green and blue
@@ -26,8 +26,8 @@ std::optional<examples::VisionShape> find_vision(std::string_view name, const Vi
 
 Model vision(const examples::VisionShape& shape);
 
-// What a rank's passes over micro-batches of `batch` images need, counted by train_vision's own passes: on a CPU, the
-// memory of its library's convolutions included.
+// Returns what a rank's passes over micro-batches of `batch` images need, counted by train_vision's own passes: on a
+// CPU, the memory of its library's convolutions included.
 tessera::Bytes vision_activations(const examples::VisionShape& shape, const tessera::Precision& precision,
                                   std::size_t batch);
 

@@ -17,7 +17,7 @@ void note_allocation() noexcept;
 void note_block(std::size_t bytes) noexcept;
 void note_free(std::size_t bytes) noexcept;
 
-// What a watch saw.
+// A Site is a call stack from which a watch saw memory taken.
 inline constexpr std::size_t most_sites = 8;
 inline constexpr std::size_t most_frames = 16;
 struct Site {

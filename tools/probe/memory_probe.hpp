@@ -1,6 +1,6 @@
-// What this process really took from the system, seen from outside the library: the allocators of the executable that
-// links the probe are interposed (malloc and its family, and with it operator new; mmap, munmap, mremap), and residency
-// is asked of the kernel. Nothing here uses the plan's, the arena's or any other counter of the runtime.
+// The probe measures what this process really took from the system, from outside the library: the allocators of the
+// executable that links it are interposed (malloc and its family, and with it operator new; mmap, munmap, mremap), and
+// residency is asked of the kernel. Nothing here uses the plan's, the arena's or any other counter of the runtime.
 //
 // Thread safety: everything may be called from any thread. The interposed functions allocate nothing of their own.
 #pragma once

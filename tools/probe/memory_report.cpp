@@ -55,7 +55,7 @@ void RankMemory::add_unplanned(std::string_view name, Bytes size) {
 
 RankMemory measure(FullyShard& model) {
   RankMemory result;
-  // What the kernel knows of is the host's memory.
+  // The kernel knows of the host's memory alone.
   result.measurable = available() && model.stream().device().kind() == DeviceKind::cpu;
   const plan::MemoryReport planned = plan::memory(model.plan());
   for (std::size_t index = 0; index < plan::category_count; ++index) {

@@ -1,5 +1,5 @@
-// What the runtime of each rank holds, planned beside measured: the object "memory" of a trainer's metrics, and the
-// figures of its table. Planned comes from plan::memory, measured from the probe.
+// The report has what the runtime of each rank holds, planned beside measured: the object "memory" of a trainer's
+// metrics, and the figures of its table. Planned comes from plan::memory, measured from the probe.
 #pragma once
 
 #include <array>

@@ -60,7 +60,8 @@ tessera::Sharding kept_sharding(const plan::PlanOptions& options) {
   return sharding;
 }
 
-// Of an element of the reduced gradient: nobody adds anything to the one of a rank that trains by itself.
+// Returns the bytes of an element of the reduced gradient: nobody adds anything to that of a rank that trains by
+// itself.
 double bytes_of_sum(const tessera::plan::PlanOptions& options) {
   const std::size_t together = options.outer_every > 0 ? options.ranks / options.replicas : options.ranks;
   const bool is_whole = kept_sharding(options).gradients == tessera::Extent::whole || options.ranks == 1;

@@ -22,12 +22,12 @@ struct Parameters {
   double frozen = 0;
 };
 
-// What persists on a rank, without slots, staging, activations and padding, with so many fp32 states per parameter.
-// All units count as of the plan's precision. Reads strategy, ranks, replicas, precision,
-// micro_batches and accumulation.
+// Returns what persists on a rank, without slots, staging, activations and padding, with so many fp32 states per
+// parameter. All units count as of the plan's precision. Reads strategy, ranks, replicas, precision, micro_batches and
+// accumulation.
 double persistent_bytes(const Parameters& parameters, const tessera::plan::PlanOptions& options, std::size_t states);
 
-// What a rank sends in one step, added up from the plan's own collectives.
+// These say what a rank sends in one step, added up from the plan's own collectives.
 
 // The collectives of one kind and group in a step. A size is that of what is whole on every rank of the group, or comes
 // from there, in the type in which it travels; each rank sends and receives (ranks − 1) / ranks of it.
@@ -55,7 +55,7 @@ std::string name_of(const CollectiveSizes& collectives);
 // Without collectives of a group of one rank: empty for a plan of one rank.
 Traffic traffic(const tessera::plan::Plan& plan);
 
-// What differs on a mesh: flat_strategies with one replica, else all_strategies.
+// Returns the strategies that differ on a mesh: flat_strategies with one replica, else all_strategies.
 std::span<const tessera::Strategy> strategies_on(const tessera::plan::PlanOptions& options);
 
 // `tessera plan --params N`: a number of parameters alone, in the ZeRO paper's accounting and in ours.

@@ -76,7 +76,7 @@ class Sides {
     values.read(tensor, Bytes(first * element_bytes(tensor)), to);
   }
 
-  // Of `before` and the piece's largest; none once one of two that differ is NaN.
+  // Returns the larger of `before` and the piece's largest; none once one of two that differ is NaN.
   std::optional<double> larger(double before, std::string_view dtype, std::uint64_t count) {
     floats_a_.resize(count);
     floats_b_.resize(count);

@@ -111,7 +111,8 @@ class Search {
            a.activation_checkpointing == b.activation_checkpointing;
   }
 
-  // Of the settings with so many replicas: the one that sends the fewest bytes of those that fit, else the smallest.
+  // Returns the best of the settings with so many replicas: of those that fit the one that sends the fewest bytes, else
+  // the smallest.
   FitCandidate best_of(std::vector<Setting> settings, std::size_t replicas) {
     std::optional<FitCandidate> best;
     for (Setting& setting : settings) {
@@ -156,7 +157,7 @@ class Search {
     return best;
   }
 
-  // Of a plan without activations.
+  // The plan is one without activations.
   plan::CompileInput compile_input(const Setting& setting) const {
     models::Model model = question_.subject.model(setting.activation_checkpointing);
     return {std::move(model.units), {std::move(model.program)}, setting.options, states_};

@@ -23,7 +23,7 @@ struct FitCandidate {
   tessera::plan::MemoryReport memory;
   tessera::Bytes moved;             // per rank and step
   tessera::Bytes moved_in_replica;  // of that (accounting.hpp)
-  // What settings are ranked by: the bytes that a rank sends per sequence that it trains on; per micro-batch where
+  // Settings are ranked by this: the bytes that a rank sends per sequence that it trains on; per micro-batch where
   // activations are not counted.
   double moved_per_sample = 0;
 };

@@ -62,7 +62,7 @@ class Options {
     });
   }
   void yes_or_no(const std::string& name, bool& target, const std::string& what);
-  // What must stand on the command line without a name: a file or a folder.
+  // Declares a file or a folder that must stand on the command line without a name.
   void place(const std::string& name, std::filesystem::path& target, const std::string& what);
   void flag(const std::string& name, bool& target, const std::string& what);
 

@@ -98,7 +98,7 @@ void require_some_fit(const FitQuestion& question, const Fit& fit) {
                                          reason(smallest, question.limit)));
 }
 
-// What fits, by predicted time, then all about the first.
+// Lists what fits, by predicted time, then all about the first.
 bool answer_fastest(const PlanRequest& request, const Fit& fit, const std::vector<std::string>& states) {
   const TimeSetting setting = time_setting(request.time);
   const std::vector<TimedSetting> times = fastest_of(fit, *request.subject, states, setting);

@@ -16,7 +16,7 @@ namespace tools {
 namespace plan = tessera::plan;
 using tessera::Bytes;
 
-// What a category is for, in the reader's terms.
+// Says what a category is for, in the reader's terms.
 std::string_view purpose(plan::Category category) {
   switch (category) {
     case plan::Category::parameters: return "fp32 masters, and whole copies";

@@ -149,7 +149,7 @@ double parameter_number(const std::string& name, const std::string& text) {
       fmt::format("{} takes a number from 1 to {:g}, as in 7.5e9, not \"{}\"", name, most_parameters, text));
 }
 
-// What the command line says of a model.
+// ModelOptions are the command line's options of a model.
 struct ModelOptions {
   std::optional<std::string> name, units;
   std::optional<std::vector<std::size_t>> widths;
@@ -392,7 +392,7 @@ void require_mesh(const tessera::plan::PlanOptions& options) {
                                 counted(options.ranks, "rank", "ranks")));
 }
 
-// What compile() would refuse in the library's own words.
+// Refuses in the command line's words what compile() would refuse in the library's.
 void check_outer_steps(const Options& line, const tessera::plan::PlanOptions& options) {
   if (options.outer_every == 0) {
     if (line.given("--outer-fragments")) throw OptionError("--outer-fragments needs --outer-every");
@@ -404,7 +404,7 @@ void check_outer_steps(const Options& line, const tessera::plan::PlanOptions& op
   }
 }
 
-// Of a Llama's sequences where none is said. Layers and files have samples.
+// This is the length of a Llama's sequences where none is said. Layers and files have samples.
 constexpr std::size_t llama_seq = 4096;
 
 std::size_t default_seq(const Subject& subject) {

@@ -1,4 +1,5 @@
-// What `tessera plan` is asked for: a model or a number of parameters, how it is trained, and which question about it.
+// A request is what `tessera plan` is asked: a model or a number of parameters, how it is trained, and which question
+// about it.
 #pragma once
 
 #include <cstddef>
@@ -45,7 +46,7 @@ class Subject {
   models::Model model(bool activation_checkpointing) const;
   // 0 where they are not counted.
   tessera::Bytes activations(const Setting& setting) const;
-  // What windows compute, as the model's own pass counts it; empty where that is worked out from shapes.
+  // Returns what windows compute, as the model's own pass counts it; empty where that is worked out from shapes.
   std::map<WindowKey, Work> counted_work(const Setting& setting) const;
 
  private:
@@ -65,7 +66,7 @@ class Subject {
 tessera::plan::CompileInput compile_input(const Subject& subject, const Setting& setting,
                                           const std::vector<std::string>& optimizer_states);
 
-// What --fit searches; the rest stays as it is in the setting.
+// Freedom says what --fit searches; the rest stays as it is in the setting.
 struct Freedom {
   bool strategy = true;
   bool replicas = true;  // every divisor of the ranks but 1 and themselves; hsdp and hfsdp only

@@ -1,4 +1,5 @@
-// What `tessera plan --time` is asked beside the plan: on which machine, with what in its way, and where to draw it.
+// `tessera plan --time` has these options beside the plan's: on which machine, with what in its way, and where to draw
+// it.
 #pragma once
 
 #include <cstdint>

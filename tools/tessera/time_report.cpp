@@ -136,7 +136,7 @@ Setting on_ranks(Setting setting, std::size_t ranks) {
   return setting;
 }
 
-// What of it matters to a mean step of so many ranks.
+// Keeps what matters to a mean step of so many ranks.
 TimeSetting on_ranks(TimeSetting time, std::size_t ranks) {
   std::erase_if(time.slow, [&](const plan::SlowRank& slow) { return slow.rank >= ranks; });
   time.jitter = 0;

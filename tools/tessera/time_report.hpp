@@ -14,7 +14,7 @@
 
 namespace tools {
 
-// What all predictions of a command share.
+// All predictions of a command share this setting.
 struct TimeSetting {
   Machine machine;
   std::optional<Profile> profile;

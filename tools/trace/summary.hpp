@@ -1,5 +1,5 @@
-// What a trace says: how much communication computation hid, who waited longest and for whom, and where time went.
-// Times are microseconds per step, unless said otherwise.
+// A summary of a trace says how much communication computation hid, who waited longest and for whom, and where time
+// went. Times are microseconds per step, unless said otherwise.
 #pragma once
 
 #include <cstdint>
@@ -39,8 +39,8 @@ struct UnitFigures {
   double waited = 0;  // the compute stream, before this unit's operations
 };
 
-// Of one unit's windows: medians over ranks, steps and micro-batches of what the host spent in the runtime to open and
-// close one, without what it ran itself or waited for. unit "-", pass "update": the update.
+// HostFigures are of one unit's windows: medians over ranks, steps and micro-batches of what the host spent in the
+// runtime to open and close one, without what it ran itself or waited for. unit "-", pass "update": the update.
 struct HostFigures {
   std::string unit;
   std::string pass;
@@ -57,7 +57,7 @@ struct Summary {
 
 Summary summarize(const TraceFile& trace, std::size_t longest_waits);
 
-// Of all ranks together, between 0 and 1; 1 when nothing was communicated.
+// Returns the overlap of all ranks together, between 0 and 1; 1 when nothing was communicated.
 double overlap(const Summary& summary);
 
 double median(std::vector<double> values);  // of at least one
