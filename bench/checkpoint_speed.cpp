@@ -151,7 +151,7 @@ void plain_read(const fs::path& path, std::span<const std::span<float>> shards) 
   }
 }
 
-// What the page cache has of a folder's files goes: they are read from the device next time.
+// Drops a folder's files from the page cache: they are read from the device next time.
 void forget(const fs::path& folder) {
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {
     if (!entry.is_regular_file()) continue;
@@ -196,7 +196,7 @@ void measure_blocking(World& world, const Request& request) {
   const auto forget_all = [&] {
     if (world.rank() == 0) forget(request.directory);
   };
-  // What is written is removed before the other writes: both then find as many free pages.
+  // Each removes what it has written before the other writes: both then find as many free pages.
   const auto take_turn_plain = [&] {
     times.measure("plain write", [&] { plain_write(plain, shards); });
     times.measure("plain read, cached", [&] { plain_read(plain, shards); });
@@ -248,7 +248,7 @@ void measure_background(World& world, const Request& request) {
     times.measure("stall", [&] { checkpoints.save_async({.step = run}); });
     times.measure("step beside a save", [&] { model.step(); });
     checkpoints.wait();
-    // What any writer beside a step costs here: the copy's bytes, written by a plain thread.
+    // A plain thread writes the copy's bytes beside the steps: any writer would cost that here.
     const std::vector<std::span<float>> copied{std::span(target)};
     std::thread writer([&] { plain_write(plain, copied); });
     times.measure("step beside plain writes", [&] { model.step(); });

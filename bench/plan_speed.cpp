@@ -93,7 +93,7 @@ void measure(const char* form, const plan::CompileInput& input, int runs) {
   bool sound = true;
   const double compiled = least_milliseconds(runs, [&] { plan = compile(input); });
   const double verified = least_milliseconds(runs, [&] { sound = sound && verify(plan).ok(); });
-  // Of equal operations, but that collectives take longer: what a step takes is of no interest here.
+  // Operations take equal times, collectives longer ones: the length of a step is of no interest here.
   const plan::Durations durations{
       .on_stream = [](const plan::Operation& operation) { return is_collective(operation.kind) ? 3e-3 : 1e-3; }};
   const double simulated = least_milliseconds(runs, [&] { simulate(plan, durations); });

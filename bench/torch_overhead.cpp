@@ -1,5 +1,5 @@
-// What sharding costs a torch module on one rank: times of forward and backward passes, and of whole steps, of one
-// perceptron that is plain and of one under each strategy, in turns. One thread.
+// Measures what sharding costs a torch module on one rank: times of forward and backward passes, and of whole steps, of
+// one perceptron that is plain and of one under each strategy, in turns. One thread.
 //
 //   build/bench/torch_overhead [WIDTH [LAYERS [BATCH]]]
 #include <fmt/format.h>

@@ -34,7 +34,7 @@ std::size_t mebibytes_in(const std::string& text) {
   throw UsageError(fmt::format("\"{}\" is no number of MiB from 1 to {}", text, most_mebibytes));
 }
 
-// As many runs as take about a second, an odd number.
+// Returns an odd number of runs that take about a second.
 std::size_t runs_for(std::size_t mebibytes) { return std::clamp<std::size_t>(1000 / mebibytes, 7, 31) | 1; }
 
 struct Case {
@@ -44,7 +44,7 @@ struct Case {
   std::size_t mebibytes;
 };
 
-// What is measured: on behalf of a backend, or of plain threads. `run` enqueues, where there is a stream.
+// A contestant is a backend, or plain threads. `run` enqueues, where there is a stream.
 struct Contestant {
   std::string_view backend;
   std::function<void()> run;

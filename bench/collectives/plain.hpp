@@ -18,7 +18,7 @@ class PlainThreads {
   PlainThreads(const PlainThreads&) = delete;
   PlainThreads& operator=(const PlainThreads&) = delete;
 
-  // As the collectives of the same names; `streaming`: with stores past the caches.
+  // These are the collectives of the same names; `streaming`: with stores past the caches.
   void all_gather(bool streaming);
   void reduce_scatter(float* result, bool streaming);
 

@@ -133,7 +133,7 @@ class Layers {
   std::vector<Contestant> all_;
 };
 
-// Of causal attention half of the scores are formed: two products forward, five backward.
+// Causal attention forms half of the scores: two products forward, five backward.
 void Layers::attention() {
   const nn::AttentionShape shape{.sequences = options_.batch,
                                  .sequence = options_.seq,

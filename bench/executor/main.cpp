@@ -1,6 +1,6 @@
-// What the executor costs the host: processor time of the rank's own thread per unit and pass, for windows that compute
-// nothing. One rank of an imagined job, whose collectives take no time, so that every operation of the plan is there;
-// the compute stream is a queue, as on a GPU, so that the thread launches and does not compute.
+// Measures what the executor costs the host: processor time of the rank's own thread per unit and pass, for windows
+// that compute nothing. It runs one rank of an imagined job, whose collectives take no time, so that every operation of
+// the plan is there; the compute stream is a queue, as on a GPU, so that the thread launches and does not compute.
 //
 // usage: executor [--units N] [--steps N] [--strategy S]    prints figures, one per line
 #include <ctime>

@@ -1,5 +1,5 @@
-// What memory can do: the ceilings that kernels and collectives are held against. Plain loops on the calling thread,
-// compiled for the machine that builds them.
+// Memory's own rates are the ceilings that kernels and collectives are held against. Plain loops measure them on the
+// calling thread, compiled for the machine that builds them.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// What every benchmark prints: one figure per line, "NAME VALUE UNIT", for people and for bench/report.py alike.
+// Every benchmark prints one figure per line, "NAME VALUE UNIT", for people and for bench/report.py alike.
 #pragma once
 
 #include <fmt/format.h>

@@ -18,7 +18,7 @@ using tessera::Bytes;
 
 namespace {
 
-// What follows `key` and a colon in a file of such lines.
+// Returns the text behind `key` and a colon in a file of such lines.
 std::optional<std::string> field(const char* path, const std::string& key) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -31,7 +31,7 @@ std::optional<std::string> field(const char* path, const std::string& key) {
 
 Bytes memory_field(const char* key) { return Bytes(std::stoull(field("/proc/meminfo", key).value_or("0")) * 1024); }
 
-// What the control group leaves; none where it has no limit.
+// Returns the bytes that the control group leaves; none where it has no limit.
 std::optional<Bytes> left_in_control_group() {
   std::uint64_t limit = 0;
   std::uint64_t used = 0;

@@ -226,7 +226,7 @@ tools::Json bars_chart(const Request& request, std::span<const Row> rows) {
   for (std::size_t index = 0; index < category_count; ++index) {
     std::vector<double> sizes;
     for (const Row* row : shown) sizes.push_back(unit.of(row->memory.categories[index].planned));
-    // What no bar would show is left out of the legend.
+    // The legend leaves out what no bar would show.
     if (*std::max_element(sizes.begin(), sizes.end()) < 0.001) continue;
     series.push_back({{"name", words(static_cast<Category>(index))}, {"y", sizes}});
   }

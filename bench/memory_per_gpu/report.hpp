@@ -10,7 +10,7 @@
 
 namespace bench {
 
-// What was run, where and when: lines for people.
+// Says what was run, where and when: lines for people.
 std::string heading(const Request& request, std::span<char* const> command);
 
 std::string table_heading();
@@ -19,9 +19,10 @@ std::string table_line(const Row& row);
 std::string to_csv(std::span<const Row> rows);
 tools::Json to_json(const Request& request, std::span<char* const> command, std::span<const Row> rows);
 
-// Of the last precision: every strategy at the largest number of ranks that really run, and at the largest of all.
+// Draws for the last precision every strategy at the largest number of ranks that really run, and at the largest of
+// all.
 tools::Json bars_chart(const Request& request, std::span<const Row> rows);
-// Of the last precision: bytes over ranks.
+// Draws bytes over ranks for the last precision.
 tools::Json lines_chart(const Request& request, std::span<const Row> rows);
 
 }  // namespace bench

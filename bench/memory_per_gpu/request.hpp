@@ -1,4 +1,4 @@
-// What the command line asks for.
+// The request is what the command line asks for.
 #pragma once
 
 #include <filesystem>

@@ -1,5 +1,5 @@
-// What is compared: one row per strategy, precision and mesh of ranks, with the bytes that the plan says, those that
-// a rank really took, and those of the formula.
+// The comparison has a row for each strategy, precision and mesh of ranks, with the bytes that the plan says, those
+// that a rank really took, and those of the formula.
 #pragma once
 
 #include <array>
@@ -63,7 +63,7 @@ struct Row {
       memory;       // of a rank, one that differs from the plan if any does; measurable: it really ran
   std::string how;  // "8 real ranks", "rank 0 of 512 simulated", "not measured: …"
 
-  // What formula speaks of: parameters, gradients and optimizer's states. Planned.
+  // Returns the planned bytes of what the formula speaks of: parameters, gradients and the optimizer's states.
   tessera::Bytes persistent() const;
   bool measured_as_planned() const;  // in every category
 };

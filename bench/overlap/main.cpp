@@ -87,7 +87,7 @@ class Layers {
   nn::Linear<float>::Saved saved_{};
 };
 
-// What a rank sends in a ring: (N - 1) shards of each segment.
+// A rank sends (N - 1) shards of each segment in a ring.
 double bytes_sent(const plan::Operation& operation) {
   double bytes = 0.0;
   const bool reduces = operation.kind == plan::OperationKind::reduce_scatter;

@@ -1,4 +1,4 @@
-// What bench/collectives measures, by MPI's own collectives, without Tessera: allocates once, and sums in whatever
+// Measures MPI's own collectives as bench/collectives does ours, without Tessera: allocates once, and sums in whatever
 // order the MPI chooses.
 //
 // usage: mpirun -n N mpi_collectives [MIB]...

@@ -39,7 +39,7 @@ struct Shape {
   std::size_t out;
 };
 
-// Of bench/step_mlp and bench/step_gpt, whose logits are as large as a projection.
+// The shapes are those of bench/step_mlp and bench/step_gpt, whose logits are as large as a projection.
 constexpr Shape shapes[] = {{"mlp-hidden", 64, 2048, 2048},     {"gpt-qkv", 1024, 256, 768},
                             {"gpt-projection", 1024, 256, 256}, {"gpt-up", 1024, 256, 1024},
                             {"gpt-down", 1024, 1024, 256},      {"large", 2048, 2048, 2048}};

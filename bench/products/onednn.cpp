@@ -5,7 +5,7 @@
 #include <dnnl.hpp>
 #include <memory>
 
-// As OpenMP has it; clang finds its header only where a runtime of its own is installed.
+// OpenMP declares it so; clang finds its header only where a runtime of its own is installed.
 extern "C" void omp_set_num_threads(int threads);
 
 namespace bench {

@@ -44,7 +44,7 @@ extern const char* const model_name;
 StepOptions default_options();
 // Called by every rank; the same losses on all. Collective.
 StepTimes train(tessera::World& world, const StepOptions& options);
-// What its linear layers multiply in a step, and its attention; nothing for networks on images.
+// Returns the products of its linear layers in a step, and its attention; nothing for networks on images.
 Products products(const StepOptions& options);
 
 }  // namespace bench

@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::chrono::milliseconds between_meetings{250};
 
-// What a rank tells the others when they meet.
+// A rank tells the others this when they meet.
 struct Report {
   enum class Kind : char { works, is_done, failed };
   Kind kind = Kind::is_done;

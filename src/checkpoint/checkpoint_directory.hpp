@@ -24,7 +24,7 @@ inline std::filesystem::path unfinished_folder(const std::filesystem::path& dire
   return (directory / checkpoint_name(step)) += unfinished_suffix;
 }
 
-// As newest_checkpoint(), of those of steps below `below`.
+// Does what newest_checkpoint() does, among checkpoints of steps below `below`.
 std::optional<FoundCheckpoint> newest_below(const std::filesystem::path& folder, std::uint64_t below);
 
 class CheckpointDirectory {
@@ -46,7 +46,7 @@ class CheckpointDirectory {
   void commit(const Manifest& manifest);
   void abandon(std::uint64_t step) noexcept;  // the growing folder goes
   // Removes those of lower steps than `step` but for the newest, so that with `step` there are `keep`; 0: none goes.
-  // What is not valid is not counted, and stays: it may be that only this program cannot read it.
+  // An invalid one is not counted, and stays: it may be that only this program cannot read it.
   void prune(std::uint64_t step, std::size_t keep, const Pause& pause);
 
  private:

@@ -306,7 +306,7 @@ class Verification {
     if (!whole) faults_.push_back(std::move(size_fault));
     for (std::uint64_t block = 0; block < expected.blocks.size(); ++block) {
       const Bytes size = std::min(checkpoint_block, expected.size - block * checkpoint_block);
-      // Of a file that is cut off, its size is the fault.
+      // A file that is cut off has its size as its fault.
       if (file && whole && block + 1 < expected.blocks.size()) file->expect(block + 1);
       if (file && whole) collect(faults_, [&] { file->read_block(block, {}, staging_); });
       done_ += size;

@@ -1,4 +1,4 @@
-// What one rank keeps between saves, and the thread of a save in the background.
+// A Checkpointer's parts are kept between saves by one rank, with the thread of a save in the background.
 #include "tessera/checkpoint/checkpointer.hpp"
 
 #include <fmt/format.h>
@@ -39,7 +39,7 @@ StepCounts counts_of(const kernels::StepScalars& scalars) {
           .decay_power = {scalars.decay_power[0], scalars.decay_power[1]}};
 }
 
-// What every replica counts, from the first rank of each.
+// Returns the counts of every replica, from the first rank of each.
 std::vector<StepCounts> replica_counts(FullyShard& model, Channel& channel) {
   const kernels::StepScalars mine = model.step_scalars();
   const std::vector<std::byte> all =

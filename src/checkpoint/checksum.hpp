@@ -13,7 +13,7 @@
 
 namespace tessera::checkpoint {
 
-// Of `before` and then `bytes`, where `before` has the checksum `checksum`; that of nothing is 0.
+// Returns the checksum of `before` and then `bytes`, where `before` has the checksum `checksum`; that of nothing is 0.
 std::uint32_t extend_crc32c(std::uint32_t checksum, std::span<const std::byte> bytes);
 inline std::uint32_t crc32c(std::span<const std::byte> bytes) { return extend_crc32c(0, bytes); }
 

@@ -1,4 +1,4 @@
-// What is wrong with a file, for one message: the first differences in words, and how many more there are.
+// Collects a file's faults for one message: the first differences in words, and how many more there are.
 #pragma once
 
 #include <fmt/format.h>

@@ -58,7 +58,7 @@ bool is_frozen(const plan::Plan& plan, const LaidTensor& master) {
   return plan.units[master.source.unit].parameters[master.source.place].frozen;
 }
 
-// Of each parameter that is trained, one tensor like `source`: `prefix/parameter`.
+// Adds for each trained parameter one tensor like `source`: `prefix/parameter`.
 void add_trained(std::vector<LaidTensor>& to, const plan::Plan& plan, const std::string& prefix,
                  const TensorSource& source) {
   for (const LaidTensor& master : masters(plan)) {
@@ -108,7 +108,7 @@ std::vector<LaidTensor> states_of_replicas(const plan::Plan& plan) {
   return result;
 }
 
-// What replicas that train apart had in common last, and what never changes.
+// Returns the masters that replicas which train apart had in common last, and those that never change.
 std::vector<LaidTensor> common_masters(const plan::Plan& plan) {
   std::vector<LaidTensor> result = masters(plan);
   for (LaidTensor& master : result) {

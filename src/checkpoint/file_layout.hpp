@@ -16,7 +16,7 @@
 
 namespace tessera::checkpoint {
 
-// What a tensor is of the model.
+// A TensorSource says what a tensor is of the model.
 struct TensorSource {
   // masters_apart: of replicas that train apart, beside the anchor, which is what they had in common last.
   enum class Kind { master, state, buffer, anchor, outer_momentum, masters_apart };
@@ -59,11 +59,11 @@ struct LayoutOptions {
   Bytes split = split_limit;
 };
 
-// What a checkpoint of the plan's model has: with outer steps what the replicas have in common, and what each has for
+// Lays out a checkpoint of the plan's model: with outer steps what the replicas have in common, and what each has for
 // itself. Throws UsageError for an alias of what is not there, or whose name is taken.
 CheckpointFiles lay_out(const plan::Plan& plan, const LayoutOptions& options);
 
-// What a checkpoint has of the same model where replicas do not train apart.
+// Lays out a checkpoint of the same model where replicas do not train apart.
 CheckpointFiles lay_out_together(const plan::Plan& plan, const LayoutOptions& options);
 
 // The name of an optimizer's state of a parameter: "m/blocks.3.weight".

@@ -148,7 +148,7 @@ class FormEvents final : public JsonEvents {
     return next();
   }
 
-  // What belongs to a member that is not looked at, however deep it is.
+  // True for the parts of a member that is not looked at, however deep it is.
   bool skips() {
     if (skipped_depth_ > 0) return true;
     return std::exchange(skips_next_, false);

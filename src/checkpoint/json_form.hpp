@@ -16,7 +16,7 @@ namespace tessera::checkpoint {
 
 struct JsonMember;
 
-// What the form's functions throw when a value is not acceptable: parse_json() turns it into a DataError.
+// The form's functions throw this when a value is not acceptable: parse_json() turns it into a DataError.
 struct JsonRefusal {
   std::string text;
 };

@@ -1,4 +1,4 @@
-// What a checkpoint has is held against what the model wants, as a whole, before the first byte is replaced.
+// A checkpoint is held against what the model wants, as a whole, before the first byte is replaced.
 #include "checkpoint/load.hpp"
 
 #include <fmt/format.h>
@@ -77,7 +77,7 @@ std::vector<Match> matches(const CheckpointReader& reader, const CheckpointFiles
   throw DataError(fmt::format("{}: does not fit the model: {}", reader.folder().string(), differences.text()));
 }
 
-// By program: false where it keeps states, and none of them was found.
+// Returns for each program false where it keeps states, and none of them was found.
 std::vector<bool> programs_with_states(const CheckpointFiles& files, std::span<const Match> matches,
                                        const plan::Plan& plan) {
   std::vector<bool> result(plan.programs.size(), true);

@@ -28,7 +28,8 @@ struct Loaded {
   // The checkpoint is of one model for all ranks, and replicas that train apart set out from it:
   // ShardValues::begin_outer_steps() is to follow.
   bool outer_steps_begin;
-  // By program of the model: the checkpoint has states of its optimizer, to which counts belong, or it keeps none.
+  // An entry for each program of the model says that the checkpoint has states of its optimizer, to which counts
+  // belong, or that it keeps none.
   std::vector<bool> counts_go_on;
 };
 

@@ -40,7 +40,7 @@ bool is_file_name(std::string_view name) {
          std::all_of(name.begin(), name.end(), allowed);
 }
 
-// What is wrong with the last file, given those before it; empty when nothing is.
+// Says what is wrong with the last file, given those before it; empty when nothing is.
 std::string fault_of(std::span<const ManifestFile> files) {
   const ManifestFile& file = files.back();
   const std::string shown = checkpoint::shown_name(file.name);

@@ -85,7 +85,7 @@ void SafetensorsReader::read(const StoredTensor& tensor, Bytes first, std::span<
 }
 
 void SafetensorsReader::read_floats(const StoredTensor& tensor, std::size_t first, std::span<float> to) const {
-  // What is so far beyond its elements has no place in bytes that could be looked at.
+  // An offset so far beyond the tensor's elements cannot be counted in bytes.
   if (first > tensor.size.count()) {
     throw UsageError(fmt::format("{}: tensor {}: element {} is outside its {} bytes", path().string(),
                                  checkpoint::shown_name(tensor.name), first, tensor.size.count()));

@@ -170,7 +170,7 @@ class HeaderEvents final : public JsonEvents {
   Place place_ = Place::outside;
   std::unordered_set<std::string> names_;
 
-  // Of the entry that is being read.
+  // These belong to the entry that is being read.
   std::string name_;
   std::string key_;
   std::string metadata_name_;

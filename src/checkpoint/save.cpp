@@ -21,7 +21,7 @@ namespace {
 
 // ---- writing blocks ----
 
-// What of the file's head stands in the block.
+// Returns the part of the file's head that stands in the block.
 std::span<const std::byte> head_in(const LaidFile& file, const Block& block) {
   const auto head = std::as_bytes(std::span(file.head));
   if (block.begin >= head.size()) return {};
@@ -47,7 +47,7 @@ class BlockWriter {
   void flush();                                                       // what was written is on the device
   void rethrow_failure() const;
 
-  // By number of the block; 0 where another rank wrote it.
+  // The index is the block's number; the value is 0 where another rank wrote it.
   const std::vector<std::uint32_t>& checksums() const { return checksums_; }
 
  private:
@@ -296,7 +296,7 @@ class Save {
     });
   }
 
-  // What was saved stands, so what cannot be removed is no failure of the save.
+  // The saved files stand, so a file that cannot be removed is no failure of the save.
   void remove_old_ones(const Pause& pause) {
     try {
       in_.directory->prune(in_.step, in_.keep, pause);
@@ -305,7 +305,7 @@ class Save {
     }
   }
 
-  // Of all blocks, from the rank that wrote each, through the staging's parts.
+  // Gathers the checksums of all blocks, from the rank that wrote each, through the staging's parts.
   std::vector<std::uint32_t> gather_checksums(const std::vector<std::uint32_t>& mine) {
     if (channel_.size() == 1) return mine;
     std::vector<std::uint32_t> all(mine.size());

@@ -13,7 +13,7 @@ namespace tessera::checkpoint {
 
 class ShardValues {
  public:
-  // Of the model, between steps. Synchronises with its streams.
+  // Reads the model's, between steps. Synchronises with its streams.
   explicit ShardValues(FullyShard& model);
 
   // Elements [first, first + count) of a tensor, which are this rank's.

@@ -76,7 +76,7 @@ JsonForm whole_form(std::uint64_t& target) {
   return JsonForm::whole([&target](std::uint64_t value) { target = value; });
 }
 
-// What the functions of the form keep beside the state.
+// The functions of the form keep this beside the state.
 struct Parsed {
   CheckpointState state;
   std::uint64_t version = 0;
@@ -145,7 +145,7 @@ void check_lists(const Parsed& parsed) {
   check(!parsed.state.programs.empty(), state_version_of_programs, "programs");
 }
 
-// What a replica counts, or the run whose replicas all count alike.
+// Describes the counts of a replica, or of a run whose replicas all count alike.
 template <typename Counts>
 std::vector<JsonMember> count_members(const std::uint64_t& revision, Counts& counts, std::size_t& decays) {
   return {{"updates", whole_form(counts.updates)},

@@ -62,8 +62,8 @@ enum class Visiting { reads, changes };
 constexpr std::size_t portion_elements = std::size_t{4} << 20;
 constexpr std::size_t flushed_at_once = std::size_t{1} << 30;  // bytes
 
-// What a file of weights is about. With outer steps each replica has masters of its own, and the weights are those that
-// all had in common last; what is loaded goes to the replicas, too.
+// Returns the pieces that a file of weights is about. With outer steps each replica has masters of its own, and the
+// weights are those that all had in common last; loaded weights go to the replicas, too.
 std::vector<ParameterPiece> pieces_of(FullyShard& model, const Unit& unit, Visiting visiting) {
   if (!model.plan().replicas_diverge()) return model.pieces(unit);
   std::vector<ParameterPiece> pieces = model.pieces(unit);
@@ -133,7 +133,7 @@ class NamedTensors {
   const std::map<std::string, std::string> aliases_;
 };
 
-// What is wrong with one tensor; empty when nothing is.
+// Says what is wrong with one tensor; empty when nothing is.
 std::string difference(const NamedTensors& named, const TensorSpec& tensor) {
   const StoredTensor* stored = named.find(tensor.name);
   const std::string shown = named.shown(tensor.name);
@@ -145,7 +145,7 @@ std::string difference(const NamedTensors& named, const TensorSpec& tensor) {
   return fmt::format("tensor {} is {}, expected F32, BF16 or F16", shown, stored->dtype);
 }
 
-// What is wrong with the file, as a list; empty when it fits the model.
+// Lists what is wrong with the file; empty when it fits the model.
 std::string differences(const SafetensorsReader& file, std::span<const TensorSpec> expected,
                         const LoadWeightsOptions& options) {
   checkpoint::Differences list;

@@ -24,13 +24,13 @@ struct Place {
   bool leads() const { return leader() == rank; }
 };
 
-// What processes have in common exactly when they can share memory: the host's name, its boot, and the processes that
-// they see (containers see their own).
+// Processes have the same key exactly when they can share memory: it is the host's name, its boot, and the processes
+// that they see (containers see their own).
 std::string host_key();
 
 // From every rank's key, in rank order.
 Place place_of(int rank, const std::vector<std::string>& host_keys);
-// Of this process. Collective; throws when the others do not come in time.
+// Finds this process's place. Collective; throws when the others do not come in time.
 Place find_place(Introduction& introduction, std::chrono::milliseconds timeout);
 
 // Cores that each rank of this host may call its own, at least 1. Collective, as find_place().

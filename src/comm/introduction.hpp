@@ -43,7 +43,7 @@ class Introduction : Pinned {
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  // What World::backend_name() says of ranks that met so.
+  // World::backend_name() says this of ranks that met so.
   virtual std::string_view backend_name() const = 0;
 
   // Every rank gives the same number of bytes; the result holds them in rank order. Blocks. Throws CommunicationError
@@ -60,7 +60,7 @@ inline std::chrono::milliseconds start_timeout(std::chrono::milliseconds timeout
   return std::max(timeout, least_start_timeout);
 }
 
-// What stands one after the other.
+// Reads values that stand one after the other.
 template <typename Value>
 std::vector<Value> values_of(const std::vector<std::byte>& bytes) {
   std::vector<Value> values(bytes.size() / sizeof(Value));

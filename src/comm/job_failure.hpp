@@ -70,15 +70,15 @@ class Membership : Pinned {
 
 // Throws the AbortedError that a rank gets when another one failed first.
 [[noreturn]] void throw_aborted(const JobFailure& failure);
-// What a rank gets that has announced this position last: the verdict, a CommunicationError, when it was in the
+// Throws for a rank that has announced this position last: the verdict, a CommunicationError, when it was in the
 // collective that failed; else an AbortedError with the first cause.
 [[noreturn]] void throw_failure(const JobFailure& failure, const Position& announced);
 
 // what(), or "unknown exception". `exception` is not null.
 std::string text_of(const std::exception_ptr& exception);
 
-// What to report for a failed job. thrown: what the body of the rank that failed first threw, or null; where the job
-// was ended by World::abort, which gives a text only, it may say more.
+// Returns the exception to report for a failed job. thrown: what the body of the rank that failed first threw, or null;
+// where the job was ended by World::abort, which gives a text only, it may say more.
 std::exception_ptr first_cause(const JobFailure& failure, const std::exception_ptr& thrown);
 
 // The same member of the error family with "rank R: " before its text; a foreign exception becomes an Error.

@@ -73,7 +73,7 @@ class RunningRank : comm::Pinned {
     ::_exit(exit_failure);
   }
 
-  // Of types that need no destruction: they are there as long as the process.
+  // Their types need no destruction: they are there as long as the process.
   inline static std::mutex mutex_;
   inline static RunningRank* newest_ = nullptr;
   inline static thread_local RunningRank* of_this_thread_ = nullptr;

@@ -17,7 +17,7 @@ namespace tessera::comm {
 
 using Body = std::function<void(World&)>;
 
-// What a launch calls. Both are called on the thread that launches, `body` on others too where ranks are threads.
+// A launch calls these. Both are called on the thread that launches, `body` on others too where ranks are threads.
 struct Launched {
   const Body& body;
   // Tells the user why the job failed. Of several processes only one calls it, and the others end after it has.
@@ -44,42 +44,42 @@ struct ProcessStart {
   const Launched& launched;
   RankLog& log;
 };
-// What `run` returns. What it throws, before there was a job, is told to the user, and is the cause: the other
-// processes know nothing of it.
+// Returns what `run` returns. An exception of it, before there was a job, is told to the user, and is the cause: the
+// other processes know nothing of it.
 std::exception_ptr launch_one(const Start& start, const LaunchOptions& options, const Launched& launched,
                               const std::function<std::exception_ptr(const ProcessStart&)>& run);
 
 // `facts` for the user, at the start of a job: on rank 0's standard error, and in every log.
 void say_start(const ProcessStart& how, const std::string& facts);
 
-// What decides the outcome of a job of processes is its first failure: where it happened, this tells the user;
-// elsewhere it returns after that, so that no launcher cuts it short. The first cause, or null. After run_rank().
+// The first failure of a job of processes decides its outcome: where it happened, this tells the user; elsewhere it
+// returns after that, so that no launcher cuts it short. Returns the first cause, or null. Call it after run_rank().
 std::exception_ptr outcome_of_process(Membership& job, const ProcessStart& how, const std::exception_ptr& thrown);
 
 // ---- ranks that are threads ----
 
-// What each of them does on its own thread, as run_rank(); it outlives them. Room and options outlive it. nccl throws
-// UnavailableError where NCCL is not to be had, or has fewer devices than ranks and cannot share them.
+// A RunThread is each rank's part on its own thread, as run_rank(); it outlives them. Room and options outlive it. nccl
+// throws UnavailableError where NCCL is not to be had, or has fewer devices than ranks and cannot share them.
 using RunThread = std::function<std::exception_ptr(ThreadControl& control, RankLog& log, const Body& body)>;
 RunThread local_threads(const LaunchOptions& options, ControlRoom& room);
 RunThread nccl_threads(const LaunchOptions& options, ControlRoom& room);
 
 // ---- this process as a rank ----
 
-// As launch_ranks(), for a process that torchrun or SLURM has started; the ranks meet over TCP. With a CUDA device
-// their collectives are NCCL's. On the CPU all are on one host, and share memory.
+// Does what launch_ranks() does, for a process that torchrun or SLURM has started; the ranks meet over TCP. With a CUDA
+// device their collectives are NCCL's. On the CPU all are on one host, and share memory.
 std::exception_ptr launch_process(const Start& start, const LaunchOptions& options, const Launched& launched);
 
 // Whether this build has its MPI half.
 bool has_mpi();
-// As launch_ranks(), for a process that an MPI launcher has started, with or without a CUDA device. Throws
+// Does what launch_ranks() does, for a process that an MPI launcher has started, with or without a CUDA device. Throws
 // UnavailableError in a build without MPI.
 std::exception_ptr launch_mpi_process(const Start& start, const LaunchOptions& options, const Launched& launched);
 
-// As launch_ranks(), for a rank of the NCCL communicator that the options bring.
+// Does what launch_ranks() does, for a rank of the NCCL communicator that the options bring.
 std::exception_ptr launch_over_own_nccl(const LaunchOptions& options, const Launched& launched);
 
-// What follows when the ranks know where they meet, or have met: their job, from its beginning to its end. The first
+// Runs the ranks' job from its beginning to its end, once they know where they meet, or have met. Returns the first
 // cause, or null.
 struct MeetingPoint;
 class ProcessJob;

@@ -23,7 +23,7 @@ constexpr int most_threads = 1024;
 constexpr std::chrono::milliseconds least_timeout{1};
 constexpr std::chrono::milliseconds longest_timeout = std::chrono::hours(24 * 7);
 
-// What is wholly a number.
+// Returns the number that a text wholly is; none for other texts.
 template <typename Number>
 std::optional<Number> number_of(const std::string& text) {
   Number value{};
@@ -128,7 +128,7 @@ int threads_per_rank(const LaunchOptions& options) {
   return options.threads.value_or(std::max(1, cores / options.ranks.value_or(1)));
 }
 
-// What begins with no option's name, "--ranks" of "--ranks=4", is others'.
+// Arguments that begin with no option's name ("--ranks" of "--ranks=4") are others'.
 LaunchArguments parse_launch_arguments(std::span<const std::string> arguments) {
   LaunchArguments parsed;
   std::set<std::string_view> given;

@@ -25,7 +25,7 @@ struct LaunchArguments {
 // good.
 LaunchArguments parse_launch_arguments(std::span<const std::string> arguments);
 
-// What --help prints: `about` the program, these options, and an example of calling it.
+// Returns the text of --help: `about` the program, these options, and an example of calling it.
 std::string help_page(std::string_view program, std::string_view about);
 
 }  // namespace tessera::comm

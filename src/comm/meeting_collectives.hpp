@@ -1,7 +1,7 @@
-// What a rank does in a collective whose ranks meet: threads of a process, processes of one host or several, ranks on a
-// control channel. Directly they read each other's memory; staged, in rounds, each first puts what the others need into
-// an area of its own, from which they take it once all have met. Rounds cut data between elements, so sums have the
-// same bits either way.
+// Collectives whose ranks meet are written here once: ranks that are threads of a process, processes of one host or
+// several, or on a control channel. Directly they read each other's memory; staged, in rounds, each first puts what the
+// others need into an area of its own, from which they take it once all have met. Rounds cut data between elements, so
+// sums have the same bits either way.
 //
 // A Meeting is one rank's part of one call. All have place(), size(), scratch() with room for a pointer per rank,
 // copy(to, from, bytes) and sum(RankedSum), which move, and meet(data, move): peers may read from `data` on while
@@ -62,7 +62,7 @@ std::size_t for_each_round(std::size_t whole, std::size_t most, Function&& funct
   return round.index;
 }
 
-// What a round has put into a rank's area: `bytes` for all, or for the rank at place p those at p * stride.
+// Staged is what a round has put into a rank's area: `bytes` for all, or for the rank at place p those at p * stride.
 struct Staged {
   std::size_t bytes = 0;
   std::size_t stride = 0;

@@ -1,5 +1,5 @@
-// What a communicator is for one of its ranks: the ranks among which its collectives run, this rank's place among them,
-// its channel, and its name.
+// A communicator has for one of its ranks: the ranks among which its collectives run, this rank's place among them, its
+// channel, and its name.
 #pragma once
 
 #include <cstddef>
@@ -50,7 +50,7 @@ inline Opening opening_of(const std::string& name, const std::optional<Group>& g
 // A rank's channels count from 1 as they are made, those of a partition in the order of its groups.
 class ChannelCount {
  public:
-  // Of the communicator `name`, over the groups of a partition, or over all ranks.
+  // Takes the identity of the communicator `name`, over the groups of a partition, or over all ranks.
   Identity take(const std::string& name, const std::optional<Group>& group, int rank, int ranks) {
     const std::size_t first = opened_ + 1;
     opened_ += group ? static_cast<std::size_t>(group->count()) : 1;

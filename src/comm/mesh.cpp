@@ -37,8 +37,8 @@ int Group::place_of(int rank) const {
   return place;
 }
 
-// What is left of a rank without the group's own axes, counted without gaps: the axes that it does not have keep their
-// order.
+// The index is what is left of a rank without the group's own axes, counted without gaps: the axes that it does not
+// have keep their order.
 int Group::index_of(int rank) const {
   std::vector<Steps> inner_first = axes_;
   std::sort(inner_first.begin(), inner_first.end(), [](const Steps& a, const Steps& b) { return a.stride < b.stride; });

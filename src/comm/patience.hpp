@@ -34,7 +34,7 @@ class SignOfLife {
   std::atomic<Clock::rep> ticks_ = 0;
 };
 
-// As texts have it.
+// Texts say times in seconds.
 inline double in_seconds(std::chrono::milliseconds time) { return std::chrono::duration<double>(time).count(); }
 
 // How often whoever waits looks again, and whoever works need not say more often that it does.

@@ -1,4 +1,4 @@
-// What one rank writes: its log (how it began, its warnings, how it ended, one line each), and standard output, which
+// One rank writes these: its log (how it began, its warnings, how it ended, one line each), and standard output, which
 // of ranks that are processes is rank 0's alone.
 //
 // Thread safety: all of the log's.
@@ -36,7 +36,7 @@ class RankLog {
   std::unique_ptr<std::FILE, Close> file_;
 };
 
-// What is said on standard error: it may be full or closed, which is no reason to fail.
+// Writes to standard error, which may be full or closed: that is no reason to fail.
 void say(const std::string& lines) noexcept;
 
 // `warning: rank 3: text` on stderr, and in the log.

@@ -1,6 +1,6 @@
-// What all ranks must agree on about one collective: compared at run time, formatted only for errors. Between processes
-// signatures travel as bytes: equal ones have equal bytes, so ranks compare those, and read them only to tell how they
-// differ.
+// A signature is what all ranks must agree on about one collective: compared at run time, formatted only for errors.
+// Between processes signatures travel as bytes: equal ones have equal bytes, so ranks compare those, and read them only
+// to tell how they differ.
 #pragma once
 
 #include <cstdint>
@@ -63,21 +63,21 @@ Signature signature_of(std::span<const AllGather> segments, std::uint64_t sequen
 Signature signature_of(std::span<const ReduceScatter> segments, std::uint64_t sequence);
 Signature signature_of_creation(std::string_view label);
 
-// What ranks agree on when they make a communicator: `reduce`; with a group, which all must mean the same,
+// Ranks agree on this label when they make a communicator: `reduce`; with a group, which all must mean the same,
 // `reduce over shard of the mesh replicate 2 x shard 4`.
 std::string creation_label(std::string_view name, const std::optional<Group>& group);
-// What it is called from then on: `reduce`; with a group, `reduce over shard`.
+// This is its name from then on: `reduce`; with a group, `reduce over shard`.
 std::string communicator_name(std::string_view name, const std::optional<Group>& group);
 
-// What a rank says of a communicator that is being made, beside its signature: which rank it is there.
+// An Opening is what a rank says of a communicator that is being made, beside its signature: which rank it is there.
 struct Opening {
   std::string name = "";     // of the communicator
   std::uint32_t groups = 1;  // of equal size, into which the job's ranks are parted
   std::uint32_t group = 0;   // this rank's; they count in the order of their lowest ranks
   std::uint32_t place = 0;   // and its place there
 };
-// What every rank has said, by rank, as the ranks of each group by place. Throws DataError unless all mean the same
-// number of groups, and each has a place of its own.
+// Turns what every rank has said, by rank, into the ranks of each group by place. Throws DataError unless all mean the
+// same number of groups, and each has a place of its own.
 std::vector<std::vector<int>> partition_of(const std::vector<Opening>& openings);
 
 // One segment's part of a call, as if it were the only one.

@@ -14,7 +14,7 @@ namespace tessera {
 namespace comm {
 namespace {
 
-// As it may stand in a line of text, whatever it is.
+// Makes any value fit to stand in a line of text.
 std::string printable(std::string_view value) {
   constexpr std::size_t most = 64;
   std::string text;

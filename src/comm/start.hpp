@@ -24,8 +24,8 @@ std::optional<int> number_in(const Environment& environment, const char* name, i
 std::optional<std::int64_t> large_number_in(const Environment& environment, const char* name, std::int64_t least,
                                             std::int64_t most);
 
-// By the options where they bring the program's own communicator, else by the environment. Throws UsageError where the
-// options contradict themselves, UnavailableError where this build cannot use what they bring.
+// Chooses by the options where they bring the program's own communicator, else by the environment. Throws UsageError
+// where the options contradict themselves, UnavailableError where this build cannot use what they bring.
 Start start_of(const LaunchOptions& options);
 
 Start detect_start(const Environment& environment, bool has_mpi);

@@ -1,4 +1,4 @@
-// What all backends' communicators share: identity, checks of the arguments, the sequence number of each call, and the
+// All backends' communicators share this: identity, checks of the arguments, the sequence number of each call, and the
 // way from the public calls to one task on the rank's stream.
 #pragma once
 
@@ -38,7 +38,7 @@ class MembersCommunicator : public Communicator {
 
 // ---- checks ----
 //
-// What a collective's arguments must satisfy, whatever the backend. Violations are UsageErrors at the call.
+// A collective's arguments must satisfy these, whatever the backend. Violations are UsageErrors at the call.
 
 // A collective on an immediate stream blocks the host until every peer has come, which such a stream must be made for.
 void check_stream(const MembersCommunicator& communicator, const Stream& stream, const Signature& signature);
@@ -51,7 +51,7 @@ void check(const MembersCommunicator& communicator, const Barrier& operation);
 
 // ---- calls ----
 
-// What a task holds while it runs: one collective of a communicator at a time. Throws AbortedError when the job has
+// A task holds a Claim while it runs: one collective of a communicator at a time. Throws AbortedError when the job has
 // failed; and UsageError, with which the job fails, when another stream is in a collective of the communicator.
 class Claim : Pinned {
  public:

@@ -1,4 +1,4 @@
-// What a backend provides to a World: who this rank is, its communicators and memory, and the end of the job.
+// A backend provides this to a World: who this rank is, its communicators and memory, and the end of the job.
 //
 // Thread safety: make_communicator() from the rank's own thread, everything else from any thread.
 #pragma once
@@ -19,7 +19,7 @@ namespace tessera {
 
 class World::Backend : comm::Pinned {
  public:
-  // As the World's functions of these names.
+  // These are the World's functions of these names.
   struct Facts {
     std::string_view name;
     Device device = Device::cpu();
@@ -35,10 +35,10 @@ class World::Backend : comm::Pinned {
   // Whether the rank has not been warned of this before. From the rank's own thread.
   bool is_new_warning(const std::string& text) { return warnings_.insert(text).second; }
 
-  // As World::make_arena.
+  // Does what World::make_arena does.
   virtual Arena make_arena(Bytes size) { return Arena(facts_.device, size); }
 
-  // As World::make_communicator.
+  // Does what World::make_communicator does.
   virtual std::unique_ptr<Communicator> make_communicator(std::string name, const CommunicatorUse& use) = 0;
   virtual CollectiveStaging staging() const { return CollectiveStaging::none; }
   // For World's conveniences, which are about memory of the host, and the device of the streams that they run on.

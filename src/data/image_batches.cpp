@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::size_t octets = 256;
 
-// What chance makes of one sample in one epoch.
+// Chance makes this of one sample in one epoch.
 struct Chance {
   std::ptrdiff_t down = 0;   // the line that comes first, and
   std::ptrdiff_t right = 0;  // the column

@@ -55,8 +55,8 @@ struct JpegErrors {
   std::longjmp(errors->back, 1);
 }
 
-// What is missing at the end libjpeg fills with grey, and of what is no code it makes any picture; it only warns. Other
-// warnings are of what sound files have, too: bytes that belong to nothing, say.
+// libjpeg fills what is missing at the end with grey, makes some picture of bytes that are no code, and only warns. Its
+// other warnings are about what sound files have, too: bytes that belong to nothing, say.
 void hear(j_common_ptr info, int level) {
   if (level >= 0) return;
   switch (info->err->msg_code) {

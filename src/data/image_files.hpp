@@ -1,4 +1,4 @@
-// What the bytes of data sets' files say, apart from where they lie: so that any bytes at all can be tried.
+// The bytes of data sets' files are read here, apart from where they lie: so that any bytes at all can be tried.
 #pragma once
 
 #include <cstddef>

@@ -19,7 +19,7 @@ namespace tessera {
 
 namespace fs = std::filesystem;
 
-// As it was when it was listed.
+// An Entry is a picture as it was when it was listed.
 struct ImageFolder::Entry {
   fs::path path;
   std::int32_t label;
@@ -41,7 +41,7 @@ bool is_image(const fs::path& path) {
   return ending == ".jpg" || ending == ".jpeg" || ending == ".png";
 }
 
-// What stands in a folder, in the order of names; without hidden things.
+// Lists a folder's contents in the order of names, without hidden things.
 std::vector<fs::path> contents(const fs::path& directory) {
   std::error_code error;
   std::vector<fs::path> paths;

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t colours = 3;
 
-// Of one pixel of the result along one side: which pixels of the picture it is a mean of.
+// A Mean says of one pixel of the result, along one side, which pixels of the picture it is a mean of.
 struct Mean {
   std::size_t first;
   std::vector<float> weights;

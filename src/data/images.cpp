@@ -27,7 +27,7 @@ Octets read_octets(const fs::path& path) {
   return {content.begin(), content.end()};
 }
 
-// As it is, or compressed under the same name with .gz.
+// Reads the file as it is, or compressed under the same name with .gz.
 Idx read_idx(const fs::path& plain, std::size_t dimensions) {
   fs::path path = plain;
   if (!fs::exists(data::examined(path))) path += ".gz";

@@ -89,7 +89,7 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(first, text.find_last_not_of(blanks) - first + 1);
 }
 
-// What an error shows of a field: short, and without bytes that would upset a terminal.
+// Errors show a field so: short, and without bytes that would upset a terminal.
 std::string quoted(std::string_view field) {
   std::string text = "'";
   for (const char c : field.substr(0, 24)) text += c >= ' ' && c <= '~' ? c : '?';

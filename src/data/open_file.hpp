@@ -36,7 +36,7 @@ class OpenFile {
 // All bytes of a file. Throws as OpenFile does.
 std::string read_whole_file(const std::filesystem::path& path, std::string_view kind);
 
-// What stands there, or nothing, where links lead. Throws DataError where that cannot be told.
+// Returns what stands there, or nothing, where links lead. Throws DataError where that cannot be told.
 std::filesystem::file_status examined(const std::filesystem::path& path);
 
 }  // namespace tessera::data

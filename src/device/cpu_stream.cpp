@@ -28,7 +28,7 @@ std::minstd_rand seeded(std::uint64_t seed) {
 
 constexpr std::size_t longest_thread_name = 15;  // Linux
 
-// Of a wait: whoever says more means for ever, and the clock counts nanoseconds, of which there are 292 years.
+// No wait is longer: whoever says more means for ever, and the clock counts nanoseconds, of which there are 292 years.
 constexpr std::chrono::milliseconds longest_wait = std::chrono::hours(24 * 365);
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What a kind of device brings: its events, streams and time stamps, and names for a profiler. The CPU's stand in
+// A kind of device brings these: its events, streams and time stamps, and names for a profiler. The CPU's stand in
 // cpu_stream.hpp; a build without CUDA links device_cuda_stub.cpp in place of the rest.
 #pragma once
 

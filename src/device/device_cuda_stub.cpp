@@ -1,4 +1,4 @@
-// What a build without the CUDA half links in its place: every way to a CUDA device says what is missing.
+// A build without the CUDA half links this in its place: every way to a CUDA device says what is missing.
 #include <fmt/format.h>
 
 #include "device/cuda/cuda_queue.hpp"

@@ -40,7 +40,7 @@ struct Ticket {
   bool is_left() const { return taken() < parts(); }
 };
 
-// What the parts of a round threw: of the lowest one.
+// Keeps the exception of the lowest part of a round that threw.
 class FirstError {
  public:
   void note(std::size_t part, std::exception_ptr error) {

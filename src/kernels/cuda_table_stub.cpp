@@ -1,4 +1,4 @@
-// What a build without the CUDA half links in place of its kernels. No stream of a CUDA device exists there, so a call
+// A build without the CUDA half links this in place of its kernels. No stream of a CUDA device exists there, so a call
 // is a bug.
 #include "kernels/cuda/cuda_table.hpp"
 #include "tessera/base/error.hpp"

@@ -20,7 +20,8 @@ constexpr Format format_of(DType type) {
   return type == DType::fp32 ? Format::fp32 : type == DType::bf16 ? Format::bf16 : Format::fp16;
 }
 
-// Of operations that run on the stream that computes alone; those that may run beside it stay on one thread each.
+// These shares are for operations that run on the stream that computes alone; those that may run beside it stay on one
+// thread each.
 inline parallel::Shares shares_of_elements(std::size_t count) {
   return {.count = count, .least = std::size_t{1} << 14, .unit = 64};
 }

@@ -1,4 +1,4 @@
-// What one update decides, in scalar arithmetic that hosts and devices share: the same operations, the same bits.
+// One update's decisions are scalar arithmetic that hosts and devices share: the same operations, the same bits.
 #pragma once
 
 #include "tessera/kernels/step_scalars.hpp"

@@ -46,8 +46,8 @@ class Control : public Membership {
   // fails first. The ranks that are missing after timeout() end it.
   virtual void await_agreement(const Position& position, const Signature& signature) = 0;
 
-  // As announce() and await_agreement(), with a blob of at most most_blob from each member to all; they come back by
-  // place. On channel 0 it begins with an Opening, which does not come back.
+  // Does what announce() and await_agreement() do, with a blob of at most most_blob from each member to all; they come
+  // back by place. On channel 0 it begins with an Opening, which does not come back.
   virtual std::vector<std::string> exchange(std::size_t channel, const Signature& signature, std::string_view blob) = 0;
   static constexpr std::size_t most_blob = 64 << 10;
 
@@ -56,8 +56,8 @@ class Control : public Membership {
 
   // ---- the job's end ----
 
-  // As a member of the job: abort() returns once it is known whose failure was the first; within seconds, whatever
-  // happens.
+  // For a member of the job abort() returns once it is known whose failure was the first; within seconds,
+  // whatever happens.
 
   // The job has failed: as throw_failure().
   [[noreturn]] void fail_at(const Position& position) const { throw_failure(*failure(), position); }

@@ -43,9 +43,9 @@ class ControlRoom {
   // Until the next call.
   std::string_view encoded(const Lock&, const Signature& signature);
 
-  // As Control's functions of these names, of an encoded signature. blob: null where none are wanted; on channel 0 it
-  // begins with the rank's Opening, and the channels of all groups are opened with the last one. Throws DataError for
-  // what no rank says.
+  // These are Control's functions of these names, of an encoded signature. blob: null where none are wanted; on channel
+  // 0 it begins with the rank's Opening, and the channels of all groups are opened with the last one. Throws DataError
+  // for what no rank says.
   Position announce(const Lock&, int rank, std::size_t channel, std::string_view code,
                     const std::string_view* blob = nullptr);
   void await_agreement(Lock& lock, int rank, const Position& position, const Signature& signature);

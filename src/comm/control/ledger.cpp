@@ -18,7 +18,7 @@ namespace {
 // Far more than a plan enqueues before its throttle waits.
 constexpr std::size_t most_open = 1 << 16;
 
-// Of a channel's members, those at whose place the condition holds, ascending.
+// Returns the channel's members at whose place the condition holds, ascending.
 template <typename Condition>
 std::vector<int> members_where(const std::vector<int>& members, Condition&& condition) {
   std::vector<int> chosen;
@@ -130,7 +130,7 @@ std::optional<Verdict> Ledger::compare(std::size_t index) {
   return Verdict{.position = {index, channel.agreed + 1}, .text = disagreement_text(channel.name, signatures, ranks)};
 }
 
-// Of an open position, as the first rank that came told it.
+// Returns the code of an open position, as the first rank that came told it.
 const std::string& Ledger::code_at(const Channel& channel, std::size_t ahead) const {
   const int first = channel.that_came(channel.agreed + ahead + 1).front();
   return channel.at(ahead).codes[*channel.place_of(first)];

@@ -86,7 +86,7 @@ class Ledger {
     Entry& at(std::size_t ahead) { return ring[(first + ahead) % ring.size()]; }
     const Entry& at(std::size_t ahead) const { return ring[(first + ahead) % ring.size()]; }
     std::optional<std::size_t> place_of(int rank) const;
-    // Of members, ascending: those whose last announcement is this one or a later one, and the others.
+    // Both return members, ascending: those whose last announcement is this one or a later one, and the others.
     std::vector<int> that_came(std::uint64_t number) const;
     std::vector<int> that_did_not_come(std::uint64_t number) const;
   };

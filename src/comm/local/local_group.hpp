@@ -26,13 +26,14 @@
 
 namespace tessera::comm {
 
-// What a rank brings to a collective.
+// A rank brings this to a collective.
 struct LocalPost {
   Signature signature{};
   const std::byte* data = nullptr;  // what peers may read until finish() returns; of a group, the first segment's
 };
 
-// Of a rank on a CUDA device: where its stream stands when peers may read its memory, and when it has read theirs.
+// A rank on a CUDA device has these marks: where its stream stands when peers may read its memory, and when it has read
+// theirs.
 struct LocalMarks {
   explicit LocalMarks(Device device) : ready(device), moved(device) {}
   device::CudaMark ready;
@@ -41,7 +42,7 @@ struct LocalMarks {
 
 class LocalGroup {
  public:
-  // Of the room's channel, whose members are these ranks of the job, by place.
+  // The group is on the room's channel, whose members are these ranks of the job, by place.
   LocalGroup(ControlRoom& room, std::size_t channel, std::string name, const std::vector<int>& ranks);
 
   int size() const { return static_cast<int>(slots_.size()); }

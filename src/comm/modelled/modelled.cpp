@@ -68,7 +68,7 @@ std::chrono::nanoseconds comm::duration_of(const CollectiveTime& time, const Sig
 
 namespace {
 
-// What the ranks that are not there contribute: zeros, or what this rank says (the World's host conveniences).
+// Peers that are not there contribute zeros, or what this rank says (the World's host conveniences).
 enum class Peers { zero, same };
 
 // The job as a room in which one rank is: nobody waits for the others.
@@ -201,7 +201,7 @@ class ModelledBackend final : public World::Backend {
 
 constexpr int most_imagined_ranks = 1 << 20;
 
-// As for one rank that is really launched.
+// Returns the options of one rank that is really launched.
 LaunchOptions real_rank(const SimulateOptions& options) {
   return {.ranks = 1, .timeout = options.timeout, .threads = options.threads};
 }

@@ -163,7 +163,7 @@ class HostExchange final : public Exchange {
     changed_.notify_all();
   }
 
-  // Of a group's ranks on each other host, the one that writes down what this rank says.
+  // Returns for each other host the one of the group's ranks that writes down what this rank says.
   std::vector<int> one_per_host(const Members& members) const {
     const Place& place = job_.place();
     std::vector<std::vector<int>> hosts(static_cast<std::size_t>(place.hosts));
@@ -356,7 +356,7 @@ class HostExchange final : public Exchange {
   std::deque<Outgoing> told_;
   std::size_t unsent_ = 0;
 
-  // Of the thread.
+  // The thread alone uses these.
   std::vector<Outgoing> sending_;
   std::vector<std::deque<Incoming>> incoming_;  // by rank
   std::atomic<bool> ending_ = false;

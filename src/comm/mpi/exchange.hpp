@@ -30,8 +30,8 @@ class Exchange : Pinned {
   // This rank's own news, for all other hosts.
   virtual void tell_post(const ProcessGroup& group) = 0;
   virtual void tell_staged(const ProcessGroup& group, const Staged& staged) = 0;
-  // Of the job: its failure, that this rank has left, that it has told the user, and how long ago it gave a sign of
-  // life. Whoever cannot even say its news is missed by the others after the deadline.
+  // These tell the job's failure, that this rank has left, that it has told the user, and how long ago it gave a sign
+  // of life. Whoever cannot even say its news is missed by the others after the deadline.
   virtual void tell_failure(const Position& verdict, std::string_view cause) noexcept = 0;
   enum class Kind : std::uint32_t { post, staged, failure, left, reported, life, question, answer };
   virtual void tell_news(Kind kind, std::span<const std::byte> rest = {}) noexcept = 0;

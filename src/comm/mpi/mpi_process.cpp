@@ -152,7 +152,7 @@ bool program_has_mpi() {
 // Its ends are of the thread that launches.
 class MpiProcess final : public Introduction {
  public:
-  // As introduce_over_mpi().
+  // Takes the arguments of introduce_over_mpi().
   static MpiProcess& instance(const MpiDeadlines& deadlines) {
     static MpiProcess process(deadlines);
     process.end_timeout_ = deadlines.end;
@@ -199,7 +199,7 @@ int process_key() {
     int made = MPI_KEYVAL_INVALID;
     const auto end = [](MPI_Comm, int, void* process, void*) {
       std::unique_ptr<MpiProcess> ended(static_cast<MpiProcess*>(process));
-      // What a failure has cut short MPI may still write to.
+      // MPI may still write to what a failure has cut short.
       if (ended->abandoned()) static_cast<void>(ended.release());
       return MPI_SUCCESS;
     };

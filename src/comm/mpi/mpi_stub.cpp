@@ -1,4 +1,4 @@
-// What stands in place of the MPI half in a build without it.
+// This stands in place of the MPI half in a build without it.
 #include "comm/launch.hpp"
 #include "tessera/base/error.hpp"
 

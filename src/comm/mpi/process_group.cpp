@@ -1,5 +1,5 @@
 // The meeting point of processes. A phase ends when all ranks have arrived at its end; the last one opens the next.
-// What follows from who has not is the ledger's to say, which whoever waits fills from what stands in shared memory.
+// The ledger says what follows from who has not; whoever waits fills it from what stands in shared memory.
 #include "comm/mpi/process_group.hpp"
 
 #include <fmt/format.h>
@@ -39,7 +39,7 @@ void futex_wake_all(std::atomic<std::uint32_t>& word) {
   ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-// What peers may read of a segment's data.
+// Returns the bytes of a segment's data that peers may read.
 Bytes readable(const Signature& segment, int ranks) {
   const bool parts = segment.kind == CollectiveKind::all_gather || segment.kind == CollectiveKind::reduce_scatter;
   return segment.bytes * static_cast<std::uint64_t>(parts ? ranks : 1);

@@ -4,10 +4,10 @@
 //
 // Ranks are told apart by their places in the group; errors name ranks of the job.
 //
-// What a rank may read of a peer: its arena directly when is_direct(), else what it has put into its staging area
-// before the last regroup(). Areas are used in turn, so one regroup() between two uses is enough. Thread safety: one
-// thread at a time, but for what Exchange calls. Allocation: on construction, for errors, and when a collective is the
-// longest to describe so far.
+// A rank may read a peer's arena directly when is_direct(), else what it has put into its staging area before the last
+// regroup(). Areas are used in turn, so one regroup() between two uses is enough. Thread safety: one thread at a time,
+// but for what Exchange calls. Allocation: on construction, for errors, and when a collective is the longest to
+// describe so far.
 #pragma once
 
 #include <atomic>
@@ -93,12 +93,12 @@ class ProcessGroup : Pinned {
 
   // ---- what Exchange calls, for ranks of other hosts ----
 
-  // What all of the above stands in. MPI may use it longer than the group lives.
+  // All of the above stands in this memory. MPI may use it longer than the group lives.
   const std::shared_ptr<SharedMemory>& memory() const { return memory_; }
 
   int place_of(int rank) const;  // of one of the group
   shared::Slot& slot(int place) const;
-  // What the rank at this place has posted, as it stands in its code area; and that area.
+  // Returns the post of the rank at this place, as it stands in its code area; and that area.
   std::string_view code(int place) const { return {code_area(place), slot(place).post.code_size}; }
   char* code_area(int place) const;
   // The rank at this place has come to the end of a phase.

@@ -158,7 +158,7 @@ void ProcessJob::note_progress() noexcept { show_life(SignOfLife::Clock::now());
 
 namespace {
 
-// What the system says of a process: its state, and the processor time that it has used, in ticks.
+// The system says this of a process: its state, and the processor time that it has used, in ticks.
 struct Activity {
   char state = ' ';
   std::uint64_t ticks = 0;

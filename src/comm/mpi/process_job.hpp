@@ -50,7 +50,7 @@ class ProcessJob final : public Membership {
   int size() const final { return place_.ranks; }
   std::chrono::milliseconds timeout() const final { return timeout_; }
   void abort(std::string_view cause, std::exception_ptr exception) noexcept final;
-  // Of a collective: all ranks in it get this text.
+  // Aborts for a collective: all ranks in it get this text.
   void abort(const Verdict& verdict) noexcept;
   const JobFailure* failure() const noexcept final;
   // Writes another host's news down for this one. Whether it was the first: a longer cause loses its end.
@@ -64,7 +64,7 @@ class ProcessJob final : public Membership {
   bool anyone_left() const { return shared().leavers.load(std::memory_order_acquire) > 0; }
   bool has_left(int rank) const { return member(rank).left.load(std::memory_order_acquire) != 0; }
   pid_t process_of(int rank) const { return member(rank).process; }
-  // Of a rank of this host: its process is no more. Of other hosts' processes their launcher hears.
+  // True once the process of a rank of this host is no more. A launcher hears of other hosts' processes.
   bool has_ended(int rank) const;
 
   SignOfLife::Clock::time_point life_of(int rank) const { return member(rank).life.last(); }

@@ -36,7 +36,7 @@ class ProcessBackend final : public World::Backend {
   }
 
  private:
-  // Of a group's ranks on a host the lowest makes the memory, the others open it before anybody goes on.
+  // The lowest of a group's ranks on a host makes the memory, the others open it before anybody goes on.
   SharedMemory shared_with_host(const std::string& label, const Members& members) {
     const Bytes size = shared::GroupLayout(members.size()).size();
     const std::vector<int>& here = job_.place().here;

@@ -39,8 +39,8 @@ class SharedMemory {
   SharedMemory& operator=(SharedMemory&& other) noexcept;
   ~SharedMemory() { close(); }
 
-  // Of one that was made here: all its pages exist from now on, so what the machine does not have is an error here, not
-  // a signal later. Throws MemoryError.
+  // Makes all pages of memory that was made here exist from now on, so that a lack of memory is an error here, not a
+  // signal later. Throws MemoryError.
   void reserve();
 
   std::byte* data() const { return data_; }  // null when empty
@@ -58,10 +58,9 @@ class SharedMemory {
 
 // ---- what stands there ----
 //
-// What stands in the memory that the ranks of one host share, beside their arenas: the job's state, and for each
-// communicator a meeting point. All of it starts as zeros and is reached by every rank of the host; what is no atomic
-// is written before an atomic that its readers have seen.
-//
+// The ranks of one host share this memory beside their arenas: the job's state, and for each communicator a meeting
+// point. All of it starts as zeros and is reached by every rank of the host; a member that is no atomic is written
+// before an atomic that its readers have seen.
 // The state of ranks on other hosts stands here too: their messages are written down by one rank of this host
 // (exchange.hpp).
 
@@ -71,7 +70,8 @@ static_assert(std::atomic<std::uint32_t>::is_always_lock_free && std::atomic<std
 
 // ---- the job ----
 
-// As JobFailure: there once `state` says so. Who changes it from none to writing writes it.
+// A Failure is a JobFailure's form here: it is there once `state` says so. Who changes it from none to writing writes
+// it.
 struct Failure {
   static constexpr std::uint32_t none = 0, writing = 1, there = 2;
   std::atomic<std::uint32_t> state;
@@ -115,7 +115,8 @@ struct Data {
   std::int32_t arena = nowhere;
 };
 
-// What a rank calls: the first bytes of its code area are the encoded signature (signature.hpp), on which all agree.
+// A Post is a rank's call: the first bytes of its code area are the encoded signature (signature.hpp), on which all
+// agree.
 struct Post {
   std::uint32_t code_size;
   std::uint32_t segments;

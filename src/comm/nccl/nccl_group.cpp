@@ -141,7 +141,7 @@ void NcclGroup::complete(NcclState state, std::chrono::milliseconds timeout) {
   }
 }
 
-// What greeting takes is there before anybody is connected: why is said at NcclJob::make_group.
+// Memory for greeting is there before anybody is connected: NcclJob::make_group says why.
 void NcclGroup::connect(const NcclLibrary::Id& id) {
   if (size() == 1) return join(id);
   std::optional<device::CudaQueue> queue(std::in_place, parts_.device, StreamPriority::normal);
@@ -152,7 +152,7 @@ void NcclGroup::connect(const NcclLibrary::Id& id) {
     if (known != nullptr) parts_.library.remove_memory(handle_, std::exchange(known, nullptr));
   };
   try {
-    // As other arenas are: NCCL moves memory that it knows in ways of its own.
+    // This memory is added like other arenas: NCCL moves memory that it knows in ways of its own.
     known = parts_.library.add_memory(handle_, memory->data(), memory->size());
     greet_everybody(*queue, memory->data());
     forget();
@@ -182,7 +182,7 @@ void NcclGroup::join(const NcclLibrary::Id& id) {
   }
 }
 
-// Of each rank, in bytes; the whole is at least as large as NCCL asks for.
+// Returns the bytes of each rank's part; the whole is at least as large as NCCL asks for.
 Bytes NcclGroup::greeting_part() const {
   const std::uint64_t pieces = contributions_.size() * plan::staging_alignment.count();
   return plan::staging_alignment * ((parts_.library.greeting().count() + pieces - 1) / pieces);

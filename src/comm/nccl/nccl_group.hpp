@@ -82,8 +82,8 @@ struct NcclOptions {
   // ranked: every element travels to its owner alone, in the wire's type. fast: NCCL's own reduce-scatter, the same on
   // every run of one machine, but nothing more.
   SumChoice sums = SumChoice::ranked;
-  // Of a communicator that brings none: what arrives from peers before it is summed. Larger data goes in rounds of this
-  // size, and `fast` needs one rank's part in the wire's type in it.
+  // A communicator that brings none has this staging: what arrives from peers before it is summed. Larger data goes in
+  // rounds of this size, and `fast` needs one rank's part in the wire's type in it.
   Bytes staging = plan::staging_most;
   // The program's own communicator over all ranks, from which every other one is split; null: NCCL makes them by ids.
   NcclLibrary::Handle parent = nullptr;
@@ -91,7 +91,7 @@ struct NcclOptions {
 
 class NcclJob;
 
-// What the communicators of a rank share.
+// The communicators of a rank share these.
 struct NcclParts {
   NcclLibrary& library;
   Control& control;
@@ -132,7 +132,7 @@ class NcclGroup final : public device::QueueCheck, public std::enable_shared_fro
   // failure.
   void settle() final;
 
-  // What the watcher does: looks for errors and for collectives that do not end; after the job's failure ends NCCL.
+  // The watcher looks for errors and for collectives that do not end; after the job's failure it ends NCCL.
   void watch() noexcept;
 
   // Registers memory of this rank's with NCCL, while it lives. `memory` comes from here, too, when it goes.

@@ -75,9 +75,9 @@ void NcclJob::end(NcclGroup& group) {
   std::erase(groups_, &group);
 }
 
-// What takes memory of the device, or gives it back, may wait for all that runs there, also for a peer's collective
-// that waits for this rank, where ranks share a device. So no rank goes on, in whichever group, before all have taken
-// and given back what connecting needs.
+// Taking memory of the device, or giving it back, may wait for all that runs there, also for a peer's collective that
+// waits for this rank, where ranks share a device. So no rank goes on, in whichever group, before all have taken and
+// given back what connecting needs.
 //
 // The first member of each group makes its id, unless the program's communicator is split.
 std::shared_ptr<NcclGroup> NcclJob::make_group(const std::string& name, const CommunicatorUse& use) {

@@ -1,5 +1,5 @@
-// What the NCCL communicators of one rank share: the library, the way to the other ranks, the order of launches, and a
-// thread that watches over what the device has not ended.
+// The NCCL communicators of one rank share an NcclJob: the library, the way to the other ranks, the order of launches,
+// and a thread that watches over what the device has not ended.
 //
 // Thread safety: all of it, but that communicators are made by the rank's own thread.
 #pragma once

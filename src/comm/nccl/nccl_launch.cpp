@@ -37,7 +37,7 @@ NcclOptions nccl_options(const LaunchOptions& options) {
   return {.sums = options.sums, .parent = options.nccl_communicator};
 }
 
-// What a rank finds where it is.
+// A rank finds these where it is.
 struct Surroundings {
   Place place{};
   int threads = 1;

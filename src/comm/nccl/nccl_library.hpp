@@ -15,14 +15,14 @@
 
 namespace tessera::comm {
 
-// What a call of NCCL failed with, in its own words: `ncclAllGather failed: unhandled system error (…)`. Whoever calls
-// adds where.
+// An NcclFailure has NCCL's own words for a call that failed: `ncclAllGather failed: unhandled system error (…)`.
+// Whoever calls adds where.
 class NcclFailure : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// Of communicators that do not block: a call may still be going on when it returns.
+// A communicator that does not block may still be in a call when that returns.
 enum class NcclState { done, in_progress };
 
 class NcclLibrary {
@@ -51,7 +51,7 @@ class NcclLibrary {
     int ranks;
     const char* name;
   };
-  // What follows throws NcclFailure. The calling thread's current CUDA device is the rank's.
+  // The functions below throw NcclFailure. The calling thread's current CUDA device is the rank's.
   virtual NcclState join(Handle& made, const Id& id, const Place& place) = 0;
   // Among the ranks of `parent` that name the same group, at these places. Collective over the parent.
   virtual NcclState split(Handle& made, Handle parent, int group, const Place& place) = 0;

@@ -1,4 +1,4 @@
-// What stands in place of NCCL in a build without its header.
+// This stands in place of NCCL in a build without its header.
 #include "comm/nccl/nccl_library.hpp"
 #include "tessera/base/error.hpp"
 

@@ -1,4 +1,4 @@
-// What the handshake's payloads look like, and all uses of libcrypto.
+// The handshake's payloads have their form here, and all uses of libcrypto are here.
 #include "comm/rendezvous/handshake.hpp"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// What makes a connection a rank's: three messages, challenge, hello, welcome (or refusal), in which both sides prove
+// A connection becomes a rank's by three messages, challenge, hello, welcome (or refusal), in which both sides prove
 // that they hold the job's token without sending it. Versions come first in each, so that other builds are told apart
 // from strangers.
 //
@@ -33,7 +33,7 @@ struct Handshake {
 
 // ---- messages ----
 
-// Of the messages' form. Ranks of other versions do not understand each other.
+// This is the version of the messages' form. Ranks of other versions do not understand each other.
 constexpr std::uint32_t rendezvous_version = 5;
 constexpr Bytes most_handshake_payload{512};
 

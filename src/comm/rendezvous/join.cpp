@@ -26,7 +26,7 @@ namespace {
 
 constexpr int most_port = 65'535;
 constexpr int torch_port = 29'500;  // torchrun's own default
-// What SLURM's numbers are mapped to: outside of the ports that systems hand out.
+// SLURM's numbers are mapped to these: they are outside of the ports that systems hand out.
 constexpr int first_slurm_port = 20'000;
 constexpr int slurm_ports = 10'000;
 constexpr std::size_t least_token = 16;
@@ -197,7 +197,7 @@ std::string fresh_token() {
   return token;
 }
 
-// Of rank 0's host.
+// Returns the address of rank 0's host.
 std::string address_for(const Place& place) {
   if (place.hosts == 1) return "127.0.0.1";
   const char* const chosen = std::getenv("MASTER_ADDR");

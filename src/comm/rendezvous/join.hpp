@@ -42,7 +42,7 @@ struct MeetingPoint {
   std::unique_ptr<RendezvousServer> server;
 };
 
-// As meeting_place(). timeout: for waits of the ranks for each other.
+// Does what meeting_place() does. timeout: for waits of the ranks for each other.
 MeetingPoint meeting_point(const Environment& environment, const Start& start, std::chrono::milliseconds timeout);
 std::unique_ptr<RendezvousServer> serve(const MeetingPlace& place, const Start& start,
                                         std::chrono::milliseconds timeout);
@@ -67,7 +67,7 @@ Connection join(const JoinOptions& options, const Resolver& addresses_of = comm:
 
 // ---- introducing ----
 
-// Of ranks that know each other already, who are told where: rank 0 listens at a port that is free and invites the
+// Ranks that know each other already are told where to meet: rank 0 listens at a port that is free and invites the
 // others, with a token of the job's own. Collective.
 MeetingPoint meet_over(Introduction& introduction, const Start& start, std::chrono::milliseconds timeout);
 

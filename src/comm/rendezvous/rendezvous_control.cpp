@@ -122,7 +122,7 @@ class RendezvousControl final : public Control {
  private:
   using Lock = std::unique_lock<std::mutex>;
 
-  // What was said before the end is there when it ends: a turn that waits for nothing sends it.
+  // A message said before the end is there when it ends: a turn that waits for nothing sends it.
   void work() noexcept {
     ::pthread_setname_np(::pthread_self(), "control");
     try {

@@ -155,7 +155,7 @@ class Lobby {
 // ---- the server ----
 
 constexpr std::chrono::milliseconds guests_poll{100};  // after which guests whose time is over are sent away
-// Of a rank's message: a blob, and the signature of a group of thousands of segments.
+// A rank's message is no larger than a blob, and the signature of a group of thousands of segments.
 constexpr Bytes most_member_payload{Control::most_blob + (std::size_t{1} << 20)};
 
 void require_private(const ServerOptions& options, const std::vector<Address>& addresses) {
@@ -229,7 +229,7 @@ class RendezvousServer::Work : Pinned {
         to_string(options_.endpoint), why));
   }
 
-  // What rank 0 said last, before it ended this, is there when it ends: the turn after that hears it.
+  // The last words of rank 0, before it ended this, are there when it ends: the turn after that hears them.
   void work() noexcept {
     ::pthread_setname_np(::pthread_self(), "rendezvous");
     for (bool ending = false; !std::exchange(ending, ending_.load());) {
@@ -387,7 +387,7 @@ class RendezvousServer::Work : Pinned {
     tell_failure();
   }
 
-  // Of the first one, once.
+  // Tells the first failure, once.
   void tell_failure() {
     if (room_.failure() == nullptr || std::exchange(failure_told_, true)) return;
     tell_all(FrameKind::failed, failed_payload(*room_.failure()));

@@ -78,7 +78,7 @@ std::string numbers_of(const Address& address) {
   return status == 0 ? text.data() : "";
 }
 
-// Of interfaces that are up, without those that only this host or this link knows; IPv4 first.
+// Returns addresses of interfaces that are up, without those that only this host or this link knows; IPv4 first.
 std::vector<Address> interface_addresses() {
   ifaddrs* all = nullptr;
   if (::getifaddrs(&all) != 0) return {};

@@ -1,5 +1,5 @@
-// What travels between a rank and the rendezvous, from the bottom up: sockets, values in messages, frames, and
-// connections that have both. Everything that is read is bounded before anything is kept of it.
+// A rank and the rendezvous exchange messages through these, from the bottom up: sockets, values in messages, frames,
+// and connections that have both. Everything that is read is bounded before anything is kept of it.
 #pragma once
 
 #include <poll.h>
@@ -65,7 +65,7 @@ class Socket {
   int descriptor() const { return descriptor_; }
   bool is_open() const { return descriptor_ >= 0; }
 
-  // What could be moved now; 0 when nothing. None when the connection has ended or broken.
+  // Both return what could be moved now; 0 when nothing, none when the connection has ended or broken.
   std::optional<std::size_t> read_some(std::span<char> into);
   std::optional<std::size_t> write_some(std::string_view bytes);
 
@@ -244,7 +244,7 @@ class Connection {
   bool has_to_send() const { return sent_ < out_.size(); }
   void flush_until(std::chrono::steady_clock::time_point deadline);
 
-  // What there is to do for it.
+  // Says what there is to do for it.
   pollfd polled() const {
     return {.fd = descriptor(), .events = static_cast<short>(has_to_send() ? POLLIN | POLLOUT : POLLIN), .revents = 0};
   }

@@ -39,7 +39,7 @@ class CudaMark {
   void* event_ = nullptr;
 };
 
-// What else must hold before a queue counts as synchronised; what it throws is the stream's failure.
+// A QueueCheck is what else must hold before a queue counts as synchronised; what it throws is the stream's failure.
 class QueueCheck {
  public:
   virtual ~QueueCheck() = default;
@@ -61,7 +61,7 @@ class CudaQueue {
   static constexpr Bytes workspace_bytes{64 * 1024};
   void* workspace() const { return workspace_; }
 
-  // What follows enqueues and does not block the host. The calling thread's current device must be this one.
+  // The functions below enqueue and do not block the host. The calling thread's current device must be this one.
   void record(CudaMark& mark);
   void wait(const CudaMark& mark);
   void copy(void* to, const void* from, Bytes size);  // between any two places; pageable host memory blocks

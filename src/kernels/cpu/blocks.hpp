@@ -64,8 +64,8 @@ inline constexpr std::size_t streamed_bytes = std::size_t{2} << 20;
   return bytes >= streamed_bytes && reinterpret_cast<std::uintptr_t>(to) % 64 == 0;
 }
 
-// As write(), past the caches where `past_caches`; then a whole vector stands aligned, and Lanes::fence() follows the
-// last.
+// Writes as write() does, past the caches where `past_caches`; then a whole vector stands aligned, and Lanes::fence()
+// follows the last.
 template <typename Lanes, Format format, bool past_caches>
 [[gnu::always_inline]] inline void write_result(void* data, std::size_t at, std::size_t n, Lanes value) {
   if constexpr (past_caches) {

@@ -86,7 +86,7 @@ struct Avx2Lanes {
     const __m256i interleaved = _mm256_packus_epi32(round_to_bf16(low), round_to_bf16(high));  // per 128-bit half
     return _mm256_permute4x64_epi64(interleaved, 0b11'01'10'00);
   }
-  // As bf16(float) of base/half.hpp; eight results in the lower halves of eight words.
+  // Rounds as bf16(float) of base/half.hpp does; eight results are in the lower halves of eight words.
   static __m256i round_to_bf16(__m256 value) {
     const __m256i bits = _mm256_castps_si256(value);
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));

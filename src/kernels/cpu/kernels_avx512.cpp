@@ -64,7 +64,8 @@ struct Avx512Lanes {
   static void stream_line(std::uint16_t* to, __m256i low, __m256i high) {
     _mm512_stream_si512(reinterpret_cast<__m512i*>(to), _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1));
   }
-  // As bf16(float) of base/half.hpp. The instruction vcvtneps2bf16 is no help: it flushes subnormal numbers.
+  // Rounds as bf16(float) of base/half.hpp does. The instruction vcvtneps2bf16 is no help: it flushes subnormal
+  // numbers.
   __m256i round_to_bf16() const {
     const __m512i bits = _mm512_castps_si512(value);
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));

@@ -126,7 +126,7 @@ struct Sharing {
   std::size_t threads;
 };
 
-// Of `blocks` blocks, this one being number `block`.
+// The work is shared by `blocks` blocks; this one is number `block`.
 __device__ inline Sharing shared_by(unsigned blocks, unsigned block) {
   return {static_cast<std::size_t>(block) * blockDim.x + threadIdx.x, static_cast<std::size_t>(blocks) * blockDim.x};
 }
