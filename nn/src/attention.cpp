@@ -116,7 +116,7 @@ struct Head {
                             .first_column = part * shape.dim() + head * shape.head_dim,
                             .columns = shape.head_dim});
   }
-  // Of a matrix with `queries` rows for each sequence.
+  // Returns columns of a matrix with `queries` rows for each sequence.
   template <typename T>
   Columns<T> of_out(MatrixView<T> out, std::size_t queries, std::size_t first_row, std::size_t rows) const {
     return columns_of(out, {.first_row = sequence * queries + first_row,
@@ -156,7 +156,7 @@ DropoutMask mask_of(const DropoutMask& all, const Head& head, const Block& block
   return mask;
 }
 
-// What softmax and its gradient have in common.
+// Softmax and its gradient have these in common.
 template <typename T>
 AttentionRows rows_of(const Rooms<T>& rooms, const Head& head, const Block& block, const DropoutMask& mask) {
   return {.format = format_of<Arithmetic<T>>,

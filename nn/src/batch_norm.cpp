@@ -124,7 +124,7 @@ void moments_now(const BatchNormMoments<T>& of) {
   }
 }
 
-// Of one channel over the rows of all ranks, one rank added after the other.
+// The moments are those of one channel over the rows of all ranks, one rank added after the other.
 struct Moments {
   double count = 0;
   double mean = 0;

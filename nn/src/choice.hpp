@@ -31,7 +31,7 @@ struct Ways {
 template <typename Set>
 class Choice {
  public:
-  // What the variable names, else the best. Throws UsageError when it names none that is available.
+  // Takes what the variable names, else the best. Throws UsageError when it names none that is available.
   explicit Choice(Ways<Set> ways) : ways_(std::move(ways)), active_(first()) {}
 
   Set active() const { return active_.load(std::memory_order_relaxed); }

@@ -1,4 +1,4 @@
-// What a build without the CUDA half links in place of its layers. No stream of a CUDA device exists there, so a call
+// A build without the CUDA half links this in place of its layers. No stream of a CUDA device exists there, so a call
 // is a bug.
 #include "src/cuda/attention_choice.hpp"
 #include "src/cuda/convolution_choice.hpp"

@@ -87,7 +87,7 @@ struct Sums {
   bool add;
 };
 
-// Of operands whose strides are known.
+// Describes a product of operands whose strides are known.
 template <typename Number>
 ProductOf<Number> product_of(const Operand<Number>& a, const Operand<Number>& b, const Sums& c) {
   return {.a = a.data,
@@ -168,7 +168,7 @@ Operand<float> widened(const Operand<T>& from, Cut rows, Cut columns, float* to)
   return {to, from.transposed, columns.count};
 }
 
-// What one tile of c, in floats, gains from a part of the depth.
+// A TilePart is what one tile of c, in floats, gains from a part of the depth.
 struct TilePart {
   Cut rows;
   Cut columns;

@@ -1,4 +1,4 @@
-// What products and convolutions by oneDNN share: one thread for each caller, and what the processor has.
+// Products and convolutions by oneDNN share this: one thread for each caller, and what the processor has.
 #pragma once
 
 #include <dlfcn.h>

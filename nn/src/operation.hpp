@@ -1,4 +1,4 @@
-// What the layers' operations share: shapes that fit each other, the way to the device of a stream, the type of
+// The layers' operations share these: shapes that fit each other, the way to the device of a stream, the type of
 // arithmetic, and an instance for every type of elements.
 #pragma once
 

@@ -28,7 +28,7 @@ void* after(void* from, std::size_t elements, Format format) {
   return const_cast<void*>(after(static_cast<const void*>(from), elements, format));
 }
 
-// Of statistics, one for each row.
+// Returns the type of statistics, one for each row.
 Format arithmetic_of(Format format) { return format == Format::fp64 ? Format::fp64 : Format::fp32; }
 
 parallel::Shares shares_of_elements(std::size_t count) {

@@ -24,7 +24,7 @@ class ComputeDevice {
   // Between the two: the tensor's memory, of another stream of torch's, is used on this one, so that torch's allocator
   // does not give it away meanwhile.
   virtual void note_use(const at::Tensor& tensor) = 0;
-  // What torch's tensors take: the most at once since begin_count(), beyond what they took then.
+  // These count what torch's tensors take: the most at once since begin_count(), beyond what they took then.
   virtual void begin_count() = 0;
   virtual Bytes most_counted() const = 0;
 

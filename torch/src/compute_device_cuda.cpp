@@ -14,7 +14,7 @@ namespace tessera::torch {
 
 namespace {
 
-// Of blocks of all sizes together.
+// Returns the bytes of blocks of all sizes together.
 auto bytes_on(at::Device device) {
   return c10::cuda::CUDACachingAllocator::getDeviceStats(device.index()).allocated_bytes.at(0);
 }
@@ -48,7 +48,7 @@ class CudaComputeDevice final : public ComputeDevice {
     if (tensor.is_cuda()) tensor.record_stream(inside_->unwrap());
   }
 
-  // Of the device, which is this rank's alone.
+  // The count is the device's, which is this rank's alone.
   void begin_count() override {
     c10::cuda::CUDACachingAllocator::resetPeakStats(device_.index());
     begun_ = bytes_on(device_).current;

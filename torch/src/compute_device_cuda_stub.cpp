@@ -1,4 +1,4 @@
-// What stands in place of CUDA where torch or Tessera was built without it.
+// This stands in place of CUDA where torch or Tessera was built without it.
 #include "src/compute_device.hpp"
 #include "tessera/base/error.hpp"
 

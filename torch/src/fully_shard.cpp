@@ -154,7 +154,7 @@ class ShardedModule::Implementation : public TensorOwner {
     if (phase_ == Phase::idle) close();
   }
 
-  // What comes between passes ends them: in one full expression, `model.backward(model->forward(x).sum())`, the pass
+  // Calls between passes end them: in one full expression, `model.backward(model->forward(x).sum())`, the pass
   // would go on to the end.
   void end_passes() {
     passes_ = std::min<std::size_t>(passes_, 1);
@@ -166,7 +166,8 @@ class ShardedModule::Implementation : public TensorOwner {
     if (--passes_ == 0) leave_passes(Phase::idle);
   }
 
-  // By an exception, which may be caught. A window that it left cannot be used again: the order goes on behind it.
+  // Ends the pass by an exception, which may be caught. A window that it left cannot be used again: the order goes on
+  // behind it.
   void fail_pass() noexcept {
     if (!in_pass()) return;
     passes_ = 0;
@@ -234,7 +235,7 @@ class ShardedModule::Implementation : public TensorOwner {
     parameter.take_gradient(open_->window, open_->serial, gradient);
   }
 
-  // As FullyShard::abandon(), before the window's handle ends: it would not know the cause.
+  // Does what FullyShard::abandon() does, before the window's handle ends: it would not know the cause.
   void abandon() noexcept {
     try {
       throw;
@@ -423,7 +424,7 @@ class ShardedModule::Implementation : public TensorOwner {
     for (const auto& parameter : units_[unit].parameters) parameter->hide();
   }
 
-  // What was given to the constructor is still what the module computes with.
+  // Throws unless the module still computes with the tensors that were given to the constructor.
   void require_unchanged() const {
     const std::vector<NamedTensor> now = distinct_parameters(*module_);
     for (const NamedTensor& parameter : now) {

@@ -23,7 +23,7 @@ class TensorOwner {
   virtual void take_gradient(std::size_t unit, ParameterTensor& parameter, const at::Tensor& gradient) = 0;
 };
 
-// What a hidden tensor knows of itself. Kept by the tensor's storage, which may outlive its owner.
+// A hidden tensor knows this of itself. The tensor's storage keeps it, which may outlive its owner.
 struct HiddenMark {
   TensorOwner* owner;  // null: the model is gone
   std::size_t unit;

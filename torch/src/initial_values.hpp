@@ -38,7 +38,7 @@ class InitialValues {
   std::unique_ptr<Communicator> communicator_;  // null: there is one rank
 };
 
-// What was deferred and is neither a parameter nor a buffer of the runtime's gets values of its own on every rank.
+// Gives deferred tensors that are neither parameters nor buffers of the runtime's values of their own on every rank.
 void fill_other_buffers(const ::torch::nn::Module& module);
 
 }  // namespace tessera::torch

@@ -34,7 +34,7 @@ class ParameterTensor {
   void hide() { show_as(tensor_, hidden_); }
   void show(Window& window);
 
-  // As it came: with its own values in fp32, or deferred.
+  // Returns the tensor as it came: with its own values in fp32, or deferred.
   const at::Tensor& own() const { return own_; }
   // Its own memory goes, and it is hidden, with the type that windows will show it in.
   void hand_over(const Precision& precision);

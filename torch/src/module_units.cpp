@@ -97,7 +97,7 @@ class Division {
   int roots_ = 0;
 };
 
-// Of torch's list each tensor that is defined and not in `seen` yet, by its first name.
+// Returns of torch's list each tensor that is defined and not in `seen` yet, by its first name.
 template <typename List>
 std::vector<NamedTensor> distinct(const List& list, std::unordered_set<const void*>& seen) {
   std::vector<NamedTensor> tensors;

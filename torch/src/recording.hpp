@@ -1,4 +1,4 @@
-// What constructors would compute, operator by operator, for tensors that are shapes so far; and computing it.
+// Constructors' operators are recorded here for tensors that are shapes so far, and computed later.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,7 +24,7 @@ class Recording : public std::enable_shared_from_this<Recording> {
   // Throws UsageError where it needs them.
   void run(const c10::OperatorHandle& called, c10::Stack& stack);
 
-  // What is computed for this tensor and for none that was named before takes random numbers by this name.
+  // Operators that are computed for this tensor, and for none that was named before, take random numbers by this name.
   void name(const at::Tensor& tensor, const std::string& name);
   // Throws UsageError where the tensor was changed when nothing was written down any more.
   void require_complete(const at::Tensor& tensor, const std::string& name) const;
@@ -60,7 +60,7 @@ class Recording : public std::enable_shared_from_this<Recording> {
   std::size_t storages_ = 0;
 };
 
-// Of the tensor's values; null for one that is not deferred.
+// Returns the recording of the tensor's values; null for one that is not deferred.
 std::shared_ptr<Recording> recording_of(const at::Tensor& tensor);
 
 }  // namespace tessera::torch

@@ -43,7 +43,7 @@ Counts& counts_here() {
 
 c10::DeleterFnPtr end_uncounted = nullptr;
 
-// As far as torch aligns blocks.
+// Torch aligns blocks as far as this.
 constexpr std::size_t front = std::max<std::size_t>(64, c10::gAlignment);
 
 void count_bytes(std::int64_t change) {

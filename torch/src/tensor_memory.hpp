@@ -1,5 +1,5 @@
-// What torch's tensors take in memory of the host, by thread: on the CPU a rank's tensors are made and ended on its
-// thread. Torch's allocator is counted from when this library is loaded.
+// Counts what torch's tensors take in memory of the host, by thread: on the CPU a rank's tensors are made and ended on
+// its thread. Torch's allocator is counted from when this library is loaded.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// By oneDNN wherever it is.
+// oneDNN computes convolutions wherever it is.
 #include "src/convolution/choice.hpp"
 
 #include "src/choice.hpp"

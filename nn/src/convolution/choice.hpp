@@ -1,5 +1,5 @@
-// What computes convolutions: chosen by what the build and the processor have, never by a timing (as products are, in
-// products/choice.hpp).
+// The way in which convolutions are computed is chosen by what the build and the processor have, never by a timing (as
+// products are, in products/choice.hpp).
 #pragma once
 
 #include <string_view>
@@ -7,8 +7,8 @@
 
 namespace tessera::nn::convolutions {
 
-// As products of what the kernel sees, or by oneDNN (fp32, and bf16 where the processor multiplies it), which leaves
-// what it has no kernel for to products.
+// Convolutions are products of what the kernel sees, or oneDNN's (fp32, and bf16 where the processor multiplies it),
+// which leaves to products what it has no kernel for.
 enum class Set { products, onednn };
 
 std::string_view to_string(Set set);

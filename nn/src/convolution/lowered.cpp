@@ -131,7 +131,7 @@ struct Part {
   std::size_t first_out() const { return group * of.group_out(); }
 };
 
-// What the kernel sees at the part's pixels: [pixels, depth].
+// Returns what the kernel sees at the part's pixels: [pixels, depth].
 template <typename T>
 Operand<Arithmetic<T>> see(const Part<T>& part, const T* x, Arithmetic<T>* room) {
   const ConvolutionGeometry& of = part.of;

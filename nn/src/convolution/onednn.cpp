@@ -63,7 +63,7 @@ memory::desc plain_weights(const ConvolutionGeometry& of, Type type) {
   return {weight_dims(of), type, of.groups == 1 ? Tag::oihw : Tag::goihw};
 }
 
-// What all primitives of a convolution are described by.
+// All primitives of a convolution are described by this.
 struct Description {
   explicit Description(const Key& key)
       : x(images(key.of, key.of.image, key.of.in, key.type)),
@@ -231,7 +231,7 @@ class Primitive {
   bool plain_loops_ = false;
 };
 
-// Of one thread.
+// Each thread has its own.
 class Primitives {
  public:
   static Primitives& of_this_thread() {
@@ -316,7 +316,7 @@ void in_shares_of_images(const ConvolutionGeometry& of, const Room<T>& room, flo
   });
 }
 
-// Of the shares behind the first, one after the other: the calling thread's.
+// Returns the calling thread's room for the sums of the shares behind the first, one after the other.
 float* more_sums(std::size_t floats) {
   thread_local std::vector<float> sums;
   if (sums.size() < floats) sums.resize(floats);

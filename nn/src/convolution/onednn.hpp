@@ -14,7 +14,7 @@ bool convolves();
 template <Element T>
 bool has_kernels(const ConvolutionGeometry& of);
 
-// As lowered.hpp. Throw std::runtime_error when oneDNN fails.
+// These do what lowered.hpp does. They throw std::runtime_error when oneDNN fails.
 template <Element T>
 void forward(const ConvolutionForwardWork<T>& work);
 template <Element T>

@@ -228,7 +228,7 @@ __global__ void delta_rows(const AttentionTiles a, unsigned lanes) {
   }
 }
 
-// Of a tile of queries and keys in shared memory.
+// The tiles are of queries and keys in shared memory.
 struct BackwardTiles {
   Tile q, dout, k, v;
   Tile probabilities;  // [query, key], dropped ones 0

@@ -1,4 +1,4 @@
-// What attention's kernels share: where a block's tile of one head stands, the mask's factors, and shared memory.
+// Attention's kernels share these: where a block's tile of one head stands, the mask's factors, and shared memory.
 //
 // Probabilities exist in tiles of queries × keys alone, formed again in backward from each row's statistic, the logarithm
 // of its sum of exponentials (Dao et al. 2022, FlashAttention). Sums run over tiles in their order, so that nothing

@@ -1,4 +1,4 @@
-// What computes attention, and the calls of the library, part by part.
+// Attention's kernels are chosen here, and the library is called part by part.
 #include "src/cuda/attention_choice.hpp"
 
 #include <fmt/format.h>
@@ -30,7 +30,7 @@ Choice<Set>& choice_of_attention() {
   return made;
 }
 
-// What the library takes, as far as it is known before it is asked.
+// True for what the library takes, as far as it is known before it is asked.
 bool may_be_fused(const AttentionTiles& a) {
   return active() == Set::cudnn && a.format != Format::fp32 && a.mask.drop_below == 0 && a.causal &&
          a.queries == a.sequence && a.sequence > 1 && a.sequences != 0 && a.head_dim % 8 == 0;
@@ -44,13 +44,13 @@ struct Share {
 
 constexpr std::size_t rounded_up(std::size_t count, std::size_t unit) { return (count + unit - 1) / unit * unit; }
 
-// As many as `most`, but so that the last call has about as many as the others.
+// Returns at most `most`, but so that the last call has about as many as the others.
 constexpr std::size_t evened(std::size_t count, std::size_t most) {
   const std::size_t calls = (count + most - 1) / most;
   return (count + calls - 1) / calls;
 }
 
-// Of one head in backward: probabilities, sums of its rows, and room for its gradients in fp32.
+// Returns the bytes of one head in backward: probabilities, sums of its rows, and room for its gradients in fp32.
 std::size_t head_bytes(const AttentionTiles& a) {
   const std::size_t rows = rounded_up(a.sequence, 128);
   return rows * rows * 2 + rows * (a.head_dim + 1) * sizeof(float);
@@ -88,7 +88,7 @@ class Calls {
   }
 
  private:
-  // What a call begins with.
+  // A call begins with these.
   struct First {
     std::size_t sequence;
     std::size_t head;

@@ -1,5 +1,5 @@
-// What computes attention on CUDA devices: own kernels, or cuDNN's fused one where it can be used. What the build and
-// the machine have decides, never a timing.
+// Attention on CUDA devices is computed by own kernels, or by cuDNN's fused one where it can be used. What the build
+// and the machine have decides, never a timing.
 //
 // cuDNN computes whole sequences of bf16 and fp16 without dropout, whose mask is this project's own, in heads of a
 // multiple of 8. All else, and what it has no kernel for, own kernels compute; both keep the same statistics. Its

@@ -30,7 +30,7 @@ inline constexpr unsigned block_rows = tile_warps * 16 * sixteens;
 template <unsigned width>
 inline constexpr unsigned row_stride = width + 8;
 
-// Of two tiles' masks: a byte for each query and counter, which four keys share.
+// Two tiles' masks have a byte for each query and counter, which four keys share.
 template <unsigned keys>
 inline constexpr unsigned kept_counters = keys / 4;
 template <bool dropping, unsigned queries, unsigned keys>

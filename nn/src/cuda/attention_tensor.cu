@@ -14,7 +14,7 @@ namespace {
 
 constexpr float log2_of_e = 1.4426950408889634f;
 
-// Of a warp: sixteens of rows and eights of columns, in fragments of sums (tensor_core.cuh).
+// A warp's sums are sixteens of rows and eights of columns, in fragments (tensor_core.cuh).
 template <unsigned sixteens, unsigned eights>
 using Sums = float[sixteens][eights][4];
 
@@ -22,7 +22,7 @@ struct Lane {
   unsigned warp_of_block = threadIdx.x / warp;
   unsigned lane = threadIdx.x % warp;
 
-  // Of number i of the fragment for sixteen r and eight n.
+  // These are the places of number i of the fragment for sixteen r and eight n.
   __device__ unsigned row(unsigned r, unsigned i) const { return 16 * r + lane / 4 + i / 2 * 8; }
   __device__ unsigned column(unsigned n, unsigned i) const { return 8 * n + lane % 4 * 2 + i % 2; }
 
@@ -285,7 +285,7 @@ __device__ HeadRows<T> gradient_rows(const AttentionTiles& a, const TileOfHead& 
   return {part_of_qkv(static_cast<T*>(a.dqkv), a, at, part), static_cast<unsigned>(3 * a.heads * a.head_dim),
           static_cast<unsigned>(a.sequence), static_cast<unsigned>(a.head_dim), packs};
 }
-// Of a matrix with `rows` rows for each sequence: out or its gradient.
+// Returns rows of a matrix with `rows` rows for each sequence: out or its gradient.
 template <typename T>
 __device__ HeadRows<T> out_rows(T* out, const AttentionTiles& a, const TileOfHead& at, std::size_t rows, bool packs) {
   const std::size_t dim = a.heads * a.head_dim;
@@ -454,8 +454,8 @@ __global__ void __launch_bounds__(tile_threads, 2) query_gradients(const Attenti
                     first + own);
 }
 
-// As query_gradients(), on the transposed tiles: rows are keys, columns queries. Queries beyond the sequence add zeros,
-// since their rows of q and dout are.
+// This is query_gradients() on the transposed tiles: rows are keys, columns queries. Queries beyond the sequence add
+// zeros, since their rows of q and dout are.
 template <typename T, unsigned width, bool dropping>
 __global__ void __launch_bounds__(tile_threads, 2) key_gradients(const AttentionTiles a, bool packs) {
   constexpr unsigned R = gradient_extent<width, dropping>.sixteens;

@@ -19,7 +19,7 @@ double* brought_at(double* scratch, std::size_t rows, std::size_t channels) {
   return sums_at(scratch, channels) + norm_parts(rows).count * 2 * channels;
 }
 
-// What a relu let through: where y is above 0 or not a number.
+// A relu lets dy through where y is above 0 or not a number.
 __device__ inline float through(float y, float dy) { return y <= 0.0f ? 0.0f : dy; }
 
 // A row's two terms for each channel of a pack. Of moments they are of what parts it from the first row, of gradients
@@ -78,7 +78,7 @@ __global__ void sum_rows_of_part(const BatchNormSumRows a, std::size_t rows_of_p
   store_sums_of_part(at, sums, a.channels, sums_of_parts);
 }
 
-// What a rank brings, of the sums of all parts.
+// Writes what a rank brings, from the sums of all parts.
 template <typename T>
 __global__ void bring(const BatchNormSumRows a, const double* sums, std::size_t parts) {
   for (std::size_t c = thread_of_grid(); c <= a.channels; c += threads_of_grid()) {
@@ -103,7 +103,7 @@ __global__ void bring(const BatchNormSumRows a, const double* sums, std::size_t 
   }
 }
 
-// As Contributions::of().
+// Finds what Contributions::of() finds.
 __device__ inline const double* brought_by(const Contributions& all, std::size_t rank) {
   return all.first + (rank % all.ranks_of_replica * all.replicas + rank / all.ranks_of_replica) * all.values;
 }
@@ -111,7 +111,7 @@ __device__ inline std::size_t ranks_of(const Contributions& all) {
   return static_cast<std::size_t>(all.replicas) * all.ranks_of_replica;
 }
 
-// Of one channel over the rows of all ranks, one rank added after the other, as on the CPU.
+// The moments are those of one channel over the rows of all ranks, one rank added after the other, as on the CPU.
 struct ChannelMoments {
   double count = 0.0;
   double mean = 0.0;

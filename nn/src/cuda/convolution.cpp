@@ -88,12 +88,12 @@ class ConvolutionRun {
   }
 
   std::size_t pixels(const ConvolutionPart& part) const { return pixels_of_image(of()) * part.images; }
-  // Of a matrix [pixels, channels] of the whole batch, what a part has of it.
+  // Returns the rows that a part has of a matrix [pixels, channels] of the whole batch.
   RowMajor columns(const ConvolutionPart& part, const void* images, std::size_t channels) const {
     const std::size_t first = part.first_image * pixels_of_image(of()) * channels;
     return {.data = at(images, first + part.group * (channels / of().groups)), .stride = channels};
   }
-  // What the kernel sees of x.
+  // Returns what the kernel sees of x.
   RowMajor see(const ConvolutionPart& part, const void* x) const {
     if (of().sees_the_image()) return columns(part, x, of().in);
     see_pixels(native_, part, x, room_.seen_at(scratch_));

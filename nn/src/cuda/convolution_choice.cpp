@@ -1,4 +1,4 @@
-// By cuDNN wherever it is.
+// cuDNN computes convolutions wherever it is.
 #include "src/cuda/convolution_choice.hpp"
 
 #include <fmt/format.h>
@@ -23,7 +23,7 @@ Choice<Set>& set_choice() {
   return choice;
 }
 
-// What a library takes for granted: vectors of 16 bytes, and places that 32 bits with a sign can count.
+// Libraries take for granted vectors of 16 bytes, and places that 32 bits with a sign can count.
 bool may_be_asked(const LibraryConvolution& a) {
   constexpr std::size_t most = std::size_t{1} << 31;
   for (const void* const data : {a.images, a.weights, a.results}) {

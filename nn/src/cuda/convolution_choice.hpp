@@ -1,5 +1,5 @@
-// What computes convolutions on CUDA devices: products of what the kernel sees, or cuDNN where it can be used. What the
-// build and the machine have decides, never a timing.
+// Convolutions on CUDA devices are computed as products of what the kernel sees, or by cuDNN where it can be used. What
+// the build and the machine have decides, never a timing.
 //
 // cuDNN is asked for kernels alone that give the same bits each time and fit the scratch memory; what it has none for
 // is computed by products. Its gradient of 16-bit weights is rounded before it is added to another, and so are its

@@ -22,7 +22,7 @@ __device__ inline bool label_fits(const CrossEntropyArguments& a, std::size_t ro
   return a.labels[row] >= 0 && static_cast<std::size_t>(a.labels[row]) < a.classes;
 }
 
-// Of a block: every thread gets the same. All threads call it.
+// Combines the values of a block: every thread gets the same. All threads call it.
 template <typename Combine>
 __device__ float combined(float value, float rest, const Combine& combine) {
   __shared__ float of_warp[warp];
@@ -167,7 +167,7 @@ struct RowGradient {
   }
 };
 
-// Of rows of weight 0 zeros, of labels that are no class NaN: the factor makes them.
+// Rows of weight 0 become zeros, rows of labels that are no class NaN: the factor makes them.
 template <typename T>
 struct RowFill {
   T* gradient;

@@ -1,5 +1,5 @@
 // Products through cuBLASLt, which is loaded when the first CUDA layer runs: programs start on machines without it.
-// What a shape needs (descriptors, the algorithm) is kept by each thread, so that a running step allocates nothing.
+// Each thread keeps what a shape needs (descriptors, the algorithm), so that a running step allocates nothing.
 #include <cublasLt.h>
 #include <cuda_runtime.h>
 #include <dlfcn.h>
@@ -205,7 +205,8 @@ void check_cuda(cudaError_t status, const char* call) {
   if (status != cudaSuccess) throw Error(fmt::format("{} failed: {}", call, cudaGetErrorString(status)));
 }
 
-// What a few runs take that `enqueue` puts on a stream, of several attempts the shortest. Waits for the device.
+// Measures a few runs of what `enqueue` puts on a stream, and takes the shortest of several attempts. Waits for the
+// device.
 class Stopwatch {
  public:
   explicit Stopwatch(cudaStream_t stream) : stream_(stream) {
@@ -276,7 +277,7 @@ class Prepared {
                               p.workspace.data, p.workspace.bytes, stream);
   }
 
-  // What adds to its own result cannot run twice, so it has the first proposal.
+  // A product that adds to its own result cannot run twice, so it has the first proposal.
   void choose(cublasLtHandle_t handle, cudaStream_t stream, const Product& p) {
     ProductChoices& choices = product_choices();
     Proposals proposals{};
@@ -323,7 +324,7 @@ class Prepared {
   bool possible_ = false;
 };
 
-// What one thread has prepared, for all devices that it issues to.
+// One thread has prepared these, for all devices that it issues to.
 class Products {
  public:
   cublasLtHandle_t handle(int device) {

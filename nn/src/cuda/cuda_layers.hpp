@@ -93,7 +93,7 @@ void layer_norm_forward(void* native, const LayerNormForwardRows& a);
 void layer_norm_backward(void* native, const LayerNormBackwardRows& a, float* scratch);
 std::size_t layer_norm_scratch(std::size_t rows, std::size_t dim);
 
-// As EmbeddingForward<T>. Rows of ids that are none of the table's become NaN.
+// This is EmbeddingForward<T> without its type. Rows of ids that are none of the table's become NaN.
 struct EmbeddingForwardRows {
   Format format;
   const void* table;
@@ -108,7 +108,7 @@ struct EmbeddingForwardRows {
 };
 void embedding_forward(void* native, const EmbeddingForwardRows& a);
 
-// As EmbeddingBackward<T>. Rows of ids that are none of the table's are left out of dtable.
+// This is EmbeddingBackward<T> without its type. Rows of ids that are none of the table's are left out of dtable.
 struct EmbeddingBackwardRows {
   Format format;
   const std::int32_t* ids;
@@ -134,7 +134,7 @@ constexpr std::size_t embedding_backward_scratch(std::size_t rows, std::size_t v
 }
 void embedding_backward(void* native, const EmbeddingBackwardRows& a);
 
-// As AttentionForward<T> and AttentionBackward<T>.
+// These are AttentionForward<T> and AttentionBackward<T> without their types.
 struct AttentionTiles {
   Format format;
   std::size_t sequences;
@@ -153,12 +153,12 @@ struct AttentionTiles {
   float* deltas;      // [sequences, heads, sequence], backward's scratch memory
   Workspace scratch;  // the same memory and what a library may use besides; forward's may be none
 };
-// By own kernels; attention_choice.hpp may choose others.
+// Own kernels compute these; attention_choice.hpp may choose others.
 void attention_forward(void* native, const AttentionTiles& a);
 void attention_backward(void* native, const AttentionTiles& a);
 inline constexpr std::size_t largest_head = 128;  // head_dim at most: so much of a tile fits a block's shared memory
 
-// As CrossEntropyRows<T>.
+// This is CrossEntropyRows<T> without its type.
 struct CrossEntropyArguments {
   Format format;
   const void* logits;  // [batch, classes]

@@ -11,7 +11,7 @@
 
 #include "tessera/base/error.hpp"
 
-// What cudnn-frontend finds cuDNN's functions in.
+// cudnn-frontend finds cuDNN's functions in this handle.
 namespace cudnn_frontend {
 void* cudnn_dlhandle = nullptr;
 }

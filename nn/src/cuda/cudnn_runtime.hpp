@@ -14,8 +14,8 @@ struct Runtime {
 };
 const Runtime& runtime();
 
-// Of the calling thread, for the current device, with its work going to `native`, a cudaStream_t, or where the last
-// call said. Throws Error.
+// Both return the calling thread's handle for the current device, with its work going to `native`, a cudaStream_t, or
+// where the last call said. They throw Error.
 cudnnHandle_t handle();
 cudnnHandle_t handle_on(void* native);
 

@@ -12,7 +12,7 @@ namespace {
 
 constexpr unsigned scan_threads = 1024;
 
-// Of a kernel that has a row of a table per block.
+// A kernel that has a row of a table per block has at most so many blocks.
 constexpr std::size_t most_blocks = 65535;
 
 __device__ inline bool id_fits(const std::int32_t* ids, std::size_t row, std::size_t vocabulary) {

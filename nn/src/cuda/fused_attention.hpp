@@ -20,7 +20,7 @@ struct Heads {
   std::size_t row_stride = 0;
 };
 
-// As attention.hpp has it, without dropout. No extent is 0.
+// The shapes are those of attention.hpp, without dropout. No extent is 0.
 struct FusedAttention {
   Format format;  // bf16 or fp16
   bool backward;

@@ -240,8 +240,8 @@ __global__ void backward_rows(const LayerNormBackwardRows a) {
   }
 }
 
-// As backward_rows(), with the sums for the parameters' gradients of the rows that pass by: a block has a part of the rows,
-// each warp of it every eighth. Partial sums go to [part, term, column], as those of sum_parts().
+// This is backward_rows() with the sums for the parameters' gradients of the rows that pass by: a block has a part of
+// the rows, each warp of it every eighth. Partial sums go to [part, term, column], as those of sum_parts().
 template <std::size_t width, std::size_t packs, typename T>
 __global__ void __launch_bounds__(warp * row_groups)
     backward_rows_and_sums(const LayerNormBackwardRows a, std::size_t rows_of_part, float* sums) {

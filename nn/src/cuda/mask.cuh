@@ -13,13 +13,13 @@ namespace tessera::nn::cuda {
 inline constexpr std::size_t mask_lanes = 16;
 inline constexpr std::size_t mask_words = 4;
 
-// Of rows of so many columns: whole blocks of 64.
+// Returns the number of counters of rows of so many columns: whole blocks of 64.
 inline std::size_t mask_counters(std::size_t columns) {
   constexpr std::size_t block = mask_lanes * mask_words;
   return (columns + block - 1) / block * mask_lanes;
 }
 
-// Of word 0 to 3 of a row's counter.
+// Returns the column of word 0 to 3 of a row's counter.
 __device__ inline std::size_t mask_column(std::size_t counter, std::size_t word) {
   return counter / mask_lanes * (mask_lanes * mask_words) + word * mask_lanes + counter % mask_lanes;
 }

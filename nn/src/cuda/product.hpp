@@ -10,7 +10,7 @@
 
 namespace tessera::nn::cuda {
 
-// What happens to the sums before they are rounded and stored.
+// The epilogue happens to the sums before they are rounded and stored.
 enum class Epilogue {
   none,
   bias,           // vector [d.rows] is added to each column

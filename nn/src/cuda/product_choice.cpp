@@ -43,7 +43,7 @@ std::string_view epilogue_in_words(Epilogue epilogue) {
   throw InternalError("a product with an unknown epilogue");
 }
 
-// What is added, where it stands.
+// Says what is added, where it stands.
 std::string added_in_words(const Product& p) {
   if (p.added.data == nullptr) return "";
   return p.added.data == p.d.data ? " in place" : fmt::format(" added {}", p.added.leading);
@@ -80,7 +80,7 @@ ProductChoices::ProductChoices(const std::string& wish, std::FILE* log) : kind_(
   if (kind_ == Kind::named) read(wish);
 }
 
-// Of two lines about a product the first counts: of a job of processes, whose ranks may have fixed others, all take
+// The first of two lines about a product counts: in a job of processes, whose ranks may have fixed others, all take
 // one.
 void ProductChoices::read(const std::string& path) {
   std::ifstream file(path);

@@ -49,8 +49,8 @@ class ProductChoices {
   std::map<std::string, std::size_t> chosen_;
 };
 
-// As the environment variable TESSERA_CUDA_PRODUCTS wishes, "first" without it; the log is stderr. Throws UsageError
-// when the variable is wrong.
+// Returns the choices that the environment variable TESSERA_CUDA_PRODUCTS wishes, "first" without it; the log is
+// stderr. Throws UsageError when the variable is wrong.
 ProductChoices& product_choices();
 
 }  // namespace tessera::nn::cuda

@@ -1,7 +1,7 @@
-// What a warp does with tensor cores, by the instructions themselves: tiles of 8 × 8 from shared memory into fragments
-// (ldmatrix), products of [16, 16] and [16, 8] (mma.m16n8k16), copies into shared memory that nobody waits for yet
-// (cp.async). Fragments as the PTX ISA lays them out: lane 4 g + t has of A rows g and g + 8, columns 2t and 2t + 1, then
-// the same eight columns on; of B column g, the same rows; of sums rows g and g + 8, columns 2t and 2t + 1.
+// A warp uses tensor cores through these, by the instructions themselves: tiles of 8 × 8 from shared memory into
+// fragments (ldmatrix), products of [16, 16] and [16, 8] (mma.m16n8k16), copies into shared memory that nobody waits
+// for yet (cp.async). The PTX ISA lays fragments out so: lane 4 g + t has of A rows g and g + 8, columns 2t and 2t + 1,
+// then the same eight columns on; of B column g, the same rows; of sums rows g and g + 8, columns 2t and 2t + 1.
 #pragma once
 
 #include <cstddef>

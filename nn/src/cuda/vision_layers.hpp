@@ -24,8 +24,8 @@ struct ConvolutionTask {
 // So many that the matrix of what the kernel sees has about 2^24 elements.
 std::uint32_t images_at_once(const ConvolutionGeometry& of);
 
-// As ConvolutionForward<T> and ConvolutionBackward<T>. scratch: convolution_scratch_bytes(format, of, images_at_once),
-// which begins on 256.
+// These are ConvolutionForward<T> and ConvolutionBackward<T> without their types. scratch:
+// convolution_scratch_bytes(format, of, images_at_once), which begins on 256.
 struct ConvolutionForwardRows {
   ConvolutionTask task;
   const void* x;
@@ -50,8 +50,8 @@ struct ConvolutionBackwardRows {
 void convolution_backward(void* native, const ConvolutionBackwardRows& a);
 std::size_t convolution_scratch_bytes(Format format, const ConvolutionGeometry& of, std::uint32_t images_at_once);
 
-// What products do not do of it. Weights stand as [out, in / groups, kernel's places] where the user has them, and as
-// [out, places, in / groups] for products, so that the channels of a pixel stay side by side.
+// Products leave this to kernels of our own. Weights stand as [out, in / groups, kernel's places] where the user has
+// them, and as [out, places, in / groups] for products, so that the channels of a pixel stay side by side.
 struct WeightOrder {
   std::size_t out;
   std::size_t channels;  // in / groups

@@ -1,4 +1,4 @@
-// What each needs of the build and the processor.
+// Each way to multiply says what it needs of the build and the processor.
 #include "src/products/choice.hpp"
 
 #include <fmt/format.h>

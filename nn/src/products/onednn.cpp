@@ -17,7 +17,7 @@ namespace {
 
 using dnnl::memory;
 
-// What a primitive is made for.
+// A primitive is made for a key.
 struct Key {
   explicit Key(const Gemm<bf16>& of)
       : m(of.m),
@@ -91,7 +91,7 @@ class Primitive {
   std::unordered_map<int, memory> arguments_;
 };
 
-// Of one thread.
+// Each thread has its own.
 class Products {
  public:
   void multiply(const Gemm<bf16>& of) {

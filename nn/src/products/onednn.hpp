@@ -16,7 +16,8 @@ bool available();
 // Whether those are tiles' (AMX).
 bool has_tiles();
 
-// Of strides that are known and extents that are at least 1. Throws std::runtime_error when oneDNN fails.
+// Multiplies operands whose strides are known and whose extents are at least 1. Throws std::runtime_error when oneDNN
+// fails.
 void multiply(const Gemm<bf16>& product);
 
 // Such as "oneDNN 3.1.0 with AMX".

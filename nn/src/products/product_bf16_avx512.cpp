@@ -1,6 +1,6 @@
-// As product_avx512.cpp, with words in place of numbers: a word is two numbers that follow each other in the depth, and
-// one instruction multiplies and adds sixteen pairs of them. All of b is rearranged, into panels of 32 columns; of a
-// nothing where its words stand in memory, else 12 rows at a time.
+// This is product_avx512.cpp with words in place of numbers: a word is two numbers that follow each other in the depth,
+// and one instruction multiplies and adds sixteen pairs of them. All of b is rearranged, into panels of 32 columns; of
+// a nothing where its words stand in memory, else 12 rows at a time.
 #include <immintrin.h>
 
 #include <cstdint>

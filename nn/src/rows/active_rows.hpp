@@ -19,8 +19,8 @@ inline constexpr Format format_of = std::is_same_v<T, double>  ? Format::fp64
                                     : std::is_same_v<T, bf16>  ? Format::bf16
                                                                : Format::fp16;
 
-// What the words of so many rows from the key's first one are drawn from. Throws UsageError for a probability outside
-// [0, 1) and for rows beyond 2^48.
+// Returns what the words of so many rows from the key's first one are drawn from. Throws UsageError for a probability
+// outside [0, 1) and for rows beyond 2^48.
 DropoutMask mask_of(const Dropout& dropout, std::size_t rows);
 
 }  // namespace tessera::nn

@@ -27,7 +27,7 @@ struct AttentionRow {
         known(a.first_keys + row * a.key_step),
         scale(static_cast<R>(a.scale)) {}
 
-  // Of a part of sixteen: the elements of known keys, then `rest`. Memory reaches to the end of the part.
+  // Returns a part of sixteen: the elements of known keys, then `rest`. Memory reaches to the end of the part.
   [[gnu::always_inline]] V part(const R* of, std::size_t at, R rest) const {
     return first_lanes<Set, format>(known - at, load_lanes<V>(of + at), rest);
   }

@@ -10,7 +10,7 @@ namespace tessera::nn {
 // So many rows are added up in the type of arithmetic, before doubles take them.
 inline constexpr std::size_t batch_norm_run = 64;
 
-// Of `blocks` × 16 channels from `first` on.
+// Sums `blocks` × 16 channels from `first` on.
 template <typename Set, Format format, std::size_t blocks>
 [[gnu::always_inline]] inline void batch_norm_channels(const BatchNormSums& a, std::size_t first) {
   using V = Values<Set, format>;

@@ -103,7 +103,7 @@ void softmax_scaled_lanes(const SoftmaxScaled& a) {
 // ---- the Gaussian error linear unit, tanh form ----
 //   (1 + tanh(u)) / 2 = 1 / (1 + e^(-2u)) = s, so y = x s and dy/dx = s + x s (1 - s) 2 du/dx
 
-// Of u = sqrt(2/π) (x + 0.044715 x³), times 2.
+// The factors are those of u = sqrt(2/π) (x + 0.044715 x³), times 2.
 inline constexpr double gelu_linear = 2.0 * 0.79788456080286535588;
 inline constexpr double gelu_cubic = gelu_linear * 0.044715;
 

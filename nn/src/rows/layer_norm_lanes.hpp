@@ -88,7 +88,7 @@ template <typename Set, Format format, std::size_t blocks>
   }
 }
 
-// Of the columns from the first to before the last, which are multiples of 16, or all there are.
+// Computes the columns from the first to before the last, which are multiples of 16, or all there are.
 template <typename Set, Format format>
 void parameter_gradients(const LayerNormBackwardRows& a, std::size_t first, std::size_t last) {
   constexpr std::size_t blocks = 4;

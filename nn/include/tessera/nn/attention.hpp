@@ -34,8 +34,8 @@ struct AttentionShape {
   std::size_t statistics() const { return rows() * heads; }  // numbers that forward leaves for backward
 };
 
-// Of probabilities; the mask's row is global row · heads + head, its column the key's position in its sequence.
-// `dropout.key.first_row` is the global row of the first row of qkv.
+// The dropout is of probabilities; the mask's row is global row · heads + head, its column the key's position in its
+// sequence. `dropout.key.first_row` is the global row of the first row of qkv.
 template <Element T>
 struct AttentionForward {
   AttentionShape shape;

@@ -40,7 +40,7 @@ struct BatchNormOptions {
   Initial initial_weight = Initial::ones();  // zeros: a residual branch that starts as nothing (Goyal et al. 2017)
 };
 
-// What a rank brings to a synchronised norm: its number of rows, and then two values for each channel.
+// A rank brings so many values to a synchronised norm: its number of rows, and then two values for each channel.
 inline std::size_t batch_norm_values(std::size_t channels) { return 1 + 2 * channels; }
 
 template <Element T>
@@ -85,7 +85,7 @@ struct BatchNormFollow {
 };
 void batch_norm_follow(Stream& stream, const BatchNormFollow& operation);
 
-// Of a synchronised norm's backward what stands before the exchange.
+// This is the part of a synchronised norm's backward that stands before the exchange.
 template <Element T>
 struct BatchNormGradientSums {
   MatrixView<const T> x;  // as BatchNormBackward's
@@ -138,13 +138,13 @@ class BatchNorm final : public Module {
     std::span<Arithmetic<T>> mean;     // [channels]
     std::span<Arithmetic<T>> inverse;  // [channels]
   };
-  // What the window is for decides: evaluate takes the running moments, recompute leaves them as they are.
+  // The window's kind decides: evaluate takes the running moments, recompute leaves them as they are.
   struct Then {  // y = relu(norm + residual)
     const T* residual = nullptr;
     bool relu = false;
   };
   Saved forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> x, MatrixView<T> y, Then then = {});
-  // Of x, from that of norm + residual; with relu_y from that of y, when there was no residual.
+  // Computes the gradient of x from that of norm + residual; with relu_y from that of y, when there was no residual.
   void backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
                 MatrixView<T> dx, const T* relu_y = nullptr);  // dx may be dy
 

@@ -40,8 +40,8 @@ struct ConvolutionShape {
   HeightWidth dilation = 1;  // from one of the kernel's pixels to the next
   std::size_t groups = 1;    // divides in and out; output channels of a group see the input channels of theirs
 
-  // Of the results from images of this size. Throws UsageError, with the sizes, where the kernel reaches beyond the
-  // padded image.
+  // Returns the size of the results from images of this size. Throws UsageError, with the sizes, where the kernel
+  // reaches beyond the padded image.
   HeightWidth output(HeightWidth image) const;
   // Throws UsageError for what is no convolution: nothing, or groups that do not divide.
   void check() const;

@@ -1,6 +1,6 @@
-// What a window of a pass that only counts would compute, by the operations that its layers enqueue: matrix products
-// and convolutions by their floating-point operations, and of everything the bytes of the views that it reads and
-// writes.
+// A pass that only counts keeps this of a window: what the operations that its layers enqueue would compute. Matrix
+// products and convolutions have their floating-point operations, and everything has the bytes of the views that it
+// reads and writes.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,7 @@ struct CountedOperation {
 
 class CountedWork {
  public:
-  // Of one operation: its views, or a struct that has them.
+  // Notes one operation: its views, or a struct that has them.
   template <typename... Arguments>
   void note(const Arguments&... arguments) {
     CountedOperation operation;

@@ -26,7 +26,7 @@ namespace tessera::nn {
 
 class CountingModel {
  public:
-  // As FullyShard::add, for those whose windows are to be written down.
+  // Does what FullyShard::add does, for modules whose windows are to be written down.
   void add(const Module& module, const UnitOptions& options = {}) {
     units_.emplace(&module, units_.size());
     if (options.recompute) recomputing_.insert(&module);
@@ -60,13 +60,14 @@ class CountingModel {
     return module.backward(LayerWindow::counting(plan::WindowKind::backward, false, work), std::forward<Args>(args)...);
   }
 
-  // Of modules that were added, since the last call: what plan::Program has of a micro-batch or an evaluation.
+  // Returns the windows of modules that were added, since the last call: what plan::Program has of a micro-batch or an
+  // evaluation.
   std::vector<plan::WindowUse> take_windows() {
     kept_.clear();
     works_.clear();
     return std::exchange(windows_, {});
   }
-  // What each of these windows computes, in their order, since the last call of take_windows().
+  // Returns what each of these windows computes, in their order, since the last call of take_windows().
   const std::list<CountedWork>& works() const { return works_; }
 
  private:

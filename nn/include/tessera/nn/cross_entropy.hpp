@@ -47,7 +47,7 @@ constexpr std::size_t cross_entropy_statistics(std::size_t batch, float smoothin
   return smoothing == 0.0f ? 2 * batch : 3 * batch;
 }
 
-// Of cross_entropy_at_once().
+// Returns the number of statistics of cross_entropy_at_once().
 constexpr std::size_t cross_entropy_at_once_statistics(std::size_t batch, float smoothing, DeviceKind device) {
   return cross_entropy_statistics(batch, smoothing) + (device == DeviceKind::cuda ? batch : 0);
 }
@@ -69,7 +69,7 @@ void cross_entropy_at_once(Stream& stream, const CrossEntropyRows<T>& rows, Arit
 template <Element T>
 void count_correct(Stream& stream, const CrossEntropyRows<T>& rows, double* correct, std::size_t among = 1);
 
-// What a batch brings to its loss. `weights` may be empty: 1 for all.
+// Targets are what a batch brings to its loss. `weights` may be empty: 1 for all.
 struct Targets {
   std::span<const std::int32_t> labels;
   std::span<const float> weights = {};

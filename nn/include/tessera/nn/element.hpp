@@ -1,4 +1,4 @@
-// What the elements of activations may be, and in which type the layers calculate on them and keep statistics.
+// The elements of activations have these types; layers calculate on them and keep statistics in the types named here.
 #pragma once
 
 #include <type_traits>

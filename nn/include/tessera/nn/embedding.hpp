@@ -62,7 +62,7 @@ struct EmbeddingShape {
   std::size_t dim;
 };
 
-// What a language model says to a batch, and what is right.
+// A Prediction is what a language model says to a batch, and what is right.
 template <Element T>
 struct Prediction {
   // [rows, vocabulary]; backward leaves their gradient here. Without columns: a place of the layer's own, from the
@@ -94,7 +94,7 @@ class Embedding final : public Module {
                 const SequenceBatch& sequences);
   void backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<T> dy);  // overwrites dy
 
-  // As the last layer: logits [rows, vocabulary] = x tableᵀ, with x [rows, dim].
+  // The last layer is the same table: logits [rows, vocabulary] = x tableᵀ, with x [rows, dim].
   struct SavedLogits {
     MatrixView<const T> x;
   };
@@ -102,7 +102,7 @@ class Embedding final : public Module {
   void backward(LayerWindow window, ActivationStack& stack, const SavedLogits& saved, MatrixView<const T> dlogits,
                 MatrixView<T> dx);
 
-  // Likewise, with the loss (cross_entropy.hpp) in the same window.
+  // The last layer with the loss (cross_entropy.hpp) in the same window.
   struct SavedLoss {
     SavedLogits linear;
     Prediction<T> prediction;  // whose logits are those that were formed

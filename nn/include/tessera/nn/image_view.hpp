@@ -36,7 +36,7 @@ struct ImageView {
   MatrixView<T> rows() const { return {data, pixels(), channels}; }                 // one for each pixel
   MatrixView<T> flat() const { return {data, images, height * width * channels}; }  // one for each image
 
-  // As a span<T> becomes a span<const T>.
+  // A view of T becomes one of const T, like a span.
   operator ImageView<const T>() const  // NOLINT(google-explicit-constructor)
       requires(!std::is_const_v<T>) {
     return {data, images, height, width, channels};

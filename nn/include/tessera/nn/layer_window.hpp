@@ -1,7 +1,6 @@
-// What a layer runs in. Usually a window of the runtime. Or nothing at all, when a pass only counts its activations:
-// then parameters have no memory and nothing is enqueued, so the same code counts that computes. Or memory of the
-// caller's, for layers without the runtime.
-//
+// A layer runs in a LayerWindow: usually a window of the runtime; or nothing at all, when a pass only counts its
+// activations: then parameters have no memory and nothing is enqueued, so the same code counts that computes; or memory
+// of the caller's, for layers without the runtime.
 // All layers have one form, so that chains of them read alike:
 //   Saved forward(LayerWindow, ActivationStack&, x, y, …)            writes y, which the caller pushed, and pushes
 //                                                                    what its backward needs
@@ -31,10 +30,10 @@ class ParameterMemory {
   virtual const void* parameter(const Parameter& parameter) = 0;
   virtual void* gradient(const Parameter& parameter) = 0;  // null: not wanted
   virtual const float* loss_scale() = 0;
-  // Of layers that have buffers. Throws UsageError unless it is overridden.
+  // Layers that have buffers ask for them here. Throws UsageError unless it is overridden.
   virtual float* buffer(const Buffer& buffer);
-  // Of layers that exchange something among ranks: what this one brings, and what all do. Both throw UsageError unless
-  // they are overridden.
+  // Layers that exchange something among ranks use these: what this one brings, and what all do. Both throw UsageError
+  // unless they are overridden.
   virtual double* contribution(const Exchange& exchange);
   virtual Contributions exchange(const Exchange& exchange);
   virtual plan::WindowKind kind() { return plan::WindowKind::forward; }  // forward, or what a forward pass is else
@@ -63,13 +62,13 @@ class LayerWindow {
 
   bool counts_only() const { return window_ == nullptr && memory_ == nullptr; }
 
-  // What a forward pass is for: training, the same again (recompute), or evaluation.
+  // The kind is what a forward pass is for: training, the same again (recompute), or evaluation.
   plan::WindowKind kind() const {
     if (memory_ != nullptr) return memory_->kind();
     return window_ == nullptr ? counted_ : window_->kind();
   }
 
-  // As Window's.
+  // True in a window that computes a part again, as Window::recomputes().
   bool recomputes() const { return window_ == nullptr ? counted_again_ : window_->recomputes(); }
 
   // The kind of device that a layer takes scratch memory for: the stack's, which must be the stream's. Throws
@@ -81,7 +80,7 @@ class LayerWindow {
         to_string(stream().device()) + "; make it with that device's kind");
   }
 
-  // As Window's; null when counting, and the gradient of a frozen parameter is null.
+  // This is Window's; null when counting, and the gradient of a frozen parameter is null.
   template <typename T>
   const T* parameter(const Parameter& parameter) const {
     if (memory_ != nullptr) return static_cast<const T*>(memory_->parameter(parameter));
@@ -98,12 +97,12 @@ class LayerWindow {
     else
       return window_ == nullptr || !window_->trains(parameter) ? nullptr : window_->gradient<T>(parameter).data();
   }
-  // As Window's; null when counting.
+  // This is Window's; null when counting.
   float* buffer(const Buffer& buffer) const {
     if (memory_ != nullptr) return memory_->buffer(buffer);
     return window_ == nullptr ? nullptr : window_->buffer(buffer).data();
   }
-  // As Window's; nothing when counting.
+  // These are Window's; nothing when counting.
   double* contribution(const Exchange& exchange) const {
     if (memory_ != nullptr) return memory_->contribution(exchange);
     return window_ == nullptr ? nullptr : window_->contribution(exchange).data();

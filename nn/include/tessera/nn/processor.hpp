@@ -1,5 +1,5 @@
-// What computes the layers on this machine: which the bits depend on, and the speed. On its processor variables cap it,
-// to have another processor's bits on this one: TESSERA_INSTRUCTION_SET (instruction_set.hpp) for rows and kernels, and
+// The layers' bits depend on what computes them on this machine, and so does the speed. Variables cap its processor, to
+// have another processor's bits on this one: TESSERA_INSTRUCTION_SET (instruction_set.hpp) for rows and kernels, and
 // for products TESSERA_PRODUCTS: "openblas", "avx512", "avx512_bf16" or "onednn" (AMX's are taken only by that). A
 // third chooses what computes convolutions, TESSERA_CONVOLUTIONS: "products" or "onednn". A value that this build or
 // machine does not have is a UsageError.

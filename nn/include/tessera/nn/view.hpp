@@ -18,7 +18,7 @@ struct MatrixView {
 
   std::size_t elements() const { return rows * columns; }
 
-  // As a span<T> becomes a span<const T>.
+  // A view of T becomes one of const T, like a span.
   operator MatrixView<const T>() const  // NOLINT(google-explicit-constructor)
       requires(!std::is_const_v<T>) {
     return {data, rows, columns};

@@ -13,7 +13,7 @@
 
 namespace tessera::torch {
 
-// What `part(input)` returns. `part` uses parameters of one unit (another one's is a UsageError in the backward pass),
+// Returns `part(input)`. `part` uses parameters of one unit (another one's is a UsageError in the backward pass),
 // gives the same whenever it is called, and is kept until then. A tensor that needs a gradient must be an input, and
 // not come in by capture. Random numbers are drawn again from where torch's generators stood, by as many operators:
 // a part that draws in one of its runs alone is a UsageError in the backward pass. Of ranks that are threads, which

@@ -53,7 +53,7 @@ struct ModuleOptions {
   std::function<Initial(const std::string& name, at::IntArrayRef sizes)> initial = {};
 };
 
-// What FullyShard does for any torch module, without knowing its class.
+// ShardedModule is what FullyShard does for any torch module, without knowing its class.
 class ShardedModule {
  public:
   ShardedModule(World& world, std::shared_ptr<::torch::nn::Module> module, ModuleOptions module_options,
@@ -69,17 +69,17 @@ class ShardedModule {
   // but every rank must learn the same.
   void learn(const std::function<void()>& forward_pass);
 
-  // As tessera::FullyShard::finalize(); then the module's own values, those of rank 0, become everybody's, and its
-  // memory is freed; or what was deferred (deferred.hpp) is computed there. Parameters with requires_grad() == false
-  // are frozen.
+  // Does what tessera::FullyShard::finalize() does; then the module's own values, those of rank 0, become everybody's,
+  // and its memory is freed; or what was deferred (deferred.hpp) is computed there. Parameters with requires_grad() ==
+  // false are frozen.
   void finalize(std::unique_ptr<Optimizer> optimizer);
 
   // The backward pass of what the passes since the last one computed: in place of loss.backward(), which is an error.
   // `loss` is this rank's, a scalar: the runtime averages over ranks and micro-batches.
   void backward(const at::Tensor& loss);
 
-  // As tessera::FullyShard's: with a weight, `loss` is the sum over the samples that it counts, not their mean; a rank
-  // whose data has ended takes part with nothing, until all have.
+  // These are tessera::FullyShard's: with a weight, `loss` is the sum over the samples that it counts, not their mean;
+  // a rank whose data has ended takes part with nothing, until all have.
   void update();
   void update(float learning_rate);
   void update(const UpdateOptions& options);
@@ -96,7 +96,7 @@ class ShardedModule {
 
   // The runtime below, for what it offers between steps: checkpoints, hooks, norms, traces. Windows are this class's.
   tessera::FullyShard& sharded();
-  // What the runtime knows a parameter as, by its name in the module. Throws UsageError.
+  // Returns the runtime's parameter, by its name in the module. Throws UsageError.
   const Parameter& parameter(std::string_view name) const;
 
  protected:
