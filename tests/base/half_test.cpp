@@ -34,7 +34,7 @@ Half from_bits(std::uint32_t bits) {
   return half;
 }
 
-// What a pattern without sign is worth; that of infinity is worth the power of two that comes next.
+// Returns the value of a pattern without sign; infinity has the value of the power of two that comes next.
 template <typename Half>
 double worth(std::uint32_t magnitude) {
   constexpr Layout l = layout<Half>;

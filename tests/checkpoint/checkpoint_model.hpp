@@ -73,13 +73,13 @@ class Values {
 
 using Visit = std::function<void(const std::string& tensor, std::size_t first, std::span<float> values)>;
 
-// As files have it: of a unit that each replica has of its own with the replica's number.
+// Returns the tensor's name in files: a unit that each replica has of its own has the replica's number in it.
 inline std::string name_in_files(FullyShard& model, const Unit& unit, const std::string& tensor) {
   const std::size_t rank = static_cast<std::size_t>(model.world().rank());
   return plan::name_in_replica(unit.spec(), tensor, model.plan().place_of(rank).replica);
 }
 
-// Of one of a unit's states, under names that begin with `prefix`.
+// Visits the pieces of one of a unit's states, under names that begin with `prefix`.
 inline void for_each_piece(FullyShard& model, const Unit& unit, const std::string& state, const std::string& prefix,
                            const Visit& visit) {
   for (const ParameterPiece& piece : model.pieces(unit, state)) {
@@ -132,7 +132,7 @@ inline std::size_t differing(FullyShard& model, std::uint64_t salt) {
   return count;
 }
 
-// Of a step's scalars what updates carry from step to step.
+// Returns the step's scalars that updates carry from step to step.
 inline auto carried(const kernels::StepScalars& scalars) {
   return std::tuple(scalars.step, scalars.skipped_steps, scalars.loss_scale, scalars.good_steps, scalars.decay_power[0],
                     scalars.decay_power[1]);

@@ -1,4 +1,4 @@
-// What a device may hold after a power failure, as POSIX allows it: a folder's entries are sure to be there once the
+// A device may hold this after a power failure, as POSIX allows it: a folder's entries are sure to be there once the
 // folder was flushed, a file's bytes once the file was; of all else any part may be missing.
 #pragma once
 
@@ -22,7 +22,7 @@ class Device {
 
   // Which of the first `count` operations a failure behind them may undo.
   std::vector<std::size_t> unsure(std::size_t count) const;
-  // What is there when the first `count` operations happened without those that `lost` holds for.
+  // Returns what is there when the first `count` operations happened without those that `lost` holds for.
   Files after(std::size_t count, const std::vector<bool>& lost) const;
 
  private:

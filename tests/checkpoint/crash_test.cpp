@@ -66,7 +66,7 @@ Recording record_a_save(int ranks) {
   return recording;
 }
 
-// What is wrong with what a failure left; empty when the latest checkpoint is whole.
+// Says what is wrong with the files that a failure left; empty when the latest checkpoint is whole.
 std::string fault(const Recording& recording, const Files& left) {
   for (const auto& [whole, name] :
        {std::pair(&recording.new_one, "step-00000002"), std::pair(&recording.old_one, "step-00000001")}) {

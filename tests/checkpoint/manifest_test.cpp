@@ -135,7 +135,7 @@ TEST_CASE("a_changed_byte_or_a_lost_end_is_damage") {
 
 TEST_CASE("another_format_and_another_version_are_named") {
   CHECK(complaint(sealed(R"({"format":"other",)")) == "format: is not that of a checkpoint");
-  // What stands behind the version is not looked at: it may be of any form.
+  // The text behind the version is not looked at: it may be of any form.
   CHECK(
       complaint(sealed(R"({"format":"tessera-checkpoint","version":2,"colour":[[]],)")) ==
       "version: the checkpoint is of format 2, written by a newer version of Tessera; this one reads up to 1: read it "

@@ -44,7 +44,7 @@ class Sandbox {
     return SafetensorsReader(path_);
   }
 
-  // What the reader says about these bytes, without the path that it begins with.
+  // Returns what the reader says about these bytes, without the path that it begins with.
   std::string complaint(const std::string& bytes) const {
     try {
       open(bytes);

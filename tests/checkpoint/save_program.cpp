@@ -1,4 +1,4 @@
-// What the kill test kills: saves one small checkpoint and ends. save_program DIRECTORY STEP RANKS
+// The kill test kills this: it saves one small checkpoint and ends. save_program DIRECTORY STEP RANKS
 #include <cstdlib>
 
 #include "checkpoint_model.hpp"

@@ -170,7 +170,7 @@ TEST_CASE("a_model_of_other_programs_is_told_so") {
     CHECK(carried(model.step_scalars(0)) == carried(counts(7)));
     CHECK(model.step_scalars(1).step == 0);
   });
-  // What the first program has counted is its own, whoever is the first here.
+  // The first program's counts are its own, whoever is the first here.
   with_model({.ranks = 1, .rows = 211}, [&](FullyShard& model) {
     Checkpointer(model, {.directory = folder.path()}).load(folder / "step-00000017", {.partial = true});
     CHECK(model.step_scalars().step == 0);

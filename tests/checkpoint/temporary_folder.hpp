@@ -39,7 +39,7 @@ inline std::string bytes_in(const std::filesystem::path& path) {
   return bytes;
 }
 
-// By their paths in the folder, those of folders in it too.
+// Returns the contents of files by their paths in the folder, those of folders in it too.
 inline std::map<std::string, std::string> files_in(const std::filesystem::path& folder) {
   std::map<std::string, std::string> result;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {

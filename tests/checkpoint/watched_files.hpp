@@ -27,7 +27,7 @@ struct Operation {
 
 // From now on; one at a time.
 void start(const std::filesystem::path& folder);
-// What succeeded, in an order in which it happened.
+// Returns the operations that succeeded, in an order in which they happened.
 std::vector<Operation> stop();
 
 // The `nth` such call from start() on (from 1) fails with `error`, or, where that is 0, writes half of what it should.

@@ -34,7 +34,7 @@ struct SumCase {
   float divisor = 1.0f;
 };
 
-// What rank `shard_owner` must hold, written as numerics.md says it.
+// Returns what rank `shard_owner` must hold, written as numerics.md says it.
 template <typename Element>
 float expected_sum(const SumCase& sum_case, int ranks, std::size_t index, float before) {
   float sum = static_cast<float>(static_cast<Element>(test_value(0, index)));

@@ -31,7 +31,7 @@ class ControlBackend final : public World::Backend {
 
 using Property = void (*)(World&);
 
-// What went wrong on a rank. A world that the property itself made fail leaves nothing.
+// Says what went wrong on a rank. A world that the property itself made fail leaves nothing.
 inline std::string violation(Control& control, Property property) {
   std::string text;
   try {

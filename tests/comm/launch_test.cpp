@@ -71,7 +71,7 @@ class Process {
   Process& operator=(const Process&) = delete;
 
   void send(int signal) const { ::kill(id_, signal); }
-  // What it has written next, at most so much; nothing when it has ended.
+  // Returns what it has written next, at most so much; nothing when it has ended.
   std::string read(std::size_t most) const {
     std::string text(most, ' ');
     const ssize_t count = ::read(errors_, text.data(), most);

@@ -239,7 +239,7 @@ namespace {
 
 using Property = void (*)(World&);
 
-// What went wrong on the rank. A world that the property itself made fail leaves nothing.
+// Says what went wrong on the rank. A world that the property itself made fail leaves nothing.
 std::optional<std::string> violation(const SimulateOptions& options, Property property) {
   std::optional<std::string> text;
   try {

@@ -23,7 +23,7 @@ namespace {
 
 using namespace tessera;
 
-// What the last rank does in the third of its steps.
+// The last rank does this in the third of its steps.
 void misbehave(World& world, const std::string& what) {
   if (what == "throw") throw DataError("train.bin: empty");
   if (what == "abort") world.abort("the disk is full");
@@ -34,7 +34,7 @@ void misbehave(World& world, const std::string& what) {
   if (what == "options") world.require_equal(17, "the plan");
 }
 
-// What the last rank does when the others have left.
+// The last rank does this when the others have left.
 void stay(World& world, const std::string& what) {
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   const auto end = std::chrono::steady_clock::now() + 2 * world.timeout();

@@ -45,7 +45,7 @@ void fill(World& world, std::span<float> values, std::uint64_t seed) {
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = test_value(world.rank(), i, seed);
 }
 
-// What a rank has after every kind of collective on `count` elements per rank.
+// A rank has these results after every kind of collective on `count` elements per rank.
 struct Results {
   std::vector<float> gathered, reduced, summed, copied;
   friend bool operator==(const Results&, const Results&) = default;
@@ -140,7 +140,7 @@ void check_needs_no_staging(World& world, Communicator& communicator) {
 
 }  // namespace
 
-// What --simulate-backend mpi says of a job on one host.
+// --simulate-backend mpi says so of a job on one host.
 void arenas_need_no_staging_on_one_host(World& world) {
   if (!on_one_host(world, world.mesh({{"all", world.size()}}).group("all").ranks())) return;
   const auto communicator = world.make_communicator("each");

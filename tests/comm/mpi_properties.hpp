@@ -1,4 +1,4 @@
-// What the mpi backend owes beside the conformance suite. The same kind of list.
+// The mpi backend owes these beside the conformance suite. The same kind of list.
 #pragma once
 
 #include "tessera/comm/world.hpp"

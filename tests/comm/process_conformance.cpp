@@ -56,8 +56,8 @@ bool holds(comm::Introduction& introduction, const Property& property) {
 
 }  // namespace
 
-// Of LeakSanitizer, where the build has it. At the end of the process MPI's libraries are gone, and with them the names
-// by which their leaks are known (tests/sanitizers/lsan-mpi.supp).
+// LeakSanitizer has this, where the build has that. At the end of the process MPI's libraries are gone, and with them
+// the names by which their leaks are known (tests/sanitizers/lsan-mpi.supp).
 extern "C" [[gnu::weak]] int __lsan_do_recoverable_leak_check();
 
 int tessera::run_properties(comm::Introduction& introduction, std::span<char* const> arguments) {

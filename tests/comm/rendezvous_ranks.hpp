@@ -38,7 +38,7 @@ class Meeting {
 
   using Body = std::function<void(Control&)>;
 
-  // What each of the ranks from `first` on threw, or "". A rank that throws aborts the job.
+  // Returns what each of the ranks from `first` on threw, or "". A rank that throws aborts the job.
   std::vector<std::string> run(const Body& body, int first = 0) const {
     std::vector<std::string> texts(static_cast<std::size_t>(options_.ranks));
     std::vector<std::thread> threads;

@@ -280,7 +280,7 @@ TEST_CASE("a_flood_of_a_thousand_connections_keeps_nobody_out_and_is_not_kept") 
   over = true;
   more.join();
   for (const std::string& text : texts) CHECK(text == "");
-  // Of those that say nothing only so many are kept as there are places.
+  // Silent connections are kept only as far as there are places.
   const auto ended = std::count_if(flood.begin(), flood.end(), [](Socket& socket) {
     return is_ended(socket, steady_clock::now() + milliseconds(1));
   });
@@ -520,7 +520,7 @@ TEST_CASE("what_rank_0_says_last_reaches_the_others") {
   }
 }
 
-// What it announces just before keeps its thread busy, so that it is in the middle of something when it is ended.
+// The rank announces something just before, which keeps its thread busy when it is ended.
 TEST_CASE("what_a_rank_says_last_reaches_the_others") {
   for (int round = 0; round < 50; ++round) {
     const Meeting place({.ranks = 2});
@@ -581,7 +581,7 @@ constexpr milliseconds stopped_timeout{1500};
   ::_exit(1);
 }
 
-// What leaving comes to.
+// Returns what leaving comes to.
 std::string leave_after_meeting(Control& control) {
   control.open("control", std::nullopt, "");
   control.leave();

@@ -47,7 +47,7 @@ Outcome outcome_of(Function&& function) {
   return outcome;
 }
 
-// What a body saw of one command line.
+// A body saw this of one command line.
 struct Seen {
   Outcome outcome;
   int ranks = 0;

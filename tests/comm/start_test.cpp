@@ -215,7 +215,7 @@ TEST_CASE("slurm_says_its_nodes_and_numbers") {
   const Variables one_node = {{"SLURM_STEP_NUM_NODES", "1"}};
   CHECK(where(together({step, one_node}), Launcher::slurm) == "127.0.0.1:20023");
   CHECK(where(together({step, one_node, {{"MASTER_ADDR", "a"}}}), Launcher::slurm) == "a:20023");
-  // Of a federation the upper bits say which cluster.
+  // The upper bits of a federation's numbers say which cluster.
   const Variables federated = {{"SLURM_STEP_NODELIST", "a"}, {"SLURM_JOB_ID", "4294967295"}, {"SLURM_STEP_ID", "2"}};
   CHECK(where(federated, Launcher::slurm) == "a:21067");
   CHECK(place(step, Launcher::slurm).local_rank == 1);

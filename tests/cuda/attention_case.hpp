@@ -11,7 +11,7 @@
 
 namespace tessera::test {
 
-// What computes attention while it lives.
+// Chooses what computes attention while it lives.
 class WithAttention {
  public:
   explicit WithAttention(nn::cuda::attentions::Set set) { nn::cuda::attentions::select(set); }

@@ -9,7 +9,7 @@
 
 namespace tessera::test {
 
-// What computes convolutions on CUDA devices while it lives.
+// Chooses what computes convolutions on CUDA devices while it lives.
 class WithConvolutions {
  public:
   explicit WithConvolutions(nn::cuda::convolutions::Set set) { nn::cuda::convolutions::select(set); }

@@ -1,4 +1,4 @@
-// What the tests on CUDA devices share: streams, and buffers of the device with guards around them.
+// The tests on CUDA devices share these: streams, and buffers of the device with guards around them.
 #pragma once
 
 #include <cstdlib>

@@ -30,7 +30,7 @@ struct FakeFaults {
   std::uint64_t delay_seed = 0;  // each launch of each rank takes 0 to 300 µs more, by seed
 };
 
-// Of all communicators, in all of their calls.
+// The counts are those of all communicators, in all of their calls.
 struct FakeCounts {
   std::atomic<int> waits = 0;      // calls that went on in the background and were asked for until they had ended
   std::atomic<int> slept = 0;      // those whose thread gave up its processor meanwhile

@@ -1,4 +1,4 @@
-// What is launched, counted on the emulated device: one kernel where several would do the same.
+// Launches are counted on the emulated device: one kernel where several would do the same.
 #include <cuda_runtime.h>
 #include <doctest/doctest.h>
 

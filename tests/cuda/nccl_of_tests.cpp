@@ -1,4 +1,4 @@
-// What a launch opens as NCCL in programs with the emulated device: NCCL's calls among threads.
+// A launch opens this as NCCL in programs with the emulated device: NCCL's calls among threads.
 #include "nccl_of_tests.hpp"
 
 #include <memory>

@@ -5,7 +5,7 @@
 
 namespace tessera::comm {
 
-// Of the next one that is opened.
+// Returns the faults of the next NCCL that is opened.
 FakeFaults& faults_of_opened_nccl();
 
 }  // namespace tessera::comm

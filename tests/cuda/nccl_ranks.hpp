@@ -27,7 +27,7 @@ struct NcclRanks {
   std::function<void(const FakeCounts&)> look{};  // when all have left
 };
 
-// What each rank's body threw, or "".
+// Returns what each rank's body threw, or "".
 template <typename Body>
 std::vector<std::string> run_nccl_ranks(const NcclRanks& how, const Body& body) {
   FakeNccl nccl(how.faults);

@@ -1,4 +1,4 @@
-// What the nccl backend does beside the conformance suite: one order of launch, NCCL's own sums, errors and hangs of
+// The nccl backend does these beside the conformance suite: one order of launch, NCCL's own sums, errors and hangs of
 // devices, and memory.
 #include <doctest/doctest.h>
 

@@ -164,7 +164,7 @@ TEST_CASE_TEMPLATE("cuda: batch norm and its gradients are near the CPU's", T, T
   }
 }
 
-// What two other ranks brought, one of them nothing.
+// Returns what two other ranks brought, one of them nothing.
 std::vector<double> of_others(std::size_t channels, unsigned seed) {
   const std::vector<float> some = random_floats(2 * channels, seed);
   std::vector<double> all(2 * batch_norm_values(channels), 0.0);
@@ -178,7 +178,7 @@ void bring(Stream& stream, double* to, const std::vector<double>& values) {
   stream.synchronize();
 }
 
-// As the middle of three ranks, on a mesh of three replicas.
+// Runs as the middle of three ranks, on a mesh of three replicas.
 template <typename T, typename On>
 void run_synchronised(Stream& stream, On& on) {
   const std::size_t values = batch_norm_values(on.form.channels);

@@ -49,7 +49,7 @@ ConvolutionGeometry geometry_of(const ConvolutionForm& form) {
           .groups = static_cast<std::uint32_t>(s.groups)};
 }
 
-// As where the kernel sees more of a batch than fits.
+// Runs in parts, which happens where the kernel sees more of a batch than fits.
 template <typename T>
 void run_in_parts(ConvolutionCase<T>& c, std::uint32_t images_at_once) {
   Stream stream = cuda_stream();

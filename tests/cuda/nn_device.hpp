@@ -1,4 +1,5 @@
-// What the tests of layers on CUDA devices share: the same operation on both devices, and how near the results must be.
+// The tests of layers on CUDA devices share these: the same operation on both devices, and how near the results must
+// be.
 #pragma once
 
 #include <cmath>
@@ -54,9 +55,9 @@ void check_same(const std::vector<T>& computed, const std::vector<T>& expected) 
   CHECK(wrong == 0);
 }
 
-// What a GELU in a product's epilogue may be off by, as a part of the largest number. cuBLASLt says no more than that
-// it takes the approximation by tanh; the hardware's own tanh is off by 2^-11 (PTX ISA, tanh.approx.f32), which the
-// slope of numbers around 1 makes at most twice as much.
+// A GELU in a product's epilogue may be off by this part of the largest number. cuBLASLt says no more than that it
+// takes the approximation by tanh; the hardware's own tanh is off by 2^-11 (PTX ISA, tanh.approx.f32), which the slope
+// of numbers around 1 makes at most twice as much. slope of numbers around 1 makes at most twice as much.
 inline constexpr double gelu_of_epilogue = 0x1p-10;
 
 // A matrix on the device, with guards around it.

@@ -27,7 +27,7 @@ const std::vector<Form> forms = {
     {{.kernel = 2}, 0, {4, 4}, 3},
 };
 
-// What a form's four passes make.
+// The four passes of a form make these.
 template <typename T>
 struct Results {
   std::vector<T> largest, dlargest, average, daverage;

@@ -231,7 +231,7 @@ TEST_CASE("images_that_are_damaged_or_change_are_named") {
     folder.write("a/b.png", cut(good_png));
     CHECK(failure(1).find(png.string() + ": is ") == 0);
   }
-  // Of bits that are turned over some make another picture, and some no code.
+  // Some bits that are turned over make another picture, and some no code.
   std::size_t without_code = 0;
   for (std::size_t at = good_jpeg.size() / 4; at < good_jpeg.size() - 100; at += 7) {
     std::string turned = good_jpeg;

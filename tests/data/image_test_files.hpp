@@ -1,4 +1,4 @@
-// What the tests of images in files share: a folder of their own, and what an error says.
+// The tests of images in files share these: a folder of their own, and what an error says.
 #pragma once
 
 #include <fmt/format.h>
@@ -35,7 +35,7 @@ class Folder {
   std::filesystem::path path_;
 };
 
-// What its DataError says; "none" where there was none.
+// Returns the text of the call's DataError; "none" where there was none.
 inline std::string failure_of(const std::function<void()>& call) {
   try {
     call();

@@ -55,7 +55,7 @@ LabelledData parse(const std::string& text, const CsvOptions& options = {}) {
   return read_labelled_csv(file.path(), options);
 }
 
-// What the reader says about a text, without the path that it begins with.
+// Returns what the reader says about a text, without the path that it begins with.
 std::string complaint(const std::string& text, const CsvOptions& options = {}) {
   const TemporaryFile file(text);
   try {
@@ -91,7 +91,7 @@ TEST_CASE("numbers_blanks_and_line_ends_are_read") {
   CHECK(all.labels == std::vector<std::int32_t>{0, 2});
 }
 
-// As programs write them that compute with 64 bits.
+// Programs that compute with 64 bits write such numbers.
 TEST_CASE("numbers_that_fp32_has_no_bits_for_become_zero_or_what_is_nearest") {
   const LabelledData data = parse("1e-40,1e-50,-1e-60,1e-320,0\n");
   CHECK(read_all(data).features == std::vector<float>{1e-40f, 0.0f, 0.0f, 0.0f});

@@ -32,7 +32,7 @@ void copy_indices(const SampleBatch& chosen, Indices& batch) {
 
 SamplerOptions small() { return {.samples = 17, .ranks = 2, .rank = 1, .batch = 3, .seed = 5}; }
 
-// What the sampler deals by itself, over several epochs.
+// Returns what the sampler deals by itself, over several epochs.
 std::vector<std::vector<std::size_t>> expected_batches(std::size_t epochs) {
   DistributedSampler sampler(small());
   std::vector<std::vector<std::size_t>> result;

@@ -66,7 +66,7 @@ Tokens all_tokens(const TokenFile& file) {
   return tokens;
 }
 
-// What opening a file of such content says, without the path that it begins with.
+// Returns what opening a file of such content says, without the path that it begins with.
 std::string complaint(const std::string& content, TokenFormat format, std::optional<std::size_t> vocabulary = {}) {
   const TemporaryFile file(content);
   try {

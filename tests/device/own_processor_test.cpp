@@ -47,7 +47,7 @@ std::optional<bool> stays(int processor, const cpu_set_t& all) {
   return result;
 }
 
-// Of some attempts, because the kernel may move any thread at any moment, too.
+// Several attempts are made, because the kernel may move any thread at any moment, too.
 bool once(bool expected, int processor, const cpu_set_t& all) {
   for (int attempt = 0; attempt < 100; ++attempt) {
     if (stays(processor, all) == expected) return true;

@@ -166,8 +166,8 @@ TEST_CASE("shares_cover_a_count_once_within_its_units") {
 // A sanitizer needs more address space than any limit that would do here.
 constexpr bool may_be_limited = !TESSERA_ADDRESS_SANITIZER && !TESSERA_THREAD_SANITIZER;
 
-// What a process with room for the stacks of a few threads says of an operation on 600, and whether it then computes on
-// one.
+// Returns what a process with room for the stacks of a few threads says of an operation on 600, and whether it then
+// computes on one.
 int end_of_crowded_process() {
   std::size_t pages = 0;
   std::ifstream("/proc/self/statm") >> pages;

@@ -1,4 +1,4 @@
-// What happens on a stream when a task throws.
+// A task throws, and these tests say what happens on its stream.
 #include <doctest/doctest.h>
 
 #include <stdexcept>

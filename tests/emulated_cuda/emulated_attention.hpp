@@ -1,4 +1,5 @@
-// What the tests ask of the attention that stands in place of cuDNN's on the emulated device, and what it was asked.
+// The tests ask this of the attention that stands in place of cuDNN's on the emulated device, and learn what it was
+// asked.
 #pragma once
 
 #include <cstddef>

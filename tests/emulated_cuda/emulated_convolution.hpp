@@ -1,4 +1,5 @@
-// What the tests ask of the convolutions that stand in place of cuDNN's on the emulated device, and what it was asked.
+// The tests ask this of the convolutions that stand in place of cuDNN's on the emulated device, and learn what they
+// were asked.
 #pragma once
 
 #include <cstddef>

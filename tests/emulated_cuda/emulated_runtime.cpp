@@ -344,7 +344,7 @@ cudaError_t cudaMalloc(void** data, std::size_t size) {
   *data = size == 0 ? nullptr : memory().take(size, true);
   return *data == nullptr && size > 0 ? cudaErrorMemoryAllocation : cudaSuccess;
 }
-// As on a device, memory goes only after all work that was enqueued.
+// Memory goes only after all work that was enqueued, as on a device.
 cudaError_t cudaFree(void* data) {
   delay_as_asked();
   streams_of(current_device).synchronize();

@@ -34,7 +34,7 @@ enum class Waits { no, warp, block };
 
 class Block;
 
-// What a fiber stands on, and ThreadSanitizer's name of it.
+// A fiber stands on this; ThreadSanitizer has a name of it.
 struct Stack {
   std::byte* memory = nullptr;
   void* tsan = nullptr;
@@ -204,7 +204,7 @@ void Fiber::enter(unsigned high, unsigned low) {
   self.finish();
 }
 
-// What device code sees as its place.
+// Device code sees this as its place.
 void show(const Thread& thread) {
   threadIdx = thread.thread;
   blockIdx = thread.block;

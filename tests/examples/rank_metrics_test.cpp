@@ -1,4 +1,4 @@
-// What --metrics-per-rank says of made-up ranks.
+// --metrics-per-rank is tried on made-up ranks.
 #include "common/rank_metrics.hpp"
 
 #include <doctest/doctest.h>

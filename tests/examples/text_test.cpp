@@ -1,4 +1,4 @@
-// What train_gpt writes: the choice of bytes follows the model's probabilities, and a terminal gets valid text only.
+// train_gpt's writing: the choice of bytes follows the model's probabilities, and a terminal gets valid text only.
 #include "train_gpt/text.hpp"
 
 #include <doctest/doctest.h>

@@ -1,5 +1,5 @@
-// What a stranger may send to the rendezvous before it is admitted, and what a rank may send after: frames in pieces,
-// and each payload read as a hello, as a signature, and as what a rank says of a communicator.
+// A stranger may send anything to the rendezvous before it is admitted, and a rank after: frames in pieces, and each
+// payload read as a hello, as a signature, and as what a rank says of a communicator.
 #include "comm/rendezvous/wire.hpp"
 
 #include "comm/rendezvous/handshake.hpp"

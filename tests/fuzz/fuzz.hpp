@@ -1,4 +1,4 @@
-// What all fuzz targets do with an input: read it, where only a DataError may come out, within memory that grows with
+// All fuzz targets do this with an input: read it, where only a DataError may come out, within memory that grows with
 // the input alone. A target is one file that defines read_input(); the loop around it is libFuzzer's, or
 // corpus_main.cpp's.
 #pragma once

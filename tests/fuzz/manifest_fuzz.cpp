@@ -18,7 +18,7 @@ void fuzz::read_input(std::string_view input) {
   try {
     parse_manifest(input, "manifest.json");
   } catch (const DataError&) {
-    // As expected of what has no checksum.
+    // A text without a checksum is refused.
   }
   const Manifest manifest = parse_manifest(sealed, "manifest.json");
   require(parse_manifest(compose(manifest), "manifest.json") == manifest, "a manifest does not come back as it was");

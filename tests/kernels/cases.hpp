@@ -1,5 +1,5 @@
-// What the tests of kernels share: sizes, buffers that start unaligned and notice writes outside, values of all
-// kinds, and a loop over the instruction sets of this machine.
+// The tests of kernels share these: sizes, buffers that start unaligned and notice writes outside, values of all kinds,
+// and a loop over the instruction sets of this machine.
 #pragma once
 
 #include <doctest/doctest.h>

@@ -263,7 +263,7 @@ TEST_CASE("nothing_is_allocated_while_steps_are_traced") {
   }
 }
 
-// What the count rests on.
+// The counts of the tests above rest on this.
 TEST_CASE("one_allocation_of_one_rank_in_the_middle_of_training_is_seen") {
   REQUIRE_PROBE();
   Run run;

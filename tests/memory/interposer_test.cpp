@@ -144,7 +144,7 @@ TEST_CASE("memory_that_nobody_was_seen_to_take_is_not_measured") {
   ::syscall(SYS_munmap, unseen, 4 * page);
 }
 
-// What a category would look like that the plan counts and nobody allocates, or allocates too small.
+// A category that the plan counts and nobody allocates, or allocates too small, would look like this.
 TEST_CASE("a_range_beyond_its_mapping_measures_short") {
   REQUIRE_PROBE();
   const auto memory = map_pages(3);

@@ -14,7 +14,7 @@ inline std::string category_name(std::size_t index) {
   return std::string(to_string(static_cast<tessera::plan::Category>(index)));
 }
 
-// Of every rank; and the arena is its categories and nothing else.
+// Checks every rank; and the arena is its categories and nothing else.
 inline void check_as_planned(std::span<const tessera::probe::RankMemory> ranks) {
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     CAPTURE(rank);

@@ -191,7 +191,8 @@ TEST_CASE("planned_bytes_equal_measured_bytes_where_a_replicas_share_stays_until
   }
 }
 
-// Of two programs over two layers: one trains the first and takes several micro-batches, the other the second and one.
+// Measures two programs over two layers: one trains the first and takes several micro-batches, the other the second and
+// one.
 std::vector<probe::RankMemory> measure_programs(int ranks, const FullyShardOptions& options) {
   std::vector<probe::RankMemory> figures;
   launch({.ranks = ranks, .timeout = std::chrono::seconds(20)}, [&](World& world) {

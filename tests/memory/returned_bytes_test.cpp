@@ -1,5 +1,5 @@
-// What a model took goes back when it ends, and the heap that it holds besides its arena is small and does not grow
-// with it.
+// A model's memory goes back when it ends, and the heap that it holds besides its arena is small and does not grow with
+// it.
 #include <doctest/doctest.h>
 
 #include <optional>

@@ -79,7 +79,7 @@ class Trainee {
     return layers;
   }
 
-  // What the model's queued work reads and writes must outlive it: the model comes last.
+  // The model comes last, so that these outlive its queued work, which reads and writes them.
   std::vector<std::unique_ptr<L>> layers_;
   std::vector<Values> inputs_;
   Values targets_;

@@ -191,7 +191,7 @@ TEST_CASE_TEMPLATE("gelu_and_relu_of_every_element_type_are_those_of_double_roun
   compare(0.0);
 }
 
-// Of every half there is, NaN and both zeros among them.
+// The test takes every half there is, NaN and both zeros among them.
 TEST_CASE_TEMPLATE("relu_of_every_half_keeps_what_is_positive_and_nan_in_every_instruction_set", T, bf16, fp16) {
   std::vector<T> x;
   for (std::uint32_t bits = 0; bits < 0x10000; ++bits) x.push_back(std::bit_cast<T>(static_cast<std::uint16_t>(bits)));

@@ -115,7 +115,7 @@ TEST_CASE_TEMPLATE("products_of_every_set_are_right_and_rounded_once", T, float,
   }
 }
 
-// As parameters and gradients do under the one strategy and the other.
+// Parameters and gradients stand at other places under the one strategy and the other.
 TEST_CASE_TEMPLATE("where_matrices_stand_does_not_change_the_bits_of_any_set", T, float, bf16, fp16) {
   for (const ProductSet set : available_product_sets()) {
     CAPTURE(to_string(set));

@@ -1,4 +1,4 @@
-// What the nn tests measure against: reproducible numbers, and gradients by central differences in double precision.
+// The nn tests measure against these: reproducible numbers, and gradients by central differences in double precision.
 #pragma once
 
 #include <doctest/doctest.h>

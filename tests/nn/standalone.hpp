@@ -64,7 +64,7 @@ class Standalone final : public tessera::nn::ParameterMemory, private tessera::M
     std::vector<float> values;  // start as the buffer's own
   };
   std::vector<BufferEntry>& buffers() { return buffers_; }
-  // What forward passes are for from now on.
+  // Sets what forward passes are for from now on.
   void is_for(tessera::plan::WindowKind kind) { kind_ = kind; }
 
   template <typename M, typename... Args>

@@ -25,7 +25,7 @@ namespace threads_test {
 
 constexpr Dropout some_dropout{.probability = 0.25f, .key = {.seed = 3, .step = 9, .layer = 2, .first_row = 5}};
 
-// What `result` gives on 2, 3 and 7 threads is what it gives on one.
+// Checks that `result` gives on 2, 3 and 7 threads what it gives on one.
 template <typename Result>
 void check_same_bits_on_threads(const Result& result) {
   const std::string expected = result();
@@ -193,7 +193,7 @@ TEST_CASE_TEMPLATE("attention_has_the_same_bits_on_any_number_of_threads", T, TE
   stream.synchronize();
 }
 
-// As libraries multiply them, the bits may follow how a product is cut: then only closeness is promised.
+// Libraries' bits may follow how a product is cut: then only closeness is promised.
 template <typename T>
 bool products_are_ours() {
   const ProductSet set = active_product_set();

@@ -253,7 +253,7 @@ TEST_CASE_TEMPLATE("a_counted_pass_has_the_peak_of_the_real_one_and_neither_allo
 
 TEST_CASE("every_place_of_every_block_drops_differently") {
   const Sizes sizes{2, 3, 3, 6};
-  // What each place that drops leaves, given the same before it: attention's output, h and y.
+  // An outcome is what each place that drops leaves, given the same before it: attention's output, h and y.
   const auto outcomes = [&](std::size_t index) {
     BlockRun<float> run(sizes, 0.25f, index);
     const ScratchScope scope(*run.stack);

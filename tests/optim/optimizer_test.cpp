@@ -185,7 +185,7 @@ TEST_CASE("runs_that_are_updated_at_once_have_the_bits_of_runs_that_are_updated_
   CHECK(at_once[0][12] != numbers(0.7)[12]);
 }
 
-// What equals the optimizer's own changes no bit.
+// Settings that equal the optimizer's own change no bit.
 TEST_CASE("a_group_that_repeats_the_optimizers_settings_changes_no_bit") {
   const AdamW settings{.beta1 = 0.8f, .beta2 = 0.95f, .epsilon = 1e-3f};
   Run plain(settings), repeated(settings);

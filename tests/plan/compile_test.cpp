@@ -1,5 +1,4 @@
-// What holds for every plan of the matrix: sound, made of the program's windows, each gradient summed once, the same
-// everywhere.
+// Every plan of the matrix is sound, made of the program's windows, each gradient summed once, the same everywhere.
 #include "tessera/plan/compile.hpp"
 
 #include <doctest/doctest.h>
@@ -26,7 +25,7 @@ bool is_micro_batch(SegmentKind kind) {
 bool is_first(SegmentKind kind) { return kind == SegmentKind::only || kind == SegmentKind::first; }
 bool is_last(SegmentKind kind) { return kind == SegmentKind::only || kind == SegmentKind::last; }
 
-// What goes on behind an exchange is no use of its own.
+// A window that goes on behind an exchange is no use of its own.
 std::vector<WindowUse> windows_of(const Segment& segment) {
   std::vector<WindowUse> result;
   bool goes_on = false;
@@ -171,7 +170,7 @@ TEST_CASE("each_gradient_is_summed_and_reduced_exactly_once_and_divided_once") {
   });
 }
 
-// Of a chain of units of 4040, 4, 1024, 512 and 16396 bytes, from the last to the first.
+// The chain has units of 4040, 4, 1024, 512 and 16396 bytes, from the last to the first.
 TEST_CASE("small_units_are_reduced_together_up_to_the_cap_and_none_is_split") {
   const auto reductions = [](PlanOptions options, OperationKind kind = OperationKind::reduce_scatter) {
     options.ranks = 3;

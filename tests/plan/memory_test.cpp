@@ -86,7 +86,7 @@ struct Persistent {
   std::uint64_t gradients = 0;
   std::uint64_t optimizer = 0;
   std::uint64_t accumulation = 0;
-  // Of `parameters` and `gradients`: behind buffers of 16 bits, because each buffer begins on 512 bytes.
+  // Gaps are those of `parameters` and `gradients`: behind buffers of 16 bits, because each buffer begins on 512 bytes.
   std::uint64_t gaps = 0;
 };
 
@@ -95,7 +95,7 @@ Persistent persistent_of(const Model& model, const PlanOptions& options) {
   const bool fp32 = options.precision.parameter == DType::fp32;
   const Sharding sharding = sharding_of(options.strategy, options.replicas);
   for (std::size_t unit = 0; unit < model.units.size(); ++unit) {
-    // Of a unit in each replica what a job of one replica's ranks has.
+    // A unit in each replica has what a job of one replica's ranks has.
     const bool own = model.units[unit].in_replica;
     const std::size_t ranks = own ? options.ranks / options.replicas : options.ranks;
     const std::size_t in_common = own ? 1 : options.replicas;
@@ -105,7 +105,7 @@ Persistent persistent_of(const Model& model, const PlanOptions& options) {
       return extent == Extent::whole ? whole : extent == Extent::group ? shard * in_common : shard;
     };
     sum.parameters += 4 * elements(fp32 ? sharding.parameters : sharding.optimizer);
-    // What windows read, or gather, where that is no cast of what is updated.
+    // Windows read, or gather, a copy where that is no cast of what is updated.
     const bool has_copy = sharding.parameters == Extent::whole || (options.strategy == Strategy::hfsdp && !own);
     const auto add_aligned = [&](std::uint64_t& to, std::uint64_t bytes) {
       to += up(bytes, 512);
@@ -116,7 +116,7 @@ Persistent persistent_of(const Model& model, const PlanOptions& options) {
                                     options.accumulation == AccumulationMode::reduced;
     const bool adds_up = adds_up_on_the_rank(model, options, unit);
     const bool in_place = adds_up && keeps_sums_whole(options) && !reduced_sums_there;
-    // Of several replicas each has a sum of its own first.
+    // Each of several replicas has a sum of its own first.
     const bool replicas = in_common > 1 && sharding.gradients == Extent::mine;
     const Extent kept = in_place ? Extent::whole : replicas ? Extent::group : sharding.gradients;
     add_aligned(sum.gradients, bytes_of_sum(model, options, unit) * elements(kept));
@@ -203,7 +203,7 @@ TEST_CASE("units_of_a_bucket_take_a_gradient_slot_each_and_one_of_the_next_bucke
       CHECK(bytes(1, DType::bf16, Category::gradient_slots) == (overlap ? 2u : 1u) * 8192);
       CHECK(bytes(2, DType::bf16, Category::gradient_slots) == (overlap ? 3u : 2u) * 8192);
       CHECK(bytes(4, DType::bf16, Category::gradient_slots) == 4 * 8192);
-      // What changes its type leaves its slot at once and waits in staging, one bucket at a time.
+      // A gradient that changes its type leaves its slot at once and waits in staging, one bucket at a time.
       for (const std::uint64_t units : {1u, 2u, 4u}) {
         CHECK(bytes(units, DType::fp32, Category::gradient_slots) == (overlap ? 2u : 1u) * 8192);
         CHECK(bytes(units, DType::fp32, Category::staging) == units * 16384);
@@ -212,8 +212,8 @@ TEST_CASE("units_of_a_bucket_take_a_gradient_slot_each_and_one_of_the_next_bucke
   }
 }
 
-// What a strategy keeps whole, or one rank keeps, is where windows write, unless gradients add up or are rounded on
-// their way. In 16 bits that is so where nobody adds anything.
+// A gradient that a strategy keeps whole, or one rank keeps, stands where windows write, unless gradients add up or are
+// rounded on their way. In 16 bits that is so where nobody adds anything.
 TEST_CASE("gradients_stand_where_their_sums_do") {
   const Model model = chain_model(3);
   const auto slots = [&](const PlanOptions& options) {
@@ -377,7 +377,7 @@ TEST_CASE("large_buffers_of_a_unit_do_not_stand_a_power_of_two_apart") {
           }
         }
       }
-      // What that takes is little, and part of the arena.
+      // Staging takes little, and is part of the arena.
       std::uint64_t held = 0;
       std::uint64_t end = 0;
       for (const Buffer& buffer : plan.buffers) {

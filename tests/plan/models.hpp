@@ -90,9 +90,9 @@ inline Model empty_unit_model() {
   return {"empty unit", {unit_of("a", {5}), unit_of("b", {}), unit_of("c", {131})}, Program::chain(3)};
 }
 
-// What units may differ in: types of their own, when they are gathered and how long they stay, frozen parameters beside
-// trained ones, nothing but frozen ones (with and without a backward window), untrained state, and a wire in another
-// type than the gradient.
+// Units may differ in these: types of their own, when they are gathered and how long they stay, frozen parameters
+// beside trained ones, nothing but frozen ones (with and without a backward window), untrained state, and a wire in
+// another type than the gradient.
 inline Model varied_model() {
   using enum WindowKind;
   std::vector<UnitSpec> units = odd_units(5);
@@ -199,7 +199,7 @@ inline Model recomputing_model() {
   return model;
 }
 
-// What ranks bring together inside windows: several exchanges of one unit, of windows that are run again, of a unit
+// Ranks bring values together inside windows: several exchanges of one unit, of windows that are run again, of a unit
 // with two windows, of one kind of window only, and of evaluation; among all ranks and in each replica.
 inline Model exchanging_model() {
   using enum WindowKind;

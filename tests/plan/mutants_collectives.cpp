@@ -177,7 +177,7 @@ void another_group(const Plan& plan, const MutantSink& sink) {
   }
 }
 
-// As if the elements were half as wide.
+// Counts as if the elements were half as wide.
 void another_width(const Plan& plan, const MutantSink& sink) {
   at_each_collective(plan, sink, [&](Plan& mutant, EventPoint point) {
     for (Access& access : mutant.segments[point.segment].operations[point.operation].accesses) {

@@ -89,7 +89,7 @@ void next_ranks_shard(const Plan& plan, const MutantSink& sink) {
         [&](const Plan&, Access& access) { access.range.offset += access.range.*stride; });
   }
 }
-// Of the replicas' axis and of the ranks' in each.
+// Exchanges the replicas' axis and that of the ranks in each.
 void axes_exchanged(const Plan& plan, const MutantSink& sink) {
   damage_each(plan, sink, has_stride,
               [](const Plan&, Access& access) { std::swap(access.range.replica_stride, access.range.shard_stride); });

@@ -12,7 +12,7 @@ using enum WindowKind;
 
 namespace program_test {
 
-// Of units that all have parameters, none of them frozen.
+// All units have parameters, none of them frozen.
 std::vector<std::size_t> trained_by(const std::vector<Program>& programs, std::size_t units) {
   return trainers(programs, std::vector<Trainable>(units, {.parameters = true, .trained = true}));
 }
@@ -83,7 +83,7 @@ TEST_CASE("what_was_open_inside_a_window_is_so_again_where_its_unit_recomputes")
                                                                                  {0, backward},
                                                                                  {1, backward},
                                                                                  {0, backward, true}});
-  // As a pass that is recorded has it: the outer window goes on between the two inner ones.
+  // A recorded pass has it so: the outer window goes on between the two inner ones.
   const std::vector<WindowUse> inner = {{0, forward},   {1, forward},        {0, forward, true}, {0, backward},
                                         {1, recompute}, {0, backward, true}, {1, backward},      {0, backward, true}};
   CHECK(recomputing(nested, {false, true}).micro_batch == inner);
@@ -142,7 +142,7 @@ TEST_CASE("windows_that_are_not_nested_in_each_other_are_refused") {
                  "window 1 (evaluate) of unit 1 resumes"));
 }
 
-// Of a generator, unit 0, and a discriminator, unit 1.
+// Unit 0 is a generator, unit 1 a discriminator.
 namespace program_test {
 
 Program discriminator() {

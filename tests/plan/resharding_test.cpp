@@ -25,7 +25,7 @@ PlanOptions on_mesh(const MeshOfRanks& mesh, Strategy strategy, Resharding resha
 
 constexpr MeshOfRanks meshes[] = {{2, 2}, {2, 3}, {3, 2}, {7, 5}};
 
-// Of the parameters of a unit that has some, in one segment.
+// Returns the gathers of the parameters of a unit that has some, in one segment.
 std::vector<GroupKind> gathers_of(const Segment& segment, std::size_t unit) {
   std::vector<GroupKind> result;
   for (const Operation& operation : segment.operations) {
@@ -94,7 +94,7 @@ TEST_CASE("what_stays_is_a_replicas_share_in_the_parameters_type") {
   }
 }
 
-// Of the plan alone, without the line of its options.
+// Returns the text of the plan alone, without the line of its options.
 std::string text_of(const Model& model, const PlanOptions& options) {
   const std::string text = canonical_text(compile(input_of(model, options)));
   return text.substr(text.find('\n'));

@@ -23,7 +23,7 @@ std::size_t count_of(const std::vector<std::size_t>& slots) {
   return std::set<std::size_t>(slots.begin(), slots.end()).size();
 }
 
-// By unit: the backward window after which its gradient is taken from its slot by the reduce stream.
+// An entry for each unit says after which backward window the reduce stream takes its gradient from its slot.
 using TakenAfter = std::vector<std::optional<std::size_t>>;
 TakenAfter reduced_at(const std::vector<std::size_t>& windows) { return TakenAfter(windows.begin(), windows.end()); }
 

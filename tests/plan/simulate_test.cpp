@@ -1,4 +1,4 @@
-// What the simulation of a step owes: the laws of a schedule, agreement with a naive simulation of every rank, speed,
+// The simulation of a step owes these: the laws of a schedule, agreement with a naive simulation of every rank, speed,
 // and one clear line for nonsense.
 #include "tessera/plan/simulate.hpp"
 
@@ -65,7 +65,7 @@ std::size_t launches_of(const Plan& plan, SegmentKind kind) {
          kind == SegmentKind::update;
 }
 
-// Of a step's operations that are chosen: how long they take one after the other.
+// Returns how long the chosen operations of a step take one after the other.
 template <typename Chosen>
 double total(const Plan& plan, const Durations& durations, Chosen chosen) {
   double seconds = 0;

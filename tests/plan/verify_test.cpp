@@ -1,4 +1,4 @@
-// What verify() says: the kind of the violation, and the operations and the buffer by name.
+// verify() names the kind of a violation, and the operations and the buffer.
 #include "tessera/plan/verify.hpp"
 
 #include <doctest/doctest.h>
@@ -187,7 +187,7 @@ TEST_CASE("verify_wants_a_recompute_window_before_each_backward_one_of_a_unit_th
     for (std::size_t o = 0; o < plan.segments[s].operations.size(); ++o) {
       const Operation& operation = plan.segments[s].operations[o];
       if (operation.kind != OperationKind::window || operation.window != WindowKind::recompute) continue;
-      // Of unit 1's stretches the last one is what the verifier looks for.
+      // The verifier looks for the last of unit 1's stretches.
       if (operation.unit == 1 && !operation.resumes) continue;
       Plan mutant = plan;
       mutant.segments[s].operations[o].window = WindowKind::forward;

@@ -26,7 +26,7 @@ constexpr std::size_t rows = 3, inputs = 2, hidden = 11;
 constexpr int rounds = 4;
 constexpr float critic_rate = 0.02f, actor_rate = 0.05f, momentum = 0.5f, deviation = 0.3f;
 
-// What is seen, and by how much an action differs from the actor's.
+// A Play is what is seen, and by how much an action differs from the actor's.
 struct Play {
   Play(int step, std::size_t micro, int rank)
       : states(toy::sample(rows * inputs, step, micro, rank, 0)), noise(toy::sample(rows, step, micro, rank, 1)) {

@@ -39,7 +39,7 @@ Values input(std::size_t width, int step, std::size_t micro, int rank) {
   return toy::sample(rows * width, step, micro, rank, 0);
 }
 
-// What each of the three has: a pass of this rank, and the same of all ranks in plain loops.
+// Each of the three has these: a pass of this rank, and the same of all ranks in plain loops.
 struct Net {
   virtual ~Net() = default;
   virtual void add_to(FullyShard& model) = 0;

@@ -40,7 +40,7 @@ struct Fixture {
     model.backward(first, second.dx);
   }
 
-  // What tasks read outlives the model, whose end waits for them.
+  // Tasks read these, which outlive the model, whose end waits for them.
   toy::Values x = toy::Values(8, 0.5f);
   toy::Values dy = toy::Values(6, 0.25f);
   Layer first, second;
@@ -49,7 +49,7 @@ struct Fixture {
   tessera::Unit* second_unit;
 };
 
-// What launch() reports when every rank runs `body` on a fixture of its own.
+// Returns what launch() reports when every rank runs `body` on a fixture of its own.
 std::string error_of(int ranks, const std::function<void(Fixture&, tessera::World&)>& body,
                      tessera::FullyShardOptions options = {}) {
   try {
@@ -233,7 +233,7 @@ class Stumbling final : public toy::IdleOptimizer {
   mutable int calls_ = 0;
 };
 
-// What is left of such a segment can neither go on nor begin again, where the first unit would be updated twice.
+// The rest of such a segment can neither go on nor begin again, where the first unit would be updated twice.
 TEST_CASE("what_throws_while_a_step_is_launched_ends_the_job_also_where_it_is_caught") {
   const toy::Values x(8, 0.5f);
   const std::string in_update = toy::failure_of(1, [&](tessera::World& world) {

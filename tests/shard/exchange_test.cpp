@@ -1,4 +1,4 @@
-// What ranks bring together inside windows: the mean over everybody's samples, whatever a rank has of them, and every
+// Ranks bring values together inside windows: the mean over everybody's samples, whatever a rank has of them, and every
 // misuse as an error that names the unit and the rank.
 #include <doctest/doctest.h>
 
@@ -60,7 +60,7 @@ class Centring final : public Module {
       for (std::size_t rank = 0; rank < ones.ranks(); ++rank) came += static_cast<int>(ones.of(rank)[0]);
     });
   }
-  // Of a loss whose gradient is dy.
+  // Computes the gradient of a loss, which is dy at its end.
   void backward(Window& window, const std::vector<float>& x, const std::vector<float>& dy) {
     bring(window, sums, dy);
     const Contributions all = window.exchange(sums);

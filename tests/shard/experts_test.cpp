@@ -79,7 +79,7 @@ struct Mixture {
       }
     });
   }
-  // Of each of this rank's rows what its expert made of it.
+  // Copies back what the expert of each of this rank's rows made of it.
   void bring_back(tessera::Stream& stream, const Values& results, std::size_t width, int step, Values& mine) {
     stream.submit([this, &results, width] {
       std::copy_n(results.begin(), replicas * rows * width,
@@ -221,7 +221,7 @@ struct PlainMixture {
     const auto begin = values.begin() + std::ptrdiff_t(index * width);
     return {begin, begin + std::ptrdiff_t(width)};
   }
-  // Of all layers' mean gradients, those of experts once.
+  // Returns the norm of all layers' mean gradients, those of experts once.
   double norm(double divisor) const {
     double squares = 0.0;
     for (const auto& [name, layer] : layers) {

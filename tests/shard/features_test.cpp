@@ -1,4 +1,4 @@
-// What real models ask of the runtime: frozen parameters, untrained state, units that are skipped, hooks, inspection.
+// Real models ask this of the runtime: frozen parameters, untrained state, units that are skipped, hooks, inspection.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -436,7 +436,7 @@ TEST_CASE("a_plan_that_is_held_is_not_recompiled_and_the_error_says_why") {
   });
 }
 
-// What is made anew asks the optimizer once more, which then has nothing to give.
+// A new executor asks the optimizer once more, which then has nothing to give.
 TEST_CASE("a_recompile_that_fails_half_way_says_that_the_values_are_gone") {
   class Exhausted final : public toy::IdleOptimizer {
    public:

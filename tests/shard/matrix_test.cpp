@@ -165,7 +165,7 @@ TEST_CASE("gradients_reduced_together_have_the_bits_of_those_reduced_alone") {
   check_bucket_caps<tessera::bf16>(mixed);
 }
 
-// By way of a staging buffer for each unit of a bucket; and with units that may not share one.
+// Gradients go by way of a staging buffer for each unit of a bucket; and with units that may not share one.
 TEST_CASE("gradients_reduced_together_keep_their_bits_when_they_travel_in_another_type") {
   using tessera::DType;
   Run run;
@@ -220,7 +220,7 @@ TEST_CASE("units_of_size_zero_and_one_and_ranks_that_own_only_padding_are_ordina
   }
 }
 
-// What the comparison rests on: a different number of micro-batches, another clip or another model is seen.
+// The comparison rests on this: a different number of micro-batches, another clip or another model is seen.
 TEST_CASE("the_comparison_sees_differences") {
   Run run;
   run.ranks = 2;

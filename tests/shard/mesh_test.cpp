@@ -182,7 +182,7 @@ class Given : public tessera::Module {
   int rank_;
 };
 
-// Of such size that the order of additions shows in most elements.
+// The values have such sizes that the order of additions shows in most elements.
 float given(std::size_t element, int rank, std::size_t micro) {
   float value = 0.0f;
   tessera::Initial::uniform(-1.0f, 1.0f).fill({&value, 1}, 5, "given", (element * 64 + std::size_t(rank)) * 8 + micro);
@@ -202,7 +202,7 @@ struct Sums {
   AccumulationMode mode;
 };
 
-// By hand: inside each replica in rank order, micro-batches in theirs, then the replicas.
+// Sums by hand: inside each replica in rank order, micro-batches in theirs, then the replicas.
 float expected(const Sums& sums, std::size_t element) {
   const std::size_t ranks_of_replica = sums.ranks / sums.replicas;
   float total = 0.0f;

@@ -196,7 +196,7 @@ constexpr float learning_rate = 0.125f;
 struct Seen {
   Values weight, anchor, momentum, gradient;
 };
-// By step and rank.
+// A History is by step and rank.
 using History = std::vector<std::map<int, Seen>>;
 
 void step(tessera::FullyShard& model, Given& module, int number) {

@@ -70,7 +70,7 @@ struct Around : tessera::Module {
   }
   void backward(Window& window, Values& dy) {
     window.backward(inner, dy);
-    // What the inner one computed again has taken the place of what this one left.
+    // The inner window's recomputation has taken the place of what this one left.
     window.stream().submit([this] { before.scratch = between; });
     before.backward(window, dy);
   }
@@ -316,7 +316,7 @@ TEST_CASE("what_does_not_go_with_the_setting_is_refused") {
                    model.open(model.unit(Chain::blocks - 1), backward);
                  }),
                  "the recompute window of unit block3 was expected"));
-  // By hand all of it is the caller's.
+  // A pass by hand leaves all of it to the caller.
   CHECK(failure_with_chain([&](FullyShard& model, Chain& net) {
           forward_all(model, net);
           model.open(model.unit(Chain::blocks - 1), recompute).close();

@@ -278,8 +278,8 @@ Result train(const Run& run) {
   return result;
 }
 
-// What weights have become when every rank's net is trained, for so many steps, by the pass that is recorded of it.
-// make(model): the rank's net, whose units it adds; it has pass(model, step, micro, rank).
+// Returns what weights have become when every rank's net is trained, for so many steps, by the pass that is recorded of
+// it. make(model): the rank's net, whose units it adds; it has pass(model, step, micro, rank).
 template <typename Make>
 std::map<std::string, Values> train_recorded(int ranks, const FullyShardOptions& options, int steps,
                                              const tessera::AdamW& optimizer, const Make& make) {

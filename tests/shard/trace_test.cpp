@@ -63,7 +63,7 @@ Traced train(const Run& run, std::optional<TraceSteps> steps) {
 
 const std::map<std::size_t, std::string> threads = {{0, "host"}, {1, "compute"}, {2, "gather"}, {3, "reduce"}};
 
-// What the trace says of one operation: stream, unit, bytes.
+// The trace says this of one operation: stream, unit, bytes.
 using Facts = std::tuple<std::string, std::string, std::uint64_t>;
 // Rank, step, micro-batch, segment, operation.
 using Place = std::tuple<std::size_t, std::size_t, std::size_t, std::string, std::size_t>;
@@ -80,7 +80,7 @@ Operations operations_in(const json& file) {
   return found;
 }
 
-// Of a gather and a reduction the whole; of the rest what it reads and writes.
+// A gather and a reduction count as a whole; the rest counts what it reads and writes.
 std::uint64_t expected_bytes(const plan::Operation& operation) {
   std::uint64_t whole = 0;
   std::uint64_t all = 0;
@@ -94,7 +94,7 @@ std::uint64_t expected_bytes(const plan::Operation& operation) {
   return is_collective(operation.kind) ? whole : all;
 }
 
-// What runs in a step: a segment, and its micro-batch.
+// A step runs these: segments, each with its micro-batch.
 std::vector<std::pair<const plan::Segment*, std::size_t>> segments_of(const plan::Plan& plan, std::size_t step) {
   using enum plan::SegmentKind;
   std::vector<std::pair<const plan::Segment*, std::size_t>> result;
@@ -167,7 +167,7 @@ TEST_CASE("tracing_leaves_the_bits_alone") {
 }
 
 struct Slices {
-  // By rank and thread: ends of operations and waits, in the file's order.
+  // The ends of operations and waits stand by rank and thread, in the file's order.
   std::map<std::pair<std::size_t, std::size_t>, std::vector<std::pair<double, double>>> streams;
   std::size_t waits = 0;
 };
@@ -212,7 +212,7 @@ TEST_CASE("a_stream_does_one_thing_at_a_time_and_every_wait_of_the_plan_is_there
   });
 }
 
-// What an arrow says, the plan promised: the one had ended before the other began.
+// The plan promised what an arrow says: the one had ended before the other began.
 TEST_CASE("arrows_lead_from_the_end_of_what_was_awaited_to_a_later_beginning") {
   for_each_run([](const Run& run) {
     const Traced traced = train(run, TraceSteps{.first = 2, .last = 4});

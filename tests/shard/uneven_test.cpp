@@ -205,7 +205,7 @@ void check_like_one_rank(const Outcome& outcome, const Outcome& one) {
 const std::vector<Strategy> all_strategies = {Strategy::ddp,  Strategy::zero1, Strategy::zero2,
                                               Strategy::fsdp, Strategy::hsdp,  Strategy::hfsdp};
 
-// What each strategy comes to has the bits of ddp, and the losses of one rank.
+// Checks that each strategy comes to the bits of ddp, and to the losses of one rank.
 void check_strategies(Job job, const Outcome& one) {
   for (const auto mode : {tessera::AccumulationMode::reduced, tessera::AccumulationMode::local}) {
     job.options.accumulation = mode;

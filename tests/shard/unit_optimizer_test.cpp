@@ -36,7 +36,7 @@ constexpr float rate = 0.02f, own_rate = 0.05f, momentum = 0.9f;
 
 using Weights = std::map<std::string, Values>;
 
-// Of each step: as the optimizers say, and then a half of it.
+// The factor of the first steps is as the optimizers say, and then a half of it.
 float factor_of(int step) { return step < 2 ? 1.0f : 0.5f; }
 
 // AdamW trains unit 0, SGD units 1, and 2 an AdamW of other decays than those that are counted.

@@ -157,7 +157,7 @@ TEST_CASE("a_long_run_holds_no_more_at_its_end_and_has_the_bits_of_the_same_run_
   CHECK(whole.norms > 0);
 }
 
-// What the measurement rests on: 64 bytes a step are seen.
+// The measurement rests on this: 64 bytes a step are seen.
 TEST_CASE("a_leak_of_sixty_four_bytes_a_step_would_be_seen") {
   if (stress::sanitized) return;
   const std::size_t before = resident_kib();

@@ -19,7 +19,7 @@ using namespace models;
 using tessera::plan::ParameterSpec;
 using tessera::plan::UnitSpec;
 
-// What a module declares, with full names.
+// Collects what a module declares, with full names.
 class Collector final : public tessera::ModuleVisitor {
  public:
   explicit Collector(UnitSpec& unit) : unit_(unit), prefix_(unit.name + ".") {}
@@ -92,7 +92,8 @@ TEST_CASE("published_sizes") {
   CHECK(count_parameters(llama(*find_llama("llama-7b"), false).units).all() == 6'738'415'616);
   CHECK(count_parameters(llama(*find_llama("llama-70b"), false).units).all() == 68'976'648'192);
   CHECK(count_parameters(perceptron({64, 128, 10}).units).all() == 64 * 128 + 128 + 128 * 10 + 10);
-  // Of ImageNet's 1,000 classes: He et al. 2016 and Dosovitskiy et al. 2021 as torchvision and timm have them.
+  // The numbers are for ImageNet's 1,000 classes: He et al. 2016 and Dosovitskiy et al. 2021 as torchvision and timm
+  // have them.
   const auto on_images = [](const char* name) {
     return count_parameters(vision(*find_vision(name, {.side = 224})).units).all();
   };

@@ -100,7 +100,7 @@ TEST_CASE("a_checkpointed_part_that_draws_other_numbers_again_is_an_error") {
 
 using Draw = std::function<torch::Tensor(const torch::Tensor&)>;
 
-// Of different kinds: with a generator among their arguments, and without.
+// The draws are of different kinds: with a generator among their arguments, and without.
 const std::vector<Draw> draws{[](const torch::Tensor& x) { return torch::dropout(x, 0.5, true); },
                               [](const torch::Tensor& x) { return x * torch::rand({8}); },
                               [](const torch::Tensor& x) { return x * torch::empty({8}).normal_(); },

@@ -33,7 +33,7 @@ std::vector<float> floats(const torch::Tensor& tensor) {
   return {flat.data_ptr<float>(), flat.data_ptr<float>() + flat.numel()};
 }
 
-// By name, as the ranks have them after finalize().
+// Returns values by name, as the ranks have them after finalize().
 template <typename Net>
 Values values_of(int ranks, Strategy strategy, const std::function<std::shared_ptr<Net>()>& make,
                  const ModuleOptions& options = {}, std::uint64_t seed = 0) {
@@ -56,7 +56,7 @@ Values values_of(int ranks, Strategy strategy, const std::function<std::shared_p
   return values;
 }
 
-// What constructors do: computed parameters, initialisations over and over, at the end and by parts, copies of each
+// Constructors do these: computed parameters, initialisations over and over, at the end and by parts, copies of each
 // other, tables that are computed, buffers of several types.
 struct Busy : nn::Module {
   explicit Busy(bool with_more = false) {
@@ -265,7 +265,7 @@ TEST_CASE("a_deferred_copy_has_what_was_there_when_it_was_made") {
     return values_of<CopiesFirst>(1, Strategy::fsdp, [=] { return make_deferred<CopiesFirst>(1, copy); });
   };
   CHECK(values("copied").at("copied") == std::vector<float>(3, 2.0f));
-  // What was drawn later is not drawn by the copy's name.
+  // Later draws are not drawn by the copy's name.
   CHECK(values("copied").at("changed") == values("alike").at("changed"));
 }
 
@@ -293,7 +293,7 @@ struct ManyLayers : nn::Module {
   nn::Sequential stack;
 };
 
-// Of this thread, whatever else the machine does.
+// The seconds are this thread's, whatever else the machine does.
 double processor_seconds() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);

@@ -1,4 +1,4 @@
-// What FullyShard has beside training: frozen and tied parameters, learnt orders, evaluation, buffers, names.
+// FullyShard has these beside training: frozen and tied parameters, learnt orders, evaluation, buffers, names.
 #include <c10/core/CPUAllocator.h>
 
 #include <algorithm>

@@ -23,7 +23,7 @@ namespace networks {
 
 namespace nn = torch::nn;
 
-// What the tests ask of a module: a forward pass and which units it has.
+// The tests ask a module for a forward pass and for which units it has.
 struct Network : nn::Module {
   virtual torch::Tensor forward(const torch::Tensor& input) = 0;
 };
@@ -176,7 +176,7 @@ inline Result train(const Run& run) {
   return result;
 }
 
-// What data-parallel training means, in torch alone: a replica for each rank, the mean of their gradients, one
+// Data-parallel training means this in torch alone: a replica for each rank, the mean of their gradients, one
 // optimizer.
 inline std::vector<float> plain_losses(const Run& run) {
   const auto values = original(run.kind);

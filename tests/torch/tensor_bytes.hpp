@@ -1,4 +1,4 @@
-// What tensors of the CPU take on this thread, as torch itself reports it to profilers.
+// Tensors of the CPU take this on this thread, as torch itself reports it to profilers.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -12,7 +12,7 @@ namespace tensor_bytes {
 
 class Reports : public c10::MemoryReportingInfoBase {
  public:
-  // Of totals: std::int64_t in libtorch 1.13, std::size_t in later ones.
+  // The type of totals is std::int64_t in libtorch 1.13, std::size_t in later ones.
   template <typename Total>
   static Total type_of_totals(void (c10::MemoryReportingInfoBase::*)(void*, std::int64_t, Total, Total, c10::Device));
   using Total = decltype(type_of_totals(&c10::MemoryReportingInfoBase::reportMemoryUsage));

@@ -221,7 +221,7 @@ struct cudaLaunchConfig_t {
 
 namespace emulated {
 
-// Of no kernel: for what stands in for a library.
+// This launches no kernel: it is for what stands in for a library.
 cudaError_t launch(const cudaLaunchConfig_t& configuration, std::function<void()> thread);
 // A kernel's code comes to the device with its first launch, and takes memory there. Blocks get more than 48 KiB of
 // dynamic shared memory only where cudaFuncSetAttribute() has allowed it on this device.
