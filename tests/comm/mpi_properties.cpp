@@ -140,7 +140,7 @@ void check_needs_no_staging(World& world, Communicator& communicator) {
 
 }  // namespace
 
-// --simulate-backend mpi says so of a job on one host.
+// --simulate-backend mpi imitates this for a job on one host.
 void arenas_need_no_staging_on_one_host(World& world) {
   if (!on_one_host(world, world.mesh({{"all", world.size()}}).group("all").ranks())) return;
   const auto communicator = world.make_communicator("each");

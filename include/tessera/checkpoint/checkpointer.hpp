@@ -41,7 +41,7 @@ struct CheckpointerOptions {
   Bytes split = split_limit;  // tensors of a file; what is more goes to further files, with an index
 };
 
-// What a save is told by the training loop; the rest it takes from the model.
+// The training loop tells a save this; the save takes the rest from the model.
 struct TrainingProgress {
   std::uint64_t step = 0;  // steps done; names the checkpoint
   std::optional<SamplerState> sampler = std::nullopt;

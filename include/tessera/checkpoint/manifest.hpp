@@ -43,7 +43,7 @@ std::string compose(const Manifest& manifest);
 // shows, then a format that this version does not read.
 Manifest parse_manifest(std::string_view text, const std::filesystem::path& path);
 
-// Of a folder. Throws DataError also where it has none.
+// Reads a folder's manifest. Throws DataError also where it has none.
 Manifest read_manifest(const std::filesystem::path& folder);
 
 }  // namespace tessera

@@ -22,7 +22,8 @@ namespace tessera {
 inline constexpr std::string_view state_name = "state.json";
 inline constexpr Bytes state_limit{16'000'000};  // a longer file is neither written nor read
 
-// What the steps of a program count: of all ranks, or of a replica where replicas train apart between outer steps.
+// The counts of a program's steps are those of all ranks, or of a replica where replicas train apart between outer
+// steps.
 struct StepCounts {
   std::uint64_t updates = 0;
   std::uint64_t skipped_updates = 0;
@@ -46,9 +47,9 @@ struct CheckpointState {
   std::array<double, 2> decay_power = {1.0, 1.0};
   std::optional<SamplerState> sampler = std::nullopt;
   std::map<std::string, std::string> values = {};  // the user's own: names and texts, in UTF-8
-  // Of a run with outer steps one for each replica, and what stands above is the first's; else none.
+  // A run with outer steps has one for each replica, and what stands above is the first's; else none.
   std::vector<StepCounts> replicas = {};
-  // Of a model of several programs one for each, and what stands above is the first's; else none. Not both.
+  // A model of several programs has one for each, and what stands above is the first's; else none. Not both.
   std::vector<ProgramCounts> programs = {};
   friend bool operator==(const CheckpointState&, const CheckpointState&) = default;
 };

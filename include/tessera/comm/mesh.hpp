@@ -29,8 +29,8 @@ class Group {
   int place() const;
   std::vector<int> ranks() const;  // of this rank's group, by place
 
-  // Of any rank of the job: which of the count() groups it is in, counted in the order of their lowest ranks, and its
-  // place there.
+  // Both take any rank of the job: which of the count() groups it is in, counted in the order of their lowest ranks,
+  // and its place there.
   int index_of(int rank) const;
   int place_of(int rank) const;
   std::vector<int> ranks_of(int index) const;
@@ -63,8 +63,8 @@ class Mesh {
   Mesh(std::vector<MeshAxis> axes, int ranks, int rank);
 
   const std::vector<MeshAxis>& axes() const { return axes_; }
-  // Of an axis. Throw UsageError for one that the mesh does not have, naming those that it has; for none; and for one
-  // that is named twice.
+  // These take an axis. They throw UsageError for one that the mesh does not have, naming those that it has; for none;
+  // and for one that is named twice.
   int size(std::string_view axis) const { return axes_[index_of(axis)].size; }
   int place(std::string_view axis) const { return group(axis).place(); }
 

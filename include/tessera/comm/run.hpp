@@ -19,7 +19,8 @@ namespace tessera {
 // Where ranks compute. automatic: on CUDA devices where there are any that this build can drive, else on the CPU.
 enum class DeviceChoice { automatic, cpu, cuda };
 
-// What a choice comes to on this machine. Throws UnavailableError, saying what is missing, for CUDA that cannot be had.
+// Returns the kind that a choice comes to on this machine. Throws UnavailableError, saying what is missing, for CUDA
+// that cannot be had.
 DeviceKind resolve(DeviceChoice choice);
 
 // How ranks exchange data. automatic: threads of one process and processes of one host read each other's memory;
@@ -83,7 +84,7 @@ int run(int argc, char** argv, const std::function<void(World&, Arguments)>& bod
 // The same, but --help prints a page on stdout (of several processes the first one's), and the exit code is 0. The page
 // has `about`, what the program does and takes, in lines as they are to stand there, these options, and an example.
 int run(int argc, char** argv, std::string_view about, const std::function<void(World&, Arguments)>& body);
-// Likewise, and any other argument that is left is an error.
+// These do the same, and any other argument that is left is an error.
 int run(int argc, char** argv, std::string_view about, const std::function<void(World&)>& body);
 int run(int argc, char** argv, const std::function<void(World&)>& body);  // without a word about the program
 

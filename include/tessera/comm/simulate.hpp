@@ -12,9 +12,9 @@
 
 namespace tessera {
 
-// What a collective takes on its stream: latency + bytes / bytes_per_second, where bytes are what one rank sends in a
-// ring of N ranks (Patarasuk & Yuan 2009): (N - 1)/N of the whole buffer for all-gather and reduce-scatter, twice that
-// for all-reduce, the whole buffer for a pipelined broadcast, none for a barrier. With one rank no time at all.
+// A collective takes latency + bytes / bytes_per_second on its stream, where bytes are what one rank sends in a ring of
+// N ranks (Patarasuk & Yuan 2009): (N - 1)/N of the whole buffer for all-gather and reduce-scatter, twice that for
+// all-reduce, the whole buffer for a pipelined broadcast, none for a barrier. With one rank it takes no time at all.
 struct CollectiveTime {
   std::chrono::nanoseconds latency{0};  // of a whole collective, whatever the number of its segments
   double bytes_per_second = 0.0;        // of one rank's link; 0: bytes take no time

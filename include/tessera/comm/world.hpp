@@ -25,7 +25,7 @@
 
 namespace tessera {
 
-// What a communicator is for.
+// A communicator's use says what it is for.
 struct CommunicatorUse {
   // It moves memory of the host only, on streams of the CPU: no device then holds anything for it.
   bool host_memory = false;
@@ -67,7 +67,8 @@ class World {
   // CommunicationError names both). Synchronises the host with the other ranks. Its rank() is this rank's place in the
   // group; its errors name ranks of the job.
   std::unique_ptr<Communicator> make_communicator(std::string name, const CommunicatorUse& use = {});
-  // What its communicators hold on the device beside the data; the plan of a model has it in a category of its own.
+  // Returns what its communicators hold on the device beside the data; the plan of a model has it in a category of its
+  // own.
   CollectiveStaging staging() const;
 
   // Conveniences on the host, over a communicator of their own. All are collective, block, and throw as the stream

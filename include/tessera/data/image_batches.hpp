@@ -20,7 +20,8 @@ struct ChannelMoments {
   std::vector<float> deviation;  // above 0
 };
 
-// Of the first `samples` images, which are read once; 0: of all. A channel that never changes has a deviation of 1.
+// Returns the moments of the first `samples` images, which are read once; 0: of all. A channel that never changes has a
+// deviation of 1.
 ChannelMoments channel_moments(const ImageSource& source, std::size_t samples = 0);
 
 struct Augmentation {

@@ -17,8 +17,9 @@
 namespace tessera {
 
 struct ImageFolderOptions {
-  // Of what read_image() gives: the file's image, scaled with an antialiasing triangle filter until it covers this
-  // size, and cut to it around the middle. Grey becomes red, green and blue; what is transparent becomes black.
+  // The size is that of read_image()'s result: the file's image, scaled with an antialiasing triangle filter until it
+  // covers this size, and cut to it around the middle. Grey becomes red, green and blue; what is transparent becomes
+  // black.
   std::size_t height = 224;
   std::size_t width = 224;
   // Names of the classes, in the order of labels; empty: those of the folders, sorted. A folder of another name is a

@@ -13,7 +13,7 @@
 
 namespace tessera {
 
-// Of every image of a source.
+// Every image of a source has these extents.
 struct ImageExtents {
   std::size_t height = 0;
   std::size_t width = 0;

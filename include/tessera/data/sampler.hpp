@@ -19,7 +19,7 @@
 
 namespace tessera {
 
-// What becomes of the samples that do not fill a last global batch.
+// The tail is the samples that do not fill a last global batch.
 enum class Tail {
   drop,  // they are left out of this epoch (which ones differs from epoch to epoch when shuffled)
   pad,   // they come, and the batch is filled up with repeats of weight 0

@@ -1,4 +1,4 @@
-// What user code needs of a CUDA device beside Stream, Event and Arena. The header needs no CUDA toolkit, and in a
+// User code needs these of a CUDA device beside Stream, Event and Arena. The header needs no CUDA toolkit, and in a
 // build without the CUDA half the functions say what is missing.
 #pragma once
 

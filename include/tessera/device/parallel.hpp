@@ -16,7 +16,7 @@ namespace tessera::parallel {
 void set_threads(int threads);
 int threads() noexcept;
 
-// What runs a part: its number, and who runs it, 0 (the calling thread) to threads() - 1; nobody runs two at once.
+// A Call runs a part: its number, and who runs it, 0 (the calling thread) to threads() - 1; nobody runs two at once.
 struct Call {
   void (*function)(const void* context, std::size_t part, std::size_t worker);
   const void* context;

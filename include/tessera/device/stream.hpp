@@ -33,16 +33,16 @@ struct StreamOptions {
   std::string name = "stream";  // appears in errors and traces, and as the thread's name
   StreamMode mode = StreamMode::queued;
   StreamPriority priority = StreamPriority::normal;
-  // Of an immediate stream: collectives may be enqueued on it, for which the calling thread then waits until all peers
-  // have come.
+  // On an immediate stream collectives may be enqueued, for which the calling thread then waits until all peers have
+  // come.
   bool meets_peers = false;
   std::size_t queue_capacity = 256;  // tasks; submit() blocks while the ring is full, and then until half is free
   std::chrono::milliseconds wait_timeout{600'000};  // for waits on events; the error names stream and event
   // Test mode: sleeps before each task, by seed; up to 0, 30 or 300 µs, so that streams differ in pace.
   std::optional<std::uint64_t> delay_seed = std::nullopt;
-  // Of a CUDA stream: the cudaStream_t to issue to, of the program's own, which outlives this. What the program
-  // enqueues there itself, and what is submitted here, keep the order in which the host issues both: for
-  // Window::join(), say. Default: a new one.
+  // A CUDA stream may issue to a cudaStream_t of the program's own, which outlives this. What the program enqueues
+  // there itself, and what is submitted here, keep the order in which the host issues both: for Window::join(), say.
+  // Default: a new one.
   std::optional<void*> cuda_stream = std::nullopt;
   std::function<void(std::exception_ptr)> on_failure =
       nullptr;  // called once, where the failed task ran; must not throw

@@ -24,8 +24,8 @@ struct StepScalars {
   double weight = 0.0;  // of all ranks' parts of the last step; not finite: they do not fit together (StepPart)
 };
 
-// What one rank brings to the mean over a step. All ranks that bring something count micro-batches, or all give
-// weights.
+// A StepPart is what one rank brings to the mean over a step. All ranks that bring something count micro-batches, or
+// all give weights.
 struct StepPart {
   enum class Kind : std::int64_t {
     imagined,       // memory that nobody wrote: of ranks that a simulation leaves out, which count as much as others
@@ -70,7 +70,7 @@ struct NormPartials {
   const double* values;
   std::size_t units;
   std::size_t ranks;
-  // What gradients were divided by before: ranks × micro-batches. Each row then goes on with the rank's StepPart, so
+  // Gradients were divided by this before: ranks × micro-batches. Each row then goes on with the rank's StepPart, so
   // that it has units + 2 values. 0: rows are norms alone, and gradients are the mean already.
   double divisor = 0.0;
 };

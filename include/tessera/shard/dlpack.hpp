@@ -23,14 +23,14 @@ namespace tessera {
 // Memory of the device, row-major in this shape. Does not look at it. The caller's, to hand on or to delete.
 DLManagedTensor* dlpack_view(void* data, DType type, const Shape& shape, Device device);
 
-// As Window::parameter(), to be read only: DLPack has no way to say so.
+// This is Window::parameter(), to be read only: DLPack has no way to say so.
 template <typename T = float>
 DLManagedTensor* dlpack_parameter(Window& window, const Parameter& parameter) {
   return dlpack_view(const_cast<T*>(window.parameter<T>(parameter).data()), dtype_of<T>, parameter.shape(),
                      window.stream().device());
 }
 
-// As Window::gradient(): a window that hands it out counts it as asked for.
+// This is Window::gradient(): a window that hands it out counts it as asked for.
 template <typename T = float>
 DLManagedTensor* dlpack_gradient(Window& window, const Parameter& parameter,
                                  GradientMode mode = GradientMode::overwrite) {

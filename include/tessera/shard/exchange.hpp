@@ -1,7 +1,7 @@
-// What ranks bring together inside a unit's windows: so many fp64 values of each, which all then see, as a batch norm
-// does that takes its statistics over the samples of all ranks. A module declares it as a member and names it in
-// visit(), like its parameters; the plan then has an operation for it in every window that does it, with its memory, so
-// that it is verified, counted, simulated and traced.
+// In an exchange ranks bring values together inside a unit's windows: so many fp64 values of each, which all then see,
+// as a batch norm does that takes its statistics over the samples of all ranks. A module declares it as a member and
+// names it in visit(), like its parameters; the plan then has an operation for it in every window that does it, with
+// its memory, so that it is verified, counted, simulated and traced.
 //
 // Order. Each window of the kinds that the options name does it once. A unit's exchanges come in the order in which
 // visit() names them, in backward windows in reverse. Window::contribution() shows where this rank writes,
@@ -60,8 +60,8 @@ class Exchange {
   Shape shape() const { return {values_}; }
   const ExchangeOptions& options() const { return options_; }
 
-  // What a rank does, once it has run, in a window that it skips: buffers that follow what all bring stay the same on
-  // all ranks. It may enqueue on the window's stream. Set in visit(), where the module has its place for good.
+  // A rank does this, once the exchange has run, in a window that it skips: buffers that follow what all bring stay the
+  // same on all ranks. It may enqueue on the window's stream. Set in visit(), where the module has its place for good.
   using WhenSkipped = std::function<void(Window&, const Contributions&)>;
   void when_skipped(WhenSkipped follow) { when_skipped_ = std::move(follow); }
   const WhenSkipped& when_skipped() const { return when_skipped_; }

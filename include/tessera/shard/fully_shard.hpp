@@ -82,7 +82,7 @@ struct FullyShardOptions {
   // units share a synchronisation; a larger unit's alone, never split. 0: each unit's alone. Default: 1 MiB; 0 for
   // fsdp, where merging keeps more gradients alive at once.
   std::optional<Bytes> bucket_cap = std::nullopt;
-  // By numbers; default: Program::chain. By units, and for several: FullyShard::add_program().
+  // The program by numbers; default: Program::chain. By units, and for several: FullyShard::add_program().
   std::optional<plan::Program> program = std::nullopt;
 
   // Bytes of the arena that belong to the user's layers: FullyShard::activation_memory().
@@ -94,35 +94,36 @@ struct FullyShardOptions {
   Diagnostics diagnostics = {};
 };
 
-// What one update did. Reading it synchronises with the update. When 32 updates in a row were skipped, rank 0 warns.
+// A StepReport is what one update did. Reading it synchronises with the update. When 32 updates in a row were skipped,
+// rank 0 warns.
 struct StepReport {
   double gradient_norm;  // global, of the mean over what all ranks brought, before clipping
   bool skipped;          // the norm was not finite, or weights were too small: no parameter changed
   std::int64_t updates;  // applied so far
   std::int64_t skipped_updates;
   float loss_scale;  // of the next step
-  // What the mean was over, of all ranks: the sum of their weights, or how many micro-batches they computed. 0: nothing
-  // changed, and no count.
+  // The mean was over this much, of all ranks: the sum of their weights, or how many micro-batches they computed. 0:
+  // nothing changed, and no count.
   double weight;
   bool finished;  // every rank skipped the step (skip_step())
 };
 
-// What differs from step to step.
+// These differ from step to step.
 struct UpdateOptions {
   // In place of the optimizer's: finite, at least 0, and the same on every rank.
   std::optional<float> learning_rate = std::nullopt;
-  // Of this rank's samples in all micro-batches of the step, in any unit (samples, tokens): finite, at least 0. With it
-  // the step is by the exact mean over the samples of all ranks: backward windows write the sum over the rank's samples
-  // of each sample's weight times its gradient, not a mean, and the update divides what all ranks wrote by the sum of
-  // their weights. A factor that both carry cancels: whoever takes means over batches of 32, and in a last batch of
-  // 20 their sum over 32, gives the weights 1 and 20/32. All ranks give one, but those that skip the step, or none
-  // does. Not with outer steps.
+  // The weight is that of this rank's samples in all micro-batches of the step, in any unit (samples, tokens): finite,
+  // at least 0. With it the step is by the exact mean over the samples of all ranks: backward windows write the sum
+  // over the rank's samples of each sample's weight times its gradient, not a mean, and the update divides what all
+  // ranks wrote by the sum of their weights. A factor that both carry cancels: whoever takes means over batches of 32,
+  // and in a last batch of 20 their sum over 32, gives the weights 1 and 20/32. All ranks give one, but those that skip
+  // the step, or none does. Not with outer steps.
   std::optional<double> weight = std::nullopt;
 };
 
-// What a hook on reduced gradients gets. Once per step and unit that trains, after the last reduction and before norm
-// and clipping, whatever it writes counts. Nothing may outlive the call but work enqueued on `stream`, which must not
-// look at host memory that changes.
+// A hook on reduced gradients gets this. The hook runs once per step and unit that trains, after the last reduction and
+// before norm and clipping; whatever it writes counts. Nothing may outlive the call but work enqueued on `stream`,
+// which must not look at host memory that changes.
 struct ReducedGradient {
   const Unit& unit;
   // This rank's shard: the sum over ranks and micro-batches divided by how many these are by the options, times
@@ -154,8 +155,8 @@ class FullyShard {
                  std::span<const NamedBuffer> buffers = {}, std::span<const NamedExchange> exchanges = {});
   Unit& add_unit(std::string_view name, std::span<const NamedParameter> parameters);
 
-  // What a step is, where it is not every unit forward and then backward in reverse; called more than once, a model has
-  // several kinds of steps. Before finalize(), after the units were added; the same on every rank.
+  // Says what a step is, where it is not every unit forward and then backward in reverse; called more than once, a
+  // model has several kinds of steps. Before finalize(), after the units were added; the same on every rank.
   TrainingProgram& add_program(ProgramOptions options);
   // The windows, updates and evaluations that follow are this program's, until another begins, and so are what is asked
   // about steps: last_step(), finished(), loss_scale(), gradient_norms(), step_scalars(), trace(). At the start the
@@ -199,8 +200,8 @@ class FullyShard {
   decltype(auto) evaluate(M& module, Args&&... args) {
     return pass(plan::WindowKind::evaluate, module, std::forward<Args>(args)...);
   }
-  // Likewise module.backward(window, args…), in a backward window. Of a unit that recomputes (UnitOptions::recompute)
-  // the latest call of forward() that was not gone back through is made again before, in a recompute window.
+  // Calls module.backward(window, args…) in a backward window. For a unit that recomputes (UnitOptions::recompute) the
+  // latest call of forward() that was not gone back through is made again before, in a recompute window.
   template <typename M, typename... Args>
   decltype(auto) backward(M& module, Args&&... args) {
     Unit& unit = unit_of(module);
@@ -281,8 +282,8 @@ class FullyShard {
   // One whole parameter, or its state, on every rank, in host memory: the model is never whole on any. Only between
   // steps. Collective; synchronises.
   std::vector<float> whole(const Parameter& parameter, std::string_view state = "master");
-  // Of every parameter that the program trains, of its last step, in the order of units and parameters; the same bits
-  // for every strategy. After update() and before the next window. Collective; synchronises.
+  // Returns the norm of every parameter that the program trains, of its last step, in the order of units and
+  // parameters; the same bits for every strategy. After update() and before the next window. Collective; synchronises.
   std::vector<GradientNorm> gradient_norms();
 
   // A buffer's values, between steps. Synchronises. Every rank has its own until synchronize_buffers(), which gives
@@ -309,7 +310,7 @@ class FullyShard {
   // step.
   void require_between_steps(std::string_view call) const;
 
-  // What updates carry from step to step beside the shards: counts, the loss scale, powers of the decays. Only between
+  // Updates carry these from step to step beside the shards: counts, the loss scale, powers of the decays. Only between
   // steps. Synchronises.
   // `program`: by its place in plan().programs; default: the one that was begun last.
   kernels::StepScalars step_scalars(std::optional<std::size_t> program = std::nullopt);
@@ -340,7 +341,7 @@ class FullyShard {
   std::unique_ptr<Implementation> implementation_;
 };
 
-// What a forward pass calls its modules by, so that training, evaluation and recomputation share one function:
+// A forward pass calls its modules by this, so that training, evaluation and recomputation share one function:
 //   const auto net = [&](const Pass& pass, const Values& x) -> const Values& { return pass(head, pass(body, x)); };
 //   net({model, WindowKind::forward}, x);
 //   net({model, WindowKind::evaluate}, x);

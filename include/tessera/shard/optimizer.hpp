@@ -1,5 +1,5 @@
-// What the runtime needs to know of an optimizer. AdamW and Sgd (optim/) are two; users may bring their own.
-// An optimizer works elementwise on fp32 shards, so that every strategy gives the same bits.
+// The runtime needs to know this of an optimizer. AdamW and Sgd (optim/) are two; users may bring their own. An
+// optimizer works elementwise on fp32 shards, so that every strategy gives the same bits.
 #pragma once
 
 #include <cstddef>
@@ -38,7 +38,7 @@ struct OptimizerSpans {
   // widens() the unit's own type where nothing is added to a rank's gradient.
   kernels::Source gradient;
   std::size_t count;
-  // What windows read of the run, where that is bf16 or fp16 and stands beside the masters: of an optimizer that
+  // Windows read this of the run, where it is bf16 or fp16 and stands beside the masters: given to an optimizer that
   // rounds(), else null.
   kernels::Target parameters = {nullptr, DType::bf16};
 };
@@ -46,7 +46,7 @@ struct OptimizerSpans {
 struct OptimizerGroup {
   float learning_rate;  // of this step, the group's scale included
   float weight_decay;
-  // What the group sets of its own.
+  // The group may set these of its own.
   std::optional<float> beta1 = std::nullopt;
   std::optional<float> beta2 = std::nullopt;
   std::optional<float> epsilon = std::nullopt;
@@ -70,8 +70,8 @@ class UnitUpdate {
  public:
   virtual ~UnitUpdate() = default;
 
-  // As Optimizer::update(); `unit` begins with the first element of what the rank keeps. The learning rate is the
-  // step's, before the runs' scales.
+  // Does what Optimizer::update() does; `unit` begins with the first element of what the rank keeps. The learning rate
+  // is the step's, before the runs' scales.
   virtual void update(Stream& stream, const OptimizerSpans& unit, float learning_rate,
                       const kernels::StepScalars* scalars) const = 0;
 };

@@ -55,7 +55,7 @@ class Parameter {
   const Initial& initial() const { return initial_; }
   const ParameterOptions& options() const { return options_; }
 
-  // What the next plan does with it: the one of finalize(), or of FullyShard::recompile(). The same on every rank.
+  // Sets what the next plan does with it: the one of finalize(), or of FullyShard::recompile(). The same on every rank.
   void set_frozen(bool frozen) { options_.frozen = frozen; }
 
   // Full name, "blocks.3.weight"; empty before the module was added.

@@ -1,4 +1,5 @@
-// What one rank holds of named tensors: the terms in which hooks, inspection and checkpoints speak of shards.
+// Pieces are what one rank holds of named tensors: the terms in which hooks, inspection and checkpoints speak of
+// shards.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,5 @@
-// What the operations of a plan really took: a trace of some steps of a running model, as a file for Perfetto
+// A trace says what the operations of a plan really took in some steps of a running model, as a file for Perfetto
 // (https://ui.perfetto.dev, Chrome's JSON trace format) and for `tessera trace summary`.
-//
 // A process for each rank, a thread for each stream and for the host. Every operation of the traced steps stands there
 // once: its stream, unit and bytes, how long it took, how long its stream stood in each wait, and an arrow from what it
 // waited for. The user's windows are operations like the others; an outer step belongs to the step that it follows.

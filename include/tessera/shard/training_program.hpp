@@ -40,11 +40,11 @@ struct ProgramOptions {
   // programs one trains a unit.
   std::optional<std::vector<const Unit*>> trains = std::nullopt;
   std::unique_ptr<Optimizer> optimizer = nullptr;  // default: what finalize() is given
-  // Of each of its steps, at least 1. Default: FullyShardOptions::micro_batches.
+  // Each of its steps has so many, at least 1. Default: FullyShardOptions::micro_batches.
   std::optional<std::size_t> micro_batches = std::nullopt;
 };
 
-// What FullyShard::add_program returns, and FullyShard::begin takes. Lives as long as its model.
+// FullyShard::add_program returns this, and FullyShard::begin takes it. It lives as long as its model.
 class TrainingProgram {
  public:
   TrainingProgram(std::string name, std::size_t index) : name_(std::move(name)), index_(index) {}

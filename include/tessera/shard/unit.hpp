@@ -38,9 +38,10 @@ struct NamedExchange {
 
 struct UnitOptions {
   std::string name = {};  // default: "units.N"
-  // Of this unit, in place of the model's. One that is gathered late (prefetch 0) holds a slot during its windows
-  // alone; one that stays whole (reshard_after_forward false) is gathered once a micro-batch, one of which a replica's
-  // share stays (Extent::group) across replicas once. The last two do nothing where parameters are whole anyway.
+  // These three are the unit's, in place of the model's. One that is gathered late (prefetch 0) holds a slot during its
+  // windows alone; one that stays whole (reshard_after_forward false) is gathered once a micro-batch, one of which a
+  // replica's share stays (Extent::group) across replicas once. The last two do nothing where parameters are whole
+  // anyway.
   std::optional<Precision> precision = std::nullopt;
   std::optional<std::size_t> prefetch = std::nullopt;
   std::optional<Resharding> reshard_after_forward = std::nullopt;
@@ -48,7 +49,7 @@ struct UnitOptions {
   // and with what it was given (kept_calls.hpp), so that what backward reads need not be kept until then
   // (Window::recomputes). Of windows that are opened by hand the recompute window is, too.
   bool recompute = false;
-  // What trains this unit, in place of its program's optimizer: another rule, other rates or decays, other states.
+  // This trains the unit, in place of its program's optimizer: another rule, other rates or decays, other states.
   // Units may share one. Its learning rate follows that of each step as the program's does: where update() is given
   // half of the program's, it is half, too. Clipping is by the norm of all units and the program's optimizer's. Not
   // with outer steps.
@@ -61,7 +62,7 @@ struct UnitOptions {
   // number of the replica behind the prefix: "experts.up.weight" of replica 3 is "experts.3.up.weight". Its exchanges
   // are among the replica's ranks. Not with outer steps.
   bool in_replica = false;
-  // What full names of its tensors begin with; default: the unit's name and a dot.
+  // Full names of its tensors begin with this; default: the unit's name and a dot.
   std::optional<std::string> prefix = std::nullopt;
 };
 

@@ -128,7 +128,7 @@ class Window {
     const plan::WindowKind inner = kind() == plan::WindowKind::backward ? plan::WindowKind::recompute : kind();
     return open_inside(part, inner).run_forward(part, std::forward<Args>(args)...);
   }
-  // Likewise part.backward(window, args…), in a backward window, behind a recompute window of a unit that recomputes.
+  // Calls part.backward(window, args…) in a backward window, behind a recompute window of a unit that recomputes.
   template <typename M, typename... Args>
   decltype(auto) backward(M& part, Args&&... args) {
     compute_again(part);
