@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What the scripts share: the repository's root, an environment without surprises, and quiet steps. Sourced, not run.
+# The scripts share this: the repository's root, an environment without surprises, and quiet steps. Sourced, not run.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 

@@ -32,7 +32,7 @@ TINY = {"mlp": {"batch": 4, "width": 16, "layers": 2, "seq": 8}, "gpt": {"batch"
 TINY["torch_mlp"] = TINY["mlp"]
 # How images stand in PyTorch: the faster of these counts.
 LAYOUTS = {"cnn": [[], ["--channels-last"]], "resnet18": [[], ["--channels-last"]]}
-# By the name of their figures: ranks, how they share the work, and the threads of each.
+# The key is the name of their figures: ranks, how they share the work, and the threads of each.
 CASES = {"single": (1, "single", 1), "threads": (1, "single", 2), "ddp": (2, "ddp", 1), "fsdp": (2, "fsdp", 1)}
 # Without these PyTorch gives large temporaries back to the system at each step, and page faults dominate.
 HEAP_KEPT = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "8589934592", "MALLOC_TOP_PAD_": "268435456"}

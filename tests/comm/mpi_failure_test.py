@@ -18,7 +18,7 @@ DEADLINE = 2  # --timeout of the ranks, seconds
 START_DEADLINE = 60  # of MPI_Init: processes that are started together do not come together
 SLACK = 60  # for what is not a rank's wait: starting, ending, a machine with other things to do
 
-# Of what a rank does: patterns of which the output must have one. mpirun may be quicker than the other ranks.
+# A rank does one of these, and the output must have one of its patterns: mpirun may be quicker than the other ranks.
 FAILURES = {
     "throw": ["error: rank {last}: train.bin: empty"],
     "abort": ["error: rank {last}: the disk is full"],

@@ -20,7 +20,7 @@ START_DEADLINE = 60  # processes that are started together do not come together
 SLACK = 60  # for what is no rank's wait: starting, ending, a machine with other things to do
 SKIPPED = 77
 
-# What the last rank does, and what every other rank's output says between them: the first cause, once.
+# The last rank does one of these, and every other rank's output says between them: the first cause, once.
 FAILURES = {
     "throw": "error: rank {last}: train.bin: empty",
     "abort": "error: rank {last}: the disk is full",

@@ -22,7 +22,7 @@ class Help(unittest.TestCase):
                 done = trainer_runs.run(program, "--help")
                 page = done.stdout
                 self.assertEqual((done.returncode, done.stderr), (0, ""), page)
-                # What it does, ahead of how it is called.
+                # A program says what it does, ahead of how it is called.
                 self.assertGreater(len(page[:page.index("Usage:")].split()), 5, page)
                 self.assertRegex(page, r"\n  --\w")
                 example = re.search(rf"\nExamples?:\s+(\S*{program.name}) --\w", page)

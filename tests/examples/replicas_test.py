@@ -132,7 +132,7 @@ def check_resumed(program, folder, saved_by):
             assert abs(mine["loss"] - theirs["loss"]) <= 1e-5 * theirs["loss"], (strategy, mesh)
             assert mesh != saved_by[1] or mine["loss_bits"] == theirs["loss_bits"], (strategy, mesh)
         assert tensors(copy / "step-00000007") == expected
-        # Of the last step: written by this mesh, and read by the one that saved first.
+        # The last step's checkpoint was written by this mesh, and is read by the one that saved first.
         again = trainer_runs.run(program, *MODEL, "--steps", 13, *sharding(*saved_by), "--checkpoint-dir", copy, "--resume")
         assert again.returncode == 0 and f"resume   from {copy / 'step-00000012'}" in again.stdout, again.stdout + again.stderr
     return len(others)

@@ -56,7 +56,7 @@ class UnevenData(unittest.TestCase):
             self.assertTrue(all(each == of_strategies[0] for each in of_strategies), (ranks, batch, accumulate))
 
     def test_digits_on_any_number_of_ranks(self):
-        # Of 98 samples in the short step, 66 are there: four ranks of seven are full and two have none.
+        # The short step has 66 of 98 samples: four ranks of seven are full and two have none.
         self.check(TRAIN_MLP, MLP, DIGITS, 98, [(1, 49, 2), (2, 7, 7), (7, 14, 1), (7, 2, 7)])
         self.check(TRAIN_MLP, MLP, DIGITS, 99, [(3, 33, 1), (3, 11, 3)])
 

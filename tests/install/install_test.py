@@ -60,7 +60,7 @@ project(user CXX)
 add_executable(program {source})
 target_link_libraries(program PRIVATE {targets})
 """
-# By package: how CMake finds it through pkg-config, and by its own package file.
+# A package has two ways: CMake finds it through pkg-config, and by its own package file.
 CMAKE_WAYS = {
     "tessera": [("find_package(PkgConfig REQUIRED)\npkg_check_modules(TESSERA REQUIRED IMPORTED_TARGET tessera)\n"
                  "set(CMAKE_CXX_STANDARD 20)", "PkgConfig::TESSERA"),

@@ -16,7 +16,7 @@ tessera = dependency('tessera', fallback: 'tessera')
 executable('program', 'program.cpp', dependencies: tessera)
 assert(dependency('tessera-nn', fallback: 'tessera').found())
 """
-# What would only take time here.
+# These would only take time here.
 OPTIONS = ["-Dunity=on", "-Dtessera:cuda=disabled", "-Dtessera:torch=disabled", "-Dtessera:images=disabled",
            "-Dtessera:onednn=disabled", "--wrap-mode=nodownload"]
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """What every file of the project keeps: a first comment, no tabs, no trailing blanks, no notes to self, no paths of one
-machine; public headers are exported; the umbrella header has every public header, and version.hpp and CHANGELOG.md name the version of meson.build.
+machine, no comment that begins without its subject (Of, By, As, What, Likewise); public headers are exported; the umbrella header has
+every public header, and version.hpp and CHANGELOG.md name the version of meson.build.
 
 usage: file_rules.py ROOT    prints each violation and exits with 1 when there is one
 """
@@ -15,6 +16,10 @@ SKIPPED_FOLDERS = {"__pycache__", "packagecache"}
 THIS_TEST = "tests/style/"  # names the forbidden words itself
 NOTE_TO_SELF = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 MACHINE_PATH = re.compile(r"(?<![\w.$}{])/(work|root|home)/[\w.]")
+FRAGMENT = re.compile(r"(?:Of|By|As|What|Likewise)\b")  # "As long as x, …" can be "While x, …"
+CODE_COMMENT = re.compile(r"""(?:^|[^:"'])//[/!]*\s*(.*)""")
+OTHER_COMMENT = re.compile(r"^\s*#+\s+(.*)")
+FRAGMENTS_LEFT = ("include/tessera/plan/", "src/plan/", "src/shard/")  # to be rewritten
 INCLUDED = re.compile(r'^#include "(tessera/[^"]+)"', re.MULTILINE)
 PUBLIC = ("include/", "nn/include/", "torch/include/")
 EXPORTED = re.compile(r"\n#pragma GCC visibility push\(default\)\n\nnamespace .*\n}[^\n]*\n\n#pragma GCC visibility pop\n$", re.DOTALL)
@@ -34,6 +39,8 @@ def text_files(root):
 
 
 def line_violations(path, text):
+    suffix = pathlib.PurePosixPath(path).suffix
+    commented = CODE_COMMENT.search if suffix in CODE_SUFFIXES else OTHER_COMMENT.search if suffix != ".md" else None
     for number, line in enumerate(text.split("\n"), start=1):
         where = f"{path}:{number}"
         if "\t" in line:
@@ -46,6 +53,9 @@ def line_violations(path, text):
             yield f"{where}: a note to self ({NOTE_TO_SELF.search(line).group()}); do it, or file an issue"
         if MACHINE_PATH.search(line):
             yield f"{where}: a path of one machine"
+        comment = commented(line) if commented else None
+        if comment and FRAGMENT.match(comment.group(1)) and not path.startswith(FRAGMENTS_LEFT):
+            yield f"{where}: a comment that begins with \"{comment.group(1).split()[0]}\"; begin with what it is about"
 
 
 def opening_violations(path, text):

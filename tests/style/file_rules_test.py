@@ -6,7 +6,7 @@ import unittest
 
 import file_rules
 
-GOOD = "// What this is.\n#pragma once\n"
+GOOD = "// This is a part.\n#pragma once\n"
 EXPORTED = "\n#pragma GCC visibility push(default)\n\nnamespace a {\n}  // namespace a\n\n#pragma GCC visibility pop\n"
 
 
@@ -33,7 +33,7 @@ class FileRules(unittest.TestCase):
             "include/tessera/plan/a.hpp": GOOD + EXPORTED,
             "include/tessera/tessera.hpp":
                 GOOD + '#include "tessera/version.hpp"\n#include "tessera/plan/a.hpp"\n',
-            "src/plan/a.cpp": "// What this is.\nint a;\n",
+            "src/plan/a.cpp": "// This is a part.\nint a;\n",
             "scripts/b": '#!/bin/sh\n# Does b.\ncd "$root/work/x"\n',
             "tests/c.py": '"""What this is."""\n',
         }), [])
@@ -44,7 +44,7 @@ class FileRules(unittest.TestCase):
         self.assert_one_violation({"scripts/a": "#!/bin/sh\nset -e\n"}, "second line")
 
     def test_a_header_without_a_guard_is_found(self):
-        self.assert_one_violation({"src/a.hpp": "// What this is.\n"}, "#pragma once")
+        self.assert_one_violation({"src/a.hpp": "// This is a part.\n"}, "#pragma once")
 
     def test_a_public_header_that_exports_nothing_is_found(self):
         for folder in ["include", "nn/include", "torch/include"]:
@@ -61,6 +61,13 @@ class FileRules(unittest.TestCase):
     def test_notes_to_self_are_found(self):
         for word in ["TODO", "FIXME", "XXX", "HACK"]:
             self.assert_one_violation({"src/a.cpp": f"// A.\n// {word}: later\n"}, word)
+
+    def test_comments_that_begin_without_their_subject_are_found(self):
+        for word in ["Of", "By", "As", "What", "Likewise"]:
+            self.assert_one_violation({"src/a.cpp": f"// A.\n  // {word} b.\n"}, f'begins with "{word}"')
+            self.assert_one_violation({"src/a.hpp": GOOD + f"int a;  // {word} b\n"}, f'begins with "{word}"')
+            self.assert_one_violation({"tests/a.py": f'"""A."""\n# {word} b.\n'}, f'begins with "{word}"')
+        self.assertEqual(violations_in({"src/a.cpp": "// A.\n// Ashes. Of b.\n", "docs/a.md": "# What a is\n"}), [])
 
     def test_paths_of_one_machine_are_found(self):
         for path in ["/work/main", "/root/.cache", "/home/me"]:

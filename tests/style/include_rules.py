@@ -62,7 +62,7 @@ def layer_violation(path, include):
     if part and target and PARTS.index(target) > PARTS.index(part):
         return f"{part} stands below {target}"
     if path.startswith(("include/", "nn/include/", "torch/include/")) and include.startswith(KEPT_OUT):
-        # What includes it is compiled by nvcc.
+        # Only nvcc compiles what includes a .cuh.
         return None if path.endswith(".cuh") else "a public header asks its users for nothing but the standard library"
     if path.startswith("include/") and target and not public:
         return "a public header includes an internal one"

@@ -182,7 +182,7 @@ class Algorithms(Toy):
         self.assertAlmostEqual(taken, 1e-3 + 1e-4 + size / 8 * 3 / 1e9 + size / 8 * 4 * 4 / 2e9, delta=1e-9)
 
     def test_direct_sums_read_every_ranks_part_and_write_one(self):
-        # Of sums inside a host, all at once: no time is hidden.
+        # These are sums inside a host, all at once: no time is hidden.
         for ranks in (2, 4):
             found = plan("--mlp", "1024x1024", "--world", ranks, "--batch", 1, "--strategy", "zero2", "--time", "--machine",
                          self.machine(collectives="direct", host={"latency": 1e-4, "bandwidth": 1e9}, memory=1e20))

@@ -70,7 +70,7 @@ def check_times(tool):
         wanted = 2 * 4 * (3 * 4.089e9 - first)
         assert abs(time["model_flops"] - wanted) < 0.002 * wanted, (time["model_flops"], wanted)
         assert abs(time["step_seconds"] * 1e12 - time["model_flops"]) < 1e-3 * wanted, time
-        # Of the small network: 1 and 32 channels of 3 x 3, and two linear layers.
+        # The small network has 1 and 32 channels of 3 x 3, and two linear layers.
         small = ["--model", "cnn", "--image-size", 28, "--channels", 1, "--classes", 10]
         narrow, wide = 2 * 4 * 9 * 28 * 28 * 32, 2 * 4 * 9 * 14 * 14 * 32 * 64
         linear = 2 * 4 * (7 * 7 * 64 * 128 + 128 * 10)

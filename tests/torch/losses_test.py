@@ -71,7 +71,7 @@ class Transformer(nn.Module if torch else object):
         return self.last(x.mean(0))
 
 
-# By name: the class, the shape of a sample, and the submodule whose children are units.
+# A network's name gives the class, the shape of a sample, and the submodule whose children are units.
 NETWORKS = {"perceptron": (Perceptron, [7], "blocks"), "convolutions": (Convolutions, [1, 6, 6], "layers"),
             "transformer": (Transformer, [4, 5], "layers")}
 
