@@ -15,9 +15,9 @@
 
 #include "comm/job_failure.hpp"
 #include "comm/launch.hpp"
-#include "comm/mpi/process_job.hpp"
+#include "comm/processes/process_job.hpp"
 #include "conformance.hpp"
-#include "mpi_properties.hpp"
+#include "process_properties.hpp"
 
 namespace {
 

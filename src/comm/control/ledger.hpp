@@ -1,6 +1,6 @@
 // Which collectives each rank has announced, and what follows from it: agreement, disagreement, ranks that others wait
 // for. Pure bookkeeping, for a room of threads or of processes that meet over TCP (control_room.hpp), and for processes
-// that share memory (mpi/process_group.hpp).
+// that share memory (processes/process_group.hpp).
 //
 // A channel is a communicator's place in the job; 0 is the one in which the others are made. It has members, ranks of
 // the job: all of them, or one group of a partition, of which each group has a channel. On each, every member's n-th

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "comm/launch.hpp"
-#include "comm/mpi/process_job.hpp"
+#include "comm/processes/process_job.hpp"
 #include "comm/patience.hpp"
 #include "comm/rank_log.hpp"
 #include "comm/rendezvous/join.hpp"

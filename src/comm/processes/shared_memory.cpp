@@ -1,5 +1,5 @@
 // Files without names, and their mappings.
-#include "comm/mpi/shared_memory.hpp"
+#include "comm/processes/shared_memory.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>

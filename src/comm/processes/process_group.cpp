@@ -1,6 +1,6 @@
 // The meeting point of processes. A phase ends when all ranks have arrived at its end; the last one opens the next.
 // The ledger says what follows from who has not; whoever waits fills it from what stands in shared memory.
-#include "comm/mpi/process_group.hpp"
+#include "comm/processes/process_group.hpp"
 
 #include <fmt/format.h>
 #include <linux/futex.h>
@@ -14,7 +14,7 @@
 
 #include "comm/job_failure.hpp"
 #include "comm/meeting_collectives.hpp"
-#include "comm/mpi/exchange.hpp"
+#include "comm/processes/exchange.hpp"
 #include "comm/task_communicator.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/kernels/reduce.hpp"

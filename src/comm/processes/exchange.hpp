@@ -13,8 +13,8 @@
 #include <string_view>
 
 #include "comm/introduction.hpp"
-#include "comm/mpi/process_group.hpp"
-#include "comm/mpi/process_job.hpp"
+#include "comm/processes/process_group.hpp"
+#include "comm/processes/process_job.hpp"
 #include "comm/pinned.hpp"
 
 namespace tessera::comm {

@@ -1,7 +1,7 @@
 // A job in which one rank does what ranks should not do, under way between collectives: what mpi_failure_test.py
 // starts.
 //
-// usage: mpi_failing_rank WHAT [--timeout SECONDS]
+// usage: failing_rank WHAT [--timeout SECONDS]
 //
 // WHAT is nothing or output; of a rank among others throw, abort, exit, quick-exit, kill, stop, options or leave; of
 // the last rank after the others have left kill-last, stop-last or work-last; of one that has left, too, stop-at-end.

@@ -1,5 +1,5 @@
 // Arenas, where peers read directly, against the same calls on memory that goes through staging areas.
-#include "mpi_properties.hpp"
+#include "process_properties.hpp"
 
 #include <unistd.h>
 

@@ -1,7 +1,7 @@
 // One message is a header and what belongs to its kind; pieces of staging areas follow as messages of their own, from
 // and into the areas. A rank's messages are handled in the order in which it sent them, each after the pieces of the
 // one before, because an arrival must not overtake the data that it stands for.
-#include "comm/mpi/exchange.hpp"
+#include "comm/processes/exchange.hpp"
 
 #include <pthread.h>
 

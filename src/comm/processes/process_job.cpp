@@ -1,5 +1,5 @@
 // The job's state in shared memory, and its ends.
-#include "comm/mpi/process_job.hpp"
+#include "comm/processes/process_job.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -17,7 +17,7 @@
 #include <utility>
 
 #include "comm/collective_errors.hpp"
-#include "comm/mpi/exchange.hpp"
+#include "comm/processes/exchange.hpp"
 #include "comm/pinned.hpp"
 #include "device/device_memory.hpp"
 #include "tessera/base/error.hpp"

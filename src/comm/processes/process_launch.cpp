@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "comm/launch.hpp"
-#include "comm/mpi/process_group.hpp"
-#include "comm/mpi/process_job.hpp"
+#include "comm/processes/process_group.hpp"
+#include "comm/processes/process_job.hpp"
 #include "comm/rendezvous/join.hpp"
 #include "comm/rendezvous/rendezvous_control.hpp"
 #include "comm/start.hpp"

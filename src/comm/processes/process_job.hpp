@@ -16,7 +16,7 @@
 #include "comm/hosts.hpp"
 #include "comm/introduction.hpp"
 #include "comm/job_failure.hpp"
-#include "comm/mpi/shared_memory.hpp"
+#include "comm/processes/shared_memory.hpp"
 #include "comm/patience.hpp"
 #include "tessera/device/arena.hpp"
 
