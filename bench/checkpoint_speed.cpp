@@ -2,6 +2,7 @@
 // fsync, large reads, and for a save in the background the copy of the shards and the steps beside it.
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,7 +20,6 @@
 #include <vector>
 
 #include "measure/program.hpp"
-#include "memory_per_gpu/machine.hpp"
 #include "tessera/checkpoint/checkpointer.hpp"
 #include "tessera/comm/run.hpp"
 #include "tessera/optim/adamw.hpp"
@@ -269,9 +269,11 @@ void measure_background(World& world, const Request& request) {
 }
 
 void run(const Request& request) {
-  fmt::print("machine  {}\ndate     {}\ndisk     {}\ncheckpoint of {} MiB, {} ranks, medians of {} runs\n\n",
-             bench::machine(), bench::today(), request.directory.string(), request.mebibytes, request.ranks,
-             request.runs);
+  utsname system{};
+  uname(&system);
+  fmt::print("{} cores, {} {}, {}: checkpoint of {} MiB, {} ranks, medians of {} runs\n\n",
+             std::thread::hardware_concurrency(), system.sysname, system.release, request.directory.string(),
+             request.mebibytes, request.ranks, request.runs);
   fmt::print("| Tessera | s | GB/s | plain | s | GB/s | ratio |\n|---|--:|--:|---|--:|--:|--:|\n");
   launch({.ranks = static_cast<int>(request.ranks)}, [&](World& world) {
     measure_blocking(world, request);

@@ -14,12 +14,12 @@
 #include "measure/figure.hpp"
 #include "measure/program.hpp"
 #include "measure/timing.hpp"
-#include "overlap/schedule.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/comm/simulate.hpp"
 #include "tessera/nn/linear.hpp"
 #include "tessera/nn/threads.hpp"
 #include "tessera/optim/sgd.hpp"
+#include "tessera/plan/simulate.hpp"
 #include "tessera/shard/fully_shard.hpp"
 
 namespace {
@@ -142,11 +142,12 @@ Run train(const Options& options, double bytes_per_second) {
 double best_step(const Options& options, const Run& quiet, double bytes_per_second) {
   const Times& times = quiet.times;
   const double windows = static_cast<double>(options.units) * (times.forward + times.backward);
-  return bench::best_step(quiet.plan, [&](const plan::Operation& operation) {
+  const auto seconds = [&](const plan::Operation& operation) {
     if (operation.kind == plan::OperationKind::begin_update) return std::max(0.0, times.step - windows);
     if (operation.kind != plan::OperationKind::window) return bytes_sent(operation) / bytes_per_second;
     return operation.window == plan::WindowKind::forward ? times.forward : times.backward;
-  });
+  };
+  return plan::simulate(quiet.plan, {.on_stream = seconds}).step_seconds;
 }
 
 void stay_on_one_core() {

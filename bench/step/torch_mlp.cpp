@@ -1,5 +1,5 @@
 // The perceptron of mlp.cpp as a module of libtorch, sharded by tessera::torch: what torch computes and what the
-// runtime moves, beside PyTorch's own DDP and FSDP2 (bench/compare_torch).
+// runtime moves, beside PyTorch's own DDP and FSDP2 (bench/compare.py).
 #include <torch/torch.h>
 
 #include <memory>

@@ -1,5 +1,5 @@
 // Training steps of a model on a batch that stays the same, in this process and without files: what is timed is the
-// runtime, its layers and its collectives. bench/compare_torch trains the same with PyTorch.
+// runtime, its layers and its collectives. bench/compare.py trains the same with PyTorch.
 #pragma once
 
 #include <cstddef>

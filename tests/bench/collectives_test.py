@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""bench/collectives/compare.py, run on buffers that take no time: a row for each collective, with all of its figures.
+"""bench/compare.py --peer mpi, run on buffers that take no time: a row for each collective, with all of its figures.
 
 usage: collectives_test.py COMPARE BUILD MPIRUN
 """
@@ -8,7 +8,7 @@ import sys
 
 
 def main(compare, build, mpirun):
-    command = [sys.executable, "-B", compare, build, "--rounds", "1", "--ranks", "2", "--mib", "1", "--mpirun", mpirun]
+    command = [sys.executable, "-B", compare, build, "--peer", "mpi", "--rounds", "1", "--ranks", "2", "--mib", "1", "--mpirun", mpirun]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [line.split("|")[1:-1] for line in done.stdout.splitlines() if line.startswith("| 2 |")]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""bench/loader on few pictures: a row for each network and number of threads, and a wait that is a part of its step.
+"""bench/loader.py on few pictures: a row for each network and number of threads, and a wait that is a part of its step.
 
 usage: loader_test.py LOADER BUILD
 """

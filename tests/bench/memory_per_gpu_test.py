@@ -1,10 +1,8 @@
 #!/usr/bin/env python3
-"""The benchmark memory_per_gpu: every row has its bytes planned, measured where it ran, and by formula; rows that did not run
-say why; the same figures stand in table, CSV and JSON; bad options are one line.
+"""bench/memory_per_gpu.py: every row that ran took what was planned, which is what the formula says; rows that did not run say why.
 
-usage: memory_per_gpu_test.py MEMORY_PER_GPU [--not-measurable]
+usage: memory_per_gpu_test.py MEMORY_PER_GPU BUILD [--not-measurable]
 """
-import csv
 import json
 import pathlib
 import subprocess
@@ -12,25 +10,26 @@ import sys
 import tempfile
 import unittest
 
-PROGRAM = sys.argv.pop(1)
+PROGRAM, BUILD = sys.argv[1:3]
 MEASURABLE = "--not-measurable" not in sys.argv
 sys.argv = sys.argv[:1]
-BAD_OPTIONS = 2
 STRATEGIES = ["ddp", "zero1", "zero2", "fsdp"]
 
 
 def run(*options):
-    return subprocess.run([PROGRAM, *map(str, options)], capture_output=True, text=True, timeout=120, check=False)
+    command = [sys.executable, "-B", PROGRAM, BUILD, *map(str, options)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
 
 
-def rows_of(*options):
-    """The rows of the JSON, the lines of the CSV, and the text."""
+def rows_of(*options, width=None, layers=3):
+    """The rows, and the text; of a perceptron where a width is given."""
     with tempfile.TemporaryDirectory() as folder:
-        files = [pathlib.Path(folder) / name for name in ["rows.json", "rows.csv"]]
-        done = run(*options, "--json", files[0], "--csv", files[1])
-        assert done.returncode == 0 and not done.stderr, done.stderr
-        with open(files[1], encoding="utf-8", newline="") as lines:
-            return json.loads(files[0].read_text(encoding="utf-8")), list(csv.DictReader(lines)), done.stdout
+        rows, units = pathlib.Path(folder) / "rows.json", pathlib.Path(folder) / "units.json"
+        units.write_text(json.dumps({"units": [{"name": f"layers.{i}", "parameters": [
+            {"name": "weight", "shape": [width, width]}, {"name": "bias", "shape": [width]}]} for i in range(layers)]}))
+        done = run(*(["--model", units] if width else []), *options, "--json", rows)
+        assert done.returncode == 0 and not done.stderr, (done.stdout, done.stderr)
+        return json.loads(rows.read_text(encoding="utf-8"))["rows"], done.stdout
 
 
 def per_parameter(strategy, mixed, ranks, micro_batches, replicas=1):
@@ -53,94 +52,55 @@ def per_parameter(strategy, mixed, ranks, micro_batches, replicas=1):
 
 
 class MemoryPerGpu(unittest.TestCase):
-    def test_every_row_that_ran_took_what_was_planned_and_what_the_formula_says(self):
-        for micro_batches in [1, 3]:
-            found, _, text = rows_of("--model", "mlp:512x3", "--ranks", "1,3,8,64", "--precision", "fp32,bf16,fp16",
-                                     "--accumulate", micro_batches)
-            self.assertEqual(len(found["rows"]), 4 * 3 * 4)
-            for row in found["rows"]:
-                for name, both in {**row["categories"], "peak": row["peak"]}.items():
-                    self.assertEqual(both["measured"], both["planned"] if MEASURABLE else None, (name, row))
-                self.assertEqual(row["peak"]["planned"], sum(both["planned"] for both in row["categories"].values()))
-                expected = found["parameters"] * per_parameter(row["strategy"], row["precision"] != "fp32", row["ranks"],
-                                                               micro_batches)
-                self.assertLessEqual(abs(row["formula"] - expected), 1)
-                held = row["persistent"] + row["categories"]["accumulation"]["planned"]
-                if row["strategy"] in ["ddp", "zero1"] or micro_batches == 1:
-                    padding = 3 * 128 * (row["ranks"] + 2)  # of three units, in elements
-                    self.assertGreaterEqual(held, expected - 1)
-                    self.assertLessEqual(held, expected / found["parameters"] * (found["parameters"] + padding) + 3 * 4096)
-                if MEASURABLE:
-                    how = f"{row['ranks']} real rank" if row["ranks"] <= 8 else f"rank 0 of {row['ranks']}, simulated"
-                    self.assertIn(how, row["how"])
-            self.assertIn("command", text)
-            self.assertIn("machine", text)
+    def check(self, row, parameters, micro_batches):
+        planned, measured = row["planned"], row["measured"]
+        if MEASURABLE:
+            self.assertEqual(planned, {**dict.fromkeys(planned, 0), **measured}, row)
+            self.assertIn(f"{row['ranks']} real rank" if row["ranks"] <= 8 else f"rank 0 of {row['ranks']}, simulated", row["how"])
+        self.assertEqual(planned["peak"], sum(size for name, size in planned.items() if name != "peak"))
+        each = per_parameter(row["strategy"], row["precision"] != "fp32", row["ranks"], micro_batches, row["replicas"])
+        self.assertLessEqual(abs(row["formula"] - each * parameters), 1, row)
+        held = planned["parameters"] + planned["gradients"] + planned["optimizer"]
+        if row["strategy"] in ["ddp", "zero1"]:  # sums of micro-batches
+            held += planned["accumulation"]
+        padding = 3 * 128 * (row["ranks"] + 2)  # of three units, in elements
+        self.assertGreaterEqual(held, each * parameters - 1, row)
+        self.assertLessEqual(held, each * (parameters + padding) + 3 * 4096, row)
 
-    def test_rows_of_a_mesh_take_what_was_planned_and_what_the_formula_says(self):
+    def test_every_row_that_ran_took_what_was_planned_and_what_the_formula_says(self):
+        meshes = [(1, 1), (3, 1), (4, 1), (4, 2), (4, 4), (64, 1), (64, 2), (64, 4)]
         for micro_batches in [1, 3]:
-            found, _, text = rows_of("--model", "mlp:512x3", "--ranks", "4,6,64", "--replicas", "1,2,3,4", "--precision",
-                                     "fp32,bf16", "--accumulate", micro_batches)
-            meshes = [(4, 1), (4, 2), (4, 4), (6, 1), (6, 2), (6, 3), (64, 1), (64, 2), (64, 4)]
-            self.assertEqual([(row["strategy"], row["ranks"], row["replicas"]) for row in found["rows"]],
+            found, text = rows_of("--ranks", "1,3,4,64", "--replicas", "1,2,4", "--precision", "fp32,bf16", "--micro-batches", micro_batches,
+                                  width=512)
+            self.assertEqual([(row["strategy"], row["ranks"], row["replicas"]) for row in found],
                              [(strategy, *mesh) for strategy in STRATEGIES + ["hsdp", "hfsdp"] for mesh in meshes] * 2)
-            for row in found["rows"]:
-                for name, both in {**row["categories"], "peak": row["peak"]}.items():
-                    self.assertEqual(both["measured"], both["planned"] if MEASURABLE else None, (name, row))
-                each = per_parameter(row["strategy"], row["precision"] != "fp32", row["ranks"], micro_batches, row["replicas"])
-                expected = found["parameters"] * each
-                self.assertLessEqual(abs(row["formula"] - expected), 1, row)
-                held = row["persistent"]
-                if row["strategy"] == "zero1":  # its sums of micro-batches
-                    held += row["categories"]["accumulation"]["planned"]
-                padding = 3 * 128 * (row["ranks"] + 2)  # of three units, in elements
-                self.assertGreaterEqual(held, expected - 1, row)
-                self.assertLessEqual(held, each * (found["parameters"] + padding) + 3 * 4096, row)
-            self.assertRegex(text, r"(?m)^\| hfsdp +\| bf16 +\| +64 \| +4 \|")
+            for row in found:
+                self.check(row, 3 * (512 * 512 + 512), micro_batches)
+            self.assertRegex(text, r"(?m)^\| hfsdp \| bf16 \| 64 \| 4 \|")
 
     def test_hybrid_rows_have_their_place_in_the_papers_accounting_too(self):
-        found, _, _ = rows_of("--model", "mlp:512x3", "--ranks", "8", "--replicas", "2", "--strategy", "hsdp,hfsdp",
-                              "--precision", "bf16", "--planned-only")
-        for row, each in zip(found["rows"], [16 / 4, 4 / 4 + 12 / 8]):
-            self.assertLessEqual(abs(row["paper"] - found["parameters"] * each), 1, row)
-
-    def test_csv_and_json_have_the_same_figures(self):
-        found, lines, _ = rows_of("--model", "mlp:64x2", "--ranks", "2", "--replicas", "1,2", "--precision", "bf16")
-        self.assertEqual(len(found["rows"]), 12)
-        for row in found["rows"]:
-            for name, both in {**row["categories"], "peak": row["peak"]}.items():
-                line = [line for line in lines if (line["strategy"], int(line["replicas"]), line["category"]) ==
-                        (row["strategy"], row["replicas"], name)]
-                self.assertEqual(len(line), 1)
-                self.assertEqual(int(line[0]["planned"]), both["planned"])
-                self.assertEqual(line[0]["measured"], "" if both["measured"] is None else str(both["measured"]))
+        found, _ = rows_of("--ranks", "8", "--replicas", "2", "--strategy", "hsdp,hfsdp", "--precision", "bf16", "--planned-only", width=512)
+        for row, each in zip(found, [16 / 4, 4 / 4 + 12 / 8]):
+            self.assertLessEqual(abs(row["paper"] - 3 * (512 * 512 + 512) * each), 1, row)
 
     def test_what_does_not_fit_is_not_allocated_and_says_so(self):
-        found, _, text = rows_of("--model", "mlp:1048576x2", "--ranks", "4", "--precision", "fp32")
-        for row in found["rows"]:
-            self.assertIn("not measured", row["how"])
-            self.assertIsNone(row["peak"]["measured"])
-        self.assertEqual(text.count("not measured: "), 4)
+        found, text = rows_of("--ranks", "4", "--precision", "fp32", width=1 << 20, layers=2)
+        self.assertEqual({row["measured"] for row in found}, {None})
+        self.assertEqual(text.count("not measured: a rank takes"), 4)
 
     def test_planned_only_runs_nothing(self):
-        found, _, _ = rows_of("--model", "gpt2-124m", "--ranks", "512", "--planned-only", "--batch", 4)
-        self.assertEqual({row["how"] for row in found["rows"]}, {"planned only"})
-        activations = {row["precision"]: row["categories"]["activations"]["planned"] for row in found["rows"]}
+        found, _ = rows_of("--ranks", "512", "--planned-only", "--batch", 4)
+        self.assertEqual({row["how"] for row in found}, {"planned only"})
+        activations = {row["precision"]: row["planned"]["activations"] for row in found}
         self.assertGreater(activations["fp32"], activations["bf16"])
         self.assertGreater(activations["bf16"], 1 << 29)
 
-    def test_bad_options_are_one_line(self):
-        for options, words in [(["--model", "bert"], "--model"), (["--model", "mlp:8"], "--model mlp:WxD"),
-                               (["--model", "mlp:0x3"], "--model mlp:WxD"), (["--ranks", "1,,2"], "--ranks"),
-                               (["--ranks", "0"], "--ranks"), (["--replicas", "0"], "--replicas"),
-                               (["--replicas", "1,x"], "--replicas"),
-                               (["--ranks", "4,8", "--replicas", "2,3"], "--replicas 3 divides none of --ranks 4,8"), (["--precision", "int8"], "--precision"),
-                               (["--strategy", "zero9"], "--strategy"), (["--plot", "a.pdf"], "--plot"),
-                               (["--model", "mlp:8x1", "--batch", 2], "--batch"), (["--prefetch", "-1"], "--prefetch")]:
+    def test_bad_options_are_refused(self):
+        for options, words in [(["--ranks", "4,8", "--replicas", "2,3"], "--replicas 3 divides none of --ranks"),
+                               (["--precision", "int8"], "--precision"), (["--strategy", "zero9"], "--strategy"), (["--model", "bert"], "--model")]:
             done = run(*options)
-            self.assertEqual(done.returncode, BAD_OPTIONS, (options, done.stdout, done.stderr))
-            self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+            self.assertNotEqual(done.returncode, 0, options)
             self.assertIn(words, done.stderr)
-            self.assertEqual(done.stdout, "")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,8 @@ HANGS = "#!/bin/sh\n[ \"$1\" = --count ] && exit 0\necho begun\nsleep 1000 &\nec
 
 
 def loaded(name, path):
-    """A Python program as a module."""
+    """A Python program as a module, which may import those beside it."""
+    sys.path.insert(0, str(pathlib.Path(path).parent))
     loader = importlib.machinery.SourceFileLoader(name, str(path))
     module = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader))
     loader.exec_module(module)
@@ -142,7 +143,7 @@ class GpuCheck(unittest.TestCase):
         root = pathlib.Path(SCRIPT).resolve().parent.parent
         presets = (root / "examples/train_gpt/shape.hpp").read_text(encoding="utf-8")
         vocabulary = int(re.search(r"preset_vocabulary = (\d+)", presets).group(1))
-        self.assertEqual(loaded("compare", root / "bench/cuda_gpt/compare.py").SHAPE["vocabulary"], vocabulary)
+        self.assertEqual(loaded("compare", root / "bench/compare.py").GPT2["vocabulary"], vocabulary)
         self.assertEqual(loaded("peer", root / "bench/cuda_layers/peer.py").VOCABULARY, vocabulary)
         ours = (root / "bench/cuda_layers/main.cpp").read_text(encoding="utf-8")
         self.assertIn(f"vocabulary = {vocabulary};", ours)

@@ -1,13 +1,13 @@
-"""The peer: the models of bench/step with PyTorch, on one rank alone, with DDP, or with FSDP2, over gloo.
+"""The peer: the models of bench/step with PyTorch, on one rank alone, with DDP, or with FSDP2, over gloo; and GPT-2 on one GPU, compiled,
+with fused attention and bf16 arithmetic over fp32 weights.
 
-Run by compare.py, one process per rank, with the interpreter that has PyTorch. Prints one JSON object: times and losses.
+Run by compare.py, one process per rank, with the interpreter that has PyTorch. Prints one JSON object: seconds of each step, and losses.
 """
 import argparse
 import contextlib
 import datetime
 import json
 import os
-import statistics
 import struct
 import sys
 import time
@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 
-CLASSES, VOCABULARY, CHANNELS = 10, 256, 3
+CLASSES, CHANNELS = 10, 3
 
 
 class Mlp(nn.Module):
@@ -58,17 +58,17 @@ class Block(nn.Module):
 class Gpt(nn.Module):
     def __init__(self, options):
         super().__init__()
-        self.wte = nn.Embedding(VOCABULARY, options.width)
+        self.wte = nn.Embedding(options.vocabulary, options.width)
         self.wpe = nn.Embedding(options.seq, options.width)
         self.blocks = nn.ModuleList(Block(options) for _ in range(options.layers))
         self.final = nn.LayerNorm(options.width)
 
     def forward(self, ids, targets):
-        x = self.wte(ids) + self.wpe(torch.arange(ids.shape[1]))
+        x = self.wte(ids) + self.wpe(torch.arange(ids.shape[1], device=ids.device))
         for block in self.blocks:
             x = block(x)
         logits = functional.linear(self.final(x), self.wte.weight)
-        return functional.cross_entropy(logits.float().view(-1, VOCABULARY), targets.view(-1))
+        return functional.cross_entropy(logits.float().view(-1, logits.shape[-1]), targets.reshape(-1))
 
     @staticmethod
     def place_of(name):
@@ -164,7 +164,7 @@ def batch_of(options, rank):
         return x if options.channels_last else x.contiguous(), images.view(-1) % CLASSES
     tokens = options.batch * options.seq
     i = torch.arange(tokens + 1) + rank * tokens
-    ids = (i * i + 7 * i) // 3 % VOCABULARY
+    ids = (i * i + 7 * i) // 3 % options.vocabulary
     return ids[:-1].view(options.batch, -1), ids[1:].view(options.batch, -1)
 
 
@@ -221,6 +221,31 @@ def train(options, rank):
     return times[options.warm_up:], losses
 
 
+def train_on_a_gpu(options):
+    """Batches of a file of 16-bit ids, one after the other."""
+    torch.manual_seed(0)
+    model = MODELS[options.model](options).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
+    compiled = torch.compile(model)
+    tokens = torch.from_file(options.data, size=os.path.getsize(options.data) // 2, dtype=torch.int16).long() & 0xffff
+    size = options.batch * options.seq
+    seconds, losses = [], []
+    for step in range(options.steps):
+        first = step * size % (len(tokens) - size - 1)
+        part = tokens[first:first + size + 1].cuda(non_blocking=True)
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = compiled(part[:-1].view(options.batch, options.seq), part[1:].view(options.batch, options.seq))
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        losses.append(loss.item())
+        seconds.append(time.perf_counter() - begin)
+    return seconds, losses
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", choices=list(MODELS), required=True)
@@ -228,20 +253,23 @@ def main():
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
     parser.add_argument("--weights")
     parser.add_argument("--meeting", help="a file that the ranks meet at")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--data", help="a file of tokens, for cuda")
     for name in ["rank", "ranks", "threads", "steps", "warm-up", "batch", "width"]:
         parser.add_argument(f"--{name}", type=int, required=True)
     for name in ["layers", "seq", "side"]:
         parser.add_argument(f"--{name}", type=int, default=0)
     parser.add_argument("--channels-last", action="store_true", help="images stand as Tessera's do")
     parser.add_argument("--heads", type=int, default=4)
+    parser.add_argument("--vocabulary", type=int, default=256)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     if options.parallel != "single":
         dist.init_process_group("gloo", init_method=f"file://{options.meeting}", rank=options.rank, world_size=options.ranks,
                                 timeout=datetime.timedelta(seconds=120))
-    times, losses = train(options, options.rank)
+    times, losses = train_on_a_gpu(options) if options.device == "cuda" else train(options, options.rank)
     if options.rank == 0:
-        print(json.dumps({"seconds": statistics.median(times), "losses": losses, "torch": torch.__version__}), flush=True)
+        print(json.dumps({"seconds": times, "losses": losses, "torch": torch.__version__}), flush=True)
     if options.parallel != "single":
         dist.barrier()
         os._exit(0)  # gloo's threads have been seen to abort a process that ends in order

@@ -6,7 +6,7 @@ usage: speedup.py BUILD PAGE.md [--ranks 1,2,4] [--strategies ddp,fsdp] [--globa
        [--calibrate SECONDS] [-- OPTION…]
 
 Every run takes the same global batch, so that runs differ in roundings alone where a model has no batch norm; each rank has
-one thread. Runs take turns, `rounds` times, and of each the fastest counts: other work on the machine only ever slows a run.
+one thread. Runs take turns, `rounds` times, and the median of each counts.
 Options behind -- go to train_vision: --model, --data, --width and so on. The figure stands beside the page.
 
 The prediction is made before the runs, from the rates that `tessera calibrate` measures on this machine; nothing of it is
@@ -21,52 +21,44 @@ import itertools
 import json
 import os
 import pathlib
-import platform
 import re
 import statistics
-import subprocess
 import sys
 import tempfile
 
-PLOT = pathlib.Path(__file__).resolve().parents[2] / "tools/plot/plot_chart.py"
+import turns
+
 WARM_UP = 3  # steps at the beginning that do not count
 
 
 def train(options, folder, ranks, strategy):
     """One run: what it came to."""
     metrics = pathlib.Path(folder) / "metrics.jsonl"
-    command = [pathlib.Path(options.build) / "examples/train_vision", "--ranks", ranks, "--threads", 1, "--strategy", strategy,
+    turns.run([pathlib.Path(options.build) / "examples/train_vision", "--ranks", ranks, "--threads", 1, "--strategy", strategy,
                "--batch", options.global_batch // ranks, "--epochs", options.epochs, "--metrics", metrics, "--metrics-per-rank",
-               "--quiet", *options.rest]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+               "--quiet", *options.rest])
     steps = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
     timed = [step for step in steps[WARM_UP:] if step["samples"] == options.global_batch] or steps
     seconds = statistics.median(step["step_seconds"] for step in timed)
     waiting = statistics.median(step["ranks"]["waiting_seconds"]["median"] / step["step_seconds"] for step in timed)
-    return {"rate": timed[0]["samples"] / seconds, "waiting": waiting, "accuracy": steps[-1].get("accuracy"),
-            "loss": steps[-1]["loss"], "steps": len(steps)}
+    rate = timed[0]["samples"] / seconds
+    print(f"{ranks} ranks, {strategy}: {rate:.0f} images/s", file=sys.stderr)
+    return {"rate": rate, "waiting": waiting, "accuracy": steps[-1].get("accuracy"), "loss": steps[-1]["loss"]}
 
 
 def measure(options):
-    """(ranks, strategy) → the fastest of its runs. With one rank all strategies are one."""
+    """(ranks, strategy) → what a run came to, speed and waiting as medians of the rounds. With one rank all strategies are one."""
     cases = [(ranks, strategy) for ranks in options.ranks for strategy in (options.strategies if ranks > 1 else options.strategies[:1])]
-    found = {}
     with tempfile.TemporaryDirectory() as folder:
-        for number, (ranks, strategy) in itertools.product(range(options.rounds), cases):
-            run = train(options, folder, ranks, strategy)
-            print(f"round {number + 1}, {ranks} ranks, {strategy}: {run['rate']:.0f} images/s", file=sys.stderr)
-            if (ranks, strategy) not in found or run["rate"] > found[ranks, strategy]["rate"]:
-                found[ranks, strategy] = run
-    return found
+        found = turns.in_turns(options.rounds, cases, lambda case: train(options, folder, *case))
+    return {case: {**runs[0], **{key: statistics.median(run[key] for run in runs) for key in ("rate", "waiting")}}
+            for case, runs in found.items()}
 
 
 def shape_of(options):
     """(model, width, side, channels, classes) of what is trained, as its own headline says."""
     command = [pathlib.Path(options.build) / "examples/train_vision", "--steps", 1, "--eval-every", 0, "--batch", 1, *options.rest]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
-    found = re.search(r"(\S+), width (\d+).*: (\d+) x (\d+) x (\d+) -> (\d+)", done.stdout)
+    found = re.search(r"(\S+), width (\d+).*: (\d+) x (\d+) x (\d+) -> (\d+)", turns.run(command))
     return found and (found[1], *(int(found[group]) for group in (2, 3, 5, 6)))
 
 
@@ -81,16 +73,14 @@ def predict(options):
             print("no prediction: train_vision does not say what it trains", file=sys.stderr)
             return {}
         machine = pathlib.Path(folder) / "here.json"
-        subprocess.run([tool, "calibrate", machine, "--ranks", str(max(2, *options.ranks)), "--seconds", str(options.calibrate)], check=True,
-                       stdout=subprocess.DEVNULL)
+        turns.run([tool, "calibrate", machine, "--ranks", max(2, *options.ranks), "--seconds", options.calibrate])
         found = {}
         for ranks, strategy in itertools.product(options.ranks, options.strategies):
             command = [tool, "plan", *(word for name, value in zip(("--model", "--width", "--image-size", "--channels", "--classes"), shape)
                                        for word in (name, value)),
                        "--batch", options.global_batch // ranks, "--world", ranks, "--strategy", strategy, *passed_on(options.rest),
                        "--time", "--machine", machine, "--json"]
-            done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True)
-            found[ranks, strategy] = options.global_batch / json.loads(done.stdout)["step_seconds"]
+            found[ranks, strategy] = options.global_batch / json.loads(turns.run(command))["step_seconds"]
         return found
 
 
@@ -122,14 +112,6 @@ def curves(options, found):
                        for ranks in options.ranks} for strategy in options.strategies}
 
 
-def processor():
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as lines:
-            return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.machine()
-
-
 def chart(options, speed_ups, share, predicted):
     ranks = options.ranks
     series = [{"name": strategy, "x": ranks, "y": [of[count] for count in ranks]} for strategy, of in speed_ups.items()]
@@ -146,21 +128,10 @@ def chart(options, speed_ups, share, predicted):
             "series": series}
 
 
-def draw(options, chart_json, figure):
-    """Whether there is a figure."""
-    for python in (os.environ.get("TESSERA_PLOT_PYTHON", sys.executable), "/usr/bin/python3"):
-        done = subprocess.run([python, "-B", str(PLOT), "-", str(figure)], input=json.dumps(chart_json), capture_output=True, text=True,
-                              check=False)
-        if done.returncode == 0:
-            return True
-    print(f"no figure: {done.stderr.strip()}", file=sys.stderr)
-    return False
-
-
 def page(options, found, speed_ups, shares, predicted, figure):
     yield f"# Speed-up with ranks, {datetime.date.today():%Y-%m-%d}\n"
-    yield (f"`scripts/speedup` on {os.cpu_count()} cores of {processor()}: `{' '.join(['train_vision', *options.rest])}`, a global batch of "
-           f"{options.global_batch}, one thread a rank, {options.epochs} epoch{'s' if options.epochs > 1 else ''}, the fastest of "
+    yield (f"`scripts/speedup` on {os.cpu_count()} cores of {turns.processor()}: `{' '.join(['train_vision', *options.rest])}`, a global batch of "
+           f"{options.global_batch}, one thread a rank, {options.epochs} epoch{'s' if options.epochs > 1 else ''}, the median of "
            f"{options.rounds} runs. Speed is that of a median step, without evaluations. Waiting is the median rank's time in a step "
            "in which its computing stream stands still for communication and for other ranks. One rank's step is the same under every "
            "strategy. Amdahl's curve is fitted to ranks that have a core each.\n")
@@ -202,21 +173,20 @@ def main():
     parser.add_argument("--strategies", type=lambda text: text.split(","), default=["ddp", "fsdp"])
     parser.add_argument("--global-batch", type=int, default=128)
     parser.add_argument("--epochs", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--calibrate", type=int, default=60, help="seconds of measuring for the prediction; 0: none")
     options = parser.parse_args(arguments[:len(arguments) - len(rest) - 1] if "--" in arguments else arguments)
     options.rest = rest
     for ranks in options.ranks:
         if ranks < 1 or options.global_batch % ranks:
             parser.error(f"--global-batch {options.global_batch} cannot be divided among {ranks} ranks")
-    if not options.page.absolute().parent.is_dir():  # said before minutes are spent
-        parser.error(f"{options.page}: its folder is not there")
+    turns.require_folder_of(parser, options.page)
     predicted = predict(options)
     found = measure(options)
     speed_ups = curves(options, found)
     shares = {strategy: amdahl(on_cores(of, os.cpu_count())) for strategy, of in speed_ups.items()}
     figure = options.page.with_suffix(".svg")
-    drawn = draw(options, chart(options, speed_ups, shares[options.strategies[0]], predicted), figure)
+    drawn = turns.draw(chart(options, speed_ups, shares[options.strategies[0]], predicted), figure)
     options.page.write_text("\n".join(page(options, found, speed_ups, shares, predicted, figure if drawn else None)) + "\n",
                             encoding="utf-8")
     print(options.page)

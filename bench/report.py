@@ -13,16 +13,14 @@ import os
 import pathlib
 import platform
 import shlex
-import subprocess
 import sys
-import tempfile
 import time
 
 import marks
 import processors
+import turns
 
-SOURCE = pathlib.Path(__file__).resolve().parent.parent.parent
-SLOW = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")  # where these are set, they choose kernels of another machine
+SOURCE = pathlib.Path(__file__).resolve().parent.parent
 
 
 def shown(command):
@@ -40,13 +38,9 @@ class Runner:
 
     def lines(self, program, *arguments, variables=None):
         command = [program, *map(str, arguments)]
-        surroundings = {key: value for key, value in os.environ.items() if key not in SLOW} | (variables or {})
         print(shlex.join(map(str, command)), file=sys.stderr, flush=True)
-        done = subprocess.run(list(map(str, command)), env=surroundings, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            sys.exit(f"{shlex.join(map(str, command))} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
         self.commands.append("".join(f"{key}={value} " for key, value in (variables or {}).items()) + shown(command))
-        return done.stdout.splitlines()
+        return turns.run(command, variables).splitlines()
 
     def figures_of(self, prefix, program, *arguments, variables=None):
         for line in self.lines(program, *arguments, variables=variables):
@@ -82,7 +76,7 @@ def run_all(runner, options):
     run_steps(runner, tiny)
     processors.run(runner.build, lambda prefix, variables, *command: runner.figures_of(prefix, *command, variables=variables), tiny)
     python = ["--torch", options.torch] if options.torch else []
-    runner.figures_of("torch/", sys.executable, "-B", SOURCE / "bench/compare_torch/compare.py", runner.build, *python,
+    runner.figures_of("torch/", sys.executable, "-B", SOURCE / "bench/compare.py", runner.build, *python,
                       *(["--tiny", "--rounds", 1, "--steps", 1] if tiny else []))
 
 
@@ -168,31 +162,10 @@ def all_figures(runner):
     yield ""
 
 
-# The largest first: names alone do not say which instructions a virtual processor has.
-INSTRUCTIONS = {"amx_bf16": "AMX", "avx512_bf16": "AVX512_BF16", "avx512f": "AVX-512", "avx2": "AVX2"}
-
-
-def processor():
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as lines:
-            facts = dict(reversed([map(str.strip, line.split(":", 1)) for line in lines if ":" in line]))
-    except OSError:
-        return platform.machine()
-    flags = facts.get("flags", "").split()
-    best = next((name for flag, name in INSTRUCTIONS.items() if flag in flags), None)
-    return facts.get("model name", platform.machine()) + (f" with {best}" if best else "")
-
-
-def commit():
-    done = subprocess.run(["git", "-C", SOURCE, "describe", "--always", "--dirty", "--exclude=*"], capture_output=True, text=True,
-                          check=False)
-    return f"commit {done.stdout.strip()}" if done.returncode == 0 else "no commit"
-
-
 def page(runner, figures, seconds):
     yield f"# Benchmarks on the CPU, {datetime.date.today():%Y-%m-%d}\n"
-    yield (f"`scripts/benchmark`, {seconds / 60:.0f} minutes on {os.cpu_count()} cores of {processor()}, {platform.system()} "
-           f"{platform.release().split('-')[0]}, {commit()}. Contestants take turns within one run, figures are medians, and ratios are of one run. Each "
+    yield (f"`scripts/benchmark`, {seconds / 60:.0f} minutes on {os.cpu_count()} cores of {turns.processor()}, {platform.system()} "
+           f"{platform.release().split('-')[0]}, {turns.commit()}. Contestants take turns within one run, figures are medians, and ratios are of one run. Each "
            "benchmark checks its results. Ratios are rates, or speeds, over the other's; more is better but where the mark "
            "says ≤.\n")
     yield from (f"{remark}\n" for remark in runner.remarks)
@@ -226,7 +199,7 @@ def plot_marks(figures, path):
         return ratio / mark.least if mark.least is not None else mark.most / ratio
 
     sections = [(section, measured(figures, section)) for section in (marks.KERNELS, marks.COLLECTIVES, marks.RUNTIME, marks.STEPS)]
-    return draw({"kind": "dots", "title": "Benchmarks over their marks", "note": "Beside each dot the ratio, and in brackets its mark",
+    return turns.draw({"kind": "dots", "title": "Benchmarks over their marks", "note": "Beside each dot the ratio, and in brackets its mark",
                  "x": {"label": "ratio over its mark", "scale": "log2"},
                  "series": [dots(section, pairs, over_mark) for section, pairs in sections if pairs],
                  "limits": [{"name": "met", "x": 1}]}, path)
@@ -235,23 +208,10 @@ def plot_marks(figures, path):
 def plot_peer(figures, path):
     """Speed over PyTorch's, for people who read nothing else. Whether there is a figure."""
     pairs = measured(figures, marks.STEPS)
-    return pairs and draw({"kind": "dots", "title": "Training steps: speed over PyTorch's", "note": f"{processor()}; in brackets the marks",
+    return pairs and turns.draw({"kind": "dots", "title": "Training steps: speed over PyTorch's", "note": f"{turns.processor()}; in brackets the marks",
                            "x": {"label": "times PyTorch's speed", "scale": "log2"},
                            "series": [dots("steps of the same model and batch", pairs, lambda _, ratio: ratio)],
                            "limits": [{"name": "as fast as PyTorch", "x": 1}]}, path)
-
-
-def draw(chart, path):
-    with tempfile.NamedTemporaryFile("w", suffix=".json", encoding="utf-8") as file:
-        json.dump(chart, file)
-        file.flush()
-        for python in filter(None, (os.environ.get("TESSERA_PLOT_PYTHON"), sys.executable, "/usr/bin/python3")):
-            done = subprocess.run([python, "-B", SOURCE / "tools/plot/plot_chart.py", file.name, path], capture_output=True,
-                                  text=True, check=False)
-            if done.returncode == 0:
-                return True
-    print(f"no figure: {done.stderr.strip()}", file=sys.stderr)
-    return False
 
 
 def main():
@@ -261,8 +221,7 @@ def main():
     parser.add_argument("--torch", default=os.environ.get("TESSERA_TORCH_PYTHON"))
     parser.add_argument("--tiny", action="store_true")
     options = parser.parse_args()
-    if not options.page.absolute().parent.is_dir():  # said before minutes are spent
-        parser.error(f"{options.page}: its folder is not there")
+    turns.require_folder_of(parser, options.page)
     runner = Runner(pathlib.Path(options.build).resolve())
     start = time.monotonic()
     run_all(runner, options)

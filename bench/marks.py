@@ -1,8 +1,6 @@
 """The marks that the benchmarks are held against, and what is known of the limit where one is missed."""
 import collections
 
-from step_limits import step_limit
-
 # name: of the row. figure: of the benchmark's lines. over: figures of which the best (largest) is the ceiling; the ratio is
 # figure / ceiling, or the figure itself. least or most: what the ratio is held against. limit: what is known of it where it
 # is missed, a text or a function of the figures.
@@ -72,6 +70,38 @@ def runtime_marks():
     yield Mark(RUNTIME, "MLP on one rank over its floor", itself("step/mlp/fp32/1/step-over-floor"), None, 1.2,
                "The products run at nearly the rate of a large one; dx reads the weights from memory in pieces, and the norm "
                "reads all gradients once more.")
+
+
+# Names of figures: of steps beside PyTorch, and of steps in parts.
+STEP_CASES = {"single": "1", "threads": "1-threads", "ddp": "2-ddp", "fsdp": "2-fsdp"}
+
+
+def parts_of(figures, case):
+    prefix = f"step/{case}/"
+    return {name.removeprefix(prefix): value for name, value in figures.items() if name.startswith(prefix)}
+
+
+def alone_text(what, milliseconds, torch):
+    return f"{what} {milliseconds:.3g} ms, {torch / milliseconds:.3g} times PyTorch's speed."
+
+
+def step_limit(model, precision, parallel):
+    """figures → why a step is not faster yet: what its parts, measured beside the comparison, would come to alone."""
+    def text(figures):
+        parts = parts_of(figures, f"{model}/{precision}/{STEP_CASES[parallel]}")
+        torch = figures.get(f"torch/{model}/{precision}/{parallel}/torch")
+        if not parts or not torch:
+            return "The step was not taken apart in this run."
+        products = parts["linear"] + parts.get("attention", 0.0)
+        found = [f"Products take {products:.3g} of the step's {parts['step']:.3g} ms, the linear ones at {parts['linear-rate']:.3g} "
+                 f"GFLOP/s, and the optimizer {parts['optimizer']:.3g}.",
+                 alone_text("These alone would be", products + parts["optimizer"], torch)]
+        if parallel in ("ddp", "fsdp"):
+            found.append(alone_text("Without communication it would be", parts["without-communication"], torch)
+                         + f" {parts['exposed-communication']:.3g} ms of it show: each rank has one core, for its products and for "
+                         "the threads that gather and reduce.")
+        return " ".join(found)
+    return text
 
 
 def step_marks():

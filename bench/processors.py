@@ -13,6 +13,8 @@ import pathlib
 import subprocess
 import sys
 
+import turns
+
 CAPS = {
     "AVX2": {"TESSERA_INSTRUCTION_SET": "avx2", "TESSERA_PRODUCTS": "openblas", "OPENBLAS_CORETYPE": "Haswell"},
     "AVX-512": {"TESSERA_INSTRUCTION_SET": "avx512", "TESSERA_PRODUCTS": "avx512", "OPENBLAS_CORETYPE": "SkylakeX"},
@@ -25,17 +27,9 @@ CASES = [("mlp", "fp32"), ("mlp", "bf16"), ("gpt", "fp32"), ("gpt", "bf16")]
 ALLOWED = {"fp32": 1e-3, "bf16": 2e-2}  # of a loss, relatively, after the benchmark's steps
 
 
-def has_tiles():
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as text:
-            return any("amx_bf16" in line for line in text if line.startswith("flags"))
-    except OSError:
-        return False
-
-
 def is_here(build, cap, variables):
     """Whether the processor goes as far, and the build has it."""
-    if cap.startswith("AMX") and not has_tiles():
+    if cap.startswith("AMX") and not turns.processor().endswith("AMX"):
         return False
     done = subprocess.run([build / "bench/products", "--tiny", "--rounds", "1"], env={**os.environ, **variables},
                           capture_output=True, text=True, check=False)
@@ -87,10 +81,7 @@ def main():
     figures = {}
 
     def figures_of(prefix, variables, *command):
-        done = subprocess.run(list(map(str, command)), env={**os.environ, **variables}, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            sys.exit(f"{command[0]} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
-        for line in done.stdout.splitlines():
+        for line in turns.run(command, variables).splitlines():
             name, value, _ = line.split(" ")
             figures[prefix + name] = float(value)
 

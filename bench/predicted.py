@@ -11,11 +11,11 @@ usage: predicted.py BUILD [--quick] [--seconds N] [--rounds N]    BUILD: the bui
 """
 import argparse
 import json
-import os
 import pathlib
 import statistics
-import subprocess
 import tempfile
+
+import turns
 
 MLP = {"hidden": 2048, "depth": 6, "batch": 64}
 GPT = {"layers": 4, "dim": 256, "heads": 4, "seq": 128, "vocabulary": 256, "batch": 8}
@@ -63,29 +63,13 @@ def configurations():
         yield model, 2, "fsdp", 1, 1, True
 
 
-def run(command, environment=None):
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, env=environment)
-    if done.returncode != 0:
-        raise SystemExit(f"{' '.join(map(str, command))}: {done.stderr.strip()}")
-    return done.stdout
-
-
-def clean_environment():
-    """Presets of OpenBLAS that are for other machines halve its speed; containers are often run as root."""
-    kept = {key: value for key, value in os.environ.items() if key not in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")}
-    return {**kept, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-
-
 def trained(model, ranks, strategy, prefetch, micro_batches, processes, trace, steps):
     first = 5
     options = ["--threads", 1, "--strategy", strategy, "--prefetch", prefetch, "--accumulate", micro_batches, "--batch",
                model.shape["batch"], "--steps", first + steps + 2, "--eval-every", 0, "--eval-batches", 1, "--quiet",
                "--trace", trace, "--trace-steps", f"{first}-{first + steps - 1}"]
     program = [model.build / model.train()[0], *model.train()[1:], *options]
-    command = program + ["--ranks", ranks]
-    if processes:
-        command = ["mpirun", "-n", ranks, "--oversubscribe", "--bind-to", "none", *program]
-    run(command, clean_environment())
+    turns.run(["mpirun", "-n", ranks, *program] if processes else [*program, "--ranks", ranks], turns.OPEN_MPI)
 
 
 def measured_step(trace):
@@ -100,9 +84,9 @@ def measured_step(trace):
 
 
 def predicted_step(model, machine, profile, ranks, strategy, prefetch, micro_batches):
-    out = run([model.build / "tools/tessera", "plan", "--time", "--json", "--machine", machine, "--profile", profile,
-               *model.plan(), "--world", ranks, "--strategy", strategy, "--prefetch", prefetch, "--micro-batches",
-               micro_batches])
+    out = turns.run([model.build / "tools/tessera", "plan", "--time", "--json", "--machine", machine, "--profile", profile,
+                     *model.plan(), "--world", ranks, "--strategy", strategy, "--prefetch", prefetch, "--micro-batches",
+                     micro_batches])
     return json.loads(out)["step_seconds"]
 
 
@@ -119,14 +103,15 @@ def measure(build, folder, quick, seconds, rounds):
               "gpt": Model("gpt", QUICK_GPT if quick else GPT, build, folder)}
     steps = 6 if quick else 20
     machine = folder / "here.json"
-    run([build / "tools/tessera", "calibrate", machine, "--seconds", seconds], clean_environment())
+    turns.run([build / "tools/tessera", "calibrate", machine, "--seconds", seconds])
     profiles = {name: profile_of(model, folder, rounds, steps) for name, model in models.items()}
-    measured = {configuration: [] for configuration in configurations()}
-    for _ in range(rounds):
-        for configuration, found in measured.items():
-            name, *options = configuration
-            trained(models[name], *options, folder / "trace.json", steps)
-            found.append(measured_step(folder / "trace.json"))
+
+    def step_of(configuration):
+        name, *options = configuration
+        trained(models[name], *options, folder / "trace.json", steps)
+        return measured_step(folder / "trace.json")
+
+    measured = turns.in_turns(rounds, configurations(), step_of)
     rows = []
     for (name, ranks, strategy, prefetch, micro_batches, processes), found in measured.items():
         rows.append((name, "MPI" if processes else "threads", ranks, strategy, prefetch, micro_batches,

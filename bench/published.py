@@ -12,8 +12,9 @@ import argparse
 import json
 import pathlib
 import statistics
-import subprocess
 import tempfile
+
+import turns
 
 
 def gated(name, layers, dim, key_values, hidden, vocabulary):
@@ -211,10 +212,7 @@ class Predictor:
         command = [self.tessera, "plan", "--time", "--json", "--machine", self.machine_file(wanted, one), "--units", units,
                    "--world", one["ranks"], "--batch", one["batch"], "--seq", one["seq"], "--precision", "bf16",
                    "--whatif", f"compute={factor:.6f}x", *one["options"]]
-        done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
-        if done.returncode != 0:
-            raise SystemExit(done.stderr)
-        return json.loads(done.stdout)["time"]["tokens_per_second_and_rank"]
+        return json.loads(turns.run(command))["time"]["tokens_per_second_and_rank"]
 
     def fitted_factor(self, wanted, one, published):
         """By bisection: a faster machine is never slower."""
@@ -278,7 +276,7 @@ def main():
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         results = measure(Predictor(arguments.tessera, arguments.machines, folder))
-    text = page(results, "python3 bench/published/published.py build/tools/tessera tools/machines")
+    text = page(results, "python3 bench/published.py build/tools/tessera tools/machines")
     print(text, end="")
 
 

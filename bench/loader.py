@@ -6,8 +6,7 @@ usage: loader.py BUILD [PAGE.md] [--threads 1,2,3] [--rounds N] [--images N] [--
 
 Pictures are PNG files of 320 x 240 that are made here, decoded, scaled and cut when a batch wants them. Two networks look at
 them: a small one, whose steps take less than decoding their images, and ResNet-18, whose steps take longer. A rank computes on
-one thread. Runs take turns, `rounds` times; of each the one with the shortest median step counts. Without PAGE.md the table is
-printed.
+one thread. Runs take turns, `rounds` times, and medians count. Without PAGE.md the table is printed.
 """
 import argparse
 import datetime
@@ -18,10 +17,10 @@ import pathlib
 import random
 import statistics
 import struct
-import subprocess
-import sys
 import tempfile
 import zlib
+
+import turns
 
 HEIGHT, WIDTH = 240, 320
 WARM_UP = 3  # steps at the beginning, while batches that were made ahead are taken
@@ -54,12 +53,9 @@ def write_pictures(folder, count):
 def run(options, folder, network, threads):
     """(seconds of the median step, of its loader wait)"""
     metrics = pathlib.Path(folder) / "metrics.jsonl"
-    command = [pathlib.Path(options.build) / "examples/train_vision", "--data", f"folder:{folder}", *NETWORKS[network], "--threads", 1,
+    turns.run([pathlib.Path(options.build) / "examples/train_vision", "--data", f"folder:{folder}", *NETWORKS[network], "--threads", 1,
                "--batch", options.batch, "--loader-threads", threads, "--epochs", 1, "--eval-every", 0, "--metrics", metrics,
-               "--metrics-per-rank", "--quiet"]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+               "--metrics-per-rank", "--quiet"])
     steps = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()][WARM_UP:]
     return (statistics.median(step["step_seconds"] for step in steps),
             statistics.median(step["ranks"]["loader_seconds"]["median"] for step in steps))
@@ -67,8 +63,8 @@ def run(options, folder, network, threads):
 
 def lines(options, found):
     yield f"# Loader threads and a rank's step, {datetime.date.today():%Y-%m-%d}\n"
-    yield (f"`python3 bench/loader/loader.py build` on {os.cpu_count()} cores: `train_vision` on PNG files of {WIDTH} x {HEIGHT}, one rank "
-           f"that computes on one thread, {options.batch} images a step, the fastest of {options.rounds} runs. The wait is the part of a "
+    yield (f"`python3 bench/loader.py build` on {os.cpu_count()} cores: `train_vision` on PNG files of {WIDTH} x {HEIGHT}, one rank "
+           f"that computes on one thread, {options.batch} images a step, the median of {options.rounds} runs. The wait is the part of a "
            "median step in which the rank stands still because its images are not there yet.\n")
     yield "| network | loader threads | step, ms | wait for images, ms | share |\n|---|--:|--:|--:|--:|"
     for (network, threads), (step, wait) in found.items():
@@ -80,16 +76,14 @@ def main():
     parser.add_argument("build")
     parser.add_argument("page", nargs="?", type=pathlib.Path)
     parser.add_argument("--threads", type=lambda text: [int(part) for part in text.split(",")], default=[1, 2, 3])
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--images", type=int, default=480)
     parser.add_argument("--batch", type=int, default=16)
     options = parser.parse_args()
-    found = {}
     with tempfile.TemporaryDirectory() as folder:
         write_pictures(folder, options.images)
-        for _, network, threads in itertools.product(range(options.rounds), NETWORKS, options.threads):
-            figures = run(options, folder, network, threads)
-            found[network, threads] = min(found.get((network, threads), figures), figures)
+        runs = turns.in_turns(options.rounds, itertools.product(NETWORKS, options.threads), lambda case: run(options, folder, *case))
+    found = {case: turns.medians(rounds) for case, rounds in runs.items()}
     text = "\n".join(lines(options, found)) + "\n"
     if options.page:
         options.page.write_text(text, encoding="utf-8")

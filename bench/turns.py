@@ -1,0 +1,100 @@
+"""What every driver of benchmarks shares: how a program is run, and the one way of timing: contestants take turns in one run, rounds give
+medians, and ratios are of one round."""
+import json
+import os
+import pathlib
+import platform
+import shlex
+import statistics
+import subprocess
+import sys
+import time
+
+SOURCE = pathlib.Path(__file__).resolve().parent.parent
+# Where these are set, they choose kernels of another machine.
+SLOW = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
+# Without these PyTorch and MPI give large temporaries back to the system at each step, and page faults dominate.
+HEAP_KEPT = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "8589934592", "MALLOC_TOP_PAD_": "268435456"}
+OPEN_MPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_btl_tcp_if_include": "lo",
+            "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_hwloc_base_binding_policy": "none"}
+# The largest first: names alone do not say which instructions a virtual processor has.
+INSTRUCTIONS = {"amx_bf16": "AMX", "avx512_bf16": "AVX512_BF16", "avx512f": "AVX-512", "avx2": "AVX2"}
+
+
+def environment(variables=None):
+    return {key: value for key, value in os.environ.items() if key not in SLOW} | (variables or {})
+
+
+def run(command, variables=None, timeout=None):
+    """Standard output of a command, in this environment but for SLOW, with more variables. Ends the program where the command fails."""
+    words = list(map(str, command))
+    done = subprocess.run(words, env=environment(variables), capture_output=True, text=True, check=False, timeout=timeout)
+    if done.returncode != 0:
+        sys.exit(f"{shlex.join(words)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def in_turns(rounds, cases, measure, minutes=float("inf")):
+    """{case: what measure(case) gave in each round}. Begins no round that would end after so many minutes."""
+    found = {case: [] for case in cases}
+    start = time.monotonic()
+    for index in range(rounds):
+        if index and time.monotonic() - start > 60 * minutes * index / (index + 1):
+            print(f"note: {index} of {rounds} rounds, because the machine was slow", file=sys.stderr)
+            break
+        for case, results in found.items():
+            results.append(measure(case))
+    return found
+
+
+def medians(rounds):
+    """Of tuples, one of each round, the median at each place."""
+    return tuple(statistics.median(values) for values in zip(*rounds))
+
+
+def against_peer(rounds):
+    """(ours, the peer's, ratio) of pairs (ours, the peer's), in seconds or other units of which less is better: the ratio is that of a round."""
+    return (*medians(rounds), statistics.median(peer / ours for ours, peer in rounds))
+
+
+def torch_version(python):
+    """Of a Python's PyTorch, or None."""
+    try:
+        done = subprocess.run([python, "-c", "import torch; print(torch.__version__)"], capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def processor():
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            facts = dict(reversed([map(str.strip, line.split(":", 1)) for line in lines if ":" in line]))
+    except OSError:
+        return platform.machine()
+    flags = facts.get("flags", "").split()
+    best = next((name for flag, name in INSTRUCTIONS.items() if flag in flags), None)
+    return facts.get("model name", platform.machine()) + (f" with {best}" if best else "")
+
+
+def commit():
+    done = subprocess.run(["git", "-C", SOURCE, "describe", "--always", "--dirty", "--exclude=*"], capture_output=True, text=True,
+                          check=False)
+    return f"commit {done.stdout.strip()}" if done.returncode == 0 else "no commit"
+
+
+def draw(chart, path):
+    """Whether there is a figure: a chart as tools/plot/plot_chart.py takes it."""
+    for python in filter(None, (os.environ.get("TESSERA_PLOT_PYTHON"), sys.executable, "/usr/bin/python3")):
+        done = subprocess.run([python, "-B", SOURCE / "tools/plot/plot_chart.py", "-", path], input=json.dumps(chart), capture_output=True,
+                              text=True, check=False)
+        if done.returncode == 0:
+            return True
+    print(f"no figure: {done.stderr.strip()}", file=sys.stderr)
+    return False
+
+
+def require_folder_of(parser, page):
+    """Says before minutes are spent that a page has no place."""
+    if not pathlib.Path(page).absolute().parent.is_dir():
+        parser.error(f"{page}: its folder is not there")
