@@ -65,6 +65,9 @@ ncclComm_t comm_of(const NcclLibrary::Call& call) { return comm_of(call.handle);
 
 ncclConfig_t config_of(const NcclLibrary::Place& place) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  // Only a communicator that does not block may be aborted at any moment: a blocking one has no handle while it
+  // connects, and its launch may be stuck behind a kernel that only the abort ends. It costs a thread of NCCL's for
+  // each launch.
   config.blocking = 0;
   config.commName = place.name;
   return config;

@@ -31,7 +31,10 @@ namespace tessera::comm {
 //
 // The one order in which a rank launches its collectives on all communicators: that in which its host thread called
 // them, although each stream issues from a thread of its own. On all ranks it is the plan's, so two communicators never
-// wait for each other crosswise.
+// wait for each other crosswise. NCCL from 2.26 on keeps that order on the device (NCCL_LAUNCH_ORDER_IMPLICIT). Its
+// order is the context's, though, which ranks that are threads and share a device have in common: one rank's reduction
+// would stand behind another's gather, which waits for the first. There, and for older releases, launches wait by
+// events.
 //
 // Thread safety: all of it.
 
@@ -177,6 +180,7 @@ class NcclGroup final : public device::QueueCheck, public std::enable_shared_fro
   void connect(const NcclLibrary::Id& id);
   void join(const NcclLibrary::Id& id);
   Bytes greeting_part() const;
+  // A byte and 32 MiB go to everybody, because NCCL connects what an algorithm needs when a size first takes it.
   void greet_everybody(device::CudaQueue& queue, std::byte* memory);
   void look_at(Flight& flight);
   [[noreturn]] void fail(const std::string& what, const Signature& signature);
