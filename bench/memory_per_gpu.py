@@ -28,7 +28,7 @@ COLUMNS = {"parameters": "parameters", "gradients": "gradients", "optimizer": "o
 def shown(size):
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if size < 1024 or unit == "TiB":
-            return "0" if size == 0 else f"{size:.3g} {unit}" if unit != "B" else f"{size} B"
+            return "0" if size == 0 else f"{size:.0f} {unit}" if unit == "B" or size >= 1000 else f"{size:#.3g}".rstrip(".") + f" {unit}"
         size /= 1024
 
 
