@@ -21,7 +21,7 @@ struct RankFigures {
   double loading = 0.0;  // of them, for its own samples
 };
 
-// Collective. By rank.
+// Returns every rank's figures, in rank order. Collective.
 std::vector<RankFigures> gather(tessera::World& world, const RankFigures& mine);
 
 // World::mean of the losses, with the same bits.
@@ -37,7 +37,7 @@ class SlowRank {
  public:
   static constexpr std::size_t steps_together = 20;
 
-  // After each step. What is to be said of such a rank, once for each.
+  // Called after each step; returns what is to be said of such a rank, once for each.
   std::optional<std::string> after(std::span<const RankFigures> ranks);
 
  private:

@@ -8,7 +8,7 @@
 
 namespace examples {
 
-// From now on the first of these signals is only noted. Of the whole process; not undone.
+// From now on the first of these signals is only noted, in the whole process; nothing undoes that.
 void note_stop_signals();
 
 // The signal that some rank's process has noted, the same on every rank; 0: none. Collective.

@@ -62,7 +62,7 @@ class Patience {
     return now_ + std::min<Clock::duration>(interval_, std::max(began_ + timeout_ - now_, Clock::duration(1'000'000)));
   }
 
-  // Whether the wait itself is that old. As of the last look.
+  // Whether the wait itself was that old at the last look.
   bool is_over() const noexcept { return now_ - began_ >= timeout_; }
   // Whether it is over for a rank whose last sign of life was then.
   bool is_over(Clock::time_point last) const noexcept {

@@ -10,7 +10,8 @@ namespace tessera {
 
 using Stretches = std::vector<std::pair<double, double>>;
 
-// In the order of time; those that overlap or touch become one. What the other two functions take.
+// Returns the stretches in the order of time; those that overlap or touch become one. The other two functions take
+// these.
 Stretches merged(Stretches stretches);
 
 double length(const Stretches& merged);

@@ -68,7 +68,7 @@ class CheckpointReader {
   const CheckpointState& state() const;
 
   const std::vector<CheckpointTensor>& tensors(TensorKind kind) const;  // in the order of files and headers
-  // Null when there is none. Of the model also by an alias.
+  // Null when there is none. A tensor of the model is found by an alias, too.
   const CheckpointTensor* find(TensorKind kind, std::string_view name) const;
   // Names that share a stored tensor, as tied parameters do: alias → name of the tensor.
   const std::map<std::string, std::string>& aliases() const;

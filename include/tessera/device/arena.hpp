@@ -25,7 +25,7 @@ class Arena {
 
   // Takes exactly round_up(size, page). Throws MemoryError naming size and device. Synchronises.
   Arena(Device device, Bytes size);
-  // Memory of the host for a CUDA device's copies: pinned, not zero-filled. Of the CPU's, for the CPU.
+  // Memory of the host for a CUDA device's copies: pinned, not zero-filled. For the CPU it is the CPU's.
   static Arena on_host_of(Device device, Bytes size);
   // For World::make_arena: memory that somebody else has mapped, zero-filled and touched. `size` is in whole pages.
   Arena(Bytes size, std::unique_ptr<device::DeviceMemory> memory);

@@ -1,5 +1,5 @@
-// Times at which streams get somewhere: a stamp is enqueued like any other work, and holds when all work before it had
-// run. What a trace is made of.
+// Traces are made of time stamps, times at which streams get somewhere: a stamp is enqueued like any other work, and
+// holds when all work before it had run.
 //
 // Thread safety: one host thread at a time takes stamps. Allocation: only on construction.
 #pragma once

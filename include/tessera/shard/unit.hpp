@@ -47,7 +47,7 @@ struct UnitOptions {
   std::optional<Resharding> reshard_after_forward = std::nullopt;
   // Activation checkpointing: right before each backward window forward() is called once more, in a recompute window
   // and with what it was given (kept_calls.hpp), so that what backward reads need not be kept until then
-  // (Window::recomputes). Of windows that are opened by hand the recompute window is, too.
+  // (Window::recomputes). Whoever opens windows by hand opens the recompute window, too.
   bool recompute = false;
   // This trains the unit, in place of its program's optimizer: another rule, other rates or decays, other states.
   // Units may share one. Its learning rate follows that of each step as the program's does: where update() is given

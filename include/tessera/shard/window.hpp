@@ -176,7 +176,7 @@ class Window {
   Window open_inside(const Module& part, plan::WindowKind kind);
   void compute_again(const Module& part);
 
-  // Calls module.forward(*this, args…) as run() does. Of a unit that recomputes the call is kept.
+  // Calls module.forward(*this, args…) as run() does, and keeps the call of a unit that recomputes.
   template <typename M, typename... Args>
   decltype(auto) run_forward(M& module, Args&&... args) {
     return run([&](Window& window) -> decltype(auto) {

@@ -181,7 +181,7 @@ void ProcessGroup::check_agreement() {
   throw_failure(*job_.failure(), verdict.position);
 }
 
-// All who have come as far as this rank. What the last of them brings about.
+// Announces all who have come as far as this rank, and returns what the last of them brings about.
 std::optional<Verdict> ProcessGroup::announce_to(Ledger& ledger) const {
   ledger.open(name(), members().ranks);
   std::optional<Verdict> verdict;

@@ -54,7 +54,7 @@ class LayerWindow {
  public:
   LayerWindow(Window& window) : window_(&window) {}  // NOLINT(google-explicit-constructor): FullyShard passes windows
   explicit LayerWindow(ParameterMemory& memory) : memory_(&memory) {}
-  // `recomputes`: as of a unit with that setting. What would be enqueued is noted in `work`, where there is one.
+  // `recomputes`: the unit has that setting. `work`, where there is one, notes what would be enqueued.
   static LayerWindow counting(plan::WindowKind kind = plan::WindowKind::forward, bool recomputes = false,
                               CountedWork* work = nullptr) {
     return LayerWindow(kind, recomputes, work);

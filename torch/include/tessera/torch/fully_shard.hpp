@@ -45,7 +45,7 @@ namespace tessera::torch {
 struct ModuleOptions {
   Units units = children_of("");
   // Shell patterns over parameters' names. One that matches may get no gradient in a backward pass; it then counts as
-  // zero. Of any other that is an error.
+  // zero. For any other that is an error.
   std::vector<std::string> may_be_unused = {};
   // In place of the module's own values of parameters: each rank fills its shard by this and FullyShardOptions::seed
   // (initial.hpp). The module may be one of shapes (deferred.hpp), of which no parameter is computed then; its buffers
