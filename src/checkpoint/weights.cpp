@@ -17,7 +17,7 @@
 #include "checkpoint/file.hpp"
 #include "checkpoint/json_form.hpp"
 #include "checkpoint/safetensors_header.hpp"
-#include "shard/inspection.hpp"
+#include "shard/pieces.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/checkpoint/safetensors.hpp"
 #include "tessera/plan/layout.hpp"

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "shard/inspection.hpp"
+#include "shard/pieces.hpp"
 #include "tessera/kernels/elementwise.hpp"
 
 namespace tessera {
@@ -78,7 +78,7 @@ std::vector<float> CarriedState::whole(const Unit& unit, const Parameter& parame
     values = share->second.values;
     mine.push_back({&parameter, share->second.first, values});
   }
-  return whole_parameter(world_, plan_, parameter_place(unit, parameter, owned), mine);
+  return whole_parameter(world_, plan_, {parameter, owned}, mine);
 }
 
 void CarriedState::restore(const plan::Plan& plan, std::span<const std::unique_ptr<Unit>> units, Executor& to) const {

@@ -1,41 +1,39 @@
-// Copies of pieces are one stretch, piece after piece. Shares of a parameter differ in size, so every rank sends as
-// many bytes as the largest; norms take one exchange for all parameters.
-#include "shard/inspection.hpp"
+// What a model holds, looked at between two steps; norms take one exchange for all parameters.
+#include "tessera/shard/inspection.hpp"
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <optional>
-#include <string>
-#include <utility>
 
-#include "shard/executor.hpp"
-#include "tessera/base/error.hpp"
-#include "tessera/kernels/elementwise.hpp"
+#include "shard/model_state.hpp"
+#include "shard/pieces.hpp"
+#include "shard/plan_advice.hpp"
 #include "tessera/kernels/norm.hpp"
 
 namespace tessera {
 
 namespace {
 
-// At most one piece of a parameter stands in what a rank owns.
-std::optional<plan::ShardPiece> share_of(const plan::UnitLayout& layout, std::size_t rank,
-                                         const ParameterPlace& place) {
-  for (const plan::ShardPiece& piece : layout.pieces(rank, place.owned)) {
-    if (piece.parameter == place.index) return piece;
+std::size_t state_buffer(const ModelState& model, const Unit& unit, std::string_view state) {
+  model.require_mine(unit);
+  const plan::Plan& plan = model.plan;
+  const plan::UnitBuffers& buffers = plan.unit_buffers[unit.index()];
+  if (state == "master") return buffers.master;
+  if (!plan.trains(unit.index())) {
+    throw UsageError(fmt::format("unit {}: nothing of it is trained, so there is no \"{}\"", unit.name(), state));
   }
-  return std::nullopt;
-}
-
-// Runs what it is given at once.
-Stream stream_of_host(std::string name) {
-  return Stream(Device::cpu(), {.name = std::move(name), .mode = StreamMode::immediate});
-}
-
-bool is_of_replica(const plan::Plan& plan, std::size_t rank, const World& world) {
-  return plan.place_of(rank).replica == plan.place_of(static_cast<std::size_t>(world.rank())).replica;
+  if (state == "gradient") return buffers.gradient;
+  if (state == "anchor" && buffers.anchor != plan::no_buffer) return buffers.anchor;
+  if (state == "outer momentum" && buffers.anchor != plan::no_buffer) return buffers.outer_momentum;
+  const std::vector<std::string>& states = plan.unit_states(unit.index());
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    if (state == states[i]) return buffers.states[i];
+  }
+  std::string known = "master, gradient";
+  for (const std::string& name : states) known.append(", ").append(name);
+  if (plan.replicas_diverge()) known += ", anchor, outer momentum";
+  throw UsageError(fmt::format("unit {}: no state \"{}\"; there are {}", unit.name(), state, known));
 }
 
 std::vector<GradientNorm> trained_parameters(const plan::Plan& plan, std::size_t program,
@@ -50,101 +48,58 @@ std::vector<GradientNorm> trained_parameters(const plan::Plan& plan, std::size_t
   return result;
 }
 
+std::size_t program_or_current(ModelState& model, std::optional<std::size_t> program) {
+  const std::size_t index = program.value_or(model.executor().program());
+  if (index < model.plan.programs.size()) return index;
+  throw UsageError(fmt::format("the step scalars of program {} were asked for, and the model has {}, counted from 0",
+                               index, model.plan.programs.size()));
+}
+
 }  // namespace
 
-// ---- pieces ----
+// ---- parameters and states ----
 
-HostPieces::HostPieces(Stream& stream, std::vector<ParameterPiece> of_device)
-    : stream_(stream), of_device_(std::move(of_device)), pieces_(of_device_) {
-  if (stream.device().kind() == DeviceKind::cpu) return;
-  std::size_t elements = 0;
-  for (const ParameterPiece& piece : of_device_) elements += piece.values.size();
-  copy_.resize(elements);
-  float* next = copy_.data();
-  for (ParameterPiece& piece : pieces_) {
-    kernels::copy(stream, next, piece.values.data(), Bytes(piece.values.size_bytes()));
-    piece.values = {next, piece.values.size()};
-    next += piece.values.size();
+std::vector<ParameterPiece> ModelInspection::pieces(const Unit& unit, std::string_view state) {
+  ModelState& model = this->state();
+  Executor& executor = model.executor_between_steps("pieces()");
+  const std::size_t buffer = state_buffer(model, unit, state);
+  model.gradient_copies.resize(model.units.size());
+  return settled_pieces(executor, unit.index(), buffer, model.gradient_copies[unit.index()]);
+}
+void ModelInspection::shards_changed() { state().executor().refresh(); }
+
+std::vector<float> ModelInspection::whole(const Parameter& parameter, std::string_view state) {
+  ModelState& model = this->state();
+  Executor& executor = model.executor_between_steps("whole()");
+  const Unit& unit = model.unit_of(parameter, "parameter");
+  if (state != "master" && plan().units[unit.index()].parameters[unit.index_of(parameter)].frozen) {
+    throw UsageError(fmt::format("{} is frozen: of it there is a master alone, no \"{}\"", parameter.name(), state));
   }
-  stream.synchronize();
+  const std::size_t buffer = state_buffer(model, unit, state);
+  std::vector<float> copy;
+  const HostPieces here(stream(), settled_pieces(executor, unit.index(), buffer, copy));
+  return whole_parameter(world(), plan(), {parameter, plan().own(unit.index(), buffer)}, here.pieces());
 }
 
-void HostPieces::put_back() {
-  if (copy_.empty()) return;
-  for (std::size_t i = 0; i < pieces_.size(); ++i) {
-    kernels::copy(stream_, of_device_[i].values.data(), pieces_[i].values.data(),
-                  Bytes(pieces_[i].values.size_bytes()));
-  }
-  stream_.synchronize();
-}
-
-std::vector<ParameterPiece> settled_pieces(Executor& executor, std::size_t unit, std::size_t buffer,
-                                           std::vector<float>& copy) {
-  ModelMemory& memory = executor.memory();
-  const DType type = memory.type_of(unit, buffer);
-  if (type == DType::fp32) return settled_pieces(executor, unit, buffer);
+std::span<float> ModelInspection::buffer(const Buffer& buffer) {
+  Executor& executor = state().executor_between_steps("buffer()");
   executor.synchronize();
-  std::span<const std::byte> kept = memory.bytes(buffer);
-  Stream& compute = executor.compute();
-  std::vector<std::byte> brought;
-  if (compute.device().kind() != DeviceKind::cpu) {
-    brought.resize(kept.size());
-    kernels::copy(compute, brought.data(), kept.data(), Bytes(kept.size()));
-    compute.synchronize();
-    kept = brought;
-  }
-  copy.resize(kept.size() / size_of(type).count());
-  Stream host = stream_of_host("widened gradient");
-  kernels::cast(host, {copy.data(), DType::fp32}, {kept.data(), type}, copy.size());
-  return memory.pieces_of(unit, buffer, reinterpret_cast<std::byte*>(copy.data()));
+  return executor.memory().values(state().unit_of(buffer, "buffer"), buffer);
 }
-
-std::vector<ParameterPiece> settled_pieces(Executor& executor, std::size_t unit, std::size_t buffer) {
-  executor.synchronize();
-  return executor.memory().pieces(unit, buffer);
-}
-
-// ---- whole parameters ----
-
-ParameterPlace parameter_place(const Unit& unit, const Parameter& parameter, Extent owned) {
-  return {&parameter, unit.index(), unit.index_of(parameter), owned};
-}
-
-std::vector<float> whole_parameter(World& world, const plan::Plan& plan, const ParameterPlace& place,
-                                   std::span<const ParameterPiece> pieces) {
-  const plan::UnitLayout& layout = plan.layouts[place.unit];
-  std::vector<std::optional<plan::ShardPiece>> shares;
-  std::size_t largest = 0;
-  for (std::size_t rank = 0; rank < plan.options.ranks; ++rank) {
-    shares.push_back(share_of(layout, rank, place));
-    if (shares.back()) largest = std::max(largest, shares.back()->count);
-  }
-  const auto mine = std::find_if(pieces.begin(), pieces.end(),
-                                 [&](const ParameterPiece& piece) { return piece.parameter == place.parameter; });
-  if (mine == pieces.end() && shares[static_cast<std::size_t>(world.rank())]) {
-    throw InternalError(fmt::format("this rank's share of {} is missing", place.parameter->name()));
-  }
-  std::vector<float> sent(largest, 0.0f);
-  if (mine != pieces.end()) std::copy(mine->values.begin(), mine->values.end(), sent.begin());
-  const std::vector<std::byte> all = world.gather(std::as_bytes(std::span<const float>(sent)), place.parameter->name());
-  std::vector<float> result(place.parameter->elements());
-  for (std::size_t rank = 0; rank < shares.size(); ++rank) {
-    const bool of_replica = place.owned == Extent::group || plan.units[place.unit].in_replica;
-    if (!shares[rank] || (of_replica && !is_of_replica(plan, rank, world))) continue;
-    std::memcpy(result.data() + shares[rank]->parameter_offset, all.data() + rank * largest * sizeof(float),
-                shares[rank]->count * sizeof(float));
-  }
-  return result;
-}
+void ModelInspection::synchronize_buffers() { state().executor().synchronize_buffers(); }
 
 // ---- norms and scalars ----
 
-std::vector<GradientNorm> gradient_norms(World& world, const plan::Plan& plan,
-                                         std::span<const std::unique_ptr<Unit>> units, Executor& executor) {
-  executor.require_between_steps("gradient_norms()");
+// Each rank sums the squares of its pieces (kernels/norm.hpp), and the sums of the ranks that train together are added
+// in rank order in fp64.
+std::vector<GradientNorm> ModelInspection::gradient_norms() {
+  Executor& executor = state().executor_between_steps("gradient_norms()");
+  const plan::Plan& plan = state().plan;
+  const auto& units = state().units;
+  World& world = this->world();
   std::vector<GradientNorm> result = trained_parameters(plan, executor.program(), units);
   std::vector<double> mine(result.size(), 0.0);
-  Stream host = stream_of_host("gradient norms");
+  Stream host(Device::cpu(), {.name = "gradient norms", .mode = StreamMode::immediate});
   std::vector<float> copy;
   std::size_t next = 0;  // pieces come in the order of the parameters
   for (std::size_t u = 0; u < units.size(); ++u) {
@@ -165,7 +120,7 @@ std::vector<GradientNorm> gradient_norms(World& world, const plan::Plan& plan,
       result[i].norm += squares;
     }
   }
-  const kernels::StepScalars now = step_scalars(executor, executor.program());
+  const kernels::StepScalars now = tessera::step_scalars(executor, executor.program());
   const double scale = static_cast<double>(now.applied_loss_scale);
   const auto divisor = static_cast<double>(plan.gradient_divisor(executor.program()));
   const double share = now.weight > 0.0 ? divisor / now.weight : 1.0;
@@ -173,17 +128,40 @@ std::vector<GradientNorm> gradient_norms(World& world, const plan::Plan& plan,
   return result;
 }
 
-kernels::StepScalars step_scalars(Executor& executor, std::size_t program) {
-  kernels::StepScalars values;
-  kernels::copy(executor.compute(), &values, executor.memory().scalars(program), Bytes(sizeof values));
-  executor.compute().synchronize();
-  return values;
+kernels::StepScalars ModelInspection::step_scalars(std::optional<std::size_t> program) {
+  Executor& executor = state().executor_between_steps("step_scalars()");
+  return tessera::step_scalars(executor, program_or_current(state(), program));
+}
+void ModelInspection::set_step_scalars(const kernels::StepScalars& scalars, std::optional<std::size_t> program) {
+  Executor& executor = state().executor_between_steps("set_step_scalars()");
+  tessera::set_step_scalars(executor, program_or_current(state(), program), scalars);
 }
 
-void set_step_scalars(Executor& executor, std::size_t program, const kernels::StepScalars& values) {
-  kernels::set_scalars(executor.compute(), executor.memory().scalars(program), values);
-  executor.compute().synchronize();
-  executor.set_updates(static_cast<std::size_t>(values.step + values.skipped_steps));
+// ---- memory, traces and the plan ----
+
+ModelInspection::CheckpointMemory ModelInspection::checkpoint_memory() {
+  ModelMemory& memory = state().executor().memory();
+  return {.staging = memory.bytes(state().plan.checkpoint_staging), .copy = memory.bytes(state().plan.checkpoint_copy)};
 }
+std::vector<MemoryRegion> ModelInspection::regions() const { return state().executor().memory().regions(); }
+
+std::shared_ptr<const std::string> ModelInspection::hold_plan(std::string why) {
+  auto& held = state().held;
+  auto reason = std::make_shared<const std::string>(std::move(why));
+  std::erase_if(held, [](const auto& holder) { return holder.expired(); });
+  held.push_back(reason);
+  return reason;
+}
+void ModelInspection::require_between_steps(std::string_view call) const { state().executor_between_steps(call); }
+
+Trace ModelInspection::trace(TraceSteps steps) {
+  Executor& executor = state().executor_between_steps("trace()");
+  const auto recorder =
+      std::make_shared<TraceRecorder>(plan(), executor.program(), world().device(), steps, executor.updates());
+  executor.trace(recorder);
+  return Trace(*this, recorder);
+}
+
+std::string ModelInspection::types_table() const { return tessera::types_table(plan()); }
 
 }  // namespace tessera

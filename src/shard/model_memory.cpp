@@ -78,8 +78,8 @@ std::span<float> ModelMemory::values(const Unit& unit, const Buffer& untrained) 
   return {reinterpret_cast<float*>(base(plan_.unit_buffers[unit.index()].untrained)) + offset, untrained.elements()};
 }
 
-std::vector<FullyShard::Region> ModelMemory::regions() {
-  std::vector<FullyShard::Region> result;
+std::vector<MemoryRegion> ModelMemory::regions() {
+  std::vector<MemoryRegion> result;
   for (const plan::CategoryBytes& category : plan::memory(plan_).categories) {
     if (category.size == Bytes(0)) continue;
     const bool host = category.offset >= arena_.size();

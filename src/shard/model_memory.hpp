@@ -11,7 +11,8 @@
 #include "tessera/device/arena.hpp"
 #include "tessera/kernels/step_scalars.hpp"
 #include "tessera/plan/plan.hpp"
-#include "tessera/shard/fully_shard.hpp"
+#include "tessera/shard/pieces.hpp"
+#include "tessera/shard/unit.hpp"
 
 namespace tessera {
 
@@ -36,7 +37,7 @@ class ModelMemory {
   std::vector<ParameterPiece> pieces_of(std::size_t unit, std::size_t buffer, std::byte* values);
   std::span<float> values(const Unit& unit, const Buffer& untrained);
   plan::MeshPlace place() const { return place_; }  // this rank's
-  std::vector<FullyShard::Region> regions();
+  std::vector<MemoryRegion> regions();
 
  private:
   Bytes offset(const plan::Range& range) const;  // in its buffer

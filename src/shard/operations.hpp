@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -21,11 +20,13 @@
 #include "tessera/device/stream.hpp"
 #include "tessera/kernels/optimizer.hpp"
 #include "tessera/plan/plan.hpp"
-#include "tessera/shard/fully_shard.hpp"
+#include "tessera/shard/module.hpp"
+#include "tessera/shard/optimizer.hpp"
+#include "tessera/shard/options.hpp"
+#include "tessera/shard/pieces.hpp"
+#include "tessera/shard/unit.hpp"
 
 namespace tessera {
-
-using GradientHook = std::function<void(const ReducedGradient&)>;
 
 // What a plan runs with. All of it outlives the run.
 struct ExecutorInput {

@@ -19,7 +19,7 @@
 #include "shard/trace_file.hpp"
 #include "shard/trace_recorder.hpp"
 #include "tessera/base/error.hpp"
-#include "tessera/shard/fully_shard.hpp"
+#include "tessera/shard/steps.hpp"
 
 namespace tessera {
 namespace {
@@ -77,7 +77,7 @@ std::vector<RankTimes> gather_times(World& world, const std::vector<std::int64_t
 
 }  // namespace
 
-Trace::Trace(FullyShard& model, std::shared_ptr<TraceRecorder> recorder)
+Trace::Trace(ModelSteps& model, std::shared_ptr<TraceRecorder> recorder)
     : model_(&model), recorder_(std::move(recorder)) {}
 
 bool Trace::complete() const { return recorder_->recorded_steps() == recorder_->step_count(); }

@@ -35,27 +35,29 @@ const Unit* Membership::unit() const { return roll_ ? roll_->unit : nullptr; }
 Unit::Unit(UnitOptions options, std::size_t index, std::span<const NamedParameter> parameters,
            std::span<const NamedBuffer> buffers, std::span<const NamedExchange> exchanges)
     : options_(std::move(options)), index_(index), roll_(std::make_shared<Membership::Roll>()) {
-  for (const NamedParameter& named : parameters) enrol(*named.parameter, named.name, parameters_);
-  for (const NamedBuffer& named : buffers) enrol(*named.buffer, named.name, buffers_);
-  for (const NamedExchange& named : exchanges) enrol(*named.exchange, named.name, exchanges_);
+  enrol(parameters, parameters_);
+  enrol(buffers, buffers_);
+  enrol(exchanges, exchanges_);
   roll_->unit = this;
 }
 
 Unit::~Unit() { roll_->unit = nullptr; }
 
 template <typename Tensor>
-void Unit::enrol(Tensor& tensor, const std::string& name, std::vector<Tensor*>& members) {
-  Membership& membership = tensor.membership_;
-  const bool mine = membership.roll_ == roll_;
-  if (mine || membership.unit() != nullptr) {
-    throw UsageError(
-        fmt::format("unit {}: \"{}\" already belongs to unit {} as \"{}\"; use one unit in several windows to share it",
-                    this->name(), name, mine ? this->name() : membership.unit()->name(), tensor.name()));
+void Unit::enrol(std::span<const Named<Tensor>> tensors, std::vector<Tensor*>& members) {
+  for (const auto& [tensor_name, tensor] : tensors) {
+    Membership& membership = tensor->membership_;
+    const bool mine = membership.roll_ == roll_;
+    if (mine || membership.unit() != nullptr) {
+      throw UsageError(fmt::format(
+          "unit {}: \"{}\" already belongs to unit {} as \"{}\"; use one unit in several windows to share it", name(),
+          tensor_name, mine ? name() : membership.unit()->name(), tensor->name()));
+    }
+    membership.roll_ = roll_;
+    membership.index_ = members.size();
+    membership.name_ = options_.prefix.value_or(name() + ".") + tensor_name;
+    members.push_back(tensor);
   }
-  membership.roll_ = roll_;
-  membership.index_ = members.size();
-  membership.name_ = options_.prefix.value_or(this->name() + ".") + name;
-  members.push_back(&tensor);
 }
 
 void Unit::require_all_there() const {

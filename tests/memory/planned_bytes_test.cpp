@@ -304,7 +304,7 @@ TEST_CASE("planned_bytes_equal_measured_bytes_where_ranks_own_only_padding_and_w
 
 bool inside(const FullyShard& model, plan::Category category, const void* address, std::size_t bytes) {
   const auto* first = static_cast<const std::byte*>(address);
-  for (const FullyShard::Region& region : model.regions()) {
+  for (const MemoryRegion& region : model.regions()) {
     const std::byte* begin = region.memory.data();
     if (region.category == category) return begin <= first && first + bytes <= begin + region.memory.size();
   }

@@ -14,6 +14,7 @@ using tessera::FullyShardOptions;
 using tessera::Strategy;
 using tessera::World;
 using toy::Run;
+using toy::Values;
 
 double last_loss(const toy::Result& result) { return double(std::bit_cast<float>(result.losses.back())); }
 

@@ -68,7 +68,7 @@ TEST_CASE("a_step_copies_each_gradient_once_and_nothing_else") {
 // Where the runtime planned parameters to be; what a plan's bytes are, tests/memory measures.
 bool stands_in_the_arena(tessera::FullyShard& model, const torch::Tensor& parameter) {
   const auto* first = static_cast<const std::byte*>(parameter.data_ptr());
-  for (const tessera::FullyShard::Region& region : model.regions()) {
+  for (const tessera::MemoryRegion& region : model.regions()) {
     const bool holds_parameters = region.category == tessera::plan::Category::parameters ||
                                   region.category == tessera::plan::Category::parameter_slots;
     const auto begin = region.memory.data();

@@ -64,7 +64,7 @@ RankMemory measure(FullyShard& model) {
   result.peak.planned = planned.peak;
   result.live = planned.live;
   if (!result.measurable) return result;
-  for (const FullyShard::Region& region : model.regions()) {
+  for (const MemoryRegion& region : model.regions()) {
     result.categories[static_cast<std::size_t>(region.category)].measured += measured(region.memory);
     result.peak.measured = std::max(result.peak.measured, mapping_of(region.memory.data()));
   }

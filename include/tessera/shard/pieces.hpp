@@ -3,13 +3,18 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <span>
 
+#include "tessera/device/stream.hpp"
+#include "tessera/plan/plan.hpp"
 #include "tessera/shard/parameter.hpp"
 
 #pragma GCC visibility push(default)
 
 namespace tessera {
+
+class Unit;
 
 // Elements [first, first + values.size()) of one parameter, in fp32, in the memory of the model's device, unless who
 // hands it out says otherwise.
@@ -17,6 +22,25 @@ struct ParameterPiece {
   const Parameter* parameter;
   std::size_t first;
   std::span<float> values;
+};
+
+// A hook on reduced gradients gets this. The hook runs once per step and unit that trains, after the last reduction and
+// before norm and clipping; whatever it writes counts. Nothing may outlive the call but work enqueued on `stream`,
+// which must not look at host memory that changes.
+struct ReducedGradient {
+  const Unit& unit;
+  // This rank's shard: the sum over ranks and micro-batches divided by how many these are by the options, times
+  // loss_scale. What ranks brought other than that (weights, fewer micro-batches, nothing) is put right in the update.
+  std::span<const ParameterPiece> pieces;
+  const float* loss_scale;  // in the device's memory
+  Stream& stream;
+};
+using GradientHook = std::function<void(const ReducedGradient&)>;
+
+// Bytes of the arena of one category, at the address at which they stand, so that others can measure them.
+struct MemoryRegion {
+  plan::Category category;
+  std::span<const std::byte> memory;
 };
 
 }  // namespace tessera

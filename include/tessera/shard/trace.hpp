@@ -18,7 +18,7 @@
 
 namespace tessera {
 
-class FullyShard;
+class ModelSteps;
 class [[gnu::visibility("hidden")]] TraceRecorder;
 
 // Steps `first` to `last`, both included. `next` is the number of the step that the model does next: 1, or what a
@@ -32,7 +32,7 @@ struct TraceSteps {
 // Made by FullyShard::trace().
 class Trace {
  public:
-  Trace(FullyShard& model, std::shared_ptr<TraceRecorder> recorder);
+  Trace(ModelSteps& model, std::shared_ptr<TraceRecorder> recorder);
 
   // Whether all of its steps have been launched.
   bool complete() const;
@@ -47,7 +47,7 @@ class Trace {
   void write(const std::filesystem::path& path);
 
  private:
-  FullyShard* model_;
+  ModelSteps* model_;
   std::shared_ptr<TraceRecorder> recorder_;
 };
 

@@ -21,20 +21,14 @@ namespace tessera {
 
 class Optimizer;
 
-struct NamedParameter {
+template <typename Tensor>
+struct Named {
   std::string name;  // within the unit
-  Parameter* parameter;
+  Tensor* tensor;
 };
-
-struct NamedBuffer {
-  std::string name;  // within the unit
-  Buffer* buffer;
-};
-
-struct NamedExchange {
-  std::string name;  // within the unit
-  Exchange* exchange;
-};
+using NamedParameter = Named<Parameter>;
+using NamedBuffer = Named<Buffer>;
+using NamedExchange = Named<Exchange>;
 
 struct UnitOptions {
   std::string name = {};  // default: "units.N"
@@ -92,7 +86,7 @@ class Unit {
 
  private:
   template <typename Tensor>
-  void enrol(Tensor& tensor, const std::string& name, std::vector<Tensor*>& members);
+  void enrol(std::span<const Named<Tensor>> tensors, std::vector<Tensor*>& members);
   template <typename Tensor>
   std::size_t index_among(const Tensor& tensor, std::string_view what) const;
   void require_all_there() const;

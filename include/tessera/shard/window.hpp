@@ -164,7 +164,7 @@ class Window {
 
  private:
   friend class Executor;
-  friend class FullyShard;
+  friend class ModelSteps;
   friend class RecordedPass;
   struct Raw {
     void* data;

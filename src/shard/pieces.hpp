@@ -1,15 +1,15 @@
-// What a model holds between two steps, seen from the host: this rank's pieces, whole parameters, norms, scalars.
+// What a model holds between two steps, seen from the host: this rank's pieces, whole parameters, scalars.
 #pragma once
 
 #include <cstddef>
-#include <memory>
 #include <span>
 #include <vector>
 
 #include "tessera/comm/world.hpp"
 #include "tessera/device/stream.hpp"
+#include "tessera/kernels/step_scalars.hpp"
 #include "tessera/plan/plan.hpp"
-#include "tessera/shard/fully_shard.hpp"
+#include "tessera/shard/pieces.hpp"
 
 namespace tessera {
 
@@ -33,18 +33,17 @@ class HostPieces {
   std::vector<ParameterPiece> pieces_;
 };
 
-struct ParameterPlace {
-  const Parameter* parameter;
-  std::size_t unit;
-  std::size_t index;  // in the unit
-  Extent owned;       // how much each rank has of what is put together: Plan::own
-};
-ParameterPlace parameter_place(const Unit& unit, const Parameter& parameter, Extent owned);
+// Whether the rank is of this rank's replica.
+bool is_of_replica(const plan::Plan& plan, std::size_t rank, const World& world);
 
-// Puts one parameter together from every rank's pieces; where ranks own what their replica has for them, from those of
-// this rank's replica. `pieces`: this rank's of the unit, of which those of the parameter are taken. Collective;
-// blocks.
-std::vector<float> whole_parameter(World& world, const plan::Plan& plan, const ParameterPlace& place,
+// Puts one parameter together from every rank's pieces, of which each rank owns as much as `owned` (Plan::own); where
+// that is what their replica has for them, from those of this rank's replica. `pieces`: this rank's of the unit, of
+// which those of the parameter are taken. Collective; blocks.
+struct WholeParameter {
+  const Parameter& parameter;
+  Extent owned;
+};
+std::vector<float> whole_parameter(World& world, const plan::Plan& plan, const WholeParameter& asked,
                                    std::span<const ParameterPiece> pieces);
 
 // This rank's share of one of a unit's buffers in fp32, once all that was enqueued is done. Only between steps, as the
@@ -55,12 +54,6 @@ std::vector<ParameterPiece> settled_pieces(Executor& executor, std::size_t unit,
                                            std::vector<float>& copy);
 // The same of buffers that are fp32 always.
 std::vector<ParameterPiece> settled_pieces(Executor& executor, std::size_t unit, std::size_t buffer);
-
-// The norm of each trained parameter's gradient, from the shards that the last step reduced: each rank sums the squares
-// of its pieces (kernels/norm.hpp), and the sums of the ranks that train together are added in rank order in fp64.
-// Between steps. Collective; synchronises.
-std::vector<GradientNorm> gradient_norms(World& world, const plan::Plan& plan,
-                                         std::span<const std::unique_ptr<Unit>> units, Executor& executor);
 
 // The step's scalars. Both synchronise with the compute stream.
 kernels::StepScalars step_scalars(Executor& executor, std::size_t program);

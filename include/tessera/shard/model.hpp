@@ -1,0 +1,76 @@
+// A model as its user puts it together: units, programs and hooks, until finalize() makes the plan that runs them.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "tessera/comm/world.hpp"
+#include "tessera/plan/plan.hpp"
+#include "tessera/shard/module.hpp"
+#include "tessera/shard/optimizer.hpp"
+#include "tessera/shard/options.hpp"
+#include "tessera/shard/pieces.hpp"
+#include "tessera/shard/training_program.hpp"
+#include "tessera/shard/unit.hpp"
+
+#pragma GCC visibility push(default)
+
+namespace tessera {
+
+struct [[gnu::visibility("hidden")]] ModelState;
+
+class ShardedModel {
+ public:
+  ShardedModel(const ShardedModel&) = delete;
+  ShardedModel& operator=(const ShardedModel&) = delete;
+
+  // One unit per call, in the order of use. Default name: "units.N". The module must keep its address. Names are
+  // unique.
+  Unit& add(Module& module, std::string_view name = {});
+  Unit& add(Module& module, UnitOptions options);
+  // The layer below modules: named parameters, and windows opened by hand or with a callback.
+  Unit& add_unit(UnitOptions options, std::span<const NamedParameter> parameters,
+                 std::span<const NamedBuffer> buffers = {}, std::span<const NamedExchange> exchanges = {});
+  Unit& add_unit(std::string_view name, std::span<const NamedParameter> parameters);
+
+  // Says what a step is, where it is not every unit forward and then backward in reverse; called more than once, a
+  // model has several kinds of steps. Before finalize(), after the units were added; the same on every rank.
+  TrainingProgram& add_program(ProgramOptions options);
+  // Called for every unit that trains, once per step. Before finalize(); the same on every rank; a later one takes the
+  // place of an earlier one. What it throws aborts the world.
+  void on_reduced_gradient(GradientHook hook);
+
+  // Makes layout and plan, verifies the plan, compares its hash across ranks, takes the arena, fills this rank's share
+  // of the initial values. Collective; synchronises. Throws UsageError, MemoryError, or CommunicationError when ranks
+  // differ. The optimizer is that of all programs that bring none of their own; where each does, none is needed.
+  void finalize(std::unique_ptr<Optimizer> optimizer = nullptr);
+
+  // Makes a new plan after Parameter::set_frozen() changed what is trained. Weights, buffers, step count and loss scale
+  // stay, and so do the optimizer's states of what was trained and still is; of what starts to be trained they are
+  // zero. Only between steps. Collective; synchronises. While it runs, the rank holds its share of the old state twice.
+  // Spans and pointers taken before are invalid. What is refused by UsageError, CommunicationError or the memory limit
+  // leaves all as it was; where memory or a rank fails later, the values are gone, and every other call says so.
+  void recompile();
+
+  const plan::Plan& plan() const;
+  const FullyShardOptions& options() const;
+  World& world();
+  std::size_t unit_count() const;
+  Unit& unit(std::size_t index);  // in the order of add()
+  const Unit& unit(std::size_t index) const;
+
+ protected:
+  ShardedModel(World& world, FullyShardOptions options);
+  ~ShardedModel();
+
+  ModelState& state() const { return *state_; }
+
+ private:
+  std::unique_ptr<ModelState> state_;
+};
+
+}  // namespace tessera
+
+#pragma GCC visibility pop

@@ -1,0 +1,78 @@
+// The options of a model: what shapes its plan, and what the runtime does beside it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "tessera/base/bytes.hpp"
+#include "tessera/kernels/step_scalars.hpp"
+#include "tessera/plan/program.hpp"
+#include "tessera/plan/strategy.hpp"
+
+#pragma GCC visibility push(default)
+
+namespace tessera {
+
+// Test modes. None of them changes a bit of the results.
+struct Diagnostics {
+  std::optional<std::uint64_t> delay_seed = std::nullopt;  // random delays on every queued stream
+  bool poison = false;                                     // freed slots are filled with NaN
+  bool touch = false;          // every operation touches the ends of the ranges that it declares, for sanitizers
+  bool queue_compute = false;  // CPU: the compute stream is a queue, so the host runs ahead as it does with CUDA
+};
+
+// Rare synchronisation (DiLoCo, Douillard et al. 2023): replicas train each by themselves, and after every so many
+// updates SGD with Nesterov's momentum takes them all from the weights that they had in common towards the mean of what
+// they have become (numerics.md). Learning rate 1 and momentum 0: to the mean, which is local SGD.
+struct OuterOptions {
+  std::size_t every = 0;  // updates; 0: there is none of this, and replicas are summed in every step
+  float learning_rate = 0.7f;
+  float momentum = 0.9f;      // in [0, 1)
+  std::size_t fragments = 1;  // runs of units that take turns, so that less travels at a time
+};
+
+struct FullyShardOptions {
+  // These change results or memory.
+  Strategy strategy = Strategy::fsdp;
+  // Instead of the strategy's: whom each rank shares parameters, summed gradients and the optimizer's states with. Of
+  // the first two it keeps as much as of the last, or more. The bits are those of every strategy on the same mesh.
+  std::optional<Sharding> sharding = std::nullopt;
+  // R of the mesh of R replicas by S ranks; divides the number of ranks. Gradients are summed inside each replica and
+  // then across them, whatever the strategy (numerics.md); hsdp and hfsdp keep the model once in each.
+  std::size_t replicas = 1;
+  // With it, everything that a step reports or shows is this rank's replica's: norms, loss scale, skipped steps,
+  // pieces(), whole(). Not with hfsdp, and without checkpoints.
+  OuterOptions outer = {};
+  Precision precision = fp32_precision;
+  std::size_t micro_batches = 1;  // of a step; ProgramOptions may differ
+  AccumulationMode accumulation = AccumulationMode::automatic;
+  std::uint64_t seed = 0;  // of the initial values
+  // Default: dynamic, from 65536, when gradients of any unit are fp16, frozen now or not; else the loss is not scaled.
+  std::optional<kernels::LossScaling> loss_scaling = std::nullopt;
+
+  // These change memory and speed only. The first two are for parameters that are gathered: of fsdp,
+  // hsdp and hfsdp.
+  std::size_t prefetch = 1;  // units gathered ahead of the window that computes
+  // false: units stay whole from forward to backward; Extent::group: a replica's share of them does (Resharding).
+  Resharding reshard_after_forward = true;
+  bool overlap_reduction = true;  // a second gradient slot, so that a reduction runs beside the next backward window
+  // Gradients of at most so many bytes, in the type in which they travel, are reduced in one operation, so that small
+  // units share a synchronisation; a larger unit's alone, never split. 0: each unit's alone. Default: 1 MiB; 0 for
+  // fsdp, where merging keeps more gradients alive at once.
+  std::optional<Bytes> bucket_cap = std::nullopt;
+  // The program by numbers; default: Program::chain. By units, and for several: FullyShard::add_program().
+  std::optional<plan::Program> program = std::nullopt;
+
+  // Bytes of the arena that belong to the user's layers: FullyShard::activation_memory().
+  Bytes activations{};
+  Checkpointing checkpointing = Checkpointing::none;  // what a Checkpointer (checkpoint/checkpointer.hpp) needs
+
+  std::optional<Bytes> memory_limit =
+      std::nullopt;  // finalize() refuses a plan whose arena is larger, and names a setting that fits
+  Diagnostics diagnostics = {};
+};
+
+}  // namespace tessera
+
+#pragma GCC visibility pop

@@ -1,0 +1,359 @@
+// From units to a running plan.
+#include "tessera/shard/model.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "shard/agreement.hpp"
+#include "shard/carried_state.hpp"
+#include "shard/model_state.hpp"
+#include "shard/plan_advice.hpp"
+#include "tessera/plan/compile.hpp"
+#include "tessera/plan/verify.hpp"
+
+namespace tessera {
+
+namespace {
+
+// Walks a module's parts and writes down what they have under its joined names. Parts that are units of their own are
+// left out.
+class Collector : public ModuleVisitor {
+ public:
+  explicit Collector(const std::map<const Module*, Unit*>& units) : units_(units) {}
+
+  void operator()(std::string_view name, Parameter& parameter) override { note(name, parameter, parameters); }
+  void operator()(std::string_view name, Buffer& buffer) override { note(name, buffer, buffers); }
+  void operator()(std::string_view name, Exchange& exchange) override { note(name, exchange, exchanges); }
+  void operator()(std::string_view name, Module& part) override {
+    if (units_.contains(&part)) return;
+    const std::size_t length = prefix_.size();
+    prefix_ += std::string(name) + ".";
+    part.visit(*this);
+    prefix_.resize(length);
+  }
+
+  std::vector<NamedParameter> parameters;
+  std::vector<NamedBuffer> buffers;
+  std::vector<NamedExchange> exchanges;
+
+ private:
+  template <typename Tensor>
+  void note(std::string_view name, Tensor& tensor, std::vector<Named<Tensor>>& list) {
+    list.push_back({prefix_ + std::string(name), &tensor});
+  }
+
+  const std::map<const Module*, Unit*>& units_;
+  std::string prefix_;
+};
+
+// ---- what is added ----
+
+template <typename Tensor>
+void require_in_no_other_model(const ModelState& model, const std::string& unit, const Named<Tensor>& named) {
+  const Unit* const owner = named.tensor->unit();
+  if (owner == nullptr || model.is_mine(*owner)) return;
+  throw UsageError(
+      fmt::format("unit {}: \"{}\" is in another FullyShard, as {}: a module trains in one at a time; destroy that one "
+                  "first",
+                  unit, named.name, named.tensor->name()));
+}
+
+void require_mine(const ModelState& model, const std::string& program, const Unit* unit) {
+  if (unit == nullptr) throw UsageError(fmt::format("program \"{}\" names a unit that is null", program));
+  if (model.is_mine(*unit)) return;
+  throw UsageError(fmt::format("program \"{}\" names unit {}, which belongs to another model", program, unit->name()));
+}
+
+// ---- programs and optimizers ----
+
+std::vector<plan::Program> plan_programs(const ModelState& model) {
+  if (model.programs.empty()) return {model.options.program.value_or(plan::Program::chain(model.units.size()))};
+  if (model.options.program) {
+    throw UsageError("the model has FullyShardOptions::program and add_program(): give its programs in one way");
+  }
+  const auto uses = [](const std::vector<UnitWindow>& windows) {
+    std::vector<plan::WindowUse> result;
+    for (const UnitWindow& window : windows) {
+      result.push_back({window.unit->index(), window.kind, window.resumes});
+    }
+    return result;
+  };
+  std::vector<plan::Program> result;
+  for (const auto& declared : model.programs) {
+    const ProgramOptions& options = declared->options;
+    plan::Program program{.micro_batch = uses(options.windows),
+                          .evaluation = uses(options.evaluation),
+                          .name = options.name,
+                          .trains = std::nullopt,
+                          .optimizer_states = model.optimizers[result.size()]->states(),
+                          .micro_batches = options.micro_batches};
+    if (options.trains) {
+      program.trains.emplace();
+      for (const Unit* unit : *options.trains) program.trains->push_back(unit->index());
+    }
+    result.push_back(std::move(program));
+  }
+  return result;
+}
+
+std::vector<UnitWindow> recorded(ModelState& model, std::function<void()>& pass) {
+  std::vector<UnitWindow> windows;
+  for (const plan::WindowUse& use : model.recording->run(pass)) {
+    windows.push_back({model.units[use.unit].get(), use.kind, use.resumes});
+  }
+  pass = nullptr;  // what it refers to may end now
+  return windows;
+}
+
+void record_programs(ModelState& model) {
+  for (const auto& declared : model.programs) {
+    ProgramOptions& options = declared->options;
+    if (!options.pass && !options.evaluation_pass) continue;
+    model.recording.emplace(RecordedPass::Subject{.world = model.world(),
+                                                  .units = model.units,
+                                                  .modules = model.modules,
+                                                  .precision = model.options.precision,
+                                                  .activations = model.options.activations,
+                                                  .program = options.name,
+                                                  .trains = options.trains});
+    const std::shared_ptr<void> ends(nullptr, [&](void*) { model.recording.reset(); });
+    if (options.pass) options.windows = recorded(model, options.pass);
+    if (options.evaluation_pass) options.evaluation = recorded(model, options.evaluation_pass);
+  }
+}
+
+void choose_optimizers(ModelState& model) {
+  model.optimizers.clear();  // of a finalize() that failed
+  for (const auto& declared : model.programs) {
+    const Optimizer* const own = declared->options.optimizer.get();
+    if (own == nullptr && model.optimizer == nullptr) {
+      throw UsageError(
+          fmt::format("program \"{}\" has no optimizer: give it one, or finalize()", declared->handle.name()));
+    }
+    model.optimizers.push_back(own != nullptr ? own : model.optimizer.get());
+  }
+  if (!model.programs.empty()) return;
+  if (model.optimizer == nullptr) throw UsageError("finalize() needs an optimizer");
+  model.optimizers.push_back(model.optimizer.get());
+}
+
+bool every_optimizer_widens(const ModelState& model) {
+  const auto own_widens = [](const std::unique_ptr<Unit>& unit) {
+    return unit->options().optimizer == nullptr || unit->options().optimizer->widens();
+  };
+  return std::all_of(model.optimizers.begin(), model.optimizers.end(),
+                     [](const Optimizer* each) { return each->widens(); }) &&
+         std::all_of(model.units.begin(), model.units.end(), own_widens);
+}
+
+void check_optimizers_of_units(const ModelState& model, const plan::Plan& plan) {
+  for (const auto& unit : model.units) {
+    const Optimizer* const own = unit->options().optimizer.get();
+    if (own == nullptr || !plan.trains(unit->index())) continue;
+    const Optimizer& program = *model.optimizers[plan.trainers[unit->index()]];
+    const float clip_norm = own->step_settings().clip_norm;
+    if (clip_norm != 0.0f && clip_norm != program.step_settings().clip_norm) {
+      throw UsageError(
+          fmt::format("unit {}: its optimizer's clip_norm is {}, but gradients are clipped by the norm of all units "
+                      "that a step trains: set it in the optimizer of the program alone",
+                      unit->name(), clip_norm));
+    }
+    if (program.learning_rate() > 0.0f) continue;
+    throw UsageError(
+        fmt::format("unit {} has an optimizer of its own, whose learning rate follows the step's in proportion to the "
+                    "rate of the program's optimizer, and that is 0: give it the one that most steps have",
+                    unit->name()));
+  }
+}
+
+kernels::OuterSettings outer_settings(const ModelState& model) {
+  return {model.options.outer.learning_rate, model.options.outer.momentum};
+}
+
+void check_outer_settings(const ModelState& model) {
+  const auto [learning_rate, momentum] = outer_settings(model);
+  if (!(std::isfinite(learning_rate) && learning_rate > 0.0f)) {
+    throw UsageError(fmt::format("outer.learning_rate is {}: choose a finite one above 0", learning_rate));
+  }
+  if (momentum >= 0.0f && momentum < 1.0f) return;
+  throw UsageError(fmt::format("outer.momentum is {}: choose one in [0, 1)", momentum));
+}
+
+// ---- the plan ----
+
+// Files are written from and read into the host's memory: on another device that takes a copy in any case.
+Checkpointing checkpointing(const ModelState& model) {
+  if (model.options.checkpointing == Checkpointing::none) return Checkpointing::none;
+  return model.world().device().kind() == DeviceKind::cpu ? model.options.checkpointing : Checkpointing::background;
+}
+
+plan::CompileInput compile_input(const ModelState& model) {
+  const FullyShardOptions& options = model.options;
+  plan::CompileInput input;
+  for (const auto& unit : model.units) input.units.push_back(unit->spec());
+  input.programs = plan_programs(model);
+  input.options = {.strategy = options.strategy,
+                   .sharding = options.sharding,
+                   .precision = options.precision,
+                   .ranks = static_cast<std::size_t>(model.world().size()),
+                   .replicas = options.replicas,
+                   .outer_every = options.outer.every,
+                   .outer_fragments = options.outer.fragments,
+                   .micro_batches = options.micro_batches,
+                   .accumulation = options.accumulation,
+                   .prefetch = options.prefetch,
+                   .reshard_after_forward = options.reshard_after_forward,
+                   .overlap_reduction = options.overlap_reduction,
+                   .bucket_cap = options.bucket_cap,
+                   .gradient_hooks = static_cast<bool>(model.hook),
+                   .fp32_sums = !every_optimizer_widens(model),
+                   .activations = options.activations,
+                   .checkpointing = checkpointing(model),
+                   .collective_staging = model.world().staging()};
+  input.optimizer_states = model.optimizers.front()->states();
+  return input;
+}
+
+// Compiled, verified, the same on every rank, and within the memory limit.
+plan::Plan sound_plan(ModelState& model, std::string_view call) {
+  const plan::CompileInput input = compile_input(model);
+  plan::Plan plan = plan::compile(input);
+  const plan::Verification verification = plan::verify(plan);
+  if (!verification.ok()) throw InternalError("the plan is not sound: " + verification.violations.front().text);
+  model.loss_scaling = resolved(model.options.loss_scaling, plan);
+  require_agreement(model.world(),
+                    lines_of({.input = input,
+                              .plan_hash = plan::hash(plan),
+                              .seed = model.options.seed,
+                              .loss_scaling = model.loss_scaling,
+                              .outer = outer_settings(model),
+                              .optimizers = model.optimizers,
+                              .units = model.units}),
+                    call);
+  check_optimizers_of_units(model, plan);
+  if (model.options.memory_limit) require_fit(plan, input, *model.options.memory_limit);
+  return plan;
+}
+
+void make_executor(ModelState& model) {
+  model.executor_or_null = std::make_unique<Executor>(ExecutorInput{.world = model.world(),
+                                                                    .plan = model.plan,
+                                                                    .units = model.units,
+                                                                    .modules = model.modules,
+                                                                    .optimizers = model.optimizers,
+                                                                    .seed = model.options.seed,
+                                                                    .diagnostics = model.options.diagnostics,
+                                                                    .loss_scaling = model.loss_scaling,
+                                                                    .outer = outer_settings(model),
+                                                                    .gradient_hook = model.hook});
+}
+
+}  // namespace
+
+ShardedModel::ShardedModel(World& world, FullyShardOptions options)
+    : state_(std::make_unique<ModelState>(world, std::move(options))) {}
+ShardedModel::~ShardedModel() = default;
+
+Unit& ShardedModel::add_unit(UnitOptions options, std::span<const NamedParameter> parameters,
+                             std::span<const NamedBuffer> buffers, std::span<const NamedExchange> exchanges) {
+  auto& units = state_->units;
+  if (options.name.empty()) options.name = fmt::format("units.{}", units.size());
+  if (state_->executor_or_null) throw UsageError(fmt::format("unit {}: added after finalize()", options.name));
+  for (const NamedParameter& named : parameters) require_in_no_other_model(*state_, options.name, named);
+  for (const NamedBuffer& named : buffers) require_in_no_other_model(*state_, options.name, named);
+  for (const NamedExchange& named : exchanges) require_in_no_other_model(*state_, options.name, named);
+  units.push_back(std::make_unique<Unit>(std::move(options), units.size(), parameters, buffers, exchanges));
+  return *units.back();
+}
+Unit& ShardedModel::add_unit(std::string_view name, std::span<const NamedParameter> parameters) {
+  return add_unit(UnitOptions{.name = std::string(name)}, parameters);
+}
+
+Unit& ShardedModel::add(Module& module, UnitOptions options) {
+  if (const auto added = state_->modules.find(&module); added != state_->modules.end()) {
+    throw UsageError(fmt::format("unit {}: this module was already added as {}", options.name, added->second->name()));
+  }
+  Collector collector(state_->modules);
+  module.visit(collector);
+  Unit& unit = add_unit(std::move(options), collector.parameters, collector.buffers, collector.exchanges);
+  state_->modules[&module] = &unit;
+  return unit;
+}
+Unit& ShardedModel::add(Module& module, std::string_view name) {
+  return add(module, UnitOptions{.name = std::string(name)});
+}
+
+TrainingProgram& ShardedModel::add_program(ProgramOptions options) {
+  if (options.name.empty()) options.name = "train";
+  if (state_->executor_or_null) {
+    throw UsageError(fmt::format("program \"{}\": added after finalize()", options.name));
+  }
+  for (const auto* windows : {&options.windows, &options.evaluation}) {
+    for (const UnitWindow& window : *windows) require_mine(*state_, options.name, window.unit);
+  }
+  for (const Unit* unit : options.trains.value_or(std::vector<const Unit*>{})) {
+    require_mine(*state_, options.name, unit);
+  }
+  if ((options.pass && !options.windows.empty()) || (options.evaluation_pass && !options.evaluation.empty())) {
+    throw UsageError(
+        fmt::format("program \"{}\" lists windows and has a pass that opens them: give one", options.name));
+  }
+  auto& programs = state_->programs;
+  programs.push_back(std::make_unique<DeclaredProgram>(
+      DeclaredProgram{TrainingProgram(options.name, programs.size()), std::move(options)}));
+  return programs.back()->handle;
+}
+
+void ShardedModel::on_reduced_gradient(GradientHook hook) {
+  if (state_->executor_or_null) throw UsageError("on_reduced_gradient() came after finalize()");
+  state_->hook = std::move(hook);
+}
+
+void ShardedModel::finalize(std::unique_ptr<Optimizer> optimizer) {
+  state_->world();
+  state_->require_values();
+  if (state_->executor_or_null) throw UsageError("finalize() was called twice");
+  check_outer_settings(*state_);
+  state_->optimizer = std::move(optimizer);
+  choose_optimizers(*state_);
+  record_programs(*state_);
+  state_->plan = sound_plan(*state_, "finalize()");
+  make_executor(*state_);
+}
+
+void ShardedModel::recompile() {
+  ModelState& model = *state_;
+  Executor& old = model.executor_between_steps("recompile()");
+  for (const std::weak_ptr<const std::string>& holder : model.held) {
+    if (const auto why = holder.lock()) throw UsageError("recompile() was called while " + *why);
+  }
+  plan::Plan next = sound_plan(model, "recompile()");
+  const CarriedState carried(model.world(), model.plan, model.units, old);
+  const std::size_t program = old.program();
+  model.values_are_gone = true;
+  model.executor_or_null.reset();
+  model.gradient_copies.clear();
+  model.plan = std::move(next);
+  make_executor(model);
+  model.executor_or_null->begin(program);
+  carried.restore(model.plan, model.units, *model.executor_or_null);
+  model.values_are_gone = false;
+}
+
+const plan::Plan& ShardedModel::plan() const {
+  state_->executor();
+  return state_->plan;
+}
+const FullyShardOptions& ShardedModel::options() const { return state_->options; }
+World& ShardedModel::world() { return state_->world(); }
+std::size_t ShardedModel::unit_count() const { return state_->units.size(); }
+Unit& ShardedModel::unit(std::size_t index) { return *state_->units.at(index); }
+const Unit& ShardedModel::unit(std::size_t index) const { return *state_->units.at(index); }
+
+}  // namespace tessera

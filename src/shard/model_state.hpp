@@ -1,0 +1,68 @@
+// What a model is made of, and the questions that each part of its facade (model.hpp, steps.hpp, inspection.hpp) asks
+// first: whether it may be used now, and whose a tensor is.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "shard/executor.hpp"
+#include "shard/recorded_pass.hpp"
+#include "tessera/base/error.hpp"
+#include "tessera/comm/world.hpp"
+#include "tessera/plan/plan.hpp"
+#include "tessera/shard/options.hpp"
+#include "tessera/shard/training_program.hpp"
+
+namespace tessera {
+
+struct DeclaredProgram {
+  TrainingProgram handle;
+  ProgramOptions options;
+};
+
+struct ModelState {
+  ModelState(World& world, FullyShardOptions given)
+      : world_or_null(&world), options(std::move(given)), ends_with_world(world.before_end([this] {
+          executor_or_null.reset();
+          world_or_null = nullptr;
+        })) {}
+
+  // All of these throw UsageError where there is none now.
+  World& world() const;
+  Executor& executor();
+  Executor& executor_between_steps(std::string_view call);
+  WindowHost& windows();  // those that open now: of the plan, or of a pass that is recorded
+  Unit& unit_of(const Module& module) const;
+  template <typename Tensor>
+  Unit& unit_of(const Tensor& tensor, const char* what) const {
+    if (tensor.unit() != nullptr && is_mine(*tensor.unit())) return *units[tensor.unit()->index()];
+    throw_foreign(what, tensor.shape());
+  }
+  bool is_mine(const Unit& unit) const { return unit.index() < units.size() && units[unit.index()].get() == &unit; }
+  void require_mine(const Unit& unit) const;
+  void require_values() const;  // that no recompile() has lost them
+  [[noreturn]] static void throw_foreign(const char* what, const Shape& shape);
+
+  World* world_or_null;  // null once it has ended
+  FullyShardOptions options;
+  GradientHook hook;
+  kernels::LossScaling loss_scaling;
+  std::vector<std::unique_ptr<Unit>> units;
+  std::map<const Module*, Unit*> modules;                  // that were added as units
+  std::vector<std::unique_ptr<DeclaredProgram>> programs;  // none: the one of the options
+  std::unique_ptr<Optimizer> optimizer;                    // of programs that bring none
+  std::vector<const Optimizer*> optimizers;                // by program
+  std::optional<RecordedPass> recording;                   // while finalize() records a pass
+  std::vector<std::weak_ptr<const std::string>> held;      // why the plan must stay
+  plan::Plan plan;
+  bool values_are_gone = false;                     // from one plan to the next, and where that has failed
+  std::unique_ptr<Executor> executor_or_null;       // it uses all of the above
+  std::vector<std::vector<float>> gradient_copies;  // by unit: of gradients in 16 bits, for whoever looks at them
+  std::shared_ptr<const void> ends_with_world;
+};
+
+}  // namespace tessera

@@ -1,0 +1,124 @@
+// Copies of pieces are one stretch, piece after piece. Shares of a parameter differ in size, so every rank sends as
+// many bytes as the largest.
+#include "shard/pieces.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "shard/executor.hpp"
+#include "tessera/base/error.hpp"
+#include "tessera/kernels/elementwise.hpp"
+
+namespace tessera {
+
+// ---- pieces ----
+
+HostPieces::HostPieces(Stream& stream, std::vector<ParameterPiece> of_device)
+    : stream_(stream), of_device_(std::move(of_device)), pieces_(of_device_) {
+  if (stream.device().kind() == DeviceKind::cpu) return;
+  std::size_t elements = 0;
+  for (const ParameterPiece& piece : of_device_) elements += piece.values.size();
+  copy_.resize(elements);
+  float* next = copy_.data();
+  for (ParameterPiece& piece : pieces_) {
+    kernels::copy(stream, next, piece.values.data(), Bytes(piece.values.size_bytes()));
+    piece.values = {next, piece.values.size()};
+    next += piece.values.size();
+  }
+  stream.synchronize();
+}
+
+void HostPieces::put_back() {
+  if (copy_.empty()) return;
+  for (std::size_t i = 0; i < pieces_.size(); ++i) {
+    kernels::copy(stream_, of_device_[i].values.data(), pieces_[i].values.data(),
+                  Bytes(pieces_[i].values.size_bytes()));
+  }
+  stream_.synchronize();
+}
+
+std::vector<ParameterPiece> settled_pieces(Executor& executor, std::size_t unit, std::size_t buffer,
+                                           std::vector<float>& copy) {
+  ModelMemory& memory = executor.memory();
+  const DType type = memory.type_of(unit, buffer);
+  if (type == DType::fp32) return settled_pieces(executor, unit, buffer);
+  executor.synchronize();
+  std::span<const std::byte> kept = memory.bytes(buffer);
+  Stream& compute = executor.compute();
+  std::vector<std::byte> brought;
+  if (compute.device().kind() != DeviceKind::cpu) {
+    brought.resize(kept.size());
+    kernels::copy(compute, brought.data(), kept.data(), Bytes(kept.size()));
+    compute.synchronize();
+    kept = brought;
+  }
+  copy.resize(kept.size() / size_of(type).count());
+  Stream host(Device::cpu(), {.name = "widened gradient", .mode = StreamMode::immediate});
+  kernels::cast(host, {copy.data(), DType::fp32}, {kept.data(), type}, copy.size());
+  return memory.pieces_of(unit, buffer, reinterpret_cast<std::byte*>(copy.data()));
+}
+
+std::vector<ParameterPiece> settled_pieces(Executor& executor, std::size_t unit, std::size_t buffer) {
+  executor.synchronize();
+  return executor.memory().pieces(unit, buffer);
+}
+
+// ---- whole parameters ----
+
+bool is_of_replica(const plan::Plan& plan, std::size_t rank, const World& world) {
+  return plan.place_of(rank).replica == plan.place_of(static_cast<std::size_t>(world.rank())).replica;
+}
+
+std::vector<float> whole_parameter(World& world, const plan::Plan& plan, const WholeParameter& asked,
+                                   std::span<const ParameterPiece> pieces) {
+  const auto& [parameter, owned] = asked;
+  const Unit& unit = *parameter.unit();
+  const std::size_t index = unit.index_of(parameter);
+  std::vector<std::optional<plan::ShardPiece>> shares;  // by rank: at most one piece of a parameter is in what it owns
+  std::size_t largest = 0;
+  for (std::size_t rank = 0; rank < plan.options.ranks; ++rank) {
+    shares.emplace_back();
+    for (const plan::ShardPiece& piece : plan.layouts[unit.index()].pieces(rank, owned)) {
+      if (piece.parameter != index) continue;
+      shares.back() = piece;
+      largest = std::max(largest, piece.count);
+    }
+  }
+  const auto mine = std::find_if(pieces.begin(), pieces.end(),
+                                 [&](const ParameterPiece& piece) { return piece.parameter == &asked.parameter; });
+  if (mine == pieces.end() && shares[static_cast<std::size_t>(world.rank())]) {
+    throw InternalError(fmt::format("this rank's share of {} is missing", parameter.name()));
+  }
+  std::vector<float> sent(largest, 0.0f);
+  if (mine != pieces.end()) std::copy(mine->values.begin(), mine->values.end(), sent.begin());
+  const std::vector<std::byte> all = world.gather(std::as_bytes(std::span<const float>(sent)), parameter.name());
+  std::vector<float> result(parameter.elements());
+  const bool of_replica = owned == Extent::group || unit.options().in_replica;
+  for (std::size_t rank = 0; rank < shares.size(); ++rank) {
+    if (!shares[rank] || (of_replica && !is_of_replica(plan, rank, world))) continue;
+    std::memcpy(result.data() + shares[rank]->parameter_offset, all.data() + rank * largest * sizeof(float),
+                shares[rank]->count * sizeof(float));
+  }
+  return result;
+}
+
+// ---- scalars ----
+
+kernels::StepScalars step_scalars(Executor& executor, std::size_t program) {
+  kernels::StepScalars values;
+  kernels::copy(executor.compute(), &values, executor.memory().scalars(program), Bytes(sizeof values));
+  executor.compute().synchronize();
+  return values;
+}
+
+void set_step_scalars(Executor& executor, std::size_t program, const kernels::StepScalars& values) {
+  kernels::set_scalars(executor.compute(), executor.memory().scalars(program), values);
+  executor.compute().synchronize();
+  executor.set_updates(static_cast<std::size_t>(values.step + values.skipped_steps));
+}
+
+}  // namespace tessera
