@@ -100,10 +100,10 @@ Values train(tessera::World& world, tessera::Strategy strategy, float noise, boo
 int main(int argc, char** argv) {
   const char* about = "A norm per parameter, one gradient whole, and a hook that adds noise, with equal bits in ddp.";
   return tessera::run(argc, argv, about, [](tessera::World& world) {
-    using enum tessera::Strategy;
+    using tessera::Strategy;
     const bool shows = world.rank() == 0;
-    const Values plain = train(world, fsdp, 0.0f, shows), noisy = train(world, fsdp, 0.01f, false);
-    const char* ddp_too = train(world, ddp, 0.01f, false) == noisy ? "the same" : "other";
+    const Values plain = train(world, Strategy::fsdp, 0.0f, shows), noisy = train(world, Strategy::fsdp, 0.01f, false);
+    const char* ddp_too = train(world, Strategy::ddp, 0.01f, false) == noisy ? "the same" : "other";
     if (shows)
       std::printf("with noise: %s weights, and %s ones with ddp\n", noisy == plain ? "the same" : "other", ddp_too);
   });

@@ -89,7 +89,7 @@ void add_sharding_options(CommandLine& line, RunOptions& options) {
       "--reshard-after-forward",
       {choose("yes", options.reshard_after_forward, Resharding(true)),
        choose("no", options.reshard_after_forward, Resharding(false)),
-       choose("group", options.reshard_after_forward, Resharding(tessera::Extent::group))},
+       choose("group", options.reshard_after_forward, Resharding(tessera::Axis::shard))},
       "Gather units again for the backward pass [yes]; no: keep them whole; group, for fsdp on several replicas: "
       "keep a replica's share, and gather them again inside each replica");
   line.whole(
@@ -263,7 +263,7 @@ void note_sharding(const CommandLine& line, RunOptions& options) {
         fmt::format("with one replica {} is fsdp: --replicas makes several", to_string(options.strategy)));
   }
   const bool on_each_rank = options.strategy == Strategy::fsdp && options.replicas > 1;
-  if (options.reshard_after_forward == tessera::Extent::group && !on_each_rank && shards_parameters(options)) {
+  if (options.reshard_after_forward == tessera::Axis::shard && !on_each_rank && shards_parameters(options)) {
     options.notes.push_back(
         "--reshard-after-forward group is yes here: it is for fsdp on several replicas (--replicas)");
     options.reshard_after_forward = true;
@@ -354,9 +354,7 @@ double learning_rate(const RunOptions& options) {
                                                                                   : options.sgd_learning_rate);
 }
 
-bool shards_parameters(const RunOptions& options) {
-  return tessera::sharding_of(options.strategy, options.replicas).parameters != tessera::Extent::whole;
-}
+bool shards_parameters(const RunOptions& options) { return !options.strategy.sharding.parameters.empty(); }
 
 bool scales_loss(const RunOptions& options) { return options.precision.gradient == tessera::DType::fp16; }
 

@@ -52,7 +52,7 @@ std::string sharding_text(const RunOptions& options) {
   if (shards_parameters(options)) {
     text += fmt::format(", prefetch {}", options.prefetch);
     if (options.reshard_after_forward == false) text += ", units stay whole from forward to backward";
-    if (options.reshard_after_forward == tessera::Extent::group) text += ", resharded to each replica until backward";
+    if (options.reshard_after_forward == tessera::Axis::shard) text += ", resharded to each replica until backward";
   }
   return text;
 }

@@ -50,6 +50,7 @@
 #include "tessera/optim/adamw.hpp"
 #include "tessera/optim/schedule.hpp"
 #include "tessera/optim/sgd.hpp"
+#include "tessera/plan/axes.hpp"
 #include "tessera/plan/checkpoint_memory.hpp"
 #include "tessera/plan/compile.hpp"
 #include "tessera/plan/draw.hpp"

@@ -52,12 +52,14 @@ void BlockMap::add(Block block) {
 Run BlockMap::run_at(const LaidTensor& tensor, std::size_t element) const {
   const TensorSource& source = tensor.source;
   if (source.kind == TensorSource::Kind::buffer) {
-    const std::size_t first = source.replica.value_or(0) * plan_.ranks_of_replica();
-    return {first, &tensor, element, tensor.elements - element};
+    const plan::Coordinates first = plan_.mesh.place_at(plan_.apart(source.unit), source.replica.value_or(0));
+    return {plan_.mesh.rank_at(first), &tensor, element, tensor.elements - element};
   }
   const plan::UnitLayout& layout = plan_.layouts[source.unit];
-  const plan::UnitLayout::Owned owned = source.replica ? layout.owner_in_replica(*source.replica, source.place, element)
-                                                       : layout.owner(source.place, element);
+  const plan::UnitLayout::Owned owned =
+      source.replica ? layout.owner(source.place, element, plan_.own(source.unit),
+                                    plan_.mesh.place_at(plan_.apart(source.unit), *source.replica))
+                     : layout.owner(source.place, element);
   return {owned.rank, &tensor, element, owned.count};
 }
 

@@ -45,9 +45,12 @@ std::vector<StepCounts> replica_counts(FullyShard& model, Channel& channel) {
   const std::vector<std::byte> all =
       channel.gather(std::as_bytes(std::span(&mine, 1)), "checkpoint: counts of the replicas");
   std::vector<StepCounts> result;
-  for (std::size_t replica = 0; replica < model.plan().options.replicas; ++replica) {
+  const plan::MeshShape& mesh = model.plan().mesh;
+  const AxisSet apart = model.plan().diverging();
+  for (std::size_t replica = 0; replica < mesh.size(apart); ++replica) {
+    const std::size_t first = mesh.rank_at(mesh.place_at(apart, replica));
     kernels::StepScalars scalars;
-    std::memcpy(&scalars, all.data() + replica * model.plan().ranks_of_replica() * sizeof scalars, sizeof scalars);
+    std::memcpy(&scalars, all.data() + first * sizeof scalars, sizeof scalars);
     result.push_back(counts_of(scalars));
   }
   return result;
@@ -64,7 +67,7 @@ std::vector<ProgramCounts> program_counts(FullyShard& model) {
 
 CheckpointState state_of(FullyShard& model, Channel& channel, const TrainingProgress& progress) {
   CheckpointState state;
-  if (model.plan().replicas_diverge()) state.replicas = replica_counts(model, channel);
+  if (model.plan().diverges()) state.replicas = replica_counts(model, channel);
   if (model.plan().programs.size() > 1) state.programs = program_counts(model);
   const StepCounts first = state.replicas.empty() ? counts_of(model.step_scalars(0)) : state.replicas.front();
   state.step = progress.step;
@@ -105,8 +108,10 @@ void put_counts(FullyShard& model, std::size_t program, const Counts& counts) {
 
 void put_scalars(FullyShard& model, const Loaded& loaded) {
   const CheckpointState& state = loaded.state;
-  const std::size_t replica = model.plan().place_of(static_cast<std::size_t>(model.world().rank())).replica;
-  const bool has_mine = model.plan().replicas_diverge() && state.replicas.size() == model.plan().options.replicas;
+  const plan::MeshShape& mesh = model.plan().mesh;
+  const AxisSet apart = model.plan().diverging();
+  const std::size_t replica = mesh.index_of(apart, mesh.place_of(static_cast<std::size_t>(model.world().rank())));
+  const bool has_mine = model.plan().diverges() && state.replicas.size() == mesh.size(apart);
   if (state.programs.empty()) {
     if (!loaded.counts_go_on[0]) return;
     return has_mine ? put_counts(model, 0, state.replicas[replica]) : put_counts(model, 0, state);
@@ -218,13 +223,14 @@ class Checkpointer::Implementation {
         return all.data() + (of * mine.size() + i) * sizeof(std::uint32_t);
       };
       for (std::size_t i = 0; i < mine.size(); ++i) {
-        const bool in_replica = plan.units[buffers[i]->unit()->index()].in_replica;
-        const std::size_t first = in_replica ? rank - plan.place_of(rank).shard : 0;
+        const std::size_t unit = buffers[i]->unit()->index();
+        const AxisSet apart = plan.units[unit].apart;
+        const std::size_t first = plan.mesh.rank_at(plan.mesh.place_at(apart, plan.variant_of(unit, rank)));
         if (std::memcmp(crc(first, i), crc(rank, i), sizeof(std::uint32_t)) == 0) continue;
         throw UsageError(fmt::format(
             "buffer {} has other values on rank {} than on rank {}, and a checkpoint has one for all{}: before saving, "
             "call FullyShard::synchronize_buffers(), which gives everybody rank {}'s, or make them equal otherwise",
-            buffers[i]->name(), rank, first, in_replica ? " of a replica" : " ranks", first));
+            buffers[i]->name(), rank, first, apart.empty() ? " ranks" : " that have the unit in common", first));
       }
     }
   }

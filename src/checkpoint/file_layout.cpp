@@ -31,12 +31,12 @@ LaidTensor tensor(TensorSource source, std::string name, const Shape& shape) {
 // One tensor of a unit, or that of each replica that has such a unit of its own: the unit's, replica after replica.
 void for_each_replica(const plan::Plan& plan, std::size_t unit,
                       const std::function<void(std::optional<std::size_t> replica)>& visit) {
-  if (!plan.units[unit].in_replica) return visit(std::nullopt);
-  for (std::size_t replica = 0; replica < plan.options.replicas; ++replica) visit(replica);
+  if (plan.units[unit].apart.empty()) return visit(std::nullopt);
+  for (std::size_t replica = 0; replica < plan.variants(unit); ++replica) visit(replica);
 }
 
 std::string stored_name_of(const plan::UnitSpec& unit, const std::string& tensor, std::optional<std::size_t> replica) {
-  return replica ? plan::name_in_replica(unit, tensor, *replica) : tensor;
+  return replica ? plan::name_of_variant(unit, tensor, *replica) : tensor;
 }
 
 std::vector<LaidTensor> masters(const plan::Plan& plan) {
@@ -98,7 +98,7 @@ void add_states(std::vector<LaidTensor>& to, const plan::Plan& plan, const std::
 std::vector<LaidTensor> states_of_replicas(const plan::Plan& plan) {
   std::vector<LaidTensor> result;
   add_trained(result, plan, "outer_momentum", any_parameter(Kind::outer_momentum));
-  for (std::size_t replica = 0; replica < plan.options.replicas; ++replica) {
+  for (std::size_t replica = 0; replica < plan.mesh.size(plan.diverging()); ++replica) {
     const std::string prefix = fmt::format("replica.{}/", replica);
     TensorSource source = any_parameter(Kind::masters_apart);
     source.replica = replica;
@@ -245,7 +245,7 @@ std::string state_tensor_name(const std::string& state, const std::string& param
 }
 
 CheckpointFiles lay_out(const plan::Plan& plan, const LayoutOptions& options) {
-  if (!plan.replicas_diverge()) return lay_out_together(plan, options);
+  if (!plan.diverges()) return lay_out_together(plan, options);
   return lay_out(plan, common_masters(plan), states_of_replicas(plan), options);
 }
 

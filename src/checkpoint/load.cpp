@@ -124,7 +124,7 @@ std::optional<FoundCheckpoint> look_for_latest(const LatestInput& input) {
 // out together, from a checkpoint of none; but nobody can say which of so many replicas goes on in so many others, so
 // that leaves what they had in common, to who asks for a part.
 bool goes_on_apart(const LoadInput& input, const CheckpointReader& reader) {
-  const std::size_t wanted = input.plan.replicas_diverge() ? input.plan.options.replicas : 0;
+  const std::size_t wanted = input.plan.diverges() ? input.plan.mesh.size(input.plan.diverging()) : 0;
   const std::size_t stored = reader.state().replicas.size();
   if (stored == wanted) return wanted > 0;
   if (stored == 0 || input.partial) return false;
@@ -171,7 +171,7 @@ Loaded load(const LoadInput& input) {
     for (const std::vector<TensorRange>& pass : my_ranges(found, input.values)) reader->read(pass, input.block, pause);
   });
   return {.state = reader->state(),
-          .outer_steps_begin = input.plan.replicas_diverge() && !apart,
+          .outer_steps_begin = input.plan.diverges() && !apart,
           .counts_go_on = programs_with_states(files, found, input.plan)};
 }
 

@@ -22,13 +22,11 @@ std::size_t most_states(const plan::Plan& plan) {
 }  // namespace
 
 ShardValues::ShardValues(FullyShard& model)
-    : stream_(&model.stream()),
-      units_(model.unit_count()),
-      states_(most_states(model.plan())),
-      replica_(model.plan().place_of(static_cast<std::size_t>(model.world().rank())).replica) {
+    : stream_(&model.stream()), units_(model.unit_count()), states_(most_states(model.plan())) {
   const plan::Plan& plan = model.plan();
   shares_.resize((2 + states_ + 2) * units_);
   for (std::size_t u = 0; u < units_; ++u) {
+    variants_.push_back(plan.variant_of(u, static_cast<std::size_t>(model.world().rank())));
     take(model, row_of(TensorSource::Kind::master), u, "master");
     std::vector<Share>& buffers = shares(row_of(TensorSource::Kind::buffer), u);
     for (const Buffer* buffer : model.unit(u).buffers()) buffers.push_back({0, model.buffer(*buffer)});
@@ -37,7 +35,7 @@ ShardValues::ShardValues(FullyShard& model)
     for (std::size_t state = 0; state < states.size(); ++state) {
       take(model, row_of(TensorSource::Kind::state, state), u, states[state]);
     }
-    if (!plan.replicas_diverge()) continue;
+    if (!plan.diverges()) continue;
     take(model, row_of(TensorSource::Kind::anchor), u, "anchor");
     take(model, row_of(TensorSource::Kind::outer_momentum), u, "outer momentum");
   }
@@ -65,7 +63,7 @@ std::size_t ShardValues::row_of(TensorSource::Kind kind, std::size_t state) cons
 
 const ShardValues::Share& ShardValues::share(const TensorSource& source) const {
   static const Share nothing;
-  if (source.replica && *source.replica != replica_) return nothing;
+  if (source.replica && *source.replica != variants_[source.unit]) return nothing;
   const std::vector<Share>& of_unit = shares_[row_of(source.kind, source.state) * units_ + source.unit];
   return of_unit.empty() ? nothing : of_unit.at(source.place);
 }

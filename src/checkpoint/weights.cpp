@@ -32,7 +32,7 @@ using checkpoint::shown_name;
 
 // A unit that each replica has of its own counts once for each.
 std::size_t units_stored(const FullyShard& model, std::size_t unit) {
-  return model.plan().units[unit].in_replica ? model.plan().options.replicas : 1;
+  return model.plan().mesh.size(model.plan().units[unit].apart);
 }
 
 std::vector<TensorSpec> tensors_of(const FullyShard& model) {
@@ -41,7 +41,7 @@ std::vector<TensorSpec> tensors_of(const FullyShard& model) {
     const plan::UnitSpec unit = model.unit(u).spec();
     for (std::size_t replica = 0; replica < units_stored(model, u); ++replica) {
       for (const plan::ParameterSpec& parameter : unit.parameters) {
-        result.push_back({.name = plan::name_in_replica(unit, parameter.name, replica),
+        result.push_back({.name = plan::name_of_variant(unit, parameter.name, replica),
                           .shape = parameter.shape,
                           .dtype = DType::fp32});
       }
@@ -65,7 +65,7 @@ constexpr std::size_t flushed_at_once = std::size_t{1} << 30;  // bytes
 // Returns the pieces that a file of weights is about. With outer steps each replica has masters of its own, and the
 // weights are those that all had in common last; loaded weights go to the replicas, too.
 std::vector<ParameterPiece> pieces_of(FullyShard& model, const Unit& unit, Visiting visiting) {
-  if (!model.plan().replicas_diverge()) return model.pieces(unit);
+  if (!model.plan().diverges()) return model.pieces(unit);
   std::vector<ParameterPiece> pieces = model.pieces(unit);
   if (!model.plan().trains(unit.index())) return pieces;
   if (visiting == Visiting::reads) {
@@ -81,12 +81,13 @@ std::vector<ParameterPiece> pieces_of(FullyShard& model, const Unit& unit, Visit
 
 // In portions, between which ranks may meet.
 void for_each_portion(FullyShard& model, Visiting visiting, const std::function<void(const WeightPiece&)>& visit) {
-  const std::size_t replica = model.plan().place_of(static_cast<std::size_t>(model.world().rank())).replica;
+  const plan::Plan& plan = model.plan();
+  const auto rank = static_cast<std::size_t>(model.world().rank());
   std::size_t tensors_before = 0;
   for (std::size_t u = 0; u < model.unit_count(); ++u) {
     const Unit& unit = model.unit(u);
     const std::size_t of_unit = unit.parameters().size();
-    const std::size_t mine = tensors_before + (model.plan().units[u].in_replica ? replica * of_unit : 0);
+    const std::size_t mine = tensors_before + (plan.units[u].apart.empty() ? 0 : plan.variant_of(u, rank) * of_unit);
     HostPieces here(model.stream(), pieces_of(model, unit, visiting));
     for (const ParameterPiece& piece : here.pieces()) {
       const std::size_t tensor = mine + unit.index_of(*piece.parameter);

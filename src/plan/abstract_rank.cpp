@@ -40,9 +40,8 @@ std::uint64_t count_up_to(const std::vector<std::uint64_t>& counts, std::uint64_
 
 }  // namespace
 
-AbstractRank::AbstractRank(const Plan& plan, std::size_t party, MeshPlace place)
+AbstractRank::AbstractRank(const Plan& plan, const Coordinates& place)
     : plan_(&plan),
-      party_(party),
       place_(place),
       contents_(plan.buffers.size()),
       past_(plan.buffers.size()),
@@ -52,7 +51,7 @@ AbstractRank::AbstractRank(const Plan& plan, std::size_t party, MeshPlace place)
       queues_(stream_count),
       earlier_records_(earlier_records(plan)) {
   for (const Segment& segment : plan.segments)
-    completed_.push_back(std::make_shared<Clocks>(segment.operations.size(), FusedClock{}));
+    completed_.push_back(std::make_shared<Clocks>(segment.operations.size(), Clock{}));
 }
 
 void AbstractRank::enter(std::size_t segment) {
@@ -107,8 +106,8 @@ bool AbstractRank::runnable(std::size_t index) const {
   return true;
 }
 
-FusedClock AbstractRank::start_of(std::size_t index) const {
-  FusedClock clock = streams_[static_cast<std::size_t>(operation(index).stream)];
+Clock AbstractRank::start_of(std::size_t index) const {
+  Clock clock = streams_[static_cast<std::size_t>(operation(index).stream)];
   for (const Wait& wait : operation(index).waits) {
     if (wait.type != WaitType::data) continue;
     const EventPoint point = plan_->events[wait.event];
@@ -118,16 +117,17 @@ FusedClock AbstractRank::start_of(std::size_t index) const {
   return clock;
 }
 
-void AbstractRank::complete(std::size_t index, FusedClock clock, const Report& report) {
+void AbstractRank::complete(std::size_t index, const Report& report) {
   const Operation& current = operation(index);
   const std::size_t stream = static_cast<std::size_t>(current.stream);
+  Clock clock = start_of(index);
   if (is_collective(current.kind)) collectives_.push_back({index, clock});
   for (const Access& access : current.accesses) {
     check_access(point(index), access, clock, report);
     check_not_lost(point(index), access, report);
     check_summed(point(index), access, report);
   }
-  const std::uint32_t count = ++clock[lane(current.stream)];
+  const std::uint32_t count = ++clock[stream];
   for (const Access& access : current.accesses) {
     apply_access(point(index), access, count);
     note_unread(current, access);
@@ -139,12 +139,7 @@ void AbstractRank::complete(std::size_t index, FusedClock clock, const Report& r
   ++position_[stream];
 }
 
-void AbstractRank::learn(std::size_t stream, const FusedClock& end) {
-  join(streams_[stream], end);
-  join((*completed_[segment_])[queues_[stream][position_[stream] - 1]], end);
-}
-
-void AbstractRank::check_access(EventPoint here, const Access& access, const FusedClock& start, const Report& report) {
+void AbstractRank::check_access(EventPoint here, const Access& access, const Clock& start, const Report& report) {
   const std::size_t buffer = access.range.buffer;
   const Interval bytes = interval(access.range, place_);
   past_[buffer].for_each_overlapping({bytes, bytes}, [&](const PastAccess& past) {
@@ -184,12 +179,14 @@ std::size_t AbstractRank::must_be_summed(EventPoint here, const Access& access) 
   const OperationKind kind = plan_->at(here).kind;
   const UnitBuffers& buffers = plan_->unit_buffers[access.tenant];
   const PlanOptions& options = plan_->options;
-  if (kind == OperationKind::outer_update && access.range.buffer == buffers.outer_mean) return options.replicas;
+  if (kind == OperationKind::outer_update && access.range.buffer == buffers.outer_mean) {
+    return plan_->mesh.size(outer_axes);
+  }
   const bool uses_sum = kind == OperationKind::hook || kind == OperationKind::all_gather_sum ||
                         kind == OperationKind::sum_of_squares || kind == OperationKind::optimize;
   if (!uses_sum || !reads(access.mode) || access.range.buffer != buffers.gradient) return 0;
-  const bool apart = options.outer_every > 0 || plan_->units[access.tenant].in_replica;
-  return apart ? options.ranks / options.replicas : options.ranks;
+  const AxisSet alone = options.outer_every > 0 ? outer_axes : AxisSet();
+  return plan_->mesh.size(AxisSet::all() - plan_->units[access.tenant].apart - alone);
 }
 
 void AbstractRank::check_summed(EventPoint here, const Access& access, const Report& report) {
@@ -217,12 +214,10 @@ void AbstractRank::note_summed(const Operation& operation) {
   for (std::size_t a = 0; a + 1 < operation.accesses.size(); a += 2) {
     const bool in_place = buffer(a) == buffer(a + 1);
     if (in_place && !contains(summed_[buffer(a)].bytes, bytes(a))) continue;  // of what it takes, some is no sum
-    const std::size_t ranks = operation.group == GroupKind::all     ? plan_->options.ranks
-                              : operation.group == GroupKind::shard ? plan_->options.ranks / plan_->options.replicas
-                                                                    : plan_->options.replicas;
+    const std::size_t ranks = plan_->mesh.size(operation.group);
     const std::size_t before = in_place ? summed_[buffer(a)].ranks : 1;
     // Whatever a broken plan does again and again, states stay few.
-    summed_[buffer(a + 1)] = {gathers ? before : std::min(before * ranks, 2 * plan_->options.ranks), bytes(a + 1)};
+    summed_[buffer(a + 1)] = {gathers ? before : std::min(before * ranks, 2 * plan_->mesh.size()), bytes(a + 1)};
   }
 }
 
@@ -248,7 +243,7 @@ void AbstractRank::apply_access(EventPoint here, const Access& access, std::uint
   if (access.mode == AccessMode::discard) contents_[buffer].discard();
   if (access.mode == AccessMode::write || access.mode == AccessMode::update) write_content(access);
 
-  const std::size_t mine = lane(plan_->at(here).stream);
+  const auto mine = static_cast<std::size_t>(plan_->at(here).stream);
   past_[buffer].erase_contained({bytes, bytes}, [&](const PastAccess& other) {
     return writes(access.mode) || (!other.write && other.lane == mine);
   });
@@ -262,15 +257,13 @@ void AbstractRank::forget_settled(std::size_t buffer) {
 }
 
 bool AbstractRank::settled(const PastAccess& access) const {
-  return std::all_of(streams_.begin(), streams_.end(), [&](const FusedClock& clock) { return knows(clock, access); });
+  return std::all_of(streams_.begin(), streams_.end(), [&](const Clock& clock) { return knows(clock, access); });
 }
 
 void AbstractRank::write_content(const Access& access) {
   Contents& contents = contents_[access.range.buffer];
   const Interval bytes = interval(access.range, place_);
-  if (access.range.replica_stride == Bytes(0) && access.range.shard_stride == Bytes(0)) {
-    return contents.write(access.tenant, bytes);
-  }
+  if (is_same_everywhere(access.range)) return contents.write(access.tenant, bytes);
   // The norms are a table with a row per rank, of which each unit writes one column: the shard is the row.
   Range shard = access.range;
   for (std::size_t program = 0; program < plan_->programs.size(); ++program) {
@@ -296,7 +289,7 @@ void AbstractRank::check_launch_order(const Report& report) {
     const EventPoint here = point(index);
     const EventPoint last = std::exchange(last_collective_, here);
     if (last.segment == none || plan_->at(last).stream == operations[index].stream) continue;
-    const std::size_t last_lane = lane(plan_->at(last).stream);
+    const auto last_lane = static_cast<std::size_t>(plan_->at(last).stream);
     const bool earlier_run = last.segment == segment_ && last.operation >= index;
     const Clocks& records = earlier_run ? *before_ : *completed_[last.segment];
     const bool completed_before = clock[last_lane] >= records[last.operation][last_lane];
@@ -310,23 +303,27 @@ void AbstractRank::check_launch_order(const Report& report) {
   }
 }
 
-void AbstractRank::append_observers(std::vector<Observer>& out) const {
-  std::uint64_t who = static_cast<std::uint64_t>(party_) << 32;
-  for (const FusedClock& clock : streams_) out.push_back({who++, clock});
+std::vector<AbstractRank::Observer> AbstractRank::observers() const {
+  std::vector<Observer> result;
+  std::uint64_t who = 0;
+  for (const Clock& clock : streams_) result.push_back({who++, clock});
   for (const EarlierRecord& record : earlier_records_) {
     Observer waiting{who++, streams_[record.waiter]};
     join(waiting.clock, (*completed_[record.point.segment])[record.point.operation]);
-    if (waiting.clock != streams_[record.waiter]) out.push_back(waiting);
+    if (waiting.clock != streams_[record.waiter]) result.push_back(waiting);
   }
+  return result;
 }
 
-void AbstractRank::append_signature(const std::vector<Observer>& observers, std::vector<std::uint64_t>& out) const {
+void AbstractRank::append_signature(std::vector<std::uint64_t>& out) const {
+  const std::vector<Observer> observers = this->observers();
+  for (const Observer& observer : observers) out.push_back(observer.who);
   out.insert(out.end(), {last_collective_.segment, last_collective_.operation});
   // leave() has left what is not settled; of that counts where it stands in its stream.
   std::array<std::vector<std::uint64_t>, stream_count> counts;
   std::size_t accesses = 0;
   for (const auto& buffer : past_) {
-    for (const PastAccess& access : buffer) counts[access.lane % stream_count].push_back(access.count);
+    for (const PastAccess& access : buffer) counts[access.lane].push_back(access.count);
     accesses += buffer.size();
   }
   for (auto& stream : counts) std::sort(stream.begin(), stream.end());
@@ -344,7 +341,7 @@ void AbstractRank::append_signature(const std::vector<Observer>& observers, std:
     }
     out.push_back(past_[buffer].size());
     for (const PastAccess& access : past_[buffer]) {
-      const auto& stream = counts[access.lane % stream_count];
+      const auto& stream = counts[access.lane];
       const auto place = std::lower_bound(stream.begin(), stream.end(), access.count) - stream.begin();
       out.push_back(access.place.first.begin);
       out.push_back(access.place.first.end);
@@ -354,7 +351,7 @@ void AbstractRank::append_signature(const std::vector<Observer>& observers, std:
   }
   for (const Observer& observer : observers) {
     for (std::size_t stream = 0; stream < stream_count; ++stream) {
-      out.push_back(count_up_to(counts[stream], observer.clock[party_ * stream_count + stream]));
+      out.push_back(count_up_to(counts[stream], observer.clock[stream]));
     }
   }
 }

@@ -18,12 +18,11 @@
 
 namespace tessera::plan {
 
-// The first and the last rank along each axis of the mesh; with one replica those are two.
-inline constexpr std::size_t most_parties = 4;
-// Per stream of every party: how many of its operations are known to have completed.
-using FusedClock = std::array<std::uint32_t, most_parties * stream_count>;
+// By stream of the rank: how many of its operations are known to have completed. What a rank could learn of itself from
+// its peers does not count: no plan relies on it.
+using Clock = std::array<std::uint32_t, stream_count>;
 
-inline void join(FusedClock& into, const FusedClock& other) {
+inline void join(Clock& into, const Clock& other) {
   for (std::size_t i = 0; i < into.size(); ++i) into[i] = std::max(into[i], other[i]);
 }
 
@@ -112,7 +111,7 @@ class Contents {
 struct PastAccess {
   Place place;  // of this rank alone: both ends are its own
   bool write;
-  std::size_t lane;     // stream of the rank, in the fused clock
+  std::size_t lane;     // stream of the rank
   std::uint32_t count;  // its place in that stream
   EventPoint by;
 };
@@ -133,7 +132,7 @@ using Report = std::function<void(ViolationKind, EventPoint here, EventPoint oth
 
 class AbstractRank {
  public:
-  AbstractRank(const Plan& plan, std::size_t party, MeshPlace place);
+  AbstractRank(const Plan& plan, const Coordinates& place);
 
   // ---- one segment ----
   void enter(std::size_t segment);
@@ -143,36 +142,33 @@ class AbstractRank {
   std::size_t head(std::size_t stream) const;
   // Whether every record that the operation's waits refer to has completed.
   bool runnable(std::size_t operation) const;
-  // The clock at which the operation starts: its stream's and its waits'.
-  FusedClock start_of(std::size_t operation) const;
-  // Completes it at `clock`, after checking its accesses against the past.
-  void complete(std::size_t operation, FusedClock clock, const Report& report);
-  // What a fused collective's completion tells this rank's stream, about its peers too.
-  void learn(std::size_t stream, const FusedClock& end);
+  // Completes it, after checking its accesses against the past.
+  void complete(std::size_t operation, const Report& report);
   // At the end. Launch order of collectives: checks each against the one launched before, in the order of the list.
   // What is settled is forgotten.
   void leave(const Report& report);
 
   const Plan& plan() const { return *plan_; }
-  MeshPlace place() const { return place_; }
+  const Coordinates& place() const { return place_; }
   const Operation& operation(std::size_t index) const { return plan_->segments[segment_].operations[index]; }
   EventPoint point(std::size_t index) const { return {segment_, index}; }
-  std::size_t lane(StreamId stream) const { return party_ * stream_count + static_cast<std::size_t>(stream); }
 
+  // Appends what the future can depend on.
+  void append_signature(std::vector<std::uint64_t>& out) const;
+
+ private:
   // Who knows what: a stream now, or a stream once it has waited for an earlier record that tells it something.
   struct Observer {
     std::uint64_t who;
-    FusedClock clock;
+    Clock clock;
   };
-  void append_observers(std::vector<Observer>& out) const;
-  // Appends what the future can depend on, as far as `observers` of all parties know it.
-  void append_signature(const std::vector<Observer>& observers, std::vector<std::uint64_t>& out) const;
-
- private:
-  bool knows(const FusedClock& clock, const PastAccess& access) const { return clock[access.lane] >= access.count; }
+  std::vector<Observer> observers() const;
+  // The clock at which the operation starts: its stream's and its waits'.
+  Clock start_of(std::size_t operation) const;
+  static bool knows(const Clock& clock, const PastAccess& access) { return clock[access.lane] >= access.count; }
   // Every stream here knows of its end: it can no longer race.
   bool settled(const PastAccess& access) const;
-  void check_access(EventPoint here, const Access& access, const FusedClock& start, const Report& report);
+  void check_access(EventPoint here, const Access& access, const Clock& start, const Report& report);
   void check_not_lost(EventPoint here, const Access& access, const Report& report);
   void check_summed(EventPoint here, const Access& access, const Report& report);
   void note_unread(const Operation& operation, const Access& access);
@@ -185,11 +181,10 @@ class AbstractRank {
   void write_content(const Access& access);
 
   const Plan* plan_;
-  std::size_t party_;
-  MeshPlace place_;
+  Coordinates place_;
 
-  std::array<FusedClock, stream_count> streams_{};
-  using Clocks = std::vector<FusedClock>;
+  std::array<Clock, stream_count> streams_{};
+  using Clocks = std::vector<Clock>;
   std::vector<std::shared_ptr<Clocks>> completed_;  // by segment: the latest record of every operation. Copies share it
   std::vector<Contents> contents_;                  // by buffer
   std::vector<AccessList<PastAccess>> past_;        // by buffer; what is settled goes now and then
@@ -204,7 +199,7 @@ class AbstractRank {
   std::vector<bool> done_;
   struct Started {
     std::size_t operation;
-    FusedClock clock;
+    Clock clock;
   };
   std::vector<Started> collectives_;  // of the segment, and what was known when they began
   std::shared_ptr<Clocks> before_;    // completed_ of this segment when it was entered

@@ -19,7 +19,7 @@ Bytes gradient_bytes(const Plan& plan, std::size_t unit) {
 // One operation has one type, one group, and one way by which gradients come to it.
 bool travel_alike(const Plan& plan, std::size_t a, std::size_t b) {
   const auto way = [&](std::size_t unit) {
-    return std::tuple(wire_type(plan, unit), accumulates(plan, unit), converts(plan, unit), plan.replicas_of(unit));
+    return std::tuple(wire_type(plan, unit), accumulates(plan, unit), converts(plan, unit), plan.common(unit).bits());
   };
   return way(a) == way(b);
 }
@@ -61,7 +61,7 @@ bool is_written_in_place(const Plan& plan, std::size_t unit) {
   const Precision& precision = plan.precision(unit);
   const bool is_fp32 = precision.gradient == DType::fp32 && precision.wire == DType::fp32;
   if (!is_fp32 && !may_stay_narrow(plan, precision)) return false;
-  return plan.sharding(unit).gradients == Extent::whole || plan.options.ranks == 1;
+  return plan.sharding(unit).gradients.empty() || plan.options.ranks == 1;
 }
 
 DType sum_type(const Plan& plan, std::size_t unit) {

@@ -47,12 +47,12 @@ class BufferList {
   }
 
   // Of both parts, and of what is trained.
-  Bytes of_parameters(std::size_t unit, Extent extent, DType type) const {
+  Bytes of_parameters(std::size_t unit, AxisSet over, DType type) const {
     const UnitLayout& layout = plan_.layouts[unit];
-    return size_of(type) * (layout.elements(extent, Part::trained) + layout.elements(extent, Part::frozen));
+    return size_of(type) * (layout.elements(over, Part::trained) + layout.elements(over, Part::frozen));
   }
-  Bytes of_gradient(std::size_t unit, Extent extent, DType type) const {
-    return size_of(type) * plan_.layouts[unit].elements(extent, Part::trained);
+  Bytes of_gradient(std::size_t unit, AxisSet over, DType type) const {
+    return size_of(type) * plan_.layouts[unit].elements(over, Part::trained);
   }
 
  private:
@@ -67,44 +67,44 @@ bool accumulates_in_gradient(const Plan& plan, std::size_t unit) {
   return sums_stay_whole(plan.options) && reduces_once && accumulates(plan, unit);
 }
 
-// Masters, and what is kept of the parameters beside them: whole ones, or in hfsdp the replica's share. Masters in the
-// parameters' own type are what is kept, although the update writes a part of them only.
+// Masters, and what is kept of the parameters beside them where it is more, or whole. Masters in the parameters' own
+// type are what is kept, although the update writes a part of them only.
 void add_parameters(Plan& plan, BufferList& list, std::size_t unit) {
   const std::string& name = plan.units[unit].name;
   UnitBuffers& buffers = plan.unit_buffers[unit];
   const DType type = plan.precision(unit).parameter;
-  const Extent extent = plan.sharding(unit).parameters;
-  const auto add = [&](std::string_view what, Extent held, DType of) {
-    return list.add(fmt::format("{}.{}", name, what), Category::parameters, list.of_parameters(unit, held, of));
+  const AxisSet placement = plan.sharding(unit).parameters;
+  const auto add = [&](std::string_view what, AxisSet over, DType of) {
+    return list.add(fmt::format("{}.{}", name, what), Category::parameters, list.of_parameters(unit, over, of));
   };
-  const Extent of_masters = type == DType::fp32 ? extent : plan.sharding(unit).optimizer;
+  const AxisSet of_masters = type == DType::fp32 ? placement : plan.sharding(unit).optimizer;
   buffers.master = add("master", of_masters, DType::fp32);
   // Windows read whole parameters where they stand; what they gather is cast on the way.
-  const bool masters_will_do = of_masters == extent && (type == DType::fp32 || extent != Extent::whole);
-  const std::size_t kept = masters_will_do ? buffers.master : add("parameters", extent, type);
-  (extent == Extent::whole ? buffers.parameters : buffers.kept) = kept;
+  const bool masters_will_do = of_masters == placement && (type == DType::fp32 || !plan.parameters_stay_whole());
+  const std::size_t kept = masters_will_do ? buffers.master : add("parameters", placement, type);
+  (plan.parameters_stay_whole() ? buffers.parameters : buffers.kept) = kept;
 }
 
 // Reduced gradients, sums on the rank, and the optimizer's states: of what is trained.
 void add_training(Plan& plan, BufferList& list, std::size_t unit) {
   const std::string& name = plan.units[unit].name;
   UnitBuffers& buffers = plan.unit_buffers[unit];
-  const auto add = [&](std::string_view what, Category category, Extent extent, DType type = DType::fp32) {
-    return list.add(fmt::format("{}.{}", name, what), category, list.of_gradient(unit, extent, type));
+  const auto add = [&](std::string_view what, Category category, AxisSet over, DType type = DType::fp32) {
+    return list.add(fmt::format("{}.{}", name, what), category, list.of_gradient(unit, over, type));
   };
   const bool in_place = accumulates_in_gradient(plan, unit);
   buffers.gradient = plan.buffers.size();  // the next one
   if (in_place) buffers.accumulation = buffers.gradient;
-  add("gradient", Category::gradients, plan.extent(unit, buffers.gradient), sum_type(plan, unit));
+  add("gradient", Category::gradients, plan.placement(unit, buffers.gradient), sum_type(plan, unit));
   if (accumulates(plan, unit) && !in_place) {
-    buffers.accumulation = add("accumulation", Category::accumulation, Extent::whole);
+    buffers.accumulation = add("accumulation", Category::accumulation, {});
   }
   for (const std::string& state : plan.unit_states(unit)) {
     buffers.states.push_back(add(state, Category::optimizer, plan.sharding(unit).optimizer));
   }
-  if (!plan.replicas_diverge()) return;
-  buffers.anchor = add("anchor", Category::optimizer, Extent::mine);
-  buffers.outer_momentum = add("outer momentum", Category::optimizer, Extent::mine);
+  if (!plan.diverges()) return;
+  buffers.anchor = add("anchor", Category::optimizer, plan.common(unit));
+  buffers.outer_momentum = add("outer momentum", Category::optimizer, plan.common(unit));
 }
 
 void add_untrained_state(Plan& plan, BufferList& list, std::size_t unit) {
@@ -114,7 +114,7 @@ void add_untrained_state(Plan& plan, BufferList& list, std::size_t unit) {
       list.add(spec.name + ".buffers", Category::buffers, size_of(DType::fp32) * plan.layouts[unit].buffer_elements());
 }
 
-// A replica's share of what some pass gathers more than once, where it is to stay for that.
+// What is sharded over fewer axes between windows, of what some pass gathers more than once.
 void add_resharded(Plan& plan, BufferList& list, const std::vector<std::size_t>& slots) {
   const std::vector<Gathering> units = gathering(plan);
   std::vector<bool> again(plan.units.size(), false);
@@ -127,10 +127,10 @@ void add_resharded(Plan& plan, BufferList& list, const std::vector<std::size_t>&
     }
   }
   for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
-    if (!again[unit] || plan.held_between_windows(unit) != Extent::group) continue;
-    plan.unit_buffers[unit].resharded =
-        list.add(plan.units[unit].name + ".resharded", Category::parameter_slots,
-                 list.of_parameters(unit, Extent::group, plan.precision(unit).parameter));
+    const AxisSet held = plan.held_between_windows(unit);
+    if (!again[unit] || held.empty() || held == plan.sharding(unit).parameters) continue;
+    plan.unit_buffers[unit].resharded = list.add(plan.units[unit].name + ".resharded", Category::parameter_slots,
+                                                 list.of_parameters(unit, held, plan.precision(unit).parameter));
   }
 }
 
@@ -138,7 +138,7 @@ void add_parameter_slots(Plan& plan, BufferList& list) {
   if (plan.parameters_stay_whole()) return;
   std::vector<Bytes> sizes;
   for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
-    sizes.push_back(list.of_parameters(unit, Extent::whole, plan.precision(unit).parameter));
+    sizes.push_back(list.of_parameters(unit, {}, plan.precision(unit).parameter));
   }
   const auto slots = parameter_slots(plan.programs, gathering(plan));
   const auto buffers = list.add_slots("p", Category::parameter_slots, slots, sizes);
@@ -187,7 +187,7 @@ void add_gradient_slots(Plan& plan, BufferList& list) {
   const std::size_t units = plan.units.size();
   std::vector<Bytes> sizes;
   for (std::size_t unit = 0; unit < units; ++unit) {
-    sizes.push_back(list.of_gradient(unit, Extent::whole, plan.precision(unit).gradient));
+    sizes.push_back(list.of_gradient(unit, {}, plan.precision(unit).gradient));
   }
   std::vector<std::vector<WindowUse>> micro_batches;
   for (std::size_t program = 0; program < plan.programs.size(); ++program) {
@@ -207,7 +207,7 @@ void add_gradient_slots(Plan& plan, BufferList& list) {
 void add_staging(Plan& plan, BufferList& list) {
   std::vector<Bytes> sizes;
   for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
-    sizes.push_back(list.of_gradient(unit, Extent::whole, plan.precision(unit).wire));
+    sizes.push_back(list.of_gradient(unit, {}, plan.precision(unit).wire));
   }
   std::vector<std::size_t> slots(plan.units.size(), no_slot);
   for (std::size_t program = 0; program < plan.programs.size(); ++program) {
@@ -225,11 +225,11 @@ void add_staging(Plan& plan, BufferList& list) {
 
 // Two, so that a unit's mean is formed while the one before is used.
 void add_outer_means(Plan& plan, BufferList& list) {
-  if (!plan.replicas_diverge()) return;
+  if (!plan.diverges()) return;
   std::vector<std::size_t> slots(plan.units.size(), no_slot);
   std::vector<Bytes> sizes;
   for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
-    sizes.push_back(list.of_gradient(unit, Extent::mine, DType::fp32));
+    sizes.push_back(list.of_gradient(unit, plan.common(unit), DType::fp32));
     if (plan.trains(unit)) slots[unit] = plan.norm_columns[unit] % 2;
   }
   const auto buffers = list.add_slots("mean", Category::staging, slots, sizes);

@@ -15,28 +15,21 @@ namespace tessera::plan {
 
 namespace {
 
-// Of each tensor the names that files have of it.
-template <typename Visit>
-void for_each_name(const UnitSpec& unit, const std::string& tensor, std::size_t replicas, Visit visit) {
-  for (std::size_t replica = 0; replica < (unit.in_replica ? replicas : 1); ++replica) {
-    visit(name_in_replica(unit, tensor, replica));
-  }
-}
-
 void check_prefix(const UnitSpec& unit, const std::string& tensor) {
-  if (!unit.in_replica || tensor.starts_with(unit.prefix)) return;
-  throw UsageError(fmt::format("unit {} is in each replica, and the name \"{}\" does not begin with its prefix \"{}\"",
-                               unit.name, tensor, unit.prefix));
+  if (unit.apart.empty() || tensor.starts_with(unit.prefix)) return;
+  throw UsageError(fmt::format("unit {} is apart along {}, and the name \"{}\" does not begin with its prefix \"{}\"",
+                               unit.name, to_string(unit.apart), tensor, unit.prefix));
 }
 
-void check_names(const std::vector<UnitSpec>& units, std::size_t replicas) {
+void check_names(const std::vector<UnitSpec>& units, const MeshShape& mesh) {
   std::set<std::string_view> unit_names;
   std::set<std::string> tensor_names;
   const auto check = [&](const UnitSpec& unit, const std::string& tensor, const char* text) {
     check_prefix(unit, tensor);
-    for_each_name(unit, tensor, replicas, [&](const std::string& name) {
+    for (std::size_t variant = 0; variant < mesh.size(unit.apart); ++variant) {
+      const std::string name = name_of_variant(unit, tensor, variant);
       if (!tensor_names.insert(name).second) throw UsageError(fmt::format(fmt::runtime(text), name));
-    });
+    }
   };
   for (const UnitSpec& unit : units) {
     if (!unit_names.insert(unit.name).second) {
@@ -100,14 +93,20 @@ void check_micro_batches(const CompileInput& input) {
 }
 
 void check_sizes(const CompileInput& input) {
-  if (input.options.ranks == 0) throw UsageError("a plan needs at least one rank");
-  if (input.options.ranks > most_ranks) {
-    throw UsageError(fmt::format("{} ranks: a plan is for at most {}", input.options.ranks, most_ranks));
-  }
-  if (input.options.replicas == 0 || input.options.ranks % input.options.replicas != 0) {
+  const PlanOptions& options = input.options;
+  if (options.ranks == 0) throw UsageError("a plan needs at least one rank");
+  if (options.replicas == 0 || options.ranks % options.replicas != 0) {
     throw UsageError(fmt::format("replicas is {}, which does not divide the {} ranks: choose a divisor",
-                                 input.options.replicas, input.options.ranks));
+                                 options.replicas, options.ranks));
   }
+  std::size_t ranks = 1;
+  mesh_of(options).inwards_out([&](Axis axis) {
+    const std::size_t size = mesh_of(options).size(axis);
+    ranks = size > most_ranks / ranks ? most_ranks + 1 : ranks * size;
+    if (ranks > most_ranks)
+      throw UsageError(fmt::format("{} ranks: a plan is for at most {}",
+                                   options.mesh ? mesh_of(options).text() : std::to_string(options.ranks), most_ranks));
+  });
   check_micro_batches(input);
   std::size_t elements = 0;
   const auto add = [&](const char* what, const std::string& name, const Shape& shape) {
@@ -176,17 +175,19 @@ void check_outer_steps(const CompileInput& input, const std::vector<std::size_t>
         unit.name));
   }
   for (const UnitSpec& unit : input.units) {
-    if (!unit.in_replica) continue;
+    if (unit.apart.empty()) continue;
     throw UsageError(
-        fmt::format("unit {} is in each replica, with other values, which does not go with outer steps: they bring "
-                    "the replicas' values of all units together",
-                    unit.name));
+        fmt::format("unit {} has other values along {}, which does not go with outer steps: they bring the values of "
+                    "all units together",
+                    unit.name, to_string(unit.apart)));
   }
-  if (options.replicas == 1) {
+  if (mesh_of(options).size(outer_axes) == 1) {
     throw UsageError(
         fmt::format("outer steps every {} steps need several replicas, and replicas is 1", options.outer_every));
   }
-  if (sharding_of(options) == sharding_of(Strategy::hfsdp, options.replicas)) {
+  const Sharding sharding = sharding_of(options);
+  if (sharding.parameters == sharding.gradients && !sharding.parameters.contains(outer_axes) &&
+      sharding.optimizer.contains(outer_axes) && !sharding.parameters.empty()) {
     throw UsageError(
         fmt::format("outer steps every {} steps let replicas differ, and hfsdp divides the optimizer's states among "
                     "them: use hsdp",
@@ -203,15 +204,29 @@ void check_outer_steps(const CompileInput& input, const std::vector<std::size_t>
                   options.outer_fragments, options.outer_every, units, std::min(options.outer_every, units)));
 }
 
-// What a rank updates it keeps the parameters and the gradients of. Extents are in the order of less and less.
+// What a rank updates it keeps the parameters and the gradients of, and what it keeps is one run of shards.
 void check_sharding(const PlanOptions& options) {
-  if (!options.sharding) return;
   const Sharding kept = sharding_of(options);
-  if (kept.parameters <= kept.optimizer && kept.gradients <= kept.optimizer) return;
-  throw UsageError(
-      fmt::format("sharding is {}: a rank updates what it keeps of the optimizer's states, so it must keep as much of "
-                  "parameters and gradients, or more (whole, then group, then mine)",
-                  tessera::to_string(*options.sharding)));
+  const MeshShape mesh = mesh_of(options);
+  if (!kept.optimizer.contains(kept.parameters) || !kept.optimizer.contains(kept.gradients)) {
+    throw UsageError(
+        fmt::format("sharding is {}: a rank updates what it keeps of the optimizer's states, so it must keep as much "
+                    "of parameters and gradients, or more: shard them over no other axes",
+                    tessera::to_string(options.sharding.value_or(kept))));
+  }
+  for (const AxisSet role : {kept.parameters, kept.gradients, kept.optimizer}) {
+    bool ends = false;
+    mesh.inwards_out([&](Axis axis) {
+      if (!mesh.axes().contains(axis)) return;
+      if (ends && role.contains(axis)) {
+        throw UsageError(fmt::format(
+            "sharding over {} of the mesh {}: what is sharded over an axis is sharded over those inside it, "
+            "too: name the axes in another order",
+            to_string(role), mesh.text()));
+      }
+      ends = ends || !role.contains(axis);
+    });
+  }
 }
 
 // Where a window does its exchanges and where others open inside it would have to be known to both.
@@ -236,7 +251,7 @@ void check_input(const CompileInput& input) {
   if (input.units.empty()) throw UsageError("the model has no units: add at least one before finalize()");
   check_sizes(input);
   check_sharding(input.options);
-  check_names(input.units, input.options.replicas);
+  check_names(input.units, mesh_of(input.options));
   check_states(input);
   check_exchanges(input);
 }
@@ -252,7 +267,7 @@ AccumulationMode resolve(const PlanOptions& options, const std::vector<Program>&
 
 Bytes resolve_bucket_cap(const PlanOptions& options) {
   constexpr Bytes shared_synchronisations{1u << 20};
-  const bool parameters_whole = sharding_of(options).parameters == Extent::whole;
+  const bool parameters_whole = sharding_of(options).parameters.empty();
   return options.bucket_cap.value_or(parameters_whole ? shared_synchronisations : Bytes(0));
 }
 
@@ -273,6 +288,8 @@ Plan compile(const CompileInput& input) {
   check_outer_steps(input, trained_by);
   Plan plan;
   plan.options = input.options;
+  plan.mesh = mesh_of(input.options);
+  plan.options.ranks = plan.mesh.size();
   plan.options.accumulation = resolve(input.options, programs);
   plan.options.bucket_cap = resolve_bucket_cap(input.options);
   plan.programs = programs;
@@ -282,9 +299,8 @@ Plan compile(const CompileInput& input) {
   plan.backward_windows = backward_windows(plan);
   plan.optimizer_states = input.optimizer_states;
   for (UnitSpec& unit : plan.units) {
-    const std::size_t apart = unit.in_replica ? input.options.replicas : 1;
-    plan.layouts.emplace_back(unit, input.options.ranks / apart, input.options.replicas / apart);
-    for (ExchangeSpec& exchange : unit.exchanges) exchange.in_replica = exchange.in_replica || unit.in_replica;
+    plan.layouts.emplace_back(unit, plan.mesh);
+    for (ExchangeSpec& exchange : unit.exchanges) exchange.apart = exchange.apart | unit.apart;
   }
   make_buffers(plan);
   emit_segments(plan);

@@ -12,15 +12,15 @@ namespace tessera::plan {
 
 namespace {
 
-// "p0", "p0[mine]", "p0[replica's]": the part of the buffer in the reader's terms.
+// "p0", or "p0[shard]": this rank's place in the buffer along these axes.
 std::string part(const Plan& plan, const Access& access) {
   const Range& range = access.range;
-  const Buffer& buffer = plan.buffers[range.buffer];
-  if (range.replica_stride != Bytes(0)) return buffer.name + "[mine]";
-  if (range.shard_stride == Bytes(0)) return buffer.name;
-  const bool in_common =
-      plan.options.replicas > 1 && (access.tenant == no_unit || !plan.units[access.tenant].in_replica);
-  return buffer.name + (in_common ? "[replica's]" : "[mine]");
+  AxisSet axes;
+  plan.mesh.outwards_in([&](Axis axis) {
+    if (range.strides[static_cast<std::size_t>(axis)] != Bytes(0)) axes = axes | axis;
+  });
+  const std::string& name = plan.buffers[range.buffer].name;
+  return axes.empty() ? name : fmt::format("{}[{}]", name, to_string(axes));
 }
 
 std::string parts(const Plan& plan, const Operation& operation, bool (*selects)(AccessMode)) {
@@ -101,15 +101,15 @@ namespace {
 void append_options(const Plan& plan, fmt::memory_buffer& out) {
   const PlanOptions& options = plan.options;
   fmt::format_to(std::back_inserter(out),
-                 "options {} {} {} {} ranks {} replicas {} outer {} {} micro {} {} prefetch {} reshard {} overlap {} "
+                 "options {} {} {} {} mesh {} outer {} {} micro {} {} prefetch {} reshard {} overlap {} "
                  "bucket {} hooks {} fp32 sums {} "
                  "activations {} checkpoints {} staging {}\n",
                  tessera::to_string(options.strategy, options.sharding), to_string(options.precision.parameter),
-                 to_string(options.precision.gradient), to_string(options.precision.wire), options.ranks,
-                 options.replicas, options.outer_every, options.outer_fragments, options.micro_batches,
-                 to_string(options.accumulation), options.prefetch, to_string(options.reshard_after_forward),
-                 options.overlap_reduction, options.bucket_cap->count(), options.gradient_hooks, options.fp32_sums,
-                 options.activations.count(), to_string(options.checkpointing), to_string(options.collective_staging));
+                 to_string(options.precision.gradient), to_string(options.precision.wire), plan.mesh.text(),
+                 options.outer_every, options.outer_fragments, options.micro_batches, to_string(options.accumulation),
+                 options.prefetch, to_string(options.reshard_after_forward), options.overlap_reduction,
+                 options.bucket_cap->count(), options.gradient_hooks, options.fp32_sums, options.activations.count(),
+                 to_string(options.checkpointing), to_string(options.collective_staging));
 }
 
 void append_units(const Plan& plan, fmt::memory_buffer& out) {
@@ -122,7 +122,7 @@ void append_units(const Plan& plan, fmt::memory_buffer& out) {
     for (const std::string& state : unit.optimizer_states.value_or(std::vector<std::string>{})) {
       fmt::format_to(std::back_inserter(out), " state {}", state);
     }
-    if (unit.in_replica) fmt::format_to(std::back_inserter(out), " in replica");
+    if (!unit.apart.empty()) fmt::format_to(std::back_inserter(out), " apart along {}", to_string(unit.apart));
     out.push_back('\n');
     for (const ParameterSpec& parameter : unit.parameters) {
       fmt::format_to(std::back_inserter(out), "parameter {} {}{}{}\n", parameter.name,
@@ -138,9 +138,9 @@ void append_units(const Plan& plan, fmt::memory_buffer& out) {
   }
   for (const UnitSpec& unit : plan.units) {
     for (const ExchangeSpec& each : unit.exchanges) {
-      fmt::format_to(std::back_inserter(out), "exchange of {}: {} {}{}{}{}{}\n", unit.name, each.name, each.values,
-                     each.forward ? " forward" : "", each.backward ? " backward" : "", each.evaluate ? " evaluate" : "",
-                     each.in_replica ? " in replica" : "");
+      fmt::format_to(std::back_inserter(out), "exchange of {}: {} {}{}{}{} apart along {}\n", unit.name, each.name,
+                     each.values, each.forward ? " forward" : "", each.backward ? " backward" : "",
+                     each.evaluate ? " evaluate" : "", to_string(each.apart));
     }
   }
   for (const std::string& state : plan.optimizer_states) fmt::format_to(std::back_inserter(out), "state {}\n", state);
@@ -172,9 +172,10 @@ void append_operation(const Plan& plan, const Operation& operation, fmt::memory_
   if (operation.resumes) fmt::format_to(to, " resumes");
   if (operation.exchange != no_exchange) fmt::format_to(to, " exchange {}", operation.exchange);
   for (const Access& access : operation.accesses) {
-    fmt::format_to(to, " access {} {}+{}r+{}s {} mode {} tenant {}", access.range.buffer, access.range.offset.count(),
-                   access.range.replica_stride.count(), access.range.shard_stride.count(), access.range.size.count(),
-                   static_cast<int>(access.mode), access.tenant);
+    fmt::format_to(to, " access {} {}", access.range.buffer, access.range.offset.count());
+    for (const Bytes stride : access.range.strides) fmt::format_to(to, "+{}", stride.count());
+    fmt::format_to(to, " {} mode {} tenant {}", access.range.size.count(), static_cast<int>(access.mode),
+                   access.tenant);
   }
   for (const Wait& wait : operation.waits) {
     const EventPoint point = plan.events[wait.event];

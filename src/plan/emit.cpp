@@ -31,22 +31,20 @@ class Emitter {
   }
   std::vector<Operation> take() { return std::exchange(operations_, {}); }
 
-  void publish(std::size_t unit, Part part, Extent known, bool rounded = false);
+  void refresh_parameters(std::size_t unit, Part part, AxisSet known, bool rounded = false);
   std::size_t kept(std::size_t unit) const;
   void windows(const std::vector<WindowUse>& windows, bool first, bool last);
   void gather(std::size_t unit, const Residency& stay);
-  // What a rank holds of a buffer, from what each holds of it.
-  struct Widening {
-    Extent from;
-    Extent to;
+  // Some of a unit's part in one of its buffers.
+  struct Held {
+    std::size_t unit;
+    Part part;
+    std::size_t buffer;
+    DType type;
   };
-  struct Way {  // buffers
-    std::size_t from;
-    std::size_t to;
-  };
-  void bring(std::size_t unit, Part part, Way way, Extent extent);
-  void widen(std::size_t unit, std::size_t buffer, DType type, Part part, Widening extents);
-  void cast(std::size_t unit, Part part, Extent extent, StreamId stream);
+  void copy(const Held& from, const Held& to, AxisSet over, StreamId stream);
+  // Of what is sharded over some axes, so that it is sharded over fewer.
+  void all_gather(const Held& held, AxisSet from, AxisSet to);
   Operation& window(const WindowUse& use);
   void backward_window(const WindowUse& use);
   void stretch(const WindowUse& use);
@@ -57,8 +55,12 @@ class Emitter {
   void accumulate(std::size_t unit, bool add_to_earlier);
   void stage(std::size_t unit);
   void reduce(const Bucket& bucket, bool first, bool last);
-  void reduce_inside_replicas(const Bucket& bucket, std::size_t divisor, bool first);
-  void reduce_across_replicas(const Bucket& bucket);
+  struct Sum {
+    bool adds;  // to those of earlier micro-batches, where each is reduced
+    std::size_t divisor;
+  };
+  void reduce_first(const Bucket& bucket, AxisSet axis, const Sum& sum);
+  void reduce_further(const Bucket& bucket, AxisSet done, AxisSet axis, std::size_t divisor);
   void release_reduced(std::size_t unit);
   void finish_reduction(const Bucket& bucket);
   void average_masters(std::size_t unit);
@@ -68,15 +70,12 @@ class Emitter {
   DType gradient_type(std::size_t unit) const { return plan_.precision(unit).gradient; }
   std::vector<Part> parts(std::size_t unit) const;
   bool trains(std::size_t unit) const { return plan_.trains(unit, program_); }
-  bool several_ranks() const { return plan_.options.ranks > 1; }
-  bool several_replicas() const { return plan_.options.replicas > 1; }
-  // In every step.
-  bool sums_replicas(std::size_t unit) const { return plan_.replicas_of(unit) > 1 && !plan_.replicas_diverge(); }
-  GroupKind named(GroupKind group) const;
-  GroupKind all_of(std::size_t unit) const;  // who has the unit in common
-  GroupKind group_of(std::size_t unit, Widening extents) const;
-  Range share(std::size_t unit, std::size_t buffer, Extent extent) const {
-    return share_range(plan_, unit, buffer, DType::fp32, Part::trained, extent);
+  Held held(std::size_t unit, Part part, std::size_t buffer) const;
+  Range range_of(const Held& held, AxisSet over) const {
+    return share_range(plan_, held.unit, held.buffer, held.type, held.part, over);
+  }
+  Range share(std::size_t unit, std::size_t buffer, AxisSet over) const {
+    return share_range(plan_, unit, buffer, DType::fp32, Part::trained, over);
   }
   const UnitBuffers& buffers(std::size_t unit) const { return plan_.unit_buffers[unit]; }
 
@@ -109,14 +108,14 @@ std::vector<Operation> Emitter::cold() {
     }
     for (const std::size_t outer : {buffers(unit).anchor, buffers(unit).outer_momentum}) {
       if (outer != no_buffer)
-        initialize.accesses.push_back({share(unit, outer, Extent::mine), AccessMode::write, unit});
+        initialize.accesses.push_back({share(unit, outer, plan_.common(unit)), AccessMode::write, unit});
     }
     if (buffers(unit).untrained != no_buffer) {
       initialize.accesses.push_back({untrained_range(plan_, unit), AccessMode::write, unit});
     }
   }
   for (std::size_t unit = 0; unit < plan_.units.size(); ++unit) {
-    for (const Part part : parts(unit)) publish(unit, part, plan_.own(unit));
+    for (const Part part : parts(unit)) refresh_parameters(unit, part, plan_.own(unit));
   }
   return take();
 }
@@ -124,34 +123,35 @@ std::vector<Operation> Emitter::cold() {
 // Everybody's shards were written from outside: what ranks hold beyond their own follows, the optimizer's states too.
 std::vector<Operation> Emitter::refresh() {
   for (std::size_t unit = 0; unit < plan_.units.size(); ++unit) {
-    for (const Part part : parts(unit)) publish(unit, part, plan_.own(unit));
+    for (const Part part : parts(unit)) refresh_parameters(unit, part, plan_.own(unit));
     for (const std::size_t state : buffers(unit).states) {
-      widen(unit, state, DType::fp32, Part::trained, {plan_.own(unit), plan_.sharding(unit).optimizer});
+      all_gather({unit, Part::trained, state, DType::fp32}, plan_.own(unit), plan_.sharding(unit).optimizer);
     }
   }
   return take();
 }
 
 std::vector<Operation> Emitter::synchronize() {
-  for (std::size_t unit = 0; unit < plan_.units.size() && several_ranks(); ++unit) {
-    if (buffers(unit).untrained == no_buffer) continue;
-    if (plan_.ranks_in(all_of(unit)) == 1) continue;
+  for (std::size_t unit = 0; unit < plan_.units.size(); ++unit) {
+    const AxisSet group = plan_.mesh.group(plan_.common(unit));
+    if (buffers(unit).untrained == no_buffer || group.empty()) continue;
     Operation& broadcast = add(OperationKind::broadcast, StreamId::gather, unit);
-    broadcast.group = all_of(unit);
+    broadcast.group = group;
     broadcast.accesses = {{untrained_range(plan_, unit), AccessMode::update, unit}};
   }
   return take();
 }
 
-// What a rank keeps of the parameters follows the masters, of which it knows `known`: masters that are kept travel
-// themselves, else their values in the parameters' type do, unless the update has `rounded` them.
-void Emitter::publish(std::size_t unit, Part part, Extent known, bool rounded) {
-  const std::size_t master = buffers(unit).master;
-  const Extent of_masters = plan_.extent(unit, master);
-  widen(unit, master, DType::fp32, part, {known, of_masters});
-  if (kept(unit) == master) return;
-  if (!rounded) cast(unit, part, of_masters, known == Extent::whole ? StreamId::compute : StreamId::gather);
-  widen(unit, kept(unit), parameter_type(unit), part, {of_masters, plan_.extent(unit, kept(unit))});
+// What a rank keeps of the parameters follows the masters, of which each knows what is sharded over `known`: masters
+// that are kept travel themselves, else their values in the parameters' type do, unless the update has `rounded` them.
+void Emitter::refresh_parameters(std::size_t unit, Part part, AxisSet known, bool rounded) {
+  const Held masters = held(unit, part, buffers(unit).master);
+  const Held parameters = held(unit, part, kept(unit));
+  const AxisSet of_masters = plan_.placement(unit, masters.buffer);
+  all_gather(masters, known, of_masters);
+  if (parameters.buffer == masters.buffer) return;
+  if (!rounded) copy(masters, parameters, of_masters, known.empty() ? StreamId::compute : StreamId::gather);
+  all_gather(parameters, of_masters, plan_.placement(unit, parameters.buffer));
 }
 
 // What a rank keeps of a unit's parameters between steps; the masters, where that is all.
@@ -159,34 +159,23 @@ std::size_t Emitter::kept(std::size_t unit) const {
   return plan_.parameters_stay_whole() ? buffers(unit).parameters : buffers(unit).kept;
 }
 
-// The ranks of an axis of one are not worth naming: such a group is everybody, or nobody but this rank.
-GroupKind Emitter::named(GroupKind group) const {
-  return plan_.ranks_in(group) == plan_.options.ranks ? GroupKind::all : group;
+// Masters are fp32, and all else that is kept of parameters has the type in which windows read them.
+Emitter::Held Emitter::held(std::size_t unit, Part part, std::size_t buffer) const {
+  return {unit, part, buffer, buffer == buffers(unit).master ? DType::fp32 : parameter_type(unit)};
 }
 
-GroupKind Emitter::all_of(std::size_t unit) const {
-  return plan_.units[unit].in_replica ? named(GroupKind::shard) : GroupKind::all;
-}
-
-GroupKind Emitter::group_of(std::size_t unit, Widening extents) const {
-  if (extents.from == Extent::group) return named(GroupKind::shard);
-  return extents.to == Extent::group ? named(GroupKind::replicate) : all_of(unit);
-}
-
-void Emitter::widen(std::size_t unit, std::size_t buffer, DType type, Part part, Widening extents) {
-  const GroupKind group = group_of(unit, extents);
-  if (extents.from == extents.to || plan_.ranks_in(group) == 1) return;
-  Operation& gather = add(OperationKind::all_gather, StreamId::gather, unit);
+void Emitter::all_gather(const Held& held, AxisSet from, AxisSet to) {
+  const AxisSet group = plan_.mesh.group(from - to);
+  if (group.empty()) return;
+  Operation& gather = add(OperationKind::all_gather, StreamId::gather, held.unit);
   gather.group = group;
-  gather.accesses = {{share_range(plan_, unit, buffer, type, part, extents.from), AccessMode::read, unit},
-                     {share_range(plan_, unit, buffer, type, part, extents.to), AccessMode::write, unit}};
+  gather.accesses = {{range_of(held, from), AccessMode::read, held.unit},
+                     {range_of(held, to), AccessMode::write, held.unit}};
 }
 
-// Masters into what is kept of the parameters.
-void Emitter::cast(std::size_t unit, Part part, Extent extent, StreamId stream) {
-  add(OperationKind::cast, stream, unit).accesses = {
-      {share_range(plan_, unit, buffers(unit).master, DType::fp32, part, extent), AccessMode::read, unit},
-      {share_range(plan_, unit, kept(unit), parameter_type(unit), part, extent), AccessMode::write, unit}};
+void Emitter::copy(const Held& from, const Held& to, AxisSet over, StreamId stream) {
+  add(OperationKind::cast, stream, from.unit).accesses = {{range_of(from, over), AccessMode::read, from.unit},
+                                                          {range_of(to, over), AccessMode::write, to.unit}};
 }
 
 std::vector<Operation> Emitter::micro_batch(std::size_t program, bool first, bool last) {
@@ -244,32 +233,25 @@ void Emitter::windows(const std::vector<WindowUse>& windows, bool first, bool la
 }
 
 // Into the slot that windows read: from what ranks keep, or, of a unit that is gathered again in this pass, by way of
-// its replica's share, which stays for that.
+// what is sharded over fewer axes, which stays for that.
 void Emitter::gather(std::size_t unit, const Residency& stay) {
-  const std::size_t kept = buffers(unit).kept;
-  const std::size_t slot = buffers(unit).parameters;
   const std::size_t resharded = buffers(unit).resharded;
-  const Extent extent = plan_.sharding(unit).parameters;
+  const AxisSet between_steps = plan_.sharding(unit).parameters;
   const bool by_share = resharded != no_buffer && !(stay.first_gather && stay.last_gather);
-  const Extent known = by_share ? Extent::group : extent;
+  const AxisSet known = by_share ? plan_.placement(unit, resharded) : between_steps;
   const std::vector<Part> all = parts(unit);
   for (const Part part : all) {
+    const Held kept = held(unit, part, buffers(unit).kept);
+    const Held share = by_share ? held(unit, part, resharded) : kept;
+    const Held slot = held(unit, part, buffers(unit).parameters);
     if (by_share && stay.first_gather) {
-      bring(unit, part, {kept, resharded}, extent);
-      widen(unit, resharded, parameter_type(unit), part, {extent, Extent::group});
+      copy(kept, share, between_steps, StreamId::gather);
+      all_gather(share, between_steps, known);
     }
-    bring(unit, part, {by_share ? resharded : kept, slot}, known);
+    copy(share, slot, known, StreamId::gather);
     if (by_share && stay.last_gather && part == all.back()) release_resharded(unit);
-    widen(unit, slot, parameter_type(unit), part, {known, Extent::whole});
+    all_gather(slot, known, {});
   }
-}
-
-// What this rank has of a part to its place.
-void Emitter::bring(std::size_t unit, Part part, Way way, Extent extent) {
-  const DType type = way.from == buffers(unit).master ? DType::fp32 : parameter_type(unit);
-  add(OperationKind::cast, StreamId::gather, unit).accesses = {
-      {share_range(plan_, unit, way.from, type, part, extent), AccessMode::read, unit},
-      {share_range(plan_, unit, way.to, parameter_type(unit), part, extent), AccessMode::write, unit}};
 }
 
 // Those around it stay whole while it is open.
@@ -324,7 +306,7 @@ void Emitter::window_with_exchanges(const WindowUse& use) {
     const ExchangeSpec& spec = unit.exchanges[index];
     const Access mine{my_exchanged(plan_, spec), AccessMode::write, use.unit};
     operations_.back().accesses.push_back(mine);
-    if (plan_.ranks_in(plan_.group_of(spec)) == 1) continue;
+    if (plan_.group_of(spec).empty()) continue;
     Operation& exchange = add(OperationKind::exchange, StreamId::compute, use.unit);
     exchange.window = use.kind;
     exchange.exchange = index;
@@ -372,28 +354,33 @@ void Emitter::stage(std::size_t unit) {
   release_gradient(unit, StreamId::reduce);
 }
 
-// In mode `local` once a step, in mode `reduced` for each micro-batch: inside each replica, and in the last one over
-// replicas, unless they train by themselves, or have a unit each. All units of a bucket are of one kind there.
+// In mode `local` once a step, in mode `reduced` for each micro-batch: along the innermost axis, and in the last one
+// along the others in their order. All units of a bucket have the same axes.
 void Emitter::reduce(const Bucket& bucket, bool first, bool last) {
   const std::size_t unit = bucket.units.front();
-  const bool sums_replicas = this->sums_replicas(unit);
-  const std::size_t divisor = last && !sums_replicas ? plan_.gradient_divisor(program_) : 1;
+  const std::vector<AxisSet> axes = plan_.summed(unit);
+  const auto divisor_of = [&](std::size_t axis) {
+    return last && axis + 1 == axes.size() ? plan_.gradient_divisor(program_, unit) : 1;
+  };
   // What stands in place and is one rank's alone is the sum.
-  const bool is_the_sum = plan_.ranks_of_replica() == 1 && divisor == 1 && is_written_in_place(plan_, unit);
-  if (!is_the_sum) reduce_inside_replicas(bucket, divisor, first);
-  if (last && sums_replicas) reduce_across_replicas(bucket);
+  const bool is_the_sum = plan_.mesh.size(axes[0]) == 1 && divisor_of(0) == 1 && is_written_in_place(plan_, unit);
+  if (!is_the_sum) reduce_first(bucket, axes[0], {.adds = !first, .divisor = divisor_of(0)});
+  AxisSet done = axes[0];
+  for (std::size_t next = 1; last && next < axes.size(); ++next) {
+    reduce_further(bucket, done, axes[next], divisor_of(next));
+    done = done | axes[next];
+  }
 }
 
 // From sums on the rank, from slots, from staging, or from where the sum is to stand. In mode `reduced` micro-batches
 // add up here.
-void Emitter::reduce_inside_replicas(const Bucket& bucket, std::size_t divisor, bool first) {
-  const bool adds = plan_.accumulation(program_) == AccumulationMode::reduced && !first;
+void Emitter::reduce_first(const Bucket& bucket, AxisSet axis, const Sum& sum) {
+  const bool adds = plan_.accumulation(program_) == AccumulationMode::reduced && sum.adds;
   Operation& reduction = add(OperationKind::reduce_scatter, StreamId::reduce, bucket.units.front());
-  reduction.group = several_replicas() ? GroupKind::shard : GroupKind::all;
+  reduction.group = plan_.mesh.group(axis);
   reduction.wire = wire_type(plan_, reduction.unit);
   reduction.add = adds;
-  reduction.divisor = divisor;
-  const Extent sums = plan_.replicas_of(bucket.units.front()) > 1 ? Extent::group : Extent::mine;
+  reduction.divisor = sum.divisor;
   for (const std::size_t unit : bucket.units) {
     const UnitBuffers& own = buffers(unit);
     const std::size_t source = accumulates(plan_, unit) ? own.accumulation
@@ -401,19 +388,19 @@ void Emitter::reduce_inside_replicas(const Bucket& bucket, std::size_t divisor, 
                                                         : own.gradient_slot;
     reduction.accesses.push_back({gradient_range(plan_, unit, source, reduction.wire), AccessMode::read, unit});
     reduction.accesses.push_back(
-        {share(unit, own.gradient, sums), adds ? AccessMode::update : AccessMode::write, unit});
+        {share(unit, own.gradient, axis), adds ? AccessMode::update : AccessMode::write, unit});
   }
   for (const std::size_t unit : bucket.units) release_reduced(unit);
 }
 
-// The replicas' sums, in their order, to the owner of each shard.
-void Emitter::reduce_across_replicas(const Bucket& bucket) {
+// What each of an axis's ranks has summed so far, in their order, to the owner of each part of it.
+void Emitter::reduce_further(const Bucket& bucket, AxisSet done, AxisSet axis, std::size_t divisor) {
   Operation& reduction = add(OperationKind::reduce_scatter, StreamId::reduce, bucket.units.front());
-  reduction.group = named(GroupKind::replicate);
-  reduction.divisor = plan_.gradient_divisor(program_);
+  reduction.group = plan_.mesh.group(axis);
+  reduction.divisor = divisor;
   for (const std::size_t unit : bucket.units) {
-    reduction.accesses.push_back({share(unit, buffers(unit).gradient, Extent::group), AccessMode::read, unit});
-    reduction.accesses.push_back({share(unit, buffers(unit).gradient, Extent::mine), AccessMode::write, unit});
+    reduction.accesses.push_back({share(unit, buffers(unit).gradient, done), AccessMode::read, unit});
+    reduction.accesses.push_back({share(unit, buffers(unit).gradient, done | axis), AccessMode::write, unit});
   }
 }
 
@@ -435,10 +422,10 @@ void Emitter::finish_reduction(const Bucket& bucket) {
         {mine(unit), AccessMode::update, unit}, {loss_scale_range(plan_, program_), AccessMode::read, no_unit}};
   }
   const std::size_t first = bucket.units.front();
-  const Widening sums{plan_.own(first), plan_.sharding(first).optimizer};
-  if (sums.from != sums.to && plan_.ranks_in(group_of(first, sums)) > 1) {
+  const AxisSet group = plan_.mesh.group(plan_.own(first) - plan_.sharding(first).optimizer);
+  if (!group.empty()) {
     Operation& gather = add(OperationKind::all_gather_sum, StreamId::reduce, first);
-    gather.group = group_of(first, sums);
+    gather.group = group;
     for (const std::size_t unit : bucket.units) {
       gather.accesses.push_back({mine(unit), AccessMode::read, unit});
       gather.accesses.push_back({updated(plan_, unit, buffers(unit).gradient), AccessMode::write, unit});
@@ -456,7 +443,7 @@ std::vector<Operation> Emitter::update(std::size_t program) {
       {my_part(plan_, program_), AccessMode::write, no_unit}};
   if (plan_.training_ranks() > 1) {
     Operation& gather = add(OperationKind::gather_norms, StreamId::reduce, no_unit);
-    gather.group = plan_.replicas_diverge() ? GroupKind::shard : GroupKind::all;
+    gather.group = plan_.mesh.group(plan_.training());
     gather.accesses = {{my_norms(plan_, program_), AccessMode::read, no_unit},
                        {all_norms(plan_, program_), AccessMode::write, no_unit}};
   }
@@ -472,38 +459,38 @@ std::vector<Operation> Emitter::update(std::size_t program) {
     for (const std::size_t state : buffers(unit).states) {
       optimize.accesses.push_back({updated(plan_, unit, state), AccessMode::update, unit});
     }
-    const Extent known = plan_.sharding(unit).optimizer;
-    const bool rounds = kept(unit) != buffers(unit).master && plan_.extent(unit, buffers(unit).master) == known;
+    const AxisSet known = plan_.sharding(unit).optimizer;
+    const bool rounds = kept(unit) != buffers(unit).master && plan_.placement(unit, buffers(unit).master) == known;
     if (rounds) {
       optimize.accesses.push_back(
           {share_range(plan_, unit, kept(unit), parameter_type(unit), Part::trained, known), AccessMode::write, unit});
     }
     // What travels does so beside the other units' updates and the first windows of the next step.
-    publish(unit, Part::trained, known, rounds);
+    refresh_parameters(unit, Part::trained, known, rounds);
   }
   return take();
 }
 
-// The mean of the replicas' weights, what the outer optimizer makes of it, and that to everybody.
+// The mean of the weights of all that train by themselves, what the outer optimizer makes of it, and that to everybody.
 std::vector<Operation> Emitter::outer(const std::vector<std::size_t>& units) {
   for (const std::size_t unit : units) {
     average_masters(unit);
     outer_update(unit);
-    publish(unit, Part::trained, Extent::mine);
+    refresh_parameters(unit, Part::trained, plan_.common(unit));
   }
   return take();
 }
 
 void Emitter::average_masters(std::size_t unit) {
   Operation& mean = add(OperationKind::reduce_scatter, StreamId::reduce, unit);
-  mean.group = named(GroupKind::replicate);
-  mean.divisor = plan_.options.replicas;
-  mean.accesses = {{share(unit, buffers(unit).master, Extent::group), AccessMode::read, unit},
-                   {share(unit, buffers(unit).outer_mean, Extent::mine), AccessMode::write, unit}};
+  mean.group = plan_.mesh.group(plan_.diverging());
+  mean.divisor = plan_.mesh.size(plan_.diverging());
+  mean.accesses = {{share(unit, buffers(unit).master, plan_.own(unit)), AccessMode::read, unit},
+                   {share(unit, buffers(unit).outer_mean, plan_.common(unit)), AccessMode::write, unit}};
 }
 
 void Emitter::outer_update(std::size_t unit) {
-  const auto mine = [&](std::size_t buffer) { return share(unit, buffer, Extent::mine); };
+  const auto mine = [&](std::size_t buffer) { return share(unit, buffer, plan_.common(unit)); };
   add(OperationKind::outer_update, StreamId::compute, unit).accesses = {
       {mine(buffers(unit).outer_mean), AccessMode::read, unit},
       {mine(buffers(unit).anchor), AccessMode::update, unit},

@@ -6,7 +6,7 @@
 namespace tessera::plan {
 
 std::vector<std::vector<std::size_t>> outer_fragments(const Plan& plan) {
-  if (!plan.replicas_diverge()) return {};
+  if (!plan.diverges()) return {};
   const std::size_t fragments = plan.options.outer_fragments;
   std::vector<std::vector<std::size_t>> result(fragments);
   std::size_t elements = 0;

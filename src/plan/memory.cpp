@@ -2,6 +2,7 @@
 #include "tessera/plan/memory.hpp"
 
 #include <algorithm>
+#include <vector>
 
 #include "plan/buckets.hpp"
 #include "plan/collective_memory.hpp"
@@ -40,25 +41,42 @@ Bytes live_in_slots(const Plan& plan) {
   return most;
 }
 
-// What one rank contributes to another's sum: inside a replica in the wire's type, across replicas of fp32 sums.
-Bytes part_in_replica(const Plan& plan, std::size_t unit) {
-  const Bytes part = size_of(wire_type(plan, unit)) * plan.layouts[unit].elements(Extent::group, Part::trained);
-  return round_up(part, staging_alignment);
-}
-Bytes part_across_replicas(const Plan& plan, std::size_t unit) {
-  if (plan.replicas_of(unit) == 1) return Bytes(0);
-  return round_up(size_of(DType::fp32) * plan.layouts[unit].shard_elements(Part::trained), staging_alignment);
+// A sum along one axis of what is already summed along those before it: first in the wire's type, then of fp32 sums.
+struct SumAlong {
+  Bytes part;  // that one rank contributes to another's sum
+  std::size_t ranks;
+};
+std::vector<SumAlong> sums_of(const Plan& plan, std::size_t unit) {
+  std::vector<SumAlong> result;
+  AxisSet done;
+  const auto add = [&](AxisSet axis) {
+    const DType type = result.empty() ? wire_type(plan, unit) : DType::fp32;
+    done = done | axis;
+    const Bytes part = size_of(type) * plan.layouts[unit].elements(done, Part::trained);
+    result.push_back({round_up(part, staging_alignment), plan.mesh.size(axis)});
+  };
+  for (const AxisSet axis : plan.summed(unit)) add(axis);
+  plan.mesh.inwards_out([&](Axis axis) {
+    if (plan.diverging().contains(axis)) add(axis);
+  });
+  return result;
 }
 
+// The largest of a bucket's reductions. Outer steps go unit by unit.
 Bytes parts_of(const Plan& plan, const Bucket& bucket) {
-  Bytes in_replica;
-  Bytes across;
+  std::vector<Bytes> reductions;
+  Bytes outer;
   for (const std::size_t unit : bucket.units) {
-    in_replica += part_in_replica(plan, unit) * plan.ranks_of_replica();
-    const Bytes part = part_across_replicas(plan, unit) * plan.options.replicas;
-    across = plan.replicas_diverge() ? std::max(across, part) : across + part;  // outer steps go unit by unit
+    const std::vector<SumAlong> sums = sums_of(plan, unit);
+    reductions.resize(plan.summed(unit).size());
+    for (std::size_t i = 0; i < sums.size(); ++i) {
+      const Bytes parts = sums[i].part * sums[i].ranks;
+      if (i < reductions.size()) reductions[i] += parts;
+      if (i >= reductions.size()) outer = std::max(outer, parts);
+    }
   }
-  return std::max(in_replica, across);
+  for (const Bytes bytes : reductions) outer = std::max(outer, bytes);
+  return outer;
 }
 
 Bytes staging_of(const Plan& plan, const Bucket& bucket) {
@@ -67,7 +85,7 @@ Bytes staging_of(const Plan& plan, const Bucket& bucket) {
   }
   Bytes most;
   for (const std::size_t unit : bucket.units) {
-    most = std::max({most, part_in_replica(plan, unit), part_across_replicas(plan, unit)});
+    for (const SumAlong& sum : sums_of(plan, unit)) most = std::max(most, sum.part);
   }
   return most;
 }
@@ -112,7 +130,7 @@ Bytes checkpoint_copy(const Plan& plan) {
     elements += trained + layout.elements(plan.own(unit), Part::frozen) + layout.buffer_elements();
     if (!plan.trains(unit)) continue;
     elements += plan.unit_buffers[unit].states.size() * trained;
-    if (plan.replicas_diverge()) elements += 2 * layout.shard_elements(Part::trained);  // anchor and outer momentum
+    if (plan.diverges()) elements += 2 * layout.shard_elements(Part::trained);  // anchor and outer momentum
   }
   return size_of(DType::fp32) * elements;
 }

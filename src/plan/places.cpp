@@ -13,9 +13,10 @@ namespace {
 struct HashOfRange {
   std::size_t operator()(const Range& range) const {
     std::uint64_t value = range.buffer;
-    for (const Bytes part : {range.offset, range.replica_stride, range.shard_stride, range.size}) {
-      value = (value ^ (value >> 29)) * 0x9e3779b97f4a7c15u + part.count();
-    }
+    const auto mix = [&](Bytes part) { value = (value ^ (value >> 29)) * 0x9e3779b97f4a7c15u + part.count(); };
+    mix(range.offset);
+    mix(range.size);
+    for (const Bytes stride : range.strides) mix(stride);
     return value ^ (value >> 32);
   }
 };
@@ -49,9 +50,8 @@ std::size_t operations_of(const Plan& plan) {
 }  // namespace
 
 Places::Places(const Plan& plan) : uses_(operations_of(plan), number(plan, ranges_)) {
-  for (const Range& range : ranges_) {
-    bytes_.push_back({interval(range, MeshPlace{}), interval(range, plan.last_place())});
-  }
+  const Coordinates last = plan.mesh.last();
+  for (const Range& range : ranges_) bytes_.push_back({interval(range, Coordinates{}), interval(range, last)});
 }
 
 }  // namespace tessera::plan

@@ -90,47 +90,16 @@ std::string_view to_string(SegmentKind kind) {
   throw InternalError("a segment kind without a name");
 }
 
-std::string_view to_string(GroupKind group) {
-  switch (group) {
-    case GroupKind::all: return "all";
-    case GroupKind::shard: return "shard";
-    case GroupKind::replicate: return "replicate";
-  }
-  throw InternalError("a kind of group without a name");
-}
-
-Sharding sharding_of(const PlanOptions& options) {
-  if (!options.sharding) return tessera::sharding_of(options.strategy, options.replicas);
-  Sharding kept = *options.sharding;
-  for (Extent* extent : {&kept.parameters, &kept.gradients, &kept.optimizer}) {
-    if (*extent == Extent::group && options.replicas == 1) *extent = Extent::mine;
-  }
-  return kept;
-}
-
-bool sums_stay_whole(const PlanOptions& options) {
-  if (options.sharding) return options.sharding->gradients == Extent::whole;
-  return options.strategy == Strategy::ddp || options.strategy == Strategy::zero1;
-}
-
-Sharding Plan::sharding() const {
-  Sharding kept = sharding_of(options);
-  for (Extent* extent : {&kept.parameters, &kept.gradients, &kept.optimizer}) {
-    if (*extent == Extent::mine && replicas_diverge()) *extent = Extent::group;
-  }
-  return kept;
-}
-
-Sharding Plan::sharding(std::size_t unit) const {
-  Sharding kept = sharding();
-  if (!units[unit].in_replica) return kept;
-  for (Extent* extent : {&kept.parameters, &kept.gradients, &kept.optimizer}) {
-    if (*extent == Extent::group) *extent = Extent::mine;
-  }
-  return kept;
+MeshShape mesh_of(const PlanOptions& options) {
+  if (options.mesh) return *options.mesh;
+  return {{Axis::replicate, options.replicas}, {Axis::shard, options.ranks / options.replicas}};
 }
 
 namespace {
+
+Sharding over(AxisSet axes, const Sharding& sharding) {
+  return {sharding.parameters & axes, sharding.gradients & axes, sharding.optimizer & axes};
+}
 
 bool is_of_outer_steps(const UnitBuffers& unit, std::size_t buffer) {
   return buffer == unit.anchor || buffer == unit.outer_momentum || buffer == unit.outer_mean;
@@ -138,49 +107,56 @@ bool is_of_outer_steps(const UnitBuffers& unit, std::size_t buffer) {
 
 }  // namespace
 
-Extent Plan::own(std::size_t unit, std::size_t buffer) const {
-  return is_of_outer_steps(unit_buffers[unit], buffer) ? Extent::mine : own(unit);
+Sharding sharding_of(const PlanOptions& options) {
+  return over(mesh_of(options).axes(), options.sharding.value_or(options.strategy.sharding));
 }
 
-std::size_t Plan::ranks_in(GroupKind group) const {
-  switch (group) {
-    case GroupKind::all: return options.ranks;
-    case GroupKind::shard: return ranks_of_replica();
-    case GroupKind::replicate: return options.replicas;
-  }
-  throw InternalError("a group without ranks");
+bool sums_stay_whole(const PlanOptions& options) {
+  if (options.sharding) return options.sharding->gradients.empty();
+  return options.strategy.accumulation == AccumulationMode::local;
 }
 
-Extent Plan::held_between_windows(Resharding resharding) const {
-  if (resharding.held != Extent::group) return resharding.held;
-  if (options.replicas == 1 || sharding().parameters != Extent::mine) return Extent::mine;
-  return ranks_of_replica() == 1 ? Extent::whole : Extent::group;
+Sharding Plan::sharding() const { return over(training(), options.sharding.value_or(options.strategy.sharding)); }
+
+Sharding Plan::sharding(std::size_t unit) const { return over(common(unit), sharding()); }
+
+std::vector<AxisSet> Plan::summed(std::size_t unit) const {
+  std::vector<AxisSet> result;
+  mesh.inwards_out([&](Axis axis) {
+    if (own(unit).contains(axis) && (result.empty() || mesh.size(axis) > 1)) result.push_back(axis);
+  });
+  if (result.empty()) result.push_back({});
+  return result;
 }
 
-// What a replica has for a rank of a unit that is its own is what the rank keeps of it.
-Extent Plan::held_between_windows(std::size_t unit) const {
-  const Extent held = held_between_windows(units[unit].reshard_after_forward.value_or(options.reshard_after_forward));
-  return held == Extent::group && units[unit].in_replica ? Extent::mine : held;
+AxisSet Plan::own(std::size_t unit, std::size_t buffer) const {
+  return is_of_outer_steps(unit_buffers[unit], buffer) ? common(unit) : own(unit);
 }
 
-Extent Plan::extent(std::size_t unit, std::size_t buffer) const {
+AxisSet Plan::held_between_windows(const Resharding& resharding, AxisSet parameters) const {
+  const AxisSet held = resharding.held & parameters;
+  return held != parameters && mesh.size(held) == 1 ? AxisSet() : held;
+}
+
+AxisSet Plan::held_between_windows(std::size_t unit) const {
+  return held_between_windows(units[unit].reshard_after_forward.value_or(options.reshard_after_forward),
+                              sharding(unit).parameters);
+}
+
+AxisSet Plan::placement(std::size_t unit, std::size_t buffer) const {
   const UnitBuffers& own = unit_buffers[unit];
   const Sharding kept = sharding(unit);
   if (buffer == own.master) return precision(unit).parameter == DType::fp32 ? kept.parameters : kept.optimizer;
   if (buffer == own.kept) return kept.parameters;
-  if (buffer == own.resharded) return Extent::group;
+  if (buffer == own.resharded) return held_between_windows(unit);
   if (buffer == own.gradient) {
-    if (buffer == own.accumulation) return Extent::whole;
-    return kept.gradients == Extent::mine && replicas_of(unit) > 1 ? Extent::group : kept.gradients;
+    if (buffer == own.accumulation) return {};
+    const std::vector<AxisSet> axes = summed(unit);
+    return axes.size() > 1 && kept.gradients.contains(axes[0]) ? axes[0] : kept.gradients;
   }
-  if (is_of_outer_steps(own, buffer)) return Extent::mine;
+  if (is_of_outer_steps(own, buffer)) return common(unit);
   const bool is_state = std::find(own.states.begin(), own.states.end(), buffer) != own.states.end();
-  return is_state ? kept.optimizer : Extent::whole;
-}
-
-GroupKind Plan::group_of(const ExchangeSpec& exchange) const {
-  const bool in_replica = exchange.in_replica || replicas_diverge();
-  return in_replica && options.replicas > 1 ? GroupKind::shard : GroupKind::all;
+  return is_state ? kept.optimizer : AxisSet();
 }
 
 std::size_t Plan::trained_units(std::size_t program) const {
@@ -215,7 +191,7 @@ std::optional<std::size_t> Plan::find_outer(std::size_t fragment) const {
 
 // Fragments follow each other by so many steps that no two have the same: the first after step H, 2 H, …
 std::optional<std::size_t> Plan::outer_after(std::size_t step) const {
-  if (!replicas_diverge()) return std::nullopt;
+  if (!diverges()) return std::nullopt;
   const std::size_t apart = options.outer_every / options.outer_fragments;
   const std::size_t since = step % options.outer_every;
   if (since % apart != 0 || since / apart >= options.outer_fragments) return std::nullopt;
@@ -283,20 +259,19 @@ std::vector<std::size_t> successors(const Plan& plan, std::size_t segment) {
 
 std::string describe(const Plan& plan, const Operation& operation) {
   const std::string_view unit = operation.unit == no_unit ? std::string_view() : plan.units[operation.unit].name;
+  const bool of_some = is_collective(operation.kind) && operation.group != plan.mesh.group(plan.mesh.axes());
+  const std::string where = of_some ? fmt::format(" over {}", to_string(operation.group)) : "";
   if (operation.kind == OperationKind::window) {
     return fmt::format("{} window {}{}", to_string(operation.window), unit, operation.resumes ? ", resumed" : "");
   }
   if (operation.kind == OperationKind::exchange) {
     return fmt::format("exchange {} in the {} window{}", plan.units[operation.unit].exchanges[operation.exchange].name,
-                       to_string(operation.window), operation.group == GroupKind::shard ? " inside each replica" : "");
+                       to_string(operation.window), where);
   }
   if (operation.unit == no_unit) return std::string(to_string(operation.kind));
   if (operation.kind == OperationKind::release) {
     return fmt::format("release {} of {}", plan.buffers[operation.accesses.front().range.buffer].name, unit);
   }
-  const std::string_view where = operation.group == GroupKind::replicate ? " across replicas"
-                                 : operation.group == GroupKind::shard   ? " inside each replica"
-                                                                         : "";
   const bool of_bucket =
       operation.kind == OperationKind::reduce_scatter || operation.kind == OperationKind::all_gather_sum;
   if (of_bucket && operation.accesses.size() > 2) {

@@ -8,22 +8,30 @@
 namespace tessera::plan {
 
 // ---- overlap ----
-// Exact for the first and the last rank, which represent all: what ranges of one buffer name is all of it, a replica's
-// share, or a rank's shard, each of them linear in the rank's place.
+// Exact for the first and the last rank, which represent all: what ranges of one buffer name is linear in the rank's
+// coordinates.
 
 struct Interval {
   std::uint64_t begin;
   std::uint64_t end;
 };
 
-inline Interval interval(const Range& range, MeshPlace place) {
-  const Bytes begin = range.offset + range.replica_stride * place.replica + range.shard_stride * place.shard;
+inline Bytes begin_of(const Range& range, const Coordinates& place) {
+  Bytes begin = range.offset;
+  for (std::size_t axis = 0; axis < axis_count; ++axis) begin += range.strides[axis] * place[axis];
+  return begin;
+}
+
+inline Interval interval(const Range& range, const Coordinates& place) {
+  const Bytes begin = begin_of(range, place);
   return {begin.count(), (begin + range.size).count()};
 }
 
+inline bool is_same_everywhere(const Range& range) { return range.strides == decltype(range.strides){}; }
+
 // From the first rank's begin to the last rank's end.
 inline Interval hull(const Plan& plan, const Range& range) {
-  return {range.offset.count(), interval(range, plan.last_place()).end};
+  return {range.offset.count(), interval(range, plan.mesh.last()).end};
 }
 
 inline bool overlap(Interval a, Interval b) { return a.begin < b.end && b.begin < a.end; }
@@ -36,45 +44,38 @@ inline bool reads(AccessMode mode) { return mode == AccessMode::read || mode == 
 
 // ---- what operations name ----
 
-inline Range fixed_range(std::size_t buffer, Bytes offset, Bytes size) {
-  return {buffer, offset, Bytes(0), Bytes(0), size};
-}
+inline Range fixed_range(std::size_t buffer, Bytes offset, Bytes size) { return {buffer, offset, size}; }
 
 inline Range whole_range(const Plan& plan, std::size_t unit, std::size_t buffer, DType type) {
   return fixed_range(buffer, Bytes(0), size_of(type) * plan.layouts[unit].padded_elements());
 }
 
-// `per_shard` bytes for each shard of a whole that so many replicas have in common, one after the other, of which
-// `extent` is named.
-struct Shards {
-  Bytes per_shard;
-  std::size_t replicas;
-};
-inline Range strided(const Plan& plan, const Range& whole, Extent extent, Shards shards) {
+// One of the places into which a range is divided along some axes, in the order of MeshShape::index_of: this rank's.
+inline Range divided(const Plan& plan, const Range& whole, AxisSet axes) {
   Range range = whole;
-  const Bytes share = shards.per_shard * shards.replicas;
-  range.size = extent == Extent::group ? share : shards.per_shard;
-  if (plan.ranks_of_replica() > 1) range.shard_stride = share;
-  if (extent == Extent::mine && shards.replicas > 1) range.replica_stride = shards.per_shard;
+  range.size = Bytes(whole.size.count() / plan.mesh.size(axes));
+  Bytes stride = range.size;
+  plan.mesh.outwards_in([&](Axis axis) {
+    if (!axes.contains(axis) || plan.mesh.size(axis) == 1) return;
+    range.strides[static_cast<std::size_t>(axis)] = stride;
+    stride = stride * plan.mesh.size(axis);
+  });
   return range;
 }
 
-// What this rank holds of a part, as much as `extent` says: all of a buffer that has room for just that, else its place
-// in one that has room for more.
-inline Range share_range(const Plan& plan, std::size_t unit, std::size_t buffer, DType type, Part part, Extent extent) {
+// What this rank holds of a part that is sharded so: all of a buffer that is, else its place in one that has room for
+// more.
+inline Range share_range(const Plan& plan, std::size_t unit, std::size_t buffer, DType type, Part part, AxisSet over) {
   const UnitLayout& layout = plan.layouts[unit];
-  const Extent held = plan.extent(unit, buffer);
+  const AxisSet held = plan.placement(unit, buffer);
   const Range all =
       fixed_range(buffer, size_of(type) * layout.begin_in(held, part), size_of(type) * layout.elements(held, part));
-  if (extent == held) return all;
-  Range share = strided(plan, all, extent, {size_of(type) * layout.shard_elements(part), plan.replicas_of(unit)});
-  if (held == Extent::group) share.shard_stride = Bytes(0);
-  return share;
+  return divided(plan, all, (over & layout.common()) - held);
 }
 
 // A part of the whole unit.
 inline Range part_range(const Plan& plan, std::size_t unit, std::size_t buffer, DType type, Part part) {
-  return share_range(plan, unit, buffer, type, part, Extent::whole);
+  return share_range(plan, unit, buffer, type, part, {});
 }
 
 // The whole gradient: that of the trained part.
@@ -82,7 +83,7 @@ inline Range gradient_range(const Plan& plan, std::size_t unit, std::size_t buff
   return part_range(plan, unit, buffer, type, Part::trained);
 }
 
-// What this rank owns of a part of a persistent fp32 buffer: its shard, but for replicas that differ.
+// What this rank owns of a part of a persistent fp32 buffer.
 inline Range my_shard(const Plan& plan, std::size_t unit, std::size_t buffer, Part part = Part::trained) {
   return share_range(plan, unit, buffer, DType::fp32, part, plan.own(unit, buffer));
 }
@@ -100,14 +101,10 @@ inline Range untrained_range(const Plan& plan, std::size_t unit) {
 // A place for every rank that takes part in an exchange, in the order of the shards that they own.
 inline Range all_exchanged(const Plan& plan, const ExchangeSpec& exchange) {
   const Bytes of_rank = exchange_value_size * exchange.values;
-  return fixed_range(plan.exchanged, Bytes(0), of_rank * plan.ranks_in(plan.group_of(exchange)));
+  return fixed_range(plan.exchanged, Bytes(0), of_rank * plan.mesh.size(plan.group_of(exchange)));
 }
 inline Range my_exchanged(const Plan& plan, const ExchangeSpec& exchange) {
-  const Bytes of_rank = exchange_value_size * exchange.values;
-  if (plan.group_of(exchange) == GroupKind::all) {
-    return strided(plan, all_exchanged(plan, exchange), Extent::mine, {of_rank, plan.options.replicas});
-  }
-  return {plan.exchanged, Bytes(0), Bytes(0), plan.ranks_of_replica() > 1 ? of_rank : Bytes(0), of_rank};
+  return divided(plan, all_exchanged(plan, exchange), plan.group_of(exchange));
 }
 
 inline Range scalars_range(const Plan& plan, std::size_t program) {
@@ -126,11 +123,7 @@ inline Range all_norms(const Plan& plan, std::size_t program) {
   return fixed_range(plan.program_buffers[program].norms, Bytes(0), norm_row(plan, program) * plan.training_ranks());
 }
 inline Range my_norms(const Plan& plan, std::size_t program) {
-  const Bytes row = norm_row(plan, program);
-  if (!plan.replicas_diverge()) {
-    return strided(plan, all_norms(plan, program), Extent::mine, {row, plan.options.replicas});
-  }
-  return {plan.program_buffers[program].norms, Bytes(0), Bytes(0), plan.ranks_of_replica() > 1 ? row : Bytes(0), row};
+  return divided(plan, all_norms(plan, program), plan.training());
 }
 inline Range my_norm(const Plan& plan, std::size_t unit) {
   Range norm = my_norms(plan, plan.trainers[unit]);

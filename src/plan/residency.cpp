@@ -102,8 +102,8 @@ std::vector<Tenancy> tenancies_of(const std::vector<WindowUse>& windows, const s
 std::vector<Gathering> gathering(const Plan& plan) {
   std::vector<Gathering> result;
   for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
-    result.push_back({.prefetch = plan.units[unit].prefetch.value_or(plan.options.prefetch),
-                      .keep = plan.held_between_windows(unit) == Extent::whole});
+    const bool stays = plan.held_between_windows(unit).empty() && !plan.sharding(unit).parameters.empty();
+    result.push_back({.prefetch = plan.units[unit].prefetch.value_or(plan.options.prefetch), .keep = stays});
   }
   return result;
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
 #include <numbers>
 #include <numeric>
 #include <set>
@@ -91,16 +92,25 @@ double jitter_factor(const Jitter& jitter, std::size_t rank, std::size_t launch)
 
 // The first and the last along each axis, and those in the rows and columns of slow ranks; with jitter also others.
 std::vector<std::size_t> representatives(const Plan& plan, const SimulationOptions& options) {
-  const MeshPlace last = plan.last_place();
-  std::set<std::size_t> replicas = {0, last.replica}, shards = {0, last.shard};
-  for (const SlowRank& slow : options.slow) {
-    replicas.insert(plan.place_of(slow.rank).replica);
-    shards.insert(plan.place_of(slow.rank).shard);
+  std::array<std::set<std::size_t>, axis_count> along;
+  const auto add = [&](const Coordinates& place) {
+    for (std::size_t axis = 0; axis < axis_count; ++axis) along[axis].insert(place[axis]);
+  };
+  add(Coordinates{});
+  add(plan.mesh.last());
+  for (const SlowRank& slow : options.slow) add(plan.mesh.place_of(slow.rank));
+  std::vector<Coordinates> places = {Coordinates{}};
+  for (std::size_t axis = 0; axis < axis_count; ++axis) {
+    const std::vector<Coordinates> known = std::exchange(places, {});
+    for (const Coordinates& place : known) {
+      for (const std::size_t value : along[axis]) {
+        places.push_back(place);
+        places.back()[axis] = value;
+      }
+    }
   }
   std::set<std::size_t> ranks;
-  for (const std::size_t replica : replicas) {
-    for (const std::size_t shard : shards) ranks.insert(replica * plan.ranks_of_replica() + shard);
-  }
+  for (const Coordinates& place : places) ranks.insert(plan.mesh.rank_at(place));
   const std::size_t wanted = options.jitter.deviation > 0 ? std::min(most_jittered, plan.options.ranks) : 0;
   for (std::size_t i = 0; i < wanted; ++i) ranks.insert(i * plan.options.ranks / wanted);
   return {ranks.begin(), ranks.end()};
@@ -114,7 +124,7 @@ class Walk {
         on_stream_(seconds_of(plan, durations.on_stream)),
         on_host_(seconds_of(plan, durations.on_host)) {
     for (const std::size_t rank : representatives(plan, options)) {
-      ranks_.emplace_back(list_, rank, plan.place_of(rank), pace_of(rank, options));
+      ranks_.emplace_back(list_, rank, plan.mesh.place_of(rank), pace_of(rank, options));
     }
     make_groups();
   }
@@ -165,27 +175,23 @@ class Walk {
     return {on_stream, on_host, options.sharing, options.immediate_compute};
   }
 
+  // Of each set of axes along which the plan has collectives.
   void make_groups() {
-    for (std::size_t kind = 0; kind < group_count; ++kind) {
-      std::vector<std::vector<std::size_t>>& groups = groups_[kind];
-      std::vector<std::size_t> names;
-      for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-        const std::size_t name = name_of(ranks_[rank].place(), static_cast<GroupKind>(kind));
-        const auto found = std::find(names.begin(), names.end(), name) - names.begin();
-        if (static_cast<std::size_t>(found) == names.size()) {
-          names.push_back(name);
-          groups.emplace_back();
+    for (const Segment& segment : plan_.segments) {
+      for (const Operation& operation : segment.operations) {
+        if (!is_collective(operation.kind) || groups_.contains(operation.group.bits())) continue;
+        Groups& groups = groups_[operation.group.bits()];
+        std::map<std::size_t, std::size_t> names;  // what ranks of a group have in common: their place along other axes
+        for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+          const std::size_t name = plan_.mesh.index_of(AxisSet::all() - operation.group, ranks_[rank].place());
+          const std::size_t group = names.try_emplace(name, names.size()).first->second;
+          if (group == groups.members.size()) groups.members.emplace_back();
+          groups.members[group].push_back(rank);
+          groups.of_rank.push_back(group);
         }
-        groups[static_cast<std::size_t>(found)].push_back(rank);
-        group_of_[kind].push_back(static_cast<std::size_t>(found));
+        for (auto& counts : groups.counts) counts.resize(groups.members.size());
       }
-      for (auto& counts : counts_) counts[kind].resize(groups.size());
     }
-  }
-
-  static std::size_t name_of(MeshPlace place, GroupKind group) {
-    if (group == GroupKind::shard) return place.replica;
-    return group == GroupKind::replicate ? place.shard : 0;
   }
 
   // The next time at which something happens, and to whom; unknown when nothing does.
@@ -212,9 +218,9 @@ class Walk {
 
   // A collective begins when the last of its group arrives, and ends when the last is done.
   void meet(std::size_t rank, const SimulatedRank::Notice& notice, double now, std::vector<std::size_t>& awake) {
-    const auto kind = static_cast<std::size_t>(list_[ranks_[rank].head(notice.stream)].operation->group);
-    const std::vector<std::size_t>& members = groups_[kind][group_of_[kind][rank]];
-    std::size_t& count = counts_[notice.stream][kind][group_of_[kind][rank]];
+    Groups& groups = groups_.at(list_[ranks_[rank].head(notice.stream)].operation->group.bits());
+    const std::vector<std::size_t>& members = groups.members[groups.of_rank[rank]];
+    std::size_t& count = groups.counts[notice.stream][groups.of_rank[rank]];
     if (++count < members.size()) return;
     count = 0;
     for (const std::size_t member : members) {
@@ -243,10 +249,12 @@ class Walk {
   Seconds on_stream_;
   Seconds on_host_;
   std::vector<SimulatedRank> ranks_;
-  // By kind of group: its groups, and each rank's. By stream, kind and group: how many have arrived, or are done.
-  std::array<std::vector<std::vector<std::size_t>>, group_count> groups_;
-  std::array<std::vector<std::size_t>, group_count> group_of_;
-  std::array<std::array<std::vector<std::size_t>, group_count>, stream_count> counts_;
+  struct Groups {
+    std::vector<std::vector<std::size_t>> members;              // of each group
+    std::vector<std::size_t> of_rank;                           // which group
+    std::array<std::vector<std::size_t>, stream_count> counts;  // by stream and group: who has arrived, or is done
+  };
+  std::map<unsigned, Groups> groups_;  // by the bits of their axes
 };
 
 bool are_equal(double step, double next) { return std::abs(next - step) <= equal_enough * next; }
@@ -274,7 +282,7 @@ Simulation simulate(const Plan& plan, const Durations& durations, const Simulati
 }
 
 double outer_seconds(const Plan& plan, const Durations& durations, const SimulationOptions& options) {
-  if (!plan.replicas_diverge()) return 0;
+  if (!plan.diverges()) return 0;
   const std::size_t fragments = plan.options.outer_fragments;
   const std::size_t apart = plan.options.outer_every / fragments;
   SimulationOptions with = options;

@@ -38,7 +38,7 @@ struct RankPace {
 
 class SimulatedRank {
  public:
-  SimulatedRank(const LaunchList& list, std::size_t rank, MeshPlace place, RankPace pace)
+  SimulatedRank(const LaunchList& list, std::size_t rank, const Coordinates& place, RankPace pace)
       : list_(&list), rank_(rank), place_(place), pace_(std::move(pace)), times_(list.size()) {}
 
   // Does all that this rank can do by itself at `now`.
@@ -58,7 +58,7 @@ class SimulatedRank {
 
   bool finished() const { return remaining_ == 0; }
   std::size_t rank() const { return rank_; }
-  MeshPlace place() const { return place_; }
+  const Coordinates& place() const { return place_; }
   bool immediate_compute() const { return pace_.immediate_compute; }
   const LaunchTimes& times(std::size_t launch) const { return times_[launch]; }
 
@@ -84,7 +84,7 @@ class SimulatedRank {
 
   const LaunchList* list_;
   std::size_t rank_;
-  MeshPlace place_;
+  Coordinates place_;
   RankPace pace_;
   std::vector<LaunchTimes> times_;
   std::size_t launched_ = 0;

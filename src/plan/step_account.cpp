@@ -10,9 +10,11 @@ namespace tessera::plan {
 
 namespace {
 
-bool is_with(const SimulatedRank& a, const SimulatedRank& b, GroupKind group) {
-  if (group == GroupKind::shard) return a.place().replica == b.place().replica;
-  return group == GroupKind::all || a.place().shard == b.place().shard;
+bool is_with(const SimulatedRank& a, const SimulatedRank& b, AxisSet group) {
+  for (std::size_t axis = 0; axis < axis_count; ++axis) {
+    if (a.place()[axis] != b.place()[axis] && !group.contains(static_cast<Axis>(axis))) return false;
+  }
+  return true;
 }
 
 class Path {

@@ -99,17 +99,26 @@ class Explorer {
   }
 
   // The first and the last rank along each axis; two also of a single rank. The last one may deviate.
-  std::vector<MeshPlace> corners() const {
-    const MeshPlace last = plan_.last_place();
-    if (last.replica == 0 || last.shard == 0) return {MeshPlace{}, last};
-    return {MeshPlace{}, {0, last.shard}, {last.replica, 0}, last};
+  std::vector<Coordinates> corners() const {
+    const Coordinates last = plan_.mesh.last();
+    std::vector<Coordinates> result = {Coordinates{}};
+    for (std::size_t axis = 0; axis < axis_count; ++axis) {
+      if (last[axis] == 0) continue;
+      for (std::size_t known = result.size(); known-- > 0;) {
+        result.push_back(result[known]);
+        result.back()[axis] = last[axis];
+      }
+    }
+    std::sort(result.begin(), result.end());
+    if (result.size() == 1) result.push_back(last);
+    return result;
   }
 
   void explore() {
     Parties start;
-    const std::vector<MeshPlace> places = corners();
+    const std::vector<Coordinates> places = corners();
     for (std::size_t party = 0; party < places.size(); ++party) {
-      start.emplace_back(party + 1 < places.size() ? plan_ : deviating_, party, places[party]);
+      start.emplace_back(party + 1 < places.size() ? plan_ : deviating_, places[party]);
     }
     sequences_ == Sequences::all ? explore_all(std::move(start)) : go_on({.segment = 0}, std::move(start));
   }
@@ -202,19 +211,23 @@ class Explorer {
     const std::size_t index = party.head(stream);
     if (index == AbstractRank::none || !party.runnable(index)) return false;
     if (is_collective(party.operation(index).kind)) return fuse(parties, party, stream);
-    party.complete(index, party.start_of(index), reporter());
+    party.complete(index, reporter());
     ++result_.operations;
     return true;
   }
 
-  static bool is_with(const AbstractRank& party, const AbstractRank& other, GroupKind group) {
-    if (group == GroupKind::shard) return party.place().replica == other.place().replica;
-    return group == GroupKind::all || party.place().shard == other.place().shard;
+  // Whether they differ along the group's axes alone. A single rank's two representatives do not differ.
+  static bool is_with(const AbstractRank& party, const AbstractRank& other, AxisSet group) {
+    for (std::size_t axis = 0; axis < axis_count; ++axis) {
+      const bool differs = party.place()[axis] != other.place()[axis];
+      if (differs && !group.contains(static_cast<Axis>(axis))) return false;
+    }
+    return true;
   }
 
   // The representatives of the group in which a rank calls a collective, itself among them.
   template <typename AnyParties>
-  static auto group_of(AnyParties& parties, const AbstractRank& party, GroupKind group) {
+  static auto group_of(AnyParties& parties, const AbstractRank& party, AxisSet group) {
     std::vector<decltype(&parties.front())> members;
     for (auto& other : parties) {
       if (is_with(party, other, group)) members.push_back(&other);
@@ -231,15 +244,10 @@ class Explorer {
       if (index == AbstractRank::none || !member->runnable(index)) return false;
     }
     if (!agrees(members, stream)) return false;
-    FusedClock clock{};
-    for (const AbstractRank* member : members) join(clock, member->start_of(member->head(stream)));
     for (AbstractRank* member : members) {
-      member->complete(member->head(stream), clock, reporter());
+      member->complete(member->head(stream), reporter());
       ++result_.operations;
     }
-    FusedClock end = clock;
-    for (const AbstractRank* member : members) ++end[member->lane(static_cast<StreamId>(stream))];
-    for (AbstractRank* member : members) member->learn(stream, end);
     return true;
   }
 
@@ -272,8 +280,7 @@ class Explorer {
   static std::string name_of(const Parties& parties, std::size_t party) {
     if (party == 0) return "first rank";
     if (party + 1 == parties.size()) return "last rank";
-    const MeshPlace place = parties[party].place();
-    return fmt::format("rank {} of replica {}", place.shard, place.replica);
+    return fmt::format("rank {}", parties[party].plan().mesh.rank_at(parties[party].place()));
   }
 
   void report_stuck(const Parties& parties) {
@@ -295,10 +302,7 @@ class Explorer {
 
   static std::vector<std::uint64_t> signature(const Parties& parties) {
     std::vector<std::uint64_t> result;
-    std::vector<AbstractRank::Observer> observers;
-    for (const AbstractRank& party : parties) party.append_observers(observers);
-    for (const AbstractRank::Observer& observer : observers) result.push_back(observer.who);
-    for (const AbstractRank& party : parties) party.append_signature(observers, result);
+    for (const AbstractRank& party : parties) party.append_signature(result);
     return result;
   }
 

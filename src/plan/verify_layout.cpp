@@ -52,124 +52,132 @@ Holding holding(const Plan& plan, std::size_t unit, std::size_t buffer) {
   return {};
 }
 
-// Both parts, all that the buffer holds of them; of a part everything, what a replica has for this rank, or this rank's
-// shard.
-enum class Share { everything, whole, group, mine };
+// What a rank may name of a unit: what is sharded over some axes, of one part, or of both parts all that the buffer
+// holds.
+struct Share {
+  AxisSet over;
+  bool both_parts = false;
+};
 
-Share share_of(Extent extent) {
-  return extent == Extent::whole ? Share::whole : extent == Extent::group ? Share::group : Share::mine;
-}
+// Between outer steps ranks along these train by themselves, as jobs of the others do.
+AxisSet alone(const Plan& plan) { return plan.options.outer_every > 0 ? outer_axes : AxisSet(); }
+AxisSet together(const Plan& plan) { return plan.mesh.axes() - alone(plan); }
+AxisSet in_common(const Plan& plan, std::size_t unit) { return plan.mesh.axes() - plan.units[unit].apart; }
+AxisSet owned(const Plan& plan, std::size_t unit) { return in_common(plan, unit) - alone(plan); }
 
-// Shards that a collective's members bring together, one each; and those of a whole unit, a replica's share, a rank. A
-// unit in each replica is one of a job of its ranks.
-std::size_t members(const Plan& plan, GroupKind group) {
-  const std::size_t in_replica = plan.options.ranks / plan.options.replicas;
-  return group == GroupKind::all ? plan.options.ranks : group == GroupKind::shard ? in_replica : plan.options.replicas;
-}
-std::size_t in_common(const Plan& plan, std::size_t unit) {
-  return plan.units[unit].in_replica ? 1 : plan.options.replicas;
-}
-std::size_t shards_of(const Plan& plan, std::size_t unit, Share share) {
-  if (share != Share::whole) return share == Share::mine ? 1 : in_common(plan, unit);
-  return plan.options.ranks / plan.options.replicas * in_common(plan, unit);
+// Shards in what is sharded so.
+std::size_t shards_of(const Plan& plan, std::size_t unit, AxisSet over) {
+  return plan.mesh.size(in_common(plan, unit) - over);
 }
 
-// Replicas that differ between outer steps train as jobs of their own ranks do, whose shards are a replica's shares.
-bool replicas_differ(const Plan& plan) { return plan.options.outer_every > 0; }
-Share owned(const Plan& plan, std::size_t unit) {
-  return replicas_differ(plan) && !plan.units[unit].in_replica ? Share::group : Share::mine;
+// Everything, and what each axis more, from the innermost on, leaves of it.
+std::vector<AxisSet> ways_to_shard(const Plan& plan, std::size_t unit) {
+  std::vector<AxisSet> result = {AxisSet()};
+  plan.mesh.inwards_out([&](Axis axis) {
+    if (in_common(plan, unit).contains(axis)) result.push_back(result.back() | axis);
+  });
+  return result;
 }
-Share kept(const Plan& plan, std::size_t unit, Extent extent) {
-  const bool alone = extent == Extent::mine || (extent == Extent::group && plan.units[unit].in_replica);
-  return alone ? owned(plan, unit) : share_of(extent);
+
+using Strides = decltype(Range::strides);
+
+// Of a place for each rank along `axes`, of so many bytes: those along `moving`.
+Strides strides_of(const Plan& plan, AxisSet axes, Bytes each, AxisSet moving) {
+  Strides strides{};
+  for (std::size_t axis = 0; axis < axis_count; ++axis) {
+    Coordinates next{};
+    next[axis] = 1;
+    const bool moves = plan.mesh.group(moving).contains(static_cast<Axis>(axis));
+    if (moves) strides[axis] = each * plan.mesh.index_of(axes, next);
+  }
+  return strides;
+}
+Strides strides_of(const Plan& plan, AxisSet axes, Bytes each) { return strides_of(plan, axes, each, axes); }
+
+// Slots have room for whole units, but for the mean of an outer step and for what stays between windows.
+Share in_slot(const Plan& plan, std::size_t unit, std::size_t buffer) {
+  const UnitBuffers& buffers = plan.unit_buffers[unit];
+  if (buffer == buffers.outer_mean) return {in_common(plan, unit)};
+  if (buffer != buffers.resharded) return {};
+  const Resharding& chosen = plan.units[unit].reshard_after_forward.value_or(plan.options.reshard_after_forward);
+  return {chosen.held & in_common(plan, unit)};
 }
 
 // What each kind of operation may name of its unit, by access; pairs must fit besides (check_shape).
 std::vector<Share> shares_of(const Plan& plan, const Operation& operation, const Access& access) {
+  const std::size_t unit = access.tenant;
   const Sharding sharding = sharding_of(plan.options);
-  const Share updated = kept(plan, access.tenant, sharding.optimizer);
+  const AxisSet own = owned(plan, unit);
+  const Share updated{sharding.optimizer & own};
+  const Share shard{in_common(plan, unit)};
   const std::size_t buffer = access.range.buffer;
-  const UnitBuffers& buffers = plan.unit_buffers[access.tenant];
+  const UnitBuffers& buffers = plan.unit_buffers[unit];
+  std::vector<Share> result;
   switch (operation.kind) {
     case OperationKind::initialize:
-      if (buffer == buffers.anchor || buffer == buffers.outer_momentum) return {Share::mine};
-      return {buffer == buffers.master ? owned(plan, access.tenant) : updated};
+      if (buffer == buffers.anchor || buffer == buffers.outer_momentum) return {shard};
+      return {buffer == buffers.master ? Share{own} : updated};
     case OperationKind::cast:
-      if (buffers.resharded != no_buffer)
-        return {updated, kept(plan, access.tenant, sharding.parameters), Share::group};
-      return {updated, kept(plan, access.tenant, sharding.parameters)};
+      result = {updated, {sharding.parameters & own}};
+      if (buffers.resharded != no_buffer) result.push_back(in_slot(plan, unit, buffers.resharded));
+      return result;
     case OperationKind::optimize: return {updated};
-    case OperationKind::outer_update: return {Share::mine};
+    case OperationKind::outer_update: return {shard};
     case OperationKind::all_gather:
     case OperationKind::all_gather_sum:
-    case OperationKind::reduce_scatter: return {Share::mine, Share::group, Share::whole};
+    case OperationKind::reduce_scatter:
+      for (const AxisSet over : ways_to_shard(plan, unit)) result.push_back({over});
+      return result;
     case OperationKind::sum_of_squares:
-    case OperationKind::hook: return {owned(plan, access.tenant)};
+    case OperationKind::hook: return {{own}};
     case OperationKind::release:
-      if (buffer == buffers.outer_mean) return {Share::mine};
+      if (buffer == buffers.outer_mean) return {shard};
       [[fallthrough]];
-    case OperationKind::window:
-      return buffer == buffers.parameters || buffer == buffers.resharded ? std::vector{Share::everything}
-                                                                         : std::vector{Share::whole};
-    default: return {Share::whole};
+    case OperationKind::window: return {{{}, buffer == buffers.parameters || buffer == buffers.resharded}};
+    default: return {{}};
   }
 }
 
-// Where shares of a part stand in a buffer that holds so many of each part's shards, for the rank with these strides.
-bool is_share_of(const Plan& plan, const Access& access, Share share, Part part, Share held) {
+// Where shares of a part stand in a buffer that holds what is sharded over `held`.
+bool is_share_of(const Plan& plan, const Access& access, AxisSet over, Part part, AxisSet held) {
   const UnitLayout& layout = plan.layouts[access.tenant];
   const Bytes element = holding(plan, access.tenant, access.range.buffer).element;
   const Range& range = access.range;
   const Bytes shard = element * layout.shard_elements(part);
   const std::size_t before = part == Part::frozen ? layout.shard_elements(Part::trained) : 0;
   const std::size_t unit = access.tenant;
-  if (shards_of(plan, unit, share) > shards_of(plan, unit, held)) return false;
-  const bool alone = share == held;
-  const bool by_replica = share == Share::mine && !alone && in_common(plan, unit) > 1;
-  const bool by_shard = share != Share::whole && held == Share::whole && plan.options.ranks / plan.options.replicas > 1;
+  if (!over.contains(held)) return false;
   return range.offset == element * before * shards_of(plan, unit, held) &&
-         range.size == shard * shards_of(plan, unit, share) &&
-         range.replica_stride == (by_replica ? shard : Bytes(0)) &&
-         range.shard_stride == (by_shard ? shard * in_common(plan, unit) : Bytes(0));
+         range.size == shard * shards_of(plan, unit, over) &&
+         range.strides == strides_of(plan, in_common(plan, unit), shard, over - held);
 }
 
-// Slots have room for whole units, but for the mean of an outer step and for what stays between windows.
-Share in_slot(const Plan& plan, const Access& access) {
-  const UnitBuffers& buffers = plan.unit_buffers[access.tenant];
-  if (access.range.buffer == buffers.outer_mean) return Share::mine;
-  return access.range.buffer == buffers.resharded ? Share::group : Share::whole;
-}
-
-// By its size a buffer holds a whole unit, a replica's share or a shard; slots have room for their largest tenant.
-bool is_part(const Plan& plan, const Access& access, Share share, Part part) {
+// By its size a buffer holds a whole unit, or what some axes leave of it; slots have room for their largest tenant.
+bool is_part(const Plan& plan, const Access& access, AxisSet over, Part part) {
   const UnitLayout& layout = plan.layouts[access.tenant];
   const Holding held = holding(plan, access.tenant, access.range.buffer);
   const Buffer& buffer = plan.buffers[access.range.buffer];
   const bool is_slot = buffer.category == Category::parameter_slots || buffer.category == Category::gradient_slots ||
                        buffer.category == Category::staging;
-  if (is_slot) return is_share_of(plan, access, share, part, in_slot(plan, access));
+  if (is_slot) return is_share_of(plan, access, over, part, in_slot(plan, access.tenant, access.range.buffer).over);
   const std::size_t elements =
       layout.shard_elements(Part::trained) + (held.frozen ? layout.shard_elements(Part::frozen) : 0);
-  for (const Share all : {Share::whole, Share::group, Share::mine}) {
+  for (const AxisSet all : ways_to_shard(plan, access.tenant)) {
     const bool fits = buffer.size == held.element * elements * shards_of(plan, access.tenant, all);
-    if (fits && is_share_of(plan, access, share, part, all)) return true;
+    if (fits && is_share_of(plan, access, over, part, all)) return true;
   }
   return false;
 }
 
 // ---- exchanges ----
 
-// Those that ranks of a replica have in common, where replicas differ or where it is asked for; else all.
-bool is_among_all(const Plan& plan, const ExchangeSpec& exchange) {
-  return plan.options.replicas == 1 || !(exchange.in_replica || replicas_differ(plan));
-}
+AxisSet axes_of(const Plan& plan, const ExchangeSpec& exchange) { return together(plan) - exchange.apart; }
 
 Range place_of_exchanged(const Plan& plan, const ExchangeSpec& exchange, bool everybodys) {
   const Bytes each = Bytes(sizeof(double)) * exchange.values;
-  const std::size_t in_replica = plan.options.ranks / plan.options.replicas;
-  const std::size_t apart = is_among_all(plan, exchange) ? plan.options.replicas : 1;
-  if (everybodys) return fixed_range(plan.exchanged, Bytes(0), each * in_replica * apart);
-  return {plan.exchanged, Bytes(0), apart > 1 ? each : Bytes(0), in_replica > 1 ? each * apart : Bytes(0), each};
+  const AxisSet axes = axes_of(plan, exchange);
+  if (everybodys) return fixed_range(plan.exchanged, Bytes(0), each * plan.mesh.size(axes));
+  return {plan.exchanged, Bytes(0), each, strides_of(plan, axes, each)};
 }
 
 // What a window brings it writes, and what came it reads; one of its unit's exchanges that belong to its kind.
@@ -242,16 +250,17 @@ bool is_layouts(const Plan& plan, const Operation& operation, const Access& acce
   const Holding held = holding(plan, access.tenant, range.buffer);
   if (held.element == Bytes(0)) return false;
   const std::vector<Share> shares = shares_of(plan, operation, access);
-  return std::any_of(shares.begin(), shares.end(), [&](Share share) {
-    if (share == Share::everything) {
-      const std::size_t shards = shards_of(plan, access.tenant, in_slot(plan, access));
+  return std::any_of(shares.begin(), shares.end(), [&](const Share& share) {
+    if (share.both_parts) {
+      const std::size_t shards = shards_of(plan, access.tenant, in_slot(plan, access.tenant, access.range.buffer).over);
       return range == fixed_range(range.buffer, Bytes(0), held.element * layout.shard_elements() * shards);
     }
-    return is_part(plan, access, share, Part::trained) || (held.frozen && is_part(plan, access, share, Part::frozen));
+    return is_part(plan, access, share.over, Part::trained) ||
+           (held.frozen && is_part(plan, access, share.over, Part::frozen));
   });
 }
 
-// Of the scalars: all, or the loss scale alone. Of the norms, a row per rank, of this replica's where replicas differ,
+// Of the scalars: all, or the loss scale alone. Of the norms, a row per rank that trains with this one,
 // with a cell for each unit and one for what the rank brings to the mean: all, my row, my cell of the operation's unit,
 // or what I bring.
 // They are those of the segment's program, or at a cold start of any.
@@ -265,16 +274,14 @@ bool is_of_program(const Plan& plan, const Operation& operation, const Range& ra
   const auto units = std::count(plan.trainers.begin(), plan.trainers.end(), program);
   const Bytes cells = norm_size * static_cast<std::size_t>(units);
   const Bytes row = cells + step_part_size;
-  const std::size_t replicas = replicas_differ(plan) ? 1 : plan.options.replicas;
-  const std::size_t ranks = plan.options.ranks / (replicas_differ(plan) ? plan.options.replicas : 1);
-  Range mine{buffers.norms, Bytes(0), replicas > 1 ? row : Bytes(0), ranks > replicas ? row * replicas : Bytes(0), row};
+  Range mine{buffers.norms, Bytes(0), row, strides_of(plan, together(plan), row)};
   if (operation.kind == OperationKind::weigh) {
     mine.offset = cells;
     mine.size = step_part_size;
     return range == mine;
   }
   if (operation.unit == no_unit) {
-    return range == mine || range == fixed_range(buffers.norms, Bytes(0), row * ranks);
+    return range == mine || range == fixed_range(buffers.norms, Bytes(0), row * plan.mesh.size(together(plan)));
   }
   if (plan.trainers[operation.unit] != program) return false;
   mine.offset = norm_size * plan.norm_columns[operation.unit];
@@ -348,44 +355,25 @@ bool is_in_place(const Operation& operation) {
   return true;
 }
 
-std::optional<Share> share_in(const Plan& plan, const Access& access) {
-  for (const Share share : {Share::whole, Share::group, Share::mine}) {
+std::optional<AxisSet> share_in(const Plan& plan, const Access& access) {
+  for (const AxisSet over : ways_to_shard(plan, access.tenant)) {
     for (const Part part : all_parts) {
-      if (is_part(plan, access, share, part)) return share;
+      if (is_part(plan, access, over, part)) return over;
     }
   }
   return std::nullopt;
 }
 
-// Everybody, or those of a replica, which is the same where there is one.
-bool is_replica(const Plan& plan, GroupKind group) {
-  return group == (plan.options.replicas == 1 ? GroupKind::all : GroupKind::shard);
-}
-
-// The ranks of a replica bring their shares of a whole together, or their shards of a unit that is in each replica, an
-// axis of replicas the shards of such a share.
-bool is_widened_by(const Plan& plan, const Operation& operation, std::size_t unit, Share from, Share to) {
-  const GroupKind group = operation.group;
-  if (shards_of(plan, unit, from) * members(plan, group) != shards_of(plan, unit, to)) return false;
-  if (plan.units[unit].in_replica) return is_replica(plan, group);
-  const bool is_mesh = plan.options.replicas > 1 && plan.options.replicas < plan.options.ranks;
-  return !is_mesh || group == GroupKind::all || (from == Share::group) == (group == GroupKind::shard);
-}
-
-// Of each pair one is as many shards as the other has for each of the group's ranks. Everybody's norms count, or those
-// of a replica that trains by itself, and one rank's state is for all that have its unit in common.
+// Of each pair one is sharded over the group's axes more than the other. The norms of all that train together count,
+// and one rank's state is for all that have its unit in common.
 bool is_of_group(const Plan& plan, const Operation& operation) {
-  if (operation.kind == OperationKind::gather_norms && replicas_differ(plan)) {
-    return operation.group == GroupKind::shard;
-  }
+  const auto is_along = [&](AxisSet axes) { return operation.group == plan.mesh.group(axes); };
+  if (operation.kind == OperationKind::gather_norms) return is_along(together(plan));
+  if (operation.kind == OperationKind::broadcast) return is_along(in_common(plan, operation.unit));
   if (operation.kind == OperationKind::exchange) {
-    const bool all = is_among_all(plan, plan.units[operation.unit].exchanges[operation.exchange]);
-    return operation.group == (all ? GroupKind::all : GroupKind::shard);
+    return is_along(axes_of(plan, plan.units[operation.unit].exchanges[operation.exchange]));
   }
-  if (operation.kind == OperationKind::broadcast && plan.units[operation.unit].in_replica) {
-    return is_replica(plan, operation.group);
-  }
-  if (!moves_shards(operation)) return operation.group == GroupKind::all;
+  if (!moves_shards(operation)) return operation.group.empty();
   const bool sums = operation.kind == OperationKind::reduce_scatter;
   for (std::size_t a = 0; a < operation.accesses.size(); a += 2) {
     const Access& few = operation.accesses[sums ? a + 1 : a];
@@ -393,7 +381,7 @@ bool is_of_group(const Plan& plan, const Operation& operation) {
     if (few.range.size == Bytes(0) && many.range.size == Bytes(0)) continue;
     const auto from = share_in(plan, few);
     const auto to = share_in(plan, many);
-    if (!from || !to || !is_widened_by(plan, operation, few.tenant, *from, *to)) return false;
+    if (!from || !to || !from->contains(*to) || !is_along(*from - *to)) return false;
   }
   return true;
 }

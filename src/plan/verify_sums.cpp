@@ -62,13 +62,14 @@ class Sums {
     }
   }
 
-  // Of an outer step's masters: the replicas.
+  // Of an outer step's masters: those that train by themselves. Ranks that work on the same samples count where each
+  // has the whole unit's gradient.
   std::size_t divisor(std::size_t unit, std::size_t index) const {
-    if (kind_ == SegmentKind::outer) return plan_.options.replicas;
+    if (kind_ == SegmentKind::outer) return plan_.mesh.size(outer_axes);
     if (!is_last() || last_reductions_[unit] != index) return 1;
-    const bool apart = plan_.options.outer_every > 0;
-    const std::size_t ranks = plan_.options.ranks / (apart ? plan_.options.replicas : 1);
-    return ranks * plan_.micro_batches(plan_.segments[segment_].program);
+    AxisSet axes = AxisSet::all() - (plan_.units[unit].apart & same_samples);
+    if (plan_.options.outer_every > 0) axes = axes - outer_axes;
+    return plan_.mesh.size(axes) * plan_.micro_batches(plan_.segments[segment_].program);
   }
 
   void require(std::size_t index, bool holds, const char* why) const {

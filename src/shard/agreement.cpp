@@ -97,7 +97,9 @@ void add_units(Lines& lines, const std::vector<plan::UnitSpec>& units) {
     if (unit.reshard_after_forward)
       lines.add("reshard_after_forward of unit " + unit.name, to_string(*unit.reshard_after_forward));
     if (unit.recompute) lines.add("recompute of unit " + unit.name, "yes");
-    if (unit.in_replica) lines.add("unit " + unit.name + " in each replica", "yes, with tensors under " + unit.prefix);
+    if (!unit.apart.empty()) {
+      lines.add("unit " + unit.name + " apart", to_string(unit.apart) + ", with tensors under " + unit.prefix);
+    }
     for (const plan::ParameterSpec& parameter : unit.parameters) {
       lines.add(fmt::format("parameter {} of shape {}{}{} in unit {}", parameter.name, to_string(parameter.shape),
                             parameter.optional ? ", optional" : "", parameter.frozen ? ", frozen" : "", unit.name));

@@ -22,15 +22,15 @@ std::size_t buffer_of(const plan::Plan& plan, std::size_t unit, std::size_t stat
 std::size_t states_of(const plan::Plan& plan) {
   std::size_t most = 0;
   for (const plan::UnitBuffers& unit : plan.unit_buffers) most = std::max(most, unit.states.size());
-  return 1 + most + (plan.replicas_diverge() ? 2 : 0);
+  return 1 + most + (plan.diverges() ? 2 : 0);
 }
 // Outer steps are of one program, and of one optimizer.
 bool is_anchor(const plan::Plan& plan, std::size_t state) {
-  return plan.replicas_diverge() && state == plan.optimizer_states_of(0).size() + 1;
+  return plan.diverges() && state == plan.optimizer_states_of(0).size() + 1;
 }
 bool has_state(const plan::Plan& plan, std::size_t unit, std::size_t state) {
   if (state == 0) return true;
-  return plan.trains(unit) && (plan.replicas_diverge() || state <= plan.unit_buffers[unit].states.size());
+  return plan.trains(unit) && (plan.diverges() || state <= plan.unit_buffers[unit].states.size());
 }
 
 std::vector<ParameterPiece> pieces_of(const plan::Plan& plan, std::size_t unit, std::size_t state, Executor& executor) {
@@ -70,7 +70,7 @@ CarriedState::CarriedState(World& world, const plan::Plan& plan, std::span<const
 
 std::vector<float> CarriedState::whole(const Unit& unit, const Parameter& parameter, std::size_t state) const {
   const Shares& shares = states_[state];
-  const Extent owned =
+  const AxisSet owned =
       state == 0 ? plan_.own(unit.index()) : plan_.own(unit.index(), buffer_of(plan_, unit.index(), state));
   std::vector<ParameterPiece> mine;
   std::vector<float> values;

@@ -456,7 +456,7 @@ void Executor::launch_outer_step(std::size_t segment) {
 // A trace knows which of its steps have outer ones by the count that it began with.
 void Executor::set_updates(std::size_t updates) {
   updates_ = updates;
-  if (plan_.replicas_diverge()) trace(nullptr);
+  if (plan_.diverges()) trace(nullptr);
 }
 
 void Executor::trace(std::shared_ptr<TraceRecorder> recorder) {

@@ -32,7 +32,7 @@ std::size_t state_buffer(const ModelState& model, const Unit& unit, std::string_
   }
   std::string known = "master, gradient";
   for (const std::string& name : states) known.append(", ").append(name);
-  if (plan.replicas_diverge()) known += ", anchor, outer momentum";
+  if (plan.diverges()) known += ", anchor, outer momentum";
   throw UsageError(fmt::format("unit {}: no state \"{}\"; there are {}", unit.name(), state, known));
 }
 
@@ -112,9 +112,8 @@ std::vector<GradientNorm> ModelInspection::gradient_norms() {
   }
   const std::vector<std::byte> all = world.gather(std::as_bytes(std::span<const double>(mine)), "gradient norms");
   for (std::size_t rank = 0; rank < static_cast<std::size_t>(world.size()); ++rank) {
-    const bool of_mine = is_of_replica(plan, rank, world);
     for (std::size_t i = 0; i < result.size(); ++i) {
-      if (!of_mine && plan.is_of_replica(result[i].parameter->unit()->index())) continue;
+      if (!is_with(plan, rank, world, plan.apart(result[i].parameter->unit()->index()))) continue;
       double squares = 0.0;
       std::memcpy(&squares, all.data() + (rank * result.size() + i) * sizeof(double), sizeof(double));
       result[i].norm += squares;

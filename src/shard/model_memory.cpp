@@ -24,7 +24,7 @@ ModelMemory::ModelMemory(World& world, const plan::Plan& plan, std::span<const s
     : plan_(plan),
       units_(units),
       rank_(static_cast<std::size_t>(world.rank())),
-      place_(plan.place_of(rank_)),
+      place_(plan.mesh.place_of(rank_)),
       arena_(world.make_arena(plan::memory(plan).peak - host_part(world, plan))),
       host_arena_(Arena::on_host_of(world.device(), host_part(world, plan))) {}
 
@@ -34,9 +34,7 @@ std::byte* ModelMemory::base(std::size_t buffer) {
   return host_arena_.data() + (offset - arena_.size()).count();
 }
 
-Bytes ModelMemory::offset(const plan::Range& range) const {
-  return range.offset + range.replica_stride * place_.replica + range.shard_stride * place_.shard;
-}
+Bytes ModelMemory::offset(const plan::Range& range) const { return plan::begin_of(range, place_); }
 
 std::span<std::byte> ModelMemory::bytes(std::size_t buffer) {
   if (buffer == plan::no_buffer) return {};
@@ -60,7 +58,7 @@ DType ModelMemory::type_of(std::size_t unit, std::size_t buffer) const {
 std::vector<ParameterPiece> ModelMemory::pieces_of(std::size_t unit, std::size_t buffer, std::byte* values) {
   const plan::UnitLayout& layout = plan_.layouts[unit];
   const bool masters = buffer == plan_.unit_buffers[unit].master;
-  const Extent own = plan_.own(unit, buffer);
+  const AxisSet own = plan_.own(unit, buffer);
   std::vector<ParameterPiece> result;
   for (const plan::ShardPiece& piece : layout.pieces(rank_, own)) {
     const plan::Part part = layout.part(piece.parameter);

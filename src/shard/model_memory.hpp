@@ -36,7 +36,6 @@ class ModelMemory {
   // The same of values in fp32 that stand at `values` as those of the buffer would.
   std::vector<ParameterPiece> pieces_of(std::size_t unit, std::size_t buffer, std::byte* values);
   std::span<float> values(const Unit& unit, const Buffer& untrained);
-  plan::MeshPlace place() const { return place_; }  // this rank's
   std::vector<MemoryRegion> regions();
 
  private:
@@ -45,7 +44,7 @@ class ModelMemory {
   const plan::Plan& plan_;
   std::span<const std::unique_ptr<Unit>> units_;
   std::size_t rank_;
-  plan::MeshPlace place_;
+  plan::Coordinates place_;
   Arena arena_;
   Arena host_arena_;  // on a CUDA device what the plan wants in the host's memory; empty on the CPU, where all is
 };

@@ -167,11 +167,11 @@ Contributions OpenWindow::take_exchange(const Exchange& exchange) {
   require_next(exchange);
   const plan::ExchangeSpec& spec = plan_.units[current_->use.unit].exchanges[unit().index_of(exchange)];
   ++current_->exchanges_done;
-  const bool across = plan_.group_of(spec) == plan::GroupKind::all;
+  const AxisSet group = plan_.group_of(spec);
   return {.first = reinterpret_cast<const double*>(memory_.base(plan_.exchanged)),
           .values = spec.values,
-          .replicas = static_cast<std::uint32_t>(across ? plan_.options.replicas : 1),
-          .ranks_of_replica = static_cast<std::uint32_t>(plan_.ranks_of_replica())};
+          .replicas = static_cast<std::uint32_t>(plan_.mesh.size(group & Axis::replicate)),
+          .ranks_of_replica = static_cast<std::uint32_t>(plan_.mesh.size(group - Axis::replicate))};
 }
 
 void OpenWindow::require_exchanges_done() const {

@@ -51,6 +51,7 @@ Operations::Operations(const ExecutorInput& input, ModelMemory& memory)
     : plan_(input.plan),
       units_(input.units),
       optimizers_(input.optimizers),
+      rank_(static_cast<std::size_t>(input.world.rank())),
       seed_(input.seed),
       poison_(input.diagnostics.poison),
       loss_scaling_(input.loss_scaling),
@@ -59,10 +60,9 @@ Operations::Operations(const ExecutorInput& input, ModelMemory& memory)
       memory_(memory),
       skipped_steps_(input.plan.programs.size(), SkippedSteps(input.world)),
       tasks_see_memory_(input.world.device().kind() == DeviceKind::cpu) {
-  const std::size_t rank = static_cast<std::size_t>(input.world.rank());
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     auto& runs = runs_.emplace_back();
-    if (plan_.trains(unit)) runs = optimizer_runs(plan_, unit, rank, optimizer_of(unit));
+    if (plan_.trains(unit)) runs = optimizer_runs(plan_, unit, rank_, optimizer_of(unit));
     for (OptimizerRun& run : runs) run.group.own_decays = has_own_decays(unit);
     unit_updates_.push_back(plan_.trains(unit) ? optimizer_of(unit).prepare(runs) : nullptr);
     const bool hooked = plan_.options.gradient_hooks && plan_.trains(unit);
@@ -83,23 +83,41 @@ Operations::Operations(const ExecutorInput& input, ModelMemory& memory)
   }
 }
 
-// Everybody stands in the order of the shards that ranks own, which is the order of their numbers with one replica, and
-// where a replica is one rank.
+namespace {
+
+Mesh mesh_of(World& world, const plan::MeshShape& shape) {
+  std::vector<MeshAxis> axes;
+  shape.outwards_in([&](Axis axis) {
+    axes.push_back({std::string(to_string(axis)), static_cast<int>(shape.size(axis))});
+  });
+  return world.mesh(std::move(axes));
+}
+
+// Ranks stand in the order of the shards that they own.
+Group group_of(World& world, const Mesh& mesh, const plan::MeshShape& shape, AxisSet axes) {
+  std::vector<std::string> names;
+  shape.inwards_out([&](Axis axis) {
+    if (axes.contains(axis)) names.emplace_back(to_string(axis));
+  });
+  if (names.empty()) return world.mesh({{"rank", world.size()}, {"alone", 1}}).group("alone");
+  return mesh.group_of(names);
+}
+
+}  // namespace
+
 void Operations::make_communicators(World& world) {
-  const Mesh mesh = world.mesh(
-      {{"replicate", static_cast<int>(plan_.options.replicas)}, {"shard", static_cast<int>(plan_.ranks_of_replica())}});
-  const Group groups[plan::group_count] = {mesh.group_of({"shard", "replicate"}), mesh.group("shard"),
-                                           mesh.group("replicate")};
+  const Mesh mesh = mesh_of(world, plan_.mesh);
   for (const plan::Segment& segment : plan_.segments) {
     for (const Operation& operation : segment.operations) {
       if (!is_collective(operation.kind)) continue;
       const auto stream = static_cast<std::size_t>(operation.stream);
-      const auto group = static_cast<std::size_t>(operation.group);
-      if (communicators_[stream][group]) continue;
+      std::unique_ptr<Communicator>& communicator = communicators_[stream][operation.group.bits()];
+      if (communicator) continue;
       const CommunicatorKind& kind = communicator_kinds[stream];
       CommunicatorUse use{.staging = memory_.bytes(plan_.*kind.staging)};
-      if (!groups[group].is_everybody()) use.group = groups[group];
-      communicators_[stream][group] = world.make_communicator(kind.name, use);
+      if (const Group group = group_of(world, mesh, plan_.mesh, operation.group); !group.is_everybody())
+        use.group = group;
+      communicator = world.make_communicator(kind.name, use);
     }
   }
 }
@@ -143,7 +161,7 @@ void Operations::fill_initial(const Initial& initial, const InitialPlace& place,
 }
 
 std::string Operations::name_here(std::size_t unit, const std::string& tensor) const {
-  return plan::name_in_replica(plan_.units[unit], tensor, memory_.place().replica);
+  return plan::name_of_variant(plan_.units[unit], tensor, plan_.variant_of(unit, rank_));
 }
 
 // The arena starts at zero, and with it padding and the optimizer's states.
@@ -161,12 +179,12 @@ void Operations::initialize(const Operation& operation, Stream& on) {
   set_anchor(unit, on);
 }
 
-// The first outer step starts at the initial weights, which all replicas have in common.
+// The first outer step starts at the initial weights, which all ranks have in common.
 void Operations::set_anchor(std::size_t unit, Stream& on) {
   const plan::UnitBuffers& buffers = plan_.unit_buffers[unit];
   if (buffers.anchor == plan::no_buffer) return;
   const auto mine = [&](std::size_t buffer) {
-    return plan::share_range(plan_, unit, buffer, DType::fp32, plan::Part::trained, Extent::mine);
+    return plan::share_range(plan_, unit, buffer, DType::fp32, plan::Part::trained, plan_.common(unit));
   };
   kernels::copy(on, address(mine(buffers.anchor)), address(mine(buffers.master)), mine(buffers.anchor).size);
 }

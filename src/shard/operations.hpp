@@ -77,11 +77,11 @@ class Operations {
   };
 
   Communicator& communicator_of(const plan::Operation& operation) {
-    return *communicators_[static_cast<std::size_t>(operation.stream)][static_cast<std::size_t>(operation.group)];
+    return *communicators_[static_cast<std::size_t>(operation.stream)].at(operation.group.bits());
   }
   Collective collective_of(const plan::Operation& operation);
   void set_anchor(std::size_t unit, Stream& on);
-  // A tensor's full name in this rank's replica.
+  // A tensor's full name in this rank's variant of the unit.
   std::string name_here(std::size_t unit, const std::string& tensor) const;
   void fill_initial(const Initial& initial, const InitialPlace& place, Stream& on);
   void initialize(const plan::Operation& operation, Stream& on);
@@ -117,6 +117,7 @@ class Operations {
   const plan::Plan& plan_;
   std::span<const std::unique_ptr<Unit>> units_;
   std::span<const Optimizer* const> optimizers_;  // by program
+  std::size_t rank_;
   std::uint64_t seed_;
   bool poison_;
   kernels::LossScaling loss_scaling_;
@@ -128,8 +129,8 @@ class Operations {
   std::vector<std::unique_ptr<UnitUpdate>> unit_updates_;     // by unit; null: run by run
   std::vector<std::vector<float*>> states_;                   // by unit: whole states, then those of each run
   std::vector<std::vector<ParameterPiece>> gradient_pieces_;  // by unit, for hooks
-  // By stream and kind of group: those that the plan uses. Of one stream they share their staging.
-  std::array<std::array<std::unique_ptr<Communicator>, plan::group_count>, plan::stream_count> communicators_;
+  // By stream and bits of the group: those that the plan uses. Of one stream they share their staging.
+  std::array<std::map<unsigned, std::unique_ptr<Communicator>>, plan::stream_count> communicators_;
   std::vector<SkippedSteps> skipped_steps_;  // by program
   bool tasks_see_memory_;                    // of the device: on the CPU
   std::atomic<bool> parts_came_ = false;     // of all ranks, for the update that comes next

@@ -69,8 +69,9 @@ std::vector<ParameterPiece> settled_pieces(Executor& executor, std::size_t unit,
 
 // ---- whole parameters ----
 
-bool is_of_replica(const plan::Plan& plan, std::size_t rank, const World& world) {
-  return plan.place_of(rank).replica == plan.place_of(static_cast<std::size_t>(world.rank())).replica;
+bool is_with(const plan::Plan& plan, std::size_t rank, const World& world, AxisSet axes) {
+  const auto place = [&](std::size_t of) { return plan.mesh.index_of(axes, plan.mesh.place_of(of)); };
+  return place(rank) == place(static_cast<std::size_t>(world.rank()));
 }
 
 std::vector<float> whole_parameter(World& world, const plan::Plan& plan, const WholeParameter& asked,
@@ -97,9 +98,8 @@ std::vector<float> whole_parameter(World& world, const plan::Plan& plan, const W
   if (mine != pieces.end()) std::copy(mine->values.begin(), mine->values.end(), sent.begin());
   const std::vector<std::byte> all = world.gather(std::as_bytes(std::span<const float>(sent)), parameter.name());
   std::vector<float> result(parameter.elements());
-  const bool of_replica = owned == Extent::group || unit.options().in_replica;
   for (std::size_t rank = 0; rank < shares.size(); ++rank) {
-    if (!shares[rank] || (of_replica && !is_of_replica(plan, rank, world))) continue;
+    if (!shares[rank] || !is_with(plan, rank, world, plan.mesh.axes() - owned)) continue;
     std::memcpy(result.data() + shares[rank]->parameter_offset, all.data() + rank * largest * sizeof(float),
                 shares[rank]->count * sizeof(float));
   }

@@ -33,15 +33,14 @@ class HostPieces {
   std::vector<ParameterPiece> pieces_;
 };
 
-// Whether the rank is of this rank's replica.
-bool is_of_replica(const plan::Plan& plan, std::size_t rank, const World& world);
+// Whether this rank and another do not differ along these axes.
+bool is_with(const plan::Plan& plan, std::size_t rank, const World& world, AxisSet axes);
 
-// Puts one parameter together from every rank's pieces, of which each rank owns as much as `owned` (Plan::own); where
-// that is what their replica has for them, from those of this rank's replica. `pieces`: this rank's of the unit, of
-// which those of the parameter are taken. Collective; blocks.
+// Puts one parameter together from the pieces of all ranks that have its values in common; it is sharded over `owned`
+// (Plan::own). `pieces`: this rank's of the unit, of which those of the parameter are taken. Collective; blocks.
 struct WholeParameter {
   const Parameter& parameter;
-  Extent owned;
+  AxisSet owned;
 };
 std::vector<float> whole_parameter(World& world, const plan::Plan& plan, const WholeParameter& asked,
                                    std::span<const ParameterPiece> pieces);

@@ -21,9 +21,7 @@ struct Setting {
   void (*apply)(plan::PlanOptions&);
 };
 
-bool keeps_parameters_whole(const plan::PlanOptions& options) {
-  return sharding_of(options).parameters == Extent::whole;
-}
+bool keeps_parameters_whole(const plan::PlanOptions& options) { return sharding_of(options).parameters.empty(); }
 
 void choose(plan::PlanOptions& options, Strategy strategy) {
   options.strategy = strategy;

@@ -14,7 +14,7 @@ using plan::WindowKind;
 namespace {
 
 void require_no_outer_steps(const ModelState& model, std::string_view what) {
-  if (!model.plan.replicas_diverge()) return;
+  if (!model.plan.diverges()) return;
   throw UsageError(
       fmt::format("{} does not go with outer steps: replicas that train by themselves have no mean over samples in "
                   "common, and must not lose count of each other's steps",

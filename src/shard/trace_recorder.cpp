@@ -108,7 +108,7 @@ const TraceSteps& checked(const TraceSteps& steps) {
 
 std::vector<TraceLayout> layouts_of(const plan::Plan& plan, std::size_t program) {
   std::vector<TraceLayout> layouts = {{plan, program}};
-  const std::size_t fragments = plan.replicas_diverge() ? plan.options.outer_fragments : 0;
+  const std::size_t fragments = plan.diverges() ? plan.options.outer_fragments : 0;
   for (std::size_t fragment = 0; fragment < fragments; ++fragment) {
     layouts.emplace_back(plan, program, plan.find_outer(fragment));
   }

@@ -110,7 +110,7 @@ plan::UnitSpec Unit::spec() const {
                       .reshard_after_forward = options_.reshard_after_forward,
                       .recompute = options_.recompute,
                       .optimizer_states = std::nullopt,
-                      .in_replica = options_.in_replica,
+                      .apart = options_.in_replica ? AxisSet(Axis::replicate) : AxisSet(),
                       .prefix = options_.prefix.value_or(name() + ".")};
   if (options_.optimizer) spec.optimizer_states = options_.optimizer->states();
   for (const Parameter* parameter : parameters()) {
@@ -127,7 +127,7 @@ plan::UnitSpec Unit::spec() const {
                               .forward = options.forward,
                               .backward = options.backward,
                               .evaluate = options.evaluate,
-                              .in_replica = options.in_replica});
+                              .apart = options.in_replica ? AxisSet(Axis::replicate) : AxisSet()});
   }
   return spec;
 }

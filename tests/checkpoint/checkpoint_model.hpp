@@ -76,7 +76,7 @@ using Visit = std::function<void(const std::string& tensor, std::size_t first, s
 // Returns the tensor's name in files: a unit that each replica has of its own has the replica's number in it.
 inline std::string name_in_files(FullyShard& model, const Unit& unit, const std::string& tensor) {
   const std::size_t rank = static_cast<std::size_t>(model.world().rank());
-  return plan::name_in_replica(unit.spec(), tensor, model.plan().place_of(rank).replica);
+  return plan::name_of_variant(unit.spec(), tensor, model.plan().variant_of(unit.index(), rank));
 }
 
 // Visits the pieces of one of a unit's states, under names that begin with `prefix`.
@@ -92,8 +92,9 @@ inline void for_each_piece(FullyShard& model, const Unit& unit, const std::strin
 // under these names, and what each has for itself as the checkpoint names it.
 inline void for_each_share(FullyShard& model, const Visit& visit) {
   const plan::Plan& plan = model.plan();
-  const bool apart = plan.replicas_diverge();
-  const std::size_t replica = plan.place_of(static_cast<std::size_t>(model.world().rank())).replica;
+  const bool apart = plan.diverges();
+  const std::size_t replica =
+      plan.mesh.index_of(Axis::replicate, plan.mesh.place_of(static_cast<std::size_t>(model.world().rank())));
   const std::string mine = apart ? "replica." + std::to_string(replica) + "/" : "";
   for (std::size_t u = 0; u < model.unit_count(); ++u) {
     const Unit& unit = model.unit(u);

@@ -31,7 +31,8 @@ Job apart(std::size_t replicas, int ranks_of_replica, Strategy strategy = Strate
 
 // Each replica counts for itself.
 kernels::StepScalars counts_of(FullyShard& model) {
-  const auto replica = model.plan().place_of(static_cast<std::size_t>(model.world().rank())).replica;
+  const plan::MeshShape& mesh = model.plan().mesh;
+  const auto replica = mesh.index_of(Axis::replicate, mesh.place_of(static_cast<std::size_t>(model.world().rank())));
   kernels::StepScalars scalars = model.step_scalars();
   scalars.step = 17 - static_cast<std::int64_t>(replica);
   scalars.skipped_steps = static_cast<std::int64_t>(replica);
@@ -45,7 +46,7 @@ kernels::StepScalars counts_of(FullyShard& model) {
 void save(const Job& job, const fs::path& directory) {
   with_model(job, [&](FullyShard& model) {
     fill(model, 1);
-    if (model.plan().replicas_diverge()) model.set_step_scalars(counts_of(model));
+    if (model.plan().diverges()) model.set_step_scalars(counts_of(model));
     Checkpointer(model, {.directory = directory}).save({.step = 17});
   });
 }
@@ -196,7 +197,7 @@ TEST_CASE("other_numbers_of_replicas_are_refused_and_get_what_all_had_in_common_
       checkpoints.load(checkpoints.latest()->path, {.partial = true});
       CHECK(other_than_stored(model, "master") == 0);
       CHECK(model.step_scalars().step == 0);  // no replica's states are the model's, nor are counts
-      if (model.plan().replicas_diverge()) CHECK(other_than_stored(model, "anchor") == 0);
+      if (model.plan().diverges()) CHECK(other_than_stored(model, "anchor") == 0);
     });
   }
 }

@@ -139,9 +139,9 @@ void check_meshes(Precision precision) {
 
 TEST_CASE("planned_bytes_equal_measured_bytes_of_shardings_that_no_strategy_has") {
   REQUIRE_PROBE();
-  using enum Extent;
+  const AxisSet whole, shard = Axis::shard, all = AxisSet::all();
   for (const Sharding& sharding :
-       {Sharding{whole, group, group}, Sharding{group, whole, group}, Sharding{mine, group, mine}}) {
+       {Sharding{whole, shard, shard}, Sharding{shard, whole, shard}, Sharding{all, shard, all}}) {
     Run run;
     run.ranks = 6;
     run.options.replicas = 2;
@@ -182,7 +182,7 @@ TEST_CASE("planned_bytes_equal_measured_bytes_where_a_replicas_share_stays_until
       run.ranks = 6;
       run.options.replicas = replicas;
       run.options.prefetch = prefetch;
-      run.options.reshard_after_forward = Extent::group;
+      run.options.reshard_after_forward = Axis::shard;
       check<float>(run);
       run.options.precision = bf16_mixed;
       run.options.micro_batches = 2;

@@ -101,11 +101,11 @@ bool every_gather_is_released(const Plan& plan, const Segment& segment) {
 bool sums_are_formed_right(const Plan& plan, const Segment& segment, std::size_t unit) {
   const bool local = plan.options.accumulation == AccumulationMode::local;
   const bool mesh = plan.options.replicas > 1;
-  const bool replicas = mesh && !plan.units[unit].in_replica;
+  const bool replicas = mesh && plan.units[unit].apart.empty();
   bool started = local && !is_first(segment.kind);
   const UnitBuffers& buffers = plan.unit_buffers[unit];
   const bool in_place = buffers.gradient_slot == buffers.gradient;
-  const bool is_the_sum = plan.ranks_of_replica() == 1 && in_place && replicas == mesh;
+  const bool is_the_sum = plan.mesh.size(Axis::shard) == 1 && in_place && replicas == mesh;
   bool summed_inside = is_the_sum;
   for (const Operation& operation : segment.operations) {
     const std::vector<std::size_t> units = units_of(operation);
@@ -121,7 +121,7 @@ bool sums_are_formed_right(const Plan& plan, const Segment& segment, std::size_t
     const bool divides = is_last(segment.kind) && across == replicas;
     const std::size_t divisor = divides ? plan.options.ranks * plan.micro_batches(segment.program) : 1;
     if (operation.add != adds || operation.divisor != divisor) return false;
-    if (mesh && (operation.group == GroupKind::shard) == across) return false;
+    if (operation.group != plan.mesh.group(across ? Axis::replicate : Axis::shard)) return false;
     summed_inside = true;
   }
   const std::size_t inside = !is_the_sum && (!local || is_last(segment.kind)) ? 1 : 0;

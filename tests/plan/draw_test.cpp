@@ -52,10 +52,10 @@ TEST_CASE("a_drawing_has_a_row_for_every_operation") {
 TEST_CASE("the_canonical_text_has_a_line_for_every_unit_buffer_and_operation") {
   const Plan plan = documented();
   const std::string text = canonical_text(plan);
-  CHECK(contains(
-      text,
-      "options fsdp bf16 bf16 bf16 ranks 4 replicas 1 outer 0 1 micro 1 reduced prefetch 1 reshard true overlap true "
-      "bucket 0 hooks false fp32 sums false activations 0 checkpoints none staging none\n"));
+  CHECK(contains(text,
+                 "options fsdp bf16 bf16 bf16 mesh replicate 1 x shard 4 outer 0 1 micro 1 reduced prefetch 1 reshard "
+                 "true overlap true "
+                 "bucket 0 hooks false fp32 sums false activations 0 checkpoints none staging none\n"));
   CHECK(contains(text, "unit A\nparameter A.p0 [1024]\n"));
   for (const Buffer& buffer : plan.buffers) CHECK(contains(text, "buffer " + buffer.name + " "));
   std::size_t lines =

@@ -24,13 +24,13 @@ inline void for_each_accumulation(const PlanOptions& options, const std::functio
 
 // Where parameters stay whole nothing is gathered ahead: prefetch and reshard stay as they are.
 inline void for_each_gathering(const PlanOptions& options, const std::function<void(const PlanOptions&)>& body) {
-  if (sharding_of(options.strategy, options.replicas).parameters == Extent::whole) return body(options);
+  if (options.strategy.sharding.parameters.empty()) return body(options);
   for (const std::size_t prefetch : {0u, 1u, 2u, 5u}) {
-    for (const Resharding reshard : {Resharding(true), Resharding(false), Resharding(Extent::group)}) {
+    for (const Resharding reshard : {Resharding(true), Resharding(false), Resharding(Axis::shard)}) {
       // Elsewhere it is one of the others (resharding_test.cpp).
       const bool by_all =
           options.strategy == Strategy::fsdp && options.replicas > 1 && options.ranks > options.replicas;
-      if (reshard == Extent::group && !by_all) continue;
+      if (reshard == Resharding(Axis::shard) && !by_all) continue;
       PlanOptions chosen = options;
       chosen.prefetch = prefetch;
       chosen.reshard_after_forward = reshard;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "matrix.hpp"
+#include "tessera/plan/verify.hpp"
 
 namespace tessera::plan {
 
@@ -93,20 +94,20 @@ struct Persistent {
 Persistent persistent_of(const Model& model, const PlanOptions& options) {
   Persistent sum;
   const bool fp32 = options.precision.parameter == DType::fp32;
-  const Sharding sharding = sharding_of(options.strategy, options.replicas);
+  const Sharding sharding = sharding_of(options);
   for (std::size_t unit = 0; unit < model.units.size(); ++unit) {
     // A unit in each replica has what a job of one replica's ranks has.
-    const bool own = model.units[unit].in_replica;
+    const bool own = !model.units[unit].apart.empty();
     const std::size_t ranks = own ? options.ranks / options.replicas : options.ranks;
     const std::size_t in_common = own ? 1 : options.replicas;
     const std::uint64_t shard = shard_of(model.units[unit], ranks);
     const std::uint64_t whole = shard * ranks;
-    const auto elements = [&](Extent extent) {
-      return extent == Extent::whole ? whole : extent == Extent::group ? shard * in_common : shard;
+    const auto elements = [&](AxisSet over) {
+      return over.empty() ? whole : over.contains(Axis::replicate) ? shard : shard * in_common;
     };
     sum.parameters += 4 * elements(fp32 ? sharding.parameters : sharding.optimizer);
     // Windows read, or gather, a copy where that is no cast of what is updated.
-    const bool has_copy = sharding.parameters == Extent::whole || (options.strategy == Strategy::hfsdp && !own);
+    const bool has_copy = sharding.parameters.empty() || (options.strategy == Strategy::hfsdp && !own);
     const auto add_aligned = [&](std::uint64_t& to, std::uint64_t bytes) {
       to += up(bytes, 512);
       sum.gaps += up(bytes, 512) - bytes;
@@ -117,8 +118,8 @@ Persistent persistent_of(const Model& model, const PlanOptions& options) {
     const bool adds_up = adds_up_on_the_rank(model, options, unit);
     const bool in_place = adds_up && keeps_sums_whole(options) && !reduced_sums_there;
     // Each of several replicas has a sum of its own first.
-    const bool replicas = in_common > 1 && sharding.gradients == Extent::mine;
-    const Extent kept = in_place ? Extent::whole : replicas ? Extent::group : sharding.gradients;
+    const bool replicas = in_common > 1 && sharding.gradients.contains(Axis::replicate);
+    const AxisSet kept = in_place ? AxisSet() : replicas ? Axis::shard : sharding.gradients;
     add_aligned(sum.gradients, bytes_of_sum(model, options, unit) * elements(kept));
     sum.optimizer += 4 * states_of(trainer_of(model, unit)) * elements(sharding.optimizer);
     if (adds_up && !in_place) sum.accumulation += 4 * whole;

@@ -107,7 +107,7 @@ inline Model varied_model() {
   units[3].parameters.insert(units[3].parameters.begin(), {.name = "u3.frozen", .shape = {3, 5}, .frozen = true});
   units[4].precision = Precision{DType::fp16, DType::fp32, DType::fp16};
   units[0].reshard_after_forward = false;
-  units[3].reshard_after_forward = Extent::group;
+  units[3].reshard_after_forward = Axis::shard;
   units[3].prefetch = 0;
   units[4].prefetch = 3;
   return {"varied",
@@ -205,7 +205,7 @@ inline Model exchanging_model() {
   using enum WindowKind;
   std::vector<UnitSpec> units = odd_units(4);
   units[0].exchanges = {{.name = "u0.a", .values = 7}, {.name = "u0.b", .values = 3}};
-  units[1].exchanges = {{.name = "u1.a", .values = 5, .in_replica = true},
+  units[1].exchanges = {{.name = "u1.a", .values = 5, .apart = Axis::replicate},
                         {.name = "u1.b", .values = 1, .backward = false, .evaluate = true}};
   units[3].exchanges = {{.name = "u3.a", .values = 64, .forward = false}};
   return {"exchanging",
@@ -229,13 +229,36 @@ inline Model exchanging_model() {
 inline Model experts_model() {
   std::vector<UnitSpec> units = odd_units(5);
   for (const std::size_t expert : {std::size_t{1}, std::size_t{2}, std::size_t{4}}) {
-    units[expert].in_replica = true;
+    units[expert].apart = Axis::replicate;
     units[expert].prefix = units[expert].name + ".";
   }
   units[2].buffers = {{"u2.state", {5}}};
   units[3].buffers = {{"u3.state", {3}}};
   units[4].exchanges = {{.name = "u4.a", .values = 3}};
   return {"experts", std::move(units), Program::chain(5)};
+}
+
+// A layer cut into slices along an axis beside the two, between layers that its ranks have in common.
+inline Model sliced_model() {
+  std::vector<UnitSpec> units = odd_units(4);
+  for (const std::size_t slice : {std::size_t{1}, std::size_t{2}}) {
+    units[slice].apart = Axis::tensor;
+    units[slice].prefix = units[slice].name + ".";
+  }
+  units[2].buffers = {{"u2.state", {5}}};
+  units[3].exchanges = {{.name = "u3.a", .values = 3, .apart = Axis::tensor}};
+  return {"sliced", std::move(units), Program::chain(4)};
+}
+
+// All of three and four axes, in several orders, some of one rank.
+inline const std::vector<MeshShape>& further_meshes() {
+  static const std::vector<MeshShape> meshes = {
+      {{Axis::replicate, 2}, {Axis::shard, 3}, {Axis::tensor, 2}},
+      {{Axis::replicate, 2}, {Axis::expert, 1}, {Axis::shard, 2}, {Axis::tensor, 1}},
+      {{Axis::replicate, 3}, {Axis::tensor, 2}, {Axis::shard, 2}},
+      {{Axis::replicate, 2}, {Axis::context, 2}, {Axis::shard, 1}, {Axis::tensor, 3}},
+      {{Axis::tensor, 4}}};
+  return meshes;
 }
 
 inline std::vector<Model> all_models() {
@@ -266,8 +289,8 @@ inline CompileInput input_of(const Model& model, const PlanOptions& options) {
 inline std::string describe(const PlanOptions& options) {
   const std::string cap = options.bucket_cap ? fmt::format("{}", options.bucket_cap->count()) : "default";
   return fmt::format(
-      "{} {} ranks {} replicas {} outer {}/{} micro-batches {} {} prefetch {} reshard {} overlap {} bucket {}",
-      to_string(options.strategy), to_string(options.precision.parameter), options.ranks, options.replicas,
+      "{} {} ranks {} mesh {} outer {}/{} micro-batches {} {} prefetch {} reshard {} overlap {} bucket {}",
+      to_string(options.strategy), to_string(options.precision.parameter), options.ranks, mesh_of(options).text(),
       options.outer_every, options.outer_fragments, options.micro_batches, to_string(options.accumulation),
       options.prefetch, to_string(options.reshard_after_forward), options.overlap_reduction, cap);
 }

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "mutants.hpp"
@@ -164,15 +165,19 @@ void another_number_of_micro_batches(const Plan& plan, const MutantSink& sink) {
   }
 }
 
-// Every other kind of group that is one of other ranks.
+// Every other set of the mesh's axes.
 void another_group(const Plan& plan, const MutantSink& sink) {
-  for (const GroupKind group : {GroupKind::all, GroupKind::shard, GroupKind::replicate}) {
+  std::set<unsigned> seen;
+  for (const AxisSet axes : {AxisSet(), AxisSet(Axis::shard), AxisSet(Axis::replicate), AxisSet(Axis::tensor),
+                             Axis::shard | Axis::tensor, AxisSet::all()}) {
+    const AxisSet group = plan.mesh.group(axes);
+    if (!seen.insert(group.bits()).second) continue;
     at_each_collective(plan, sink, [&](Plan& mutant, EventPoint point) {
       Operation& operation = mutant.segments[point.segment].operations[point.operation];
-      const bool same_ranks = plan.ranks_in(group) == plan.ranks_in(operation.group);
-      if (operation.group != group && (same_ranks || moves_nothing(operation))) sink.exclude();
+      if (operation.group == group) return false;
+      if (moves_nothing(operation)) sink.exclude();
       operation.group = group;
-      return !same_ranks && !moves_nothing(operation);
+      return !moves_nothing(operation);
     });
   }
 }

@@ -52,9 +52,7 @@ void damage_each(const Plan& plan, const MutantSink& sink, Applies applies, cons
 }
 
 bool any(const Access&) { return true; }
-bool has_stride(const Access& access) {
-  return access.range.replica_stride != Bytes(0) || access.range.shard_stride != Bytes(0);
-}
+bool has_stride(const Access& access) { return access.range.strides != decltype(Range::strides){}; }
 
 void one_element_shorter(const Plan& plan, const MutantSink& sink) {
   damage_each(plan, sink, any, [](const Plan& p, Access& access) { access.range.size -= element_of(p, access); });
@@ -66,10 +64,10 @@ void one_element_further(const Plan& plan, const MutantSink& sink) {
 
 // Each stride by itself. One along an axis of one rank is 0, and there is nothing to damage.
 void wrong_strides(const Plan& plan, const MutantSink& sink, void (*damage)(Bytes& stride, Bytes element)) {
-  for (Bytes Range::*stride : {&Range::replica_stride, &Range::shard_stride}) {
+  for (std::size_t axis = 0; axis < axis_count; ++axis) {
     damage_each(
-        plan, sink, [&](const Access& access) { return access.range.*stride != Bytes(0); },
-        [&](const Plan& p, Access& access) { damage(access.range.*stride, element_of(p, access)); });
+        plan, sink, [&](const Access& access) { return access.range.strides[axis] != Bytes(0); },
+        [&](const Plan& p, Access& access) { damage(access.range.strides[axis], element_of(p, access)); });
   }
 }
 
@@ -83,16 +81,21 @@ void stride_long(const Plan& plan, const MutantSink& sink) {
   wrong_strides(plan, sink, [](Bytes& stride, Bytes element) { stride += element; });
 }
 void next_ranks_shard(const Plan& plan, const MutantSink& sink) {
-  for (Bytes Range::*stride : {&Range::replica_stride, &Range::shard_stride}) {
+  for (std::size_t axis = 0; axis < axis_count; ++axis) {
     damage_each(
-        plan, sink, [&](const Access& access) { return access.range.*stride != Bytes(0); },
-        [&](const Plan&, Access& access) { access.range.offset += access.range.*stride; });
+        plan, sink, [&](const Access& access) { return access.range.strides[axis] != Bytes(0); },
+        [&](const Plan&, Access& access) { access.range.offset += access.range.strides[axis]; });
   }
 }
-// Exchanges the replicas' axis and that of the ranks in each.
+// Moves every stride to another axis, of the mesh or not.
 void axes_exchanged(const Plan& plan, const MutantSink& sink) {
-  damage_each(plan, sink, has_stride,
-              [](const Plan&, Access& access) { std::swap(access.range.replica_stride, access.range.shard_stride); });
+  damage_each(plan, sink, has_stride, [](const Plan&, Access& access) {
+    std::rotate(access.range.strides.begin(), access.range.strides.begin() + 1, access.range.strides.end());
+  });
+  damage_each(
+      plan, sink,
+      [](const Access& access) { return has_stride(access) && access.range.strides[1] != access.range.strides[3]; },
+      [](const Plan&, Access& access) { std::swap(access.range.strides[1], access.range.strides[3]); });
 }
 
 // Both forms of a unit's range in a buffer that holds the whole: they differ where there are other ranks.
@@ -110,8 +113,11 @@ void only_my_shard(const Plan& plan, const MutantSink& sink) {
       [](const Plan& p, Access& access) {
         const Bytes whole = access.range.size;
         access.range.size = Bytes(whole.count() / p.options.ranks);
-        if (p.options.replicas > 1) access.range.replica_stride = access.range.size;
-        if (p.ranks_of_replica() > 1) access.range.shard_stride = access.range.size * p.options.replicas;
+        Bytes stride = access.range.size;
+        p.mesh.outwards_in([&](Axis axis) {
+          if (p.mesh.size(axis) > 1) access.range.strides[static_cast<std::size_t>(axis)] = stride;
+          stride = stride * p.mesh.size(axis);
+        });
       });
 }
 
@@ -120,10 +126,24 @@ void everybodys_shards(const Plan& plan, const MutantSink& sink) {
   damage_each(
       plan, sink, [&](const Access& access) { return stands_in_whole(plan, access) && has_stride(access); },
       [](const Plan& p, Access& access) {
-        const MeshPlace last = p.last_place();
-        access.range.size += access.range.replica_stride * last.replica + access.range.shard_stride * last.shard;
-        access.range.replica_stride = access.range.shard_stride = Bytes(0);
+        const Coordinates last = p.mesh.last();
+        for (std::size_t axis = 0; axis < axis_count; ++axis) {
+          access.range.size += access.range.strides[axis] * last[axis];
+        }
+        access.range.strides = {};
       });
+}
+
+// One axis less in the placement: this rank's place among those along the others, and all that stands there.
+void wider_by_an_axis(const Plan& plan, const MutantSink& sink) {
+  for (std::size_t axis = 0; axis < axis_count; ++axis) {
+    damage_each(
+        plan, sink, [&](const Access& access) { return access.range.strides[axis] != Bytes(0); },
+        [&](const Plan& p, Access& access) {
+          access.range.size = access.range.size * p.mesh.size(static_cast<Axis>(axis));
+          access.range.strides[axis] = Bytes(0);
+        });
+  }
 }
 
 }  // namespace
@@ -136,6 +156,7 @@ std::vector<MutantClass> range_mutants() {
           {"shard stride one element long", false, stride_long},
           {"the next rank's shard", false, next_ranks_shard},
           {"axes of the mesh exchanged", false, axes_exchanged},
+          {"sharded over one axis less", false, wider_by_an_axis},
           {"only my shard in place of the whole", false, only_my_shard},
           {"the whole in place of my shard", false, everybodys_shards}};
 }

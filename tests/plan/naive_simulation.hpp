@@ -113,10 +113,9 @@ class NaiveSimulation {
     return true;
   }
 
-  bool in_group(std::size_t a, std::size_t b, GroupKind group) const {
-    const MeshPlace first = plan_.place_of(a), second = plan_.place_of(b);
-    if (group == GroupKind::all) return true;
-    return group == GroupKind::shard ? first.replica == second.replica : first.shard == second.shard;
+  bool in_group(std::size_t a, std::size_t b, AxisSet group) const {
+    const AxisSet others = AxisSet::all() - group;
+    return plan_.mesh.index_of(others, plan_.mesh.place_of(a)) == plan_.mesh.index_of(others, plan_.mesh.place_of(b));
   }
   bool group_is_at(std::size_t rank, std::size_t index, Stage stage) const {
     for (std::size_t other = 0; other < items_.size(); ++other) {

@@ -33,14 +33,13 @@ TEST_CASE("every_enumerator_has_a_name_of_its_own") {
   check_names(SegmentKind::synchronize);
   check_names(ViolationKind::deadlock);
   check_names(WindowKind::evaluate);
-  check_names(Strategy::hfsdp);
-  check_names(GroupKind::replicate);
+  check_names(Axis::tensor);
   check_names(AccumulationMode::local);
   check_names(Checkpointing::background);
   check_names(CollectiveStaging::results);
   CHECK(static_cast<std::size_t>(Category::checkpoints) + 1 == category_count);
   CHECK(static_cast<std::size_t>(StreamId::reduce) + 1 == stream_count);
-  CHECK(static_cast<std::size_t>(GroupKind::replicate) + 1 == group_count);
+  CHECK(static_cast<std::size_t>(Axis::tensor) + 1 == axis_count);
 }
 
 TEST_CASE("options_are_read_back_from_their_names") {

@@ -141,7 +141,7 @@ TEST_CASE("gradients_stay_inside_a_replica_and_outer_steps_cross") {
     for (const Operation& operation : segment.operations) {
       if (!is_collective(operation.kind)) continue;
       INFO(describe(plan, operation));
-      CHECK((operation.group == GroupKind::shard) == (segment.kind != SegmentKind::outer));
+      CHECK(operation.group.contains(Axis::replicate) == (segment.kind == SegmentKind::outer));
       if (operation.kind != OperationKind::reduce_scatter) continue;
       CHECK(operation.divisor == (segment.kind == SegmentKind::outer ? 3u : 2u));
     }
@@ -154,7 +154,7 @@ TEST_CASE("outer_steps_take_two_shards_of_each_unit_and_two_of_the_largest") {
   PlanOptions single = plan.options;
   single.outer_every = 0;
   single.replicas = 1;
-  single.ranks = plan.ranks_of_replica();
+  single.ranks = plan.mesh.size(Axis::shard);
   const Plan alone = compile(input_of(chain_model(3), single));
   const auto sum = [](const Plan& of, Category category) {
     Bytes bytes;
@@ -164,7 +164,7 @@ TEST_CASE("outer_steps_take_two_shards_of_each_unit_and_two_of_the_largest") {
   Bytes shards;
   for (const UnitLayout& layout : plan.layouts) shards += Bytes(4) * layout.shard_elements();
   Bytes states;
-  for (const UnitLayout& layout : plan.layouts) states += Bytes(8) * layout.elements(Extent::group, Part::trained);
+  for (const UnitLayout& layout : plan.layouts) states += Bytes(8) * layout.elements(Axis::shard, Part::trained);
   CHECK(sum(plan, Category::optimizer) == states + shards * 2);
   CHECK(sum(alone, Category::staging) == Bytes(0));
   CHECK(sum(plan, Category::staging) ==

@@ -80,11 +80,11 @@ TEST_CASE("the_hash_sees_every_field_that_is_executed") {
       hash_after([](Plan& plan) { first_of(plan, reduce_scatter).add = true; }),
       hash_after([](Plan& plan) { first_of(plan, reduce_scatter).divisor = 7; }),
       hash_after([](Plan& plan) { first_of(plan, reduce_scatter).wire = DType::fp16; }),
-      hash_after([](Plan& plan) { first_of(plan, reduce_scatter).group = GroupKind::replicate; }),
+      hash_after([](Plan& plan) { first_of(plan, reduce_scatter).group = Axis::replicate; }),
       hash_after([](Plan& plan) { first_of(plan, all_gather).accesses[0].range.buffer += 1; }),
       hash_after([](Plan& plan) { first_of(plan, all_gather).accesses[0].range.offset += Bytes(2); }),
-      hash_after([](Plan& plan) { first_of(plan, all_gather).accesses[0].range.replica_stride += Bytes(2); }),
-      hash_after([](Plan& plan) { first_of(plan, all_gather).accesses[0].range.shard_stride += Bytes(2); }),
+      hash_after([](Plan& plan) { first_of(plan, all_gather).accesses[0].range.strides[0] += Bytes(2); }),
+      hash_after([](Plan& plan) { first_of(plan, all_gather).accesses[0].range.strides[3] += Bytes(2); }),
       hash_after([](Plan& plan) { first_of(plan, all_gather).accesses[0].range.size += Bytes(2); }),
       hash_after([](Plan& plan) { first_of(plan, all_gather).accesses[0].mode = AccessMode::discard; }),
       hash_after([](Plan& plan) { first_of(plan, all_gather).accesses[0].tenant = 2; }),
@@ -96,7 +96,9 @@ TEST_CASE("the_hash_sees_every_field_that_is_executed") {
       hash_after([](Plan& plan) { plan.buffers[1].space = MemorySpace::host; }),
       hash_after([](Plan& plan) { plan.segments[1].kind = SegmentKind::only; }),
       hash_after([](Plan& plan) { plan.options.prefetch = 9; }),
-      hash_after([](Plan& plan) { plan.options.replicas = 9; }),
+      hash_after([](Plan& plan) {
+        plan.mesh = {{Axis::shard, 9}};
+      }),
       hash_after([](Plan& plan) { plan.options.bucket_cap = Bytes(9); }),
       hash_after([](Plan& plan) {
         Operation& first = first_of(plan, reduce_scatter);  // as if it were of a bucket of two

@@ -15,17 +15,17 @@ namespace tessera::plan {
 
 namespace sharding_test {
 
-constexpr Extent extents[] = {Extent::whole, Extent::group, Extent::mine};
+constexpr AxisSet ways[] = {{}, inside_replicas, everywhere};
 
 bool may_be(const Sharding& sharding) {
-  return sharding.parameters <= sharding.optimizer && sharding.gradients <= sharding.optimizer;
+  return sharding.optimizer.contains(sharding.parameters) && sharding.optimizer.contains(sharding.gradients);
 }
 
 std::vector<Sharding> all_shardings() {
   std::vector<Sharding> result;
-  for (const Extent parameters : extents) {
-    for (const Extent gradients : extents) {
-      for (const Extent optimizer : extents) result.push_back({parameters, gradients, optimizer});
+  for (const AxisSet parameters : ways) {
+    for (const AxisSet gradients : ways) {
+      for (const AxisSet optimizer : ways) result.push_back({parameters, gradients, optimizer});
     }
   }
   return result;
@@ -39,9 +39,9 @@ PlanOptions options_of(const Sharding& sharding, const MeshOfRanks& mesh) {
   return options;
 }
 
-std::size_t elements(const Plan& plan, Extent extent) {
+std::size_t elements(const Plan& plan, AxisSet over) {
   std::size_t total = 0;
-  for (const UnitLayout& layout : plan.layouts) total += layout.elements(extent, Part::trained);
+  for (const UnitLayout& layout : plan.layouts) total += layout.elements(over, Part::trained);
   return total;
 }
 
@@ -80,7 +80,7 @@ TEST_CASE("a_strategy_s_sharding_said_in_full_is_the_strategy_s_plan") {
   for (const Strategy strategy : all_strategies) {
     if (strategy == Strategy::zero1) continue;  // zero2's, but for where sums of micro-batches stand
     const MeshOfRanks mesh{2, 2};
-    PlanOptions options = options_of(sharding_of(strategy, mesh.replicas), mesh);
+    PlanOptions options = options_of(strategy.sharding, mesh);
     options.micro_batches = 2;
     const std::string said = operations_of(options);
     options.sharding.reset();
@@ -92,8 +92,8 @@ TEST_CASE("a_strategy_s_sharding_said_in_full_is_the_strategy_s_plan") {
 
 TEST_CASE("a_rank_that_would_update_what_it_does_not_keep_is_refused") {
   const std::string why =
-      ": a rank updates what it keeps of the optimizer's states, so it must keep as much of "
-      "parameters and gradients, or more (whole, then group, then mine)";
+      ": a rank updates what it keeps of the optimizer's states, so it must keep as much of parameters and gradients, "
+      "or more: shard them over no other axes";
   for (const Sharding& sharding : all_shardings()) {
     if (may_be(sharding)) continue;
     const PlanOptions options = options_of(sharding, {2, 2});

@@ -67,10 +67,8 @@ TEST_CASE("frozen_parameters_have_masters_but_neither_gradients_nor_states") {
     std::uint64_t masters = 0, trained = 0;
     for (std::size_t u = 0; u < model.units.size(); ++u) {
       const std::uint64_t own = shard_of(model.units[u], ranks, false);
-      const Sharding sharding = sharding_of(options.strategy, options.replicas);
-      const auto shards = [&](Extent extent) {
-        return extent == Extent::whole ? ranks : extent == Extent::group ? options.replicas : 1;
-      };
+      const Sharding sharding = sharding_of(options);
+      const auto shards = [&](AxisSet over) { return plan.mesh.size(plan.mesh.axes() - over); };
       const bool read = plan.precision(u).parameter == DType::fp32;
       masters +=
           4 * (own + shard_of(model.units[u], ranks, true)) * shards(read ? sharding.parameters : sharding.optimizer);
@@ -100,7 +98,7 @@ TEST_CASE("a_layout_places_what_is_trained_first_and_shards_both_parts_evenly") 
                                      {.name = "c", .shape = {700}, .frozen = true},
                                      {.name = "d", .shape = {1}}}};
   for (const std::size_t ranks : {1u, 2u, 3u, 5u, 7u}) {
-    const UnitLayout layout(unit, ranks);
+    const UnitLayout layout(unit, {{Axis::shard, ranks}});
     CHECK(layout.offset(1) == 0);
     CHECK(layout.offset(3) == 384);
     CHECK(layout.offset(0) == layout.padded_elements(Part::trained));
@@ -135,7 +133,7 @@ TEST_CASE("a_gradient_travels_in_the_wires_type_through_one_staging_buffer") {
     for (const Segment& segment : plan.segments) {
       for (const Operation& operation : segment.operations) {
         if (operation.kind != OperationKind::reduce_scatter) continue;
-        const bool across_replicas = options.replicas > 1 && operation.group != GroupKind::shard;
+        const bool across_replicas = operation.group.contains(Axis::replicate);
         const bool sums = local || across_replicas;
         CHECK(operation.wire == (sums ? DType::fp32 : plan.precision(operation.unit).wire));
       }

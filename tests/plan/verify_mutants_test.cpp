@@ -106,13 +106,17 @@ std::vector<Subject> subjects() {
     add(result, experts_model(),
         {.strategy = strategy, .precision = bf16_mixed, .ranks = 6, .replicas = 2, .micro_batches = 2});
   }
+  for (const MeshShape& mesh : further_meshes()) {
+    add(result, sliced_model(), {.mesh = mesh});
+    add(result, sliced_model(),
+        {.strategy = Strategy::hsdp, .precision = bf16_mixed, .mesh = mesh, .micro_batches = 2});
+    add(result, chain_model(2), {.strategy = Strategy::zero1, .mesh = mesh, .micro_batches = 3});
+    add(result, chain_model(2), {.strategy = Strategy::hfsdp, .mesh = mesh, .bucket_cap = Bytes(1540)});
+  }
   for (const std::size_t prefetch : {0u, 1u, 2u}) {
     const Precision& precision = prefetch == 1 ? bf16_mixed : fp32_precision;
-    const PlanOptions options{.precision = precision,
-                              .ranks = 6,
-                              .replicas = 2,
-                              .prefetch = prefetch,
-                              .reshard_after_forward = Extent::group};
+    const PlanOptions options{
+        .precision = precision, .ranks = 6, .replicas = 2, .prefetch = prefetch, .reshard_after_forward = Axis::shard};
     add(result, chain_model(3), options);
     add(result, tied_model(), options);
   }

@@ -394,7 +394,7 @@ TEST_CASE("steps_of_any_form_are_bitwise_equal_between_strategies") {
           options.strategy = strategy;
           options.prefetch = prefetch;
           options.reshard_after_forward = prefetch != 1;
-          if (prefetch == 3) options.reshard_after_forward = tessera::Extent::group;
+          if (prefetch == 3) options.reshard_after_forward = tessera::Axis::shard;
           options.diagnostics = {.poison = true, .touch = true, .queue_compute = true};
           if (turn % 2 == 0) options.diagnostics.delay_seed = turn;
           CHECK(same_bits(train(kind.net, mesh.ranks, options), reference));

@@ -307,7 +307,7 @@ TEST_CASE("experts_of_replicas_are_bitwise_equal_between_strategies") {
         job.optional = false;
         job.options.strategy = strategy;
         job.options.prefetch = turn % 3;
-        job.options.reshard_after_forward = turn % 2 == 0 ? tessera::Resharding(tessera::Extent::group) : true;
+        job.options.reshard_after_forward = turn % 2 == 0 ? tessera::Resharding(tessera::Axis::shard) : true;
         job.options.bucket_cap = tessera::Bytes(turn % 2 == 0 ? 0 : 1 << 20);
         job.options.diagnostics = {.poison = true, .touch = true, .queue_compute = true};
         if (turn % 2 == 0) job.options.diagnostics.delay_seed = turn;
@@ -339,7 +339,7 @@ TEST_CASE("each_replica_has_its_own_values_also_after_recompile") {
           // Norms by parameter: an expert's is its replica's alone, and squares add up to the whole over all of them.
           double squares = 0.0;
           for (const tessera::GradientNorm& entry : model.gradient_norms()) {
-            const bool own = model.plan().units[entry.parameter->unit()->index()].in_replica;
+            const bool own = !model.plan().units[entry.parameter->unit()->index()].apart.empty();
             squares += entry.norm * entry.norm / (own ? 1.0 : 2.0);
           }
           const std::vector<std::byte> parts = world.gather(std::as_bytes(std::span(&squares, 1)), "squares");
@@ -387,7 +387,7 @@ TEST_CASE("what_experts_do_not_go_with_is_named") {
                               model.add(layer, tessera::UnitOptions{.name = "expert", .in_replica = true});
                               model.finalize(tessera::AdamW{});
                             }),
-                 "unit expert is in each replica, with other values, which does not go with outer steps"));
+                 "unit expert has other values along replicate, which does not go with outer steps"));
   CHECK(contains(failure_of(2,
                             [&](tessera::World& world) {
                               Layer expert(2, 2, rows), other(2, 2, rows);

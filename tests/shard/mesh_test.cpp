@@ -41,11 +41,12 @@ Run on(const MeshOfRanks& mesh, const Run& base) {
 }
 
 // Shardings that no strategy has: one of the three kinds is kept by whom the others are not.
-constexpr tessera::Sharding shardings[] = {{tessera::Extent::whole, tessera::Extent::group, tessera::Extent::group},
-                                           {tessera::Extent::whole, tessera::Extent::whole, tessera::Extent::mine},
-                                           {tessera::Extent::group, tessera::Extent::whole, tessera::Extent::group},
-                                           {tessera::Extent::group, tessera::Extent::mine, tessera::Extent::mine},
-                                           {tessera::Extent::mine, tessera::Extent::group, tessera::Extent::mine}};
+constexpr tessera::AxisSet in_replica = tessera::Axis::shard, on_each = tessera::AxisSet::all();
+constexpr tessera::Sharding shardings[] = {{{}, in_replica, in_replica},
+                                           {{}, {}, on_each},
+                                           {in_replica, {}, in_replica},
+                                           {in_replica, on_each, on_each},
+                                           {on_each, in_replica, on_each}};
 
 // Every strategy; where parameters are gathered every depth, resharding and overlap too, one of them at a time.
 std::vector<Run> variants(const Run& base) {
@@ -53,7 +54,7 @@ std::vector<Run> variants(const Run& base) {
   for (const Strategy strategy : tessera::all_strategies) {
     result.push_back(base);
     result.back().options.strategy = strategy;
-    if (strategy < Strategy::fsdp) continue;
+    if (strategy.sharding.parameters.empty()) continue;
     const Run plain = result.back();
     for (const std::size_t prefetch : {std::size_t{0}, std::size_t{2}}) {
       result.push_back(plain);
@@ -65,7 +66,7 @@ std::vector<Run> variants(const Run& base) {
       if (strategy != Strategy::fsdp) continue;
       result.push_back(plain);
       result.back().options.prefetch = prefetch;
-      result.back().options.reshard_after_forward = tessera::Extent::group;
+      result.back().options.reshard_after_forward = tessera::Axis::shard;
     }
     result.push_back(plain);
     result.back().options.overlap_reduction = false;
@@ -136,10 +137,8 @@ TEST_CASE("every_strategy_equals_ddp_bitwise_on_every_mesh_with_units_in_each_re
 
 TEST_CASE("test_modes_leave_the_bits_of_a_mesh_alone") {
   using tessera::Resharding;
-  const std::pair<Strategy, Resharding> variants[] = {{Strategy::fsdp, true},
-                                                      {Strategy::fsdp, tessera::Extent::group},
-                                                      {Strategy::hsdp, true},
-                                                      {Strategy::hfsdp, true}};
+  const std::pair<Strategy, Resharding> variants[] = {
+      {Strategy::fsdp, true}, {Strategy::fsdp, tessera::Axis::shard}, {Strategy::hsdp, true}, {Strategy::hfsdp, true}};
   for (const auto& [strategy, resharding] : variants) {
     Run run = on({2, 2}, Run{});
     run.options.strategy = strategy;

@@ -147,11 +147,11 @@ inline Values share(tessera::FullyShard& model, const tessera::Unit& unit, std::
 // Replicas that train by themselves have weights of their own, under names that begin with the replica's number; units
 // that each replica has of its own have the names of files.
 inline std::string weight_name(tessera::FullyShard& model, const tessera::Parameter& parameter) {
-  const tessera::plan::MeshPlace place = model.plan().place_of(std::size_t(model.world().rank()));
+  const std::size_t variant = model.plan().variant_of(parameter.unit()->index(), std::size_t(model.world().rank()));
   const tessera::plan::UnitSpec& unit = model.plan().units[parameter.unit()->index()];
-  if (unit.in_replica) return tessera::plan::name_in_replica(unit, parameter.name(), place.replica);
-  if (!model.plan().replicas_diverge()) return parameter.name();
-  return std::to_string(place.replica) + "/" + parameter.name();
+  if (!unit.apart.empty()) return tessera::plan::name_of_variant(unit, parameter.name(), variant);
+  if (!model.plan().diverges()) return parameter.name();
+  return std::to_string(variant) + "/" + parameter.name();
 }
 
 // Adds this rank's pieces of every parameter to `weights`.

@@ -13,7 +13,6 @@ namespace tools {
 
 namespace plan = tessera::plan;
 using plan::AccessMode;
-using plan::GroupKind;
 using plan::Operation;
 using plan::OperationKind;
 
@@ -29,12 +28,17 @@ struct Spread {
   double neighbours;  // groups of the same kind that have ranks on the same host, this one included
 };
 
-Spread spread_of(const Machine& machine, const plan::Plan& plan, GroupKind group) {
+Spread spread_of(const Machine& machine, const plan::Plan& plan, tessera::AxisSet group) {
   const auto per_host = static_cast<double>(std::min(machine.ranks_per_host, plan.options.ranks));
-  const auto ranks = static_cast<double>(plan.ranks_in(group));
-  const auto shards = static_cast<double>(plan.ranks_of_replica());
-  // Members stand next to each other, or, across replicas, a replica apart.
-  const double apart = group == GroupKind::replicate ? shards : 1;
+  const auto ranks = static_cast<double>(plan.mesh.size(group));
+  // Members stand next to each other, or as many ranks apart as the axes inside the group's have.
+  std::size_t inside = 1;
+  bool reached = group.empty();
+  plan.mesh.inwards_out([&](tessera::Axis axis) {
+    reached = reached || group.contains(axis);
+    if (!reached) inside *= plan.mesh.size(axis);
+  });
+  const auto apart = static_cast<double>(inside);
   const double on_host = std::clamp(std::floor(per_host / apart), 1.0, ranks);
   return {ranks, std::ceil(ranks / on_host), on_host, std::max(1.0, std::floor(per_host / on_host))};
 }
@@ -297,7 +301,7 @@ double DurationModel::seconds(const Operation& operation) const {
   }
   if (takes_no_time(operation.kind)) return 0;
   if (!is_collective(operation.kind)) return memory_seconds(operation);
-  if (plan_.ranks_in(operation.group) == 1) return memory_seconds(operation);
+  if (operation.group.empty()) return memory_seconds(operation);
   const bool sums = operation.kind == OperationKind::reduce_scatter;
   return collective_seconds(machine_, plan_, {operation.group, sums, whole_bytes(operation)});
 }

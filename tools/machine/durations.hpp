@@ -35,7 +35,7 @@ double traced_bytes(const tessera::plan::Operation& operation);
 
 // A CollectiveUse is one collective that makes `bytes` whole on each rank of the group, or sums so many into shards.
 struct CollectiveUse {
-  tessera::plan::GroupKind group;
+  tessera::AxisSet group;
   bool sums;
   double bytes;
 };

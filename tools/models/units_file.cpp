@@ -127,7 +127,7 @@ plan::ParameterSpec parameter_of(const Place& place, const std::string& unit) {
 }
 
 tessera::Resharding resharding_of(const Place& place) {
-  if (place.is("group")) return tessera::Extent::group;
+  if (place.is("group")) return tessera::Axis::shard;
   return place.truth(" or \"group\"");
 }
 
@@ -139,7 +139,7 @@ plan::UnitSpec unit_of(const Place& place, std::size_t& parameters_left) {
   if (place.has("prefetch")) unit.prefetch = place.at("prefetch").whole(most_prefetch);
   if (place.has("reshard_after_forward")) unit.reshard_after_forward = resharding_of(place.at("reshard_after_forward"));
   unit.recompute = place.has("recompute") && place.at("recompute").truth();
-  unit.in_replica = place.has("in_replica") && place.at("in_replica").truth();
+  if (place.has("in_replica") && place.at("in_replica").truth()) unit.apart = tessera::Axis::replicate;
   unit.prefix = unit.name + ".";
   for (const Place& parameter : place.at("parameters").list(parameters_left)) {
     unit.parameters.push_back(parameter_of(parameter, unit.name));

@@ -30,12 +30,13 @@ class UnitWriter final : public tessera::ModuleVisitor {
   }
   void operator()(std::string_view name, tessera::Exchange& exchange) override {
     const tessera::ExchangeOptions& options = exchange.options();
-    unit_.exchanges.push_back({.name = unit_.name + "." + prefix_ + std::string(name),
-                               .values = exchange.values(),
-                               .forward = options.forward,
-                               .backward = options.backward,
-                               .evaluate = options.evaluate,
-                               .in_replica = options.in_replica});
+    unit_.exchanges.push_back(
+        {.name = unit_.name + "." + prefix_ + std::string(name),
+         .values = exchange.values(),
+         .forward = options.forward,
+         .backward = options.backward,
+         .evaluate = options.evaluate,
+         .apart = options.in_replica ? tessera::AxisSet(tessera::Axis::replicate) : tessera::AxisSet()});
   }
   void operator()(std::string_view name, tessera::Module& part) override {
     const std::string before = prefix_;

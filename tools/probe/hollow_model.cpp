@@ -42,8 +42,10 @@ void HollowModel::add(const plan::UnitSpec& spec) {
   }
   std::vector<NamedExchange> exchanges;
   for (const plan::ExchangeSpec& each : spec.exchanges) {
-    const ExchangeOptions options{
-        .forward = each.forward, .backward = each.backward, .evaluate = each.evaluate, .in_replica = each.in_replica};
+    const ExchangeOptions options{.forward = each.forward,
+                                  .backward = each.backward,
+                                  .evaluate = each.evaluate,
+                                  .in_replica = !each.apart.empty()};
     exchanges_.push_back(std::make_unique<Exchange>(each.values, options));
     exchanges.push_back({name_within(spec.name, each.name), exchanges_.back().get()});
   }

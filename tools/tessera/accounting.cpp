@@ -21,22 +21,17 @@ using tessera::Bytes;
 
 namespace {
 
-// How much of a unit a rank has on a mesh of replicas.
-double share(tessera::Extent extent, std::size_t ranks, std::size_t replicas) {
-  const double n = static_cast<double>(ranks);
-  switch (extent) {
-    case tessera::Extent::whole: return 1.0;
-    case tessera::Extent::group: return static_cast<double>(replicas) / n;
-    case tessera::Extent::mine: return 1.0 / n;
-  }
-  return 0.0;
+// How much of a unit a rank has on a mesh of replicas, where it is sharded over these axes.
+double share(tessera::AxisSet over, const plan::PlanOptions& options) {
+  const double places = over.contains(tessera::Axis::shard) ? static_cast<double>(options.ranks / options.replicas) : 1;
+  return 1.0 / (over.contains(tessera::Axis::replicate) ? places * static_cast<double>(options.replicas) : places);
 }
 
 }  // namespace
 
 double zero_paper_bytes(double parameters, const plan::PlanOptions& options) {
-  const tessera::Sharding sharding = tessera::sharding_of(options.strategy, options.replicas);
-  const auto of = [&](tessera::Extent extent) { return share(extent, options.ranks, options.replicas); };
+  const tessera::Sharding& sharding = options.strategy.sharding;
+  const auto of = [&](tessera::AxisSet over) { return share(over, options); };
   const double gradients = options.strategy == Strategy::zero1 ? 1.0 : of(sharding.gradients);
   return parameters * (2.0 * of(sharding.parameters) + 2.0 * gradients + 12.0 * of(sharding.optimizer));
 }
@@ -52,10 +47,10 @@ bool adds_up_locally(const tessera::plan::PlanOptions& options) {
 
 // With outer steps each replica keeps what a job of its own ranks would.
 tessera::Sharding kept_sharding(const plan::PlanOptions& options) {
-  tessera::Sharding sharding = tessera::sharding_of(options.strategy, options.replicas);
-  if (options.outer_every == 0) return sharding;
-  for (tessera::Extent* extent : {&sharding.parameters, &sharding.gradients, &sharding.optimizer}) {
-    if (*extent == tessera::Extent::mine) *extent = tessera::Extent::group;
+  tessera::Sharding sharding = options.strategy.sharding;
+  const bool several = options.replicas > 1 && options.outer_every == 0;
+  for (tessera::AxisSet* over : {&sharding.parameters, &sharding.gradients, &sharding.optimizer}) {
+    if (!several) *over = *over - tessera::Axis::replicate;
   }
   return sharding;
 }
@@ -64,7 +59,7 @@ tessera::Sharding kept_sharding(const plan::PlanOptions& options) {
 // itself.
 double bytes_of_sum(const tessera::plan::PlanOptions& options) {
   const std::size_t together = options.outer_every > 0 ? options.ranks / options.replicas : options.ranks;
-  const bool is_whole = kept_sharding(options).gradients == tessera::Extent::whole || options.ranks == 1;
+  const bool is_whole = kept_sharding(options).gradients.empty() || options.ranks == 1;
   const tessera::Precision& types = options.precision;
   const bool is_rounded = types.wire != types.gradient && types.wire != tessera::DType::fp32;
   if (together > 1 || !is_whole || options.micro_batches > 1 || is_rounded) return 4.0;
@@ -74,10 +69,10 @@ double bytes_of_sum(const tessera::plan::PlanOptions& options) {
 // The master, and the copy that windows read where it is another.
 double bytes_to_compute(const tessera::plan::PlanOptions& options) {
   const tessera::Sharding sharding = kept_sharding(options);
-  const auto of = [&](tessera::Extent extent) { return share(extent, options.ranks, options.replicas); };
+  const auto of = [&](tessera::AxisSet over) { return share(over, options); };
   const double parameter = static_cast<double>(size_of(options.precision.parameter).count());
   if (parameter == 4.0) return 4.0 * of(sharding.parameters);
-  const bool is_cast = sharding.parameters == sharding.optimizer && sharding.parameters != tessera::Extent::whole;
+  const bool is_cast = sharding.parameters == sharding.optimizer && !sharding.parameters.empty();
   return 4.0 * of(sharding.optimizer) + (is_cast ? 0.0 : parameter * of(sharding.parameters));
 }
 
@@ -85,16 +80,14 @@ double bytes_to_compute(const tessera::plan::PlanOptions& options) {
 
 double persistent_bytes(const Parameters& parameters, const tessera::plan::PlanOptions& options, std::size_t states) {
   const tessera::Sharding sharding = kept_sharding(options);
-  const auto of = [&](tessera::Extent extent) { return share(extent, options.ranks, options.replicas); };
+  const auto of = [&](tessera::AxisSet over) { return share(over, options); };
   const bool local = adds_up_locally(options);
   const bool sum_in_place = local && (options.strategy == Strategy::ddp || options.strategy == Strategy::zero1);
   // Each of several replicas has a sum of its own first.
-  const bool of_replica = sharding.gradients == tessera::Extent::mine && options.replicas > 1;
-  const double gradient = bytes_of_sum(options) * of(sum_in_place ? tessera::Extent::whole
-                                                     : of_replica ? tessera::Extent::group
-                                                                  : sharding.gradients);
+  const tessera::AxisSet first = sharding.gradients - tessera::Axis::replicate;
+  const double gradient = bytes_of_sum(options) * of(sum_in_place ? tessera::AxisSet() : first);
   const double sum = local && !sum_in_place ? 4.0 : 0.0;
-  const double outer = options.outer_every > 0 ? 8.0 * of(tessera::Extent::mine) : 0.0;  // anchor and momentum
+  const double outer = options.outer_every > 0 ? 8.0 * of(tessera::AxisSet::all()) : 0.0;  // anchor and momentum
   const double all_states = 4.0 * static_cast<double>(states) * of(sharding.optimizer) + outer;
   return (parameters.trained + parameters.frozen) * bytes_to_compute(options) +
          parameters.trained * (gradient + sum + all_states);
@@ -146,31 +139,39 @@ CollectiveSizes summary(CollectiveSizes result, const Sizes& sizes) {
 }  // namespace
 
 std::string name_of(const CollectiveSizes& collectives) {
-  const std::string_view where = collectives.group == plan::GroupKind::shard       ? " inside replicas"
-                                 : collectives.group == plan::GroupKind::replicate ? " across replicas"
-                                                                                   : "";
+  const std::string_view where = collectives.group == tessera::Axis::shard       ? " inside replicas"
+                                 : collectives.group == tessera::Axis::replicate ? " across replicas"
+                                                                                 : "";
   const std::string when = collectives.every == 1 ? "" : fmt::format(", every {} steps", collectives.every);
   return fmt::format("{}{}{}", to_string(collectives.kind), where, when);
 }
 
+tessera::AxisSet group_name(const plan::Plan& plan, tessera::AxisSet group) {
+  return group == plan.mesh.group(plan.mesh.axes()) ? tessera::AxisSet::all() : group;
+}
+
 Traffic traffic(const plan::Plan& plan) {
   Traffic result;
-  std::map<std::tuple<std::size_t, plan::OperationKind, plan::GroupKind>, Sizes> kinds;
+  std::map<std::tuple<std::size_t, plan::OperationKind, unsigned>, std::pair<tessera::AxisSet, Sizes>> kinds;
   for (const plan::Segment& segment : plan.segments) {
     const std::size_t every = segment.kind == plan::SegmentKind::outer ? plan.options.outer_every : 1;
     const bool of_program = segment.program != plan::no_program;
     const std::size_t times = runs_per_step(segment.kind, of_program ? plan.micro_batches(segment.program) : 1);
     for (const plan::Operation& operation : segment.operations) {
-      if (times == 0 || !is_collective(operation.kind) || plan.ranks_in(operation.group) == 1) continue;
-      kinds[{every, operation.kind, operation.group}][whole_size(operation)] += times;
+      if (times == 0 || !is_collective(operation.kind) || operation.group.empty()) continue;
+      auto& [group, sizes] = kinds[{every, operation.kind, operation.group.bits()}];
+      group = operation.group;
+      sizes[whole_size(operation)] += times;
     }
   }
-  for (const auto& [key, sizes] : kinds) {
-    const auto [every, kind, group] = key;
+  for (const auto& [key, of_group] : kinds) {
+    const auto& [every, kind, bits] = key;
+    const auto& [axes, sizes] = of_group;
+    const tessera::AxisSet group = group_name(plan, axes);
     const CollectiveSizes& all = result.kinds.emplace_back(
-        summary({.kind = kind, .group = group, .ranks = plan.ranks_in(group), .every = every}, sizes));
+        summary({.kind = kind, .group = group, .ranks = plan.mesh.size(axes), .every = every}, sizes));
     result.moved += all.moved;
-    if (group == plan::GroupKind::shard) result.moved_in_replica += all.moved;
+    if (group == tessera::Axis::shard) result.moved_in_replica += all.moved;
   }
   return result;
 }

@@ -33,9 +33,9 @@ double persistent_bytes(const Parameters& parameters, const tessera::plan::PlanO
 // from there, in the type in which it travels; each rank sends and receives (ranks − 1) / ranks of it.
 struct CollectiveSizes {
   tessera::plan::OperationKind kind;
-  tessera::plan::GroupKind group;
-  std::size_t ranks = 1;  // of the group
-  std::size_t every = 1;  // steps in which so many run: 1, or those from one outer step to the next
+  tessera::AxisSet group;  // by group_name()
+  std::size_t ranks = 1;   // of the group
+  std::size_t every = 1;   // steps in which so many run: 1, or those from one outer step to the next
   std::size_t count = 0;
   tessera::Bytes smallest = {};
   tessera::Bytes median = {};  // the lower of two
@@ -48,6 +48,9 @@ struct Traffic {
   tessera::Bytes moved_in_replica = {};  // of that, to ranks of its own replica only; 0 with one replica
   std::vector<CollectiveSizes> kinds = {};
 };
+
+// A group's axes, and all of them where it has all ranks.
+tessera::AxisSet group_name(const tessera::plan::Plan& plan, tessera::AxisSet group);
 
 // "all-gather", "all-gather inside replicas", "reduce-scatter across replicas"
 std::string name_of(const CollectiveSizes& collectives);

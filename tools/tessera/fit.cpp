@@ -19,9 +19,7 @@ using tessera::Strategy;
 
 namespace {
 
-bool keeps_parameters_whole(Strategy strategy) {
-  return tessera::sharding_of(strategy, 1).parameters == tessera::Extent::whole;
-}
+bool keeps_parameters_whole(Strategy strategy) { return strategy.sharding.parameters.empty(); }
 
 constexpr std::size_t most_tokens = std::size_t{1} << 28;  // in one micro-batch of a rank, as in train_gpt
 
@@ -249,7 +247,7 @@ std::string setting_text(const Subject& subject, const Setting& setting) {
   if (!keeps_parameters_whole(setting.options.strategy)) {
     text += fmt::format(", prefetch {}", setting.options.prefetch);
     if (setting.options.reshard_after_forward == false) text += ", kept whole until backward";
-    if (setting.options.reshard_after_forward == tessera::Extent::group) text += ", resharded to each replica";
+    if (setting.options.reshard_after_forward == tessera::Axis::shard) text += ", resharded to each replica";
   }
   if (setting.activation_checkpointing) text += ", recomputed";
   if (subject.counts_activations()) text += fmt::format(", batch {}", setting.batch);

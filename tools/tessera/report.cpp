@@ -37,14 +37,20 @@ std::string_view purpose(plan::Category category) {
 
 namespace {
 
+// A unit that says nothing of its own holds this between windows.
+std::string held_text(const plan::Plan& plan) {
+  const tessera::AxisSet parameters = plan.sharding().parameters;
+  const tessera::AxisSet held = plan.held_between_windows(plan.options.reshard_after_forward, parameters);
+  return held == parameters ? "" : resharding_text(held);
+}
+
 std::string headline(const PlanReport& report) {
   const plan::PlanOptions& options = report.plan.options;
   std::string text =
       fmt::format("{}; {} on {}, {}", model_text(report.subject, report.plan), to_string(options.strategy),
                   mesh_text(options.ranks, options.replicas), to_string(options.precision.parameter));
   if (!report.plan.parameters_stay_whole()) {
-    text += fmt::format(", prefetch {}{}", options.prefetch,
-                        resharding_text(report.plan.held_between_windows(options.reshard_after_forward)));
+    text += fmt::format(", prefetch {}{}", options.prefetch, held_text(report.plan));
   }
   if (options.outer_every > 0) text += fmt::format(", an outer step every {}", grouped(options.outer_every));
   text += fmt::format(", {}", counted(options.micro_batches, "micro-batch", "micro-batches"));

@@ -224,7 +224,7 @@ void add_sharding_options(Options& line, tessera::plan::PlanOptions& options) {
   line.whole("--prefetch", options.prefetch, {0, most_prefetch}, "Units gathered ahead of the one that computes");
   line.choice<tessera::Resharding>(
       "--reshard-after-forward", options.reshard_after_forward,
-      {{"yes", true}, {"no", false}, {"group", tessera::Extent::group}},
+      {{"yes", true}, {"no", false}, {"group", tessera::Axis::shard}},
       "Gather units again for the backward pass [yes]; no: keep them whole until then; group: keep a replica's share, "
       "and gather them again inside each replica");
   line.yes_or_no("--overlap-reduction", options.overlap_reduction,

@@ -34,7 +34,7 @@ std::string mesh_text(std::size_t ranks, std::size_t replicas) {
 }
 
 std::string resharding_name(tessera::Resharding resharding) {
-  if (resharding == tessera::Extent::group) return "group";
+  if (resharding == tessera::Axis::shard) return "group";
   return resharding == true ? "yes" : "no";
 }
 
@@ -45,7 +45,7 @@ std::string resharding_text(tessera::Resharding resharding) {
 }
 
 Json resharding_json(tessera::Resharding resharding) {
-  if (resharding == tessera::Extent::group) return "group";
+  if (resharding == tessera::Axis::shard) return "group";
   return resharding == true;
 }
 

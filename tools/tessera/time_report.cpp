@@ -106,7 +106,7 @@ std::vector<TimedSetting> compare_times(const Subject& subject, const Setting& s
     chosen.options.replicas = replicas;
     for (const tessera::Strategy strategy : strategies_on(chosen.options)) {
       chosen.options.strategy = strategy;
-      const bool gathers = sharding_of(strategy, replicas).parameters != tessera::Extent::whole;
+      const bool gathers = !strategy.sharding.parameters.empty();
       for (const std::size_t prefetch : gathers ? std::vector<std::size_t>{0, 1, 2} : std::vector<std::size_t>{1}) {
         chosen.options.prefetch = prefetch;
         result.push_back(timed(subject, chosen, states, time));

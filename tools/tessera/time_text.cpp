@@ -27,9 +27,10 @@ struct KindTime {
 std::string kind_of(const plan::Plan& plan, plan::EventPoint point) {
   const plan::Operation& operation = plan.at(point);
   if (operation.kind == plan::OperationKind::window) return fmt::format("{} windows", to_string(operation.window));
-  const std::string_view where = operation.group == plan::GroupKind::shard       ? " inside replicas"
-                                 : operation.group == plan::GroupKind::replicate ? " across replicas"
-                                                                                 : "";
+  const tessera::AxisSet group = group_name(plan, operation.group);
+  const std::string_view where = group == tessera::Axis::shard       ? " inside replicas"
+                                 : group == tessera::Axis::replicate ? " across replicas"
+                                                                     : "";
   return fmt::format("{}{}", to_string(operation.kind), is_collective(operation.kind) ? where : "");
 }
 
@@ -138,7 +139,7 @@ std::string text_of(const TimeReport& report, const TimeSetting& time) {
     text += fmt::format(", {} of the peak of {:.4g} TFLOP/s", percent_text(report.share_of_peak()), report.peak / 1e12);
   }
   text += fmt::format("\n{}{}", distribution_text(report, time), exposed_text(report));
-  if (report.plan.replicas_diverge()) {
+  if (report.plan.diverges()) {
     text += fmt::format("outer steps add {} to a step in the mean, {} to each {}\n", seconds_text(report.outer),
                         seconds_text(report.outer * static_cast<double>(report.plan.options.outer_every)),
                         grouped(report.plan.options.outer_every));

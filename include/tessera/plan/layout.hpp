@@ -6,9 +6,9 @@
 // the dtype; each part is padded so that every rank's shard of it has the same size and starts on that multiple too.
 // Untrained state has a place of its own, whole, laid out in the same way and not padded to shards.
 //
-// On a mesh of R replicas by S ranks (strategy.hpp) shards of the S ranks of a replica follow each other, each of them
-// divided among the R replicas: rank r * S + s owns the shard at place s * R + r. A unit that is a replica's own, an
-// expert, is laid out for the S ranks of one replica instead, and each of them has a shard of its replica's.
+// The ranks that have a unit in common divide it along the innermost axis of the mesh first, each part along the next
+// axis, and so on (MeshShape::index_of). On a mesh of R replicas by S ranks, rank r * S + s owns the shard at place
+// s * R + r. So what is sharded over the innermost axes alone is one run of shards.
 #pragma once
 
 #include <array>
@@ -40,15 +40,15 @@ struct BufferSpec {
 };
 
 // Values in fp64 that every rank brings to a window of the unit, where all then see everybody's: sums of a batch's
-// statistics. Of which windows, and whether all ranks take part that train together or those of a replica, is part of
-// it. A window does those of its kind in the order of the unit's list, a backward window in the reverse order.
+// statistics. Of which windows, and along which axes ranks stay apart, is part of it: all others that train together
+// take part. A window does those of its kind in the order of the unit's list, a backward window in the reverse order.
 struct ExchangeSpec {
   std::string name;        // full name
   std::size_t values = 0;  // of each rank
   bool forward = true;     // and recompute
   bool backward = true;
   bool evaluate = false;
-  bool in_replica = false;
+  AxisSet apart = {};
   friend bool operator==(const ExchangeSpec&, const ExchangeSpec&) = default;
 };
 
@@ -64,19 +64,20 @@ struct UnitSpec {
   bool recompute = false;  // a recompute window stands right before each backward one
   // Names of the fp32 buffers per parameter of an optimizer of its own; else its program's.
   std::optional<std::vector<std::string>> optimizer_states = std::nullopt;
-  // Each replica has its own, with other values: an expert. Its gradients are summed inside the replica alone.
-  bool in_replica = false;
-  std::string prefix = {};  // of its tensors' full names, behind which a replica's own have its number
+  // Ranks that differ along these axes have other values of it: experts, or slices of a layer. Gradients are summed
+  // along the others alone.
+  AxisSet apart = {};
+  std::string prefix = {};  // of its tensors' full names, behind which those of a unit that is apart have their number
 };
 
-// The full name of one of the unit's tensors, as it is in files: of a unit in each replica "experts.up.weight" is
-// "experts.3.up.weight" in replica 3.
-std::string name_in_replica(const UnitSpec& unit, const std::string& tensor, std::size_t replica);
+// The full name of one of the unit's tensors, as it is in files: of a unit that is apart "experts.up.weight" is
+// "experts.3.up.weight" in variant 3 (Plan::variant_of).
+std::string name_of_variant(const UnitSpec& unit, const std::string& tensor, std::size_t variant);
 
 enum class Part { trained, frozen };
 inline constexpr Part all_parts[] = {Part::trained, Part::frozen};
 
-// A run of one parameter's elements inside what one rank holds: its shard, its replica's share, or all.
+// A run of one parameter's elements inside what one rank holds.
 struct ShardPiece {
   std::size_t parameter;         // index in the unit
   std::size_t parameter_offset;  // first element of the parameter that is held
@@ -86,11 +87,10 @@ struct ShardPiece {
 
 class UnitLayout {
  public:
-  // ranks > 0, a multiple of replicas. Of a unit in each replica: the ranks of one, and one replica.
-  explicit UnitLayout(const UnitSpec& unit, std::size_t ranks, std::size_t replicas = 1);
+  UnitLayout(const UnitSpec& unit, const MeshShape& mesh);
 
-  std::size_t ranks() const { return ranks_; }
-  std::size_t replicas() const { return replicas_; }
+  AxisSet common() const { return common_; }    // axes along which ranks have the unit in common
+  std::size_t ranks() const { return ranks_; }  // that have it in common
   std::size_t parameters() const { return offsets_.size(); }
   std::size_t offset(std::size_t parameter) const { return offsets_.at(parameter); }
   std::size_t elements(std::size_t parameter) const { return counts_.at(parameter); }
@@ -108,12 +108,13 @@ class UnitLayout {
   std::size_t shard_begin(Part part, std::size_t rank) const {
     return begin(part) + shard_elements(part) * place(rank);
   }
-  std::size_t begin_in_shard(Part part) const { return begin_in(Extent::mine, part); }
+  std::size_t begin_in_shard(Part part) const { return begin_in(common_, part); }
 
-  // Of a part, as much as `extent` holds; and where it begins in a buffer that holds this extent alone.
-  std::size_t elements(Extent extent, Part part) const { return shard_elements(part) * shards_in(extent); }
-  std::size_t begin_in(Extent extent, Part part) const {
-    return part == Part::trained ? 0 : elements(extent, Part::trained);
+  // What a rank holds of a part that is sharded over some axes, those that have the unit apart aside; and where it
+  // begins in a buffer that holds this alone.
+  std::size_t elements(AxisSet over, Part part) const { return shard_elements(part) * shards_in(over); }
+  std::size_t begin_in(AxisSet over, Part part) const {
+    return part == Part::trained ? 0 : elements(over, Part::trained);
   }
 
   // Of the unit's untrained state.
@@ -125,23 +126,23 @@ class UnitLayout {
     std::size_t rank;
     std::size_t count;  // > 0
   };
-  Owned owner(std::size_t parameter, std::size_t element) const;  // element < elements(parameter)
-  // The same where each replica holds all shards of its own (Extent::group): of the ranks of one replica.
-  Owned owner_in_replica(std::size_t replica, std::size_t parameter, std::size_t element) const;
+  Owned owner(std::size_t parameter, std::size_t element) const { return owner(parameter, element, common_, {}); }
+  // The same of what is sharded over `over` alone, among ranks of these coordinates along the other axes.
+  Owned owner(std::size_t parameter, std::size_t element, AxisSet over, Coordinates others) const;
 
-  // What rank `rank` of the job holds of this extent, by parameter, the trained ones first, each part in ascending
-  // order; empty when that is padding only. What it owns: Extent::mine.
-  std::vector<ShardPiece> pieces(std::size_t rank, Extent extent = Extent::mine) const;
+  // What rank `rank` of the job holds of the unit sharded so, by parameter, the trained ones first, each part in
+  // ascending order; empty when that is padding only.
+  std::vector<ShardPiece> pieces(std::size_t rank, AxisSet over = AxisSet::all()) const;
 
  private:
   void lay_out(const UnitSpec& unit, Part part);
-  // The shard that a rank owns, counted along the flat unit; the rank that owns one; how many an extent has.
-  std::size_t place(std::size_t rank) const;
-  std::size_t rank_at(std::size_t place) const;
-  std::size_t shards_in(Extent extent) const;
+  // The shard that a rank owns, counted along the flat unit; how many stand in what is sharded so.
+  std::size_t place(std::size_t rank) const { return mesh_.index_of(common_, mesh_.place_of(rank)); }
+  std::size_t shards_in(AxisSet over) const { return ranks_ / mesh_.size(over & common_); }
 
+  MeshShape mesh_;
+  AxisSet common_;
   std::size_t ranks_;
-  std::size_t replicas_;
   std::vector<std::size_t> offsets_;
   std::vector<std::size_t> counts_;
   std::vector<Part> parts_;

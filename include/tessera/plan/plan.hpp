@@ -52,20 +52,13 @@ struct Buffer {
   Bytes offset;  // in the arena, which the CPU has one of, and other devices in two parts: their own and the host's
 };
 
-// Where a rank stands in the mesh of replicas (strategy.hpp).
-struct MeshPlace {
-  std::size_t replica = 0;
-  std::size_t shard = 0;
-};
-
-// Bytes of one buffer as replica r's s-th rank sees them: [offset + r * replica_stride + s * shard_stride, … + size). A
-// stride of 0 is the same place along that axis; along an axis of one rank it is always 0.
+// Bytes of one buffer as the rank at some coordinates sees them: from `offset`, and by a stride for each axis from
+// there, `size` of them. A stride of 0 is the same place along that axis; along an axis of one rank it is always 0.
 struct Range {
   std::size_t buffer;
   Bytes offset;
-  Bytes replica_stride;
-  Bytes shard_stride;
   Bytes size;
+  std::array<Bytes, axis_count> strides = {};  // by Axis
   friend bool operator==(const Range&, const Range&) = default;
 };
 
@@ -134,12 +127,6 @@ constexpr bool is_collective(OperationKind kind) {
          kind == OperationKind::broadcast || kind == OperationKind::exchange;
 }
 
-// Which ranks a collective joins: all, in the order of the shards that they own; the ranks of a replica; those at one
-// place of all replicas. Where two of them are the same ranks it is `all`.
-enum class GroupKind { all, shard, replicate };
-inline constexpr std::size_t group_count = 3;
-std::string_view to_string(GroupKind group);
-
 inline constexpr std::size_t no_unit = static_cast<std::size_t>(-1);
 inline constexpr std::size_t no_exchange = static_cast<std::size_t>(-1);
 
@@ -151,7 +138,7 @@ struct Operation {
   std::size_t unit = no_unit;
   std::vector<Access> accesses;
   std::vector<Wait> waits;
-  GroupKind group = GroupKind::all;
+  AxisSet group = {};  // of collectives: the ranks that differ along these axes, in the order of MeshShape::index_of
   WindowKind window = WindowKind::forward;  // of kind window
   bool resumes = false;                     // of kind window: one that was open before (WindowUse, or an exchange)
   std::size_t exchange = no_exchange;       // of kind exchange: in the list of the unit
@@ -196,7 +183,8 @@ struct PlanOptions {
   std::optional<Sharding> sharding = std::nullopt;  // instead of the strategy's
   Precision precision = {};
   std::size_t ranks = 1;
-  std::size_t replicas = 1;  // of the mesh; divides ranks
+  std::size_t replicas = 1;                      // divides ranks: the mesh is then replicate x shard
+  std::optional<MeshShape> mesh = std::nullopt;  // else; `ranks` and `replicas` are then not looked at
   // Of so many steps one is followed by an outer step, which averages the replicas' weights; between two of them each
   // replica trains by itself (local SGD, DiLoCo: Douillard et al. 2023). 0: replicas are summed in every step.
   std::size_t outer_every = 0;
@@ -217,7 +205,8 @@ struct PlanOptions {
   CollectiveStaging collective_staging = CollectiveStaging::none;  // of the backend
   friend bool operator==(const PlanOptions&, const PlanOptions&) = default;
 };
-// With one replica what a group keeps is what each rank owns. Outer steps are not looked at (Plan::sharding()).
+MeshShape mesh_of(const PlanOptions& options);
+// Over axes of the mesh. Outer steps are not looked at (Plan::sharding()).
 Sharding sharding_of(const PlanOptions& options);
 // Whether whole sums of micro-batches are what is then reduced in place, and the automatic accumulation mode is local.
 bool sums_stay_whole(const PlanOptions& options);
@@ -231,18 +220,18 @@ struct UnitBuffers {
   std::size_t kept = no_buffer;
   // What windows read: a slot (fsdp), the masters (others in fp32), a whole copy (others else).
   std::size_t parameters = no_buffer;
-  // In the parameters' type, between two gathers of a pass: what the replica has for this rank (Resharding).
+  // In the parameters' type, between two gathers of a pass: what is sharded over fewer axes (Resharding).
   std::size_t resharded = no_buffer;
   std::size_t gradient_slot = no_buffer;  // what backward windows write
   std::size_t staging = no_buffer;        // the same in the wire's type, where that is another
   std::size_t accumulation = no_buffer;   // whole fp32 gradient, where gradients add up before the reduction
-  // Reduced: what the strategy keeps of gradients; at least a replica's share where there are several, which are summed
-  // in turn, and whole where sums of micro-batches stand. fp32, but in the gradient's own type where a step has one of
+  // Reduced: what the strategy keeps of gradients; at least what the first of several reductions leaves, one for each
+  // axis, and whole where sums of micro-batches stand. fp32, but in the gradient's own type where a step has one of
   // them and nobody adds to it, which is then the slot, too.
   std::size_t gradient = no_buffer;
   std::vector<std::size_t> states;  // what this rank updates
   // Where there are outer steps, this rank's shard: the masters after the last one, the outer optimizer's momentum, and
-  // while one runs the mean of the replicas' masters.
+  // while one runs the mean of the masters.
   std::size_t anchor = no_buffer;
   std::size_t outer_momentum = no_buffer;
   std::size_t outer_mean = no_buffer;
@@ -258,6 +247,7 @@ struct ProgramBuffers {
 
 struct Plan {
   PlanOptions options;
+  MeshShape mesh;
   std::vector<Program> programs;  // at least one
   std::vector<UnitSpec> units;
   std::vector<UnitLayout> layouts;
@@ -280,15 +270,43 @@ struct Plan {
   std::vector<Segment> segments;
   std::vector<EventPoint> events;
 
-  // With outer steps each replica keeps what a job of its own ranks would: nothing of 1/N but what these steps need.
+  // ---- axes ----
+
+  // Along these ranks train by themselves between outer steps. Those that differ along the others train together: their
+  // gradients are summed in every step, and they share norm, skipping and loss scale.
+  AxisSet diverging() const { return options.outer_every > 0 ? mesh.axes() & outer_axes : AxisSet(); }
+  bool diverges() const { return options.outer_every > 0; }
+  AxisSet training() const { return mesh.axes() - diverging(); }
+  std::size_t training_ranks() const { return mesh.size(training()); }
+  // Along these ranks have the unit in common; and along these they have other values of it, each place its variant.
+  AxisSet common(std::size_t unit) const { return layouts[unit].common(); }
+  AxisSet apart(std::size_t unit) const { return units[unit].apart | diverging(); }
+  std::size_t variants(std::size_t unit) const { return mesh.size(apart(unit)); }
+  std::size_t variant_of(std::size_t unit, std::size_t rank) const {
+    return mesh.index_of(apart(unit), mesh.place_of(rank));
+  }
+  // Gradients are summed along these, one axis after the other: along those of more than one rank, and the innermost;
+  // along none, where no other rank has the unit.
+  std::vector<AxisSet> summed(std::size_t unit) const;
+  // What each rank keeps is sharded over these; of a unit, over those along which gradients are summed.
   Sharding sharding() const;
-  // Of a unit in each replica: what a job of that replica's ranks would keep of it.
   Sharding sharding(std::size_t unit) const;
-  // Those that have the unit in common.
-  std::size_t replicas_of(std::size_t unit) const { return units[unit].in_replica ? 1 : options.replicas; }
-  bool replicas_diverge() const { return options.outer_every > 0; }
-  // Those whose gradients are summed in every step, who share norm, skipping and loss scale.
-  std::size_t training_ranks() const { return replicas_diverge() ? ranks_of_replica() : options.ranks; }
+  // What this rank is the one to initialise, and to give out, of a unit's persistent buffers is sharded over these.
+  AxisSet own(std::size_t unit) const { return common(unit) - diverging(); }
+  AxisSet own(std::size_t unit, std::size_t buffer) const;
+  // What windows read is whole at all times; else it is gathered into slots.
+  bool parameters_stay_whole() const { return sharding().parameters.empty(); }
+  // What a rank holds of a gathered unit between its windows of a pass (Resharding) is sharded over these.
+  AxisSet held_between_windows(std::size_t unit) const;
+  AxisSet held_between_windows(const Resharding& resharding, AxisSet parameters) const;
+  // Who takes part in an exchange.
+  AxisSet group_of(const ExchangeSpec& exchange) const { return mesh.group(training() - exchange.apart); }
+  // Over which axes what stands in one of a unit's buffers is sharded: what is sharded over more is a view of its place
+  // there. A sum is formed axis by axis where it stands, so gradients have room for the first of these sums at least.
+  AxisSet placement(std::size_t unit, std::size_t buffer) const;
+
+  // ---- steps ----
+
   // Of a step of a program; where they add up: with one both modes are `reduced`; what the last reduction of such a
   // step divides by.
   std::size_t micro_batches(std::size_t program) const {
@@ -298,30 +316,10 @@ struct Plan {
     return micro_batches(program) == 1 ? AccumulationMode::reduced : options.accumulation;
   }
   std::size_t gradient_divisor(std::size_t program) const { return training_ranks() * micro_batches(program); }
-  // What this rank is the one to initialise, and to give out, of a unit's persistent buffers: its shard, or, where
-  // replicas differ, what its replica has for it. Of the buffers of outer steps always its shard.
-  Extent own(std::size_t unit) const {
-    return replicas_diverge() && !units[unit].in_replica ? Extent::group : Extent::mine;
+  // The same of a unit: where ranks that work on the same samples have a part of it each, they count once.
+  std::size_t gradient_divisor(std::size_t program, std::size_t unit) const {
+    return mesh.size(training() - (same_samples - common(unit))) * micro_batches(program);
   }
-  Extent own(std::size_t unit, std::size_t buffer) const;
-  // Whether what a rank has of the unit is its replica's alone.
-  bool is_of_replica(std::size_t unit) const { return replicas_diverge() || units[unit].in_replica; }
-  // What windows read is whole at all times; else it is gathered into slots.
-  bool parameters_stay_whole() const { return sharding().parameters == Extent::whole; }
-  // What a rank holds of a gathered unit between its windows of a pass (Resharding), as this mesh has it.
-  Extent held_between_windows(std::size_t unit) const;
-  Extent held_between_windows(Resharding resharding) const;
-  // Of the mesh.
-  std::size_t ranks_of_replica() const { return options.ranks / options.replicas; }
-  std::size_t ranks_in(GroupKind group) const;
-  // Who takes part in an exchange.
-  GroupKind group_of(const ExchangeSpec& exchange) const;
-  MeshPlace place_of(std::size_t rank) const { return {rank / ranks_of_replica(), rank % ranks_of_replica()}; }
-  MeshPlace last_place() const { return {options.replicas - 1, ranks_of_replica() - 1}; }
-  // How much of the unit one of its buffers has room for: a smaller extent is then a view of its place there. With
-  // several replicas a sum is formed in each, and what they come to is added up where it stands, so gradients have room
-  // for a replica's share at least.
-  Extent extent(std::size_t unit, std::size_t buffer) const;
   const Precision& precision(std::size_t unit) const {
     return units[unit].precision ? *units[unit].precision : options.precision;
   }

@@ -80,7 +80,7 @@ struct TimedOperation {
 
 struct RankTimeline {
   std::size_t rank;
-  MeshPlace place;
+  Coordinates place;
   std::vector<TimedOperation> operations;  // of the window's steps, in the order of launch
 };
 

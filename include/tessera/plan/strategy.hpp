@@ -7,49 +7,74 @@
 #include <string_view>
 
 #include "tessera/base/dtype.hpp"
+#include "tessera/plan/axes.hpp"
 
 #pragma GCC visibility push(default)
 
 namespace tessera {
 
-// Ranks stand in a mesh of R replicas by S ranks, N = R * S (by default R = 1): rank r * S + s is replica r's s-th. How
-// much of a unit a rank holds: all of it; what its replica keeps at its place, 1/S, the same in every replica; or what
-// this rank alone owns, 1/N. With one replica the last two are one.
-enum class Extent { whole, group, mine };
+// Where micro-batches add up. reduced: each is reduced, and fp32 shards add up. local: whole fp32 gradients add up on
+// the rank and are reduced once. automatic: what the strategy's row says. With one micro-batch all are `reduced`.
+enum class AccumulationMode { automatic, reduced, local };
 
-// What each rank keeps between windows: parameters, summed gradients, the optimizer's states.
+// What each rank keeps between windows, by role: the axes of the mesh over which it is sharded. Over the others it is
+// whole. Axes that the mesh does not have count for nothing.
 struct Sharding {
-  Extent parameters;
-  Extent gradients;
-  Extent optimizer;
+  AxisSet parameters;
+  AxisSet gradients;  // summed
+  AxisSet optimizer;  // its states
   friend bool operator==(const Sharding&, const Sharding&) = default;
 };
-std::string to_string(const Sharding& sharding);  // "parameters group, gradients group, optimizer mine"
+std::string to_string(const Sharding& sharding);  // "parameters shard, gradients shard, optimizer shard x replicate"
 
-// What each rank keeps whole. ddp: everything. zero1, zero2: the parameters, and zero1 also the sums of several
-// micro-batches (by its default accumulation mode). fsdp: nothing (ZeRO-3). Of several replicas, each may keep the
-// model once: hsdp in all parts, so that parameters are gathered inside a replica only; hfsdp as well, but for the
-// optimizer's states, which all ranks divide among them (updated parameters then travel across the replicas).
-enum class Strategy { ddp, zero1, zero2, fsdp, hsdp, hfsdp };
+// A row of the table below, which is all that a strategy is.
+struct Strategy {
+  std::string_view name;
+  Sharding sharding;
+  AccumulationMode accumulation;  // where it is automatic
+  friend constexpr bool operator==(const Strategy& a, const Strategy& b) { return a.name == b.name; }
+
+  static const Strategy ddp, zero1, zero2, fsdp, hsdp, hfsdp;
+};
+
+// ddp keeps everything whole. zero1 and zero2 keep the parameters, and zero1 also the sums of several micro-batches.
+// fsdp keeps nothing whole (ZeRO-3). Of several replicas, each may keep the model once: hsdp in all parts, so that
+// parameters are gathered inside a replica only; hfsdp as well, but for the optimizer's states, which all ranks divide
+// among them (updated parameters then travel across the replicas).
+inline constexpr AxisSet everywhere = AxisSet::all();
+inline constexpr AxisSet inside_replicas = everywhere - Axis::replicate;
+inline constexpr Strategy Strategy::ddp{"ddp", {{}, {}, {}}, AccumulationMode::local};
+inline constexpr Strategy Strategy::zero1{"zero1", {{}, everywhere, everywhere}, AccumulationMode::local};
+inline constexpr Strategy Strategy::zero2{"zero2", {{}, everywhere, everywhere}, AccumulationMode::reduced};
+inline constexpr Strategy Strategy::fsdp{"fsdp", {everywhere, everywhere, everywhere}, AccumulationMode::reduced};
+inline constexpr Strategy Strategy::hsdp{
+    "hsdp", {inside_replicas, inside_replicas, inside_replicas}, AccumulationMode::reduced};
+inline constexpr Strategy Strategy::hfsdp{
+    "hfsdp", {inside_replicas, inside_replicas, everywhere}, AccumulationMode::reduced};
+
 inline constexpr Strategy all_strategies[] = {Strategy::ddp,  Strategy::zero1, Strategy::zero2,
                                               Strategy::fsdp, Strategy::hsdp,  Strategy::hfsdp};
 // With one replica hsdp and hfsdp are fsdp, and there are these.
 inline constexpr Strategy flat_strategies[] = {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::fsdp};
 
-Sharding sharding_of(Strategy strategy, std::size_t replicas);  // with one replica never Extent::group
+// Between outer steps ranks that differ along this axis train by themselves.
+inline constexpr AxisSet outer_axes = Axis::replicate;
+// Ranks that differ along these axes work on the same samples.
+inline constexpr AxisSet same_samples = Axis::tensor;
 
 // What a rank holds of a unit that is gathered, between its windows of one pass: no more than between steps (true), so
-// that each window may have to gather it anew; all of it (false); or what its replica has for it, Extent::group, so
-// that it is gathered across replicas once a pass and then inside the replica (ZeRO++'s secondary shards, Wang et al.
-// 2023). That means something where ranks keep parameters by Extent::mine and replicas have several ranks; of replicas
-// of one rank it is `false`, everywhere else `true`.
+// that each window may have to gather it anew; all of it (false); or what is sharded over fewer axes than between
+// steps, so that it is gathered along the others once a pass, and along these for each window (over a replica's ranks:
+// ZeRO++'s secondary shards, Wang et al. 2023). Where these axes have one rank, that is `false`, where parameters are
+// not sharded over others besides, `true`.
 struct Resharding {
-  constexpr Resharding(bool reshards = true) : held(reshards ? Extent::mine : Extent::whole) {}
-  constexpr Resharding(Extent between_windows) : held(between_windows) {}
-  Extent held;
+  constexpr Resharding(bool reshards = true) : held(reshards ? AxisSet::all() : AxisSet()) {}
+  constexpr Resharding(AxisSet between_windows) : held(between_windows) {}
+  constexpr Resharding(Axis between_windows) : held(between_windows) {}
+  AxisSet held;  // over these it is sharded
   friend bool operator==(const Resharding&, const Resharding&) = default;
 };
-std::string_view to_string(const Resharding& resharding);  // "true", "false", "group"
+std::string to_string(const Resharding& resharding);  // "true", "false", "shard"
 
 // Types of the four hops of a value (numerics.md). Masters, sums, accumulation, norms and optimizer are fp32 always.
 struct Precision {
@@ -62,11 +87,6 @@ inline constexpr Precision fp32_precision{};
 inline constexpr Precision bf16_mixed{DType::bf16, DType::bf16, DType::bf16};
 inline constexpr Precision fp16_mixed{DType::fp16, DType::fp16, DType::fp16};  // wants loss scaling
 
-// Where micro-batches add up. reduced: each is reduced, and fp32 shards add up. local: whole fp32 gradients add up on
-// the rank and are reduced once. automatic: local for ddp and zero1, reduced for zero2 and fsdp. With one micro-batch
-// all are `reduced`.
-enum class AccumulationMode { automatic, reduced, local };
-
 // What the arena keeps for checkpoints. none: nothing, so none can be written or read. blocking: what a save needs
 // while training waits for it. background: the same, and a copy of the rank's shards that is written while training
 // goes on.
@@ -77,9 +97,9 @@ enum class Checkpointing { none, blocking, background };
 // travels.
 enum class CollectiveStaging { none, parts, results };
 
-std::string_view to_string(Strategy strategy);
+inline std::string_view to_string(const Strategy& strategy) { return strategy.name; }
 // The sharding where there is one, which then stands in place of the strategy's; else the strategy's name.
-std::string to_string(Strategy strategy, const std::optional<Sharding>& sharding);
+std::string to_string(const Strategy& strategy, const std::optional<Sharding>& sharding);
 std::string_view to_string(AccumulationMode mode);
 std::string_view to_string(Checkpointing checkpointing);
 std::string_view to_string(CollectiveStaging staging);

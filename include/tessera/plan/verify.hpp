@@ -2,10 +2,10 @@
 //
 // It runs the plan in the abstract on representative ranks, the first and the last along each axis of the mesh (the
 // very last may deviate), over every sequence that the plan allows of the cold start and two steps (a program's, its
-// evaluation, the refresh: what goes wrong between two of them needs no third): the happens-before relation as vector
-// clocks over all streams of these ranks, each collective one node fused across those of its group. So the order of
-// collectives over all groups together is shown to end, and every gradient to reach every replica. Cost: linear in
-// operations and quadratic in the number of programs, independent of that of ranks and replicas.
+// evaluation, the refresh: what goes wrong between two of them needs no third): on each the happens-before relation as
+// vector clocks over its streams, each collective one node fused across those of its group. So the order of
+// collectives over all groups together is shown to end, and every gradient to reach all ranks that have it in common.
+// Cost: linear in operations and quadratic in the number of programs, independent of that of ranks.
 #pragma once
 
 #include <cstddef>

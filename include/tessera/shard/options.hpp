@@ -54,7 +54,7 @@ struct FullyShardOptions {
   // These change memory and speed only. The first two are for parameters that are gathered: of fsdp,
   // hsdp and hfsdp.
   std::size_t prefetch = 1;  // units gathered ahead of the window that computes
-  // false: units stay whole from forward to backward; Extent::group: a replica's share of them does (Resharding).
+  // false: units stay whole from forward to backward; Axis::shard: a replica's share of them does (Resharding).
   Resharding reshard_after_forward = true;
   bool overlap_reduction = true;  // a second gradient slot, so that a reduction runs beside the next backward window
   // Gradients of at most so many bytes, in the type in which they travel, are reduced in one operation, so that small

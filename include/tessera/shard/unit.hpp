@@ -34,7 +34,7 @@ struct UnitOptions {
   std::string name = {};  // default: "units.N"
   // These three are the unit's, in place of the model's. One that is gathered late (prefetch 0) holds a slot during its
   // windows alone; one that stays whole (reshard_after_forward false) is gathered once a micro-batch, one of which a
-  // replica's share stays (Extent::group) across replicas once. The last two do nothing where parameters are whole
+  // replica's share stays (Axis::shard) across replicas once. The last two do nothing where parameters are whole
   // anyway.
   std::optional<Precision> precision = std::nullopt;
   std::optional<std::size_t> prefetch = std::nullopt;

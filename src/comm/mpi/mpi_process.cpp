@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "comm/launch.hpp"
-#include "comm/processes/process_job.hpp"
 #include "comm/patience.hpp"
+#include "comm/processes/process_job.hpp"
 #include "comm/rank_log.hpp"
 #include "comm/rendezvous/join.hpp"
 #include "tessera/base/error.hpp"

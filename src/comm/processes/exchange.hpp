@@ -13,9 +13,9 @@
 #include <string_view>
 
 #include "comm/introduction.hpp"
+#include "comm/pinned.hpp"
 #include "comm/processes/process_group.hpp"
 #include "comm/processes/process_job.hpp"
-#include "comm/pinned.hpp"
 
 namespace tessera::comm {
 

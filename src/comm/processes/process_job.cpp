@@ -17,8 +17,8 @@
 #include <utility>
 
 #include "comm/collective_errors.hpp"
-#include "comm/processes/exchange.hpp"
 #include "comm/pinned.hpp"
+#include "comm/processes/exchange.hpp"
 #include "device/device_memory.hpp"
 #include "tessera/base/error.hpp"
 

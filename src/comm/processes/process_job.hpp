@@ -16,8 +16,8 @@
 #include "comm/hosts.hpp"
 #include "comm/introduction.hpp"
 #include "comm/job_failure.hpp"
-#include "comm/processes/shared_memory.hpp"
 #include "comm/patience.hpp"
+#include "comm/processes/shared_memory.hpp"
 #include "tessera/device/arena.hpp"
 
 namespace tessera::comm {
