@@ -105,8 +105,8 @@ class AccessList {
     }
   }
 
-  // Of a group, those that overlap `bytes` when moved by `shift`: [x, x + size) with x < bytes.end, bytes.begin < x +
-  // size.
+  // Returns those of a group that overlap `bytes` when moved by `shift`: [x, x + size) with x < bytes.end, bytes.begin
+  // < x + size.
   Span between(Span group, Interval bytes, std::uint64_t size, std::uint64_t shift) const {
     const auto at = [&](std::size_t index) { return entries_.begin() + static_cast<std::ptrdiff_t>(index); };
     const auto begins = [&](const Entry& entry) { return entry.place.first.begin + shift; };

@@ -38,8 +38,8 @@ struct Bucket {
   std::size_t closes;              // reduced after this one of trained_windows' backward windows, as they close
 };
 
-// Of a program, in the order of reduction; each unit that it trains is in one. Of a plan whose options, programs, units
-// and layouts are set.
+// Returns the buckets of a program, in the order of reduction; each unit that it trains is in one. The plan's options,
+// programs, units and layouts are set.
 std::vector<Bucket> reduction_buckets(const Plan& plan, std::size_t program);
 
 }  // namespace tessera::plan

@@ -13,7 +13,7 @@ namespace tessera::plan {
 
 inline constexpr auto compute_stream = static_cast<std::size_t>(StreamId::compute);
 
-// What a step's n-th micro-batch is, counted from 0.
+// Returns the kind of a step's n-th micro-batch, counted from 0.
 SegmentKind kind_of(std::size_t micro_batch, std::size_t micro_batches);
 
 struct Launch {
@@ -48,7 +48,7 @@ class LaunchList {
   const std::vector<std::size_t>& of_stream(std::size_t stream) const { return streams_[stream]; }
   // The launch before it on its stream, or none.
   std::size_t before(std::size_t index) const { return before_[index]; }
-  // Of a step: where it ends, the last of the update's operations on the compute stream.
+  // A step ends with the last of the update's operations on the compute stream.
   std::size_t end_of_step(std::size_t step) const { return ends_[step]; }
   std::size_t steps() const { return ends_.size(); }
 

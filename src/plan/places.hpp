@@ -34,7 +34,7 @@ class Grouped {
   std::vector<Item> items_;
 };
 
-// What an operation does with a place.
+// A PlaceUse is what an operation does with a place.
 struct PlaceUse {
   std::uint32_t place;
   bool write;

@@ -67,7 +67,7 @@ class Recomputation {
   }
 
  private:
-  // What its latest forward window was, and what was open inside it.
+  // Takes the unit's latest forward window, and what was open inside it.
   Windows take_forward(std::size_t unit) {
     std::vector<std::size_t>& begun = forwards_[unit];
     if (begun.empty()) return {{unit, WindowKind::forward}};  // trainers() refuses the program
@@ -131,7 +131,7 @@ class Checker {
     return programs_.size() == 1 ? "program" : fmt::format("program \"{}\"", program.name);
   }
 
-  // Of a model whose units have names those are told too.
+  // A unit's name is told, too, where the model has names.
   std::string of(std::size_t unit) const {
     const std::string_view name = units_[unit].name;
     return name.empty() ? fmt::format("unit {}", unit) : fmt::format("unit {} ({})", unit, name);

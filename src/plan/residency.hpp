@@ -23,7 +23,7 @@ std::vector<Gathering> gathering(const Plan& plan);  // by unit
 // time get different slots.
 std::vector<std::size_t> parameter_slots(std::span<const Program> programs, const std::vector<Gathering>& units);
 
-// What happens around the window at one position of a sequence.
+// A Residency says what happens around the window at one position of a sequence.
 struct Residency {
   bool gather = false;            // not whole from an earlier window: gather first
   std::size_t gather_before = 0;  // … and issue that before the window at this position

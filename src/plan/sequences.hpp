@@ -1,12 +1,12 @@
-// What may follow what, two phases of a plan at a time. Between steps anything may follow anything, and all orders of
-// all programs would be too many to look at. Two phases at a time are enough. Leave from any sequence of segments only
-// the cold start and the segments of two phases: that is a sequence, too, in which no stream knows of more (a wait
-// means the latest completion of one and the same operation, so that what is left out can only have told more) and in
-// which less was written. So of a race only the phases of its two accesses are needed; of a stale read that of the
-// reader, and of whoever last took away what it reads; of what is lost that of the writer and of who needs the place;
-// and of an order of launch those of two collectives, of which one comes next after the other. Ranks get stuck inside
-// one segment, whatever came before it. Over how many ranks a gradient is summed is decided inside one phase, its
-// trainer's steps.
+// A plan's sequences of segments are looked at two phases at a time. Between steps anything may follow anything, and
+// all orders of all programs would be too many to look at. Two phases at a time are enough. Leave from any sequence of
+// segments only the cold start and the segments of two phases: that is a sequence, too, in which no stream knows of
+// more (a wait means the latest completion of one and the same operation, so that what is left out can only have told
+// more) and in which less was written. So of a race only the phases of its two accesses are needed; of a stale read
+// that of the reader, and of whoever last took away what it reads; of what is lost that of the writer and of who needs
+// the place; and of an order of launch those of two collectives, of which one comes next after the other. Ranks get
+// stuck inside one segment, whatever came before it. Over how many ranks a gradient is summed is decided inside one
+// phase, its trainer's steps.
 #pragma once
 
 #include <algorithm>
@@ -56,7 +56,7 @@ inline std::vector<PairOfPhases> pairs_of_phases(const Plan& plan) {
   return pairs;
 }
 
-// What may follow a segment, as far as it is of the two.
+// Returns what may follow a segment, as far as it is of the two.
 inline std::vector<std::size_t> successors_among(const Plan& plan, std::size_t segment, const PairOfPhases& pair) {
   std::vector<std::size_t> result = successors(plan, segment);
   std::erase_if(result, [&](std::size_t next) {

@@ -175,7 +175,7 @@ class Walk {
     return {on_stream, on_host, options.sharing, options.immediate_compute};
   }
 
-  // Of each set of axes along which the plan has collectives.
+  // Makes the groups of each set of axes along which the plan has collectives.
   void make_groups() {
     for (const Segment& segment : plan_.segments) {
       for (const Operation& operation : segment.operations) {

@@ -1,4 +1,4 @@
-// What works has a time at which it will be finished; that time moves only when the rate at which it works changes.
+// Work has a time at which it will be finished; that time moves only when the rate at which it goes on changes.
 #include "plan/simulated_rank.hpp"
 
 #include <algorithm>

@@ -17,7 +17,7 @@
 
 namespace tessera::plan {
 
-// Of one launch on one rank; `unknown` before it happened.
+// LaunchTimes are those of one launch on one rank; `unknown` before it happened.
 struct LaunchTimes {
   static constexpr double unknown = std::numeric_limits<double>::infinity();
   double launch_begin = unknown;  // the host's

@@ -21,7 +21,7 @@ class Path {
  public:
   Path(const LaunchList& list, const std::vector<SimulatedRank>& ranks) : list_(list), ranks_(ranks) {}
 
-  // What leads up to a launch's beginning, or to its end, the latest first, back to `from`.
+  // Returns what leads up to a launch's beginning, or to its end, the latest first, back to `from`.
   std::vector<PathPart> to_begin(std::size_t rank, std::size_t launch, double from) const {
     std::vector<PathPart> parts;
     go_back(cause_of_ready(latest_arrival(rank, launch), launch), from, parts);
@@ -135,8 +135,8 @@ Stretches stretches_of(const LaunchList& list, const SimulatedRank& rank, const 
 
 // ---- what the compute stream waits for ----
 
-// Of one stretch of standing still: its parts that are collectives, by unit. A peer that works on alone while this rank
-// stands in a collective counts for the collective.
+// Adds of one stretch of standing still its parts that are collectives, by unit. A peer that works on alone while this
+// rank stands in a collective counts for the collective.
 void add_exposed(const Plan& plan, const std::vector<PathPart>& parts, std::size_t rank, std::vector<double>& exposed) {
   std::optional<std::size_t> waits_in;
   for (const PathPart& part : parts) {

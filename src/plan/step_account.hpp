@@ -1,4 +1,5 @@
-// What a window of simulated steps is made of: the path that decides its length, and what the compute stream waits for.
+// A window of simulated steps is accounted for here: the path that decides its length, and what the compute stream
+// waits for.
 #pragma once
 
 #include <vector>

@@ -62,8 +62,8 @@ class Sums {
     }
   }
 
-  // Of an outer step's masters: those that train by themselves. Ranks that work on the same samples count where each
-  // has the whole unit's gradient.
+  // An outer step's masters are divided by the ranks that train by themselves. Ranks that work on the same samples
+  // count where each has the whole unit's gradient.
   std::size_t divisor(std::size_t unit, std::size_t index) const {
     if (kind_ == SegmentKind::outer) return plan_.mesh.size(outer_axes);
     if (!is_last() || last_reductions_[unit] != index) return 1;

@@ -1,5 +1,5 @@
-// What the verifier checks of sums over micro-batches: that each begins with the first, leaves none out, and is divided
-// once, by as many gradients as it is of.
+// The verifier checks of sums over micro-batches that each begins with the first, leaves none out, and is divided once,
+// by as many gradients as it is of.
 #pragma once
 
 #include "plan/abstract_rank.hpp"

@@ -37,8 +37,8 @@ struct Live {
   Id point;
 };
 
-// Of one buffer. What every stream knows to be complete is no hazard any more and is dropped now and then: a slot that
-// units of many sizes take in turn has few live accesses, whatever their number.
+// The accesses are one buffer's. One that every stream knows to be complete is no hazard any more and is dropped now
+// and then: a slot that units of many sizes take in turn has few live accesses, whatever their number.
 struct LiveAccesses {
   AccessList<Live> list;
   std::size_t prune_at = 16;
@@ -59,7 +59,7 @@ struct DerivedWait {
   bool useful;  // in some state of the last exploration nothing else implied it
 };
 
-// What the derivation needs of an operation, in one place.
+// The derivation needs this of an operation, in one place.
 struct Step {
   std::size_t segment;
   std::size_t stream;
@@ -240,7 +240,7 @@ class Deriver {
     live.prune_at = 16 + 2 * live.list.size();
   }
 
-  // What the future can depend on: the accesses that some stream does not know of, in the order of their streams, and
+  // The future can depend on this: the accesses that some stream does not know of, in the order of their streams, and
   // how many of them each stream knows, and each that waits for an earlier segment will know then.
   Signature signature(const State& state) {
     Signature result = {state.last_collective};
@@ -297,7 +297,8 @@ class Deriver {
                        [&](const Clock& clock) { return clock[stream] >= count; });
   }
 
-  // Of marked operations, by stream and ascending: their places in the stream. Appends the segments that they are of.
+  // Counts marked operations, by stream and ascending: their places in the stream. Appends the segments that they are
+  // of.
   void count_marked(const State& state, Counts& counts, Signature& result) const {
     for (const std::size_t segment : state.history) {
       std::array<bool, stream_count> any{};

@@ -1,4 +1,4 @@
-// What ranks must say alike before they train: options, units, program and the optimizer's settings, a line each, so
+// Ranks must say this alike before they train: options, units, program and the optimizer's settings, a line each, so
 // that a difference is told in words.
 #pragma once
 

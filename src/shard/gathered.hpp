@@ -1,4 +1,4 @@
-// What every rank says, by rank, over the host (World::gather): values of one type, and texts of any length.
+// Gathers what every rank says, by rank, over the host (World::gather): values of one type, and texts of any length.
 // Collective; both block.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What windows were given to keep until their work has run (Window::keep).
+// Windows keep what they were given until their work has run (Window::keep).
 #pragma once
 
 #include <memory>

@@ -10,8 +10,8 @@
 
 namespace tessera {
 
-// What was asked for; else dynamic where gradients of any unit are fp16, and none elsewhere. Throws UsageError naming a
-// setting that is out of range.
+// Returns what was asked for; else dynamic where gradients of any unit are fp16, and none elsewhere. Throws UsageError
+// naming a setting that is out of range.
 kernels::LossScaling resolved(const std::optional<kernels::LossScaling>& asked, const plan::Plan& plan);
 
 // Warns, on rank 0, when so many steps in a row were skipped, and again each time that the row has doubled. A dynamic

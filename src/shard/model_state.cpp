@@ -1,4 +1,4 @@
-// What is asked of a model out of place is refused here.
+// A question that comes out of place is refused here.
 #include "shard/model_state.hpp"
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
-// What a model is made of, and the questions that each part of its facade (model.hpp, steps.hpp, inspection.hpp) asks
-// first: whether it may be used now, and whose a tensor is.
+// A ModelState is what a model is made of, and the questions that each part of its facade (model.hpp, steps.hpp,
+// inspection.hpp) asks first: whether it may be used now, and whose a tensor is.
 #pragma once
 
 #include <cstddef>

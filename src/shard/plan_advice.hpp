@@ -1,4 +1,4 @@
-// What a user is told about a compiled plan: that it does not fit and what would, and the types that it resolved.
+// A user is told this about a compiled plan: that it does not fit and what would, and the types that it resolved.
 #pragma once
 
 #include <string>

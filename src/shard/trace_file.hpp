@@ -22,11 +22,11 @@ struct RankTimes {
 // A steady clock belongs to a host and counts from its start, so ranks of one host agree, and ranks of others are
 // shifted to rank 0's clock by when they leave barriers.
 
-// By barrier and rank: when the rank left it, on its own clock.
+// A departure is when a rank left a barrier, on its own clock; they stand by barrier and rank.
 using Departures = std::vector<std::vector<std::int64_t>>;
 
-// What to take from each rank's clock: the median over barriers of how much later it left than rank 0; of a host's
-// ranks, which share a clock, the median of theirs. `hosts`: by rank, equal numbers for one host.
+// Returns what to take from each rank's clock: the median over barriers of how much later it left than rank 0; for a
+// host's ranks, which share a clock, the median of theirs. `hosts`: by rank, equal numbers for one host.
 std::vector<std::int64_t> clock_offsets(const Departures& departures, const std::vector<std::size_t>& hosts);
 
 // Shifts the times of ranks on other hosts than rank 0's; says what the times rest on. Collective.
@@ -41,8 +41,8 @@ struct TraceContent {
   std::string clocks;         // what the ranks' times rest on, for people
 };
 
-// What one operation moves: of a collective the whole that its ranks send or receive together, of everything else the
-// bytes of all ranges that it declares to read or write.
+// Returns what one operation moves: for a collective the whole that its ranks send or receive together, for everything
+// else the bytes of all ranges that it declares to read or write.
 Bytes operation_bytes(const plan::Operation& operation);
 
 std::string trace_json(const TraceContent& content);

@@ -42,7 +42,7 @@ struct HostSection {
 // For every operation one stamp when its stream comes to it, one after each data wait and one at its end; for the host
 // one at each end of a call into the runtime, and around each wait.
 struct TraceLayout {
-  // Of a step of the program that this outer segment follows, or none.
+  // The layout is that of a step of the program that this outer segment follows, or none.
   TraceLayout(const plan::Plan& plan, std::size_t of, std::optional<std::size_t> outer = std::nullopt);
 
   std::size_t program;                      // whose steps they are

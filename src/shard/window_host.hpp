@@ -1,4 +1,4 @@
-// What stands behind a window's handle: the running plan (executor.hpp, open_window.hpp), or a pass that is only
+// A window's handle has this behind it: the running plan (executor.hpp, open_window.hpp), or a pass that is only
 // recorded (recorded_pass.hpp).
 #pragma once
 
@@ -61,7 +61,7 @@ class WindowHost {
   KeptCalls kept_calls_;  // of the micro-batch that runs
 };
 
-// What handles keep of the model that opened them. It outlives the model, so that a handle which comes late finds that
+// Handles keep this of the model that opened them. It outlives the model, so that a handle which comes late finds that
 // out instead of freed memory.
 struct WindowLink {
   WindowHost* host;  // null: the model is gone, or has another plan and with it another executor
@@ -69,7 +69,7 @@ struct WindowLink {
   std::vector<std::string> units = {};                // their names
   std::map<const Module*, std::size_t> modules = {};  // the unit that each was added as
 };
-// What recomputes by its setting is not asked to by its pass: throws UsageError.
+// Throws UsageError for a unit that recomputes by its setting: its pass must not ask for it.
 void require_no_setting(const Unit& unit);
 
 WindowLink link_to(WindowHost& host, int rank, std::span<const std::unique_ptr<Unit>> units,

@@ -31,8 +31,8 @@ struct WindowUse {
   bool resumes = false;
   friend bool operator==(const WindowUse&, const WindowUse&) = default;
 };
-// By position: whether the window closes there, and no later use resumes it. Of a whole pass, or of the uses of some of
-// its units.
+// Says for each position whether the window closes there, and no later use resumes it. The windows are a whole pass, or
+// the uses of some of its units.
 std::vector<bool> closes(const std::vector<WindowUse>& windows);
 
 struct Program {
@@ -45,7 +45,7 @@ struct Program {
   std::optional<std::vector<std::size_t>> trains = std::nullopt;
   // Names of the fp32 buffers per parameter of the optimizer that steps of this program use. Default: the model's.
   std::optional<std::vector<std::string>> optimizer_states = std::nullopt;
-  // Of a step of this program, at least 1. Default: the options'.
+  // A step of this program has so many, at least 1. Default: the options'.
   std::optional<std::size_t> micro_batches = std::nullopt;
 
   // Units 0 … n-1 forward, n-1 … 0 backward; evaluation 0 … n-1.
@@ -59,10 +59,10 @@ Program recomputing(const Program& program, const std::vector<bool>& units);
 
 inline constexpr std::size_t no_program = static_cast<std::size_t>(-1);
 
-// By unit: the program that trains it, or no_program where `trainable` says that it is frozen. A unit without
-// parameters counts as trained by the first program that has a backward window of it. Throws UsageError naming the
-// program and the window or unit: no program, two of one name, a unit that does not exist, a kind that does not belong
-// there, a backward window before any forward one of its unit, one that resumes what is not open, a unit that is
+// Returns for each unit the program that trains it, or no_program where `trainable` says that it is frozen. A unit
+// without parameters counts as trained by the first program that has a backward window of it. Throws UsageError naming
+// the program and the window or unit: no program, two of one name, a unit that does not exist, a kind that does not
+// belong there, a backward window before any forward one of its unit, one that resumes what is not open, a unit that is
 // trained by no program or by two, or by one that has no backward window of it.
 struct Trainable {
   bool parameters;             // has any

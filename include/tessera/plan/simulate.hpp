@@ -29,11 +29,11 @@ namespace tessera::plan {
 struct Durations {
   // On its stream, while nothing runs beside it; of a collective from when its ranks have met.
   std::function<double(const Operation&)> on_stream;
-  // Of the host, until the operation is launched. None: no time.
+  // The host takes this until the operation is launched. None: no time.
   std::function<double(const Operation&)> on_host = nullptr;
 };
 
-// What operations that run at once on one rank take from each other.
+// Operations that run at once on one rank take this from each other.
 struct Sharing {
   double processors = std::numeric_limits<double>::infinity();  // of a rank, for its streams; may be a fraction
   double slowdown = 1;       // of whatever is no collective, while a collective runs beside it; 1 or more
@@ -92,8 +92,8 @@ struct PathPart {
   double end;
 };
 
-// What is looked at is a window of whole steps, from the end of the compute stream's last operation in an update to the
-// same some steps later.
+// A simulation looks at a window of whole steps, from the end of the compute stream's last operation in an update to
+// the same some steps later.
 struct Simulation {
   double step_seconds = 0;  // the window's, divided by its steps
   std::size_t window_steps = 0;
@@ -101,13 +101,13 @@ struct Simulation {
   std::vector<RankTimeline> ranks;      // the representatives, in the order of their numbers
   std::vector<PathPart> critical_path;  // from the window's beginning to its end: parts add up to its steps' seconds
 
-  // Of the first representative and per step. Busy: time in which the compute stream runs something, in which any
+  // These are the first representative's, per step. Busy: time in which the compute stream runs something, in which any
   // stream runs a collective (waiting for peers is not counted), and in which both is so.
   double computing = 0;
   double communicating = 0;
   double hidden = 0;
-  // By unit, and at the end of what belongs to none: time in which the compute stream stands still because of a
-  // collective. A bucket's counts for its first unit.
+  // An entry for each unit, and one at the end for what belongs to none, is the time in which the compute stream stands
+  // still because of a collective. A bucket's counts for its first unit.
   std::vector<double> exposed;
 
   double exposed_seconds() const;
