@@ -52,6 +52,9 @@ class Introduction : Pinned {
 
   // Messages between hosts, of one job, kept apart from those of others. Collective. Null where nothing carries them.
   virtual std::unique_ptr<HostChannel> make_channel(std::chrono::milliseconds /*timeout*/) { return nullptr; }
+
+  // The job has failed: some rank may be gone, and nothing waits for it from now on.
+  virtual void abandon() {}
 };
 
 // Processes that are started together do not come together: the last one may still be loading.

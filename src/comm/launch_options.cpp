@@ -14,6 +14,7 @@
 
 #include "comm/patience.hpp"
 #include "tessera/base/error.hpp"
+#include "tessera/device/cuda.hpp"
 
 namespace tessera::comm {
 namespace {
@@ -161,3 +162,14 @@ std::string help_page(std::string_view program, std::string_view about) {
 }
 
 }  // namespace tessera::comm
+
+namespace tessera {
+
+DeviceKind resolve(DeviceChoice choice) {
+  if (choice == DeviceChoice::cpu) return DeviceKind::cpu;
+  if (cuda_device_count() > 0) return DeviceKind::cuda;
+  if (choice == DeviceChoice::automatic) return DeviceKind::cpu;
+  throw UnavailableError(fmt::format("--device cuda: {}; use --device cpu", why_no_cuda()));
+}
+
+}  // namespace tessera

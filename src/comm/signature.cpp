@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "comm/rendezvous/wire.hpp"
+#include "comm/fields.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tessera::comm {

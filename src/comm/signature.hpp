@@ -90,7 +90,7 @@ std::string describe(const Signature& signature, std::size_t segment = 0);
 
 // ---- as bytes ----
 
-class FieldReader;  // rendezvous/wire.hpp
+class FieldReader;  // fields.hpp
 
 void append_opening(std::string& out, const Opening& opening);
 // Throws DataError for what is no place among so many ranks.

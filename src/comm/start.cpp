@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "comm/launch.hpp"
+#include "comm/halves.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tessera {
@@ -129,8 +129,8 @@ Start start_of(const LaunchOptions& options) {
   if (!has_mpi()) {
     throw UnavailableError(
         "the program's MPI communicator cannot be used: this build of Tessera has no MPI half: build it with MPI "
-        "(meson "
-        "setup -Dmpi=enabled)");
+        ""
+        "(meson setup -Dmpi=enabled)");
   }
   return {.launcher = Launcher::mpi, .by = "the program's MPI communicator", .rank = 0, .ranks = 0};
 }
@@ -170,15 +170,26 @@ void require_startable(const Start& start, const LaunchOptions& options, const P
                   start.by, rank_text(start)));
 }
 
+void require_agreement(const Start& said, const Start& known) {
+  if (said.rank == known.rank && (said.ranks == 0 || said.ranks == known.ranks)) return;
+  throw UsageError(fmt::format(
+      "the environment says that {} has started this process as rank {} of {}, but MPI says that it is rank "
+      "{} of {}: start it with the mpirun of the MPI that it is built with, in an environment without "
+      "another launcher's variables",
+      said.by, said.rank, said.ranks == 0 ? "some" : fmt::to_string(said.ranks), known.rank, known.ranks));
+}
+
+bool uses_nccl(const Start& start, const LaunchOptions& options, bool on_devices) {
+  return options.nccl_communicator != nullptr || options.backend == BackendChoice::nccl ||
+         (on_devices && start.launcher != Launcher::alone);
+}
+
 void require_backend(const Start& start, const LaunchOptions& options, bool on_devices) {
-  const bool own = options.nccl_communicator != nullptr;
-  const bool over_nccl =
-      own || options.backend == BackendChoice::nccl || (on_devices && start.launcher != Launcher::alone);
-  if (options.sums == SumChoice::fast && !over_nccl) {
+  if (options.sums == SumChoice::fast && !uses_nccl(start, options, on_devices)) {
     throw UsageError(
         "--sums fast: only NCCL forms sums in an order of its own; add --backend nccl, or leave --sums out");
   }
-  if (options.backend != BackendChoice::nccl || on_devices || own) return;
+  if (options.backend != BackendChoice::nccl || on_devices || options.nccl_communicator != nullptr) return;
   throw UsageError("--backend nccl: ranks compute on the CPU here; NCCL needs --device cuda and GPUs");
 }
 

@@ -39,6 +39,13 @@ struct Possible {
 };
 void require_startable(const Start& start, const LaunchOptions& options, const Possible& possible);
 
+// Throws UsageError when the environment says another rank of `said` than MPI, which knows it. Both are MPI's: its
+// launcher has left the one, and its library makes the other of it.
+void require_agreement(const Start& said, const Start& known);
+
+// Whether ranks that were started so exchange data over NCCL.
+bool uses_nccl(const Start& start, const LaunchOptions& options, bool on_devices);
+
 // Throws UsageError when the options' backend and sums are none for ranks that were started so, on these devices.
 void require_backend(const Start& start, const LaunchOptions& options, bool on_devices);
 

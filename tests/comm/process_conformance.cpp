@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "comm/job_failure.hpp"
-#include "comm/launch.hpp"
 #include "comm/processes/process_job.hpp"
+#include "comm/processes/process_launch.hpp"
 #include "conformance.hpp"
 #include "process_properties.hpp"
 

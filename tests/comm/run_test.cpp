@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/launch.hpp"
+#include "comm/rank_run.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/comm/run.hpp"
 #include "tessera/comm/start.hpp"

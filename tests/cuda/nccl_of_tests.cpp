@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "comm/halves.hpp"
 #include "fake_nccl.hpp"
 
 namespace tessera::comm {

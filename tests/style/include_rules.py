@@ -8,6 +8,8 @@ import re
 import sys
 
 PARTS = ["base", "plan", "device", "kernels", "comm", "shard", "optim", "data", "checkpoint"]  # lowest first
+# Rooms of comm: a file may include its own room and those of smaller numbers, and comm's other files.
+COMM_ROOMS = {"control": 0, "rendezvous": 1, "local": 2, "processes": 2, "nccl": 2, "mpi": 2, "launch": 3, "run": 4}
 SUFFIXES = {".hpp", ".cpp", ".cu", ".cuh"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^">]+)[">]', re.MULTILINE)
 LOCAL_INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"/]+)"', re.MULTILINE)
@@ -44,6 +46,13 @@ def part_of_include(include):
     return (first if first in PARTS and "/" in include else None), public
 
 
+def room_of(file):
+    """The room of comm that a file or an include belongs to, or None."""
+    steps = pathlib.PurePosixPath(file.removeprefix("src/")).parts
+    room = steps[1].split(".")[0] if len(steps) > 1 and steps[0] == "comm" else None
+    return room if room in COMM_ROOMS else None
+
+
 def layer_violation(path, include):
     """Why this file may not have this include; None where it may."""
     if path == UMBRELLA:
@@ -61,6 +70,9 @@ def layer_violation(path, include):
         return "the library includes its own headers one by one"
     if part and target and PARTS.index(target) > PARTS.index(part):
         return f"{part} stands below {target}"
+    room, other = (room_of(path), room_of(include)) if in_library else (None, None)
+    if room and other and room != other and COMM_ROOMS[other] >= COMM_ROOMS[room]:
+        return f"in comm {room} stands below or beside {other}"
     if path.startswith(("include/", "nn/include/", "torch/include/")) and include.startswith(KEPT_OUT):
         # Only nvcc compiles what includes a .cuh.
         return None if path.endswith(".cuh") else "a public header asks its users for nothing but the standard library"

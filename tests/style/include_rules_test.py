@@ -49,6 +49,11 @@ class IncludeRules(unittest.TestCase):
                 self.assert_one_violation({f"src/{lower}/a.cpp": f'  #  include <tessera/{higher}/b.hpp>\n'}, higher)
                 self.assertEqual(violations_in({f"src/{higher}/a.cpp": f'#include "{lower}/b.hpp"\n'}), [])
 
+    def test_a_room_of_comm_that_looks_up_or_aside_is_found(self):
+        self.assert_one_violation({"src/comm/nccl/a.cpp": '#include "comm/launch.hpp"\n'}, "nccl stands below or beside launch")
+        self.assert_one_violation({"src/comm/mpi/a.cpp": '#include "comm/nccl/b.hpp"\n'}, "mpi stands below or beside nccl")
+        self.assertEqual(violations_in({"src/comm/launch.cpp": '#include "comm/nccl/b.hpp"\n#include "comm/start.hpp"\n'}), [])
+
     def test_libtorch_outside_of_the_adapter_is_found(self):
         self.assert_one_violation({"src/comm/a.cpp": "#include <torch/torch.h>\n"}, "libtorch is for the adapter alone")
         self.assert_one_violation({"nn/src/a.cpp": '#include "tessera/torch/units.hpp"\n'}, "for the adapter alone")

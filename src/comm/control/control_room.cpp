@@ -5,8 +5,8 @@
 
 #include <utility>
 
+#include "comm/fields.hpp"
 #include "comm/job_failure.hpp"
-#include "comm/rendezvous/wire.hpp"
 #include "comm/signature.hpp"
 #include "tessera/base/error.hpp"
 

@@ -5,6 +5,8 @@
 // ranks have done theirs; on a CUDA device until all ranks have issued theirs to their queues, whose order does the
 // rest: a meeting orders the queues, too. Each rank records a mark before it and waits for its peers' after it. Marks
 // are recorded before the host threads meet, so no queue waits for what was not issued: there is no cycle.
+#include "comm/local/local_threads.hpp"
+
 #include <algorithm>
 #include <exception>
 #include <map>
@@ -14,7 +16,6 @@
 #include <utility>
 
 #include "comm/control/control_room.hpp"
-#include "comm/launch.hpp"
 #include "comm/launch_options.hpp"
 #include "comm/local/local_group.hpp"
 #include "comm/meeting_collectives.hpp"

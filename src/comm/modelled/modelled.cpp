@@ -14,9 +14,9 @@
 #include <utility>
 
 #include "comm/control/control_room.hpp"
-#include "comm/launch.hpp"
 #include "comm/launch_options.hpp"
 #include "comm/meeting_collectives.hpp"
+#include "comm/rank_run.hpp"
 #include "comm/task_communicator.hpp"
 #include "comm/world_backend.hpp"
 #include "tessera/base/error.hpp"

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "comm/halves.hpp"
 #include "comm/nccl/nccl_library.hpp"
 #include "tessera/base/error.hpp"
 

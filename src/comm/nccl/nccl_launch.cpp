@@ -1,5 +1,7 @@
 // The launches over NCCL: threads of one process, which find each other in their common memory, and this process as one
 // of several, which meet over TCP.
+#include "comm/nccl/nccl_launch.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,7 +14,6 @@
 
 #include "comm/control/control_room.hpp"
 #include "comm/hosts.hpp"
-#include "comm/launch.hpp"
 #include "comm/launch_options.hpp"
 #include "comm/nccl/nccl_backend.hpp"
 #include "comm/patience.hpp"
@@ -56,6 +57,8 @@ std::exception_ptr run_in(NcclJob& job, RankLog& log, const Body& body, const Lo
 
 // ---- processes ----
 
+namespace {
+
 std::exception_ptr run_over_nccl(const MeetingPoint& point, const ProcessStart& how) {
   const std::unique_ptr<NcclLibrary> library = open_chosen_nccl();
   void* const parent = how.options.nccl_communicator;
@@ -82,6 +85,17 @@ std::exception_ptr run_over_nccl(const MeetingPoint& point, const ProcessStart& 
   return outcome_of_process(control, how, thrown);
 }
 
+}  // namespace
+
+std::exception_ptr run_nccl_at_rendezvous(const ProcessStart& how) {
+  return run_over_nccl(
+      meeting_point([](const char* name) { return std::getenv(name); }, how.start, how.options.timeout), how);
+}
+
+std::exception_ptr run_nccl_introduced(Introduction& introduction, const ProcessStart& how) {
+  return run_over_nccl(meet_over(introduction, how.start, how.options.timeout), how);
+}
+
 // ---- the program's own communicator ----
 
 namespace {
@@ -89,8 +103,11 @@ namespace {
 // Values of all ranks by a collective of the communicator, of which nothing else is needed afterwards but its parts.
 class NcclIntroduction final : public Introduction {
  public:
-  NcclIntroduction(NcclLibrary& library, NcclLibrary::Handle handle)
-      : library_(library), handle_(handle), known_(library.membership(handle)), device_(Device::cuda(known_.device)) {}
+  NcclIntroduction(std::unique_ptr<NcclLibrary> library, NcclLibrary::Handle handle)
+      : library_(std::move(library)),
+        handle_(handle),
+        known_(library_->membership(handle)),
+        device_(Device::cuda(known_.device)) {}
 
   int rank() const final { return known_.rank; }
   int size() const final { return known_.ranks; }
@@ -102,15 +119,15 @@ class NcclIntroduction final : public Introduction {
     Arena memory(device_, Bytes(all.size()));
     device::CudaQueue queue(device_, StreamPriority::normal);
     queue.copy(memory.data() + mine.size() * static_cast<std::size_t>(rank()), mine.data(), part);
-    NcclState state = library_.all_gather({.handle = handle_, .stream = queue.native()}, memory.data(), part);
+    NcclState state = library_->all_gather({.handle = handle_, .stream = queue.native()}, memory.data(), part);
     device::CudaMark gathered(device_);
     const auto late = [&] { return std::chrono::steady_clock::now() > deadline; };
-    for (; state == NcclState::in_progress && !late(); state = library_.state(handle_)) {
+    for (; state == NcclState::in_progress && !late(); state = library_->state(handle_)) {
       std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
     if (state == NcclState::done) queue.record(gathered);
     if (state != NcclState::done || !gathered.wait_on_host(deadline)) {
-      library_.abort(handle_);  // ends what runs in the queue, which waits for that
+      library_->abort(handle_);  // ends what runs in the queue, which waits for that
       throw CommunicationError(fmt::format(
           "rank {} waited {:.3g} s for the others of the program's NCCL communicator; do they all call launch()?",
           rank(), in_seconds(timeout)));
@@ -121,7 +138,7 @@ class NcclIntroduction final : public Introduction {
   }
 
  private:
-  NcclLibrary& library_;
+  const std::unique_ptr<NcclLibrary> library_;
   const NcclLibrary::Handle handle_;
   const NcclLibrary::Membership known_;
   const Device device_;
@@ -129,16 +146,11 @@ class NcclIntroduction final : public Introduction {
 
 }  // namespace
 
-std::exception_ptr launch_over_own_nccl(const LaunchOptions& options, const Launched& launched) {
-  const std::unique_ptr<NcclLibrary> library = open_chosen_nccl();
-  NcclIntroduction introduction(*library, options.nccl_communicator);
-  Start start = start_of(options);
-  start.rank = introduction.rank();
-  start.ranks = introduction.size();
-  return launch_one(start, options, launched, [&](const ProcessStart& how) {
-    return run_over_nccl(meet_over(introduction, start, options.timeout), how);
-  });
+std::unique_ptr<Introduction> introduce_over_nccl(void* communicator) {
+  return std::make_unique<NcclIntroduction>(open_chosen_nccl(), communicator);
 }
+
+// ---- threads ----
 
 RunThread nccl_threads(const LaunchOptions& options, ControlRoom& room) {
   const std::shared_ptr<NcclLibrary> library = open_chosen_nccl();

@@ -93,9 +93,6 @@ class NcclLibrary {
   virtual void remove_memory(Handle handle, void* memory) noexcept = 0;
 };
 
-// Whether this build can use NCCL at all (it had nccl.h).
-bool has_nccl();
-
 // The NCCL at `path`, or where the system finds libnccl.so.2 when it is empty. It stays in the process until that ends.
 // Throws UnavailableError that says what is missing.
 std::unique_ptr<NcclLibrary> open_nccl(const std::string& path);

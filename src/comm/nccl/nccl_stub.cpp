@@ -1,4 +1,5 @@
 // This stands in place of NCCL in a build without its header.
+#include "comm/halves.hpp"
 #include "comm/nccl/nccl_library.hpp"
 #include "tessera/base/error.hpp"
 

@@ -1,5 +1,7 @@
 // Ranks that are processes on the CPU, whoever has started them: their backend and their launch. Those that torchrun or
 // SLURM has started on one host meet at the rendezvous, which ends when they share memory.
+#include "comm/processes/process_launch.hpp"
+
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
@@ -7,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/launch.hpp"
+#include "comm/launch_options.hpp"
 #include "comm/processes/process_group.hpp"
 #include "comm/processes/process_job.hpp"
 #include "comm/rendezvous/join.hpp"
@@ -57,12 +59,33 @@ class ProcessBackend final : public World::Backend {
   ChannelCount channels_;
 };
 
-// The ranks meet at the rendezvous, which ends when they share memory.
-std::exception_ptr run_on_cpu(MeetingPoint point, const ProcessStart& how) {
+std::exception_ptr run_in_shared_memory(ProcessJob& job, const ProcessStart& how) {
+  const QuietOutput quiet(how.options, job.rank());
+  const int threads = how.options.threads.value_or(job.cores_per_rank());
+  say_start(how, start_line(how.start, job.place(), threads));
+  const std::exception_ptr thrown =
+      run_rank(job, how.log, how.launched.body, [&] { return make_process_backend(job, threads, how.log); });
+  return outcome_of_process(job, how, thrown);
+}
+
+}  // namespace
+
+std::unique_ptr<World::Backend> make_process_backend(ProcessJob& job, int threads, RankLog& log) {
+  return std::make_unique<ProcessBackend>(job, threads, log);
+}
+
+std::exception_ptr run_processes_introduced(Introduction& introduction, const ProcessStart& how) {
+  ProcessJob job(introduction, how.options.timeout);
+  return run_in_shared_memory(job, how);
+}
+
+std::exception_ptr run_processes_at_rendezvous(const ProcessStart& how) {
+  const auto timeout = start_timeout(how.options.timeout);
+  MeetingPoint point = meeting_point([](const char* name) { return std::getenv(name); }, how.start, timeout);
   std::unique_ptr<ProcessJob> job;
   {
     const std::unique_ptr<Control> joined =
-        join_rendezvous(join_options(point.place, how.start, how.options.timeout), start_timeout(how.options.timeout));
+        join_rendezvous(join_options(point.place, how.start, how.options.timeout), timeout);
     Control& control = *joined;
     std::exception_ptr thrown;
     try {
@@ -77,30 +100,6 @@ std::exception_ptr run_on_cpu(MeetingPoint point, const ProcessStart& how) {
   }
   point.server.reset();
   return run_in_shared_memory(*job, how);
-}
-
-}  // namespace
-
-std::unique_ptr<World::Backend> make_process_backend(ProcessJob& job, int threads, RankLog& log) {
-  return std::make_unique<ProcessBackend>(job, threads, log);
-}
-
-std::exception_ptr run_in_shared_memory(ProcessJob& job, const ProcessStart& how) {
-  const QuietOutput quiet(how.options, job.rank());
-  const int threads = how.options.threads.value_or(job.cores_per_rank());
-  say_start(how, start_line(how.start, job.place(), threads));
-  const std::exception_ptr thrown =
-      run_rank(job, how.log, how.launched.body, [&] { return make_process_backend(job, threads, how.log); });
-  return outcome_of_process(job, how, thrown);
-}
-
-std::exception_ptr launch_process(const Start& start, const LaunchOptions& options, const Launched& launched) {
-  return launch_one(start, options, launched, [&](const ProcessStart& how) {
-    const bool on_device = resolve(options.device) == DeviceKind::cuda;
-    MeetingPoint point = meeting_point([](const char* name) { return std::getenv(name); }, start,
-                                       on_device ? options.timeout : start_timeout(options.timeout));
-    return on_device ? run_over_nccl(point, how) : run_on_cpu(std::move(point), how);
-  });
 }
 
 }  // namespace tessera::comm

@@ -253,21 +253,6 @@ void Wake::clear() noexcept {
   static_cast<void>(::eventfd_read(descriptor_, &count));
 }
 
-// ---- values ----
-
-std::string_view FieldReader::raw(std::size_t size) {
-  if (size > rest_.size()) {
-    throw DataError(fmt::format("a message ends {} bytes too early", size - rest_.size()));
-  }
-  const std::string_view bytes = rest_.substr(0, size);
-  rest_.remove_prefix(size);
-  return bytes;
-}
-
-void FieldReader::require_end() const {
-  if (!at_end()) throw DataError(fmt::format("a message has {} bytes too many", rest_.size()));
-}
-
 // ---- frames ----
 
 namespace {

@@ -1,6 +1,6 @@
-// All calls of MPI, and the launch of this process as one that an MPI launcher has started. On the CPU MPI introduces
-// the ranks to each other and carries messages between hosts; with CUDA devices it only says where their rendezvous is.
-#include "comm/mpi/mpi_process.hpp"
+// All calls of MPI. On the CPU MPI introduces the ranks to each other and carries messages between hosts; with CUDA
+// devices it only says where their rendezvous is.
+#include "comm/mpi/mpi_introduction.hpp"
 
 #include <fmt/format.h>
 #define OMPI_SKIP_MPICXX 1  // the C interface alone
@@ -13,16 +13,16 @@
 #include <limits>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "comm/launch.hpp"
+#include "comm/halves.hpp"
 #include "comm/patience.hpp"
-#include "comm/processes/process_job.hpp"
 #include "comm/rank_log.hpp"
-#include "comm/rendezvous/join.hpp"
+#include "comm/start.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tessera::comm {
@@ -150,19 +150,19 @@ bool program_has_mpi() {
 }
 
 // Its ends are of the thread that launches.
-class MpiProcess final : public Introduction {
+class MpiIntroduction final : public Introduction {
  public:
   // Takes the arguments of introduce_over_mpi().
-  static MpiProcess& instance(const MpiDeadlines& deadlines) {
-    static MpiProcess process(deadlines);
+  static MpiIntroduction& instance(const MpiDeadlines& deadlines) {
+    static MpiIntroduction process(deadlines);
     process.end_timeout_ = deadlines.end;
     return process;
   }
   // Over a communicator of the program's own (MPI_Comm_c2f), of a duplicate: the program has started MPI, and ends it.
   // One for each communicator, until that is freed. Collective over it. Throws UsageError where it is none, or MPI was
   // not started, or with too few threads.
-  static MpiProcess& over(int communicator, const MpiDeadlines& deadlines);
-  ~MpiProcess() final {
+  static MpiIntroduction& over(int communicator, const MpiDeadlines& deadlines);
+  ~MpiIntroduction() final {
     if (abandoned_ || !ends_mpi_) return;
     const Watchdog watchdog("MPI_Finalize", end_timeout_);
     MPI_Finalize();
@@ -175,12 +175,12 @@ class MpiProcess final : public Introduction {
   std::unique_ptr<HostChannel> make_channel(std::chrono::milliseconds timeout) final;
 
   // From now on MPI is left as it is when the process ends: some rank may be gone, and MPI's own end would wait for it.
-  void abandon() { abandoned_ = true; }
+  void abandon() final { abandoned_ = true; }
   bool abandoned() const { return abandoned_; }
 
  private:
-  explicit MpiProcess(const MpiDeadlines& deadlines);
-  MpiProcess(MPI_Comm communicator, const MpiDeadlines& deadlines);
+  explicit MpiIntroduction(const MpiDeadlines& deadlines);
+  MpiIntroduction(MPI_Comm communicator, const MpiDeadlines& deadlines);
   void stand_in(MPI_Comm communicator);
 
   MPI_Comm communicator_ = MPI_COMM_NULL;
@@ -198,7 +198,7 @@ int process_key() {
   static const int key = [] {
     int made = MPI_KEYVAL_INVALID;
     const auto end = [](MPI_Comm, int, void* process, void*) {
-      std::unique_ptr<MpiProcess> ended(static_cast<MpiProcess*>(process));
+      std::unique_ptr<MpiIntroduction> ended(static_cast<MpiIntroduction*>(process));
       // MPI may still write to what a failure has cut short.
       if (ended->abandoned()) static_cast<void>(ended.release());
       return MPI_SUCCESS;
@@ -209,7 +209,7 @@ int process_key() {
   return key;
 }
 
-MpiProcess& MpiProcess::over(int communicator, const MpiDeadlines& deadlines) {
+MpiIntroduction& MpiIntroduction::over(int communicator, const MpiDeadlines& deadlines) {
   int level = MPI_THREAD_SINGLE;
   if (program_has_mpi()) MPI_Query_thread(&level);
   if (level < MPI_THREAD_SERIALIZED) {
@@ -219,16 +219,16 @@ MpiProcess& MpiProcess::over(int communicator, const MpiDeadlines& deadlines) {
   }
   const MPI_Comm theirs = MPI_Comm_f2c(communicator);
   if (theirs == MPI_COMM_NULL) throw UsageError("the program's MPI communicator is MPI_COMM_NULL on this process");
-  MpiProcess* process = nullptr;
+  MpiIntroduction* process = nullptr;
   int known = 0;
   check(MPI_Comm_get_attr(theirs, process_key(), &process, &known), "MPI_Comm_get_attr");
   if (known != 0) return *process;
-  std::unique_ptr<MpiProcess> made(new MpiProcess(theirs, deadlines));
+  std::unique_ptr<MpiIntroduction> made(new MpiIntroduction(theirs, deadlines));
   check(MPI_Comm_set_attr(theirs, process_key(), made.get()), "MPI_Comm_set_attr");
   return *made.release();
 }
 
-MpiProcess::MpiProcess(MPI_Comm communicator, const MpiDeadlines& deadlines)
+MpiIntroduction::MpiIntroduction(MPI_Comm communicator, const MpiDeadlines& deadlines)
     : ends_mpi_(false), end_timeout_(deadlines.end) {
   MPI_Comm own = MPI_COMM_NULL;
   {
@@ -238,7 +238,7 @@ MpiProcess::MpiProcess(MPI_Comm communicator, const MpiDeadlines& deadlines)
   stand_in(own);
 }
 
-MpiProcess::MpiProcess(const MpiDeadlines& deadlines) : ends_mpi_(true), end_timeout_(deadlines.end) {
+MpiIntroduction::MpiIntroduction(const MpiDeadlines& deadlines) : ends_mpi_(true), end_timeout_(deadlines.end) {
   if (program_has_mpi()) {
     throw UsageError(
         "this program has started MPI itself: say which communicator's processes are the ranks "
@@ -262,14 +262,14 @@ MpiProcess::MpiProcess(const MpiDeadlines& deadlines) : ends_mpi_(true), end_tim
   stand_in(MPI_COMM_WORLD);
 }
 
-void MpiProcess::stand_in(MPI_Comm communicator) {
+void MpiIntroduction::stand_in(MPI_Comm communicator) {
   communicator_ = communicator;
   MPI_Comm_set_errhandler(communicator_, MPI_ERRORS_RETURN);
   MPI_Comm_rank(communicator_, &rank_);
   MPI_Comm_size(communicator_, &size_);
 }
 
-std::vector<std::byte> MpiProcess::all_gather(std::span<const std::byte> mine, std::chrono::milliseconds timeout) {
+std::vector<std::byte> MpiIntroduction::all_gather(std::span<const std::byte> mine, std::chrono::milliseconds timeout) {
   sent_.assign(mine.begin(), mine.end());
   gathered_.resize(mine.size() * static_cast<std::size_t>(size_));
   MPI_Request request = MPI_REQUEST_NULL;
@@ -280,7 +280,7 @@ std::vector<std::byte> MpiProcess::all_gather(std::span<const std::byte> mine, s
   return gathered_;
 }
 
-std::unique_ptr<HostChannel> MpiProcess::make_channel(std::chrono::milliseconds timeout) {
+std::unique_ptr<HostChannel> MpiIntroduction::make_channel(std::chrono::milliseconds timeout) {
   MPI_Comm communicator = MPI_COMM_NULL;
   MPI_Request request = MPI_REQUEST_NULL;
   check(MPI_Comm_idup(communicator_, &communicator, &request), "MPI_Comm_idup");
@@ -288,40 +288,12 @@ std::unique_ptr<HostChannel> MpiProcess::make_channel(std::chrono::milliseconds 
   return std::make_unique<MpiChannel>(communicator);
 }
 
-// ---- the launch ----
-
-// Both are MPI's: what the launcher has left in the environment, and what the library makes of it.
-void require_agreement(const Start& start, const MpiProcess& process) {
-  if (start.rank == process.rank() && (start.ranks == 0 || start.ranks == process.size())) return;
-  throw UsageError(fmt::format(
-      "the environment says that {} has started this process as rank {} of {}, but MPI says that it is rank "
-      "{} of {}: start it with the mpirun of the MPI that it is built with, in an environment without "
-      "another launcher's variables",
-      start.by, start.rank, start.ranks == 0 ? "some" : fmt::to_string(start.ranks), process.rank(), process.size()));
-}
-
 }  // namespace
 
 bool has_mpi() { return true; }
 
-Introduction& introduce_over_mpi(const MpiDeadlines& deadlines) { return MpiProcess::instance(deadlines); }
-
-std::exception_ptr launch_mpi_process(const Start& start, const LaunchOptions& options, const Launched& launched) {
-  const MpiDeadlines deadlines{.start = start_timeout(options.timeout), .end = options.timeout};
-  MpiProcess& process = options.mpi_communicator ? MpiProcess::over(*options.mpi_communicator, deadlines)
-                                                 : MpiProcess::instance(deadlines);
-  Start known = start;
-  known.rank = process.rank();
-  known.ranks = process.size();
-  const std::exception_ptr failure = launch_one(known, options, launched, [&](const ProcessStart& how) {
-    if (!options.mpi_communicator) require_agreement(start, process);
-    if (resolve(options.device) == DeviceKind::cuda)
-      return run_over_nccl(meet_over(process, known, options.timeout), how);
-    ProcessJob job(process, options.timeout);
-    return run_in_shared_memory(job, how);
-  });
-  if (failure) process.abandon();
-  return failure;
+Introduction& introduce_over_mpi(std::optional<int> communicator, const MpiDeadlines& deadlines) {
+  return communicator ? MpiIntroduction::over(*communicator, deadlines) : MpiIntroduction::instance(deadlines);
 }
 
 }  // namespace tessera::comm
