@@ -53,7 +53,7 @@ def write_pictures(folder, count):
 def run(options, folder, network, threads):
     """(seconds of the median step, of its loader wait)"""
     metrics = pathlib.Path(folder) / "metrics.jsonl"
-    turns.run([pathlib.Path(options.build) / "examples/train_vision", "--data", f"folder:{folder}", *NETWORKS[network], "--threads", 1,
+    turns.run([pathlib.Path(options.build) / "vision/trainer/train_vision", "--data", f"folder:{folder}", *NETWORKS[network], "--threads", 1,
                "--batch", options.batch, "--loader-threads", threads, "--epochs", 1, "--eval-every", 0, "--metrics", metrics,
                "--metrics-per-rank", "--quiet"])
     steps = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()][WARM_UP:]

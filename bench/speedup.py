@@ -34,7 +34,7 @@ WARM_UP = 3  # steps at the beginning that do not count
 def train(options, folder, ranks, strategy):
     """One run: what it came to."""
     metrics = pathlib.Path(folder) / "metrics.jsonl"
-    turns.run([pathlib.Path(options.build) / "examples/train_vision", "--ranks", ranks, "--threads", 1, "--strategy", strategy,
+    turns.run([pathlib.Path(options.build) / "vision/trainer/train_vision", "--ranks", ranks, "--threads", 1, "--strategy", strategy,
                "--batch", options.global_batch // ranks, "--epochs", options.epochs, "--metrics", metrics, "--metrics-per-rank",
                "--quiet", *options.rest])
     steps = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
@@ -57,7 +57,7 @@ def measure(options):
 
 def shape_of(options):
     """(model, width, side, channels, classes) of what is trained, as its own headline says."""
-    command = [pathlib.Path(options.build) / "examples/train_vision", "--steps", 1, "--eval-every", 0, "--batch", 1, *options.rest]
+    command = [pathlib.Path(options.build) / "vision/trainer/train_vision", "--steps", 1, "--eval-every", 0, "--batch", 1, *options.rest]
     found = re.search(r"(\S+), width (\d+).*: (\d+) x (\d+) x (\d+) -> (\d+)", turns.run(command))
     return found and (found[1], *(int(found[group]) for group in (2, 3, 5, 6)))
 

@@ -14,16 +14,16 @@
 #include "tessera/base/error.hpp"
 #include "tessera/device/arena.hpp"
 #include "tessera/device/stream.hpp"
-#include "tessera/nn/convolution.hpp"
 #include "tessera/nn/processor.hpp"
 #include "tessera/nn/threads.hpp"
+#include "tessera/vision/convolution.hpp"
 
 namespace {
 
 using namespace bench;
 using namespace tessera;
-using nn::ConvolutionShape;
-using nn::ImageView;
+using vision::ConvolutionShape;
+using vision::ImageView;
 
 struct Options {
   Precision precision = fp32_precision;
@@ -76,17 +76,17 @@ class Operands {
   }
 
   void forward(Stream& stream) const {
-    nn::convolution_forward<T>(
+    vision::convolution_forward<T>(
         stream, {.shape = of_.shape, .x = image(x_), .weight = weight_, .y = result(y_), .scratch = scratch_});
   }
   void backward(Stream& stream) const {
-    nn::convolution_backward<T>(stream, {.shape = of_.shape,
-                                         .x = image(x_),
-                                         .weight = weight_,
-                                         .dy = result(y_),
-                                         .dx = image(dx_),
-                                         .dweight = dweight_,
-                                         .scratch = scratch_});
+    vision::convolution_backward<T>(stream, {.shape = of_.shape,
+                                             .x = image(x_),
+                                             .weight = weight_,
+                                             .dy = result(y_),
+                                             .dx = image(dx_),
+                                             .dweight = dweight_,
+                                             .scratch = scratch_});
   }
   double operations() const { return 2.0 * static_cast<double>(y() * weights() / of_.shape.out); }  // forward
 
@@ -97,12 +97,14 @@ class Operands {
   std::size_t weights() const {
     return of_.shape.out * of_.shape.in / of_.shape.groups * of_.shape.kernel.height * of_.shape.kernel.width;
   }
-  std::size_t scratch() const { return sizeof(float) * nn::convolution_scratch<T>(of_.shape, of_.images, of_.side); }
+  std::size_t scratch() const {
+    return sizeof(float) * vision::convolution_scratch<T>(of_.shape, of_.images, of_.side);
+  }
   ImageView<T> image(T* data) const { return {data, of_.images, of_.side, of_.side, of_.shape.in}; }
   ImageView<T> result(T* data) const { return {data, of_.images, result_.height, result_.width, of_.shape.out}; }
 
   const Subject& of_;
-  nn::HeightWidth result_;
+  vision::HeightWidth result_;
   Arena arena_;
   T *x_, *dx_, *y_, *weight_, *dweight_;
   float* scratch_;
@@ -122,7 +124,7 @@ void measure(const Subject& subject, std::size_t rounds) {
 
 void run(const Options& options) {
   nn::set_threads(static_cast<int>(options.threads));
-  fmt::print(stderr, "nn: {}\n", nn::computed_with());
+  fmt::print(stderr, "nn: {}; convolutions {}\n", nn::computed_with(), vision::convolutions_in_words(DeviceKind::cpu));
   examples::with_element(options.precision, [&](auto element) {
     for (const Subject& subject : subjects(options.tiny)) measure<decltype(element)>(subject, options.rounds);
   });

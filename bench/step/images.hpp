@@ -5,8 +5,8 @@
 #include <span>
 #include <vector>
 
+#include "models/vision/model.hpp"
 #include "step/loop.hpp"
-#include "train_vision/model.hpp"
 
 namespace bench {
 

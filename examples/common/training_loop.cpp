@@ -97,6 +97,11 @@ TrainingLoop::TrainingLoop(tessera::World& world, const RunOptions& options, con
   world.barrier("set_threads");
 }
 
+std::string Training::computed_with() {
+  const bool on_cpu = model().world().device().kind() == tessera::DeviceKind::cpu;
+  return on_cpu ? tessera::nn::computed_with() : tessera::nn::computed_with_on_cuda();
+}
+
 void TrainingLoop::run(Training& training) {
   start(training);
   for (std::size_t step = done_before_ + 1; step <= length_.last_step; ++step) {
@@ -152,8 +157,7 @@ void TrainingLoop::start(Training& training) {
   progress_.line(training.headline());
   if (options_.show_types) {
     progress_.line(model.types_table());
-    const bool on_cpu = world_.device().kind() == tessera::DeviceKind::cpu;
-    progress_.line(on_cpu ? tessera::nn::computed_with() : tessera::nn::computed_with_on_cuda());
+    progress_.line(training.computed_with());
   }
   if (options_.draw_plan) progress_.line(draw(model.plan()));
   if (done_before_ >= length_.last_step) progress_.line(nothing_left(length_, done_before_));

@@ -40,6 +40,8 @@ class Training {
   // Options that shape the model but not its tensors: option → value. A run that is resumed must have the same.
   virtual std::map<std::string, std::string> settings() const { return {}; }
   virtual std::string headline() = 0;
+  // One line of --show-types: what computes the layers.
+  virtual std::string computed_with();
 
   virtual tessera::SamplerState sampler() const = 0;  // after the steps begun so far
   // Takes the samples of step `step` (from 1). Returns how many there are over all ranks: the first ranks have

@@ -77,8 +77,9 @@ struct LabelledImages {
   torch::Tensor labels;  // [samples]
 };
 
-LabelledImages read(const std::string& directory, tessera::ImagePart part) {
-  const tessera::ImageSet set = tessera::read_mnist(directory, part, tessera::fashion_classes());
+LabelledImages read(const std::string& directory, tessera::vision::ImagePart part) {
+  const tessera::vision::ImageSet set =
+      tessera::vision::read_mnist(directory, part, tessera::vision::fashion_classes());
   const auto samples = static_cast<std::int64_t>(set.size());
   const auto rows = static_cast<std::int64_t>(set.extents().height);
   const auto columns = static_cast<std::int64_t>(set.extents().width);
@@ -180,8 +181,8 @@ void run_rank(tessera::World& world, const Options& options, const LabelledImage
 int train(int argc, char** argv) {
   Options options;
   if (!parse(argc, argv, options)) return 0;
-  LabelledImages training = read(options.data, tessera::ImagePart::training);
-  const LabelledImages held_out = read(options.data, tessera::ImagePart::held_out);
+  LabelledImages training = read(options.data, tessera::vision::ImagePart::training);
+  const LabelledImages held_out = read(options.data, tessera::vision::ImagePart::held_out);
   if (options.samples > 0) {
     const auto kept = std::min(static_cast<std::int64_t>(options.samples), training.labels.size(0));
     training = {training.images.narrow(0, 0, kept), training.labels.narrow(0, 0, kept)};

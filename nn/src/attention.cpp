@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "src/attention_tiles.hpp"
+#include "src/exported.hpp"
 #include "src/gemm.hpp"
 #include "src/operation.hpp"
 #include "src/panel.hpp"
@@ -413,11 +414,11 @@ std::size_t attention_backward_scratch(const AttentionShape& shape, DeviceKind d
   return parts.used();
 }
 
-#define TESSERA_ATTENTION(T)                                                            \
-  template void attention_forward(Stream&, const AttentionForward<T>&);                 \
-  template void attention_backward(Stream&, const AttentionBackward<T>&);               \
-  template std::size_t attention_forward_scratch<T>(const AttentionShape&, DeviceKind); \
-  template std::size_t attention_backward_scratch<T>(const AttentionShape&, DeviceKind);
+#define TESSERA_ATTENTION(T)                                                                             \
+  template TESSERA_EXPORTED void attention_forward(Stream&, const AttentionForward<T>&);                 \
+  template TESSERA_EXPORTED void attention_backward(Stream&, const AttentionBackward<T>&);               \
+  template TESSERA_EXPORTED std::size_t attention_forward_scratch<T>(const AttentionShape&, DeviceKind); \
+  template TESSERA_EXPORTED std::size_t attention_backward_scratch<T>(const AttentionShape&, DeviceKind);
 TESSERA_FOR_EACH_ELEMENT(TESSERA_ATTENTION)
 
 }  // namespace tessera::nn

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "src/cuda/cuda_layers.hpp"
+#include "src/exported.hpp"
 #include "src/operation.hpp"
 #include "src/rows/active_rows.hpp"
 #include "src/shared_rows.hpp"
@@ -290,12 +291,13 @@ void CrossEntropy<T>::at_once(LayerWindow window, ActivationStack& stack, Matrix
   window.enqueue(cross_entropy_at_once<T>, rows, loss, window.loss_scale(), logits);
 }
 
-#define TESSERA_CROSS_ENTROPY(T)                                                                          \
-  template void cross_entropy_forward(Stream&, const CrossEntropyRows<T>&, Arithmetic<T>*);               \
-  template void cross_entropy_backward(Stream&, const CrossEntropyRows<T>&, const float*, MatrixView<T>); \
-  template void cross_entropy_at_once(Stream&, const CrossEntropyRows<T>&, Arithmetic<T>*, const float*,  \
-                                      MatrixView<T>);                                                     \
-  template void count_correct(Stream&, const CrossEntropyRows<T>&, double*, std::size_t);                 \
+#define TESSERA_CROSS_ENTROPY(T)                                                                             \
+  template TESSERA_EXPORTED void cross_entropy_forward(Stream&, const CrossEntropyRows<T>&, Arithmetic<T>*); \
+  template TESSERA_EXPORTED void cross_entropy_backward(Stream&, const CrossEntropyRows<T>&, const float*,   \
+                                                        MatrixView<T>);                                      \
+  template TESSERA_EXPORTED void cross_entropy_at_once(Stream&, const CrossEntropyRows<T>&, Arithmetic<T>*,  \
+                                                       const float*, MatrixView<T>);                         \
+  template TESSERA_EXPORTED void count_correct(Stream&, const CrossEntropyRows<T>&, double*, std::size_t);   \
   template class CrossEntropy<T>;
 TESSERA_FOR_EACH_ELEMENT(TESSERA_CROSS_ENTROPY)
 

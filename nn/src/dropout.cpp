@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "src/cuda/cuda_layers.hpp"
+#include "src/exported.hpp"
 #include "src/operation.hpp"
 #include "src/rows/active_rows.hpp"
 #include "src/shared_rows.hpp"
@@ -80,9 +81,9 @@ void add_dropped(Stream& stream, const ResidualDropout<T>& of) {
   run<T>(stream, rows);
 }
 
-#define TESSERA_DROPOUT(T)                                                           \
-  template void dropout(Stream&, const Dropout&, ConstMatrixView<T>, MatrixView<T>); \
-  template void add_dropped(Stream&, const ResidualDropout<T>&);
+#define TESSERA_DROPOUT(T)                                                                            \
+  template TESSERA_EXPORTED void dropout(Stream&, const Dropout&, ConstMatrixView<T>, MatrixView<T>); \
+  template TESSERA_EXPORTED void add_dropped(Stream&, const ResidualDropout<T>&);
 TESSERA_FOR_EACH_ELEMENT(TESSERA_DROPOUT)
 
 }  // namespace tessera::nn

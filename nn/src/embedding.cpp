@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "src/cuda/cuda_layers.hpp"
+#include "src/exported.hpp"
 #include "src/operation.hpp"
 #include "src/rows/active_rows.hpp"
 #include "src/shared_rows.hpp"
@@ -306,9 +307,9 @@ void Embedding<T>::backward(LayerWindow window, ActivationStack& stack, const Sa
   backward_of(window, stack, saved.linear, {of.logits, saved.stride}, dx);
 }
 
-#define TESSERA_EMBEDDING(T)                                              \
-  template void embedding_forward(Stream&, const EmbeddingForward<T>&);   \
-  template void embedding_backward(Stream&, const EmbeddingBackward<T>&); \
+#define TESSERA_EMBEDDING(T)                                                               \
+  template TESSERA_EXPORTED void embedding_forward(Stream&, const EmbeddingForward<T>&);   \
+  template TESSERA_EXPORTED void embedding_backward(Stream&, const EmbeddingBackward<T>&); \
   template class Embedding<T>;
 TESSERA_FOR_EACH_ELEMENT(TESSERA_EMBEDDING)
 

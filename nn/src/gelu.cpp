@@ -2,6 +2,7 @@
 #include "tessera/nn/gelu.hpp"
 
 #include "src/cuda/cuda_layers.hpp"
+#include "src/exported.hpp"
 #include "src/operation.hpp"
 #include "src/rows/active_rows.hpp"
 #include "src/shared_rows.hpp"
@@ -37,9 +38,9 @@ void Gelu<T>::backward(LayerWindow window, ActivationStack&, const Saved& saved,
   window.enqueue(gelu_backward<T>, saved.x, dy, dx);
 }
 
-#define TESSERA_GELU(T)                                                                        \
-  template void gelu_forward(Stream&, ConstMatrixView<T>, MatrixView<T>);                      \
-  template void gelu_backward(Stream&, ConstMatrixView<T>, ConstMatrixView<T>, MatrixView<T>); \
+#define TESSERA_GELU(T)                                                                                         \
+  template TESSERA_EXPORTED void gelu_forward(Stream&, ConstMatrixView<T>, MatrixView<T>);                      \
+  template TESSERA_EXPORTED void gelu_backward(Stream&, ConstMatrixView<T>, ConstMatrixView<T>, MatrixView<T>); \
   template class Gelu<T>;
 TESSERA_FOR_EACH_ELEMENT(TESSERA_GELU)
 

@@ -11,6 +11,7 @@
 #include <memory>
 #include <new>
 
+#include "src/exported.hpp"
 #include "src/operation.hpp"
 #include "src/panel.hpp"
 #include "src/products/choice.hpp"
@@ -333,9 +334,9 @@ std::size_t gemm_scratch(std::size_t m, std::size_t n, std::size_t k) {
   return rows * columns + rows * depth + depth * columns;
 }
 
-#define TESSERA_GEMM(T)               \
-  template void gemm(const Gemm<T>&); \
-  template std::size_t gemm_scratch<T>(std::size_t, std::size_t, std::size_t);
+#define TESSERA_GEMM(T)                                \
+  template TESSERA_EXPORTED void gemm(const Gemm<T>&); \
+  template TESSERA_EXPORTED std::size_t gemm_scratch<T>(std::size_t, std::size_t, std::size_t);
 TESSERA_FOR_EACH_ELEMENT(TESSERA_GEMM)
 
 void set_threads(int threads) {

@@ -6,6 +6,8 @@
 
 #include <cstddef>
 
+#pragma GCC visibility push(default)
+
 namespace tessera::nn {
 
 // A matrix as a product reads it. Rows in memory begin `stride` elements after each other; 0: without gaps.
@@ -43,3 +45,5 @@ template <typename T>
 std::size_t gemm_scratch(std::size_t m, std::size_t n, std::size_t k);
 
 }  // namespace tessera::nn
+
+#pragma GCC visibility pop

@@ -2,6 +2,7 @@
 #include "tessera/nn/layer_norm.hpp"
 
 #include "src/cuda/cuda_layers.hpp"
+#include "src/exported.hpp"
 #include "src/operation.hpp"
 #include "src/rows/active_rows.hpp"
 #include "src/shared_rows.hpp"
@@ -118,9 +119,9 @@ void LayerNorm<T>::backward_with(LayerWindow window, ActivationStack& stack, con
                                           .scratch = scratch.data()});
 }
 
-#define TESSERA_LAYER_NORM(T)                                              \
-  template void layer_norm_forward(Stream&, const LayerNormForward<T>&);   \
-  template void layer_norm_backward(Stream&, const LayerNormBackward<T>&); \
+#define TESSERA_LAYER_NORM(T)                                                               \
+  template TESSERA_EXPORTED void layer_norm_forward(Stream&, const LayerNormForward<T>&);   \
+  template TESSERA_EXPORTED void layer_norm_backward(Stream&, const LayerNormBackward<T>&); \
   template class LayerNorm<T>;
 TESSERA_FOR_EACH_ELEMENT(TESSERA_LAYER_NORM)
 

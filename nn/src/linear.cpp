@@ -7,6 +7,7 @@
 #include <atomic>
 
 #include "src/cuda/cuda_layers.hpp"
+#include "src/exported.hpp"
 #include "src/gemm.hpp"
 #include "src/operation.hpp"
 #include "src/rows/active_rows.hpp"
@@ -227,10 +228,10 @@ void Linear<T>::backward(LayerWindow window, ActivationStack& stack, const Saved
                                       .scratch = scratch.data()});
 }
 
-#define TESSERA_LINEAR(T)                                                                    \
-  template void linear_forward(Stream&, const LinearForward<T>&);                            \
-  template void linear_backward(Stream&, const LinearBackward<T>&);                          \
-  template std::size_t linear_scratch<T>(std::size_t, std::size_t, std::size_t, DeviceKind); \
+#define TESSERA_LINEAR(T)                                                                                     \
+  template TESSERA_EXPORTED void linear_forward(Stream&, const LinearForward<T>&);                            \
+  template TESSERA_EXPORTED void linear_backward(Stream&, const LinearBackward<T>&);                          \
+  template TESSERA_EXPORTED std::size_t linear_scratch<T>(std::size_t, std::size_t, std::size_t, DeviceKind); \
   template class Linear<T>;
 TESSERA_FOR_EACH_ELEMENT(TESSERA_LINEAR)
 

@@ -20,6 +20,8 @@
   INSTANTIATE(::tessera::bf16)                \
   INSTANTIATE(::tessera::fp16)
 
+#pragma GCC visibility push(default)
+
 namespace tessera::nn {
 
 struct Extents {
@@ -68,3 +70,5 @@ void issue(Stream& stream, std::string_view layer, Function function) {
 }
 
 }  // namespace tessera::nn
+
+#pragma GCC visibility pop

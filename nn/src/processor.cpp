@@ -4,9 +4,7 @@
 #include <cblas.h>
 #include <fmt/format.h>
 
-#include "src/convolution/choice.hpp"
 #include "src/cuda/attention_choice.hpp"
-#include "src/cuda/convolution_choice.hpp"
 #include "src/products/choice.hpp"
 #include "src/products/onednn.hpp"
 #include "src/products/product.hpp"
@@ -22,25 +20,19 @@ std::string products_of_bf16(ProductSet set) {
   return set == ProductSet::avx512_bf16 ? "for AVX512_BF16" : "as fp32";
 }
 
-std::string convolutions_in_words() {
-  return convolutions::active() == convolutions::Set::onednn ? "by " + onednn::in_words() : "as products";
-}
-
 }  // namespace
 
 std::string computed_with() {
   const ProductSet set = active_product_set();
   const std::string blas = fmt::format("by OpenBLAS for {}", openblas_get_corename());
   const bool ours = set != ProductSet::openblas && find_float_products() != nullptr;
-  return fmt::format(
-      "rows with {}; products of fp32 {}, of bf16 {}, of fp16 as fp32, of fp64 {}; convolutions {}; {} thread{}",
-      to_string(kernels::active_instruction_set()), ours ? "for AVX-512" : blas, products_of_bf16(set), blas,
-      convolutions_in_words(), parallel::threads(), parallel::threads() == 1 ? "" : "s");
+  return fmt::format("rows with {}; products of fp32 {}, of bf16 {}, of fp16 as fp32, of fp64 {}; {} thread{}",
+                     to_string(kernels::active_instruction_set()), ours ? "for AVX-512" : blas, products_of_bf16(set),
+                     blas, parallel::threads(), parallel::threads() == 1 ? "" : "s");
 }
 
 std::string computed_with_on_cuda() {
-  return fmt::format("products {}; attention {}; convolutions {}", cuda::products_in_words(),
-                     cuda::attentions::in_words(), cuda::convolutions::in_words());
+  return fmt::format("products {}; attention {}", cuda::products_in_words(), cuda::attentions::in_words());
 }
 
 }  // namespace tessera::nn

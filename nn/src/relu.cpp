@@ -2,6 +2,7 @@
 #include "tessera/nn/relu.hpp"
 
 #include "src/cuda/cuda_layers.hpp"
+#include "src/exported.hpp"
 #include "src/operation.hpp"
 #include "src/rows/active_rows.hpp"
 #include "src/shared_rows.hpp"
@@ -45,9 +46,9 @@ void Relu<T>::backward(LayerWindow window, ActivationStack&, const Saved& saved,
   window.enqueue(relu_backward<T>, saved.y, dy, dx);
 }
 
-#define TESSERA_RELU(T)                                                                        \
-  template void relu_forward(Stream&, ConstMatrixView<T>, MatrixView<T>);                      \
-  template void relu_backward(Stream&, ConstMatrixView<T>, ConstMatrixView<T>, MatrixView<T>); \
+#define TESSERA_RELU(T)                                                                                         \
+  template TESSERA_EXPORTED void relu_forward(Stream&, ConstMatrixView<T>, MatrixView<T>);                      \
+  template TESSERA_EXPORTED void relu_backward(Stream&, ConstMatrixView<T>, ConstMatrixView<T>, MatrixView<T>); \
   template class Relu<T>;
 TESSERA_FOR_EACH_ELEMENT(TESSERA_RELU)
 

@@ -7,6 +7,8 @@
 #include "src/rows/row_table.hpp"
 #include "tessera/device/parallel.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera::nn {
 
 // Shares of rows of so many elements each, which are worth a thread.
@@ -23,3 +25,5 @@ void run_shared(const RowTable& run, const LayerNormForwardRows& rows);
 void run_shared(const RowTable& run, const LayerNormBackwardRows& rows);
 
 }  // namespace tessera::nn
+
+#pragma GCC visibility pop

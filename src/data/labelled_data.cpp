@@ -13,9 +13,9 @@
 #include <string_view>
 #include <utility>
 
-#include "data/open_file.hpp"
 #include "data/permutation.hpp"
 #include "tessera/base/error.hpp"
+#include "tessera/data/open_file.hpp"
 
 namespace tessera {
 

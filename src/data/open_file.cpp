@@ -1,5 +1,5 @@
 // Says which of the many ways not to be readable it was.
-#include "data/open_file.hpp"
+#include "tessera/data/open_file.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>

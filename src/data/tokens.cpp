@@ -10,8 +10,8 @@
 #include <string>
 #include <utility>
 
-#include "data/open_file.hpp"
 #include "tessera/base/error.hpp"
+#include "tessera/data/open_file.hpp"
 
 namespace tessera {
 

@@ -5,14 +5,14 @@
 #include <string_view>
 
 #include "src/cuda/attention_choice.hpp"
-#include "src/cuda/convolution_choice.hpp"
 #include "tessera/base/error.hpp"
+#include "vision/src/cuda/convolution_choice.hpp"
 
 int main(int, char** argv) {
-  namespace cuda = tessera::nn::cuda;
   try {
     const bool attention = argv[1] == std::string_view("TESSERA_ATTENTION");
-    std::puts(std::string(attention ? to_string(cuda::attentions::active()) : to_string(cuda::convolutions::active()))
+    std::puts(std::string(attention ? to_string(tessera::nn::cuda::attentions::active())
+                                    : to_string(tessera::vision::cuda::convolutions::active()))
                   .c_str());
     return 0;
   } catch (const tessera::UsageError& error) {

@@ -4,28 +4,28 @@
 #include <vector>
 
 #include "nn_device.hpp"
-#include "src/cuda/convolution_choice.hpp"
-#include "tessera/nn/convolution.hpp"
+#include "tessera/vision/convolution.hpp"
+#include "vision/src/cuda/convolution_choice.hpp"
 
 namespace tessera::test {
 
 // Chooses what computes convolutions on CUDA devices while it lives.
 class WithConvolutions {
  public:
-  explicit WithConvolutions(nn::cuda::convolutions::Set set) { nn::cuda::convolutions::select(set); }
-  ~WithConvolutions() { nn::cuda::convolutions::select(before_); }
+  explicit WithConvolutions(vision::cuda::convolutions::Set set) { vision::cuda::convolutions::select(set); }
+  ~WithConvolutions() { vision::cuda::convolutions::select(before_); }
   WithConvolutions(const WithConvolutions&) = delete;
   WithConvolutions& operator=(const WithConvolutions&) = delete;
 
  private:
-  nn::cuda::convolutions::Set before_ = nn::cuda::convolutions::active();
+  vision::cuda::convolutions::Set before_ = vision::cuda::convolutions::active();
 };
 
 // Channels of eight take packs, others single elements.
 struct ConvolutionForm {
-  nn::ConvolutionShape shape;
+  vision::ConvolutionShape shape;
   std::size_t images;
-  nn::HeightWidth image;
+  vision::HeightWidth image;
 };
 inline const std::vector<ConvolutionForm> convolution_forms = {
     {{.in = 3, .out = 5, .kernel = 3, .padding = 1}, 2, {5, 7}},
@@ -56,40 +56,40 @@ struct ConvolutionCase {
         dbias(bias.size(), T(0.25f)) {}
 
   template <typename V>
-  nn::ImageView<V> in(V* data) const {
+  vision::ImageView<V> in(V* data) const {
     return {data, form.images, form.image.height, form.image.width, form.shape.in};
   }
   template <typename V>
-  nn::ImageView<V> out(V* data) const {
+  vision::ImageView<V> out(V* data) const {
     return {data, form.images, result.height, result.width, form.shape.out};
   }
 
   ConvolutionForm form;
-  nn::HeightWidth result;
+  vision::HeightWidth result;
   std::vector<T> x, weight, bias, dy, y, dx, dweight, dbias;
 };
 
 template <typename T>
 void run_on_cpu(ConvolutionCase<T>& c, bool with_bias, bool accumulate) {
   Stream host = host_stream();
-  Arena scratch(Device::cpu(),
-                Bytes((nn::convolution_scratch<T>(c.form.shape, c.form.images, c.form.image) + 16) * sizeof(float)));
+  Arena scratch(Device::cpu(), Bytes((vision::convolution_scratch<T>(c.form.shape, c.form.images, c.form.image) + 16) *
+                                     sizeof(float)));
   auto* const room = reinterpret_cast<float*>(scratch.data());
-  nn::convolution_forward<T>(host, {.shape = c.form.shape,
-                                    .x = c.template in<const T>(c.x.data()),
-                                    .weight = c.weight.data(),
-                                    .bias = with_bias ? c.bias.data() : nullptr,
-                                    .y = c.out(c.y.data()),
-                                    .scratch = room});
-  nn::convolution_backward<T>(host, {.shape = c.form.shape,
-                                     .x = c.template in<const T>(c.x.data()),
-                                     .weight = c.weight.data(),
-                                     .dy = c.template out<const T>(c.dy.data()),
-                                     .dx = c.in(c.dx.data()),
-                                     .dweight = c.dweight.data(),
-                                     .dbias = c.dbias.data(),
-                                     .accumulate = accumulate,
-                                     .scratch = room});
+  vision::convolution_forward<T>(host, {.shape = c.form.shape,
+                                        .x = c.template in<const T>(c.x.data()),
+                                        .weight = c.weight.data(),
+                                        .bias = with_bias ? c.bias.data() : nullptr,
+                                        .y = c.out(c.y.data()),
+                                        .scratch = room});
+  vision::convolution_backward<T>(host, {.shape = c.form.shape,
+                                         .x = c.template in<const T>(c.x.data()),
+                                         .weight = c.weight.data(),
+                                         .dy = c.template out<const T>(c.dy.data()),
+                                         .dx = c.in(c.dx.data()),
+                                         .dweight = c.dweight.data(),
+                                         .dbias = c.dbias.data(),
+                                         .accumulate = accumulate,
+                                         .scratch = room});
 }
 
 template <typename T>
@@ -103,7 +103,7 @@ struct ConvolutionOnDevice {
         dx(c.x.size()),
         dweight(c.dweight),
         dbias(c.dbias),
-        scratch(nn::convolution_scratch<T>(c.form.shape, c.form.images, c.form.image, DeviceKind::cuda)) {}
+        scratch(vision::convolution_scratch<T>(c.form.shape, c.form.images, c.form.image, DeviceKind::cuda)) {}
 
   void take_to(ConvolutionCase<T>& c) {
     for (const bool intact : {y.guards_intact(), dx.guards_intact(), dweight.guards_intact(), dbias.guards_intact(),
@@ -121,21 +121,21 @@ template <typename T>
 void run_on_cuda(ConvolutionCase<T>& c, bool with_bias, bool accumulate) {
   Stream stream = cuda_stream();
   ConvolutionOnDevice<T> on(c);
-  nn::convolution_forward<T>(stream, {.shape = c.form.shape,
-                                      .x = c.template in<const T>(on.x.data()),
-                                      .weight = on.weight.data(),
-                                      .bias = with_bias ? on.bias.data() : nullptr,
-                                      .y = c.out(on.y.data()),
-                                      .scratch = on.scratch.data()});
-  nn::convolution_backward<T>(stream, {.shape = c.form.shape,
-                                       .x = c.template in<const T>(on.x.data()),
-                                       .weight = on.weight.data(),
-                                       .dy = c.template out<const T>(on.dy.data()),
-                                       .dx = c.in(on.dx.data()),
-                                       .dweight = on.dweight.data(),
-                                       .dbias = on.dbias.data(),
-                                       .accumulate = accumulate,
-                                       .scratch = on.scratch.data()});
+  vision::convolution_forward<T>(stream, {.shape = c.form.shape,
+                                          .x = c.template in<const T>(on.x.data()),
+                                          .weight = on.weight.data(),
+                                          .bias = with_bias ? on.bias.data() : nullptr,
+                                          .y = c.out(on.y.data()),
+                                          .scratch = on.scratch.data()});
+  vision::convolution_backward<T>(stream, {.shape = c.form.shape,
+                                           .x = c.template in<const T>(on.x.data()),
+                                           .weight = on.weight.data(),
+                                           .dy = c.template out<const T>(on.dy.data()),
+                                           .dx = c.in(on.dx.data()),
+                                           .dweight = on.dweight.data(),
+                                           .dbias = on.dbias.data(),
+                                           .accumulate = accumulate,
+                                           .scratch = on.scratch.data()});
   stream.synchronize();
   on.take_to(c);
 }
@@ -143,7 +143,8 @@ void run_on_cuda(ConvolutionCase<T>& c, bool with_bias, bool accumulate) {
 // A library rounds results before a bias is added, and the gradient of 16-bit weights before it is added to another.
 template <typename T>
 void check_near_all(const ConvolutionCase<T>& computed, const ConvolutionCase<T>& expected) {
-  const bool rounds_sums = sizeof(T) == 2 && nn::cuda::convolutions::active() == nn::cuda::convolutions::Set::cudnn;
+  const bool rounds_sums =
+      sizeof(T) == 2 && vision::cuda::convolutions::active() == vision::cuda::convolutions::Set::cudnn;
   const double sums = rounds_sums ? rounding<T> : 2e-6;
   check_near(computed.y, expected.y, sums);
   check_near(computed.dx, expected.dx);

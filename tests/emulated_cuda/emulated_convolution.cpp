@@ -8,7 +8,7 @@
 #include "cuda_runtime.h"
 #include "emulated_elements.hpp"
 
-namespace tessera::nn::cuda {
+namespace tessera::vision::cuda {
 
 namespace {
 
@@ -78,4 +78,4 @@ const ConvolutionLibrary& convolution_library() {
   return of_tests;
 }
 
-}  // namespace tessera::nn::cuda
+}  // namespace tessera::vision::cuda

@@ -5,9 +5,9 @@
 #include <cstddef>
 #include <vector>
 
-#include "src/cuda/library_convolution.hpp"
+#include "vision/src/cuda/library_convolution.hpp"
 
-namespace tessera::nn::cuda {
+namespace tessera::vision::cuda {
 
 struct EmulatedConvolutions {
   std::size_t workspace_bytes = 4096;  // that it takes
@@ -16,4 +16,4 @@ struct EmulatedConvolutions {
 };
 EmulatedConvolutions& emulated_convolutions();  // for one stream at a time
 
-}  // namespace tessera::nn::cuda
+}  // namespace tessera::vision::cuda

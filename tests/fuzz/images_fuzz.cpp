@@ -1,9 +1,9 @@
 // The files of data sets of images: the first byte says which kind the rest is.
-#include "data/image_files.hpp"
+#include "vision/src/images/image_files.hpp"
 
 #include "fuzz.hpp"
 
-using namespace tessera::data;
+using namespace tessera::vision;
 
 void fuzz::read_input(std::string_view input) {
   if (input.empty()) return;

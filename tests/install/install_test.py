@@ -38,7 +38,7 @@ def check_headers(source, prefix):
     """Every public header is there, in its folder."""
     [include] = [path.parent.parent for path in prefix.rglob("tessera/tessera.hpp")]
     with_torch = list(prefix.rglob("tessera-torch.pc"))
-    for folder in [source / "include", source / "nn" / "include"] + [source / "torch" / "include"] * len(with_torch):
+    for folder in [source / part / "include" for part in ["", "nn", "vision"] + ["torch"] * len(with_torch)]:
         missing = [path for path in folder.rglob("*.hpp") if not (include / path.relative_to(folder)).is_file()]
         assert not missing, f"not installed: {missing}"
 
@@ -46,7 +46,8 @@ def check_headers(source, prefix):
 def check_packages(package, package_folder):
     """Nothing that no public header includes is asked for."""
     required = run("pkg-config", "--print-requires", package, PKG_CONFIG_PATH=str(package_folder)).split()
-    assert required == {"tessera": [], "tessera-nn": ["tessera"], "tessera-torch": ["tessera"]}[package], required
+    assert required == {"tessera": [], "tessera-nn": ["tessera"], "tessera-vision": ["tessera-nn"],
+                        "tessera-torch": ["tessera"]}[package], required
 
 
 def check_tool(prefix, package_folder):
@@ -66,13 +67,14 @@ CMAKE_WAYS = {
                  "set(CMAKE_CXX_STANDARD 20)", "PkgConfig::TESSERA"),
                 ("find_package(tessera 0.1 REQUIRED)", "tessera::tessera")],
     "tessera-nn": [("set(tessera_USE_STATIC ON)\nfind_package(tessera REQUIRED COMPONENTS nn)", "tessera::nn")],
+    "tessera-vision": [("set(tessera_USE_STATIC ON)\nfind_package(tessera REQUIRED COMPONENTS vision)", "tessera::vision")],
     "tessera-torch": [("find_package(tessera REQUIRED COMPONENTS torch)", "tessera::torch")],
 }
 CMAKE_REFUSALS = {
     "find_package(tessera 0.2 REQUIRED)": "version: 0.1.0",
     "find_package(tessera 1 REQUIRED)": "version: 0.1.0",
     "find_package(tessera 0.1.1 REQUIRED)": "version: 0.1.0",
-    "find_package(tessera REQUIRED COMPONENTS vision)": 'tessera has no component "vision"; there is: nn',
+    "find_package(tessera REQUIRED COMPONENTS audio)": 'tessera has no component "audio"; there is: nn, vision',
 }
 
 
@@ -136,9 +138,11 @@ def without_shared_libraries(package_folder, scratch):
 
 
 def check_exports(source, libraries):
-    """What a shared library defines for others is named in some public header."""
-    headers = [path.read_text(encoding="utf-8") for part in ["", "nn", "torch"]
-               for path in (source / part / "include").rglob("*.hpp")]
+    """What a shared library defines for others is named in some public header, or in one of nn's that vision uses."""
+    headers = [path.read_text(encoding="utf-8") for part in ["include", "nn/include", "vision/include", "torch/include"]
+               for path in (source / part).rglob("*.hpp")]
+    headers += [text for text in (path.read_text(encoding="utf-8") for path in (source / "nn/src").rglob("*.hpp"))
+                if "#pragma GCC visibility push" in text]
     named = set(re.findall(r"\w+", "\n".join(headers)))
     for library in libraries.glob("libtessera*.so"):
         lines = run("nm", "-D", "--defined-only", "-C", library).splitlines()

@@ -9,7 +9,8 @@ import pathlib
 import re
 import sys
 
-FOLDERS = [".ci", "bench", "docs", "examples", "include", "nn", "packaging", "scripts", "src", "subprojects", "tests", "tools", "torch"]
+FOLDERS = [".ci", "bench", "docs", "examples", "include", "models", "nn", "packaging", "scripts", "src", "subprojects", "tests", "tools",
+           "torch", "trainer", "vision"]
 TEXT_SUFFIXES = {"", ".build", ".cpp", ".cu", ".cuh", ".hpp", ".in", ".md", ".py", ".sh", ".supp", ".txt", ".wrap"}
 CODE_SUFFIXES = {".cpp", ".cu", ".cuh", ".hpp"}
 SKIPPED_FOLDERS = {"__pycache__", "packagecache"}
@@ -21,7 +22,7 @@ CODE_COMMENT = re.compile(r"""(?:^|[^:"'])//[/!]*\s*(.*)""")
 OTHER_COMMENT = re.compile(r"^\s*#+\s+(.*)")
 FRAGMENTS_LEFT = ("include/tessera/plan/", "src/plan/", "src/shard/")  # to be rewritten
 INCLUDED = re.compile(r'^#include "(tessera/[^"]+)"', re.MULTILINE)
-PUBLIC = ("include/", "nn/include/", "torch/include/")
+PUBLIC = ("include/", "nn/include/", "vision/include/", "torch/include/")
 EXPORTED = re.compile(r"\n#pragma GCC visibility push\(default\)\n\nnamespace .*\n}[^\n]*\n\n#pragma GCC visibility pop\n$", re.DOTALL)
 UMBRELLA = "include/tessera/tessera.hpp"
 

@@ -47,7 +47,7 @@ class FileRules(unittest.TestCase):
         self.assert_one_violation({"src/a.hpp": "// This is a part.\n"}, "#pragma once")
 
     def test_a_public_header_that_exports_nothing_is_found(self):
-        for folder in ["include", "nn/include", "torch/include"]:
+        for folder in ["include", "nn/include", "vision/include", "torch/include"]:
             path = f"{folder}/tessera/a.hpp"
             umbrella = {"include/tessera/tessera.hpp": GOOD + '#include "tessera/a.hpp"\n'}
             self.assert_one_violation({**umbrella, path: GOOD + "\nnamespace a {\n}\n"}, "visibility push")

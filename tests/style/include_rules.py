@@ -10,6 +10,8 @@ import sys
 PARTS = ["base", "plan", "device", "kernels", "comm", "shard", "optim", "data", "checkpoint"]  # lowest first
 # Rooms of comm: a file may include its own room and those of smaller numbers, and comm's other files.
 COMM_ROOMS = {"control": 0, "rendezvous": 1, "local": 2, "processes": 2, "nccl": 2, "mpi": 2, "launch": 3, "run": 4}
+# Rooms beside the library, lowest first: each may include those before it.
+PROGRAMS_AND_LIBRARIES = ["nn", "vision", "torch", "models", "trainer", "tools", "examples", "bench"]
 SUFFIXES = {".hpp", ".cpp", ".cu", ".cuh"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^">]+)[">]', re.MULTILINE)
 LOCAL_INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"/]+)"', re.MULTILINE)
@@ -17,7 +19,7 @@ KERNEL_LAUNCH = re.compile(r"<<<")
 ONE_FILE_ONLY = ["nccl.h", "mpi.h"]
 KEPT_OUT = ("fmt/", "nlohmann/", "CLI/", "cuda", "cublas", "nccl", "mpi.h", "omp.h", "openblas", "cblas")  # of public headers
 PEERS = "bench/peers/"  # programs without Tessera, to compare with
-KERNEL_LAUNCH_FOLDERS = ["src/kernels/cuda/", "nn/cuda/", "nn/src/cuda/"]
+KERNEL_LAUNCH_FOLDERS = ["src/kernels/cuda/", "nn/src/cuda/", "vision/src/cuda/"]
 LIBTORCH = ("torch/", "ATen/", "c10/", "tessera/torch/")
 LIBTORCH_USERS = ("torch/", "tests/torch/", "tests/install/user_torch_", "examples/torch_", "examples/train_cnn_torch/",
                   "bench/torch_", "bench/step/torch_")
@@ -25,7 +27,7 @@ UMBRELLA = "include/tessera/tessera.hpp"
 
 
 def source_files(root):
-    for folder in ["include", "src", "nn", "examples", "bench", "tools", "tests", "torch"]:
+    for folder in ["include", "src", *PROGRAMS_AND_LIBRARIES, "tests"]:
         for path in sorted((root / folder).rglob("*")):
             if path.suffix in SUFFIXES:
                 yield path.relative_to(root).as_posix(), path.read_text(encoding="utf-8")
@@ -62,8 +64,12 @@ def layer_violation(path, include):
     in_library = path.startswith(("include/", "src/"))
     if ".." in include.split("/") and not path.startswith("tests/"):
         return "an include is spelled from an include folder, not relative to its file"
-    if in_library and include.startswith("tessera/nn/"):
-        return "the library must not know nn"
+    if in_library and include.startswith(("tessera/nn/", "tessera/vision/")):
+        return "the library must not know nn and vision"
+    if path.startswith("nn/") and include.startswith(("tessera/vision/", "vision/")):
+        return "nn must not know vision"
+    if include.startswith(("jpeglib.h", "png.h")) and not path.startswith(("vision/", "tests/vision/")):
+        return "libjpeg and libpng are for vision alone"
     if include.startswith(LIBTORCH) and not path.startswith(LIBTORCH_USERS):
         return "libtorch is for the adapter alone"
     if include == "tessera/tessera.hpp" and in_library:
@@ -73,12 +79,12 @@ def layer_violation(path, include):
     room, other = (room_of(path), room_of(include)) if in_library else (None, None)
     if room and other and room != other and COMM_ROOMS[other] >= COMM_ROOMS[room]:
         return f"in comm {room} stands below or beside {other}"
-    if path.startswith(("include/", "nn/include/", "torch/include/")) and include.startswith(KEPT_OUT):
+    if path.startswith(("include/", "nn/include/", "vision/include/", "torch/include/")) and include.startswith(KEPT_OUT):
         # Only nvcc compiles what includes a .cuh.
         return None if path.endswith(".cuh") else "a public header asks its users for nothing but the standard library"
     if path.startswith("include/") and target and not public:
         return "a public header includes an internal one"
-    if path.startswith(("nn/", "torch/", "examples/", "bench/", "tools/")) and target and not public:
+    if path.split("/")[0] in PROGRAMS_AND_LIBRARIES and target and not public:
         return "only public headers are for nn and programs"
     return None
 
@@ -92,7 +98,7 @@ def violations(root):
                 yield f"{path}: includes {include}, but {reason}"
             if include in users and not path.startswith((PEERS, "tests/")):
                 users[include].append(path)
-        for include in LOCAL_INCLUDE.findall(text) if path.startswith(("include/", "src/", "nn/", "torch/")) else []:
+        for include in LOCAL_INCLUDE.findall(text) if path.startswith(("include/", "src/", "nn/", "vision/", "torch/")) else []:
             yield f"{path}: includes {include} without its part's folder, so that no rule sees its direction"
         if KERNEL_LAUNCH.search(text) and not path.startswith(tuple(KERNEL_LAUNCH_FOLDERS)):
             yield f"{path}: launches a kernel (<<<) outside {', '.join(KERNEL_LAUNCH_FOLDERS[:2])}"

@@ -63,16 +63,22 @@ class IncludeRules(unittest.TestCase):
         self.assert_one_violation({"include/tessera/plan/a.hpp": '#include "plan/b.hpp"\n'}, "internal")
 
     def test_a_public_header_that_needs_another_library_is_found(self):
-        for folder in ["include/tessera/comm", "nn/include/tessera/nn", "torch/include/tessera/torch"]:
+        for folder in ["include/tessera/comm", "nn/include/tessera/nn", "vision/include/tessera/vision", "torch/include/tessera/torch"]:
             for header in ["fmt/format.h", "nlohmann/json.hpp", "cuda_runtime.h", "mpi.h", "nccl.h"]:
                 self.assert_one_violation({f"{folder}/a.hpp": f"#include <{header}>\n"}, "nothing but the standard library")
         self.assertEqual(violations_in({"include/tessera/device/a.cuh": "#include <cuda_runtime.h>\n"}), [])
 
     def test_the_library_that_knows_nn_is_found(self):
         self.assert_one_violation({"src/checkpoint/a.cpp": '#include "tessera/nn/linear.hpp"\n'}, "nn")
+        self.assert_one_violation({"src/data/a.cpp": '#include "tessera/vision/images.hpp"\n'}, "vision")
+
+    def test_nn_that_knows_vision_is_found(self):
+        self.assert_one_violation({"nn/src/a.cpp": '#include "vision/src/pool_sides.hpp"\n'}, "nn must not know vision")
+        self.assertEqual(violations_in({"vision/src/a.cpp": '#include "nn/src/gemm.hpp"\n#include <png.h>\n'}), [])
+        self.assert_one_violation({"src/data/a.cpp": "#include <jpeglib.h>\n"}, "for vision alone")
 
     def test_nn_and_programs_that_use_internal_headers_are_found(self):
-        for folder in ["nn/src", "examples", "bench", "tools"]:
+        for folder in ["nn/src", "vision/src", "models", "trainer", "examples", "bench", "tools"]:
             self.assert_one_violation({f"{folder}/a.cpp": '#include "plan/b.hpp"\n'}, "only public headers")
 
     def test_includes_that_hide_their_part_are_found(self):

@@ -16,8 +16,8 @@
 #include "tessera/device/arena.hpp"
 #include "tessera/device/stream.hpp"
 #include "tessera/kernels/elementwise.hpp"
-#include "tessera/nn/convolution.hpp"
 #include "tessera/nn/linear.hpp"
+#include "tessera/vision/convolution.hpp"
 #include "trace/summary.hpp"
 
 namespace tools {
@@ -132,7 +132,7 @@ Curve product_curve(double budget) {
 
 struct ConvolutionSize {
   ConvolutionClass of;
-  nn::ConvolutionShape shape;
+  tessera::vision::ConvolutionShape shape;
   std::size_t images;
   std::size_t side;  // of the images
 };
@@ -141,10 +141,10 @@ struct ConvolutionSize {
 std::vector<ConvolutionSize> convolution_sizes() {
   using enum ConvolutionClass;
   const auto three = [](std::size_t in, std::size_t out) {
-    return nn::ConvolutionShape{.in = in, .out = out, .kernel = 3, .padding = 1};
+    return tessera::vision::ConvolutionShape{.in = in, .out = out, .kernel = 3, .padding = 1};
   };
   const auto one = [](std::size_t in, std::size_t out) {
-    return nn::ConvolutionShape{.in = in, .out = out, .kernel = 1};
+    return tessera::vision::ConvolutionShape{.in = in, .out = out, .kernel = 1};
   };
   return {{pointwise, one(64, 64), 2, 14},
           {pointwise, one(64, 256), 4, 28},
@@ -166,38 +166,38 @@ struct ConvolutionRate {
 
 template <typename T>
 ConvolutionRate convolution_rate(const ConvolutionSize& size, double budget) {
-  const nn::HeightWidth result = size.shape.output(size.side);
+  const tessera::vision::HeightWidth result = size.shape.output(size.side);
   const std::size_t x = size.images * size.side * size.side * size.shape.in;
   const std::size_t y = size.images * result.height * result.width * size.shape.out;
   const std::size_t depth = size.shape.in * size.shape.kernel.height * size.shape.kernel.width;
   const std::size_t weight = size.shape.out * depth;
-  const std::size_t scratch = nn::convolution_scratch<T>(size.shape, size.images, size.side);
+  const std::size_t scratch = tessera::vision::convolution_scratch<T>(size.shape, size.images, size.side);
   Arena arena(Device::cpu(), Bytes(scratch * sizeof(float) + 2 * (x + weight + y) * sizeof(T)));
   T* const data = reinterpret_cast<T*>(arena.data() + scratch * sizeof(float));
   std::fill_n(data, 2 * (x + weight + y), T(1.0f));
-  const nn::ImageView<T> image{data, size.images, size.side, size.side, size.shape.in};
-  const nn::ImageView<T> results{data + 2 * x, size.images, result.height, result.width, size.shape.out};
+  const tessera::vision::ImageView<T> image{data, size.images, size.side, size.side, size.shape.in};
+  const tessera::vision::ImageView<T> results{data + 2 * x, size.images, result.height, result.width, size.shape.out};
   T* const weights = data + 2 * (x + y);
   auto* const room = reinterpret_cast<float*>(arena.data());
   Stream stream(Device::cpu(), {.name = "calibrate", .mode = StreamMode::immediate});
-  const nn::ConvolutionForward<T> forward{
+  const tessera::vision::ConvolutionForward<T> forward{
       .shape = size.shape, .x = image, .weight = weights, .y = results, .scratch = room};
-  nn::ImageView<T> dx = image, dy = results;
+  tessera::vision::ImageView<T> dx = image, dy = results;
   dx.data += x, dy.data += y;
   // Few channels are an image's, whose gradient no network asks for: there is one product then.
   const bool one_product = size.of == ConvolutionClass::narrow;
   if (one_product) dx = {};
-  const nn::ConvolutionBackward<T> backward{.shape = size.shape,
-                                            .x = image,
-                                            .weight = weights,
-                                            .dy = dy,
-                                            .dx = dx,
-                                            .dweight = weights + weight,
-                                            .scratch = room};
+  const tessera::vision::ConvolutionBackward<T> backward{.shape = size.shape,
+                                                         .x = image,
+                                                         .weight = weights,
+                                                         .dy = dy,
+                                                         .dx = dx,
+                                                         .dweight = weights + weight,
+                                                         .scratch = room};
   const double flops = 2.0 * static_cast<double>(y * depth);
-  return {flops, flops / median_seconds(budget / 2, [&] { nn::convolution_forward<T>(stream, forward); }),
+  return {flops, flops / median_seconds(budget / 2, [&] { tessera::vision::convolution_forward<T>(stream, forward); }),
           (one_product ? 1 : 2) * flops /
-              median_seconds(budget / 2, [&] { nn::convolution_backward<T>(stream, backward); })};
+              median_seconds(budget / 2, [&] { tessera::vision::convolution_backward<T>(stream, backward); })};
 }
 
 template <typename T>

@@ -5,11 +5,11 @@
 #include <string>
 
 #include "common/element.hpp"
+#include "models/vision/model.hpp"
 #include "tessera/shard/buffer.hpp"
 #include "tessera/shard/exchange.hpp"
 #include "tessera/shard/module.hpp"
 #include "tessera/shard/parameter.hpp"
-#include "train_vision/model.hpp"
 
 namespace models {
 

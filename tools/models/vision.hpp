@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "models/model.hpp"
+#include "models/vision/model.hpp"
+#include "models/vision/shape.hpp"
 #include "tessera/base/bytes.hpp"
 #include "tessera/plan/strategy.hpp"
-#include "train_vision/model.hpp"
-#include "train_vision/shape.hpp"
 
 namespace models {
 

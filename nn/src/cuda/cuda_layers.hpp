@@ -9,6 +9,8 @@
 #include "src/cuda/product.hpp"
 #include "src/rows/row_table.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera::nn::cuda {
 
 void gelu(void* native, const GeluRow& a);
@@ -184,3 +186,5 @@ void cross_entropy_at_once(void* native, const CrossEntropyArguments& a, float* 
 void count_correct(void* native, const CrossEntropyArguments& a, double* correct, std::size_t among);
 
 }  // namespace tessera::nn::cuda
+
+#pragma GCC visibility pop

@@ -6,6 +6,8 @@
 
 #include <string>
 
+#pragma GCC visibility push(default)
+
 namespace tessera::nn::cuda::cudnn {
 
 struct Runtime {
@@ -20,3 +22,5 @@ cudnnHandle_t handle();
 cudnnHandle_t handle_on(void* native);
 
 }  // namespace tessera::nn::cuda::cudnn
+
+#pragma GCC visibility pop

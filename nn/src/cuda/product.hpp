@@ -8,6 +8,8 @@
 
 #include "src/rows/row_table.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera::nn::cuda {
 
 // The epilogue happens to the sums before they are rounded and stored.
@@ -103,3 +105,5 @@ void require_products();
 std::string products_in_words();  // by what, and how chosen
 
 }  // namespace tessera::nn::cuda
+
+#pragma GCC visibility pop

@@ -9,6 +9,8 @@
 #include "src/gemm.hpp"
 #include "tessera/base/half.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera::nn::onednn {
 
 // Whether this build has it, and this processor instructions for bf16 that it uses.
@@ -24,3 +26,5 @@ void multiply(const Gemm<bf16>& product);
 std::string in_words();
 
 }  // namespace tessera::nn::onednn
+
+#pragma GCC visibility pop

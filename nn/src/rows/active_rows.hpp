@@ -9,6 +9,8 @@
 #include "tessera/nn/dropout.hpp"
 #include "tessera/nn/element.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera::nn {
 
 const RowTable& active_rows();
@@ -24,3 +26,5 @@ inline constexpr Format format_of = std::is_same_v<T, double>  ? Format::fp64
 DropoutMask mask_of(const Dropout& dropout, std::size_t rows);
 
 }  // namespace tessera::nn
+
+#pragma GCC visibility pop

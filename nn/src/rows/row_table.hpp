@@ -155,70 +155,8 @@ struct SoftmaxScaled {
   double less = 0.0;
 };
 
-// Two sums over rows for each channel: of x - mean and of its square; with dy, of dy and of dy · (x - mean) · inverse,
-// dy counting as 0 where y is not above 0.
-struct BatchNormSums {
-  Format format;
-  const void* x;        // [rows, channels]
-  const void* dy;       // null: forward
-  const void* y;        // what a rectifier gave; null: there is none
-  const void* mean;     // [channels], in the type of arithmetic; forward: any number near the mean
-  const void* inverse;  // [channels], likewise; null: 1
-  double* sums;         // [2, channels]
-  std::size_t rows;
-  std::size_t channels;
-};
-
-// to = (x - mean) · scale + shift + residual, rectified; with dy: (dy - shift - (x - mean) · slope) · scale, dy
-// counting as 0 where y is not above 0.
-struct BatchNormRows {
-  Format format;
-  const void* x;         // [rows, channels]
-  const void* residual;  // forward; null: none
-  bool relu;             // forward
-  const void* dy;        // null: forward
-  const void* y;         // as in BatchNormSums
-  void* to;              // may be x, residual or dy
-  const void* mean;      // [channels] each, in the type of arithmetic
-  const void* scale;
-  const void* shift;
-  const void* slope;  // null: forward
-  std::size_t rows;
-  std::size_t channels;
-};
-
-// Windows of a line, each of which sees `count` pixels, `step` elements behind those of the window before: the largest
-// of them for each channel, and its place, the first of equals, or of NaN.
-struct MaxPoolWindows {
-  Format format;
-  const void* const* pixels;   // [count], of the first window, [channels] each
-  const std::uint8_t* places;  // [count]
-  std::size_t count;           // at least 1
-  std::size_t step;
-  std::size_t windows;
-  void* to;             // [windows, channels]
-  std::uint8_t* place;  // [windows, channels]
-  std::size_t channels;
-};
-
-// Pixels of a line, `step` elements apart, each of which `count` windows see, a window behind those of the pixel
-// before: the sum of these windows' dy, channel by channel, where their place is `here`.
-struct MaxPoolGradients {
-  Format format;
-  const void* const* dy;              // [count], of the first pixel, [channels] each
-  const std::uint8_t* const* places;  // likewise
-  const std::uint8_t* here;           // [count]
-  std::size_t count;
-  std::size_t step;
-  std::size_t pixels;
-  void* to;  // the first pixel, [channels]
-  std::size_t channels;
-};
-
 struct RowTable {
   void (*relu)(const ReluElements&);
-  void (*max_pool)(const MaxPoolWindows&);
-  void (*max_pool_gradients)(const MaxPoolGradients&);
   void (*gelu)(const GeluRow&);
   void (*softmax_sum)(const SoftmaxSum&);
   void (*softmax_scaled)(const SoftmaxScaled&);
@@ -228,8 +166,6 @@ struct RowTable {
   void (*add)(const AddRow&);
   void (*sum_rows)(const SumRows&);
   void (*dropout)(const DropoutRows&);
-  void (*batch_norm_sums)(const BatchNormSums&);
-  void (*batch_norm_scale)(const BatchNormRows&);
   void (*layer_norm_forward)(const LayerNormForwardRows&);
   void (*layer_norm_parameters)(const LayerNormBackwardRows&, std::size_t first_column, std::size_t last_column);
   void (*layer_norm_input)(const LayerNormBackwardRows&, std::size_t first_row, std::size_t last_row);  // dx alone

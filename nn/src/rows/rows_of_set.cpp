@@ -2,11 +2,9 @@
 // function that hands them out, TESSERA_FLOATS says how many floats a register holds.
 
 #include "src/rows/attention_lanes.hpp"
-#include "src/rows/batch_norm_lanes.hpp"
 #include "src/rows/dropout_lanes.hpp"
 #include "src/rows/exponential_lanes.hpp"
 #include "src/rows/layer_norm_lanes.hpp"
-#include "src/rows/max_pool_lanes.hpp"
 #include "src/rows/plain_lanes.hpp"
 #include "src/rows/rectifier_lanes.hpp"
 
@@ -20,8 +18,6 @@ struct Set {
 
 constexpr RowTable table = {
     .relu = relu_lanes<Set>,
-    .max_pool = max_pool_lanes<Set>,
-    .max_pool_gradients = max_pool_gradients_lanes<Set>,
     .gelu = gelu_lanes<Set>,
     .softmax_sum = softmax_sum_lanes<Set>,
     .softmax_scaled = softmax_scaled_lanes<Set>,
@@ -31,8 +27,6 @@ constexpr RowTable table = {
     .add = add_lanes<Set>,
     .sum_rows = sum_rows_lanes<Set>,
     .dropout = dropout_lanes<Set>,
-    .batch_norm_sums = batch_norm_sums_lanes<Set>,
-    .batch_norm_scale = batch_norm_scale_lanes<Set>,
     .layer_norm_forward = layer_norm_forward_lanes<Set>,
     .layer_norm_parameters = layer_norm_parameters_lanes<Set>,
     .layer_norm_input = layer_norm_input_lanes<Set>,

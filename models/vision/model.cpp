@@ -1,0 +1,184 @@
+// The models, and their passes. Gradients of stages' results take turns in two buffers.
+#include "models/vision/model.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <type_traits>
+
+#include "models/vision/convolutional.hpp"
+#include "models/vision/residual.hpp"
+#include "models/vision/transformer.hpp"
+#include "tessera/base/error.hpp"
+#include "tessera/kernels/elementwise.hpp"
+#include "tessera/nn/counting_model.hpp"
+
+namespace examples {
+
+namespace nn = tessera::nn;
+
+template <typename T>
+VisionModel<T>::VisionModel(const VisionShape& shape) : shape_(shape) {
+  switch (shape.kind) {
+    case VisionModelKind::cnn: make_convolutional(); break;
+    case VisionModelKind::resnet18: make_residual({2, 2, 2, 2}, false); break;
+    case VisionModelKind::resnet50: make_residual({3, 4, 6, 3}, true); break;
+    case VisionModelKind::vit_s:
+    case VisionModelKind::vit_b:
+    case VisionModelKind::vit_l: make_transformer(); break;
+  }
+}
+
+template <typename T>
+void VisionModel<T>::make_convolutional() {
+  if (shape_.image.height < 4 || shape_.image.width < 4) {
+    throw tessera::UsageError("cnn: images must have at least 4 x 4 pixels, of which it makes a quarter twice");
+  }
+  stages_.push_back({"conv1", std::make_unique<PooledStage<T>>(shape_.image.channels, shape_.width)});
+  stages_.push_back({"conv2", std::make_unique<PooledStage<T>>(shape_.width, 2 * shape_.width)});
+  const std::size_t pixels = (shape_.image.height / 4) * (shape_.image.width / 4);
+  head_ = std::make_unique<PerceptronHead<T>>(pixels * 2 * shape_.width, 4 * shape_.width, shape_.classes,
+                                              shape_.label_smoothing);
+}
+
+template <typename T>
+void VisionModel<T>::make_residual(const std::vector<std::size_t>& blocks, bool bottleneck) {
+  stages_.push_back({"stem", std::make_unique<Stem<T>>(StemShape{.in = shape_.image.channels,
+                                                                 .out = shape_.width,
+                                                                 .keeps_size = keeps_size(shape_),
+                                                                 .synchronised = shape_.synchronised_norms})});
+  std::size_t channels = shape_.width;
+  for (NamedBlock& block : residual_blocks(shape_.width, blocks, bottleneck)) {
+    block.shape.synchronised = shape_.synchronised_norms;
+    stages_.push_back({block.name, std::make_unique<ResidualStage<T>>(block.shape)});
+    channels = block.shape.out();
+  }
+  head_ = std::make_unique<AverageHead<T>>(channels, shape_.classes, shape_.label_smoothing);
+}
+
+template <typename T>
+void VisionModel<T>::make_transformer() {
+  const TransformerDepth depth = transformer_depth(shape_);
+  stages_.push_back({"patch_embed", std::make_unique<PatchStage<T>>(
+                                        tessera::vision::PatchShape{.channels = shape_.image.channels,
+                                                                    .image = {shape_.image.height, shape_.image.width},
+                                                                    .patch = depth.patch,
+                                                                    .dim = shape_.width})});
+  for (std::size_t i = 0; i < depth.layers; ++i) {
+    const nn::TransformerShape block{
+        .dim = shape_.width, .heads = depth.heads, .layers = depth.layers, .causal = false};
+    stages_.push_back({fmt::format("blocks.{}", i), std::make_unique<TransformerStage<T>>(block, i)});
+  }
+  head_ = std::make_unique<ClassTokenHead<T>>(shape_.width, shape_.classes, shape_.label_smoothing);
+}
+
+template <typename T>
+void VisionModel<T>::train(tessera::FullyShard& model, nn::MatrixView<const float> pixels,
+                           const ImageAnswers& answers) {
+  train_pass(model, pixels, answers);
+}
+
+template <typename T>
+nn::MatrixView<T> VisionModel<T>::evaluate(tessera::FullyShard& model, nn::MatrixView<const float> pixels) {
+  return evaluation_pass(model, pixels);
+}
+
+template <typename T>
+tessera::Bytes VisionModel<T>::planned_activation_bytes(const VisionShape& shape, std::size_t images,
+                                                        tessera::DeviceKind device) {
+  VisionModel model(shape);
+  model.stack_ = nn::ActivationStack(device);  // counts
+  nn::CountingModel counting;
+  const nn::MatrixView<const float> pixels{nullptr, images, shape.image.elements()};
+  model.train_pass(counting, pixels, {});
+  model.evaluation_pass(counting, pixels);
+  return model.stack_.peak();
+}
+
+template <typename T>
+std::vector<CountedWindow> VisionModel<T>::counted_windows(const VisionShape& shape, std::size_t images) {
+  VisionModel model(shape);
+  nn::CountingModel counting;
+  model.add_units(counting);
+  model.train_pass(counting, {nullptr, images, shape.image.elements()}, {});
+  std::vector<CountedWindow> windows;
+  for (const nn::CountedWork& work : counting.works()) windows.push_back({{}, work});
+  const std::vector<tessera::plan::WindowUse> uses = counting.take_windows();
+  for (std::size_t i = 0; i < uses.size(); ++i) windows[i].use = uses[i];
+  return windows;
+}
+
+template <typename T>
+template <typename Model>
+void VisionModel<T>::train_pass(Model& model, nn::MatrixView<const float> pixels, const ImageAnswers& answers) {
+  const nn::ScratchScope pass(stack_);
+  tessera::vision::ImageView<const T> x = as_input(model, pixels);
+  for (NamedStage& each : stages_) {
+    each.y = each.stage->push_result(stack_, x);
+    model.forward(*each.stage, stack_, x, each.y);
+    x = each.y;
+  }
+  const auto logits = stack_.push<T>(x.images, shape_.classes);
+  model.forward(*head_, stack_, x, logits, answers);
+  backward_pass(model, logits);
+}
+
+template <typename T>
+template <typename Model>
+void VisionModel<T>::backward_pass(Model& model, nn::MatrixView<T> logits) {
+  std::size_t most = 0;
+  for (const NamedStage& each : stages_) most = std::max(most, each.y.elements());
+  T* const buffers[2] = {stack_.push<T>(most).data(), stack_.push<T>(most).data()};
+  const auto gradient_of = [&](std::size_t stage) {
+    tessera::vision::ImageView<T> gradient = stages_[stage].y;
+    gradient.data = buffers[stage % 2];
+    return gradient;
+  };
+  model.backward(*head_, stack_, logits, gradient_of(stages_.size() - 1));
+  for (std::size_t i = stages_.size(); i-- > 0;) {
+    model.backward(*stages_[i].stage, stack_, gradient_of(i),
+                   i == 0 ? tessera::vision::ImageView<T>{} : gradient_of(i - 1));
+  }
+}
+
+// The scope ends before the logits are read: nothing is pushed in between.
+template <typename T>
+template <typename Model>
+nn::MatrixView<T> VisionModel<T>::evaluation_pass(Model& model, nn::MatrixView<const float> pixels) {
+  const nn::ScratchScope pass(stack_);
+  tessera::vision::ImageView<const T> x = as_input(model, pixels);
+  for (const NamedStage& each : stages_) {
+    const tessera::vision::ImageView<T> y = each.stage->push_result(stack_, x);
+    const nn::ScratchScope only_y_stays(stack_);
+    model.evaluate(*each.stage, stack_, x, y);
+    x = y;
+  }
+  const auto logits = stack_.push<T>(x.images, shape_.classes);
+  model.evaluate(*head_, stack_, x, logits);
+  return logits;
+}
+
+// The pixels in the type that the layers compute with.
+template <typename T>
+template <typename Model>
+tessera::vision::ImageView<const T> VisionModel<T>::as_input(Model& model, nn::MatrixView<const float> pixels) {
+  tessera::vision::ImageView<const T> x{nullptr, pixels.rows, shape_.image.height, shape_.image.width,
+                                        shape_.image.channels};
+  if constexpr (std::is_same_v<T, float>) {
+    x.data = pixels.data;
+  } else {
+    const auto converted = stack_.push<T>(x.elements());
+    x.data = converted.data();
+    if constexpr (std::is_same_v<Model, tessera::FullyShard>) {
+      tessera::kernels::cast(model.stream(), {converted.data(), tessera::dtype_of<T>},
+                             {pixels.data, tessera::DType::fp32}, x.elements());
+    }
+  }
+  return x;
+}
+
+template class VisionModel<float>;
+template class VisionModel<tessera::bf16>;
+template class VisionModel<tessera::fp16>;
+
+}  // namespace examples

@@ -1,0 +1,71 @@
+// A vision model is made of stages, which turn images into images, and a head, which turns them into a logit for each
+// class. Each is a unit. T is the element type of parameters and activations.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "tessera/nn/activation_stack.hpp"
+#include "tessera/nn/cross_entropy.hpp"
+#include "tessera/nn/layer_window.hpp"
+#include "tessera/shard/module.hpp"
+#include "tessera/vision/image_view.hpp"
+
+namespace examples {
+
+namespace nn = tessera::nn;
+
+// Keeps what its backward needs of the forward before it, as views of the stack.
+template <typename T>
+class Stage : public tessera::Module {
+ public:
+  virtual tessera::vision::ImageView<T> push_result(nn::ActivationStack& stack,
+                                                    tessera::vision::ConstImageView<T> x) const = 0;
+  virtual void forward(nn::LayerWindow window, nn::ActivationStack& stack, tessera::vision::ImageView<const T> x,
+                       tessera::vision::ImageView<T> y) = 0;
+  // The gradient of y is overwritten. dx without channels: not wanted.
+  virtual void backward(nn::LayerWindow window, nn::ActivationStack& stack, tessera::vision::ImageView<T> dy,
+                        tessera::vision::ImageView<T> dx) = 0;
+};
+
+// ImageAnswers are the targets of a batch, and where its loss goes.
+struct ImageAnswers {
+  nn::Targets targets;
+  float* loss;
+};
+
+template <typename T>
+class Head : public tessera::Module {
+ public:
+  explicit Head(float label_smoothing) : loss_(label_smoothing) {}
+
+  // Evaluates: logits [images, classes] alone.
+  void forward(nn::LayerWindow window, nn::ActivationStack& stack, tessera::vision::ImageView<const T> x,
+               nn::MatrixView<T> logits) {
+    compute(window, stack, x, logits);
+  }
+  // Trains: the loss, too.
+  void forward(nn::LayerWindow window, nn::ActivationStack& stack, tessera::vision::ImageView<const T> x,
+               nn::MatrixView<T> logits, const ImageAnswers& answers) {
+    compute(window, stack, x, logits);
+    saved_loss_ = loss_.forward(window, stack, logits, answers.targets, answers.loss);
+  }
+  // The logits become their gradient, and x's is written.
+  void backward(nn::LayerWindow window, nn::ActivationStack& stack, nn::MatrixView<T> logits,
+                tessera::vision::ImageView<T> dx) {
+    loss_.backward(window, stack, saved_loss_, logits);
+    differentiate(window, stack, logits, dx);
+  }
+
+ private:
+  // Keeps what differentiate() needs.
+  virtual void compute(nn::LayerWindow window, nn::ActivationStack& stack, tessera::vision::ImageView<const T> x,
+                       nn::MatrixView<T> logits) = 0;
+  virtual void differentiate(nn::LayerWindow window, nn::ActivationStack& stack, nn::MatrixView<const T> dlogits,
+                             tessera::vision::ImageView<T> dx) = 0;
+
+  nn::CrossEntropy<T> loss_;
+  typename nn::CrossEntropy<T>::Saved saved_loss_;
+};
+
+}  // namespace examples
