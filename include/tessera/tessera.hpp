@@ -56,6 +56,7 @@
 #include "tessera/plan/memory.hpp"
 #include "tessera/plan/plan.hpp"
 #include "tessera/plan/program.hpp"
+#include "tessera/plan/roles.hpp"
 #include "tessera/plan/simulate.hpp"
 #include "tessera/plan/strategy.hpp"
 #include "tessera/plan/verify.hpp"

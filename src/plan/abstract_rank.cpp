@@ -40,9 +40,10 @@ std::uint64_t count_up_to(const std::vector<std::uint64_t>& counts, std::uint64_
 
 }  // namespace
 
-AbstractRank::AbstractRank(const Plan& plan, const Coordinates& place)
+AbstractRank::AbstractRank(const Plan& plan, const Coordinates& place, std::size_t role)
     : plan_(&plan),
       place_(place),
+      role_(role),
       contents_(plan.buffers.size()),
       past_(plan.buffers.size()),
       prune_at_(plan.buffers.size(), smallest_pruned),
@@ -70,16 +71,15 @@ void AbstractRank::enter(std::size_t segment) {
 // Somebody gave every rank its shards of masters and states, a loaded checkpoint's; nobody has the others' yet.
 void AbstractRank::write_shards_from_outside() {
   for (std::size_t unit = 0; unit < plan_->units.size(); ++unit) {
-    const std::size_t master = plan_->unit_buffers[unit].master;
+    const UnitBuffers& buffers = plan_->unit_buffers[unit];
     const UnitLayout& layout = plan_->layouts[unit];
     for (const Part part : all_parts) {
-      if (layout.shard_elements(part) == 0) continue;
-      write_content({my_shard(*plan_, unit, master, part), AccessMode::write, unit});
+      if (layout.shard_elements(part) > 0) write_content(my_shard(*plan_, unit, buffers[Role::master], part), unit);
     }
-    std::vector<std::size_t> states = plan_->unit_buffers[unit].states;
-    states.insert(states.end(), {plan_->unit_buffers[unit].anchor, plan_->unit_buffers[unit].outer_momentum});
-    for (const std::size_t state : states) {
-      if (state != no_buffer) write_content({my_shard(*plan_, unit, state), AccessMode::write, unit});
+    std::vector<Content> states = buffers.states;
+    states.insert(states.end(), {buffers[Role::anchor], buffers[Role::outer_momentum]});
+    for (const Content& state : states) {
+      if (state.exists()) write_content(my_shard(*plan_, unit, state), unit);
     }
   }
 }
@@ -165,7 +165,7 @@ void AbstractRank::check_not_lost(EventPoint here, const Access& access, const R
   std::size_t buffer = ends ? access.range.buffer : no_buffer;
   const bool uses_sum = kind == OperationKind::hook || kind == OperationKind::all_gather_sum ||
                         kind == OperationKind::sum_of_squares || kind == OperationKind::optimize;
-  if (uses_sum && access.tenant != no_unit) buffer = plan_->unit_buffers[access.tenant].accumulation;
+  if (uses_sum && access.tenant != no_unit) buffer = plan_->unit_buffers[access.tenant][Role::accumulation].buffer;
   if (access.range.size == Bytes(0) || buffer == no_buffer || !unread_[buffer]) return;
   report(ViolationKind::lost, here, here,
          fmt::format("{} comes before anybody has read what stands in {}", describe(*plan_, here),
@@ -177,14 +177,13 @@ void AbstractRank::check_not_lost(EventPoint here, const Access& access, const R
 // weights of is the mean of all replicas.
 std::size_t AbstractRank::must_be_summed(EventPoint here, const Access& access) const {
   const OperationKind kind = plan_->at(here).kind;
-  const UnitBuffers& buffers = plan_->unit_buffers[access.tenant];
   const PlanOptions& options = plan_->options;
-  if (kind == OperationKind::outer_update && access.range.buffer == buffers.outer_mean) {
+  if (kind == OperationKind::outer_update && access.role == Role::outer_mean) {
     return plan_->mesh.size(outer_axes);
   }
   const bool uses_sum = kind == OperationKind::hook || kind == OperationKind::all_gather_sum ||
                         kind == OperationKind::sum_of_squares || kind == OperationKind::optimize;
-  if (!uses_sum || !reads(access.mode) || access.range.buffer != buffers.gradient) return 0;
+  if (!uses_sum || !reads(access.mode) || access.role != Role::gradient) return 0;
   const AxisSet alone = options.outer_every > 0 ? outer_axes : AxisSet();
   return plan_->mesh.size(AxisSet::all() - plan_->units[access.tenant].apart - alone);
 }
@@ -241,7 +240,7 @@ void AbstractRank::apply_access(EventPoint here, const Access& access, std::uint
   const Interval bytes = interval(access.range, place_);
   if (bytes.begin >= bytes.end) return;  // an empty unit takes no part of the slot that it is given
   if (access.mode == AccessMode::discard) contents_[buffer].discard();
-  if (access.mode == AccessMode::write || access.mode == AccessMode::update) write_content(access);
+  if (access.mode == AccessMode::write || access.mode == AccessMode::update) write_content(access.range, access.tenant);
 
   const auto mine = static_cast<std::size_t>(plan_->at(here).stream);
   past_[buffer].erase_contained({bytes, bytes}, [&](const PastAccess& other) {
@@ -260,16 +259,16 @@ bool AbstractRank::settled(const PastAccess& access) const {
   return std::all_of(streams_.begin(), streams_.end(), [&](const Clock& clock) { return knows(clock, access); });
 }
 
-void AbstractRank::write_content(const Access& access) {
-  Contents& contents = contents_[access.range.buffer];
-  const Interval bytes = interval(access.range, place_);
-  if (is_same_everywhere(access.range)) return contents.write(access.tenant, bytes);
+void AbstractRank::write_content(const Range& range, std::size_t tenant) {
+  Contents& contents = contents_[range.buffer];
+  const Interval bytes = interval(range, place_);
+  if (is_same_everywhere(range)) return contents.write(tenant, bytes);
   // The norms are a table with a row per rank, of which each unit writes one column: the shard is the row.
-  Range shard = access.range;
+  Range shard = range;
   for (std::size_t program = 0; program < plan_->programs.size(); ++program) {
-    if (access.range.buffer == plan_->program_buffers[program].norms) shard = my_norms(*plan_, program);
+    if (range.buffer == plan_->program_buffers[program].norms) shard = my_norms(*plan_, program);
   }
-  contents.write_shard(access.tenant, bytes, {interval(shard, place_), hull(*plan_, shard)});
+  contents.write_shard(tenant, bytes, {interval(shard, place_), hull(*plan_, shard)});
 }
 
 void AbstractRank::leave(const Report& report) {

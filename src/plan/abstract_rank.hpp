@@ -132,7 +132,7 @@ using Report = std::function<void(ViolationKind, EventPoint here, EventPoint oth
 
 class AbstractRank {
  public:
-  AbstractRank(const Plan& plan, const Coordinates& place);
+  AbstractRank(const Plan& plan, const Coordinates& place, std::size_t role);
 
   // ---- one segment ----
   void enter(std::size_t segment);
@@ -150,6 +150,7 @@ class AbstractRank {
 
   const Plan& plan() const { return *plan_; }
   const Coordinates& place() const { return place_; }
+  std::size_t role() const { return role_; }  // of several plans that run together
   const Operation& operation(std::size_t index) const { return plan_->segments[segment_].operations[index]; }
   EventPoint point(std::size_t index) const { return {segment_, index}; }
 
@@ -178,10 +179,11 @@ class AbstractRank {
   void apply_access(EventPoint here, const Access& access, std::uint32_t count);
   std::size_t must_be_summed(EventPoint here, const Access& access) const;
   void write_shards_from_outside();
-  void write_content(const Access& access);
+  void write_content(const Range& range, std::size_t tenant);
 
   const Plan* plan_;
   Coordinates place_;
+  std::size_t role_;
 
   std::array<Clock, stream_count> streams_{};
   using Clocks = std::vector<Clock>;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
 
 #include "plan/buckets.hpp"
 #include "plan/collective_memory.hpp"
@@ -16,43 +17,55 @@ namespace tessera::plan {
 
 namespace {
 
+constexpr Part only_trained[] = {Part::trained};
+
 class BufferList {
  public:
   explicit BufferList(Plan& plan) : plan_(plan) {}
 
-  std::size_t add(std::string name, Category category, Bytes size) {
-    const MemorySpace space = category == Category::checkpoints ? MemorySpace::host : MemorySpace::device;
+  std::size_t add(std::string name, Category category, Bytes size, MemorySpace space = MemorySpace::device) {
     plan_.buffers.push_back({std::move(name), category, space, size, Bytes(0)});
     return plan_.buffers.size() - 1;
   }
 
+  // A buffer of its own for some parts of a unit.
+  Content add(std::string name, Category category, std::size_t unit, Content content, std::span<const Part> parts) {
+    content.buffer = add(std::move(name), category, bytes_of(unit, content, parts), content.space);
+    return content;
+  }
+  Bytes bytes_of(std::size_t unit, const Content& content, std::span<const Part> parts) const {
+    std::size_t elements = 0;
+    for (const Part part : parts) elements += plan_.layouts[unit].elements(content.over, part);
+    return size_of(content.type) * elements;
+  }
+
   // The slots that units take turns in: each as large as its largest tenant. Units without one have no_slot.
-  std::vector<std::size_t> add_slots(std::string_view prefix, Category category,
-                                     const std::vector<std::size_t>& slot_of_unit,
-                                     const std::vector<Bytes>& size_of_unit) {
+  struct Slots {
+    Role role;
+    std::string_view prefix;
+    Category category;
+    std::span<const Part> parts;
+  };
+  template <typename ContentOf>
+  void add_slots(const Slots& slots, const std::vector<std::size_t>& slot_of_unit, const ContentOf& content_of) {
     std::vector<Bytes> sizes;
     for (std::size_t unit = 0; unit < slot_of_unit.size(); ++unit) {
       const std::size_t slot = slot_of_unit[unit];
       if (slot == no_slot) continue;
       if (slot >= sizes.size()) sizes.resize(slot + 1);
-      sizes[slot] = std::max(sizes[slot], size_of_unit[unit]);
+      sizes[slot] = std::max(sizes[slot], bytes_of(unit, content_of(unit), slots.parts));
     }
-    std::vector<std::size_t> buffers;
+    const std::size_t first = plan_.buffers.size();
     for (std::size_t slot = 0; slot < sizes.size(); ++slot) {
-      buffers.push_back(add(fmt::format("{}{}", prefix, slot), category, sizes[slot]));
+      add(fmt::format("{}{}", slots.prefix, slot), slots.category, sizes[slot]);
     }
-    std::vector<std::size_t> of_unit;
-    for (const std::size_t slot : slot_of_unit) of_unit.push_back(slot == no_slot ? no_buffer : buffers[slot]);
-    return of_unit;
-  }
-
-  // Of both parts, and of what is trained.
-  Bytes of_parameters(std::size_t unit, AxisSet over, DType type) const {
-    const UnitLayout& layout = plan_.layouts[unit];
-    return size_of(type) * (layout.elements(over, Part::trained) + layout.elements(over, Part::frozen));
-  }
-  Bytes of_gradient(std::size_t unit, AxisSet over, DType type) const {
-    return size_of(type) * plan_.layouts[unit].elements(over, Part::trained);
+    for (std::size_t unit = 0; unit < slot_of_unit.size(); ++unit) {
+      if (slot_of_unit[unit] == no_slot) continue;
+      UnitBuffers& buffers = plan_.unit_buffers[unit];
+      Content& content = slots.role == Role::state_slot ? buffers.state_slots.emplace_back() : buffers[slots.role];
+      content = content_of(unit);
+      content.buffer = first + slot_of_unit[unit];
+    }
   }
 
  private:
@@ -67,50 +80,69 @@ bool accumulates_in_gradient(const Plan& plan, std::size_t unit) {
   return sums_stay_whole(plan.options) && reduces_once && accumulates(plan, unit);
 }
 
+// Over which axes a reduced gradient is sharded: those of the strategy, but no more than the first of several sums is.
+AxisSet placement_of_gradient(const Plan& plan, std::size_t unit) {
+  const AxisSet kept = plan.sharding(unit).gradients;
+  const std::vector<AxisSet> axes = plan.summed(unit);
+  return axes.size() > 1 && kept.contains(axes[0]) ? axes[0] : kept;
+}
+
 // Masters, and what is kept of the parameters beside them where it is more, or whole. Masters in the parameters' own
 // type are what is kept, although the update writes a part of them only.
 void add_parameters(Plan& plan, BufferList& list, std::size_t unit) {
-  const std::string& name = plan.units[unit].name;
   UnitBuffers& buffers = plan.unit_buffers[unit];
   const DType type = plan.precision(unit).parameter;
   const AxisSet placement = plan.sharding(unit).parameters;
   const auto add = [&](std::string_view what, AxisSet over, DType of) {
-    return list.add(fmt::format("{}.{}", name, what), Category::parameters, list.of_parameters(unit, over, of));
+    return list.add(fmt::format("{}.{}", plan.units[unit].name, what), Category::parameters, unit,
+                    {.type = of, .over = over}, all_parts);
   };
   const AxisSet of_masters = type == DType::fp32 ? placement : plan.sharding(unit).optimizer;
-  buffers.master = add("master", of_masters, DType::fp32);
+  buffers[Role::master] = add("master", of_masters, DType::fp32);
   // Windows read whole parameters where they stand; what they gather is cast on the way.
   const bool masters_will_do = of_masters == placement && (type == DType::fp32 || !plan.parameters_stay_whole());
-  const std::size_t kept = masters_will_do ? buffers.master : add("parameters", placement, type);
-  (plan.parameters_stay_whole() ? buffers.parameters : buffers.kept) = kept;
+  buffers[plan.parameters_stay_whole() ? Role::parameters : Role::kept] =
+      masters_will_do ? buffers[Role::master] : add("parameters", placement, type);
+}
+
+void add_messages(Plan& plan, BufferList& list, std::size_t unit) {
+  for (const MessageSpec& message : plan.units[unit].messages) {
+    const Bytes size = size_of(message.type) * message.elements;
+    const std::size_t buffer = list.add(plan.units[unit].name + "." + message.name, Category::staging, size);
+    plan.unit_buffers[unit].messages.push_back({.buffer = buffer, .type = message.type});
+  }
 }
 
 // Reduced gradients, sums on the rank, and the optimizer's states: of what is trained.
 void add_training(Plan& plan, BufferList& list, std::size_t unit) {
-  const std::string& name = plan.units[unit].name;
   UnitBuffers& buffers = plan.unit_buffers[unit];
   const auto add = [&](std::string_view what, Category category, AxisSet over, DType type = DType::fp32) {
-    return list.add(fmt::format("{}.{}", name, what), category, list.of_gradient(unit, over, type));
+    return list.add(fmt::format("{}.{}", plan.units[unit].name, what), category, unit, {.type = type, .over = over},
+                    only_trained);
   };
   const bool in_place = accumulates_in_gradient(plan, unit);
-  buffers.gradient = plan.buffers.size();  // the next one
-  if (in_place) buffers.accumulation = buffers.gradient;
-  add("gradient", Category::gradients, plan.placement(unit, buffers.gradient), sum_type(plan, unit));
+  buffers[Role::gradient] = add("gradient", Category::gradients,
+                                in_place ? AxisSet() : placement_of_gradient(plan, unit), sum_type(plan, unit));
+  if (in_place) buffers[Role::accumulation] = buffers[Role::gradient];
   if (accumulates(plan, unit) && !in_place) {
-    buffers.accumulation = add("accumulation", Category::accumulation, {});
+    buffers[Role::accumulation] = add("accumulation", Category::accumulation, {});
   }
   for (const std::string& state : plan.unit_states(unit)) {
-    buffers.states.push_back(add(state, Category::optimizer, plan.sharding(unit).optimizer));
+    const Content content{.over = plan.sharding(unit).optimizer, .space = plan.units[unit].states_in};
+    const bool on_host = content.space == MemorySpace::host;
+    buffers.states.push_back(list.add(fmt::format("{}.{}", plan.units[unit].name, state),
+                                      on_host ? Category::offloaded : Category::optimizer, unit, content,
+                                      only_trained));
   }
   if (!plan.diverges()) return;
-  buffers.anchor = add("anchor", Category::optimizer, plan.common(unit));
-  buffers.outer_momentum = add("outer momentum", Category::optimizer, plan.common(unit));
+  buffers[Role::anchor] = add("anchor", Category::optimizer, plan.common(unit));
+  buffers[Role::outer_momentum] = add("outer momentum", Category::optimizer, plan.common(unit));
 }
 
 void add_untrained_state(Plan& plan, BufferList& list, std::size_t unit) {
   const UnitSpec& spec = plan.units[unit];
   if (spec.buffers.empty()) return;
-  plan.unit_buffers[unit].untrained =
+  plan.unit_buffers[unit][Role::untrained].buffer =
       list.add(spec.name + ".buffers", Category::buffers, size_of(DType::fp32) * plan.layouts[unit].buffer_elements());
 }
 
@@ -129,20 +161,17 @@ void add_resharded(Plan& plan, BufferList& list, const std::vector<std::size_t>&
   for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
     const AxisSet held = plan.held_between_windows(unit);
     if (!again[unit] || held.empty() || held == plan.sharding(unit).parameters) continue;
-    plan.unit_buffers[unit].resharded = list.add(plan.units[unit].name + ".resharded", Category::parameter_slots,
-                                                 list.of_parameters(unit, held, plan.precision(unit).parameter));
+    plan.unit_buffers[unit][Role::resharded] =
+        list.add(plan.units[unit].name + ".resharded", Category::parameter_slots, unit,
+                 {.type = plan.precision(unit).parameter, .over = held}, all_parts);
   }
 }
 
 void add_parameter_slots(Plan& plan, BufferList& list) {
   if (plan.parameters_stay_whole()) return;
-  std::vector<Bytes> sizes;
-  for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
-    sizes.push_back(list.of_parameters(unit, {}, plan.precision(unit).parameter));
-  }
   const auto slots = parameter_slots(plan.programs, gathering(plan));
-  const auto buffers = list.add_slots("p", Category::parameter_slots, slots, sizes);
-  for (std::size_t unit = 0; unit < plan.units.size(); ++unit) plan.unit_buffers[unit].parameters = buffers[unit];
+  list.add_slots({Role::parameters, "p", Category::parameter_slots, all_parts}, slots,
+                 [&](std::size_t unit) { return Content{.type = plan.precision(unit).parameter}; });
   add_resharded(plan, list, slots);
 }
 
@@ -185,10 +214,6 @@ void leave_out(std::vector<std::size_t>& slots, const Leaves& leaves) {
 
 void add_gradient_slots(Plan& plan, BufferList& list) {
   const std::size_t units = plan.units.size();
-  std::vector<Bytes> sizes;
-  for (std::size_t unit = 0; unit < units; ++unit) {
-    sizes.push_back(list.of_gradient(unit, {}, plan.precision(unit).gradient));
-  }
   std::vector<std::vector<WindowUse>> micro_batches;
   for (std::size_t program = 0; program < plan.programs.size(); ++program) {
     micro_batches.push_back(trained_windows(plan, program));
@@ -196,10 +221,12 @@ void add_gradient_slots(Plan& plan, BufferList& list) {
   auto slots = gradient_slots(micro_batches, gradients_taken_after(plan), plan.options.overlap_reduction);
   slots.resize(units, no_slot);
   leave_out(slots, [&](std::size_t unit) { return is_written_in_place(plan, unit); });
-  const auto buffers = list.add_slots("g", Category::gradient_slots, slots, sizes);
+  list.add_slots({Role::gradient_slot, "g", Category::gradient_slots, only_trained}, slots,
+                 [&](std::size_t unit) { return Content{.type = plan.precision(unit).gradient}; });
   for (std::size_t unit = 0; unit < units; ++unit) {
     UnitBuffers& of = plan.unit_buffers[unit];
-    of.gradient_slot = is_written_in_place(plan, unit) ? of.gradient : buffers[unit];
+    if (!is_written_in_place(plan, unit)) continue;
+    of[Role::gradient_slot] = {of[Role::gradient].buffer, plan.precision(unit).gradient};
   }
 }
 
@@ -207,7 +234,7 @@ void add_gradient_slots(Plan& plan, BufferList& list) {
 void add_staging(Plan& plan, BufferList& list) {
   std::vector<Bytes> sizes;
   for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
-    sizes.push_back(list.of_gradient(unit, {}, plan.precision(unit).wire));
+    sizes.push_back(list.bytes_of(unit, {.type = plan.precision(unit).wire}, only_trained));
   }
   std::vector<std::size_t> slots(plan.units.size(), no_slot);
   for (std::size_t program = 0; program < plan.programs.size(); ++program) {
@@ -219,21 +246,40 @@ void add_staging(Plan& plan, BufferList& list) {
       for (std::size_t place = 0; place < by_size.size(); ++place) slots[by_size[place]] = place;
     }
   }
-  const auto buffers = list.add_slots("staging", Category::staging, slots, sizes);
-  for (std::size_t unit = 0; unit < plan.units.size(); ++unit) plan.unit_buffers[unit].staging = buffers[unit];
+  list.add_slots({Role::staging, "staging", Category::staging, only_trained}, slots,
+                 [&](std::size_t unit) { return Content{.type = plan.precision(unit).wire}; });
 }
 
 // Two, so that a unit's mean is formed while the one before is used.
 void add_outer_means(Plan& plan, BufferList& list) {
   if (!plan.diverges()) return;
   std::vector<std::size_t> slots(plan.units.size(), no_slot);
-  std::vector<Bytes> sizes;
   for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
-    sizes.push_back(list.of_gradient(unit, plan.common(unit), DType::fp32));
     if (plan.trains(unit)) slots[unit] = plan.norm_columns[unit] % 2;
   }
-  const auto buffers = list.add_slots("mean", Category::staging, slots, sizes);
-  for (std::size_t unit = 0; unit < plan.units.size(); ++unit) plan.unit_buffers[unit].outer_mean = buffers[unit];
+  list.add_slots({Role::outer_mean, "mean", Category::staging, only_trained}, slots,
+                 [&](std::size_t unit) { return Content{.over = plan.common(unit)}; });
+}
+
+// Two for each state, so that a unit's are brought and taken while another's are used.
+void add_state_slots(Plan& plan, BufferList& list) {
+  std::vector<std::size_t> slots(plan.units.size(), no_slot);
+  std::size_t units = 0;
+  std::size_t most_states = 0;
+  for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
+    if (!plan.trains(unit) || plan.units[unit].states_in == MemorySpace::device) continue;
+    slots[unit] = units++ % 2;
+    most_states = std::max(most_states, plan.unit_buffers[unit].states.size());
+  }
+  for (std::size_t state = 0; state < most_states; ++state) {
+    std::vector<std::size_t> of_state = slots;
+    for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
+      if (state >= plan.unit_buffers[unit].states.size()) of_state[unit] = no_slot;
+    }
+    const std::string prefix = fmt::format("state{}.", state);
+    list.add_slots({Role::state_slot, prefix, Category::staging, only_trained}, of_state,
+                   [&](std::size_t unit) { return Content{.over = plan.sharding(unit).optimizer}; });
+  }
 }
 
 void add_programs(Plan& plan, BufferList& list) {
@@ -265,10 +311,10 @@ void add_collectives(Plan& plan, BufferList& list) {
 
 void add_checkpoints(Plan& plan, BufferList& list) {
   if (plan.options.checkpointing == Checkpointing::none) return;
-  plan.checkpoint_staging =
-      list.add("checkpoint staging", Category::checkpoints, checkpoint_staging(plan.options.ranks).size());
+  plan.checkpoint_staging = list.add("checkpoint staging", Category::checkpoints,
+                                     checkpoint_staging(plan.options.ranks).size(), MemorySpace::host);
   if (plan.options.checkpointing != Checkpointing::background) return;
-  plan.checkpoint_copy = list.add("checkpoint copy", Category::checkpoints, checkpoint_copy(plan));
+  plan.checkpoint_copy = list.add("checkpoint copy", Category::checkpoints, checkpoint_copy(plan), MemorySpace::host);
 }
 
 // ---- places ----
@@ -284,9 +330,11 @@ class Placement {
  public:
   explicit Placement(Plan& plan) : plan_(plan), mates_(plan.buffers.size()), is_placed_(plan.buffers.size()) {
     for (const UnitBuffers& of : plan.unit_buffers) {
-      std::vector<std::size_t> mates = of.states;
-      mates.insert(mates.end(), {of.master, of.gradient, of.anchor, of.outer_momentum});
-      std::erase(mates, no_buffer);
+      std::vector<std::size_t> mates;
+      for (const Content& state : of.states) mates.push_back(state.buffer);
+      for (const Role role : {Role::master, Role::gradient, Role::anchor, Role::outer_momentum}) {
+        if (of[role].exists()) mates.push_back(of[role].buffer);
+      }
       for (const std::size_t mate : mates) mates_[mate] = mates;
     }
   }
@@ -337,11 +385,13 @@ void make_buffers(Plan& plan) {
     add_parameters(plan, list, unit);
     if (plan.trains(unit)) add_training(plan, list, unit);
     add_untrained_state(plan, list, unit);
+    add_messages(plan, list, unit);
   }
   add_parameter_slots(plan, list);
   add_gradient_slots(plan, list);
   add_staging(plan, list);
   add_outer_means(plan, list);
+  add_state_slots(plan, list);
   add_programs(plan, list);
   if (plan.options.activations > Bytes(0)) {
     plan.activations = list.add("activations", Category::activations, plan.options.activations);

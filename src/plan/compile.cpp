@@ -229,6 +229,36 @@ void check_sharding(const PlanOptions& options) {
   }
 }
 
+void check_messages(const CompileInput& input) {
+  for (const UnitSpec& unit : input.units) {
+    std::set<std::string_view> names;
+    for (const MessageSpec& message : unit.messages) {
+      if (message.elements == 0 || message.elements > most_elements) {
+        throw UsageError(fmt::format("message \"{}\" of unit {} is of {} elements: choose 1 to {}", message.name,
+                                     unit.name, message.elements, most_elements));
+      }
+      if (!names.insert(message.name).second) {
+        throw UsageError(
+            fmt::format("two messages of unit {} have the name \"{}\": give each its own", unit.name, message.name));
+      }
+    }
+  }
+}
+
+// What is brought from a file goes to the ranks that share it through the device's memory alone.
+void check_spaces(const CompileInput& input) {
+  const Sharding kept = sharding_of(input.options);
+  const MeshShape mesh = mesh_of(input.options);
+  for (const UnitSpec& unit : input.units) {
+    const AxisSet common = mesh.axes() - unit.apart - (input.options.outer_every > 0 ? outer_axes : AxisSet());
+    if (unit.states_in == MemorySpace::device || mesh.group(common - kept.optimizer).empty()) continue;
+    throw UsageError(fmt::format(
+        "unit {} keeps its optimizer's states in the host's memory, which needs a strategy that shards them "
+        "over all ranks, and they are sharded over {}: use fsdp, or keep them on the device",
+        unit.name, to_string(kept.optimizer)));
+  }
+}
+
 // Where a window does its exchanges and where others open inside it would have to be known to both.
 void check_exchanges(const CompileInput& input) {
   for (const Program& program : input.programs) {
@@ -254,6 +284,8 @@ void check_input(const CompileInput& input) {
   check_names(input.units, mesh_of(input.options));
   check_states(input);
   check_exchanges(input);
+  check_spaces(input);
+  check_messages(input);
 }
 
 AccumulationMode resolve(const PlanOptions& options, const std::vector<Program>& programs) {

@@ -122,6 +122,9 @@ void append_units(const Plan& plan, fmt::memory_buffer& out) {
     for (const std::string& state : unit.optimizer_states.value_or(std::vector<std::string>{})) {
       fmt::format_to(std::back_inserter(out), " state {}", state);
     }
+    if (unit.states_in != MemorySpace::device) {
+      fmt::format_to(std::back_inserter(out), " states in {}", to_string(unit.states_in));
+    }
     if (!unit.apart.empty()) fmt::format_to(std::back_inserter(out), " apart along {}", to_string(unit.apart));
     out.push_back('\n');
     for (const ParameterSpec& parameter : unit.parameters) {
@@ -141,6 +144,13 @@ void append_units(const Plan& plan, fmt::memory_buffer& out) {
       fmt::format_to(std::back_inserter(out), "exchange of {}: {} {}{}{}{} apart along {}\n", unit.name, each.name,
                      each.values, each.forward ? " forward" : "", each.backward ? " backward" : "",
                      each.evaluate ? " evaluate" : "", to_string(each.apart));
+    }
+  }
+  for (const UnitSpec& unit : plan.units) {
+    for (const MessageSpec& each : unit.messages) {
+      fmt::format_to(std::back_inserter(out), "message of {}: {} {} {} {} {} {}\n", unit.name, each.name,
+                     each.sends ? "to" : "from", each.peer, each.elements, to_string(each.type),
+                     to_string(each.window));
     }
   }
   for (const std::string& state : plan.optimizer_states) fmt::format_to(std::back_inserter(out), "state {}\n", state);
@@ -174,8 +184,8 @@ void append_operation(const Plan& plan, const Operation& operation, fmt::memory_
   for (const Access& access : operation.accesses) {
     fmt::format_to(to, " access {} {}", access.range.buffer, access.range.offset.count());
     for (const Bytes stride : access.range.strides) fmt::format_to(to, "+{}", stride.count());
-    fmt::format_to(to, " {} mode {} tenant {}", access.range.size.count(), static_cast<int>(access.mode),
-                   access.tenant);
+    fmt::format_to(to, " {} mode {} tenant {} {} {}", access.range.size.count(), static_cast<int>(access.mode),
+                   access.tenant, to_string(access.role), access.state);
   }
   for (const Wait& wait : operation.waits) {
     const EventPoint point = plan.events[wait.event];

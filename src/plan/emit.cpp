@@ -32,16 +32,33 @@ class Emitter {
   std::vector<Operation> take() { return std::exchange(operations_, {}); }
 
   void refresh_parameters(std::size_t unit, Part part, AxisSet known, bool rounded = false);
-  std::size_t kept(std::size_t unit) const;
+  Role kept() const;
+  bool masters_are_kept(std::size_t unit) const {
+    return buffers(unit)[kept()].buffer == buffers(unit)[Role::master].buffer;
+  }
   void windows(const std::vector<WindowUse>& windows, bool first, bool last);
   void gather(std::size_t unit, const Residency& stay);
-  // Some of a unit's part in one of its buffers.
+  // What a unit has of one role: some part of it, or of several states one.
   struct Held {
     std::size_t unit;
-    Part part;
-    std::size_t buffer;
-    DType type;
+    Role role;
+    Part part = Part::trained;
+    std::size_t state = 0;
   };
+  Access access(AccessMode mode, const Held& held, AxisSet over) const {
+    Access access{{}, mode, held.unit, held.role, held.state};
+    access.range = share_range(plan_, held.unit, plan_.content(access), held.part, over);
+    return access;
+  }
+  Access whole(AccessMode mode, std::size_t unit, Role role) const {
+    return {whole_range(plan_, unit, buffers(unit)[role]), mode, unit, role};
+  }
+  // What this rank's update reads or writes.
+  Access updated(AccessMode mode, const Held& held) const {
+    return access(mode, held, plan_.sharding(held.unit).optimizer);
+  }
+  Access scalars(AccessMode mode) const { return {scalars_range(plan_, program_), mode, no_unit, Role::scalars}; }
+  Access loss_scale() const { return {loss_scale_range(plan_, program_), AccessMode::read, no_unit, Role::scalars}; }
   void copy(const Held& from, const Held& to, AxisSet over, StreamId stream);
   // Of what is sharded over some axes, so that it is sharded over fewer.
   void all_gather(const Held& held, AxisSet from, AxisSet to);
@@ -49,9 +66,9 @@ class Emitter {
   void backward_window(const WindowUse& use);
   void stretch(const WindowUse& use);
   void window_with_exchanges(const WindowUse& use);
-  void release_parameters(std::size_t unit);
-  void release_resharded(std::size_t unit);
-  void release_gradient(std::size_t unit, StreamId stream);
+  void pass_messages(const WindowUse& use, bool closes);
+  Access message(AccessMode mode, std::size_t unit, std::size_t index) const;
+  void release(StreamId stream, const Access& slot);
   void accumulate(std::size_t unit, bool add_to_earlier);
   void stage(std::size_t unit);
   void reduce(const Bucket& bucket, bool first, bool last);
@@ -63,20 +80,18 @@ class Emitter {
   void reduce_further(const Bucket& bucket, AxisSet done, AxisSet axis, std::size_t divisor);
   void release_reduced(std::size_t unit);
   void finish_reduction(const Bucket& bucket);
+  void transfer(std::size_t unit, StreamId stream, Role from, Role to);
   void average_masters(std::size_t unit);
   void outer_update(std::size_t unit);
 
-  DType parameter_type(std::size_t unit) const { return plan_.precision(unit).parameter; }
-  DType gradient_type(std::size_t unit) const { return plan_.precision(unit).gradient; }
   std::vector<Part> parts(std::size_t unit) const;
+  std::vector<Held> states(std::size_t unit, Role role = Role::state) const;
+  bool is_offloaded(std::size_t unit) const { return trains(unit) && !buffers(unit).state_slots.empty(); }
+  bool has_untrained(std::size_t unit) const { return buffers(unit)[Role::untrained].exists(); }
+  Access untrained(AccessMode mode, std::size_t unit) const {
+    return {untrained_range(plan_, unit), mode, unit, Role::untrained};
+  }
   bool trains(std::size_t unit) const { return plan_.trains(unit, program_); }
-  Held held(std::size_t unit, Part part, std::size_t buffer) const;
-  Range range_of(const Held& held, AxisSet over) const {
-    return share_range(plan_, held.unit, held.buffer, held.type, held.part, over);
-  }
-  Range share(std::size_t unit, std::size_t buffer, AxisSet over) const {
-    return share_range(plan_, unit, buffer, DType::fp32, Part::trained, over);
-  }
   const UnitBuffers& buffers(std::size_t unit) const { return plan_.unit_buffers[unit]; }
 
   const Plan& plan_;
@@ -93,26 +108,32 @@ std::vector<Part> Emitter::parts(std::size_t unit) const {
   return {Part::trained, Part::frozen};
 }
 
+std::vector<Emitter::Held> Emitter::states(std::size_t unit, Role role) const {
+  std::vector<Held> result;
+  for (std::size_t state = 0; state < buffers(unit).states.size(); ++state) {
+    result.push_back({unit, role, Part::trained, state});
+  }
+  return result;
+}
+
 std::vector<Operation> Emitter::cold() {
-  for (std::size_t program = 0; program < plan_.programs.size(); ++program) {
-    add(OperationKind::initialize_scalars, StreamId::compute, no_unit).accesses = {
-        {scalars_range(plan_, program), AccessMode::write, no_unit}};
+  using enum AccessMode;
+  for (program_ = 0; program_ < plan_.programs.size(); ++program_) {
+    add(OperationKind::initialize_scalars, StreamId::compute, no_unit).accesses = {scalars(write)};
   }
   for (std::size_t unit = 0; unit < plan_.units.size(); ++unit) {
     Operation& initialize = add(OperationKind::initialize, StreamId::compute, unit);
     for (const Part part : parts(unit)) {
-      initialize.accesses.push_back({my_shard(plan_, unit, buffers(unit).master, part), AccessMode::write, unit});
+      initialize.accesses.push_back(access(write, {unit, Role::master, part}, plan_.own(unit)));
     }
-    for (const std::size_t state : buffers(unit).states) {
-      initialize.accesses.push_back({updated(plan_, unit, state), AccessMode::write, unit});
+    for (const Held& state : states(unit)) {
+      initialize.accesses.push_back(access(write, state, plan_.sharding(unit).optimizer));
     }
-    for (const std::size_t outer : {buffers(unit).anchor, buffers(unit).outer_momentum}) {
-      if (outer != no_buffer)
-        initialize.accesses.push_back({share(unit, outer, plan_.common(unit)), AccessMode::write, unit});
+    for (const Role outer : {Role::anchor, Role::outer_momentum}) {
+      if (!buffers(unit)[outer].exists()) continue;
+      initialize.accesses.push_back(access(write, {unit, outer}, plan_.common(unit)));
     }
-    if (buffers(unit).untrained != no_buffer) {
-      initialize.accesses.push_back({untrained_range(plan_, unit), AccessMode::write, unit});
-    }
+    if (has_untrained(unit)) initialize.accesses.push_back(untrained(write, unit));
   }
   for (std::size_t unit = 0; unit < plan_.units.size(); ++unit) {
     for (const Part part : parts(unit)) refresh_parameters(unit, part, plan_.own(unit));
@@ -124,9 +145,7 @@ std::vector<Operation> Emitter::cold() {
 std::vector<Operation> Emitter::refresh() {
   for (std::size_t unit = 0; unit < plan_.units.size(); ++unit) {
     for (const Part part : parts(unit)) refresh_parameters(unit, part, plan_.own(unit));
-    for (const std::size_t state : buffers(unit).states) {
-      all_gather({unit, Part::trained, state, DType::fp32}, plan_.own(unit), plan_.sharding(unit).optimizer);
-    }
+    for (const Held& state : states(unit)) all_gather(state, plan_.own(unit), plan_.sharding(unit).optimizer);
   }
   return take();
 }
@@ -134,10 +153,10 @@ std::vector<Operation> Emitter::refresh() {
 std::vector<Operation> Emitter::synchronize() {
   for (std::size_t unit = 0; unit < plan_.units.size(); ++unit) {
     const AxisSet group = plan_.mesh.group(plan_.common(unit));
-    if (buffers(unit).untrained == no_buffer || group.empty()) continue;
+    if (!has_untrained(unit) || group.empty()) continue;
     Operation& broadcast = add(OperationKind::broadcast, StreamId::gather, unit);
     broadcast.group = group;
-    broadcast.accesses = {{untrained_range(plan_, unit), AccessMode::update, unit}};
+    broadcast.accesses = {untrained(AccessMode::update, unit)};
   }
   return take();
 }
@@ -145,37 +164,29 @@ std::vector<Operation> Emitter::synchronize() {
 // What a rank keeps of the parameters follows the masters, of which each knows what is sharded over `known`: masters
 // that are kept travel themselves, else their values in the parameters' type do, unless the update has `rounded` them.
 void Emitter::refresh_parameters(std::size_t unit, Part part, AxisSet known, bool rounded) {
-  const Held masters = held(unit, part, buffers(unit).master);
-  const Held parameters = held(unit, part, kept(unit));
-  const AxisSet of_masters = plan_.placement(unit, masters.buffer);
+  const Held masters{unit, Role::master, part};
+  const Held parameters{unit, kept(), part};
+  const AxisSet of_masters = buffers(unit)[Role::master].over;
   all_gather(masters, known, of_masters);
-  if (parameters.buffer == masters.buffer) return;
+  if (masters_are_kept(unit)) return;
   if (!rounded) copy(masters, parameters, of_masters, known.empty() ? StreamId::compute : StreamId::gather);
-  all_gather(parameters, of_masters, plan_.placement(unit, parameters.buffer));
+  all_gather(parameters, of_masters, buffers(unit)[parameters.role].over);
 }
 
 // What a rank keeps of a unit's parameters between steps; the masters, where that is all.
-std::size_t Emitter::kept(std::size_t unit) const {
-  return plan_.parameters_stay_whole() ? buffers(unit).parameters : buffers(unit).kept;
-}
-
-// Masters are fp32, and all else that is kept of parameters has the type in which windows read them.
-Emitter::Held Emitter::held(std::size_t unit, Part part, std::size_t buffer) const {
-  return {unit, part, buffer, buffer == buffers(unit).master ? DType::fp32 : parameter_type(unit)};
-}
+Role Emitter::kept() const { return plan_.parameters_stay_whole() ? Role::parameters : Role::kept; }
 
 void Emitter::all_gather(const Held& held, AxisSet from, AxisSet to) {
   const AxisSet group = plan_.mesh.group(from - to);
   if (group.empty()) return;
   Operation& gather = add(OperationKind::all_gather, StreamId::gather, held.unit);
   gather.group = group;
-  gather.accesses = {{range_of(held, from), AccessMode::read, held.unit},
-                     {range_of(held, to), AccessMode::write, held.unit}};
+  gather.accesses = {access(AccessMode::read, held, from), access(AccessMode::write, held, to)};
 }
 
 void Emitter::copy(const Held& from, const Held& to, AxisSet over, StreamId stream) {
-  add(OperationKind::cast, stream, from.unit).accesses = {{range_of(from, over), AccessMode::read, from.unit},
-                                                          {range_of(to, over), AccessMode::write, to.unit}};
+  add(OperationKind::cast, stream, from.unit).accesses = {access(AccessMode::read, from, over),
+                                                          access(AccessMode::write, to, over)};
 }
 
 std::vector<Operation> Emitter::micro_batch(std::size_t program, bool first, bool last) {
@@ -195,7 +206,7 @@ void Emitter::windows(const std::vector<WindowUse>& windows, bool first, bool la
   std::vector<Residency> stays(windows.size());
   if (gathers) {
     std::vector<std::size_t> slots;
-    for (const UnitBuffers& unit : plan_.unit_buffers) slots.push_back(unit.parameters);
+    for (const UnitBuffers& unit : plan_.unit_buffers) slots.push_back(unit[Role::parameters].buffer);
     stays = residency(windows, slots, gathering(plan_));
   }
   const std::vector<bool> closing = closes(windows);
@@ -213,9 +224,13 @@ void Emitter::windows(const std::vector<WindowUse>& windows, bool first, bool la
     }
     const WindowUse& use = windows[position];
     if (!use.resumes) open_.push_back(use.unit);
+    if (!use.resumes) pass_messages(use, false);
     window_with_exchanges(use);
+    if (closing[position]) pass_messages(use, true);
     if (closing[position]) open_.pop_back();
-    if (gathers && stays[position].release_after) release_parameters(use.unit);
+    if (gathers && stays[position].release_after) {
+      release(StreamId::compute, whole(AccessMode::discard, use.unit, Role::parameters));
+    }
     if (use.kind != WindowKind::backward || !trains(use.unit)) continue;
     if (!closing[position]) continue;
     const bool accumulating = accumulates(plan_, use.unit);
@@ -235,21 +250,22 @@ void Emitter::windows(const std::vector<WindowUse>& windows, bool first, bool la
 // Into the slot that windows read: from what ranks keep, or, of a unit that is gathered again in this pass, by way of
 // what is sharded over fewer axes, which stays for that.
 void Emitter::gather(std::size_t unit, const Residency& stay) {
-  const std::size_t resharded = buffers(unit).resharded;
+  const Content& resharded = buffers(unit)[Role::resharded];
   const AxisSet between_steps = plan_.sharding(unit).parameters;
-  const bool by_share = resharded != no_buffer && !(stay.first_gather && stay.last_gather);
-  const AxisSet known = by_share ? plan_.placement(unit, resharded) : between_steps;
+  const bool by_share = resharded.exists() && !(stay.first_gather && stay.last_gather);
+  const AxisSet known = by_share ? resharded.over : between_steps;
   const std::vector<Part> all = parts(unit);
   for (const Part part : all) {
-    const Held kept = held(unit, part, buffers(unit).kept);
-    const Held share = by_share ? held(unit, part, resharded) : kept;
-    const Held slot = held(unit, part, buffers(unit).parameters);
+    const Held share{unit, by_share ? Role::resharded : Role::kept, part};
+    const Held slot{unit, Role::parameters, part};
     if (by_share && stay.first_gather) {
-      copy(kept, share, between_steps, StreamId::gather);
+      copy({unit, Role::kept, part}, share, between_steps, StreamId::gather);
       all_gather(share, between_steps, known);
     }
     copy(share, slot, known, StreamId::gather);
-    if (by_share && stay.last_gather && part == all.back()) release_resharded(unit);
+    if (by_share && stay.last_gather && part == all.back()) {
+      release(StreamId::gather, whole(AccessMode::discard, unit, Role::resharded));
+    }
     all_gather(slot, known, {});
   }
 }
@@ -260,17 +276,38 @@ Operation& Emitter::window(const WindowUse& use) {
   Operation& window = add(OperationKind::window, StreamId::compute, unit);
   window.window = use.kind;
   window.resumes = use.resumes;
-  window.accesses = {
-      {whole_range(plan_, unit, buffers(unit).parameters, parameter_type(unit)), AccessMode::read, unit}};
-  if (buffers(unit).untrained != no_buffer) {
-    window.accesses.push_back({untrained_range(plan_, unit), AccessMode::update, unit});
+  window.accesses = {whole(AccessMode::read, unit, Role::parameters)};
+  if (has_untrained(unit)) window.accesses.push_back(untrained(AccessMode::update, unit));
+  for (std::size_t index = 0; index < plan_.units[unit].messages.size(); ++index) {
+    const MessageSpec& spec = plan_.units[unit].messages[index];
+    if (spec.window != use.kind) continue;
+    window.accesses.push_back(message(spec.sends ? AccessMode::write : AccessMode::read, unit, index));
   }
   for (const std::size_t around : open_) {
-    if (around == unit) continue;
-    window.accesses.push_back(
-        {whole_range(plan_, around, buffers(around).parameters, parameter_type(around)), AccessMode::read, around});
+    if (around != unit) window.accesses.push_back(whole(AccessMode::read, around, Role::parameters));
   }
   return window;
+}
+
+Access Emitter::message(AccessMode mode, std::size_t unit, std::size_t index) const {
+  const std::size_t buffer = buffers(unit).messages[index].buffer;
+  return {fixed_range(buffer, Bytes(0), plan_.buffers[buffer].size), mode, unit, Role::message, index};
+}
+
+// What comes is received before the window opens, and is over when it closes; what goes is over once it is sent.
+void Emitter::pass_messages(const WindowUse& use, bool closes) {
+  const std::vector<MessageSpec>& messages = plan_.units[use.unit].messages;
+  for (std::size_t index = 0; index < messages.size(); ++index) {
+    if (messages[index].window != use.kind) continue;
+    if (!closes && !messages[index].sends) {
+      add(OperationKind::receive, StreamId::compute, use.unit).accesses = {message(AccessMode::write, use.unit, index)};
+    }
+    if (!closes) continue;
+    if (messages[index].sends) {
+      add(OperationKind::send, StreamId::compute, use.unit).accesses = {message(AccessMode::read, use.unit, index)};
+    }
+    release(StreamId::compute, message(AccessMode::discard, use.unit, index));
+  }
 }
 
 // A unit in which this program trains nothing only passes the gradient of its input on.
@@ -279,14 +316,14 @@ void Emitter::backward_window(const WindowUse& use) {
     window(use);
     return;
   }
-  const Range gradient = gradient_range(plan_, use.unit, buffers(use.unit).gradient_slot, gradient_type(use.unit));
+  const Held gradient{use.unit, Role::gradient_slot};
   if (!use.resumes) {
     add(OperationKind::prepare_gradient, StreamId::compute, use.unit).accesses = {
-        {gradient, AccessMode::write, use.unit}};
+        access(AccessMode::write, gradient, {})};
   }
   Operation& backward = window(use);
-  backward.accesses.push_back({gradient, AccessMode::update, use.unit});
-  backward.accesses.push_back({loss_scale_range(plan_, program_), AccessMode::read, no_unit});
+  backward.accesses.push_back(access(AccessMode::update, gradient, {}));
+  backward.accesses.push_back(loss_scale());
 }
 
 void Emitter::stretch(const WindowUse& use) {
@@ -304,54 +341,38 @@ void Emitter::window_with_exchanges(const WindowUse& use) {
   const UnitSpec& unit = plan_.units[use.unit];
   for (const std::size_t index : exchanges_in(unit, use.kind)) {
     const ExchangeSpec& spec = unit.exchanges[index];
-    const Access mine{my_exchanged(plan_, spec), AccessMode::write, use.unit};
+    const Access mine{my_exchanged(plan_, spec), AccessMode::write, use.unit, Role::exchanged};
     operations_.back().accesses.push_back(mine);
     if (plan_.group_of(spec).empty()) continue;
     Operation& exchange = add(OperationKind::exchange, StreamId::compute, use.unit);
     exchange.window = use.kind;
     exchange.exchange = index;
     exchange.group = plan_.group_of(spec);
-    exchange.accesses = {{mine.range, AccessMode::read, use.unit},
-                         {all_exchanged(plan_, spec), AccessMode::write, use.unit}};
+    exchange.accesses = {{mine.range, AccessMode::read, use.unit, Role::exchanged},
+                         {all_exchanged(plan_, spec), AccessMode::write, use.unit, Role::exchanged}};
     stretch({use.unit, use.kind, true});
-    operations_.back().accesses.push_back({all_exchanged(plan_, spec), AccessMode::read, use.unit});
+    operations_.back().accesses.push_back({all_exchanged(plan_, spec), AccessMode::read, use.unit, Role::exchanged});
   }
 }
 
-// On the compute stream, right after the last reader: whoever gathers next waits for it.
-void Emitter::release_parameters(std::size_t unit) {
-  add(OperationKind::release, StreamId::compute, unit).accesses = {
-      {whole_range(plan_, unit, buffers(unit).parameters, parameter_type(unit)), AccessMode::discard, unit}};
-}
-
-// On the stream that alone knows of it.
-void Emitter::release_resharded(std::size_t unit) {
-  const std::size_t buffer = buffers(unit).resharded;
-  add(OperationKind::release, StreamId::gather, unit).accesses = {
-      {fixed_range(buffer, Bytes(0), plan_.buffers[buffer].size), AccessMode::discard, unit}};
-}
-
-void Emitter::release_gradient(std::size_t unit, StreamId stream) {
-  add(OperationKind::release, stream, unit).accesses = {
-      {gradient_range(plan_, unit, buffers(unit).gradient_slot, gradient_type(unit)), AccessMode::discard, unit}};
+// A slot is given back right after its last reader, on its stream: whoever takes it next waits for it.
+void Emitter::release(StreamId stream, const Access& slot) {
+  add(OperationKind::release, stream, slot.tenant).accesses = {slot};
 }
 
 void Emitter::accumulate(std::size_t unit, bool add_to_earlier) {
   Operation& sum = add(OperationKind::accumulate, StreamId::compute, unit);
   sum.add = add_to_earlier;
-  sum.accesses = {
-      {gradient_range(plan_, unit, buffers(unit).gradient_slot, gradient_type(unit)), AccessMode::read, unit},
-      {gradient_range(plan_, unit, buffers(unit).accumulation, DType::fp32),
-       add_to_earlier ? AccessMode::update : AccessMode::write, unit}};
-  release_gradient(unit, StreamId::compute);
+  sum.accesses = {access(AccessMode::read, {unit, Role::gradient_slot}, {}),
+                  access(add_to_earlier ? AccessMode::update : AccessMode::write, {unit, Role::accumulation}, {})};
+  release(StreamId::compute, access(AccessMode::discard, {unit, Role::gradient_slot}, {}));
 }
 
 // Into the wire's type at once, so that the slot is free before the bucket is full. The unit has one backward window.
 void Emitter::stage(std::size_t unit) {
   add(OperationKind::convert, StreamId::reduce, unit).accesses = {
-      {gradient_range(plan_, unit, buffers(unit).gradient_slot, gradient_type(unit)), AccessMode::read, unit},
-      {gradient_range(plan_, unit, buffers(unit).staging, wire_type(plan_, unit)), AccessMode::write, unit}};
-  release_gradient(unit, StreamId::reduce);
+      access(AccessMode::read, {unit, Role::gradient_slot}, {}), access(AccessMode::write, {unit, Role::staging}, {})};
+  release(StreamId::reduce, access(AccessMode::discard, {unit, Role::gradient_slot}, {}));
 }
 
 // In mode `local` once a step, in mode `reduced` for each micro-batch: along the innermost axis, and in the last one
@@ -382,13 +403,11 @@ void Emitter::reduce_first(const Bucket& bucket, AxisSet axis, const Sum& sum) {
   reduction.add = adds;
   reduction.divisor = sum.divisor;
   for (const std::size_t unit : bucket.units) {
-    const UnitBuffers& own = buffers(unit);
-    const std::size_t source = accumulates(plan_, unit) ? own.accumulation
-                               : converts(plan_, unit)  ? own.staging
-                                                        : own.gradient_slot;
-    reduction.accesses.push_back({gradient_range(plan_, unit, source, reduction.wire), AccessMode::read, unit});
-    reduction.accesses.push_back(
-        {share(unit, own.gradient, axis), adds ? AccessMode::update : AccessMode::write, unit});
+    const Role source = accumulates(plan_, unit) ? Role::accumulation
+                        : converts(plan_, unit)  ? Role::staging
+                                                 : Role::gradient_slot;
+    reduction.accesses.push_back(access(AccessMode::read, {unit, source}, {}));
+    reduction.accesses.push_back(access(adds ? AccessMode::update : AccessMode::write, {unit, Role::gradient}, axis));
   }
   for (const std::size_t unit : bucket.units) release_reduced(unit);
 }
@@ -399,27 +418,25 @@ void Emitter::reduce_further(const Bucket& bucket, AxisSet done, AxisSet axis, s
   reduction.group = plan_.mesh.group(axis);
   reduction.divisor = divisor;
   for (const std::size_t unit : bucket.units) {
-    reduction.accesses.push_back({share(unit, buffers(unit).gradient, done), AccessMode::read, unit});
-    reduction.accesses.push_back({share(unit, buffers(unit).gradient, done | axis), AccessMode::write, unit});
+    reduction.accesses.push_back(access(AccessMode::read, {unit, Role::gradient}, done));
+    reduction.accesses.push_back(access(AccessMode::write, {unit, Role::gradient}, done | axis));
   }
 }
 
 void Emitter::release_reduced(std::size_t unit) {
   if (accumulates(plan_, unit) || is_written_in_place(plan_, unit)) return;
-  if (!converts(plan_, unit)) return release_gradient(unit, StreamId::reduce);
-  add(OperationKind::release, StreamId::reduce, unit).accesses = {
-      {gradient_range(plan_, unit, buffers(unit).staging, wire_type(plan_, unit)), AccessMode::discard, unit}};
+  const Role source = converts(plan_, unit) ? Role::staging : Role::gradient_slot;
+  release(StreamId::reduce, access(AccessMode::discard, {unit, source}, {}));
 }
 
 // The gradient of the whole step stands in the shards.
 void Emitter::finish_reduction(const Bucket& bucket) {
-  const auto mine = [&](std::size_t unit) {
-    return share_range(plan_, unit, buffers(unit).gradient, sum_type(plan_, unit), Part::trained, plan_.own(unit));
+  const auto mine = [&](AccessMode mode, std::size_t unit) {
+    return access(mode, {unit, Role::gradient}, plan_.own(unit));
   };
   for (const std::size_t unit : bucket.units) {
     if (!plan_.options.gradient_hooks) break;
-    add(OperationKind::hook, StreamId::reduce, unit).accesses = {
-        {mine(unit), AccessMode::update, unit}, {loss_scale_range(plan_, program_), AccessMode::read, no_unit}};
+    add(OperationKind::hook, StreamId::reduce, unit).accesses = {mine(AccessMode::update, unit), loss_scale()};
   }
   const std::size_t first = bucket.units.front();
   const AxisSet group = plan_.mesh.group(plan_.own(first) - plan_.sharding(first).optimizer);
@@ -427,43 +444,51 @@ void Emitter::finish_reduction(const Bucket& bucket) {
     Operation& gather = add(OperationKind::all_gather_sum, StreamId::reduce, first);
     gather.group = group;
     for (const std::size_t unit : bucket.units) {
-      gather.accesses.push_back({mine(unit), AccessMode::read, unit});
-      gather.accesses.push_back({updated(plan_, unit, buffers(unit).gradient), AccessMode::write, unit});
+      gather.accesses.push_back(mine(AccessMode::read, unit));
+      gather.accesses.push_back(updated(AccessMode::write, {unit, Role::gradient}));
     }
   }
   for (const std::size_t unit : bucket.units) {
     add(OperationKind::sum_of_squares, StreamId::reduce, unit).accesses = {
-        {mine(unit), AccessMode::read, unit}, {my_norm(plan_, unit), AccessMode::write, no_unit}};
+        mine(AccessMode::read, unit), {my_norm(plan_, unit), AccessMode::write, no_unit, Role::norms}};
   }
 }
 
 std::vector<Operation> Emitter::update(std::size_t program) {
   program_ = program;
   add(OperationKind::weigh, StreamId::reduce, no_unit).accesses = {
-      {my_part(plan_, program_), AccessMode::write, no_unit}};
+      {my_part(plan_, program_), AccessMode::write, no_unit, Role::norms}};
   if (plan_.training_ranks() > 1) {
     Operation& gather = add(OperationKind::gather_norms, StreamId::reduce, no_unit);
     gather.group = plan_.mesh.group(plan_.training());
-    gather.accesses = {{my_norms(plan_, program_), AccessMode::read, no_unit},
-                       {all_norms(plan_, program_), AccessMode::write, no_unit}};
+    gather.accesses = {{my_norms(plan_, program_), AccessMode::read, no_unit, Role::norms},
+                       {all_norms(plan_, program_), AccessMode::write, no_unit, Role::norms}};
   }
   add(OperationKind::begin_update, StreamId::compute, no_unit).accesses = {
-      {all_norms(plan_, program_), AccessMode::read, no_unit},
-      {scalars_range(plan_, program_), AccessMode::update, no_unit}};
+      {all_norms(plan_, program_), AccessMode::read, no_unit, Role::norms}, scalars(AccessMode::update)};
+  // States of the host are brought one unit ahead of the one that is updated.
+  std::size_t next = 0;
+  const auto fetch_next = [&] {
+    while (next < plan_.units.size() && !is_offloaded(next)) ++next;
+    if (next < plan_.units.size()) transfer(next++, StreamId::fetch, Role::state, Role::state_slot);
+  };
+  fetch_next();
   for (std::size_t unit = 0; unit < plan_.units.size(); ++unit) {
     if (!trains(unit)) continue;
+    if (is_offloaded(unit)) fetch_next();
     Operation& optimize = add(OperationKind::optimize, StreamId::compute, unit);
-    optimize.accesses = {{updated(plan_, unit, buffers(unit).gradient, sum_type(plan_, unit)), AccessMode::read, unit},
-                         {scalars_range(plan_, program_), AccessMode::read, no_unit},
-                         {updated(plan_, unit, buffers(unit).master), AccessMode::update, unit}};
-    for (const std::size_t state : buffers(unit).states) {
-      optimize.accesses.push_back({updated(plan_, unit, state), AccessMode::update, unit});
-    }
+    optimize.accesses = {updated(AccessMode::read, {unit, Role::gradient}), scalars(AccessMode::read),
+                         updated(AccessMode::update, {unit, Role::master})};
+    const Role role = is_offloaded(unit) ? Role::state_slot : Role::state;
+    for (const Held& state : states(unit, role)) optimize.accesses.push_back(updated(AccessMode::update, state));
     const AxisSet known = plan_.sharding(unit).optimizer;
-    const bool rounds = kept(unit) != buffers(unit).master && plan_.placement(unit, buffers(unit).master) == known;
-    if (rounds) {
-      optimize.accesses.push_back(
-          {share_range(plan_, unit, kept(unit), parameter_type(unit), Part::trained, known), AccessMode::write, unit});
+    const bool rounds = !masters_are_kept(unit) && buffers(unit)[Role::master].over == known;
+    if (rounds) optimize.accesses.push_back(updated(AccessMode::write, {unit, kept()}));
+    if (is_offloaded(unit)) {
+      transfer(unit, StreamId::evict, Role::state_slot, Role::state);
+      for (const Held& slot : states(unit, Role::state_slot)) {
+        release(StreamId::evict, updated(AccessMode::discard, slot));
+      }
     }
     // What travels does so beside the other units' updates and the first windows of the next step.
     refresh_parameters(unit, Part::trained, known, rounds);
@@ -481,23 +506,28 @@ std::vector<Operation> Emitter::outer(const std::vector<std::size_t>& units) {
   return take();
 }
 
+void Emitter::transfer(std::size_t unit, StreamId stream, Role from, Role to) {
+  Operation& transfer = add(OperationKind::transfer, stream, unit);
+  for (std::size_t state = 0; state < buffers(unit).states.size(); ++state) {
+    transfer.accesses.push_back(updated(AccessMode::read, {unit, from, Part::trained, state}));
+    transfer.accesses.push_back(updated(AccessMode::write, {unit, to, Part::trained, state}));
+  }
+}
+
 void Emitter::average_masters(std::size_t unit) {
   Operation& mean = add(OperationKind::reduce_scatter, StreamId::reduce, unit);
   mean.group = plan_.mesh.group(plan_.diverging());
   mean.divisor = plan_.mesh.size(plan_.diverging());
-  mean.accesses = {{share(unit, buffers(unit).master, plan_.own(unit)), AccessMode::read, unit},
-                   {share(unit, buffers(unit).outer_mean, plan_.common(unit)), AccessMode::write, unit}};
+  mean.accesses = {access(AccessMode::read, {unit, Role::master}, plan_.own(unit)),
+                   access(AccessMode::write, {unit, Role::outer_mean}, plan_.common(unit))};
 }
 
 void Emitter::outer_update(std::size_t unit) {
-  const auto mine = [&](std::size_t buffer) { return share(unit, buffer, plan_.common(unit)); };
+  const auto mine = [&](AccessMode mode, Role role) { return access(mode, {unit, role}, plan_.common(unit)); };
   add(OperationKind::outer_update, StreamId::compute, unit).accesses = {
-      {mine(buffers(unit).outer_mean), AccessMode::read, unit},
-      {mine(buffers(unit).anchor), AccessMode::update, unit},
-      {mine(buffers(unit).outer_momentum), AccessMode::update, unit},
-      {mine(buffers(unit).master), AccessMode::write, unit}};
-  add(OperationKind::release, StreamId::compute, unit).accesses = {
-      {mine(buffers(unit).outer_mean), AccessMode::discard, unit}};
+      mine(AccessMode::read, Role::outer_mean), mine(AccessMode::update, Role::anchor),
+      mine(AccessMode::update, Role::outer_momentum), mine(AccessMode::write, Role::master)};
+  release(StreamId::compute, mine(AccessMode::discard, Role::outer_mean));
 }
 
 }  // namespace

@@ -23,6 +23,7 @@ std::string_view to_string(Category category) {
     case Category::staging: return "staging";
     case Category::buffers: return "buffers";
     case Category::activations: return "activations";
+    case Category::offloaded: return "offloaded";
     case Category::checkpoints: return "checkpoints";
     case Category::scalars: return "scalars";
     case Category::collectives: return "collectives";
@@ -30,11 +31,37 @@ std::string_view to_string(Category category) {
   throw InternalError("a category without a name");
 }
 
+std::string_view to_string(Role role) {
+  switch (role) {
+    case Role::master: return "master";
+    case Role::kept: return "kept";
+    case Role::parameters: return "parameters";
+    case Role::resharded: return "resharded";
+    case Role::gradient_slot: return "gradient slot";
+    case Role::staging: return "staging";
+    case Role::accumulation: return "accumulation";
+    case Role::gradient: return "gradient";
+    case Role::state: return "state";
+    case Role::anchor: return "anchor";
+    case Role::outer_momentum: return "outer momentum";
+    case Role::outer_mean: return "outer mean";
+    case Role::untrained: return "untrained";
+    case Role::state_slot: return "state slot";
+    case Role::scalars: return "scalars";
+    case Role::norms: return "norms";
+    case Role::message: return "message";
+    case Role::exchanged: return "exchanged";
+  }
+  throw InternalError("a role without a name");
+}
+
 std::string_view to_string(StreamId stream) {
   switch (stream) {
     case StreamId::compute: return "compute";
     case StreamId::gather: return "gather";
     case StreamId::reduce: return "reduce";
+    case StreamId::fetch: return "fetch";
+    case StreamId::evict: return "evict";
   }
   throw InternalError("a stream without a name");
 }
@@ -70,6 +97,9 @@ std::string_view to_string(OperationKind kind) {
     case OperationKind::optimize: return "optimize";
     case OperationKind::outer_update: return "outer update";
     case OperationKind::release: return "release";
+    case OperationKind::transfer: return "transfer";
+    case OperationKind::send: return "send";
+    case OperationKind::receive: return "receive";
   }
   throw InternalError("an operation kind without a name");
 }
@@ -90,6 +120,19 @@ std::string_view to_string(SegmentKind kind) {
   throw InternalError("a segment kind without a name");
 }
 
+const Access& Operation::operand(Role role) const {
+  const auto found =
+      std::find_if(accesses.begin(), accesses.end(), [&](const Access& access) { return access.role == role; });
+  if (found != accesses.end()) return *found;
+  throw InternalError(fmt::format("{} without an operand {}", to_string(kind), to_string(role)));
+}
+
+const Access* Operation::find(AccessMode mode) const {
+  const auto found =
+      std::find_if(accesses.begin(), accesses.end(), [&](const Access& access) { return access.mode == mode; });
+  return found == accesses.end() ? nullptr : &*found;
+}
+
 MeshShape mesh_of(const PlanOptions& options) {
   if (options.mesh) return *options.mesh;
   return {{Axis::replicate, options.replicas}, {Axis::shard, options.ranks / options.replicas}};
@@ -99,10 +142,6 @@ namespace {
 
 Sharding over(AxisSet axes, const Sharding& sharding) {
   return {sharding.parameters & axes, sharding.gradients & axes, sharding.optimizer & axes};
-}
-
-bool is_of_outer_steps(const UnitBuffers& unit, std::size_t buffer) {
-  return buffer == unit.anchor || buffer == unit.outer_momentum || buffer == unit.outer_mean;
 }
 
 }  // namespace
@@ -120,6 +159,14 @@ Sharding Plan::sharding() const { return over(training(), options.sharding.value
 
 Sharding Plan::sharding(std::size_t unit) const { return over(common(unit), sharding()); }
 
+bool Plan::uses(StreamId stream) const {
+  if (!is_transferring(stream)) return true;
+  return std::any_of(segments.begin(), segments.end(), [&](const Segment& segment) {
+    return std::any_of(segment.operations.begin(), segment.operations.end(),
+                       [&](const Operation& operation) { return operation.stream == stream; });
+  });
+}
+
 std::vector<AxisSet> Plan::summed(std::size_t unit) const {
   std::vector<AxisSet> result;
   mesh.inwards_out([&](Axis axis) {
@@ -129,8 +176,10 @@ std::vector<AxisSet> Plan::summed(std::size_t unit) const {
   return result;
 }
 
-AxisSet Plan::own(std::size_t unit, std::size_t buffer) const {
-  return is_of_outer_steps(unit_buffers[unit], buffer) ? common(unit) : own(unit);
+AxisSet Plan::own(std::size_t unit, const Content& content) const {
+  const UnitBuffers& known = unit_buffers[unit];
+  const bool of_outer_steps = content == known[Role::anchor] || content == known[Role::outer_momentum];
+  return of_outer_steps ? common(unit) : own(unit);
 }
 
 AxisSet Plan::held_between_windows(const Resharding& resharding, AxisSet parameters) const {
@@ -141,22 +190,6 @@ AxisSet Plan::held_between_windows(const Resharding& resharding, AxisSet paramet
 AxisSet Plan::held_between_windows(std::size_t unit) const {
   return held_between_windows(units[unit].reshard_after_forward.value_or(options.reshard_after_forward),
                               sharding(unit).parameters);
-}
-
-AxisSet Plan::placement(std::size_t unit, std::size_t buffer) const {
-  const UnitBuffers& own = unit_buffers[unit];
-  const Sharding kept = sharding(unit);
-  if (buffer == own.master) return precision(unit).parameter == DType::fp32 ? kept.parameters : kept.optimizer;
-  if (buffer == own.kept) return kept.parameters;
-  if (buffer == own.resharded) return held_between_windows(unit);
-  if (buffer == own.gradient) {
-    if (buffer == own.accumulation) return {};
-    const std::vector<AxisSet> axes = summed(unit);
-    return axes.size() > 1 && kept.gradients.contains(axes[0]) ? axes[0] : kept.gradients;
-  }
-  if (is_of_outer_steps(own, buffer)) return common(unit);
-  const bool is_state = std::find(own.states.begin(), own.states.end(), buffer) != own.states.end();
-  return is_state ? kept.optimizer : AxisSet();
 }
 
 std::size_t Plan::trained_units(std::size_t program) const {
@@ -269,14 +302,22 @@ std::string describe(const Plan& plan, const Operation& operation) {
                        to_string(operation.window), where);
   }
   if (operation.unit == no_unit) return std::string(to_string(operation.kind));
+  if (operation.kind == OperationKind::transfer) {
+    return fmt::format("transfer {} to the {}", unit, operation.stream == StreamId::fetch ? "device" : "host");
+  }
+  if (is_message(operation.kind)) {
+    const MessageSpec& message = plan.units[operation.unit].messages[operation.operand(Role::message).state];
+    return fmt::format("{} {} {} {}", to_string(operation.kind), message.name,
+                       operation.kind == OperationKind::send ? "to" : "from", message.peer);
+  }
   if (operation.kind == OperationKind::release) {
     return fmt::format("release {} of {}", plan.buffers[operation.accesses.front().range.buffer].name, unit);
   }
   const bool of_bucket =
       operation.kind == OperationKind::reduce_scatter || operation.kind == OperationKind::all_gather_sum;
-  if (of_bucket && operation.accesses.size() > 2) {
+  if (of_bucket && operation.moves() > 1) {
     return fmt::format("{} {} to {} ({} units){}", to_string(operation.kind), unit,
-                       plan.units[operation.accesses.back().tenant].name, operation.accesses.size() / 2, where);
+                       plan.units[operation.accesses.back().tenant].name, operation.moves(), where);
   }
   return fmt::format("{} {}{}", to_string(operation.kind), unit, where);
 }

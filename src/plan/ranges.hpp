@@ -46,10 +46,6 @@ inline bool reads(AccessMode mode) { return mode == AccessMode::read || mode == 
 
 inline Range fixed_range(std::size_t buffer, Bytes offset, Bytes size) { return {buffer, offset, size}; }
 
-inline Range whole_range(const Plan& plan, std::size_t unit, std::size_t buffer, DType type) {
-  return fixed_range(buffer, Bytes(0), size_of(type) * plan.layouts[unit].padded_elements());
-}
-
 // One of the places into which a range is divided along some axes, in the order of MeshShape::index_of: this rank's.
 inline Range divided(const Plan& plan, const Range& whole, AxisSet axes) {
   Range range = whole;
@@ -63,38 +59,30 @@ inline Range divided(const Plan& plan, const Range& whole, AxisSet axes) {
   return range;
 }
 
-// What this rank holds of a part that is sharded so: all of a buffer that is, else its place in one that has room for
-// more.
-inline Range share_range(const Plan& plan, std::size_t unit, std::size_t buffer, DType type, Part part, AxisSet over) {
+// What this rank holds of a part of some content that is sharded so: all of it where it is, else its place there.
+inline Range share_range(const Plan& plan, std::size_t unit, const Content& content, Part part, AxisSet over) {
   const UnitLayout& layout = plan.layouts[unit];
-  const AxisSet held = plan.placement(unit, buffer);
-  const Range all =
-      fixed_range(buffer, size_of(type) * layout.begin_in(held, part), size_of(type) * layout.elements(held, part));
-  return divided(plan, all, (over & layout.common()) - held);
+  const Bytes element = size_of(content.type);
+  const Range all = fixed_range(content.buffer, element * layout.begin_in(content.over, part),
+                                element * layout.elements(content.over, part));
+  return divided(plan, all, (over & layout.common()) - content.over);
 }
 
-// A part of the whole unit.
-inline Range part_range(const Plan& plan, std::size_t unit, std::size_t buffer, DType type, Part part) {
-  return share_range(plan, unit, buffer, type, part, {});
+// Both parts, all that stands there.
+inline Range whole_range(const Plan& plan, std::size_t unit, const Content& content) {
+  const UnitLayout& layout = plan.layouts[unit];
+  const std::size_t trained = layout.elements(content.over, Part::trained);
+  return fixed_range(content.buffer, Bytes(0),
+                     size_of(content.type) * (trained + layout.elements(content.over, Part::frozen)));
 }
 
-// The whole gradient: that of the trained part.
-inline Range gradient_range(const Plan& plan, std::size_t unit, std::size_t buffer, DType type) {
-  return part_range(plan, unit, buffer, type, Part::trained);
-}
-
-// What this rank owns of a part of a persistent fp32 buffer.
-inline Range my_shard(const Plan& plan, std::size_t unit, std::size_t buffer, Part part = Part::trained) {
-  return share_range(plan, unit, buffer, DType::fp32, part, plan.own(unit, buffer));
-}
-
-// What this rank's update reads or writes of a persistent buffer.
-inline Range updated(const Plan& plan, std::size_t unit, std::size_t buffer, DType type = DType::fp32) {
-  return share_range(plan, unit, buffer, type, Part::trained, plan.sharding(unit).optimizer);
+// What this rank owns of a part of some persistent content.
+inline Range my_shard(const Plan& plan, std::size_t unit, const Content& content, Part part = Part::trained) {
+  return share_range(plan, unit, content, part, plan.own(unit, content));
 }
 
 inline Range untrained_range(const Plan& plan, std::size_t unit) {
-  const std::size_t buffer = plan.unit_buffers[unit].untrained;
+  const std::size_t buffer = plan.unit_buffers[unit][Role::untrained].buffer;
   return fixed_range(buffer, Bytes(0), plan.buffers[buffer].size);
 }
 

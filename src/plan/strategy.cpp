@@ -21,6 +21,14 @@ std::string to_string(const Resharding& resharding) {
   return resharding == Resharding(false) ? "false" : to_string(resharding.held);
 }
 
+std::string_view to_string(MemorySpace space) {
+  switch (space) {
+    case MemorySpace::device: return "device";
+    case MemorySpace::host: return "host";
+  }
+  throw InternalError("a memory space without a name");
+}
+
 std::string_view to_string(AccumulationMode mode) {
   switch (mode) {
     case AccumulationMode::automatic: return "automatic";

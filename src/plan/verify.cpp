@@ -10,10 +10,13 @@
 #include <tuple>
 #include <utility>
 
+#include "base/hash.hpp"
 #include "plan/abstract_rank.hpp"
 #include "plan/verify_layout.hpp"
 #include "plan/verify_sums.hpp"
 #include "tessera/base/error.hpp"
+#include "tessera/plan/draw.hpp"
+#include "tessera/plan/roles.hpp"
 
 namespace tessera::plan {
 
@@ -38,11 +41,18 @@ class Explorer {
  public:
   Explorer(const Plan& plan, const Plan& deviating, Sequences sequences)
       : plan_(plan), deviating_(deviating), sequences_(sequences) {}
+  explicit Explorer(std::span<const RankRole> roles)
+      : plan_(roles.front().plan), deviating_(plan_), sequences_(Sequences::of_two_steps), roles_(roles) {}
 
   Verification run() {
     check_alone(plan_);
     if (&plan_ != &deviating_) check_alone(deviating_);
-    if (same_segments()) {
+    bool same = same_segments(deviating_);
+    for (const RankRole& role : roles_.subspan(std::min<std::size_t>(1, roles_.size()))) {
+      check_alone(role.plan);
+      same = same_segments(role.plan) && same;
+    }
+    if (same) {
       compare_launch_orders();
       explore();
     }
@@ -63,12 +73,12 @@ class Explorer {
     };
   }
 
-  bool same_segments() {
-    bool same = plan_.segments.size() == deviating_.segments.size();
+  bool same_segments(const Plan& other) {
+    bool same = plan_.segments.size() == other.segments.size();
     for (std::size_t s = 0; same && s < plan_.segments.size(); ++s) {
-      same = plan_.segments[s].kind == deviating_.segments[s].kind &&
-             plan_.segments[s].fragment == deviating_.segments[s].fragment &&
-             plan_.segments[s].program == deviating_.segments[s].program;
+      same = plan_.segments[s].kind == other.segments[s].kind &&
+             plan_.segments[s].fragment == other.segments[s].fragment &&
+             plan_.segments[s].program == other.segments[s].program;
     }
     if (!same) reporter()(ViolationKind::mismatch, {}, {}, "ranks have different segments");
     return same;
@@ -99,8 +109,8 @@ class Explorer {
   }
 
   // The first and the last rank along each axis; two also of a single rank. The last one may deviate.
-  std::vector<Coordinates> corners() const {
-    const Coordinates last = plan_.mesh.last();
+  static std::vector<Coordinates> corners(const Plan& plan) {
+    const Coordinates last = plan.mesh.last();
     std::vector<Coordinates> result = {Coordinates{}};
     for (std::size_t axis = 0; axis < axis_count; ++axis) {
       if (last[axis] == 0) continue;
@@ -116,9 +126,14 @@ class Explorer {
 
   void explore() {
     Parties start;
-    const std::vector<Coordinates> places = corners();
-    for (std::size_t party = 0; party < places.size(); ++party) {
-      start.emplace_back(party + 1 < places.size() ? plan_ : deviating_, places[party]);
+    if (roles_.empty()) {
+      const std::vector<Coordinates> places = corners(plan_);
+      for (std::size_t party = 0; party < places.size(); ++party) {
+        start.emplace_back(party + 1 < places.size() ? plan_ : deviating_, places[party], 0);
+      }
+    }
+    for (std::size_t role = 0; role < roles_.size(); ++role) {
+      for (const Coordinates& place : corners(roles_[role].plan)) start.emplace_back(roles_[role].plan, place, role);
     }
     sequences_ == Sequences::all ? explore_all(std::move(start)) : go_on({.segment = 0}, std::move(start));
   }
@@ -211,6 +226,7 @@ class Explorer {
     const std::size_t index = party.head(stream);
     if (index == AbstractRank::none || !party.runnable(index)) return false;
     if (is_collective(party.operation(index).kind)) return fuse(parties, party, stream);
+    if (is_message(party.operation(index).kind) && !roles_.empty()) return pass(parties, party, stream);
     party.complete(index, reporter());
     ++result_.operations;
     return true;
@@ -218,6 +234,7 @@ class Explorer {
 
   // Whether they differ along the group's axes alone. A single rank's two representatives do not differ.
   static bool is_with(const AbstractRank& party, const AbstractRank& other, AxisSet group) {
+    if (party.role() != other.role()) return false;
     for (std::size_t axis = 0; axis < axis_count; ++axis) {
       const bool differs = party.place()[axis] != other.place()[axis];
       if (differs && !group.contains(static_cast<Axis>(axis))) return false;
@@ -251,6 +268,40 @@ class Explorer {
     return true;
   }
 
+  static const MessageSpec& message_of(const AbstractRank& party, const Operation& operation) {
+    return party.plan().units[operation.unit].messages[operation.operand(Role::message).state];
+  }
+
+  // The rank of the role that a message names, at the same coordinates: it and its counterpart meet, and both go on. A
+  // single rank has two representatives, the n-th of which meets the other role's n-th.
+  bool pass(Parties& parties, AbstractRank& party, std::size_t stream) {
+    const MessageSpec& mine = message_of(party, party.operation(party.head(stream)));
+    const auto nth = [&](const AbstractRank& of) {
+      std::size_t before = 0;
+      for (const AbstractRank* other = &parties.front(); other != &of; ++other) {
+        before += other->role() == of.role() && other->place() == of.place() ? 1 : 0;
+      }
+      return before;
+    };
+    for (AbstractRank& other : parties) {
+      if (roles_[other.role()].name != mine.peer || other.place() != party.place() || nth(other) != nth(party))
+        continue;
+      const std::size_t index = other.head(stream);
+      if (index == AbstractRank::none || !other.runnable(index) || !is_message(other.operation(index).kind))
+        return false;
+      const MessageSpec& theirs = message_of(other, other.operation(index));
+      const bool fits = theirs.name == mine.name && theirs.peer == roles_[party.role()].name &&
+                        theirs.elements == mine.elements && theirs.type == mine.type &&
+                        other.operation(index).kind != party.operation(party.head(stream)).kind;
+      if (!fits) return false;
+      party.complete(party.head(stream), reporter());
+      other.complete(index, reporter());
+      result_.operations += 2;
+      return true;
+    }
+    return false;
+  }
+
   static bool agrees(const std::vector<AbstractRank*>& members, std::size_t stream) {
     const Operation& first = members.front()->operation(members.front()->head(stream));
     for (const AbstractRank* member : members) {
@@ -270,6 +321,7 @@ class Explorer {
   // something else.
   static bool meets_no_partner(const Parties& parties, const AbstractRank& mine, std::size_t stream) {
     const std::size_t head = mine.head(stream);
+    if (is_message(mine.operation(head).kind)) return true;
     if (!is_collective(mine.operation(head).kind) || !mine.runnable(head)) return false;
     const auto members = group_of(parties, mine, mine.operation(head).group);
     return std::all_of(members.begin(), members.end(), [&](const AbstractRank* other) {
@@ -309,6 +361,7 @@ class Explorer {
   const Plan& plan_;
   const Plan& deviating_;
   Sequences sequences_;
+  std::span<const RankRole> roles_;  // empty: there is one
   Verification result_;
   std::set<std::tuple<ViolationKind, std::size_t, std::size_t, std::size_t, std::size_t>> seen_;
 };
@@ -316,6 +369,34 @@ class Explorer {
 }  // namespace
 
 Verification verify(const Plan& plan, Sequences sequences) { return Explorer(plan, plan, sequences).run(); }
+
+Verification verify(std::span<const RankRole> roles) {
+  if (roles.empty()) throw UsageError("a job without roles has nothing to verify");
+  const auto find = [&](const std::string& name) {
+    return std::count_if(roles.begin(), roles.end(), [&](const RankRole& role) { return role.name == name; });
+  };
+  for (const RankRole& role : roles) {
+    if (find(role.name) > 1)
+      throw UsageError(fmt::format("two roles have the name \"{}\": give each its own", role.name));
+    for (const UnitSpec& unit : role.plan.units) {
+      for (const MessageSpec& message : unit.messages) {
+        const auto peer =
+            std::find_if(roles.begin(), roles.end(), [&](const RankRole& other) { return other.name == message.peer; });
+        if (peer != roles.end() && peer->name != role.name && peer->plan.mesh == role.plan.mesh) continue;
+        throw UsageError(
+            fmt::format("message \"{}\" of role {} is for role \"{}\", which there is not, or not on a mesh {}",
+                        message.name, role.name, message.peer, role.plan.mesh.text()));
+      }
+    }
+  }
+  return Explorer(roles).run();
+}
+
+std::uint64_t hash(std::span<const RankRole> roles) {
+  std::string text;
+  for (const RankRole& role : roles) text += fmt::format("role {}\n{}", role.name, canonical_text(role.plan));
+  return fnv1a(text);
+}
 
 Verification verify(const Plan& plan, const Plan& deviating) {
   return Explorer(plan, deviating, Sequences::of_two_steps).run();

@@ -30,26 +30,30 @@ void check_arena(const Plan& plan, const Report& report) {
   }
 }
 
-// What one of a unit's buffers holds: bytes per element (0 when it is none of them), and whether the frozen part too.
-struct Holding {
-  Bytes element{};
-  bool frozen = false;
-};
+// ---- what a unit has ----
 
-Holding holding(const Plan& plan, std::size_t unit, std::size_t buffer) {
+bool has_frozen(Role role) {
+  return role == Role::master || role == Role::kept || role == Role::parameters || role == Role::resharded;
+}
+
+bool is_slot(const Buffer& buffer) {
+  return buffer.category == Category::parameter_slots || buffer.category == Category::gradient_slots ||
+         buffer.category == Category::staging;
+}
+
+DType type_of(const Plan& plan, std::size_t unit, Role role) {
+  const Precision& types = plan.units[unit].precision ? *plan.units[unit].precision : plan.options.precision;
   const UnitBuffers& buffers = plan.unit_buffers[unit];
-  const Precision& precision = plan.units[unit].precision ? *plan.units[unit].precision : plan.options.precision;
-  if (buffer == buffers.master) return {Bytes(4), true};
-  if (buffer == buffers.parameters || buffer == buffers.kept || buffer == buffers.resharded)
-    return {size_of(precision.parameter), true};
-  if (buffer == buffers.gradient_slot) return {size_of(precision.gradient), false};
-  if (buffer == buffers.gradient || buffer == buffers.accumulation) return {Bytes(4), false};
-  if (std::find(buffers.states.begin(), buffers.states.end(), buffer) != buffers.states.end()) return {Bytes(4), false};
-  if (buffer == buffers.staging) return {size_of(precision.wire), false};
-  if (buffer == buffers.anchor || buffer == buffers.outer_momentum || buffer == buffers.outer_mean) {
-    return {Bytes(4), false};
+  const auto shares = [&](Role other) { return buffers[role].buffer == buffers[other].buffer; };
+  switch (role) {
+    case Role::kept:
+    case Role::parameters: return shares(Role::master) ? DType::fp32 : types.parameter;
+    case Role::resharded: return types.parameter;
+    case Role::gradient_slot: return types.gradient;
+    case Role::staging: return types.wire;
+    case Role::gradient: return shares(Role::gradient_slot) ? types.gradient : DType::fp32;
+    default: return DType::fp32;
   }
-  return {};
 }
 
 // What a rank may name of a unit: what is sharded over some axes, of one part, or of both parts all that the buffer
@@ -94,13 +98,141 @@ Strides strides_of(const Plan& plan, AxisSet axes, Bytes each, AxisSet moving) {
 }
 Strides strides_of(const Plan& plan, AxisSet axes, Bytes each) { return strides_of(plan, axes, each, axes); }
 
-// Slots have room for whole units, but for the mean of an outer step and for what stays between windows.
-Share in_slot(const Plan& plan, std::size_t unit, std::size_t buffer) {
-  const UnitBuffers& buffers = plan.unit_buffers[unit];
-  if (buffer == buffers.outer_mean) return {in_common(plan, unit)};
-  if (buffer != buffers.resharded) return {};
-  const Resharding& chosen = plan.units[unit].reshard_after_forward.value_or(plan.options.reshard_after_forward);
-  return {chosen.held & in_common(plan, unit)};
+// Over which axes a unit's values of a role are sharded where they stand. A reduced gradient may be so in several ways.
+bool is_placed(const Plan& plan, std::size_t unit, Role role, const Content& content) {
+  const Sharding sharding = sharding_of(plan.options);
+  const AxisSet own = owned(plan, unit);
+  const bool fp32 = type_of(plan, unit, Role::resharded) == DType::fp32;
+  const Resharding& resharding = plan.units[unit].reshard_after_forward.value_or(plan.options.reshard_after_forward);
+  switch (role) {
+    case Role::master: return content.over == ((fp32 ? sharding.parameters : sharding.optimizer) & own);
+    case Role::kept: return content.over == (sharding.parameters & own);
+    case Role::resharded: return content.over == (resharding.held & own);
+    case Role::state:
+    case Role::state_slot: return content.over == (sharding.optimizer & own);
+    case Role::gradient: {
+      const std::vector<AxisSet> ways = ways_to_shard(plan, unit);
+      return std::find(ways.begin(), ways.end(), content.over) != ways.end();
+    }
+    case Role::anchor:
+    case Role::outer_momentum:
+    case Role::outer_mean: return content.over == in_common(plan, unit);
+    default: return content.over.empty();
+  }
+}
+
+// Slots have room for their largest tenant, other buffers for what they hold.
+void check_content(const Plan& plan, std::size_t unit, Role role, const Content& content, const Report& report) {
+  if (!content.exists()) return;
+  const Buffer& buffer = plan.buffers[content.buffer];
+  const UnitLayout& layout = plan.layouts[unit];
+  std::size_t elements = layout.shard_elements(Part::trained);
+  if (has_frozen(role)) elements += layout.shard_elements(Part::frozen);
+  Bytes size = size_of(content.type) * elements * shards_of(plan, unit, content.over);
+  if (role == Role::untrained) size = size_of(content.type) * layout.buffer_elements();
+  const bool fits = is_slot(buffer) ? size <= buffer.size : size == buffer.size;
+  const MemorySpace space = role == Role::state ? plan.units[unit].states_in : MemorySpace::device;
+  if (content.space != space || buffer.space != space) {
+    report(ViolationKind::layout, {unit, static_cast<std::size_t>(role)}, {no_unit, 1},
+           fmt::format("{} of {} in {} is not in the memory of the {}", to_string(role), plan.units[unit].name,
+                       buffer.name, to_string(space)));
+  }
+  if (fits && content.type == type_of(plan, unit, role) && is_placed(plan, unit, role, content)) return;
+  report(ViolationKind::layout, {unit, static_cast<std::size_t>(role)}, {no_unit, 0},
+         fmt::format("{} of {} in {} is of another type, placement or size than the options say", to_string(role),
+                     plan.units[unit].name, buffer.name));
+}
+
+void check_contents(const Plan& plan, const Report& report) {
+  for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
+    const UnitBuffers& buffers = plan.unit_buffers[unit];
+    for (std::size_t role = 0; role < role_count; ++role) {
+      check_content(plan, unit, static_cast<Role>(role), buffers[static_cast<Role>(role)], report);
+    }
+    for (const Content& state : buffers.states) check_content(plan, unit, Role::state, state, report);
+    for (std::size_t index = 0; index < buffers.messages.size(); ++index) {
+      const MessageSpec& message = plan.units[unit].messages[index];
+      const Content& content = buffers.messages[index];
+      const bool fits = plan.buffers[content.buffer].size == size_of(message.type) * message.elements;
+      if (fits && content.type == message.type) continue;
+      report(ViolationKind::layout, {unit, index}, {no_unit, 2},
+             fmt::format("message {} of {} has another size or type", message.name, plan.units[unit].name));
+    }
+    for (const Content& slot : buffers.state_slots) check_content(plan, unit, Role::state_slot, slot, report);
+  }
+}
+
+// ---- operands ----
+
+struct Operands {
+  OperationKind kind;
+  AccessMode mode;
+  std::initializer_list<Role> roles;
+};
+
+// Whether an operation of this kind has such an operand.
+bool is_operand(OperationKind kind, const Access& access) {
+  using enum AccessMode;
+  using enum Role;
+  using K = OperationKind;
+  static const Operands all[] = {
+      {K::initialize, write, {master, state, anchor, outer_momentum, untrained}},
+      {K::initialize_scalars, write, {scalars}},
+      {K::cast, read, {master, kept, resharded}},
+      {K::cast, write, {kept, parameters, resharded}},
+      {K::all_gather, read, {master, kept, parameters, resharded, state}},
+      {K::all_gather, write, {master, kept, parameters, resharded, state}},
+      {K::window, read, {parameters, scalars, exchanged, message}},
+      {K::window, update, {untrained, gradient_slot}},
+      {K::window, write, {exchanged, message}},
+      {K::send, read, {message}},
+      {K::receive, write, {message}},
+      {K::exchange, read, {exchanged}},
+      {K::exchange, write, {exchanged}},
+      {K::prepare_gradient, write, {gradient_slot}},
+      {K::accumulate, read, {gradient_slot}},
+      {K::accumulate, write, {accumulation}},
+      {K::accumulate, update, {accumulation}},
+      {K::convert, read, {gradient_slot}},
+      {K::convert, write, {staging}},
+      {K::reduce_scatter, read, {gradient_slot, staging, accumulation, gradient, master}},
+      {K::reduce_scatter, write, {gradient, outer_mean}},
+      {K::reduce_scatter, update, {gradient}},
+      {K::hook, update, {gradient}},
+      {K::hook, read, {scalars}},
+      {K::all_gather_sum, read, {gradient}},
+      {K::all_gather_sum, write, {gradient}},
+      {K::sum_of_squares, read, {gradient}},
+      {K::sum_of_squares, write, {norms}},
+      {K::weigh, write, {norms}},
+      {K::gather_norms, read, {norms}},
+      {K::gather_norms, write, {norms}},
+      {K::begin_update, read, {norms}},
+      {K::begin_update, update, {scalars}},
+      {K::optimize, read, {gradient, scalars}},
+      {K::optimize, update, {master, state, state_slot}},
+      {K::optimize, write, {kept, parameters}},
+      {K::outer_update, read, {outer_mean}},
+      {K::outer_update, update, {anchor, outer_momentum}},
+      {K::outer_update, write, {master}},
+      {K::release, discard, {parameters, resharded, gradient_slot, staging, outer_mean, state_slot, message}},
+      {K::broadcast, update, {untrained}},
+      {K::transfer, read, {state, state_slot}},
+      {K::transfer, write, {state, state_slot}},
+  };
+  return std::any_of(std::begin(all), std::end(all), [&](const Operands& some) {
+    return some.kind == kind && some.mode == access.mode &&
+           std::find(some.roles.begin(), some.roles.end(), access.role) != some.roles.end();
+  });
+}
+
+// A window reads what its kind receives and writes what it sends, and only those are sent and received.
+bool is_of_window(const Plan& plan, const Operation& operation, const Access& access) {
+  const MessageSpec& message = plan.units[access.tenant].messages[access.state];
+  if (operation.kind == OperationKind::send) return message.sends;
+  if (operation.kind == OperationKind::receive) return !message.sends;
+  if (operation.kind != OperationKind::window) return operation.kind == OperationKind::release;
+  return operation.window == message.window && (access.mode == AccessMode::write) == message.sends;
 }
 
 // What each kind of operation may name of its unit, by access; pairs must fit besides (check_shape).
@@ -110,17 +242,19 @@ std::vector<Share> shares_of(const Plan& plan, const Operation& operation, const
   const AxisSet own = owned(plan, unit);
   const Share updated{sharding.optimizer & own};
   const Share shard{in_common(plan, unit)};
-  const std::size_t buffer = access.range.buffer;
-  const UnitBuffers& buffers = plan.unit_buffers[unit];
+  const Role role = access.role;
   std::vector<Share> result;
   switch (operation.kind) {
     case OperationKind::initialize:
-      if (buffer == buffers.anchor || buffer == buffers.outer_momentum) return {shard};
-      return {buffer == buffers.master ? Share{own} : updated};
+      if (role == Role::anchor || role == Role::outer_momentum) return {shard};
+      return {role == Role::master ? Share{own} : updated};
     case OperationKind::cast:
       result = {updated, {sharding.parameters & own}};
-      if (buffers.resharded != no_buffer) result.push_back(in_slot(plan, unit, buffers.resharded));
+      if (const Content& resharded = plan.unit_buffers[unit][Role::resharded]; resharded.exists()) {
+        result.push_back({resharded.over});
+      }
       return result;
+    case OperationKind::transfer:
     case OperationKind::optimize: return {updated};
     case OperationKind::outer_update: return {shard};
     case OperationKind::all_gather:
@@ -131,42 +265,27 @@ std::vector<Share> shares_of(const Plan& plan, const Operation& operation, const
     case OperationKind::sum_of_squares:
     case OperationKind::hook: return {{own}};
     case OperationKind::release:
-      if (buffer == buffers.outer_mean) return {shard};
+      if (role == Role::outer_mean) return {shard};
+      if (role == Role::state_slot) return {updated};
       [[fallthrough]];
-    case OperationKind::window: return {{{}, buffer == buffers.parameters || buffer == buffers.resharded}};
+    case OperationKind::window: return {{{}, role == Role::parameters || role == Role::resharded}};
     default: return {{}};
   }
 }
 
-// Where shares of a part stand in a buffer that holds what is sharded over `held`.
-bool is_share_of(const Plan& plan, const Access& access, AxisSet over, Part part, AxisSet held) {
-  const UnitLayout& layout = plan.layouts[access.tenant];
-  const Bytes element = holding(plan, access.tenant, access.range.buffer).element;
+// Where shares of a part stand in what the unit has.
+bool is_part(const Plan& plan, const Access& access, AxisSet over, Part part) {
+  const std::size_t unit = access.tenant;
+  const UnitLayout& layout = plan.layouts[unit];
+  const Content& content = plan.content(access);
   const Range& range = access.range;
+  const Bytes element = size_of(content.type);
   const Bytes shard = element * layout.shard_elements(part);
   const std::size_t before = part == Part::frozen ? layout.shard_elements(Part::trained) : 0;
-  const std::size_t unit = access.tenant;
-  if (!over.contains(held)) return false;
-  return range.offset == element * before * shards_of(plan, unit, held) &&
+  if (part == Part::frozen && !has_frozen(access.role)) return false;
+  return over.contains(content.over) && range.offset == element * before * shards_of(plan, unit, content.over) &&
          range.size == shard * shards_of(plan, unit, over) &&
-         range.strides == strides_of(plan, in_common(plan, unit), shard, over - held);
-}
-
-// By its size a buffer holds a whole unit, or what some axes leave of it; slots have room for their largest tenant.
-bool is_part(const Plan& plan, const Access& access, AxisSet over, Part part) {
-  const UnitLayout& layout = plan.layouts[access.tenant];
-  const Holding held = holding(plan, access.tenant, access.range.buffer);
-  const Buffer& buffer = plan.buffers[access.range.buffer];
-  const bool is_slot = buffer.category == Category::parameter_slots || buffer.category == Category::gradient_slots ||
-                       buffer.category == Category::staging;
-  if (is_slot) return is_share_of(plan, access, over, part, in_slot(plan, access.tenant, access.range.buffer).over);
-  const std::size_t elements =
-      layout.shard_elements(Part::trained) + (held.frozen ? layout.shard_elements(Part::frozen) : 0);
-  for (const AxisSet all : ways_to_shard(plan, access.tenant)) {
-    const bool fits = buffer.size == held.element * elements * shards_of(plan, access.tenant, all);
-    if (fits && is_share_of(plan, access, over, part, all)) return true;
-  }
-  return false;
+         range.strides == strides_of(plan, in_common(plan, unit), shard, over - content.over);
 }
 
 // ---- exchanges ----
@@ -242,21 +361,21 @@ void check_exchanges(const Plan& plan, std::size_t segment, const Report& report
 
 bool is_layouts(const Plan& plan, const Operation& operation, const Access& access) {
   const Range& range = access.range;
-  if (range.buffer == plan.exchanged) return is_exchanged(plan, operation, access);
-  const UnitLayout& layout = plan.layouts[access.tenant];
-  if (range.buffer == plan.unit_buffers[access.tenant].untrained) {
+  if (access.role == Role::exchanged) return is_exchanged(plan, operation, access);
+  const Content& content = plan.content(access);
+  if (content.buffer != range.buffer) return false;
+  if (access.role == Role::message && !is_of_window(plan, operation, access)) return false;
+  if (access.role == Role::untrained || access.role == Role::message) {
     return range == fixed_range(range.buffer, Bytes(0), plan.buffers[range.buffer].size);
   }
-  const Holding held = holding(plan, access.tenant, range.buffer);
-  if (held.element == Bytes(0)) return false;
+  const UnitLayout& layout = plan.layouts[access.tenant];
   const std::vector<Share> shares = shares_of(plan, operation, access);
   return std::any_of(shares.begin(), shares.end(), [&](const Share& share) {
     if (share.both_parts) {
-      const std::size_t shards = shards_of(plan, access.tenant, in_slot(plan, access.tenant, access.range.buffer).over);
-      return range == fixed_range(range.buffer, Bytes(0), held.element * layout.shard_elements() * shards);
+      const std::size_t shards = shards_of(plan, access.tenant, content.over);
+      return range == fixed_range(range.buffer, Bytes(0), size_of(content.type) * layout.shard_elements() * shards);
     }
-    return is_part(plan, access, share.over, Part::trained) ||
-           (held.frozen && is_part(plan, access, share.over, Part::frozen));
+    return is_part(plan, access, share.over, Part::trained) || is_part(plan, access, share.over, Part::frozen);
   });
 }
 
@@ -289,11 +408,13 @@ bool is_of_program(const Plan& plan, const Operation& operation, const Range& ra
   return range == mine;
 }
 
-bool is_plans(const Plan& plan, EventPoint here, const Range& range) {
+bool is_plans(const Plan& plan, EventPoint here, const Access& access) {
   const std::size_t of = plan.segments[here.segment].program;
   for (std::size_t program = 0; program < plan.programs.size(); ++program) {
     if (of != no_program && of != program) continue;
-    if (is_of_program(plan, plan.at(here), range, program)) return true;
+    const ProgramBuffers& buffers = plan.program_buffers[program];
+    if (access.range.buffer != (access.role == Role::scalars ? buffers.scalars : buffers.norms)) continue;
+    if (is_of_program(plan, plan.at(here), access.range, program)) return true;
   }
   return false;
 }
@@ -327,19 +448,17 @@ bool forms_sums_in_fp32(const Plan& plan, const Operation& operation) {
                     operation.kind == OperationKind::hook || operation.kind == OperationKind::all_gather_sum;
   return !adds || std::all_of(operation.accesses.begin(), operation.accesses.end(), [&](const Access& access) {
     if (access.tenant == no_unit || access.mode == AccessMode::read) return true;
-    return holding(plan, access.tenant, access.range.buffer).element == Bytes(4);
+    return plan.content(access).type == DType::fp32;
   });
 }
 
 // What is reduced stands in the wire's type, and its sum in the unit's gradient; of masters, in the slot of their mean.
 bool is_sum(const Plan& plan, const Operation& operation) {
   if (operation.kind != OperationKind::reduce_scatter) return true;
-  for (std::size_t a = 0; a < operation.accesses.size(); a += 2) {
-    const std::size_t unit = operation.accesses[a].tenant;
-    if (holding(plan, unit, operation.accesses[a].range.buffer).element != size_of(operation.wire)) return false;
-    const UnitBuffers& buffers = plan.unit_buffers[unit];
-    const bool of_masters = operation.accesses[a].range.buffer == buffers.master;
-    if (operation.accesses[a + 1].range.buffer != (of_masters ? buffers.outer_mean : buffers.gradient)) return false;
+  for (std::size_t move = 0; move < operation.moves(); ++move) {
+    const bool of_masters = operation.source(move).role == Role::master;
+    if (plan.content(operation.source(move)).type != operation.wire) return false;
+    if (of_masters != (operation.target(move).role == Role::outer_mean)) return false;
   }
   return true;
 }
@@ -351,6 +470,7 @@ bool is_in_place(const Operation& operation) {
     const Range& mine = operation.accesses[a].range;
     const Range& whole = operation.accesses[a + 1].range;
     if (mine.buffer != whole.buffer || mine.offset != whole.offset) return false;
+    if (operation.accesses[a].role != operation.accesses[a + 1].role) return false;
   }
   return true;
 }
@@ -358,7 +478,7 @@ bool is_in_place(const Operation& operation) {
 std::optional<AxisSet> share_in(const Plan& plan, const Access& access) {
   for (const AxisSet over : ways_to_shard(plan, access.tenant)) {
     for (const Part part : all_parts) {
-      if (is_part(plan, access, over, part)) return over;
+      if (is_part(plan, access, over, part)) return plan.mesh.group(over);
     }
   }
   return std::nullopt;
@@ -400,6 +520,31 @@ bool is_of_one_share(const Plan& plan, const Operation& operation) {
   });
 }
 
+// Each state to its own slot or back, on the stream of the direction. Nothing else touches the host's memory, but what
+// gives it initial values.
+bool is_in_its_space(const Plan& plan, const Operation& operation) {
+  const auto space_of = [&](const Access& access) { return plan.buffers[access.range.buffer].space; };
+  if (operation.kind == OperationKind::initialize) return true;
+  if (operation.kind != OperationKind::transfer) {
+    return std::all_of(operation.accesses.begin(), operation.accesses.end(),
+                       [&](const Access& access) { return space_of(access) == MemorySpace::device; });
+  }
+  const bool fetches = operation.stream == StreamId::fetch;
+  if (!fetches && operation.stream != StreamId::evict) return false;
+  if (operation.accesses.size() != 2 * plan.unit_buffers[operation.unit].states.size()) return false;
+  for (std::size_t move = 0; move < operation.moves(); ++move) {
+    const Access& from = operation.source(move);
+    const Access& to = operation.target(move);
+    if (from.mode != AccessMode::read || to.mode != AccessMode::write) return false;
+    if (from.state != move || to.state != move || from.tenant != operation.unit || to.tenant != from.tenant)
+      return false;
+    if (space_of(fetches ? from : to) != MemorySpace::host || space_of(fetches ? to : from) != MemorySpace::device) {
+      return false;
+    }
+  }
+  return true;
+}
+
 void check_shape(const Plan& plan, EventPoint here, const Report& report) {
   const Operation& operation = plan.at(here);
   const auto object = [&](const char* why) {
@@ -409,6 +554,7 @@ void check_shape(const Plan& plan, EventPoint here, const Report& report) {
   if (!is_paired(operation)) return object("not a source and a target for each of its units");
   if (!is_sum(plan, operation)) object("not a sum of gradients in the wire's type");
   if (!forms_sums_in_fp32(plan, operation)) object("not a sum in fp32");
+  if (!is_in_its_space(plan, operation)) object("not between memories as its stream says");
   if (!is_in_place(operation)) object("not in place");
   if (!is_of_one_share(plan, operation)) object("not of the same elements");
   if (!is_of_group(plan, operation)) object("not what the ranks of its group hold");
@@ -437,6 +583,7 @@ void check_recomputation(const Plan& plan, std::size_t segment, const Report& re
 
 void verify_layout(const Plan& plan, const Report& report) {
   check_arena(plan, report);
+  check_contents(plan, report);
   for (std::size_t segment = 0; segment < plan.segments.size(); ++segment) {
     const auto& operations = plan.segments[segment].operations;
     for (std::size_t index = 0; index < operations.size(); ++index) {
@@ -444,8 +591,8 @@ void verify_layout(const Plan& plan, const Report& report) {
       for (std::size_t a = 0; a < operations[index].accesses.size(); ++a) {
         const Access& access = operations[index].accesses[a];
         const bool is_right =
-            access.tenant == no_unit ? is_plans(plan, here, access.range) : is_layouts(plan, operations[index], access);
-        if (is_right && inside_buffer(plan, access.range)) continue;
+            access.tenant == no_unit ? is_plans(plan, here, access) : is_layouts(plan, operations[index], access);
+        if (is_right && is_operand(operations[index].kind, access) && inside_buffer(plan, access.range)) continue;
         report(ViolationKind::layout, here, {segment, a},
                fmt::format("{}: its range of {} is not the layout's", describe(plan, here),
                            plan.buffers[access.range.buffer].name));

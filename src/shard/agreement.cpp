@@ -97,6 +97,8 @@ void add_units(Lines& lines, const std::vector<plan::UnitSpec>& units) {
     if (unit.reshard_after_forward)
       lines.add("reshard_after_forward of unit " + unit.name, to_string(*unit.reshard_after_forward));
     if (unit.recompute) lines.add("recompute of unit " + unit.name, "yes");
+    if (unit.states_in != MemorySpace::device)
+      lines.add("states of unit " + unit.name + " in", to_string(unit.states_in));
     if (!unit.apart.empty()) {
       lines.add("unit " + unit.name + " apart", to_string(unit.apart) + ", with tensors under " + unit.prefix);
     }

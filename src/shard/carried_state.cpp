@@ -11,11 +11,11 @@ namespace tessera {
 
 namespace {
 
-std::size_t buffer_of(const plan::Plan& plan, std::size_t unit, std::size_t state) {
+const plan::Content& content_of(const plan::Plan& plan, std::size_t unit, std::size_t state) {
   const plan::UnitBuffers& buffers = plan.unit_buffers[unit];
-  if (state == 0) return buffers.master;
+  if (state == 0) return buffers[plan::Role::master];
   if (state <= buffers.states.size()) return buffers.states[state - 1];
-  return state == buffers.states.size() + 1 ? buffers.anchor : buffers.outer_momentum;
+  return state == buffers.states.size() + 1 ? buffers[plan::Role::anchor] : buffers[plan::Role::outer_momentum];
 }
 
 // The most that any unit has.
@@ -35,7 +35,7 @@ bool has_state(const plan::Plan& plan, std::size_t unit, std::size_t state) {
 
 std::vector<ParameterPiece> pieces_of(const plan::Plan& plan, std::size_t unit, std::size_t state, Executor& executor) {
   if (!has_state(plan, unit, state)) return {};
-  return settled_pieces(executor, unit, buffer_of(plan, unit, state));
+  return settled_pieces(executor, unit, content_of(plan, unit, state));
 }
 
 // Whether the plan keeps this state of the parameter.
@@ -71,7 +71,7 @@ CarriedState::CarriedState(World& world, const plan::Plan& plan, std::span<const
 std::vector<float> CarriedState::whole(const Unit& unit, const Parameter& parameter, std::size_t state) const {
   const Shares& shares = states_[state];
   const AxisSet owned =
-      state == 0 ? plan_.own(unit.index()) : plan_.own(unit.index(), buffer_of(plan_, unit.index(), state));
+      state == 0 ? plan_.own(unit.index()) : plan_.own(unit.index(), content_of(plan_, unit.index(), state));
   std::vector<ParameterPiece> mine;
   std::vector<float> values;
   if (const auto share = shares.find(&parameter); share != shares.end()) {

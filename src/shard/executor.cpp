@@ -21,7 +21,7 @@ using plan::WindowKind;
 namespace {
 
 // The other stream does so inside windows that exchange something.
-bool communicates(StreamId id) { return id != StreamId::compute; }
+bool communicates(StreamId id) { return id == StreamId::gather || id == StreamId::reduce; }
 
 std::size_t most_open_windows(const plan::Plan& plan) {
   std::size_t most = 1;
@@ -71,21 +71,25 @@ Executor::Executor(const ExecutorInput& input)
 
 Executor::~Executor() {
   if (link_) link_->host = nullptr;
-  streams_.clear();  // before what their work uses
+  streams_ = {};  // before what their work uses
 }
 
 void Executor::make_streams() {
   for (std::size_t id = 0; id < plan::stream_count; ++id) {
+    if (!plan_.uses(static_cast<StreamId>(id))) continue;
     StreamOptions options;
     options.name = fmt::format("r{}.{}", world_.rank(), to_string(static_cast<StreamId>(id)));
     const bool communicating = communicates(static_cast<StreamId>(id));
-    options.mode = communicating || diagnostics_.queue_compute ? StreamMode::queued : StreamMode::immediate;
+    options.mode = id != static_cast<std::size_t>(StreamId::compute) || diagnostics_.queue_compute
+                       ? StreamMode::queued
+                       : StreamMode::immediate;
     options.meets_peers = true;
     options.priority = communicating ? StreamPriority::high : StreamPriority::normal;
     // Longer than a communicator's deadline, whose error says more.
     options.wait_timeout = 4 * world_.timeout();
     if (diagnostics_.delay_seed) {
-      options.delay_seed = *diagnostics_.delay_seed * 64 + static_cast<std::uint64_t>(world_.rank()) * 4 + id;
+      options.delay_seed =
+          *diagnostics_.delay_seed * 64 + static_cast<std::uint64_t>(world_.rank()) * plan::stream_count + id;
     }
     options.on_failure = [this](std::exception_ptr failure) {
       try {
@@ -98,7 +102,7 @@ void Executor::make_streams() {
         world_.abort("a stream task threw something that is no std::exception");
       }
     };
-    streams_.push_back(std::make_unique<Stream>(world_.device(), std::move(options)));
+    streams_[id] = std::make_unique<Stream>(world_.device(), std::move(options));
   }
   host_ = std::make_unique<Stream>(Device::cpu(), StreamOptions{.name = fmt::format("r{}.host", world_.rank()),
                                                                 .mode = StreamMode::immediate,
@@ -152,7 +156,9 @@ void Executor::make_range_names() {
 }
 
 void Executor::check_health() {
-  for (const auto& stream : streams_) stream->rethrow_failure();
+  for (const auto& stream : streams_) {
+    if (stream) stream->rethrow_failure();
+  }
   world_.throw_if_aborted();
 }
 
@@ -483,7 +489,9 @@ void Executor::synchronize_buffers() {
 }
 
 void Executor::synchronize() {
-  for (const auto& stream : streams_) stream->synchronize();
+  for (const auto& stream : streams_) {
+    if (stream) stream->synchronize();
+  }
   kept_.release();
   world_.throw_if_aborted();
 }

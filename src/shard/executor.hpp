@@ -5,6 +5,7 @@
 // wait on the host, and order waits are kept by the order of launch itself. It knows no strategy: only operations.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -116,7 +117,7 @@ class Executor final : public WindowHost {
   std::vector<std::vector<std::string>> range_names_;                 // likewise, for a profiler; empty without one
   std::shared_ptr<TraceRecorder> recorder_;                           // none: nothing is traced
   TraceRecorder* traced_ = nullptr;                                   // while a step runs that the recorder asked for
-  std::vector<std::unique_ptr<Stream>> streams_;                      // by StreamId
+  std::array<std::unique_ptr<Stream>, plan::stream_count> streams_;   // by StreamId; null: the plan has no use for it
   std::unique_ptr<Stream> host_;                                      // immediate: its waits are the host's
   GradientLedgers ledgers_;
   std::vector<std::unique_ptr<OpenWindow>> windows_;  // one for each depth; the first `depth_` are open

@@ -15,17 +15,18 @@ namespace tessera {
 
 namespace {
 
-std::size_t state_buffer(const ModelState& model, const Unit& unit, std::string_view state) {
+const plan::Content& content_of(const ModelState& model, const Unit& unit, std::string_view state) {
   model.require_mine(unit);
   const plan::Plan& plan = model.plan;
   const plan::UnitBuffers& buffers = plan.unit_buffers[unit.index()];
-  if (state == "master") return buffers.master;
+  if (state == "master") return buffers[plan::Role::master];
   if (!plan.trains(unit.index())) {
     throw UsageError(fmt::format("unit {}: nothing of it is trained, so there is no \"{}\"", unit.name(), state));
   }
-  if (state == "gradient") return buffers.gradient;
-  if (state == "anchor" && buffers.anchor != plan::no_buffer) return buffers.anchor;
-  if (state == "outer momentum" && buffers.anchor != plan::no_buffer) return buffers.outer_momentum;
+  if (state == "gradient") return buffers[plan::Role::gradient];
+  for (const plan::Role role : {plan::Role::anchor, plan::Role::outer_momentum}) {
+    if (state == to_string(role) && buffers[role].exists()) return buffers[role];
+  }
   const std::vector<std::string>& states = plan.unit_states(unit.index());
   for (std::size_t i = 0; i < states.size(); ++i) {
     if (state == states[i]) return buffers.states[i];
@@ -62,9 +63,9 @@ std::size_t program_or_current(ModelState& model, std::optional<std::size_t> pro
 std::vector<ParameterPiece> ModelInspection::pieces(const Unit& unit, std::string_view state) {
   ModelState& model = this->state();
   Executor& executor = model.executor_between_steps("pieces()");
-  const std::size_t buffer = state_buffer(model, unit, state);
+  const plan::Content& content = content_of(model, unit, state);
   model.gradient_copies.resize(model.units.size());
-  return settled_pieces(executor, unit.index(), buffer, model.gradient_copies[unit.index()]);
+  return settled_pieces(executor, unit.index(), content, model.gradient_copies[unit.index()]);
 }
 void ModelInspection::shards_changed() { state().executor().refresh(); }
 
@@ -75,10 +76,10 @@ std::vector<float> ModelInspection::whole(const Parameter& parameter, std::strin
   if (state != "master" && plan().units[unit.index()].parameters[unit.index_of(parameter)].frozen) {
     throw UsageError(fmt::format("{} is frozen: of it there is a master alone, no \"{}\"", parameter.name(), state));
   }
-  const std::size_t buffer = state_buffer(model, unit, state);
+  const plan::Content& content = content_of(model, unit, state);
   std::vector<float> copy;
-  const HostPieces here(stream(), settled_pieces(executor, unit.index(), buffer, copy));
-  return whole_parameter(world(), plan(), {parameter, plan().own(unit.index(), buffer)}, here.pieces());
+  const HostPieces here(stream(), settled_pieces(executor, unit.index(), content, copy));
+  return whole_parameter(world(), plan(), {parameter, plan().own(unit.index(), content)}, here.pieces());
 }
 
 std::span<float> ModelInspection::buffer(const Buffer& buffer) {
@@ -104,7 +105,8 @@ std::vector<GradientNorm> ModelInspection::gradient_norms() {
   std::size_t next = 0;  // pieces come in the order of the parameters
   for (std::size_t u = 0; u < units.size(); ++u) {
     if (!plan.trains(u, executor.program())) continue;
-    const HostPieces here(executor.compute(), settled_pieces(executor, u, plan.unit_buffers[u].gradient, copy));
+    const HostPieces here(executor.compute(),
+                          settled_pieces(executor, u, plan.unit_buffers[u][plan::Role::gradient], copy));
     for (const ParameterPiece& piece : here.pieces()) {
       while (result[next].parameter != piece.parameter) ++next;
       kernels::sum_of_squares(host, piece.values.data(), piece.values.size(), &mine[next]);

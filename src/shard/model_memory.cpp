@@ -1,6 +1,8 @@
 // Offsets are the plan's and the layouts'; here they become addresses.
 #include "shard/model_memory.hpp"
 
+#include <cstring>
+
 #include "plan/ranges.hpp"
 #include "tessera/plan/memory.hpp"
 
@@ -11,22 +13,17 @@ static_assert(plan::step_part_size == Bytes(sizeof(kernels::StepPart)));
 static_assert(plan::loss_scale_offset == Bytes(offsetof(kernels::StepScalars, loss_scale)));
 static_assert(plan::region_alignment == Arena::page);
 
-namespace {
-
-// The end of the arena that is not the device's own memory.
-Bytes host_part(const World& world, const plan::Plan& plan) {
-  return world.device().kind() == DeviceKind::cpu ? Bytes(0) : plan::memory(plan).host;
-}
-
-}  // namespace
+namespace {}  // namespace
 
 ModelMemory::ModelMemory(World& world, const plan::Plan& plan, std::span<const std::unique_ptr<Unit>> units)
     : plan_(plan),
       units_(units),
       rank_(static_cast<std::size_t>(world.rank())),
       place_(plan.mesh.place_of(rank_)),
-      arena_(world.make_arena(plan::memory(plan).peak - host_part(world, plan))),
-      host_arena_(Arena::on_host_of(world.device(), host_part(world, plan))) {}
+      arena_(world.make_arena(plan::memory(plan).peak - plan::memory(plan).host)),
+      host_arena_(Arena::on_host_of(world.device(), plan::memory(plan).host)) {
+  if (host_arena_.size() > Bytes(0)) std::memset(host_arena_.data(), 0, host_arena_.size().count());
+}
 
 std::byte* ModelMemory::base(std::size_t buffer) {
   const Bytes offset = plan_.buffers[buffer].offset;
@@ -45,25 +42,15 @@ kernels::StepScalars* ModelMemory::scalars(std::size_t program) {
   return reinterpret_cast<kernels::StepScalars*>(base(plan_.program_buffers[program].scalars));
 }
 
-DType ModelMemory::type_of(std::size_t unit, std::size_t buffer) const {
-  const plan::UnitBuffers& buffers = plan_.unit_buffers[unit];
-  if (buffer == buffers.master) return DType::fp32;  // also where windows read the masters themselves
-  if (buffer == buffers.parameters || buffer == buffers.kept || buffer == buffers.resharded)
-    return plan_.precision(unit).parameter;
-  if (buffer == buffers.gradient_slot) return plan_.precision(unit).gradient;
-  if (buffer == buffers.staging) return plan_.precision(unit).wire;
-  return DType::fp32;
-}
-
-std::vector<ParameterPiece> ModelMemory::pieces_of(std::size_t unit, std::size_t buffer, std::byte* values) {
+std::vector<ParameterPiece> ModelMemory::pieces_of(std::size_t unit, const plan::Content& content, std::byte* values) {
   const plan::UnitLayout& layout = plan_.layouts[unit];
-  const bool masters = buffer == plan_.unit_buffers[unit].master;
-  const AxisSet own = plan_.own(unit, buffer);
+  const bool masters = content == plan_.unit_buffers[unit][plan::Role::master];
+  const AxisSet own = plan_.own(unit, content);
   std::vector<ParameterPiece> result;
   for (const plan::ShardPiece& piece : layout.pieces(rank_, own)) {
     const plan::Part part = layout.part(piece.parameter);
     if (!masters && part == plan::Part::frozen) continue;
-    auto* const shard = reinterpret_cast<float*>(values + offset(plan::my_shard(plan_, unit, buffer, part)).count());
+    auto* const shard = reinterpret_cast<float*>(values + offset(plan::my_shard(plan_, unit, content, part)).count());
     result.push_back({units_[unit]->parameters()[piece.parameter],
                       piece.parameter_offset,
                       {shard + (piece.shard_offset - layout.begin_in(own, part)), piece.count}});
@@ -73,7 +60,8 @@ std::vector<ParameterPiece> ModelMemory::pieces_of(std::size_t unit, std::size_t
 
 std::span<float> ModelMemory::values(const Unit& unit, const Buffer& untrained) {
   const std::size_t offset = plan_.layouts[unit.index()].buffer_offset(unit.index_of(untrained));
-  return {reinterpret_cast<float*>(base(plan_.unit_buffers[unit.index()].untrained)) + offset, untrained.elements()};
+  return {reinterpret_cast<float*>(base(plan_.unit_buffers[unit.index()][plan::Role::untrained].buffer)) + offset,
+          untrained.elements()};
 }
 
 std::vector<MemoryRegion> ModelMemory::regions() {
@@ -81,8 +69,10 @@ std::vector<MemoryRegion> ModelMemory::regions() {
   for (const plan::CategoryBytes& category : plan::memory(plan_).categories) {
     if (category.size == Bytes(0)) continue;
     const bool host = category.offset >= arena_.size();
-    result.push_back({category.category, host ? host_arena_.range(category.offset - arena_.size(), category.size)
-                                              : arena_.range(category.offset, category.size)});
+    result.push_back({category.category,
+                      host ? host_arena_.range(category.offset - arena_.size(), category.size)
+                           : arena_.range(category.offset, category.size),
+                      host ? MemorySpace::host : MemorySpace::device});
   }
   return result;
 }

@@ -25,16 +25,14 @@ class ModelMemory {
   std::byte* address(const plan::Range& range) { return base(range.buffer) + offset(range).count(); }
   std::span<std::byte> bytes(std::size_t buffer);  // of one of the plan's buffers; empty for no_buffer
   kernels::StepScalars* scalars(std::size_t program);
-  // What stands in one of a unit's buffers.
-  DType type_of(std::size_t unit, std::size_t buffer) const;
 
   // What this rank owns of one of a unit's fp32 buffers (Plan::own), parameter by parameter: of masters every
   // parameter's, of everything else the trained ones'.
-  std::vector<ParameterPiece> pieces(std::size_t unit, std::size_t buffer) {
-    return pieces_of(unit, buffer, base(buffer));
+  std::vector<ParameterPiece> pieces(std::size_t unit, const plan::Content& content) {
+    return pieces_of(unit, content, base(content.buffer));
   }
   // The same of values in fp32 that stand at `values` as those of the buffer would.
-  std::vector<ParameterPiece> pieces_of(std::size_t unit, std::size_t buffer, std::byte* values);
+  std::vector<ParameterPiece> pieces_of(std::size_t unit, const plan::Content& content, std::byte* values);
   std::span<float> values(const Unit& unit, const Buffer& untrained);
   std::vector<MemoryRegion> regions();
 
@@ -46,7 +44,7 @@ class ModelMemory {
   std::size_t rank_;
   plan::Coordinates place_;
   Arena arena_;
-  Arena host_arena_;  // on a CUDA device what the plan wants in the host's memory; empty on the CPU, where all is
+  Arena host_arena_;  // what the plan wants in the host's memory: offsets follow those of the other
 };
 
 }  // namespace tessera

@@ -59,7 +59,7 @@ void OpenWindow::settle_gradients() {
 
 void OpenWindow::fill_gradient_zero(std::size_t unit, std::size_t parameter) {
   const DType type = plan_.precision(unit).gradient;
-  const View gradient = view(plan_.unit_buffers[unit].gradient_slot, parameter, type);
+  const View gradient = view(plan_.unit_buffers[unit][plan::Role::gradient_slot].buffer, parameter, type);
   kernels::fill_zero(compute_, static_cast<std::byte*>(gradient.data), size_of(type) * gradient.elements);
 }
 
@@ -100,7 +100,7 @@ bool OpenWindow::trains(const Parameter& parameter) const {
 OpenWindow::View OpenWindow::parameter(const Parameter& parameter, DType type) {
   const std::size_t index = unit().index_of(parameter);
   require_type(parameter, "parameter", plan_.precision(current_->use.unit).parameter, type);
-  return view(plan_.unit_buffers[current_->use.unit].parameters, index, type);
+  return view(plan_.unit_buffers[current_->use.unit][plan::Role::parameters].buffer, index, type);
 }
 
 OpenWindow::View OpenWindow::gradient(const Parameter& parameter, DType type, GradientMode mode) {
@@ -122,7 +122,7 @@ OpenWindow::View OpenWindow::gradient(const Parameter& parameter, DType type, Gr
   }
   require_type(parameter, "the gradient of", plan_.precision(unit).gradient, type);
   if (ledgers_.of(unit).ask(index) && mode == GradientMode::accumulate) fill_gradient_zero(unit, index);
-  return view(plan_.unit_buffers[unit].gradient_slot, index, type);
+  return view(plan_.unit_buffers[unit][plan::Role::gradient_slot].buffer, index, type);
 }
 
 void OpenWindow::require_type(const Parameter& parameter, std::string_view what, DType actual, DType asked) const {

@@ -66,12 +66,13 @@ Operations::Operations(const ExecutorInput& input, ModelMemory& memory)
     for (OptimizerRun& run : runs) run.group.own_decays = has_own_decays(unit);
     unit_updates_.push_back(plan_.trains(unit) ? optimizer_of(unit).prepare(runs) : nullptr);
     const bool hooked = plan_.options.gradient_hooks && plan_.trains(unit);
-    gradient_pieces_.push_back(hooked ? memory_.pieces(unit, plan_.unit_buffers[unit].gradient)
+    gradient_pieces_.push_back(hooked ? memory_.pieces(unit, plan_.unit_buffers[unit][plan::Role::gradient])
                                       : std::vector<ParameterPiece>{});
     auto& states = states_.emplace_back();
     const auto add_states = [&](std::size_t first) {
-      for (const std::size_t state : plan_.unit_buffers[unit].states) {
-        states.push_back(reinterpret_cast<float*>(base(state)) + first);
+      const plan::UnitBuffers& buffers = plan_.unit_buffers[unit];
+      for (const plan::Content& state : buffers.state_slots.empty() ? buffers.states : buffers.state_slots) {
+        states.push_back(reinterpret_cast<float*>(base(state.buffer)) + first);
       }
     };
     add_states(0);
@@ -128,7 +129,7 @@ void Operations::launch(plan::EventPoint point, Stream& on) {
   switch (operation.kind) {
     case OperationKind::initialize: return initialize(operation, on);
     case OperationKind::initialize_scalars:
-      return kernels::set_scalars(on, scalars_at(operation.accesses[0].range), {.loss_scale = loss_scaling_.initial});
+      return kernels::set_scalars(on, scalars_at(operation), {.loss_scale = loss_scaling_.initial});
     case OperationKind::cast:
     case OperationKind::convert: return cast(operation, on);
     case OperationKind::all_gather:
@@ -146,6 +147,9 @@ void Operations::launch(plan::EventPoint point, Stream& on) {
     case OperationKind::optimize: return optimize(operation, on);
     case OperationKind::outer_update: return outer_update(operation, on);
     case OperationKind::release: return release(operation, on);
+    case OperationKind::transfer: return transfer(operation, on);
+    case OperationKind::send:
+    case OperationKind::receive:
     case OperationKind::window: break;
   }
   throw InternalError("an operation that the executor cannot run");
@@ -168,7 +172,7 @@ std::string Operations::name_here(std::size_t unit, const std::string& tensor) c
 void Operations::initialize(const Operation& operation, Stream& on) {
   const std::size_t unit = operation.unit;
   on.submit([this, unit, &on] {
-    for (const ParameterPiece& piece : memory_.pieces(unit, plan_.unit_buffers[unit].master)) {
+    for (const ParameterPiece& piece : memory_.pieces(unit, plan_.unit_buffers[unit][plan::Role::master])) {
       fill_initial(piece.parameter->initial(), {piece.values, name_here(unit, piece.parameter->name()), piece.first},
                    on);
     }
@@ -182,19 +186,25 @@ void Operations::initialize(const Operation& operation, Stream& on) {
 // The first outer step starts at the initial weights, which all ranks have in common.
 void Operations::set_anchor(std::size_t unit, Stream& on) {
   const plan::UnitBuffers& buffers = plan_.unit_buffers[unit];
-  if (buffers.anchor == plan::no_buffer) return;
-  const auto mine = [&](std::size_t buffer) {
-    return plan::share_range(plan_, unit, buffer, DType::fp32, plan::Part::trained, plan_.common(unit));
+  if (!buffers[plan::Role::anchor].exists()) return;
+  const auto mine = [&](plan::Role role) {
+    return plan::share_range(plan_, unit, buffers[role], plan::Part::trained, plan_.common(unit));
   };
-  kernels::copy(on, address(mine(buffers.anchor)), address(mine(buffers.master)), mine(buffers.anchor).size);
+  const plan::Range anchor = mine(plan::Role::anchor);
+  kernels::copy(on, address(anchor), address(mine(plan::Role::master)), anchor.size);
+}
+
+kernels::Source Operations::source(const Access& access) { return {address(access.range), plan_.content(access).type}; }
+kernels::Target Operations::target(const Access& access) { return {address(access.range), plan_.content(access).type}; }
+float* Operations::floats(const Access& access) { return reinterpret_cast<float*>(address(access.range)); }
+
+std::size_t Operations::elements(const Access& access) const {
+  return access.range.size.count() / size_of(plan_.content(access).type).count();
 }
 
 void Operations::cast(const Operation& operation, Stream& on) {
-  const plan::Range& from = operation.accesses[0].range;
-  const plan::Range& to = operation.accesses[1].range;
-  const DType type = memory_.type_of(operation.unit, to.buffer);
-  kernels::cast(on, {address(to), type}, {address(from), memory_.type_of(operation.unit, from.buffer)},
-                to.size.count() / size_of(type).count());
+  const Access& to = operation.target();
+  kernels::cast(on, target(to), source(operation.source()), elements(to));
 }
 
 // A segment for each pair of accesses, source and target. Gathers are in place: the part that this rank contributes
@@ -203,10 +213,10 @@ Operations::Collective Operations::collective_of(const Operation& operation) {
   Collective result;
   const bool reduces = operation.kind == OperationKind::reduce_scatter;
   if (!is_collective(operation.kind) || operation.kind == OperationKind::broadcast) return result;
-  for (std::size_t a = 0; a < operation.accesses.size(); a += 2) {
-    const plan::Range& source = operation.accesses[a].range;
-    const plan::Range& target = operation.accesses[a + 1].range;
-    const std::size_t unit = operation.accesses[a].tenant;
+  for (std::size_t move = 0; move < operation.moves(); ++move) {
+    const plan::Range& source = operation.source(move).range;
+    const plan::Range& target = operation.target(move).range;
+    const std::size_t unit = operation.source(move).tenant;
     const bool exchanges = operation.kind == OperationKind::exchange;
     const std::string_view label = unit == plan::no_unit ? to_string(operation.kind)
                                    : exchanges ? std::string_view(plan_.units[unit].exchanges[operation.exchange].name)
@@ -229,8 +239,9 @@ Operations::Collective Operations::collective_of(const Operation& operation) {
 // The user writes parameters; what lies between them must be zero for norms and sums.
 void Operations::prepare_gradient(const Operation& operation, Stream& on) {
   const plan::UnitLayout& layout = plan_.layouts[operation.unit];
-  const Bytes element = size_of(plan_.precision(operation.unit).gradient);
-  std::byte* gradient = address(operation.accesses[0].range);
+  const Access& slot = operation.operand(plan::Role::gradient_slot);
+  const Bytes element = size_of(plan_.content(slot).type);
+  std::byte* gradient = address(slot.range);
   const auto clear = [&](std::size_t begin, std::size_t end) {
     if (begin < end) kernels::fill_zero(on, gradient + (element * begin).count(), element * (end - begin));
   };
@@ -244,28 +255,19 @@ void Operations::prepare_gradient(const Operation& operation, Stream& on) {
 }
 
 void Operations::accumulate(const Operation& operation, Stream& on) {
-  const DType type = plan_.precision(operation.unit).gradient;
-  const kernels::Source from{address(operation.accesses[0].range), type};
-  float* to = reinterpret_cast<float*>(address(operation.accesses[1].range));
-  const std::size_t count = plan_.layouts[operation.unit].padded_elements(plan::Part::trained);
+  const Access& slot = operation.operand(plan::Role::gradient_slot);
+  const Access& sum = operation.operand(plan::Role::accumulation);
   if (operation.add) {
-    kernels::accumulate(on, to, from, count);
+    kernels::accumulate(on, floats(sum), source(slot), elements(slot));
   } else {
-    kernels::cast(on, {to, DType::fp32}, from, count);
+    kernels::cast(on, target(sum), source(slot), elements(slot));
   }
 }
 
-// What a norm or an update reads first.
-kernels::Source Operations::reduced_gradient(const Operation& operation) {
-  const plan::Range& range = operation.accesses[0].range;
-  return {address(range), memory_.type_of(operation.unit, range.buffer)};
-}
-
 void Operations::sum_of_squares(const Operation& operation, Stream& on) {
-  const kernels::Source gradient = reduced_gradient(operation);
-  const Bytes size = operation.accesses[0].range.size;
-  kernels::sum_of_squares(on, gradient, size.count() / size_of(gradient.type).count(),
-                          reinterpret_cast<double*>(address(operation.accesses[1].range)));
+  const Access& gradient = operation.operand(plan::Role::gradient);
+  kernels::sum_of_squares(on, source(gradient), elements(gradient),
+                          reinterpret_cast<double*>(address(operation.operand(plan::Role::norms).range)));
 }
 
 // Called here, so that what it enqueues stands between the reduction and the norm.
@@ -277,7 +279,7 @@ void Operations::hook(const Operation& operation, Stream& on) {
 }
 
 void Operations::broadcast(const Operation& operation, Stream& on) {
-  const plan::Range& range = operation.accesses[0].range;
+  const plan::Range& range = operation.operand(plan::Role::untrained).range;
   communicator_of(operation).broadcast(
       on, {.data = address(range), .size = range.size, .root = 0, .label = plan_.units[operation.unit].name});
 }
@@ -300,7 +302,8 @@ void Operations::gather_norms(const Operation& operation, Collective& collective
 }
 
 void Operations::weigh(const Operation& operation, Stream& on) {
-  kernels::set_part(on, reinterpret_cast<kernels::StepPart*>(address(operation.accesses[0].range)), part_);
+  kernels::set_part(on, reinterpret_cast<kernels::StepPart*>(address(operation.operand(plan::Role::norms).range)),
+                    part_);
   if (plan_.training_ranks() == 1) note_parts(on);
 }
 
@@ -351,21 +354,22 @@ bool Operations::has_own_decays(std::size_t unit) const {
 
 void Operations::optimize(const Operation& operation, Stream& on) {
   const std::size_t unit = operation.unit;
-  const kernels::StepScalars* const scalars = scalars_at(operation.accesses[1].range);
-  const kernels::Target parameters = parameters_written(operation);
-  const bool rounds = parameters.data != nullptr && optimizer_of(unit).rounds();
-  OptimizerSpans whole{.master = reinterpret_cast<float*>(address(operation.accesses[2].range)),
+  const kernels::StepScalars* const scalars = scalars_at(operation);
+  // Of 16 bits, beside the masters.
+  const Access* const rounded = operation.find(plan::AccessMode::write);
+  const Access& master = operation.operand(plan::Role::master);
+  const bool rounds = rounded != nullptr && optimizer_of(unit).rounds();
+  OptimizerSpans whole{.master = floats(master),
                        .states = std::span(states_[unit]).first(plan_.unit_buffers[unit].states.size()),
-                       .gradient = reduced_gradient(operation),
-                       .count = operation.accesses[2].range.size.count() / sizeof(float)};
-  if (rounds) whole.parameters = parameters;
+                       .gradient = source(operation.operand(plan::Role::gradient)),
+                       .count = elements(master)};
+  if (rounds) whole.parameters = target(*rounded);
   if (unit_updates_[unit] != nullptr) {
     unit_updates_[unit]->update(on, whole, learning_rate_of(unit), scalars);
   } else {
     update_runs(unit, whole, scalars, on);
   }
-  if (parameters.data == nullptr || rounds) return;
-  kernels::cast(on, parameters, {whole.master, DType::fp32}, whole.count);
+  if (rounded != nullptr && !rounds) kernels::cast(on, target(*rounded), source(master), whole.count);
 }
 
 void Operations::update_runs(std::size_t unit, const OptimizerSpans& whole, const kernels::StepScalars* scalars,
@@ -387,28 +391,27 @@ void Operations::update_runs(std::size_t unit, const OptimizerSpans& whole, cons
   }
 }
 
-// The parameters of 16 bits that an update writes beside its masters: its access after the optimizer's states.
-kernels::Target Operations::parameters_written(const Operation& operation) {
-  const std::size_t before = 3 + plan_.unit_buffers[operation.unit].states.size();
-  if (operation.accesses.size() == before) return {nullptr, DType::bf16};
-  const plan::Range& range = operation.accesses[before].range;
-  return {address(range), memory_.type_of(operation.unit, range.buffer)};
+void Operations::outer_update(const Operation& operation, Stream& on) {
+  const auto operand = [&](plan::Role role) { return floats(operation.operand(role)); };
+  kernels::outer_update(on,
+                        {.master = operand(plan::Role::master),
+                         .anchor = operand(plan::Role::anchor),
+                         .momentum_buffer = operand(plan::Role::outer_momentum),
+                         .mean = operand(plan::Role::outer_mean),
+                         .count = elements(operation.operand(plan::Role::outer_mean))},
+                        outer_);
 }
 
-// Accesses: the mean, the anchor, the momentum, the masters.
-void Operations::outer_update(const Operation& operation, Stream& on) {
-  const auto floats = [&](std::size_t access) {
-    return reinterpret_cast<float*>(address(operation.accesses[access].range));
-  };
-  const std::size_t count = operation.accesses[0].range.size.count() / sizeof(float);
-  kernels::outer_update(
-      on, {.master = floats(3), .anchor = floats(1), .momentum_buffer = floats(2), .mean = floats(0), .count = count},
-      outer_);
+void Operations::transfer(const Operation& operation, Stream& on) {
+  for (std::size_t move = 0; move < operation.moves(); ++move) {
+    const plan::Range& from = operation.source(move).range;
+    kernels::copy(on, address(operation.target(move).range), address(from), from.size);
+  }
 }
 
 void Operations::release(const Operation& operation, Stream& on) {
   if (!poison_) return;
-  const plan::Range& slot = operation.accesses[0].range;
+  const plan::Range& slot = operation.accesses.front().range;
   kernels::poison(on, address(slot), slot.size);
 }
 

@@ -88,7 +88,6 @@ class Operations {
   void cast(const plan::Operation& operation, Stream& on);
   void prepare_gradient(const plan::Operation& operation, Stream& on);
   void accumulate(const plan::Operation& operation, Stream& on);
-  kernels::Source reduced_gradient(const plan::Operation& operation);
   void sum_of_squares(const plan::Operation& operation, Stream& on);
   void hook(const plan::Operation& operation, Stream& on);
   void broadcast(const plan::Operation& operation, Stream& on);
@@ -98,7 +97,6 @@ class Operations {
   void begin_update(std::size_t program, Stream& on);
   void optimize(const plan::Operation& operation, Stream& on);
   void update_runs(std::size_t unit, const OptimizerSpans& whole, const kernels::StepScalars* scalars, Stream& on);
-  kernels::Target parameters_written(const plan::Operation& operation);
   const Optimizer& optimizer_of(std::size_t unit) const {
     const Optimizer* const own = units_[unit]->options().optimizer.get();
     return own != nullptr ? *own : *optimizers_[plan_.trainers[unit]];
@@ -107,10 +105,15 @@ class Operations {
   bool has_own_decays(std::size_t unit) const;
   void outer_update(const plan::Operation& operation, Stream& on);
   void release(const plan::Operation& operation, Stream& on);
+  void transfer(const plan::Operation& operation, Stream& on);
 
-  kernels::StepScalars* scalars_at(const plan::Range& range) {
-    return reinterpret_cast<kernels::StepScalars*>(address(range));
+  kernels::StepScalars* scalars_at(const plan::Operation& operation) {
+    return reinterpret_cast<kernels::StepScalars*>(address(operation.operand(plan::Role::scalars).range));
   }
+  kernels::Source source(const plan::Access& access);
+  kernels::Target target(const plan::Access& access);
+  float* floats(const plan::Access& access);
+  std::size_t elements(const plan::Access& access) const;
   std::byte* address(const plan::Range& range) { return memory_.address(range); }
   std::byte* base(std::size_t buffer) { return memory_.base(buffer); }
 

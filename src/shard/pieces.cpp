@@ -41,13 +41,13 @@ void HostPieces::put_back() {
   stream_.synchronize();
 }
 
-std::vector<ParameterPiece> settled_pieces(Executor& executor, std::size_t unit, std::size_t buffer,
+std::vector<ParameterPiece> settled_pieces(Executor& executor, std::size_t unit, const plan::Content& content,
                                            std::vector<float>& copy) {
   ModelMemory& memory = executor.memory();
-  const DType type = memory.type_of(unit, buffer);
-  if (type == DType::fp32) return settled_pieces(executor, unit, buffer);
+  const DType type = content.type;
+  if (type == DType::fp32) return settled_pieces(executor, unit, content);
   executor.synchronize();
-  std::span<const std::byte> kept = memory.bytes(buffer);
+  std::span<const std::byte> kept = memory.bytes(content.buffer);
   Stream& compute = executor.compute();
   std::vector<std::byte> brought;
   if (compute.device().kind() != DeviceKind::cpu) {
@@ -59,12 +59,12 @@ std::vector<ParameterPiece> settled_pieces(Executor& executor, std::size_t unit,
   copy.resize(kept.size() / size_of(type).count());
   Stream host(Device::cpu(), {.name = "widened gradient", .mode = StreamMode::immediate});
   kernels::cast(host, {copy.data(), DType::fp32}, {kept.data(), type}, copy.size());
-  return memory.pieces_of(unit, buffer, reinterpret_cast<std::byte*>(copy.data()));
+  return memory.pieces_of(unit, content, reinterpret_cast<std::byte*>(copy.data()));
 }
 
-std::vector<ParameterPiece> settled_pieces(Executor& executor, std::size_t unit, std::size_t buffer) {
+std::vector<ParameterPiece> settled_pieces(Executor& executor, std::size_t unit, const plan::Content& content) {
   executor.synchronize();
-  return executor.memory().pieces(unit, buffer);
+  return executor.memory().pieces(unit, content);
 }
 
 // ---- whole parameters ----

@@ -49,10 +49,10 @@ std::vector<float> whole_parameter(World& world, const plan::Plan& plan, const W
 // caller has made sure. Of a gradient that is kept in 16 bits `copy` becomes its values in fp32, where the pieces then
 // are, in the host's memory: taking some of the device may wait there for a peer that waits for this rank. Else it is
 // left alone.
-std::vector<ParameterPiece> settled_pieces(Executor& executor, std::size_t unit, std::size_t buffer,
+std::vector<ParameterPiece> settled_pieces(Executor& executor, std::size_t unit, const plan::Content& content,
                                            std::vector<float>& copy);
 // The same of buffers that are fp32 always.
-std::vector<ParameterPiece> settled_pieces(Executor& executor, std::size_t unit, std::size_t buffer);
+std::vector<ParameterPiece> settled_pieces(Executor& executor, std::size_t unit, const plan::Content& content);
 
 // The step's scalars. Both synchronise with the compute stream.
 kernels::StepScalars step_scalars(Executor& executor, std::size_t program);

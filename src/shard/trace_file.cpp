@@ -131,6 +131,7 @@ class Writer {
     name("thread_name", host_thread, "host");
     for (std::size_t id = 0; id < plan::stream_count; ++id) {
       const auto stream = static_cast<plan::StreamId>(id);
+      if (!plan_.uses(stream)) continue;
       name("thread_name", thread_of(stream), std::string(to_string(stream)));
     }
   }
@@ -323,8 +324,8 @@ Bytes operation_bytes(const Operation& operation) {
     return bytes;
   }
   // Pairs of source and target: one is a shard, the other the whole.
-  for (std::size_t a = 0; a + 1 < operation.accesses.size(); a += 2) {
-    bytes += std::max(operation.accesses[a].range.size, operation.accesses[a + 1].range.size);
+  for (std::size_t move = 0; move < operation.moves(); ++move) {
+    bytes += std::max(operation.source(move).range.size, operation.target(move).range.size);
   }
   return bytes;
 }

@@ -110,6 +110,7 @@ plan::UnitSpec Unit::spec() const {
                       .reshard_after_forward = options_.reshard_after_forward,
                       .recompute = options_.recompute,
                       .optimizer_states = std::nullopt,
+                      .states_in = options_.states_in,
                       .apart = options_.in_replica ? AxisSet(Axis::replicate) : AxisSet(),
                       .prefix = options_.prefix.value_or(name() + ".")};
   if (options_.optimizer) spec.optimizer_states = options_.optimizer->states();

@@ -154,9 +154,9 @@ TEST_CASE("buffers_of_experts_are_equal_in_their_replica") {
     });
   });
   INFO(text);
-  CHECK(
-      text.find("buffer units.1.mean has other values on rank 3 than on rank 2, and a checkpoint has one for all that have "
-                "the unit in common") != std::string::npos);
+  CHECK(text.find(
+            "buffer units.1.mean has other values on rank 3 than on rank 2, and a checkpoint has one for all that have "
+            "the unit in common") != std::string::npos);
 }
 
 }  // namespace checkpointed_experts_test

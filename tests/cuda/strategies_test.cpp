@@ -62,6 +62,7 @@ struct Case {
   Precision precision = fp32_precision;
   BackendChoice backend = BackendChoice::automatic;
   FullyShardOptions sharding = {};
+  MemorySpace states_in = MemorySpace::device;  // of every other unit
 };
 
 using Weights = std::map<std::string, std::vector<float>>;
@@ -81,7 +82,8 @@ Outcome train_on(World& world, const Case& which) {
   FullyShard model(world, options);
   for (const std::size_t size : sizes) {
     units.push_back(std::make_unique<NoisyUnit<T>>(world.device(), size));
-    model.add(*units.back());
+    const bool elsewhere = units.size() % 2 == 0;
+    model.add(*units.back(), UnitOptions{.states_in = elsewhere ? which.states_in : MemorySpace::device});
   }
   model.finalize(AdamW{.learning_rate = 0.01f, .clip_norm = 0.7f});
   Outcome outcome;
@@ -288,6 +290,15 @@ TEST_CASE("cuda: host code keeps away from the device's memory") {
   which.sharding.micro_batches = 2;
   Case reference = which;
   reference.device = DeviceChoice::cpu;
+  CHECK(same_bits(train<float>(which), train<float>(reference)));
+}
+
+TEST_CASE("cuda: states_in_the_hosts_memory_have_the_bits_of_the_devices") {
+  Case reference{.device = DeviceChoice::cpu, .ranks = 3};
+  Case which = reference;
+  which.device = DeviceChoice::cuda;
+  which.states_in = MemorySpace::host;
+  which.sharding.diagnostics = {.delay_seed = 3, .poison = true, .touch = true};
   CHECK(same_bits(train<float>(which), train<float>(reference)));
 }
 

@@ -52,7 +52,7 @@ void check(const Run& run) {
   Bytes planned;
   for (const probe::RankMemory& rank : observed.finalized) planned += rank.peak.planned;
   CHECK(observed.mapped.count() == planned.count());
-  CHECK(observed.mappings == std::size_t(run.ranks));
+  CHECK(observed.mappings == std::size_t(run.ranks) * (run.offloaded.empty() ? 1 : 2));  // an arena for each space
 }
 
 // prefetch and reshard_after_forward mean something to fsdp alone.
@@ -167,6 +167,20 @@ TEST_CASE("planned_bytes_equal_measured_bytes_of_units_in_each_replica") {
     run.in_replica = {1, 2};
     run.options.strategy = strategy;
     run.options.replicas = 2;
+    check<float>(run);
+    run.options.precision = bf16_mixed;
+    run.options.micro_batches = 2;
+    check<bf16>(run);
+  }
+}
+
+TEST_CASE("planned_bytes_equal_measured_bytes_of_states_in_the_hosts_memory") {
+  REQUIRE_PROBE();
+  for (const Strategy strategy : {Strategy::zero2, Strategy::fsdp}) {
+    Run run;
+    run.ranks = 3;
+    run.offloaded = {0, 2, 3};
+    run.options.strategy = strategy;
     check<float>(run);
     run.options.precision = bf16_mixed;
     run.options.micro_batches = 2;

@@ -89,7 +89,7 @@ bool every_gather_is_released(const Plan& plan, const Segment& segment) {
   std::set<std::size_t> held;
   for (const Operation& operation : segment.operations) {
     if (operation.unit == no_unit) continue;
-    const std::size_t slot = plan.unit_buffers[operation.unit].parameters;
+    const std::size_t slot = plan.unit_buffers[operation.unit][Role::parameters].buffer;
     const bool takes = operation.kind == OperationKind::cast && access_to(operation, slot, AccessMode::write);
     if (takes && !held.insert(operation.unit).second) return false;
     if (access_to(operation, slot, AccessMode::discard) && held.erase(operation.unit) != 1) return false;
@@ -104,7 +104,7 @@ bool sums_are_formed_right(const Plan& plan, const Segment& segment, std::size_t
   const bool replicas = mesh && plan.units[unit].apart.empty();
   bool started = local && !is_first(segment.kind);
   const UnitBuffers& buffers = plan.unit_buffers[unit];
-  const bool in_place = buffers.gradient_slot == buffers.gradient;
+  const bool in_place = buffers[Role::gradient_slot].buffer == buffers[Role::gradient].buffer;
   const bool is_the_sum = plan.mesh.size(Axis::shard) == 1 && in_place && replicas == mesh;
   bool summed_inside = is_the_sum;
   for (const Operation& operation : segment.operations) {
@@ -274,7 +274,7 @@ TEST_CASE("a_unit_keeps_one_address_for_the_plans_whole_life") {
     for (const Segment& segment : plan.segments) {
       for (const Operation& operation : segment.operations) {
         if (operation.kind != OperationKind::window) continue;
-        CHECK(operation.accesses.front().range.buffer == plan.unit_buffers[operation.unit].parameters);
+        CHECK(operation.accesses.front().range.buffer == plan.unit_buffers[operation.unit][Role::parameters].buffer);
         CHECK(operation.accesses.front().range.offset == Bytes(0));
       }
     }

@@ -242,8 +242,8 @@ TEST_CASE("gradients_stand_where_their_sums_do") {
   Model mixed = chain_model(3);
   mixed.units[1].precision = bf16_mixed;
   const Plan plan = compile(input_of(mixed, {.strategy = Strategy::ddp, .ranks = 2}));
-  CHECK(plan.unit_buffers[0].gradient_slot == plan.unit_buffers[0].gradient);
-  CHECK(plan.buffers[plan.unit_buffers[1].gradient_slot].category == Category::gradient_slots);
+  CHECK(plan.unit_buffers[0][Role::gradient_slot].buffer == plan.unit_buffers[0][Role::gradient].buffer);
+  CHECK(plan.buffers[plan.unit_buffers[1][Role::gradient_slot].buffer].category == Category::gradient_slots);
   CHECK(verify(plan).ok());
 }
 
@@ -367,8 +367,8 @@ TEST_CASE("large_buffers_of_a_unit_do_not_stand_a_power_of_two_apart") {
       const Plan plan = compile(input_of(model, {.ranks = ranks}));
       CAPTURE(mebibytes);
       for (const UnitBuffers& of : plan.unit_buffers) {
-        std::vector<std::size_t> read = of.states;
-        read.insert(read.end(), {of.master, of.gradient});
+        std::vector<std::size_t> read = {of[Role::master].buffer, of[Role::gradient].buffer};
+        for (const Content& state : of.states) read.push_back(state.buffer);
         for (std::size_t i = 0; i < read.size(); ++i) {
           for (std::size_t j = 0; j < i; ++j) {
             const std::uint64_t a = plan.buffers[read[i]].offset.count();

@@ -238,6 +238,14 @@ inline Model experts_model() {
   return {"experts", std::move(units), Program::chain(5)};
 }
 
+// Units whose optimizers' states stand in the host's memory, beside others whose do not, one of them frozen in part.
+inline Model offloading_model() {
+  std::vector<UnitSpec> units = odd_units(5);
+  for (const std::size_t unit : {0u, 1u, 3u, 4u}) units[unit].states_in = MemorySpace::host;
+  units[3].parameters[0].frozen = true;
+  return {"offloading", std::move(units), Program::chain(5)};
+}
+
 // A layer cut into slices along an axis beside the two, between layers that its ranks have in common.
 inline Model sliced_model() {
   std::vector<UnitSpec> units = odd_units(4);

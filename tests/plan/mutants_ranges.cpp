@@ -20,12 +20,7 @@ Bytes element_of(const Plan& plan, const Access& access) {
     const auto& programs = plan.program_buffers;
     return std::any_of(programs.begin(), programs.end(), is_of_norms) ? norm_size : Bytes(4);
   }
-  const UnitBuffers& buffers = plan.unit_buffers[access.tenant];
-  const Precision& types = plan.precision(access.tenant);
-  if ((buffer == buffers.parameters || buffer == buffers.kept) && buffer != buffers.master)
-    return size_of(types.parameter);
-  if (buffer == buffers.gradient_slot) return size_of(types.gradient);
-  return buffer == buffers.staging ? size_of(types.wire) : Bytes(4);
+  return access.role == Role::exchanged ? Bytes(4) : size_of(plan.content(access).type);
 }
 
 using Damage = std::function<void(const Plan& plan, Access& access)>;
@@ -101,7 +96,7 @@ void axes_exchanged(const Plan& plan, const MutantSink& sink) {
 // Both forms of a unit's range in a buffer that holds the whole: they differ where there are other ranks.
 bool stands_in_whole(const Plan& plan, const Access& access) {
   if (access.tenant == no_unit || plan.options.ranks == 1) return false;
-  if (access.range.buffer == plan.unit_buffers[access.tenant].untrained) return false;
+  if (access.role == Role::untrained) return false;
   const std::uint64_t held = plan.buffers[access.range.buffer].size.count();
   return held >= 2 * plan.layouts[access.tenant].padded_elements();
 }
@@ -146,6 +141,51 @@ void wider_by_an_axis(const Plan& plan, const MutantSink& sink) {
   }
 }
 
+// Two operands of one operation that stand elsewhere change places, with their names or without.
+void operands_exchanged(const Plan& plan, const MutantSink& sink) {
+  for (std::size_t s = 0; s < plan.segments.size(); ++s) {
+    for (std::size_t o = 0; o < plan.segments[s].operations.size(); ++o) {
+      const std::vector<Access>& accesses = plan.segments[s].operations[o].accesses;
+      for (std::size_t a = 0; a < accesses.size(); ++a) {
+        for (std::size_t b = 0; b < a; ++b) {
+          if (accesses[a].range == accesses[b].range || accesses[a].tenant != accesses[b].tenant) continue;
+          if (accesses[a].range.size == Bytes(0) || accesses[b].range.size == Bytes(0)) continue;
+          Plan places = plan;
+          auto& of_places = places.segments[s].operations[o].accesses;
+          std::swap(of_places[a].range, of_places[b].range);
+          sink.take(std::move(places), fmt::format("{}, {} and {}", describe(plan, EventPoint{s, o}), b, a));
+          if (accesses[a].mode == accesses[b].mode || accesses[a].role == accesses[b].role) continue;
+          Plan modes = plan;
+          auto& of_modes = modes.segments[s].operations[o].accesses;
+          std::swap(of_modes[a].mode, of_modes[b].mode);
+          sink.take(std::move(modes), fmt::format("{}, modes {} and {}", describe(plan, EventPoint{s, o}), b, a));
+        }
+      }
+    }
+  }
+}
+
+// A buffer is said to hold values of another type, or sharded over another axis.
+void content_of_another_kind(const Plan& plan, const MutantSink& sink) {
+  for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
+    for (std::size_t role = 0; role < role_count; ++role) {
+      const Content& content = plan.unit_buffers[unit][static_cast<Role>(role)];
+      if (!content.exists()) continue;
+      Plan type = plan;
+      type.unit_buffers[unit][static_cast<Role>(role)].type = content.type == DType::fp16 ? DType::bf16 : DType::fp16;
+      sink.take(std::move(type), fmt::format("{} of {}", to_string(static_cast<Role>(role)), plan.units[unit].name));
+      Plan placement = plan;
+      placement.unit_buffers[unit][static_cast<Role>(role)].over = content.over | Axis::pipeline;
+      sink.take(std::move(placement),
+                fmt::format("{} of {}", to_string(static_cast<Role>(role)), plan.units[unit].name));
+      Plan space = plan;
+      space.unit_buffers[unit][static_cast<Role>(role)].space =
+          content.space == MemorySpace::host ? MemorySpace::device : MemorySpace::host;
+      sink.take(std::move(space), fmt::format("{} of {}", to_string(static_cast<Role>(role)), plan.units[unit].name));
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<MutantClass> range_mutants() {
@@ -157,6 +197,8 @@ std::vector<MutantClass> range_mutants() {
           {"the next rank's shard", false, next_ranks_shard},
           {"axes of the mesh exchanged", false, axes_exchanged},
           {"sharded over one axis less", false, wider_by_an_axis},
+          {"operands exchanged", false, operands_exchanged},
+          {"content of another kind", false, content_of_another_kind},
           {"only my shard in place of the whole", false, only_my_shard},
           {"the whole in place of my shard", false, everybodys_shards}};
 }

@@ -104,11 +104,11 @@ std::vector<Interval> tenancies(const Plan& plan, std::size_t segment, std::size
   return result;
 }
 
-bool meets_a_tenant(const Plan& plan, std::size_t unit, std::size_t to, std::size_t UnitBuffers::*slot) {
+bool meets_a_tenant(const Plan& plan, std::size_t unit, std::size_t to, Role slot) {
   const std::size_t segment = *plan.find(plan.micro_batches(0) == 1 ? SegmentKind::only : SegmentKind::last);
   for (std::size_t other = 0; other < plan.units.size(); ++other) {
-    if (other == unit || plan.unit_buffers[other].*slot != to) continue;
-    for (const Interval& mine : tenancies(plan, segment, unit, plan.unit_buffers[unit].*slot)) {
+    if (other == unit || plan.unit_buffers[other][slot].buffer != to) continue;
+    for (const Interval& mine : tenancies(plan, segment, unit, plan.unit_buffers[unit][slot].buffer)) {
       for (const Interval& theirs : tenancies(plan, segment, other, to)) {
         if (overlap(mine, theirs)) return true;
       }
@@ -159,26 +159,26 @@ bool waits_are_enough(const Plan& plan) {
 // compiler; such a pair in different slots may share, given the waits, and its mutant lacks them, unless what orders
 // their neighbours happens to be enough. Gradients of one bucket spread over slots that an earlier unit could as well
 // have had: no hazard.
-void slot_merged(const Plan& plan, const MutantSink& sink, std::size_t UnitBuffers::*slot) {
+void slot_merged(const Plan& plan, const MutantSink& sink, Role slot) {
   for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
     for (std::size_t other = 0; other < plan.units.size(); ++other) {
-      const std::size_t from = plan.unit_buffers[unit].*slot;
-      const std::size_t to = plan.unit_buffers[other].*slot;
+      const std::size_t from = plan.unit_buffers[unit][slot].buffer;
+      const std::size_t to = plan.unit_buffers[other][slot].buffer;
       if (from == to || from == no_buffer || to == no_buffer) continue;
       // An empty unit takes no place in any slot.
       if (plan.layouts[unit].padded_elements() == 0 || plan.layouts[other].padded_elements() == 0) {
         sink.exclude();
         continue;
       }
-      if (slot != &UnitBuffers::parameters && !meets_a_tenant(plan, unit, to, slot)) {
+      if (slot != Role::parameters && !meets_a_tenant(plan, unit, to, slot)) {
         sink.exclude();
         continue;
       }
       Plan mutant = plan;
-      mutant.unit_buffers[unit].*slot = to;
+      mutant.unit_buffers[unit][slot].buffer = to;
       make_room(mutant, to, plan.buffers[from].size);
       rename_buffer(mutant, unit, from, to);
-      if (slot == &UnitBuffers::parameters && !meets_a_tenant(plan, unit, to, slot) && waits_are_enough(mutant)) {
+      if (slot == Role::parameters && !meets_a_tenant(plan, unit, to, slot) && waits_are_enough(mutant)) {
         sink.exclude();
         continue;
       }
@@ -188,14 +188,12 @@ void slot_merged(const Plan& plan, const MutantSink& sink, std::size_t UnitBuffe
 }
 
 void parameter_slot_shared(const Plan& plan, const MutantSink& sink) {
-  if (!plan.parameters_stay_whole()) slot_merged(plan, sink, &UnitBuffers::parameters);
+  if (!plan.parameters_stay_whole()) slot_merged(plan, sink, Role::parameters);
 }
-void gradient_slot_shared(const Plan& plan, const MutantSink& sink) {
-  slot_merged(plan, sink, &UnitBuffers::gradient_slot);
-}
+void gradient_slot_shared(const Plan& plan, const MutantSink& sink) { slot_merged(plan, sink, Role::gradient_slot); }
 
 // Buckets travel one after the other on one stream: what is the only one of its bucket in a buffer may stand in any.
-void staging_shared(const Plan& plan, const MutantSink& sink) { slot_merged(plan, sink, &UnitBuffers::staging); }
+void staging_shared(const Plan& plan, const MutantSink& sink) { slot_merged(plan, sink, Role::staging); }
 
 // The next buffer in the arena that holds bytes.
 std::optional<std::size_t> neighbour(const Plan& plan, std::size_t buffer) {
@@ -234,10 +232,51 @@ void into_its_neighbour(const Plan& plan, const MutantSink& sink) {
   }
 }
 
+// A transfer that goes missing, and one on the stream of the other direction.
+template <typename Change>
+void at_each_transfer(const Plan& plan, const MutantSink& sink, Change change) {
+  for (std::size_t s = 0; s < plan.segments.size(); ++s) {
+    for (std::size_t o = 0; o < plan.segments[s].operations.size(); ++o) {
+      if (plan.segments[s].operations[o].kind != OperationKind::transfer) continue;
+      Plan mutant = plan;
+      change(mutant, EventPoint{s, o});
+      sink.take(std::move(mutant), describe(plan, EventPoint{s, o}));
+    }
+  }
+}
+
+void transfer_missing(const Plan& plan, const MutantSink& sink) { at_each_transfer(plan, sink, erase); }
+
+void transfer_the_other_way(const Plan& plan, const MutantSink& sink) {
+  at_each_transfer(plan, sink, [](Plan& mutant, EventPoint point) {
+    Operation& transfer = mutant.segments[point.segment].operations[point.operation];
+    transfer.stream = transfer.stream == StreamId::fetch ? StreamId::evict : StreamId::fetch;
+  });
+}
+
+void host_memory_in_place_of_the_slot(const Plan& plan, const MutantSink& sink) {
+  for (std::size_t s = 0; s < plan.segments.size(); ++s) {
+    for (std::size_t o = 0; o < plan.segments[s].operations.size(); ++o) {
+      const Operation& operation = plan.segments[s].operations[o];
+      for (std::size_t a = 0; a < operation.accesses.size(); ++a) {
+        if (operation.kind != OperationKind::optimize || operation.accesses[a].role != Role::state_slot) continue;
+        Plan mutant = plan;
+        Access& access = mutant.segments[s].operations[o].accesses[a];
+        access.role = Role::state;
+        access.range.buffer = plan.content(access).buffer;
+        sink.take(std::move(mutant), describe(plan, EventPoint{s, o}));
+      }
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<MutantClass> slot_mutants() {
-  return {{"slot freed before its last reader", false, freed_before_last_reader},
+  return {{"transfer missing", false, transfer_missing},
+          {"transfer on the other stream", false, transfer_the_other_way},
+          {"an update in the host's memory", false, host_memory_in_place_of_the_slot},
+          {"slot freed before its last reader", false, freed_before_last_reader},
           {"slot freed one operation early", false, freed_before_previous_operation},
           {"parameter slot shared", false, parameter_slot_shared},
           {"gradient slot shared", false, gradient_slot_shared},

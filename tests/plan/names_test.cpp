@@ -27,9 +27,11 @@ void check_names(Enum last) {
 
 TEST_CASE("every_enumerator_has_a_name_of_its_own") {
   check_names(Category::checkpoints);
-  check_names(StreamId::reduce);
+  check_names(StreamId::evict);
+  check_names(Role::exchanged);
   check_names(WaitType::throttle);
-  check_names(OperationKind::broadcast);
+  check_names(OperationKind::receive);
+  check_names(MemorySpace::host);
   check_names(SegmentKind::synchronize);
   check_names(ViolationKind::deadlock);
   check_names(WindowKind::evaluate);
@@ -38,7 +40,8 @@ TEST_CASE("every_enumerator_has_a_name_of_its_own") {
   check_names(Checkpointing::background);
   check_names(CollectiveStaging::results);
   CHECK(static_cast<std::size_t>(Category::checkpoints) + 1 == category_count);
-  CHECK(static_cast<std::size_t>(StreamId::reduce) + 1 == stream_count);
+  CHECK(static_cast<std::size_t>(StreamId::evict) + 1 == stream_count);
+  CHECK(static_cast<std::size_t>(Role::exchanged) + 1 == role_count);
   CHECK(static_cast<std::size_t>(Axis::tensor) + 1 == axis_count);
 }
 

@@ -88,6 +88,7 @@ TEST_CASE("the_hash_sees_every_field_that_is_executed") {
       hash_after([](Plan& plan) { first_of(plan, all_gather).accesses[0].range.size += Bytes(2); }),
       hash_after([](Plan& plan) { first_of(plan, all_gather).accesses[0].mode = AccessMode::discard; }),
       hash_after([](Plan& plan) { first_of(plan, all_gather).accesses[0].tenant = 2; }),
+      hash_after([](Plan& plan) { first_of(plan, all_gather).accesses[0].role = Role::state; }),
       hash_after([](Plan& plan) { first_of(plan, window).waits.clear(); }),
       hash_after([](Plan& plan) { first_of(plan, window).waits[0].type = WaitType::order; }),
       hash_after([](Plan& plan) { plan.events[first_of(plan, window).waits[0].event].operation -= 1; }),
@@ -105,7 +106,7 @@ TEST_CASE("the_hash_sees_every_field_that_is_executed") {
         first.accesses.insert(first.accesses.end(), {first.accesses[0], first.accesses[1]});
       }),
   };
-  CHECK(hashes.size() == 27);
+  CHECK(hashes.size() == 28);
 }
 
 TEST_CASE("a_step_runs_its_micro_batches_and_then_its_update") {

@@ -81,7 +81,7 @@ TEST_CASE("what_stays_is_a_replicas_share_in_the_parameters_type") {
       const Plan gathered_anew = compile(input_of(chain_model(5), options));
       std::size_t staying = 0;
       for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
-        const std::size_t buffer = plan.unit_buffers[unit].resharded;
+        const std::size_t buffer = plan.unit_buffers[unit][Role::resharded].buffer;
         if (buffer == no_buffer) continue;
         ++staying;
         CHECK(plan.buffers[buffer].size ==

@@ -60,7 +60,7 @@ TEST_CASE("every_sharding_that_a_rank_can_update_from_is_sound_and_keeps_what_it
           const Verification verification = verify(plan);
           CHECK_MESSAGE(verification.ok(), (verification.ok() ? "" : verification.violations.front().text));
           Bytes of_states;
-          for (const UnitBuffers& buffers : plan.unit_buffers) of_states += plan.buffers[buffers.states[0]].size;
+          for (const UnitBuffers& buffers : plan.unit_buffers) of_states += plan.buffers[buffers.states[0].buffer].size;
           CHECK(of_states == size_of(DType::fp32) * elements(plan, plan.sharding().optimizer));
           ++sound;
         }

@@ -75,13 +75,13 @@ TEST_CASE("frozen_parameters_have_masters_but_neither_gradients_nor_states") {
       trained += 4 * own * shards(sharding.optimizer);
     }
     std::uint64_t held = 0;
-    for (const UnitBuffers& unit : plan.unit_buffers) held += plan.buffers[unit.master].size.count();
+    for (const UnitBuffers& unit : plan.unit_buffers) held += plan.buffers[unit[Role::master].buffer].size.count();
     CHECK(held == masters);
     CHECK(bytes_in(plan, Category::optimizer) == 2 * trained);
     for (const std::size_t unit : {1u, 2u}) {
       CHECK_FALSE(plan.trains(unit));
-      CHECK(plan.unit_buffers[unit].gradient == no_buffer);
-      CHECK(plan.unit_buffers[unit].gradient_slot == no_buffer);
+      CHECK(!plan.unit_buffers[unit][Role::gradient].exists());
+      CHECK(!plan.unit_buffers[unit][Role::gradient_slot].exists());
       for (const auto kind : {OperationKind::reduce_scatter, OperationKind::optimize, OperationKind::sum_of_squares,
                               OperationKind::prepare_gradient, OperationKind::accumulate, OperationKind::hook}) {
         CHECK(count(plan, kind, unit) == 0);

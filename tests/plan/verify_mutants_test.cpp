@@ -106,6 +106,10 @@ std::vector<Subject> subjects() {
     add(result, experts_model(),
         {.strategy = strategy, .precision = bf16_mixed, .ranks = 6, .replicas = 2, .micro_batches = 2});
   }
+  for (const Strategy strategy : {Strategy::zero2, Strategy::fsdp}) {
+    add(result, offloading_model(), {.strategy = strategy, .ranks = 3});
+    add(result, offloading_model(), {.strategy = strategy, .precision = bf16_mixed, .ranks = 2, .micro_batches = 2});
+  }
   for (const MeshShape& mesh : further_meshes()) {
     add(result, sliced_model(), {.mesh = mesh});
     add(result, sliced_model(),

@@ -104,7 +104,8 @@ TEST_CASE("a_gradient_in_16_bits_is_looked_at_in_fp32") {
       const tessera::Unit& unit = model.add(layer, "layer");
       model.finalize(tessera::AdamW{});
       const tessera::plan::UnitBuffers& buffers = model.plan().unit_buffers[0];
-      CHECK((buffers.gradient == buffers.gradient_slot) == !hooked);
+      using tessera::plan::Role;
+      CHECK((buffers[Role::gradient].buffer == buffers[Role::gradient_slot].buffer) == !hooked);
       Values dy(3 * 7, 0.25f);
       for (int step = 0; step < 2; ++step) {
         const Values x = toy::sample(3 * 5, step, 0, 0, 0);

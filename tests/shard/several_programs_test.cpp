@@ -387,9 +387,9 @@ TEST_CASE("a_program_of_one_micro_batch_needs_no_sums_that_another_needs") {
     game.finalize();
     const tessera::plan::Plan& plan = game.model.plan();
     for (const std::size_t of_maker : {0u, 1u})
-      CHECK(plan.unit_buffers[of_maker].accumulation == tessera::plan::no_buffer);
+      CHECK(!plan.unit_buffers[of_maker][tessera::plan::Role::accumulation].exists());
     for (const std::size_t of_judge : {2u, 3u})
-      CHECK(plan.unit_buffers[of_judge].accumulation != tessera::plan::no_buffer);
+      CHECK(plan.unit_buffers[of_judge][tessera::plan::Role::accumulation].exists());
     CHECK(plan.gradient_divisor(0) == 6);
     CHECK(plan.gradient_divisor(1) == 2);
   });

@@ -112,6 +112,7 @@ struct Run {
   std::vector<tessera::Precision> precisions;  // of the units, in turn; none: the model's
   std::set<std::size_t> frozen = {};           // layers whose weight (even ones) or all of which (odd ones) is frozen
   std::set<std::size_t> in_replica = {};       // layers that each replica has of its own
+  std::set<std::size_t> offloaded = {};        // layers whose optimizer's states stand in the host's memory
   bool rounds = true;                          // whether the optimizer writes parameters of 16 bits, too
 };
 
@@ -174,6 +175,7 @@ void add_layers(tessera::FullyShard& model, std::vector<std::unique_ptr<L>>& lay
     if (run.frozen.contains(l) && l % 2 == 1) layers[l]->bias.set_frozen(true);
     tessera::UnitOptions unit;
     unit.in_replica = run.in_replica.contains(l);
+    if (run.offloaded.contains(l)) unit.states_in = tessera::MemorySpace::host;
     if (!run.precisions.empty()) unit.precision = run.precisions[l % run.precisions.size()];
     model.add(*layers[l], unit);
   }

@@ -174,9 +174,9 @@ double moved_bytes(const Operation& operation) {
 double whole_bytes(const Operation& operation) {
   if (operation.kind == OperationKind::broadcast) return declared_bytes(operation);
   double bytes = 0;
-  for (std::size_t a = 0; a + 1 < operation.accesses.size(); a += 2) {
+  for (std::size_t move = 0; move < operation.moves(); ++move) {
     bytes +=
-        static_cast<double>(std::max(operation.accesses[a].range.size, operation.accesses[a + 1].range.size).count());
+        static_cast<double>(std::max(operation.source(move).range.size, operation.target(move).range.size).count());
   }
   return bytes;
 }

@@ -64,10 +64,12 @@ RankMemory measure(FullyShard& model) {
   result.peak.planned = planned.peak;
   result.live = planned.live;
   if (!result.measurable) return result;
+  std::array<Bytes, 2> arenas{};  // by space
   for (const MemoryRegion& region : model.regions()) {
     result.categories[static_cast<std::size_t>(region.category)].measured += measured(region.memory);
-    result.peak.measured = std::max(result.peak.measured, mapping_of(region.memory.data()));
+    arenas[static_cast<std::size_t>(region.space)] = mapping_of(region.memory.data());
   }
+  result.peak.measured = arenas[0] + arenas[1];
   return result;
 }
 

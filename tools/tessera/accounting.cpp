@@ -111,8 +111,8 @@ std::size_t runs_per_step(plan::SegmentKind kind, std::size_t micro_batches) {
 // Accesses come in pairs, a shard and the whole, one pair for each unit.
 Bytes whole_size(const plan::Operation& operation) {
   Bytes size;
-  for (std::size_t pair = 0; pair + 1 < operation.accesses.size(); pair += 2) {
-    size += std::max(operation.accesses[pair].range.size, operation.accesses[pair + 1].range.size);
+  for (std::size_t move = 0; move < operation.moves(); ++move) {
+    size += std::max(operation.source(move).range.size, operation.target(move).range.size);
   }
   return size;
 }

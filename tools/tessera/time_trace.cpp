@@ -36,6 +36,7 @@ class Timeline {
     events_.push_back(name_event("process_name", rank.rank, 0, fmt::format("ranks like {}", rank.rank)));
     for (std::size_t id = 0; id < plan::stream_count; ++id) {
       const auto stream = static_cast<plan::StreamId>(id);
+      if (!report_.plan.uses(stream)) continue;
       events_.push_back(name_event("thread_name", rank.rank, thread_of(stream), std::string(to_string(stream))));
     }
     for (const plan::TimedOperation& timed : rank.operations) {

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "tessera/base/shape.hpp"
+#include "tessera/plan/program.hpp"
 #include "tessera/plan/strategy.hpp"
 
 #pragma GCC visibility push(default)
@@ -52,6 +53,18 @@ struct ExchangeSpec {
   friend bool operator==(const ExchangeSpec&, const ExchangeSpec&) = default;
 };
 
+// Values that go between a unit's windows and those of another role of ranks (roles.hpp), from each rank to the one at
+// its coordinates. What windows of a kind write is sent once they close; what they read was received before they open.
+struct MessageSpec {
+  std::string name;  // the same on both sides
+  std::string peer;  // the role that has the other side
+  std::size_t elements = 0;
+  DType type = DType::fp32;
+  WindowKind window = WindowKind::forward;
+  bool sends = false;
+  friend bool operator==(const MessageSpec&, const MessageSpec&) = default;
+};
+
 struct UnitSpec {
   std::string name;
   std::vector<ParameterSpec> parameters;
@@ -64,9 +77,12 @@ struct UnitSpec {
   bool recompute = false;  // a recompute window stands right before each backward one
   // Names of the fp32 buffers per parameter of an optimizer of its own; else its program's.
   std::optional<std::vector<std::string>> optimizer_states = std::nullopt;
+  // Where its optimizer's states stand between updates. Those of the host are brought to the device for each.
+  MemorySpace states_in = MemorySpace::device;
   // Ranks that differ along these axes have other values of it: experts, or slices of a layer. Gradients are summed
   // along the others alone.
   AxisSet apart = {};
+  std::vector<MessageSpec> messages = {};
   std::string prefix = {};  // of its tensors' full names, behind which those of a unit that is apart have their number
 };
 

@@ -32,7 +32,7 @@ struct CategoryBytes {
 struct MemoryReport {
   std::array<CategoryBytes, category_count> categories;
   Bytes peak;  // the arena: the sum of the regions
-  Bytes host;  // of that, what is memory of the host on any device: the end of the arena
+  Bytes host;  // of that, the host's memory, which is an arena of its own: offsets there follow the device's
   Bytes live;  // the largest sum of bytes in use at one operation: persistent buffers, and slots from acquisition to
                // release
 };

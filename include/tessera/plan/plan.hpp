@@ -23,8 +23,6 @@ namespace tessera::plan {
 
 // ---- memory ----
 
-enum class MemorySpace { device, host };
-
 // What bytes are for (docs/numerics.md). Each category is a page-aligned region of the arena.
 enum class Category {
   parameters,       // fp32 masters, and whole parameters
@@ -38,10 +36,11 @@ enum class Category {
   activations,      // what the user's layers keep, in a block that they divide up themselves
   scalars,          // norms, step count, flags
   collectives,      // staging of collectives, where the backend needs any
-  checkpoints,  // staging of saves and loads, and the copy of the shards that is written in the background; memory of
-                // the host, and last, so that the device's is one stretch
+  // Memory of the host, and last, so that the device's is one stretch.
+  offloaded,    // what units keep there (UnitSpec::states_in)
+  checkpoints,  // staging of saves and loads, and the copy of the shards that is written in the background
 };
-inline constexpr std::size_t category_count = 12;
+inline constexpr std::size_t category_count = 13;
 std::string_view to_string(Category category);
 
 struct Buffer {
@@ -50,6 +49,44 @@ struct Buffer {
   MemorySpace space = MemorySpace::device;
   Bytes size;
   Bytes offset;  // in the arena, which the CPU has one of, and other devices in two parts: their own and the host's
+};
+
+// What values are for. Operations name their operands by it.
+enum class Role {
+  master,          // fp32: what this rank updates; as much as it keeps of the parameters where these are fp32 too
+  kept,            // of parameters that windows gather: the masters, or a copy in the parameters' type (hfsdp)
+  parameters,      // what windows read: a slot (fsdp), the masters (others in fp32), a whole copy (others else)
+  resharded,       // in the parameters' type, between two gathers of a pass: sharded over fewer axes (Resharding)
+  gradient_slot,   // what backward windows write
+  staging,         // the same in the wire's type, where that is another
+  accumulation,    // whole fp32 gradient, where gradients add up before the reduction
+  gradient,        // reduced: what the strategy keeps of it; at least what the first of several reductions leaves, one
+                   // for each axis, and whole where sums of micro-batches stand. fp32, but in the gradient's own type
+                   // where a step has one of them and nobody adds to it, which is then the slot, too
+  state,           // of the optimizer, several: what this rank updates
+  anchor,          // where there are outer steps, this rank's shard: the masters after the last one,
+  outer_momentum,  // … the outer optimizer's momentum,
+  outer_mean,      // … and while one runs the mean of the masters
+  untrained,       // BufferSpecs one after the other, each aligned as parameters are
+  state_slot,      // of states that stand in the host's memory: where an update has them
+  scalars,         // of a program: kernels::StepScalars
+  norms,           // of a program, by training rank: fp64 of each unit that it trains, and the rank's kernels::StepPart
+  message,         // what is sent to another role of ranks or received from one, several
+  exchanged,       // what ranks bring to the exchange that runs, one after the other
+};
+inline constexpr std::size_t role_count = 18;
+std::string_view to_string(Role role);
+
+inline constexpr std::size_t no_buffer = static_cast<std::size_t>(-1);
+
+// What a unit has in a buffer, which may be others', too: they take turns in slots, and some roles share a place.
+struct Content {
+  std::size_t buffer = no_buffer;  // in Plan::buffers; no_buffer where the strategy has none
+  DType type = DType::fp32;
+  AxisSet over = {};  // its placement: sharded over these. What is sharded over more is a view of its place there
+  MemorySpace space = MemorySpace::device;
+  bool exists() const { return buffer != no_buffer; }
+  friend bool operator==(const Content&, const Content&) = default;
 };
 
 // Bytes of one buffer as the rank at some coordinates sees them: from `offset`, and by a stride for each axis from
@@ -75,12 +112,16 @@ struct Access {
   // Whose content: the unit that holds a slot. A read under another tenant's content is an error that the verifier
   // finds.
   std::size_t tenant;
+  Role role;
+  std::size_t state = 0;  // of states, their slots, and messages: which
 };
 
 // ---- order ----
 
-enum class StreamId { compute, gather, reduce };
-inline constexpr std::size_t stream_count = 3;
+// fetch: from the host's memory to the device's; evict: back.
+enum class StreamId { compute, gather, reduce, fetch, evict };
+inline constexpr std::size_t stream_count = 5;
+constexpr bool is_transferring(StreamId stream) { return stream == StreamId::fetch || stream == StreamId::evict; }
 std::string_view to_string(StreamId stream);
 
 enum class WaitType {
@@ -119,6 +160,9 @@ enum class OperationKind {
   outer_update,  // my shard of the masters, from the replicas' mean and the anchor
   release,       // a slot is given back
   broadcast,     // buffers, from rank 0
+  transfer,      // between the device's memory and the host's
+  send,          // a message, to the rank of another role at the same coordinates
+  receive,       // … from it
 };
 std::string_view to_string(OperationKind kind);
 constexpr bool is_collective(OperationKind kind) {
@@ -126,6 +170,9 @@ constexpr bool is_collective(OperationKind kind) {
          kind == OperationKind::all_gather_sum || kind == OperationKind::gather_norms ||
          kind == OperationKind::broadcast || kind == OperationKind::exchange;
 }
+
+// Meets its counterpart on a rank of another role.
+constexpr bool is_message(OperationKind kind) { return kind == OperationKind::send || kind == OperationKind::receive; }
 
 inline constexpr std::size_t no_unit = static_cast<std::size_t>(-1);
 inline constexpr std::size_t no_exchange = static_cast<std::size_t>(-1);
@@ -146,6 +193,14 @@ struct Operation {
   std::size_t divisor = 1;   // reduce_scatter: ranks × micro-batches once, in the last reduction of all (the update
                              // puts right what ranks brought other than that); of masters: replicas
   DType wire = DType::fp32;  // reduce_scatter: dtype of what is read
+
+  // The operand of a role, which is read, written or both; throws InternalError where there is none.
+  const Access& operand(Role role) const;
+  const Access* find(AccessMode mode) const;  // the first of a mode; null where there is none
+  // What moves from a source to a target, for each unit one pair: collectives, casts.
+  std::size_t moves() const { return accesses.size() / 2; }
+  const Access& source(std::size_t move = 0) const { return accesses[2 * move]; }
+  const Access& target(std::size_t move = 0) const { return accesses[2 * move + 1]; }
 };
 
 // ---- segments ----
@@ -211,37 +266,28 @@ Sharding sharding_of(const PlanOptions& options);
 // Whether whole sums of micro-batches are what is then reduced in place, and the automatic accumulation mode is local.
 bool sums_stay_whole(const PlanOptions& options);
 
-// Where a unit's content stands. Buffers are indices into Plan::buffers; no_buffer where the strategy has none.
-inline constexpr std::size_t no_buffer = static_cast<std::size_t>(-1);
-struct UnitBuffers {
-  // fp32: what this rank updates; as much as it keeps of the parameters where these are fp32 too.
-  std::size_t master = no_buffer;
-  // What is kept of parameters that windows gather: the masters, or a copy in the parameters' type (hfsdp).
-  std::size_t kept = no_buffer;
-  // What windows read: a slot (fsdp), the masters (others in fp32), a whole copy (others else).
-  std::size_t parameters = no_buffer;
-  // In the parameters' type, between two gathers of a pass: what is sharded over fewer axes (Resharding).
-  std::size_t resharded = no_buffer;
-  std::size_t gradient_slot = no_buffer;  // what backward windows write
-  std::size_t staging = no_buffer;        // the same in the wire's type, where that is another
-  std::size_t accumulation = no_buffer;   // whole fp32 gradient, where gradients add up before the reduction
-  // Reduced: what the strategy keeps of gradients; at least what the first of several reductions leaves, one for each
-  // axis, and whole where sums of micro-batches stand. fp32, but in the gradient's own type where a step has one of
-  // them and nobody adds to it, which is then the slot, too.
-  std::size_t gradient = no_buffer;
-  std::vector<std::size_t> states;  // what this rank updates
-  // Where there are outer steps, this rank's shard: the masters after the last one, the outer optimizer's momentum, and
-  // while one runs the mean of the masters.
-  std::size_t anchor = no_buffer;
-  std::size_t outer_momentum = no_buffer;
-  std::size_t outer_mean = no_buffer;
-  std::size_t untrained = no_buffer;  // BufferSpecs one after the other, each aligned as parameters are
+// What a unit has, by role.
+class UnitBuffers {
+ public:
+  std::vector<Content> states;
+  std::vector<Content> state_slots;  // empty where states stand in the device's memory
+  std::vector<Content> messages;     // as UnitSpec::messages
+
+  const Content& operator[](Role role) const { return contents_[static_cast<std::size_t>(role)]; }
+  Content& operator[](Role role) { return contents_[static_cast<std::size_t>(role)]; }
+  const Content& of(const Access& access) const {
+    if (access.role == Role::state) return states.at(access.state);
+    if (access.role == Role::message) return messages.at(access.state);
+    return access.role == Role::state_slot ? state_slots.at(access.state) : (*this)[access.role];
+  }
+
+ private:
+  std::array<Content, role_count> contents_;
 };
 
 // What the steps of a program have for themselves, so that each counts its own updates, with an optimizer of its own.
 struct ProgramBuffers {
-  std::size_t scalars = no_buffer;  // kernels::StepScalars
-  // By training rank: fp64 of each unit that the program trains, and the rank's kernels::StepPart.
+  std::size_t scalars = no_buffer;
   std::size_t norms = no_buffer;
 };
 
@@ -257,7 +303,7 @@ struct Plan {
   std::vector<UnitBuffers> unit_buffers;
   std::vector<ProgramBuffers> program_buffers;
   std::size_t activations = no_buffer;
-  std::size_t exchanged = no_buffer;       // what ranks bring to the exchange that runs, one after the other
+  std::size_t exchanged = no_buffer;
   std::size_t gather_staging = no_buffer;  // of the communicators that gather, reduce and exchange
   std::size_t reduce_staging = no_buffer;
   std::size_t exchange_staging = no_buffer;
@@ -293,18 +339,16 @@ struct Plan {
   Sharding sharding(std::size_t unit) const;
   // What this rank is the one to initialise, and to give out, of a unit's persistent buffers is sharded over these.
   AxisSet own(std::size_t unit) const { return common(unit) - diverging(); }
-  AxisSet own(std::size_t unit, std::size_t buffer) const;
+  AxisSet own(std::size_t unit, const Content& content) const;
   // What windows read is whole at all times; else it is gathered into slots.
   bool parameters_stay_whole() const { return sharding().parameters.empty(); }
+  bool uses(StreamId stream) const;  // transferring ones only where something is offloaded
+  const Content& content(const Access& access) const { return unit_buffers[access.tenant].of(access); }
   // What a rank holds of a gathered unit between its windows of a pass (Resharding) is sharded over these.
   AxisSet held_between_windows(std::size_t unit) const;
   AxisSet held_between_windows(const Resharding& resharding, AxisSet parameters) const;
   // Who takes part in an exchange.
   AxisSet group_of(const ExchangeSpec& exchange) const { return mesh.group(training() - exchange.apart); }
-  // Over which axes what stands in one of a unit's buffers is sharded: what is sharded over more is a view of its place
-  // there. A sum is formed axis by axis where it stands, so gradients have room for the first of these sums at least.
-  AxisSet placement(std::size_t unit, std::size_t buffer) const;
-
   // ---- steps ----
 
   // Of a step of a program; where they add up: with one both modes are `reduced`; what the last reduction of such a

@@ -13,6 +13,10 @@
 
 namespace tessera {
 
+// Where memory is: the device's own, or the host's, pinned for a device that copies from it and to it.
+enum class MemorySpace { device, host };
+std::string_view to_string(MemorySpace space);
+
 // Where micro-batches add up. reduced: each is reduced, and fp32 shards add up. local: whole fp32 gradients add up on
 // the rank and are reduced once. automatic: what the strategy's row says. With one micro-batch all are `reduced`.
 enum class AccumulationMode { automatic, reduced, local };

@@ -41,6 +41,7 @@ using GradientHook = std::function<void(const ReducedGradient&)>;
 struct MemoryRegion {
   plan::Category category;
   std::span<const std::byte> memory;
+  MemorySpace space;
 };
 
 }  // namespace tessera

@@ -56,6 +56,11 @@ struct UnitOptions {
   // number of the replica behind the prefix: "experts.up.weight" of replica 3 is "experts.3.up.weight". Its exchanges
   // are among the replica's ranks. Not with outer steps.
   bool in_replica = false;
+  // Where the states of its optimizer stand between updates. In the host's memory (pinned, of a device) they take none
+  // of the device's but for slots, which two units share in turn: each update brings a unit's states there beside the
+  // update of the unit before, and takes them back. With the same bits. Wants a strategy that shards states over all
+  // ranks that train together: UsageError from finalize() else.
+  MemorySpace states_in = MemorySpace::device;
   // Full names of its tensors begin with this; default: the unit's name and a dot.
   std::optional<std::string> prefix = std::nullopt;
 };
