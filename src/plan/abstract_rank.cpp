@@ -201,8 +201,8 @@ void AbstractRank::check_summed(EventPoint here, const Access& access, const Rep
                      plan_->buffers[buffer].name, all_of_it ? "which" : "of which only a part", sum.ranks, ranks));
 }
 
-// What stands in a gradient's buffer counts as summed when it comes from there; what windows write, staging and sums on
-// the rank are this rank's alone. A gather of sums adds no rank, but what the others own.
+// Bytes count as summed when they come from a gradient's buffer; those that windows write, staging and sums on the rank
+// are this rank's alone. A gather of sums adds no rank, but what the others own.
 void AbstractRank::note_summed(const Operation& operation) {
   const auto bytes = [&](std::size_t access) { return interval(operation.accesses[access].range, place_); };
   const auto buffer = [&](std::size_t access) { return operation.accesses[access].range.buffer; };
@@ -273,7 +273,7 @@ void AbstractRank::write_content(const Range& range, std::size_t tenant) {
 
 void AbstractRank::leave(const Report& report) {
   check_launch_order(report);
-  // What follows enters with its own; copies of this rank need none of it.
+  // The next segment enters with its own; copies of this rank need none of it.
   before_.reset();
   collectives_.clear();
   done_.clear();

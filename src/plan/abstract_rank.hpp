@@ -18,8 +18,8 @@
 
 namespace tessera::plan {
 
-// By stream of the rank: how many of its operations are known to have completed. What a rank could learn of itself from
-// its peers does not count: no plan relies on it.
+// A clock has for each stream of the rank how many of its operations are known to have completed. A rank could learn of
+// itself from its peers, but that does not count: no plan relies on it.
 using Clock = std::array<std::uint32_t, stream_count>;
 
 inline void join(Clock& into, const Clock& other) {
@@ -67,7 +67,7 @@ class Intervals {
   std::vector<Interval> more_;  // two at least, or none
 };
 
-// What stands in a buffer: whose content it is, and which of its bytes were written since the tenant took it.
+// The contents of a buffer say whose they are, and which of its bytes were written since the tenant took it.
 class Contents {
  public:
   void write(std::size_t tenant, Interval bytes) {
@@ -116,7 +116,7 @@ struct PastAccess {
   EventPoint by;
 };
 
-// What stands in those bytes of a buffer is summed over so many ranks.
+// A Sum says over how many ranks those bytes of a buffer are summed.
 struct Sum {
   std::size_t ranks = 1;
   Interval bytes{0, 0};
@@ -145,7 +145,7 @@ class AbstractRank {
   // Completes it, after checking its accesses against the past.
   void complete(std::size_t operation, const Report& report);
   // At the end. Launch order of collectives: checks each against the one launched before, in the order of the list.
-  // What is settled is forgotten.
+  // Forgets what is settled.
   void leave(const Report& report);
 
   const Plan& plan() const { return *plan_; }

@@ -59,7 +59,8 @@ inline Range divided(const Plan& plan, const Range& whole, AxisSet axes) {
   return range;
 }
 
-// What this rank holds of a part of some content that is sharded so: all of it where it is, else its place there.
+// Returns what this rank holds of a part of some content that is sharded so: all of it where it is, else its place
+// there.
 inline Range share_range(const Plan& plan, std::size_t unit, const Content& content, Part part, AxisSet over) {
   const UnitLayout& layout = plan.layouts[unit];
   const Bytes element = size_of(content.type);
@@ -76,7 +77,7 @@ inline Range whole_range(const Plan& plan, std::size_t unit, const Content& cont
                      size_of(content.type) * (trained + layout.elements(content.over, Part::frozen)));
 }
 
-// What this rank owns of a part of some persistent content.
+// Returns what this rank owns of a part of some persistent content.
 inline Range my_shard(const Plan& plan, std::size_t unit, const Content& content, Part part = Part::trained) {
   return share_range(plan, unit, content, part, plan.own(unit, content));
 }

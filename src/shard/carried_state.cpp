@@ -88,7 +88,7 @@ void CarriedState::restore(const plan::Plan& plan, std::span<const std::unique_p
       for (std::size_t p = 0; p < unit->parameters().size(); ++p) {
         const Parameter& parameter = *unit->parameters()[p];
         const bool kept = keeps(plan_, unit->index(), p, state);
-        // What starts to be trained sets out from its weights.
+        // A parameter that starts to be trained sets out from its weights.
         if (!keeps(plan, unit->index(), p, state) || !(kept || is_anchor(plan, state))) continue;
         const std::vector<float> values = whole(*unit, parameter, kept ? state : 0);
         for (const ParameterPiece& piece : here.pieces()) {

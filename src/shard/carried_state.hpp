@@ -1,4 +1,4 @@
-// What outlives a plan: masters, buffers, states of the optimizers and the step's scalars, taken from one executor and
+// This outlives a plan: masters, buffers, states of the optimizers and the step's scalars, taken from one executor and
 // put into the next, whose shards lie elsewhere.
 #pragma once
 
@@ -26,7 +26,7 @@ class CarriedState {
     std::size_t first;
     std::vector<float> values;
   };
-  // By parameter: the state's share of this rank; parameters without that state are missing.
+  // A parameter's entry is the state's share of this rank; parameters without that state are missing.
   using Shares = std::map<const Parameter*, Share>;
 
   std::vector<float> whole(const Unit& unit, const Parameter& parameter, std::size_t state) const;

@@ -1,4 +1,4 @@
-// What a model holds, looked at between two steps; norms take one exchange for all parameters.
+// A model is looked at between two steps; norms take one exchange for all parameters.
 #include "tessera/shard/inspection.hpp"
 
 #include <fmt/format.h>

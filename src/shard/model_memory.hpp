@@ -26,8 +26,8 @@ class ModelMemory {
   std::span<std::byte> bytes(std::size_t buffer);  // of one of the plan's buffers; empty for no_buffer
   kernels::StepScalars* scalars(std::size_t program);
 
-  // What this rank owns of one of a unit's fp32 buffers (Plan::own), parameter by parameter: of masters every
-  // parameter's, of everything else the trained ones'.
+  // Returns what this rank owns of one of a unit's fp32 buffers (Plan::own), parameter by parameter: every parameter's
+  // masters, and of everything else the trained ones'.
   std::vector<ParameterPiece> pieces(std::size_t unit, const plan::Content& content) {
     return pieces_of(unit, content, base(content.buffer));
   }

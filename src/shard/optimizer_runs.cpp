@@ -16,7 +16,7 @@ ParameterGroup group_of(std::string_view name, const std::vector<ParameterGroup>
   return group == groups.end() ? ParameterGroup{} : *group;
 }
 
-// What the rank updates.
+// Returns what the rank updates.
 std::vector<plan::ShardPiece> updated_pieces(const plan::Plan& plan, std::size_t unit, std::size_t rank) {
   const plan::UnitLayout& layout = plan.layouts[unit];
   std::vector<plan::ShardPiece> pieces = layout.pieces(rank, plan.sharding(unit).optimizer);

@@ -1,4 +1,4 @@
-// What a model holds between two steps, seen from the host: this rank's pieces, whole parameters, scalars.
+// Pieces are what a model holds between two steps, seen from the host: this rank's pieces, whole parameters, scalars.
 #pragma once
 
 #include <cstddef>

@@ -65,8 +65,8 @@ std::string advice(plan::CompileInput input, Bytes limit) {
                      input.options.ranks, to_string(smallest));
 }
 
-// By unit, the type of its first reduction; "-" where nothing is reduced. One reduction may be of several units. Later
-// ones are of sums, and of masters.
+// Returns for each unit the type of its first reduction; "-" where nothing is reduced. One reduction may be of several
+// units. Later ones are of sums, and of masters.
 std::vector<std::string_view> wires_of(const plan::Plan& plan) {
   std::vector<std::string_view> result(plan.units.size(), "-");
   for (const plan::Segment& segment : plan.segments) {

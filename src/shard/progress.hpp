@@ -58,7 +58,7 @@ class Progress {
   std::span<const plan::WindowUse> next_window(std::size_t segment) const;
 
  private:
-  // By program: where windows close, and which stay open around others.
+  // A program's entry says where windows close, and which stay open around others.
   struct Closing {
     std::vector<bool> micro_batch;
     std::vector<bool> evaluation;

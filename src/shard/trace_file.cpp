@@ -37,7 +37,7 @@ std::int64_t median(std::vector<std::int64_t> values) {
   return *middle;
 }
 
-// By rank: the first rank of its host.
+// Returns for each rank the first rank of its host.
 std::vector<std::size_t> hosts_of(const std::vector<BootId>& ids) {
   std::vector<std::size_t> hosts;
   for (const BootId& id : ids) {
@@ -232,7 +232,7 @@ class Writer {
     ++next_arrow_;
   }
 
-  // What the host does not do itself in a call: work of an immediate compute stream, with its waits, and its own waits.
+  // The host does not do this itself in a call: work of an immediate compute stream, with its waits, and its own waits.
   void count_as_inside(const TracedOperation& traced, const Operation& operation) {
     std::int64_t& inside = inside_[traced.section];
     if (content_.compute_is_immediate && operation.stream == plan::StreamId::compute) {
@@ -270,7 +270,7 @@ class Writer {
   std::int64_t origin_ = std::numeric_limits<std::int64_t>::max();
   std::string events_;
   std::size_t next_arrow_ = 1;
-  // Of the rank and the step that are being written.
+  // These are the rank and the step that are being written.
   const RankTimes* rank_ = nullptr;
   std::size_t step_ = 0;
   const std::int64_t* stamps_ = nullptr;

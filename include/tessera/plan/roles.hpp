@@ -25,7 +25,7 @@ struct RankRole {
 // another mesh.
 Verification verify(std::span<const RankRole> roles);
 
-// Of the table of roles: part of what every rank compares with the others, whichever its own is.
+// Hashes the table of roles: every rank compares it with the others, whichever its own role is.
 std::uint64_t hash(std::span<const RankRole> roles);
 
 }  // namespace tessera::plan

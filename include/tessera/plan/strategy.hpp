@@ -21,7 +21,7 @@ std::string_view to_string(MemorySpace space);
 // the rank and are reduced once. automatic: what the strategy's row says. With one micro-batch all are `reduced`.
 enum class AccumulationMode { automatic, reduced, local };
 
-// What each rank keeps between windows, by role: the axes of the mesh over which it is sharded. Over the others it is
+// Each rank keeps this between windows, by role: the axes of the mesh over which it is sharded. Over the others it is
 // whole. Axes that the mesh does not have count for nothing.
 struct Sharding {
   AxisSet parameters;
@@ -66,11 +66,11 @@ inline constexpr AxisSet outer_axes = Axis::replicate;
 // Ranks that differ along these axes work on the same samples.
 inline constexpr AxisSet same_samples = Axis::tensor;
 
-// What a rank holds of a unit that is gathered, between its windows of one pass: no more than between steps (true), so
-// that each window may have to gather it anew; all of it (false); or what is sharded over fewer axes than between
-// steps, so that it is gathered along the others once a pass, and along these for each window (over a replica's ranks:
-// ZeRO++'s secondary shards, Wang et al. 2023). Where these axes have one rank, that is `false`, where parameters are
-// not sharded over others besides, `true`.
+// Resharding says what a rank holds of a unit that is gathered, between its windows of one pass: no more than between
+// steps (true), so that each window may have to gather it anew; all of it (false); or what is sharded over fewer axes
+// than between steps, so that it is gathered along the others once a pass, and along these for each window (over a
+// replica's ranks: ZeRO++'s secondary shards, Wang et al. 2023). Where these axes have one rank, that is `false`, where
+// parameters are not sharded over others besides, `true`.
 struct Resharding {
   constexpr Resharding(bool reshards = true) : held(reshards ? AxisSet::all() : AxisSet()) {}
   constexpr Resharding(AxisSet between_windows) : held(between_windows) {}
@@ -91,12 +91,12 @@ inline constexpr Precision fp32_precision{};
 inline constexpr Precision bf16_mixed{DType::bf16, DType::bf16, DType::bf16};
 inline constexpr Precision fp16_mixed{DType::fp16, DType::fp16, DType::fp16};  // wants loss scaling
 
-// What the arena keeps for checkpoints. none: nothing, so none can be written or read. blocking: what a save needs
+// The arena keeps this for checkpoints. none: nothing, so none can be written or read. blocking: what a save needs
 // while training waits for it. background: the same, and a copy of the rank's shards that is written while training
 // goes on.
 enum class Checkpointing { none, blocking, background };
 
-// What collectives hold beside the data that they move, in the device's memory. none: nothing. parts: everybody's parts
+// Collectives hold this beside the data that they move, in the device's memory. none: nothing. parts: everybody's parts
 // of what this rank sums, in rounds of at most 64 MiB. results: this rank's part of a sum, in the type in which it
 // travels.
 enum class CollectiveStaging { none, parts, results };
