@@ -2,13 +2,14 @@
 """--simulate-world: the imagined rank takes the bytes of the real one in each category, says that it is a simulation, and can
 be a rank of a job that no machine has room for. Bad combinations are one line.
 
-usage: simulated_rank_test.py TRAIN_MLP TRAIN_GPT [--not-measurable]
+usage: simulated_rank_test.py TRAIN_MLP TRAIN_GPT [--not-measurable] [--mpirun MPIRUN]
 """
 import os
 import sys
 import tempfile
 
 import bad_input
+import process_runs
 import trainer_runs
 
 REDUCED = os.environ.get("TESSERA_TEST_MATRIX") == "reduced"
@@ -53,6 +54,17 @@ def check_matrix(mlp, gpt):
         count += check_equal_memory(mlp, [*MLP, *sharding, "--accumulate", 2], world, [1] if REDUCED else [0, world - 1])
     count += check_equal_memory(gpt, [*GPT, "--precision", "bf16"], 8, [7] if REDUCED else range(8))
     return count
+
+
+def check_processes(program, mpirun):
+    """What a job of MPI's takes, in each category."""
+    options = [*GPT, "--precision", "bf16"]
+    with tempfile.TemporaryDirectory() as folder:
+        train = process_runs.trained_by("mpirun", mpirun)
+        real = train(program, folder, *options, "--ranks", 3)[-1]["memory"]["ranks"]
+    for rank in range(3):
+        found = simulated_step(program, 3, rank, *options, "--simulate-backend", "mpi")["memory"]["ranks"]
+        assert found == [real[rank]], f"rank {rank}: {found} and {real[rank]}"
 
 
 def check_large_worlds(program, measurable):
@@ -102,7 +114,10 @@ def bad_cases(program):
     return cases.result()
 
 
-def main(mlp, gpt, measurable):
+def main(mlp, gpt, *more):
+    measurable = "--not-measurable" not in more
+    if "--mpirun" in more:
+        check_processes(gpt, more[-1])
     print(f"{check_matrix(mlp, gpt)} simulated ranks take the bytes of real ones")
     check_large_worlds(gpt, measurable)
     check_text(gpt)
@@ -110,4 +125,4 @@ def main(mlp, gpt, measurable):
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2], measurable="--not-measurable" not in sys.argv[3:]))
+    sys.exit(main(*sys.argv[1:]))

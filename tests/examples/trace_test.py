@@ -12,7 +12,7 @@ import sys
 import tempfile
 
 import bad_input
-from gpt_bitwise_matrix_test import TEXT
+from bitwise_matrix_test import TEXT
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "comm"))
 from mpi_job import Job  # noqa: E402
