@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>
@@ -20,6 +21,7 @@
 #include "shard/pieces.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/checkpoint/safetensors.hpp"
+#include "tessera/kernels/elementwise.hpp"
 #include "tessera/plan/layout.hpp"
 #include "tessera/version.hpp"
 
@@ -35,24 +37,34 @@ std::size_t units_stored(const FullyShard& model, std::size_t unit) {
   return model.plan().mesh.size(model.plan().units[unit].apart);
 }
 
-std::vector<TensorSpec> tensors_of(const FullyShard& model) {
-  std::vector<TensorSpec> result;
+template <typename Tensor>
+void add_tensors(const FullyShard& model, std::vector<Tensor> plan::UnitSpec::*of_unit,
+                 std::vector<TensorSpec>& result) {
   for (std::size_t u = 0; u < model.unit_count(); ++u) {
     const plan::UnitSpec unit = model.unit(u).spec();
     for (std::size_t replica = 0; replica < units_stored(model, u); ++replica) {
-      for (const plan::ParameterSpec& parameter : unit.parameters) {
-        result.push_back({.name = plan::name_of_variant(unit, parameter.name, replica),
-                          .shape = parameter.shape,
-                          .dtype = DType::fp32});
+      for (const Tensor& tensor : unit.*of_unit) {
+        result.push_back(
+            {.name = plan::name_of_variant(unit, tensor.name, replica), .shape = tensor.shape, .dtype = DType::fp32});
       }
     }
   }
-  return result;
 }
+
+// What a model's file has: parameters, and buffers behind them.
+struct ModelTensors {
+  explicit ModelTensors(const FullyShard& model) {
+    add_tensors(model, &plan::UnitSpec::parameters, specs);
+    parameters = specs.size();
+    add_tensors(model, &plan::UnitSpec::buffers, specs);
+  }
+  std::vector<TensorSpec> specs;
+  std::size_t parameters;
+};
 
 // Some of what this rank owns of one tensor: elements [first, first + values.size()).
 struct WeightPiece {
-  std::size_t tensor;  // in the order of tensors_of()
+  std::size_t tensor;  // in the order of ModelTensors
   std::size_t first;
   std::span<float> values;
 };
@@ -101,6 +113,62 @@ void for_each_portion(FullyShard& model, Visiting visiting, const std::function<
   }
 }
 
+// Calls `visit(tensor, buffer)` for the buffers that this rank has; `first`: where they begin among the tensors.
+template <typename Visit>
+void for_each_buffer(FullyShard& model, std::size_t first, const Visit& visit) {
+  const plan::Plan& plan = model.plan();
+  const auto rank = static_cast<std::size_t>(model.world().rank());
+  for (std::size_t u = 0; u < model.unit_count(); ++u) {
+    const std::span<Buffer* const> buffers = model.unit(u).buffers();
+    const std::size_t mine = first + (plan.units[u].apart.empty() ? 0 : plan.variant_of(u, rank) * buffers.size());
+    for (std::size_t i = 0; i < buffers.size(); ++i) visit(mine + i, *buffers[i]);
+    first += buffers.size() * units_stored(model, u);
+  }
+}
+
+// Every rank has values of its own: those of the first that has the unit in common with others are written.
+bool writes_buffers(const FullyShard& model, std::size_t unit, std::size_t rank) {
+  const plan::Plan& plan = model.plan();
+  const AxisSet apart = plan.units[unit].apart;
+  return rank == (apart.empty() ? 0 : plan.mesh.rank_at(plan.mesh.place_at(apart, plan.variant_of(unit, rank))));
+}
+
+void write_buffers(FullyShard& model, std::size_t first, SafetensorsWriter& writer) {
+  for_each_buffer(model, first, [&](std::size_t tensor, const Buffer& buffer) {
+    if (!writes_buffers(model, buffer.unit()->index(), static_cast<std::size_t>(model.world().rank()))) return;
+    std::vector<float> values(buffer.elements());
+    kernels::copy(model.stream(), values.data(), model.buffer(buffer).data(), Bytes(values.size() * sizeof(float)));
+    model.stream().synchronize();
+    writer.write(tensor, Bytes(0), std::as_bytes(std::span<const float>(values)));
+  });
+}
+
+// Calls `read(Integer{})` with the type that the tensor's whole numbers or truth values have, as Python's modules have
+// them among their buffers. False: it has neither.
+template <typename Read>
+bool with_integer_of(const StoredTensor& stored, const Read& read) {
+  if (stored.dtype == "I64") return read(std::int64_t{}), true;
+  if (stored.dtype == "I32") return read(std::int32_t{}), true;
+  if (stored.dtype == "I16") return read(std::int16_t{}), true;
+  if (stored.dtype == "I8") return read(std::int8_t{}), true;
+  if (stored.dtype == "U8" || stored.dtype == "BOOL") return read(std::uint8_t{}), true;
+  return false;
+}
+
+bool has_integers(const StoredTensor& stored) {
+  return with_integer_of(stored, [](auto) {});
+}
+
+// All of a tensor, as fp32.
+void read_numbers(const SafetensorsReader& reader, const StoredTensor& stored, std::span<float> to) {
+  const auto read = [&]<typename Integer>(Integer) {
+    std::vector<Integer> values(to.size());
+    reader.read(stored, Bytes(0), std::as_writable_bytes(std::span(values)));
+    std::transform(values.begin(), values.end(), to.begin(), [](Integer value) { return static_cast<float>(value); });
+  };
+  if (!with_integer_of(stored, read)) reader.read_floats(stored, 0, to);
+}
+
 // A file's tensors under the model's names: through the name map, and then through the file's aliases.
 class NamedTensors {
  public:
@@ -135,28 +203,30 @@ class NamedTensors {
 };
 
 // Says what is wrong with one tensor; empty when nothing is.
-std::string difference(const NamedTensors& named, const TensorSpec& tensor) {
+std::string difference(const NamedTensors& named, const TensorSpec& tensor, bool is_buffer) {
   const StoredTensor* stored = named.find(tensor.name);
   const std::string shown = named.shown(tensor.name);
+  if (stored == nullptr && is_buffer) return {};  // the model's own stays
   if (stored == nullptr) return fmt::format("tensor {} {} is missing", shown, to_string(tensor.shape));
   if (stored->shape != tensor.shape) {
     return fmt::format("tensor {} is {}, the model's is {}", shown, to_string(stored->shape), to_string(tensor.shape));
   }
-  if (is_floating(*stored)) return {};
+  if (is_floating(*stored) || (is_buffer && has_integers(*stored))) return {};
   return fmt::format("tensor {} is {}, expected F32, BF16 or F16", shown, stored->dtype);
 }
 
 // Lists what is wrong with the file; empty when it fits the model.
-std::string differences(const SafetensorsReader& file, std::span<const TensorSpec> expected,
+std::string differences(const SafetensorsReader& file, const ModelTensors& expected,
                         const LoadWeightsOptions& options) {
   checkpoint::Differences list;
   const NamedTensors named(file, options);
   std::unordered_set<std::string_view> known;
   std::unordered_set<const StoredTensor*> used;
-  for (const TensorSpec& tensor : expected) {
+  for (std::size_t i = 0; i < expected.specs.size(); ++i) {
+    const TensorSpec& tensor = expected.specs[i];
     known.insert(tensor.name);
     used.insert(named.find(tensor.name));
-    const std::string wrong = difference(named, tensor);
+    const std::string wrong = difference(named, tensor, i >= expected.parameters);
     if (!wrong.empty()) list.add(wrong);
   }
   for (const StoredTensor& stored : file.tensors()) {
@@ -176,7 +246,8 @@ std::string differences(const SafetensorsReader& file, std::span<const TensorSpe
 void dump_weights(FullyShard& model, const std::filesystem::path& path) {
   World& world = model.world();
   const std::map<std::string, std::string> metadata = {{"writer", "tessera " + std::string(version)}};
-  SafetensorsWriter writer(path, tensors_of(model), metadata);
+  const ModelTensors tensors(model);
+  SafetensorsWriter writer(path, tensors.specs, metadata);
   const bool creates = world.rank() == 0;
   checkpoint::run_together(world, "dump_weights: create", [&](const Pause&) {
     if (creates) writer.create();
@@ -193,6 +264,7 @@ void dump_weights(FullyShard& model, const std::filesystem::path& path) {
       }
       pause();
     });
+    write_buffers(model, tensors.parameters, writer);
     writer.flush();
   });
   checkpoint::run_together(world, "dump_weights: finish", [&](const Pause&) {
@@ -202,7 +274,7 @@ void dump_weights(FullyShard& model, const std::filesystem::path& path) {
 
 void load_weights(FullyShard& model, const std::filesystem::path& path, const LoadWeightsOptions& options) {
   World& world = model.world();
-  const std::vector<TensorSpec> tensors = tensors_of(model);
+  const ModelTensors tensors(model);
   std::optional<SafetensorsReader> reader;
   checkpoint::run_together(world, "load_weights: open", [&](const Pause&) {
     reader.emplace(path);
@@ -212,8 +284,16 @@ void load_weights(FullyShard& model, const std::filesystem::path& path, const Lo
   checkpoint::run_together(world, "load_weights: read", [&](const Pause& pause) {
     const NamedTensors named(*reader, options);
     for_each_portion(model, Visiting::changes, [&](const WeightPiece& portion) {
-      reader->read_floats(*named.find(tensors[portion.tensor].name), portion.first, portion.values);
+      reader->read_floats(*named.find(tensors.specs[portion.tensor].name), portion.first, portion.values);
       pause();
+    });
+    for_each_buffer(model, tensors.parameters, [&](std::size_t tensor, const Buffer& buffer) {
+      const StoredTensor* const stored = named.find(tensors.specs[tensor].name);
+      if (stored == nullptr) return;
+      std::vector<float> values(buffer.elements());
+      read_numbers(*reader, *stored, values);
+      kernels::copy(model.stream(), model.buffer(buffer).data(), values.data(), Bytes(values.size() * sizeof(float)));
+      model.stream().synchronize();
     });
   });
   model.shards_changed();

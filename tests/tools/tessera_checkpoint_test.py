@@ -155,16 +155,25 @@ class Verify(CheckpointTest):
         self.assertIn("DAMAGED, 2 faults", lines[2])
 
 
+def model_and_buffers(path):
+    """The headers' entries, and the data, of both files of a checkpoint."""
+    (header, data), (buffers, rest) = (safetensors(path / f"{kind}.safetensors") for kind in ("model", "buffers"))
+    for entry in (header, buffers):
+        entry.pop("__metadata__")
+    for entry in buffers.values():
+        entry["data_offsets"] = [len(data) + offset for offset in entry["data_offsets"]]
+    return header | buffers, data + rest
+
+
 class Export(CheckpointTest):
-    def test_fp32_is_the_model_to_the_bit(self):
+    def test_fp32_is_the_model_and_its_buffers_to_the_bit(self):
         path, out = make(self.folder, 100), self.folder / "out.safetensors"
         found = answer("export", path, out)
-        self.assertEqual((found["files"], found["tensors"], found["dtype"]), (1, 5, "fp32"))
+        self.assertEqual((found["files"], found["tensors"], found["dtype"]), (1, 6, "fp32"))
         header, data = safetensors(out)
-        stored_header, stored = safetensors(path / "model.safetensors")
+        stored_header, stored = model_and_buffers(path)
         self.assertEqual(data, stored)
         self.assertEqual(header.pop("__metadata__"), {"format": "pt", "head.weight": "embedding.weight"})
-        stored_header.pop("__metadata__")
         self.assertEqual(header, stored_header)
 
     def test_bf16_is_rounded_to_the_nearest(self):
@@ -186,7 +195,7 @@ class Export(CheckpointTest):
         index = json.loads((out / "model.safetensors.index.json").read_text())
         self.assertEqual(index["weight_map"]["embedding.weight"], "model-00001-of-00002.safetensors")
         self.assertEqual(index["weight_map"]["blocks.0.bias"], "model-00002-of-00002.safetensors")
-        _, stored = safetensors(path / "model.safetensors")
+        _, stored = model_and_buffers(path)
         self.assertEqual(index["metadata"], {"total_size": len(stored)})
         parts = [safetensors(out / f"model-0000{i}-of-00002.safetensors") for i in (1, 2)]
         self.assertEqual(parts[0][1] + parts[1][1], stored)

@@ -19,7 +19,7 @@ constexpr std::string_view usage = R"(Usage: tessera checkpoint SUBCOMMAND [opti
   list DIR                  the checkpoints of a folder, and why one is not valid
   show CHECKPOINT           state, tensors, shapes, dtypes and bytes
   verify CHECKPOINT         reads everything against the checksums
-  export CHECKPOINT OUT     the weights as safetensors, as fp32, bf16 or fp16
+  export CHECKPOINT OUT     weights and buffers as safetensors; weights as fp32, bf16 or fp16
   diff A B                  two checkpoints, tensor by tensor
 
 CHECKPOINT is one of them, runs/step-00000100, or their folder, runs, which stands for the latest in it.

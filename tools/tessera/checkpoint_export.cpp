@@ -47,7 +47,7 @@ struct Request {
 // The whole of an export: what is written, and where each file begins.
 struct Job {
   const CheckpointReader& reader;
-  const std::vector<CheckpointTensor>& tensors;
+  std::vector<CheckpointTensor> tensors;
   std::vector<TensorSpec> specs;
   std::vector<std::size_t> begins;
   Bytes size;
@@ -55,14 +55,18 @@ struct Job {
 
 Job make_job(const Request& request, const CheckpointReader& reader) {
   Job job{reader, reader.tensors(tessera::TensorKind::model), {}, {}, Bytes(0)};
+  const std::size_t parameters = job.tensors.size();
+  const std::vector<CheckpointTensor>& buffers = reader.tensors(tessera::TensorKind::buffers);
+  job.tensors.insert(job.tensors.end(), buffers.begin(), buffers.end());
   std::vector<Bytes> sizes;
   for (const CheckpointTensor& tensor : job.tensors) {
     if (!is_floating(tensor)) {
       throw DataError(fmt::format("{}: tensor \"{}\" is {}, and not floating point", reader.folder().string(),
                                   printable(tensor.name), tensor.dtype));
     }
-    job.specs.push_back({.name = tensor.name, .shape = tensor.shape, .dtype = request.dtype});
-    sizes.push_back(tessera::element_count(tensor.shape) * size_of(request.dtype));
+    const DType dtype = job.specs.size() < parameters ? request.dtype : DType::fp32;  // buffers stay what they are
+    job.specs.push_back({.name = tensor.name, .shape = tensor.shape, .dtype = dtype});
+    sizes.push_back(tessera::element_count(tensor.shape) * size_of(dtype));
     job.size += sizes.back();
   }
   job.begins = split_tensors(sizes, request.most);

@@ -1,5 +1,5 @@
-// A model's full fp32 weights as one safetensors file: a tensor per parameter, under its full name. Every rank reads
-// and writes its own pieces of it, so no rank ever holds the model.
+// A model's full fp32 weights as one safetensors file: a tensor per parameter and buffer, under its full name. Every
+// rank reads and writes its own pieces of it, so no rank ever holds the model.
 #pragma once
 
 #include <filesystem>
@@ -12,9 +12,9 @@
 
 namespace tessera {
 
-// Writes the masters; with outer steps (FullyShardOptions::outer), where replicas have masters of their own, what they
-// had in common last. The file appears under its name when it is whole, and not at all when a rank fails: then every
-// rank gets a DataError. Collective; synchronises; between steps.
+// Writes the masters, and rank 0's buffers; with outer steps (FullyShardOptions::outer), where replicas have masters of
+// their own, what they had in common last. The file appears under its name when it is whole, and not at all when a rank
+// fails: then every rank gets a DataError. Collective; synchronises; between steps.
 void dump_weights(FullyShard& model, const std::filesystem::path& path);
 
 struct LoadWeightsOptions {
@@ -26,7 +26,8 @@ struct LoadWeightsOptions {
 // have in common. The optimizers' states stay. A tensor may also be
 // named by an alias in the file's metadata, as Python's save_model() writes them for tied weights. Tensors that are
 // missing, unknown, of another shape or not floating point, and names that the model does not have, are one DataError
-// that names them all, before anything is replaced. Collective; synchronises; between steps.
+// that names them all, before anything is replaced. Buffers that the file has are every rank's then, also where they
+// are whole numbers or truth values in it; those that it lacks stay. Collective; synchronises; between steps.
 void load_weights(FullyShard& model, const std::filesystem::path& path, const LoadWeightsOptions& options = {});
 
 // Reads LoadWeightsOptions::names: a JSON object {"name in the model": "name in the file", …}. Throws DataError.
