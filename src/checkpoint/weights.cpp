@@ -51,7 +51,7 @@ void add_tensors(const FullyShard& model, std::vector<Tensor> plan::UnitSpec::*o
   }
 }
 
-// What a model's file has: parameters, and buffers behind them.
+// A model's file has its parameters, and its buffers behind them.
 struct ModelTensors {
   explicit ModelTensors(const FullyShard& model) {
     add_tensors(model, &plan::UnitSpec::parameters, specs);

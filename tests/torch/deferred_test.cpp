@@ -270,6 +270,25 @@ TEST_CASE("a_deferred_copy_has_what_was_there_when_it_was_made") {
 }
 
 // Initialisation that is not to be tracked: only tensors that come and go are inference tensors.
+// Its constructor clones layers.
+struct Encoder : nn::Module {
+  Encoder() {
+    const nn::TransformerEncoderLayer layer(nn::TransformerEncoderLayerOptions(8, 2).dim_feedforward(16));
+    encoder = register_module("encoder", nn::TransformerEncoder(layer, 2));
+  }
+  nn::TransformerEncoder encoder{nullptr};
+};
+
+TEST_CASE("torchs_encoder_is_deferred") {
+  tessera::launch({.ranks = 2}, [](tessera::World& world) {
+    FullyShard model(world, make_deferred<Encoder>(1), {.units = tessera::torch::children_of("encoder.layers")});
+    model.finalize(tessera::AdamW{});
+    const auto first = model.sharded().whole(model.parameter("encoder.layers.0.linear1.weight"));
+    CHECK(first != std::vector<float>(first.size(), 0.0f));
+    CHECK(model.sharded().whole(model.parameter("encoder.layers.1.linear1.weight")) == first);
+  });
+}
+
 struct InitialisesForInference : nn::Module {
   InitialisesForInference() {
     layer = register_module("layer", nn::Linear(4, 4));

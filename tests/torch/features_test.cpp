@@ -277,6 +277,68 @@ TEST_CASE("a_buffer_with_two_names_is_one_by_the_first") {
   });
 }
 
+// Buffers of types that torch's programs have, and one layer.
+struct Buffered : nn::Module {
+  explicit Buffered(double factor) {
+    layer = register_module("layer", nn::Linear(3, 3));
+    register_buffer("steps", torch::full({}, 7 * factor, torch::kLong));
+    register_buffer("mask", torch::full({3}, factor > 1, torch::kBool));
+    register_buffer("table", torch::full({2, 2}, 0.5 * factor, torch::kDouble));
+    register_buffer("half", torch::full({3}, 0.5 * factor, torch::kHalf));
+  }
+  torch::Tensor forward(const torch::Tensor& x) { return layer(x); }
+  nn::Linear layer{nullptr};
+};
+
+TEST_CASE("buffers_of_every_type_begin_with_the_values_of_rank_0_and_keep_their_types") {
+  for (const Strategy strategy : {Strategy::ddp, Strategy::fsdp}) {
+    tessera::launch({.ranks = 2}, [&](tessera::World& world) {
+      const auto net = std::make_shared<Buffered>(world.rank() == 0 ? 1 : 5);
+      FullyShard model(world, net, {}, {.strategy = strategy});
+      model.finalize(tessera::Sgd{});
+      const Buffered first(1);
+      for (const auto& buffer : first.named_buffers()) {
+        CAPTURE(buffer.key());
+        CHECK(torch::equal(net->named_buffers()[buffer.key()], buffer.value()));
+        CHECK((net->named_buffers()[buffer.key()].scalar_type() == buffer.value().scalar_type()));
+      }
+    });
+  }
+}
+
+TEST_CASE("a_buffer_that_cannot_be_kept_is_an_error") {
+  const auto finalize = [](const std::function<void(Buffered&)>& change) {
+    tessera::launch({.ranks = 1}, [&](tessera::World& world) {
+      const auto net = std::make_shared<Buffered>(1);
+      change(*net);
+      FullyShard model(world, net);
+      model.finalize(tessera::Sgd{});
+    });
+  };
+  CHECK_THROWS_WITH_AS(
+      finalize([](Buffered& net) { net.register_buffer("third", torch::full({1}, 1.0 / 3, torch::kDouble)); }),
+      doctest::Contains("buffer third is Double and has values that fp32 does not hold"), tessera::UsageError);
+  torch::Tensor kept;
+  CHECK_THROWS_WITH_AS(
+      finalize([&](Buffered& net) { kept = net.register_buffer("shared", torch::zeros({4})).slice(0, 1); }),
+      doctest::Contains("buffer shared shares its memory"), tessera::UsageError);
+}
+
+TEST_CASE("learning_leaves_buffers_and_generators_as_they_were") {
+  tessera::launch({.ranks = 1}, [](tessera::World& world) {
+    const auto net = std::make_shared<networks::Convolutions>();
+    const auto before = floats(net->named_buffers()["layers.norm.running_mean"]);
+    FullyShard model(world, net, {.units = tessera::torch::children_of("layers")});
+    torch::manual_seed(3);
+    model.learn([&] { net->forward(torch::randn({4, 1, 6, 6})); });
+    CHECK(floats(net->named_buffers()["layers.norm.running_mean"]) == before);
+    CHECK(net->named_buffers()["layers.norm.num_batches_tracked"].item<int>() == 0);
+    const auto drawn = floats(torch::randn({3}));
+    torch::manual_seed(3);
+    CHECK(floats(torch::randn({3})) == drawn);
+  });
+}
+
 TEST_CASE("every_rank_begins_with_the_values_of_rank_0") {
   for (const Strategy strategy : {Strategy::ddp, Strategy::fsdp}) {
     std::vector<float> first;
@@ -293,26 +355,33 @@ TEST_CASE("every_rank_begins_with_the_values_of_rank_0") {
   }
 }
 
-TEST_CASE("modules_made_from_one_seed_are_equal_on_all_ranks") {
+TEST_CASE("modules_made_from_one_seed_are_equal_whatever_other_threads_draw") {
   const std::vector<float> expected = floats(tessera::torch::make_module<Perceptron>(5)->last->weight);
-  tessera::launch({.ranks = 4}, [&](tessera::World&) {
-    for (int i = 0; i < 20; ++i) CHECK(floats(tessera::torch::make_module<Perceptron>(5)->last->weight) == expected);
+  tessera::launch({.ranks = 4}, [&](tessera::World& world) {
+    for (int i = 0; i < 50; ++i) {
+      if (world.rank() % 2 == 1) torch::randn({300});
+      CHECK(floats(tessera::torch::make_module<Perceptron>(5)->last->weight) == expected);
+    }
   });
+  torch::manual_seed(5);
+  CHECK(floats(Perceptron().last->weight) == expected);
 }
 
 TEST_CASE("weights_on_disk_have_the_modules_own_names") {
   const auto path = std::filesystem::temp_directory_path() / "tessera_torch_names.safetensors";
   tessera::launch({.ranks = 2}, [&](tessera::World& world) {
-    const auto net = std::make_shared<Perceptron>();
-    const auto named = net->named_parameters();
-    FullyShard model(world, net, {.units = tessera::torch::children_of("blocks")});
+    const auto net = std::make_shared<networks::Convolutions>();
+    std::vector<std::string> names = net->named_parameters().keys();
+    const std::vector<std::string> buffers = net->named_buffers().keys();
+    names.insert(names.end(), buffers.begin(), buffers.end());
+    FullyShard model(world, net, {.units = tessera::torch::children_of("layers")});
     model.finalize(tessera::AdamW{});
     tessera::dump_weights(model.sharded(), path);
     world.barrier("written");
     const tessera::SafetensorsReader file(path);
     std::vector<std::string> stored;
     for (const tessera::StoredTensor& tensor : file.tensors()) stored.push_back(tensor.name);
-    const std::vector<std::string> names = named.keys();
+    CHECK(stored.size() == names.size());
     CHECK(std::is_permutation(stored.begin(), stored.end(), names.begin(), names.end()));
   });
   std::filesystem::remove(path);
@@ -343,34 +412,45 @@ TEST_CASE("training_goes_on_from_a_checkpoint_with_weights_and_buffers") {
       const auto weights = model.sharded().whole(model.parameter("layers.linear.weight"));
       if (world.rank() != 0) return;
       result = weights;
-      const auto mean = floats(net->named_buffers()["layers.norm.running_mean"]);
-      result.insert(result.end(), mean.begin(), mean.end());
+      for (const char* name : {"layers.norm.running_mean", "layers.norm.num_batches_tracked"}) {
+        const auto values = floats(net->named_buffers()[name]);
+        result.insert(result.end(), values.begin(), values.end());
+      }
     });
     return result;
   };
   const std::vector<float> whole = train({.strategy = Strategy::ddp}, false);
   CHECK(train({.strategy = Strategy::fsdp}, true) == whole);
+  CHECK(whole.back() == 4.0f);
   std::filesystem::remove_all(folder);
 }
 
-TEST_CASE("weights_of_a_file_take_the_place_of_the_modules_own") {
+TEST_CASE("weights_and_buffers_of_a_file_take_the_place_of_the_modules_own") {
   const auto path = std::filesystem::temp_directory_path() / "tessera_torch_weights.safetensors";
-  std::vector<float> written;
+  std::vector<std::vector<float>> written;
   for (const bool writes : {true, false}) {
     tessera::launch({.ranks = 2}, [&](tessera::World& world) {
-      FullyShard model(world, tessera::torch::make_module<Perceptron>(writes ? 1 : 2),
-                       {.units = tessera::torch::children_of("blocks")});
+      const auto net = tessera::torch::make_module<networks::Convolutions>(writes ? 1 : 2);
+      FullyShard model(world, net, {.units = tessera::torch::children_of("layers")});
       model.finalize(tessera::AdamW{});
+      const auto batch = networks::batch_of(networks::all_kinds()[1], 0, 4);
       if (writes) {
+        model.backward(model.forward(batch.input).sum());
+        model.update();
         tessera::dump_weights(model.sharded(), path);
       } else {
         tessera::load_weights(model.sharded(), path);
+        const torch::NoGradGuard no_grad;
+        net->eval();
+        model.forward(batch.input);
       }
-      const auto whole = model.sharded().whole(model.parameter("blocks.1.weight"));
-      if (world.rank() == 0 && writes) written = whole;
-      if (world.rank() == 0) CHECK(whole == written);
+      std::vector<std::vector<float>> values{model.sharded().whole(model.parameter("layers.linear.weight"))};
+      for (const auto& buffer : net->named_buffers()) values.push_back(floats(buffer.value()));
+      if (world.rank() == 0 && writes) written = values;
+      if (world.rank() == 0) CHECK(values == written);
     });
   }
+  CHECK(written.back() == std::vector<float>{1.0f});
   std::filesystem::remove(path);
 }
 

@@ -1,6 +1,7 @@
 // Passes inside each other, under torch::InferenceMode, and what an exception leaves.
 #include <c10/core/InferenceMode.h>
 
+#include <cmath>
 #include <stdexcept>
 
 #include "networks.hpp"
@@ -184,6 +185,124 @@ TEST_CASE("after_an_exception_amid_units_the_model_says_so") {
     };
     CHECK_THROWS_WITH(trained(Strategy::fsdp, caught), doctest::Contains("enough"));
   }
+}
+
+TEST_CASE("parts_are_evaluated_alone_and_in_any_order") {
+  for (const Strategy strategy : {Strategy::ddp, Strategy::fsdp}) {
+    tessera::launch({.ranks = 2}, [&](tessera::World& world) {
+      const auto plain = tessera::torch::make_module<Perceptron>(1);
+      FullyShard model(world, tessera::torch::make_module<Perceptron>(1), blocks, {.strategy = strategy});
+      model.finalize(tessera::Sgd{.learning_rate = 0.1f});
+      const torch::Tensor ones = torch::ones({2, 13});
+      const auto turns = [&](Perceptron& net) {
+        const torch::Tensor late = net.last(net.blocks[2]->as<torch::nn::Linear>()->forward(ones));
+        return torch::cat({late, net.last(net.first(batch().input.narrow(0, 0, 2)))});
+      };
+      {
+        const torch::NoGradGuard no_grad;
+        CHECK(torch::equal(model->last(ones), plain->last(ones)));
+        CHECK(torch::equal(model.pass(turns), turns(*plain)));
+      }
+      plain_step(model, batch().input);
+      model.update();
+      const torch::NoGradGuard no_grad;
+      CHECK(!torch::equal(model->last(ones), plain->last(ones)));
+    });
+  }
+}
+
+// Rank 1 leaves the first block out, and nobody uses the last one.
+TEST_CASE("passes_leave_units_out_that_may_be_unused") {
+  const auto pass = [](Perceptron& net, bool all) {
+    torch::Tensor x = torch::tanh(net.first(batch().input));
+    for (const std::size_t i : {0, 1}) {
+      if (all || i == 1) x = x + torch::tanh(net.blocks[i]->as<torch::nn::Linear>()->forward(x));
+    }
+    return net.last(x).square().sum();
+  };
+  const auto plain = tessera::torch::make_module<Perceptron>(1);
+  ((pass(*plain, true) + pass(*plain, false)) / 2).backward();
+  for (const Strategy strategy : {Strategy::ddp, Strategy::fsdp}) {
+    tessera::launch({.ranks = 2}, [&](tessera::World& world) {
+      tessera::torch::ModuleOptions options = blocks;
+      options.may_be_unused = {"blocks.0.*", "blocks.2.*"};
+      FullyShard model(world, tessera::torch::make_module<Perceptron>(1), options, {.strategy = strategy});
+      model.finalize(tessera::Sgd{.learning_rate = 0.1f});
+      model.backward(model.pass([&](Perceptron& net) { return pass(net, world.rank() == 0); }));
+      model.update();
+      for (const auto& parameter : plain->named_parameters()) {
+        const torch::Tensor gradient = parameter.value().grad();
+        networks::check_close(
+            model.sharded().whole(model.parameter(parameter.key())),
+            floats(gradient.defined() ? parameter.value().detach() - 0.1 * gradient : parameter.value()));
+      }
+    });
+  }
+}
+
+TEST_CASE("a_pass_that_is_thrown_away_leaves_no_trace") {
+  for (const Strategy strategy : {Strategy::ddp, Strategy::fsdp}) {
+    CAPTURE(tessera::to_string(strategy));
+    const std::vector<float> expected = trained(strategy, plain_step);
+    CHECK(trained(strategy, [](FullyShard<Perceptron>& model, const torch::Tensor& input) {
+            model.forward(input).sum();
+            model.pass([&](Perceptron& net) { return net.first(input); });
+            plain_step(model, input);
+          }) == expected);
+    CHECK(trained(strategy, [](FullyShard<Perceptron>& model, const torch::Tensor& input) {
+            const torch::Tensor kept = model.forward(input);
+            model.zero_grad();
+            plain_step(model, 3 * input);
+            model.zero_grad();
+            plain_step(model, input);
+          }) == expected);
+  }
+}
+
+// A step of the generator, through the discriminator, whose gradients are dropped, and one of the discriminator.
+TEST_CASE("a_loss_comes_through_two_models") {
+  const auto adversary = [](const torch::Tensor& scores) { return torch::tanh(scores).square().sum(); };
+  const auto made = tessera::torch::make_module<torch::nn::LinearImpl>(1, 3, 7);
+  const auto judge = tessera::torch::make_module<Perceptron>(2);
+  const torch::Tensor noise = torch::linspace(-1, 1, 6).view({2, 3});
+  adversary(judge->forward(made->forward(noise))).backward();
+  const torch::Tensor expected = made->weight.detach() - 0.1 * made->weight.grad();
+  judge->zero_grad();
+  adversary(judge->forward(batch().input)).backward();
+  for (const Strategy strategy : {Strategy::ddp, Strategy::fsdp}) {
+    tessera::launch({.ranks = 2}, [&](tessera::World& world) {
+      FullyShard generator(world, tessera::torch::make_module<torch::nn::LinearImpl>(1, 3, 7), {},
+                           {.strategy = strategy});
+      FullyShard discriminator(world, tessera::torch::make_module<Perceptron>(2), blocks, {.strategy = strategy});
+      generator.finalize(tessera::Sgd{.learning_rate = 0.1f});
+      discriminator.finalize(tessera::Sgd{.learning_rate = 0.1f});
+      generator.backward(adversary(discriminator.forward(generator.forward(noise))));
+      generator.update();
+      discriminator.zero_grad();
+      discriminator.backward(adversary(discriminator.forward(batch().input)));
+      discriminator.update();
+      networks::check_close(generator.sharded().whole(generator.parameter("weight")), floats(expected));
+      networks::check_close(discriminator.sharded().whole(discriminator.parameter("last.weight")),
+                            floats(judge->last->weight.detach() - 0.1 * judge->last->weight.grad()));
+    });
+  }
+}
+
+TEST_CASE("a_rule_for_units_keeps_batch_norms_in_fp32") {
+  tessera::launch({.ranks = 2}, [](tessera::World& world) {
+    const auto net = tessera::torch::make_module<networks::Convolutions>(1);
+    FullyShard model(world, net,
+                     {.units = tessera::torch::children_of("layers"),
+                      .per_unit = {{"*.norm", {.precision = tessera::fp32_precision}}}},
+                     {.precision = tessera::bf16_mixed});
+    model.finalize(tessera::Sgd{.learning_rate = 0.1f});
+    const torch::Tensor images = networks::batch_of(networks::all_kinds()[1], 0, 4).input.to(torch::kBFloat16);
+    model.backward(model.forward(images).square().sum());
+    model.update();
+    CHECK(std::isfinite(model.last_step().gradient_norm));
+    CHECK((net->named_parameters()["layers.norm.weight"].scalar_type() == torch::kFloat));
+    CHECK((net->named_parameters()["layers.linear.weight"].scalar_type() == torch::kBFloat16));
+  });
 }
 
 // Only backward() knows when a unit's parameters are there: torch::autograd::grad() does not.

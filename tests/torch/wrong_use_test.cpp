@@ -55,18 +55,29 @@ TEST_CASE("a_parameter_read_outside_of_a_pass_is_named") {
 
 TEST_CASE("a_unit_out_of_order_is_named_with_the_one_that_was_expected") {
   after_a_step([](auto& model, auto&, const auto& input) {
+    const auto backwards = [&](Perceptron& net) { return net.first(net.last(torch::ones({1, 13})).new_ones({1, 7})); };
     check_error(
-        [&] {
-          model->last(torch::ones({1, 13}));
-        },
-        "the forward window of unit root.2 was opened out of order: the forward window of unit root was expected");
+        [&] { backwards(*model.operator->()); },
+        "parameter first.weight, and the forward window of unit root was opened out of order: units come as they "
+        "are declared, or as in the pass that learn() was shown, and all have come since the last backward(). Show the "
+        "order, or several passes to one backward(), to model.learn()");
     static_cast<void>(input);
   });
   after_a_step([](auto& model, auto&, const auto& input) {
-    model->forward(input);
+    const torch::Tensor kept = model->forward(input);
+    check_error([&] { model->forward(input); }, "a pass that gets no backward() is dropped by model.zero_grad()");
+  });
+  after_a_step([](auto& model, auto&, const auto& input) {
+    const auto evaluated = [&] {
+      const torch::NoGradGuard no_grad;
+      model->forward(input);
+      return model->forward(input).size(1);
+    };
     check_error(
-        [&] { model->forward(input); },
-        "the forward window of unit root was opened out of order: the backward window of unit root.2 was expected");
+        [&] {
+          model->last(torch::ones({evaluated(), 13}));
+        },
+        "such as one of model->… to the end of its full expression");
   });
 }
 
@@ -270,11 +281,15 @@ TEST_CASE("wrong_use_on_one_rank_ends_all_ranks_with_the_same_words") {
                   [](auto&, Perceptron& net, const auto&) { torch::linalg_vector_norm(net.last->weight, 2); });
   check_all_ranks("rank 1: backward() came without a forward pass before it",
                   [](auto& model, auto&, const auto&) { model.backward(torch::zeros({}, torch::requires_grad())); });
-  check_all_ranks("rank 1: the gradient of last.",
+  check_all_ranks("call model.backward(loss), not loss.backward()",
                   [](auto& model, auto&, const auto& input) { model.forward(input).sum().backward(); });
-  check_all_ranks("the forward window of unit root.2 was opened out of order", [](auto& model, auto&, const auto&) {
-    model->last(torch::ones({1, 13}));
-  });
+  check_all_ranks("uses parameter first.weight, and the forward window of unit root was opened out of order",
+                  [](auto& model, auto&, const auto& input) {
+                    model.pass([&](Perceptron& net) {
+                      net.last(torch::ones({1, 13}));
+                      return net.first(input);
+                    });
+                  });
   check_all_ranks("parameter blocks.3.weight of the module is not the one that was sharded",
                   [](auto& model, Perceptron& net, const auto& input) {
                     net.blocks->push_back(torch::nn::Linear(13, 13));

@@ -8,9 +8,11 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <cstddef>
+#include <memory>
 #include <optional>
 #include <utility>
 
+#include "src/pass_token.hpp"
 #include "src/torch_generators.hpp"
 #include "tessera/base/error.hpp"
 
@@ -119,6 +121,7 @@ struct Rerun : ::torch::autograd::Function<Rerun> {
   struct Kept : ::torch::CustomClassHolder {
     explicit Kept(CheckpointedPart kept) : part(std::move(kept)) {}
     CheckpointedPart part;
+    std::shared_ptr<const void> pass = pass_token();
   };
 };
 

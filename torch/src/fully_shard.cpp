@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <fnmatch.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
 #include <unordered_set>
@@ -16,8 +17,10 @@
 #include "src/compute_device.hpp"
 #include "src/hidden_tensor.hpp"
 #include "src/initial_values.hpp"
+#include "src/kept_state.hpp"
 #include "src/module_tensors.hpp"
 #include "src/module_units.hpp"
+#include "src/pass_token.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/device/cuda.hpp"
 
@@ -29,7 +32,10 @@ namespace {
 
 // Stands in the graph between what two forward windows computed. Autograd runs nodes in the reverse of the order in
 // which they were made, so it comes here when it has done with the later window and before it begins with the earlier.
-// It is a root of the backward pass itself, because no tensor need lead from one window to the next.
+// From there on the earlier window may open, and it does when the first of its parameters is used or has its gradient:
+// the node of a user's torch::autograd::Function is older than the window that its forward() opened, so it comes after
+// the turn and still belongs to the later window. A Turn is a root of the backward pass itself, because no tensor need
+// lead from one window to the next.
 class Turn : public ::torch::autograd::Node {
  public:
   explicit Turn(std::function<void()> reached) : reached_(std::move(reached)) {}
@@ -72,8 +78,12 @@ class ShardedModule::Implementation : public TensorOwner {
     at::set_num_threads(world.threads());
     for (UnitMembers& members : divide(*module_, module_options_.units)) take_up(members);
     prepare_values(*module_, module_options_.initial != nullptr);
+    models_here().push_back(this);
   }
-  ~Implementation() override { let_go(); }
+  ~Implementation() override {
+    std::erase(models_here(), this);
+    let_go();
+  }
 
   // ---- before training ----
 
@@ -97,7 +107,9 @@ class ShardedModule::Implementation : public TensorOwner {
   void finalize(std::unique_ptr<Optimizer> optimizer) {
     if (phase_ != Phase::not_finalized) throw UsageError("finalize() was called twice, or inside learn()");
     require_unchanged();
+    prepare_values(*module_, module_options_.initial != nullptr);
     for (ParameterTensor* parameter : all_parameters_) {
+      parameter->take_own();
       parameter->parameter().set_frozen(!parameter->tensor().requires_grad());
     }
     tessera::FullyShard& model = sharded();
@@ -112,12 +124,20 @@ class ShardedModule::Implementation : public TensorOwner {
     model.shards_changed();
     held_plan_ =
         model.hold_plan("a module of libtorch trains, whose buffers stand in its memory: make a new model instead");
+    note_order();
     phase_ = Phase::idle;
   }
 
   tessera::FullyShard& sharded() {
     if (!sharded_) make_sharded();
+    buffers_to_runtime();
     return *sharded_;
+  }
+
+  // For whoever looks at the runtime between steps: checkpoints, say.
+  void buffers_to_runtime() {
+    if (phase_ != Phase::idle) return;
+    for (BufferTensor* buffer : all_buffers_) buffer->to_runtime();
   }
 
   const Parameter& parameter(std::string_view name) const {
@@ -139,19 +159,23 @@ class ShardedModule::Implementation : public TensorOwner {
       case Phase::evaluation: return begin_inner_pass();
       case Phase::idle: break;
     }
-    close();
+    settle();
     require_unchanged();
     require_frozen_as_before();
+    const Phase next = at::GradMode::is_enabled() ? Phase::forward : Phase::evaluation;
+    if (next == Phase::forward) begin_micro_batch();
     if (used_.empty()) compute_->begin_count();
+    for (BufferTensor* buffer : all_buffers_) buffer->from_runtime();
     compute_->enter(sharded_->stream());
-    phase_ = at::GradMode::is_enabled() ? Phase::forward : Phase::evaluation;
+    phase_ = next;
     passes_ = 1;
     windows_before_ = windows_opened_;
+    around_ = std::exchange(pass_token(), token_);
   }
 
   void end_pass() {
     leave_pass();
-    if (phase_ == Phase::idle) close();
+    if (phase_ == Phase::idle) settle();
   }
 
   // Calls between passes end them: in one full expression, `model.backward(model->forward(x).sum())`, the pass
@@ -181,19 +205,22 @@ class ShardedModule::Implementation : public TensorOwner {
   void about_to_use(std::size_t unit, const std::string& parameter, const std::string& operation) override {
     switch (phase_) {
       case Phase::learning: return learn_use(unit);
-      case Phase::forward: return use_in_forward(unit);
-      case Phase::evaluation: return open(unit, WindowKind::evaluate);
+      case Phase::forward: return use_in_forward(unit, parameter, operation);
+      case Phase::evaluation: return use_in_evaluation(unit);
       case Phase::backward:
+        if (go_back_to(unit)) return;
         throw UsageError(fmt::format("rank {}: {} uses parameter {} of unit {} in the backward pass of unit {}",
                                      world_.rank(), operation, parameter, units_[unit].name, units_[open_->unit].name));
       case Phase::failed: throw UsageError(text_of_failure());
       case Phase::not_finalized:
       case Phase::idle: break;
     }
+    const char* const graph_task = call_of_graph_task();
     throw UsageError(
         fmt::format("rank {}: {} was to use parameter {} outside of a pass: the parameters of unit {} are whole only "
-                    "while model->… computes",
-                    world_.rank(), operation, parameter, units_[unit].name));
+                    "while model->… "
+                    "computes{}",
+                    world_.rank(), operation, parameter, units_[unit].name, graph_task == nullptr ? "" : graph_task));
   }
 
   void backward(const at::Tensor& loss) {
@@ -205,28 +232,52 @@ class ShardedModule::Implementation : public TensorOwner {
     if (loss.numel() != 1 || !loss.requires_grad()) {
       throw UsageError("backward() takes a loss of one element that depends on a trained parameter");
     }
-    phase_ = Phase::backward;
-    compute_->enter(sharded_->stream());
+    std::vector<Implementation*> models{this};
+    for (Implementation* other : models_here()) {
+      if (other != this && other->has_part_in(loss)) models.push_back(other);
+    }
     try {
-      compute_->note_use(loss);
-      open(used_.back(), WindowKind::backward);
-      run_backward(loss);
-      close();
+      for (Implementation* model : models) model->begin_backward(loss);
+      run_backward(loss, models);
+      for (Implementation* model : models) model->end_backward();
     } catch (...) {
-      compute_->leave();
+      for (Implementation* model : models) model->compute_->leave();
       abandon();
       throw;
     }
-    compute_->leave();
-    peak_activations_ = std::max(peak_activations_, compute_->most_counted());
-    used_.clear();
-    phase_ = Phase::idle;
+  }
+
+  void copy_to(::torch::nn::Module* plain) {
+    require_idle("copy_to()");
+    const at::NoGradGuard no_graph;
+    const auto take = [&](auto tensors, const std::string& name, const at::Tensor& values) {
+      at::Tensor* const place = tensors.find(name);
+      if (place == nullptr || place->sizes() != values.sizes()) {
+        throw UsageError(fmt::format("copy_to(): the plain module has no tensor {} of the model's shape {}", name,
+                                     tessera::to_string(shape_of(values))));
+      }
+      place->copy_(values);
+    };
+    for (ParameterTensor* parameter : all_parameters_) {
+      std::vector<float> values = sharded_->whole(parameter->parameter());
+      if (plain == nullptr) continue;
+      take(plain->named_parameters(), parameter->name(),
+           view_of(values.data(), parameter->tensor().sizes(), DType::fp32, at::kCPU));
+    }
+    if (plain == nullptr) return;
+    for (BufferTensor* buffer : all_buffers_) take(plain->named_buffers(), buffer->name(), buffer->own());
+  }
+
+  void zero_grad() {
+    require_idle("zero_grad()");
+    if (!used_.empty()) drop_pass();
+    if (!is_between_steps()) sharded_->discard_gradients();
   }
 
   Bytes peak_activations() const { return peak_activations_; }
 
   void take_gradient(std::size_t unit, ParameterTensor& parameter, const at::Tensor& gradient) override {
-    if (phase_ != Phase::backward || open_->unit != unit) {
+    if (phase_ != Phase::backward || !(open_->unit == unit || go_back_to(unit))) {
       throw UsageError(fmt::format(
           "rank {}: the gradient of {} came outside of the backward window of unit {}: call model.backward(loss), not "
           "loss.backward()",
@@ -265,7 +316,6 @@ class ShardedModule::Implementation : public TensorOwner {
     std::string name;
     std::vector<std::unique_ptr<ParameterTensor>> parameters;
     std::vector<std::unique_ptr<BufferTensor>> buffers;
-    std::vector<std::string> buffer_names;
     Unit* unit = nullptr;
   };
 
@@ -297,15 +347,15 @@ class ShardedModule::Implementation : public TensorOwner {
     ModuleUnit& unit = units_.emplace_back();
     unit.name = members.name;
     for (NamedTensor& named : members.parameters) {
-      auto mark = std::make_shared<HiddenMark>(HiddenMark{.owner = this, .unit = index, .parameter = named.name});
+      auto mark = std::make_shared<ParameterMark>(ParameterMark{.owner = this, .unit = index, .parameter = named.name});
       unit.parameters.push_back(
           std::make_unique<ParameterTensor>(named.tensor, parameter_of(named), std::move(mark), compute_->device()));
       all_parameters_.push_back(unit.parameters.back().get());
       known_.insert(named.tensor.unsafeGetTensorImpl());
     }
     for (NamedTensor& named : members.buffers) {
-      unit.buffers.push_back(std::make_unique<BufferTensor>(named.tensor, compute_->device()));
-      unit.buffer_names.push_back(named.name);
+      unit.buffers.push_back(std::make_unique<BufferTensor>(named.tensor, named.name, compute_->device()));
+      all_buffers_.push_back(unit.buffers.back().get());
     }
   }
 
@@ -320,7 +370,6 @@ class ShardedModule::Implementation : public TensorOwner {
         buffer->show(sharded_->buffer(buffer->buffer()));
       }
     }
-    fill_other_buffers(*module_);
   }
 
   void make_sharded() {
@@ -330,11 +379,27 @@ class ShardedModule::Implementation : public TensorOwner {
       std::vector<NamedParameter> parameters;
       for (const auto& parameter : unit.parameters) parameters.push_back({parameter->name(), &parameter->parameter()});
       std::vector<NamedBuffer> buffers;
-      for (std::size_t i = 0; i < unit.buffers.size(); ++i) {
-        buffers.push_back({unit.buffer_names[i], &unit.buffers[i]->buffer()});
-      }
-      unit.unit = &sharded_->add_unit(UnitOptions{.name = unit.name, .prefix = ""}, parameters, buffers);
+      for (const auto& buffer : unit.buffers) buffers.push_back({buffer->name(), &buffer->buffer()});
+      unit.unit = &sharded_->add_unit(options_of(unit.name), parameters, buffers);
     }
+  }
+
+  UnitOptions options_of(const std::string& unit) const {
+    UnitOptions options;
+    for (const UnitRule& rule : module_options_.per_unit) {
+      if (!matches({rule.pattern}, unit)) continue;
+      options = rule.options;
+      break;
+    }
+    if (!options.name.empty() || options.prefix || options.recompute || options.optional || options.in_replica) {
+      throw UsageError(fmt::format(
+          "unit {}: ModuleOptions::per_unit takes precision, prefetch, reshard_after_forward and optimizer; parts are "
+          "computed again by tessera::torch::checkpoint(), and may_be_unused names what passes may leave out",
+          unit));
+    }
+    options.name = unit;
+    options.prefix = "";
+    return options;
   }
 
   plan::Program learnt_program() const {
@@ -372,6 +437,7 @@ class ShardedModule::Implementation : public TensorOwner {
     if (open_) hide(open_->unit);
     compute_->leave();
     phase_ = next;
+    pass_token() = std::move(around_);
   }
 
   std::string text_of_failure() const {
@@ -381,7 +447,75 @@ class ShardedModule::Implementation : public TensorOwner {
         world_.rank());
   }
 
-  void use_in_forward(std::size_t unit) {
+  // ---- the order of units ----
+
+  // The models of this thread that live: a loss may come through several.
+  static std::vector<Implementation*>& models_here() {
+    thread_local std::vector<Implementation*> models;
+    return models;
+  }
+
+  // In which order units come, where the model's one program is a forward pass and then a backward pass.
+  void note_order() {
+    const plan::Plan& plan = sharded_->plan();
+    if (plan.programs.size() != 1) return;
+    std::vector<std::size_t> forwards;
+    std::size_t backwards = 0;
+    for (const plan::WindowUse& use : plan.programs.front().micro_batch) {
+      if (use.resumes || use.kind == WindowKind::recompute) return;
+      if (use.kind == WindowKind::forward && backwards > 0) return;
+      use.kind == WindowKind::forward ? forwards.push_back(use.unit) : void(++backwards);
+    }
+    if (backwards != forwards.size()) return;
+    for (const plan::WindowUse& use : plan.programs.front().evaluation) {
+      if (use.resumes) return;
+      evaluations_.push_back(use.unit);
+    }
+    forwards_ = std::move(forwards);
+  }
+
+  // With gradients: what was thrown away since the last backward pass is dropped.
+  void begin_micro_batch() {
+    if (!used_.empty() && !forwards_.empty() && is_thrown_away()) drop_pass();
+    if (used_.empty()) token_ = std::make_shared<const int>();
+  }
+
+  bool is_between_steps() const {
+    try {
+      sharded_->require_between_steps("zero_grad()");
+      return true;
+    } catch (const UsageError&) {
+      return false;
+    }
+  }
+
+  // No graph leads to a trained parameter of the units that were used, nor to a checkpointed part.
+  bool is_thrown_away() const {
+    bool trains = false;
+    for (const std::size_t unit : used_) {
+      for (const auto& parameter : units_[unit].parameters) {
+        if (parameter->is_in_graph()) return false;
+        trains = trains || !parameter->parameter().options().frozen;
+      }
+    }
+    return trains && token_.use_count() == 1;
+  }
+
+  // Windows that the pass left out come, too, so that ranks may differ in what they drop; gradients are zero.
+  void drop_pass() {
+    close();
+    while (used_.size() < forwards_.size()) begin_forward(forwards_[used_.size()]);
+    turns_.clear();
+    for (std::size_t window = used_.size(); window > 0; --window) {
+      open(used_[window - 1], WindowKind::backward);
+      for (const auto& parameter : units_[open_->unit].parameters) parameter->zero_gradient(open_->window);
+    }
+    close();
+    used_.clear();
+    if (sharded_->plan().micro_batches(0) == 1) sharded_->discard_gradients();
+  }
+
+  void begin_forward(std::size_t unit) {
     close();
     if (!used_.empty()) {
       turns_.push_back(Turn::root(compute_->device(), [this, window = used_.size()] { turn_from(window); }));
@@ -390,14 +524,146 @@ class ShardedModule::Implementation : public TensorOwner {
     used_.push_back(unit);
   }
 
-  // The backward pass has done with the forward window of this number.
-  void turn_from(std::size_t window) {
-    if (open_->unit != used_[window]) throw InternalError("torch ran a backward pass in an order of its own");
-    open(used_[window - 1], WindowKind::backward);
+  // Units in front of this one that the pass does not use have their windows all the same.
+  void use_in_forward(std::size_t unit, const std::string& parameter, const std::string& operation) {
+    const std::size_t done = std::min(used_.size(), forwards_.size());
+    const auto found = std::find(forwards_.begin() + static_cast<std::ptrdiff_t>(done), forwards_.end(), unit);
+    if (!forwards_.empty() && found == forwards_.end()) {
+      throw UsageError(
+          fmt::format("rank {}: {} uses parameter {}, and the forward window of unit {} was opened out of order: units "
+                      "come as they "
+                      "are declared, or as in the pass that learn() was shown, {}. {}",
+                      world_.rank(), operation, parameter, units_[unit].name,
+                      done == forwards_.size() ? "and all have come since the last backward()" : "each as often",
+                      advice_on_order()));
+    }
+    while (found != forwards_.end() && forwards_[used_.size()] != unit) begin_forward(forwards_[used_.size()]);
+    begin_forward(unit);
   }
 
-  void run_backward(const at::Tensor& loss) {
-    std::vector<at::Tensor> roots = std::exchange(turns_, {});
+  const char* advice_on_order() const {
+    if (passes_ > 1) {
+      return "A pass with gradients is still open around this one, such as one of model->… to the end of its full "
+             "expression: end it first";
+    }
+    return "Show the order, or several passes to one backward(), to model.learn() before finalize(), or make one unit "
+           "of "
+           "what takes turns (.units = tessera::torch::named({})); a pass that gets no backward() is dropped by "
+           "model.zero_grad()";
+  }
+
+  // In any order: the program's evaluation is gone through, as often as it takes.
+  void use_in_evaluation(std::size_t unit) {
+    if (!used_.empty()) {
+      throw UsageError(
+          fmt::format("rank {}: an evaluation pass uses unit {} between a forward pass and its backward(): evaluate in "
+                      "front of forward(), or behind update()",
+                      world_.rank(), units_[unit].name));
+    }
+    if (std::find(evaluations_.begin(), evaluations_.end(), unit) == evaluations_.end()) {
+      return open(unit, WindowKind::evaluate);
+    }
+    while (evaluations_[evaluated_] != unit) evaluate_next();
+    evaluate_next();
+  }
+  void evaluate_next() {
+    open(evaluations_[evaluated_], WindowKind::evaluate);
+    evaluated_ = (evaluated_ + 1) % evaluations_.size();
+  }
+
+  // Closes what a pass left open, and the rest of an evaluation that it did not use.
+  void settle() {
+    close();
+    while (evaluated_ != 0) evaluate_next();
+    close();
+  }
+
+  // ---- the backward pass ----
+
+  // Whether this model's passes since its last backward pass have led to the loss.
+  bool has_part_in(const at::Tensor& loss) {
+    if (!(phase_ == Phase::idle || phase_ == Phase::forward) || used_.empty()) return false;
+    std::unordered_set<const Node*> seen;
+    std::vector<const Node*> next{loss.grad_fn().get()};
+    while (!next.empty()) {
+      const Node* const node = next.back();
+      next.pop_back();
+      if (node == nullptr || !seen.insert(node).second) continue;
+      for (const auto& edge : node->next_edges()) next.push_back(edge.function.get());
+    }
+    const bool has_part =
+        std::any_of(all_parameters_.begin(), all_parameters_.end(),
+                    [&](const ParameterTensor* parameter) { return seen.contains(parameter->accumulator()); });
+    if (has_part) end_passes();
+    return has_part;
+  }
+
+  void begin_backward(const at::Tensor& loss) {
+    close();
+    while (used_.size() < forwards_.size()) begin_forward(forwards_[used_.size()]);
+    phase_ = Phase::backward;
+    compute_->enter(sharded_->stream());
+    compute_->note_use(loss);
+    window_ = reached_ = used_.size() - 1;
+    backward_begun_ = windows_opened_ + 1;
+    open(used_.back(), WindowKind::backward);
+  }
+
+  void end_backward() {
+    reached_ = 0;
+    while (window_ > 0) go_back();
+    close();
+    compute_->leave();
+    peak_activations_ = std::max(peak_activations_, compute_->most_counted());
+    used_.clear();
+    phase_ = Phase::idle;
+  }
+
+  // Behind the last of a unit's backward windows.
+  void require_gradients() const {
+    const auto earlier = used_.begin() + static_cast<std::ptrdiff_t>(window_);
+    if (std::find(used_.begin(), earlier, open_->unit) != earlier) return;
+    for (const auto& parameter : units_[open_->unit].parameters) {
+      const bool trains = open_->window.trains(parameter->parameter()) && parameter->tensor().numel() > 0;
+      if (!trains || parameter->parameter().options().optional || parameter->written_in() >= backward_begun_) continue;
+      throw UsageError(fmt::format(
+          "rank {}, backward window of unit {}: the gradient of {} was never asked for: where passes may do "
+          "without it, name it in ModuleOptions::may_be_unused",
+          world_.rank(), units_[open_->unit].name, parameter->name()));
+    }
+  }
+
+  // The backward pass has done with the forward window of this number, but for what may be older than it.
+  void turn_from(std::size_t window) {
+    if (reached_ != window) throw InternalError("torch ran a backward pass in an order of its own");
+    --reached_;
+  }
+
+  void go_back() { open(used_[--window_], WindowKind::backward); }
+
+  // To the latest window of the unit that the backward pass has reached. False: there is none, and nothing happens.
+  bool go_back_to(std::size_t unit) {
+    std::size_t window = window_;
+    do {
+      if (window == reached_) return false;
+    } while (used_[--window] != unit);
+    while (window_ > window) go_back();
+    return true;
+  }
+
+  // Where autograd runs outside of backward(): what to call instead, to end an error with. Null where it does not run.
+  static const char* call_of_graph_task() {
+    const auto* nodes = ::torch::autograd::get_current_graph_task_exec_info();
+    if (nodes == nullptr) return nullptr;
+    return nodes->empty() ? ": call model.backward(loss), not loss.backward()"
+                          : ": call torch::autograd::grad() in the pass that its result came from, model.pass(…)";
+  }
+
+  void run_backward(const at::Tensor& loss, const std::vector<Implementation*>& models) {
+    std::vector<at::Tensor> roots;
+    for (Implementation* model : models) {
+      for (at::Tensor& turn : std::exchange(model->turns_, {})) roots.push_back(std::move(turn));
+    }
     std::vector<at::Tensor> seeds(roots.size(), at::zeros({}, compute_->device()));
     roots.push_back(loss);
     const at::Tensor scale = view_of(const_cast<float*>(sharded_->loss_scale()), {}, DType::fp32, compute_->device());
@@ -415,6 +681,7 @@ class ShardedModule::Implementation : public TensorOwner {
 
   void close() {
     if (!open_) return;
+    if (phase_ == Phase::backward) require_gradients();
     hide(open_->unit);
     open_->window.close();
     open_.reset();
@@ -432,6 +699,14 @@ class ShardedModule::Implementation : public TensorOwner {
         throw UsageError(fmt::format("parameter {} of the module is not the one that was sharded", parameter.name));
       }
     }
+    if (phase_ == Phase::not_finalized) return;
+    for (const ParameterTensor* parameter : all_parameters_) {
+      if (!parameter->is_replaced()) continue;
+      throw UsageError(fmt::format(
+          "parameter {} was given other memory after finalize() (set_data(), torch::load()), and its values are in the "
+          "shards: load before finalize(), or by load_weights(model.sharded(), file)",
+          parameter->name()));
+    }
   }
 
   void require_frozen_as_before() const {
@@ -442,12 +717,15 @@ class ShardedModule::Implementation : public TensorOwner {
   }
 
   // The module goes on without the runtime: with its own values where they were never handed over, else without any.
-  // The module is as it was before, also when the pass throws.
+  // The module is as it was before, and so are its buffers and torch's generators, also when the pass throws.
   void watch_uses(const std::function<void()>& forward_pass) {
+    for (ParameterTensor* parameter : all_parameters_) parameter->take_own();
+    const KeptState before(*module_, compute_->device());
     phase_ = Phase::learning;
     for (ParameterTensor* parameter : all_parameters_) parameter->hide();
-    const std::shared_ptr<void> ends(nullptr, [this](void*) {
+    const std::shared_ptr<void> ends(nullptr, [&](void*) {
       for (ParameterTensor* parameter : all_parameters_) parameter->show_own();
+      before.put_back();
       phase_ = Phase::not_finalized;
     });
     forward_pass();
@@ -459,9 +737,7 @@ class ShardedModule::Implementation : public TensorOwner {
     turns_.clear();
     for (ParameterTensor* parameter : all_parameters_) parameter->let_go();
     if (phase_ == Phase::not_finalized || phase_ == Phase::learning) return;
-    for (const ModuleUnit& unit : units_) {
-      for (const auto& buffer : unit.buffers) buffer->let_go();
-    }
+    for (BufferTensor* buffer : all_buffers_) buffer->let_go();
   }
 
   World& world_;
@@ -471,6 +747,7 @@ class ShardedModule::Implementation : public TensorOwner {
   std::unique_ptr<ComputeDevice> compute_;
   std::vector<ModuleUnit> units_;
   std::vector<ParameterTensor*> all_parameters_;
+  std::vector<BufferTensor*> all_buffers_;
   std::unordered_set<const void*> known_;  // their tensors
   std::optional<tessera::FullyShard> sharded_;
   std::shared_ptr<const std::string> held_plan_;  // from finalize() on
@@ -480,6 +757,15 @@ class ShardedModule::Implementation : public TensorOwner {
   std::vector<std::size_t> learnt_;  // units, in the order of their windows
   std::vector<std::size_t> used_;    // the same since the last backward pass
   std::vector<at::Tensor> turns_;    // one less
+  std::size_t window_ = 0;           // of used_, that is open in a backward pass
+  std::size_t reached_ = 0;          // the earliest one that may be
+  std::size_t backward_begun_ = 0;   // the serial number of its first window
+  // Units in the order of their windows; empty where programs are others than a forward and a backward pass.
+  std::vector<std::size_t> forwards_;
+  std::vector<std::size_t> evaluations_;
+  std::size_t evaluated_ = 0;           // of evaluations_, in the evaluation that is under way
+  std::shared_ptr<const void> token_;   // kept by the checkpointed parts of the passes since the last backward pass
+  std::shared_ptr<const void> around_;  // that of the pass around this one, of another model
   std::optional<OpenUnit> open_;
   std::size_t windows_opened_ = 0;
   Bytes peak_activations_;
@@ -503,6 +789,8 @@ void ShardedModule::update(const UpdateOptions& options) {
   implementation_->require_idle("update()");
   implementation_->sharded().update(options);
 }
+void ShardedModule::zero_grad() { implementation_->zero_grad(); }
+void ShardedModule::copy_to(::torch::nn::Module* plain) { implementation_->copy_to(plain); }
 void ShardedModule::skip_step() {
   implementation_->require_idle("skip_step()");
   implementation_->sharded().skip_step();

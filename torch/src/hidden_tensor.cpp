@@ -1,10 +1,11 @@
-// The key's fallback, which every operator comes to that has a hidden tensor among its arguments.
+// The key's fallback, which every operator comes to that has a parameter or a view of one among its arguments.
 #include "src/hidden_tensor.hpp"
 
 #include <ATen/Functions.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/DispatchKeySet.h>
 #include <c10/core/InferenceMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <fmt/format.h>
 #include <torch/library.h>
 
@@ -18,67 +19,126 @@ namespace tessera::torch {
 
 namespace {
 
-constexpr c10::DispatchKey hidden_key = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
+constexpr c10::DispatchKey parameter_key = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
 
-using MarkHolder = std::shared_ptr<HiddenMark>;
+using MarkHolder = std::shared_ptr<ParameterMark>;
 
-const HiddenMark* mark_of(const at::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.key_set().has(hidden_key)) return nullptr;
-  return static_cast<MarkHolder*>(kept_by(tensor).get_context())->get();
+void end_mark(void* kept) { std::unique_ptr<MarkHolder>(static_cast<MarkHolder*>(kept)); }
+
+at::DataPtr marked_memory(void* data, MarkHolder mark, at::Device device) {
+  return {data, std::make_unique<MarkHolder>(std::move(mark)).release(), &end_mark, device};
 }
 
-const HiddenMark* mark_in(const c10::IValue& value) {
-  if (value.isTensor()) return mark_of(value.toTensor());
-  if (!value.isList()) return nullptr;
-  for (const c10::IValue& element : value.toListRef()) {
-    if (const HiddenMark* mark = mark_in(element)) return mark;
-  }
-  return nullptr;
+const ParameterMark* mark_of(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.key_set().has(parameter_key)) return nullptr;
+  const at::DataPtr& kept = kept_by(tensor);
+  return kept.get_deleter() == &end_mark ? static_cast<MarkHolder*>(kept.get_context())->get() : nullptr;
 }
 
-const HiddenMark* first_mark(const c10::OperatorHandle& operation, const c10::Stack& stack) {
-  for (const c10::IValue& argument : ::torch::jit::last(stack, operation.schema().arguments().size())) {
-    if (const HiddenMark* mark = mark_in(argument)) return mark;
+// Calls `see(tensor, mark)` for each tensor in the value that has a mark.
+template <typename See>
+void for_each_mark(const c10::IValue& value, const See& see) {
+  if (value.isTensor()) {
+    if (const ParameterMark* mark = mark_of(value.toTensor())) see(value.toTensor(), *mark);
+  } else if (value.isList()) {
+    for (const c10::IValue& element : value.toListRef()) for_each_mark(element, see);
   }
-  return nullptr;
+}
+
+bool writes(const c10::Argument& argument) {
+  return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+}
+
+// These change what autograd knows of a tensor, and no value.
+bool keeps_values(const std::string& operation) {
+  return operation == "aten::requires_grad_" || operation == "aten::retain_grad";
+}
+
+void require_no_write(const std::string& operation, const ParameterMark& mark) {
+  throw UsageError(
+      fmt::format("{} was to write parameter {}, whose memory in a pass is a copy, so that it would be lost: between "
+                  "steps, write to the shards (model.sharded().pieces()) and call model.sharded().shards_changed()",
+                  operation, mark.parameter));
+}
+
+void ask(const std::string& operation, const ParameterMark& mark) {
+  if (mark.owner == nullptr) {
+    throw UsageError(fmt::format("{} was given parameter {}, whose FullyShard is gone, and its values with it",
+                                 operation, mark.parameter));
+  }
+  if (!mark.shown) mark.owner->about_to_use(mark.unit, mark.parameter, operation);
+}
+
+// A window that was opened for a later argument may have hidden an earlier one.
+void require_shown(const std::string& operation, const at::Tensor& tensor, const ParameterMark& mark,
+                   const ParameterMark& last) {
+  if (!mark.shown) {
+    throw UsageError(fmt::format("{} takes parameters of two units, {} and {}: they must be of one", operation,
+                                 mark.parameter, last.parameter));
+  }
+  if (kept_by(tensor).get() != nullptr || tensor.numel() == 0) return;
+  throw UsageError(fmt::format(
+      "{} was given what data() made of parameter {} while it had no values: take it inside of the pass, once its unit "
+      "computes",
+      operation, mark.parameter));
 }
 
 void make_whole(const c10::OperatorHandle& operation, c10::Stack* stack) {
-  const HiddenMark* first = first_mark(operation, *stack);
-  if (first == nullptr) throw InternalError("a hidden tensor is not where an operator has its arguments");
   const std::string& name = operation.schema().name();
-  if (first->owner == nullptr) {
-    throw UsageError(fmt::format("{} was given parameter {}, whose FullyShard is gone, and its values with it", name,
-                                 first->parameter));
+  const auto& arguments = operation.schema().arguments();
+  const auto given = ::torch::jit::last(*stack, arguments.size());
+  const ParameterMark* last = nullptr;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    for_each_mark(given[i], [&](const at::Tensor&, const ParameterMark& mark) {
+      ask(name, mark);
+      if (writes(arguments[i]) && !keeps_values(name)) require_no_write(name, mark);
+      last = &mark;
+    });
   }
-  first->owner->about_to_use(first->unit, first->parameter, name);
-  if (const HiddenMark* second = first_mark(operation, *stack)) {
-    throw UsageError(fmt::format("{} takes parameters of two units, {} and {}: they must be of one", name,
-                                 first->parameter, second->parameter));
+  for (const c10::IValue& argument : given) {
+    for_each_mark(argument, [&](const at::Tensor& tensor, const ParameterMark& mark) {
+      require_shown(name, tensor, mark, *last);
+    });
   }
+  const c10::impl::ExcludeDispatchKeyGuard itself(parameter_key);
   operation.callBoxed(stack);
+}
+
+// `mark`'s tensor of the shape, over memory that it does not own.
+at::Tensor tensor_over(void* data, std::size_t bytes, at::IntArrayRef sizes, const at::TensorOptions& options,
+                       MarkHolder mark) {
+  const c10::InferenceMode normal(false);
+  const at::Tensor ordinary = at::empty({0}, options);
+  at::Storage storage(at::Storage::use_byte_size_t(), bytes, marked_memory(data, std::move(mark), ordinary.device()),
+                      nullptr, false);
+  auto impl =
+      c10::make_intrusive<at::TensorImpl>(std::move(storage), ordinary.key_set().add(parameter_key), ordinary.dtype());
+  impl->set_sizes_contiguous(sizes);
+  return at::Tensor(std::move(impl));
 }
 
 }  // namespace
 
-at::Tensor hidden_tensor(at::IntArrayRef sizes, const at::TensorOptions& options, std::shared_ptr<HiddenMark> mark) {
-  const c10::InferenceMode normal(false);
-  const at::Tensor ordinary = at::empty({0}, options);
+at::Tensor hidden_tensor(at::IntArrayRef sizes, const at::TensorOptions& options, std::shared_ptr<ParameterMark> mark) {
   const std::string text = fmt::format(
       "the memory of parameter {} was asked for outside of its unit's window, where it has none: it is whole only "
-      "while "
-      "model->… computes",
+      "while model->… computes",
       mark->parameter);
-  auto holder = std::make_unique<MarkHolder>(std::move(mark));
-  at::DataPtr nothing(
-      nullptr, holder.release(), [](void* kept) { std::unique_ptr<MarkHolder>(static_cast<MarkHolder*>(kept)); },
-      ordinary.device());
-  at::Storage storage(at::Storage::use_byte_size_t(), 0, std::move(nothing), nullptr, false);
-  refuse_others(*storage.unsafeGetStorageImpl(), text);
-  auto hidden =
-      c10::make_intrusive<at::TensorImpl>(std::move(storage), ordinary.key_set().add(hidden_key), ordinary.dtype());
-  hidden->set_sizes_contiguous(sizes);
-  return at::Tensor(std::move(hidden));
+  at::Tensor hidden = tensor_over(nullptr, 0, sizes, options, mark);
+  // Whoever would copy the storage by itself (torch::save of 1.13) finds that it is on no device.
+  hidden.storage().set_data_ptr(marked_memory(nullptr, std::move(mark), at::kMeta));
+  refuse_others(*hidden.storage().unsafeGetStorageImpl(), text);
+  return hidden;
+}
+
+at::Tensor marked_tensor(void* data, at::IntArrayRef sizes, const at::TensorOptions& options,
+                         std::shared_ptr<ParameterMark> mark) {
+  const auto elements = static_cast<std::size_t>(c10::multiply_integers(sizes));
+  return tensor_over(data, elements * options.dtype().itemsize(), sizes, options, std::move(mark));
+}
+
+void point_to(const at::Tensor& marked, void* data, std::shared_ptr<ParameterMark> mark) {
+  marked.storage().set_data_ptr(marked_memory(data, std::move(mark), marked.device()));
 }
 
 void show_as(const at::Tensor& tensor, const at::Tensor& face) {

@@ -1,6 +1,7 @@
-// A tensor that may be looked at but not computed with: whatever operator of torch's gets it asks its owner first. It
-// has a dispatch key of its own, above autograd's, that torch leaves to others; no tensor outside of this library has
-// it, so nothing else becomes slower.
+// Tensors whose memory is a parameter's, and may be computed with only where its owner allows it: the parameter, hidden
+// (of its shape, without values) or shown, and every view of it. Whatever operator of torch's gets one asks the owner
+// first. They have a dispatch key of their own, above autograd's, that torch leaves to others and that views inherit;
+// no tensor outside of this library has it, so nothing else becomes slower.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,22 +17,28 @@ class ParameterTensor;
 class TensorOwner {
  public:
   virtual ~TensorOwner() = default;
-  // `operation` ("aten::linear") is about to use the hidden parameter. Returns when it is whole; throws where it may
-  // not be used.
+  // `operation` ("aten::linear") is about to use a parameter that is hidden. Returns when it is shown; throws where it
+  // may not be used.
   virtual void about_to_use(std::size_t unit, const std::string& parameter, const std::string& operation) = 0;
   // Autograd has the parameter's gradient, all of it that one graph gives.
   virtual void take_gradient(std::size_t unit, ParameterTensor& parameter, const at::Tensor& gradient) = 0;
 };
 
-// A hidden tensor knows this of itself. The tensor's storage keeps it, which may outlive its owner.
-struct HiddenMark {
+// A parameter's tensors know this of it. Their storages keep it, and may outlive its owner.
+struct ParameterMark {
   TensorOwner* owner;  // null: the model is gone
   std::size_t unit;
   std::string parameter;
+  bool shown = false;
 };
 
 // A tensor of this shape, and of these options' type and device, that has no values.
-at::Tensor hidden_tensor(at::IntArrayRef sizes, const at::TensorOptions& options, std::shared_ptr<HiddenMark> mark);
+at::Tensor hidden_tensor(at::IntArrayRef sizes, const at::TensorOptions& options, std::shared_ptr<ParameterMark> mark);
+
+// A tensor over `data`, which point_to() may change, also for its views: null while it is hidden.
+at::Tensor marked_tensor(void* data, at::IntArrayRef sizes, const at::TensorOptions& options,
+                         std::shared_ptr<ParameterMark> mark);
+void point_to(const at::Tensor& marked, void* data, std::shared_ptr<ParameterMark> mark);
 
 // Gives `tensor` the shape, values and type of `face`; it stays itself to whoever holds it, and to autograd.
 void show_as(const at::Tensor& tensor, const at::Tensor& face);

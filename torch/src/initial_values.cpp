@@ -24,6 +24,12 @@ at::Tensor values_of(const at::Tensor& own) {
   return (recording == nullptr ? own.to(at::kCPU) : recording->values(own)).contiguous();
 }
 
+at::Tensor floats_of(const at::Tensor& own, const std::string& name) {
+  const at::Tensor values = values_of(own);
+  require_exact(values, name);
+  return values.to(at::kFloat);
+}
+
 void prepare(const at::Tensor& tensor, const std::string& name) {
   const auto recording = recording_of(tensor);
   if (recording == nullptr) {
@@ -47,12 +53,6 @@ void prepare_values(const ::torch::nn::Module& module, bool rule) {
   }
 }
 
-void fill_other_buffers(const ::torch::nn::Module& module) {
-  for (const at::Tensor& buffer : module.buffers()) {
-    if (buffer.defined() && recording_of(buffer) != nullptr) show_as(buffer, values_of(buffer));
-  }
-}
-
 InitialValues::InitialValues(World& world, tessera::FullyShard& sharded)
     : world_(world),
       sharded_(sharded),
@@ -66,7 +66,7 @@ void InitialValues::from_first_rank(const at::Tensor& own, const std::string& na
   if (elements == 0) return;
   const std::size_t most = std::min(elements, longest_stretch);
   const bool first_rank = world_.rank() == 0;
-  const at::Tensor place = first_rank ? values_of(own) : at::empty({static_cast<std::int64_t>(most)});
+  const at::Tensor place = first_rank ? floats_of(own, name) : at::empty({static_cast<std::int64_t>(most)});
   auto* values = place.data_ptr<float>();
   for (std::size_t first = 0; first < elements; first += most) {
     const std::span stretch(first_rank ? values + first : values, std::min(most, elements - first));

@@ -38,7 +38,4 @@ class InitialValues {
   std::unique_ptr<Communicator> communicator_;  // null: there is one rank
 };
 
-// Gives deferred tensors that are neither parameters nor buffers of the runtime's values of their own on every rank.
-void fill_other_buffers(const ::torch::nn::Module& module);
-
 }  // namespace tessera::torch

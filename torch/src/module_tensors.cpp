@@ -48,24 +48,89 @@ at::Tensor detached(const at::Tensor& tensor) {
   return tensor.detach();
 }
 
+// Calls the hooks that users registered on a parameter. Later versions of libtorch have called them before.
+at::Tensor hooked(const at::Tensor& parameter, at::Tensor gradient) {
+  if constexpr (nodes_are_shared) {
+    for (const auto& hook : ::torch::autograd::impl::hooks(parameter)) gradient = (*hook)({gradient}).front();
+  }
+  return gradient;
+}
+
+// Autograd's part of a parameter whose gradients go to windows: nothing is accumulated here, and whoever asks for it
+// (torch's clipping, torch's optimizers) must hear that. zero_grad() asks by mutable_grad(), and is right.
+class ParameterAutograd final : public ::torch::autograd::AutogradMeta {
+ public:
+  ParameterAutograd(::torch::autograd::AutogradMeta& former, std::shared_ptr<ParameterMark> mark)
+      : mark_(std::move(mark)) {
+    take_over(former, *this);
+  }
+
+  // Users have said this of the parameter, or hooked it.
+  static void take_over(::torch::autograd::AutogradMeta& from, ::torch::autograd::AutogradMeta& to) {
+    to.requires_grad_ = from.requires_grad_;
+    to.name_ = std::move(from.name_);
+    to.hooks_ = std::move(from.hooks_);
+    to.cpp_hooks_list_ = std::move(from.cpp_hooks_list_);
+  }
+
+  const at::Tensor& grad() const override {
+    throw UsageError(
+        fmt::format("the gradient of parameter {0} was asked for, and goes to the ranks' shards: clip by the optimizer "
+                    "(clip_norm) or by sharded().on_reduced_gradient(), train by model.update(), and look at it by "
+                    "sharded().whole(model.parameter(\"{0}\"), \"gradient\") behind that; torch::optim and "
+                    "clip_grad_… are not for it",
+                    mark_->parameter));
+  }
+
+ private:
+  std::shared_ptr<ParameterMark> mark_;
+};
+
+void exchange_autograd(const at::Tensor& tensor, std::unique_ptr<::torch::autograd::AutogradMeta> meta) {
+  tensor.unsafeGetTensorImpl()->set_autograd_meta(std::move(meta));
+}
+
 // Stands in front of autograd's own accumulation, and leaves nothing for it to do.
 class GradientTaker : public ::torch::autograd::FunctionPreHook {
  public:
-  GradientTaker(std::shared_ptr<HiddenMark> mark, ParameterTensor& parameter)
+  GradientTaker(std::shared_ptr<ParameterMark> mark, ParameterTensor& parameter)
       : mark_(std::move(mark)), parameter_(parameter) {}
 
   ::torch::autograd::variable_list operator()(const ::torch::autograd::variable_list& gradients) override {
-    if (mark_->owner == nullptr || !gradients.front().defined()) return gradients;
-    mark_->owner->take_gradient(mark_->unit, parameter_, gradients.front());
+    if (!gradients.front().defined()) return gradients;
+    if (mark_->owner == nullptr) {
+      throw UsageError(fmt::format(
+          "the gradient of parameter {} came when its FullyShard was gone: the backward pass of a loss comes before "
+          "the end of its model",
+          mark_->parameter));
+    }
+    mark_->owner->take_gradient(mark_->unit, parameter_, hooked(parameter_.tensor(), gradients.front()));
     return {at::Tensor()};
   }
 
  private:
-  std::shared_ptr<HiddenMark> mark_;
+  std::shared_ptr<ParameterMark> mark_;
   ParameterTensor& parameter_;  // there while the mark has an owner
 };
 
 }  // namespace
+
+void require_alone(const at::Tensor& own, const std::string& name) {
+  constexpr std::size_t known = 2;  // the module's tensor and `own`
+  if (!own.has_storage() || own.is_meta() || own.storage().use_count() <= known) return;
+  throw UsageError(fmt::format(
+      "{} shares its memory with another tensor (a view that was kept, detach(), set_data(), an archive that "
+      "is open), which would not follow its training: keep a clone(), or tie layers by one tensor",
+      name));
+}
+
+void require_exact(const at::Tensor& buffer, const std::string& name) {
+  if (buffer.scalar_type() == at::kFloat || at::equal(buffer.to(at::kFloat).to(buffer.scalar_type()), buffer)) return;
+  throw UsageError(fmt::format(
+      "buffer {} is {} and has values that fp32 does not hold, in which buffers are saved: register it in fp32, or "
+      "keep it as a member of the module that is no buffer",
+      name, c10::toString(buffer.scalar_type())));
+}
 
 Shape shape_of(const at::Tensor& tensor) { return {tensor.sizes().begin(), tensor.sizes().end()}; }
 
@@ -74,7 +139,7 @@ at::Tensor view_of(void* data, at::IntArrayRef sizes, DType type, at::Device dev
   return at::from_blob(data, sizes, at::TensorOptions().dtype(torch_type(type)).device(device));
 }
 
-ParameterTensor::ParameterTensor(at::Tensor tensor, Parameter parameter, std::shared_ptr<HiddenMark> mark,
+ParameterTensor::ParameterTensor(at::Tensor tensor, Parameter parameter, std::shared_ptr<ParameterMark> mark,
                                  at::Device device)
     : tensor_(std::move(tensor)),
       parameter_(std::move(parameter)),
@@ -85,11 +150,41 @@ ParameterTensor::ParameterTensor(at::Tensor tensor, Parameter parameter, std::sh
 
 void ParameterTensor::show(Window& window) {
   void* data = address(window, parameter_, precision_.parameter);
-  if (!shown_.defined() || shown_.data_ptr() != data) {
-    shown_ = view_of(data, tensor_.sizes(), precision_.parameter, device_);
+  if (shown_.defined()) {
+    point_to(shown_, data, mark_);
+  } else {
+    shown_ = marked_tensor(data, tensor_.sizes(), hidden_.options(), mark_);
   }
   show_as(tensor_, shown_);
-  if (accumulator_ == nullptr && !parameter_.options().frozen) watch_gradient();
+  mark_->shown = true;
+}
+
+void ParameterTensor::hide() {
+  replaced_ = is_replaced();
+  show_as(tensor_, hidden_);
+  mark_->shown = false;
+  if (shown_.defined()) point_to(shown_, nullptr, mark_);
+}
+
+void ParameterTensor::take_own() {
+  at::Tensor now = detached(tensor_);
+  if (now.sizes() != own_.sizes() || now.scalar_type() != own_.scalar_type() ||
+      !(now.device() == own_.device() || now.is_cpu())) {
+    throw UsageError(fmt::format(
+        "parameter {} was given another type, shape or device ({} {} on {}) after FullyShard was made: change the "
+        "module before, in fp32; the precision of windows is an option",
+        name(), c10::toString(now.scalar_type()), tessera::to_string(shape_of(now)), now.device().str()));
+  }
+  own_ = std::move(now);
+  hidden_ = hidden_tensor(own_.sizes(), own_.options(), mark_);
+  require_alone(own_, "parameter " + name());
+}
+
+bool ParameterTensor::is_replaced() const {
+  if (replaced_ || own_.defined()) return replaced_;
+  const auto* memory = tensor_.storage().unsafeGetStorageImpl();
+  return memory != hidden_.storage().unsafeGetStorageImpl() &&
+         !(shown_.defined() && memory == shown_.storage().unsafeGetStorageImpl());
 }
 
 void ParameterTensor::watch_gradient() {
@@ -103,13 +198,20 @@ void ParameterTensor::watch_gradient() {
 void ParameterTensor::hand_over(const Precision& precision) {
   precision_ = precision;
   hidden_ = hidden_tensor(own_.sizes(), own_.options().dtype(torch_type(precision.parameter)).device(device_), mark_);
+  show_as(tensor_, hidden_);
   own_ = at::Tensor();
-  hide();
+  exchange_autograd(tensor_, std::make_unique<ParameterAutograd>(
+                                 *::torch::autograd::impl::materialize_autograd_meta(tensor_), mark_));
+  if (!parameter_.options().frozen) watch_gradient();
 }
 
 void ParameterTensor::let_go() {
   mark_->owner = nullptr;
   if (own_.defined()) return show_own();
+  hide();
+  auto plain = std::make_unique<::torch::autograd::AutogradMeta>();
+  ParameterAutograd::take_over(*::torch::autograd::impl::materialize_autograd_meta(tensor_), *plain);
+  exchange_autograd(tensor_, std::move(plain));
   const c10::InferenceMode normal(false);
   show_as(tensor_, at::empty({0}, at::TensorOptions().dtype(torch_type(precision_.parameter)).device(device_)));
 }
@@ -122,8 +224,7 @@ void ParameterTensor::take_gradient(Window& window, std::size_t window_serial, c
                     "embedding with sparse(false))",
                     name(), gradient.layout() == at::kSparse ? "sparse" : "not strided"));
   }
-  const DType type = precision_.gradient;
-  const at::Tensor place = view_of(gradient_address(window, parameter_, type), tensor_.sizes(), type, device_);
+  const at::Tensor place = gradient_in(window);
   if (std::exchange(written_in_, window_serial) == window_serial) {
     place.add_(gradient);
   } else {
@@ -131,14 +232,51 @@ void ParameterTensor::take_gradient(Window& window, std::size_t window_serial, c
   }
 }
 
-BufferTensor::BufferTensor(at::Tensor tensor, at::Device device)
-    : tensor_(std::move(tensor)), buffer_(shape_of(tensor_)), device_(device) {}
+at::Tensor ParameterTensor::gradient_in(Window& window) const {
+  const DType type = precision_.gradient;
+  return view_of(gradient_address(window, parameter_, type), tensor_.sizes(), type, device_);
+}
+
+void ParameterTensor::zero_gradient(Window& window) {
+  if (window.trains(parameter_)) gradient_in(window).zero_();
+}
+
+BufferTensor::BufferTensor(at::Tensor tensor, std::string name, at::Device device)
+    : tensor_(std::move(tensor)), name_(std::move(name)), buffer_(shape_of(tensor_)), device_(device) {}
 
 void BufferTensor::show(std::span<float> values) {
-  show_as(tensor_, view_of(values.data(), tensor_.sizes(), DType::fp32, device_));
+  require_alone(detached(tensor_), "buffer " + name_);
+  const at::Tensor place = view_of(values.data(), tensor_.sizes(), DType::fp32, device_);
+  if (!is_copied()) return show_as(tensor_, place);
+  if (tensor_.is_meta()) show_as(tensor_, at::empty(tensor_.sizes(), tensor_.options().device(device_)));
+  place_ = place;
+  take(place_);
+}
+
+void BufferTensor::take(const at::Tensor& values) {
+  const at::NoGradGuard no_graph;
+  const c10::InferenceMode normal(false);
+  tensor_.copy_(values);
+  common_ = values.clone();
+  version_ = tensor_._version();
+}
+
+void BufferTensor::to_runtime() {
+  if (!is_copied() || tensor_._version() == version_) return;
+  const at::NoGradGuard no_graph;
+  const c10::InferenceMode normal(false);
+  require_exact(tensor_, name_);
+  place_.copy_(tensor_);
+  common_ = place_.clone();
+  version_ = tensor_._version();
+}
+
+void BufferTensor::from_runtime() {
+  if (is_copied() && !at::equal(place_, common_)) take(place_);
 }
 
 void BufferTensor::let_go() {
+  if (is_copied()) return;
   const c10::InferenceMode normal(false);
   show_as(tensor_, tensor_.clone());
 }

@@ -126,7 +126,6 @@ std::vector<UnitMembers> divide(const ::torch::nn::Module& module, const Units& 
   if (division.units_.empty()) throw UsageError("the module has no parameters");
   // One that is a parameter as well is in its unit already.
   for (NamedTensor& buffer : distinct(module.named_buffers(), seen)) {
-    if (buffer.tensor.scalar_type() != at::kFloat) continue;
     const std::string path = unit_of(buffer.name, paths);
     division.add_buffer(std::move(buffer), path);
   }

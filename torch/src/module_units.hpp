@@ -19,7 +19,7 @@ struct NamedTensor {
 struct UnitMembers {
   std::string name;  // the submodule's path; for parameters of no named submodule "root", "root.2", … that is no path
   std::vector<NamedTensor> parameters;
-  std::vector<NamedTensor> buffers;  // of fp32; others stay the module's own
+  std::vector<NamedTensor> buffers;
 };
 
 // In the order of declaration. A tensor with several names comes once, by the first; so does one that is registered as

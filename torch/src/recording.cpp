@@ -170,6 +170,7 @@ void Recording::run(const c10::OperatorHandle& called, c10::Stack& stack) {
       if (number_of(tensor) != nullptr) changed.emplace_back(tensor, version_of(tensor));
     }
   }
+  if (called.schema().name() == "aten::_has_compatible_shallow_copy_type") note_set_data(stack);
   if (const auto device = open_device(called, stack)) stack[*device] = at::Device(at::kMeta);
   call(called, stack);
   for (const auto& [tensor, version] : changed) {
@@ -188,6 +189,14 @@ void Recording::run(const c10::OperatorHandle& called, c10::Stack& stack) {
     if (writers.empty() || writers.back() != operations_.size()) writers.push_back(operations_.size());
   }
   operations_.push_back(std::move(operation));
+}
+
+// set_data(), as clone() of torch's modules calls it, asks this first: the tensor keeps its version, which is then that
+// of other memory.
+void Recording::note_set_data(const c10::Stack& stack) {
+  const at::Tensor& tensor = stack[stack.size() - 2].toTensor();
+  const StorageNumber* number = number_of(stack.back().toTensor());
+  if (number != nullptr) changes_[number->number] = std::max(changes_[number->number], version_of(tensor));
 }
 
 void Recording::take_results(const c10::Stack& stack, Operation& operation) {

@@ -49,6 +49,7 @@ class Recording : public std::enable_shared_from_this<Recording> {
 
   at::Tensor stand_in_for(const at::Tensor& argument, Operation& operation) const;
   void call(const c10::OperatorHandle& called, c10::Stack& stack) const;
+  void note_set_data(const c10::Stack& stack);
   void take_results(const c10::Stack& stack, Operation& operation);
   std::vector<std::size_t> needed_for(std::size_t storage) const;
   void repeat(const Operation& operation, Storages& storages) const;

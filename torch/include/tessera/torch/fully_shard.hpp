@@ -42,8 +42,18 @@
 
 namespace tessera::torch {
 
+// Options of the units whose names match a shell pattern ("*norm*"). Name, prefix, recompute, optional and in_replica
+// are not for units of torch's.
+struct UnitRule {
+  std::string pattern;
+  UnitOptions options;
+};
+
 struct ModuleOptions {
   Units units = children_of("");
+  // The first rule that matches a unit is its. A batch norm in bf16_mixed needs {.precision = fp32_precision}: torch
+  // keeps its moments in fp32.
+  std::vector<UnitRule> per_unit = {};
   // Shell patterns over parameters' names. One that matches may get no gradient in a backward pass; it then counts as
   // zero. For any other that is an error.
   std::vector<std::string> may_be_unused = {};
@@ -64,9 +74,9 @@ class ShardedModule {
   ~ShardedModule();
 
   // Runs `forward_pass`, a forward pass of one micro-batch with any example, on the module's own memory, and takes the
-  // order in which it uses units for the program. Of a deferred module the example is one of shapes, too
-  // (torch::kMeta). Without it units are a chain in the order of their declaration. Before finalize(). Not collective,
-  // but every rank must learn the same.
+  // order in which it uses units for the program; buffers and torch's generators are then as they were. Of a deferred
+  // module the example is one of shapes, too (torch::kMeta). Without it units are a chain in the order of their
+  // declaration. Before finalize(). Not collective, but every rank must learn the same.
   void learn(const std::function<void()>& forward_pass);
 
   // Does what tessera::FullyShard::finalize() does; then the module's own values, those of rank 0, become everybody's,
@@ -75,8 +85,15 @@ class ShardedModule {
   void finalize(std::unique_ptr<Optimizer> optimizer);
 
   // The backward pass of what the passes since the last one computed: in place of loss.backward(), which is an error.
-  // `loss` is this rank's, a scalar: the runtime averages over ranks and micro-batches.
+  // `loss` is this rank's, a scalar: the runtime averages over ranks and micro-batches. Where it comes through passes
+  // of other models as well (a generator's through its discriminator), those get gradients, too, which their update()
+  // or zero_grad() takes.
   void backward(const at::Tensor& loss);
+  // Drops what backward() brought since the last update(), as torch's optimizers do by this name, and a forward pass
+  // that has had no backward(). One whose loss is gone by the next forward pass (`if (!isfinite(loss)) continue;`) is
+  // dropped by itself: with one micro-batch a step on every rank, with several it counts as a gradient of zero.
+  // Collective.
+  void zero_grad();
 
   // These are tessera::FullyShard's: with a weight, `loss` is the sum over the samples that it counts, not their mean;
   // a rank whose data has ended takes part with nothing, until all have.
@@ -87,6 +104,11 @@ class ShardedModule {
   void skip_step(float learning_rate);
   bool finished();
   StepReport last_step();
+
+  // The model's values, whole, into a plain module with tensors of the same names and shapes, for torch::save() or a
+  // process without ranks: null on ranks that want none. Throws UsageError for a tensor that it lacks. Collective;
+  // synchronises; between steps.
+  void copy_to(::torch::nn::Module* plain);
 
   // The most that torch's tensors took at once on this rank between the beginning of a forward pass and the end of its
   // backward pass, in all of them so far, beyond what they took in the beginning: what autograd keeps and what comes

@@ -4,20 +4,26 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <utility>
 
 #pragma GCC visibility push(default)
 
 namespace tessera::torch {
 
-// While it lives, torch's generator is this thread's among all that have one of these; it begins at the seed.
+// While it lives, what this thread's operators draw on the CPU comes from a generator of its own, which begins at the
+// seed: the numbers of torch::manual_seed(seed), whatever other threads draw meanwhile. Torch's generators begin at the
+// seed, too, and at its end the CPU's goes on from where this one has come to. Not inside each other, nor inside of a
+// Deferred (deferred.hpp), whose numbers have a seed already.
 class SeededGenerator {
  public:
   explicit SeededGenerator(std::uint64_t seed);
+  SeededGenerator(const SeededGenerator&) = delete;
+  SeededGenerator& operator=(const SeededGenerator&) = delete;
+  ~SeededGenerator();
 
  private:
-  std::unique_lock<std::mutex> alone_;
+  class [[gnu::visibility("hidden")]] Scope;
+  std::unique_ptr<Scope> scope_;
 };
 
 template <typename Net, typename... Args>
