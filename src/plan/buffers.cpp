@@ -146,7 +146,7 @@ void add_untrained_state(Plan& plan, BufferList& list, std::size_t unit) {
       list.add(spec.name + ".buffers", Category::buffers, size_of(DType::fp32) * plan.layouts[unit].buffer_elements());
 }
 
-// What is sharded over fewer axes between windows, of what some pass gathers more than once.
+// Adds buffers for what is sharded over fewer axes between windows, of what some pass gathers more than once.
 void add_resharded(Plan& plan, BufferList& list, const std::vector<std::size_t>& slots) {
   const std::vector<Gathering> units = gathering(plan);
   std::vector<bool> again(plan.units.size(), false);

@@ -7,12 +7,12 @@
 
 namespace tessera::plan {
 
-// Of what arrives from each peer: parts start at multiples of it.
+// Parts that arrive from peers start at multiples of this.
 inline constexpr Bytes staging_alignment{256};
 // Larger reductions go in rounds of this size.
 inline constexpr Bytes staging_most{std::uint64_t{64} << 20};
 
-// What any communicator needs: a place for every rank's part of the smallest round. It is all that gathering takes.
+// Any communicator needs this: a place for every rank's part of the smallest round. It is all that gathering takes.
 Bytes gather_staging(std::size_t ranks);
 
 // So much that the plan's largest bucket is reduced in one round, or staging_most; for CollectiveStaging::results what

@@ -204,7 +204,7 @@ void check_outer_steps(const CompileInput& input, const std::vector<std::size_t>
                   options.outer_fragments, options.outer_every, units, std::min(options.outer_every, units)));
 }
 
-// What a rank updates it keeps the parameters and the gradients of, and what it keeps is one run of shards.
+// A rank that updates parameters keeps them and their gradients, and what it keeps is one run of shards.
 void check_sharding(const PlanOptions& options) {
   const Sharding kept = sharding_of(options);
   const MeshShape mesh = mesh_of(options);
@@ -245,7 +245,7 @@ void check_messages(const CompileInput& input) {
   }
 }
 
-// What is brought from a file goes to the ranks that share it through the device's memory alone.
+// Values that are brought from a file go to the ranks that share them through the device's memory alone.
 void check_spaces(const CompileInput& input) {
   const Sharding kept = sharding_of(input.options);
   const MeshShape mesh = mesh_of(input.options);

@@ -38,7 +38,7 @@ class Emitter {
   }
   void windows(const std::vector<WindowUse>& windows, bool first, bool last);
   void gather(std::size_t unit, const Residency& stay);
-  // What a unit has of one role: some part of it, or of several states one.
+  // Held is what a unit has of one role: some part of it, or one of several states.
   struct Held {
     std::size_t unit;
     Role role;
@@ -53,14 +53,14 @@ class Emitter {
   Access whole(AccessMode mode, std::size_t unit, Role role) const {
     return {whole_range(plan_, unit, buffers(unit)[role]), mode, unit, role};
   }
-  // What this rank's update reads or writes.
+  // Returns what this rank's update reads or writes.
   Access updated(AccessMode mode, const Held& held) const {
     return access(mode, held, plan_.sharding(held.unit).optimizer);
   }
   Access scalars(AccessMode mode) const { return {scalars_range(plan_, program_), mode, no_unit, Role::scalars}; }
   Access loss_scale() const { return {loss_scale_range(plan_, program_), AccessMode::read, no_unit, Role::scalars}; }
   void copy(const Held& from, const Held& to, AxisSet over, StreamId stream);
-  // Of what is sharded over some axes, so that it is sharded over fewer.
+  // Makes what is sharded over some axes sharded over fewer.
   void all_gather(const Held& held, AxisSet from, AxisSet to);
   Operation& window(const WindowUse& use);
   void backward_window(const WindowUse& use);
@@ -161,8 +161,8 @@ std::vector<Operation> Emitter::synchronize() {
   return take();
 }
 
-// What a rank keeps of the parameters follows the masters, of which each knows what is sharded over `known`: masters
-// that are kept travel themselves, else their values in the parameters' type do, unless the update has `rounded` them.
+// The parameters that a rank keeps follow the masters, of which each knows what is sharded over `known`: masters that
+// are kept travel themselves, else their values in the parameters' type do, unless the update has `rounded` them.
 void Emitter::refresh_parameters(std::size_t unit, Part part, AxisSet known, bool rounded) {
   const Held masters{unit, Role::master, part};
   const Held parameters{unit, kept(), part};
@@ -173,7 +173,7 @@ void Emitter::refresh_parameters(std::size_t unit, Part part, AxisSet known, boo
   all_gather(parameters, of_masters, buffers(unit)[parameters.role].over);
 }
 
-// What a rank keeps of a unit's parameters between steps; the masters, where that is all.
+// Returns what a rank keeps of a unit's parameters between steps; the masters, where that is all.
 Role Emitter::kept() const { return plan_.parameters_stay_whole() ? Role::parameters : Role::kept; }
 
 void Emitter::all_gather(const Held& held, AxisSet from, AxisSet to) {
@@ -294,7 +294,8 @@ Access Emitter::message(AccessMode mode, std::size_t unit, std::size_t index) co
   return {fixed_range(buffer, Bytes(0), plan_.buffers[buffer].size), mode, unit, Role::message, index};
 }
 
-// What comes is received before the window opens, and is over when it closes; what goes is over once it is sent.
+// A message that comes is received before the window opens, and is over when it closes; one that goes is over once it
+// is sent.
 void Emitter::pass_messages(const WindowUse& use, bool closes) {
   const std::vector<MessageSpec>& messages = plan_.units[use.unit].messages;
   for (std::size_t index = 0; index < messages.size(); ++index) {
@@ -383,7 +384,7 @@ void Emitter::reduce(const Bucket& bucket, bool first, bool last) {
   const auto divisor_of = [&](std::size_t axis) {
     return last && axis + 1 == axes.size() ? plan_.gradient_divisor(program_, unit) : 1;
   };
-  // What stands in place and is one rank's alone is the sum.
+  // A gradient that stands in place and is one rank's alone is the sum.
   const bool is_the_sum = plan_.mesh.size(axes[0]) == 1 && divisor_of(0) == 1 && is_written_in_place(plan_, unit);
   if (!is_the_sum) reduce_first(bucket, axes[0], {.adds = !first, .divisor = divisor_of(0)});
   AxisSet done = axes[0];
@@ -412,7 +413,7 @@ void Emitter::reduce_first(const Bucket& bucket, AxisSet axis, const Sum& sum) {
   for (const std::size_t unit : bucket.units) release_reduced(unit);
 }
 
-// What each of an axis's ranks has summed so far, in their order, to the owner of each part of it.
+// Reduces what each of an axis's ranks has summed so far, in their order, to the owner of each part of it.
 void Emitter::reduce_further(const Bucket& bucket, AxisSet done, AxisSet axis, std::size_t divisor) {
   Operation& reduction = add(OperationKind::reduce_scatter, StreamId::reduce, bucket.units.front());
   reduction.group = plan_.mesh.group(axis);
@@ -490,7 +491,7 @@ std::vector<Operation> Emitter::update(std::size_t program) {
         release(StreamId::evict, updated(AccessMode::discard, slot));
       }
     }
-    // What travels does so beside the other units' updates and the first windows of the next step.
+    // These gathers travel beside the other units' updates and the first windows of the next step.
     refresh_parameters(unit, Part::trained, known, rounds);
   }
   return take();

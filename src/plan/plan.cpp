@@ -263,7 +263,7 @@ std::initializer_list<SegmentKind> successor_kinds(SegmentKind kind) {
   }
 }
 
-// What follows is of the same program.
+// True where the segment that follows is of the same program.
 bool inside_step(SegmentKind kind) {
   return kind == SegmentKind::only || kind == SegmentKind::first || kind == SegmentKind::middle ||
          kind == SegmentKind::last;

@@ -56,7 +56,7 @@ DType type_of(const Plan& plan, std::size_t unit, Role role) {
   }
 }
 
-// What a rank may name of a unit: what is sharded over some axes, of one part, or of both parts all that the buffer
+// A rank may name this of a unit: what is sharded over some axes, of one part, or of both parts all that the buffer
 // holds.
 struct Share {
   AxisSet over;
@@ -85,7 +85,7 @@ std::vector<AxisSet> ways_to_shard(const Plan& plan, std::size_t unit) {
 
 using Strides = decltype(Range::strides);
 
-// Of a place for each rank along `axes`, of so many bytes: those along `moving`.
+// Each rank along `axes` has a place of so many bytes; returns the strides along `moving`.
 Strides strides_of(const Plan& plan, AxisSet axes, Bytes each, AxisSet moving) {
   Strides strides{};
   for (std::size_t axis = 0; axis < axis_count; ++axis) {
@@ -235,7 +235,7 @@ bool is_of_window(const Plan& plan, const Operation& operation, const Access& ac
   return operation.window == message.window && (access.mode == AccessMode::write) == message.sends;
 }
 
-// What each kind of operation may name of its unit, by access; pairs must fit besides (check_shape).
+// Returns what each kind of operation may name of its unit, by access; pairs must fit besides (check_shape).
 std::vector<Share> shares_of(const Plan& plan, const Operation& operation, const Access& access) {
   const std::size_t unit = access.tenant;
   const Sharding sharding = sharding_of(plan.options);
@@ -299,7 +299,7 @@ Range place_of_exchanged(const Plan& plan, const ExchangeSpec& exchange, bool ev
   return {plan.exchanged, Bytes(0), each, strides_of(plan, axes, each)};
 }
 
-// What a window brings it writes, and what came it reads; one of its unit's exchanges that belong to its kind.
+// A window writes what it brings, and reads what came; the exchange is one of its unit's that belong to its kind.
 bool is_exchanged(const Plan& plan, const Operation& operation, const Access& access) {
   const UnitSpec& unit = plan.units[access.tenant];
   if (operation.kind != OperationKind::window && operation.kind != OperationKind::exchange) return false;
@@ -379,10 +379,9 @@ bool is_layouts(const Plan& plan, const Operation& operation, const Access& acce
   });
 }
 
-// Of the scalars: all, or the loss scale alone. Of the norms, a row per rank that trains with this one,
-// with a cell for each unit and one for what the rank brings to the mean: all, my row, my cell of the operation's unit,
-// or what I bring.
-// They are those of the segment's program, or at a cold start of any.
+// The range may be all scalars, or the loss scale alone. Norms are a row per rank that trains with this one, with a
+// cell for each unit and one for what the rank brings to the mean; the range may be all, my row, my cell of the
+// operation's unit, or what I bring. They are those of the segment's program, or at a cold start of any.
 bool is_of_program(const Plan& plan, const Operation& operation, const Range& range, std::size_t program) {
   const ProgramBuffers& buffers = plan.program_buffers[program];
   if (range.buffer == buffers.scalars) {
@@ -452,7 +451,8 @@ bool forms_sums_in_fp32(const Plan& plan, const Operation& operation) {
   });
 }
 
-// What is reduced stands in the wire's type, and its sum in the unit's gradient; of masters, in the slot of their mean.
+// A reduction reads the wire's type, and its sum stands in the unit's gradient; that of masters, in the slot of their
+// mean.
 bool is_sum(const Plan& plan, const Operation& operation) {
   if (operation.kind != OperationKind::reduce_scatter) return true;
   for (std::size_t move = 0; move < operation.moves(); ++move) {
@@ -484,7 +484,7 @@ std::optional<AxisSet> share_in(const Plan& plan, const Access& access) {
   return std::nullopt;
 }
 
-// Of each pair one is sharded over the group's axes more than the other. The norms of all that train together count,
+// One of each pair is sharded over the group's axes more than the other. The norms of all that train together count,
 // and one rank's state is for all that have its unit in common.
 bool is_of_group(const Plan& plan, const Operation& operation) {
   const auto is_along = [&](AxisSet axes) { return operation.group == plan.mesh.group(axes); };
@@ -506,7 +506,7 @@ bool is_of_group(const Plan& plan, const Operation& operation) {
   return true;
 }
 
-// What is cast keeps its place, and what an update rounds on the way stands where its masters do.
+// A cast keeps its place, and what an update rounds on the way stands where its masters do.
 bool is_of_one_share(const Plan& plan, const Operation& operation) {
   const auto& accesses = operation.accesses;
   if (operation.kind == OperationKind::cast) {

@@ -43,12 +43,12 @@ class Executor final : public WindowHost {
   // Opens and closes it, and all that is inside it, without computing: gradients count as zero. Throws UsageError,
   // before it opens anything, where a unit inside it is not optional, too.
   void skip(const plan::WindowUse& use);
-  // Of the micro-batches that were computed, or of samples of this weight.
+  // The update is of the micro-batches that were computed, or of samples of this weight.
   void update(float learning_rate, std::optional<double> weight);
   void skip_step(float learning_rate);
   void discard_gradients();
-  // What the last step of the current program has left; where tasks do not see the device's memory, what is wrong with
-  // that of any program is told now. Synchronises, once.
+  // Returns what the last step of the current program has left; where tasks do not see the device's memory, what is
+  // wrong with that of any program is told now. Synchronises, once.
   const kernels::StepScalars& look_at_steps();
   // How many updates were asked for so far: by it outer steps are due. Where there are any, setting it ends a trace.
   void set_updates(std::size_t updates);

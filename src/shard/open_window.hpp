@@ -54,7 +54,7 @@ class GradientLedger {
   bool computed_ = false;
 };
 
-// Of all units, and how many backward windows of each there were.
+// The ledgers are those of all units, with how many backward windows of each there were.
 class GradientLedgers {
  public:
   explicit GradientLedgers(std::span<const std::unique_ptr<Unit>> units) : backward_windows_(units.size(), 0) {
@@ -93,7 +93,7 @@ class OpenWindow final : public WindowView {
   // ---- what the executor does, in this order ----
   // In a step of this program. `serial`: the number of this opening.
   void open(const plan::WindowUse& use, std::size_t program, std::size_t serial);
-  // Of the exchanges that the plan has here: what the next one brings together. Done from then on. Throws as
+  // Takes what the next of the exchanges that the plan has here brings together. It is done from then on. Throws as
   // contribution() does.
   Contributions take_exchange(const Exchange& exchange);
   // The next one, or null; and that there is none, which a window's end needs.

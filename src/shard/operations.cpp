@@ -23,7 +23,7 @@ using plan::OperationKind;
 
 namespace {
 
-// By stream.
+// Each stream has a kind.
 struct CommunicatorKind {
   const char* name;
   std::size_t plan::Plan::*staging;
@@ -355,7 +355,7 @@ bool Operations::has_own_decays(std::size_t unit) const {
 void Operations::optimize(const Operation& operation, Stream& on) {
   const std::size_t unit = operation.unit;
   const kernels::StepScalars* const scalars = scalars_at(operation);
-  // Of 16 bits, beside the masters.
+  // Parameters of 16 bits stand beside the masters.
   const Access* const rounded = operation.find(plan::AccessMode::write);
   const Access& master = operation.operand(plan::Role::master);
   const bool rounds = rounded != nullptr && optimizer_of(unit).rounds();

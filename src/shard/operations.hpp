@@ -1,5 +1,5 @@
-// What each kind of operation does on its stream. Addresses and sizes come from the operation's own ranges; waits and
-// events are the executor's.
+// Each kind of operation is done here on its stream. Addresses and sizes come from the operation's own ranges; waits
+// and events are the executor's.
 #pragma once
 
 #include <array>
@@ -28,7 +28,7 @@
 
 namespace tessera {
 
-// What a plan runs with. All of it outlives the run.
+// A plan runs with these. All of it outlives the run.
 struct ExecutorInput {
   World& world;
   const plan::Plan& plan;
@@ -47,7 +47,7 @@ class Operations {
   // Makes the communicators. Collective.
   Operations(const ExecutorInput& input, ModelMemory& memory);
 
-  // Of this step: for the operations of its update. `asked`: the learning rate, or none where gradients are dropped.
+  // Sets this step, for the operations of its update. `asked`: the learning rate, or none where gradients are dropped.
   void set_step(std::size_t program, std::optional<float> asked, const kernels::StepPart& part) {
     program_ = program;
     learning_rate_ = asked;
@@ -64,7 +64,7 @@ class Operations {
   void look_at(std::size_t program, const kernels::StepScalars& now);
 
  private:
-  // What a collective is called with, made once: communicators keep views of groups.
+  // A collective is called with these, made once: communicators keep views of groups.
   struct Collective {
     std::vector<AllGather> gathers;
     std::vector<ReduceScatter> reductions;
@@ -132,7 +132,8 @@ class Operations {
   std::vector<std::unique_ptr<UnitUpdate>> unit_updates_;     // by unit; null: run by run
   std::vector<std::vector<float*>> states_;                   // by unit: whole states, then those of each run
   std::vector<std::vector<ParameterPiece>> gradient_pieces_;  // by unit, for hooks
-  // By stream and bits of the group: those that the plan uses. Of one stream they share their staging.
+  // The communicators that the plan uses stand by stream and bits of the group. Those of one stream share their
+  // staging.
   std::array<std::map<unsigned, std::unique_ptr<Communicator>>, plan::stream_count> communicators_;
   std::vector<SkippedSteps> skipped_steps_;  // by program
   bool tasks_see_memory_;                    // of the device: on the CPU

@@ -38,7 +38,7 @@ class RecordedPass final : public WindowHost {
   // The windows that `pass` opens. Throws UsageError where it opens none, or leaves one open.
   std::vector<plan::WindowUse> run(const std::function<void()>& pass);
 
-  // What the model does while it records.
+  // The model uses these while it records.
   Stream& compute() { return stream_; }
   const float* scale() const { return loss_scale_; }
   std::span<std::byte> activation_memory();
@@ -61,7 +61,7 @@ class RecordedPass final : public WindowHost {
     Bytes end;
   };
 
-  // What the handle of an open window sees; one for each depth.
+  // The handle of an open window sees this; there is one for each depth.
   class Scratch final : public WindowView {
    public:
     Scratch(RecordedPass& pass, Bytes size);

@@ -70,7 +70,7 @@ struct UnitSpec {
   std::vector<ParameterSpec> parameters;
   std::vector<BufferSpec> buffers = {};
   std::vector<ExchangeSpec> exchanges = {};
-  // Of this unit; else the plan's.
+  // These are the unit's own; else the plan's count.
   std::optional<Precision> precision = std::nullopt;
   std::optional<std::size_t> prefetch = std::nullopt;
   std::optional<Resharding> reshard_after_forward = std::nullopt;
@@ -112,12 +112,12 @@ class UnitLayout {
   std::size_t elements(std::size_t parameter) const { return counts_.at(parameter); }
   Part part(std::size_t parameter) const { return parts_.at(parameter); }
 
-  // Of both parts.
+  // These count both parts.
   std::size_t padded_elements() const { return shard_elements() * ranks_; }
   std::size_t shard_elements() const { return shard_elements(Part::trained) + shard_elements(Part::frozen); }
 
-  // Of one: elements of the whole flat unit, and of each rank's shard; where the part begins in the whole unit; where
-  // a rank's shard of it begins there; where that stands in a buffer that has the rank's shards alone.
+  // These count one part: elements of the whole flat unit, and of each rank's shard; where the part begins in the whole
+  // unit; where a rank's shard of it begins there; where that stands in a buffer that has the rank's shards alone.
   std::size_t padded_elements(Part part) const { return shard_elements(part) * ranks_; }
   std::size_t shard_elements(Part part) const { return shard_elements_[static_cast<std::size_t>(part)]; }
   std::size_t begin(Part part) const { return part == Part::trained ? 0 : padded_elements(Part::trained); }
@@ -126,14 +126,14 @@ class UnitLayout {
   }
   std::size_t begin_in_shard(Part part) const { return begin_in(common_, part); }
 
-  // What a rank holds of a part that is sharded over some axes, those that have the unit apart aside; and where it
-  // begins in a buffer that holds this alone.
+  // These take a part that is sharded over some axes, those that have the unit apart aside: what a rank holds of it,
+  // and where it begins in a buffer that holds this alone.
   std::size_t elements(AxisSet over, Part part) const { return shard_elements(part) * shards_in(over); }
   std::size_t begin_in(AxisSet over, Part part) const {
     return part == Part::trained ? 0 : elements(over, Part::trained);
   }
 
-  // Of the unit's untrained state.
+  // These are of the unit's untrained state.
   std::size_t buffer_offset(std::size_t buffer) const { return buffer_offsets_.at(buffer); }
   std::size_t buffer_elements() const { return buffer_elements_; }  // of all, with the padding between them
 
@@ -146,8 +146,8 @@ class UnitLayout {
   // The same of what is sharded over `over` alone, among ranks of these coordinates along the other axes.
   Owned owner(std::size_t parameter, std::size_t element, AxisSet over, Coordinates others) const;
 
-  // What rank `rank` of the job holds of the unit sharded so, by parameter, the trained ones first, each part in
-  // ascending order; empty when that is padding only.
+  // Returns what rank `rank` of the job holds of the unit sharded so, by parameter, the trained ones first, each part
+  // in ascending order; empty when that is padding only.
   std::vector<ShardPiece> pieces(std::size_t rank, AxisSet over = AxisSet::all()) const;
 
  private:

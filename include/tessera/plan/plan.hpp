@@ -23,7 +23,7 @@ namespace tessera::plan {
 
 // ---- memory ----
 
-// What bytes are for (docs/numerics.md). Each category is a page-aligned region of the arena.
+// A category says what bytes are for (docs/numerics.md). Each is a page-aligned region of the arena.
 enum class Category {
   parameters,       // fp32 masters, and whole parameters
   gradients,        // reduced fp32 gradients
@@ -51,7 +51,7 @@ struct Buffer {
   Bytes offset;  // in the arena, which the CPU has one of, and other devices in two parts: their own and the host's
 };
 
-// What values are for. Operations name their operands by it.
+// A role says what values are for. Operations name their operands by it.
 enum class Role {
   master,          // fp32: what this rank updates; as much as it keeps of the parameters where these are fp32 too
   kept,            // of parameters that windows gather: the masters, or a copy in the parameters' type (hfsdp)
@@ -79,7 +79,8 @@ std::string_view to_string(Role role);
 
 inline constexpr std::size_t no_buffer = static_cast<std::size_t>(-1);
 
-// What a unit has in a buffer, which may be others', too: they take turns in slots, and some roles share a place.
+// A Content is what a unit has in a buffer, which may be others', too: they take turns in slots, and some roles share a
+// place.
 struct Content {
   std::size_t buffer = no_buffer;  // in Plan::buffers; no_buffer where the strategy has none
   DType type = DType::fp32;
@@ -197,7 +198,7 @@ struct Operation {
   // The operand of a role, which is read, written or both; throws InternalError where there is none.
   const Access& operand(Role role) const;
   const Access* find(AccessMode mode) const;  // the first of a mode; null where there is none
-  // What moves from a source to a target, for each unit one pair: collectives, casts.
+  // Collectives and casts move from a source to a target, one pair for each unit.
   std::size_t moves() const { return accesses.size() / 2; }
   const Access& source(std::size_t move = 0) const { return accesses[2 * move]; }
   const Access& target(std::size_t move = 0) const { return accesses[2 * move + 1]; }
@@ -240,8 +241,8 @@ struct PlanOptions {
   std::size_t ranks = 1;
   std::size_t replicas = 1;                      // divides ranks: the mesh is then replicate x shard
   std::optional<MeshShape> mesh = std::nullopt;  // else; `ranks` and `replicas` are then not looked at
-  // Of so many steps one is followed by an outer step, which averages the replicas' weights; between two of them each
-  // replica trains by itself (local SGD, DiLoCo: Douillard et al. 2023). 0: replicas are summed in every step.
+  // After so many steps an outer step follows, which averages the replicas' weights; between two of them each replica
+  // trains by itself (local SGD, DiLoCo: Douillard et al. 2023). 0: replicas are summed in every step.
   std::size_t outer_every = 0;
   std::size_t outer_fragments = 1;  // runs of units that take turns, each with an outer step of its own every so often
   std::size_t micro_batches = 1;    // of a step of programs that say no number of their own
@@ -266,7 +267,7 @@ Sharding sharding_of(const PlanOptions& options);
 // Whether whole sums of micro-batches are what is then reduced in place, and the automatic accumulation mode is local.
 bool sums_stay_whole(const PlanOptions& options);
 
-// What a unit has, by role.
+// UnitBuffers is what a unit has, by role.
 class UnitBuffers {
  public:
   std::vector<Content> states;
@@ -285,7 +286,7 @@ class UnitBuffers {
   std::array<Content, role_count> contents_;
 };
 
-// What the steps of a program have for themselves, so that each counts its own updates, with an optimizer of its own.
+// The steps of a program have these for themselves, so that each counts its own updates, with an optimizer of its own.
 struct ProgramBuffers {
   std::size_t scalars = no_buffer;
   std::size_t norms = no_buffer;
@@ -334,25 +335,26 @@ struct Plan {
   // Gradients are summed along these, one axis after the other: along those of more than one rank, and the innermost;
   // along none, where no other rank has the unit.
   std::vector<AxisSet> summed(std::size_t unit) const;
-  // What each rank keeps is sharded over these; of a unit, over those along which gradients are summed.
+  // Each rank keeps what is sharded over these; of a unit, over those along which gradients are summed.
   Sharding sharding() const;
   Sharding sharding(std::size_t unit) const;
-  // What this rank is the one to initialise, and to give out, of a unit's persistent buffers is sharded over these.
+  // A unit's persistent buffers, as far as this rank is the one to initialise them and to give them out, are sharded
+  // over these.
   AxisSet own(std::size_t unit) const { return common(unit) - diverging(); }
   AxisSet own(std::size_t unit, const Content& content) const;
-  // What windows read is whole at all times; else it is gathered into slots.
+  // True where windows read what is whole at all times; else it is gathered into slots.
   bool parameters_stay_whole() const { return sharding().parameters.empty(); }
   bool uses(StreamId stream) const;  // transferring ones only where something is offloaded
   const Content& content(const Access& access) const { return unit_buffers[access.tenant].of(access); }
-  // What a rank holds of a gathered unit between its windows of a pass (Resharding) is sharded over these.
+  // Between its windows of a pass (Resharding) a rank holds a gathered unit sharded over these.
   AxisSet held_between_windows(std::size_t unit) const;
   AxisSet held_between_windows(const Resharding& resharding, AxisSet parameters) const;
   // Who takes part in an exchange.
   AxisSet group_of(const ExchangeSpec& exchange) const { return mesh.group(training() - exchange.apart); }
   // ---- steps ----
 
-  // Of a step of a program; where they add up: with one both modes are `reduced`; what the last reduction of such a
-  // step divides by.
+  // Returns the micro-batches of a program's step. Where they add up, with one both modes are `reduced`. The divisor is
+  // what the last reduction of such a step divides by.
   std::size_t micro_batches(std::size_t program) const {
     return programs[program].micro_batches.value_or(options.micro_batches);
   }
@@ -374,14 +376,14 @@ struct Plan {
   const std::vector<std::string>& optimizer_states_of(std::size_t program) const {
     return programs[program].optimizer_states ? *programs[program].optimizer_states : optimizer_states;
   }
-  // Of a unit that is trained.
+  // Returns the states of a unit that is trained.
   const std::vector<std::string>& unit_states(std::size_t unit) const {
     return units[unit].optimizer_states ? *units[unit].optimizer_states : optimizer_states_of(trainers[unit]);
   }
-  // Of the units that a program trains: each name once, its own optimizer's first.
+  // Returns the states of the units that a program trains: each name once, its own optimizer's first.
   std::vector<std::string> trained_states(std::size_t program) const;
   const Operation& at(EventPoint point) const { return segments[point.segment].operations[point.operation]; }
-  // Of kinds that every program has one of its own of: this program's.
+  // Finds the segment; of kinds that every program has one of its own of, this program's.
   std::optional<std::size_t> find(SegmentKind kind, std::size_t program = 0) const;
   std::optional<std::size_t> find_outer(std::size_t fragment) const;
   // The outer segment that follows the `step`th update, counted from 1, if one does.
