@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
@@ -22,6 +23,7 @@ class RunningRank : comm::Pinned {
   explicit RunningRank(comm::Membership& job) : job_(job) {
     static const int registered = std::atexit(end_early);
     static_cast<void>(registered);
+    process_ = ::getpid();
     const std::lock_guard lock(mutex_);
     before_ = std::exchange(newest_, this);
     outer_ = std::exchange(of_this_thread_, this);
@@ -37,6 +39,7 @@ class RunningRank : comm::Pinned {
  private:
   // On whichever thread called exit(). No rank ends while the mutex is held, so their jobs are there.
   static void end_early() {
+    if (::getpid() != process_) return;  // a child that the program forked: its end is its own
     const std::lock_guard lock(mutex_);
     if (newest_ == nullptr) return;
     comm::Membership& job = (of_this_thread_ != nullptr ? of_this_thread_ : newest_)->job_;
@@ -51,6 +54,7 @@ class RunningRank : comm::Pinned {
   // Their types need no destruction: they are there as long as the process.
   inline static std::mutex mutex_;
   inline static RunningRank* newest_ = nullptr;
+  inline static std::atomic<pid_t> process_ = 0;  // that launched last
   inline static thread_local RunningRank* of_this_thread_ = nullptr;
 
   comm::Membership& job_;

@@ -6,17 +6,15 @@
 #include <charconv>
 #include <cstdlib>
 #include <string_view>
+#include <vector>
 
 #include "comm/halves.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tessera {
 namespace comm {
-namespace {
 
-// Makes any value fit to stand in a line of text.
-std::string printable(std::string_view value) {
-  constexpr std::size_t most = 64;
+std::string printable(std::string_view value, std::size_t most) {
   std::string text;
   for (const char c : value.substr(0, most)) {
     const bool plain = c >= ' ' && c <= '~' && c != '"' && c != '\\';
@@ -24,8 +22,6 @@ std::string printable(std::string_view value) {
   }
   return value.size() > most ? text + "…" : text;
 }
-
-}  // namespace
 
 std::optional<std::string> text_in(const Environment& environment, const char* name) {
   const char* const value = environment(name);
@@ -96,15 +92,22 @@ std::optional<Start> torchrun_start(const Environment& environment) {
   return start_of(environment, torchrun);
 }
 
-// With half of torchrun's variables each process would be a job of one rank, and all would do the same work.
+// With a part of torchrun's variables each process would be a job of one rank, and all would do the same work. Other
+// launchers, and scripts, set all but LOCAL_RANK. WORLD_SIZE alone, or 1, is no job of several.
 void require_no_half_of_torchrun(const Environment& environment) {
-  if (environment("LOCAL_RANK") == nullptr || environment("MASTER_ADDR") == nullptr) return;
-  const bool has_rank = environment(torchrun.rank) != nullptr;
-  if (has_rank == (environment(torchrun.ranks) != nullptr)) return;
-  throw UsageError(fmt::format(
-      "LOCAL_RANK, MASTER_ADDR and {} are set in the environment, as torchrun does, but {} is not: set it, or unset "
-      "LOCAL_RANK for a program that runs alone",
-      has_rank ? torchrun.rank : torchrun.ranks, has_rank ? torchrun.ranks : torchrun.rank));
+  if (environment("MASTER_ADDR") == nullptr || text_in(environment, torchrun.ranks) == "1") return;
+  std::vector<std::string_view> set, missing;
+  for (const char* const name : {torchrun.rank, torchrun.ranks, "LOCAL_RANK"}) {
+    (environment(name) != nullptr ? set : missing).emplace_back(name);
+  }
+  const bool says_nothing = set.empty() || (set.size() == 1 && environment(torchrun.rank) == nullptr &&
+                                            environment("MASTER_PORT") == nullptr);
+  if (missing.empty() || says_nothing) return;
+  throw UsageError(
+      fmt::format("MASTER_ADDR and {} are set in the environment, as torchrun does, but {} {} not: set what is missing "
+                  "(LOCAL_RANK: "
+                  "the rank among those of its host), or unset MASTER_ADDR for a program that runs alone",
+                  fmt::join(set, ", "), fmt::join(missing, " and "), missing.size() == 1 ? "is" : "are"));
 }
 
 std::optional<Start> slurm_start(const Environment& environment) {

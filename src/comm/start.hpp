@@ -6,6 +6,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "comm/hosts.hpp"
 #include "tessera/comm/run.hpp"
@@ -23,6 +24,9 @@ std::optional<int> number_in(const Environment& environment, const char* name, i
                              int most = std::numeric_limits<int>::max());
 std::optional<std::int64_t> large_number_in(const Environment& environment, const char* name, std::int64_t least,
                                             std::int64_t most);
+
+// Makes any value fit to stand in a line of text, of so many of its characters.
+std::string printable(std::string_view value, std::size_t most = 64);
 
 // Chooses by the options where they bring the program's own communicator, else by the environment. Throws UsageError
 // where the options contradict themselves, UnavailableError where this build cannot use what they bring.

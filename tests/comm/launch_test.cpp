@@ -315,6 +315,25 @@ TEST_CASE("exit_in_a_rank_that_is_a_thread_is_a_failure_that_names_it") {
   }
 }
 
+TEST_CASE("exit_in_a_child_that_a_rank_has_forked_ends_the_child_alone") {
+  const Process process([] {
+    ::_exit(run({.ranks = 2}, [](World& world) {
+      world.barrier("begin");
+      if (world.rank() == 1) {
+        const pid_t child = ::fork();
+        if (child == 0) std::exit(3);
+        int status = 0;
+        ::waitpid(child, &status, 0);
+        if (!WIFEXITED(status) || WEXITSTATUS(status) != 3) throw Error("the child did not end as it said");
+      }
+      world.barrier("end");
+    }));
+  });
+  const auto [code, errors] = process.end();
+  CHECK(code == 0);
+  CHECK(errors == "");
+}
+
 TEST_CASE("exit_in_a_rank_is_exit_code_1_also_where_nobody_can_be_told") {
   const Process process([] {
     ::dup2(::open("/dev/full", O_WRONLY), STDERR_FILENO);

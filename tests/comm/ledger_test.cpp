@@ -137,6 +137,24 @@ TEST_CASE("texts_about_a_group_name_ranks_of_the_job_in_ascending_order") {
   CHECK(has(verdict->text, "ranks 1, 5 called #1 barrier \"a\"; rank 3 called #1 barrier \"b\""));
 }
 
+// A rank that saves a checkpoint by itself waits there for ranks that wait for it here.
+TEST_CASE("a_rank_that_is_missed_is_told_with_where_it_waits_instead") {
+  Ledger ledger = ledger_of(3);
+  ledger.open("checkpoint");
+  CHECK_FALSE(ledger.announce(0, 2, code_of("checkpoint: begin", 1)));
+  for (const int rank : {1, 2}) CHECK_FALSE(ledger.announce(rank, channel, code_of("a", 5)));
+  const auto late_at = [&](std::size_t where, const std::string& code) {
+    return ledger.late({.position = {where, 1},
+                        .code = code,
+                        .timeout = std::chrono::milliseconds(400),
+                        .waiting_for = Ledger::WaitFor::ranks});
+  };
+  CHECK(has(late_at(channel, code_of("a", 5)).value().text,
+            "; rank 0 waits in barrier \"checkpoint: begin\" (communicator checkpoint, #1)"));
+  CHECK(has(late_at(2, code_of("checkpoint: begin", 1)).value().text,
+            "; ranks 1, 2 wait in barrier \"a\" (communicator gather, #5)"));
+}
+
 // All who are gone by then are named, and a rank that came before it went is not missed.
 TEST_CASE("ranks_whose_processes_have_ended_are_named_as_such") {
   Ledger ledger = ledger_of(4);

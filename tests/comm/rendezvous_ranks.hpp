@@ -16,6 +16,7 @@ namespace tessera::comm {
 struct MeetingOptions {
   int ranks = 1;
   std::string token = "a token of this test";
+  std::string job = "";
   std::string host = "127.0.0.1";
   std::chrono::milliseconds timeout{60'000};
   std::chrono::milliseconds start_timeout{60'000};
@@ -33,7 +34,8 @@ class Meeting {
             .token = options_.token,
             .rank = rank,
             .ranks = options_.ranks,
-            .start_timeout = options_.start_timeout};
+            .start_timeout = options_.start_timeout,
+            .job = options_.job};
   }
 
   using Body = std::function<void(Control&)>;
@@ -54,6 +56,7 @@ class Meeting {
     ServerOptions server;
     server.endpoint.host = options.host;
     server.token = options.token;
+    server.job = options.job;
     server.ranks = options.ranks;
     server.timeout = options.timeout;
     server.handshake_time = options.handshake_time;

@@ -111,7 +111,7 @@ class Guest {
                               .rank = fresh_nonce(),
                               .rank_number = static_cast<std::uint32_t>(options.rank),
                               .ranks = static_cast<std::uint32_t>(options.ranks)};
-    connection_.send(FrameKind::hello, hello_payload(options.token, handshake));
+    connection_.send(FrameKind::hello, hello_payload({options.token, options.job}, handshake));
     REQUIRE(connection_.flush());
   }
   FrameKind answer() { return await().kind; }
@@ -218,35 +218,106 @@ TEST_CASE("ipv6_loopback_is_a_meeting_place_too") {
   for (const std::string& text : place.run(check_exchange)) CHECK(text == "");
 }
 
+// Whoever refuses without having proved itself may be anybody: the rank goes on trying.
 TEST_CASE("a_wrong_token_is_refused_and_the_others_meet") {
   const Meeting place({.ranks = 2});
   JoinOptions wrong = place.join_options(1);
   wrong.token = "another token than the job's";
-  const std::string text = text_of_expected<UsageError>([&] { join_rendezvous(wrong, at_once); });
-  CHECK(has(text, "rank 1 cannot join"));
+  wrong.start_timeout = milliseconds(200);
+  const std::string text = text_of_expected<CommunicationError>([&] { join_rendezvous(wrong, at_once); });
+  CHECK(has(text, "rank 1 waited up to 0.2 s for rank 0 to answer"));
   CHECK(has(text, "TESSERA_TOKEN"));
   for (const std::string& each : place.run(check_exchange)) CHECK(each == "");
 }
 
-TEST_CASE("a_server_that_does_not_hold_the_token_is_left") {
+// What a rank says after the deadline when a stranger stands in rank 0's place and answers so.
+std::string text_before(FrameKind kind, const std::string& answer) {
   Address address = resolve({.host = "127.0.0.1", .port = 0}).front();
   const Socket listener = listen_at(address);
-  std::thread impostor([&] {
-    wait_for(listener.descriptor(), POLLIN, steady_clock::now() + at_once);
-    auto accepted = accept_from(listener);
-    REQUIRE(accepted.has_value());
-    Connection connection(std::move(accepted->socket), Bytes(4096));
-    connection.send(FrameKind::challenge, challenge_payload(fresh_nonce()));
-    connection.flush();
-    wait_for(connection.descriptor(), POLLIN, steady_clock::now() + at_once);
-    connection.receive();
-    connection.send(FrameKind::welcome, std::string(proof_bytes, 'x'));
-    connection.flush();
+  std::atomic<bool> over = false;
+  std::thread stranger([&] {
+    while (!over) {
+      if (!wait_for(listener.descriptor(), POLLIN, steady_clock::now() + milliseconds(50))) continue;
+      auto accepted = accept_from(listener);
+      if (!accepted) continue;
+      Connection connection(std::move(accepted->socket), Bytes(4096));
+      connection.send(FrameKind::challenge, challenge_payload(fresh_nonce()));
+      connection.flush();
+      wait_for(connection.descriptor(), POLLIN, steady_clock::now() + at_once);
+      connection.receive();
+      connection.send(kind, answer);
+      connection.flush();
+    }
   });
-  const JoinOptions options{.endpoint = {"127.0.0.1", address.port()}, .token = "the job's own token", .ranks = 2};
-  const std::string text = text_of_expected<UsageError>([&] { join(options); });
-  impostor.join();
-  CHECK(has(text, "does not hold the job's token"));
+  const std::string text = text_of_expected<CommunicationError>([&] {
+    join({.endpoint = {"127.0.0.1", address.port()},
+          .token = "the job's own token",
+          .ranks = 2,
+          .start_timeout = milliseconds(300)});
+  });
+  over = true;
+  stranger.join();
+  return text;
+}
+
+TEST_CASE("what_a_stranger_says_is_neither_obeyed_nor_printed_as_it_is") {
+  CHECK(has(text_before(FrameKind::welcome, std::string(proof_bytes, 'x')), "does not hold the job's token"));
+  const std::string text = text_before(FrameKind::refusal, refusal_payload({}, {}, "\x1b[2J\nerror: all is well"));
+  CHECK(has(text, "does not hold the job's token (TESSERA_TOKEN), and says: \\x1b[2J\\x0aerror: all is well"));
+  CHECK(text.find('\n') == std::string::npos);
+}
+
+TEST_CASE("two_jobs_at_one_port_are_told_apart_by_their_launchers_names_without_a_token_too") {
+  const Meeting place({.ranks = 2, .token = "", .job = "SLURM job 101, step 0"});
+  JoinOptions other = place.join_options(1);
+  other.job = "SLURM job 102, step 0";
+  other.start_timeout = milliseconds(200);
+  const std::string text = text_of_expected<CommunicationError>([&] { join_rendezvous(other, at_once); });
+  CHECK(has(text, "it is rank 1 of SLURM job 102, step 0, and this is SLURM job 101, step 0"));
+  for (const std::string& each : place.run(check_exchange)) CHECK(each == "");
+}
+
+// As fast as each rank can: rank 1 comes for the next job while the server of the last one still ends.
+TEST_CASE("one_job_after_the_other_meets_at_the_same_port") {
+  std::uint16_t port = 0;
+  {
+    const RendezvousServer probe({.endpoint = {.host = "127.0.0.1"}});
+    port = probe.port();
+  }
+  const auto jobs = [&](int rank) {
+    for (int job = 0; job < 20; ++job) {
+      std::optional<RendezvousServer> server;
+      if (rank == 0) server.emplace(ServerOptions{.endpoint = {"127.0.0.1", port}, .ranks = 2});
+      const std::unique_ptr<Control> joined =
+          join_rendezvous({.endpoint = {"127.0.0.1", port}, .rank = rank, .ranks = 2}, at_once);
+      CHECK_NOTHROW(check_exchange(*joined));
+      joined->leave();
+      if (rank == 0) std::this_thread::sleep_for(milliseconds(2));
+    }
+  };
+  std::thread other([&] { CHECK_NOTHROW(jobs(1)); });
+  CHECK_NOTHROW(jobs(0));
+  other.join();
+}
+
+TEST_CASE("time_in_which_the_processes_were_stopped_does_not_count" * doctest::skip(!forked_ranks_may_thread)) {
+  const pid_t job = ::fork();
+  REQUIRE(job >= 0);
+  if (job == 0) {
+    const Meeting place({.ranks = 2, .timeout = milliseconds(1000)});
+    const std::vector<std::string> texts = place.run([](Control& control) {
+      for (int i = 0; i < 6 && control.rank() == 1; ++i) std::this_thread::sleep_for(milliseconds(100));
+      check_exchange(control);
+    });
+    ::_exit(texts[0].empty() && texts[1].empty() ? 0 : 1);
+  }
+  std::this_thread::sleep_for(milliseconds(300));
+  REQUIRE(::kill(job, SIGSTOP) == 0);
+  std::this_thread::sleep_for(milliseconds(2500));
+  REQUIRE(::kill(job, SIGCONT) == 0);
+  int status = 0;
+  REQUIRE(::waitpid(job, &status, 0) == job);
+  CHECK(status == 0);
 }
 
 TEST_CASE("without_a_token_only_the_loopback_interface_will_do") {
@@ -340,9 +411,10 @@ TEST_CASE("who_was_refused_stands_in_the_deadlines_text") {
   const Meeting place({.ranks = 2, .timeout = milliseconds(300)});
   JoinOptions wrong = place.join_options(0);
   wrong.token = "another token than the job's";
-  CHECK_THROWS_AS(join_rendezvous(wrong, at_once), UsageError);
+  wrong.start_timeout = milliseconds(100);
+  CHECK_THROWS_AS(join_rendezvous(wrong, at_once), CommunicationError);
   const std::vector<std::string> texts = place.run(check_exchange, 1);
-  CHECK(has(texts[1], "1 connection was refused, the last from 127.0.0.1:"));
+  CHECK(has(texts[1], "refused, the last from 127.0.0.1:"));
   CHECK(has(texts[1], "it does not hold the job's token"));
 }
 
@@ -405,7 +477,7 @@ TEST_CASE("a_rank_of_another_world_size_is_refused") {
 TEST_CASE("another_version_is_refused_on_both_sides") {
   const Meeting place({.ranks = 1});
   Connection connection(stranger(place), most_handshake_payload);
-  std::string payload = hello_payload("a token of this test", {.ranks = 1});
+  std::string payload = hello_payload({.token = "a token of this test"}, {.ranks = 1});
   payload[8] = 9;  // the version, after the eight letters
   connection.send(FrameKind::hello, payload);
   REQUIRE(connection.flush());

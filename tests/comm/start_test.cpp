@@ -114,10 +114,17 @@ TEST_CASE("half_of_what_torchrun_says_is_no_launch_of_many_single_ranks") {
     }
     return std::string("no error");
   };
-  CHECK(has(refusal_of({{"RANK", "1"}}), "LOCAL_RANK, MASTER_ADDR and RANK are set in the environment"));
+  CHECK(has(refusal_of({{"RANK", "1"}}), "MASTER_ADDR and RANK, LOCAL_RANK are set in the environment"));
   CHECK(has(refusal_of({{"RANK", "1"}}), "WORLD_SIZE is not"));
   CHECK(has(refusal_of({{"WORLD_SIZE", "2"}}), "RANK is not"));
-  CHECK(refusal_of({}) == "no error");
+  CHECK(refusal_of({{"WORLD_SIZE", "1"}}) == "no error");
+  // What other launchers and scripts set.
+  const Variables others = {{"MASTER_ADDR", "a"}, {"MASTER_PORT", "29500"}, {"WORLD_SIZE", "2"}};
+  CHECK_THROWS_WITH_AS(detect(together({others, {{"RANK", "1"}}})), doctest::Contains("LOCAL_RANK is not"), UsageError);
+  CHECK_THROWS_WITH_AS(detect(others), doctest::Contains("RANK and LOCAL_RANK are not"), UsageError);
+  CHECK(detect({{"MASTER_ADDR", "a"}}).launcher == Launcher::alone);
+  CHECK(detect({{"RANK", "1"}, {"WORLD_SIZE", "2"}}).launcher == Launcher::alone);
+  CHECK(detect(together({others, slurm_step})).launcher == Launcher::slurm);
   CHECK(detect(together({half, {{"WORLD_SIZE", "6"}}, slurm_step})).launcher == Launcher::slurm);
   CHECK(detect(together({half, {{"WORLD_SIZE", "6"}}, open_mpi})).launcher == Launcher::mpi);
 }
@@ -211,14 +218,16 @@ TEST_CASE("slurm_says_its_nodes_and_numbers") {
                           {"SLURM_JOB_ID", "3"},
                           {"SLURM_STEP_ID", "2"},
                           {"SLURM_LOCALID", "1"}};
-  CHECK(where(step, Launcher::slurm) == "gpu07:20023");
+  CHECK(where(step, Launcher::slurm) == "gpu07:20302");
   const Variables one_node = {{"SLURM_STEP_NUM_NODES", "1"}};
-  CHECK(where(together({step, one_node}), Launcher::slurm) == "127.0.0.1:20023");
-  CHECK(where(together({step, one_node, {{"MASTER_ADDR", "a"}}}), Launcher::slurm) == "a:20023");
+  CHECK(where(together({step, one_node}), Launcher::slurm) == "127.0.0.1:20302");
+  CHECK(where(together({step, one_node, {{"MASTER_ADDR", "a"}}}), Launcher::slurm) == "a:20302");
   // The upper bits of a federation's numbers say which cluster.
   const Variables federated = {{"SLURM_STEP_NODELIST", "a"}, {"SLURM_JOB_ID", "4294967295"}, {"SLURM_STEP_ID", "2"}};
-  CHECK(where(federated, Launcher::slurm) == "a:21067");
+  CHECK(where(federated, Launcher::slurm) == "a:29174");
   CHECK(place(step, Launcher::slurm).local_rank == 1);
+  CHECK(place(step, Launcher::slurm).job == "SLURM job 3, step 2");
+  CHECK(place({{"MASTER_ADDR", "a"}, {"TORCHELASTIC_RUN_ID", "7"}}).job == "torchrun's run 7");
   CHECK(first_of_nodes("one") == "one");
   CHECK(first_of_nodes("one,two") == "one");
   CHECK(first_of_nodes("n[5,7]") == "n5");

@@ -183,9 +183,25 @@ std::optional<Verdict> Ledger::late(const Lateness& lateness) const {
   if (missing.empty() && !all_came) return std::nullopt;
   const DecodedSignature signature(lateness.code);
   const Standstill standstill{channel.name, *signature, waiting, missing};
-  return Verdict{
-      .position = position,
-      .text = missing.empty() ? stuck_text(standstill, lateness.timeout) : timeout_text(standstill, lateness.timeout)};
+  return Verdict{.position = position,
+                 .text = missing.empty() ? stuck_text(standstill, lateness.timeout)
+                                         : timeout_text(standstill, lateness.timeout) + elsewhere(position, missing)};
+}
+
+// Says where those who did not come wait instead, as a rank does that saves a checkpoint alone.
+std::string Ledger::elsewhere(const Position& position, const std::vector<int>& missing) const {
+  std::string text;
+  for (std::size_t index = 0; index < channels_.size(); ++index) {
+    const Channel& channel = channels_[index];
+    if (index == position.channel || channel.open == 0) continue;
+    std::vector<int> there = channel.that_came(channel.agreed + 1);
+    std::erase_if(there, [&](int rank) { return std::find(missing.begin(), missing.end(), rank) == missing.end(); });
+    if (there.empty()) continue;
+    const DecodedSignature signature(channel.at(0).codes[*channel.place_of(there.front())]);
+    text += fmt::format("; {} {} in {}", rank_list(there), there.size() == 1 ? "waits" : "wait",
+                        place_text(channel.name, *signature));
+  }
+  return text;
 }
 
 }  // namespace tessera::comm

@@ -96,6 +96,7 @@ class Ledger {
   const std::string& code_at(const Channel& channel, std::size_t ahead) const;
   std::optional<Verdict> compare(std::size_t channel);
   std::optional<Verdict> awaited_leaver(std::size_t channel) const;
+  std::string elsewhere(const Position& position, const std::vector<int>& missing) const;
   bool stands_still(int rank, const Lateness& lateness, std::vector<bool>& asked) const;
 
   int ranks_;

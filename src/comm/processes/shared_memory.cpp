@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -20,12 +21,26 @@ namespace {
 
 std::string last_error() { return std::generic_category().message(errno); }
 
+// Nobody changes the size, under which a mapping would end.
+constexpr int sealed = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+// A stranger who answers in a rank's place may name any file that this user can open: only memory that a rank of this
+// user has made is mapped.
+bool is_shared_by_a_rank(int descriptor, Bytes size) {
+  struct stat status {};
+  if (::fstat(descriptor, &status) != 0) return false;
+  const int seals = ::fcntl(descriptor, F_GET_SEALS);  // the system may have added some
+  return S_ISREG(status.st_mode) && status.st_nlink == 0 && status.st_uid == ::geteuid() &&
+         static_cast<std::uint64_t>(status.st_size) == size.count() && seals >= 0 && (seals & sealed) == sealed;
+}
+
 }  // namespace
 
 SharedMemory SharedMemory::make(const char* name, Bytes size) {
   SharedMemory memory;
-  memory.descriptor_ = ::memfd_create(name, MFD_CLOEXEC);
-  if (memory.descriptor_ < 0 || ::ftruncate(memory.descriptor_, static_cast<off_t>(size.count())) != 0) {
+  memory.descriptor_ = ::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (memory.descriptor_ < 0 || ::ftruncate(memory.descriptor_, static_cast<off_t>(size.count())) != 0 ||
+      ::fcntl(memory.descriptor_, F_ADD_SEALS, sealed) != 0) {
     throw MemoryError(fmt::format("{} of memory to share with the other ranks of this host cannot be had: {}",
                                   to_string(size), last_error()));
   }
@@ -36,12 +51,18 @@ SharedMemory SharedMemory::make(const char* name, Bytes size) {
 SharedMemory SharedMemory::open(const SharedFile& file) {
   const std::string path = fmt::format("/proc/{}/fd/{}", file.owner, file.descriptor);
   SharedMemory memory;
-  memory.descriptor_ = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  memory.descriptor_ = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (memory.descriptor_ < 0) {
     throw CommunicationError(
         fmt::format("the memory that process {} shares with the ranks of its host cannot be opened: {}; has it ended, "
                     "or does it run as another user?",
                     file.owner, last_error()));
+  }
+  if (!is_shared_by_a_rank(memory.descriptor_, file.size)) {
+    throw CommunicationError(
+        fmt::format("file {} of process {}, which was named as memory that a rank of this host shares, is none: does "
+                    "another program answer in a rank's place? Set TESSERA_TOKEN on all ranks",
+                    file.descriptor, file.owner));
   }
   memory.map(file.size);
   ::close(std::exchange(memory.descriptor_, -1));

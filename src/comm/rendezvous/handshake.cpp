@@ -8,6 +8,7 @@
 #include <openssl/rand.h>
 
 #include "comm/rendezvous/wire.hpp"
+#include "comm/start.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tessera::comm {
@@ -24,13 +25,19 @@ std::string fresh_nonce() {
 
 namespace {
 
-enum class Prover { rank, server };
+enum class Prover { rank, server, refusing_server };
+
+constexpr std::size_t most_said = 240;  // characters of a refusal or of a job
 
 // proof_bytes bytes.
-std::string proof_of(std::string_view token, Prover prover, const Handshake& handshake) {
+std::string proof_of(const Secret& secret, Prover prover, const Handshake& handshake, std::string_view why = "") {
+  constexpr const char* names[] = {"tessera rank", "tessera server", "tessera refusal"};
+  const std::string& token = secret.token;
   std::string said;
   FieldWriter writer(said);
-  writer.text(prover == Prover::rank ? "tessera rank" : "tessera server");
+  writer.text(names[static_cast<std::size_t>(prover)]);
+  writer.text(secret.job);
+  writer.text(why);
   writer.raw(handshake.server);
   writer.raw(handshake.rank);
   writer.number(handshake.rank_number);
@@ -84,18 +91,19 @@ std::string read_challenge(std::string_view payload) {
   return std::string(nonce);
 }
 
-std::string hello_payload(std::string_view token, const Handshake& handshake) {
+std::string hello_payload(const Secret& secret, const Handshake& handshake) {
   std::string payload;
   FieldWriter writer(payload);
   begin(writer);
   writer.number(handshake.rank_number);
   writer.number(handshake.ranks);
   writer.raw(handshake.rank);
-  writer.raw(proof_of(token, Prover::rank, handshake));
+  writer.text(std::string_view(secret.job).substr(0, most_said));
+  writer.raw(proof_of(secret, Prover::rank, handshake));
   return payload;
 }
 
-Hello read_hello(std::string_view payload, std::string_view token, std::string_view server) {
+Hello read_hello(std::string_view payload, const Secret& secret, std::string_view server) {
   FieldReader reader(payload);
   read_begin(reader);
   Hello hello{};
@@ -103,18 +111,39 @@ Hello read_hello(std::string_view payload, std::string_view token, std::string_v
   hello.handshake.rank_number = reader.number<std::uint32_t>();
   hello.handshake.ranks = reader.number<std::uint32_t>();
   hello.handshake.rank = reader.raw(nonce_bytes);
+  const std::string_view job = reader.text();
+  hello.job = printable(job, most_said);
+  hello.is_of_job = job == std::string_view(secret.job).substr(0, most_said);
   const std::string_view proof = reader.raw(proof_bytes);
   reader.require_end();
-  hello.holds_token = same_proof(proof, proof_of(token, Prover::rank, hello.handshake));
+  hello.holds_secret = same_proof(proof, proof_of(secret, Prover::rank, hello.handshake));
   return hello;
 }
 
-std::string welcome_payload(std::string_view token, const Handshake& handshake) {
-  return proof_of(token, Prover::server, handshake);
+std::string welcome_payload(const Secret& secret, const Handshake& handshake) {
+  return proof_of(secret, Prover::server, handshake);
 }
 
-bool is_welcome(std::string_view payload, std::string_view token, const Handshake& handshake) {
-  return same_proof(payload, proof_of(token, Prover::server, handshake));
+bool is_welcome(std::string_view payload, const Secret& secret, const Handshake& handshake) {
+  return same_proof(payload, proof_of(secret, Prover::server, handshake));
+}
+
+std::string refusal_payload(const Secret& secret, const Handshake& handshake, std::string_view why) {
+  why = why.substr(0, most_said);
+  std::string payload;
+  FieldWriter writer(payload);
+  writer.text(why);
+  writer.raw(proof_of(secret, Prover::refusing_server, handshake, why));
+  return payload;
+}
+
+Refusal read_refusal(std::string_view payload, const Secret& secret, const Handshake& handshake) {
+  FieldReader reader(payload);
+  const std::string_view why = reader.text();
+  const std::string_view proof = reader.raw(proof_bytes);
+  reader.require_end();
+  return {.why = printable(why, most_said),
+          .proved = same_proof(proof, proof_of(secret, Prover::refusing_server, handshake, why))};
 }
 
 }  // namespace tessera::comm

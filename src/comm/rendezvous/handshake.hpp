@@ -24,6 +24,13 @@ constexpr std::size_t proof_bytes = 32;
 // nonce_bytes from the operating system's randomness.
 std::string fresh_nonce();
 
+// What both sides hold: the token, and the launcher's name of the job, which is no secret but keeps two jobs apart that
+// meet at one port.
+struct Secret {
+  std::string token = "";
+  std::string job = "";  // "SLURM job 101, step 0"; empty: not known
+};
+
 struct Handshake {
   std::string server = "";  // nonces
   std::string rank = "";
@@ -34,7 +41,7 @@ struct Handshake {
 // ---- messages ----
 
 // This is the version of the messages' form. Ranks of other versions do not understand each other.
-constexpr std::uint32_t rendezvous_version = 5;
+constexpr std::uint32_t rendezvous_version = 6;
 constexpr Bytes most_handshake_payload{512};
 
 // Payloads. What is no such payload is a DataError, another version a UsageError.
@@ -42,14 +49,24 @@ std::string challenge_payload(std::string_view server);
 std::string read_challenge(std::string_view payload);
 
 // `handshake` is whole but for the proof, which this adds.
-std::string hello_payload(std::string_view token, const Handshake& handshake);
+std::string hello_payload(const Secret& secret, const Handshake& handshake);
 struct Hello {
   Handshake handshake;
-  bool holds_token;
+  std::string job;  // as the rank says; fit for a line of text
+  bool is_of_job;   // says the same of the job
+  bool holds_secret;
 };
-Hello read_hello(std::string_view payload, std::string_view token, std::string_view server);
+Hello read_hello(std::string_view payload, const Secret& secret, std::string_view server);
 
-std::string welcome_payload(std::string_view token, const Handshake& handshake);
-bool is_welcome(std::string_view payload, std::string_view token, const Handshake& handshake);
+std::string welcome_payload(const Secret& secret, const Handshake& handshake);
+bool is_welcome(std::string_view payload, const Secret& secret, const Handshake& handshake);
+
+// A refusal is obeyed where the server has proved that it is the job's own.
+std::string refusal_payload(const Secret& secret, const Handshake& handshake, std::string_view why);
+struct Refusal {
+  std::string why;  // fit for a line of text
+  bool proved;
+};
+Refusal read_refusal(std::string_view payload, const Secret& secret, const Handshake& handshake);
 
 }  // namespace tessera::comm

@@ -46,7 +46,18 @@ int slurm_port(const Environment& environment) {
   if (!job)
     throw UsageError("the environment does not say where the ranks meet: set MASTER_PORT to a port that is free");
   const std::int64_t step = large_number_in(environment, "SLURM_STEP_ID", 0, any).value_or(0);
-  return first_slurm_port + static_cast<int>((*job * 7 + step) % slurm_ports);
+  // The steps of a job, and jobs that follow each other, have ports of their own.
+  return first_slurm_port + static_cast<int>((*job % 100 * 100 + *job / 100 + step) % slurm_ports);
+}
+
+// The launcher's own name of the job, the same on all of its ranks.
+std::string job_of(const Environment& environment, const Start& start) {
+  const auto said = [&](const char* name) { return text_in(environment, name).value_or(""); };
+  if (start.launcher == Launcher::slurm) {
+    return fmt::format("SLURM job {}, step {}", said("SLURM_JOB_ID"), said("SLURM_STEP_ID"));
+  }
+  const std::string run = said("TORCHELASTIC_RUN_ID");
+  return run.empty() ? "" : fmt::format("torchrun's run {}", run);
 }
 
 int port_of(const Environment& environment, const Start& start) {
@@ -79,7 +90,8 @@ MeetingPlace meeting_place(const Environment& environment, const Start& start) {
   const char* const local_rank = start.launcher == Launcher::slurm ? "SLURM_LOCALID" : "LOCAL_RANK";
   return {.endpoint = {.host = host_of(environment), .port = static_cast<std::uint16_t>(port_of(environment, start))},
           .token = token_of(environment),
-          .local_rank = number_in(environment, local_rank, 0, 1 << 20).value_or(0)};
+          .local_rank = number_in(environment, local_rank, 0, 1 << 20).value_or(0),
+          .job = job_of(environment, start)};
 }
 
 // ---- serving ----
@@ -87,8 +99,8 @@ MeetingPlace meeting_place(const Environment& environment, const Start& start) {
 std::unique_ptr<RendezvousServer> serve(const MeetingPlace& place, const Start& start,
                                         std::chrono::milliseconds timeout) {
   if (start.rank != 0) return nullptr;
-  return std::make_unique<RendezvousServer>(
-      ServerOptions{.endpoint = place.endpoint, .token = place.token, .ranks = start.ranks, .timeout = timeout});
+  return std::make_unique<RendezvousServer>(ServerOptions{
+      .endpoint = place.endpoint, .token = place.token, .ranks = start.ranks, .timeout = timeout, .job = place.job});
 }
 
 MeetingPoint meeting_point(const Environment& environment, const Start& start, std::chrono::milliseconds timeout) {
@@ -104,7 +116,8 @@ JoinOptions join_options(const MeetingPlace& place, const Start& start, std::chr
           .token = place.token,
           .rank = start.rank,
           .ranks = start.ranks,
-          .start_timeout = start_timeout(timeout)};
+          .start_timeout = start_timeout(timeout),
+          .job = place.job};
 }
 
 namespace {
@@ -112,7 +125,7 @@ namespace {
 using std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds between_attempts{50};
-constexpr std::chrono::milliseconds between_lookups{500};  // of a name that is not known yet
+constexpr std::chrono::milliseconds between_lookups{500};  // of a name that is not known yet, or behind a refusal
 constexpr std::chrono::milliseconds longest_attempt{5'000};
 
 // The server's side of the connection has nothing that this rank wants.
@@ -134,7 +147,9 @@ Frame await(Connection& connection, steady_clock::time_point deadline) {
   }
 }
 
+// Throws DataError for what anybody may say who listens there in rank 0's place, or a server of another job.
 void shake_hands(const JoinOptions& options, Connection& connection, steady_clock::time_point deadline) {
+  const Secret secret{options.token, options.job};
   Handshake handshake{.server = {},
                       .rank = fresh_nonce(),
                       .rank_number = static_cast<std::uint32_t>(options.rank),
@@ -144,21 +159,27 @@ void shake_hands(const JoinOptions& options, Connection& connection, steady_cloc
   try {
     handshake.server = read_challenge(challenge.payload);
   } catch (const UsageError& error) {
-    refuse(options, error.what());
+    throw DataError(error.what());
   }
-  connection.send(FrameKind::hello, hello_payload(options.token, handshake));
+  connection.send(FrameKind::hello, hello_payload(secret, handshake));
   if (!connection.flush()) throw DataError("it ended the connection");
   const Frame answer = await(connection, deadline);
-  if (answer.kind == FrameKind::refusal) refuse(options, std::string(answer.payload));
-  if (is_welcome(answer.payload, options.token, handshake)) return;
-  refuse(options, "what answers there does not hold the job's token (TESSERA_TOKEN)");
+  if (answer.kind == FrameKind::refusal) {
+    const Refusal refusal = read_refusal(answer.payload, secret, handshake);
+    if (refusal.proved) refuse(options, refusal.why);
+    throw DataError(
+        fmt::format("what answers there does not hold the job's token (TESSERA_TOKEN), and says: {}", refusal.why));
+  }
+  if (is_welcome(answer.payload, secret, handshake)) return;
+  throw DataError("what answers there does not hold the job's token (TESSERA_TOKEN)");
 }
 
 std::optional<Connection> try_once(const JoinOptions& options, const Address& address, steady_clock::time_point end,
-                                   std::string& why) {
+                                   std::string& why, bool& answers) {
   const auto deadline = std::min(end, steady_clock::now() + longest_attempt);
   Socket socket = connect_to(address, deadline, why);
   if (!socket.is_open()) return std::nullopt;
+  answers = true;
   Connection connection(std::move(socket), most_handshake_payload);
   try {
     shake_hands(options, connection, deadline);
@@ -176,10 +197,13 @@ Connection join(const JoinOptions& options, const Resolver& addresses_of) {
   std::string why;
   do {
     const std::vector<Address> addresses = addresses_of(options.endpoint, why);
+    bool answers = false;
+    const std::string before = why;
     for (const Address& address : addresses) {
-      if (auto connection = try_once(options, address, end, why)) return std::move(*connection);
+      if (auto connection = try_once(options, address, end, why, answers)) return std::move(*connection);
     }
-    std::this_thread::sleep_for(addresses.empty() ? between_lookups : between_attempts);
+    const bool again = answers && why == before;  // nothing has changed there
+    std::this_thread::sleep_for(addresses.empty() || again ? between_lookups : between_attempts);
   } while (steady_clock::now() < end);
   throw CommunicationError(fmt::format(
       "rank {} waited up to {:.3g} s for rank 0 to answer at {}, in vain ({}); is rank 0 running, and is that its "

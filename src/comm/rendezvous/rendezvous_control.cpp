@@ -223,24 +223,29 @@ class RendezvousControl final : public Control {
     return {.channel = channel, .number = ++announced_[channel]};
   }
 
-  // The server names who is missing; if it does not even do that, it is the one.
+  // The server names who is missing; if it does not even do that, it is the one. Time in which this process was stopped
+  // does not count.
   void await(Lock& lock, const Position& position, const Signature& signature) {
-    auto deadline = steady_clock::now() + timeout_;  // until the next question, then until the server is given up
-    std::optional<std::uint64_t> asked;              // the answers before it
+    Patience wait(timeout_);
+    std::optional<Patience> with_server;  // while a question is open
+    std::uint64_t answers = 0;            // before it
+    steady_clock::time_point next_question{};
     const auto agreed = [&] { return position.number > 0 && agreed_[position.channel] >= position.number; };
     while (!agreed()) {
       if (failure() != nullptr) fail_at(position);
-      if (asked && *asked != alive_answers_) {
-        asked.reset();
-        deadline = steady_clock::now() + look_interval(timeout_);
-      } else if (!asked && steady_clock::now() >= deadline) {
-        send_lateness(lock, position, signature, true);
-        asked = alive_answers_;
-        deadline = steady_clock::now() + patience;
-      } else if (asked && steady_clock::now() >= deadline) {
+      auto next_look = wait.look();
+      if (wait.is_over()) next_look = with_server ? with_server->look() : next_question;
+      if (with_server && answers != alive_answers_) {
+        with_server.reset();
+        next_question = steady_clock::now() + look_interval(timeout_);
+      } else if (with_server && with_server->is_over()) {
         give_up_server(lock, "in " + brief(signature));
+      } else if (!with_server && wait.is_over() && steady_clock::now() >= next_question) {
+        send_lateness(lock, position, signature, true);
+        answers = alive_answers_;
+        with_server.emplace(patience);
       } else {
-        changed_.wait_until(lock, deadline);
+        changed_.wait_until(lock, next_look);
       }
     }
   }

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <atomic>
@@ -19,9 +20,11 @@
 
 #include "comm/collective_errors.hpp"
 #include "comm/control/control_room.hpp"
+#include "comm/introduction.hpp"
 #include "comm/patience.hpp"
 #include "comm/pinned.hpp"
 #include "comm/rendezvous/handshake.hpp"
+#include "comm/start.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tessera::comm {
@@ -49,8 +52,8 @@ class Lobby {
       std::optional<Accepted> accepted;
       try {
         accepted = accept_from(listener);
-      } catch (const std::system_error&) {
-        if (guests_.empty()) return;
+      } catch (const std::system_error& error) {
+        if (guests_.empty()) return note_no_files(error);
         guests_.pop_front();
         continue;
       }
@@ -87,9 +90,9 @@ class Lobby {
 
   // "; 3 connections were refused, the last from …: …", or empty.
   std::string refusals() const {
-    if (refused_ == 0) return "";
-    return fmt::format("; {} connection{} refused, the last from {}", refused_, refused_ == 1 ? " was" : "s were",
-                       last_refusal_);
+    if (refused_ == 0) return no_files_;
+    return no_files_ + fmt::format("; {} connection{} refused, the last from {}", refused_,
+                                   refused_ == 1 ? " was" : "s were", last_refusal_);
   }
 
  private:
@@ -99,8 +102,16 @@ class Lobby {
     std::string from;
     std::string nonce;
     steady_clock::time_point deadline;
-    bool refused = false;  // stays until it has been told why
+    Handshake handshake = {};  // as far as it was heard
+    bool refused = false;      // stays until it has been told why
   };
+
+  void note_no_files(const std::system_error& error) {
+    rlimit files{};
+    ::getrlimit(RLIMIT_NOFILE, &files);
+    no_files_ = fmt::format("; rank 0 can take no more connections, with a limit of {} open files (ulimit -n): {}",
+                            files.rlim_cur, error.code().message());
+  }
 
   // The rank that the guest has proved to be; else whether it may stay.
   std::optional<int> advance(Guest& guest, bool& stays) {
@@ -124,32 +135,41 @@ class Lobby {
   // Throws UsageError that says why it cannot be admitted, and DataError for what no rank says.
   int hear(Guest& guest, const Frame& frame) const {
     if (frame.kind != FrameKind::hello) throw DataError("its first message is no hello");
-    const Hello hello = read_hello(frame.payload, options_.token, guest.nonce);
-    const Handshake& said = hello.handshake;
+    const Hello hello = read_hello(frame.payload, secret_, guest.nonce);
+    const Handshake& said = guest.handshake = hello.handshake;
     const auto rank = static_cast<int>(said.rank_number);
-    if (!hello.holds_token) throw UsageError("it does not hold the job's token (TESSERA_TOKEN)");
+    if (!hello.holds_secret) {
+      if (!hello.is_of_job) {
+        throw UsageError(
+            fmt::format("it is rank {} of {}, and this is {}", rank, name_of(hello.job), name_of(options_.job)));
+      }
+      throw UsageError("it does not hold the job's token (TESSERA_TOKEN)");
+    }
     if (said.ranks != static_cast<std::uint32_t>(options_.ranks)) {
       throw UsageError(
           fmt::format("it is rank {} of a job of {} ranks, and this one has {}", rank, said.ranks, options_.ranks));
     }
     if (said.rank_number >= said.ranks) throw UsageError("its rank is none of the job's");
     if (take_rank_(rank)) throw UsageError(fmt::format("rank {} is there already", rank));
-    guest.connection.send(FrameKind::welcome, welcome_payload(options_.token, said));
+    guest.connection.send(FrameKind::welcome, welcome_payload(secret_, said));
     return rank;
   }
+  static std::string name_of(const std::string& job) { return job.empty() ? "a job without a name" : job; }
 
   void refuse(Guest& guest, const std::string& why) {
     ++refused_;
     last_refusal_ = fmt::format("{}: {}", guest.from, why);
     guest.refused = true;
-    guest.connection.send(FrameKind::refusal, why);
+    guest.connection.send(FrameKind::refusal, refusal_payload(secret_, guest.handshake, why));
   }
 
   const ServerOptions& options_;
+  const Secret secret_{options_.token, options_.job};
   const TakeRank take_rank_;
   std::list<Guest> guests_;  // the oldest first
   std::size_t refused_ = 0;
   std::string last_refusal_;
+  std::string no_files_;  // why nobody more was let in; empty: nothing kept anybody out
 };
 
 // ---- the server ----
@@ -185,9 +205,10 @@ class RendezvousServer::Work : Pinned {
  public:
   explicit Work(const ServerOptions& options)
       : options_(options),
-        lobby_(options_, [this](int rank) { return std::exchange(member(rank).came, true); }),
+        lobby_(options_, [this](int rank) { return take_rank(rank); }),
         room_(options.ranks, options.timeout, [this] { return remark(); }),
         members_(static_cast<std::size_t>(options.ranks)) {
+    raise_file_limit();
     listen();
     thread_ = std::thread([this] { work(); });
   }
@@ -208,9 +229,38 @@ class RendezvousServer::Work : Pinned {
   };
   Member& member(int rank) { return members_[static_cast<std::size_t>(rank)]; }
 
+  // A connection for each rank, beside what the program has open.
+  void raise_file_limit() const {
+    rlimit files{};
+    if (::getrlimit(RLIMIT_NOFILE, &files) != 0) return;
+    const auto wanted = static_cast<rlim_t>(options_.ranks) + 1024;
+    if (files.rlim_cur >= wanted) return;
+    files.rlim_cur = std::min(wanted, files.rlim_max);
+    ::setrlimit(RLIMIT_NOFILE, &files);
+  }
+
+  // Whether it was there before. One that has left comes for the next job, whose server will be there soon.
+  bool take_rank(int rank) {
+    if (member(rank).came && room_.ledger(room_.lock()).has_left(rank)) throw DataError("it has left this job already");
+    return std::exchange(member(rank).came, true);
+  }
+
+  // Clusters publish names late: asked for as long as the other ranks ask.
+  std::vector<Address> addresses_here() const {
+    const auto end = steady_clock::now() + start_timeout(options_.timeout);
+    for (;;) {
+      try {
+        return resolve(options_.endpoint);
+      } catch (const UsageError&) {
+        if (steady_clock::now() >= end) throw;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    }
+  }
+
   // A name may have addresses of which this host has only some (localhost without IPv6): one is enough.
   void listen() {
-    std::vector<Address> addresses = resolve(options_.endpoint);
+    std::vector<Address> addresses = addresses_here();
     require_private(options_, addresses);
     std::string why;
     for (Address& address : addresses) {

@@ -20,6 +20,7 @@ struct ServerOptions {
   int ranks = 1;
   std::chrono::milliseconds timeout{60'000};        // that late ranks have exceeded, for texts
   std::chrono::milliseconds handshake_time{5'000};  // for whoever connects to prove itself
+  std::string job = "";                             // as its launcher names it; ranks of another are refused
 };
 
 class RendezvousServer : Pinned {
