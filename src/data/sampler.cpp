@@ -69,7 +69,11 @@ bool DistributedSampler::next(SampleBatch& batch) {
 }
 
 SamplerState DistributedSampler::state() const {
-  return {.samples = options_.samples, .seed = options_.seed, .epoch = epoch_, .position = position_};
+  return {.samples = options_.samples,
+          .seed = options_.seed,
+          .epoch = epoch_,
+          .position = position_,
+          .order = options_.shuffle ? sampler_order : unshuffled_order};
 }
 
 void DistributedSampler::restore(const SamplerState& state) {
@@ -83,6 +87,17 @@ void DistributedSampler::restore(const SamplerState& state) {
                                  state.samples));
   }
   const bool within_epoch = state.position > 0 && state.position < state.samples;
+  const bool was_shuffled = state.order != unshuffled_order;
+  if (was_shuffled != options_.shuffle && within_epoch) {
+    throw UsageError(fmt::format(
+        "DistributedSampler: the state is {} samples into an epoch of {} {}, and this sampler {}: some samples would "
+        "come twice and others never. Give the same SamplerOptions::shuffle{}",
+        state.position, state.samples, was_shuffled ? "in a shuffled order" : "in the data set's order",
+        options_.shuffle ? "shuffles" : "does not",
+        was_shuffled ? " (states that Tessera saved before it told the two apart say order 2 in any case: set "
+                       "SamplerState::order to 0 where you know that nothing was shuffled)"
+                     : ""));
+  }
   if (state.order != sampler_order && options_.shuffle && within_epoch) {
     throw UsageError(fmt::format(
         "DistributedSampler: the state is {} samples into an epoch of {}, in an order (version {}) that this "

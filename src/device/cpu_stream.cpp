@@ -44,6 +44,12 @@ void Progress::advance() {
   }
 }
 
+void Progress::fail(std::exception_ptr failure) {
+  failure_ = std::move(failure);
+  failed_at_ = completed();
+  failed_.store(true, std::memory_order_release);
+}
+
 bool Progress::wait_for(std::uint64_t position, Deadline deadline) {
   if (completed() >= position) return true;
   std::unique_lock lock(mutex_);
@@ -91,7 +97,7 @@ CpuStream::CpuStream(StreamOptions options, std::function<void()> prepare)
 void CpuStream::record(Event::Implementation& event) { static_cast<CpuEvent&>(event).record(progress_, submitted_); }
 
 void CpuStream::wait(Event::Implementation& event) {
-  if (event.complete()) return;
+  if (event.complete() && !event.failure()) return;
   if (event.device() != device()) return submit([this, &event] { await(event); });
   submit([this, record = static_cast<CpuEvent&>(event).latest()] { await(record); });
 }
@@ -108,10 +114,12 @@ bool CpuStream::timed(const Wait& wait_until) {
 void CpuStream::await(const CpuEvent::Record& record) {
   const bool came = timed([&](auto deadline) { return record.progress->wait_for(record.position, deadline); });
   if (!came) give_up(*record.event_name);
+  if (const std::exception_ptr failure = record.progress->failure(record.position)) std::rethrow_exception(failure);
 }
 
 void CpuStream::await(const Event::Implementation& event) {
   if (!timed([&](auto deadline) { return event.wait_on_host(deadline); })) give_up(event.name());
+  if (const std::exception_ptr failure = event.failure()) std::rethrow_exception(failure);
 }
 
 std::optional<std::chrono::nanoseconds> CpuStream::waited() const {
@@ -127,10 +135,10 @@ void CpuStream::give_up(const std::string& event) const {
 
 void CpuStream::wait_for_all() { progress_->wait_for(submitted_, std::nullopt); }
 
-std::exception_ptr CpuStream::failure() const { return failed_.load(std::memory_order_acquire) ? failure_ : nullptr; }
+std::exception_ptr CpuStream::failure() const { return progress_->failure(); }
 
 void CpuStream::run_task(Task& task) noexcept {
-  if (!failed_.load(std::memory_order_relaxed)) {
+  if (!progress_->failed()) {
     if (options_.delay_seed) delay();
     try {
       if (prepare_) prepare_();
@@ -144,9 +152,8 @@ void CpuStream::run_task(Task& task) noexcept {
 }
 
 void CpuStream::keep_failure(std::exception_ptr exception) noexcept {
-  failure_ = std::move(exception);
-  failed_.store(true, std::memory_order_release);
-  if (options_.on_failure) options_.on_failure(failure_);
+  progress_->fail(exception);
+  if (options_.on_failure) options_.on_failure(std::move(exception));
 }
 
 void CpuStream::delay() { std::this_thread::sleep_for(std::chrono::microseconds(delays_() % (longest_delay_us_ + 1))); }

@@ -7,7 +7,9 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -27,6 +29,14 @@ class Progress {
 
   std::uint64_t completed() const { return completed_.load(std::memory_order_acquire); }
 
+  // The first failure, by the task that runs now; kept before advance().
+  void fail(std::exception_ptr failure);
+  bool failed() const { return failed_.load(std::memory_order_acquire); }
+  // Null while nothing failed among the first `position` tasks, which have run.
+  std::exception_ptr failure(std::uint64_t position = std::numeric_limits<std::uint64_t>::max()) const {
+    return failed() && failed_at_ < position ? failure_ : nullptr;
+  }
+
   void advance();  // one more task has run
 
   // Blocks until `position` tasks have run; false when the deadline passed first.
@@ -43,6 +53,9 @@ class Progress {
 
   std::mutex mutex_;
   std::atomic<std::uint64_t> completed_ = 0;  // written under the mutex
+  std::exception_ptr failure_;                // this and its task's position are written once, before failed_
+  std::uint64_t failed_at_ = 0;
+  std::atomic<bool> failed_ = false;
   Waiter* waiters_ = nullptr;
 };
 
@@ -67,6 +80,8 @@ class CpuEvent final : public Event::Implementation {
   }
 
   const Record& latest() const { return record_; }
+  // Of the stream that recorded it, before it did; of an event that is complete.
+  std::exception_ptr failure() const override { return record_.progress->failure(record_.position); }
   void record(const std::shared_ptr<Progress>& progress, std::uint64_t position);
 
  private:
@@ -114,9 +129,7 @@ class CpuStream : public Stream::Implementation {
   std::shared_ptr<Progress> progress_ = std::make_shared<Progress>();
   std::uint64_t submitted_ = 0;  // of the host thread
   std::minstd_rand delays_;
-  unsigned longest_delay_us_;   // a pace of its own, also by seed
-  std::exception_ptr failure_;  // written once, before failed_
-  std::atomic<bool> failed_ = false;
+  unsigned longest_delay_us_;             // a pace of its own, also by seed
   std::atomic<std::int64_t> waited_ = 0;  // nanoseconds
 };
 

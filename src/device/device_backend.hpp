@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <span>
 #include <string>
@@ -25,6 +26,8 @@ class Event::Implementation {
   virtual bool complete() const = 0;
   // Blocks the calling thread until complete(); false when the deadline passed first.
   virtual bool wait_on_host(std::chrono::steady_clock::time_point deadline) const = 0;
+  // Of the stream that recorded it, before it did; null where there is none. The event is complete.
+  virtual std::exception_ptr failure() const = 0;
 };
 
 // Stream has checked that events belong to the device and were recorded.

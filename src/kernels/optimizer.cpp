@@ -15,7 +15,7 @@ namespace tessera::kernels {
 namespace {
 
 AdamWArguments arguments_of(const AdamWSpans& spans, const AdamWSettings& settings, const StepScalars& scalars) {
-  const BiasCorrections corrections = bias_corrections(scalars, settings.beta1, settings.beta2, settings.own_decays);
+  const BiasCorrections corrections = bias_corrections(scalars, settings);
   return {
       .master = spans.master,
       .first_moment = spans.first_moment,

@@ -1,6 +1,7 @@
 // One update's decisions are scalar arithmetic that hosts and devices share: the same operations, the same bits.
 #pragma once
 
+#include "tessera/kernels/optimizer.hpp"
 #include "tessera/kernels/step_scalars.hpp"
 
 #if defined(__CUDACC__)
@@ -17,7 +18,7 @@ TESSERA_ANY_DEVICE inline void adapt_loss_scale(StepScalars& scalars, const Loss
     const float less = scalars.loss_scale * scaling.backoff;
     scalars.loss_scale = less < scaling.smallest ? scaling.smallest : less;
     scalars.good_steps = 0;
-  } else if (++scalars.good_steps == scaling.growth_interval) {
+  } else if (++scalars.good_steps >= scaling.growth_interval) {
     const float more = scalars.loss_scale * scaling.growth;
     scalars.loss_scale = more > scaling.largest ? scaling.largest : more;
     scalars.good_steps = 0;
@@ -33,15 +34,17 @@ TESSERA_ANY_DEVICE inline double power_of(double base, std::int64_t exponent) {
   return power;
 }
 
-// 1 - beta ^ step of AdamW's two decays (kernels/optimizer.hpp), by which their moments are too small so far.
+// 1 - beta ^ (the steps that its moments have seen) of AdamW's two decays (kernels/optimizer.hpp), by which their
+// moments are too small so far.
 struct BiasCorrections {
   float first;
   float second;
 };
-TESSERA_ANY_DEVICE inline BiasCorrections bias_corrections(const StepScalars& scalars, float beta1, float beta2,
-                                                           bool own_decays) {
-  const double first = own_decays ? power_of(static_cast<double>(beta1), scalars.step) : scalars.decay_power[0];
-  const double second = own_decays ? power_of(static_cast<double>(beta2), scalars.step) : scalars.decay_power[1];
+TESSERA_ANY_DEVICE inline BiasCorrections bias_corrections(const StepScalars& scalars, const AdamWSettings& settings) {
+  const bool own = settings.own_decays || settings.begun != 0;
+  const std::int64_t steps = scalars.step - settings.begun;
+  const double first = own ? power_of(static_cast<double>(settings.beta1), steps) : scalars.decay_power[0];
+  const double second = own ? power_of(static_cast<double>(settings.beta2), steps) : scalars.decay_power[1];
   return {static_cast<float>(1.0 - first), static_cast<float>(1.0 - second)};
 }
 

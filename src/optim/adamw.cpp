@@ -95,7 +95,8 @@ class AdamWOptimizer final : public Optimizer {
             .beta2 = beta2,
             .epsilon = group.epsilon.value_or(settings_.epsilon),
             .weight_decay = group.weight_decay,
-            .own_decays = group.own_decays || beta1 != settings_.beta1 || beta2 != settings_.beta2};
+            .own_decays = group.own_decays || beta1 != settings_.beta1 || beta2 != settings_.beta2,
+            .begun = group.begun};
   }
 
   AdamW settings_;

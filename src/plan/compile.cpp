@@ -197,7 +197,13 @@ void check_outer_steps(const CompileInput& input, const std::vector<std::size_t>
     throw UsageError(fmt::format("outer steps every {} steps count the steps of one program, and the model has {}",
                                  options.outer_every, input.programs.size()));
   }
-  const auto units = static_cast<std::size_t>(std::count(trainers.begin(), trainers.end(), std::size_t{0}));
+  std::size_t units = 0;
+  for (std::size_t unit = 0; unit < input.units.size(); ++unit) {
+    const std::vector<ParameterSpec>& parameters = input.units[unit].parameters;
+    units += trainers[unit] == 0 && std::any_of(parameters.begin(), parameters.end(), [](const ParameterSpec& each) {
+               return !each.frozen && element_count(each.shape) > 0;
+             });
+  }
   if (options.outer_fragments >= 1 && options.outer_fragments <= std::min(options.outer_every, units)) return;
   throw UsageError(
       fmt::format("outer steps in {} fragments every {} steps of {} units that train: choose 1 to {} fragments",

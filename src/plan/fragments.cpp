@@ -12,10 +12,14 @@ std::vector<std::vector<std::size_t>> outer_fragments(const Plan& plan) {
   std::size_t elements = 0;
   for (const UnitLayout& layout : plan.layouts) elements += layout.padded_elements(Part::trained);
   std::size_t before = 0;
-  std::size_t left = plan.trained_units(0);  // outer steps are of one program
+  const auto takes_part = [&](std::size_t unit) {
+    return plan.trains(unit) && plan.layouts[unit].padded_elements(Part::trained) > 0;
+  };
+  std::size_t left = 0;
+  for (std::size_t unit = 0; unit < plan.units.size(); ++unit) left += takes_part(unit);
   std::size_t fragment = 0;
   for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
-    if (!plan.trains(unit)) continue;
+    if (!takes_part(unit)) continue;
     const std::size_t own = plan.layouts[unit].padded_elements(Part::trained);
     const double middle = static_cast<double>(before) + static_cast<double>(own) / 2;
     const auto wanted = static_cast<std::size_t>(middle * static_cast<double>(fragments) /

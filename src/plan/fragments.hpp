@@ -8,7 +8,8 @@
 
 namespace tessera::plan {
 
-// Units that train, in their order: options.outer_fragments runs of about as many elements each, none without a unit.
+// Units with something to train, in their order: options.outer_fragments runs of about as many elements each, none
+// without a unit.
 // Empty when there are no outer steps.
 std::vector<std::vector<std::size_t>> outer_fragments(const Plan& plan);
 

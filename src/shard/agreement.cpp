@@ -165,6 +165,12 @@ std::vector<std::string> lines_of(const AgreedSettings& settings) {
   add_units(lines, settings.input.units);
   add_programs(lines, settings);
   for (const auto& unit : settings.units) {
+    for (const Parameter* parameter : unit->parameters()) {
+      lines.add("initial values of " + parameter->name(), parameter->initial().describe());
+    }
+    for (const Buffer* buffer : unit->buffers()) {
+      lines.add("initial values of " + buffer->name(), buffer->initial().describe());
+    }
     if (unit->options().optimizer) add_optimizer(lines, *unit->options().optimizer, " of unit " + unit->name());
   }
   lines.add("plan", fmt::format("{:016x}", settings.plan_hash));

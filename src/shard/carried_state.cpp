@@ -66,6 +66,7 @@ CarriedState::CarriedState(World& world, const plan::Plan& plan, std::span<const
   for (std::size_t program = 0; program < plan.programs.size(); ++program) {
     scalars_.push_back(step_scalars(from, program));
   }
+  for (const auto& unit : units) begun_.push_back(from.operations().begun(unit->index()));
 }
 
 std::vector<float> CarriedState::whole(const Unit& unit, const Parameter& parameter, std::size_t state) const {
@@ -79,6 +80,18 @@ std::vector<float> CarriedState::whole(const Unit& unit, const Parameter& parame
     mine.push_back({&parameter, share->second.first, values});
   }
   return whole_parameter(world_, plan_, {parameter, owned}, mine);
+}
+
+// States keep their age under another program's count, and what starts to be trained has seen no update.
+std::vector<std::int64_t> CarriedState::begun(const plan::Plan& next, std::size_t unit) const {
+  std::vector<std::int64_t> result = begun_[unit];
+  if (!next.trains(unit)) return result;
+  const std::int64_t now = scalars_[next.trainers[unit]].step;
+  for (std::size_t p = 0; p < result.size(); ++p) {
+    const bool kept = plan_.trains(unit) && plan_.layouts[unit].part(p) == plan::Part::trained;
+    result[p] = kept ? result[p] + now - scalars_[plan_.trainers[unit]].step : now;
+  }
+  return result;
 }
 
 void CarriedState::restore(const plan::Plan& plan, std::span<const std::unique_ptr<Unit>> units, Executor& to) const {
@@ -100,6 +113,7 @@ void CarriedState::restore(const plan::Plan& plan, std::span<const std::unique_p
       here.put_back();
     }
   }
+  for (const auto& unit : units) to.operations().set_begun(unit->index(), begun(plan, unit->index()));
   for (const auto& unit : units) {
     for (const Buffer* buffer : unit->buffers()) {
       const std::vector<float>& values = buffers_.at(buffer);

@@ -29,13 +29,15 @@ class CarriedState {
   // A parameter's entry is the state's share of this rank; parameters without that state are missing.
   using Shares = std::map<const Parameter*, Share>;
 
+  std::vector<std::int64_t> begun(const plan::Plan& next, std::size_t unit) const;
   std::vector<float> whole(const Unit& unit, const Parameter& parameter, std::size_t state) const;
 
   World& world_;
   plan::Plan plan_;             // the old one: it knows where shares were
   std::vector<Shares> states_;  // masters, then the optimizer's, then those of outer steps
   std::map<const Buffer*, std::vector<float>> buffers_;
-  std::vector<kernels::StepScalars> scalars_;  // by program
+  std::vector<kernels::StepScalars> scalars_;     // by program
+  std::vector<std::vector<std::int64_t>> begun_;  // by unit and parameter
 };
 
 }  // namespace tessera

@@ -320,7 +320,9 @@ Contributions Executor::exchange(std::size_t serial, const Exchange& exchange) {
                     exchange.name(), innermost.describe()));
   }
   const Contributions contributions = innermost.take_exchange(exchange);
+  innermost.await_joined_streams();  // they may bring it
   launch_exchange();
+  innermost.fork_joined_streams();
   check_health();
   return contributions;
 }

@@ -59,6 +59,7 @@ class Executor final : public WindowHost {
   void abandon(std::string_view what) noexcept override;
   // The steps that the recorder asks for take time stamps. It replaces an earlier one. Synchronises.
   void trace(std::shared_ptr<TraceRecorder> recorder);
+  void require_training(std::string_view call) const { progress_.require_training(call); }
   void require_between_steps(std::string_view call) const { progress_.check_between_steps(call); }
 
   Stream& compute() { return stream(plan::StreamId::compute); }

@@ -1,6 +1,8 @@
 // Element i of a parameter comes from block i / 2 of its own random sequence.
 #include "tessera/shard/initial.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -52,6 +54,11 @@ void fill_pairs(std::span<float> values, std::uint64_t first, PhiloxKey key, Pai
 }
 
 }  // namespace
+
+std::string Initial::describe() const {
+  constexpr const char* names[] = {"constant", "uniform", "normal"};
+  return fmt::format("{}, {} and {}", names[static_cast<std::size_t>(kind_)], a_, b_);
+}
 
 Initial Initial::fan_in(std::size_t fan_in) {
   if (fan_in == 0) return zeros();

@@ -138,6 +138,21 @@ void ModelInspection::set_step_scalars(const kernels::StepScalars& scalars, std:
   tessera::set_step_scalars(executor, program_or_current(state(), program), scalars);
 }
 
+std::vector<std::int64_t> ModelInspection::states_begun(const Unit& unit) const {
+  state().require_mine(unit);
+  return state().executor().operations().begun(unit.index());
+}
+void ModelInspection::set_states_begun(const Unit& unit, std::vector<std::int64_t> begun) {
+  state().require_mine(unit);
+  Executor& executor = state().executor_between_steps("set_states_begun()");
+  if (begun.size() != unit.parameters().size()) {
+    throw UsageError(fmt::format("set_states_begun() of unit {}: {} counts for {} parameters", unit.name(),
+                                 begun.size(), unit.parameters().size()));
+  }
+  executor.synchronize();
+  executor.operations().set_begun(unit.index(), std::move(begun));
+}
+
 // ---- memory, traces and the plan ----
 
 ModelInspection::CheckpointMemory ModelInspection::checkpoint_memory() {
@@ -157,6 +172,7 @@ void ModelInspection::require_between_steps(std::string_view call) const { state
 
 Trace ModelInspection::trace(TraceSteps steps) {
   Executor& executor = state().executor_between_steps("trace()");
+  executor.require_training("trace()");
   const auto recorder =
       std::make_shared<TraceRecorder>(plan(), executor.program(), world().device(), steps, executor.updates());
   executor.trace(recorder);

@@ -10,9 +10,11 @@
 #include <optional>
 #include <utility>
 
+#include "plan/fragments.hpp"
 #include "shard/agreement.hpp"
 #include "shard/carried_state.hpp"
 #include "shard/model_state.hpp"
+#include "shard/optimizer_runs.hpp"
 #include "shard/plan_advice.hpp"
 #include "tessera/plan/compile.hpp"
 #include "tessera/plan/verify.hpp"
@@ -172,6 +174,54 @@ void check_optimizers_of_units(const ModelState& model, const plan::Plan& plan) 
   }
 }
 
+// A group is for parameters that its optimizer updates, or may when they are trained.
+void check_groups(const ModelState& model, const plan::Plan& plan) {
+  std::map<const Optimizer*, std::vector<std::string>> names;
+  for (const auto& unit : model.units) {
+    const Optimizer* const own = unit->options().optimizer.get();
+    for (std::size_t program = 0; program < model.optimizers.size(); ++program) {
+      if (plan.trains(unit->index()) && plan.trainers[unit->index()] != program) continue;
+      auto& of_it = names[own != nullptr ? own : model.optimizers[program]];
+      for (const Parameter* parameter : unit->parameters()) of_it.push_back(parameter->name());
+    }
+  }
+  for (const auto& [optimizer, updated] : names) {
+    const std::vector<ParameterGroup> groups = optimizer->groups();
+    for (std::size_t i = 0; i < groups.size(); ++i) {
+      const auto is_matched = [&](const std::string& name) {
+        return std::any_of(groups[i].patterns.begin(), groups[i].patterns.end(),
+                           [&](const std::string& pattern) { return matches(pattern, name); });
+      };
+      if (std::any_of(updated.begin(), updated.end(), is_matched)) continue;
+      throw UsageError(fmt::format("groups[{}] of optimizer {} matches no parameter that it updates: \"{}\"; {}", i,
+                                   optimizer->name(), fmt::join(groups[i].patterns, "\" \""),
+                                   updated.empty() ? "there is none" : "the first is " + updated.front()));
+    }
+  }
+}
+
+// Between two outer steps replicas differ, and what is frozen there would differ for ever.
+void require_met(const ModelState& model, const plan::Plan& next) {
+  const plan::Plan& plan = model.plan;
+  const std::size_t updates = model.executor_or_null->updates();
+  if (!plan.replicas_diverge() || updates == 0) return;
+  const std::optional<std::size_t> outer = plan.outer_after(updates);
+  const std::vector<std::size_t> met =
+      outer ? plan::outer_fragments(plan)[plan.segments[*outer].fragment] : std::vector<std::size_t>{};
+  for (const auto& unit : model.units) {
+    const std::size_t index = unit->index();
+    if (!plan.trains(index) || std::find(met.begin(), met.end(), index) != met.end()) continue;
+    for (std::size_t p = 0; p < unit->parameters().size(); ++p) {
+      const bool stays = next.trains(index) && next.layouts[index].part(p) == plan::Part::trained;
+      if (stays || plan.layouts[index].part(p) == plan::Part::frozen) continue;
+      throw UsageError(fmt::format(
+          "recompile(): {} is to be frozen {} updates after an outer step, where each replica has another value of it, "
+          "for ever then: freeze it right after an outer step of its unit, which comes every {} updates",
+          unit->parameters()[p]->name(), updates % model.options.outer.every, model.options.outer.every));
+    }
+  }
+}
+
 kernels::OuterSettings outer_settings(const ModelState& model) {
   return {model.options.outer.learning_rate, model.options.outer.momentum};
 }
@@ -237,6 +287,7 @@ plan::Plan sound_plan(ModelState& model, std::string_view call) {
                               .units = model.units}),
                     call);
   check_optimizers_of_units(model, plan);
+  check_groups(model, plan);
   if (model.options.memory_limit) require_fit(plan, input, *model.options.memory_limit);
   return plan;
 }
@@ -334,6 +385,7 @@ void ShardedModel::recompile() {
     if (const auto why = holder.lock()) throw UsageError("recompile() was called while " + *why);
   }
   plan::Plan next = sound_plan(model, "recompile()");
+  require_met(model, next);
   const CarriedState carried(model.world(), model.plan, model.units, old);
   const std::size_t program = old.program();
   model.values_are_gone = true;

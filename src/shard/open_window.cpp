@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "device/device_backend.hpp"
 #include "plan/ranges.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/kernels/elementwise.hpp"
@@ -71,24 +72,52 @@ void OpenWindow::join(Stream& other) {
         "one's work (Stream::synchronize)",
         describe(), other.name(), to_string(other.device()), to_string(compute_.device())));
   }
-  auto known =
-      std::find_if(joined_.begin(), joined_.end(), [&](const Joined& joined) { return joined.stream == &other; });
+  std::erase_if(joined_, [](const Joined& joined) { return !joined.active && joined.life.expired(); });
+  auto known = std::find_if(joined_.begin(), joined_.end(), [&](const Joined& joined) {
+    return joined.stream == &other.implementation() && !joined.life.expired();
+  });
   if (known == joined_.end()) {
-    joined_.push_back({&other, Event(other.device(), other.name() + " after the window opened"),
+    joined_.push_back({&other.implementation(), other.life(), other.name(),
+                       Event(other.device(), other.name() + " after the window opened"),
                        Event(other.device(), other.name() + " before the window closes"), false});
     known = joined_.end() - 1;
   }
   known->active = true;
-  compute_.record(known->fork);
-  other.wait(known->fork);
+  fork(*known);
+}
+
+void OpenWindow::fork(Joined& joined) {
+  compute_.record(joined.fork);
+  joined.stream->wait(joined.fork.implementation());
+}
+
+void OpenWindow::fork_joined_streams() {
+  for (Joined& joined : joined_) {
+    if (!joined.active) continue;
+    require_alive(joined);
+    fork(joined);
+  }
+}
+
+void OpenWindow::await_joined_streams() {
+  for (Joined& joined : joined_) {
+    if (!joined.active) continue;
+    require_alive(joined);
+    joined.stream->record(joined.join.implementation());
+    compute_.wait(joined.join);
+  }
 }
 
 void OpenWindow::leave_joined_streams() {
-  for (Joined& joined : joined_) {
-    if (!std::exchange(joined.active, false)) continue;
-    joined.stream->record(joined.join);
-    compute_.wait(joined.join);
-  }
+  await_joined_streams();
+  for (Joined& joined : joined_) joined.active = false;
+}
+
+void OpenWindow::require_alive(const Joined& joined) const {
+  if (!joined.life.expired()) return;
+  throw UsageError(
+      fmt::format("{}: stream {}, which joined this window, has ended before the window closes: keep it until then",
+                  describe(), joined.name));
 }
 
 // ---- what it shows ----
@@ -121,7 +150,10 @@ OpenWindow::View OpenWindow::gradient(const Parameter& parameter, DType type, Gr
                     describe(), parameter.name(), plan_.programs[current_->program].name));
   }
   require_type(parameter, "the gradient of", plan_.precision(unit).gradient, type);
-  if (ledgers_.of(unit).ask(index) && mode == GradientMode::accumulate) fill_gradient_zero(unit, index);
+  if (ledgers_.of(unit).ask(index) && mode == GradientMode::accumulate) {
+    fill_gradient_zero(unit, index);
+    fork_joined_streams();  // they add to what is zero by then
+  }
   return view(plan_.unit_buffers[unit][plan::Role::gradient_slot].buffer, index, type);
 }
 

@@ -102,7 +102,9 @@ class OpenWindow final : public WindowView {
   bool is_skipped() const { return current_->skipped; }
   // Gradients that nobody asked for: zero in an earlier window of several and for optional parameters, else an error.
   void settle_gradients();
-  void leave_joined_streams();  // the compute stream waits for them
+  void fork_joined_streams();   // what is enqueued there from now on waits for the compute stream as it is
+  void await_joined_streams();  // the compute stream waits for what they have so far
+  void leave_joined_streams();  // and for the last time
   KeptObjects::Objects take_kept() { return std::exchange(kept_, {}); }
   void close() { current_.reset(); }
 
@@ -135,7 +137,9 @@ class OpenWindow final : public WindowView {
   };
   // A stream of the user's that took part in a window.
   struct Joined {
-    Stream* stream;
+    Stream::Implementation* stream;
+    std::weak_ptr<const void> life;
+    std::string name;
     Event fork;
     Event join;
     bool active;
@@ -144,6 +148,8 @@ class OpenWindow final : public WindowView {
   const std::vector<std::size_t>& exchanges() const {
     return exchanges_[current_->use.unit][static_cast<std::size_t>(current_->use.kind)];
   }
+  void fork(Joined& joined);
+  void require_alive(const Joined& joined) const;
   void require_next(const Exchange& exchange) const;
   bool trains_unit() const { return plan_.trains(current_->use.unit, current_->program); }
   View view(std::size_t buffer, std::size_t parameter, DType type);

@@ -56,32 +56,46 @@ Operations::Operations(const ExecutorInput& input, ModelMemory& memory)
       poison_(input.diagnostics.poison),
       loss_scaling_(input.loss_scaling),
       outer_(input.outer),
+      begun_(input.units.size()),
       gradient_hook_(input.gradient_hook),
       memory_(memory),
       skipped_steps_(input.plan.programs.size(), SkippedSteps(input.world)),
       tasks_see_memory_(input.world.device().kind() == DeviceKind::cpu) {
+  for (const plan::UnitSpec& unit : plan_.units) evaluated_.push_back(unit.name + ", evaluated");
+  runs_.resize(units_.size());
+  unit_updates_.resize(units_.size());
+  states_.resize(units_.size());
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-    auto& runs = runs_.emplace_back();
-    if (plan_.trains(unit)) runs = optimizer_runs(plan_, unit, rank_, optimizer_of(unit));
-    for (OptimizerRun& run : runs) run.group.own_decays = has_own_decays(unit);
-    unit_updates_.push_back(plan_.trains(unit) ? optimizer_of(unit).prepare(runs) : nullptr);
+    set_begun(unit, std::vector<std::int64_t>(units_[unit]->parameters().size()));
     const bool hooked = plan_.options.gradient_hooks && plan_.trains(unit);
     gradient_pieces_.push_back(hooked ? memory_.pieces(unit, plan_.unit_buffers[unit][plan::Role::gradient])
                                       : std::vector<ParameterPiece>{});
-    auto& states = states_.emplace_back();
-    const auto add_states = [&](std::size_t first) {
-      const plan::UnitBuffers& buffers = plan_.unit_buffers[unit];
-      for (const plan::Content& state : buffers.state_slots.empty() ? buffers.states : buffers.state_slots) {
-        states.push_back(reinterpret_cast<float*>(base(state.buffer)) + first);
-      }
-    };
-    add_states(0);
-    for (const OptimizerRun& run : runs) add_states(run.first);
   }
   for (const plan::Segment& segment : plan_.segments) {
     auto& collectives = collectives_.emplace_back();
-    for (const Operation& operation : segment.operations) collectives.push_back(collective_of(operation));
+    for (const Operation& operation : segment.operations) {
+      collectives.push_back(collective_of(operation, segment.kind == plan::SegmentKind::evaluation));
+    }
   }
+}
+
+void Operations::set_begun(std::size_t unit, std::vector<std::int64_t> begun) {
+  begun_[unit] = std::move(begun);
+  std::vector<OptimizerRun>& runs = runs_[unit];
+  std::vector<float*>& states = states_[unit];
+  const bool trains = plan_.trains(unit);
+  runs = trains ? optimizer_runs(plan_, unit, rank_, optimizer_of(unit), begun_[unit]) : std::vector<OptimizerRun>{};
+  for (OptimizerRun& run : runs) run.group.own_decays = has_own_decays(unit);
+  unit_updates_[unit] = trains ? optimizer_of(unit).prepare(runs) : nullptr;
+  states.clear();
+  const auto add_states = [&](std::size_t first) {
+    const plan::UnitBuffers& buffers = plan_.unit_buffers[unit];
+    for (const plan::Content& state : buffers.state_slots.empty() ? buffers.states : buffers.state_slots) {
+      states.push_back(reinterpret_cast<float*>(base(state.buffer)) + first);
+    }
+  };
+  add_states(0);
+  for (const OptimizerRun& run : runs) add_states(run.first);
 }
 
 namespace {
@@ -209,7 +223,8 @@ void Operations::cast(const Operation& operation, Stream& on) {
 
 // A segment for each pair of accesses, source and target. Gathers are in place: the part that this rank contributes
 // stands at its place in the whole.
-Operations::Collective Operations::collective_of(const Operation& operation) {
+// Gathers of evaluations say so: a rank that evaluates once more than others is told with the first of them.
+Operations::Collective Operations::collective_of(const Operation& operation, bool evaluates) {
   Collective result;
   const bool reduces = operation.kind == OperationKind::reduce_scatter;
   if (!is_collective(operation.kind) || operation.kind == OperationKind::broadcast) return result;
@@ -219,8 +234,9 @@ Operations::Collective Operations::collective_of(const Operation& operation) {
     const std::size_t unit = operation.source(move).tenant;
     const bool exchanges = operation.kind == OperationKind::exchange;
     const std::string_view label = unit == plan::no_unit ? to_string(operation.kind)
-                                   : exchanges ? std::string_view(plan_.units[unit].exchanges[operation.exchange].name)
-                                               : std::string_view(plan_.units[unit].name);
+                                   : exchanges
+                                       ? std::string_view(plan_.units[unit].exchanges[operation.exchange].name)
+                                       : std::string_view(evaluates ? evaluated_[unit] : plan_.units[unit].name);
     if (!reduces) {
       result.gathers.push_back({.data = address(target), .shard = source.size, .label = label});
       continue;

@@ -57,6 +57,10 @@ class Operations {
   // making one takes memory of the device, which may wait for a peer's collective there that waits for this rank.
   void make_communicators(World& world);
 
+  // OptimizerGroup::begun of a unit's parameters; 0 at the start. No update may be on its way.
+  const std::vector<std::int64_t>& begun(std::size_t unit) const { return begun_[unit]; }
+  void set_begun(std::size_t unit, std::vector<std::int64_t> begun);
+
   // Enqueues one that is no window.
   void launch(plan::EventPoint point, Stream& on);
   // Whether nobody sees a step's scalars before they are brought to the host; and that they were.
@@ -79,7 +83,7 @@ class Operations {
   Communicator& communicator_of(const plan::Operation& operation) {
     return *communicators_[static_cast<std::size_t>(operation.stream)].at(operation.group.bits());
   }
-  Collective collective_of(const plan::Operation& operation);
+  Collective collective_of(const plan::Operation& operation, bool evaluates);
   void set_anchor(std::size_t unit, Stream& on);
   // A tensor's full name in this rank's variant of the unit.
   std::string name_here(std::size_t unit, const std::string& tensor) const;
@@ -125,8 +129,10 @@ class Operations {
   bool poison_;
   kernels::LossScaling loss_scaling_;
   kernels::OuterSettings outer_;
+  std::vector<std::vector<std::int64_t>> begun_;  // OptimizerGroup's, by unit and parameter
   const GradientHook& gradient_hook_;
   ModelMemory& memory_;
+  std::vector<std::string> evaluated_;                        // labels, by unit
   std::vector<std::vector<Collective>> collectives_;          // by segment and operation
   std::vector<std::vector<OptimizerRun>> runs_;               // by unit
   std::vector<std::unique_ptr<UnitUpdate>> unit_updates_;     // by unit; null: run by run

@@ -1,13 +1,15 @@
 // Groups by name, runs by layout.
 #include "shard/optimizer_runs.hpp"
 
+#include <fnmatch.h>
+
 #include <algorithm>
 
 namespace tessera {
 
 namespace {
 
-ParameterGroup group_of(std::string_view name, const std::vector<ParameterGroup>& groups) {
+ParameterGroup group_of(const std::string& name, const std::vector<ParameterGroup>& groups) {
   const auto has_it = [&](const ParameterGroup& group) {
     return std::any_of(group.patterns.begin(), group.patterns.end(),
                        [&](const std::string& pattern) { return matches(pattern, name); });
@@ -31,17 +33,12 @@ bool have_equal_settings(const OptimizerRun& a, const OptimizerRun& b) {
 
 }  // namespace
 
-bool matches(std::string_view pattern, std::string_view name) {
-  if (pattern.empty()) return name.empty();
-  if (pattern.front() == '*') {
-    return matches(pattern.substr(1), name) || (!name.empty() && matches(pattern, name.substr(1)));
-  }
-  if (name.empty() || (pattern.front() != '?' && pattern.front() != name.front())) return false;
-  return matches(pattern.substr(1), name.substr(1));
+bool matches(const std::string& pattern, const std::string& name) {
+  return ::fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
 }
 
 std::vector<OptimizerRun> optimizer_runs(const plan::Plan& plan, std::size_t unit, std::size_t rank,
-                                         const Optimizer& optimizer) {
+                                         const Optimizer& optimizer, const std::vector<std::int64_t>& begun) {
   const std::vector<ParameterGroup> groups = optimizer.groups();
   std::vector<OptimizerRun> runs;
   for (const plan::ShardPiece& piece : updated_pieces(plan, unit, rank)) {
@@ -53,7 +50,8 @@ std::vector<OptimizerRun> optimizer_runs(const plan::Plan& plan, std::size_t uni
                                      .weight_decay = own.weight_decay.value_or(optimizer.weight_decay()),
                                      .beta1 = own.beta1,
                                      .beta2 = own.beta2,
-                                     .epsilon = own.epsilon}};
+                                     .epsilon = own.epsilon,
+                                     .begun = begun[piece.parameter]}};
     if (!runs.empty() && have_equal_settings(runs.back(), run)) {
       runs.back().count = run.first + run.count - runs.back().first;
     } else {

@@ -2,7 +2,8 @@
 #pragma once
 
 #include <cstddef>
-#include <string_view>
+#include <cstdint>
+#include <string>
 #include <vector>
 
 #include "tessera/plan/plan.hpp"
@@ -12,10 +13,11 @@ namespace tessera {
 
 // Runs of one unit on `rank`, in ascending order. Padding between parameters of equal settings joins their run: it is
 // zero and stays zero under any elementwise update of zeros.
+// `begun`: OptimizerGroup's, by parameter of the unit.
 std::vector<OptimizerRun> optimizer_runs(const plan::Plan& plan, std::size_t unit, std::size_t rank,
-                                         const Optimizer& optimizer);
+                                         const Optimizer& optimizer, const std::vector<std::int64_t>& begun);
 
-// Shell patterns with * and ?.
-bool matches(std::string_view pattern, std::string_view name);
+// Whether a shell pattern of a parameter group matches a name.
+bool matches(const std::string& pattern, const std::string& name);
 
 }  // namespace tessera

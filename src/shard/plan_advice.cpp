@@ -19,6 +19,7 @@ namespace {
 struct Setting {
   const char* text;
   void (*apply)(plan::PlanOptions&);
+  void (*apply_to_unit)(plan::UnitSpec&) = [](plan::UnitSpec&) {};
 };
 
 bool keeps_parameters_whole(const plan::PlanOptions& options) { return sharding_of(options).parameters.empty(); }
@@ -30,14 +31,20 @@ void choose(plan::PlanOptions& options, Strategy strategy) {
 
 // Each is tried on top of those before it.
 constexpr Setting mildest_first[] = {
-    {"reshard_after_forward = true", [](plan::PlanOptions& o) { o.reshard_after_forward = true; }},
+    {"reshard_after_forward = true", [](plan::PlanOptions& o) { o.reshard_after_forward = true; },
+     [](plan::UnitSpec& unit) {
+       if (unit.reshard_after_forward != Resharding(true)) unit.reshard_after_forward.reset();
+     }},
     {"accumulation = reduced", [](plan::PlanOptions& o) { o.accumulation = AccumulationMode::reduced; }},
     {"bucket_cap = 0",
      [](plan::PlanOptions& o) {
        if (o.bucket_cap || keeps_parameters_whole(o)) o.bucket_cap = Bytes(0);
      }},
     {"overlap_reduction = false", [](plan::PlanOptions& o) { o.overlap_reduction = false; }},
-    {"prefetch = 0", [](plan::PlanOptions& o) { o.prefetch = 0; }},
+    {"prefetch = 0", [](plan::PlanOptions& o) { o.prefetch = 0; },
+     [](plan::UnitSpec& unit) {
+       if (unit.prefetch != 0u) unit.prefetch.reset();
+     }},
     {"strategy = zero2",
      [](plan::PlanOptions& o) {
        if (keeps_parameters_whole(o)) choose(o, Strategy::zero2);
@@ -49,14 +56,26 @@ constexpr Setting mildest_first[] = {
     {"strategy = fsdp", [](plan::PlanOptions& o) { choose(o, Strategy::fsdp); }},
 };
 
+// Takes from units what they have of their own of the setting, and says so.
+std::string of_units(const Setting& setting, std::vector<plan::UnitSpec>& units) {
+  std::string first;
+  for (plan::UnitSpec& unit : units) {
+    const auto before = std::pair(unit.reshard_after_forward, unit.prefetch);
+    setting.apply_to_unit(unit);
+    if (first.empty() && std::pair(unit.reshard_after_forward, unit.prefetch) != before) first = unit.name;
+  }
+  return first.empty() ? "" : fmt::format(", also of units that have their own, as {}", first);
+}
+
 std::string advice(plan::CompileInput input, Bytes limit) {
   std::string changed;
   Bytes smallest = plan::memory(plan::compile(input)).peak;
   for (const Setting& setting : mildest_first) {
     const plan::PlanOptions before = input.options;
     setting.apply(input.options);
-    if (input.options == before) continue;
-    changed += (changed.empty() ? "" : ", ") + std::string(setting.text);
+    const std::string units = of_units(setting, input.units);
+    if (input.options == before && units.empty()) continue;
+    changed += (changed.empty() ? "" : ", ") + std::string(setting.text) + units;
     const Bytes peak = plan::memory(plan::compile(input)).peak;
     if (peak <= limit) return fmt::format("it fits ({}) with {}", to_string(peak), changed);
     smallest = std::min(smallest, peak);

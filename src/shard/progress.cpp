@@ -47,6 +47,12 @@ void Progress::begin(std::size_t program) {
   program_ = program;
 }
 
+void Progress::require_training(std::string_view call) const {
+  if (!plan_->programs[program_].micro_batch.empty()) return;
+  throw UsageError(fmt::format("{} cannot come: the program{} has evaluation windows alone, and trains nothing", call,
+                               plan_->programs.size() == 1 ? "" : " " + plan_->programs[program_].name));
+}
+
 std::size_t Progress::next_micro_batch() const {
   return plan_->find(plan::kind_of(micro_batches_done_, plan_->micro_batches(program_)), program_).value();
 }
@@ -74,6 +80,7 @@ std::size_t Progress::check_open(const WindowUse& use) const {
       throw UsageError(fmt::format("{} cannot open: the program{} declares no evaluation", describe(use),
                                    plan_->programs.size() == 1 ? "" : " " + plan_->programs[program_].name));
     }
+    if (!evaluates) require_training(describe(use));
     segment = evaluates ? *evaluation : next_micro_batch();
   }
   const WindowUse& expected = windows(segment)[begins_segment() ? 0 : uses_begun_];
@@ -125,6 +132,7 @@ void Progress::close(bool ended) {
 }
 
 void Progress::check_update() const {
+  require_training("update()");
   if (phase_ == Phase::before_update || phase_ == Phase::between_micro_batches) return;
   require_no_pass("update()");
   throw UsageError(
@@ -141,9 +149,13 @@ void Progress::require_no_pass(std::string_view call) const {
                                open ? "is still open" : "was expected"));
 }
 
-void Progress::check_discard() const { require_no_pass("discard_gradients()"); }
+void Progress::check_discard() const {
+  require_training("discard_gradients()");
+  require_no_pass("discard_gradients()");
+}
 
 void Progress::check_skip_step() const {
+  require_training("skip_step()");
   if (phase_ == Phase::between_steps) return;
   throw UsageError("skip_step() came inside a step: one that has begun ends with its windows and update()");
 }

@@ -43,6 +43,29 @@ Unit::Unit(UnitOptions options, std::size_t index, std::span<const NamedParamete
 
 Unit::~Unit() { roll_->unit = nullptr; }
 
+namespace {
+
+// RFC 3629: no surrogates, nothing beyond U+10FFFF, no longer form than is needed.
+bool is_utf8(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  for (std::size_t i = 0; i < text.size();) {
+    const unsigned first = byte(i);
+    const std::size_t size = first < 0x80 ? 1 : first >> 5 == 6 ? 2 : first >> 4 == 14 ? 3 : first >> 3 == 30 ? 4 : 0;
+    if (size == 0 || i + size > text.size()) return false;
+    std::uint32_t code = size == 1 ? first : first & (0xffu >> (size + 1));
+    for (std::size_t k = 1; k < size; ++k) {
+      if (byte(i + k) >> 6 != 2) return false;
+      code = code << 6 | (byte(i + k) & 0x3fu);
+    }
+    constexpr std::uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+    if (code < least[size] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) return false;
+    i += size;
+  }
+  return true;
+}
+
+}  // namespace
+
 template <typename Tensor>
 void Unit::enrol(std::span<const Named<Tensor>> tensors, std::vector<Tensor*>& members) {
   for (const auto& [tensor_name, tensor] : tensors) {
@@ -57,6 +80,9 @@ void Unit::enrol(std::span<const Named<Tensor>> tensors, std::vector<Tensor*>& m
     membership.index_ = members.size();
     membership.name_ = options_.prefix.value_or(name() + ".") + tensor_name;
     members.push_back(tensor);
+    if (is_utf8(membership.name_)) continue;
+    throw UsageError(fmt::format("unit {} of the model has a tensor of {} whose name is not UTF-8, as files have names",
+                                 index_, to_string(tensor->shape())));
   }
 }
 

@@ -325,7 +325,9 @@ TEST_CASE("cuda: programs_recorded_on_the_device_have_the_bits_of_the_cpu") {
 }
 
 TEST_CASE("cuda: sums_inside_replicas_and_then_across_them_have_the_bits_of_the_cpu") { check_replicas({}); }
-TEST_CASE("cuda: outer_steps_have_the_bits_of_the_cpu") { check_replicas({.every = 4, .fragments = 2}); }
+TEST_CASE("cuda: outer_steps_have_the_bits_of_the_cpu") {
+  check_replicas({.every = 4, .learning_rate = 0.7f, .momentum = 0.9f, .fragments = 2});
+}
 
 TEST_CASE("cuda: over_nccl_every_strategy_equals_ddp_on_the_cpu_bitwise") {
   Matrix matrix{.precision = fp32_precision, .rank_counts = {}, .turn = 2, .backend = BackendChoice::nccl};

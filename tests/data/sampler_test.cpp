@@ -261,9 +261,21 @@ TEST_CASE("an_order_that_is_drawn_no_more_goes_on_at_the_ends_of_epochs_alone") 
   state.position = 10;
   CHECK_NOTHROW(sampler.restore(state));
   CHECK(sampler.state().order == sampler_order);
-  DistributedSampler in_turn({.samples = 10, .seed = 4, .shuffle = false});
-  state.position = 3;
-  CHECK_NOTHROW(in_turn.restore(state));
+}
+
+TEST_CASE("a_sampler_does_not_go_on_in_the_middle_of_another_order") {
+  DistributedSampler shuffled({.samples = 10, .seed = 4}), in_turn({.samples = 10, .seed = 4, .shuffle = false});
+  const auto in_the_middle = [](const DistributedSampler& sampler) {
+    SamplerState state = sampler.state();
+    state.position = 3;
+    return state;
+  };
+  CHECK_THROWS_WITH_AS(in_turn.restore(in_the_middle(shuffled)),
+                       doctest::Contains("in a shuffled order, and this sampler does not"), UsageError);
+  CHECK_THROWS_WITH_AS(shuffled.restore(in_the_middle(in_turn)),
+                       doctest::Contains("in the data set's order, and this sampler shuffles"), UsageError);
+  CHECK_NOTHROW(in_turn.restore(in_the_middle(in_turn)));
+  CHECK_NOTHROW(in_turn.restore(shuffled.state()));  // between epochs
 }
 
 TEST_CASE("a_sampler_of_any_size_takes_no_memory_for_it") {

@@ -57,22 +57,26 @@ TEST_CASE("tasks after a failure are dropped and destroyed") {
   }
 }
 
-TEST_CASE("events complete after a failure, so that other streams do not hang") {
+TEST_CASE("events complete after a failure, and whoever waits for one that came after it fails, too") {
   for (StreamMode mode : modes) {
     Stream broken(Device::cpu(), {.mode = mode, .queue_capacity = 2});
-    Stream other(Device::cpu(), {});
+    Stream other(Device::cpu(), {}), third(Device::cpu(), {.mode = mode});
     Event before(Device::cpu(), "before"), after(Device::cpu(), "after");
-    broken.submit([] { fail("broken"); });
     broken.record(before);
+    broken.submit([] { fail("broken"); });
     for (int k = 0; k < 10; ++k) broken.submit([] {});
     broken.record(after);
-    bool reached = false;
+    bool reached = false, went_on = false;
     other.wait(before);
-    other.wait(after);
     other.submit([&] { reached = true; });
-    other.synchronize();
+    other.wait(after);
+    other.submit([&] { went_on = true; });
+    CHECK_THROWS_WITH(other.synchronize(), "broken");
     CHECK(reached);
+    CHECK_FALSE(went_on);
     CHECK(after.complete());
+    third.wait(after);  // an event that is complete
+    CHECK_THROWS_WITH(third.synchronize(), "broken");
     CHECK_THROWS_WITH(broken.synchronize(), "broken");
   }
 }

@@ -81,6 +81,10 @@ TEST_CASE("a dynamic loss scale halves with each skipped step and doubles after 
   }
   CHECK(scalars.skipped_steps == 4);
   CHECK(scalars.step == 12);
+  scalars.good_steps = 7;  // of a run with a longer interval
+  const double one = 1.0;
+  kernels::begin_update(stream, &scalars, {&one, 1, 1}, {.loss_scaling = scaling});
+  CHECK(scalars.loss_scale == 8);
 }
 
 namespace {

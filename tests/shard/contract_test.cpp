@@ -16,6 +16,8 @@
 
 #include "../checkpoint/temporary_folder.hpp"
 #include "tessera/base/error.hpp"
+#include "tessera/optim/sgd.hpp"
+#include "tessera/shard/trace.hpp"
 #include "toy_model.hpp"
 
 namespace {
@@ -413,6 +415,62 @@ TEST_CASE("work_on_a_joined_stream_belongs_to_the_window") {
   });
 }
 
+TEST_CASE("a_task_that_fails_on_a_joined_stream_ends_the_job_for_all_with_its_cause") {
+  const std::string error = error_of(3, [](Fixture& f, tessera::World& world) {
+    tessera::Stream side(world.device(), {.name = "side"});
+    for (int step = 0; step < 3; ++step) {
+      f.forward();
+      f.model.backward(f.second, f.dy);
+      f.model.within(*f.first_unit, WindowKind::backward, [&](tessera::Window& window) {
+        f.first.backward(window, f.second.dx);
+        window.join(side);
+        side.submit([fails = step == 1 && world.rank() == 2] {
+          if (fails) throw std::runtime_error("out of scratch memory");
+        });
+      });
+      f.model.update();
+    }
+    f.model.synchronize();
+  });
+  CHECK_NAMES(error, "out of scratch memory");
+}
+
+TEST_CASE("a_joined_stream_that_ends_before_the_window_is_an_error_that_names_both") {
+  const std::string error = error_of(1, [](Fixture& f, tessera::World& world) {
+    f.model.within(*f.first_unit, WindowKind::forward, [&](tessera::Window& window) {
+      tessera::Stream side(world.device(), {.name = "side"});
+      tessera::Stream moved = std::move(side);
+      window.join(moved);
+    });
+  });
+  CHECK_NAMES(error, "forward window of unit first: stream side, which joined this window, has ended");
+}
+
+// What the runtime itself enqueues in a window, joined streams wait for, too.
+TEST_CASE("a_joined_stream_adds_to_gradients_that_are_zero_by_then") {
+  tessera::launch({.ranks = 1}, [](tessera::World& world) {
+    tessera::FullyShardOptions options;
+    options.diagnostics = {.delay_seed = 3, .poison = true, .queue_compute = true};
+    tessera::Parameter weight({4096}, tessera::Initial::zeros());
+    tessera::FullyShard model(world, options);
+    const tessera::NamedParameter parameters[] = {{"weight", &weight}};
+    tessera::Unit& unit = model.add_unit("unit", parameters);
+    model.finalize(tessera::Sgd{});
+    tessera::Stream side(world.device(), {.name = "side"});
+    for (int step = 0; step < 5; ++step) {
+      model.within(unit, WindowKind::forward, [](tessera::Window&) {});
+      model.within(unit, WindowKind::backward, [&](tessera::Window& window) {
+        window.join(side);
+        side.submit([gradient = window.gradient(weight, tessera::GradientMode::accumulate)] {
+          for (float& value : gradient) value += 1.0f;
+        });
+      });
+      model.update();
+      CHECK(model.whole(weight, "gradient") == toy::Values(4096, 1.0f));
+    }
+  });
+}
+
 TEST_CASE("a_gradient_that_is_not_finite_changes_nothing_on_any_rank") {
   for (const auto strategy : tessera::flat_strategies) {
     tessera::launch({.ranks = 3}, [&](tessera::World& world) {
@@ -501,6 +559,7 @@ TEST_CASE("ranks_with_different_models_or_settings_are_told_at_finalize") {
     tessera::AdamW adamw;
     bool frozen = false;
     bool more = false;
+    float initial = 0.0f;
   };
   const auto cause = [](const std::function<void(Said&, int)>& change) {
     try {
@@ -509,8 +568,11 @@ TEST_CASE("ranks_with_different_models_or_settings_are_told_at_finalize") {
         change(said, world.rank());
         Layer layer(4, said.width, 2), other(4, 4, 2);
         layer.bias.set_frozen(said.frozen);
+        tessera::Parameter weight({3}, tessera::Initial::normal(0.0f, said.initial));
         tessera::FullyShard model(world, said.options);
         model.add(layer, "layer");
+        const tessera::NamedParameter parameters[] = {{"weight", &weight}};
+        model.add_unit("own", parameters);
         if (said.more) model.add(other, "other");
         model.finalize(said.adamw);
       });
@@ -543,7 +605,9 @@ TEST_CASE("ranks_with_different_models_or_settings_are_told_at_finalize") {
               "\"blocks.39.*\", learning_rate_scale 1, weight_decay inherited, beta1 inherited, beta2 inherited, "
               "epsilon inherited; rank 1 with groups[0]");
   CHECK_NAMES(cause([](Said& said, int rank) { said.more = rank == 1; }),
-              "ranks 0, 2 with units = 1; rank 1 with units = 2");
+              "ranks 0, 2 with units = 2; rank 1 with units = 3");
+  CHECK_NAMES(cause([](Said& said, int rank) { said.initial = rank == 1 ? 0.5f : 0.0f; }),
+              "rank 1 with initial values of own.weight = normal, 0 and 0.5");
   CHECK(cause([](Said&, int) {}).empty());
   CHECK_NAMES(error_of(2,
                        [](Fixture& f, tessera::World& world) {
@@ -551,6 +615,41 @@ TEST_CASE("ranks_with_different_models_or_settings_are_told_at_finalize") {
                          f.model.recompile();
                        }),
               "recompile(): options, units and the optimizer's settings must be the same on every rank");
+}
+
+TEST_CASE("a_program_that_only_evaluates_refuses_what_trains") {
+  tessera::launch({.ranks = 1}, [](tessera::World& world) {
+    Layer layer(4, 5, 2);
+    layer.weight.set_frozen(true);
+    layer.bias.set_frozen(true);
+    tessera::FullyShard model(world, {.program = tessera::plan::Program{{}, {{0, WindowKind::evaluate}}}});
+    tessera::Unit& unit = model.add(layer, "layer");
+    model.finalize(tessera::AdamW{});
+    model.within(unit, WindowKind::evaluate, [](tessera::Window&) {});
+    const auto refuses = [](const auto& call) {
+      CHECK_THROWS_WITH_AS(call(), doctest::Contains("the program has evaluation windows alone, and trains nothing"),
+                           tessera::UsageError);
+    };
+    refuses([&] { model.within(unit, WindowKind::forward, [](tessera::Window&) {}); });
+    refuses([&] { model.update(); });
+    refuses([&] { model.skip_step(); });
+    refuses([&] { model.discard_gradients(); });
+    refuses([&] { model.trace({}); });
+  });
+}
+
+TEST_CASE("ranks_that_evaluate_a_different_number_of_times_are_told") {
+  const std::string error = error_of(2, [](Fixture& f, tessera::World& world) {
+    for (int i = 0; i <= world.rank(); ++i) {
+      for (tessera::Unit* unit : {f.first_unit, f.second_unit}) {
+        f.model.within(*unit, WindowKind::evaluate, [](tessera::Window&) {});
+      }
+    }
+    f.forward();
+    f.model.synchronize();
+  });
+  CHECK_NAMES(error, "\"first, evaluated\"");
+  CHECK_NAMES(error, "\"first\"");
 }
 
 TEST_CASE("calls_out_of_place_are_refused") {
@@ -569,6 +668,40 @@ TEST_CASE("calls_out_of_place_are_refused") {
     CHECK_THROWS_WITH_AS(model.pieces(model.unit(0), "velocity"), doctest::Contains("there are master, gradient, m, v"),
                          tessera::UsageError);
   });
+}
+
+TEST_CASE("what_finalize_refuses_of_names_is_named") {
+  const auto cause = [](const std::string& name, std::vector<std::string> patterns, bool own = false) {
+    std::string text;
+    tessera::launch({.ranks = 1}, [&](tessera::World& world) {
+      tessera::Parameter weight({3}, tessera::Initial::ones());
+      Layer layer(4, 5, 2);
+      tessera::FullyShard model(world);
+      const tessera::NamedParameter parameters[] = {{name, &weight}};
+      const tessera::AdamW adamw{.groups = {{.patterns = std::move(patterns), .weight_decay = 0.0f}}};
+      try {
+        tessera::UnitOptions options{.name = "own"};
+        if (own) options.optimizer = adamw;
+        model.add_unit(options, parameters);
+        model.add(layer, "layer");
+        own ? model.finalize(tessera::AdamW{}) : model.finalize(adamw);
+      } catch (const tessera::UsageError& error) {
+        text = error.what();
+      }
+    });
+    return text;
+  };
+  CHECK(cause("weight", {"*.weight", "*.absent"}) == "");
+  CHECK(cause("weight", {"[lo]*.weight"}) == "");
+  CHECK(cause("weight", {"layer.*"}) == "");
+  CHECK(cause("weight", {"*.weigth", "x"}) ==
+        "groups[0] of optimizer adamw matches no parameter that it updates: \"*.weigth\" \"x\"; the first is "
+        "own.weight");
+  CHECK_NAMES(cause("weight", {"layer.*"}, true), "matches no parameter that it updates: \"layer.*\"");
+  CHECK(cause("wéight", {"*"}) == "");
+  for (const char* name : {"\xff", "\xc3", "\xed\xa0\x80", "\xc0\xaf", "\xf4\x90\x80\x80"}) {
+    CHECK(cause(name, {"*"}) == "unit 0 of the model has a tensor of [3] whose name is not UTF-8, as files have names");
+  }
 }
 
 // pieces(), and with it checkpoints, would show something else by it.
@@ -601,16 +734,20 @@ TEST_CASE("states_of_an_optimizer_have_names_that_nothing_else_has") {
 }
 
 TEST_CASE("a_plan_over_the_limit_is_refused_with_a_setting_that_fits") {
-  const auto cause = [](tessera::Bytes limit, tessera::Strategy strategy) {
+  const auto cause = [](tessera::Bytes limit, tessera::Strategy strategy, bool of_units = false) {
     try {
       tessera::launch({.ranks = 4}, [&](tessera::World& world) {
         std::vector<std::unique_ptr<Layer>> layers;
         tessera::FullyShardOptions options;
         options.strategy = strategy;
-        options.reshard_after_forward = false;
+        options.reshard_after_forward = of_units;
         options.memory_limit = limit;
         tessera::FullyShard model(world, options);
-        for (int l = 0; l < 6; ++l) model.add(*layers.emplace_back(std::make_unique<Layer>(64, 64, 1)));
+        for (int l = 0; l < 6; ++l) {
+          tessera::UnitOptions unit;
+          if (of_units) unit.reshard_after_forward = false;
+          model.add(*layers.emplace_back(std::make_unique<Layer>(64, 64, 1)), unit);
+        }
         model.finalize(tessera::AdamW{});
       });
     } catch (const tessera::MemoryError& error) {
@@ -622,6 +759,8 @@ TEST_CASE("a_plan_over_the_limit_is_refused_with_a_setting_that_fits") {
   CHECK_NAMES(cause(tessera::Bytes(250'000), tessera::Strategy::ddp), "strategy = zero2");
   CHECK_NAMES(cause(tessera::Bytes(200'000), tessera::Strategy::fsdp), "it fits");
   CHECK_NAMES(cause(tessera::Bytes(10'000), tessera::Strategy::fsdp), "no setting fits on 4 ranks");
+  CHECK_NAMES(cause(tessera::Bytes(200'000), tessera::Strategy::fsdp, true),
+              "with reshard_after_forward = true, also of units that have their own, as units.0");
 }
 
 }  // namespace

@@ -117,6 +117,46 @@ TEST_CASE("recompiling_keeps_weights_and_states_and_trains_what_was_thawed") {
   });
 }
 
+// Moments that begin at zero begin with their own count, as a new optimizer's: under the old one they would be taken
+// for a mean over many steps, and steps would be several times the learning rate. Frozen again and thawed, they begin
+// anew.
+TEST_CASE("what_is_thawed_takes_the_steps_of_a_parameter_that_is_new") {
+  on_every_strategy([](World& world, const FullyShardOptions& options) {
+    constexpr float rate = 1e-3f;
+    tessera::Parameter old({130}, tessera::Initial::ones()), thawed({70}, tessera::Initial::ones());
+    thawed.set_frozen(true);
+    FullyShard model(world, options);
+    const tessera::NamedParameter parameters[] = {{"old", &old}, {"thawed", &thawed}};
+    tessera::Unit& unit = model.add_unit("unit", parameters);
+    model.finalize(tessera::AdamW{.learning_rate = rate, .weight_decay = 0.0f});
+    const auto step = [&] {
+      model.within(unit, WindowKind::forward, [](tessera::Window&) {});
+      model.within(unit, WindowKind::backward, [&](tessera::Window& window) {
+        for (tessera::Parameter* each : {&old, &thawed}) {
+          if (!window.trains(*each)) continue;
+          for (float& value : window.gradient(*each)) value = 1.0f;
+        }
+      });
+      model.update();
+    };
+    for (int round = 0; round < 2; ++round) {
+      for (int i = 0; i < 300; ++i) step();
+      const Values before = model.whole(old);
+      thawed.set_frozen(false);
+      model.recompile();
+      for (int i = 1; i <= 20; ++i) {
+        const float was = model.whole(thawed)[69];
+        step();
+        CHECK(was - model.whole(thawed)[69] == doctest::Approx(rate).epsilon(1e-3));
+        if (i == 5) model.recompile();  // keeps the count
+      }
+      CHECK(before[129] - model.whole(old)[129] == doctest::Approx(20 * rate).epsilon(1e-3));
+      thawed.set_frozen(true);
+      model.recompile();
+    }
+  });
+}
+
 TEST_CASE("recompiling_what_did_not_change_leaves_every_later_bit_alone") {
   on_every_strategy([](World& world, const FullyShardOptions& options) {
     Job straight(world, options), broken(world, options);

@@ -23,12 +23,16 @@ plan::Plan plan_of(Strategy strategy, std::size_t ranks) {
   return plan::compile(input);
 }
 
+const std::vector<std::int64_t> old(5, 0);
+
 TEST_CASE("patterns_match_as_in_a_shell") {
   CHECK(matches("*.bias", "blocks.3.bias"));
   CHECK(matches("head.*", "head.weight"));
   CHECK(matches("blocks.?.weight", "blocks.3.weight"));
   CHECK(matches("*", ""));
   CHECK(matches("a*b*c", "axxbyyc"));
+  CHECK(matches("blocks.[0-3].*", "blocks.3.weight"));
+  CHECK_FALSE(matches("blocks.[!0-3].*", "blocks.3.weight"));
   CHECK_FALSE(matches("*.bias", "bias"));
   CHECK_FALSE(matches("head.*", "ahead.weight"));
   CHECK_FALSE(matches("", "a"));
@@ -51,7 +55,7 @@ TEST_CASE("every_element_is_updated_once_with_its_groups_settings") {
           int updates = 0;
           for (std::size_t rank = 0; rank < (strategy == Strategy::ddp ? 1 : ranks); ++rank) {
             const std::size_t base = strategy == Strategy::ddp ? 0 : layout.shard_begin(plan::Part::trained, rank);
-            for (const OptimizerRun& run : optimizer_runs(plan, 0, rank, *optimizer)) {
+            for (const OptimizerRun& run : optimizer_runs(plan, 0, rank, *optimizer, old)) {
               if (flat < base + run.first || flat >= base + run.first + run.count) continue;
               ++updates;
               CHECK(run.group.weight_decay == decay);
@@ -72,7 +76,7 @@ TEST_CASE("what_a_group_does_not_set_it_inherits") {
             .weight_decay = 0.1f,
             .groups = {{.patterns = {"*.bias"}, .learning_rate_scale = 0.5f},
                        {.patterns = {"*.table"}, .beta1 = 0.7f, .beta2 = 0.95f, .epsilon = 1e-6f}}};
-  const std::vector<OptimizerRun> runs = optimizer_runs(plan_of(Strategy::ddp, 1), 0, 0, *optimizer);
+  const std::vector<OptimizerRun> runs = optimizer_runs(plan_of(Strategy::ddp, 1), 0, 0, *optimizer, old);
   REQUIRE(runs.size() == 4);  // weight, bias, scale, table
   for (const OptimizerRun& run : runs) CHECK(run.group.weight_decay == 0.1f);
   CHECK(runs[1].learning_rate_scale == 0.5f);
@@ -86,7 +90,13 @@ TEST_CASE("what_a_group_does_not_set_it_inherits") {
 TEST_CASE("without_groups_a_shard_is_one_run") {
   const std::unique_ptr<Optimizer> optimizer = AdamW{};
   const plan::Plan plan = plan_of(Strategy::ddp, 3);
-  CHECK(optimizer_runs(plan, 0, 0, *optimizer).size() == 1);
+  CHECK(optimizer_runs(plan, 0, 0, *optimizer, old).size() == 1);
+  std::vector<std::int64_t> young = old;
+  young[1] = 40;  // the bias was thawed then
+  const std::vector<OptimizerRun> runs = optimizer_runs(plan, 0, 0, *optimizer, young);
+  REQUIRE(runs.size() == 3);
+  CHECK(runs[0].group.begun == 0);
+  CHECK(runs[1].group.begun == 40);
 }
 
 }  // namespace

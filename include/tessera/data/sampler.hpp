@@ -43,8 +43,10 @@ struct SampleBatch {
   std::size_t global_samples = 0;  // samples of weight 1 in the global batch, over all ranks
 };
 
-// How (seed, epoch) become an order: 1 was a stored permutation, 2 is a computed one.
+// How (seed, epoch) become an order: 1 was a stored permutation, 2 is a computed one, 0 is the data set's own order, of
+// a sampler that does not shuffle.
 inline constexpr std::uint64_t sampler_order = 2;
+inline constexpr std::uint64_t unshuffled_order = 0;
 
 // Where a sampler stands: everything that a checkpoint needs. Independent of ranks and batch size.
 struct SamplerState {
@@ -72,7 +74,8 @@ class DistributedSampler {
 
   SamplerState state() const;
   // Continues where `state` was taken, also with other ranks and another batch. Throws UsageError when it is another
-  // data set's or another seed's, or in the middle of an epoch whose order is drawn no more.
+  // data set's or another seed's, or in the middle of an epoch in another order: one that is drawn no more, or of a
+  // sampler that shuffles where this one does not.
   void restore(const SamplerState& state);
 
   const SamplerOptions& options() const { return options_; }

@@ -2,7 +2,9 @@
 // or it runs each task at once on the calling thread (`immediate`); both keep the semantics of a CUDA stream.
 //
 // Invariants: work runs in the order of submission, one piece at a time. When a task throws, the first exception is
-//   kept, `on_failure` is told once, later tasks are dropped, and events still complete, so nobody hangs.
+//   kept, `on_failure` is told once, later tasks are dropped, and events still complete, so nobody hangs. A stream that
+//   waits for an event which a failed stream recorded after its failure fails, too, with the same exception: what the
+//   event stands for was not done.
 // Thread safety: one host thread at a time submits. Destruction drains the queue and joins the worker.
 // Allocation: only on construction.
 #pragma once
@@ -80,11 +82,15 @@ class Stream {
   std::exception_ptr failure() const;  // null while nothing failed
   void rethrow_failure() const;        // throws the first failure, if any; does not synchronise
 
+  // Expires when the stream ends; one that is moved lives on.
+  std::weak_ptr<const void> life() const { return life_; }
+
   class [[gnu::visibility("hidden")]] Implementation;
   Implementation& implementation() { return *implementation_; }
 
  private:
   std::unique_ptr<Implementation> implementation_;
+  std::shared_ptr<const void> life_ = std::make_shared<char>();
 };
 
 }  // namespace tessera

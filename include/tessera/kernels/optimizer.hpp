@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 
 #include "tessera/device/stream.hpp"
@@ -31,6 +32,8 @@ struct AdamWSettings {
   float weight_decay;
   // beta1 and beta2 are not the ones that StepScalars keeps the powers of: theirs are computed from its step.
   bool own_decays = false;
+  // StepScalars::step when these moments began, at zero: t counts from there.
+  std::int64_t begun = 0;
 };
 struct AdamWSpans {
   float* master;

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 
 #pragma GCC visibility push(default)
@@ -24,6 +25,8 @@ class Initial {
 
   // values[i] becomes the value of element first + i of the parameter `name`. Host memory; runs on the calling thread.
   void fill(std::span<float> values, std::uint64_t seed, std::string_view name, std::uint64_t first) const;
+
+  std::string describe() const;  // "normal, 0 and 0.02"; no two others say the same
 
  private:
   enum class Kind { constant, uniform, normal };

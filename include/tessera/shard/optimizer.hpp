@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
@@ -21,8 +22,10 @@ namespace tessera {
 // Parameters whose full names match get other settings than the rest. The first group that matches wins; what it does
 // not set is the optimizer's own.
 struct ParameterGroup {
-  std::vector<std::string> patterns;  // shell patterns over full names: "*.bias", "head.*"
-  float learning_rate_scale = 1.0f;   // times the learning rate of the step
+  // Shell patterns over full names, as of fnmatch(3): "*.bias", "head.*", "blocks.[0-5].*". A group of which none
+  // matches a parameter that the optimizer updates is a UsageError of finalize().
+  std::vector<std::string> patterns;
+  float learning_rate_scale = 1.0f;  // times the learning rate of the step
   std::optional<float> weight_decay = std::nullopt;
   // AdamW's.
   std::optional<float> beta1 = std::nullopt;
@@ -53,6 +56,9 @@ struct OptimizerGroup {
   // StepScalars::decay_power are of other decays than this optimizer's step_settings(): of its program's, where it is
   // that of some units alone.
   bool own_decays = false;
+  // StepScalars::step when the states of this run began, at zero, as those of parameters that were thawed do. Below 0
+  // where they are older than the count.
+  std::int64_t begun = 0;
 
   friend bool operator==(const OptimizerGroup&, const OptimizerGroup&) = default;
 };

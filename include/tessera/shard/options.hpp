@@ -24,11 +24,12 @@ struct Diagnostics {
 
 // Rare synchronisation (DiLoCo, Douillard et al. 2023): replicas train each by themselves, and after every so many
 // updates SGD with Nesterov's momentum takes them all from the weights that they had in common towards the mean of what
-// they have become (numerics.md). Learning rate 1 and momentum 0: to the mean, which is local SGD.
+// they have become (numerics.md). The default is to the mean itself, which is local SGD. DiLoCo's 0.7 and 0.9 are for
+// hundreds of outer steps from a model that was trained before; in short runs they end higher.
 struct OuterOptions {
   std::size_t every = 0;  // updates; 0: there is none of this, and replicas are summed in every step
-  float learning_rate = 0.7f;
-  float momentum = 0.9f;      // in [0, 1)
+  float learning_rate = 1.0f;
+  float momentum = 0.0f;      // in [0, 1)
   std::size_t fragments = 1;  // runs of units that take turns, so that less travels at a time
 };
 
@@ -42,7 +43,7 @@ struct FullyShardOptions {
   // then across them, whatever the strategy (numerics.md); hsdp and hfsdp keep the model once in each.
   std::size_t replicas = 1;
   // With it, everything that a step reports or shows is this rank's replica's: norms, loss scale, skipped steps,
-  // pieces(), whole(). Not with hfsdp, and without checkpoints.
+  // pieces(), whole(). Not with hfsdp.
   OuterOptions outer = {};
   Precision precision = fp32_precision;
   std::size_t micro_batches = 1;  // of a step; ProgramOptions may differ

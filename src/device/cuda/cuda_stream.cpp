@@ -32,6 +32,8 @@ class CudaEvent final : public Event::Implementation {
     return issue_.wait_on_host(deadline) && mark_->wait_on_host(deadline);
   }
 
+  std::exception_ptr failure() const override { return issue_.failure(); }
+
   CpuEvent& issue() { return issue_; }
   const std::shared_ptr<CudaMark>& mark() const { return mark_; }  // tasks keep it beyond the event
 

@@ -450,7 +450,7 @@ __global__ void run_adamw(const AdamWSpans all, const __grid_constant__ RunsOfLa
   const unsigned which = runs.of_block(blockIdx.x);
   const auto& run = runs.run[which];
   const AdamWSettings settings = run.settings;
-  const BiasCorrections corrections = bias_corrections(*scalars, settings.beta1, settings.beta2, settings.own_decays);
+  const BiasCorrections corrections = bias_corrections(*scalars, settings);
   const AdamWElements<rounded> body{from_element<rounded>(all, run.first), scalars->gradient_factor, corrections.first,
                                     corrections.second, settings};
   for_each_element(run.count, run.packs, runs.sharing(which, blockIdx.x), body);
