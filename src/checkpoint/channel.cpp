@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstring>
 #include <exception>
+#include <future>
 #include <string>
 
 #include "tessera/base/error.hpp"
@@ -57,6 +58,12 @@ bool meet(const Gather& gather, const Report& mine) {
 }
 
 }  // namespace
+
+void run_apart(const Pause& pause, const std::function<void()>& work) {
+  std::future<void> done = std::async(std::launch::async, work);
+  while (done.wait_for(between_meetings / 5) != std::future_status::ready) pause();
+  done.get();
+}
 
 void run_together(const Gather& gather, const std::function<void(const Pause&)>& work) {
   using Clock = std::chrono::steady_clock;

@@ -24,6 +24,10 @@ using Gather = std::function<std::vector<std::byte>(std::span<const std::byte> m
 // failed.
 using Pause = std::function<void()>;
 
+// Runs on another thread what may take long and cannot call its Pause, as a flush to a slow device, and calls `pause`
+// meanwhile.
+void run_apart(const Pause& pause, const std::function<void()>& work);
+
 // Runs `work` on this rank and waits until all ranks have run theirs, however long that takes those that call their
 // Pause. Where it threw, this rank's exception is rethrown; where only others' threw, a DataError has the text of the
 // lowest such rank. Collective; synchronises.

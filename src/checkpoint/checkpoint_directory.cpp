@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tessera/base/error.hpp"
+#include "tessera/checkpoint/checkpoint_reader.hpp"
 
 namespace tessera::checkpoint {
 
@@ -69,18 +70,26 @@ CheckpointDirectory::CheckpointDirectory(std::filesystem::path path, const Pause
 std::filesystem::path CheckpointDirectory::finished(std::uint64_t step) const { return path_ / checkpoint_name(step); }
 std::filesystem::path CheckpointDirectory::growing(std::uint64_t step) const { return unfinished_folder(path_, step); }
 
-std::optional<Manifest> CheckpointDirectory::existing(std::uint64_t step) const {
+CheckpointDirectory::Standing CheckpointDirectory::standing(std::uint64_t step, const Pause& pause) const {
   const std::filesystem::path path = finished(step);
   std::error_code error;
-  if (std::filesystem::symlink_status(path, error).type() == std::filesystem::file_type::not_found) return std::nullopt;
-  try {
-    return check_checkpoint(path);
-  } catch (const DataError& fault) {
-    throw DataError(fmt::format(
-        "{}; it belongs to what stands where step {} is to be saved, and nothing is written over: move that "
-        "away, or save to another directory",
-        fault.what(), step));
+  if (std::filesystem::symlink_status(path, error).type() == std::filesystem::file_type::not_found) return {};
+  const std::vector<std::string> faults = verify_checkpoint(path, [&](Bytes, Bytes) { pause(); });
+  if (!faults.empty()) return {.fault = faults.front()};
+  return {.manifest = read_manifest(path)};
+}
+
+std::filesystem::path CheckpointDirectory::set_aside(std::uint64_t step) const {
+  std::filesystem::path aside;
+  std::error_code error;
+  for (int number = 1;
+       aside.empty() || std::filesystem::symlink_status(aside, error).type() != std::filesystem::file_type::not_found;
+       ++number) {
+    aside = (finished(step) += ".aside") += number == 1 ? "" : fmt::format("-{}", number);
   }
+  if (::rename(finished(step).c_str(), aside.c_str()) != 0) fail(finished(step), "cannot be renamed");
+  flush_folder(path_);
+  return aside;
 }
 
 void CheckpointDirectory::begin(std::uint64_t step, const CheckpointFiles& files, const Pause& pause) {
@@ -107,16 +116,19 @@ void CheckpointDirectory::abandon(std::uint64_t step) noexcept {
   std::filesystem::remove_all(growing(step), ignored);
 }
 
-// Renamed before it is removed, so that what is half removed is never taken for whole.
+// Renamed before they are removed, and the new names are on the device by then, so that what is half removed is never
+// taken for whole.
 void CheckpointDirectory::prune(std::uint64_t step, std::size_t keep, const Pause& pause) {
   if (keep == 0) return;
   std::vector<FoundCheckpoint> older = list_checkpoints(path_);
   std::erase_if(older, [&](const FoundCheckpoint& found) { return !found.valid() || found.step >= step; });
-  for (std::size_t i = 0; i + (keep - 1) < older.size(); ++i) {
-    const std::filesystem::path doomed = growing(older[i].step);
-    if (::rename(older[i].path.c_str(), doomed.c_str()) != 0) fail(older[i].path, "cannot be renamed to remove it");
-    remove_tree(doomed, pause);
+  if (older.size() < keep) return;
+  older.resize(older.size() - (keep - 1));
+  for (const FoundCheckpoint& each : older) {
+    if (::rename(each.path.c_str(), growing(each.step).c_str()) != 0) fail(each.path, "cannot be renamed to remove it");
   }
+  flush_folder(path_);
+  for (const FoundCheckpoint& each : older) remove_tree(growing(each.step), pause);
 }
 
 }  // namespace tessera::checkpoint

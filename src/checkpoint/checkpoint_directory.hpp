@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "checkpoint/channel.hpp"
@@ -36,8 +37,17 @@ class CheckpointDirectory {
   std::filesystem::path finished(std::uint64_t step) const;  // …/step-00000100
   std::filesystem::path growing(std::uint64_t step) const;   // …/step-00000100.tmp
 
-  // The manifest of a checkpoint that stands there already. Throws where something else stands under its name.
-  std::optional<Manifest> existing(std::uint64_t step) const;
+  bool locked() const { return lock_.locked(); }  // false where the file system has no locks
+
+  // What stands under the name of a step: the manifest of a sound checkpoint, of which every byte is read; or why it is
+  // none; or neither.
+  struct Standing {
+    std::optional<Manifest> manifest = std::nullopt;
+    std::string fault = {};
+  };
+  Standing standing(std::uint64_t step, const Pause& pause) const;
+  // Gives what stands there, and is no sound checkpoint, another name, which is returned: step-00000100.aside.
+  std::filesystem::path set_aside(std::uint64_t step) const;
 
   // The growing folder, its tensor files in full size. Where the directory was moved or removed since, another is made
   // and locked in its place.

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <future>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -65,10 +67,36 @@ std::vector<ProgramCounts> program_counts(FullyShard& model) {
   return result;
 }
 
+// Calls visit(unit, parameter, count of updates of its program) for each that is trained.
+void for_each_trained(FullyShard& model,
+                      const std::function<void(std::size_t unit, std::size_t parameter, std::int64_t updates)>& visit) {
+  const plan::Plan& plan = model.plan();
+  std::vector<std::int64_t> updates;
+  for (std::size_t program = 0; program < plan.programs.size(); ++program) {
+    updates.push_back(model.step_scalars(program).step);
+  }
+  for (std::size_t unit = 0; unit < model.unit_count(); ++unit) {
+    for (std::size_t p = 0; plan.trains(unit) && p < plan.layouts[unit].parameters(); ++p) {
+      if (plan.layouts[unit].part(p) == plan::Part::trained) visit(unit, p, updates[plan.trainers[unit]]);
+    }
+  }
+}
+
+std::map<std::string, std::uint64_t> states_updates(FullyShard& model) {
+  std::map<std::string, std::uint64_t> result;
+  for_each_trained(model, [&](std::size_t unit, std::size_t parameter, std::int64_t updates) {
+    const std::int64_t begun = model.states_begun(model.unit(unit))[parameter];
+    if (begun == 0) return;
+    result[model.unit(unit).parameters()[parameter]->name()] = static_cast<std::uint64_t>(updates - begun);
+  });
+  return result;
+}
+
 CheckpointState state_of(FullyShard& model, Channel& channel, const TrainingProgress& progress) {
   CheckpointState state;
   if (model.plan().diverges()) state.replicas = replica_counts(model, channel);
   if (model.plan().programs.size() > 1) state.programs = program_counts(model);
+  state.states_updates = states_updates(model);
   const StepCounts first = state.replicas.empty() ? counts_of(model.step_scalars(0)) : state.replicas.front();
   state.step = progress.step;
   state.updates = first.updates;
@@ -106,6 +134,36 @@ void put_counts(FullyShard& model, std::size_t program, const Counts& counts) {
   model.set_step_scalars(scalars, program);
 }
 
+// By unit and parameter: the updates that the states of what is trained have seen.
+using Ages = std::vector<std::vector<std::int64_t>>;
+Ages ages_of(FullyShard& model) {
+  Ages ages;
+  for (std::size_t unit = 0; unit < model.unit_count(); ++unit) ages.push_back(model.states_begun(model.unit(unit)));
+  for_each_trained(model, [&](std::size_t unit, std::size_t parameter, std::int64_t updates) {
+    ages[unit][parameter] = updates - ages[unit][parameter];
+  });
+  return ages;
+}
+
+// What was loaded has the age that the checkpoint tells, or that of its program; all else has the one that it had.
+void put_ages(FullyShard& model, const Loaded& loaded, const Ages& before) {
+  Ages begun = before;
+  for_each_trained(model, [&](std::size_t unit, std::size_t parameter, std::int64_t updates) {
+    std::int64_t& target = begun[unit][parameter];
+    const bool goes_on = loaded.counts_go_on[model.plan().trainers[unit]];
+    if (!goes_on || !loaded.states_found[unit][parameter]) {
+      target = updates - target;
+      return;
+    }
+    const auto& told = loaded.state.states_updates;
+    const auto age = told.find(model.unit(unit).parameters()[parameter]->name());
+    target = age == told.end() ? 0 : updates - static_cast<std::int64_t>(age->second);
+  });
+  for (std::size_t unit = 0; unit < begun.size(); ++unit) {
+    if (model.plan().trains(unit)) model.set_states_begun(model.unit(unit), begun[unit]);
+  }
+}
+
 void put_scalars(FullyShard& model, const Loaded& loaded) {
   const CheckpointState& state = loaded.state;
   const plan::MeshShape& mesh = model.plan().mesh;
@@ -135,6 +193,10 @@ class Checkpointer::Implementation {
     channel_.together("checkpoint: directory", [&](const Pause& pause) {
       if (channel_.rank() == 0) directory_.emplace(options_.directory, pause);
     });
+    if (!directory_ || directory_->locked()) return;
+    model_.world().warn(fmt::format(
+        "{}: its file system has no locks (flock), so nothing keeps a second job from saving there at the same time",
+        options_.directory.string()));
   }
 
   ~Implementation() {
@@ -185,7 +247,9 @@ class Checkpointer::Implementation {
                                       .block = staging().block});
     if (!on_host()) mine.copy_from(values);
     if (loaded.outer_steps_begin) mine.begin_outer_steps();
+    const Ages ages = ages_of(model_);
     put_scalars(model_, loaded);
+    put_ages(model_, loaded, ages);
     model_.shards_changed();
     return std::move(loaded.state);
   }

@@ -62,11 +62,13 @@ void fail(const std::filesystem::path& path, std::string_view tried) {
   throw DataError(fmt::format("{}: {}: {}", path.string(), tried, std::strerror(errno)));
 }
 
-File::File(File&& other) noexcept : handle_(std::exchange(other.handle_, no_handle)), path_(std::move(other.path_)) {}
+File::File(File&& other) noexcept
+    : handle_(std::exchange(other.handle_, no_handle)), path_(std::move(other.path_)), locked_(other.locked_) {}
 
 File& File::operator=(File&& other) noexcept {
   std::swap(handle_, other.handle_);
   std::swap(path_, other.path_);
+  std::swap(locked_, other.locked_);
   return *this;
 }
 
@@ -94,10 +96,12 @@ File File::create_new(const std::filesystem::path& path) {
   return {handle, path};
 }
 
-bool File::try_lock() const {
-  if (::flock(handle_, LOCK_EX | LOCK_NB) == 0) return true;
-  if (errno == EWOULDBLOCK) return false;
-  fail(path_, "cannot be locked");
+void File::take_lock() {
+  locked_ = ::flock(handle_, LOCK_EX | LOCK_NB) == 0;
+  if (locked_) return;
+  if (errno == EWOULDBLOCK) throw DataError(fmt::format("{}: another program is writing this file", path_.string()));
+  const bool has_no_locks = errno == ENOSYS || errno == EOPNOTSUPP || errno == ENOLCK || errno == EINVAL;
+  if (!has_no_locks) fail(path_, "cannot be locked");
 }
 
 File File::lock(const std::filesystem::path& path) {
@@ -106,7 +110,7 @@ File File::lock(const std::filesystem::path& path) {
     if (handle < 0) fail_unfollowed(path, "cannot be created");
     File file(handle, path);
     require_regular(status_of(handle, path).st_mode, path);
-    if (!file.try_lock()) throw DataError(fmt::format("{}: another program is writing this file", path.string()));
+    file.take_lock();
     // Whoever had it before may have removed it between our opening and locking it.
     if (file.still_has_its_name()) return file;
   }
@@ -120,7 +124,7 @@ File File::create_locked(const std::filesystem::path& path) {
     if (handle < 0 && errno != EEXIST) fail(path, "cannot be created");
     if (handle >= 0) {
       File file(handle, path);
-      if (!file.try_lock()) throw DataError(fmt::format("{}: another program is writing this file", path.string()));
+      file.take_lock();
       if (file.still_has_its_name()) return file;
       continue;
     }

@@ -23,7 +23,8 @@ class File {
   // A new file, locked against other writers for as long as it is open. One of this name that nobody has locked, which
   // a program that died left behind, is removed first, and never written to. A symbolic link is an error.
   static File create_locked(const std::filesystem::path& path);
-  // The same lock on a file that stays as it is. Made when it does not exist.
+  // The same lock on a file that stays as it is. Made when it does not exist. Where the file system has no locks
+  // (Lustre that was mounted without flock), both return a file without one.
   static File lock(const std::filesystem::path& path);
 
   File(File&& other) noexcept;
@@ -31,6 +32,7 @@ class File {
   ~File();
 
   std::uint64_t size() const;
+  bool locked() const { return locked_; }
   bool still_has_its_name() const;  // false once it was removed, or another file took the name
   void read(std::uint64_t offset, std::span<std::byte> to) const;  // all of it, or an error
   // The same into several places in turn, in few system calls.
@@ -45,11 +47,12 @@ class File {
 
  private:
   File(int handle, std::filesystem::path path) : handle_(handle), path_(std::move(path)) {}
-  bool try_lock() const;
+  void take_lock();  // throws where another program has it
   void write_all(std::uint64_t offset, std::span<iovec> parts);
 
   int handle_;
   std::filesystem::path path_;
+  bool locked_ = false;
 };
 
 // All of a small file. Throws DataError also where it is longer than `limit`.

@@ -91,6 +91,27 @@ std::vector<bool> programs_with_states(const CheckpointFiles& files, std::span<c
   return result;
 }
 
+std::vector<std::vector<bool>> states_found(const CheckpointFiles& files, std::span<const Match> matches,
+                                            const plan::Plan& plan) {
+  std::vector<std::vector<std::size_t>> missing;
+  for (const plan::UnitSpec& unit : plan.units) missing.emplace_back(unit.parameters.size());
+  const auto is_state = [](const TensorSource& source) { return source.kind == TensorSource::Kind::state; };
+  for (const LaidFile& file : files.tensors) {
+    for (const LaidTensor& wanted : file.tensors) {
+      if (is_state(wanted.source)) ++missing[wanted.source.unit][wanted.source.place];
+    }
+  }
+  for (const Match& match : matches) {
+    if (is_state(match.wanted->source)) --missing[match.wanted->source.unit][match.wanted->source.place];
+  }
+  std::vector<std::vector<bool>> found;
+  for (const std::vector<std::size_t>& unit : missing) {
+    auto& of_unit = found.emplace_back();
+    for (const std::size_t count : unit) of_unit.push_back(count == 0);
+  }
+  return found;
+}
+
 // In passes: a stored tensor that several of the model's parameters are to have, as those that were tied when it was
 // saved, is read in as many.
 std::vector<std::vector<TensorRange>> my_ranges(const std::vector<Match>& matches, const ShardValues& values) {
@@ -172,7 +193,8 @@ Loaded load(const LoadInput& input) {
   });
   return {.state = reader->state(),
           .outer_steps_begin = input.plan.diverges() && !apart,
-          .counts_go_on = programs_with_states(files, found, input.plan)};
+          .counts_go_on = programs_with_states(files, found, input.plan),
+          .states_found = states_found(files, found, input.plan)};
 }
 
 std::optional<FoundCheckpoint> latest(const LatestInput& input) {

@@ -144,6 +144,10 @@ std::string compose(const Manifest& manifest) {
   }
   text += "\n],\n";
   text += seal_of(text);
+  if (text.size() > manifest_limit.count()) {
+    throw UsageError(
+        fmt::format("manifest: {} bytes, and no reader takes more than {}", text.size(), manifest_limit.count()));
+  }
   return text;
 }
 

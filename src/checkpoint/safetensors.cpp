@@ -9,7 +9,6 @@
 #include <optional>
 #include <system_error>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 
 #include "checkpoint/file.hpp"
@@ -105,17 +104,6 @@ bool is_floating(const StoredTensor& tensor) {
 
 namespace {
 
-void check_names(const std::vector<TensorSpec>& tensors) {
-  std::unordered_set<std::string_view> names;
-  for (const TensorSpec& tensor : tensors) {
-    if (tensor.name.empty()) throw UsageError("safetensors: a tensor needs a name");
-    if (tensor.name == checkpoint::metadata_key) throw UsageError("safetensors: __metadata__ is no name for a tensor");
-    if (!names.insert(tensor.name).second) {
-      throw UsageError(fmt::format("safetensors: tensor {} is given twice", checkpoint::shown_name(tensor.name)));
-    }
-  }
-}
-
 // One tensor after the other.
 std::vector<StoredTensor> lay_out(std::vector<TensorSpec> specs) {
   std::vector<StoredTensor> result;
@@ -142,10 +130,6 @@ class SafetensorsWriter::Implementation {
                  const std::map<std::string, std::string>& metadata)
       : path_(std::move(path)), partial_path_(with_suffix(path_, ".partial")), tensors_(lay_out(std::move(specs))) {
     header_ = checkpoint::compose_header(tensors_, metadata);
-    if (header_.size() > safetensors_header_limit.count()) {
-      throw UsageError(
-          fmt::format("{}: a header of {} bytes is longer than the format allows", path_.string(), header_.size()));
-    }
     data_ = Bytes(length_field + header_.size());
     size_ = tensors_.empty() ? data_ : data_ + tensors_.back().offset + tensors_.back().size;
   }
@@ -208,7 +192,6 @@ class SafetensorsWriter::Implementation {
 
 SafetensorsWriter::SafetensorsWriter(std::filesystem::path path, std::vector<TensorSpec> tensors,
                                      const std::map<std::string, std::string>& metadata) {
-  check_names(tensors);
   implementation_ = std::make_unique<Implementation>(std::move(path), std::move(tensors), metadata);
 }
 SafetensorsWriter::~SafetensorsWriter() = default;

@@ -280,7 +280,28 @@ void require_inside(const StoredTensor& tensor, Bytes first, std::uint64_t size,
                                size, first.count(), tensor.size.count()));
 }
 
+namespace {
+
+// Throws UsageError for what read_header() refuses.
+void check_readable(std::span<const StoredTensor> tensors) {
+  std::unordered_set<std::string_view> names;
+  for (const StoredTensor& tensor : tensors) {
+    if (tensor.name.empty()) throw UsageError("safetensors: a tensor needs a name");
+    if (tensor.name == metadata_key) throw UsageError("safetensors: __metadata__ is no name for a tensor");
+    if (!names.insert(tensor.name).second) {
+      throw UsageError(fmt::format("safetensors: tensor {} is given twice", shown_name(tensor.name)));
+    }
+    if (tensor.shape.size() > most_dimensions) {
+      throw UsageError(fmt::format("safetensors: tensor {} has {} dimensions, and can have {}", shown_name(tensor.name),
+                                   tensor.shape.size(), most_dimensions));
+    }
+  }
+}
+
+}  // namespace
+
 std::string compose_header(std::span<const StoredTensor> tensors, const std::map<std::string, std::string>& metadata) {
+  check_readable(tensors);
   JsonText header(JsonText::Form::in_one_line, "safetensors: names and metadata must be UTF-8");
   header.begin_object();
   if (!metadata.empty()) header.member(metadata_key, metadata);
@@ -294,6 +315,12 @@ std::string compose_header(std::span<const StoredTensor> tensors, const std::map
   }
   std::string text = header.end_object().take();
   text.resize(round_up(length_field + text.size(), 64) - length_field, ' ');
+  if (text.size() > safetensors_header_limit.count()) {
+    throw UsageError(
+        fmt::format("safetensors: a header of {} bytes names {} tensors, and no reader takes more than {} bytes: give "
+                    "them shorter names, or split them over more files",
+                    text.size(), tensors.size(), safetensors_header_limit.count()));
+  }
   return text;
 }
 

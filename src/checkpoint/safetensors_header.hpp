@@ -28,7 +28,8 @@ SafetensorsHeader read_header(std::uint64_t file_size, const std::string& path,
                               const std::function<void(std::uint64_t place, std::span<std::byte> to)>& read);
 
 // The JSON, filled up with blanks so that the data behind it is aligned to 64 bytes in the file. Throws UsageError for
-// what is not UTF-8.
+// what is not UTF-8, and for what read_header() refuses: names that are empty, given twice or "__metadata__", too many
+// dimensions, a header over the limit.
 std::string compose_header(std::span<const StoredTensor> tensors, const std::map<std::string, std::string>& metadata);
 
 // Bytes of one element; 0 for a dtype that the format does not have.

@@ -60,17 +60,13 @@ class BlockWriter {
 
   BlockWriterInput input_;
   std::vector<std::optional<File>> open_;
-  std::vector<bool> unflushed_;
   std::vector<std::uint32_t> checksums_;
   Pieces pieces_;  // of the block being written
   std::exception_ptr failure_;
 };
 
 BlockWriter::BlockWriter(BlockWriterInput input)
-    : input_(std::move(input)),
-      open_(input_.files.tensors.size()),
-      unflushed_(input_.files.tensors.size()),
-      checksums_(input_.map.blocks()) {}
+    : input_(std::move(input)), open_(input_.files.tensors.size()), checksums_(input_.map.blocks()) {}
 
 template <typename Work>
 void BlockWriter::guarded(Work work) {
@@ -110,14 +106,11 @@ void BlockWriter::put(const Block& block, const Pieces& pieces) {
   if (!input_.folder) return;
   file(block.file).write(block.begin, pieces);
   file(block.file).begin_flush(block.begin, block.end - block.begin);
-  unflushed_[block.file] = true;
 }
 
 void BlockWriter::flush() {
-  for (std::size_t index = 0; index < open_.size(); ++index) {
-    if (!unflushed_[index]) continue;
-    unflushed_[index] = false;
-    guarded([&] { file(index).flush(); });
+  for (std::optional<File>& file : open_) {
+    if (file) guarded([&] { file->flush(); });
   }
 }
 
@@ -231,9 +224,6 @@ void BlockExchange::exchange(std::span<const Block> group, std::size_t round) {
 
 // ---- the save ----
 
-// 1 GiB: no flush takes long, however large the model is.
-constexpr std::size_t blocks_between_flushes = 256;
-
 class Save {
  public:
   explicit Save(const SaveInput& input) : in_(input), channel_(input.channel) {}
@@ -242,8 +232,8 @@ class Save {
     const bool fresh = begin();
     try {
       const std::vector<std::uint32_t> checksums = write_blocks(fresh);
-      channel_.together("checkpoint: commit", [&](const Pause&) {
-        if (arranges()) finish(checksums, fresh);
+      channel_.together("checkpoint: commit", [&](const Pause& pause) {
+        if (arranges()) run_apart(pause, [&] { finish(checksums, fresh); });
       });
     } catch (...) {
       if (arranges() && fresh) in_.directory->abandon(in_.step);
@@ -262,11 +252,19 @@ class Save {
   bool begin() {
     channel_.together("checkpoint: begin", [&](const Pause& pause) {
       if (!arranges()) return;
-      existing_ = in_.directory->existing(in_.step);
+      const CheckpointDirectory::Standing standing = in_.directory->standing(in_.step, pause);
+      if (!standing.fault.empty()) set_aside(standing.fault);
+      existing_ = standing.manifest;
       if (!existing_) in_.directory->begin(in_.step, in_.files, pause);
     });
     const std::byte mine{existing_.has_value()};
     return channel_.gather(std::span(&mine, 1), "checkpoint: is it there already")[0] == std::byte{0};
+  }
+
+  void set_aside(const std::string& fault) {
+    const std::filesystem::path aside = in_.directory->set_aside(in_.step);
+    in_.world.warn(
+        fmt::format("{}; it stood where step {} is saved now, and is kept as {}", fault, in_.step, aside.string()));
   }
 
   std::vector<std::uint32_t> write_blocks(bool fresh) {
@@ -278,18 +276,18 @@ class Save {
     BlockExchange(in_.map, in_.values, channel_, in_.staging).run([&](const Block& block, std::span<std::byte> bytes) {
       writer.write_shared(block, bytes);
     });
-    writer.flush();
-    channel_.together("checkpoint: shared blocks", [&](const Pause&) { writer.rethrow_failure(); });
+    channel_.together("checkpoint: flush", [&](const Pause& pause) {
+      run_apart(pause, [&] { writer.flush(); });
+      writer.rethrow_failure();
+    });
     return gather_checksums(writer.checksums());
   }
 
   void write_direct(BlockWriter& writer) {
     channel_.together("checkpoint: blocks", [&](const Pause& pause) {
-      std::size_t written = 0;
       for (const Block& block : in_.map.direct()) {
         if (block.writer != channel_.rank()) continue;
         writer.write_direct(block);
-        if (++written % blocks_between_flushes == 0) writer.flush();
         writer.rethrow_failure();
         pause();
       }

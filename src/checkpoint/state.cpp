@@ -23,10 +23,12 @@ using checkpoint::JsonRefusal;
 using checkpoint::JsonText;
 
 constexpr std::string_view state_format_name = "tessera-state";
-// Another one means something else by the same members: 1 had no sampler.order, 3 has replicas, 4 has programs.
+// Another one means something else by the same members: 1 had no sampler.order, 3 has replicas, 4 has programs, 5 has
+// states_updates, and replicas or programs where there are any.
 constexpr std::uint64_t state_version = 2;
 constexpr std::uint64_t state_version_of_replicas = 3;
 constexpr std::uint64_t state_version_of_programs = 4;
+constexpr std::uint64_t state_version_of_young_states = 5;
 constexpr std::uint64_t state_revision = 0;  // a later one only adds members that a reader may leave out
 
 template <typename Bits, typename Number>
@@ -86,6 +88,8 @@ struct Parsed {
   std::size_t decays_of_replica = 0;
   ProgramCounts program;  // likewise
   std::size_t decays_of_program = 0;
+  std::string parameter;  // likewise
+  std::uint64_t updates = 0;
 };
 
 // The file's version stands before the sampler.
@@ -99,9 +103,10 @@ JsonForm sampler_form(Parsed& parsed) {
                                                 {"epoch", member(&SamplerState::epoch)},
                                                 {"position", member(&SamplerState::position)},
                                                 {"order", member(&SamplerState::order), false}});
-  form.begin = [&sampler] { sampler.emplace().order = 0; };
+  constexpr std::uint64_t missing = std::numeric_limits<std::uint64_t>::max();
+  form.begin = [&sampler] { sampler.emplace().order = missing; };
   form.end = [&sampler, &parsed] {
-    const bool has_order = sampler->order != 0;
+    const bool has_order = sampler->order != missing;
     if (has_order != (parsed.version > 1)) throw JsonRefusal{fmt::format("has {} \"order\"", has_order ? "an" : "no")};
     if (!has_order) sampler->order = 1;
   };
@@ -121,10 +126,10 @@ JsonForm decay_form(const std::uint64_t& revision, std::array<double, 2>& decay,
 
 void check_state_version(std::uint64_t found) {
   if (found == 0) throw JsonRefusal{"there is no version 0"};
-  if (found <= state_version_of_programs) return;
+  if (found <= state_version_of_young_states) return;
   throw JsonRefusal{fmt::format(
       "{} was written by a newer version of Tessera; this one reads up to {}: read it with that version or a later one",
-      found, state_version_of_programs)};
+      found, state_version_of_young_states)};
 }
 
 JsonForm good_steps_form(std::int32_t& target) {
@@ -141,6 +146,8 @@ void check_lists(const Parsed& parsed) {
     if (has == (parsed.version == version)) return;
     throw JsonRefusal{fmt::format("is of version {} and has {}{}", parsed.version, has ? "" : "no ", what)};
   };
+  check(!parsed.state.states_updates.empty(), state_version_of_young_states, "states_updates");
+  if (parsed.version == state_version_of_young_states) return;
   check(!parsed.state.replicas.empty(), state_version_of_replicas, "replicas");
   check(!parsed.state.programs.empty(), state_version_of_programs, "programs");
 }
@@ -180,6 +187,14 @@ JsonForm programs_form(Parsed& parsed) {
   return JsonForm::list(std::move(program));
 }
 
+JsonForm states_updates_form(Parsed& parsed) {
+  JsonForm entry = object_form(
+      parsed.revision, {{"parameter", JsonForm::text([&parsed](std::string_view name) { parsed.parameter = name; })},
+                        {"updates", whole_form(parsed.updates)}});
+  entry.end = [&parsed] { parsed.state.states_updates[parsed.parameter] = parsed.updates; };
+  return JsonForm::list(std::move(entry));
+}
+
 JsonForm state_form(Parsed& parsed) {
   CheckpointState& state = parsed.state;
   const auto take_format = [](std::string_view name) {
@@ -197,6 +212,7 @@ JsonForm state_form(Parsed& parsed) {
   std::move(counts.begin(), counts.end(), std::back_inserter(members));
   members.push_back({"replicas", replicas_form(parsed), false});
   members.push_back({"programs", programs_form(parsed), false});
+  members.push_back({"states_updates", states_updates_form(parsed), false});
   members.push_back({"sampler", sampler_form(parsed), false});
   members.push_back(
       {"values", JsonForm::texts([&](const std::string& name, std::string_view text) { state.values[name] = text; })});
@@ -206,6 +222,7 @@ JsonForm state_form(Parsed& parsed) {
 }
 
 std::uint64_t version_of(const CheckpointState& state) {
+  if (!state.states_updates.empty()) return state_version_of_young_states;
   if (!state.replicas.empty()) return state_version_of_replicas;
   return state.programs.empty() ? state_version : state_version_of_programs;
 }
@@ -238,6 +255,13 @@ std::string compose(const CheckpointState& state) {
       object.begin_object().member("name", program.program);
       add_counts(object, program);
       object.end_object();
+    }
+    object.end_list();
+  }
+  if (!state.states_updates.empty()) {
+    object.key("states_updates").begin_list();
+    for (const auto& [parameter, updates] : state.states_updates) {
+      object.begin_object().member("parameter", parameter).member("updates", updates).end_object();
     }
     object.end_list();
   }

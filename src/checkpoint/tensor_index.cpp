@@ -44,7 +44,14 @@ std::string tensor_file_name(std::string_view stem, std::size_t file, std::size_
 std::string compose(const TensorIndex& index) {
   JsonText object(JsonText::Form::indented, "tensor index: names must be UTF-8");
   object.begin_object().key("metadata").begin_object().member("total_size", index.total_size.count()).end_object();
-  return object.member("weight_map", index.files).end_object().take() + "\n";
+  std::string text = object.member("weight_map", index.files).end_object().take() + "\n";
+  if (text.size() > tensor_index_limit.count()) {
+    throw UsageError(
+        fmt::format("tensor index: {} bytes name {} tensors, and no reader takes more than {}: give them "
+                    "shorter names",
+                    text.size(), index.files.size(), tensor_index_limit.count()));
+  }
+  return text;
 }
 
 TensorIndex parse_tensor_index(std::string_view text, const std::filesystem::path& path) {

@@ -72,7 +72,6 @@ struct WeightPiece {
 enum class Visiting { reads, changes };
 
 constexpr std::size_t portion_elements = std::size_t{4} << 20;
-constexpr std::size_t flushed_at_once = std::size_t{1} << 30;  // bytes
 
 // Returns the pieces that a file of weights is about. With outer steps each replica has masters of its own, and the
 // weights are those that all had in common last; loaded weights go to the replicas, too.
@@ -254,21 +253,15 @@ void dump_weights(FullyShard& model, const std::filesystem::path& path) {
   });
   checkpoint::run_together(world, "dump_weights: write", [&](const Pause& pause) {
     if (!creates) writer.open();
-    std::size_t unflushed = 0;
     for_each_portion(model, Visiting::reads, [&](const WeightPiece& portion) {
       writer.write(portion.tensor, Bytes(portion.first * sizeof(float)), std::as_bytes(portion.values));
-      unflushed += portion.values.size_bytes();
-      if (unflushed >= flushed_at_once) {
-        writer.flush();
-        unflushed = 0;
-      }
       pause();
     });
     write_buffers(model, tensors.parameters, writer);
-    writer.flush();
+    checkpoint::run_apart(pause, [&] { writer.flush(); });
   });
-  checkpoint::run_together(world, "dump_weights: finish", [&](const Pause&) {
-    if (creates) writer.finish();
+  checkpoint::run_together(world, "dump_weights: finish", [&](const Pause& pause) {
+    if (creates) checkpoint::run_apart(pause, [&] { writer.finish(); });
   });
 }
 

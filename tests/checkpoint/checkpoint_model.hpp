@@ -2,6 +2,7 @@
 // frozen parameter and untrained state.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -56,6 +57,7 @@ struct Job {
   // Dynamic, whatever the precision: so there is a scale to carry on.
   std::optional<kernels::LossScaling> loss_scaling = kernels::dynamic_loss_scaling;
   bool sgd = false;  // with momentum; else AdamW
+  std::chrono::milliseconds timeout{60'000};
 };
 
 // Values of one tensor's elements, that no other element of the checkpoint has, most likely.
@@ -140,7 +142,7 @@ inline auto carried(const kernels::StepScalars& scalars) {
 }
 
 inline void with_model(const Job& job, const std::function<void(FullyShard&)>& body) {
-  launch({.ranks = job.ranks}, [&](World& world) {
+  launch({.ranks = job.ranks, .timeout = job.timeout}, [&](World& world) {
     std::vector<std::unique_ptr<Layer>> layers;
     layers.push_back(std::make_unique<Layer>(Shape{13, 17}, 29));
     layers.push_back(std::make_unique<Layer>(Shape{job.rows, 1301}, 1301));

@@ -297,20 +297,27 @@ TEST_CASE("the_newest_that_cannot_be_used_is_an_error_unless_it_is_to_be_skipped
   });
 }
 
-TEST_CASE("a_step_that_stands_there_and_is_not_valid_is_not_saved_over_and_the_error_says_what_to_do") {
+// Also where only the contents tell: the older, sound one would go otherwise, when the next step is saved.
+TEST_CASE("what_is_no_sound_checkpoint_where_a_step_is_saved_is_set_aside") {
   const TemporaryFolder folder;
+  const fs::path saved = folder / "step-00000007";
   save({.rows = 2}, folder.path(), 7);
-  const fs::path file = folder / "step-00000007/model.safetensors";
-  fs::resize_file(file, 3);
-  const auto save_again = [&](FullyShard& model) {
-    Checkpointer(model, {.directory = folder.path()}).save(progress(7));
+  const auto sound = files_in(saved);
+  const std::vector<std::function<void()>> damages = {
+      [&] { fs::resize_file(saved / "model.safetensors", 3); },
+      [&] { std::fstream(saved / "optimizer.safetensors").seekp(5000).put('!'); },
+      [&] { fs::remove(saved / "manifest.json"); },
+      [&] { fs::remove_all(saved), std::ofstream(saved) << "a note"; },
   };
-  const auto messages = failures<DataError>({.ranks = 3, .rows = 2}, save_again);
-  CHECK(mention(messages, 3, "step-00000007/model.safetensors: has 3 bytes"));
-  CHECK(
-      mention(messages, 3,
-              "; it belongs to what stands where step 7 is to be saved, and nothing is written over: move that away"));
-  CHECK(fs::file_size(file) == 3);
+  for (std::size_t i = 0; i < damages.size(); ++i) {
+    damages[i]();
+    const std::string aside = "step-00000007.aside" + (i == 0 ? "" : "-" + std::to_string(i + 1));
+    save({.ranks = 3, .rows = 2}, folder.path(), 7);
+    CHECK(files_in(saved) == sound);
+    CHECK(names(folder.path()).contains(aside));
+  }
+  CHECK(fs::file_size(folder / "step-00000007.aside/model.safetensors") == 3);
+  CHECK(fs::file_size(folder / "step-00000007.aside-4") == 6);
 }
 
 TEST_CASE("what_cannot_be_read_and_what_is_newer_are_never_removed") {
@@ -498,6 +505,105 @@ TEST_CASE("without_the_states_of_its_optimizer_a_model_counts_updates_from_where
       CHECK(now.step == (sgd ? 17 : 0));
     });
   }
+}
+
+// What readers refuse is refused before training, and not written.
+TEST_CASE("a_checkpoint_that_no_reader_would_take_is_refused_when_the_checkpointer_is_made") {
+  const TemporaryFolder folder;
+  const auto complaint = [&](std::size_t parameters, std::size_t length, const Shape& shape, Bytes split) {
+    std::string text;
+    launch({.ranks = 1}, [&](World& world) {
+      std::vector<std::unique_ptr<Parameter>> owned;
+      std::vector<NamedParameter> named;
+      for (std::size_t i = 0; i < parameters; ++i) {
+        owned.push_back(std::make_unique<Parameter>(shape, Initial::ones()));
+        named.push_back({std::string(length, 'x') + std::to_string(i), owned.back().get()});
+      }
+      FullyShard model(world, {.checkpointing = Checkpointing::blocking});
+      model.add_unit("u", named);
+      model.finalize(Sgd{});
+      try {
+        Checkpointer(model, {.directory = folder.path(), .split = split});
+      } catch (const UsageError& error) {
+        text = error.what();
+      }
+    });
+    return text;
+  };
+  CHECK(complaint(110, 1'000'000, {1}, split_limit).find("names 110 tensors, and no reader takes more") !=
+        std::string::npos);
+  CHECK(complaint(110, 1'000'000, {1}, Bytes(100)).find("tensor index: ") == 0);
+  CHECK(complaint(1, 1, Shape(65, 1), split_limit).find("has 65 dimensions, and can have 64") != std::string::npos);
+  CHECK(complaint(1, 1, Shape(64, 1), split_limit) == "");
+  CHECK(names(folder.path()) == std::set<std::string>{".lock"});
+}
+
+// A unit whose gradient is 1 everywhere: AdamW's step is the learning rate, whatever the count.
+struct Uniform final : Module {
+  void visit(ModuleVisitor& visitor) override { visitor("weight", weight); }
+  void forward(Window&) {}
+  void backward(Window& window) {
+    for (float& value : window.gradient(weight)) value = 1.0f;
+  }
+  Parameter weight{{300}, Initial::ones()};
+};
+
+// Runs `body` on a model of the units; step() trains them all.
+void with_uniform(std::vector<std::string> names,
+                  const std::function<void(FullyShard&, Checkpointer&, const std::function<void()>& step)>& body,
+                  const fs::path& directory) {
+  launch({.ranks = 2}, [&](World& world) {
+    std::vector<std::unique_ptr<Uniform>> units;
+    FullyShard model(world, {.checkpointing = Checkpointing::blocking});
+    for (const std::string& name : names) model.add(*units.emplace_back(std::make_unique<Uniform>()), name);
+    model.finalize(AdamW{.learning_rate = 1e-3f, .weight_decay = 0.0f});
+    Checkpointer checkpoints(model, {.directory = directory});
+    body(model, checkpoints, [&] {
+      for (auto& unit : units) model.forward(*unit);
+      for (auto unit = units.rbegin(); unit != units.rend(); ++unit) model.backward(**unit);
+      model.update();
+    });
+  });
+}
+
+TEST_CASE("what_a_partial_load_does_not_bring_counts_its_own_updates_also_once_it_was_saved") {
+  const TemporaryFolder folder;
+  with_uniform(
+      {"body"},
+      [](FullyShard&, Checkpointer& checkpoints, const std::function<void()>& step) {
+        for (int i = 0; i < 400; ++i) step();
+        checkpoints.save({.step = 400});
+      },
+      folder.path());
+  const auto moved = [](FullyShard& model, std::size_t unit, const std::function<void()>& step) {
+    const Parameter& weight = *model.unit(unit).parameters()[0];
+    const float before = model.whole(weight)[299];
+    step();
+    return before - model.whole(weight)[299];
+  };
+  std::vector<float> straight;
+  with_uniform(
+      {"body", "head"},
+      [&](FullyShard& model, Checkpointer& checkpoints, const std::function<void()>& step) {
+        checkpoints.load(folder / "step-00000400", {.partial = true});
+        for (int i = 0; i < 6; ++i) {
+          CHECK(moved(model, i % 2, step) == doctest::Approx(1e-3f).epsilon(1e-3));
+          if (i == 2) checkpoints.save({.step = 403});
+        }
+        const std::vector<float> whole = model.whole(*model.unit(1).parameters()[0]);
+        if (model.world().rank() == 0) straight = whole;
+      },
+      folder / "head");
+  with_uniform(
+      {"body", "head"},
+      [&](FullyShard& model, Checkpointer& checkpoints, const std::function<void()>& step) {
+        for (int i = 0; i < 5; ++i) step();  // these updates are forgotten with their states
+        const CheckpointState state = checkpoints.load(folder / "head/step-00000403");
+        CHECK(state.states_updates == std::map<std::string, std::uint64_t>{{"head.weight", 3}});
+        for (int i = 0; i < 3; ++i) step();
+        CHECK(model.whole(*model.unit(1).parameters()[0]) == straight);
+      },
+      folder / "head");
 }
 
 TEST_CASE("misuse_is_named") {

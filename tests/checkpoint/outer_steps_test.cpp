@@ -26,7 +26,7 @@ Job apart(std::size_t replicas, int ranks_of_replica, Strategy strategy = Strate
           .replicas = replicas,
           .strategy = strategy,
           .rows = 211,
-          .outer = {.every = 5}};
+          .outer = {.every = 5, .learning_rate = 0.7f, .momentum = 0.9f}};
 }
 
 // Each replica counts for itself.

@@ -150,8 +150,8 @@ TEST_CASE("members_of_a_later_revision_are_skipped_at_every_depth") {
 }
 
 TEST_CASE("a_later_version_is_refused_with_what_to_do") {
-  CHECK(complaint(replaced(compose(full_state()), "\"version\": 2", "\"version\": 5")) ==
-        "version: 5 was written by a newer version of Tessera; this one reads up to 4: read it with that version or a "
+  CHECK(complaint(replaced(compose(full_state()), "\"version\": 2", "\"version\": 6")) ==
+        "version: 6 was written by a newer version of Tessera; this one reads up to 5: read it with that version or a "
         "later one");
 }
 

@@ -7,10 +7,12 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdarg>
 #include <mutex>
 #include <optional>
+#include <thread>
 #include <utility>
 
 namespace watched {
@@ -39,6 +41,9 @@ struct Watch {
   bool fault_happened = false;
   std::size_t calls[std::size(all_calls)] = {};
 };
+
+std::atomic<std::chrono::milliseconds> flush_time{};
+std::atomic<bool> has_locks{true};
 
 Watch& watch() {
   static Watch the_one;
@@ -155,6 +160,9 @@ bool fault_happened() {
   return watch().fault_happened;
 }
 
+void set_flush_time(std::chrono::milliseconds time) { flush_time = time; }
+void set_locks(bool on) { has_locks = on; }
+
 }  // namespace watched
 
 using namespace watched;
@@ -184,6 +192,7 @@ int ftruncate64(int handle, off64_t size) noexcept {
 
 int fsync(int handle) {
   const std::string path = path_of(handle);
+  std::this_thread::sleep_for(flush_time.load());
   return watch_call(path, {.call = Call::flush, .path = {}, .folder = std::filesystem::is_directory(path)},
                     [&] { return real<int (*)(int)>("fsync")(handle); });
 }
@@ -205,6 +214,13 @@ int rename(const char* from, const char* to) noexcept {
 int unlinkat(int folder, const char* name, int flags) noexcept {
   return watch_call(path_at(folder, name), {.call = Call::remove, .path = {}, .folder = (flags & AT_REMOVEDIR) != 0},
                     [&] { return real<int (*)(int, const char*, int)>("unlinkat")(folder, name, flags); });
+}
+
+// By another name here, because flock is also a struct.
+int stand_in_for_flock(int handle, int operation) noexcept __asm__("flock");
+int stand_in_for_flock(int handle, int operation) noexcept {
+  if (!has_locks) return errno = ENOSYS, -1;
+  return real<int (*)(int, int)>("flock")(handle, operation);
 }
 
 int rmdir(const char* path) noexcept {

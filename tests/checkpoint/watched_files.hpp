@@ -2,6 +2,7 @@
 // front of the C library's functions.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -38,5 +39,10 @@ struct Fault {
 };
 void set_fault(const Fault& fault);
 bool fault_happened();
+
+// Every fsync takes so long: of a slow device. Zero: no longer.
+void set_flush_time(std::chrono::milliseconds time);
+// Whether files can be locked.
+void set_locks(bool on);
 
 }  // namespace watched

@@ -3,7 +3,9 @@
 
 usage: tessera_checkpoint_test.py TESSERA MAKE_CHECKPOINT
 """
+import fcntl
 import json
+import os
 import pathlib
 import struct
 import subprocess
@@ -201,6 +203,21 @@ class Export(CheckpointTest):
         self.assertEqual(parts[0][1] + parts[1][1], stored)
         self.assertEqual(parts[0][0]["__metadata__"], {"format": "pt", "head.weight": "embedding.weight"})
         self.assertEqual(parts[1][0]["__metadata__"], {"format": "pt"})
+
+    def test_what_a_killed_export_left_goes_and_nobody_elses_files_do(self):
+        path, partial = make(self.folder, 100), self.folder / "out.partial"
+        partial.mkdir()
+        (partial / "model-00001-of-00007.safetensors").write_text("half")
+        (partial / "diary").write_text("dear")
+        export = ["export", path, self.folder / "out", "--max-file-size", "2.5MB"]
+        self.assert_one_line(checkpoint(*export), NO, "out.partial: has files that are no export's")
+        (partial / "diary").unlink()
+        directory = os.open(partial, os.O_RDONLY)
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        self.assert_one_line(checkpoint(*export), NO, "out.partial: another program is writing here")
+        os.close(directory)
+        self.assertEqual(checkpoint(*export).returncode, 0)
+        self.assertEqual(len(list((self.folder / "out").iterdir())), 3)
 
     def test_a_split_checkpoint_is_exported_whole(self):
         whole, split = make(self.folder / "a", 100), make(self.folder / "b", 100, split=SMALL)

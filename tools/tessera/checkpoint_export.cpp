@@ -1,8 +1,13 @@
 // `tessera checkpoint export`: a checkpoint's weights as plain safetensors, for inference and other libraries.
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
+
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -150,14 +155,22 @@ void write_files(const fs::path& folder, const Job& job) {
   write_index(folder / tessera::tensor_index_name(stem), index);
 }
 
-// A folder that gets its name when all is in it, and goes with its content where that never happens.
+// A folder that gets its name when all is in it, and goes with its content where that never happens. It is locked
+// meanwhile: what an export that was killed left under its name goes, and another one's that runs does not.
 class NewFolder {
  public:
   explicit NewFolder(fs::path path) : path_(std::move(path)), partial_(path_.string() + ".partial") {
     std::error_code error;
-    if (!fs::create_directory(partial_, error)) {
+    fs::create_directory(partial_, error);
+    handle_ = ::open(partial_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (error || handle_ < 0) {
       throw DataError(
-          fmt::format("{}: cannot be made: {}", partial_.string(), error ? error.message() : "exists already"));
+          fmt::format("{}: cannot be made: {}", partial_.string(), error ? error.message() : std::strerror(errno)));
+    }
+    if (::flock(handle_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) refuse("another program is writing here");
+    for (const fs::directory_entry& entry : fs::directory_iterator(partial_)) {
+      if (!entry.path().filename().string().starts_with(stem)) refuse("has files that are no export's: remove it");
+      fs::remove(entry.path(), error);
     }
   }
   NewFolder(const NewFolder&) = delete;
@@ -165,6 +178,7 @@ class NewFolder {
   ~NewFolder() {
     std::error_code ignored;  // a destructor has nobody to tell
     if (!finished_) fs::remove_all(partial_, ignored);
+    ::close(handle_);
   }
 
   const fs::path& partial() const { return partial_; }
@@ -176,8 +190,14 @@ class NewFolder {
   }
 
  private:
+  [[noreturn]] void refuse(std::string_view why) {
+    ::close(handle_);
+    throw DataError(fmt::format("{}: {}", partial_.string(), why));
+  }
+
   fs::path path_;
   fs::path partial_;
+  int handle_;
   bool finished_ = false;
 };
 

@@ -64,17 +64,19 @@ struct LoadOptions {
 class Checkpointer {
  public:
   // The model is finalized, with FullyShardOptions::checkpointing other than none. Makes the directory, locks it, and
-  // removes what jobs that died left unfinished. Throws UsageError, also for an alias of what the model does not have,
-  // or DataError naming the path.
+  // removes what jobs that died left unfinished; warns where the file system has no locks. Throws UsageError, also for
+  // an alias of what the model does not have and for names that no reader would take (not UTF-8, too long together), or
+  // DataError naming the path.
   Checkpointer(FullyShard& model, CheckpointerOptions options);
   Checkpointer(const Checkpointer&) = delete;
   Checkpointer& operator=(const Checkpointer&) = delete;
   // Waits for a save in the background. Its error is lost: call wait() before.
   ~Checkpointer();
 
-  // Writes a checkpoint; it stands when this returns. That of a step which stands there already stays as it is: with
-  // the same contents that is fine, with others a DataError. When a rank fails (the device is full, say), all ranks get
-  // a DataError that names the path, what stood before stands, and training may go on. Synchronises.
+  // Writes a checkpoint; it stands when this returns. A sound one of that step which stands there already stays as it
+  // is: with the same contents that is fine, with others a DataError. What is not sound is set aside, with a warning.
+  // When a rank fails (the device is full, say), all ranks get a DataError that names the path, what stood before
+  // stands, and training may go on. Synchronises.
   void save(const TrainingProgress& progress);
 
   // Copies this rank's shards and returns; threads write them while training goes on. Needs

@@ -36,7 +36,7 @@ struct TensorIndex {
 
 inline constexpr Bytes tensor_index_limit{100'000'000};  // a longer one is refused
 
-std::string compose(const TensorIndex& index);  // throws UsageError for names that are not UTF-8
+std::string compose(const TensorIndex& index);  // throws UsageError for names that are not UTF-8, or too long together
 
 // Throws DataError, which begins with the path, for anything else than such an index; other metadata is skipped.
 TensorIndex parse_tensor_index(std::string_view text, const std::filesystem::path& path);
