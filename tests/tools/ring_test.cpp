@@ -1,4 +1,4 @@
-// The ring's bytes and times, counted round by round too.
+// The ring's bytes and times, counted round by round too, and what a step hides of them.
 #include "cost/ring.hpp"
 
 #include <doctest/doctest.h>
@@ -83,12 +83,25 @@ TEST_CASE("bytes_per_rank_stay_below_twice_the_size_however_many_ranks") {
   }
 }
 
+TEST_CASE("a_step_hides_communication_up_to_its_cover") {
+  CHECK(step(0.3, 0.12, 0).seconds == doctest::Approx(0.42));
+  CHECK(step(0.3, 0.12, 0).share == doctest::Approx(0.12 / 0.42));
+  CHECK(step(0.3, 0.12, 0.2).exposed == 0);
+  CHECK(step(0.3, 0.25, 0.2).exposed == doctest::Approx(0.05));
+  for (const double communication : {0.0, 0.1, 0.3, 0.7}) {
+    CHECK(step(0.3, communication, 0.3).seconds == doctest::Approx(std::max(0.3, communication)));
+  }
+  CHECK(step(0, 0, 0).share == 0);
+}
+
 TEST_CASE("what_no_ring_has_is_refused") {
   CHECK_THROWS_AS(ring_all_reduce(1, 0, ethernet), tessera::UsageError);
   for (const double size : {-1.0, nan, infinity}) {
     CHECK_THROWS_AS(ring_all_reduce(size, 2, ethernet), tessera::UsageError);
     CHECK_THROWS_AS(ring_all_reduce(1, 2, {.bandwidth = size}), tessera::UsageError);
     CHECK_THROWS_AS(ring_all_reduce(1, 2, {.bandwidth = 1, .latency = size}), tessera::UsageError);
+    CHECK_THROWS_AS(step(size, 0, 0), tessera::UsageError);
+    CHECK_THROWS_AS(step(0, size, 0), tessera::UsageError);
   }
   CHECK_THROWS_AS(ring_all_reduce(1, 2, {.bandwidth = 0}), tessera::UsageError);
 }

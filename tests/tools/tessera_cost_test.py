@@ -51,21 +51,37 @@ def plotting_python():
 
 class AllReduce(unittest.TestCase):
     def test_100_megabytes_over_10_gigabit_take_120_milliseconds(self):
-        answer = found(*ALLREDUCE)
+        answer = found(*ALLREDUCE, "--compute", "300ms")
         self.assertEqual(answer["all_reduce"], {"bytes_per_rank": 150e6, "rounds": 6, "seconds": 0.12})
         for half in ["reduce_scatter", "all_gather"]:
             self.assertEqual(answer[half], {"bytes_per_rank": 75e6, "rounds": 3, "seconds": 0.06})
+        self.assertAlmostEqual(answer["no_overlap"]["share"], 0.12 / 0.42, delta=1e-15)
+        self.assertAlmostEqual(answer["no_overlap"]["step_seconds"], 0.42, delta=1e-15)
+        for overlap in ["backward_overlap", "full_overlap"]:
+            self.assertEqual(answer[overlap], {"exposed_seconds": 0, "step_seconds": 0.3, "share": 0, "amdahl_speedup": 4})
+        share = 0.12 / 0.42
+        self.assertAlmostEqual(answer["no_overlap"]["amdahl_speedup"], 1 / (share + (1 - share) / 4), delta=1e-12)
 
     def test_half_precision_halves_bytes_and_time(self):
         for dtype in ["fp16", "bf16"]:
-            answer = found(*ALLREDUCE, "--dtype", dtype)
+            answer = found(*ALLREDUCE, "--compute", "300ms", "--dtype", dtype)
             self.assertEqual(answer["all_reduce"], {"bytes_per_rank": 75e6, "rounds": 6, "seconds": 0.06})
+            self.assertAlmostEqual(answer["no_overlap"]["share"], 1 / 6, delta=1e-15)
 
     def test_the_text_has_the_same_numbers(self):
-        text = cost(*ALLREDUCE).stdout
+        text = cost(*ALLREDUCE, "--compute", "300ms").stdout
         self.assertRegex(text, r"(?m)^all-reduce +150 MB +6 +120 ms$")
         self.assertRegex(text, r"(?m)^reduce-scatter +75 MB +3 +60 ms$")
-        self.assertRegex(cost(*ALLREDUCE, "--dtype", "fp16").stdout, r"(?m)^all-reduce +75 MB +6 +60 ms$")
+        self.assertRegex(text, r"(?m)^nothing +120 ms +420 ms +28\.6 % +2\.15$")
+        self.assertRegex(text, r"(?m)^all of compute +0 s +300 ms +0\.0 % +4\.00$")
+        self.assertRegex(cost(*ALLREDUCE, "--compute", "300ms", "--dtype", "fp16").stdout, r"(?m)^nothing .* 16\.7 % +2\.67$")
+        self.assertNotIn("compute", cost(*ALLREDUCE).stdout)
+
+    def test_what_is_longer_than_its_cover_stays_exposed(self):
+        answer = found(*ALLREDUCE, "--compute", "90ms")
+        self.assertAlmostEqual(answer["backward_overlap"]["exposed_seconds"], 0.06, delta=1e-15)
+        self.assertAlmostEqual(answer["full_overlap"]["exposed_seconds"], 0.03, delta=1e-15)
+        self.assertAlmostEqual(answer["full_overlap"]["step_seconds"], 0.12, delta=1e-15)
 
     def test_every_round_waits_for_the_latency(self):
         for ranks in [1, 2, 3, 5, 7]:
@@ -216,7 +232,8 @@ class BadOptions(unittest.TestCase):
         wrong = ["0", "-1", "nan", "inf", "abc", "1e400", HUGE + HUGE, "100 apples", " 1"]
         self.assert_all_refused(ALLREDUCE, "--bytes", [*wrong, "-100MB", "100mb", "100Mb", "0.5B", "1s"], "100MB or 64MiB")
         self.assert_all_refused(ALLREDUCE, "--bandwidth", [*wrong, "1.25", "1.25GB", "-1GB/s", "0GB/s", "10Gb/s"], "10Gbit/s")
-        self.assert_all_refused(ALLREDUCE, "--latency", [*wrong[1:], "5", "-5us", "5GB", "5 us "], "5us or 300ms")
+        for option in ["--latency", "--compute"]:
+            self.assert_all_refused(ALLREDUCE, option, [*wrong[1:], "5", "-5us", "5GB", "5 us "], "5us or 300ms")
         for question in [ALLREDUCE, JOB, SCALING, ["chart"]]:
             self.assert_all_refused(question, "--ranks", [*wrong, "1.5", "1048577"], "whole number")
         for option in ["--samples", "--batch", "--epochs"]:
@@ -263,7 +280,7 @@ class BadOptions(unittest.TestCase):
 
 
 class Help(unittest.TestCase):
-    OPTIONS = {"allreduce": ["--bytes", "--ranks", "--bandwidth", "--latency", "--dtype", "--json"],
+    OPTIONS = {"allreduce": ["--bytes", "--ranks", "--bandwidth", "--latency", "--compute", "--dtype", "--json"],
                "job": ["--samples", "--batch", "--ranks", "--throughput", "--precision-gain", "--overhead", "--epochs", "--lr",
                        "--json"],
                "scaling": ["--serial-fraction", "--ranks", "--plot", "--json"],

@@ -1,6 +1,7 @@
 // Each collective is a number of rounds of size / N bytes per rank.
 #include "ring.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 #include "tessera/base/error.hpp"
@@ -35,6 +36,13 @@ Traffic ring_all_reduce(double size, std::size_t ranks, const Link& link) {
   const Traffic reduce = ring_reduce_scatter(size, ranks, link);
   const Traffic gather = ring_all_gather(size, ranks, link);
   return {reduce.bytes + gather.bytes, reduce.rounds + gather.rounds, reduce.seconds + gather.seconds};
+}
+
+Step step(double compute, double communication, double cover) {
+  require(is_size(compute) && is_size(communication) && is_size(cover), "times are 0 seconds or more");
+  const double exposed = std::max(0.0, communication - cover);
+  const double seconds = compute + exposed;
+  return {seconds, exposed, seconds > 0 ? exposed / seconds : 0};
 }
 
 }  // namespace tools::cost

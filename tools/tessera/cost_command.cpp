@@ -19,8 +19,8 @@ constexpr int bad_options = 2;
 
 constexpr std::string_view cost_usage = R"(Usage: tessera cost SUBCOMMAND [options]
 
-  allreduce  bytes and time of a ring all-reduce, and of its two halves
-             tessera cost allreduce --bytes 100MB --ranks 4 --bandwidth 1.25GB/s
+  allreduce  bytes and time of a ring all-reduce, and what of it a step hides
+             tessera cost allreduce --bytes 100MB --ranks 4 --bandwidth 1.25GB/s --compute 300ms
   job        global batch, steps, time and learning rate of a training job
              tessera cost job --samples 1.28M --batch 256 --ranks 4 --throughput 200 --lr 0.1 --epochs 90
   scaling    Amdahl's speed-up and efficiency
