@@ -60,6 +60,7 @@ RunCheckpoints::RunCheckpoints(tessera::FullyShard& model, const RunOptions& opt
       say_(std::move(say)),
       settings_(std::move(identity.settings)) {
   if (!options_.directory) return;
+  if (!options.data_fingerprint.empty()) settings_["--data of the fingerprint"] = options.data_fingerprint;
   checkpointer_.emplace(model, tessera::CheckpointerOptions{.directory = *options_.directory,
                                                             .keep = options_.keep.value_or(0),
                                                             .aliases = std::move(identity.aliases)});

@@ -67,8 +67,8 @@ struct RunOptions {
   tessera::Strategy strategy = tessera::Strategy::fsdp;
   std::size_t replicas = 1;     // of the mesh; divides the ranks, real or imagined
   tessera::OuterOptions outer;  // every and fragments; the others are
-  double outer_learning_rate = 0.7;
-  double outer_momentum = 0.9;
+  double outer_learning_rate = 1.0;
+  double outer_momentum = 0.0;
   tessera::Precision precision = tessera::fp32_precision;
   bool tf32 = false;        // products of fp32 on CUDA devices
   double loss_scale = 0.0;  // 0: dynamic; only fp16 reads it
@@ -112,6 +112,7 @@ struct RunOptions {
   std::optional<std::string> trace_steps_text;  // as given
   std::optional<TracedSteps> trace_steps;       // set by check_run_options()
   CheckpointOptions checkpoints;
+  std::string data_fingerprint;  // a run that is resumed must have the same; empty: not known. The program's
   bool quiet = false;
   bool show_types = false;
   bool draw_plan = false;

@@ -31,6 +31,8 @@ namespace {
 
 // Below this a dynamic loss scale has not found one under which gradients are finite: there is none.
 constexpr float hopeless_loss_scale = 0x1p-10f;
+// So many steps in a row, or all of a shorter run, are skipped under a fixed one: none of them trains.
+constexpr std::size_t hopeless_skips = 20;
 
 void load_initial_weights(tessera::FullyShard& model, const RunOptions& options) {
   tessera::LoadWeightsOptions loading;
@@ -55,14 +57,38 @@ std::size_t values_not_finite(tessera::FullyShard& model) {
   return count;
 }
 
-// A skipped step is how a dynamic loss scale finds its way down.
-void require_finite(const StepMetrics& now) {
-  const bool finds_its_way = now.skipped && now.loss_scale.value_or(0.0f) > hopeless_loss_scale;
+// Swaps the masters that a rank trains with the weights that all replicas had in common last.
+void exchange_with_common(tessera::FullyShard& model) {
+  tessera::Stream& stream = model.stream();
+  std::vector<float> mine;
+  for (std::size_t u = 0; u < model.unit_count(); ++u) {
+    if (!model.plan().trains(u)) continue;
+    const std::vector<tessera::ParameterPiece> masters = model.pieces(model.unit(u));
+    for (const tessera::ParameterPiece& common : model.pieces(model.unit(u), "anchor")) {
+      const auto master = std::find_if(masters.begin(), masters.end(), [&](const tessera::ParameterPiece& piece) {
+        return piece.parameter == common.parameter;
+      });
+      const tessera::Bytes size(common.values.size_bytes());
+      mine.resize(common.values.size());
+      std::vector<float> theirs(common.values.size());
+      tessera::kernels::copy(stream, mine.data(), master->values.data(), size);
+      tessera::kernels::copy(stream, theirs.data(), common.values.data(), size);
+      tessera::kernels::copy(stream, master->values.data(), theirs.data(), size);
+      tessera::kernels::copy(stream, common.values.data(), mine.data(), size);
+      model.synchronize();
+    }
+  }
+  model.shards_changed();
+}
+
+// A skipped step is how a dynamic loss scale finds its way down. A fixed one has none, and may be skipped now and then.
+void require_finite(const StepMetrics& now, bool overflows_always) {
+  const bool finds_its_way = now.skipped && now.loss_scale.value_or(0.0f) > hopeless_loss_scale && !overflows_always;
   if (std::isfinite(now.loss) && (std::isfinite(now.gradient_norm) || finds_its_way)) return;
   throw tessera::Error(
       fmt::format("step {}: the loss is {} and the gradient's norm {}, so training stops; a smaller --lr, a longer "
                   "--warmup or --clip may help{}",
-                  now.step, now.loss, now.gradient_norm, now.loss_scale ? ", or --loss-scale 0" : ""));
+                  now.step, now.loss, now.gradient_norm, now.loss_scale ? ", or --loss-scale 0, which finds one" : ""));
 }
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
@@ -182,7 +208,8 @@ StepMetrics TrainingLoop::train_step(Training& training, std::size_t step) {
   const double waited_before = waited(model);
   StepMetrics now;
   now.step = step;
-  now.learning_rate = schedule_.at(step);
+  // The schedule counts from 0, so the last step still trains; warm-up counts from 1, so the first one does.
+  now.learning_rate = schedule_.at(step > length_.warmup ? step - 1 : step);
   now.samples = training.begin_step(step);
   const double loading = seconds_since(start);
   const std::size_t mine = samples_of_rank(now.samples);
@@ -207,9 +234,11 @@ StepMetrics TrainingLoop::train_step(Training& training, std::size_t step) {
   now.gradient_norm = report.gradient_norm;
   now.skipped = report.skipped;
   if (report.skipped) ++skipped_;
+  skipped_in_a_row_ = report.skipped ? skipped_in_a_row_ + 1 : 0;
   if (scales_loss(options_)) now.loss_scale = report.loss_scale;
   now.seconds = seconds_since(start);
-  require_finite(now);
+  const bool is_fixed = options_.loss_scale > 0.0;
+  require_finite(now, is_fixed && skipped_in_a_row_ >= std::min(hopeless_skips, length_.last_step - done_before_));
   return now;
 }
 
@@ -248,9 +277,14 @@ bool TrainingLoop::evaluates_after(const Training& training, std::size_t step) c
   return !options_.simulated && training.has_held_out() && (due || step == length_.last_step);
 }
 
+// Replicas that train apart are evaluated as what is saved of them: what they had in common last. Their own weights
+// take its place meanwhile.
 void TrainingLoop::evaluate(Training& training, StepMetrics& now) {
+  const bool apart = training.model().plan().replicas_diverge();
+  if (apart) exchange_with_common(training.model());
   const std::string text =
       training.evaluate(now, [this](std::size_t done, std::size_t passes) { progress_.evaluating(done, passes); });
+  if (apart) exchange_with_common(training.model());
   progress_.line(text);
   if (std::isfinite(now.held_out_loss.value_or(0.0))) return;
   throw tessera::Error(fmt::format(

@@ -104,6 +104,7 @@ class TrainingLoop {
   std::size_t done_before_ = 0;  // steps, by the run that this one resumes
   std::size_t samples_ = 0;      // of this run's steps so far, over all ranks
   std::size_t skipped_ = 0;      // of this run's steps
+  std::size_t skipped_in_a_row_ = 0;
   std::optional<RunCheckpoints> checkpoints_;
   std::optional<RunTrace> trace_;
   FromDevice<float> losses_;  // of this step's micro-batches

@@ -6,6 +6,7 @@
 
 #include "common/command_line.hpp"
 #include "common/element.hpp"
+#include "common/fingerprint.hpp"
 #include "common/fit.hpp"
 #include "common/run_options.hpp"
 #include "common/shipped_data.hpp"
@@ -126,11 +127,14 @@ Bytes batch_bytes(const Job& job) {
 
 Job make_job(const MlpOptions& options) {
   const RunOptions& run = options.run;
+  Job job{.options = options, .data = {}};
   if (options.data != "synthetic") {
     const bool shipped = options.data == "digits";
-    require_data_is_no_output(run, shipped ? shipped_data(digits_file) : std::filesystem::path(options.data));
+    const std::filesystem::path path = shipped ? shipped_data(digits_file) : std::filesystem::path(options.data);
+    require_data_is_no_output(run, path);
+    if (run.checkpoints.directory) job.options.run.data_fingerprint = fingerprint_of(path);
   }
-  Job job{.options = options, .data = load_dataset(options.data, run.seed)};
+  job.data = load_dataset(options.data, run.seed);
   require_enough_samples(run, job.data.name, job.data.training_samples);
   job.length = run_length(run, steps_per_epoch(run, job.data.training_samples), job.data.default_epochs);
   job.sharding = fitting_options(

@@ -11,6 +11,7 @@
 
 #include "common/command_line.hpp"
 #include "common/element.hpp"
+#include "common/fingerprint.hpp"
 #include "common/fit.hpp"
 #include "common/number_text.hpp"
 #include "models/vision/model.hpp"
@@ -68,7 +69,8 @@ void add_model_options(CommandLine& line, VisionOptions& options) {
       "folder:DIR, with DIR/train/CLASS/*.jpg (or .png) and DIR/val/CLASS/*.jpg");
   line.whole("--image-size", options.image_size, {4, most_side},
              "Height and width to which the images of a folder are scaled and cut [224]");
-  line.whole("--samples", options.samples, {0, std::size_t{1} << 40}, "Images to train on, the first so many; 0: all");
+  line.whole("--samples", options.samples, {0, std::size_t{1} << 40},
+             "Images to train on: the first so many, of a folder so many of all classes alike; 0: all");
   line.whole("--shift", options.shift, {0, most_side},
              "Moves an image by up to so many pixels each way, other ones in each epoch [cifar: 4, else 0]");
   line.choice("--flip", {{"yes", [&options] { options.flip = true; }}, {"no", [&options] { options.flip = false; }}},
@@ -79,7 +81,8 @@ void add_model_options(CommandLine& line, VisionOptions& options) {
             "Batch norms (resnet18, resnet50) take their moments from all ranks' images together");
   line.flag("--scale-lr", options.scale_learning_rate,
             "Multiplies --lr with k = ranks x --accumulate (sgd: Goyal et al. 2017) or its root (adamw), and warms up "
-            "for five epochs or a fifth of the run, unless --warmup says otherwise");
+            "for five epochs or a fifth of the run, unless --warmup says otherwise; with --outer-every k counts the "
+            "ranks of a replica");
   line.whole("--loader-threads", options.loader_threads, {1, 256}, "Threads of each rank that make batches of images");
   line.flag("--confusion", options.confusion, "Prints at the end which classes were taken for which");
   line.path("--plot", options.run.plot, "Draws that as a figure, .svg or .png; needs Python's matplotlib");
@@ -140,6 +143,24 @@ Source from_files(const DataName& name, const std::string& directory, ImagePart 
   return shared(tessera::vision::read_cifar100(directory, part));
 }
 
+// So many images of a source, evenly from its beginning to its end: those of a folder stand class by class.
+class EvenImages final : public tessera::vision::ImageSource {
+ public:
+  EvenImages(Source all, std::size_t size) : all_(std::move(all)), size_(size) {}
+
+  std::size_t size() const final { return size_; }
+  tessera::vision::ImageExtents extents() const final { return all_->extents(); }
+  const std::vector<std::string>& classes() const final { return all_->classes(); }
+  void read_image(std::size_t index, std::span<std::uint8_t> pixels, std::int32_t& label) const final {
+    const std::size_t each = all_->size() / size_, rest = all_->size() % size_;
+    all_->read_image(index * each + index * rest / size_, pixels, label);
+  }
+
+ private:
+  Source all_;
+  std::size_t size_;
+};
+
 // Images to train on, and held-out ones.
 struct Parts {
   Source training;
@@ -181,6 +202,19 @@ tessera::vision::ChannelMoments moments_of(const DataName& name, const tessera::
   return {.mean = {0.485f, 0.456f, 0.406f}, .deviation = {0.229f, 0.224f, 0.225f}};
 }
 
+// Some images and their labels, from the first to the last.
+std::string fingerprint_of(const tessera::vision::ImageSource& images) {
+  Fingerprint fingerprint;
+  std::vector<std::uint8_t> pixels(images.extents().elements());
+  std::int32_t label = 0;
+  for (std::size_t i = 0; i < images.size(); i += std::max<std::size_t>(1, images.size() / 64)) {
+    images.read_image(i, pixels, label);
+    fingerprint.add(std::as_bytes(std::span(pixels)));
+    fingerprint.add(std::as_bytes(std::span(&label, 1)));
+  }
+  return fingerprint.text();
+}
+
 tessera::vision::Augmentation augmentation(const VisionOptions& options, const DataName& name) {
   const bool cifar = name.kind.starts_with("cifar");
   return {.shift = options.shift.value_or(cifar ? 4 : 0),
@@ -198,7 +232,10 @@ ImageData load_images(const VisionOptions& options) {
     throw OptionError(
         fmt::format("--data {}: there is no such data set; known are {}", options.data, fmt::join(known, ", ")));
   }
-  const Parts parts = read_parts(options, name);
+  Parts parts = read_parts(options, name);
+  if (name.kind == "folder" && options.samples != 0 && options.samples < parts.training->size()) {
+    parts.training = std::make_shared<const EvenImages>(parts.training, options.samples);
+  }
   if (parts.training->extents() != parts.held_out->extents()) {
     throw tessera::DataError(
         fmt::format("--data {}: the images to train on and the held-out ones differ in size", options.data));
@@ -208,6 +245,7 @@ ImageData load_images(const VisionOptions& options) {
   data.name = name.kind;
   const std::size_t images = parts.training->size();
   data.training_images = options.samples == 0 ? images : std::min<std::size_t>(options.samples, images);
+  if (options.run.checkpoints.directory) data.fingerprint = fingerprint_of(*parts.training);
   data.training = std::make_shared<tessera::vision::ImageBatches>(parts.training, moments, augmentation(options, name));
   data.held_out = std::make_shared<tessera::vision::ImageBatches>(parts.held_out, moments);
   return data;
@@ -241,9 +279,10 @@ void require_countable(const Job& job) {
                   job.options.run.batch, shape.image.height, shape.image.width, shape.width, most_image_numbers));
 }
 
-// The linear scaling rule, and its warm-up.
+// The linear scaling rule, and its warm-up. Replicas that train apart have batches of their own.
 void scale_learning_rate(RunOptions& run, std::size_t epoch_steps) {
-  const auto times = static_cast<double>(run.ranks_of_job() * run.accumulate);
+  const std::size_t jobs = run.outer.every > 0 ? run.replicas : 1;
+  const auto times = static_cast<double>(run.ranks_of_job() / jobs * run.accumulate);
   run.learning_rate = learning_rate(run) * (run.optimizer == OptimizerKind::sgd ? times : std::sqrt(times));
   if (run.warmup) return;
   const std::size_t steps = run.steps.value_or(run.epochs.value_or(default_epochs) * epoch_steps);
@@ -261,6 +300,7 @@ Bytes batch_bytes(const Job& job) {
 Job make_job(const VisionOptions& options) {
   Job job{.options = options, .data = load_images(options)};
   RunOptions& run = job.options.run;
+  run.data_fingerprint = job.data.fingerprint;
   require_enough_samples(run, job.data.name, job.data.training_images);
   const std::size_t epoch_steps = steps_per_epoch(run, job.data.training_images);
   if (options.scale_learning_rate) scale_learning_rate(run, epoch_steps);

@@ -43,6 +43,7 @@ struct ImageData {
   std::shared_ptr<const tessera::vision::ImageBatches> training;
   std::size_t training_images = 0;  // the first of `training`
   std::shared_ptr<const tessera::vision::ImageBatches> held_out;
+  std::string fingerprint;  // of a run with checkpoints
 
   tessera::vision::ImageExtents extents() const { return training->source().extents(); }
   const std::vector<std::string>& classes() const { return training->source().classes(); }
