@@ -280,7 +280,7 @@ bool TrainingLoop::evaluates_after(const Training& training, std::size_t step) c
 // Replicas that train apart are evaluated as what is saved of them: what they had in common last. Their own weights
 // take its place meanwhile.
 void TrainingLoop::evaluate(Training& training, StepMetrics& now) {
-  const bool apart = training.model().plan().replicas_diverge();
+  const bool apart = training.model().plan().diverges();
   if (apart) exchange_with_common(training.model());
   const std::string text =
       training.evaluate(now, [this](std::size_t done, std::size_t passes) { progress_.evaluating(done, passes); });

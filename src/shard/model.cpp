@@ -204,7 +204,7 @@ void check_groups(const ModelState& model, const plan::Plan& plan) {
 void require_met(const ModelState& model, const plan::Plan& next) {
   const plan::Plan& plan = model.plan;
   const std::size_t updates = model.executor_or_null->updates();
-  if (!plan.replicas_diverge() || updates == 0) return;
+  if (!plan.diverges() || updates == 0) return;
   const std::optional<std::size_t> outer = plan.outer_after(updates);
   const std::vector<std::size_t> met =
       outer ? plan::outer_fragments(plan)[plan.segments[*outer].fragment] : std::vector<std::size_t>{};

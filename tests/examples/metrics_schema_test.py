@@ -44,7 +44,7 @@ def check_memory(memory, ranks, measurable):
 def cosine(step, rate, least, warmup, steps):
     if step <= warmup:
         return rate * step / warmup
-    progress = (step - warmup) / (steps - warmup)
+    progress = (step - 1 - warmup) / (steps - warmup)
     return least + (rate - least) * (1 + math.cos(math.pi * progress)) / 2
 
 

@@ -49,7 +49,7 @@ def check_outer_steps(program):
         bits = bitwise_runs.outcome(program, [*common, *other, *sharding("ddp", mesh)], CLIP)
         assert bitwise_runs.difference(found["ddp"], bits) is not None, f"{other} changes nothing"
     done = trainer_runs.run(program, *common, *outer, *sharding("fsdp", mesh))
-    assert "they meet every 3 steps, in 2 parts by turns, outer rate 0.7, momentum 0.9; strategy fsdp" in done.stdout, done.stdout
+    assert "they meet every 3 steps, in 2 parts by turns, outer rate 1, momentum 0; strategy fsdp" in done.stdout, done.stdout
     return len(found)
 
 

@@ -23,10 +23,11 @@ RUNS = [(1, 20, 1), (2, 10, 1), (2, 2, 5)]  # ranks, batch, accumulate
 
 
 def rate_of(step):
-    """Counted from 1: linear up to RATE at step WARMUP, then half a cosine down to LEAST_RATE at the last step."""
-    if step < WARMUP:
+    """Counted from 1: linear up to RATE at step WARMUP, then half a cosine that begins there and whose end, LEAST_RATE,
+    would be that of the step after the last."""
+    if step <= WARMUP:
         return RATE * step / WARMUP
-    part = (step - WARMUP) / (STEPS - WARMUP)
+    part = (step - 1 - WARMUP) / (STEPS - WARMUP)
     return LEAST_RATE + (RATE - LEAST_RATE) * (1 + math.cos(math.pi * part)) / 2
 
 
