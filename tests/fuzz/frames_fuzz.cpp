@@ -14,7 +14,7 @@ namespace {
 
 void read_payload(std::string_view payload) {
   try {
-    fuzz::require(!read_hello(payload, "a token of this test", std::string(nonce_bytes, '\0')).holds_token,
+    fuzz::require(!read_hello(payload, {.token = "a token of this test"}, std::string(nonce_bytes, '\0')).holds_secret,
                   "a proof was guessed");
   } catch (const DataError&) {
   } catch (const UsageError&) {  // another version
