@@ -39,8 +39,8 @@ class CheckpointDirectory {
 
   bool locked() const { return lock_.locked(); }  // false where the file system has no locks
 
-  // What stands under the name of a step: the manifest of a sound checkpoint, of which every byte is read; or why it is
-  // none; or neither.
+  // A Standing is what has the name of a step: the manifest of a sound checkpoint, of which every byte is read; or why
+  // it is none; or neither.
   struct Standing {
     std::optional<Manifest> manifest = std::nullopt;
     std::string fault = {};

@@ -134,7 +134,7 @@ void put_counts(FullyShard& model, std::size_t program, const Counts& counts) {
   model.set_step_scalars(scalars, program);
 }
 
-// By unit and parameter: the updates that the states of what is trained have seen.
+// Ages by unit and parameter: the updates that the states of what is trained have seen.
 using Ages = std::vector<std::vector<std::int64_t>>;
 Ages ages_of(FullyShard& model) {
   Ages ages;
@@ -145,7 +145,8 @@ Ages ages_of(FullyShard& model) {
   return ages;
 }
 
-// What was loaded has the age that the checkpoint tells, or that of its program; all else has the one that it had.
+// Parameters whose states were loaded have the age that the checkpoint tells, or that of its program; all else has the
+// one that it had.
 void put_ages(FullyShard& model, const Loaded& loaded, const Ages& before) {
   Ages begun = before;
   for_each_trained(model, [&](std::size_t unit, std::size_t parameter, std::int64_t updates) {

@@ -31,7 +31,7 @@ struct Loaded {
   // An entry for each program of the model says that the checkpoint has states of its optimizer, to which counts
   // belong, or that it keeps none.
   std::vector<bool> counts_go_on;
-  // By unit and parameter: all of its states in the model's optimizer were found.
+  // It is asked by unit and parameter: all of its states in the model's optimizer were found.
   std::vector<std::vector<bool>> states_found;
 };
 

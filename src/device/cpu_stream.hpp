@@ -80,7 +80,7 @@ class CpuEvent final : public Event::Implementation {
   }
 
   const Record& latest() const { return record_; }
-  // Of the stream that recorded it, before it did; of an event that is complete.
+  // The failure of the stream that recorded it, if that came before; the event is complete.
   std::exception_ptr failure() const override { return record_.progress->failure(record_.position); }
   void record(const std::shared_ptr<Progress>& progress, std::uint64_t position);
 

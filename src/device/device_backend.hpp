@@ -26,7 +26,7 @@ class Event::Implementation {
   virtual bool complete() const = 0;
   // Blocks the calling thread until complete(); false when the deadline passed first.
   virtual bool wait_on_host(std::chrono::steady_clock::time_point deadline) const = 0;
-  // Of the stream that recorded it, before it did; null where there is none. The event is complete.
+  // The failure of the stream that recorded it, if that came before; else null. The event is complete.
   virtual std::exception_ptr failure() const = 0;
 };
 

@@ -507,7 +507,7 @@ TEST_CASE("without_the_states_of_its_optimizer_a_model_counts_updates_from_where
   }
 }
 
-// What readers refuse is refused before training, and not written.
+// Whatever readers refuse is refused before training, and not written.
 TEST_CASE("a_checkpoint_that_no_reader_would_take_is_refused_when_the_checkpointer_is_made") {
   const TemporaryFolder folder;
   const auto complaint = [&](std::size_t parameters, std::size_t length, const Shape& shape, Bytes split) {

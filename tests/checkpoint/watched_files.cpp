@@ -216,7 +216,7 @@ int unlinkat(int folder, const char* name, int flags) noexcept {
                     [&] { return real<int (*)(int, const char*, int)>("unlinkat")(folder, name, flags); });
 }
 
-// By another name here, because flock is also a struct.
+// It has another name here, because flock is also a struct.
 int stand_in_for_flock(int handle, int operation) noexcept __asm__("flock");
 int stand_in_for_flock(int handle, int operation) noexcept {
   if (!has_locks) return errno = ENOSYS, -1;

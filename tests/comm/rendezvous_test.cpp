@@ -230,7 +230,7 @@ TEST_CASE("a_wrong_token_is_refused_and_the_others_meet") {
   for (const std::string& each : place.run(check_exchange)) CHECK(each == "");
 }
 
-// What a rank says after the deadline when a stranger stands in rank 0's place and answers so.
+// Returns what a rank says after the deadline when a stranger stands in rank 0's place and answers so.
 std::string text_before(FrameKind kind, const std::string& answer) {
   Address address = resolve({.host = "127.0.0.1", .port = 0}).front();
   const Socket listener = listen_at(address);
@@ -277,7 +277,7 @@ TEST_CASE("two_jobs_at_one_port_are_told_apart_by_their_launchers_names_without_
   for (const std::string& each : place.run(check_exchange)) CHECK(each == "");
 }
 
-// As fast as each rank can: rank 1 comes for the next job while the server of the last one still ends.
+// Each rank goes on as fast as it can: rank 1 comes for the next job while the server of the last one still ends.
 TEST_CASE("one_job_after_the_other_meets_at_the_same_port") {
   std::uint16_t port = 0;
   {

@@ -118,7 +118,7 @@ TEST_CASE("half_of_what_torchrun_says_is_no_launch_of_many_single_ranks") {
   CHECK(has(refusal_of({{"RANK", "1"}}), "WORLD_SIZE is not"));
   CHECK(has(refusal_of({{"WORLD_SIZE", "2"}}), "RANK is not"));
   CHECK(refusal_of({{"WORLD_SIZE", "1"}}) == "no error");
-  // What other launchers and scripts set.
+  // Other launchers and scripts set these.
   const Variables others = {{"MASTER_ADDR", "a"}, {"MASTER_PORT", "29500"}, {"WORLD_SIZE", "2"}};
   CHECK_THROWS_WITH_AS(detect(together({others, {{"RANK", "1"}}})), doctest::Contains("LOCAL_RANK is not"), UsageError);
   CHECK_THROWS_WITH_AS(detect(others), doctest::Contains("RANK and LOCAL_RANK are not"), UsageError);

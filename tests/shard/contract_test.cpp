@@ -446,7 +446,7 @@ TEST_CASE("a_joined_stream_that_ends_before_the_window_is_an_error_that_names_bo
   CHECK_NAMES(error, "forward window of unit first: stream side, which joined this window, has ended");
 }
 
-// What the runtime itself enqueues in a window, joined streams wait for, too.
+// Joined streams wait for what the runtime itself enqueues in a window, too.
 TEST_CASE("a_joined_stream_adds_to_gradients_that_are_zero_by_then") {
   tessera::launch({.ranks = 1}, [](tessera::World& world) {
     tessera::FullyShardOptions options;

@@ -51,8 +51,8 @@ struct CheckpointState {
   std::vector<StepCounts> replicas = {};
   // A model of several programs has one for each, and what stands above is the first's; else none. Not both.
   std::vector<ProgramCounts> programs = {};
-  // By parameter: the updates that its optimizer's states have seen, where those are not all that its program counts,
-  // as of what was thawed; with outer steps the first replica's.
+  // Counts by parameter: the updates that its optimizer's states have seen, where those are not all that its program
+  // counts, as of what was thawed; with outer steps the first replica's.
   std::map<std::string, std::uint64_t> states_updates = {};
   friend bool operator==(const CheckpointState&, const CheckpointState&) = default;
 };

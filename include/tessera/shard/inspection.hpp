@@ -69,9 +69,9 @@ class ModelInspection : public ModelSteps {
   // `program`: by its place in plan().programs; default: the one that was begun last.
   kernels::StepScalars step_scalars(std::optional<std::size_t> program = std::nullopt);
   void set_step_scalars(const kernels::StepScalars& scalars, std::optional<std::size_t> program = std::nullopt);
-  // By parameter of the unit, StepScalars::step when its optimizer's states began, at zero (OptimizerGroup::begun): of
-  // what was trained from the start 0. For those that load states from elsewhere. Only between steps; setting
-  // synchronises.
+  // For each parameter of the unit, StepScalars::step when its optimizer's states began, at zero
+  // (OptimizerGroup::begun): of what was trained from the start 0. For those that load states from elsewhere. Only
+  // between steps; setting synchronises.
   std::vector<std::int64_t> states_begun(const Unit& unit) const;
   void set_states_begun(const Unit& unit, std::vector<std::int64_t> begun);
 

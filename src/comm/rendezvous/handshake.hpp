@@ -24,7 +24,7 @@ constexpr std::size_t proof_bytes = 32;
 // nonce_bytes from the operating system's randomness.
 std::string fresh_nonce();
 
-// What both sides hold: the token, and the launcher's name of the job, which is no secret but keeps two jobs apart that
+// Both sides hold it: the token, and the launcher's name of the job, which is no secret but keeps two jobs apart that
 // meet at one port.
 struct Secret {
   std::string token = "";
