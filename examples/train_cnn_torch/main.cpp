@@ -14,6 +14,7 @@
 #include "tessera/tessera.hpp"
 #include "tessera/torch/fully_shard.hpp"
 #include "tessera/torch/make_module.hpp"
+#include "tessera/vision/images.hpp"
 
 namespace {
 

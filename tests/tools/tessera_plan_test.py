@@ -94,10 +94,10 @@ class TesseraPlan(unittest.TestCase):
                           tessera("plan", *options).stdout)
 
     def test_the_drawing_names_the_groups_of_a_mesh(self):
-        for strategy, lines in [("hsdp", ["all-gather layers.0 inside each replica", "reduce-scatter layers.1 inside each replica",
-                                          "reduce-scatter layers.1 across replicas", "all-gather sum layers.1 across replicas"]),
-                                ("hfsdp", ["all-gather layers.0 inside each replica", "all-gather layers.0 across replicas"]),
-                                ("fsdp", ["all-gather layers.0", "reduce-scatter layers.1 across replicas"])]:
+        for strategy, lines in [("hsdp", ["all-gather layers.0 over shard", "reduce-scatter layers.1 over shard",
+                                          "reduce-scatter layers.1 over replicate", "all-gather sum layers.1 over replicate"]),
+                                ("hfsdp", ["all-gather layers.0 over shard", "all-gather layers.0 over replicate"]),
+                                ("fsdp", ["all-gather layers.0", "reduce-scatter layers.1 over replicate"])]:
             drawing = tessera("plan", *MODEL, "--world", 6, "--replicas", 2, "--strategy", strategy, "--draw").stdout
             for line in lines:
                 self.assertRegex(drawing, rf"(?m){line}( |$)", strategy)

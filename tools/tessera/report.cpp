@@ -28,6 +28,7 @@ std::string_view purpose(plan::Category category) {
     case plan::Category::staging: return "a gradient in the type in which it travels";
     case plan::Category::buffers: return "state that is not trained, fp32";
     case plan::Category::activations: return "the layers' own block";
+    case plan::Category::offloaded: return "states that units keep in the host's memory";
     case plan::Category::checkpoints: return "staging of checkpoints, and the copy that is written";
     case plan::Category::scalars: return "norms and flags";
     case plan::Category::collectives: return "what collectives receive before they sum it";
