@@ -57,6 +57,7 @@ struct FakeNccl::Comm {
   bool large = false;  // connected for collectives of greeting()
   std::atomic<bool> aborted = false;
   std::atomic<int> running = 0;
+  std::atomic<bool> splitting = false;
   bool joining = true;
   bool finalizing = false;
 };
@@ -246,8 +247,18 @@ NcclState FakeNccl::split(Handle& made, Handle parent, int group, const Place& p
   comm->rank = place.rank;
   ++comm->meeting->joined;
   ++open_handles_;
-  made = new std::shared_ptr<Comm>(comm);
-  return state(made);
+  auto* const child = new std::shared_ptr<Comm>(comm);
+  if (!faults_.splits_late) {
+    made = child;
+    return state(made);
+  }
+  whole.splitting = true;
+  std::thread([&made, child, whole = shared_comm_of(parent)] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    made = child;
+    whole->splitting = false;
+  }).detach();
+  return NcclState::in_progress;
 }
 
 NcclLibrary::Membership FakeNccl::membership(Handle handle) {
@@ -262,7 +273,9 @@ NcclState FakeNccl::answer(Comm& comm) const {
 }
 
 NcclState FakeNccl::state(Handle handle) {
+  if (handle == nullptr) throw NcclFailure("ncclCommGetAsyncError failed: invalid argument");
   Comm& comm = comm_of(handle);
+  if (comm.splitting) return NcclState::in_progress;
   if (faults_.errors && comm.rank == faults_.rank && comm.launches >= faults_.launch) {
     throw NcclFailure("NCCL failed: remote process exited or there was a network error");
   }

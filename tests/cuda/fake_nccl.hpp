@@ -27,6 +27,7 @@ struct FakeFaults {
   int polls_until_ready = 0;     // of every rank's calls: how often each is still in progress when asked
   bool orders_launches = true;   // as NCCL from 2.26 on
   bool shares_devices = true;    // as NCCL from 2.30 on
+  bool splits_late = false;      // a split is in progress at first, and its child is stored by another thread
   std::uint64_t delay_seed = 0;  // each launch of each rank takes 0 to 300 µs more, by seed
 };
 

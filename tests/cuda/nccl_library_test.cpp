@@ -55,6 +55,17 @@ TEST_CASE("where ranks may share a device, nccl never orders the launches of one
   }
 }
 
+TEST_CASE(
+    "a split of a parent that does not block stores its child where the caller keeps it, when the parent is done") {
+  const auto nccl = opened("22902", nullptr, nullptr);
+  int parent = 0;
+  NcclLibrary::Handle child = nullptr;
+  CHECK(nccl->split(child, &parent, 0, {.rank = 0, .ranks = 1, .name = "child"}) == NcclState::in_progress);
+  CHECK(child == nullptr);
+  CHECK(nccl->state(&parent) == NcclState::done);
+  CHECK(child != nullptr);
+}
+
 TEST_CASE("ranks share a device from 2.30 on, when the environment lets them") {
   CHECK_FALSE(opened("23007", nullptr, nullptr)->shares_devices());
   CHECK_FALSE(opened("23007", nullptr, "0")->shares_devices());

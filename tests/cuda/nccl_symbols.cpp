@@ -1,5 +1,6 @@
 // A library with the names of NCCL's functions, for the test of how NCCL is opened: its version is what
-// TESSERA_TEST_NCCL_VERSION says, and its other functions do nothing.
+// TESSERA_TEST_NCCL_VERSION says, a split stores its child when its parent is asked for its state, as NCCL's own thread
+// does for a parent that does not block, and its other functions do nothing.
 #include <cstdlib>
 
 extern "C" {
@@ -9,12 +10,23 @@ int ncclGetVersion(int* version) {
   return 0;
 }
 
+static void** place_of_child = nullptr;
+
+int ncclCommSplit(void*, int, int, void** child, void*) {
+  place_of_child = child;
+  return 7;  // ncclInProgress
+}
+
+int ncclCommGetAsyncError(void*, int* state) {
+  if (place_of_child != nullptr) *place_of_child = &place_of_child;
+  *state = 0;
+  return 0;
+}
+
 #define TESSERA_NO_FUNCTION(name) \
   int name() { return 0; }
 TESSERA_NO_FUNCTION(ncclGetUniqueId)
 TESSERA_NO_FUNCTION(ncclCommInitRankConfig)
-TESSERA_NO_FUNCTION(ncclCommSplit)
-TESSERA_NO_FUNCTION(ncclCommGetAsyncError)
 TESSERA_NO_FUNCTION(ncclCommUserRank)
 TESSERA_NO_FUNCTION(ncclCommCount)
 TESSERA_NO_FUNCTION(ncclCommCuDevice)

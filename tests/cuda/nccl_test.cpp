@@ -175,6 +175,10 @@ TEST_CASE("communicators_are_connected_for_large_collectives_before_the_first_of
 }
 
 TEST_CASE("a_communicator_of_the_programs_own_is_split_for_all_that_a_job_needs") {
+  FakeFaults faults;
+  SUBCASE("at once") {}
+  SUBCASE("while it does not block") { faults.splits_late = true; }
+  faults_of_opened_nccl() = faults;
   FakeNccl nccl({});
   const NcclLibrary::Id id = nccl.unique_id();
   std::vector<std::thread> threads;
@@ -208,6 +212,7 @@ TEST_CASE("a_communicator_of_the_programs_own_is_split_for_all_that_a_job_needs"
   }
   for (std::thread& thread : threads) thread.join();
   check_all_well(texts);
+  faults_of_opened_nccl() = {};
   CHECK(nccl.open_handles() == 0);
   CHECK_THROWS_AS(tessera::launch({.ranks = 2, .nccl_communicator = &nccl}, [](World&) {}), UsageError);
 }

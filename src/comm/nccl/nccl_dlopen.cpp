@@ -110,10 +110,8 @@ class OpenedNccl final : public NcclLibrary {
   }
   NcclState split(Handle& made, Handle parent, int group, const Place& place) override {
     ncclConfig_t config = config_of(place);
-    ncclComm_t comm = nullptr;
-    const ncclResult_t result = split_(comm_of(parent), group, place.rank, &comm, &config);
-    made = comm;
-    return checked(result, "ncclCommSplit", parent);
+    ncclComm_t* const kept = reinterpret_cast<ncclComm_t*>(&made);
+    return checked(split_(comm_of(parent), group, place.rank, kept, &config), "ncclCommSplit", parent);
   }
   Membership membership(Handle handle) override {
     Membership found{};

@@ -123,7 +123,7 @@ void NcclGroup::fail(const std::string& what, const Signature& signature) {
 
 // Until a call that goes on in the background has come to its end. A failure of the job ends the wait, and NCCL after
 // it.
-void NcclGroup::complete(NcclState state, std::chrono::milliseconds timeout) {
+void NcclGroup::complete(NcclState state, NcclLibrary::Handle handle, std::chrono::milliseconds timeout) {
   const auto begin = steady_clock::now();
   while (state == NcclState::in_progress) {
     if (parts_.control.failure() != nullptr) parts_.control.fail_at(last_.value_or(Position{.channel = channel()}));
@@ -137,7 +137,7 @@ void NcclGroup::complete(NcclState state, std::chrono::milliseconds timeout) {
     } else {
       std::this_thread::sleep_for(background_poll);
     }
-    state = parts_.library.state(handle_);
+    state = parts_.library.state(handle);
   }
 }
 
@@ -169,10 +169,11 @@ void NcclGroup::join(const NcclLibrary::Id& id) {
   const Signature creation = signature_of_creation(name());
   try {
     const NcclLibrary::Place where{.rank = place(), .ranks = size(), .name = name().c_str()};
+    const auto timeout = std::max(parts_.control.timeout(), least_connect_time);
     const NcclLibrary::Handle parent = parts_.options.parent;
-    const NcclState state = parent != nullptr ? parts_.library.split(handle_, parent, group_, where)
-                                              : parts_.library.join(handle_, id, where);
-    complete(state, std::max(parts_.control.timeout(), least_connect_time));
+    if (parent != nullptr) handle_ = split(parent, where, timeout);
+    const NcclState state = parent != nullptr ? parts_.library.state(handle_) : parts_.library.join(handle_, id, where);
+    complete(state, handle_, timeout);
   } catch (const NcclFailure& failure) {
     if (handle_ != nullptr) parts_.library.abort(handle_);
     fail(failure.what(), creation);
@@ -180,6 +181,21 @@ void NcclGroup::join(const NcclLibrary::Id& id) {
     if (handle_ != nullptr) parts_.library.abort(handle_);
     throw;
   }
+}
+
+// NCCL's own thread may store the child in its place after a failure has ended the wait, and this group with it: then
+// the place is given up, not freed.
+NcclLibrary::Handle NcclGroup::split(NcclLibrary::Handle parent, const NcclLibrary::Place& where,
+                                     std::chrono::milliseconds timeout) {
+  auto child = std::make_unique<NcclLibrary::Handle>(nullptr);
+  const NcclState state = parts_.library.split(*child, parent, group_, where);
+  try {
+    complete(state, parent, timeout);
+  } catch (...) {
+    static_cast<void>(child.release());
+    throw;
+  }
+  return *child;
 }
 
 // Returns the bytes of each rank's part; the whole is at least as large as NCCL asks for.

@@ -44,6 +44,8 @@ class LaunchOrder {
   // not keep the order itself.
   LaunchOrder(Control& control, Device device, bool by_events);
 
+  bool by_events() const { return by_events_; }
+
   // The place of a call, in the order of calls.
   std::uint64_t take();
 
@@ -163,8 +165,8 @@ class NcclGroup final : public device::QueueCheck, public std::enable_shared_fro
   void launch(const Call& call, const Work& work);
   Flight& take_off(const Call& call, const Position& position);
   void land(Flight& flight, device::CudaQueue& queue);
-  void complete(NcclState state) { complete(state, parts_.control.timeout()); }
-  void complete(NcclState state, std::chrono::milliseconds timeout);
+  void complete(NcclState state) { complete(state, handle_, parts_.control.timeout()); }
+  void complete(NcclState state, NcclLibrary::Handle handle, std::chrono::milliseconds timeout);
   template <typename Function>
   void in_group(const Function& function);
 
@@ -179,6 +181,8 @@ class NcclGroup final : public device::QueueCheck, public std::enable_shared_fro
   int size() const { return members().size(); }
   void connect(const NcclLibrary::Id& id);
   void join(const NcclLibrary::Id& id);
+  NcclLibrary::Handle split(NcclLibrary::Handle parent, const NcclLibrary::Place& where,
+                            std::chrono::milliseconds timeout);
   Bytes greeting_part() const;
   // A byte and 32 MiB go to everybody, because NCCL connects what an algorithm needs when a size first takes it.
   void greet_everybody(device::CudaQueue& queue, std::byte* memory);

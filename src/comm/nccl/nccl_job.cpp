@@ -58,8 +58,10 @@ class NcclMemory final : public device::DeviceMemory, private Pinned {
   void* data_;
 };
 
+// A program that has made a communicator has also made NCCL read its environment, without the variable that open_nccl()
+// sets later: whether NCCL keeps the order is then unknown.
 NcclJob::NcclJob(NcclLibrary& library, Control& control, Device device, NcclOptions options)
-    : order_(control, device, !library.orders_launches()),
+    : order_(control, device, options.parent != nullptr || !library.orders_launches()),
       parts_{
           .library = library, .control = control, .order = order_, .job = *this, .device = device, .options = options},
       watcher_([this](const std::stop_token& stop) { watch(stop); }) {}
@@ -113,7 +115,7 @@ void NcclJob::watch(const std::stop_token& stop) noexcept {
 
 std::string NcclJob::in_words() const {
   return fmt::format("{}, launches in {}, sums {}", parts_.library.name(),
-                     parts_.library.orders_launches() ? "NCCL's implicit order" : "one order kept by events",
+                     order_.by_events() ? "one order kept by events" : "NCCL's implicit order",
                      parts_.options.sums == SumChoice::ranked ? "in rank order" : "by NCCL");
 }
 

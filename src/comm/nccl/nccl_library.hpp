@@ -53,7 +53,9 @@ class NcclLibrary {
   };
   // The functions below throw NcclFailure. The calling thread's current CUDA device is the rank's.
   virtual NcclState join(Handle& made, const Id& id, const Place& place) = 0;
-  // Among the ranks of `parent` that name the same group, at these places. Collective over the parent.
+  // Among the ranks of `parent` that name the same group, at these places. Collective over the parent. Where the parent
+  // does not block, NCCL stores the child in `made` later, from a thread of its own: `made` stays where it is, and is
+  // read only when state(parent) is done.
   virtual NcclState split(Handle& made, Handle parent, int group, const Place& place) = 0;
   struct Membership {
     int rank;
