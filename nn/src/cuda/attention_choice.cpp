@@ -8,6 +8,7 @@
 
 #include "src/choice.hpp"
 #include "src/cuda/fused_attention.hpp"
+#include "src/cuda/product.hpp"
 
 namespace tessera::nn::cuda::attentions {
 
@@ -133,8 +134,16 @@ class Calls {
   bool backward_;
 };
 
+// The library takes for granted that tensors begin on vectors of 16 bytes. Every call's do when the whole ones do,
+// because a head has a multiple of 8 elements of 2 bytes.
+bool are_aligned(const AttentionTiles& a) {
+  const auto is_aligned = [](const void* data) { return alignment_of(data) >= 16; };
+  return is_aligned(a.qkv) && is_aligned(a.out) && is_aligned(a.dout) && is_aligned(a.dqkv);
+}
+
 // Whether the library did it: in calls whose workspace fits the scratch memory, or not at all.
 bool run_fused(void* native, const AttentionTiles& a, bool backward, std::optional<Share> share) {
+  if (!are_aligned(a)) return false;
   const FusedAttentionLibrary& library = fused_attention_library();
   const Calls calls(a, backward);
   bool known = true;

@@ -218,7 +218,8 @@ struct RunningSoftmax {
           above = fmaxf(above, fmaxf(scores[r][n][2 * half], scores[r][n][2 * half + 1]));
         }
         above = quad_max(above);
-        const float shrink = power_of_two((largest[r][half] - above) * factor);
+        const float shift = above == -INFINITY ? 0.0f : above;  // no key of this query was finite so far
+        const float shrink = power_of_two((largest[r][half] - shift) * factor);
         largest[r][half] = above;
         float part = sum[r][half] * shrink;
         for (unsigned n = 0; n < M; ++n) {
@@ -226,7 +227,7 @@ struct RunningSoftmax {
         }
         for (unsigned n = 0; n < N; ++n) {
           for (unsigned i = 2 * half; i < 2 * half + 2; ++i) {
-            scores[r][n][i] = power_of_two(fmaf(scores[r][n][i], factor, -above * factor));
+            scores[r][n][i] = power_of_two(fmaf(scores[r][n][i], factor, -shift * factor));
             part = part + scores[r][n][i];
           }
         }

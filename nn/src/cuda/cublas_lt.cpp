@@ -309,7 +309,8 @@ class Prepared {
     int count = 0;
     const cublasStatus_t status = library().choose(handle, operation_.get(), a_.get(), b_.get(), added_.get(), d_.get(),
                                                    made, static_cast<int>(results.size()), results.data(), &count);
-    if (status != CUBLAS_STATUS_SUCCESS) return 0;
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED) return 0;  // there is no algorithm; all else is a fault
+    check(status, "cublasLtMatmulAlgoGetHeuristic");
     const auto runs = [](const auto& result) { return result.state == CUBLAS_STATUS_SUCCESS; };
     const auto end = std::stable_partition(results.begin(), results.begin() + count, runs);
     return static_cast<std::size_t>(end - results.begin());
