@@ -80,12 +80,15 @@ class GpuCheck(unittest.TestCase):
         self.assertIn(f"Failed: nothing. Did not run: {', '.join(self.names)}.", done.stdout)
 
     def test_what_is_learnt_first_runs_first(self):
-        self.assertEqual(self.names, ["device", "nn", "strategies", "memory", "kernels", "gpt", "layers", "trace", "ncu",
-                                      "conformance", "trainers", "nccl", "memcheck", "racecheck"])
+        self.assertEqual(self.names, ["machine", "device", "own", "nn", "attention", "first", "layers", "strategies", "memory",
+                                      "kernels", "gpt", "trace", "ncu", "conformance", "trainers", "others", "nccl",
+                                      "memcheck", "initcheck"])
 
     def test_a_pack_runs_where_it_is_brought_with_nothing_but_a_loader(self):
         pack = self.folder / "gpu.tar.xz"
-        self.run_script("--build", self.made_build(NO_DEVICE), "--pack", pack)
+        others = {"examples/train_gpt": NO_DEVICE + "# ncclCommInitRankConfig\n"}
+        done = self.run_script("--build", self.made_build(NO_DEVICE, **others), "--pack", pack)
+        self.assertIn("built WITHOUT the headers of cuDNN and cudnn-frontend and with the headers of NCCL", done.stdout)
         self.folder.joinpath("made").rename(self.folder / "gone")
         bare = {"PATH": "/nowhere"}
         done = self.run_script("--build", pack, env=bare)
@@ -98,14 +101,27 @@ class GpuCheck(unittest.TestCase):
         self.assertIn(f"Failed: nothing. Did not run: {', '.join(self.names)}.", done.stdout, done.stderr)
         self.assertTrue((moved / "examples/data/shakespeare.txt").exists())
 
-    def test_a_part_that_hangs_ends_with_all_of_its_processes_and_the_next_ones_are_named(self):
+    def test_what_the_calls_end_cuts_has_not_failed_and_is_left_with_what_would_not_fit(self):
         pids = self.folder / "pids"
         report = self.folder / "report.md"
         done = self.run_script("--build", self.made_build(PASSES, device=HANGS), "--part", "device", "--part", "nn",
-                               "--budget", 3, "--report", report, code=1, env=os.environ | {"GPU_CHECK_TEST_PIDS": str(pids)})
+                               "--budget", 3, "--report", report, env=os.environ | {"GPU_CHECK_TEST_PIDS": str(pids)})
         self.assertFalse(is_alive(pids.read_text(encoding="utf-8").strip()))
-        self.assertIn("Failed: device. Did not run: nothing. Left: --part nn", done.stdout)
+        self.assertIn("Failed: nothing. Did not run: nothing. Left: --part device --part nn", done.stdout)
         self.assertIn("begun", report.read_text(encoding="utf-8"))
+
+    def test_a_part_that_hangs_fails_and_the_next_one_runs(self):
+        build = self.script.Build(self.made_build(PASSES, device=HANGS))
+        parts = [self.script.Part("device", "it hangs", [[build.test("device")]], seconds=1),
+                 self.script.Part("nn", "it passes", [[build.test("nn")]], seconds=1),
+                 self.script.Part("long", "it does not fit", [[build.test("nn")]], seconds=1000)]
+        report = self.script.Report(None, [])
+        processes = self.script.Processes()
+        self.addCleanup(processes.close)
+        environment = os.environ | {"GPU_CHECK_TEST_PIDS": str(self.folder / "pids")}
+        self.script.run_parts(self.script.Check(processes, report, environment, 500), build, parts)
+        self.assertEqual(report.verdicts, {"device": "failed", "nn": "passed"})
+        self.assertEqual(report.left, ["long"])
 
     def test_a_call_that_is_killed_has_reported_what_it_knew_and_leaves_nothing_behind(self):
         pids = self.folder / "pids"
@@ -130,7 +146,11 @@ class GpuCheck(unittest.TestCase):
         parts = {part.name: part for part in self.script.parts(self.script.Build("."), pathlib.Path(), None)}
         for command in parts["memcheck"].commands:
             self.assertEqual(command[command.index("--report-api-errors") + 1], "no", command)
-        self.assertIn("--test-case=*attention*", parts["racecheck"].commands[0])
+        self.assertIn("--test-case=*attention*", parts["attention"].commands[1])
+
+    def test_one_call_holds_what_is_learnt_in_the_first_minutes(self):
+        parts = self.script.parts(self.script.Build("."), pathlib.Path(), None)
+        self.assertLessEqual(sum(part.seconds for part in parts[:parts.index(next(p for p in parts if p.name == "first"))]), 500)
 
     def test_libraries_of_pip_are_found(self):
         (self.folder / "nvidia/nccl/lib").mkdir(parents=True)
