@@ -509,15 +509,14 @@ bool is_of_group(const Plan& plan, const Operation& operation) {
 // A cast keeps its place, and what an update rounds on the way stands where its masters do.
 bool is_of_one_share(const Plan& plan, const Operation& operation) {
   const auto& accesses = operation.accesses;
-  if (operation.kind == OperationKind::cast) {
-    if (accesses.size() != 2) return false;
-    const bool nothing = accesses[0].range.size == Bytes(0) && accesses[1].range.size == Bytes(0);
-    return nothing || share_in(plan, accesses[0]) == share_in(plan, accesses[1]);
-  }
-  if (operation.kind != OperationKind::optimize) return true;
-  return std::all_of(accesses.begin(), accesses.end(), [&](const Access& access) {
-    return access.tenant == no_unit || share_in(plan, access) == share_in(plan, accesses[0]);
-  });
+  if (operation.kind != OperationKind::cast && operation.kind != OperationKind::optimize) return true;
+  if (operation.kind == OperationKind::cast && accesses.size() != 2) return false;
+  const auto is_as_the_first = [&](const Access& access) {
+    const bool nothing = access.range.size == Bytes(0) && accesses[0].range.size == Bytes(0);
+    return nothing || share_in(plan, access) == share_in(plan, accesses[0]);
+  };
+  return std::all_of(accesses.begin(), accesses.end(),
+                     [&](const Access& access) { return access.tenant == no_unit || is_as_the_first(access); });
 }
 
 // Each state to its own slot or back, on the stream of the direction. Nothing else touches the host's memory, but what
