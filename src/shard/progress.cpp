@@ -47,8 +47,10 @@ void Progress::begin(std::size_t program) {
   program_ = program;
 }
 
+bool Progress::trains() const { return !plan_->programs[program_].micro_batch.empty(); }
+
 void Progress::require_training(std::string_view call) const {
-  if (!plan_->programs[program_].micro_batch.empty()) return;
+  if (trains()) return;
   throw UsageError(fmt::format("{} cannot come: the program{} has evaluation windows alone, and trains nothing", call,
                                plan_->programs.size() == 1 ? "" : " " + plan_->programs[program_].name));
 }
@@ -80,7 +82,7 @@ std::size_t Progress::check_open(const WindowUse& use) const {
       throw UsageError(fmt::format("{} cannot open: the program{} declares no evaluation", describe(use),
                                    plan_->programs.size() == 1 ? "" : " " + plan_->programs[program_].name));
     }
-    if (!evaluates) require_training(describe(use));
+    if (!evaluates && !trains()) require_training(describe(use));  // the text is formed where it is needed alone
     segment = evaluates ? *evaluation : next_micro_batch();
   }
   const WindowUse& expected = windows(segment)[begins_segment() ? 0 : uses_begun_];

@@ -40,8 +40,9 @@ class Progress {
   // Whether the window around the one that closed goes on now, and not the pass.
   bool resumes() const;
   void resume();
-  void require_training(std::string_view call) const;  // the program has windows that train
-  void check_update() const;                           // at least one micro-batch is done, and none is open
+  bool trains() const;  // the program has windows that train
+  void require_training(std::string_view call) const;
+  void check_update() const;  // at least one micro-batch is done, and none is open
   void check_skip_step() const;
   void check_discard() const;  // no micro-batch is open
   void update();
