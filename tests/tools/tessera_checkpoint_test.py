@@ -161,7 +161,7 @@ def model_and_buffers(path):
     """The headers' entries, and the data, of both files of a checkpoint."""
     (header, data), (buffers, rest) = (safetensors(path / f"{kind}.safetensors") for kind in ("model", "buffers"))
     for entry in (header, buffers):
-        entry.pop("__metadata__")
+        entry.pop("__metadata__", None)  # which a file without aliases lacks
     for entry in buffers.values():
         entry["data_offsets"] = [len(data) + offset for offset in entry["data_offsets"]]
     return header | buffers, data + rest
