@@ -59,9 +59,8 @@ struct Table : Linear {
 
 void print_bytes(tessera::FullyShard& model, const char* when) {
   std::string line = when;
-  for (const tessera::MemoryRegion& region : model.regions()) {
-    line.append("  ").append(to_string(region.category)).append(" ").append(std::to_string(region.memory.size()));
-  }
+  for (const auto& [category, memory, space] : model.regions())
+    line.append("  ").append(to_string(category)).append(" ").append(std::to_string(memory.size()));
   if (model.world().rank() == 0) std::printf("bytes per rank, %s\n", line.c_str());
 }
 
