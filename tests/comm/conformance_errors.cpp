@@ -350,18 +350,19 @@ void abort_reaches_every_wait_with_the_first_cause(World& world) {
 
 // Peers may be reading this rank's buffer when it learns of the failure: AddressSanitizer sees a buffer freed too
 // early.
+// A rank may learn of the failure while it still makes its communicator.
 void memory_may_be_freed_right_after_a_failure(World& world) {
-  const auto communicator = world.make_communicator("gather");
   constexpr std::size_t shard_bytes = 400'003;
   const auto start = steady_clock::now();
   std::thread aborter;
-  if (world.rank() == 0) {
-    aborter = std::thread([&world] {
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-      world.abort("enough");
-    });
-  }
   text_of_expected<AbortedError>([&] {
+    const auto communicator = world.make_communicator("gather");
+    if (world.rank() == 0) {
+      aborter = std::thread([&world] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        world.abort("enough");
+      });
+    }
     while (seconds_since(start) < at_once_seconds) {
       Shared<std::byte> data(shard_bytes * static_cast<std::size_t>(world.size()));
       Stream stream = queued_stream("gather");
