@@ -6,6 +6,7 @@
 
 #include "nn/src/operation.hpp"
 #include "tessera/nn/dropout.hpp"
+#include "vision/src/names_of_nn.hpp"
 
 namespace tessera::vision {
 
