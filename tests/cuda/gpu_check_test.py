@@ -6,6 +6,7 @@ usage: gpu_check_test.py SCRIPT [BUILD]
 """
 import importlib.machinery
 import importlib.util
+import json
 import os
 import pathlib
 import re
@@ -74,6 +75,13 @@ class GpuCheck(unittest.TestCase):
             self.skipTest("there is a GPU")
         self.assertIn("Did not run: device.", text)
         self.assertIn("skipped: this machine has no CUDA device", text)
+
+    def test_the_build_makes_every_program_of_the_pack(self):
+        if BUILD is None:
+            self.skipTest("no build")
+        targets = json.loads((pathlib.Path(BUILD) / "meson-info/intro-targets.json").read_text(encoding="utf-8"))
+        made = {str(pathlib.Path(file).relative_to(BUILD)) for target in targets for file in target["filename"]}
+        self.assertEqual(set(self.script.PROGRAMS) - made, set())
 
     def test_without_a_gpu_nothing_runs_and_nothing_fails(self):
         done = self.run_script("--build", self.made_build(NO_DEVICE))
