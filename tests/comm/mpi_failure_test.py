@@ -91,7 +91,8 @@ def check_rank_that_never_starts(mpirun, program):
     job = Job(mpirun, 2, ["sh", "-c", stopped, program, "nothing", "--timeout", str(DEADLINE)])
     job.program = program
     code, output, seconds = job.wait(START_DEADLINE + SLACK)
-    assert not any(job.left_behind()), output
+    left = job.left_behind()
+    assert not any(left), f"left behind: {left}\n{output}"
     assert code != 0 and re.search(r"rank 0 waited up to 60 s in MPI_Init_thread for the other processes", output), output
     print(f"a rank that never starts: ended after {seconds:.1f} s with {code}")
 

@@ -13,6 +13,8 @@ import tempfile
 import time
 
 SUPPRESSIONS = pathlib.Path(__file__).parent.parent / "sanitizers" / "lsan-mpi.supp"
+# Where Open MPI has its own segments. Each process of a job has it, on other hosts too, and no process of another job.
+SEGMENTS_VARIABLE = "OMPI_MCA_btl_vader_backing_directory"
 
 
 def environment():
@@ -31,12 +33,14 @@ def environment():
     return variables
 
 
-def processes_of(program):
-    """The ids of processes that run the program, whoever started them."""
+def processes_of(program, folder):
+    """The ids of processes that run the program in the job with this folder: other tests may run the same program."""
     found = []
+    mark = f"{SEGMENTS_VARIABLE}={folder}\0".encode()
     for entry in pathlib.Path("/proc").iterdir():
         try:
-            if entry.name.isdigit() and os.readlink(entry / "exe") == os.path.realpath(program):
+            if (entry.name.isdigit() and os.readlink(entry / "exe") == os.path.realpath(program)
+                    and mark in (entry / "environ").read_bytes()):
                 found.append(int(entry.name))
         except OSError:
             pass  # it has ended, or is not ours to look at
@@ -51,7 +55,7 @@ class Job:
         self.program = command[0]
         self.folder = tempfile.TemporaryDirectory()
         self.begin = time.monotonic()
-        variables = environment() | {"OMPI_MCA_btl_vader_backing_directory": self.folder.name}
+        variables = environment() | {SEGMENTS_VARIABLE: self.folder.name}
         launcher = [mpirun] if isinstance(mpirun, str) else mpirun
         self.process = subprocess.Popen([*launcher, "-n", str(processes), *command], stdin=subprocess.DEVNULL,
                                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -63,7 +67,7 @@ class Job:
             output, _ = self.process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
             os.killpg(self.process.pid, signal.SIGKILL)
-            for left in processes_of(self.program):
+            for left in processes_of(self.program, self.folder.name):
                 os.kill(left, signal.SIGKILL)
             output, _ = self.process.communicate()
             sys.exit(f"{self.program}: still running after {seconds} s\n{output}")
@@ -78,7 +82,7 @@ class Job:
         """What is there of the job after its end: ids of processes, names of segments. Waits for those that are ending."""
         end = time.monotonic() + seconds
         while True:
-            left = processes_of(self.program), self.segments()
+            left = processes_of(self.program, self.folder.name), self.segments()
             if not any(left) or time.monotonic() > end:
                 return left
             time.sleep(0.05)

@@ -20,7 +20,8 @@ def trained_by(way, mpirun):
             job = Job(mpirun, ranks, command)
             code, output, _ = job.wait(trainer_runs.SECONDS)
             assert code == 0, f"{' '.join(command)}\nended with {code}: {output}"
-            assert not any(job.left_behind()), f"left behind: {job.left_behind()}"
+            left = job.left_behind()
+            assert not any(left), f"left behind: {left}"
         else:
             with Ranks(command, ranks) as job:
                 codes, _ = job.wait(trainer_runs.SECONDS)
