@@ -80,8 +80,8 @@ class GpuCheck(unittest.TestCase):
         if BUILD is None:
             self.skipTest("no build")
         targets = json.loads((pathlib.Path(BUILD) / "meson-info/intro-targets.json").read_text(encoding="utf-8"))
-        made = {str(pathlib.Path(file).relative_to(BUILD)) for target in targets for file in target["filename"]}
-        self.assertEqual(set(self.script.PROGRAMS) - made, set())
+        made = [file for target in targets for file in target["filename"]]
+        self.assertEqual([name for name in self.script.PROGRAMS if not any(file.endswith(f"/{name}") for file in made)], [])
 
     def test_without_a_gpu_nothing_runs_and_nothing_fails(self):
         done = self.run_script("--build", self.made_build(NO_DEVICE))
