@@ -52,6 +52,7 @@ TOLERANCE = {"fp32": 2e-3, "bf16": 3e-2}
 # train_gpt's preset on a GPU: GPT-2's 50,257 ids, and more up to a multiple of 128, which is as good for the peer's products as for ours.
 GPT2 = {"layers": 12, "width": 768, "heads": 12, "seq": 1024, "vocabulary": 50304}
 WARM_UP = 10  # steps on a GPU that do not count: compilation, heuristics
+LONGEST_STEPS = 120  # seconds that one side of a comparison on the CPU may take
 SKIPPED = 77  # the exit code of what cannot run
 
 
@@ -77,7 +78,7 @@ class Torch:
     def ours(self, model, precision, ranks, parallel, threads):
         command = [pathlib.Path(self.options.build) / f"bench/step_{model}", "--strategy", "fsdp" if parallel == "fsdp" else "ddp",
                    *self.arguments(model, precision, ranks, threads)]
-        lines = turns.run(command, self.surroundings(model, threads), timeout=600).splitlines()
+        lines = turns.run(command, self.surroundings(model, threads), timeout=LONGEST_STEPS).splitlines()
         figures = dict(line.split()[:2] for line in lines)
         return float(figures["step"]), float(figures["first-loss"]), float(figures["last-loss"])
 
@@ -92,7 +93,7 @@ class Torch:
         others = [subprocess.Popen(list(map(str, [*command, "--rank", rank])), env=turns.environment(surroundings),
                                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for rank in range(1, ranks)]
         try:
-            found = json.loads(turns.run([*command, "--rank", 0], surroundings, timeout=600).splitlines()[-1])
+            found = json.loads(turns.run([*command, "--rank", 0], surroundings, timeout=LONGEST_STEPS).splitlines()[-1])
         finally:
             for other in others:
                 other.kill()

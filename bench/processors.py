@@ -66,7 +66,7 @@ def table(figures):
            "benchmark's steps.\n")
     yield "| | " + " | ".join(f"{model.upper()} {precision}" for model, precision in CASES) + " |\n|---|" + "--:|" * len(CASES)
     for cap in CAPS:
-        if f"processor/{cap}/mlp/fp32/step" in figures:
+        if all(f"processor/{cap}/{model}/{precision}/last-loss" in figures for model, precision in CASES):
             of = [{part: figures[f"processor/{cap}/{model}/{precision}/{part}"] for part in ("step", "last-loss")}
                   for model, precision in CASES]
             yield f"| {cap} | " + " | ".join(f"{each['step']:.3g} ({each['last-loss']:.4f})" for each in of) + " |"

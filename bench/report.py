@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Runs all timed benchmarks and writes their page, and figures of the ratios against the marks and of the steps against PyTorch's.
 
-usage: report.py BUILD PAGE.md [--torch PYTHON] [--tiny]
+usage: report.py BUILD PAGE.md [--torch PYTHON] [--minutes N] [--tiny]
 
---tiny runs everything on sizes that take no time: its figures mean nothing. Without PyTorch its part is left out, and the
-page says so. See scripts/benchmark.
+After --minutes (default: 15) whatever runs is ended, and the rest is left out. The page has what was measured, from the first
+command on, and says what is missing. --tiny runs everything on sizes that take no time: its figures mean nothing. Without
+PyTorch its part is left out, and the page says so. See scripts/benchmark.
 """
 import argparse
 import datetime
@@ -13,6 +14,7 @@ import os
 import pathlib
 import platform
 import shlex
+import subprocess
 import sys
 import time
 
@@ -31,19 +33,39 @@ def shown(command):
 
 
 class Runner:
-    """Runs commands; keeps their figures, by name, and the commands."""
+    """Runs commands for so many minutes; keeps their figures, by name, and the commands. Calls `keep` after each."""
 
-    def __init__(self, build):
+    def __init__(self, build, minutes, keep):
         self.build, self.figures, self.units, self.commands, self.remarks = pathlib.Path(build), {}, {}, [], []
+        self.minutes, self.keep, self.start, self.left_out, self.ended = minutes, keep, time.monotonic(), [], False
+
+    def minutes_gone(self):
+        return (time.monotonic() - self.start) / 60
+
+    def minutes_left(self):
+        return max(0.0, self.minutes - self.minutes_gone())
 
     def lines(self, program, *arguments, variables=None):
         command = [program, *map(str, arguments)]
-        print(shlex.join(map(str, command)), file=sys.stderr, flush=True)
-        self.commands.append("".join(f"{key}={value} " for key, value in (variables or {}).items()) + shown(command))
-        return turns.run(command, variables).splitlines()
+        named = "".join(f"{key}={value} " for key, value in (variables or {}).items()) + shown(command)
+        try:
+            if self.minutes_left() == 0:
+                raise subprocess.TimeoutExpired(command, 0)
+            print(f"{self.minutes_gone():4.1f} of {self.minutes:g} minutes: {shlex.join(map(str, command))}", file=sys.stderr, flush=True)
+            output = turns.run(command, variables, timeout=60 * self.minutes_left(),
+                               talks=program == sys.executable)
+        except subprocess.TimeoutExpired:
+            self.left_out.append(named)
+            return []
+        self.commands.append(named)
+        return output.splitlines()
 
     def figures_of(self, prefix, program, *arguments, variables=None):
-        for line in self.lines(program, *arguments, variables=variables):
+        self.take(prefix, self.lines(program, *arguments, variables=variables))
+        self.keep(self)
+
+    def take(self, prefix, lines):
+        for line in lines:
             parts = line.split(" ")
             if len(parts) != 3 or parts[2] == "version":
                 self.remarks.append(line.replace("torch", "PyTorch", 1).removesuffix(" version"))
@@ -76,7 +98,9 @@ def run_all(runner, options):
     run_steps(runner, tiny)
     processors.run(runner.build, lambda prefix, variables, *command: runner.figures_of(prefix, *command, variables=variables), tiny)
     python = ["--torch", options.torch] if options.torch else []
-    runner.figures_of("torch/", sys.executable, "-B", SOURCE / "bench/compare.py", runner.build, *python,
+    # It ends by itself, with what it has, before it would be ended.
+    minutes = ["--minutes", round(max(0.9 * runner.minutes_left() - 0.5, 0.0), 2)]
+    runner.figures_of("torch/", sys.executable, "-B", SOURCE / "bench/compare.py", runner.build, *python, *minutes,
                       *(["--tiny", "--rounds", 1, "--steps", 1] if tiny else []))
 
 
@@ -169,6 +193,12 @@ def page(runner, figures, seconds):
            "benchmark checks its results. Ratios are rates, or speeds, over the other's; more is better but where the mark "
            "says ≤.\n")
     yield from (f"{remark}\n" for remark in runner.remarks)
+    if not runner.ended:
+        yield "This run has not ended: what is missing here was not measured yet.\n"
+    if runner.left_out:
+        yield f"Time was over after {runner.minutes:g} minutes, without these commands:\n"
+        yield from (f"- `{command}`" for command in runner.left_out)
+        yield ""
     yield from (f"![{title}]({figure})\n" for title, figure in figures.items())
     yield from mark_tables(runner.figures)
     yield from parts_table(runner.figures)
@@ -219,18 +249,23 @@ def main():
     parser.add_argument("build")
     parser.add_argument("page", type=pathlib.Path)
     parser.add_argument("--torch", default=os.environ.get("TESSERA_TORCH_PYTHON"))
+    parser.add_argument("--minutes", type=float, default=15)
     parser.add_argument("--tiny", action="store_true")
     options = parser.parse_args()
     turns.require_folder_of(parser, options.page)
-    runner = Runner(pathlib.Path(options.build).resolve())
-    start = time.monotonic()
+
+    def write(runner, figures=None):
+        options.page.write_text("\n".join(page(runner, figures or {}, 60 * runner.minutes_gone())), encoding="utf-8")
+
+    runner = Runner(pathlib.Path(options.build).resolve(), options.minutes, write)
     run_all(runner, options)
-    seconds = time.monotonic() - start
+    runner.ended = True
     figures = {"Ratios over their marks": (plot_marks, options.page.with_suffix(".svg")),
                "Speed over PyTorch's": (plot_peer, options.page.with_name(f"{options.page.stem}-pytorch.svg"))}
     drawn = {title: path.name for title, (plot, path) in figures.items() if plot(runner.figures, path)}
-    options.page.write_text("\n".join(page(runner, drawn, seconds)), encoding="utf-8")
-    print(f"{options.page}: {seconds:.0f} s of benchmarks")
+    write(runner, drawn)
+    left = f", {len(runner.left_out)} commands left out" if runner.left_out else ""
+    print(f"{options.page}: {60 * runner.minutes_gone():.0f} s of benchmarks{left}")
 
 
 if __name__ == "__main__":

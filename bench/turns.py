@@ -5,6 +5,7 @@ import os
 import pathlib
 import platform
 import shlex
+import signal
 import statistics
 import subprocess
 import sys
@@ -25,26 +26,41 @@ def environment(variables=None):
     return {key: value for key, value in os.environ.items() if key not in SLOW} | (variables or {})
 
 
-def run(command, variables=None, timeout=None):
-    """Standard output of a command, in this environment but for SLOW, with more variables. Ends the program where the command fails."""
+def run(command, variables=None, timeout=None, talks=False):
+    """Standard output of a command, in this environment but for SLOW, with more variables. Ends the program where the command fails.
+    talks: its standard error is progress, to be seen at once. After the timeout it ends with all that it has started."""
     words = list(map(str, command))
-    done = subprocess.run(words, env=environment(variables), capture_output=True, text=True, check=False, timeout=timeout)
-    if done.returncode != 0:
-        sys.exit(f"{shlex.join(words)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
-    return done.stdout
+    with subprocess.Popen(words, env=environment(variables), stdout=subprocess.PIPE, stderr=None if talks else subprocess.PIPE, text=True,
+                          start_new_session=True) as process:
+        try:
+            output, errors = process.communicate(timeout=timeout)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    if process.returncode != 0:
+        sys.exit(f"{shlex.join(words)} ended with {process.returncode}:\n{output}{errors or ''}")
+    return output
 
 
 def in_turns(rounds, cases, measure, minutes=float("inf")):
-    """{case: what measure(case) gave in each round}. Begins no round that would end after so many minutes."""
+    """{case: what measure(case) gave in each round}. Begins no round that would end after so many minutes, and no case after them;
+    leaves out those that it did not come to, and those that take longer than their measure allows."""
     found = {case: [] for case in cases}
     start = time.monotonic()
     for index in range(rounds):
         if index and time.monotonic() - start > 60 * minutes * index / (index + 1):
             print(f"note: {index} of {rounds} rounds, because the machine was slow", file=sys.stderr)
             break
-        for case, results in found.items():
-            results.append(measure(case))
-    return found
+        for case in list(found):
+            if time.monotonic() - start > 60 * minutes:
+                break
+            print(f"round {index + 1} of {rounds}: {case}", file=sys.stderr, flush=True)
+            try:
+                found[case].append(measure(case))
+            except subprocess.TimeoutExpired as late:
+                print(f"note: {case} is left out: it takes longer than {late.timeout:g} s", file=sys.stderr)
+                del found[case]
+    return {case: results for case, results in found.items() if results}
 
 
 def medians(rounds):
