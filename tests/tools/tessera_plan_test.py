@@ -203,6 +203,9 @@ class BadOptions(unittest.TestCase):
                 ([*MODEL, "--batch", "2"], "--batch is without effect with --mlp"),
                 (["--units", "x.json", "--seq", "2"], "--seq is without effect with --units"),
                 (["--model", "llama-7b", "--layers", "2"], "--layers is without effect with llama-7b"),
+                (["--model", "llama-7b", "--batch", "2"], "--batch is without effect with llama-7b without --time"),
+                ([*MODEL, "--compare", "--time", "--machine", "h100x8", "--prefetch", "4"],
+                 "--prefetch is without effect with --compare and --time, which try several"),
                 (["--params", "7e9", "--strategy", "ddp"], "--strategy is without effect with --params"),
                 (["--params", "7e9", "--draw"], "--draw is without effect with --params")]:
             self.assert_refused(["plan", *options], words)

@@ -342,10 +342,21 @@ class Nonsense(Toy):
         self.assertIn("--whatif takes bandwidth, latency and compute", self.refuses("--whatif", "luck=2x"))
         self.assertIn("--whatif takes factors", self.refuses("--whatif", "bandwidth=-2x"))
         self.assertIn("nothing is done at a rate of 0", self.refuses("--whatif", "bandwidth=0"))
+        self.assertIn("--whatif takes factors from 1e-6x to 1e6x", self.refuses("--whatif", "compute=1e-320x"))
+        self.assertIn("--whatif changes compute twice", self.refuses("--whatif", "compute=1e6x,compute=1e6x"))
         self.assertIn("--slow takes rank=3:1.2x", self.refuses("--slow", "rank=3"))
         self.assertIn("rank 7 cannot be slow: there are 4", self.refuses("--world", 4, "--slow", "rank=7:2x"))
         self.assertIn("--jitter", self.refuses("--jitter", "-5%"))
         self.assertIn("--replicas 3 does not divide", self.refuses("--world", 4, "--replicas", 3))
+
+    def test_what_is_read_is_not_overwritten(self):
+        units, machine = self.folder / "units.json", pathlib.Path(self.machine())
+        units.write_text('{"units": [{"name": "u", "parameters": [{"name": "w", "shape": [8, 8]}]}]}')
+        for path, option in ((units, "--units"), (machine, "--machine")):
+            content = path.read_bytes()
+            words = refused("--units", units, "--time", "--machine", machine, "--trace", f"{self.folder}/./{path.name}")
+            self.assertIn(f"--trace would overwrite the file of {option}, {path}", words)
+            self.assertEqual(path.read_bytes(), content)
 
     def test_a_profile_of_another_model(self):
         path = self.folder / "step.json"

@@ -12,6 +12,7 @@
 #include <functional>
 #include <initializer_list>
 #include <iterator>
+#include <set>
 
 #include "machine/known_machines.hpp"
 #include "tessera/base/error.hpp"
@@ -290,10 +291,11 @@ double factor_of(std::string_view text, const std::string& change) {
   double factor = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), factor);
   const std::string_view rest(end, static_cast<std::size_t>(text.data() + text.size() - end));
-  const bool is_zero = rest.empty() && factor == 0;
-  if (error == std::errc() && (rest == "x" || is_zero) && factor >= 0 && factor <= 1e6) return factor;
+  const bool is_zero = factor == 0 && (rest.empty() || rest == "x");
+  const bool is_factor = rest == "x" && factor >= 1e-6 && factor <= 1e6;
+  if (error == std::errc() && (is_factor || is_zero)) return factor;
   throw tessera::UsageError(
-      fmt::format("--whatif takes factors such as bandwidth=2x, or latency=0, not \"{}\"", change));
+      fmt::format("--whatif takes factors from 1e-6x to 1e6x, such as bandwidth=2x, or latency=0, not \"{}\"", change));
 }
 
 void change(Machine& machine, const std::string& name, double factor, const std::string& text) {
@@ -330,12 +332,15 @@ void change(Machine& machine, const std::string& name, double factor, const std:
 }  // namespace
 
 Machine what_if(Machine machine, const std::string& changes) {
+  std::set<std::string> changed;
   for (std::size_t begin = 0; begin <= changes.size();) {
     const std::size_t end = std::min(changes.find(',', begin), changes.size());
     const std::string text = changes.substr(begin, end - begin);
     const std::size_t equals = std::min(text.find('='), text.size());
     const std::string_view value = std::string_view(text).substr(std::min(equals + 1, text.size()));
-    change(machine, text.substr(0, equals), factor_of(value, text), text);
+    const std::string name = text.substr(0, equals);
+    change(machine, name, factor_of(value, text), text);
+    if (!changed.insert(name).second) throw tessera::UsageError(fmt::format("--whatif changes {} twice", name));
     begin = end + 1;
   }
   return machine;

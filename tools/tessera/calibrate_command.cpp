@@ -84,8 +84,9 @@ void run_calibrate(std::vector<std::string> arguments) {
     }
   }
   std::error_code error;
-  if (request.trace && std::filesystem::equivalent(request.file, *request.trace, error)) {
-    throw OptionError(fmt::format("FILE.json and --from-trace are the same file, {}", request.file.string()));
+  for (const auto& [name, input] : {std::pair("--from-trace", request.trace), std::pair("--base", request.base)}) {
+    if (!input || !std::filesystem::equivalent(request.file, *input, error)) continue;
+    throw OptionError(fmt::format("FILE.json and {} are the same file, {}", name, request.file.string()));
   }
   require_writable(request.file);
   const Machine machine = measured(request);

@@ -336,6 +336,7 @@ Subject named_subject(const Options& line, const ModelOptions& given) {
   }
   if (const models::LlamaShape* llama = models::find_llama(*given.name)) {
     refuse_with(line, *given.name, {"--layers", "--dim", "--heads", "--vocabulary"});
+    if (!line.given("--time")) refuse_with(line, *given.name + " without --time", {"--seq", "--batch"});
     return Subject::llama(*llama);
   }
   throw OptionError(fmt::format("--model takes {}, not \"{}\"", model_names(), *given.name));
@@ -436,9 +437,11 @@ std::optional<PlanRequest> parse_plan_request(std::vector<std::string> arguments
   refuse_together(line, {"--draw", "--json"});
   refuse_together(line, {"--compare", "--fit"});
   refuse_together(line, {"--compare", "--strategy"});
+  if (request.compare && request.time.asked)
+    refuse_with(line, "--compare and --time, which try several", {"--prefetch"});
   require_mesh(request.setting.options);
   check_outer_steps(line, request.setting.options);
-  check_time_options(line, request.time);
+  check_time_options(line, request.time, model.units);
   request.setting.batch = model.batch.value_or(1);
   request.freedom = freedom_of(line);
   if (request.parameters) {

@@ -6,6 +6,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
+#include <system_error>
+#include <utility>
 
 #include "cost/quantity.hpp"
 #include "machine/machine.hpp"
@@ -51,6 +54,21 @@ double deviation_of(const std::string& text) {
   }
 }
 
+void require_distinct_files(const TimeRequest& request, const std::optional<std::string>& units) {
+  using File = std::pair<const char*, const std::optional<std::string>&>;
+  const File trace("--trace", request.trace), figure("--plot", request.figure);
+  const File machine("--machine", request.machine), profile("--profile", request.profile), model("--units", units);
+  for (const File& output : {trace, figure}) {
+    for (const File& other : {machine, profile, model, trace}) {
+      std::error_code error;
+      if (output.first == other.first || !output.second || !other.second) continue;
+      if (*output.second != *other.second && !std::filesystem::equivalent(*output.second, *other.second, error))
+        continue;
+      throw OptionError(fmt::format("{} would overwrite the file of {}, {}", output.first, other.first, *other.second));
+    }
+  }
+}
+
 }  // namespace
 
 void add_time_options(Options& line, TimeRequest& request) {
@@ -86,7 +104,7 @@ void add_time_options(Options& line, TimeRequest& request) {
             });
 }
 
-void check_time_options(const Options& line, const TimeRequest& request) {
+void check_time_options(const Options& line, const TimeRequest& request, const std::optional<std::string>& units) {
   const auto require = [&](bool there, const char* needed, std::initializer_list<const char*> names) {
     for (const char* name : names) {
       if (line.given(name) && !there) throw OptionError(fmt::format("{} needs {}", name, needed));
@@ -111,6 +129,7 @@ void check_time_options(const Options& line, const TimeRequest& request) {
         throw OptionError(fmt::format("{} and {} exclude each other", name, other));
     }
   }
+  require_distinct_files(request, units);
 }
 
 }  // namespace tools

@@ -26,7 +26,8 @@ struct TimeRequest {
 };
 
 void add_time_options(Options& line, TimeRequest& request);
-// Throws OptionError for options that do not go together.
-void check_time_options(const Options& line, const TimeRequest& request);
+// Throws OptionError for options that do not go together, and for an output that would replace a file that is read.
+// units: that of --units.
+void check_time_options(const Options& line, const TimeRequest& request, const std::optional<std::string>& units);
 
 }  // namespace tools
