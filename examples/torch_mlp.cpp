@@ -39,7 +39,7 @@ int main(int argc, char** argv) {
       // This rank's part of the step's 128 points, the same for any number of ranks that divides them.
       const auto all =
           torch::rand({128, 2}, at::detail::createCPUGenerator(static_cast<std::uint64_t>(step))) * 3 - 1.5;
-      const auto points = all.chunk(world.size())[static_cast<std::size_t>(world.rank())];
+      const auto points = all.tensor_split(world.size())[static_cast<std::size_t>(world.rank())];
       const auto distance = points.norm(2, 1);
       const auto inside = torch::logical_and(distance > 0.5, distance < 1.2).to(torch::kLong);
 

@@ -20,7 +20,7 @@ def run(*command):
 
 
 def check_perceptron(program):
-    for ranks in [1, 3]:
+    for ranks in [1, 3, 17]:
         done = run(program, "--ranks", ranks)
         assert done.returncode == 0, done.stderr
         losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", done.stdout)]
