@@ -119,6 +119,10 @@ def check_words(program, folder, text):
     assert other.returncode == 1 and "seed" in other.stderr, other.stderr
     wider = trainer_runs.run(program, *longer, "--dim", 18, "--seed", 3)
     assert wider.returncode == 1 and "does not fit the model" in wider.stderr, wider.stderr
+    reversed_text = folder / "reversed.txt"
+    reversed_text.write_bytes(pathlib.Path(text).read_bytes()[::-1])
+    changed = trainer_runs.run(program, *without(longer, "--data"), "--data", reversed_text, "--dim", 15, "--seed", 3)
+    assert changed.returncode == 1 and "--data of the fingerprint" in changed.stderr, changed
     for option in (["--resume"], ["--keep", 3], ["--save-every", 3], ["--save-async"]):
         refused = trainer_runs.run(program, *GPT, "--data", text, *option)
         assert refused.returncode == 2 and f"{option[0]} needs --checkpoint-dir" in refused.stderr, refused.stderr

@@ -128,6 +128,18 @@ def check_held_out_loss(program, options):
     assert "error: step 1: the held-out loss is " in done.stderr and done.stderr.count("\n") == 1, done.stderr
 
 
+def check_one_step(program, options):
+    """The last step trains, too."""
+    with tempfile.TemporaryDirectory() as folder:
+        weights = pathlib.Path(folder) / "w.safetensors"
+
+        def dumped(*more):
+            trainer_runs.train(program, folder, *options, "--steps", 1, "--dump-weights", weights, *more)
+            return trainer_runs.read_safetensors(weights)
+
+        assert dumped() != dumped("--lr", 0)
+
+
 def check_fixed_scale(program, options):
     """A fixed loss scale that overflows in every step ends the run, which would train nothing."""
     done = trainer_runs.run(program, *options, "--precision", "fp16", "--loss-scale", 2**24, "--steps", 5, "--eval-every", 0)
@@ -168,6 +180,7 @@ def main():
     for program, options in [(mlp, SMALL["mlp"]), (gpt, SMALL["gpt"])]:
         check_streams(program, options)
         check_not_finite(program, options)
+        check_one_step(program, options)
         for number in [signal.SIGTERM, signal.SIGINT]:
             check_signal_saves(program, options, number)
         check_signal_without_checkpoints(program, options)
