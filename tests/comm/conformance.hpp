@@ -39,6 +39,7 @@
   X(rank_that_never_comes_is_named, 2, 400)                          \
   X(rank_that_never_makes_a_communicator_is_named, 2, 400)           \
   X(rank_that_makes_progress_is_waited_for, 2, 1'000)                \
+  X(rank_that_waits_elsewhere_is_told_with_where, 2, 400)            \
   X(rank_that_has_left_is_named_at_once, 2, 60'000)                  \
   X(disagreement_about_the_kind_names_both, 2, 60'000)               \
   X(disagreement_about_the_label_names_both, 2, 60'000)              \

@@ -188,6 +188,20 @@ void rank_that_makes_progress_is_waited_for(World& world) {
   require_contains(text, fmt::format("for rank {}, which did not come", last_rank(world)));
 }
 
+// Rank 0 saves alone, say, while the others open a window.
+void rank_that_waits_elsewhere_is_told_with_where(World& world) {
+  const auto files = world.make_communicator("files", {.host_memory = true});
+  const auto gather = world.make_communicator("gather", {.host_memory = true});
+  Stream stream(Device::cpu(), {.name = "alone"});
+  const bool alone = world.rank() == 0;
+  const std::string text = text_of_expected<Error>([&] {
+    (alone ? files : gather)->barrier(stream, alone ? "checkpoint: begin" : "blocks.3");
+    stream.synchronize();
+  });
+  require_contains(text, "barrier \"checkpoint: begin\" (communicator files");
+  require_contains(text, "barrier \"blocks.3\" (communicator gather");
+}
+
 // A rank that reaches the collective only after another one has seen this gets the same cause as an AbortedError.
 void rank_that_has_left_is_named_at_once(World& world) {
   const auto communicator = world.make_communicator("gather");

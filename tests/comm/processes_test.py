@@ -4,9 +4,11 @@ stopped, leaves, runs with other options or never starts, every other one ends w
 
 usage: processes_test.py conformance RANKS PROGRAM          PROGRAM on so many ranks, which must all end well
        processes_test.py failures FAILING_RANK [WITHOUT_MPI]
+       processes_test.py stores KILLED_AT_STORE             the last rank is killed behind each of its stores to shared memory
        processes_test.py torchrun FAILING_RANK              torchrun itself; skipped where no Python has PyTorch
-TESSERA_TEST_MATRIX=reduced leaves out what takes a minute: a rank that never starts.
+TESSERA_TEST_MATRIX=reduced leaves out what takes a minute: a rank that never starts, and most stores.
 """
+import concurrent.futures
 import contextlib
 import os
 import re
@@ -104,6 +106,38 @@ def failures(program, *without_mpi):
         check_ranks_that_never_start(program)
 
 
+def stores(program):
+    """Whatever the store, the others end, and say who is gone unless all had left by then."""
+    ranks = 3
+    with launched.Ranks([program, "0", "--timeout", "20"], ranks) as job:
+        codes, _ = job.wait(SLACK)
+        text = "".join(job.output(rank) for rank in range(ranks))
+    if SKIPPED in codes.values():
+        return SKIPPED
+    assert not any(codes.values()), text
+    count = int(re.search(r"stores: (\d+)", text)[1])
+    assert count > 20, text
+    reduced = os.environ.get("TESSERA_TEST_MATRIX") == "reduced"
+    chosen = range(1, count + 1, 5) if reduced else range(1, count + 1)
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        ends = list(pool.map(lambda store: killed_behind(program, ranks, store), chosen))
+    print(f"{count} stores, {len(ends)} tried: the others said who was gone {sum(ends)} times")
+    assert sum(ends) >= len(ends) - 3, ends
+    return 0
+
+
+def killed_behind(program, ranks, store):
+    """Whether the others said who is gone."""
+    with launched.Ranks([program, str(store), "--timeout", "20"], ranks) as job:
+        codes, seconds = job.wait(15, range(ranks - 1))
+        text = "".join(job.output(rank) for rank in range(ranks))
+        assert len(set(codes.values())) == 1, f"store {store}: {codes}\n{text}"
+        if not any(codes.values()):
+            return False
+        assert re.search(f"the process of rank {ranks - 1} (has )?ended", text), f"store {store}, {seconds:.1f} s: {codes}\n{text}"
+        return True
+
+
 def conformance(ranks, program):
     print(check_success([program], int(ranks)), end="")
 
@@ -127,4 +161,4 @@ def torchrun(program):
 
 
 if __name__ == "__main__":
-    sys.exit({"conformance": conformance, "failures": failures, "torchrun": torchrun}[sys.argv[1]](*sys.argv[2:]))
+    sys.exit({"conformance": conformance, "failures": failures, "stores": stores, "torchrun": torchrun}[sys.argv[1]](*sys.argv[2:]))

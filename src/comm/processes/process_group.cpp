@@ -56,9 +56,11 @@ ProcessGroup::ProcessGroup(ProcessJob& job, Identity identity, SharedMemory memo
   const auto is_here = [&](int rank) { return job_.place().is_here(rank); };
   all_here_ = std::all_of(members().ranks.begin(), members().ranks.end(), is_here);
   if (Exchange* exchange = job_.exchange()) exchange->add(*this);
+  job_.add(*this);
 }
 
 ProcessGroup::~ProcessGroup() {
+  job_.remove(*this);
   if (Exchange* exchange = job_.exchange()) exchange->remove(*this);
 }
 
@@ -137,6 +139,10 @@ shared::Data ProcessGroup::find(const Signature& segment, const std::byte* begin
 // consistent, so that of two ranks that come at once the later one sees both.
 void ProcessGroup::arrive(int place) noexcept {
   slot(place).arrivals.fetch_add(1);
+  end_phase();
+}
+
+void ProcessGroup::end_phase() noexcept {
   std::uint32_t present = state().phase.load();
   for (int other = 0; other < size(); ++other) {
     if (static_cast<std::uint32_t>(slot(other).arrivals.load()) == present) return;
@@ -144,7 +150,8 @@ void ProcessGroup::arrive(int place) noexcept {
   if (state().phase.compare_exchange_strong(present, present + 1)) futex_wake_all(state().phase);
 }
 
-// A phase that has ended is passed, whatever has happened since.
+// A phase that has ended is passed, whatever has happened since. Whoever waits ends it where the last one to arrive was
+// killed before it could.
 void ProcessGroup::await() {
   Patience patience(job_.timeout());
   const auto long_since = steady_clock::now() + long_wait;
@@ -164,6 +171,7 @@ void ProcessGroup::await() {
       follow_life();
       follow = now + look_interval(job_.timeout());
     }
+    end_phase();
     futex_wait(state().phase, present, std::min<std::chrono::nanoseconds>(look_again, next_look - now));
   }
   ++phases_;
@@ -191,6 +199,20 @@ std::optional<Verdict> ProcessGroup::announce_to(Ledger& ledger) const {
   return verdict;
 }
 
+// Announces those who wait in this group for others of it, as another group of this process sees them.
+void ProcessGroup::announce_waiting(Ledger& ledger) const {
+  const std::uint32_t phase = state().phase.load();
+  const auto waits = [&](int other) { return static_cast<std::uint32_t>(slot(other).arrivals.load()) != phase; };
+  int waiting = 0;
+  for (int other = 0; other < size(); ++other) waiting += waits(other) ? 1 : 0;
+  if (waiting == 0 || waiting == size()) return;
+  const std::size_t index = ledger.channels();
+  ledger.open(name(), members().ranks);
+  for (int other = 0; other < size(); ++other) {
+    if (waits(other)) ledger.announce(rank_at(other), index, code(other));
+  }
+}
+
 // Whether the present phase will never end: somebody is late, has left, or is no more. Allocates only when that may be.
 std::optional<Verdict> ProcessGroup::judge(const Patience& patience, bool waits_long) const {
   if (!waits_long && !job_.anyone_left() && !patience.is_over()) return std::nullopt;
@@ -211,11 +233,17 @@ std::optional<Verdict> ProcessGroup::judge(const Patience& patience, bool waits_
   }
   if (!verdict && patience.is_over()) {
     const auto is_silent = [&](int rank) { return patience.is_over(job_.life_of(rank)); };
-    verdict = ledger.late({.position = {own_channel, 1},
-                           .code = code_,
-                           .timeout = job_.timeout(),
-                           .waiting_for = Ledger::WaitFor::ranks,
-                           .is_silent = is_silent});
+    job_.for_each_group([&](const ProcessGroup& group) {
+      if (&group != this) group.announce_waiting(ledger);
+    });
+    try {
+      verdict = ledger.late({.position = {own_channel, 1},
+                             .code = code_,
+                             .timeout = job_.timeout(),
+                             .waiting_for = Ledger::WaitFor::ranks,
+                             .is_silent = is_silent});
+    } catch (const DataError&) {  // a rank has come to another group, and writes there now: it is asked for again
+    }
   }
   // Whoever came and left meanwhile ended the phase first.
   if (!verdict || state().phase.load() != static_cast<std::uint32_t>(phases_)) return std::nullopt;

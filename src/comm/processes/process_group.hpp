@@ -115,11 +115,13 @@ class ProcessGroup : Pinned {
   void post(const std::byte* data, int descriptor);
   shared::Data* data(int place) const;
   shared::Data find(const Signature& segment, const std::byte* data) const;
+  void end_phase() noexcept;
   void await();
   void check_agreement();
   bool all_reachable() const;
 
   std::optional<Verdict> announce_to(Ledger& ledger) const;
+  void announce_waiting(Ledger& ledger) const;
   std::optional<Verdict> judge(const Patience& patience, bool waits_long) const;
   void follow_life();
   bool has_come(int place) const;

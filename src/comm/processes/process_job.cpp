@@ -195,8 +195,14 @@ bool ProcessJob::has_ended(int rank) const {
 }
 
 void ProcessJob::note_left(int rank) noexcept {
+  shared().anyone_left.store(1, std::memory_order_release);
   member(rank).left.store(1, std::memory_order_release);
-  shared().leavers.fetch_add(1, std::memory_order_acq_rel);
+}
+
+bool ProcessJob::all_left() const {
+  bool all = true;
+  for (int rank = 0; rank < place_.ranks; ++rank) all = all && has_left(rank);
+  return all;
 }
 
 // Waits of a rank that has left for the others. These may still have work that needs nobody; but a process that has
@@ -269,10 +275,9 @@ class ProcessJob::LeaversWatch {
 void ProcessJob::leave() noexcept {
   note_left(place_.rank);
   if (exchange_) exchange_->tell_news(Exchange::Kind::left);
-  const auto everybody = static_cast<std::uint32_t>(place_.ranks);
   try {
     LeaversWatch watch(*this);
-    while (failure() == nullptr && shared().leavers.load(std::memory_order_acquire) < everybody) {
+    while (failure() == nullptr && !all_left()) {
       watch.look();
       std::this_thread::sleep_for(poll);
     }

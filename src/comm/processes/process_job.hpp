@@ -29,6 +29,7 @@ namespace tessera::comm {
 // processes, because one may end at any instruction: states are atomics in shared memory, and waits look at them.
 
 class Exchange;
+class ProcessGroup;
 
 class ProcessJob final : public Membership {
  public:
@@ -61,7 +62,7 @@ class ProcessJob final : public Membership {
 
   void note_answer(int rank) noexcept { answers_[static_cast<std::size_t>(rank)].note(SignOfLife::Clock::now()); }
 
-  bool anyone_left() const { return shared().leavers.load(std::memory_order_acquire) > 0; }
+  bool anyone_left() const { return shared().anyone_left.load(std::memory_order_acquire) != 0; }
   bool has_left(int rank) const { return member(rank).left.load(std::memory_order_acquire) != 0; }
   pid_t process_of(int rank) const { return member(rank).process; }
   // True once the process of a rank of this host is no more. A launcher hears of other hosts' processes.
@@ -72,6 +73,21 @@ class ProcessJob final : public Membership {
   SignOfLife::Clock::time_point answer_of(int rank) const { return answers_[static_cast<std::size_t>(rank)].last(); }
   // This rank gave a sign of life then.
   void show_life(SignOfLife::Clock::time_point at) noexcept;
+
+  // Communicators of this process, while they live: a rank that does not come to one may wait in another.
+  void add(const ProcessGroup& group) {
+    const std::lock_guard lock(group_mutex_);
+    groups_.push_back(&group);
+  }
+  void remove(const ProcessGroup& group) {
+    const std::lock_guard lock(group_mutex_);
+    std::erase(groups_, &group);
+  }
+  template <typename Visit>
+  void for_each_group(const Visit& visit) {
+    const std::lock_guard lock(group_mutex_);
+    for (const ProcessGroup* const group : groups_) visit(*group);
+  }
 
   void note_progress() noexcept final;
   void leave() noexcept final;
@@ -95,6 +111,7 @@ class ProcessJob final : public Membership {
     SharedMemory memory;
   };
 
+  bool all_left() const;
   SharedMemory share(Introduction& introduction, const char* name, Bytes size, std::chrono::milliseconds timeout) const;
   void fail(const Position& verdict, std::string_view cause, std::exception_ptr exception) noexcept;
   shared::Job& shared() const { return *reinterpret_cast<shared::Job*>(memory_.data()); }
@@ -112,6 +129,9 @@ class ProcessJob final : public Membership {
   mutable std::mutex arena_mutex_;
   std::vector<const SharedMemory*> own_;    // by slot; null: free
   std::vector<std::vector<Mapped>> peers_;  // by rank and slot
+
+  std::mutex group_mutex_;
+  std::vector<const ProcessGroup*> groups_;
 
   mutable std::mutex failure_mutex_;
   mutable FirstFailure failure_;  // this process's copy

@@ -98,8 +98,8 @@ struct Member {
 struct Job {
   Failure failure;
   std::atomic<std::uint32_t> reported;  // the failing rank has told the user
-  std::atomic<std::uint32_t> leavers;   // ranks that have left
-  Member members[1];                    // by rank: as many as there are
+  std::atomic<std::uint32_t> anyone_left;
+  Member members[1];  // by rank: as many as there are
 };
 
 // ---- a communicator ----
