@@ -190,7 +190,8 @@ class Checkpointer::Implementation {
   Implementation(FullyShard& model, CheckpointerOptions options)
       : model_(model), options_(std::move(options)), channel_((require_memory(model), model.world())) {
     if (options_.directory.empty()) throw UsageError("CheckpointerOptions::directory is empty");
-    files();  // what cannot be laid out is an error now, and not at the first save
+    files();  // what cannot be laid out, or said in a state, is an error now, and not at the first save
+    if (model_.plan().programs.size() > 1) compose({.programs = program_counts(model_)});
     channel_.together("checkpoint: directory", [&](const Pause& pause) {
       if (channel_.rank() == 0) directory_.emplace(options_.directory, pause);
     });
@@ -209,7 +210,7 @@ class Checkpointer::Implementation {
     wait();
     const ShardValues values = on_host() ? ShardValues(model_) : copied();
     require_equal_buffers(values);
-    write(values, composed(progress), progress.step);
+    write(values, {.text = composed(progress), .step = progress.step, .in_background = false});
   }
 
   void save_async(const TrainingProgress& progress) {
@@ -221,8 +222,12 @@ class Checkpointer::Implementation {
     const ShardValues values = copied();
     require_equal_buffers(values);
     auto held = model_.hold_plan(fmt::format("step {} is being saved: call Checkpointer::wait() first", progress.step));
-    writing_ = std::async(std::launch::async, [this, values, held = std::move(held), text = composed(progress),
-                                               step = progress.step] { write(values, text, step); });
+    writing_ =
+        std::async(std::launch::async,
+                   [this, values, held = std::move(held),
+                    state = SavedState{.text = composed(progress), .step = progress.step, .in_background = true}] {
+                     write(values, state);
+                   });
   }
 
   void wait() {
@@ -300,22 +305,28 @@ class Checkpointer::Implementation {
     }
   }
 
+  struct SavedState {
+    std::string text;
+    std::uint64_t step;
+    bool in_background;
+  };
   // On whatever thread: of the model it uses the plan and the staging, which hold_plan() keeps.
-  void write(const ShardValues& values, const std::string& state, std::uint64_t step) {
+  void write(const ShardValues& values, const SavedState& state) {
     const plan::Plan& plan = model_.plan();
     const CheckpointFiles laid = files();
     const BlockMap map(plan, laid);
-    checkpoint::save({.step = step,
+    checkpoint::save({.step = state.step,
                       .files = laid,
                       .map = map,
                       .values = values,
-                      .state = state,
+                      .state = state.text,
                       .staging = staging(),
                       .channel = channel_,
                       .directory = directory_ ? &*directory_ : nullptr,
                       .path = options_.directory,
                       .keep = options_.keep,
-                      .world = model_.world()});
+                      .world = model_.world(),
+                      .in_background = state.in_background});
   }
 
   FullyShard& model_;

@@ -155,8 +155,8 @@ Overlap overlap(std::uint64_t begin, std::uint64_t size, std::uint64_t window, s
 // every stream's bytes go.
 class BlockExchange {
  public:
-  BlockExchange(const BlockMap& map, const ShardValues& values, Channel& channel, const Staging& staging)
-      : map_(map), values_(values), channel_(channel), staging_(staging) {}
+  explicit BlockExchange(const SaveInput& input)
+      : in_(input), map_(input.map), values_(input.values), channel_(input.channel), staging_(input.staging) {}
 
   // Calls write(block, bytes) for each shared block that this rank writes, with the bytes of all runs in place (and
   // without the file's head). Collective.
@@ -165,8 +165,10 @@ class BlockExchange {
  private:
   std::size_t rounds(std::span<const Block> group) const;
   void exchange(std::span<const Block> group, std::size_t round);
+  void gather();
   void keep_mine(const Block& mine);
 
+  const SaveInput& in_;
   const BlockMap& map_;
   const ShardValues& values_;
   Channel& channel_;
@@ -201,6 +203,12 @@ void BlockExchange::keep_mine(const Block& mine) {
   });
 }
 
+// In the background the devices' transport is not to be had: its collectives have one order on all ranks, training's.
+void BlockExchange::gather() {
+  if (in_.in_background) return channel_.all_gather(staging_.parts, staging_.part, label);
+  in_.world.all_gather(staging_.parts, label);
+}
+
 void BlockExchange::exchange(std::span<const Block> group, std::size_t round) {
   const std::uint64_t part = staging_.part.count();
   const std::uint64_t window = round * part;
@@ -212,7 +220,7 @@ void BlockExchange::exchange(std::span<const Block> group, std::size_t round) {
     std::memcpy(staging_.parts.data() + run.rank * part + (now.begin - window), values.data() + (now.begin - begin),
                 now.end - now.begin);
   });
-  channel_.all_gather(staging_.parts, staging_.part, label);
+  gather();
   ends.assign(channel_.size(), 0);
   for_each_sent(map_, group, ends, [&](const Block& block, const Run& run, std::uint64_t begin) {
     const Overlap now = overlap(begin, run.bytes(), window, part);
@@ -273,9 +281,7 @@ class Save {
                         .values = in_.values,
                         .folder = fresh ? std::optional(unfinished_folder(in_.path, in_.step)) : std::nullopt});
     write_direct(writer);
-    BlockExchange(in_.map, in_.values, channel_, in_.staging).run([&](const Block& block, std::span<std::byte> bytes) {
-      writer.write_shared(block, bytes);
-    });
+    BlockExchange(in_).run([&](const Block& block, std::span<std::byte> bytes) { writer.write_shared(block, bytes); });
     channel_.together("checkpoint: flush", [&](const Pause& pause) {
       run_apart(pause, [&] { writer.flush(); });
       writer.rethrow_failure();

@@ -35,7 +35,8 @@ struct SaveInput {
   CheckpointDirectory* directory;     // on rank 0; null elsewhere
   const std::filesystem::path& path;  // of the directory
   std::size_t keep;
-  const World& world;  // for warnings
+  World& world;        // for warnings, and the transport of elements
+  bool in_background;  // training goes on meanwhile
 };
 
 // Writes the checkpoint of a step, or finds it written already with the same contents. Throws DataError on every rank

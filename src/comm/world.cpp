@@ -51,27 +51,29 @@ class OverDevice {
         stream_(backend.facts().device, {.name = "control, over devices"}) {}
 
   template <typename Meet>
-  void gather(std::span<const std::byte> mine, std::span<std::byte> all, std::string_view label, const Meet& meet) {
+  void all_gather(std::span<std::byte> all, std::string_view label, const Meet& meet) {
     const auto ranks = static_cast<std::size_t>(communicator_->size());
-    const std::size_t part = std::min(mine.size(), std::max(least_part, block_bytes / ranks));
+    const std::size_t part = std::min(all.size() / ranks, std::max(least_part, block_bytes / ranks));
     {
       Arena block(stream_.device(), Bytes(part * ranks));
       meet();
-      gather_by(block, part, mine, all, label);
+      gather_by(block, part, all, label);
     }
     meet();
   }
 
  private:
-  void gather_by(Arena& block, std::size_t part, std::span<const std::byte> mine, std::span<std::byte> all,
-                 std::string_view label) {
-    for (std::size_t done = 0; done < mine.size(); done += part) {
-      const std::size_t count = std::min(part, mine.size() - done);
+  void gather_by(Arena& block, std::size_t part, std::span<std::byte> all, std::string_view label) {
+    const auto ranks = static_cast<std::size_t>(communicator_->size());
+    const auto own = static_cast<std::size_t>(communicator_->rank());
+    const std::size_t whole = all.size() / ranks;
+    for (std::size_t done = 0; done < whole; done += part) {
+      const std::size_t count = std::min(part, whole - done);
       const auto place = [&](std::size_t rank) { return block.data() + rank * count; };
-      kernels::copy(stream_, place(static_cast<std::size_t>(communicator_->rank())), mine.data() + done, Bytes(count));
+      kernels::copy(stream_, place(own), all.data() + own * whole + done, Bytes(count));
       communicator_->all_gather(stream_, {.data = block.data(), .shard = Bytes(count), .label = label});
-      for (std::size_t rank = 0; rank < static_cast<std::size_t>(communicator_->size()); ++rank) {
-        kernels::copy(stream_, all.data() + rank * mine.size() + done, place(rank), Bytes(count));
+      for (std::size_t rank = 0; rank < ranks; ++rank) {
+        if (rank != own) kernels::copy(stream_, all.data() + rank * whole + done, place(rank), Bytes(count));
       }
       stream_.synchronize();
     }
@@ -100,16 +102,20 @@ class World::HostCollectives {
 
   std::vector<std::byte> gather(std::span<const std::byte> mine, std::string_view label) {
     std::vector<std::byte> all(mine.size() * static_cast<std::size_t>(communicator_->size()));
-    if (mine.size() >= least_over_device && backend_.gathers_over_device()) {
-      if (!over_device_) over_device_.emplace(backend_);
-      over_device_->gather(mine, all, label, [&] { barrier(label); });
-      return all;
-    }
     const auto offset = static_cast<std::ptrdiff_t>(mine.size()) * communicator_->rank();
     std::copy(mine.begin(), mine.end(), all.begin() + offset);
-    communicator_->all_gather(stream_, {.data = all.data(), .shard = Bytes(mine.size()), .label = label});
-    stream_.synchronize();
+    all_gather(all, label);
     return all;
+  }
+
+  void all_gather(std::span<std::byte> all, std::string_view label) {
+    const std::size_t part = all.size() / static_cast<std::size_t>(communicator_->size());
+    if ((part >= least_over_device || all.size() >= least_of_all) && backend_.gathers_over_device()) {
+      if (!over_device_) over_device_.emplace(backend_);
+      return over_device_->all_gather(all, label, [&] { barrier(label); });
+    }
+    communicator_->all_gather(stream_, {.data = all.data(), .shard = Bytes(part), .label = label});
+    stream_.synchronize();
   }
 
   template <typename Value>
@@ -118,8 +124,9 @@ class World::HostCollectives {
   }
 
  private:
-  // From so many bytes of a rank on a gather goes over the device, where that is faster.
+  // From so many bytes of a rank, or of all, on a gather goes over the device, where that is faster.
   static constexpr std::size_t least_over_device = std::size_t{64} << 10;
+  static constexpr std::size_t least_of_all = std::size_t{1} << 20;
 
   World::Backend& backend_;
   std::unique_ptr<Communicator> communicator_;
@@ -182,6 +189,8 @@ std::vector<std::byte> World::gather(std::span<const std::byte> mine, std::strin
   return host_->gather(mine, label);
 }
 
+void World::all_gather(std::span<std::byte> all, std::string_view label) { host_->all_gather(all, label); }
+
 float World::average(float value, std::string_view label) {
   return sum_in_rank_order(host_->gather_values(value, label)) / static_cast<float>(size());
 }
@@ -215,7 +224,11 @@ void World::require_equal(std::uint64_t value, std::string_view what) {
   throw CommunicationError(fmt::format("{} must be equal: {}", what, comm::ranks_by_value(values, in_words)));
 }
 
-void World::note_progress() const noexcept { backend_->job().note_progress(); }
+void World::note_progress() const noexcept {
+  backend_->own_life().note(comm::SignOfLife::Clock::now());
+  backend_->job().note_progress();
+}
+std::chrono::steady_clock::time_point World::last_progress() const noexcept { return backend_->own_life().last(); }
 
 void World::warn(std::string_view text) const noexcept { comm::warn(backend_->log(), rank(), text); }
 

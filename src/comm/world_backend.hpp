@@ -11,6 +11,7 @@
 
 #include "comm/hosts.hpp"
 #include "comm/job_failure.hpp"
+#include "comm/patience.hpp"
 #include "comm/pinned.hpp"
 #include "comm/rank_log.hpp"
 #include "tessera/comm/world.hpp"
@@ -32,6 +33,7 @@ class World::Backend : comm::Pinned {
   const Facts& facts() const { return facts_; }
   comm::Membership& job() const { return job_; }
   comm::RankLog& log() const { return log_; }
+  comm::SignOfLife& own_life() { return own_life_; }  // of World::note_progress()
   // Whether the rank has not been warned of this before. From the rank's own thread.
   bool is_new_warning(const std::string& text) { return warnings_.insert(text).second; }
 
@@ -58,6 +60,7 @@ class World::Backend : comm::Pinned {
   const Facts facts_;
   comm::Membership& job_;
   comm::RankLog& log_;
+  comm::SignOfLife own_life_;
   std::set<std::string> warnings_;
 };
 

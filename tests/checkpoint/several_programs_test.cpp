@@ -177,4 +177,15 @@ TEST_CASE("a_model_of_other_programs_is_told_so") {
   });
 }
 
+// The name stands in the state, which a run would otherwise find out at its first save.
+TEST_CASE("a_programs_name_that_is_not_utf8_is_refused_where_the_checkpointer_is_made") {
+  const TemporaryFolder folder;
+  const auto made = [&] {
+    with_programs({.ranks = 1, .second = "\xff"}, [&](FullyShard& model, const TrainingProgram&) {
+      const Checkpointer checkpoints(model, {.directory = folder.path()});
+    });
+  };
+  CHECK_THROWS_WITH_AS(made(), doctest::Contains("must be UTF-8"), UsageError);
+}
+
 }  // namespace several_programs_test

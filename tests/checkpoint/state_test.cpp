@@ -181,7 +181,7 @@ TEST_CASE("states_that_no_file_can_hold_are_the_users_error") {
   CHECK_THROWS_AS(compose(state), UsageError);
   CHECK_THROWS_WITH_AS(compose(CheckpointState{.values = {{"a", "\xff"}}}),
                        "checkpoint: values and their names must be UTF-8", UsageError);
-  CHECK_THROWS_AS(compose(CheckpointState{.values = {{"a", std::string(16'000'000, 'a')}}}), UsageError);
+  CHECK_THROWS_AS(compose(CheckpointState{.values = {{"a", std::string(state_limit.count(), 'a')}}}), UsageError);
 }
 
 }  // namespace state_test

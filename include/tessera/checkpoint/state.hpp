@@ -20,7 +20,7 @@
 namespace tessera {
 
 inline constexpr std::string_view state_name = "state.json";
-inline constexpr Bytes state_limit{16'000'000};  // a longer file is neither written nor read
+inline constexpr Bytes state_limit{100'000'000};  // a longer file is neither written nor read
 
 // The counts of a program's steps are those of all ranks, or of a replica where replicas train apart between outer
 // steps.

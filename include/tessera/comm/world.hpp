@@ -83,6 +83,8 @@ class World {
   double mean(double sum, double weight, std::string_view label);
   // Every rank gives the same number of bytes; the result holds them in rank order.
   std::vector<std::byte> gather(std::span<const std::byte> mine, std::string_view label);
+  // The same in place, into memory of the caller's: rank r's part stands at r times all.size() / size().
+  void all_gather(std::span<std::byte> all, std::string_view label);
   // Throws CommunicationError on all ranks, naming ranks and values, when `value` is not the same everywhere.
   void require_equal(std::uint64_t value, std::string_view what);
 
@@ -91,6 +93,7 @@ class World {
   // several times per timeout(), from any thread; takes less than a microsecond and tells nobody more than a few times
   // per timeout(). The World outlives the call.
   void note_progress() const noexcept;
+  std::chrono::steady_clock::time_point last_progress() const noexcept;  // its latest call on this rank
 
   // `warning: rank R: text`, one line on stderr, and in the rank's log where there is one. Any rank may; output that is
   // no warning is for rank 0 alone.

@@ -50,6 +50,7 @@ class Control : public Membership {
   // back by place. On channel 0 it begins with an Opening, which does not come back.
   virtual std::vector<std::string> exchange(std::size_t channel, const Signature& signature, std::string_view blob) = 0;
   static constexpr std::size_t most_blob = 64 << 10;
+  static constexpr std::size_t most_code = 1 << 20;  // of a signature that goes to another process
 
   // This rank's device has been in the collective for timeout(): the job fails, and the text says who is missing.
   virtual void late(const Position& position, const Signature& signature) noexcept = 0;

@@ -35,7 +35,7 @@ class RendezvousControl final : public Control {
  public:
   RendezvousControl(const JoinOptions& options, std::chrono::milliseconds timeout)
       : options_(options), timeout_(timeout), connection_(join(options)) {
-    connection_.allow(most_payload(options.ranks));
+    connection_.admit(most_payload(options.ranks), timeout);
     thread_ = std::thread([this] { work(); });
   }
   ~RendezvousControl() final {
@@ -213,6 +213,10 @@ class RendezvousControl final : public Control {
   Position announce(const Lock& lock, std::size_t channel, const Signature& signature, const std::string_view* blob) {
     if (failure() != nullptr) return {.channel = channel, .number = 0};
     encode(signature, code_);
+    if (code_.size() > most_code) {
+      throw UsageError(fmt::format("{} has {} segments, which take {} bytes to describe; one call takes up to {}",
+                                   brief(signature), signature.segments(), code_.size(), most_code));
+    }
     payload_.clear();
     FieldWriter writer(payload_);
     writer.number(static_cast<std::uint32_t>(channel));

@@ -176,7 +176,7 @@ class Lobby {
 
 constexpr std::chrono::milliseconds guests_poll{100};  // after which guests whose time is over are sent away
 // A rank's message is no larger than a blob, and the signature of a group of thousands of segments.
-constexpr Bytes most_member_payload{Control::most_blob + (std::size_t{1} << 20)};
+constexpr Bytes most_member_payload{Control::most_blob + Control::most_code + 1024};
 
 void require_private(const ServerOptions& options, const std::vector<Address>& addresses) {
   if (!options.token.empty()) return;
@@ -322,7 +322,7 @@ class RendezvousServer::Work : Pinned {
   void welcome(Lobby::Admitted admitted) {
     Member& came = member(admitted.rank);
     came.connection.emplace(std::move(admitted.connection));
-    came.connection->allow(most_member_payload);
+    came.connection->admit(most_member_payload, options_.timeout);
     if (room_.failure() != nullptr) came.connection->send(FrameKind::failed, failed_payload(*room_.failure()));
   }
 

@@ -1,0 +1,90 @@
+// Each collective call of models, files and worlds, made by one rank alone while the others take a step: all ranks get
+// an error that names both calls, after the timeout at the latest.
+#include <doctest/doctest.h>
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "checkpoint_model.hpp"
+#include "temporary_folder.hpp"
+#include "tessera/base/error.hpp"
+#include "tessera/checkpoint/weights.hpp"
+
+using namespace checkpoint_model;
+
+namespace one_rank_test {
+
+struct Weight : Module {
+  void visit(ModuleVisitor& visitor) override {
+    visitor("weight", weight);
+    visitor("mean", mean);
+  }
+  void forward(Window&) {}
+  Parameter weight{{300}, Initial::ones()};
+  Buffer mean{{3}};
+};
+
+struct Fixture {
+  Fixture(World& given, const TemporaryFolder& folder)
+      : world(given), model(given, {.checkpointing = Checkpointing::blocking}) {
+    model.add(weight, "unit");
+    model.finalize(Sgd{});
+    checkpoints.emplace(model, CheckpointerOptions{.directory = folder.path()});
+    checkpoints->save({.step = 1});
+  }
+  World& world;
+  Weight weight;
+  FullyShard model;
+  std::optional<Checkpointer> checkpoints;
+};
+
+struct Call {
+  const char* said;  // of it in the error
+  std::function<void(Fixture&)> make;
+};
+
+std::string error_of(const Call& call) {
+  const TemporaryFolder folder;
+  try {
+    launch({.ranks = 2, .timeout = std::chrono::milliseconds(300)}, [&](World& world) {
+      Fixture fixture(world, folder);
+      if (world.rank() == 0) call.make(fixture);
+      fixture.model.forward(fixture.weight);
+      fixture.model.synchronize();
+    });
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST_CASE("what_one_rank_calls_alone_is_named_with_what_the_others_call") {
+  const TemporaryFolder elsewhere;
+  const std::vector<Call> calls = {
+      {"checkpoint: buffers", [](Fixture& f) { f.checkpoints->save({.step = 2}); }},
+      {"checkpoint: ", [](Fixture& f) { f.checkpoints->latest(); }},
+      {"checkpoint: ", [](Fixture& f) { f.checkpoints->load(f.checkpoints->latest()->path); }},
+      {"checkpoint", [&](Fixture& f) { Checkpointer(f.model, {.directory = elsewhere.path()}); }},
+      {"weights", [&](Fixture& f) { dump_weights(f.model, elsewhere / "w.safetensors"); }},
+      {"weights", [&](Fixture& f) { load_weights(f.model, elsewhere / "w.safetensors"); }},
+      {"whole", [](Fixture& f) { f.model.whole(f.weight.weight); }},
+      {"norm", [](Fixture& f) { f.model.gradient_norms(); }},
+      {"unit", [](Fixture& f) { f.model.synchronize_buffers(); }},
+      {"", [](Fixture& f) { f.model.recompile(); }},
+      {"barrier \"mine\"", [](Fixture& f) { f.world.barrier("mine"); }},
+      {"\"mine\"", [](Fixture& f) { f.world.gather(std::vector<std::byte>(3), "mine"); }},
+      {"\"mine\"", [](Fixture& f) { f.world.mean(1.0, 1.0, "mine"); }},
+      {"\"mine\"", [](Fixture& f) { f.world.require_equal(1, "mine"); }},
+      {"make_communicator \"mine\"", [](Fixture& f) { f.world.make_communicator("mine"); }}};
+  for (const Call& call : calls) {
+    const std::string text = error_of(call);
+    CAPTURE(text);
+    CHECK(text.find(call.said) != std::string::npos);
+    CHECK(text.find("all-gather \"unit\"") != std::string::npos);
+    MESSAGE(text);
+  }
+}
+
+}  // namespace one_rank_test
