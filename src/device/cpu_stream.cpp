@@ -102,11 +102,26 @@ void CpuStream::wait(Event::Implementation& event) {
   submit([this, record = static_cast<CpuEvent&>(event).latest()] { await(record); });
 }
 
+// In stretches, of which one that took far longer than it should was no waiting: the process was stopped.
 template <typename Wait>
 bool CpuStream::timed(const Wait& wait_until) {
-  const auto start = std::chrono::steady_clock::now();
-  const bool came = wait_until(start + std::min(options_.wait_timeout, longest_wait));
-  const std::chrono::nanoseconds spent = std::chrono::steady_clock::now() - start;
+  using Clock = std::chrono::steady_clock;
+  const auto start = Clock::now();
+  const auto timeout = std::min(options_.wait_timeout, longest_wait);
+  const Clock::duration stretch =
+      std::clamp<Clock::duration>(timeout / 8, std::chrono::milliseconds(1), std::chrono::seconds(1));
+  Clock::time_point deadline = start + timeout;
+  bool came = false;
+  for (Clock::time_point now = start; !came;) {
+    const Clock::time_point before = now;
+    came = wait_until(std::min(deadline, now + stretch));
+    now = Clock::now();
+    if (now - before > 2 * stretch) deadline += now - before;
+    if (now < deadline) continue;
+    if (came || !options_.goes_on || !options_.goes_on()) break;
+    deadline = now + timeout;
+  }
+  const std::chrono::nanoseconds spent = Clock::now() - start;
   waited_.fetch_add(spent.count(), std::memory_order_relaxed);
   return came;
 }

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "device/device_backend.hpp"
@@ -22,6 +23,17 @@ namespace {
 
 // The other stream does so inside windows that exchange something.
 bool communicates(StreamId id) { return id == StreamId::gather || id == StreamId::reduce; }
+
+// Communicators have the deadlines between ranks, and say more: while they let the job go on, so do its streams. Nobody
+// else watches a rank that is alone.
+void limit_waits(StreamOptions& options, const World& world) {
+  const auto timeout = 4 * world.timeout();
+  options.wait_timeout = timeout;
+  options.goes_on = [&world, timeout] {
+    if (world.aborted()) return false;
+    return world.size() > 1 || std::chrono::steady_clock::now() - world.last_progress() < timeout;
+  };
+}
 
 std::size_t most_open_windows(const plan::Plan& plan) {
   std::size_t most = 1;
@@ -85,8 +97,7 @@ void Executor::make_streams() {
                        : StreamMode::immediate;
     options.meets_peers = true;
     options.priority = communicating ? StreamPriority::high : StreamPriority::normal;
-    // Longer than a communicator's deadline, whose error says more.
-    options.wait_timeout = 4 * world_.timeout();
+    limit_waits(options, world_);
     if (diagnostics_.delay_seed) {
       options.delay_seed =
           *diagnostics_.delay_seed * 64 + static_cast<std::uint64_t>(world_.rank()) * plan::stream_count + id;
@@ -104,9 +115,9 @@ void Executor::make_streams() {
     };
     streams_[id] = std::make_unique<Stream>(world_.device(), std::move(options));
   }
-  host_ = std::make_unique<Stream>(Device::cpu(), StreamOptions{.name = fmt::format("r{}.host", world_.rank()),
-                                                                .mode = StreamMode::immediate,
-                                                                .wait_timeout = 4 * world_.timeout()});
+  StreamOptions options{.name = fmt::format("r{}.host", world_.rank()), .mode = StreamMode::immediate};
+  limit_waits(options, world_);
+  host_ = std::make_unique<Stream>(Device::cpu(), std::move(options));
 }
 
 // Every event counts as recorded when the plan starts: what it stands for has not happened yet, so there is nothing to

@@ -90,6 +90,12 @@ TEST_CASE("lateness_names_the_missing_or_says_that_all_came") {
   CHECK_FALSE(ledger.announce(1, channel, code));
   CHECK_FALSE(late(Ledger::WaitFor::ranks));
   CHECK(has(late(Ledger::WaitFor::end)->text, "did not end within 0.4 s, though ranks 0-2 came"));
+  const auto works = [](int rank) { return rank != 2; };
+  CHECK_FALSE(ledger.late({.position = {channel, 1},
+                           .code = code,
+                           .timeout = std::chrono::milliseconds(400),
+                           .waiting_for = Ledger::WaitFor::end,
+                           .is_silent = works}));
 }
 
 TEST_CASE("groups_agree_each_by_itself") {

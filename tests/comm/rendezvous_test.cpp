@@ -1,5 +1,7 @@
 // The rendezvous over real sockets: who is admitted, what travels, and who hears of whose failure.
 #include <doctest/doctest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -641,6 +643,25 @@ TEST_CASE("a_rank_that_works_on_alone_is_waited_for_longer_than_the_deadline") {
   for (const std::string& text : texts) CHECK(text == "");
 }
 
+// It takes minutes to see what the system then does, so it is asked what it would do.
+TEST_CASE("a_network_may_be_silent_for_the_jobs_timeout_and_for_half_a_minute_at_least") {
+  Address address = resolve({.host = "127.0.0.1", .port = 0}).front();
+  const Socket listener = listen_at(address);
+  for (const auto& [timeout, seconds] : {std::pair(300, 30), std::pair(90'000, 90), std::pair(1'000'000'000, 32'000)}) {
+    std::string why;
+    Connection connection(connect_to(address, steady_clock::now() + at_once, why), Bytes(16));
+    connection.admit(Bytes(16), milliseconds(timeout));
+    const auto option = [&](int name) {
+      int value = 0;
+      socklen_t size = sizeof value;
+      REQUIRE(::getsockopt(connection.descriptor(), IPPROTO_TCP, name, &value, &size) == 0);
+      return value;
+    };
+    CHECK(option(TCP_USER_TIMEOUT) == 1000 * seconds);
+    CHECK(option(TCP_KEEPIDLE) + option(TCP_KEEPCNT) * option(TCP_KEEPINTVL) == seconds);
+  }
+}
+
 namespace {
 
 constexpr milliseconds stopped_timeout{1500};
@@ -709,6 +730,11 @@ TEST_CASE("blobs_have_a_limit_that_is_told_before_anything_is_sent") {
     if (control.exchange(1, meeting, largest).back() != largest) throw std::runtime_error("the largest blob");
     const std::string text = text_of_expected<UsageError>([&] { control.exchange(1, meeting, largest + "x"); });
     if (!has(text, "65537 bytes")) throw std::runtime_error(text);
+    const std::string label(Control::most_code, 'a');
+    const Signature long_one{.kind = CollectiveKind::barrier, .label = label, .sequence = 2};
+    const std::string told = text_of_expected<UsageError>([&] { control.announce(1, long_one); });
+    if (!has(told, "bytes to describe; one call takes up to 1048576"))
+      throw std::runtime_error(told.substr(told.size() - 90));
   });
   for (const std::string& text : texts) CHECK(text == "");
 }

@@ -221,6 +221,7 @@ NcclLibrary::Id FakeNccl::unique_id() {
 }
 
 NcclState FakeNccl::join(Handle& made, const Id& id, const Place& place) {
+  if (place.rank == faults_.rank) std::this_thread::sleep_for(faults_.joins_after);
   auto comm = std::make_shared<Comm>();
   {
     const std::lock_guard lock(mutex_);
@@ -349,7 +350,8 @@ NcclState FakeNccl::launch(const Call& call, std::vector<Operation> operations) 
   const bool hangs = faulty && faults_.hangs;
   std::minstd_rand delays(
       static_cast<unsigned>(faults_.delay_seed * 1000 + number * 16 + static_cast<unsigned>(comm.rank)));
-  const std::chrono::microseconds delay(faults_.delay_seed == 0 ? 0 : delays() % 300);
+  std::chrono::microseconds delay(faults_.delay_seed == 0 ? 0 : delays() % 300);
+  if (faulty && number == faults_.launch) delay += faults_.computes;
   const cudaLaunchConfig_t configuration{
       .gridDim = {1}, .blockDim = {1}, .stream = static_cast<cudaStream_t>(call.stream)};
   emulated::launch(configuration, [shared, number, hangs, delay, operations = std::move(operations)] {

@@ -286,6 +286,33 @@ TEST_CASE("a_device_that_hangs_is_named_with_its_collective_on_every_rank") {
   }
 }
 
+// Its host says so, and all have come to the collective long ago.
+TEST_CASE("a_rank_whose_device_computes_long_is_waited_for_while_it_makes_progress") {
+  for (const bool over_sockets : {false, true}) {
+    CAPTURE(over_sockets);
+    const NcclRanks how{.ranks = 3,
+                        .timeout = std::chrono::milliseconds(300),
+                        .faults = {.rank = 1, .launch = 9, .computes = std::chrono::milliseconds(1500)},
+                        .over_sockets = over_sockets};
+    check_all_well(run_nccl_ranks(how, [](World& world) {
+      const std::jthread progress([&](const std::stop_token& stop) {
+        while (world.rank() == 1 && !stop.stop_requested()) {
+          world.note_progress();
+          std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        }
+      });
+      take_turns(world, 20);
+    }));
+  }
+}
+
+TEST_CASE("a_device_that_starts_slowly_is_no_late_rank") {
+  check_all_well(run_nccl_ranks({.ranks = 3,
+                                 .timeout = std::chrono::milliseconds(200),
+                                 .faults = {.rank = 1, .joins_after = std::chrono::milliseconds(900)}},
+                                [](World& world) { take_turns(world, 1); }));
+}
+
 TEST_CASE("an_error_that_nccl_reports_later_ends_the_job_and_names_rank_and_collective") {
   const auto texts = run_nccl_ranks({.ranks = 3, .faults = {.rank = 2, .launch = 7, .hangs = true, .errors = true}},
                                     [](World& world) { take_turns(world, 20); });

@@ -2,19 +2,26 @@
 #include "tessera/device/event.hpp"
 
 #include <doctest/doctest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <optional>
 #include <thread>
 #include <vector>
 
+#include "../sanitizers/sanitizers.hpp"
 #include "gate.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/device/stream.hpp"
 
 using namespace tessera;
 using namespace std::chrono_literals;
+
+constexpr bool forked_processes_may_thread = !TESSERA_THREAD_SANITIZER;
 
 TEST_CASE("an event is complete once everything before its record has run") {
   Gate gate;
@@ -200,6 +207,53 @@ TEST_CASE("a wait that takes too long fails its stream, naming stream and event"
     CHECK_FALSE(reached);
     gate.open();
   }
+}
+
+TEST_CASE("a wait goes on as long again while it is told so") {
+  for (StreamMode mode : {StreamMode::queued, StreamMode::immediate}) {
+    Gate gate;
+    std::atomic<int> asked = 0;
+    Stream stuck(Device::cpu(), {});
+    Stream waiter(Device::cpu(),
+                  {.name = "compute", .mode = mode, .wait_timeout = 20ms, .goes_on = [&] { return ++asked < 3; }});
+    Event event(Device::cpu(), "unit 2 gathered");
+    stuck.submit([&] { gate.pass(); });
+    stuck.record(event);
+    const auto start = std::chrono::steady_clock::now();
+    waiter.wait(event);
+    CHECK_THROWS_AS(waiter.synchronize(), Error);
+    CHECK(std::chrono::steady_clock::now() - start >= 60ms);
+    CHECK(asked == 3);
+    gate.open();
+  }
+}
+
+// The other stream needs 400 ms in which the process runs, and the wait has 800 ms.
+TEST_CASE("time in which the process is stopped is no waiting" * doctest::skip(!forked_processes_may_thread)) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    Stream working(Device::cpu(), {});
+    Stream waiter(Device::cpu(), {.wait_timeout = 800ms});
+    Event event(Device::cpu(), "done");
+    working.submit([] {
+      for (int part = 0; part < 20; ++part) std::this_thread::sleep_for(20ms);
+    });
+    working.record(event);
+    waiter.wait(event);
+    try {
+      waiter.synchronize();
+    } catch (const Error&) {
+      ::_exit(1);
+    }
+    ::_exit(0);
+  }
+  std::this_thread::sleep_for(100ms);
+  ::kill(child, SIGSTOP);
+  std::this_thread::sleep_for(1500ms);
+  ::kill(child, SIGCONT);
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  CHECK(status == 0);
 }
 
 TEST_CASE("the longest wait_timeout that can be said is no short one") {

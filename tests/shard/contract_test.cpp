@@ -12,6 +12,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "../checkpoint/temporary_folder.hpp"
@@ -761,6 +762,22 @@ TEST_CASE("a_plan_over_the_limit_is_refused_with_a_setting_that_fits") {
   CHECK_NAMES(cause(tessera::Bytes(10'000), tessera::Strategy::fsdp), "no setting fits on 4 ranks");
   CHECK_NAMES(cause(tessera::Bytes(200'000), tessera::Strategy::fsdp, true),
               "with reshard_after_forward = true, also of units that have their own, as units.0");
+}
+
+// For eight times the timeout, which is twice as long as a rank's own streams wait for each other.
+TEST_CASE("a rank that makes progress is waited for by its peers' streams, too") {
+  tessera::launch({.ranks = 2, .timeout = std::chrono::milliseconds(150)}, [](tessera::World& world) {
+    Fixture fixture(world);
+    const auto start = std::chrono::steady_clock::now();
+    while (world.rank() == 1 && std::chrono::steady_clock::now() - start < 8 * world.timeout()) {
+      world.note_progress();
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    fixture.forward();
+    fixture.backward();
+    fixture.model.update();
+    fixture.model.synchronize();
+  });
 }
 
 }  // namespace

@@ -39,7 +39,10 @@ struct StreamOptions {
   // come.
   bool meets_peers = false;
   std::size_t queue_capacity = 256;  // tasks; submit() blocks while the ring is full, and then until half is free
-  std::chrono::milliseconds wait_timeout{600'000};  // for waits on events; the error names stream and event
+  // For waits on events, without the time in which the process was stopped; the error names stream and event. Where
+  // goes_on says true after it, a wait lasts as long again; called by whoever waits, must not throw.
+  std::chrono::milliseconds wait_timeout{600'000};
+  std::function<bool()> goes_on = nullptr;
   // Test mode: sleeps before each task, by seed; up to 0, 30 or 300 µs, so that streams differ in pace.
   std::optional<std::uint64_t> delay_seed = std::nullopt;
   // A CUDA stream may issue to a cudaStream_t of the program's own, which outlives this. What the program enqueues

@@ -176,6 +176,8 @@ std::optional<Verdict> Ledger::late(const Lateness& lateness) const {
   auto missing = channel.that_did_not_come(position.number);
   if (waiting.empty() || (missing.empty() && lateness.waiting_for == WaitFor::ranks)) return std::nullopt;
   const bool all_came = missing.empty();
+  const auto is_alive = [&](int rank) { return !lateness.is_silent(rank); };
+  if (all_came && std::any_of(waiting.begin(), waiting.end(), is_alive)) return std::nullopt;
   std::erase_if(missing, [&](int rank) {
     std::vector<bool> asked(left_.size());
     return !stands_still(rank, lateness, asked);

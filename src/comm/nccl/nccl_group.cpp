@@ -277,7 +277,7 @@ void NcclGroup::look_at(Flight& flight) {
   if (!flight.since && flight.begin.complete()) flight.since = steady_clock::now();
   if (!flight.since || steady_clock::now() - *flight.since < parts_.control.timeout()) return;
   parts_.control.late(flight.position, flight.signature);
-  flight.since = steady_clock::now();
+  *flight.since += look_interval(parts_.control.timeout());  // asked again where somebody makes progress
 }
 
 void NcclGroup::watch() noexcept {

@@ -8,6 +8,8 @@
 #include <cstring>
 #include <string_view>
 
+#include "comm/introduction.hpp"
+#include "comm/patience.hpp"
 #include "comm/pinned.hpp"
 #include "device/device_memory.hpp"
 #include "tessera/base/error.hpp"
@@ -58,6 +60,17 @@ class NcclMemory final : public device::DeviceMemory, private Pinned {
   void* data_;
 };
 
+Starting::Starting(Control& control)
+    : thread_([&control](const std::stop_token& stop) {
+        std::mutex mutex;
+        std::condition_variable_any stopped;
+        const auto end = SignOfLife::Clock::now() + start_timeout(control.timeout());
+        for (std::unique_lock lock(mutex); !stop.stop_requested() && SignOfLife::Clock::now() < end;) {
+          control.note_progress();
+          stopped.wait_for(lock, stop, look_interval(control.timeout()), [] { return false; });
+        }
+      }) {}
+
 // A program that has made a communicator has also made NCCL read its environment, without the variable that open_nccl()
 // sets later: whether NCCL keeps the order is then unknown.
 NcclJob::NcclJob(NcclLibrary& library, Control& control, Device device, NcclOptions options)
@@ -85,12 +98,18 @@ void NcclJob::end(NcclGroup& group) {
 std::shared_ptr<NcclGroup> NcclJob::make_group(const std::string& name, const CommunicatorUse& use) {
   const bool is_split = parts_.options.parent != nullptr;
   const bool is_first = use.group ? use.group->place() == 0 : control().rank() == 0;
-  Control::Opened opened =
-      control().open(name, use.group, is_first && !is_split ? blob_of(parts_.library.unique_id()) : "");
+  std::string id;
+  if (is_first && !is_split) {
+    const Starting starting(control());
+    id = blob_of(parts_.library.unique_id());
+  }
+  Control::Opened opened = control().open(name, use.group, id);
   if (!all_connected_) all_connected_ = control().open("all are connected", {}, "").channel;
   const auto first = static_cast<std::size_t>(opened.members.ranks.front());
+  std::optional<Starting> starting(std::in_place, control());
   auto made = std::make_shared<NcclGroup>(parts_, std::move(opened), use,
                                           is_split ? NcclLibrary::Id{} : id_of(opened.blobs[first]));
+  starting.reset();
   control().exchange(*all_connected_, signature_of_creation(made->name()), "");
   return made;
 }

@@ -22,6 +22,16 @@
 
 namespace tessera::comm {
 
+// While it lives, and up to start_timeout(), this rank counts as one that makes progress: how long a device and NCCL
+// take to start has nothing to do with the job's timeout.
+class Starting : Pinned {
+ public:
+  explicit Starting(Control& control);
+
+ private:
+  std::jthread thread_;
+};
+
 class NcclJob : Pinned {
  public:
   // Library and control outlive the job, and all streams that communicators run on end before it.

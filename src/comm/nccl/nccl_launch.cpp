@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -69,7 +70,9 @@ std::exception_ptr run_over_nccl(const MeetingPoint& point, const ProcessStart& 
   Control& control = *joined;
   std::exception_ptr thrown;
   {
+    std::optional<Starting> starting(std::in_place, control);
     NcclJob job(*library, control, device, nccl_options(how.options));
+    starting.reset();
     say_start(how, fmt::format("{} rank{}, processes of {}, each on a CUDA device (rank {} on {}); {}", how.start.ranks,
                                how.start.ranks == 1 ? "" : "s", how.start.by, how.start.rank, to_string(device),
                                job.in_words()));
@@ -163,7 +166,9 @@ RunThread nccl_threads(const LaunchOptions& options, ControlRoom& room) {
                     room.size(), devices, devices == 1 ? "" : "s", library->name(), devices));
   }
   return [library, &options](ThreadControl& control, RankLog& log, const Body& body) {
+    std::optional<Starting> starting(std::in_place, control);
     NcclJob job(*library, control, Device::cuda(control.rank() % cuda_device_count()), nccl_options(options));
+    starting.reset();
     if (control.rank() == 0) {
       say(fmt::format("tessera: {} rank{}, threads of one process, on CUDA devices; {}\n", control.size(),
                       control.size() == 1 ? "" : "s", job.in_words()));

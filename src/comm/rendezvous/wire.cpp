@@ -37,13 +37,19 @@ void set(int descriptor, int level, int name, int value) {
   static_cast<void>(::setsockopt(descriptor, level, name, &value, sizeof(value)));
 }
 
-// A host that has gone without a word is noticed after about half a minute.
-void watch_peer(int descriptor) {
+constexpr std::chrono::milliseconds least_silence{30'000};
+
+// A host that has gone without a word is noticed after about so long, of which the system knows whole seconds up to
+// nine hours. Keep-alive asks it where nothing is said.
+void watch_peer(int descriptor, std::chrono::milliseconds silence) {
+  constexpr int questions = 4;
+  const auto seconds = static_cast<int>(std::min<std::int64_t>((silence.count() + 999) / 1000, 32'000));
+  const int between = std::max(1, seconds / (questions + 2));
   set(descriptor, SOL_SOCKET, SO_KEEPALIVE, 1);
-  set(descriptor, IPPROTO_TCP, TCP_KEEPIDLE, 10);
-  set(descriptor, IPPROTO_TCP, TCP_KEEPINTVL, 5);
-  set(descriptor, IPPROTO_TCP, TCP_KEEPCNT, 4);
-  set(descriptor, IPPROTO_TCP, TCP_USER_TIMEOUT, 30'000);
+  set(descriptor, IPPROTO_TCP, TCP_KEEPIDLE, seconds - questions * between);
+  set(descriptor, IPPROTO_TCP, TCP_KEEPINTVL, between);
+  set(descriptor, IPPROTO_TCP, TCP_KEEPCNT, questions);
+  set(descriptor, IPPROTO_TCP, TCP_USER_TIMEOUT, seconds * 1000);
   set(descriptor, IPPROTO_TCP, TCP_NODELAY, 1);
 }
 
@@ -211,7 +217,7 @@ std::optional<Accepted> accept_from(const Socket& listener) {
   accepted.socket = Socket(
       ::accept4(listener.descriptor(), pointer(accepted.from), &accepted.from.size, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (accepted.socket.is_open()) {
-    watch_peer(accepted.socket.descriptor());
+    watch_peer(accepted.socket.descriptor(), least_silence);
     return accepted;
   }
   if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) fail("accept4");
@@ -238,7 +244,7 @@ Socket connect_to(const Address& address, std::chrono::steady_clock::time_point 
     if (const int error = error_of(socket)) return why = text_of(error), Socket();
   }
   if (met_itself(socket)) return why = text_of(ECONNREFUSED), Socket();
-  watch_peer(socket.descriptor());
+  watch_peer(socket.descriptor(), least_silence);
   return socket;
 }
 
@@ -298,6 +304,11 @@ constexpr int most_reads = 8;
 constexpr std::size_t read_bytes = 32 << 10;
 
 }  // namespace
+
+void Connection::admit(Bytes most_payload, std::chrono::milliseconds silence) {
+  reader_.allow(most_payload);
+  watch_peer(descriptor(), std::max(silence, least_silence));
+}
 
 bool Connection::receive() {
   std::array<char, read_bytes> bytes;

@@ -169,7 +169,9 @@ class Connection {
   Connection(Socket socket, Bytes most_payload) : socket_(std::move(socket)), reader_(most_payload) {}
 
   int descriptor() const { return socket_.descriptor(); }
-  void allow(Bytes most_payload) { reader_.allow(most_payload); }
+  // From now on a payload may be so large, and the other side's host silent for so long, or 30 s, before it counts as
+  // gone.
+  void admit(Bytes most_payload, std::chrono::milliseconds silence);
 
   // Takes some of what is there; false when the other side has gone. Frames that came before that are still given.
   bool receive();
