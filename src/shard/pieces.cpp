@@ -96,7 +96,8 @@ std::vector<float> whole_parameter(World& world, const plan::Plan& plan, const W
   }
   std::vector<float> sent(largest, 0.0f);
   if (mine != pieces.end()) std::copy(mine->values.begin(), mine->values.end(), sent.begin());
-  const std::vector<std::byte> all = world.gather(std::as_bytes(std::span<const float>(sent)), parameter.name());
+  const std::vector<std::byte> all =
+      world.gather(std::as_bytes(std::span<const float>(sent)), fmt::format("whole({})", parameter.name()));
   std::vector<float> result(parameter.elements());
   for (std::size_t rank = 0; rank < shares.size(); ++rank) {
     if (!shares[rank] || !is_with(plan, rank, world, plan.mesh.axes() - owned)) continue;

@@ -69,10 +69,10 @@ TEST_CASE("what_one_rank_calls_alone_is_named_with_what_the_others_call") {
       {"checkpoint", [&](Fixture& f) { Checkpointer(f.model, {.directory = elsewhere.path()}); }},
       {"weights", [&](Fixture& f) { dump_weights(f.model, elsewhere / "w.safetensors"); }},
       {"weights", [&](Fixture& f) { load_weights(f.model, elsewhere / "w.safetensors"); }},
-      {"whole", [](Fixture& f) { f.model.whole(f.weight.weight); }},
+      {"whole(unit.weight)", [](Fixture& f) { f.model.whole(f.weight.weight); }},
       {"norm", [](Fixture& f) { f.model.gradient_norms(); }},
       {"unit", [](Fixture& f) { f.model.synchronize_buffers(); }},
-      {"", [](Fixture& f) { f.model.recompile(); }},
+      {"options, units", [](Fixture& f) { f.model.recompile(); }},
       {"barrier \"mine\"", [](Fixture& f) { f.world.barrier("mine"); }},
       {"\"mine\"", [](Fixture& f) { f.world.gather(std::vector<std::byte>(3), "mine"); }},
       {"\"mine\"", [](Fixture& f) { f.world.mean(1.0, 1.0, "mine"); }},
@@ -83,7 +83,6 @@ TEST_CASE("what_one_rank_calls_alone_is_named_with_what_the_others_call") {
     CAPTURE(text);
     CHECK(text.find(call.said) != std::string::npos);
     CHECK(text.find("all-gather \"unit\"") != std::string::npos);
-    MESSAGE(text);
   }
 }
 
