@@ -62,6 +62,8 @@ class Gpt(nn.Module):
         self.wpe = nn.Embedding(options.seq, options.width)
         self.blocks = nn.ModuleList(Block(options) for _ in range(options.layers))
         self.final = nn.LayerNorm(options.width)
+        for table in (self.wte, self.wpe):  # as GPT-2's; numbers of size 1 would give the tied head logits of size 28
+            nn.init.normal_(table.weight, std=0.02)
 
     def forward(self, ids, targets):
         x = self.wte(ids) + self.wpe(torch.arange(ids.shape[1], device=ids.device))

@@ -23,7 +23,7 @@ class Library {
   WithAttention now_{cuda::attentions::Set::cudnn};
 };
 
-constexpr AttentionShape shape{5, 130, 3, 16};
+constexpr AttentionShape shape{5, 130, 3, 72};
 
 void check_near_the_cpu(const AttentionShape& of, const Dropout& dropout) {
   AttentionCase<bf16> expected(of, dropout), computed(of, dropout);
@@ -46,6 +46,12 @@ TEST_CASE("fused attention is called for as many sequences and heads as its scra
   emulated_attention() = {.bytes_of_head = std::size_t{12} << 20};
   check_near_the_cpu(shape, {});
   CHECK(emulated_attention().calls == Calls(30, {1, 1}));
+}
+
+TEST_CASE("the backward pass of heads of at most 64 is that of own kernels") {
+  const Library library;
+  check_near_the_cpu({5, 130, 3, 64}, {});
+  CHECK(emulated_attention().calls == Calls{{5, 3}});  // forward
 }
 
 TEST_CASE("where the library has no kernel, or no room for one, own kernels compute") {
@@ -73,11 +79,12 @@ TEST_CASE("scratch memory of fused attention is bounded, and enough for own kern
   const auto bytes = [](const AttentionShape& of) {
     return attention_backward_scratch<bf16>(of, DeviceKind::cuda) * sizeof(float);
   };
-  const std::size_t gpt = bytes({32, 1024, 12, 64});
+  const std::size_t gpt = bytes({32, 1024, 12, 128});
   CHECK(gpt > std::size_t{200} << 20);
   CHECK(gpt <= std::size_t{272} << 20);
-  CHECK(bytes({1, 16384, 2, 64}) == (std::size_t{16384} * 16384 * 2 + 16384 * 65 * 4) + (std::size_t{16} << 20));
-  CHECK(bytes({1 << 20, 64, 16, 8}) == (std::size_t{1} << 30) * 4);
+  CHECK(bytes({1, 16384, 2, 128}) == (std::size_t{16384} * 16384 * 2 + 16384 * 129 * 4) + (std::size_t{16} << 20));
+  CHECK(bytes({1 << 20, 64, 16, 72}) == (std::size_t{1} << 30) * 4);
+  CHECK(bytes({32, 1024, 12, 64}) == 32 * 1024 * 12 * sizeof(float));
   CHECK(attention_backward_scratch<float>({32, 1024, 12, 64}, DeviceKind::cuda) == 32 * 1024 * 12);
 }
 

@@ -120,7 +120,8 @@ TEST_CASE_TEMPLATE("cuda: a linear layer is near the CPU's, with every epilogue"
           // The CPU rounds once more before it adds a residual.
           check_near(computed.y, expected.y, after == After::residual ? 2.0 * rounding<T> + 2e-6 : 2e-6);
           check_near(computed.dx, expected.dx, after == After::gelu ? gelu_of_epilogue : 2e-6);
-          check_near(computed.dweight, expected.dweight);
+          // On Hopper cuBLASLt rounds a product of 16 bits once before it adds it to what is there.
+          check_near(computed.dweight, expected.dweight, accumulate ? 2.0 * rounding<T> + 2e-6 : 2e-6);
           check_near(computed.dbias, expected.dbias);
           if (after == After::gelu) check_near(computed.gelu, expected.gelu, 2.0 * rounding<T> + gelu_of_epilogue);
         }

@@ -37,6 +37,10 @@ bool may_be_fused(const AttentionTiles& a) {
          a.queries == a.sequence && a.sequence > 1 && a.sequences != 0 && a.head_dim % 8 == 0;
 }
 
+// On an H100 the library's deterministic backward pass is slower than own kernels in heads of 64, by a sixth over 1,024
+// rows and by more than a third over 4,096, and faster in heads of 128 (docs/benchmarks/gpu-h100.md).
+bool may_be_fused_backward(const AttentionTiles& a) { return may_be_fused(a) && a.head_dim > 64; }
+
 // How many sequences, and heads of them, one call computes: all heads, or heads of one sequence.
 struct Share {
   std::size_t sequences;
@@ -185,7 +189,7 @@ std::size_t forward_scratch_bytes(const AttentionTiles& a) { return may_be_fused
 
 std::size_t backward_scratch_bytes(const AttentionTiles& a) {
   const std::size_t deltas = a.sequences * a.heads * a.sequence * sizeof(float);
-  if (!may_be_fused(a)) return deltas;
+  if (!may_be_fused_backward(a)) return deltas;
   const Share share = share_of_backward(a);
   return std::max(deltas, share.sequences * share.heads * head_bytes(a) + spare_bytes);
 }
@@ -196,7 +200,7 @@ void forward(void* native, const AttentionTiles& a) {
 }
 
 void backward(void* native, const AttentionTiles& a) {
-  if (may_be_fused(a) && run_fused(native, a, true, share_of_backward(a))) return;
+  if (may_be_fused_backward(a) && run_fused(native, a, true, share_of_backward(a))) return;
   attention_backward(native, a);
 }
 

@@ -2,9 +2,10 @@
 // and the machine have decides, never a timing.
 //
 // cuDNN computes whole sequences of bf16 and fp16 without dropout, whose mask is this project's own, in heads of a
-// multiple of 8. All else, and what it has no kernel for, own kernels compute; both keep the same statistics. Its
-// deterministic backward pass keeps probabilities in memory, rows² · 2 bytes for each head, so it is called for as many
-// sequences and heads at a time as fit a limit.
+// multiple of 8. All else, and what it has no kernel for, own kernels compute; both keep the same statistics, so the
+// backward pass in heads of at most 64 is that of own kernels, which are faster there. The library's deterministic one
+// keeps probabilities in memory, rows² · 2 bytes for each head, so it is called for as many sequences and heads at a
+// time as fit a limit.
 #pragma once
 
 #include <cstddef>

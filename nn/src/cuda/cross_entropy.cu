@@ -9,7 +9,8 @@ namespace tessera::nn::cuda {
 
 namespace {
 
-constexpr std::size_t most_row_threads = 256;
+// So few blocks fit at once that what they have read once is still in the L2 when it is read again.
+constexpr std::size_t most_row_threads = 1024;
 constexpr unsigned sum_threads = 1024;
 constexpr unsigned correct_threads = 256;
 
@@ -105,7 +106,7 @@ __device__ RowStatistics form_statistics(const CrossEntropyArguments& a, std::si
 }
 
 template <typename T>
-__global__ void softmax_statistics(const CrossEntropyArguments a, bool packs) {
+__global__ void __launch_bounds__(most_row_threads) softmax_statistics(const CrossEntropyArguments a, bool packs) {
   for (std::size_t row = blockIdx.x; row < a.batch; row += gridDim.x) form_statistics<T>(a, row, packs);
 }
 
@@ -204,7 +205,7 @@ __device__ void form_gradient(const CrossEntropyArguments& a, std::size_t row, c
 }
 
 template <typename T>
-__global__ void logit_gradients(const CrossEntropyArguments a, const LogitGradients<T> to) {
+__global__ void __launch_bounds__(most_row_threads) logit_gradients(const CrossEntropyArguments a, const LogitGradients<T> to) {
   for (std::size_t row = blockIdx.x; row < a.batch; row += gridDim.x) {
     form_gradient(a, row, {a.statistics[2 * row], a.statistics[2 * row + 1]}, to);
   }
@@ -213,7 +214,8 @@ __global__ void logit_gradients(const CrossEntropyArguments a, const LogitGradie
 // The gradient may take the logits' place: nothing is written before all threads have passed the barriers of the row's
 // sums, when the label's logit has been read, too.
 template <typename T>
-__global__ void statistics_and_gradients(const CrossEntropyArguments a, const LogitGradients<T> to, bool packs) {
+__global__ void __launch_bounds__(most_row_threads)
+    statistics_and_gradients(const CrossEntropyArguments a, const LogitGradients<T> to, bool packs) {
   for (std::size_t row = blockIdx.x; row < a.batch; row += gridDim.x) {
     const auto* const logits = static_cast<const T*>(a.logits) + row * a.stride;
     if (threadIdx.x == 0 && label_fits(a, row)) a.label_logits[row] = to_float(logits[a.labels[row]]);

@@ -136,23 +136,48 @@ __global__ void place_rows(const EmbeddingBackwardRows a, const DigitPass pass) 
   pass.to[first + static_cast<std::int32_t>(before[own_warp][digit] + earlier)] = row;
 }
 
-template <typename T>
+constexpr unsigned ids_of_block = 8;
+
+// A warp has an id, each lane of it a pack of columns. One id may have most rows, as the blank has in a text of bytes:
+// many are under way at a time, though they are added in their order.
+template <typename T, std::size_t width>
 __global__ void sum_tokens(const EmbeddingBackwardRows a, const std::int32_t* row_of) {
+  constexpr std::int32_t at_a_time = 16;
   const auto* const dy = static_cast<const T*>(a.dy);
-  for (std::size_t id = blockIdx.x; id < a.vocabulary; id += gridDim.x) {
-    T* const to = static_cast<T*>(a.dtable) + id * a.dim;
-    const std::int32_t first = a.scratch[id];
+  const std::size_t column = (static_cast<std::size_t>(blockIdx.y) * warp + threadIdx.x % warp) * width;
+  if (column >= a.dim) return;
+  const std::size_t step = static_cast<std::size_t>(gridDim.x) * ids_of_block;
+  for (std::size_t id = blockIdx.x * ids_of_block + threadIdx.x / warp; id < a.vocabulary; id += step) {
+    T* const to = static_cast<T*>(a.dtable) + id * a.dim + column;
     const std::int32_t end = a.scratch[id + 1];
-    if (first == end && a.accumulate) continue;
-    for (std::size_t i = threadIdx.x; i < a.dim; i += blockDim.x) {
-      float sum = a.accumulate ? to_float(to[i]) : 0.0f;
-#pragma unroll 8
-      for (std::int32_t at = first; at < end; ++at) {
-        sum = sum + to_float(dy[static_cast<std::size_t>(row_of[at]) * a.dim + i]);
+    std::int32_t at = a.scratch[id];
+    if (at == end && a.accumulate) continue;
+    float sum[width] = {};
+    if (a.accumulate) load<width>(to, sum);
+    for (; at < end; at += at_a_time) {
+      Pack<T, width> rows[at_a_time];
+#pragma unroll
+      for (std::int32_t i = 0; i < at_a_time; ++i) {
+        if (at + i >= end) continue;
+        const T* const row = dy + static_cast<std::size_t>(row_of[at + i]) * a.dim;
+        rows[i] = *reinterpret_cast<const Pack<T, width>*>(row + column);
       }
-      to[i] = to_element<T>(sum);
+#pragma unroll
+      for (std::int32_t i = 0; i < at_a_time; ++i) {
+        if (at + i >= end) continue;
+        for (std::size_t k = 0; k < width; ++k) sum[k] = sum[k] + to_float(rows[i].element[k]);
+      }
     }
+    store<width>(to, sum);
   }
+}
+
+template <typename T, std::size_t width>
+void launch_sum_tokens(void* native, const EmbeddingBackwardRows& a, const std::int32_t* row_of) {
+  const std::size_t blocks = std::min((a.vocabulary + ids_of_block - 1) / ids_of_block, most_blocks);
+  const auto tiles = static_cast<unsigned>((a.dim + warp * width - 1) / (warp * width));
+  launch(native, {.blocks = dim3(static_cast<unsigned>(blocks), tiles), .threads = warp * ids_of_block},
+         sum_tokens<T, width>, a, row_of);
 }
 
 template <typename T>
@@ -210,7 +235,11 @@ void embedding_backward(void* native, const EmbeddingBackwardRows& a) {
     using T = typename decltype(type)::Element;
     if (a.dtable != nullptr && a.vocabulary > 0) {
       const std::int32_t* const row_of = sort_rows(native, a);
-      launch(native, blocks_of_rows(a.vocabulary, a.dim), sum_tokens<T>, a, row_of);
+      if (a.dim % pack_width<T> == 0 && packed<T>(a.dy) && packed<T>(a.dtable)) {
+        launch_sum_tokens<T, pack_width<T>>(native, a, row_of);
+      } else {
+        launch_sum_tokens<T, 1>(native, a, row_of);
+      }
     }
     if (a.dpositions != nullptr && a.context > 0) {
       launch(native, blocks_of_rows(a.context, a.dim), sum_positions<T>, a);

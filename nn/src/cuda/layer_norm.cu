@@ -8,7 +8,8 @@ namespace tessera::nn::cuda {
 
 namespace {
 
-RowParts parts_of(std::size_t rows) { return parts_of_rows(rows, 128); }
+// Two for each multiprocessor of an H100, whose loads wait for memory by turns.
+RowParts parts_of(std::size_t rows) { return parts_of_rows(rows, 264); }
 
 // `of` has `terms` and add<width>(row, column, float (&sums)[terms][width]); partial sums go to [part, term, column].
 template <std::size_t width, typename Of>
@@ -30,17 +31,34 @@ struct SumTargets {
   T* of[terms];
 };
 
+// A block adds up 32 columns of `sums`, which is [part, term · column]: each warp every eighth part, then the warps' sums
+// in their order.
 template <typename T, std::size_t terms>
 __global__ void add_parts(const float* sums, std::size_t parts, std::size_t columns, const SumTargets<T, terms> to,
                           bool accumulate) {
-  for (std::size_t i = thread_of_grid(); i < terms * columns; i += threads_of_grid()) {
-    const std::size_t term = i / columns;
-    const std::size_t column = i % columns;
-    if (to.of[term] == nullptr) continue;
-    float sum = accumulate ? to_float(to.of[term][column]) : 0.0f;
-    for (std::size_t part = 0; part < parts; ++part) sum = sum + sums[(part * terms + term) * columns + column];
-    to.of[term][column] = to_element<T>(sum);
+  __shared__ float of_group[row_groups][warp];
+  const unsigned group = threadIdx.x / warp;
+  const unsigned lane = threadIdx.x % warp;
+  const std::size_t i = static_cast<std::size_t>(blockIdx.x) * warp + lane;
+  float own = 0.0f;
+  if (i < terms * columns) {
+#pragma unroll 4
+    for (std::size_t part = group; part < parts; part += row_groups) own = own + sums[part * terms * columns + i];
   }
+  of_group[group][lane] = own;
+  __syncthreads();
+  if (group != 0 || i >= terms * columns || to.of[i / columns] == nullptr) return;
+  for (unsigned other = 1; other < row_groups; ++other) own = own + of_group[other][lane];
+  T& place = to.of[i / columns][i % columns];
+  place = to_element<T>(accumulate ? to_float(place) + own : own);
+}
+
+template <typename T, std::size_t terms>
+void launch_add_parts(void* native, const float* sums, std::size_t parts, std::size_t columns,
+                      const SumTargets<T, terms>& to, bool accumulate) {
+  const auto blocks = static_cast<unsigned>((terms * columns + warp - 1) / warp);
+  launch(native, {.blocks = dim3(blocks), .threads = warp * row_groups}, add_parts<T, terms>, sums, parts, columns, to,
+         accumulate);
 }
 
 template <std::size_t width, typename Of>
@@ -63,8 +81,7 @@ void sum_columns(void* native, const Of& of, const ColumnsToSum& a, const SumTar
   if (a.columns == 0) return;
   if (a.pairs) launch_parts<2>(native, of, a.rows, a.columns, a.scratch);
   if (!a.pairs) launch_parts<1>(native, of, a.rows, a.columns, a.scratch);
-  launch(native, blocks_for(Of::terms * a.columns, 64), add_parts<T, Of::terms>, a.scratch, parts_of(a.rows).count,
-         a.columns, to, a.accumulate);
+  launch_add_parts(native, a.scratch, parts_of(a.rows).count, a.columns, to, a.accumulate);
 }
 
 template <typename T>
@@ -210,7 +227,8 @@ __device__ void backward_row(const LayerNormBackwardRows& a, std::size_t row, co
     load<width>(weight + i, scale);
     for (std::size_t k = 0; k < width; ++k) normal[k] = (normal[k] - mean) * inverse;
     see(p, g, normal);
-    for (std::size_t k = 0; k < width; ++k) g[k] = g[k] * scale[k];
+    // Rounded here, and not within what takes the mean from it: the gradient of a row of one element is 0.
+    for (std::size_t k = 0; k < width; ++k) g[k] = __fmul_rn(g[k], scale[k]);
   };
   for_each_pack<width, packs>(a.dim, [&](std::size_t p, std::size_t i) {
     form(p, i, visit);
@@ -345,8 +363,8 @@ void backward_of_packs(void* native, const LayerNormBackwardRows& a, float* scra
         const RowParts parts = parts_of(a.rows);
         launch(native, {.blocks = dim3(static_cast<unsigned>(parts.count)), .threads = warp * row_groups},
                backward_rows_and_sums<width, packs, T>, a, parts.rows, scratch);
-        return launch(native, blocks_for(2 * a.dim, 64), add_parts<T, 2>, scratch, parts.count, a.dim,
-                      SumTargets<T, 2>{{static_cast<T*>(a.dweight), static_cast<T*>(a.dbias)}}, a.accumulate);
+        return launch_add_parts(native, scratch, parts.count, a.dim,
+                                SumTargets<T, 2>{{static_cast<T*>(a.dweight), static_cast<T*>(a.dbias)}}, a.accumulate);
       }
     } else if (wants_sums) {
       parameter_gradients<T>(native, a, scratch);

@@ -125,17 +125,41 @@ __device__ void read(const View<format>& data, std::size_t count, std::size_t i,
   for (std::size_t k = 0; k < pack; ++k) values[k] = i + k < count ? data.get(i + k) : 0.0f;
 }
 
+__device__ inline void add_square(float (&sum)[pack], const float (&x)[pack]) {
+  for (std::size_t k = 0; k < pack; ++k) sum[k] = sum[k] + x[k] * x[k];
+}
+
+// This thread's four lanes of a whole block, which it has from `data` on in packs. Many are under way at a time: there
+// are too few threads to hide the memory's latency otherwise.
+template <Format format>
+__device__ void add_whole_block(const typename Stored<format>::Type* data, float (&sum)[pack]) {
+  constexpr unsigned at_a_time = 16;
+  constexpr unsigned row = threads_per_lane * pack;
+  for (unsigned first = 0; first < norm_block; first += at_a_time * row) {
+    Pack<format> stored[at_a_time];
+#pragma unroll
+    for (unsigned i = 0; i < at_a_time; ++i) stored[i] = *reinterpret_cast<const Pack<format>*>(data + first + i * row);
+#pragma unroll
+    for (unsigned i = 0; i < at_a_time; ++i) {
+      float x[pack];
+      for (std::size_t k = 0; k < pack; ++k) x[k] = to_float<format>(stored[i].element[k]);
+      add_square(sum, x);
+    }
+  }
+}
+
 // This thread's four lanes of the block at `begin`.
 template <Format format>
 __device__ void add_squares(const View<format>& data, std::size_t count, std::size_t begin, bool packs,
                             float (&sum)[pack]) {
   for (std::size_t k = 0; k < pack; ++k) sum[k] = 0.0f;
+  const std::size_t own = threadIdx.x % threads_per_lane * pack;
+  if (packs && begin + norm_block <= count) return add_whole_block<format>(data.data + begin + own, sum);
   const std::size_t end = begin + norm_block < count ? begin + norm_block : count;
-#pragma unroll 8
-  for (std::size_t i = begin + threadIdx.x % threads_per_lane * pack; i < end; i += threads_per_lane * pack) {
+  for (std::size_t i = begin + own; i < end; i += threads_per_lane * pack) {
     float x[pack];
     read(data, count, i, packs, x);
-    for (std::size_t k = 0; k < pack; ++k) sum[k] = sum[k] + x[k] * x[k];
+    add_square(sum, x);
   }
 }
 

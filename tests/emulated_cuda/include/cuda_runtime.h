@@ -124,6 +124,7 @@ template <typename T>
 T __ldg(const T* from) {
   return *from;
 }
+inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __expf(float x) { return std::exp(x); }
 inline float __fdividef(float x, float y) { return x / y; }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
