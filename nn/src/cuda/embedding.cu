@@ -154,19 +154,20 @@ __global__ void sum_tokens(const EmbeddingBackwardRows a, const std::int32_t* ro
     if (at == end && a.accumulate) continue;
     float sum[width] = {};
     if (a.accumulate) load<width>(to, sum);
-    for (; at < end; at += at_a_time) {
+    const auto row = [&](std::int32_t i) { return dy + static_cast<std::size_t>(row_of[i]) * a.dim + column; };
+    for (; at + at_a_time <= end; at += at_a_time) {
       Pack<T, width> rows[at_a_time];
 #pragma unroll
-      for (std::int32_t i = 0; i < at_a_time; ++i) {
-        if (at + i >= end) continue;
-        const T* const row = dy + static_cast<std::size_t>(row_of[at + i]) * a.dim;
-        rows[i] = *reinterpret_cast<const Pack<T, width>*>(row + column);
-      }
+      for (std::int32_t i = 0; i < at_a_time; ++i) rows[i] = *reinterpret_cast<const Pack<T, width>*>(row(at + i));
 #pragma unroll
       for (std::int32_t i = 0; i < at_a_time; ++i) {
-        if (at + i >= end) continue;
         for (std::size_t k = 0; k < width; ++k) sum[k] = sum[k] + to_float(rows[i].element[k]);
       }
+    }
+    for (; at < end; ++at) {
+      float values[width];
+      load<width>(row(at), values);
+      for (std::size_t k = 0; k < width; ++k) sum[k] = sum[k] + values[k];
     }
     store<width>(to, sum);
   }

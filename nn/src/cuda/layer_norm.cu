@@ -8,8 +8,7 @@ namespace tessera::nn::cuda {
 
 namespace {
 
-// Two for each multiprocessor of an H100, whose loads wait for memory by turns.
-RowParts parts_of(std::size_t rows) { return parts_of_rows(rows, 264); }
+RowParts parts_of(std::size_t rows) { return parts_of_rows(rows, 128); }
 
 // `of` has `terms` and add<width>(row, column, float (&sums)[terms][width]); partial sums go to [part, term, column].
 template <std::size_t width, typename Of>
