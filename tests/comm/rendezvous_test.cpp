@@ -643,6 +643,19 @@ TEST_CASE("a_rank_that_works_on_alone_is_waited_for_longer_than_the_deadline") {
   for (const std::string& text : texts) CHECK(text == "");
 }
 
+TEST_CASE("rank_0_raises_its_limit_of_open_files_for_its_ranks") {
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
+  rlimit low = before;
+  low.rlim_cur = std::min<rlim_t>(256, before.rlim_max);
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &low) == 0);
+  const Meeting place({.ranks = 300});
+  rlimit now{};
+  ::getrlimit(RLIMIT_NOFILE, &now);
+  ::setrlimit(RLIMIT_NOFILE, &before);
+  CHECK(now.rlim_cur == std::min<rlim_t>(300 + 1024, before.rlim_max));
+}
+
 // It takes minutes to see what the system then does, so it is asked what it would do.
 TEST_CASE("a_network_may_be_silent_for_the_jobs_timeout_and_for_half_a_minute_at_least") {
   Address address = resolve({.host = "127.0.0.1", .port = 0}).front();

@@ -462,6 +462,8 @@ TEST_CASE("a_joined_stream_adds_to_gradients_that_are_zero_by_then") {
       model.within(unit, WindowKind::forward, [](tessera::Window&) {});
       model.within(unit, WindowKind::backward, [&](tessera::Window& window) {
         window.join(side);
+        window.stream().submit(
+            [] { std::this_thread::sleep_for(std::chrono::milliseconds(10)); });  // zeroing comes late
         side.submit([gradient = window.gradient(weight, tessera::GradientMode::accumulate)] {
           for (float& value : gradient) value += 1.0f;
         });
