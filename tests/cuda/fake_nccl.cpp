@@ -213,6 +213,7 @@ void run(Comm& comm, std::uint64_t number, const std::vector<Operation>& operati
 FakeNccl::~FakeNccl() = default;
 
 NcclLibrary::Id FakeNccl::unique_id() {
+  std::this_thread::sleep_for(faults_.starts_after);
   const std::lock_guard lock(mutex_);
   Id id{};
   const std::uint64_t number = ++ids_;
@@ -221,7 +222,6 @@ NcclLibrary::Id FakeNccl::unique_id() {
 }
 
 NcclState FakeNccl::join(Handle& made, const Id& id, const Place& place) {
-  if (place.rank == faults_.rank) std::this_thread::sleep_for(faults_.joins_after);
   auto comm = std::make_shared<Comm>();
   {
     const std::lock_guard lock(mutex_);

@@ -19,16 +19,16 @@
 namespace tessera::comm {
 
 struct FakeFaults {
-  int rank = -1;                             // whose; of none
-  std::uint64_t launch = 0;                  // from its n-th launch on each communicator on, counted from 1
-  bool hangs = false;                        // its device does nothing more
-  bool errors = false;                       // its communicator reports an error
-  bool refuses = false;                      // its calls fail
-  std::chrono::milliseconds computes{0};     // its device does so for so long before that launch
-  int polls_until_ready = 0;                 // of every rank's calls: how often each is still in progress when asked
-  bool orders_launches = true;               // as NCCL from 2.26 on
-  bool shares_devices = true;                // as NCCL from 2.30 on
-  std::chrono::milliseconds joins_after{0};  // its device starts so slowly
+  int rank = -1;                              // whose; of none
+  std::uint64_t launch = 0;                   // from its n-th launch on each communicator on, counted from 1
+  bool hangs = false;                         // its device does nothing more
+  bool errors = false;                        // its communicator reports an error
+  bool refuses = false;                       // its calls fail
+  std::chrono::milliseconds computes{0};      // its device does so for so long before that launch
+  int polls_until_ready = 0;                  // of every rank's calls: how often each is still in progress when asked
+  bool orders_launches = true;                // as NCCL from 2.26 on
+  bool shares_devices = true;                 // as NCCL from 2.30 on
+  std::chrono::milliseconds starts_after{0};  // of whoever makes an id
   bool splits_late = false;      // a split is in progress at first, and its child is stored by another thread
   std::uint64_t delay_seed = 0;  // each launch of each rank takes 0 to 300 µs more, by seed
 };

@@ -9,11 +9,13 @@
 #include <thread>
 #include <vector>
 
+#include "../checkpoint/temporary_folder.hpp"
 #include "../comm/property.hpp"
 #include "cuda_runtime.h"
 #include "nccl_of_tests.hpp"
 #include "nccl_ranks.hpp"
 #include "tessera/base/error.hpp"
+#include "tessera/checkpoint/checkpointer.hpp"
 #include "tessera/comm/run.hpp"
 #include "tessera/kernels/elementwise.hpp"
 #include "tessera/optim/adamw.hpp"
@@ -309,7 +311,7 @@ TEST_CASE("a_rank_whose_device_computes_long_is_waited_for_while_it_makes_progre
 TEST_CASE("a_device_that_starts_slowly_is_no_late_rank") {
   check_all_well(run_nccl_ranks({.ranks = 3,
                                  .timeout = std::chrono::milliseconds(200),
-                                 .faults = {.rank = 1, .joins_after = std::chrono::milliseconds(900)}},
+                                 .faults = {.starts_after = std::chrono::milliseconds(900)}},
                                 [](World& world) { take_turns(world, 1); }));
 }
 
@@ -428,6 +430,29 @@ TEST_CASE("gathers_of_much_host_memory_go_over_the_devices") {
   };
   for (const std::string& text : refused(65'536)) CHECK(has(text, "make_communicator \"control, over devices\""));
   check_all_well(refused(65'535));
+}
+
+// A communicator over the devices is made for what a save brings to other ranks, once.
+TEST_CASE("saves_bring_elements_to_other_ranks_over_the_devices") {
+  const auto connected = [](int saves) {
+    const TemporaryFolder folder;
+    int count = 0;
+    const NcclRanks how{.ranks = 2, .look = [&](const FakeCounts& counts) { count = counts.connected; }};
+    check_all_well(run_nccl_ranks(how, [&](World& world) {
+      Parameter weight({1000}, Initial::ones());
+      const NamedParameter parameters[] = {{"weight", &weight}};
+      FullyShard model(world, {.checkpointing = Checkpointing::blocking});
+      model.add_unit("unit", parameters);
+      model.finalize(AdamW{});
+      Checkpointer checkpoints(model, {.directory = folder.path()});
+      for (int save = 1; save <= saves; ++save) checkpoints.save({.step = static_cast<std::uint64_t>(save)});
+      if (saves > 0) checkpoints.load(checkpoints.latest()->path);
+    }));
+    return count;
+  };
+  const int without = connected(0);
+  CHECK(connected(1) == without + 2);
+  CHECK(connected(2) == without + 2);
 }
 
 TEST_CASE("a_launch_of_threads_over_nccl_has_ranks_with_devices_of_their_own") {
