@@ -34,7 +34,10 @@ CudaMark::~CudaMark() { static_cast<void>(cudaEventDestroy(event_of(event_))); }
 
 bool CudaMark::complete() const {
   const cudaError_t status = cudaEventQuery(event_of(event_));
-  if (status == cudaErrorNotReady) return false;
+  if (status == cudaErrorNotReady) {
+    static_cast<void>(cudaGetLastError());  // else PyTorch takes it for an error of its next launch
+    return false;
+  }
   check(status, "cudaEventQuery", device_);
   return true;
 }
