@@ -147,6 +147,21 @@ def check_fixed_scale(program, options):
     assert "or --loss-scale 0, which finds one" in done.stderr, done.stderr
 
 
+def check_skipped_steps(program, options):
+    """Under a scale that overflows now and then the last line counts this run's steps, not those of the run that it resumes."""
+    with tempfile.TemporaryDirectory() as folder:
+        metrics = pathlib.Path(folder) / "m.jsonl"
+        command = [*options, "--precision", "fp16", "--loss-scale", 2**18, "--lr", 1e-6, "--steps", 20, "--eval-every", 0,
+                   "--checkpoint-dir", folder, "--metrics", metrics]
+        for more, steps in [(["--stop-after", 10], range(1, 11)), (["--resume"], range(11, 21)), (["--resume"], [])]:
+            done = trainer_runs.run(program, *command, *more)
+            assert done.returncode == 0, done.stderr
+            skipped = [step["skipped"] for step in trainer_runs.read_metrics(metrics) if step["step"] in steps]
+            assert not skipped or 0 < sum(skipped) < len(skipped) == 10, skipped
+            found = re.search(r"steps skipped for overflow in fp16: (\d+)", done.stdout)
+            assert (int(found[1]) if found else 0) == sum(skipped), (more, skipped, done.stdout)
+
+
 def check_metrics_to_a_pipe(program, options):
     """A resumed run leaves what it has written there: reading a pipe would wait for itself."""
     with tempfile.TemporaryDirectory() as folder:
@@ -185,6 +200,7 @@ def main():
             check_signal_saves(program, options, number)
         check_signal_without_checkpoints(program, options)
     check_fixed_scale(mlp, SMALL["mlp"])
+    check_skipped_steps(mlp, SMALL["mlp"])
     check_metrics_to_a_pipe(mlp, SMALL["mlp"])
     check_second_signal(gpt)
     check_held_out_loss(gpt, SMALL["gpt"])
