@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The metrics of train_gpt: tokens per second, held-out loss with its bits, loss scale in fp16, activations as planned.
 
-usage: gpt_metrics_test.py TRAIN_GPT [--not-measurable]     where no allocator can be interposed, "measured" is null
+usage: gpt_metrics_test.py TRAIN_GPT [--not-measurable]     where mmap cannot be interposed, "measured" is null
 """
 import math
 import struct

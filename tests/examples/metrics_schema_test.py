@@ -2,7 +2,7 @@
 """The file of --metrics: one object per step with all its keys, bits that are the numbers' bits, the schedule's rates, and the
 memory of every rank in the first object and the last.
 
-usage: metrics_schema_test.py TRAIN_MLP [--not-measurable]     where no allocator can be interposed, "measured" is null
+usage: metrics_schema_test.py TRAIN_MLP [--not-measurable]     where mmap cannot be interposed, "measured" is null
 """
 import math
 import struct

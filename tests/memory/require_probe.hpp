@@ -5,9 +5,9 @@
 
 #include "probe/memory_probe.hpp"
 
-// Leaves the test case: under sanitizers, which own the allocators themselves, there is nothing to measure with.
-#define REQUIRE_PROBE()                                                            \
-  if (!tessera::probe::available()) {                                              \
-    MESSAGE("skipped: this build cannot interpose the allocators (a sanitizer?)"); \
-    return;                                                                        \
+// Leaves the test case: under sanitizers, which interpose mmap themselves, there is nothing to measure with.
+#define REQUIRE_PROBE()                                                  \
+  if (!tessera::probe::available()) {                                    \
+    MESSAGE("skipped: this build cannot interpose mmap (a sanitizer?)"); \
+    return;                                                              \
   }

@@ -1,34 +1,58 @@
-// mmap, munmap and mremap, as the executable and all its libraries see them: the system calls, and a table of what is
-// live. Programs that ask for 64-bit offsets call mmap64; this file must define both names, so it asks for none.
+// mmap and munmap, as the executable and all its libraries see them: the system calls, and a table of what is live,
+// which needs no construction. Programs that ask for 64-bit offsets call mmap64; this file must define both names, so
+// it asks for none. What the C library maps for itself (malloc's large blocks, threads' stacks) is not seen.
 #undef _FILE_OFFSET_BITS
+#include "probe/memory_probe.hpp"
+
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cstdarg>
+#include <cstdint>
 #include <mutex>
-
-#include "probe/allocation_log.hpp"
-#include "probe/mapping_table.hpp"
 
 namespace tessera::probe {
 namespace {
 
+struct Mapping {
+  std::uintptr_t begin;
+  std::uintptr_t end;
+};
+
 // Held over the system call that unmaps, so that no other thread's new mapping at the same address is forgotten.
 constinit std::mutex mutex;
-constinit MappingTable table;
+constinit std::array<Mapping, 4096> table = {};  // in no order; what finds no room in it is not measured
+constinit std::size_t live = 0;
+constinit std::size_t taken = 0;
 
-std::size_t page_size() { return static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)); }
+std::uintptr_t page_size() { return static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE)); }
 
 std::uintptr_t address_of(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
 
-std::size_t whole_pages(std::size_t size) { return round_up(size, page_size()); }
+Mapping mapping_at(const void* address, std::size_t size) {
+  return {address_of(address), address_of(address) + round_up(size, page_size())};
+}
+
+void add(const Mapping& mapping) {
+  if (mapping.begin < mapping.end && live < table.size()) table[live++] = mapping;
+}
+
+// Mappings inside what is given back go, others are cut.
+void remove(const Mapping& gone) {
+  for (std::size_t i = live; i > 0; --i) {
+    const Mapping old = table[i - 1];
+    if (old.end <= gone.begin || gone.end <= old.begin) continue;
+    table[i - 1] = table[--live];
+    add({old.begin, gone.begin});
+    add({gone.end, old.end});
+  }
+}
 
 // Resident bytes of [begin, end), which is mapped.
 std::size_t resident(std::uintptr_t begin, std::uintptr_t end) {
-  const std::size_t page = page_size();
+  const std::uintptr_t page = page_size();
   std::array<unsigned char, 1024> in_core = {};
   std::size_t bytes = 0;
   for (std::uintptr_t first = begin / page * page; first < end; first += in_core.size() * page) {
@@ -56,38 +80,19 @@ void* map(const MapRequest& request) noexcept {
   const long mapped = ::syscall(SYS_mmap, request.address, request.size, request.protection, request.flags,
                                 request.file, request.offset);
   void* const result = reinterpret_cast<void*>(mapped);
-  if (result != MAP_FAILED) table.add(address_of(result), whole_pages(request.size));
+  if (result == MAP_FAILED) return result;
+  const Mapping mapping = mapping_at(result, request.size);
+  remove(mapping);  // MAP_FIXED replaces what was there
+  add(mapping);
+  ++taken;
   return result;
-}
-
-void* noted(void* mapped) noexcept {
-  if (mapped != MAP_FAILED) note_allocation();
-  return mapped;
 }
 
 int unmap(void* address, std::size_t size) noexcept {
   const std::lock_guard lock(mutex);
   const long result = ::syscall(SYS_munmap, address, size);
-  if (result == 0) table.remove(address_of(address), whole_pages(size));
+  if (result == 0) remove(mapping_at(address, size));
   return static_cast<int>(result);
-}
-
-struct Move {
-  void* from;
-  std::size_t size;
-  std::size_t new_size;
-  int flags;
-  void* target;
-};
-
-void* move(const Move& move) noexcept {
-  const std::lock_guard lock(mutex);
-  const long moved = ::syscall(SYS_mremap, move.from, move.size, move.new_size, move.flags, move.target);
-  void* const result = reinterpret_cast<void*>(moved);
-  if (result == MAP_FAILED) return result;
-  table.remove(address_of(move.from), whole_pages(move.size));
-  table.add(address_of(result), whole_pages(move.new_size));
-  return result;
 }
 
 }  // namespace
@@ -96,21 +101,29 @@ bool available() { return true; }
 
 Bytes measured(std::span<const std::byte> range) {
   const std::lock_guard lock(mutex);
+  const std::uintptr_t begin = address_of(range.data()), end = begin + range.size();
   std::size_t bytes = 0;
-  const std::uintptr_t begin = address_of(range.data());
-  table.for_each_overlap(begin, begin + range.size(),
-                         [&](std::uintptr_t from, std::uintptr_t to) { bytes += resident(from, to); });
+  for (std::size_t i = 0; i < live; ++i) {
+    const std::uintptr_t from = std::max(begin, table[i].begin), to = std::min(end, table[i].end);
+    if (from < to) bytes += resident(from, to);
+  }
   return Bytes(bytes);
 }
 
 Bytes mapping_of(const void* address) {
   const std::lock_guard lock(mutex);
-  return table.size_at(address_of(address));
+  const std::uintptr_t at = address_of(address);
+  for (std::size_t i = 0; i < live; ++i) {
+    if (table[i].begin <= at && at < table[i].end) return Bytes(table[i].end - table[i].begin);
+  }
+  return Bytes(0);
 }
 
 Mappings mappings() {
   const std::lock_guard lock(mutex);
-  return table.totals();
+  Bytes size;
+  for (std::size_t i = 0; i < live; ++i) size += Bytes(table[i].end - table[i].begin);
+  return {live, size, taken};
 }
 
 }  // namespace tessera::probe
@@ -118,24 +131,13 @@ Mappings mappings() {
 extern "C" {
 
 void* mmap(void* address, size_t size, int protection, int flags, int file, off_t offset) noexcept {
-  return tessera::probe::noted(tessera::probe::map({address, size, protection, flags, file, offset}));
+  return tessera::probe::map({address, size, protection, flags, file, offset});
 }
 
 void* mmap64(void* address, size_t size, int protection, int flags, int file, off64_t offset) noexcept {
-  return tessera::probe::noted(tessera::probe::map({address, size, protection, flags, file, offset}));
+  return tessera::probe::map({address, size, protection, flags, file, offset});
 }
 
 int munmap(void* address, size_t size) noexcept { return tessera::probe::unmap(address, size); }
-
-void* mremap(void* address, size_t size, size_t new_size, int flags, ...) noexcept {
-  void* target = nullptr;
-  if ((flags & MREMAP_FIXED) != 0) {
-    va_list rest;
-    va_start(rest, flags);
-    target = va_arg(rest, void*);
-    va_end(rest);
-  }
-  return tessera::probe::noted(tessera::probe::move({address, size, new_size, flags, target}));
-}
 
 }  // extern "C"
