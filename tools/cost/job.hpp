@@ -27,8 +27,7 @@ struct JobCost {
   double seconds;                 // of all epochs
 };
 
-// Throws tessera::UsageError where a count is 0, a global batch or number of steps is beyond 64 bits, or a throughput
-// is not above 0, a gain below 0, an overhead outside [0, 1), or whatever is not finite.
+// Counts are 1 or more and within the limits of quantity.hpp, so that no product here is beyond 64 bits.
 JobCost cost_of(const Job& job);
 
 // Goyal et al. rise from the base rate to the scaled one over 5 epochs, and saw the accuracy fall beyond 8,192 samples.
@@ -48,7 +47,6 @@ LearningRate scaled(double base, double factor);
 // AFIPS Spring Joint Computer Conference (1967).
 
 // One rank's time over that of `ranks` when the fraction `serial` of it does not divide: 1 / (s + (1 - s) / N).
-// Both throw tessera::UsageError for a fraction outside [0, 1], and the first for no ranks.
 double amdahl_speedup(double serial, std::size_t ranks);
 
 // Returns the speed that no number of ranks reaches, 1 / s; infinite where nothing is serial.

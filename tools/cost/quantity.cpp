@@ -11,7 +11,6 @@
 #include <string_view>
 #include <system_error>
 
-#include "quantity.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tools::cost {

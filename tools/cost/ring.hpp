@@ -18,8 +18,7 @@ struct Traffic {
   double seconds;      // rounds * latency + bytes / bandwidth
 };
 
-// `size`: of the whole buffer in bytes. One rank alone moves nothing. All throw tessera::UsageError for a size or
-// latency below 0, no ranks, a bandwidth that is not above 0, and whatever is not finite.
+// `size`: of the whole buffer in bytes. ranks >= 1; one rank alone moves nothing.
 Traffic ring_reduce_scatter(double size, std::size_t ranks, const Link& link);  // (N - 1) / N * size per rank
 Traffic ring_all_gather(double size, std::size_t ranks, const Link& link);      // the same
 Traffic ring_all_reduce(double size, std::size_t ranks, const Link& link);      // one after the other: twice that
