@@ -306,7 +306,7 @@ class Workplace {
 int main(int argc, char** argv) {
   Request request;
   std::string parent = ".";
-  examples::CommandLine line(
+  tessera::trainer::CommandLine line(
       "Saves and loads checkpoints, in turn with plain files of the same bytes on the same disk.", "");
   line.text("--directory", parent, "On the disk to measure; what is written there is removed");
   line.whole("--mib", request.mebibytes, {16, 65536}, "Of a checkpoint");

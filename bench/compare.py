@@ -148,7 +148,7 @@ def beside_torch_on_a_gpu(options):
         shared = ["--data", data, "--batch", options.batch, "--steps", options.steps]
 
         def turn(_):
-            turns.run([pathlib.Path(options.build) / "examples/train_gpt", "--device", "cuda", "--preset", "gpt2-124m", "--precision", "bf16",
+            turns.run([pathlib.Path(options.build) / "trainer/gpt/train_gpt", "--device", "cuda", "--preset", "gpt2-124m", "--precision", "bf16",
                        *shared, "--eval-every", options.steps, "--quiet", "--metrics", metrics])
             lines = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
             mine = {"seconds": [line["step_seconds"] for line in lines], "losses": [line["loss"] for line in lines]}

@@ -32,9 +32,10 @@ struct Options {
 
 models::Model model_of(const Options& options) {
   if (options.units) return models::read_units(*options.units);
-  if (const examples::Preset* preset = models::find_gpt(options.model)) return models::gpt(models::shape_of(*preset));
+  if (const models::Preset* preset = models::find_gpt(options.model)) return models::gpt(models::shape_of(*preset));
   if (const models::LlamaShape* shape = models::find_llama(options.model)) return models::llama(*shape, false);
-  throw examples::OptionError(fmt::format("--model takes a GPT-2 or a Llama by name, not \"{}\"", options.model));
+  throw tessera::trainer::OptionError(
+      fmt::format("--model takes a GPT-2 or a Llama by name, not \"{}\"", options.model));
 }
 
 void run(Options options) {
@@ -63,8 +64,8 @@ void run(Options options) {
 
 int main(int argc, char** argv) {
   Options options;
-  examples::CommandLine line("What the ranks of a job hold after a step, planned and measured.", "");
-  std::vector<examples::Choice> strategies, precisions;
+  tessera::trainer::CommandLine line("What the ranks of a job hold after a step, planned and measured.", "");
+  std::vector<tessera::trainer::Choice> strategies, precisions;
   for (const Strategy strategy : all_strategies) {
     strategies.push_back({std::string(to_string(strategy)), [&, strategy] { options.sharding.strategy = strategy; }});
   }

@@ -53,7 +53,7 @@ def planned_row(options, strategy, precision, ranks, replicas):
         plan["peak"] -= plan["categories"]["activations"]
         plan["categories"]["activations"] = 0
     row = {"strategy": strategy, "precision": precision, "ranks": ranks, "replicas": replicas, "paper": plan["zero_paper"],
-           "formula": plan["persistent_by_formula"], "planned": {**plan["categories"], "peak": plan["peak"]}, "measured": None,
+           "planned": {**plan["categories"], "peak": plan["peak"]}, "measured": None,
            "how": "planned only"}
     if not options.planned_only:
         measure(options, arguments, row)
@@ -92,14 +92,14 @@ def heading(options):
     return (f"`{shlex.join(['bench/memory_per_gpu.py', *sys.argv[1:]])}`, {os.cpu_count()} cores of {turns.processor()}, {turns.commit()}: {options.model}, "
             f"AdamW, prefetch {options.prefetch}, {options.micro_batches} micro-batches a step; activations "
             f"{f'of {options.batch} sequences' if options.batch else 'not counted'}.\n\n"
-            "| strategy | precision | ranks | replicas | ZeRO | formula | " + " | ".join(COLUMNS.values()) +
-            " | rest | planned | measured | how it was measured |\n|---|---|--:|--:|" + "--:|" * (len(COLUMNS) + 5) + "---|")
+            "| strategy | precision | ranks | replicas | ZeRO | " + " | ".join(COLUMNS.values()) +
+            " | rest | planned | measured | how it was measured |\n|---|---|--:|--:|" + "--:|" * (len(COLUMNS) + 4) + "---|")
 
 
 def line(row):
     planned = row["planned"]
     rest = sum(size for name, size in planned.items() if name not in COLUMNS and name != "peak")
-    sizes = [row["paper"], row["formula"], *(planned.get(name, 0) for name in COLUMNS), rest, planned["peak"]]
+    sizes = [row["paper"], *(planned.get(name, 0) for name in COLUMNS), rest, planned["peak"]]
     measured = "-" if not row["measured"] else shown(row["measured"]["peak"]) + ("" if is_as_planned(planned, row["measured"]) else " DIFFERS")
     return " | ".join(["| " + row["strategy"], row["precision"], str(row["ranks"]), str(row["replicas"]), *map(shown, sizes), measured, row["how"] + " |"])
 

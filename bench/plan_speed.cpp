@@ -144,7 +144,7 @@ void measure_all(int runs) {
 
 int main(int argc, char** argv) {
   std::size_t runs = 5;
-  examples::CommandLine line(
+  tessera::trainer::CommandLine line(
       "How long it takes to compile, to verify and to simulate a plan: processor time, over forms of programs, units, "
       "ranks, strategies, types and micro-batches.",
       "Example: plan_speed 3");

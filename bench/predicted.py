@@ -30,8 +30,8 @@ class Model:
     def train(self):
         s = self.shape
         if self.name == "mlp":
-            return ["examples/train_mlp", "--data", "synthetic", "--hidden", s["hidden"], "--depth", s["depth"]]
-        return ["examples/train_gpt", "--layers", s["layers"], "--dim", s["dim"], "--heads", s["heads"], "--seq", s["seq"],
+            return ["trainer/mlp/train_mlp", "--data", "synthetic", "--hidden", s["hidden"], "--depth", s["depth"]]
+        return ["trainer/gpt/train_gpt", "--layers", s["layers"], "--dim", s["dim"], "--heads", s["heads"], "--seq", s["seq"],
                 "--sample", 1]
 
     def plan(self):

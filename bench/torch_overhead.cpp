@@ -104,8 +104,8 @@ void compare(tessera::World& world, const Shape& shape, int turns) {
 
 int main(int argc, char** argv) {
   std::size_t width = 1024, layers = 8, batch = 64;
-  examples::CommandLine line("What sharding costs a torch module on one rank with one thread, by strategy.",
-                             "Example: torch_overhead 256 4 16");
+  tessera::trainer::CommandLine line("What sharding costs a torch module on one rank with one thread, by strategy.",
+                                     "Example: torch_overhead 256 4 16");
   line.whole("WIDTH", width, {1, 1 << 16}, "Of a layer");
   line.whole("LAYERS", layers, {1, 1 << 16}, "Of the perceptron");
   line.whole("BATCH", batch, {1, 1 << 24}, "Samples");

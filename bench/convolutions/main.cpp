@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "common/element.hpp"
 #include "measure/figure.hpp"
 #include "measure/program.hpp"
 #include "measure/timing.hpp"
@@ -16,6 +15,7 @@
 #include "tessera/device/stream.hpp"
 #include "tessera/nn/processor.hpp"
 #include "tessera/nn/threads.hpp"
+#include "tessera/nn/with_element.hpp"
 #include "tessera/vision/convolution.hpp"
 
 namespace {
@@ -125,7 +125,7 @@ void measure(const Subject& subject, std::size_t rounds) {
 void run(const Options& options) {
   nn::set_threads(static_cast<int>(options.threads));
   fmt::print(stderr, "nn: {}; convolutions {}\n", nn::computed_with(), vision::convolutions_in_words(DeviceKind::cpu));
-  examples::with_element(options.precision, [&](auto element) {
+  tessera::nn::with_element(options.precision, [&](auto element) {
     for (const Subject& subject : subjects(options.tiny)) measure<decltype(element)>(subject, options.rounds);
   });
 }
@@ -134,7 +134,7 @@ void run(const Options& options) {
 
 int main(int argc, char** argv) {
   Options options;
-  examples::CommandLine line("Convolutions of the networks of train_vision.", "");
+  tessera::trainer::CommandLine line("Convolutions of the networks of train_vision.", "");
   line.choice("--precision",
               {{"fp32", [&] { options.precision = fp32_precision; }},
                {"bf16", [&] { options.precision = bf16_mixed; }},

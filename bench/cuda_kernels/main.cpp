@@ -176,7 +176,7 @@ void measure_all(const Options& options) {
 
 int main(int argc, char** argv) {
   Options options;
-  examples::CommandLine line("Kernels of a CUDA device against its memory's bandwidth.", "");
+  tessera::trainer::CommandLine line("Kernels of a CUDA device against its memory's bandwidth.", "");
   line.whole("--mib", options.mebibytes, {1, 1 << 16}, "bytes that a contestant's buffers take together, in MiB");
   line.whole("--rounds", options.rounds, {1, 1000}, "how often each takes its turn");
   line.whole("--launches", options.launches, {1, 10000}, "launches in a turn");

@@ -266,7 +266,7 @@ void measure_all(const Options& options) {
 
 int main(int argc, char** argv) {
   Options options;
-  examples::CommandLine line("Layers of a GPT on a CUDA device, each by itself.", "");
+  tessera::trainer::CommandLine line("Layers of a GPT on a CUDA device, each by itself.", "");
   line.text("--only", options.only, "attention, products, layer_norm, loss or embedding [all]");
   line.whole("--batch", options.batch, {1, 1 << 16}, "sequences");
   line.whole("--seq", options.seq, {1, 1 << 16}, "tokens of a sequence");

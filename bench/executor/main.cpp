@@ -81,8 +81,8 @@ void run(const Options& options) {
 
 int main(int argc, char** argv) {
   Options options;
-  examples::CommandLine line("Host time of the executor.", "");
-  std::vector<examples::Choice> strategies;
+  tessera::trainer::CommandLine line("Host time of the executor.", "");
+  std::vector<tessera::trainer::Choice> strategies;
   for (const Strategy strategy : flat_strategies) {
     strategies.push_back({std::string(to_string(strategy)), [&options, strategy] { options.strategy = strategy; }});
   }

@@ -159,7 +159,7 @@ void measure_all(const Options& options) {
 
 int main(int argc, char** argv) {
   Options options;
-  examples::CommandLine line("Kernels against the bandwidth of memory.", "");
+  tessera::trainer::CommandLine line("Kernels against the bandwidth of memory.", "");
   line.whole("--mib", options.mebibytes, {1, 1 << 16}, "bytes that a contestant's buffers take together, in MiB");
   line.whole("--rounds", options.rounds, {1, 1000}, "how often each takes its turn");
   return bench::run_bench(line, argc, argv, [&] { measure_all(options); });

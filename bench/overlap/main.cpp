@@ -181,7 +181,7 @@ void run(const Options& options) {
 
 int main(int argc, char** argv) {
   Options options;
-  examples::CommandLine line("How much hideable communication is hidden.", "");
+  tessera::trainer::CommandLine line("How much hideable communication is hidden.", "");
   line.whole("--units", options.units, {2, 1000}, "linear layers, a unit each");
   line.whole("--width", options.width, {1, 1 << 14}, "of each");
   line.whole("--batch", options.batch, {1, 1 << 16}, "rows");

@@ -8,7 +8,6 @@
 #include <cmath>
 #include <tuple>
 
-#include "common/element.hpp"
 #include "measure/figure.hpp"
 #include "measure/program.hpp"
 #include "measure/timing.hpp"
@@ -19,6 +18,7 @@
 #include "tessera/nn/linear.hpp"
 #include "tessera/nn/processor.hpp"
 #include "tessera/nn/threads.hpp"
+#include "tessera/nn/with_element.hpp"
 
 namespace {
 
@@ -157,7 +157,7 @@ void measure_shape(const Shape& shape, const Options& options) {
 void run(const Options& options) {
   nn::set_threads(static_cast<int>(options.threads));
   fmt::print(stderr, "nn: {}\n{}\n", nn::computed_with(), onednn_in_words());
-  examples::with_element(options.precision, [&](auto element) {
+  tessera::nn::with_element(options.precision, [&](auto element) {
     const auto measure_all = [&](const auto& of) {
       for (const Shape& shape : of) measure_shape<decltype(element)>(shape, options);
     };
@@ -169,7 +169,7 @@ void run(const Options& options) {
 
 int main(int argc, char** argv) {
   Options options;
-  examples::CommandLine line("Matrix products of the trainers, beside those of libraries.", "");
+  tessera::trainer::CommandLine line("Matrix products of the trainers, beside those of libraries.", "");
   line.choice("--precision",
               {{"fp32", [&] { options.precision = fp32_precision; }},
                {"bf16", [&] { options.precision = bf16_mixed; }},

@@ -1,4 +1,4 @@
-// The small convolutional network of examples/train_vision.
+// The small convolutional network of models/vision.
 #include "step/images.hpp"
 
 namespace bench {
@@ -6,7 +6,7 @@ namespace bench {
 namespace {
 
 template <typename T>
-using CnnSubject = ImageSubject<T, examples::VisionModelKind::cnn>;
+using CnnSubject = ImageSubject<T, models::VisionModelKind::cnn>;
 
 }  // namespace
 

@@ -1,10 +1,10 @@
-// The GPT of examples/train_gpt over 256 tokens. The batch is a formula that compare_torch repeats.
+// The GPT of models/gpt over 256 tokens. The batch is a formula that compare_torch repeats.
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "models/gpt/model.hpp"
 #include "step/loop.hpp"
-#include "train_gpt/model.hpp"
 
 namespace bench {
 
@@ -33,8 +33,8 @@ class GptSubject {
     }
   }
 
-  tessera::Bytes activations() const { return examples::Gpt<T>::planned_activation_bytes(shape_, batch_); }
-  std::optional<tessera::plan::Program> program() const { return examples::Gpt<T>::program(shape_); }
+  tessera::Bytes activations() const { return models::Gpt<T>::planned_activation_bytes(shape_, batch_); }
+  std::optional<tessera::plan::Program> program() const { return models::Gpt<T>::program(shape_); }
   void add_to(tessera::FullyShard& model) { gpt_.add_to(model); }
   void use(std::span<std::byte> memory) { gpt_.use(memory); }
   void train(tessera::FullyShard& model, float* loss) {
@@ -42,11 +42,11 @@ class GptSubject {
   }
 
  private:
-  examples::GptShape shape_;
+  models::GptShape shape_;
   std::size_t batch_;
   std::vector<std::int32_t> ids_;
   std::vector<std::int32_t> targets_;
-  examples::Gpt<T> gpt_;
+  models::Gpt<T> gpt_;
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A network of examples/train_vision on images that are a formula, which compare_torch repeats.
+// A network of models/vision on images that are a formula, which compare_torch repeats.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace bench {
 inline constexpr std::size_t image_channels = 3;
 inline constexpr std::size_t image_classes = 10;
 
-template <typename T, examples::VisionModelKind kind>
+template <typename T, models::VisionModelKind kind>
 class ImageSubject {
  public:
   ImageSubject(const StepOptions& options, int rank)
@@ -35,7 +35,7 @@ class ImageSubject {
     }
   }
 
-  tessera::Bytes activations() const { return examples::VisionModel<T>::planned_activation_bytes(shape_, images_); }
+  tessera::Bytes activations() const { return models::VisionModel<T>::planned_activation_bytes(shape_, images_); }
   std::optional<tessera::plan::Program> program() const { return std::nullopt; }
   void add_to(tessera::FullyShard& model) { network_.add_to(model); }
   void use(std::span<std::byte> memory) { network_.use(memory); }
@@ -45,11 +45,11 @@ class ImageSubject {
   }
 
  private:
-  examples::VisionShape shape_;
+  models::VisionShape shape_;
   std::size_t images_;
   std::vector<float> pixels_;
   std::vector<std::int32_t> labels_;
-  examples::VisionModel<T> network_;
+  models::VisionModel<T> network_;
 };
 
 }  // namespace bench

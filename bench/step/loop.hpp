@@ -5,12 +5,12 @@
 #include <memory>
 #include <optional>
 
-#include "common/element.hpp"
 #include "measure/timing.hpp"
 #include "step/timed_optimizer.hpp"
 #include "step/training.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/checkpoint/weights.hpp"
+#include "tessera/nn/with_element.hpp"
 #include "tessera/shard/fully_shard.hpp"
 
 namespace bench {
@@ -48,7 +48,7 @@ StepTimes train_subject(tessera::World& world, const StepOptions& options) {
 
 template <template <typename> typename Subject>
 StepTimes train_in(tessera::World& world, const StepOptions& options) {
-  return examples::with_element(
+  return tessera::nn::with_element(
       options.precision, [&](auto element) { return train_subject<Subject<decltype(element)>>(world, options); });
 }
 

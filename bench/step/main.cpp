@@ -31,9 +31,9 @@ struct Options {
   bool parts = false;
 };
 
-void add_options(examples::CommandLine& line, Options& options) {
+void add_options(tessera::trainer::CommandLine& line, Options& options) {
   StepOptions& step = options.step;
-  std::vector<examples::Choice> strategies;
+  std::vector<tessera::trainer::Choice> strategies;
   for (const tessera::Strategy strategy : tessera::flat_strategies) {
     strategies.push_back({std::string(to_string(strategy)), [&step, strategy] { step.strategy = strategy; }});
   }
@@ -145,7 +145,7 @@ void run(const Options& options) {
 
 int main(int argc, char** argv) {
   Options options;
-  examples::CommandLine line(std::string("Training steps of the ") + model_name + ".", "");
+  tessera::trainer::CommandLine line(std::string("Training steps of the ") + model_name + ".", "");
   add_options(line, options);
   return run_bench(line, argc, argv, [&] { run(options); });
 }

@@ -1,11 +1,11 @@
-// The multilayer perceptron of examples/train_mlp: `layers` layers of width × width, and one to the classes. The batch
+// The multilayer perceptron of models/mlp: `layers` layers of width × width, and one to the classes. The batch
 // is a formula that compare_torch repeats.
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "models/mlp/model.hpp"
 #include "step/loop.hpp"
-#include "train_mlp/model.hpp"
 
 namespace bench {
 
@@ -31,7 +31,7 @@ class MlpSubject {
     }
   }
 
-  tessera::Bytes activations() const { return examples::Mlp<T>::planned_activation_bytes(shape_, rows_); }
+  tessera::Bytes activations() const { return models::Mlp<T>::planned_activation_bytes(shape_, rows_); }
   std::optional<tessera::plan::Program> program() const { return std::nullopt; }
   void add_to(tessera::FullyShard& model) { mlp_.add_to(model); }
   void use(std::span<std::byte> memory) { mlp_.use(memory); }
@@ -40,11 +40,11 @@ class MlpSubject {
   }
 
  private:
-  examples::MlpShape shape_;
+  models::MlpShape shape_;
   std::size_t rows_;
   std::vector<float> features_;
   std::vector<std::int32_t> labels_;
-  examples::Mlp<T> mlp_;
+  models::Mlp<T> mlp_;
 };
 
 }  // namespace

@@ -4,11 +4,11 @@
 #include <cstring>
 #include <functional>
 
-#include "common/element.hpp"
 #include "measure/timing.hpp"
 #include "tessera/device/arena.hpp"
 #include "tessera/device/stream.hpp"
 #include "tessera/nn/linear.hpp"
+#include "tessera/nn/with_element.hpp"
 
 namespace bench {
 
@@ -123,8 +123,8 @@ double Products::linear_operations() const {
 }
 
 ProductTimes measure(const Products& products, const Precision& precision, std::size_t rounds) {
-  return examples::with_element(precision,
-                                [&](auto element) { return measure_in<decltype(element)>(products, rounds); });
+  return tessera::nn::with_element(precision,
+                                   [&](auto element) { return measure_in<decltype(element)>(products, rounds); });
 }
 
 double large_product_rate(std::size_t n, std::size_t rounds) {

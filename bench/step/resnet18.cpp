@@ -1,4 +1,4 @@
-// The residual network of 18 layers of examples/train_vision.
+// The residual network of 18 layers of models/vision.
 #include "step/images.hpp"
 
 namespace bench {
@@ -6,7 +6,7 @@ namespace bench {
 namespace {
 
 template <typename T>
-using Resnet18Subject = ImageSubject<T, examples::VisionModelKind::resnet18>;
+using Resnet18Subject = ImageSubject<T, models::VisionModelKind::resnet18>;
 
 }  // namespace
 

@@ -21,7 +21,7 @@ namespace nn = torch::nn;
 
 constexpr std::int64_t classes = 10;
 
-// Its parameters are named as those of examples/train_mlp.
+// Its parameters are named as those of models/mlp.
 struct Net : nn::Module {
   explicit Net(const StepOptions& options) {
     const auto width = static_cast<std::int64_t>(options.width);

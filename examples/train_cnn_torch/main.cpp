@@ -7,14 +7,14 @@
 #include <memory>
 #include <optional>
 
-#include "common/command_line.hpp"
-#include "common/program.hpp"
-#include "common/run_summary.hpp"
 #include "probe/memory_report.hpp"
 #include "tessera/tessera.hpp"
 #include "tessera/torch/fully_shard.hpp"
 #include "tessera/torch/make_module.hpp"
+#include "tessera/trainer/command_line.hpp"
+#include "tessera/trainer/program.hpp"
 #include "tessera/vision/images.hpp"
+#include "trainer/src/memory_table.hpp"
 
 namespace {
 
@@ -41,10 +41,10 @@ constexpr const char* footer =
     "Exit code: 0, 1 when the run failed, 2 for bad options.";
 
 bool parse(int argc, char** argv, Options& options) {
-  examples::CommandLine line(description, footer);
+  tessera::trainer::CommandLine line(description, footer);
   line.whole("--ranks", options.ranks, {1, 1024},
              "Ranks, each a thread of this process; under mpirun there is one for each process [1]");
-  std::vector<examples::Choice> strategies;
+  std::vector<tessera::trainer::Choice> strategies;
   for (const tessera::Strategy strategy : tessera::flat_strategies) {
     strategies.push_back({std::string(to_string(strategy)), [&options, strategy] { options.strategy = strategy; }});
   }
@@ -136,7 +136,7 @@ class Trainer {
   std::string memory_table() {
     tessera::probe::RankMemory mine = tessera::probe::measure(model_.sharded());
     mine.add_unplanned("torch's activations", model_.peak_activations());
-    return examples::memory_table(model_.sharded(), tessera::probe::gather(world_, mine));
+    return tessera::trainer::memory_table(model_.sharded(), tessera::probe::gather(world_, mine));
   }
 
   // The share of images that are told right, over all ranks.
@@ -196,5 +196,5 @@ int train(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return examples::run_program([&] { return train(argc, argv); });
+  return tessera::trainer::run_program([&] { return train(argc, argv); });
 }

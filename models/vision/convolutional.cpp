@@ -3,7 +3,7 @@
 // all.
 #include "models/vision/convolutional.hpp"
 
-namespace examples {
+namespace models {
 
 namespace nn = tessera::nn;
 
@@ -75,4 +75,4 @@ template class PerceptronHead<float>;
 template class PerceptronHead<tessera::bf16>;
 template class PerceptronHead<tessera::fp16>;
 
-}  // namespace examples
+}  // namespace models

@@ -7,7 +7,7 @@
 #include "tessera/vision/convolution.hpp"
 #include "tessera/vision/pooling.hpp"
 
-namespace examples {
+namespace models {
 
 // Convolution of 3 × 3 that keeps the size, the largest of 2 × 2, relu.
 template <typename T>
@@ -54,4 +54,4 @@ class PerceptronHead final : public Head<T> {
   typename nn::Linear<T>::Saved saved_output_;
 };
 
-}  // namespace examples
+}  // namespace models

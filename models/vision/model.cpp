@@ -13,7 +13,7 @@
 #include "tessera/kernels/elementwise.hpp"
 #include "tessera/nn/counting_model.hpp"
 
-namespace examples {
+namespace models {
 
 namespace nn = tessera::nn;
 
@@ -181,4 +181,4 @@ template class VisionModel<float>;
 template class VisionModel<tessera::bf16>;
 template class VisionModel<tessera::fp16>;
 
-}  // namespace examples
+}  // namespace models

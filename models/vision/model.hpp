@@ -13,7 +13,7 @@
 #include "tessera/plan/program.hpp"
 #include "tessera/shard/fully_shard.hpp"
 
-namespace examples {
+namespace models {
 
 // A window of a micro-batch, and what is computed in it.
 struct CountedWindow {
@@ -77,4 +77,4 @@ class VisionModel {
   nn::ActivationStack stack_;
 };
 
-}  // namespace examples
+}  // namespace models

@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-namespace examples {
+namespace models {
 
 namespace nn = tessera::nn;
 
@@ -102,4 +102,4 @@ template class AverageHead<float>;
 template class AverageHead<tessera::bf16>;
 template class AverageHead<tessera::fp16>;
 
-}  // namespace examples
+}  // namespace models

@@ -6,7 +6,7 @@
 #include "tessera/vision/pooling.hpp"
 #include "tessera/vision/residual_block.hpp"
 
-namespace examples {
+namespace models {
 
 struct StemShape {
   std::size_t in;
@@ -89,4 +89,4 @@ struct NamedBlock {
 };
 std::vector<NamedBlock> residual_blocks(std::size_t width, const std::vector<std::size_t>& blocks, bool bottleneck);
 
-}  // namespace examples
+}  // namespace models

@@ -7,7 +7,7 @@
 
 #include "tessera/base/error.hpp"
 
-namespace examples {
+namespace models {
 
 std::string_view to_string(VisionModelKind kind) {
   switch (kind) {
@@ -71,4 +71,4 @@ bool can_be_counted(const VisionShape& shape, std::size_t batch) {
 
 bool keeps_size(const VisionShape& shape) { return std::max(shape.image.height, shape.image.width) <= 64; }
 
-}  // namespace examples
+}  // namespace models

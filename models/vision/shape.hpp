@@ -8,7 +8,7 @@
 
 #include "tessera/vision/images.hpp"
 
-namespace examples {
+namespace models {
 
 enum class VisionModelKind { cnn, resnet18, resnet50, vit_s, vit_b, vit_l };
 
@@ -53,4 +53,4 @@ TransformerDepth transformer_depth(const VisionShape& shape);
 // Whether the model's first stage keeps the size of images, which those of 64 pixels or less do, or halves it twice.
 bool keeps_size(const VisionShape& shape);
 
-}  // namespace examples
+}  // namespace models

@@ -11,7 +11,7 @@
 #include "tessera/shard/module.hpp"
 #include "tessera/vision/image_view.hpp"
 
-namespace examples {
+namespace models {
 
 namespace nn = tessera::nn;
 
@@ -68,4 +68,4 @@ class Head : public tessera::Module {
   typename nn::CrossEntropy<T>::Saved saved_loss_;
 };
 
-}  // namespace examples
+}  // namespace models

@@ -3,7 +3,7 @@
 
 #include "tessera/kernels/elementwise.hpp"
 
-namespace examples {
+namespace models {
 
 namespace nn = tessera::nn;
 
@@ -88,4 +88,4 @@ template class ClassTokenHead<float>;
 template class ClassTokenHead<tessera::bf16>;
 template class ClassTokenHead<tessera::fp16>;
 
-}  // namespace examples
+}  // namespace models

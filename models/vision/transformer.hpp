@@ -8,7 +8,7 @@
 #include "tessera/nn/transformer_block.hpp"
 #include "tessera/vision/patch_embedding.hpp"
 
-namespace examples {
+namespace models {
 
 // Tokens stand as images that are one pixel wide: [images, tokens, 1, dim].
 template <typename T>
@@ -67,4 +67,4 @@ class ClassTokenHead final : public Head<T> {
   typename nn::Linear<T>::Saved saved_head_;
 };
 
-}  // namespace examples
+}  // namespace models

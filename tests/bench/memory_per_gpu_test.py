@@ -59,7 +59,6 @@ class MemoryPerGpu(unittest.TestCase):
             self.assertIn(f"{row['ranks']} real rank" if row["ranks"] <= 8 else f"rank 0 of {row['ranks']}, simulated", row["how"])
         self.assertEqual(planned["peak"], sum(size for name, size in planned.items() if name != "peak"))
         each = per_parameter(row["strategy"], row["precision"] != "fp32", row["ranks"], micro_batches, row["replicas"])
-        self.assertLessEqual(abs(row["formula"] - each * parameters), 1, row)
         held = planned["parameters"] + planned["gradients"] + planned["optimizer"]
         if row["strategy"] in ["ddp", "zero1"]:  # sums of micro-batches
             held += planned["accumulation"]

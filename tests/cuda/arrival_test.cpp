@@ -8,8 +8,8 @@
 #include <span>
 #include <vector>
 
-#include "../../examples/common/device_data.hpp"
 #include "device_data.hpp"
+#include "tessera/trainer/device_data.hpp"
 
 using namespace tessera;
 using namespace tessera::test;
@@ -26,7 +26,7 @@ TEST_CASE("emulated cuda: work waits for its batch, a batch for the work before 
   constexpr std::size_t count = 257;
   constexpr std::size_t rounds = 8;
   Stream compute = cuda_stream();
-  examples::OnDevice<float> batches;
+  tessera::trainer::OnDevice<float> batches;
   batches.reserve(compute, count);
   DeviceBuffer<float> first(std::vector<float>(count * rounds, 0.0f)), last(std::vector<float>(count * rounds, 0.0f));
   std::vector<float> expected, values(count);

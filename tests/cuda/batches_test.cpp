@@ -5,8 +5,8 @@
 #include <span>
 #include <vector>
 
-#include "../../examples/common/device_data.hpp"
 #include "device_data.hpp"
+#include "tessera/trainer/device_data.hpp"
 
 using namespace tessera;
 using namespace tessera::test;
@@ -19,7 +19,7 @@ TEST_CASE("cuda: batches arrive one after the other, each before the work that r
   for (const StreamMode mode : {StreamMode::immediate, StreamMode::queued}) {
     CAPTURE(static_cast<int>(mode));
     Stream compute(Device::cuda(0), {.name = "compute", .mode = mode, .delay_seed = 5});
-    examples::OnDevice<float> batches;
+    tessera::trainer::OnDevice<float> batches;
     DeviceBuffer<float> sum(std::vector<float>(most, 0.0f));
     std::vector<float> expected(most, 0.0f);
     std::vector<float> values(most);

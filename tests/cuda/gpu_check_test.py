@@ -94,7 +94,7 @@ class GpuCheck(unittest.TestCase):
 
     def test_a_pack_runs_where_it_is_brought_with_nothing_but_a_loader(self):
         pack = self.folder / "gpu.tar.xz"
-        others = {"examples/train_gpt": NO_DEVICE + "# ncclCommInitRankConfig\n"}
+        others = {"trainer/gpt/train_gpt": NO_DEVICE + "# ncclCommInitRankConfig\n"}
         done = self.run_script("--build", self.made_build(NO_DEVICE, **others), "--pack", pack)
         self.assertIn("built WITHOUT the headers of cuDNN and cudnn-frontend and with the headers of NCCL", done.stdout)
         self.folder.joinpath("made").rename(self.folder / "gone")
@@ -169,7 +169,7 @@ class GpuCheck(unittest.TestCase):
 
     def test_the_peers_of_the_benchmarks_have_the_presets_shape(self):
         root = pathlib.Path(SCRIPT).resolve().parent.parent
-        presets = (root / "examples/train_gpt/shape.hpp").read_text(encoding="utf-8")
+        presets = (root / "models/gpt/shape.hpp").read_text(encoding="utf-8")
         vocabulary = int(re.search(r"preset_vocabulary = (\d+)", presets).group(1))
         self.assertEqual(loaded("compare", root / "bench/compare.py").GPT2["vocabulary"], vocabulary)
         self.assertEqual(loaded("peer", root / "bench/cuda_layers/peer.py").VOCABULARY, vocabulary)

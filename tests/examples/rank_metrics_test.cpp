@@ -1,5 +1,5 @@
 // --metrics-per-rank is tried on made-up ranks.
-#include "common/rank_metrics.hpp"
+#include "trainer/src/rank_metrics.hpp"
 
 #include <doctest/doctest.h>
 
@@ -8,7 +8,7 @@
 
 #include "tessera/comm/run.hpp"
 
-using namespace examples;
+using namespace tessera::trainer;
 
 namespace rank_metrics_test {
 

@@ -108,7 +108,7 @@ def bad_cases(program):
             (["--simulate-latency", 5], ["--simulate-latency", "--simulate-world"]),
             (["--simulate-world", 4, "--simulate-bandwidth", -1], ["--simulate-bandwidth"]),
             (["--simulate-world", 4, "--simulate-backend", "nccl"], ["nccl", "no such backend"]),
-            (["--simulate-world", 4, "--simulate-backend", "gloo"], ["--simulate-backend takes local or mpi or nccl"]),
+            (["--simulate-world", 4, "--simulate-backend", "gloo"], ["--simulate-backend takes local|mpi|nccl"]),
             (["--simulate-world", 4, "--dump-weights", "w.safetensors"], ["--dump-weights"])]:
         cases.check([*options, "--steps", 1], words, [bad_input.BAD_OPTIONS])
     return cases.result()

@@ -1,5 +1,5 @@
 // train_gpt's writing: the choice of bytes follows the model's probabilities, and a terminal gets valid text only.
-#include "train_gpt/text.hpp"
+#include "trainer/gpt/text.hpp"
 
 #include <doctest/doctest.h>
 
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-using namespace examples;
+using namespace train_gpt;
 
 TEST_CASE("tokens_are_chosen_as_often_as_they_are_likely") {
   const std::vector<float> logits = {std::log(1.0f), std::log(2.0f), -1000.0f, std::log(5.0f)};

@@ -21,7 +21,7 @@ FRAGMENT = re.compile(r"(?:Of|By|As|What|Likewise)\b")  # "As long as x, …" ca
 CODE_COMMENT = re.compile(r"""(?:^|[^:"'])//[/!]*\s*(.*)""")
 OTHER_COMMENT = re.compile(r"^\s*#+\s+(.*)")
 INCLUDED = re.compile(r'^#include "(tessera/[^"]+)"', re.MULTILINE)
-PUBLIC = ("include/", "nn/include/", "vision/include/", "torch/include/")
+PUBLIC = ("include/", "nn/include/", "vision/include/", "trainer/include/", "torch/include/")
 EXPORTED = re.compile(r"\n#pragma GCC visibility push\(default\)\n\nnamespace .*\n}[^\n]*\n\n#pragma GCC visibility pop\n$", re.DOTALL)
 UMBRELLA = "include/tessera/tessera.hpp"
 

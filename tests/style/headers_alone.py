@@ -14,8 +14,8 @@ import re
 import subprocess
 import sys
 
-INCLUDE_FOLDERS = ["include", "nn/include", "vision/include", "torch/include"]
-SOURCE_FOLDERS = ["src", "nn/src", "vision/src", "torch/src"]
+INCLUDE_FOLDERS = ["include", "nn/include", "vision/include", "trainer/include", "torch/include"]
+SOURCE_FOLDERS = ["src", "nn/src", "vision/src", "trainer/src", "torch/src"]
 FIRST_INCLUDE = re.compile(r'^#include ["<]([^">]+)[">]', re.MULTILINE)
 FLAGS = ["-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Werror"]
 

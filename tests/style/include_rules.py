@@ -79,7 +79,7 @@ def layer_violation(path, include):
     room, other = (room_of(path), room_of(include)) if in_library else (None, None)
     if room and other and room != other and COMM_ROOMS[other] >= COMM_ROOMS[room]:
         return f"in comm {room} stands below or beside {other}"
-    if path.startswith(("include/", "nn/include/", "vision/include/", "torch/include/")) and include.startswith(KEPT_OUT):
+    if path.startswith(("include/", "nn/include/", "vision/include/", "trainer/include/", "torch/include/")) and include.startswith(KEPT_OUT):
         # Only nvcc compiles what includes a .cuh.
         return None if path.endswith(".cuh") else "a public header asks its users for nothing but the standard library"
     if path.startswith("include/") and target and not public:

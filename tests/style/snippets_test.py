@@ -46,7 +46,7 @@ def main():
     program = assembled((pathlib.Path(__file__).parent / "snippets.in").read_text(encoding="utf-8"), blocks)
     left_out = [f"{page}: {block}" for (page, block), used in blocks.items() if not used]
     assert not left_out, "snippets.in has no place for:\n" + "\n".join(left_out)
-    includes = [f"-I{root / folder}" for folder in ["include", "nn/include", "vision/include", "torch/include"]]
+    includes = [f"-I{root / folder}" for folder in ["include", "nn/include", "vision/include", "trainer/include", "torch/include"]]
     torch = ["-DWITH_TORCH"] if "--torch" in arguments else []
     done = subprocess.run([*compiler, *FLAGS, *torch, *includes, "-xc++", "-"], input=program, capture_output=True, text=True,
                           check=False)

@@ -6,12 +6,12 @@
 #include <vector>
 
 #include "models/gpt.hpp"
+#include "models/gpt/model.hpp"
+#include "models/gpt/units.hpp"
 #include "models/model.hpp"
 #include "models/vision.hpp"
 #include "tessera/plan/compile.hpp"
 #include "tessera/shard/parameter.hpp"
-#include "train_gpt/model.hpp"
-#include "train_gpt/units.hpp"
 
 namespace {
 
@@ -41,22 +41,22 @@ class Collector final : public tessera::ModuleVisitor {
 };
 
 // The units of the modules that train_gpt makes.
-std::vector<UnitSpec> declared_units(const examples::GptShape& shape) {
+std::vector<UnitSpec> declared_units(const models::GptShape& shape) {
   std::vector<UnitSpec> units;
   const auto add = [&](const std::string& name, tessera::Module& module) {
     Collector collector(units.emplace_back(UnitSpec{name, {}}));
     module.visit(collector);
   };
-  add(examples::embedding_name, *examples::make_embedding<float>(shape));
-  for (std::size_t i = 0; i < shape.layers; ++i) add(examples::block_name(i), *examples::make_block<float>(shape, i));
-  add(examples::final_name, *examples::make_final<float>(shape));
+  add(models::embedding_name, *models::make_embedding<float>(shape));
+  for (std::size_t i = 0; i < shape.layers; ++i) add(models::block_name(i), *models::make_block<float>(shape, i));
+  add(models::final_name, *models::make_final<float>(shape));
   return units;
 }
 
-std::vector<examples::GptShape> gpt_shapes() {
-  std::vector<examples::GptShape> shapes = {{.layers = 1, .dim = 3, .heads = 1, .seq = 5, .vocabulary = 7},
-                                            {.layers = 3, .dim = 12, .heads = 3, .seq = 11, .vocabulary = 256}};
-  for (const examples::Preset& preset : examples::presets) shapes.push_back(shape_of(preset));
+std::vector<models::GptShape> gpt_shapes() {
+  std::vector<models::GptShape> shapes = {{.layers = 1, .dim = 3, .heads = 1, .seq = 5, .vocabulary = 7},
+                                          {.layers = 3, .dim = 12, .heads = 3, .seq = 11, .vocabulary = 256}};
+  for (const models::Preset& preset : models::presets) shapes.push_back(shape_of(preset));
   return shapes;
 }
 
@@ -65,7 +65,7 @@ std::uint64_t plan_hash(std::vector<UnitSpec> units, tessera::plan::Program prog
 }
 
 TEST_CASE("gpt_shapes_are_those_of_train_gpt") {
-  for (const examples::GptShape& shape : gpt_shapes()) {
+  for (const models::GptShape& shape : gpt_shapes()) {
     CAPTURE(shape.dim);
     const Model model = gpt(shape);
     const std::vector<UnitSpec> declared = declared_units(shape);
@@ -78,7 +78,7 @@ TEST_CASE("gpt_shapes_are_those_of_train_gpt") {
         CHECK(model.units[u].parameters[p].shape == declared[u].parameters[p].shape);
       }
     }
-    CHECK(plan_hash(model.units, model.program) == plan_hash(declared, examples::Gpt<float>::program(shape)));
+    CHECK(plan_hash(model.units, model.program) == plan_hash(declared, models::Gpt<float>::program(shape)));
   }
 }
 

@@ -7,8 +7,11 @@
 #include <utility>
 
 #include "tessera/base/error.hpp"
+#include "tessera/trainer/number_text.hpp"
 
 namespace tools::cost {
+
+using tessera::trainer::grouped;
 
 namespace {
 

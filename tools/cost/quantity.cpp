@@ -11,7 +11,7 @@
 #include <string_view>
 #include <system_error>
 
-#include "tessera/base/error.hpp"
+#include "tessera/trainer/command_line.hpp"
 
 namespace tools::cost {
 
@@ -25,10 +25,12 @@ constexpr std::array size_units = {Unit{""},
                                    Unit{"MB", 1e6},
                                    Unit{"GB", 1e9},
                                    Unit{"TB", 1e12},
+                                   Unit{"PB", 1e15},
                                    Unit{"KiB", kibi},
                                    Unit{"MiB", kibi* kibi},
                                    Unit{"GiB", kibi* kibi* kibi},
-                                   Unit{"TiB", kibi* kibi* kibi* kibi}};
+                                   Unit{"TiB", kibi* kibi* kibi* kibi},
+                                   Unit{"PiB", kibi* kibi* kibi* kibi* kibi}};
 constexpr std::array rate_units = {Unit{"B/s"},
                                    Unit{"KB/s", 1e3},
                                    Unit{"kB/s", 1e3},
@@ -53,7 +55,8 @@ constexpr std::array per_second = {Unit{""}, Unit{"/s"}};
 constexpr std::array no_units = {Unit{""}};
 
 [[noreturn]] void refuse(const std::string& option, std::string_view text, const Quantity& quantity) {
-  throw tessera::UsageError(fmt::format("{} takes {}, {}, not \"{}\"", option, quantity.what, quantity.range, text));
+  throw tessera::trainer::OptionError(
+      fmt::format("{} takes {}, {}, not \"{}\"", option, quantity.what, quantity.range, text));
 }
 
 // Up to a comma, which it takes too.
@@ -75,7 +78,7 @@ std::vector<Value> list(std::string_view text, Read read) {
 
 }  // namespace
 
-const Quantity byte_size = {"a size such as 100MB or 64MiB (B, KB, MB, GB, TB; KiB, MiB, GiB, TiB)", size_units, 1,
+const Quantity byte_size = {"a size such as 80GB, 100MB or 64MiB (B, KB, MB, GB, TB, PB; KiB to PiB)", size_units, 1,
                             1e18, "from 1 B to 10^18 B"};
 const Quantity byte_rate = {
     "a rate such as 1.25GB/s or 10Gbit/s (B/s, KB/s, MB/s, GB/s, TB/s; KiB/s to TiB/s; bit/s, Kbit/s to Tbit/s)",
@@ -168,11 +171,5 @@ std::string count_text(double number) {
 }
 
 std::string percent_text(double share) { return fmt::format("{:.1f} %", 100 * share); }
-
-std::string grouped(std::uint64_t number) {
-  std::string text = fmt::format("{}", number);
-  for (std::size_t from_end = 3; from_end < text.size(); from_end += 4) text.insert(text.size() - from_end, 1, ',');
-  return text;
-}
 
 }  // namespace tools::cost

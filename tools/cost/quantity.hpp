@@ -36,8 +36,8 @@ extern const Quantity epoch_count;  // from 1 to 10^6
 extern const Quantity sample_rate;  // per second; 200 or 200/s
 extern const Quantity learning_rate;
 
-// A digit or a point, digits, an exponent, and a unit, with at most one blank before it. Throws tessera::UsageError
-// with the option, what it takes, its limits and the text.
+// A digit or a point, digits, an exponent, and a unit, with at most one blank before it. Throws OptionError with
+// the option, what it takes, its limits and the text.
 double number(const std::string& option, std::string_view text, const Quantity& quantity);
 
 // The same, where only whole numbers have a meaning.
@@ -53,6 +53,5 @@ std::string rate_text(double bytes_per_second);  // "1.25 GB/s"
 std::string seconds_text(double seconds);        // "120 ms", "22.79 min", "34.19 h"
 std::string count_text(double count);            // "70 B": K, M, B (10^9), T
 std::string percent_text(double part);           // 0.2857 is "28.6 %"
-std::string grouped(std::uint64_t number);       // "1,280,000"
 
 }  // namespace tools::cost

@@ -1,4 +1,4 @@
-// The terms of docs/numerics.md, one by one; in traffic every segment counts as often as a step runs it.
+// In traffic every segment counts as often as a step runs it.
 #include "accounting.hpp"
 
 #include <fmt/format.h>
@@ -10,88 +10,14 @@
 #include <utility>
 
 #include "json/json.hpp"
+#include "models/persistent.hpp"
 #include "text.hpp"
 
 namespace tools {
 
-using tessera::AccumulationMode;
 using tessera::Strategy;
 namespace plan = tessera::plan;
 using tessera::Bytes;
-
-namespace {
-
-// How much of a unit a rank has on a mesh of replicas, where it is sharded over these axes.
-double share(tessera::AxisSet over, const plan::PlanOptions& options) {
-  const double places = over.contains(tessera::Axis::shard) ? static_cast<double>(options.ranks / options.replicas) : 1;
-  return 1.0 / (over.contains(tessera::Axis::replicate) ? places * static_cast<double>(options.replicas) : places);
-}
-
-}  // namespace
-
-double zero_paper_bytes(double parameters, const plan::PlanOptions& options) {
-  const tessera::Sharding& sharding = options.strategy.sharding;
-  const auto of = [&](tessera::AxisSet over) { return share(over, options); };
-  const double gradients = options.strategy == Strategy::zero1 ? 1.0 : of(sharding.gradients);
-  return parameters * (2.0 * of(sharding.parameters) + 2.0 * gradients + 12.0 * of(sharding.optimizer));
-}
-
-namespace {
-
-// Several micro-batches add up on the rank.
-bool adds_up_locally(const tessera::plan::PlanOptions& options) {
-  if (options.micro_batches == 1) return false;
-  if (options.accumulation != AccumulationMode::automatic) return options.accumulation == AccumulationMode::local;
-  return options.strategy == Strategy::ddp || options.strategy == Strategy::zero1;
-}
-
-// With outer steps each replica keeps what a job of its own ranks would.
-tessera::Sharding kept_sharding(const plan::PlanOptions& options) {
-  tessera::Sharding sharding = options.strategy.sharding;
-  const bool several = options.replicas > 1 && options.outer_every == 0;
-  for (tessera::AxisSet* over : {&sharding.parameters, &sharding.gradients, &sharding.optimizer}) {
-    if (!several) *over = *over - tessera::Axis::replicate;
-  }
-  return sharding;
-}
-
-// Returns the bytes of an element of the reduced gradient: nobody adds anything to that of a rank that trains by
-// itself.
-double bytes_of_sum(const tessera::plan::PlanOptions& options) {
-  const std::size_t together = options.outer_every > 0 ? options.ranks / options.replicas : options.ranks;
-  const bool is_whole = kept_sharding(options).gradients.empty() || options.ranks == 1;
-  const tessera::Precision& types = options.precision;
-  const bool is_rounded = types.wire != types.gradient && types.wire != tessera::DType::fp32;
-  if (together > 1 || !is_whole || options.micro_batches > 1 || is_rounded) return 4.0;
-  return static_cast<double>(size_of(types.gradient).count());
-}
-
-// The master, and the copy that windows read where it is another.
-double bytes_to_compute(const tessera::plan::PlanOptions& options) {
-  const tessera::Sharding sharding = kept_sharding(options);
-  const auto of = [&](tessera::AxisSet over) { return share(over, options); };
-  const double parameter = static_cast<double>(size_of(options.precision.parameter).count());
-  if (parameter == 4.0) return 4.0 * of(sharding.parameters);
-  const bool is_cast = sharding.parameters == sharding.optimizer && !sharding.parameters.empty();
-  return 4.0 * of(sharding.optimizer) + (is_cast ? 0.0 : parameter * of(sharding.parameters));
-}
-
-}  // namespace
-
-double persistent_bytes(const Parameters& parameters, const tessera::plan::PlanOptions& options, std::size_t states) {
-  const tessera::Sharding sharding = kept_sharding(options);
-  const auto of = [&](tessera::AxisSet over) { return share(over, options); };
-  const bool local = adds_up_locally(options);
-  const bool sum_in_place = local && (options.strategy == Strategy::ddp || options.strategy == Strategy::zero1);
-  // Each of several replicas has a sum of its own first.
-  const tessera::AxisSet first = sharding.gradients - tessera::Axis::replicate;
-  const double gradient = bytes_of_sum(options) * of(sum_in_place ? tessera::AxisSet() : first);
-  const double sum = local && !sum_in_place ? 4.0 : 0.0;
-  const double outer = options.outer_every > 0 ? 8.0 * of(tessera::AxisSet::all()) : 0.0;  // anchor and momentum
-  const double all_states = 4.0 * static_cast<double>(states) * of(sharding.optimizer) + outer;
-  return (parameters.trained + parameters.frozen) * bytes_to_compute(options) +
-         parameters.trained * (gradient + sum + all_states);
-}
 
 namespace {
 
@@ -196,18 +122,16 @@ constexpr Column columns[] = {{"fp32", "fp32", tessera::fp32_precision, 1},
                               {"mixed, accumulating", "mixed_accumulating", tessera::bf16_mixed, 2}};
 
 double persistent(const ParametersQuestion& question, Strategy strategy, const Column& column) {
-  tessera::plan::PlanOptions options;
-  options.strategy = strategy;
-  options.precision = column.precision;
-  options.ranks = question.ranks;
-  options.replicas = question.replicas;
-  options.micro_batches = column.micro_batches;
-  return persistent_bytes({question.parameters}, options, question.optimizer_states);
+  const tessera::plan::PlanOptions options{.strategy = strategy,
+                                           .precision = column.precision,
+                                           .ranks = question.ranks,
+                                           .replicas = question.replicas,
+                                           .micro_batches = column.micro_batches};
+  return question.parameters * models::persistent_per_parameter(options, question.optimizer_states);
 }
 
 double zero_paper(const ParametersQuestion& question, Strategy strategy) {
-  return zero_paper_bytes(question.parameters,
-                          {.strategy = strategy, .ranks = question.ranks, .replicas = question.replicas});
+  return question.parameters * models::zero_paper_per_parameter(strategy, question.ranks, question.replicas);
 }
 
 }  // namespace
@@ -228,7 +152,7 @@ std::string text_of(const ParametersQuestion& question) {
       "several.\n"
       "Gathered units, gradients on their way, padding and activations come on top: plan a model (--model) for "
       "those.\n",
-      question.parameters, mesh_text(question.ranks, question.replicas), question.optimizer_states, table(rows));
+      question.parameters, mesh_text(question.ranks, question.replicas), question.optimizer_states.size(), table(rows));
 }
 
 Json json_of(const ParametersQuestion& question) {

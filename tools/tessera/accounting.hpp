@@ -1,5 +1,4 @@
-// Bytes of a rank without a plan, by formula from numbers of parameters: docs/numerics.md's, and those of the ZeRO
-// paper (Rajbhandari et al. 2020, figure 1); and the traffic of one that is planned.
+// The traffic of a plan, and the bytes of a number of parameters alone.
 #pragma once
 
 #include <cstddef>
@@ -12,20 +11,6 @@
 #include "tessera/plan/strategy.hpp"
 
 namespace tools {
-
-// Everything in half precision but the optimizer: 2 bytes for a parameter, 2 for its gradient, 12 for Adam's states.
-// Reads strategy, ranks and replicas.
-double zero_paper_bytes(double parameters, const tessera::plan::PlanOptions& options);
-
-struct Parameters {
-  double trained;
-  double frozen = 0;
-};
-
-// Returns what persists on a rank, without slots, staging, activations and padding, with so many fp32 states per
-// parameter. All units count as of the plan's precision. Reads strategy, ranks, replicas, precision, micro_batches and
-// accumulation.
-double persistent_bytes(const Parameters& parameters, const tessera::plan::PlanOptions& options, std::size_t states);
 
 // These say what a rank sends in one step, added up from the plan's own collectives.
 
@@ -66,7 +51,7 @@ struct ParametersQuestion {
   double parameters;
   std::size_t ranks;
   std::size_t replicas;
-  std::size_t optimizer_states;
+  std::vector<std::string> optimizer_states;
 };
 
 std::string text_of(const ParametersQuestion& question);

@@ -12,6 +12,7 @@
 #include "machine/calibrate.hpp"
 #include "options.hpp"
 #include "tessera/base/error.hpp"
+#include "tessera/trainer/start.hpp"
 #include "trace/trace_file.hpp"
 
 namespace tools {
@@ -48,14 +49,6 @@ Machine measured(const Request& request) {
   return machine;
 }
 
-// Before it is measured for minutes: whether there is a place for what comes out.
-void require_writable(const std::filesystem::path& path) {
-  const bool was_there = std::filesystem::exists(path);
-  if (!std::ofstream(path, std::ios::app))
-    throw tessera::DataError(fmt::format("{}: cannot be written", path.string()));
-  if (!was_there) std::filesystem::remove(path);
-}
-
 void write(const Machine& machine, const std::filesystem::path& path) {
   std::ofstream file(path, std::ios::binary);
   file << json_of(machine).dump(std::size_t{2}) << "\n";
@@ -68,13 +61,13 @@ void write(const Machine& machine, const std::filesystem::path& path) {
 void run_calibrate(std::vector<std::string> arguments) {
   using namespace calibrate_command;
   Request request;
-  Options line("tessera calibrate", description, footer);
+  CommandLine line(description, footer, "tessera calibrate");
   line.place("FILE.json", request.file, "Where the machine is written");
   line.whole("--ranks", request.ranks, {2, 64}, "Threads between which collectives are measured");
   line.whole("--seconds", request.seconds, {1, 3600}, "How long to measure, about");
-  line.take("--from-trace", "TRACE.json", "Collectives and passes over memory as --trace of a trainer measured them",
+  line.take({"--from-trace", "TRACE.json", "Collectives and passes over memory as --trace of a trainer measured them"},
             [&](const std::string& path) { request.trace = path; });
-  line.take("--base", "NAME|FILE", "With --from-trace: the machine that says everything else",
+  line.take({"--base", "NAME|FILE", "With --from-trace: the machine that says everything else"},
             [&](const std::string& name) { request.base = name; });
   if (!line.parse(std::move(arguments))) return;
   if (request.base && !request.trace) throw OptionError("--base needs --from-trace");
@@ -88,7 +81,7 @@ void run_calibrate(std::vector<std::string> arguments) {
     if (!input || !std::filesystem::equivalent(request.file, *input, error)) continue;
     throw OptionError(fmt::format("FILE.json and {} are the same file, {}", name, request.file.string()));
   }
-  require_writable(request.file);
+  tessera::trainer::require_writable(request.file);
   const Machine machine = measured(request);
   write(machine, request.file);
   fmt::print("{}: {}\n", request.file.string(), machine.about);

@@ -171,8 +171,9 @@ bool run_checkpoint_diff(std::vector<std::string> arguments) {
   std::filesystem::path a;
   std::filesystem::path b;
   bool json = false;
-  Options options("tessera checkpoint diff", "Compares the tensors of two checkpoints, bit by bit.",
-                  "Exit code: 1 when they differ. The state (step, sampler, loss scale) is not compared.");
+  CommandLine options("Compares the tensors of two checkpoints, bit by bit.",
+                      "Exit code: 1 when they differ. The state (step, sampler, loss scale) is not compared.",
+                      "tessera checkpoint diff");
   options.place("A", a, "A checkpoint, or a folder of them for the latest");
   options.place("B", b, "Another one");
   options.flag("--json", json, "Prints JSON");

@@ -221,17 +221,18 @@ std::string text_of(const Request& request, const Job& job) {
 }
 
 bool parse(std::vector<std::string> arguments, Request& request) {
-  Options options(
-      "tessera checkpoint export", "Writes a checkpoint's weights as safetensors.",
+  CommandLine options(
+      "Writes a checkpoint's weights as safetensors.",
       "OUT must not exist; it appears when it is whole. Where the tensors are larger than one file may be,\n"
       "OUT is a folder with the files and their index, as the Hugging Face libraries read them. Names that\n"
       "share a tensor stand in the metadata.\n"
-      "Example: tessera checkpoint export runs model.safetensors --dtype bf16");
+      "Example: tessera checkpoint export runs model.safetensors --dtype bf16",
+      "tessera checkpoint export");
   options.place("CHECKPOINT", request.checkpoint, "The checkpoint, or a folder of them for the latest");
   options.place("OUT", request.out, "The file to write, or the folder");
   options.choice<DType>("--dtype", request.dtype, {{"fp32", DType::fp32}, {"bf16", DType::bf16}, {"fp16", DType::fp16}},
                         "Of the written weights [fp32]");
-  options.take("--max-file-size", "SIZE", "Of the tensors in one file [5GB]",
+  options.take({"--max-file-size", "SIZE", "Of the tensors in one file [5GB]"},
                [&](const std::string& text) { request.most = size_in_bytes("--max-file-size", text); });
   options.flag("--json", request.json, "Prints JSON");
   return options.parse(std::move(arguments));

@@ -86,9 +86,11 @@ ordered_json json_of(const Listing& listing) {
 bool run_checkpoint_list(std::vector<std::string> arguments) {
   std::filesystem::path folder;
   bool json = false;
-  Options options("tessera checkpoint list", "The checkpoints of a folder, by step.",
-                  "A checkpoint is valid when it has a manifest of its step, and all files with their sizes; what the\n"
-                  "files hold is checked by tessera checkpoint verify.");
+  CommandLine options(
+      "The checkpoints of a folder, by step.",
+      "A checkpoint is valid when it has a manifest of its step, and all files with their sizes; what the\n"
+      "files hold is checked by tessera checkpoint verify.",
+      "tessera checkpoint list");
   options.place("DIR", folder, "The folder that they are in");
   options.flag("--json", json, "Prints JSON");
   if (!options.parse(std::move(arguments))) return true;

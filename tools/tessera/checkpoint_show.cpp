@@ -129,8 +129,8 @@ ordered_json json_of(const CheckpointReader& reader) {
 bool run_checkpoint_show(std::vector<std::string> arguments) {
   std::filesystem::path path;
   bool json = false;
-  Options options("tessera checkpoint show", "A checkpoint's state, tensors, shapes, dtypes and bytes.",
-                  "Example: tessera checkpoint show runs/step-00000100");
+  CommandLine options("A checkpoint's state, tensors, shapes, dtypes and bytes.",
+                      "Example: tessera checkpoint show runs/step-00000100", "tessera checkpoint show");
   options.place("CHECKPOINT", path, "The checkpoint, or a folder of them for the latest");
   options.flag("--json", json, "Prints JSON");
   if (!options.parse(std::move(arguments))) return true;

@@ -66,9 +66,11 @@ std::string text_of(const Verdict& verdict) {
 bool run_checkpoint_verify(std::vector<std::string> arguments) {
   std::filesystem::path path;
   bool json = false;
-  Options options("tessera checkpoint verify", "Reads a checkpoint against its checksums, and names each fault.",
-                  "Exit code: 1 when there is one. Each stands on a line of its own, with the file, the bytes and the\n"
-                  "tensors in them.");
+  CommandLine options(
+      "Reads a checkpoint against its checksums, and names each fault.",
+      "Exit code: 1 when there is one. Each stands on a line of its own, with the file, the bytes and the\n"
+      "tensors in them.",
+      "tessera checkpoint verify");
   options.place("CHECKPOINT", path, "The checkpoint, or a folder of them for the latest");
   options.flag("--json", json, "Prints JSON");
   if (!options.parse(std::move(arguments))) return true;

@@ -22,9 +22,9 @@ void run_trace(const std::vector<std::string>& arguments);
 // is damaged, or two differ. Throws OptionError for bad options, and tessera::Error for what cannot be read or written.
 bool run_checkpoint(const std::vector<std::string>& arguments);
 
-// `arguments`: what follows `tessera cost`. Prints what was asked for and returns the exit code: 0, or 2 for bad
-// options, which one line on standard error names. Throws tessera::Error where a figure cannot be drawn.
-int run_cost(const std::vector<std::string>& arguments);
+// `arguments`: what follows `tessera cost`. Prints what was asked for. Throws OptionError for bad options, and
+// tessera::Error where a figure cannot be drawn.
+void run_cost(const std::vector<std::string>& arguments);
 
 // The subcommands of `tessera cost`. Each takes what follows its name, and prints text, JSON or its help page.
 // They throw tessera::UsageError, which names the option, and print nothing then.

@@ -61,10 +61,10 @@ std::optional<Request> parse(std::vector<std::string> arguments) {
   line.json(request.json);
   if (!line.parse(std::move(arguments))) return std::nullopt;
   if (request.parameters.size() > most_models)
-    throw tessera::UsageError(
+    throw OptionError(
         fmt::format("--parameters takes up to {} numbers, not {}", most_models, request.parameters.size()));
   if (request.figure && request.ranks < 2)
-    throw tessera::UsageError("--plot needs --ranks of 2 or more: one rank sends nothing, and no time can be drawn");
+    throw OptionError("--plot needs --ranks of 2 or more: one rank sends nothing, and no time can be drawn");
   return request;
 }
 

@@ -1,4 +1,4 @@
-// Finds the subcommand, and turns its complaint into one line and an exit code.
+// Finds the subcommand.
 #include "commands.hpp"
 
 #include <fmt/format.h>
@@ -7,15 +7,11 @@
 #include <map>
 #include <string_view>
 
-#include "command_line/streams.hpp"
-#include "tessera/base/error.hpp"
+#include "options.hpp"
 
 namespace tools {
 
 namespace {
-
-constexpr int success = 0;
-constexpr int bad_options = 2;
 
 constexpr std::string_view cost_usage = R"(Usage: tessera cost SUBCOMMAND [options]
 
@@ -32,32 +28,22 @@ Each has --help and --json. Numbers take the units that people write: 100MB, 64M
 Exit code: 0; 1 when a figure cannot be drawn; 2 for bad options.
 )";
 
-void run(const std::vector<std::string>& arguments) {
+}  // namespace
+
+void run_cost(const std::vector<std::string>& arguments) {
   const std::map<std::string_view, void (*)(std::vector<std::string>)> subcommands = {{"allreduce", run_cost_allreduce},
                                                                                       {"job", run_cost_job},
                                                                                       {"scaling", run_cost_scaling},
                                                                                       {"chart", run_cost_chart}};
   constexpr std::string_view remedy = "tessera cost takes allreduce, job, scaling or chart; see tessera cost --help";
-  if (arguments.empty()) throw tessera::UsageError(fmt::format("a subcommand is missing: {}", remedy));
+  if (arguments.empty()) throw OptionError(fmt::format("a subcommand is missing: {}", remedy));
   const auto found = subcommands.find(arguments.front());
   if (found != subcommands.end()) {
     found->second({arguments.begin() + 1, arguments.end()});
   } else if (arguments.size() == 1 && arguments.front() == "--help") {
     fmt::print("{}", cost_usage);
   } else {
-    throw tessera::UsageError(fmt::format("unknown subcommand \"{}\": {}", arguments.front(), remedy));
-  }
-}
-
-}  // namespace
-
-int run_cost(const std::vector<std::string>& arguments) {
-  try {
-    run(arguments);
-    return success;
-  } catch (const tessera::UsageError& error) {
-    tell(std::string("tessera: ") + error.what());
-    return bad_options;
+    throw OptionError(fmt::format("unknown subcommand \"{}\": {}", arguments.front(), remedy));
   }
 }
 

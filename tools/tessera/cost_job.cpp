@@ -9,6 +9,7 @@
 #include "cost/quantity.hpp"
 #include "json/json.hpp"
 #include "options.hpp"
+#include "text.hpp"
 
 namespace tools {
 
@@ -76,7 +77,7 @@ std::string learning_text(const Request& request, const cost::JobCost& cost) {
   std::string text = "\n";
   text += row("learning rate", fmt::format("{:.4g}", rates.linear),
               fmt::format("= {} x {:g}, in proportion to the batch (SGD)", request.job.ranks, base));
-  text += row("warm-up", cost::grouped(warm_up_steps(cost)),
+  text += row("warm-up", grouped(warm_up_steps(cost)),
               fmt::format("steps ({} epochs), from {:g} up to it", cost::warm_up_epochs, base));
   text += row("with Adam", fmt::format("{:.4g}", rates.square_root),
               fmt::format("= sqrt({}) x {:g}, the square-root rule", request.job.ranks, base));
@@ -84,22 +85,21 @@ std::string learning_text(const Request& request, const cost::JobCost& cost) {
     text += "note: that warm-up would be the whole job; choose a shorter one\n";
   if (cost.global_batch > cost::largest_proved_batch)
     text += fmt::format("note: beyond a batch of {} images Goyal et al. saw the accuracy fall\n",
-                        cost::grouped(cost::largest_proved_batch));
+                        grouped(cost::largest_proved_batch));
   return text;
 }
 
 std::string text_of(const Request& request) {
   const cost::Job& job = request.job;
   const cost::JobCost cost = cost_of(job);
-  std::string text = row("global batch", cost::grouped(cost.global_batch),
-                         fmt::format("samples = {} x {}", job.ranks, cost::grouped(job.batch)));
-  text += row("steps per epoch", cost::grouped(cost.steps_per_epoch),
-              fmt::format("for {} samples", cost::grouped(job.samples)));
+  std::string text =
+      row("global batch", grouped(cost.global_batch), fmt::format("samples = {} x {}", job.ranks, grouped(job.batch)));
+  text += row("steps per epoch", grouped(cost.steps_per_epoch), fmt::format("for {} samples", grouped(job.samples)));
   text += row("throughput", number_text(cost.samples_per_second), throughput_text(job));
   text += row("time per epoch", number_text(cost.seconds_per_epoch) + " s",
               fmt::format("= {}", cost::seconds_text(cost.seconds_per_epoch)));
   text += row("time of the job", cost::seconds_text(cost.seconds),
-              fmt::format("for {} epochs, {} steps", cost::grouped(job.epochs), cost::grouped(cost.steps)));
+              fmt::format("for {} epochs, {} steps", grouped(job.epochs), grouped(cost.steps)));
   return request.learning_rate ? text + learning_text(request, cost) : text;
 }
 

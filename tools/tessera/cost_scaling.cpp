@@ -44,11 +44,10 @@ std::optional<Request> parse(std::vector<std::string> arguments) {
   line.json(request.json);
   if (!line.parse(std::move(arguments))) return std::nullopt;
   if (request.fractions.size() > most_fractions)
-    throw tessera::UsageError(
+    throw OptionError(
         fmt::format("--serial-fraction takes up to {} fractions, not {}", most_fractions, request.fractions.size()));
   if (request.ranks.size() > most_rank_counts)
-    throw tessera::UsageError(
-        fmt::format("--ranks takes up to {} numbers, not {}", most_rank_counts, request.ranks.size()));
+    throw OptionError(fmt::format("--ranks takes up to {} numbers, not {}", most_rank_counts, request.ranks.size()));
   return request;
 }
 

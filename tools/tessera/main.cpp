@@ -4,22 +4,19 @@
 #include <fmt/format.h>
 
 #include <cstdio>
-#include <exception>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "command_line/streams.hpp"
 #include "commands.hpp"
 #include "options.hpp"
-#include "tessera/base/file_size_limit.hpp"
+#include "tessera/trainer/start.hpp"
 #include "tessera/version.hpp"
 
 namespace {
 
 constexpr int success = 0;
 constexpr int failure = 1;
-constexpr int bad_options = 2;
 
 constexpr std::string_view usage =
     "Usage: tessera plan [options]   the bytes, the traffic and the schedule of a training step; see tessera plan "
@@ -39,7 +36,10 @@ int run(const std::vector<std::string>& arguments) {
         "a command is missing: tessera plan, tessera cost, tessera calibrate, tessera checkpoint, tessera trace, or "
         "tessera --help");
   const std::string& command = arguments.front();
-  if (command == "cost") return tools::run_cost({arguments.begin() + 1, arguments.end()});
+  if (command == "cost") {
+    tools::run_cost({arguments.begin() + 1, arguments.end()});
+    return success;
+  }
   if (command == "checkpoint")
     return tools::run_checkpoint({arguments.begin() + 1, arguments.end()}) ? success : failure;
   if (command == "plan") return tools::run_plan({arguments.begin() + 1, arguments.end()}) ? success : failure;
@@ -66,15 +66,5 @@ int run(const std::vector<std::string>& arguments) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  tools::open_closed_streams();
-  tessera::make_file_size_limit_an_error();
-  try {
-    return tools::exit_code(run({argv + 1, argv + argc}));
-  } catch (const tools::OptionError& error) {
-    tools::tell(std::string("tessera: ") + error.what());
-    return bad_options;
-  } catch (const std::exception& error) {
-    tools::tell(std::string("tessera: ") + error.what());
-    return failure;
-  }
+  return tessera::trainer::run_program([&] { return run({argv + 1, argv + argc}); }, "tessera");
 }

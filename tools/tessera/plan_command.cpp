@@ -24,7 +24,7 @@ void print_drawing(const PlanRequest& request, const PlanReport& report) {
   if (request.draw) fmt::print("\n{}", draw(report.plan));
 }
 
-bool answer_parameters(const PlanRequest& request, std::size_t states) {
+bool answer_parameters(const PlanRequest& request, const std::vector<std::string>& states) {
   const tessera::plan::PlanOptions& options = request.setting.options;
   const ParametersQuestion question{*request.parameters, options.ranks, options.replicas, states};
   if (request.json) {
@@ -142,7 +142,7 @@ bool run_plan(std::vector<std::string> arguments) {
   const std::optional<PlanRequest> request = parse_plan_request(std::move(arguments));
   if (!request) return true;
   const std::vector<std::string> states = optimizer_states(request->optimizer);
-  if (request->parameters) return answer_parameters(*request, states.size());
+  if (request->parameters) return answer_parameters(*request, states);
   if (request->fit) return answer_fit(*request, states);
   if (request->compare) return answer_comparison(*request, states);
   return answer_plan(*request, states);

@@ -9,6 +9,7 @@
 
 #include "accounting.hpp"
 #include "json/json.hpp"
+#include "models/persistent.hpp"
 #include "text.hpp"
 
 namespace tools {
@@ -71,9 +72,7 @@ std::string memory_text(const PlanReport& report) {
   }
   text += row("peak", report.memory.peak, "the arena: the sum of these regions, each of whole pages");
   text += row("live", report.memory.live, "the most that is in use at once");
-  text += fmt::format("{:<16} {:>16} {:>10}  {}\n", "by formula", "",
-                      to_string(Bytes(static_cast<std::uint64_t>(report.persistent))),
-                      "what persists, without slots, activations and padding");
+  text += row("persists", report.persistent, "parameters, gradients, states and sums: what stays from step to step");
   return text + activations_note(report);
 }
 
@@ -128,9 +127,10 @@ PlanReport make_report(const Subject& subject, const Setting& setting,
   report.verification = verify(report.plan);
   report.traffic = traffic(report.plan);
   const models::ParameterCounts counts = models::count_parameters(report.plan.units);
-  const Parameters parameters{static_cast<double>(counts.trained), static_cast<double>(counts.frozen)};
-  report.persistent = persistent_bytes(parameters, report.plan.options, optimizer_states.size());
-  report.zero_paper = zero_paper_bytes(static_cast<double>(counts.all()), report.plan.options);
+  report.persistent = models::persistent(report.memory);
+  const plan::PlanOptions& options = report.plan.options;
+  report.zero_paper = static_cast<double>(counts.all()) *
+                      models::zero_paper_per_parameter(options.strategy, options.ranks, options.replicas);
   return report;
 }
 
@@ -206,7 +206,7 @@ Json json_of(const PlanReport& report) {
           {"categories", categories},
           {"peak", report.memory.peak.count()},
           {"live", report.memory.live.count()},
-          {"persistent_by_formula", report.persistent},
+          {"persistent", report.persistent.count()},
           {"zero_paper", report.zero_paper},
           {"traffic", traffic_json(report.traffic, options.replicas)},
           {"verified", verification_json(report.verification)}};
@@ -270,8 +270,7 @@ std::string text_of(const std::vector<PlanReport>& reports) {
     }));
   }
   const auto bytes = [](double size) { return to_string(Bytes(static_cast<std::uint64_t>(size))); };
-  rows.push_back(
-      row("persists, by formula", reports, [&](const PlanReport& report) { return bytes(report.persistent); }));
+  rows.push_back(row("persists", reports, [](const PlanReport& report) { return to_string(report.persistent); }));
   rows.push_back(row("the ZeRO paper's", reports, [&](const PlanReport& report) { return bytes(report.zero_paper); }));
   return fmt::format("{}; {}, {}, {}\n{}\n{}{}", model_text(first.subject, first.plan),
                      mesh_text(options.ranks, options.replicas), to_string(options.precision.parameter),

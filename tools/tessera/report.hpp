@@ -20,8 +20,8 @@ struct PlanReport {
   tessera::plan::MemoryReport memory = {};
   tessera::plan::Verification verification = {};
   Traffic traffic = {};
-  double persistent = 0;  // by formula (accounting.hpp)
-  double zero_paper = 0;  // likewise
+  tessera::Bytes persistent = {};
+  double zero_paper = 0;  // models/persistent.hpp
 };
 
 // Compiles, verifies and adds up. Throws UsageError for what cannot be planned.

@@ -24,9 +24,9 @@ using tessera::AccumulationMode;
 using tessera::Bytes;
 using tessera::Strategy;
 
-Subject Subject::gpt(std::string name, const examples::GptShape& shape) { return {std::move(name), shape}; }
+Subject Subject::gpt(std::string name, const models::GptShape& shape) { return {std::move(name), shape}; }
 
-Subject Subject::vision(const examples::VisionShape& shape) {
+Subject Subject::vision(const models::VisionShape& shape) {
   return {fmt::format("{}, images of {} x {}", to_string(shape.kind), shape.image.height, shape.image.width), shape};
 }
 
@@ -41,19 +41,19 @@ Subject Subject::file(const std::filesystem::path& path) {
 }
 
 std::size_t Subject::seq() const {
-  const auto* const shape = std::get_if<examples::GptShape>(&shape_);
+  const auto* const shape = std::get_if<models::GptShape>(&shape_);
   return shape == nullptr ? 0 : shape->seq;
 }
 
-examples::GptShape Subject::gpt_shape(bool activation_checkpointing) const {
-  examples::GptShape shape = std::get<examples::GptShape>(shape_);
+models::GptShape Subject::gpt_shape(bool activation_checkpointing) const {
+  models::GptShape shape = std::get<models::GptShape>(shape_);
   shape.activation_checkpointing = activation_checkpointing;
   return shape;
 }
 
 models::Model Subject::model(bool activation_checkpointing) const {
-  if (is<examples::GptShape>()) return models::gpt(gpt_shape(activation_checkpointing));
-  if (const auto* shape = std::get_if<examples::VisionShape>(&shape_)) return models::vision(*shape);
+  if (is<models::GptShape>()) return models::gpt(gpt_shape(activation_checkpointing));
+  if (const auto* shape = std::get_if<models::VisionShape>(&shape_)) return models::vision(*shape);
   if (const auto* shape = std::get_if<models::LlamaShape>(&shape_)) {
     return models::llama(*shape, activation_checkpointing);
   }
@@ -62,7 +62,7 @@ models::Model Subject::model(bool activation_checkpointing) const {
 
 Bytes Subject::activations(const Setting& setting) const {
   if (!counts_activations()) return Bytes(0);
-  if (const auto* shape = std::get_if<examples::VisionShape>(&shape_)) {
+  if (const auto* shape = std::get_if<models::VisionShape>(&shape_)) {
     return models::vision_activations(*shape, setting.options.precision, setting.batch);
   }
   return models::gpt_activations(gpt_shape(setting.activation_checkpointing), setting.options.precision, setting.batch);
@@ -70,7 +70,7 @@ Bytes Subject::activations(const Setting& setting) const {
 
 std::map<WindowKey, Work> Subject::counted_work(const Setting& setting) const {
   std::map<WindowKey, Work> result;
-  const auto* const shape = std::get_if<examples::VisionShape>(&shape_);
+  const auto* const shape = std::get_if<models::VisionShape>(&shape_);
   if (shape == nullptr) return result;
   for (const auto& [use, counted] : models::vision_work(*shape, setting.options.precision, setting.batch)) {
     result.emplace(WindowKey{use.unit, use.kind, 0}, work_of(counted));  // a chain: one of each kind
@@ -159,23 +159,23 @@ struct ModelOptions {
 
 std::string model_names() {
   std::string names;
-  for (const examples::Preset& preset : examples::presets) names += std::string(preset.name) + "|";
+  for (const models::Preset& preset : models::presets) names += std::string(preset.name) + "|";
   for (const models::LlamaShape& shape : models::llamas) names += std::string(shape.name) + "|";
-  for (const examples::VisionModelKind kind : examples::vision_models) names += std::string(to_string(kind)) + "|";
+  for (const models::VisionModelKind kind : models::vision_models) names += std::string(to_string(kind)) + "|";
   names.pop_back();
   return names;
 }
 
-void add_model_options(Options& line, ModelOptions& model, PlanRequest& request) {
+void add_model_options(CommandLine& line, ModelOptions& model, PlanRequest& request) {
   line.group("Model");
-  line.take("--model", model_names(), "A model by name; the options below change a GPT-2",
+  line.take({"--model", model_names(), "A model by name; the options below change a GPT-2"},
             [&](const std::string& text) { model.name = text; });
   line.whole("--layers", model.layers, {1, 1024}, "Blocks of a GPT; without --model also --dim and --heads");
   line.whole("--dim", model.dim, {1, 1 << 15}, "Its width, a multiple of --heads");
   line.whole("--heads", model.heads, {1, 1 << 15}, "Its attention heads");
-  line.whole("--seq", model.seq, {1, 1 << 20}, fmt::format("Tokens of a sequence [{}]", examples::preset_seq));
+  line.whole("--seq", model.seq, {1, 1 << 20}, fmt::format("Tokens of a sequence [{}]", models::preset_seq));
   line.whole("--vocabulary", model.vocabulary, {1, 1 << 24},
-             fmt::format("Ids that it knows [{}]", examples::preset_vocabulary));
+             fmt::format("Ids that it knows [{}]", models::preset_vocabulary));
   line.whole("--image-size", model.image_size, {4, 4096},
              fmt::format("Height and width of the images that a network of train_vision sees [{}]", usual_image_size));
   line.flag("--sync-batch-norm", model.synchronised_norms,
@@ -184,18 +184,18 @@ void add_model_options(Options& line, ModelOptions& model, PlanRequest& request)
   line.whole("--width", model.width, {1, 4096},
              "Channels of its first stage, or of a transformer's tokens, instead of the published ones");
   line.whole("--classes", model.classes, {1, 1 << 24}, fmt::format("Classes that it tells apart [{}]", usual_classes));
-  line.take("--mlp", "WxW[xW...]", "Widths of a perceptron: 64x128x10 has two layers. Each layer is a unit",
+  line.take({"--mlp", "WxW[xW...]", "Widths of a perceptron: 64x128x10 has two layers. Each layer is a unit"},
             [&](const std::string& text) { model.widths = widths("--mlp", text); });
-  line.take("--units", "FILE", "A model of your own: units with names and shapes, see below",
+  line.take({"--units", "FILE", "A model of your own: units with names and shapes, see below"},
             [&](const std::string& text) { model.units = text; });
-  line.take("--params", "N", "A number of parameters alone: bytes by formula, the ZeRO paper's and ours",
+  line.take({"--params", "N", "A number of parameters alone: bytes by formula, the ZeRO paper's and ours"},
             [&](const std::string& text) { request.parameters = parameter_number("--params", text); });
   line.choice<OptimizerKind>("--optimizer", request.optimizer,
                              {{"adamw", OptimizerKind::adamw}, {"sgd", OptimizerKind::sgd}},
                              "adamw keeps two fp32 states per parameter, sgd (with momentum) one [adamw]");
 }
 
-void add_sharding_options(Options& line, tessera::plan::PlanOptions& options) {
+void add_sharding_options(CommandLine& line, tessera::plan::PlanOptions& options) {
   line.group("Ranks and sharding");
   line.whole("--world", options.ranks, {1, most_ranks}, "Ranks");
   line.whole("--replicas", options.replicas, {1, most_ranks},
@@ -229,15 +229,15 @@ void add_sharding_options(Options& line, tessera::plan::PlanOptions& options) {
       "and gather them again inside each replica");
   line.yes_or_no("--overlap-reduction", options.overlap_reduction,
                  "Reduce a unit's gradient beside the next unit's backward pass, in a second slot");
-  line.take("--bucket-cap", "N",
-            "Gradients of at most so many bytes are reduced in one operation; 0: each unit's alone [1 MiB; fsdp, "
-            "hsdp, hfsdp: 0]",
+  line.take({"--bucket-cap", "N",
+             "Gradients of at most so many bytes are reduced in one operation; 0: each unit's alone [1 MiB; fsdp, "
+             "hsdp, hfsdp: 0]"},
             [&](const std::string& text) {
               options.bucket_cap = tessera::Bytes(whole_number("--bucket-cap", text, {0, most_bucket_bytes}));
             });
 }
 
-void add_step_options(Options& line, ModelOptions& model, Setting& setting) {
+void add_step_options(CommandLine& line, ModelOptions& model, Setting& setting) {
   line.group("Step");
   line.whole("--batch", model.batch, {1, std::size_t{1} << 24},
              "Sequences or images of a rank and micro-batch, for activations [1]");
@@ -250,14 +250,14 @@ void add_step_options(Options& line, ModelOptions& model, Setting& setting) {
                                 "[ddp, zero1: local; others: reduced]");
 }
 
-void add_question_options(Options& line, PlanRequest& request) {
+void add_question_options(CommandLine& line, PlanRequest& request) {
   line.group("Question");
   line.flag("--compare", request.compare, "All strategies side by side; hsdp and hfsdp with several --replicas");
-  line.take("--fit", "SIZE",
-            "Searches strategy, prefetch, resharding, checkpointing and batch, as far as they are not given, for what "
-            "fits into so much memory of a rank: 80GB, 80GiB. Without --replicas, hsdp and hfsdp are tried with every "
-            "number of replicas from 2 to N/2 that divides the N ranks, and the one that sends the fewest bytes is "
-            "shown for each: which of them has replicas of whole hosts is for you to see",
+  line.take({"--fit", "SIZE",
+             "Searches strategy, prefetch, resharding, checkpointing and batch, as far as they are not given, for what "
+             "fits into so much memory of a rank: 80GB, 80GiB. Without --replicas, hsdp and hfsdp are tried with every "
+             "number of replicas from 2 to N/2 that divides the N ranks, and the one that sends the fewest bytes is "
+             "shown for each: which of them has replicas of whole hosts is for you to see"},
             [&](const std::string& text) { request.fit = size_in_bytes("--fit", text); });
   add_time_options(line, request.time);
   line.group("Output");
@@ -265,7 +265,7 @@ void add_question_options(Options& line, PlanRequest& request) {
   line.flag("--json", request.json, "Prints one JSON object instead of text, sizes in bytes");
 }
 
-void refuse_together(const Options& line, const std::vector<std::string>& names) {
+void refuse_together(const CommandLine& line, const std::vector<std::string>& names) {
   std::string first;
   for (const std::string& name : names) {
     if (!line.given(name)) continue;
@@ -275,7 +275,7 @@ void refuse_together(const Options& line, const std::vector<std::string>& names)
 }
 
 // Options that say nothing about `what` were not meant.
-void refuse_with(const Options& line, const std::string& what, const std::vector<std::string>& names) {
+void refuse_with(const CommandLine& line, const std::string& what, const std::vector<std::string>& names) {
   for (const std::string& name : names) {
     if (line.given(name)) throw OptionError(fmt::format("{} is without effect with {}", name, what));
   }
@@ -284,12 +284,12 @@ void refuse_with(const Options& line, const std::string& what, const std::vector
 const std::vector<std::string> of_vision = {"--image-size", "--channels", "--classes", "--width", "--sync-batch-norm"};
 
 // The shape of a preset or of a custom model, with what is given instead.
-examples::GptShape gpt_shape(const ModelOptions& given, const examples::Preset* preset) {
+models::GptShape gpt_shape(const ModelOptions& given, const models::Preset* preset) {
   if (!preset && !(given.layers && given.dim && given.heads)) {
     throw OptionError("a GPT of your own takes all of --layers, --dim and --heads");
   }
-  const examples::Preset own{"", given.layers.value_or(0), given.dim.value_or(0), given.heads.value_or(0)};
-  examples::GptShape shape = models::shape_of(preset ? *preset : own);
+  const models::Preset own{"", given.layers.value_or(0), given.dim.value_or(0), given.heads.value_or(0)};
+  models::GptShape shape = models::shape_of(preset ? *preset : own);
   shape.layers = given.layers.value_or(shape.layers);
   shape.dim = given.dim.value_or(shape.dim);
   shape.heads = given.heads.value_or(shape.heads);
@@ -305,24 +305,24 @@ examples::GptShape gpt_shape(const ModelOptions& given, const examples::Preset* 
   return shape;
 }
 
-Subject vision_subject(const Options& line, const ModelOptions& given, const examples::VisionShape& shape) {
+Subject vision_subject(const CommandLine& line, const ModelOptions& given, const models::VisionShape& shape) {
   refuse_with(line, *given.name,
               {"--layers", "--dim", "--heads", "--vocabulary", "--seq", "--activation-checkpointing"});
-  if (!examples::has_batch_norms(shape.kind)) refuse_with(line, *given.name, {"--sync-batch-norm"});
+  if (!models::has_batch_norms(shape.kind)) refuse_with(line, *given.name, {"--sync-batch-norm"});
   const std::size_t batch = given.batch.value_or(1);
-  if (!examples::can_be_counted(shape, batch)) {
+  if (!models::can_be_counted(shape, batch)) {
     throw OptionError(fmt::format(
         "--batch {} x {} x {} pixels x {} channels is more than {} numbers in a micro-batch: take less of --batch, "
         "--image-size, --width or --channels",
         batch, shape.image.height, shape.image.width, std::max(shape.width, shape.image.channels),
-        examples::most_image_numbers));
+        models::most_image_numbers));
   }
-  examples::VisionShape chosen = shape;
+  models::VisionShape chosen = shape;
   chosen.synchronised_norms = given.synchronised_norms;
   return Subject::vision(chosen);
 }
 
-Subject named_subject(const Options& line, const ModelOptions& given) {
+Subject named_subject(const CommandLine& line, const ModelOptions& given) {
   const models::VisionChoice choice{.side = given.image_size.value_or(usual_image_size),
                                     .channels = given.channels.value_or(3),
                                     .classes = given.classes.value_or(usual_classes),
@@ -331,7 +331,7 @@ Subject named_subject(const Options& line, const ModelOptions& given) {
     return vision_subject(line, given, *shape);
   }
   refuse_with(line, *given.name, of_vision);
-  if (const examples::Preset* preset = models::find_gpt(*given.name)) {
+  if (const models::Preset* preset = models::find_gpt(*given.name)) {
     return Subject::gpt(*given.name, gpt_shape(given, preset));
   }
   if (const models::LlamaShape* llama = models::find_llama(*given.name)) {
@@ -342,7 +342,7 @@ Subject named_subject(const Options& line, const ModelOptions& given) {
   throw OptionError(fmt::format("--model takes {}, not \"{}\"", model_names(), *given.name));
 }
 
-Subject subject_of(const Options& line, const ModelOptions& given) {
+Subject subject_of(const CommandLine& line, const ModelOptions& given) {
   if (given.name) return named_subject(line, given);
   if (given.widths || given.units) {
     const std::string source = given.widths ? "--mlp" : "--units";
@@ -354,14 +354,14 @@ Subject subject_of(const Options& line, const ModelOptions& given) {
   }
   if (given.layers || given.dim || given.heads) {
     refuse_with(line, "a GPT of your own", of_vision);
-    const examples::GptShape shape = gpt_shape(given, nullptr);
+    const models::GptShape shape = gpt_shape(given, nullptr);
     return Subject::gpt(fmt::format("GPT, {} layers of {} with {} heads", shape.layers, shape.dim, shape.heads), shape);
   }
   throw OptionError(
       "a model is missing: --model NAME, --layers with --dim and --heads, --mlp WIDTHS, --units FILE, or --params N");
 }
 
-void check_parameters_alone(const Options& line) {
+void check_parameters_alone(const CommandLine& line) {
   refuse_with(line, "--params", of_vision);
   refuse_with(line, "--params",
               {"--layers",
@@ -394,7 +394,7 @@ void require_mesh(const tessera::plan::PlanOptions& options) {
 }
 
 // Refuses in the command line's words what compile() would refuse in the library's.
-void check_outer_steps(const Options& line, const tessera::plan::PlanOptions& options) {
+void check_outer_steps(const CommandLine& line, const tessera::plan::PlanOptions& options) {
   if (options.outer_every == 0) {
     if (line.given("--outer-fragments")) throw OptionError("--outer-fragments needs --outer-every");
     return;
@@ -413,7 +413,7 @@ std::size_t default_seq(const Subject& subject) {
   return subject.has_tokens() ? llama_seq : 0;
 }
 
-Freedom freedom_of(const Options& line) {
+Freedom freedom_of(const CommandLine& line) {
   return {.strategy = !line.given("--strategy"),
           .replicas = !line.given("--replicas"),
           .prefetch = !line.given("--prefetch"),
@@ -427,7 +427,7 @@ Freedom freedom_of(const Options& line) {
 std::optional<PlanRequest> parse_plan_request(std::vector<std::string> arguments) {
   PlanRequest request;
   ModelOptions model;
-  Options line("tessera plan", description, footer);
+  CommandLine line(description, footer, "tessera plan");
   add_model_options(line, model, request);
   add_sharding_options(line, request.setting.options);
   add_step_options(line, model, request.setting);

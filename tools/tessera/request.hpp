@@ -30,18 +30,18 @@ struct Setting {
 
 class Subject {
  public:
-  static Subject gpt(std::string name, const examples::GptShape& shape);
-  static Subject vision(const examples::VisionShape& shape);
+  static Subject gpt(std::string name, const models::GptShape& shape);
+  static Subject vision(const models::VisionShape& shape);
   static Subject llama(const models::LlamaShape& shape);
   static Subject perceptron(const std::vector<std::size_t>& widths);
   static Subject file(const std::filesystem::path& path);  // throws DataError
 
   const std::string& name() const { return name_; }
-  bool counts_activations() const { return is<examples::GptShape>() || sees_images(); }
+  bool counts_activations() const { return is<models::GptShape>() || sees_images(); }
   bool recomputes() const { return has_tokens(); }  // has a form with recomputation
   std::size_t seq() const;                          // tokens of a sequence, where it has them by itself; else 0
-  bool has_tokens() const { return is<examples::GptShape>() || is<models::LlamaShape>(); }
-  bool sees_images() const { return is<examples::VisionShape>(); }
+  bool has_tokens() const { return is<models::GptShape>() || is<models::LlamaShape>(); }
+  bool sees_images() const { return is<models::VisionShape>(); }
 
   models::Model model(bool activation_checkpointing) const;
   // 0 where they are not counted.
@@ -50,13 +50,13 @@ class Subject {
   std::map<WindowKey, Work> counted_work(const Setting& setting) const;
 
  private:
-  using Shape = std::variant<examples::GptShape, examples::VisionShape, models::LlamaShape, models::Model>;
+  using Shape = std::variant<models::GptShape, models::VisionShape, models::LlamaShape, models::Model>;
   template <typename Kind>
   bool is() const {
     return std::holds_alternative<Kind>(shape_);
   }
   Subject(std::string name, Shape shape) : name_(std::move(name)), shape_(std::move(shape)) {}
-  examples::GptShape gpt_shape(bool activation_checkpointing) const;
+  models::GptShape gpt_shape(bool activation_checkpointing) const;
 
   std::string name_;
   Shape shape_;

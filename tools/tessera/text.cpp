@@ -9,12 +9,6 @@
 
 namespace tools {
 
-std::string grouped(std::uint64_t value) {
-  std::string text = fmt::to_string(value);
-  for (std::size_t place = text.size(); place > 3;) text.insert(place -= 3, 1, ',');
-  return text;
-}
-
 std::string decimal_size(double bytes) {
   constexpr std::array units = {"B", "KB", "MB", "GB", "TB", "PB", "EB"};
   std::size_t unit = 0;

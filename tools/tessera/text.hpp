@@ -8,11 +8,13 @@
 
 #include "json/json.hpp"
 #include "tessera/plan/strategy.hpp"
+#include "tessera/trainer/number_text.hpp"
 
 namespace tools {
 
-std::string grouped(std::uint64_t value);  // "1,234,567"
-std::string decimal_size(double bytes);    // "31.4 GB": three significant digits, in powers of 1000
+using tessera::trainer::grouped;
+
+std::string decimal_size(double bytes);  // "31.4 GB": three significant digits, in powers of 1000
 // "1 rank", "1,024 ranks"
 std::string counted(std::uint64_t count, const std::string& one, const std::string& many);
 // "8 ranks", "8 ranks (2 replicas of 4)"

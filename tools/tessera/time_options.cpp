@@ -46,14 +46,6 @@ void take_slow(const std::string& list, std::vector<tessera::plan::SlowRank>& sl
   }
 }
 
-double deviation_of(const std::string& text) {
-  try {
-    return cost::number("--jitter", text, cost::fraction);
-  } catch (const tessera::UsageError& error) {
-    throw OptionError(error.what());
-  }
-}
-
 void require_distinct_files(const TimeRequest& request, const std::optional<std::string>& units) {
   using File = std::pair<const char*, const std::optional<std::string>&>;
   const File trace("--trace", request.trace), figure("--plot", request.figure);
@@ -71,14 +63,14 @@ void require_distinct_files(const TimeRequest& request, const std::optional<std:
 
 }  // namespace
 
-void add_time_options(Options& line, TimeRequest& request) {
+void add_time_options(CommandLine& line, TimeRequest& request) {
   line.group("Time");
   line.flag("--time", request.asked,
             "What a step takes, what of its communication shows, and what decides it; with "
             "--compare strategies, meshes and prefetch side by side");
   const auto text = [&line](const std::string& name, const std::string& type, std::optional<std::string>& target,
                             const std::string& what) {
-    line.take(name, type, what, [&target](const std::string& value) { target = value; });
+    line.take({name, type, what}, [&target](const std::string& value) { target = value; });
   };
   text("--machine", "NAME|FILE", request.machine,
        fmt::format("{}, or a file: see docs/cost.md", fmt::join(machine_names(), ", ")));
@@ -86,25 +78,25 @@ void add_time_options(Options& line, TimeRequest& request) {
        "Windows take what --trace of a trainer measured on one rank, instead of what counting their FLOPs says");
   text("--whatif", "CHANGES", request.what_if,
        "Another machine: bandwidth=2x, latency=0, compute=1.3x, with commas between several");
-  line.take("--slow", "LIST", "Ranks or links that take longer: rank=3:1.2x, link=3:2x, with commas between several",
+  line.take({"--slow", "LIST", "Ranks or links that take longer: rank=3:1.2x, link=3:2x, with commas between several"},
             [&](const std::string& list) { take_slow(list, request.slow); });
-  line.take("--jitter", "PART",
-            fmt::format("Computation varies by so much (5%), drawn for every rank, of up to {} ranks: prints the "
-                        "distribution over 1,000 steps",
-                        tessera::plan::most_jittered),
-            [&](const std::string& part) { request.jitter = deviation_of(part); });
+  line.take({"--jitter", "PART",
+             fmt::format("Computation varies by so much (5%), drawn for every rank, of up to {} ranks: prints the "
+                         "distribution over 1,000 steps",
+                         tessera::plan::most_jittered)},
+            [&](const std::string& part) { request.jitter = cost::number("--jitter", part, cost::fraction); });
   line.whole("--seed", request.seed, {0, std::size_t{1} << 40}, "Of --jitter");
   line.flag("--fastest", request.fastest, "With --fit: the least time first, instead of the fewest bytes");
   text("--trace", "FILE.json", request.trace, "Writes the step's timeline for https://ui.perfetto.dev");
-  line.take("--plot", "FILE.svg|FILE.png",
-            "Draws tokens or samples/s from one rank to --world beside Amdahl's curve; needs Python with matplotlib",
+  line.take({"--plot", "FILE.svg|FILE.png",
+             "Draws tokens or samples/s from one rank to --world beside Amdahl's curve; needs Python with matplotlib"},
             [&](const std::string& path) {
               if (!is_figure(path)) throw OptionError("--plot takes a file name that ends in .svg or .png");
               request.figure = path;
             });
 }
 
-void check_time_options(const Options& line, const TimeRequest& request, const std::optional<std::string>& units) {
+void check_time_options(const CommandLine& line, const TimeRequest& request, const std::optional<std::string>& units) {
   const auto require = [&](bool there, const char* needed, std::initializer_list<const char*> names) {
     for (const char* name : names) {
       if (line.given(name) && !there) throw OptionError(fmt::format("{} needs {}", name, needed));

@@ -25,9 +25,9 @@ struct TimeRequest {
   std::size_t seed = 0;
 };
 
-void add_time_options(Options& line, TimeRequest& request);
+void add_time_options(CommandLine& line, TimeRequest& request);
 // Throws OptionError for options that do not go together, and for an output that would replace a file that is read.
 // units: that of --units.
-void check_time_options(const Options& line, const TimeRequest& request, const std::optional<std::string>& units);
+void check_time_options(const CommandLine& line, const TimeRequest& request, const std::optional<std::string>& units);
 
 }  // namespace tools

@@ -167,10 +167,12 @@ void run_summary(std::vector<std::string> arguments) {
   std::filesystem::path path;
   std::size_t waits = 5;
   bool json = false;
-  Options options("tessera trace summary", "Says what a trace shows: how much communication computation hid.",
-                  "Communicating: a collective runs, which includes waiting for slower ranks. Hidden: the part of it\n"
-                  "in which the same rank computes on any stream; exposed: the rest. Host: what the runtime takes of\n"
-                  "the host's time to open and close one window, as a median, the time stamps of the trace included.");
+  CommandLine options(
+      "Says what a trace shows: how much communication computation hid.",
+      "Communicating: a collective runs, which includes waiting for slower ranks. Hidden: the part of it\n"
+      "in which the same rank computes on any stream; exposed: the rest. Host: what the runtime takes of\n"
+      "the host's time to open and close one window, as a median, the time stamps of the trace included.",
+      "tessera trace summary");
   options.place("FILE", path, "What --trace wrote");
   options.whole("--waits", waits, {0, 10'000}, "How many of the longest waits are listed");
   options.flag("--json", json, "Prints JSON; times in microseconds");

@@ -9,18 +9,18 @@
 #include <filesystem>
 #include <utility>
 
-#include "common/command_line.hpp"
-#include "common/element.hpp"
-#include "common/fingerprint.hpp"
-#include "common/fit.hpp"
-#include "common/number_text.hpp"
 #include "models/vision/model.hpp"
 #include "plot/plot.hpp"
 #include "tessera/nn/threads.hpp"
+#include "tessera/nn/with_element.hpp"
+#include "tessera/trainer/command_line.hpp"
+#include "tessera/trainer/fit.hpp"
+#include "tessera/trainer/number_text.hpp"
 #include "tessera/vision/image_folder.hpp"
 #include "tessera/vision/images.hpp"
+#include "trainer/src/fingerprint.hpp"
 
-namespace examples {
+namespace train_vision {
 
 using tessera::Bytes;
 using tessera::vision::ImagePart;
@@ -264,7 +264,7 @@ VisionShape shape_of(const Job& job) {
 namespace {
 
 Bytes activation_bytes(const Job& job) {
-  return with_element(job.options.run.precision, [&](auto element) {
+  return tessera::nn::with_element(job.options.run.precision, [&](auto element) {
     return VisionModel<decltype(element)>::planned_activation_bytes(shape_of(job), job.options.run.batch,
                                                                     device_kind(job.options.run));
   });
@@ -341,4 +341,4 @@ std::string dealt_images(const Job& job) {
                             grouped(twice));
 }
 
-}  // namespace examples
+}  // namespace train_vision

@@ -7,14 +7,17 @@
 #include <optional>
 #include <string>
 
-#include "common/run_metrics.hpp"
-#include "common/run_options.hpp"
 #include "models/vision/shape.hpp"
 #include "tessera/base/bytes.hpp"
 #include "tessera/comm/world.hpp"
+#include "tessera/trainer/run_options.hpp"
+#include "tessera/trainer/training.hpp"
 #include "tessera/vision/image_batches.hpp"
 
-namespace examples {
+namespace train_vision {
+
+using namespace models;
+using namespace tessera::trainer;
 
 struct VisionOptions {
   RunOptions run;
@@ -65,7 +68,7 @@ Job make_job(const VisionOptions& options);
 
 VisionShape shape_of(const Job& job);
 
-// Held in batches that are loaded ahead.
+// Memory of batches that are loaded ahead.
 tessera::Bytes batch_bytes(const Job& job);
 
 // Returns the text of --check-data: how an epoch's images are dealt to the ranks.
@@ -74,4 +77,4 @@ std::string dealt_images(const Job& job);
 // Runs the job on this rank. Rank 0 prints, and writes `metrics` where there is one. Collective.
 void train(tessera::World& world, const Job& job, RunMetrics* metrics);
 
-}  // namespace examples
+}  // namespace train_vision

@@ -3,13 +3,13 @@
 
 #include <optional>
 
-#include "common/blas_kernels.hpp"
-#include "common/program.hpp"
+#include "tessera/trainer/program.hpp"
+#include "tessera/trainer/start.hpp"
 #include "vision/trainer/job.hpp"
 
 namespace {
 
-using namespace examples;
+using namespace train_vision;
 
 int run(int argc, char** argv) {
   const std::optional<VisionOptions> options = parse_options(argc, argv);
@@ -25,6 +25,6 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  examples::require_fast_blas(argv);
-  return examples::run_program([&] { return run(argc, argv); });
+  tessera::trainer::require_fast_blas(argv);
+  return tessera::trainer::run_program([&] { return run(argc, argv); });
 }

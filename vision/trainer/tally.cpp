@@ -9,7 +9,7 @@
 
 #include "tessera/base/error.hpp"
 
-namespace examples {
+namespace train_vision {
 
 namespace {
 
@@ -137,4 +137,4 @@ tools::Json confusion_chart(const Tally& tally, const std::vector<std::string>& 
           {"values", values}};
 }
 
-}  // namespace examples
+}  // namespace train_vision

@@ -11,7 +11,7 @@
 #include "json/json.hpp"
 #include "tessera/comm/world.hpp"
 
-namespace examples {
+namespace train_vision {
 
 class Tally {
  public:
@@ -45,4 +45,4 @@ std::string confusion_table(const Tally& tally, const std::vector<std::string>& 
 // The same as a chart (tools/plot): a row for each class, a column for what its images were taken for.
 tools::Json confusion_chart(const Tally& tally, const std::vector<std::string>& classes);
 
-}  // namespace examples
+}  // namespace train_vision

@@ -1,0 +1,22 @@
+// GPT-2's architecture (Radford et al. 2019) in the shapes that models/gpt trains, with its names and windows.
+#pragma once
+
+#include <string_view>
+
+#include "models/gpt/shape.hpp"
+#include "models/model.hpp"
+#include "tessera/base/bytes.hpp"
+#include "tessera/plan/strategy.hpp"
+
+namespace models {
+
+Model gpt(const GptShape& shape);
+
+// One of the presets with its context and vocabulary; null for other names.
+const Preset* find_gpt(std::string_view name);
+GptShape shape_of(const Preset& preset);
+
+// Returns what a rank's passes over micro-batches of `batch` sequences need, counted by train_gpt's own passes.
+tessera::Bytes gpt_activations(const GptShape& shape, const tessera::Precision& precision, std::size_t batch);
+
+}  // namespace models

@@ -1,0 +1,184 @@
+// The passes. Everything that they need stands on one stack, so that a pass that only counts is their plan.
+#include "models/gpt/model.hpp"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "tessera/nn/counting_model.hpp"
+
+namespace models {
+
+namespace nn = tessera::nn;
+using nn::MatrixView;
+using nn::SequenceBatch;
+
+template <typename T>
+Gpt<T>::Gpt(const GptShape& shape)
+    : shape_(shape), embedding_(make_embedding<T>(shape)), final_(make_final<T>(shape)), hidden_(shape.layers + 1) {
+  for (std::size_t i = 0; i < shape.layers; ++i) blocks_.push_back(make_block<T>(shape, i));
+}
+
+template <typename T>
+void Gpt<T>::add_to(tessera::FullyShard& model) {
+  add_units(model);
+}
+
+template <typename T>
+template <typename Model>
+void Gpt<T>::add_units(Model& model) {
+  const auto add = [&](tessera::Module& unit, const std::string& name) {
+    tessera::UnitOptions options{.name = name};
+    if (stays_in_fp32(shape_, name)) options.precision = tessera::fp32_precision;
+    options.recompute = shape_.activation_checkpointing && &unit != embedding_.get() && &unit != final_.get();
+    model.add(unit, options);
+  };
+  add(*embedding_, embedding_name);
+  for (std::size_t i = 0; i < blocks_.size(); ++i) add(*blocks_[i], block_name(i));
+  add(*final_, final_name);
+}
+
+template <typename T>
+void Gpt<T>::train(tessera::FullyShard& model, const TokenRows& tokens, const Answers& answers,
+                   const SamplePlace& place) {
+  train_pass(model, tokens, answers, place);
+}
+
+template <typename T>
+void Gpt<T>::evaluate(tessera::FullyShard& model, const TokenRows& tokens, const Answers& answers) {
+  loss_pass(model, tokens, answers);
+}
+
+template <typename T>
+std::span<const float> Gpt<T>::next(tessera::FullyShard& model, std::span<const std::int32_t> tokens) {
+  const auto logits = next_pass(model, {.ids = tokens, .sequence = std::max<std::size_t>(1, tokens.size())});
+  return {logits.data, logits.elements()};
+}
+
+namespace {
+
+// The passes ask for the number of ids only: none is read.
+TokenRows counted_tokens(const GptShape& shape, std::size_t sequences) {
+  return {.ids = {static_cast<const std::int32_t*>(nullptr), sequences * shape.seq}, .sequence = shape.seq};
+}
+Answers counted_answers(const TokenRows& tokens) { return {.targets = tokens.ids}; }
+
+}  // namespace
+
+template <typename T>
+tessera::plan::Program Gpt<T>::program(const GptShape& shape) {
+  Gpt gpt(shape);
+  gpt.stack_ = nn::ActivationStack(tessera::DeviceKind::cpu);  // counts
+  nn::CountingModel counting;
+  gpt.add_units(counting);
+  const TokenRows tokens = counted_tokens(shape, 1);
+  tessera::plan::Program result;
+  gpt.train_pass(counting, tokens, counted_answers(tokens), {});
+  result.micro_batch = counting.take_windows();
+  gpt.loss_pass(counting, tokens, counted_answers(tokens));
+  result.evaluation = counting.take_windows();
+  return result;
+}
+
+template <typename T>
+tessera::Bytes Gpt<T>::planned_activation_bytes(const GptShape& shape, std::size_t batch, tessera::DeviceKind device) {
+  Gpt gpt(shape);
+  gpt.stack_ = nn::ActivationStack(device);  // counts
+  nn::CountingModel counting;
+  gpt.add_units(counting);
+  const TokenRows tokens = counted_tokens(shape, batch);
+  gpt.train_pass(counting, tokens, counted_answers(tokens), {});
+  gpt.loss_pass(counting, tokens, counted_answers(tokens));
+  gpt.next_pass(counting, counted_tokens(shape, 1));
+  return gpt.stack_.peak();
+}
+
+template <typename T>
+SequenceBatch Gpt<T>::sequences(const TokenRows& tokens, const SamplePlace& place) const {
+  return {.length = tokens.sequence,
+          .dropout = {.probability = shape_.dropout,
+                      .key = {.seed = shape_.dropout_seed,
+                              .step = static_cast<std::uint32_t>(place.step),
+                              .first_row = place.first_sample * tokens.sequence}}};
+}
+
+template <typename T>
+template <typename Model>
+void Gpt<T>::train_pass(Model& model, const TokenRows& tokens, const Answers& answers, const SamplePlace& place) {
+  const nn::ScratchScope pass(stack_);
+  const SequenceBatch how = sequences(tokens, place);
+  forward_pass(model, tokens.ids, how);
+  const MatrixView<T> normed = stack_.push<T>(tokens.ids.size(), shape_.dim);
+  model.forward(*final_, stack_, hidden_.back(), normed, how);
+  const MatrixView<T> gradient = stack_.push<T>(tokens.ids.size(), shape_.dim);
+  {
+    const nn::ScratchScope head(stack_);
+    model.forward(*embedding_, stack_, normed, answers);
+    model.backward(*embedding_, stack_, HeadGradient<T>{gradient});
+  }
+  model.backward(*final_, stack_, gradient);
+  backward_pass(model, gradient);
+}
+
+template <typename T>
+template <typename Model>
+void Gpt<T>::forward_pass(Model& model, std::span<const std::int32_t> ids, const SequenceBatch& how) {
+  for (MatrixView<T>& hidden : hidden_) hidden = stack_.push<T>(ids.size(), shape_.dim);
+  model.forward(*embedding_, stack_, ids, hidden_.front(), how);
+  for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    model.forward(*blocks_[i], stack_, hidden_[i], hidden_[i + 1], how);  // rewound by a block that recomputes
+  }
+}
+
+template <typename T>
+template <typename Model>
+void Gpt<T>::backward_pass(Model& model, MatrixView<T> gradient) {
+  for (std::size_t i = blocks_.size(); i-- > 0;) {
+    const nn::ScratchScope recomputed(stack_);
+    model.backward(*blocks_[i], stack_, gradient);
+  }
+  model.backward(*embedding_, stack_, gradient);
+}
+
+// The last norm's output; two matrices in turns.
+template <typename T>
+template <typename Model>
+MatrixView<const T> Gpt<T>::evaluation_pass(Model& model, const TokenRows& tokens) {
+  const SequenceBatch how{.length = tokens.sequence};
+  MatrixView<T> x = stack_.push<T>(tokens.ids.size(), shape_.dim);
+  MatrixView<T> y = stack_.push<T>(tokens.ids.size(), shape_.dim);
+  model.evaluate(*embedding_, stack_, tokens.ids, x, how);
+  for (std::size_t i = 0; i <= blocks_.size(); ++i) {
+    const nn::ScratchScope only_output(stack_);
+    model.evaluate(i < blocks_.size() ? *blocks_[i] : *final_, stack_, x, y, how);
+    std::swap(x, y);
+  }
+  return x;
+}
+
+template <typename T>
+template <typename Model>
+void Gpt<T>::loss_pass(Model& model, const TokenRows& tokens, const Answers& answers) {
+  const nn::ScratchScope pass(stack_);
+  const MatrixView<const T> x = evaluation_pass(model, tokens);
+  model.evaluate(*embedding_, stack_, x, answers);
+}
+
+// The scope ends before the logits are read: nothing is pushed in between.
+template <typename T>
+template <typename Model>
+MatrixView<float> Gpt<T>::next_pass(Model& model, const TokenRows& tokens) {
+  const nn::ScratchScope pass(stack_);
+  MatrixView<const T> last = evaluation_pass(model, tokens);
+  if (last.rows > 0 && !stack_.counts_only()) last.data += (last.rows - 1) * last.columns;
+  last.rows = std::min<std::size_t>(last.rows, 1);
+  const MatrixView<float> logits = stack_.push<float>(last.rows, shape_.vocabulary);
+  model.evaluate(*embedding_, stack_, last, logits);
+  return logits;
+}
+
+template class Gpt<float>;
+template class Gpt<tessera::bf16>;
+template class Gpt<tessera::fp16>;
+
+}  // namespace models

@@ -1,0 +1,51 @@
+// The shape of a GPT is everything about it but its weights.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace models {
+
+struct GptShape {
+  std::size_t layers;
+  std::size_t dim;
+  std::size_t heads;
+  std::size_t seq;
+  std::size_t vocabulary;
+  float dropout = 0.0f;
+  std::uint64_t dropout_seed = 0;
+  bool activation_checkpointing = false;
+  std::vector<std::string> fp32_units = {};  // shell patterns over unit_names()
+};
+
+inline constexpr const char* embedding_name = "embedding";
+inline constexpr const char* final_name = "final";
+std::string block_name(std::size_t index);  // "blocks.0"
+
+// In the order of their forward windows.
+std::vector<std::string> unit_names(const GptShape& shape);
+
+bool stays_in_fp32(const GptShape& shape, std::string_view unit);
+
+// The shapes of GPT-2 (Radford et al. 2019).
+struct Preset {
+  std::string_view name;
+  std::size_t layers;
+  std::size_t dim;
+  std::size_t heads;
+};
+
+inline constexpr std::array presets = {
+    Preset{"gpt2-124m", 12, 768, 12},
+    Preset{"gpt2-355m", 24, 1024, 16},
+    Preset{"gpt2-774m", 36, 1280, 20},
+    Preset{"gpt2-1558m", 48, 1600, 25},
+};
+inline constexpr std::size_t preset_seq = 1024;
+inline constexpr std::size_t preset_vocabulary = 50304;  // GPT-2's 50,257 ids, and more up to a multiple of 128
+
+}  // namespace models

@@ -1,0 +1,177 @@
+// Layers from nn as units. P is the type that a unit computes in; where it is not T, its input and output are cast.
+#include "models/gpt/units.hpp"
+
+#include <optional>
+
+#include "tessera/nn/embedding.hpp"
+#include "tessera/nn/layer_norm.hpp"
+#include "tessera/nn/transformer_block.hpp"
+
+namespace models {
+
+namespace {
+
+namespace nn = tessera::nn;
+using nn::ActivationStack;
+using nn::LayerWindow;
+using nn::MatrixView;
+using nn::SequenceBatch;
+
+template <typename P>
+class BlockLayer {
+ public:
+  BlockLayer(const GptShape& shape, std::size_t index)
+      : block_({.dim = shape.dim, .heads = shape.heads, .layers = shape.layers}, index) {}
+
+  tessera::Module& module() { return block_; }
+  void forward(LayerWindow window, ActivationStack& stack, MatrixView<const P> x, MatrixView<P> y,
+               const SequenceBatch& sequences) {
+    saved_ = block_.forward(window, stack, x, y, sequences);
+  }
+  void backward(LayerWindow window, ActivationStack& stack, MatrixView<P> gradient) {
+    block_.backward(window, stack, saved_, gradient);
+  }
+
+ private:
+  nn::TransformerBlock<P> block_;
+  typename nn::TransformerBlock<P>::Saved saved_;
+};
+
+template <typename P>
+class FinalLayer {
+ public:
+  explicit FinalLayer(const GptShape& shape) : norm_(shape.dim) {}
+
+  tessera::Module& module() { return norm_; }
+  void forward(LayerWindow window, ActivationStack& stack, MatrixView<const P> x, MatrixView<P> y,
+               const SequenceBatch&) {
+    saved_ = norm_.forward(window, stack, x, y);
+  }
+  void backward(LayerWindow window, ActivationStack& stack, MatrixView<P> gradient) {
+    norm_.backward(window, stack, saved_, gradient, gradient);
+  }
+
+ private:
+  nn::LayerNorm<P> norm_;
+  typename nn::LayerNorm<P>::Saved saved_;
+};
+
+template <typename T, typename P, typename Layer>
+class HiddenUnitIn final : public HiddenUnit<T> {
+ public:
+  template <typename... Arguments>
+  explicit HiddenUnitIn(const Arguments&... arguments) : layer_(arguments...) {}
+
+  void visit(tessera::ModuleVisitor& visitor) override { layer_.module().visit(visitor); }
+
+  void forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> x, MatrixView<T> y,
+               const SequenceBatch& sequences) override {
+    std::optional<nn::ScratchScope> only_y;
+    if (window.recomputes()) only_y.emplace(stack);
+    const MatrixView<const P> own_x = read_as<P>(window, stack, x);
+    const MatrixView<P> own_y = place_for<P>(stack, y);
+    layer_.forward(window, stack, own_x, own_y, sequences);
+    deliver(window, own_y, y);
+  }
+
+  void backward(LayerWindow window, ActivationStack& stack, MatrixView<T> gradient) override {
+    const nn::ScratchScope scratch(stack);
+    const MatrixView<P> own = place_for<P>(stack, gradient);
+    deliver(window, gradient, own);
+    layer_.backward(window, stack, own);
+    deliver(window, own, gradient);
+  }
+
+ private:
+  Layer layer_;
+};
+
+template <typename T, typename P>
+class EmbeddingUnitIn final : public EmbeddingUnit<T> {
+ public:
+  using Ids = typename EmbeddingUnit<T>::Ids;
+
+  explicit EmbeddingUnitIn(const GptShape& shape)
+      : embedding_({.vocabulary = shape.vocabulary, .context = shape.seq, .dim = shape.dim}) {}
+
+  void visit(tessera::ModuleVisitor& visitor) override { embedding_.visit(visitor); }
+
+  void forward(LayerWindow window, ActivationStack& stack, Ids ids, MatrixView<T> y,
+               const SequenceBatch& sequences) override {
+    const nn::ScratchScope scratch(stack);
+    const MatrixView<P> own = place_for<P>(stack, y);
+    saved_ = embedding_.forward(window, stack, ids, own, sequences);
+    deliver(window, own, y);
+  }
+
+  void backward(LayerWindow window, ActivationStack& stack, MatrixView<T> dy) override {
+    const nn::ScratchScope scratch(stack);
+    const MatrixView<P> own = place_for<P>(stack, dy);
+    deliver(window, dy, own);
+    embedding_.backward(window, stack, saved_, own);
+  }
+
+  void forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> x, const Answers& answers) override {
+    const MatrixView<const P> own = read_as<P>(window, stack, x);
+    saved_loss_ = embedding_.forward(window, stack, own,
+                                     {.targets = {.labels = answers.targets, .weights = answers.weights},
+                                      .loss = answers.loss,
+                                      .at_once = window.kind() != tessera::plan::WindowKind::evaluate});
+  }
+
+  void backward(LayerWindow window, ActivationStack& stack, const HeadGradient<T>& gradient) override {
+    const nn::ScratchScope scratch(stack);
+    const MatrixView<P> own = place_for<P>(stack, gradient.dx);
+    embedding_.backward(window, stack, saved_loss_, own);
+    deliver(window, own, gradient.dx);
+  }
+
+  void forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> x, MatrixView<float> logits) override {
+    const nn::ScratchScope scratch(stack);
+    const MatrixView<const P> own_x = read_as<P>(window, stack, x);
+    const MatrixView<P> own = place_for<P>(stack, logits);
+    embedding_.forward(window, stack, own_x, own);
+    deliver(window, own, logits);
+  }
+
+ private:
+  nn::Embedding<P> embedding_;
+  typename nn::Embedding<P>::Saved saved_;
+  typename nn::Embedding<P>::SavedLoss saved_loss_;
+};
+
+}  // namespace
+
+template <typename T>
+std::unique_ptr<EmbeddingUnit<T>> make_embedding(const GptShape& shape) {
+  if (stays_in_fp32(shape, embedding_name)) return std::make_unique<EmbeddingUnitIn<T, float>>(shape);
+  return std::make_unique<EmbeddingUnitIn<T, T>>(shape);
+}
+
+template <typename T>
+std::unique_ptr<HiddenUnit<T>> make_block(const GptShape& shape, std::size_t index) {
+  if (stays_in_fp32(shape, block_name(index))) {
+    return std::make_unique<HiddenUnitIn<T, float, BlockLayer<float>>>(shape, index);
+  }
+  return std::make_unique<HiddenUnitIn<T, T, BlockLayer<T>>>(shape, index);
+}
+
+template <typename T>
+std::unique_ptr<HiddenUnit<T>> make_final(const GptShape& shape) {
+  if (stays_in_fp32(shape, final_name)) return std::make_unique<HiddenUnitIn<T, float, FinalLayer<float>>>(shape);
+  return std::make_unique<HiddenUnitIn<T, T, FinalLayer<T>>>(shape);
+}
+
+template std::unique_ptr<EmbeddingUnit<float>> make_embedding(const GptShape&);
+template std::unique_ptr<HiddenUnit<float>> make_block(const GptShape&, std::size_t);
+template std::unique_ptr<HiddenUnit<float>> make_final(const GptShape&);
+
+template std::unique_ptr<EmbeddingUnit<tessera::bf16>> make_embedding(const GptShape&);
+template std::unique_ptr<HiddenUnit<tessera::bf16>> make_block(const GptShape&, std::size_t);
+template std::unique_ptr<HiddenUnit<tessera::bf16>> make_final(const GptShape&);
+
+template std::unique_ptr<EmbeddingUnit<tessera::fp16>> make_embedding(const GptShape&);
+template std::unique_ptr<HiddenUnit<tessera::fp16>> make_block(const GptShape&, std::size_t);
+template std::unique_ptr<HiddenUnit<tessera::fp16>> make_final(const GptShape&);
+
+}  // namespace models

@@ -1,0 +1,111 @@
+// The units of a GPT as its passes see them: activations are T, whatever type a unit itself computes in. Each keeps
+// what its last forward saved for its next backward.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <type_traits>
+
+#include "models/gpt/shape.hpp"
+#include "tessera/kernels/elementwise.hpp"
+#include "tessera/nn/activation_stack.hpp"
+#include "tessera/nn/layer_window.hpp"
+#include "tessera/nn/sequence_batch.hpp"
+#include "tessera/nn/view.hpp"
+#include "tessera/shard/module.hpp"
+
+namespace models {
+
+// Answers are the targets of rows of logits, and where their mean loss goes.
+struct Answers {
+  std::span<const std::int32_t> targets;
+  float* loss = nullptr;
+  std::span<const float> weights = {};  // of targets, 0 where they only fill up; empty: 1
+};
+
+// "blocks.N" and "final". x, y and gradient are [tokens, dim].
+template <typename T>
+class HiddenUnit : public tessera::Module {
+ public:
+  // Pushes what backward needs, unless the unit recomputes; x must stay until then.
+  virtual void forward(tessera::nn::LayerWindow window, tessera::nn::ActivationStack& stack,
+                       tessera::nn::MatrixView<const T> x, tessera::nn::MatrixView<T> y,
+                       const tessera::nn::SequenceBatch& sequences) = 0;
+  // The gradient of y becomes that of x.
+  virtual void backward(tessera::nn::LayerWindow window, tessera::nn::ActivationStack& stack,
+                        tessera::nn::MatrixView<T> gradient) = 0;
+};
+
+// A type of its own tells what the head's backward writes from the embedding's.
+template <typename T>
+struct HeadGradient {
+  tessera::nn::MatrixView<T> dx;  // [tokens, dim]
+};
+
+// "embedding": tables of tokens and positions. The token table is the output head, too, in windows of its own.
+template <typename T>
+class EmbeddingUnit : public tessera::Module {
+ public:
+  using Ids = std::span<const std::int32_t>;
+
+  // y: [ids, dim]. The ids must stay until backward has run.
+  virtual void forward(tessera::nn::LayerWindow window, tessera::nn::ActivationStack& stack, Ids ids,
+                       tessera::nn::MatrixView<T> y, const tessera::nn::SequenceBatch& sequences) = 0;
+  virtual void backward(tessera::nn::LayerWindow window, tessera::nn::ActivationStack& stack,
+                        tessera::nn::MatrixView<T> dy) = 0;  // overwrites dy
+
+  // The head. Pushes the logits and what backward needs; x [tokens, dim] must stay until then.
+  virtual void forward(tessera::nn::LayerWindow window, tessera::nn::ActivationStack& stack,
+                       tessera::nn::MatrixView<const T> x, const Answers& answers) = 0;
+  virtual void backward(tessera::nn::LayerWindow window, tessera::nn::ActivationStack& stack,
+                        const HeadGradient<T>& gradient) = 0;
+  // The logits alone: [rows of x, vocabulary].
+  virtual void forward(tessera::nn::LayerWindow window, tessera::nn::ActivationStack& stack,
+                       tessera::nn::MatrixView<const T> x, tessera::nn::MatrixView<float> logits) = 0;
+};
+
+template <typename T>
+std::unique_ptr<EmbeddingUnit<T>> make_embedding(const GptShape& shape);
+template <typename T>
+std::unique_ptr<HiddenUnit<T>> make_block(const GptShape& shape, std::size_t index);  // from 0
+template <typename T>
+std::unique_ptr<HiddenUnit<T>> make_final(const GptShape& shape);
+
+// Activations of one type for a unit that computes in another. Where the types are the same, nothing is copied.
+
+// to = from, element by element.
+template <typename From, typename To>
+void deliver(tessera::nn::LayerWindow window, tessera::nn::MatrixView<From> from, tessera::nn::MatrixView<To> to) {
+  using Source = std::remove_const_t<From>;
+  if constexpr (!std::is_same_v<Source, To>) {
+    window.enqueue(tessera::kernels::cast, {to.data, tessera::dtype_of<To>}, {from.data, tessera::dtype_of<Source>},
+                   from.elements());
+  }
+}
+
+// A place for what is delivered to `y`, or from it: y itself, or memory that is pushed.
+template <typename P, typename T>
+tessera::nn::MatrixView<P> place_for(tessera::nn::ActivationStack& stack, tessera::nn::MatrixView<T> y) {
+  if constexpr (std::is_same_v<P, T>) {
+    return y;
+  } else {
+    return stack.push<P>(y.rows, y.columns);
+  }
+}
+
+// x as P: x itself, or a copy that is pushed.
+template <typename P, typename T>
+tessera::nn::MatrixView<const P> read_as(tessera::nn::LayerWindow window, tessera::nn::ActivationStack& stack,
+                                         tessera::nn::MatrixView<const T> x) {
+  if constexpr (std::is_same_v<P, T>) {
+    return x;
+  } else {
+    const tessera::nn::MatrixView<P> copy = stack.push<P>(x.rows, x.columns);
+    deliver(window, x, copy);
+    return copy;
+  }
+}
+
+}  // namespace models

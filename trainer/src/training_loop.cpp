@@ -1,0 +1,342 @@
+// The loop reads one loss and one norm per step: its only wait for the device. Everything else runs ahead.
+#include "trainer/src/training_loop.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <span>
+#include <utility>
+
+#include "json/json.hpp"
+#include "tessera/base/error.hpp"
+#include "tessera/checkpoint/checkpoints.hpp"
+#include "tessera/checkpoint/weights.hpp"
+#include "tessera/comm/start.hpp"
+#include "tessera/kernels/elementwise.hpp"
+#include "tessera/nn/processor.hpp"
+#include "tessera/nn/tf32.hpp"
+#include "tessera/nn/threads.hpp"
+#include "tessera/plan/draw.hpp"
+#include "tessera/trainer/number_text.hpp"
+#include "tessera/trainer/run_summary.hpp"
+#include "tessera/trainer/start.hpp"
+#include "trainer/src/memory_table.hpp"
+#include "trainer/src/stop.hpp"
+
+namespace tessera::trainer {
+
+namespace {
+
+// Below this a dynamic loss scale has not found one under which gradients are finite: there is none.
+constexpr float hopeless_loss_scale = 0x1p-10f;
+// So many steps in a row, or all of a shorter run, are skipped under a fixed one: none of them trains.
+constexpr std::size_t hopeless_skips = 20;
+
+void load_initial_weights(tessera::FullyShard& model, const RunOptions& options) {
+  tessera::LoadWeightsOptions loading;
+  if (options.init_map) loading.names = tessera::read_name_map(*options.init_map);
+  tessera::load_weights(model, *options.init, loading);
+}
+
+// This rank's share of the masters.
+std::size_t values_not_finite(tessera::FullyShard& model) {
+  std::size_t count = 0;
+  std::vector<float> values;
+  for (std::size_t unit = 0; unit < model.unit_count(); ++unit) {
+    for (const tessera::ParameterPiece& piece : model.pieces(model.unit(unit))) {
+      values.resize(piece.values.size());
+      tessera::kernels::copy(model.stream(), values.data(), piece.values.data(),
+                             tessera::Bytes(piece.values.size_bytes()));
+      model.synchronize();
+      count += static_cast<std::size_t>(
+          std::count_if(values.begin(), values.end(), [](float value) { return !std::isfinite(value); }));
+    }
+  }
+  return count;
+}
+
+// Swaps the masters that a rank trains with the weights that all replicas had in common last.
+void exchange_with_common(tessera::FullyShard& model) {
+  tessera::Stream& stream = model.stream();
+  std::vector<float> mine;
+  for (std::size_t u = 0; u < model.unit_count(); ++u) {
+    if (!model.plan().trains(u)) continue;
+    const std::vector<tessera::ParameterPiece> masters = model.pieces(model.unit(u));
+    for (const tessera::ParameterPiece& common : model.pieces(model.unit(u), "anchor")) {
+      const auto master = std::find_if(masters.begin(), masters.end(), [&](const tessera::ParameterPiece& piece) {
+        return piece.parameter == common.parameter;
+      });
+      const tessera::Bytes size(common.values.size_bytes());
+      mine.resize(common.values.size());
+      std::vector<float> theirs(common.values.size());
+      tessera::kernels::copy(stream, mine.data(), master->values.data(), size);
+      tessera::kernels::copy(stream, theirs.data(), common.values.data(), size);
+      tessera::kernels::copy(stream, master->values.data(), theirs.data(), size);
+      tessera::kernels::copy(stream, common.values.data(), mine.data(), size);
+      model.synchronize();
+    }
+  }
+  model.shards_changed();
+}
+
+// A skipped step is how a dynamic loss scale finds its way down. A fixed one has none, and may be skipped now and then.
+void require_finite(const StepMetrics& now, bool overflows_always) {
+  const bool finds_its_way = now.skipped && now.loss_scale.value_or(0.0f) > hopeless_loss_scale && !overflows_always;
+  if (std::isfinite(now.loss) && (std::isfinite(now.gradient_norm) || finds_its_way)) return;
+  throw tessera::Error(
+      fmt::format("step {}: the loss is {} and the gradient's norm {}, so training stops; a smaller --lr, a longer "
+                  "--warmup or --clip may help{}",
+                  now.step, now.loss, now.gradient_norm, now.loss_scale ? ", or --loss-scale 0, which finds one" : ""));
+}
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// For communication and other ranks, so far; NaN where the host does not see it.
+double waited(tessera::FullyShard& model) {
+  const auto time = model.stream().waited();
+  return time ? std::chrono::duration<double>(*time).count() : std::numeric_limits<double>::quiet_NaN();
+}
+
+}  // namespace
+
+TrainingLoop::TrainingLoop(tessera::World& world, const RunOptions& options, const RunLength& length,
+                           RunMetrics* metrics, const WorkUnit& unit)
+    : world_(world),
+      options_(options),
+      length_(length),
+      metrics_(speaks_for_all(options, world) ? metrics : nullptr),
+      unit_(unit),
+      progress_(speaks_for_all(options, world) ? Progress::output_for(options.quiet) : Progress::Output::none,
+                length.last_step, unit.name),
+      schedule_(schedule(options, length)),
+      losses_(options.accumulate) {
+  // The setting belongs to the process: one of its ranks makes it, before any computes.
+  const bool one_rank_per_process = tessera::how_started().launcher != tessera::Launcher::alone;
+  if (world.rank() == 0 || one_rank_per_process) {
+    tessera::nn::set_threads(world.threads());
+    tessera::nn::allow_tf32(options.tf32);
+  }
+  world.barrier("set_threads");
+}
+
+std::string Training::computed_with() {
+  const bool on_cpu = model().world().device().kind() == tessera::DeviceKind::cpu;
+  return on_cpu ? tessera::nn::computed_with() : tessera::nn::computed_with_on_cuda();
+}
+
+std::string Training::evaluate(StepMetrics&, const PassDone&) { return {}; }
+
+void train(tessera::World& world, const Run& run, const std::function<std::unique_ptr<Training>()>& make) {
+  TrainingLoop loop(world, run.options, run.length, run.metrics, run.unit);  // the training writes losses into it
+  loop.run(*make());
+}
+
+void TrainingLoop::run(Training& training) {
+  start(training);
+  for (std::size_t step = done_before_ + 1; step <= length_.last_step; ++step) {
+    StepMetrics now = train_step(training, step);
+    trace_->after(step, [this](const std::string& text) { progress_.line(text); });
+    progress_.show({step, now.loss, now.units_per_second(unit_)});
+    const bool stops = stops_after(step);
+    const bool evaluates = !stops && evaluates_after(training, step);
+    const bool saves = stops || checkpoints_->due(step, length_.last_step);
+    if (evaluates || saves) training.settle();
+    if (evaluates) evaluate(training, now);
+    write_metrics(training, now);
+    if (saves) checkpoints_->save(step, training.sampler());
+    if (stops) return stop(step);
+  }
+  progress_.end();
+  checkpoints_->finish();
+  finish(training);
+}
+
+// The last step ends the run anyway.
+bool TrainingLoop::stops_after(std::size_t step) {
+  if (!options_.checkpoints.directory || step == length_.last_step) return false;
+  stop_signal_ = agreed_stop_signal(world_);
+  return stop_signal_ != 0;
+}
+
+void TrainingLoop::stop(std::size_t step) {
+  progress_.end();
+  checkpoints_->finish();
+  set_stopped_by(stop_signal_);
+  if (world_.rank() != 0) return;
+  tell(fmt::format("stopped by {} after step {} of {}, which is saved in {}; --resume goes on from there",
+                   signal_name(stop_signal_), step, length_.last_step,
+                   (*options_.checkpoints.directory / tessera::checkpoint_name(step)).string()));
+}
+
+void TrainingLoop::start(Training& training) {
+  tessera::FullyShard& model = training.model();
+  model.finalize(make_optimizer(options_));
+  checkpoints_.emplace(model, options_, RunIdentity{training.aliases(), training.settings()},
+                       [this](const std::string& text) { progress_.line(text); });
+  const std::optional<ResumedRun> resumed = checkpoints_->resume();
+  if (options_.init && !resumed) {
+    load_initial_weights(model, options_);
+    require_finite_weights(model);
+  }
+  training.ready(resumed ? resumed->sampler : std::nullopt);
+  if (resumed) done_before_ = resumed->step;
+  trace_.emplace(model, options_, length_, done_before_);
+  // After all that may refuse the run: what a run before has written stays until then.
+  if (metrics_ != nullptr) options_.checkpoints.resume ? metrics_->keep_first(done_before_) : metrics_->begin();
+  progress_.line(training.headline());
+  if (options_.show_types) {
+    progress_.line(model.types_table());
+    progress_.line(training.computed_with());
+  }
+  if (options_.draw_plan) progress_.line(draw(model.plan()));
+  if (done_before_ >= length_.last_step) progress_.line(nothing_left(length_, done_before_));
+  progress_.start(done_before_);
+  // Ranks that share a device take their memory there before any of them has a collective run on it.
+  losses_.at(model.stream());
+  world_.barrier("begin");
+}
+
+// Every rank looks at its share: of a simulated job only that is known.
+void TrainingLoop::require_finite_weights(tessera::FullyShard& model) {
+  const auto mine = static_cast<double>(values_not_finite(model));
+  const double all = options_.simulated ? mine : world_.sum(mine, "weights that are not finite");
+  if (all == 0.0) return;
+  throw tessera::DataError(fmt::format("--init {}: {} of its values are not finite, so nothing can be trained from it",
+                                       options_.init->string(), grouped(static_cast<std::uint64_t>(all))));
+}
+
+StepMetrics TrainingLoop::train_step(Training& training, std::size_t step) {
+  const auto start = std::chrono::steady_clock::now();
+  tessera::FullyShard& model = training.model();
+  const double waited_before = waited(model);
+  StepMetrics now;
+  now.step = step;
+  // The schedule counts from 0, so the last step still trains; warm-up counts from 1, so the first one does.
+  now.learning_rate = schedule_.at(step > length_.warmup ? step - 1 : step);
+  now.samples = training.begin_step(step);
+  const double loading = seconds_since(start);
+  const std::size_t mine = samples_of_rank(now.samples);
+  for (std::size_t micro = 0; micro * options_.batch < mine; ++micro) {
+    const std::size_t samples = std::min(options_.batch, mine - micro * options_.batch);
+    training.train_micro_batch({.index = micro, .samples = samples, .loss = losses_.at(model.stream(), micro)});
+  }
+  update(model, now.learning_rate, mine);
+  losses_.fetch(model.stream());
+  const tessera::StepReport report = model.last_step();
+  RankFigures figures{.loss = summed_loss(mine),
+                      .weight = static_cast<double>(mine) / static_cast<double>(options_.batch),
+                      .seconds = seconds_since(start),
+                      .waiting = waited(model) - waited_before,
+                      .loading = loading};
+  if (options_.metrics_per_rank) {
+    note_ranks(now, figures);
+  } else {
+    now.loss = static_cast<float>(world_.mean(figures.loss, figures.weight, "loss"));
+  }
+  samples_ += now.samples;
+  now.gradient_norm = report.gradient_norm;
+  now.skipped = report.skipped;
+  if (report.skipped) ++skipped_;
+  skipped_in_a_row_ = report.skipped ? skipped_in_a_row_ + 1 : 0;
+  if (scales_loss(options_)) now.loss_scale = report.loss_scale;
+  now.seconds = seconds_since(start);
+  const bool is_fixed = options_.loss_scale > 0.0;
+  require_finite(now, is_fixed && skipped_in_a_row_ >= std::min(hopeless_skips, length_.last_step - done_before_));
+  return now;
+}
+
+// The sampler fills the first ranks' parts of a step.
+std::size_t TrainingLoop::samples_of_rank(std::size_t of_step) const {
+  const std::size_t rank = options_.simulated ? 0 : static_cast<std::size_t>(world_.rank());
+  const std::size_t before = std::min(rank * options_.samples_per_rank(), of_step);
+  return std::min(options_.samples_per_rank(), of_step - before);
+}
+
+// A weight of 1 is a full micro-batch, whose gradient is a mean; that of a short one is its sum over as many.
+void TrainingLoop::update(tessera::FullyShard& model, float learning_rate, std::size_t samples) {
+  if (samples == 0) return model.skip_step(learning_rate);
+  if (options_.outer.every > 0) return model.update(learning_rate);
+  model.update(
+      {.learning_rate = learning_rate, .weight = static_cast<double>(samples) / static_cast<double>(options_.batch)});
+}
+
+// Adds the figures of all ranks, and their mean, with one gather.
+void TrainingLoop::note_ranks(StepMetrics& now, RankFigures mine) {
+  std::vector<RankFigures> ranks = gather(world_, mine);
+  now.loss = static_cast<float>(mean_loss(ranks));
+  if (const std::optional<std::string> words = slow_rank_.after(ranks)) progress_.line(*words);
+  now.ranks = std::move(ranks);
+}
+
+// fp32 on the rank, in the order of micro-batches; then ranks follow in their order, over samples.
+double TrainingLoop::summed_loss(std::size_t samples) const {
+  const std::size_t micro_batches = (samples + options_.batch - 1) / options_.batch;
+  const std::span<const float> losses = std::span(losses_.values()).first(micro_batches);
+  return static_cast<double>(std::accumulate(losses.begin(), losses.end(), 0.0f));
+}
+
+bool TrainingLoop::evaluates_after(const Training& training, std::size_t step) const {
+  const bool due = length_.eval_every != 0 && step % length_.eval_every == 0;
+  return !options_.simulated && training.has_held_out() && (due || step == length_.last_step);
+}
+
+// Replicas that train apart are evaluated as what is saved of them: what they had in common last. Their own weights
+// take its place meanwhile.
+void TrainingLoop::evaluate(Training& training, StepMetrics& now) {
+  const bool apart = training.model().plan().diverges();
+  if (apart) exchange_with_common(training.model());
+  const std::string text =
+      training.evaluate(now, [this](std::size_t done, std::size_t passes) { progress_.evaluating(done, passes); });
+  if (apart) exchange_with_common(training.model());
+  progress_.line(text);
+  if (std::isfinite(now.held_out_loss.value_or(0.0))) return;
+  throw tessera::Error(fmt::format(
+      "step {}: the held-out loss is {} where the loss of training is {}: held-out samples take the model beyond what "
+      "{} can hold",
+      now.step, *now.held_out_loss, now.loss, precision_text(options_)));
+}
+
+// Memory stands in the first object and in the last.
+void TrainingLoop::write_metrics(Training& training, const StepMetrics& now) {
+  tools::Json memory;
+  const bool told = options_.metrics && (now.step == done_before_ + 1 || now.step == length_.last_step);
+  if (told) memory = tessera::probe::to_json(measure_memory(training));
+  if (metrics_ == nullptr) return;
+  tools::Json object = to_json(now, unit_, memory);
+  if (options_.simulated) {
+    object["simulated"] = {{"rank", options_.simulated->rank}, {"ranks", options_.simulated->ranks}};
+  }
+  metrics_->write(object);
+}
+
+// Returns the memory of every rank, on every rank; in a simulation that of the one there is.
+std::vector<tessera::probe::RankMemory> TrainingLoop::measure_memory(Training& training) {
+  tessera::probe::RankMemory mine = tessera::probe::measure(training.model());
+  if (training.batch_bytes() > tessera::Bytes(0)) mine.add_unplanned("batches", training.batch_bytes());
+  if (trace_->size() > tessera::Bytes(0)) mine.add_unplanned("trace", trace_->size());
+  if (options_.simulated) return {mine};
+  return tessera::probe::gather(world_, mine);
+}
+
+void TrainingLoop::finish(Training& training) {
+  const double seconds = progress_.seconds();
+  if (options_.dump_weights) tessera::dump_weights(training.model(), *options_.dump_weights);
+  if (options_.quiet) return;
+  const std::string words = options_.simulated ? std::string() : training.last_words();
+  if (!words.empty()) progress_.line(words);
+  const std::vector<tessera::probe::RankMemory> memory = measure_memory(training);
+  progress_.line(closing_line(options_, {.unit = unit_,
+                                         .steps = length_.last_step - std::min(done_before_, length_.last_step),
+                                         .samples = samples_,
+                                         .seconds = seconds,
+                                         .skipped = skipped_}) +
+                 "\n\n" + memory_table(training.model(), memory));
+}
+
+}  // namespace tessera::trainer

@@ -1,0 +1,68 @@
+// The loop that all trainers share: steps, losses, evaluations, metrics, progress, and the files at the end.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "probe/memory_report.hpp"
+#include "tessera/comm/world.hpp"
+#include "tessera/optim/schedule.hpp"
+#include "tessera/shard/fully_shard.hpp"
+#include "tessera/trainer/device_data.hpp"
+#include "tessera/trainer/run_options.hpp"
+#include "tessera/trainer/training.hpp"
+#include "trainer/src/progress.hpp"
+#include "trainer/src/rank_metrics.hpp"
+#include "trainer/src/run_checkpoints.hpp"
+#include "trainer/src/run_metrics.hpp"
+#include "trainer/src/run_trace.hpp"
+
+namespace tessera::trainer {
+
+class TrainingLoop {
+ public:
+  // Options and length must stay. Only rank 0 prints, and writes `metrics` where there is one. The loop must outlive
+  // the Training that it runs, whose queued work writes losses into it.
+  TrainingLoop(tessera::World& world, const RunOptions& options, const RunLength& length, RunMetrics* metrics,
+               const WorkUnit& unit);
+
+  // The whole run. Collective.
+  void run(Training& training);
+
+ private:
+  void start(Training& training);
+  StepMetrics train_step(Training& training, std::size_t step);
+  void note_ranks(StepMetrics& now, RankFigures mine);
+  std::size_t samples_of_rank(std::size_t of_step) const;
+  void update(tessera::FullyShard& model, float learning_rate, std::size_t samples);
+  double summed_loss(std::size_t samples) const;
+  bool evaluates_after(const Training& training, std::size_t step) const;
+  void evaluate(Training& training, StepMetrics& now);
+  bool stops_after(std::size_t step);
+  void stop(std::size_t step);
+  void require_finite_weights(tessera::FullyShard& model);
+  void write_metrics(Training& training, const StepMetrics& now);
+  std::vector<tessera::probe::RankMemory> measure_memory(Training& training);
+  void finish(Training& training);
+
+  tessera::World& world_;
+  const RunOptions& options_;
+  const RunLength& length_;
+  RunMetrics* metrics_;
+  WorkUnit unit_;
+  Progress progress_;
+  tessera::Schedule schedule_;
+  std::size_t done_before_ = 0;  // steps, by the run that this one resumes
+  std::size_t samples_ = 0;      // of this run's steps so far, over all ranks
+  std::size_t skipped_ = 0;      // of this run's steps
+  std::size_t skipped_in_a_row_ = 0;
+  std::optional<RunCheckpoints> checkpoints_;
+  std::optional<RunTrace> trace_;
+  FromDevice<float> losses_;  // of this step's micro-batches
+  SlowRank slow_rank_;
+  int stop_signal_ = 0;  // that ends this run; 0: none
+};
+
+}  // namespace tessera::trainer
