@@ -22,16 +22,13 @@ SHORT = [*SMALL, "--steps", 2, "--batch", 2, "--eval-every", 0, "--threads", 1]
 
 def option_cases():
     """(options, words that the line must have)"""
-    for name in COUNTS + ["--sample"]:
-        for value in ["-1", "abc", "", "1.5", "0x10", "99999999999999999999", "nan"] + ["0"] * (name in COUNTS):
-            yield [name, value], [name]
-    for name in REALS:
-        for value in ["-1", "abc", "", "nan", "inf", "1e999", "1,5"]:
-            yield [name, value], [name]
+    for name in COUNTS + REALS + ["--sample"]:
+        yield [name, "-1"], [name]
+    for name in COUNTS:
+        yield [name, "0"], [name]
     yield ["--dropout", "1"], ["--dropout"]
     for name in CHOICES:
-        for value in ["", "maybe", "YES", "gpt2"]:
-            yield [name, value], [name]
+        yield [name, "maybe"], [name]
     for name in COUNTS + REALS + CHOICES + TEXTS + ["--sample"]:
         value = {"--activation-checkpointing": "no", "--preset": "gpt2-124m"}.get(name, "1")
         yield [name], [name]  # no value

@@ -21,7 +21,6 @@ ALLREDUCE = ["allreduce", "--bytes", "100MB", "--ranks", "4", "--bandwidth", "1.
 JOB = ["job", "--samples", "1280000", "--batch", "256", "--ranks", "4", "--throughput", "200"]
 GAINS = ["--precision-gain", "0.3", "--overhead", "0.1", "--lr", "0.1", "--epochs", "90"]
 SCALING = ["scaling", "--serial-fraction", "0.01,0.1"]
-HUGE = "99999999999999999999999999"
 
 
 def cost(*arguments, **environment):
@@ -229,20 +228,20 @@ class BadOptions(unittest.TestCase):
             self.assert_refused([*question, option, value], f"{option} takes", words, f'not "{value}"')
 
     def test_a_wrong_unit_or_number_is_named_with_what_the_option_takes(self):
-        wrong = ["0", "-1", "nan", "inf", "abc", "1e400", HUGE + HUGE, "100 apples", " 1"]
-        self.assert_all_refused(ALLREDUCE, "--bytes", [*wrong, "-100MB", "100mb", "100Mb", "0.5B", "1s"], "100MB or 64MiB")
-        self.assert_all_refused(ALLREDUCE, "--bandwidth", [*wrong, "1.25", "1.25GB", "-1GB/s", "0GB/s", "10Gb/s"], "10Gbit/s")
+        wrong = ["0", "-1"]  # quantity_test.cpp has all kinds of them
+        self.assert_all_refused(ALLREDUCE, "--bytes", [*wrong, "100 apples", "-100MB"], "100MB or 64MiB")
+        self.assert_all_refused(ALLREDUCE, "--bandwidth", [*wrong, "1.25GB"], "10Gbit/s")
         for option in ["--latency", "--compute"]:
-            self.assert_all_refused(ALLREDUCE, option, [*wrong[1:], "5", "-5us", "5GB", "5 us "], "5us or 300ms")
+            self.assert_all_refused(ALLREDUCE, option, ["5", "-5us"], "5us or 300ms")
         for question in [ALLREDUCE, JOB, SCALING, ["chart"]]:
-            self.assert_all_refused(question, "--ranks", [*wrong, "1.5", "1048577"], "whole number")
+            self.assert_all_refused(question, "--ranks", [*wrong, "1048577"], "whole number")
         for option in ["--samples", "--batch", "--epochs"]:
-            self.assert_all_refused(JOB, option, [*wrong, "1.5", "1MB"], "whole number")
-        self.assert_all_refused(JOB, "--throughput", [*wrong, "200/h"], "samples per second")
-        self.assert_all_refused(JOB, "--precision-gain", wrong[1:], "30%")
-        self.assert_all_refused(JOB, "--overhead", [*wrong[1:], "1", "100%"], "10%")
+            self.assert_all_refused(JOB, option, [*wrong, "1.5"], "whole number")
+        self.assert_all_refused(JOB, "--throughput", wrong, "samples per second")
+        self.assert_all_refused(JOB, "--precision-gain", ["-1"], "30%")
+        self.assert_all_refused(JOB, "--overhead", ["-1", "1", "100%"], "10%")
         self.assert_all_refused(JOB, "--lr", wrong, "learning rate")
-        self.assert_all_refused(SCALING, "--serial-fraction", ["-0.1", "1.1", "nan", "101%"], "from 0 to 1")
+        self.assert_all_refused(SCALING, "--serial-fraction", ["-0.1", "101%"], "from 0 to 1")
         for option in ["--nvlink", "--infiniband", "--pcie", "--ethernet"]:
             self.assert_all_refused(["chart"], option, wrong, "10Gbit/s")
 
