@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstddef>
 #include <functional>
 #include <optional>
@@ -20,19 +19,13 @@
 #include "tessera/base/error.hpp"
 #include "tessera/comm/run.hpp"
 #include "tessera/device/stream.hpp"
+#include "tessera/trainer/command_line.hpp"
 
 namespace {
 
 using namespace tessera;
 
 constexpr std::size_t most_mebibytes = 1 << 16;
-
-std::size_t mebibytes_in(const std::string& text) {
-  std::size_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error == std::errc() && end == text.data() + text.size() && value > 0 && value <= most_mebibytes) return value;
-  throw UsageError(fmt::format("\"{}\" is no number of MiB from 1 to {}", text, most_mebibytes));
-}
 
 // Returns an odd number of runs that take about a second.
 std::size_t runs_for(std::size_t mebibytes) { return std::clamp<std::size_t>(1000 / mebibytes, 7, 31) | 1; }
@@ -167,7 +160,7 @@ int main(int argc, char** argv) {
       "MIB... are the sizes of the whole buffer, in MiB: collectives [OPTION...] 1 16 256, the default.";
   return run(argc, argv, about, [](World& world, Arguments rest) {
     std::vector<std::size_t> sizes;
-    for (const std::string& text : rest) sizes.push_back(mebibytes_in(text));
+    for (const std::string& text : rest) sizes.push_back(trainer::whole_number("MIB", text, {1, most_mebibytes}));
     if (sizes.empty()) sizes = {1, 16, 256};
     const auto communicator = world.make_communicator("bench");
     Stream stream(world.device(), {.name = "bench"});

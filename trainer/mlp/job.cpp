@@ -9,6 +9,7 @@
 #include "tessera/nn/with_element.hpp"
 #include "tessera/trainer/command_line.hpp"
 #include "tessera/trainer/fit.hpp"
+#include "tessera/trainer/labelled_batches.hpp"
 #include "tessera/trainer/run_options.hpp"
 #include "trainer/src/fingerprint.hpp"
 #include "trainer/src/shipped_data.hpp"
@@ -120,12 +121,6 @@ MlpShape shape_of(const Job& job) {
           .classes = job.data.classes()};
 }
 
-Bytes batch_bytes(const Job& job) {
-  constexpr std::size_t slots = batches_ahead + 1;
-  const std::size_t per_sample = job.data.columns() * sizeof(float) + sizeof(std::int32_t) + sizeof(float);
-  return Bytes(slots * per_sample * job.options.run.samples_per_rank());
-}
-
 Job make_job(const MlpOptions& options) {
   const RunOptions& run = options.run;
   Job job{.options = options, .data = {}};
@@ -138,9 +133,9 @@ Job make_job(const MlpOptions& options) {
   job.data = load_dataset(options.data, run.seed);
   require_enough_samples(run, job.data.name, job.data.training_samples);
   job.length = run_length(run, steps_per_epoch(run, job.data.training_samples), job.data.default_epochs);
-  job.sharding = fitting_options(
-      run,
-      {.activations = activation_bytes(job), .batches = batch_bytes(job), .smaller = "--batch, --hidden or --depth"});
+  job.sharding = fitting_options(run, {.activations = activation_bytes(job),
+                                       .batches = LabelledBatches::bytes(*job.data.training, run),
+                                       .smaller = "--batch, --hidden or --depth"});
   return job;
 }
 

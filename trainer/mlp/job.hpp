@@ -64,9 +64,6 @@ Job make_job(const MlpOptions& options);
 
 MlpShape shape_of(const Job& job);
 
-// Memory of batches that are loaded ahead.
-tessera::Bytes batch_bytes(const Job& job);
-
 // Runs the job on this rank. Rank 0 prints, and writes `metrics` where there is one. Collective.
 void train(tessera::World& world, const Job& job, RunMetrics* metrics);
 

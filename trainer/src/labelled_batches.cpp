@@ -50,10 +50,10 @@ LabelledRows LabelledBatches::rows(Stream& stream, const Training::MicroBatch& m
                         std::span(batch_->labels).subspan(first, rows), weights);
 }
 
-Bytes LabelledBatches::bytes() const {
+Bytes LabelledBatches::bytes(const LabelledSource& source, const RunOptions& options) {
   constexpr std::size_t slots = batches_ahead + 1;
-  const std::size_t per_sample = source_.columns() * sizeof(float) + sizeof(std::int32_t) + sizeof(float);
-  return Bytes(slots * per_sample * options_.samples_per_rank());
+  const std::size_t per_sample = source.columns() * sizeof(float) + sizeof(std::int32_t) + sizeof(float);
+  return Bytes(slots * per_sample * options.samples_per_rank());
 }
 
 }  // namespace tessera::trainer

@@ -15,6 +15,7 @@
 #include "tessera/nn/with_element.hpp"
 #include "tessera/trainer/command_line.hpp"
 #include "tessera/trainer/fit.hpp"
+#include "tessera/trainer/labelled_batches.hpp"
 #include "tessera/trainer/number_text.hpp"
 #include "tessera/vision/image_folder.hpp"
 #include "tessera/vision/images.hpp"
@@ -291,12 +292,6 @@ void scale_learning_rate(RunOptions& run, std::size_t epoch_steps) {
 
 }  // namespace
 
-Bytes batch_bytes(const Job& job) {
-  const std::size_t slots = batches_ahead + 1;
-  const std::size_t per_sample = job.data.extents().elements() * sizeof(float) + sizeof(std::int32_t) + sizeof(float);
-  return Bytes(slots * per_sample * job.options.run.samples_per_rank());
-}
-
 Job make_job(const VisionOptions& options) {
   Job job{.options = options, .data = load_images(options)};
   RunOptions& run = job.options.run;
@@ -306,8 +301,9 @@ Job make_job(const VisionOptions& options) {
   if (options.scale_learning_rate) scale_learning_rate(run, epoch_steps);
   job.length = run_length(run, epoch_steps, default_epochs);
   require_countable(job);
-  job.sharding = fitting_options(
-      run, {.activations = activation_bytes(job), .batches = batch_bytes(job), .smaller = "--batch or --width"});
+  job.sharding = fitting_options(run, {.activations = activation_bytes(job),
+                                       .batches = LabelledBatches::bytes(*job.data.training, run),
+                                       .smaller = "--batch or --width"});
   return job;
 }
 

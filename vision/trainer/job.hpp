@@ -68,9 +68,6 @@ Job make_job(const VisionOptions& options);
 
 VisionShape shape_of(const Job& job);
 
-// Memory of batches that are loaded ahead.
-tessera::Bytes batch_bytes(const Job& job);
-
 // Returns the text of --check-data: how an epoch's images are dealt to the ranks.
 std::string dealt_images(const Job& job);
 

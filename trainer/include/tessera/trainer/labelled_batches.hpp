@@ -58,7 +58,9 @@ class LabelledBatches {
   SamplerState state() const { return loader_->state(); }
   std::size_t next();  // what Training::begin_step() returns
   LabelledRows rows(Stream& stream, const Training::MicroBatch& micro);
-  Bytes bytes() const;  // of batches that are loaded ahead
+  // Memory of the batches that are loaded ahead.
+  static Bytes bytes(const LabelledSource& source, const RunOptions& options);
+  Bytes bytes() const { return bytes(source_, options_); }
 
  private:
   const LabelledSource& source_;
