@@ -77,5 +77,7 @@
 #include "tessera/shard/trace.hpp"
 #include "tessera/shard/training_program.hpp"
 #include "tessera/shard/unit.hpp"
+#include "tessera/shard/watched_pass.hpp"
 #include "tessera/shard/window.hpp"
+#include "tessera/shard/window_host.hpp"
 #include "tessera/version.hpp"

@@ -13,9 +13,9 @@ namespace {
 
 namespace nn = tessera::nn;
 using nn::ActivationStack;
-using nn::LayerWindow;
 using nn::MatrixView;
 using nn::SequenceBatch;
+using tessera::Window;
 
 template <typename P>
 class BlockLayer {
@@ -24,11 +24,11 @@ class BlockLayer {
       : block_({.dim = shape.dim, .heads = shape.heads, .layers = shape.layers}, index) {}
 
   tessera::Module& module() { return block_; }
-  void forward(LayerWindow window, ActivationStack& stack, MatrixView<const P> x, MatrixView<P> y,
+  void forward(Window& window, ActivationStack& stack, MatrixView<const P> x, MatrixView<P> y,
                const SequenceBatch& sequences) {
     saved_ = block_.forward(window, stack, x, y, sequences);
   }
-  void backward(LayerWindow window, ActivationStack& stack, MatrixView<P> gradient) {
+  void backward(Window& window, ActivationStack& stack, MatrixView<P> gradient) {
     block_.backward(window, stack, saved_, gradient);
   }
 
@@ -43,11 +43,10 @@ class FinalLayer {
   explicit FinalLayer(const GptShape& shape) : norm_(shape.dim) {}
 
   tessera::Module& module() { return norm_; }
-  void forward(LayerWindow window, ActivationStack& stack, MatrixView<const P> x, MatrixView<P> y,
-               const SequenceBatch&) {
+  void forward(Window& window, ActivationStack& stack, MatrixView<const P> x, MatrixView<P> y, const SequenceBatch&) {
     saved_ = norm_.forward(window, stack, x, y);
   }
-  void backward(LayerWindow window, ActivationStack& stack, MatrixView<P> gradient) {
+  void backward(Window& window, ActivationStack& stack, MatrixView<P> gradient) {
     norm_.backward(window, stack, saved_, gradient, gradient);
   }
 
@@ -64,7 +63,7 @@ class HiddenUnitIn final : public HiddenUnit<T> {
 
   void visit(tessera::ModuleVisitor& visitor) override { layer_.module().visit(visitor); }
 
-  void forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> x, MatrixView<T> y,
+  void forward(Window& window, ActivationStack& stack, MatrixView<const T> x, MatrixView<T> y,
                const SequenceBatch& sequences) override {
     std::optional<nn::ScratchScope> only_y;
     if (window.recomputes()) only_y.emplace(stack);
@@ -74,7 +73,7 @@ class HiddenUnitIn final : public HiddenUnit<T> {
     deliver(window, own_y, y);
   }
 
-  void backward(LayerWindow window, ActivationStack& stack, MatrixView<T> gradient) override {
+  void backward(Window& window, ActivationStack& stack, MatrixView<T> gradient) override {
     const nn::ScratchScope scratch(stack);
     const MatrixView<P> own = place_for<P>(stack, gradient);
     deliver(window, gradient, own);
@@ -96,7 +95,7 @@ class EmbeddingUnitIn final : public EmbeddingUnit<T> {
 
   void visit(tessera::ModuleVisitor& visitor) override { embedding_.visit(visitor); }
 
-  void forward(LayerWindow window, ActivationStack& stack, Ids ids, MatrixView<T> y,
+  void forward(Window& window, ActivationStack& stack, Ids ids, MatrixView<T> y,
                const SequenceBatch& sequences) override {
     const nn::ScratchScope scratch(stack);
     const MatrixView<P> own = place_for<P>(stack, y);
@@ -104,14 +103,14 @@ class EmbeddingUnitIn final : public EmbeddingUnit<T> {
     deliver(window, own, y);
   }
 
-  void backward(LayerWindow window, ActivationStack& stack, MatrixView<T> dy) override {
+  void backward(Window& window, ActivationStack& stack, MatrixView<T> dy) override {
     const nn::ScratchScope scratch(stack);
     const MatrixView<P> own = place_for<P>(stack, dy);
     deliver(window, dy, own);
     embedding_.backward(window, stack, saved_, own);
   }
 
-  void forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> x, const Answers& answers) override {
+  void forward(Window& window, ActivationStack& stack, MatrixView<const T> x, const Answers& answers) override {
     const MatrixView<const P> own = read_as<P>(window, stack, x);
     saved_loss_ = embedding_.forward(window, stack, own,
                                      {.targets = {.labels = answers.targets, .weights = answers.weights},
@@ -119,14 +118,14 @@ class EmbeddingUnitIn final : public EmbeddingUnit<T> {
                                       .at_once = window.kind() != tessera::plan::WindowKind::evaluate});
   }
 
-  void backward(LayerWindow window, ActivationStack& stack, const HeadGradient<T>& gradient) override {
+  void backward(Window& window, ActivationStack& stack, const HeadGradient<T>& gradient) override {
     const nn::ScratchScope scratch(stack);
     const MatrixView<P> own = place_for<P>(stack, gradient.dx);
     embedding_.backward(window, stack, saved_loss_, own);
     deliver(window, own, gradient.dx);
   }
 
-  void forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> x, MatrixView<float> logits) override {
+  void forward(Window& window, ActivationStack& stack, MatrixView<const T> x, MatrixView<float> logits) override {
     const nn::ScratchScope scratch(stack);
     const MatrixView<const P> own_x = read_as<P>(window, stack, x);
     const MatrixView<P> own = place_for<P>(stack, logits);

@@ -11,7 +11,7 @@
 #include "models/gpt/shape.hpp"
 #include "tessera/kernels/elementwise.hpp"
 #include "tessera/nn/activation_stack.hpp"
-#include "tessera/nn/layer_window.hpp"
+#include "tessera/nn/layer.hpp"
 #include "tessera/nn/sequence_batch.hpp"
 #include "tessera/nn/view.hpp"
 #include "tessera/shard/module.hpp"
@@ -30,11 +30,10 @@ template <typename T>
 class HiddenUnit : public tessera::Module {
  public:
   // Pushes what backward needs, unless the unit recomputes; x must stay until then.
-  virtual void forward(tessera::nn::LayerWindow window, tessera::nn::ActivationStack& stack,
-                       tessera::nn::MatrixView<const T> x, tessera::nn::MatrixView<T> y,
-                       const tessera::nn::SequenceBatch& sequences) = 0;
+  virtual void forward(tessera::Window& window, tessera::nn::ActivationStack& stack, tessera::nn::MatrixView<const T> x,
+                       tessera::nn::MatrixView<T> y, const tessera::nn::SequenceBatch& sequences) = 0;
   // The gradient of y becomes that of x.
-  virtual void backward(tessera::nn::LayerWindow window, tessera::nn::ActivationStack& stack,
+  virtual void backward(tessera::Window& window, tessera::nn::ActivationStack& stack,
                         tessera::nn::MatrixView<T> gradient) = 0;
 };
 
@@ -51,19 +50,19 @@ class EmbeddingUnit : public tessera::Module {
   using Ids = std::span<const std::int32_t>;
 
   // y: [ids, dim]. The ids must stay until backward has run.
-  virtual void forward(tessera::nn::LayerWindow window, tessera::nn::ActivationStack& stack, Ids ids,
+  virtual void forward(tessera::Window& window, tessera::nn::ActivationStack& stack, Ids ids,
                        tessera::nn::MatrixView<T> y, const tessera::nn::SequenceBatch& sequences) = 0;
-  virtual void backward(tessera::nn::LayerWindow window, tessera::nn::ActivationStack& stack,
+  virtual void backward(tessera::Window& window, tessera::nn::ActivationStack& stack,
                         tessera::nn::MatrixView<T> dy) = 0;  // overwrites dy
 
   // The head. Pushes the logits and what backward needs; x [tokens, dim] must stay until then.
-  virtual void forward(tessera::nn::LayerWindow window, tessera::nn::ActivationStack& stack,
-                       tessera::nn::MatrixView<const T> x, const Answers& answers) = 0;
-  virtual void backward(tessera::nn::LayerWindow window, tessera::nn::ActivationStack& stack,
+  virtual void forward(tessera::Window& window, tessera::nn::ActivationStack& stack, tessera::nn::MatrixView<const T> x,
+                       const Answers& answers) = 0;
+  virtual void backward(tessera::Window& window, tessera::nn::ActivationStack& stack,
                         const HeadGradient<T>& gradient) = 0;
   // The logits alone: [rows of x, vocabulary].
-  virtual void forward(tessera::nn::LayerWindow window, tessera::nn::ActivationStack& stack,
-                       tessera::nn::MatrixView<const T> x, tessera::nn::MatrixView<float> logits) = 0;
+  virtual void forward(tessera::Window& window, tessera::nn::ActivationStack& stack, tessera::nn::MatrixView<const T> x,
+                       tessera::nn::MatrixView<float> logits) = 0;
 };
 
 template <typename T>
@@ -77,11 +76,11 @@ std::unique_ptr<HiddenUnit<T>> make_final(const GptShape& shape);
 
 // to = from, element by element.
 template <typename From, typename To>
-void deliver(tessera::nn::LayerWindow window, tessera::nn::MatrixView<From> from, tessera::nn::MatrixView<To> to) {
+void deliver(tessera::Window& window, tessera::nn::MatrixView<From> from, tessera::nn::MatrixView<To> to) {
   using Source = std::remove_const_t<From>;
   if constexpr (!std::is_same_v<Source, To>) {
-    window.enqueue(tessera::kernels::cast, {to.data, tessera::dtype_of<To>}, {from.data, tessera::dtype_of<Source>},
-                   from.elements());
+    tessera::nn::enqueue(window, tessera::kernels::cast, {to.data, tessera::dtype_of<To>},
+                         {from.data, tessera::dtype_of<Source>}, from.elements());
   }
 }
 
@@ -97,7 +96,7 @@ tessera::nn::MatrixView<P> place_for(tessera::nn::ActivationStack& stack, tesser
 
 // x as P: x itself, or a copy that is pushed.
 template <typename P, typename T>
-tessera::nn::MatrixView<const P> read_as(tessera::nn::LayerWindow window, tessera::nn::ActivationStack& stack,
+tessera::nn::MatrixView<const P> read_as(tessera::Window& window, tessera::nn::ActivationStack& stack,
                                          tessera::nn::MatrixView<const T> x) {
   if constexpr (std::is_same_v<P, T>) {
     return x;

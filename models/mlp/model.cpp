@@ -13,27 +13,27 @@ namespace models {
 namespace nn = tessera::nn;
 
 template <typename T>
-typename HiddenLayer<T>::Saved HiddenLayer<T>::forward(nn::LayerWindow window, nn::ActivationStack& stack,
+typename HiddenLayer<T>::Saved HiddenLayer<T>::forward(tessera::Window& window, nn::ActivationStack& stack,
                                                        nn::MatrixView<const T> x, nn::MatrixView<T> y) {
   const auto sums = stack.push<T>(y.rows, y.columns);
   return {.linear = linear_.forward(window, stack, x, sums), .gelu = gelu_.forward(window, stack, sums, y)};
 }
 
 template <typename T>
-void HiddenLayer<T>::backward(nn::LayerWindow window, nn::ActivationStack& stack, const Saved& saved,
+void HiddenLayer<T>::backward(tessera::Window& window, nn::ActivationStack& stack, const Saved& saved,
                               nn::MatrixView<T> dy, nn::MatrixView<T> dx) {
   gelu_.backward(window, stack, saved.gelu, dy, dy);
   linear_.backward(window, stack, saved.linear, dy, dx);
 }
 
 template <typename T>
-void OutputLayer<T>::forward(nn::LayerWindow window, nn::ActivationStack& stack, nn::MatrixView<const T> x,
+void OutputLayer<T>::forward(tessera::Window& window, nn::ActivationStack& stack, nn::MatrixView<const T> x,
                              nn::MatrixView<T> logits) {
   linear_.forward(window, stack, x, logits);
 }
 
 template <typename T>
-typename OutputLayer<T>::Saved OutputLayer<T>::forward(nn::LayerWindow window, nn::ActivationStack& stack,
+typename OutputLayer<T>::Saved OutputLayer<T>::forward(tessera::Window& window, nn::ActivationStack& stack,
                                                        nn::MatrixView<const T> x, nn::MatrixView<T> logits,
                                                        const MlpAnswers& answers) {
   return {.linear = linear_.forward(window, stack, x, logits),
@@ -41,7 +41,7 @@ typename OutputLayer<T>::Saved OutputLayer<T>::forward(nn::LayerWindow window, n
 }
 
 template <typename T>
-void OutputLayer<T>::backward(nn::LayerWindow window, nn::ActivationStack& stack, const Saved& saved,
+void OutputLayer<T>::backward(tessera::Window& window, nn::ActivationStack& stack, const Saved& saved,
                               nn::MatrixView<T> logits, nn::MatrixView<T> dx) {
   loss_.backward(window, stack, saved.loss, logits);
   linear_.backward(window, stack, saved.linear, logits, dx);

@@ -27,10 +27,10 @@ class HiddenLayer : public tessera::Module {
     typename tessera::nn::Linear<T>::Saved linear;
     typename tessera::nn::Gelu<T>::Saved gelu;
   };
-  Saved forward(tessera::nn::LayerWindow window, tessera::nn::ActivationStack& stack,
-                tessera::nn::MatrixView<const T> x, tessera::nn::MatrixView<T> y);
+  Saved forward(tessera::Window& window, tessera::nn::ActivationStack& stack, tessera::nn::MatrixView<const T> x,
+                tessera::nn::MatrixView<T> y);
   // dy is overwritten. dx without columns: not wanted.
-  void backward(tessera::nn::LayerWindow window, tessera::nn::ActivationStack& stack, const Saved& saved,
+  void backward(tessera::Window& window, tessera::nn::ActivationStack& stack, const Saved& saved,
                 tessera::nn::MatrixView<T> dy, tessera::nn::MatrixView<T> dx);
 
  private:
@@ -57,12 +57,12 @@ class OutputLayer : public tessera::Module {
     typename tessera::nn::CrossEntropy<T>::Saved loss;
   };
   // For evaluation: the logits alone.
-  void forward(tessera::nn::LayerWindow window, tessera::nn::ActivationStack& stack, tessera::nn::MatrixView<const T> x,
+  void forward(tessera::Window& window, tessera::nn::ActivationStack& stack, tessera::nn::MatrixView<const T> x,
                tessera::nn::MatrixView<T> logits);
-  Saved forward(tessera::nn::LayerWindow window, tessera::nn::ActivationStack& stack,
-                tessera::nn::MatrixView<const T> x, tessera::nn::MatrixView<T> logits, const MlpAnswers& answers);
+  Saved forward(tessera::Window& window, tessera::nn::ActivationStack& stack, tessera::nn::MatrixView<const T> x,
+                tessera::nn::MatrixView<T> logits, const MlpAnswers& answers);
   // The logits become their gradient.
-  void backward(tessera::nn::LayerWindow window, tessera::nn::ActivationStack& stack, const Saved& saved,
+  void backward(tessera::Window& window, tessera::nn::ActivationStack& stack, const Saved& saved,
                 tessera::nn::MatrixView<T> logits, tessera::nn::MatrixView<T> dx);
 
  private:

@@ -23,7 +23,7 @@ tessera::vision::ImageView<T> PooledStage<T>::push_result(nn::ActivationStack& s
 }
 
 template <typename T>
-void PooledStage<T>::forward(nn::LayerWindow window, nn::ActivationStack& stack, tessera::vision::ImageView<const T> x,
+void PooledStage<T>::forward(tessera::Window& window, nn::ActivationStack& stack, tessera::vision::ImageView<const T> x,
                              tessera::vision::ImageView<T> y) {
   convolved_ = convolution_.push_result(stack, x);
   saved_convolution_ = convolution_.forward(window, stack, x, convolved_);
@@ -32,7 +32,7 @@ void PooledStage<T>::forward(nn::LayerWindow window, nn::ActivationStack& stack,
 }
 
 template <typename T>
-void PooledStage<T>::backward(nn::LayerWindow window, nn::ActivationStack& stack, tessera::vision::ImageView<T> dy,
+void PooledStage<T>::backward(tessera::Window& window, nn::ActivationStack& stack, tessera::vision::ImageView<T> dy,
                               tessera::vision::ImageView<T> dx) {
   relu_.backward(window, stack, saved_relu_, dy.rows(), dy.rows());
   pool_.backward(window, stack, saved_pool_, dy, convolved_);
@@ -50,7 +50,7 @@ void PerceptronHead<T>::visit(tessera::ModuleVisitor& visitor) {
 }
 
 template <typename T>
-void PerceptronHead<T>::compute(nn::LayerWindow window, nn::ActivationStack& stack,
+void PerceptronHead<T>::compute(tessera::Window& window, nn::ActivationStack& stack,
                                 tessera::vision::ImageView<const T> x, nn::MatrixView<T> logits) {
   const nn::MatrixView<T> hidden = stack.push<T>(x.images, hidden_.out());
   saved_hidden_ = hidden_.forward(window, stack, x.flat(), hidden);
@@ -59,7 +59,7 @@ void PerceptronHead<T>::compute(nn::LayerWindow window, nn::ActivationStack& sta
 }
 
 template <typename T>
-void PerceptronHead<T>::differentiate(nn::LayerWindow window, nn::ActivationStack& stack,
+void PerceptronHead<T>::differentiate(tessera::Window& window, nn::ActivationStack& stack,
                                       nn::MatrixView<const T> dlogits, tessera::vision::ImageView<T> dx) {
   const nn::ScratchScope scope(stack);
   const nn::MatrixView<T> dhidden = stack.push<T>(dlogits.rows, hidden_.out());

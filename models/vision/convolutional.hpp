@@ -18,9 +18,9 @@ class PooledStage final : public Stage<T> {
   void visit(tessera::ModuleVisitor& visitor) override;  // "conv"
   tessera::vision::ImageView<T> push_result(nn::ActivationStack& stack,
                                             tessera::vision::ConstImageView<T> x) const override;
-  void forward(nn::LayerWindow window, nn::ActivationStack& stack, tessera::vision::ImageView<const T> x,
+  void forward(tessera::Window& window, nn::ActivationStack& stack, tessera::vision::ImageView<const T> x,
                tessera::vision::ImageView<T> y) override;
-  void backward(nn::LayerWindow window, nn::ActivationStack& stack, tessera::vision::ImageView<T> dy,
+  void backward(tessera::Window& window, nn::ActivationStack& stack, tessera::vision::ImageView<T> dy,
                 tessera::vision::ImageView<T> dx) override;
 
  private:
@@ -42,9 +42,9 @@ class PerceptronHead final : public Head<T> {
   void visit(tessera::ModuleVisitor& visitor) override;  // "hidden", "output"
 
  private:
-  void compute(nn::LayerWindow window, nn::ActivationStack& stack, tessera::vision::ImageView<const T> x,
+  void compute(tessera::Window& window, nn::ActivationStack& stack, tessera::vision::ImageView<const T> x,
                nn::MatrixView<T> logits) override;
-  void differentiate(nn::LayerWindow window, nn::ActivationStack& stack, nn::MatrixView<const T> dlogits,
+  void differentiate(tessera::Window& window, nn::ActivationStack& stack, nn::MatrixView<const T> dlogits,
                      tessera::vision::ImageView<T> dx) override;
 
   nn::Linear<T> hidden_;

@@ -37,7 +37,7 @@ tessera::vision::ImageView<T> Stem<T>::push_result(nn::ActivationStack& stack,
 }
 
 template <typename T>
-void Stem<T>::forward(nn::LayerWindow window, nn::ActivationStack& stack, tessera::vision::ImageView<const T> x,
+void Stem<T>::forward(tessera::Window& window, nn::ActivationStack& stack, tessera::vision::ImageView<const T> x,
                       tessera::vision::ImageView<T> y) {
   rectified_ = keeps_size_ ? y : convolution_.push_result(stack, x);
   saved_convolution_ = convolution_.forward(window, stack, x, rectified_, {.relu = true});
@@ -45,7 +45,7 @@ void Stem<T>::forward(nn::LayerWindow window, nn::ActivationStack& stack, tesser
 }
 
 template <typename T>
-void Stem<T>::backward(nn::LayerWindow window, nn::ActivationStack& stack, tessera::vision::ImageView<T> dy,
+void Stem<T>::backward(tessera::Window& window, nn::ActivationStack& stack, tessera::vision::ImageView<T> dy,
                        tessera::vision::ImageView<T> dx) {
   const nn::ScratchScope scope(stack);
   tessera::vision::ImageView<T> gradient = dy;
@@ -62,7 +62,7 @@ AverageHead<T>::AverageHead(std::size_t in, std::size_t classes, float label_smo
     : Head<T>(label_smoothing), fc_(in, classes) {}
 
 template <typename T>
-void AverageHead<T>::compute(nn::LayerWindow window, nn::ActivationStack& stack, tessera::vision::ImageView<const T> x,
+void AverageHead<T>::compute(tessera::Window& window, nn::ActivationStack& stack, tessera::vision::ImageView<const T> x,
                              nn::MatrixView<T> logits) {
   const nn::MatrixView<T> mean = stack.push<T>(x.images, x.channels);
   average_.forward(window, stack, x, mean);
@@ -70,7 +70,7 @@ void AverageHead<T>::compute(nn::LayerWindow window, nn::ActivationStack& stack,
 }
 
 template <typename T>
-void AverageHead<T>::differentiate(nn::LayerWindow window, nn::ActivationStack& stack, nn::MatrixView<const T> dlogits,
+void AverageHead<T>::differentiate(tessera::Window& window, nn::ActivationStack& stack, nn::MatrixView<const T> dlogits,
                                    tessera::vision::ImageView<T> dx) {
   const nn::ScratchScope scope(stack);
   const nn::MatrixView<T> dmean = stack.push<T>(dlogits.rows, fc_.in());

@@ -25,9 +25,9 @@ class Stem final : public Stage<T> {
   void visit(tessera::ModuleVisitor& visitor) override;  // "conv1", "bn1"
   tessera::vision::ImageView<T> push_result(nn::ActivationStack& stack,
                                             tessera::vision::ConstImageView<T> x) const override;
-  void forward(nn::LayerWindow window, nn::ActivationStack& stack, tessera::vision::ImageView<const T> x,
+  void forward(tessera::Window& window, nn::ActivationStack& stack, tessera::vision::ImageView<const T> x,
                tessera::vision::ImageView<T> y) override;
-  void backward(nn::LayerWindow window, nn::ActivationStack& stack, tessera::vision::ImageView<T> dy,
+  void backward(tessera::Window& window, nn::ActivationStack& stack, tessera::vision::ImageView<T> dy,
                 tessera::vision::ImageView<T> dx) override;
 
  private:
@@ -49,11 +49,11 @@ class ResidualStage final : public Stage<T> {
                                             tessera::vision::ConstImageView<T> x) const override {
     return block_.push_result(stack, x);
   }
-  void forward(nn::LayerWindow window, nn::ActivationStack& stack, tessera::vision::ImageView<const T> x,
+  void forward(tessera::Window& window, nn::ActivationStack& stack, tessera::vision::ImageView<const T> x,
                tessera::vision::ImageView<T> y) override {
     saved_ = block_.forward(window, stack, x, y);
   }
-  void backward(nn::LayerWindow window, nn::ActivationStack& stack, tessera::vision::ImageView<T> dy,
+  void backward(tessera::Window& window, nn::ActivationStack& stack, tessera::vision::ImageView<T> dy,
                 tessera::vision::ImageView<T> dx) override {
     block_.backward(window, stack, saved_, dy, dx);
   }
@@ -71,9 +71,9 @@ class AverageHead final : public Head<T> {
   void visit(tessera::ModuleVisitor& visitor) override { fc_.visit(visitor); }
 
  private:
-  void compute(nn::LayerWindow window, nn::ActivationStack& stack, tessera::vision::ImageView<const T> x,
+  void compute(tessera::Window& window, nn::ActivationStack& stack, tessera::vision::ImageView<const T> x,
                nn::MatrixView<T> logits) override;
-  void differentiate(nn::LayerWindow window, nn::ActivationStack& stack, nn::MatrixView<const T> dlogits,
+  void differentiate(tessera::Window& window, nn::ActivationStack& stack, nn::MatrixView<const T> dlogits,
                      tessera::vision::ImageView<T> dx) override;
 
   tessera::vision::GlobalAverage<T> average_;

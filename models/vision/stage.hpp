@@ -7,7 +7,7 @@
 
 #include "tessera/nn/activation_stack.hpp"
 #include "tessera/nn/cross_entropy.hpp"
-#include "tessera/nn/layer_window.hpp"
+#include "tessera/nn/layer.hpp"
 #include "tessera/shard/module.hpp"
 #include "tessera/vision/image_view.hpp"
 
@@ -21,10 +21,10 @@ class Stage : public tessera::Module {
  public:
   virtual tessera::vision::ImageView<T> push_result(nn::ActivationStack& stack,
                                                     tessera::vision::ConstImageView<T> x) const = 0;
-  virtual void forward(nn::LayerWindow window, nn::ActivationStack& stack, tessera::vision::ImageView<const T> x,
+  virtual void forward(tessera::Window& window, nn::ActivationStack& stack, tessera::vision::ImageView<const T> x,
                        tessera::vision::ImageView<T> y) = 0;
   // The gradient of y is overwritten. dx without channels: not wanted.
-  virtual void backward(nn::LayerWindow window, nn::ActivationStack& stack, tessera::vision::ImageView<T> dy,
+  virtual void backward(tessera::Window& window, nn::ActivationStack& stack, tessera::vision::ImageView<T> dy,
                         tessera::vision::ImageView<T> dx) = 0;
 };
 
@@ -40,18 +40,18 @@ class Head : public tessera::Module {
   explicit Head(float label_smoothing) : loss_(label_smoothing) {}
 
   // Evaluates: logits [images, classes] alone.
-  void forward(nn::LayerWindow window, nn::ActivationStack& stack, tessera::vision::ImageView<const T> x,
+  void forward(tessera::Window& window, nn::ActivationStack& stack, tessera::vision::ImageView<const T> x,
                nn::MatrixView<T> logits) {
     compute(window, stack, x, logits);
   }
   // Trains: the loss, too.
-  void forward(nn::LayerWindow window, nn::ActivationStack& stack, tessera::vision::ImageView<const T> x,
+  void forward(tessera::Window& window, nn::ActivationStack& stack, tessera::vision::ImageView<const T> x,
                nn::MatrixView<T> logits, const ImageAnswers& answers) {
     compute(window, stack, x, logits);
     saved_loss_ = loss_.forward(window, stack, logits, answers.targets, answers.loss);
   }
   // The logits become their gradient, and x's is written.
-  void backward(nn::LayerWindow window, nn::ActivationStack& stack, nn::MatrixView<T> logits,
+  void backward(tessera::Window& window, nn::ActivationStack& stack, nn::MatrixView<T> logits,
                 tessera::vision::ImageView<T> dx) {
     loss_.backward(window, stack, saved_loss_, logits);
     differentiate(window, stack, logits, dx);
@@ -59,9 +59,9 @@ class Head : public tessera::Module {
 
  private:
   // Keeps what differentiate() needs.
-  virtual void compute(nn::LayerWindow window, nn::ActivationStack& stack, tessera::vision::ImageView<const T> x,
+  virtual void compute(tessera::Window& window, nn::ActivationStack& stack, tessera::vision::ImageView<const T> x,
                        nn::MatrixView<T> logits) = 0;
-  virtual void differentiate(nn::LayerWindow window, nn::ActivationStack& stack, nn::MatrixView<const T> dlogits,
+  virtual void differentiate(tessera::Window& window, nn::ActivationStack& stack, nn::MatrixView<const T> dlogits,
                              tessera::vision::ImageView<T> dx) = 0;
 
   nn::CrossEntropy<T> loss_;

@@ -16,13 +16,13 @@ tessera::vision::ImageView<T> PatchStage<T>::push_result(nn::ActivationStack& st
 }
 
 template <typename T>
-void PatchStage<T>::forward(nn::LayerWindow window, nn::ActivationStack& stack, tessera::vision::ImageView<const T> x,
+void PatchStage<T>::forward(tessera::Window& window, nn::ActivationStack& stack, tessera::vision::ImageView<const T> x,
                             tessera::vision::ImageView<T> y) {
   saved_ = patches_.forward(window, stack, x, y.rows());
 }
 
 template <typename T>
-void PatchStage<T>::backward(nn::LayerWindow window, nn::ActivationStack& stack, tessera::vision::ImageView<T> dy,
+void PatchStage<T>::backward(tessera::Window& window, nn::ActivationStack& stack, tessera::vision::ImageView<T> dy,
                              tessera::vision::ImageView<T> dx) {
   patches_.backward(window, stack, saved_, dy.rows(), dx);
 }
@@ -34,18 +34,18 @@ tessera::vision::ImageView<T> TransformerStage<T>::push_result(nn::ActivationSta
 }
 
 template <typename T>
-void TransformerStage<T>::forward(nn::LayerWindow window, nn::ActivationStack& stack,
+void TransformerStage<T>::forward(tessera::Window& window, nn::ActivationStack& stack,
                                   tessera::vision::ImageView<const T> x, tessera::vision::ImageView<T> y) {
   saved_ = block_.forward(window, stack, x.rows(), y.rows(), {.length = x.height});
 }
 
 // The gradient of y becomes that of x in its place, which then goes to where it is wanted.
 template <typename T>
-void TransformerStage<T>::backward(nn::LayerWindow window, nn::ActivationStack& stack, tessera::vision::ImageView<T> dy,
-                                   tessera::vision::ImageView<T> dx) {
+void TransformerStage<T>::backward(tessera::Window& window, nn::ActivationStack& stack,
+                                   tessera::vision::ImageView<T> dy, tessera::vision::ImageView<T> dx) {
   block_.backward(window, stack, saved_, dy.rows());
   if (dx.channels == 0) return;
-  window.enqueue(tessera::kernels::copy, dx.data, dy.data, tessera::Bytes(dy.elements() * sizeof(T)));
+  tessera::nn::enqueue(window, tessera::kernels::copy, dx.data, dy.data, tessera::Bytes(dy.elements() * sizeof(T)));
 }
 
 template <typename T>
@@ -59,23 +59,23 @@ void ClassTokenHead<T>::visit(tessera::ModuleVisitor& visitor) {
 }
 
 template <typename T>
-void ClassTokenHead<T>::compute(nn::LayerWindow window, nn::ActivationStack& stack,
+void ClassTokenHead<T>::compute(tessera::Window& window, nn::ActivationStack& stack,
                                 tessera::vision::ImageView<const T> x, nn::MatrixView<T> logits) {
   const nn::MatrixView<T> tokens = stack.push<T>(x.images, dim_);
   const nn::MatrixView<T> normal = stack.push<T>(x.images, dim_);
-  window.enqueue(tessera::vision::take_class_tokens<T>, x.height, x.rows(), tokens);
+  tessera::nn::enqueue(window, tessera::vision::take_class_tokens<T>, x.height, x.rows(), tokens);
   saved_norm_ = norm_.forward(window, stack, tokens, normal);
   saved_head_ = head_.forward(window, stack, normal, logits);
 }
 
 template <typename T>
-void ClassTokenHead<T>::differentiate(nn::LayerWindow window, nn::ActivationStack& stack,
+void ClassTokenHead<T>::differentiate(tessera::Window& window, nn::ActivationStack& stack,
                                       nn::MatrixView<const T> dlogits, tessera::vision::ImageView<T> dx) {
   const nn::ScratchScope scope(stack);
   const nn::MatrixView<T> gradient = stack.push<T>(dlogits.rows, dim_);
   head_.backward(window, stack, saved_head_, dlogits, gradient);
   norm_.backward(window, stack, saved_norm_, gradient, gradient);
-  window.enqueue(tessera::vision::give_class_tokens<T>, dx.height, gradient, dx.rows());
+  tessera::nn::enqueue(window, tessera::vision::give_class_tokens<T>, dx.height, gradient, dx.rows());
 }
 
 template class PatchStage<float>;

@@ -19,9 +19,9 @@ class PatchStage final : public Stage<T> {
   void visit(tessera::ModuleVisitor& visitor) override { patches_.visit(visitor); }
   tessera::vision::ImageView<T> push_result(nn::ActivationStack& stack,
                                             tessera::vision::ConstImageView<T> x) const override;
-  void forward(nn::LayerWindow window, nn::ActivationStack& stack, tessera::vision::ImageView<const T> x,
+  void forward(tessera::Window& window, nn::ActivationStack& stack, tessera::vision::ImageView<const T> x,
                tessera::vision::ImageView<T> y) override;
-  void backward(nn::LayerWindow window, nn::ActivationStack& stack, tessera::vision::ImageView<T> dy,
+  void backward(tessera::Window& window, nn::ActivationStack& stack, tessera::vision::ImageView<T> dy,
                 tessera::vision::ImageView<T> dx) override;
 
  private:
@@ -37,9 +37,9 @@ class TransformerStage final : public Stage<T> {
   void visit(tessera::ModuleVisitor& visitor) override { block_.visit(visitor); }
   tessera::vision::ImageView<T> push_result(nn::ActivationStack& stack,
                                             tessera::vision::ConstImageView<T> x) const override;
-  void forward(nn::LayerWindow window, nn::ActivationStack& stack, tessera::vision::ImageView<const T> x,
+  void forward(tessera::Window& window, nn::ActivationStack& stack, tessera::vision::ImageView<const T> x,
                tessera::vision::ImageView<T> y) override;
-  void backward(nn::LayerWindow window, nn::ActivationStack& stack, tessera::vision::ImageView<T> dy,
+  void backward(tessera::Window& window, nn::ActivationStack& stack, tessera::vision::ImageView<T> dy,
                 tessera::vision::ImageView<T> dx) override;
 
  private:
@@ -55,9 +55,9 @@ class ClassTokenHead final : public Head<T> {
   void visit(tessera::ModuleVisitor& visitor) override;  // "norm", "head"
 
  private:
-  void compute(nn::LayerWindow window, nn::ActivationStack& stack, tessera::vision::ImageView<const T> x,
+  void compute(tessera::Window& window, nn::ActivationStack& stack, tessera::vision::ImageView<const T> x,
                nn::MatrixView<T> logits) override;
-  void differentiate(nn::LayerWindow window, nn::ActivationStack& stack, nn::MatrixView<const T> dlogits,
+  void differentiate(tessera::Window& window, nn::ActivationStack& stack, nn::MatrixView<const T> dlogits,
                      tessera::vision::ImageView<T> dx) override;
 
   nn::LayerNorm<T> norm_;

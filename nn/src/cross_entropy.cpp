@@ -255,9 +255,9 @@ void count_correct(Stream& stream, const CrossEntropyRows<T>& rows, double* corr
 }
 
 template <Element T>
-CrossEntropyRows<T> CrossEntropy<T>::rows_of(LayerWindow window, MatrixView<const T> logits, const Targets& targets,
+CrossEntropyRows<T> CrossEntropy<T>::rows_of(Window& window, MatrixView<const T> logits, const Targets& targets,
                                              std::size_t stride) const {
-  if (!window.counts_only()) require_as_many(logits.rows, targets);
+  if (window.computes()) require_as_many(logits.rows, targets);
   return {.logits = logits,
           .labels = targets.labels.data(),
           .weights = targets.weights.empty() ? nullptr : targets.weights.data(),
@@ -267,28 +267,28 @@ CrossEntropyRows<T> CrossEntropy<T>::rows_of(LayerWindow window, MatrixView<cons
 }
 
 template <Element T>
-typename CrossEntropy<T>::Saved CrossEntropy<T>::forward(LayerWindow window, ActivationStack& stack,
+typename CrossEntropy<T>::Saved CrossEntropy<T>::forward(Window& window, ActivationStack& stack,
                                                          MatrixView<const T> logits, const Targets& targets,
                                                          Arithmetic<T>* loss, std::size_t stride) {
   CrossEntropyRows<T> rows = rows_of(window, logits, targets, stride);
   rows.statistics = stack.push<Arithmetic<T>>(cross_entropy_statistics(logits.rows, smoothing_)).data();
-  window.enqueue(cross_entropy_forward<T>, rows, loss);
+  enqueue(window, cross_entropy_forward<T>, rows, loss);
   return {rows};
 }
 
 template <Element T>
-void CrossEntropy<T>::backward(LayerWindow window, ActivationStack&, const Saved& saved, MatrixView<T> dlogits) {
-  window.enqueue(cross_entropy_backward<T>, saved.rows, window.loss_scale(), dlogits);
+void CrossEntropy<T>::backward(Window& window, ActivationStack&, const Saved& saved, MatrixView<T> dlogits) {
+  enqueue(window, cross_entropy_backward<T>, saved.rows, window.loss_scale(), dlogits);
 }
 
 template <Element T>
-void CrossEntropy<T>::at_once(LayerWindow window, ActivationStack& stack, MatrixView<T> logits, const Targets& targets,
+void CrossEntropy<T>::at_once(Window& window, ActivationStack& stack, MatrixView<T> logits, const Targets& targets,
                               Arithmetic<T>* loss, std::size_t stride) {
   const ScratchScope scratch(stack);
   CrossEntropyRows<T> rows = rows_of(window, logits, targets, stride);
-  const std::size_t room = cross_entropy_at_once_statistics(logits.rows, smoothing_, window.device(stack));
+  const std::size_t room = cross_entropy_at_once_statistics(logits.rows, smoothing_, device_of(window, stack));
   rows.statistics = stack.push<Arithmetic<T>>(room).data();
-  window.enqueue(cross_entropy_at_once<T>, rows, loss, window.loss_scale(), logits);
+  enqueue(window, cross_entropy_at_once<T>, rows, loss, window.loss_scale(), logits);
 }
 
 #define TESSERA_CROSS_ENTROPY(T)                                                                             \

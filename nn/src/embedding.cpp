@@ -207,85 +207,88 @@ void Embedding<T>::visit(ModuleVisitor& visitor) {
 }
 
 template <Element T>
-typename Embedding<T>::Saved Embedding<T>::forward(LayerWindow window, ActivationStack&,
-                                                   std::span<const std::int32_t> ids, MatrixView<T> y,
-                                                   const SequenceBatch& sequences) {
-  if (!window.counts_only() && ids.size() != y.rows) {
+typename Embedding<T>::Saved Embedding<T>::forward(Window& window, ActivationStack&, std::span<const std::int32_t> ids,
+                                                   MatrixView<T> y, const SequenceBatch& sequences) {
+  if (window.computes() && ids.size() != y.rows) {
     throw UsageError(fmt::format("embedding: {} ids, but y has {} rows", ids.size(), y.rows));
   }
-  window.enqueue(embedding_forward<T>, {.table = table(window),
-                                        .positions = {window.parameter<T>(positions_), shape_.context, shape_.dim},
-                                        .ids = ids.data(),
-                                        .sequence = sequences.length,
-                                        .y = y});
-  window.enqueue(dropout<T>, sequences.dropout_at(drop_place_), y, y);
+  enqueue(window, embedding_forward<T>,
+          {.table = table(window),
+           .positions = {parameter_of<T>(window, positions_), shape_.context, shape_.dim},
+           .ids = ids.data(),
+           .sequence = sequences.length,
+           .y = y});
+  enqueue(window, dropout<T>, sequences.dropout_at(drop_place_), y, y);
   return {.ids = ids.data(), .sequences = sequences};
 }
 
 template <Element T>
-void Embedding<T>::backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<T> dy) {
+void Embedding<T>::backward(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<T> dy) {
   const ScratchScope scratch(stack);
-  const std::size_t room = embedding_scratch(dy.rows, shape_.vocabulary, window.device(stack));
-  window.enqueue(dropout<T>, saved.sequences.dropout_at(drop_place_), dy, dy);
-  window.enqueue(embedding_backward<T>, {.ids = saved.ids,
-                                         .sequence = saved.sequences.length,
-                                         .dy = dy,
-                                         .dtable = {window.gradient<T>(table_), shape_.vocabulary, shape_.dim},
-                                         .dpositions = {window.gradient<T>(positions_), shape_.context, shape_.dim},
-                                         .scratch = stack.push<std::int32_t>(room).data()});
+  const std::size_t room = embedding_scratch(dy.rows, shape_.vocabulary, device_of(window, stack));
+  enqueue(window, dropout<T>, saved.sequences.dropout_at(drop_place_), dy, dy);
+  enqueue(window, embedding_backward<T>,
+          {.ids = saved.ids,
+           .sequence = saved.sequences.length,
+           .dy = dy,
+           .dtable = {gradient_of<T>(window, table_), shape_.vocabulary, shape_.dim},
+           .dpositions = {gradient_of<T>(window, positions_), shape_.context, shape_.dim},
+           .scratch = stack.push<std::int32_t>(room).data()});
 }
 
 // Padded where products are faster on aligned rows.
 template <Element T>
-typename Embedding<T>::Logits Embedding<T>::push_logits(LayerWindow window, ActivationStack& stack,
+typename Embedding<T>::Logits Embedding<T>::push_logits(Window& window, ActivationStack& stack,
                                                         std::size_t rows) const {
   constexpr std::size_t unit = 128;
-  if (window.device(stack) == DeviceKind::cpu) return {stack.push<T>(rows, shape_.vocabulary), 0};
+  if (device_of(window, stack) == DeviceKind::cpu) return {stack.push<T>(rows, shape_.vocabulary), 0};
   const std::size_t stride = (shape_.vocabulary + unit - 1) / unit * unit;
   return {{stack.push<T>(rows * stride).data(), rows, shape_.vocabulary}, stride};
 }
 
 template <Element T>
-void Embedding<T>::form_logits(LayerWindow window, ActivationStack& stack, MatrixView<const T> x, const Logits& to) {
+void Embedding<T>::form_logits(Window& window, ActivationStack& stack, MatrixView<const T> x, const Logits& to) {
   const ScratchScope scope(stack);
-  const std::size_t room = linear_scratch<T>(x.rows, shape_.dim, shape_.vocabulary, window.device(stack));
-  window.enqueue(linear_forward<T>, {.x = x,
-                                     .weight = table(window),
-                                     .y = to.matrix,
-                                     .y_stride = to.stride,
-                                     .scratch = stack.push<float>(room).data()});
+  const std::size_t room = linear_scratch<T>(x.rows, shape_.dim, shape_.vocabulary, device_of(window, stack));
+  enqueue(window, linear_forward<T>,
+          {.x = x,
+           .weight = table(window),
+           .y = to.matrix,
+           .y_stride = to.stride,
+           .scratch = stack.push<float>(room).data()});
 }
 
 template <Element T>
-void Embedding<T>::backward_of(LayerWindow window, ActivationStack& stack, const SavedLogits& saved,
-                               const Logits& gradient, MatrixView<T> dx) {
+void Embedding<T>::backward_of(Window& window, ActivationStack& stack, const SavedLogits& saved, const Logits& gradient,
+                               MatrixView<T> dx) {
   const ScratchScope scope(stack);
-  const std::size_t room = linear_scratch<T>(saved.x.rows, shape_.dim, shape_.vocabulary, window.device(stack));
-  window.enqueue(linear_backward<T>, {.x = saved.x,
-                                      .weight = table(window),
-                                      .dy = gradient.matrix,
-                                      .dx = dx,
-                                      .dy_stride = gradient.stride,
-                                      .dweight = window.gradient<T>(table_),
-                                      .scratch = stack.push<float>(room).data()});
+  const std::size_t room = linear_scratch<T>(saved.x.rows, shape_.dim, shape_.vocabulary, device_of(window, stack));
+  enqueue(window, linear_backward<T>,
+          {.x = saved.x,
+           .weight = table(window),
+           .dy = gradient.matrix,
+           .dx = dx,
+           .dy_stride = gradient.stride,
+           .dweight = gradient_of<T>(window, table_),
+           .scratch = stack.push<float>(room).data()});
 }
 
 template <Element T>
-typename Embedding<T>::SavedLogits Embedding<T>::forward(LayerWindow window, ActivationStack& stack,
-                                                         MatrixView<const T> x, MatrixView<T> logits) {
+typename Embedding<T>::SavedLogits Embedding<T>::forward(Window& window, ActivationStack& stack, MatrixView<const T> x,
+                                                         MatrixView<T> logits) {
   form_logits(window, stack, x, {logits, 0});
   return {x};
 }
 
 template <Element T>
-void Embedding<T>::backward(LayerWindow window, ActivationStack& stack, const SavedLogits& saved,
+void Embedding<T>::backward(Window& window, ActivationStack& stack, const SavedLogits& saved,
                             MatrixView<const T> dlogits, MatrixView<T> dx) {
   backward_of(window, stack, saved, {{const_cast<T*>(dlogits.data), dlogits.rows, dlogits.columns}, 0}, dx);
 }
 
 template <Element T>
-typename Embedding<T>::SavedLoss Embedding<T>::forward(LayerWindow window, ActivationStack& stack,
-                                                       MatrixView<const T> x, const Prediction<T>& prediction) {
+typename Embedding<T>::SavedLoss Embedding<T>::forward(Window& window, ActivationStack& stack, MatrixView<const T> x,
+                                                       const Prediction<T>& prediction) {
   const Logits logits =
       prediction.logits.columns == 0 ? push_logits(window, stack, x.rows) : Logits{prediction.logits, 0};
   form_logits(window, stack, x, logits);
@@ -297,7 +300,7 @@ typename Embedding<T>::SavedLoss Embedding<T>::forward(LayerWindow window, Activ
 }
 
 template <Element T>
-void Embedding<T>::backward(LayerWindow window, ActivationStack& stack, const SavedLoss& saved, MatrixView<T> dx) {
+void Embedding<T>::backward(Window& window, ActivationStack& stack, const SavedLoss& saved, MatrixView<T> dx) {
   const Prediction<T>& of = saved.prediction;
   if (of.at_once) {
     loss_.at_once(window, stack, of.logits, of.targets, of.loss, saved.stride);

@@ -18,15 +18,15 @@ void FeedForward<T>::visit(ModuleVisitor& visitor) {
 }
 
 template <Element T>
-typename FeedForward<T>::Saved FeedForward<T>::forward(LayerWindow window, ActivationStack& stack,
-                                                       MatrixView<const T> x, Target<T> y) {
+typename FeedForward<T>::Saved FeedForward<T>::forward(Window& window, ActivationStack& stack, MatrixView<const T> x,
+                                                       Target<T> y) {
   const auto sums = stack.push<T>(x.rows, fc_.out());
   const auto bent = stack.push<T>(x.rows, fc_.out());
   return {.fc = fc_.forward(window, stack, x, sums, bent), .sums = sums, .proj = proj_.forward(window, stack, bent, y)};
 }
 
 template <Element T>
-void FeedForward<T>::backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
+void FeedForward<T>::backward(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
                               MatrixView<T> dx) {
   const ScratchScope scope(stack);
   const auto dsums = stack.push<T>(dy.rows, fc_.out());

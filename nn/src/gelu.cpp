@@ -27,15 +27,14 @@ void gelu_backward(Stream& stream, ConstMatrixView<T> x, ConstMatrixView<T> dy, 
 }
 
 template <Element T>
-typename Gelu<T>::Saved Gelu<T>::forward(LayerWindow window, ActivationStack&, MatrixView<const T> x, MatrixView<T> y) {
-  window.enqueue(gelu_forward<T>, x, y);
+typename Gelu<T>::Saved Gelu<T>::forward(Window& window, ActivationStack&, MatrixView<const T> x, MatrixView<T> y) {
+  enqueue(window, gelu_forward<T>, x, y);
   return {x};
 }
 
 template <Element T>
-void Gelu<T>::backward(LayerWindow window, ActivationStack&, const Saved& saved, MatrixView<const T> dy,
-                       MatrixView<T> dx) {
-  window.enqueue(gelu_backward<T>, saved.x, dy, dx);
+void Gelu<T>::backward(Window& window, ActivationStack&, const Saved& saved, MatrixView<const T> dy, MatrixView<T> dx) {
+  enqueue(window, gelu_backward<T>, saved.x, dy, dx);
 }
 
 #define TESSERA_GELU(T)                                                                                         \

@@ -78,45 +78,47 @@ void LayerNorm<T>::visit(ModuleVisitor& visitor) {
 }
 
 template <Element T>
-typename LayerNorm<T>::Saved LayerNorm<T>::forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> x,
+typename LayerNorm<T>::Saved LayerNorm<T>::forward(Window& window, ActivationStack& stack, MatrixView<const T> x,
                                                    MatrixView<T> y) {
   const Saved saved{.x = x, .mean = stack.push<Arithmetic<T>>(x.rows), .inverse = stack.push<Arithmetic<T>>(x.rows)};
-  window.enqueue(layer_norm_forward<T>, {.x = x,
-                                         .weight = window.parameter<T>(weight_),
-                                         .bias = window.parameter<T>(bias_),
-                                         .y = y,
-                                         .mean = saved.mean.data(),
-                                         .inverse = saved.inverse.data()});
+  enqueue(window, layer_norm_forward<T>,
+          {.x = x,
+           .weight = parameter_of<T>(window, weight_),
+           .bias = parameter_of<T>(window, bias_),
+           .y = y,
+           .mean = saved.mean.data(),
+           .inverse = saved.inverse.data()});
   return saved;
 }
 
 template <Element T>
-void LayerNorm<T>::backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
+void LayerNorm<T>::backward(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
                             MatrixView<T> dx) {
   backward_with(window, stack, saved, {.dy = dy, .residual = nullptr, .dx = dx});
 }
 
 template <Element T>
-void LayerNorm<T>::add_backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
+void LayerNorm<T>::add_backward(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
                                 MatrixView<T> dx) {
   backward_with(window, stack, saved, {.dy = dy, .residual = dx.data, .dx = dx});
 }
 
 template <Element T>
-void LayerNorm<T>::backward_with(LayerWindow window, ActivationStack& stack, const Saved& saved,
+void LayerNorm<T>::backward_with(Window& window, ActivationStack& stack, const Saved& saved,
                                  const Gradients& gradients) {
   const ScratchScope scope(stack);
-  const auto scratch = stack.push<float>(layer_norm_scratch(saved.x.rows, saved.x.columns, window.device(stack)));
-  window.enqueue(layer_norm_backward<T>, {.x = saved.x,
-                                          .weight = window.parameter<T>(weight_),
-                                          .mean = saved.mean.data(),
-                                          .inverse = saved.inverse.data(),
-                                          .dy = gradients.dy,
-                                          .residual = gradients.residual,
-                                          .dx = gradients.dx,
-                                          .dweight = window.gradient<T>(weight_),
-                                          .dbias = window.gradient<T>(bias_),
-                                          .scratch = scratch.data()});
+  const auto scratch = stack.push<float>(layer_norm_scratch(saved.x.rows, saved.x.columns, device_of(window, stack)));
+  enqueue(window, layer_norm_backward<T>,
+          {.x = saved.x,
+           .weight = parameter_of<T>(window, weight_),
+           .mean = saved.mean.data(),
+           .inverse = saved.inverse.data(),
+           .dy = gradients.dy,
+           .residual = gradients.residual,
+           .dx = gradients.dx,
+           .dweight = gradient_of<T>(window, weight_),
+           .dbias = gradient_of<T>(window, bias_),
+           .scratch = scratch.data()});
 }
 
 #define TESSERA_LAYER_NORM(T)                                                               \

@@ -199,33 +199,35 @@ void Linear<T>::visit(ModuleVisitor& visitor) {
 }
 
 template <Element T>
-typename Linear<T>::Saved Linear<T>::forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> x,
-                                             Target<T> y, MatrixView<T> gelu) {
+typename Linear<T>::Saved Linear<T>::forward(Window& window, ActivationStack& stack, MatrixView<const T> x, Target<T> y,
+                                             MatrixView<T> gelu) {
   const ScratchScope scope(stack);
-  const auto scratch = stack.push<float>(linear_scratch<T>(x.rows, in_, out_, window.device(stack)));
-  window.enqueue(linear_forward<T>, {.x = x,
-                                     .weight = weight(window),
-                                     .bias = bias_ ? window.parameter<T>(*bias_) : nullptr,
-                                     .y = y.to,
-                                     .gelu = gelu,
-                                     .residual = y.plus,
-                                     .scratch = scratch.data()});
+  const auto scratch = stack.push<float>(linear_scratch<T>(x.rows, in_, out_, device_of(window, stack)));
+  enqueue(window, linear_forward<T>,
+          {.x = x,
+           .weight = weight(window),
+           .bias = bias_ ? parameter_of<T>(window, *bias_) : nullptr,
+           .y = y.to,
+           .gelu = gelu,
+           .residual = y.plus,
+           .scratch = scratch.data()});
   return {x};
 }
 
 template <Element T>
-void Linear<T>::backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
+void Linear<T>::backward(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
                          MatrixView<T> dx, MatrixView<const T> gelu_x) {
   const ScratchScope scope(stack);
-  const auto scratch = stack.push<float>(linear_scratch<T>(dy.rows, in_, out_, window.device(stack)));
-  window.enqueue(linear_backward<T>, {.x = saved.x,
-                                      .weight = weight(window),
-                                      .dy = dy,
-                                      .dx = dx,
-                                      .gelu_x = gelu_x,
-                                      .dweight = window.gradient<T>(weight_),
-                                      .dbias = bias_ ? window.gradient<T>(*bias_) : nullptr,
-                                      .scratch = scratch.data()});
+  const auto scratch = stack.push<float>(linear_scratch<T>(dy.rows, in_, out_, device_of(window, stack)));
+  enqueue(window, linear_backward<T>,
+          {.x = saved.x,
+           .weight = weight(window),
+           .dy = dy,
+           .dx = dx,
+           .gelu_x = gelu_x,
+           .dweight = gradient_of<T>(window, weight_),
+           .dbias = bias_ ? gradient_of<T>(window, *bias_) : nullptr,
+           .scratch = scratch.data()});
 }
 
 #define TESSERA_LINEAR(T)                                                                                     \

@@ -35,15 +35,14 @@ void relu_backward(Stream& stream, ConstMatrixView<T> y, ConstMatrixView<T> dy, 
 }
 
 template <Element T>
-typename Relu<T>::Saved Relu<T>::forward(LayerWindow window, ActivationStack&, MatrixView<const T> x, MatrixView<T> y) {
-  window.enqueue(relu_forward<T>, x, y);
+typename Relu<T>::Saved Relu<T>::forward(Window& window, ActivationStack&, MatrixView<const T> x, MatrixView<T> y) {
+  enqueue(window, relu_forward<T>, x, y);
   return {y};
 }
 
 template <Element T>
-void Relu<T>::backward(LayerWindow window, ActivationStack&, const Saved& saved, MatrixView<const T> dy,
-                       MatrixView<T> dx) {
-  window.enqueue(relu_backward<T>, saved.y, dy, dx);
+void Relu<T>::backward(Window& window, ActivationStack&, const Saved& saved, MatrixView<const T> dy, MatrixView<T> dx) {
+  enqueue(window, relu_backward<T>, saved.y, dy, dx);
 }
 
 #define TESSERA_RELU(T)                                                                                         \

@@ -39,7 +39,7 @@ AttentionShape SelfAttention<T>::shape_of(std::size_t rows, const SequenceBatch&
 }
 
 template <Element T>
-typename SelfAttention<T>::Saved SelfAttention<T>::forward(LayerWindow window, ActivationStack& stack,
+typename SelfAttention<T>::Saved SelfAttention<T>::forward(Window& window, ActivationStack& stack,
                                                            MatrixView<const T> x, Target<T> y,
                                                            const SequenceBatch& sequences) {
   const AttentionShape shape = shape_of(x.rows, sequences);
@@ -49,13 +49,14 @@ typename SelfAttention<T>::Saved SelfAttention<T>::forward(LayerWindow window, A
   const auto saved_attn = attn_.forward(window, stack, x, qkv);
   {
     const ScratchScope scratch(stack);
-    const auto room = stack.push<Arithmetic<T>>(attention_forward_scratch<T>(shape, window.device(stack)));
-    window.enqueue(attention_forward<T>, {.shape = shape,
-                                          .qkv = qkv,
-                                          .out = out,
-                                          .statistics = statistics.data(),
-                                          .dropout = sequences.dropout_at(options_.drop_place),
-                                          .scratch = room.data()});
+    const auto room = stack.push<Arithmetic<T>>(attention_forward_scratch<T>(shape, device_of(window, stack)));
+    enqueue(window, attention_forward<T>,
+            {.shape = shape,
+             .qkv = qkv,
+             .out = out,
+             .statistics = statistics.data(),
+             .dropout = sequences.dropout_at(options_.drop_place),
+             .scratch = room.data()});
   }
   return {.attn = saved_attn,
           .proj = proj_.forward(window, stack, out, y),
@@ -65,7 +66,7 @@ typename SelfAttention<T>::Saved SelfAttention<T>::forward(LayerWindow window, A
 }
 
 template <Element T>
-void SelfAttention<T>::backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
+void SelfAttention<T>::backward(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
                                 MatrixView<T> dx) {
   const ScratchScope scope(stack);
   const AttentionShape shape = shape_of(dy.rows, saved.sequences);
@@ -74,15 +75,16 @@ void SelfAttention<T>::backward(LayerWindow window, ActivationStack& stack, cons
     const ScratchScope scratch(stack);
     const auto dout = stack.push<T>(dy.rows, options_.dim);
     proj_.backward(window, stack, saved.proj, dy, dout);
-    const auto room = stack.push<Arithmetic<T>>(attention_backward_scratch<T>(shape, window.device(stack)));
-    window.enqueue(attention_backward<T>, {.shape = shape,
-                                           .qkv = saved.qkv,
-                                           .statistics = saved.statistics.data(),
-                                           .out = saved.proj.x,
-                                           .dout = dout,
-                                           .dqkv = dqkv,
-                                           .dropout = saved.sequences.dropout_at(options_.drop_place),
-                                           .scratch = room.data()});
+    const auto room = stack.push<Arithmetic<T>>(attention_backward_scratch<T>(shape, device_of(window, stack)));
+    enqueue(window, attention_backward<T>,
+            {.shape = shape,
+             .qkv = saved.qkv,
+             .statistics = saved.statistics.data(),
+             .out = saved.proj.x,
+             .dout = dout,
+             .dqkv = dqkv,
+             .dropout = saved.sequences.dropout_at(options_.drop_place),
+             .scratch = room.data()});
   }
   attn_.backward(window, stack, saved.attn, dqkv, dx);
 }

@@ -17,9 +17,9 @@ float projection_deviation(const TransformerShape& shape) {
 
 // The gradient of drop(x), given that of drop(x) + residual: dy itself where nothing is dropped, or in `to`.
 template <typename T>
-MatrixView<const T> dropped(LayerWindow window, const Dropout& dropout, MatrixView<const T> dy, MatrixView<T> to) {
+MatrixView<const T> dropped(Window& window, const Dropout& dropout, MatrixView<const T> dy, MatrixView<T> to) {
   if (dropout.probability == 0.0f) return dy;
-  window.enqueue(nn::dropout<T>, dropout, dy, to);
+  enqueue(window, nn::dropout<T>, dropout, dy, to);
   return to;
 }
 
@@ -48,7 +48,7 @@ void TransformerBlock<T>::visit(ModuleVisitor& visitor) {
 }
 
 template <Element T>
-typename TransformerBlock<T>::Saved TransformerBlock<T>::forward(LayerWindow window, ActivationStack& stack,
+typename TransformerBlock<T>::Saved TransformerBlock<T>::forward(Window& window, ActivationStack& stack,
                                                                  MatrixView<const T> x, MatrixView<T> y,
                                                                  const SequenceBatch& sequences) {
   const auto normal_x = stack.push<T>(x.rows, x.columns);
@@ -61,7 +61,7 @@ typename TransformerBlock<T>::Saved TransformerBlock<T>::forward(LayerWindow win
   };
   const auto add_dropped_to = [&](MatrixView<T> to, MatrixView<const T> residual, std::size_t place) {
     if (!drops) return;
-    window.enqueue(add_dropped<T>, {.residual = residual, .x = to, .y = to, .dropout = sequences.dropout_at(place)});
+    enqueue(window, add_dropped<T>, {.residual = residual, .x = to, .y = to, .dropout = sequences.dropout_at(place)});
   };
   Saved saved;
   saved.sequences = sequences;
@@ -75,8 +75,7 @@ typename TransformerBlock<T>::Saved TransformerBlock<T>::forward(LayerWindow win
 }
 
 template <Element T>
-void TransformerBlock<T>::backward(LayerWindow window, ActivationStack& stack, const Saved& saved,
-                                   MatrixView<T> gradient) {
+void TransformerBlock<T>::backward(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<T> gradient) {
   const ScratchScope scope(stack);
   const auto branch = stack.push<T>(gradient.rows, gradient.columns);
   const auto of = [&](std::size_t place) {

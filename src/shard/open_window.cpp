@@ -126,13 +126,14 @@ bool OpenWindow::trains(const Parameter& parameter) const {
   return !plan_.units[current_->use.unit].parameters[unit().index_of(parameter)].frozen && trains_unit();
 }
 
-OpenWindow::View OpenWindow::parameter(const Parameter& parameter, DType type) {
+OpenWindow::View OpenWindow::parameter(const Parameter& parameter, std::optional<DType> type) {
   const std::size_t index = unit().index_of(parameter);
-  require_type(parameter, "parameter", plan_.precision(current_->use.unit).parameter, type);
-  return view(plan_.unit_buffers[current_->use.unit][plan::Role::parameters].buffer, index, type);
+  const DType actual = plan_.precision(current_->use.unit).parameter;
+  if (type != actual) throw wrong_type(describe(), {"parameter", parameter, actual, type});
+  return view(plan_.unit_buffers[current_->use.unit][plan::Role::parameters].buffer, index, actual);
 }
 
-OpenWindow::View OpenWindow::gradient(const Parameter& parameter, DType type, GradientMode mode) {
+OpenWindow::View OpenWindow::gradient(const Parameter& parameter, std::optional<DType> type, GradientMode mode) {
   const std::size_t unit = current_->use.unit;
   const std::size_t index = this->unit().index_of(parameter);
   if (kind() != WindowKind::backward) {
@@ -149,18 +150,13 @@ OpenWindow::View OpenWindow::gradient(const Parameter& parameter, DType type, Gr
                     "Window::trains() first",
                     describe(), parameter.name(), plan_.programs[current_->program].name));
   }
-  require_type(parameter, "the gradient of", plan_.precision(unit).gradient, type);
+  const DType actual = plan_.precision(unit).gradient;
+  if (type != actual) throw wrong_type(describe(), {"the gradient of", parameter, actual, type});
   if (ledgers_.of(unit).ask(index) && mode == GradientMode::accumulate) {
     fill_gradient_zero(unit, index);
     fork_joined_streams();  // they add to what is zero by then
   }
-  return view(plan_.unit_buffers[unit][plan::Role::gradient_slot].buffer, index, type);
-}
-
-void OpenWindow::require_type(const Parameter& parameter, std::string_view what, DType actual, DType asked) const {
-  if (asked == actual) return;
-  throw UsageError(fmt::format("{}: {} {} is {} here, not {}", describe(), what, parameter.name(), to_string(actual),
-                               to_string(asked)));
+  return view(plan_.unit_buffers[unit][plan::Role::gradient_slot].buffer, index, actual);
 }
 
 // ---- exchanges ----

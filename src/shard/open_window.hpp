@@ -14,12 +14,12 @@
 
 #include "shard/kept_objects.hpp"
 #include "shard/model_memory.hpp"
-#include "shard/window_host.hpp"
 #include "tessera/device/event.hpp"
 #include "tessera/device/stream.hpp"
 #include "tessera/plan/plan.hpp"
 #include "tessera/shard/unit.hpp"
 #include "tessera/shard/window.hpp"
+#include "tessera/shard/window_host.hpp"
 
 namespace tessera {
 
@@ -114,8 +114,8 @@ class OpenWindow final : public WindowView {
   plan::WindowKind kind() const override { return current_->use.kind; }
   bool trains(const Parameter& parameter) const override;
   const float* loss_scale() override { return &memory_.scalars(current_->program)->loss_scale; }
-  View parameter(const Parameter& parameter, DType type) override;
-  View gradient(const Parameter& parameter, DType type, GradientMode mode) override;
+  View parameter(const Parameter& parameter, std::optional<DType> type) override;
+  View gradient(const Parameter& parameter, std::optional<DType> type, GradientMode mode) override;
   std::span<float> values(const Buffer& buffer) override { return memory_.values(unit(), buffer); }
   std::span<double> contribution(const Exchange& exchange) override;
   Stream& stream() override { return compute_; }
@@ -153,7 +153,6 @@ class OpenWindow final : public WindowView {
   void require_next(const Exchange& exchange) const;
   bool trains_unit() const { return plan_.trains(current_->use.unit, current_->program); }
   View view(std::size_t buffer, std::size_t parameter, DType type);
-  void require_type(const Parameter& parameter, std::string_view what, DType actual, DType asked) const;
   void fill_gradient_zero(std::size_t unit, std::size_t parameter);
 
   const plan::Plan& plan_;

@@ -10,18 +10,17 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "shard/window_host.hpp"
 #include "tessera/comm/world.hpp"
 #include "tessera/device/arena.hpp"
 #include "tessera/plan/program.hpp"
 #include "tessera/plan/strategy.hpp"
+#include "tessera/shard/watched_pass.hpp"
 
 namespace tessera {
 
-class RecordedPass final : public WindowHost {
+class RecordedPass final : public WatchedPass {
  public:
   struct Subject {
     World& world;
@@ -33,7 +32,6 @@ class RecordedPass final : public WindowHost {
     const std::optional<std::vector<const Unit*>>& trains;  // none: every unit
   };
   explicit RecordedPass(const Subject& subject);
-  ~RecordedPass() override;
 
   // The windows that `pass` opens. Throws UsageError where it opens none, or leaves one open.
   std::vector<plan::WindowUse> run(const std::function<void()>& pass);
@@ -43,17 +41,12 @@ class RecordedPass final : public WindowHost {
   const float* scale() const { return loss_scale_; }
   std::span<std::byte> activation_memory();
 
-  // ---- WindowHost ----
-  Window open(const plan::WindowUse& use) override;
-  WindowView* open_window(std::size_t serial) override;
   const Unit& unit(std::size_t index) const override { return *subject_.units[index]; }
-  void close(std::size_t serial) override;
-  Contributions exchange(std::size_t serial, const Exchange& exchange) override;
   void abandon(std::string_view what) noexcept override;
 
  private:
   // Where a unit's tensors stand in the scratch memory.
-  struct Places {
+  struct UnitOffsets {
     std::vector<Bytes> parameters;
     std::vector<Bytes> gradients;
     std::vector<Bytes> buffers;
@@ -62,54 +55,43 @@ class RecordedPass final : public WindowHost {
   };
 
   // The handle of an open window sees this; there is one for each depth.
-  class Scratch final : public WindowView {
+  class Scratch final : public WatchedWindow {
    public:
-    Scratch(RecordedPass& pass, Bytes size);
+    explicit Scratch(RecordedPass& pass);
 
-    void open(const plan::WindowUse& use, std::size_t serial);
-    void close();
-    const plan::WindowUse& use() const { return use_; }
-    bool is(std::size_t serial) const { return serial_ == serial; }
-    std::string describe() const;
+    void open(const plan::WindowUse& use, std::size_t serial) override;
+    void close() override;
 
-    const Unit& unit() const override { return *pass_.subject_.units[use_.unit]; }
-    plan::WindowKind kind() const override { return use_.kind; }
+    bool computes() const override { return true; }
     bool trains(const Parameter& parameter) const override;
-    View parameter(const Parameter& parameter, DType type) override;
-    View gradient(const Parameter& parameter, DType type, GradientMode mode) override;
+    View parameter(const Parameter& parameter, std::optional<DType> type) override;
+    View gradient(const Parameter& parameter, std::optional<DType> type, GradientMode mode) override;
     std::span<float> values(const Buffer& buffer) override;
     std::span<double> contribution(const Exchange& exchange) override;
     const float* loss_scale() override { return pass_.loss_scale_; }
     Stream& stream() override { return pass_.stream_; }
     void join(Stream& other) override;
-    void keep(std::shared_ptr<void> object) override { pass_.kept_.push_back(std::move(object)); }
 
    private:
-    const Places& places() const { return pass_.places_[use_.unit]; }
-    std::byte* at(Bytes place) { return memory_.data() + place.count(); }
+    const UnitOffsets& offsets() const { return pass_.offsets_[use().unit]; }
+    std::byte* at(Bytes offset) { return memory_.data() + offset.count(); }
 
     RecordedPass& pass_;
     Arena memory_;
     std::vector<Stream*> joined_;
-    plan::WindowUse use_{};
-    std::size_t serial_ = 0;
   };
 
-  Places places_of(const Unit& unit) const;
+  std::unique_ptr<WatchedWindow> make_window() override { return std::make_unique<Scratch>(*this); }
+  std::size_t ranks() const override { return static_cast<std::size_t>(subject_.world.size()); }
+  UnitOffsets offsets_of(const Unit& unit) const;
   const Precision& precision_of(const Unit& unit) const;
 
   Subject subject_;
-  std::vector<Places> places_;  // by unit
-  Bytes largest_;               // of them
-  Arena memory_;                // of the loss scale and the activations
+  std::vector<UnitOffsets> offsets_;  // by unit
+  Bytes largest_;                     // of them
+  Arena memory_;                      // of the loss scale and the activations
   Stream stream_;
-  std::shared_ptr<WindowLink> link_;
   const float* loss_scale_;
-  std::vector<plan::WindowUse> uses_;
-  std::vector<std::shared_ptr<void>> kept_;        // until the pass has ended
-  std::vector<std::unique_ptr<Scratch>> windows_;  // by depth; the first `depth_` are open
-  std::size_t depth_ = 0;
-  std::size_t serial_ = 0;
 };
 
 }  // namespace tessera

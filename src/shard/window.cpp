@@ -6,8 +6,8 @@
 #include <exception>
 #include <utility>
 
-#include "shard/window_host.hpp"
 #include "tessera/base/error.hpp"
+#include "tessera/shard/window_host.hpp"
 
 namespace tessera {
 
@@ -25,6 +25,11 @@ void WindowHost::compute_again(const Unit& unit) {
   Window again = open({unit.index(), plan::WindowKind::recompute});  // refused, the call stays
   KeptCalls::Taken call = kept_calls_.take(unit.index(), unit.name());
   again.run([&](Window& window) { call.make(window); });
+}
+
+UsageError wrong_type(const std::string& window, const AskedType& asked) {
+  return UsageError(fmt::format("{}: {} {} is {} here, not {}", window, asked.what, asked.parameter.name(),
+                                to_string(asked.actual), asked.asked ? to_string(*asked.asked) : "fp64"));
 }
 
 void require_no_setting(const Unit& unit) {
@@ -62,6 +67,8 @@ WindowView& Window::opened() const {
 }
 
 const std::string& Window::unit() const { return opened().unit().name(); }
+bool Window::computes() const { return opened().computes(); }
+WindowNotes* Window::notes() { return opened().notes(); }
 plan::WindowKind Window::kind() const { return opened().kind(); }
 bool Window::trains(const Parameter& parameter) const { return opened().trains(parameter); }
 std::span<float> Window::buffer(const Buffer& buffer) { return opened().values(buffer); }
@@ -76,12 +83,12 @@ const float* Window::loss_scale() const { return opened().loss_scale(); }
 
 void Window::keep_object(std::shared_ptr<void> object) { opened().keep(std::move(object)); }
 
-Window::Raw Window::raw_parameter(const Parameter& parameter, DType type) {
+Window::Raw Window::raw_parameter(const Parameter& parameter, std::optional<DType> type) {
   const WindowView::View view = opened().parameter(parameter, type);
   return {view.data, view.elements};
 }
 
-Window::Raw Window::raw_gradient(const Parameter& parameter, DType type, GradientMode mode) {
+Window::Raw Window::raw_gradient(const Parameter& parameter, std::optional<DType> type, GradientMode mode) {
   const WindowView::View view = opened().gradient(parameter, type, mode);
   return {view.data, view.elements};
 }

@@ -1,6 +1,7 @@
 // The linear layer on CUDA devices against the CPU: products, epilogues, gradients.
 #include <algorithm>
 
+#include "../nn/memory_windows.hpp"
 #include "nn_device.hpp"
 #include "src/cuda/product.hpp"
 #include "tessera/base/error.hpp"
@@ -176,12 +177,9 @@ TEST_CASE("products are told on how many bytes their operands begin, up to 256")
 }
 
 TEST_CASE("cuda: a stack of another kind of device is refused, naming the stream's") {
-  class Nothing final : public ParameterMemory {
+  class Nothing final : public MemoryWindows {
    public:
     Stream& stream() override { return stream_; }
-    const void* parameter(const Parameter&) override { return nullptr; }
-    void* gradient(const Parameter&) override { return nullptr; }
-    const float* loss_scale() override { return nullptr; }
 
    private:
     Stream stream_ = cuda_stream();
@@ -189,7 +187,7 @@ TEST_CASE("cuda: a stack of another kind of device is refused, naming the stream
   Linear<float> linear(2, 3);
   ActivationStack of_the_cpu;
   CHECK_THROWS_WITH_AS(
-      linear.forward(LayerWindow(memory), of_the_cpu, {nullptr, 1, 2}, MatrixView<float>{nullptr, 1, 3}),
+      memory.forward(linear, of_the_cpu, MatrixView<const float>{nullptr, 1, 2}, MatrixView<float>{nullptr, 1, 3}),
       doctest::Contains("of another kind of device than that of the stream, cuda:0"), UsageError);
 }
 

@@ -70,7 +70,7 @@ void pass(Model& model, LanguageModel<T>& of, ActivationStack& stack, const Size
 
 // The parameters and gradients of a module on the device, with the values of a Standalone.
 template <typename T>
-class OnDevice final : public ParameterMemory {
+class OnDevice final : public MemoryWindows {
  public:
   explicit OnDevice(Standalone<T>& from) {
     for (const auto& entry : from.entries()) {
@@ -83,15 +83,6 @@ class OnDevice final : public ParameterMemory {
   void* gradient(const Parameter& parameter) override { return gradients_.at(&parameter)->data(); }
   const float* loss_scale() override { return scale_.data(); }
   std::vector<T> gradient_of(const Parameter* parameter) { return gradients_.at(parameter)->values(); }
-
-  template <typename M, typename... Args>
-  decltype(auto) forward(M& module, Args&&... args) {
-    return module.forward(LayerWindow(*this), std::forward<Args>(args)...);
-  }
-  template <typename M, typename... Args>
-  decltype(auto) backward(M& module, Args&&... args) {
-    return module.backward(LayerWindow(*this), std::forward<Args>(args)...);
-  }
 
  private:
   std::map<const Parameter*, std::unique_ptr<DeviceBuffer<T>>> parameters_;

@@ -23,14 +23,14 @@ struct Classifier : tessera::Module {
     tessera::nn::CrossEntropy<float>::Saved loss;
     tessera::nn::MatrixView<float> logits;
   };
-  Saved forward(tessera::nn::LayerWindow window, tessera::nn::ActivationStack& stack, float* loss) {
+  Saved forward(tessera::Window& window, tessera::nn::ActivationStack& stack, float* loss) {
     const tessera::nn::MatrixView<const float> x{points.data(), 2, 2};
     const tessera::nn::MatrixView<float> logits = stack.push<float>(2, 2);
     return {.linear = linear.forward(window, stack, x, logits),
             .loss = cross_entropy.forward(window, stack, logits, {.labels = labels}, loss),
             .logits = logits};
   }
-  void backward(tessera::nn::LayerWindow window, tessera::nn::ActivationStack& stack, const Saved& saved) {
+  void backward(tessera::Window& window, tessera::nn::ActivationStack& stack, const Saved& saved) {
     cross_entropy.backward(window, stack, saved.loss, saved.logits);
     linear.backward(window, stack, saved.linear, saved.logits, {});
   }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "../data/allocation_counter.hpp"
+#include "memory_windows.hpp"
 #include "reference.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/comm/run.hpp"
@@ -40,10 +41,10 @@ class First final : public Module {
     typename Linear<T>::Saved linear;
     typename Relu<T>::Saved relu;
   };
-  Saved forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> x, MatrixView<T> y) {
+  Saved forward(Window& window, ActivationStack& stack, MatrixView<const T> x, MatrixView<T> y) {
     return {.linear = linear.forward(window, stack, x, y), .relu = relu.forward(window, stack, y, y)};
   }
-  void backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<T> dy) {
+  void backward(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<T> dy) {
     relu.backward(window, stack, saved.relu, dy, dy);
     linear.backward(window, stack, saved.linear, dy, {});
   }
@@ -63,11 +64,11 @@ class Second final : public Module {
     typename Linear<T>::Saved linear;
     typename Gelu<T>::Saved gelu;
   };
-  Saved forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> x, MatrixView<T> y) {
+  Saved forward(Window& window, ActivationStack& stack, MatrixView<const T> x, MatrixView<T> y) {
     const MatrixView<T> sums = stack.push<T>(y.rows, y.columns);
     return {.linear = linear.forward(window, stack, x, sums), .gelu = gelu.forward(window, stack, sums, y)};
   }
-  void backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<T> dy, MatrixView<T> dx) {
+  void backward(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<T> dy, MatrixView<T> dx) {
     gelu.backward(window, stack, saved.gelu, dy, dy);
     linear.backward(window, stack, saved.linear, dy, dx);
   }
@@ -87,14 +88,13 @@ class Head final : public Module {
     typename CrossEntropy<T>::Saved loss;
     MatrixView<T> logits;
   };
-  Saved forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> x, const Targets& targets,
-                float* loss) {
+  Saved forward(Window& window, ActivationStack& stack, MatrixView<const T> x, const Targets& targets, float* loss) {
     const MatrixView<T> logits = stack.push<T>(x.rows, classes);
     return {.linear = linear.forward(window, stack, x, logits),
             .loss = loss_.forward(window, stack, logits, targets, loss),
             .logits = logits};
   }
-  void backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<T> dx) {
+  void backward(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<T> dx) {
     loss_.backward(window, stack, saved.loss, saved.logits);
     linear.backward(window, stack, saved.linear, saved.logits, dx);
   }
@@ -229,11 +229,8 @@ double loss_reference(const Samples& samples, const Doubles& parameters) {
   return loss / static_cast<double>(batch);
 }
 
-struct NoParameters final : ParameterMemory {
+struct NoParameters final : MemoryWindows {
   Stream& stream() override { return stream_; }
-  const void* parameter(const Parameter&) override { return nullptr; }
-  void* gradient(const Parameter&) override { return nullptr; }
-  const float* loss_scale() override { return nullptr; }
   Stream stream_ = immediate_stream();
 };
 
@@ -325,7 +322,7 @@ TEST_CASE("targets_that_do_not_fit_are_refused") {
   float value = 0.0f;
   const std::vector<std::int32_t> labels(3);
   CHECK_THROWS_WITH_AS(
-      loss.forward(LayerWindow(memory), counting, matrix(logits, 2, 3), {.labels = labels, .weights = {}}, &value),
+      memory.forward(loss, counting, matrix(logits, 2, 3), Targets{.labels = labels, .weights = {}}, &value),
       "cross entropy: 2 rows of logits, but 3 labels and 0 weights", UsageError);
 }
 

@@ -9,15 +9,15 @@
 #include <utility>
 #include <vector>
 
+#include "memory_windows.hpp"
 #include "reference.hpp"
 #include "tessera/device/arena.hpp"
 #include "tessera/nn/activation_stack.hpp"
-#include "tessera/nn/layer_window.hpp"
+#include "tessera/nn/layer.hpp"
 #include "tessera/shard/module.hpp"
 
-// Also offers the calls of a FullyShard, so that a pass written for that runs on it.
 template <typename T>
-class Standalone final : public tessera::nn::ParameterMemory, private tessera::ModuleVisitor {
+class Standalone final : public MemoryWindows, private tessera::ModuleVisitor {
  public:
   explicit Standalone(tessera::Module& module) { module.visit(*this); }
 
@@ -56,7 +56,6 @@ class Standalone final : public tessera::nn::ParameterMemory, private tessera::M
     exchanged_.resize(std::max(exchanged_.size(), exchange.values()));
     return exchanged_.data();
   }
-  tessera::plan::WindowKind kind() override { return kind_; }
 
   struct BufferEntry {
     std::string name;
@@ -69,11 +68,7 @@ class Standalone final : public tessera::nn::ParameterMemory, private tessera::M
 
   template <typename M, typename... Args>
   decltype(auto) forward(M& module, Args&&... args) {
-    return module.forward(tessera::nn::LayerWindow(*this), std::forward<Args>(args)...);
-  }
-  template <typename M, typename... Args>
-  decltype(auto) backward(M& module, Args&&... args) {
-    return module.backward(tessera::nn::LayerWindow(*this), std::forward<Args>(args)...);
+    return pass(kind_, module, std::forward<Args>(args)...);
   }
 
  private:

@@ -13,6 +13,7 @@
 #include "reference.hpp"
 #include "standalone.hpp"
 #include "tessera/base/error.hpp"
+#include "tessera/nn/counting_model.hpp"
 #include "tessera/nn/threads.hpp"
 #include "typed.hpp"
 #include "vision/src/convolution/choice.hpp"
@@ -296,19 +297,20 @@ TEST_CASE("convolution_module_counts_what_it_takes") {
   Convolution<float> layer({.in = 3, .out = 4, .kernel = 3, .stride = 2, .padding = 1});
   Standalone<float> standalone(layer);
   std::vector<float> x = random_floats(2 * 7 * 5 * 3, 1);
-  const auto pass = [&](LayerWindow window, ActivationStack& stack) {
+  const auto pass = [&](auto& model, ActivationStack& stack) {
     const ImageView<const float> image{x.data(), 2, 7, 5, 3};
     const ImageView<float> y = layer.push_result(stack, image);
     CHECK(y.size() == HeightWidth{4, 3});
-    const auto saved = layer.forward(window, stack, image, y);
+    const auto saved = model.forward(layer, stack, image, y);
     const ImageView<float> dx{stack.push<float>(x.size()).data(), 2, 7, 5, 3};
-    layer.backward(window, stack, saved, y, dx);
+    model.backward(layer, stack, saved, y, dx);
     return std::vector<float>(dx.data, dx.data + (stack.counts_only() ? 0 : x.size()));
   };
   ActivationStack counting;
-  pass(LayerWindow::counting(), counting);
+  CountingModel counting_windows;
+  pass(counting_windows, counting);
   OwnStack stack(counting.peak());
-  const std::vector<float> dx = pass(LayerWindow(standalone), *stack);
+  const std::vector<float> dx = pass(standalone, *stack);
   CHECK((*stack).peak() == counting.peak());
   for (const float each : dx) CHECK(std::isfinite(each));
 }

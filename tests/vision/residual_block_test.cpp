@@ -11,6 +11,7 @@
 
 #include "reference.hpp"
 #include "standalone.hpp"
+#include "tessera/nn/counting_model.hpp"
 #include "typed.hpp"
 
 using namespace tessera;
@@ -35,18 +36,22 @@ template <typename T>
 struct Run {
   explicit Run(const ResidualShape& shape) : block(shape), memory(block) {
     ActivationStack counting;
-    pass(LayerWindow::counting(), counting);
+    CountingModel counting_windows;
+    within(counting_windows, counting);
     stack.emplace(counting.peak());
   }
 
   // The loss is the sum of y times some numbers. The input's gradient stands in dx behind it.
-  double pass(LayerWindow window, ActivationStack& on) {
+  double within(tessera::StandInModel& windows, ActivationStack& on) {
+    return windows.open(block, plan::WindowKind::forward).run([&](Window& window) { return pass(window, on); });
+  }
+  double pass(Window& window, ActivationStack& on) {
     const ScratchScope scope(on);
     const ImageView<const T> in{x.data(), images, size.height, size.width, block.shape().in};
     const ImageView<T> y = block.push_result(on, in);
     const auto saved = block.forward(window, on, in, y);
     const ImageView<T> dy{on.push<T>(y.elements()).data(), y.images, y.height, y.width, y.channels};
-    if (window.counts_only()) {
+    if (!window.computes()) {
       block.backward(window, on, saved, dy, {nullptr, images, size.height, size.width, in.channels});
       return 0.0;
     }
@@ -58,7 +63,7 @@ struct Run {
   }
   double value() {
     stack->poison();
-    return pass(LayerWindow(memory), **stack);
+    return within(memory, **stack);
   }
 
   ResidualBlock<T> block;

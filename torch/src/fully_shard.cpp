@@ -23,6 +23,7 @@
 #include "src/pass_token.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/device/cuda.hpp"
+#include "tessera/shard/watched_pass.hpp"
 
 namespace tessera::torch {
 
@@ -95,7 +96,8 @@ class ShardedModule::Implementation : public TensorOwner {
     try {
       watch_uses(forward_pass);
       for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-        if (std::find(learnt_.begin(), learnt_.end(), unit) != learnt_.end()) continue;
+        const plan::WindowUse use{unit, WindowKind::forward};
+        if (std::find(learnt_.begin(), learnt_.end(), use) != learnt_.end()) continue;
         throw UsageError(fmt::format("the pass that was learnt uses no parameter of unit {}", units_[unit].name));
       }
     } catch (...) {
@@ -404,20 +406,18 @@ class ShardedModule::Implementation : public TensorOwner {
 
   plan::Program learnt_program() const {
     plan::Program program;
-    for (const std::size_t unit : learnt_) {
-      program.micro_batch.push_back({unit, WindowKind::forward});
-      program.evaluation.push_back({unit, WindowKind::evaluate});
-    }
-    for (auto unit = learnt_.rbegin(); unit != learnt_.rend(); ++unit) {
-      program.micro_batch.push_back({*unit, WindowKind::backward});
+    program.micro_batch = learnt_;
+    for (const plan::WindowUse& use : learnt_) program.evaluation.push_back({use.unit, WindowKind::evaluate});
+    for (auto use = learnt_.rbegin(); use != learnt_.rend(); ++use) {
+      program.micro_batch.push_back({use->unit, WindowKind::backward});
     }
     return program;
   }
 
   void learn_use(std::size_t unit) {
-    if (!learnt_.empty()) hide(learnt_.back());
+    close();
+    open_.emplace(OpenUnit{unit, 0, learning_->open({unit, WindowKind::forward})});
     for (const auto& parameter : units_[unit].parameters) parameter->show_own();
-    learnt_.push_back(unit);
   }
 
   bool in_pass() const { return phase_ == Phase::forward || phase_ == Phase::evaluation; }
@@ -722,13 +722,19 @@ class ShardedModule::Implementation : public TensorOwner {
     for (ParameterTensor* parameter : all_parameters_) parameter->take_own();
     const KeptState before(*module_, compute_->device());
     phase_ = Phase::learning;
+    learning_.emplace();
+    for (const ModuleUnit& unit : units_) learning_->add(UnitOptions{.name = unit.name});
     for (ParameterTensor* parameter : all_parameters_) parameter->hide();
     const std::shared_ptr<void> ends(nullptr, [&](void*) {
+      open_.reset();
+      learning_.reset();
       for (ParameterTensor* parameter : all_parameters_) parameter->show_own();
       before.put_back();
       phase_ = Phase::not_finalized;
     });
     forward_pass();
+    close();
+    learnt_ = learning_->take_windows();
   }
 
   void let_go() {
@@ -752,14 +758,15 @@ class ShardedModule::Implementation : public TensorOwner {
   std::optional<tessera::FullyShard> sharded_;
   std::shared_ptr<const std::string> held_plan_;  // from finalize() on
   Phase phase_ = Phase::not_finalized;
-  std::size_t passes_ = 0;           // inside each other
-  std::size_t windows_before_ = 0;   // opened, when the outermost began
-  std::vector<std::size_t> learnt_;  // units, in the order of their windows
-  std::vector<std::size_t> used_;    // the same since the last backward pass
-  std::vector<at::Tensor> turns_;    // one less
-  std::size_t window_ = 0;           // of used_, that is open in a backward pass
-  std::size_t reached_ = 0;          // the earliest one that may be
-  std::size_t backward_begun_ = 0;   // the serial number of its first window
+  std::optional<StandInModel> learning_;  // while a pass is watched
+  std::vector<plan::WindowUse> learnt_;   // its windows
+  std::size_t passes_ = 0;                // inside each other
+  std::size_t windows_before_ = 0;        // opened, when the outermost began
+  std::vector<std::size_t> used_;         // the same since the last backward pass
+  std::vector<at::Tensor> turns_;         // one less
+  std::size_t window_ = 0;                // of used_, that is open in a backward pass
+  std::size_t reached_ = 0;               // the earliest one that may be
+  std::size_t backward_begun_ = 0;        // the serial number of its first window
   // Units in the order of their windows; empty where programs are others than a forward and a backward pass.
   std::vector<std::size_t> forwards_;
   std::vector<std::size_t> evaluations_;

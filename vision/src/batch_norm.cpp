@@ -469,67 +469,71 @@ void BatchNorm<T>::visit(ModuleVisitor& visitor) {
 }
 
 template <Element T>
-typename BatchNorm<T>::Saved BatchNorm<T>::forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> x,
+typename BatchNorm<T>::Saved BatchNorm<T>::forward(Window& window, ActivationStack& stack, MatrixView<const T> x,
                                                    MatrixView<T> y, Then then) {
   const Saved saved{
       .x = x, .mean = stack.push<Arithmetic<T>>(x.columns), .inverse = stack.push<Arithmetic<T>>(x.columns)};
   const ScratchScope scope(stack);
-  const auto scratch = stack.push<float>(batch_norm_scratch<T>(x.rows, x.columns, window.device(stack)));
+  const auto scratch = stack.push<float>(batch_norm_scratch<T>(x.rows, x.columns, device_of(window, stack)));
   Contributions moments;
   if (statistics_ && window.kind() != plan::WindowKind::evaluate) {
-    window.enqueue(batch_norm_moments<T>,
-                   {.x = x, .moments = window.contribution(*statistics_), .scratch = scratch.data()});
+    enqueue(window, batch_norm_moments<T>,
+            {.x = x, .moments = window.contribution(*statistics_).data(), .scratch = scratch.data()});
     moments = window.exchange(*statistics_);
   }
-  window.enqueue(batch_norm_forward<T>, {.x = x,
-                                         .weight = window.parameter<T>(weight_),
-                                         .bias = window.parameter<T>(bias_),
-                                         .y = y,
-                                         .residual = then.residual,
-                                         .relu = then.relu,
-                                         .mean = saved.mean.data(),
-                                         .inverse = saved.inverse.data(),
-                                         .running_mean = window.buffer(running_mean_),
-                                         .running_variance = window.buffer(running_variance_),
-                                         .evaluate = window.kind() == plan::WindowKind::evaluate,
-                                         .update = window.kind() == plan::WindowKind::forward,
-                                         .epsilon = options_.epsilon,
-                                         .momentum = options_.momentum,
-                                         .moments = moments,
-                                         .scratch = scratch.data()});
+  enqueue(window, batch_norm_forward<T>,
+          {.x = x,
+           .weight = parameter_of<T>(window, weight_),
+           .bias = parameter_of<T>(window, bias_),
+           .y = y,
+           .residual = then.residual,
+           .relu = then.relu,
+           .mean = saved.mean.data(),
+           .inverse = saved.inverse.data(),
+           .running_mean = window.buffer(running_mean_).data(),
+           .running_variance = window.buffer(running_variance_).data(),
+           .evaluate = window.kind() == plan::WindowKind::evaluate,
+           .update = window.kind() == plan::WindowKind::forward,
+           .epsilon = options_.epsilon,
+           .momentum = options_.momentum,
+           .moments = moments,
+           .scratch = scratch.data()});
   return saved;
 }
 
 template <Element T>
-void BatchNorm<T>::backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
+void BatchNorm<T>::backward(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
                             MatrixView<T> dx, const T* relu_y) {
   const ScratchScope scope(stack);
-  const auto scratch = stack.push<float>(batch_norm_scratch<T>(saved.x.rows, saved.x.columns, window.device(stack)));
+  const auto scratch =
+      stack.push<float>(batch_norm_scratch<T>(saved.x.rows, saved.x.columns, device_of(window, stack)));
   Contributions sums;
   double* own = nullptr;
   if (statistics_) {
-    own = window.contribution(*statistics_);
-    window.enqueue(batch_norm_gradient_sums<T>, {.x = saved.x,
-                                                 .mean = saved.mean.data(),
-                                                 .inverse = saved.inverse.data(),
-                                                 .dy = dy,
-                                                 .relu_y = relu_y,
-                                                 .sums = own,
-                                                 .scratch = scratch.data()});
+    own = window.contribution(*statistics_).data();
+    enqueue(window, batch_norm_gradient_sums<T>,
+            {.x = saved.x,
+             .mean = saved.mean.data(),
+             .inverse = saved.inverse.data(),
+             .dy = dy,
+             .relu_y = relu_y,
+             .sums = own,
+             .scratch = scratch.data()});
     sums = window.exchange(*statistics_);
   }
-  window.enqueue(batch_norm_backward<T>, {.x = saved.x,
-                                          .weight = window.parameter<T>(weight_),
-                                          .mean = saved.mean.data(),
-                                          .inverse = saved.inverse.data(),
-                                          .dy = dy,
-                                          .relu_y = relu_y,
-                                          .dx = dx,
-                                          .dweight = window.gradient<T>(weight_),
-                                          .dbias = window.gradient<T>(bias_),
-                                          .sums = sums,
-                                          .own_sums = own,
-                                          .scratch = scratch.data()});
+  enqueue(window, batch_norm_backward<T>,
+          {.x = saved.x,
+           .weight = parameter_of<T>(window, weight_),
+           .mean = saved.mean.data(),
+           .inverse = saved.inverse.data(),
+           .dy = dy,
+           .relu_y = relu_y,
+           .dx = dx,
+           .dweight = gradient_of<T>(window, weight_),
+           .dbias = gradient_of<T>(window, bias_),
+           .sums = sums,
+           .own_sums = own,
+           .scratch = scratch.data()});
 }
 
 #define TESSERA_BATCH_NORM(T)                                                                        \

@@ -218,33 +218,35 @@ ImageView<T> Convolution<T>::push_result(ActivationStack& stack, ConstImageView<
 }
 
 template <Element T>
-typename Convolution<T>::Saved Convolution<T>::forward(LayerWindow window, ActivationStack& stack, ImageView<const T> x,
+typename Convolution<T>::Saved Convolution<T>::forward(Window& window, ActivationStack& stack, ImageView<const T> x,
                                                        ImageView<T> y) {
   const ScratchScope scope(stack);
-  const auto scratch = stack.push<float>(convolution_scratch<T>(shape_, x.images, x.size(), window.device(stack)));
-  window.enqueue(convolution_forward<T>, {.shape = shape_,
-                                          .x = x,
-                                          .weight = window.parameter<T>(weight_),
-                                          .bias = bias_ ? window.parameter<T>(*bias_) : nullptr,
-                                          .y = y,
-                                          .scratch = scratch.data()});
+  const auto scratch = stack.push<float>(convolution_scratch<T>(shape_, x.images, x.size(), device_of(window, stack)));
+  enqueue(window, convolution_forward<T>,
+          {.shape = shape_,
+           .x = x,
+           .weight = parameter_of<T>(window, weight_),
+           .bias = bias_ ? parameter_of<T>(window, *bias_) : nullptr,
+           .y = y,
+           .scratch = scratch.data()});
   return {x};
 }
 
 template <Element T>
-void Convolution<T>::backward(LayerWindow window, ActivationStack& stack, const Saved& saved, ImageView<const T> dy,
+void Convolution<T>::backward(Window& window, ActivationStack& stack, const Saved& saved, ImageView<const T> dy,
                               ImageView<T> dx) {
   const ScratchScope scope(stack);
   const auto scratch =
-      stack.push<float>(convolution_scratch<T>(shape_, saved.x.images, saved.x.size(), window.device(stack)));
-  window.enqueue(convolution_backward<T>, {.shape = shape_,
-                                           .x = saved.x,
-                                           .weight = window.parameter<T>(weight_),
-                                           .dy = dy,
-                                           .dx = dx,
-                                           .dweight = window.gradient<T>(weight_),
-                                           .dbias = bias_ ? window.gradient<T>(*bias_) : nullptr,
-                                           .scratch = scratch.data()});
+      stack.push<float>(convolution_scratch<T>(shape_, saved.x.images, saved.x.size(), device_of(window, stack)));
+  enqueue(window, convolution_backward<T>,
+          {.shape = shape_,
+           .x = saved.x,
+           .weight = parameter_of<T>(window, weight_),
+           .dy = dy,
+           .dx = dx,
+           .dweight = gradient_of<T>(window, weight_),
+           .dbias = bias_ ? gradient_of<T>(window, *bias_) : nullptr,
+           .scratch = scratch.data()});
 }
 
 #define TESSERA_CONVOLUTION(T)                                                                                    \

@@ -130,35 +130,37 @@ void PatchEmbedding<T>::visit(ModuleVisitor& visitor) {
 }
 
 template <Element T>
-typename PatchEmbedding<T>::Saved PatchEmbedding<T>::forward(LayerWindow window, ActivationStack& stack,
+typename PatchEmbedding<T>::Saved PatchEmbedding<T>::forward(Window& window, ActivationStack& stack,
                                                              ImageView<const T> x, MatrixView<T> y) {
   require_shape("patch embedding: y", y, x.images * shape_.tokens(), shape_.dim);
   const ScratchScope scope(stack);  // the tokens have what the patches became
   const auto patches = patches_of(shape_, x.images, stack.push<T>(x.images * shape_.patches() * shape_.dim).data());
   const Saved saved{proj_.forward(window, stack, x, patches), x.images};
-  window.enqueue(place_tokens<T>, {.images = x.images,
-                                   .tokens = shape_.tokens(),
-                                   .dim = shape_.dim,
-                                   .patches = patches.data,
-                                   .cls_token = window.parameter<T>(cls_token_),
-                                   .positions = window.parameter<T>(pos_embed_),
-                                   .y = y.data});
+  enqueue(window, place_tokens<T>,
+          {.images = x.images,
+           .tokens = shape_.tokens(),
+           .dim = shape_.dim,
+           .patches = patches.data,
+           .cls_token = parameter_of<T>(window, cls_token_),
+           .positions = parameter_of<T>(window, pos_embed_),
+           .y = y.data});
   return saved;
 }
 
 template <Element T>
-void PatchEmbedding<T>::backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
+void PatchEmbedding<T>::backward(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
                                  ImageView<T> dx) {
   const ScratchScope scope(stack);
   const auto dpatches =
       patches_of(shape_, saved.images, stack.push<T>(saved.images * shape_.patches() * shape_.dim).data());
-  window.enqueue(token_gradients<T>, {.images = saved.images,
-                                      .tokens = shape_.tokens(),
-                                      .dim = shape_.dim,
-                                      .dy = dy.data,
-                                      .dpatches = dpatches.data,
-                                      .dcls = window.gradient<T>(cls_token_),
-                                      .dposition = window.gradient<T>(pos_embed_)});
+  enqueue(window, token_gradients<T>,
+          {.images = saved.images,
+           .tokens = shape_.tokens(),
+           .dim = shape_.dim,
+           .dy = dy.data,
+           .dpatches = dpatches.data,
+           .dcls = gradient_of<T>(window, cls_token_),
+           .dposition = gradient_of<T>(window, pos_embed_)});
   proj_.backward(window, stack, saved.proj, dpatches, dx);
 }
 

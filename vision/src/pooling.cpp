@@ -287,17 +287,17 @@ ImageView<T> MaxPool<T>::push_result(ActivationStack& stack, ConstImageView<T> x
 }
 
 template <Element T>
-typename MaxPool<T>::Saved MaxPool<T>::forward(LayerWindow window, ActivationStack& stack, ImageView<const T> x,
+typename MaxPool<T>::Saved MaxPool<T>::forward(Window& window, ActivationStack& stack, ImageView<const T> x,
                                                ImageView<T> y) {
   const Saved saved{stack.push<std::uint8_t>(y.elements())};
-  window.enqueue(max_pool_forward<T>, shape_, x, y, saved.places.data());
+  enqueue(window, max_pool_forward<T>, shape_, x, y, saved.places.data());
   return saved;
 }
 
 template <Element T>
-void MaxPool<T>::backward(LayerWindow window, ActivationStack&, const Saved& saved, ImageView<const T> dy,
+void MaxPool<T>::backward(Window& window, ActivationStack&, const Saved& saved, ImageView<const T> dy,
                           ImageView<T> dx) {
-  window.enqueue(max_pool_backward<T>, shape_, dy, saved.places.data(), dx);
+  enqueue(window, max_pool_backward<T>, shape_, dy, saved.places.data(), dx);
 }
 
 template <Element T>
@@ -306,29 +306,28 @@ ImageView<T> AveragePool<T>::push_result(ActivationStack& stack, ConstImageView<
 }
 
 template <Element T>
-typename AveragePool<T>::Saved AveragePool<T>::forward(LayerWindow window, ActivationStack&, ImageView<const T> x,
+typename AveragePool<T>::Saved AveragePool<T>::forward(Window& window, ActivationStack&, ImageView<const T> x,
                                                        ImageView<T> y) {
-  window.enqueue(average_pool_forward<T>, shape_, x, y);
+  enqueue(window, average_pool_forward<T>, shape_, x, y);
   return {};
 }
 
 template <Element T>
-void AveragePool<T>::backward(LayerWindow window, ActivationStack&, const Saved&, ImageView<const T> dy,
-                              ImageView<T> dx) {
-  window.enqueue(average_pool_backward<T>, shape_, dy, dx);
+void AveragePool<T>::backward(Window& window, ActivationStack&, const Saved&, ImageView<const T> dy, ImageView<T> dx) {
+  enqueue(window, average_pool_backward<T>, shape_, dy, dx);
 }
 
 template <Element T>
-typename GlobalAverage<T>::Saved GlobalAverage<T>::forward(LayerWindow window, ActivationStack&, ImageView<const T> x,
+typename GlobalAverage<T>::Saved GlobalAverage<T>::forward(Window& window, ActivationStack&, ImageView<const T> x,
                                                            MatrixView<T> y) {
-  window.enqueue(global_average_forward<T>, x, y);
+  enqueue(window, global_average_forward<T>, x, y);
   return {};
 }
 
 template <Element T>
-void GlobalAverage<T>::backward(LayerWindow window, ActivationStack&, const Saved&, MatrixView<const T> dy,
+void GlobalAverage<T>::backward(Window& window, ActivationStack&, const Saved&, MatrixView<const T> dy,
                                 ImageView<T> dx) {
-  window.enqueue(global_average_backward<T>, dy, dx);
+  enqueue(window, global_average_backward<T>, dy, dx);
 }
 
 #define TESSERA_POOLING(T)                                                                                            \

@@ -64,7 +64,7 @@ NormedConvolution<T>::NormedConvolution(const ConvolutionShape& shape, const Bat
     : convolution_(shape, {.bias = false, .initial_weight = he_initial(shape)}), norm_(shape.out, norm) {}
 
 template <Element T>
-typename NormedConvolution<T>::Saved NormedConvolution<T>::forward(LayerWindow window, ActivationStack& stack,
+typename NormedConvolution<T>::Saved NormedConvolution<T>::forward(Window& window, ActivationStack& stack,
                                                                    ImageView<const T> x, ImageView<T> y,
                                                                    typename BatchNorm<T>::Then then) {
   const ImageView<T> sums = push_result(stack, x);
@@ -75,8 +75,8 @@ typename NormedConvolution<T>::Saved NormedConvolution<T>::forward(LayerWindow w
 }
 
 template <Element T>
-void NormedConvolution<T>::backward(LayerWindow window, ActivationStack& stack, const Saved& saved,
-                                    ImageView<const T> dy, ImageView<T> dx, const T* relu_y) {
+void NormedConvolution<T>::backward(Window& window, ActivationStack& stack, const Saved& saved, ImageView<const T> dy,
+                                    ImageView<T> dx, const T* relu_y) {
   const ScratchScope scope(stack);
   const ImageView<T> dsums = pushed_like<T>(stack, dy);
   norm_.backward(window, stack, saved.norm, dy.rows(), dsums.rows(), relu_y);
@@ -121,8 +121,8 @@ ImageView<T> ResidualBlock<T>::push_result(ActivationStack& stack, ConstImageVie
 }
 
 template <Element T>
-typename ResidualBlock<T>::Saved ResidualBlock<T>::forward(LayerWindow window, ActivationStack& stack,
-                                                           ImageView<const T> x, ImageView<T> y) {
+typename ResidualBlock<T>::Saved ResidualBlock<T>::forward(Window& window, ActivationStack& stack, ImageView<const T> x,
+                                                           ImageView<T> y) {
   Saved saved;
   ImageView<const T> shortcut = x;
   if (shortcut_) {
@@ -145,7 +145,7 @@ typename ResidualBlock<T>::Saved ResidualBlock<T>::forward(LayerWindow window, A
 }
 
 template <Element T>
-void ResidualBlock<T>::branch_backward(LayerWindow window, ActivationStack& stack, const Saved& saved,
+void ResidualBlock<T>::branch_backward(Window& window, ActivationStack& stack, const Saved& saved,
                                        ImageView<const T> dy, ImageView<T> dx) {
   const ImageView<T> dfirst = pushed_like<T>(stack, saved.first_result);
   if (third_) {
@@ -159,19 +159,19 @@ void ResidualBlock<T>::branch_backward(LayerWindow window, ActivationStack& stac
 }
 
 template <Element T>
-void ResidualBlock<T>::backward(LayerWindow window, ActivationStack& stack, const Saved& saved, ImageView<T> dy,
+void ResidualBlock<T>::backward(Window& window, ActivationStack& stack, const Saved& saved, ImageView<T> dy,
                                 ImageView<T> dx) {
   const ScratchScope scope(stack);
   relu_.backward(window, stack, {saved.y.rows()}, dy.rows(), dy.rows());
   branch_backward(window, stack, saved, dy, dx);
   const bool wanted = dx.channels != 0;
   if (!shortcut_) {
-    if (wanted) window.enqueue(add_images<T>, dy, dx);
+    if (wanted) enqueue(window, add_images<T>, dy, dx);
     return;
   }
   const ImageView<T> more = wanted ? pushed_like<T>(stack, dx) : ImageView<T>{};
   shortcut_->backward(window, stack, saved.shortcut, dy, more);
-  if (wanted) window.enqueue(add_images<T>, more, dx);
+  if (wanted) enqueue(window, add_images<T>, more, dx);
 }
 
 #define TESSERA_RESIDUAL_BLOCK(T)      \

@@ -32,6 +32,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -51,11 +52,18 @@ namespace tessera {
 
 class [[gnu::visibility("hidden")]] Executor;
 class Module;
-class [[gnu::visibility("hidden")]] RecordedPass;
-class [[gnu::visibility("hidden")]] WindowView;
-struct [[gnu::visibility("hidden")]] WindowLink;
+class WatchedPass;
+class StandInModel;
+class WindowView;
+struct WindowLink;
 
 enum class GradientMode { overwrite, accumulate };
+
+// A pass that only counts may note here what its windows would compute; who makes it knows what it is.
+class WindowNotes {
+ public:
+  virtual ~WindowNotes() = default;
+};
 
 class Window {
  public:
@@ -72,6 +80,12 @@ class Window {
   // In a forward window: whether the unit's forward functions are called again before its backward window
   // (UnitOptions::recompute), so that of this call only the results are needed, and nothing that backward reads.
   bool recomputes() const;
+
+  // False in a pass that only counts or learns the order of windows (watched_pass.hpp): parameters and gradients are
+  // then empty, there is no stream, and nothing may be enqueued; what would be may be noted in notes(), unless that is
+  // null.
+  bool computes() const;
+  WindowNotes* notes();
 
   // The compute stream: what is enqueued here sees whole parameters. The same stream in every window of a model.
   Stream& stream();
@@ -90,10 +104,11 @@ class Window {
   }
 
   // The whole parameter, row-major in its shape, on the stream's device. T is the unit's parameter dtype (float, bf16
-  // or fp16). Throws UsageError for a closed window, another unit's parameter, or the wrong T.
+  // or fp16; double in memory that no model owns). Throws UsageError for a closed window, another unit's parameter, or
+  // the wrong T.
   template <typename T = float>
   std::span<const T> parameter(const Parameter& parameter) {
-    const Raw raw = raw_parameter(parameter, dtype_of<T>);
+    const Raw raw = raw_parameter(parameter, asked<T>());
     return {static_cast<const T*>(raw.data), raw.elements};
   }
 
@@ -101,7 +116,7 @@ class Window {
   // and for parameters that trains() denies.
   template <typename T = float>
   std::span<T> gradient(const Parameter& parameter, GradientMode mode = GradientMode::overwrite) {
-    const Raw raw = raw_gradient(parameter, dtype_of<T>, mode);
+    const Raw raw = raw_gradient(parameter, asked<T>(), mode);
     return {static_cast<T*>(raw.data), raw.elements};
   }
 
@@ -165,7 +180,8 @@ class Window {
  private:
   friend class Executor;
   friend class ModelSteps;
-  friend class RecordedPass;
+  friend class StandInModel;
+  friend class WatchedPass;
   struct Raw {
     void* data;
     std::size_t elements;
@@ -197,8 +213,15 @@ class Window {
   KeptCalls* kept_calls() const;  // null: the unit's calls are made once
   [[noreturn]] void refuse_to_keep() const;
   void abandon() noexcept;  // inside a catch block: aborts the world with the current exception as cause
-  Raw raw_parameter(const Parameter& parameter, DType type);
-  Raw raw_gradient(const Parameter& parameter, DType type, GradientMode mode);
+  template <typename T>
+  static constexpr std::optional<DType> asked() {
+    if constexpr (std::is_same_v<T, double>)
+      return std::nullopt;
+    else
+      return dtype_of<T>;
+  }
+  Raw raw_parameter(const Parameter& parameter, std::optional<DType> type);
+  Raw raw_gradient(const Parameter& parameter, std::optional<DType> type, GradientMode mode);
 
   std::shared_ptr<const WindowLink> link_;  // to the model, which may be gone; null once moved from
   plan::WindowUse use_;

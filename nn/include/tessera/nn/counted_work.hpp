@@ -7,6 +7,8 @@
 #include <optional>
 #include <vector>
 
+#include "tessera/shard/window.hpp"
+
 #pragma GCC visibility push(default)
 
 namespace tessera::nn {
@@ -25,7 +27,7 @@ struct CountedOperation {
   std::optional<CountedConvolution> convolution{};
 };
 
-class CountedWork {
+class CountedWork final : public WindowNotes {
  public:
   // Notes one operation: its views, or a struct that has them.
   template <typename... Arguments>

@@ -20,7 +20,7 @@
 
 #include "tessera/nn/activation_stack.hpp"
 #include "tessera/nn/element.hpp"
-#include "tessera/nn/layer_window.hpp"
+#include "tessera/nn/layer.hpp"
 #include "tessera/nn/view.hpp"
 #include "tessera/shard/module.hpp"
 
@@ -87,16 +87,16 @@ class CrossEntropy final : public Module {
   };
   // *loss = the mean over the rows; 0 without rows. stride as in CrossEntropyRows. Logits and targets must stay until
   // backward() has run. Throws UsageError when there are not as many targets as rows.
-  Saved forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> logits, const Targets& targets,
+  Saved forward(Window& window, ActivationStack& stack, MatrixView<const T> logits, const Targets& targets,
                 Arithmetic<T>* loss, std::size_t stride = 0);
   // The gradient of the logits, times the window's loss scale. dlogits may be the logits.
-  void backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<T> dlogits);
+  void backward(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<T> dlogits);
   // Both in a backward window, where nobody needs the loss before: the logits become their gradient.
-  void at_once(LayerWindow window, ActivationStack& stack, MatrixView<T> logits, const Targets& targets,
+  void at_once(Window& window, ActivationStack& stack, MatrixView<T> logits, const Targets& targets,
                Arithmetic<T>* loss, std::size_t stride = 0);
 
  private:
-  CrossEntropyRows<T> rows_of(LayerWindow window, MatrixView<const T> logits, const Targets& targets,
+  CrossEntropyRows<T> rows_of(Window& window, MatrixView<const T> logits, const Targets& targets,
                               std::size_t stride) const;
 
   float smoothing_;

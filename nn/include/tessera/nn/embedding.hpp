@@ -15,7 +15,7 @@
 #include "tessera/nn/activation_stack.hpp"
 #include "tessera/nn/cross_entropy.hpp"
 #include "tessera/nn/element.hpp"
-#include "tessera/nn/layer_window.hpp"
+#include "tessera/nn/layer.hpp"
 #include "tessera/nn/sequence_batch.hpp"
 #include "tessera/nn/view.hpp"
 #include "tessera/shard/module.hpp"
@@ -90,16 +90,16 @@ class Embedding final : public Module {
   };
   // y [ids, dim] = drop(table[id] + positions[row mod length]). `ids` must stay until backward() has run. Throws
   // UsageError when there are not as many ids as rows.
-  Saved forward(LayerWindow window, ActivationStack& stack, std::span<const std::int32_t> ids, MatrixView<T> y,
+  Saved forward(Window& window, ActivationStack& stack, std::span<const std::int32_t> ids, MatrixView<T> y,
                 const SequenceBatch& sequences);
-  void backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<T> dy);  // overwrites dy
+  void backward(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<T> dy);  // overwrites dy
 
   // The last layer is the same table: logits [rows, vocabulary] = x tableᵀ, with x [rows, dim].
   struct SavedLogits {
     MatrixView<const T> x;
   };
-  SavedLogits forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> x, MatrixView<T> logits);
-  void backward(LayerWindow window, ActivationStack& stack, const SavedLogits& saved, MatrixView<const T> dlogits,
+  SavedLogits forward(Window& window, ActivationStack& stack, MatrixView<const T> x, MatrixView<T> logits);
+  void backward(Window& window, ActivationStack& stack, const SavedLogits& saved, MatrixView<const T> dlogits,
                 MatrixView<T> dx);
 
   // The last layer with the loss (cross_entropy.hpp) in the same window.
@@ -109,12 +109,12 @@ class Embedding final : public Module {
     std::size_t stride;        // of their rows; 0: without gaps
     typename CrossEntropy<T>::Saved loss = {};
   };
-  SavedLoss forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> x, const Prediction<T>& prediction);
-  void backward(LayerWindow window, ActivationStack& stack, const SavedLoss& saved, MatrixView<T> dx);
+  SavedLoss forward(Window& window, ActivationStack& stack, MatrixView<const T> x, const Prediction<T>& prediction);
+  void backward(Window& window, ActivationStack& stack, const SavedLoss& saved, MatrixView<T> dx);
 
  private:
-  MatrixView<const T> table(LayerWindow window) const {
-    return {window.parameter<T>(table_), shape_.vocabulary, shape_.dim};
+  MatrixView<const T> table(Window& window) const {
+    return {parameter_of<T>(window, table_), shape_.vocabulary, shape_.dim};
   }
 
   // Logits, and how far their rows are apart; 0: without gaps.
@@ -122,9 +122,9 @@ class Embedding final : public Module {
     MatrixView<T> matrix;
     std::size_t stride;
   };
-  Logits push_logits(LayerWindow window, ActivationStack& stack, std::size_t rows) const;
-  void form_logits(LayerWindow window, ActivationStack& stack, MatrixView<const T> x, const Logits& to);
-  void backward_of(LayerWindow window, ActivationStack& stack, const SavedLogits& saved, const Logits& gradient,
+  Logits push_logits(Window& window, ActivationStack& stack, std::size_t rows) const;
+  void form_logits(Window& window, ActivationStack& stack, MatrixView<const T> x, const Logits& to);
+  void backward_of(Window& window, ActivationStack& stack, const SavedLogits& saved, const Logits& gradient,
                    MatrixView<T> dx);
 
   EmbeddingShape shape_;

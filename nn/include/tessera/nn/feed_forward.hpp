@@ -5,7 +5,7 @@
 
 #include "tessera/nn/activation_stack.hpp"
 #include "tessera/nn/element.hpp"
-#include "tessera/nn/layer_window.hpp"
+#include "tessera/nn/layer.hpp"
 #include "tessera/nn/linear.hpp"
 #include "tessera/nn/view.hpp"
 #include "tessera/shard/module.hpp"
@@ -32,8 +32,8 @@ class FeedForward final : public Module {
     MatrixView<const T> sums;  // what GELU got
     typename Linear<T>::Saved proj;
   };
-  Saved forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> x, Target<T> y);  // [rows, dim]
-  void backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
+  Saved forward(Window& window, ActivationStack& stack, MatrixView<const T> x, Target<T> y);  // [rows, dim]
+  void backward(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
                 MatrixView<T> dx);  // dx may be dy
 
  private:

@@ -5,7 +5,7 @@
 
 #include "tessera/nn/activation_stack.hpp"
 #include "tessera/nn/element.hpp"
-#include "tessera/nn/layer_window.hpp"
+#include "tessera/nn/layer.hpp"
 #include "tessera/nn/view.hpp"
 #include "tessera/shard/module.hpp"
 
@@ -27,8 +27,8 @@ class Gelu final : public Module {
     MatrixView<const T> x;
   };
   // y must not be x when backward() follows.
-  Saved forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> x, MatrixView<T> y);
-  void backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
+  Saved forward(Window& window, ActivationStack& stack, MatrixView<const T> x, MatrixView<T> y);
+  void backward(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
                 MatrixView<T> dx);  // dx may be dy
 };
 

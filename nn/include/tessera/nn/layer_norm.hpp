@@ -13,7 +13,7 @@
 #include "tessera/device/stream.hpp"
 #include "tessera/nn/activation_stack.hpp"
 #include "tessera/nn/element.hpp"
-#include "tessera/nn/layer_window.hpp"
+#include "tessera/nn/layer.hpp"
 #include "tessera/nn/view.hpp"
 #include "tessera/shard/module.hpp"
 #include "tessera/shard/parameter.hpp"
@@ -68,11 +68,11 @@ class LayerNorm final : public Module {
     std::span<Arithmetic<T>> mean;     // [rows]
     std::span<Arithmetic<T>> inverse;  // [rows]
   };
-  Saved forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> x, MatrixView<T> y);
-  void backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
+  Saved forward(Window& window, ActivationStack& stack, MatrixView<const T> x, MatrixView<T> y);
+  void backward(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
                 MatrixView<T> dx);  // dx may be dy
   // Adds the gradient of x to dx: for a layer beside a residual path, whose gradient dx holds.
-  void add_backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
+  void add_backward(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
                     MatrixView<T> dx);
 
  private:
@@ -81,7 +81,7 @@ class LayerNorm final : public Module {
     const T* residual;
     MatrixView<T> dx;
   };
-  void backward_with(LayerWindow window, ActivationStack& stack, const Saved& saved, const Gradients& gradients);
+  void backward_with(Window& window, ActivationStack& stack, const Saved& saved, const Gradients& gradients);
 
   Parameter weight_;
   Parameter bias_;

@@ -11,7 +11,7 @@
 #include "tessera/device/device.hpp"
 #include "tessera/nn/activation_stack.hpp"
 #include "tessera/nn/element.hpp"
-#include "tessera/nn/layer_window.hpp"
+#include "tessera/nn/layer.hpp"
 #include "tessera/nn/view.hpp"
 #include "tessera/shard/module.hpp"
 #include "tessera/shard/parameter.hpp"
@@ -74,17 +74,16 @@ class Linear final : public Module {
     MatrixView<const T> x;
   };
   // gelu and gelu_x as in LinearForward and LinearBackward; gelu not with a residual in y.
-  Saved forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> x, Target<T> y,
-                MatrixView<T> gelu = {});
-  void backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
-                MatrixView<T> dx, MatrixView<const T> gelu_x = {});
+  Saved forward(Window& window, ActivationStack& stack, MatrixView<const T> x, Target<T> y, MatrixView<T> gelu = {});
+  void backward(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy, MatrixView<T> dx,
+                MatrixView<const T> gelu_x = {});
 
   const Parameter& weight() const { return weight_; }
   std::size_t in() const { return in_; }
   std::size_t out() const { return out_; }
 
  private:
-  MatrixView<const T> weight(LayerWindow window) const { return {window.parameter<T>(weight_), out_, in_}; }
+  MatrixView<const T> weight(Window& window) const { return {parameter_of<T>(window, weight_), out_, in_}; }
 
   std::size_t in_;
   std::size_t out_;

@@ -4,7 +4,7 @@
 
 #include "tessera/nn/activation_stack.hpp"
 #include "tessera/nn/element.hpp"
-#include "tessera/nn/layer_window.hpp"
+#include "tessera/nn/layer.hpp"
 #include "tessera/nn/view.hpp"
 #include "tessera/shard/module.hpp"
 
@@ -25,8 +25,8 @@ class Relu final : public Module {
   struct Saved {
     MatrixView<const T> y;
   };
-  Saved forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> x, MatrixView<T> y);  // y may be x
-  void backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
+  Saved forward(Window& window, ActivationStack& stack, MatrixView<const T> x, MatrixView<T> y);  // y may be x
+  void backward(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
                 MatrixView<T> dx);  // dx may be dy
 };
 

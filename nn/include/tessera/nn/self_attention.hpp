@@ -7,7 +7,7 @@
 #include "tessera/nn/activation_stack.hpp"
 #include "tessera/nn/attention.hpp"
 #include "tessera/nn/element.hpp"
-#include "tessera/nn/layer_window.hpp"
+#include "tessera/nn/layer.hpp"
 #include "tessera/nn/linear.hpp"
 #include "tessera/nn/sequence_batch.hpp"
 #include "tessera/nn/view.hpp"
@@ -41,9 +41,9 @@ class SelfAttention final : public Module {
     SequenceBatch sequences;
   };
   // x and y [rows, dim]. Throws UsageError when the sequences' length does not divide the rows.
-  Saved forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> x, Target<T> y,
+  Saved forward(Window& window, ActivationStack& stack, MatrixView<const T> x, Target<T> y,
                 const SequenceBatch& sequences);
-  void backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
+  void backward(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
                 MatrixView<T> dx);  // dx may be dy
 
  private:

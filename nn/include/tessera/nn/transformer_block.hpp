@@ -11,8 +11,8 @@
 #include "tessera/nn/activation_stack.hpp"
 #include "tessera/nn/element.hpp"
 #include "tessera/nn/feed_forward.hpp"
+#include "tessera/nn/layer.hpp"
 #include "tessera/nn/layer_norm.hpp"
-#include "tessera/nn/layer_window.hpp"
 #include "tessera/nn/self_attention.hpp"
 #include "tessera/nn/sequence_batch.hpp"
 #include "tessera/nn/view.hpp"
@@ -49,10 +49,10 @@ class TransformerBlock final : public Module {
     SequenceBatch sequences;
   };
   // x and y [rows, dim].
-  Saved forward(LayerWindow window, ActivationStack& stack, MatrixView<const T> x, MatrixView<T> y,
+  Saved forward(Window& window, ActivationStack& stack, MatrixView<const T> x, MatrixView<T> y,
                 const SequenceBatch& sequences);
   // The gradient of y becomes that of x, in its place.
-  void backward(LayerWindow window, ActivationStack& stack, const Saved& saved, MatrixView<T> gradient);
+  void backward(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<T> gradient);
 
  private:
   std::size_t attention_place() const { return 3 * index_ + 2; }

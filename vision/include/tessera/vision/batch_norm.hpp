@@ -22,7 +22,7 @@
 #include "tessera/device/device.hpp"
 #include "tessera/nn/activation_stack.hpp"
 #include "tessera/nn/element.hpp"
-#include "tessera/nn/layer_window.hpp"
+#include "tessera/nn/layer.hpp"
 #include "tessera/nn/view.hpp"
 #include "tessera/shard/buffer.hpp"
 #include "tessera/shard/exchange.hpp"
@@ -143,10 +143,10 @@ class BatchNorm final : public Module {
     const T* residual = nullptr;
     bool relu = false;
   };
-  Saved forward(nn::LayerWindow window, nn::ActivationStack& stack, nn::MatrixView<const T> x, nn::MatrixView<T> y,
+  Saved forward(tessera::Window& window, nn::ActivationStack& stack, nn::MatrixView<const T> x, nn::MatrixView<T> y,
                 Then then = {});
   // Computes the gradient of x from that of norm + residual; with relu_y from that of y, when there was no residual.
-  void backward(nn::LayerWindow window, nn::ActivationStack& stack, const Saved& saved, nn::MatrixView<const T> dy,
+  void backward(tessera::Window& window, nn::ActivationStack& stack, const Saved& saved, nn::MatrixView<const T> dy,
                 nn::MatrixView<T> dx, const T* relu_y = nullptr);  // dx may be dy
 
  private:

@@ -24,7 +24,7 @@
 #include "tessera/device/device.hpp"
 #include "tessera/nn/activation_stack.hpp"
 #include "tessera/nn/element.hpp"
-#include "tessera/nn/layer_window.hpp"
+#include "tessera/nn/layer.hpp"
 #include "tessera/shard/module.hpp"
 #include "tessera/shard/parameter.hpp"
 #include "tessera/vision/image_view.hpp"
@@ -108,9 +108,9 @@ class Convolution final : public Module {
   struct Saved {
     ImageView<const T> x;
   };
-  Saved forward(nn::LayerWindow window, nn::ActivationStack& stack, ImageView<const T> x, ImageView<T> y);
+  Saved forward(tessera::Window& window, nn::ActivationStack& stack, ImageView<const T> x, ImageView<T> y);
   // dx without channels: not wanted.
-  void backward(nn::LayerWindow window, nn::ActivationStack& stack, const Saved& saved, ImageView<const T> dy,
+  void backward(tessera::Window& window, nn::ActivationStack& stack, const Saved& saved, ImageView<const T> dy,
                 ImageView<T> dx);
 
  private:

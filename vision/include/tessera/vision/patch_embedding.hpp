@@ -12,7 +12,7 @@
 
 #include "tessera/nn/activation_stack.hpp"
 #include "tessera/nn/element.hpp"
-#include "tessera/nn/layer_window.hpp"
+#include "tessera/nn/layer.hpp"
 #include "tessera/nn/view.hpp"
 #include "tessera/shard/module.hpp"
 #include "tessera/vision/convolution.hpp"
@@ -48,10 +48,10 @@ class PatchEmbedding final : public Module {
     typename Convolution<T>::Saved proj;
     std::size_t images;
   };
-  Saved forward(nn::LayerWindow window, nn::ActivationStack& stack, ImageView<const T> x,
+  Saved forward(tessera::Window& window, nn::ActivationStack& stack, ImageView<const T> x,
                 nn::MatrixView<T> y);  // [images · tokens, dim]
   // dx without channels: not wanted.
-  void backward(nn::LayerWindow window, nn::ActivationStack& stack, const Saved& saved, nn::MatrixView<const T> dy,
+  void backward(tessera::Window& window, nn::ActivationStack& stack, const Saved& saved, nn::MatrixView<const T> dy,
                 ImageView<T> dx);
 
  private:

@@ -12,7 +12,7 @@
 
 #include "tessera/nn/activation_stack.hpp"
 #include "tessera/nn/element.hpp"
-#include "tessera/nn/layer_window.hpp"
+#include "tessera/nn/layer.hpp"
 #include "tessera/shard/module.hpp"
 #include "tessera/vision/image_view.hpp"
 
@@ -64,8 +64,8 @@ class MaxPool final : public Module {
   struct Saved {
     std::span<std::uint8_t> places;
   };
-  Saved forward(nn::LayerWindow window, nn::ActivationStack& stack, ImageView<const T> x, ImageView<T> y);
-  void backward(nn::LayerWindow window, nn::ActivationStack& stack, const Saved& saved, ImageView<const T> dy,
+  Saved forward(tessera::Window& window, nn::ActivationStack& stack, ImageView<const T> x, ImageView<T> y);
+  void backward(tessera::Window& window, nn::ActivationStack& stack, const Saved& saved, ImageView<const T> dy,
                 ImageView<T> dx);
 
  private:
@@ -82,8 +82,8 @@ class AveragePool final : public Module {
   ImageView<T> push_result(nn::ActivationStack& stack, ConstImageView<T> x) const;
 
   struct Saved {};
-  Saved forward(nn::LayerWindow window, nn::ActivationStack& stack, ImageView<const T> x, ImageView<T> y);
-  void backward(nn::LayerWindow window, nn::ActivationStack& stack, const Saved& saved, ImageView<const T> dy,
+  Saved forward(tessera::Window& window, nn::ActivationStack& stack, ImageView<const T> x, ImageView<T> y);
+  void backward(tessera::Window& window, nn::ActivationStack& stack, const Saved& saved, ImageView<const T> dy,
                 ImageView<T> dx);
 
  private:
@@ -96,8 +96,8 @@ class GlobalAverage final : public Module {
   void visit(ModuleVisitor&) override {}
 
   struct Saved {};
-  Saved forward(nn::LayerWindow window, nn::ActivationStack& stack, ImageView<const T> x, nn::MatrixView<T> y);
-  void backward(nn::LayerWindow window, nn::ActivationStack& stack, const Saved& saved, nn::MatrixView<const T> dy,
+  Saved forward(tessera::Window& window, nn::ActivationStack& stack, ImageView<const T> x, nn::MatrixView<T> y);
+  void backward(tessera::Window& window, nn::ActivationStack& stack, const Saved& saved, nn::MatrixView<const T> dy,
                 ImageView<T> dx);
 };
 

@@ -12,7 +12,7 @@
 
 #include "tessera/nn/activation_stack.hpp"
 #include "tessera/nn/element.hpp"
-#include "tessera/nn/layer_window.hpp"
+#include "tessera/nn/layer.hpp"
 #include "tessera/nn/relu.hpp"
 #include "tessera/shard/module.hpp"
 #include "tessera/vision/batch_norm.hpp"
@@ -43,10 +43,10 @@ class NormedConvolution final {
     typename Convolution<T>::Saved convolution;
     typename BatchNorm<T>::Saved norm;
   };
-  Saved forward(nn::LayerWindow window, nn::ActivationStack& stack, ImageView<const T> x, ImageView<T> y,
+  Saved forward(tessera::Window& window, nn::ActivationStack& stack, ImageView<const T> x, ImageView<T> y,
                 typename BatchNorm<T>::Then then = {});
   // relu_y as BatchNorm's. dx without channels: not wanted.
-  void backward(nn::LayerWindow window, nn::ActivationStack& stack, const Saved& saved, ImageView<const T> dy,
+  void backward(tessera::Window& window, nn::ActivationStack& stack, const Saved& saved, ImageView<const T> dy,
                 ImageView<T> dx, const T* relu_y = nullptr);
 
  private:
@@ -86,13 +86,13 @@ class ResidualBlock final : public Module {
     ImageView<T> second_result;
     ImageView<T> y;
   };
-  Saved forward(nn::LayerWindow window, nn::ActivationStack& stack, ImageView<const T> x, ImageView<T> y);
+  Saved forward(tessera::Window& window, nn::ActivationStack& stack, ImageView<const T> x, ImageView<T> y);
   // The gradient of y is overwritten. dx without channels: not wanted.
-  void backward(nn::LayerWindow window, nn::ActivationStack& stack, const Saved& saved, ImageView<T> dy,
+  void backward(tessera::Window& window, nn::ActivationStack& stack, const Saved& saved, ImageView<T> dy,
                 ImageView<T> dx);
 
  private:
-  void branch_backward(nn::LayerWindow window, nn::ActivationStack& stack, const Saved& saved, ImageView<const T> dy,
+  void branch_backward(tessera::Window& window, nn::ActivationStack& stack, const Saved& saved, ImageView<const T> dy,
                        ImageView<T> dx);
 
   ResidualShape shape_;

@@ -1,22 +1,26 @@
-// A window's handle has this behind it: the running plan (executor.hpp, open_window.hpp), or a pass that is only
-// recorded (recorded_pass.hpp).
+// A window's handle asks its host: the running plan, or a pass that is watched without one (watched_pass.hpp).
+// Those who only use windows need none of it.
 #pragma once
 
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "tessera/base/error.hpp"
 #include "tessera/device/stream.hpp"
 #include "tessera/shard/unit.hpp"
 #include "tessera/shard/window.hpp"
 
+#pragma GCC visibility push(default)
+
 namespace tessera {
 
-// The window that is open, as its handle sees it.
+// The window that is open, as its handle sees it. Types: nullopt is asked for by layers of double.
 class WindowView {
  public:
   struct View {
@@ -27,9 +31,11 @@ class WindowView {
 
   virtual const Unit& unit() const = 0;
   virtual plan::WindowKind kind() const = 0;
+  virtual bool computes() const { return true; }
+  virtual WindowNotes* notes() { return nullptr; }
   virtual bool trains(const Parameter& parameter) const = 0;
-  virtual View parameter(const Parameter& parameter, DType type) = 0;
-  virtual View gradient(const Parameter& parameter, DType type, GradientMode mode) = 0;
+  virtual View parameter(const Parameter& parameter, std::optional<DType> type) = 0;
+  virtual View gradient(const Parameter& parameter, std::optional<DType> type, GradientMode mode) = 0;
   virtual std::span<float> values(const Buffer& buffer) = 0;
   virtual std::span<double> contribution(const Exchange& exchange) = 0;
   virtual const float* loss_scale() = 0;
@@ -65,14 +71,25 @@ class WindowHost {
 // out instead of freed memory.
 struct WindowLink {
   WindowHost* host;  // null: the model is gone, or has another plan and with it another executor
-  int rank;
+  int rank = 0;
   std::vector<std::string> units = {};                // their names
   std::map<const Module*, std::size_t> modules = {};  // the unit that each was added as
 };
-// Throws UsageError for a unit that recomputes by its setting: its pass must not ask for it.
-void require_no_setting(const Unit& unit);
-
 WindowLink link_to(WindowHost& host, int rank, std::span<const std::unique_ptr<Unit>> units,
                    const std::map<const Module*, Unit*>& modules);
 
+// For an accessor that is asked for another type than it has: "parameter blocks.0.weight is bf16 here, not fp32".
+struct AskedType {
+  std::string_view what;
+  const Parameter& parameter;
+  DType actual;
+  std::optional<DType> asked;
+};
+UsageError wrong_type(const std::string& window, const AskedType& asked);
+
+// A unit that recomputes by its setting is not asked to by its pass: throws UsageError.
+void require_no_setting(const Unit& unit);
+
 }  // namespace tessera
+
+#pragma GCC visibility pop
