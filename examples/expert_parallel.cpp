@@ -3,20 +3,17 @@
 #include <bit>
 #include <cmath>
 #include <cstdio>
-#include <memory>
-#include <span>
 #include <vector>
 
 #include "tessera/tessera.hpp"
 
-using tessera::Window;
+using tessera::Collective, tessera::Window;
 using Values = std::vector<float>;
 constexpr std::size_t tokens = 4, width = 6;  // of each rank
 
 // y = W x for any number of tokens.
 struct Linear : tessera::Module {
-  explicit Linear(std::size_t count)
-      : weight({width, width}, tessera::Initial::fan_in(width)), y(count * width), dx(y) {}
+  explicit Linear(std::size_t count) : y(count * width), dx(y) {}
   void visit(tessera::ModuleVisitor& visitor) override { visitor("weight", weight); }
   const Values& forward(Window& window, const Values& x) {
     window.stream().submit([this, &x, w = window.parameter(weight)] {
@@ -38,66 +35,69 @@ struct Linear : tessera::Module {
     });
     return dx;
   }
-  tessera::Parameter weight;
+  tessera::Parameter weight{{width, width}, tessera::Initial::fan_in(width)};
   Values y, dx;
 };
 
-// Token t of every rank wants the expert of replica t % R. Ranks at one place of all replicas exchange theirs.
-struct Tokens {
-  Tokens(tessera::World& world, std::size_t experts) : replicas(experts), back(experts * experts * tokens * width) {
-    const int ranks_of_replica = world.size() / int(experts);
-    const tessera::Mesh mesh = world.mesh({{"replicate", int(experts)}, {"shard", ranks_of_replica}});
-    replica = std::size_t(world.rank() / ranks_of_replica);
-    communicator = world.make_communicator("tokens", {.group = mesh.group("replicate")});
+// Token t of every rank wants the expert of replica t % R. Ranks at one place of all replicas gather theirs inside the
+// expert's windows. An expert takes zeros for the others, so that what all of them make adds up to what is wanted.
+struct Expert : Linear {
+  Expert(std::size_t experts, std::size_t own) : Linear(experts * tokens), replicas(experts), replica(own) {}
+  void visit(tessera::ModuleVisitor& visitor) override {
+    Linear::visit(visitor);
+    visitor("tokens", x_in), visitor("made", y_out), visitor("dx", dx_out), visitor("dy", dy_in);
   }
-  void gather(tessera::Stream& stream, Values& all) {
-    const auto bytes = std::as_writable_bytes(std::span(all));
-    communicator->all_gather(stream, {.data = bytes.data(), .shard = tessera::Bytes(bytes.size() / replicas)});
+  const Values& forward(Window& window, const Values& own) {
+    send(window, x_in, own, x);
+    return bring_back(window, y_out, Linear::forward(window, x), mine);
   }
-  // All tokens of these ranks, zero those that want another expert.
-  void send(tessera::Stream& stream, const Values& mine, Values& all) {
-    stream.submit([this, &mine, &all] { std::copy(mine.begin(), mine.end(), all.begin() + offset(all)); });
-    gather(stream, all);
-    stream.submit([this, &all] {
-      for (std::size_t i = 0; i < all.size(); ++i) all[i] *= i / width % tokens % replicas == replica ? 1.0f : 0.0f;
+  const Values& backward(Window& window, const Values& own) {
+    send(window, dy_in, own, dy);
+    return bring_back(window, dx_out, Linear::backward(window, x, dy), dmine);
+  }
+
+  const float* collect(Window& window, const Collective& each, const Values& values) {
+    window.stream().submit([&values, to = window.contribution<float>(each)] { std::ranges::copy(values, to.begin()); });
+    return window.collect<float>(each).first;
+  }
+  void send(Window& window, const Collective& each, const Values& values, Values& all) {
+    window.stream().submit([this, &all, came = collect(window, each, values)] {
+      for (std::size_t i = 0; i < all.size(); ++i) all[i] = i / width % tokens % replicas == replica ? came[i] : 0.0f;
     });
   }
-  // Copies back what the experts made of this rank's tokens.
-  void bring_back(tessera::Stream& stream, const Values& made, Values& mine) {
-    stream.submit([this, &made] { std::copy(made.begin(), made.end(), back.begin() + offset(back)); });
-    gather(stream, back);
-    stream.submit([this, &mine] {
-      for (std::size_t i = 0; i < mine.size(); ++i)
-        mine[i] = back[(i / width % replicas * replicas + replica) * mine.size() + i];
-    });
+  const Values& bring_back(Window& window, const Collective& each, const Values& made, Values& to) {
+    window.stream().submit([&to, came = collect(window, each, made)] { to.assign(came, came + to.size()); });
+    return to;
   }
-  std::ptrdiff_t offset(const Values& values) const { return std::ptrdiff_t(replica * values.size() / replicas); }
-  std::size_t replicas, replica = 0;
-  Values back;
-  std::unique_ptr<tessera::Communicator> communicator;
+  using enum tessera::CollectiveKind;
+  static tessera::CollectiveOptions options(tessera::CollectiveKind kind, bool forward) {
+    return {kind, tessera::DType::fp32, forward, !forward, false, tessera::Axis::replicate};
+  }
+  std::size_t replicas, replica;
+  Values x = y, dy = y, mine = Values(tokens * width), dmine = mine;
+  // Backward windows have theirs in reverse: dy comes first.
+  Collective x_in{mine.size(), options(all_gather, true)}, y_out{mine.size(), options(reduce_scatter, true)};
+  Collective dx_out{mine.size(), options(reduce_scatter, false)}, dy_in{mine.size(), options(all_gather, false)};
 };
 
 void train(tessera::World& world, tessera::Strategy strategy, std::size_t replicas) {
-  Linear stage(tokens), expert(replicas * tokens);
-  Tokens exchange(world, replicas);
+  Linear stage(tokens);
+  Expert expert(replicas, std::size_t(world.rank()) * replicas / std::size_t(world.size()));
   tessera::FullyShard model(world, {.strategy = strategy, .replicas = replicas});
   model.add(stage, "stage");
-  model.add(expert, {.name = "expert", .in_replica = true});
+  model.add(expert, {.name = "expert", .apart = tessera::Axis::replicate});
   model.finalize(tessera::AdamW{.learning_rate = 0.03f});
   float first = 0, last = 0, loss = 0;
-  Values x(tokens * width), y(x), dy(x), dh(x), sent(replicas * x.size()), dsent(sent);
+  Values x(tokens * width), dy(x);
   for (int step = 0; step < 200; ++step) {
     for (std::size_t i = 0; i < x.size(); ++i)
       x[i] = std::sin(float(step * world.size() + world.rank()) * 3.0f + float(i * i));
-    exchange.send(model.stream(), model.forward(stage, x), sent);
-    exchange.bring_back(model.stream(), model.forward(expert, sent), y);
+    const Values& y = model.forward(expert, model.forward(stage, x));
     model.synchronize();
     loss = 0;  // every expert has a function of its own to learn
     for (std::size_t i = 0; i < x.size(); ++i)
       dy[i] = y[i] - float(i / width % replicas + 1) * x[i], loss += dy[i] * dy[i] / 2;
-    exchange.send(model.stream(), dy, dsent);
-    exchange.bring_back(model.stream(), model.backward(expert, sent, dsent), dh);
-    model.backward(stage, x, dh);
+    model.backward(stage, x, model.backward(expert, dy));
     model.update();
     model.synchronize();
     (step < 100 ? first : last) += world.average(loss, "loss") / 100;

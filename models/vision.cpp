@@ -7,7 +7,7 @@
 #include "models/vision/model.hpp"
 #include "tessera/nn/with_element.hpp"
 #include "tessera/shard/buffer.hpp"
-#include "tessera/shard/exchange.hpp"
+#include "tessera/shard/collective.hpp"
 #include "tessera/shard/module.hpp"
 #include "tessera/shard/parameter.hpp"
 
@@ -28,15 +28,9 @@ class UnitWriter final : public tessera::ModuleVisitor {
   void operator()(std::string_view name, tessera::Buffer& buffer) override {
     unit_.buffers.push_back({unit_.name + "." + prefix_ + std::string(name), buffer.shape()});
   }
-  void operator()(std::string_view name, tessera::Exchange& exchange) override {
-    const tessera::ExchangeOptions& options = exchange.options();
-    unit_.exchanges.push_back(
-        {.name = unit_.name + "." + prefix_ + std::string(name),
-         .values = exchange.values(),
-         .forward = options.forward,
-         .backward = options.backward,
-         .evaluate = options.evaluate,
-         .apart = options.in_replica ? tessera::AxisSet(tessera::Axis::replicate) : tessera::AxisSet()});
+  void operator()(std::string_view name, tessera::Collective& collective) override {
+    unit_.collectives.push_back(collective.spec());
+    unit_.collectives.back().name = unit_.name + "." + prefix_ + std::string(name);
   }
   void operator()(std::string_view name, tessera::Module& part) override {
     const std::string before = prefix_;

@@ -291,22 +291,22 @@ void add_programs(Plan& plan, BufferList& list) {
   }
 }
 
-// One exchange at a time runs.
-void add_exchanges(Plan& plan, BufferList& list) {
+// One collective of a window runs at a time.
+void add_window_collectives(Plan& plan, BufferList& list) {
   Bytes most;
   for (const UnitSpec& unit : plan.units) {
-    for (const ExchangeSpec& exchange : unit.exchanges) most = std::max(most, all_exchanged(plan, exchange).size);
+    for (const CollectiveSpec& each : unit.collectives) most = std::max(most, collected(plan, each).size);
   }
   if (most > Bytes(0)) plan.exchanged = list.add("exchanged", Category::collectives, most);
 }
 
 void add_collectives(Plan& plan, BufferList& list) {
-  add_exchanges(plan, list);
+  add_window_collectives(plan, list);
   if (plan.options.collective_staging == CollectiveStaging::none) return;
   plan.gather_staging = list.add("gather staging", Category::collectives, gather_staging(plan.options.ranks));
   plan.reduce_staging = list.add("reduce staging", Category::collectives, reduce_staging(plan));
   if (plan.exchanged == no_buffer) return;
-  plan.exchange_staging = list.add("exchange staging", Category::collectives, gather_staging(plan.options.ranks));
+  plan.exchange_staging = list.add("exchange staging", Category::collectives, window_staging(plan));
 }
 
 void add_checkpoints(Plan& plan, BufferList& list) {

@@ -18,5 +18,7 @@ Bytes gather_staging(std::size_t ranks);
 // So much that the plan's largest bucket is reduced in one round, or staging_most; for CollectiveStaging::results what
 // its largest segment takes, which has no rounds.
 Bytes reduce_staging(const Plan& plan);
+// The same for the largest sum in a window; what gathering takes where there is none.
+Bytes window_staging(const Plan& plan);
 
 }  // namespace tessera::plan

@@ -41,8 +41,8 @@ void check_names(const std::vector<UnitSpec>& units, const MeshShape& mesh) {
     for (const BufferSpec& buffer : unit.buffers) {
       check(unit, buffer.name, "two tensors have the name \"{}\": give each its own");
     }
-    for (const ExchangeSpec& exchange : unit.exchanges) {
-      check(unit, exchange.name, "an exchange has the name \"{}\", as another or a tensor has: give each its own");
+    for (const CollectiveSpec& each : unit.collectives) {
+      check(unit, each.name, "a collective has the name \"{}\", as another or a tensor has: give each its own");
     }
   }
 }
@@ -79,7 +79,18 @@ void check_states(const CompileInput& input) {
 constexpr std::size_t most_ranks = std::size_t{1} << 20;
 constexpr std::size_t most_micro_batches = std::size_t{1} << 20;
 constexpr std::size_t most_elements = std::size_t{1} << 48;
-constexpr std::size_t most_exchanged = std::size_t{1} << 24;  // of a rank
+constexpr std::size_t most_collected = std::size_t{1} << 28;  // elements, of a rank
+
+void check_collective(const CollectiveSpec& collective) {
+  if (collective.elements == 0 || collective.elements > most_collected) {
+    throw UsageError(fmt::format("{} \"{}\" is of {} elements: choose 1 to {}", to_string(collective.kind),
+                                 collective.name, collective.elements, most_collected));
+  }
+  if (collective.kind == CollectiveKind::all_gather || collective.type == DType::fp32) return;
+  throw UsageError(fmt::format("{} \"{}\" is of {}, and sums are formed in fp32: cast what it brings, or gather it",
+                               to_string(collective.kind), collective.name,
+                               collective.type ? tessera::to_string(*collective.type) : "fp64"));
+}
 
 void check_micro_batches(const CompileInput& input) {
   const auto check = [](std::size_t count, const std::string& of) {
@@ -120,11 +131,7 @@ void check_sizes(const CompileInput& input) {
   for (const UnitSpec& unit : input.units) {
     for (const ParameterSpec& parameter : unit.parameters) add("parameter", parameter.name, parameter.shape);
     for (const BufferSpec& buffer : unit.buffers) add("buffer", buffer.name, buffer.shape);
-    for (const ExchangeSpec& each : unit.exchanges) {
-      if (each.values > 0 && each.values <= most_exchanged) continue;
-      throw UsageError(
-          fmt::format("exchange \"{}\" is of {} values: choose 1 to {}", each.name, each.values, most_exchanged));
-    }
+    for (const CollectiveSpec& each : unit.collectives) check_collective(each);
   }
   if (input.options.activations.count() > 4 * most_elements) {
     throw UsageError(
@@ -265,19 +272,19 @@ void check_spaces(const CompileInput& input) {
   }
 }
 
-// Where a window does its exchanges and where others open inside it would have to be known to both.
-void check_exchanges(const CompileInput& input) {
+// Where a window does its collectives and where others open inside it would have to be known to both.
+void check_collectives(const CompileInput& input) {
   for (const Program& program : input.programs) {
     for (const auto* windows : {&program.micro_batch, &program.evaluation}) {
       for (const WindowUse& use : *windows) {
         if (!use.resumes || use.unit >= input.units.size()) continue;
         const UnitSpec& unit = input.units[use.unit];
-        const std::vector<std::size_t> exchanges = exchanges_in(unit, use.kind);
-        if (exchanges.empty()) continue;
+        const std::vector<std::size_t> indices = collectives_in(unit, use.kind);
+        if (indices.empty()) continue;
         throw UsageError(
-            fmt::format("unit {}: windows of other units open inside its {} window, which has the exchange {}: make "
-                        "the layer that exchanges a unit of its own",
-                        unit.name, to_string(use.kind), unit.exchanges[exchanges.front()].name));
+            fmt::format("unit {}: windows of other units open inside its {} window, which has the collective {}: make "
+                        "the layer that has it a unit of its own",
+                        unit.name, to_string(use.kind), unit.collectives[indices.front()].name));
       }
     }
   }
@@ -289,7 +296,7 @@ void check_input(const CompileInput& input) {
   check_sharding(input.options);
   check_names(input.units, mesh_of(input.options));
   check_states(input);
-  check_exchanges(input);
+  check_collectives(input);
   check_spaces(input);
   check_messages(input);
 }
@@ -338,7 +345,7 @@ Plan compile(const CompileInput& input) {
   plan.optimizer_states = input.optimizer_states;
   for (UnitSpec& unit : plan.units) {
     plan.layouts.emplace_back(unit, plan.mesh);
-    for (ExchangeSpec& exchange : unit.exchanges) exchange.apart = exchange.apart | unit.apart;
+    for (CollectiveSpec& each : unit.collectives) each.axes = each.axes.value_or(AxisSet::all() - unit.apart);
   }
   make_buffers(plan);
   emit_segments(plan);

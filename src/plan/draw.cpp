@@ -140,10 +140,11 @@ void append_units(const Plan& plan, fmt::memory_buffer& out) {
     }
   }
   for (const UnitSpec& unit : plan.units) {
-    for (const ExchangeSpec& each : unit.exchanges) {
-      fmt::format_to(std::back_inserter(out), "exchange of {}: {} {}{}{}{} apart along {}\n", unit.name, each.name,
-                     each.values, each.forward ? " forward" : "", each.backward ? " backward" : "",
-                     each.evaluate ? " evaluate" : "", to_string(each.apart));
+    for (const CollectiveSpec& each : unit.collectives) {
+      fmt::format_to(std::back_inserter(out), "{} of {}: {} {} x {}{}{}{} over {}\n", to_string(each.kind), unit.name,
+                     each.name, each.elements, each.type ? tessera::to_string(*each.type) : "fp64",
+                     each.forward ? " forward" : "", each.backward ? " backward" : "", each.evaluate ? " evaluate" : "",
+                     to_string(*each.axes));
     }
   }
   for (const UnitSpec& unit : plan.units) {
@@ -180,7 +181,9 @@ void append_operation(const Plan& plan, const Operation& operation, fmt::memory_
                  to_string(operation.kind), operation.unit, to_string(operation.window), operation.add,
                  operation.divisor, to_string(operation.wire), to_string(operation.group));
   if (operation.resumes) fmt::format_to(to, " resumes");
-  if (operation.exchange != no_exchange) fmt::format_to(to, " exchange {}", operation.exchange);
+  if (operation.collective != no_collective) {
+    fmt::format_to(to, " collective {} {}", operation.collective, to_string(operation.collective_kind));
+  }
   for (const Access& access : operation.accesses) {
     fmt::format_to(to, " access {} {}", access.range.buffer, access.range.offset.count());
     for (const Bytes stride : access.range.strides) fmt::format_to(to, "+{}", stride.count());

@@ -65,7 +65,7 @@ class Emitter {
   Operation& window(const WindowUse& use);
   void backward_window(const WindowUse& use);
   void stretch(const WindowUse& use);
-  void window_with_exchanges(const WindowUse& use);
+  void window_with_collectives(const WindowUse& use);
   void pass_messages(const WindowUse& use, bool closes);
   Access message(AccessMode mode, std::size_t unit, std::size_t index) const;
   void release(StreamId stream, const Access& slot);
@@ -225,7 +225,7 @@ void Emitter::windows(const std::vector<WindowUse>& windows, bool first, bool la
     const WindowUse& use = windows[position];
     if (!use.resumes) open_.push_back(use.unit);
     if (!use.resumes) pass_messages(use, false);
-    window_with_exchanges(use);
+    window_with_collectives(use);
     if (closing[position]) pass_messages(use, true);
     if (closing[position]) open_.pop_back();
     if (gathers && stays[position].release_after) {
@@ -335,24 +335,24 @@ void Emitter::stretch(const WindowUse& use) {
   }
 }
 
-// Each exchange ends one stretch of the window, which writes what this rank brings, and begins the next, which reads
-// everybody's. One rank alone reads what it wrote.
-void Emitter::window_with_exchanges(const WindowUse& use) {
+// Each collective ends one stretch of the window, which writes what this rank brings, and begins the next, which reads
+// what came of it. One rank alone reads what it wrote.
+void Emitter::window_with_collectives(const WindowUse& use) {
   stretch(use);
   const UnitSpec& unit = plan_.units[use.unit];
-  for (const std::size_t index : exchanges_in(unit, use.kind)) {
-    const ExchangeSpec& spec = unit.exchanges[index];
-    const Access mine{my_exchanged(plan_, spec), AccessMode::write, use.unit, Role::exchanged};
-    operations_.back().accesses.push_back(mine);
+  for (const std::size_t index : collectives_in(unit, use.kind)) {
+    const CollectiveSpec& spec = unit.collectives[index];
+    operations_.back().accesses.push_back({brought(plan_, spec), AccessMode::write, use.unit, Role::exchanged});
     if (plan_.group_of(spec).empty()) continue;
-    Operation& exchange = add(OperationKind::exchange, StreamId::compute, use.unit);
-    exchange.window = use.kind;
-    exchange.exchange = index;
-    exchange.group = plan_.group_of(spec);
-    exchange.accesses = {{mine.range, AccessMode::read, use.unit, Role::exchanged},
-                         {all_exchanged(plan_, spec), AccessMode::write, use.unit, Role::exchanged}};
+    Operation& collective = add(OperationKind::exchange, StreamId::compute, use.unit);
+    collective.window = use.kind;
+    collective.collective = index;
+    collective.collective_kind = spec.kind;
+    collective.group = plan_.group_of(spec);
+    collective.accesses = {{brought(plan_, spec), AccessMode::read, use.unit, Role::exchanged},
+                           {received(plan_, spec), AccessMode::write, use.unit, Role::exchanged}};
     stretch({use.unit, use.kind, true});
-    operations_.back().accesses.push_back({all_exchanged(plan_, spec), AccessMode::read, use.unit, Role::exchanged});
+    operations_.back().accesses.push_back({received(plan_, spec), AccessMode::read, use.unit, Role::exchanged});
   }
 }
 

@@ -149,4 +149,16 @@ Bytes reduce_staging(const Plan& plan) {
   return std::max(most, gather_staging(plan.options.ranks));
 }
 
+Bytes window_staging(const Plan& plan) {
+  Bytes most;
+  for (const UnitSpec& unit : plan.units) {
+    for (const CollectiveSpec& each : unit.collectives) {
+      if (each.kind == CollectiveKind::all_gather) continue;
+      const Bytes parts = round_up(each.bytes(), staging_alignment) * plan.mesh.size(plan.group_of(each));
+      most = std::max(most, std::min(parts, staging_most));
+    }
+  }
+  return std::max(most, gather_staging(plan.options.ranks));
+}
+
 }  // namespace tessera::plan

@@ -231,10 +231,19 @@ std::optional<std::size_t> Plan::outer_after(std::size_t step) const {
   return find_outer(since / apart);
 }
 
-std::vector<std::size_t> exchanges_in(const UnitSpec& unit, WindowKind window) {
+std::string_view to_string(CollectiveKind kind) {
+  switch (kind) {
+    case CollectiveKind::all_gather: return "all-gather";
+    case CollectiveKind::all_reduce: return "all-reduce";
+    case CollectiveKind::reduce_scatter: return "reduce-scatter";
+  }
+  return "?";
+}
+
+std::vector<std::size_t> collectives_in(const UnitSpec& unit, WindowKind window) {
   std::vector<std::size_t> result;
-  for (std::size_t index = 0; index < unit.exchanges.size(); ++index) {
-    const ExchangeSpec& each = unit.exchanges[index];
+  for (std::size_t index = 0; index < unit.collectives.size(); ++index) {
+    const CollectiveSpec& each = unit.collectives[index];
     const bool takes_part = window == WindowKind::backward   ? each.backward
                             : window == WindowKind::evaluate ? each.evaluate
                                                              : each.forward;
@@ -298,7 +307,8 @@ std::string describe(const Plan& plan, const Operation& operation) {
     return fmt::format("{} window {}{}", to_string(operation.window), unit, operation.resumes ? ", resumed" : "");
   }
   if (operation.kind == OperationKind::exchange) {
-    return fmt::format("exchange {} in the {} window{}", plan.units[operation.unit].exchanges[operation.exchange].name,
+    const CollectiveSpec& collective = plan.units[operation.unit].collectives[operation.collective];
+    return fmt::format("{} {} in the {} window{}", to_string(collective.kind), collective.name,
                        to_string(operation.window), where);
   }
   if (operation.unit == no_unit) return std::string(to_string(operation.kind));

@@ -87,13 +87,21 @@ inline Range untrained_range(const Plan& plan, std::size_t unit) {
   return fixed_range(buffer, Bytes(0), plan.buffers[buffer].size);
 }
 
-// A place for every rank that takes part in an exchange, in the order of the shards that they own.
-inline Range all_exchanged(const Plan& plan, const ExchangeSpec& exchange) {
-  const Bytes of_rank = exchange_value_size * exchange.values;
-  return fixed_range(plan.exchanged, Bytes(0), of_rank * plan.mesh.size(plan.group_of(exchange)));
+// A collective in a window works on this: a place for every rank that takes part, in the order of
+// MeshShape::index_of, or the elements that are summed for all. Before it a rank has written one range of that, and
+// after it reads another.
+inline Range collected(const Plan& plan, const CollectiveSpec& collective) {
+  const bool has_places = collective.kind != CollectiveKind::all_reduce;
+  return fixed_range(plan.exchanged, Bytes(0),
+                     collective.bytes() * (has_places ? plan.mesh.size(plan.group_of(collective)) : 1));
 }
-inline Range my_exchanged(const Plan& plan, const ExchangeSpec& exchange) {
-  return divided(plan, all_exchanged(plan, exchange), plan.group_of(exchange));
+inline Range brought(const Plan& plan, const CollectiveSpec& collective) {
+  const Range all = collected(plan, collective);
+  return collective.kind == CollectiveKind::all_gather ? divided(plan, all, plan.group_of(collective)) : all;
+}
+inline Range received(const Plan& plan, const CollectiveSpec& collective) {
+  const Range all = collected(plan, collective);
+  return collective.kind == CollectiveKind::reduce_scatter ? divided(plan, all, plan.group_of(collective)) : all;
 }
 
 inline Range scalars_range(const Plan& plan, std::size_t program) {

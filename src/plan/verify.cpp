@@ -307,7 +307,9 @@ class Explorer {
     for (const AbstractRank* member : members) {
       const Operation& other = member->operation(member->head(stream));
       if (other.kind != first.kind || other.unit != first.unit || other.wire != first.wire) return false;
-      if (other.exchange != first.exchange || other.window != first.window) return false;
+      if (other.collective != first.collective || other.collective_kind != first.collective_kind ||
+          other.window != first.window)
+        return false;
       if (other.group != first.group || other.accesses.size() != first.accesses.size()) return false;
       for (std::size_t a = 0; a < first.accesses.size(); ++a) {
         if (other.accesses[a].range.size != first.accesses[a].range.size) return false;

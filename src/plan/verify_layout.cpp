@@ -288,44 +288,49 @@ bool is_part(const Plan& plan, const Access& access, AxisSet over, Part part) {
          range.strides == strides_of(plan, in_common(plan, unit), shard, over - content.over);
 }
 
-// ---- exchanges ----
+// ---- collectives in windows ----
 
-AxisSet axes_of(const Plan& plan, const ExchangeSpec& exchange) { return together(plan) - exchange.apart; }
+AxisSet axes_of(const Plan& plan, const CollectiveSpec& collective) { return together(plan) & *collective.axes; }
 
-Range place_of_exchanged(const Plan& plan, const ExchangeSpec& exchange, bool everybodys) {
-  const Bytes each = Bytes(sizeof(double)) * exchange.values;
-  const AxisSet axes = axes_of(plan, exchange);
+// The range is what a rank brings, or what it has of it afterwards: a place for each rank that takes part, or what is
+// summed for all.
+Range place_of_collected(const Plan& plan, const CollectiveSpec& collective, bool afterwards) {
+  const Bytes each = Bytes(!collective.type ? 8 : *collective.type == DType::fp32 ? 4 : 2) * collective.elements;
+  if (collective.kind == CollectiveKind::all_reduce) return fixed_range(plan.exchanged, Bytes(0), each);
+  const AxisSet axes = axes_of(plan, collective);
+  const bool everybodys = afterwards == (collective.kind == CollectiveKind::all_gather);
   if (everybodys) return fixed_range(plan.exchanged, Bytes(0), each * plan.mesh.size(axes));
   return {plan.exchanged, Bytes(0), each, strides_of(plan, axes, each)};
 }
 
-// A window writes what it brings, and reads what came; the exchange is one of its unit's that belong to its kind.
-bool is_exchanged(const Plan& plan, const Operation& operation, const Access& access) {
+// A window writes what it brings, and reads what came; the collective is one of its unit's that belong to its kind.
+bool is_collected(const Plan& plan, const Operation& operation, const Access& access) {
   const UnitSpec& unit = plan.units[access.tenant];
   if (operation.kind != OperationKind::window && operation.kind != OperationKind::exchange) return false;
   if (operation.unit != access.tenant) return false;
   const bool moves = operation.kind == OperationKind::exchange;
-  for (const std::size_t index : exchanges_in(unit, operation.window)) {
-    if (moves && index != operation.exchange) continue;
-    const bool everybodys = (access.mode == AccessMode::read) != moves;
-    if (access.range == place_of_exchanged(plan, unit.exchanges[index], everybodys)) return true;
+  for (const std::size_t index : collectives_in(unit, operation.window)) {
+    if (moves && index != operation.collective) continue;
+    const bool afterwards = (access.mode == AccessMode::read) != moves;
+    if (access.range == place_of_collected(plan, unit.collectives[index], afterwards)) return true;
   }
   return false;
 }
 
-// It takes what this rank wrote, and leaves what all did.
-bool is_whole_exchange(const Plan& plan, const Operation& operation) {
-  if (operation.kind != OperationKind::exchange) return operation.exchange == no_exchange;
+// It takes what this rank wrote, and leaves what comes of it.
+bool is_whole_collective(const Plan& plan, const Operation& operation) {
+  if (operation.kind != OperationKind::exchange) return operation.collective == no_collective;
   const std::vector<Access>& accesses = operation.accesses;
-  if (operation.exchange >= plan.units[operation.unit].exchanges.size() || accesses.size() != 2) return false;
+  if (operation.collective >= plan.units[operation.unit].collectives.size() || accesses.size() != 2) return false;
   if (operation.stream != StreamId::compute) return false;
+  if (operation.collective_kind != plan.units[operation.unit].collectives[operation.collective].kind) return false;
   return accesses[0].mode == AccessMode::read && accesses[1].mode == AccessMode::write &&
          accesses[0].tenant == operation.unit && accesses[1].tenant == operation.unit;
 }
 
-// Between two stretches of one window stands an exchange, and every window has all that its unit declares for its kind,
-// in their order; what only a rank alone would do is left out.
-void check_exchanges(const Plan& plan, std::size_t segment, const Report& report) {
+// Between two stretches of one window stands a collective, and every window has all that its unit declares for its
+// kind, in their order; what only a rank alone would do is left out.
+void check_collectives(const Plan& plan, std::size_t segment, const Report& report) {
   const auto& operations = plan.segments[segment].operations;
   std::vector<std::size_t> expected;  // of the window that was open last, the next one last
   for (std::size_t index = 0; index < operations.size(); ++index) {
@@ -335,33 +340,41 @@ void check_exchanges(const Plan& plan, std::size_t segment, const Report& report
       report(ViolationKind::layout, here, {segment, index}, fmt::format("{}: {}", describe(plan, here), why));
     };
     if (operation.kind == OperationKind::exchange) {
-      if (expected.empty() || expected.back() != operation.exchange ||
+      if (expected.empty() || expected.back() != operation.collective ||
           plan.at({segment, index - 1}).unit != operation.unit)
-        object("not the exchange that its window has here");
+        object("not the collective that its window has here");
       if (!expected.empty()) expected.pop_back();
+      const auto has = [&](std::size_t stretch, std::size_t access, AccessMode mode) {
+        if (stretch >= operations.size() || access >= operation.accesses.size()) return false;
+        const auto& all = operations[stretch].accesses;
+        return std::any_of(all.begin(), all.end(), [&](const Access& each) {
+          return each.mode == mode && each.range == operation.accesses[access].range;
+        });
+      };
+      if (!has(index - 1, 0, AccessMode::write) || !has(index + 1, 1, AccessMode::read))
+        object("its window does not write what it brings, or does not read what comes of it");
       continue;
     }
     const bool goes_on = index > 0 && operations[index - 1].kind == OperationKind::exchange;
     if (goes_on && (operation.kind != OperationKind::window || operation.unit != operations[index - 1].unit))
-      object("comes between an exchange and the rest of its window");
+      object("comes between a collective and the rest of its window");
     if (goes_on) continue;
-    if (!expected.empty()) object("comes before its window has done its exchanges");
+    if (!expected.empty()) object("comes before its window has done its collectives");
     expected.clear();
     if (operation.kind != OperationKind::window || operation.resumes) continue;
-    expected = exchanges_in(plan.units[operation.unit], operation.window);
+    expected = collectives_in(plan.units[operation.unit], operation.window);
     std::erase_if(expected, [&](std::size_t each) {
-      const ExchangeSpec& spec = plan.units[operation.unit].exchanges[each];
-      return place_of_exchanged(plan, spec, true).size == place_of_exchanged(plan, spec, false).size;
+      return plan.mesh.size(axes_of(plan, plan.units[operation.unit].collectives[each])) == 1;
     });
     std::reverse(expected.begin(), expected.end());
   }
   if (!expected.empty())
-    report(ViolationKind::layout, {segment, 0}, {segment, 0}, "a window has not done its exchanges");
+    report(ViolationKind::layout, {segment, 0}, {segment, 0}, "a window has not done its collectives");
 }
 
 bool is_layouts(const Plan& plan, const Operation& operation, const Access& access) {
   const Range& range = access.range;
-  if (access.role == Role::exchanged) return is_exchanged(plan, operation, access);
+  if (access.role == Role::exchanged) return is_collected(plan, operation, access);
   const Content& content = plan.content(access);
   if (content.buffer != range.buffer) return false;
   if (access.role == Role::message && !is_of_window(plan, operation, access)) return false;
@@ -491,7 +504,7 @@ bool is_of_group(const Plan& plan, const Operation& operation) {
   if (operation.kind == OperationKind::gather_norms) return is_along(together(plan));
   if (operation.kind == OperationKind::broadcast) return is_along(in_common(plan, operation.unit));
   if (operation.kind == OperationKind::exchange) {
-    return is_along(axes_of(plan, plan.units[operation.unit].exchanges[operation.exchange]));
+    return is_along(axes_of(plan, plan.units[operation.unit].collectives[operation.collective]));
   }
   if (!moves_shards(operation)) return operation.group.empty();
   const bool sums = operation.kind == OperationKind::reduce_scatter;
@@ -549,7 +562,7 @@ void check_shape(const Plan& plan, EventPoint here, const Report& report) {
   const auto object = [&](const char* why) {
     report(ViolationKind::layout, here, here, fmt::format("{}: {}", describe(plan, here), why));
   };
-  if (!is_whole_exchange(plan, operation)) return object("not an exchange of its unit's");
+  if (!is_whole_collective(plan, operation)) return object("not a collective of its unit's");
   if (!is_paired(operation)) return object("not a source and a target for each of its units");
   if (!is_sum(plan, operation)) object("not a sum of gradients in the wire's type");
   if (!forms_sums_in_fp32(plan, operation)) object("not a sum in fp32");
@@ -599,7 +612,7 @@ void verify_layout(const Plan& plan, const Report& report) {
       check_shape(plan, here, report);
     }
     check_recomputation(plan, segment, report);
-    check_exchanges(plan, segment, report);
+    check_collectives(plan, segment, report);
   }
 }
 

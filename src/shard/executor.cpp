@@ -21,7 +21,7 @@ using plan::WindowKind;
 
 namespace {
 
-// The other stream does so inside windows that exchange something.
+// The other stream does so inside windows that have collectives.
 bool communicates(StreamId id) { return id == StreamId::gather || id == StreamId::reduce; }
 
 // Communicators have the deadlines between ranks, and say more: while they let the job go on, so do its streams. Nobody
@@ -303,8 +303,8 @@ void Executor::close(std::size_t serial) {
 void Executor::close() {
   progress_.check_close();
   OpenWindow& closing = *windows_[depth_ - 1];
-  if (closing.is_skipped()) skip_exchanges(closing);
-  closing.require_exchanges_done();
+  if (closing.is_skipped()) skip_collectives(closing);
+  closing.require_collectives_done();
   closing.settle_gradients();
   if (traced_ != nullptr) traced_->stamp_host(*host_);
   closing.leave_joined_streams();
@@ -322,23 +322,22 @@ void Executor::close() {
   check_health();
 }
 
-// A window's exchange ends one stretch of it and begins the next. A rank alone has nobody to meet.
-Contributions Executor::exchange(std::size_t serial, const Exchange& exchange) {
+// A window's collective ends one stretch of it and begins the next. A rank alone has nobody to meet.
+Collected<std::byte> Executor::collect(std::size_t serial, const Collective& collective) {
   OpenWindow& innermost = *windows_[depth_ - 1];
   if (!innermost.is(serial)) {
-    throw UsageError(
-        fmt::format("exchange {} cannot come while the {} is still open inside its window: close that first",
-                    exchange.name(), innermost.describe()));
+    throw UsageError(fmt::format("{} cannot come while the {} is still open inside its window: close that first",
+                                 collective.name(), innermost.describe()));
   }
-  const Contributions contributions = innermost.take_exchange(exchange);
+  const Collected<std::byte> came = innermost.take_collective(collective);
   innermost.await_joined_streams();  // they may bring it
-  launch_exchange();
+  launch_collective();
   innermost.fork_joined_streams();
   check_health();
-  return contributions;
+  return came;
 }
 
-void Executor::launch_exchange() {
+void Executor::launch_collective() {
   const auto& operations = segment().operations;
   const std::size_t next = next_operation_ + 1;
   if (next == operations.size() || operations[next].kind != plan::OperationKind::exchange) return;
@@ -349,16 +348,18 @@ void Executor::launch_exchange() {
 }
 
 // This rank brings nothing, which counts as nothing, and follows what the others brought.
-void Executor::skip_exchanges(OpenWindow& window) {
-  while (const Exchange* const exchange = window.next_exchange()) {
-    const std::span<double> mine = window.contribution(*exchange);
-    kernels::fill_zero(compute(), mine.data(), Bytes(mine.size_bytes()));
-    const Contributions contributions = window.take_exchange(*exchange);
-    launch_exchange();
-    if (!exchange->when_skipped()) continue;
+void Executor::skip_collectives(OpenWindow& window) {
+  while (const Collective* const collective = window.next_collective()) {
+    const WindowView::View mine = window.contribution(*collective, collective->options().type);
+    kernels::fill_zero(compute(), static_cast<std::byte*>(mine.data),
+                       Bytes(mine.elements * (collective->spec().bytes().count() / collective->elements())));
+    const Collected<std::byte> came = window.take_collective(*collective);
+    launch_collective();
+    if (!collective->when_skipped()) continue;
     Window handle(link_, window.use(), window.serial());
     try {
-      exchange->when_skipped()(handle, contributions);
+      collective->when_skipped()(
+          handle, {reinterpret_cast<const double*>(came.first), came.values, came.replicas, came.ranks_of_replica});
     } catch (...) {
       handle.abandon();
       throw;

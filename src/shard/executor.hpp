@@ -39,7 +39,7 @@ class Executor final : public WindowHost {
   void close(std::size_t serial) override;  // launches what comes before the next window
   WindowView* open_window(std::size_t serial) override;
   const Unit& unit(std::size_t index) const override { return *units_[index]; }
-  Contributions exchange(std::size_t serial, const Exchange& exchange) override;
+  Collected<std::byte> collect(std::size_t serial, const Collective& collective) override;
   // Opens and closes it, and all that is inside it, without computing: gradients count as zero. Throws UsageError,
   // before it opens anything, where a unit inside it is not optional, too.
   void skip(const plan::WindowUse& use);
@@ -82,8 +82,8 @@ class Executor final : public WindowHost {
   void begin_traced_step();
   void skip_micro_batches();
   void close();  // the innermost window
-  void skip_exchanges(OpenWindow& window);
-  void launch_exchange();
+  void skip_collectives(OpenWindow& window);
+  void launch_collective();
   void begin_window();
   bool end_window();  // true when the segment has ended
   void launch_update(std::optional<float> learning_rate, const kernels::StepPart& part);

@@ -31,7 +31,7 @@ class Collector : public ModuleVisitor {
 
   void operator()(std::string_view name, Parameter& parameter) override { note(name, parameter, parameters); }
   void operator()(std::string_view name, Buffer& buffer) override { note(name, buffer, buffers); }
-  void operator()(std::string_view name, Exchange& exchange) override { note(name, exchange, exchanges); }
+  void operator()(std::string_view name, Collective& collective) override { note(name, collective, collectives); }
   void operator()(std::string_view name, Module& part) override {
     if (units_.contains(&part)) return;
     const std::size_t length = prefix_.size();
@@ -42,7 +42,7 @@ class Collector : public ModuleVisitor {
 
   std::vector<NamedParameter> parameters;
   std::vector<NamedBuffer> buffers;
-  std::vector<NamedExchange> exchanges;
+  std::vector<NamedCollective> collectives;
 
  private:
   template <typename Tensor>
@@ -253,6 +253,7 @@ plan::CompileInput compile_input(const ModelState& model) {
                    .precision = options.precision,
                    .ranks = static_cast<std::size_t>(model.world().size()),
                    .replicas = options.replicas,
+                   .mesh = options.mesh,
                    .outer_every = options.outer.every,
                    .outer_fragments = options.outer.fragments,
                    .micro_batches = options.micro_batches,
@@ -312,14 +313,14 @@ ShardedModel::ShardedModel(World& world, FullyShardOptions options)
 ShardedModel::~ShardedModel() = default;
 
 Unit& ShardedModel::add_unit(UnitOptions options, std::span<const NamedParameter> parameters,
-                             std::span<const NamedBuffer> buffers, std::span<const NamedExchange> exchanges) {
+                             std::span<const NamedBuffer> buffers, std::span<const NamedCollective> collectives) {
   auto& units = state_->units;
   if (options.name.empty()) options.name = fmt::format("units.{}", units.size());
   if (state_->executor_or_null) throw UsageError(fmt::format("unit {}: added after finalize()", options.name));
   for (const NamedParameter& named : parameters) require_in_no_other_model(*state_, options.name, named);
   for (const NamedBuffer& named : buffers) require_in_no_other_model(*state_, options.name, named);
-  for (const NamedExchange& named : exchanges) require_in_no_other_model(*state_, options.name, named);
-  units.push_back(std::make_unique<Unit>(std::move(options), units.size(), parameters, buffers, exchanges));
+  for (const NamedCollective& named : collectives) require_in_no_other_model(*state_, options.name, named);
+  units.push_back(std::make_unique<Unit>(std::move(options), units.size(), parameters, buffers, collectives));
   return *units.back();
 }
 Unit& ShardedModel::add_unit(std::string_view name, std::span<const NamedParameter> parameters) {
@@ -332,7 +333,7 @@ Unit& ShardedModel::add(Module& module, UnitOptions options) {
   }
   Collector collector(state_->modules);
   module.visit(collector);
-  Unit& unit = add_unit(std::move(options), collector.parameters, collector.buffers, collector.exchanges);
+  Unit& unit = add_unit(std::move(options), collector.parameters, collector.buffers, collector.collectives);
   state_->modules[&module] = &unit;
   return unit;
 }

@@ -16,6 +16,21 @@ namespace tessera {
 
 using plan::WindowKind;
 
+namespace {
+
+// The parts of ranks come in an order that Collected::of() undoes along two axes.
+void require_order(const plan::Plan& plan, const plan::CollectiveSpec& collective) {
+  std::size_t axes = 0;
+  plan.mesh.inwards_out([&](Axis axis) { axes += plan.group_of(collective).contains(axis) ? 1 : 0; });
+  const std::size_t most = collective.kind == CollectiveKind::all_gather ? 2 : 1;
+  if (axes <= most || collective.kind == CollectiveKind::all_reduce) return;
+  throw UsageError(fmt::format("{} is {} over {}: name at most {} of these axes (CollectiveOptions::axes)",
+                               collective.name, plan::to_string(collective.kind), to_string(plan.group_of(collective)),
+                               most));
+}
+
+}  // namespace
+
 OpenWindow::OpenWindow(const Model& model)
     : plan_(model.plan),
       units_(model.units),
@@ -24,10 +39,11 @@ OpenWindow::OpenWindow(const Model& model)
       compute_(model.compute),
       rank_(model.rank) {
   for (const plan::UnitSpec& unit : plan_.units) {
-    auto& of_unit = exchanges_.emplace_back();
+    auto& of_unit = collectives_.emplace_back();
     for (std::size_t kind = 0; kind < of_unit.size(); ++kind) {
-      of_unit[kind] = plan::exchanges_in(unit, static_cast<WindowKind>(kind));
+      of_unit[kind] = plan::collectives_in(unit, static_cast<WindowKind>(kind));
     }
+    for (const plan::CollectiveSpec& each : unit.collectives) require_order(plan_, each);
   }
 }
 
@@ -159,55 +175,62 @@ OpenWindow::View OpenWindow::gradient(const Parameter& parameter, std::optional<
   return view(plan_.unit_buffers[unit][plan::Role::gradient_slot].buffer, index, actual);
 }
 
-// ---- exchanges ----
+// ---- collectives ----
 
-const Exchange* OpenWindow::next_exchange() const {
-  const std::vector<std::size_t>& all = exchanges();
-  return current_->exchanges_done == all.size() ? nullptr : unit().exchanges()[all[current_->exchanges_done]];
+const Collective* OpenWindow::next_collective() const {
+  const std::vector<std::size_t>& all = collectives();
+  return current_->collectives_done == all.size() ? nullptr : unit().collectives()[all[current_->collectives_done]];
 }
 
-void OpenWindow::require_next(const Exchange& exchange) const {
-  const std::size_t index = unit().index_of(exchange);
-  const Exchange* const next = next_exchange();
-  if (next == &exchange) return;
-  const std::vector<std::size_t>& all = exchanges();
+void OpenWindow::require_next(const Collective& collective) const {
+  const std::size_t index = unit().index_of(collective);
+  const Collective* const next = next_collective();
+  if (next == &collective) return;
+  const std::vector<std::size_t>& all = collectives();
   if (std::find(all.begin(), all.end(), index) == all.end()) {
-    throw UsageError(fmt::format("{}: exchange {} is not declared for {} windows (ExchangeOptions)", describe(),
-                                 exchange.name(), to_string(kind())));
+    throw UsageError(fmt::format("{}: {} is not declared for {} windows (CollectiveOptions)", describe(),
+                                 collective.name(), to_string(kind())));
   }
   if (next == nullptr) {
-    throw UsageError(fmt::format("{}: exchange {} came again; a window does each of its exchanges once", describe(),
-                                 exchange.name()));
+    throw UsageError(
+        fmt::format("{}: {} came again; a window does each of its collectives once", describe(), collective.name()));
   }
-  throw UsageError(fmt::format(
-      "{}: exchange {} came, and {} was expected: they come in the order in which the module names them, in "
-      "backward windows in reverse",
-      describe(), exchange.name(), next->name()));
+  throw UsageError(
+      fmt::format("{}: {} came, and {} was expected: they come in the order in which the module names them, in "
+                  "backward windows in reverse",
+                  describe(), collective.name(), next->name()));
 }
 
-std::span<double> OpenWindow::contribution(const Exchange& exchange) {
-  require_next(exchange);
-  const plan::ExchangeSpec& spec = plan_.units[current_->use.unit].exchanges[unit().index_of(exchange)];
-  return {reinterpret_cast<double*>(memory_.address(plan::my_exchanged(plan_, spec))), spec.values};
+OpenWindow::View OpenWindow::contribution(const Collective& collective, std::optional<DType> type) {
+  require_next(collective);
+  if (type != collective.options().type) require_type(describe(), collective, type);
+  const plan::CollectiveSpec& spec = plan_.units[current_->use.unit].collectives[unit().index_of(collective)];
+  const plan::Range range = plan::brought(plan_, spec);
+  return {memory_.address(range), range.size.count() / (spec.bytes().count() / spec.elements)};
 }
 
-Contributions OpenWindow::take_exchange(const Exchange& exchange) {
-  require_next(exchange);
-  const plan::ExchangeSpec& spec = plan_.units[current_->use.unit].exchanges[unit().index_of(exchange)];
-  ++current_->exchanges_done;
+Collected<std::byte> OpenWindow::take_collective(const Collective& collective) {
+  require_next(collective);
+  const plan::CollectiveSpec& spec = plan_.units[current_->use.unit].collectives[unit().index_of(collective)];
+  ++current_->collectives_done;
+  Collected<std::byte> came{.first = memory_.address(plan::received(plan_, spec)), .values = spec.elements};
+  if (spec.kind != CollectiveKind::all_gather) return came;
   const AxisSet group = plan_.group_of(spec);
-  return {.first = reinterpret_cast<const double*>(memory_.base(plan_.exchanged)),
-          .values = spec.values,
-          .replicas = static_cast<std::uint32_t>(plan_.mesh.size(group & Axis::replicate)),
-          .ranks_of_replica = static_cast<std::uint32_t>(plan_.mesh.size(group - Axis::replicate))};
+  plan_.mesh.inwards_out([&](Axis axis) {
+    if (!group.contains(axis)) return;
+    (came.ranks_of_replica == 1 ? came.ranks_of_replica : came.replicas) =
+        static_cast<std::uint32_t>(plan_.mesh.size(axis));
+  });
+  return came;
 }
 
-void OpenWindow::require_exchanges_done() const {
-  const Exchange* const next = next_exchange();
+void OpenWindow::require_collectives_done() const {
+  const Collective* const next = next_collective();
   if (next == nullptr) return;
-  throw UsageError(fmt::format(
-      "{} closes, and its exchange {} was not done: every rank does every one of a window's, also one without samples",
-      describe(), next->name()));
+  throw UsageError(
+      fmt::format("{} closes, and its collective {} was not done: every rank does every one of a window's, also one "
+                  "without samples",
+                  describe(), next->name()));
 }
 
 OpenWindow::View OpenWindow::view(std::size_t buffer, std::size_t parameter, DType type) {

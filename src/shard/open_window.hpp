@@ -93,12 +93,12 @@ class OpenWindow final : public WindowView {
   // ---- what the executor does, in this order ----
   // In a step of this program. `serial`: the number of this opening.
   void open(const plan::WindowUse& use, std::size_t program, std::size_t serial);
-  // Takes what the next of the exchanges that the plan has here brings together. It is done from then on. Throws as
+  // Takes what the next of the collectives that the plan has here brings together. It is done from then on. Throws as
   // contribution() does.
-  Contributions take_exchange(const Exchange& exchange);
+  Collected<std::byte> take_collective(const Collective& collective);
   // The next one, or null; and that there is none, which a window's end needs.
-  const Exchange* next_exchange() const;
-  void require_exchanges_done() const;
+  const Collective* next_collective() const;
+  void require_collectives_done() const;
   bool is_skipped() const { return current_->skipped; }
   // Gradients that nobody asked for: zero in an earlier window of several and for optional parameters, else an error.
   void settle_gradients();
@@ -117,7 +117,7 @@ class OpenWindow final : public WindowView {
   View parameter(const Parameter& parameter, std::optional<DType> type) override;
   View gradient(const Parameter& parameter, std::optional<DType> type, GradientMode mode) override;
   std::span<float> values(const Buffer& buffer) override { return memory_.values(unit(), buffer); }
-  std::span<double> contribution(const Exchange& exchange) override;
+  View contribution(const Collective& collective, std::optional<DType> type) override;
   Stream& stream() override { return compute_; }
   void join(Stream& other) override;
   void keep(std::shared_ptr<void> object) override { kept_.push_back(std::move(object)); }
@@ -133,7 +133,7 @@ class OpenWindow final : public WindowView {
     std::size_t serial;
     bool last_backward;    // of its unit, in this micro-batch
     bool skipped = false;  // by the user: an optional unit
-    std::size_t exchanges_done = 0;
+    std::size_t collectives_done = 0;
   };
   // A stream of the user's that took part in a window.
   struct Joined {
@@ -145,12 +145,12 @@ class OpenWindow final : public WindowView {
     bool active;
   };
 
-  const std::vector<std::size_t>& exchanges() const {
-    return exchanges_[current_->use.unit][static_cast<std::size_t>(current_->use.kind)];
+  const std::vector<std::size_t>& collectives() const {
+    return collectives_[current_->use.unit][static_cast<std::size_t>(current_->use.kind)];
   }
   void fork(Joined& joined);
   void require_alive(const Joined& joined) const;
-  void require_next(const Exchange& exchange) const;
+  void require_next(const Collective& collective) const;
   bool trains_unit() const { return plan_.trains(current_->use.unit, current_->program); }
   View view(std::size_t buffer, std::size_t parameter, DType type);
   void fill_gradient_zero(std::size_t unit, std::size_t parameter);
@@ -161,7 +161,7 @@ class OpenWindow final : public WindowView {
   GradientLedgers& ledgers_;
   Stream& compute_;
   int rank_;
-  std::vector<std::array<std::vector<std::size_t>, plan::window_kind_count>> exchanges_;  // by unit and kind
+  std::vector<std::array<std::vector<std::size_t>, plan::window_kind_count>> collectives_;  // by unit and kind
   std::vector<Joined> joined_;
   KeptObjects::Objects kept_;
   std::optional<Current> current_;

@@ -72,9 +72,9 @@ Operations::Operations(const ExecutorInput& input, ModelMemory& memory)
                                       : std::vector<ParameterPiece>{});
   }
   for (const plan::Segment& segment : plan_.segments) {
-    auto& collectives = collectives_.emplace_back();
+    auto& calls = calls_.emplace_back();
     for (const Operation& operation : segment.operations) {
-      collectives.push_back(collective_of(operation, segment.kind == plan::SegmentKind::evaluation));
+      calls.push_back(call_of(operation, segment.kind == plan::SegmentKind::evaluation));
     }
   }
 }
@@ -139,23 +139,26 @@ void Operations::make_communicators(World& world) {
 
 void Operations::launch(plan::EventPoint point, Stream& on) {
   const Operation& operation = plan_.at(point);
-  Collective& collective = collectives_[point.segment][point.operation];
+  Call& call = calls_[point.segment][point.operation];
   switch (operation.kind) {
     case OperationKind::initialize: return initialize(operation, on);
     case OperationKind::initialize_scalars:
       return kernels::set_scalars(on, scalars_at(operation), {.loss_scale = loss_scaling_.initial});
     case OperationKind::cast:
     case OperationKind::convert: return cast(operation, on);
-    case OperationKind::all_gather:
     case OperationKind::exchange:
-    case OperationKind::all_gather_sum: return communicator_of(operation).all_gather(on, collective.gathers);
+      if (!call.reductions.empty()) return communicator_of(operation).reduce_scatter(on, call.reductions);
+      if (call.sum.data != nullptr) return communicator_of(operation).all_reduce(on, call.sum);
+      [[fallthrough]];
+    case OperationKind::all_gather:
+    case OperationKind::all_gather_sum: return communicator_of(operation).all_gather(on, call.gathers);
     case OperationKind::prepare_gradient: return prepare_gradient(operation, on);
     case OperationKind::accumulate: return accumulate(operation, on);
     case OperationKind::hook: return hook(operation, on);
     case OperationKind::broadcast: return broadcast(operation, on);
-    case OperationKind::reduce_scatter: return communicator_of(operation).reduce_scatter(on, collective.reductions);
+    case OperationKind::reduce_scatter: return communicator_of(operation).reduce_scatter(on, call.reductions);
     case OperationKind::weigh: return weigh(operation, on);
-    case OperationKind::gather_norms: return gather_norms(operation, collective, on);
+    case OperationKind::gather_norms: return gather_norms(operation, call, on);
     case OperationKind::sum_of_squares: return sum_of_squares(operation, on);
     case OperationKind::begin_update: return begin_update(plan_.segments[point.segment].program, on);
     case OperationKind::optimize: return optimize(operation, on);
@@ -222,32 +225,37 @@ void Operations::cast(const Operation& operation, Stream& on) {
 }
 
 // A segment for each pair of accesses, source and target. Gathers are in place: the part that this rank contributes
-// stands at its place in the whole.
-// Gathers of evaluations say so: a rank that evaluates once more than others is told with the first of them.
-Operations::Collective Operations::collective_of(const Operation& operation, bool evaluates) {
-  Collective result;
-  const bool reduces = operation.kind == OperationKind::reduce_scatter;
+// stands at its place in the whole. Gathers of evaluations say so: a rank that evaluates once more than others is told
+// with the first of them.
+Operations::Call Operations::call_of(const Operation& operation, bool evaluates) {
+  Call result;
+  const bool in_window = operation.kind == OperationKind::exchange;
+  const bool scatters = in_window ? operation.collective_kind == CollectiveKind::reduce_scatter
+                                  : operation.kind == OperationKind::reduce_scatter;
   if (!is_collective(operation.kind) || operation.kind == OperationKind::broadcast) return result;
   for (std::size_t move = 0; move < operation.moves(); ++move) {
     const plan::Range& source = operation.source(move).range;
     const plan::Range& target = operation.target(move).range;
     const std::size_t unit = operation.source(move).tenant;
-    const bool exchanges = operation.kind == OperationKind::exchange;
     const std::string_view label = unit == plan::no_unit ? to_string(operation.kind)
-                                   : exchanges
-                                       ? std::string_view(plan_.units[unit].exchanges[operation.exchange].name)
+                                   : in_window
+                                       ? std::string_view(plan_.units[unit].collectives[operation.collective].name)
                                        : std::string_view(evaluates ? evaluated_[unit] : plan_.units[unit].name);
-    if (!reduces) {
+    if (scatters) {
+      result.reductions.push_back({.data = address(source),
+                                   .wire = operation.wire,
+                                   .result = reinterpret_cast<float*>(address(target)),
+                                   .shard_elements = target.size.count() / sizeof(float),
+                                   .accumulate = operation.add,
+                                   .divisor = static_cast<float>(operation.divisor),
+                                   .label = label});
+    } else if (in_window && operation.collective_kind == CollectiveKind::all_reduce) {
+      result.sum = {.data = reinterpret_cast<float*>(address(target)),
+                    .elements = target.size.count() / sizeof(float),
+                    .label = label};
+    } else {
       result.gathers.push_back({.data = address(target), .shard = source.size, .label = label});
-      continue;
     }
-    result.reductions.push_back({.data = address(source),
-                                 .wire = operation.wire,
-                                 .result = reinterpret_cast<float*>(address(target)),
-                                 .shard_elements = target.size.count() / sizeof(float),
-                                 .accumulate = operation.add,
-                                 .divisor = static_cast<float>(operation.divisor),
-                                 .label = label});
   }
   return result;
 }
@@ -302,7 +310,7 @@ void Operations::broadcast(const Operation& operation, Stream& on) {
 
 // Labels are compared between ranks: with the learning rate in this one, ranks that ask for different updates are told
 // before anything is updated.
-void Operations::gather_norms(const Operation& operation, Collective& collective, Stream& on) {
+void Operations::gather_norms(const Operation& operation, Call& call, Stream& on) {
   NormLabel& label = norm_labels_[next_norm_label_++ % norm_labels_.size()];
   const bool several = plan_.programs.size() > 1;
   const std::string_view program = several ? plan_.programs[program_].name : std::string_view();
@@ -312,8 +320,8 @@ void Operations::gather_norms(const Operation& operation, Collective& collective
                                   : fmt::format_to_n(label.data(), label.size(), "norms, in discard_gradients(){}{}",
                                                      several ? " of program " : "", program)
                                         .out;
-  collective.gathers.front().label = {label.data(), end};
-  communicator_of(operation).all_gather(on, collective.gathers);
+  call.gathers.front().label = {label.data(), end};
+  communicator_of(operation).all_gather(on, call.gathers);
   note_parts(on);
 }
 

@@ -69,9 +69,10 @@ class Operations {
 
  private:
   // A collective is called with these, made once: communicators keep views of groups.
-  struct Collective {
+  struct Call {
     std::vector<AllGather> gathers;
     std::vector<ReduceScatter> reductions;
+    AllReduce sum;  // in a window
   };
   // Elements of a tensor, from the first one on, and its name.
   struct InitialPlace {
@@ -83,7 +84,7 @@ class Operations {
   Communicator& communicator_of(const plan::Operation& operation) {
     return *communicators_[static_cast<std::size_t>(operation.stream)].at(operation.group.bits());
   }
-  Collective collective_of(const plan::Operation& operation, bool evaluates);
+  Call call_of(const plan::Operation& operation, bool evaluates);
   void set_anchor(std::size_t unit, Stream& on);
   // A tensor's full name in this rank's variant of the unit.
   std::string name_here(std::size_t unit, const std::string& tensor) const;
@@ -95,7 +96,7 @@ class Operations {
   void sum_of_squares(const plan::Operation& operation, Stream& on);
   void hook(const plan::Operation& operation, Stream& on);
   void broadcast(const plan::Operation& operation, Stream& on);
-  void gather_norms(const plan::Operation& operation, Collective& collective, Stream& on);
+  void gather_norms(const plan::Operation& operation, Call& call, Stream& on);
   void weigh(const plan::Operation& operation, Stream& on);
   void note_parts(Stream& on);
   void begin_update(std::size_t program, Stream& on);
@@ -133,7 +134,7 @@ class Operations {
   const GradientHook& gradient_hook_;
   ModelMemory& memory_;
   std::vector<std::string> evaluated_;                        // labels, by unit
-  std::vector<std::vector<Collective>> collectives_;          // by segment and operation
+  std::vector<std::vector<Call>> calls_;                      // by segment and operation
   std::vector<std::vector<OptimizerRun>> runs_;               // by unit
   std::vector<std::unique_ptr<UnitUpdate>> unit_updates_;     // by unit; null: run by run
   std::vector<std::vector<float*>> states_;                   // by unit: whole states, then those of each run

@@ -42,7 +42,7 @@ const Precision& RecordedPass::precision_of(const Unit& unit) const {
 }
 
 RecordedPass::UnitOffsets RecordedPass::offsets_of(const Unit& unit) const {
-  UnitOffsets offsets{.parameters = {}, .gradients = {}, .buffers = {}, .exchanges = {}, .end = {}};
+  UnitOffsets offsets{.parameters = {}, .gradients = {}, .buffers = {}, .collectives = {}, .end = {}};
   const auto place = [&](std::vector<Bytes>& list, Bytes size) {
     list.push_back(offsets.end);
     offsets.end = round_up(offsets.end + size, alignment);
@@ -54,8 +54,8 @@ RecordedPass::UnitOffsets RecordedPass::offsets_of(const Unit& unit) const {
   }
   for (const Buffer* each : unit.buffers()) place(offsets.buffers, size_of(DType::fp32) * each->elements());
   const auto ranks = static_cast<std::size_t>(subject_.world.size());
-  for (const Exchange* each : unit.exchanges()) {
-    place(offsets.exchanges, plan::exchange_value_size * (each->values() * ranks));
+  for (const Collective* each : unit.collectives()) {
+    place(offsets.collectives, each->spec().bytes() * ranks);
   }
   return offsets;
 }
@@ -128,9 +128,11 @@ std::span<float> RecordedPass::Scratch::values(const Buffer& buffer) {
   return {reinterpret_cast<float*>(at(offsets().buffers[index])), buffer.elements()};
 }
 
-std::span<double> RecordedPass::Scratch::contribution(const Exchange& exchange) {
-  const std::size_t index = unit().index_of(exchange);
-  return {reinterpret_cast<double*>(at(offsets().exchanges[index])), exchange.values()};
+WindowView::View RecordedPass::Scratch::contribution(const Collective& collective, std::optional<DType> type) {
+  const std::size_t index = unit().index_of(collective);
+  require_type(describe(), collective, type);
+  const bool scatters = collective.options().kind == CollectiveKind::reduce_scatter;
+  return {at(offsets().collectives[index]), collective.elements() * (scatters ? pass_.ranks() : 1)};
 }
 
 void RecordedPass::Scratch::join(Stream& other) {

@@ -50,7 +50,7 @@ class RecordedPass final : public WatchedPass {
     std::vector<Bytes> parameters;
     std::vector<Bytes> gradients;
     std::vector<Bytes> buffers;
-    std::vector<Bytes> exchanges;  // what each rank brings
+    std::vector<Bytes> collectives;  // what each rank brings
     Bytes end;
   };
 
@@ -67,7 +67,7 @@ class RecordedPass final : public WatchedPass {
     View parameter(const Parameter& parameter, std::optional<DType> type) override;
     View gradient(const Parameter& parameter, std::optional<DType> type, GradientMode mode) override;
     std::span<float> values(const Buffer& buffer) override;
-    std::span<double> contribution(const Exchange& exchange) override;
+    View contribution(const Collective& collective, std::optional<DType> type) override;
     const float* loss_scale() override { return pass_.loss_scale_; }
     Stream& stream() override { return pass_.stream_; }
     void join(Stream& other) override;

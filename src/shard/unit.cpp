@@ -16,8 +16,20 @@ Parameter::Parameter(Shape shape, Initial initial, ParameterOptions options)
 Buffer::Buffer(Shape shape, Initial initial)
     : shape_(std::move(shape)), elements_(element_count(shape_)), initial_(initial) {}
 
-Exchange::Exchange(std::size_t values, const ExchangeOptions& options) : values_(values), options_(options) {
-  if (values == 0) throw UsageError("an exchange of no values: give it what each rank brings");
+Collective::Collective(std::size_t elements, const CollectiveOptions& options)
+    : elements_(elements), options_(options) {
+  if (elements == 0) throw UsageError("a collective of no elements: give it what each rank brings");
+}
+
+plan::CollectiveSpec Collective::spec() const {
+  return {.name = name(),
+          .kind = options_.kind,
+          .type = options_.type,
+          .elements = elements_,
+          .forward = options_.forward,
+          .backward = options_.backward,
+          .evaluate = options_.evaluate,
+          .axes = options_.axes};
 }
 
 // A unit that ends, or that was never finished, lets its tensors go; a tensor that ends leaves its name.
@@ -33,11 +45,11 @@ Membership::~Membership() {
 const Unit* Membership::unit() const { return roll_ ? roll_->unit : nullptr; }
 
 Unit::Unit(UnitOptions options, std::size_t index, std::span<const NamedParameter> parameters,
-           std::span<const NamedBuffer> buffers, std::span<const NamedExchange> exchanges)
+           std::span<const NamedBuffer> buffers, std::span<const NamedCollective> collectives)
     : options_(std::move(options)), index_(index), roll_(std::make_shared<Membership::Roll>()) {
   enrol(parameters, parameters_);
   enrol(buffers, buffers_);
-  enrol(exchanges, exchanges_);
+  enrol(collectives, collectives_);
   roll_->unit = this;
 }
 
@@ -104,9 +116,9 @@ std::span<Buffer* const> Unit::buffers() const {
   return buffers_;
 }
 
-std::span<Exchange* const> Unit::exchanges() const {
+std::span<Collective* const> Unit::collectives() const {
   require_all_there();
-  return exchanges_;
+  return collectives_;
 }
 
 template <typename Tensor>
@@ -124,20 +136,20 @@ std::size_t Unit::index_among(const Tensor& tensor, std::string_view what) const
 
 std::size_t Unit::index_of(const Parameter& parameter) const { return index_among(parameter, "parameter"); }
 std::size_t Unit::index_of(const Buffer& buffer) const { return index_among(buffer, "buffer"); }
-std::size_t Unit::index_of(const Exchange& exchange) const { return index_among(exchange, "exchange"); }
+std::size_t Unit::index_of(const Collective& collective) const { return index_among(collective, "collective"); }
 
 plan::UnitSpec Unit::spec() const {
   plan::UnitSpec spec{.name = name(),
                       .parameters = {},
                       .buffers = {},
-                      .exchanges = {},
+                      .collectives = {},
                       .precision = options_.precision,
                       .prefetch = options_.prefetch,
                       .reshard_after_forward = options_.reshard_after_forward,
                       .recompute = options_.recompute,
                       .optimizer_states = std::nullopt,
                       .states_in = options_.states_in,
-                      .apart = options_.in_replica ? AxisSet(Axis::replicate) : AxisSet(),
+                      .apart = options_.apart,
                       .prefix = options_.prefix.value_or(name() + ".")};
   if (options_.optimizer) spec.optimizer_states = options_.optimizer->states();
   for (const Parameter* parameter : parameters()) {
@@ -147,15 +159,7 @@ plan::UnitSpec Unit::spec() const {
                                .frozen = parameter->options().frozen});
   }
   for (const Buffer* buffer : buffers()) spec.buffers.push_back({buffer->name(), buffer->shape()});
-  for (const Exchange* exchange : exchanges()) {
-    const ExchangeOptions& options = exchange->options();
-    spec.exchanges.push_back({.name = exchange->name(),
-                              .values = exchange->values(),
-                              .forward = options.forward,
-                              .backward = options.backward,
-                              .evaluate = options.evaluate,
-                              .apart = options.in_replica ? AxisSet(Axis::replicate) : AxisSet()});
-  }
+  for (const Collective* collective : collectives()) spec.collectives.push_back(collective->spec());
   return spec;
 }
 

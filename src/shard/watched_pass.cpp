@@ -56,11 +56,13 @@ WindowView* WatchedPass::open_window(std::size_t serial) {
 }
 
 // The others bring zeros: a pass that is watched meets nobody.
-Contributions WatchedPass::exchange(std::size_t serial, const Exchange& exchange) {
-  return {.first = open_window(serial)->contribution(exchange).data(),
-          .values = exchange.values(),
+Collected<std::byte> WatchedPass::collect(std::size_t serial, const Collective& collective) {
+  const CollectiveOptions& options = collective.options();
+  const bool gathers = options.kind == CollectiveKind::all_gather;
+  return {.first = static_cast<const std::byte*>(open_window(serial)->contribution(collective, options.type).data),
+          .values = collective.elements(),
           .replicas = 1,
-          .ranks_of_replica = static_cast<std::uint32_t>(ranks())};
+          .ranks_of_replica = static_cast<std::uint32_t>(gathers ? ranks() : 1)};
 }
 
 void WatchedPass::close(std::size_t serial) {

@@ -32,6 +32,13 @@ UsageError wrong_type(const std::string& window, const AskedType& asked) {
                                 to_string(asked.actual), asked.asked ? to_string(*asked.asked) : "fp64"));
 }
 
+void require_type(const std::string& window, const Collective& collective, std::optional<DType> asked) {
+  const auto name = [](std::optional<DType> type) { return type ? to_string(*type) : "fp64"; };
+  if (asked == collective.options().type) return;
+  throw UsageError(
+      fmt::format("{}: {} is of {}, not {}", window, collective.name(), name(collective.options().type), name(asked)));
+}
+
 void require_no_setting(const Unit& unit) {
   if (!unit.options().recompute) return;
   throw UsageError(fmt::format(
@@ -72,10 +79,13 @@ WindowNotes* Window::notes() { return opened().notes(); }
 plan::WindowKind Window::kind() const { return opened().kind(); }
 bool Window::trains(const Parameter& parameter) const { return opened().trains(parameter); }
 std::span<float> Window::buffer(const Buffer& buffer) { return opened().values(buffer); }
-std::span<double> Window::contribution(const Exchange& exchange) { return opened().contribution(exchange); }
-Contributions Window::exchange(const Exchange& exchange) {
-  opened();
-  return link_->host->exchange(serial_, exchange);
+Window::Raw Window::raw_contribution(const Collective& collective, std::optional<DType> type) {
+  const WindowView::View view = opened().contribution(collective, type);
+  return {view.data, view.elements};
+}
+Collected<std::byte> Window::raw_collect(const Collective& collective, std::optional<DType> type) {
+  opened().contribution(collective, type);  // refuses another type, and one that does not come next
+  return link_->host->collect(serial_, collective);
 }
 Stream& Window::stream() { return opened().stream(); }
 void Window::join(Stream& other) { opened().join(other); }

@@ -154,7 +154,7 @@ inline void with_model(const Job& job, const std::function<void(FullyShard&)>& b
                              .loss_scaling = job.loss_scaling,
                              .checkpointing = job.checkpointing});
     for (auto& layer : layers) {
-      model.add(*layer, UnitOptions{.in_replica = job.experts && layer == layers[1]});
+      model.add(*layer, UnitOptions{.apart = job.experts && layer == layers[1] ? AxisSet(Axis::replicate) : AxisSet()});
     }
     if (job.sgd) {
       model.finalize(Sgd{.momentum = 0.9f});

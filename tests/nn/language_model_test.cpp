@@ -78,7 +78,7 @@ class LanguageModel {
         if (names.empty() || std::find(names.begin(), names.end(), name) != names.end()) parameter.set_frozen(true);
       }
       void operator()(std::string_view, Buffer&) override {}
-      void operator()(std::string_view, Exchange&) override {}
+      void operator()(std::string_view, Collective&) override {}
       void operator()(std::string_view name, Module& part) override {
         if (names.empty() || std::find(names.begin(), names.end(), name) == names.end()) return part.visit(*this);
         Freeze everything({});

@@ -15,7 +15,7 @@ class MemoryWindows : public tessera::StandInModel {
   virtual void* gradient(const tessera::Parameter&) { return nullptr; }  // null: not wanted
   virtual const float* loss_scale() { return nullptr; }
   virtual float* buffer(const tessera::Buffer&) { throw tessera::UsageError("this memory has no buffers"); }
-  virtual double* contribution(const tessera::Exchange&) { throw tessera::UsageError("this memory is of one rank"); }
+  virtual double* contribution(const tessera::Collective&) { throw tessera::UsageError("this memory is of one rank"); }
 
  private:
   class Shown final : public tessera::WatchedWindow {
@@ -32,8 +32,8 @@ class MemoryWindows : public tessera::StandInModel {
     std::span<float> values(const tessera::Buffer& buffer) override {
       return {memory_.buffer(buffer), buffer.elements()};
     }
-    std::span<double> contribution(const tessera::Exchange& exchange) override {
-      return {memory_.contribution(exchange), exchange.values()};
+    View contribution(const tessera::Collective& collective, std::optional<tessera::DType>) override {
+      return {memory_.contribution(collective), collective.elements()};
     }
     const float* loss_scale() override { return memory_.loss_scale(); }
     tessera::Stream& stream() override { return memory_.stream(); }

@@ -52,8 +52,8 @@ class Standalone final : public MemoryWindows, private tessera::ModuleVisitor {
     throw tessera::UsageError("not a buffer of this module");
   }
   // One rank among none.
-  double* contribution(const tessera::Exchange& exchange) override {
-    exchanged_.resize(std::max(exchanged_.size(), exchange.values()));
+  double* contribution(const tessera::Collective& collective) override {
+    exchanged_.resize(std::max(exchanged_.size(), collective.elements()));
     return exchanged_.data();
   }
 
@@ -88,7 +88,7 @@ class Standalone final : public MemoryWindows, private tessera::ModuleVisitor {
     buffer.initial().fill(values, 1, name, 0);
     buffers_.push_back({.name = prefix_ + std::string(name), .buffer = &buffer, .values = std::move(values)});
   }
-  void operator()(std::string_view, tessera::Exchange&) override {}
+  void operator()(std::string_view, tessera::Collective&) override {}
   void operator()(std::string_view name, tessera::Module& part) override {
     const std::string before = prefix_;
     prefix_ += std::string(name) + ".";

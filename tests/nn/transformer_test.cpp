@@ -229,7 +229,8 @@ TEST_CASE_TEMPLATE("a_recomputed_block_gives_the_same_bits_with_dropout_too", T,
   }
 }
 
-TEST_CASE_TEMPLATE("a_counted_pass_has_the_peak_of_the_real_one_which_allocates_nothing", T, double, float, bf16, fp16) {
+TEST_CASE_TEMPLATE("a_counted_pass_has_the_peak_of_the_real_one_which_allocates_nothing", T, double, float, bf16,
+                   fp16) {
   const WithProducts own = without_onednn();
   for (const Sizes& sizes : all_sizes) {
     for (const Keep keep : {Keep::everything, Keep::only_y}) {

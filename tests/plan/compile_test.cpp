@@ -25,7 +25,7 @@ bool is_micro_batch(SegmentKind kind) {
 bool is_first(SegmentKind kind) { return kind == SegmentKind::only || kind == SegmentKind::first; }
 bool is_last(SegmentKind kind) { return kind == SegmentKind::only || kind == SegmentKind::last; }
 
-// A window that goes on behind an exchange is no use of its own.
+// A window that goes on behind a collective is no use of its own.
 std::vector<WindowUse> windows_of(const Segment& segment) {
   std::vector<WindowUse> result;
   bool goes_on = false;

@@ -199,16 +199,20 @@ inline Model recomputing_model() {
   return model;
 }
 
-// Ranks bring values together inside windows: several exchanges of one unit, of windows that are run again, of a unit
+// Collectives inside windows, of every kind: several of one unit, of windows that are run again, of a unit
 // with two windows, of one kind of window only, and of evaluation; among all ranks and in each replica.
-inline Model exchanging_model() {
+inline Model collecting_model() {
   using enum WindowKind;
   std::vector<UnitSpec> units = odd_units(4);
-  units[0].exchanges = {{.name = "u0.a", .values = 7}, {.name = "u0.b", .values = 3}};
-  units[1].exchanges = {{.name = "u1.a", .values = 5, .apart = Axis::replicate},
-                        {.name = "u1.b", .values = 1, .backward = false, .evaluate = true}};
-  units[3].exchanges = {{.name = "u3.a", .values = 64, .forward = false}};
-  return {"exchanging",
+  using enum CollectiveKind;
+  units[0].collectives = {{.name = "u0.a", .elements = 7},
+                          {.name = "u0.b", .kind = all_reduce, .type = DType::fp32, .elements = 3}};
+  units[1].collectives = {
+      {.name = "u1.a", .type = DType::bf16, .elements = 5, .axes = AxisSet::all() - Axis::replicate},
+      {.name = "u1.b", .elements = 1, .backward = false, .evaluate = true}};
+  units[3].collectives = {
+      {.name = "u3.a", .kind = reduce_scatter, .type = DType::fp32, .elements = 64, .forward = false}};
+  return {"collecting",
           std::move(units),
           {{{0, forward},
             {1, forward},
@@ -225,7 +229,7 @@ inline Model exchanging_model() {
            {{0, evaluate}, {1, evaluate}, {2, evaluate}, {3, evaluate}}}};
 }
 
-// Units that each replica has of its own, with state and an exchange, among others of all.
+// Units that each replica has of its own, with state and a collective, among others of all.
 inline Model experts_model() {
   std::vector<UnitSpec> units = odd_units(5);
   for (const std::size_t expert : {std::size_t{1}, std::size_t{2}, std::size_t{4}}) {
@@ -234,7 +238,7 @@ inline Model experts_model() {
   }
   units[2].buffers = {{"u2.state", {5}}};
   units[3].buffers = {{"u3.state", {3}}};
-  units[4].exchanges = {{.name = "u4.a", .values = 3}};
+  units[4].collectives = {{.name = "u4.a", .elements = 3}};
   return {"experts", std::move(units), Program::chain(5)};
 }
 
@@ -254,7 +258,9 @@ inline Model sliced_model() {
     units[slice].prefix = units[slice].name + ".";
   }
   units[2].buffers = {{"u2.state", {5}}};
-  units[3].exchanges = {{.name = "u3.a", .values = 3, .apart = Axis::tensor}};
+  units[1].collectives = {
+      {.name = "u1.a", .kind = CollectiveKind::all_reduce, .type = DType::fp32, .elements = 9, .axes = Axis::tensor}};
+  units[3].collectives = {{.name = "u3.a", .elements = 3, .axes = AxisSet::all() - Axis::tensor}};
   return {"sliced", std::move(units), Program::chain(4)};
 }
 
@@ -272,7 +278,7 @@ inline const std::vector<MeshShape>& further_meshes() {
 inline std::vector<Model> all_models() {
   return {chain_model(1), chain_model(2),      chain_model(3),        chain_model(5),     chain_model(8),
           tied_model(),   recompute_model(),   no_evaluation_model(), empty_unit_model(), adversarial_model(),
-          nested_model(), recomputing_model(), exchanging_model(),    experts_model()};
+          nested_model(), recomputing_model(), collecting_model(),    experts_model()};
 }
 
 // Units in programs that all go through the whole chain, each of which trains some of it.

@@ -136,6 +136,16 @@ void another_wire_type(const Plan& plan, const MutantSink& sink) {
   });
 }
 
+// A window's collective that moves otherwise than its unit says.
+void another_kind(const Plan& plan, const MutantSink& sink) {
+  at_each_collective(plan, sink, [](Plan& mutant, EventPoint point) {
+    Operation& operation = mutant.segments[point.segment].operations[point.operation];
+    operation.collective_kind = operation.collective_kind == CollectiveKind::all_reduce ? CollectiveKind::all_gather
+                                                                                        : CollectiveKind::all_reduce;
+    return operation.kind == OperationKind::exchange;
+  });
+}
+
 void another_divisor(const Plan& plan, const MutantSink& sink) {
   at_each_collective(plan, sink, [](Plan& mutant, EventPoint point) {
     Operation& operation = mutant.segments[point.segment].operations[point.operation];
@@ -204,6 +214,8 @@ std::vector<MutantClass> collective_mutants() {
           {"collective missing on all ranks", false, missing_everywhere},
           {"another unit's collective on one rank", true, another_units},
           {"another wire type on one rank", true, another_wire_type},
+          {"a window's collective of another kind on one rank", true, another_kind},
+          {"a window's collective of another kind", false, another_kind},
           {"another divisor", false, another_divisor},
           {"a sum begins elsewhere", false, another_beginning},
           {"another number of micro-batches", false, another_number_of_micro_batches},

@@ -99,8 +99,8 @@ std::vector<Subject> subjects() {
     add(result, varied_model(),
         {.strategy = strategy, .precision = bf16_mixed, .ranks = 6, .replicas = 2, .micro_batches = 3});
     add(result, chain_model(3), {.strategy = strategy, .ranks = 3, .replicas = 3, .bucket_cap = Bytes(1540)});
-    add(result, exchanging_model(), {.strategy = strategy, .ranks = 6, .replicas = 2});
-    add(result, exchanging_model(),
+    add(result, collecting_model(), {.strategy = strategy, .ranks = 6, .replicas = 2});
+    add(result, collecting_model(),
         {.strategy = strategy, .ranks = 6, .replicas = 3, .micro_batches = 2, .bucket_cap = Bytes(0)});
     add(result, experts_model(), {.strategy = strategy, .ranks = 4, .replicas = 2, .gradient_hooks = true});
     add(result, experts_model(),

@@ -125,7 +125,8 @@ bool skips(const Job& job, std::size_t expert, int step) {
 
 void add_to(FullyShard& model, Mixture& net, const Job& job) {
   model.add(net.front, "front");
-  model.add(net.expert, tessera::UnitOptions{.name = "expert", .optional = job.optional, .in_replica = true});
+  model.add(net.expert,
+            tessera::UnitOptions{.name = "expert", .optional = job.optional, .apart = tessera::Axis::replicate});
   model.add(net.head, "head");
 }
 
@@ -366,7 +367,7 @@ TEST_CASE("buffers_of_experts_become_those_of_the_first_rank_of_their_replica") 
   CHECK(failure_of(6, [&](tessera::World& world) {
           Counting counting;
           FullyShard model(world, on_mesh(2));
-          model.add(counting, tessera::UnitOptions{.name = "expert", .in_replica = true});
+          model.add(counting, tessera::UnitOptions{.name = "expert", .apart = tessera::Axis::replicate});
           model.finalize(tessera::AdamW{.learning_rate = rate});
           Values expected(3);
           tessera::Initial::normal(0.0f, 1.0f)
@@ -384,7 +385,8 @@ TEST_CASE("what_experts_do_not_go_with_is_named") {
                             [&](tessera::World& world) {
                               Layer layer(2, 2, rows);
                               FullyShard model(world, {.replicas = 2, .outer = {.every = 3}});
-                              model.add(layer, tessera::UnitOptions{.name = "expert", .in_replica = true});
+                              model.add(layer,
+                                        tessera::UnitOptions{.name = "expert", .apart = tessera::Axis::replicate});
                               model.finalize(tessera::AdamW{});
                             }),
                  "unit expert has other values along replicate, which does not go with outer steps"));
@@ -392,7 +394,8 @@ TEST_CASE("what_experts_do_not_go_with_is_named") {
                             [&](tessera::World& world) {
                               Layer expert(2, 2, rows), other(2, 2, rows);
                               FullyShard model(world, on_mesh(2));
-                              model.add(expert, tessera::UnitOptions{.name = "expert", .in_replica = true});
+                              model.add(expert,
+                                        tessera::UnitOptions{.name = "expert", .apart = tessera::Axis::replicate});
                               model.add(other, "expert.1");
                               model.finalize(tessera::AdamW{});
                             }),

@@ -174,7 +174,7 @@ void add_layers(tessera::FullyShard& model, std::vector<std::unique_ptr<L>>& lay
     if (run.frozen.contains(l)) layers[l]->weight.set_frozen(true);
     if (run.frozen.contains(l) && l % 2 == 1) layers[l]->bias.set_frozen(true);
     tessera::UnitOptions unit;
-    unit.in_replica = run.in_replica.contains(l);
+    if (run.in_replica.contains(l)) unit.apart = tessera::Axis::replicate;
     if (run.offloaded.contains(l)) unit.states_in = tessera::MemorySpace::host;
     if (!run.precisions.empty()) unit.precision = run.precisions[l % run.precisions.size()];
     model.add(*layers[l], unit);

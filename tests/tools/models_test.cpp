@@ -27,7 +27,7 @@ class Collector final : public tessera::ModuleVisitor {
     unit_.parameters.push_back({.name = prefix_ + std::string(name), .shape = parameter.shape()});
   }
   void operator()(std::string_view, tessera::Buffer&) override { FAIL("a GPT has no untrained state"); }
-  void operator()(std::string_view, tessera::Exchange&) override { FAIL("a GPT exchanges nothing"); }
+  void operator()(std::string_view, tessera::Collective&) override { FAIL("a GPT exchanges nothing"); }
   void operator()(std::string_view name, tessera::Module& part) override {
     const std::string outer = prefix_;
     prefix_ += std::string(name) + ".";

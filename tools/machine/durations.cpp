@@ -302,8 +302,12 @@ double DurationModel::seconds(const Operation& operation) const {
   if (takes_no_time(operation.kind)) return 0;
   if (!is_collective(operation.kind)) return memory_seconds(operation);
   if (operation.group.empty()) return memory_seconds(operation);
-  const bool sums = operation.kind == OperationKind::reduce_scatter;
-  return collective_seconds(machine_, plan_, {operation.group, sums, whole_bytes(operation)});
+  const auto seconds_of = [&](bool sums) {
+    return collective_seconds(machine_, plan_, {operation.group, sums, whole_bytes(operation)});
+  };
+  if (operation.kind != OperationKind::exchange) return seconds_of(operation.kind == OperationKind::reduce_scatter);
+  if (operation.collective_kind == plan::CollectiveKind::all_reduce) return seconds_of(true) + seconds_of(false);
+  return seconds_of(operation.collective_kind == plan::CollectiveKind::reduce_scatter);
 }
 
 plan::Durations DurationModel::durations() const {

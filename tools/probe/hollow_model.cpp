@@ -40,17 +40,19 @@ void HollowModel::add(const plan::UnitSpec& spec) {
     buffers_.push_back(std::make_unique<Buffer>(each.shape));
     buffers.push_back({name_within(spec.name, each.name), buffers_.back().get()});
   }
-  std::vector<NamedExchange> exchanges;
-  for (const plan::ExchangeSpec& each : spec.exchanges) {
-    const ExchangeOptions options{.forward = each.forward,
-                                  .backward = each.backward,
-                                  .evaluate = each.evaluate,
-                                  .in_replica = !each.apart.empty()};
-    exchanges_.push_back(std::make_unique<Exchange>(each.values, options));
-    exchanges.push_back({name_within(spec.name, each.name), exchanges_.back().get()});
+  std::vector<NamedCollective> collectives;
+  for (const plan::CollectiveSpec& each : spec.collectives) {
+    const CollectiveOptions options{.kind = each.kind,
+                                    .type = each.type,
+                                    .forward = each.forward,
+                                    .backward = each.backward,
+                                    .evaluate = each.evaluate,
+                                    .axes = each.axes};
+    collectives_.push_back(std::make_unique<Collective>(each.elements, options));
+    collectives.push_back({name_within(spec.name, each.name), collectives_.back().get()});
   }
   const UnitOptions options{.name = spec.name, .precision = spec.precision};
-  units_.push_back(&model_.add_unit(options, parameters, buffers, exchanges));
+  units_.push_back(&model_.add_unit(options, parameters, buffers, collectives));
 }
 
 void HollowModel::step() {
@@ -70,7 +72,7 @@ void HollowModel::run(const std::vector<plan::WindowUse>& windows) {
     if (!windows[k].resumes) {
       open.push_back(model_.open(unit, windows[k].kind));
       if (windows[k].kind == plan::WindowKind::backward) write_gradients(open.back(), unit);
-      exchange_zeros(open.back(), unit);
+      collect_zeros(open.back(), unit);
     }
     if (!closing[k]) continue;
     open.back().close();
@@ -78,12 +80,23 @@ void HollowModel::run(const std::vector<plan::WindowUse>& windows) {
   }
 }
 
-void HollowModel::exchange_zeros(Window& window, const Unit& unit) {
-  for (const std::size_t index : plan::exchanges_in(model_.plan().units[unit.index()], window.kind())) {
-    const Exchange& exchange = *unit.exchanges()[index];
-    const std::span<double> mine = window.contribution(exchange);
+void HollowModel::collect_zeros(Window& window, const Unit& unit) {
+  const auto collect = [&]<typename T>(const Collective& collective, T) {
+    const std::span<T> mine = window.contribution<T>(collective);
     kernels::fill_zero(window.stream(), mine.data(), Bytes(mine.size_bytes()));
-    window.exchange(exchange);
+    window.collect<T>(collective);
+  };
+  for (const std::size_t index : plan::collectives_in(model_.plan().units[unit.index()], window.kind())) {
+    const Collective& collective = *unit.collectives()[index];
+    const std::optional<DType> type = collective.options().type;
+    if (!type)
+      collect(collective, double{});
+    else if (*type == DType::fp32)
+      collect(collective, float{});
+    else if (*type == DType::bf16)
+      collect(collective, bf16{});
+    else
+      collect(collective, fp16{});
   }
 }
 

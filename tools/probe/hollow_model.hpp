@@ -28,12 +28,12 @@ class HollowModel {
  private:
   void add(const plan::UnitSpec& spec);
   void run(const std::vector<plan::WindowUse>& windows);
-  void exchange_zeros(Window& window, const Unit& unit);
+  void collect_zeros(Window& window, const Unit& unit);
   void write_gradients(Window& window, const Unit& unit);
 
   std::vector<std::unique_ptr<Parameter>> parameters_;
   std::vector<std::unique_ptr<Buffer>> buffers_;
-  std::vector<std::unique_ptr<Exchange>> exchanges_;
+  std::vector<std::unique_ptr<Collective>> collectives_;
   std::vector<Unit*> units_;
   plan::Program program_;
   FullyShard model_;

@@ -87,7 +87,9 @@ Traffic traffic(const plan::Plan& plan) {
       if (times == 0 || !is_collective(operation.kind) || operation.group.empty()) continue;
       auto& [group, sizes] = kinds[{every, operation.kind, operation.group.bits()}];
       group = operation.group;
-      sizes[whole_size(operation)] += times;
+      const bool twice = operation.kind == plan::OperationKind::exchange &&
+                         operation.collective_kind == plan::CollectiveKind::all_reduce;
+      sizes[whole_size(operation)] += twice ? 2 * times : times;  // a sum, and what it came to for all
     }
   }
   for (const auto& [key, of_group] : kinds) {

@@ -393,7 +393,7 @@ class ShardedModule::Implementation : public TensorOwner {
       options = rule.options;
       break;
     }
-    if (!options.name.empty() || options.prefix || options.recompute || options.optional || options.in_replica) {
+    if (!options.name.empty() || options.prefix || options.recompute || options.optional || !options.apart.empty()) {
       throw UsageError(fmt::format(
           "unit {}: ModuleOptions::per_unit takes precision, prefetch, reshard_after_forward and optimizer; parts are "
           "computed again by tessera::torch::checkpoint(), and may_be_unused names what passes may leave out",

@@ -479,7 +479,7 @@ typename BatchNorm<T>::Saved BatchNorm<T>::forward(Window& window, ActivationSta
   if (statistics_ && window.kind() != plan::WindowKind::evaluate) {
     enqueue(window, batch_norm_moments<T>,
             {.x = x, .moments = window.contribution(*statistics_).data(), .scratch = scratch.data()});
-    moments = window.exchange(*statistics_);
+    moments = window.collect(*statistics_);
   }
   enqueue(window, batch_norm_forward<T>,
           {.x = x,
@@ -519,7 +519,7 @@ void BatchNorm<T>::backward(Window& window, ActivationStack& stack, const Saved&
              .relu_y = relu_y,
              .sums = own,
              .scratch = scratch.data()});
-    sums = window.exchange(*statistics_);
+    sums = window.collect(*statistics_);
   }
   enqueue(window, batch_norm_backward<T>,
           {.x = saved.x,

@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tessera/base/shape.hpp"
@@ -40,17 +41,29 @@ struct BufferSpec {
   Shape shape;
 };
 
-// Values in fp64 that every rank brings to a window of the unit, where all then see everybody's: sums of a batch's
-// statistics. Of which windows, and along which axes ranks stay apart, is part of it: all others that train together
-// take part. A window does those of its kind in the order of the unit's list, a backward window in the reverse order.
-struct ExchangeSpec {
-  std::string name;        // full name
-  std::size_t values = 0;  // of each rank
-  bool forward = true;     // and recompute
+// A collective inside a window of the unit does this with what its ranks bring.
+enum class CollectiveKind {
+  all_gather,      // everybody's elements, to all
+  all_reduce,      // the sum of everybody's elements, to all
+  reduce_scatter,  // the same, of which each rank gets its place
+};
+std::string_view to_string(CollectiveKind kind);
+
+// One that a module declares. The windows that have it are part of it, and so are the axes along which the ranks differ
+// that take part. A window does those of its kind in the order of the unit's list, a backward window in reverse.
+struct CollectiveSpec {
+  std::string name;  // full name
+  CollectiveKind kind = CollectiveKind::all_gather;
+  std::optional<DType> type = std::nullopt;  // none: fp64. Sums are of fp32
+  std::size_t elements = 0;                  // that each rank brings; of reduce_scatter, that each gets
+  bool forward = true;                       // and recompute
   bool backward = true;
   bool evaluate = false;
-  AxisSet apart = {};
-  friend bool operator==(const ExchangeSpec&, const ExchangeSpec&) = default;
+  // Default: those along which ranks have the unit in common. Ranks that train by themselves stay apart in any case. In
+  // a Plan: always set.
+  std::optional<AxisSet> axes = std::nullopt;
+  Bytes bytes() const { return (type ? size_of(*type) : Bytes(8)) * elements; }
+  friend bool operator==(const CollectiveSpec&, const CollectiveSpec&) = default;
 };
 
 // Values that go between a unit's windows and those of another role of ranks (roles.hpp), from each rank to the one at
@@ -69,7 +82,7 @@ struct UnitSpec {
   std::string name;
   std::vector<ParameterSpec> parameters;
   std::vector<BufferSpec> buffers = {};
-  std::vector<ExchangeSpec> exchanges = {};
+  std::vector<CollectiveSpec> collectives = {};
   // These are the unit's own; else the plan's count.
   std::optional<Precision> precision = std::nullopt;
   std::optional<std::size_t> prefetch = std::nullopt;

@@ -19,8 +19,6 @@ inline constexpr Bytes buffer_alignment{512};
 inline constexpr Bytes scalars_size{72};
 inline constexpr Bytes loss_scale_offset{44};
 inline constexpr Bytes norm_size{8};
-// A value that ranks bring to an exchange is fp64.
-inline constexpr Bytes exchange_value_size{8};
 inline constexpr Bytes step_part_size{16};
 
 struct CategoryBytes {

@@ -146,7 +146,7 @@ enum class OperationKind {
   cast,              // my master shard, or whole masters, into the parameter dtype
   all_gather,        // parameters from shards
   window,            // the user's
-  exchange,          // inside a window, between two stretches of it: what every rank brings to it, to all
+  exchange,          // a collective inside a window, between two stretches of it (CollectiveSpec)
   prepare_gradient,  // acquires a gradient slot; zero in the padding
   accumulate,        // accumulation (+)= gradient slot
   convert,           // gradient slot into the wire's type
@@ -176,7 +176,7 @@ constexpr bool is_collective(OperationKind kind) {
 constexpr bool is_message(OperationKind kind) { return kind == OperationKind::send || kind == OperationKind::receive; }
 
 inline constexpr std::size_t no_unit = static_cast<std::size_t>(-1);
-inline constexpr std::size_t no_exchange = static_cast<std::size_t>(-1);
+inline constexpr std::size_t no_collective = static_cast<std::size_t>(-1);
 
 // The reduction of a bucket, and the gathering of its sums, name several units: pairs of accesses, source and target,
 // one for each. `unit` is the first.
@@ -189,8 +189,9 @@ struct Operation {
   AxisSet group = {};  // of collectives: the ranks that differ along these axes, in the order of MeshShape::index_of
   WindowKind window = WindowKind::forward;  // of kind window
   bool resumes = false;                     // of kind window: one that was open before (WindowUse, or an exchange)
-  std::size_t exchange = no_exchange;       // of kind exchange: in the list of the unit
-  bool add = false;                         // accumulate, reduce_scatter: add to the target instead of replacing it
+  std::size_t collective = no_collective;   // of kind exchange: in the list of the unit
+  CollectiveKind collective_kind = CollectiveKind::all_gather;  // of kind exchange
+  bool add = false;          // accumulate, reduce_scatter: add to the target instead of replacing it
   std::size_t divisor = 1;   // reduce_scatter: ranks × micro-batches once, in the last reduction of all (the update
                              // puts right what ranks brought other than that); of masters: replicas
   DType wire = DType::fp32;  // reduce_scatter: dtype of what is read
@@ -304,7 +305,7 @@ struct Plan {
   std::vector<UnitBuffers> unit_buffers;
   std::vector<ProgramBuffers> program_buffers;
   std::size_t activations = no_buffer;
-  std::size_t exchanged = no_buffer;
+  std::size_t exchanged = no_buffer;       // the collective of a window works on it in place; one at a time runs
   std::size_t gather_staging = no_buffer;  // of the communicators that gather, reduce and exchange
   std::size_t reduce_staging = no_buffer;
   std::size_t exchange_staging = no_buffer;
@@ -349,8 +350,8 @@ struct Plan {
   // Between its windows of a pass (Resharding) a rank holds a gathered unit sharded over these.
   AxisSet held_between_windows(std::size_t unit) const;
   AxisSet held_between_windows(const Resharding& resharding, AxisSet parameters) const;
-  // Who takes part in an exchange.
-  AxisSet group_of(const ExchangeSpec& exchange) const { return mesh.group(training() - exchange.apart); }
+  // Who takes part in a collective of a window.
+  AxisSet group_of(const CollectiveSpec& collective) const { return mesh.group(training() & *collective.axes); }
   // ---- steps ----
 
   // Returns the micro-batches of a program's step. Where they add up, with one both modes are `reduced`. The divisor is
@@ -391,7 +392,7 @@ struct Plan {
 };
 
 // Those that a window of this kind does, as places in the list of its unit, in their order.
-std::vector<std::size_t> exchanges_in(const UnitSpec& unit, WindowKind window);
+std::vector<std::size_t> collectives_in(const UnitSpec& unit, WindowKind window);
 
 // The segments that may follow a segment, of those that the plan has.
 std::vector<std::size_t> successors(const Plan& plan, std::size_t segment);

@@ -32,7 +32,7 @@ class ShardedModel {
   Unit& add(Module& module, UnitOptions options);
   // The layer below modules: named parameters, and windows opened by hand or with a callback.
   Unit& add_unit(UnitOptions options, std::span<const NamedParameter> parameters,
-                 std::span<const NamedBuffer> buffers = {}, std::span<const NamedExchange> exchanges = {});
+                 std::span<const NamedBuffer> buffers = {}, std::span<const NamedCollective> collectives = {});
   Unit& add_unit(std::string_view name, std::span<const NamedParameter> parameters);
 
   // Says what a step is, where it is not every unit forward and then backward in reverse; called more than once, a

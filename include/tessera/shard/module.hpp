@@ -1,5 +1,5 @@
-// The base of a user's layers: a module names its parameters, buffers, exchanges and parts. It computes in functions of
-// its own, forward(Window&, …) and backward(Window&, …), with whatever arguments and results it likes.
+// The base of a user's layers: a module names its parameters, buffers, collectives and parts. It computes in functions
+// of its own, forward(Window&, …) and backward(Window&, …), with whatever arguments and results it likes.
 #pragma once
 
 #include <string_view>
@@ -9,7 +9,7 @@
 namespace tessera {
 
 class Buffer;
-class Exchange;
+class Collective;
 class Parameter;
 class Module;
 
@@ -19,7 +19,7 @@ class ModuleVisitor {
   virtual ~ModuleVisitor() = default;
   virtual void operator()(std::string_view name, Parameter& parameter) = 0;
   virtual void operator()(std::string_view name, Buffer& buffer) = 0;
-  virtual void operator()(std::string_view name, Exchange& exchange) = 0;
+  virtual void operator()(std::string_view name, Collective& collective) = 0;
   virtual void operator()(std::string_view name, Module& part) = 0;
 };
 
@@ -27,7 +27,7 @@ class Module {
  public:
   virtual ~Module() = default;
 
-  // Names every parameter, buffer, exchange and part, always in the same order and the same on every rank. Called by
+  // Names every parameter, buffer, collective and part, always in the same order and the same on every rank. Called by
   // FullyShard::add; from then on the module must stay at its address.
   virtual void visit(ModuleVisitor& visitor) = 0;
 };

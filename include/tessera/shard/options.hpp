@@ -7,6 +7,7 @@
 
 #include "tessera/base/bytes.hpp"
 #include "tessera/kernels/step_scalars.hpp"
+#include "tessera/plan/axes.hpp"
 #include "tessera/plan/program.hpp"
 #include "tessera/plan/strategy.hpp"
 
@@ -42,6 +43,8 @@ struct FullyShardOptions {
   // R of the mesh of R replicas by S ranks; divides the number of ranks. Gradients are summed inside each replica and
   // then across them, whatever the strategy (numerics.md); hsdp and hfsdp keep the model once in each.
   std::size_t replicas = 1;
+  // Instead of `replicas`: the ranks along named axes, outermost first, whose sizes multiply to the number of ranks.
+  std::optional<plan::MeshShape> mesh = std::nullopt;
   // With it, everything that a step reports or shows is this rank's replica's: norms, loss scale, skipped steps,
   // pieces(), whole(). Not with hfsdp.
   OuterOptions outer = {};

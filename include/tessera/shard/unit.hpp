@@ -12,7 +12,7 @@
 #include "tessera/plan/layout.hpp"
 #include "tessera/plan/strategy.hpp"
 #include "tessera/shard/buffer.hpp"
-#include "tessera/shard/exchange.hpp"
+#include "tessera/shard/collective.hpp"
 #include "tessera/shard/parameter.hpp"
 
 #pragma GCC visibility push(default)
@@ -28,7 +28,7 @@ struct Named {
 };
 using NamedParameter = Named<Parameter>;
 using NamedBuffer = Named<Buffer>;
-using NamedExchange = Named<Exchange>;
+using NamedCollective = Named<Collective>;
 
 struct UnitOptions {
   std::string name = {};  // default: "units.N"
@@ -49,13 +49,14 @@ struct UnitOptions {
   // with outer steps.
   std::shared_ptr<const Optimizer> optimizer = nullptr;
   bool optional = false;  // its windows may be skipped (FullyShard::skip)
-  // An expert: each replica of the mesh (FullyShardOptions::replicas) has such a unit of its own, with other values. It
-  // is sharded, gathered and reduced among the ranks of its replica alone. Its gradient is that of the mean loss of all
-  // ranks, as every unit's is: the sum over its replica's ranks, divided by all ranks x micro-batches, so tokens of
-  // other replicas count when their gradients are brought here. In files, and for initial values, its tensors have the
-  // number of the replica behind the prefix: "experts.up.weight" of replica 3 is "experts.3.up.weight". Its exchanges
-  // are among the replica's ranks. Not with outer steps.
-  bool in_replica = false;
+  // Ranks that differ along these axes of the mesh have other values of the unit: an expert of each replica
+  // (Axis::replicate), a slice of a layer (Axis::tensor). It is sharded, gathered and reduced among the others alone.
+  // Its gradient is that of the mean loss of all ranks, as every unit's is: the sum over those that have it in common,
+  // divided by all ranks x micro-batches, where ranks along Axis::tensor, which compute on the same samples, count
+  // once. In files, and for initial values, its tensors have the number of the variant behind the prefix:
+  // "experts.up.weight" of replica 3 is "experts.3.up.weight". Its collectives are among the ranks that have it in
+  // common, unless they say other axes. Not with outer steps.
+  AxisSet apart = {};
   // Where the states of its optimizer stand between updates. In the host's memory (pinned, of a device) they take none
   // of the device's but for slots, which two units share in turn: each update brings a unit's states there beside the
   // update of the unit before, and takes them back. With the same bits. Wants a strategy that shards states over all
@@ -68,25 +69,26 @@ struct UnitOptions {
 class Unit {
  public:
   Unit(UnitOptions options, std::size_t index, std::span<const NamedParameter> parameters,
-       std::span<const NamedBuffer> buffers = {}, std::span<const NamedExchange> exchanges = {});
-  ~Unit();  // its parameters, buffers and exchanges are free again
+       std::span<const NamedBuffer> buffers = {}, std::span<const NamedCollective> collectives = {});
+  ~Unit();  // its parameters, buffers and collectives are free again
   Unit(const Unit&) = delete;
   Unit& operator=(const Unit&) = delete;
 
   const std::string& name() const { return options_.name; }
   const UnitOptions& options() const { return options_; }
   std::size_t index() const { return index_; }
-  // All throw UsageError when one of the unit's parameters, buffers or exchanges has moved or ended since it was added.
+  // All throw UsageError when one of the unit's parameters, buffers or collectives has moved or ended since it was
+  // added.
   std::span<Parameter* const> parameters() const;
   std::span<Buffer* const> buffers() const;
-  std::span<Exchange* const> exchanges() const;
+  std::span<Collective* const> collectives() const;
 
   // Where a parameter of this unit stands in parameters(). Throws UsageError for another unit's.
   std::size_t index_of(const Parameter& parameter) const;
   // Where a buffer of this unit stands in buffers(). Throws UsageError for another unit's.
   std::size_t index_of(const Buffer& buffer) const;
-  // Where an exchange of this unit stands in exchanges(). Throws UsageError for another unit's.
-  std::size_t index_of(const Exchange& exchange) const;
+  // Where a collective of this unit stands in collectives(). Throws UsageError for another unit's.
+  std::size_t index_of(const Collective& collective) const;
   plan::UnitSpec spec() const;
 
  private:
@@ -101,7 +103,7 @@ class Unit {
   std::shared_ptr<Membership::Roll> roll_;
   std::vector<Parameter*> parameters_;
   std::vector<Buffer*> buffers_;
-  std::vector<Exchange*> exchanges_;
+  std::vector<Collective*> collectives_;
 };
 
 }  // namespace tessera

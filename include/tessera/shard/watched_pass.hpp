@@ -44,7 +44,7 @@ class WatchedWindow : public WindowView {
   View parameter(const Parameter&, std::optional<DType>) override { return {nullptr, 0}; }
   View gradient(const Parameter&, std::optional<DType>, GradientMode) override { return {nullptr, 0}; }
   std::span<float> values(const Buffer&) override { return {}; }
-  std::span<double> contribution(const Exchange&) override { return {}; }
+  View contribution(const Collective&, std::optional<DType>) override { return {nullptr, 0}; }
   const float* loss_scale() override { return nullptr; }
   Stream& stream() override;  // throws UsageError
   void join(Stream&) override {}
@@ -69,7 +69,7 @@ class WatchedPass : public WindowHost {
   Window open(const plan::WindowUse& use) override;
   WindowView* open_window(std::size_t serial) override;
   void close(std::size_t serial) override;
-  Contributions exchange(std::size_t serial, const Exchange& exchange) override;
+  Collected<std::byte> collect(std::size_t serial, const Collective& collective) override;
   void abandon(std::string_view) noexcept override {}
 
  protected:

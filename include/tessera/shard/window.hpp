@@ -20,8 +20,8 @@
 // windows is a UsageError at close, unless it is optional or frozen, or its unit was skipped. In a unit with several
 // backward windows the runtime adds them up.
 //
-// Exchanges. What ranks bring together inside the window (exchange.hpp) was declared before finalize(), and each comes
-// in its turn.
+// Collectives. What ranks bring together inside the window (collective.hpp) was declared before finalize(), and each
+// comes in its turn.
 //
 // End. A window ends with the callback that got it, or with close(). A window that is left by an exception aborts the
 // world: every rank gets an error that carries the first cause. Destructors never communicate. A closed handle may
@@ -42,7 +42,7 @@
 #include "tessera/device/stream.hpp"
 #include "tessera/plan/program.hpp"
 #include "tessera/shard/buffer.hpp"
-#include "tessera/shard/exchange.hpp"
+#include "tessera/shard/collective.hpp"
 #include "tessera/shard/kept_calls.hpp"
 #include "tessera/shard/parameter.hpp"
 
@@ -123,13 +123,21 @@ class Window {
   // The buffer's values, to read and to write on the stream. Throws UsageError as parameter() does.
   std::span<float> buffer(const Buffer& buffer);
 
-  // Where this rank writes what it brings to an exchange of the unit that comes next (exchange.hpp), on the stream.
+  // Where this rank writes what it brings to a collective of the unit that comes next (collective.hpp), on the stream.
   // Throws UsageError where another one comes next, or none.
-  std::span<double> contribution(const Exchange& exchange);
-  // Enqueues the exchange: every rank of the group does it, and work that is enqueued behind it sees what all brought.
-  // On the CPU the compute stream runs what it is given at once, so the call waits for the other ranks there. Throws as
-  // contribution() does.
-  Contributions exchange(const Exchange& exchange);
+  template <typename T = double>
+  std::span<T> contribution(const Collective& collective) {
+    const Raw raw = raw_contribution(collective, asked<T>());
+    return {static_cast<T*>(raw.data), raw.elements};
+  }
+  // Enqueues the collective: every rank of the group does it, and work that is enqueued behind it sees what all
+  // brought. On the CPU the compute stream runs what it is given at once, so the call waits for the other ranks there.
+  // Throws as contribution() does.
+  template <typename T = double>
+  Collected<T> collect(const Collective& collective) {
+    const Collected<std::byte> came = raw_collect(collective, asked<T>());
+    return {reinterpret_cast<const T*>(came.first), came.values, came.replicas, came.ranks_of_replica};
+  }
 
   // The current loss scale, a scalar in the stream's device memory: whoever seeds the backward pass multiplies with it.
   const float* loss_scale() const;
@@ -220,6 +228,8 @@ class Window {
     else
       return dtype_of<T>;
   }
+  Raw raw_contribution(const Collective& collective, std::optional<DType> type);
+  Collected<std::byte> raw_collect(const Collective& collective, std::optional<DType> type);
   Raw raw_parameter(const Parameter& parameter, std::optional<DType> type);
   Raw raw_gradient(const Parameter& parameter, std::optional<DType> type, GradientMode mode);
 

@@ -37,7 +37,7 @@ class WindowView {
   virtual View parameter(const Parameter& parameter, std::optional<DType> type) = 0;
   virtual View gradient(const Parameter& parameter, std::optional<DType> type, GradientMode mode) = 0;
   virtual std::span<float> values(const Buffer& buffer) = 0;
-  virtual std::span<double> contribution(const Exchange& exchange) = 0;
+  virtual View contribution(const Collective& collective, std::optional<DType> type) = 0;
   virtual const float* loss_scale() = 0;
   virtual Stream& stream() = 0;
   virtual void join(Stream& other) = 0;
@@ -55,7 +55,7 @@ class WindowHost {
   // Throws UsageError where another one is open inside it, or should still open there.
   virtual void close(std::size_t serial) = 0;
   // Inside the window of this opening. Throws UsageError where another is open inside it.
-  virtual Contributions exchange(std::size_t serial, const Exchange& exchange) = 0;
+  virtual Collected<std::byte> collect(std::size_t serial, const Collective& collective) = 0;
   // Aborts the world; the text says in which window.
   virtual void abandon(std::string_view what) noexcept = 0;
 
@@ -86,6 +86,7 @@ struct AskedType {
   std::optional<DType> asked;
 };
 UsageError wrong_type(const std::string& window, const AskedType& asked);
+void require_type(const std::string& window, const Collective& collective, std::optional<DType> asked);
 
 // A unit that recomputes by its setting is not asked to by its pass: throws UsageError.
 void require_no_setting(const Unit& unit);

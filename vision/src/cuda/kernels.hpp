@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "nn/src/cuda/cuda_layers.hpp"
-#include "tessera/shard/exchange.hpp"
+#include "tessera/shard/collective.hpp"
 #include "vision/src/convolution/geometry.hpp"
 #include "vision/src/pool_sides.hpp"
 #include "vision/src/rows/image_rows.hpp"

@@ -42,7 +42,7 @@
 
 namespace tessera::torch {
 
-// Options of the units whose names match a shell pattern ("*norm*"). Name, prefix, recompute, optional and in_replica
+// Options of the units whose names match a shell pattern ("*norm*"). Name, prefix, recompute, optional and apart
 // are not for units of torch's.
 struct UnitRule {
   std::string pattern;

@@ -25,7 +25,7 @@
 #include "tessera/nn/layer.hpp"
 #include "tessera/nn/view.hpp"
 #include "tessera/shard/buffer.hpp"
-#include "tessera/shard/exchange.hpp"
+#include "tessera/shard/collective.hpp"
 #include "tessera/shard/module.hpp"
 #include "tessera/shard/parameter.hpp"
 
@@ -155,7 +155,7 @@ class BatchNorm final : public Module {
   Parameter bias_;
   Buffer running_mean_;
   Buffer running_variance_;
-  std::optional<Exchange> statistics_;  // synchronised
+  std::optional<Collective> statistics_;  // synchronised
 };
 
 }  // namespace tessera::vision

@@ -18,7 +18,7 @@
 #include "tessera/shard/trace.hpp"
 #include "toy_model.hpp"
 
-namespace exchange_test {
+namespace collective_test {
 
 namespace {
 
@@ -45,7 +45,7 @@ class Centring final : public Module {
     const std::span<const float> w = window.parameter(weight);
     if (evaluates) return;
     bring(window, sums, x);
-    const Contributions all = window.exchange(sums);
+    const Contributions all = window.collect(sums);
     follow(window, all);
     window.stream().submit([this, all, &x, w] {
       y.resize(x.size());
@@ -54,7 +54,7 @@ class Centring final : public Module {
       }
     });
     window.stream().submit([one = window.contribution(more).data()] { *one = 1.0; });
-    const Contributions ones = window.exchange(more);
+    const Contributions ones = window.collect(more);
     window.stream().submit([this, ones] {
       came = 0;
       for (std::size_t rank = 0; rank < ones.ranks(); ++rank) came += static_cast<int>(ones.of(rank)[0]);
@@ -63,7 +63,7 @@ class Centring final : public Module {
   // Computes the gradient of a loss, which is dy at its end.
   void backward(Window& window, const std::vector<float>& x, const std::vector<float>& dy) {
     bring(window, sums, dy);
-    const Contributions all = window.exchange(sums);
+    const Contributions all = window.collect(sums);
     window.stream().submit([this, all, &x, &dy, dw = window.gradient(weight)] {
       dx.resize(x.size());
       std::fill(dw.begin(), dw.end(), 0.0f);
@@ -74,8 +74,8 @@ class Centring final : public Module {
     });
   }
 
-  static void bring(Window& window, const Exchange& exchange, const std::vector<float>& values) {
-    window.stream().submit([to = window.contribution(exchange), &values] {
+  static void bring(Window& window, const Collective& collective, const std::vector<float>& values) {
+    window.stream().submit([to = window.contribution(collective), &values] {
       std::fill(to.begin(), to.end(), 0.0);
       to[0] = static_cast<double>(values.size() / channels);
       for (std::size_t i = 0; i < values.size(); ++i) to[1 + i % channels] += static_cast<double>(values[i]);
@@ -97,8 +97,8 @@ class Centring final : public Module {
 
   Parameter weight{{channels}, Initial::ones()};
   Buffer seen{{channels}};
-  Exchange sums{1 + channels};
-  Exchange more{1, {.backward = false}};
+  Collective sums{1 + channels};
+  Collective more{1, {.backward = false}};
   std::vector<float> y, dx;
   int came = 0;  // ranks, in the last forward pass
 };
@@ -169,22 +169,22 @@ Outcome train(const Job& job) {
   return outcome;
 }
 
-struct TwoExchanges final : Module {
-  TwoExchanges() : weight({channels}, Initial::ones()), a(1), b(2, {.backward = false}) {}
+struct TwoCollectives final : Module {
+  TwoCollectives() : weight({channels}, Initial::ones()), a(1), b(2, {.backward = false}) {}
   void visit(ModuleVisitor& visitor) override { visitor("weight", weight), visitor("a", a), visitor("b", b); }
-  void forward(Window& window, const std::vector<Exchange*>& order) {
-    for (Exchange* each : order) {
+  void forward(Window& window, const std::vector<Collective*>& order) {
+    for (Collective* each : order) {
       window.contribution(*each)[0] = 1.0;
-      window.exchange(*each);
+      window.collect(*each);
     }
   }
   Parameter weight;
-  Exchange a, b;
+  Collective a, b;
 };
 
 }  // namespace
 
-TEST_CASE("exchanges_bring_uneven_samples_of_any_number_of_ranks_together") {
+TEST_CASE("collectives_bring_uneven_samples_of_any_number_of_ranks_together") {
   const Outcome alone = train({.ranks = 1});
   for (const int ranks : {2, 3, 4, 5, 7}) {
     const Outcome together = train({.ranks = ranks});
@@ -198,7 +198,7 @@ TEST_CASE("exchanges_bring_uneven_samples_of_any_number_of_ranks_together") {
   }
 }
 
-TEST_CASE("exchanges_have_the_same_bits_for_every_strategy_and_test_mode") {
+TEST_CASE("collectives_have_the_same_bits_for_every_strategy_and_test_mode") {
   for (const int ranks : {2, 3, 5}) {
     const Outcome expected = train({.options = {.strategy = Strategy::ddp}, .ranks = ranks});
     for (const Strategy strategy : {Strategy::zero1, Strategy::zero2, Strategy::fsdp}) {
@@ -213,7 +213,7 @@ TEST_CASE("exchanges_have_the_same_bits_for_every_strategy_and_test_mode") {
   }
 }
 
-TEST_CASE("exchanges_cross_a_mesh_in_the_order_of_ranks") {
+TEST_CASE("collectives_cross_a_mesh_in_the_order_of_ranks") {
   const Outcome flat = train({.ranks = 4});
   for (const Strategy strategy : {Strategy::hsdp, Strategy::hfsdp, Strategy::ddp}) {
     CHECK(train({.options = {.strategy = strategy, .replicas = 2}, .ranks = 4}).y.size() == flat.y.size());
@@ -252,25 +252,25 @@ TEST_CASE("rank_that_skips_a_step_brings_nothing_and_follows_the_others") {
 }
 
 // Replicas that train by themselves know nothing of each other's samples.
-TEST_CASE("exchanges_stay_inside_a_replica_where_that_is_asked_for") {
-  const auto came = [](const ExchangeOptions& options, std::size_t every) {
+TEST_CASE("collectives_stay_inside_a_replica_where_that_is_asked_for") {
+  const auto came = [](const CollectiveOptions& options, std::size_t every) {
     std::size_t ranks = 0;
     launch({.ranks = 6}, [&](World& world) {
       struct Layer final : Module {
-        explicit Layer(const ExchangeOptions& with) : weight({channels}, Initial::ones()), numbers(1, with) {}
+        explicit Layer(const CollectiveOptions& with) : weight({channels}, Initial::ones()), numbers(1, with) {}
         void visit(ModuleVisitor& visitor) override { visitor("weight", weight), visitor("numbers", numbers); }
         std::vector<double> forward(Window& window) {
           window.contribution(numbers)[0] = 1.0 + number;
-          const Contributions all = window.exchange(numbers);
+          const Contributions all = window.collect(numbers);
           std::vector<double> result;
           for (std::size_t rank = 0; rank < all.ranks(); ++rank) result.push_back(*all.of(rank));
           return result;
         }
         void backward(Window& window) { std::ranges::fill(window.gradient(weight), 0.0f); }
         Parameter weight;
-        Exchange numbers;
+        Collective numbers;
         int number = 0;
-      } layer({.backward = false, .in_replica = options.in_replica});
+      } layer({.backward = false, .axes = options.axes});
       layer.number = world.rank();
       FullyShard model(world, {.strategy = Strategy::hsdp, .replicas = 2, .outer = {.every = every}});
       model.add(layer, "layer");
@@ -287,16 +287,16 @@ TEST_CASE("exchanges_stay_inside_a_replica_where_that_is_asked_for") {
     return ranks;
   };
   CHECK(came({}, 0) == 6);
-  CHECK(came({.in_replica = true}, 0) == 3);
+  CHECK(came({.axes = tessera::Axis::shard}, 0) == 3);
   CHECK(came({}, 2) == 3);
 }
 
-TEST_CASE("misused_exchange_names_unit_and_rank") {
+TEST_CASE("misused_collective_names_unit_and_rank") {
   const auto error = [](int ranks,
-                        const std::function<std::vector<Exchange*>(TwoExchanges&, TwoExchanges&, int)>& order) {
+                        const std::function<std::vector<Collective*>(TwoCollectives&, TwoCollectives&, int)>& order) {
     try {
       launch({.ranks = ranks, .timeout = std::chrono::seconds(5)}, [&](World& world) {
-        TwoExchanges layer, other;
+        TwoCollectives layer, other;
         FullyShard model(world, {});
         model.add(layer, "layer");
         model.add(other, "other");
@@ -312,26 +312,26 @@ TEST_CASE("misused_exchange_names_unit_and_rank") {
     INFO(text);
     CHECK(text.find(part) != std::string::npos);
   };
-  using List = std::vector<Exchange*>;
-  names(error(1, [](TwoExchanges& l, TwoExchanges&, int) { return List{&l.b}; }),
-        "rank 0, forward window of unit layer: exchange layer.b came, and layer.a was expected");
+  using List = std::vector<Collective*>;
+  names(error(1, [](TwoCollectives& l, TwoCollectives&, int) { return List{&l.b}; }),
+        "rank 0, forward window of unit layer: layer.b came, and layer.a was expected");
   names(error(1,
-              [](TwoExchanges& l, TwoExchanges&, int) {
+              [](TwoCollectives& l, TwoCollectives&, int) {
                 return List{&l.a, &l.b, &l.a};
               }),
-        "rank 0, forward window of unit layer: exchange layer.a came again");
-  names(error(1, [](TwoExchanges&, TwoExchanges& o, int) { return List{&o.a}; }),
-        "exchange other.a belongs to unit other");
-  names(error(1, [](TwoExchanges& l, TwoExchanges&, int) { return List{&l.a}; }),
-        "rank 0, forward window of unit layer closes, and its exchange layer.b was not done");
+        "rank 0, forward window of unit layer: layer.a came again");
+  names(error(1, [](TwoCollectives&, TwoCollectives& o, int) { return List{&o.a}; }),
+        "collective other.a belongs to unit other");
+  names(error(1, [](TwoCollectives& l, TwoCollectives&, int) { return List{&l.a}; }),
+        "rank 0, forward window of unit layer closes, and its collective layer.b was not done");
   names(error(3,
-              [](TwoExchanges& l, TwoExchanges&, int rank) {
+              [](TwoCollectives& l, TwoCollectives&, int rank) {
                 return rank == 1 ? List{&l.a} : List{&l.a, &l.b};
               }),
-        "rank 1, forward window of unit layer closes, and its exchange layer.b was not done");
-  Exchange stranger(1);
-  names(error(1, [&](TwoExchanges&, TwoExchanges&, int) { return List{&stranger}; }), "never added to a model");
-  CHECK_THROWS_AS(Exchange(0), UsageError);
+        "rank 1, forward window of unit layer closes, and its collective layer.b was not done");
+  Collective stranger(1);
+  names(error(1, [&](TwoCollectives&, TwoCollectives&, int) { return List{&stranger}; }), "never added to a model");
+  CHECK_THROWS_AS(Collective(0), UsageError);
 }
 
 // No handle is left with which such a window could be closed.
@@ -348,13 +348,13 @@ TEST_CASE("what_throws_where_a_skipped_window_follows_the_others_ends_the_job") 
   CHECK(toy::contains(text, "forward window of unit layer: nobody to follow"));
 }
 
-TEST_CASE("exchange_in_a_window_of_another_kind_is_refused") {
+TEST_CASE("collective_in_a_window_of_another_kind_is_refused") {
   struct Layer final : Module {
     Layer() : weight({channels}, Initial::ones()), a(1, {.forward = false}) {}
     void visit(ModuleVisitor& visitor) override { visitor("weight", weight), visitor("a", a); }
-    void forward(Window& window) { window.exchange(a); }
+    void forward(Window& window) { window.collect(a); }
     Parameter weight;
-    Exchange a;
+    Collective a;
   };
   std::string text;
   try {
@@ -369,7 +369,7 @@ TEST_CASE("exchange_in_a_window_of_another_kind_is_refused") {
     text = caught.what();
   }
   INFO(text);
-  CHECK(text.find("exchange layer.a is not declared for forward windows") != std::string::npos);
+  CHECK(text.find("layer.a is not declared for forward windows") != std::string::npos);
 }
 
 // One rank of many: the others bring zeros, which count as nothing.
@@ -388,7 +388,7 @@ TEST_CASE("imagined_ranks_bring_nothing") {
   });
 }
 
-TEST_CASE("recorded_pass_has_its_exchanges") {
+TEST_CASE("recorded_pass_has_its_collectives") {
   launch({.ranks = 3}, [&](World& world) {
     Centring layer;
     FullyShard model(world, {});
@@ -407,8 +407,8 @@ TEST_CASE("recorded_pass_has_its_exchanges") {
   });
 }
 
-// Its stamps are those of the plan, which has an operation for each exchange.
-TEST_CASE("traced_step_has_its_exchanges") {
+// Its stamps are those of the plan, which has an operation for each collective.
+TEST_CASE("traced_step_has_its_collectives") {
   for (const int ranks : {1, 3}) {
     launch({.ranks = ranks}, [&](World& world) {
       Centring layer;
@@ -433,4 +433,4 @@ TEST_CASE("traced_step_has_its_exchanges") {
   }
 }
 
-}  // namespace exchange_test
+}  // namespace collective_test
