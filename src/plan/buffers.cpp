@@ -295,7 +295,10 @@ void add_programs(Plan& plan, BufferList& list) {
 void add_window_collectives(Plan& plan, BufferList& list) {
   Bytes most;
   for (const UnitSpec& unit : plan.units) {
-    for (const CollectiveSpec& each : unit.collectives) most = std::max(most, collected(plan, each).size);
+    for (const CollectiveSpec& each : unit.collectives) {
+      const Range after = received(plan, each);
+      most = std::max({most, collected(plan, each).size, after.offset + after.size});
+    }
   }
   if (most > Bytes(0)) plan.exchanged = list.add("exchanged", Category::collectives, most);
 }

@@ -86,10 +86,9 @@ void check_collective(const CollectiveSpec& collective) {
     throw UsageError(fmt::format("{} \"{}\" is of {} elements: choose 1 to {}", to_string(collective.kind),
                                  collective.name, collective.elements, most_collected));
   }
-  if (collective.kind == CollectiveKind::all_gather || collective.type == DType::fp32) return;
-  throw UsageError(fmt::format("{} \"{}\" is of {}, and sums are formed in fp32: cast what it brings, or gather it",
-                               to_string(collective.kind), collective.name,
-                               collective.type ? tessera::to_string(*collective.type) : "fp64"));
+  if (collective.kind == CollectiveKind::all_gather || collective.type) return;
+  throw UsageError(fmt::format("{} \"{}\" is of fp64, and sums are formed in fp32: say another type, or gather it",
+                               to_string(collective.kind), collective.name));
 }
 
 void check_micro_batches(const CompileInput& input) {

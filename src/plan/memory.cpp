@@ -154,8 +154,8 @@ Bytes window_staging(const Plan& plan) {
   for (const UnitSpec& unit : plan.units) {
     for (const CollectiveSpec& each : unit.collectives) {
       if (each.kind == CollectiveKind::all_gather) continue;
-      const Bytes parts = round_up(each.bytes(), staging_alignment) * plan.mesh.size(plan.group_of(each));
-      most = std::max(most, std::min(parts, staging_most));
+      const Bytes part = round_up(my_collected(plan, each).size, staging_alignment);
+      most = std::max(most, std::min(part * plan.mesh.size(plan.group_of(each)), staging_most));
     }
   }
   return std::max(most, gather_staging(plan.options.ranks));

@@ -307,8 +307,10 @@ std::string describe(const Plan& plan, const Operation& operation) {
     return fmt::format("{} window {}{}", to_string(operation.window), unit, operation.resumes ? ", resumed" : "");
   }
   if (operation.kind == OperationKind::exchange) {
-    const CollectiveSpec& collective = plan.units[operation.unit].collectives[operation.collective];
-    return fmt::format("{} {} in the {} window{}", to_string(collective.kind), collective.name,
+    const std::vector<CollectiveSpec>& all = plan.units[operation.unit].collectives;
+    const bool is_known = operation.collective < all.size();  // verify() is asked about any plan
+    return fmt::format("{} {} in the {} window{}", to_string(operation.collective_kind),
+                       is_known ? all[operation.collective].name : "of another unit than " + std::string(unit),
                        to_string(operation.window), where);
   }
   if (operation.unit == no_unit) return std::string(to_string(operation.kind));

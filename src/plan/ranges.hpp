@@ -87,21 +87,36 @@ inline Range untrained_range(const Plan& plan, std::size_t unit) {
   return fixed_range(buffer, Bytes(0), plan.buffers[buffer].size);
 }
 
-// A collective in a window works on this: a place for every rank that takes part, in the order of
-// MeshShape::index_of, or the elements that are summed for all. Before it a rank has written one range of that, and
-// after it reads another.
+// A collective in a window works on a place for every rank that takes part, in the order of MeshShape::index_of; where
+// a sum is for all, each rank forms that of its place, and all places are then gathered.
 inline Range collected(const Plan& plan, const CollectiveSpec& collective) {
-  const bool has_places = collective.kind != CollectiveKind::all_reduce;
-  return fixed_range(plan.exchanged, Bytes(0),
-                     collective.bytes() * (has_places ? plan.mesh.size(plan.group_of(collective)) : 1));
+  const std::size_t ranks = plan.mesh.size(plan.group_of(collective));
+  Bytes place = collective.bytes();
+  if (collective.kind == CollectiveKind::all_reduce && ranks > 1)
+    place = round_up(Bytes((place.count() + ranks - 1) / ranks), buffer_alignment);
+  return fixed_range(plan.exchanged, Bytes(0), place * ranks);
 }
+inline Range my_collected(const Plan& plan, const CollectiveSpec& collective) {
+  return divided(plan, collected(plan, collective), plan.group_of(collective));
+}
+
+// Sums of 16-bit elements are formed in fp32 behind the result, which is rounded from there.
+inline bool rounds_sums(const Plan& plan, const CollectiveSpec& collective) {
+  return collective.kind != CollectiveKind::all_gather && collective.type != DType::fp32 &&
+         !plan.group_of(collective).empty();
+}
+
+// A rank has written the first range before the collective, and reads the second after it.
 inline Range brought(const Plan& plan, const CollectiveSpec& collective) {
-  const Range all = collected(plan, collective);
-  return collective.kind == CollectiveKind::all_gather ? divided(plan, all, plan.group_of(collective)) : all;
+  return collective.kind == CollectiveKind::all_gather ? my_collected(plan, collective) : collected(plan, collective);
 }
 inline Range received(const Plan& plan, const CollectiveSpec& collective) {
-  const Range all = collected(plan, collective);
-  return collective.kind == CollectiveKind::reduce_scatter ? divided(plan, all, plan.group_of(collective)) : all;
+  const Range all = collected(plan, collective), mine = my_collected(plan, collective);
+  const bool scatters = collective.kind == CollectiveKind::reduce_scatter;
+  if (!rounds_sums(plan, collective)) return scatters ? mine : all;
+  const Bytes begin = scatters ? round_up(all.size, buffer_alignment) : Bytes(0);
+  return fixed_range(plan.exchanged, begin,
+                     round_up(scatters ? mine.size : all.size, buffer_alignment) + mine.size * 2);
 }
 
 inline Range scalars_range(const Plan& plan, std::size_t program) {

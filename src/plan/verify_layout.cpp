@@ -292,14 +292,22 @@ bool is_part(const Plan& plan, const Access& access, AxisSet over, Part part) {
 
 AxisSet axes_of(const Plan& plan, const CollectiveSpec& collective) { return together(plan) & *collective.axes; }
 
-// The range is what a rank brings, or what it has of it afterwards: a place for each rank that takes part, or what is
-// summed for all.
+// The range is what a rank brings, or what it has of it afterwards: a place for each rank that takes part, its own one,
+// or, of sums of 16 bits, the result with the fp32 sums behind it. What is summed for all has places of whole slots.
 Range place_of_collected(const Plan& plan, const CollectiveSpec& collective, bool afterwards) {
-  const Bytes each = Bytes(!collective.type ? 8 : *collective.type == DType::fp32 ? 4 : 2) * collective.elements;
-  if (collective.kind == CollectiveKind::all_reduce) return fixed_range(plan.exchanged, Bytes(0), each);
+  using enum CollectiveKind;
+  const auto aligned = [](Bytes size) { return Bytes((size.count() + 511) / 512 * 512); };
   const AxisSet axes = axes_of(plan, collective);
-  const bool everybodys = afterwards == (collective.kind == CollectiveKind::all_gather);
-  if (everybodys) return fixed_range(plan.exchanged, Bytes(0), each * plan.mesh.size(axes));
+  const std::size_t ranks = plan.mesh.size(axes);
+  const std::size_t element = !collective.type ? 8 : *collective.type == DType::fp32 ? 4 : 2;
+  Bytes each(element * collective.elements);
+  if (collective.kind == all_reduce && ranks > 1) each = aligned(Bytes((each.count() + ranks - 1) / ranks));
+  if (afterwards && collective.kind != all_gather && element == 2 && ranks > 1) {
+    if (collective.kind == all_reduce) return fixed_range(plan.exchanged, Bytes(0), each * ranks + each * 2);
+    return fixed_range(plan.exchanged, aligned(each * ranks), aligned(each) + each * 2);
+  }
+  if (collective.kind == all_reduce || afterwards == (collective.kind == all_gather))
+    return fixed_range(plan.exchanged, Bytes(0), each * ranks);
   return {plan.exchanged, Bytes(0), each, strides_of(plan, axes, each)};
 }
 

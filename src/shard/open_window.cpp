@@ -205,8 +205,9 @@ OpenWindow::View OpenWindow::contribution(const Collective& collective, std::opt
   require_next(collective);
   if (type != collective.options().type) require_type(describe(), collective, type);
   const plan::CollectiveSpec& spec = plan_.units[current_->use.unit].collectives[unit().index_of(collective)];
-  const plan::Range range = plan::brought(plan_, spec);
-  return {memory_.address(range), range.size.count() / (spec.bytes().count() / spec.elements)};
+  const bool scatters = spec.kind == CollectiveKind::reduce_scatter;
+  return {memory_.address(plan::brought(plan_, spec)),
+          spec.elements * (scatters ? plan_.mesh.size(plan_.group_of(spec)) : 1)};
 }
 
 Collected<std::byte> OpenWindow::take_collective(const Collective& collective) {

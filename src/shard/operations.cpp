@@ -146,10 +146,7 @@ void Operations::launch(plan::EventPoint point, Stream& on) {
       return kernels::set_scalars(on, scalars_at(operation), {.loss_scale = loss_scaling_.initial});
     case OperationKind::cast:
     case OperationKind::convert: return cast(operation, on);
-    case OperationKind::exchange:
-      if (!call.reductions.empty()) return communicator_of(operation).reduce_scatter(on, call.reductions);
-      if (call.sum.data != nullptr) return communicator_of(operation).all_reduce(on, call.sum);
-      [[fallthrough]];
+    case OperationKind::exchange: return collect(operation, call, on);
     case OperationKind::all_gather:
     case OperationKind::all_gather_sum: return communicator_of(operation).all_gather(on, call.gathers);
     case OperationKind::prepare_gradient: return prepare_gradient(operation, on);
@@ -228,36 +225,61 @@ void Operations::cast(const Operation& operation, Stream& on) {
 // stands at its place in the whole. Gathers of evaluations say so: a rank that evaluates once more than others is told
 // with the first of them.
 Operations::Call Operations::call_of(const Operation& operation, bool evaluates) {
+  if (operation.kind == OperationKind::exchange) return call_in_window(operation);
   Call result;
-  const bool in_window = operation.kind == OperationKind::exchange;
-  const bool scatters = in_window ? operation.collective_kind == CollectiveKind::reduce_scatter
-                                  : operation.kind == OperationKind::reduce_scatter;
+  const bool reduces = operation.kind == OperationKind::reduce_scatter;
   if (!is_collective(operation.kind) || operation.kind == OperationKind::broadcast) return result;
   for (std::size_t move = 0; move < operation.moves(); ++move) {
     const plan::Range& source = operation.source(move).range;
     const plan::Range& target = operation.target(move).range;
     const std::size_t unit = operation.source(move).tenant;
-    const std::string_view label = unit == plan::no_unit ? to_string(operation.kind)
-                                   : in_window
-                                       ? std::string_view(plan_.units[unit].collectives[operation.collective].name)
+    const std::string_view label = unit == plan::no_unit
+                                       ? to_string(operation.kind)
                                        : std::string_view(evaluates ? evaluated_[unit] : plan_.units[unit].name);
-    if (scatters) {
-      result.reductions.push_back({.data = address(source),
-                                   .wire = operation.wire,
-                                   .result = reinterpret_cast<float*>(address(target)),
-                                   .shard_elements = target.size.count() / sizeof(float),
-                                   .accumulate = operation.add,
-                                   .divisor = static_cast<float>(operation.divisor),
-                                   .label = label});
-    } else if (in_window && operation.collective_kind == CollectiveKind::all_reduce) {
-      result.sum = {.data = reinterpret_cast<float*>(address(target)),
-                    .elements = target.size.count() / sizeof(float),
-                    .label = label};
-    } else {
+    if (!reduces) {
       result.gathers.push_back({.data = address(target), .shard = source.size, .label = label});
+      continue;
     }
+    result.reductions.push_back({.data = address(source),
+                                 .wire = operation.wire,
+                                 .result = reinterpret_cast<float*>(address(target)),
+                                 .shard_elements = target.size.count() / sizeof(float),
+                                 .accumulate = operation.add,
+                                 .divisor = static_cast<float>(operation.divisor),
+                                 .label = label});
   }
   return result;
+}
+
+Operations::Call Operations::call_in_window(const Operation& operation) {
+  const plan::CollectiveSpec& spec = plan_.units[operation.unit].collectives[operation.collective];
+  const plan::Range mine = plan::my_collected(plan_, spec), received = plan::received(plan_, spec);
+  std::byte* const all = base(plan_.exchanged);
+  Call result;
+  if (spec.kind != CollectiveKind::reduce_scatter)
+    result.gathers.push_back({.data = all, .shard = mine.size, .label = spec.name});
+  if (spec.kind == CollectiveKind::all_gather) return result;
+  std::byte* sums = address(mine);
+  if (plan::rounds_sums(plan_, spec)) {
+    result.rounded = {spec.kind == CollectiveKind::reduce_scatter ? address(received) : sums, *spec.type};
+    sums = address(received) + (received.size - mine.size * 2).count();
+  }
+  result.reductions.push_back({.data = all,
+                               .wire = *spec.type,
+                               .result = reinterpret_cast<float*>(sums),
+                               .shard_elements = mine.size.count() / size_of(*spec.type).count(),
+                               .label = spec.name});
+  return result;
+}
+
+void Operations::collect(const Operation& operation, const Call& call, Stream& on) {
+  Communicator& communicator = communicator_of(operation);
+  if (!call.reductions.empty()) communicator.reduce_scatter(on, call.reductions);
+  if (call.rounded.data != nullptr) {
+    const ReduceScatter& sum = call.reductions.front();
+    kernels::cast(on, call.rounded, {sum.result, DType::fp32}, sum.shard_elements);
+  }
+  if (!call.gathers.empty()) communicator.all_gather(on, call.gathers);
 }
 
 // The user writes parameters; what lies between them must be zero for norms and sums.

@@ -72,7 +72,7 @@ class Operations {
   struct Call {
     std::vector<AllGather> gathers;
     std::vector<ReduceScatter> reductions;
-    AllReduce sum;  // in a window
+    kernels::Target rounded{};  // in a window: from the sum, where that is of 16 bits
   };
   // Elements of a tensor, from the first one on, and its name.
   struct InitialPlace {
@@ -85,6 +85,8 @@ class Operations {
     return *communicators_[static_cast<std::size_t>(operation.stream)].at(operation.group.bits());
   }
   Call call_of(const plan::Operation& operation, bool evaluates);
+  Call call_in_window(const plan::Operation& operation);
+  void collect(const plan::Operation& operation, const Call& call, Stream& on);
   void set_anchor(std::size_t unit, Stream& on);
   // A tensor's full name in this rank's variant of the unit.
   std::string name_here(std::size_t unit, const std::string& tensor) const;

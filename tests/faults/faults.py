@@ -249,10 +249,10 @@ FAULTS = [
           whole("kernels", "shard")),
     Fault("parameters are stale after the update: zero1 and zero2 do not gather them",
           "src/shard/operations.cpp",
-          "    case OperationKind::all_gather:\n    case OperationKind::exchange:",
+          "    case OperationKind::all_gather:\n    case OperationKind::all_gather_sum:",
           "    case OperationKind::all_gather:\n"
           "      if (plan_.segments[point.segment].kind == plan::SegmentKind::update) return;\n"
-          "      [[fallthrough]];\n    case OperationKind::exchange:",
+          "      [[fallthrough]];\n    case OperationKind::all_gather_sum:",
           whole("shard", "shard_matrix")),
     Fault("parameters are stale after the update: fsdp gathers what it cast once",
           "src/shard/operations.cpp",

@@ -34,6 +34,37 @@ class JoiningLayer : public toy::Layer<float> {
   Stream side_{Device::cpu(), {.name = "side"}};
 };
 
+// A layer whose windows sum, in 16 bits, and gather.
+class CollectingLayer : public toy::Layer<float> {
+ public:
+  using Layer::Layer;
+  void visit(ModuleVisitor& visitor) override {
+    Layer::visit(visitor);
+    visitor("sum", sum_), visitor("all", all_);
+  }
+  const toy::Values& forward(Window& window, const toy::Values& x) {
+    collect<bf16>(window, sum_);
+    collect<double>(window, all_);
+    return Layer::forward(window, x);
+  }
+  const toy::Values& backward(Window& window, const toy::Values& dy) {
+    collect<double>(window, all_);
+    collect<bf16>(window, sum_);
+    return Layer::backward(window, dy);
+  }
+
+ private:
+  template <typename T>
+  static void collect(Window& window, const Collective& collective) {
+    const std::span<T> mine = window.contribution<T>(collective);
+    kernels::fill_zero(window.stream(), mine.data(), Bytes(mine.size_bytes()));
+    window.collect<T>(collective);
+  }
+
+  Collective sum_{7, {.kind = CollectiveKind::all_reduce, .type = DType::bf16, .evaluate = true}};
+  Collective all_{3, {.evaluate = true}};
+};
+
 // `stray` happens once on each rank in the middle of what is counted; so do the steps that are traced, if any.
 template <typename T, typename L = toy::Layer<T>>
 std::size_t count_allocations(const Run& run, const std::function<void(World&)>& stray,
@@ -179,6 +210,16 @@ TEST_CASE("nothing_is_allocated_when_windows_join_other_streams") {
     run.options.strategy = strategy;
     run.options.diagnostics.queue_compute = true;
     check<float, JoiningLayer>(run);
+  }
+}
+
+TEST_CASE("nothing_is_allocated_by_collectives_in_windows") {
+  REQUIRE_PROBE();
+  for (const bool queued : {false, true}) {
+    Run run;
+    run.ranks = 2;
+    run.options.diagnostics.queue_compute = queued;
+    check<float, CollectingLayer>(run);
   }
 }
 

@@ -206,12 +206,14 @@ inline Model collecting_model() {
   std::vector<UnitSpec> units = odd_units(4);
   using enum CollectiveKind;
   units[0].collectives = {{.name = "u0.a", .elements = 7},
-                          {.name = "u0.b", .kind = all_reduce, .type = DType::fp32, .elements = 3}};
+                          {.name = "u0.b", .kind = all_reduce, .type = DType::fp32, .elements = 3},
+                          {.name = "u0.c", .kind = all_reduce, .type = DType::fp16, .elements = 300}};
   units[1].collectives = {
       {.name = "u1.a", .type = DType::bf16, .elements = 5, .axes = AxisSet::all() - Axis::replicate},
       {.name = "u1.b", .elements = 1, .backward = false, .evaluate = true}};
   units[3].collectives = {
-      {.name = "u3.a", .kind = reduce_scatter, .type = DType::fp32, .elements = 64, .forward = false}};
+      {.name = "u3.a", .kind = reduce_scatter, .type = DType::fp32, .elements = 64, .forward = false},
+      {.name = "u3.b", .kind = reduce_scatter, .type = DType::bf16, .elements = 5, .backward = false}};
   return {"collecting",
           std::move(units),
           {{{0, forward},

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <functional>
 #include <mutex>
 #include <string>
@@ -289,6 +290,64 @@ TEST_CASE("collectives_stay_inside_a_replica_where_that_is_asked_for") {
   CHECK(came({}, 0) == 6);
   CHECK(came({.axes = tessera::Axis::shard}, 0) == 3);
   CHECK(came({}, 2) == 3);
+}
+
+// Every rank brings values of its own to one sum.
+template <typename T>
+struct Summing final : Module {
+  Summing(CollectiveKind kind, std::size_t elements) : sum(elements, {.kind = kind, .type = dtype_of<T>}) {}
+  void visit(ModuleVisitor& visitor) override { visitor("weight", weight), visitor("sum", sum); }
+  static T brought(std::size_t i, std::size_t rank) { return T(std::cos(float(5 * i + 3 * rank))); }
+  std::vector<float> forward(Window& window, std::size_t rank) {
+    const std::span<T> mine = window.contribution<T>(sum);
+    for (std::size_t i = 0; i < mine.size(); ++i) mine[i] = brought(i, rank);
+    const Collected<T> came = window.collect<T>(sum);
+    return {came.first, came.first + came.values};
+  }
+  void backward(Window& window) {
+    forward(window, 0);
+    std::ranges::fill(window.gradient(weight), 0.0f);
+  }
+  Parameter weight{{channels}, Initial::ones()};
+  Collective sum;
+};
+
+template <typename T>
+void check_sum(int ranks, CollectiveKind kind, std::size_t elements) {
+  INFO(ranks, " ranks, ", to_string(kind), " of ", elements, " ", to_string(dtype_of<T>));
+  std::mutex mutex;
+  launch({.ranks = ranks, .timeout = std::chrono::seconds(20)}, [&](World& world) {
+    const auto rank = static_cast<std::size_t>(world.rank());
+    Summing<T> layer(kind, elements);
+    FullyShard model(world, {.diagnostics = {.poison = true, .touch = true}});
+    model.add(layer, "layer");
+    model.finalize(Sgd{.learning_rate = 0.1f});
+    for (int step = 0; step < 2; ++step) {
+      const std::vector<float> came = model.forward(layer, rank);
+      model.backward(layer);
+      model.update();
+      const std::lock_guard lock(mutex);
+      REQUIRE(came.size() == elements);
+      for (std::size_t i = 0; i < elements; ++i) {
+        float expected = 0;
+        for (std::size_t r = 0; r < static_cast<std::size_t>(ranks); ++r)
+          expected += float(Summing<T>::brought(kind == CollectiveKind::all_reduce ? i : rank * elements + i, r));
+        CHECK(came[i] == float(T(expected)));
+      }
+    }
+  });
+}
+
+TEST_CASE("sums_in_windows_are_formed_in_fp32_in_rank_order_and_rounded_once") {
+  for (const int ranks : {1, 2, 3, 5}) {
+    for (const CollectiveKind kind : {CollectiveKind::all_reduce, CollectiveKind::reduce_scatter}) {
+      for (const std::size_t elements : {std::size_t{1}, std::size_t{7}, std::size_t{300}, std::size_t{1024}}) {
+        check_sum<float>(ranks, kind, elements);
+        check_sum<bf16>(ranks, kind, elements);
+        check_sum<fp16>(ranks, kind, elements);
+      }
+    }
+  }
 }
 
 TEST_CASE("misused_collective_names_unit_and_rank") {

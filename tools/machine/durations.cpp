@@ -170,9 +170,11 @@ double moved_bytes(const Operation& operation) {
   return bytes;
 }
 
-// Pairs of a shard and the whole.
+// Pairs of a shard and the whole. Beside the result of a window's sum may stand what it was rounded from.
 double whole_bytes(const Operation& operation) {
   if (operation.kind == OperationKind::broadcast) return declared_bytes(operation);
+  if (operation.kind == OperationKind::exchange && operation.collective_kind != plan::CollectiveKind::all_gather)
+    return static_cast<double>(operation.source().range.size.count());
   double bytes = 0;
   for (std::size_t move = 0; move < operation.moves(); ++move) {
     bytes +=

@@ -34,8 +34,11 @@ std::size_t runs_per_step(plan::SegmentKind kind, std::size_t micro_batches) {
   }
 }
 
-// Accesses come in pairs, a shard and the whole, one pair for each unit.
+// Accesses come in pairs, a shard and the whole, one pair for each unit. Beside the result of a window's sum may stand
+// what it was rounded from.
 Bytes whole_size(const plan::Operation& operation) {
+  if (operation.kind == plan::OperationKind::exchange && operation.collective_kind != plan::CollectiveKind::all_gather)
+    return operation.source().range.size;
   Bytes size;
   for (std::size_t move = 0; move < operation.moves(); ++move) {
     size += std::max(operation.source(move).range.size, operation.target(move).range.size);

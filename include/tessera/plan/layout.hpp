@@ -54,7 +54,7 @@ std::string_view to_string(CollectiveKind kind);
 struct CollectiveSpec {
   std::string name;  // full name
   CollectiveKind kind = CollectiveKind::all_gather;
-  std::optional<DType> type = std::nullopt;  // none: fp64. Sums are of fp32
+  std::optional<DType> type = std::nullopt;  // none: fp64, which is not summed
   std::size_t elements = 0;                  // that each rank brings; of reduce_scatter, that each gets
   bool forward = true;                       // and recompute
   bool backward = true;

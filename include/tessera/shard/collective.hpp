@@ -33,8 +33,8 @@ class Window;
 using plan::CollectiveKind;
 
 struct CollectiveOptions {
-  CollectiveKind kind = CollectiveKind::all_gather;
-  std::optional<DType> type = std::nullopt;  // none: fp64. Sums are of fp32
+  CollectiveKind kind = CollectiveKind::all_gather;  // sums are formed in fp32, and rounded to the type once
+  std::optional<DType> type = std::nullopt;          // none: fp64, which is not summed
   // Which windows do it.
   bool forward = true;  // and recompute
   bool backward = true;
