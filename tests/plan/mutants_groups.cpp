@@ -11,6 +11,12 @@ namespace {
 
 bool is_group(const Operation& operation) { return is_collective(operation.kind) && operation.accesses.size() > 2; }
 
+// A sum that one rank alone forms, of what stands in its place already, changes nothing.
+bool is_idle(const Operation& operation, std::size_t pair) {
+  return operation.group.empty() && operation.divisor == 1 &&
+         operation.accesses[pair].range == operation.accesses[pair + 1].range;
+}
+
 // The accesses of each segment of each group, one at a time: `change` gets the list and the place of a segment's pair.
 template <typename Change>
 void at_each_segment(const Plan& plan, const MutantSink& sink, Change change) {
@@ -18,6 +24,10 @@ void at_each_segment(const Plan& plan, const MutantSink& sink, Change change) {
     for (std::size_t o = 0; o < plan.segments[s].operations.size(); ++o) {
       const Operation& operation = plan.segments[s].operations[o];
       for (std::size_t pair = 0; is_group(operation) && pair < operation.accesses.size(); pair += 2) {
+        if (is_idle(operation, pair)) {
+          sink.exclude();
+          continue;
+        }
         Plan mutant = plan;
         if (!change(mutant.segments[s].operations[o].accesses, pair)) continue;
         sink.take(std::move(mutant), fmt::format("{}, segment {}", describe(plan, EventPoint{s, o}), pair / 2));
