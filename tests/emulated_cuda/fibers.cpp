@@ -4,11 +4,16 @@
 #include <sys/mman.h>
 #include <ucontext.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <optional>
+#include <random>
 #include <utility>
 #include <vector>
 
@@ -16,6 +21,12 @@
 
 #if TESSERA_THREAD_SANITIZER
 #include <sanitizer/tsan_interface.h>
+extern "C" {
+void AnnotateIgnoreReadsBegin(const char* file, int line);
+void AnnotateIgnoreReadsEnd(const char* file, int line);
+void AnnotateIgnoreWritesBegin(const char* file, int line);
+void AnnotateIgnoreWritesEnd(const char* file, int line);
+}
 #endif
 #if TESSERA_ADDRESS_SANITIZER
 #include <sanitizer/asan_interface.h>
@@ -29,8 +40,45 @@ namespace {
 constexpr std::size_t stack_bytes = 128 * 1024;
 constexpr std::size_t guard_bytes = 4096;  // below it, where what grows too far ends the program
 constexpr unsigned warp_threads = 32;
+constexpr std::size_t gap_bytes = TESSERA_ADDRESS_SANITIZER ? 0 : 256;  // behind each part of shared memory
 
-enum class Waits { no, warp, block };
+// ThreadSanitizer is told which fiber runs, and the only orders that there are.
+#if TESSERA_THREAD_SANITIZER
+void* running_fiber() { return __tsan_get_current_fiber(); }
+void switch_to(void* fiber) { __tsan_switch_to_fiber(fiber, __tsan_switch_to_fiber_no_sync); }
+void release(std::uint64_t& order) { __tsan_release(&order); }
+void acquire(std::uint64_t& order) { __tsan_acquire(&order); }
+#else
+void* running_fiber() { return nullptr; }
+void switch_to(void*) {}
+void release(std::uint64_t&) {}
+void acquire(std::uint64_t&) {}
+#endif
+
+// A barrier has two orders in turn: some may be on their way to the next one while others have not left the last one
+// yet.
+using Orders = std::array<std::uint64_t, 2>;
+
+// Numbers 0 … count - 1, each once, in an order that is drawn.
+class Drawn {
+ public:
+  Drawn(std::uint64_t count, std::minstd_rand& random)
+      : count_(count), step_(random() % count), first_(random() % count) {
+    while (std::gcd(step_, count) != 1) ++step_;
+  }
+  std::uint64_t operator[](std::uint64_t i) const { return (first_ + i * step_) % count_; }
+
+ private:
+  std::uint64_t count_;
+  std::uint64_t step_;
+  std::uint64_t first_;
+};
+
+const char* given_seed() {
+  static const char* const text = std::getenv("TESSERA_EMULATED_SEED");
+  return text;
+}
+bool finds_races() { return TESSERA_THREAD_SANITIZER && given_seed() != nullptr; }
 
 class Block;
 
@@ -93,7 +141,16 @@ class Stacks {
     free_.pop_back();
     return stack;
   }
-  void give_back(const Stack& stack) { free_.push_back(stack); }
+  // To ThreadSanitizer a stack has done what was done on it: it is not for other blocks of the same grid, unless that
+  // is very large.
+  void give_back(const Stack& stack) {
+    constexpr std::size_t most = 2048;
+    (finds_races() && used_.size() < most ? used_ : free_).push_back(stack);
+  }
+  void end_grid() {
+    free_.insert(free_.end(), used_.begin(), used_.end());
+    used_.clear();
+  }
 
  private:
   static Stack made() {
@@ -111,6 +168,7 @@ class Stacks {
   }
 
   std::vector<Stack> free_;
+  std::vector<Stack> used_;
 };
 
 thread_local Stacks stacks;
@@ -127,9 +185,16 @@ class Fiber {
   void yield();   // from the fiber
   void finish();  // from the fiber, for good
 
-  Waits waits = Waits::no;
-  bool ended = false;
+  Block& block() { return block_; }
+
   Thread thread{};
+  // These belong to the meeting of its warp that it waits for.
+  unsigned mask = 0;
+  void* shown = nullptr;
+  void (*work)(Shown) = nullptr;
+  // So many barriers have been passed.
+  std::size_t of_block = 0;
+  std::size_t of_warp = 0;
 
  private:
   static void enter(unsigned high, unsigned low);
@@ -138,9 +203,7 @@ class Fiber {
   Stack stack_;
   ucontext_t context_{};
   ucontext_t scheduler_{};
-#if TESSERA_THREAD_SANITIZER
   void* tsan_scheduler_ = nullptr;
-#endif
 #if TESSERA_ADDRESS_SANITIZER
   void* asan_ = nullptr;
   void* asan_scheduler_ = nullptr;
@@ -149,30 +212,62 @@ class Fiber {
 #endif
 };
 
+// A grid's beginning and end, which all of its threads see.
+struct Grid {
+  const cudaLaunchConfig_t& configuration;
+  const std::function<void()>& thread;
+  std::uint64_t begun = 0;
+  std::uint64_t ended = 0;
+};
+
 class Block {
  public:
-  Block(const cudaLaunchConfig_t& configuration, const std::function<void()>& thread);
-  void run(uint3 block);
+  Block(Grid& grid, uint3 block, std::minstd_rand& random);
+  void run();
 
-  void run_threads(Fiber& fiber);  // on the fiber: threads that nobody has begun, one after the other
+  // On a fiber.
+  void run_threads(Fiber& fiber);  // such as nobody has begun, one after the other
+  void meet_block(Fiber& fiber);
+  void meet_warp(Fiber& fiber);
+  Orders& order() { return order_; }
+  Orders& order_of_warp(const Fiber& fiber) { return warps_[fiber.thread.rank / warp_threads].order; }
+  std::byte* shared_part(const void* name, std::size_t offset, std::size_t bytes);
 
  private:
-  unsigned threads() const { return dim_.x * dim_.y * dim_.z; }
-  bool start_one();
-  bool release();
-  bool release(Waits kind, unsigned first, unsigned end);
-  [[noreturn]] void deadlock() const;
-  Thread thread_at(unsigned rank) const;
+  struct Warp {
+    unsigned alive = 0;  // lanes
+    unsigned waits = 0;  // lanes, whose fibers are these:
+    Fiber* waiting[warp_threads] = {};
+    Orders order{};
+  };
+  struct Part {
+    const void* name;
+    std::size_t offset;
+    std::size_t bytes;
+    std::unique_ptr<std::byte, void (*)(std::byte*)> memory;
+  };
 
-  const std::function<void()>& thread_;
-  dim3 grid_;
-  dim3 dim_;
-  uint3 block_{};
-  std::vector<std::byte> shared_;
-  std::byte* shared_begin_;
-  std::vector<std::uint64_t> exchange_;
+  unsigned threads() const { return dim_.x * dim_.y * dim_.z; }
+  Fiber* drawn();
+  void begin_thread(Fiber& fiber);
+  void end_thread(Fiber& fiber);
+  void release_block();
+  void release_warp(Warp& warp, unsigned mask);
+  void check_gaps() const;
+  [[noreturn]] void deadlock() const;
+
+  Grid& grid_;
+  const dim3 dim_;
+  const uint3 block_;
+  std::minstd_rand& random_;
+  std::vector<unsigned> unbegun_;  // ranks of threads, the next one last
   std::vector<std::unique_ptr<Fiber>> fibers_;
-  unsigned next_ = 0;
+  std::vector<Fiber*> ready_;
+  std::vector<Fiber*> waiting_;  // for the block
+  unsigned alive_;
+  std::vector<Warp> warps_;
+  Orders order_{};
+  std::vector<Part> parts_;
 };
 
 thread_local Fiber* running = nullptr;
@@ -215,10 +310,8 @@ void show(const Thread& thread) {
 void Fiber::resume() {
   Fiber* const before = std::exchange(running, this);
   show(thread);
-#if TESSERA_THREAD_SANITIZER
-  tsan_scheduler_ = __tsan_get_current_fiber();
-  __tsan_switch_to_fiber(stack_.tsan, 0);
-#endif
+  tsan_scheduler_ = running_fiber();
+  switch_to(stack_.tsan);
 #if TESSERA_ADDRESS_SANITIZER
   __sanitizer_start_switch_fiber(&asan_scheduler_, stack_.memory, stack_bytes);
 #endif
@@ -230,9 +323,7 @@ void Fiber::resume() {
 }
 
 void Fiber::yield() {
-#if TESSERA_THREAD_SANITIZER
-  __tsan_switch_to_fiber(tsan_scheduler_, 0);
-#endif
+  switch_to(tsan_scheduler_);
 #if TESSERA_ADDRESS_SANITIZER
   __sanitizer_start_switch_fiber(&asan_, scheduler_stack_, scheduler_stack_bytes_);
 #endif
@@ -243,115 +334,238 @@ void Fiber::yield() {
 }
 
 void Fiber::finish() {
-  ended = true;
-#if TESSERA_THREAD_SANITIZER
-  __tsan_switch_to_fiber(tsan_scheduler_, 0);
-#endif
+  switch_to(tsan_scheduler_);
 #if TESSERA_ADDRESS_SANITIZER
   __sanitizer_start_switch_fiber(nullptr, scheduler_stack_, scheduler_stack_bytes_);
 #endif
   ::setcontext(&scheduler_);
 }
 
-Block::Block(const cudaLaunchConfig_t& configuration, const std::function<void()>& thread)
-    : thread_(thread),
-      grid_(configuration.gridDim),
-      dim_(configuration.blockDim),
-      shared_(configuration.dynamicSmemBytes + 128),
-      exchange_(threads()) {
-  const auto address = reinterpret_cast<std::uintptr_t>(shared_.data());
-  shared_begin_ = shared_.data() + (128 - address % 128) % 128;
-}
-
-Thread Block::thread_at(unsigned rank) const {
-  return {.thread = {rank % dim_.x, rank / dim_.x % dim_.y, rank / (dim_.x * dim_.y)},
-          .block = block_,
-          .block_dim = dim_,
-          .grid_dim = grid_,
-          .dynamic_shared = shared_begin_,
-          .rank = rank,
-          .exchange = const_cast<std::uint64_t*>(exchange_.data())};
-}
-
-void Block::run(uint3 block) {
-  block_ = block;
-  next_ = 0;
-  fibers_.clear();
-  while (start_one() || release()) {
+Block::Block(Grid& grid, uint3 block, std::minstd_rand& random)
+    : grid_(grid),
+      dim_(grid.configuration.blockDim),
+      block_(block),
+      random_(random),
+      alive_(threads()),
+      warps_((threads() + warp_threads - 1) / warp_threads) {
+  const Drawn warps(warps_.size(), random_);
+  for (std::size_t w = 0; w < warps_.size(); ++w) {
+    const Drawn lanes(warp_threads, random_);
+    for (unsigned i = 0; i < warp_threads; ++i) {
+      const auto rank = static_cast<unsigned>(warps[w] * warp_threads + lanes[i]);
+      if (rank >= threads()) continue;
+      unbegun_.push_back(rank);
+      warps_[rank / warp_threads].alive |= 1u << rank % warp_threads;
+    }
   }
 }
 
-bool Block::start_one() {
-  if (next_ == threads()) return false;
-  fibers_.push_back(std::make_unique<Fiber>(*this));
-  fibers_.back()->resume();
-  return true;
+void Block::run() {
+  while (Fiber* const next = drawn()) next->resume();
+  if (alive_ > 0) deadlock();
+  check_gaps();
+}
+
+// One that may go on, or a new one.
+Fiber* Block::drawn() {
+  const std::size_t choices = ready_.size() + (unbegun_.empty() ? 0 : 1);
+  if (choices == 0) return nullptr;
+  const std::size_t choice = random_() % choices;
+  if (choice == ready_.size()) return fibers_.emplace_back(std::make_unique<Fiber>(*this)).get();
+  std::swap(ready_[choice], ready_.back());
+  Fiber* const next = ready_.back();
+  ready_.pop_back();
+  return next;
 }
 
 void Block::run_threads(Fiber& fiber) {
-  while (next_ < threads()) {
-    fiber.thread = thread_at(next_++);
-    show(fiber.thread);
-    thread_();
+  do {
+    begin_thread(fiber);
+    grid_.thread();
+    end_thread(fiber);
+  } while (!finds_races() && !unbegun_.empty());
+}
+
+void Block::begin_thread(Fiber& fiber) {
+  const Unwatched internals;
+  const unsigned rank = unbegun_.back();
+  unbegun_.pop_back();
+  fiber.thread = {.thread = {rank % dim_.x, rank / dim_.x % dim_.y, rank / (dim_.x * dim_.y)},
+                  .block = block_,
+                  .block_dim = dim_,
+                  .grid_dim = grid_.configuration.gridDim,
+                  .rank = rank};
+  fiber.of_block = fiber.of_warp = 0;
+  show(fiber.thread);
+  acquire(grid_.begun);
+}
+
+void Block::end_thread(Fiber& fiber) {
+  const Unwatched internals;
+  if (!fiber.thread.copies.empty()) fail("a thread ends before its copies into shared memory were waited for");
+  release(grid_.ended);
+  --alive_;
+  release_block();
+  Warp& warp = warps_[fiber.thread.rank / warp_threads];
+  warp.alive &= ~(1u << fiber.thread.lane());
+  for (unsigned lane = 0; lane < warp_threads && warp.waits != 0; ++lane) {
+    if ((warp.waits >> lane & 1) != 0) release_warp(warp, warp.waiting[lane]->mask);
   }
 }
 
-// Lets go on whoever waits with all others of its warp or block; false when everybody has ended.
-bool Block::release() {
-  bool alive = false;
-  for (const auto& fiber : fibers_) alive = alive || !fiber->ended;
-  if (!alive) return false;
-  if (release(Waits::block, 0, threads())) return true;
-  bool released = false;
-  for (unsigned first = 0; first < threads(); first += warp_threads) {
-    released |= release(Waits::warp, first, first + warp_threads);
-  }
-  if (!released) deadlock();
-  return true;
+// Lets all go on when the last one that is alive has come.
+void Block::release_block() {
+  if (waiting_.size() < alive_) return;
+  ready_.insert(ready_.end(), waiting_.begin(), waiting_.end());
+  waiting_.clear();
 }
 
-bool Block::release(Waits kind, unsigned first, unsigned end) {
-  std::vector<Fiber*> together;
-  for (const auto& fiber : fibers_) {
-    if (fiber->ended || fiber->thread.rank < first || fiber->thread.rank >= end) continue;
-    if (fiber->waits != kind) return false;
-    together.push_back(fiber.get());
+void Block::meet_block(Fiber& fiber) {
+  waiting_.push_back(&fiber);
+  release_block();
+  fiber.yield();
+}
+
+void Block::meet_warp(Fiber& fiber) {
+  const unsigned lane = fiber.thread.lane();
+  if ((fiber.mask >> lane & 1) == 0) fail("a lane meets others by a mask that does not name it");
+  Warp& warp = warps_[fiber.thread.rank / warp_threads];
+  warp.waiting[lane] = &fiber;
+  warp.waits |= 1u << lane;
+  release_warp(warp, fiber.mask);
+  fiber.yield();
+}
+
+// Lets the lanes of a mask go on when all of them that are alive have come.
+void Block::release_warp(Warp& warp, unsigned mask) {
+  const unsigned wanted = mask & warp.alive;
+  if ((wanted & ~warp.waits) != 0) return;
+  void* shown[warp_threads] = {};
+  void (*work)(Shown) = nullptr;
+  for (unsigned lane = 0; lane < warp_threads; ++lane) {
+    if ((wanted >> lane & 1) == 0) continue;
+    if (warp.waiting[lane]->mask != mask) return;
+    shown[lane] = warp.waiting[lane]->shown;
+    work = warp.waiting[lane]->work;
   }
-  for (Fiber* fiber : together) fiber->waits = Waits::no;
-  for (Fiber* fiber : together) fiber->resume();
-  return !together.empty();
+  if (work != nullptr) work(shown);
+  warp.waits &= ~wanted;
+  for (unsigned lane = 0; lane < warp_threads; ++lane) {
+    if ((wanted >> lane & 1) != 0) ready_.push_back(warp.waiting[lane]);
+  }
+}
+
+// Parts that lie apart in memory, so that nothing of one is reached from another.
+std::byte* Block::shared_part(const void* name, std::size_t offset, std::size_t bytes) {
+  for (const Part& part : parts_) {
+    if (part.name == name && part.offset == offset && part.bytes == bytes) return part.memory.get();
+    const bool apart = offset >= part.offset + part.bytes || part.offset >= offset + bytes;
+    if (part.name == name && !apart) fail("two parts of dynamic shared memory overlap");
+  }
+  if (name == nullptr && offset + bytes > grid_.configuration.dynamicSmemBytes) {
+    fail("a part of dynamic shared memory ends behind what the launch gave");
+  }
+  constexpr std::align_val_t alignment{128};
+  auto* const memory = static_cast<std::byte*>(::operator new(bytes + gap_bytes, alignment));
+  std::memset(memory, 0xff, bytes + gap_bytes);
+  parts_.push_back({name, offset, bytes, {memory, [](std::byte* of) { ::operator delete(of, alignment); }}});
+  return memory;
+}
+
+void Block::check_gaps() const {
+  for (const Part& part : parts_) {
+    const std::byte* const gap = part.memory.get() + part.bytes;
+    if (std::all_of(gap, gap + gap_bytes, [](std::byte each) { return each == std::byte{0xff}; })) continue;
+    std::fprintf(stderr, "emulated kernel: a part of shared memory of %zu bytes was written beyond its end\n",
+                 part.bytes);
+    std::abort();
+  }
 }
 
 void Block::deadlock() const {
-  unsigned at_warp = 0;
-  unsigned at_block = 0;
-  for (const auto& fiber : fibers_) {
-    if (fiber->ended) continue;
-    (fiber->waits == Waits::block ? at_block : at_warp) += 1;
+  std::fprintf(stderr,
+               "emulated kernel: %zu threads of a block wait at __syncthreads, %zu at a warp's barrier: a hang\n",
+               waiting_.size(), alive_ - waiting_.size());
+  for (std::size_t w = 0; w < warps_.size(); ++w) {
+    for (unsigned lane = 0; lane < warp_threads; ++lane) {
+      if ((warps_[w].waits >> lane & 1) == 0) continue;
+      std::fprintf(stderr, "  warp %zu, lane %u waits for the lanes of mask %08x\n", w, lane,
+                   warps_[w].waiting[lane]->mask);
+    }
   }
-  std::fprintf(stderr, "emulated kernel: %u threads of a block wait at __syncthreads, %u at a warp's barrier: a hang\n",
-               at_block, at_warp);
   std::abort();
-}
-
-void wait_as(Waits kind) {
-  running->waits = kind;
-  running->yield();
 }
 
 }  // namespace
 
+#if TESSERA_THREAD_SANITIZER
+Unwatched::Unwatched() {
+  AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
+  AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
+}
+Unwatched::~Unwatched() {
+  AnnotateIgnoreWritesEnd(__FILE__, __LINE__);
+  AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
+}
+#endif
+
 Thread& self() { return running->thread; }
-void block_barrier() { wait_as(Waits::block); }
-void warp_barrier() { wait_as(Waits::warp); }
+
+void fail(const char* text) {
+  const Thread& me = self();
+  std::fprintf(stderr, "emulated kernel: %s (block %u, %u, %u, thread %u)\n", text, me.block.x, me.block.y, me.block.z,
+               me.rank);
+  std::abort();
+}
+
+void meet_warp(unsigned mask, void* shown, void (*work)(Shown)) {
+  const Unwatched internals;
+  running->mask = mask;
+  running->shown = shown;
+  running->work = work;
+  running->block().meet_warp(*running);
+}
+
+void block_barrier() {
+  const Unwatched internals;
+  std::uint64_t& order = running->block().order()[running->of_block++ % 2];
+  release(order);
+  running->block().meet_block(*running);
+  acquire(order);
+}
+
+void warp_barrier(unsigned mask) {
+  const Unwatched internals;
+  std::uint64_t& order = running->block().order_of_warp(*running)[running->of_warp++ % 2];
+  release(order);
+  meet_warp(mask, nullptr, nullptr);
+  acquire(order);
+}
+
+std::byte* shared_part(const void* name, std::size_t offset, std::size_t bytes) {
+  const Unwatched internals;
+  return running->block().shared_part(name, offset, bytes);
+}
 
 void run_grid(const cudaLaunchConfig_t& configuration, const std::function<void()>& thread) {
-  Block block(configuration, thread);
-  for (unsigned z = 0; z < configuration.gridDim.z; ++z) {
-    for (unsigned y = 0; y < configuration.gridDim.y; ++y) {
-      for (unsigned x = 0; x < configuration.gridDim.x; ++x) block.run({x, y, z});
-    }
+  static thread_local unsigned grids = 0;
+  const Unwatched internals;
+  const char* const seed = given_seed();
+  std::minstd_rand random(seed == nullptr ? ++grids : std::strtoul(seed, nullptr, 10) * 0x9e3779b9u + ++grids);
+  Grid grid{configuration, thread};
+  release(grid.begun);
+  const dim3 extent = configuration.gridDim;
+  const std::uint64_t blocks = std::uint64_t{extent.x} * extent.y * extent.z;
+  const Drawn order(blocks, random);
+  for (std::uint64_t i = 0; i < blocks; ++i) {
+    const std::uint64_t b = order[i];
+    const std::uint64_t row = b / extent.x;
+    const uint3 at{static_cast<unsigned>(b % extent.x), static_cast<unsigned>(row % extent.y),
+                   static_cast<unsigned>(row / extent.y)};
+    std::make_unique<Block>(grid, at, random)->run();  // on the heap: ThreadSanitizer forgets its orders with it
   }
+  acquire(grid.ended);
+  stacks.end_grid();
 }
 
 }  // namespace emulated

@@ -31,19 +31,16 @@ struct Tile {
 };
 
 struct SharedTiles {
-  __device__ explicit SharedTiles(std::size_t head_dim)
-      : next(reinterpret_cast<float*>(dynamic_shared())), stride(head_dim + 1) {}
-  __device__ Tile take() {
-    const Tile tile{next, stride};
-    next += tile_rows * stride;
+  __device__ explicit SharedTiles(std::size_t head_dim) : stride(head_dim + 1) {}
+  __device__ Tile take() { return take_rows(stride); }
+  __device__ Tile take_scores() { return take_rows(score_stride); }
+  __device__ Tile take_rows(std::size_t row_stride) {
+    const std::size_t bytes = tile_rows * row_stride * sizeof(float);
+    const Tile tile{reinterpret_cast<float*>(dynamic_shared(next, bytes)), row_stride};
+    next += bytes;
     return tile;
   }
-  __device__ Tile take_scores() {
-    const Tile tile{next, score_stride};
-    next += tile_rows * score_stride;
-    return tile;
-  }
-  float* next;
+  std::size_t next = 0;
   std::size_t stride;
 };
 

@@ -60,13 +60,14 @@ __host__ __device__ inline bool drops(const AttentionTiles& a) { return a.mask.d
 
 inline constexpr std::size_t most_shared_bytes = 160 * 1024;  // what sm_80 and sm_90 give a block, if asked
 
-// Begins on 128 bytes.
-__device__ inline unsigned char* dynamic_shared() {
+// The part that begins `offset` bytes behind the start, which lies on 128 bytes. On the emulated device parts lie apart, and
+// end where they say.
+__device__ inline unsigned char* dynamic_shared(std::size_t offset, [[maybe_unused]] std::size_t bytes) {
 #if defined(__CUDACC__)
   extern __shared__ __align__(128) unsigned char memory[];
-  return memory;
+  return memory + offset;
 #else
-  return reinterpret_cast<unsigned char*>(::emulated::self().dynamic_shared);
+  return reinterpret_cast<unsigned char*>(::emulated::shared_part(nullptr, offset, bytes));
 #endif
 }
 

@@ -40,11 +40,11 @@ struct Lane {
 
 // Parts of the block's shared memory; each begins on 128 bytes.
 struct SharedParts {
-  unsigned char* next = dynamic_shared();
+  std::size_t next = 0;
 
   template <typename T>
   __device__ T* take(unsigned count) {
-    T* const part = reinterpret_cast<T*>(next);
+    T* const part = reinterpret_cast<T*>(dynamic_shared(next, count * sizeof(T)));
     next += (count * sizeof(T) + 127) / 128 * 128;
     return part;
   }

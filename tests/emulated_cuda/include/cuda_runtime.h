@@ -1,7 +1,10 @@
 // The part of the CUDA runtime that Tessera uses, on the CPU: device code compiles as C++ and runs in fibers, one per
 // thread of a block, so that indices, barriers, shuffles, streams and events are proved where there is no GPU. It says
-// nothing about speed. With TESSERA_EMULATED_PROTECTION set, host code that touches the device's memory ends the program.
+// nothing about speed. With TESSERA_EMULATED_PROTECTION set, host code that touches the device's memory ends the
+// program.
 #pragma once
+
+#include "../../sanitizers/sanitizers.hpp"
 
 #include <bit>
 #include <chrono>
@@ -21,8 +24,6 @@
 #define __restrict__ __restrict
 #define __launch_bounds__(...)
 #define __grid_constant__
-// Blocks of a kernel run one after the other on one thread of the host: what is static there is a block's own.
-#define __shared__ static thread_local
 
 struct dim3 {
   unsigned x = 1, y = 1, z = 1;
@@ -55,34 +56,81 @@ struct Thread {
   uint3 block;
   dim3 block_dim;
   dim3 grid_dim;
-  std::byte* dynamic_shared;
-  unsigned rank;           // in the block
-  std::uint64_t* exchange;  // one slot per thread of the block
+  unsigned rank;  // in the block
   std::vector<Copy> copies = {};
+
+  unsigned lane() const { return rank % 32; }
 };
 
 Thread& self();
-void block_barrier();
-void warp_barrier();
 
-// The value of the thread `lane` of the same warp; the own one where there is none.
+// Ends the program with a line that names the running thread.
+[[noreturn]] void fail(const char* text);
+
+// The emulation's own doings, which are no kernel's: ThreadSanitizer looks away as long as this lives.
+class Unwatched {
+ public:
+#if TESSERA_THREAD_SANITIZER
+  Unwatched();
+  ~Unwatched();
+#else
+  Unwatched() {}
+  ~Unwatched() {}
+#endif
+  Unwatched(const Unwatched&) = delete;
+  Unwatched& operator=(const Unwatched&) = delete;
+};
+
+// What the lanes of a warp show when they meet; null for those that have not come.
+using Shown = void* const (&)[32];
+
+// Waits for all lanes of the mask that have not ended. The last one to come does the work. This orders no access to
+// memory: shuffles do not, either.
+void meet_warp(unsigned mask, void* shown, void (*work)(Shown));
+
+// A part of the block's shared memory, by itself, filled with numbers that are none when the first thread asks for it.
+// `name` is that of a static array; of dynamic memory it is null, and the place must lie in what the launch gave.
+std::byte* shared_part(const void* name, std::size_t offset, std::size_t bytes);
+
+// The place of each declaration has a type of its own.
+template <typename Array, typename Place>
+Array& static_part(Place) {
+  static const char name = 0;
+  return *reinterpret_cast<Array*>(shared_part(&name, 0, sizeof(Array)));
+}
+
+// The value of the same warp's thread `lane`. There must be one: those that are not in the mask, or have ended, give
+// bits that are no number.
 template <typename T>
-T value_of_lane(T value, unsigned lane) {
+T value_of_lane(unsigned mask, T value, unsigned lane) {
   static_assert(sizeof(T) <= sizeof(std::uint64_t) && std::is_trivially_copyable_v<T>);
-  const Thread& me = self();
-  const unsigned first = me.rank / 32 * 32;
-  const unsigned threads = me.block_dim.x * me.block_dim.y * me.block_dim.z;
-  std::uint64_t bits = 0;
-  std::memcpy(&bits, &value, sizeof(T));
-  me.exchange[me.rank] = bits;
-  warp_barrier();
-  const unsigned from = lane < 32 && first + lane < threads ? first + lane : me.rank;
-  std::uint64_t got = me.exchange[from];
-  warp_barrier();
+  struct Lane {
+    std::uint64_t shown;
+    std::uint64_t got;
+    unsigned wanted;
+  };
+  const Unwatched internals;
+  Lane own{.shown = 0, .got = ~std::uint64_t{0}, .wanted = lane};
+  std::memcpy(&own.shown, &value, sizeof(T));
+  meet_warp(mask, &own, [](Shown lanes) {
+    for (void* const each : lanes) {
+      if (each == nullptr) continue;
+      Lane& to = *static_cast<Lane*>(each);
+      if (const void* const from = lanes[to.wanted]; from != nullptr) to.got = static_cast<const Lane*>(from)->shown;
+    }
+  });
   T result;
-  std::memcpy(&result, &got, sizeof(T));
+  std::memcpy(&result, &own.got, sizeof(T));
   return result;
 }
+
+inline unsigned checked_width(int width) {
+  if (width < 1 || width > 32 || (width & (width - 1)) != 0) fail("a shuffle's width is no power of two up to 32");
+  return static_cast<unsigned>(width);
+}
+
+void block_barrier();
+void warp_barrier(unsigned mask);
 
 }  // namespace emulated
 
@@ -94,30 +142,46 @@ inline thread_local dim3 gridDim;
 inline constexpr int warpSize = 32;
 
 inline void __syncthreads() { ::emulated::block_barrier(); }
-inline void __syncwarp(unsigned = 0xffffffffu) { ::emulated::warp_barrier(); }
+inline void __syncwarp(unsigned mask = 0xffffffffu) { ::emulated::warp_barrier(mask); }
 inline void __threadfence() {}
+// Lanes in groups of `width`, as the programming guide has them: beyond its group a lane gets its own value.
 template <typename T>
-T __shfl_sync(unsigned, T value, int lane) {
-  return ::emulated::value_of_lane(value, static_cast<unsigned>(lane));
+T __shfl_sync(unsigned mask, T value, int lane, int width = 32) {
+  const unsigned group = ::emulated::checked_width(width);
+  const unsigned own = ::emulated::self().lane();
+  return ::emulated::value_of_lane(mask, value, own / group * group + static_cast<unsigned>(lane) % group);
 }
 template <typename T>
-T __shfl_xor_sync(unsigned, T value, int mask, int = 32) {
-  return ::emulated::value_of_lane(value, (::emulated::self().rank % 32) ^ static_cast<unsigned>(mask));
+T __shfl_xor_sync(unsigned mask, T value, int lanes, int width = 32) {
+  const unsigned group = ::emulated::checked_width(width);
+  const unsigned own = ::emulated::self().lane();
+  const unsigned other = own ^ static_cast<unsigned>(lanes);
+  return ::emulated::value_of_lane(mask, value, other < own / group * group + group ? other : own);
 }
 template <typename T>
-T __shfl_down_sync(unsigned, T value, unsigned delta, int = 32) {
-  return ::emulated::value_of_lane(value, ::emulated::self().rank % 32 + delta);
+T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32) {
+  const unsigned group = ::emulated::checked_width(width);
+  const unsigned own = ::emulated::self().lane();
+  return ::emulated::value_of_lane(mask, value, own % group + delta < group ? own + delta : own);
 }
-// The lanes of the warp that have the same value. All of them take part.
-inline unsigned __match_any_sync(unsigned, unsigned value) {
-  const ::emulated::Thread& me = ::emulated::self();
-  const std::uint64_t* const of_warp = me.exchange + me.rank / 32 * 32;
-  me.exchange[me.rank] = value;
-  ::emulated::warp_barrier();
-  unsigned equals = 0;
-  for (unsigned lane = 0; lane < 32; ++lane) equals |= (of_warp[lane] == value ? 1u : 0u) << lane;
-  ::emulated::warp_barrier();
-  return equals;
+// The lanes of the mask that have the same value.
+inline unsigned __match_any_sync(unsigned mask, unsigned value) {
+  struct Lane {
+    unsigned value;
+    unsigned equals;
+  };
+  const ::emulated::Unwatched internals;
+  Lane own{value, 0};
+  ::emulated::meet_warp(mask, &own, [](::emulated::Shown lanes) {
+    for (unsigned a = 0; a < 32; ++a) {
+      for (unsigned b = 0; b < 32; ++b) {
+        if (lanes[a] == nullptr || lanes[b] == nullptr) continue;
+        Lane& to = *static_cast<Lane*>(lanes[a]);
+        if (to.value == static_cast<const Lane*>(lanes[b])->value) to.equals |= 1u << b;
+      }
+    }
+  });
+  return own.equals;
 }
 inline int __popc(unsigned bits) { return std::popcount(bits); }
 template <typename T>
@@ -136,8 +200,14 @@ template <typename T>
 T atomicAdd(T* to, T value) {
   if constexpr (std::is_floating_point_v<T>) {
     T old = *to;
-    while (!__atomic_compare_exchange(to, &old, [&] { static thread_local T sum; sum = old + value; return &sum; }(), false,
-                                      __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    while (!__atomic_compare_exchange(
+        to, &old,
+        [&] {
+          static thread_local T sum;
+          sum = old + value;
+          return &sum;
+        }(),
+        false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
     }
     return old;
   } else {
@@ -154,9 +224,10 @@ enum cudaError_t {
   cudaErrorInsufficientDriver = 35,
   cudaErrorNoDevice = 100,
   cudaErrorInvalidDevice = 101,
+  cudaErrorInvalidResourceHandle = 400,
   cudaErrorNotReady = 600,
+  cudaErrorIllegalAddress = 700,
   cudaErrorPeerAccessAlreadyEnabled = 704,
-  cudaErrorLaunchFailure = 719,
 };
 enum cudaMemcpyKind { cudaMemcpyDefault = 4 };
 inline constexpr unsigned cudaEventDisableTiming = 2;
@@ -222,7 +293,7 @@ struct cudaLaunchConfig_t {
 
 namespace emulated {
 
-// This launches no kernel: it is for what stands in for a library.
+// This launches no kernel: it is for what stands in for a library, whatever the current device is.
 cudaError_t launch(const cudaLaunchConfig_t& configuration, std::function<void()> thread);
 // A kernel's code comes to the device with its first launch, and takes memory there. Blocks get more than 48 KiB of
 // dynamic shared memory only where cudaFuncSetAttribute() has allowed it on this device.
@@ -240,6 +311,11 @@ void delay_copies(std::chrono::microseconds delay);
 
 // From now on, whoever takes memory of the device or gives it back does so later, by anything up to `most`.
 void delay_memory(std::chrono::microseconds most);
+
+// The stream's next work faults: from then on nothing runs on its device, and each call that concerns it says so. Until
+// they are cleared; no process can do that on a GPU.
+void enqueue_fault(cudaStream_t stream);
+void clear_faults();
 
 // How often an event was queried by a thread whose current device was another than the event's: a GPU's runtime would
 // have opened a context there.

@@ -1,13 +1,12 @@
-// The instructions of tensor_core.cuh on the CPU. A warp's first lane works for all of them when the last one has come (a
-// barrier lets lanes go on in their order), and a copy happens when it is waited for, over rubbish from its start: a
-// missing wait or barrier of a kernel shows.
+// The instructions of tensor_core.cuh on the CPU. A warp's last lane to come works for all of them, each reads its own
+// row, and a copy happens when it is waited for, over rubbish from its start: a missing wait or barrier of a kernel
+// shows.
 #pragma once
 
 #include <cmath>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
+#include <string>
 
 #include "cuda_bf16.h"
 #include "cuda_fp16.h"
@@ -17,19 +16,19 @@ namespace emulated {
 
 inline void require_aligned(const void* data, std::size_t bytes, const char* instruction) {
   if (reinterpret_cast<std::uintptr_t>(data) % bytes == 0) return;
-  std::fprintf(stderr, "emulated kernel: %s must have addresses on %zu bytes\n", instruction, bytes);
-  std::abort();
+  fail((std::string(instruction) + " must have addresses on " + std::to_string(bytes) + " bytes").c_str());
 }
 
-// of(lane) is what each lane of the warp showed; run once, when all have.
-template <typename Shown, typename Work>
-void once_for_warp(Shown& shown, const Work& work) {
-  const Thread& me = self();
-  std::uint64_t* const slots = me.exchange + me.rank / 32 * 32;
-  slots[me.rank % 32] = reinterpret_cast<std::uintptr_t>(&shown);
-  warp_barrier();
-  if (me.rank % 32 != 0) return;
-  work([slots](unsigned lane) -> Shown& { return *reinterpret_cast<Shown*>(slots[lane]); });
+// work(of) runs once, when all lanes of the warp have come; of(lane) is what each of them showed.
+template <typename Lane, typename Work>
+void once_for_warp(Lane& own, const Work&) {
+  const Unwatched internals;
+  meet_warp(0xffffffffu, &own, [](Shown lanes) {
+    for (const void* const each : lanes) {
+      if (each == nullptr) fail("an instruction of tensor cores takes all lanes of a warp");
+    }
+    Work{}([&lanes](unsigned lane) -> Lane& { return *static_cast<Lane*>(lanes[lane]); });
+  });
 }
 
 template <typename T>
@@ -44,10 +43,11 @@ namespace tessera::nn::cuda {
 template <bool transposed>
 void load_matrices(unsigned (&to)[4], const void* row) {
   struct Lane {
-    const std::uint16_t* row;
+    std::uint16_t row[8];
     unsigned* to;
-  } own{static_cast<const std::uint16_t*>(row), to};
+  } own{{}, to};
   ::emulated::require_aligned(row, 16, "ldmatrix");
+  std::memcpy(own.row, row, sizeof(own.row));
   ::emulated::once_for_warp(own, [](const auto& of) {
     for (unsigned lane = 0; lane < 32; ++lane) {
       const unsigned g = lane / 4;
