@@ -39,7 +39,7 @@ TEST_CASE("emulated cuda: events and launches belong to one device") {
   cudaEvent_t own = event_of(0);
   CHECK(cudaEventRecord(other, native(stream)) == cudaErrorInvalidResourceHandle);
   CHECK(cudaEventRecord(own, native(stream)) == cudaSuccess);
-  const cudaLaunchConfig_t configuration{.stream = native(stream)};
+  const cudaLaunchConfig_t configuration{.gridDim = {1}, .blockDim = {1}, .stream = native(stream)};
   CHECK(cudaLaunchKernelEx(&configuration, nothing) == cudaSuccess);
   REQUIRE(cudaSetDevice(1) == cudaSuccess);
   CHECK(cudaLaunchKernelEx(&configuration, nothing) == cudaErrorInvalidResourceHandle);
