@@ -9,7 +9,7 @@ import platform
 import subprocess
 import sys
 
-SEEDS = {"none": range(1, 6), "address": [1], "thread": [1]}
+SEEDS = {"none": range(1, 4), "address": [1], "thread": [1]}
 # Kernel: what is said of its fault.
 FAULTS = {
     "missing_barrier": "element",
