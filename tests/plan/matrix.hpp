@@ -2,7 +2,9 @@
 // the others.
 #pragma once
 
+#include <cstdlib>
 #include <functional>
+#include <string_view>
 
 #include "../sanitizers/sanitizers.hpp"
 #include "models.hpp"
@@ -98,9 +100,16 @@ inline void for_each_nth_plan(std::size_t stride, const PlanBody& body) {
   }
 }
 
+inline bool reduced_matrix() {
+  const char* value = std::getenv("TESSERA_TEST_MATRIX");
+  return value != nullptr && std::string_view(value) == "reduced";
+}
+
 // Enough for a property that does not depend on the finer points of a schedule. Sanitizers look for other faults than
 // such a property's, and slow compiling down tenfold.
-inline constexpr std::size_t sampled = TESSERA_ADDRESS_SANITIZER || TESSERA_THREAD_SANITIZER ? 211 : 53;
-inline void for_sampled_plans(const PlanBody& body) { for_each_nth_plan(sampled, body); }
+inline void for_sampled_plans(const PlanBody& body) {
+  constexpr bool sanitized = TESSERA_ADDRESS_SANITIZER || TESSERA_THREAD_SANITIZER;
+  for_each_nth_plan(sanitized ? 211 : reduced_matrix() ? 101 : 53, body);
+}
 
 }  // namespace tessera::plan

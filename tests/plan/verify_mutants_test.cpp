@@ -3,13 +3,13 @@
 
 #include <fmt/format.h>
 
-#include <cstdlib>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "../stress/extent.hpp"
+#include "matrix.hpp"
 #include "models.hpp"
 #include "mutants.hpp"
 #include "tessera/plan/verify.hpp"
@@ -206,11 +206,6 @@ std::vector<Subject> selection(const std::vector<Subject>& all) {
   std::vector<Subject> result;
   for (std::size_t index = 0; index < all.size(); index += step) result.push_back(all[index]);
   return result;
-}
-
-bool reduced_matrix() {
-  const char* value = std::getenv("TESSERA_TEST_MATRIX");
-  return value != nullptr && std::string_view(value) == "reduced";
 }
 
 }  // namespace
