@@ -1,6 +1,9 @@
 // Everything that can be found wrong before the ranks start is found here.
 #include "tessera/trainer/program.hpp"
 
+#include <fmt/format.h>
+
+#include <filesystem>
 #include <optional>
 
 #include "tessera/base/error.hpp"
@@ -37,7 +40,10 @@ int run(int argc, char** argv, const Program& program) {
   require_fast_blas(argv);
   return run_program([&] {
     RunOptions options;
-    CommandLine line(program.description, "Exit code: 0, 1 when the run failed, 2 for bad options.");
+    const std::string name = argc > 0 ? std::filesystem::path(argv[0]).filename().string() : "program";
+    CommandLine line(program.description, fmt::format("Example: {} --ranks 4 --metrics run.jsonl\n\n"
+                                                      "Exit code: 0, 1 when the run failed, 2 for bad options.",
+                                                      name));
     if (program.add_options) program.add_options(line, options);
     add_run_options(line, options);
     if (!line.parse(argc, argv)) return 0;
