@@ -88,7 +88,7 @@ class Hosts:
         return mpi_job.Job([*launch, "--map-by", order, "-x", "LSAN_OPTIONS", "-x", "ASAN_OPTIONS"], sum(shape), command)
 
 
-def checked(job, seconds=250):
+def checked(job, seconds=500):
     code, output, _ = job.wait(seconds)
     left = job.left_behind()
     assert not any(left), f"left behind: {left}\n{output}"
