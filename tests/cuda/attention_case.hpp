@@ -46,35 +46,14 @@ struct AttentionCase {
 };
 
 template <typename T>
-void run_on_cpu(AttentionCase<T>& c) {
-  Stream host = host_stream();
+void run(DeviceKind kind, AttentionCase<T>& c) {
+  Stream stream = stream_on(kind);
   const nn::AttentionShape& s = c.shape;
-  std::vector<float> scratch(std::max(nn::attention_forward_scratch<T>(s), nn::attention_backward_scratch<T>(s)));
-  nn::attention_forward<T>(host, {.shape = s,
-                                  .qkv = matrix(c.qkv, s.rows(), 3 * s.dim()),
-                                  .out = matrix(c.out, s.rows(), s.dim()),
-                                  .statistics = c.statistics.data(),
-                                  .dropout = c.dropout,
-                                  .scratch = scratch.data()});
-  nn::attention_backward<T>(host, {.shape = s,
-                                   .qkv = matrix(c.qkv, s.rows(), 3 * s.dim()),
-                                   .statistics = c.statistics.data(),
-                                   .dout = matrix(c.dout, s.rows(), s.dim()),
-                                   .dqkv = matrix(c.dqkv, s.rows(), 3 * s.dim()),
-                                   .dropout = c.dropout,
-                                   .scratch = scratch.data()});
-  host.synchronize();
-}
-
-template <typename T>
-void run_on_cuda(AttentionCase<T>& c) {
-  Stream stream = cuda_stream();
-  const nn::AttentionShape& s = c.shape;
-  DeviceMatrix<T> qkv(c.qkv, s.rows(), 3 * s.dim()), dqkv(s.rows(), 3 * s.dim());
-  DeviceMatrix<T> out(s.rows(), s.dim()), dout(c.dout, s.rows(), s.dim());
-  DeviceMatrix<float> statistics(1, s.statistics());
-  DeviceBuffer<float> forward_scratch(nn::attention_forward_scratch<T>(s, DeviceKind::cuda));
-  DeviceBuffer<float> scratch(nn::attention_backward_scratch<T>(s, DeviceKind::cuda));
+  DeviceMatrix<T> qkv(kind, c.qkv, s.rows(), 3 * s.dim()), dqkv(kind, s.rows(), 3 * s.dim());
+  DeviceMatrix<T> out(kind, s.rows(), s.dim()), dout(kind, c.dout, s.rows(), s.dim());
+  DeviceMatrix<float> statistics(kind, 1, s.statistics());
+  DeviceBuffer<float> forward_scratch(kind, nn::attention_forward_scratch<T>(s, kind));
+  DeviceBuffer<float> scratch(kind, nn::attention_backward_scratch<T>(s, kind));
   nn::attention_forward<T>(stream, {.shape = s,
                                     .qkv = qkv.view(),
                                     .out = out.view(),

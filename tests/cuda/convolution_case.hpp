@@ -70,40 +70,17 @@ struct ConvolutionCase {
 };
 
 template <typename T>
-void run_on_cpu(ConvolutionCase<T>& c, bool with_bias, bool accumulate) {
-  Stream host = host_stream();
-  Arena scratch(Device::cpu(), Bytes((vision::convolution_scratch<T>(c.form.shape, c.form.images, c.form.image) + 16) *
-                                     sizeof(float)));
-  auto* const room = reinterpret_cast<float*>(scratch.data());
-  vision::convolution_forward<T>(host, {.shape = c.form.shape,
-                                        .x = c.template in<const T>(c.x.data()),
-                                        .weight = c.weight.data(),
-                                        .bias = with_bias ? c.bias.data() : nullptr,
-                                        .y = c.out(c.y.data()),
-                                        .scratch = room});
-  vision::convolution_backward<T>(host, {.shape = c.form.shape,
-                                         .x = c.template in<const T>(c.x.data()),
-                                         .weight = c.weight.data(),
-                                         .dy = c.template out<const T>(c.dy.data()),
-                                         .dx = c.in(c.dx.data()),
-                                         .dweight = c.dweight.data(),
-                                         .dbias = c.dbias.data(),
-                                         .accumulate = accumulate,
-                                         .scratch = room});
-}
-
-template <typename T>
 struct ConvolutionOnDevice {
-  explicit ConvolutionOnDevice(const ConvolutionCase<T>& c)
-      : x(c.x),
-        weight(c.weight),
-        bias(c.bias),
-        dy(c.dy),
-        y(c.y.size()),
-        dx(c.x.size()),
-        dweight(c.dweight),
-        dbias(c.dbias),
-        scratch(vision::convolution_scratch<T>(c.form.shape, c.form.images, c.form.image, DeviceKind::cuda)) {}
+  ConvolutionOnDevice(DeviceKind kind, const ConvolutionCase<T>& c)
+      : x(kind, c.x),
+        weight(kind, c.weight),
+        bias(kind, c.bias),
+        dy(kind, c.dy),
+        y(kind, c.y.size()),
+        dx(kind, c.x.size()),
+        dweight(kind, c.dweight),
+        dbias(kind, c.dbias),
+        scratch(kind, vision::convolution_scratch<T>(c.form.shape, c.form.images, c.form.image, kind)) {}
 
   void take_to(ConvolutionCase<T>& c) {
     for (const bool intact : {y.guards_intact(), dx.guards_intact(), dweight.guards_intact(), dbias.guards_intact(),
@@ -118,9 +95,9 @@ struct ConvolutionOnDevice {
 };
 
 template <typename T>
-void run_on_cuda(ConvolutionCase<T>& c, bool with_bias, bool accumulate) {
-  Stream stream = cuda_stream();
-  ConvolutionOnDevice<T> on(c);
+void run(DeviceKind kind, ConvolutionCase<T>& c, bool with_bias, bool accumulate) {
+  Stream stream = stream_on(kind);
+  ConvolutionOnDevice<T> on(kind, c);
   vision::convolution_forward<T>(stream, {.shape = c.form.shape,
                                           .x = c.template in<const T>(on.x.data()),
                                           .weight = on.weight.data(),

@@ -24,18 +24,27 @@ inline Stream cuda_stream(StreamMode mode = StreamMode::immediate) {
   return Stream(Device::cuda(0), {.name = "cuda test", .mode = mode});
 }
 
-// `count` elements that begin `shift` elements after a page, with guards of 64 bytes or more on both sides.
+// A test asks for its device when it runs: without a GPU there is none.
+inline Stream stream_on(DeviceKind kind) { return kind == DeviceKind::cpu ? host_stream() : cuda_stream(); }
+
+// `count` elements of a device that begin `shift` elements after a page, with guards of 64 bytes or more on both sides.
 template <typename T>
 class DeviceBuffer {
  public:
-  explicit DeviceBuffer(std::size_t count, std::size_t shift = 0)
-      : count_(count), first_(64 + shift), arena_(Device::cuda(0), Bytes((count + 128 + shift) * sizeof(T))) {
+  DeviceBuffer(DeviceKind kind, std::size_t count, std::size_t shift = 0)
+      : kind_(kind),
+        count_(count),
+        first_(64 + shift),
+        arena_(kind == DeviceKind::cpu ? Device::cpu() : Device::cuda(0), Bytes((count + 128 + shift) * sizeof(T))) {
     const std::vector<T> guards(count + 128 + shift, guard());
     transfer(arena_.data(), guards.data(), guards.size());
   }
-  DeviceBuffer(const std::vector<T>& values, std::size_t shift = 0) : DeviceBuffer(values.size(), shift) {
+  DeviceBuffer(DeviceKind kind, const std::vector<T>& values, std::size_t shift = 0)
+      : DeviceBuffer(kind, values.size(), shift) {
     transfer(data(), values.data(), values.size());
   }
+  explicit DeviceBuffer(std::size_t count, std::size_t shift = 0) : DeviceBuffer(DeviceKind::cuda, count, shift) {}
+  DeviceBuffer(const std::vector<T>& values, std::size_t shift = 0) : DeviceBuffer(DeviceKind::cuda, values, shift) {}
 
   T* data() { return reinterpret_cast<T*>(arena_.data()) + first_; }
   std::vector<T> values() {
@@ -56,12 +65,13 @@ class DeviceBuffer {
 
  private:
   static T guard() { return T(-77.0f); }
-  static void transfer(void* to, const void* from, std::size_t count) {
-    Stream stream = cuda_stream();
+  void transfer(void* to, const void* from, std::size_t count) {
+    Stream stream = stream_on(kind_);
     kernels::copy(stream, to, from, Bytes(count * sizeof(T)));
     stream.synchronize();
   }
 
+  DeviceKind kind_;
   std::size_t count_;
   std::size_t first_;
   Arena arena_;

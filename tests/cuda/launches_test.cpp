@@ -89,7 +89,7 @@ TEST_CASE("emulated cuda: a unit of several parameter groups is updated by one k
 TEST_CASE("emulated cuda: a loss and its gradient are formed by one kernel over the logits") {
   constexpr std::size_t rows = 3, classes = 40;
   Stream stream = cuda_stream();
-  DeviceMatrix<float> logits(random_elements<float>(rows * classes, 1), rows, classes);
+  DeviceMatrix<float> logits(DeviceKind::cuda, random_elements<float>(rows * classes, 1), rows, classes);
   DeviceBuffer<std::int32_t> labels(std::vector<std::int32_t>(rows, 2));
   DeviceBuffer<float> statistics(nn::cross_entropy_at_once_statistics(rows, 0.0f, DeviceKind::cuda)), loss(1), scale(1);
   const nn::CrossEntropyRows<float> of{
@@ -103,9 +103,9 @@ TEST_CASE("emulated cuda: attention asks for a block's shared memory once") {
   const auto attributes_of_a_run = [](std::size_t head_dim) {
     const std::size_t before = emulated::calls().attributes;
     AttentionCase<float> wide({1, 5, 1, head_dim}, nn::Dropout{});
-    run_on_cuda(wide);
+    run(DeviceKind::cuda, wide);
     AttentionCase<bf16> narrow({1, 5, 1, 64}, nn::Dropout{});
-    run_on_cuda(narrow);
+    run(DeviceKind::cuda, narrow);
     return emulated::calls().attributes - before;
   };
   attributes_of_a_run(127);

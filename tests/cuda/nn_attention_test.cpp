@@ -40,8 +40,8 @@ TEST_CASE_TEMPLATE("cuda: attention and its gradients are near the CPU's", T, TE
         CAPTURE(dropout.probability);
         const WithAttention now(set);
         AttentionCase<T> expected(shape, dropout), computed(shape, dropout);
-        run_on_cpu(expected);
-        run_on_cuda(computed);
+        run(DeviceKind::cpu, expected);
+        run(DeviceKind::cuda, computed);
         check_near(computed.out, expected.out, rounded_operands<T>);
         check_near(computed.statistics, expected.statistics, 1e-5);
         check_near(computed.dqkv, expected.dqkv, rounded_operands<T>);
@@ -61,8 +61,8 @@ TEST_CASE_TEMPLATE("cuda: attention follows scores that grow from tile to tile",
       }
     }
   }
-  run_on_cpu(expected);
-  run_on_cuda(computed);
+  run(DeviceKind::cpu, expected);
+  run(DeviceKind::cuda, computed);
   check_near(computed.out, expected.out, rounded_operands<T>);
   check_near(computed.statistics, expected.statistics, 1e-5);
   check_near(computed.dqkv, expected.dqkv, rounded_operands<T>);
@@ -73,8 +73,8 @@ TEST_CASE_TEMPLATE("cuda: attention has the same bits each time", T, TESSERA_CUD
     const WithAttention now(set);
     const Dropout dropout = set == Set::own ? some_dropout : Dropout{};
     AttentionCase<T> first({1, 70, 1, 32}, dropout), second({1, 70, 1, 32}, dropout);
-    run_on_cuda(first);
-    run_on_cuda(second);
+    run(DeviceKind::cuda, first);
+    run(DeviceKind::cuda, second);
     check_same(first.out, second.out);
     check_same(first.dqkv, second.dqkv);
   }
@@ -83,11 +83,12 @@ TEST_CASE_TEMPLATE("cuda: attention has the same bits each time", T, TESSERA_CUD
 TEST_CASE_TEMPLATE("cuda: the last queries of a sequence are the last rows of all of them", T, TESSERA_CUDA_ELEMENTS) {
   const AttentionShape shape{2, 45, 2, 16};
   AttentionCase<T> all(shape, Dropout{});
-  run_on_cpu(all);
+  run(DeviceKind::cpu, all);
   for (const std::size_t queries : {1u, 34u}) {
     CAPTURE(queries);
     Stream stream = cuda_stream();
-    DeviceMatrix<T> qkv(all.qkv, shape.rows(), 3 * shape.dim()), out(2 * queries, shape.dim());
+    DeviceMatrix<T> qkv(DeviceKind::cuda, all.qkv, shape.rows(), 3 * shape.dim());
+    DeviceMatrix<T> out(DeviceKind::cuda, 2 * queries, shape.dim());
     attention_forward<T>(stream, {.shape = shape, .qkv = qkv.view(), .out = out.view(), .queries = queries});
     stream.synchronize();
     std::vector<T> expected;

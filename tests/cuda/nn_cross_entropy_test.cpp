@@ -38,37 +38,20 @@ struct Case {
   double correct = -1.0;
 };
 
-template <typename T>
-void run_on_cpu(Case<T>& c) {
-  Stream host = host_stream();
-  std::vector<float> statistics(cross_entropy_statistics(c.form.batch, c.form.smoothing));
-  const float scale = 4.0f;
-  const CrossEntropyRows<T> rows{.logits = matrix(std::as_const(c.logits), c.form.batch, c.form.classes),
-                                 .labels = c.labels.data(),
-                                 .weights = c.weights.data(),
-                                 .denominator = 3.0f,
-                                 .statistics = statistics.data(),
-                                 .smoothing = c.form.smoothing};
-  cross_entropy_forward<T>(host, rows, &c.loss);
-  count_correct<T>(host, rows, &c.correct, c.form.among);
-  cross_entropy_backward<T>(host, rows, &scale, matrix(c.gradient, c.form.batch, c.form.classes));
-  host.synchronize();
-}
-
 enum class Passes { separate, at_once };
 
 // The gradient replaces the logits.
 template <typename T>
-void run_on_cuda(Case<T>& c, Passes passes = Passes::separate) {
-  Stream stream = cuda_stream();
+void run(DeviceKind kind, Case<T>& c, Passes passes = Passes::separate) {
+  Stream stream = stream_on(kind);
   const std::size_t room = passes == Passes::separate
                                ? cross_entropy_statistics(c.form.batch, c.form.smoothing)
-                               : cross_entropy_at_once_statistics(c.form.batch, c.form.smoothing, DeviceKind::cuda);
-  DeviceMatrix<T> logits(c.logits, c.form.batch, c.form.classes);
-  DeviceBuffer<std::int32_t> labels(c.labels);
-  DeviceBuffer<float> weights(c.weights), statistics(room), loss(1), scale(std::vector<float>{4.0f}),
-      marks(c.form.batch);
-  DeviceBuffer<double> correct(1);
+                               : cross_entropy_at_once_statistics(c.form.batch, c.form.smoothing, kind);
+  DeviceMatrix<T> logits(kind, c.logits, c.form.batch, c.form.classes);
+  DeviceBuffer<std::int32_t> labels(kind, c.labels);
+  DeviceBuffer<float> weights(kind, c.weights), statistics(kind, room), loss(kind, 1),
+      scale(kind, std::vector<float>{4.0f}), marks(kind, c.form.batch);
+  DeviceBuffer<double> correct(kind, 1);
   const CrossEntropyRows<T> rows{.logits = logits.view(),
                                  .labels = labels.data(),
                                  .weights = weights.data(),
@@ -90,10 +73,10 @@ TEST_CASE_TEMPLATE("cuda: cross entropy, its gradient and the count are near the
     CAPTURE(form.batch);
     CAPTURE(form.classes);
     Case<T> expected(form), computed(form), again(form), at_once(form);
-    run_on_cpu(expected);
-    run_on_cuda(computed);
-    run_on_cuda(again);
-    run_on_cuda(at_once, Passes::at_once);
+    run(DeviceKind::cpu, expected);
+    run(DeviceKind::cuda, computed);
+    run(DeviceKind::cuda, again);
+    run(DeviceKind::cuda, at_once, Passes::at_once);
     check_near(std::vector<float>{computed.loss}, std::vector<float>{expected.loss});
     check_near(computed.gradient, expected.gradient);
     CHECK(computed.correct == expected.correct);
@@ -107,14 +90,14 @@ TEST_CASE_TEMPLATE("cuda: cross entropy, its gradient and the count are near the
 TEST_CASE_TEMPLATE("cuda: rows of logits may be apart, and what is between them stays", T, TESSERA_CUDA_ELEMENTS) {
   const Form form{3, 21};
   Case<T> expected(form);
-  run_on_cpu(expected);
+  run(DeviceKind::cpu, expected);
   Stream stream = cuda_stream();
   std::vector<T> apart(3 * 24, T(-5.0f)), wanted = apart;
   for (std::size_t i = 0; i < 3 * 21; ++i) {
     apart[i / 21 * 24 + i % 21] = expected.logits[i];
     wanted[i / 21 * 24 + i % 21] = expected.gradient[i];
   }
-  DeviceMatrix<T> logits(apart, 3, 24);
+  DeviceMatrix<T> logits(DeviceKind::cuda, apart, 3, 24);
   DeviceBuffer<std::int32_t> labels(expected.labels);
   DeviceBuffer<float> weights(expected.weights), statistics(6), loss(1), scale(std::vector<float>{4.0f}), marks(3);
   DeviceBuffer<double> correct(1);
@@ -143,8 +126,8 @@ TEST_CASE_TEMPLATE("cuda: rows of logits may be apart, and what is between them 
 
 TEST_CASE("cuda: the loss of more rows than a block has threads is near the CPU's") {
   Case<float> expected({1030, 3}), computed({1030, 3});
-  run_on_cpu(expected);
-  run_on_cuda(computed);
+  run(DeviceKind::cpu, expected);
+  run(DeviceKind::cuda, computed);
   check_near(std::vector<float>{computed.loss}, std::vector<float>{expected.loss});
   CHECK(computed.correct == doctest::Approx(expected.correct).epsilon(1e-12));
 }
@@ -155,8 +138,8 @@ TEST_CASE("cuda: infinite logits are no probability, as on the CPU") {
     c->logits[1] = c->logits[3] = -std::numeric_limits<float>::infinity();
     c->weights = {1.0f, 1.0f};
   }
-  run_on_cpu(expected);
-  run_on_cuda(computed);
+  run(DeviceKind::cpu, expected);
+  run(DeviceKind::cuda, computed);
   check_near(std::vector<float>{computed.loss}, std::vector<float>{expected.loss});
   check_near(computed.gradient, expected.gradient);
 }
@@ -166,7 +149,7 @@ TEST_CASE("cuda: a label out of range makes the loss, its row's gradient and the
     for (const Passes passes : {Passes::separate, Passes::at_once}) {
       Case<float> computed({4, 3});
       computed.labels[2] = label;
-      run_on_cuda(computed, passes);
+      run(DeviceKind::cuda, computed, passes);
       CHECK(std::isnan(computed.loss));
       CHECK(std::isnan(computed.correct));
       for (std::size_t i = 0; i < 12; ++i) CHECK(std::isnan(computed.gradient[i]) == (i / 3 == 2));
@@ -177,7 +160,7 @@ TEST_CASE("cuda: a label out of range makes the loss, its row's gradient and the
 TEST_CASE("cuda: a label of a row of weight 0 is not looked at") {
   Case<float> computed({4, 3});
   computed.labels[1] = 99;
-  run_on_cuda(computed);
+  run(DeviceKind::cuda, computed);
   CHECK_FALSE(std::isnan(computed.loss));
   CHECK_FALSE(std::isnan(computed.correct));
 }

@@ -57,19 +57,20 @@ void check_same(const std::vector<T>& computed, const std::vector<T>& expected) 
 
 // A GELU in a product's epilogue may be off by this part of the largest number. cuBLASLt says no more than that it
 // takes the approximation by tanh; the hardware's own tanh is off by 2^-11 (PTX ISA, tanh.approx.f32), which the slope
-// of numbers around 1 makes at most twice as much. slope of numbers around 1 makes at most twice as much.
+// of numbers around 1 makes at most twice as much.
 inline constexpr double gelu_of_epilogue = 0x1p-10;
 
-// A matrix on the device, with guards around it.
+// A matrix on a device, with guards around it.
 template <typename T>
 class DeviceMatrix {
  public:
-  DeviceMatrix(const std::vector<T>& values, std::size_t rows, std::size_t columns, std::size_t shift = 0)
-      : buffer_(values, shift), rows_(rows), columns_(columns) {}
+  DeviceMatrix(DeviceKind kind, const std::vector<T>& values, std::size_t rows, std::size_t columns,
+               std::size_t shift = 0)
+      : buffer_(kind, values, shift), rows_(rows), columns_(columns) {}
   // Not yet written: NaN.
-  DeviceMatrix(std::size_t rows, std::size_t columns, std::size_t shift = 0)
-      : DeviceMatrix(std::vector<T>(rows * columns, T(std::numeric_limits<float>::quiet_NaN())), rows, columns, shift) {
-  }
+  DeviceMatrix(DeviceKind kind, std::size_t rows, std::size_t columns, std::size_t shift = 0)
+      : DeviceMatrix(kind, std::vector<T>(rows * columns, T(std::numeric_limits<float>::quiet_NaN())), rows, columns,
+                     shift) {}
 
   nn::MatrixView<T> view() { return {buffer_.data(), rows_, columns_}; }
   nn::MatrixView<const T> constant() { return view(); }

@@ -26,71 +26,80 @@ std::vector<T> inputs(const Form& form, unsigned seed) {
   return values;
 }
 
+// A layer makes these of its inputs: its result, and its gradient or a second result.
+template <typename T>
+struct Results {
+  std::vector<T> first, second;
+};
+
+template <typename T>
+Results<T> gelu(DeviceKind kind, const Form& form) {
+  Stream stream = stream_on(kind);
+  DeviceMatrix<T> x(kind, inputs<T>(form, 1), form.rows, form.columns, form.shift);
+  DeviceMatrix<T> dy(kind, inputs<T>(form, 2), form.rows, form.columns, form.shift);
+  DeviceMatrix<T> y(kind, form.rows, form.columns, form.shift);
+  gelu_forward<T>(stream, x.view(), y.view());
+  gelu_backward<T>(stream, x.view(), dy.view(), dy.view());
+  stream.synchronize();
+  return {y.values(), dy.values()};
+}
+
 TEST_CASE_TEMPLATE("cuda: gelu and its gradient are near the CPU's", T, TESSERA_CUDA_ELEMENTS) {
-  Stream host = host_stream();
-  Stream stream = cuda_stream();
   for (const Form& form : forms) {
     CAPTURE(form.columns);
-    std::vector<T> x = inputs<T>(form, 1), dy = inputs<T>(form, 2), y(x.size()), dx(x.size());
-    gelu_forward<T>(host, matrix(x, form.rows, form.columns), matrix(y, form.rows, form.columns));
-    gelu_backward<T>(host, matrix(x, form.rows, form.columns), matrix(dy, form.rows, form.columns),
-                     matrix(dx, form.rows, form.columns));
-    DeviceMatrix<T> device_x(x, form.rows, form.columns, form.shift),
-        device_dy(dy, form.rows, form.columns, form.shift);
-    DeviceMatrix<T> device_y(form.rows, form.columns, form.shift);
-    gelu_forward<T>(stream, device_x.view(), device_y.view());
-    gelu_backward<T>(stream, device_x.view(), device_dy.view(), device_dy.view());
-    stream.synchronize();
-    check_near(device_y.values(), y);
-    check_near(device_dy.values(), dx);
+    const Results<T> computed = gelu<T>(DeviceKind::cuda, form), expected = gelu<T>(DeviceKind::cpu, form);
+    check_near(computed.first, expected.first);
+    check_near(computed.second, expected.second);
   }
 }
 
+template <typename T>
+Results<T> relu(DeviceKind kind, const Form& form) {
+  Stream stream = stream_on(kind);
+  std::vector<T> values = inputs<T>(form, 1);
+  if (!values.empty()) values[0] = T(std::numeric_limits<float>::quiet_NaN()), values.back() = T(-0.0f);
+  DeviceMatrix<T> x(kind, values, form.rows, form.columns, form.shift);
+  DeviceMatrix<T> dy(kind, inputs<T>(form, 2), form.rows, form.columns, form.shift);
+  DeviceMatrix<T> dx(kind, form.rows, form.columns, form.shift);
+  relu_forward<T>(stream, x.view(), x.view());
+  relu_backward<T>(stream, x.view(), dy.view(), dx.view());
+  stream.synchronize();
+  return {x.values(), dx.values()};
+}
+
 TEST_CASE_TEMPLATE("cuda: relu and its gradient have the CPU's bits", T, TESSERA_CUDA_ELEMENTS) {
-  Stream host = host_stream();
-  Stream stream = cuda_stream();
   for (const Form& form : forms) {
     CAPTURE(form.columns);
-    std::vector<T> x = inputs<T>(form, 1), dy = inputs<T>(form, 2), y(x.size()), dx(x.size());
-    if (!x.empty()) x[0] = T(std::numeric_limits<float>::quiet_NaN()), x.back() = T(-0.0f);
-    relu_forward<T>(host, matrix(x, form.rows, form.columns), matrix(y, form.rows, form.columns));
-    relu_backward<T>(host, matrix(y, form.rows, form.columns), matrix(dy, form.rows, form.columns),
-                     matrix(dx, form.rows, form.columns));
-    DeviceMatrix<T> device_x(x, form.rows, form.columns, form.shift),
-        device_dy(dy, form.rows, form.columns, form.shift);
-    DeviceMatrix<T> device_dx(form.rows, form.columns, form.shift);
-    relu_forward<T>(stream, device_x.view(), device_x.view());
-    relu_backward<T>(stream, device_x.view(), device_dy.view(), device_dx.view());
-    stream.synchronize();
-    check_same(device_x.values(), y);
-    check_same(device_dx.values(), dx);
+    const Results<T> computed = relu<T>(DeviceKind::cuda, form), expected = relu<T>(DeviceKind::cpu, form);
+    check_same(computed.first, expected.first);
+    check_same(computed.second, expected.second);
   }
+}
+
+template <typename T>
+Results<T> dropped(DeviceKind kind, const Form& form, const Dropout& drop) {
+  Stream stream = stream_on(kind);
+  DeviceMatrix<T> x(kind, inputs<T>(form, 1), form.rows, form.columns, form.shift);
+  DeviceMatrix<T> residual(kind, inputs<T>(form, 2), form.rows, form.columns, form.shift);
+  DeviceMatrix<T> y(kind, form.rows, form.columns, form.shift);
+  dropout<T>(stream, drop, x.view(), y.view());
+  add_dropped<T>(stream, {.residual = residual.view(), .x = x.view(), .y = residual.view(), .dropout = drop});
+  stream.synchronize();
+  return {y.values(), residual.values()};
 }
 
 TEST_CASE_TEMPLATE("cuda: dropout has the CPU's masks and bits, with and without a residual", T,
                    TESSERA_CUDA_ELEMENTS) {
-  Stream host = host_stream();
-  Stream stream = cuda_stream();
   for (const Form& form : forms) {
     for (const float probability : {0.0f, 0.3f}) {
       CAPTURE(form.columns);
       CAPTURE(probability);
       const Dropout drop{.probability = probability,
                          .key = {.seed = 7, .step = 3, .layer = 2, .first_row = (std::uint64_t{1} << 33) + 5}};
-      std::vector<T> x = inputs<T>(form, 1), residual = inputs<T>(form, 2), y(x.size()), sum(x.size());
-      const auto view = [&](std::vector<T>& of) { return matrix(of, form.rows, form.columns); };
-      dropout<T>(host, drop, view(x), view(y));
-      add_dropped<T>(host, {.residual = view(residual), .x = view(x), .y = view(sum), .dropout = drop});
-      DeviceMatrix<T> device_x(x, form.rows, form.columns, form.shift);
-      DeviceMatrix<T> device_residual(residual, form.rows, form.columns, form.shift);
-      DeviceMatrix<T> device_y(form.rows, form.columns, form.shift);
-      dropout<T>(stream, drop, device_x.view(), device_y.view());
-      add_dropped<T>(
-          stream,
-          {.residual = device_residual.view(), .x = device_x.view(), .y = device_residual.view(), .dropout = drop});
-      stream.synchronize();
-      check_same(device_y.values(), y);
-      check_same(device_residual.values(), sum);
+      const Results<T> computed = dropped<T>(DeviceKind::cuda, form, drop);
+      const Results<T> expected = dropped<T>(DeviceKind::cpu, form, drop);
+      check_same(computed.first, expected.first);
+      check_same(computed.second, expected.second);
     }
   }
 }

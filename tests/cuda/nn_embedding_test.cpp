@@ -41,41 +41,13 @@ struct Case {
 };
 
 template <typename T>
-void run_on_cpu(Case<T>& c, bool with_positions, bool accumulate) {
-  Stream host = host_stream();
+void run(DeviceKind kind, Case<T>& c, bool with_positions, bool accumulate) {
+  Stream stream = stream_on(kind);
   const Form& f = c.form;
-  std::vector<std::int32_t> scratch(embedding_scratch(f.rows(), f.vocabulary, DeviceKind::cpu));
-  EmbeddingForward<T> forward{.table = matrix(c.table, f.vocabulary, f.dim),
-                              .positions = {},
-                              .ids = c.ids.data(),
-                              .sequence = f.sequence,
-                              .first_position = f.first_position,
-                              .y = matrix(c.y, f.rows(), f.dim)};
-  EmbeddingBackward<T> backward{.ids = c.ids.data(),
-                                .sequence = f.sequence,
-                                .first_position = f.first_position,
-                                .dy = matrix(c.dy, f.rows(), f.dim),
-                                .dtable = matrix(c.dtable, f.vocabulary, f.dim),
-                                .dpositions = {},
-                                .accumulate = accumulate,
-                                .scratch = scratch.data()};
-  if (with_positions) {
-    forward.positions = matrix(c.positions, f.context(), f.dim);
-    backward.dpositions = matrix(c.dpositions, f.context(), f.dim);
-  }
-  embedding_forward(host, forward);
-  embedding_backward(host, backward);
-  host.synchronize();
-}
-
-template <typename T>
-void run_on_cuda(Case<T>& c, bool with_positions, bool accumulate) {
-  Stream stream = cuda_stream();
-  const Form& f = c.form;
-  DeviceBuffer<std::int32_t> scratch(embedding_scratch(f.rows(), f.vocabulary, DeviceKind::cuda)), ids(c.ids);
-  DeviceMatrix<T> table(c.table, f.vocabulary, f.dim), positions(c.positions, f.context(), f.dim);
-  DeviceMatrix<T> dy(c.dy, f.rows(), f.dim), y(c.y, f.rows(), f.dim);
-  DeviceMatrix<T> dtable(c.dtable, f.vocabulary, f.dim), dpositions(c.dpositions, f.context(), f.dim);
+  DeviceBuffer<std::int32_t> scratch(kind, embedding_scratch(f.rows(), f.vocabulary, kind)), ids(kind, c.ids);
+  DeviceMatrix<T> table(kind, c.table, f.vocabulary, f.dim), positions(kind, c.positions, f.context(), f.dim);
+  DeviceMatrix<T> dy(kind, c.dy, f.rows(), f.dim), y(kind, c.y, f.rows(), f.dim);
+  DeviceMatrix<T> dtable(kind, c.dtable, f.vocabulary, f.dim), dpositions(kind, c.dpositions, f.context(), f.dim);
   EmbeddingForward<T> forward{.table = table.view(),
                               .positions = {},
                               .ids = ids.data(),
@@ -109,8 +81,8 @@ TEST_CASE_TEMPLATE("cuda: embeddings and their gradients have the CPU's bits", T
         CAPTURE(with_positions);
         CAPTURE(accumulate);
         Case<T> expected(form), computed(form);
-        run_on_cpu(expected, with_positions, accumulate);
-        run_on_cuda(computed, with_positions, accumulate);
+        run(DeviceKind::cpu, expected, with_positions, accumulate);
+        run(DeviceKind::cuda, computed, with_positions, accumulate);
         check_same(computed.y, expected.y);
         check_same(computed.dtable, expected.dtable);
         check_same(computed.dpositions, expected.dpositions);
@@ -126,8 +98,8 @@ TEST_CASE("cuda: rows of several digits and tiles are summed in their order") {
       c->ids[row] = row % 3 == 0 ? 65999 : static_cast<std::int32_t>(row * 2654435761u % 66000u);
     }
   }
-  run_on_cpu(expected, false, false);
-  run_on_cuda(computed, false, false);
+  run(DeviceKind::cpu, expected, false, false);
+  run(DeviceKind::cuda, computed, false, false);
   check_same(computed.dtable, expected.dtable);
 }
 
@@ -137,8 +109,8 @@ TEST_CASE("cuda: the row of an id out of range becomes NaN, and no gradient goes
     computed.ids[6] = id;
     expected.ids[6] = 0;
     for (std::size_t i = 0; i < 4; ++i) expected.dy[6 * 4 + i] = 0.0f;
-    run_on_cpu(expected, false, false);
-    run_on_cuda(computed, false, false);
+    run(DeviceKind::cpu, expected, false, false);
+    run(DeviceKind::cuda, computed, false, false);
     for (std::size_t i = 0; i < computed.y.size(); ++i) CHECK(std::isnan(computed.y[i]) == (i / 4 == 6));
     check_same(computed.dtable, expected.dtable);
   }

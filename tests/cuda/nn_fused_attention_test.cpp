@@ -27,8 +27,8 @@ constexpr AttentionShape shape{5, 130, 3, 72};
 
 void check_near_the_cpu(const AttentionShape& of, const Dropout& dropout) {
   AttentionCase<bf16> expected(of, dropout), computed(of, dropout);
-  run_on_cpu(expected);
-  run_on_cuda(computed);
+  run(DeviceKind::cpu, expected);
+  run(DeviceKind::cuda, computed);
   check_near(computed.out, expected.out, rounded_operands<bf16>);
   check_near(computed.statistics, expected.statistics, 1e-5);
   check_near(computed.dqkv, expected.dqkv, rounded_operands<bf16>);
@@ -70,7 +70,7 @@ TEST_CASE("what a library computes in another way is not asked of it") {
   check_near_the_cpu({2, 7, 3, 5}, {});
   check_near_the_cpu({2, 1, 3, 16}, {});
   AttentionCase<float> wide(shape, {});
-  run_on_cuda(wide);
+  run(DeviceKind::cuda, wide);
   CHECK(emulated_attention().calls.empty());
 }
 

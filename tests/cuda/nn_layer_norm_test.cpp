@@ -39,39 +39,16 @@ struct Case {
 };
 
 template <typename T>
-void run_on_cpu(Case<T>& c, bool with_residual, bool accumulate) {
-  Stream host = host_stream();
-  const auto view = [&](std::vector<T>& of) { return matrix(of, c.form.rows, c.form.dim); };
-  layer_norm_forward<T>(host, {.x = view(c.x),
-                               .weight = c.weight.data(),
-                               .bias = c.bias.data(),
-                               .y = view(c.y),
-                               .mean = c.mean.data(),
-                               .inverse = c.inverse.data()});
-  layer_norm_backward<T>(host, {.x = view(c.x),
-                                .weight = c.weight.data(),
-                                .mean = c.mean.data(),
-                                .inverse = c.inverse.data(),
-                                .dy = view(c.dy),
-                                .residual = with_residual ? c.residual.data() : nullptr,
-                                .dx = view(c.dx),
-                                .dweight = c.dweight.data(),
-                                .dbias = c.dbias.data(),
-                                .accumulate = accumulate});
-}
-
-// dx replaces the residual where there is one, else dy.
-template <typename T>
-void run_on_cuda(Case<T>& c, bool with_residual, bool accumulate) {
-  Stream stream = cuda_stream();
+void run(DeviceKind kind, Case<T>& c, bool with_residual, bool accumulate) {
+  Stream stream = stream_on(kind);
   const auto device = [&](const std::vector<T>& of) {
-    return DeviceMatrix<T>(of, c.form.rows, c.form.dim, c.form.shift);
+    return DeviceMatrix<T>(kind, of, c.form.rows, c.form.dim, c.form.shift);
   };
   DeviceMatrix<T> x = device(c.x), dy = device(c.dy), residual = device(c.residual), y = device(c.y);
-  DeviceMatrix<T> weight(c.weight, 1, c.form.dim), bias(c.bias, 1, c.form.dim);
-  DeviceMatrix<T> dweight(c.dweight, 1, c.form.dim), dbias(c.dbias, 1, c.form.dim);
-  DeviceMatrix<float> mean(1, c.form.rows), inverse(1, c.form.rows);
-  DeviceBuffer<float> scratch(layer_norm_scratch(c.form.rows, c.form.dim, DeviceKind::cuda));
+  DeviceMatrix<T> weight(kind, c.weight, 1, c.form.dim), bias(kind, c.bias, 1, c.form.dim);
+  DeviceMatrix<T> dweight(kind, c.dweight, 1, c.form.dim), dbias(kind, c.dbias, 1, c.form.dim);
+  DeviceMatrix<float> mean(kind, 1, c.form.rows), inverse(kind, 1, c.form.rows);
+  DeviceBuffer<float> scratch(kind, layer_norm_scratch(c.form.rows, c.form.dim, kind));
   DeviceMatrix<T>& dx = with_residual ? residual : dy;
   layer_norm_forward<T>(stream, {.x = x.view(),
                                  .weight = weight.data(),
@@ -105,8 +82,8 @@ TEST_CASE_TEMPLATE("cuda: layer norm and its gradients are near the CPU's", T, T
         CAPTURE(with_residual);
         CAPTURE(accumulate);
         Case<T> expected(form), computed(form);
-        run_on_cpu(expected, with_residual, accumulate);
-        run_on_cuda(computed, with_residual, accumulate);
+        run(DeviceKind::cpu, expected, with_residual, accumulate);
+        run(DeviceKind::cuda, computed, with_residual, accumulate);
         check_near(computed.y, expected.y);
         check_near(computed.mean, expected.mean);
         check_near(computed.inverse, expected.inverse);
@@ -121,8 +98,8 @@ TEST_CASE_TEMPLATE("cuda: layer norm and its gradients are near the CPU's", T, T
 TEST_CASE("cuda: gradients of layer norm's parameters have the same bits each time") {
   const Form form{300, 34, 0};
   Case<bf16> first(form), second(form);
-  run_on_cuda(first, false, false);
-  run_on_cuda(second, false, false);
+  run(DeviceKind::cuda, first, false, false);
+  run(DeviceKind::cuda, second, false, false);
   check_same(first.dweight, second.dweight);
   check_same(first.dbias, second.dbias);
   check_same(first.dx, second.dx);

@@ -45,41 +45,15 @@ struct Case {
 enum class After { nothing, gelu, residual };  // of the forward product
 
 template <typename T>
-void run_on_cpu(Case<T>& c, After after, bool accumulate) {
-  Stream host = host_stream();
-  std::vector<float> scratch(linear_scratch<T>(c.e.batch, c.e.in, c.e.out));
-  LinearForward<T> forward{.x = matrix(c.x, c.e.batch, c.e.in),
-                           .weight = matrix(c.weight, c.e.out, c.e.in),
-                           .bias = c.bias.empty() ? nullptr : c.bias.data(),
-                           .y = matrix(c.y, c.e.batch, c.e.out),
-                           .scratch = scratch.data()};
-  LinearBackward<T> backward{.x = matrix(c.x, c.e.batch, c.e.in),
-                             .weight = matrix(c.weight, c.e.out, c.e.in),
-                             .dy = matrix(c.dy, c.e.batch, c.e.out),
-                             .dx = matrix(c.dx, c.e.batch, c.e.in),
-                             .dweight = c.dweight.data(),
-                             .dbias = c.dbias.data(),
-                             .accumulate = accumulate,
-                             .scratch = scratch.data()};
-  if (after == After::residual) forward.residual = matrix(c.residual, c.e.batch, c.e.out);
-  if (after == After::gelu) {
-    forward.gelu = matrix(c.gelu, c.e.batch, c.e.out);
-    backward.gelu_x = matrix(c.before, c.e.batch, c.e.in);
-  }
-  linear_forward(host, forward);
-  linear_backward(host, backward);
-}
-
-// Leaves the device's results where run_on_cpu() leaves its own.
-template <typename T>
-void run_on_cuda(Case<T>& c, After after, bool accumulate) {
-  Stream stream = cuda_stream();
-  DeviceMatrix<T> x(c.x, c.e.batch, c.e.in), weight(c.weight, c.e.out, c.e.in), bias(c.bias, 1, c.bias.size());
-  DeviceMatrix<T> dy(c.dy, c.e.batch, c.e.out), before(c.before, c.e.batch, c.e.in);
-  DeviceMatrix<T> residual(c.residual, c.e.batch, c.e.out);
-  DeviceMatrix<T> y(c.e.batch, c.e.out), bent(c.e.batch, c.e.out), dx(c.e.batch, c.e.in);
-  DeviceMatrix<T> dweight(c.dweight, c.e.out, c.e.in), dbias(c.dbias, 1, c.e.out);
-  DeviceBuffer<float> scratch(linear_scratch<T>(c.e.batch, c.e.in, c.e.out, DeviceKind::cuda));
+void run(DeviceKind kind, Case<T>& c, After after, bool accumulate) {
+  Stream stream = stream_on(kind);
+  DeviceMatrix<T> x(kind, c.x, c.e.batch, c.e.in), weight(kind, c.weight, c.e.out, c.e.in),
+      bias(kind, c.bias, 1, c.bias.size());
+  DeviceMatrix<T> dy(kind, c.dy, c.e.batch, c.e.out), before(kind, c.before, c.e.batch, c.e.in);
+  DeviceMatrix<T> residual(kind, c.residual, c.e.batch, c.e.out);
+  DeviceMatrix<T> y(kind, c.e.batch, c.e.out), bent(kind, c.e.batch, c.e.out), dx(kind, c.e.batch, c.e.in);
+  DeviceMatrix<T> dweight(kind, c.dweight, c.e.out, c.e.in), dbias(kind, c.dbias, 1, c.e.out);
+  DeviceBuffer<float> scratch(kind, linear_scratch<T>(c.e.batch, c.e.in, c.e.out, kind));
   LinearForward<T> forward{.x = x.view(),
                            .weight = weight.view(),
                            .bias = c.bias.empty() ? nullptr : bias.data(),
@@ -116,8 +90,8 @@ TEST_CASE_TEMPLATE("cuda: a linear layer is near the CPU's, with every epilogue"
           CAPTURE(with_bias);
           CAPTURE(accumulate);
           Case<T> expected(extents, with_bias), computed(extents, with_bias);
-          run_on_cpu(expected, after, accumulate);
-          run_on_cuda(computed, after, accumulate);
+          run(DeviceKind::cpu, expected, after, accumulate);
+          run(DeviceKind::cuda, computed, after, accumulate);
           // The CPU rounds once more before it adds a residual.
           check_near(computed.y, expected.y, after == After::residual ? 2.0 * rounding<T> + 2e-6 : 2e-6);
           check_near(computed.dx, expected.dx, after == After::gelu ? gelu_of_epilogue : 2e-6);
@@ -134,21 +108,21 @@ TEST_CASE_TEMPLATE("cuda: a linear layer is near the CPU's, with every epilogue"
 TEST_CASE("cuda: without inputs a linear layer gives its bias, and without outputs a gradient of zeros") {
   Case<float> no_inputs({3, 0, 5}, true);
   Case<float> expected = no_inputs;
-  run_on_cpu(expected, After::nothing, false);
-  run_on_cuda(no_inputs, After::nothing, false);
+  run(DeviceKind::cpu, expected, After::nothing, false);
+  run(DeviceKind::cuda, no_inputs, After::nothing, false);
   check_same(no_inputs.y, expected.y);
   check_near(no_inputs.dbias, expected.dbias);
   Case<float> no_outputs({3, 5, 0}, true);
-  run_on_cuda(no_outputs, After::nothing, false);
+  run(DeviceKind::cuda, no_outputs, After::nothing, false);
   check_same(no_outputs.dx, std::vector<float>(15, 0.0f));
 }
 
 TEST_CASE_TEMPLATE("cuda: bias gradients of many rows have the same bits each time", T, TESSERA_CUDA_ELEMENTS) {
   const Extents extents{1500, 2, 66};
   Case<T> first(extents, true), second(extents, true), expected(extents, true);
-  run_on_cpu(expected, After::nothing, true);
-  run_on_cuda(first, After::nothing, true);
-  run_on_cuda(second, After::nothing, true);
+  run(DeviceKind::cpu, expected, After::nothing, true);
+  run(DeviceKind::cuda, first, After::nothing, true);
+  run(DeviceKind::cuda, second, After::nothing, true);
   check_same(first.dbias, second.dbias);
   check_near(first.dbias, expected.dbias, 1e-5);
 }

@@ -42,28 +42,28 @@ struct Case {
   std::vector<double> moments, sums;  // what a synchronised norm brings
 };
 
-// The same calls for either device; buffers have data().
-template <typename T, template <typename> typename Buffer>
+// The same calls for either device.
+template <typename T>
 struct Operands {
-  Operands(Case<T>& c, DeviceKind device)
+  Operands(DeviceKind kind, Case<T>& c)
       : form(c.form),
-        x(c.x),
-        weight(c.weight),
-        bias(c.bias),
-        residual(c.residual),
-        dy(c.dy),
-        y(c.y),
-        dx(c.dx),
-        dweight(c.dweight),
-        dbias(c.dbias),
-        mean(c.mean),
-        inverse(c.inverse),
-        running_mean(c.running_mean),
-        running_variance(c.running_variance),
-        scratch(std::vector<float>(batch_norm_scratch<T>(c.form.rows, c.form.channels, device))),
-        brought(std::vector<double>(3 * batch_norm_values(c.form.channels))) {}
+        x(kind, c.x),
+        weight(kind, c.weight),
+        bias(kind, c.bias),
+        residual(kind, c.residual),
+        dy(kind, c.dy),
+        y(kind, c.y),
+        dx(kind, c.dx),
+        dweight(kind, c.dweight),
+        dbias(kind, c.dbias),
+        mean(kind, c.mean),
+        inverse(kind, c.inverse),
+        running_mean(kind, c.running_mean),
+        running_variance(kind, c.running_variance),
+        scratch(kind, std::vector<float>(batch_norm_scratch<T>(c.form.rows, c.form.channels, kind))),
+        brought(kind, std::vector<double>(3 * batch_norm_values(c.form.channels))) {}
 
-  MatrixView<T> rows(Buffer<T>& of) { return {of.data(), form.rows, form.channels}; }
+  MatrixView<T> rows(DeviceBuffer<T>& of) { return {of.data(), form.rows, form.channels}; }
 
   BatchNormForward<T> forward(Then then, bool evaluate, const Contributions& moments = {}) {
     return {.x = rows(x),
@@ -98,22 +98,13 @@ struct Operands {
   }
 
   Form form;
-  Buffer<T> x, weight, bias, residual, dy, y, dx, dweight, dbias;
-  Buffer<float> mean, inverse, running_mean, running_variance, scratch;
-  Buffer<double> brought;
+  DeviceBuffer<T> x, weight, bias, residual, dy, y, dx, dweight, dbias;
+  DeviceBuffer<float> mean, inverse, running_mean, running_variance, scratch;
+  DeviceBuffer<double> brought;
 };
 
 template <typename T>
-struct OnHost {
-  OnHost(const std::vector<T>& values) : all(values) {}  // NOLINT(google-explicit-constructor): as DeviceBuffer
-  T* data() { return all.data(); }
-  std::vector<T> values() { return all; }
-  bool guards_intact() { return true; }
-  std::vector<T> all;
-};
-
-template <typename T, typename On>
-void take(Case<T>& c, On& on) {
+void take(Case<T>& c, Operands<T>& on) {
   for (const bool intact : {on.y.guards_intact(), on.dx.guards_intact(), on.scratch.guards_intact(),
                             on.mean.guards_intact(), on.inverse.guards_intact(), on.brought.guards_intact()}) {
     CHECK(intact);
@@ -135,8 +126,8 @@ void check_all(const Case<T>& computed, const Case<T>& expected) {
   check_near(computed.dbias, expected.dbias);
 }
 
-template <typename T, typename On>
-void run(Stream& stream, On& on, Then then, bool evaluate) {
+template <typename T>
+void run(Stream& stream, Operands<T>& on, Then then, bool evaluate) {
   batch_norm_forward<T>(stream, on.forward(then, evaluate));
   if (!evaluate) batch_norm_backward<T>(stream, on.backward(then, then == Then::relu));
   stream.synchronize();
@@ -153,10 +144,9 @@ TEST_CASE_TEMPLATE("cuda: batch norm and its gradients are near the CPU's", T, T
         CAPTURE(static_cast<int>(then));
         CAPTURE(evaluate);
         Case<T> expected(form), computed(form);
-        Operands<T, OnHost> on_host(expected, DeviceKind::cpu);
-        Operands<T, DeviceBuffer> on_device(computed, DeviceKind::cuda);
-        run<T>(host, on_host, then, evaluate);
-        run<T>(stream, on_device, then, evaluate);
+        Operands<T> on_host(DeviceKind::cpu, expected), on_device(DeviceKind::cuda, computed);
+        run(host, on_host, then, evaluate);
+        run(stream, on_device, then, evaluate);
         take(expected, on_host);
         take(computed, on_device);
         check_all(computed, expected);
@@ -180,8 +170,8 @@ void bring(Stream& stream, double* to, const std::vector<double>& values) {
 }
 
 // Runs as the middle of three ranks, on a mesh of three replicas.
-template <typename T, typename On>
-void run_synchronised(Stream& stream, On& on) {
+template <typename T>
+void run_synchronised(Stream& stream, Operands<T>& on) {
   const std::size_t values = batch_norm_values(on.form.channels);
   const Contributions all{.first = on.brought.data(), .values = values, .replicas = 3, .ranks_of_replica = 1};
   double* const own = on.brought.data() + values;
@@ -215,10 +205,9 @@ TEST_CASE_TEMPLATE("cuda: synchronised batch norm is near the CPU's", T, TESSERA
     CAPTURE(form.rows);
     CAPTURE(form.channels);
     Case<T> expected(form), computed(form);
-    Operands<T, OnHost> on_host(expected, DeviceKind::cpu);
-    Operands<T, DeviceBuffer> on_device(computed, DeviceKind::cuda);
-    run_synchronised<T>(host, on_host);
-    run_synchronised<T>(stream, on_device);
+    Operands<T> on_host(DeviceKind::cpu, expected), on_device(DeviceKind::cuda, computed);
+    run_synchronised(host, on_host);
+    run_synchronised(stream, on_device);
     take(expected, on_host);
     take(computed, on_device);
     check_all(computed, expected);
@@ -230,8 +219,8 @@ TEST_CASE("cuda: batch norm has the same bits each time") {
   Stream stream = cuda_stream();
   Case<bf16> first({700, 34}), second({700, 34});
   for (Case<bf16>* each : {&first, &second}) {
-    Operands<bf16, DeviceBuffer> on(*each, DeviceKind::cuda);
-    run<bf16>(stream, on, Then::relu, false);
+    Operands<bf16> on(DeviceKind::cuda, *each);
+    run(stream, on, Then::relu, false);
     take(*each, on);
   }
   check_same(first.y, second.y);

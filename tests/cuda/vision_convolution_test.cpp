@@ -15,8 +15,8 @@ template <typename T>
 void check_near_the_cpu(const ConvolutionForm& form, bool with) {
   CAPTURE(with);
   ConvolutionCase<T> expected(form), computed(form);
-  run_on_cpu(expected, with, with);
-  run_on_cuda(computed, with, with);
+  run(DeviceKind::cpu, expected, with, with);
+  run(DeviceKind::cuda, computed, with, with);
   check_near_all(computed, expected);
 }
 
@@ -54,7 +54,7 @@ ConvolutionGeometry geometry_of(const ConvolutionForm& form) {
 template <typename T>
 void run_in_parts(ConvolutionCase<T>& c, std::uint32_t images_at_once) {
   Stream stream = cuda_stream();
-  ConvolutionOnDevice<T> on(c);
+  ConvolutionOnDevice<T> on(DeviceKind::cuda, c);
   const vision::cuda::ConvolutionTask task{
       .format = format_of<T>, .tf32 = false, .images_at_once = images_at_once, .of = geometry_of(c.form)};
   const vision::cuda::ConvolutionForwardRows forward{.task = task,
@@ -85,7 +85,7 @@ TEST_CASE_TEMPLATE("cuda: some images at a time make the convolution of all", T,
     for (const std::uint32_t at_once : {1u, 2u, 5u}) {
       CAPTURE(at_once);
       ConvolutionCase<T> expected(form), computed(form);
-      run_on_cpu(expected, true, true);
+      run(DeviceKind::cpu, expected, true, true);
       run_in_parts(computed, at_once);
       check_near_all(computed, expected);
     }

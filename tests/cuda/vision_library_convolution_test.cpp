@@ -28,8 +28,8 @@ constexpr ConvolutionShape some_shape{.in = 6, .out = 4, .kernel = 3, .stride = 
 void check_near_the_cpu() {
   const ConvolutionForm form{some_shape, 2, {5, 5}};
   ConvolutionCase<bf16> expected(form), computed(form);
-  run_on_cpu(expected, true, true);
-  run_on_cuda(computed, true, true);
+  run(DeviceKind::cpu, expected, true, true);
+  run(DeviceKind::cuda, computed, true, true);
   check_near_all(computed, expected);
 }
 

@@ -43,16 +43,16 @@ std::vector<T> pixels(const Form& form) {
   return x;
 }
 
-// `buffer(values)` is memory of the stream's device.
-template <typename T, typename MakeBuffer, typename MakePlaces>
-Results<T> run(Stream& stream, const Form& form, const MakeBuffer& buffer, const MakePlaces& places_buffer) {
+template <typename T>
+Results<T> run(DeviceKind kind, const Form& form) {
+  Stream stream = stream_on(kind);
   const HeightWidth size = form.shape.output(form.image);
   const std::size_t count = form.images * size.height * size.width * form.channels;
   const std::vector<T> x_values = pixels<T>(form);
-  auto x = buffer(x_values), dy = buffer(random_elements<T>(count, 2));
-  auto largest = buffer(std::vector<T>(count)), average = buffer(std::vector<T>(count));
-  auto dlargest = buffer(std::vector<T>(x_values.size())), daverage = buffer(std::vector<T>(x_values.size()));
-  auto places = places_buffer(std::vector<std::int8_t>(count));
+  DeviceBuffer<T> x(kind, x_values), dy(kind, random_elements<T>(count, 2));
+  DeviceBuffer<T> largest(kind, count), average(kind, count);
+  DeviceBuffer<T> dlargest(kind, x_values.size()), daverage(kind, x_values.size());
+  DeviceBuffer<std::int8_t> places(kind, count);
   auto* const which = reinterpret_cast<std::uint8_t*>(places.data());
   const auto in = [&](auto& of) {
     return ImageView<T>{of.data(), form.images, form.image.height, form.image.width, form.channels};
@@ -65,26 +65,15 @@ Results<T> run(Stream& stream, const Form& form, const MakeBuffer& buffer, const
   average_pool_forward<T>(stream, form.shape, in(x), out(average));
   average_pool_backward<T>(stream, form.shape, out(dy), in(daverage));
   stream.synchronize();
+  for (DeviceBuffer<T>* of : {&largest, &average, &dlargest, &daverage}) CHECK(of->guards_intact());
+  CHECK(places.guards_intact());
   return {largest.values(), dlargest.values(), average.values(), daverage.values(), places.values()};
 }
 
-template <typename T>
-struct OnHost {
-  std::vector<T> all;
-  T* data() { return all.data(); }
-  std::vector<T> values() { return all; }
-};
-
 TEST_CASE_TEMPLATE("cuda: pooling has the CPU's bits", T, TESSERA_CUDA_ELEMENTS) {
-  Stream host = host_stream(), stream = cuda_stream();
   for (std::size_t i = 0; i < forms.size(); ++i) {
     CAPTURE(i);
-    const auto expected = run<T>(
-        host, forms[i], [](const std::vector<T>& of) { return OnHost<T>{of}; },
-        [](const std::vector<std::int8_t>& of) { return OnHost<std::int8_t>{of}; });
-    const auto computed = run<T>(
-        stream, forms[i], [](const std::vector<T>& of) { return DeviceMatrix<T>(of, 1, of.size()); },
-        [](const std::vector<std::int8_t>& of) { return DeviceBuffer<std::int8_t>(of); });
+    const Results<T> expected = run<T>(DeviceKind::cpu, forms[i]), computed = run<T>(DeviceKind::cuda, forms[i]);
     check_same(computed.largest, expected.largest);
     check_same(computed.dlargest, expected.dlargest);
     check_same(computed.average, expected.average);
@@ -93,19 +82,22 @@ TEST_CASE_TEMPLATE("cuda: pooling has the CPU's bits", T, TESSERA_CUDA_ELEMENTS)
   }
 }
 
-TEST_CASE_TEMPLATE("cuda: class tokens are taken and given back", T, TESSERA_CUDA_ELEMENTS) {
-  Stream host = host_stream(), stream = cuda_stream();
+template <typename T>
+std::pair<std::vector<T>, std::vector<T>> taken_and_given(DeviceKind kind) {
+  Stream stream = stream_on(kind);
   constexpr std::size_t sequences = 3, tokens = 5, dim = 7;
-  std::vector<T> x = random_elements<T>(sequences * tokens * dim, 1), taken(sequences * dim), given(x.size());
-  take_class_tokens<T>(host, tokens, matrix(x, sequences * tokens, dim), matrix(taken, sequences, dim));
-  give_class_tokens<T>(host, tokens, matrix(taken, sequences, dim), matrix(given, sequences * tokens, dim));
-  DeviceMatrix<T> device_x(x, sequences * tokens, dim), device_taken(sequences, dim);
-  DeviceMatrix<T> device_given(sequences * tokens, dim);
-  take_class_tokens<T>(stream, tokens, device_x.view(), device_taken.view());
-  give_class_tokens<T>(stream, tokens, device_taken.view(), device_given.view());
+  DeviceMatrix<T> x(kind, random_elements<T>(sequences * tokens * dim, 1), sequences * tokens, dim);
+  DeviceMatrix<T> taken(kind, sequences, dim), given(kind, sequences * tokens, dim);
+  take_class_tokens<T>(stream, tokens, x.view(), taken.view());
+  give_class_tokens<T>(stream, tokens, taken.view(), given.view());
   stream.synchronize();
-  check_same(device_taken.values(), taken);
-  check_same(device_given.values(), given);
+  return {taken.values(), given.values()};
+}
+
+TEST_CASE_TEMPLATE("cuda: class tokens are taken and given back", T, TESSERA_CUDA_ELEMENTS) {
+  const auto expected = taken_and_given<T>(DeviceKind::cpu), computed = taken_and_given<T>(DeviceKind::cuda);
+  check_same(computed.first, expected.first);
+  check_same(computed.second, expected.second);
 }
 
 // Sums of images in their order, as the CPU forms them.
@@ -126,9 +118,8 @@ TEST_CASE_TEMPLATE("cuda: tokens are placed with their positions, and their grad
     for (std::size_t image = 0; image < images; ++image) sum += static_cast<float>(dy[image * row + at]);
     dposition.push_back(T(sum));
   }
-  DeviceMatrix<T> on_patches(patches, 1, patches.size()), on_cls(cls, 1, dim), on_positions(positions, 1, row);
-  DeviceMatrix<T> on_dy(dy, images, row), on_y(images, row), on_dpatches(images, row - dim);
-  DeviceMatrix<T> on_dcls(1, dim), on_dposition(1, row);
+  DeviceBuffer<T> on_patches(patches), on_cls(cls), on_positions(positions), on_dy(dy), on_y(images * row);
+  DeviceBuffer<T> on_dpatches(images * (row - dim)), on_dcls(dim), on_dposition(row);
   Stream stream = cuda_stream();
   const vision::cuda::TokenRows place{format_of<T>,        images,     tokens, dim, on_patches.data(), on_cls.data(),
                                       on_positions.data(), on_y.data()};
@@ -137,6 +128,7 @@ TEST_CASE_TEMPLATE("cuda: tokens are placed with their positions, and their grad
   stream.submit([native = native_stream(stream), place] { vision::cuda::place_tokens(native, place); });
   stream.submit([native = native_stream(stream), gradients] { vision::cuda::token_gradients(native, gradients); });
   stream.synchronize();
+  for (DeviceBuffer<T>* of : {&on_y, &on_dpatches, &on_dcls, &on_dposition}) CHECK(of->guards_intact());
   check_same(on_y.values(), y);
   check_same(on_dpatches.values(), dpatches);
   check_same(on_dposition.values(), dposition);
