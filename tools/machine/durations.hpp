@@ -1,46 +1,21 @@
-// How long the operations of a plan take on a machine: collectives by algorithm and level, windows by counting or as a
-// trace of one rank measured them, everything else by the bytes that it reads and writes.
+// How long the operations of a plan take on a machine: windows by counting or as a trace of one rank measured them,
+// collectives by their own formulas, everything else by the bytes that it reads and writes.
 #pragma once
 
 #include <map>
 #include <optional>
 #include <string>
-#include <tuple>
-#include <utility>
-#include <vector>
 
 #include "machine/machine.hpp"
+#include "machine/profile.hpp"
 #include "machine/work.hpp"
 #include "tessera/plan/simulate.hpp"
-#include "trace/trace_file.hpp"
 
 namespace tools {
-
-// A Profile is what a trace says of one rank's own work: medians over steps and ranks.
-struct Profile {
-  // The key is the unit, the pass, and the place among the micro-batch's windows of that kind.
-  std::map<std::tuple<std::string, std::string, std::size_t>, double> windows;
-  std::map<std::string, double>
-      seconds_per_byte;  // by kind of operation: "optimize"; of collectives where one rank ran
-  // This is the part of a step outside of windows and of calls into the runtime: loading, logging. The host spends it
-  // before it launches a micro-batch's first operation, an equal part in each.
-  double outside = 0;
-  std::size_t ranks = 1;  // of the job that was traced
-};
-Profile profile_of(const TraceFile& trace);
 
 // Returns the bytes as traces count them: for a collective the whole that its ranks make or sum together, else the
 // declared ranges.
 double traced_bytes(const tessera::plan::Operation& operation);
-
-// A CollectiveUse is one collective that makes `bytes` whole on each rank of the group, or sums so many into shards.
-struct CollectiveUse {
-  tessera::AxisSet group;
-  bool sums;
-  double bytes;
-};
-// Throws UsageError where ranks need links between hosts that the machine has not.
-double collective_seconds(const Machine& machine, const tessera::plan::Plan& plan, const CollectiveUse& use);
 
 class DurationModel {
  public:

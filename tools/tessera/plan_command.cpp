@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "accounting.hpp"
-#include "fit.hpp"
+#include "fit_search.hpp"
 #include "json/json.hpp"
 #include "report.hpp"
 #include "request.hpp"

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "fit.hpp"
+#include "fit_search.hpp"
 #include "json/json.hpp"
 #include "machine/durations.hpp"
 #include "machine/machine.hpp"

@@ -11,7 +11,7 @@
 #include "tessera/checkpoint/weights.hpp"
 #include "tessera/comm/start.hpp"
 #include "tessera/trainer/fit.hpp"
-#include "trainer/src/run_checkpoints.hpp"
+#include "trainer/src/checkpoint_options.hpp"
 #include "trainer/src/run_metrics.hpp"
 #include "trainer/src/stop.hpp"
 

@@ -1,5 +1,4 @@
-// The checkpoints of one run: its options (--checkpoint-dir and what goes with it), where it starts from, when it
-// saves, and what happens when a save fails.
+// The checkpoints of one run: where it starts from, when it saves, and what happens when a save fails.
 #pragma once
 
 #include <cstddef>
@@ -15,15 +14,6 @@
 #include "tessera/trainer/run_options.hpp"
 
 namespace tessera::trainer {
-
-// `options` must stay.
-void add_checkpoint_options(CommandLine& line, RunOptions& options);
-
-// After parse(). Throws OptionError for options that have nothing to act on.
-void check_checkpoint_options(const CommandLine& line, const RunOptions& options);
-
-// Before the ranks start: throws OptionError where a run that does not resume would write among another's checkpoints.
-void require_resumed_or_new(const CheckpointOptions& options);
 
 // Where a run goes on.
 struct ResumedRun {

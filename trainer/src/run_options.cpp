@@ -14,7 +14,7 @@
 #include "tessera/optim/sgd.hpp"
 #include "tessera/trainer/command_line.hpp"
 #include "tessera/trainer/number_text.hpp"
-#include "trainer/src/run_checkpoints.hpp"
+#include "trainer/src/checkpoint_options.hpp"
 #include "trainer/src/run_trace.hpp"
 #include "trainer/src/simulation.hpp"
 

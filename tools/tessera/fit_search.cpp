@@ -1,5 +1,5 @@
 // Activations are a region of their own, so one plan without them answers for every batch.
-#include "fit.hpp"
+#include "fit_search.hpp"
 
 #include <fmt/format.h>
 

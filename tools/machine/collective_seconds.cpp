@@ -1,0 +1,99 @@
+// The formulas: a ring of n ranks takes n - 1 messages and moves (n - 1) / n of the bytes (Patarasuk and Yuan 2009).
+#include "machine/collective_seconds.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "tessera/base/error.hpp"
+
+namespace tools {
+
+namespace plan = tessera::plan;
+
+namespace {
+
+// How a group lies on hosts that ranks fill one after the other.
+struct Spread {
+  double ranks;       // of the group
+  double hosts;       // on which it has ranks
+  double on_host;     // of its ranks on one of them
+  double neighbours;  // groups of the same kind that have ranks on the same host, this one included
+};
+
+Spread spread_of(const Machine& machine, const plan::Plan& plan, tessera::AxisSet group) {
+  const auto per_host = static_cast<double>(std::min(machine.ranks_per_host, plan.options.ranks));
+  const auto ranks = static_cast<double>(plan.mesh.size(group));
+  // Members stand next to each other, or as many ranks apart as the axes inside the group's have.
+  std::size_t inside = 1;
+  bool reached = group.empty();
+  plan.mesh.inwards_out([&](tessera::Axis axis) {
+    reached = reached || group.contains(axis);
+    if (!reached) inside *= plan.mesh.size(axis);
+  });
+  const auto apart = static_cast<double>(inside);
+  const double on_host = std::clamp(std::floor(per_host / apart), 1.0, ranks);
+  return {ranks, std::ceil(ranks / on_host), on_host, std::max(1.0, std::floor(per_host / on_host))};
+}
+
+const Curve& rate_of(const Link& link, bool sums) {
+  return sums && !link.summing.empty() ? link.summing : link.bandwidth;
+}
+
+double inside_host(const Machine& machine, double ranks, const CollectiveUse& use) {
+  if (ranks == 1) return 0;
+  const double moved = moved_share(machine.algorithm, ranks, use.sums) * use.bytes;
+  const double messages = machine.algorithm == CollectiveAlgorithm::direct ? 1 : ranks - 1;
+  return messages * machine.host.latency + moved / rate_of(machine.host, use.sums).at(use.bytes);
+}
+
+// Returns the seconds that the bytes entering each host take.
+double between_hosts(const Machine& machine, const Spread& spread, double bytes, bool sums) {
+  const double moved = (spread.hosts - 1) / spread.hosts * bytes * spread.neighbours;
+  return moved / rate_of(*machine.network, sums).at(bytes);
+}
+
+// One ring through all hosts, cut into as many as a host has ways out: each byte enters each host once.
+double ring(const Machine& machine, const Spread& spread, const CollectiveUse& use) {
+  const double hops_inside = spread.ranks - spread.hosts;
+  const double latency = spread.hosts * machine.network->latency + hops_inside * machine.host.latency;
+  const double moved = (spread.ranks - 1) / spread.ranks * use.bytes;
+  const double inside = spread.on_host > 1 ? moved / rate_of(machine.host, use.sums).at(use.bytes) : 0;
+  const double outside = moved * spread.neighbours / rate_of(*machine.network, use.sums).at(use.bytes);
+  return latency + std::max(inside, outside);
+}
+
+// Between ranks of equal place on all hosts, then inside each host; sums the other way round.
+double two_level(const Machine& machine, const Spread& spread, const CollectiveUse& use) {
+  const double across = (spread.hosts - 1) * machine.network->latency;
+  return across + between_hosts(machine, spread, use.bytes, use.sums) + inside_host(machine, spread.on_host, use);
+}
+
+// Everybody reads each other's part: what comes from other hosts is not shared inside a host.
+double direct(const Machine& machine, const Spread& spread, const CollectiveUse& use) {
+  const double part = use.bytes / spread.ranks;
+  const double far = part * (spread.ranks - spread.on_host) * spread.on_host * spread.neighbours;
+  const double near = part * spread.on_host * moved_share(machine.algorithm, spread.on_host, use.sums);
+  return machine.host.latency + machine.network->latency + near / rate_of(machine.host, use.sums).at(use.bytes) +
+         far / rate_of(*machine.network, use.sums).at(use.bytes);
+}
+
+}  // namespace
+
+double collective_seconds(const Machine& machine, const plan::Plan& plan, const CollectiveUse& use) {
+  const Spread spread = spread_of(machine, plan, use.group);
+  if (spread.hosts == 1) return inside_host(machine, spread.ranks, use);
+  if (!machine.network) {
+    throw tessera::UsageError(fmt::format("{} has no network for {} ranks on hosts of {}: its file lacks \"network\"",
+                                          machine.name, plan.options.ranks, machine.ranks_per_host));
+  }
+  switch (machine.algorithm) {
+    case CollectiveAlgorithm::direct: return direct(machine, spread, use);
+    case CollectiveAlgorithm::ring: return ring(machine, spread, use);
+    case CollectiveAlgorithm::two_level: return two_level(machine, spread, use);
+  }
+  throw tessera::InternalError("an algorithm without a formula");
+}
+
+}  // namespace tools
