@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "shard/model_state.hpp"
 #include "shard/pieces.hpp"
@@ -85,9 +86,17 @@ std::vector<float> ModelInspection::whole(const Parameter& parameter, std::strin
 std::span<float> ModelInspection::buffer(const Buffer& buffer) {
   Executor& executor = state().executor_between_steps("buffer()");
   executor.synchronize();
+  if (state().refresh_buffers) state().refresh_buffers();
   return executor.memory().values(state().unit_of(buffer, "buffer"), buffer);
 }
-void ModelInspection::synchronize_buffers() { state().executor().synchronize_buffers(); }
+void ModelInspection::synchronize_buffers() {
+  Executor& executor = state().executor_between_steps("synchronize_buffers()");
+  if (state().refresh_buffers) state().refresh_buffers();
+  executor.synchronize_buffers();
+}
+void ModelInspection::refresh_buffers_with(std::function<void()> refresh) {
+  state().refresh_buffers = std::move(refresh);
+}
 
 // ---- norms and scalars ----
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -62,6 +63,7 @@ struct ModelState {
   bool values_are_gone = false;                     // from one plan to the next, and where that has failed
   std::unique_ptr<Executor> executor_or_null;       // it uses all of the above
   std::vector<std::vector<float>> gradient_copies;  // by unit: of gradients in 16 bits, for whoever looks at them
+  std::function<void()> refresh_buffers;            // from where an adapter's modules keep them; empty: none
   std::shared_ptr<const void> ends_with_world;
 };
 

@@ -243,6 +243,43 @@ TEST_CASE("buffers_are_the_runtimes_and_the_modules_at_once") {
   });
 }
 
+// Its buffers of other types than fp32 are the module's own, with copies in the arena.
+struct Flagged : torch::nn::Module {
+  Flagged() {
+    layer = register_module("layer", torch::nn::Linear(2, 2));
+    counts = register_buffer("counts", torch::zeros({2}, torch::kLong));
+    flag = register_buffer("flag", torch::ones({3}, torch::kBool));
+  }
+  torch::Tensor forward(const torch::Tensor& input) { return layer(input); }
+  torch::nn::Linear layer{nullptr};
+  torch::Tensor counts;
+  torch::Tensor flag;
+};
+
+TEST_CASE("what_a_module_writes_into_its_buffers_between_steps_is_in_the_next_checkpoint") {
+  const auto folder = std::filesystem::temp_directory_path() / "tessera_torch_written_between_steps";
+  std::filesystem::remove_all(folder);
+  tessera::launch({.ranks = 2}, [&](tessera::World& world) {
+    for (const bool resumed : {false, true}) {
+      const auto net = std::make_shared<Flagged>();
+      FullyShard model(world, net, {}, {.checkpointing = tessera::Checkpointing::blocking});
+      model.finalize(tessera::AdamW{});
+      tessera::Checkpointer checkpoints(model.sharded(), {.directory = folder});
+      if (resumed) checkpoints.load(checkpoints.latest()->path);
+      model.backward(model.forward(torch::ones({1, 2})).sum());
+      model.update();
+      if (!resumed) {
+        net->flag[1] = false;
+        net->counts[0] = 7;
+        checkpoints.save({.step = 1});
+      }
+      CHECK(net->counts[0].item<std::int64_t>() == 7);
+      CHECK_FALSE(net->flag[1].item<bool>());
+    }
+  });
+  std::filesystem::remove_all(folder);
+}
+
 // Counts its passes in a buffer of two names, and calls its weight a buffer, too.
 struct CountsPasses : nn::Module {
   CountsPasses() {

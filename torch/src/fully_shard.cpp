@@ -126,20 +126,16 @@ class ShardedModule::Implementation : public TensorOwner {
     model.shards_changed();
     held_plan_ =
         model.hold_plan("a module of libtorch trains, whose buffers stand in its memory: make a new model instead");
+    model.refresh_buffers_with([this] {
+      for (BufferTensor* buffer : all_buffers_) buffer->to_runtime();
+    });
     note_order();
     phase_ = Phase::idle;
   }
 
   tessera::FullyShard& sharded() {
     if (!sharded_) make_sharded();
-    buffers_to_runtime();
     return *sharded_;
-  }
-
-  // For whoever looks at the runtime between steps: checkpoints, say.
-  void buffers_to_runtime() {
-    if (phase_ != Phase::idle) return;
-    for (BufferTensor* buffer : all_buffers_) buffer->to_runtime();
   }
 
   const Parameter& parameter(std::string_view name) const {

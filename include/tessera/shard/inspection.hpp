@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -48,6 +49,9 @@ class ModelInspection : public ModelSteps {
   // everybody rank 0's. Collective.
   std::span<float> buffer(const Buffer& buffer);
   void synchronize_buffers();
+  // `refresh` is called first by both, and so by what saves: an adapter whose modules keep buffers of their own, of
+  // other types, say, writes there what they hold. It must not call these itself.
+  void refresh_buffers_with(std::function<void()> refresh);
 
   // The regions that FullyShardOptions::checkpointing asked for; what was not asked for is empty. At one address until
   // recompile().
