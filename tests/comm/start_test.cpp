@@ -234,6 +234,20 @@ TEST_CASE("slurm_says_its_nodes_and_numbers") {
   CHECK(first_of_nodes("n[5]") == "n5");
 }
 
+TEST_CASE("jobs_of_own_scripts_are_told_apart_by_what_they_start_unless_a_token_does") {
+  const Variables script = {{"MASTER_ADDR", "a"}};
+  const std::string mine = place(script).job;
+  CHECK(has(mine, "the program of hash "));
+  CHECK(place(script).job == mine);
+  CHECK(place(together({script, {{"TESSERA_TOKEN", "0123456789abcdef"}}})).job.empty());
+  using namespace std::string_literals;
+  const std::string one = name_of_program("--data\0a\0"s, "/runs");
+  for (const std::string& other : {name_of_program("--data\0b\0"s, "/runs"), name_of_program("--data\0a\0"s, "/run"),
+                                   name_of_program("--data\0"s, "/runs"), mine}) {
+    CHECK(other != one);
+  }
+}
+
 TEST_CASE("a_place_that_is_not_said_and_values_without_sense_are_named") {
   CHECK_THROWS_AS(place({}), UsageError);
   CHECK_THROWS_AS(place({{"SLURM_JOB_NODELIST", "a"}}, Launcher::slurm), UsageError);

@@ -7,12 +7,17 @@
 #include <algorithm>
 #include <cstdlib>
 #include <exception>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <limits>
 #include <optional>
 #include <string_view>
+#include <system_error>
 #include <thread>
 #include <vector>
 
+#include "base/hash.hpp"
 #include "comm/hosts.hpp"
 #include "comm/patience.hpp"
 #include "comm/rendezvous/handshake.hpp"
@@ -50,14 +55,25 @@ int slurm_port(const Environment& environment) {
   return first_slurm_port + static_cast<int>((*job % 100 * 100 + *job / 100 + step) % slurm_ports);
 }
 
-// The launcher's own name of the job, the same on all of its ranks.
+// This process's arguments, a zero byte behind each.
+std::string own_arguments() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  const std::string all{std::istreambuf_iterator<char>(file), {}};
+  return all.substr(std::min(all.size(), all.find('\0') + 1));
+}
+
+// The launcher's own name of the job, the same on all of its ranks. Scripts have none: without a token, on one host,
+// what they have started tells their jobs apart.
 std::string job_of(const Environment& environment, const Start& start) {
   const auto said = [&](const char* name) { return text_in(environment, name).value_or(""); };
   if (start.launcher == Launcher::slurm) {
     return fmt::format("SLURM job {}, step {}", said("SLURM_JOB_ID"), said("SLURM_STEP_ID"));
   }
   const std::string run = said("TORCHELASTIC_RUN_ID");
-  return run.empty() ? "" : fmt::format("torchrun's run {}", run);
+  if (!run.empty()) return fmt::format("torchrun's run {}", run);
+  if (text_in(environment, "TESSERA_TOKEN")) return "";
+  std::error_code unknown;
+  return name_of_program(own_arguments(), std::filesystem::current_path(unknown).string());
 }
 
 int port_of(const Environment& environment, const Start& start) {
@@ -78,6 +94,13 @@ std::string token_of(const Environment& environment) {
 }
 
 }  // namespace
+
+std::string name_of_program(std::string_view arguments, std::string_view directory) {
+  return fmt::format(
+      "the program of hash {:016x} (of its arguments and of where it runs; where ranks of one job differ in them, "
+      "TESSERA_TOKEN names it)",
+      fnv1a(directory, fnv1a(arguments)));
+}
 
 std::string first_of_nodes(const std::string& list) {
   const std::string first = list.substr(0, list.find_first_of(",["));

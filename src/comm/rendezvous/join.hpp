@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "comm/control/control.hpp"
@@ -28,9 +29,12 @@ struct MeetingPlace {
 
 // Host: MASTER_ADDR, else 127.0.0.1 for a SLURM step on one node, else the first of SLURM's nodes. Port: TESSERA_PORT,
 // else MASTER_PORT (and one more where torchrun says that it listens there itself), else one that SLURM's job and step
-// give. Token: TESSERA_TOKEN, of 16 characters or more. The job: SLURM's numbers, or torchrun's run. Throws UsageError
-// naming the variable that is missing or makes no sense.
+// give. Token: TESSERA_TOKEN, of 16 characters or more. The job: SLURM's numbers, or torchrun's run, else, without a
+// token, name_of_program(). Throws UsageError naming the variable that is missing or makes no sense.
 MeetingPlace meeting_place(const Environment& environment, const Start& start);
+
+// Tells apart what scripts of one host start at one port. `arguments` have a zero byte behind each.
+std::string name_of_program(std::string_view arguments, std::string_view directory);
 
 // "node01" of "node[01-04,7],other".
 std::string first_of_nodes(const std::string& list);
