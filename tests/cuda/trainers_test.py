@@ -114,6 +114,16 @@ class OnCuda(unittest.TestCase):
         losses = [line["loss"] for line in trainer_runs.read_metrics(metrics)]
         self.assertEqual((losses, trainer_runs.read_safetensors(weights)), expected)
 
+    def test_a_process_of_mpirun_plans_for_its_device(self):
+        of_mpirun = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}
+        done = trainer_runs.run(TRAIN_GPT, *GPT, "--data", self.text, "--device", "cuda", "--steps", 1, "--test-queue",
+                                variables=of_mpirun)
+        if "no MPI half" in done.stderr:
+            self.skipTest(done.stderr.strip())
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for name in ["--threads", "--test-queue"]:
+            self.assertIn(f"note     {name} is without effect", done.stdout)
+
     def test_tf32_is_for_devices(self):
         common = [*MLP, "--steps", 2, "--precision", "tf32", "--device"]
         found = {device: trainer_runs.run(TRAIN_MLP, *common, device) for device in ["cuda", "cpu"]}

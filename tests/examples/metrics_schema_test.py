@@ -72,12 +72,14 @@ def check_run(program, strategy, measurable):
 def check_text(program):
     """What people see: notes on options without effect, accuracy, the table of bytes."""
     done = trainer_runs.run(program, *MODEL, "--ranks", 2, "--strategy", "ddp", "--steps", 4, "--prefetch", 2,
-                            "--reshard-after-forward", "no")
+                            "--reshard-after-forward", "no", "--accumulate-mode", "local")
     assert done.returncode == 0 and not done.stderr, done.stderr
-    for words in ["--prefetch is without effect", "--reshard-after-forward is without effect", "held-out accuracy",
+    for words in ["--prefetch is without effect", "--reshard-after-forward is without effect",
+                  "--accumulate-mode is without effect: a step has one micro-batch", "held-out accuracy",
                   "samples/s", "Bytes per rank", "fsdp", "ddp", "gradient_slots"]:
         assert words in done.stdout, f"{words} not in\n{done.stdout}"
-    assert "without effect" not in trainer_runs.run(program, *MODEL, "--steps", 1, "--prefetch", 2).stdout
+    assert "without effect" not in trainer_runs.run(program, *MODEL, "--steps", 1, "--prefetch", 2, "--accumulate", 2,
+                                                        "--accumulate-mode", "local", "--threads", 1, "--test-queue").stdout
 
 
 def main(program, measurable):

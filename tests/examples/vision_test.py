@@ -70,13 +70,18 @@ def check_folder(program):
                 for number in range(count):
                     height, width = 9 + number % 5, 8 + number % 7
                     (directory / f"{number}.png").write_bytes(png(colour * (height * width), height, width))
+        data = ["--data", f"folder:{folder}", "--image-size", 8, "--width", 4]
+        few = trainer_runs.run(program, *data, "--samples", 8, "--batch", 8, "--epochs", 40, "--eval-every", 0, "--lr", 0.01)
+        among = trainer_runs.run(program, *data, "--plot", f"{folder}/train/red/confusion.svg")
         large = trainer_runs.run(program, "--data", f"folder:{folder}", "--image-size", 4096, "--width", 4096, "--batch", 2**24)
-        done = trainer_runs.run(program, "--data", f"folder:{folder}", "--image-size", 8, "--width", 4, "--ranks", 2, "--batch", 4,
+        done = trainer_runs.run(program, *data, "--ranks", 2, "--batch", 4,
                                 "--epochs", 10, "--lr", 0.01, "--loader-threads", 2)
     if "libpng" in done.stderr:
         assert done.returncode == 1, done
         return
     assert done.returncode == 0, done.stderr
+    assert "8 images of 8 x 8 x 3" in few.stdout and "top-1 100.00 %" in few.stdout, few  # of both classes
+    assert among.returncode == 2 and "--plot would stand among the files of --data" in among.stderr, among
     assert large.returncode == 2 and "more than 1099511627776 numbers in a micro-batch" in large.stderr, large
     assert "48 images of 8 x 8 x 3 to train on, 18 held out; 2 classes" in done.stdout, done.stdout
     assert "top-1 100.00 %" in done.stdout and "top-5" not in done.stdout, done.stdout
@@ -180,6 +185,9 @@ def check_bad_input(program, data):
     with tempfile.TemporaryDirectory() as folder:
         made_images.write_mnist(folder, 20, 10, side=3)
         cases.check(["--data", f"mnist:{folder}", "--batch", 4], ["4 x 4"], failed)
+        images = next(pathlib.Path(folder).glob("train-images-*"))
+        cases.check(["--data", f"mnist:{folder}", "--metrics", images], ["--metrics would overwrite the file of --data", str(images)],
+                    options)
         pathlib.Path(folder, "t10k-labels-idx1-ubyte.gz").write_bytes(b"\x1f\x8b damaged")
         cases.check(["--data", f"mnist:{folder}", "--batch", 4], ["t10k-labels-idx1-ubyte.gz"], failed)
     assert cases.result() == 0

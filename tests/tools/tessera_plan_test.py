@@ -208,6 +208,24 @@ class BadOptions(unittest.TestCase):
                 (["--params", "7e9", "--draw"], "--draw is without effect with --params")]:
             self.assert_refused(["plan", *options], words)
 
+    def test_what_another_option_leaves_nothing_to_do_is_told(self):
+        whole = "strategy {} keeps every unit whole"
+        for options, said in [
+                (["--strategy", "ddp", "--prefetch", 4], ["--prefetch is without effect: " + whole.format("ddp")]),
+                (["--fit", "8GB", "--strategy", "zero2", "--reshard-after-forward", "no"],
+                 ["--reshard-after-forward is without effect: " + whole.format("zero2")]),
+                (["--replicas", 2, "--strategy", "hsdp", "--reshard-after-forward", "group"],
+                 ["--reshard-after-forward is without effect: group is yes here"]),
+                (["--compare", "--reshard-after-forward", "group"], ["--reshard-after-forward is without effect: group is yes here"]),
+                (["--accumulate-mode", "local"], ["--accumulate-mode is without effect: a step has one micro-batch"]),
+                (["--compare", "--prefetch", 4], []), (["--fit", "8GB", "--replicas", 2, "--reshard-after-forward", "group"], []),
+                (["--replicas", 2, "--reshard-after-forward", "group", "--micro-batches", 2, "--accumulate-mode", "local"], [])]:
+            done = tessera("plan", *MODEL, "--world", 4, *options)
+            lines = done.stderr.splitlines()
+            self.assertEqual((done.returncode, len(lines)), (0, len(said)), (options, done.stderr))
+            for line, words in zip(lines, said):
+                self.assertIn(words, line)
+
     def test_impossible_models_and_sizes_are_named(self):
         for value in ["gpt2", "", "GPT2-124M", "llama"]:
             self.assert_refused(["plan", f"--model={value}"], "--model")

@@ -405,6 +405,24 @@ void check_outer_steps(const CommandLine& line, const tessera::plan::PlanOptions
   }
 }
 
+// Scripts give all options of a setting, so those that another one of it leaves nothing to are told and not refused.
+void note_unread(const CommandLine& line, const PlanRequest& request) {
+  const auto note = [&](const char* name, const std::string& why) {
+    if (line.given(name)) fmt::print(stderr, "tessera: {} is without effect: {}\n", name, why);
+  };
+  const tessera::plan::PlanOptions& options = request.setting.options;
+  const bool is_one = line.given("--strategy") || !(request.compare || request.fit);
+  const bool has_groups = options.replicas > 1 && !(is_one && options.strategy != Strategy::fsdp);
+  if (is_one && options.strategy.sharding.parameters.empty()) {
+    const std::string why = fmt::format("strategy {} keeps every unit whole", to_string(options.strategy));
+    for (const char* name : {"--prefetch", "--reshard-after-forward"}) note(name, why);
+  } else if (options.reshard_after_forward == tessera::Axis::shard && !has_groups) {
+    note("--reshard-after-forward", "group is yes here; it is for fsdp on several replicas (--replicas)");
+  }
+  if (options.micro_batches == 1)
+    note("--accumulate-mode", "a step has one micro-batch; --micro-batches makes several");
+}
+
 // This is the length of a Llama's sequences where none is said. Layers and files have samples.
 constexpr std::size_t llama_seq = 4096;
 
@@ -448,6 +466,7 @@ std::optional<PlanRequest> parse_plan_request(std::vector<std::string> arguments
     check_parameters_alone(line);
   } else {
     request.subject = subject_of(line, model);
+    note_unread(line, request);
     request.setting.seq = model.seq.value_or(default_seq(*request.subject));
   }
   return request;

@@ -183,6 +183,12 @@ bool are_one_file(const std::filesystem::path& a, const std::filesystem::path& b
   return !error && place_a == place_b;
 }
 
+bool is_in(const std::filesystem::path& file, const std::filesystem::path& folder) {
+  std::error_code error;
+  const auto relative = std::filesystem::relative(file, folder, error);
+  return !error && !relative.empty() && *relative.begin() != "..";
+}
+
 // A run's outputs may replace nothing that it reads, nor each other. Weights may replace those that the run began with.
 void require_distinct_files(const RunOptions& options) {
   using File = std::pair<const char*, const std::optional<std::filesystem::path>&>;
@@ -278,6 +284,18 @@ void note_sharding(const CommandLine& line, RunOptions& options) {
   }
 }
 
+// Notes which options were given that nothing will read.
+void note_unread(const CommandLine& line, RunOptions& options) {
+  const auto note = [&](const char* name, const char* why) {
+    if (line.given(name)) options.notes.push_back(fmt::format("{} is without effect: {}", name, why));
+  };
+  if (!scales_loss(options)) note("--loss-scale", "only fp16 needs it");
+  if (options.accumulate == 1) note("--accumulate-mode", "a step has one micro-batch; --accumulate makes several");
+  if (!(line.given("--threads") || line.given("--test-queue")) || device_kind(options) == DeviceKind::cpu) return;
+  note("--threads", "layers and optimizer run on CUDA devices");
+  note("--test-queue", "the compute stream of a CUDA device is a queue anyway");
+}
+
 std::size_t default_warmup(std::size_t steps) { return std::min<std::size_t>(steps / 10, 100); }
 
 }  // namespace
@@ -305,21 +323,24 @@ void check_run_options(const CommandLine& line, RunOptions& options) {
   }
   require_distinct_files(options);
   check_metrics_per_rank(options);
-  if (line.given("--loss-scale") && !scales_loss(options)) {
-    options.notes.emplace_back("--loss-scale is without effect: only fp16 needs it");
-  }
+  note_unread(line, options);
   require_mesh(options);
   check_outer_steps(line, options);
   note_sharding(line, options);
 }
 
 void require_data_is_no_output(const RunOptions& options, const std::filesystem::path& data) {
+  std::error_code error;
+  const bool is_folder = std::filesystem::is_directory(data, error);
   for (const auto& [name, path] :
        {std::pair("--metrics", options.metrics), std::pair("--dump-weights", options.dump_weights),
-        std::pair("--trace", options.trace)}) {
-    std::error_code error;
-    if (path && std::filesystem::equivalent(*path, data, error)) {
+        std::pair("--trace", options.trace), std::pair("--plot", options.plot)}) {
+    if (!path) continue;
+    if (are_one_file(*path, data)) {
       throw OptionError(fmt::format("{} would overwrite the file of --data, {}", name, data.string()));
+    }
+    if (is_folder && is_in(*path, data)) {
+      throw OptionError(fmt::format("{} would stand among the files of --data, in {}", name, data.string()));
     }
   }
 }
@@ -481,8 +502,7 @@ void check_device_options(const CommandLine& line, const RunOptions& options) {
 }
 
 DeviceKind device_kind(const RunOptions& options) {
-  const bool on_cpu = tessera::how_started().launcher == tessera::Launcher::mpi || options.simulated;
-  return on_cpu ? DeviceKind::cpu : tessera::resolve(options.device);
+  return options.simulated ? DeviceKind::cpu : tessera::resolve(options.device);
 }
 
 std::string precision_text(const RunOptions& options) {

@@ -177,6 +177,21 @@ Parts from_folders(const VisionOptions& options, const std::filesystem::path& di
                                                .height = side, .width = side, .classes = training->classes()})};
 }
 
+// In a folder with a data set's files those are meant, not all that stands beside them.
+void require_no_data_is_output(const RunOptions& run, const DataName& name, const std::filesystem::path& directory) {
+  if (name.kind == "folder") {
+    for (const char* part : {"train", "val"}) require_data_is_no_output(run, directory / part);
+    return;
+  }
+  std::error_code error;
+  for (const auto& file : std::filesystem::directory_iterator(directory, error)) {
+    const std::string of = file.path().filename().string();
+    if (of.ends_with("-ubyte") || of.ends_with("-ubyte.gz") || of.ends_with(".bin")) {
+      require_data_is_no_output(run, file.path());
+    }
+  }
+}
+
 Parts read_parts(const VisionOptions& options, const DataName& name) {
   const bool fashion = name.kind == "fashion-mnist";
   const std::string directory = name.directory.empty() && fashion ? fashion_directory : name.directory;
@@ -189,6 +204,7 @@ Parts read_parts(const VisionOptions& options, const DataName& name) {
                     "name the folder of its files: --data fashion-mnist:DIR",
                     directory));
   }
+  require_no_data_is_output(options.run, name, directory);
   if (name.kind == "folder") return from_folders(options, directory);
   if (options.image_size) {
     throw OptionError(fmt::format("--image-size is for --data folder:DIR: the images of {} have their own", name.kind));

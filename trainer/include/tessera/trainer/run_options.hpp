@@ -139,7 +139,8 @@ bool speaks_for_all(const RunOptions& options, const tessera::World& world);
 // OptionError.
 void check_run_options(const CommandLine& line, RunOptions& options);
 
-// Throws OptionError where an output would replace the file of --data, whose path that is.
+// Throws OptionError where an output would replace the file of --data, whose path that is, or stand in its folder, all
+// of which is data.
 void require_data_is_no_output(const RunOptions& options, const std::filesystem::path& data);
 
 // Batches that a loader fills ahead of the step.
