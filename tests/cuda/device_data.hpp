@@ -32,10 +32,10 @@ template <typename T>
 class DeviceBuffer {
  public:
   DeviceBuffer(DeviceKind kind, std::size_t count, std::size_t shift = 0)
-      : kind_(kind),
-        count_(count),
+      : count_(count),
         first_(64 + shift),
-        arena_(kind == DeviceKind::cpu ? Device::cpu() : Device::cuda(0), Bytes((count + 128 + shift) * sizeof(T))) {
+        arena_(kind == DeviceKind::cpu ? Device::cpu() : Device::cuda(0), Bytes((count + 128 + shift) * sizeof(T))),
+        stream_(stream_on(kind)) {
     const std::vector<T> guards(count + 128 + shift, guard());
     transfer(arena_.data(), guards.data(), guards.size());
   }
@@ -66,15 +66,14 @@ class DeviceBuffer {
  private:
   static T guard() { return T(-77.0f); }
   void transfer(void* to, const void* from, std::size_t count) {
-    Stream stream = stream_on(kind_);
-    kernels::copy(stream, to, from, Bytes(count * sizeof(T)));
-    stream.synchronize();
+    kernels::copy(stream_, to, from, Bytes(count * sizeof(T)));
+    stream_.synchronize();
   }
 
-  DeviceKind kind_;
   std::size_t count_;
   std::size_t first_;
   Arena arena_;
+  Stream stream_;  // one for all transfers: a stream of the emulated device is a thread
 };
 
 // body(count, shift): sizes around every boundary, starts of every alignment.

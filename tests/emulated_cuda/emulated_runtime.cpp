@@ -28,7 +28,7 @@
 
 struct EmulatedStream {
   int device = 0;
-  tessera::Stream stream{tessera::Device::cpu(), {.name = "emulated", .queue_capacity = 4096}};
+  tessera::Stream stream{tessera::Device::cpu(), {.name = "emulated"}};
   std::mutex mutex;  // a Stream is one host thread's; a cudaStream_t anybody's
 };
 

@@ -67,7 +67,8 @@ Thread& self();
 // Ends the program with a line that names the running thread.
 [[noreturn]] void fail(const char* text);
 
-// The emulation's own doings, which are no kernel's: ThreadSanitizer looks away as long as this lives.
+// The emulation's own doings, which are no kernel's: as long as this lives, ThreadSanitizer looks away, from accesses and
+// from what orders them.
 class Unwatched {
  public:
 #if TESSERA_THREAD_SANITIZER
