@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <exception>
 #include <functional>
 #include <future>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -210,7 +212,9 @@ class Checkpointer::Implementation {
     wait();
     const ShardValues values = on_host() ? ShardValues(model_) : copied();
     require_equal_buffers(values);
-    write(values, {.text = composed(progress), .step = progress.step, .in_background = false});
+    const std::unique_ptr<checkpoint::Save> saved = prepared(values, progress, false);
+    saved->share();
+    saved->finish();
   }
 
   void save_async(const TrainingProgress& progress) {
@@ -222,12 +226,23 @@ class Checkpointer::Implementation {
     const ShardValues values = copied();
     require_equal_buffers(values);
     auto held = model_.hold_plan(fmt::format("step {} is being saved: call Checkpointer::wait() first", progress.step));
+    // NCCL's collectives have one order on all ranks, training's, so those of a save come before it goes on.
+    const bool over_channel = model_.world().backend_name() != "nccl";
+    std::shared_ptr<checkpoint::Save> saved = prepared(values, progress, over_channel);
+    std::exception_ptr failure;
+    if (!over_channel) {
+      try {
+        saved->share();
+      } catch (const DataError&) {
+        failure = std::current_exception();  // wait() says so
+      }
+    }
     writing_ =
-        std::async(std::launch::async,
-                   [this, values, held = std::move(held),
-                    state = SavedState{.text = composed(progress), .step = progress.step, .in_background = true}] {
-                     write(values, state);
-                   });
+        std::async(std::launch::async, [saved = std::move(saved), failure, over_channel, held = std::move(held)] {
+          if (failure) std::rethrow_exception(failure);
+          if (over_channel) saved->share();
+          saved->finish();
+        });
   }
 
   void wait() {
@@ -305,28 +320,21 @@ class Checkpointer::Implementation {
     }
   }
 
-  struct SavedState {
-    std::string text;
-    std::uint64_t step;
-    bool in_background;
-  };
-  // On whatever thread: of the model it uses the plan and the staging, which hold_plan() keeps.
-  void write(const ShardValues& values, const SavedState& state) {
-    const plan::Plan& plan = model_.plan();
-    const CheckpointFiles laid = files();
-    const BlockMap map(plan, laid);
-    checkpoint::save({.step = state.step,
-                      .files = laid,
-                      .map = map,
-                      .values = values,
-                      .state = state.text,
-                      .staging = staging(),
-                      .channel = channel_,
-                      .directory = directory_ ? &*directory_ : nullptr,
-                      .path = options_.directory,
-                      .keep = options_.keep,
-                      .world = model_.world(),
-                      .in_background = state.in_background});
+  // The save uses the plan and the staging of the model, which hold_plan() keeps.
+  std::unique_ptr<checkpoint::Save> prepared(const ShardValues& values, const TrainingProgress& progress,
+                                             bool over_channel) {
+    return std::make_unique<checkpoint::Save>(model_.plan(),
+                                              checkpoint::SaveInput{.step = progress.step,
+                                                                    .files = files(),
+                                                                    .values = values,
+                                                                    .state = composed(progress),
+                                                                    .staging = staging(),
+                                                                    .channel = channel_,
+                                                                    .directory = directory_ ? &*directory_ : nullptr,
+                                                                    .path = options_.directory,
+                                                                    .keep = options_.keep,
+                                                                    .world = model_.world(),
+                                                                    .over_channel = over_channel});
   }
 
   FullyShard& model_;

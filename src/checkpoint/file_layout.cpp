@@ -12,6 +12,8 @@
 
 #include "checkpoint/safetensors_header.hpp"
 #include "tessera/base/error.hpp"
+#include "tessera/checkpoint/manifest.hpp"
+#include "tessera/checkpoint/state.hpp"
 #include "tessera/checkpoint/tensor_index.hpp"
 
 namespace tessera::checkpoint {
@@ -224,6 +226,23 @@ std::vector<std::string> state_names(const plan::Plan& plan) {
   return names;
 }
 
+// Otherwise a save would find it when all is written.
+void require_readable_manifest(const CheckpointFiles& files) {
+  std::uint64_t blocks = block_count(state_limit), bytes = 0;
+  for (const LaidFile& file : files.tensors) {
+    blocks += block_count(Bytes(file.size()));
+    bytes += file.size();
+  }
+  for (const TextFile& index : files.indices) blocks += block_count(Bytes(index.text.size()));
+  const Bytes size = longest_manifest(files.tensors.size() + files.indices.size() + 1, blocks);
+  if (size <= manifest_limit) return;
+  throw UsageError(
+      fmt::format("a checkpoint of this model would have {} bytes in {} blocks, whose checksums make a manifest of up "
+                  "to {} bytes, and no "
+                  "reader takes more than {}: the format ends here; dump_weights() writes weights alone",
+                  bytes, blocks, size.count(), manifest_limit.count()));
+}
+
 CheckpointFiles lay_out(const plan::Plan& plan, std::vector<LaidTensor> of_model, std::vector<LaidTensor> states,
                         const LayoutOptions& options) {
   CheckpointFiles files;
@@ -235,6 +254,7 @@ CheckpointFiles lay_out(const plan::Plan& plan, std::vector<LaidTensor> of_model
   if (!buffers.empty()) {
     add(files, {.stem = "buffers", .tensors = std::move(buffers), .metadata = {{"format", "pt"}}}, options.split);
   }
+  require_readable_manifest(files);
   return files;
 }
 

@@ -60,7 +60,8 @@ struct LayoutOptions {
 };
 
 // Lays out a checkpoint of the plan's model: with outer steps what the replicas have in common, and what each has for
-// itself. Throws UsageError for an alias of what is not there, or whose name is taken.
+// itself. Throws UsageError for an alias of what is not there, or whose name is taken, and for a model so large that no
+// reader would take the manifest.
 CheckpointFiles lay_out(const plan::Plan& plan, const LayoutOptions& options);
 
 // Lays out a checkpoint of the same model where replicas do not train apart.

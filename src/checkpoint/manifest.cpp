@@ -130,6 +130,11 @@ std::uint64_t block_count(Bytes file_size) {
   return file_size.count() / checkpoint_block.count() + (file_size.count() % checkpoint_block.count() != 0 ? 1 : 0);
 }
 
+Bytes longest_manifest(std::size_t files, std::uint64_t blocks) {
+  constexpr std::uint64_t around = 256, of_file = longest_name + 64, of_block = 12;  // as append_file() writes them
+  return Bytes(around + of_file * files + of_block * blocks);
+}
+
 std::string compose(const Manifest& manifest) {
   for (std::size_t i = 0; i < manifest.files.size(); ++i) {
     const std::string fault = fault_of(std::span(manifest.files).first(i + 1));

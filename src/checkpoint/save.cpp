@@ -155,8 +155,8 @@ Overlap overlap(std::uint64_t begin, std::uint64_t size, std::uint64_t window, s
 // every stream's bytes go.
 class BlockExchange {
  public:
-  explicit BlockExchange(const SaveInput& input)
-      : in_(input), map_(input.map), values_(input.values), channel_(input.channel), staging_(input.staging) {}
+  BlockExchange(const SaveInput& input, const BlockMap& map)
+      : in_(input), map_(map), values_(input.values), channel_(input.channel), staging_(input.staging) {}
 
   // Calls write(block, bytes) for each shared block that this rank writes, with the bytes of all runs in place (and
   // without the file's head). Collective.
@@ -203,9 +203,9 @@ void BlockExchange::keep_mine(const Block& mine) {
   });
 }
 
-// In the background the devices' transport is not to be had: its collectives have one order on all ranks, training's.
+// The devices' collectives have one order on all ranks, training's, which another thread does not know.
 void BlockExchange::gather() {
-  if (in_.in_background) return channel_.all_gather(staging_.parts, staging_.part, label);
+  if (in_.over_channel) return channel_.all_gather(staging_.parts, staging_.part, label);
   in_.world.all_gather(staging_.parts, label);
 }
 
@@ -232,28 +232,50 @@ void BlockExchange::exchange(std::span<const Block> group, std::size_t round) {
 
 // ---- the save ----
 
-class Save {
- public:
-  explicit Save(const SaveInput& input) : in_(input), channel_(input.channel) {}
+}  // namespace
 
-  void run() {
-    const bool fresh = begin();
-    try {
-      const std::vector<std::uint32_t> checksums = write_blocks(fresh);
+class Save::Parts {
+ public:
+  Parts(const plan::Plan& plan, SaveInput input)
+      : in_(std::move(input)), map_(plan, in_.files), channel_(in_.channel) {}
+
+  void share() {
+    fresh_ = begin();
+    unless_it_fails([&] {
+      writer_.emplace(
+          BlockWriterInput{.files = in_.files,
+                           .map = map_,
+                           .values = in_.values,
+                           .folder = fresh_ ? std::optional(unfinished_folder(in_.path, in_.step)) : std::nullopt});
+      BlockExchange(in_, map_).run(
+          [&](const Block& block, std::span<std::byte> bytes) { writer_->write_shared(block, bytes); });
+    });
+  }
+
+  void finish() {
+    unless_it_fails([&] {
+      const std::vector<std::uint32_t> checksums = write_the_rest();
       channel_.together("checkpoint: commit", [&](const Pause& pause) {
-        if (arranges()) run_apart(pause, [&] { finish(checksums, fresh); });
+        if (arranges()) run_apart(pause, [&] { commit(checksums); });
       });
-    } catch (...) {
-      if (arranges() && fresh) in_.directory->abandon(in_.step);
-      throw;
-    }
-    if (!fresh) return;
+    });
+    if (!fresh_) return;
     channel_.together("checkpoint: remove old ones", [&](const Pause& pause) {
       if (arranges()) remove_old_ones(pause);
     });
   }
 
  private:
+  template <typename Work>
+  void unless_it_fails(const Work& work) {
+    try {
+      work();
+    } catch (...) {
+      if (arranges() && fresh_) in_.directory->abandon(in_.step);
+      throw;
+    }
+  }
+
   bool arranges() const { return in_.directory != nullptr; }
 
   // True when the step is new, and its growing folder stands.
@@ -275,13 +297,9 @@ class Save {
         fmt::format("{}; it stood where step {} is saved now, and is kept as {}", fault, in_.step, aside.string()));
   }
 
-  std::vector<std::uint32_t> write_blocks(bool fresh) {
-    BlockWriter writer({.files = in_.files,
-                        .map = in_.map,
-                        .values = in_.values,
-                        .folder = fresh ? std::optional(unfinished_folder(in_.path, in_.step)) : std::nullopt});
+  std::vector<std::uint32_t> write_the_rest() {
+    BlockWriter& writer = *writer_;
     write_direct(writer);
-    BlockExchange(in_).run([&](const Block& block, std::span<std::byte> bytes) { writer.write_shared(block, bytes); });
     channel_.together("checkpoint: flush", [&](const Pause& pause) {
       run_apart(pause, [&] { writer.flush(); });
       writer.rethrow_failure();
@@ -291,7 +309,7 @@ class Save {
 
   void write_direct(BlockWriter& writer) {
     channel_.together("checkpoint: blocks", [&](const Pause& pause) {
-      for (const Block& block : in_.map.direct()) {
+      for (const Block& block : map_.direct()) {
         if (block.writer != channel_.rank()) continue;
         writer.write_direct(block);
         writer.rethrow_failure();
@@ -319,17 +337,16 @@ class Save {
       std::memcpy(part(channel_.rank()), mine.data() + first, count * sizeof(std::uint32_t));
       channel_.all_gather(in_.staging.parts, in_.staging.part, "checkpoint: checksums");
       for (std::size_t i = 0; i < count; ++i) {
-        std::memcpy(&all[first + i], part(in_.map.writer(first + i)) + i * sizeof(std::uint32_t),
-                    sizeof(std::uint32_t));
+        std::memcpy(&all[first + i], part(map_.writer(first + i)) + i * sizeof(std::uint32_t), sizeof(std::uint32_t));
       }
     }
     return all;
   }
   std::byte* part(std::size_t rank) { return in_.staging.parts.data() + rank * in_.staging.part.count(); }
 
-  void finish(const std::vector<std::uint32_t>& checksums, bool fresh) {
+  void commit(const std::vector<std::uint32_t>& checksums) {
     const Manifest manifest = manifest_of(checksums);
-    if (!fresh) return require_same(manifest);
+    if (!fresh_) return require_same(manifest);
     const std::filesystem::path folder = in_.directory->growing(in_.step);
     for (const TextFile& index : in_.files.indices) write_new_file(folder / index.name, index.text);
     write_new_file(folder / state_name, in_.state);
@@ -348,7 +365,7 @@ class Save {
     Manifest manifest{.step = in_.step};
     auto next = checksums.begin();
     for (std::size_t f = 0; f < in_.files.tensors.size(); ++f) {
-      const auto end = next + static_cast<std::ptrdiff_t>(in_.map.blocks(f));
+      const auto end = next + static_cast<std::ptrdiff_t>(map_.blocks(f));
       manifest.files.push_back({in_.files.tensors[f].name, Bytes(in_.files.tensors[f].size()), {next, end}});
       next = end;
     }
@@ -368,12 +385,13 @@ class Save {
     return entry;
   }
 
-  const SaveInput& in_;
+  SaveInput in_;
+  BlockMap map_;
   Channel& channel_;
   std::optional<Manifest> existing_;  // on the rank that arranges
+  bool fresh_ = false;                // nothing of this step stood there
+  std::optional<BlockWriter> writer_;
 };
-
-}  // namespace
 
 Staging::Staging(std::span<std::byte> memory, std::size_t ranks) {
   const plan::CheckpointStaging sizes = plan::checkpoint_staging(ranks);
@@ -383,6 +401,9 @@ Staging::Staging(std::span<std::byte> memory, std::size_t ranks) {
   parts = memory.subspan(sizes.block.count(), (ranks * part).count());
 }
 
-void save(const SaveInput& input) { Save(input).run(); }
+Save::Save(const plan::Plan& plan, SaveInput input) : parts_(std::make_unique<Parts>(plan, std::move(input))) {}
+Save::~Save() = default;
+void Save::share() { parts_->share(); }
+void Save::finish() { parts_->finish(); }
 
 }  // namespace tessera::checkpoint

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "checkpoint_model.hpp"
+#include "tessera/base/error.hpp"
+#include "tessera/plan/compile.hpp"
 
 using namespace checkpoint_model;
 
@@ -49,4 +51,15 @@ TEST_CASE("each_group_of_shared_blocks_has_one_for_each_rank") {
     CHECK(map.shared().size() >= 3);
     for (std::size_t i = 0; i < map.shared().size(); ++i) CHECK(map.shared()[i].writer == i % 3);
   });
+}
+
+TEST_CASE("a_model_whose_manifest_no_reader_would_take_is_refused_before_anything_is_written") {
+  const auto planned = [](std::size_t rows) {
+    plan::UnitSpec unit{.name = "unit", .parameters = {{.name = "weight", .shape = {rows, std::size_t{1} << 20}}}};
+    return plan::compile(
+        {.units = {unit}, .programs = {plan::Program::chain(1)}, .options = {}, .optimizer_states = {"m", "v"}});
+  };
+  CHECK_NOTHROW(checkpoint::lay_out(planned(2'500'000), {}));  // 31 TB
+  CHECK_THROWS_WITH_AS(checkpoint::lay_out(planned(2'800'000), {}),
+                       doctest::Contains("no reader takes more than 100000000"), tessera::UsageError);
 }

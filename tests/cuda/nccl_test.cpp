@@ -434,25 +434,30 @@ TEST_CASE("gathers_of_much_host_memory_go_over_the_devices") {
 
 // A communicator over the devices is made for what a save brings to other ranks, once.
 TEST_CASE("saves_bring_elements_to_other_ranks_over_the_devices") {
-  const auto connected = [](int saves) {
+  const auto connected = [](int saves, bool in_background) {
     const TemporaryFolder folder;
     int count = 0;
     const NcclRanks how{.ranks = 2, .look = [&](const FakeCounts& counts) { count = counts.connected; }};
     check_all_well(run_nccl_ranks(how, [&](World& world) {
       Parameter weight({1000}, Initial::ones());
       const NamedParameter parameters[] = {{"weight", &weight}};
-      FullyShard model(world, {.checkpointing = Checkpointing::blocking});
+      FullyShard model(world, {.checkpointing = Checkpointing::background});
       model.add_unit("unit", parameters);
       model.finalize(AdamW{});
       Checkpointer checkpoints(model, {.directory = folder.path()});
-      for (int save = 1; save <= saves; ++save) checkpoints.save({.step = static_cast<std::uint64_t>(save)});
+      for (int save = 1; save <= saves; ++save) {
+        const TrainingProgress progress{.step = static_cast<std::uint64_t>(save)};
+        in_background ? checkpoints.save_async(progress) : checkpoints.save(progress);
+      }
       if (saves > 0) checkpoints.load(checkpoints.latest()->path);
     }));
     return count;
   };
-  const int without = connected(0);
-  CHECK(connected(1) == without + 2);
-  CHECK(connected(2) == without + 2);
+  const int without = connected(0, false);
+  for (const bool in_background : {false, true}) {
+    CHECK(connected(1, in_background) == without + 2);
+    CHECK(connected(2, in_background) == without + 2);
+  }
 }
 
 TEST_CASE("a_launch_of_threads_over_nccl_has_ranks_with_devices_of_their_own") {

@@ -79,11 +79,11 @@ class Checkpointer {
   // stands, and training may go on. Synchronises.
   void save(const TrainingProgress& progress);
 
-  // Copies this rank's shards and returns; threads write them while training goes on. Where ranks meet over NCCL, the
-  // elements of blocks that several ranks have travel over the control connection then, which is slow for many ranks
-  // (docs/benchmarks/checkpoints.md), and with save() over the devices. Needs FullyShardOptions::checkpointing =
-  // background. One at a time: waits for the save before, and throws its error,
-  // after which this one was not begun. Synchronises.
+  // Copies this rank's shards and returns; threads write them while training goes on. Where ranks meet over NCCL,
+  // blocks of elements that several ranks have are brought together over the devices and written before it returns,
+  // because NCCL's collectives need one order on all ranks. Needs FullyShardOptions::checkpointing = background. One at
+  // a time: waits for the save before, and throws its error, after which this one was not begun; its own is wait()'s.
+  // Synchronises.
   void save_async(const TrainingProgress& progress);
   // Until the save in the background, if any, has ended. Throws its error, once.
   void wait();

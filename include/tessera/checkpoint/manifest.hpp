@@ -36,6 +36,9 @@ struct Manifest {
 
 std::uint64_t block_count(Bytes file_size);
 
+// No manifest of so many files that have so many blocks together is longer.
+Bytes longest_manifest(std::size_t files, std::uint64_t blocks);
+
 // The text of the file. Throws UsageError where the manifest is not as above.
 std::string compose(const Manifest& manifest);
 
