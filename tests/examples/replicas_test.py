@@ -145,6 +145,16 @@ def check_resumed_apart(program, folder):
     return len(strategies)
 
 
+def check_evaluated_apart(program, folder):
+    """Between two outer steps an evaluation is of the weights that the run's file has, with every division of them."""
+    weights = folder / "weights.safetensors"
+    outer = ["--steps", 12, "--outer-every", 5, "--eval-batches", 0, "--dump-weights", weights]
+    for strategy, mesh in [("ddp", (2, 2)), ("fsdp", (2, 2)), ("zero1", (3, 1))]:
+        apart = trainer_runs.train(program, folder, *MODEL, *outer, *sharding(strategy, mesh))
+        alone = trainer_runs.train(program, folder, *MODEL[:-1], 0, "--steps", 1, "--eval-batches", 0, "--init", weights)
+        assert apart[-1]["accuracy"] == alone[-1]["accuracy"], (strategy, mesh, apart[-1], alone[-1])
+
+
 def main(program):
     check_order_of_sums(program)
     check_text(program)
@@ -155,6 +165,7 @@ def main(program):
             resumed += check_resumed(program, pathlib.Path(folder), saved_by)
     with tempfile.TemporaryDirectory() as folder:
         apart = check_resumed_apart(program, pathlib.Path(folder))
+        check_evaluated_apart(program, pathlib.Path(folder))
     print(f"{by_themselves} runs with outer steps, 0 differ; {resumed} resumed on another mesh or strategy, {apart} between "
           "outer steps")
 

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -59,29 +60,55 @@ std::size_t values_not_finite(tessera::FullyShard& model) {
   return count;
 }
 
-// Swaps the masters that a rank trains with the weights that all replicas had in common last.
-void exchange_with_common(tessera::FullyShard& model) {
-  tessera::Stream& stream = model.stream();
-  std::vector<float> mine;
-  for (std::size_t u = 0; u < model.unit_count(); ++u) {
-    if (!model.plan().trains(u)) continue;
-    const std::vector<tessera::ParameterPiece> masters = model.pieces(model.unit(u));
-    for (const tessera::ParameterPiece& common : model.pieces(model.unit(u), "anchor")) {
-      const auto master = std::find_if(masters.begin(), masters.end(), [&](const tessera::ParameterPiece& piece) {
-        return piece.parameter == common.parameter;
-      });
-      const tessera::Bytes size(common.values.size_bytes());
-      mine.resize(common.values.size());
-      std::vector<float> theirs(common.values.size());
-      tessera::kernels::copy(stream, mine.data(), master->values.data(), size);
-      tessera::kernels::copy(stream, theirs.data(), common.values.data(), size);
-      tessera::kernels::copy(stream, master->values.data(), theirs.data(), size);
-      tessera::kernels::copy(stream, common.values.data(), mine.data(), size);
-      model.synchronize();
+// Takes the masters that a rank trains aside, and puts in their place what all replicas had in common last, of which
+// each rank keeps a smaller part than of its masters. Making one and giving back are collective, and synchronise.
+class CommonWeights {
+ public:
+  explicit CommonWeights(tessera::FullyShard& model) : model_(model) {
+    for_each_trained([&](const tessera::ParameterPiece* mine, const tessera::Parameter& parameter) {
+      const std::vector<float> common = model_.whole(parameter, "anchor");
+      if (mine == nullptr) return;
+      own_.emplace_back(mine->values.size());
+      copy(own_.back().data(), mine->values.data(), mine->values.size());
+      copy(mine->values.data(), common.data() + mine->first, mine->values.size());
+    });
+    model_.shards_changed();
+  }
+
+  void give_back() {
+    auto own = own_.begin();
+    for_each_trained([&](const tessera::ParameterPiece* mine, const tessera::Parameter&) {
+      if (mine != nullptr) copy(mine->values.data(), (own++)->data(), mine->values.size());
+    });
+    model_.shards_changed();
+  }
+
+ private:
+  // Calls visit(this rank's piece, or null where it has none, the parameter).
+  template <typename Visit>
+  void for_each_trained(const Visit& visit) {
+    const tessera::plan::Plan& plan = model_.plan();
+    for (std::size_t u = 0; u < model_.unit_count(); ++u) {
+      const tessera::Unit& unit = model_.unit(u);
+      if (!plan.trains(u)) continue;
+      for (const tessera::Parameter* parameter : unit.parameters()) {
+        if (plan.layouts[u].part(unit.index_of(*parameter)) != tessera::plan::Part::trained) continue;
+        const std::vector<tessera::ParameterPiece> pieces = model_.pieces(unit);
+        const auto mine =
+            std::find_if(pieces.begin(), pieces.end(), [&](const auto& piece) { return piece.parameter == parameter; });
+        visit(mine == pieces.end() ? nullptr : &*mine, *parameter);
+      }
     }
   }
-  model.shards_changed();
-}
+
+  void copy(float* to, const float* from, std::size_t elements) {
+    tessera::kernels::copy(model_.stream(), to, from, tessera::Bytes(elements * sizeof(float)));
+    model_.synchronize();
+  }
+
+  tessera::FullyShard& model_;
+  std::vector<std::vector<float>> own_;  // by trained parameter of which this rank has a piece
+};
 
 // A skipped step is how a dynamic loss scale finds its way down. A fixed one has none, and may be skipped now and then.
 void require_finite(const StepMetrics& now, bool overflows_always) {
@@ -289,11 +316,11 @@ bool TrainingLoop::evaluates_after(const Training& training, std::size_t step) c
 // Replicas that train apart are evaluated as what is saved of them: what they had in common last. Their own weights
 // take its place meanwhile.
 void TrainingLoop::evaluate(Training& training, StepMetrics& now) {
-  const bool apart = training.model().plan().diverges();
-  if (apart) exchange_with_common(training.model());
+  std::optional<CommonWeights> common;
+  if (training.model().plan().diverges()) common.emplace(training.model());
   const std::string text =
       training.evaluate(now, [this](std::size_t done, std::size_t passes) { progress_.evaluating(done, passes); });
-  if (apart) exchange_with_common(training.model());
+  if (common) common->give_back();
   progress_.line(text);
   if (std::isfinite(now.held_out_loss.value_or(0.0))) return;
   throw tessera::Error(fmt::format(
