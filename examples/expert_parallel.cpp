@@ -39,10 +39,9 @@ struct Linear : tessera::Module {
   Values y, dx;
 };
 
-// Token t of every rank wants the expert of replica t % R. Ranks at one place of all replicas gather theirs inside the
-// expert's windows. An expert takes zeros for the others, so that what all of them make adds up to what is wanted.
+// Token t of every rank wants the expert of replica t % R. Ranks send each other theirs, with zeros for all others.
 struct Expert : Linear {
-  Expert(std::size_t experts, std::size_t own) : Linear(experts * tokens), replicas(experts), replica(own) {}
+  explicit Expert(std::size_t experts) : Linear(experts * tokens), replicas(experts) {}
   void visit(tessera::ModuleVisitor& visitor) override {
     Linear::visit(visitor);
     visitor("tokens", x_in), visitor("made", y_out), visitor("dx", dx_out), visitor("dy", dy_in);
@@ -55,34 +54,35 @@ struct Expert : Linear {
     send(window, dy_in, own, dy);
     return bring_back(window, dx_out, Linear::backward(window, x, dy), dmine);
   }
-
-  const float* collect(Window& window, const Collective& each, const Values& values) {
-    window.stream().submit([&values, to = window.contribution<float>(each)] { std::ranges::copy(values, to.begin()); });
-    return window.collect<float>(each).first;
-  }
+  std::size_t wanted(std::size_t i) const { return i / width % replicas; }
   void send(Window& window, const Collective& each, const Values& values, Values& all) {
-    window.stream().submit([this, &all, came = collect(window, each, values)] {
-      for (std::size_t i = 0; i < all.size(); ++i) all[i] = i / width % tokens % replicas == replica ? came[i] : 0.0f;
+    window.stream().submit([this, &values, n = mine.size(), to = window.contribution<float>(each)] {
+      for (std::size_t i = 0; i < to.size(); ++i) to[i] = wanted(i % n) == i / n ? values[i % n] : 0.0f;
+    });
+    window.stream().submit([&all, n = mine.size(), came = window.collect<float>(each)] {
+      for (std::size_t i = 0; i < all.size(); ++i) all[i] = came.of(i / n)[i % n];
     });
   }
   const Values& bring_back(Window& window, const Collective& each, const Values& made, Values& to) {
-    window.stream().submit([&to, came = collect(window, each, made)] { to.assign(came, came + to.size()); });
+    window.stream().submit([&made, all = window.contribution<float>(each)] { std::ranges::copy(made, all.begin()); });
+    window.stream().submit([this, &to, came = window.collect<float>(each)] {
+      for (std::size_t i = 0; i < to.size(); ++i) to[i] = came.of(wanted(i))[i];
+    });
     return to;
   }
-  using enum tessera::CollectiveKind;
-  static tessera::CollectiveOptions options(tessera::CollectiveKind kind, bool forward) {
-    return {kind, tessera::DType::fp32, forward, !forward, false, tessera::Axis::replicate};
+  static tessera::CollectiveOptions options(bool forward) {
+    using enum tessera::CollectiveKind;
+    return {all_to_all, tessera::DType::fp32, forward, !forward, false, tessera::Axis::replicate};
   }
-  std::size_t replicas, replica;
+  std::size_t replicas;
   Values x = y, dy = y, mine = Values(tokens * width), dmine = mine;
   // Backward windows have theirs in reverse: dy comes first.
-  Collective x_in{mine.size(), options(all_gather, true)}, y_out{mine.size(), options(reduce_scatter, true)};
-  Collective dx_out{mine.size(), options(reduce_scatter, false)}, dy_in{mine.size(), options(all_gather, false)};
+  Collective x_in{mine.size(), options(true)}, y_out{x_in}, dx_out{mine.size(), options(false)}, dy_in{dx_out};
 };
 
 void train(tessera::World& world, tessera::Strategy strategy, std::size_t replicas) {
   Linear stage(tokens);
-  Expert expert(replicas, std::size_t(world.rank()) * replicas / std::size_t(world.size()));
+  Expert expert(replicas);
   tessera::FullyShard model(world, {.strategy = strategy, .replicas = replicas});
   model.add(stage, "stage");
   model.add(expert, {.name = "expert", .apart = tessera::Axis::replicate});

@@ -300,7 +300,7 @@ void add_window_collectives(Plan& plan, BufferList& list) {
       most = std::max({most, collected(plan, each).size, after.offset + after.size});
     }
   }
-  if (most > Bytes(0)) plan.exchanged = list.add("exchanged", Category::collectives, most);
+  if (most > Bytes(0)) plan.collected = list.add("collected", Category::collectives, most);
 }
 
 void add_collectives(Plan& plan, BufferList& list) {
@@ -308,8 +308,8 @@ void add_collectives(Plan& plan, BufferList& list) {
   if (plan.options.collective_staging == CollectiveStaging::none) return;
   plan.gather_staging = list.add("gather staging", Category::collectives, gather_staging(plan.options.ranks));
   plan.reduce_staging = list.add("reduce staging", Category::collectives, reduce_staging(plan));
-  if (plan.exchanged == no_buffer) return;
-  plan.exchange_staging = list.add("exchange staging", Category::collectives, window_staging(plan));
+  if (plan.collected == no_buffer) return;
+  plan.window_staging = list.add("window staging", Category::collectives, window_staging(plan));
 }
 
 void add_checkpoints(Plan& plan, BufferList& list) {

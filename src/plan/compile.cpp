@@ -81,12 +81,14 @@ constexpr std::size_t most_micro_batches = std::size_t{1} << 20;
 constexpr std::size_t most_elements = std::size_t{1} << 48;
 constexpr std::size_t most_collected = std::size_t{1} << 28;  // elements, of a rank
 
-void check_collective(const CollectiveSpec& collective) {
-  if (collective.elements == 0 || collective.elements > most_collected) {
+void check_collective(const CollectiveSpec& collective, const MeshShape& mesh) {
+  const std::size_t parts =
+      collective.kind == CollectiveKind::all_to_all ? mesh.size(collective.axes.value_or(AxisSet::all())) : 1;
+  if (collective.elements == 0 || collective.elements > most_collected / parts) {
     throw UsageError(fmt::format("{} \"{}\" is of {} elements: choose 1 to {}", to_string(collective.kind),
-                                 collective.name, collective.elements, most_collected));
+                                 collective.name, collective.elements, most_collected / parts));
   }
-  if (collective.kind == CollectiveKind::all_gather || collective.type) return;
+  if (!sums(collective.kind) || collective.type) return;
   throw UsageError(fmt::format("{} \"{}\" is of fp64, and sums are formed in fp32: say another type, or gather it",
                                to_string(collective.kind), collective.name));
 }
@@ -130,7 +132,7 @@ void check_sizes(const CompileInput& input) {
   for (const UnitSpec& unit : input.units) {
     for (const ParameterSpec& parameter : unit.parameters) add("parameter", parameter.name, parameter.shape);
     for (const BufferSpec& buffer : unit.buffers) add("buffer", buffer.name, buffer.shape);
-    for (const CollectiveSpec& each : unit.collectives) check_collective(each);
+    for (const CollectiveSpec& each : unit.collectives) check_collective(each, mesh_of(input.options));
   }
   if (input.options.activations.count() > 4 * most_elements) {
     throw UsageError(

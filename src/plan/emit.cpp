@@ -342,17 +342,17 @@ void Emitter::window_with_collectives(const WindowUse& use) {
   const UnitSpec& unit = plan_.units[use.unit];
   for (const std::size_t index : collectives_in(unit, use.kind)) {
     const CollectiveSpec& spec = unit.collectives[index];
-    operations_.back().accesses.push_back({brought(plan_, spec), AccessMode::write, use.unit, Role::exchanged});
+    operations_.back().accesses.push_back({brought(plan_, spec), AccessMode::write, use.unit, Role::collected});
     if (plan_.group_of(spec).empty()) continue;
-    Operation& collective = add(OperationKind::exchange, StreamId::compute, use.unit);
+    Operation& collective = add(OperationKind::collective, StreamId::compute, use.unit);
     collective.window = use.kind;
     collective.collective = index;
     collective.collective_kind = spec.kind;
     collective.group = plan_.group_of(spec);
-    collective.accesses = {{brought(plan_, spec), AccessMode::read, use.unit, Role::exchanged},
-                           {received(plan_, spec), AccessMode::write, use.unit, Role::exchanged}};
+    collective.accesses = {{brought(plan_, spec), AccessMode::read, use.unit, Role::collected},
+                           {received(plan_, spec), AccessMode::write, use.unit, Role::collected}};
     stretch({use.unit, use.kind, true});
-    operations_.back().accesses.push_back({received(plan_, spec), AccessMode::read, use.unit, Role::exchanged});
+    operations_.back().accesses.push_back({received(plan_, spec), AccessMode::read, use.unit, Role::collected});
   }
 }
 

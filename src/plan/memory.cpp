@@ -153,7 +153,7 @@ Bytes window_staging(const Plan& plan) {
   Bytes most;
   for (const UnitSpec& unit : plan.units) {
     for (const CollectiveSpec& each : unit.collectives) {
-      if (each.kind == CollectiveKind::all_gather) continue;
+      if (!sums(each.kind)) continue;
       const Bytes part = round_up(my_collected(plan, each).size, staging_alignment);
       most = std::max(most, std::min(part * plan.mesh.size(plan.group_of(each)), staging_most));
     }

@@ -50,7 +50,7 @@ std::string_view to_string(Role role) {
     case Role::scalars: return "scalars";
     case Role::norms: return "norms";
     case Role::message: return "message";
-    case Role::exchanged: return "exchanged";
+    case Role::collected: return "collected";
   }
   throw InternalError("a role without a name");
 }
@@ -82,7 +82,7 @@ std::string_view to_string(OperationKind kind) {
     case OperationKind::cast: return "cast";
     case OperationKind::all_gather: return "all-gather";
     case OperationKind::window: return "window";
-    case OperationKind::exchange: return "exchange";
+    case OperationKind::collective: return "collective";
     case OperationKind::prepare_gradient: return "prepare gradient";
     case OperationKind::accumulate: return "accumulate";
     case OperationKind::convert: return "convert";
@@ -236,8 +236,9 @@ std::string_view to_string(CollectiveKind kind) {
     case CollectiveKind::all_gather: return "all-gather";
     case CollectiveKind::all_reduce: return "all-reduce";
     case CollectiveKind::reduce_scatter: return "reduce-scatter";
+    case CollectiveKind::all_to_all: return "all-to-all";
   }
-  return "?";
+  throw InternalError("a kind of collective without a name");
 }
 
 std::vector<std::size_t> collectives_in(const UnitSpec& unit, WindowKind window) {
@@ -306,7 +307,7 @@ std::string describe(const Plan& plan, const Operation& operation) {
   if (operation.kind == OperationKind::window) {
     return fmt::format("{} window {}{}", to_string(operation.window), unit, operation.resumes ? ", resumed" : "");
   }
-  if (operation.kind == OperationKind::exchange) {
+  if (operation.kind == OperationKind::collective) {
     const std::vector<CollectiveSpec>& all = plan.units[operation.unit].collectives;
     const bool is_known = operation.collective < all.size();  // verify() is asked about any plan
     return fmt::format("{} {} in the {} window{}", to_string(operation.collective_kind),

@@ -92,9 +92,10 @@ inline Range untrained_range(const Plan& plan, std::size_t unit) {
 inline Range collected(const Plan& plan, const CollectiveSpec& collective) {
   const std::size_t ranks = plan.mesh.size(plan.group_of(collective));
   Bytes place = collective.bytes();
+  if (collective.kind == CollectiveKind::all_to_all) place = place * ranks;
   if (collective.kind == CollectiveKind::all_reduce && ranks > 1)
     place = round_up(Bytes((place.count() + ranks - 1) / ranks), buffer_alignment);
-  return fixed_range(plan.exchanged, Bytes(0), place * ranks);
+  return fixed_range(plan.collected, Bytes(0), place * ranks);
 }
 inline Range my_collected(const Plan& plan, const CollectiveSpec& collective) {
   return divided(plan, collected(plan, collective), plan.group_of(collective));
@@ -102,20 +103,19 @@ inline Range my_collected(const Plan& plan, const CollectiveSpec& collective) {
 
 // Sums of 16-bit elements are formed in fp32 behind the result, which is rounded from there.
 inline bool rounds_sums(const Plan& plan, const CollectiveSpec& collective) {
-  return collective.kind != CollectiveKind::all_gather && collective.type != DType::fp32 &&
-         !plan.group_of(collective).empty();
+  return sums(collective.kind) && collective.type != DType::fp32 && !plan.group_of(collective).empty();
 }
 
 // A rank has written the first range before the collective, and reads the second after it.
 inline Range brought(const Plan& plan, const CollectiveSpec& collective) {
-  return collective.kind == CollectiveKind::all_gather ? my_collected(plan, collective) : collected(plan, collective);
+  return sums(collective.kind) ? collected(plan, collective) : my_collected(plan, collective);
 }
 inline Range received(const Plan& plan, const CollectiveSpec& collective) {
   const Range all = collected(plan, collective), mine = my_collected(plan, collective);
   const bool scatters = collective.kind == CollectiveKind::reduce_scatter;
   if (!rounds_sums(plan, collective)) return scatters ? mine : all;
   const Bytes begin = scatters ? round_up(all.size, buffer_alignment) : Bytes(0);
-  return fixed_range(plan.exchanged, begin,
+  return fixed_range(plan.collected, begin,
                      round_up(scatters ? mine.size : all.size, buffer_alignment) + mine.size * 2);
 }
 

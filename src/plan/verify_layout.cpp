@@ -182,13 +182,13 @@ bool is_operand(OperationKind kind, const Access& access) {
       {K::cast, write, {kept, parameters, resharded}},
       {K::all_gather, read, {master, kept, parameters, resharded, state}},
       {K::all_gather, write, {master, kept, parameters, resharded, state}},
-      {K::window, read, {parameters, scalars, exchanged, message}},
+      {K::window, read, {parameters, scalars, collected, message}},
       {K::window, update, {untrained, gradient_slot}},
-      {K::window, write, {exchanged, message}},
+      {K::window, write, {collected, message}},
       {K::send, read, {message}},
       {K::receive, write, {message}},
-      {K::exchange, read, {exchanged}},
-      {K::exchange, write, {exchanged}},
+      {K::collective, read, {collected}},
+      {K::collective, write, {collected}},
       {K::prepare_gradient, write, {gradient_slot}},
       {K::accumulate, read, {gradient_slot}},
       {K::accumulate, write, {accumulation}},
@@ -300,23 +300,23 @@ Range place_of_collected(const Plan& plan, const CollectiveSpec& collective, boo
   const AxisSet axes = axes_of(plan, collective);
   const std::size_t ranks = plan.mesh.size(axes);
   const std::size_t element = !collective.type ? 8 : *collective.type == DType::fp32 ? 4 : 2;
-  Bytes each(element * collective.elements);
+  const bool summed = collective.kind == all_reduce || collective.kind == reduce_scatter;
+  Bytes each(element * collective.elements * (collective.kind == all_to_all ? ranks : 1));
   if (collective.kind == all_reduce && ranks > 1) each = aligned(Bytes((each.count() + ranks - 1) / ranks));
-  if (afterwards && collective.kind != all_gather && element == 2 && ranks > 1) {
-    if (collective.kind == all_reduce) return fixed_range(plan.exchanged, Bytes(0), each * ranks + each * 2);
-    return fixed_range(plan.exchanged, aligned(each * ranks), aligned(each) + each * 2);
+  if (afterwards && summed && element == 2 && ranks > 1) {
+    if (collective.kind == all_reduce) return fixed_range(plan.collected, Bytes(0), each * ranks + each * 2);
+    return fixed_range(plan.collected, aligned(each * ranks), aligned(each) + each * 2);
   }
-  if (collective.kind == all_reduce || afterwards == (collective.kind == all_gather))
-    return fixed_range(plan.exchanged, Bytes(0), each * ranks);
-  return {plan.exchanged, Bytes(0), each, strides_of(plan, axes, each)};
+  if (collective.kind == all_reduce || afterwards != summed) return fixed_range(plan.collected, Bytes(0), each * ranks);
+  return {plan.collected, Bytes(0), each, strides_of(plan, axes, each)};
 }
 
 // A window writes what it brings, and reads what came; the collective is one of its unit's that belong to its kind.
 bool is_collected(const Plan& plan, const Operation& operation, const Access& access) {
   const UnitSpec& unit = plan.units[access.tenant];
-  if (operation.kind != OperationKind::window && operation.kind != OperationKind::exchange) return false;
+  if (operation.kind != OperationKind::window && operation.kind != OperationKind::collective) return false;
   if (operation.unit != access.tenant) return false;
-  const bool moves = operation.kind == OperationKind::exchange;
+  const bool moves = operation.kind == OperationKind::collective;
   for (const std::size_t index : collectives_in(unit, operation.window)) {
     if (moves && index != operation.collective) continue;
     const bool afterwards = (access.mode == AccessMode::read) != moves;
@@ -327,7 +327,7 @@ bool is_collected(const Plan& plan, const Operation& operation, const Access& ac
 
 // It takes what this rank wrote, and leaves what comes of it.
 bool is_whole_collective(const Plan& plan, const Operation& operation) {
-  if (operation.kind != OperationKind::exchange) return operation.collective == no_collective;
+  if (operation.kind != OperationKind::collective) return operation.collective == no_collective;
   const std::vector<Access>& accesses = operation.accesses;
   if (operation.collective >= plan.units[operation.unit].collectives.size() || accesses.size() != 2) return false;
   if (operation.stream != StreamId::compute) return false;
@@ -347,7 +347,7 @@ void check_collectives(const Plan& plan, std::size_t segment, const Report& repo
     const auto object = [&](const char* why) {
       report(ViolationKind::layout, here, {segment, index}, fmt::format("{}: {}", describe(plan, here), why));
     };
-    if (operation.kind == OperationKind::exchange) {
+    if (operation.kind == OperationKind::collective) {
       if (expected.empty() || expected.back() != operation.collective ||
           plan.at({segment, index - 1}).unit != operation.unit)
         object("not the collective that its window has here");
@@ -363,7 +363,7 @@ void check_collectives(const Plan& plan, std::size_t segment, const Report& repo
         object("its window does not write what it brings, or does not read what comes of it");
       continue;
     }
-    const bool goes_on = index > 0 && operations[index - 1].kind == OperationKind::exchange;
+    const bool goes_on = index > 0 && operations[index - 1].kind == OperationKind::collective;
     if (goes_on && (operation.kind != OperationKind::window || operation.unit != operations[index - 1].unit))
       object("comes between a collective and the rest of its window");
     if (goes_on) continue;
@@ -382,7 +382,7 @@ void check_collectives(const Plan& plan, std::size_t segment, const Report& repo
 
 bool is_layouts(const Plan& plan, const Operation& operation, const Access& access) {
   const Range& range = access.range;
-  if (access.role == Role::exchanged) return is_collected(plan, operation, access);
+  if (access.role == Role::collected) return is_collected(plan, operation, access);
   const Content& content = plan.content(access);
   if (content.buffer != range.buffer) return false;
   if (access.role == Role::message && !is_of_window(plan, operation, access)) return false;
@@ -511,7 +511,7 @@ bool is_of_group(const Plan& plan, const Operation& operation) {
   const auto is_along = [&](AxisSet axes) { return operation.group == plan.mesh.group(axes); };
   if (operation.kind == OperationKind::gather_norms) return is_along(together(plan));
   if (operation.kind == OperationKind::broadcast) return is_along(in_common(plan, operation.unit));
-  if (operation.kind == OperationKind::exchange) {
+  if (operation.kind == OperationKind::collective) {
     return is_along(axes_of(plan, plan.units[operation.unit].collectives[operation.collective]));
   }
   if (!moves_shards(operation)) return operation.group.empty();

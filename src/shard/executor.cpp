@@ -340,7 +340,7 @@ Collected<std::byte> Executor::collect(std::size_t serial, const Collective& col
 void Executor::launch_collective() {
   const auto& operations = segment().operations;
   const std::size_t next = next_operation_ + 1;
-  if (next == operations.size() || operations[next].kind != plan::OperationKind::exchange) return;
+  if (next == operations.size() || operations[next].kind != plan::OperationKind::collective) return;
   if (traced_ != nullptr) traced_->stamp_host(*host_);
   end_window();
   begin_window();
@@ -358,8 +358,7 @@ void Executor::skip_collectives(OpenWindow& window) {
     if (!collective->when_skipped()) continue;
     Window handle(link_, window.use(), window.serial());
     try {
-      collective->when_skipped()(
-          handle, {reinterpret_cast<const double*>(came.first), came.values, came.replicas, came.ranks_of_replica});
+      collective->when_skipped()(handle, came.as<double>());
     } catch (...) {
       handle.abandon();
       throw;

@@ -205,18 +205,22 @@ OpenWindow::View OpenWindow::contribution(const Collective& collective, std::opt
   require_next(collective);
   if (type != collective.options().type) require_type(describe(), collective, type);
   const plan::CollectiveSpec& spec = plan_.units[current_->use.unit].collectives[unit().index_of(collective)];
-  const bool scatters = spec.kind == CollectiveKind::reduce_scatter;
   return {memory_.address(plan::brought(plan_, spec)),
-          spec.elements * (scatters ? plan_.mesh.size(plan_.group_of(spec)) : 1)};
+          spec.elements * spec.parts(plan_.mesh.size(plan_.group_of(spec)))};
 }
 
 Collected<std::byte> OpenWindow::take_collective(const Collective& collective) {
   require_next(collective);
   const plan::CollectiveSpec& spec = plan_.units[current_->use.unit].collectives[unit().index_of(collective)];
   ++current_->collectives_done;
-  Collected<std::byte> came{.first = memory_.address(plan::received(plan_, spec)), .values = spec.elements};
-  if (spec.kind != CollectiveKind::all_gather) return came;
   const AxisSet group = plan_.group_of(spec);
+  Collected<std::byte> came{
+      .first = memory_.address(plan::received(plan_, spec)), .values = spec.elements, .stride = spec.elements};
+  if (plan::sums(spec.kind)) return came;
+  if (spec.kind == plan::CollectiveKind::all_to_all) {  // of every rank's parts the one for this rank
+    came.stride = spec.elements * plan_.mesh.size(group);
+    came.first += spec.bytes().count() * plan_.mesh.index_of(group, plan_.mesh.place_of(rank_));
+  }
   plan_.mesh.inwards_out([&](Axis axis) {
     if (!group.contains(axis)) return;
     (came.ranks_of_replica == 1 ? came.ranks_of_replica : came.replicas) =

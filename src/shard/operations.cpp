@@ -28,7 +28,7 @@ struct CommunicatorKind {
   const char* name;
   std::size_t plan::Plan::*staging;
 };
-constexpr CommunicatorKind communicator_kinds[plan::stream_count] = {{"exchange", &plan::Plan::exchange_staging},
+constexpr CommunicatorKind communicator_kinds[plan::stream_count] = {{"window", &plan::Plan::window_staging},
                                                                      {"gather", &plan::Plan::gather_staging},
                                                                      {"reduce", &plan::Plan::reduce_staging}};
 
@@ -146,7 +146,7 @@ void Operations::launch(plan::EventPoint point, Stream& on) {
       return kernels::set_scalars(on, scalars_at(operation), {.loss_scale = loss_scaling_.initial});
     case OperationKind::cast:
     case OperationKind::convert: return cast(operation, on);
-    case OperationKind::exchange: return collect(operation, call, on);
+    case OperationKind::collective: return collect(operation, call, on);
     case OperationKind::all_gather:
     case OperationKind::all_gather_sum: return communicator_of(operation).all_gather(on, call.gathers);
     case OperationKind::prepare_gradient: return prepare_gradient(operation, on);
@@ -225,7 +225,7 @@ void Operations::cast(const Operation& operation, Stream& on) {
 // stands at its place in the whole. Gathers of evaluations say so: a rank that evaluates once more than others is told
 // with the first of them.
 Operations::Call Operations::call_of(const Operation& operation, bool evaluates) {
-  if (operation.kind == OperationKind::exchange) return call_in_window(operation);
+  if (operation.kind == OperationKind::collective) return call_in_window(operation);
   Call result;
   const bool reduces = operation.kind == OperationKind::reduce_scatter;
   if (!is_collective(operation.kind) || operation.kind == OperationKind::broadcast) return result;
@@ -254,11 +254,11 @@ Operations::Call Operations::call_of(const Operation& operation, bool evaluates)
 Operations::Call Operations::call_in_window(const Operation& operation) {
   const plan::CollectiveSpec& spec = plan_.units[operation.unit].collectives[operation.collective];
   const plan::Range mine = plan::my_collected(plan_, spec), received = plan::received(plan_, spec);
-  std::byte* const all = base(plan_.exchanged);
+  std::byte* const all = base(plan_.collected);
   Call result;
   if (spec.kind != CollectiveKind::reduce_scatter)
     result.gathers.push_back({.data = all, .shard = mine.size, .label = spec.name});
-  if (spec.kind == CollectiveKind::all_gather) return result;
+  if (!plan::sums(spec.kind)) return result;
   std::byte* sums = address(mine);
   if (plan::rounds_sums(plan_, spec)) {
     result.rounded = {spec.kind == CollectiveKind::reduce_scatter ? address(received) : sums, *spec.type};

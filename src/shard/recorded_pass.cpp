@@ -131,8 +131,7 @@ std::span<float> RecordedPass::Scratch::values(const Buffer& buffer) {
 WindowView::View RecordedPass::Scratch::contribution(const Collective& collective, std::optional<DType> type) {
   const std::size_t index = unit().index_of(collective);
   require_type(describe(), collective, type);
-  const bool scatters = collective.options().kind == CollectiveKind::reduce_scatter;
-  return {at(offsets().collectives[index]), collective.elements() * (scatters ? pass_.ranks() : 1)};
+  return {at(offsets().collectives[index]), collective.elements() * collective.spec().parts(pass_.ranks())};
 }
 
 void RecordedPass::Scratch::join(Stream& other) {

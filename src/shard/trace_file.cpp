@@ -68,7 +68,7 @@ std::string unit_name(const plan::Plan& plan, std::size_t unit) {
 std::string_view call_name(HostSection::Call call) {
   switch (call) {
     case HostSection::Call::open: return "open";
-    case HostSection::Call::exchange: return "exchange";
+    case HostSection::Call::collect: return "collect";
     case HostSection::Call::close: return "close";
     case HostSection::Call::update: return "update";
     case HostSection::Call::outer: break;

@@ -46,19 +46,19 @@ void TraceLayout::add_segment(const plan::Plan& plan, std::size_t segment, std::
   std::size_t opened = 0;
   for (std::size_t index = 0; index < listed.size(); ++index) {
     const bool window = listed[index].kind == plan::OperationKind::window;
-    const auto is_exchange = [&](std::size_t at) {
-      return at < listed.size() && listed[at].kind == plan::OperationKind::exchange;
+    const auto is_collective = [&](std::size_t at) {
+      return at < listed.size() && listed[at].kind == plan::OperationKind::collective;
     };
-    const bool goes_on = window && index > 0 && is_exchange(index - 1);
+    const bool goes_on = window && index > 0 && is_collective(index - 1);
     const bool opens_after_close = window && !goes_on && opened > 0 && closing[opened - 1] && !uses[opened].resumes;
     if (index == 0 || opens_after_close) {
       if (index > 0) end_section();
       begin_section(Call::open, uses[opened], micro_batch);
     }
     add_operation(listed[index], {segment, index}, micro_batch);
-    if (window && is_exchange(index + 1)) {
+    if (window && is_collective(index + 1)) {
       end_section();
-      begin_section(Call::exchange, uses[opened], micro_batch);
+      begin_section(Call::collect, uses[opened], micro_batch);
     } else if (window) {
       end_section();
       const bool closes = closing[opened];

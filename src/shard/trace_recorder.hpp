@@ -31,7 +31,7 @@ struct TracedOperation {
 
 // A call of the user's into the runtime, or what an update has behind it. Stamps of the host.
 struct HostSection {
-  enum class Call { open, exchange, close, update, outer };
+  enum class Call { open, collect, close, update, outer };
   Call call;
   plan::WindowUse use;  // of calls about a window
   std::size_t micro_batch;

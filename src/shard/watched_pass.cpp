@@ -58,11 +58,11 @@ WindowView* WatchedPass::open_window(std::size_t serial) {
 // The others bring zeros: a pass that is watched meets nobody.
 Collected<std::byte> WatchedPass::collect(std::size_t serial, const Collective& collective) {
   const CollectiveOptions& options = collective.options();
-  const bool gathers = options.kind == CollectiveKind::all_gather;
   return {.first = static_cast<const std::byte*>(open_window(serial)->contribution(collective, options.type).data),
           .values = collective.elements(),
+          .stride = collective.elements(),
           .replicas = 1,
-          .ranks_of_replica = static_cast<std::uint32_t>(gathers ? ranks() : 1)};
+          .ranks_of_replica = static_cast<std::uint32_t>(plan::sums(options.kind) ? 1 : ranks())};
 }
 
 void WatchedPass::close(std::size_t serial) {

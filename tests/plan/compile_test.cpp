@@ -33,7 +33,7 @@ std::vector<WindowUse> windows_of(const Segment& segment) {
     if (operation.kind == OperationKind::window && !goes_on) {
       result.push_back({operation.unit, operation.window, operation.resumes});
     }
-    goes_on = operation.kind == OperationKind::exchange;
+    goes_on = operation.kind == OperationKind::collective;
   }
   return result;
 }

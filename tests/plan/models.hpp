@@ -262,6 +262,8 @@ inline Model sliced_model() {
   units[2].buffers = {{"u2.state", {5}}};
   units[1].collectives = {
       {.name = "u1.a", .kind = CollectiveKind::all_reduce, .type = DType::fp32, .elements = 9, .axes = Axis::tensor}};
+  units[2].collectives = {
+      {.name = "u2.a", .kind = CollectiveKind::all_to_all, .type = DType::bf16, .elements = 5, .axes = Axis::tensor}};
   units[3].collectives = {{.name = "u3.a", .elements = 3, .axes = AxisSet::all() - Axis::tensor}};
   return {"sliced", std::move(units), Program::chain(4)};
 }

@@ -142,7 +142,7 @@ void another_kind(const Plan& plan, const MutantSink& sink) {
     Operation& operation = mutant.segments[point.segment].operations[point.operation];
     operation.collective_kind = operation.collective_kind == CollectiveKind::all_reduce ? CollectiveKind::all_gather
                                                                                         : CollectiveKind::all_reduce;
-    return operation.kind == OperationKind::exchange;
+    return operation.kind == OperationKind::collective;
   });
 }
 

@@ -20,7 +20,7 @@ Bytes element_of(const Plan& plan, const Access& access) {
     const auto& programs = plan.program_buffers;
     return std::any_of(programs.begin(), programs.end(), is_of_norms) ? norm_size : Bytes(4);
   }
-  return access.role == Role::exchanged ? Bytes(4) : size_of(plan.content(access).type);
+  return access.role == Role::collected ? Bytes(4) : size_of(plan.content(access).type);
 }
 
 using Damage = std::function<void(const Plan& plan, Access& access)>;

@@ -28,7 +28,7 @@ void check_names(Enum last) {
 TEST_CASE("every_enumerator_has_a_name_of_its_own") {
   check_names(Category::checkpoints);
   check_names(StreamId::evict);
-  check_names(Role::exchanged);
+  check_names(Role::collected);
   check_names(WaitType::throttle);
   check_names(OperationKind::receive);
   check_names(MemorySpace::host);
@@ -41,7 +41,7 @@ TEST_CASE("every_enumerator_has_a_name_of_its_own") {
   check_names(CollectiveStaging::results);
   CHECK(static_cast<std::size_t>(Category::checkpoints) + 1 == category_count);
   CHECK(static_cast<std::size_t>(StreamId::evict) + 1 == stream_count);
-  CHECK(static_cast<std::size_t>(Role::exchanged) + 1 == role_count);
+  CHECK(static_cast<std::size_t>(Role::collected) + 1 == role_count);
   CHECK(static_cast<std::size_t>(Axis::tensor) + 1 == axis_count);
 }
 

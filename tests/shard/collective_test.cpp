@@ -350,6 +350,45 @@ TEST_CASE("sums_in_windows_are_formed_in_fp32_in_rank_order_and_rounded_once") {
   }
 }
 
+TEST_CASE("all_to_all_brings_each_rank_what_the_others_have_for_it") {
+  struct Layer final : Module {
+    void visit(ModuleVisitor& visitor) override { visitor("weight", weight), visitor("dealt", dealt); }
+    void forward(Window& window, std::size_t rank, const std::vector<std::size_t>& peers) {
+      const std::span<float> parts = window.contribution<float>(dealt);
+      REQUIRE(parts.size() == 3 * peers.size());
+      const auto value = [](std::size_t from, std::size_t to, std::size_t i) {
+        return float(100 * from + 10 * to + i);
+      };
+      for (std::size_t i = 0; i < parts.size(); ++i) parts[i] = value(rank, peers[i / 3], i % 3);
+      const Collected<float> came = window.collect<float>(dealt);
+      REQUIRE(came.ranks() == peers.size());
+      for (std::size_t i = 0; i < parts.size(); ++i) CHECK(came.of(i / 3)[i % 3] == value(peers[i / 3], rank, i % 3));
+    }
+    void backward(Window& window) { std::ranges::fill(window.gradient(weight), 0.0f); }
+    Parameter weight{{channels}, Initial::ones()};
+    Collective dealt{
+        3, {.kind = CollectiveKind::all_to_all, .type = DType::fp32, .backward = false, .axes = Axis::replicate}};
+  };
+  for (const int replicas : {1, 2, 3, 5}) {
+    for (const int shards : {1, 2}) {
+      launch({.ranks = replicas * shards, .timeout = std::chrono::seconds(20)}, [&](World& world) {
+        std::vector<std::size_t> peers;
+        for (int r = 0; r < replicas; ++r)
+          peers.push_back(static_cast<std::size_t>(r * shards + world.rank() % shards));
+        Layer layer;
+        FullyShard model(world, {.replicas = static_cast<std::size_t>(replicas), .diagnostics = {.poison = true}});
+        model.add(layer, "layer");
+        model.finalize(Sgd{.learning_rate = 0.1f});
+        for (int step = 0; step < 2; ++step) {
+          model.forward(layer, static_cast<std::size_t>(world.rank()), peers);
+          model.backward(layer);
+          model.update();
+        }
+      });
+    }
+  }
+}
+
 TEST_CASE("misused_collective_names_unit_and_rank") {
   const auto error = [](int ranks,
                         const std::function<std::vector<Collective*>(TwoCollectives&, TwoCollectives&, int)>& order) {

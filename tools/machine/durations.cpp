@@ -37,7 +37,7 @@ double moved_bytes(const Operation& operation) {
 // Pairs of a shard and the whole. Beside the result of a window's sum may stand what it was rounded from.
 double whole_bytes(const Operation& operation) {
   if (operation.kind == OperationKind::broadcast) return declared_bytes(operation);
-  if (operation.kind == OperationKind::exchange && operation.collective_kind != plan::CollectiveKind::all_gather)
+  if (operation.kind == OperationKind::collective && sums(operation.collective_kind))
     return static_cast<double>(operation.source().range.size.count());
   double bytes = 0;
   for (std::size_t move = 0; move < operation.moves(); ++move) {
@@ -171,7 +171,7 @@ double DurationModel::seconds(const Operation& operation) const {
   const auto seconds_of = [&](bool sums) {
     return collective_seconds(machine_, plan_, {operation.group, sums, whole_bytes(operation)});
   };
-  if (operation.kind != OperationKind::exchange) return seconds_of(operation.kind == OperationKind::reduce_scatter);
+  if (operation.kind != OperationKind::collective) return seconds_of(operation.kind == OperationKind::reduce_scatter);
   if (operation.collective_kind == plan::CollectiveKind::all_reduce) return seconds_of(true) + seconds_of(false);
   return seconds_of(operation.collective_kind == plan::CollectiveKind::reduce_scatter);
 }

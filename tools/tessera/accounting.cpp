@@ -37,7 +37,7 @@ std::size_t runs_per_step(plan::SegmentKind kind, std::size_t micro_batches) {
 // Accesses come in pairs, a shard and the whole, one pair for each unit. Beside the result of a window's sum may stand
 // what it was rounded from.
 Bytes whole_size(const plan::Operation& operation) {
-  if (operation.kind == plan::OperationKind::exchange && operation.collective_kind != plan::CollectiveKind::all_gather)
+  if (operation.kind == plan::OperationKind::collective && sums(operation.collective_kind))
     return operation.source().range.size;
   Bytes size;
   for (std::size_t move = 0; move < operation.moves(); ++move) {
@@ -90,7 +90,7 @@ Traffic traffic(const plan::Plan& plan) {
       if (times == 0 || !is_collective(operation.kind) || operation.group.empty()) continue;
       auto& [group, sizes] = kinds[{every, operation.kind, operation.group.bits()}];
       group = operation.group;
-      const bool twice = operation.kind == plan::OperationKind::exchange &&
+      const bool twice = operation.kind == plan::OperationKind::collective &&
                          operation.collective_kind == plan::CollectiveKind::all_reduce;
       sizes[whole_size(operation)] += twice ? 2 * times : times;  // a sum, and what it came to for all
     }

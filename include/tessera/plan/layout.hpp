@@ -46,8 +46,12 @@ enum class CollectiveKind {
   all_gather,      // everybody's elements, to all
   all_reduce,      // the sum of everybody's elements, to all
   reduce_scatter,  // the same, of which each rank gets its place
+  all_to_all,      // from every rank its own part for each; gathered, and each rank reads what is for it
 };
 std::string_view to_string(CollectiveKind kind);
+constexpr bool sums(CollectiveKind kind) {
+  return kind == CollectiveKind::all_reduce || kind == CollectiveKind::reduce_scatter;
+}
 
 // One that a module declares. The windows that have it are part of it, and so are the axes along which the ranks differ
 // that take part. A window does those of its kind in the order of the unit's list, a backward window in reverse.
@@ -55,7 +59,8 @@ struct CollectiveSpec {
   std::string name;  // full name
   CollectiveKind kind = CollectiveKind::all_gather;
   std::optional<DType> type = std::nullopt;  // none: fp64, which is not summed
-  std::size_t elements = 0;                  // that each rank brings; of reduce_scatter, that each gets
+  std::size_t elements = 0;                  // that each rank brings; of reduce_scatter, that each gets; of
+                                             // all_to_all, that each brings for each
   bool forward = true;                       // and recompute
   bool backward = true;
   bool evaluate = false;
@@ -63,6 +68,10 @@ struct CollectiveSpec {
   // a Plan: always set.
   std::optional<AxisSet> axes = std::nullopt;
   Bytes bytes() const { return (type ? size_of(*type) : Bytes(8)) * elements; }
+  // A rank of so many writes this many of them.
+  std::size_t parts(std::size_t ranks) const {
+    return kind == CollectiveKind::reduce_scatter || kind == CollectiveKind::all_to_all ? ranks : 1;
+  }
   friend bool operator==(const CollectiveSpec&, const CollectiveSpec&) = default;
 };
 

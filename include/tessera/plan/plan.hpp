@@ -72,7 +72,7 @@ enum class Role {
   scalars,         // of a program: kernels::StepScalars
   norms,           // of a program, by training rank: fp64 of each unit that it trains, and the rank's kernels::StepPart
   message,         // what is sent to another role of ranks or received from one, several
-  exchanged,       // what ranks bring to the exchange that runs, one after the other
+  collected,       // what ranks bring to the collective of a window, one after the other
 };
 inline constexpr std::size_t role_count = 18;
 std::string_view to_string(Role role);
@@ -146,7 +146,7 @@ enum class OperationKind {
   cast,              // my master shard, or whole masters, into the parameter dtype
   all_gather,        // parameters from shards
   window,            // the user's
-  exchange,          // a collective inside a window, between two stretches of it (CollectiveSpec)
+  collective,        // one inside a window, between two stretches of it (CollectiveSpec)
   prepare_gradient,  // acquires a gradient slot; zero in the padding
   accumulate,        // accumulation (+)= gradient slot
   convert,           // gradient slot into the wire's type
@@ -169,7 +169,7 @@ std::string_view to_string(OperationKind kind);
 constexpr bool is_collective(OperationKind kind) {
   return kind == OperationKind::all_gather || kind == OperationKind::reduce_scatter ||
          kind == OperationKind::all_gather_sum || kind == OperationKind::gather_norms ||
-         kind == OperationKind::broadcast || kind == OperationKind::exchange;
+         kind == OperationKind::broadcast || kind == OperationKind::collective;
 }
 
 // Meets its counterpart on a rank of another role.
@@ -188,9 +188,9 @@ struct Operation {
   std::vector<Wait> waits;
   AxisSet group = {};  // of collectives: the ranks that differ along these axes, in the order of MeshShape::index_of
   WindowKind window = WindowKind::forward;  // of kind window
-  bool resumes = false;                     // of kind window: one that was open before (WindowUse, or an exchange)
-  std::size_t collective = no_collective;   // of kind exchange: in the list of the unit
-  CollectiveKind collective_kind = CollectiveKind::all_gather;  // of kind exchange
+  bool resumes = false;                     // of kind window: one that was open before (WindowUse, or a collective)
+  std::size_t collective = no_collective;   // of kind collective: in the list of the unit
+  CollectiveKind collective_kind = CollectiveKind::all_gather;  // of kind collective
   bool add = false;          // accumulate, reduce_scatter: add to the target instead of replacing it
   std::size_t divisor = 1;   // reduce_scatter: ranks × micro-batches once, in the last reduction of all (the update
                              // puts right what ranks brought other than that); of masters: replicas
@@ -305,10 +305,10 @@ struct Plan {
   std::vector<UnitBuffers> unit_buffers;
   std::vector<ProgramBuffers> program_buffers;
   std::size_t activations = no_buffer;
-  std::size_t exchanged = no_buffer;       // the collective of a window works on it in place; one at a time runs
-  std::size_t gather_staging = no_buffer;  // of the communicators that gather, reduce and exchange
+  std::size_t collected = no_buffer;       // the collective of a window works on it in place; one at a time runs
+  std::size_t gather_staging = no_buffer;  // of the communicators that gather, reduce, and serve windows
   std::size_t reduce_staging = no_buffer;
-  std::size_t exchange_staging = no_buffer;
+  std::size_t window_staging = no_buffer;
   std::size_t checkpoint_staging = no_buffer;
   std::size_t checkpoint_copy = no_buffer;
   std::vector<std::size_t> trainers;          // by unit: the program that trains it, or no_program

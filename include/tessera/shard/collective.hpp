@@ -41,30 +41,37 @@ struct CollectiveOptions {
   bool evaluate = false;
   // The ranks that take part differ along these axes; default: all along which ranks have the unit in common. Where
   // ranks train by themselves, only those that train together. A gather is along at most two axes of several ranks, a
-  // reduce-scatter along one.
+  // reduce-scatter and an all-to-all along one.
   std::optional<AxisSet> axes = std::nullopt;
 };
 
 // The result of a collective, in device memory, as it stands once that has run on the stream; it stays until the next
-// collective of the model. Rank r of the group is the r-th by number, whatever the mesh. Of a sum: one rank's.
+// collective of the model. Rank r of the group is the r-th by number, whatever the mesh. Of a sum: one rank's. Of an
+// all-to-all: what each brought for this rank.
 template <typename T>
 struct Collected {
   const T* first = nullptr;
   std::size_t values = 0;  // of each rank
+  std::size_t stride = 0;  // elements from one rank's to the next one's
   std::uint32_t replicas = 1;
   std::uint32_t ranks_of_replica = 1;
 
   std::size_t ranks() const { return std::size_t{replicas} * ranks_of_replica; }
   // They stand in the order of the shards that ranks own.
   const T* of(std::size_t rank) const {
-    return first + (rank % ranks_of_replica * replicas + rank / ranks_of_replica) * values;
+    return first + (rank % ranks_of_replica * replicas + rank / ranks_of_replica) * stride;
+  }
+  template <typename U>
+  Collected<U> as() const {
+    return {reinterpret_cast<const U*>(first), values, stride, replicas, ranks_of_replica};
   }
 };
 using Contributions = Collected<double>;
 
 class Collective {
  public:
-  // `elements`: that each rank brings; of a reduce-scatter, that each gets. Above 0: UsageError else.
+  // `elements`: that each rank brings; of a reduce-scatter, that each gets; of an all-to-all, that each brings for
+  // each: contribution() then has as many times that as there are ranks, in their order. Above 0: UsageError else.
   explicit Collective(std::size_t elements, const CollectiveOptions& options = {});
 
   std::size_t elements() const { return elements_; }

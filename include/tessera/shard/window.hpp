@@ -136,7 +136,7 @@ class Window {
   template <typename T = double>
   Collected<T> collect(const Collective& collective) {
     const Collected<std::byte> came = raw_collect(collective, asked<T>());
-    return {reinterpret_cast<const T*>(came.first), came.values, came.replicas, came.ranks_of_replica};
+    return came.as<T>();
   }
 
   // The current loss scale, a scalar in the stream's device memory: whoever seeds the backward pass multiplies with it.
