@@ -10,7 +10,9 @@ import sys
 import tempfile
 import unittest
 
+import process_runs  # noqa: F401  (finds launched)
 import trainer_runs
+from launched import Ranks, torchrun_variables
 
 TRAIN_MLP, TRAIN_GPT = sys.argv[1:3]
 EPOCHS = 2
@@ -77,6 +79,17 @@ class UnevenData(unittest.TestCase):
     def test_the_short_step_is_dropped_where_that_is_asked_for(self):
         found = self.train(TRAIN_MLP, *MLP, "--ranks", 3, "--batch", 33, "--drop-last", "yes")
         self.assertEqual([each["samples"] for each in found], [99] * (DIGITS // 99) * EPOCHS)
+
+    def test_ranks_that_read_other_data_are_told(self):
+        for rank in range(2):
+            (pathlib.Path(self.folder.name) / f"{rank}.txt").write_text(f"{rank} and all the rest" * 20, encoding="utf-8")
+        options = " ".join(map(str, [*GPT, "--steps", 1, "--sample", 0, "--batch", 1, "--quiet"]))
+        command = ["sh", "-c", f"exec {TRAIN_GPT} {options} --data {self.folder.name}/$RANK.txt"]
+        with Ranks(command, 2, lambda *of: torchrun_variables(*of) | {"TORCHELASTIC_RUN_ID": "one"}) as job:
+            codes, _ = job.wait(trainer_runs.SECONDS)
+            said = job.output(0) + job.output(1)
+        self.assertEqual(codes, {0: 1, 1: 1}, said)
+        self.assertIn("the data that ranks train on (--data), by the hash of what each reads, must be equal: rank 0 said", said)
 
     def test_replicas_that_meet_rarely_take_whole_steps(self):
         outer = ["--ranks", 2, "--replicas", 2, "--outer-every", 4, "--batch", 49]

@@ -247,7 +247,7 @@ Job make_job(const GptOptions& options) {
   const RunOptions& run = options.run;
   require_data_is_no_output(run, path_of(options.data));
   Job job{.options = options, .data = load_tokens(options)};
-  if (run.checkpoints.directory) job.options.run.data_fingerprint = fingerprint_of(path_of(options.data));
+  if (needs_fingerprint(run)) job.options.run.data_fingerprint = fingerprint_of(path_of(options.data));
   const std::size_t samples = job.data.parts.training.size();
   job.shape = shape_of(options, job.data);
   require_units(job.shape);

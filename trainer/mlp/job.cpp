@@ -128,7 +128,7 @@ Job make_job(const MlpOptions& options) {
     const bool shipped = options.data == "digits";
     const std::filesystem::path path = shipped ? shipped_data(digits_file) : std::filesystem::path(options.data);
     require_data_is_no_output(run, path);
-    if (run.checkpoints.directory) job.options.run.data_fingerprint = fingerprint_of(path);
+    if (needs_fingerprint(run)) job.options.run.data_fingerprint = fingerprint_of(path);
   }
   job.data = load_dataset(options.data, run.seed);
   require_enough_samples(run, job.data.name, job.data.training_samples);

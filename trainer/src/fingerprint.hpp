@@ -1,4 +1,5 @@
-// Tells data of the same size apart, so that a run goes on with the data that it began with.
+// Tells data of the same size apart, so that a run goes on with the data that it began with, and ranks train on the
+// same.
 #pragma once
 
 #include <fmt/format.h>
@@ -10,7 +11,11 @@
 #include <fstream>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
+
+#include "tessera/comm/start.hpp"
+#include "tessera/trainer/run_options.hpp"
 
 namespace tessera::trainer {
 
@@ -20,11 +25,18 @@ class Fingerprint {
   void add(std::span<const std::byte> bytes) {
     for (const std::byte byte : bytes) hash_ = (hash_ ^ static_cast<std::uint64_t>(byte)) * 0x100000001b3ull;
   }
+  void add(std::string_view text) { add(std::as_bytes(std::span(text))); }
+  std::uint64_t number() const { return hash_; }
   std::string text() const { return fmt::format("{:016x}", hash_); }
 
  private:
   std::uint64_t hash_ = 0xcbf29ce484222325ull;
 };
+
+// Ranks that are processes read each a file of their own host.
+inline bool needs_fingerprint(const RunOptions& options) {
+  return options.checkpoints.directory || how_started().launcher != Launcher::alone;
+}
 
 // The contents of a file, of a large one 64 pieces of a MiB from its beginning to its end. Empty where it cannot be
 // read, which whoever reads the data says better.

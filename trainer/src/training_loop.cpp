@@ -25,6 +25,7 @@
 #include "tessera/trainer/number_text.hpp"
 #include "tessera/trainer/run_summary.hpp"
 #include "tessera/trainer/start.hpp"
+#include "trainer/src/fingerprint.hpp"
 #include "trainer/src/memory_table.hpp"
 #include "trainer/src/stop.hpp"
 
@@ -58,6 +59,16 @@ std::size_t values_not_finite(tessera::FullyShard& model) {
     }
   }
   return count;
+}
+
+// The plan and the optimizer's settings do not tell this. Each rank reads files of its own host.
+void require_equal_data(tessera::World& world, const RunOptions& options, const Training& training) {
+  Fingerprint settings;
+  for (const auto& [name, value] : training.settings()) settings.add(fmt::format("{}={}\n", name, value));
+  world.require_equal(settings.number(), "what ranks train, by the hash of the options that shape it,");
+  Fingerprint data;
+  data.add(options.data_fingerprint);
+  world.require_equal(data.number(), "the data that ranks train on (--data), by the hash of what each reads,");
 }
 
 // Takes the masters that a rank trains aside, and puts in their place what all replicas had in common last, of which
@@ -204,6 +215,7 @@ void TrainingLoop::stop(std::size_t step) {
 void TrainingLoop::start(Training& training) {
   tessera::FullyShard& model = training.model();
   model.finalize(make_optimizer(options_));
+  if (!options_.simulated) require_equal_data(world_, options_, training);
   checkpoints_.emplace(model, options_, RunIdentity{training.aliases(), training.settings()},
                        [this](const std::string& text) { progress_.line(text); });
   const std::optional<ResumedRun> resumed = checkpoints_->resume();

@@ -262,7 +262,7 @@ ImageData load_images(const VisionOptions& options) {
   data.name = name.kind;
   const std::size_t images = parts.training->size();
   data.training_images = options.samples == 0 ? images : std::min<std::size_t>(options.samples, images);
-  if (options.run.checkpoints.directory) data.fingerprint = fingerprint_of(*parts.training);
+  if (needs_fingerprint(options.run)) data.fingerprint = fingerprint_of(*parts.training);
   data.training = std::make_shared<tessera::vision::ImageBatches>(parts.training, moments, augmentation(options, name));
   data.held_out = std::make_shared<tessera::vision::ImageBatches>(parts.held_out, moments);
   return data;

@@ -114,7 +114,8 @@ struct RunOptions {
   std::optional<std::string> trace_steps_text;  // as given
   std::optional<TracedSteps> trace_steps;       // set by check_run_options()
   CheckpointOptions checkpoints;
-  std::string data_fingerprint;  // a run that is resumed must have the same; empty: not known. The program's
+  // A run that is resumed must have the same, and so must all ranks; empty: not known. The program's.
+  std::string data_fingerprint;
   bool quiet = false;
   bool show_types = false;
   bool draw_plan = false;
