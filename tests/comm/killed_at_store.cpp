@@ -1,8 +1,8 @@
-// A job of which the last rank is killed right after its K-th store to the memory that the ranks of a host share, from
-// the body's beginning to the rank's end: what processes_test.py starts for every K. With 0 it lives, and says how many
+// A job of which one rank is killed right after its K-th store to the memory that the ranks of a host share, from the
+// body's beginning to the rank's end: what processes_test.py starts for every K. With 0 it lives, and says how many
 // stores there were.
 //
-// usage: killed_at_store K [--timeout SECONDS]        exit code 77 where the processor is of another kind
+// usage: killed_at_store K RANK [throw] [--timeout SECONDS]        exit code 77 where the processor is of another kind
 //
 // Pages are made read-only. A store to one is a signal, whose handler lets that instruction alone run on it.
 #include <signal.h>
@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
+#include <stdexcept>
 #include <string>
 #include <thread>
 
@@ -112,7 +113,8 @@ void begin_to_watch(long) { std::_Exit(77); }
 int main(int argc, char** argv) {
   bool says = false;
   const int code = run(argc, argv, [&](World& world, Arguments rest) {
-    const bool mine = world.rank() == world.size() - 1;
+    const bool mine = world.rank() == std::stoi(rest[1]);
+    const bool throws = mine && rest.size() > 2;
     const long k = std::stol(rest.front());
     says = mine && k == 0;
     if (mine) begin_to_watch(k);
@@ -124,6 +126,7 @@ int main(int argc, char** argv) {
     for (int step = 0; step < 2; ++step) {
       // The rank that is killed comes last, and so ends the phases, and then first.
       if (mine == (step == 0)) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      if (throws && step == 1) throw std::runtime_error("train.bin: empty");
       communicator->all_gather(stream, {.data = arena.data(), .shard = Bytes(4096), .label = "blocks.3"});
       stream.synchronize();
     }

@@ -4,7 +4,7 @@ stopped, leaves, runs with other options or never starts, every other one ends w
 
 usage: processes_test.py conformance RANKS PROGRAM          PROGRAM on so many ranks, which must all end well
        processes_test.py failures FAILING_RANK [WITHOUT_MPI]
-       processes_test.py stores KILLED_AT_STORE             the last rank is killed behind each of its stores to shared memory
+       processes_test.py stores KILLED_AT_STORE             a rank is killed behind each of its stores to shared memory
        processes_test.py torchrun FAILING_RANK              torchrun itself; skipped where no Python has PyTorch
 TESSERA_TEST_MATRIX=reduced leaves out what takes a minute: a rank that never starts.
 """
@@ -107,33 +107,41 @@ def failures(program, *without_mpi):
 
 
 def stores(program):
-    """Whatever the store, the others end, and say who is gone unless all had left by then."""
-    ranks = 3
-    with launched.Ranks([program, "0", "--timeout", "20"], ranks) as job:
-        codes, _ = job.wait(SLACK)
-        text = "".join(job.output(rank) for rank in range(ranks))
-    if SKIPPED in codes.values():
-        return SKIPPED
-    assert not any(codes.values()), text
-    count = int(re.search(r"stores: (\d+)", text)[1])
-    assert count > 20, text
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        ends = list(pool.map(lambda store: killed_behind(program, ranks, store), range(1, count + 1)))
-    print(f"{count} stores: the others said who was gone {sum(ends)} times")
-    assert sum(ends) >= len(ends) - 3, ends
+    """Whatever the store, the others end, and say who is gone, or what it threw, unless all had left by then."""
+    reduced = os.environ.get("TESSERA_TEST_MATRIX") == "reduced"
+    for who, throws, each in ((2, False, 1), (0, False, 3 if reduced else 1), (2, True, 3 if reduced else 1)):
+        with stored(program, 0, who, throws) as job:
+            codes, _ = job.wait(SLACK)
+            text = "".join(job.output(rank) for rank in range(RANKS))
+        if SKIPPED in codes.values():
+            return SKIPPED
+        assert throws == any(codes.values()), text
+        count = int(re.search(r"stores: (\d+)", text)[1])
+        assert count > 20, text
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            ends = list(pool.map(lambda store: killed_behind(program, store, who, throws), range(1, count + 1, each)))
+        print(f"{count} stores of rank {who}{', which throws' if throws else ''}: {len(ends)} kills, of which the others told {sum(ends)}")
+        assert sum(ends) >= len(ends) - 3, ends
     return 0
 
 
-def killed_behind(program, ranks, store):
+RANKS = 3
+
+
+def stored(program, store, who, throws):
+    return launched.Ranks([program, str(store), str(who), *["throw"] * throws, "--timeout", "20"], RANKS)
+
+
+def killed_behind(program, store, who, throws):
     """Whether the others said who is gone."""
-    with launched.Ranks([program, str(store), "--timeout", "20"], ranks) as job:
-        codes, seconds = job.wait(15, range(ranks - 1))
-        text = "".join(job.output(rank) for rank in range(ranks))
-        assert len(set(codes.values())) == 1, f"store {store}: {codes}\n{text}"
+    with stored(program, store, who, throws) as job:
+        codes, seconds = job.wait(15, [rank for rank in range(RANKS) if rank != who])
+        text = "".join(job.output(rank) for rank in range(RANKS))
+        assert len(set(codes.values())) == 1, f"store {store} of rank {who}: {codes}\n{text}"
         if not any(codes.values()):
             return False
-        said = f"the process of rank {ranks - 1} (has )?ended|memory that process {job.processes[ranks - 1].pid} shares .* cannot be opened"
-        assert re.search(said, text), f"store {store}, {seconds:.1f} s: {codes}\n{text}"
+        said = f"the process of rank {who} (has )?ended|memory that process {job.processes[who].pid} shares .* cannot be opened"
+        assert re.search(said + "|train.bin: empty" * throws, text), f"store {store} of rank {who}, {seconds:.1f} s: {codes}\n{text}"
         return True
 
 

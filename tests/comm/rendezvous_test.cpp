@@ -279,6 +279,21 @@ TEST_CASE("two_jobs_at_one_port_are_told_apart_by_their_launchers_names_without_
   for (const std::string& each : place.run(check_exchange)) CHECK(each == "");
 }
 
+TEST_CASE("a_name_that_gets_its_address_late_is_asked_for_again_by_rank_0_and_by_the_others") {
+  int asked = 0;
+  const RendezvousServer server({.endpoint = {.host = "127.0.0.1"}, .addresses_of = [&](const Endpoint& endpoint) {
+                                   if (asked++ == 0) throw UsageError("not known yet");
+                                   return resolve(endpoint);
+                                 }});
+  int looked = 0;
+  const Connection joined = join({.endpoint = {"127.0.0.1", server.port()}, .start_timeout = at_once},
+                                 [&](const Endpoint& endpoint, std::string& why) {
+                                   return looked++ == 0 ? std::vector<Address>() : addresses_of(endpoint, why);
+                                 });
+  CHECK(asked == 2);
+  CHECK(looked == 2);
+}
+
 // Each rank goes on as fast as it can: rank 1 comes for the next job while the server of the last one still ends.
 TEST_CASE("one_job_after_the_other_meets_at_the_same_port") {
   std::uint16_t port = 0;

@@ -153,6 +153,9 @@ def check_evaluated_apart(program, folder):
         apart = trainer_runs.train(program, folder, *MODEL, *outer, *sharding(strategy, mesh))
         alone = trainer_runs.train(program, folder, *MODEL[:-1], 0, "--steps", 1, "--eval-batches", 0, "--init", weights)
         assert apart[-1]["accuracy"] == alone[-1]["accuracy"], (strategy, mesh, apart[-1], alone[-1])
+        seldom = MODEL.index("--eval-every")
+        often = trainer_runs.train(program, folder, *MODEL[:seldom + 1], 4, *MODEL[seldom + 2:], *outer, *sharding(strategy, mesh))
+        assert [step["loss_bits"] for step in often] == [step["loss_bits"] for step in apart], "evaluating changes the training"
 
 
 def main(program):

@@ -250,7 +250,7 @@ class RendezvousServer::Work : Pinned {
     const auto end = steady_clock::now() + start_timeout(options_.timeout);
     for (;;) {
       try {
-        return resolve(options_.endpoint);
+        return options_.addresses_of(options_.endpoint);
       } catch (const UsageError&) {
         if (steady_clock::now() >= end) throw;
       }

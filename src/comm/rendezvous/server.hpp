@@ -6,8 +6,10 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "comm/pinned.hpp"
 #include "comm/rendezvous/wire.hpp"
@@ -21,6 +23,8 @@ struct ServerOptions {
   std::chrono::milliseconds timeout{60'000};        // that late ranks have exceeded, for texts
   std::chrono::milliseconds handshake_time{5'000};  // for whoever connects to prove itself
   std::string job = "";                             // as its launcher names it; ranks of another are refused
+  // Throws UsageError while the name has no address, which is asked for as long as other ranks ask.
+  std::function<std::vector<Address>(const Endpoint&)> addresses_of = comm::resolve;
 };
 
 class RendezvousServer : Pinned {
