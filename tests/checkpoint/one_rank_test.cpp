@@ -28,7 +28,7 @@ struct Weight : Module {
 
 struct Fixture {
   Fixture(World& given, const TemporaryFolder& folder)
-      : world(given), model(given, {.checkpointing = Checkpointing::blocking}) {
+      : world(given), model(given, {.checkpointing = Checkpointing::background}) {
     model.add(weight, "unit");
     model.finalize(Sgd{});
     checkpoints.emplace(model, CheckpointerOptions{.directory = folder.path()});
@@ -64,6 +64,7 @@ TEST_CASE("what_one_rank_calls_alone_is_named_with_what_the_others_call") {
   const TemporaryFolder elsewhere;
   const std::vector<Call> calls = {
       {"checkpoint: buffers", [](Fixture& f) { f.checkpoints->save({.step = 2}); }},
+      {"checkpoint: buffers", [](Fixture& f) { f.checkpoints->save_async({.step = 2}); }},
       {"checkpoint: ", [](Fixture& f) { f.checkpoints->latest(); }},
       {"checkpoint: ", [](Fixture& f) { f.checkpoints->load(f.checkpoints->latest()->path); }},
       {"checkpoint", [&](Fixture& f) { Checkpointer(f.model, {.directory = elsewhere.path()}); }},
@@ -76,8 +77,16 @@ TEST_CASE("what_one_rank_calls_alone_is_named_with_what_the_others_call") {
       {"barrier \"mine\"", [](Fixture& f) { f.world.barrier("mine"); }},
       {"\"mine\"", [](Fixture& f) { f.world.gather(std::vector<std::byte>(3), "mine"); }},
       {"\"mine\"", [](Fixture& f) { f.world.mean(1.0, 1.0, "mine"); }},
+      {"\"mine\"", [](Fixture& f) { f.world.sum(1.0, "mine"); }},
+      {"\"mine\"", [](Fixture& f) { f.world.average(1.0f, "mine"); }},
+      {"\"mine\"",
+       [](Fixture& f) {
+         std::vector<std::byte> all(6);
+         f.world.all_gather(all, "mine");
+       }},
       {"\"mine\"", [](Fixture& f) { f.world.require_equal(1, "mine"); }},
-      {"make_communicator \"mine\"", [](Fixture& f) { f.world.make_communicator("mine"); }}};
+      {"make_communicator \"mine\"", [](Fixture& f) { f.world.make_communicator("mine"); }},
+      {"make_communicator \"files\"", [](Fixture& f) { f.world.make_communicator("files", {.host_memory = true}); }}};
   for (const Call& call : calls) {
     const std::string text = error_of(call);
     CAPTURE(text);
