@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/hash.hpp"
 #include "checkpoint/checksum.hpp"
 #include "checkpoint/load.hpp"
 #include "checkpoint/save.hpp"
@@ -185,6 +186,13 @@ void put_scalars(FullyShard& model, const Loaded& loaded) {
   }
 }
 
+// Ranks that lay out files differently would write over each other.
+std::uint64_t hash_of(const CheckpointFiles& files) {
+  std::uint64_t hash = fnv1a_basis;
+  for (const LaidFile& file : files.tensors) hash = fnv1a(file.head, fnv1a(file.name, hash));
+  return hash;
+}
+
 }  // namespace
 
 class Checkpointer::Implementation {
@@ -192,8 +200,10 @@ class Checkpointer::Implementation {
   Implementation(FullyShard& model, CheckpointerOptions options)
       : model_(model), options_(std::move(options)), channel_((require_memory(model), model.world())) {
     if (options_.directory.empty()) throw UsageError("CheckpointerOptions::directory is empty");
-    files();  // what cannot be laid out, or said in a state, is an error now, and not at the first save
+    // Here it is an error what cannot be laid out, or said in a state, and not at the first save.
+    const CheckpointFiles laid = files();
     if (model_.plan().programs.size() > 1) compose({.programs = program_counts(model_)});
+    channel_.require_equal(hash_of(laid), "CheckpointerOptions: what files are to have (aliases, split)");
     channel_.together("checkpoint: directory", [&](const Pause& pause) {
       if (channel_.rank() == 0) directory_.emplace(options_.directory, pause);
     });

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/hash.hpp"
 #include "checkpoint/checkpoint_directory.hpp"
 #include "checkpoint/differences.hpp"
 #include "checkpoint/file_layout.hpp"
@@ -188,6 +189,9 @@ Loaded load(const LoadInput& input) {
     files = apart ? lay_out(input.plan, {}) : lay_out_together(input.plan, {});
     found = matches(*reader, files, input.partial);
   });
+  // Ranks that read another one, or another part, would have a model of pieces of both.
+  input.channel.require_equal(fnv1a(compose(reader->manifest())), "the checkpoint of load()");
+  input.channel.require_equal(input.partial ? 1 : 0, "LoadOptions::partial");
   input.channel.together("checkpoint: read", [&](const Pause& pause) {
     for (const std::vector<TensorRange>& pass : my_ranges(found, input.values)) reader->read(pass, input.block, pause);
   });

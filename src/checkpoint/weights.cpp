@@ -13,6 +13,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "base/hash.hpp"
 #include "checkpoint/channel.hpp"
 #include "checkpoint/differences.hpp"
 #include "checkpoint/file.hpp"
@@ -240,6 +241,24 @@ std::string differences(const SafetensorsReader& file, const ModelTensors& expec
   return list.text();
 }
 
+// Tells apart what ranks load: each reads its own pieces, of a file that may be of its own host. Of a large file it
+// looks at some places from its beginning to its end.
+std::uint64_t identity_of(const std::filesystem::path& path, const LoadWeightsOptions& options) {
+  constexpr std::uint64_t places = 256;
+  const checkpoint::File file = checkpoint::File::open_to_read(path);
+  const std::uint64_t size = file.size();
+  std::uint64_t hash = fnv1a(fmt::format("{} bytes\n", size));
+  for (const auto& [name, in_file] : options.names) hash = fnv1a(fmt::format("{}\n{}\n", name, in_file), hash);
+  std::string piece;
+  for (std::uint64_t place = 0; place < places; ++place) {
+    const std::uint64_t begin = size / places * place;
+    piece.resize(std::min<std::uint64_t>(size - begin, 4096));
+    file.read(begin, std::as_writable_bytes(std::span(piece)));
+    hash = fnv1a(piece, hash);
+  }
+  return hash;
+}
+
 }  // namespace
 
 void dump_weights(FullyShard& model, const std::filesystem::path& path) {
@@ -269,11 +288,14 @@ void load_weights(FullyShard& model, const std::filesystem::path& path, const Lo
   World& world = model.world();
   const ModelTensors tensors(model);
   std::optional<SafetensorsReader> reader;
+  std::uint64_t identity = 0;
   checkpoint::run_together(world, "load_weights: open", [&](const Pause&) {
     reader.emplace(path);
+    identity = identity_of(path, options);
     const std::string list = differences(*reader, tensors, options);
     if (!list.empty()) throw DataError(fmt::format("{}: does not fit the model: {}", path.string(), list));
   });
+  world.require_equal(identity, "the file of load_weights() and its options, by the hash of either,");
   checkpoint::run_together(world, "load_weights: read", [&](const Pause& pause) {
     const NamedTensors named(*reader, options);
     for_each_portion(model, Visiting::changes, [&](const WeightPiece& portion) {

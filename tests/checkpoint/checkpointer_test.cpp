@@ -606,6 +606,38 @@ TEST_CASE("what_a_partial_load_does_not_bring_counts_its_own_updates_also_once_i
       folder / "head");
 }
 
+TEST_CASE("ranks_that_load_or_lay_out_different_checkpoints_are_told_before_anything_is_replaced") {
+  const TemporaryFolder folder;
+  const Job job{.ranks = 3};
+  for (const std::uint64_t step : {1, 2}) save(job, folder.path(), step, step);
+  const std::string last = folder / "step-00000002";
+  const auto load_other = [&](FullyShard& model) {
+    Checkpointer checkpoints(model, {.directory = folder.path()});
+    const bool is_other = model.world().rank() == 1;
+    fill(model, 5);
+    try {
+      checkpoints.load(is_other ? folder / "step-00000001" : std::filesystem::path(last));
+    } catch (const UsageError&) {
+      std::size_t changed = 0;
+      for_each_share(model, counting_differences(5, changed));
+      CHECK(changed == 0);
+      throw;
+    }
+  };
+  CHECK(mention(failures<UsageError>(job, load_other), 3, "the checkpoint of load() must be the same on every rank"));
+  const auto load_part = [&](FullyShard& model) {
+    Checkpointer(model, {.directory = folder.path()}).load(last, {.partial = model.world().rank() == 1});
+  };
+  CHECK(mention(failures<UsageError>(job, load_part), 3, "LoadOptions::partial must be the same on every rank"));
+  const auto split_otherwise = [&](FullyShard& model) {
+    Checkpointer(model, {.directory = folder.path(), .split = Bytes(model.world().rank() == 2 ? 1000 : 1000000)});
+  };
+  CHECK(
+      mention(failures<UsageError>(job, split_otherwise), 3,
+              "CheckpointerOptions: what files are to have (aliases, split) must be the same on every rank, and rank 2 "
+              "has another than rank 0"));
+}
+
 TEST_CASE("misuse_is_named") {
   const TemporaryFolder folder;
   const auto construct = [&](FullyShard& model) { Checkpointer(model, {.directory = folder.path()}); };

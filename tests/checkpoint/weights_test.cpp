@@ -287,6 +287,22 @@ TEST_CASE("a_file_that_does_not_fit_changes_nothing") {
   CHECK(bytes_in(folder / "after") == bytes_in(folder / "before"));
 }
 
+TEST_CASE("ranks_that_load_different_files_are_told") {
+  const TemporaryFolder folder;
+  with_model({}, [&](FullyShard& model) { dump_weights(model, folder / "before"); });
+  std::filesystem::copy_file(folder / "before", folder / "other");
+  std::fstream(folder / "other").seekp(-1, std::ios::end).put('?');
+  std::string said;
+  try {
+    with_model({.ranks = 3}, [&](FullyShard& model) {
+      load_weights(model, folder / (model.world().rank() == 1 ? "other" : "before"));
+    });
+  } catch (const CommunicationError& error) {
+    said = error.what();
+  }
+  CHECK_MESSAGE(said.find("the file of load_weights()") != std::string::npos, said);
+}
+
 TEST_CASE("a_missing_file_is_an_error_on_every_rank") {
   const TemporaryFolder folder;
   const std::vector<std::string> messages =

@@ -33,6 +33,7 @@
 
 namespace tessera {
 
+// The same on every rank: aliases and split that differ are a UsageError; directory and keep are rank 0's.
 struct CheckpointerOptions {
   std::filesystem::path directory;
   std::size_t keep = 0;  // checkpoints; older ones are removed once a new one stands. 0: all stay
@@ -41,7 +42,8 @@ struct CheckpointerOptions {
   Bytes split = split_limit;  // tensors of a file; what is more goes to further files, with an index
 };
 
-// The training loop tells a save this; the save takes the rest from the model.
+// The training loop tells a save this; the save takes the rest from the model. The step is the same on every rank; what
+// else is written is rank 0's.
 struct TrainingProgress {
   std::uint64_t step = 0;  // steps done; names the checkpoint
   std::optional<SamplerState> sampler = std::nullopt;
@@ -99,8 +101,8 @@ class Checkpointer {
   // model gets what they had in common last where a part is enough. From one that was written without outer steps all
   // replicas set out, with an outer optimizer at rest. A fixed loss scale stays the model's own; a dynamic one goes on,
   // or begins anew after a run that scaled nothing. Returns what the training loop needs to go on. Tensors that are
-  // missing, unknown or of another shape are one DataError that names them all, before anything is replaced; after any
-  // other error the model's values are undefined. Synchronises.
+  // missing, unknown or of another shape are one DataError that names them all, before anything is replaced, as is a
+  // UsageError where ranks load different ones; after any other error the model's values are undefined. Synchronises.
   CheckpointState load(const std::filesystem::path& checkpoint, LoadOptions options = {});
 
  private:

@@ -26,8 +26,9 @@ struct LoadWeightsOptions {
 // have in common. The optimizers' states stay. A tensor may also be
 // named by an alias in the file's metadata, as Python's save_model() writes them for tied weights. Tensors that are
 // missing, unknown, of another shape or not floating point, and names that the model does not have, are one DataError
-// that names them all, before anything is replaced. Buffers that the file has are every rank's then, also where they
-// are whole numbers or truth values in it; those that it lacks stay. Collective; synchronises; between steps.
+// that names them all, before anything is replaced, as is a CommunicationError where ranks load different files.
+// Buffers that the file has are every rank's then, also where they are whole numbers or truth values in it; those that
+// it lacks stay. Collective; synchronises; between steps.
 void load_weights(FullyShard& model, const std::filesystem::path& path, const LoadWeightsOptions& options = {});
 
 // Reads LoadWeightsOptions::names: a JSON object {"name in the model": "name in the file", …}. Throws DataError.
