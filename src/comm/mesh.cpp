@@ -22,16 +22,29 @@ Group::Group(std::string name, std::string text, std::vector<Steps> axes, int ra
       rank_(rank) {}
 
 int Group::size() const {
+  if (pairs_from_ >= 0) return static_cast<int>(ranks().size());
   int size = 1;
   for (const Steps& axis : axes_) size *= axis.size;
   return size;
 }
+
+int Group::count() const {
+  if (pairs_from_ < 0) return ranks_of_job_ / size();
+  return ranks_of_job_ / axes_.front().size * ((axes_.front().size + pairs_from_ + 1) / 2);
+}
+
+// The line's first rank is the second half of a pair without a first one where whole pairs begin at 1.
+int Group::pair_of(int rank) const { return (rank / axes_.front().stride % axes_.front().size + pairs_from_) / 2; }
 
 int Group::place() const { return place_of(rank_); }
 
 std::vector<int> Group::ranks() const { return ranks_of(index_of(rank_)); }
 
 int Group::place_of(int rank) const {
+  if (pairs_from_ >= 0) {
+    const int along = rank / axes_.front().stride % axes_.front().size;
+    return along < pairs_from_ ? 0 : (along + pairs_from_) % 2;
+  }
   int place = 0;
   for (const Steps& axis : axes_) place = place * axis.size + rank / axis.stride % axis.size;
   return place;
@@ -40,6 +53,11 @@ int Group::place_of(int rank) const {
 // The index is what is left of a rank without the group's own axes, counted without gaps: the axes that it does not
 // have keep their order.
 int Group::index_of(int rank) const {
+  if (pairs_from_ >= 0) {
+    const auto& [stride, size] = axes_.front();
+    const int pairs = (size + pairs_from_ + 1) / 2;
+    return (rank / (stride * size) * pairs + pair_of(rank)) * stride + rank % stride;
+  }
   std::vector<Steps> inner_first = axes_;
   std::sort(inner_first.begin(), inner_first.end(), [](const Steps& a, const Steps& b) { return a.stride < b.stride; });
   int removed = 1;  // how many ranks the axes so far have folded into one
@@ -53,9 +71,12 @@ int Group::index_of(int rank) const {
 }
 
 std::vector<int> Group::ranks_of(int index) const {
-  std::vector<int> ranks(static_cast<std::size_t>(size()));
+  std::vector<int> ranks;
   for (int rank = 0; rank < ranks_of_job_; ++rank) {
-    if (index_of(rank) == index) ranks[static_cast<std::size_t>(place_of(rank))] = rank;
+    if (index_of(rank) != index) continue;
+    const auto place = static_cast<std::size_t>(place_of(rank));
+    if (ranks.size() <= place) ranks.resize(place + 1);
+    ranks[place] = rank;
   }
   return ranks;
 }
@@ -113,6 +134,14 @@ Group Mesh::group_of(const std::vector<std::string>& axes) const {
   std::string name = fmt::format("{}", fmt::join(axes, " x "));
   std::string of_mesh = fmt::format("{} of the mesh {}", name, text());
   return Group(std::move(name), std::move(of_mesh), std::move(steps), ranks_, rank_);
+}
+
+Group Mesh::pairs_of(std::string_view axis, int from) const {
+  Group pairs = group(axis);
+  pairs.pairs_from_ = from % 2;
+  pairs.name_ = fmt::format("{} pairs from {}", pairs.name_, pairs.pairs_from_);
+  pairs.text_ = fmt::format("{} of the mesh {}", pairs.name_, text());
+  return pairs;
 }
 
 std::string Mesh::text() const {

@@ -82,13 +82,19 @@ std::string communicator_name(std::string_view name, const std::optional<Group>&
 std::vector<std::vector<int>> partition_of(const std::vector<Opening>& openings) {
   constexpr int nobody = -1;
   const std::size_t count = openings.front().groups;
-  std::vector<std::vector<int>> groups(count, std::vector<int>(openings.size() / count, nobody));
+  std::vector<std::vector<int>> groups(count);
   for (std::size_t rank = 0; rank < openings.size(); ++rank) {
     const Opening& opening = openings[rank];
-    if (opening.groups != count) throw DataError("the ranks' groups differ in size");
-    int& there = groups[opening.group][opening.place];
+    if (opening.groups != count) throw DataError("the ranks' groups differ in number");
+    std::vector<int>& group = groups[opening.group];
+    if (group.size() <= opening.place) group.resize(opening.place + 1, nobody);
+    int& there = group[opening.place];
     if (there != nobody) throw DataError(fmt::format("ranks {} and {} have one place in a group", there, rank));
     there = static_cast<int>(rank);
+  }
+  for (const std::vector<int>& group : groups) {
+    if (group.empty() || std::find(group.begin(), group.end(), nobody) != group.end())
+      throw DataError("a place in a group is nobody's");
   }
   return groups;
 }
@@ -180,8 +186,8 @@ Opening read_opening(FieldReader& reader, int ranks) {
   opening.group = reader.number<std::uint32_t>();
   opening.place = reader.number<std::uint32_t>();
   const auto all = static_cast<std::uint32_t>(ranks);
-  const bool divides = opening.groups > 0 && all % opening.groups == 0;
-  if (divides && opening.group < opening.groups && opening.place < all / opening.groups) return opening;
+  const bool is_one = opening.groups <= all && opening.group < opening.groups && opening.place < all;
+  if (is_one) return opening;
   throw DataError(fmt::format("place {} of group {} is none where {} ranks are parted into {} groups", opening.place,
                               opening.group, ranks, opening.groups));
 }

@@ -29,7 +29,7 @@ Value sum_in_rank_order(const std::vector<Value>& values) {
 
 // A mesh that was not made by this World may be of other ranks.
 void check_view(const Group& group, int rank, int size) {
-  const int ranks = group.count() * group.size();
+  const int ranks = group.ranks_of_job();
   const int owner = group.ranks()[static_cast<std::size_t>(group.place())];
   if (ranks == size && owner == rank) return;
   throw UsageError(fmt::format("rank {} of {} has the group {} as rank {} of {} sees it: make meshes by World::mesh()",

@@ -68,6 +68,18 @@ AxisSet MeshShape::group(AxisSet axes) const {
   return result;
 }
 
+MeshShape MeshShape::without(Axis axis) const {
+  MeshShape rest({});
+  outwards_in([&](Axis each) {
+    if (each == axis) return;
+    rest.order_[rest.count_++] = each;
+    rest.sizes_[index(each)] = sizes_[index(each)];
+  });
+  if (rest.count_ == 0) return MeshShape();
+  rest.axes_ = rest.group(AxisSet::all()) | rest.order_[rest.count_ - 1];
+  return rest;
+}
+
 Coordinates MeshShape::place_of(std::size_t rank) const {
   Coordinates place{};
   inwards_out([&](Axis axis) {

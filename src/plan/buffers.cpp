@@ -105,14 +105,6 @@ void add_parameters(Plan& plan, BufferList& list, std::size_t unit) {
       masters_will_do ? buffers[Role::master] : add("parameters", placement, type);
 }
 
-void add_messages(Plan& plan, BufferList& list, std::size_t unit) {
-  for (const MessageSpec& message : plan.units[unit].messages) {
-    const Bytes size = size_of(message.type) * message.elements;
-    const std::size_t buffer = list.add(plan.units[unit].name + "." + message.name, Category::staging, size);
-    plan.unit_buffers[unit].messages.push_back({.buffer = buffer, .type = message.type});
-  }
-}
-
 // Reduced gradients, sums on the rank, and the optimizer's states: of what is trained.
 void add_training(Plan& plan, BufferList& list, std::size_t unit) {
   UnitBuffers& buffers = plan.unit_buffers[unit];
@@ -388,7 +380,6 @@ void make_buffers(Plan& plan) {
     add_parameters(plan, list, unit);
     if (plan.trains(unit)) add_training(plan, list, unit);
     add_untrained_state(plan, list, unit);
-    add_messages(plan, list, unit);
   }
   add_parameter_slots(plan, list);
   add_gradient_slots(plan, list);

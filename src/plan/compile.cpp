@@ -107,6 +107,11 @@ void check_micro_batches(const CompileInput& input) {
 void check_sizes(const CompileInput& input) {
   const PlanOptions& options = input.options;
   if (options.ranks == 0) throw UsageError("a plan needs at least one rank");
+  const std::size_t roles = options.mesh ? options.mesh->size(Axis::pipeline) : 1;
+  if (options.role && (!options.mesh || *options.role >= roles)) {
+    throw UsageError(fmt::format("role {} of a mesh of {} roles: they are the places along its axis pipeline",
+                                 *options.role, roles));
+  }
   if (options.replicas == 0 || options.ranks % options.replicas != 0) {
     throw UsageError(fmt::format("replicas is {}, which does not divide the {} ranks: choose a divisor",
                                  options.replicas, options.ranks));
@@ -243,22 +248,6 @@ void check_sharding(const PlanOptions& options) {
   }
 }
 
-void check_messages(const CompileInput& input) {
-  for (const UnitSpec& unit : input.units) {
-    std::set<std::string_view> names;
-    for (const MessageSpec& message : unit.messages) {
-      if (message.elements == 0 || message.elements > most_elements) {
-        throw UsageError(fmt::format("message \"{}\" of unit {} is of {} elements: choose 1 to {}", message.name,
-                                     unit.name, message.elements, most_elements));
-      }
-      if (!names.insert(message.name).second) {
-        throw UsageError(
-            fmt::format("two messages of unit {} have the name \"{}\": give each its own", unit.name, message.name));
-      }
-    }
-  }
-}
-
 // Values that are brought from a file go to the ranks that share them through the device's memory alone.
 void check_spaces(const CompileInput& input) {
   const Sharding kept = sharding_of(input.options);
@@ -273,13 +262,30 @@ void check_spaces(const CompileInput& input) {
   }
 }
 
+// A message is passed once, by ranks that have a role.
+void check_message(const CompileInput& input, const UnitSpec& unit, WindowKind window) {
+  for (const std::size_t index : collectives_in(unit, window)) {
+    const CollectiveSpec& each = unit.collectives[index];
+    if (!is_message(each.kind)) continue;
+    const std::string what = fmt::format("unit {}: {} of {}", unit.name, to_string(each.kind), each.name);
+    if (!input.options.role)
+      throw UsageError(what + " is between roles of ranks, and this model has none: finalize_roles() gives them");
+    if (each.axes && *each.axes != AxisSet(Axis::pipeline))
+      throw UsageError(fmt::format("{} is over {}: messages go along pipeline", what, to_string(*each.axes)));
+    if (window != WindowKind::recompute && !unit.recompute) continue;
+    throw UsageError(what + " would come again where the window is computed again: give it a unit of its own");
+  }
+}
+
 // Where a window does its collectives and where others open inside it would have to be known to both.
 void check_collectives(const CompileInput& input) {
   for (const Program& program : input.programs) {
     for (const auto* windows : {&program.micro_batch, &program.evaluation}) {
       for (const WindowUse& use : *windows) {
-        if (!use.resumes || use.unit >= input.units.size()) continue;
+        if (use.unit >= input.units.size()) continue;
         const UnitSpec& unit = input.units[use.unit];
+        check_message(input, unit, use.kind);
+        if (!use.resumes) continue;
         const std::vector<std::size_t> indices = collectives_in(unit, use.kind);
         if (indices.empty()) continue;
         throw UsageError(
@@ -299,7 +305,6 @@ void check_input(const CompileInput& input) {
   check_states(input);
   check_collectives(input);
   check_spaces(input);
-  check_messages(input);
 }
 
 AccumulationMode resolve(const PlanOptions& options, const std::vector<Program>& programs) {
@@ -346,7 +351,9 @@ Plan compile(const CompileInput& input) {
   plan.optimizer_states = input.optimizer_states;
   for (UnitSpec& unit : plan.units) {
     plan.layouts.emplace_back(unit, plan.mesh);
-    for (CollectiveSpec& each : unit.collectives) each.axes = each.axes.value_or(AxisSet::all() - unit.apart);
+    for (CollectiveSpec& each : unit.collectives) {
+      each.axes = is_message(each.kind) ? AxisSet(Axis::pipeline) : each.axes.value_or(AxisSet::all() - unit.apart);
+    }
   }
   make_buffers(plan);
   emit_segments(plan);

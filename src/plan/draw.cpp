@@ -110,6 +110,8 @@ void append_options(const Plan& plan, fmt::memory_buffer& out) {
                  options.prefetch, to_string(options.reshard_after_forward), options.overlap_reduction,
                  options.bucket_cap->count(), options.gradient_hooks, options.fp32_sums, options.activations.count(),
                  to_string(options.checkpointing), to_string(options.collective_staging));
+  if (options.role)
+    fmt::format_to(std::back_inserter(out), "role {} of the mesh {}\n", *options.role, options.mesh->text());
 }
 
 void append_units(const Plan& plan, fmt::memory_buffer& out) {
@@ -145,13 +147,6 @@ void append_units(const Plan& plan, fmt::memory_buffer& out) {
                      each.name, each.elements, each.type ? tessera::to_string(*each.type) : "fp64",
                      each.forward ? " forward" : "", each.backward ? " backward" : "", each.evaluate ? " evaluate" : "",
                      to_string(*each.axes));
-    }
-  }
-  for (const UnitSpec& unit : plan.units) {
-    for (const MessageSpec& each : unit.messages) {
-      fmt::format_to(std::back_inserter(out), "message of {}: {} {} {} {} {} {}\n", unit.name, each.name,
-                     each.sends ? "to" : "from", each.peer, each.elements, to_string(each.type),
-                     to_string(each.window));
     }
   }
   for (const std::string& state : plan.optimizer_states) fmt::format_to(std::back_inserter(out), "state {}\n", state);

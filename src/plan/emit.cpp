@@ -66,8 +66,6 @@ class Emitter {
   void backward_window(const WindowUse& use);
   void stretch(const WindowUse& use);
   void window_with_collectives(const WindowUse& use);
-  void pass_messages(const WindowUse& use, bool closes);
-  Access message(AccessMode mode, std::size_t unit, std::size_t index) const;
   void release(StreamId stream, const Access& slot);
   void accumulate(std::size_t unit, bool add_to_earlier);
   void stage(std::size_t unit);
@@ -224,9 +222,7 @@ void Emitter::windows(const std::vector<WindowUse>& windows, bool first, bool la
     }
     const WindowUse& use = windows[position];
     if (!use.resumes) open_.push_back(use.unit);
-    if (!use.resumes) pass_messages(use, false);
     window_with_collectives(use);
-    if (closing[position]) pass_messages(use, true);
     if (closing[position]) open_.pop_back();
     if (gathers && stays[position].release_after) {
       release(StreamId::compute, whole(AccessMode::discard, use.unit, Role::parameters));
@@ -278,37 +274,10 @@ Operation& Emitter::window(const WindowUse& use) {
   window.resumes = use.resumes;
   window.accesses = {whole(AccessMode::read, unit, Role::parameters)};
   if (has_untrained(unit)) window.accesses.push_back(untrained(AccessMode::update, unit));
-  for (std::size_t index = 0; index < plan_.units[unit].messages.size(); ++index) {
-    const MessageSpec& spec = plan_.units[unit].messages[index];
-    if (spec.window != use.kind) continue;
-    window.accesses.push_back(message(spec.sends ? AccessMode::write : AccessMode::read, unit, index));
-  }
   for (const std::size_t around : open_) {
     if (around != unit) window.accesses.push_back(whole(AccessMode::read, around, Role::parameters));
   }
   return window;
-}
-
-Access Emitter::message(AccessMode mode, std::size_t unit, std::size_t index) const {
-  const std::size_t buffer = buffers(unit).messages[index].buffer;
-  return {fixed_range(buffer, Bytes(0), plan_.buffers[buffer].size), mode, unit, Role::message, index};
-}
-
-// A message that comes is received before the window opens, and is over when it closes; one that goes is over once it
-// is sent.
-void Emitter::pass_messages(const WindowUse& use, bool closes) {
-  const std::vector<MessageSpec>& messages = plan_.units[use.unit].messages;
-  for (std::size_t index = 0; index < messages.size(); ++index) {
-    if (messages[index].window != use.kind) continue;
-    if (!closes && !messages[index].sends) {
-      add(OperationKind::receive, StreamId::compute, use.unit).accesses = {message(AccessMode::write, use.unit, index)};
-    }
-    if (!closes) continue;
-    if (messages[index].sends) {
-      add(OperationKind::send, StreamId::compute, use.unit).accesses = {message(AccessMode::read, use.unit, index)};
-    }
-    release(StreamId::compute, message(AccessMode::discard, use.unit, index));
-  }
 }
 
 // A unit in which this program trains nothing only passes the gradient of its input on.
@@ -336,23 +305,27 @@ void Emitter::stretch(const WindowUse& use) {
 }
 
 // Each collective ends one stretch of the window, which writes what this rank brings, and begins the next, which reads
-// what came of it. One rank alone reads what it wrote.
+// what came of it. One rank alone reads what it wrote. A message has one side here.
 void Emitter::window_with_collectives(const WindowUse& use) {
   stretch(use);
   const UnitSpec& unit = plan_.units[use.unit];
   for (const std::size_t index : collectives_in(unit, use.kind)) {
     const CollectiveSpec& spec = unit.collectives[index];
-    operations_.back().accesses.push_back({brought(plan_, spec), AccessMode::write, use.unit, Role::collected});
-    if (plan_.group_of(spec).empty()) continue;
+    const auto has = [&](const Range& range, AccessMode mode) {
+      return Access{range, mode, use.unit, Role::collected};
+    };
+    const bool brings = spec.kind != CollectiveKind::receive, receives = spec.kind != CollectiveKind::send;
+    if (brings) operations_.back().accesses.push_back(has(brought(plan_, spec), AccessMode::write));
+    if (plan_.group_of(spec).empty() && !is_message(spec.kind)) continue;
     Operation& collective = add(OperationKind::collective, StreamId::compute, use.unit);
     collective.window = use.kind;
     collective.collective = index;
     collective.collective_kind = spec.kind;
     collective.group = plan_.group_of(spec);
-    collective.accesses = {{brought(plan_, spec), AccessMode::read, use.unit, Role::collected},
-                           {received(plan_, spec), AccessMode::write, use.unit, Role::collected}};
+    if (brings) collective.accesses.push_back(has(brought(plan_, spec), AccessMode::read));
+    if (receives) collective.accesses.push_back(has(received(plan_, spec), AccessMode::write));
     stretch({use.unit, use.kind, true});
-    operations_.back().accesses.push_back({received(plan_, spec), AccessMode::read, use.unit, Role::collected});
+    if (receives) operations_.back().accesses.push_back(has(received(plan_, spec), AccessMode::read));
   }
 }
 

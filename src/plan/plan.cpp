@@ -49,7 +49,6 @@ std::string_view to_string(Role role) {
     case Role::state_slot: return "state slot";
     case Role::scalars: return "scalars";
     case Role::norms: return "norms";
-    case Role::message: return "message";
     case Role::collected: return "collected";
   }
   throw InternalError("a role without a name");
@@ -98,8 +97,6 @@ std::string_view to_string(OperationKind kind) {
     case OperationKind::outer_update: return "outer update";
     case OperationKind::release: return "release";
     case OperationKind::transfer: return "transfer";
-    case OperationKind::send: return "send";
-    case OperationKind::receive: return "receive";
   }
   throw InternalError("an operation kind without a name");
 }
@@ -134,7 +131,7 @@ const Access* Operation::find(AccessMode mode) const {
 }
 
 MeshShape mesh_of(const PlanOptions& options) {
-  if (options.mesh) return *options.mesh;
+  if (options.mesh) return options.role ? options.mesh->without(Axis::pipeline) : *options.mesh;
   return {{Axis::replicate, options.replicas}, {Axis::shard, options.ranks / options.replicas}};
 }
 
@@ -237,6 +234,8 @@ std::string_view to_string(CollectiveKind kind) {
     case CollectiveKind::all_reduce: return "all-reduce";
     case CollectiveKind::reduce_scatter: return "reduce-scatter";
     case CollectiveKind::all_to_all: return "all-to-all";
+    case CollectiveKind::send: return "send";
+    case CollectiveKind::receive: return "receive";
   }
   throw InternalError("a kind of collective without a name");
 }
@@ -302,7 +301,8 @@ std::vector<std::size_t> successors(const Plan& plan, std::size_t segment) {
 
 std::string describe(const Plan& plan, const Operation& operation) {
   const std::string_view unit = operation.unit == no_unit ? std::string_view() : plan.units[operation.unit].name;
-  const bool of_some = is_collective(operation.kind) && operation.group != plan.mesh.group(plan.mesh.axes());
+  const bool of_some = is_collective(operation.kind) && !operation.passes_message() &&
+                       operation.group != plan.mesh.group(plan.mesh.axes());
   const std::string where = of_some ? fmt::format(" over {}", to_string(operation.group)) : "";
   if (operation.kind == OperationKind::window) {
     return fmt::format("{} window {}{}", to_string(operation.window), unit, operation.resumes ? ", resumed" : "");
@@ -317,11 +317,6 @@ std::string describe(const Plan& plan, const Operation& operation) {
   if (operation.unit == no_unit) return std::string(to_string(operation.kind));
   if (operation.kind == OperationKind::transfer) {
     return fmt::format("transfer {} to the {}", unit, operation.stream == StreamId::fetch ? "device" : "host");
-  }
-  if (is_message(operation.kind)) {
-    const MessageSpec& message = plan.units[operation.unit].messages[operation.operand(Role::message).state];
-    return fmt::format("{} {} {} {}", to_string(operation.kind), message.name,
-                       operation.kind == OperationKind::send ? "to" : "from", message.peer);
   }
   if (operation.kind == OperationKind::release) {
     return fmt::format("release {} of {}", plan.buffers[operation.accesses.front().range.buffer].name, unit);

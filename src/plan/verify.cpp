@@ -33,6 +33,16 @@ std::string_view to_string(ViolationKind kind) {
   throw InternalError("a kind of violation without a name");
 }
 
+std::size_t neighbour(std::size_t role, const Operation& message) {
+  const bool up = (message.window != WindowKind::backward) == (message.collective_kind == CollectiveKind::send);
+  return up ? role + 1 : role - 1;
+}
+
+std::string_view last_name(const CollectiveSpec& collective) {
+  const std::string_view name = collective.name;
+  return name.substr(name.rfind('.') + 1);
+}
+
 namespace {
 
 using Parties = std::vector<AbstractRank>;
@@ -225,8 +235,8 @@ class Explorer {
   bool advance(Parties& parties, AbstractRank& party, std::size_t stream) {
     const std::size_t index = party.head(stream);
     if (index == AbstractRank::none || !party.runnable(index)) return false;
+    if (party.operation(index).passes_message() && !roles_.empty()) return pass(parties, party, stream);
     if (is_collective(party.operation(index).kind)) return fuse(parties, party, stream);
-    if (is_message(party.operation(index).kind) && !roles_.empty()) return pass(parties, party, stream);
     party.complete(index, reporter());
     ++result_.operations;
     return true;
@@ -268,14 +278,14 @@ class Explorer {
     return true;
   }
 
-  static const MessageSpec& message_of(const AbstractRank& party, const Operation& operation) {
-    return party.plan().units[operation.unit].messages[operation.operand(Role::message).state];
+  static const CollectiveSpec& message_of(const AbstractRank& party, const Operation& operation) {
+    return party.plan().units[operation.unit].collectives[operation.collective];
   }
 
-  // The rank of the role that a message names, at the same coordinates: it and its counterpart meet, and both go on. A
-  // single rank has two representatives, the n-th of which meets the other role's n-th.
+  // The rank of the neighbouring role at the same coordinates: it and its counterpart meet, and both go on. A single
+  // rank has two representatives, the n-th of which meets the other role's n-th.
   bool pass(Parties& parties, AbstractRank& party, std::size_t stream) {
-    const MessageSpec& mine = message_of(party, party.operation(party.head(stream)));
+    const Operation& mine = party.operation(party.head(stream));
     const auto nth = [&](const AbstractRank& of) {
       std::size_t before = 0;
       for (const AbstractRank* other = &parties.front(); other != &of; ++other) {
@@ -284,15 +294,16 @@ class Explorer {
       return before;
     };
     for (AbstractRank& other : parties) {
-      if (roles_[other.role()].name != mine.peer || other.place() != party.place() || nth(other) != nth(party))
-        continue;
+      if (other.role() != neighbour(party.role(), mine)) continue;
+      if (other.place() != party.place() || nth(other) != nth(party)) continue;
       const std::size_t index = other.head(stream);
-      if (index == AbstractRank::none || !other.runnable(index) || !is_message(other.operation(index).kind))
+      if (index == AbstractRank::none || !other.runnable(index) || !other.operation(index).passes_message())
         return false;
-      const MessageSpec& theirs = message_of(other, other.operation(index));
-      const bool fits = theirs.name == mine.name && theirs.peer == roles_[party.role()].name &&
-                        theirs.elements == mine.elements && theirs.type == mine.type &&
-                        other.operation(index).kind != party.operation(party.head(stream)).kind;
+      const Operation& theirs = other.operation(index);
+      const CollectiveSpec &here = message_of(party, mine), &there = message_of(other, theirs);
+      const bool fits = neighbour(other.role(), theirs) == party.role() &&
+                        mine.collective_kind != theirs.collective_kind && last_name(here) == last_name(there) &&
+                        here.bytes() == there.bytes() && here.type == there.type;
       if (!fits) return false;
       party.complete(party.head(stream), reporter());
       other.complete(index, reporter());
@@ -323,7 +334,7 @@ class Explorer {
   // something else.
   static bool meets_no_partner(const Parties& parties, const AbstractRank& mine, std::size_t stream) {
     const std::size_t head = mine.head(stream);
-    if (is_message(mine.operation(head).kind)) return true;
+    if (mine.operation(head).passes_message()) return true;
     if (!is_collective(mine.operation(head).kind) || !mine.runnable(head)) return false;
     const auto members = group_of(parties, mine, mine.operation(head).group);
     return std::all_of(members.begin(), members.end(), [&](const AbstractRank* other) {
@@ -372,6 +383,20 @@ class Explorer {
 
 Verification verify(const Plan& plan, Sequences sequences) { return Explorer(plan, plan, sequences).run(); }
 
+namespace {
+
+void require_neighbours(std::span<const RankRole> roles, std::size_t role) {
+  for (const Segment& segment : roles[role].plan.segments) {
+    for (const Operation& operation : segment.operations) {
+      if (!operation.passes_message() || neighbour(role, operation) < roles.size()) continue;
+      throw UsageError(fmt::format("{} of role {}: there is no role {} it", describe(roles[role].plan, operation),
+                                   roles[role].name, neighbour(role, operation) == roles.size() ? "behind" : "before"));
+    }
+  }
+}
+
+}  // namespace
+
 Verification verify(std::span<const RankRole> roles) {
   if (roles.empty()) throw UsageError("a job without roles has nothing to verify");
   const auto find = [&](const std::string& name) {
@@ -380,16 +405,11 @@ Verification verify(std::span<const RankRole> roles) {
   for (const RankRole& role : roles) {
     if (find(role.name) > 1)
       throw UsageError(fmt::format("two roles have the name \"{}\": give each its own", role.name));
-    for (const UnitSpec& unit : role.plan.units) {
-      for (const MessageSpec& message : unit.messages) {
-        const auto peer =
-            std::find_if(roles.begin(), roles.end(), [&](const RankRole& other) { return other.name == message.peer; });
-        if (peer != roles.end() && peer->name != role.name && peer->plan.mesh == role.plan.mesh) continue;
-        throw UsageError(
-            fmt::format("message \"{}\" of role {} is for role \"{}\", which there is not, or not on a mesh {}",
-                        message.name, role.name, message.peer, role.plan.mesh.text()));
-      }
-    }
+    if (role.plan.mesh != roles.front().plan.mesh)
+      throw UsageError(
+          fmt::format("role {} is on a mesh {}, and role {} on {}: each rank sends to the one at its place", role.name,
+                      role.plan.mesh.text(), roles.front().name, roles.front().plan.mesh.text()));
+    require_neighbours(roles, static_cast<std::size_t>(&role - roles.data()));
   }
   return Explorer(roles).run();
 }

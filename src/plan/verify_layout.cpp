@@ -150,14 +150,6 @@ void check_contents(const Plan& plan, const Report& report) {
       check_content(plan, unit, static_cast<Role>(role), buffers[static_cast<Role>(role)], report);
     }
     for (const Content& state : buffers.states) check_content(plan, unit, Role::state, state, report);
-    for (std::size_t index = 0; index < buffers.messages.size(); ++index) {
-      const MessageSpec& message = plan.units[unit].messages[index];
-      const Content& content = buffers.messages[index];
-      const bool fits = plan.buffers[content.buffer].size == size_of(message.type) * message.elements;
-      if (fits && content.type == message.type) continue;
-      report(ViolationKind::layout, {unit, index}, {no_unit, 2},
-             fmt::format("message {} of {} has another size or type", message.name, plan.units[unit].name));
-    }
     for (const Content& slot : buffers.state_slots) check_content(plan, unit, Role::state_slot, slot, report);
   }
 }
@@ -182,11 +174,9 @@ bool is_operand(OperationKind kind, const Access& access) {
       {K::cast, write, {kept, parameters, resharded}},
       {K::all_gather, read, {master, kept, parameters, resharded, state}},
       {K::all_gather, write, {master, kept, parameters, resharded, state}},
-      {K::window, read, {parameters, scalars, collected, message}},
+      {K::window, read, {parameters, scalars, collected}},
       {K::window, update, {untrained, gradient_slot}},
-      {K::window, write, {collected, message}},
-      {K::send, read, {message}},
-      {K::receive, write, {message}},
+      {K::window, write, {collected}},
       {K::collective, read, {collected}},
       {K::collective, write, {collected}},
       {K::prepare_gradient, write, {gradient_slot}},
@@ -215,7 +205,7 @@ bool is_operand(OperationKind kind, const Access& access) {
       {K::outer_update, read, {outer_mean}},
       {K::outer_update, update, {anchor, outer_momentum}},
       {K::outer_update, write, {master}},
-      {K::release, discard, {parameters, resharded, gradient_slot, staging, outer_mean, state_slot, message}},
+      {K::release, discard, {parameters, resharded, gradient_slot, staging, outer_mean, state_slot}},
       {K::broadcast, update, {untrained}},
       {K::transfer, read, {state, state_slot}},
       {K::transfer, write, {state, state_slot}},
@@ -224,15 +214,6 @@ bool is_operand(OperationKind kind, const Access& access) {
     return some.kind == kind && some.mode == access.mode &&
            std::find(some.roles.begin(), some.roles.end(), access.role) != some.roles.end();
   });
-}
-
-// A window reads what its kind receives and writes what it sends, and only those are sent and received.
-bool is_of_window(const Plan& plan, const Operation& operation, const Access& access) {
-  const MessageSpec& message = plan.units[access.tenant].messages[access.state];
-  if (operation.kind == OperationKind::send) return message.sends;
-  if (operation.kind == OperationKind::receive) return !message.sends;
-  if (operation.kind != OperationKind::window) return operation.kind == OperationKind::release;
-  return operation.window == message.window && (access.mode == AccessMode::write) == message.sends;
 }
 
 // Returns what each kind of operation may name of its unit, by access; pairs must fit besides (check_shape).
@@ -307,7 +288,8 @@ Range place_of_collected(const Plan& plan, const CollectiveSpec& collective, boo
     if (collective.kind == all_reduce) return fixed_range(plan.collected, Bytes(0), each * ranks + each * 2);
     return fixed_range(plan.collected, aligned(each * ranks), aligned(each) + each * 2);
   }
-  if (collective.kind == all_reduce || afterwards != summed) return fixed_range(plan.collected, Bytes(0), each * ranks);
+  if (collective.kind == all_reduce || is_message(collective.kind) || afterwards != summed)
+    return fixed_range(plan.collected, Bytes(0), each * ranks);
   return {plan.collected, Bytes(0), each, strides_of(plan, axes, each)};
 }
 
@@ -320,6 +302,7 @@ bool is_collected(const Plan& plan, const Operation& operation, const Access& ac
   for (const std::size_t index : collectives_in(unit, operation.window)) {
     if (moves && index != operation.collective) continue;
     const bool afterwards = (access.mode == AccessMode::read) != moves;
+    if (unit.collectives[index].kind == (afterwards ? CollectiveKind::send : CollectiveKind::receive)) continue;
     if (access.range == place_of_collected(plan, unit.collectives[index], afterwards)) return true;
   }
   return false;
@@ -329,11 +312,14 @@ bool is_collected(const Plan& plan, const Operation& operation, const Access& ac
 bool is_whole_collective(const Plan& plan, const Operation& operation) {
   if (operation.kind != OperationKind::collective) return operation.collective == no_collective;
   const std::vector<Access>& accesses = operation.accesses;
-  if (operation.collective >= plan.units[operation.unit].collectives.size() || accesses.size() != 2) return false;
+  if (operation.collective >= plan.units[operation.unit].collectives.size()) return false;
+  if (accesses.size() != (is_message(operation.collective_kind) ? 1 : 2)) return false;
   if (operation.stream != StreamId::compute) return false;
   if (operation.collective_kind != plan.units[operation.unit].collectives[operation.collective].kind) return false;
-  return accesses[0].mode == AccessMode::read && accesses[1].mode == AccessMode::write &&
-         accesses[0].tenant == operation.unit && accesses[1].tenant == operation.unit;
+  const bool receives = operation.collective_kind != CollectiveKind::send;
+  return (operation.collective_kind == CollectiveKind::receive || accesses.front().mode == AccessMode::read) &&
+         (accesses.back().mode == AccessMode::write) == receives && accesses.front().tenant == operation.unit &&
+         accesses.back().tenant == operation.unit;
 }
 
 // Between two stretches of one window stands a collective, and every window has all that its unit declares for its
@@ -359,7 +345,11 @@ void check_collectives(const Plan& plan, std::size_t segment, const Report& repo
           return each.mode == mode && each.range == operation.accesses[access].range;
         });
       };
-      if (!has(index - 1, 0, AccessMode::write) || !has(index + 1, 1, AccessMode::read))
+      const bool one_side = operation.passes_message();
+      const bool brings = operation.collective_kind != CollectiveKind::receive;
+      const bool receives = operation.collective_kind != CollectiveKind::send;
+      if ((brings && !has(index - 1, 0, AccessMode::write)) ||
+          (receives && !has(index + 1, one_side ? 0 : 1, AccessMode::read)))
         object("its window does not write what it brings, or does not read what comes of it");
       continue;
     }
@@ -372,7 +362,8 @@ void check_collectives(const Plan& plan, std::size_t segment, const Report& repo
     if (operation.kind != OperationKind::window || operation.resumes) continue;
     expected = collectives_in(plan.units[operation.unit], operation.window);
     std::erase_if(expected, [&](std::size_t each) {
-      return plan.mesh.size(axes_of(plan, plan.units[operation.unit].collectives[each])) == 1;
+      const CollectiveSpec& collective = plan.units[operation.unit].collectives[each];
+      return !is_message(collective.kind) && plan.mesh.size(axes_of(plan, collective)) == 1;
     });
     std::reverse(expected.begin(), expected.end());
   }
@@ -385,8 +376,7 @@ bool is_layouts(const Plan& plan, const Operation& operation, const Access& acce
   if (access.role == Role::collected) return is_collected(plan, operation, access);
   const Content& content = plan.content(access);
   if (content.buffer != range.buffer) return false;
-  if (access.role == Role::message && !is_of_window(plan, operation, access)) return false;
-  if (access.role == Role::untrained || access.role == Role::message) {
+  if (access.role == Role::untrained) {
     return range == fixed_range(range.buffer, Bytes(0), plan.buffers[range.buffer].size);
   }
   const UnitLayout& layout = plan.layouts[access.tenant];
@@ -511,6 +501,7 @@ bool is_of_group(const Plan& plan, const Operation& operation) {
   const auto is_along = [&](AxisSet axes) { return operation.group == plan.mesh.group(axes); };
   if (operation.kind == OperationKind::gather_norms) return is_along(together(plan));
   if (operation.kind == OperationKind::broadcast) return is_along(in_common(plan, operation.unit));
+  if (operation.passes_message()) return operation.group.empty();
   if (operation.kind == OperationKind::collective) {
     return is_along(axes_of(plan, plan.units[operation.unit].collectives[operation.collective]));
   }

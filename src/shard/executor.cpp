@@ -350,9 +350,11 @@ void Executor::launch_collective() {
 // This rank brings nothing, which counts as nothing, and follows what the others brought.
 void Executor::skip_collectives(OpenWindow& window) {
   while (const Collective* const collective = window.next_collective()) {
-    const WindowView::View mine = window.contribution(*collective, collective->options().type);
-    kernels::fill_zero(compute(), static_cast<std::byte*>(mine.data),
-                       Bytes(mine.elements * (collective->spec().bytes().count() / collective->elements())));
+    if (collective->options().kind != CollectiveKind::receive) {
+      const WindowView::View mine = window.contribution(*collective, collective->options().type);
+      kernels::fill_zero(compute(), static_cast<std::byte*>(mine.data),
+                         Bytes(mine.elements * (collective->spec().bytes().count() / collective->elements())));
+    }
     const Collected<std::byte> came = window.take_collective(*collective);
     launch_collective();
     if (!collective->when_skipped()) continue;

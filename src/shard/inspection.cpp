@@ -73,6 +73,7 @@ void ModelInspection::shards_changed() { state().executor().refresh(); }
 std::vector<float> ModelInspection::whole(const Parameter& parameter, std::string_view state) {
   ModelState& model = this->state();
   Executor& executor = model.executor_between_steps("whole()");
+  this->state().require_one_role("whole()");
   const Unit& unit = model.unit_of(parameter, "parameter");
   if (state != "master" && plan().units[unit.index()].parameters[unit.index_of(parameter)].frozen) {
     throw UsageError(fmt::format("{} is frozen: of it there is a master alone, no \"{}\"", parameter.name(), state));
@@ -104,6 +105,7 @@ void ModelInspection::refresh_buffers_with(std::function<void()> refresh) {
 // in rank order in fp64.
 std::vector<GradientNorm> ModelInspection::gradient_norms() {
   Executor& executor = state().executor_between_steps("gradient_norms()");
+  this->state().require_one_role("gradient_norms()");
   const plan::Plan& plan = state().plan;
   const auto& units = state().units;
   World& world = this->world();
@@ -181,6 +183,7 @@ void ModelInspection::require_between_steps(std::string_view call) const { state
 
 Trace ModelInspection::trace(TraceSteps steps) {
   Executor& executor = state().executor_between_steps("trace()");
+  this->state().require_one_role("trace()");
   executor.require_training("trace()");
   const auto recorder =
       std::make_shared<TraceRecorder>(plan(), executor.program(), world().device(), steps, executor.updates());

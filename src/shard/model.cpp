@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -243,32 +244,52 @@ Checkpointing checkpointing(const ModelState& model) {
   return model.world().device().kind() == DeviceKind::cpu ? model.options.checkpointing : Checkpointing::background;
 }
 
+// A field that FullyShardOptions gets does not compile before this has a place for it, or none.
 plan::CompileInput compile_input(const ModelState& model) {
-  const FullyShardOptions& options = model.options;
+  const auto& [strategy, sharding, replicas, mesh, outer, precision, micro_batches, accumulation, seed, loss_scaling,
+               prefetch, reshard_after_forward, overlap_reduction, bucket_cap, program, activations, checkpoints,
+               memory_limit, diagnostics] = model.options;
   plan::CompileInput input;
   for (const auto& unit : model.units) input.units.push_back(unit->spec());
   input.programs = plan_programs(model);
-  input.options = {.strategy = options.strategy,
-                   .sharding = options.sharding,
-                   .precision = options.precision,
+  input.options = {.strategy = strategy,
+                   .sharding = sharding,
+                   .precision = precision,
                    .ranks = static_cast<std::size_t>(model.world().size()),
-                   .replicas = options.replicas,
-                   .mesh = options.mesh,
-                   .outer_every = options.outer.every,
-                   .outer_fragments = options.outer.fragments,
-                   .micro_batches = options.micro_batches,
-                   .accumulation = options.accumulation,
-                   .prefetch = options.prefetch,
-                   .reshard_after_forward = options.reshard_after_forward,
-                   .overlap_reduction = options.overlap_reduction,
-                   .bucket_cap = options.bucket_cap,
+                   .replicas = replicas,
+                   .mesh = mesh,
+                   .role = model.role,
+                   .outer_every = outer.every,
+                   .outer_fragments = outer.fragments,
+                   .micro_batches = micro_batches,
+                   .accumulation = accumulation,
+                   .prefetch = prefetch,
+                   .reshard_after_forward = reshard_after_forward,
+                   .overlap_reduction = overlap_reduction,
+                   .bucket_cap = bucket_cap,
                    .gradient_hooks = static_cast<bool>(model.hook),
                    .fp32_sums = !every_optimizer_widens(model),
-                   .activations = options.activations,
+                   .activations = activations,
                    .checkpointing = checkpointing(model),
                    .collective_staging = model.world().staging()};
   input.optimizer_states = model.optimizers.front()->states();
   return input;
+}
+
+std::vector<std::string> settings_of(ModelState& model, const plan::CompileInput& input, std::uint64_t plan_hash) {
+  return lines_of({.input = input,
+                   .plan_hash = plan_hash,
+                   .seed = model.options.seed,
+                   .loss_scaling = model.loss_scaling,
+                   .outer = outer_settings(model),
+                   .optimizers = model.optimizers,
+                   .units = model.units});
+}
+
+void check_against(const ModelState& model, const plan::CompileInput& input, const plan::Plan& plan) {
+  check_optimizers_of_units(model, plan);
+  check_groups(model, plan);
+  if (model.options.memory_limit) require_fit(plan, input, *model.options.memory_limit);
 }
 
 // Compiled, verified, the same on every rank, and within the memory limit.
@@ -278,18 +299,8 @@ plan::Plan sound_plan(ModelState& model, std::string_view call) {
   const plan::Verification verification = plan::verify(plan);
   if (!verification.ok()) throw InternalError("the plan is not sound: " + verification.violations.front().text);
   model.loss_scaling = resolved(model.options.loss_scaling, plan);
-  require_agreement(model.world(),
-                    lines_of({.input = input,
-                              .plan_hash = plan::hash(plan),
-                              .seed = model.options.seed,
-                              .loss_scaling = model.loss_scaling,
-                              .outer = outer_settings(model),
-                              .optimizers = model.optimizers,
-                              .units = model.units}),
-                    call);
-  check_optimizers_of_units(model, plan);
-  check_groups(model, plan);
-  if (model.options.memory_limit) require_fit(plan, input, *model.options.memory_limit);
+  require_agreement(model.world(), settings_of(model, input, plan::hash(plan)), call);
+  check_against(model, input, plan);
   return plan;
 }
 
@@ -303,7 +314,46 @@ void make_executor(ModelState& model) {
                                                                     .diagnostics = model.options.diagnostics,
                                                                     .loss_scaling = model.loss_scaling,
                                                                     .outer = outer_settings(model),
-                                                                    .gradient_hook = model.hook});
+                                                                    .gradient_hook = model.hook,
+                                                                    .roles = model.roles});
+}
+
+// Everything of a model but its plan, which other roles' may be proved with.
+void declare(ModelState& model, std::unique_ptr<Optimizer> optimizer) {
+  model.world();
+  model.require_values();
+  if (model.executor_or_null || model.role) throw UsageError("finalize() was called twice");
+  check_outer_settings(model);
+  model.optimizer = std::move(optimizer);
+  choose_optimizers(model);
+  record_programs(model);
+}
+
+// Norms, and what follows from them, are a role's own: nobody adds those of all roles up.
+void check_role(const ModelState& model, const std::string& name) {
+  const auto refuse = [&](std::string_view what) {
+    throw UsageError(fmt::format("role {} has {}, which is not possible where ranks have roles", name, what));
+  };
+  if (model.options.outer.every > 0) refuse("outer steps");
+  if (model.options.checkpointing != Checkpointing::none) refuse("FullyShardOptions::checkpointing");
+  if (model.loss_scaling.dynamic) refuse("a dynamic loss scale: give it a fixed one (FullyShardOptions::loss_scaling)");
+  for (const Optimizer* each : model.optimizers) {
+    if (each->step_settings().clip_norm > 0.0f) refuse("clip_norm: a norm of all roles is not known to any");
+  }
+}
+
+std::size_t role_of(ModelState& model, std::size_t roles) {
+  World& world = model.world();
+  const auto ranks = static_cast<std::size_t>(world.size());
+  if (world.backend_name() == "modelled") throw UsageError("finalize_roles(): a simulated rank has no neighbours");
+  const std::optional<plan::MeshShape>& mesh = model.options.mesh;
+  if (!mesh || mesh->size(Axis::pipeline) != roles || mesh->size() != ranks) {
+    throw UsageError(
+        fmt::format("finalize_roles(): {} roles of {} ranks need FullyShardOptions::mesh with {} places along pipeline "
+                    "and as many ranks, and it is {}",
+                    roles, ranks, roles, mesh ? mesh->text() : "not set"));
+  }
+  return mesh->place_of(static_cast<std::size_t>(world.rank()))[static_cast<std::size_t>(Axis::pipeline)];
 }
 
 }  // namespace
@@ -368,19 +418,46 @@ void ShardedModel::on_reduced_gradient(GradientHook hook) {
 }
 
 void ShardedModel::finalize(std::unique_ptr<Optimizer> optimizer) {
-  state_->world();
-  state_->require_values();
-  if (state_->executor_or_null) throw UsageError("finalize() was called twice");
-  check_outer_settings(*state_);
-  state_->optimizer = std::move(optimizer);
-  choose_optimizers(*state_);
-  record_programs(*state_);
+  declare(*state_, std::move(optimizer));
   state_->plan = sound_plan(*state_, "finalize()");
   make_executor(*state_);
 }
 
+std::size_t finalize_roles(std::span<ModelRole> given) {
+  if (given.empty()) throw UsageError("finalize_roles() needs a role");
+  std::vector<plan::CompileInput> inputs;
+  std::vector<plan::RankRole> roles;
+  std::size_t mine = 0;
+  for (std::size_t role = 0; role < given.size(); ++role) {
+    ModelState& model = given[role].model->state();
+    mine = role_of(model, given.size());
+    declare(model, std::move(given[role].optimizer));
+    model.role = role;
+    inputs.push_back(compile_input(model));
+    roles.push_back({given[role].name, plan::compile(inputs.back())});
+    model.loss_scaling = resolved(model.options.loss_scaling, roles.back().plan);
+    check_role(model, given[role].name);
+    check_against(model, inputs.back(), roles.back().plan);
+  }
+  const plan::Verification verification = plan::verify(roles);
+  if (!verification.ok()) throw UsageError("the roles do not fit together: " + verification.violations.front().text);
+  std::vector<std::string> lines;
+  for (std::size_t role = 0; role < given.size(); ++role) {
+    lines.push_back("role " + given[role].name);
+    std::ranges::move(settings_of(given[role].model->state(), inputs[role], plan::hash(roles)),
+                      std::back_inserter(lines));
+  }
+  ModelState& model = given[mine].model->state();
+  require_agreement(model.world(), lines, "finalize_roles()");
+  model.plan = roles[mine].plan;
+  model.roles = std::move(roles);
+  make_executor(model);
+  return mine;
+}
+
 void ShardedModel::recompile() {
   ModelState& model = *state_;
+  model.require_one_role("recompile()");
   Executor& old = model.executor_between_steps("recompile()");
   for (const std::weak_ptr<const std::string>& holder : model.held) {
     if (const auto why = holder.lock()) throw UsageError("recompile() was called while " + *why);

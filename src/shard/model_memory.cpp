@@ -18,7 +18,7 @@ namespace {}  // namespace
 ModelMemory::ModelMemory(World& world, const plan::Plan& plan, std::span<const std::unique_ptr<Unit>> units)
     : plan_(plan),
       units_(units),
-      rank_(static_cast<std::size_t>(world.rank())),
+      rank_(plan.rank_of(static_cast<std::size_t>(world.rank()))),
       place_(plan.mesh.place_of(rank_)),
       arena_(world.make_arena(plan::memory(plan).peak - plan::memory(plan).host)),
       host_arena_(Arena::on_host_of(world.device(), plan::memory(plan).host)) {

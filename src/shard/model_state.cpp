@@ -20,6 +20,10 @@ Executor& ModelState::executor() {
         "stand outside it");
   }
   require_values();
+  if (!executor_or_null && role) {
+    throw UsageError(
+        fmt::format("this model is of role {}, and this rank has another one: finalize_roles() returned which", *role));
+  }
   if (!executor_or_null) throw UsageError("the model is not finalized: call finalize() with an optimizer first");
   return *executor_or_null;
 }
@@ -32,6 +36,14 @@ Executor& ModelState::executor_between_steps(std::string_view call) {
 WindowHost& ModelState::windows() {
   if (recording) return *recording;
   return executor();
+}
+
+void ModelState::require_one_role(std::string_view call) const {
+  if (!role) return;
+  throw UsageError(
+      fmt::format("{} is not possible where ranks have roles: it is for all ranks of a job together. Of a role there "
+                  "are windows, update(), last_step() and pieces()",
+                  call));
 }
 
 Unit& ModelState::unit_of(const Module& module) const {

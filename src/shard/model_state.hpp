@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "shard/executor.hpp"
@@ -15,6 +16,7 @@
 #include "tessera/base/error.hpp"
 #include "tessera/comm/world.hpp"
 #include "tessera/plan/plan.hpp"
+#include "tessera/plan/roles.hpp"
 #include "tessera/shard/options.hpp"
 #include "tessera/shard/training_program.hpp"
 
@@ -48,6 +50,8 @@ struct ModelState {
   void require_values() const;  // that no recompile() has lost them
   [[noreturn]] static void throw_foreign(const char* what, const Shape& shape);
 
+  void require_one_role(std::string_view call) const;
+
   World* world_or_null;  // null once it has ended
   FullyShardOptions options;
   GradientHook hook;
@@ -59,6 +63,8 @@ struct ModelState {
   std::vector<const Optimizer*> optimizers;                // by program
   std::optional<RecordedPass> recording;                   // while finalize() records a pass
   std::vector<std::weak_ptr<const std::string>> held;      // why the plan must stay
+  std::optional<std::size_t> role;                         // of finalize_roles(): its place in
+  std::vector<plan::RankRole> roles;                       // … all of them, where this rank has this one
   plan::Plan plan;
   bool values_are_gone = false;                     // from one plan to the next, and where that has failed
   std::unique_ptr<Executor> executor_or_null;       // it uses all of the above

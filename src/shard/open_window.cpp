@@ -219,7 +219,8 @@ Collected<std::byte> OpenWindow::take_collective(const Collective& collective) {
   if (plan::sums(spec.kind)) return came;
   if (spec.kind == plan::CollectiveKind::all_to_all) {  // of every rank's parts the one for this rank
     came.stride = spec.elements * plan_.mesh.size(group);
-    came.first += spec.bytes().count() * plan_.mesh.index_of(group, plan_.mesh.place_of(rank_));
+    came.first += spec.bytes().count() *
+                  plan_.mesh.index_of(group, plan_.mesh.place_of(plan_.rank_of(static_cast<std::size_t>(rank_))));
   }
   plan_.mesh.inwards_out([&](Axis axis) {
     if (!group.contains(axis)) return;

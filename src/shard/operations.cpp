@@ -51,7 +51,7 @@ Operations::Operations(const ExecutorInput& input, ModelMemory& memory)
     : plan_(input.plan),
       units_(input.units),
       optimizers_(input.optimizers),
-      rank_(static_cast<std::size_t>(input.world.rank())),
+      rank_(input.plan.rank_of(static_cast<std::size_t>(input.world.rank()))),
       seed_(input.seed),
       poison_(input.diagnostics.poison),
       loss_scaling_(input.loss_scaling),
@@ -59,6 +59,7 @@ Operations::Operations(const ExecutorInput& input, ModelMemory& memory)
       begun_(input.units.size()),
       gradient_hook_(input.gradient_hook),
       memory_(memory),
+      roles_(input.roles),
       skipped_steps_(input.plan.programs.size(), SkippedSteps(input.world)),
       tasks_see_memory_(input.world.device().kind() == DeviceKind::cpu) {
   for (const plan::UnitSpec& unit : plan_.units) evaluated_.push_back(unit.name + ", evaluated");
@@ -120,19 +121,34 @@ Group group_of(World& world, const Mesh& mesh, const plan::MeshShape& shape, Axi
 
 }  // namespace
 
+// Every rank makes those of all roles, in one order.
 void Operations::make_communicators(World& world) {
-  const Mesh mesh = mesh_of(world, plan_.mesh);
-  for (const plan::Segment& segment : plan_.segments) {
-    for (const Operation& operation : segment.operations) {
-      if (!is_collective(operation.kind)) continue;
-      const auto stream = static_cast<std::size_t>(operation.stream);
-      std::unique_ptr<Communicator>& communicator = communicators_[stream][operation.group.bits()];
-      if (communicator) continue;
-      const CommunicatorKind& kind = communicator_kinds[stream];
-      CommunicatorUse use{.staging = memory_.bytes(plan_.*kind.staging)};
-      if (const Group group = group_of(world, mesh, plan_.mesh, operation.group); !group.is_everybody())
-        use.group = group;
-      communicator = world.make_communicator(kind.name, use);
+  const Mesh mesh = mesh_of(world, plan_.options.role ? *plan_.options.mesh : plan_.mesh);
+  std::map<std::pair<std::size_t, unsigned>, AxisSet> groups;
+  bool messages = false;
+  const auto note = [&](const plan::Plan& plan) {
+    for (const plan::Segment& segment : plan.segments) {
+      for (const Operation& operation : segment.operations) {
+        messages = messages || operation.passes_message();
+        if (is_collective(operation.kind) && !operation.passes_message())
+          groups[{static_cast<std::size_t>(operation.stream), operation.group.bits()}] = operation.group;
+      }
+    }
+  };
+  if (roles_.empty()) note(plan_);
+  for (const plan::RankRole& role : roles_) note(role.plan);
+  for (const auto& [key, axes] : groups) {
+    const CommunicatorKind& kind = communicator_kinds[key.first];
+    CommunicatorUse use{.staging = memory_.bytes(plan_.*kind.staging)};
+    if (const Group group = group_of(world, mesh, plan_.mesh, axes); !group.is_everybody()) use.group = group;
+    communicators_[key.first][key.second] = world.make_communicator(kind.name, use);
+  }
+  for (int from = 0; messages && from < 2; ++from) {
+    for (std::size_t back = 0; back < 2; ++back) {
+      const CommunicatorUse use{.staging = memory_.bytes(plan_.window_staging),
+                                .group = mesh.pairs_of(to_string(Axis::pipeline), from)};
+      links_[static_cast<std::size_t>(from)][back] =
+          world.make_communicator(back == 0 ? "forward messages" : "backward messages", use);
     }
   }
 }
@@ -162,8 +178,6 @@ void Operations::launch(plan::EventPoint point, Stream& on) {
     case OperationKind::outer_update: return outer_update(operation, on);
     case OperationKind::release: return release(operation, on);
     case OperationKind::transfer: return transfer(operation, on);
-    case OperationKind::send:
-    case OperationKind::receive:
     case OperationKind::window: break;
   }
   throw InternalError("an operation that the executor cannot run");
@@ -251,7 +265,18 @@ Operations::Call Operations::call_of(const Operation& operation, bool evaluates)
   return result;
 }
 
+// A message is a broadcast between two neighbours; each direction has a communicator of its own.
+void Operations::pass_message(const Operation& operation, Stream& on) {
+  const std::size_t role = *plan_.options.role;
+  const bool back = operation.window == plan::WindowKind::backward;
+  const plan::Range& range = operation.accesses.front().range;
+  const plan::CollectiveSpec& spec = plan_.units[operation.unit].collectives[operation.collective];
+  links_[std::min(role, plan::neighbour(role, operation)) % 2][back ? 1 : 0]->broadcast(
+      on, {.data = address(range), .size = range.size, .root = back ? 1 : 0, .label = plan::last_name(spec)});
+}
+
 Operations::Call Operations::call_in_window(const Operation& operation) {
+  if (operation.passes_message()) return {};
   const plan::CollectiveSpec& spec = plan_.units[operation.unit].collectives[operation.collective];
   const plan::Range mine = plan::my_collected(plan_, spec), received = plan::received(plan_, spec);
   std::byte* const all = base(plan_.collected);
@@ -273,6 +298,7 @@ Operations::Call Operations::call_in_window(const Operation& operation) {
 }
 
 void Operations::collect(const Operation& operation, const Call& call, Stream& on) {
+  if (operation.passes_message()) return pass_message(operation, on);
   Communicator& communicator = communicator_of(operation);
   if (!call.reductions.empty()) communicator.reduce_scatter(on, call.reductions);
   if (call.rounded.data != nullptr) {

@@ -20,6 +20,7 @@
 #include "tessera/device/stream.hpp"
 #include "tessera/kernels/optimizer.hpp"
 #include "tessera/plan/plan.hpp"
+#include "tessera/plan/roles.hpp"
 #include "tessera/shard/module.hpp"
 #include "tessera/shard/optimizer.hpp"
 #include "tessera/shard/options.hpp"
@@ -38,8 +39,9 @@ struct ExecutorInput {
   std::uint64_t seed;
   Diagnostics diagnostics;
   kernels::LossScaling loss_scaling;
-  kernels::OuterSettings outer;       // read by plans with outer steps
-  const GradientHook& gradient_hook;  // empty: none
+  kernels::OuterSettings outer;                // read by plans with outer steps
+  const GradientHook& gradient_hook;           // empty: none
+  std::span<const plan::RankRole> roles = {};  // all of the job's, the plan's among them; empty: it is the only one
 };
 
 class Operations {
@@ -87,6 +89,7 @@ class Operations {
   Call call_of(const plan::Operation& operation, bool evaluates);
   Call call_in_window(const plan::Operation& operation);
   void collect(const plan::Operation& operation, const Call& call, Stream& on);
+  void pass_message(const plan::Operation& operation, Stream& on);
   void set_anchor(std::size_t unit, Stream& on);
   // A tensor's full name in this rank's variant of the unit.
   std::string name_here(std::size_t unit, const std::string& tensor) const;
@@ -135,6 +138,7 @@ class Operations {
   std::vector<std::vector<std::int64_t>> begun_;  // OptimizerGroup's, by unit and parameter
   const GradientHook& gradient_hook_;
   ModelMemory& memory_;
+  std::span<const plan::RankRole> roles_;
   std::vector<std::string> evaluated_;                        // labels, by unit
   std::vector<std::vector<Call>> calls_;                      // by segment and operation
   std::vector<std::vector<OptimizerRun>> runs_;               // by unit
@@ -144,6 +148,8 @@ class Operations {
   // The communicators that the plan uses stand by stream and bits of the group. Those of one stream share their
   // staging.
   std::array<std::map<unsigned, std::unique_ptr<Communicator>>, plan::stream_count> communicators_;
+  // Messages between roles: by the place of the first neighbour, even or odd, and by direction, forward and backward.
+  std::array<std::array<std::unique_ptr<Communicator>, 2>, 2> links_;
   std::vector<SkippedSteps> skipped_steps_;  // by program
   bool tasks_see_memory_;                    // of the device: on the CPU
   std::atomic<bool> parts_came_ = false;     // of all ranks, for the update that comes next

@@ -62,7 +62,8 @@ Collected<std::byte> WatchedPass::collect(std::size_t serial, const Collective& 
           .values = collective.elements(),
           .stride = collective.elements(),
           .replicas = 1,
-          .ranks_of_replica = static_cast<std::uint32_t>(plan::sums(options.kind) ? 1 : ranks())};
+          .ranks_of_replica =
+              static_cast<std::uint32_t>(plan::sums(options.kind) || plan::is_message(options.kind) ? 1 : ranks())};
 }
 
 void WatchedPass::close(std::size_t serial) {

@@ -81,7 +81,9 @@ bool Window::trains(const Parameter& parameter) const { return opened().trains(p
 std::span<float> Window::buffer(const Buffer& buffer) { return opened().values(buffer); }
 Window::Raw Window::raw_contribution(const Collective& collective, std::optional<DType> type) {
   const WindowView::View view = opened().contribution(collective, type);
-  return {view.data, view.elements};
+  if (collective.options().kind != CollectiveKind::receive) return {view.data, view.elements};
+  throw UsageError(fmt::format("the {} window of unit {}: {} is received, and nothing is written for it: collect() it",
+                               to_string(use_.kind), unit(), collective.name()));
 }
 Collected<std::byte> Window::raw_collect(const Collective& collective, std::optional<DType> type) {
   opened().contribution(collective, type);  // refuses another type, and one that does not come next

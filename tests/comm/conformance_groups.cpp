@@ -38,6 +38,7 @@ std::vector<Group> partitions(const World& world) {
     for (const auto& axes : {std::vector<std::string>{"replicate", "shard"}, {"shard", "replicate"}}) {
       all.push_back(mesh.group_of(axes));
     }
+    if (rows == 1) all.insert(all.end(), {mesh.pairs_of("shard", 0), mesh.pairs_of("shard", 1)});
     if (rows % 2 != 0) continue;  // groups that are neither lines nor everybody
     const Mesh cube = world.mesh({{"outer", 2}, {"middle", rows / 2}, {"inner", world.size() / rows}});
     all.push_back(cube.group_of({"inner", "outer"}));

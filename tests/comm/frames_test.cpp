@@ -134,7 +134,10 @@ TEST_CASE("groups_are_a_partition_or_an_error") {
   CHECK(partition_of(said(1, {{0, 0}, {0, 1}, {0, 2}})) == Groups{{0, 1, 2}});
   CHECK(partition_of(said(2, {{0, 1}, {1, 0}, {0, 0}, {1, 1}})) == Groups{{2, 0}, {1, 3}});
   CHECK(partition_of(said(3, {{0, 0}, {1, 0}, {2, 0}})) == Groups{{0}, {1}, {2}});
+  CHECK(partition_of(said(2, {{0, 0}, {1, 1}, {1, 0}})) == Groups{{0}, {2, 1}});
   CHECK_THROWS_AS(partition_of(said(2, {{0, 0}, {0, 1}, {1, 0}, {1, 0}})), DataError);
+  CHECK_THROWS_AS(partition_of(said(2, {{0, 0}, {0, 2}, {1, 0}})), DataError);
+  CHECK_THROWS_AS(partition_of(said(2, {{0, 0}, {0, 1}, {0, 2}})), DataError);
   std::vector<Opening> mixed = said(2, {{0, 0}, {0, 1}, {1, 0}, {1, 1}});
   mixed[3] = {.name = "rows", .groups = 4, .group = 3, .place = 0};
   CHECK_THROWS_AS(partition_of(mixed), DataError);

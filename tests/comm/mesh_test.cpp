@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <set>
 #include <string>
 #include <utility>
@@ -67,6 +68,32 @@ TEST_CASE("groups_are_a_partition_on_which_all_ranks_agree") {
         CHECK(theirs.ranks() == group.ranks());
         CHECK(group.place_of(other) == theirs.place());
       }
+    }
+  }
+}
+
+TEST_CASE("pairs_of_neighbours_are_a_partition_too") {
+  for (const int stages : {1, 2, 3, 6}) {
+    const int ranks = 2 * stages * 3;
+    for (const int from : {0, 1}) {
+      std::set<std::pair<int, int>> places;
+      std::set<int> groups;
+      for (int rank = 0; rank < ranks; ++rank) {
+        const Mesh mesh({{"replicate", 2}, {"pipeline", stages}, {"shard", 3}}, ranks, rank);
+        const Group pair = mesh.pairs_of("pipeline", from);
+        const int stage = mesh.place("pipeline"), neighbour = (stage + from) % 2 == 0 ? stage + 1 : stage - 1;
+        const bool alone = neighbour < 0 || neighbour == stages;
+        const int other = rank + (neighbour - stage) * 3;
+        CHECK(pair.ranks() ==
+              (alone ? std::vector<int>{rank} : std::vector<int>{std::min(rank, other), std::max(rank, other)}));
+        CHECK(pair.size() == (alone ? 1 : 2));
+        CHECK(pair.ranks()[static_cast<std::size_t>(pair.place())] == rank);
+        CHECK(places.insert({pair.index_of(rank), pair.place()}).second);
+        groups.insert(pair.index_of(rank));
+      }
+      CHECK(static_cast<int>(groups.size()) ==
+            Mesh({{"replicate", 2}, {"pipeline", stages}, {"shard", 3}}, ranks, 0).pairs_of("pipeline", from).count());
+      CHECK(*groups.rbegin() + 1 == static_cast<int>(groups.size()));
     }
   }
 }

@@ -30,7 +30,8 @@ TEST_CASE("every_enumerator_has_a_name_of_its_own") {
   check_names(StreamId::evict);
   check_names(Role::collected);
   check_names(WaitType::throttle);
-  check_names(OperationKind::receive);
+  check_names(OperationKind::transfer);
+  check_names(CollectiveKind::receive);
   check_names(MemorySpace::host);
   check_names(SegmentKind::synchronize);
   check_names(ViolationKind::deadlock);

@@ -19,13 +19,15 @@ struct MeshAxis {
   int size = 1;
 };
 
-// A partition of the job's ranks into groups of equal size, and one rank's view of it: its group, and its place there.
-// A value; communicators are made on it by World::make_communicator.
+// A partition of the job's ranks into groups, and one rank's view of it: its group, and its place there. Lines of a
+// mesh are of equal size; of pairs the first or last rank of a line may be alone. A value; communicators are made on it
+// by World::make_communicator.
 class Group {
  public:
   const std::string& name() const { return name_; }  // "shard"; "shard x replicate" of two axes
-  int size() const;                                  // ranks of each group
-  int count() const { return ranks_of_job_ / size(); }
+  int size() const;                                  // ranks of this rank's group
+  int count() const;                                 // groups
+  int ranks_of_job() const { return ranks_of_job_; }
   int place() const;
   std::vector<int> ranks() const;  // of this rank's group, by place
 
@@ -48,10 +50,12 @@ class Group {
     int size;
   };
   Group(std::string name, std::string text, std::vector<Steps> axes, int ranks_of_job, int rank);
+  int pair_of(int rank) const;  // in its line
 
   std::string name_;
   std::string text_;
   std::vector<Steps> axes_;  // the slowest first, in the order of places
+  int pairs_from_ = -1;      // of pairs along the one axis: the first of those that are whole begins here
   int ranks_of_job_;
   int rank_;
 };
@@ -72,6 +76,10 @@ class Mesh {
   // named, the slowest first. {"shard", "replicate"} of the mesh above: all eight ranks, in the order 0, 4, 1, 5, …
   Group group(std::string_view axis) const { return group_of({std::string(axis)}); }
   Group group_of(const std::vector<std::string>& axes) const;
+
+  // Neighbours along one axis, two by two: those at 0 and 1, 2 and 3, …, or with `from` 1 those at 1 and 2, 3 and 4, ….
+  // Who is left over at an end is alone.
+  Group pairs_of(std::string_view axis, int from) const;
 
   // `replicate 2 x shard 4`
   std::string text() const;

@@ -66,6 +66,8 @@ class MeshShape {
   // Those along which there is more than one rank: a group's name, the same for the same ranks.
   AxisSet group(AxisSet axes) const;
 
+  MeshShape without(Axis axis) const;  // at least one axis stays
+
   Coordinates place_of(std::size_t rank) const;
   std::size_t rank_at(const Coordinates& place) const;
   Coordinates last() const;

@@ -47,8 +47,15 @@ enum class CollectiveKind {
   all_reduce,      // the sum of everybody's elements, to all
   reduce_scatter,  // the same, of which each rank gets its place
   all_to_all,      // from every rank its own part for each; gathered, and each rank reads what is for it
+  // A message between neighbours along the axis pipeline, whose ranks have roles (roles.hpp): in forward windows to the
+  // next role, in backward windows to the one before. Both sides have one of the same last name.
+  send,
+  receive,
 };
 std::string_view to_string(CollectiveKind kind);
+constexpr bool is_message(CollectiveKind kind) {
+  return kind == CollectiveKind::send || kind == CollectiveKind::receive;
+}
 constexpr bool sums(CollectiveKind kind) {
   return kind == CollectiveKind::all_reduce || kind == CollectiveKind::reduce_scatter;
 }
@@ -75,18 +82,6 @@ struct CollectiveSpec {
   friend bool operator==(const CollectiveSpec&, const CollectiveSpec&) = default;
 };
 
-// Values that go between a unit's windows and those of another role of ranks (roles.hpp), from each rank to the one at
-// its coordinates. What windows of a kind write is sent once they close; what they read was received before they open.
-struct MessageSpec {
-  std::string name;  // the same on both sides
-  std::string peer;  // the role that has the other side
-  std::size_t elements = 0;
-  DType type = DType::fp32;
-  WindowKind window = WindowKind::forward;
-  bool sends = false;
-  friend bool operator==(const MessageSpec&, const MessageSpec&) = default;
-};
-
 struct UnitSpec {
   std::string name;
   std::vector<ParameterSpec> parameters;
@@ -104,7 +99,6 @@ struct UnitSpec {
   // Ranks that differ along these axes have other values of it: experts, or slices of a layer. Gradients are summed
   // along the others alone.
   AxisSet apart = {};
-  std::vector<MessageSpec> messages = {};
   std::string prefix = {};  // of its tensors' full names, behind which those of a unit that is apart have their number
 };
 

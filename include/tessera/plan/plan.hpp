@@ -71,10 +71,9 @@ enum class Role {
   state_slot,      // of states that stand in the host's memory: where an update has them
   scalars,         // of a program: kernels::StepScalars
   norms,           // of a program, by training rank: fp64 of each unit that it trains, and the rank's kernels::StepPart
-  message,         // what is sent to another role of ranks or received from one, several
   collected,       // what ranks bring to the collective of a window, one after the other
 };
-inline constexpr std::size_t role_count = 18;
+inline constexpr std::size_t role_count = 17;
 std::string_view to_string(Role role);
 
 inline constexpr std::size_t no_buffer = static_cast<std::size_t>(-1);
@@ -114,7 +113,7 @@ struct Access {
   // finds.
   std::size_t tenant;
   Role role;
-  std::size_t state = 0;  // of states, their slots, and messages: which
+  std::size_t state = 0;  // of states and their slots: which
 };
 
 // ---- order ----
@@ -162,8 +161,6 @@ enum class OperationKind {
   release,       // a slot is given back
   broadcast,     // buffers, from rank 0
   transfer,      // between the device's memory and the host's
-  send,          // a message, to the rank of another role at the same coordinates
-  receive,       // … from it
 };
 std::string_view to_string(OperationKind kind);
 constexpr bool is_collective(OperationKind kind) {
@@ -171,9 +168,6 @@ constexpr bool is_collective(OperationKind kind) {
          kind == OperationKind::all_gather_sum || kind == OperationKind::gather_norms ||
          kind == OperationKind::broadcast || kind == OperationKind::collective;
 }
-
-// Meets its counterpart on a rank of another role.
-constexpr bool is_message(OperationKind kind) { return kind == OperationKind::send || kind == OperationKind::receive; }
 
 inline constexpr std::size_t no_unit = static_cast<std::size_t>(-1);
 inline constexpr std::size_t no_collective = static_cast<std::size_t>(-1);
@@ -199,6 +193,7 @@ struct Operation {
   // The operand of a role, which is read, written or both; throws InternalError where there is none.
   const Access& operand(Role role) const;
   const Access* find(AccessMode mode) const;  // the first of a mode; null where there is none
+  bool passes_message() const { return kind == OperationKind::collective && is_message(collective_kind); }
   // Collectives and casts move from a source to a target, one pair for each unit.
   std::size_t moves() const { return accesses.size() / 2; }
   const Access& source(std::size_t move = 0) const { return accesses[2 * move]; }
@@ -242,6 +237,8 @@ struct PlanOptions {
   std::size_t ranks = 1;
   std::size_t replicas = 1;                      // divides ranks: the mesh is then replicate x shard
   std::optional<MeshShape> mesh = std::nullopt;  // else; `ranks` and `replicas` are then not looked at
+  // The plan is that of the ranks at this place along the mesh's axis pipeline (roles.hpp).
+  std::optional<std::size_t> role = std::nullopt;
   // After so many steps an outer step follows, which averages the replicas' weights; between two of them each replica
   // trains by itself (local SGD, DiLoCo: Douillard et al. 2023). 0: replicas are summed in every step.
   std::size_t outer_every = 0;
@@ -262,7 +259,7 @@ struct PlanOptions {
   CollectiveStaging collective_staging = CollectiveStaging::none;  // of the backend
   friend bool operator==(const PlanOptions&, const PlanOptions&) = default;
 };
-MeshShape mesh_of(const PlanOptions& options);
+MeshShape mesh_of(const PlanOptions& options);  // without the axis along which ranks have other roles
 // Over axes of the mesh. Outer steps are not looked at (Plan::sharding()).
 Sharding sharding_of(const PlanOptions& options);
 // Whether whole sums of micro-batches are what is then reduced in place, and the automatic accumulation mode is local.
@@ -273,13 +270,11 @@ class UnitBuffers {
  public:
   std::vector<Content> states;
   std::vector<Content> state_slots;  // empty where states stand in the device's memory
-  std::vector<Content> messages;     // as UnitSpec::messages
 
   const Content& operator[](Role role) const { return contents_[static_cast<std::size_t>(role)]; }
   Content& operator[](Role role) { return contents_[static_cast<std::size_t>(role)]; }
   const Content& of(const Access& access) const {
     if (access.role == Role::state) return states.at(access.state);
-    if (access.role == Role::message) return messages.at(access.state);
     return access.role == Role::state_slot ? state_slots.at(access.state) : (*this)[access.role];
   }
 
@@ -350,7 +345,11 @@ struct Plan {
   // Between its windows of a pass (Resharding) a rank holds a gathered unit sharded over these.
   AxisSet held_between_windows(std::size_t unit) const;
   AxisSet held_between_windows(const Resharding& resharding, AxisSet parameters) const;
-  // Who takes part in a collective of a window.
+  // The rank of the plan's mesh that a rank of the job is, whatever its role.
+  std::size_t rank_of(std::size_t job_rank) const {
+    return options.role ? mesh.rank_at(options.mesh->place_of(job_rank)) : job_rank;
+  }
+  // Who takes part in a collective of a window; of a message, which another role has the other side of, none.
   AxisSet group_of(const CollectiveSpec& collective) const { return mesh.group(training() & *collective.axes); }
   // ---- steps ----
 

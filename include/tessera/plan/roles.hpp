@@ -1,11 +1,14 @@
-// Roles of ranks: one job may have a plan for each, the stages of a pipeline. A role's ranks stand in a mesh of its
-// own, of the same axes as those that it has messages with, and each rank sends to the one at its coordinates and
-// receives from it (MessageSpec).
+// Roles of ranks: one job may have a plan for each, the stages of a pipeline. Roles stand in the order of the axis
+// pipeline of the job's mesh; the ranks of each stand in what is left of it, and each rank sends to the one at its
+// coordinates in the next role or the one before, and receives from it (CollectiveKind::send). A message is passed when
+// both sides have come to it: nobody sends ahead.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "tessera/plan/plan.hpp"
 #include "tessera/plan/verify.hpp"
@@ -20,10 +23,14 @@ struct RankRole {
 };
 
 // Proves all plans, run together: what verify() proves of one, that every message meets its counterpart of the same
-// name, type and size, and that nothing waits in a circle over all roles. Roles have the same segments. Throws
-// UsageError for no roles, for two of one name, and for a message to or from a role that there is not or that has
-// another mesh.
+// last name, type and size, and that nothing waits in a circle over all roles. Roles have the same segments. Throws
+// UsageError for no roles, for two of one name, for meshes that differ, and for a message of the first or last role to
+// or from nobody.
 Verification verify(std::span<const RankRole> roles);
+
+// The role on the other side of a message of one role's plan; none there is where it has no neighbour.
+std::size_t neighbour(std::size_t role, const Operation& message);
+std::string_view last_name(const CollectiveSpec& collective);  // "x" of "stage.mlp.x"
 
 // Hashes the table of roles: every rank compares it with the others, whichever its own role is.
 std::uint64_t hash(std::span<const RankRole> roles);

@@ -8,6 +8,10 @@
 // brings, Window::collect() runs it. One that comes out of order, twice, not at all, or in a window of another kind is
 // a UsageError that names unit and rank.
 //
+// Messages (send, receive) go between neighbouring roles of ranks (finalize_roles()): forward ones to the next role,
+// backward ones to the one before. The sender has contribution() and collect(), the receiver collect() alone. A message
+// is over when both have come to it, so a schedule in which two wait for each other is refused.
+//
 // Ranks that skip a window (an optional unit, a step without data) bring zeros: values that add up have to mean
 // nothing where they are all zero, as a sum of no samples with its count does.
 #pragma once

@@ -21,6 +21,22 @@ namespace tessera {
 
 struct [[gnu::visibility("hidden")]] ModelState;
 
+class ShardedModel;
+
+// A ModelRole is what the ranks at one place along the mesh's axis pipeline train: a stage.
+struct ModelRole {
+  std::string name;
+  ShardedModel* model;
+  std::unique_ptr<Optimizer> optimizer = nullptr;  // as finalize() takes
+};
+// In place of finalize() where ranks have roles. Every rank makes the models of all roles, in the order of the axis
+// pipeline, which are proved together, messages between neighbours among them (CollectiveKind::send), and compared
+// across ranks; of its own role's alone it takes the memory. Returns which that is. Collective; synchronises. Throws as
+// finalize() does, and UsageError where a message has no other side or roles wait for each other, for clip_norm, a
+// dynamic loss scale, outer steps and checkpointing, and on a mesh without an axis pipeline of that many places. A step
+// whose norm is not finite is skipped by its role alone.
+std::size_t finalize_roles(std::span<ModelRole> roles);
+
 class ShardedModel {
  public:
   ShardedModel(const ShardedModel&) = delete;
@@ -68,6 +84,7 @@ class ShardedModel {
   ModelState& state() const { return *state_; }
 
  private:
+  friend std::size_t finalize_roles(std::span<ModelRole> roles);
   std::unique_ptr<ModelState> state_;
 };
 
