@@ -3,6 +3,8 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
+#include <array>
+#include <bit>
 #include <cstdio>
 #include <cstdlib>
 #include <random>
@@ -12,6 +14,7 @@
 #include "kernels/cuda/cuda_table.hpp"
 #include "nn/src/cuda/cuda_layers.hpp"
 #include "tessera/kernels/norm.hpp"
+#include "vision/src/cuda/kernels.hpp"
 
 const char* cudaGetErrorName(cudaError_t) { return "an error"; }
 const char* cudaGetErrorString(cudaError_t) { return "of the emulated device"; }
@@ -156,6 +159,109 @@ void sums() {
   kernels::cuda::begin_update(stream, &scalars, {.values = partials.data(), .units = 100, .ranks = 3}, {});
 }
 
+template <typename T>
+void batch_norm(std::size_t channels) {
+  constexpr std::size_t rows = 600;
+  const auto x = numbers<T>(rows * channels), dy = numbers<T>(rows * channels + 1), weight = numbers<T>(channels);
+  std::vector<T> y(rows * channels), dx(rows * channels), dweight(channels), dbias(channels);
+  std::vector<float> mean(channels), inverse(channels), running_mean(channels), running_variance(channels);
+  std::vector<double> scratch(vision::cuda::batch_norm_scratch_doubles(rows, channels));
+  vision::cuda::batch_norm_forward(stream, {.format = format<T>,
+                                            .relu = true,
+                                            .evaluate = false,
+                                            .update = true,
+                                            .x = x.data(),
+                                            .weight = weight.data(),
+                                            .bias = weight.data(),
+                                            .residual = nullptr,
+                                            .y = y.data(),
+                                            .mean = mean.data(),
+                                            .inverse = inverse.data(),
+                                            .running_mean = running_mean.data(),
+                                            .running_variance = running_variance.data(),
+                                            .epsilon = 1e-5,
+                                            .momentum = 0.1,
+                                            .moments = {},
+                                            .rows = rows,
+                                            .channels = channels,
+                                            .scratch = scratch.data()});
+  vision::cuda::batch_norm_backward(stream, {.format = format<T>,
+                                             .accumulate = false,
+                                             .x = x.data(),
+                                             .weight = weight.data(),
+                                             .mean = mean.data(),
+                                             .inverse = inverse.data(),
+                                             .dy = dy.data(),
+                                             .relu_y = y.data(),
+                                             .dx = dx.data(),
+                                             .dweight = dweight.data(),
+                                             .dbias = dbias.data(),
+                                             .sums = {},
+                                             .own_sums = nullptr,
+                                             .rows = rows,
+                                             .channels = channels,
+                                             .scratch = scratch.data()});
+}
+
+// Windows of 3 pixels that overlap, over images of 7 by 7.
+void pooling() {
+  constexpr std::size_t images = 2, channels = 5, image = 7, result = 4;
+  constexpr vision::PoolSide side{.kernel = 3, .stride = 2, .padding = 1, .image = image, .result = result};
+  const vision::cuda::PooledImages of{
+      Format::fp32, std::bit_cast<vision::PoolSides>(std::array<vision::PoolSide, 2>{side, side}), images, channels};
+  const auto x = numbers<float>(images * image * image * channels);
+  std::vector<float> y(images * result * result * channels), dx(x.size());
+  std::vector<std::uint8_t> places(y.size());
+  vision::cuda::max_pool(stream, of, x.data(), y.data(), places.data());
+  vision::cuda::max_pool_gradient(stream, of, y.data(), places.data(), dx.data());
+  vision::cuda::average_pool(stream, of, x.data(), y.data());
+  vision::cuda::average_pool_gradient(stream, of, y.data(), dx.data());
+}
+
+void convolution() {
+  const vision::cuda::ConvolutionPart part{.format = Format::fp32,
+                                           .of = {.images = 2,
+                                                  .image = {6, 7},
+                                                  .result = {6, 7},
+                                                  .in = 6,
+                                                  .out = 4,
+                                                  .kernel = {3, 3},
+                                                  .stride = {1, 1},
+                                                  .padding = {1, 1},
+                                                  .dilation = {1, 1},
+                                                  .groups = 2},
+                                           .first_image = 0,
+                                           .images = 2,
+                                           .group = 1};
+  const std::size_t pixels = 2 * 6 * 7;
+  const auto x = numbers<float>(pixels * 6), weight = numbers<float>(part.of.weights());
+  std::vector<float> seen(pixels * part.of.depth()), dx(x.size()), turned(weight.size()), y(pixels * 4);
+  vision::cuda::see_pixels(stream, part, x.data(), seen.data());
+  vision::cuda::give_pixels_back(stream, part, seen.data(), dx.data());
+  const vision::cuda::WeightOrder order{.out = 4, .channels = 3, .places = 9};
+  vision::cuda::turn_weights(stream, Format::fp32, order, weight.data(), turned.data());
+  std::vector<float> dweight(weight.size());
+  vision::cuda::turn_back(stream, {.format = Format::fp32,
+                                   .sums_format = Format::fp32,
+                                   .of = order,
+                                   .sums = turned.data(),
+                                   .dweight = dweight.data(),
+                                   .accumulate = true});
+}
+
+void tokens() {
+  constexpr std::size_t images = 3, count = 5, dim = 7;
+  const auto patches = numbers<float>(images * (count - 1) * dim), row = numbers<float>(count * dim);
+  std::vector<float> y(images * count * dim), dpatches(patches.size()), dcls(dim), dposition(count * dim);
+  vision::cuda::place_tokens(stream,
+                             {Format::fp32, images, count, dim, patches.data(), row.data(), row.data(), y.data()});
+  vision::cuda::token_gradients(
+      stream, {Format::fp32, images, count, dim, y.data(), dpatches.data(), dcls.data(), dposition.data()});
+  std::vector<float> first(images * dim);
+  vision::cuda::class_tokens(stream, {Format::fp32, false, images, count, dim, y.data(), first.data()});
+  vision::cuda::class_tokens(stream, {Format::fp32, true, images, count, dim, first.data(), y.data()});
+}
+
 }  // namespace
 
 int main() {
@@ -168,6 +274,11 @@ int main() {
   attention<__nv_bfloat16>(130, 16, 1u << 30);
   attention<__nv_bfloat16>(130, 33, 0);
   sums();
+  batch_norm<float>(36);
+  batch_norm<__nv_bfloat16>(33);
+  pooling();
+  convolution();
+  tokens();
   std::puts("no race");
   return EXIT_SUCCESS;
 }
