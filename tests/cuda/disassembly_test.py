@@ -1,14 +1,29 @@
 #!/usr/bin/env python3
-"""The compiler's machine code of attention's kernels: nothing in local memory, no load or store that must find out at run
-time whether it is of shared memory, and tensor cores fed by ldmatrix and asynchronous copies.
+"""The compiler's machine code of all kernels: nothing in local memory, no load or store that must find out at run time
+whether it is of shared memory, packs that are read and written by 16 bytes, and as many warps on a multiprocessor as is
+stated here; of attention also tensor cores that are fed by ldmatrix and asynchronous copies.
 
-usage: disassembly_test.py SCRIPT BUILD TENSOR_OBJECT FP32_OBJECT
+usage: disassembly_test.py SCRIPT BUILD
 """
 import importlib.machinery
 import importlib.util
 import pathlib
+import re
 import sys
 import unittest
+
+# Kernels that read and write packs of 16 bytes, and those that only read them, by how their names begin.
+READ_AND_WRITE_PACKS = re.compile(r"(forward_rows|backward_rows|backward_rows_and_sums|scale_rows|see|gather_gradient)<[48],|map_elements<|"
+                                  r"logit_gradients<|statistics_and_gradients<|run_(adamw|sgd)<|run_elements<(Divide|Outer|Accumulate)")
+READ_PACKS = re.compile(r"delta_rows<[48],|softmax_statistics<|add_blocks<\(Format\)0")
+TENSOR_CORES = re.compile(r"(forward_tiles|query_gradients|key_gradients)<")
+WRITE_PACKS = re.compile(r"run_sum<|run_elements<CastElements<\(Format\)0,")
+# At least so many warps of a kernel fit on a multiprocessor of sm_90: the first name that matches.
+LEAST_WARPS = [("(softmax_statistics|logit_gradients|statistics_and_gradients)<", 64),  # two blocks of 1,024 threads
+               (TENSOR_CORES, 8),  # two blocks of 128
+               ("backward_rows(_and_sums)?<[48], [478]", 8),  # a row stays in registers
+               ("forward_rows<[48], [478]", 16),
+               ("", 24)]
 
 
 def loaded(name, path):
@@ -19,44 +34,60 @@ def loaded(name, path):
     return module
 
 
+def named(pattern):
+    found = [kernel for kernel in KERNELS if re.match(pattern, kernel.name)]
+    assert found, f"no kernel has a name like {pattern.pattern}"
+    return found
+
+
 class Disassembly(unittest.TestCase):
-    def test_attention_keeps_to_registers_and_shared_memory(self):
-        for path, kernels in zip(OBJECTS, KERNELS):
-            self.assertGreaterEqual(len(kernels), 4, path)
-            for kernel in kernels:
-                with self.subTest(kernel.name, architecture=kernel.architecture):
-                    self.assertGreater(kernel.registers, 0)
-                    self.assertEqual(kernel.stack, 0)
-                    found = {name: kernel.instructions[name] for name in ("LDL", "STL", "LD", "ST")}
-                    self.assertEqual(found, dict.fromkeys(found, 0))
+    def of(self, kernel):
+        return self.subTest(kernel.name, architecture=kernel.architecture)
+
+    def test_kernels_keep_to_registers_and_shared_memory(self):
+        for kernel in KERNELS:
+            with self.of(kernel):
+                self.assertGreater(kernel.registers, 0)
+                self.assertEqual(kernel.stack, 0)
+                found = {name: kernel.instructions[name] for name in ("LDL", "STL", "LD", "ST")}
+                self.assertEqual(found, dict.fromkeys(found, 0))
+
+    def test_packs_are_of_16_bytes(self):
+        for pattern, names in [(READ_AND_WRITE_PACKS, ("LDG", "STG")), (READ_PACKS, ("LDG",)), (WRITE_PACKS, ("STG",))]:
+            for kernel in named(pattern):
+                for name in names:
+                    with self.of(kernel):
+                        self.assertGreater(kernel.of_16_bytes[name], 0, name)
+
+    def test_as_many_warps_fit_on_a_multiprocessor_as_is_stated(self):
+        sizes = kernel_code.launches(BUILD)
+        for kernel in KERNELS:
+            if kernel.architecture != "sm_90":
+                continue
+            with self.of(kernel):
+                threads, asked = kernel_code.launch_of(kernel, sizes)
+                blocks = kernel_code.blocks_per_multiprocessor(kernel, threads, kernel.shared + asked)
+                least = next(warps for pattern, warps in LEAST_WARPS if re.match(pattern, kernel.name))
+                self.assertGreaterEqual(blocks * threads // 32, least)
 
     def test_attention_feeds_tensor_cores_by_their_own_instructions(self):
-        for kernel in KERNELS[0]:
-            with self.subTest(kernel.name, architecture=kernel.architecture):
+        for kernel in named(TENSOR_CORES):
+            with self.of(kernel):
                 for name in ("HMMA", "LDSM", "LDGSTS"):
                     self.assertGreater(kernel.instructions[name], 0, name)
                 self.assertEqual(kernel.instructions["MOVM"], 0)
-
-    def test_two_blocks_of_attention_fit_on_a_multiprocessor_of_sm_90(self):
-        sizes = kernel_code.launches(BUILD)
-        for kernel in KERNELS[0]:
-            if kernel.architecture != "sm_90":
-                continue
-            with self.subTest(kernel.name):
-                self.assertGreaterEqual(kernel_code.blocks_per_multiprocessor(kernel, *kernel_code.launch_of(kernel, sizes)), 2)
 
 
 if __name__ == "__main__":
     kernel_code = loaded("kernel_code", sys.argv[1])
     BUILD = pathlib.Path(sys.argv[2])
-    OBJECTS = sys.argv[3:5]
     CUOBJDUMP = kernel_code.find_cuobjdump()
     if CUOBJDUMP is None:
         print("skipped: cuobjdump and nvdisasm are neither on the path nor beside nvcc (PyPI's nvidia-cuda-cuobjdump and "
               "nvidia-cuda-nvdisasm have them)")
         sys.exit(77)
-    KERNELS = [kernel_code.kernels_of(CUOBJDUMP, path) for path in OBJECTS]
-    if not any(KERNELS):
+    KERNELS = [kernel for path in kernel_code.objects_of(BUILD) for kernel in kernel_code.kernels_of(CUOBJDUMP, path)]
+    if not KERNELS:
         print("skipped: this build's kernels are PTX alone (-Ddevice_code)")
         sys.exit(77)
     unittest.main(argv=sys.argv[:1])

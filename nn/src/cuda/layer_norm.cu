@@ -46,9 +46,16 @@ __global__ void add_parts(const float* sums, std::size_t parts, std::size_t colu
   }
   of_group[group][lane] = own;
   __syncthreads();
-  if (group != 0 || i >= terms * columns || to.of[i / columns] == nullptr) return;
+  if (group != 0 || i >= terms * columns) return;
+  T* target = to.of[0];  // by constant indices: others would bring the array into local memory
+  std::size_t column = i;
+#pragma unroll
+  for (std::size_t term = 1; term < terms; ++term) {
+    if (i >= term * columns) target = to.of[term], column = i - term * columns;
+  }
+  if (target == nullptr) return;
   for (unsigned other = 1; other < row_groups; ++other) own = own + of_group[other][lane];
-  T& place = to.of[i / columns][i % columns];
+  T& place = target[column];
   place = to_element<T>(accumulate ? to_float(place) + own : own);
 }
 
