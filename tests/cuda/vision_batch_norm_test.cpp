@@ -173,7 +173,8 @@ void bring(Stream& stream, double* to, const std::vector<double>& values) {
 template <typename T>
 void run_synchronised(Stream& stream, Operands<T>& on) {
   const std::size_t values = batch_norm_values(on.form.channels);
-  const Contributions all{.first = on.brought.data(), .values = values, .replicas = 3, .ranks_of_replica = 1};
+  const Contributions all{
+      .first = on.brought.data(), .values = values, .stride = values, .replicas = 3, .ranks_of_replica = 1};
   double* const own = on.brought.data() + values;
   const auto others = [&](unsigned seed) {
     const std::vector<double> of = of_others(on.form.channels, seed);

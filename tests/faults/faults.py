@@ -164,9 +164,10 @@ FAULTS = [
           (("checkpoint", "*expert*"),)),
     Fault("gathers across replicas and inside them exchange their groups",
           "src/shard/operations.cpp",
-          "group_of(world, mesh, plan_.mesh, operation.group); !group",
-          "group_of(world, mesh, plan_.mesh, operation.group == AxisSet(Axis::shard) ? AxisSet(Axis::replicate) : "
-          "operation.group == AxisSet(Axis::replicate) ? AxisSet(Axis::shard) : operation.group); !group",
+          "group_of(world, mesh, plan_.mesh, axes); !group.is_everybody()) use.group = group;\n    communicators_",
+          "group_of(world, mesh, plan_.mesh, axes == AxisSet(Axis::shard) ? AxisSet(Axis::replicate) : "
+          "axes == AxisSet(Axis::replicate) ? AxisSet(Axis::shard) : axes); !group.is_everybody()) use.group = group;\n"
+          "    communicators_",
           (("shard_matrix", "*mesh*"),)),
     # ---- sums ----
     Fault("the average over ranks is missing",

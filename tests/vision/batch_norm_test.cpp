@@ -307,6 +307,7 @@ struct Ranks {
   Contributions all() const {
     return {.first = brought.data(),
             .values = batch_norm_values(whole.extent.channels),
+            .stride = batch_norm_values(whole.extent.channels),
             .ranks_of_replica = static_cast<std::uint32_t>(parts.size())};
   }
   double* of(std::size_t rank) { return brought.data() + rank * batch_norm_values(whole.extent.channels); }

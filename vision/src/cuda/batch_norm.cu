@@ -105,7 +105,7 @@ __global__ void bring(const BatchNormSumRows a, const double* sums, std::size_t 
 
 // Finds what Contributions::of() finds.
 __device__ inline const double* brought_by(const Contributions& all, std::size_t rank) {
-  return all.first + (rank % all.ranks_of_replica * all.replicas + rank / all.ranks_of_replica) * all.values;
+  return all.first + (rank % all.ranks_of_replica * all.replicas + rank / all.ranks_of_replica) * all.stride;
 }
 __device__ inline std::size_t ranks_of(const Contributions& all) {
   return static_cast<std::size_t>(all.replicas) * all.ranks_of_replica;
