@@ -48,7 +48,7 @@ struct Call {
 std::string error_of(const Call& call) {
   const TemporaryFolder folder;
   try {
-    launch({.ranks = 2, .timeout = std::chrono::seconds(2)}, [&](World& world) {
+    launch({.ranks = 2, .timeout = std::chrono::seconds(5)}, [&](World& world) {
       Fixture fixture(world, folder);
       if (world.rank() == 0) call.make(fixture);
       fixture.model.forward(fixture.weight);
@@ -87,7 +87,7 @@ TEST_CASE("what_one_rank_calls_alone_is_named_with_what_the_others_call") {
       {"\"mine\"", [](Fixture& f) { f.world.require_equal(1, "mine"); }},
       {"make_communicator \"mine\"", [](Fixture& f) { f.world.make_communicator("mine"); }},
       {"make_communicator \"files\"", [](Fixture& f) { f.world.make_communicator("files", {.host_memory = true}); }}};
-  // All at once: each waits until its time is over, and a loaded machine may take a second until both ranks have begun.
+  // All at once: each waits until its time is over, and a loaded machine may take seconds until both ranks have begun.
   std::vector<std::future<std::string>> errors;
   for (const Call& call : calls) errors.push_back(std::async(std::launch::async, error_of, call));
   for (std::size_t i = 0; i < calls.size(); ++i) {
