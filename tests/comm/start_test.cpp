@@ -240,6 +240,8 @@ TEST_CASE("jobs_of_own_scripts_are_told_apart_by_what_they_start_unless_a_token_
   CHECK(has(mine, "the program of hash "));
   CHECK(place(script).job == mine);
   CHECK(place(together({script, {{"TESSERA_TOKEN", "0123456789abcdef"}}})).job.empty());
+  // torchrun's own default says no more.
+  CHECK(place(together({script, {{"TORCHELASTIC_RUN_ID", "none"}}})).job == mine);
   using namespace std::string_literals;
   const std::string one = name_of_program("--data\0a\0"s, "/runs");
   for (const std::string& other : {name_of_program("--data\0b\0"s, "/runs"), name_of_program("--data\0a\0"s, "/run"),

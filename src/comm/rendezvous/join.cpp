@@ -62,15 +62,15 @@ std::string own_arguments() {
   return all.substr(std::min(all.size(), all.find('\0') + 1));
 }
 
-// The launcher's own name of the job, the same on all of its ranks. Scripts have none: without a token, on one host,
-// what they have started tells their jobs apart.
+// The launcher's own name of the job, the same on all of its ranks. Scripts have none, and neither has torchrun unless
+// it was given one (it says "none"): without a token what they have started tells their jobs apart.
 std::string job_of(const Environment& environment, const Start& start) {
   const auto said = [&](const char* name) { return text_in(environment, name).value_or(""); };
   if (start.launcher == Launcher::slurm) {
     return fmt::format("SLURM job {}, step {}", said("SLURM_JOB_ID"), said("SLURM_STEP_ID"));
   }
   const std::string run = said("TORCHELASTIC_RUN_ID");
-  if (!run.empty()) return fmt::format("torchrun's run {}", run);
+  if (!run.empty() && run != "none") return fmt::format("torchrun's run {}", run);
   if (text_in(environment, "TESSERA_TOKEN")) return "";
   std::error_code unknown;
   return name_of_program(own_arguments(), std::filesystem::current_path(unknown).string());
