@@ -11,6 +11,8 @@
 #include <future>
 #include <string>
 
+#include "comm/collective_errors.hpp"
+#include "comm/introduction.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tessera::checkpoint {
@@ -112,12 +114,7 @@ std::vector<std::byte> Channel::gather(std::span<const std::byte> mine, std::str
 }
 
 void Channel::require_equal(std::uint64_t mine, std::string_view what) {
-  const std::vector<std::byte> all = gather(std::as_bytes(std::span(&mine, 1)), what);
-  for (std::size_t other = 1; other < size(); ++other) {
-    if (std::memcmp(all.data(), all.data() + other * sizeof(mine), sizeof(mine)) == 0) continue;
-    throw UsageError(
-        fmt::format("{} must be the same on every rank, and rank {} has another than rank 0", what, other));
-  }
+  comm::require_equal(comm::values_of<std::uint64_t>(gather(std::as_bytes(std::span(&mine, 1)), what)), what);
 }
 
 void Channel::together(std::string_view label, const std::function<void(const Pause&)>& work) {

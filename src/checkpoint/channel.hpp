@@ -47,7 +47,7 @@ class Channel {
   void all_gather(std::span<std::byte> all, Bytes part, std::string_view label);
   // Every rank gives the same number of bytes; the result holds them in rank order.
   std::vector<std::byte> gather(std::span<const std::byte> mine, std::string_view label);
-  // Throws UsageError on every rank where they differ in it.
+  // Throws CommunicationError on every rank where they differ in it.
   void require_equal(std::uint64_t mine, std::string_view what);
   // Does what run_together() does.
   void together(std::string_view label, const std::function<void(const Pause&)>& work);

@@ -192,6 +192,9 @@ const std::filesystem::path& CheckpointReader::folder() const { return implement
 const Manifest& CheckpointReader::manifest() const { return implementation_->manifest; }
 const CheckpointState& CheckpointReader::state() const { return implementation_->state; }
 const std::map<std::string, std::string>& CheckpointReader::aliases() const { return implementation_->aliases; }
+const std::map<std::string, std::string>& CheckpointReader::metadata() const {
+  return implementation_->of(TensorKind::model).metadata;
+}
 const std::vector<CheckpointTensor>& CheckpointReader::tensors(TensorKind kind) const {
   return implementation_->of(kind).list;
 }

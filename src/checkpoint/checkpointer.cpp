@@ -9,6 +9,7 @@
 #include <exception>
 #include <functional>
 #include <future>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -95,6 +96,18 @@ std::map<std::string, std::uint64_t> states_updates(FullyShard& model) {
   return result;
 }
 
+// But for the user's values: the states of any parameter may become younger than its program.
+CheckpointState longest_state(FullyShard& model) {
+  CheckpointState state;
+  if (model.plan().programs.size() > 1) state.programs = program_counts(model);
+  for (std::size_t unit = 0; unit < model.unit_count(); ++unit) {
+    for (const Parameter* parameter : model.unit(unit).parameters()) {
+      state.states_updates[parameter->name()] = std::numeric_limits<std::uint64_t>::max();
+    }
+  }
+  return state;
+}
+
 CheckpointState state_of(FullyShard& model, Channel& channel, const TrainingProgress& progress) {
   CheckpointState state;
   if (model.plan().diverges()) state.replicas = replica_counts(model, channel);
@@ -130,7 +143,7 @@ void put_counts(FullyShard& model, std::size_t program, const Counts& counts) {
   kernels::StepScalars scalars = model.step_scalars(program);
   scalars.step = static_cast<std::int64_t>(counts.updates);
   scalars.skipped_steps = static_cast<std::int64_t>(counts.skipped_updates);
-  scalars.loss_scale = goes_on ? counts.loss_scale : scaling.initial;
+  scalars.loss_scale = goes_on ? std::clamp(counts.loss_scale, scaling.smallest, scaling.largest) : scaling.initial;
   scalars.good_steps = goes_on ? counts.good_steps : 0;
   scalars.decay_power[0] = counts.decay_power[0];
   scalars.decay_power[1] = counts.decay_power[1];
@@ -202,8 +215,8 @@ class Checkpointer::Implementation {
     if (options_.directory.empty()) throw UsageError("CheckpointerOptions::directory is empty");
     // Here it is an error what cannot be laid out, or said in a state, and not at the first save.
     const CheckpointFiles laid = files();
-    if (model_.plan().programs.size() > 1) compose({.programs = program_counts(model_)});
-    channel_.require_equal(hash_of(laid), "CheckpointerOptions: what files are to have (aliases, split)");
+    compose(longest_state(model_));
+    channel_.require_equal(hash_of(laid), "CheckpointerOptions: what files are to have (aliases, metadata, split)");
     channel_.together("checkpoint: directory", [&](const Pause& pause) {
       if (channel_.rank() == 0) directory_.emplace(options_.directory, pause);
     });
@@ -294,7 +307,8 @@ class Checkpointer::Implementation {
   std::string composed(const TrainingProgress& progress) { return compose(state_of(model_, channel_, progress)); }
 
   CheckpointFiles files() const {
-    return lay_out(model_.plan(), {.aliases = options_.aliases, .split = options_.split});
+    return lay_out(model_.plan(),
+                   {.aliases = options_.aliases, .metadata = options_.metadata, .split = options_.split});
   }
 
   // A checkpoint has one value of each buffer, rank 0's, or that of a replica's first rank: where another rank's

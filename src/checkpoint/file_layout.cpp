@@ -199,9 +199,10 @@ void add(CheckpointFiles& files, Part part, Bytes limit) {
   std::move(laid.begin(), laid.end(), std::back_inserter(files.tensors));
 }
 
-// The metadata of the model's files: what Python's readers expect of weights, and the names of tied parameters.
-Metadata model_metadata(const std::vector<LaidTensor>& masters, const Metadata& aliases) {
-  Metadata metadata = {{"format", "pt"}};
+// The metadata of the model's files: what Python's readers expect of weights, the user's, and the names of tied
+// parameters.
+Metadata model_metadata(const std::vector<LaidTensor>& masters, const Metadata& aliases, Metadata metadata) {
+  metadata["format"] = "pt";
   const auto stored = [&](const std::string& name) {
     return std::any_of(masters.begin(), masters.end(), [&](const LaidTensor& t) { return t.spec.name == name; });
   };
@@ -246,7 +247,7 @@ void require_readable_manifest(const CheckpointFiles& files) {
 CheckpointFiles lay_out(const plan::Plan& plan, std::vector<LaidTensor> of_model, std::vector<LaidTensor> states,
                         const LayoutOptions& options) {
   CheckpointFiles files;
-  const Metadata metadata = model_metadata(of_model, options.aliases);
+  const Metadata metadata = model_metadata(of_model, options.aliases, options.metadata);
   add(files, {.stem = "model", .tensors = std::move(of_model), .metadata = metadata}, options.split);
   const std::string names = fmt::format("{}", fmt::join(state_names(plan), ","));
   add(files, {.stem = "optimizer", .tensors = std::move(states), .metadata = {{"states", names}}}, options.split);

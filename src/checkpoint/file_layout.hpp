@@ -55,7 +55,8 @@ struct CheckpointFiles {
 };
 
 struct LayoutOptions {
-  std::map<std::string, std::string> aliases = {};  // of tied parameters: another name → the stored tensor's
+  std::map<std::string, std::string> aliases = {};   // of tied parameters: another name → the stored tensor's
+  std::map<std::string, std::string> metadata = {};  // of the model's files, beside what they always have
   Bytes split = split_limit;
 };
 

@@ -268,9 +268,9 @@ std::string compose(const CheckpointState& state) {
   if (state.sampler) add_sampler(object, *state.sampler);
   const std::string text = object.member("values", state.values).end_object().take() + "\n";
   if (text.size() > state_limit.count()) {
-    throw UsageError(
-        fmt::format("checkpoint: values of {} bytes in all are more than the {} that a checkpoint's state may have",
-                    text.size(), state_limit.count()));
+    throw UsageError(fmt::format(
+        "checkpoint: a state of {} bytes, of values and names, is more than the {} that a checkpoint may have",
+        text.size(), state_limit.count()));
   }
   return text;
 }

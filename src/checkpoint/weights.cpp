@@ -232,6 +232,11 @@ std::string differences(const SafetensorsReader& file, const ModelTensors& expec
   for (const StoredTensor& stored : file.tensors()) {
     if (!used.contains(&stored)) list.add(fmt::format("tensor {} is not in the model", shown_name(stored.name)));
   }
+  for (const auto& [name, mine] : options.metadata) {
+    const auto theirs = file.metadata().find(name);
+    if (theirs == file.metadata().end() || theirs->second == mine) continue;
+    list.add(fmt::format("its {} is {}, the model's is {}", shown_name(name), shown_name(theirs->second), mine));
+  }
   for (const auto& [name, in_file] : options.names) {
     if (!known.contains(name)) {
       list.add(fmt::format("the names map {} to {}, and the model has no such tensor", shown_name(name),
@@ -261,9 +266,11 @@ std::uint64_t identity_of(const std::filesystem::path& path, const LoadWeightsOp
 
 }  // namespace
 
-void dump_weights(FullyShard& model, const std::filesystem::path& path) {
+void dump_weights(FullyShard& model, const std::filesystem::path& path,
+                  const std::map<std::string, std::string>& said) {
   World& world = model.world();
-  const std::map<std::string, std::string> metadata = {{"writer", "tessera " + std::string(version)}};
+  std::map<std::string, std::string> metadata = said;
+  metadata["writer"] = "tessera " + std::string(version);
   const ModelTensors tensors(model);
   SafetensorsWriter writer(path, tensors.specs, metadata);
   const bool creates = world.rank() == 0;

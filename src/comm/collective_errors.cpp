@@ -1,11 +1,13 @@
 // Errors of collectives in words: what happened, on which ranks, and what to look at.
 #include "comm/collective_errors.hpp"
-#include "comm/patience.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <vector>
+
+#include "comm/patience.hpp"
+#include "tessera/base/error.hpp"
 
 namespace tessera::comm {
 
@@ -108,6 +110,12 @@ std::string disagreement_text(std::string_view communicator, const std::vector<S
     return "called " + describe(signature, std::min(disputed, signature.segments() - 1));
   };
   return fmt::format("the ranks disagree{}: {}", where, ranks_by_value(signatures, call, ranks));
+}
+
+void require_equal(const std::vector<std::uint64_t>& values, std::string_view what, std::span<const int> ranks) {
+  if (std::all_of(values.begin(), values.end(), [&](std::uint64_t other) { return other == values.front(); })) return;
+  const auto in_words = [](std::uint64_t each) { return fmt::format("said {}", each); };
+  throw CommunicationError(fmt::format("{} must be equal: {}", what, ranks_by_value(values, in_words, ranks)));
 }
 
 }  // namespace tessera::comm

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -68,4 +69,9 @@ std::string never_left_text(std::span<const int> waiting, std::span<const int> s
 // ranks: as ranks_by_value().
 std::string disagreement_text(std::string_view communicator, const std::vector<Signature>& signatures,
                               std::span<const int> ranks = {});
+
+// Throws CommunicationError where values that ranks have given are not all equal: `the plan must be equal: ranks 0, 2
+// said 42; rank 1 said 17`. ranks: as ranks_by_value().
+void require_equal(const std::vector<std::uint64_t>& values, std::string_view what, std::span<const int> ranks = {});
+
 }  // namespace tessera::comm

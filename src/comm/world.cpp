@@ -217,11 +217,7 @@ double World::mean(double sum, double weight, std::string_view label) {
 }
 
 void World::require_equal(std::uint64_t value, std::string_view what) {
-  const std::vector<std::uint64_t> values = host_->gather_values(value, what);
-  const bool equal = std::all_of(values.begin(), values.end(), [&](std::uint64_t other) { return other == value; });
-  if (equal) return;
-  const auto in_words = [](std::uint64_t each) { return fmt::format("said {}", each); };
-  throw CommunicationError(fmt::format("{} must be equal: {}", what, comm::ranks_by_value(values, in_words)));
+  comm::require_equal(host_->gather_values(value, what), what);
 }
 
 void World::note_progress() const noexcept {

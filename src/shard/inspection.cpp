@@ -7,6 +7,9 @@
 #include <cstring>
 #include <utility>
 
+#include "base/hash.hpp"
+#include "comm/collective_errors.hpp"
+#include "shard/gathered.hpp"
 #include "shard/model_state.hpp"
 #include "shard/pieces.hpp"
 #include "shard/plan_advice.hpp"
@@ -55,6 +58,25 @@ std::size_t program_or_current(ModelState& model, std::optional<std::size_t> pro
   if (index < model.plan.programs.size()) return index;
   throw UsageError(fmt::format("the step scalars of program {} were asked for, and the model has {}, counted from 0",
                                index, model.plan.programs.size()));
+}
+
+// Ranks that take steps together count alike, and replicas that train apart each for themselves. Collective.
+template <typename Count>
+void require_alike(ModelState& model, std::span<const Count> counts, std::string_view call) {
+  const std::string_view mine(reinterpret_cast<const char*>(counts.data()), counts.size_bytes());
+  const std::vector<std::uint64_t> all = gather_values(model.world(), fnv1a(mine), call);
+  const plan::MeshShape& mesh = model.plan.mesh;
+  const AxisSet apart = model.plan.diverging();
+  for (std::size_t replica = 0; replica < mesh.size(apart); ++replica) {
+    std::vector<int> ranks;
+    std::vector<std::uint64_t> theirs;
+    for (std::size_t rank = 0; rank < all.size(); ++rank) {
+      if (mesh.index_of(apart, mesh.place_of(rank)) != replica) continue;
+      ranks.push_back(static_cast<int>(rank));
+      theirs.push_back(all[rank]);
+    }
+    comm::require_equal(theirs, fmt::format("{}: what it is given, by its hash,", call), ranks);
+  }
 }
 
 }  // namespace
@@ -146,7 +168,9 @@ kernels::StepScalars ModelInspection::step_scalars(std::optional<std::size_t> pr
 }
 void ModelInspection::set_step_scalars(const kernels::StepScalars& scalars, std::optional<std::size_t> program) {
   Executor& executor = state().executor_between_steps("set_step_scalars()");
-  tessera::set_step_scalars(executor, program_or_current(state(), program), scalars);
+  const std::size_t index = program_or_current(state(), program);
+  require_alike(state(), std::span(&scalars, 1), "set_step_scalars()");
+  tessera::set_step_scalars(executor, index, scalars);
 }
 
 std::vector<std::int64_t> ModelInspection::states_begun(const Unit& unit) const {
@@ -160,6 +184,8 @@ void ModelInspection::set_states_begun(const Unit& unit, std::vector<std::int64_
     throw UsageError(fmt::format("set_states_begun() of unit {}: {} counts for {} parameters", unit.name(),
                                  begun.size(), unit.parameters().size()));
   }
+  state().require_one_role("set_states_begun()");
+  require_alike(state(), std::span<const std::int64_t>(begun), "set_states_begun()");
   executor.synchronize();
   executor.operations().set_begun(unit.index(), std::move(begun));
 }

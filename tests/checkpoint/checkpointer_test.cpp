@@ -193,6 +193,12 @@ TEST_CASE("a_dynamic_loss_scale_goes_on_and_a_fixed_one_is_the_models_own") {
   CHECK(scale_after(counts(1.0f, 0, 15), dynamic) == Scale{65536.0f, 0});
   CHECK(scale_after(counts(1.0f, 0, 16), dynamic) == Scale{1.0f, 0});
   CHECK(scale_after(counts(1.0f, 3, 15), dynamic) == Scale{1.0f, 3});
+  // Limits are the model's own: they may have been others before.
+  const auto limited = [](float smallest, float largest) {
+    return kernels::LossScaling{.initial = largest, .dynamic = true, .smallest = smallest, .largest = largest};
+  };
+  CHECK(scale_after(counts(65536.0f, 11, 4), limited(1.0f, 512.0f)) == Scale{512.0f, 11});
+  CHECK(scale_after(counts(4.0f, 11, 4), limited(16.0f, 512.0f)) == Scale{16.0f, 11});
 }
 
 TEST_CASE("what_is_saved_in_the_background_is_what_stood_there_when_it_began") {
@@ -536,6 +542,8 @@ TEST_CASE("a_checkpoint_that_no_reader_would_take_is_refused_when_the_checkpoint
   CHECK(complaint(110, 1'000'000, {1}, split_limit).find("names 110 tensors, and no reader takes more") !=
         std::string::npos);
   CHECK(complaint(110, 1'000'000, {1}, Bytes(100)).find("tensor index: ") == 0);
+  // Indices that fit, and a state that does not once the states of all were thawed.
+  CHECK(complaint(3327, 30'000, {1}, Bytes(1000)).find("checkpoint: a state of ") == 0);
   CHECK(complaint(1, 1, Shape(65, 1), split_limit).find("has 65 dimensions, and can have 64") != std::string::npos);
   CHECK(complaint(1, 1, Shape(64, 1), split_limit) == "");
   CHECK(names(folder.path()) == std::set<std::string>{".lock"});
@@ -620,25 +628,26 @@ TEST_CASE("ranks_that_load_or_lay_out_different_checkpoints_are_told_before_anyt
     fill(model, 5);
     try {
       checkpoints.load(is_other ? folder / "step-00000001" : std::filesystem::path(last));
-    } catch (const UsageError&) {
+    } catch (const CommunicationError&) {
       std::size_t changed = 0;
       for_each_share(model, counting_differences(5, changed));
       CHECK(changed == 0);
       throw;
     }
   };
-  CHECK(mention(failures<UsageError>(job, load_other), 3, "the checkpoint of load() must be the same on every rank"));
+  CHECK(
+      mention(failures<CommunicationError>(job, load_other), 3, "the checkpoint of load() must be equal: ranks 0, 2"));
   const auto load_part = [&](FullyShard& model) {
     Checkpointer(model, {.directory = folder.path()}).load(last, {.partial = model.world().rank() == 1});
   };
-  CHECK(mention(failures<UsageError>(job, load_part), 3, "LoadOptions::partial must be the same on every rank"));
+  CHECK(mention(failures<CommunicationError>(job, load_part), 3,
+                "LoadOptions::partial must be equal: ranks 0, 2 said 0; rank 1 said 1"));
   const auto split_otherwise = [&](FullyShard& model) {
     Checkpointer(model, {.directory = folder.path(), .split = Bytes(model.world().rank() == 2 ? 1000 : 1000000)});
   };
   CHECK(
-      mention(failures<UsageError>(job, split_otherwise), 3,
-              "CheckpointerOptions: what files are to have (aliases, split) must be the same on every rank, and rank 2 "
-              "has another than rank 0"));
+      mention(failures<CommunicationError>(job, split_otherwise), 3,
+              "CheckpointerOptions: what files are to have (aliases, metadata, split) must be equal: ranks 0, 1 said"));
 }
 
 TEST_CASE("misuse_is_named") {

@@ -74,6 +74,16 @@ TEST_CASE("what_one_rank_calls_alone_is_named_with_what_the_others_call") {
       {"norm", [](Fixture& f) { f.model.gradient_norms(); }},
       {"unit", [](Fixture& f) { f.model.synchronize_buffers(); }},
       {"options, units", [](Fixture& f) { f.model.recompile(); }},
+      {"set_step_scalars()", [](Fixture& f) { f.model.set_step_scalars(f.model.step_scalars()); }},
+      {"set_states_begun()",
+       [](Fixture& f) { f.model.set_states_begun(f.model.unit(0), f.model.states_begun(f.model.unit(0))); }},
+      {"\"options, units",
+       [](Fixture& f) {
+         Weight other;
+         FullyShard second(f.world, {});
+         second.add(other, "second");
+         second.finalize(Sgd{});
+       }},
       {"barrier \"mine\"", [](Fixture& f) { f.world.barrier("mine"); }},
       {"\"mine\"", [](Fixture& f) { f.world.gather(std::vector<std::byte>(3), "mine"); }},
       {"\"mine\"", [](Fixture& f) { f.world.mean(1.0, 1.0, "mine"); }},

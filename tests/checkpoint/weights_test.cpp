@@ -287,6 +287,24 @@ TEST_CASE("a_file_that_does_not_fit_changes_nothing") {
   CHECK(bytes_in(folder / "after") == bytes_in(folder / "before"));
 }
 
+TEST_CASE("what_a_file_says_of_its_model_must_be_what_the_one_that_loads_it_says_of_itself") {
+  const TemporaryFolder folder;
+  with_model({}, [&](FullyShard& model) {
+    dump_weights(model, folder / "said", {{"heads", "4"}, {"data", "a"}});
+    dump_weights(model, folder / "unsaid");
+  });
+  const auto complaint = [&](const std::string& file, const std::string& heads) {
+    return failures({.ranks = 2}, [&](FullyShard& model) {
+      load_weights(model, folder / file, {.metadata = {{"heads", heads}}});
+    });
+  };
+  CHECK(complaint("said", "4").empty());
+  CHECK(complaint("unsaid", "2").empty());
+  const std::vector<std::string> found = complaint("said", "2");
+  REQUIRE(found.size() == 2);
+  CHECK_MESSAGE(found[0].find("its \"heads\" is \"4\", the model's is 2") != std::string::npos, found[0]);
+}
+
 TEST_CASE("ranks_that_load_different_files_are_told") {
   const TemporaryFolder folder;
   with_model({}, [&](FullyShard& model) { dump_weights(model, folder / "before"); });

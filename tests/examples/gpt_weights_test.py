@@ -50,7 +50,18 @@ def main(program):
                     losses.add(steps[0]["loss_bits"])
                 runs += 1
             assert len(losses) == 1, f"{ranks} ranks: {losses}"
+        check_heads(program, folder, first)
     print(f"{runs} round trips, bit for bit")
+
+
+def check_heads(program, folder, dumped):
+    """No tensor tells how many attention heads weights are for, but the files that this program writes do."""
+    trainer_runs.train(program, folder, *MODEL, *NOTHING_LEARNED, "--checkpoint-dir", folder / "saved")
+    saved = folder / "saved/step-00000001/model.safetensors"
+    for weights in [dumped, saved]:
+        options = [4 if before == "--heads" else option for before, option in zip([None, *MODEL], MODEL)]
+        done = trainer_runs.run(program, *options, *NOTHING_LEARNED, "--init", weights)
+        assert done.returncode == 1 and 'its "heads" is "3", the model\'s is 4' in done.stderr, done.stderr
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 // Real models ask this of the runtime: frozen parameters, untrained state, units that are skipped, hooks, inspection.
 #include <doctest/doctest.h>
 
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <map>
 #include <string>
@@ -513,6 +515,45 @@ TEST_CASE("step_scalars_are_read_and_replaced_between_steps") {
     job.step();
     CHECK(job.model.last_step().updates == 42);
   });
+}
+
+TEST_CASE("ranks_that_set_other_counts_than_those_that_they_take_steps_with_are_told_on_every_rank") {
+  const auto refusal_of = [](bool begun, std::size_t replicas, const std::vector<std::int64_t>& counts) {
+    std::atomic<int> told = 0;
+    std::string text;
+    const int ranks = static_cast<int>(counts.size());
+    tessera::launch({.ranks = ranks, .timeout = std::chrono::seconds(20)}, [&](World& world) {
+      tessera::FullyShardOptions options{.replicas = replicas};
+      if (replicas > 1) options.outer.every = 4;
+      Job job(world, options);
+      job.finalize();
+      const std::int64_t mine = counts[static_cast<std::size_t>(world.rank())];
+      try {
+        auto scalars = job.model.step_scalars();
+        scalars.step = mine;
+        const tessera::Unit& unit = job.model.unit(0);
+        if (!begun) job.model.set_step_scalars(scalars);
+        if (begun) job.model.set_states_begun(unit, std::vector<std::int64_t>(unit.parameters().size(), mine));
+      } catch (const tessera::CommunicationError& error) {
+        if (++told == 1) text = error.what();
+      }
+      world.barrier("told");
+    });
+    CHECK((told == 0 || told == ranks));
+    return text;
+  };
+  for (const bool begun : {false, true}) {
+    const std::string call = begun ? "set_states_begun()" : "set_step_scalars()";
+    CHECK(refusal_of(begun, 1, {7, 7, 7}) == "");
+    const std::string of_three = refusal_of(begun, 1, {7, 8, 7});
+    CHECK_MESSAGE(of_three.starts_with(call + ": what it is given, by its hash, must be equal: ranks 0, 2 said"),
+                  of_three);
+    CHECK(of_three.find("; rank 1 said") != std::string::npos);
+    CHECK(refusal_of(begun, 2, {7, 7, 8, 8}) == "");  // replicas that train apart
+    const std::string of_one = refusal_of(begun, 2, {7, 7, 8, 7});
+    CHECK_MESSAGE(of_one.find("must be equal: rank 2 said") != std::string::npos, of_one);
+    CHECK(of_one.find("; rank 3 said") != std::string::npos);
+  }
 }
 
 }  // namespace

@@ -27,7 +27,8 @@ RunCheckpoints::RunCheckpoints(tessera::FullyShard& model, const RunOptions& opt
   if (!options.data_fingerprint.empty()) settings_["--data of the fingerprint"] = options.data_fingerprint;
   checkpointer_.emplace(model, tessera::CheckpointerOptions{.directory = *options_.directory,
                                                             .keep = options_.keep.value_or(0),
-                                                            .aliases = std::move(identity.aliases)});
+                                                            .aliases = std::move(identity.aliases),
+                                                            .metadata = std::move(identity.metadata)});
 }
 
 std::optional<ResumedRun> RunCheckpoints::resume() {

@@ -25,6 +25,7 @@ struct RunIdentity {
   std::map<std::string, std::string> aliases = {};  // CheckpointerOptions::aliases
   std::map<std::string, std::string> settings =
       {};  // option → value: what the tensors do not tell, and must be the same
+  std::map<std::string, std::string> metadata = {};  // CheckpointerOptions::metadata
 };
 
 // All functions are collective. Without --checkpoint-dir they do nothing.

@@ -38,10 +38,17 @@ constexpr float hopeless_loss_scale = 0x1p-10f;
 // So many steps in a row, or all of a shorter run, are skipped under a fixed one: none of them trains.
 constexpr std::size_t hopeless_skips = 20;
 
-void load_initial_weights(tessera::FullyShard& model, const RunOptions& options) {
-  tessera::LoadWeightsOptions loading;
+// Weights are of a model, on whatever data it was trained.
+std::map<std::string, std::string> metadata_of_weights(const Training& training) {
+  std::map<std::string, std::string> settings = training.settings();
+  settings.erase("--data");
+  return settings;
+}
+
+void load_initial_weights(Training& training, const RunOptions& options) {
+  tessera::LoadWeightsOptions loading{.metadata = metadata_of_weights(training)};
   if (options.init_map) loading.names = tessera::read_name_map(*options.init_map);
-  tessera::load_weights(model, *options.init, loading);
+  tessera::load_weights(training.model(), *options.init, loading);
 }
 
 // This rank's share of the masters.
@@ -216,11 +223,12 @@ void TrainingLoop::start(Training& training) {
   tessera::FullyShard& model = training.model();
   model.finalize(make_optimizer(options_));
   if (!options_.simulated) require_equal_data(world_, options_, training);
-  checkpoints_.emplace(model, options_, RunIdentity{training.aliases(), training.settings()},
+  checkpoints_.emplace(model, options_,
+                       RunIdentity{training.aliases(), training.settings(), metadata_of_weights(training)},
                        [this](const std::string& text) { progress_.line(text); });
   const std::optional<ResumedRun> resumed = checkpoints_->resume();
   if (options_.init && !resumed) {
-    load_initial_weights(model, options_);
+    load_initial_weights(training, options_);
     require_finite_weights(model);
   }
   training.ready(resumed ? resumed->sampler : std::nullopt);
@@ -365,7 +373,9 @@ std::vector<tessera::probe::RankMemory> TrainingLoop::measure_memory(Training& t
 
 void TrainingLoop::finish(Training& training) {
   const double seconds = progress_.seconds();
-  if (options_.dump_weights) tessera::dump_weights(training.model(), *options_.dump_weights);
+  if (options_.dump_weights) {
+    tessera::dump_weights(training.model(), *options_.dump_weights, metadata_of_weights(training));
+  }
   if (options_.quiet) return;
   const std::string words = options_.simulated ? std::string() : training.last_words();
   if (!words.empty()) progress_.line(words);

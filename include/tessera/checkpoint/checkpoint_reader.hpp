@@ -72,6 +72,7 @@ class CheckpointReader {
   const CheckpointTensor* find(TensorKind kind, std::string_view name) const;
   // Names that share a stored tensor, as tied parameters do: alias → name of the tensor.
   const std::map<std::string, std::string>& aliases() const;
+  const std::map<std::string, std::string>& metadata() const;  // of the model's files, aliases among it
 
   // Reads each block that is needed once, in the order of the files. Parts of a block that no range wants go to
   // `staging`, which has the size of a block; without it (empty), every block must be wanted whole. Throws UsageError

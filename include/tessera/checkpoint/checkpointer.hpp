@@ -33,12 +33,15 @@
 
 namespace tessera {
 
-// The same on every rank: aliases and split that differ are a UsageError; directory and keep are rank 0's.
+// The same on every rank: aliases, metadata and split that differ are a CommunicationError; directory and keep are rank
+// 0's.
 struct CheckpointerOptions {
   std::filesystem::path directory;
   std::size_t keep = 0;  // checkpoints; older ones are removed once a new one stands. 0: all stay
   // Other names of tied parameters: each is written down in the metadata as one of the stored tensor of that name.
   std::map<std::string, std::string> aliases = {};
+  // The metadata of the files of weights has these, too: LoadWeightsOptions::metadata may ask for them.
+  std::map<std::string, std::string> metadata = {};
   Bytes split = split_limit;  // tensors of a file; what is more goes to further files, with an index
 };
 

@@ -58,7 +58,7 @@ struct CheckpointState {
 };
 
 // The text of the file; numbers keep every bit, NaN's too. Throws UsageError: good_steps negative, a value that is not
-// UTF-8, or more of them than a file may have.
+// UTF-8, or more of them and of names than a file may have.
 std::string compose(const CheckpointState& state);
 
 // The inverse. Members that it does not know are an error, unless the file says that it is of a later revision of its

@@ -70,12 +70,13 @@ class ModelInspection : public ModelSteps {
 
   // Updates carry these from step to step beside the shards: counts, the loss scale, powers of the decays. Only between
   // steps. Synchronises.
-  // `program`: by its place in plan().programs; default: the one that was begun last.
+  // `program`: by its place in plan().programs; default: the one that was begun last. Setting is collective, and throws
+  // CommunicationError where ranks that take their steps together give different ones.
   kernels::StepScalars step_scalars(std::optional<std::size_t> program = std::nullopt);
   void set_step_scalars(const kernels::StepScalars& scalars, std::optional<std::size_t> program = std::nullopt);
   // For each parameter of the unit, StepScalars::step when its optimizer's states began, at zero
   // (OptimizerGroup::begun): of what was trained from the start 0. For those that load states from elsewhere. Only
-  // between steps; setting synchronises.
+  // between steps; setting synchronises, and is collective as that of the scalars.
   std::vector<std::int64_t> states_begun(const Unit& unit) const;
   void set_states_begun(const Unit& unit, std::vector<std::int64_t> begun);
 
