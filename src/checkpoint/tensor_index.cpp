@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "checkpoint/file.hpp"
 #include "checkpoint/json_form.hpp"
 #include "tessera/base/error.hpp"
 
@@ -52,6 +53,10 @@ std::string compose(const TensorIndex& index) {
                     text.size(), index.files.size(), tensor_index_limit.count()));
   }
   return text;
+}
+
+void write_tensor_index(const std::filesystem::path& path, const TensorIndex& index) {
+  checkpoint::write_new_file(path, compose(index));
 }
 
 TensorIndex parse_tensor_index(std::string_view text, const std::filesystem::path& path) {

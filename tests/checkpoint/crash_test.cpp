@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint_command.hpp"
 #include "crash_model.hpp"
 #include "small_save.hpp"
 #include "temporary_folder.hpp"
@@ -143,6 +144,33 @@ TEST_CASE("no_power_failure_leaves_a_latest_checkpoint_that_is_not_whole") {
     const Losses losses = play_through(recording);
     MESSAGE(ranks, " ranks: ", recording.operations.size(), " operations, ", losses.tried, " failures played through");
     CHECK(losses.fault == "");
+  }
+}
+
+TEST_CASE("an_export_in_several_files_is_whole_after_any_power_failure_or_not_there") {
+  const TemporaryFolder folder;
+  small_save(folder / "run", 1, 1);
+  const Files before = files_in(folder.path());
+  watched::start(folder.path());
+  CHECK(tools::run_checkpoint_export({folder / "run", folder / "out", "--max-file-size", "10KB"}));
+  const std::vector<Operation> operations = watched::stop();
+  const Files whole = below(files_in(folder.path()), "out");
+  CHECK(whole.size() > 2);
+  CHECK(whole.contains("out/model.safetensors.index.json"));
+  const crash_model::Device device(before, operations);
+  for (std::size_t count = 0; count <= operations.size(); ++count) {
+    std::vector<bool> all(operations.size());
+    std::vector<bool> bytes = all;
+    for (const std::size_t i : device.unsure(count)) {
+      all[i] = true;
+      bytes[i] = operations[i].call == watched::Call::write || operations[i].call == watched::Call::resize;
+    }
+    CAPTURE(count);
+    const Files without_bytes = below(device.after(count, bytes), "out");
+    CHECK((without_bytes.empty() || without_bytes == whole));
+    const Files least = below(device.after(count, all), "out");
+    CHECK((least.empty() || least == whole));
+    if (count == operations.size()) CHECK(least == whole);
   }
 }
 

@@ -175,7 +175,7 @@ class Export(CheckpointTest):
         header, data = safetensors(out)
         stored_header, stored = model_and_buffers(path)
         self.assertEqual(data, stored)
-        self.assertEqual(header.pop("__metadata__"), {"format": "pt", "head.weight": "embedding.weight"})
+        self.assertEqual(header.pop("__metadata__"), {"format": "pt", "head.weight": "embedding.weight", "writer": "a test"})
         self.assertEqual(header, stored_header)
 
     def test_bf16_is_rounded_to_the_nearest(self):
@@ -201,8 +201,8 @@ class Export(CheckpointTest):
         self.assertEqual(index["metadata"], {"total_size": len(stored)})
         parts = [safetensors(out / f"model-0000{i}-of-00002.safetensors") for i in (1, 2)]
         self.assertEqual(parts[0][1] + parts[1][1], stored)
-        self.assertEqual(parts[0][0]["__metadata__"], {"format": "pt", "head.weight": "embedding.weight"})
-        self.assertEqual(parts[1][0]["__metadata__"], {"format": "pt"})
+        self.assertEqual(parts[0][0]["__metadata__"], {"format": "pt", "head.weight": "embedding.weight", "writer": "a test"})
+        self.assertEqual(parts[1][0]["__metadata__"], {"format": "pt", "writer": "a test"})
 
     def test_what_a_killed_export_left_goes_and_nobody_elses_files_do(self):
         path, partial = make(self.folder, 100), self.folder / "out.partial"

@@ -11,7 +11,6 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <system_error>
 
 #include "checkpoint_command.hpp"
@@ -117,15 +116,17 @@ void write_tensor(SafetensorsWriter& writer, std::size_t place, const Checkpoint
   }
 }
 
-// Those of the tensors [begin, end), and what other libraries expect to read there.
+// The checkpoint's, of its aliases those of the tensors [begin, end), and what other libraries expect to read there.
 std::map<std::string, std::string> metadata_of(const Job& job, std::size_t begin, std::size_t end) {
-  std::map<std::string, std::string> metadata;
+  std::map<std::string, std::string> metadata = job.reader.metadata();
   for (const auto& [alias, stored] : job.reader.aliases()) {
-    for (std::size_t i = begin; i < end; ++i) {
-      if (job.tensors[i].name == stored) metadata.emplace(alias, stored);
+    const auto is_it = [&name = stored](const CheckpointTensor& tensor) { return tensor.name == name; };
+    const auto first = job.tensors.begin();
+    if (std::none_of(first + static_cast<std::ptrdiff_t>(begin), first + static_cast<std::ptrdiff_t>(end), is_it)) {
+      metadata.erase(alias);
     }
   }
-  metadata.emplace("format", "pt");
+  metadata["format"] = "pt";
   return metadata;
 }
 
@@ -138,12 +139,6 @@ void write_file(const fs::path& path, const Job& job, std::size_t begin, std::si
   writer.finish();
 }
 
-void write_index(const fs::path& path, const tessera::TensorIndex& index) {
-  std::ofstream file(path, std::ios::binary);
-  file << compose(index);
-  if (!file.flush()) throw DataError(fmt::format("{}: cannot be written", path.string()));
-}
-
 void write_files(const fs::path& folder, const Job& job) {
   tessera::TensorIndex index{.total_size = job.size};
   for (std::size_t file = 0; file < job.begins.size(); ++file) {
@@ -152,7 +147,7 @@ void write_files(const fs::path& folder, const Job& job) {
     write_file(folder / name, job, job.begins[file], end);
     for (std::size_t i = job.begins[file]; i < end; ++i) index.files[job.specs[i].name] = name;
   }
-  write_index(folder / tessera::tensor_index_name(stem), index);
+  write_tensor_index(folder / tessera::tensor_index_name(stem), index);
 }
 
 // A folder that gets its name when all is in it, and goes with its content where that never happens. It is locked
@@ -184,9 +179,17 @@ class NewFolder {
   const fs::path& partial() const { return partial_; }
   void finish() {
     std::error_code error;
+    if (::fsync(handle_) != 0) {
+      throw DataError(fmt::format("{}: cannot be flushed: {}", partial_.string(), std::strerror(errno)));
+    }
     fs::rename(partial_, path_, error);
     if (error) throw DataError(fmt::format("{}: cannot be put in place: {}", path_.string(), error.message()));
     finished_ = true;
+    const fs::path above = path_.has_parent_path() ? path_.parent_path() : ".";
+    const int folder = ::open(above.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (folder < 0) return;  // it may not be read: the files are in place all the same
+    ::fsync(folder);
+    ::close(folder);
   }
 
  private:

@@ -38,6 +38,9 @@ inline constexpr Bytes tensor_index_limit{100'000'000};  // a longer one is refu
 
 std::string compose(const TensorIndex& index);  // throws UsageError for names that are not UTF-8, or too long together
 
+// A new file of it, which is on the device then. Throws as compose(), and DataError that begins with the path.
+void write_tensor_index(const std::filesystem::path& path, const TensorIndex& index);
+
 // Throws DataError, which begins with the path, for anything else than such an index; other metadata is skipped.
 TensorIndex parse_tensor_index(std::string_view text, const std::filesystem::path& path);
 
