@@ -3,6 +3,7 @@
 
 #include <cuda_runtime.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -216,12 +217,19 @@ NcclLibrary::Id FakeNccl::unique_id() {
   std::this_thread::sleep_for(faults_.starts_after);
   const std::lock_guard lock(mutex_);
   Id id{};
-  const std::uint64_t number = ++ids_;
-  std::memcpy(id.data(), &number, sizeof(number));
+  const std::uint64_t numbers[] = {++ids_, static_cast<std::uint64_t>(::getpid())};
+  std::memcpy(id.data(), numbers, sizeof(numbers));
   return id;
 }
 
 NcclState FakeNccl::join(Handle& made, const Id& id, const Place& place) {
+  std::uint64_t numbers[2];
+  std::memcpy(numbers, id.data(), sizeof(numbers));
+  if (numbers[1] != static_cast<std::uint64_t>(::getpid())) {
+    throw NcclFailure(
+        "the tests' NCCL lives in one process, and its ranks cannot be of several: start them as threads, with "
+        "--ranks");
+  }
   auto comm = std::make_shared<Comm>();
   {
     const std::lock_guard lock(mutex_);

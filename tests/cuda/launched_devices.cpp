@@ -1,7 +1,7 @@
 // A rank with an emulated CUDA device in a process of its own, whoever has started it. The tests' NCCL lives in one
 // process, so what ranks of several do here goes over their rendezvous alone; a single rank uses NCCL's calls, too.
 //
-// usage: launched_devices [kill] --device cuda
+// usage: launched_devices [kill|gather] --device cuda
 #include <signal.h>
 
 #include <algorithm>
@@ -40,8 +40,9 @@ int main(int argc, char** argv) {
     require(world.threads() * world.size() <= std::max(cores, world.size()), "ranks of a host share its cores");
     const double ranks = world.size();
     require(world.sum(world.rank(), "ranks") == ranks * (ranks - 1) / 2, "the sum of the ranks' numbers");
-    if (world.size() == 1) gather_over_nccl(world);
-    if (!rest.empty() && world.rank() == world.size() - 1) ::raise(SIGKILL);
+    const std::string what = rest.empty() ? "" : rest[0];
+    if (world.size() == 1 || what == "gather") gather_over_nccl(world);
+    if (what == "kill" && world.rank() == world.size() - 1) ::raise(SIGKILL);
     world.barrier("end");
     if (world.rank() == 0) std::printf("%d ranks with devices\n", world.size());
   });

@@ -38,6 +38,8 @@ def check(start, by, program):
         assert output.count("tessera:") == 1 and f"processes of {by}, each on a CUDA device" in output, output
     code, output = start(3, [program, "kill", *command[1:]])
     assert code != 0 and any(re.search(each, output, re.DOTALL) for each in KILLED), output
+    code, output = start(2, [program, "gather", *command[1:]])
+    assert code != 0 and "the tests' NCCL lives in one process" in output, output
     print(f"{by}: ranks meet, and one that is killed ends the job")
 
 
