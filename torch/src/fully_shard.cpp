@@ -108,12 +108,14 @@ class ShardedModule::Implementation : public TensorOwner {
 
   void finalize(std::unique_ptr<Optimizer> optimizer) {
     if (phase_ != Phase::not_finalized) throw UsageError("finalize() was called twice, or inside learn()");
-    require_unchanged();
+    require_known("parameter", distinct_parameters(*module_));
+    require_known("buffer", distinct_buffers(*module_));
     prepare_values(*module_, module_options_.initial != nullptr);
     for (ParameterTensor* parameter : all_parameters_) {
       parameter->take_own();
       parameter->parameter().set_frozen(!parameter->tensor().requires_grad());
     }
+    for (const BufferTensor* buffer : all_buffers_) buffer->require_usable();
     tessera::FullyShard& model = sharded();
     model.finalize(std::move(optimizer));
     try {
@@ -127,6 +129,7 @@ class ShardedModule::Implementation : public TensorOwner {
     held_plan_ =
         model.hold_plan("a module of libtorch trains, whose buffers stand in its memory: make a new model instead");
     model.refresh_buffers_with([this] {
+      require_known("buffer", distinct_buffers(*module_));
       for (BufferTensor* buffer : all_buffers_) buffer->to_runtime();
     });
     note_order();
@@ -158,7 +161,7 @@ class ShardedModule::Implementation : public TensorOwner {
       case Phase::idle: break;
     }
     settle();
-    require_unchanged();
+    require_known("parameter", distinct_parameters(*module_));
     require_frozen_as_before();
     const Phase next = at::GradMode::is_enabled() ? Phase::forward : Phase::evaluation;
     if (next == Phase::forward) begin_micro_batch();
@@ -354,6 +357,7 @@ class ShardedModule::Implementation : public TensorOwner {
     for (NamedTensor& named : members.buffers) {
       unit.buffers.push_back(std::make_unique<BufferTensor>(named.tensor, named.name, compute_->device()));
       all_buffers_.push_back(unit.buffers.back().get());
+      known_.insert(named.tensor.unsafeGetTensorImpl());
     }
   }
 
@@ -678,25 +682,28 @@ class ShardedModule::Implementation : public TensorOwner {
   void close() {
     if (!open_) return;
     if (phase_ == Phase::backward) require_gradients();
-    hide(open_->unit);
+    const std::size_t unit = open_->unit;
+    hide(unit);
     open_->window.close();
     open_.reset();
+    require_own_memory(unit);
   }
 
   void hide(std::size_t unit) {
     for (const auto& parameter : units_[unit].parameters) parameter->hide();
   }
 
-  // Throws unless the module still computes with the tensors that were given to the constructor.
-  void require_unchanged() const {
-    const std::vector<NamedTensor> now = distinct_parameters(*module_);
-    for (const NamedTensor& parameter : now) {
-      if (!known_.contains(parameter.tensor.unsafeGetTensorImpl())) {
-        throw UsageError(fmt::format("parameter {} of the module is not the one that was sharded", parameter.name));
-      }
+  void require_known(std::string_view kind, const std::vector<NamedTensor>& tensors) const {
+    for (const NamedTensor& tensor : tensors) {
+      if (known_.contains(tensor.tensor.unsafeGetTensorImpl())) continue;
+      throw UsageError(fmt::format(
+          "{0} {1} of the module is not the one that was sharded: make and register every {0} before FullyShard", kind,
+          tensor.name));
     }
-    if (phase_ == Phase::not_finalized) return;
-    for (const ParameterTensor* parameter : all_parameters_) {
+  }
+
+  void require_own_memory(std::size_t unit) const {
+    for (const auto& parameter : units_[unit].parameters) {
       if (!parameter->is_replaced()) continue;
       throw UsageError(fmt::format(
           "parameter {} was given other memory after finalize() (set_data(), torch::load()), and its values are in the "
@@ -738,7 +745,6 @@ class ShardedModule::Implementation : public TensorOwner {
     compute_->leave();
     turns_.clear();
     for (ParameterTensor* parameter : all_parameters_) parameter->let_go();
-    if (phase_ == Phase::not_finalized || phase_ == Phase::learning) return;
     for (BufferTensor* buffer : all_buffers_) buffer->let_go();
   }
 

@@ -160,7 +160,7 @@ void ParameterTensor::show(Window& window) {
 }
 
 void ParameterTensor::hide() {
-  replaced_ = is_replaced();
+  replaced_ = replaced_ || (mark_->shown && !tensor_.is_alias_of(shown_));
   show_as(tensor_, hidden_);
   mark_->shown = false;
   if (shown_.defined()) point_to(shown_, nullptr, mark_);
@@ -178,13 +178,6 @@ void ParameterTensor::take_own() {
   own_ = std::move(now);
   hidden_ = hidden_tensor(own_.sizes(), own_.options(), mark_);
   require_alone(own_, "parameter " + name());
-}
-
-bool ParameterTensor::is_replaced() const {
-  if (replaced_ || own_.defined()) return replaced_;
-  const auto* memory = tensor_.storage().unsafeGetStorageImpl();
-  return memory != hidden_.storage().unsafeGetStorageImpl() &&
-         !(shown_.defined() && memory == shown_.storage().unsafeGetStorageImpl());
 }
 
 void ParameterTensor::watch_gradient() {
@@ -244,12 +237,23 @@ void ParameterTensor::zero_gradient(Window& window) {
 BufferTensor::BufferTensor(at::Tensor tensor, std::string name, at::Device device)
     : tensor_(std::move(tensor)), name_(std::move(name)), buffer_(shape_of(tensor_)), device_(device) {}
 
-void BufferTensor::show(std::span<float> values) {
+void BufferTensor::require_same_shape() const {
+  if (shape_of(tensor_) == buffer_.shape()) return;
+  throw UsageError(
+      fmt::format("buffer {} was given another shape ({} in place of {}) after FullyShard was made: change the module "
+                  "before",
+                  name_, tessera::to_string(shape_of(tensor_)), tessera::to_string(buffer_.shape())));
+}
+
+void BufferTensor::require_usable() const {
+  require_same_shape();
   require_alone(detached(tensor_), "buffer " + name_);
-  const at::Tensor place = view_of(values.data(), tensor_.sizes(), DType::fp32, device_);
-  if (!is_copied()) return show_as(tensor_, place);
+}
+
+void BufferTensor::show(std::span<float> values) {
+  place_ = view_of(values.data(), tensor_.sizes(), DType::fp32, device_);
+  if (tensor_.scalar_type() == at::kFloat) return show_as(tensor_, place_);
   if (tensor_.is_meta()) show_as(tensor_, at::empty(tensor_.sizes(), tensor_.options().device(device_)));
-  place_ = place;
   take(place_);
 }
 
@@ -258,17 +262,19 @@ void BufferTensor::take(const at::Tensor& values) {
   const c10::InferenceMode normal(false);
   tensor_.copy_(values);
   common_ = values.clone();
-  version_ = tensor_._version();
 }
 
 void BufferTensor::to_runtime() {
-  if (!is_copied() || tensor_._version() == version_) return;
+  if (!is_copied() && tensor_.is_alias_of(place_)) return;
   const at::NoGradGuard no_graph;
   const c10::InferenceMode normal(false);
+  require_same_shape();
   require_exact(tensor_, name_);
-  place_.copy_(tensor_);
+  const at::Tensor values = tensor_.to(place_.options());
+  if (is_copied() && at::equal(values, common_)) return;
+  place_.copy_(values);
+  if (!is_copied()) return show_as(tensor_, place_);
   common_ = place_.clone();
-  version_ = tensor_._version();
 }
 
 void BufferTensor::from_runtime() {
@@ -276,9 +282,10 @@ void BufferTensor::from_runtime() {
 }
 
 void BufferTensor::let_go() {
-  if (is_copied()) return;
+  if (!place_.defined()) return;
   const c10::InferenceMode normal(false);
-  show_as(tensor_, tensor_.clone());
+  // Views of it that are left, and graphs that have saved it, have the same storage.
+  place_.storage().set_data_ptr(place_.clone().storage().set_data_ptr(at::DataPtr()));
 }
 
 }  // namespace tessera::torch

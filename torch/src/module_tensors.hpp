@@ -45,8 +45,8 @@ class ParameterTensor {
   const at::Tensor& own() const { return own_; }
   // The tensor's values of now are its own. Throws UsageError where it is no longer what was sharded, or shares memory.
   void take_own();
-  // Somebody has given the tensor other memory (set_data()).
-  bool is_replaced() const;
+  // Somebody has given the tensor other memory while a window showed it (set_data()).
+  bool is_replaced() const { return replaced_; }
   // Its own memory goes, and it is hidden, with the type that windows will show it in.
   void hand_over(const Precision& precision);
   // The tensor is nobody's: it has its own values where they were not handed over, else none. Views of it are errors
@@ -76,7 +76,7 @@ class ParameterTensor {
   at::Tensor shown_;            // the window's memory, which keeps its address; null while it is hidden
   NodePointer accumulator_;     // kept, because autograd would make another one
   std::size_t written_in_ = 0;  // the serial number of a window
-  bool replaced_ = false;       // while it was shown
+  bool replaced_ = false;
 };
 
 // Whole on every rank and always there. One of fp32 needs one face: the arena's memory. Another type keeps its own, and
@@ -88,22 +88,24 @@ class BufferTensor {
   Buffer& buffer() { return buffer_; }
   const std::string& name() const { return name_; }
   const at::Tensor& own() const { return tensor_; }  // until it is shown
+  // Throws UsageError where the tensor has another shape than it came with, or shares its memory.
+  void require_usable() const;
   void show(std::span<float> values);
-  void to_runtime();    // what the module has written; UsageError where fp32 does not hold it
+  void to_runtime();    // what the module has written, or was given; UsageError where fp32 does not hold it
   void from_runtime();  // what was loaded, or came from rank 0
-  void let_go();        // has memory of its own again
+  void let_go();        // its storage has memory of its own again, also for views
 
  private:
-  bool is_copied() const { return tensor_.scalar_type() != at::kFloat; }
+  bool is_copied() const { return common_.defined(); }
+  void require_same_shape() const;
   void take(const at::Tensor& values);
 
   at::Tensor tensor_;
   std::string name_;
   Buffer buffer_;
   at::Device device_;
-  at::Tensor place_;          // the arena's, of one that is copied
-  at::Tensor common_;         // what both sides had last
-  std::int64_t version_ = 0;  // of the tensor, then
+  at::Tensor place_;   // the arena's memory, from show() on
+  at::Tensor common_;  // what both sides had last, of one that is copied
 };
 
 }  // namespace tessera::torch

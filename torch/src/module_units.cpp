@@ -115,6 +115,11 @@ std::vector<NamedTensor> distinct_parameters(const ::torch::nn::Module& module) 
   return distinct(module.named_parameters(), seen);
 }
 
+std::vector<NamedTensor> distinct_buffers(const ::torch::nn::Module& module) {
+  std::unordered_set<const void*> seen;
+  return distinct(module.named_buffers(), seen);
+}
+
 std::vector<UnitMembers> divide(const ::torch::nn::Module& module, const Units& units) {
   const std::set<std::string> paths = distinct_paths(units(module));
   Division division(paths);
@@ -124,7 +129,7 @@ std::vector<UnitMembers> divide(const ::torch::nn::Module& module, const Units& 
     division.add(std::move(parameter), path);
   }
   if (division.units_.empty()) throw UsageError("the module has no parameters");
-  // One that is a parameter as well is in its unit already.
+  // One that is a parameter as well is in its unit already, so both lists are seen by one set.
   for (NamedTensor& buffer : distinct(module.named_buffers(), seen)) {
     const std::string path = unit_of(buffer.name, paths);
     division.add_buffer(std::move(buffer), path);

@@ -27,7 +27,8 @@ struct UnitMembers {
 // not fp32, a tensor that was made under torch::InferenceMode, and a module without parameters.
 std::vector<UnitMembers> divide(const ::torch::nn::Module& module, const Units& units);
 
-// The module's parameters as they are now, each once, in the order of declaration.
+// The module's parameters, and its buffers, as they are now, each once, in the order of declaration.
 std::vector<NamedTensor> distinct_parameters(const ::torch::nn::Module& module);
+std::vector<NamedTensor> distinct_buffers(const ::torch::nn::Module& module);
 
 }  // namespace tessera::torch
