@@ -141,6 +141,23 @@ TEST_CASE("a_loss_that_outlives_its_model_says_so") {
   CHECK_THROWS_WITH_AS(loss.backward(), doctest::Contains("whose FullyShard is gone"), UsageError);
 }
 
+TEST_CASE("a_graph_that_saved_a_parameter_before_an_update_is_refused_as_in_torch") {
+  const auto train = [](auto& model, Perceptron&, const torch::Tensor& input) {
+    const torch::Tensor x = input.clone().requires_grad_();
+    torch::Tensor kept;
+    model.backward(model.pass([&](Perceptron& net) {
+      kept = net.first(x);
+      return net.forward(input).sum();
+    }));
+    model.update();
+    model.backward(model.forward(input).sum() + kept.sum());
+  };
+  for (const Strategy strategy : {Strategy::ddp, Strategy::fsdp}) {
+    CHECK_THROWS_WITH(after_a_step(strategy, blocks, train),
+                      doctest::Contains("has been modified by an inplace operation"));
+  }
+}
+
 TEST_CASE("a_parameter_whose_memory_has_other_owners_is_an_error") {
   const auto finalize = [](const std::function<void(Perceptron&)>& change) {
     tessera::launch({.ranks = 1}, [&](tessera::World& world) {

@@ -275,6 +275,16 @@ class ShardedModule::Implementation : public TensorOwner {
     if (!is_between_steps()) sharded_->discard_gradients();
   }
 
+  // The runtime, for a call that ends a step and writes to parameters: torch counts such a write, so that it refuses
+  // the graph of an earlier pass that has saved one of them.
+  tessera::FullyShard& ending_step(std::string_view call) {
+    require_idle(call);
+    for (ParameterTensor* parameter : all_parameters_) {
+      if (!parameter->parameter().options().frozen) parameter->tensor().unsafeGetTensorImpl()->bump_version();
+    }
+    return *sharded_;
+  }
+
   Bytes peak_activations() const { return peak_activations_; }
 
   void take_gradient(std::size_t unit, ParameterTensor& parameter, const at::Tensor& gradient) override {
@@ -794,19 +804,12 @@ void ShardedModule::backward(const at::Tensor& loss) { implementation_->backward
 
 void ShardedModule::update() { update(UpdateOptions{}); }
 void ShardedModule::update(float learning_rate) { update(UpdateOptions{.learning_rate = learning_rate}); }
-void ShardedModule::update(const UpdateOptions& options) {
-  implementation_->require_idle("update()");
-  implementation_->sharded().update(options);
-}
+void ShardedModule::update(const UpdateOptions& options) { implementation_->ending_step("update()").update(options); }
 void ShardedModule::zero_grad() { implementation_->zero_grad(); }
 void ShardedModule::copy_to(::torch::nn::Module* plain) { implementation_->copy_to(plain); }
-void ShardedModule::skip_step() {
-  implementation_->require_idle("skip_step()");
-  implementation_->sharded().skip_step();
-}
+void ShardedModule::skip_step() { implementation_->ending_step("skip_step()").skip_step(); }
 void ShardedModule::skip_step(float learning_rate) {
-  implementation_->require_idle("skip_step()");
-  implementation_->sharded().skip_step(learning_rate);
+  implementation_->ending_step("skip_step()").skip_step(learning_rate);
 }
 bool ShardedModule::finished() {
   implementation_->require_idle("finished()");
