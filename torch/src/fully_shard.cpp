@@ -692,11 +692,9 @@ class ShardedModule::Implementation : public TensorOwner {
   void close() {
     if (!open_) return;
     if (phase_ == Phase::backward) require_gradients();
-    const std::size_t unit = open_->unit;
-    hide(unit);
+    hide(open_->unit);
     open_->window.close();
     open_.reset();
-    require_own_memory(unit);
   }
 
   void hide(std::size_t unit) {
@@ -712,20 +710,13 @@ class ShardedModule::Implementation : public TensorOwner {
     }
   }
 
-  void require_own_memory(std::size_t unit) const {
-    for (const auto& parameter : units_[unit].parameters) {
-      if (!parameter->is_replaced()) continue;
-      throw UsageError(fmt::format(
-          "parameter {} was given other memory after finalize() (set_data(), torch::load()), and its values are in the "
-          "shards: load before finalize(), or by load_weights(model.sharded(), file)",
-          parameter->name()));
-    }
-  }
-
   void require_frozen_as_before() const {
     for (ParameterTensor* parameter : all_parameters_) {
       if (parameter->tensor().requires_grad() != parameter->parameter().options().frozen) continue;
-      throw UsageError(fmt::format("requires_grad of parameter {} changed after finalize()", parameter->name()));
+      throw UsageError(
+          fmt::format("requires_grad of parameter {} changed after finalize(): freeze before that; a part that gets "
+                      "gradients in some steps only has them dropped by zero_grad(), or is a model of its own",
+                      parameter->name()));
     }
   }
 

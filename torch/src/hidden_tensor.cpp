@@ -45,27 +45,31 @@ void for_each_mark(const c10::IValue& value, const See& see) {
   }
 }
 
-bool writes(const c10::Argument& argument) {
-  return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+// set_data() asks this of the tensor that it writes to, which comes first, and is no operator itself.
+constexpr const char* asked_by_set_data = "aten::_has_compatible_shallow_copy_type";
+
+bool writes(const c10::FunctionSchema& operation, std::size_t argument) {
+  const std::string& name = operation.name();
+  if (name == asked_by_set_data) return argument == 0;
+  const c10::AliasInfo* const alias = operation.arguments()[argument].alias_info();
+  // These two change what autograd knows of a tensor, and no value.
+  return alias != nullptr && alias->isWrite() && name != "aten::requires_grad_" && name != "aten::retain_grad";
 }
 
-// These change what autograd knows of a tensor, and no value.
-bool keeps_values(const std::string& operation) {
-  return operation == "aten::requires_grad_" || operation == "aten::retain_grad";
+[[noreturn]] void refuse_write(const std::string& operation, const ParameterMark& mark) {
+  throw UsageError(fmt::format(
+      "{} was to write parameter {}, whose values are the shards', so that it would be lost: between steps, write to "
+      "the shards (model.sharded().pieces()) and call model.sharded().shards_changed(); files are loaded before "
+      "finalize(), or by load_weights(model.sharded(), file)",
+      operation == asked_by_set_data ? "set_data()" : operation, mark.parameter));
 }
 
-void require_no_write(const std::string& operation, const ParameterMark& mark) {
-  throw UsageError(
-      fmt::format("{} was to write parameter {}, whose memory in a pass is a copy, so that it would be lost: between "
-                  "steps, write to the shards (model.sharded().pieces()) and call model.sharded().shards_changed()",
-                  operation, mark.parameter));
-}
-
-void ask(const std::string& operation, const ParameterMark& mark) {
+void ask(const std::string& operation, const ParameterMark& mark, bool to_write) {
   if (mark.owner == nullptr) {
     throw UsageError(fmt::format("{} was given parameter {}, whose FullyShard is gone, and its values with it",
                                  operation, mark.parameter));
   }
+  if (to_write) refuse_write(operation, mark);
   if (!mark.shown) mark.owner->about_to_use(mark.unit, mark.parameter, operation);
 }
 
@@ -90,8 +94,7 @@ void make_whole(const c10::OperatorHandle& operation, c10::Stack* stack) {
   const ParameterMark* last = nullptr;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     for_each_mark(given[i], [&](const at::Tensor&, const ParameterMark& mark) {
-      ask(name, mark);
-      if (writes(arguments[i]) && !keeps_values(name)) require_no_write(name, mark);
+      ask(name, mark, writes(operation.schema(), i));
       last = &mark;
     });
   }

@@ -160,7 +160,6 @@ void ParameterTensor::show(Window& window) {
 }
 
 void ParameterTensor::hide() {
-  replaced_ = replaced_ || (mark_->shown && !tensor_.is_alias_of(shown_));
   show_as(tensor_, hidden_);
   mark_->shown = false;
   if (shown_.defined()) point_to(shown_, nullptr, mark_);

@@ -45,8 +45,6 @@ class ParameterTensor {
   const at::Tensor& own() const { return own_; }
   // The tensor's values of now are its own. Throws UsageError where it is no longer what was sharded, or shares memory.
   void take_own();
-  // Somebody has given the tensor other memory while a window showed it (set_data()).
-  bool is_replaced() const { return replaced_; }
   // Its own memory goes, and it is hidden, with the type that windows will show it in.
   void hand_over(const Precision& precision);
   // The tensor is nobody's: it has its own values where they were not handed over, else none. Views of it are errors
@@ -76,7 +74,6 @@ class ParameterTensor {
   at::Tensor shown_;            // the window's memory, which keeps its address; null while it is hidden
   NodePointer accumulator_;     // kept, because autograd would make another one
   std::size_t written_in_ = 0;  // the serial number of a window
-  bool replaced_ = false;
 };
 
 // Whole on every rank and always there. One of fp32 needs one face: the arena's memory. Another type keeps its own, and
