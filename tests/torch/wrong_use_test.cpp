@@ -362,6 +362,27 @@ TEST_CASE("ranks_that_name_or_learn_other_units_all_get_an_error") {
   }
 }
 
+TEST_CASE("an_error_of_torchs_says_in_which_unit_it_came_and_has_no_backtrace") {
+  std::string text;
+  try {
+    tessera::launch({.ranks = 1}, [](tessera::World& world) {
+      FullyShard model(world, std::make_shared<networks::Convolutions>(),
+                       {.units = tessera::torch::children_of("layers")}, {.precision = tessera::bf16_mixed});
+      model.finalize(tessera::Sgd{});
+      model.forward(torch::ones({4, 1, 6, 6}, torch::kBFloat16));
+    });
+  } catch (const c10::Error& error) {
+    text = error.what();
+  }
+  CAPTURE(text);
+  for (const char* words :
+       {"expected scalar type BFloat16", "in a window of unit layers.norm, which shows parameters in bf16",
+        "ModuleOptions::per_unit"}) {
+    CHECK(text.find(words) != std::string::npos);
+  }
+  CHECK(text.find("frame #") == std::string::npos);
+}
+
 TEST_CASE("an_exception_in_a_forward_pass_of_one_rank_ends_all_ranks_with_it") {
   struct Faulty : Perceptron {
     torch::Tensor forward(const torch::Tensor& input) override {

@@ -10,6 +10,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
+#include <typeinfo>
 #include <unordered_set>
 #include <utility>
 
@@ -122,8 +123,7 @@ class ShardedModule::Implementation : public TensorOwner {
       hand_over_values();
     } catch (...) {
       // Other ranks wait for this one's part, also where its caller catches this.
-      abandon();
-      throw;
+      give_up();
     }
     model.shards_changed();
     held_plan_ =
@@ -243,8 +243,7 @@ class ShardedModule::Implementation : public TensorOwner {
       for (Implementation* model : models) model->end_backward();
     } catch (...) {
       for (Implementation* model : models) model->compute_->leave();
-      abandon();
-      throw;
+      give_up();
     }
   }
 
@@ -298,17 +297,23 @@ class ShardedModule::Implementation : public TensorOwner {
   }
 
   // Does what FullyShard::abandon() does, before the window's handle ends: it would not know the cause.
-  void abandon() noexcept {
+  [[noreturn]] void give_up() {
     try {
       throw;
     } catch (const AbortedError&) {
-      // Another rank failed first.
+      throw;  // another rank failed first
     } catch (const c10::Error& error) {
-      world_.abort(error.what_without_backtrace());
+      const std::string text = error.what_without_backtrace() + in_unit();
+      world_.abort(text);
+      // One of a class of its own may be somebody's to catch.
+      if (typeid(error) != typeid(c10::Error)) throw;
+      throw c10::Error(text, {});
     } catch (const std::exception& error) {
       world_.abort(error.what());
+      throw;
     } catch (...) {
       world_.abort("something that is no std::exception was thrown");
+      throw;
     }
   }
 
@@ -428,6 +433,18 @@ class ShardedModule::Implementation : public TensorOwner {
     close();
     open_.emplace(OpenUnit{unit, 0, learning_->open({unit, WindowKind::forward})});
     for (const auto& parameter : units_[unit].parameters) parameter->show_own();
+  }
+
+  // Where an error of libtorch's came: the unit that was used last, and what may be wrong there.
+  std::string in_unit() const {
+    if (!open_ || !sharded_) return "";
+    const DType type = sharded_->plan().precision(open_->unit).parameter;
+    return fmt::format("\n(rank {}, in a window of unit {}{})", world_.rank(), units_[open_->unit].name,
+                       type == DType::fp32
+                           ? ""
+                           : fmt::format(", which shows parameters in {}: its inputs and buffers must be of that type, "
+                                         "or the unit of fp32 by ModuleOptions::per_unit, as batch norms need",
+                                         tessera::to_string(type)));
   }
 
   bool in_pass() const { return phase_ == Phase::forward || phase_ == Phase::evaluation; }
@@ -824,6 +841,6 @@ void ShardedModule::begin_pass() { implementation_->begin_pass(); }
 void ShardedModule::end_pass() { implementation_->end_pass(); }
 void ShardedModule::leave_pass() noexcept { implementation_->leave_pass(); }
 void ShardedModule::fail_pass() noexcept { implementation_->fail_pass(); }
-void ShardedModule::abandon() noexcept { implementation_->abandon(); }
+void ShardedModule::give_up() { implementation_->give_up(); }
 
 }  // namespace tessera::torch

@@ -127,7 +127,9 @@ class ShardedModule {
   void leave_pass() noexcept;  // the same for a destructor: what end_pass() might throw, the next call does
   void fail_pass() noexcept;   // the same where an exception ends it
   void note_use(const at::Tensor& tensor);  // inside a pass: of another stream of torch's, on a CUDA device
-  void abandon() noexcept;  // inside a catch block: aborts the world with the current exception as cause
+  // Inside a catch block: aborts the world with the current exception as cause, and throws it on; one of libtorch's
+  // says in which unit it came, and has no backtrace.
+  [[noreturn]] void give_up();
 
  private:
   class [[gnu::visibility("hidden")]] Implementation;
@@ -168,8 +170,7 @@ class FullyShard : public ShardedModule {
         return std::forward<Result>(result);
       }
     } catch (...) {
-      abandon();
-      throw;
+      give_up();
     }
   }
 
