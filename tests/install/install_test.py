@@ -66,7 +66,9 @@ CMAKE_WAYS = {
     "tessera": [("find_package(PkgConfig REQUIRED)\npkg_check_modules(TESSERA REQUIRED IMPORTED_TARGET tessera)\n"
                  "set(CMAKE_CXX_STANDARD 20)", "PkgConfig::TESSERA"),
                 ("find_package(tessera 0.1 REQUIRED)", "tessera::tessera")],
-    "tessera-nn": [("set(tessera_USE_STATIC ON)\nfind_package(tessera REQUIRED COMPONENTS nn)", "tessera::nn")],
+    "tessera-nn": [("set(tessera_USE_STATIC ON)\nfind_package(tessera REQUIRED COMPONENTS nn OPTIONAL_COMPONENTS audio)\n"
+                    "if(NOT tessera_nn_FOUND OR tessera_audio_FOUND)\nmessage(FATAL_ERROR \"found: nn, and no audio\")\n"
+                    "endif()", "tessera::nn")],
     "tessera-vision": [("set(tessera_USE_STATIC ON)\nfind_package(tessera REQUIRED COMPONENTS vision)", "tessera::vision")],
     "tessera-torch": [("find_package(tessera REQUIRED COMPONENTS torch)", "tessera::torch")],
 }
