@@ -4,7 +4,6 @@
 
 #include <doctest/doctest.h>
 
-#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -14,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "../sanitizers/sanitizers.hpp"
+#include "../extent.hpp"
 #include "checkpoint_model.hpp"
 #include "temporary_folder.hpp"
 #include "tessera/base/error.hpp"
@@ -27,10 +26,9 @@ namespace checkpointer_test {
 
 namespace fs = std::filesystem;
 
-// TESSERA_TEST_MATRIX=reduced: for sanitizers, to whom zero1 and zero2 show nothing that the others do not.
+// A reduced matrix is without zero1 and zero2, which show nothing that the others do not.
 std::vector<Strategy> strategies() {
-  const char* matrix = std::getenv("TESSERA_TEST_MATRIX");
-  if (matrix != nullptr && std::string(matrix) == "reduced") return {Strategy::ddp, Strategy::fsdp};
+  if (tests::reduced()) return {Strategy::ddp, Strategy::fsdp};
   return {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::fsdp};
 }
 
@@ -517,7 +515,7 @@ TEST_CASE("without_the_states_of_its_optimizer_a_model_counts_updates_from_where
 // Whatever readers refuse is refused before training, and not written.
 // Names of 110 MB take minutes under a sanitizer, which looks at one rank alone here.
 TEST_CASE("a_checkpoint_that_no_reader_would_take_is_refused_when_the_checkpointer_is_made" *
-          doctest::skip(TESSERA_ADDRESS_SANITIZER || TESSERA_THREAD_SANITIZER)) {
+          doctest::skip(tests::sanitized)) {
   const TemporaryFolder folder;
   const auto complaint = [&](std::size_t parameters, std::size_t length, const Shape& shape, Bytes split) {
     std::string text;

@@ -13,6 +13,7 @@
 #include <set>
 #include <string>
 
+#include "../extent.hpp"
 #include "small_save.hpp"
 #include "temporary_folder.hpp"
 #include "tessera/checkpoint/checkpoint_reader.hpp"
@@ -100,10 +101,7 @@ Outcome run_and_kill(const fs::path& directory, std::size_t point) {
   }
 }
 
-std::size_t stride() {
-  const char* matrix = std::getenv("TESSERA_TEST_MATRIX");
-  return matrix != nullptr && std::string(matrix) == "reduced" ? 9 : 1;
-}
+std::size_t stride() { return tests::reduced() ? 9 : 1; }
 
 }  // namespace
 

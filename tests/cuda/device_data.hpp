@@ -1,11 +1,10 @@
 // The tests on CUDA devices share these: streams, and buffers of the device with guards around them.
 #pragma once
 
-#include <cstdlib>
 #include <cstring>
-#include <string_view>
 #include <vector>
 
+#include "../extent.hpp"
 #include "../kernels/cases.hpp"
 #include "tessera/device/arena.hpp"
 #include "tessera/device/cuda.hpp"
@@ -13,12 +12,6 @@
 #include "tessera/kernels/elementwise.hpp"
 
 namespace tessera::test {
-
-// Sanitizers make the emulated device's many threads slow.
-inline bool reduced_matrix() {
-  const char* value = std::getenv("TESSERA_TEST_MATRIX");
-  return value != nullptr && std::string_view(value) == "reduced";
-}
 
 inline Stream cuda_stream(StreamMode mode = StreamMode::immediate) {
   return Stream(Device::cuda(0), {.name = "cuda test", .mode = mode});

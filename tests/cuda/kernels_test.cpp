@@ -338,7 +338,7 @@ TEST_CASE("cuda: the squared norm has the CPU's bits, beyond one round of fp64 l
   };
   with_each_shape(check);
   for (std::size_t blocks : {63u, 64u, 65u, 129u}) check(blocks * kernels::norm_block + 7, 1);
-  if (!reduced_matrix()) check((kernels::norm_lanes + 3) * kernels::norm_block + 5, 0);
+  if (!tests::reduced()) check((kernels::norm_lanes + 3) * kernels::norm_block + 5, 0);
 }
 
 TEST_CASE("cuda: sums over ranks have the CPU's bits, by pointers and at equal distances") {

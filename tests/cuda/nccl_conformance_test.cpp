@@ -4,12 +4,11 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <string>
-#include <string_view>
 
 #include "../comm/conformance.hpp"
 #include "../comm/property.hpp"
+#include "../extent.hpp"
 #include "nccl_ranks.hpp"
 
 using namespace tessera;
@@ -27,8 +26,7 @@ void check(Property property, NcclRanks how) {
 
 // Staging so small that sums go in many rounds; calls that take their time; an NCCL that keeps no order.
 void check_in_all_ways(Property property, int least_ranks, std::chrono::milliseconds timeout) {
-  const char* const matrix = std::getenv("TESSERA_TEST_MATRIX");
-  const bool reduced = matrix != nullptr && std::string_view(matrix) == "reduced";
+  const bool reduced = tests::reduced();
   for (int ranks = reduced ? std::max(least_ranks, 3) : least_ranks; ranks <= (reduced ? 3 : 4); ++ranks) {
     check(property, {.ranks = ranks, .timeout = timeout});
   }

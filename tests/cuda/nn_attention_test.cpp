@@ -31,7 +31,7 @@ TEST_CASE_TEMPLATE("cuda: attention and its gradients are near the CPU's", T, TE
   for (const Set set : available()) {
     for (const AttentionShape& shape : shapes) {
       for (const Dropout& dropout : {Dropout{}, some_dropout}) {
-        if (set == Set::own && reduced_matrix() && dropout.probability == 0.0f && shape.sequence < 97) continue;
+        if (set == Set::own && tests::reduced() && dropout.probability == 0.0f && shape.sequence < 97) continue;
         if (set != Set::own && (dropout.probability != 0.0f || std::is_same_v<T, float>)) continue;
         CAPTURE(to_string(set));
         CAPTURE(shape.sequence);

@@ -2,14 +2,12 @@
 // on the CPU, bit for bit.
 #include <doctest/doctest.h>
 
-#include <cstdlib>
 #include <cstring>
 #include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "tessera/base/error.hpp"
@@ -191,11 +189,6 @@ constexpr Accumulation accumulations[] = {
     {1, AccumulationMode::automatic}, {3, AccumulationMode::reduced}, {3, AccumulationMode::local}};
 constexpr Strategy strategies[] = {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::fsdp};
 
-bool reduced_matrix() {
-  const char* value = std::getenv("TESSERA_TEST_MATRIX");
-  return value != nullptr && std::string_view(value) == "reduced";
-}
-
 // A matrix that is reduced accumulates in one way with each strategy, another one in each `turn`: three of them have
 // every pair.
 struct Matrix {
@@ -205,7 +198,7 @@ struct Matrix {
   BackendChoice backend = BackendChoice::automatic;
 
   bool has(std::size_t strategy, std::size_t accumulation) const {
-    return !reduced_matrix() || (strategy + turn) % std::size(accumulations) == accumulation;
+    return !tests::reduced() || (strategy + turn) % std::size(accumulations) == accumulation;
   }
 };
 
@@ -214,7 +207,7 @@ template <typename T>
 void check_matrix(const Matrix& matrix) {
   int compared = 0;
   for (const int ranks : matrix.rank_counts) {
-    if (reduced_matrix() && ranks != 3) continue;
+    if (tests::reduced() && ranks != 3) continue;
     for (std::size_t a = 0; a < std::size(accumulations); ++a) {
       Case reference{.device = DeviceChoice::cpu, .ranks = ranks, .precision = matrix.precision};
       reference.sharding.micro_batches = accumulations[a].micro_batches;
@@ -224,7 +217,7 @@ void check_matrix(const Matrix& matrix) {
       for (std::size_t s = 0; s < std::size(strategies); ++s) {
         if (!matrix.has(s, a)) continue;
         for (const bool tested : {false, true}) {
-          if ((reduced_matrix() || matrix.backend == BackendChoice::nccl) && !tested) continue;
+          if ((tests::reduced() || matrix.backend == BackendChoice::nccl) && !tested) continue;
           Case which = reference;
           which.device = DeviceChoice::cuda;
           which.backend = matrix.backend;
@@ -336,7 +329,7 @@ TEST_CASE("cuda: over_nccl_every_strategy_equals_ddp_on_the_cpu_bitwise") {
     matrix.rank_counts = {ranks};
     check_matrix<float>(matrix);
   }
-  if (reduced_matrix()) return;
+  if (tests::reduced()) return;
   matrix.precision = bf16_mixed;
   check_matrix<bf16>(matrix);
 }

@@ -1,11 +1,11 @@
 // Planned bytes equal measured bytes in every category: five models × strategies × precisions × prefetch × ranks, each
-// really run. TESSERA_TEST_MATRIX=reduced takes fewer ranks.
+// really run. a reduced matrix takes fewer ranks.
 #include <doctest/doctest.h>
 
-#include <cstdlib>
 #include <string>
 #include <vector>
 
+#include "../extent.hpp"
 #include "memory/measured.hpp"
 #include "memory/models.hpp"
 #include "memory/require_probe.hpp"
@@ -17,8 +17,7 @@ namespace {
 using namespace tessera;
 
 std::vector<int> ranks_of_matrix() {
-  const char* value = std::getenv("TESSERA_TEST_MATRIX");
-  if (value != nullptr && std::string(value) == "reduced") return {1, 3, 8};
+  if (tests::reduced()) return {1, 3, 8};
   return {1, 2, 3, 4, 5, 6, 7, 8};
 }
 

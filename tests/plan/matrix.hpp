@@ -2,11 +2,9 @@
 // the others.
 #pragma once
 
-#include <cstdlib>
 #include <functional>
-#include <string_view>
 
-#include "../sanitizers/sanitizers.hpp"
+#include "../extent.hpp"
 #include "models.hpp"
 
 namespace tessera::plan {
@@ -100,16 +98,10 @@ inline void for_each_nth_plan(std::size_t stride, const PlanBody& body) {
   }
 }
 
-inline bool reduced_matrix() {
-  const char* value = std::getenv("TESSERA_TEST_MATRIX");
-  return value != nullptr && std::string_view(value) == "reduced";
-}
-
 // Enough for a property that does not depend on the finer points of a schedule. Sanitizers look for other faults than
 // such a property's, and slow compiling down tenfold.
 inline void for_sampled_plans(const PlanBody& body) {
-  constexpr bool sanitized = TESSERA_ADDRESS_SANITIZER || TESSERA_THREAD_SANITIZER;
-  for_each_nth_plan(sanitized ? 211 : reduced_matrix() ? 101 : 53, body);
+  for_each_nth_plan(tests::sanitized ? 211 : tests::reduced() ? 101 : 53, body);
 }
 
 }  // namespace tessera::plan

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "../stress/extent.hpp"
+#include "../extent.hpp"
 #include "matrix.hpp"
 #include "models.hpp"
 #include "mutants.hpp"
@@ -202,7 +202,7 @@ Tally judge(const MutantClass& mutants, const std::vector<Subject>& plans) {
 }
 
 std::vector<Subject> selection(const std::vector<Subject>& all) {
-  const std::size_t step = stress::sanitized ? 23 : 7;  // under sanitizers a mutant takes ten times as long
+  const std::size_t step = tests::sanitized ? 23 : 7;  // under sanitizers a mutant takes ten times as long
   std::vector<Subject> result;
   for (std::size_t index = 0; index < all.size(); index += step) result.push_back(all[index]);
   return result;
@@ -211,7 +211,7 @@ std::vector<Subject> selection(const std::vector<Subject>& all) {
 }  // namespace
 
 TEST_CASE("verify_objects_to_every_mutant_of_every_class") {
-  const std::vector<Subject> plans = reduced_matrix() ? selection(subjects()) : subjects();
+  const std::vector<Subject> plans = tests::reduced() ? selection(subjects()) : subjects();
   for (const Subject& subject : plans) REQUIRE_MESSAGE(verify(subject.plan).ok(), subject.name);
   Score score;
   const auto judge_all = [&](const std::vector<MutantClass>& group, const std::vector<Subject>& on) {

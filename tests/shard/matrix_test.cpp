@@ -1,10 +1,9 @@
 // Strategies, prefetch depths, resharding, overlap and test modes leave the bits alone.
 #include <doctest/doctest.h>
 
-#include <cstdlib>
 #include <optional>
-#include <string_view>
 
+#include "../extent.hpp"
 #include "toy_model.hpp"
 
 namespace {
@@ -13,12 +12,10 @@ using tessera::AccumulationMode;
 using tessera::Strategy;
 using toy::Run;
 
-bool reduced_matrix() {
-  const char* value = std::getenv("TESSERA_TEST_MATRIX");
-  return value != nullptr && std::string_view(value) == "reduced";
+std::vector<int> rank_counts() {
+  if (tests::sanitized) return {3};
+  return tests::reduced() ? std::vector<int>{1, 3} : std::vector<int>{1, 2, 3, 4, 7};
 }
-
-std::vector<int> rank_counts() { return reduced_matrix() ? std::vector<int>{1, 3} : std::vector<int>{1, 2, 3, 4, 7}; }
 
 struct Accumulation {
   std::size_t micro_batches;
@@ -55,7 +52,7 @@ void check_matrix(
     for (const Accumulation& accumulation : accumulations()) {
       Run base;
       base.ranks = ranks;
-      base.steps = 20;
+      base.steps = tests::sanitized ? 5 : 20;
       base.options.precision = precision;
       base.options.micro_batches = accumulation.micro_batches;
       base.options.accumulation = accumulation.mode;
@@ -96,7 +93,7 @@ TEST_CASE("every_strategy_equals_ddp_bitwise_with_frozen_parameters_and_units") 
 }
 
 TEST_CASE("test_modes_and_a_queued_compute_stream_leave_the_bits_alone") {
-  for (const int ranks : reduced_matrix() ? std::vector<int>{2} : std::vector<int>{1, 2, 4}) {
+  for (const int ranks : tests::reduced() ? std::vector<int>{2} : std::vector<int>{1, 2, 4}) {
     for (const Strategy strategy : tessera::flat_strategies) {
       for (const Accumulation& accumulation : accumulations()) {
         Run run;
@@ -135,7 +132,7 @@ constexpr std::size_t bucket_caps[] = {0, 3800, 1 << 20};
 template <typename T>
 void check_bucket_caps(const Run& base) {
   int compared = 0;
-  for (const int ranks : reduced_matrix() ? std::vector<int>{1, 3} : std::vector<int>{1, 2, 3, 7}) {
+  for (const int ranks : rank_counts()) {
     for (const Accumulation& accumulation : accumulations()) {
       Run run = base;
       run.ranks = ranks;

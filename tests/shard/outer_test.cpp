@@ -10,9 +10,9 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "../extent.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/checkpoint/weights.hpp"
 #include "tessera/optim/sgd.hpp"
@@ -25,11 +25,6 @@ using tessera::OuterOptions;
 using tessera::Strategy;
 using toy::Run;
 using toy::Values;
-
-bool reduced_matrix() {
-  const char* value = std::getenv("TESSERA_TEST_MATRIX");
-  return value != nullptr && std::string_view(value) == "reduced";
-}
 
 struct MeshOfRanks {
   int replicas;
@@ -95,12 +90,12 @@ void check_strategies(const Run& base) {
   int compared = 0;
   std::size_t index = 0;
   for (Run run : bases(base)) {
-    if (reduced_matrix() && index++ % 3 != 0) continue;
+    if (tests::reduced() && index++ % 3 != 0) continue;
     run.options.strategy = Strategy::ddp;
     const toy::Result reference = toy::train<T>(run);
     std::size_t of_run = index;
     for (const Run& variant : variants(run)) {
-      if (reduced_matrix() && of_run++ % 4 != 0) continue;
+      if (tests::reduced() && of_run++ % 4 != 0) continue;
       INFO(toy::describe(variant));
       CHECK(toy::same_bits(toy::train<T>(variant), reference));
       ++compared;

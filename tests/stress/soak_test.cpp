@@ -126,7 +126,7 @@ Outcome train(const Piece& piece, Watch watch) {
 }
 
 TEST_CASE("a_long_run_holds_no_more_at_its_end_and_has_the_bits_of_the_same_run_in_pieces") {
-  const std::size_t steps = stress::extent(10'000, 300);
+  const std::size_t steps = tests::reduced() ? 300 : 10'000;
   std::optional<Held> early;
   std::optional<Held> late;
   const Outcome whole = train({.first = 1, .last = steps}, [&](std::size_t step) {
@@ -137,7 +137,7 @@ TEST_CASE("a_long_run_holds_no_more_at_its_end_and_has_the_bits_of_the_same_run_
   CHECK(late->threads == early->threads);
   CHECK(late->files == early->files);
   // Sanitizers keep what was freed.
-  if (!stress::sanitized) CHECK(late->resident <= early->resident + 128);
+  if (!tests::sanitized) CHECK(late->resident <= early->resident + 128);
 
   const TemporaryFolder folder;
   Outcome last;
@@ -159,7 +159,7 @@ TEST_CASE("a_long_run_holds_no_more_at_its_end_and_has_the_bits_of_the_same_run_
 
 // The measurement rests on this: 64 bytes a step are seen.
 TEST_CASE("a_leak_of_sixty_four_bytes_a_step_would_be_seen") {
-  if (stress::sanitized) return;
+  if (tests::sanitized) return;
   const std::size_t before = resident_kib();
   std::vector<std::unique_ptr<char[]>> leaked(9000);
   for (auto& block : leaked) {

@@ -1,13 +1,13 @@
-// How much of a stress test runs: all of it, or a little where every step takes many times as long.
+// How much of a product of options a test tries: all of it (scripts/test --all), a selection (scripts/test), or, under
+// a sanitizer, which looks at accesses and not at values, what brings each kind of access about.
 #pragma once
 
-#include <cstddef>
 #include <cstdlib>
 #include <string_view>
 
-#include "../sanitizers/sanitizers.hpp"
+#include "sanitizers/sanitizers.hpp"
 
-namespace stress {
+namespace tests {
 
 inline constexpr bool sanitized = TESSERA_ADDRESS_SANITIZER || TESSERA_THREAD_SANITIZER;
 
@@ -16,6 +16,4 @@ inline bool reduced() {
   return sanitized || (value != nullptr && std::string_view(value) == "reduced");
 }
 
-inline std::size_t extent(std::size_t full, std::size_t little) { return reduced() ? little : full; }
-
-}  // namespace stress
+}  // namespace tests
