@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <limits>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -187,10 +188,14 @@ struct Score {
   }
 };
 
+// Under a sanitizer, where a mutant takes ten times as long, 30 of each class are enough.
 Tally judge(const MutantClass& mutants, const std::vector<Subject>& plans) {
+  const std::size_t most = tests::sanitized ? 30 : std::numeric_limits<std::size_t>::max();
   Tally tally;
   for (const Subject& subject : plans) {
+    if (tally.mutants >= most) break;
     const auto take = [&](const Plan& mutant, const std::string& place) {
+      if (tally.mutants >= most) return;
       ++tally.mutants;
       const Verification verification = mutants.on_one_rank ? verify(subject.plan, mutant) : verify(mutant);
       tally.caught += verification.ok() ? 0 : 1;
@@ -202,9 +207,8 @@ Tally judge(const MutantClass& mutants, const std::vector<Subject>& plans) {
 }
 
 std::vector<Subject> selection(const std::vector<Subject>& all) {
-  const std::size_t step = tests::sanitized ? 23 : 7;  // under sanitizers a mutant takes ten times as long
   std::vector<Subject> result;
-  for (std::size_t index = 0; index < all.size(); index += step) result.push_back(all[index]);
+  for (std::size_t index = 0; index < all.size(); index += 7) result.push_back(all[index]);
   return result;
 }
 
