@@ -271,6 +271,10 @@ void dump_weights(FullyShard& model, const std::filesystem::path& path,
   World& world = model.world();
   std::map<std::string, std::string> metadata = said;
   metadata["writer"] = "tessera " + std::string(version);
+  // Where headers differ in length, ranks would write over each other's tensors.
+  std::uint64_t hash = fnv1a_basis;
+  for (const auto& [name, text] : metadata) hash = fnv1a(fmt::format("{} {} {} ", name.size(), name, text), hash);
+  world.require_equal(hash, "the metadata of dump_weights(), by its hash,");
   const ModelTensors tensors(model);
   SafetensorsWriter writer(path, tensors.specs, metadata);
   const bool creates = world.rank() == 0;

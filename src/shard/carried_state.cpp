@@ -3,6 +3,7 @@
 #include "shard/carried_state.hpp"
 
 #include <algorithm>
+#include <string>
 
 #include "shard/pieces.hpp"
 #include "tessera/kernels/elementwise.hpp"
@@ -79,7 +80,7 @@ std::vector<float> CarriedState::whole(const Unit& unit, const Parameter& parame
     values = share->second.values;
     mine.push_back({&parameter, share->second.first, values});
   }
-  return whole_parameter(world_, plan_, {parameter, owned}, mine);
+  return whole_parameter(world_, plan_, {parameter, "carried state " + std::to_string(state), owned}, mine);
 }
 
 // States keep their age under another program's count, and what starts to be trained has seen no update.

@@ -62,7 +62,7 @@ std::size_t program_or_current(ModelState& model, std::optional<std::size_t> pro
 
 // Ranks that take steps together count alike, and replicas that train apart each for themselves. Collective.
 template <typename Count>
-void require_alike(ModelState& model, std::span<const Count> counts, std::string_view call) {
+void require_alike(ModelState& model, std::span<const Count> counts, const std::string& call) {
   const std::string_view mine(reinterpret_cast<const char*>(counts.data()), counts.size_bytes());
   const std::vector<std::uint64_t> all = gather_values(model.world(), fnv1a(mine), call);
   const plan::MeshShape& mesh = model.plan.mesh;
@@ -103,7 +103,7 @@ std::vector<float> ModelInspection::whole(const Parameter& parameter, std::strin
   const plan::Content& content = content_of(model, unit, state);
   std::vector<float> copy;
   const HostPieces here(stream(), settled_pieces(executor, unit.index(), content, copy));
-  return whole_parameter(world(), plan(), {parameter, plan().own(unit.index(), content)}, here.pieces());
+  return whole_parameter(world(), plan(), {parameter, state, plan().own(unit.index(), content)}, here.pieces());
 }
 
 std::span<float> ModelInspection::buffer(const Buffer& buffer) {
@@ -145,7 +145,8 @@ std::vector<GradientNorm> ModelInspection::gradient_norms() {
       kernels::sum_of_squares(host, piece.values.data(), piece.values.size(), &mine[next]);
     }
   }
-  const std::vector<std::byte> all = world.gather(std::as_bytes(std::span<const double>(mine)), "gradient norms");
+  const std::vector<std::byte> all = world.gather(std::as_bytes(std::span<const double>(mine)),
+                                                  "gradient norms of " + plan.programs[executor.program()].name);
   for (std::size_t rank = 0; rank < static_cast<std::size_t>(world.size()); ++rank) {
     for (std::size_t i = 0; i < result.size(); ++i) {
       if (!is_with(plan, rank, world, plan.apart(result[i].parameter->unit()->index()))) continue;
@@ -169,7 +170,7 @@ kernels::StepScalars ModelInspection::step_scalars(std::optional<std::size_t> pr
 void ModelInspection::set_step_scalars(const kernels::StepScalars& scalars, std::optional<std::size_t> program) {
   Executor& executor = state().executor_between_steps("set_step_scalars()");
   const std::size_t index = program_or_current(state(), program);
-  require_alike(state(), std::span(&scalars, 1), "set_step_scalars()");
+  require_alike(state(), std::span(&scalars, 1), "set_step_scalars() of program " + plan().programs[index].name);
   tessera::set_step_scalars(executor, index, scalars);
 }
 
@@ -185,7 +186,7 @@ void ModelInspection::set_states_begun(const Unit& unit, std::vector<std::int64_
                                  begun.size(), unit.parameters().size()));
   }
   state().require_one_role("set_states_begun()");
-  require_alike(state(), std::span<const std::int64_t>(begun), "set_states_begun()");
+  require_alike(state(), std::span<const std::int64_t>(begun), "set_states_begun() of unit " + unit.name());
   executor.synchronize();
   executor.operations().set_begun(unit.index(), std::move(begun));
 }

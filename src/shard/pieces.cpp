@@ -76,7 +76,7 @@ bool is_with(const plan::Plan& plan, std::size_t rank, const World& world, AxisS
 
 std::vector<float> whole_parameter(World& world, const plan::Plan& plan, const WholeParameter& asked,
                                    std::span<const ParameterPiece> pieces) {
-  const auto& [parameter, owned] = asked;
+  const auto& [parameter, state, owned] = asked;
   const Unit& unit = *parameter.unit();
   const std::size_t index = unit.index_of(parameter);
   std::vector<std::optional<plan::ShardPiece>> shares;  // by rank: at most one piece of a parameter is in what it owns
@@ -97,7 +97,7 @@ std::vector<float> whole_parameter(World& world, const plan::Plan& plan, const W
   std::vector<float> sent(largest, 0.0f);
   if (mine != pieces.end()) std::copy(mine->values.begin(), mine->values.end(), sent.begin());
   const std::vector<std::byte> all =
-      world.gather(std::as_bytes(std::span<const float>(sent)), fmt::format("whole({})", parameter.name()));
+      world.gather(std::as_bytes(std::span<const float>(sent)), fmt::format("whole({}), {}", parameter.name(), state));
   std::vector<float> result(parameter.elements());
   for (std::size_t rank = 0; rank < shares.size(); ++rank) {
     if (!shares[rank] || !is_with(plan, rank, world, plan.mesh.axes() - owned)) continue;

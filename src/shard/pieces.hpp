@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "tessera/comm/world.hpp"
@@ -40,6 +41,7 @@ bool is_with(const plan::Plan& plan, std::size_t rank, const World& world, AxisS
 // (Plan::own). `pieces`: this rank's of the unit, of which those of the parameter are taken. Collective; blocks.
 struct WholeParameter {
   const Parameter& parameter;
+  std::string_view state;  // all ranks mean the same
   AxisSet owned;
 };
 std::vector<float> whole_parameter(World& world, const plan::Plan& plan, const WholeParameter& asked,

@@ -305,6 +305,17 @@ TEST_CASE("what_a_file_says_of_its_model_must_be_what_the_one_that_loads_it_says
   CHECK_MESSAGE(found[0].find("its \"heads\" is \"4\", the model's is 2") != std::string::npos, found[0]);
 }
 
+TEST_CASE("ranks_that_would_write_different_headers_are_told_and_no_file_is_made") {
+  const TemporaryFolder folder;
+  with_model({.ranks = 3}, [&](FullyShard& model) {
+    const std::string heads = model.world().rank() == 1 ? "16" : "4";
+    CHECK_THROWS_WITH_AS(dump_weights(model, folder / "file", {{"heads", heads}}),
+                         doctest::Contains("the metadata of dump_weights(), by its hash, must be equal: ranks 0, 2"),
+                         CommunicationError);
+    CHECK_FALSE(std::filesystem::exists(folder / "file"));
+  });
+}
+
 TEST_CASE("ranks_that_load_different_files_are_told") {
   const TemporaryFolder folder;
   with_model({}, [&](FullyShard& model) { dump_weights(model, folder / "before"); });

@@ -543,7 +543,7 @@ TEST_CASE("ranks_that_set_other_counts_than_those_that_they_take_steps_with_are_
     return text;
   };
   for (const bool begun : {false, true}) {
-    const std::string call = begun ? "set_states_begun()" : "set_step_scalars()";
+    const std::string call = begun ? "set_states_begun() of unit first" : "set_step_scalars() of program train";
     CHECK(refusal_of(begun, 1, {7, 7, 7}) == "");
     const std::string of_three = refusal_of(begun, 1, {7, 8, 7});
     CHECK_MESSAGE(of_three.starts_with(call + ": what it is given, by its hash, must be equal: ranks 0, 2 said"),
@@ -554,6 +554,17 @@ TEST_CASE("ranks_that_set_other_counts_than_those_that_they_take_steps_with_are_
     CHECK_MESSAGE(of_one.find("must be equal: rank 2 said") != std::string::npos, of_one);
     CHECK(of_one.find("; rank 3 said") != std::string::npos);
   }
+}
+
+// All of these are of one size.
+TEST_CASE("ranks_that_ask_for_the_values_of_different_states_are_told") {
+  CHECK_THROWS_WITH_AS(tessera::launch({.ranks = 2},
+                                       [](World& world) {
+                                         Job job(world, {});
+                                         job.finalize();
+                                         job.model.whole(job.first.weight, world.rank() == 1 ? "m" : "master");
+                                       }),
+                       doctest::Contains("\"whole(first.weight), m\""), tessera::CommunicationError);
 }
 
 }  // namespace

@@ -14,8 +14,8 @@ namespace tessera {
 
 // Writes the masters, and rank 0's buffers; with outer steps (FullyShardOptions::outer), where replicas have masters of
 // their own, what they had in common last. The file appears under its name when it is whole, and not at all when a rank
-// fails: then every rank gets a DataError. `metadata`: what the file says beside its tensors. Collective; synchronises;
-// between steps.
+// fails: then every rank gets a DataError. `metadata`: what the file says beside its tensors, the same on
+// every rank (else a CommunicationError). Collective; synchronises; between steps.
 void dump_weights(FullyShard& model, const std::filesystem::path& path,
                   const std::map<std::string, std::string>& metadata = {});
 
