@@ -63,7 +63,7 @@ Executor::Executor(const ExecutorInput& input)
       ledgers_(input.units),
       progress_(plan_),
       last_steps_(plan_.programs.size()) {
-  make_streams();
+  make_streams(input);
   operations_.make_communicators(world_);
   make_events();
   make_touches();
@@ -86,15 +86,15 @@ Executor::~Executor() {
   streams_ = {};  // before what their work uses
 }
 
-void Executor::make_streams() {
+void Executor::make_streams(const ExecutorInput& input) {
   for (std::size_t id = 0; id < plan::stream_count; ++id) {
     if (!plan_.uses(static_cast<StreamId>(id))) continue;
     StreamOptions options;
     options.name = fmt::format("r{}.{}", world_.rank(), to_string(static_cast<StreamId>(id)));
     const bool communicating = communicates(static_cast<StreamId>(id));
-    options.mode = id != static_cast<std::size_t>(StreamId::compute) || diagnostics_.queue_compute
-                       ? StreamMode::queued
-                       : StreamMode::immediate;
+    const bool computing = id == static_cast<std::size_t>(StreamId::compute);
+    options.mode = !computing || diagnostics_.queue_compute ? StreamMode::queued : StreamMode::immediate;
+    if (computing) options.cuda_stream = input.cuda_stream;
     options.meets_peers = true;
     options.priority = communicating ? StreamPriority::high : StreamPriority::normal;
     limit_waits(options, world_);

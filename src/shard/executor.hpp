@@ -74,7 +74,7 @@ class Executor final : public WindowHost {
     bool write;
   };
 
-  void make_streams();
+  void make_streams(const ExecutorInput& input);
   void make_events();
   void make_touches();
   void make_range_names();

@@ -248,7 +248,7 @@ Checkpointing checkpointing(const ModelState& model) {
 plan::CompileInput compile_input(const ModelState& model) {
   const auto& [strategy, sharding, replicas, mesh, outer, precision, micro_batches, accumulation, seed, loss_scaling,
                prefetch, reshard_after_forward, overlap_reduction, bucket_cap, program, activations, checkpoints,
-               memory_limit, diagnostics] = model.options;
+               memory_limit, diagnostics, cuda_stream] = model.options;
   plan::CompileInput input;
   for (const auto& unit : model.units) input.units.push_back(unit->spec());
   input.programs = plan_programs(model);
@@ -312,6 +312,7 @@ void make_executor(ModelState& model) {
                                                                     .optimizers = model.optimizers,
                                                                     .seed = model.options.seed,
                                                                     .diagnostics = model.options.diagnostics,
+                                                                    .cuda_stream = model.options.cuda_stream,
                                                                     .loss_scaling = model.loss_scaling,
                                                                     .outer = outer_settings(model),
                                                                     .gradient_hook = model.hook,

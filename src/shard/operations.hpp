@@ -38,6 +38,7 @@ struct ExecutorInput {
   std::span<const Optimizer* const> optimizers;   // by program
   std::uint64_t seed;
   Diagnostics diagnostics;
+  std::optional<void*> cuda_stream;  // to compute on; none: a new one
   kernels::LossScaling loss_scaling;
   kernels::OuterSettings outer;                // read by plans with outer steps
   const GradientHook& gradient_hook;           // empty: none

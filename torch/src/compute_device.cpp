@@ -10,6 +10,7 @@ namespace {
 class CpuComputeDevice final : public ComputeDevice {
  public:
   at::Device device() const override { return at::kCPU; }
+  std::optional<void*> lasting_stream() const override { return std::nullopt; }
   void enter(Stream&) override {}
   void leave() noexcept override {}
   void note_use(const at::Tensor&) override {}

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <optional>
 
 #include "tessera/base/bytes.hpp"
 #include "tessera/device/stream.hpp"
@@ -17,6 +18,9 @@ class ComputeDevice {
   ComputeDevice& operator=(const ComputeDevice&) = delete;
 
   virtual at::Device device() const = 0;
+  // The stream for a model to compute on; none on the CPU. Torch's allocator records events on it when a tensor that
+  // was noted is freed, be it after the model, so it never ends.
+  virtual std::optional<void*> lasting_stream() const = 0;
   // Until leave(), what torch computes on this thread stands in the order of the model's stream: behind what was
   // torch's current stream before, and in front of what that one is given after leave(). Once at a time.
   virtual void enter(Stream& stream) = 0;

@@ -25,6 +25,11 @@ class CudaComputeDevice final : public ComputeDevice {
 
   at::Device device() const override { return device_; }
 
+  // Torch destroys no stream of its pool.
+  std::optional<void*> lasting_stream() const override {
+    return c10::cuda::getStreamFromPool(false, device_.index()).stream();
+  }
+
   void enter(Stream& stream) override {
     const auto index = device_.index();
     around_ = c10::cuda::getCurrentCUDAStream(index);

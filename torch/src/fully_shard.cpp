@@ -76,6 +76,7 @@ class ShardedModule::Implementation : public TensorOwner {
         compute_(make_compute_device(world.device())),
         ends_with_world_(world.before_end([this] { let_go(); })) {
     require_own_device();
+    if (!options_.cuda_stream) options_.cuda_stream = compute_->lasting_stream();
     // Torch would give each rank all of the machine's cores.
     at::set_num_threads(world.threads());
     for (UnitMembers& members : divide(*module_, module_options_.units)) take_up(members);

@@ -75,6 +75,9 @@ struct FullyShardOptions {
   std::optional<Bytes> memory_limit =
       std::nullopt;  // finalize() refuses a plan whose arena is larger, and names a setting that fits
   Diagnostics diagnostics = {};
+  // On a CUDA device the model computes on this cudaStream_t of the program's own, which outlives it. Default: a new
+  // one.
+  std::optional<void*> cuda_stream = std::nullopt;
 };
 
 }  // namespace tessera

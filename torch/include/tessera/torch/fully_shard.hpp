@@ -9,7 +9,8 @@
 //
 // Where ranks compute on CUDA devices (a libtorch with CUDA, one device for each rank) the model's stream is torch's
 // current one inside a pass and in backward(): behind what torch's current stream was given before, and in front of
-// what it is given after. Whatever other streams of torch's bring along, their user tells torch's allocator, as ever
+// what it is given after. It is of torch's pool, or FullyShardOptions::cuda_stream, which then outlives what the model
+// is called with. Whatever other streams of torch's bring along, their user tells torch's allocator, as ever
 // (record_stream).
 //
 // A parameter keeps its tensor for the model's life: its shape, its type, its place in the module. Its values are the
