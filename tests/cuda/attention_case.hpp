@@ -45,12 +45,18 @@ struct AttentionCase {
   std::vector<float> statistics;
 };
 
+// How many elements behind an aligned address the matrices begin.
+struct Shifts {
+  std::size_t qkv = 0, out = 0, dout = 0, dqkv = 0;
+};
+
 template <typename T>
-void run(DeviceKind kind, AttentionCase<T>& c) {
+void run(DeviceKind kind, AttentionCase<T>& c, const Shifts& shifts = {}) {
   Stream stream = stream_on(kind);
   const nn::AttentionShape& s = c.shape;
-  DeviceMatrix<T> qkv(kind, c.qkv, s.rows(), 3 * s.dim()), dqkv(kind, s.rows(), 3 * s.dim());
-  DeviceMatrix<T> out(kind, s.rows(), s.dim()), dout(kind, c.dout, s.rows(), s.dim());
+  DeviceMatrix<T> qkv(kind, c.qkv, s.rows(), 3 * s.dim(), shifts.qkv);
+  DeviceMatrix<T> dqkv(kind, s.rows(), 3 * s.dim(), shifts.dqkv);
+  DeviceMatrix<T> out(kind, s.rows(), s.dim(), shifts.out), dout(kind, c.dout, s.rows(), s.dim(), shifts.dout);
   DeviceMatrix<float> statistics(kind, 1, s.statistics());
   DeviceBuffer<float> forward_scratch(kind, nn::attention_forward_scratch<T>(s, kind));
   DeviceBuffer<float> scratch(kind, nn::attention_backward_scratch<T>(s, kind));

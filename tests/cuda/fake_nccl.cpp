@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <thread>
@@ -75,6 +77,8 @@ struct Pending {
   bool open = false;
 };
 thread_local Pending pending;
+
+std::array<std::atomic<int>, 8> running_on;  // launches, by device
 
 // A handle goes at once when it is aborted; launches keep what they need of it.
 std::shared_ptr<Comm>& shared_comm_of(NcclLibrary::Handle handle) {
@@ -360,11 +364,17 @@ NcclState FakeNccl::launch(const Call& call, std::vector<Operation> operations) 
       static_cast<unsigned>(faults_.delay_seed * 1000 + number * 16 + static_cast<unsigned>(comm.rank)));
   std::chrono::microseconds delay(faults_.delay_seed == 0 ? 0 : delays() % 300);
   if (faulty && number == faults_.launch) delay += faults_.computes;
+  int device = 0;
+  cudaGetDevice(&device);
+  std::atomic<int>& on_device = running_on.at(static_cast<std::size_t>(device));
   const cudaLaunchConfig_t configuration{
       .gridDim = {1}, .blockDim = {1}, .stream = static_cast<cudaStream_t>(call.stream)};
-  emulated::launch(configuration, [shared, number, hangs, delay, operations = std::move(operations)] {
+  emulated::launch(configuration, [shared, number, hangs, delay, &on_device, beside = faults_.beside,
+                                   operations = std::move(operations)] {
+    if (++on_device > 1 && beside != nullptr) ++*beside;
     std::this_thread::sleep_for(delay);
     run(*shared, number, operations, hangs);
+    --on_device;
     --shared->running;
   });
   return answer(comm);

@@ -29,8 +29,9 @@ struct FakeFaults {
   bool orders_launches = true;                // as NCCL from 2.26 on
   bool shares_devices = true;                 // as NCCL from 2.30 on
   std::chrono::milliseconds starts_after{0};  // of whoever makes an id
-  bool splits_late = false;      // a split is in progress at first, and its child is stored by another thread
-  std::uint64_t delay_seed = 0;  // each launch of each rank takes 0 to 300 µs more, by seed
+  bool splits_late = false;            // a split is in progress at first, and its child is stored by another thread
+  std::uint64_t delay_seed = 0;        // each launch of each rank takes 0 to 300 µs more, by seed
+  std::atomic<int>* beside = nullptr;  // counts launches that began while another one ran on their device
 };
 
 // The counts are those of all communicators, in all of their calls.

@@ -68,6 +68,24 @@ TEST_CASE_TEMPLATE("cuda: attention follows scores that grow from tile to tile",
   check_near(computed.dqkv, expected.dqkv, rounded_operands<T>);
 }
 
+TEST_CASE_TEMPLATE("cuda: keys whose scores are -inf take no part, also where a row knows no others yet", T,
+                   TESSERA_CUDA_ELEMENTS) {
+  const WithAttention now(Set::own);
+  const AttentionShape shape{.sequence = 200, .head_dim = 16, .causal = false};
+  AttentionCase<T> expected(shape, Dropout{}), computed(shape, Dropout{});
+  for (AttentionCase<T>* c : {&expected, &computed}) {
+    for (std::size_t row = 0; row < 200; ++row) {
+      c->qkv[row * 48] = T(1.0f);
+      if (row < 130) c->qkv[row * 48 + 16] = T(-std::numeric_limits<float>::infinity());
+    }
+  }
+  run(DeviceKind::cpu, expected);
+  run(DeviceKind::cuda, computed);
+  for (const double value : widened(expected.out)) REQUIRE(std::isfinite(value));
+  check_near(computed.out, expected.out, rounded_operands<T>);
+  check_near(computed.statistics, expected.statistics, 1e-5);
+}
+
 TEST_CASE_TEMPLATE("cuda: attention has the same bits each time", T, TESSERA_CUDA_ELEMENTS) {
   for (const Set set : available()) {
     const WithAttention now(set);

@@ -64,6 +64,25 @@ TEST_CASE("where the library has no kernel, or no room for one, own kernels comp
   CHECK(emulated_attention().calls.empty());
 }
 
+TEST_CASE("fused attention is asked for no tensor that does not begin on 16 bytes") {
+  const Library library;
+  AttentionCase<bf16> expected(shape, {});
+  run(DeviceKind::cpu, expected);
+  const auto check = [&](const Shifts& shifts, const Calls& calls) {
+    emulated_attention() = {};
+    AttentionCase<bf16> computed(shape, {});
+    run(DeviceKind::cuda, computed, shifts);
+    check_near(computed.out, expected.out, rounded_operands<bf16>);
+    check_near(computed.dqkv, expected.dqkv, rounded_operands<bf16>);
+    CHECK(emulated_attention().calls == calls);
+  };
+  check({.qkv = 8, .out = 8, .dout = 8, .dqkv = 8}, {{5, 3}, {5, 3}});
+  check({.qkv = 4}, {});
+  check({.out = 1}, {});
+  check({.dout = 4}, {{5, 3}});  // forward
+  check({.dqkv = 1}, {{5, 3}});
+}
+
 TEST_CASE("what a library computes in another way is not asked of it") {
   const Library library;
   check_near_the_cpu(shape, some_dropout);
