@@ -254,6 +254,8 @@ class Block {
   const dim3 dim_;
   const uint3 block_;
   std::minstd_rand& random_;
+  // Whether a warp runs on to the block's next barrier before others move, or all threads take turns.
+  const bool warps_run_ahead_;
   std::vector<unsigned> unbegun_;  // ranks of threads, the next one last
   std::vector<std::unique_ptr<Fiber>> fibers_;
   std::vector<Fiber*> ready_;
@@ -340,6 +342,7 @@ Block::Block(Grid& grid, uint3 block, std::minstd_rand& random)
       dim_(grid.configuration.blockDim),
       block_(block),
       random_(random),
+      warps_run_ahead_(random() % 2 == 0),
       alive_(threads()),
       warps_((threads() + warp_threads - 1) / warp_threads) {
   const Drawn warps(warps_.size(), random_);
@@ -360,11 +363,12 @@ void Block::run() {
   check_gaps();
 }
 
-// One that may go on, or a new one.
+// One that may go on, or a new one. Those that may go on last are the warp's that has just met.
 Fiber* Block::drawn() {
   const std::size_t choices = ready_.size() + (unbegun_.empty() ? 0 : 1);
   if (choices == 0) return nullptr;
-  const std::size_t choice = random_() % choices;
+  const bool last = warps_run_ahead_ && !ready_.empty();
+  const std::size_t choice = last ? ready_.size() - 1 : random_() % choices;
   if (choice == ready_.size()) return fibers_.emplace_back(std::make_unique<Fiber>(*this)).get();
   std::swap(ready_[choice], ready_.back());
   Fiber* const next = ready_.back();
@@ -521,7 +525,9 @@ void run_blocks(Grid& grid) {
   static thread_local unsigned grids = 0;
   const Unwatched internals;
   const char* const seed = given_seed();
-  std::minstd_rand random(seed == nullptr ? ++grids : std::strtoul(seed, nullptr, 10) * 0x9e3779b9u + ++grids);
+  // Kernels take turns, so numbers that follow each other must not begin alike.
+  std::seed_seq drawn{seed == nullptr ? 0ul : std::strtoul(seed, nullptr, 10), static_cast<unsigned long>(++grids)};
+  std::minstd_rand random(drawn);
   const dim3 extent = grid.configuration.gridDim;
   const std::uint64_t blocks = std::uint64_t{extent.x} * extent.y * extent.z;
   const Drawn order(blocks, random);

@@ -55,6 +55,20 @@ __global__ void overwritten_too_early(const Data a) {
   a.set_count();
 }
 
+// Nobody overwrites before its warp has met often, so other warps have read long ago, unless they are late.
+__global__ void overwritten_by_a_warp_ahead(const Data a) {
+  __shared__ int near[threads];
+  near[threadIdx.x] = a.own();
+  __syncthreads();
+  const unsigned other = threads - 1 - threadIdx.x;
+  a.set_mirrored(other, near[other]);
+  if (a.sound) __syncthreads();
+  int sum = a.own();
+  for (int lane = 1; lane < 32; ++lane) sum += __shfl_xor_sync(whole_warp, a.own(), lane);
+  near[threadIdx.x] = sum;
+  a.set_count();
+}
+
 __global__ void missing_warp_barrier(const Data a) {
   __shared__ int near[threads];
   near[threadIdx.x] = a.own();
@@ -165,6 +179,7 @@ __global__ void misaligned_load(const Data a) {
 const std::map<std::string, void (*)(Data)> kernels = {
     {"missing_barrier", missing_barrier},
     {"overwritten_too_early", overwritten_too_early},
+    {"overwritten_by_a_warp_ahead", overwritten_by_a_warp_ahead},
     {"missing_warp_barrier", missing_warp_barrier},
     {"race_between_blocks", race_between_blocks},
     {"counts_on_the_block_before", counts_on_the_block_before},

@@ -9,11 +9,12 @@ import platform
 import subprocess
 import sys
 
-SEEDS = {"none": range(1, 4), "address": [1], "thread": [1]}
+SEEDS = {"none": range(1, 4), "address": range(1, 4), "thread": [1]}
 # Kernel: what is said of its fault.
 FAULTS = {
     "missing_barrier": "element",
     "overwritten_too_early": "element",
+    "overwritten_by_a_warp_ahead": "element",
     "missing_warp_barrier": "element",
     "counts_on_the_block_before": "count",
     "race_between_blocks": "",
@@ -27,7 +28,8 @@ FAULTS = {
     "counts_on_zeros": "count",
     "misaligned_load": "",  # the program ends by a signal
 }
-RACES = ("missing_barrier", "overwritten_too_early", "missing_warp_barrier", "counts_on_the_block_before", "race_between_blocks")
+RACES = ("missing_barrier", "overwritten_too_early", "overwritten_by_a_warp_ahead", "missing_warp_barrier",
+         "counts_on_the_block_before", "race_between_blocks")
 
 
 def expected(sanitizer, name):
