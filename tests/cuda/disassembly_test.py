@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The compiler's machine code of all kernels: nothing in local memory, no load or store that must find out at run time
-whether it is of shared memory, packs that are read and written by 16 bytes, and as many warps on a multiprocessor as is
-stated here; of attention also tensor cores that are fed by ldmatrix and asynchronous copies.
+whether it is of shared memory, packs that are read and written by 16 bytes, no more instructions for each than is stated here, and as
+many warps on a multiprocessor; of attention also tensor cores that are fed by ldmatrix and asynchronous copies.
 
 usage: disassembly_test.py SCRIPT BUILD
 """
@@ -24,6 +24,16 @@ LEAST_WARPS = [("(softmax_statistics|logit_gradients|statistics_and_gradients)<"
                ("backward_rows(_and_sums)?<[48], [478]", 8),  # a row stays in registers
                ("forward_rows<[48], [478]", 16),
                ("", 24)]
+# At most so many instructions has the loop of a kernel for each pack that it reads, for sm_90: of 8 elements of 16 bits
+# (fp16 or bf16), and of 4 in fp32. The first name that matches.
+MOST_OF_A_PACK = [("softmax_statistics<", 110, 64), ("statistics_and_gradients<|logit_gradients<", 142, 76),
+                  ("map_elements<Gelu", 170, 84), ("map_elements<", 33, 19), ("delta_rows<", 28, 12),
+                  ("backward_rows_and_sums<", 100, 54), ("backward_rows<", 78, 33), ("forward_rows<", 70, 33), ("scale_rows<", 27, 26),
+                  ("sum_tokens<", 35, 17), ("see<", 108, 87), ("gather_gradient<", 28, 50)]
+# The same of kernels whose types are told by their numbers: fp32 is 0, bf16 is 1, and fp16 is 2.
+MOST_BY_FORMAT = [(r"run_elements<CastElements<\(Format\)0, \(Format\)[01]>", 20), ("run_elements<AccumulateElements<.Format.[01]", 25),
+                  ("run_elements<OuterElements", 18), ("run_adamw<", 140), ("run_sgd<.Format.0", 145), ("run_sgd<.Format.1", 184),
+                  ("run_sum<SumElements<.Format.0", 12), ("add_blocks<", 50), ("", 403)]
 
 
 def loaded(name, path):
@@ -58,6 +68,14 @@ class Disassembly(unittest.TestCase):
                 for name in names:
                     with self.of(kernel):
                         self.assertGreater(kernel.of_16_bytes[name], 0, name)
+
+    def test_a_pack_takes_no_more_instructions_than_is_stated(self):
+        for kernel in KERNELS:
+            if kernel.architecture != "sm_90" or kernel.of_a_pack() == 0:
+                continue
+            with self.of(kernel):
+                stated = [each[1:] for each in MOST_OF_A_PACK + MOST_BY_FORMAT if re.match(each[0], kernel.name)][0]
+                self.assertLessEqual(kernel.of_a_pack(), stated[-1] if re.search(r"\bfloat\b", kernel.name) else stated[0])
 
     def test_as_many_warps_fit_on_a_multiprocessor_as_is_stated(self):
         sizes = kernel_code.launches(BUILD)
