@@ -34,6 +34,7 @@ int main(int argc, char** argv) {
     tessera::torch::FullyShard model(world, net, {.units = tessera::torch::children_of("blocks")},
                                      {.strategy = tessera::Strategy::fsdp});
     model.finalize(tessera::AdamW{.learning_rate = 0.003f});
+    const torch::Device device = net->first->weight.device();  // this rank's, on which the model computes
 
     for (int step = 0; step <= 200; ++step) {
       // This rank's part of the step's 128 points, the same for any number of ranks that divides them.
@@ -43,7 +44,7 @@ int main(int argc, char** argv) {
       const auto distance = points.norm(2, 1);
       const auto inside = torch::logical_and(distance > 0.5, distance < 1.2).to(torch::kLong);
 
-      const auto loss = torch::cross_entropy_loss(model.forward(points), inside);
+      const auto loss = torch::cross_entropy_loss(model.forward(points.to(device)), inside.to(device));
       model.backward(loss);
       model.update();
       const float mean = world.average(loss.item<float>(), "loss");

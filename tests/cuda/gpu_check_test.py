@@ -81,7 +81,10 @@ class GpuCheck(unittest.TestCase):
             self.skipTest("no build")
         targets = json.loads((pathlib.Path(BUILD) / "meson-info/intro-targets.json").read_text(encoding="utf-8"))
         made = [file for target in targets for file in target["filename"]]
-        self.assertEqual([name for name in self.script.PROGRAMS if not any(file.endswith(f"/{name}") for file in made)], [])
+        missing = [name for name in self.script.PROGRAMS if not any(file.endswith(f"/{name}") for file in made)]
+        line = self.script.headers_line(self.script.Build(BUILD))
+        without_torch = "libtorch with CUDA (" in line.partition("WITHOUT")[2]
+        self.assertEqual(missing, ["tests/torch/test_cuda_torch"] if without_torch else [], line)
 
     def test_without_a_gpu_nothing_runs_and_nothing_fails(self):
         done = self.run_script("--build", self.made_build(NO_DEVICE))
@@ -89,18 +92,24 @@ class GpuCheck(unittest.TestCase):
 
     def test_what_is_learnt_first_runs_first(self):
         self.assertEqual(self.names, ["machine", "device", "own", "nn", "attention", "first", "layers", "strategies", "memory",
-                                      "kernels", "gpt", "trace", "ncu", "conformance", "trainers", "others", "nccl",
-                                      "memcheck", "initcheck"])
+                                      "kernels", "gpt", "trace", "ncu", "conformance", "trainers", "others", "torch",
+                                      "nccl", "memcheck", "initcheck"])
 
     def test_a_pack_runs_where_it_is_brought_with_nothing_but_a_loader(self):
         pack = self.folder / "gpu.tar.xz"
-        others = {"trainer/gpt/train_gpt": NO_DEVICE + "# ncclCommInitRankConfig\n"}
-        done = self.run_script("--build", self.made_build(NO_DEVICE, **others), "--pack", pack)
-        self.assertIn("built WITHOUT the headers of cuDNN and cudnn-frontend and with the headers of NCCL", done.stdout)
+        build = self.made_build(NO_DEVICE)
+        (build / "built-with").write_text("cuDNN: 9.19.0\nNCCL: no: nccl.h was not found\nlibtorch with CUDA: no: none is here\n",
+                                          encoding="utf-8")
+        (build / "tests/torch/test_cuda_torch").unlink()
+        done = self.run_script("--build", build, "--pack", pack)
+        headers = "with the headers of cuDNN 9.19.0, WITHOUT those of NCCL (nccl.h was not found), libtorch with CUDA (none is here)"
+        self.assertIn(f"built {headers}", done.stdout)
+        self.assertIn("left out: tests/torch/test_cuda_torch is not built", done.stdout)
         self.folder.joinpath("made").rename(self.folder / "gone")
         bare = {"PATH": "/nowhere"}
         done = self.run_script("--build", pack, env=bare)
         self.assertIn(f"Failed: nothing. Did not run: {', '.join(self.names)}.", done.stdout)
+        self.assertIn(headers, done.stdout)
         with tarfile.open(pack) as archive:
             archive.extractall(self.folder / "moved")
         moved = self.folder / "moved/gpu-check"

@@ -128,6 +128,7 @@ struct Run {
   std::int64_t samples = 12;  // of a micro-batch, all ranks' together
   float clip_norm = 0.0f;
   tessera::FullyShardOptions options = {};
+  tessera::DeviceChoice device = tessera::DeviceChoice::cpu;
 };
 
 struct Result {
@@ -143,11 +144,12 @@ inline tessera::AdamW adamw(const Run& run) {
 inline Result train(const Run& run) {
   const auto values = original(run.kind);
   Result result;
-  tessera::launch({.ranks = run.ranks}, [&](tessera::World& world) {
+  tessera::launch({.ranks = run.ranks, .device = run.device}, [&](tessera::World& world) {
     const auto net = run.kind.make();
     copy_values(*values, *net);
     tessera::torch::FullyShard model(world, net, {.units = tessera::torch::children_of(run.kind.units)}, run.options);
     model.finalize(adamw(run));
+    const torch::Device device = net->parameters().front().device();
     const auto micro_batches = static_cast<int>(run.options.micro_batches);
     std::vector<float> losses;
     for (int step = 0; step < run.steps; ++step) {
@@ -157,8 +159,8 @@ inline Result train(const Run& run) {
             part(batch_of(run.kind, step * micro_batches + micro, run.samples), world.rank(), run.ranks);
         const auto type =
             model.sharded().plan().precision(0).parameter == tessera::DType::bf16 ? torch::kBFloat16 : torch::kFloat;
-        const auto loss =
-            torch::cross_entropy_loss(model.forward(batch.input.to(type)).to(torch::kFloat), batch.target);
+        const auto loss = torch::cross_entropy_loss(model.forward(batch.input.to(device, type)).to(torch::kFloat),
+                                                    batch.target.to(device));
         model.backward(loss);
         sum += world.average(loss.item<float>(), "loss");
       }
