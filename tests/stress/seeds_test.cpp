@@ -7,8 +7,8 @@
 #include <random>
 #include <thread>
 
+#include "../extent.hpp"
 #include "memory/trainee.hpp"
-#include "stress/extent.hpp"
 
 namespace {
 

@@ -9,9 +9,9 @@
 #include <stdexcept>
 #include <string>
 
+#include "../extent.hpp"
 #include "checkpoint/temporary_folder.hpp"
 #include "shard/toy_model.hpp"
-#include "stress/extent.hpp"
 #include "tessera/checkpoint/checkpointer.hpp"
 
 namespace {
