@@ -83,8 +83,9 @@ class GpuCheck(unittest.TestCase):
         made = [file for target in targets for file in target["filename"]]
         missing = [name for name in self.script.PROGRAMS if not any(file.endswith(f"/{name}") for file in made)]
         line = self.script.headers_line(self.script.Build(BUILD))
-        without_torch = "libtorch with CUDA (" in line.partition("WITHOUT")[2]
-        self.assertEqual(missing, ["tests/torch/test_cuda_torch"] if without_torch else [], line)
+        without = line.partition("WITHOUT")[2]
+        optional = {"libtorch with CUDA (": "tests/torch/test_cuda_torch", "cuDNN (": "tests/cuda/test_cuda_cudnn_plans"}
+        self.assertEqual(missing, [program for header, program in optional.items() if header in without], line)
 
     def test_without_a_gpu_nothing_runs_and_nothing_fails(self):
         done = self.run_script("--build", self.made_build(NO_DEVICE))

@@ -54,10 +54,15 @@ Key key_of(const FusedAttention& a, int device) {
   return key;
 }
 
+// A described device stands in place of a handle where tests want a plan without one.
+using Described = std::shared_ptr<const fe::DeviceProperties>;
+
 // The graph of one operation and its plan, or why there is none.
 class Prepared {
  public:
-  Prepared(cudnnHandle_t handle, const FusedAttention& a) : graph_(std::make_unique<fe::graph::Graph>()) {
+  Prepared(cudnnHandle_t handle, const FusedAttention& a, const Described& device = nullptr)
+      : graph_(std::make_unique<fe::graph::Graph>()) {
+    graph_->set_device_properties(device);
     graph_->set_io_data_type(type_of(a.format))
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);

@@ -46,7 +46,10 @@ void require(fe::error_t status) {
 // The graph of one operation and its plan, or why there is none.
 class PreparedConvolution {
  public:
-  PreparedConvolution(cudnnHandle_t handle, const LibraryConvolution& a) {
+  // The last is in place of a handle where tests want a plan without a device.
+  PreparedConvolution(cudnnHandle_t handle, const LibraryConvolution& a,
+                      const std::shared_ptr<const fe::DeviceProperties>& described = nullptr) {
+    graph_.set_device_properties(described);
     graph_.set_io_data_type(type_of(a.format))
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);
