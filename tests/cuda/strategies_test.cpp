@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "../extent.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/comm/run.hpp"
 #include "tessera/kernels/elementwise.hpp"
