@@ -170,6 +170,8 @@ kernels::StepScalars ModelInspection::step_scalars(std::optional<std::size_t> pr
 void ModelInspection::set_step_scalars(const kernels::StepScalars& scalars, std::optional<std::size_t> program) {
   Executor& executor = state().executor_between_steps("set_step_scalars()");
   const std::size_t index = program_or_current(state(), program);
+  // Bytes are compared, of which none lies between fields.
+  static_assert(sizeof(scalars) == 4 * sizeof(double) + 2 * sizeof(std::int64_t) + 6 * sizeof(float));
   require_alike(state(), std::span(&scalars, 1), "set_step_scalars() of program " + plan().programs[index].name);
   tessera::set_step_scalars(executor, index, scalars);
 }
