@@ -52,6 +52,7 @@
 #include "tessera/plan/checkpoint_memory.hpp"
 #include "tessera/plan/compile.hpp"
 #include "tessera/plan/draw.hpp"
+#include "tessera/plan/granules.hpp"
 #include "tessera/plan/layout.hpp"
 #include "tessera/plan/memory.hpp"
 #include "tessera/plan/plan.hpp"
