@@ -23,9 +23,10 @@ void check(const DistributedSampler& sampler, const LoaderOptions& options) {
   if (options.keep == 0) throw UsageError("Loader: keep must be above 0, but is 0");
   if (sampler.batches_per_epoch() == 0 && !options.epochs) {
     const SamplerOptions& of = sampler.options();
+    const bool in_granules = of.granules != 0;
     throw UsageError(
-        fmt::format("Loader: {} samples make no whole batch of {} ranks times {}: take a smaller batch, or pad",
-                    of.samples, of.ranks, of.batch));
+        fmt::format("Loader: {} samples make no whole batch of {} {} times {}: take a smaller batch, or pad",
+                    of.samples, in_granules ? of.granules : of.ranks, in_granules ? "granules" : "ranks", of.batch));
   }
 }
 

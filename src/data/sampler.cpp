@@ -20,9 +20,16 @@ void check(const SamplerOptions& options) {
     throw UsageError(
         fmt::format("DistributedSampler: rank must be below the {} ranks, but is {}", options.ranks, options.rank));
   }
-  if (options.batch > std::numeric_limits<std::size_t>::max() / options.ranks) {
-    throw UsageError(
-        fmt::format("DistributedSampler: {} ranks times a batch of {} is too large", options.ranks, options.batch));
+  if (options.granules != 0 && options.ranks > options.granules) {
+    throw UsageError(fmt::format(
+        "DistributedSampler: {} ranks cannot share {} granule{}: take at most as many ranks, or more granules",
+        options.ranks, options.granules, options.granules == 1 ? "" : "s"));
+  }
+  const bool in_granules = options.granules != 0;
+  if (options.batch > std::numeric_limits<std::size_t>::max() / (in_granules ? options.granules : options.ranks)) {
+    throw UsageError(fmt::format("DistributedSampler: {} {} times a batch of {} is too large",
+                                 in_granules ? options.granules : options.ranks, in_granules ? "granules" : "ranks",
+                                 options.batch));
   }
 }
 
@@ -51,16 +58,17 @@ std::size_t DistributedSampler::batches_per_epoch() const {
 bool DistributedSampler::next(SampleBatch& batch) {
   const std::size_t left = options_.samples - position_;
   if (left == 0 || (left < global_batch() && options_.tail == Tail::drop)) return false;
-  batch.indices.resize(options_.batch);
-  batch.weights.resize(options_.batch);
+  const Granules runs = this->runs();
+  batch.indices.resize(runs.mine() * options_.batch);
+  batch.weights.resize(batch.indices.size());
   batch.epoch = epoch_;
   batch.global_samples = std::min(left, global_batch());
   const data::Permutation order(options_.samples, options_.seed, epoch_);
-  const std::size_t first = options_.rank * options_.batch;  // of this rank, within the global batch
-  for (std::size_t i = 0; i < options_.batch; ++i) {
-    const bool real = first + i < left;
+  for (std::size_t i = 0; i < batch.indices.size(); ++i) {
+    const std::size_t at = runs.number(i / options_.batch) * options_.batch + i % options_.batch;
+    const bool real = at < left;
     // Repeats come from the epoch's beginning, where every rank finds some.
-    const std::size_t place = real ? position_ + first + i : (first + i - left) % options_.samples;
+    const std::size_t place = real ? position_ + at : (at - left) % options_.samples;
     batch.indices[i] = options_.shuffle ? order[place] : place;
     batch.weights[i] = real ? 1.0f : 0.0f;
   }

@@ -176,10 +176,30 @@ TEST_CASE("a_loader_that_continues_from_a_state_gives_the_rest") {
   }
 }
 
+// Three ranks share 4 granules: the first has two in a step, the others one.
+TEST_CASE("loaders_of_ranks_with_more_and_fewer_granules_go_on_on_other_ranks") {
+  SamplerOptions options{.samples = 23, .ranks = 3, .batch = 2, .granules = 4, .seed = 5, .tail = Tail::pad};
+  Loader<Indices> first(DistributedSampler(options), {.depth = 2}, copy_indices);
+  for (int step = 0; step < 4; ++step) REQUIRE(first.next()->values.size() == 4);
+  options.ranks = 1;
+  DistributedSampler whole(options), expected(options);
+  whole.restore(first.state());
+  Loader<Indices> after(whole, {.depth = 3}, copy_indices);
+  expected.set_epoch(1);
+  SampleBatch batch;
+  for (int step = 0; step < 2; ++step) REQUIRE(expected.next(batch));
+  CHECK(after.next()->values == batch.indices);
+  CHECK(after.next()->epoch == 1);
+}
+
 TEST_CASE("a_loader_without_batches_ends_or_is_refused") {
   const SamplerOptions too_few{.samples = 5, .ranks = 2, .batch = 3};
   CHECK_THROWS_WITH_AS(Loader<Indices>(DistributedSampler(too_few), {}, copy_indices),
                        "Loader: 5 samples make no whole batch of 2 ranks times 3: take a smaller batch, or pad",
+                       UsageError);
+  const SamplerOptions too_few_for_granules{.samples = 5, .ranks = 2, .batch = 2, .granules = 3};
+  CHECK_THROWS_WITH_AS(Loader<Indices>(DistributedSampler(too_few_for_granules), {}, copy_indices),
+                       "Loader: 5 samples make no whole batch of 3 granules times 2: take a smaller batch, or pad",
                        UsageError);
   Loader<Indices> ending(DistributedSampler(too_few), {.epochs = 2}, copy_indices);
   CHECK(ending.next() == nullptr);

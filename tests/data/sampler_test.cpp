@@ -62,6 +62,59 @@ std::vector<std::size_t> dealt(std::vector<DistributedSampler>& ranks) {
   return result;
 }
 
+constexpr std::size_t granules = 12;
+
+// The samples of each granule of a step, in the order of granules; empty at the epoch's end.
+std::vector<std::vector<Sample>> next_granules(std::vector<DistributedSampler>& ranks) {
+  std::vector<std::vector<Sample>> result(granules);
+  std::size_t ended = 0;
+  for (DistributedSampler& rank : ranks) {
+    SampleBatch chosen;
+    if (!rank.next(chosen)) {
+      ++ended;
+      continue;
+    }
+    const std::size_t batch = rank.options().batch;
+    const Granules mine{.total = granules, .ranks = ranks.size(), .rank = rank.options().rank};
+    REQUIRE(chosen.indices.size() == mine.mine() * batch);
+    REQUIRE(chosen.weights.size() == chosen.indices.size());
+    for (std::size_t i = 0; i < chosen.indices.size(); ++i) {
+      result[mine.number(i / batch)].push_back({chosen.indices[i], chosen.weights[i]});
+    }
+  }
+  REQUIRE((ended == 0 || ended == ranks.size()));
+  return ended == 0 ? result : std::vector<std::vector<Sample>>();
+}
+
+// The same from as many ranks as a step has granules, each of which has one of them as its batch.
+std::vector<std::vector<Sample>> next_parts(std::vector<DistributedSampler>& ranks) {
+  std::vector<std::vector<Sample>> result;
+  for (DistributedSampler& rank : ranks) {
+    SampleBatch chosen;
+    if (!rank.next(chosen)) return {};
+    std::vector<Sample>& part = result.emplace_back();
+    for (std::size_t i = 0; i < chosen.indices.size(); ++i) part.push_back({chosen.indices[i], chosen.weights[i]});
+  }
+  return result;
+}
+
+// Calls check(options of a sampler with granules, as of one rank).
+template <typename Check>
+void for_each_granular_layout(Check check) {
+  for (const std::size_t size : std::vector<std::size_t>{0, 1, 11, 12, 13, 24, 37, 101, 251}) {
+    for (const std::size_t batch : std::vector<std::size_t>{1, 2, 5}) {
+      for (const Tail tail : {Tail::drop, Tail::pad}) {
+        CAPTURE(size);
+        CAPTURE(batch);
+        check(SamplerOptions{.samples = size, .batch = batch, .granules = granules, .seed = 3, .tail = tail});
+      }
+    }
+  }
+}
+
+// Those that divide the granules, those that do not, and as many as there are.
+constexpr std::size_t granular_rank_counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 11, 12};
+
 template <typename Check>
 void for_each_layout(Check check) {
   for (const std::size_t ranks : rank_counts) {
@@ -149,6 +202,63 @@ TEST_CASE("the_order_is_the_same_for_every_number_of_ranks") {
       }
     }
   }
+}
+
+TEST_CASE("each_granule_has_the_same_samples_on_any_number_of_ranks") {
+  for_each_granular_layout([](SamplerOptions options) {
+    for (const std::size_t ranks : granular_rank_counts) {
+      CAPTURE(ranks);
+      options.ranks = ranks;
+      std::vector<DistributedSampler> many = make_ranks(options);
+      SamplerOptions apart = options;
+      apart.ranks = granules;
+      apart.granules = 0;
+      std::vector<DistributedSampler> expected = make_ranks(apart);
+      for (std::vector<DistributedSampler>* samplers : {&many, &expected}) {
+        for (DistributedSampler& rank : *samplers) rank.set_epoch(2);
+      }
+      std::size_t steps = 0;
+      for (std::vector<std::vector<Sample>> step; !(step = next_parts(expected)).empty(); ++steps) {
+        CHECK(next_granules(many) == step);
+        for (const DistributedSampler& rank : many) CHECK(rank.state() == expected[0].state());
+      }
+      CHECK(next_granules(many).empty());
+      for (const DistributedSampler& rank : many) CHECK(rank.batches_per_epoch() == steps);
+    }
+  });
+}
+
+TEST_CASE("a_state_with_granules_moves_to_another_number_of_ranks_in_the_middle_of_an_epoch") {
+  for_each_granular_layout([](SamplerOptions options) {
+    for (const std::size_t before : granular_rank_counts) {
+      for (const std::size_t after : std::vector<std::size_t>{1, 3, 5, 8, 12}) {
+        options.ranks = before;
+        std::vector<DistributedSampler> first = make_ranks(options);
+        next_granules(first);
+        options.ranks = after;
+        std::vector<DistributedSampler> resumed = make_ranks(options);
+        for (DistributedSampler& rank : resumed) rank.restore(first.back().state());
+        std::vector<std::vector<Sample>> expected;
+        do {
+          expected = next_granules(first);
+          CHECK(next_granules(resumed) == expected);
+        } while (!expected.empty());
+      }
+    }
+  });
+}
+
+TEST_CASE("a_short_step_has_its_samples_in_its_first_granules") {
+  std::vector<DistributedSampler> five =
+      make_ranks({.samples = 31, .ranks = 5, .batch = 2, .granules = granules, .seed = 1, .tail = Tail::pad});
+  next_granules(five);
+  std::vector<DistributedSampler> again = five;
+  SampleBatch batch;
+  REQUIRE(again[3].next(batch));
+  CHECK(batch.global_samples == 7);
+  CHECK(batch.weights == std::vector<float>{1, 0, 0, 0});  // granules 3 and 8
+  REQUIRE(again[0].next(batch));
+  CHECK(batch.weights == std::vector<float>{1, 1, 0, 0, 0, 0});  // granules 0, 5 and 10
 }
 
 TEST_CASE("set_epoch_reshuffles_and_the_same_epoch_comes_back") {
@@ -296,4 +406,10 @@ TEST_CASE("impossible_options_are_refused") {
   CHECK_THROWS_WITH_AS(DistributedSampler({.samples = 3, .ranks = 2, .rank = 2}),
                        "DistributedSampler: rank must be below the 2 ranks, but is 2", UsageError);
   CHECK_THROWS_AS(DistributedSampler({.samples = 3, .ranks = 3, .batch = static_cast<std::size_t>(-1)}), UsageError);
+  CHECK_THROWS_WITH_AS(DistributedSampler({.samples = 3, .batch = static_cast<std::size_t>(-1), .granules = 5}),
+                       doctest::Contains("5 granules times a batch of"), UsageError);
+  CHECK_THROWS_WITH_AS(DistributedSampler({.samples = 3, .ranks = 6, .granules = 5}),
+                       "DistributedSampler: 6 ranks cannot share 5 granules: take at most as many ranks, or more "
+                       "granules",
+                       UsageError);
 }

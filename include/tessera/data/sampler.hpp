@@ -4,6 +4,9 @@
 // The order is cut into global batches of ranks × batch samples, and each global batch into one run per rank: a batch
 // of 6 on 1 rank and of 2 on 3 ranks see the same samples at each step, in the same order from rank to rank.
 //
+// With granules (plan/granules.hpp) a global batch is granules × batch samples whatever the ranks, cut into one run per
+// granule. A rank gets the runs of its granules, and each granule of a step has the same samples on any ranks.
+//
 // The order is computed, not stored, so a sampler takes a few bytes, whatever the size of the data set.
 //
 // Thread safety: none. Allocates in the first next() of a SampleBatch only.
@@ -14,6 +17,7 @@
 #include <vector>
 
 #include "tessera/comm/world.hpp"
+#include "tessera/plan/granules.hpp"
 
 #pragma GCC visibility push(default)
 
@@ -29,7 +33,8 @@ struct SamplerOptions {
   std::size_t samples = 0;  // size of the data set
   std::size_t ranks = 1;
   std::size_t rank = 0;
-  std::size_t batch = 1;  // samples per rank
+  std::size_t batch = 1;     // samples per rank, or per granule
+  std::size_t granules = 0;  // of a step, over all ranks; 0: steps have none
   std::uint64_t seed = 0;
   bool shuffle = true;
   Tail tail = Tail::drop;
@@ -37,8 +42,9 @@ struct SamplerOptions {
 
 // One rank's part of a global batch. The vectors keep their capacity when it is filled again.
 struct SampleBatch {
-  std::vector<std::size_t> indices;  // of samples; always SamplerOptions::batch of them
-  std::vector<float> weights;        // 1, or 0 for a repeat that only fills up
+  // Numbers of samples: always SamplerOptions::batch of them, or as many for each granule of this rank, in their order.
+  std::vector<std::size_t> indices;
+  std::vector<float> weights;  // 1, or 0 for a repeat that only fills up
   std::uint64_t epoch = 0;
   std::size_t global_samples = 0;  // samples of weight 1 in the global batch, over all ranks
 };
@@ -48,7 +54,7 @@ struct SampleBatch {
 inline constexpr std::uint64_t sampler_order = 2;
 inline constexpr std::uint64_t unshuffled_order = 0;
 
-// Where a sampler stands: everything that a checkpoint needs. Independent of ranks and batch size.
+// Where a sampler stands: everything that a checkpoint needs. Independent of ranks, granules and batch size.
 struct SamplerState {
   std::uint64_t samples = 0;
   std::uint64_t seed = 0;
@@ -81,7 +87,13 @@ class DistributedSampler {
   const SamplerOptions& options() const { return options_; }
 
  private:
-  std::size_t global_batch() const { return options_.ranks * options_.batch; }
+  // A global batch is cut into these runs of `batch` samples: its granules, or one for each rank.
+  Granules runs() const {
+    return {.total = options_.granules != 0 ? options_.granules : options_.ranks,
+            .ranks = options_.ranks,
+            .rank = options_.rank};
+  }
+  std::size_t global_batch() const { return runs().total * options_.batch; }
 
   SamplerOptions options_;
   std::uint64_t epoch_ = 0;
