@@ -39,6 +39,7 @@
 #include "tessera/device/stream.hpp"
 #include "tessera/device/task.hpp"
 #include "tessera/device/time_stamps.hpp"
+#include "tessera/kernels/accumulate.hpp"
 #include "tessera/kernels/elementwise.hpp"
 #include "tessera/kernels/instruction_set.hpp"
 #include "tessera/kernels/norm.hpp"

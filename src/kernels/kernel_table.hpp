@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "tessera/kernels/accumulate.hpp"
+
 namespace tessera::kernels {
 
 enum class Format { fp32, bf16, fp16 };  // DType, without its header
@@ -31,7 +33,7 @@ struct RankedSumArguments {
   Format format;
   float* result;
   std::size_t count;
-  bool accumulate;
+  Accumulate accumulate;
   float divisor;
 };
 

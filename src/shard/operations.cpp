@@ -258,7 +258,7 @@ Operations::Call Operations::call_of(const Operation& operation, bool evaluates)
                                  .wire = operation.wire,
                                  .result = reinterpret_cast<float*>(address(target)),
                                  .shard_elements = target.size.count() / sizeof(float),
-                                 .accumulate = operation.add,
+                                 .accumulate = operation.add ? kernels::Accumulate::sum : kernels::Accumulate::no,
                                  .divisor = static_cast<float>(operation.divisor),
                                  .label = label});
   }

@@ -10,6 +10,8 @@
 namespace tessera::conformance {
 namespace {
 
+using kernels::Accumulate;
+
 constexpr std::size_t small_counts[] = {0, 1, 2, 3, 7, 127, 128, 1009};
 constexpr std::size_t large_count = 100'003;
 
@@ -28,9 +30,11 @@ bool holds_every_part(std::span<const std::byte> data, std::size_t shard_bytes, 
   return true;
 }
 
+constexpr Accumulate every_accumulate[] = {Accumulate::no, Accumulate::sum, Accumulate::terms};
+
 struct SumCase {
   std::size_t shard_elements = 0;
-  bool accumulate = false;
+  Accumulate accumulate = Accumulate::no;
   float divisor = 1.0f;
 };
 
@@ -38,9 +42,10 @@ struct SumCase {
 template <typename Element>
 float expected_sum(const SumCase& sum_case, int ranks, std::size_t index, float before) {
   float sum = static_cast<float>(static_cast<Element>(test_value(0, index)));
+  if (sum_case.accumulate == Accumulate::terms) sum = before + sum;
   for (int rank = 1; rank < ranks; ++rank)
     sum = sum + static_cast<float>(static_cast<Element>(test_value(rank, index)));
-  if (sum_case.accumulate) sum = before + sum;
+  if (sum_case.accumulate == Accumulate::sum) sum = before + sum;
   return sum / sum_case.divisor;
 }
 
@@ -68,7 +73,8 @@ void check_reduce_scatter(World& world, Communicator& communicator, Stream& stre
     const float expected = expected_sum<Element>(sum_case, world.size(), first + i, before);
     require(same_bits(result[i], expected),
             "{} reduce-scatter of {} elements, accumulate {}, divisor {}: element {} is {}, expected {}",
-            to_string(dtype_of<Element>), shard, sum_case.accumulate, sum_case.divisor, i, result[i], expected);
+            to_string(dtype_of<Element>), shard, static_cast<int>(sum_case.accumulate), sum_case.divisor, i, result[i],
+            expected);
   }
   require(data == data_before, "reduce-scatter leaves data as it was");
 }
@@ -88,7 +94,7 @@ SumBuffers sum_buffers(const World& world, std::size_t shard) {
   return buffers;
 }
 
-// Segments of every size and type, with and without accumulation.
+// Segments of every size and type.
 std::vector<SumBuffers> group_buffers(const World& world) {
   std::vector<SumBuffers> all;
   for (const std::size_t shard : small_counts) {
@@ -107,7 +113,7 @@ std::vector<ReduceScatter> group_of(std::vector<SumBuffers>& buffers) {
                         .wire = types[i % 3],
                         .result = buffers[i].result.data(),
                         .shard_elements = buffers[i].result.size(),
-                        .accumulate = i % 2 == 1,
+                        .accumulate = every_accumulate[i / 3 % 3],
                         .divisor = static_cast<float>(i % 5 + 1),
                         .label = "segment"});
   }
@@ -117,7 +123,7 @@ std::vector<ReduceScatter> group_of(std::vector<SumBuffers>& buffers) {
 template <typename Element>
 void check_reduce_scatter(World& world, Communicator& communicator, Stream& stream) {
   for (const std::size_t count : small_counts) {
-    for (const bool accumulate : {false, true}) {
+    for (const Accumulate accumulate : every_accumulate) {
       for (const float divisor : {1.0f, 3.0f, static_cast<float>(world.size())}) {
         check_reduce_scatter<Element>(world, communicator, stream,
                                       {.shard_elements = count, .accumulate = accumulate, .divisor = divisor});
@@ -153,9 +159,43 @@ void reduce_scatter_sums_in_rank_order_bitwise(World& world) {
 void reduce_scatter_of_large_data_is_bitwise_too(World& world) {
   const auto communicator = world.make_communicator("reduce");
   Stream stream = queued_stream("reduce");
-  const SumCase sum_case = {.shard_elements = large_count, .accumulate = true, .divisor = 7.0f};
-  check_reduce_scatter<float>(world, *communicator, stream, sum_case);
-  check_reduce_scatter<bf16>(world, *communicator, stream, sum_case);
+  for (const Accumulate accumulate : {Accumulate::sum, Accumulate::terms}) {
+    const SumCase sum_case = {.shard_elements = large_count, .accumulate = accumulate, .divisor = 7.0f};
+    check_reduce_scatter<float>(world, *communicator, stream, sum_case);
+    check_reduce_scatter<bf16>(world, *communicator, stream, sum_case);
+  }
+}
+
+// Ranks whose parts are all −0 leave what is there, −0 too.
+void minus_zeros_leave_results_as_they_are(World& world) {
+  const auto communicator = world.make_communicator("reduce");
+  Stream stream = queued_stream("reduce");
+  const auto check = [&]<typename Element>(Element minus_zero, Accumulate accumulate) {
+    for (const std::size_t shard : small_counts) {
+      const std::size_t whole = shard * static_cast<std::size_t>(world.size());
+      Shared<std::byte> data(whole * sizeof(Element));
+      for (std::size_t i = 0; i < whole; ++i) store<Element>(data, i, static_cast<float>(minus_zero));
+      Shared<float> result(shard);
+      const auto before = [&](std::size_t i) { return i % 2 == 0 ? test_value(world.rank(), i) : -0.0f; };
+      for (std::size_t i = 0; i < shard; ++i) result[i] = before(i);
+      communicator->reduce_scatter(stream, {.data = data.data(),
+                                            .wire = dtype_of<Element>,
+                                            .result = result.data(),
+                                            .shard_elements = shard,
+                                            .accumulate = accumulate,
+                                            .label = "nothing"});
+      stream.synchronize();
+      for (std::size_t i = 0; i < shard; ++i) {
+        require(same_bits(result[i], before(i)), "{} zeros, accumulate {}: element {} is {}",
+                to_string(dtype_of<Element>), static_cast<int>(accumulate), i, result[i]);
+      }
+    }
+  };
+  for (const Accumulate accumulate : {Accumulate::sum, Accumulate::terms}) {
+    check(-0.0f, accumulate);
+    check(bf16(-0.0f), accumulate);
+    check(fp16(-0.0f), accumulate);
+  }
 }
 
 void reduce_scatter_result_may_be_own_part_of_data(World& world) {

@@ -14,6 +14,7 @@
 namespace tessera::conformance {
 namespace {
 
+using kernels::Accumulate;
 using std::chrono::steady_clock;
 
 constexpr std::size_t line_counts[] = {0, 1, 2, 7, 127, 1009};
@@ -82,20 +83,25 @@ void check_gathered(const Line& line, std::span<const std::byte> data, std::size
   }
 }
 
-// In fp32 in the order of places, as numerics.md says it of ranks.
+// A result before sums are added to it.
+float before(const Line& line, std::size_t index) { return test_value(line.own_rank, index, 1); }
+
+// In fp32 in the order of places, as numerics.md says it of ranks. `index` counts the elements of all parts.
 template <typename Element>
-float expected_sum(const Line& line, std::size_t index, std::uint64_t seed) {
-  const auto value = [&](int rank) { return static_cast<float>(static_cast<Element>(test_value(rank, index, seed))); };
+float expected_sum(const Line& line, std::size_t index, std::size_t shard, Accumulate accumulate = Accumulate::no) {
+  const auto value = [&](int rank) { return static_cast<float>(static_cast<Element>(test_value(rank, index, shard))); };
   float sum = value(line.ranks[0]);
+  if (accumulate == Accumulate::terms) sum = before(line, index % shard) + sum;
   for (std::size_t place = 1; place < line.ranks.size(); ++place) sum += value(line.ranks[place]);
-  return sum;
+  return accumulate == Accumulate::sum ? before(line, index % shard) + sum : sum;
 }
 
 // One segment of a reduce-scatter: its buffers, the call, and what it must leave.
 template <typename Element>
 class Sum {
  public:
-  Sum(const Line& line, std::size_t shard_elements) : data_(shard_elements * line.ranks.size() * sizeof(Element)) {
+  Sum(const Line& line, std::size_t shard_elements, Accumulate accumulate)
+      : accumulate_(accumulate), data_(shard_elements * line.ranks.size() * sizeof(Element)) {
     for (std::size_t i = 0; i < shard_elements * line.ranks.size(); ++i) {
       store<Element>(data_, i, test_value(line.own_rank, i, shard_elements));
     }
@@ -107,7 +113,7 @@ class Sum {
             .wire = dtype_of<Element>,
             .result = result_.data(),
             .shard_elements = result_.size(),
-            .accumulate = true,
+            .accumulate = accumulate_,
             .divisor = 3.0f,
             .label = "gradients"};
   }
@@ -115,16 +121,15 @@ class Sum {
   void check(const Line& line) const {
     const std::size_t shard = result_.size();
     for (std::size_t i = 0; i < shard; ++i) {
-      const float sum = expected_sum<Element>(line, line.place * shard + i, shard);
-      const float expected = (before(line, i) + sum) / 3.0f;
-      require(same_bits(result_[i], expected), "{}: {} sum of {} elements, element {} is {}, expected {}", line.text,
-              to_string(dtype_of<Element>), shard, i, result_[i], expected);
+      const float expected = expected_sum<Element>(line, line.place * shard + i, shard, accumulate_) / 3.0f;
+      require(same_bits(result_[i], expected),
+              "{}: {} sum of {} elements, accumulate {}, element {} is {}, expected {}", line.text,
+              to_string(dtype_of<Element>), shard, static_cast<int>(accumulate_), i, result_[i], expected);
     }
   }
 
  private:
-  static float before(const Line& line, std::size_t index) { return test_value(line.own_rank, index, 1); }
-
+  Accumulate accumulate_;
   Shared<std::byte> data_;
   Shared<float> result_;
 };
@@ -134,11 +139,13 @@ void check_sums(Line& line) {
   std::vector<Sum<Element>> together;
   std::vector<ReduceScatter> segments;
   for (const std::size_t count : line_counts) {
-    Sum<Element> alone(line, count);
-    line.communicator->reduce_scatter(line.stream, alone.operation());
-    line.stream.synchronize();
-    alone.check(line);
-    together.emplace_back(line, count);
+    for (const Accumulate accumulate : {Accumulate::sum, Accumulate::terms}) {
+      Sum<Element> alone(line, count, accumulate);
+      line.communicator->reduce_scatter(line.stream, alone.operation());
+      line.stream.synchronize();
+      alone.check(line);
+      together.emplace_back(line, count, accumulate);
+    }
   }
   for (Sum<Element>& each : together) segments.push_back(each.operation());
   line.communicator->reduce_scatter(line.stream, segments);
@@ -252,7 +259,7 @@ void groups_sum_in_the_order_of_places_bitwise(World& world) {
 void groups_reduce_large_data_bitwise(World& world) {
   for (const char* axis : {"shard", "replicate"}) {
     Line line(world, squarest_mesh(world).group(axis));
-    Sum<float> sum(line, 150'001);
+    Sum<float> sum(line, 150'001, Accumulate::terms);
     line.communicator->reduce_scatter(line.stream, sum.operation());
     line.stream.synchronize();
     sum.check(line);

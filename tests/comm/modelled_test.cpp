@@ -101,12 +101,13 @@ TEST_CASE("sums_are_this_ranks_own_values_divided") {
     const std::vector<float> before = data;
     const std::size_t own = std::size_t(place.rank) * shard;
     run_on(place, [&](Communicator& communicator, Stream& stream) {
-      communicator.reduce_scatter(stream, {.data = bytes_of(data),
-                                           .result = result.data(),
-                                           .shard_elements = shard,
-                                           .accumulate = true,
-                                           .divisor = 4,
-                                           .label = "gradients"});
+      communicator.reduce_scatter(
+          stream, {.data = bytes_of(data),
+                   .result = result.data(),
+                   .shard_elements = shard,
+                   .accumulate = place.rank % 2 == 0 ? kernels::Accumulate::sum : kernels::Accumulate::terms,
+                   .divisor = 4,
+                   .label = "gradients"});
     });
     for (std::size_t i = 0; i < shard; ++i) REQUIRE(result[i] == (5.0f + before[own + i]) / 4);
     CHECK(data == before);

@@ -71,7 +71,7 @@ Results run_each(World& world, Communicator& communicator, std::size_t count, Me
   communicator.reduce_scatter(stream, {.data = reinterpret_cast<std::byte*>(gradients),
                                        .result = reduced,
                                        .shard_elements = count,
-                                       .accumulate = true,
+                                       .accumulate = kernels::Accumulate::terms,
                                        .divisor = 3,
                                        .label = "reduced"});
   communicator.all_reduce(stream, {.data = summed, .elements = count, .divisor = 7, .label = "summed"});

@@ -342,9 +342,10 @@ TEST_CASE("cuda: the squared norm has the CPU's bits, beyond one round of fp64 l
 }
 
 TEST_CASE("cuda: sums over ranks have the CPU's bits, by pointers and at equal distances") {
+  using kernels::Accumulate;
   Stream stream = cuda_stream();
   for (std::size_t ranks : {1u, 2u, 3u, 7u}) {
-    for (const bool accumulate : {false, true}) {
+    for (const Accumulate accumulate : {Accumulate::no, Accumulate::sum, Accumulate::terms}) {
       with_each_shape([&](std::size_t count, std::size_t shift) {
         std::vector<std::vector<bf16>> parts;
         std::vector<bf16> together;
@@ -379,6 +380,25 @@ TEST_CASE("cuda: sums over ranks have the CPU's bits, by pointers and at equal d
         CHECK((by_pointers.guards_intact() && by_distance.guards_intact()));
       });
     }
+  }
+}
+
+TEST_CASE_TEMPLATE("cuda: contributions of -0 leave a sum as it is, -0 itself too", T, float, bf16, fp16) {
+  using kernels::Accumulate;
+  Stream stream = cuda_stream();
+  for (const Accumulate accumulate : {Accumulate::sum, Accumulate::terms}) {
+    with_each_shape([&](std::size_t count, std::size_t shift) {
+      std::vector<float> before = numbers(count, 17);
+      for (std::size_t i = 0; i < count; i += 3) before[i] = i % 2 == 0 ? -0.0f : 0.0f;
+      DeviceBuffer<T> nothing(std::vector<T>(2 * count, T(-0.0f)), shift);
+      DeviceBuffer<float> result(before, shift);
+      kernels::ranked_sum_cuda(
+          native_stream(stream),
+          {.contributions = {}, .type = dtype_of<T>, .result = result.data(), .count = count, .accumulate = accumulate},
+          {nothing.data(), count, 2});
+      stream.synchronize();
+      CHECK(bit_differences(result.values(), before) == 0);
+    });
   }
 }
 

@@ -248,7 +248,7 @@ TEST_CASE("nccls_own_sums_are_near_and_convert_accumulate_and_divide") {
                                     .wire = wire,
                                     .result = result.data(),
                                     .shard_elements = shard,
-                                    .accumulate = true,
+                                    .accumulate = kernels::Accumulate::sum,
                                     .divisor = 4.0f,
                                     .label = "fast"});
     stream.synchronize();
@@ -281,6 +281,25 @@ TEST_CASE("nccls_own_sums_refuse_what_their_staging_does_not_hold") {
         stream.synchronize();
       });
   CHECK((has(texts[0], "8192 bytes needs as much staging") || has(texts[1], "8192 bytes needs as much staging")));
+}
+
+TEST_CASE("nccls_own_sums_refuse_to_go_on_term_by_term_and_name_the_remedy") {
+  const auto texts = run_nccl_ranks({.ranks = 2, .options = {.sums = SumChoice::fast}}, [](World& world) {
+    const auto reduce = world.make_communicator("reduce");
+    Stream stream = queued_stream("reduce");
+    Shared<float> data(14);
+    Shared<float> result(7);
+    reduce->reduce_scatter(stream, {.data = reinterpret_cast<const std::byte*>(data.data()),
+                                    .result = result.data(),
+                                    .shard_elements = 7,
+                                    .accumulate = kernels::Accumulate::terms,
+                                    .label = "granules"});
+    stream.synchronize();
+  });
+  for (const std::string& text : texts) {
+    CHECK(has(text, "reduce-scatter \"granules\""));
+    CHECK(has(text, "take SumChoice::ranked (--sums ranked)"));
+  }
 }
 
 TEST_CASE("a_device_that_hangs_is_named_with_its_collective_on_every_rank") {

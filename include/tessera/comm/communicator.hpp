@@ -44,6 +44,7 @@
 #include "tessera/base/bytes.hpp"
 #include "tessera/base/dtype.hpp"
 #include "tessera/device/stream.hpp"
+#include "tessera/kernels/accumulate.hpp"
 
 #pragma GCC visibility push(default)
 
@@ -58,7 +59,9 @@ struct AllGather {
 };
 
 // data: size() * shard_elements of dtype `wire` on every rank. result: this rank's shard_elements in fp32,
-//   result = (accumulate ? result + sum : sum) / divisor.
+//   result = sum / divisor, with Accumulate::sum (result + sum) / divisor,
+//   with Accumulate::terms (((result + part of place 0) + part of place 1) + …) / divisor.
+// Ranks need not agree about `accumulate`. Where NCCL forms sums itself (SumChoice::fast), `terms` is a UsageError.
 // `result` may be this rank's own part of `data` (when wire is fp32); otherwise they do not overlap. `data` is left as
 // it was.
 struct ReduceScatter {
@@ -66,7 +69,7 @@ struct ReduceScatter {
   DType wire = DType::fp32;
   float* result = nullptr;
   std::size_t shard_elements = 0;
-  bool accumulate = false;
+  kernels::Accumulate accumulate = kernels::Accumulate::no;
   float divisor = 1.0f;
   std::string_view label{};
 };

@@ -7,6 +7,7 @@
 
 #include "tessera/base/bytes.hpp"
 #include "tessera/base/dtype.hpp"
+#include "tessera/kernels/accumulate.hpp"
 
 #pragma GCC visibility push(default)
 
@@ -17,12 +18,15 @@ struct RankedSum {
   DType type = DType::fp32;
   float* result = nullptr;  // fp32, `count` elements; may be one of the contributions when type is fp32
   std::size_t count = 0;
-  bool accumulate = false;  // add the sum to `result` instead of replacing it
-  float divisor = 1.0f;     // divides once, at the end
+  Accumulate accumulate = Accumulate::no;
+  float divisor = 1.0f;  // divides once, at the end
 };
 
-// result[i] = ((contribution[0][i] + contribution[1][i]) + ...) / divisor, and with `accumulate`
-// (result[i] + that sum) / divisor. Reads each contribution once.
+// With the contributions c0, c1, … of each element,
+//   result = ((c0 + c1) + …) / divisor,
+//   Accumulate::sum: (result + ((c0 + c1) + …)) / divisor,
+//   Accumulate::terms: (((result + c0) + c1) + …) / divisor.
+// A contribution of −0 leaves every sum as it is. Reads each contribution once.
 void ranked_sum_cpu(const RankedSum& sum);
 
 // The same on a CUDA device; `native` is a cudaStream_t. Does not synchronise. `contributions` is read before it

@@ -93,10 +93,17 @@ void NcclGroup::reduce_ranked(const Call& call, std::span<const ReduceScatter> s
   flush();
 }
 
-// NCCL's sum of a part comes in the wire's type; converting, adding and dividing is a sum of one contribution.
+// NCCL's sum of a part comes in the wire's type; converting, adding and dividing is a sum of one contribution. Its
+// terms are not there to be added one after the other, so `terms` is refused.
 void NcclGroup::reduce_fast(const Call& call, std::span<const ReduceScatter> segments) {
   for (const ReduceScatter& segment : segments) {
     const std::size_t bytes = segment.shard_elements * element_bytes(segment);
+    if (segment.accumulate == kernels::Accumulate::terms) {
+      throw UsageError(
+          fmt::format("{}: NCCL's own sum cannot go on with what ranks brought before, term by term; take "
+                      "SumChoice::ranked (--sums ranked)",
+                      place_of(call.signature)));
+    }
     if (bytes == 0) continue;
     if (bytes > staging_.size()) {
       throw UsageError(fmt::format("{}: NCCL's own sum of {} bytes needs as much staging, and there are {}",

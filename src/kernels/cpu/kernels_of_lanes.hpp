@@ -155,11 +155,17 @@ double sum_of_squares_lanes(const NormArguments& a) {
 // ---- the sum over ranks: a block's sum stays in registers until every rank's part was added, so each contribution is
 // read once and `result` may be one of them ----
 
+template <typename Lanes, Format format>
+[[gnu::always_inline]] inline Lanes begun(const RankedSumArguments& a, std::size_t at, std::size_t n) {
+  const Lanes first = read<Lanes, format>(a.contributions[0], at, n);
+  return a.accumulate == Accumulate::terms ? read<Lanes>(a.result, at, n) + first : first;
+}
+
 // `vectors` vectors from `at` on; each of `n` elements, so n < lane_count only with one vector.
 template <typename Lanes, Format format, std::size_t vectors, bool past_caches>
 [[gnu::always_inline]] inline void sum_block(const RankedSumArguments& a, std::size_t at, std::size_t n) {
   Lanes sum[vectors];
-  for (std::size_t v = 0; v < vectors; ++v) sum[v] = read<Lanes, format>(a.contributions[0], at + v * lane_count, n);
+  for (std::size_t v = 0; v < vectors; ++v) sum[v] = begun<Lanes, format>(a, at + v * lane_count, n);
   for (std::size_t rank = 1; rank < a.ranks; ++rank) {
     for (std::size_t v = 0; v < vectors; ++v) {
       sum[v] = sum[v] + read<Lanes, format>(a.contributions[rank], at + v * lane_count, n);
@@ -167,7 +173,7 @@ template <typename Lanes, Format format, std::size_t vectors, bool past_caches>
   }
   for (std::size_t v = 0; v < vectors; ++v) {
     const std::size_t here = at + v * lane_count;
-    if (a.accumulate) sum[v] = read<Lanes>(a.result, here, n) + sum[v];
+    if (a.accumulate == Accumulate::sum) sum[v] = read<Lanes>(a.result, here, n) + sum[v];
     if (a.divisor != 1.0f) sum[v] = sum[v] / Lanes::all(a.divisor);
     write_result<Lanes, Format::fp32, past_caches>(a.result, here, n, sum[v]);
   }
@@ -191,7 +197,7 @@ bool sum_streams(const RankedSumArguments& a) {
   for (std::size_t rank = 0; rank < a.ranks; ++rank) {
     if (a.contributions[rank] == a.result) return false;
   }
-  return !a.accumulate && streams(a.result, a.count * sizeof(float));
+  return a.accumulate == Accumulate::no && streams(a.result, a.count * sizeof(float));
 }
 
 template <typename Lanes, Format format>

@@ -236,7 +236,7 @@ struct Stride {
 
 struct SumSettings {
   std::size_t ranks;
-  bool accumulate;
+  Accumulate accumulate;
   float divisor;
 };
 
@@ -250,27 +250,31 @@ struct SumElements {
     using Type = typename Stored<format>::Type;
     return {const_cast<Type*>(places.template at<Type>(rank))};
   }
-  __device__ float finished(float sum, float before) const {
-    if (settings.accumulate) sum = before + sum;
-    return settings.divisor == 1.0f ? sum : sum / settings.divisor;
+  __device__ void add_to_result(std::size_t i, float (&sum)[pack]) const {
+    float before[pack];
+    result.get(i, before);
+    for (std::size_t k = 0; k < pack; ++k) sum[k] = before[k] + sum[k];
   }
+  __device__ float divided(float sum) const { return settings.divisor == 1.0f ? sum : sum / settings.divisor; }
   __device__ void packed(std::size_t i) const {
     float sum[pack];
     float next[pack];
     contribution(0).get(i, sum);
+    if (settings.accumulate == Accumulate::terms) add_to_result(i, sum);
     for (std::size_t rank = 1; rank < settings.ranks; ++rank) {
       contribution(rank).get(i, next);
       for (std::size_t k = 0; k < pack; ++k) sum[k] = sum[k] + next[k];
     }
-    float before[pack] = {};
-    if (settings.accumulate) result.get(i, before);
-    for (std::size_t k = 0; k < pack; ++k) sum[k] = finished(sum[k], before[k]);
+    if (settings.accumulate == Accumulate::sum) add_to_result(i, sum);
+    for (std::size_t k = 0; k < pack; ++k) sum[k] = divided(sum[k]);
     result.set(i, sum);
   }
   __device__ void single(std::size_t i) const {
     float sum = contribution(0).get(i);
+    if (settings.accumulate == Accumulate::terms) sum = result.get(i) + sum;
     for (std::size_t rank = 1; rank < settings.ranks; ++rank) sum = sum + contribution(rank).get(i);
-    result.set(i, finished(sum, settings.accumulate ? result.get(i) : 0.0f));
+    if (settings.accumulate == Accumulate::sum) sum = result.get(i) + sum;
+    result.set(i, divided(sum));
   }
 };
 
