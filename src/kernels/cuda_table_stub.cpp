@@ -13,6 +13,7 @@ namespace {
 void cast(void*, const CastArguments&) { refuse(); }
 void accumulate(void*, const AccumulateArguments&) { refuse(); }
 void divide(void*, float*, float, std::size_t) { refuse(); }
+void fill_negative_zero(void*, void*, Format, std::size_t) { refuse(); }
 void sum_of_squares(void*, const NormArguments&, double*, double*) { refuse(); }
 void ranked_sum(void*, const RankedSumArguments&) { refuse(); }
 void strided_ranked_sum(void*, const RankedSumArguments&, const void*, std::size_t) { refuse(); }

@@ -1,6 +1,8 @@
 // Elementwise kernels, enqueued on the streams of any device.
 #include "tessera/kernels/elementwise.hpp"
 
+#include <algorithm>
+#include <cstdint>
 #include <cstring>
 
 #include "device/cuda/cuda_queue.hpp"
@@ -57,6 +59,20 @@ void divide(Stream& stream, float* data, float divisor, std::size_t count) {
 }
 
 void fill_zero(Stream& stream, void* data, Bytes size) { fill_bytes(stream, data, 0, size); }
+
+void fill_negative_zero(Stream& stream, Target to, std::size_t count) {
+  if (count == 0) return;
+  const Format format = format_of(to.type);
+  if (on_cuda(stream))
+    return issue(stream, [=](void* native) { cuda::fill_negative_zero(native, to.data, format, count); });
+  stream.submit([=] {
+    if (format == Format::fp32) {
+      std::fill_n(static_cast<float*>(to.data), count, -0.0f);
+    } else {
+      std::fill_n(static_cast<std::uint16_t*>(to.data), count, std::uint16_t{0x8000});
+    }
+  });
+}
 
 void poison(Stream& stream, void* data, Bytes size) { fill_bytes(stream, data, 0xff, size); }
 

@@ -50,11 +50,13 @@ TESSERA_ANY_DEVICE inline BiasCorrections bias_corrections(const StepScalars& sc
 
 // Values of one rank's row.
 TESSERA_ANY_DEVICE inline std::size_t row_of(const NormPartials& partials) {
-  return partials.units + (partials.divisor > 0.0 ? sizeof(StepPart) / sizeof(double) : 0);
+  return partials.units * (partials.exact ? 4 : 1) + partials.rounds +
+         (partials.divisor > 0.0 ? sizeof(StepPart) / sizeof(double) : 0);
 }
 
 TESSERA_ANY_DEVICE inline const StepPart& part_of(const NormPartials& partials, std::size_t rank) {
-  return *reinterpret_cast<const StepPart*>(partials.values + rank * row_of(partials) + partials.units);
+  return *reinterpret_cast<const StepPart*>(partials.values + rank * row_of(partials) +
+                                            partials.units * (partials.exact ? 4 : 1));
 }
 
 // All ranks' parts.
@@ -75,6 +77,11 @@ TESSERA_ANY_DEVICE inline PartsOfStep sum_of_parts(const NormPartials& partials)
     if (part.kind == StepPart::Kind::micro_batches) ++counting;
     if (part.kind == StepPart::Kind::samples) ++weighing;
     if (part.kind == StepPart::Kind::discarded) ++discarding;
+  }
+  for (std::size_t round = 0; round < partials.rounds; ++round) {
+    for (std::size_t rank = 0; rank < partials.ranks; ++rank) {
+      weight += reinterpret_cast<const double*>(&part_of(partials, rank) + 1)[round];
+    }
   }
   // Not even this rank's own part was written where its stream has failed.
   const std::size_t there = partials.ranks - imagined;

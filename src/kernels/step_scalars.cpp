@@ -6,12 +6,21 @@
 #include "kernels/cuda/cuda_table.hpp"
 #include "kernels/dispatch.hpp"
 #include "kernels/step_arithmetic.hpp"
+#include "tessera/kernels/norm.hpp"
 
 namespace tessera::kernels {
 namespace {
 
 double sum_by_unit_and_rank(const NormPartials& partials) {
   const std::size_t row = row_of(partials);
+  if (partials.exact) {
+    ExactSquares all{};
+    for (std::size_t rank = 0; rank < partials.ranks; ++rank) {
+      const auto* const squares = reinterpret_cast<const ExactSquares*>(partials.values + rank * row);
+      for (std::size_t unit = 0; unit < partials.units; ++unit) add(all, squares[unit]);
+    }
+    return value_of(all);
+  }
   double sum = 0.0;
   for (std::size_t unit = 0; unit < partials.units; ++unit) {
     for (std::size_t rank = 0; rank < partials.ranks; ++rank) sum += partials.values[rank * row + unit];

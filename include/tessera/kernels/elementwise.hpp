@@ -38,6 +38,9 @@ void divide(Stream& stream, float* data, float divisor, std::size_t count);
 
 void fill_zero(Stream& stream, void* data, Bytes size);
 
+// to[i] = -0, which added to anything leaves it as it is.
+void fill_negative_zero(Stream& stream, Target to, std::size_t count);
+
 // to[i] = from[i]; they do not overlap, and both must stay until the stream has got here. On a CUDA stream either may
 // be memory of the host; where that is not pinned, the stream's issuing thread waits for the copy.
 void copy(Stream& stream, void* to, const void* from, Bytes size);

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "tessera/device/stream.hpp"
 #include "tessera/kernels/elementwise.hpp"
@@ -20,6 +21,18 @@ inline constexpr std::size_t norm_lanes = 8192;
 
 // *result = sum of data[i]^2. `data` and `result` are memory of the stream's device. Does not synchronise.
 void sum_of_squares(Stream& stream, Source data, std::size_t count, double* result);
+
+// An exact sum of squares, which does not depend on the order of what is added: the highest of its bins that is in use,
+// and it and the two below it. Bin b counts multiples of 2^(32b). All zero: the sum of nothing.
+struct ExactSquares {
+  std::int64_t top;  // b + 16; 0: nothing
+  std::int64_t bins[3];
+};
+
+// *result = sum of data[i]^2. On the CPU, for now: UsageError on a CUDA device.
+void exact_squares(Stream& stream, Source data, std::size_t count, ExactSquares* result);
+void add(ExactSquares& sum, const ExactSquares& more);
+double value_of(const ExactSquares& sum);
 
 }  // namespace tessera::kernels
 

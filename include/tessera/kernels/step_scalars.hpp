@@ -73,6 +73,10 @@ struct NormPartials {
   // Gradients were divided by this before: ranks × micro-batches. Each row then goes on with the rank's StepPart, so
   // that it has units + 2 values. 0: rows are norms alone, and gradients are the mean already.
   double divisor = 0.0;
+  // Rows of ExactSquares, four words each, in place of doubles.
+  bool exact = false;
+  // Behind its StepPart each row has so many weights of granules, which are added round by round.
+  std::size_t rounds = 0;
 };
 void begin_update(Stream& stream, StepScalars* scalars, NormPartials partials, StepSettings settings);
 

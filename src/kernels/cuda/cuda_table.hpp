@@ -14,6 +14,7 @@ namespace tessera::kernels::cuda {
 void cast(void* native, const CastArguments& a);  // of different formats
 void accumulate(void* native, const AccumulateArguments& a);
 void divide(void* native, float* data, float divisor, std::size_t count);
+void fill_negative_zero(void* native, void* data, Format format, std::size_t count);
 
 // `lanes`: room for norm_lanes doubles, for this sum alone until it has run.
 void sum_of_squares(void* native, const NormArguments& a, double* lanes, double* result);

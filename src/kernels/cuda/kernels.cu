@@ -1,5 +1,5 @@
-// The runtime's kernels on CUDA devices: the bits of the CPU's. One source, because nvcc takes longer for headers than for
-// kernels.
+// The runtime's kernels on CUDA devices: the bits of the CPU's. One source, because nvcc takes longer for headers than
+// for kernels.
 #include <algorithm>
 #include <stdexcept>
 
@@ -59,6 +59,18 @@ struct DivideElements {
   __device__ void single(std::size_t i) const { data.set(i, data.get(i) / divisor); }
 };
 
+template <Format format>
+struct FillNegativeZero {
+  View<format> data;
+
+  __device__ void packed(std::size_t i) const {
+    float values[pack];
+    for (std::size_t k = 0; k < pack; ++k) values[k] = -0.0f;
+    data.set(i, values);
+  }
+  __device__ void single(std::size_t i) const { data.set(i, -0.0f); }
+};
+
 template <typename Body>
 __global__ void run_elements(Body body, std::size_t count, bool packs) {
   for_each_element(count, packs, body);
@@ -106,12 +118,20 @@ void divide(void* native, float* data, float divisor, std::size_t count) {
   run(native, DivideElements{{data}, divisor}, count, packed<Format::fp32>(data));
 }
 
+void fill_negative_zero(void* native, void* data, Format format, std::size_t count) {
+  for_format(format, [&](auto stored) {
+    constexpr Format f = decltype(stored)::value;
+    run(native, FillNegativeZero<f>{view<f>(data)}, count, packed<f>(data));
+  });
+}
+
 void touch(void* native, std::byte* first, std::byte* last, bool write) {
   launch(native, {.threads = 1}, touch_bytes, first, last, write);
 }
 
-// ---- the squared norm in norm.hpp's order. Four threads share a block of 1,024 elements, each with four of its 16 lanes, so
-// that every access is 16 bytes; blocks go to fp64 lanes in turn, and the last kernel adds the lanes up in pairs ----
+// ---- the squared norm in norm.hpp's order. Four threads share a block of 1,024 elements, each with four of its 16
+// lanes, so that every access is 16 bytes; blocks go to fp64 lanes in turn, and the last kernel adds the lanes up in
+// pairs ----
 
 namespace {
 
@@ -206,8 +226,8 @@ void sum_of_squares(void* native, const NormArguments& a, double* lanes, double*
   const auto blocks = static_cast<unsigned>(used * threads_per_lane / block_threads);
   for_format(a.format, [&](auto of) {
     constexpr Format format = decltype(of)::value;
-    launch(native, {.blocks = dim3(blocks), .threads = block_threads}, add_blocks<format>, view<format>(a.data), a.count,
-           packed<format>(a.data), lanes, used);
+    launch(native, {.blocks = dim3(blocks), .threads = block_threads}, add_blocks<format>, view<format>(a.data),
+           a.count, packed<format>(a.data), lanes, used);
   });
   const auto pairs = static_cast<unsigned>(used / 2);
   launch(native, {.threads = pairs < 1024 ? pairs : 1024}, add_lanes, lanes, used, result);
@@ -316,7 +336,8 @@ void strided_ranked_sum(void* native, const RankedSumArguments& a, const void* f
   });
 }
 
-// ---- fused updates, operation by operation as optimizer.hpp writes them; what begin_update decided is read on the device ----
+// ---- fused updates, operation by operation as optimizer.hpp writes them; what begin_update decided is read on the
+// device ----
 
 namespace {
 
@@ -359,7 +380,9 @@ bool is_packed_gradient(const Source& gradient) {
 // function(format), `format` being fp32 where nothing is rounded.
 template <typename Function>
 void for_rounding(const Target& rounded, const Function& function) {
-  for_format(rounded.data == nullptr ? Format::fp32 : rounded.type == DType::bf16 ? Format::bf16 : Format::fp16,
+  for_format(rounded.data == nullptr       ? Format::fp32
+             : rounded.type == DType::bf16 ? Format::bf16
+                                           : Format::fp16,
              function);
 }
 
@@ -633,8 +656,8 @@ __global__ void store(T* place, const T value) {
 
 void begin_update(void* native, StepScalars* scalars, const NormPartials& partials, const StepSettings& settings) {
   const std::size_t count = partials.units * partials.ranks;
-  const unsigned loaders = count < most_loaders ? (static_cast<unsigned>(count) + 31) / 32 * 32 + (count == 0 ? 32 : 0)
-                                                : most_loaders;
+  const unsigned loaders =
+      count < most_loaders ? (static_cast<unsigned>(count) + 31) / 32 * 32 + (count == 0 ? 32 : 0) : most_loaders;
   launch(native, {.threads = loaders}, decide, scalars, partials, settings);
 }
 
