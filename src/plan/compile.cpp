@@ -104,6 +104,48 @@ void check_micro_batches(const CompileInput& input) {
   }
 }
 
+// Granules promise the same bits on any number of ranks: refuses what does not have them.
+void check_granules(const CompileInput& input) {
+  const PlanOptions& options = input.options;
+  if (options.granules == 0) return;
+  const auto refuse = [&](const std::string& why) {
+    throw UsageError(fmt::format("granules is {}: {}", options.granules, why));
+  };
+  const MeshShape mesh = mesh_of(options);
+  if (options.granules > most_micro_batches) refuse(fmt::format("choose 1 to {}", most_micro_batches));
+  if (options.micro_batches != 1)
+    refuse(
+        fmt::format("micro_batches is {}, and follows from granules and ranks: leave it at 1", options.micro_batches));
+  if (options.accumulation == AccumulationMode::local)
+    refuse("mode local adds up on each rank first, in an order that depends on ranks: choose automatic or reduced");
+  if (options.collective_staging == CollectiveStaging::results)
+    refuse("NCCL forms sums in an order of its own: choose SumChoice::ranked (--sums ranked)");
+  if (options.outer_every > 0) refuse("replicas that train by themselves differ by their number: set outer.every to 0");
+  if (options.role) refuse("ranks have other roles along pipeline, and granules are of ranks that do the same work");
+  if (mesh.size(same_samples) > 1)
+    refuse(fmt::format("ranks of the mesh {} work on the same samples along {}: have one rank along it", mesh.text(),
+                       to_string(same_samples)));
+  for (const Program& program : input.programs) {
+    const std::size_t granules = program.micro_batches.value_or(options.granules);
+    if (mesh.size() > granules)
+      refuse(fmt::format("a step{} has {} granules, too few for {} ranks: choose as many or more",
+                         program.micro_batches ? fmt::format(" of program \"{}\"", program.name) : "", granules,
+                         mesh.size()));
+  }
+  for (const UnitSpec& unit : input.units) {
+    if (!unit.apart.empty())
+      refuse(fmt::format("unit {} has other values along {}, and so depends on the number of ranks", unit.name,
+                         to_string(unit.apart)));
+    for (const CollectiveSpec& each : unit.collectives) {
+      if (each.of_granules && each.kind == CollectiveKind::all_gather) continue;
+      refuse(
+          fmt::format("unit {} brings {} together over ranks inside its window, so that it depends on their number: "
+                      "let it work on each granule by itself",
+                      unit.name, each.name));
+    }
+  }
+}
+
 void check_sizes(const CompileInput& input) {
   const PlanOptions& options = input.options;
   if (options.ranks == 0) throw UsageError("a plan needs at least one rank");
@@ -125,6 +167,7 @@ void check_sizes(const CompileInput& input) {
                                    options.mesh ? mesh_of(options).text() : std::to_string(options.ranks), most_ranks));
   });
   check_micro_batches(input);
+  check_granules(input);
   std::size_t elements = 0;
   const auto add = [&](const char* what, const std::string& name, const Shape& shape) {
     const std::size_t count = element_count(shape);
@@ -308,6 +351,7 @@ void check_input(const CompileInput& input) {
 }
 
 AccumulationMode resolve(const PlanOptions& options, const std::vector<Program>& programs) {
+  if (options.granules > 0) return AccumulationMode::reduced;
   const bool adds_up = std::any_of(programs.begin(), programs.end(), [&](const Program& program) {
     return program.micro_batches.value_or(options.micro_batches) > 1;
   });

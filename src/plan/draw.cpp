@@ -110,6 +110,7 @@ void append_options(const Plan& plan, fmt::memory_buffer& out) {
                  options.prefetch, to_string(options.reshard_after_forward), options.overlap_reduction,
                  options.bucket_cap->count(), options.gradient_hooks, options.fp32_sums, options.activations.count(),
                  to_string(options.checkpointing), to_string(options.collective_staging));
+  if (options.granules > 0) fmt::format_to(std::back_inserter(out), "granules {}\n", options.granules);
   if (options.role)
     fmt::format_to(std::back_inserter(out), "role {} of the mesh {}\n", *options.role, options.mesh->text());
 }
@@ -143,10 +144,10 @@ void append_units(const Plan& plan, fmt::memory_buffer& out) {
   }
   for (const UnitSpec& unit : plan.units) {
     for (const CollectiveSpec& each : unit.collectives) {
-      fmt::format_to(std::back_inserter(out), "{} of {}: {} {} x {}{}{}{} over {}\n", to_string(each.kind), unit.name,
+      fmt::format_to(std::back_inserter(out), "{} of {}: {} {} x {}{}{}{}{} over {}\n", to_string(each.kind), unit.name,
                      each.name, each.elements, each.type ? tessera::to_string(*each.type) : "fp64",
                      each.forward ? " forward" : "", each.backward ? " backward" : "", each.evaluate ? " evaluate" : "",
-                     to_string(*each.axes));
+                     each.of_granules ? " of granules" : "", to_string(*each.axes));
     }
   }
   for (const std::string& state : plan.optimizer_states) fmt::format_to(std::back_inserter(out), "state {}\n", state);
@@ -175,6 +176,7 @@ void append_operation(const Plan& plan, const Operation& operation, fmt::memory_
   fmt::format_to(to, "{} {} {} {} add {} divisor {} wire {} group {}", to_string(operation.stream),
                  to_string(operation.kind), operation.unit, to_string(operation.window), operation.add,
                  operation.divisor, to_string(operation.wire), to_string(operation.group));
+  if (operation.continues) fmt::format_to(to, " continues");
   if (operation.resumes) fmt::format_to(to, " resumes");
   if (operation.collective != no_collective) {
     fmt::format_to(to, " collective {} {}", operation.collective, to_string(operation.collective_kind));

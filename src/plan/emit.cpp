@@ -375,6 +375,7 @@ void Emitter::reduce_first(const Bucket& bucket, AxisSet axis, const Sum& sum) {
   reduction.group = plan_.mesh.group(axis);
   reduction.wire = wire_type(plan_, reduction.unit);
   reduction.add = adds;
+  reduction.continues = adds && plan_.has_granules();
   reduction.divisor = sum.divisor;
   for (const std::size_t unit : bucket.units) {
     const Role source = accumulates(plan_, unit) ? Role::accumulation

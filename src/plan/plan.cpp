@@ -167,7 +167,12 @@ bool Plan::uses(StreamId stream) const {
 std::vector<AxisSet> Plan::summed(std::size_t unit) const {
   std::vector<AxisSet> result;
   mesh.inwards_out([&](Axis axis) {
-    if (own(unit).contains(axis) && (result.empty() || mesh.size(axis) > 1)) result.push_back(axis);
+    if (!own(unit).contains(axis) || (!result.empty() && mesh.size(axis) == 1)) return;
+    if (has_granules() && !result.empty()) {
+      result.back() = result.back() | axis;
+    } else {
+      result.push_back(axis);
+    }
   });
   if (result.empty()) result.push_back({});
   return result;

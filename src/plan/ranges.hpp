@@ -128,8 +128,12 @@ inline Range loss_scale_range(const Plan& plan, std::size_t program) {
 
 // Partial norms: one row of the units that a program trains per rank that trains with this one, in the order of the
 // shards that they own; at its end what the rank brings to the mean.
+inline Bytes norm_cell(const Plan& plan) { return plan.has_granules() ? exact_norm_size : norm_size; }
+inline Bytes brought_size(const Plan& plan, std::size_t program) {
+  return step_part_size + granule_weight_size * plan.granules(program).rounds();
+}
 inline Bytes norm_row(const Plan& plan, std::size_t program) {
-  return norm_size * plan.trained_units(program) + step_part_size;
+  return norm_cell(plan) * plan.trained_units(program) + brought_size(plan, program);
 }
 inline Range all_norms(const Plan& plan, std::size_t program) {
   return fixed_range(plan.program_buffers[program].norms, Bytes(0), norm_row(plan, program) * plan.training_ranks());
@@ -139,15 +143,15 @@ inline Range my_norms(const Plan& plan, std::size_t program) {
 }
 inline Range my_norm(const Plan& plan, std::size_t unit) {
   Range norm = my_norms(plan, plan.trainers[unit]);
-  norm.offset = norm_size * plan.norm_columns[unit];
-  norm.size = norm_size;
+  norm.offset = norm_cell(plan) * plan.norm_columns[unit];
+  norm.size = norm_cell(plan);
   return norm;
 }
 
 inline Range my_part(const Plan& plan, std::size_t program) {
   Range part = my_norms(plan, program);
-  part.offset = norm_size * plan.trained_units(program);
-  part.size = step_part_size;
+  part.offset = norm_cell(plan) * plan.trained_units(program);
+  part.size = brought_size(plan, program);
   return part;
 }
 

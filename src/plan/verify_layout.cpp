@@ -401,20 +401,25 @@ bool is_of_program(const Plan& plan, const Operation& operation, const Range& ra
   }
   if (range.buffer != buffers.norms) return false;
   const auto units = std::count(plan.trainers.begin(), plan.trainers.end(), program);
-  const Bytes cells = norm_size * static_cast<std::size_t>(units);
-  const Bytes row = cells + step_part_size;
+  const std::size_t granules =
+      plan.options.granules > 0 ? plan.programs[program].micro_batches.value_or(plan.options.granules) : 0;
+  const std::size_t ranks = plan.mesh.size(together(plan));
+  const Bytes cell = granules > 0 ? exact_norm_size : norm_size;
+  const Bytes cells = cell * static_cast<std::size_t>(units);
+  const Bytes brought = step_part_size + granule_weight_size * ((granules + ranks - 1) / ranks);
+  const Bytes row = cells + brought;
   Range mine{buffers.norms, Bytes(0), row, strides_of(plan, together(plan), row)};
   if (operation.kind == OperationKind::weigh) {
     mine.offset = cells;
-    mine.size = step_part_size;
+    mine.size = brought;
     return range == mine;
   }
   if (operation.unit == no_unit) {
-    return range == mine || range == fixed_range(buffers.norms, Bytes(0), row * plan.mesh.size(together(plan)));
+    return range == mine || range == fixed_range(buffers.norms, Bytes(0), row * ranks);
   }
   if (plan.trainers[operation.unit] != program) return false;
-  mine.offset = norm_size * plan.norm_columns[operation.unit];
-  mine.size = norm_size;
+  mine.offset = cell * plan.norm_columns[operation.unit];
+  mine.size = cell;
   return range == mine;
 }
 

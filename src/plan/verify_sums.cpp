@@ -31,6 +31,9 @@ class Sums {
         const std::size_t unit = operation.accesses[pair].tenant;
         const bool adds = !reduced[unit] && follows_another() && reduces_each();
         require(index, operation.add == adds, adds ? "forgets what was reduced" : "adds to what an earlier step left");
+        require(index, operation.continues == (adds && plan_.options.granules > 0),
+                operation.continues ? "takes ranks one after the other where their sum is to be added"
+                                    : "adds the sum of ranks where granules are to be added one after the other");
         require(index, operation.divisor == divisor(unit, index), "divides by another number than that of gradients");
         reduced[unit] = true;
       }
@@ -67,6 +70,10 @@ class Sums {
   std::size_t divisor(std::size_t unit, std::size_t index) const {
     if (kind_ == SegmentKind::outer) return plan_.mesh.size(outer_axes);
     if (!is_last() || last_reductions_[unit] != index) return 1;
+    if (plan_.options.granules > 0) {
+      const std::size_t program = plan_.segments[segment_].program;
+      return plan_.programs[program].micro_batches.value_or(plan_.options.granules);
+    }
     AxisSet axes = AxisSet::all() - (plan_.units[unit].apart & same_samples);
     if (plan_.options.outer_every > 0) axes = axes - outer_axes;
     return plan_.mesh.size(axes) * plan_.micro_batches(plan_.segments[segment_].program);

@@ -307,10 +307,11 @@ inline CompileInput input_of(const Model& model, const PlanOptions& options) {
 inline std::string describe(const PlanOptions& options) {
   const std::string cap = options.bucket_cap ? fmt::format("{}", options.bucket_cap->count()) : "default";
   return fmt::format(
-      "{} {} ranks {} mesh {} outer {}/{} micro-batches {} {} prefetch {} reshard {} overlap {} bucket {}",
+      "{} {} ranks {} mesh {} outer {}/{} micro-batches {} granules {} {} prefetch {} reshard {} overlap {} bucket {}",
       to_string(options.strategy), to_string(options.precision.parameter), options.ranks, mesh_of(options).text(),
-      options.outer_every, options.outer_fragments, options.micro_batches, to_string(options.accumulation),
-      options.prefetch, to_string(options.reshard_after_forward), options.overlap_reduction, cap);
+      options.outer_every, options.outer_fragments, options.micro_batches, options.granules,
+      to_string(options.accumulation), options.prefetch, to_string(options.reshard_after_forward),
+      options.overlap_reduction, cap);
 }
 
 }  // namespace tessera::plan

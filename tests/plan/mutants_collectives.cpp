@@ -166,6 +166,15 @@ void another_beginning(const Plan& plan, const MutantSink& sink) {
   });
 }
 
+// Ranks one after the other in place of their sum, or the other way round.
+void another_order(const Plan& plan, const MutantSink& sink) {
+  at_each_collective(plan, sink, [](Plan& mutant, EventPoint point) {
+    Operation& operation = mutant.segments[point.segment].operations[point.operation];
+    operation.continues = !operation.continues;
+    return operation.kind == OperationKind::reduce_scatter;
+  });
+}
+
 // One micro-batch more of one program, and nothing in its segments that knows of it.
 void another_number_of_micro_batches(const Plan& plan, const MutantSink& sink) {
   for (std::size_t program = 0; program < plan.programs.size(); ++program) {
@@ -218,6 +227,7 @@ std::vector<MutantClass> collective_mutants() {
           {"a window's collective of another kind", false, another_kind},
           {"another divisor", false, another_divisor},
           {"a sum begins elsewhere", false, another_beginning},
+          {"a sum in another order", false, another_order},
           {"another number of micro-batches", false, another_number_of_micro_batches},
           {"another group on one rank", true, another_group},
           {"another group on all ranks", false, another_group},

@@ -249,6 +249,8 @@ TEST_CASE("the_hash_sees_types_frozen_parameters_buffers_hooks_activations_and_c
       hash_of([](CompileInput& in) { in.units[0].buffers[0].name = "u0.other"; }),
       hash_of([](CompileInput& in) { in.options.gradient_hooks = true; }),
       hash_of([](CompileInput& in) { in.options.fp32_sums = true; }),
+      hash_of([](CompileInput& in) { in.options.granules = 3; }),
+      hash_of([](CompileInput& in) { in.options.granules = 4; }),
       hash_of([](CompileInput& in) { in.options.activations = Bytes(1); }),
       hash_of([](CompileInput& in) { in.options.checkpointing = Checkpointing::blocking; }),
       hash_of([](CompileInput& in) { in.options.collective_staging = CollectiveStaging::parts; }),

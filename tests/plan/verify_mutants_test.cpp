@@ -111,6 +111,13 @@ std::vector<Subject> subjects() {
     add(result, offloading_model(), {.strategy = strategy, .ranks = 3});
     add(result, offloading_model(), {.strategy = strategy, .precision = bf16_mixed, .ranks = 2, .micro_batches = 2});
   }
+  for (const Strategy strategy : all_strategies) {
+    add(result, chain_model(2), {.strategy = strategy, .ranks = 3, .granules = 7});
+    add(result, tied_model(),
+        {.strategy = strategy, .precision = bf16_mixed, .ranks = 4, .replicas = 2, .granules = 12});
+    add(result, varied_model(),
+        {.strategy = strategy, .ranks = 6, .replicas = 3, .granules = 11, .gradient_hooks = true});
+  }
   for (const MeshShape& mesh : further_meshes()) {
     add(result, sliced_model(), {.mesh = mesh});
     add(result, sliced_model(),

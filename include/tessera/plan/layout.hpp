@@ -74,6 +74,7 @@ struct CollectiveSpec {
   // Default: those along which ranks have the unit in common. Ranks that train by themselves stay apart in any case. In
   // a Plan: always set.
   std::optional<AxisSet> axes = std::nullopt;
+  bool of_granules = false;  // a gather whose granules are used each by itself, in the order of places
   Bytes bytes() const { return (type ? size_of(*type) : Bytes(8)) * elements; }
   // A rank of so many writes this many of them.
   std::size_t parts(std::size_t ranks) const {

@@ -14,12 +14,15 @@ inline constexpr Bytes region_alignment{4096};
 // Every buffer starts on this many bytes inside its region: alignment_elements of fp32.
 inline constexpr Bytes buffer_alignment{512};
 
-// The step's scalars (kernels::StepScalars), one partial norm (fp64), and what a rank brings to the mean
-// (kernels::StepPart). plan/ stands below kernels/, which asserts the sizes.
+// The step's scalars (kernels::StepScalars), one partial norm (fp64; with granules kernels::ExactSquares), and what a
+// rank brings to the mean (kernels::StepPart; with granules the weight of each follows, fp64). plan/ stands below
+// kernels/, which asserts the sizes.
 inline constexpr Bytes scalars_size{72};
 inline constexpr Bytes loss_scale_offset{44};
 inline constexpr Bytes norm_size{8};
+inline constexpr Bytes exact_norm_size{32};
 inline constexpr Bytes step_part_size{16};
+inline constexpr Bytes granule_weight_size{8};
 
 struct CategoryBytes {
   Category category;

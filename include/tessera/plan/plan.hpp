@@ -13,6 +13,7 @@
 
 #include "tessera/base/bytes.hpp"
 #include "tessera/base/dtype.hpp"
+#include "tessera/plan/granules.hpp"
 #include "tessera/plan/layout.hpp"
 #include "tessera/plan/program.hpp"
 #include "tessera/plan/strategy.hpp"
@@ -186,6 +187,7 @@ struct Operation {
   std::size_t collective = no_collective;   // of kind collective: in the list of the unit
   CollectiveKind collective_kind = CollectiveKind::all_gather;  // of kind collective
   bool add = false;          // accumulate, reduce_scatter: add to the target instead of replacing it
+  bool continues = false;    // reduce_scatter that adds: rank after rank to the target, not the ranks' sum
   std::size_t divisor = 1;   // reduce_scatter: ranks × micro-batches once, in the last reduction of all (the update
                              // puts right what ranks brought other than that); of masters: replicas
   DType wire = DType::fp32;  // reduce_scatter: dtype of what is read
@@ -244,6 +246,9 @@ struct PlanOptions {
   std::size_t outer_every = 0;
   std::size_t outer_fragments = 1;  // runs of units that take turns, each with an outer step of its own every so often
   std::size_t micro_batches = 1;    // of a step of programs that say no number of their own
+  // A step has so many granules (granules.hpp), of programs that say no number of their own; micro_batches is then 1,
+  // and what a program says counts granules. 0: none.
+  std::size_t granules = 0;
   // In a Plan: never automatic; Plan::accumulation() is a program's.
   AccumulationMode accumulation = AccumulationMode::automatic;
   std::size_t prefetch = 1;
@@ -329,7 +334,8 @@ struct Plan {
     return mesh.index_of(apart(unit), mesh.place_of(rank));
   }
   // Gradients are summed along these, one axis after the other: along those of more than one rank, and the innermost;
-  // along none, where no other rank has the unit.
+  // along none, where no other rank has the unit. Granules are summed along all at once, so that their order is that of
+  // ranks.
   std::vector<AxisSet> summed(std::size_t unit) const;
   // Each rank keeps what is sharded over these; of a unit, over those along which gradients are summed.
   Sharding sharding() const;
@@ -353,17 +359,28 @@ struct Plan {
   AxisSet group_of(const CollectiveSpec& collective) const { return mesh.group(training() & *collective.axes); }
   // ---- steps ----
 
-  // Returns the micro-batches of a program's step. Where they add up, with one both modes are `reduced`. The divisor is
-  // what the last reduction of such a step divides by.
+  // Sums go on from one granule to the next, and norms are exact.
+  bool has_granules() const { return options.granules > 0; }
+  // How a program's steps have them, for the rank at this place among the training ones; a total of 0: not at all.
+  Granules granules(std::size_t program, std::size_t place = 0) const {
+    if (!has_granules()) return {};
+    return {programs[program].micro_batches.value_or(options.granules), training_ranks(), place};
+  }
+  // Returns the micro-batches of a program's step: with granules, its rounds. Where they add up, with one both modes
+  // are `reduced`. The divisor is what the last reduction of such a step divides by.
   std::size_t micro_batches(std::size_t program) const {
+    if (has_granules()) return granules(program).rounds();
     return programs[program].micro_batches.value_or(options.micro_batches);
   }
   AccumulationMode accumulation(std::size_t program) const {
     return micro_batches(program) == 1 ? AccumulationMode::reduced : options.accumulation;
   }
-  std::size_t gradient_divisor(std::size_t program) const { return training_ranks() * micro_batches(program); }
+  std::size_t gradient_divisor(std::size_t program) const {
+    return has_granules() ? granules(program).total : training_ranks() * micro_batches(program);
+  }
   // The same of a unit: where ranks that work on the same samples have a part of it each, they count once.
   std::size_t gradient_divisor(std::size_t program, std::size_t unit) const {
+    if (has_granules()) return granules(program).total;
     return mesh.size(training() - (same_samples - common(unit))) * micro_batches(program);
   }
   const Precision& precision(std::size_t unit) const {
