@@ -47,6 +47,7 @@ void add_options(Lines& lines, const plan::PlanOptions& options) {
   lines.add("outer.fragments", options.outer_fragments);
   lines.add("precision", types(options.precision));
   lines.add("micro_batches", options.micro_batches);
+  if (options.granules > 0) lines.add("granules", options.granules);
   lines.add("accumulation", to_string(options.accumulation));
   lines.add("prefetch", options.prefetch);
   lines.add("reshard_after_forward", to_string(options.reshard_after_forward));

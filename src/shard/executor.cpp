@@ -61,7 +61,9 @@ Executor::Executor(const ExecutorInput& input)
       memory_(world_, plan_, input.units),
       operations_(input, memory_),
       ledgers_(input.units),
-      progress_(plan_),
+      place_(plan_.mesh.index_of(plan_.training(),
+                                 plan_.mesh.place_of(plan_.rank_of(static_cast<std::size_t>(world_.rank()))))),
+      progress_(plan_, place_),
       last_steps_(plan_.programs.size()) {
   make_streams(input);
   operations_.make_communicators(world_);
@@ -408,14 +410,25 @@ void Executor::abandon(std::string_view what) noexcept {
 
 // ---- steps ----
 
-void Executor::update(float learning_rate, std::optional<double> weight) {
+void Executor::update(float learning_rate, const Brought& brought) {
   check_health();
   progress_.check_update();
-  const kernels::StepPart counted{.weight = static_cast<double>(progress_.micro_batches_done()),
-                                  .kind = kernels::StepPart::Kind::micro_batches};
+  const kernels::StepPart part = part_of(brought);
   skip_micro_batches();
-  launch_update(learning_rate,
-                weight ? kernels::StepPart{.weight = *weight, .kind = kernels::StepPart::Kind::samples} : counted);
+  launch_update(learning_rate, part, brought.granules);
+}
+
+// Weights of granules travel one by one, so that they are added in the order of granules.
+kernels::StepPart Executor::part_of(const Brought& brought) const {
+  using Kind = kernels::StepPart::Kind;
+  const std::size_t done = progress_.micro_batches_done();
+  if (brought.weight) return {.weight = *brought.weight, .kind = Kind::samples};
+  if (brought.granules.empty()) return {.weight = static_cast<double>(done), .kind = Kind::micro_batches};
+  if (brought.granules.size() == done) return {.weight = 0.0, .kind = Kind::samples};
+  throw UsageError(
+      fmt::format("update() with {} granule_weights, and this rank has computed {} granules in this step: give one for "
+                  "each",
+                  brought.granules.size(), done));
 }
 
 void Executor::skip_step(float learning_rate) {
@@ -447,6 +460,7 @@ const kernels::StepScalars& Executor::look_at_steps() {
 
 // Those of this step that are missing: all of their operations happen, on gradients of zero.
 void Executor::skip_micro_batches() {
+  progress_.skip_rest();
   while (!progress_.ends_step()) {
     for (const plan::WindowUse& use : plan_.programs[program()].micro_batch) {
       if (!use.resumes) {
@@ -458,8 +472,9 @@ void Executor::skip_micro_batches() {
   }
 }
 
-void Executor::launch_update(std::optional<float> learning_rate, const kernels::StepPart& part) {
-  operations_.set_step(program(), learning_rate, part);
+void Executor::launch_update(std::optional<float> learning_rate, const kernels::StepPart& part,
+                             std::span<const double> granule_weights) {
+  operations_.set_step(program(), learning_rate, part, granule_weights);
   if (traced_ != nullptr) traced_->stamp_host(*host_);
   launch_segment(SegmentKind::update);
   progress_.update();

@@ -43,8 +43,14 @@ class Executor final : public WindowHost {
   // Opens and closes it, and all that is inside it, without computing: gradients count as zero. Throws UsageError,
   // before it opens anything, where a unit inside it is not optional, too.
   void skip(const plan::WindowUse& use);
-  // The update is of the micro-batches that were computed, or of samples of this weight.
-  void update(float learning_rate, std::optional<double> weight);
+  // This rank's place among those that train together.
+  std::size_t place() const { return place_; }
+  // The update is of the micro-batches that were computed, or of samples of this weight; with granules, of these.
+  struct Brought {
+    std::optional<double> weight;
+    std::span<const double> granules;
+  };
+  void update(float learning_rate, const Brought& brought);
   void skip_step(float learning_rate);
   void discard_gradients();
   // Returns what the last step of the current program has left; where tasks do not see the device's memory, what is
@@ -80,13 +86,15 @@ class Executor final : public WindowHost {
   void make_range_names();
   void check_health();
   void begin_traced_step();
-  void skip_micro_batches();
-  void close();  // the innermost window
+  void skip_micro_batches();  // those of this step that are missing, or are other ranks' alone
+  void close();               // the innermost window
   void skip_collectives(OpenWindow& window);
   void launch_collective();
   void begin_window();
   bool end_window();  // true when the segment has ended
-  void launch_update(std::optional<float> learning_rate, const kernels::StepPart& part);
+  void launch_update(std::optional<float> learning_rate, const kernels::StepPart& part,
+                     std::span<const double> granule_weights = {});
+  kernels::StepPart part_of(const Brought& brought) const;
   void launch_outer_step(std::size_t segment);
 
   // Launches the current segment's operations up to the next window; true when there is none left.
@@ -127,6 +135,7 @@ class Executor final : public WindowHost {
   std::size_t serial_ = 0;            // of openings
   std::shared_ptr<WindowLink> link_;  // to the handles
 
+  std::size_t place_;  // of this rank among those that train together
   Progress progress_;
   std::vector<kernels::StepScalars> last_steps_;  // by program, as they were looked at
   std::size_t updates_ = 0;

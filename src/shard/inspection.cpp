@@ -123,37 +123,62 @@ void ModelInspection::refresh_buffers_with(std::function<void()> refresh) {
 
 // ---- norms and scalars ----
 
-// Each rank sums the squares of its pieces (kernels/norm.hpp), and the sums of the ranks that train together are added
-// in rank order in fp64.
-std::vector<GradientNorm> ModelInspection::gradient_norms() {
-  Executor& executor = state().executor_between_steps("gradient_norms()");
-  this->state().require_one_role("gradient_norms()");
-  const plan::Plan& plan = state().plan;
-  const auto& units = state().units;
-  World& world = this->world();
-  std::vector<GradientNorm> result = trained_parameters(plan, executor.program(), units);
-  std::vector<double> mine(result.size(), 0.0);
+namespace {
+
+void add_squares(Stream& host, std::span<const float> values, double& sum) {
+  kernels::sum_of_squares(host, values.data(), values.size(), &sum);
+}
+void add_squares(Stream& host, std::span<const float> values, kernels::ExactSquares& sum) {
+  kernels::exact_squares(host, values.data(), values.size(), &sum);
+}
+void add_to(double& sum, double more) { sum += more; }
+void add_to(kernels::ExactSquares& sum, const kernels::ExactSquares& more) { kernels::add(sum, more); }
+double total(double sum) { return sum; }
+double total(const kernels::ExactSquares& sum) { return kernels::value_of(sum); }
+
+// Sets the norms to sums of squares: each rank sums those of its pieces (kernels/norm.hpp), and the sums of the ranks
+// that train together are added in rank order.
+template <typename Sum>
+void sum_squares(ModelState& model, Executor& executor, std::vector<GradientNorm>& norms) {
+  const plan::Plan& plan = model.plan;
+  World& world = model.world();
+  std::vector<Sum> mine(norms.size()), sums(norms.size());
   Stream host(Device::cpu(), {.name = "gradient norms", .mode = StreamMode::immediate});
   std::vector<float> copy;
   std::size_t next = 0;  // pieces come in the order of the parameters
-  for (std::size_t u = 0; u < units.size(); ++u) {
+  for (std::size_t u = 0; u < model.units.size(); ++u) {
     if (!plan.trains(u, executor.program())) continue;
     const HostPieces here(executor.compute(),
                           settled_pieces(executor, u, plan.unit_buffers[u][plan::Role::gradient], copy));
     for (const ParameterPiece& piece : here.pieces()) {
-      while (result[next].parameter != piece.parameter) ++next;
-      kernels::sum_of_squares(host, piece.values.data(), piece.values.size(), &mine[next]);
+      while (norms[next].parameter != piece.parameter) ++next;
+      add_squares(host, piece.values, mine[next]);
     }
   }
-  const std::vector<std::byte> all = world.gather(std::as_bytes(std::span<const double>(mine)),
+  const std::vector<std::byte> all = world.gather(std::as_bytes(std::span<const Sum>(mine)),
                                                   "gradient norms of " + plan.programs[executor.program()].name);
   for (std::size_t rank = 0; rank < static_cast<std::size_t>(world.size()); ++rank) {
-    for (std::size_t i = 0; i < result.size(); ++i) {
-      if (!is_with(plan, rank, world, plan.apart(result[i].parameter->unit()->index()))) continue;
-      double squares = 0.0;
-      std::memcpy(&squares, all.data() + (rank * result.size() + i) * sizeof(double), sizeof(double));
-      result[i].norm += squares;
+    for (std::size_t i = 0; i < norms.size(); ++i) {
+      if (!is_with(plan, rank, world, plan.apart(norms[i].parameter->unit()->index()))) continue;
+      Sum squares{};
+      std::memcpy(&squares, all.data() + (rank * norms.size() + i) * sizeof(Sum), sizeof(Sum));
+      add_to(sums[i], squares);
     }
+  }
+  for (std::size_t i = 0; i < norms.size(); ++i) norms[i].norm = total(sums[i]);
+}
+
+}  // namespace
+
+std::vector<GradientNorm> ModelInspection::gradient_norms() {
+  Executor& executor = state().executor_between_steps("gradient_norms()");
+  this->state().require_one_role("gradient_norms()");
+  const plan::Plan& plan = state().plan;
+  std::vector<GradientNorm> result = trained_parameters(plan, executor.program(), state().units);
+  if (plan.has_granules()) {
+    sum_squares<kernels::ExactSquares>(state(), executor, result);
+  } else {
+    sum_squares<double>(state(), executor, result);
   }
   const kernels::StepScalars now = tessera::step_scalars(executor, executor.program());
   const double scale = static_cast<double>(now.applied_loss_scale);

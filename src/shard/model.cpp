@@ -246,9 +246,9 @@ Checkpointing checkpointing(const ModelState& model) {
 
 // A field that FullyShardOptions gets does not compile before this has a place for it, or none.
 plan::CompileInput compile_input(const ModelState& model) {
-  const auto& [strategy, sharding, replicas, mesh, outer, precision, micro_batches, accumulation, seed, loss_scaling,
-               prefetch, reshard_after_forward, overlap_reduction, bucket_cap, program, activations, checkpoints,
-               memory_limit, diagnostics, cuda_stream] = model.options;
+  const auto& [strategy, sharding, replicas, mesh, outer, precision, micro_batches, granules, accumulation, seed,
+               loss_scaling, prefetch, reshard_after_forward, overlap_reduction, bucket_cap, program, activations,
+               checkpoints, memory_limit, diagnostics, cuda_stream] = model.options;
   plan::CompileInput input;
   for (const auto& unit : model.units) input.units.push_back(unit->spec());
   input.programs = plan_programs(model);
@@ -262,6 +262,7 @@ plan::CompileInput compile_input(const ModelState& model) {
                    .outer_every = outer.every,
                    .outer_fragments = outer.fragments,
                    .micro_batches = micro_batches,
+                   .granules = granules,
                    .accumulation = accumulation,
                    .prefetch = prefetch,
                    .reshard_after_forward = reshard_after_forward,

@@ -10,6 +10,7 @@ namespace tessera {
 
 static_assert(plan::scalars_size == Bytes(sizeof(kernels::StepScalars)));
 static_assert(plan::step_part_size == Bytes(sizeof(kernels::StepPart)));
+static_assert(plan::exact_norm_size == Bytes(sizeof(kernels::ExactSquares)));
 static_assert(plan::loss_scale_offset == Bytes(offsetof(kernels::StepScalars, loss_scale)));
 static_assert(plan::region_alignment == Arena::page);
 

@@ -77,7 +77,11 @@ void OpenWindow::settle_gradients() {
 void OpenWindow::fill_gradient_zero(std::size_t unit, std::size_t parameter) {
   const DType type = plan_.precision(unit).gradient;
   const View gradient = view(plan_.unit_buffers[unit][plan::Role::gradient_slot].buffer, parameter, type);
-  kernels::fill_zero(compute_, static_cast<std::byte*>(gradient.data), size_of(type) * gradient.elements);
+  if (plan_.has_granules() && current_->skipped) {
+    kernels::fill_negative_zero(compute_, {gradient.data, type}, gradient.elements);
+  } else {
+    kernels::fill_zero(compute_, static_cast<std::byte*>(gradient.data), size_of(type) * gradient.elements);
+  }
 }
 
 // Refused before anything is kept of it: the window must still close.

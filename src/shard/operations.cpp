@@ -36,6 +36,11 @@ kernels::Source from_element(const kernels::Source& source, std::size_t first) {
   return {static_cast<const std::byte*>(source.data) + (size_of(source.type) * first).count(), source.type};
 }
 
+kernels::Accumulate added(const Operation& reduction) {
+  if (!reduction.add) return kernels::Accumulate::no;
+  return reduction.continues ? kernels::Accumulate::terms : kernels::Accumulate::sum;
+}
+
 void require_parts_that_fit(const kernels::StepScalars& now) {
   if (std::isnan(now.weight)) {
     throw CommunicationError(
@@ -258,7 +263,7 @@ Operations::Call Operations::call_of(const Operation& operation, bool evaluates)
                                  .wire = operation.wire,
                                  .result = reinterpret_cast<float*>(address(target)),
                                  .shard_elements = target.size.count() / sizeof(float),
-                                 .accumulate = operation.add ? kernels::Accumulate::sum : kernels::Accumulate::no,
+                                 .accumulate = added(operation),
                                  .divisor = static_cast<float>(operation.divisor),
                                  .label = label});
   }
@@ -338,8 +343,12 @@ void Operations::accumulate(const Operation& operation, Stream& on) {
 
 void Operations::sum_of_squares(const Operation& operation, Stream& on) {
   const Access& gradient = operation.operand(plan::Role::gradient);
-  kernels::sum_of_squares(on, source(gradient), elements(gradient),
-                          reinterpret_cast<double*>(address(operation.operand(plan::Role::norms).range)));
+  std::byte* const norm = address(operation.operand(plan::Role::norms).range);
+  if (plan_.has_granules()) {
+    kernels::exact_squares(on, source(gradient), elements(gradient), reinterpret_cast<kernels::ExactSquares*>(norm));
+  } else {
+    kernels::sum_of_squares(on, source(gradient), elements(gradient), reinterpret_cast<double*>(norm));
+  }
 }
 
 // Called here, so that what it enqueues stands between the reduction and the norm.
@@ -373,9 +382,24 @@ void Operations::gather_norms(const Operation& operation, Call& call, Stream& on
   note_parts(on);
 }
 
+void Operations::set_step(std::size_t program, std::optional<float> asked, const kernels::StepPart& part,
+                          std::span<const double> granule_weights) {
+  program_ = program;
+  learning_rate_ = asked;
+  part_ = part;
+  if (!plan_.has_granules()) return;
+  std::vector<double>& weights = granule_weights_[++next_granule_weights_ % granule_weights_.size()];
+  weights.assign(plan_.granules(program).rounds(), 0.0);
+  std::copy(granule_weights.begin(), granule_weights.end(), weights.begin());
+}
+
 void Operations::weigh(const Operation& operation, Stream& on) {
-  kernels::set_part(on, reinterpret_cast<kernels::StepPart*>(address(operation.operand(plan::Role::norms).range)),
-                    part_);
+  std::byte* const mine = address(operation.operand(plan::Role::norms).range);
+  kernels::set_part(on, reinterpret_cast<kernels::StepPart*>(mine), part_);
+  if (plan_.has_granules()) {
+    const std::vector<double>& weights = granule_weights_[next_granule_weights_ % granule_weights_.size()];
+    kernels::copy(on, mine + plan::step_part_size.count(), weights.data(), Bytes(weights.size() * sizeof(double)));
+  }
   if (plan_.training_ranks() == 1) note_parts(on);
 }
 
@@ -392,7 +416,9 @@ void Operations::begin_update(std::size_t program, Stream& on) {
       .values = reinterpret_cast<const double*>(base(plan_.program_buffers[program].norms)),
       .units = plan_.trained_units(program),
       .ranks = plan_.training_ranks(),
-      .divisor = static_cast<double>(plan_.gradient_divisor(program))};
+      .divisor = static_cast<double>(plan_.gradient_divisor(program)),
+      .exact = plan_.has_granules(),
+      .rounds = plan_.granules(program).rounds()};
   kernels::begin_update(on, scalars, partials, settings);
   if (!tasks_see_memory_) return;
   on.submit([this, program, scalars] {

@@ -51,11 +51,9 @@ class Operations {
   Operations(const ExecutorInput& input, ModelMemory& memory);
 
   // Sets this step, for the operations of its update. `asked`: the learning rate, or none where gradients are dropped.
-  void set_step(std::size_t program, std::optional<float> asked, const kernels::StepPart& part) {
-    program_ = program;
-    learning_rate_ = asked;
-    part_ = part;
-  }
+  // Granules without a weight weigh nothing.
+  void set_step(std::size_t program, std::optional<float> asked, const kernels::StepPart& part,
+                std::span<const double> granule_weights);
   // A communicator for each stream and group that the plan uses. Collective. The rank's streams are there before:
   // making one takes memory of the device, which may wait for a peer's collective there that waits for this rank.
   void make_communicators(World& world);
@@ -157,6 +155,9 @@ class Operations {
   std::size_t program_ = 0;                  // of the update that is launched
   std::optional<float> learning_rate_ = 0.0f;
   kernels::StepPart part_;
+  // The latest steps' weights of granules, as labels below.
+  std::array<std::vector<double>, 3> granule_weights_;
+  std::size_t next_granule_weights_ = 0;
   // Labels of the latest gathers of norms: the host is at most one update ahead of the streams.
   using NormLabel = std::array<char, 112>;
   std::array<NormLabel, 3> norm_labels_{};

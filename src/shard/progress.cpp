@@ -12,7 +12,7 @@ using plan::SegmentKind;
 using plan::WindowKind;
 using plan::WindowUse;
 
-Progress::Progress(const plan::Plan& plan) : plan_(&plan) {
+Progress::Progress(const plan::Plan& plan, std::size_t place) : plan_(&plan), place_(place) {
   for (const plan::Program& program : plan.programs) {
     closing_.push_back({plan::closes(program.micro_batch), plan::closes(program.evaluation)});
   }
@@ -83,6 +83,7 @@ std::size_t Progress::check_open(const WindowUse& use) const {
                                    plan_->programs.size() == 1 ? "" : " " + plan_->programs[program_].name));
     }
     if (!evaluates && !trains()) require_training(describe(use));  // the text is formed where it is needed alone
+    if (!evaluates) require_granule(use);
     segment = evaluates ? *evaluation : next_micro_batch();
   }
   const WindowUse& expected = windows(segment)[begins_segment() ? 0 : uses_begun_];
@@ -91,6 +92,15 @@ std::size_t Progress::check_open(const WindowUse& use) const {
         fmt::format("{} was opened out of order: {}{} was expected", describe(use), describe(expected), of_program()));
   }
   return segment;
+}
+
+void Progress::require_granule(const WindowUse& use) const {
+  const Granules granules = plan_->granules(program_, place_);
+  if (skips_ || granules.total == 0 || micro_batches_done_ < granules.mine()) return;
+  throw UsageError(
+      fmt::format("{} cannot open: this rank has computed its {} of the {} granules of this step, so update() was "
+                  "expected",
+                  describe(use), granules.mine(), granules.total));
 }
 
 std::span<const WindowUse> Progress::next_window(std::size_t segment) const {
@@ -163,6 +173,7 @@ void Progress::check_skip_step() const {
 }
 
 void Progress::update() {
+  skips_ = false;
   micro_batches_done_ = 0;
   phase_ = Phase::between_steps;
 }

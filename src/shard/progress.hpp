@@ -15,7 +15,8 @@ namespace tessera {
 
 class Progress {
  public:
-  explicit Progress(const plan::Plan& plan);
+  // `place`: of the rank among those that train together.
+  Progress(const plan::Plan& plan, std::size_t place);
 
   enum class Phase {
     between_steps,  // a step, an evaluation, a refresh or an inspection may begin
@@ -42,6 +43,8 @@ class Progress {
   void resume();
   bool trains() const;  // the program has windows that train
   void require_training(std::string_view call) const;
+  // Micro-batches of this step that others alone compute may come: the windows that follow are skipped.
+  void skip_rest() { skips_ = true; }
   void check_update() const;  // at least one micro-batch is done, and none is open
   void check_skip_step() const;
   void check_discard() const;  // no micro-batch is open
@@ -72,7 +75,12 @@ class Progress {
   std::string of_program() const;
   void require_no_pass(std::string_view call) const;
 
+  // With granules a rank may have none in the last round.
+  void require_granule(const plan::WindowUse& use) const;
+
   const plan::Plan* plan_;
+  std::size_t place_;
+  bool skips_ = false;
   std::vector<Closing> closing_;
   Phase phase_ = Phase::between_steps;
   std::size_t program_ = 0;

@@ -33,6 +33,17 @@ void require_weight(const ModelState& model, double weight) {
   throw UsageError(fmt::format("update() with weight {}: a weight is finite and at least 0", weight));
 }
 
+// How many they are is told when the step's windows are done.
+void require_weights_of_granules(const ModelState& model, const UpdateOptions& options) {
+  if (options.weight && model.plan.has_granules()) {
+    throw UsageError(
+        "update() with one weight for all of a rank's samples, whose sum depends on the number of ranks, and the model "
+        "has granules: give granule_weights, one for each granule");
+  }
+  if (options.granule_weights.empty() || model.plan.has_granules()) return;
+  throw UsageError("update() with granule_weights, and the model has no granules: give weight");
+}
+
 void skip_step_at(ModelState& model, std::optional<float> asked) {
   Executor& executor = model.executor();
   require_no_outer_steps(model, "skip_step()");
@@ -95,7 +106,9 @@ void ModelSteps::update(const UpdateOptions& options) {
   Executor& executor = state().executor();
   const float learning_rate = checked_learning_rate(state(), options.learning_rate, "update");
   if (options.weight) require_weight(state(), *options.weight);
-  executor.update(learning_rate, options.weight);
+  for (const double weight : options.granule_weights) require_weight(state(), weight);
+  require_weights_of_granules(state(), options);
+  executor.update(learning_rate, {.weight = options.weight, .granules = options.granule_weights});
 }
 void ModelSteps::skip_step() { skip_step_at(state(), std::nullopt); }
 void ModelSteps::skip_step(float learning_rate) { skip_step_at(state(), learning_rate); }
@@ -103,6 +116,11 @@ void ModelSteps::discard_gradients() {
   Executor& executor = state().executor();
   require_no_outer_steps(state(), "discard_gradients()");
   executor.discard_gradients();
+}
+Granules ModelSteps::granules() const {
+  const ModelState& model = state();
+  const Executor& executor = state().executor();
+  return model.plan.granules(executor.program(), executor.place());
 }
 bool ModelSteps::finished() { return last_step().finished; }
 

@@ -29,7 +29,8 @@ plan::CollectiveSpec Collective::spec() const {
           .forward = options_.forward,
           .backward = options_.backward,
           .evaluate = options_.evaluate,
-          .axes = options_.axes};
+          .axes = options_.axes,
+          .of_granules = options_.of_granules};
 }
 
 // A unit that ends, or that was never finished, lets its tensors go; a tensor that ends leaves its name.

@@ -187,6 +187,20 @@ TEST_CASE("nothing_is_allocated_on_meshes_of_replicas") {
   }
 }
 
+TEST_CASE("nothing_is_allocated_with_granules") {
+  REQUIRE_PROBE();
+  for (const Strategy strategy : flat_strategies) {
+    Run run;
+    run.ranks = 3;
+    run.options.strategy = strategy;
+    run.options.granules = 7;
+    check(run);
+    run.options.precision = bf16_mixed;
+    run.options.diagnostics = {.poison = true, .queue_compute = true};
+    check<bf16>(run);
+  }
+}
+
 TEST_CASE("nothing_is_allocated_with_outer_steps") {
   REQUIRE_PROBE();
   for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::hsdp}) {

@@ -137,6 +137,23 @@ void check_meshes(Precision precision) {
   }
 }
 
+TEST_CASE("planned_bytes_equal_measured_bytes_of_granules") {
+  REQUIRE_PROBE();
+  for (const Strategy strategy : all_strategies) {
+    for (const int ranks : {1, 3, 6}) {
+      if (ranks < 6 && strategy.name.starts_with("h")) continue;
+      Run run;
+      run.ranks = ranks;
+      run.options.replicas = ranks == 6 ? 2 : 1;
+      run.options.strategy = strategy;
+      run.options.granules = 6;
+      check<float>(run);
+      run.options.precision = bf16_mixed;
+      check<bf16>(run);
+    }
+  }
+}
+
 TEST_CASE("planned_bytes_equal_measured_bytes_of_shardings_that_no_strategy_has") {
   REQUIRE_PROBE();
   const AxisSet whole, shard = Axis::shard, all = AxisSet::all();

@@ -15,9 +15,9 @@ class Trainee {
   Trainee(tessera::World& world, const Run& run)
       : layers_(make_layers(run)),
         targets_(rows * run.widths.back()),
-        dys_(run.options.micro_batches),
+        dys_(micro_batches_of(run, world)),
         model_(world, run.options) {
-    for (std::size_t micro = 0; micro < run.options.micro_batches; ++micro) {
+    for (std::size_t micro = 0; micro < dys_.size(); ++micro) {
       inputs_.push_back(sample(rows * run.widths.front(), 0, micro, world.rank(), 0));
       dys_[micro].resize(targets_.size());
     }
@@ -37,7 +37,12 @@ class Trainee {
   void uneven_steps() {
     if (model_.world().rank() == 0) {
       pass(1);
-      model_.update({.weight = 3.0});
+      const double weight = 3.0;
+      if (model_.granules().total > 0) {
+        model_.update({.granule_weights = std::span(&weight, 1)});
+      } else {
+        model_.update({.weight = weight});
+      }
     } else {
       model_.skip_step();
     }
@@ -58,6 +63,12 @@ class Trainee {
 
  private:
   static constexpr std::size_t rows = 3;
+
+  // With granules this rank's: on one replica its place is its number.
+  static std::size_t micro_batches_of(const Run& run, tessera::World& world) {
+    if (run.options.granules == 0) return run.options.micro_batches;
+    return tessera::Granules{run.options.granules, std::size_t(world.size()), std::size_t(world.rank())}.mine();
+  }
 
   void pass(std::size_t micro_batches) {
     for (std::size_t micro = 0; micro < micro_batches; ++micro) {

@@ -47,6 +47,10 @@ struct CollectiveOptions {
   // ranks train by themselves, only those that train together. A gather is along at most two axes of several ranks, a
   // reduce-scatter and an all-to-all along one.
   std::optional<AxisSet> axes = std::nullopt;
+  // This gather's contributions are used one by one, in the order of places (Collected::of_place), so that they are the
+  // same for any number of ranks. With granules (FullyShardOptions::granules) there are no other collectives in
+  // windows.
+  bool of_granules = false;
 };
 
 // The result of a collective, in device memory, as it stands once that has run on the stream; it stays until the next
@@ -65,6 +69,8 @@ struct Collected {
   const T* of(std::size_t rank) const {
     return first + (rank % ranks_of_replica * replicas + rank / ranks_of_replica) * stride;
   }
+  // In that order: of granules, of which each rank has brought one, or nothing.
+  const T* of_place(std::size_t place) const { return first + place * stride; }
   template <typename U>
   Collected<U> as() const {
     return {reinterpret_cast<const U*>(first), values, stride, replicas, ranks_of_replica};

@@ -50,6 +50,12 @@ struct FullyShardOptions {
   OuterOptions outer = {};
   Precision precision = fp32_precision;
   std::size_t micro_batches = 1;  // of a step; ProgramOptions may differ
+  // A step has so many granules, each a micro-batch whose contents do not depend on the number of ranks (granules.hpp):
+  // with the same granules any number of ranks up to theirs, any mesh and strategy have the same bits (numerics.md).
+  // Micro-batches follow from it, and ProgramOptions::micro_batches counts granules. 0: none, and another number of
+  // ranks rounds otherwise. Not with mode `local`, outer steps, ranks along `tensor` or `pipeline`, units apart, or
+  // collectives in windows.
+  std::size_t granules = 0;
   AccumulationMode accumulation = AccumulationMode::automatic;
   std::uint64_t seed = 0;  // of the initial values
   // Default: dynamic, from 65536, when gradients of any unit are fp16, frozen now or not; else the loss is not scaled.

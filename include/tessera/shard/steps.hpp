@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "tessera/device/stream.hpp"
+#include "tessera/plan/granules.hpp"
 #include "tessera/plan/program.hpp"
 #include "tessera/shard/model.hpp"
 #include "tessera/shard/window.hpp"
@@ -42,6 +43,9 @@ struct UpdateOptions {
   // and in a last batch of 20 their sum over 32, gives the weights 1 and 20/32. All ranks give one, but those that skip
   // the step, or none does. Not with outer steps.
   std::optional<double> weight = std::nullopt;
+  // In its place where the model has granules: one such weight for each granule that this rank has computed in this
+  // step, in their order. They are added in the order of granules over all ranks.
+  std::span<const double> granule_weights = {};
 };
 
 class ModelSteps : public ShardedModel {
@@ -121,6 +125,11 @@ class ModelSteps : public ShardedModel {
   // which some call it and others update get a CommunicationError. Throws UsageError inside a pass, and with outer
   // steps.
   void discard_gradients();
+  // How this rank takes part in the granules of a step (FullyShardOptions::granules) of the current program: the
+  // micro-batches of its step are granules number(0), number(1), …, mine() of them, and then comes update(). Granules
+  // stand in the order in which ranks own shards, which with several replicas is not that of rank numbers: read which
+  // are this rank's here. A total of 0 where the model has none. After finalize().
+  Granules granules() const;
   // Whether every rank skipped the last step: nobody has more data. Synchronises as last_step() does.
   bool finished();
 
