@@ -146,7 +146,8 @@ class Search {
           .setting = setting, .memory = without, .moved = sent.moved, .moved_in_replica = sent.moved_in_replica};
       candidate.setting.batch = batch;
       add_activations(candidate);
-      const double samples = static_cast<double>(batch * planned.options.micro_batches);
+      const double samples =
+          static_cast<double>(batch * planned.gradient_divisor(0)) / static_cast<double>(planned.training_ranks());
       candidate.moved_per_sample = static_cast<double>(candidate.moved.count()) / samples;
       const bool is_first = best.memory.peak == Bytes(0);
       if (!is_first && candidate.memory.peak > question_.limit) break;

@@ -55,8 +55,10 @@ std::string headline(const PlanReport& report) {
     text += fmt::format(", prefetch {}{}", options.prefetch, held_text(report.plan));
   }
   if (options.outer_every > 0) text += fmt::format(", an outer step every {}", grouped(options.outer_every));
-  text += fmt::format(", {}", counted(options.micro_batches, "micro-batch", "micro-batches"));
-  if (options.micro_batches > 1) text += fmt::format(" ({})", to_string(options.accumulation));
+  const std::size_t micro_batches = report.plan.micro_batches(0);
+  text += fmt::format(", {}", counted(micro_batches, "micro-batch", "micro-batches"));
+  if (options.granules > 0) text += fmt::format(" of {}", counted(options.granules, "granule", "granules"));
+  if (micro_batches > 1 && options.granules == 0) text += fmt::format(" ({})", to_string(options.accumulation));
   if (report.setting.activation_checkpointing) text += ", activations recomputed";
   return text + fmt::format(", states of the optimizer: {}\n", fmt::join(report.plan.optimizer_states, ", "));
 }
@@ -196,7 +198,8 @@ Json json_of(const PlanReport& report) {
           {"reshard_after_forward", resharding_json(options.reshard_after_forward)},
           {"overlap_reduction", options.overlap_reduction},
           {"bucket_cap", options.bucket_cap->count()},
-          {"micro_batches", options.micro_batches},
+          {"micro_batches", report.plan.micro_batches(0)},
+          {"granules", options.granules},
           {"accumulate_mode", to_string(options.accumulation)},
           {"activation_checkpointing", report.setting.activation_checkpointing},
           {"activations_counted", report.subject.counts_activations()},
@@ -274,8 +277,8 @@ std::string text_of(const std::vector<PlanReport>& reports) {
   rows.push_back(row("the ZeRO paper's", reports, [&](const PlanReport& report) { return bytes(report.zero_paper); }));
   return fmt::format("{}; {}, {}, {}\n{}\n{}{}", model_text(first.subject, first.plan),
                      mesh_text(options.ranks, options.replicas), to_string(options.precision.parameter),
-                     counted(options.micro_batches, "micro-batch", "micro-batches"), verdicts(reports), table(rows),
-                     activations_note(first));
+                     counted(first.plan.micro_batches(0), "micro-batch", "micro-batches"), verdicts(reports),
+                     table(rows), activations_note(first));
 }
 
 Json json_of(const std::vector<PlanReport>& reports) {

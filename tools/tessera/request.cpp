@@ -244,6 +244,9 @@ void add_step_options(CommandLine& line, ModelOptions& model, Setting& setting) 
   line.yes_or_no("--activation-checkpointing", setting.activation_checkpointing,
                  "Blocks keep only their input, and compute again what backward needs");
   line.whole("--micro-batches", setting.options.micro_batches, {1, most_micro_batches}, "Micro-batches per step");
+  line.whole("--granules", setting.options.granules, {1, most_micro_batches},
+             "Granules per step, dealt to the ranks as micro-batches: the same bits on any number of ranks. --batch is "
+             "then a granule's [none]");
   line.choice<AccumulationMode>("--accumulate-mode", setting.options.accumulation,
                                 {{"local", AccumulationMode::local}, {"reduced", AccumulationMode::reduced}},
                                 "Micro-batches add up on the rank and are reduced once, or each is reduced "
@@ -419,7 +422,7 @@ void note_unread(const CommandLine& line, const PlanRequest& request) {
   } else if (options.reshard_after_forward == tessera::Axis::shard && !has_groups) {
     note("--reshard-after-forward", "group is yes here; it is for fsdp on several replicas (--replicas)");
   }
-  if (options.micro_batches == 1)
+  if (options.micro_batches == 1 && options.granules == 0)
     note("--accumulate-mode", "a step has one micro-batch; --micro-batches makes several");
 }
 
@@ -454,6 +457,8 @@ std::optional<PlanRequest> parse_plan_request(std::vector<std::string> arguments
   refuse_together(line, {"--model", "--mlp", "--units", "--params"});
   refuse_together(line, {"--draw", "--json"});
   refuse_together(line, {"--compare", "--fit"});
+  refuse_together(line, {"--granules", "--micro-batches"});
+  refuse_together(line, {"--granules", "--accumulate-mode"});
   refuse_together(line, {"--compare", "--strategy"});
   if (request.compare && request.time.asked)
     refuse_with(line, "--compare and --time, which try several", {"--prefetch"});

@@ -60,7 +60,9 @@ TimeReport make_time_report(const plan::Plan& planned, const Subject& subject, c
   options.slow = time.slow;
   TimeReport report{.plan = planned, .simulation = simulate(planned, model.durations(), options)};
   report.outer = outer_seconds(planned, model.durations(), options);
-  const auto micro_batches = static_cast<double>(planned.options.micro_batches);
+  // A rank's, on average: in the last round some may have no granule.
+  const double micro_batches =
+      static_cast<double>(planned.gradient_divisor(0)) / static_cast<double>(planned.training_ranks());
   report.rows = static_cast<double>(load.shape.rows) * micro_batches;
   report.tokens = load.shape.seq > 0;
   report.flops = model_flops(planned, load) * micro_batches;

@@ -50,7 +50,7 @@ class Timeline {
                   {"ranks", options.ranks},
                   {"strategy", to_string(options.strategy)},
                   {"prefetch", options.prefetch},
-                  {"micro_batches", options.micro_batches},
+                  {"micro_batches", report_.plan.micro_batches(0)},
                   {"units", report_.plan.units.size()},
                   {"first_step", 1},
                   {"last_step", report_.simulation.window_steps},
