@@ -22,6 +22,10 @@ void run_trace(const std::vector<std::string>& arguments);
 // is damaged, or two differ. Throws OptionError for bad options, and tessera::Error for what cannot be read or written.
 bool run_checkpoint(const std::vector<std::string>& arguments);
 
+// `arguments`: what follows `tessera verify-bits`. Prints where two runs part; true where they have the same bits.
+// Throws OptionError for bad options and for files that cannot be compared.
+bool run_verify_bits(std::vector<std::string> arguments);
+
 // `arguments`: what follows `tessera cost`. Prints what was asked for. Throws OptionError for bad options, and
 // tessera::Error where a figure cannot be drawn.
 void run_cost(const std::vector<std::string>& arguments);

@@ -1,6 +1,7 @@
 // The command-line tool: `tessera plan` says what a training step will do, hold and take, before anything is allocated,
 // `tessera cost` what a job's communication and steps will take, `tessera calibrate` what this machine reaches,
-// `tessera checkpoint` what was saved, and `tessera trace` what was measured.
+// `tessera checkpoint` what was saved, `tessera trace` what was measured, and `tessera verify-bits` where two runs
+// part.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -27,14 +28,17 @@ constexpr std::string_view usage =
     "       tessera checkpoint ...   lists, shows, verifies, exports and compares checkpoints; see tessera checkpoint "
     "--help\n"
     "       tessera trace ...        sums up what --trace of the trainers measured; see tessera trace --help\n"
+    "       tessera verify-bits A B  where two training runs part, by the hashes of their steps; see tessera "
+    "verify-bits "
+    "--help\n"
     "       tessera --version\n"
     "       tessera --help\n";
 
 int run(const std::vector<std::string>& arguments) {
   if (arguments.empty())
     throw tools::OptionError(
-        "a command is missing: tessera plan, tessera cost, tessera calibrate, tessera checkpoint, tessera trace, or "
-        "tessera --help");
+        "a command is missing: tessera plan, tessera cost, tessera calibrate, tessera checkpoint, tessera trace, "
+        "tessera verify-bits, or tessera --help");
   const std::string& command = arguments.front();
   if (command == "cost") {
     tools::run_cost({arguments.begin() + 1, arguments.end()});
@@ -51,6 +55,8 @@ int run(const std::vector<std::string>& arguments) {
     tools::run_trace({arguments.begin() + 1, arguments.end()});
     return success;
   }
+  if (command == "verify-bits")
+    return tools::run_verify_bits({arguments.begin() + 1, arguments.end()}) ? success : failure;
   if (arguments.size() > 1)
     throw tools::OptionError(fmt::format("unknown command \"{}\": see tessera --help", command));
   if (command == "--help") {

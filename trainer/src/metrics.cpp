@@ -14,6 +14,7 @@
 #include "json/json.hpp"
 #include "tessera/base/error.hpp"
 #include "trainer/src/rank_metrics.hpp"
+#include "trainer/src/weights_hash.hpp"
 
 namespace tessera::trainer {
 
@@ -66,6 +67,11 @@ tools::Json to_json(const StepMetrics& metrics, const WorkUnit& unit, const tool
     object["held_out_loss_bits"] = bits_of(*metrics.held_out_loss);
   }
   if (metrics.held_out_samples) object["held_out_samples"] = *metrics.held_out_samples;
+  if (!metrics.weights.empty()) {
+    object["weights_hash"] = fmt::format("{:016x}", whole_hash(metrics.weights));
+    tools::Json& tensors = object["tensor_hashes"] = tools::Json::object();
+    for (const TensorHash& tensor : metrics.weights) tensors.append(tensor.name, fmt::format("{:016x}", tensor.hash));
+  }
   if (!metrics.ranks.empty()) object["ranks"] = to_json(metrics.ranks);
   if (memory.is_object()) object["memory"] = memory;
   return object;

@@ -9,7 +9,10 @@ namespace {
 
 // True for members that are figures of this step, and change from step to step.
 bool is_drawn(const tools::JsonMember& member) {
-  return member.key != "step" && member.key != "memory" && member.key != "simulated";
+  for (const char* other : {"step", "memory", "simulated", "weights_hash", "tensor_hashes"}) {
+    if (member.key == other) return false;
+  }
+  return true;
 }
 
 }  // namespace

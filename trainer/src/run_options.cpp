@@ -154,6 +154,9 @@ void add_file_options(CommandLine& line, RunOptions& options) {
             "Adds to both, as \"ranks\", the least, the median and the largest over ranks, and whose that is, of loss, "
             "time of a step, and in it of waiting for other ranks and for samples; a rank that is slower than the "
             "others by more than a third is named once");
+  line.flag("--hash-weights", options.hash_weights,
+            "Adds to the lines of --metrics a hash of the weights after the step, of all (weights_hash) and of each "
+            "tensor (tensor_hashes); tessera verify-bits says by them where two runs part");
   line.path("--dump-weights", options.dump_weights, "Writes the trained weights, in safetensors format");
   line.path("--init", options.init, "Starts from the weights of such a file");
   line.path("--init-map", options.init_map,
@@ -222,6 +225,13 @@ void check_metrics_per_rank(const RunOptions& options) {
     throw OptionError("--metrics-per-rank needs --metrics or --tensorboard");
   if (options.simulated)
     throw OptionError("--metrics-per-rank does not go with --simulate-world: its other ranks take no time");
+}
+
+void check_hash_weights(const RunOptions& options) {
+  if (!options.hash_weights) return;
+  if (!options.metrics) throw OptionError("--hash-weights needs --metrics, whose lines have the hashes");
+  if (options.simulated)
+    throw OptionError("--hash-weights does not go with --simulate-world: one rank alone has no whole tensor");
 }
 
 // Under mpirun, torchrun and srun each process is a rank, and the launcher says how many there are.
@@ -323,6 +333,7 @@ void check_run_options(const CommandLine& line, RunOptions& options) {
   }
   require_distinct_files(options);
   check_metrics_per_rank(options);
+  check_hash_weights(options);
   note_unread(line, options);
   require_mesh(options);
   check_outer_steps(line, options);

@@ -28,6 +28,7 @@
 #include "trainer/src/fingerprint.hpp"
 #include "trainer/src/memory_table.hpp"
 #include "trainer/src/stop.hpp"
+#include "trainer/src/weights_hash.hpp"
 
 namespace tessera::trainer {
 
@@ -193,6 +194,7 @@ void TrainingLoop::run(Training& training) {
     const bool saves = stops || checkpoints_->due(step, length_.last_step);
     if (evaluates || saves) training.settle();
     if (evaluates) evaluate(training, now);
+    if (options_.hash_weights) now.weights = hash_weights(training.model());
     write_metrics(training, now);
     if (saves) checkpoints_->save(step, training.sampler());
     if (stops) return stop(step);

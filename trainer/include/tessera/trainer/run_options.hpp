@@ -106,6 +106,7 @@ struct RunOptions {
   std::optional<std::filesystem::path> metrics;
   std::optional<std::filesystem::path> tensorboard;
   bool metrics_per_rank = false;
+  bool hash_weights = false;
   std::optional<std::filesystem::path> dump_weights;
   std::optional<std::filesystem::path> init;
   std::optional<std::filesystem::path> init_map;

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -24,6 +26,12 @@ struct WorkUnit {
   std::size_t per_sample = 1;
 };
 
+// The hash of a tensor's elements, which depends on their fp32 bits and places alone.
+struct TensorHash {
+  std::string name;
+  std::uint64_t hash;
+};
+
 struct StepMetrics {
   std::size_t step = 0;  // from 1
   float loss = 0.0f;     // average over ranks and micro-batches
@@ -39,6 +47,7 @@ struct StepMetrics {
   std::optional<double> held_out_loss;
   std::optional<std::size_t> held_out_samples;  // that it looked at
   std::vector<RankFigures> ranks;               // of --metrics-per-rank, by rank
+  std::vector<TensorHash> weights;              // of --hash-weights, after the step
 
   double samples_per_second() const { return seconds > 0.0 ? static_cast<double>(samples) / seconds : 0.0; }
   double units_per_second(const WorkUnit& unit) const {

@@ -1,0 +1,91 @@
+// Sums of whole numbers have no order: any cut into pieces, and any number of lanes, comes to the same hash.
+#include "trainer/src/weights_hash.hpp"
+
+#include <bit>
+#include <cstring>
+
+#include "tessera/comm/world.hpp"
+#include "tessera/kernels/elementwise.hpp"
+#include "tessera/trainer/device_data.hpp"
+#include "trainer/src/fingerprint.hpp"
+
+namespace tessera::trainer {
+
+namespace {
+
+// The finaliser of MurmurHash3 (Appleby), which is one to one: each bit of x moves half of the result's.
+constexpr std::uint64_t mixed(std::uint64_t x) {
+  x ^= x >> 33;
+  x *= 0xff51afd7ed558ccdull;
+  x ^= x >> 33;
+  x *= 0xc4ceb9fe1a85ec53ull;
+  return x ^ x >> 33;
+}
+
+// Odd, so that no two places below 2^64 have one product, and far apart from each other for neighbours.
+constexpr std::uint64_t place_factor = 0x9e3779b97f4a7c15ull;
+
+std::span<const float> on_host(tessera::Stream& stream, std::span<const float> values, std::vector<float>& room) {
+  if (computes_on_host(stream)) return values;
+  room.resize(values.size());
+  tessera::kernels::copy(stream, room.data(), values.data(), tessera::Bytes(values.size_bytes()));
+  stream.synchronize();
+  return room;
+}
+
+// This rank's part of each tensor's hash.
+std::vector<std::uint64_t> hashes_of_pieces(tessera::FullyShard& model, std::size_t tensors) {
+  const tessera::plan::Plan& plan = model.plan();
+  const auto rank = static_cast<std::size_t>(model.world().rank());
+  std::vector<std::uint64_t> hashes(tensors, 0);
+  std::vector<float> room;
+  std::size_t before = 0;  // tensors of earlier units
+  for (std::size_t u = 0; u < model.unit_count(); ++u) {
+    const tessera::Unit& unit = model.unit(u);
+    const std::size_t variant = plan.variant_of(u, rank);
+    for (const tessera::ParameterPiece& piece : model.pieces(unit)) {
+      const std::size_t first = variant * piece.parameter->elements() + piece.first;
+      hashes[before + unit.index_of(*piece.parameter)] +=
+          hash_elements(first, on_host(model.stream(), piece.values, room));
+    }
+    before += unit.parameters().size();
+  }
+  return hashes;
+}
+
+}  // namespace
+
+std::uint64_t hash_elements(std::size_t first, std::span<const float> values) {
+  std::uint64_t sum = 0;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    sum += mixed((first + i + 1) * place_factor ^ std::bit_cast<std::uint32_t>(values[i]));
+  }
+  return sum;
+}
+
+std::vector<TensorHash> hash_weights(tessera::FullyShard& model) {
+  std::vector<TensorHash> result;
+  for (std::size_t u = 0; u < model.unit_count(); ++u) {
+    for (const tessera::Parameter* parameter : model.unit(u).parameters()) result.push_back({parameter->name(), 0});
+  }
+  const std::vector<std::uint64_t> mine = hashes_of_pieces(model, result.size());
+  const std::vector<std::byte> all = model.world().gather(std::as_bytes(std::span(mine)), "hashes of weights");
+  for (std::size_t i = 0; i < all.size() / sizeof(std::uint64_t); ++i) {
+    std::uint64_t hash = 0;
+    std::memcpy(&hash, all.data() + i * sizeof hash, sizeof hash);
+    result[i % result.size()].hash += hash;
+  }
+  return result;
+}
+
+std::uint64_t whole_hash(std::span<const TensorHash> tensors) {
+  std::uint64_t sum = 0;
+  for (const TensorHash& tensor : tensors) {
+    Fingerprint name;
+    name.add(tensor.name);
+    sum += mixed(name.number() ^ tensor.hash);
+  }
+  return sum;
+}
+
+}  // namespace tessera::trainer
