@@ -67,6 +67,9 @@ Operations::Operations(const ExecutorInput& input, ModelMemory& memory)
       roles_(input.roles),
       skipped_steps_(input.plan.programs.size(), SkippedSteps(input.world)),
       tasks_see_memory_(input.world.device().kind() == DeviceKind::cpu) {
+  for (std::size_t program = 0; program < plan_.programs.size(); ++program) {
+    for (auto& weights : granule_weights_) weights.reserve(plan_.granules(program).rounds());
+  }
   for (const plan::UnitSpec& unit : plan_.units) evaluated_.push_back(unit.name + ", evaluated");
   runs_.resize(units_.size());
   unit_updates_.resize(units_.size());
